@@ -1,0 +1,36 @@
+# Two commands need nothing else on a fresh machine: `make demo` and `make test`.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+# NumPy's matrix speed halves where a shell pins OpenBLAS to old kernels; benchmarks and the demo lift the pin.
+UNPIN  := env -u OPENBLAS_CORETYPE -u OPENBLAS_L2_SIZE
+
+.PHONY: demo test lint unit test-all bench clean
+.DEFAULT_GOAL := demo
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+demo: $(VENV)/.installed    ## export ResNet-50 and BERT-base, run both in the runner and in onnxruntime
+	$(UNPIN) $(BIN)/python -m models_zoo.demo
+
+test: lint unit             ## lint, types, the default suite
+
+lint: $(VENV)/.installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+unit: $(VENV)/.installed
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m 'not slow'
+
+test-all: $(VENV)/.installed ## the slow sweeps too
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+
+bench: $(VENV)/.installed   ## export time against torch.onnx.export, in one process
+	$(UNPIN) $(BIN)/python -m benchmarks.export_time
+
+clean:
+	rm -rf $(VENV) build dist out .mypy_cache .ruff_cache .pytest_cache

@@ -1,0 +1,1 @@
+"""Export PyTorch modules to ONNX, and run and check the result."""

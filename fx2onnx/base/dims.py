@@ -1,0 +1,300 @@
+"""Symbolic sizes: integer (and, on the way, real) expressions over named dims.
+
+A ``Dim`` is a polynomial with number coefficients over atoms; an atom is a named symbol or an operation that
+polynomials cannot express (``floordiv``, ``mod``, ``max``, ...). Equal polynomials are equal objects by ``==`` and
+hash, so ``(s + 1) * 2 == 2 * s + 2``. Arithmetic returns a plain number as soon as no symbol is left.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias, Union
+
+Number: TypeAlias = int | float
+DimLike: TypeAlias = Union[int, "Dim"]
+Scalar: TypeAlias = Union[int, float, "Dim"]
+Monomial: TypeAlias = tuple["Atom", ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Atom:
+    """A symbol (``op == "symbol"``, one argument: its name) or an operation over expressions."""
+
+    op: str
+    args: tuple[str | int | float | Dim, ...]
+
+    def __str__(self) -> str:
+        if self.op == "symbol":
+            return str(self.args[0])
+        if self.op in _INFIX:
+            return f"({_INFIX[self.op].join(_parenthesised(arg) for arg in self.args)})"
+        return f"{self.op}({', '.join(map(str, self.args))})"
+
+    @property
+    def is_real(self) -> bool:
+        return self.op in _REAL_OPS
+
+
+_INFIX = {"floordiv": " // ", "mod": " % ", "truediv": " / ", "pow": " ** "}
+_REAL_OPS = frozenset({"truediv", "sqrt", "float"})
+
+
+def _parenthesised(arg: object) -> str:
+    text = str(arg)
+    return f"({text})" if isinstance(arg, Dim) and (len(arg.terms) > 1 or arg.constant or " " in text) else text
+
+
+_EVALUATE: dict[str, Callable[..., Number]] = {
+    "floordiv": lambda a, b: a // b,
+    "mod": lambda a, b: a % b,
+    "max": max,
+    "min": min,
+    "truediv": lambda a, b: a / b,
+    "pow": lambda a, b: a**b,
+    "sqrt": math.sqrt,
+    "float": float,
+    "floor": math.floor,
+    "ceil": math.ceil,
+    "trunc": math.trunc,
+    "round": round,
+    "abs": abs,
+}
+
+
+class Dim:
+    """A non-constant expression over named sizes. Build with ``Dim.symbol`` and arithmetic."""
+
+    __slots__ = ("_hash", "constant", "terms")
+
+    def __init__(self, terms: Mapping[Monomial, Number], constant: Number = 0) -> None:
+        self.terms: dict[Monomial, Number] = dict(terms)
+        self.constant = constant
+        self._hash = hash((frozenset(self.terms.items()), constant))
+
+    @staticmethod
+    def symbol(name: str) -> Dim:
+        return Dim({(Atom("symbol", (name,)),): 1})
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Dim) and self.constant == other.constant and self.terms == other.terms
+
+    # -- arithmetic ---------------------------------------------------------------------------------------------
+    def __add__(self, other: Scalar) -> Scalar:
+        if not isinstance(other, Dim):
+            return self if other == 0 and isinstance(other, int) else Dim(self.terms, self.constant + other)
+        terms = dict(self.terms)
+        for monomial, factor in other.terms.items():
+            total = terms.get(monomial, 0) + factor
+            if total:
+                terms[monomial] = total
+            else:
+                terms.pop(monomial, None)
+        return _make(terms, self.constant + other.constant)
+
+    __radd__ = __add__
+
+    def __neg__(self) -> Dim:
+        return Dim({monomial: -factor for monomial, factor in self.terms.items()}, -self.constant)
+
+    def __sub__(self, other: Scalar) -> Scalar:
+        return self + (-other)
+
+    def __rsub__(self, other: Scalar) -> Scalar:
+        return -self + other
+
+    def __mul__(self, other: Scalar) -> Scalar:
+        if not isinstance(other, Dim):
+            if other == 0 and isinstance(other, int):
+                return 0
+            return _make({m: f * other for m, f in self.terms.items()}, self.constant * other)
+        terms: dict[Monomial, Number] = {}
+        for left, left_factor in self._all_terms():
+            for right, right_factor in other._all_terms():
+                monomial = tuple(sorted(left + right, key=str))
+                terms[monomial] = terms.get(monomial, 0) + left_factor * right_factor
+        constant = terms.pop((), 0)
+        return _make({m: f for m, f in terms.items() if f}, constant)
+
+    __rmul__ = __mul__
+
+    def __floordiv__(self, other: Scalar) -> Scalar:
+        return apply("floordiv", self, other)
+
+    def __rfloordiv__(self, other: Scalar) -> Scalar:
+        return apply("floordiv", other, self)
+
+    def __mod__(self, other: Scalar) -> Scalar:
+        return apply("mod", self, other)
+
+    def __rmod__(self, other: Scalar) -> Scalar:
+        return apply("mod", other, self)
+
+    # -- looking ------------------------------------------------------------------------------------------------
+    def _all_terms(self) -> Iterator[tuple[Monomial, Number]]:
+        yield from self.terms.items()
+        if self.constant:
+            yield (), self.constant
+
+    @property
+    def is_real(self) -> bool:
+        """Whether the expression is a real number rather than an integer."""
+        return isinstance(self.constant, float) or any(
+            isinstance(factor, float) or any(atom.is_real for atom in monomial) for monomial, factor in self.terms.items()
+        )
+
+    def as_symbol(self) -> str | None:
+        """The name, if the expression is one bare symbol."""
+        if self.constant == 0 and len(self.terms) == 1:
+            ((monomial, factor),) = self.terms.items()
+            if factor == 1 and len(monomial) == 1 and monomial[0].op == "symbol":
+                return str(monomial[0].args[0])
+        return None
+
+    def symbols(self) -> frozenset[str]:
+        found: set[str] = set()
+        for monomial in self.terms:
+            for atom in monomial:
+                if atom.op == "symbol":
+                    found.add(str(atom.args[0]))
+                else:
+                    for arg in atom.args:
+                        if isinstance(arg, Dim):
+                            found |= arg.symbols()
+        return frozenset(found)
+
+    def evaluate(self, sizes: Mapping[str, int]) -> Number:
+        """The value where every symbol has the given size. Raises KeyError for an unbound symbol."""
+        return evaluate(self.substitute(sizes), {})
+
+    def substitute(self, sizes: Mapping[str, Scalar]) -> Scalar:
+        """The expression with symbols replaced by numbers or other expressions."""
+        total: Scalar = self.constant
+        for monomial, factor in self.terms.items():
+            product: Scalar = factor
+            for atom in monomial:
+                product = product * _substitute_atom(atom, sizes)
+            total = total + product
+        return total
+
+    def __str__(self) -> str:
+        parts: list[str] = []
+        for monomial, factor in sorted(self.terms.items(), key=lambda item: "*".join(map(str, item[0]))):
+            product = "*".join(map(str, monomial))
+            sign = "-" if factor < 0 else "+"
+            body = product if abs(factor) == 1 else f"{abs(factor)}*{product}"
+            parts.append(f"{sign} {body}")
+        if self.constant:
+            parts.append(f"{'-' if self.constant < 0 else '+'} {abs(self.constant)}")
+        text = " ".join(parts)
+        return text[2:] if text.startswith("+ ") else "-" + text[2:]
+
+    __repr__ = __str__
+
+
+def _substitute_atom(atom: Atom, sizes: Mapping[str, Scalar]) -> Scalar:
+    if atom.op == "symbol":
+        name = str(atom.args[0])
+        return sizes[name] if name in sizes else Dim({(atom,): 1})
+    args = [arg.substitute(sizes) if isinstance(arg, Dim) else arg for arg in atom.args]
+    return apply(atom.op, *args)  # type: ignore[arg-type]
+
+
+def _make(terms: dict[Monomial, Number], constant: Number) -> Scalar:
+    return Dim(terms, constant) if terms else constant
+
+
+def apply(op: str, *args: Scalar) -> Scalar:
+    """``op`` of ``args``, simplified where that is exact: ``(4*s) // 2 -> 2*s``, ``(4*s) % 2 -> 0``."""
+    if not any(isinstance(arg, Dim) for arg in args):
+        return _EVALUATE[op](*args)
+    if op in ("floordiv", "truediv"):
+        quotient = _exact_quotient(args[0], args[1])
+        if quotient is not None and (op == "floordiv" or isinstance(quotient, Dim)):
+            return quotient if op == "floordiv" else apply("float", quotient)
+    if op == "mod" and _exact_quotient(args[0], args[1]) is not None:
+        return 0
+    if op in ("max", "min"):
+        if args[0] == args[1]:
+            return args[0]
+        gap = args[0] - args[1]
+        if not isinstance(gap, Dim):
+            return args[0] if (gap > 0) == (op == "max") else args[1]
+    if op in ("floor", "ceil", "trunc", "round") and isinstance(args[0], Dim):
+        inner = _only_atom(args[0])
+        if inner is not None and inner.op == "float":
+            return inner.args[0]  # type: ignore[return-value]
+        if inner is not None and inner.op == "truediv" and op in ("floor", "ceil"):
+            top, bottom = inner.args
+            if not _is_real(top) and not _is_real(bottom):
+                if op == "floor":
+                    return apply("floordiv", top, bottom)  # type: ignore[arg-type]
+                return -apply("floordiv", -top, bottom)  # type: ignore[arg-type, operator]
+        if not args[0].is_real:
+            return args[0]
+    if op == "float" and isinstance(args[0], Dim) and args[0].is_real:
+        return args[0]
+    return Dim({(Atom(op, args),): 1})
+
+
+def _is_real(value: object) -> bool:
+    return isinstance(value, float) or (isinstance(value, Dim) and value.is_real)
+
+
+def _only_atom(value: Dim) -> Atom | None:
+    if value.constant == 0 and len(value.terms) == 1:
+        ((monomial, factor),) = value.terms.items()
+        if factor == 1 and len(monomial) == 1:
+            return monomial[0]
+    return None
+
+
+def _exact_quotient(top: Scalar, bottom: Scalar) -> Scalar | None:
+    """``top / bottom`` where every term divides without remainder, whatever the sizes; else None."""
+    if _is_real(top) or _is_real(bottom):
+        return None
+    if not isinstance(bottom, Dim):
+        if not isinstance(top, Dim) or bottom == 0:
+            return None
+        if all(factor % bottom == 0 for _, factor in top._all_terms()):
+            return _make({m: f // bottom for m, f in top.terms.items()}, top.constant // bottom)
+        return None
+    if top == bottom:
+        return 1
+    if bottom.constant or len(bottom.terms) != 1 or not isinstance(top, Dim) or top.constant:
+        return None
+    ((divisor, divisor_factor),) = bottom.terms.items()
+    terms: dict[Monomial, Number] = {}
+    for monomial, factor in top.terms.items():
+        rest = list(monomial)
+        for atom in divisor:
+            if atom not in rest:
+                return None
+            rest.remove(atom)
+        if factor % divisor_factor:
+            return None
+        terms[tuple(rest)] = factor // divisor_factor
+    constant = terms.pop((), 0)
+    return _make(terms, constant)
+
+
+def evaluate(value: Scalar, sizes: Mapping[str, int]) -> Number:
+    """The number that ``value`` is where every symbol has the given size."""
+    if not isinstance(value, Dim):
+        return value
+    result = value.substitute(sizes)
+    if isinstance(result, Dim):
+        raise KeyError(f"no size for {', '.join(sorted(result.symbols()))}")
+    return result
+
+
+def product(dims: Iterator[DimLike] | tuple[DimLike, ...] | list[DimLike]) -> DimLike:
+    """The product of sizes; 1 for none."""
+    total: Scalar = 1
+    for dim in dims:
+        total = total * dim
+    return total  # type: ignore[return-value]

@@ -1,0 +1,119 @@
+"""Errors of one shape: code, what, where, node, why, next.
+
+Every field is an attribute, so that tests and ``--json`` read them; ``docs/errors.md`` has a section for each code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from fx2onnx.base.source import SourceLocation
+
+CODES: dict[str, str] = {
+    "E001": "an argument of the API or of the command line is wrong",
+    "E101": "the module could not be called with the given arguments",
+    "E102": "the module cannot be traced symbolically",
+    "E103": "an in-place write cannot be expressed as a value",
+    "E104": "Python control flow depends on tensor data",
+    "E105": "dynamic_shapes or dynamic_axes does not fit the module",
+    "E106": "the module changes a buffer or an input",
+    "E107": "the module does something that capture does not support",
+    "E201": "an ATen overload has no translation to ONNX",
+    "E202": "an operator needs a newer opset",
+    "E203": "an argument, dtype or shape of a known ATen overload cannot be expressed in ONNX",
+    "E301": "a file cannot be written",
+    "E302": "a file cannot be read",
+    "E303": "the ONNX model is not valid",
+    "E401": "a feed does not fit the model's input",
+    "E402": "the runner has no kernel for an operator",
+    "E403": "a node failed while the model was running",
+    "E404": "the model asks for more than a limit allows",
+    "E501": "outputs differ from eager PyTorch",
+    "E601": "a model source is unknown or cannot be built",
+    "E602": "an optional package is missing",
+    "E900": "a fault of fx2onnx itself",
+}
+
+
+class Fx2OnnxError(Exception):
+    """Base of all errors that fx2onnx raises on purpose.
+
+    ``code`` is a key of ``CODES``; ``what`` one sentence; ``where`` the user's source line; ``module_path`` the
+    ``named_modules`` path; ``node`` one line about the graph node; ``why`` the reason; ``next`` what to do, in order.
+    """
+
+    exit_code = 1
+
+    def __init__(
+        self,
+        code: str,
+        what: str,
+        *,
+        where: SourceLocation | None = None,
+        module_path: str = "",
+        node: str = "",
+        why: str = "",
+        next: Sequence[str] | str = (),
+    ) -> None:
+        if code not in CODES:
+            raise KeyError(f"unknown error code {code}")
+        self.code = code
+        self.what = what
+        self.where = where
+        self.module_path = module_path
+        self.node = node
+        self.why = why
+        self.next: tuple[str, ...] = (next,) if isinstance(next, str) else tuple(next)
+        super().__init__(self.render())
+
+    def render(self) -> str:
+        """The error as people read it, one block of text."""
+        lines = [f"[{self.code}] {self.what}"]
+        if self.where is not None:
+            lines += ["", *self.where.excerpt(self.module_path)]
+        details = [("node", self.node), ("why", self.why)]
+        body = [f"  {label:<5} {text}" for label, text in details if text]
+        for number, step in enumerate(self.next, 1):
+            label = "next" if number == 1 else ""
+            body.append(f"  {label:<5} {number}. {step}" if len(self.next) > 1 else f"  {label:<5} {step}")
+        if body:
+            lines += ["", *body]
+        return "\n".join(lines)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The fields as JSON types."""
+        return {
+            "code": self.code,
+            "what": self.what,
+            "where": None if self.where is None else self.where.as_dict(),
+            "module_path": self.module_path,
+            "node": self.node,
+            "why": self.why,
+            "next": list(self.next),
+        }
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_rebuild, (type(self), self.code, self.what, self.where, self.module_path, self.node, self.why, self.next))
+
+
+def _rebuild(cls: type[Fx2OnnxError], code: str, what: str, where: Any, path: str, node: str, why: str, next: Any) -> Any:
+    return cls(code, what, where=where, module_path=path, node=node, why=why, next=next)
+
+
+class UserError(Fx2OnnxError):
+    """Something the user can change: the model, an argument, a file. Exit code 2."""
+
+    exit_code = 2
+
+
+class InternalError(Fx2OnnxError):
+    """A fault of fx2onnx; worth a bug report. Exit code 1."""
+
+    exit_code = 1
+
+
+class VerificationError(Fx2OnnxError):
+    """The exported model's outputs differ from eager PyTorch's. Exit code 1."""
+
+    exit_code = 1

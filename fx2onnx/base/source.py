@@ -1,0 +1,42 @@
+"""Where in the user's Python a node comes from."""
+
+from __future__ import annotations
+
+import linecache
+import os
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class SourceLocation:
+    """One line of the user's Python. ``line`` counts from 1."""
+
+    file: str
+    line: int
+    function: str
+
+    def __str__(self) -> str:
+        return f"{self.relative_file()}:{self.line}, in {self.function}"
+
+    def relative_file(self) -> str:
+        """The path below the working directory or the installed package, so that no machine's layout leaks."""
+        marker = f"{os.sep}site-packages{os.sep}"
+        if marker in self.file:
+            return self.file.split(marker, 1)[1]
+        relative = os.path.relpath(self.file) if os.path.isabs(self.file) else self.file
+        return os.path.basename(self.file) if relative.startswith("..") else relative
+
+    def excerpt(self, module_path: str = "", around: int = 1) -> list[str]:
+        """Heading and the lines around the place, the place marked with ``>``."""
+        heading = f"  {self}" + (f"   (module: {module_path})" if module_path else "")
+        lines = [heading]
+        for number in range(self.line - around, self.line + around + 1):
+            text = linecache.getline(self.file, number).rstrip() if number > 0 else ""
+            if text or number == self.line:
+                mark = ">" if number == self.line else " "
+                lines.append(f"  {mark} {number:>5} | {text}")
+        return lines
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"file": self.relative_file(), "line": self.line, "function": self.function}

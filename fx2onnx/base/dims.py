@@ -144,7 +144,8 @@ class Dim:
     def is_real(self) -> bool:
         """Whether the expression is a real number rather than an integer."""
         return isinstance(self.constant, float) or any(
-            isinstance(factor, float) or any(atom.is_real for atom in monomial) for monomial, factor in self.terms.items()
+            isinstance(factor, float) or any(atom.is_real for atom in monomial)
+            for monomial, factor in self.terms.items()
         )
 
     def as_symbol(self) -> str | None:

@@ -94,10 +94,15 @@ class Fx2OnnxError(Exception):
         }
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (_rebuild, (type(self), self.code, self.what, self.where, self.module_path, self.node, self.why, self.next))
+        return (
+            _rebuild,
+            (type(self), self.code, self.what, self.where, self.module_path, self.node, self.why, self.next),
+        )
 
 
-def _rebuild(cls: type[Fx2OnnxError], code: str, what: str, where: Any, path: str, node: str, why: str, next: Any) -> Any:
+def _rebuild(
+    cls: type[Fx2OnnxError], code: str, what: str, where: Any, path: str, node: str, why: str, next: Any
+) -> Any:
     return cls(code, what, where=where, module_path=path, node=node, why=why, next=next)
 
 

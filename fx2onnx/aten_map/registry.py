@@ -1,0 +1,168 @@
+"""The table: ATen overload -> function that emits its ONNX form.
+
+``@translates(aten.gelu.default, since=20)`` registers with the real overload object. Several entries for one overload
+may differ in ``since``; the highest that the opset admits is used. The function's parameters after ``op`` are the
+schema's arguments, in order, under the schema's names; arguments that say nothing to ONNX (``IGNORED``) may be left
+out. The first docstring line is the schema.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias, TypeVar
+
+import torch
+
+from fx2onnx.base.errors import UserError
+
+IGNORED = frozenset(
+    [
+        "layout",
+        "device",
+        "pin_memory",
+        "memory_format",
+        "non_blocking",
+        "generator",
+        "requires_grad",
+        "copy",
+        "sparse",
+        "cudnn_enabled",
+        "benchmark",
+        "deterministic",
+        "allow_tf32",
+        "scale_grad_by_freq",
+    ]
+)
+"""Arguments without influence on the values: where they are kept, how they are computed, what a gradient would be."""
+
+Translation: TypeAlias = Callable[..., Any]
+F = TypeVar("F", bound=Translation)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One translation of one overload."""
+
+    overload: torch._ops.OpOverload
+    since: int
+    function: Translation
+    arguments: tuple[str, ...]
+    """Schema arguments that the function takes, in its order."""
+    place: str
+    """file:line of the function."""
+
+    def call(self, op: Any, arguments: dict[str, Any]) -> Any:
+        """Emit; ``arguments`` holds every argument of the schema."""
+        return self.function(op, *(arguments[name] for name in self.arguments))
+
+
+@dataclass
+class Table:
+    """Entries by overload, each list with the newest form first."""
+
+    entries: dict[torch._ops.OpOverload, list[Entry]] = field(default_factory=dict)
+
+    def add(self, overload: torch._ops.OpOverload, since: int, function: Translation) -> None:
+        """Register. Raises UserError E001 for a duplicate or a signature that is not the schema's."""
+        if not isinstance(overload, torch._ops.OpOverload):
+            raise UserError(
+                "E001",
+                f"{overload!r} is not an operator overload",
+                next="name one, such as torch.ops.aten.gelu.default",
+            )
+        code = inspect.unwrap(function).__code__
+        entry = Entry(
+            overload=overload,
+            since=since,
+            function=function,
+            arguments=_checked_arguments(overload, function),
+            place=f"{code.co_filename}:{code.co_firstlineno}",
+        )
+        known = self.entries.setdefault(overload, [])
+        for other in known:
+            if other.since == since:
+                raise UserError(
+                    "E001",
+                    f"{overload} is registered twice for opset {since}",
+                    why=f"first at {other.place}, again at {entry.place}",
+                    next="give one of them another `since`, or pass yours as custom_translations= of one export",
+                )
+        known.append(entry)
+        known.sort(key=lambda item: -item.since)
+
+    def find(self, overload: Any, opset: int) -> Entry | None:
+        """The best entry that ``opset`` admits, or None."""
+        for entry in self.entries.get(overload, ()):
+            if entry.since <= opset:
+                return entry
+        return None
+
+    def __contains__(self, overload: object) -> bool:
+        return overload in self.entries
+
+    def __iter__(self) -> Iterator[Entry]:
+        for entries in self.entries.values():
+            yield from entries
+
+    def extended(self, custom: dict[torch._ops.OpOverload, Translation]) -> Table:
+        """A copy in which ``custom`` replaces whatever was there."""
+        copy = Table(dict(self.entries))
+        for overload, function in custom.items():
+            copy.entries[overload] = []
+            copy.add(overload, 0, function)
+        return copy
+
+
+TABLE = Table()
+
+
+def _checked_arguments(overload: torch._ops.OpOverload, function: Translation) -> tuple[str, ...]:
+    wanted = [argument.name for argument in overload._schema.arguments]
+    names = [
+        name.removesuffix("_") if name in ("from_",) else name
+        for name in list(inspect.signature(function).parameters)[1:]
+    ]
+    missing = [name for name in wanted if name not in names and name not in IGNORED]
+    unknown = [name for name in names if name not in wanted]
+    if missing or unknown:
+        raise UserError(
+            "E001",
+            f"the translation of {overload} has parameters that are not its schema's",
+            node=str(overload._schema),
+            why="; ".join(
+                text
+                for text in (
+                    f"missing: {', '.join(missing)}" if missing else "",
+                    f"not in the schema: {', '.join(unknown)}" if unknown else "",
+                )
+                if text
+            ),
+            next="name the parameters after `op` as the schema does",
+        )
+    return tuple(names)
+
+
+def translates(*overloads: torch._ops.OpOverload, since: int = 0) -> Callable[[F], F]:
+    """Register the decorated function for ``overloads`` (they must share the argument names) from opset ``since`` on."""
+
+    def register(function: F) -> F:
+        for overload in overloads:
+            TABLE.add(overload, since, function)
+        return function
+
+    return register
+
+
+def fill_defaults(overload: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Every schema argument by name, defaults filled in."""
+    filled: dict[str, Any] = {}
+    for index, argument in enumerate(overload._schema.arguments):
+        if index < len(args):
+            filled[argument.name] = args[index]
+        elif argument.name in kwargs:
+            filled[argument.name] = kwargs[argument.name]
+        else:
+            filled[argument.name] = argument.default_value if argument.has_default_value() else None
+    return filled

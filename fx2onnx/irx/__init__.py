@@ -1,0 +1,1 @@
+"""Helpers on onnx_ir: emit, query, check, write. Never imports torch."""

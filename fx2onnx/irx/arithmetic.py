@@ -1,0 +1,114 @@
+"""Symbolic size expressions as ONNX scalars: shape reads and a few arithmetic nodes, shared through the size cache."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx_ir as ir
+
+from fx2onnx.base.dims import Atom, Dim, Scalar
+from fx2onnx.base.errors import InternalError
+from fx2onnx.irx.values import dtype_of
+
+if TYPE_CHECKING:
+    from fx2onnx.irx.emit import Emit
+
+INT64, DOUBLE = ir.DataType.INT64, ir.DataType.DOUBLE
+
+
+def emit_scalar(op: Emit, dim: Dim) -> ir.Value:
+    """The expression as a rank-0 value: int64, or float64 where it is real."""
+    dtype = DOUBLE if dim.is_real else INT64
+    total: ir.Value | None = None
+    for monomial, factor in dim.terms.items():
+        product: ir.Value | None = None
+        for atom in monomial:
+            operand = _as(op, _emit_atom(op, atom), dtype)
+            product = operand if product is None else op.Mul(product, operand)
+        assert product is not None
+        if factor == -1:
+            product = op.Neg(product)
+        elif factor != 1:
+            product = op.Mul(product, op.const(factor, dtype))
+        total = product if total is None else op.Add(total, product)
+    assert total is not None
+    return _node(op, "Add", total, op.const(dim.constant, dtype)) if dim.constant else total
+
+
+def _node(op: Emit, op_type: str, *operands: ir.Value, **keywords: Any) -> ir.Value:
+    result: ir.Value = op.node(op_type, *operands, **keywords)
+    return result
+
+
+def _as(op: Emit, value: ir.Value, dtype: ir.DataType) -> ir.Value:
+    return value if dtype_of(value) == dtype else _node(op, "Cast", value, to=dtype)
+
+
+def _emit_atom(op: Emit, atom: Atom) -> ir.Value:
+    key = ("atom", atom)
+    found = op.builder.size_cache.get(key)
+    if found is None:
+        found = _emit_symbol(op, str(atom.args[0])) if atom.op == "symbol" else _emit_operation(op, atom)
+        op.builder.size_cache[key] = found
+    return found
+
+
+def _emit_symbol(op: Emit, name: str) -> ir.Value:
+    source = op.builder.symbols.get(name)
+    if source is None:
+        raise InternalError("E900", f"no value gives the size {name}")
+    value, axis = source
+    if axis is None:
+        return _as(op, value, INT64)
+    return _node(op, "Squeeze", op.size_of_axis(value, axis), axes=[0])
+
+
+def _floordiv(op: Emit, top: ir.Value, bottom: ir.Value) -> ir.Value:
+    """Integer division that rounds down, as Python's; ONNX's rounds towards zero. (top - top mod bottom) / bottom."""
+    if dtype_of(top) == DOUBLE:
+        return _node(op, "Floor", _node(op, "Div", top, bottom))
+    return _node(op, "Div", _node(op, "Sub", top, _node(op, "Mod", top, bottom)), bottom)
+
+
+def _truediv(op: Emit, top: ir.Value, bottom: ir.Value) -> ir.Value:
+    return _node(op, "Div", _as(op, top, DOUBLE), _as(op, bottom, DOUBLE))
+
+
+def _to_int(op_type: str) -> Callable[[Emit, ir.Value], ir.Value]:
+    def emit(op: Emit, value: ir.Value) -> ir.Value:
+        return _as(op, value if op_type == "Cast" else _node(op, op_type, value), INT64)
+
+    return emit
+
+
+_OPERATIONS: dict[str, Callable[..., Any]] = {
+    "floordiv": _floordiv,
+    "mod": lambda op, a, b: op.Mod(a, b),
+    "max": lambda op, a, b: op.Max(a, b),
+    "min": lambda op, a, b: op.Min(a, b),
+    "truediv": _truediv,
+    "pow": lambda op, a, b: op.Pow(a, b),
+    "sqrt": lambda op, a: op.Sqrt(_as(op, a, DOUBLE)),
+    "float": lambda op, a: _as(op, a, DOUBLE),
+    "floor": _to_int("Floor"),
+    "ceil": _to_int("Ceil"),
+    "trunc": _to_int("Cast"),
+    "round": _to_int("Round"),
+    "abs": lambda op, a: op.Abs(a),
+}
+
+
+def _emit_operation(op: Emit, atom: Atom) -> ir.Value:
+    operands = [_operand(op, arg) for arg in atom.args]  # type: ignore[arg-type]
+    if len(operands) > 1 and any(dtype_of(value) == DOUBLE for value in operands):
+        operands = [_as(op, value, DOUBLE) for value in operands]
+    result: ir.Value = _OPERATIONS[atom.op](op, *operands)
+    return result
+
+
+def _operand(op: Emit, arg: Scalar) -> ir.Value:
+    if isinstance(arg, Dim):
+        return op.size(arg, DOUBLE if arg.is_real else INT64)
+    return op.const(np.float64(arg) if isinstance(arg, float) else np.int64(arg))

@@ -1,0 +1,360 @@
+"""Building ONNX nodes: ``op.LayerNormalization(x, weight, axis=-1)`` returns a typed value.
+
+One ``Emit`` writes one graph in one opset. Every call is checked against the operator's schema in exactly that opset,
+so nothing newer can slip in; a keyword is an attribute or an input, whichever that opset makes it (``axes`` of
+``Squeeze`` is an attribute up to opset 12 and an input from 13 on).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeAlias, overload
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from fx2onnx.base.dims import Dim, DimLike, Scalar
+from fx2onnx.base.errors import InternalError, UserError
+from fx2onnx.irx import shapes
+from fx2onnx.irx.schema import OpSchema, schema_of
+from fx2onnx.irx.values import Dims, dims_of, dtype_of, new_value, set_known_sizes
+
+Operand: TypeAlias = "ir.Value | npt.NDArray[Any] | bool | int | float | Sequence[int] | None"
+OutputType: TypeAlias = tuple[ir.DataType, Sequence[DimLike]]
+
+INT64 = ir.DataType.INT64
+
+
+class Builder:
+    """The graph under construction: nodes, initializers, names. Shared by the ``Emit`` of nested subgraphs."""
+
+    def __init__(self, opset: int) -> None:
+        self.opset = opset
+        self.nodes: list[ir.Node] = []
+        self.initializers: dict[str, ir.Value] = {}
+        self.opset_imports: dict[str, int] = {"": opset}
+        self.functions: dict[tuple[str, str, str], ir.Function] = {}
+        self._names: dict[str, int] = {}
+        self._constants: dict[tuple[Any, ...], ir.Value] = {}
+        self.symbols: dict[str, tuple[ir.Value, int | None]] = {}
+        """Where a symbol's number comes from: axis of a value, or (None) the integer value itself."""
+        self.size_cache: dict[Any, ir.Value] = {}
+
+    def unique(self, name: str) -> str:
+        """``name``, or ``name_N`` where it is taken."""
+        if name not in self._names:
+            self._names[name] = 0
+            return name
+        while True:
+            self._names[name] += 1
+            candidate = f"{name}_{self._names[name]}"
+            if candidate not in self._names:
+                self._names[candidate] = 0
+                return candidate
+
+    def add_initializer(self, name: str, tensor: ir.TensorProtocol, dims: Sequence[DimLike]) -> ir.Value:
+        """Register a weight under ``name`` (made unique)."""
+        value = new_value(self.unique(name), tensor.dtype, dims)
+        value.const_value = tensor
+        assert value.name is not None
+        self.initializers[value.name] = value
+        return value
+
+    def constant(self, array: npt.NDArray[Any], dtype: ir.DataType) -> ir.Value:
+        """An initializer holding ``array``; equal small ones are one."""
+        key = (dtype, array.shape, array.tobytes()) if array.nbytes <= 1024 else (id(array),)
+        found = self._constants.get(key)
+        if found is None:
+            found = self.add_initializer("const", ir.Tensor(array, dtype=dtype), array.shape)
+            self._constants[key] = found
+        return found
+
+
+class Emit:
+    """Adds nodes to a ``Builder``. ``op.result`` tells what the ATen node under translation must give."""
+
+    def __init__(self, builder: Builder) -> None:
+        self.builder = builder
+        self.opset = builder.opset
+        self.result: tuple[OutputType, ...] = ()
+        """dtype and dims of each output of the ATen node being translated, as PyTorch has them."""
+        self.origin: dict[str, str] = {}
+        """Metadata for every node emitted now."""
+        self.scope = ""
+        """Prefix of node names: the module path."""
+
+    def __getattr__(self, op_type: str) -> Callable[..., Any]:
+        if not op_type[:1].isupper():
+            raise AttributeError(op_type)
+
+        def call(*inputs: Operand, **keywords: Any) -> Any:
+            return self.node(op_type, *inputs, **keywords)
+
+        object.__setattr__(self, op_type, call)
+        return call
+
+    # -- nodes --------------------------------------------------------------------------------------------------
+    def node(
+        self,
+        op_type: str,
+        *inputs: Operand,
+        outputs: int | Sequence[OutputType] = 1,
+        domain: str = "",
+        **keywords: Any,
+    ) -> Any:
+        """Emit one node. Returns its value, or a tuple of values where ``outputs`` is not 1.
+
+        ``outputs`` is a count, or the (dtype, dims) of each output where no shape rule knows them. Python numbers and
+        lists among ``inputs`` become constants of the first tensor operand's dtype (lists: int64).
+        """
+        schema = schema_of(op_type, self.opset, domain)
+        operands, attrs = self._split_keywords(schema, inputs, keywords)
+        values = self._as_values(schema, operands)
+        if isinstance(outputs, int):
+            call = shapes.Call(op_type, values, attrs, outputs, schema.input_names)
+            try:
+                typed: Sequence[OutputType] = shapes.infer(call)
+            except shapes.UnknownShape as unknown:
+                if outputs != 1 or len(self.result) != 1:
+                    raise InternalError(
+                        "E900", f"{op_type}: {unknown}", next="give outputs=[(dtype, dims)]"
+                    ) from unknown
+                typed = self.result
+            typed = typed[:outputs]
+        else:
+            typed = outputs
+        results = [new_value(self.builder.unique(op_type.lower()), dtype, dims) for dtype, dims in typed]
+        self._append(domain, op_type, values, attrs, results, schema)
+        return results[0] if outputs == 1 or (not isinstance(outputs, int) and len(outputs) == 1) else tuple(results)
+
+    def _append(
+        self,
+        domain: str,
+        op_type: str,
+        values: Sequence[ir.Value | None],
+        attrs: dict[str, Any],
+        results: Sequence[ir.Value],
+        schema: OpSchema | None,
+    ) -> None:
+        attributes = [
+            ir.Attr(name, schema.attribute_types[name], value)
+            if schema is not None and name in schema.attribute_types
+            else ir.convenience.convert_attribute(name, value)
+            for name, value in attrs.items()
+        ]
+        name = self.builder.unique(f"{self.scope}/{op_type}" if self.scope else op_type)
+        node = ir.Node(domain, op_type, values, attributes, outputs=results, name=name)
+        if self.origin:
+            node.metadata_props.update(self.origin)
+        self.builder.nodes.append(node)
+
+    def custom(
+        self, domain: str, op_type: str, inputs: Sequence[ir.Value | None], outputs: Sequence[OutputType], **attrs: Any
+    ) -> tuple[ir.Value, ...]:
+        """A node of a custom domain, unchecked; the domain is imported at version 1."""
+        self.builder.opset_imports.setdefault(domain, 1)
+        results = [new_value(self.builder.unique(op_type.lower()), dtype, dims) for dtype, dims in outputs]
+        self._append(domain, op_type, inputs, attrs, results, None)
+        return tuple(results)
+
+    def _split_keywords(
+        self, schema: OpSchema, inputs: Sequence[Operand], keywords: dict[str, Any]
+    ) -> tuple[list[Operand], dict[str, Any]]:
+        operands, attrs = list(inputs), {}
+        names = schema.input_names
+        for name, value in keywords.items():
+            if value is None:
+                continue
+            if name in schema.attribute_types:
+                attrs[name] = self._attribute(value)
+            elif name in names:
+                index = names.index(name)
+                operands += [None] * (index + 1 - len(operands))
+                operands[index] = value
+            else:
+                raise UserError(
+                    "E202",
+                    f"{schema.op_type} has no {name} in opset {self.opset}",
+                    why=f"opset {self.opset} defines {schema.op_type}-{schema.since_version}",
+                    next="export with a newer opset_version",
+                )
+        if not schema.is_variadic and len(operands) > len(names):
+            raise UserError(
+                "E202",
+                f"{schema.op_type} takes {len(names)} inputs in opset {self.opset}, {len(operands)} are needed",
+                next="export with a newer opset_version",
+            )
+        while operands and operands[-1] is None and len(operands) > schema.min_inputs:
+            operands.pop()
+        return operands, attrs
+
+    @staticmethod
+    def _attribute(value: Any) -> Any:
+        if isinstance(value, ir.DataType):
+            return int(value)
+        if isinstance(value, bool):
+            return int(value)
+        if isinstance(value, list | tuple):
+            return [int(item) if isinstance(item, bool) else item for item in value]
+        return value
+
+    def _as_values(self, schema: OpSchema, operands: Sequence[Operand]) -> list[ir.Value | None]:
+        like = next((operand for operand in operands if isinstance(operand, ir.Value)), None)
+        values: list[ir.Value | None] = []
+        for operand in operands:
+            if operand is None or isinstance(operand, ir.Value):
+                values.append(operand)
+            elif isinstance(operand, np.ndarray):
+                values.append(self.const(operand))
+            elif isinstance(operand, bool | int | float):
+                values.append(self.const(operand, dtype_of(like) if like is not None else None))
+            else:
+                values.append(self.sizes(operand))
+        return values
+
+    # -- constants ----------------------------------------------------------------------------------------------
+    def const(self, data: Any, dtype: ir.DataType | None = None) -> ir.Value:
+        """A constant of ``dtype`` (default: the data's own; float32 for Python floats, int64 for ints)."""
+        if dtype is None and isinstance(data, float):
+            dtype = ir.DataType.FLOAT
+        array = np.asarray(data)
+        if dtype is None:
+            dtype = ir.DataType.from_numpy(array.dtype)
+        target = dtype.numpy()
+        if array.dtype != target:
+            with np.errstate(over="ignore", invalid="ignore"):
+                array = array.astype(target)
+        return self.builder.constant(np.ascontiguousarray(array).reshape(array.shape), dtype)
+
+    # -- sizes --------------------------------------------------------------------------------------------------
+    def sizes(self, dims: Iterable[Scalar]) -> ir.Value:
+        """An int64 vector of sizes: a constant, or a short chain over the shapes of the inputs, shared."""
+        dims = tuple(dims)
+        if not any(isinstance(dim, Dim) for dim in dims):
+            return self.const(np.array([int(dim) for dim in dims], dtype=np.int64))  # type: ignore[arg-type]
+        key = ("sizes", dims)
+        found = self.builder.size_cache.get(key)
+        if found is None:
+            parts = [self._size_vector(dim) for dim in dims]
+            found = parts[0] if len(parts) == 1 else self.node("Concat", *parts, axis=0)
+            set_known_sizes(found, dims)  # type: ignore[arg-type]
+            self.builder.size_cache[key] = found
+        return found
+
+    def size(self, dim: Scalar, dtype: ir.DataType = INT64) -> ir.Value:
+        """A scalar (rank 0) of ``dtype`` holding ``dim``."""
+        if not isinstance(dim, Dim):
+            return self.const(dim, dtype)
+        key = ("size", dim, dtype)
+        found = self.builder.size_cache.get(key)
+        if found is None:
+            from fx2onnx.irx.arithmetic import emit_scalar
+
+            found = emit_scalar(self, dim)
+            if dtype_of(found) != dtype:
+                found = self.node("Cast", found, to=dtype)
+            elif dtype == INT64:
+                set_known_sizes(found, (dim,))
+            self.builder.size_cache[key] = found
+        return found
+
+    def _size_vector(self, dim: Scalar) -> ir.Value:
+        if not isinstance(dim, Dim):
+            return self.const(np.array([int(dim)], dtype=np.int64))
+        key = ("vector", dim)
+        found = self.builder.size_cache.get(key)
+        if found is None:
+            symbol = dim.as_symbol()
+            source = self.builder.symbols.get(symbol) if symbol is not None else None
+            if source is not None and source[1] is not None:
+                found = self.size_of_axis(source[0], source[1])
+            else:
+                found = self.node("Reshape", self.size(dim), np.array([1], dtype=np.int64))
+            set_known_sizes(found, (dim,))
+            self.builder.size_cache[key] = found
+        return found
+
+    def size_of_axis(self, value: ir.Value, axis: int) -> ir.Value:
+        """``value.shape[axis]`` as an int64 vector of one."""
+        key = ("axis", id(value), axis)
+        found = self.builder.size_cache.get(key)
+        if found is None:
+            if self.opset >= 15:
+                found = self.node("Shape", value, start=axis, end=axis + 1)
+            else:
+                found = self.node("Gather", self.node("Shape", value), np.array([axis], dtype=np.int64), axis=0)
+            set_known_sizes(found, (dims_of(value)[axis],))
+            self.builder.size_cache[key] = found
+        return found
+
+    # -- forms that need care everywhere ------------------------------------------------------------------------
+    def reshape(self, value: ir.Value, dims: Sequence[DimLike]) -> ir.Value:
+        """``Reshape`` to known dims with the fewest nodes: symbolic sizes that stay in place are copied (0), one other
+        is left to the operator (-1); only beyond that are sizes computed.
+        """
+        dims, source = tuple(dims), dims_of(value)
+        if dims == source:
+            return value
+        if not any(isinstance(dim, Dim) for dim in dims):
+            keywords = {"allowzero": 1} if 0 in dims and self.opset >= 14 else {}
+            return self._reshaped(value, self.sizes(dims), dims, **keywords)
+        if 0 not in dims:
+            target = [0 if isinstance(d, Dim) and i < len(source) and source[i] == d else d for i, d in enumerate(dims)]
+            open_axes = [axis for axis, dim in enumerate(target) if isinstance(dim, Dim)]
+            if len(open_axes) <= 1:
+                for axis in open_axes:
+                    target[axis] = -1
+                return self._reshaped(value, self.sizes(target), dims)
+        return self._reshaped(value, self.sizes(dims), dims)
+
+    def _reshaped(self, value: ir.Value, target: ir.Value, dims: Dims, **keywords: Any) -> ir.Value:
+        result: ir.Value = self.node("Reshape", value, target, outputs=[(dtype_of(value), dims)], **keywords)
+        return result
+
+    def cast(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
+        """``value`` as ``dtype``; nothing is emitted where it is already."""
+        if dtype_of(value) == dtype:
+            return value
+        if value.const_value is not None and value.const_value.size <= 1:
+            return self.const(value.const_value.numpy(), dtype)
+        result: ir.Value = self.node("Cast", value, to=dtype)
+        return result
+
+    def expand(self, value: ir.Value, dims: Sequence[DimLike]) -> ir.Value:
+        """``value`` broadcast to ``dims``; nothing is emitted where it has them already."""
+        if dims_of(value) == tuple(dims):
+            return value
+        result: ir.Value = self.node("Expand", value, self.sizes(dims), outputs=[(dtype_of(value), tuple(dims))])
+        return result
+
+    @overload
+    def subgraph(
+        self, name: str, inputs: Sequence[ir.Value], body: Callable[[Emit], Sequence[ir.Value]]
+    ) -> ir.Graph: ...
+    @overload
+    def subgraph(self, name: str, inputs: Sequence[ir.Value], body: Callable[[Emit], ir.Value]) -> ir.Graph: ...
+    def subgraph(self, name: str, inputs: Sequence[ir.Value], body: Callable[[Emit], Any]) -> ir.Graph:
+        """A nested graph (for If, Loop, Scan) whose nodes ``body`` emits; constants go to the outer graph.
+
+        ``body`` returns the outputs. A value of the outer scope that is returned as it is gets an Identity.
+        """
+        builder = self.builder
+        outer_nodes, outer_cache = builder.nodes, builder.size_cache
+        builder.nodes, builder.size_cache = [], dict(outer_cache)
+        try:
+            found = body(self)
+            outputs = [found] if isinstance(found, ir.Value) else list(found)
+            inside = {id(value) for node in builder.nodes for value in node.outputs}
+            seen: set[int] = set()
+            for index, value in enumerate(outputs):
+                if id(value) not in inside or id(value) in seen:
+                    outputs[index] = self.node("Identity", value)
+                seen.add(id(outputs[index]))
+            return ir.Graph(list(inputs), outputs, nodes=builder.nodes, name=name)
+        finally:
+            builder.nodes, builder.size_cache = outer_nodes, outer_cache
+
+    def subgraph_input(self, name: str, dtype: ir.DataType, dims: Sequence[DimLike]) -> ir.Value:
+        """A new formal input for ``subgraph``."""
+        return new_value(self.builder.unique(name), dtype, dims)

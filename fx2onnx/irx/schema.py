@@ -1,0 +1,74 @@
+"""ONNX operator schemas, looked up once per operator and opset. Source: ``onnx.defs``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import onnx
+import onnx_ir as ir
+
+from fx2onnx.base.errors import UserError
+
+OPSET_MIN, OPSET_MAX = 11, 26
+
+
+@dataclass(frozen=True, slots=True)
+class OpSchema:
+    """What emitting needs to know of one operator version."""
+
+    op_type: str
+    domain: str
+    since_version: int
+    input_names: tuple[str, ...]
+    is_variadic: bool
+    min_inputs: int
+    max_outputs: int
+    attribute_types: dict[str, ir.AttributeType]
+
+
+@lru_cache(maxsize=4096)
+def schema_of(op_type: str, opset: int, domain: str = "") -> OpSchema:
+    """The schema of ``op_type`` in ``opset``.
+
+    Raises: UserError E202 where the operator does not exist in that opset.
+    """
+    try:
+        found = onnx.defs.get_schema(op_type, opset, domain)
+    except onnx.defs.SchemaError:
+        first = first_opset(op_type, domain)
+        why = f"ONNX has {op_type} from opset {first} on" if first else f"ONNX has no operator {op_type}"
+        raise UserError(
+            "E202",
+            f"{op_type} does not exist in opset {opset}",
+            why=why,
+            next=f"export with opset_version={first} or newer" if first else "check the operator's name",
+        ) from None
+    variadic = bool(found.inputs) and found.inputs[-1].option == onnx.defs.OpSchema.FormalParameterOption.Variadic
+    return OpSchema(
+        op_type=op_type,
+        domain=domain,
+        since_version=found.since_version,
+        input_names=tuple(parameter.name for parameter in found.inputs),
+        is_variadic=variadic,
+        min_inputs=found.min_input,
+        max_outputs=found.max_output,
+        attribute_types={name: ir.AttributeType(int(attribute.type)) for name, attribute in found.attributes.items()},
+    )
+
+
+@lru_cache(maxsize=1024)
+def first_opset(op_type: str, domain: str = "") -> int | None:
+    """The lowest opset that has the operator, or None."""
+    versions = [
+        schema.since_version
+        for schema in onnx.defs.get_all_schemas_with_history()
+        if schema.name == op_type and schema.domain == domain and not schema.deprecated
+    ]
+    return min(versions) if versions else None
+
+
+def has_op(op_type: str, opset: int, domain: str = "") -> bool:
+    """Whether the opset has the operator."""
+    first = first_opset(op_type, domain)
+    return first is not None and first <= opset

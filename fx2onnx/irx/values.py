@@ -1,0 +1,92 @@
+"""Typed values: dtype and dims of an ``onnx_ir.Value``, where dims are ints or ``base.dims.Dim`` expressions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from fx2onnx.base.dims import Dim, DimLike
+
+_DIMS_KEY = "fx2onnx.dims"
+Dims = tuple[DimLike, ...]
+
+MAX_KNOWN_INTS = 64
+"""Shape inference reads the numbers of constants up to this many: shapes, axes, pads; never weights."""
+
+
+def ir_shape(dims: Sequence[DimLike | None]) -> ir.Shape:
+    """The onnx_ir shape: expressions become symbolic dims named by their text, None an unnamed one."""
+    return ir.Shape([str(dim) if isinstance(dim, Dim) else dim for dim in dims])
+
+
+def set_type(value: ir.Value, dtype: ir.DataType, dims: Sequence[DimLike]) -> ir.Value:
+    """Give ``value`` its dtype and dims; returns it."""
+    value.dtype = dtype
+    value.shape = ir_shape(dims)
+    value.meta[_DIMS_KEY] = tuple(dims)
+    return value
+
+
+def new_value(name: str | None, dtype: ir.DataType, dims: Sequence[DimLike]) -> ir.Value:
+    value = ir.Value(name=name, shape=ir_shape(dims), type=ir.TensorType(dtype))
+    value.meta[_DIMS_KEY] = tuple(dims)
+    return value
+
+
+def dims_of(value: ir.Value) -> Dims:
+    """The dims: ints and ``Dim`` expressions. Raises ValueError where the rank is unknown."""
+    dims: Dims | None = value.meta.get(_DIMS_KEY)
+    if dims is not None:
+        return dims
+    if value.shape is None:
+        raise ValueError(f"value {value.name} has no shape")
+    return tuple(
+        dim if isinstance(dim, int) else Dim.symbol(str(dim.value) if dim.value is not None else f"{value.name}_{axis}")
+        for axis, dim in enumerate(value.shape)
+    )
+
+
+def dtype_of(value: ir.Value) -> ir.DataType:
+    """The dtype. Raises ValueError where it is unknown."""
+    if value.dtype is None:
+        raise ValueError(f"value {value.name} has no dtype")
+    return value.dtype
+
+
+def rank_of(value: ir.Value) -> int:
+    return len(dims_of(value))
+
+
+def known_array(value: ir.Value | None) -> npt.NDArray[np.generic] | None:
+    """The numbers of a small constant, else None."""
+    if value is None or value.const_value is None or value.const_value.size > MAX_KNOWN_INTS:
+        return None
+    return np.asarray(value.const_value.numpy())
+
+
+def known_ints(value: ir.Value | None) -> list[int] | None:
+    """The numbers of a small integer constant as a flat list, else None."""
+    array = known_array(value)
+    return None if array is None or array.dtype.kind not in "iu" else [int(number) for number in array.reshape(-1)]
+
+
+_SIZES_KEY = "fx2onnx.sizes"
+
+
+def set_known_sizes(value: ir.Value, sizes: Sequence[DimLike]) -> None:
+    """Note that an int64 value holds these sizes, so that shapes made from it stay known."""
+    value.meta[_SIZES_KEY] = tuple(sizes)
+
+
+def known_sizes(value: ir.Value | None) -> list[DimLike] | None:
+    """The sizes an int64 value holds: of a constant, or noted by ``set_known_sizes``; else None."""
+    if value is None:
+        return None
+    noted = value.meta.get(_SIZES_KEY)
+    if noted is not None:
+        return list(noted)
+    ints = known_ints(value)
+    return None if ints is None else list(ints)

@@ -53,7 +53,10 @@ def schema_of(op_type: str, opset: int, domain: str = "") -> OpSchema:
         is_variadic=variadic,
         min_inputs=found.min_input,
         max_outputs=found.max_output,
-        attribute_types={name: ir.AttributeType(int(attribute.type)) for name, attribute in found.attributes.items()},
+        attribute_types={
+            name: ir.AttributeType(int(attribute.type))  # type: ignore[call-overload]
+            for name, attribute in found.attributes.items()
+        },
     )
 
 

@@ -1,0 +1,205 @@
+"""``hf:FOLDER_OR_MODEL_TYPE``: any transformers model, by its own config and auto mappings.
+
+Code that comes with a checkpoint is never run: ``trust_remote_code`` stays off.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fx2onnx.base.errors import UserError
+from fx2onnx.sources.hf_inputs import sample_inputs, with_sub_configs
+from fx2onnx.sources.registry import fail_unknown
+from fx2onnx.sources.seeding import move_constants, seeded
+from fx2onnx.sources.source import Options, Source
+from fx2onnx.sources.torchvision_compat import prepare
+
+# Task word (``?task=``) -> transformers' mapping from config class to model class. Without a task the first mapping
+# that knows the config decides, so the order is: what people usually export such a model for.
+TASKS: dict[str, str] = {
+    "seq2seq-lm": "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING",
+    "masked-lm": "MODEL_FOR_MASKED_LM_MAPPING",
+    "causal-lm": "MODEL_FOR_CAUSAL_LM_MAPPING",
+    "speech-seq2seq": "MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING",
+    "ctc": "MODEL_FOR_CTC_MAPPING",
+    "audio-classification": "MODEL_FOR_AUDIO_CLASSIFICATION_MAPPING",
+    "image-text-to-text": "MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING",
+    "zero-shot-image-classification": "MODEL_FOR_ZERO_SHOT_IMAGE_CLASSIFICATION_MAPPING",
+    "image-classification": "MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING",
+    "object-detection": "MODEL_FOR_OBJECT_DETECTION_MAPPING",
+    "universal-segmentation": "MODEL_FOR_UNIVERSAL_SEGMENTATION_MAPPING",
+    "semantic-segmentation": "MODEL_FOR_SEMANTIC_SEGMENTATION_MAPPING",
+    "depth-estimation": "MODEL_FOR_DEPTH_ESTIMATION_MAPPING",
+    "video-classification": "MODEL_FOR_VIDEO_CLASSIFICATION_MAPPING",
+    "sequence-classification": "MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING",
+    "token-classification": "MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING",
+    "question-answering": "MODEL_FOR_QUESTION_ANSWERING_MAPPING",
+    "features": "MODEL_MAPPING",
+}
+_WEIGHT_FILES = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin", "pytorch_model.bin.index.json")
+
+
+def names() -> list[str]:
+    """All model types that transformers knows."""
+    return list(_transformers().models.auto.configuration_auto.CONFIG_MAPPING_NAMES)
+
+
+def build(name: str, options: Options) -> Source:
+    """The checkpoint in the folder ``name``, or a model of type ``name`` with default config and random weights.
+
+    ``?task=WORD`` chooses the model class (``TASKS``), other ``?key=value`` pairs override config fields. The cache is
+    off, so that outputs are those of a plain forward. Batch and sequence are dynamic.
+
+    Raises:   UserError E601: no such folder or type, a config that cannot be read, an unknown task or field.
+    """
+    transformers = _transformers()
+    keywords = dict(options.keywords)
+    task = keywords.pop("task", None)
+    if task is not None and task not in TASKS:
+        fail_unknown("task", str(task), TASKS)
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        config = _config_of_folder(transformers, folder, keywords)
+        has_weights = any(any(folder.glob(pattern)) for pattern in _WEIGHT_FILES)
+        label = folder.resolve().name
+    else:
+        config = _config_of_type(transformers, name, keywords)
+        has_weights, label = False, name
+    model_class = _model_class(transformers, config, task)
+    _switch_cache_off(config)
+    with seeded(options.seed):
+        module = _load(model_class, folder, config) if has_weights else _create(model_class, config, name)
+        module.eval()
+        kwargs, dynamic_shapes = sample_inputs(module, options)
+    weights = f"weights of {label}" if has_weights else f"random weights, seed {options.seed}"
+    if not has_weights:
+        move_constants(module, options.seed)
+    origin = f"transformers {transformers.__version__}, {model_class.__name__}, {weights}"
+    return Source(label, module, (), kwargs, dynamic_shapes, origin=origin)
+
+
+def _transformers() -> Any:
+    prepare()
+    import transformers
+    import transformers.models.auto.configuration_auto
+    import transformers.models.auto.modeling_auto
+
+    return transformers
+
+
+def _config_of_folder(transformers: Any, folder: Path, keywords: Mapping[str, Any]) -> Any:
+    if not (folder / "config.json").is_file():
+        raise UserError(
+            "E601",
+            f"the folder '{folder}' has no config.json",
+            next="give a folder that model.save_pretrained(FOLDER) wrote",
+        )
+    try:
+        stated = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        if "auto_map" in stated and stated.get("model_type") not in names():
+            raise UserError(
+                "E601",
+                f"the checkpoint '{folder}' brings its own model code, which fx2onnx does not run",
+                next="build the model in a factory of your own: fx2onnx export package.module:factory",
+            )
+        config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(
+            "E601", f"cannot read the config of '{folder}'", why=f"{type(error).__name__}: {_first_line(error)}"
+        ) from error
+    _override(config, keywords, str(folder))
+    return config
+
+
+def _config_of_type(transformers: Any, name: str, keywords: Mapping[str, Any]) -> Any:
+    mapping = transformers.models.auto.configuration_auto.CONFIG_MAPPING
+    if name not in mapping:
+        if "/" in name or name.startswith((".", "~")):
+            raise UserError(
+                "E601",
+                f"there is no folder '{name}'",
+                why="hf: reads local folders only and downloads nothing",
+                next="save the model once: model.save_pretrained(FOLDER)",
+            )
+        fail_unknown("model type or folder", name, names(), hint="fx2onnx list hf")
+    config = mapping[name]()
+    _override(config, keywords, name)
+    return config
+
+
+def _override(config: Any, keywords: Mapping[str, Any], name: str) -> None:
+    for key, value in keywords.items():
+        if not hasattr(config, key):
+            fail_unknown(f"config field of hf:{name}", key, config.to_dict())
+        setattr(config, key, value)
+
+
+def _model_class(transformers: Any, config: Any, task: str | None) -> Any:
+    """The class that the checkpoint or the task names, else that of the first mapping that knows the config."""
+    architectures = getattr(config, "architectures", None) or []
+    if task is None and architectures:
+        named = getattr(transformers, architectures[0], None)
+        if named is not None:
+            return named
+    auto = transformers.models.auto.modeling_auto
+    for mapping_name in [TASKS[task]] if task is not None else TASKS.values():
+        mapping = getattr(auto, mapping_name, {})
+        if type(config) in mapping:
+            found = mapping[type(config)]
+            return found[0] if isinstance(found, (tuple, list)) else found
+    fitting = [word for word, mapping_name in TASKS.items() if type(config) in getattr(auto, mapping_name, {})]
+    raise UserError(
+        "E601",
+        f"transformers has no {task or 'known'} model for the type {config.model_type}",
+        next=f"tasks of this type: {', '.join(fitting)}" if fitting else "",
+    )
+
+
+def _switch_cache_off(config: Any) -> None:
+    for part in with_sub_configs(config):
+        if hasattr(part, "use_cache"):
+            part.use_cache = False
+
+
+def _create(model_class: Any, config: Any, name: str) -> torch.nn.Module:
+    try:
+        return model_class(config)  # type: ignore[no-any-return]
+    except Exception as error:
+        raise UserError(
+            "E601",
+            f"hf:{name} cannot be built from its config",
+            why=f"{type(error).__name__}: {_first_line(error)}",
+        ) from error
+
+
+def _load(model_class: Any, folder: Path, config: Any) -> torch.nn.Module:
+    try:
+        module, notes = model_class.from_pretrained(
+            folder, config=config, local_files_only=True, trust_remote_code=False, output_loading_info=True
+        )
+    except Exception as error:
+        raise UserError(
+            "E601",
+            f"cannot load the weights of '{folder}' into {model_class.__name__}",
+            why=f"{type(error).__name__}: {_first_line(error)}",
+        ) from error
+    missing = sorted(notes.get("missing_keys", ()))
+    if missing:
+        raise UserError(
+            "E601",
+            f"the checkpoint '{folder}' lacks weights of {model_class.__name__}",
+            why=f"{len(missing)} missing, the first is {missing[0]}",
+            next="choose the task that the checkpoint was saved for: hf:FOLDER?task=WORD, one of " + ", ".join(TASKS),
+        )
+    return module  # type: ignore[no-any-return]
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [""])[0][:200]

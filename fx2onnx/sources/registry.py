@@ -1,0 +1,195 @@
+"""The table of source kinds, and the way from a spec such as ``torchvision:resnet50`` to a ``Source``."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import importlib
+import importlib.util
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn, Protocol, cast
+from urllib.parse import parse_qsl
+
+from fx2onnx.base.errors import UserError
+from fx2onnx.sources.source import Options, Source
+
+
+class Builder(Protocol):
+    """What the module of a kind provides."""
+
+    def build(self, name: str, options: Options) -> Source: ...
+
+    def names(self) -> list[str]: ...
+
+
+@dataclass(frozen=True)
+class SourceKind:
+    """One kind of source. ``module`` is imported on first use; ``package`` must be installed for it."""
+
+    prefix: str
+    summary: str
+    module: str
+    package: str | None = None
+    options: frozenset[str] = frozenset({"batch"})
+    example: str = ""
+
+
+_TEXT_AND_IMAGE = frozenset({"batch", "seq", "image_size"})
+FACTORY = SourceKind(
+    "package.module",
+    "a function of yours that returns a module, or (module, args[, kwargs])",
+    "fx2onnx.sources.factory_kind",
+    options=_TEXT_AND_IMAGE,
+    example="my_package.models:make_net?width=64",
+)
+KINDS: dict[str, SourceKind] = {
+    kind.prefix: kind
+    for kind in (
+        SourceKind(
+            "zoo",
+            "the models that fx2onnx promises to export",
+            "fx2onnx.sources.zoo_kind",
+            options=_TEXT_AND_IMAGE,
+            example="zoo:resnet50",
+        ),
+        SourceKind(
+            "torchvision",
+            "any entry of torchvision.models.list_models(), random weights",
+            "fx2onnx.sources.torchvision_kind",
+            package="torchvision",
+            options=frozenset({"batch", "image_size"}),
+            example="torchvision:convnext_tiny?num_classes=10",
+        ),
+        SourceKind(
+            "timm",
+            "any entry of timm.list_models(), random weights",
+            "fx2onnx.sources.timm_kind",
+            package="timm",
+            options=frozenset({"batch", "image_size"}),
+            example="timm:resnet26d",
+        ),
+        SourceKind(
+            "hf",
+            "a folder written by save_pretrained, or a transformers model type with its default config",
+            "fx2onnx.sources.hf_kind",
+            package="transformers",
+            options=_TEXT_AND_IMAGE,
+            example="hf:./my-bert  or  hf:gpt2?n_layer=2",
+        ),
+    )
+}
+_FACTORY_PATTERN = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+
+
+def resolve(
+    spec: str,
+    *,
+    batch: int | None = None,
+    seq: int | None = None,
+    image_size: int | None = None,
+    seed: int = 0,
+) -> Source:
+    """The module, sample inputs and dynamic dims that ``spec`` names.
+
+    ``spec`` is ``zoo:NAME``, ``torchvision:NAME``, ``timm:NAME``, ``hf:FOLDER_OR_MODEL_TYPE`` or
+    ``package.module:factory``, each with optional ``?key=value&key=value``.
+
+    Raises:   UserError E601 (unknown or unbuildable source), E602 (package missing), E001 (wrong option).
+    """
+    kind, name, keywords = _parse(spec)
+    sizes = {"batch": batch, "seq": seq, "image_size": image_size}
+    _check_sizes(kind, sizes)
+    return _builder(kind).build(name, Options(batch, seq, image_size, seed, keywords))
+
+
+def names(prefix: str) -> list[str]:
+    """All names that the kind ``prefix`` knows, sorted.
+
+    Raises:   UserError E601 for an unknown kind, E602 where its package is missing.
+    """
+    if prefix not in KINDS:
+        fail_unknown("source kind", prefix, KINDS)
+    return sorted(_builder(KINDS[prefix]).names())
+
+
+def fail_unknown(what: str, name: str, known: Iterable[str], *, hint: str = "") -> NoReturn:
+    """Raise E601 for ``name``, with the closest of the ``known`` names."""
+    known = list(known)
+    close = difflib.get_close_matches(name, known, n=4, cutoff=0.5)
+    steps = [f"did you mean {' or '.join(close)}?"] if close else []
+    if not close and len(known) <= 20:
+        steps.append(f"known: {', '.join(known)}")
+    if hint:
+        steps.append(hint)
+    raise UserError("E601", f"unknown {what} '{name}'", next=steps)
+
+
+def require(package: str, what: str) -> None:
+    """Raise E602 with the pip command unless ``package`` is installed."""
+    if importlib.util.find_spec(package) is None:
+        raise UserError(
+            "E602",
+            f"{what} needs the package {package}, which is not installed",
+            next=[f"pip install {package}", "or all optional model packages at once: pip install 'fx2onnx[zoo]'"],
+        )
+
+
+def _builder(kind: SourceKind) -> Builder:
+    if kind.package is not None:
+        require(kind.package, f"{kind.prefix}:")
+    return cast(Builder, importlib.import_module(kind.module))
+
+
+def _parse(spec: str) -> tuple[SourceKind, str, dict[str, Any]]:
+    body, _, query = spec.partition("?")
+    prefix, colon, name = body.partition(":")
+    usage = f"write one of {', '.join(f'{prefix}:NAME' for prefix in KINDS)}, package.module:factory"
+    if not colon or not name:
+        if name == "" and prefix in KINDS:
+            raise UserError("E601", f"'{spec}' names no model", next=f"fx2onnx list {prefix}")
+        raise UserError("E601", f"'{spec}' is not a model source", why="a source is KIND:NAME", next=usage)
+    if prefix in KINDS:
+        return KINDS[prefix], name, _parse_keywords(spec, query)
+    if _FACTORY_PATTERN.fullmatch(body):
+        return FACTORY, body, _parse_keywords(spec, query)
+    return fail_unknown("source kind", prefix, KINDS, hint=usage)
+
+
+def _parse_keywords(spec: str, query: str) -> dict[str, Any]:
+    try:
+        pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query))
+    except ValueError as error:
+        raise UserError(
+            "E601", f"cannot read '?{query}' of '{spec}'", why=str(error), next="write ?key=value&key=value"
+        ) from error
+    return {key: _literal(value) for key, value in pairs}
+
+
+_WORDS = {"true": True, "false": False, "none": None}
+
+
+def _literal(text: str) -> Any:
+    """A Python literal where ``text`` is one, else the text."""
+    if text.lower() in _WORDS:
+        return _WORDS[text.lower()]
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+
+
+def _check_sizes(kind: SourceKind, sizes: Mapping[str, int | None]) -> None:
+    for name, size in sizes.items():
+        if size is None:
+            continue
+        flag = f"--{name.replace('_', '-')}"
+        if size < 1:
+            raise UserError("E001", f"{flag} must be at least 1, not {size}")
+        if name not in kind.options:
+            raise UserError(
+                "E001",
+                f"{flag} has no meaning for {kind.prefix}: sources",
+                next=f"leave {flag} out; {kind.prefix}: takes {', '.join(sorted(kind.options))}",
+            )

@@ -1,0 +1,82 @@
+"""Reproducible random weights that hide no mistake.
+
+Freshly built layers are full of zeros and ones (biases, norm weights, running statistics). A folding or fusion that
+drops or swaps them would go unseen, so constants are moved a little.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+_ZERO_SPREAD = 0.02  # as the weights of a transformer are initialised: small against activations of size 1
+_SCALE_SPREAD = 0.2
+
+
+@contextlib.contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """PyTorch's CPU random numbers start from ``seed`` inside the block; the caller's state comes back afterwards."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield
+
+
+def move_constants(module: nn.Module, seed: int = 0) -> None:
+    """Give every constant floating-point parameter and every running statistic its own random values, in place.
+
+    Zeros become small normal numbers, other constants c become c * (0.8 .. 1.2); running means and variances are
+    moved relative to the spread of their channel. Tensors that are not constant stay as they are.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            if _is_movable_constant(parameter):
+                _move(parameter, generator)
+        for layer in module.modules():
+            mean, var = getattr(layer, "running_mean", None), getattr(layer, "running_var", None)
+            if isinstance(mean, torch.Tensor) and isinstance(var, torch.Tensor) and mean.device.type == "cpu":
+                mean.add_(torch.randn(mean.shape, generator=generator).to(mean) * var.sqrt() * 0.1)
+                var.mul_(_factors(var, generator))
+
+
+def calibrate_norms(module: nn.Module, *args: Any, **kwargs: Any) -> None:
+    """Set the running statistics of all batch norms to those of one forward call, in place.
+
+    Random weights with untouched statistics let activations grow from block to block; calibrated, they stay near 1.
+    """
+    norms = [layer for layer in module.modules() if isinstance(layer, torch.nn.modules.batchnorm._BatchNorm)]
+    momenta = [layer.momentum for layer in norms]
+    for layer in norms:
+        layer.momentum = 1.0
+        layer.train()
+    try:
+        with torch.no_grad():
+            module(*args, **kwargs)
+    finally:
+        for layer, momentum in zip(norms, momenta, strict=True):
+            layer.momentum = momentum
+            layer.eval()
+
+
+def _is_movable_constant(value: Tensor) -> bool:
+    if value.device.type != "cpu" or not value.is_floating_point() or value.numel() == 0:
+        return False
+    flat = value.detach().reshape(-1)
+    return bool((flat[:64] == flat[0]).all()) and bool((flat == flat[0]).all())
+
+
+def _move(value: Tensor, generator: torch.Generator) -> None:
+    if value.detach().reshape(-1)[0] == 0:
+        value.copy_(torch.randn(value.shape, generator=generator) * _ZERO_SPREAD)
+    else:
+        value.mul_(_factors(value, generator))
+
+
+def _factors(value: Tensor, generator: torch.Generator) -> Tensor:
+    return (1.0 + _SCALE_SPREAD * (2.0 * torch.rand(value.shape, generator=generator) - 1.0)).to(value.dtype)

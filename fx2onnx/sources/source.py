@@ -1,0 +1,60 @@
+"""What a source gives (``Source``) and what it is asked for (``Options``)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+if TYPE_CHECKING:
+    from torch import nn
+
+DynamicShapes: TypeAlias = Mapping[str, Mapping[int, Any]]
+
+# A sample batch of 1 would be taken for a constant where a size of 1 broadcasts; 2 is the smallest honest one.
+DEFAULT_BATCH = 2
+DEFAULT_SEQ = 16
+
+
+@dataclass(frozen=True)
+class Options:
+    """Sizes of the sample inputs and the seed; None means "the source's own default".
+
+    ``keywords`` are the ``?key=value`` pairs of the spec: builder arguments or config fields, by kind.
+    """
+
+    batch: int | None = None
+    seq: int | None = None
+    image_size: int | None = None
+    seed: int = 0
+    keywords: Mapping[str, Any] = field(default_factory=dict)
+
+    def batch_or(self, default: int = DEFAULT_BATCH) -> int:
+        return default if self.batch is None else self.batch
+
+    def seq_or(self, default: int = DEFAULT_SEQ) -> int:
+        return default if self.seq is None else self.seq
+
+    def image_size_or(self, default: int) -> int:
+        return default if self.image_size is None else self.image_size
+
+
+@dataclass
+class Source:
+    """A module with everything needed to export it.
+
+    ``name``            short, usable as a file name;
+    ``module``          in eval mode;
+    ``args, kwargs``    one sample call, ``module(*args, **kwargs)``;
+    ``dynamic_shapes``  by argument name ``{axis: dim name}``, None where every size is fixed;
+    ``output_names``    names in order, empty to leave them to the exporter;
+    ``origin``          one line on where module and weights come from.
+    """
+
+    name: str
+    module: nn.Module
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    dynamic_shapes: DynamicShapes | None = None
+    output_names: tuple[str, ...] = ()
+    origin: str = ""

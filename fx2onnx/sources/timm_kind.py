@@ -1,0 +1,74 @@
+"""``timm:NAME``: image models of timm with random weights, inputs from their own config."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+
+from fx2onnx.base.errors import UserError
+from fx2onnx.sources.registry import fail_unknown
+from fx2onnx.sources.seeding import move_constants, seeded
+from fx2onnx.sources.source import Options, Source
+from fx2onnx.sources.torchvision_compat import prepare
+
+_NOT_A_NAME = "timm.list_models() has the architecture names, without a .tag"
+
+
+def names() -> list[str]:
+    """Names of all architectures."""
+    return list(_timm().list_models())
+
+
+def build(name: str, options: Options) -> Source:
+    """The architecture ``name``, never pretrained; ``?key=value`` goes to ``timm.create_model``.
+
+    Shapes:   one input [batch, channels, height, width] of the model's configured size; batch is dynamic.
+    Raises:   UserError E601 for an unknown name or arguments that the architecture refuses.
+    """
+    timm = _timm()
+    if not timm.is_model(name):
+        fail_unknown("timm model", name, timm.list_models(), hint=_NOT_A_NAME)
+    with seeded(options.seed):
+        module = _create(timm, name, options)
+        config = timm.data.resolve_model_data_config(module)
+        channels, height, width = config["input_size"]
+        size = (options.image_size_or(height), options.image_size_or(width))
+        sample = torch.randn(options.batch_or(), channels, *size)
+    move_constants(module, options.seed)
+    argument = next(iter(inspect.signature(module.forward).parameters))
+    return Source(
+        name,
+        module,
+        (sample,),
+        dynamic_shapes={argument: {0: "batch"}},
+        origin=f"timm {timm.__version__}, random weights, seed {options.seed}",
+    )
+
+
+def _timm() -> Any:
+    prepare()
+    import timm
+    import timm.data
+
+    return timm
+
+
+def _create(timm: Any, name: str, options: Options) -> Any:
+    keywords = dict(options.keywords)
+    sized = {"img_size": options.image_size, **keywords} if options.image_size is not None else keywords
+    try:
+        try:
+            return timm.create_model(name, pretrained=False, **sized).eval()
+        except TypeError as error:
+            # Only architectures with position embeddings or windows take a size; the others fit any image.
+            if "img_size" in keywords or "img_size" not in str(error):
+                raise
+            return timm.create_model(name, pretrained=False, **keywords).eval()
+    except Exception as error:
+        raise UserError(
+            "E601",
+            f"timm:{name} cannot be built with {sized or 'its defaults'}",
+            why=f"{type(error).__name__}: {error}",
+        ) from error

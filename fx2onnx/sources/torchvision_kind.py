@@ -1,0 +1,109 @@
+"""``torchvision:NAME``: every registered torchvision model with random weights."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from fx2onnx.base.errors import UserError
+from fx2onnx.sources.registry import fail_unknown
+from fx2onnx.sources.seeding import move_constants, seeded
+from fx2onnx.sources.source import DEFAULT_BATCH, Options, Source
+from fx2onnx.sources.torchvision_compat import import_torchvision
+
+
+@dataclass(frozen=True)
+class _Task:
+    """Sample inputs of one family. ``sample(batch, size, frames)`` gives the positional arguments."""
+
+    sample: Callable[[int, int, int], tuple[Any, ...]]
+    size: int
+    batch: int = DEFAULT_BATCH
+    has_batch_axis: bool = True
+
+
+# Key: the subpackage of torchvision.models that the builder lives in; anything else is classification.
+_TASKS: dict[str, _Task] = {
+    "detection": _Task(lambda batch, size, _: ([torch.rand(3, size, size) for _ in range(batch)],), 320, 1, False),
+    "segmentation": _Task(lambda batch, size, _: (torch.randn(batch, 3, size, size),), 224),
+    "video": _Task(lambda batch, size, frames: (torch.randn(batch, 3, frames, size, size),), 112),
+    "optical_flow": _Task(
+        lambda batch, size, _: tuple(torch.rand(batch, 3, size, size) * 2 - 1 for _ in range(2)), 128
+    ),
+}
+_CLASSIFICATION = _Task(lambda batch, size, _: (torch.randn(batch, 3, size, size),), 224)
+_FRAMES = 16
+# Architectures whose position embeddings need the image size when they are built.
+_SIZED_BUILDERS = frozenset({"vision_transformer"})
+
+
+def names() -> list[str]:
+    """``torchvision.models.list_models()``."""
+    import_torchvision()
+    from torchvision import models
+
+    return list(models.list_models())
+
+
+def build(name: str, options: Options) -> Source:
+    """The model ``name``; ``?key=value`` goes to its builder (``num_classes=10``, ``quantize=true``).
+
+    Shapes:   one image batch [batch, 3, size, size] of the size that the published weights want (video: a frame axis
+              before the size; optical flow: two batches; detection: a list of [3, size, size]). Batch is dynamic.
+    Raises:   UserError E601 for an unknown name or arguments that the builder refuses, E001 for too small an image.
+    """
+    import_torchvision()
+    from torchvision import models
+
+    if name not in models.list_models():
+        fail_unknown("torchvision model", name, models.list_models(), hint="fx2onnx list torchvision")
+    builder = models.get_model_builder(name)
+    family = builder.__module__.removeprefix("torchvision.models.").split(".")[0]
+    task = _TASKS.get(family, _CLASSIFICATION)
+    size, frames = _sizes(models, name, task, options)
+    keywords = dict(options.keywords)
+    if family in _SIZED_BUILDERS and options.image_size is not None:
+        keywords.setdefault("image_size", size)
+    with seeded(options.seed):
+        module = _construct(name, builder, keywords)
+        args = task.sample(options.batch_or(task.batch), size, frames)
+    move_constants(module, options.seed)
+    parameters = list(inspect.signature(module.forward).parameters)
+    dynamic = {parameter: {0: "batch"} for parameter in parameters[: len(args)]} if task.has_batch_axis else None
+    import torchvision
+
+    origin = f"torchvision {torchvision.__version__}, random weights, seed {options.seed}"
+    return Source(name, module, args, dynamic_shapes=dynamic, origin=origin)
+
+
+def _sizes(models: Any, name: str, task: _Task, options: Options) -> tuple[int, int]:
+    """Image size and number of frames: the user's, else those of the published weights, else the task's."""
+    weights = models.get_model_weights(name)
+    best = getattr(weights, "DEFAULT", None)
+    crop = getattr(best.transforms(), "crop_size", None) if best is not None else None
+    meta = best.meta if best is not None else {}
+    size = options.image_size_or(crop[0] if crop else task.size)
+    smallest = max(meta.get("min_size", (1, 1)))
+    if size < smallest:
+        raise UserError(
+            "E001", f"--image-size {size} is too small for torchvision:{name}", next=f"use at least {smallest}"
+        )
+    return size, max(_FRAMES, meta.get("min_temporal_size", 1))
+
+
+def _construct(name: str, builder: Callable[..., Any], keywords: dict[str, Any]) -> Any:
+    accepted = inspect.signature(builder).parameters
+    if "weights_backbone" in accepted:
+        keywords.setdefault("weights_backbone", None)
+    try:
+        return builder(weights=None, progress=False, **keywords).eval()
+    except Exception as error:
+        raise UserError(
+            "E601",
+            f"torchvision:{name} cannot be built with {keywords or 'its defaults'}",
+            why=f"{type(error).__name__}: {error}",
+        ) from error

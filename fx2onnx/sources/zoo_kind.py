@@ -1,0 +1,43 @@
+"""``zoo:NAME``: the project's own registry of models (``models_zoo``)."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any, cast
+
+from fx2onnx.base.errors import UserError
+from fx2onnx.sources.registry import fail_unknown
+from fx2onnx.sources.source import Options, Source
+
+
+def _registry() -> Any:
+    try:
+        return importlib.import_module("models_zoo.registry")
+    except ModuleNotFoundError as error:
+        raise UserError(
+            "E602", "zoo: needs models_zoo, which is installed with fx2onnx", next="pip install fx2onnx"
+        ) from error
+
+
+def names() -> list[str]:
+    """Names of all zoo models."""
+    return list(_registry().names())
+
+
+def build(name: str, options: Options) -> Source:
+    """The zoo model ``name`` with seeded random weights.
+
+    Raises:   UserError E601 for an unknown name, E001 for an option that the model does not take.
+    """
+    registry = _registry()
+    if name not in registry.names():
+        fail_unknown("zoo model", name, registry.names(), hint="fx2onnx list zoo")
+    asked: dict[str, Any] = {"batch": options.batch, "seq": options.seq, "image_size": options.image_size}
+    given = {key: value for key, value in asked.items() if value is not None} | dict(options.keywords)
+    entry = registry.entry(name)
+    for key in given:
+        if key not in entry.options:
+            raise UserError(
+                "E001", f"zoo:{name} does not take {key}", next=f"it takes {', '.join(entry.options) or 'no option'}"
+            )
+    return cast(Source, registry.build(name, seed=options.seed, **given))

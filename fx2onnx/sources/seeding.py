@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _ZERO_SPREAD = 0.02  # as the weights of a transformer are initialised: small against activations of size 1
 _SCALE_SPREAD = 0.2
+_VARIANCE_FLOOR = 0.1
 
 
 @contextlib.contextmanager
@@ -62,6 +63,9 @@ def calibrate_norms(module: nn.Module, *args: Any, **kwargs: Any) -> None:
         for layer, momentum in zip(norms, momenta, strict=True):
             layer.momentum = momentum
             layer.eval()
+            if layer.running_var is not None:
+                # A channel that hardly moves in one batch would be amplified without bound in the next.
+                layer.running_var.clamp_(min=_VARIANCE_FLOOR * float(layer.running_var.mean()))
 
 
 def _is_movable_constant(value: Tensor) -> bool:

@@ -1,0 +1,61 @@
+"""The table itself: schemas, sizes of its files, and a sample of PyTorch's operator database."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import fx2onnx.aten_map
+from fx2onnx.aten_map import TABLE
+from tests.ops import harness
+
+FILES = sorted(Path(fx2onnx.aten_map.__file__).parent.glob("*.py"))
+MAX_LINES = 400
+
+
+def schema_line(overload: torch._ops.OpOverload) -> str:
+    """The schema as docstrings write it: no namespace, no overload name."""
+    head, rest = str(overload._schema).split("(", 1)
+    return f"{head.split('::')[-1].split('.')[0]}({rest}"
+
+
+@pytest.mark.parametrize("entry", TABLE, ids=lambda entry: f"{entry.overload}-{entry.since}")
+def test_first_docstring_line_is_the_schema(entry):
+    lines = [line.strip() for line in (entry.function.__doc__ or "").strip().splitlines()]
+    schemas = [line for line in lines if "->" in line and "(" in line]
+    assert lines, f"{entry.place} has no docstring"
+    assert schema_line(entry.overload) in schemas, f"{entry.place} lacks: {schema_line(entry.overload)}"
+    assert lines[0] in schemas
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_files_are_short(path):
+    assert len(path.read_text().splitlines()) <= MAX_LINES
+
+
+SAMPLED = "abs add argmax cat clamp cumsum div.floor_rounding nn.functional.embedding gather matmul mean nn.functional.gelu "
+SAMPLED += "nn.functional.layer_norm nn.functional.conv2d nn.functional.softmin pow remainder sum topk var where"
+STRICT = frozenset({"wrong", "rejected", "broken"})
+
+
+@pytest.mark.parametrize("name", SAMPLED.split())
+def test_sampled_operators_are_right(name):
+    """No call of the entry is silently wrong, at the default opset."""
+    (info,) = harness.op_infos([name])
+    for dtype in (torch.float32, torch.int64):
+        faults = [verdict for verdict in harness.sweep(info, dtype, samples=3) if verdict.status in STRICT]
+        assert not faults, "\n".join(f"{fault.status} {fault.call}: {fault.note}" for fault in faults)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("opset", [13, 20, 23])
+def test_whole_operator_database(opset):
+    """No call of any entry is silently wrong, in any usual dtype."""
+    faults = []
+    for info in harness.op_infos():
+        for dtype in (torch.float32, torch.float16, torch.float64, torch.int64, torch.int32, torch.bool):
+            verdicts = harness.sweep(info, dtype, opset=opset)
+            faults += [f"{harness.name_of(info)} {v.status} {v.call}: {v.note}" for v in verdicts if v.status in STRICT]
+    assert not faults, "\n".join(faults)

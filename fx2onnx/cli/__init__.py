@@ -1,0 +1,1 @@
+"""The command line: ``fx2onnx export | run | verify | list``."""

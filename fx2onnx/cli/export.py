@@ -1,0 +1,167 @@
+"""``fx2onnx export SOURCE -o FILE``."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fx2onnx.cli import options
+from fx2onnx.cli.files import check_writable, replacing
+from fx2onnx.cli.outcome import print_json, reports_errors
+
+if TYPE_CHECKING:
+    from fx2onnx.cli.progress import Stages
+
+
+class Capture(enum.StrEnum):
+    """The rungs of capture."""
+
+    auto = "auto"
+    symbolic = "symbolic"
+    fake = "fake"
+    export = "export"
+
+
+@reports_errors
+def export_command(
+    source: options.SourceArgument,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The ONNX file to write.", show_default=False)],
+    verify: Annotated[
+        bool, typer.Option("--verify/--no-verify", help="Compare with eager PyTorch in the runner and onnxruntime.")
+    ] = True,
+    opset: Annotated[int | None, typer.Option("--opset", help="ONNX opset version.", show_default=False)] = None,
+    dynamic: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--dynamic",
+            help="default, none, or NAME:AXIS=DIM,AXIS=DIM;NAME:... such as input_ids:0=batch,1=seq.",
+            show_default="default",
+        ),
+    ] = None,
+    capture: Annotated[Capture, typer.Option("--capture", help="How the graph is captured.")] = Capture.auto,
+    batch: options.Batch = None,
+    seq: options.Seq = None,
+    image_size: options.ImageSize = None,
+    seed: options.Seed = 0,
+    report: Annotated[
+        Path | None, typer.Option("--report", help="Also write the report to this JSON file.", show_default=False)
+    ] = None,
+    json_output: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Export a model to ONNX and check the file against eager PyTorch."""
+    from fx2onnx.cli.dynamic import dynamic_shapes_of, parse_dynamic
+    from fx2onnx.cli.progress import Stages
+
+    for path in (output, report):
+        if path is not None:
+            check_writable(path)
+    wanted = parse_dynamic(dynamic or ["default"])
+    with Stages(quiet=quiet or json_output) as stages:
+        with stages.stage(f"build {source}"):
+            model = options.resolve_source(source, batch, seq, image_size, seed)
+            shapes = dynamic_shapes_of(model, wanted)
+        result = _export(stages, model, shapes, output, opset, capture)
+        verdict = _verify(stages, output, model) if verify else None
+    summary = _summary(source, output, model, result, verdict)
+    if report is not None:
+        with replacing(report) as temporary:
+            temporary.write_text(json.dumps(summary, indent=2, default=str) + "\n", encoding="utf-8")
+    if json_output:
+        print_json(summary)
+    elif not quiet:
+        _print_summary(summary, verdict)
+    if verdict is not None and not verdict.ok:
+        _fail(verdict, output, already_told=json_output)
+
+
+def _export(stages: Stages, model: Any, shapes: Any, output: Path, opset: int | None, capture: Capture) -> Any:
+    import importlib
+
+    api: Any = importlib.import_module("fx2onnx.api")
+    return stages.call(
+        "export",
+        lambda: api.export(
+            model.module,
+            model.args,
+            output,
+            kwargs=model.kwargs or None,
+            output_names=list(model.output_names) or None,
+            opset_version=opset,
+            dynamic_shapes=shapes,
+            verify=False,
+            capture=capture.value,
+        ),
+    )
+
+
+def _verify(stages: Stages, output: Path, model: Any) -> Any:
+    from fx2onnx.cli.verdict import check_model
+
+    return stages.call("verify against eager PyTorch", lambda: check_model(output, model))
+
+
+def _summary(source: str, output: Path, model: Any, result: Any, verdict: Any) -> dict[str, Any]:
+    from fx2onnx.cli.verdict import verdict_as_dict
+
+    report = result.report
+    fields = {field.name: getattr(report, field.name) for field in dataclasses.fields(report)}
+    return {
+        "ok": verdict is None or bool(verdict.ok),
+        "source": source,
+        "origin": model.origin,
+        "file": str(output),
+        "report": fields,
+        "verify": None if verdict is None else verdict_as_dict(verdict),
+    }
+
+
+def _print_summary(summary: dict[str, Any], verdict: Any) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    from fx2onnx.cli.progress import console
+    from fx2onnx.cli.verdict import verdict_table
+
+    report = summary["report"]
+    phases = report.get("phases", {})
+    rows = {
+        "file": f"{summary['file']}   {human_size(report['file_bytes'])}",
+        "origin": summary["origin"],
+        "capture": f"{report['rung']}, {report['nodes_captured']} operations -> {report['nodes_onnx']} ONNX nodes",
+        "seconds": f"{sum(phases.values()):.2f}   ({', '.join(f'{name} {value:.2f}' for name, value in phases.items())})",
+        "inputs": ", ".join(report["input_names"]),
+        "outputs": ", ".join(report["output_names"]),
+        "warnings": "\n".join(report["warnings"]),
+    }
+    table = Table.grid(padding=(0, 2))
+    for label, text in rows.items():
+        if text:
+            table.add_row(Text(label, style="bold"), Text(text))
+    out = console()
+    out.print(table)
+    if verdict is not None:
+        out.print(verdict_table(verdict))
+
+
+def _fail(verdict: Any, output: Path, *, already_told: bool) -> None:
+    from fx2onnx.cli.verdict import require_ok
+
+    if already_told:
+        raise typer.Exit(1)
+    require_ok(verdict, str(output))
+
+
+def human_size(size_bytes: int) -> str:
+    """``size_bytes`` with a unit: 1.2 kB, 97.8 MB."""
+    size = float(size_bytes)
+    for unit in ("bytes", "kB", "MB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.2f} GB"

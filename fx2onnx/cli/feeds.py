@@ -1,0 +1,154 @@
+"""Inputs for ``fx2onnx run``: random arrays that respect dtype and shape, or arrays from .npy files."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fx2onnx.base.errors import UserError
+
+# Type strings as onnxruntime and the runner give them, and the NumPy dtype of each.
+DTYPES: dict[str, str] = {
+    "tensor(float)": "float32",
+    "tensor(double)": "float64",
+    "tensor(float16)": "float16",
+    "tensor(bfloat16)": "bfloat16",
+    "tensor(bool)": "bool",
+    "tensor(int8)": "int8",
+    "tensor(int16)": "int16",
+    "tensor(int32)": "int32",
+    "tensor(int64)": "int64",
+    "tensor(uint8)": "uint8",
+    "tensor(uint16)": "uint16",
+    "tensor(uint32)": "uint32",
+    "tensor(uint64)": "uint64",
+}
+# Random integers are 0 or 1: the only range that token ids, token types and masks all accept.
+_INTEGER_LIMIT = 2
+
+
+def parse_pairs(texts: Sequence[str], flag: str) -> dict[str, str]:
+    """``NAME=VALUE`` options as a dict. Raises UserError E001 for another form or a name given twice."""
+    pairs: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name or not value:
+            raise UserError("E001", f"cannot read {flag} '{text}'", next=f"write {flag} NAME=VALUE")
+        if name in pairs:
+            raise UserError("E001", f"{flag} gives '{name}' twice")
+        pairs[name] = value
+    return pairs
+
+
+def parse_dims(texts: Sequence[str]) -> dict[str, int]:
+    """``--dim NAME=N`` options. Raises UserError E001 where N is no size."""
+    sizes: dict[str, int] = {}
+    for name, value in parse_pairs(texts, "--dim").items():
+        if not value.isdecimal():
+            raise UserError("E001", f"--dim {name}={value}: the size must be a whole number, 0 or more")
+        sizes[name] = int(value)
+    return sizes
+
+
+def make_feeds(
+    inputs: Sequence[Any], given: Mapping[str, str], dims: Mapping[str, int], seed: int
+) -> dict[str, np.ndarray[Any, Any]]:
+    """One array per input: random, or read where ``given[name]`` is a path. Unnamed dynamic dims are 1.
+
+    ``inputs`` are the session's descriptions (name, type, shape). Sizes of dims that a file fixes hold for the others.
+
+    Raises:   UserError E401 (unknown name, wrong dtype or shape), E302 (unreadable file), E001 (unknown dim).
+    """
+    by_name = {item.name: item for item in inputs}
+    for name in given:
+        if name not in by_name:
+            close = difflib.get_close_matches(name, by_name, n=3)
+            raise UserError(
+                "E401",
+                f"the model has no input '{name}'",
+                next=f"did you mean {' or '.join(close)}?" if close else f"inputs: {', '.join(by_name)}",
+            )
+    sizes = dict(dims)
+    _check_dims(inputs, dims)
+    feeds: dict[str, np.ndarray[Any, Any]] = {}
+    for name, value in given.items():
+        if value != "random":
+            feeds[name] = _read(by_name[name], Path(value), sizes)
+    rng = np.random.default_rng(seed)
+    for item in inputs:
+        if item.name not in feeds:
+            feeds[item.name] = _random(item, sizes, rng)
+    return {item.name: feeds[item.name] for item in inputs}
+
+
+def _check_dims(inputs: Sequence[Any], dims: Mapping[str, int]) -> None:
+    known = list(dict.fromkeys(dim for item in inputs for dim in item.shape if isinstance(dim, str)))
+    for name in dims:
+        if name not in known:
+            raise UserError(
+                "E001",
+                f"no input has a dynamic dim '{name}'",
+                next=f"dims: {', '.join(known)}" if known else "all sizes are fixed",
+            )
+
+
+def _dtype(item: Any) -> np.dtype[Any]:
+    name = DTYPES.get(item.type)
+    if name is None:
+        raise UserError(
+            "E401",
+            f"no random values for the input '{item.name}' of type {item.type}",
+            next="run the model from Python",
+        )
+    if name == "bfloat16":
+        import ml_dtypes
+
+        bfloat16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+        return bfloat16
+    return np.dtype(name)
+
+
+def _random(item: Any, sizes: Mapping[str, int], rng: np.random.Generator) -> np.ndarray[Any, Any]:
+    shape = [dim if isinstance(dim, int) else sizes.get(dim, 1) for dim in item.shape]
+    dtype = _dtype(item)
+    if dtype.kind == "b":
+        return rng.random(shape) < 0.5
+    if dtype.kind in "iu":
+        return rng.integers(0, _INTEGER_LIMIT, shape).astype(dtype)
+    return rng.standard_normal(shape).astype(dtype)
+
+
+def _read(item: Any, path: Path, sizes: dict[str, int]) -> np.ndarray[Any, Any]:
+    """The array of a .npy file, checked against the input; names its dynamic dims in ``sizes``."""
+    try:
+        array: np.ndarray[Any, Any] = np.load(path, allow_pickle=False)
+    except FileNotFoundError as error:
+        raise UserError("E302", f"cannot read '{path}'", why="there is no such file") from error
+    except (OSError, ValueError, EOFError) as error:
+        raise UserError("E302", f"cannot read '{path}' as a .npy array", why=str(error).splitlines()[0]) from error
+    if not isinstance(array, np.ndarray):
+        raise UserError("E302", f"'{path}' holds several arrays", next="save one with numpy.save")
+    expected = _dtype(item)
+    if array.dtype != expected:
+        if array.dtype == np.dtype("V2") and expected.itemsize == 2:  # how numpy.save spells bfloat16
+            array = array.view(expected)
+        else:
+            raise UserError(
+                "E401",
+                f"the input '{item.name}' is {expected}, but '{path}' holds {array.dtype}",
+                next=f"numpy.save('{path}', array.astype('{expected}'))",
+            )
+    fits = array.ndim == len(item.shape) and all(
+        not isinstance(dim, int) or dim == size for dim, size in zip(item.shape, array.shape, strict=False)
+    )
+    if not fits:
+        wanted = ", ".join("?" if dim is None else str(dim) for dim in item.shape)
+        raise UserError("E401", f"the input '{item.name}' is [{wanted}], but '{path}' holds {list(array.shape)}")
+    for dim, size in zip(item.shape, array.shape, strict=True):
+        if isinstance(dim, str) and sizes.setdefault(dim, size) != size:
+            raise UserError("E401", f"the dim '{dim}' is {sizes[dim]}, but '{path}' makes it {size}")
+    return array

@@ -1,0 +1,65 @@
+"""``fx2onnx list [KIND] [PATTERN]``."""
+
+from __future__ import annotations
+
+import fnmatch
+from typing import Annotated
+
+import typer
+
+from fx2onnx.cli import options
+from fx2onnx.cli.outcome import print_json, reports_errors
+
+
+@reports_errors
+def list_command(
+    kind: Annotated[
+        str | None, typer.Argument(metavar="[KIND]", help="zoo, torchvision, timm or hf.", show_default=False)
+    ] = None,
+    pattern: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[PATTERN]", help="Part of a name, or a shell pattern such as 'vit_*'.", show_default=False
+        ),
+    ] = None,
+    json_output: options.Json = False,
+) -> None:
+    """List the models of a source, one name per line; without a kind, the kinds of source."""
+    from fx2onnx import sources
+
+    if kind is None:
+        _list_kinds(json_output)
+        return
+    known = sources.names(kind.rstrip(":"))
+    found = [name for name in known if pattern is None or _fits(name, pattern)]
+    if not found:
+        from fx2onnx.sources.registry import fail_unknown
+
+        fail_unknown(f"{kind} model", pattern or "", known, hint=f"fx2onnx list {kind}")
+    if json_output:
+        print_json(found)
+    else:
+        print("\n".join(found))
+
+
+def _fits(name: str, pattern: str) -> bool:
+    if any(character in pattern for character in "*?["):
+        return fnmatch.fnmatchcase(name, pattern)
+    return pattern.lower() in name.lower()
+
+
+def _list_kinds(json_output: bool) -> None:
+    from fx2onnx.sources.registry import FACTORY, KINDS
+
+    kinds = [*KINDS.values(), FACTORY]
+    if json_output:
+        print_json([{"kind": kind.prefix, "summary": kind.summary, "example": kind.example} for kind in kinds])
+        return
+    from rich.table import Table
+
+    from fx2onnx.cli.progress import console
+
+    table = Table.grid(padding=(0, 2))
+    for kind in kinds:
+        table.add_row(f"[bold]{kind.prefix}:[/]", kind.summary, f"[dim]{kind.example}[/]")
+    console().print(table)

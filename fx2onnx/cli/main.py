@@ -1,0 +1,56 @@
+"""The ``fx2onnx`` command. Nothing heavy is imported until a command runs."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated
+
+import typer
+
+from fx2onnx.cli import export, listing, run, verify
+
+app = typer.Typer(
+    name="fx2onnx",
+    help="Export PyTorch modules to ONNX, run and check the result.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"fx2onnx {version('fx2onnx')}")
+        raise typer.Exit()
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Export PyTorch modules to ONNX, run and check the result."""
+
+
+app.command("export")(export.export_command)
+app.command("run")(run.run_command)
+app.command("verify")(verify.verify_command)
+app.command("list")(listing.list_command)
+
+
+def main() -> None:
+    """Entry point. Exit codes: 0 done, 1 verification failed or a fault of fx2onnx, 2 a user's error."""
+    # Sources are local by definition: the hub client must not go looking for what is missing. Its chatter about random
+    # weights would break into the progress display.
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    app()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,35 @@
+"""Command line options that several commands share."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+SourceArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="SOURCE",
+        help="zoo:NAME, torchvision:NAME, timm:NAME, hf:FOLDER_OR_TYPE or package.module:factory, with ?key=value.",
+        show_default=False,
+    ),
+]
+Batch = Annotated[int | None, typer.Option("--batch", help="Batch size of the sample inputs.", show_default=False)]
+Seq = Annotated[int | None, typer.Option("--seq", help="Sequence length of the sample inputs.", show_default=False)]
+ImageSize = Annotated[
+    int | None, typer.Option("--image-size", help="Height and width of sample images.", show_default=False)
+]
+Seed = Annotated[int, typer.Option("--seed", help="Seed of random weights and inputs.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the result, or the error, as JSON on stdout.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress display and no summary.")]
+
+
+def resolve_source(spec: str, batch: int | None, seq: int | None, image_size: int | None, seed: int) -> Any:
+    """``fx2onnx.sources.resolve`` without the warnings of the libraries that it imports."""
+    import warnings
+
+    from fx2onnx import sources
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return sources.resolve(spec, batch=batch, seq=seq, image_size=image_size, seed=seed)

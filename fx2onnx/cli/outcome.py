@@ -1,0 +1,85 @@
+"""How a command ends: errors as one block (or JSON) and an exit code, never a traceback unless asked for."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import typer
+
+from fx2onnx.base.errors import Fx2OnnxError, InternalError
+
+Result = TypeVar("Result")
+
+
+def wants_traceback() -> bool:
+    """Whether ``FX2ONNX_TRACEBACK`` is set to something but 0."""
+    return os.environ.get("FX2ONNX_TRACEBACK", "0") not in ("", "0")
+
+
+def reports_errors(command: Callable[..., Result]) -> Callable[..., Result]:
+    """Turn exceptions of a command into text on stderr and the exit code that scripts rely on.
+
+    With ``json_output=True`` among the command's arguments the error's fields go to stdout as JSON instead.
+    """
+
+    @functools.wraps(command)
+    def wrapped(*args: Any, **kwargs: Any) -> Result:
+        try:
+            return command(*args, **kwargs)
+        except Fx2OnnxError as error:
+            _show(error, as_json=bool(kwargs.get("json_output")))
+            raise typer.Exit(error.exit_code) from None
+        except (typer.Exit, typer.Abort, typer.BadParameter, KeyboardInterrupt):
+            raise
+        except BrokenPipeError:
+            # The reader (head, less) has gone; Python would complain again when it flushes at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(0) from None
+        except Exception as error:
+            _show(_as_internal(error), as_json=bool(kwargs.get("json_output")))
+            raise typer.Exit(1) from None
+
+    return wrapped
+
+
+def print_json(value: Any) -> None:
+    """``value`` on stdout as indented JSON."""
+    print(json.dumps(value, indent=2, default=str))
+
+
+def _as_internal(error: Exception) -> InternalError:
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    wrapped = InternalError(
+        "E900",
+        f"fx2onnx failed with {type(error).__name__}",
+        why=f"{(str(error).strip().splitlines() or ['no message'])[0][:300]}   ({_short(frame.filename)}:{frame.lineno})",
+        next=["see the whole traceback: FX2ONNX_TRACEBACK=1", "report it with the command line and the model"],
+    )
+    wrapped.__cause__ = error
+    return wrapped
+
+
+def _short(file: str) -> str:
+    for marker in (f"{os.sep}site-packages{os.sep}", f"{os.sep}fx2onnx{os.sep}"):
+        if marker in file:
+            return file.rsplit(marker, 1)[1]
+    return os.path.basename(file)
+
+
+def _show(error: Fx2OnnxError, *, as_json: bool) -> None:
+    if wants_traceback():
+        cause = error.__cause__ if error.code == "E900" and error.__cause__ is not None else error
+        traceback.print_exception(cause)
+    if as_json:
+        print_json(error.as_dict())
+        return
+    heading, _, rest = error.render().partition("\n")
+    typer.secho(heading, fg="red", bold=True, err=True)
+    if rest:
+        typer.echo(rest, err=True)

@@ -1,0 +1,101 @@
+"""A live display of the stages of a command, on stderr: a spinner on terminals, one line per stage elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, TypeVar
+
+from fx2onnx.base import events
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+Result = TypeVar("Result")
+_PLAIN_WIDTH = 120  # columns of tables that go to a file or a pipe
+
+
+def console(*, stderr: bool = False) -> Console:
+    """A console that does not squeeze tables into 80 columns where there is no terminal."""
+    from rich.console import Console
+
+    stream = sys.stderr if stderr else sys.stdout
+    return Console(stderr=stderr, highlight=False, width=None if stream.isatty() else _PLAIN_WIDTH)
+
+
+class Stages:
+    """Shows the stages of a command while they run. Use as a context manager."""
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        self._console = console(stderr=True)
+        self._quiet = quiet
+        self._live = self._console.is_terminal and not quiet
+        self._done: list[tuple[str, float]] = []
+        self._current: tuple[str, float] | None = None
+        self._context: contextvars.Context | None = None
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self) -> Stages:
+        if self._live:
+            from rich.live import Live
+
+            self._stack.enter_context(
+                Live(console=self._console, get_renderable=self._render, refresh_per_second=10, transient=False)
+            )
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._current = None
+        self._stack.close()
+
+    @contextlib.contextmanager
+    def stage(self, title: str) -> Iterator[None]:
+        """One stage; its seconds stay on the display afterwards. A stage that fails leaves no line."""
+        start = time.perf_counter()
+        self._current = (title, start)
+        try:
+            yield
+        finally:
+            self._current = None
+        seconds = time.perf_counter() - start
+        self._done.append((title, seconds))
+        if not self._live and not self._quiet:
+            self._console.print(f"{title:<44} {seconds:7.2f} s", markup=False)
+
+    def call(self, title: str, function: Callable[[], Result]) -> Result:
+        """``function()`` as a stage, showing the phase that its event recorder is in.
+
+        The function runs in a copy of the current context, where the display's thread can look up the recorder.
+        """
+        context = contextvars.copy_context()
+        self._context = context
+        try:
+            with self.stage(title):
+                return context.run(function)
+        finally:
+            self._context = None
+
+    def _phase(self) -> str:
+        context = self._context
+        recorder = context.get(events._active) if context is not None else None
+        if recorder is None:
+            return ""
+        return " > ".join(span.name for span in recorder._open[1:3])
+
+    def _render(self) -> RenderableType:
+        from rich.spinner import Spinner
+        from rich.table import Table
+        from rich.text import Text
+
+        grid = Table.grid(padding=(0, 1))
+        for title, seconds in self._done:
+            grid.add_row("[green]✓[/]", Text(title), f"{seconds:6.2f} s", "")
+        if self._current is not None:
+            title, start = self._current
+            grid.add_row(
+                Spinner("dots"), Text(title), f"{time.perf_counter() - start:6.2f} s", f"[dim]{self._phase()}[/]"
+            )
+        return grid

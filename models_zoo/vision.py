@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -55,7 +56,8 @@ class MnistCnnSame(nn.Module):
         x = F.relu(self.strided(F.pad(x, (0, 1, 0, 1))))
         x = F.relu(self.dilated(x))
         x = F.max_pool2d(F.pad(x, (0, 1, 0, 1), value=float("-inf")), 3, stride=2)
-        return self.fc(torch.flatten(x, 1))
+        logits: Tensor = self.fc(torch.flatten(x, 1))
+        return logits
 
 
 def _image_source(
@@ -123,9 +125,6 @@ def vit_tiny(*, batch: int = DEFAULT_BATCH, seed: int = 0) -> Source:
     import_torchvision()
     from torchvision.models.vision_transformer import VisionTransformer
 
-    def make() -> nn.Module:
-        return VisionTransformer(
-            image_size=32, patch_size=8, num_layers=2, num_heads=2, hidden_dim=32, mlp_dim=64, num_classes=10
-        )
-
+    sizes = {"image_size": 32, "patch_size": 8, "num_layers": 2, "num_heads": 2, "hidden_dim": 32, "mlp_dim": 64}
+    make = functools.partial(VisionTransformer, num_classes=10, **sizes)
     return _image_source("vit_tiny", make, (3, 32, 32), batch, seed, output="logits")

@@ -296,6 +296,8 @@ class Emit:
         dims, source = tuple(dims), dims_of(value)
         if dims == source:
             return value
+        if 0 in dims and self.opset < 14:
+            return self.expand(self.const(0, dtype_of(value)), dims)
         if not any(isinstance(dim, Dim) for dim in dims):
             keywords = {"allowzero": 1} if 0 in dims and self.opset >= 14 else {}
             return self._reshaped(value, self.sizes(dims), dims, **keywords)
@@ -322,10 +324,16 @@ class Emit:
         return result
 
     def expand(self, value: ir.Value, dims: Sequence[DimLike]) -> ir.Value:
-        """``value`` broadcast to ``dims``; nothing is emitted where it has them already."""
-        if dims_of(value) == tuple(dims):
+        """``value`` broadcast to ``dims``; nothing is emitted where it has them already.
+
+        Sizes that ``value`` has already are asked for as 1, so that symbolic ones need not be computed.
+        """
+        dims, source = tuple(dims), dims_of(value)
+        if source == dims:
             return value
-        result: ir.Value = self.node("Expand", value, self.sizes(dims), outputs=[(dtype_of(value), tuple(dims))])
+        offset = len(dims) - len(source)
+        target = [1 if axis >= offset and source[axis - offset] == dim else dim for axis, dim in enumerate(dims)]
+        result: ir.Value = self.node("Expand", value, self.sizes(target), outputs=[(dtype_of(value), dims)])
         return result
 
     @overload

@@ -1,0 +1,359 @@
+"""Activation functions and softmax."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import onnx_ir as ir
+import torch
+
+from fx2onnx.aten_map.axes import axis_of, swap, unsqueeze
+from fx2onnx.aten_map.registry import translates
+from fx2onnx.aten_map.scalars import FLOATS, as_dtype
+from fx2onnx.irx.emit import Emit
+from fx2onnx.irx.values import dims_of, dtype_of, rank_of
+
+aten = torch.ops.aten
+DOUBLE, INT32 = ir.DataType.DOUBLE, ir.DataType.INT32
+NARROW = frozenset([ir.DataType.UINT8, ir.DataType.INT8, ir.DataType.INT16, ir.DataType.UINT16])
+
+
+def clipped(op: Emit, value: ir.Value, low: float | None, high: float | None) -> ir.Value:
+    """``value`` between bounds; Clip has the integers from opset 12 on, and not the narrow ones in onnxruntime."""
+    dtype = dtype_of(value)
+    if dtype in NARROW:
+        return op.cast(clipped(op, op.cast(value, INT32), low, high), dtype)
+    if op.opset < 12 and dtype != ir.DataType.FLOAT:
+        if low is not None:
+            value = op.Where(op.Less(value, op.const(low, dtype)), op.const(low, dtype), value)
+        if high is not None:
+            value = op.Where(op.Greater(value, op.const(high, dtype)), op.const(high, dtype), value)
+        return value
+    bounds = {name: op.const(bound, dtype) for name, bound in (("min", low), ("max", high)) if bound is not None}
+    result: ir.Value = op.Clip(value, **bounds)
+    return result
+
+
+def at_most(op: Emit, value: ir.Value, bound: ir.Value) -> ir.Value:
+    """``value <= bound``, False for NaN."""
+    result: ir.Value = (
+        op.LessOrEqual(value, bound) if op.opset >= 12 else op.Or(op.Less(value, bound), op.Equal(value, bound))
+    )
+    return result
+
+
+@translates(aten.relu.default)
+def relu(op: Emit, self: ir.Value) -> ir.Value:
+    """relu(Tensor self) -> Tensor"""
+    if dtype_of(self) in FLOATS:
+        result: ir.Value = op.Relu(self)
+        return result
+    return clipped(op, self, 0, None)
+
+
+@translates(aten.relu6.default)
+def relu6(op: Emit, self: ir.Value) -> ir.Value:
+    """relu6(Tensor self) -> Tensor"""
+    return clipped(op, self, 0, 6)
+
+
+@translates(aten.hardtanh.default)
+def hardtanh(op: Emit, self: ir.Value, min_val: Any, max_val: Any) -> ir.Value:
+    """hardtanh(Tensor self, Scalar min_val=-1, Scalar max_val=1) -> Tensor"""
+    return clipped(op, self, min_val, max_val)
+
+
+@translates(aten.leaky_relu.default)
+def leaky_relu(op: Emit, self: ir.Value, negative_slope: Any) -> ir.Value:
+    """leaky_relu(Tensor self, Scalar negative_slope=0.01) -> Tensor"""
+    result: ir.Value = op.LeakyRelu(self, alpha=float(negative_slope))
+    return result
+
+
+@translates(aten.rrelu.default)
+def rrelu(op: Emit, self: ir.Value, lower: Any, upper: Any, training: bool) -> ir.Value:
+    """rrelu(Tensor self, Scalar lower=0.125, Scalar upper=0.33333333333333331, bool training=False, Generator? generator=None) -> Tensor
+
+    In eval mode the slope is the mean of its bounds; in training uniform between them, element by element.
+    """
+    if not training:
+        return leaky_relu(op, self, (float(lower) + float(upper)) / 2)
+    slope = op.RandomUniformLike(self, low=float(lower), high=float(upper))
+    result: ir.Value = op.Where(op.Greater(self, op.const(0, dtype_of(self))), self, op.Mul(self, slope))
+    return result
+
+
+@translates(aten.rrelu_with_noise_functional.default)
+def rrelu_with_noise_functional(
+    op: Emit, self: ir.Value, noise: ir.Value, lower: Any, upper: Any, training: bool
+) -> tuple[ir.Value, ir.Value]:
+    """rrelu_with_noise_functional(Tensor self, Tensor noise, Scalar lower=0.125, Scalar upper=0.33333333333333331, bool training=False, Generator? generator=None) -> (Tensor, Tensor noise_out)"""
+    if not training:
+        return rrelu(op, self, lower, upper, False), noise
+    dtype = dtype_of(self)
+    positive = op.Greater(self, op.const(0, dtype))
+    drawn = op.RandomUniformLike(self, low=float(lower), high=float(upper))
+    factor = op.Where(positive, op.const(1, dtype), drawn)
+    return op.Mul(self, factor), factor
+
+
+@translates(aten.prelu.default, aten._prelu_kernel.default)
+def prelu(op: Emit, self: ir.Value, weight: ir.Value) -> ir.Value:
+    """prelu(Tensor self, Tensor weight) -> Tensor
+    _prelu_kernel(Tensor self, Tensor weight) -> Tensor
+
+    One slope a channel (axis 1), or one for all.
+    """
+    rank = rank_of(self)
+    if rank_of(weight) == 1 and dims_of(weight)[0] != 1 and rank > 2:
+        weight = op.reshape(weight, (*dims_of(weight), *(1 for _ in range(rank - 2))))
+    elif rank_of(weight) > rank:
+        weight = op.reshape(weight, (1,) * rank)
+    result: ir.Value = op.PRelu(self, weight)
+    return result
+
+
+@translates(aten.elu.default)
+def elu(op: Emit, self: ir.Value, alpha: Any, scale: Any, input_scale: Any) -> ir.Value:
+    """elu(Tensor self, Scalar alpha=1, Scalar scale=1, Scalar input_scale=1) -> Tensor
+
+    x > 0: scale * x; else scale * alpha * (exp(input_scale * x) - 1).
+    """
+    alpha, scale, input_scale = float(alpha), float(scale), float(input_scale)
+    if input_scale == 1 and scale == 1:
+        result: ir.Value = op.Elu(self, **({} if alpha == 1 else {"alpha": alpha}))
+        return result
+    dtype = dtype_of(self)
+    curve = op.Sub(op.Exp(op.Mul(self, op.const(input_scale, dtype))), op.const(1, dtype))
+    negative = op.Mul(curve, op.const(alpha * scale, dtype))
+    positive = op.Mul(self, op.const(scale, dtype))
+    result = op.Where(op.Greater(self, op.const(0, dtype)), positive, negative)
+    return result
+
+
+@translates(aten.celu.default)
+def celu(op: Emit, self: ir.Value, alpha: Any) -> ir.Value:
+    """celu(Tensor self, Scalar alpha=1.) -> Tensor
+
+    alpha * elu(x / alpha).
+    """
+    if float(alpha) == 1:
+        result: ir.Value = op.Elu(self)
+        return result
+    if op.opset >= 12 and dtype_of(self) == ir.DataType.FLOAT:
+        result = op.Celu(self, alpha=float(alpha))
+        return result
+    factor = op.const(float(alpha), dtype_of(self))
+    result = op.Mul(op.Elu(op.Div(self, factor)), factor)
+    return result
+
+
+@translates(aten.selu.default)
+def selu(op: Emit, self: ir.Value) -> ir.Value:
+    """selu(Tensor self) -> Tensor"""
+    result: ir.Value = op.Selu(self)
+    return result
+
+
+def gelu_of(op: Emit, value: ir.Value, approximate: str) -> ir.Value:
+    """Gelu-20, or its formula: x * (1 + erf(x / sqrt(2))) / 2; with tanh, x * (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) / 2."""
+    if op.opset >= 20:
+        result: ir.Value = op.Gelu(value, **({} if approximate == "none" else {"approximate": approximate}))
+        return result
+    dtype = dtype_of(value)
+    one, half = op.const(1, dtype), op.const(0.5, dtype)
+    if approximate == "none":
+        curve = op.Erf(op.Div(value, op.const(math.sqrt(2), dtype)))
+        result = op.Mul(op.Mul(value, op.Add(curve, one)), half)
+        return result
+    cube = op.Mul(op.Mul(op.Mul(value, value), value), op.const(0.044715, dtype))
+    curve = op.Tanh(op.Mul(op.Add(value, cube), op.const(math.sqrt(2 / math.pi), dtype)))
+    result = op.Mul(op.Mul(value, op.Add(curve, one)), half)
+    return result
+
+
+@translates(aten.gelu.default)
+def gelu(op: Emit, self: ir.Value, approximate: str) -> ir.Value:
+    """gelu(Tensor self, *, str approximate="none") -> Tensor
+
+    ONNX:  Gelu from opset 20 on, its formula below.
+    """
+    return gelu_of(op, self, approximate)
+
+
+@translates(aten.silu.default)
+def silu(op: Emit, self: ir.Value) -> ir.Value:
+    """silu(Tensor self) -> Tensor
+
+    ONNX:  Swish from opset 24 on; x * sigmoid(x) below.
+    """
+    result: ir.Value = op.Swish(self) if op.opset >= 24 else op.Mul(self, op.Sigmoid(self))
+    return result
+
+
+@translates(aten.mish.default)
+def mish(op: Emit, self: ir.Value) -> ir.Value:
+    """mish(Tensor self) -> Tensor
+
+    ONNX:  Mish from opset 18 on; x * tanh(softplus(x)) below.
+    """
+    result: ir.Value = op.Mish(self) if op.opset >= 18 else op.Mul(self, op.Tanh(op.Softplus(self)))
+    return result
+
+
+@translates(aten.hardsigmoid.default)
+def hardsigmoid(op: Emit, self: ir.Value) -> ir.Value:
+    """hardsigmoid(Tensor self) -> Tensor"""
+    result: ir.Value = op.HardSigmoid(self, alpha=1 / 6, beta=0.5)
+    return result
+
+
+@translates(aten.hardswish.default)
+def hardswish(op: Emit, self: ir.Value) -> ir.Value:
+    """hardswish(Tensor self) -> Tensor
+
+    ONNX:  HardSwish from opset 14 on; x * hardsigmoid(x) below.
+    """
+    result: ir.Value = op.HardSwish(self) if op.opset >= 14 else op.Mul(self, hardsigmoid(op, self))
+    return result
+
+
+@translates(aten.hardshrink.default)
+def hardshrink(op: Emit, self: ir.Value, lambd: Any) -> ir.Value:
+    """hardshrink(Tensor self, Scalar lambd=0.5) -> Tensor
+
+    0 between -lambd and lambd; NaN stays NaN, which ONNX Shrink does not promise.
+    """
+    dtype = dtype_of(self)
+    inside = at_most(op, op.Abs(self), op.const(float(lambd), dtype))
+    result: ir.Value = op.Where(inside, op.const(0, dtype), self)
+    return result
+
+
+@translates(aten.softshrink.default)
+def softshrink(op: Emit, self: ir.Value, lambd: Any) -> ir.Value:
+    """softshrink(Tensor self, Scalar lambd=0.5) -> Tensor
+
+    x - clip(x, -lambd, lambd): NaN stays NaN, which ONNX Shrink does not promise.
+    """
+    result: ir.Value = op.Sub(self, clipped(op, self, -float(lambd), float(lambd)))
+    return result
+
+
+@translates(aten.threshold.default)
+def threshold(op: Emit, self: ir.Value, threshold: Any, value: Any) -> ir.Value:
+    """threshold(Tensor self, Scalar threshold, Scalar value) -> Tensor
+
+    x where x > threshold or x is NaN, else value.
+    """
+    bound, number = as_dtype(op, threshold, dtype_of(self)), as_dtype(op, value, dtype_of(self))
+    result: ir.Value = op.Where(at_most(op, self, bound), number, self)
+    return result
+
+
+@translates(aten.softplus.default)
+def softplus(op: Emit, self: ir.Value, beta: Any, threshold: Any) -> ir.Value:
+    """softplus(Tensor self, Scalar beta=1, Scalar threshold=20) -> Tensor
+
+    log(1 + exp(beta x)) / beta; x itself where beta x > threshold, which from 20 on is the same in float32.
+    """
+    beta, threshold = float(beta), float(threshold)
+    dtype = dtype_of(self)
+    inner = self if beta == 1 else op.Mul(self, op.const(beta, dtype))
+    curve = op.Softplus(inner)
+    result: ir.Value = curve if beta == 1 else op.Div(curve, op.const(beta, dtype))
+    if threshold < 20 or dtype == DOUBLE:
+        result = op.Where(op.Greater(inner, op.const(threshold, dtype)), self, result)
+    return result
+
+
+@translates(aten.log_sigmoid.default)
+def log_sigmoid(op: Emit, self: ir.Value) -> ir.Value:
+    """log_sigmoid(Tensor self) -> Tensor
+
+    -softplus(-x).
+    """
+    result: ir.Value = op.Neg(op.Softplus(op.Neg(self)))
+    return result
+
+
+@translates(aten.log_sigmoid_forward.default)
+def log_sigmoid_forward(op: Emit, self: ir.Value) -> tuple[ir.Value, ir.Value | None]:
+    """log_sigmoid_forward(Tensor self) -> (Tensor output, Tensor buffer)
+
+    The buffer, exp(-|x|), is what CPU kernels keep for the backward pass.
+    """
+    buffer = op.Exp(op.Neg(op.Abs(self))) if dims_of(self) == tuple(op.result[1][1]) else None
+    return log_sigmoid(op, self), buffer
+
+
+@translates(aten.glu.default)
+def glu(op: Emit, self: ir.Value, dim: int) -> ir.Value:
+    """glu(Tensor self, int dim=-1) -> Tensor
+
+    Half of the features times the sigmoid of the other half.
+    """
+    from fx2onnx.aten_map.slicing import pieces
+
+    axis = axis_of(dim, rank_of(self))
+    half = op.result[0][1][axis]
+    first, second = pieces(op, self, axis, [half, half])
+    result: ir.Value = op.Mul(first, op.Sigmoid(second))
+    return result
+
+
+# -- softmax ------------------------------------------------------------------------------------------------------
+def softmax_of(op: Emit, value: ir.Value, dim: int, op_type: str = "Softmax") -> ir.Value:
+    """``Softmax`` or ``LogSoftmax`` along any axis; below opset 13 they work on trailing axes, so the axis goes last."""
+    rank = rank_of(value)
+    if rank == 0:
+        whole = softmax_of(op, unsqueeze(op, value, 0), 0, op_type)
+        result: ir.Value = op.Squeeze(whole, axes=[0])
+        return result
+    axis = axis_of(dim, rank)
+    if op.opset >= 13 or axis == rank - 1:
+        result = op.node(op_type, value, axis=-1 if axis == rank - 1 else axis)
+        return result
+    return swap(op, op.node(op_type, swap(op, value, axis, rank - 1), axis=rank - 1), axis, rank - 1)
+
+
+@translates(aten.softmax.int, aten.special_softmax.default)
+def softmax_int(op: Emit, self: ir.Value, dim: int, dtype: torch.dtype | None) -> ir.Value:
+    """softmax(Tensor self, int dim, ScalarType? dtype=None) -> Tensor
+    special_softmax(Tensor self, int dim, ScalarType? dtype=None) -> Tensor
+    """
+    return softmax_of(op, op.cast(self, op.result[0][0]), dim)
+
+
+@translates(aten.log_softmax.int, aten.special_log_softmax.default)
+def log_softmax_int(op: Emit, self: ir.Value, dim: int, dtype: torch.dtype | None) -> ir.Value:
+    """log_softmax(Tensor self, int dim, ScalarType? dtype=None) -> Tensor
+    special_log_softmax(Tensor self, int dim, *, ScalarType? dtype=None) -> Tensor
+    """
+    return softmax_of(op, op.cast(self, op.result[0][0]), dim, "LogSoftmax")
+
+
+@translates(aten._softmax.default)
+def _softmax(op: Emit, self: ir.Value, dim: int, half_to_float: bool) -> ir.Value:
+    """_softmax(Tensor self, int dim, bool half_to_float) -> Tensor"""
+    return softmax_of(op, op.cast(self, op.result[0][0]), dim)
+
+
+@translates(aten._log_softmax.default)
+def _log_softmax(op: Emit, self: ir.Value, dim: int, half_to_float: bool) -> ir.Value:
+    """_log_softmax(Tensor self, int dim, bool half_to_float) -> Tensor"""
+    return softmax_of(op, op.cast(self, op.result[0][0]), dim, "LogSoftmax")
+
+
+@translates(aten._safe_softmax.default)
+def _safe_softmax(op: Emit, self: ir.Value, dim: int, dtype: torch.dtype | None) -> ir.Value:
+    """_safe_softmax(Tensor self, int dim, ScalarType? dtype=None) -> Tensor
+
+    A softmax that gives 0 where every element is minus infinity.
+    """
+    value = op.cast(self, op.result[0][0])
+    top = op.ReduceMax(value, axes=[dim], keepdims=1)
+    masked = op.Equal(top, op.const(-math.inf, dtype_of(value)))
+    result: ir.Value = op.Where(masked, op.const(0, dtype_of(value)), softmax_of(op, value, dim))
+    return result

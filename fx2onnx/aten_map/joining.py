@@ -1,0 +1,132 @@
+"""Putting together: cat, stack and their kin."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx_ir as ir
+import torch
+
+from fx2onnx.aten_map.axes import axis_of, flat, is_empty, result_dims, unsqueeze, zeros
+from fx2onnx.aten_map.registry import translates
+from fx2onnx.aten_map.views import atleast_3d
+from fx2onnx.base.dims import Dim
+from fx2onnx.irx.emit import Emit
+from fx2onnx.irx.values import dims_of, rank_of
+
+aten = torch.ops.aten
+
+
+def joined(op: Emit, tensors: Sequence[ir.Value], axis: int) -> ir.Value:
+    """``Concat`` of tensors of one dtype; of a single tensor, the tensor."""
+    if len(tensors) == 1:
+        return tensors[0]
+    result: ir.Value = op.Concat(*tensors, axis=axis)
+    return result
+
+
+@translates(aten.cat.default, aten.concat.default, aten.concatenate.default)
+def cat(op: Emit, tensors: Sequence[ir.Value], dim: int) -> ir.Value:
+    """cat(Tensor[] tensors, int dim=0) -> Tensor
+    concat(Tensor[] tensors, int dim=0) -> Tensor
+    concatenate(Tensor[] tensors, int dim=0) -> Tensor
+
+    Vectors of no element join anything: PyTorch skips them, and so do we; other empty pieces as well.
+    """
+    dtype, dims = op.result[0]
+    axis = axis_of(dim, len(dims))
+    if is_empty(dims):
+        return zeros(op, dims, dtype)
+    kept = [tensor for tensor in tensors if not is_empty(dims_of(tensor))]
+    return joined(op, [op.cast(tensor, dtype) for tensor in kept], axis)
+
+
+@translates(aten.stack.default, aten._stack.default)
+def stack(op: Emit, tensors: Sequence[ir.Value], dim: int) -> ir.Value:
+    """stack(Tensor[] tensors, int dim=0) -> Tensor
+    _stack(Tensor[] tensors, int dim=0) -> Tensor
+
+    Joined along the axis before which the new one stands, then that axis split in two: 2 nodes instead of N + 1.
+    """
+    dtype, dims = op.result[0]
+    axis = axis_of(dim, len(dims))
+    cast = [op.cast(tensor, dtype) for tensor in tensors]
+    if is_empty(dims):
+        return zeros(op, dims, dtype)
+    if len(cast) == 1:
+        return unsqueeze(op, cast[0], axis)
+    if axis == len(dims) - 1 or sum(isinstance(dim, Dim) for dim in dims[axis:]) > 1:
+        return joined(op, [unsqueeze(op, tensor, axis) for tensor in cast], axis)
+    return op.reshape(joined(op, cast, axis), dims)
+
+
+@translates(aten.hstack.default)
+def hstack(op: Emit, tensors: Sequence[ir.Value]) -> ir.Value:
+    """hstack(Tensor[] tensors) -> Tensor"""
+    raised = [tensor if rank_of(tensor) else unsqueeze(op, tensor, 0) for tensor in tensors]
+    return cat(op, raised, 0 if rank_of(raised[0]) == 1 else 1)
+
+
+@translates(aten.vstack.default, aten.row_stack.default)
+def vstack(op: Emit, tensors: Sequence[ir.Value]) -> ir.Value:
+    """vstack(Tensor[] tensors) -> Tensor
+    row_stack(Tensor[] tensors) -> Tensor
+    """
+    return cat(op, [unsqueeze(op, tensor, *range(2 - rank_of(tensor))) for tensor in tensors], 0)
+
+
+@translates(aten.dstack.default)
+def dstack(op: Emit, tensors: Sequence[ir.Value]) -> ir.Value:
+    """dstack(Tensor[] tensors) -> Tensor"""
+    return cat(op, [atleast_3d(op, tensor) for tensor in tensors], 2)
+
+
+@translates(aten.column_stack.default)
+def column_stack(op: Emit, tensors: Sequence[ir.Value]) -> ir.Value:
+    """column_stack(Tensor[] tensors) -> Tensor"""
+    columns = [
+        tensor if rank_of(tensor) > 1 else op.reshape(tensor, (dims_of(tensor)[0] if rank_of(tensor) else 1, 1))
+        for tensor in tensors
+    ]
+    return cat(op, columns, 1)
+
+
+@translates(aten.block_diag.default)
+def block_diag(op: Emit, tensors: Sequence[ir.Value]) -> ir.Value:
+    """block_diag(Tensor[] tensors) -> Tensor
+
+    Each block padded to the full width, then joined downwards.
+    """
+    dtype, dims = op.result[0]
+    rows, start = [], 0
+    for tensor in tensors:
+        block = op.cast(op.reshape(tensor, (1,) * (2 - rank_of(tensor)) + dims_of(tensor)), dtype)
+        height, width = dims_of(block)
+        pads = [0, start, 0, dims[1] - start - width]
+        start = start + width  # type: ignore[assignment]
+        if height != 0 and not is_empty(dims):
+            empty = width == 0
+            rows.append(
+                zeros(op, (height, dims[1]), dtype) if empty else op.Pad(block, pads=op.sizes(pads), mode="constant")
+            )
+    return joined(op, rows, 0) if rows else zeros(op, dims, dtype)
+
+
+@translates(aten.cartesian_prod.default)
+def cartesian_prod(op: Emit, tensors: Sequence[ir.Value]) -> ir.Value:
+    """cartesian_prod(Tensor[] tensors) -> Tensor"""
+    if len(tensors) == 1:
+        return tensors[0]
+    sizes = [dims_of(tensor)[0] for tensor in tensors]
+    columns = []
+    for place, tensor in enumerate(tensors):
+        dims = [sizes[place] if axis == place else 1 for axis in range(len(sizes))]
+        grid = op.expand(op.reshape(tensor, dims), sizes)
+        columns.append(op.reshape(grid, (*result_dims(op)[:1], 1)))
+    return joined(op, columns, 1)
+
+
+@translates(aten.flatten_dense_tensors.default)
+def flatten_dense_tensors(op: Emit, tensors: Sequence[ir.Value]) -> ir.Value:
+    """flatten_dense_tensors(Tensor[] tensors) -> Tensor"""
+    return cat(op, [flat(op, tensor) for tensor in tensors], 0)

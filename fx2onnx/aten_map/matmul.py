@@ -1,0 +1,191 @@
+"""Products: linear, matmul, addmm, bilinear and their kin."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import onnx_ir as ir
+import torch
+
+from fx2onnx.aten_map.axes import swap, unsqueeze
+from fx2onnx.aten_map.registry import translates
+from fx2onnx.aten_map.scalars import FLOATS, as_dtype
+from fx2onnx.base.dims import DimLike
+from fx2onnx.irx.emit import Emit
+from fx2onnx.irx.values import dims_of, dtype_of, rank_of
+
+aten = torch.ops.aten
+INT32 = ir.DataType.INT32
+NARROW_INTEGERS = frozenset(
+    [ir.DataType.BOOL, ir.DataType.UINT8, ir.DataType.INT8, ir.DataType.INT16, ir.DataType.UINT16]
+)
+"""MatMul has no such dtypes; products in int32 wrap to the same numbers."""
+
+
+def product(op: Emit, lhs: ir.Value, rhs: ir.Value) -> ir.Value:
+    """``MatMul`` in every dtype PyTorch multiplies in."""
+    dtype = dtype_of(lhs)
+    if dtype in NARROW_INTEGERS:
+        return op.cast(op.MatMul(op.cast(lhs, INT32), op.cast(rhs, INT32)), dtype)
+    result: ir.Value = op.MatMul(lhs, rhs)
+    return result
+
+
+def transposed_weight(op: Emit, weight: ir.Value) -> ir.Value:
+    """``weight`` with its last two axes exchanged; emitted once a weight."""
+    key = ("transposed", id(weight))
+    found = op.builder.size_cache.get(key)
+    if found is None:
+        found = swap(op, weight, rank_of(weight) - 2, rank_of(weight) - 1)
+        op.builder.size_cache[key] = found
+    return found
+
+
+def dense(op: Emit, value: ir.Value, weight: ir.Value, bias: ir.Value | None) -> ir.Value:
+    """``value @ weight.T + bias``; one Gemm for matrices."""
+    floating = dtype_of(value) in FLOATS
+    if rank_of(value) == 2 and rank_of(weight) == 2 and floating:
+        result: ir.Value = op.Gemm(value, weight, bias, transB=1)
+        return result
+    total = product(op, value, transposed_weight(op, weight) if rank_of(weight) == 2 else weight)
+    return total if bias is None else _add(op, total, bias)
+
+
+def _add(op: Emit, lhs: ir.Value, rhs: ir.Value) -> ir.Value:
+    result: ir.Value = op.Add(lhs, rhs)
+    return result
+
+
+@translates(aten.linear.default)
+def linear(op: Emit, input: ir.Value, weight: ir.Value, bias: ir.Value | None) -> ir.Value:
+    """linear(Tensor input, Tensor weight, Tensor? bias=None) -> Tensor
+
+    ONNX:  Gemm(transB=1) for a matrix; else MatMul with the weight's Transpose (folded later), and Add.
+    """
+    return dense(op, input, weight, bias)
+
+
+@translates(aten.matmul.default, aten.linalg_matmul.default)
+def matmul(op: Emit, self: ir.Value, other: ir.Value) -> ir.Value:
+    """matmul(Tensor self, Tensor other) -> Tensor
+    linalg_matmul(Tensor self, Tensor other) -> Tensor
+    """
+    return product(op, self, other)
+
+
+@translates(aten.mm.default, aten.bmm.default)
+def mm(op: Emit, self: ir.Value, mat2: ir.Value) -> ir.Value:
+    """mm(Tensor self, Tensor mat2) -> Tensor
+    bmm(Tensor self, Tensor mat2) -> Tensor
+    """
+    return product(op, self, mat2)
+
+
+@translates(aten._int_mm.default)
+def _int_mm(op: Emit, self: ir.Value, mat2: ir.Value) -> ir.Value:
+    """_int_mm(Tensor self, Tensor mat2) -> Tensor"""
+    result: ir.Value = op.MatMul(op.cast(self, INT32), op.cast(mat2, INT32))
+    return result
+
+
+@translates(aten.mv.default)
+def mv(op: Emit, self: ir.Value, vec: ir.Value) -> ir.Value:
+    """mv(Tensor self, Tensor vec) -> Tensor"""
+    return product(op, self, vec)
+
+
+@translates(aten.dot.default)
+def dot(op: Emit, self: ir.Value, tensor: ir.Value) -> ir.Value:
+    """dot(Tensor self, Tensor tensor) -> Tensor"""
+    return product(op, self, tensor)
+
+
+@translates(aten.vdot.default)
+def vdot(op: Emit, self: ir.Value, other: ir.Value) -> ir.Value:
+    """vdot(Tensor self, Tensor other) -> Tensor"""
+    return product(op, self, other)
+
+
+def scaled(op: Emit, value: ir.Value, factor: Any) -> ir.Value:
+    """``value * factor``; nothing is emitted for 1."""
+    if not isinstance(factor, ir.Value) and factor == 1:
+        return value
+    result: ir.Value = op.Mul(value, as_dtype(op, factor, dtype_of(value)))
+    return result
+
+
+def _accumulated(op: Emit, self: ir.Value, beta: Any, alpha: Any, total: ir.Value) -> ir.Value:
+    """``beta * self + alpha * total``; with beta 0, ``self`` is not even read (it may hold NaN)."""
+    dtype = op.result[0][0]
+    total = scaled(op, total, _whole(alpha, dtype))
+    if not isinstance(beta, ir.Value) and beta == 0:
+        return total
+    return _add(op, scaled(op, op.cast(self, dtype), _whole(beta, dtype)), total)
+
+
+def _whole(factor: Any, dtype: ir.DataType) -> Any:
+    return int(factor) if dtype not in FLOATS and isinstance(factor, float) else factor
+
+
+@translates(aten.addmm.default)
+def addmm(op: Emit, self: ir.Value, mat1: ir.Value, mat2: ir.Value, beta: Any, alpha: Any) -> ir.Value:
+    """addmm(Tensor self, Tensor mat1, Tensor mat2, *, Scalar beta=1, Scalar alpha=1) -> Tensor
+
+    ONNX:  one Gemm for floats.
+    """
+    if dtype_of(mat1) in FLOATS and not isinstance(beta, ir.Value) and not isinstance(alpha, ir.Value):
+        factors = {name: float(factor) for name, factor in (("alpha", alpha), ("beta", beta)) if factor != 1}
+        result: ir.Value = op.Gemm(mat1, mat2, None if beta == 0 else self, **factors)
+        return result
+    return _accumulated(op, self, beta, alpha, product(op, mat1, mat2))
+
+
+@translates(aten._addmm_activation.default)
+def _addmm_activation(
+    op: Emit, self: ir.Value, mat1: ir.Value, mat2: ir.Value, beta: Any, alpha: Any, use_gelu: bool
+) -> ir.Value:
+    """_addmm_activation(Tensor self, Tensor mat1, Tensor mat2, *, Scalar beta=1, Scalar alpha=1, bool use_gelu=False) -> Tensor"""
+    from fx2onnx.aten_map.activations import gelu_of
+
+    total = addmm(op, self, mat1, mat2, beta, alpha)
+    result: ir.Value = gelu_of(op, total, "tanh") if use_gelu else op.Relu(total)
+    return result
+
+
+@translates(aten.addmv.default)
+def addmv(op: Emit, self: ir.Value, mat: ir.Value, vec: ir.Value, beta: Any, alpha: Any) -> ir.Value:
+    """addmv(Tensor self, Tensor mat, Tensor vec, *, Scalar beta=1, Scalar alpha=1) -> Tensor"""
+    return op.expand(_accumulated(op, self, beta, alpha, product(op, mat, vec)), op.result[0][1])
+
+
+@translates(aten.addr.default)
+def addr(op: Emit, self: ir.Value, vec1: ir.Value, vec2: ir.Value, beta: Any, alpha: Any) -> ir.Value:
+    """addr(Tensor self, Tensor vec1, Tensor vec2, *, Scalar beta=1, Scalar alpha=1) -> Tensor"""
+    outer = op.Mul(unsqueeze(op, op.cast(vec1, op.result[0][0]), 1), op.cast(vec2, op.result[0][0]))
+    return _accumulated(op, self, beta, alpha, outer)
+
+
+@translates(aten.baddbmm.default)
+def baddbmm(op: Emit, self: ir.Value, batch1: ir.Value, batch2: ir.Value, beta: Any, alpha: Any) -> ir.Value:
+    """baddbmm(Tensor self, Tensor batch1, Tensor batch2, *, Scalar beta=1, Scalar alpha=1) -> Tensor"""
+    return _accumulated(op, self, beta, alpha, product(op, batch1, batch2))
+
+
+@translates(aten.addbmm.default)
+def addbmm(op: Emit, self: ir.Value, batch1: ir.Value, batch2: ir.Value, beta: Any, alpha: Any) -> ir.Value:
+    """addbmm(Tensor self, Tensor batch1, Tensor batch2, *, Scalar beta=1, Scalar alpha=1) -> Tensor"""
+    total = op.ReduceSum(product(op, batch1, batch2), axes=[0], keepdims=0)
+    return _accumulated(op, self, beta, alpha, total)
+
+
+@translates(aten.bilinear.default)
+def bilinear(op: Emit, input1: ir.Value, input2: ir.Value, weight: ir.Value, bias: ir.Value | None) -> ir.Value:
+    """bilinear(Tensor input1, Tensor input2, Tensor weight, Tensor? bias=None) -> Tensor
+
+    The products of all pairs of features, then one dense layer over them: ``y[o] = sum_ij x1[i] W[o, i, j] x2[j]``.
+    """
+    left, right, rank = dims_of(input1)[-1], dims_of(input2)[-1], rank_of(input1)
+    pairs = op.Mul(unsqueeze(op, input1, rank), unsqueeze(op, input2, rank - 1))
+    flat: DimLike = left * right
+    features = op.reshape(pairs, (*dims_of(input1)[:-1], flat))
+    return dense(op, features, op.reshape(weight, (dims_of(weight)[0], flat)), bias)

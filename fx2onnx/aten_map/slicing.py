@@ -1,0 +1,196 @@
+"""Taking pieces: slice, select, narrow, split, chunk, unbind."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx_ir as ir
+import torch
+
+from fx2onnx.aten_map.axes import END, axis_of, fixed, is_empty, result_dims, sliced, steps, zeros
+from fx2onnx.aten_map.registry import translates
+from fx2onnx.base.dims import Dim, DimLike
+from fx2onnx.irx.emit import Emit
+from fx2onnx.irx.values import dims_of, dtype_of, known_ints, rank_of
+
+aten = torch.ops.aten
+
+
+@translates(aten.slice.Tensor, aten.slice_copy.Tensor)
+def slice_Tensor(op: Emit, self: ir.Value, dim: int, start: DimLike | None, end: DimLike | None, step: int) -> ir.Value:
+    """slice(Tensor(a) self, int dim=0, SymInt? start=None, SymInt? end=None, SymInt step=1) -> Tensor(a)
+    slice_copy(Tensor self, int dim=0, SymInt? start=None, SymInt? end=None, SymInt step=1) -> Tensor
+    """
+    axis = axis_of(dim, rank_of(self))
+    size = result_dims(op)[axis]
+    if is_empty(result_dims(op)):
+        return zeros(op, result_dims(op), dtype_of(self))
+    return sliced(op, self, axis, 0 if start is None else start, END if end is None else end, size, step)
+
+
+@translates(aten.narrow.default, aten.narrow_copy.default)
+def narrow(op: Emit, self: ir.Value, dim: int, start: DimLike, length: DimLike) -> ir.Value:
+    """narrow(Tensor(a) self, int dim, SymInt start, SymInt length) -> Tensor(a)
+    narrow_copy(Tensor self, int dim, SymInt start, SymInt length) -> Tensor
+    """
+    axis = axis_of(dim, rank_of(self))
+    if not isinstance(start, Dim) and start < 0:
+        start = start + dims_of(self)[axis]
+    return sliced(op, self, axis, start, start + length, length)
+
+
+@translates(aten.narrow.Tensor)
+def narrow_Tensor(op: Emit, self: ir.Value, dim: int, start: ir.Value, length: DimLike) -> ir.Value:
+    """narrow(Tensor(a) self, int dim, Tensor start, SymInt length) -> Tensor(a)
+
+    A negative start counts from the end, as Gather's indices do.
+    """
+    indices = op.Add(steps(op, length), op.cast(start, ir.DataType.INT64))
+    result: ir.Value = op.Gather(self, indices, axis=axis_of(dim, rank_of(self)))
+    return result
+
+
+@translates(aten.select.int, aten.select_copy.int)
+def select_int(op: Emit, self: ir.Value, dim: int, index: DimLike) -> ir.Value:
+    """select(Tensor(a) self, int dim, SymInt index) -> Tensor(a)
+    select_copy(Tensor self, int dim, SymInt index) -> Tensor
+    """
+    result: ir.Value = op.Gather(self, op.size(index), axis=axis_of(dim, rank_of(self)))
+    return result
+
+
+@translates(aten.unbind.int, aten.unbind_copy.int)
+def unbind_int(op: Emit, self: ir.Value, dim: int) -> tuple[ir.Value, ...]:
+    """unbind(Tensor(a -> *) self, int dim=0) -> Tensor(a)[]
+    unbind_copy(Tensor self, int dim=0) -> Tensor[]
+
+    One Gather a piece, so that pieces nobody reads cost nothing.
+    """
+    axis = axis_of(dim, rank_of(self))
+    return tuple(op.Gather(self, op.size(index), axis=axis) for index in range(len(op.result)))
+
+
+def pieces(op: Emit, value: ir.Value, axis: int, sizes: Sequence[DimLike]) -> tuple[ir.Value, ...]:
+    """``value`` cut along ``axis`` into pieces of these sizes."""
+    if not sizes:
+        return ()
+    if len(sizes) == 1:
+        return (value,)
+    dims, dtype = dims_of(value), dtype_of(value)
+    if op.opset < 13 and any(isinstance(size, Dim) for size in sizes):
+        start: DimLike = 0
+        found = []
+        for size in sizes:
+            found.append(sliced(op, value, axis, start, start + size, size))
+            start = start + size
+        return tuple(found)
+    outputs = [(dtype, (*dims[:axis], size, *dims[axis + 1 :])) for size in sizes]
+    split = op.sizes(sizes) if op.opset >= 13 else [fixed(size, "a piece's size") for size in sizes]
+    result: tuple[ir.Value, ...] = op.Split(value, split=split, axis=axis, outputs=outputs)
+    return result
+
+
+def _split_as_result(op: Emit, value: ir.Value, dim: int) -> tuple[ir.Value, ...]:
+    axis = axis_of(dim, rank_of(value))
+    return pieces(op, value, axis, [dims[axis] for _, dims in op.result])
+
+
+@translates(aten.split.Tensor, aten.split.sizes, aten.split_copy.Tensor, aten.unsafe_split.Tensor)
+def split_Tensor(op: Emit, self: ir.Value, split_size: DimLike | Sequence[DimLike], dim: int) -> tuple[ir.Value, ...]:
+    """split(Tensor(a -> *) self, SymInt split_size, int dim=0) -> Tensor(a)[]
+    split(Tensor(a -> *) self, SymInt[] split_size, int dim=0) -> Tensor(a)[]
+    split_copy(Tensor self, SymInt split_size, int dim=0) -> Tensor[]
+    unsafe_split(Tensor self, SymInt split_size, int dim=0) -> Tensor[]
+    """
+    return _split_as_result(op, self, dim)
+
+
+@translates(
+    aten.split_with_sizes.default,
+    aten.split_with_sizes_copy.default,
+    aten.unsafe_split_with_sizes.default,
+    aten.split.default,
+)
+def split_with_sizes(op: Emit, self: ir.Value, split_sizes: Sequence[DimLike], dim: int) -> tuple[ir.Value, ...]:
+    """split_with_sizes(Tensor(a -> *) self, SymInt[] split_sizes, int dim=0) -> Tensor(a)[]
+    split_with_sizes_copy(Tensor self, SymInt[] split_sizes, int dim=0) -> Tensor[]
+    unsafe_split_with_sizes(Tensor self, SymInt[] split_sizes, int dim=0) -> Tensor[]
+    split(Tensor(a -> *) self, int[] split_sizes, int dim=0) -> Tensor(a)[]
+    """
+    return _split_as_result(op, self, dim)
+
+
+@translates(aten.chunk.default, aten.unsafe_chunk.default)
+def chunk(op: Emit, self: ir.Value, chunks: int, dim: int) -> tuple[ir.Value, ...]:
+    """chunk(Tensor(a -> *) self, int chunks, int dim=0) -> Tensor(a)[]
+    unsafe_chunk(Tensor self, int chunks, int dim=0) -> Tensor[]
+    """
+    return _split_as_result(op, self, dim)
+
+
+def _tensor_split(op: Emit, value: ir.Value, axis: int, cuts: Sequence[DimLike]) -> tuple[ir.Value, ...]:
+    """Pieces between cuts, which may overlap or run backwards (an empty piece then), as NumPy has it."""
+    sizes = [dims[axis] for _, dims in op.result]
+    total = dims_of(value)[axis]
+    if not isinstance(total, Dim) and all(not isinstance(size, Dim) for size in sizes) and sum(sizes) == total:  # type: ignore[arg-type]
+        return pieces(op, value, axis, sizes)
+    bounds: list[DimLike] = [0, *cuts, END]
+    return tuple(
+        zeros(op, op.result[place][1], dtype_of(value))
+        if sizes[place] == 0
+        else sliced(op, value, axis, bounds[place], bounds[place + 1], sizes[place])
+        for place in range(len(sizes))
+    )
+
+
+@translates(aten.tensor_split.indices)
+def tensor_split_indices(op: Emit, self: ir.Value, indices: Sequence[DimLike], dim: int) -> tuple[ir.Value, ...]:
+    """tensor_split(Tensor(a -> *) self, SymInt[] indices, int dim=0) -> Tensor(a)[]"""
+    return _tensor_split(op, self, axis_of(dim, rank_of(self)), indices)
+
+
+@translates(aten.tensor_split.sections)
+def tensor_split_sections(op: Emit, self: ir.Value, sections: DimLike, dim: int) -> tuple[ir.Value, ...]:
+    """tensor_split(Tensor(a -> *) self, SymInt sections, int dim=0) -> Tensor(a)[]"""
+    return _split_as_result(op, self, dim)
+
+
+@translates(aten.tensor_split.tensor_indices_or_sections)
+def tensor_split_tensor(
+    op: Emit, self: ir.Value, tensor_indices_or_sections: ir.Value, dim: int
+) -> tuple[ir.Value, ...]:
+    """tensor_split(Tensor(a -> *) self, Tensor tensor_indices_or_sections, int dim=0) -> Tensor(a)[]"""
+    axis = axis_of(dim, rank_of(self))
+    cuts = known_ints(tensor_indices_or_sections)
+    if rank_of(tensor_indices_or_sections) == 0 or cuts is None:
+        return _split_as_result(op, self, dim)
+    return _tensor_split(op, self, axis, cuts)
+
+
+_OUTER_AXES = {"hsplit": 1, "vsplit": 0, "dsplit": 2}
+
+
+def _register_outer_split(name: str) -> None:
+    packet = getattr(aten, name)
+
+    def by_indices(op: Emit, self: ir.Value, indices: Sequence[int]) -> tuple[ir.Value, ...]:
+        axis = 0 if name == "hsplit" and rank_of(self) == 1 else _OUTER_AXES[name]
+        return _tensor_split(op, self, axis, indices)
+
+    def by_sections(op: Emit, self: ir.Value, sections: int) -> tuple[ir.Value, ...]:
+        return _split_as_result(op, self, 0 if name == "hsplit" and rank_of(self) == 1 else _OUTER_AXES[name])
+
+    for overload, function in ((packet.array, by_indices), (packet.int, by_sections)):
+        function.__doc__ = schema_line(overload)
+        translates(overload)(function)
+
+
+def schema_line(overload: torch._ops.OpOverload) -> str:
+    """The ATen schema without namespace and overload name: the first docstring line of an entry."""
+    text = str(overload._schema).partition("::")[2]
+    name, _, rest = text.partition("(")
+    return f"{name.partition('.')[0]}({rest}"
+
+
+for _name in _OUTER_AXES:
+    _register_outer_split(_name)

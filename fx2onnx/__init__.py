@@ -1,1 +1,46 @@
-"""Export PyTorch modules to ONNX, and run and check the result."""
+"""Export PyTorch modules to ONNX, and run and check the result.
+
+``import fx2onnx`` is light: torch, onnx and NumPy load with the first use of what needs them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from fx2onnx.base.errors import Fx2OnnxError, InternalError, UserError, VerificationError
+from fx2onnx.base.version import VERSION as __version__
+
+if TYPE_CHECKING:
+    from fx2onnx.api import ExportResult, Report, export
+    from fx2onnx.aten_map.registry import translates
+
+__all__ = [
+    "ExportResult",
+    "Fx2OnnxError",
+    "InternalError",
+    "Report",
+    "UserError",
+    "VerificationError",
+    "__version__",
+    "export",
+    "translates",
+]
+
+_LAZY = {
+    "ExportResult": "fx2onnx.api",
+    "Report": "fx2onnx.api",
+    "export": "fx2onnx.api",
+    "translates": "fx2onnx.aten_map",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(_LAZY[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -42,8 +42,7 @@ _REAL_OPS = frozenset({"truediv", "sqrt", "float"})
 
 
 def _parenthesised(arg: object) -> str:
-    text = str(arg)
-    return f"({text})" if isinstance(arg, Dim) and (len(arg.terms) > 1 or arg.constant or " " in text) else text
+    return f"({arg})" if isinstance(arg, Dim) and arg.as_symbol() is None and _only_atom(arg) is None else str(arg)
 
 
 _EVALUATE: dict[str, Callable[..., Number]] = {

@@ -1,0 +1,292 @@
+"""``fx2onnx.export``: capture, translate, write, verify."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+
+from fx2onnx.base.errors import UserError
+from fx2onnx.base.events import Recorder, record, recording
+from fx2onnx.irx import io
+
+DEFAULT_OPSET = 20
+"""Newest opset whose operators onnxruntime runs at least as fast as their older spellings (benchmarks/)."""
+
+
+@dataclass
+class Report:
+    """What happened: which rung captured, seconds by phase, sizes, what was assumed."""
+
+    rung: str = ""
+    rung_reason: str = ""
+    opset: int = 0
+    phases: dict[str, float] = field(default_factory=dict)
+    """Seconds of each phase, in order."""
+    seconds: float = 0.0
+    nodes_captured: int = 0
+    nodes_onnx: int = 0
+    file_bytes: int = 0
+    """Bytes on disk, weights included; 0 where nothing was written."""
+    input_names: list[str] = field(default_factory=list)
+    output_names: list[str] = field(default_factory=list)
+    assumptions: list[str] = field(default_factory=list)
+    """Decisions that Python took from sizes that are dynamic in the file, with the line."""
+    mutations: list[str] = field(default_factory=list)
+    """Buffers and inputs that forward changes and the file does not."""
+    warnings: list[str] = field(default_factory=list)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The fields as JSON types."""
+        return asdict(self)
+
+
+class ExportResult:
+    """A finished export. ``model`` is the onnx_ir model; its weights share the module's memory until saved."""
+
+    def __init__(self, model: ir.Model, report: Report, restore: Callable[[list[Any]], Any] | None) -> None:
+        self.model = model
+        self.report = report
+        self.path: str | None = None
+        self._restore = restore
+
+    @property
+    def model_proto(self) -> onnx.ModelProto:
+        """The model as protobuf, weights inside."""
+        return io.to_proto(self.model)
+
+    def save(self, path: str | os.PathLike[str], *, external_data: bool | None = None, durable: bool = False) -> None:
+        """Write the model (and ``path.data`` where it is large). Raises UserError E301; never leaves a part."""
+        written = io.save(self.model, path, external_data=external_data, durable=durable)
+        self.path = written.path
+        self.report.file_bytes = written.model_bytes + written.data_bytes
+
+    def restore_outputs(self, outputs: Sequence[Any]) -> Any:
+        """The structure that forward returns, from the flat list of the model's outputs."""
+        return self._restore(list(outputs)) if self._restore is not None else list(outputs)
+
+    def __repr__(self) -> str:
+        report = self.report
+        return (
+            f"<fx2onnx.ExportResult opset {report.opset}, {report.nodes_onnx} nodes, inputs {report.input_names}, "
+            f"outputs {report.output_names}>"
+        )
+
+
+def export(
+    model: Any,
+    args: Any = (),
+    f: str | os.PathLike[str] | None = None,
+    *,
+    kwargs: Mapping[str, Any] | None = None,
+    export_params: bool = True,
+    verbose: bool | None = None,
+    input_names: Sequence[str] | None = None,
+    output_names: Sequence[str] | None = None,
+    opset_version: int | None = None,
+    dynamo: bool = True,
+    external_data: bool | None = None,
+    dynamic_shapes: Any = None,
+    dynamic_axes: Mapping[str, Any] | None = None,
+    verify: bool = False,
+    training: Any = None,
+    capture: str = "auto",
+    metadata: str = "light",
+    state: str = "warn",
+    custom_translations: Mapping[Any, Callable[..., Any]] | None = None,
+    optimize: bool = True,
+    durable: bool = False,
+    report: bool | str | os.PathLike[str] = False,
+    **ignored: Any,
+) -> ExportResult:
+    """Export ``model(*args, **kwargs)`` to ONNX and write it to ``f``. Nothing of the model is computed.
+
+    Keywords are those of ``torch.onnx.export``, so changing the import is enough.
+
+    model: an ``nn.Module``, a function, or a ``torch.export.ExportedProgram``.
+    args: sample arguments: a tensor, a tuple, or a dict of keywords. Only dtypes and shapes matter.
+    f: path of the file, or None to write nothing.
+    input_names, output_names: names in order; default: forward's parameter names, and the keys of what it returns.
+    opset_version: 11 to 26; the file has exactly that opset (default 20).
+    dynamic_shapes: as ``torch.export`` takes it, names instead of Dims allowed, or ``"auto"``.
+    dynamic_axes: as the older exporter took it: ``{"x": {0: "batch"}}``.
+    external_data: force (True) or forbid (False) a ``.data`` file; default: above 64 MiB of weights.
+    verify: run the result in the runner and in onnxruntime and compare with eager PyTorch.
+    training: export in training mode where True or ``torch.onnx.TrainingMode.TRAINING``.
+    capture: ``"auto"``, ``"symbolic"``, ``"fake"`` or ``"export"``.
+    metadata: origin of each node in the file: ``"none"``, ``"light"`` (file:line) or ``"full"``.
+    state: buffers or inputs that forward changes: ``"warn"`` in the report, ``"error"``, or ``"drop"``.
+    custom_translations: ``{torch.ops.my.op.default: function}`` for this call.
+    optimize: run the graph rewrites.
+    durable: return only when the disk has the bytes.
+
+    Returns: ``ExportResult``. Raises: ``UserError`` with a code, the line and what to do; ``VerificationError``.
+    """
+    _check_arguments(state, metadata, ignored)
+    target = io.check_writable(f) if f is not None else None
+    with recording("export") as recorder:
+        result = _export(
+            model,
+            args,
+            kwargs,
+            input_names=input_names,
+            output_names=output_names,
+            opset=DEFAULT_OPSET if opset_version is None else opset_version,
+            dynamic_shapes=dynamic_shapes,
+            dynamic_axes=dynamic_axes,
+            training=_training_flag(training),
+            rung=capture,
+            metadata=metadata,
+            state=state,
+            custom_translations=custom_translations,
+            optimize=optimize,
+            export_params=export_params,
+        )
+        if target is not None:
+            with record("save"):
+                result.save(target, external_data=external_data, durable=durable)
+        if verify:
+            from fx2onnx.verify import verify as verify_model
+
+            with record("verify"):
+                verify_model(result, model, args, kwargs, training=_training_flag(training)).raise_if_failed()
+    _finish_report(result.report, recorder)
+    if verbose:
+        from fx2onnx.report.text import summary
+
+        print(summary(result.report.as_dict()))
+    return result
+
+
+_TORCH_ONLY = frozenset(
+    [
+        "report",
+        "verify",
+        "profile",
+        "dump_exported_program",
+        "artifacts_dir",
+        "fallback",
+        "do_constant_folding",
+        "keep_initializers_as_inputs",
+        "operator_export_type",
+        "autograd_inlining",
+        "export_modules_as_functions",
+        "custom_opsets",
+        "custom_translation_table",
+        "strict",
+        "inline",
+    ]
+)
+"""Keywords of torch.onnx.export that have no meaning here and are taken so that calls keep working."""
+
+
+def _check_arguments(state: str, metadata: str, ignored: Mapping[str, Any]) -> None:
+    unknown = sorted(set(ignored) - _TORCH_ONLY)
+    if unknown:
+        raise UserError("E001", f"export has no argument {unknown[0]!r}", next="see help(fx2onnx.export)")
+    for name, value, known in (
+        ("state", state, ("warn", "error", "drop")),
+        ("metadata", metadata, ("none", "light", "full")),
+    ):
+        if value not in known:
+            raise UserError("E001", f"{name}={value!r} is not known", next=f"one of {', '.join(known)}")
+
+
+def _training_flag(training: Any) -> bool:
+    """torch.onnx.TrainingMode, a bool or None as a bool."""
+    name = getattr(training, "name", None)
+    return name == "TRAINING" if name is not None else bool(training)
+
+
+def _export(
+    module: Any,
+    args: Any,
+    kwargs: Mapping[str, Any] | None,
+    *,
+    input_names: Sequence[str] | None,
+    output_names: Sequence[str] | None,
+    opset: int,
+    dynamic_shapes: Any,
+    dynamic_axes: Mapping[str, Any] | None,
+    training: bool,
+    rung: str,
+    metadata: str,
+    state: str,
+    custom_translations: Mapping[Any, Callable[..., Any]] | None,
+    optimize: bool,
+    export_params: bool,
+) -> ExportResult:
+    with record("import"):
+        from fx2onnx.aten_map import TABLE
+        from fx2onnx.capture.functional import is_decomposable
+        from fx2onnx.capture.rungs import capture
+        from fx2onnx.lower.loop import lower
+        from fx2onnx.optimize.pipelines import run_default
+
+    table = TABLE.extended(dict(custom_translations)) if custom_translations else TABLE
+    with record("capture"):
+        captured = capture(
+            module,
+            args,
+            kwargs,
+            rung=rung,
+            dynamic_shapes=dynamic_shapes,
+            dynamic_axes=dynamic_axes,
+            input_names=input_names,
+            output_names=output_names,
+            keep=lambda overload: overload in table or not is_decomposable(overload),
+            training=training,
+        )
+    mutations = [f"{m.kind} {m.name}" + (f"   ({m.where})" if m.where else "") for m in captured.mutations]
+    if mutations and state == "error":
+        first = captured.mutations[0]
+        raise UserError(
+            "E106",
+            f"forward changes the {first.kind} {first.name}",
+            where=first.where,
+            why="an ONNX model keeps nothing between runs"
+            + (f"; also: {', '.join(mutations[1:])}" if mutations[1:] else ""),
+            next='export with state="warn" to leave the change out of the file',
+        )
+    with record("lower"):
+        model = lower(captured, table, opset, metadata)
+    if optimize:
+        with record("optimize"):
+            run_default(model)
+    report = Report(
+        rung=captured.rung,
+        rung_reason=captured.rung_reason,
+        opset=opset,
+        nodes_captured=sum(node.op == "call_function" for node in captured.graph.nodes),
+        nodes_onnx=len(model.graph),
+        input_names=[value.name or "" for value in model.graph.inputs],
+        output_names=[value.name or "" for value in model.graph.outputs],
+        assumptions=captured.assumptions,
+        mutations=mutations,
+        warnings=list(captured.warnings),
+    )
+    if mutations and state == "warn":
+        report.warnings += [f"forward changes the {text}; the file does not" for text in mutations]
+    if not export_params:
+        _weights_to_inputs(model)
+    return ExportResult(model, report, captured.restore)
+
+
+def _weights_to_inputs(model: ir.Model) -> None:
+    """Every weight becomes a graph input without data (``export_params=False``)."""
+    for name in list(model.graph.initializers):
+        value = model.graph.initializers[name]
+        if value.const_value is not None and "." in name:
+            del model.graph.initializers[name]
+            value.const_value = None
+            model.graph.inputs.append(value)
+
+
+def _finish_report(report: Report, recorder: Recorder) -> None:
+    root = recorder.close()
+    report.phases = recorder.phases()
+    report.seconds = root.seconds

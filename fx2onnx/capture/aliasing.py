@@ -1,0 +1,258 @@
+"""In-place writes as values.
+
+Every tensor that forward handles is a ``View`` of a ``Memory`` (its storage): a chain of view operators from the
+memory's base. A write to a view computes the new value of the view, carries it back up the chain into the base
+(``slice_scatter`` for ``slice``, a reshape for ``view``, ...), and marks the memory as changed; every other view of that
+memory is made anew from the base when it is next read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+import torch
+import torch.fx
+
+from fx2onnx.base.dims import DimLike
+from fx2onnx.base.errors import UserError
+from fx2onnx.capture.captured import TensorInfo
+
+aten = torch.ops.aten
+
+
+@dataclass(slots=True, eq=False)
+class Memory:
+    """A storage: the current value of its base tensor and how often it was written."""
+
+    node: torch.fx.Node
+    info: TensorInfo
+    version: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Step:
+    """One view operator: ``func(*args, **kwargs)`` with the viewed tensor first in ``args``."""
+
+    func: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    info: TensorInfo
+    """Of the view."""
+    output: int | None
+    """Which output, where the operator returns several."""
+    siblings: tuple[TensorInfo, ...] = ()
+    """All outputs' types, where there are several."""
+
+
+@dataclass(slots=True, eq=False)
+class View:
+    """A tensor of the program: which memory, through which views, and its node at ``version``."""
+
+    memory: Memory
+    steps: tuple[Step, ...]
+    node: torch.fx.Node
+    info: TensorInfo
+    version: int
+    tensor: Any
+    """Keeps the tensor alive, so that its id stays its own."""
+
+
+class Graph(Protocol):
+    """What aliasing needs of the recorder."""
+
+    def call(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any], info: TensorInfo) -> torch.fx.Node: ...
+
+    def refuse(self, code: str, what: str, **fields: Any) -> UserError: ...
+
+
+def read(graph: Graph, view: View) -> torch.fx.Node:
+    """The node of the view's present value."""
+    memory = view.memory
+    if view.version != memory.version:
+        view.node = _replay(graph, memory.node, view.steps)
+        view.version = memory.version
+    return view.node
+
+
+def write(graph: Graph, view: View, value: torch.fx.Node) -> None:
+    """Make ``value`` (dtype and shape of the view) the view's new content."""
+    memory = view.memory
+    node = value
+    for depth in range(len(view.steps) - 1, -1, -1):
+        step = view.steps[depth]
+        info = view.steps[depth - 1].info if depth else memory.info
+        before = _replay(graph, memory.node, view.steps[:depth])
+        node = _carry_back(graph, step, before, info, node)
+    memory.node = node
+    memory.version += 1
+    view.node = value
+    view.version = memory.version
+
+
+def _replay(graph: Graph, node: torch.fx.Node, steps: Sequence[Step]) -> torch.fx.Node:
+    for step in steps:
+        if step.output is None:
+            node = graph.call(step.func, (node, *step.args[1:]), step.kwargs, step.info)
+        else:
+            node = _part(graph, node, step)
+    return node
+
+
+def _part(graph: Graph, node: torch.fx.Node, step: Step) -> torch.fx.Node:
+    """One output of a splitting operator as a slice or a selection."""
+    axis = _split_axis(step)
+    assert step.output is not None
+    if step.func is aten.unbind.int:
+        return graph.call(aten.select.int, (node, axis, step.output), {}, step.info)
+    start, end = _extent(step, axis)
+    return graph.call(aten.slice.Tensor, (node, axis, start, end, 1), {}, step.info)
+
+
+def _split_axis(step: Step) -> int:
+    names = [argument.name for argument in step.func._schema.arguments]
+    if "dim" not in names:
+        return {"aten::hsplit": 1, "aten::vsplit": 0, "aten::dsplit": 2}.get(step.func._schema.name, 0)
+    index = names.index("dim")
+    axis = step.args[index] if index < len(step.args) else step.kwargs.get("dim", 0)
+    return int(axis) if axis >= 0 else int(axis) + len(step.info.dims) + (step.func is aten.unbind.int)
+
+
+def _extent(step: Step, axis: int) -> tuple[Any, Any]:
+    start: Any = 0
+    assert step.output is not None
+    for info in step.siblings[: step.output]:
+        start = start + info.dims[axis]
+    return start, start + step.info.dims[axis]
+
+
+Inverse: TypeAlias = Callable[[Graph, Step, torch.fx.Node, TensorInfo, torch.fx.Node], torch.fx.Node]
+
+
+def _reshaped(graph: Graph, step: Step, before: torch.fx.Node, info: TensorInfo, new: torch.fx.Node) -> torch.fx.Node:
+    """The view lists the same elements in the same order."""
+    return graph.call(aten.reshape.default, (new, list(info.dims)), {}, info)
+
+
+def _scattered(target: Any) -> Inverse:
+    """The view takes a part that a scatter operator with the same arguments puts back."""
+
+    def inverse(graph: Graph, step: Step, before: torch.fx.Node, info: TensorInfo, new: torch.fx.Node) -> torch.fx.Node:
+        return graph.call(target, (before, new, *step.args[1:]), step.kwargs, info)
+
+    return inverse
+
+
+def _narrowed(graph: Graph, step: Step, before: torch.fx.Node, info: TensorInfo, new: torch.fx.Node) -> torch.fx.Node:
+    axis, start, length = step.args[1:4]
+    return graph.call(aten.slice_scatter.default, (before, new, axis, start, start + length, 1), {}, info)
+
+
+def _split(graph: Graph, step: Step, before: torch.fx.Node, info: TensorInfo, new: torch.fx.Node) -> torch.fx.Node:
+    axis = _split_axis(step)
+    if step.func is aten.unbind.int:
+        return graph.call(aten.select_scatter.default, (before, new, axis, step.output), {}, info)
+    start, end = _extent(step, axis)
+    return graph.call(aten.slice_scatter.default, (before, new, axis, start, end, 1), {}, info)
+
+
+def _permuted(order: Callable[[Step, int], list[int]]) -> Inverse:
+    """The view permutes axes; ``order`` gives the permutation."""
+
+    def inverse(graph: Graph, step: Step, before: torch.fx.Node, info: TensorInfo, new: torch.fx.Node) -> torch.fx.Node:
+        forward = order(step, len(info.dims))
+        backward = [forward.index(axis) for axis in range(len(forward))]
+        return graph.call(aten.permute.default, (new, backward), {}, info)
+
+    return inverse
+
+
+def _swap(step: Step, rank: int) -> list[int]:
+    order = list(range(rank))
+    if rank:
+        one, two = (axis % rank for axis in step.args[1:3])
+        order[one], order[two] = order[two], order[one]
+    return order
+
+
+def _moved(step: Step, rank: int) -> list[int]:
+    source, target = ([axis % rank for axis in ([arg] if isinstance(arg, int) else arg)] for arg in step.args[1:3])
+    order: list[int | None] = [None] * rank
+    for one, two in zip(source, target, strict=True):
+        order[two] = one
+    rest = iter(axis for axis in range(rank) if axis not in source)
+    return [next(rest) if axis is None else axis for axis in order]
+
+
+def _last_two(step: Step, rank: int) -> list[int]:
+    order = list(range(rank))
+    return [*order[:-2], order[-1], order[-2]] if rank > 1 else order
+
+
+def _collapsed(graph: Graph, step: Step, before: torch.fx.Node, info: TensorInfo, new: torch.fx.Node) -> torch.fx.Node:
+    """The view repeats elements (expand); PyTorch writes through it only where all repeats get one value."""
+    shape: Sequence[DimLike] = info.dims
+    extra = len(step.info.dims) - len(shape)
+    if step.info.dims == tuple(shape):
+        return new
+    node, dims = new, list(step.info.dims)
+    for axis in range(len(dims)):
+        if axis < extra or dims[axis] != shape[axis - extra]:
+            dims[axis] = 1
+            part = TensorInfo(info.dtype, tuple(dims))
+            node = graph.call(aten.slice.Tensor, (node, axis, 0, 1, 1), {}, part)
+    return graph.call(aten.reshape.default, (node, list(shape)), {}, info)
+
+
+def _complex_of(graph: Graph, step: Step, before: torch.fx.Node, info: TensorInfo, new: torch.fx.Node) -> torch.fx.Node:
+    target = aten.view_as_complex.default if step.func is aten.view_as_real.default else aten.view_as_real.default
+    return graph.call(target, (new,), {}, info)
+
+
+_INVERSES: dict[Any, Inverse] = {
+    **dict.fromkeys(
+        (
+            aten.view.default, aten._unsafe_view.default, aten.reshape.default, aten.view_as.default,
+            aten.reshape_as.default, aten.flatten.using_ints, aten.unflatten.int, aten.ravel.default,
+            aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims, aten.unsqueeze.default, aten.alias.default,
+            aten.detach.default, aten.contiguous.default, aten.to.dtype, aten.to.device, aten.to.dtype_layout,
+            aten.to.other, aten.type_as.default, aten.lift_fresh.default, aten._reshape_alias.default,
+            aten.atleast_1d.default, aten.atleast_2d.default, aten.atleast_3d.default, aten.positive.default,
+            aten.resolve_conj.default, aten.resolve_neg.default,
+        ),
+        _reshaped,
+    ),
+    aten.slice.Tensor: _scattered(aten.slice_scatter.default),
+    aten.select.int: _scattered(aten.select_scatter.default),
+    aten.diagonal.default: _scattered(aten.diagonal_scatter.default),
+    aten.as_strided.default: _scattered(aten.as_strided_scatter.default),
+    aten.narrow.default: _narrowed,
+    **dict.fromkeys(
+        (
+            aten.split.Tensor, aten.split.sizes, aten.split_with_sizes.default, aten.chunk.default, aten.unbind.int,
+            aten.tensor_split.sections, aten.tensor_split.indices, aten.hsplit.int, aten.vsplit.int, aten.dsplit.int,
+            aten.unsafe_chunk.default,
+        ),
+        _split,
+    ),
+    **dict.fromkeys((aten.transpose.int, aten.swapaxes.default, aten.swapdims.default), _permuted(_swap)),
+    aten.permute.default: _permuted(lambda step, rank: [axis % rank for axis in step.args[1]]),
+    **dict.fromkeys((aten.movedim.int, aten.movedim.intlist, aten.moveaxis.int, aten.moveaxis.intlist), _permuted(_moved)),
+    **dict.fromkeys((aten.t.default, aten.mT.default, aten.adjoint.default), _permuted(_last_two)),
+    **dict.fromkeys((aten.numpy_T.default,), _permuted(lambda step, rank: list(reversed(range(rank))))),
+    **dict.fromkeys((aten.expand.default, aten.expand_as.default, aten.broadcast_to.default), _collapsed),
+    **dict.fromkeys((aten.view_as_real.default, aten.view_as_complex.default), _complex_of),
+}  # fmt: skip
+
+
+def _carry_back(graph: Graph, step: Step, before: torch.fx.Node, info: TensorInfo, new: torch.fx.Node) -> torch.fx.Node:
+    inverse = _INVERSES.get(step.func)
+    if inverse is None:
+        raise graph.refuse(
+            "E103",
+            f"an in-place write goes through a view made by {step.func}",
+            why="this view has no inverse that could be expressed as a value",
+            next="write to the tensor itself, or build the result with torch.where or torch.cat",
+        )
+    return inverse(graph, step, before, info, new)

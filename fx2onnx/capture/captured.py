@@ -1,0 +1,110 @@
+"""What capture hands on: a functional ATen graph and everything said about it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.fx
+
+from fx2onnx.base.dims import DimLike, Scalar
+from fx2onnx.base.source import SourceLocation
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """dtype and dims of a value, as PyTorch has them. dims are ints or ``base.dims.Dim``."""
+
+    dtype: torch.dtype
+    dims: tuple[DimLike, ...]
+
+    def __str__(self) -> str:
+        return f"{str(self.dtype).removeprefix('torch.')}[{', '.join(map(str, self.dims))}]"
+
+
+@dataclass(slots=True)
+class GraphInput:
+    """A graph input. ``dims`` holds the names the user gave to dynamic axes."""
+
+    name: str
+    info: TensorInfo
+    node: torch.fx.Node
+    sample: torch.Tensor
+    path: str
+    """Where in the arguments it sits, such as ``input_ids`` or ``past[0]``."""
+
+
+@dataclass(slots=True)
+class GraphOutput:
+    """A graph output: a node's value, or a plain number that forward returned."""
+
+    name: str
+    value: torch.fx.Node | Scalar | bool
+    path: str
+
+
+@dataclass(slots=True)
+class Weight:
+    """A parameter, a buffer or a constant found on the way. ``tensor`` is the module's own, never a copy."""
+
+    name: str
+    tensor: torch.Tensor
+    node: torch.fx.Node
+    kind: str
+    """``parameter``, ``buffer`` or ``constant``."""
+
+
+@dataclass(slots=True)
+class Mutation:
+    """A buffer or input that forward changes; ``node`` is its value afterwards."""
+
+    name: str
+    kind: str
+    node: torch.fx.Node
+    where: SourceLocation | None
+
+
+@dataclass(slots=True)
+class Symbol:
+    """A named size and where its number comes from: axis of an input or node, or (None) the node's own value."""
+
+    name: str
+    node: torch.fx.Node
+    axis: int | None
+
+
+@dataclass(slots=True)
+class Captured:
+    """A module as a functional ATen graph.
+
+    Nodes are ``placeholder``, ``get_attr`` (weights), ``call_function`` of ATen overloads, ``getitem`` for outputs of
+    overloads with several. ``meta["val"]`` is a ``TensorInfo``, ``meta["where"]`` the user's line, ``meta["module"]``
+    the module path. Sizes in arguments are ints or ``Dim``.
+    """
+
+    graph: torch.fx.Graph
+    inputs: list[GraphInput]
+    outputs: list[GraphOutput]
+    weights: dict[str, Weight]
+    symbols: dict[str, Symbol]
+    mutations: list[Mutation]
+    rung: str
+    rung_reason: str = ""
+    assumptions: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    restore: Callable[[list[Any]], Any] | None = None
+    """Rebuilds forward's output structure from the flat tensors."""
+
+
+def where_of(node: torch.fx.Node) -> SourceLocation | None:
+    found: SourceLocation | None = node.meta.get("where")
+    return found
+
+
+def describe(node: torch.fx.Node) -> str:
+    """One line: name, target, operand names, type."""
+    operands = ", ".join(str(arg)[:40] for arg in node.args)
+    values = node.meta.get("val")
+    return f"%{node.name} = {node.target}({operands[:120]})  -> {values}"

@@ -1,0 +1,182 @@
+"""The fake rung: run the module itself on fake tensors and record."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+import torch.fx
+
+from fx2onnx.base.dims import Dim, DimLike
+from fx2onnx.base.errors import Fx2OnnxError, UserError
+from fx2onnx.base.source import SourceLocation
+from fx2onnx.capture.captured import Captured, GraphInput, GraphOutput, Mutation, Symbol
+from fx2onnx.capture.frames import _is_user, tracked_modules
+from fx2onnx.capture.inputs import Arguments, Leaf
+from fx2onnx.capture.module_state import preserved, weight_names
+from fx2onnx.capture.recorder import Recorder, tensor_info
+from fx2onnx.capture.symnode import Assumptions, sym_int, unwrap
+from fx2onnx.capture.torch_private import (
+    DataDependentOutputException,
+    UnsupportedOperatorException,
+    capture_modes,
+    fake_from_meta,
+    pytree,
+)
+
+
+def run(
+    root: torch.nn.Module,
+    arguments: Arguments,
+    hints: Mapping[str, int],
+    keep: Callable[[Any], bool],
+    training: bool | None,
+) -> tuple[Captured, Assumptions]:
+    """One run of ``root`` on fake tensors whose dynamic sizes are symbols with the given hints.
+
+    Raises: UserError for whatever forward does that cannot be captured, with the user's line.
+    """
+    assumptions = Assumptions(hints=dict(hints))
+    names = weight_names(root)
+    recorder = Recorder(assumptions, names, keep)
+    fakes = [_fake_input(recorder, leaf) for leaf in arguments.leaves]
+    inputs = [
+        GraphInput(leaf.name, tensor_info(fake), recorder.add_input(leaf.name, fake), leaf.tensor, leaf.path)
+        for leaf, fake in zip(arguments.leaves, fakes, strict=True)
+    ]
+    for graph_input in inputs:
+        for axis, dim in enumerate(graph_input.info.dims):
+            name = dim.as_symbol() if isinstance(dim, Dim) else None
+            if name is not None:
+                recorder.symbols.setdefault(name, Symbol(name, graph_input.node, axis))
+    args, kwargs = arguments.rebuilt(fakes)
+    with preserved(root, training), tracked_modules(root), capture_modes(recorder.fake_mode, recorder.mode):
+        try:
+            result = root(*args, **kwargs)
+        except Fx2OnnxError:
+            raise
+        except Exception as cause:
+            raise _explained(cause) from cause
+        outputs, restore = _outputs(recorder, result)
+        mutations = _mutations(recorder, inputs)
+    return (
+        Captured(
+            graph=recorder.graph,
+            inputs=inputs,
+            outputs=outputs,
+            weights=recorder.weights,
+            symbols=recorder.symbols,
+            mutations=mutations,
+            rung="fake",
+            warnings=recorder.warnings,
+            restore=restore,
+        ),
+        assumptions,
+    )
+
+
+def _fake_input(recorder: Recorder, leaf: Leaf) -> torch.Tensor:
+    tensor, mode = leaf.tensor, recorder.fake_mode
+    sizes: list[DimLike] = [leaf.axes.get(axis, int(size)) for axis, size in enumerate(tensor.shape)]
+    strides: list[Any] | None = None
+    if not any(isinstance(size, Dim) for size in sizes):
+        return fake_from_meta(mode, tensor.shape, tensor.dtype, tensor.device, tensor.stride())
+    order = sorted(range(tensor.dim()), key=lambda axis: (-tensor.stride(axis), axis))
+    if order != list(range(tensor.dim())) and 0 not in tensor.stride():
+        strides, step = [0] * tensor.dim(), 1
+        for axis in reversed(order):
+            strides[axis], step = sym_int(recorder.assumptions, step), step * sizes[axis]  # type: ignore[assignment]
+    return fake_from_meta(
+        mode, [sym_int(recorder.assumptions, size) for size in sizes], tensor.dtype, tensor.device, strides
+    )
+
+
+def _outputs(recorder: Recorder, result: Any) -> tuple[list[GraphOutput], Callable[[list[Any]], Any]]:
+    paths, spec = pytree.tree_flatten_with_path(result)
+    outputs: list[GraphOutput] = []
+    flat: list[Any] = []
+    single = len([value for _, value in paths if isinstance(value, torch.Tensor)]) == 1 and len(paths) == 1
+    taken: set[str] = set()
+    for path, value in paths:
+        if value is None or not isinstance(value, torch.Tensor | int | float | bool | torch.SymInt | torch.SymFloat):
+            flat.append((False, value))
+            continue
+        keys = [_key(key) for key in path]
+        name = "output" if single and not any(isinstance(key, str) for key in keys) else _output_name(keys)
+        while name in taken:
+            name += "_"
+        taken.add(name)
+        node = recorder.node_of(value) if isinstance(value, torch.Tensor) else unwrap(value)
+        flat.append((True, len(outputs)))
+        outputs.append(GraphOutput(name, node, pytree.keystr(path)))
+
+    def restore(values: list[Any]) -> Any:
+        return pytree.tree_unflatten([values[index] if known else index for known, index in flat], spec)
+
+    return outputs, restore
+
+
+def _key(key: Any) -> str | int:
+    for attribute in ("key", "name", "idx"):
+        if hasattr(key, attribute):
+            found: str | int = getattr(key, attribute)
+            return found
+    return str(key)
+
+
+def _output_name(keys: list[str | int]) -> str:
+    text = "_".join(str(key) for key in keys)
+    return (
+        text if keys and isinstance(keys[0], str) and not keys[0].isdigit() else f"output_{text}" if text else "output"
+    )
+
+
+def _mutations(recorder: Recorder, inputs: list[GraphInput]) -> list[Mutation]:
+    names = {graph_input.node: (graph_input.name, "input") for graph_input in inputs}
+    names |= {weight.node: (weight.name, weight.kind) for weight in recorder.weights.values()}
+    found = []
+    for node, view in recorder.sources.items():
+        name, kind = names[node]
+        written, where = recorder.was_written(view)
+        if written and kind != "constant":
+            found.append(Mutation(name, kind, view.memory.node, where))
+    return found
+
+
+def _explained(cause: Exception) -> UserError:
+    """The user's error for an exception that came out of forward."""
+    where = _innermost_user_line(cause)
+    text = str(cause).strip().splitlines()[0] if str(cause).strip() else type(cause).__name__
+    if isinstance(cause, DataDependentOutputException):
+        return UserError(
+            "E104",
+            "Python control flow depends on tensor data",
+            where=where,
+            why=f"{cause.func} would need the tensor's numbers",
+            next=("torch.cond for two branches", "torch.where to select values"),
+        )
+    if isinstance(cause, UnsupportedOperatorException):
+        return UserError(
+            "E107",
+            f"{cause.func} cannot run on fake tensors",
+            where=where,
+            why="the operator has no implementation that computes only shapes",
+            next="register one with torch.library.register_fake",
+        )
+    return UserError(
+        "E101",
+        "the module failed while it was run on fake tensors (shapes only, no data)",
+        where=where,
+        why=f"{type(cause).__name__}: {text[:300]}",
+        next="check that module(*args, **kwargs) runs in eager PyTorch with these arguments",
+    )
+
+
+def _innermost_user_line(cause: BaseException) -> SourceLocation | None:
+    found = None
+    for frame, line in traceback.walk_tb(cause.__traceback__):
+        if _is_user(frame.f_code):
+            found = SourceLocation(frame.f_code.co_filename, line, frame.f_code.co_name)
+    return found

@@ -1,0 +1,113 @@
+"""Who is calling: the user's source line, and the path of the module whose forward runs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from types import CodeType, FrameType
+from typing import Any
+
+import torch
+
+from fx2onnx.base.source import SourceLocation
+
+_HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_TORCH = os.path.dirname(os.path.abspath(torch.__file__))
+_NOT_USER = (
+    _TORCH + os.sep,
+    _HERE + os.sep,
+    "<frozen",
+    "<string>",
+    os.path.dirname(contextlib.__file__) + os.sep + "contextlib",
+)
+_is_user_code: dict[CodeType, bool] = {}
+_locations: dict[tuple[CodeType, int], SourceLocation] = {}
+
+
+def _is_user(code: CodeType) -> bool:
+    found = _is_user_code.get(code)
+    if found is None:
+        found = not code.co_filename.startswith(_NOT_USER)
+        _is_user_code[code] = found
+    return found
+
+
+def user_location(stop: FrameType | None = None) -> SourceLocation | None:
+    """The innermost line outside torch and fx2onnx, looking outwards up to frame ``stop``."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame is not stop:
+        code = frame.f_code
+        if _is_user(code):
+            return location_at(code, frame.f_lineno)
+        frame = frame.f_back
+    return None
+
+
+def location_at(code: CodeType, line: int) -> SourceLocation:
+    found = _locations.get((code, line))
+    if found is None:
+        found = SourceLocation(code.co_filename, line, code.co_name)
+        _locations[code, line] = found
+    return found
+
+
+_SYMBOL_FILES = (os.path.join(_TORCH, "__init__.py"), os.path.join(_TORCH, "fx", "experimental", "sym_node.py"))
+
+
+def asked_by_user() -> bool:
+    """Whether a decision on a size comes straight from the user's code rather than from inside torch."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        name = frame.f_code.co_filename
+        if (
+            not name.endswith("symnode.py")
+            and name not in _SYMBOL_FILES
+            and not name.endswith(("frames.py", "recorder.py"))
+        ):
+            return _is_user(frame.f_code)
+        frame = frame.f_back
+    return False
+
+
+class ModulePaths(threading.local):
+    """Paths of the modules whose ``__call__`` is running in this thread, outermost first."""
+
+    def __init__(self) -> None:
+        self.names: dict[int, str] | None = None
+        self.stack: list[str] = []
+
+    @property
+    def current(self) -> str:
+        return self.stack[-1] if self.stack else ""
+
+
+PATHS = ModulePaths()
+
+
+@contextlib.contextmanager
+def tracked_modules(root: torch.nn.Module) -> Iterator[ModulePaths]:
+    """Keep ``PATHS`` while modules of ``root`` are called by this thread."""
+    PATHS.names = {id(module): name for name, module in reversed(list(root.named_modules(remove_duplicate=False)))}
+    PATHS.stack = []
+    original = torch.nn.Module.__call__
+
+    def call(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+        if PATHS.names is None:
+            return original(self, *args, **kwargs)
+        name = PATHS.names.get(id(self))
+        PATHS.stack.append(PATHS.current if name is None else name)
+        try:
+            return original(self, *args, **kwargs)
+        finally:
+            PATHS.stack.pop()
+
+    torch.nn.Module.__call__ = call
+    try:
+        yield PATHS
+    finally:
+        torch.nn.Module.__call__ = original
+        PATHS.names = None
+        PATHS.stack = []

@@ -1,0 +1,206 @@
+"""In-place, ``out=`` and state-changing overloads as functional ones, and PyTorch's own decompositions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.fx
+
+from fx2onnx.capture.aliasing import Step
+
+if TYPE_CHECKING:
+    from fx2onnx.capture.recorder import Recorder
+
+aten = torch.ops.aten
+OpOverload = torch._ops.OpOverload
+
+QUERIES = frozenset(
+    {
+        aten.sym_size.int, aten.sym_stride.int, aten.sym_numel.default, aten.sym_storage_offset.default,
+        aten.is_contiguous.default, aten.is_contiguous.memory_format, aten.is_strides_like_format.default,
+        aten.is_non_overlapping_and_dense.default, aten.size.default, aten.stride.default, aten.dim.default,
+        aten._has_compatible_shallow_copy_type.default, aten.is_complex.default, aten.is_floating_point.default,
+        aten.is_same_size.default, aten.result_type.Tensor, aten.can_cast.default,
+    }
+)  # fmt: skip
+"""Overloads that ask about a tensor's type, not its values."""
+
+_REFUSED = {
+    "set_": "it makes the tensor share other memory",
+    "resize_": "it changes the tensor's size in place",
+    "resize_as_": "it changes the tensor's size in place",
+    "_resize_output_": "it changes the tensor's size in place",
+}
+_VIEWS_IN_PLACE = {
+    aten.t_.default: aten.t.default,
+    aten.transpose_.default: aten.transpose.int,
+    aten.swapaxes_.default: aten.transpose.int,
+    aten.swapdims_.default: aten.transpose.int,
+    aten.squeeze_.default: aten.squeeze.default,
+    aten.squeeze_.dim: aten.squeeze.dim,
+    aten.squeeze_.dims: aten.squeeze.dims,
+    aten.unsqueeze_.default: aten.unsqueeze.default,
+    aten.as_strided_.default: aten.as_strided.default,
+}
+_RENAMED = {
+    aten.floor_divide_.Tensor: aten.floor_divide.default,
+    aten.detach_.default: None,
+    aten.random_.default: None,
+}
+_NOTHING = frozenset({aten.detach_.default, aten.requires_grad_.default})
+
+
+def mutate(recorder: Recorder, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A write: compute the functional overload, then give the value to the written tensor(s)."""
+    name = func._schema.name.split("::")[1]
+    if name in _REFUSED:
+        raise recorder.refuse(
+            "E103", f"{func} cannot be exported", why=_REFUSED[name], next="make a new tensor instead"
+        )
+    if func in _NOTHING:
+        return args[0]
+    if func in _VIEWS_IN_PLACE:
+        return _view_in_place(recorder, func, args, kwargs)
+    if func in (aten.copy_.default, aten.fill_.Scalar, aten.fill_.Tensor, aten.zero_.default):
+        return _assign(recorder, func, args, kwargs)
+    target = functional_overload(func)
+    if target is None:
+        raise recorder.refuse(
+            "E103",
+            f"{func} writes into its arguments and has no functional form",
+            node=str(func._schema),
+            next="use the operator that returns a new tensor",
+        )
+    written = [
+        kwargs.get(argument.name, args[index] if index < len(args) else None)
+        for index, argument in enumerate(func._schema.arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write
+    ]
+    names = {argument.name for argument in target._schema.arguments}
+    keep = sum(argument.name in names for argument in func._schema.arguments[: len(args)])
+    call_kwargs = {key: value for key, value in kwargs.items() if key in names}
+    with recorder.mode:
+        results = target(*args[:keep], **call_kwargs)
+    results = list(results) if isinstance(results, tuple | list) else [results]
+    for tensor, result in zip(written, results, strict=False):
+        _store(recorder, func, tensor, result)
+    return written[0] if len(written) == 1 else tuple(written)
+
+
+def _store(recorder: Recorder, func: OpOverload, tensor: torch.Tensor, result: torch.Tensor) -> None:
+    if result is tensor:
+        return
+    if tuple(result.shape) != tuple(tensor.shape):
+        raise recorder.refuse(
+            "E103",
+            f"{func} would change the size of the tensor it writes to",
+            why=f"the tensor is {list(tensor.shape)}, the value {list(result.shape)}",
+            next="make a new tensor instead",
+        )
+    if result.dtype != tensor.dtype:
+        with recorder.mode:
+            result = result.to(tensor.dtype)
+    recorder.write(tensor, recorder.node_of(result))
+
+
+def _assign(recorder: Recorder, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
+    """``copy_``, ``fill_``, ``zero_``: the new value does not depend on the old one."""
+    target: torch.Tensor = args[0]
+    source = 0 if func is aten.zero_.default else args[1]
+    with recorder.mode:
+        if isinstance(source, torch.Tensor):
+            source = recorder._to_fake(source) if id(source) in recorder._fakes else source
+            value = source.to(target.dtype) if source.dtype != target.dtype else source
+            if tuple(value.shape) != tuple(target.shape):
+                value = value.expand(target.shape)
+        else:
+            value = torch.full_like(target, source)
+    recorder.write(target, recorder.node_of(value))
+    return target
+
+
+def _view_in_place(recorder: Recorder, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
+    """``t_``, ``squeeze_``, ...: the tensor itself becomes a view of its memory."""
+    tensor: torch.Tensor = args[0]
+    view = recorder.view_of(tensor)
+    before = recorder.node_of(tensor)
+    func(*args, **kwargs)
+    target = _VIEWS_IN_PLACE[func]
+    from fx2onnx.capture.recorder import tensor_info
+
+    info = tensor_info(tensor)
+    view.node = recorder.call(target, (before, *args[1:]), kwargs, info)
+    view.info = info
+    view.steps = (*view.steps, Step(target, (before, *args[1:]), kwargs, info, None))
+    return tensor
+
+
+@lru_cache(maxsize=4096)
+def functional_overload(func: OpOverload) -> OpOverload | None:
+    """The overload that returns what ``func`` writes: same arguments, less the ``out`` ones."""
+    if func in _RENAMED:
+        return _RENAMED[func]
+    namespace, name = func._schema.name.split("::")
+    plain = name
+    if name.startswith("__i") and name.endswith("__"):
+        plain = "__" + name[3:]
+    elif name.endswith("_") and not name.endswith("__"):
+        plain = name[:-1]
+    packet = getattr(getattr(torch.ops, namespace), plain, None)
+    if packet is None:
+        return None
+    outs = {argument.name for argument in func._schema.arguments if argument.is_out}
+    wanted = [(argument.name, str(argument.type)) for argument in func._schema.arguments if argument.name not in outs]
+    candidates = [getattr(packet, overload) for overload in packet.overloads()]
+    for candidate in candidates:
+        if candidate._schema.is_mutable:
+            continue
+        if [(argument.name, str(argument.type)) for argument in candidate._schema.arguments] == wanted:
+            return candidate  # type: ignore[no-any-return]
+    names = [name for name, _ in wanted]
+    for candidate in candidates:
+        if not candidate._schema.is_mutable and [argument.name for argument in candidate._schema.arguments] == names:
+            return candidate  # type: ignore[no-any-return]
+    return None
+
+
+def decompose(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run PyTorch's own decomposition of ``func``, or return NotImplemented."""
+    from torch._decomp import decomposition_table
+
+    if func in decomposition_table:
+        return decomposition_table[func](*args, **kwargs)
+    return func.decompose(*args, **kwargs)
+
+
+def is_decomposable(func: OpOverload) -> bool:
+    from torch._decomp import decomposition_table
+
+    return func in decomposition_table or func._can_decompose()
+
+
+# -- overloads that change state without saying so in their schema ---------------------------------------------------
+
+
+def _batch_norm(recorder: Recorder, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """batch_norm in training mode updates the running statistics."""
+    names = [argument.name for argument in func._schema.arguments]
+    given = dict(zip(names, args, strict=False)) | kwargs
+    if not given["training"] or given.get("running_mean") is None:
+        return NotImplemented
+    with recorder.mode:
+        result, _, _, mean, var = aten._native_batch_norm_legit_functional.default(
+            given["input"], given["weight"], given["bias"], given["running_mean"], given["running_var"], True,
+            given["momentum"], given["eps"],
+        )  # fmt: skip
+    _store(recorder, func, given["running_mean"], mean)
+    _store(recorder, func, given["running_var"], var)
+    return result
+
+
+SPECIAL: dict[OpOverload, Callable[[Recorder, OpOverload, tuple[Any, ...], dict[str, Any]], Any]] = {
+    aten.batch_norm.default: _batch_norm,
+}

@@ -1,0 +1,208 @@
+"""``capture``: choose a rung, run it, and settle which dynamic sizes really are dynamic."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from fx2onnx.base.dims import Dim, DimLike
+from fx2onnx.base.errors import UserError
+from fx2onnx.base.source import SourceLocation
+from fx2onnx.capture import fake
+from fx2onnx.capture.captured import Captured
+from fx2onnx.capture.inputs import Arguments, bind, hints_of, normalise_args, set_dynamic_axes
+from fx2onnx.capture.symnode import Assumption, Assumptions
+
+RUNGS = ("auto", "symbolic", "fake", "export")
+MAX_RUNS = 16
+"""Each further run settles at least one size; a module that pins more sizes than this is refused."""
+
+_LOCK = threading.RLock()
+"""Capture changes process-wide state of torch for its duration, so one thread captures at a time."""
+
+
+def capture(
+    module: Any,
+    args: Any = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    rung: str = "auto",
+    dynamic_shapes: Any = None,
+    dynamic_axes: Any = None,
+    input_names: Sequence[str] | None = None,
+    output_names: Sequence[str] | None = None,
+    keep: Callable[[Any], bool] = lambda overload: True,
+    training: bool | None = None,
+) -> Captured:
+    """``module(*args, **kwargs)`` as a functional ATen graph; nothing of it is computed.
+
+    ``keep(overload)`` says which overloads stay whole; others are split by PyTorch's decompositions where there are.
+    ``training`` is the mode to capture in (None: eval). Raises UserError E1xx.
+    """
+    if rung not in RUNGS:
+        raise UserError("E001", f"capture={rung!r} is not known", next=f"one of {', '.join(RUNGS)}")
+    root = as_module(module)
+    positional, named = normalise_args(args, kwargs)
+    arguments = bind(root.forward, positional, named, input_names)
+    optional = set_dynamic_axes(arguments, root.forward, dynamic_shapes, dynamic_axes)
+    with _LOCK:
+        if rung == "symbolic":
+            from fx2onnx.capture.symbolic import traced
+
+            traced_root = traced(root, arguments, training)
+            captured = _settled(traced_root, arguments, optional, keep, training)
+            captured.rung = "symbolic"
+            captured.rung_reason = "asked for; the traced program was checked against the module's own run"
+        elif rung == "export":
+            from fx2onnx.capture.exported import exported
+
+            captured = _settled(exported(root, arguments), arguments, optional, keep, training)
+            captured.rung, captured.rung_reason = "export", "asked for"
+        else:
+            captured = _settled(root, arguments, optional, keep, training)
+            captured.rung_reason = (
+                "asked for"
+                if rung == "fake"
+                else "the module ran on fake tensors as it is: its own Python, no traced copy to compare with"
+            )
+    _name_outputs(captured, output_names)
+    return captured
+
+
+def as_module(module: Any) -> torch.nn.Module:
+    """An ``nn.Module`` for whatever can be exported. Raises UserError E001."""
+    if isinstance(module, torch.export.ExportedProgram):
+        return module.module()
+    original = getattr(module, "_orig_mod", None)
+    if isinstance(original, torch.nn.Module):
+        return original
+    if isinstance(module, torch.jit.ScriptModule):
+        raise UserError(
+            "E001",
+            "a torch.jit.ScriptModule cannot be exported",
+            why="its Python is gone; only TorchScript's own graph is left",
+            next="export the nn.Module that was scripted",
+        )
+    if isinstance(module, torch.nn.Module):
+        return module
+    if callable(module):
+        return _FunctionModule(module)
+    raise UserError("E001", f"a {type(module).__name__} cannot be exported", next="pass an nn.Module or a function")
+
+
+class _FunctionModule(torch.nn.Module):
+    """A plain function as a module; ``forward`` is the function, so that its signature names the inputs."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.forward = function
+
+
+def _settled(
+    root: torch.nn.Module,
+    arguments: Arguments,
+    optional: set[str],
+    keep: Callable[[Any], bool],
+    training: bool | None,
+) -> Captured:
+    """Run until no dynamic size is pinned any more. A size that Python pins becomes static, or is refused."""
+    notes: list[str] = []
+    for _ in range(MAX_RUNS):
+        hints = {name: _hint(size) for name, size in hints_of(arguments).items()}
+        captured, assumptions = fake.run(root, arguments, hints, keep, training)
+        change = _pinned(assumptions, hints)
+        if change is None:
+            captured.assumptions = notes + [
+                str(found) for found in assumptions.decided.values() if found.by_user or not _harmless(found, hints)
+            ]
+            return captured
+        name, value, where = change
+        if isinstance(value, int) and name not in optional:
+            raise UserError(
+                "E105",
+                f"the dynamic size {name} is used as the fixed number {value}",
+                where=where,
+                why="Python or an operator there needs a plain number, so the graph holds only for that size",
+                next=(
+                    f"make the size static (leave {name} out of dynamic_shapes)",
+                    "or keep it symbolic: no int(), no loop over it, no comparison with a number",
+                ),
+            )
+        notes.append(f"{name} == {value}   ({where})" if where else f"{name} == {value}")
+        for leaf in arguments.leaves:
+            leaf.axes = {
+                axis: size.substitute({name: value}) if isinstance(size, Dim) else size  # type: ignore[misc]
+                for axis, size in leaf.axes.items()
+            }
+    raise UserError("E105", f"more than {MAX_RUNS} dynamic sizes are pinned by the module", why="; ".join(notes))
+
+
+def _hint(size: int) -> int:
+    """The size at which comparisons are decided; 0 and 1 would hide what happens at all others."""
+    return size if size > 1 else 2
+
+
+def _pinned(assumptions: Assumptions, hints: Mapping[str, int]) -> tuple[str, DimLike, SourceLocation | None] | None:
+    """A symbol that the run forced to a number (or to another symbol), and the line that did it."""
+    for dim, (_, where) in assumptions.pinned.items():
+        for name in sorted(dim.symbols() & set(hints)):
+            return name, hints[name], where
+    for found in assumptions.decided.values():
+        relation = found.relation
+        is_equality = (relation.op == "eq" and found.holds) or (relation.op == "ne" and not found.holds)
+        if not is_equality:
+            continue
+        gap = relation.args[0] - relation.args[1]
+        if not isinstance(gap, Dim):
+            continue
+        change = _solved(gap, hints)
+        if change is not None:
+            return (*change, found.where)
+    return None
+
+
+def _solved(gap: Dim, hints: Mapping[str, int]) -> tuple[str, DimLike] | None:
+    """``gap == 0`` solved for one symbol, where that is possible without a remainder."""
+    names = sorted(gap.symbols() & set(hints))
+    plain = [
+        (str(monomial[0].args[0]), factor)
+        for monomial, factor in gap.terms.items()
+        if len(monomial) == 1 and monomial[0].op == "symbol"
+    ]
+    if len(names) == 1:
+        return names[0], hints[names[0]]
+    for name, factor in plain:
+        rest = gap - factor * Dim.symbol(name)
+        if abs(factor) == 1 and isinstance(rest, Dim) and name not in rest.symbols() and name in hints:
+            return name, rest * -int(factor)  # type: ignore[return-value]
+    return None
+
+
+def _harmless(found: Assumption, hints: Mapping[str, int]) -> bool:
+    """Whether the decision is the same at every size of a varied list: true of torch's checks for 0, 1 and strides."""
+    probe = Assumptions()
+    names = sorted(probe.symbols(found.relation))
+    for sizes in _PROBES:
+        probe.hints = dict(hints) | {name: sizes[index % len(sizes)] for index, name in enumerate(names)}
+        if bool(probe.hint(found.relation)) != found.holds:
+            return False
+    return True
+
+
+_PROBES = ((2, 3, 5), (7, 2, 3), (3, 11, 4), (64, 48, 17), (129, 1, 640), (8191, 4099, 2), (20011, 30011, 40009))
+
+
+def _name_outputs(captured: Captured, output_names: Sequence[str] | None) -> None:
+    if output_names is None:
+        return
+    if len(output_names) > len(captured.outputs):
+        raise UserError(
+            "E001",
+            f"output_names has {len(output_names)} names, the module returns {len(captured.outputs)} tensors",
+            next="give one name for each tensor that forward returns",
+        )
+    for output, name in zip(captured.outputs, output_names, strict=False):
+        output.name = name

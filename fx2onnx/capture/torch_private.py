@@ -1,0 +1,90 @@
+"""The one file that knows torch's private names. Checked with torch 2.13."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch._dispatch.python import enable_python_dispatcher
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+    UnsupportedOperatorException,
+)
+from torch._subclasses.schema_check_mode import SchemaCheckMode
+from torch.utils import _pytree as pytree
+
+__all__ = [
+    "DataDependentOutputException",
+    "DynamicOutputShapeException",
+    "FakeTensor",
+    "FakeTensorMode",
+    "PreDispatchMode",
+    "UnsupportedOperatorException",
+    "capture_modes",
+    "fake_from_meta",
+    "no_dispatch",
+    "pytree",
+    "storage_key",
+]
+
+OpOverload = torch._ops.OpOverload
+
+
+class PreDispatchMode(SchemaCheckMode):
+    """A dispatch mode that sees operators before composite ones are split.
+
+    torch admits only modes of its own classes on the PreDispatch key, hence the base class, whose checks are replaced.
+    """
+
+    def __init__(self, handler: Callable[[OpOverload, tuple[Any, ...], dict[str, Any]], Any]) -> None:
+        super().__init__()
+        self._dispatch_key = torch._C.DispatchKey.PreDispatch  # type: ignore[attr-defined]
+        self._handler = handler
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return self._handler(func, args, kwargs or {})
+
+
+@contextlib.contextmanager
+def capture_modes(fake_mode: FakeTensorMode, recorder: PreDispatchMode) -> Iterator[None]:
+    """Everything inside runs on fake tensors, seen by ``recorder``; attention's fused inference path is off."""
+    fast_path = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        with torch.no_grad(), fake_mode, enable_python_dispatcher(), recorder:
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast_path)
+
+
+def fake_from_meta(
+    mode: FakeTensorMode, sizes: Any, dtype: torch.dtype, device: torch.device, strides: Any = None
+) -> FakeTensor:
+    """A fake tensor of the given sizes (ints or SymInts); nothing is allocated."""
+    device = torch.device("cpu") if device.type == "meta" else device
+    with no_dispatch():
+        if strides is None:
+            meta = torch.empty(sizes, dtype=dtype, device="meta")
+        else:
+            meta = torch.empty_strided(sizes, strides, dtype=dtype, device="meta")
+        return FakeTensor(mode, meta, device)
+
+
+@contextlib.contextmanager
+def no_dispatch() -> Iterator[None]:
+    """Operators inside are seen by no mode and run for real."""
+    with (
+        torch.utils._python_dispatch._disable_current_modes(),
+        torch._C._DisableTorchDispatch(),  # type: ignore[attr-defined]
+    ):
+        yield
+
+
+def storage_key(tensor: torch.Tensor) -> int:
+    """What tells whether two tensors share memory."""
+    return int(tensor.untyped_storage()._cdata)

@@ -1,0 +1,147 @@
+"""Writing a model: one file if small, one aligned ``.data`` beside it if large; all or nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import onnx
+import onnx_ir as ir
+
+from fx2onnx.base.errors import UserError
+from fx2onnx.base.events import record
+
+SMALL_MODEL_BYTES = 64 * 1024 * 1024
+"""Up to this much weight data a model is one file; beyond, loaders gain by mapping the weights (protobuf's own limit is
+2 GiB)."""
+
+EXTERNAL_MIN_BYTES = 1024
+"""Tensors below this stay in the model file, where shape inference can read them."""
+
+ALIGNMENT_BYTES = 64
+"""Start of each tensor in the data file: a cache line, so that a mapped weight needs no copy before SIMD reads it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What was written: paths and bytes."""
+
+    path: str
+    data_path: str | None
+    model_bytes: int
+    data_bytes: int
+
+
+def check_writable(path: str | os.PathLike[str]) -> str:
+    """The path as text, if a file can be made there. Raises UserError E301."""
+    text = os.fspath(path)
+    if not isinstance(text, str) or not text:
+        raise UserError("E301", "the path of the model is empty", next="give a path such as model.onnx")
+    folder = os.path.dirname(os.path.abspath(text))
+    if os.path.isdir(text):
+        raise UserError("E301", f"{text} is a folder", next="give a file name in it, such as model.onnx")
+    if not os.path.isdir(folder):
+        raise UserError("E301", f"the folder {folder} does not exist", next=f"make it: mkdir -p {folder}")
+    try:
+        handle, probe = tempfile.mkstemp(prefix=".fx2onnx-", dir=folder)
+        os.close(handle)
+        os.unlink(probe)
+    except OSError as cause:
+        raise UserError(
+            "E301", f"{text} cannot be written", why=str(cause), next="choose a folder you may write to"
+        ) from cause
+    return text
+
+
+def to_proto(model: ir.Model) -> onnx.ModelProto:
+    """The protobuf message with every weight inside (a copy of them)."""
+    return ir.to_proto(model)
+
+
+def save(
+    model: ir.Model,
+    path: str | os.PathLike[str],
+    *,
+    external_data: bool | None = None,
+    durable: bool = False,
+) -> Written:
+    """Write ``model``. A crash, a full disk or an error leaves the old file or none, never a part.
+
+    ``external_data`` forces (True) or forbids (False) the ``.data`` file; None decides by size. ``durable`` waits until
+    the disk has it. Raises UserError E301.
+    """
+    target = check_writable(path)
+    weights = [value for value in model.graph.initializers.values() if value.const_value is not None]
+    total_bytes = sum(value.const_value.nbytes for value in weights if value.const_value is not None)
+    outside = total_bytes > SMALL_MODEL_BYTES if external_data is None else external_data
+    large = (
+        [v for v in weights if v.const_value is not None and v.const_value.nbytes >= EXTERNAL_MIN_BYTES]
+        if outside
+        else []
+    )
+    folder = os.path.dirname(os.path.abspath(target))
+    with tempfile.TemporaryDirectory(prefix=".fx2onnx-", dir=folder) as work:
+        try:
+            return _write(model, target, work, large, durable)
+        except OSError as cause:
+            raise UserError(
+                "E301", f"{target} cannot be written", why=str(cause), next="free space or choose another folder"
+            ) from cause
+
+
+def _write(model: ir.Model, target: str, work: str, large: list[ir.Value], durable: bool) -> Written:
+    data_name = os.path.basename(target) + ".data"
+    data_path = os.path.join(os.path.dirname(target), data_name) if large else None
+    data_bytes = 0
+    kept = [value.const_value for value in large]
+    if large:
+        with record("write weights"):
+            tensors = [tensor for tensor in kept if tensor is not None]
+            external = ir.external_data.convert_tensors_to_external(
+                tensors, work, data_name, alignment=ALIGNMENT_BYTES, align_threshold=0
+            )
+        data_bytes = os.path.getsize(os.path.join(work, data_name))
+    with record("serialise"), _swapped(large, external if large else []):
+        content = ir.to_proto(model).SerializeToString(deterministic=True)
+    model_file = os.path.join(work, "model")
+    with record("write model"), open(model_file, "wb") as stream:
+        stream.write(content)
+        stream.flush()
+        if durable:
+            os.fsync(stream.fileno())
+    if data_path is not None:
+        if durable:
+            _sync(os.path.join(work, data_name))
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(target)  # an old model must never point into new weights, not even for a moment
+        os.replace(os.path.join(work, data_name), data_path)
+    os.replace(model_file, target)
+    if durable:
+        _sync(os.path.dirname(os.path.abspath(target)))
+    return Written(target, data_path, len(content), data_bytes)
+
+
+@contextlib.contextmanager
+def _swapped(values: list[ir.Value], tensors: list[ir.ExternalTensor]) -> Iterator[None]:
+    """The values refer to the data file for as long as the model is serialised."""
+    originals = [value.const_value for value in values]
+    try:
+        for value, tensor in zip(values, tensors, strict=True):
+            value.const_value = ir.ExternalTensor(
+                tensor.location, tensor.offset, tensor.length, tensor.dtype, shape=tensor.shape, name=value.name or ""
+            )
+        yield
+    finally:
+        for value, original in zip(values, originals, strict=True):
+            value.const_value = original
+
+
+def _sync(path: str) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

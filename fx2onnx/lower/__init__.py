@@ -1,0 +1,1 @@
+"""From the captured ATen graph to an onnx_ir model."""

@@ -1,0 +1,302 @@
+"""The loop over the ATen nodes: each becomes what its table entry emits."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import onnx_ir as ir
+import torch
+import torch.fx
+
+from fx2onnx.aten_map.registry import Entry, Table, fill_defaults
+from fx2onnx.aten_map.scalars import onnx_dtype
+from fx2onnx.base.dims import Dim
+from fx2onnx.base.errors import Fx2OnnxError, InternalError, UserError
+from fx2onnx.base.events import record
+from fx2onnx.capture.captured import Captured, GraphOutput, TensorInfo, describe, where_of
+from fx2onnx.irx.emit import Builder, Emit, OutputType
+from fx2onnx.irx.values import dims_of, dtype_of, new_value, set_known_sizes, set_type
+from fx2onnx.lower import preflight
+from fx2onnx.lower.weights import as_onnx
+
+PRODUCER = "fx2onnx"
+IR_VERSIONS = {
+    11: 6,
+    12: 7,
+    13: 7,
+    14: 7,
+    15: 8,
+    16: 8,
+    17: 8,
+    18: 8,
+    19: 9,
+    20: 9,
+    21: 10,
+    22: 10,
+    23: 11,
+    24: 12,
+    25: 13,
+    26: 13,
+}
+"""The IR version that each opset came with (onnx's release table): what runtimes of that age accept."""
+
+
+class Lowering:
+    """One conversion: ATen node -> ONNX value(s)."""
+
+    def __init__(self, captured: Captured, table: Table, opset: int, metadata: str) -> None:
+        self.captured = captured
+        self.table = table
+        self.metadata = metadata
+        self.builder = Builder(opset)
+        self.op = Emit(self.builder)
+        self.values: dict[torch.fx.Node, Any] = {}
+        self.output_names: list[str] = []
+        self._named: set[int] = set()
+
+    def run(self) -> ir.Model:
+        captured = self.captured
+        with record("preflight"):
+            used = preflight.used_nodes(captured)
+            preflight.check(captured, used, self.table, self.builder.opset)
+        with record("translate"):
+            inputs = [self._input(graph_input) for graph_input in captured.inputs]
+            self.output_names = [self.builder.unique(output.name) for output in captured.outputs]
+            for name, symbol in captured.symbols.items():
+                if symbol.node.op == "placeholder":
+                    self.builder.symbols[name] = (self.values[symbol.node], symbol.axis)
+            for node in captured.graph.nodes:
+                if node in used:
+                    self._node(node)
+            outputs = self._outputs(inputs)
+        with record("build"):
+            return self._model(inputs, outputs)
+
+    # -- graph inputs, weights, outputs ---------------------------------------------------------------------------
+    def _input(self, graph_input: Any) -> ir.Value:
+        dtype, dims = self._type(graph_input.info)
+        value = new_value(self.builder.unique(graph_input.name), dtype, dims)
+        self.values[graph_input.node] = value
+        return value
+
+    @staticmethod
+    def _type(info: TensorInfo) -> OutputType:
+        dtype = onnx_dtype(info.dtype)
+        if info.dtype.is_complex:
+            return onnx_dtype(info.dtype.to_real()), (*info.dims, 2)
+        return dtype, info.dims
+
+    def _weight(self, node: torch.fx.Node) -> ir.Value:
+        weight = self.captured.weights[str(node.target)]
+        tensor = weight.tensor
+        if tensor.is_complex():
+            tensor = torch.view_as_real(tensor.resolve_conj())
+        if weight.kind == "constant" and tensor.numel() <= 64 and tensor.device.type != "meta":
+            dtype = onnx_dtype(tensor.dtype)
+            return self.builder.constant(as_onnx(tensor, weight.name).numpy(), dtype)
+        return self.builder.add_initializer(weight.name, as_onnx(tensor, weight.name), tuple(tensor.shape))
+
+    def _outputs(self, inputs: Sequence[ir.Value]) -> list[ir.Value]:
+        """Graph outputs under their names. Each needs a value of its own: one that is an input, a weight or another
+        output already is copied by Identity, save an input returned under its own name.
+        """
+        self.op.origin, self.op.scope = {}, ""
+        taken = {id(value) for value in inputs} | {id(value) for value in self.builder.initializers.values()}
+        results: list[ir.Value] = []
+        for output, name in zip(self.captured.outputs, self.output_names, strict=True):
+            value = self._output_value(output)
+            if id(value) in taken:
+                if value in inputs and value.name == output.name and value not in results:
+                    results.append(value)
+                    continue
+                value = self.op.Identity(value)
+            taken.add(id(value))
+            value.name = name
+            results.append(value)
+        return results
+
+    def _output_value(self, output: GraphOutput) -> ir.Value:
+        if isinstance(output.value, torch.fx.Node):
+            value = self.values[output.value]
+            if not isinstance(value, ir.Value):
+                raise InternalError("E900", f"the output {output.name} has no ONNX value")
+            return value
+        if isinstance(output.value, Dim):
+            return self.op.size(output.value)
+        return self.op.const(output.value)
+
+    def _model(self, inputs: Sequence[ir.Value], outputs: Sequence[ir.Value]) -> ir.Model:
+        builder = self.builder
+        reachable = {value for node in builder.nodes for value in node.inputs if value is not None} | set(outputs)
+        inner = _inner_uses(builder.nodes)
+        initializers = [value for value in builder.initializers.values() if value in reachable or id(value) in inner]
+        graph = ir.Graph(
+            list(inputs),
+            list(outputs),
+            nodes=builder.nodes,
+            initializers=initializers,
+            opset_imports=builder.opset_imports,
+            name="main",
+        )
+        from fx2onnx.base.version import VERSION
+
+        return ir.Model(
+            graph,
+            ir_version=IR_VERSIONS[builder.opset],
+            producer_name=PRODUCER,
+            producer_version=VERSION,
+            functions=list(builder.functions.values()),
+        )
+
+    # -- nodes ----------------------------------------------------------------------------------------------------
+    def _node(self, node: torch.fx.Node) -> None:
+        if node.op == "placeholder":
+            return
+        if node.op == "get_attr":
+            self.values[node] = self._weight(node)
+            return
+        if node.target is operator.getitem:
+            source, index = node.args
+            self.values[node] = self.values[source][index]  # type: ignore[index]
+            return
+        self._call(node)
+        self._bind_symbols(node)
+
+    def _call(self, node: torch.fx.Node) -> None:
+        entry = self.table.find(node.target, self.builder.opset)
+        assert entry is not None, "preflight let a missing entry pass"
+        op = self.op
+        infos = node.meta["val"]
+        op.result = tuple(
+            self._type(info) for info in (infos if isinstance(infos, tuple) else (infos,)) if info is not None
+        )
+        op.scope = node.meta.get("module") or ""
+        op.origin = self._origin(node)
+        arguments = fill_defaults(
+            entry.overload,
+            [self._operand(arg) for arg in node.args],
+            {name: self._operand(arg) for name, arg in node.kwargs.items()},
+        )
+        try:
+            found = entry.call(op, arguments)
+        except Fx2OnnxError as error:
+            raise self._located(error, node) from error.__cause__
+        except Exception as cause:
+            raise InternalError(
+                "E900",
+                f"the translation of {node.target} failed",
+                where=where_of(node),
+                module_path=node.meta.get("module", ""),
+                node=describe(node),
+                why=f"{type(cause).__name__}: {cause} (at {entry.place})",
+                next="report it with the line above",
+            ) from cause
+        self.values[node] = self._finished(node, entry, found, infos)
+
+    def _origin(self, node: torch.fx.Node) -> dict[str, str]:
+        if self.metadata == "none":
+            return {}
+        origin = {}
+        where = where_of(node)
+        if where is not None:
+            origin["source"] = f"{where.relative_file()}:{where.line}"
+        if self.metadata == "full":
+            origin["aten"] = str(node.target)
+            origin["fx"] = node.name
+        return origin
+
+    def _operand(self, arg: Any) -> Any:
+        if isinstance(arg, torch.fx.Node):
+            return self.values[arg]
+        if isinstance(arg, list | tuple):
+            return [self._operand(item) for item in arg]
+        return arg
+
+    @staticmethod
+    def _located(error: Fx2OnnxError, node: torch.fx.Node) -> Fx2OnnxError:
+        """The same error with the user's line and the node."""
+        kind = type(error)
+        return kind(
+            error.code,
+            error.what,
+            where=error.where or where_of(node),
+            module_path=error.module_path or node.meta.get("module", ""),
+            node=error.node or describe(node),
+            why=error.why,
+            next=error.next,
+        )
+
+    def _finished(self, node: torch.fx.Node, entry: Entry, found: Any, infos: Any) -> Any:
+        """Check what the entry returned against PyTorch's types, and name it."""
+        if not isinstance(infos, tuple):
+            return self._checked(node, entry, found, infos, node.name)
+        values = list(found) if isinstance(found, tuple | list) else [found]
+        values += [None] * (len(infos) - len(values))
+        return tuple(
+            None
+            if value is None or info is None
+            else self._checked(node, entry, value, info, node.name if index == 0 else f"{node.name}_{index}")
+            for index, (value, info) in enumerate(zip(values, infos, strict=True))
+        )
+
+    def _checked(self, node: torch.fx.Node, entry: Entry, value: Any, info: TensorInfo, name: str) -> ir.Value:
+        if not isinstance(value, ir.Value):
+            raise InternalError(
+                "E900", f"the translation of {node.target} gives a {type(value).__name__}", why=f"at {entry.place}"
+            )
+        dtype, dims = self._type(info)
+        if dtype_of(value) != dtype or len(dims_of(value)) != len(dims):
+            raise InternalError(
+                "E900",
+                f"the translation of {node.target} gives {dtype_of(value).name}{list(dims_of(value))}, "
+                f"PyTorch {dtype.name}{list(dims)}",
+                where=where_of(node),
+                node=describe(node),
+                why=f"at {entry.place}",
+                next="report it with the line above",
+            )
+        if value.producer() is not None and id(value) not in self._named:
+            self._named.add(id(value))
+            value.name = self.builder.unique(name)
+            if dims_of(value) != tuple(dims):
+                set_type(value, dtype, dims)
+        return value
+
+    def _bind_symbols(self, node: torch.fx.Node) -> None:
+        """Sizes that only the data tells come from the node that has them."""
+        for name, symbol in self.captured.symbols.items():
+            if symbol.node is node and name not in self.builder.symbols:
+                value = self.values[node]
+                self.builder.symbols[name] = (value, symbol.axis)
+                if symbol.axis is None:
+                    set_known_sizes(value, (Dim.symbol(name),))
+
+
+def _inner_uses(nodes: Sequence[ir.Node]) -> set[int]:
+    """Ids of the values that nested graphs read."""
+    found: set[int] = set()
+    for node in nodes:
+        for attribute in node.attributes.values():
+            if attribute.type == ir.AttributeType.GRAPH:
+                graph = attribute.as_graph()
+                inner = list(graph)
+                found |= {id(value) for item in inner for value in item.inputs if value is not None}
+                found |= {id(value) for value in graph.outputs}
+                found |= _inner_uses(inner)
+    return found
+
+
+def lower(captured: Captured, table: Table, opset: int, metadata: str = "light") -> ir.Model:
+    """The captured graph as an ONNX model in exactly ``opset``.
+
+    Raises: UserError E2xx with the user's line; nothing is emitted where an overload has no translation.
+    """
+    if not isinstance(opset, int) or opset not in IR_VERSIONS:
+        raise UserError(
+            "E001",
+            f"opset_version={opset!r} is not supported",
+            next=f"use {min(IR_VERSIONS)} to {max(IR_VERSIONS)}",
+        )
+    return Lowering(captured, table, opset, metadata).run()

@@ -1,0 +1,114 @@
+"""Before any node is emitted: everything that cannot be translated, in one message."""
+
+from __future__ import annotations
+
+import difflib
+import operator
+from collections import Counter
+from collections.abc import Iterable
+
+import torch
+import torch.fx
+
+from fx2onnx.aten_map.registry import Table
+from fx2onnx.base.errors import UserError
+from fx2onnx.capture.captured import Captured, describe, where_of
+
+
+def used_nodes(captured: Captured, extra: Iterable[torch.fx.Node] = ()) -> set[torch.fx.Node]:
+    """The nodes that an output (or one of ``extra``) depends on."""
+    pending = [output.value for output in captured.outputs if isinstance(output.value, torch.fx.Node)]
+    pending += extra
+    used: set[torch.fx.Node] = set()
+    while pending:
+        node = pending.pop()
+        if node not in used:
+            used.add(node)
+            pending.extend(node.all_input_nodes)
+            pending.extend(captured.symbols[name].node for name in symbols_in(node) if name in captured.symbols)
+    return used
+
+
+def symbols_in(node: torch.fx.Node) -> frozenset[str]:
+    """Symbols whose numbers the node's arguments need."""
+    from fx2onnx.base.dims import Dim
+
+    found: set[str] = set()
+
+    def visit(value: object) -> None:
+        if isinstance(value, Dim):
+            found.update(value.symbols())
+        elif isinstance(value, list | tuple):
+            for item in value:
+                visit(item)
+
+    visit(node.args)
+    visit(tuple(node.kwargs.values()))
+    values = node.meta.get("val")
+    for info in values if isinstance(values, tuple) else (values,):
+        if info is not None:
+            visit(info.dims)
+    return frozenset(found)
+
+
+def check(captured: Captured, used: set[torch.fx.Node], table: Table, opset: int) -> None:
+    """Raises UserError E201 (no entry) or E202 (needs a newer opset) that lists every overload concerned."""
+    missing: Counter[object] = Counter()
+    too_old: Counter[object] = Counter()
+    first: dict[object, torch.fx.Node] = {}
+    for node in captured.graph.nodes:
+        if node.op != "call_function" or node not in used or node.target is operator.getitem:
+            continue
+        if table.find(node.target, opset) is None:
+            (too_old if node.target in table else missing)[node.target] += 1
+            first.setdefault(node.target, node)
+    if missing:
+        raise _missing_error(missing, first, table, opset)
+    if too_old:
+        needs = {target: min(entry.since for entry in table.entries[target]) for target in too_old}  # type: ignore[index]
+        target, node = next(iter(first.items()))
+        raise UserError(
+            "E202",
+            f"{len(too_old)} operator{'s' * (len(too_old) > 1)} cannot be expressed in opset {opset}",
+            where=where_of(node),
+            module_path=node.meta.get("module", ""),
+            node=describe(node),
+            why=", ".join(f"{name} needs opset {since} ({too_old[name]} uses)" for name, since in needs.items()),
+            next=f"export with opset_version={max(needs.values())}",
+        )
+
+
+def _missing_error(missing: Counter[object], first: dict[object, torch.fx.Node], table: Table, opset: int) -> UserError:
+    names = [str(overload) for overload in table.entries]
+    target, count = missing.most_common(1)[0]
+    node = first[target]
+    closest = difflib.get_close_matches(str(target), names, n=1, cutoff=0.6)
+    others = "; ".join(
+        f"{other} ({times}, first at {where_of(first[other])})"
+        for other, times in missing.items()
+        if other is not target
+    )
+    why = "no entry for this overload in fx2onnx.aten_map"
+    if closest:
+        why += f"; closest: {closest[0]}"
+    if count > 1:
+        why += f"; used {count} times"
+    if others:
+        why += f"; also missing: {others}"
+    what = (
+        f"cannot translate {target} to ONNX (opset {opset})"
+        if len(missing) == 1
+        else f"cannot translate {len(missing)} ATen overloads to ONNX (opset {opset}), first {target}"
+    )
+    return UserError(
+        "E201",
+        what,
+        where=where_of(node),
+        module_path=node.meta.get("module", ""),
+        node=describe(node),
+        why=why,
+        next=(
+            f"write it: @fx2onnx.translates(torch.ops.{target})   (docs/adding_an_op.md)",
+            "or express the line with operators that ONNX has",
+        ),
+    )

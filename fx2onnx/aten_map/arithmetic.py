@@ -1,0 +1,279 @@
+"""Binary arithmetic: add, sub, mul, div and their kin, each in all overloads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import numpy as np
+import onnx_ir as ir
+import torch
+
+from fx2onnx.aten_map.registry import translates
+from fx2onnx.aten_map.scalars import FLOATS, Number, Operand, as_dtype
+from fx2onnx.aten_map.unary import truncated
+from fx2onnx.aten_map.widening import SMALL_INTEGERS, in_opmath, opmath, register, result_dtype, through
+from fx2onnx.base.errors import UserError
+from fx2onnx.irx.emit import Emit
+from fx2onnx.irx.values import dtype_of
+
+aten = torch.ops.aten
+D = ir.DataType
+Binary: TypeAlias = Callable[[Emit, ir.Value, ir.Value], ir.Value]
+
+BOOL_FORMS = {"Add": "Or", "Mul": "And"}
+UNSIGNED = frozenset({D.UINT8, D.UINT16, D.UINT32, D.UINT64})
+
+
+def is_number(operand: Any, number: float) -> bool:
+    """Whether ``operand`` is the Python number ``number``."""
+    return isinstance(operand, bool | int | float) and operand == number
+
+
+def add(op: Emit, lhs: Operand, rhs: Operand, dtype: ir.DataType, op_type: str = "Add") -> ir.Value:
+    """``lhs + rhs`` (or minus) in ``dtype``; bools are or-ed."""
+    left, right = as_dtype(op, lhs, dtype), as_dtype(op, rhs, dtype)
+    if dtype == D.BOOL and op_type in BOOL_FORMS:
+        result: ir.Value = op.node(BOOL_FORMS[op_type], left, right)
+        return result
+    return through(op, op_type, left, right)
+
+
+def _scaled(op: Emit, operand: Operand, alpha: Number, dtype: ir.DataType) -> ir.Value:
+    value = as_dtype(op, operand, dtype)
+    return value if is_number(alpha, 1) else add(op, value, alpha, dtype, "Mul")
+
+
+@translates(aten.add.Tensor, aten.add.Scalar)
+def add_tensor(op: Emit, self: ir.Value, other: Operand, alpha: Number) -> ir.Value:
+    """add(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor
+    add(Tensor self, Scalar other, Scalar alpha=1) -> Tensor
+
+    ONNX:    Add; Or of bools; ``other`` times alpha first.
+    """
+    dtype = result_dtype(op)
+    return add(op, self, _scaled(op, other, alpha, dtype), dtype)
+
+
+@translates(aten.sub.Tensor, aten.sub.Scalar, aten.subtract.Tensor, aten.subtract.Scalar)
+def sub_tensor(op: Emit, self: ir.Value, other: Operand, alpha: Number) -> ir.Value:
+    """sub(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor
+    sub(Tensor self, Scalar other, Scalar alpha=1) -> Tensor
+    subtract(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor
+    subtract(Tensor self, Scalar other, Scalar alpha=1) -> Tensor
+
+    ONNX:    Sub; ``other`` times alpha first.
+    """
+    dtype = result_dtype(op)
+    return add(op, self, _scaled(op, other, alpha, dtype), dtype, "Sub")
+
+
+@translates(aten.rsub.Tensor, aten.rsub.Scalar)
+def rsub_tensor(op: Emit, self: ir.Value, other: Operand, alpha: Number) -> ir.Value:
+    """rsub(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor
+    rsub(Tensor self, Scalar other, Scalar alpha=1) -> Tensor
+
+    ONNX:    Sub(other, alpha * self).
+    """
+    dtype = result_dtype(op)
+    return add(op, other, _scaled(op, self, alpha, dtype), dtype, "Sub")
+
+
+@translates(aten.mul.Tensor, aten.mul.Scalar, aten.multiply.Tensor, aten.multiply.Scalar)
+def mul_tensor(op: Emit, self: ir.Value, other: Operand) -> ir.Value:
+    """mul(Tensor self, Tensor other) -> Tensor
+    mul(Tensor self, Scalar other) -> Tensor
+    multiply(Tensor self, Tensor other) -> Tensor
+    multiply(Tensor self, Scalar other) -> Tensor
+
+    ONNX:    Mul; And of bools.
+    """
+    return add(op, self, other, result_dtype(op), "Mul")
+
+
+@translates(
+    aten.div.Tensor,
+    aten.div.Scalar,
+    aten.divide.Tensor,
+    aten.divide.Scalar,
+    aten.true_divide.Tensor,
+    aten.true_divide.Scalar,
+)
+def div_tensor(op: Emit, self: ir.Value, other: Operand) -> ir.Value:
+    """div(Tensor self, Tensor other) -> Tensor
+    div(Tensor self, Scalar other) -> Tensor
+    divide(Tensor self, Tensor other) -> Tensor
+    divide(Tensor self, Scalar other) -> Tensor
+    true_divide(Tensor self, Tensor other) -> Tensor
+    true_divide(Tensor self, Scalar other) -> Tensor
+
+    ONNX:    Div of floats; integers are cast first.
+    """
+    return add(op, self, other, result_dtype(op), "Div")
+
+
+@translates(aten.div.Tensor_mode, aten.div.Scalar_mode, aten.divide.Tensor_mode, aten.divide.Scalar_mode)
+def div_tensor_mode(op: Emit, self: ir.Value, other: Operand, rounding_mode: str | None) -> ir.Value:
+    """div(Tensor self, Tensor other, *, str? rounding_mode) -> Tensor
+    div(Tensor self, Scalar other, *, str? rounding_mode) -> Tensor
+    divide(Tensor self, Tensor other, *, str? rounding_mode) -> Tensor
+    divide(Tensor self, Scalar other, *, str? rounding_mode) -> Tensor
+
+    ONNX:    Div, then Floor or the truncation; integers: ONNX's Div truncates.
+    """
+    if rounding_mode is None:
+        return add(op, self, other, result_dtype(op), "Div")
+    return (floor_divide if rounding_mode == "floor" else trunc_divide)(op, self, other)
+
+
+def trunc_divide(op: Emit, lhs: Operand, rhs: Operand) -> ir.Value:
+    """The quotient rounded towards zero, in the result's dtype."""
+    dtype = result_dtype(op)
+    if dtype not in FLOATS:
+        return add(op, lhs, rhs, dtype, "Div")
+    return truncated(op, add(op, lhs, rhs, dtype, "Div"))
+
+
+def floor_divide(op: Emit, lhs: Operand, rhs: Operand) -> ir.Value:
+    """The quotient rounded down, in the result's dtype.
+
+    Integers: (a - a mod b) / b with the remainder's sign the divisor's. Floats: as PyTorch (and C++'s fmod) has it,
+    the exact quotient is wanted, not the floor of the rounded one: 1 // 0.1 is 9.
+    """
+    dtype = result_dtype(op)
+    left, right = as_dtype(op, lhs, opmath(dtype)), as_dtype(op, rhs, opmath(dtype))
+    if dtype not in FLOATS:
+        if dtype in UNSIGNED:
+            return through(op, "Div", left, right)
+        return through(op, "Div", through(op, "Sub", left, through(op, "Mod", left, right)), right)
+    known = isinstance(rhs, int | float) and rhs != 0 and float(rhs).is_integer()
+    quotient = op.Div(left, right)
+    if known and abs(float(rhs)) == 2 ** round(np.log2(abs(float(rhs)))):  # type: ignore[arg-type]
+        return op.cast(op.Floor(quotient), dtype)
+    part = op.Mod(left, right, fmod=1)
+    wrong_sign = op.And(op.Less(op.Mul(op.Sign(part), op.Sign(right)), 0), op.Not(op.Equal(part, 0)))
+    exact = op.Div(op.Sub(left, part), right)
+    exact = op.Where(wrong_sign, op.Sub(exact, 1), exact)
+    floored = op.Floor(op.Add(exact, 0.5))
+    finite = op.And(op.Not(op.Equal(right, 0)), op.Less(op.Abs(left), float("inf")))
+    result: ir.Value = op.Where(finite, floored, quotient)
+    return op.cast(result, dtype)
+
+
+@translates(aten.floor_divide.default, aten.floor_divide.Scalar)
+def floor_divide_default(op: Emit, self: ir.Value, other: Operand) -> ir.Value:
+    """floor_divide(Tensor self, Tensor other) -> Tensor
+    floor_divide(Tensor self, Scalar other) -> Tensor
+
+    ONNX:    as ``div`` with rounding_mode="floor".
+    """
+    return floor_divide(op, self, other)
+
+
+@translates(aten.remainder.Tensor, aten.remainder.Scalar, aten.remainder.Scalar_Tensor)
+def remainder_tensor(op: Emit, self: Operand, other: Operand) -> ir.Value:
+    """remainder(Tensor self, Tensor other) -> Tensor
+    remainder(Tensor self, Scalar other) -> Tensor
+    remainder(Scalar self, Tensor other) -> Tensor
+
+    ONNX:    Mod of integers, which takes the divisor's sign; floats: fmod, and the divisor added where signs differ.
+    """
+    dtype = result_dtype(op)
+    left, right = as_dtype(op, self, dtype), as_dtype(op, other, dtype)
+    if dtype not in FLOATS:
+        return through(op, "Mod", left, right)
+    return in_opmath(op, _float_remainder, left, right)
+
+
+def _float_remainder(op: Emit, left: ir.Value, right: ir.Value) -> ir.Value:
+    part = op.Mod(left, right, fmod=1)
+    result: ir.Value = op.Where(op.Less(op.Mul(op.Sign(part), op.Sign(right)), 0), op.Add(part, right), part)
+    return result
+
+
+@translates(aten.fmod.Tensor, aten.fmod.Scalar)
+def fmod_tensor(op: Emit, self: ir.Value, other: Operand) -> ir.Value:
+    """fmod(Tensor self, Tensor other) -> Tensor
+    fmod(Tensor self, Scalar other) -> Tensor
+
+    ONNX:    Mod with fmod=1.
+    """
+    dtype = result_dtype(op)
+    return through(op, "Mod", as_dtype(op, self, dtype), as_dtype(op, other, dtype), fmod=1)
+
+
+@translates(aten.addcmul.default)
+def addcmul(op: Emit, self: ir.Value, tensor1: ir.Value, tensor2: ir.Value, value: Number) -> ir.Value:
+    """addcmul(Tensor self, Tensor tensor1, Tensor tensor2, *, Scalar value=1) -> Tensor
+
+    ONNX:    Mul, Add.
+    """
+    dtype = result_dtype(op)
+    return add(op, self, _scaled(op, add(op, tensor1, tensor2, dtype, "Mul"), value, dtype), dtype)
+
+
+@translates(aten.addcdiv.default)
+def addcdiv(op: Emit, self: ir.Value, tensor1: ir.Value, tensor2: ir.Value, value: Number) -> ir.Value:
+    """addcdiv(Tensor self, Tensor tensor1, Tensor tensor2, *, Scalar value=1) -> Tensor
+
+    ONNX:    Div, Add. PyTorch refuses integer division here too.
+    """
+    dtype = result_dtype(op)
+    if dtype not in FLOATS:
+        raise UserError("E203", "addcdiv divides integers", why="PyTorch refuses it too", next="cast to float first")
+    return add(op, self, _scaled(op, add(op, tensor1, tensor2, dtype, "Div"), value, dtype), dtype)
+
+
+@translates(aten.lerp.Tensor, aten.lerp.Scalar)
+def lerp_tensor(op: Emit, self: ir.Value, end: ir.Value, weight: Operand) -> ir.Value:
+    """lerp(Tensor self, Tensor end, Tensor weight) -> Tensor
+    lerp(Tensor self, Tensor end, Scalar weight) -> Tensor
+
+    ONNX:    self + weight * (end - self); from weight 0.5 on, PyTorch counts from the end, equal up to rounding.
+    """
+    return in_opmath(op, lambda op, a, b, w: op.Add(a, op.Mul(w, op.Sub(b, a))), self, end, weight)
+
+
+def _minmax(op_type: str) -> Callable[[Emit, ir.Value, ir.Value], ir.Value]:
+    def entry(op: Emit, self: ir.Value, other: ir.Value) -> ir.Value:
+        dtype = result_dtype(op)
+        return extremum(op, op_type, op.cast(self, dtype), op.cast(other, dtype))
+
+    return entry
+
+
+def extremum(op: Emit, op_type: str, left: ir.Value, right: ir.Value) -> ir.Value:
+    """Max or Min of two values of one dtype; NaN where either is NaN."""
+    dtype = dtype_of(left)
+    if dtype == D.BOOL:
+        result: ir.Value = op.node("Or" if op_type == "Max" else "And", left, right)
+        return result
+    if op.opset < 12 and dtype not in FLOATS and dtype not in SMALL_INTEGERS:
+        result = op.Where(op.node("Greater" if op_type == "Max" else "Less", left, right), left, right)
+        return result
+    return through(op, op_type, left, right)
+
+
+for _op_type, _overloads in {
+    "Max": (aten.maximum.default, aten.max.other),
+    "Min": (aten.minimum.default, aten.min.other),
+}.items():
+    for _overload in _overloads:
+        register(_overload, _minmax(_op_type), _op_type)
+
+
+def _fminmax(op_type: str) -> Callable[[Emit, ir.Value, ir.Value], ir.Value]:
+    def entry(op: Emit, self: ir.Value, other: ir.Value) -> ir.Value:
+        dtype = result_dtype(op)
+        left, right = op.cast(self, dtype), op.cast(other, dtype)
+        both = extremum(op, op_type, left, right)
+        if dtype not in FLOATS:
+            return both
+        result: ir.Value = op.Where(op.IsNaN(left), right, op.Where(op.IsNaN(right), left, both))
+        return result
+
+    return entry
+
+
+register(aten.fmax.default, _fminmax("Max"), "Max; the other operand where one is NaN")
+register(aten.fmin.default, _fminmax("Min"), "Min; the other operand where one is NaN")

@@ -1,0 +1,238 @@
+"""Functions of one tensor that are one or two ONNX nodes: a table."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TypeAlias
+
+import numpy as np
+import onnx_ir as ir
+import torch
+
+from fx2onnx.aten_map.scalars import FLOATS, is_bool, is_float
+from fx2onnx.aten_map.widening import in_opmath, register, result_dtype, through
+from fx2onnx.irx.emit import Emit
+from fx2onnx.irx.values import dims_of, dtype_of
+
+aten = torch.ops.aten
+Formula: TypeAlias = Callable[[Emit, ir.Value], ir.Value]
+
+PLAIN: dict[str, str] = {
+    "Abs": "abs absolute",
+    "Neg": "neg negative",
+    "Sign": "sign sgn",
+    "Exp": "exp",
+    "Log": "log",
+    "Sqrt": "sqrt",
+    "Reciprocal": "reciprocal",
+    "Sin": "sin",
+    "Cos": "cos",
+    "Tan": "tan",
+    "Asin": "asin arcsin",
+    "Acos": "acos arccos",
+    "Atan": "atan arctan",
+    "Sinh": "sinh",
+    "Cosh": "cosh",
+    "Tanh": "tanh",
+    "Asinh": "asinh arcsinh",
+    "Acosh": "acosh arccosh",
+    "Atanh": "atanh arctanh",
+    "Erf": "erf special_erf",
+    "Sigmoid": "sigmoid special_expit",
+}
+"""ONNX operator -> overloads that it is."""
+
+ROUNDING: dict[str, str] = {"Ceil": "ceil", "Floor": "floor", "Round": "round"}
+"""As PLAIN, but nothing to do for integers."""
+
+IDENTITIES = "positive alias detach detach_copy alias_copy lift lift_fresh lift_fresh_copy resolve_conj resolve_neg "
+IDENTITIES += "conj conj_physical _conj _conj_physical _neg_view_copy real clone contiguous"
+"""Overloads that give a real tensor back as it is."""
+
+
+def _plain(op_type: str) -> Callable[[Emit, ir.Value], ir.Value]:
+    def entry(op: Emit, self: ir.Value) -> ir.Value:
+        dtype = result_dtype(op)
+        value = op.cast(self, dtype)
+        return value if is_bool(value) else through(op, op_type, value)
+
+    return entry
+
+
+def _rounding(op_type: str) -> Callable[[Emit, ir.Value], ir.Value]:
+    def entry(op: Emit, self: ir.Value) -> ir.Value:
+        return through(op, op_type, self) if is_float(self) else self
+
+    return entry
+
+
+def truncated(op: Emit, value: ir.Value) -> ir.Value:
+    """Rounded towards zero; the sign of zero is kept."""
+    if dtype_of(value) not in FLOATS:
+        return value
+    return through(op, "Mul", through(op, "Sign", value), through(op, "Floor", through(op, "Abs", value)))
+
+
+def log1p(op: Emit, value: ir.Value) -> ir.Value:
+    """log(1 + x) to the last place, also near zero.
+
+    w = 1 + x, d = w - 1; log(w) + (x - d) / w corrects what the rounding of w lost; where d == x nothing was lost,
+    which includes x = -1 and x = inf. Source: Kahan; Higham, Accuracy and Stability, problem 1.5.
+    """
+    near_one = op.Add(value, 1)
+    rounded = op.Sub(near_one, 1)
+    plain = op.Log(near_one)
+    corrected = op.Add(plain, op.Div(op.Sub(value, rounded), near_one))
+    result: ir.Value = op.Where(op.Equal(rounded, value), plain, corrected)
+    return result
+
+
+def expm1(op: Emit, value: ir.Value) -> ir.Value:
+    """exp(x) - 1 = tanh(x / 2) (exp(x) + 1), without cancellation near zero."""
+    result: ir.Value = op.Mul(op.Tanh(op.Mul(value, 0.5)), op.Add(op.Exp(value), 1))
+    return result
+
+
+def _where_one(op: Emit, condition: ir.Value, number: float, value: ir.Value) -> ir.Value:
+    result: ir.Value = op.Where(condition, op.const(number, dtype_of(value)), value)
+    return result
+
+
+def _sinc(op: Emit, value: ir.Value) -> ir.Value:
+    angle = op.Mul(value, math.pi)
+    return _where_one(op, op.Equal(value, 0), 1.0, op.Div(op.Sin(angle), angle))
+
+
+def _entr(op: Emit, value: ir.Value) -> ir.Value:
+    """-x log x; 0 at 0, -inf below, NaN stays."""
+    inside = _where_one(op, op.Equal(value, 0), 0.0, op.Neg(op.Mul(value, op.Log(value))))
+    return _where_one(op, op.Less(value, 0), -math.inf, inside)
+
+
+FORMULAS: dict[str, tuple[str, Formula]] = {
+    "rsqrt": ("Sqrt, Reciprocal", lambda op, x: op.Reciprocal(op.Sqrt(x))),
+    "exp2 special_exp2": ("Pow(2, x)", lambda op, x: op.Pow(op.const(2.0, dtype_of(x)), x)),
+    "log2": ("Log / log 2", lambda op, x: op.Div(op.Log(x), math.log(2))),
+    "log10": ("Log / log 10", lambda op, x: op.Div(op.Log(x), math.log(10))),
+    "log1p special_log1p": ("Log(1 + x) with a correction", log1p),
+    "expm1 special_expm1": ("Tanh(x / 2) (Exp(x) + 1)", expm1),
+    "erfc special_erfc": ("1 - Erf", lambda op, x: op.Sub(op.const(1.0, dtype_of(x)), op.Erf(x))),
+    "deg2rad": ("Mul", lambda op, x: op.Mul(x, math.pi / 180)),
+    "rad2deg": ("Mul", lambda op, x: op.Mul(x, 180 / math.pi)),
+    "sinc special_sinc": ("Sin(pi x) / (pi x), 1 at zero", _sinc),
+    "special_entr": ("-x Log(x), 0 at 0, -inf below", _entr),
+}
+"""Overloads -> form and formula in the result's opmath dtype."""
+
+NATIVE_FORMULAS = frozenset({"rsqrt", "deg2rad", "rad2deg"})
+"""Formulas whose second rounding in half precision is within one unit: no casts around them."""
+
+
+def _formula(name: str, formula: Formula) -> Callable[[Emit, ir.Value], ir.Value]:
+    def native(op: Emit, self: ir.Value) -> ir.Value:
+        return formula(op, op.cast(self, result_dtype(op)))
+
+    def entry(op: Emit, self: ir.Value) -> ir.Value:
+        return in_opmath(op, formula, self)
+
+    return native if name in NATIVE_FORMULAS else entry
+
+
+def _trunc(op: Emit, self: ir.Value) -> ir.Value:
+    return truncated(op, self)
+
+
+def _frac(op: Emit, self: ir.Value) -> ir.Value:
+    result: ir.Value = op.Mod(self, 1, fmod=1)
+    return result
+
+
+def _square(op: Emit, self: ir.Value) -> ir.Value:
+    value = op.cast(self, result_dtype(op))
+    return through(op, "Mul", value, value)
+
+
+def _identity(op: Emit, self: ir.Value) -> ir.Value:
+    return self
+
+
+def _false(op: Emit, like: ir.Value) -> ir.Value:
+    return op.expand(op.const(np.array(False)), dims_of(like))
+
+
+def _isnan(op: Emit, self: ir.Value) -> ir.Value:
+    return through(op, "IsNaN", self) if is_float(self) else _false(op, self)
+
+
+def _isinf(op: Emit, self: ir.Value) -> ir.Value:
+    return through(op, "IsInf", self) if is_float(self) else _false(op, self)
+
+
+def _isfinite(op: Emit, self: ir.Value) -> ir.Value:
+    if not is_float(self):
+        return op.expand(op.const(np.array(True)), dims_of(self))
+    result: ir.Value = op.Less(op.Abs(self), math.inf)
+    return result
+
+
+def _isposinf(op: Emit, self: ir.Value) -> ir.Value:
+    return through(op, "Equal", self, op.const(math.inf, dtype_of(self))) if is_float(self) else _false(op, self)
+
+
+def _isneginf(op: Emit, self: ir.Value) -> ir.Value:
+    return through(op, "Equal", self, op.const(-math.inf, dtype_of(self))) if is_float(self) else _false(op, self)
+
+
+def _isreal(op: Emit, self: ir.Value) -> ir.Value:
+    return op.expand(op.const(np.array(True)), dims_of(self))
+
+
+def _signbit(op: Emit, self: ir.Value) -> ir.Value:
+    if is_bool(self):
+        return _false(op, self)
+    negative = through(op, "Less", self, op.const(0, dtype_of(self)))
+    if not is_float(self):
+        return negative
+    result: ir.Value = op.Or(negative, op.Less(op.Reciprocal(self), 0))
+    return result
+
+
+OTHERS: dict[str, tuple[str, Callable[[Emit, ir.Value], ir.Value]]] = {
+    "trunc fix": ("Sign(x) Floor(Abs(x))", _trunc),
+    "frac": ("Mod(x, 1, fmod=1)", _frac),
+    "square": ("Mul(x, x)", _square),
+    IDENTITIES: ("nothing", _identity),
+    "isnan": ("IsNaN", _isnan),
+    "isinf": ("IsInf", _isinf),
+    "isfinite": ("Abs(x) < inf", _isfinite),
+    "isposinf": ("x == inf", _isposinf),
+    "isneginf": ("x == -inf", _isneginf),
+    "isreal": ("true", _isreal),
+    "signbit": ("x < 0 or 1 / x < 0", _signbit),
+}
+
+
+def _register_all() -> None:
+    tables: list[tuple[str, str, Callable[[Emit, ir.Value], ir.Value]]] = []
+    tables += [(names, op_type, _plain(op_type)) for op_type, names in PLAIN.items()]
+    tables += [(names, op_type, _rounding(op_type)) for op_type, names in ROUNDING.items()]
+    tables += [(names, form, _formula(names, formula)) for names, (form, formula) in FORMULAS.items()]
+    tables += [(names, form, entry) for names, (form, entry) in OTHERS.items()]
+    for names, form, entry in tables:
+        for name in names.split():
+            packet = getattr(aten, name, None)
+            overload = getattr(packet, "default", None)
+            if overload is None:
+                continue
+            register(overload, _copy(entry, overload._schema.arguments[0].name), form)
+
+
+def _copy(entry: Callable[[Emit, ir.Value], ir.Value], argument: str) -> Callable[[Emit, ir.Value], ir.Value]:
+    """A function of its own (one docstring each) whose parameter has the schema's name."""
+    if argument == "input":
+        return lambda op, input: entry(op, input)
+    return lambda op, self: entry(op, self)
+
+
+_register_all()

@@ -18,7 +18,9 @@ _ROOT = str(Path(__file__).parents[2])
 def run_python(code: str, *, path: Path | None = None) -> str:
     """The stdout of ``code`` in a fresh interpreter, ``path`` searched first."""
     setup = f"import sys; sys.path[:0] = {[str(path)] if path else []} + [{_ROOT!r}]\n"
-    done = subprocess.run([sys.executable, "-c", setup + code], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", setup + code], capture_output=True, text=True, timeout=120, check=False
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -1,0 +1,162 @@
+"""Help, version, listing, errors and exit codes of the command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from fx2onnx.base.errors import Fx2OnnxError, UserError, VerificationError
+from fx2onnx.cli import outcome
+from fx2onnx.cli.main import app
+
+_HEAVY = ("torch", "onnx", "numpy", "onnx_ir", "onnxruntime", "transformers", "torchvision")
+
+
+def invoke(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env={**os.environ, **environment},
+    )
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["export", "--help"], ["run", "--help"], ["--version"]])
+def test_help_is_quick_and_imports_nothing_heavy(arguments: list[str]) -> None:
+    code = f"""
+import sys
+from fx2onnx.cli.main import main
+sys.argv = ["fx2onnx", *{arguments!r}]
+try:
+    main()
+except SystemExit as end:
+    assert not end.code, end.code
+print([name for name in {_HEAVY!r} if name in sys.modules], file=sys.stderr)
+"""
+    start = time.perf_counter()
+    done = run_python(code)
+    seconds = time.perf_counter() - start
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.strip() == "[]"
+    assert "fx2onnx" in done.stdout
+    assert seconds < 2.0, "0.15 s on an idle machine; the limit leaves room for a busy one"
+
+
+def test_list_names_models_one_per_line() -> None:
+    assert invoke("list", "zoo", "resnet").stdout.split() == ["resnet18", "resnet50"]
+    assert invoke("list", "torchvision", "vgg1?").stdout.split() == ["vgg11", "vgg13", "vgg16", "vgg19"]
+    assert json.loads(invoke("list", "hf", "distilbert", "--json").stdout) == ["distilbert"]
+
+
+def test_list_without_a_kind_shows_the_kinds() -> None:
+    shown = invoke("list").stdout
+    assert all(f"{kind}:" in shown for kind in ("zoo", "torchvision", "timm", "hf", "package.module"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["list", "zoo", "nothing_like_it"], "E601"),
+        (["list", "zooo"], "E601"),
+        (["export", "zoo:resnet5", "-o", "{folder}/x.onnx"], "E601"),
+        (["export", "zoo:mnist_cnn", "-o", "{folder}/missing/x.onnx"], "E301"),
+        (["export", "zoo:mnist_cnn", "-o", "{folder}"], "E301"),
+        (["export", "zoo:mnist_cnn", "-o", "{folder}/x.onnx", "--report", "{folder}/missing/r.json"], "E301"),
+        (["export", "zoo:mnist_cnn", "-o", "{folder}/x.onnx", "--dynamic", "x=0"], "E001"),
+        (["export", "zoo:mnist_cnn", "-o", "{folder}/x.onnx", "--dynamic", "y:0=batch"], "E105"),
+        (["export", "zoo:mnist_cnn", "-o", "{folder}/x.onnx", "--dynamic", "x:4=batch"], "E105"),
+        (["export", "zoo:mnist_cnn", "-o", "{folder}/x.onnx", "--batch", "0"], "E001"),
+        (["verify", "{folder}/missing.onnx", "zoo:mnist_cnn"], "E302"),
+        (["run", "{folder}/missing.onnx"], "E302"),
+        (["run", "{folder}"], "E302"),
+    ],
+)
+def test_a_users_mistake_is_one_block_and_exit_code_2(arguments: list[str], code: str, tmp_path: Path) -> None:
+    arguments = [argument.format(folder=tmp_path) for argument in arguments]
+    plain = invoke(*arguments)
+    assert plain.exit_code == 2
+    assert f"[{code}]" in plain.stderr
+    assert "Traceback" not in plain.output
+    assert plain.stdout == ""
+    as_json = invoke(*arguments, "--json")
+    assert as_json.exit_code == 2
+    assert json.loads(as_json.stdout)["code"] == code
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("arguments", [["export", "zoo:mnist_cnn"], ["exprot"], ["run"], ["list", "--nope"]])
+def test_wrong_usage_is_exit_code_2(arguments: list[str]) -> None:
+    assert invoke(*arguments).exit_code == 2
+
+
+def test_an_unwritable_path_fails_before_anything_is_imported(tmp_path: Path) -> None:
+    code = f"""
+import sys
+from fx2onnx.cli.main import main
+sys.argv = ["fx2onnx", "export", "zoo:resnet50", "-o", {str(tmp_path / "missing" / "x.onnx")!r}]
+try:
+    main()
+except SystemExit as end:
+    print(end.code, "torch" in sys.modules)
+"""
+    assert run_python(code).stdout.split() == ["2", "False"]
+
+
+class TestReportsErrors:
+    @pytest.mark.parametrize(
+        ("error", "exit_code", "shown"),
+        [
+            (UserError("E001", "wrong argument"), 2, "[E001] wrong argument"),
+            (VerificationError("E501", "outputs differ"), 1, "[E501] outputs differ"),
+            (KeyError("gone"), 1, "[E900] fx2onnx failed with KeyError"),
+        ],
+    )
+    def test_exit_codes(self, error: Exception, exit_code: int, shown: str, capsys: pytest.CaptureFixture[str]) -> None:
+        code, out, err = self._end_of(error, capsys)
+        assert code == exit_code
+        assert shown in err
+        assert "Traceback" not in err
+        assert out == ""
+
+    def test_json_has_every_field(self, capsys: pytest.CaptureFixture[str]) -> None:
+        error = UserError("E001", "wrong argument", why="a reason", next=["one", "two"])
+        _, out, err = self._end_of(error, capsys, json_output=True)
+        assert json.loads(out) == error.as_dict()
+        assert err == ""
+
+    @pytest.mark.parametrize("error", [UserError("E001", "wrong"), KeyError("gone")])
+    def test_the_traceback_is_shown_on_request(
+        self, error: Exception, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("FX2ONNX_TRACEBACK", "1")
+        _, _, err = self._end_of(error, capsys)
+        assert "Traceback" in err
+        assert "in failing" in err
+
+    def _end_of(self, error: Exception, capsys: pytest.CaptureFixture[str], **keywords: bool) -> tuple[int, str, str]:
+        import typer
+
+        def failing(json_output: bool = False) -> None:
+            raise error
+
+        with pytest.raises(typer.Exit) as ended:
+            outcome.reports_errors(failing)(**keywords)
+        captured = capsys.readouterr()
+        return ended.value.exit_code, captured.out, captured.err
+
+
+def test_error_classes_have_the_exit_codes_that_the_help_promises() -> None:
+    assert (Fx2OnnxError.exit_code, UserError.exit_code, VerificationError.exit_code) == (1, 2, 1)

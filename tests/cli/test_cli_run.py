@@ -1,0 +1,105 @@
+"""``fx2onnx run`` on a small model made here."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+from typer.testing import CliRunner, Result
+
+from fx2onnx.cli.main import app
+
+ENGINES = ["onnxruntime", "runner"]
+
+
+def invoke(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+@pytest.fixture(params=ENGINES)
+def engine(request: pytest.FixtureRequest) -> str:
+    if request.param == "onnxruntime":
+        pytest.importorskip("onnxruntime")
+    return str(request.param)
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """x [batch, 3] -> doubled = x + x, count = the shape of x."""
+    graph = helper.make_graph(
+        [helper.make_node("Add", ["x", "x"], ["doubled"]), helper.make_node("Shape", ["x"], ["count"])],
+        "small",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 3])],
+        [
+            helper.make_tensor_value_info("doubled", TensorProto.FLOAT, ["batch", 3]),
+            helper.make_tensor_value_info("count", TensorProto.INT64, [2]),
+        ],
+    )
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    onnx.save(proto, tmp_path / "small.onnx")
+    return tmp_path / "small.onnx"
+
+
+def test_outputs_are_described(model: Path, engine: str, tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.array([[1, -2, 3], [4, np.nan, 6]], np.float32))
+    done = invoke("run", model, "-i", f"x={tmp_path / 'x.npy'}", "--engine", engine, "--json")
+    assert done.exit_code == 0, done.output
+    doubled, count = json.loads(done.stdout)["outputs"]
+    assert (doubled["name"], doubled["shape"], doubled["dtype"]) == ("doubled", [2, 3], "float32")
+    assert (doubled["min"], doubled["max"], doubled["nan"], doubled["first"][:3]) == (-4.0, 12.0, 1, [2.0, -4.0, 6.0])
+    assert (count["dtype"], count["first"]) == ("int64", [2, 3])
+
+
+def test_the_table_names_inputs_and_outputs(model: Path, engine: str) -> None:
+    done = invoke("run", model, "--dim", "batch=4", "--engine", engine)
+    assert done.exit_code == 0, done.output
+    assert "[4, 3]" in done.stdout
+    assert "doubled" in done.stdout
+    assert "count" in done.stdout
+
+
+def test_outputs_are_saved_and_the_seed_decides_the_inputs(model: Path, engine: str, tmp_path: Path) -> None:
+    saved = []
+    for number, seed in enumerate((3, 3, 4)):
+        file = tmp_path / f"outputs{number}.npz"
+        done = invoke("run", model, "--seed", seed, "--save-outputs", file, "--engine", engine)
+        assert done.exit_code == 0, done.output
+        saved.append(np.load(file)["doubled"])
+    assert np.array_equal(saved[0], saved[1])
+    assert not np.array_equal(saved[0], saved[2])
+    assert saved[0].shape == (1, 3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["--input", "y=random"], "E401"),
+        (["--input", "x"], "E001"),
+        (["--dim", "batch=x"], "E001"),
+        (["--dim", "rows=2"], "E001"),
+        (["--save-outputs", "/no/such/folder/o.npz"], "E301"),
+    ],
+)
+def test_mistakes(model: Path, engine: str, arguments: list[str], code: str) -> None:
+    done = invoke("run", model, *arguments, "--engine", engine)
+    assert done.exit_code == 2
+    assert f"[{code}]" in done.stderr
+
+
+def test_a_file_that_is_no_model(engine: str, tmp_path: Path) -> None:
+    (tmp_path / "x.onnx").write_bytes(b"\x08\x99nothing")
+    done = invoke("run", tmp_path / "x.onnx", "--engine", engine)
+    assert done.exit_code == 2, done.output
+    assert "[E30" in done.stderr
+
+
+def test_a_missing_onnxruntime_is_named(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    done = invoke("run", model, "--engine", "onnxruntime")
+    assert done.exit_code == 2
+    assert "pip install onnxruntime" in done.stderr

@@ -43,12 +43,40 @@ TOLERANCES: dict[torch.dtype, tuple[float, float]] = {
 """(relative, absolute) by dtype of the output; every other dtype must be equal."""
 
 RANDOM = frozenset(
-    ["rand", "randn", "randint", "rand_like", "randn_like", "randint_like", "bernoulli", "bernoulli_", "normal", "normal_", "uniform", "uniform_", "normal_functional", "randperm", "multinomial", "rrelu", "rrelu_with_noise", "exponential", "log_normal", "geometric", "cauchy", "fractional_max_pool2d", "fractional_max_pool3d"]
+    [
+        "rand",
+        "randn",
+        "randint",
+        "rand_like",
+        "randn_like",
+        "randint_like",
+        "bernoulli",
+        "bernoulli_",
+        "normal",
+        "normal_",
+        "uniform",
+        "uniform_",
+        "normal_functional",
+        "randperm",
+        "multinomial",
+        "rrelu",
+        "rrelu_with_noise",
+        "exponential",
+        "log_normal",
+        "geometric",
+        "cauchy",
+        "fractional_max_pool2d",
+        "fractional_max_pool3d",
+    ]
 )
 """Random operators: dtype and shape are compared, distributions elsewhere."""
-UNSET = frozenset(["empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "empty_permuted", "resize"])
+UNSET = frozenset(
+    ["empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided", "empty_permuted", "resize"]
+)
 """Operators whose values are whatever was in memory."""
-DROPOUTS = frozenset(["dropout", "dropout_", "native_dropout", "alpha_dropout", "feature_dropout", "feature_alpha_dropout"])
+DROPOUTS = frozenset(
+    ["dropout", "dropout_", "native_dropout", "alpha_dropout", "feature_dropout", "feature_alpha_dropout"]
+)
 
 
 # -- recording ----------------------------------------------------------------------------------------------------
@@ -425,16 +453,16 @@ def main() -> None:
             verdicts = sweep(info, getattr(torch, dtype_name), arguments.samples, arguments.opset)
             counts = Counter(verdict.status for verdict in verdicts)
             totals += counts
-            shown = {
-                verdict.call.split("(")[0] + verdict.note: verdict
-                for verdict in verdicts
-                if verdict.status not in ("ok", "ignored")
-            }
             missing.update(verdict.call.split("(")[0] for verdict in verdicts if verdict.status == "missing")
-            for verdict in list(shown.values())[: None if arguments.verbose else 2]:
-                print(
-                    f"{verdict.status:9} {name_of(info)}: {verdict.call[:300]}\n            {verdict.note[:400]} {verdict.op_types}"
-                )
+            shown = {v.status + v.call.split("(")[0]: v for v in verdicts if v.status not in ("ok", "ignored")}
+            faults = verdicts if arguments.verbose else shown.values()
+            for verdict in faults:
+                if verdict.status == "missing" and not arguments.verbose:
+                    continue
+                if verdict.status not in ("ok", "ignored"):
+                    note = " ".join(verdict.note.split())
+                    print(f"{verdict.status:9} {name_of(info)}: {verdict.call[:300]}\n          {note[:400]}")
+                    print(f"          {' '.join(verdict.op_types[:40])}")
             for status in ("wrong", "rejected", "broken", "unjudged", "missing", "refused"):
                 if counts[status] and worst == "ok":
                     worst = status

@@ -1,0 +1,147 @@
+"""Choosing elements by a condition or by limits: where, masked_fill, clamp, nan_to_num."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import torch
+
+from fx2onnx.aten_map.arithmetic import extremum
+from fx2onnx.aten_map.registry import translates
+from fx2onnx.aten_map.scalars import FLOATS, TORCH_DTYPES, Operand, as_dtype, is_float
+from fx2onnx.aten_map.widening import opmath, result_dtype, takes, through
+from fx2onnx.base.dims import Dim
+from fx2onnx.irx.emit import Emit
+from fx2onnx.irx.values import dims_of, dtype_of
+
+aten = torch.ops.aten
+D = ir.DataType
+
+
+def where(op: Emit, condition: ir.Value, left: ir.Value, right: ir.Value) -> ir.Value:
+    """Where; of bools by And and Or, of dtypes without a kernel through a wider one."""
+    dtype = dtype_of(left)
+    if dtype == D.BOOL:
+        result: ir.Value = op.Or(op.And(condition, left), op.And(op.Not(condition), right))
+        return result
+    if takes("Where", op.opset, dtype):
+        result = op.Where(condition, left, right)
+        return result
+    wide = D.INT64 if dtype == D.UINT64 else D.FLOAT if dtype in FLOATS else D.INT32
+    return op.cast(op.Where(condition, op.cast(left, wide), op.cast(right, wide)), dtype)
+
+
+@translates(aten.where.self, aten.where.ScalarOther, aten.where.ScalarSelf, aten.where.Scalar)
+def where_self(op: Emit, condition: ir.Value, self: Operand, other: Operand) -> ir.Value:
+    """where(Tensor condition, Tensor self, Tensor other) -> Tensor
+    where(Tensor condition, Tensor self, Scalar other) -> Tensor
+    where(Tensor condition, Scalar self, Tensor other) -> Tensor
+    where(Tensor condition, Scalar self, Scalar other) -> Tensor
+
+    ONNX:    Where; bools by And and Or.
+    """
+    dtype = result_dtype(op)
+    return where(op, op.cast(condition, D.BOOL), as_dtype(op, self, dtype), as_dtype(op, other, dtype))
+
+
+@translates(aten.masked_fill.Scalar, aten.masked_fill.Tensor)
+def masked_fill_scalar(op: Emit, self: ir.Value, mask: ir.Value, value: Operand) -> ir.Value:
+    """masked_fill(Tensor self, Tensor mask, Scalar value) -> Tensor
+    masked_fill(Tensor self, Tensor mask, Tensor value) -> Tensor
+
+    ONNX:    Where.
+    """
+    dtype = result_dtype(op)
+    return where(op, op.cast(mask, D.BOOL), as_dtype(op, value, dtype), op.cast(self, dtype))
+
+
+def clamp(op: Emit, value: ir.Value, low: Operand | None, high: Operand | None) -> ir.Value:
+    """``min(max(value, low), high)`` in the result's dtype; Clip where both limits are numbers."""
+    dtype = result_dtype(op)
+    value = op.cast(value, dtype)
+    if low is None and high is None:
+        return value
+    tensors = any(isinstance(limit, ir.Value | Dim) for limit in (low, high))
+    if any(isinstance(limit, float) and math.isnan(limit) for limit in (low, high)):
+        return op.expand(op.const(math.nan, dtype), dims_of(value))
+    crossed = not tensors and low is not None and high is not None and low > high  # type: ignore[operator]
+    if not tensors and not crossed and dtype != D.BOOL and (op.opset >= 12 or dtype in FLOATS):
+        limits: list[Any] = [None if limit is None else _limit(op, limit, dtype) for limit in (low, high)]
+        return _clip(op, value, limits)
+    for op_type, limit in (("Max", low), ("Min", high)):
+        if limit is not None:
+            value = extremum(op, op_type, value, as_dtype(op, limit, dtype))
+    return value
+
+
+def _limit(op: Emit, limit: Any, dtype: ir.DataType) -> ir.Value:
+    """A number as a constant of ``dtype``, held inside the range of integers."""
+    if dtype not in FLOATS:
+        info = np.iinfo(dtype.numpy())
+        limit = min(max(int(limit), info.min), info.max)
+    return op.const(limit, dtype)
+
+
+def _clip(op: Emit, value: ir.Value, limits: list[ir.Value | None]) -> ir.Value:
+    if takes("Clip", op.opset, dtype_of(value)):
+        result: ir.Value = op.Clip(value, min=limits[0], max=limits[1])
+        return result
+    wide = opmath(dtype_of(value)) if is_float(value) else D.INT32
+    cast = [None if limit is None else op.cast(limit, wide) for limit in limits]
+    return op.cast(op.Clip(op.cast(value, wide), min=cast[0], max=cast[1]), dtype_of(value))
+
+
+@translates(aten.clamp.default, aten.clamp.Tensor, aten.clip.default, aten.clip.Tensor)
+def clamp_default(op: Emit, self: ir.Value, min: Operand | None, max: Operand | None) -> ir.Value:
+    """clamp(Tensor self, Scalar? min=None, Scalar? max=None) -> Tensor
+    clamp(Tensor self, Tensor? min=None, Tensor? max=None) -> Tensor
+    clip(Tensor self, Scalar? min=None, Scalar? max=None) -> Tensor
+    clip(Tensor self, Tensor? min=None, Tensor? max=None) -> Tensor
+
+    ONNX:    Clip; Max and Min of tensors or of crossed limits (Greater, Less and Where of integers in opset 11).
+    """
+    return clamp(op, self, min, max)
+
+
+@translates(aten.clamp_min.default, aten.clamp_min.Tensor)
+def clamp_min(op: Emit, self: ir.Value, min: Operand) -> ir.Value:
+    """clamp_min(Tensor self, Scalar min) -> Tensor
+    clamp_min(Tensor self, Tensor min) -> Tensor
+
+    ONNX:    Clip, or Max of a tensor.
+    """
+    return clamp(op, self, min, None)
+
+
+@translates(aten.clamp_max.default, aten.clamp_max.Tensor)
+def clamp_max(op: Emit, self: ir.Value, max: Operand) -> ir.Value:
+    """clamp_max(Tensor self, Scalar max) -> Tensor
+    clamp_max(Tensor self, Tensor max) -> Tensor
+
+    ONNX:    Clip, or Min of a tensor.
+    """
+    return clamp(op, self, None, max)
+
+
+@translates(aten.nan_to_num.default)
+def nan_to_num(op: Emit, self: ir.Value, nan: float | None, posinf: float | None, neginf: float | None) -> ir.Value:
+    """nan_to_num(Tensor self, float? nan=None, float? posinf=None, float? neginf=None) -> Tensor
+
+    ONNX:    Where(IsNaN); infinities by Clip to the dtype's range, or by Where where another number is given.
+    """
+    if not is_float(self):
+        return self
+    dtype = dtype_of(self)
+    value = op.Where(through(op, "IsNaN", self), op.const(0.0 if nan is None else nan, dtype), self)
+    for infinity, number in ((math.inf, posinf), (-math.inf, neginf)):
+        if number is not None:
+            value = op.Where(through(op, "Equal", value, op.const(infinity, dtype)), op.const(number, dtype), value)
+    top = float(torch.finfo(TORCH_DTYPES[dtype]).max)
+    if posinf is None or neginf is None:
+        low = -top if neginf is None else None
+        high = top if posinf is None else None
+        return _clip(op, value, [None if limit is None else op.const(limit, dtype) for limit in (low, high)])
+    return value

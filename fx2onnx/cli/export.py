@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 import json
 from pathlib import Path
@@ -15,7 +14,9 @@ from fx2onnx.cli.files import check_writable, replacing
 from fx2onnx.cli.outcome import print_json, reports_errors
 
 if TYPE_CHECKING:
+    from fx2onnx.api import ExportResult
     from fx2onnx.cli.progress import Stages
+    from fx2onnx.sources import Source
 
 
 class Capture(enum.StrEnum):
@@ -80,10 +81,11 @@ def export_command(
         _fail(verdict, output, already_told=json_output)
 
 
-def _export(stages: Stages, model: Any, shapes: Any, output: Path, opset: int | None, capture: Capture) -> Any:
-    import importlib
+def _export(
+    stages: Stages, model: Source, shapes: Any, output: Path, opset: int | None, capture: Capture
+) -> ExportResult:
+    from fx2onnx import api
 
-    api: Any = importlib.import_module("fx2onnx.api")
     return stages.call(
         "export",
         lambda: api.export(
@@ -100,23 +102,21 @@ def _export(stages: Stages, model: Any, shapes: Any, output: Path, opset: int | 
     )
 
 
-def _verify(stages: Stages, output: Path, model: Any) -> Any:
+def _verify(stages: Stages, output: Path, model: Source) -> Any:
     from fx2onnx.cli.verdict import check_model
 
     return stages.call("verify against eager PyTorch", lambda: check_model(output, model))
 
 
-def _summary(source: str, output: Path, model: Any, result: Any, verdict: Any) -> dict[str, Any]:
+def _summary(source: str, output: Path, model: Source, result: ExportResult, verdict: Any) -> dict[str, Any]:
     from fx2onnx.cli.verdict import verdict_as_dict
 
-    report = result.report
-    fields = {field.name: getattr(report, field.name) for field in dataclasses.fields(report)}
     return {
         "ok": verdict is None or bool(verdict.ok),
         "source": source,
         "origin": model.origin,
         "file": str(output),
-        "report": fields,
+        "report": result.report.as_dict(),
         "verify": None if verdict is None else verdict_as_dict(verdict),
     }
 
@@ -129,14 +129,15 @@ def _print_summary(summary: dict[str, Any], verdict: Any) -> None:
     from fx2onnx.cli.verdict import verdict_table
 
     report = summary["report"]
-    phases = report.get("phases", {})
+    phases = {name: value for name, value in report["phases"].items() if value >= 0.005}
     rows = {
         "file": f"{summary['file']}   {human_size(report['file_bytes'])}",
         "origin": summary["origin"],
         "capture": f"{report['rung']}, {report['nodes_captured']} operations -> {report['nodes_onnx']} ONNX nodes",
-        "seconds": f"{sum(phases.values()):.2f}   ({', '.join(f'{name} {value:.2f}' for name, value in phases.items())})",
+        "seconds": f"{report['seconds']:.2f}   ({', '.join(f'{name} {value:.2f}' for name, value in phases.items())})",
         "inputs": ", ".join(report["input_names"]),
         "outputs": ", ".join(report["output_names"]),
+        "assumed": "\n".join(report["assumptions"]),
         "warnings": "\n".join(report["warnings"]),
     }
     table = Table.grid(padding=(0, 2))

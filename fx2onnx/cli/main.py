@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+import fx2onnx
 from fx2onnx.cli import export, listing, run, verify
 
 app = typer.Typer(
@@ -22,9 +23,7 @@ app = typer.Typer(
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        from importlib.metadata import version
-
-        typer.echo(f"fx2onnx {version('fx2onnx')}")
+        typer.echo(f"fx2onnx {fx2onnx.__version__}")
         raise typer.Exit()
 
 

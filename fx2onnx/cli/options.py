@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from fx2onnx.sources import Source
 
 SourceArgument = Annotated[
     str,
@@ -24,7 +27,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print the result, or the err
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress display and no summary.")]
 
 
-def resolve_source(spec: str, batch: int | None, seq: int | None, image_size: int | None, seed: int) -> Any:
+def resolve_source(spec: str, batch: int | None, seq: int | None, image_size: int | None, seed: int) -> Source:
     """``fx2onnx.sources.resolve`` without the warnings of the libraries that it imports."""
     import warnings
 

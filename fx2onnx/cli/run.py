@@ -73,7 +73,8 @@ def run_command(
 
 def _session(model: Path, engine: Engine) -> Any:
     if engine is Engine.runner:
-        runner: Any = importlib.import_module("fx2onnx.runner")
+        from fx2onnx import runner
+
         return runner.InferenceSession(str(model))
     if importlib.util.find_spec("onnxruntime") is None:
         raise UserError(

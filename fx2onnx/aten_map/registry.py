@@ -155,6 +155,12 @@ def translates(*overloads: torch._ops.OpOverload, since: int = 0) -> Callable[[F
     return register
 
 
+def schema_line(overload: torch._ops.OpOverload) -> str:
+    """The schema without namespace and overload name: what the first docstring line of an entry says."""
+    head, _, rest = str(overload._schema).partition("(")
+    return f"{head.partition('::')[2].partition('.')[0]}({rest}"
+
+
 def fill_defaults(overload: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
     """Every schema argument by name, defaults filled in."""
     filled: dict[str, Any] = {}

@@ -8,7 +8,7 @@ import onnx_ir as ir
 import torch
 
 from fx2onnx.aten_map.axes import END, axis_of, fixed, is_empty, result_dims, sliced, steps, zeros
-from fx2onnx.aten_map.registry import translates
+from fx2onnx.aten_map.registry import schema_line, translates
 from fx2onnx.base.dims import Dim, DimLike
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import dims_of, dtype_of, known_ints, rank_of
@@ -183,13 +183,6 @@ def _register_outer_split(name: str) -> None:
     for overload, function in ((packet.array, by_indices), (packet.int, by_sections)):
         function.__doc__ = schema_line(overload)
         translates(overload)(function)
-
-
-def schema_line(overload: torch._ops.OpOverload) -> str:
-    """The ATen schema without namespace and overload name: the first docstring line of an entry."""
-    text = str(overload._schema).partition("::")[2]
-    name, _, rest = text.partition("(")
-    return f"{name.partition('.')[0]}({rest}"
 
 
 for _name in _OUTER_AXES:

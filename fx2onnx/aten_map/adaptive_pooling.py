@@ -1,0 +1,146 @@
+"""Adaptive pooling: window i of an axis covers floor(i * in / out) .. ceil((i + 1) * in / out) - 1."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+import torch
+
+from fx2onnx.aten_map.axes import as_list, fixed, squeeze, steps, swap, unsqueeze
+from fx2onnx.aten_map.pooling import max_pooled
+from fx2onnx.aten_map.registry import translates
+from fx2onnx.base.dims import Dim, DimLike
+from fx2onnx.irx.emit import Emit
+from fx2onnx.irx.values import Dims, dims_of, dtype_of, rank_of
+
+aten = torch.ops.aten
+INT64 = ir.DataType.INT64
+
+
+def windows(size: int, count: int) -> list[tuple[int, int]]:
+    """Start and end of every window. Source: ATen/native/AdaptivePooling.h."""
+    return [(index * size // count, -(-(index + 1) * size // count)) for index in range(count)]
+
+
+def averaging_matrix(op: Emit, size: DimLike, count: DimLike, dtype: ir.DataType, rows_first: bool = False) -> ir.Value:
+    """[size, count] ([count, size] if ``rows_first``): 1 / length over window i for output i; built while running where a size is symbolic."""
+    if not isinstance(size, Dim) and not isinstance(count, Dim):
+        matrix = np.zeros((size, count))
+        for place, (first, last) in enumerate(windows(size, count)):
+            matrix[first:last, place] = 1 / (last - first)
+        return op.const(matrix.T if rows_first else matrix, dtype)
+    index = steps(op, count)
+    total, number = op.size(size), op.size(count)
+    start = op.Div(op.Mul(index, total), number)
+    reach = op.Mul(op.Add(index, op.const(1)), total)
+    end = op.Div(op.Add(reach, op.Sub(number, op.const(1))), number)
+    row = op.Unsqueeze(steps(op, size), axes=[1])
+    inside = op.And(op.Less(row, end), op.Not(op.Less(row, start)))
+    weights = op.Div(op.cast(inside, dtype), op.cast(op.Sub(end, start), dtype))
+    return swap(op, weights, 0, 1) if rows_first else weights
+
+
+def adaptive_average(op: Emit, value: ir.Value, spatial: int) -> ir.Value:
+    """Global: one mean. Divisible: AveragePool. Else one product with a matrix of window weights an axis."""
+    rank, dims, target = rank_of(value), dims_of(value), tuple(op.result[0][1])
+    axes = range(rank - spatial, rank)
+    changed = [axis for axis in axes if dims[axis] != target[axis]]
+    if not changed:
+        return value
+    if all(target[axis] == 1 for axis in changed):
+        if len(changed) == spatial and rank == spatial + 2:
+            result: ir.Value = op.GlobalAveragePool(value)
+            return result
+        result = op.ReduceMean(value, axes=changed, keepdims=1)
+        return result
+    sizes = _divisible(dims[-spatial:], target[-spatial:])
+    if sizes is not None:
+        batched = rank == spatial + 2
+        pooled = op.AveragePool(value if batched else unsqueeze(op, value, 0), kernel_shape=sizes, strides=sizes)
+        return pooled if batched else squeeze(op, pooled, 0)
+    for axis in changed:
+        matrix = averaging_matrix(op, dims[axis], target[axis], dtype_of(value), rows_first=axis == rank - 2)
+        if axis == rank - 2:
+            value = op.MatMul(matrix, value)
+        else:
+            value = swap(op, op.MatMul(swap(op, value, axis, rank - 1), matrix), axis, rank - 1)
+    return value
+
+
+def _divisible(source: Dims, target: Dims) -> list[int] | None:
+    """The window sizes, where every one is the same along its axis."""
+    sizes = [size // count if count != 0 else 0 for size, count in zip(source, target, strict=True)]
+    if any(isinstance(size, Dim) for size in sizes):
+        return None
+    exact = all(size * count == whole for size, count, whole in zip(sizes, target, source, strict=True))
+    return [int(size) for size in sizes] if exact and all(sizes) else None  # type: ignore[arg-type]
+
+
+@translates(
+    aten.adaptive_avg_pool1d.default,
+    aten.adaptive_avg_pool2d.default,
+    aten._adaptive_avg_pool2d.default,
+    aten.adaptive_avg_pool3d.default,
+    aten._adaptive_avg_pool3d.default,
+)
+def adaptive_avg_pool(op: Emit, self: ir.Value, output_size: Sequence[DimLike]) -> ir.Value:
+    """adaptive_avg_pool1d(Tensor self, int[1] output_size) -> Tensor
+    adaptive_avg_pool2d(Tensor self, SymInt[2] output_size) -> Tensor
+    _adaptive_avg_pool2d(Tensor self, SymInt[2] output_size) -> Tensor
+    adaptive_avg_pool3d(Tensor self, SymInt[3] output_size) -> Tensor
+    _adaptive_avg_pool3d(Tensor self, SymInt[3] output_size) -> Tensor
+    """
+    return adaptive_average(op, self, len(output_size))
+
+
+@translates(aten.adaptive_max_pool1d.default, aten.adaptive_max_pool2d.default, aten.adaptive_max_pool3d.default)
+def adaptive_max_pool(op: Emit, self: ir.Value, output_size: Sequence[int]) -> tuple[ir.Value, ir.Value | None]:
+    """adaptive_max_pool1d(Tensor self, int[1] output_size) -> (Tensor, Tensor)
+    adaptive_max_pool2d(Tensor self, int[2] output_size) -> (Tensor, Tensor)
+    adaptive_max_pool3d(Tensor self, int[3] output_size) -> (Tensor, Tensor)
+
+    Windows of one size: MaxPool. Else every window is gathered (short ones repeat their last element) and reduced.
+    """
+    spatial = len(output_size)
+    source, target = dims_of(self)[-spatial:], tuple(op.result[0][1])[-spatial:]
+    sizes = _divisible(source, target)
+    if sizes is not None:
+        return max_pooled(op, self, sizes, sizes, as_list(0, spatial), as_list(1, spatial), False, True)
+    what = "a size pooled to a number that does not divide it"
+    whole = [fixed(size, what) for size in source]
+    counts = [fixed(count, what) for count in target]
+    tables = [_window_table(size, count) for size, count in zip(whole, counts, strict=True)]
+    value, rank = self, rank_of(self)
+    for place in reversed(range(spatial)):
+        value = op.Gather(value, op.const(tables[place]), axis=rank - spatial + place)
+    lead = list(range(rank - spatial))
+    outer = [rank - spatial + 2 * place for place in range(spatial)]
+    inner = [axis + 1 for axis in outer]
+    value = op.Transpose(value, perm=[*lead, *outer, *inner]) if spatial > 1 else value
+    value = op.reshape(value, (*dims_of(value)[:rank], int(np.prod([table.shape[1] for table in tables]))))
+    best = op.ReduceMax(value, axes=[-1], keepdims=0)
+    chosen = op.ArgMax(value, axis=rank, keepdims=1)
+    places = op.const(_flat_places(tables, whole))
+    spread = op.expand(places, dims_of(value))
+    return best, op.Squeeze(op.GatherElements(spread, chosen, axis=rank), axes=[rank])
+
+
+def _window_table(size: int, count: int) -> npt.NDArray[np.int64]:
+    """[count, longest]: the elements of every window, its last one repeated to the longest window's length."""
+    bounds = windows(size, count)
+    longest = max(end - start for start, end in bounds)
+    return np.array([[min(start + step, end - 1) for step in range(longest)] for start, end in bounds], dtype=np.int64)
+
+
+def _flat_places(tables: Sequence[npt.NDArray[np.int64]], sizes: Sequence[int]) -> npt.NDArray[np.int64]:
+    """[*counts, product of the longest]: where each gathered element stands in its flattened channel."""
+    spatial = len(tables)
+    total = np.zeros((1,) * (2 * spatial), dtype=np.int64)
+    for place, table in enumerate(tables):
+        shape = [1] * (2 * spatial)
+        shape[place], shape[spatial + place] = table.shape
+        total = total * sizes[place] + table.reshape(shape)
+    return total.reshape(*total.shape[:spatial], -1)

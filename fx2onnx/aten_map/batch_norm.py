@@ -1,0 +1,253 @@
+"""Batch normalisation, with stored statistics (eval) and with the batch's own (training)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import onnx_ir as ir
+import torch
+
+from fx2onnx.aten_map.axes import filled, zeros
+from fx2onnx.aten_map.registry import translates
+from fx2onnx.base.dims import DimLike, product
+from fx2onnx.irx.emit import Emit
+from fx2onnx.irx.values import dims_of, dtype_of, rank_of
+
+aten = torch.ops.aten
+FLOAT = ir.DataType.FLOAT
+HALF = frozenset([ir.DataType.FLOAT16, ir.DataType.BFLOAT16])
+
+
+class Statistics(NamedTuple):
+    """What training mode computes over the batch, one number a channel."""
+
+    output: ir.Value
+    mean: ir.Value
+    variance: ir.Value
+    rstd: ir.Value
+
+
+def channel_vector(op: Emit, given: ir.Value | None, number: float, size: DimLike, dtype: ir.DataType) -> ir.Value:
+    """``given`` as ``dtype``, or ``number`` for every channel."""
+    return filled(op, (size,), number, dtype) if given is None else op.cast(given, dtype)
+
+
+def normalized_by(
+    op: Emit,
+    value: ir.Value,
+    weight: ir.Value | None,
+    bias: ir.Value | None,
+    mean: ir.Value,
+    variance: ir.Value,
+    eps: float,
+) -> ir.Value:
+    """``BatchNormalization`` with stored statistics. Below opset 15 all operands have one dtype."""
+    dtype, channels = dtype_of(value), dims_of(value)[1]
+    inner = dtype if op.opset >= 15 or dtype_of(mean) == dtype else dtype_of(mean)
+    scale_dtype = inner if weight is None and bias is None else dtype_of(weight if weight is not None else bias)  # type: ignore[arg-type]
+    scale_dtype = scale_dtype if op.opset >= 15 else inner
+    result: ir.Value = op.BatchNormalization(
+        op.cast(value, inner),
+        channel_vector(op, weight, 1, channels, scale_dtype),
+        channel_vector(op, bias, 0, channels, scale_dtype),
+        op.cast(mean, inner if op.opset < 15 else dtype_of(mean)),
+        op.cast(variance, inner if op.opset < 15 else dtype_of(mean)),
+        epsilon=float(eps),
+    )
+    return op.cast(result, dtype)
+
+
+def over_channels(op: Emit, vector: ir.Value, rank: int) -> ir.Value:
+    """A vector of channels shaped to broadcast over axis 1 of ``rank`` axes."""
+    return op.reshape(vector, (*dims_of(vector), *(1 for _ in range(rank - 2)))) if rank > 2 else vector
+
+
+def trained(op: Emit, value: ir.Value, weight: ir.Value | None, bias: ir.Value | None, eps: float) -> Statistics:
+    """Normalised by the batch's mean and biased variance. Numerics: in float32 at least."""
+    dtype, rank = dtype_of(value), rank_of(value)
+    inner = FLOAT if dtype in HALF else dtype
+    axes = [axis for axis in range(rank) if axis != 1]
+    wide = op.cast(value, inner)
+    mean = op.ReduceMean(wide, axes=axes, keepdims=1)
+    centred = op.Sub(wide, mean)
+    variance = op.ReduceMean(op.Mul(centred, centred), axes=axes, keepdims=1)
+    rstd = op.Reciprocal(op.Sqrt(op.Add(variance, op.const(float(eps), inner))))
+    output = op.Mul(centred, rstd)
+    if weight is not None:
+        output = op.Mul(output, over_channels(op, op.cast(weight, inner), rank))
+    if bias is not None:
+        output = op.Add(output, over_channels(op, op.cast(bias, inner), rank))
+    channels = (dims_of(value)[1],)
+    return Statistics(
+        op.cast(output, dtype), op.reshape(mean, channels), op.reshape(variance, channels), op.reshape(rstd, channels)
+    )
+
+
+def updated(op: Emit, running: ir.Value, fresh: ir.Value, momentum: float) -> ir.Value:
+    """(1 - momentum) * running + momentum * fresh."""
+    dtype = dtype_of(running)
+    old = op.Mul(running, op.const(1 - momentum, dtype))
+    result: ir.Value = op.Add(old, op.Mul(op.cast(fresh, dtype), op.const(momentum, dtype)))
+    return result
+
+
+def unbiased(op: Emit, value: ir.Value, variance: ir.Value) -> ir.Value:
+    """The variance by n - 1, which PyTorch stores, from the one by n, which it normalises with."""
+    dims, dtype = dims_of(value), dtype_of(variance)
+    count = product([size for axis, size in enumerate(dims) if axis != 1])
+    if isinstance(count, int):
+        factor = op.const(np.float64(count) / max(count - 1, 1), dtype)
+    else:
+        factor = op.Div(op.size(count, dtype), op.size(count - 1, dtype))
+    result: ir.Value = op.Mul(variance, factor)
+    return result
+
+
+@translates(aten.batch_norm.default)
+def batch_norm(
+    op: Emit,
+    input: ir.Value,
+    weight: ir.Value | None,
+    bias: ir.Value | None,
+    running_mean: ir.Value | None,
+    running_var: ir.Value | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> ir.Value:
+    """batch_norm(Tensor input, Tensor? weight, Tensor? bias, Tensor? running_mean, Tensor? running_var, bool training, float momentum, float eps, bool cudnn_enabled) -> Tensor
+
+    ONNX:  BatchNormalization in eval mode; in training the batch's mean and variance by plain nodes.
+    """
+    if training or running_mean is None or running_var is None:
+        return trained(op, input, weight, bias, eps).output
+    return normalized_by(op, input, weight, bias, running_mean, running_var, eps)
+
+
+def _saved(op: Emit, index: int, value: ir.Value) -> ir.Value:
+    """Output ``index``: the statistic, or the empty tensor that eval mode gives."""
+    dtype, dims = op.result[index]
+    return zeros(op, dims, dtype) if tuple(dims) == (0,) else op.cast(value, dtype)
+
+
+def _native(
+    op: Emit,
+    value: ir.Value,
+    weight: ir.Value | None,
+    bias: ir.Value | None,
+    running_mean: ir.Value | None,
+    running_var: ir.Value | None,
+    training: bool,
+    eps: float,
+) -> tuple[ir.Value, ir.Value, ir.Value, Statistics | None]:
+    """Output, saved mean, saved rstd, and the statistics of training."""
+    if training or running_mean is None or running_var is None:
+        found = trained(op, value, weight, bias, eps)
+        return found.output, _saved(op, 1, found.mean), _saved(op, 2, found.rstd), found
+    output = normalized_by(op, value, weight, bias, running_mean, running_var, eps)
+    if tuple(op.result[1][1]) == (0,):
+        return output, _saved(op, 1, running_mean), _saved(op, 2, running_mean), None
+    dtype = dtype_of(running_var)
+    rstd = op.Reciprocal(op.Sqrt(op.Add(running_var, op.const(float(eps), dtype))))
+    return output, _saved(op, 1, running_mean), _saved(op, 2, rstd), None
+
+
+@translates(aten.native_batch_norm.default)
+def native_batch_norm(
+    op: Emit,
+    input: ir.Value,
+    weight: ir.Value | None,
+    bias: ir.Value | None,
+    running_mean: ir.Value | None,
+    running_var: ir.Value | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> tuple[ir.Value, ir.Value, ir.Value]:
+    """native_batch_norm(Tensor input, Tensor? weight, Tensor? bias, Tensor? running_mean, Tensor? running_var, bool training, float momentum, float eps) -> (Tensor, Tensor, Tensor)"""
+    return _native(op, input, weight, bias, running_mean, running_var, training, eps)[:3]
+
+
+@translates(aten._native_batch_norm_legit.no_stats)
+def _native_batch_norm_legit_no_stats(
+    op: Emit,
+    input: ir.Value,
+    weight: ir.Value | None,
+    bias: ir.Value | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> tuple[ir.Value, ir.Value, ir.Value]:
+    """_native_batch_norm_legit(Tensor input, Tensor? weight, Tensor? bias, bool training, float momentum, float eps) -> (Tensor, Tensor, Tensor)"""
+    return _native(op, input, weight, bias, None, None, True, eps)[:3]
+
+
+@translates(aten._native_batch_norm_legit_no_training.default)
+def _native_batch_norm_legit_no_training(
+    op: Emit,
+    input: ir.Value,
+    weight: ir.Value | None,
+    bias: ir.Value | None,
+    running_mean: ir.Value,
+    running_var: ir.Value,
+    momentum: float,
+    eps: float,
+) -> tuple[ir.Value, ir.Value, ir.Value]:
+    """_native_batch_norm_legit_no_training(Tensor input, Tensor? weight, Tensor? bias, Tensor running_mean, Tensor running_var, float momentum, float eps) -> (Tensor, Tensor, Tensor)"""
+    return _native(op, input, weight, bias, running_mean, running_var, False, eps)[:3]
+
+
+@translates(aten._native_batch_norm_legit_functional.default)
+def _native_batch_norm_legit_functional(
+    op: Emit,
+    input: ir.Value,
+    weight: ir.Value | None,
+    bias: ir.Value | None,
+    running_mean: ir.Value,
+    running_var: ir.Value,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> tuple[ir.Value, ...]:
+    """_native_batch_norm_legit_functional(Tensor input, Tensor? weight, Tensor? bias, Tensor running_mean, Tensor running_var, bool training, float momentum, float eps) -> (Tensor, Tensor, Tensor, Tensor running_mean_out, Tensor running_var_out)"""
+    output, mean, rstd, found = _native(op, input, weight, bias, running_mean, running_var, training, eps)
+    if found is None:
+        return output, mean, rstd, running_mean, running_var
+    new_mean = updated(op, running_mean, found.mean, momentum)
+    return output, mean, rstd, new_mean, updated(op, running_var, unbiased(op, input, found.variance), momentum)
+
+
+@translates(aten._batch_norm_with_update_functional.default)
+def _batch_norm_with_update_functional(
+    op: Emit,
+    input: ir.Value,
+    weight: ir.Value | None,
+    bias: ir.Value | None,
+    running_mean: ir.Value,
+    running_var: ir.Value,
+    momentum: float,
+    eps: float,
+) -> tuple[ir.Value, ...]:
+    """_batch_norm_with_update_functional(Tensor input, Tensor? weight, Tensor? bias, Tensor running_mean, Tensor running_var, float momentum, float eps) -> (Tensor, Tensor, Tensor, Tensor, Tensor running_mean_out, Tensor running_var_out)"""
+    found = trained(op, input, weight, bias, eps)
+    reserve = zeros(op, op.result[3][1], op.result[3][0])
+    new_mean = updated(op, running_mean, found.mean, momentum)
+    new_var = updated(op, running_var, unbiased(op, input, found.variance), momentum)
+    return found.output, _saved(op, 1, found.mean), _saved(op, 2, found.rstd), reserve, new_mean, new_var
+
+
+@translates(aten._batch_norm_no_update.default)
+def _batch_norm_no_update(
+    op: Emit,
+    input: ir.Value,
+    weight: ir.Value | None,
+    bias: ir.Value | None,
+    running_mean: ir.Value | None,
+    running_var: ir.Value | None,
+    momentum: float,
+    eps: float,
+) -> tuple[ir.Value, ...]:
+    """_batch_norm_no_update(Tensor input, Tensor? weight, Tensor? bias, Tensor? running_mean, Tensor? running_var, float momentum, float eps) -> (Tensor, Tensor, Tensor, Tensor)"""
+    output, mean, rstd, _ = _native(op, input, weight, bias, running_mean, running_var, False, eps)
+    return output, mean, rstd, zeros(op, op.result[3][1], op.result[3][0])

@@ -1,0 +1,246 @@
+"""Layer, RMS, group and instance normalisation, and weight normalisation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx_ir as ir
+import torch
+
+from fx2onnx.aten_map.axes import axis_of, filled
+from fx2onnx.aten_map.batch_norm import FLOAT, HALF, channel_vector, normalized_by, over_channels
+from fx2onnx.aten_map.registry import translates
+from fx2onnx.aten_map.scalars import TORCH_DTYPES
+from fx2onnx.base.dims import DimLike, product
+from fx2onnx.irx.emit import Emit
+from fx2onnx.irx.values import dims_of, dtype_of, rank_of
+
+aten = torch.ops.aten
+
+
+def layer_normalized(
+    op: Emit,
+    value: ir.Value,
+    count: int,
+    weight: ir.Value | None,
+    bias: ir.Value | None,
+    eps: float,
+    statistics: bool = False,
+) -> tuple[ir.Value, ...]:
+    """Output (and mean, rstd if asked) of a normalisation over the last ``count`` axes.
+
+    ONNX:      LayerNormalization from opset 17 on (it needs a weight: ones where PyTorch has none); plain nodes below.
+    Numerics:  in float32 at least.
+    """
+    dtype, dims = dtype_of(value), dims_of(value)
+    if op.opset >= 17:
+        scale = filled(op, dims[-count:], 1, dtype) if weight is None else op.cast(weight, dtype)
+        shift = None if bias is None else op.cast(bias, dtype)
+        found = op.LayerNormalization(
+            value, scale, shift, axis=-count, epsilon=float(eps), outputs=3 if statistics else 1
+        )
+        return tuple(found) if statistics else (found,)
+    inner = FLOAT if dtype in HALF else dtype
+    axes = list(range(-count, 0))
+    wide = op.cast(value, inner)
+    mean = op.ReduceMean(wide, axes=axes, keepdims=1)
+    centred = op.Sub(wide, mean)
+    variance = op.ReduceMean(op.Mul(centred, centred), axes=axes, keepdims=1)
+    deviation = op.Sqrt(op.Add(variance, op.const(float(eps), inner)))
+    output = op.Div(centred, deviation)
+    if weight is not None:
+        output = op.Mul(output, op.cast(weight, inner))
+    if bias is not None:
+        output = op.Add(output, op.cast(bias, inner))
+    output = op.cast(output, dtype)
+    return (output, mean, op.Reciprocal(deviation)) if statistics else (output,)
+
+
+@translates(aten.layer_norm.default)
+def layer_norm(
+    op: Emit,
+    input: ir.Value,
+    normalized_shape: Sequence[DimLike],
+    weight: ir.Value | None,
+    bias: ir.Value | None,
+    eps: float,
+    cudnn_enable: bool,
+) -> ir.Value:
+    """layer_norm(Tensor input, SymInt[] normalized_shape, Tensor? weight=None, Tensor? bias=None, float eps=1.0000000000000001e-05, bool cudnn_enable=True) -> Tensor"""
+    return layer_normalized(op, input, len(normalized_shape), weight, bias, eps)[0]
+
+
+@translates(aten.native_layer_norm.default)
+def native_layer_norm(
+    op: Emit,
+    input: ir.Value,
+    normalized_shape: Sequence[DimLike],
+    weight: ir.Value | None,
+    bias: ir.Value | None,
+    eps: float,
+) -> tuple[ir.Value, ...]:
+    """native_layer_norm(Tensor input, SymInt[] normalized_shape, Tensor? weight, Tensor? bias, float eps) -> (Tensor, Tensor, Tensor)"""
+    found = layer_normalized(op, input, len(normalized_shape), weight, bias, eps, statistics=True)
+    return tuple(op.cast(value, op.result[index][0]) for index, value in enumerate(found))
+
+
+def rms_normalized(
+    op: Emit, value: ir.Value, count: int, weight: ir.Value | None, eps: float | None, statistics: bool = False
+) -> tuple[ir.Value, ...]:
+    """Output (and 1 / rms if asked): x / sqrt(mean(x^2) + eps) * weight over the last ``count`` axes.
+
+    ONNX:  RMSNormalization from opset 23 on; plain nodes below. ``eps=None`` is the dtype's machine epsilon.
+    """
+    dtype, dims = dtype_of(value), dims_of(value)
+    inner = FLOAT if dtype in HALF else dtype
+    if eps is None:
+        eps = torch.finfo(TORCH_DTYPES[inner]).eps
+    if op.opset >= 23 and not statistics:
+        scale = filled(op, dims[-count:], 1, dtype) if weight is None else op.cast(weight, dtype)
+        return (op.RMSNormalization(value, scale, axis=-count, epsilon=float(eps)),)
+    wide = op.cast(value, inner)
+    mean = op.ReduceMean(op.Mul(wide, wide), axes=list(range(-count, 0)), keepdims=1)
+    rms = op.Sqrt(op.Add(mean, op.const(float(eps), inner)))
+    output = op.Div(wide, rms)
+    if weight is not None:
+        output = op.Mul(output, op.cast(weight, inner))
+    return (op.cast(output, dtype), op.Reciprocal(rms)) if statistics else (op.cast(output, dtype),)
+
+
+@translates(aten.rms_norm.default)
+def rms_norm(
+    op: Emit, input: ir.Value, normalized_shape: Sequence[DimLike], weight: ir.Value | None, eps: float | None
+) -> ir.Value:
+    """rms_norm(Tensor input, SymInt[] normalized_shape, Tensor? weight=None, float? eps=None) -> Tensor"""
+    found = rms_normalized(op, input, len(normalized_shape), weight, eps)[0]
+    return op.cast(found, op.result[0][0])
+
+
+@translates(aten._fused_rms_norm.default)
+def _fused_rms_norm(
+    op: Emit, input: ir.Value, normalized_shape: Sequence[int], weight: ir.Value | None, eps: float | None
+) -> tuple[ir.Value, ...]:
+    """_fused_rms_norm(Tensor input, int[] normalized_shape, Tensor? weight, float? eps) -> (Tensor, Tensor)"""
+    found = rms_normalized(op, input, len(normalized_shape), weight, eps, statistics=True)
+    return tuple(op.cast(value, op.result[index][0]) for index, value in enumerate(found))
+
+
+def group_normalized(
+    op: Emit, value: ir.Value, groups: int, weight: ir.Value | None, bias: ir.Value | None, eps: float
+) -> ir.Value:
+    """Each group of channels by its own mean and variance.
+
+    ONNX:  InstanceNormalization over the groups as channels, then the channels' weight and bias. GroupNormalization
+           (right from opset 21 on) is not used: onnxruntime runs its function body, which is slower.
+    """
+    dtype, dims, rank = dtype_of(value), dims_of(value), rank_of(value)
+    ones, none = filled(op, (groups,), 1, dtype), filled(op, (groups,), 0, dtype)
+    if groups == dims[1] and rank > 2:
+        scale, shift = (ones if weight is None else weight), (none if bias is None else bias)
+        result: ir.Value = op.InstanceNormalization(
+            value, op.cast(scale, dtype), op.cast(shift, dtype), epsilon=float(eps)
+        )
+        return result
+    rest = product(list(dims[1:]))
+    grouped = op.reshape(value, (dims[0], groups, rest // groups))
+    output = op.reshape(op.InstanceNormalization(grouped, ones, none, epsilon=float(eps)), dims)
+    if weight is not None:
+        output = op.Mul(output, over_channels(op, op.cast(weight, dtype), rank))
+    if bias is not None:
+        output = op.Add(output, over_channels(op, op.cast(bias, dtype), rank))
+    return output
+
+
+@translates(aten.group_norm.default)
+def group_norm(
+    op: Emit, input: ir.Value, num_groups: int, weight: ir.Value | None, bias: ir.Value | None, eps: float
+) -> ir.Value:
+    """group_norm(Tensor input, int num_groups, Tensor? weight=None, Tensor? bias=None, float eps=1.0000000000000001e-05, bool cudnn_enabled=True) -> Tensor"""
+    return group_normalized(op, input, num_groups, weight, bias, eps)
+
+
+@translates(aten.native_group_norm.default)
+def native_group_norm(
+    op: Emit,
+    input: ir.Value,
+    weight: ir.Value | None,
+    bias: ir.Value | None,
+    N: DimLike,
+    C: DimLike,
+    HxW: DimLike,
+    group: int,
+    eps: float,
+) -> tuple[ir.Value, ...]:
+    """native_group_norm(Tensor input, Tensor? weight, Tensor? bias, SymInt N, SymInt C, SymInt HxW, int group, float eps) -> (Tensor, Tensor, Tensor)"""
+    output = group_normalized(op, input, group, weight, bias, eps)
+    dtype = op.result[1][0]
+    inner = FLOAT if dtype in HALF else dtype
+    grouped = op.cast(op.reshape(input, (N, group, C * HxW // group)), inner)
+    mean = op.ReduceMean(grouped, axes=[2], keepdims=1)
+    centred = op.Sub(grouped, mean)
+    variance = op.ReduceMean(op.Mul(centred, centred), axes=[2], keepdims=0)
+    rstd = op.Reciprocal(op.Sqrt(op.Add(variance, op.const(float(eps), inner))))
+    return output, op.cast(op.Squeeze(mean, axes=[2]), dtype), op.cast(rstd, op.result[2][0])
+
+
+@translates(aten.instance_norm.default)
+def instance_norm(
+    op: Emit,
+    input: ir.Value,
+    weight: ir.Value | None,
+    bias: ir.Value | None,
+    running_mean: ir.Value | None,
+    running_var: ir.Value | None,
+    use_input_stats: bool,
+    momentum: float,
+    eps: float,
+) -> ir.Value:
+    """instance_norm(Tensor input, Tensor? weight, Tensor? bias, Tensor? running_mean, Tensor? running_var, bool use_input_stats, float momentum, float eps, bool cudnn_enabled) -> Tensor
+
+    ONNX:  InstanceNormalization; BatchNormalization where stored statistics are used.
+    """
+    if not use_input_stats and running_mean is not None and running_var is not None:
+        return normalized_by(op, input, weight, bias, running_mean, running_var, eps)
+    dtype, channels = dtype_of(input), dims_of(input)[1]
+    scale = channel_vector(op, weight, 1, channels, dtype)
+    shift = channel_vector(op, bias, 0, channels, dtype)
+    result: ir.Value = op.InstanceNormalization(input, scale, shift, epsilon=float(eps))
+    return result
+
+
+def norm_except(op: Emit, value: ir.Value, dim: int, power: int = 2) -> ir.Value:
+    """The norm over all axes but ``dim`` (-1: over all), axes kept."""
+    rank = rank_of(value)
+    kept = set() if dim == -1 else {axis_of(dim, rank)}
+    axes = [axis for axis in range(rank) if axis not in kept]
+    if power not in (1, 2):
+        dtype = dtype_of(value)
+        total = op.ReduceSum(op.Pow(op.Abs(value), op.const(power, dtype)), axes=axes, keepdims=1)
+        result: ir.Value = op.Pow(total, op.const(1 / power, dtype))
+        return result
+    result = op.node("ReduceL2" if power == 2 else "ReduceL1", value, axes=axes, keepdims=1)
+    return result
+
+
+@translates(aten._weight_norm.default)
+def _weight_norm(op: Emit, v: ir.Value, g: ir.Value, dim: int) -> ir.Value:
+    """_weight_norm(Tensor v, Tensor g, int dim=0) -> Tensor
+
+    v * (g / |v|).
+    """
+    result: ir.Value = op.Mul(v, op.Div(g, norm_except(op, v, dim)))
+    return result
+
+
+@translates(aten._weight_norm_interface.default)
+def _weight_norm_interface(op: Emit, v: ir.Value, g: ir.Value, dim: int) -> tuple[ir.Value, ir.Value]:
+    """_weight_norm_interface(Tensor v, Tensor g, int dim=0) -> (Tensor, Tensor)"""
+    norm = norm_except(op, v, dim)
+    return op.Mul(v, op.Div(g, norm)), op.cast(norm, op.result[1][0])
+
+
+@translates(aten.norm_except_dim.default)
+def norm_except_dim(op: Emit, v: ir.Value, pow: int, dim: int) -> ir.Value:
+    """norm_except_dim(Tensor v, int pow=2, int dim=0) -> Tensor"""
+    found = norm_except(op, v, dim, pow)
+    return op.reshape(found, op.result[0][1])

@@ -1,0 +1,228 @@
+"""Max and average pooling with windows of fixed size."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import onnx_ir as ir
+import torch
+
+from fx2onnx.aten_map.axes import as_list, fixed, squeeze, unsqueeze
+from fx2onnx.aten_map.registry import schema_line, translates
+from fx2onnx.aten_map.scalars import FLOATS
+from fx2onnx.base.dims import DimLike, product
+from fx2onnx.irx.emit import Emit
+from fx2onnx.irx.values import Dims, dims_of, dtype_of, rank_of
+
+aten = torch.ops.aten
+INT64, FLOAT, DOUBLE = ir.DataType.INT64, ir.DataType.FLOAT, ir.DataType.DOUBLE
+Ints = Sequence[int]
+POOLED_AS: dict[ir.DataType, ir.DataType] = {
+    ir.DataType.INT16: FLOAT,
+    ir.DataType.UINT16: FLOAT,
+    ir.DataType.INT32: DOUBLE,
+    INT64: DOUBLE,
+}
+"""MaxPool has no such dtypes: pooled as the float that holds them (int64 up to 2**53)."""
+
+
+def max_pooled(
+    op: Emit, value: ir.Value, kernel: Ints, stride: Ints, padding: Ints, dilation: Ints, ceil_mode: bool, indices: bool
+) -> tuple[ir.Value, ir.Value | None]:
+    """``MaxPool``; PyTorch's indices count within one channel, ONNX's over the whole tensor."""
+    dtype = dtype_of(value)
+    if dtype in POOLED_AS:
+        found, places = max_pooled(
+            op, op.cast(value, POOLED_AS[dtype]), kernel, stride, padding, dilation, ceil_mode, indices
+        )
+        return op.cast(found, dtype), places
+    spatial = len(kernel)
+    batched = rank_of(value) == spatial + 2
+    if not batched:
+        value = unsqueeze(op, value, 0)
+    dims = (*dims_of(value)[:2], *op.result[0][1][-spatial:])
+    attrs: dict[str, Any] = {"kernel_shape": list(kernel), "strides": list(stride), "pads": list(padding) * 2}
+    if any(step != 1 for step in dilation):
+        attrs["dilations"] = list(dilation)
+    if ceil_mode:
+        attrs["ceil_mode"] = 1
+    outputs = [(dtype, dims)] + [(INT64, dims)] * indices
+    result = op.MaxPool(value, outputs=outputs, **attrs)
+    if not indices:
+        return (result if batched else squeeze(op, result, 0)), None
+    plane = product(list(dims_of(value)[2:]))
+    found, places = result[0], op.Mod(result[1], op.size(plane))
+    return (found, places) if batched else (squeeze(op, found, 0), squeeze(op, places, 0))
+
+
+def _max_pool(
+    op: Emit,
+    value: ir.Value,
+    spatial: int,
+    kernel: Ints,
+    stride: Ints,
+    padding: Ints,
+    dilation: Ints,
+    ceil_mode: bool,
+    indices: bool,
+) -> tuple[ir.Value, ir.Value | None]:
+    sizes = as_list(kernel, spatial)
+    strides = as_list(stride, spatial) or sizes
+    return max_pooled(
+        op, value, sizes, strides, as_list(padding, spatial), as_list(dilation, spatial), ceil_mode, indices
+    )
+
+
+def _register_max_pool(spatial: int) -> None:
+    def without_indices(
+        op: Emit, self: ir.Value, kernel_size: Ints, stride: Ints, padding: Ints, dilation: Ints, ceil_mode: bool
+    ) -> ir.Value:
+        return _max_pool(op, self, spatial, kernel_size, stride, padding, dilation, ceil_mode, False)[0]
+
+    def with_indices(
+        op: Emit, self: ir.Value, kernel_size: Ints, stride: Ints, padding: Ints, dilation: Ints, ceil_mode: bool
+    ) -> tuple[ir.Value, ir.Value | None]:
+        return _max_pool(op, self, spatial, kernel_size, stride, padding, dilation, ceil_mode, True)
+
+    for name, function in (
+        (f"max_pool{spatial}d", without_indices),
+        (f"max_pool{spatial}d_with_indices", with_indices),
+    ):
+        overload = getattr(aten, name).default
+        function.__doc__ = schema_line(overload)
+        translates(overload)(function)
+
+
+def average_pooled(
+    op: Emit,
+    value: ir.Value,
+    kernel: Ints,
+    stride: Ints,
+    padding: Ints,
+    ceil_mode: bool,
+    count_include_pad: bool,
+    divisor: int | None,
+) -> ir.Value:
+    """``AveragePool``, after an explicit Pad where the divisor is not what the operator counts.
+
+    PyTorch counts declared padding (``count_include_pad``) but never what ceil_mode adds beyond it.
+    """
+    spatial, dtype = len(kernel), dtype_of(value)
+    if dtype not in FLOATS:
+        exact = average_pooled(
+            op, op.cast(value, DOUBLE), kernel, stride, padding, ceil_mode, count_include_pad, divisor
+        )
+        return op.cast(exact, dtype)
+    batched = rank_of(value) == spatial + 2
+    if not batched:
+        value = unsqueeze(op, value, 0)
+    dims: Dims = (*dims_of(value)[:2], *op.result[0][1][-spatial:])
+    over = overhang(dims_of(value)[2:], dims[2:], kernel, stride, padding, ceil_mode)
+    attrs: dict[str, Any] = {"kernel_shape": list(kernel), "strides": list(stride)}
+    padded = any(padding)
+    if divisor is not None:
+        if padded or any(over):
+            value = _zero_padded(
+                op, value, [0, 0, *padding], [0, 0, *(p + o for p, o in zip(padding, over, strict=True))]
+            )
+        total = op.AveragePool(value, outputs=[(dtype, dims)], **attrs)
+        factor = math.prod(kernel) / divisor
+        result = total if factor == 1 else op.Mul(total, op.const(factor, dtype))
+    else:
+        if any(over) and count_include_pad and padded:
+            reach = [
+                fixed(dims[axis + 2] - 1, "a size pooled with ceil_mode") * stride[axis]
+                + kernel[axis]
+                - fixed(dims_of(value)[axis + 2], "a size pooled with ceil_mode")
+                - padding[axis]
+                for axis in range(spatial)
+            ]
+            ends = [min(pad, max(0, needed)) for pad, needed in zip(padding, reach, strict=True)]
+            value = _zero_padded(op, value, [0, 0, *padding], [0, 0, *ends])
+            padded = False
+        attrs["pads"] = list(padding) * 2 if padded else [0] * (2 * spatial)
+        if any(over):
+            attrs["ceil_mode"] = 1
+        elif padded and count_include_pad:
+            attrs["count_include_pad"] = 1
+        result = op.AveragePool(value, outputs=[(dtype, dims)], **attrs)
+    return result if batched else squeeze(op, result, 0)
+
+
+def overhang(
+    source: Sequence[DimLike], target: Sequence[DimLike], kernel: Ints, stride: Ints, padding: Ints, ceil_mode: bool
+) -> list[int]:
+    """How far the last window of ceil_mode reaches beyond the padded input, axis by axis.
+
+    Raises UserError E203 for a symbolic size: whether there is an overhang depends on the number.
+    """
+    if not ceil_mode:
+        return [0] * len(kernel)
+    what = "a size pooled with ceil_mode"
+    return [
+        max(
+            0,
+            (fixed(target[axis], what) - 1) * stride[axis]
+            + kernel[axis]
+            - fixed(source[axis], what)
+            - 2 * padding[axis],
+        )
+        for axis in range(len(kernel))
+    ]
+
+
+def _zero_padded(op: Emit, value: ir.Value, begins: Ints, ends: Ints) -> ir.Value:
+    result: ir.Value = op.Pad(value, pads=[*begins, *ends])
+    return result
+
+
+def _average_pool(
+    op: Emit,
+    value: ir.Value,
+    spatial: int,
+    kernel: Ints,
+    stride: Ints,
+    padding: Ints,
+    ceil_mode: bool,
+    count_include_pad: bool,
+    divisor: int | None,
+) -> ir.Value:
+    sizes = as_list(kernel, spatial)
+    strides = as_list(stride, spatial) or sizes
+    return average_pooled(op, value, sizes, strides, as_list(padding, spatial), ceil_mode, count_include_pad, divisor)
+
+
+@translates(aten.avg_pool1d.default)
+def avg_pool1d(
+    op: Emit, self: ir.Value, kernel_size: Ints, stride: Ints, padding: Ints, ceil_mode: bool, count_include_pad: bool
+) -> ir.Value:
+    """avg_pool1d(Tensor self, int[1] kernel_size, int[1] stride=[], int[1] padding=[0], bool ceil_mode=False, bool count_include_pad=True) -> Tensor"""
+    return _average_pool(op, self, 1, kernel_size, stride, padding, ceil_mode, count_include_pad, None)
+
+
+def _register_average_pool(spatial: int) -> None:
+    def avg_pool(
+        op: Emit,
+        self: ir.Value,
+        kernel_size: Ints,
+        stride: Ints,
+        padding: Ints,
+        ceil_mode: bool,
+        count_include_pad: bool,
+        divisor_override: int | None,
+    ) -> ir.Value:
+        return _average_pool(
+            op, self, spatial, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override
+        )
+
+    overload = getattr(aten, f"avg_pool{spatial}d").default
+    avg_pool.__doc__ = schema_line(overload)
+    translates(overload)(avg_pool)
+
+
+for _spatial in (1, 2, 3):
+    _register_max_pool(_spatial)
+for _spatial in (2, 3):
+    _register_average_pool(_spatial)

@@ -1,0 +1,45 @@
+"""Max unpooling: values back to the places their indices name, zeros elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx_ir as ir
+import torch
+
+from fx2onnx.aten_map.axes import filled
+from fx2onnx.aten_map.registry import translates
+from fx2onnx.base.dims import DimLike, product
+from fx2onnx.irx.emit import Emit
+from fx2onnx.irx.values import Dims, dims_of, dtype_of, rank_of
+
+aten = torch.ops.aten
+
+
+def _unpooled(op: Emit, value: ir.Value, indices: ir.Value, sizes: Dims) -> ir.Value:
+    """PyTorch's indices count within one channel, so each channel is scattered into a vector of its own."""
+    lead = rank_of(value) - len(sizes)
+    dims = dims_of(value)[:lead]
+    plane, taken = product(list(sizes)), product(list(dims_of(value)[lead:]))
+    empty = filled(op, (*dims, plane), 0, dtype_of(value))
+    places, values = op.reshape(indices, (*dims, taken)), op.reshape(value, (*dims, taken))
+    return op.reshape(op.ScatterElements(empty, places, values, axis=lead), (*dims, *sizes))
+
+
+@translates(aten.max_unpool2d.default)
+def max_unpool2d(op: Emit, self: ir.Value, indices: ir.Value, output_size: Sequence[DimLike]) -> ir.Value:
+    """max_unpool2d(Tensor self, Tensor indices, SymInt[2] output_size) -> Tensor"""
+    return _unpooled(op, self, indices, tuple(op.result[0][1])[-2:])
+
+
+@translates(aten.max_unpool3d.default)
+def max_unpool3d(
+    op: Emit,
+    self: ir.Value,
+    indices: ir.Value,
+    output_size: Sequence[DimLike],
+    stride: Sequence[int],
+    padding: Sequence[int],
+) -> ir.Value:
+    """max_unpool3d(Tensor self, Tensor indices, SymInt[3] output_size, int[3] stride, int[3] padding) -> Tensor"""
+    return _unpooled(op, self, indices, tuple(op.result[0][1])[-3:])

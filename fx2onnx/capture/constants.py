@@ -21,7 +21,8 @@ _RANDOM = torch.Tag.nondeterministic_seeded
 def evaluate(node: torch.fx.Node, weights: dict[str, Weight]) -> torch.Tensor | None:
     """The node's real value, or None where an input, a dynamic size, randomness or a large tensor is involved."""
     with no_dispatch(), torch.no_grad():
-        return _evaluate(node, weights, {})
+        value: torch.Tensor | None = _evaluate(node, weights, {})
+        return value
 
 
 def _evaluate(node: torch.fx.Node, weights: dict[str, Weight], known: dict[torch.fx.Node, Any]) -> Any:
@@ -54,7 +55,8 @@ def _call(node: torch.fx.Node, weights: dict[str, Weight], known: dict[torch.fx.
         return None
     args = torch.fx.map_arg(node.args, operands.__getitem__)
     kwargs = torch.fx.map_arg(node.kwargs, operands.__getitem__)
-    return node.target(*args, **kwargs)  # type: ignore[operator]
+    target: Any = node.target
+    return target(*args, **kwargs)
 
 
 def _is_small(node: torch.fx.Node) -> bool:

@@ -81,10 +81,11 @@ def _fake_input(recorder: Recorder, leaf: Leaf) -> torch.Tensor:
     tensor, mode = leaf.tensor, recorder.fake_mode
     sizes: list[DimLike] = [leaf.axes.get(axis, int(size)) for axis, size in enumerate(tensor.shape)]
     strides: list[Any] | None = None
+    steps: tuple[int, ...] = tensor.stride()
     if not any(isinstance(size, Dim) for size in sizes):
-        return fake_from_meta(mode, tensor.shape, tensor.dtype, tensor.device, tensor.stride())
-    order = sorted(range(tensor.dim()), key=lambda axis: (-tensor.stride(axis), axis))
-    if order != list(range(tensor.dim())) and 0 not in tensor.stride():
+        return fake_from_meta(mode, tensor.shape, tensor.dtype, tensor.device, steps)
+    order = sorted(range(tensor.dim()), key=lambda axis: (-steps[axis], axis))
+    if order != list(range(tensor.dim())) and 0 not in steps:
         strides, step = [0] * tensor.dim(), 1
         for axis in reversed(order):
             strides[axis], step = sym_int(recorder.assumptions, step), step * sizes[axis]  # type: ignore[assignment]

@@ -104,10 +104,10 @@ def tracked_modules(root: torch.nn.Module) -> Iterator[ModulePaths]:
         finally:
             PATHS.stack.pop()
 
-    torch.nn.Module.__call__ = call
+    torch.nn.Module.__call__ = call  # type: ignore[method-assign]
     try:
         yield PATHS
     finally:
-        torch.nn.Module.__call__ = original
+        torch.nn.Module.__call__ = original  # type: ignore[method-assign]
         PATHS.names = None
         PATHS.stack = []

@@ -86,6 +86,7 @@ def mutate(recorder: Recorder, func: OpOverload, args: tuple[Any, ...], kwargs: 
         results = target(*args[:keep], **call_kwargs)
     results = list(results) if isinstance(results, tuple | list) else [results]
     for tensor, result in zip(written, results, strict=False):
+        assert tensor is not None
         _store(recorder, func, tensor, result)
     return written[0] if len(written) == 1 else tuple(written)
 
@@ -167,19 +168,23 @@ def functional_overload(func: OpOverload) -> OpOverload | None:
     return None
 
 
+@lru_cache(maxsize=1)
+def _decompositions() -> dict[OpOverload, Callable[..., Any]]:
+    """PyTorch's decompositions into core ATen overloads (those into ``prims`` help nobody here)."""
+    from torch._decomp import core_aten_decompositions
+
+    return dict(core_aten_decompositions())
+
+
 def decompose(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run PyTorch's own decomposition of ``func``, or return NotImplemented."""
-    from torch._decomp import decomposition_table
-
-    if func in decomposition_table:
-        return decomposition_table[func](*args, **kwargs)
-    return func.decompose(*args, **kwargs)
+    known = _decompositions().get(func)
+    return known(*args, **kwargs) if known is not None else func.decompose(*args, **kwargs)
 
 
 def is_decomposable(func: OpOverload) -> bool:
-    from torch._decomp import decomposition_table
-
-    return func in decomposition_table or func._can_decompose()
+    """Whether PyTorch can split ``func`` into simpler overloads."""
+    return func in _decompositions() or func._can_decompose()
 
 
 # -- overloads that change state without saying so in their schema ---------------------------------------------------

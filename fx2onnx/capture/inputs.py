@@ -82,7 +82,8 @@ def bind(
         flat.append(value)
         if not isinstance(value, torch.Tensor):
             continue
-        first = names[path[1].idx] if path[0].idx == 0 else str(path[1].key)
+        part, place = _key_text(path[0]), _key_text(path[1])
+        first = names[int(place)] if part == "0" else place
         keys = [_key_text(key) for key in path[2:]]
         name = "_".join([first, *keys])
         while name in taken:

@@ -31,11 +31,7 @@ from fx2onnx.capture.torch_private import (
 
 aten = torch.ops.aten
 
-TO_PYTHON = {
-    aten.item.default: lambda value: value,
-    aten._local_scalar_dense.default: lambda value: value,
-    aten.is_nonzero.default: bool,
-}
+TO_PYTHON = frozenset({aten.item.default, aten._local_scalar_dense.default, aten.is_nonzero.default})
 """Overloads by which Python asks for a tensor's number."""
 
 
@@ -199,10 +195,10 @@ class Recorder:
         if isinstance(result, tuple | list):
             infos = tuple(tensor_info(item) if isinstance(item, torch.Tensor) else None for item in result)
             node = self.call(func, node_args, node_kwargs, infos)
-            for index, (item, info) in enumerate(zip(result, infos, strict=True)):
-                if info is not None and id(item) not in self._views:
-                    part = self.call(operator.getitem, (node, index), {}, info)
-                    self._bind(item, part, func, args, node_args, node_kwargs, info, index, infos)
+            for index, (item, part_info) in enumerate(zip(result, infos, strict=True)):
+                if part_info is not None and id(item) not in self._views:
+                    part = self.call(operator.getitem, (node, index), {}, part_info)
+                    self._bind(item, part, func, args, node_args, node_kwargs, part_info, index, infos)
             return result
         if result is None or isinstance(result, torch.dtype | torch.device | torch.layout | str):
             return result
@@ -261,7 +257,8 @@ class Recorder:
         value = evaluate(node, self.weights)
         if value is not None:
             with no_dispatch():
-                return TO_PYTHON[func](value.item())
+                number = value.item()
+            return bool(number) if func is aten.is_nonzero.default else number
         if tensor.dtype.is_floating_point or tensor.dtype == torch.bool or func is aten.is_nonzero.default:
             raise self.refuse(
                 "E104",

@@ -11,8 +11,9 @@ import torch
 from fx2onnx.base.dims import Dim, DimLike
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.source import SourceLocation
-from fx2onnx.capture import fake
+from fx2onnx.capture import fake, symbolic
 from fx2onnx.capture.captured import Captured
+from fx2onnx.capture.exported import exported
 from fx2onnx.capture.inputs import Arguments, bind, hints_of, normalise_args, set_dynamic_axes
 from fx2onnx.capture.symnode import Assumption, Assumptions
 
@@ -50,15 +51,10 @@ def capture(
     optional = set_dynamic_axes(arguments, root.forward, dynamic_shapes, dynamic_axes)
     with _LOCK:
         if rung == "symbolic":
-            from fx2onnx.capture.symbolic import traced
-
-            traced_root = traced(root, arguments, training)
-            captured = _settled(traced_root, arguments, optional, keep, training)
-            captured.rung = "symbolic"
-            captured.rung_reason = "asked for; the traced program was checked against the module's own run"
+            captured = _settled(symbolic.traced(root, arguments), arguments, optional, keep, training)
+            symbolic.check_same_program(captured, _settled(root, arguments, optional, keep, training))
+            captured.rung, captured.rung_reason = "symbolic", "asked for; checked against the module's own run"
         elif rung == "export":
-            from fx2onnx.capture.exported import exported
-
             captured = _settled(exported(root, arguments), arguments, optional, keep, training)
             captured.rung, captured.rung_reason = "export", "asked for"
         else:

@@ -249,10 +249,10 @@ class DimNode:
 
     constant_bool = maybe_as_bool
 
-    def str(self) -> str:
+    def __str__(self) -> str:
         return f"{self.value}"
 
-    __str__ = __repr__ = _graph_repr = str
+    __repr__ = _graph_repr = __str__
 
     def clone(self) -> DimNode:
         return self
@@ -331,7 +331,7 @@ class DimNode:
         return DimNode(self.env, apply("float", self.value), float)
 
     def sym_int(self) -> DimNode:
-        return self if self.pytype is int else self.trunc()
+        return self if self.pytype is int else self._wrap(apply("trunc", self.value))
 
     def is_integer(self) -> DimNode:
         return self.wrap_bool(self.pytype is int)
@@ -444,6 +444,7 @@ def _sym_max(self: DimNode, other: DimNode) -> DimNode:
     return self._wrap(apply("max", self.value, other.value))
 
 
+setattr(DimNode, "str", DimNode.__str__)  # noqa: B010
 setattr(DimNode, "sym_max", _sym_max)  # noqa: B010
 for _name in ("floor", "ceil", "trunc", "round", "abs", "sqrt"):
     setattr(DimNode, _name, _unary(_name))

@@ -35,7 +35,7 @@ __all__ = [
 OpOverload = torch._ops.OpOverload
 
 
-class PreDispatchMode(SchemaCheckMode):
+class PreDispatchMode(SchemaCheckMode):  # type: ignore[no-untyped-call]
     """A dispatch mode that sees operators before composite ones are split.
 
     torch admits only modes of its own classes on the PreDispatch key, hence the base class, whose checks are replaced.
@@ -43,7 +43,7 @@ class PreDispatchMode(SchemaCheckMode):
 
     def __init__(self, handler: Callable[[OpOverload, tuple[Any, ...], dict[str, Any]], Any]) -> None:
         super().__init__()
-        self._dispatch_key = torch._C.DispatchKey.PreDispatch  # type: ignore[attr-defined]
+        self._dispatch_key = torch._C.DispatchKey.PreDispatch
         self._handler = handler
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -80,7 +80,7 @@ def no_dispatch() -> Iterator[None]:
     """Operators inside are seen by no mode and run for real."""
     with (
         torch.utils._python_dispatch._disable_current_modes(),
-        torch._C._DisableTorchDispatch(),  # type: ignore[attr-defined]
+        torch._C._DisableTorchDispatch(),
     ):
         yield
 

@@ -66,7 +66,7 @@ def check(captured: Captured, used: set[torch.fx.Node], table: Table, opset: int
         raise _missing_error(missing, first, table, opset)
     if too_old:
         needs = {target: min(entry.since for entry in table.entries[target]) for target in too_old}  # type: ignore[index]
-        target, node = next(iter(first.items()))
+        node = next(iter(first.values()))
         raise UserError(
             "E202",
             f"{len(too_old)} operator{'s' * (len(too_old) > 1)} cannot be expressed in opset {opset}",

@@ -18,14 +18,15 @@ class TransposedTensor(ir.LazyTensor):
         self.source = source
         self.perm = perm
 
-        def evaluate() -> ir.Tensor:
+        def evaluate() -> ir.TensorProtocol:
             array: npt.NDArray[Any] = source.numpy()
             return ir.Tensor(np.ascontiguousarray(array.transpose(perm)), dtype=source.dtype, name=name)
 
+        sizes = source.shape.numpy()
         super().__init__(
             evaluate,
             dtype=source.dtype,
-            shape=ir.Shape([source.shape[axis] for axis in perm]),
+            shape=ir.Shape([sizes[axis] for axis in perm]),
             cache=False,
             name=name,
         )
@@ -33,7 +34,7 @@ class TransposedTensor(ir.LazyTensor):
     def tofile(self, file: Any) -> None:
         """Write the transposed bytes straight from one contiguous copy."""
         array = np.ascontiguousarray(self.source.numpy().transpose(self.perm))
-        file.write(memoryview(array.reshape(-1).view(np.uint8)))
+        file.write(array.reshape(-1).view(np.uint8).data)
 
 
 def fold_weight_transposes(model: ir.Model) -> int:

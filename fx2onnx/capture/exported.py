@@ -1,0 +1,39 @@
+"""The export rung: ``torch.export``, for what the module's own run cannot do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from fx2onnx.base.dims import Dim
+from fx2onnx.base.errors import UserError
+from fx2onnx.capture.inputs import Arguments
+from fx2onnx.capture.torch_private import pytree
+
+
+def exported(root: torch.nn.Module, arguments: Arguments) -> torch.nn.Module:
+    """``root`` through torch.export (non-strict, then strict) as a module again. Raises UserError E107."""
+    args, kwargs = arguments.rebuilt([leaf.tensor for leaf in arguments.leaves])
+    specs: list[Any] = [None] * len(arguments.flat)
+    for leaf in arguments.leaves:
+        specs[leaf.position] = {
+            axis: torch.export.Dim.AUTO for axis, size in leaf.axes.items() if isinstance(size, Dim)
+        }
+    positional, named = pytree.tree_unflatten(specs, arguments.spec)
+    names = [f"arg_{index}" for index in range(len(positional))]
+    shapes: Any = (*positional, *named.values()) if names or named else None
+    failure: Exception | None = None
+    for strict in (False, True):
+        try:
+            program = torch.export.export(root, args, kwargs, dynamic_shapes=shapes, strict=strict)
+            return program.module()
+        except Exception as cause:
+            failure = failure or cause
+    text = str(failure).strip().splitlines()[0] if str(failure).strip() else type(failure).__name__
+    raise UserError(
+        "E107",
+        "torch.export cannot capture the module",
+        why=f"{type(failure).__name__}: {text[:300]}",
+        next='export with capture="auto"',
+    ) from failure

@@ -1,0 +1,1 @@
+"""Reports on an export. Imports neither torch nor onnx."""

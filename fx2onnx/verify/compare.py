@@ -1,0 +1,244 @@
+"""Run eager PyTorch and the engines on the same inputs and judge the differences.
+
+float32 rounding is not a fixed number: it depends on the model. So the module also runs in float64, and an engine may
+be off by a small multiple of what float32 PyTorch itself is off by.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import os
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from fx2onnx.base.errors import UserError
+from fx2onnx.capture.inputs import Arguments, bind, normalise_args
+from fx2onnx.capture.rungs import as_module
+from fx2onnx.capture.torch_private import pytree
+from fx2onnx.verify.engines import ENGINES, Array, Run, available_engines, to_numpy
+from fx2onnx.verify.samples import Sample, samples
+from fx2onnx.verify.verdict import Row, Verdict
+
+ERROR_RATIO = 16.0
+"""An engine may be this many times as far from float64 as float32 PyTorch is: other summation orders and other erf or exp
+approximations stay below 8 over the zoo, wrong attributes are thousands off."""
+
+SCALE_EPSILONS = 32.0
+"""Besides, so many units in the last place of the output's largest number, for outputs that float32 hits exactly."""
+
+UNJUDGED_EPSILONS = 4096.0
+"""The same where the module does not run in float64 and nothing tells how far float32 is off."""
+
+
+def verify(
+    model: Any,
+    module: Any,
+    args: Any = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    engines: Sequence[str] | None = None,
+    seeds: Sequence[int] = (1,),
+    training: bool = False,
+) -> Verdict:
+    """Compare ``model`` (a path, or an ``ExportResult``) with ``module(*args, **kwargs)``.
+
+    Every engine runs on the sample, on other numbers of its kind, and, where sizes are dynamic, at another size. dtype,
+    shape and order of the outputs are part of the comparison; integer and bool outputs must be equal.
+    """
+    root = as_module(module)
+    positional, named = normalise_args(args, kwargs)
+    arguments = bind(root.forward, positional, named, None)
+    chosen = available_engines() if engines is None else list(engines)
+    verdict = Verdict()
+    with _as_file(model) as path, _eval_mode(root, training):
+        runs = {name: ENGINES[name](path) for name in chosen}
+        names, axes, outputs = _interface(path)
+        if len(names) > len(arguments.leaves):
+            raise UserError(
+                "E001",
+                f"the model has {len(names)} inputs, the module gets {len(arguments.leaves)} tensors",
+                why=f"the model's are {', '.join(names)}",
+                next="give the arguments that the model was exported with",
+            )
+        judge = _in_float64(root, verdict)
+        for sample in samples(arguments, axes, seeds):
+            _compare_sample(verdict, root, judge, arguments, sample, names, outputs, runs)
+    return verdict
+
+
+def _compare_sample(
+    verdict: Verdict,
+    root: torch.nn.Module,
+    judge: torch.nn.Module | None,
+    arguments: Arguments,
+    sample: Sample,
+    names: Sequence[str],
+    outputs: Sequence[str],
+    runs: Mapping[str, Run],
+) -> None:
+    try:
+        expected = _run_eager(root, arguments, sample.tensors)
+    except Exception as cause:
+        if sample.name == "sample":
+            raise
+        first = str(cause).strip().splitlines()[0] if str(cause).strip() else type(cause).__name__
+        verdict.notes.append(f"{sample.name}: eager PyTorch itself fails ({first[:120]})")
+        return
+    exact: list[Any] | None = None
+    if judge is not None:
+        try:
+            exact = _run_eager(judge, arguments, [_widened(tensor) for tensor in sample.tensors])
+        except Exception as cause:
+            first = str(cause).strip().splitlines()[0] if str(cause).strip() else type(cause).__name__
+            note = f"no float64 judge: the module does not run in float64 ({first[:120]})"
+            if note not in verdict.notes:
+                verdict.notes.append(note)
+    feeds = {name: np.ascontiguousarray(to_numpy(tensor)).reshape(tuple(to_numpy(tensor).shape))
+             for name, tensor in zip(names, sample.tensors, strict=False)}  # fmt: skip
+    for engine, run in runs.items():
+        try:
+            results = run(feeds)
+        except Exception as cause:
+            text = str(cause).strip().splitlines()
+            verdict.rows.append(
+                Row(
+                    engine,
+                    "(all)",
+                    float("inf"),
+                    0.0,
+                    False,
+                    sample.name,
+                    f"{type(cause).__name__}: {text[0][:300] if text else ''}",
+                )
+            )
+            continue
+        for index, (name, want) in enumerate(zip(outputs, expected, strict=False)):
+            reference = exact[index] if exact is not None and index < len(exact) else None
+            verdict.rows.append(_judge(engine, name, sample.name, results[index], want, reference))
+        if len(expected) != len(results):
+            problem = f"{len(results)} outputs, eager PyTorch has {len(expected)}"
+            verdict.rows.append(Row(engine, "(all)", float("inf"), 0.0, False, sample.name, problem))
+
+
+def _judge(engine: str, name: str, inputs: str, got: Any, want: Array, exact: Array | None) -> Row:
+    got = np.asarray(got)
+    problem = ""
+    if got.shape != want.shape:
+        problem = f"shape {list(got.shape)}, eager PyTorch has {list(want.shape)}"
+    elif got.dtype.itemsize != want.dtype.itemsize or (got.dtype != want.dtype and want.dtype.kind != "V"):
+        problem = f"dtype {got.dtype}, eager PyTorch has {want.dtype}"
+    if problem:
+        return Row(engine, name, float("inf"), 0.0, False, inputs, problem)
+    if want.dtype.kind in "biu":
+        off = int(np.count_nonzero(got != want))
+        text = f"{off} of {want.size} numbers differ" if off else ""
+        return Row(engine, name, float(off), 0.0, off == 0, inputs, text)
+    wide_got, wide_want = got.astype(np.float64), want.astype(np.float64)
+    if not np.array_equal(np.isnan(wide_got), np.isnan(wide_want)):
+        return Row(engine, name, float("inf"), 0.0, False, inputs, "NaN in other places than eager PyTorch")
+    same = (wide_got == wide_want) | np.isnan(wide_want)
+    truth = wide_want if exact is None or exact.shape != want.shape else exact.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        error = float(np.max(np.where(same, 0.0, np.abs(wide_got - truth)), initial=0.0))
+        own = float(
+            np.max(np.where(same & np.isinf(wide_want), 0.0, np.nan_to_num(np.abs(wide_want - truth))), initial=0.0)
+        )
+    finite = np.abs(wide_want[np.isfinite(wide_want)])
+    scale = float(finite.max(initial=0.0))
+    epsilon = _epsilon(want.dtype)
+    judged = exact is not None and exact.shape == want.shape
+    allowed = (
+        (ERROR_RATIO * own + SCALE_EPSILONS * epsilon * scale)
+        if judged
+        else UNJUDGED_EPSILONS * epsilon * max(scale, 1e-3)
+    )
+    return Row(engine, name, error, allowed, error <= allowed, inputs)
+
+
+def _epsilon(dtype: np.dtype[Any]) -> float:
+    import ml_dtypes
+
+    return float(ml_dtypes.finfo(dtype).eps)
+
+
+def _run_eager(root: torch.nn.Module, arguments: Arguments, tensors: Sequence[torch.Tensor]) -> list[Array]:
+    """forward's tensors, flat. Inputs are copied, so that a forward that writes into them harms nobody."""
+    args, kwargs = arguments.rebuilt([tensor.clone() for tensor in tensors])
+    saved = {name: buffer.clone() for name, buffer in root.named_buffers()}
+    try:
+        with torch.no_grad():
+            result = root(*args, **kwargs)
+    finally:
+        with torch.no_grad():
+            for name, buffer in root.named_buffers():
+                if name in saved and buffer.shape == saved[name].shape:
+                    buffer.copy_(saved[name])
+    leaves = pytree.tree_leaves(result)
+    return [
+        to_numpy(leaf)
+        if isinstance(leaf, torch.Tensor)
+        else np.asarray(leaf, np.float32 if isinstance(leaf, float) else None)
+        for leaf in leaves
+        if isinstance(leaf, torch.Tensor | int | float)
+    ]
+
+
+def _widened(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.double() if tensor.is_floating_point() else tensor
+
+
+def _in_float64(root: torch.nn.Module, verdict: Verdict) -> torch.nn.Module | None:
+    try:
+        return copy.deepcopy(root).double()
+    except Exception as cause:
+        verdict.notes.append(
+            f"no float64 judge: the module cannot be copied ({type(cause).__name__}: {str(cause)[:120]})"
+        )
+        return None
+
+
+@contextlib.contextmanager
+def _eval_mode(root: torch.nn.Module, training: bool) -> Iterator[None]:
+    flags = [(module, module.training) for module in root.modules()]
+    root.train(training)
+    try:
+        yield
+    finally:
+        for module, flag in flags:
+            module.training = flag
+
+
+@contextlib.contextmanager
+def _as_file(model: Any) -> Iterator[str]:
+    """The path of the model; a result that was not written yet goes to a temporary folder."""
+    if isinstance(model, str | os.PathLike):
+        yield os.fspath(model)
+        return
+    if model.path is not None and os.path.exists(model.path):
+        yield model.path
+        return
+    from fx2onnx.irx import io
+
+    with tempfile.TemporaryDirectory(prefix="fx2onnx-verify-") as folder:
+        path = os.path.join(folder, "model.onnx")
+        io.save(model.model, path)
+        yield path
+
+
+def _interface(path: str) -> tuple[list[str], list[dict[int, str]], list[str]]:
+    """Input names, the named dims of each, output names."""
+    import onnx
+
+    graph = onnx.load(path, load_external_data=False).graph
+    weights = {initializer.name for initializer in graph.initializer}
+    inputs = [value for value in graph.input if value.name not in weights]
+    axes = [
+        {axis: dim.dim_param for axis, dim in enumerate(value.type.tensor_type.shape.dim) if dim.dim_param}
+        for value in inputs
+    ]
+    return [value.name for value in inputs], axes, [value.name for value in graph.output]

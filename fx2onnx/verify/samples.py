@@ -1,0 +1,55 @@
+"""Inputs to compare on: the user's sample, others of its kind, and the sample at other sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from fx2onnx.capture.inputs import Arguments
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One set of inputs, in the order of ``Arguments.leaves``; ``name`` says how it was made."""
+
+    name: str
+    tensors: list[torch.Tensor]
+
+
+def samples(arguments: Arguments, symbolic_axes: Sequence[Mapping[int, str]], seeds: Sequence[int]) -> Iterator[Sample]:
+    """The sample itself, one shuffled set a seed, and one where every dynamic size is larger by one."""
+    originals = [leaf.tensor.detach() for leaf in arguments.leaves]
+    yield Sample("sample", originals)
+    for seed in seeds:
+        generator = torch.Generator().manual_seed(seed)
+        yield Sample(f"seed {seed}", [_like(tensor, generator) for tensor in originals])
+    if any(symbolic_axes):
+        for delta in (1,):
+            grown = [_resized(tensor, axes, delta) for tensor, axes in zip(originals, symbolic_axes, strict=True)]
+            yield Sample(f"sizes {delta:+d}", grown)
+
+
+def _like(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Other numbers of the same kind: normal with the sample's scale; integers and bools are the sample's, shuffled."""
+    if tensor.is_floating_point() and tensor.numel():
+        wide = tensor.to(torch.float32)
+        scale = float(wide.std(correction=0)) or 1.0
+        noise = torch.randn(tensor.shape, generator=generator) * scale + float(wide.mean())
+        return noise.to(tensor.dtype)
+    order = torch.randperm(tensor.numel(), generator=generator)
+    return tensor.reshape(-1)[order].reshape(tensor.shape)
+
+
+def _resized(tensor: torch.Tensor, axes: Mapping[int, str], delta: int) -> torch.Tensor:
+    """The sample with every dynamic axis longer (or shorter) by ``delta``, its content repeated."""
+    for axis in axes:
+        size = tensor.shape[axis] + delta
+        index = torch.arange(size) % max(tensor.shape[axis], 1)
+        tensor = (
+            tensor.index_select(axis, index)
+            if tensor.shape[axis]
+            else tensor.new_zeros([size if place == axis else length for place, length in enumerate(tensor.shape)])
+        )
+    return tensor

@@ -1,0 +1,149 @@
+"""Runs a Program: step by step the first time, by a plan from the second run of the same shapes on."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from fx2onnx.base.errors import Fx2OnnxError, UserError
+from fx2onnx.runner.limits import check_shape
+from fx2onnx.runner.program import Program, Step
+from fx2onnx.runner.registry import outputs_of
+from fx2onnx.runner.types import Value, as_value, describe
+
+KERNEL_FAULTS = (
+    ValueError,
+    TypeError,
+    IndexError,
+    KeyError,
+    AttributeError,
+    ArithmeticError,
+    AssertionError,
+    MemoryError,
+    RecursionError,
+    NotImplementedError,
+)
+"""What NumPy and Python raise on operands that do not fit; reported with the node, the cause chained."""
+
+Observer = Callable[[Program, Step, int, int, Sequence[Value]], None]
+"""Called after each step with its program, start and end in ns, and its outputs."""
+
+
+class Executor:
+    """Runs one program, again and again; bodies of control flow have executors of their own."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.feeds = [*program.inputs, *(inner for _, inner in program.captures)]
+        self.bodies = {
+            step.index: {name: Executor(body) for name, body in step.bodies.items()}
+            for step in program.steps
+            if step.bodies
+        }
+        self.dying = dying_slots(program, set(self.feeds))
+        self.constants: list[Value] = [slot.const for slot in program.slots]
+
+    def run(self, feeds: Sequence[Value], observer: Observer | None = None) -> list[Value]:
+        """The outputs for ``feeds``, which come in the order of ``self.feeds``."""
+        return self.interpret(feeds, observer)
+
+    def interpret(self, feeds: Sequence[Value], observer: Observer | None = None) -> list[Value]:
+        values = self.constants.copy()
+        for index, value in zip(self.feeds, feeds, strict=True):
+            values[index] = value
+        for step in self.program.steps:
+            start_ns = time.perf_counter_ns() if observer is not None else 0
+            results = self.call(step, [values[index] if index >= 0 else None for index in step.inputs], observer)
+            for index, result in zip(step.outputs, results, strict=False):
+                if index >= 0:
+                    values[index] = result
+            if observer is not None:
+                observer(self.program, step, start_ns, time.perf_counter_ns(), results)
+            for index in self.dying[step.index]:
+                values[index] = None
+        return [values[index] for index in self.program.outputs]
+
+    def call(self, step: Step, args: list[Value], observer: Observer | None = None) -> list[Value]:
+        """One step on the given values.
+
+        Raises: UserError E403 (or E404) with the node's line.
+        """
+        try:
+            return self.compute(step, args, observer)
+        except Fx2OnnxError as error:
+            if error.node:
+                raise
+            node = node_line(step, args)
+            raise type(error)(error.code, error.what, node=node, why=error.why, next=error.next) from error
+        except KERNEL_FAULTS as error:
+            raise failed(step, args, error) from error
+
+    def compute(self, step: Step, args: list[Value], observer: Observer | None = None) -> list[Value]:
+        kernel, attrs = step.kernel, step.attrs
+        if step.bodies:
+            attrs = {**attrs, **self.bound_bodies(step, args[step.n_inputs :], observer)}
+            args = args[: step.n_inputs]
+        if kernel.infer is not None:
+            specs = kernel.infer(args, attrs)
+            for shape, dtype in specs:
+                check_shape(shape, dtype)
+            out: list[Value] = [np.empty(shape, dtype) for shape, dtype in specs]
+            kernel.fn(out, *args, **attrs)
+            return out
+        return [as_value(result) for result in outputs_of(kernel.fn(*args, **attrs))]
+
+    def bound_bodies(
+        self, step: Step, captured: Sequence[Value], observer: Observer | None
+    ) -> Mapping[str, Callable[..., list[Value]]]:
+        """The step's bodies as functions of their own inputs."""
+        by_slot = dict(zip(step.inputs[step.n_inputs :], captured, strict=True))
+        bound: dict[str, Callable[..., list[Value]]] = {}
+        for name, executor in self.bodies[step.index].items():
+            extra = [by_slot[outer] for outer, _ in executor.program.captures]
+            bound[name] = functools.partial(_run_body, executor, extra, observer)
+        return bound
+
+
+def _run_body(
+    executor: Executor, captured: Sequence[Value], observer: Observer | None, inputs: Sequence[Value]
+) -> list[Value]:
+    expected = len(executor.program.inputs)
+    if len(inputs) != expected:
+        raise UserError("E303", f"a body takes {expected} inputs and is given {len(inputs)}")
+    return executor.run([*inputs, *captured], observer)
+
+
+def dying_slots(program: Program, feeds: set[int]) -> list[list[int]]:
+    """For each step, the slots that nothing reads after it; constants and outputs never die."""
+    kept = {*program.outputs, *(slot.index for slot in program.slots if slot.is_const)}
+    last_use: dict[int, int] = {}
+    for step in program.steps:
+        for index in (*step.inputs, *step.outputs):
+            if index >= 0 and index not in kept:
+                last_use[index] = step.index
+    dying: list[list[int]] = [[] for _ in program.steps]
+    for index, position in last_use.items():
+        dying[position].append(index)
+    return dying
+
+
+def node_line(step: Step, args: Sequence[Value]) -> str:
+    """The node with the dtypes and shapes it was given."""
+    given = ", ".join(describe(value) for value in args)
+    label = f"{step.name}: " if step.name else ""
+    return f"{label}{step.origin}  on ({given})"[:400]
+
+
+def failed(step: Step, args: Sequence[Value], error: BaseException) -> UserError:
+    """The error for a step that NumPy or Python refused."""
+    text = str(error).splitlines()[0][:200] if str(error) else ""
+    return UserError(
+        "E403",
+        f"{step.op_type} failed",
+        node=node_line(step, args),
+        why=f"{type(error).__name__}: {text}",
+        next="check the shapes and dtypes that reach this node; `fx2onnx run --dump-ir` lists them",
+    )

@@ -1,0 +1,199 @@
+"""Attention and RotaryEmbedding."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from fx2onnx.runner.kernels.cast import cast_array
+from fx2onnx.runner.kernels.norm import widen
+from fx2onnx.runner.limits import check_shape
+from fx2onnx.runner.registry import kernel
+from fx2onnx.runner.types import Array, numpy_dtype_of_code
+
+
+def split_heads(x: Array, heads: int | None, what: str) -> Array:
+    """[B, S, heads * D] -> [B, heads, S, D]; 4-D stays."""
+    if x.ndim == 4:
+        return x
+    if x.ndim != 3 or not heads or x.shape[2] % heads:
+        raise ValueError(f"{what} of shape {list(x.shape)} cannot be split into {heads} heads")
+    return x.reshape(x.shape[0], x.shape[1], heads, x.shape[2] // heads).transpose(0, 2, 1, 3)
+
+
+def guarded_softmax(scores: Array) -> Array:
+    """Softmax of the last axis in place; a row of -inf becomes zeros."""
+    if scores.size == 0:
+        return scores
+    top = scores.max(axis=-1, keepdims=True)
+    np.copyto(top, 0, where=np.isneginf(top))
+    np.subtract(scores, top, out=scores)
+    np.exp(scores, out=scores)
+    total = scores.sum(axis=-1, keepdims=True)
+    np.copyto(total, 1, where=total == 0)
+    np.divide(scores, total, out=scores)
+    return scores
+
+
+def _mask_bias(mask: Array | None, keys: int, dtype: Any) -> Array | None:
+    if mask is None:
+        return None
+    if mask.shape[-1] < keys:
+        fill: Any = False if mask.dtype == np.bool_ else -np.inf
+        mask = np.concatenate([mask, np.full((*mask.shape[:-1], keys - mask.shape[-1]), fill, mask.dtype)], axis=-1)
+    if mask.dtype == np.bool_:
+        return np.where(mask, np.zeros((), dtype), np.asarray(-np.inf, dtype))
+    return mask.astype(dtype, copy=False)
+
+
+def _position_bias(
+    queries: int, keys: int, offset: Any, is_causal: int, left: int, right: int, dtype: Any
+) -> Array | None:
+    """-inf where the causal or window rule hides a key; [queries, keys], or [B, 1, queries, keys]."""
+    if not is_causal and left < 0 and right < 0:
+        return None
+    ahead = np.arange(keys) - (np.arange(queries)[:, None] + np.asarray(offset).reshape(-1, 1, 1, 1))
+    hidden = np.zeros(ahead.shape, np.bool_)
+    if is_causal:
+        hidden |= ahead > 0
+    if left >= 0:
+        hidden |= -ahead > left
+    if right >= 0:
+        hidden |= ahead > right
+    return np.where(hidden, np.asarray(-np.inf, dtype), np.zeros((), dtype))
+
+
+@kernel("Attention", 23)
+def attention(
+    q: Array,
+    k: Array,
+    v: Array,
+    mask: Array | None = None,
+    past_key: Array | None = None,
+    past_value: Array | None = None,
+    valid_keys: Array | None = None,
+    *,
+    is_causal: int = 0,
+    q_num_heads: int | None = None,
+    kv_num_heads: int | None = None,
+    scale: float | None = None,
+    softcap: float = 0.0,
+    softmax_precision: int | None = None,
+    qk_matmul_output_mode: int = 0,
+    left_window_size: int = -1,
+    right_window_size: int = -1,
+    n_outputs: int = 1,
+) -> tuple[Array, ...]:
+    """softmax(scale * q @ k.T + bias) @ v, with cache, masks, grouped heads and soft cap.
+
+    Shapes:   q [B, H, S, D] or [B, S, H * D]; k, v likewise with their own heads and length.
+    Numerics: narrow floats in float32; a row without any key gives zeros. Source: ONNX Attention-25.
+    """
+    if (past_key is None) != (past_value is None):
+        raise ValueError("past_key and past_value must be given together")
+    if left_window_size < -1 or right_window_size < -1:
+        raise ValueError("a window size is below -1")
+    if valid_keys is not None and past_key is not None:
+        raise ValueError("nonpad_kv_seqlen cannot be combined with a past")
+    dtype, is_3d = q.dtype, q.ndim == 3
+    q4, k4, v4 = (
+        split_heads(item, heads, name)
+        for item, heads, name in ((q, q_num_heads, "Q"), (k, kv_num_heads, "K"), (v, kv_num_heads, "V"))
+    )
+    if past_key is not None and past_value is not None:
+        k4, v4 = np.concatenate([past_key, k4], axis=2), np.concatenate([past_value, v4], axis=2)
+    batch, heads, queries, depth = q4.shape
+    kv_heads, keys = k4.shape[1], k4.shape[2]
+    if heads % max(kv_heads, 1) or v4.shape[1:3] != (kv_heads, keys) or k4.shape[3] != depth:
+        raise ValueError(f"Q {list(q4.shape)}, K {list(k4.shape)} and V {list(v4.shape)} do not fit")
+    wide_q, wide_k, wide_v = widen(q4), widen(k4), widen(v4)
+    compute = wide_q.dtype
+    check_shape((batch, heads, queries, keys), compute, "the attention scores")
+    root = math.sqrt(scale if scale is not None else 1 / math.sqrt(depth))
+    groups = heads // kv_heads
+    grouped_q = (wide_q * np.asarray(root, compute)).reshape(batch, kv_heads, groups * queries, depth)
+    scores = np.matmul(grouped_q, (wide_k * np.asarray(root, compute)).swapaxes(2, 3))
+    scores = scores.reshape(batch, heads, queries, keys)
+    stages = [scores.copy()] if n_outputs > 3 else []
+    if softcap > 0:
+        scores = np.tanh(scores / np.asarray(softcap, compute)) * np.asarray(softcap, compute)
+    if n_outputs > 3:
+        stages.append(scores.copy())
+    for bias in _biases(
+        mask, valid_keys, past_key, queries, keys, compute, is_causal, left_window_size, right_window_size
+    ):
+        scores += bias
+    if n_outputs > 3:
+        stages.append(scores.copy())
+    if softmax_precision is not None:
+        wanted = numpy_dtype_of_code(softmax_precision)
+        scores = scores.astype(wanted if wanted.itemsize > compute.itemsize else compute, copy=False)
+    weights = guarded_softmax(scores).astype(compute, copy=False)
+    stages.append(weights)
+    y = np.matmul(weights.reshape(batch, kv_heads, groups * queries, keys), wide_v)
+    y = y.reshape(batch, heads, queries, v4.shape[3])
+    if is_3d:
+        y = y.transpose(0, 2, 1, 3).reshape(batch, queries, -1)
+    debug = stages[qk_matmul_output_mode if n_outputs > 3 else 0]
+    results = (
+        y.astype(dtype, copy=False),
+        np.ascontiguousarray(k4),
+        np.ascontiguousarray(v4),
+        cast_array(debug, dtype),
+    )
+    return results[:n_outputs]
+
+
+def _biases(
+    mask: Array | None, valid_keys: Array | None, past_key: Array | None, queries: int, keys: int,
+    dtype: Any, is_causal: int, left: int, right: int,
+) -> list[Array]:  # fmt: skip
+    offset: Any = 0 if past_key is None else past_key.shape[2]
+    padding = None
+    if valid_keys is not None:
+        counts = valid_keys.reshape(-1)
+        offset = counts - queries
+        padding = _mask_bias((np.arange(keys) < counts[:, None])[:, None, None, :], keys, dtype)
+    position = _position_bias(queries, keys, offset, is_causal, left, right, dtype)
+    return [bias for bias in (_mask_bias(mask, keys, dtype), position, padding) if bias is not None]
+
+
+@kernel("RotaryEmbedding", 23)
+def rotary_embedding(
+    x: Array,
+    cos_cache: Array,
+    sin_cache: Array,
+    position_ids: Array | None = None,
+    *,
+    interleaved: int = 0,
+    num_heads: int | None = None,
+    rotary_embedding_dim: int = 0,
+) -> Array:
+    """Pairs of features rotated by the angle of their position.
+
+    Shapes: x [B, H, S, D] or [B, S, H * D]; caches [P, R/2] with position_ids [B, S], else [B, S, R/2].
+    """
+    heads = x if x.ndim == 4 else split_heads(x, num_heads, "X")
+    moved = heads.transpose(0, 2, 1, 3)
+    rotated = rotary_embedding_dim or moved.shape[3]
+    half = rotated // 2
+    if position_ids is not None:
+        if position_ids.size and not 0 <= position_ids.min() <= position_ids.max() < len(cos_cache):
+            raise IndexError("position_ids are out of range for the caches")
+        cos_cache, sin_cache = cos_cache[position_ids], sin_cache[position_ids]
+    if cos_cache.shape[-1] != half or sin_cache.shape != cos_cache.shape:
+        raise ValueError(f"caches of shape {list(cos_cache.shape)} do not fit {rotated} rotated features")
+    cos, sin = cos_cache[:, :, None, :], sin_cache[:, :, None, :]
+    turned, rest = moved[..., :rotated], moved[..., rotated:]
+    first, second = (turned[..., 0::2], turned[..., 1::2]) if interleaved else (turned[..., :half], turned[..., half:])
+    real, imaginary = cos * first - sin * second, sin * first + cos * second
+    if interleaved:
+        joined = np.stack([real, imaginary], axis=-1).reshape(turned.shape)
+    else:
+        joined = np.concatenate([real, imaginary], axis=-1)
+    y = np.concatenate([joined, rest], axis=-1) if rest.shape[3] else joined
+    if x.ndim == 3:
+        return y.reshape(x.shape)
+    return np.ascontiguousarray(y.transpose(0, 2, 1, 3))

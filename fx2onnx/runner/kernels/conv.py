@@ -1,0 +1,251 @@
+"""Conv, ConvTranspose, ConvInteger, DeformConv, Col2Im."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fx2onnx.runner.kernels.elementwise import Outs, check_same_dtype
+from fx2onnx.runner.kernels.norm import widen
+from fx2onnx.runner.limits import check_shape
+from fx2onnx.runner.registry import kernel
+from fx2onnx.runner.types import NARROW_FLOATS, Array, Spec, narrowed
+from fx2onnx.runner.windows import Window, pad_spatial, resolve_window, window_view
+
+COLUMN_BLOCK_BYTES = 1 << 20
+"""Columns are made and multiplied in blocks of about this size, so that they are still in the L2 cache when read."""
+
+
+def conv_window(x: Any, w: Any, attrs: Mapping[str, Any]) -> Window:
+    """The geometry of a Conv. Raises: ValueError where channels, groups or kernel do not fit."""
+    if x.ndim < 3 or w.ndim != x.ndim:
+        raise ValueError(f"the input has {x.ndim} axes and the weight {w.ndim}; both need 3 or more")
+    group = attrs.get("group", 1)
+    if group < 1 or x.shape[1] != w.shape[1] * group or w.shape[0] % group:
+        raise ValueError(f"{x.shape[1]} channels, weight {list(w.shape)} and group {group} do not fit")
+    given = attrs.get("kernel_shape")
+    if given is not None and tuple(given) != w.shape[2:]:
+        raise ValueError(f"kernel_shape is {list(given)}, the weight's {list(w.shape[2:])}")
+    return resolve_window(
+        x.shape[2:],
+        w.shape[2:],
+        attrs.get("strides"),
+        attrs.get("dilations"),
+        attrs.get("pads"),
+        attrs.get("auto_pad", "NOTSET"),
+    )
+
+
+def _conv_infer(inputs: Sequence[Array], attrs: Mapping[str, Any]) -> Sequence[Spec]:
+    x, w = inputs[0], inputs[1]
+    check_same_dtype([item for item in inputs if item is not None])
+    window = conv_window(x, w, attrs)
+    return (((x.shape[0], w.shape[0], *window.out), x.dtype),)
+
+
+@kernel("Conv", kind="into", infer=_conv_infer)
+def conv(out: Outs, x: Array, w: Array, bias: Array | None = None, **attrs: Any) -> None:
+    """out[0][n, o] = bias[o] + sum over c, k of x[n, c, position + k] * w[o, c, k].
+
+    Shapes:   x [N, C, *dims], w [O, C/group, *kernel], bias [O].
+    Buffers:  a padded copy of x where there are pads; columns in blocks of ``COLUMN_BLOCK_BYTES``.
+    """
+    window = conv_window(x, w, attrs)
+    if x.dtype in NARROW_FLOATS:
+        wide = np.empty(out[0].shape, np.float32)
+        convolve(widen(x), widen(w), window, attrs.get("group", 1), wide)
+        if bias is not None:
+            wide += widen(bias).reshape(-1, *(1,) * len(window.out))
+        out[0][...] = wide.astype(x.dtype)
+        return
+    convolve(x, w, window, attrs.get("group", 1), out[0])
+    if bias is not None:
+        np.add(out[0], bias.reshape(-1, *(1,) * len(window.out)), out=out[0])
+
+
+def convolve(x: Array, w: Array, window: Window, group: int, y: Array) -> None:
+    """y = the convolution, without bias."""
+    padded = pad_spatial(x, window.before, window.after)
+    taps = math.prod(window.kernel)
+    if w.shape[1] == 1 and group == x.shape[1] and taps * 4 <= math.prod(window.out, start=64):
+        _depthwise(padded, w, window, y)
+        return
+    batch, outs, ins = x.shape[0], w.shape[0] // group, w.shape[1]
+    weight = np.ascontiguousarray(w).reshape(group, outs, ins * taps)
+    points = math.prod(window.out)
+    if taps == 1:
+        steps = tuple(slice(None, None, stride) for stride in window.strides)
+        source = padded[(slice(None), slice(None), *steps)].reshape(batch, group, ins, points)
+        _matmul_to(weight, source, y, batch, group, outs, points)
+        return
+    view = window_view(padded, window)
+    n = len(window.out)
+    order = (0, 1, *range(2 + n, 2 + 2 * n), *range(2, 2 + n))
+    columns = view.transpose(order).reshape(batch, group, ins, *window.kernel, *window.out) if group == 1 else None
+    rows, inner = window.out[0], math.prod(window.out[1:])
+    per_row = ins * taps * inner * x.dtype.itemsize
+    block = max(1, min(rows, COLUMN_BLOCK_BYTES // max(per_row, 1)))
+    scratch = np.empty((ins, *window.kernel, block, *window.out[1:]), x.dtype)
+    target = np.empty((outs, block * inner), y.dtype)
+    del columns
+    arranged = view.transpose(order)
+    for sample in range(batch):
+        for part in range(group):
+            source = arranged[sample, part * ins : (part + 1) * ins]
+            for start in range(0, rows, block):
+                stop = min(start + block, rows)
+                size = (stop - start) * inner
+                column = (
+                    scratch if stop - start == block else scratch[(slice(None),) * (1 + n) + (slice(0, stop - start),)]
+                )
+                if stop - start != block:
+                    column = np.empty(column.shape, x.dtype)
+                np.copyto(column, source[(slice(None),) * (1 + n) + (slice(start, stop),)])
+                result = np.matmul(weight[part], column.reshape(ins * taps, size), out=target[:, :size])
+                y[sample, part * outs : (part + 1) * outs, start:stop] = result.reshape(
+                    outs, stop - start, *window.out[1:]
+                )
+
+
+def _matmul_to(weight: Array, source: Array, y: Array, batch: int, group: int, outs: int, points: int) -> None:
+    if y.flags.c_contiguous:
+        np.matmul(weight, source, out=y.reshape(batch, group, outs, points))
+    else:
+        y[...] = np.matmul(weight, source).reshape(y.shape)
+
+
+def _depthwise(padded: Array, w: Array, window: Window, y: Array) -> None:
+    """One multiply-add a tap over whole planes."""
+    channels = padded.shape[1]
+    times = w.shape[0] // channels
+    source = np.repeat(padded, times, axis=1) if times > 1 else padded
+    scratch = np.empty(y.shape, y.dtype)
+    for number, tap in enumerate(np.ndindex(*window.kernel)):
+        cut = tuple(
+            slice(t * d, t * d + (o - 1) * s + 1, s)
+            for t, d, o, s in zip(tap, window.dilations, window.out, window.strides, strict=True)
+        )
+        weight = w[(slice(None), 0, *tap)].reshape(-1, *(1,) * len(window.out))
+        np.multiply(source[(slice(None), slice(None), *cut)], weight, out=y if number == 0 else scratch)
+        if number:
+            np.add(y, scratch, out=y)
+
+
+def transpose_geometry(
+    dims: Sequence[int], kernel_dims: Sequence[int], attrs: Mapping[str, Any]
+) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    """Strides, dilations, pads before, output dims of a ConvTranspose."""
+    n = len(dims)
+    strides = tuple(attrs.get("strides") or (1,) * n)
+    dilations = tuple(attrs.get("dilations") or (1,) * n)
+    extra = tuple(attrs.get("output_padding") or (0,) * n)
+    pads = tuple(attrs.get("pads") or (0,) * 2 * n)
+    wanted = attrs.get("output_shape")
+    mode = attrs.get("auto_pad", "NOTSET")
+    if not len(strides) == len(dilations) == len(extra) == n or len(pads) != 2 * n:
+        raise ValueError(f"strides, dilations, output_padding or pads do not fit {n} spatial axes")
+    if min((*strides, *dilations)) < 1:
+        raise ValueError("strides and dilations must be positive")
+    full = [
+        s * (d - 1) + e + (k - 1) * step + 1
+        for d, s, k, step, e in zip(dims, strides, kernel_dims, dilations, extra, strict=True)
+    ]
+    if wanted or mode in ("SAME_UPPER", "SAME_LOWER"):
+        out = tuple(wanted)[-n:] if wanted else tuple(d * s for d, s in zip(dims, strides, strict=True))
+        total = [max(f - o, 0) for f, o in zip(full, out, strict=True)]
+        before = tuple(t // 2 if mode != "SAME_LOWER" else t - t // 2 for t in total)
+        return strides, dilations, before, out
+    if mode == "VALID":
+        pads = (0,) * 2 * n
+    out = tuple(f - pads[i] - pads[n + i] for i, f in enumerate(full))
+    if min(out) < 0:
+        raise ValueError(f"the output would have the dims {list(out)}")
+    return strides, dilations, pads[:n], out
+
+
+@kernel("ConvTranspose")
+def conv_transpose(x: Array, w: Array, bias: Array | None = None, *, group: int = 1, **attrs: Any) -> Array:
+    """The gradient of Conv: every input element adds its weighted kernel to the output.
+
+    Shapes: x [N, C, *dims], w [C, O/group, *kernel].
+    """
+    if group < 1 or w.shape[0] != x.shape[1] or x.shape[1] % group or w.ndim != x.ndim:
+        raise ValueError(f"{x.shape[1]} channels, weight {list(w.shape)} and group {group} do not fit")
+    batch, ins, outs = x.shape[0], x.shape[1] // group, w.shape[1]
+    kernel_dims = w.shape[2:]
+    strides, dilations, before, out_dims = transpose_geometry(x.shape[2:], kernel_dims, attrs)
+    wide_x, wide_w = widen(x), widen(w)
+    check_shape((batch, group * outs, *out_dims), wide_x.dtype, "the result of ConvTranspose")
+    taps, points = math.prod(kernel_dims), math.prod(x.shape[2:])
+    check_shape((batch, group, outs * taps, points), wide_x.dtype, "the columns of ConvTranspose")
+    weight = wide_w.reshape(group, ins, outs * taps).transpose(0, 2, 1)
+    columns = np.matmul(weight, wide_x.reshape(batch, group, ins, points))
+    columns = columns.reshape(batch, group * outs, *kernel_dims, *x.shape[2:])
+    y = np.zeros((batch, group * outs, *out_dims), wide_x.dtype)
+    add_columns(y, columns, kernel_dims, strides, dilations, before)
+    if bias is not None:
+        y += widen(bias).reshape(-1, *(1,) * len(out_dims))
+    return narrowed(y, x.dtype)
+
+
+def add_columns(
+    y: Array,
+    columns: Array,
+    kernel_dims: Sequence[int],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    before: Sequence[int],
+) -> None:
+    """y [N, C, *out] += columns [N, C, *kernel, *dims], each tap at its offset; what falls outside is dropped."""
+    dims = columns.shape[2 + len(kernel_dims) :]
+    for tap in np.ndindex(*kernel_dims):
+        target: list[slice] = []
+        source: list[slice] = []
+        for t, d, s, b, dim, size in zip(tap, dilations, strides, before, dims, y.shape[2:], strict=True):
+            offset = t * d - b
+            low = max(-(offset // s) if offset < 0 else 0, 0)
+            high = min(dim, (size - 1 - offset) // s + 1)
+            source.append(slice(low, max(high, low)))
+            target.append(
+                slice(offset + low * s, offset + max(high - 1, low) * s + 1 if high > low else offset + low * s, s)
+            )
+        if all(cut.stop > cut.start for cut in source):
+            y[(slice(None), slice(None), *target)] += columns[(slice(None), slice(None), *tap, *source)]
+
+
+@kernel("ConvInteger", 10)
+def conv_integer(x: Array, w: Array, x_zero: Array | None = None, w_zero: Array | None = None, **attrs: Any) -> Array:
+    """Conv of int8 or uint8 with zero points, summed in int32."""
+    window = conv_window(x, w, attrs)
+    left = x.astype(np.int32) - (0 if x_zero is None else x_zero.astype(np.int32))
+    right = w.astype(np.int32)
+    if w_zero is not None:
+        right = right - w_zero.astype(np.int32).reshape((-1,) + (1,) * (w.ndim - 1) if w_zero.size > 1 else ())
+    y = np.empty((x.shape[0], w.shape[0], *window.out), np.int32)
+    convolve(left, right, window, attrs.get("group", 1), y)
+    return y
+
+
+@kernel("Col2Im", 18, shape_inputs=(1, 2))
+def col2im(
+    x: Array,
+    image_shape: Array,
+    block_shape: Array,
+    *,
+    dilations: Sequence[int] | None = None,
+    pads: Sequence[int] | None = None,
+    strides: Sequence[int] | None = None,
+) -> Array:
+    """Blocks in columns, summed into an image."""
+    image, block = image_shape.tolist(), block_shape.tolist()
+    n = len(image)
+    window = resolve_window(tuple(image), block, strides, dilations, pads, "NOTSET")
+    check_shape((x.shape[0], x.shape[1], *image), x.dtype, "the result of Col2Im")
+    channels = x.shape[1] // math.prod(block)
+    columns = x.reshape(x.shape[0], channels, *block, *window.out)
+    y = np.zeros((x.shape[0], channels, *image), x.dtype)
+    add_columns(y, columns, block, window.strides, window.dilations, window.before[:n])
+    return y

@@ -1,0 +1,203 @@
+"""Pooling."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fx2onnx.runner.kernels.norm import widen
+from fx2onnx.runner.limits import check_shape
+from fx2onnx.runner.registry import kernel
+from fx2onnx.runner.types import INT64, NARROW_FLOATS, Array, narrowed
+from fx2onnx.runner.windows import Window, pad_spatial, required_after, resolve_window, window_view
+
+
+def pool_window(x: Any, kernel_shape: Sequence[int], attrs: Mapping[str, Any]) -> Window:
+    if x.ndim < 3:
+        raise ValueError(f"the input has {x.ndim} axes, pooling needs 3 or more")
+    return resolve_window(
+        x.shape[2:],
+        kernel_shape,
+        attrs.get("strides"),
+        attrs.get("dilations"),
+        attrs.get("pads"),
+        attrs.get("auto_pad", "NOTSET"),
+        bool(attrs.get("ceil_mode", 0)),
+    )
+
+
+def _lowest(x: Array) -> Any:
+    return -np.inf if x.dtype.kind == "f" or x.dtype in NARROW_FLOATS else np.iinfo(x.dtype).min
+
+
+def max_pool_array(x: Array, window: Window) -> Array:
+    """The maximum of each window, axis by axis: separable, so k passes an axis instead of k * k."""
+    y = pad_spatial(x, window.before, required_after(x.shape[2:], window), _lowest(x))
+    for axis, (size, stride, dilation, out) in enumerate(
+        zip(window.kernel, window.strides, window.dilations, window.out, strict=True), 2
+    ):
+        head = (slice(None),) * axis
+        total: Array | None = None
+        for tap in range(size):
+            part = y[(*head, slice(tap * dilation, tap * dilation + (out - 1) * stride + 1, stride))]
+            if total is None:
+                total = part.copy()
+            else:
+                np.maximum(total, part, out=total)
+        y = total if total is not None else y
+    return y
+
+
+@kernel("MaxPool")
+def max_pool(
+    x: Array, *, kernel_shape: Sequence[int], storage_order: int = 0, n_outputs: int = 1, **attrs: Any
+) -> Array | tuple[Array, Array]:
+    """The maximum of each window, and where it was (an index into the flat input)."""
+    window = pool_window(x, kernel_shape, attrs)
+    check_shape((*x.shape[:2], *window.out), x.dtype)
+    if n_outputs == 1:
+        return max_pool_array(x, window)
+    padded = pad_spatial(x, window.before, required_after(x.shape[2:], window), _lowest(x))
+    n = len(window.out)
+    flat = window_view(padded, window).reshape(*x.shape[:2], *window.out, math.prod(window.kernel))
+    if not storage_order:
+        numbers = np.arange(x.size, dtype=INT64).reshape(x.shape)
+    else:
+        planes = np.arange(math.prod(x.shape[2:]), dtype=INT64).reshape(x.shape[2:], order="F")
+        numbers = np.arange(math.prod(x.shape[:2])).reshape(*x.shape[:2], *(1,) * n) * planes.size + planes
+    labels = pad_spatial(numbers, window.before, required_after(x.shape[2:], window), -1)
+    label = window_view(labels, window).reshape(flat.shape)
+    masked = np.where(label >= 0, flat, np.asarray(_lowest(x)).astype(x.dtype))
+    best = np.argmax(widen(masked), axis=-1)[..., None]
+    return np.take_along_axis(masked, best, -1)[..., 0], np.take_along_axis(label, best, -1)[..., 0]
+
+
+def _window_sums(x: Array, window: Window) -> Array:
+    """The sum over each window; separable."""
+    y = pad_spatial(x, window.before, required_after(x.shape[2:], window))
+    for axis, (size, stride, dilation, out) in enumerate(
+        zip(window.kernel, window.strides, window.dilations, window.out, strict=True), 2
+    ):
+        head = (slice(None),) * axis
+        parts = [
+            y[(*head, slice(tap * dilation, tap * dilation + (out - 1) * stride + 1, stride))] for tap in range(size)
+        ]
+        total = parts[0].copy()
+        for part in parts[1:]:
+            np.add(total, part, out=total)
+        y = total
+    return y
+
+
+def _counts(dims: Sequence[int], window: Window, include_pads: bool) -> Array:
+    """How many elements each window covers; pads count where asked, what ceil mode adds never."""
+    total = np.ones((), np.float64)
+    n = len(dims)
+    for axis in range(n):
+        starts = np.arange(window.out[axis]) * window.strides[axis] - window.before[axis]
+        taps = starts[:, None] + np.arange(window.kernel[axis]) * window.dilations[axis]
+        low, high = (-window.before[axis], dims[axis] + window.after[axis]) if include_pads else (0, dims[axis])
+        count = ((taps >= low) & (taps < high)).sum(1)
+        total = total * count.reshape([-1 if line == axis else 1 for line in range(n)])
+    return total
+
+
+@kernel("AveragePool")
+def average_pool(x: Array, *, kernel_shape: Sequence[int], count_include_pad: int = 0, **attrs: Any) -> Array:
+    """The mean of each window."""
+    window = pool_window(x, kernel_shape, attrs)
+    check_shape((*x.shape[:2], *window.out), x.dtype)
+    wide = widen(x)
+    counts = np.maximum(_counts(x.shape[2:], window, bool(count_include_pad)), 1).astype(wide.dtype)
+    return narrowed((_window_sums(wide, window) / counts), x.dtype)
+
+
+@kernel("LpPool")
+def lp_pool(x: Array, *, kernel_shape: Sequence[int], p: float = 2, **attrs: Any) -> Array:
+    """(sum of |x| ** p over each window) ** (1 / p)."""
+    window = pool_window(x, kernel_shape, attrs)
+    check_shape((*x.shape[:2], *window.out), x.dtype)
+    wide = widen(x)
+    return narrowed((_window_sums(np.abs(wide) ** p, window) ** (1 / p)), x.dtype)
+
+
+def _flat(x: Array) -> Array:
+    if x.ndim < 2:
+        raise ValueError(f"the input has {x.ndim} axes, pooling needs 2 or more")
+    return widen(x).reshape(*x.shape[:2], -1)
+
+
+def _global(x: Array, values: Array) -> Array:
+    return narrowed(values.reshape(*x.shape[:2], *(1,) * (x.ndim - 2)), x.dtype)
+
+
+@kernel("GlobalAveragePool")
+def global_average_pool(x: Array) -> Array:
+    """The mean over all spatial axes."""
+    return _global(x, _flat(x).mean(axis=-1))
+
+
+@kernel("GlobalMaxPool")
+def global_max_pool(x: Array) -> Array:
+    """The maximum over all spatial axes."""
+    return _global(x, _flat(x).max(axis=-1))
+
+
+@kernel("GlobalLpPool")
+def global_lp_pool(x: Array, *, p: float = 2) -> Array:
+    """(sum of |x| ** p over all spatial axes) ** (1 / p)."""
+    return _global(x, (np.abs(_flat(x)) ** p).sum(-1) ** (1 / p))
+
+
+@kernel("MaxUnpool", 9)
+def max_unpool(
+    x: Array,
+    indices: Array,
+    output_shape: Array | None = None,
+    *,
+    kernel_shape: Sequence[int],
+    pads: Sequence[int] | None = None,
+    strides: Sequence[int] | None = None,
+) -> Array:
+    """x written to where MaxPool found it, zeros elsewhere."""
+    n = x.ndim - 2
+    steps, edges = strides or (1,) * n, pads or (0,) * 2 * n
+    dims = [
+        (d - 1) * s - edges[i] - edges[n + i] + k
+        for i, (d, s, k) in enumerate(zip(x.shape[2:], steps, kernel_shape, strict=True))
+    ]
+    source = (*x.shape[:2], *dims)
+    shape = source if output_shape is None else tuple(output_shape.tolist())
+    check_shape(shape, x.dtype, "the result of MaxUnpool")
+    check_shape(source, x.dtype, "the result of MaxUnpool")
+    if output_shape is None or math.prod(shape) == math.prod(source):
+        y = np.zeros(math.prod(shape), x.dtype)
+        y[indices.reshape(-1)] = x.reshape(-1)
+        return y.reshape(shape)
+    small = np.zeros(math.prod(source), x.dtype)
+    small[indices.reshape(-1)] = x.reshape(-1)
+    y = np.zeros(shape, x.dtype)
+    y[tuple(slice(0, dim) for dim in source)] = small.reshape(source)
+    return y
+
+
+@kernel("MaxRoiPool")
+def max_roi_pool(x: Array, rois: Array, *, pooled_shape: Sequence[int], spatial_scale: float = 1.0) -> Array:
+    """The maximum of each cell of each region."""
+    high, wide = pooled_shape
+    check_shape((len(rois), x.shape[1], high, wide), x.dtype)
+    y = np.zeros((len(rois), x.shape[1], high, wide), x.dtype)
+    for number, roi in enumerate(rois):
+        left, top, right, bottom = (round(float(edge) * spatial_scale) for edge in roi[1:5])
+        rows, columns = max(bottom - top + 1, 1), max(right - left + 1, 1)
+        for i in range(high):
+            for j in range(wide):
+                y0, y1 = top + math.floor(i * rows / high), top + math.ceil((i + 1) * rows / high)
+                x0, x1 = left + math.floor(j * columns / wide), left + math.ceil((j + 1) * columns / wide)
+                cell = x[int(roi[0]), :, max(y0, 0) : max(y1, 0), max(x0, 0) : max(x1, 0)]
+                if cell.size:
+                    y[number, :, i, j] = cell.max(axis=(1, 2))
+    return y

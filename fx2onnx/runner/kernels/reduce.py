@@ -1,0 +1,160 @@
+"""Reduce*, ArgMax, ArgMin, CumSum, CumProd."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from fx2onnx.runner.kernels.norm import widen
+from fx2onnx.runner.kernels.softmax import check_axis
+from fx2onnx.runner.registry import kernel
+from fx2onnx.runner.types import INT64, NARROW_FLOATS, Array, is_float, narrowed
+
+Axes = tuple[int, ...]
+
+
+def _sum(x: Array, axes: Axes, keep: bool) -> Any:
+    if x.dtype == np.float32 and len(axes) == 1 and axes[0] == x.ndim - 1 and x.flags.c_contiguous and x.ndim > 1:
+        total = x.reshape(-1, x.shape[-1]) @ np.ones(x.shape[-1], x.dtype)
+        return total.reshape(x.shape[:-1] + ((1,) if keep else ()))
+    return np.sum(x, axis=axes, keepdims=keep, dtype=x.dtype)
+
+
+def _mean(x: Array, axes: Axes, keep: bool) -> Any:
+    count = int(np.prod([x.shape[axis] for axis in axes]))
+    if x.dtype.kind in "iu":
+        return np.sum(x, axis=axes, keepdims=keep, dtype=x.dtype) // max(count, 1)
+    return np.divide(_sum(x, axes, keep), np.asarray(count, x.dtype))
+
+
+def _extreme(ufunc: Any, edge: str) -> Callable[[Array, Axes, bool], Any]:
+    def reduce(x: Array, axes: Axes, keep: bool) -> Any:
+        if x.dtype.kind == "b":
+            return ufunc.reduce(x, axis=axes, keepdims=keep, initial=edge == "max")
+        if any(x.shape[axis] == 0 for axis in axes):
+            info: Any = np.iinfo(x.dtype) if x.dtype.kind in "iu" else None
+            top = (info.max if edge == "max" else info.min) if info else (np.inf if edge == "max" else -np.inf)
+            return ufunc.reduce(x, axis=axes, keepdims=keep, initial=np.asarray(top, x.dtype)[()])
+        return ufunc.reduce(x, axis=axes, keepdims=keep)
+
+    return reduce
+
+
+def _log_sum_exp(x: Array, axes: Axes, keep: bool) -> Any:
+    if any(x.shape[axis] == 0 for axis in axes):
+        return np.log(np.sum(np.exp(x), axis=axes, keepdims=keep))
+    top = np.max(x, axis=axes, keepdims=True)
+    top = np.where(np.isfinite(top), top, np.zeros((), x.dtype))
+    total = np.log(np.sum(np.exp(x - top), axis=axes, keepdims=True)) + top
+    return total if keep else np.squeeze(total, axis=axes)
+
+
+REDUCTIONS: dict[str, Callable[[Array, Axes, bool], Any]] = {
+    "ReduceSum": _sum,
+    "ReduceMean": _mean,
+    "ReduceProd": lambda x, axes, keep: np.prod(x, axis=axes, keepdims=keep, dtype=x.dtype),
+    "ReduceMax": _extreme(np.maximum, "min"),
+    "ReduceMin": _extreme(np.minimum, "max"),
+    "ReduceL1": lambda x, axes, keep: np.sum(np.abs(x), axis=axes, keepdims=keep, dtype=x.dtype),
+    "ReduceL2": lambda x, axes, keep: np.sqrt(np.sum(x * x, axis=axes, keepdims=keep, dtype=x.dtype)),
+    "ReduceSumSquare": lambda x, axes, keep: np.sum(x * x, axis=axes, keepdims=keep, dtype=x.dtype),
+    "ReduceLogSum": lambda x, axes, keep: np.log(np.sum(x, axis=axes, keepdims=keep, dtype=x.dtype)),
+    "ReduceLogSumExp": _log_sum_exp,
+}
+_AXES_INPUT_SINCE = {"ReduceSum": 13}
+_EXACT = ("ReduceMax", "ReduceMin")
+
+
+def _reduce(op_type: str, x: Array, axes: Sequence[int] | None, keepdims: int, noop: int) -> Array:
+    if not axes:
+        if noop:
+            chosen: Axes = ()
+        else:
+            chosen = tuple(range(x.ndim))
+    else:
+        chosen = tuple(check_axis(int(axis), x.ndim) for axis in axes)
+    if not chosen and noop and op_type in ("ReduceSum", "ReduceMean", "ReduceProd", *_EXACT):
+        return x.copy()
+    wide = x if op_type in _EXACT else widen(x)
+    if op_type in _EXACT and x.dtype in NARROW_FLOATS:
+        wide = x.astype(np.float32)
+    if wide.dtype.kind in "iu" and op_type in ("ReduceL2", "ReduceLogSum", "ReduceLogSumExp"):
+        wide = wide.astype(np.float64)
+    result = np.asarray(REDUCTIONS[op_type](wide, chosen, bool(keepdims)))
+    return narrowed(result, x.dtype)
+
+
+def _register(op_type: str) -> None:
+    def with_axes_input(
+        x: Array, axes: Array | None = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0
+    ) -> Array:
+        chosen = None if axes is None else axes.reshape(-1).tolist()
+        return _reduce(op_type, x, chosen, keepdims, noop_with_empty_axes)
+
+    def with_axes_attribute(x: Array, *, axes: Sequence[int] | None = None, keepdims: int = 1) -> Array:
+        return _reduce(op_type, x, axes, keepdims, 0)
+
+    with_axes_input.__doc__ = f"{op_type} over the axes given as an input; none given means all."
+    with_axes_attribute.__doc__ = f"{op_type} over the axes given as an attribute; none given means all."
+    kernel(op_type, _AXES_INPUT_SINCE.get(op_type, 18), shape_inputs=(1,))(with_axes_input)
+    kernel(op_type, 1)(with_axes_attribute)
+
+
+for _op_type in REDUCTIONS:
+    _register(_op_type)
+
+
+def _arg(pick: Callable[..., Any], x: Array, axis: int, keepdims: int, last: int) -> Array:
+    axis = check_axis(axis, x.ndim)
+    if x.ndim == 0:
+        return np.zeros((), INT64)
+    wide = widen(x)
+    if last:
+        found = x.shape[axis] - 1 - pick(np.flip(wide, axis), axis=axis)
+    else:
+        found = pick(wide, axis=axis)
+    found = np.asarray(found, INT64)
+    return np.expand_dims(found, axis) if keepdims else found
+
+
+@kernel("ArgMax")
+def arg_max(x: Array, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0) -> Array:
+    """The index of the first (or last) maximum along ``axis``."""
+    return _arg(np.argmax, x, axis, keepdims, select_last_index)
+
+
+@kernel("ArgMin")
+def arg_min(x: Array, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0) -> Array:
+    """The index of the first (or last) minimum along ``axis``."""
+    return _arg(np.argmin, x, axis, keepdims, select_last_index)
+
+
+def _cumulate(ufunc: Any, start: int, x: Array, axis: Array, exclusive: int, reverse: int) -> Array:
+    if axis.size != 1:
+        raise ValueError("axis must be one number")
+    line = check_axis(int(axis.reshape(())), x.ndim)
+    wide = widen(x) if is_float(x.dtype) else x
+    source = np.flip(wide, line) if reverse else wide
+    total = ufunc.accumulate(source, axis=line, dtype=wide.dtype)
+    if exclusive:
+        moved = np.full_like(total, start)
+        head = [slice(None)] * x.ndim
+        tail = [slice(None)] * x.ndim
+        head[line], tail[line] = slice(1, None), slice(None, -1)
+        moved[tuple(head)] = total[tuple(tail)]
+        total = moved
+    return narrowed(np.ascontiguousarray(np.flip(total, line) if reverse else total), x.dtype)
+
+
+@kernel("CumSum", 11)
+def cum_sum(x: Array, axis: Array, *, exclusive: int = 0, reverse: int = 0) -> Array:
+    """The running sum along ``axis``."""
+    return _cumulate(np.add, 0, x, axis, exclusive, reverse)
+
+
+@kernel("CumProd", 26)
+def cum_prod(x: Array, axis: Array, *, exclusive: int = 0, reverse: int = 0) -> Array:
+    """The running product along ``axis``."""
+    return _cumulate(np.multiply, 1, x, axis, exclusive, reverse)

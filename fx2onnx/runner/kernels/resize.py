@@ -1,0 +1,185 @@
+"""Resize, Upsample, AffineGrid, GridSample, CenterCropPad."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from fx2onnx.runner.kernels.norm import widen
+from fx2onnx.runner.kernels.shape import ints, pad_array
+from fx2onnx.runner.limits import check_shape
+from fx2onnx.runner.registry import kernel
+from fx2onnx.runner.types import Array
+
+# Each takes the output positions, the scale, the output size as a real number, the input size and the crop.
+_COORDINATES: dict[str, Callable[[Array, float, float, int, float, float], Array]] = {
+    "half_pixel": lambda i, s, out, dim, lo, hi: (i + 0.5) / s - 0.5,
+    "half_pixel_symmetric": lambda i, s, out, dim, lo, hi: dim / 2 * (1 - math.floor(out) / out) + (i + 0.5) / s - 0.5,
+    "asymmetric": lambda i, s, out, dim, lo, hi: i / s,
+    "align_corners": lambda i, s, out, dim, lo, hi: i * (dim - 1) / (out - 1) if out > 1 else i * 0,
+    "pytorch_half_pixel": lambda i, s, out, dim, lo, hi: (i + 0.5) / s - 0.5 if out > 1 else i * 0 - 0.5,
+    "tf_half_pixel_for_nn": lambda i, s, out, dim, lo, hi: (i + 0.5) / s,
+    "tf_crop_and_resize": lambda i, s, out, dim, lo, hi: (
+        lo * (dim - 1) + i * (hi - lo) * (dim - 1) / (out - 1) if out > 1 else i * 0 + 0.5 * (lo + hi) * (dim - 1)
+    ),
+}
+_NEAREST: dict[str, Callable[[Array], Array]] = {
+    "round_prefer_floor": lambda x: np.ceil(x - 0.5),
+    "round_prefer_ceil": lambda x: np.floor(x + 0.5),
+    "floor": np.floor,
+    "ceil": np.ceil,
+}
+
+
+def _linear(distance: Array, a: float) -> Array:
+    return np.asarray(np.maximum(1 - np.abs(distance), 0))
+
+
+def _cubic(distance: Array, a: float) -> Array:
+    d = np.abs(distance)
+    near = ((a + 2) * d - (a + 3)) * d * d + 1
+    far = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
+    return np.where(d <= 1, near, np.where(d < 2, far, 0))
+
+
+def axis_taps(
+    position: Array, dim: int, scale: float, mode: str, nearest: str, cubic_a: float, antialias: bool, exclude: bool
+) -> tuple[Array, Array]:
+    """For each output position the input indices [out, taps] and their weights."""
+    if mode == "nearest":
+        index = _NEAREST[nearest](position)
+        return np.clip(index, 0, dim - 1).astype(np.int64)[:, None], np.ones((position.size, 1))
+    reach, function = (1, _linear) if mode == "linear" else (2, _cubic)
+    squeeze = min(scale, 1.0) if antialias else 1.0
+    radius = math.ceil(reach / squeeze)
+    base = np.floor(position)
+    taps = base[:, None] + np.arange(-radius + 1, radius + 1)
+    weights = function((taps - position[:, None]) * squeeze, cubic_a)
+    if antialias:
+        weights = weights / weights.sum(1, keepdims=True)
+    if exclude:
+        weights = np.where((taps < 0) | (taps > dim - 1), 0, weights)
+        weights = weights / weights.sum(1, keepdims=True)
+    return np.clip(taps, 0, dim - 1).astype(np.int64), weights
+
+
+def apply_taps(x: Array, axis: int, index: Array, weights: Array) -> Array:
+    """The weighted sum of the taps along ``axis``."""
+    shape = [-1 if line == axis else 1 for line in range(x.ndim)]
+    total: Array | None = None
+    for tap in range(index.shape[1]):
+        part = np.take(x, index[:, tap], axis=axis) * weights[:, tap].astype(x.dtype).reshape(shape)
+        total = part if total is None else np.add(total, part, out=total)
+    return x if total is None else total
+
+
+_RATIOS: dict[str, Callable[..., float]] = {"not_larger": min, "not_smaller": max}
+
+
+@kernel("Resize", 11, shape_inputs=(1, 2, 3))
+def resize(
+    x: Array,
+    roi: Array | None = None,
+    scales: Array | None = None,
+    sizes: Array | None = None,
+    *,
+    mode: str = "nearest",
+    coordinate_transformation_mode: str = "half_pixel",
+    nearest_mode: str = "round_prefer_floor",
+    cubic_coeff_a: float = -0.75,
+    exclude_outside: int = 0,
+    extrapolation_value: float = 0.0,
+    antialias: int = 0,
+    axes: Sequence[int] | None = None,
+    keep_aspect_ratio_policy: str = "stretch",
+) -> Array:
+    """x interpolated to other sizes, axis by axis."""
+    lines = [axis % x.ndim for axis in axes] if axes is not None else list(range(x.ndim))
+    if scales is not None and scales.size:
+        factors = [float(item) for item in scales]
+        real = [x.shape[axis] * factor for axis, factor in zip(lines, factors, strict=True)]
+        target = [math.floor(size) for size in real]
+    elif sizes is not None and sizes.size:
+        target = ints(sizes)
+        factors = [size / max(x.shape[axis], 1) for axis, size in zip(lines, target, strict=True)]
+        if keep_aspect_ratio_policy in _RATIOS:
+            ratio = _RATIOS[keep_aspect_ratio_policy](factors)
+            factors = [ratio] * len(factors)
+            target = [math.floor(ratio * x.shape[axis] + 0.5) for axis in lines]
+        real = [factor * x.shape[axis] for axis, factor in zip(lines, factors, strict=True)]
+    else:
+        raise ValueError("neither scales nor sizes are given")
+    if any(factor <= 0 for factor in factors) and x.size:
+        raise ValueError("a scale is not positive")
+    dims = list(x.shape)
+    for axis, size in zip(lines, target, strict=True):
+        dims[axis] = size
+    check_shape(dims, widen(x).dtype, "the result of Resize")
+    edges = None if roi is None or not roi.size else roi.astype(np.float64)
+    y = widen(x)
+    if mode != "nearest" and y.dtype.kind in "iu":
+        y = y.astype(np.float32 if y.dtype.itemsize < 4 else np.float64)
+    outside: list[tuple[int, Array]] = []
+    for place, (axis, factor, size, full) in enumerate(zip(lines, factors, target, real, strict=True)):
+        low, high = (float(edges[place]), float(edges[place + len(lines)])) if edges is not None else (0.0, 1.0)
+        is_crop = coordinate_transformation_mode == "tf_crop_and_resize"
+        if size == x.shape[axis] and factor == 1 and not is_crop:
+            continue
+        position = _COORDINATES[coordinate_transformation_mode](
+            np.arange(size, dtype=np.float64), factor, full, x.shape[axis], low, high
+        )
+        taps = axis_taps(
+            position, x.shape[axis], factor, mode, nearest_mode, cubic_coeff_a, bool(antialias), bool(exclude_outside)
+        )
+        if is_crop:
+            outside.append((axis, (position < 0) | (position > x.shape[axis] - 1)))
+        y = np.take(y, taps[0][:, 0], axis=axis) if mode == "nearest" else apply_taps(y, axis, *taps)
+    for axis, mask in outside:
+        cut: list[Any] = [slice(None)] * y.ndim
+        cut[axis] = mask
+        y[tuple(cut)] = extrapolation_value
+    if x.dtype.kind in "iu" and y.dtype.kind == "f":
+        info = np.iinfo(x.dtype)
+        y = np.clip(np.rint(y), info.min, info.max)
+    return np.array(y, dtype=x.dtype, copy=None if y is not x else True)
+
+
+@kernel("Resize", 10, shape_inputs=(1,))
+def resize_10(x: Array, scales: Array, *, mode: str = "nearest") -> Array:
+    """Resize of opset 10: no roi, asymmetric coordinates, nearest rounds down."""
+    return resize(x, None, scales, mode=mode, coordinate_transformation_mode="asymmetric", nearest_mode="floor")
+
+
+@kernel("Upsample", 9, shape_inputs=(1,))
+def upsample(x: Array, scales: Array, *, mode: str = "nearest") -> Array:
+    """The former name of Resize-10."""
+    return resize_10(x, scales, mode=mode)
+
+
+@kernel("Upsample", (1, 7))
+def upsample_7(
+    x: Array,
+    *,
+    scales: Sequence[float] | None = None,
+    height_scale: float = 1.0,
+    width_scale: float = 1.0,
+    mode: str = "nearest",
+) -> Array:
+    """Upsample of opsets 1-8: the scales are attributes."""
+    factors = list(scales) if scales is not None else [1.0, 1.0, height_scale, width_scale]
+    return resize_10(x, np.array(factors, np.float32), mode="linear" if mode == "bilinear" else mode)
+
+
+@kernel("CenterCropPad", 18, shape_inputs=(1,))
+def center_crop_pad(x: Array, shape: Array, *, axes: Sequence[int] | None = None) -> Array:
+    """x cut or zero-padded around its centre to ``shape``."""
+    lines = [axis % x.ndim for axis in axes] if axes is not None else list(range(x.ndim))
+    before, after = [0] * x.ndim, [0] * x.ndim
+    for axis, size in zip(lines, ints(shape), strict=True):
+        change = size - x.shape[axis]
+        low = change // 2 if change >= 0 else -(-change // 2)
+        before[axis], after[axis] = low, change - low
+    return pad_array(x, before, after, "constant", None)

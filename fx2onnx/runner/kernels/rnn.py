@@ -1,0 +1,264 @@
+"""RNN, LSTM, GRU."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from fx2onnx.runner.kernels.norm import widen
+from fx2onnx.runner.limits import check_shape
+from fx2onnx.runner.registry import kernel
+from fx2onnx.runner.types import Array
+
+Activation = Callable[[Array], Array]
+
+
+def _sigmoid(x: Array) -> Array:
+    return np.asarray(1 / (1 + np.exp(-x)))
+
+
+_ACTIVATIONS: dict[str, Callable[[Array, float, float], Any]] = {
+    "sigmoid": lambda x, a, b: _sigmoid(x),
+    "tanh": lambda x, a, b: np.tanh(x),
+    "relu": lambda x, a, b: np.maximum(x, 0),
+    "affine": lambda x, a, b: a * x + b,
+    "leakyrelu": lambda x, a, b: np.where(x >= 0, x, a * x),
+    "thresholdedrelu": lambda x, a, b: np.where(x > a, x, 0),
+    "scaledtanh": lambda x, a, b: a * np.tanh(b * x),
+    "hardsigmoid": lambda x, a, b: np.clip(a * x + b, 0, 1),
+    "elu": lambda x, a, b: np.where(x >= 0, x, a * np.expm1(x)),
+    "softsign": lambda x, a, b: x / (1 + np.abs(x)),
+    "softplus": lambda x, a, b: np.log1p(np.exp(x)),
+}
+_DEFAULTS: dict[str, tuple[float, float]] = {
+    "affine": (1.0, 0.0),
+    "leakyrelu": (0.01, 0.0),
+    "thresholdedrelu": (1.0, 0.0),
+    "scaledtanh": (1.0, 1.0),
+    "hardsigmoid": (0.2, 0.5),
+    "elu": (1.0, 0.0),
+}
+
+
+def _activate(function: Callable[[Array, float, float], Any], a: float, b: float, x: Array) -> Array:
+    return np.asarray(function(x, a, b), x.dtype)
+
+
+def activations(names: Sequence[str], alphas: Sequence[float], betas: Sequence[float]) -> list[Activation]:
+    """The named functions; alpha and beta are dealt out in order to those that take them."""
+    alpha, beta = list(alphas), list(betas)
+    made: list[Activation] = []
+    for name in names:
+        key = name.lower()
+        if key not in _ACTIVATIONS:
+            raise ValueError(f"the activation {name!r} is none of {', '.join(_ACTIVATIONS)}")
+        a, b = _DEFAULTS.get(key, (0.0, 0.0))
+        if key in _DEFAULTS:
+            a = alpha.pop(0) if alpha else a
+            if key in ("affine", "scaledtanh", "hardsigmoid"):
+                b = beta.pop(0) if beta else b
+        made.append(functools.partial(_activate, _ACTIVATIONS[key], a, b))
+    return made
+
+
+class _Recurrence:
+    """What the three operators share: directions, layouts, lengths, clipping."""
+
+    def __init__(
+        self, x: Array, w: Array, r: Array, lengths: Array | None, attrs: dict[str, Any], n_gates: int
+    ) -> None:
+        self.direction = attrs.get("direction", "forward")
+        if self.direction not in ("forward", "reverse", "bidirectional"):
+            raise ValueError(f"the direction is {self.direction!r}")
+        self.is_batch_first = bool(attrs.get("layout", 0))
+        self.x = widen(x.transpose(1, 0, 2) if self.is_batch_first else x)
+        self.steps, self.batch, _ = self.x.shape
+        self.n_directions = w.shape[0]
+        if self.n_directions != (2 if self.direction == "bidirectional" else 1):
+            raise ValueError(f"weights for {self.n_directions} directions, direction {self.direction}")
+        self.hidden = attrs.get("hidden_size") or r.shape[2]
+        if w.shape[1] != n_gates * self.hidden or r.shape[1:] != (n_gates * self.hidden, self.hidden):
+            raise ValueError(f"weights {list(w.shape)} and {list(r.shape)} do not fit hidden_size {self.hidden}")
+        self.lengths = None if lengths is None else lengths.reshape(-1)
+        if self.lengths is not None and (
+            self.lengths.size != self.batch or (self.lengths < 0).any() or (self.lengths > self.steps).any()
+        ):
+            raise ValueError("sequence_lens do not fit the input")
+        self.clip = attrs.get("clip")
+        check_shape(
+            (self.steps, self.n_directions, self.batch, self.hidden), self.x.dtype, "the result of a recurrence"
+        )
+
+    def start(self, state: Array | None, index: int) -> Array:
+        if state is None:
+            return np.zeros((self.batch, self.hidden), self.x.dtype)
+        moved = state.transpose(1, 0, 2) if self.is_batch_first else state
+        return np.array(widen(moved[index]))
+
+    def clipped(self, x: Array) -> Array:
+        return x if not self.clip else np.clip(x, -self.clip, self.clip)
+
+    def order(self, index: int) -> Array:
+        """[steps, batch]: which input step each row of the recurrence reads."""
+        reverse = self.direction == "reverse" or index == 1
+        time = np.arange(self.steps)[:, None] + np.zeros((1, self.batch), np.int64)
+        if not reverse:
+            return time
+        ends = np.full(self.batch, self.steps) if self.lengths is None else self.lengths
+        return np.where(time < ends, ends - 1 - time, time)
+
+    def sweep(
+        self, index: int, states: list[Array], step: Callable[[Array, list[Array]], list[Array]], projected: Array
+    ) -> tuple[Array, list[Array]]:
+        """All steps of one direction over ``projected`` [steps, batch, *]; hidden outputs in input order, last states."""
+        outputs = np.zeros((self.steps, self.batch, self.hidden), self.x.dtype)
+        order = self.order(index)
+        rows = np.arange(self.batch)
+        for time in range(self.steps):
+            new = step(projected[order[time], rows], states)
+            if self.lengths is not None:
+                alive = (time < self.lengths)[:, None]
+                shown = np.where(alive, new[0], 0)
+                states = [np.where(alive, n, s) for n, s in zip(new, states, strict=True)]
+            else:
+                shown, states = new[0], new
+            outputs[order[time], rows] = shown
+        return outputs, states
+
+    def finish(self, outputs: list[Array], lasts: list[list[Array]], dtype: Any) -> tuple[Array, ...]:
+        y = np.stack(outputs, axis=1)
+        final = [np.stack([last[k] for last in lasts]) for k in range(len(lasts[0]))]
+        if self.is_batch_first:
+            y = y.transpose(2, 0, 1, 3)
+            final = [state.transpose(1, 0, 2) for state in final]
+        return tuple(np.ascontiguousarray(item).astype(dtype, copy=False) for item in (y, *final))
+
+
+def _named(attrs: dict[str, Any], default: Sequence[str], n: int) -> list[Activation]:
+    names = attrs.get("activations") or tuple(default) * n
+    if len(names) != len(default) * n:
+        raise ValueError(f"{len(names)} activations, not {len(default) * n}")
+    return activations(names, attrs.get("activation_alpha") or (), attrs.get("activation_beta") or ())
+
+
+@kernel("LSTM")
+def lstm(
+    x: Array,
+    w: Array,
+    r: Array,
+    b: Array | None = None,
+    lengths: Array | None = None,
+    initial_h: Array | None = None,
+    initial_c: Array | None = None,
+    p: Array | None = None,
+    *,
+    input_forget: int = 0,
+    **attrs: Any,
+) -> tuple[Array, ...]:
+    """i, o, f, c gates; C = f * C + i * g(c); H = o * h(C). Source: ONNX LSTM-14."""
+    run = _Recurrence(x, w, r, lengths, attrs, 4)
+    functions = _named(attrs, ("Sigmoid", "Tanh", "Tanh"), run.n_directions)
+    h = run.hidden
+    outputs, lasts = [], []
+    for index in range(run.n_directions):
+        f, g, hh = functions[3 * index : 3 * index + 3]
+        weight, recurrent = widen(w[index]).T, widen(r[index]).T
+        bias = 0 if b is None else widen(b[index][: 4 * h]) + widen(b[index][4 * h :])
+        peep = None if p is None else widen(p[index]).reshape(3, h)
+
+        def step(
+            gates: Array, states: list[Array], f: Activation = f, g: Activation = g, hh: Activation = hh,
+            recurrent: Array = recurrent, peep: Array | None = peep,
+        ) -> list[Array]:  # fmt: skip
+            hidden, cell = states
+            total = gates + hidden @ recurrent
+            i, o, fg, c = (total[:, k * h : (k + 1) * h] for k in range(4))
+            if peep is not None:
+                i, fg = i + peep[0] * cell, fg + peep[2] * cell
+            i = f(run.clipped(i))
+            fg = 1 - i if input_forget else f(run.clipped(fg))
+            new_cell = fg * cell + i * g(run.clipped(c))
+            if peep is not None:
+                o = o + peep[1] * new_cell
+            return [f(run.clipped(o)) * hh(new_cell), new_cell]
+
+        y, last = run.sweep(
+            index, [run.start(initial_h, index), run.start(initial_c, index)], step, run.x @ weight + bias
+        )
+        outputs.append(y)
+        lasts.append(last)
+    return run.finish(outputs, lasts, x.dtype)
+
+
+@kernel("GRU")
+def gru(
+    x: Array,
+    w: Array,
+    r: Array,
+    b: Array | None = None,
+    lengths: Array | None = None,
+    initial_h: Array | None = None,
+    *,
+    linear_before_reset: int = 0,
+    **attrs: Any,
+) -> tuple[Array, ...]:
+    """z, r, h gates; H = (1 - z) * h + z * H. Source: ONNX GRU-14."""
+    run = _Recurrence(x, w, r, lengths, attrs, 3)
+    functions = _named(attrs, ("Sigmoid", "Tanh"), run.n_directions)
+    h = run.hidden
+    outputs, lasts = [], []
+    for index in range(run.n_directions):
+        f, g = functions[2 * index : 2 * index + 2]
+        weight, recurrent = widen(w[index]).T, widen(r[index]).T
+        both = np.zeros(6 * h, run.x.dtype) if b is None else widen(b[index])
+
+        def step(
+            gates: Array, states: list[Array], f: Activation = f, g: Activation = g,
+            recurrent: Array = recurrent, both: Array = both,
+        ) -> list[Array]:  # fmt: skip
+            hidden = states[0]
+            zr = gates[:, : 2 * h] + hidden @ recurrent[:, : 2 * h] + both[3 * h : 5 * h]
+            z, reset = f(run.clipped(zr[:, :h])), f(run.clipped(zr[:, h:]))
+            if linear_before_reset:
+                inner = gates[:, 2 * h :] + reset * (hidden @ recurrent[:, 2 * h :] + both[5 * h :])
+            else:
+                inner = gates[:, 2 * h :] + (reset * hidden) @ recurrent[:, 2 * h :] + both[5 * h :]
+            return [(1 - z) * g(run.clipped(inner)) + z * hidden]
+
+        y, last = run.sweep(index, [run.start(initial_h, index)], step, run.x @ weight + both[: 3 * h])
+        outputs.append(y)
+        lasts.append(last)
+    return run.finish(outputs, lasts, x.dtype)
+
+
+@kernel("RNN")
+def rnn(
+    x: Array,
+    w: Array,
+    r: Array,
+    b: Array | None = None,
+    lengths: Array | None = None,
+    initial_h: Array | None = None,
+    **attrs: Any,
+) -> tuple[Array, ...]:
+    """H = f(x W + H R + b). Source: ONNX RNN-14."""
+    run = _Recurrence(x, w, r, lengths, attrs, 1)
+    functions = _named(attrs, ("Tanh",), run.n_directions)
+    h = run.hidden
+    outputs, lasts = [], []
+    for index in range(run.n_directions):
+        weight, recurrent = widen(w[index]).T, widen(r[index]).T
+        bias = 0 if b is None else widen(b[index][:h]) + widen(b[index][h:])
+
+        def step(
+            gates: Array, states: list[Array], f: Activation = functions[index], recurrent: Array = recurrent
+        ) -> list[Array]:
+            return [f(run.clipped(gates + states[0] @ recurrent))]
+
+        y, last = run.sweep(index, [run.start(initial_h, index)], step, run.x @ weight + bias)
+        outputs.append(y)
+        lasts.append(last)
+    return run.finish(outputs, lasts, x.dtype)

@@ -1,0 +1,347 @@
+"""Operators that move, cut and join elements without computing."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fx2onnx.runner.kernels.elementwise import Outs
+from fx2onnx.runner.kernels.softmax import check_axis
+from fx2onnx.runner.limits import check_shape
+from fx2onnx.runner.registry import kernel, same_as_first
+from fx2onnx.runner.types import INT64, Array, Spec
+
+
+def ints(values: Array | Sequence[int] | None) -> list[int]:
+    """A 1-D integer input or attribute as a list."""
+    if values is None:
+        return []
+    return [int(item) for item in (values.reshape(-1).tolist() if isinstance(values, np.ndarray) else values)]
+
+
+def _resolve_shape(x: Array, wanted: list[int], allowzero: int) -> list[int]:
+    dims = [x.shape[axis] if dim == 0 and not allowzero and axis < x.ndim else dim for axis, dim in enumerate(wanted)]
+    if any(dim < -1 for dim in dims) or dims.count(-1) > 1:
+        raise ValueError(f"the shape {wanted} is not valid")
+    return dims
+
+
+@kernel("Reshape", 5, kind="view", shape_inputs=(1,))
+def reshape(x: Array, shape: Array, *, allowzero: int = 0) -> Array:
+    """x in another shape; 0 keeps a dim (unless ``allowzero``), -1 is found from the rest."""
+    return x.reshape(_resolve_shape(x, ints(shape), allowzero))
+
+
+@kernel("Reshape", 1, kind="view")
+def reshape_1(x: Array, *, shape: Sequence[int], **_: Any) -> Array:
+    """Reshape of opsets 1-4: the shape is an attribute."""
+    return x.reshape(_resolve_shape(x, ints(shape), 0))
+
+
+@kernel("Flatten", kind="view")
+def flatten(x: Array, *, axis: int = 1) -> Array:
+    """x as 2-D: the axes before ``axis``, the axes from it on."""
+    if not -x.ndim <= axis <= x.ndim:
+        raise ValueError(f"axis {axis} is out of range for {x.ndim} axes")
+    axis = axis + x.ndim if axis < 0 else axis
+    return x.reshape(math.prod(x.shape[:axis]), math.prod(x.shape[axis:]))
+
+
+@kernel("Transpose", kind="view")
+def transpose(x: Array, *, perm: Sequence[int] | None = None) -> Array:
+    """The axes in the order ``perm``; reversed by default."""
+    return x.transpose(tuple(perm) if perm is not None else None)
+
+
+@kernel("Squeeze", 13, kind="view", shape_inputs=(1,))
+def squeeze(x: Array, axes: Array | None = None) -> Array:
+    """x without the axes of size 1, all or those named."""
+    return np.squeeze(x) if axes is None else np.squeeze(x, axis=tuple(ints(axes)))
+
+
+@kernel("Squeeze", 1, kind="view")
+def squeeze_1(x: Array, *, axes: Sequence[int] | None = None) -> Array:
+    """Squeeze of opsets 1-12: the axes are an attribute."""
+    return np.squeeze(x) if axes is None else np.squeeze(x, axis=tuple(axes))
+
+
+@kernel("Unsqueeze", 13, kind="view", shape_inputs=(1,))
+def unsqueeze(x: Array, axes: Array) -> Array:
+    """x with axes of size 1 put in."""
+    return np.expand_dims(x, tuple(ints(axes)))
+
+
+@kernel("Unsqueeze", 1, kind="view")
+def unsqueeze_1(x: Array, *, axes: Sequence[int]) -> Array:
+    """Unsqueeze of opsets 1-12: the axes are an attribute."""
+    return np.expand_dims(x, tuple(axes))
+
+
+@kernel("Identity", kind="view")
+def identity(x: Any) -> Any:
+    """x."""
+    return x
+
+
+@kernel("Expand", 8, kind="view", shape_inputs=(1,))
+def expand(x: Array, shape: Array) -> Array:
+    """x broadcast with ``shape``, as a view of stride 0."""
+    dims = ints(shape)
+    if any(dim < 0 for dim in dims):
+        raise ValueError(f"the shape {dims} is not valid")
+    target = np.broadcast_shapes(x.shape, tuple(dims))
+    check_shape(target, x.dtype, "the result of Expand")
+    return np.broadcast_to(x, target)
+
+
+@kernel("Tile", 6, shape_inputs=(1,))
+def tile(x: Array, repeats: Array) -> Array:
+    """x repeated along each axis."""
+    counts = ints(repeats)
+    if len(counts) != x.ndim or any(count < 0 for count in counts):
+        raise ValueError(f"repeats {counts} do not fit {x.ndim} axes")
+    check_shape([dim * count for dim, count in zip(x.shape, counts, strict=True)], x.dtype, "the result of Tile")
+    return np.tile(x, counts)
+
+
+@kernel("Tile", 1)
+def tile_1(x: Array, tiles: Array, axis: Array) -> Array:
+    """Tile of opsets 1-5: one axis."""
+    counts = [1] * x.ndim
+    counts[check_axis(int(axis.reshape(())), x.ndim)] = int(tiles.reshape(()))
+    return tile(x, np.array(counts))
+
+
+def _concat_infer(inputs: Sequence[Array], attrs: Mapping[str, Any]) -> Sequence[Spec]:
+    first = inputs[0]
+    axis = check_axis(attrs.get("axis", 1), first.ndim)
+    for array in inputs[1:]:
+        if array.dtype != first.dtype:
+            raise TypeError(f"operands have the dtypes {first.dtype} and {array.dtype}; they must be equal")
+        if array.ndim != first.ndim or any(
+            a != b for i, (a, b) in enumerate(zip(array.shape, first.shape, strict=True)) if i != axis
+        ):
+            raise ValueError(f"shapes {list(first.shape)} and {list(array.shape)} differ beside axis {axis}")
+    dims = list(first.shape)
+    dims[axis] = sum(array.shape[axis] for array in inputs)
+    return ((tuple(dims), first.dtype),)
+
+
+@kernel("Concat", kind="into", infer=_concat_infer, elementwise=True)
+def concat(out: Outs, *arrays: Array, axis: int = 1) -> None:
+    """out[0] = the arrays one after the other along ``axis``."""
+    np.concatenate(arrays, axis=axis, out=out[0])
+
+
+def _split(x: Array, axis: int, sizes: Sequence[int] | None, parts: int) -> tuple[Array, ...]:
+    axis = check_axis(axis, x.ndim)
+    length = x.shape[axis]
+    if sizes is None:
+        if parts < 1:
+            raise ValueError(f"cannot split into {parts} parts")
+        chunk = -(-length // parts)
+        sizes = [max(min(chunk, length - i * chunk), 0) for i in range(parts)]
+    if sum(sizes) != length or any(size < 0 for size in sizes):
+        raise ValueError(f"the parts {list(sizes)} do not add up to {length}")
+    edges = np.cumsum([0, *sizes]).tolist()
+    head = (slice(None),) * axis
+    return tuple(x[(*head, slice(low, high))] for low, high in itertools.pairwise(edges))
+
+
+@kernel("Split", 13, kind="view", shape_inputs=(1,))
+def split(
+    x: Array, sizes: Array | None = None, *, axis: int = 0, num_outputs: int | None = None, n_outputs: int = 1
+) -> tuple[Array, ...]:
+    """x cut along ``axis`` into parts of the given sizes, or of equal size."""
+    return _split(x, axis, None if sizes is None else ints(sizes), num_outputs or n_outputs)
+
+
+@kernel("Split", (1, 2), kind="view")
+def split_2(
+    x: Array, sizes: Array | None = None, *, axis: int = 0, split: Sequence[int] | None = None, n_outputs: int = 1
+) -> tuple[Array, ...]:
+    """Split of opsets 1-12: the sizes are an attribute."""
+    given = split if split is not None else None if sizes is None else ints(sizes)
+    return _split(x, axis, given, n_outputs)
+
+
+def slice_array(x: Array, starts: list[int], ends: list[int], axes: list[int], steps: list[int]) -> Array:
+    """x cut by ONNX's rules, which are Python's but for bounds clamped by the step's sign."""
+    if not len(starts) == len(ends) == len(axes) == len(steps):
+        raise ValueError("starts, ends, axes and steps differ in length")
+    cuts = [slice(None)] * x.ndim
+    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
+        if step == 0:
+            raise ValueError("a step is 0")
+        axis = check_axis(axis, x.ndim)
+        dim = x.shape[axis]
+        start = start + dim if start < 0 else start
+        end = end + dim if end < 0 else end
+        if step > 0:
+            cuts[axis] = slice(min(max(start, 0), dim), min(max(end, 0), dim), step)
+        else:
+            low = min(max(end, -1), dim - 1)
+            cuts[axis] = slice(min(max(start, -1), dim - 1), None if low < 0 else low, step)
+            if start < 0:
+                cuts[axis] = slice(0, 0)
+    return x[tuple(cuts)]
+
+
+@kernel("Slice", 10, kind="view", shape_inputs=(1, 2, 3, 4))
+def slice_(x: Array, starts: Array, ends: Array, axes: Array | None = None, steps: Array | None = None) -> Array:
+    """x cut along axes."""
+    low = ints(starts)
+    return slice_array(
+        x,
+        low,
+        ints(ends),
+        list(range(len(low))) if axes is None else ints(axes),
+        [1] * len(low) if steps is None else ints(steps),
+    )
+
+
+@kernel("Slice", 1, kind="view")
+def slice_1(x: Array, *, starts: Sequence[int], ends: Sequence[int], axes: Sequence[int] | None = None) -> Array:
+    """Slice of opsets 1-9: everything is an attribute."""
+    chosen = list(range(len(starts))) if axes is None else list(axes)
+    return slice_array(x, list(starts), list(ends), chosen, [1] * len(starts))
+
+
+@kernel("Shape")
+def shape_(x: Array, *, start: int = 0, end: int | None = None) -> Array:
+    """The dims of x as int64, from ``start`` to ``end``."""
+    return np.array(x.shape[slice(_clamped(start, x.ndim), _clamped(x.ndim if end is None else end, x.ndim))], INT64)
+
+
+def _clamped(position: int, rank: int) -> int:
+    return min(max(position + rank if position < 0 else position, 0), rank)
+
+
+@kernel("Size")
+def size(x: Array) -> Array:
+    """The number of elements of x, int64."""
+    return np.array(x.size, INT64)
+
+
+_PAD_MODES = {"constant": "constant", "reflect": "reflect", "edge": "edge", "wrap": "wrap"}
+
+
+def pad_array(x: Array, before: Sequence[int], after: Sequence[int], mode: str, value: Any) -> Array:
+    """x padded; negative pads cut."""
+    if mode not in _PAD_MODES:
+        raise ValueError(f"the mode {mode!r} is none of {', '.join(_PAD_MODES)}")
+    widths = list(zip(before, after, strict=True))
+    check_shape([max(d + b + a, 0) for d, (b, a) in zip(x.shape, widths, strict=True)], x.dtype, "the result of Pad")
+    cut = tuple(slice(max(-low, 0), dim - max(-high, 0)) for dim, (low, high) in zip(x.shape, widths, strict=True))
+    x = x[cut]
+    grown = [(max(low, 0), max(high, 0)) for low, high in widths]
+    if mode == "constant":
+        fill = np.zeros((), x.dtype) if value is None else np.asarray(value, x.dtype).reshape(())
+        if x.dtype.kind == "O" and value is None:
+            fill = np.array("", dtype=object)
+        y = np.full([dim + low + high for dim, (low, high) in zip(x.shape, grown, strict=True)], fill[()], x.dtype)
+        y[tuple(slice(low, low + dim) for dim, (low, _) in zip(x.shape, grown, strict=True))] = x
+        return y
+    return np.pad(x, grown, mode=_PAD_MODES[mode])  # type: ignore[call-overload, no-any-return]
+
+
+@kernel("Pad", 11, shape_inputs=(1, 3))
+def pad(
+    x: Array, pads: Array, value: Array | None = None, axes: Array | None = None, *, mode: str = "constant"
+) -> Array:
+    """x with elements added (or, for negative pads, removed) at both ends of its axes."""
+    chosen = list(range(x.ndim)) if axes is None else [check_axis(axis, x.ndim) for axis in ints(axes)]
+    widths = ints(pads)
+    if len(widths) != 2 * len(chosen):
+        raise ValueError(f"{len(widths)} pads for {len(chosen)} axes")
+    before, after = [0] * x.ndim, [0] * x.ndim
+    for position, axis in enumerate(chosen):
+        before[axis], after[axis] = widths[position], widths[position + len(chosen)]
+    return pad_array(x, before, after, mode, None if value is None or value.size == 0 else value.reshape(-1)[0])
+
+
+@kernel("Pad", (1, 2))
+def pad_2(
+    x: Array,
+    *,
+    pads: Sequence[int] | None = None,
+    paddings: Sequence[int] | None = None,
+    mode: str = "constant",
+    value: float = 0.0,
+) -> Array:
+    """Pad of opsets 1-10: everything is an attribute."""
+    widths = list(pads if pads is not None else paddings or ())
+    return pad_array(x, widths[: x.ndim], widths[x.ndim :], mode, value)
+
+
+@kernel("DepthToSpace")
+def depth_to_space(x: Array, *, blocksize: int, mode: str = "DCR") -> Array:
+    """Channels become blocks of ``blocksize`` x ``blocksize`` pixels."""
+    n, c, h, w = x.shape
+    b = blocksize
+    if mode == "DCR":
+        return x.reshape(n, b, b, c // (b * b), h, w).transpose(0, 3, 4, 1, 5, 2).reshape(n, c // (b * b), h * b, w * b)
+    return x.reshape(n, c // (b * b), b, b, h, w).transpose(0, 1, 4, 2, 5, 3).reshape(n, c // (b * b), h * b, w * b)
+
+
+@kernel("SpaceToDepth")
+def space_to_depth(x: Array, *, blocksize: int, mode: str = "DCR") -> Array:
+    """Blocks of ``blocksize`` x ``blocksize`` pixels become channels."""
+    n, c, h, w = x.shape
+    b = blocksize
+    blocks = x.reshape(n, c, h // b, b, w // b, b)
+    order = (0, 3, 5, 1, 2, 4) if mode == "DCR" else (0, 1, 3, 5, 2, 4)
+    return blocks.transpose(order).reshape(n, c * b * b, h // b, w // b)
+
+
+@kernel("Trilu", 14)
+def trilu(x: Array, k: Array | None = None, *, upper: int = 1) -> Array:
+    """The upper or lower triangle of the last two axes, zeros elsewhere."""
+    offset = 0 if k is None else int(k.reshape(()))
+    offset = max(min(offset, x.shape[-1] + 1), -x.shape[-2] - 1)
+    mask = np.tri(x.shape[-2], x.shape[-1], offset - 1 if upper else offset, dtype=np.bool_)
+    return np.where(~mask if upper else mask, x, np.zeros((), x.dtype))
+
+
+@kernel("ReverseSequence", 10)
+def reverse_sequence(x: Array, lengths: Array, *, batch_axis: int = 1, time_axis: int = 0) -> Array:
+    """The first ``lengths[b]`` time steps of each batch entry in reverse order."""
+    moved = np.moveaxis(x, (batch_axis, time_axis), (0, 1))
+    if (lengths < 0).any() or (lengths > moved.shape[1]).any() or lengths.shape != (moved.shape[0],):
+        raise ValueError("sequence_lens do not fit the input")
+    y = moved.copy()
+    for row, length in enumerate(lengths.tolist()):
+        y[row, :length] = moved[row, :length][::-1]
+    return np.ascontiguousarray(np.moveaxis(y, (0, 1), (batch_axis, time_axis)))
+
+
+@kernel("Dropout", 12, kind="alloc", is_random=True)
+def dropout(
+    x: Array, ratio: Array | None = None, training: Array | None = None, *, seed: int | None = None, n_outputs: int = 1
+) -> Any:
+    """x, or in training x with a share ``ratio`` zeroed and the rest scaled up; and the mask."""
+    if training is None or not bool(training.reshape(())):
+        return (x, np.ones(x.shape, np.bool_)) if n_outputs > 1 else x
+    share = 0.5 if ratio is None else float(ratio.reshape(()))
+    if share == 0:
+        return x, np.ones(x.shape, np.bool_)
+    from fx2onnx.runner.kernels.random_ops import generator
+
+    mask = generator(seed).random(x.shape) >= share
+    scale = 1.0 / (1.0 - share) if share < 1 else 0.0
+    return (x * mask * np.asarray(scale, x.dtype)).astype(x.dtype), mask
+
+
+@kernel("Dropout", (1, 6, 7, 10))
+def dropout_10(
+    x: Array, *, ratio: float = 0.5, is_test: int = 0, n_outputs: int = 1, version: int = 10, **_: Any
+) -> Any:
+    """x: these versions describe inference only."""
+    return (x, np.ones(x.shape, np.bool_ if version >= 10 else x.dtype)) if n_outputs > 1 else x
+
+
+__all__ = ["ints", "pad_array", "same_as_first", "slice_array"]

@@ -1,0 +1,109 @@
+"""Softmax, LogSoftmax, Hardmax in their two readings: one axis (13+) and flattened to 2-D (1-12)."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from fx2onnx.runner.kernels.elementwise import Outs
+from fx2onnx.runner.registry import kernel, same_as_first
+from fx2onnx.runner.types import NARROW_FLOATS, Array
+
+
+def check_axis(axis: int, rank: int) -> int:
+    """``axis`` counted from 0. Raises: ValueError out of range."""
+    if not -rank <= axis < max(rank, 1):
+        raise ValueError(f"axis {axis} is out of range for {rank} axes")
+    return axis + rank if axis < 0 else axis
+
+
+def softmax_into(x: Array, y: Array, axis: int) -> None:
+    """y = softmax of x; y may be x."""
+    if x.dtype in NARROW_FLOATS:
+        wide = x.astype(np.float32)
+        softmax_into(wide, wide, axis)
+        y[...] = wide.astype(x.dtype)
+        return
+    if x.size == 0:
+        return
+    np.subtract(x, np.max(x, axis=axis, keepdims=True), out=y)
+    np.exp(y, out=y)
+    np.divide(y, np.sum(y, axis=axis, keepdims=True), out=y)
+
+
+def log_softmax_into(x: Array, y: Array, axis: int) -> None:
+    """y = log softmax of x; y may be x."""
+    if x.dtype in NARROW_FLOATS:
+        wide = x.astype(np.float32)
+        log_softmax_into(wide, wide, axis)
+        y[...] = wide.astype(x.dtype)
+        return
+    if x.size == 0:
+        return
+    np.subtract(x, np.max(x, axis=axis, keepdims=True), out=y)
+    np.subtract(y, np.log(np.sum(np.exp(y), axis=axis, keepdims=True)), out=y)
+
+
+@kernel("Softmax", 13, kind="into", infer=same_as_first, inplace=(0,))
+def softmax(out: Outs, x: Array, *, axis: int = -1) -> None:
+    """out[0] = exp(x - max) / sum, along ``axis``.
+
+    Buffers: out[0] may be x itself; one scratch of the other axes' size. Numerics: narrow floats through float32.
+    """
+    softmax_into(x, out[0], check_axis(axis, x.ndim))
+
+
+@kernel("LogSoftmax", 13, kind="into", infer=same_as_first, inplace=(0,))
+def log_softmax(out: Outs, x: Array, *, axis: int = -1) -> None:
+    """out[0] = x - max - log(sum(exp(x - max))), along ``axis``."""
+    log_softmax_into(x, out[0], check_axis(axis, x.ndim))
+
+
+def _flat2d(x: Array, axis: int) -> Array:
+    axis = axis + x.ndim if axis < 0 else axis
+    if not 0 <= axis <= x.ndim:
+        raise ValueError(f"axis {axis} is out of range for {x.ndim} axes")
+    return x.reshape(math.prod(x.shape[:axis]), math.prod(x.shape[axis:]))
+
+
+@kernel("Softmax", 1)
+def softmax_1(x: Array, *, axis: int = 1) -> Array:
+    """Softmax over all axes from ``axis`` on, taken as one."""
+    flat = _flat2d(x, axis)
+    y = np.empty_like(flat)
+    softmax_into(flat, y, 1)
+    return y.reshape(x.shape)
+
+
+@kernel("LogSoftmax", 1)
+def log_softmax_1(x: Array, *, axis: int = 1) -> Array:
+    """LogSoftmax over all axes from ``axis`` on, taken as one."""
+    flat = _flat2d(x, axis)
+    y = np.empty_like(flat)
+    log_softmax_into(flat, y, 1)
+    return y.reshape(x.shape)
+
+
+@kernel("Hardmax", 13)
+def hardmax(x: Array, *, axis: int = -1) -> Array:
+    """1 at the first maximum along ``axis``, 0 elsewhere."""
+    axis = check_axis(axis, x.ndim)
+    y = np.zeros_like(x)
+    np.put_along_axis(y, np.expand_dims(np.argmax(x, axis=axis), axis), np.ones((), x.dtype), axis=axis)
+    return y
+
+
+@kernel("Hardmax", 1)
+def hardmax_1(x: Array, *, axis: int = 1) -> Array:
+    """Hardmax over all axes from ``axis`` on, taken as one."""
+    flat = _flat2d(x, axis)
+    return hardmax(flat, axis=1).reshape(x.shape)
+
+
+def softmax_array(x: Array, axis: int = -1, **_: Any) -> Array:
+    """The softmax as a fresh array."""
+    y = np.empty_like(x)
+    softmax_into(x, y, axis)
+    return y

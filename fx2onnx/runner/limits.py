@@ -1,0 +1,66 @@
+"""The memory limit: what a model asks for is compared with it before anything is allocated."""
+
+from __future__ import annotations
+
+import contextlib
+import contextvars
+import math
+import os
+from collections.abc import Iterator, Sequence
+
+from fx2onnx.base.errors import UserError
+from fx2onnx.runner.types import Dtype
+
+MAX_STEPS = 1_000_000
+"""Steps of one program after functions are expanded: 100 times the largest exported model; stops nested function bombs."""
+
+MAX_NESTING = 64
+"""Depth of graphs inside graphs and of functions inside functions; exported models have 4 at most."""
+
+MAX_RANK = 64
+"""NumPy's own limit on the number of axes."""
+
+
+def default_limit_bytes() -> int:
+    """Four fifths of the machine's memory: what is larger could only end in swapping or a kill."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * 4 // 5
+    except (ValueError, OSError, AttributeError):
+        return 16 << 30
+
+
+_DEFAULT_LIMIT_BYTES = default_limit_bytes()
+_limit_bytes: contextvars.ContextVar[int] = contextvars.ContextVar(
+    "fx2onnx_memory_limit_bytes", default=_DEFAULT_LIMIT_BYTES
+)
+
+
+@contextlib.contextmanager
+def memory_limit(limit_bytes: int) -> Iterator[None]:
+    """Make the limit hold for the block."""
+    token = _limit_bytes.set(limit_bytes)
+    try:
+        yield
+    finally:
+        _limit_bytes.reset(token)
+
+
+def check_bytes(wanted_bytes: int, what: str) -> None:
+    """Raises: UserError E404 where ``wanted_bytes`` is above the limit in force."""
+    limit_bytes = _limit_bytes.get()
+    if wanted_bytes > limit_bytes:
+        raise UserError(
+            "E404",
+            f"{what} needs {wanted_bytes} bytes; the limit is {limit_bytes}",
+            why="sizes that a model claims are checked before they are allocated",
+            next='raise it: SessionOptions().add_session_config_entry("fx2onnx.memory_limit_bytes", "...")',
+        )
+
+
+def check_shape(shape: Sequence[int], dtype: Dtype, what: str = "a tensor") -> None:
+    """Raises: UserError E404 for more bytes than the limit, E403 for a negative dim or too many axes."""
+    if len(shape) > MAX_RANK:
+        raise UserError("E404", f"{what} has {len(shape)} axes; NumPy allows {MAX_RANK}")
+    if any(dim < 0 for dim in shape):
+        raise UserError("E403", f"{what} would have the negative dim {min(shape)}")
+    check_bytes(math.prod(map(int, shape)) * dtype.itemsize, f"{what} of shape {list(map(int, shape))}")

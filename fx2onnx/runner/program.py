@@ -1,0 +1,89 @@
+"""The Program: numbered steps over slots, the runner's own form of a graph."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from fx2onnx.runner.registry import Kernel
+from fx2onnx.runner.types import Value
+
+
+@dataclass(slots=True)
+class Slot:
+    """One value: a feed, a constant or what a step writes."""
+
+    index: int
+    name: str
+    type: Any = None
+    shape: tuple[int | str | None, ...] | None = None
+    const: Value = None
+    is_const: bool = False
+    producer: int = -1
+    users: list[int] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Step:
+    """One operator call. ``inputs`` and ``outputs`` are slot numbers, -1 for an omitted one."""
+
+    index: int
+    kernel: Kernel
+    version: int
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    attrs: dict[str, Any]
+    name: str = ""
+    origin: str = ""
+    bodies: dict[str, Program] = field(default_factory=dict)
+    n_inputs: int = 0
+    """Inputs of the node itself; what its bodies capture follows them."""
+
+    @property
+    def op_type(self) -> str:
+        return self.kernel.op_type
+
+
+@dataclass(slots=True)
+class Program:
+    """Steps in order. ``captures`` pairs slots of the enclosing program with slots here."""
+
+    name: str
+    slots: list[Slot] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
+    inputs: list[int] = field(default_factory=list)
+    outputs: list[int] = field(default_factory=list)
+    defaults: dict[int, Value] = field(default_factory=dict)
+    captures: list[tuple[int, int]] = field(default_factory=list)
+
+    def new_slot(self, name: str, **fields: Any) -> Slot:
+        slot = Slot(len(self.slots), name, **fields)
+        self.slots.append(slot)
+        return slot
+
+    def link(self) -> None:
+        """Number the steps and write producers and users anew."""
+        for slot in self.slots:
+            slot.producer = -1
+            slot.users = []
+        for index, step in enumerate(self.steps):
+            step.index = index
+            for source in step.inputs:
+                if source >= 0 and (not self.slots[source].users or self.slots[source].users[-1] != index):
+                    self.slots[source].users.append(index)
+            for target in step.outputs:
+                if target >= 0:
+                    self.slots[target].producer = index
+
+    def drop_dead_steps(self) -> int:
+        """Remove steps of which nothing is read; returns how many."""
+        needed = set(self.outputs)
+        kept: list[Step] = []
+        for step in reversed(self.steps):
+            if any(target in needed for target in step.outputs):
+                needed.update(source for source in step.inputs if source >= 0)
+                kept.append(step)
+        dropped = len(self.steps) - len(kept)
+        self.steps = kept[::-1]
+        self.link()
+        return dropped

@@ -1,0 +1,128 @@
+"""The table of kernels: one entry per operator and version range, filled by ``@kernel`` in ``kernels/``.
+
+A kernel is one of three kinds. ``into`` writes all of the given ``out`` arrays, which hold garbage; ``view`` returns
+arrays that may share memory with its inputs; ``alloc`` returns fresh arrays.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from fx2onnx.runner.types import Array, Spec
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+Infer = Callable[[Sequence[Any], Mapping[str, Any]], Sequence[Spec]]
+"""From the inputs and the attributes to (shape, dtype) of each output."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """How one operator is computed, and what the planner may do with its buffers."""
+
+    op_type: str
+    domain: str
+    since: int
+    fn: Callable[..., Any]
+    kind: str = "alloc"
+    infer: Infer | None = None
+    inplace: tuple[int, ...] = ()
+    """``out[0]`` may be exactly input p for each p here."""
+    shape_inputs: tuple[int, ...] | None = ()
+    """Inputs whose *values* decide the output's shape. None: any value may, so nothing is planned ahead."""
+    is_random: bool = False
+    elementwise: bool = False
+    """Takes operands of any strides and writes its output in any strides."""
+    prepare: Callable[..., Any] | None = None
+    """Given constant inputs and the shapes, returns a faster callable with the same contract, or None."""
+    extras: frozenset[str] = field(default_factory=frozenset)
+    """Which of ``n_outputs``, ``version``, ``out_types`` the function takes beside the attributes."""
+
+
+_EXTRAS = ("n_outputs", "version")
+_table: dict[tuple[str, str], dict[int, Kernel]] = {}
+
+
+def kernel(
+    op_type: str,
+    since: int | Sequence[int] = 1,
+    *,
+    domain: str = "",
+    kind: str = "alloc",
+    infer: Infer | None = None,
+    inplace: tuple[int, ...] = (),
+    shape_inputs: tuple[int, ...] | None = (),
+    is_random: bool = False,
+    elementwise: bool = False,
+    prepare: Callable[..., Any] | None = None,
+) -> Callable[[Function], Function]:
+    """Register a function as the kernel of ``op_type`` from opset ``since`` on.
+
+    Raises: ValueError for a second kernel of the same operator and version, naming both places.
+    """
+    if kind not in ("alloc", "into", "view"):
+        raise ValueError(f"{op_type}: unknown kind {kind}")
+    if (kind == "into") != (infer is not None):
+        raise ValueError(f"{op_type}: kernels of kind 'into', and only they, need infer=")
+
+    def register(fn: Function) -> Function:
+        names = inspect.signature(fn).parameters
+        extras = frozenset(name for name in _EXTRAS if name in names)
+        for version in (since,) if isinstance(since, int) else since:
+            entry = Kernel(
+                op_type,
+                domain,
+                version,
+                fn,
+                kind,
+                infer,
+                inplace,
+                shape_inputs,
+                is_random,
+                elementwise,
+                prepare,
+                extras,
+            )
+            versions = _table.setdefault((domain, op_type), {})
+            if version in versions:
+                raise ValueError(f"two kernels for {op_type}-{version}: {_place(versions[version].fn)}, {_place(fn)}")
+            versions[version] = entry
+        return fn
+
+    return register
+
+
+def _place(fn: Callable[..., Any]) -> str:
+    code = getattr(fn, "__code__", None)
+    return f"{code.co_filename}:{code.co_firstlineno}" if code else repr(fn)
+
+
+def find_kernel(domain: str, op_type: str, version: int) -> Kernel | None:
+    """The newest kernel not newer than the schema's ``version``."""
+    versions = _table.get((domain, op_type))
+    if not versions:
+        return None
+    usable = [since for since in versions if since <= version]
+    return versions[max(usable)] if usable else None
+
+
+def all_kernels() -> list[Kernel]:
+    """Every entry, sorted by domain, name, version."""
+    return [versions[v] for _, versions in sorted(_table.items()) for v in sorted(versions)]
+
+
+def unregister(op_type: str, domain: str) -> None:
+    """Remove a custom operator's kernels, for tests and interactive work."""
+    _table.pop((domain, op_type), None)
+
+
+def outputs_of(result: Any) -> tuple[Any, ...]:
+    """A kernel's result as a tuple, one entry per output."""
+    return result if isinstance(result, tuple) else (result,)
+
+
+def same_as_first(inputs: Sequence[Array], attrs: Mapping[str, Any]) -> Sequence[Spec]:
+    """``infer`` of elementwise operators of one input."""
+    return ((inputs[0].shape, inputs[0].dtype),)

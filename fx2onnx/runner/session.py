@@ -1,0 +1,207 @@
+"""``InferenceSession``: a model ready to run, with onnxruntime's names and behaviour."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from fx2onnx.base.errors import UserError
+from fx2onnx.base.events import record
+from fx2onnx.runner.build import build_program
+from fx2onnx.runner.execute import Executor
+from fx2onnx.runner.feeds import FeedChecker, NodeArg
+from fx2onnx.runner.limits import default_limit_bytes, memory_limit
+from fx2onnx.runner.load import load_model
+from fx2onnx.runner.options import RunOptions, SessionOptions
+from fx2onnx.runner.program import Program, Slot, Step
+from fx2onnx.runner.types import Value, describe, type_name
+
+PROVIDER = "CPUExecutionProvider"
+logger = logging.getLogger("fx2onnx.runner")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelMetadata:
+    """Facts that the model file tells about itself."""
+
+    producer_name: str
+    graph_name: str
+    domain: str
+    description: str
+    graph_description: str
+    version: int
+    custom_metadata_map: dict[str, str] = field(default_factory=dict)
+
+
+class InferenceSession:
+    """Load once, ``run`` often; ``run`` may be called from several threads at a time."""
+
+    def __init__(
+        self,
+        path_or_bytes: Any,
+        sess_options: SessionOptions | None = None,
+        providers: Sequence[Any] | None = None,
+        provider_options: Sequence[Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        self._options = sess_options or SessionOptions()
+        _check_providers(providers)
+        limit_bytes = self._options.config_int("fx2onnx.memory_limit_bytes", default_limit_bytes())
+        self._limit_bytes = limit_bytes
+        start_ns = time.perf_counter_ns()
+        with memory_limit(limit_bytes), record("session"):
+            folder = self._options.config_text("session.model_external_initializers_file_folder_path")
+            loaded = load_model(path_or_bytes, folder)
+            self._model_path = loaded.path
+            self._meta = _metadata(loaded.model)
+            self._program = build_program(loaded.model, loaded.folders)
+            self._executor = Executor(self._program)
+        self._inputs = [_node_arg(self._program.slots[index]) for index in self._program.inputs]
+        self._output_args = [_node_arg(self._program.slots[index]) for index in self._program.outputs]
+        self._output_names = [value.name or "" for value in loaded.model.graph.outputs]
+        self._output_args = [
+            NodeArg(name, arg.type, arg.shape, arg.value_type)
+            for name, arg in zip(self._output_names, self._output_args, strict=True)
+        ]
+        self._optional = frozenset(self._program.slots[index].name for index in self._program.defaults)
+        self._checker = FeedChecker(self._inputs, self._optional, self._options.free_dimension_overrides)
+        self._lock = threading.Lock()
+        self._events: list[dict[str, Any]] = []
+        self._profile_start_ns = start_ns
+        if self._options.enable_profiling:
+            self._add_event("model_loading", "Session", start_ns, time.perf_counter_ns(), {})
+
+    def get_inputs(self) -> list[NodeArg]:
+        return [arg for arg in self._inputs if arg.name not in self._optional]
+
+    def get_overridable_initializers(self) -> list[NodeArg]:
+        return [arg for arg in self._inputs if arg.name in self._optional]
+
+    def get_outputs(self) -> list[NodeArg]:
+        return list(self._output_args)
+
+    def get_modelmeta(self) -> ModelMetadata:
+        return self._meta
+
+    def get_providers(self) -> list[str]:
+        return [PROVIDER]
+
+    def get_provider_options(self) -> dict[str, dict[str, str]]:
+        return {PROVIDER: {}}
+
+    def get_session_options(self) -> SessionOptions:
+        return self._options
+
+    @property
+    def program(self) -> Program:
+        """The steps that ``run`` executes."""
+        return self._program
+
+    def run(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        run_options: RunOptions | None = None,
+    ) -> list[Value]:
+        """The named outputs (all where None) for the feeds.
+
+        Raises: UserError E401 for feeds or names that do not fit, E403 and E404 for a node that fails.
+        """
+        wanted = self._wanted(output_names)
+        feeds = self._checker.check(input_feed)
+        if run_options is not None and run_options.terminate:
+            raise UserError("E403", "the run was stopped because RunOptions.terminate is set")
+        ordered = [self._feed(index, feeds) for index in self._program.inputs]
+        start_ns = time.perf_counter_ns()
+        with memory_limit(self._limit_bytes), np.errstate(all="ignore"):
+            outputs = self._executor.run(ordered, self._observe if self._options.enable_profiling else None)
+        if self._options.enable_profiling:
+            self._add_event("model_run", "Session", start_ns, time.perf_counter_ns(), {})
+        return [outputs[position] for position in wanted]
+
+    def _feed(self, index: int, feeds: Mapping[str, Value]) -> Value:
+        name = self._program.slots[index].name
+        return feeds[name] if name in feeds else self._program.defaults[index]
+
+    def _wanted(self, output_names: Sequence[str] | None) -> list[int]:
+        if not output_names:
+            return list(range(len(self._output_names)))
+        for name in output_names:
+            if name not in self._output_names:
+                raise UserError(
+                    "E401",
+                    f"the model has no output {name!r}",
+                    why=f"its outputs are {', '.join(map(repr, self._output_names))}",
+                )
+        return [self._output_names.index(name) for name in output_names]
+
+    def _observe(self, program: Program, step: Step, start_ns: int, end_ns: int, results: Sequence[Value]) -> None:
+        args = {"op_name": step.op_type, "node": step.origin, "outputs": [describe(value) for value in results]}
+        self._add_event(step.name or f"{program.name}/{step.index}:{step.op_type}", "Node", start_ns, end_ns, args)
+
+    def _add_event(self, name: str, category: str, start_ns: int, end_ns: int, args: dict[str, Any]) -> None:
+        with self._lock:
+            self._events.append(
+                {
+                    "cat": category,
+                    "pid": os.getpid(),
+                    "tid": threading.get_native_id(),
+                    "ph": "X",
+                    "name": name,
+                    "ts": (start_ns - self._profile_start_ns) // 1000,
+                    "dur": (end_ns - start_ns) // 1000,
+                    "args": args,
+                }
+            )
+
+    def get_profiling_start_time_ns(self) -> int:
+        return self._profile_start_ns
+
+    def end_profiling(self) -> str:
+        """Write the Chrome trace; returns its path, or an empty string where profiling was not enabled."""
+        if not self._options.enable_profiling:
+            return ""
+        stamp = time.strftime("%Y-%m-%d_%H-%M-%S")
+        path = f"{self._options.profile_file_prefix}_{stamp}.json"
+        with self._lock:
+            events, self._events = self._events, []
+        try:
+            with open(path, "w", encoding="utf-8") as file:
+                json.dump(events, file)
+        except OSError as error:
+            raise UserError("E301", f"the profile {path!r} cannot be written", why=str(error)) from error
+        return path
+
+
+def _check_providers(providers: Sequence[Any] | None) -> None:
+    names = [item[0] if isinstance(item, tuple) else item for item in providers or ()]
+    if names and PROVIDER not in names:
+        logger.warning("providers %s are not available; running on %s", names, PROVIDER)
+
+
+def _node_arg(slot: Slot) -> NodeArg:
+    shape: Any = None if slot.shape is None else list(slot.shape)
+    if slot.shape is None and not isinstance(slot.type, ir.TensorType):
+        shape = []
+    return NodeArg(slot.name, type_name(slot.type), shape, slot.type)
+
+
+def _metadata(model: ir.Model) -> ModelMetadata:
+    return ModelMetadata(
+        producer_name=model.producer_name or "",
+        graph_name=model.graph.name or "",
+        domain=model.domain or "",
+        description=model.doc_string or "",
+        graph_description=model.graph.doc_string or "",
+        version=model.model_version or 0,
+        custom_metadata_map=dict(model.metadata_props),
+    )

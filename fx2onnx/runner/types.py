@@ -1,0 +1,152 @@
+"""Types of run-time values: arrays, sequences, maps, optionals, and their ONNX names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+Array: TypeAlias = npt.NDArray[Any]
+Value: TypeAlias = Any
+"""``Array``, ``list`` (a sequence), ``dict`` or list of dicts (maps), or None (an empty optional)."""
+
+Dtype: TypeAlias = np.dtype[Any]
+Shape: TypeAlias = tuple[int, ...]
+Spec: TypeAlias = tuple[Shape, Dtype]
+
+TENSOR_NAMES: dict[ir.DataType, str] = {
+    ir.DataType.FLOAT: "float",
+    ir.DataType.DOUBLE: "double",
+    ir.DataType.FLOAT16: "float16",
+    ir.DataType.BFLOAT16: "bfloat16",
+    ir.DataType.INT8: "int8",
+    ir.DataType.INT16: "int16",
+    ir.DataType.INT32: "int32",
+    ir.DataType.INT64: "int64",
+    ir.DataType.UINT8: "uint8",
+    ir.DataType.UINT16: "uint16",
+    ir.DataType.UINT32: "uint32",
+    ir.DataType.UINT64: "uint64",
+    ir.DataType.BOOL: "bool",
+    ir.DataType.STRING: "string",
+    ir.DataType.COMPLEX64: "complex64",
+    ir.DataType.COMPLEX128: "complex128",
+    ir.DataType.FLOAT8E4M3FN: "float8e4m3fn",
+    ir.DataType.FLOAT8E4M3FNUZ: "float8e4m3fnuz",
+    ir.DataType.FLOAT8E5M2: "float8e5m2",
+    ir.DataType.FLOAT8E5M2FNUZ: "float8e5m2fnuz",
+    ir.DataType.FLOAT8E8M0: "float8e8m0",
+    ir.DataType.FLOAT4E2M1: "float4e2m1",
+    ir.DataType.FLOAT6E2M3: "float6e2m3",
+    ir.DataType.FLOAT6E3M2: "float6e3m2",
+    ir.DataType.INT4: "int4",
+    ir.DataType.UINT4: "uint4",
+    ir.DataType.INT2: "int2",
+    ir.DataType.UINT2: "uint2",
+}
+
+STRING_DTYPE = np.dtype(object)
+FLOAT32 = np.dtype(np.float32)
+INT64 = np.dtype(np.int64)
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+
+NARROW_FLOATS = frozenset(
+    np.dtype(t)
+    for t in (
+        np.float16,
+        ml_dtypes.bfloat16,
+        ml_dtypes.float8_e4m3fn,
+        ml_dtypes.float8_e4m3fnuz,
+        ml_dtypes.float8_e5m2,
+        ml_dtypes.float8_e5m2fnuz,
+        ml_dtypes.float8_e8m0fnu,
+        ml_dtypes.float4_e2m1fn,
+        ml_dtypes.float6_e2m3fn,
+        ml_dtypes.float6_e3m2fn,
+    )
+)
+"""Floats that kernels widen to float32 before they sum or call a transcendental function."""
+
+NARROW_INTS = frozenset(np.dtype(t) for t in (ml_dtypes.int4, ml_dtypes.uint4, ml_dtypes.int2, ml_dtypes.uint2))
+"""Integers that NumPy knows only as extension types."""
+
+
+def numpy_dtype(dtype: ir.DataType) -> Dtype:
+    """The NumPy dtype; strings are object arrays."""
+    return STRING_DTYPE if dtype is ir.DataType.STRING else np.dtype(dtype.numpy())
+
+
+def numpy_dtype_of_code(code: int) -> Dtype:
+    """The NumPy dtype of a ``TensorProto.DataType`` number."""
+    return numpy_dtype(ir.DataType(code))
+
+
+_BY_DTYPE = {numpy_dtype(member): member for member in TENSOR_NAMES}
+
+
+def onnx_dtype(dtype: Dtype) -> ir.DataType | None:
+    """The ONNX dtype of a NumPy dtype; any kind of string is STRING; None where ONNX has none."""
+    if dtype.kind in "USOT":
+        return ir.DataType.STRING
+    return _BY_DTYPE.get(np.dtype(dtype.type))
+
+
+def is_float(dtype: Dtype) -> bool:
+    return dtype.kind == "f" or dtype in NARROW_FLOATS
+
+
+def is_integer(dtype: Dtype) -> bool:
+    return dtype.kind in "iu" or dtype in NARROW_INTS
+
+
+def type_name(type_: Any) -> str:
+    """onnxruntime's spelling: ``tensor(float)``, ``seq(tensor(int64))``, ``optional(...)``, ``map(int64,tensor(float))``."""
+    if type_ is None:
+        return "tensor(undefined)"
+    if isinstance(type_, ir.SequenceType):
+        return f"seq({type_name(type_.elem_type)})"
+    if isinstance(type_, ir.OptionalType):
+        return f"optional({type_name(type_.elem_type)})"
+    if isinstance(type_, ir.SparseTensorType):
+        return f"sparse_tensor({TENSOR_NAMES.get(type_.dtype, 'undefined')})"
+    if isinstance(type_, ir.TensorType):
+        return f"tensor({TENSOR_NAMES.get(type_.dtype, 'undefined')})"
+    if isinstance(type_, ir.DataType):
+        return f"tensor({TENSOR_NAMES.get(type_, 'undefined')})"
+    return str(type_)
+
+
+def describe(value: Value) -> str:
+    """One short line about a run-time value, never its contents."""
+    if isinstance(value, np.ndarray):
+        dtype = onnx_dtype(value.dtype)
+        name = TENSOR_NAMES[dtype] if dtype is not None else str(value.dtype)
+        return f"{name}[{', '.join(map(str, value.shape))}]"
+    if isinstance(value, list):
+        return f"seq of {len(value)}" + (f" ({describe(value[0])}, ...)" if value else "")
+    return "none" if value is None else type(value).__name__
+
+
+def as_value(value: Any) -> Value:
+    """NumPy scalars become 0-d arrays; everything else stays as it is."""
+    if isinstance(value, (np.ndarray, list, dict)) or value is None:
+        return value
+    if isinstance(value, str):
+        return np.array(value, dtype=object)
+    return np.asarray(value)
+
+
+def string_array(items: Sequence[Any], shape: Sequence[int]) -> Array:
+    """An object array of ``str``."""
+    out = np.empty(len(items), dtype=object)
+    out[:] = [item.decode("utf-8", "surrogateescape") if isinstance(item, bytes) else item for item in items]
+    return out.reshape(tuple(shape))
+
+
+def narrowed(value: Any, dtype: Dtype) -> Array:
+    """A result computed in a wider dtype, in the dtype it must have; no copy where it has it already."""
+    return np.asarray(value).astype(dtype, copy=False)

@@ -1,0 +1,116 @@
+"""Arithmetic of sliding windows: pads, output sizes, strided window views."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fx2onnx.runner.limits import check_shape
+from fx2onnx.runner.types import Array, Shape
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Resolved geometry of a convolution or pooling over the spatial axes."""
+
+    kernel: Shape
+    strides: Shape
+    dilations: Shape
+    before: Shape
+    after: Shape
+    out: Shape
+
+    @property
+    def is_padded(self) -> bool:
+        return any(self.before) or any(self.after)
+
+
+def resolve_window(
+    dims: Shape,
+    kernel: Sequence[int],
+    strides: Sequence[int] | None,
+    dilations: Sequence[int] | None,
+    pads: Sequence[int] | None,
+    auto_pad: str,
+    ceil_mode: bool = False,
+) -> Window:
+    """The window over spatial ``dims``.
+
+    Raises: ValueError for attributes of the wrong length or out of range.
+    """
+    n = len(dims)
+    kernel, strides = tuple(kernel), tuple(strides or (1,) * n)
+    dilations = tuple(dilations or (1,) * n)
+    given = tuple(pads or (0,) * 2 * n)
+    if not len(kernel) == len(strides) == len(dilations) == n or len(given) != 2 * n:
+        raise ValueError(f"kernel, strides, dilations or pads do not fit {n} spatial axes")
+    if min((*kernel, *strides, *dilations, 1)) < 1:
+        raise ValueError("kernel, strides and dilations must be positive")
+    before, after = given[:n], given[n:]
+    spans = tuple((k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True))
+    mode = auto_pad.decode() if isinstance(auto_pad, bytes) else auto_pad
+    if mode in ("SAME_UPPER", "SAME_LOWER"):
+        out = tuple(-(-dim // s) for dim, s in zip(dims, strides, strict=True))
+        total = [max((o - 1) * s + e - dim, 0) for o, s, e, dim in zip(out, strides, spans, dims, strict=True)]
+        small, large = tuple(t // 2 for t in total), tuple(t - t // 2 for t in total)
+        before, after = (small, large) if mode == "SAME_UPPER" else (large, small)
+        return Window(kernel, strides, dilations, before, after, out)
+    if mode == "VALID":
+        before = after = (0,) * n
+    elif mode not in ("NOTSET", ""):
+        raise ValueError(f"auto_pad is {mode!r}")
+    sizes = []
+    for dim, low, high, span, stride in zip(dims, before, after, spans, strides, strict=True):
+        room = dim + low + high - span
+        size = (-(-room // stride) if ceil_mode else room // stride) + 1
+        if ceil_mode and (size - 1) * stride >= dim + low:
+            size -= 1
+        if size < 0 or room < 0:
+            raise ValueError(f"a window of {span} does not fit into {dim} with pads {low} and {high}")
+        sizes.append(size)
+    return Window(kernel, strides, dilations, tuple(before), tuple(after), tuple(sizes))
+
+
+def pad_spatial(x: Array, before: Sequence[int], after: Sequence[int], value: float = 0) -> Array:
+    """x [N, C, *dims] with ``value`` around its spatial axes; negative pads cut."""
+    if not any(before) and not any(after):
+        return x
+    cut = tuple(slice(max(-b, 0), d - max(-a, 0)) for d, b, a in zip(x.shape[2:], before, after, strict=True))
+    x = x[(slice(None), slice(None), *cut)]
+    low = [max(b, 0) for b in before]
+    shape = (*x.shape[:2], *(d + b + max(a, 0) for d, b, a in zip(x.shape[2:], low, after, strict=True)))
+    check_shape(shape, x.dtype, "a padded input")
+    y = np.full(shape, value, x.dtype)
+    y[(slice(None), slice(None), *(slice(b, b + d) for b, d in zip(low, x.shape[2:], strict=True)))] = x
+    return y
+
+
+def window_view(x: Array, window: Window) -> Array:
+    """[N, C, *dims] (padded already) -> a view [N, C, *out, *kernel]; nothing is copied."""
+    steps = x.strides[2:]
+    return np.lib.stride_tricks.as_strided(
+        x,
+        (*x.shape[:2], *window.out, *window.kernel),
+        (
+            *x.strides[:2],
+            *(step * s for step, s in zip(steps, window.strides, strict=True)),
+            *(step * d for step, d in zip(steps, window.dilations, strict=True)),
+        ),
+        writeable=False,
+    )
+
+
+def required_after(dims: Shape, window: Window) -> Shape:
+    """How far each axis must reach behind its end for every window to lie inside (ceil mode can exceed the pads)."""
+    spans = tuple((k - 1) * d + 1 for k, d in zip(window.kernel, window.dilations, strict=True))
+    return tuple(
+        max(a, (o - 1) * s + e - dim - b)
+        for a, o, s, e, dim, b in zip(window.after, window.out, window.strides, spans, dims, window.before, strict=True)
+    )
+
+
+def product(items: Sequence[int]) -> int:
+    return math.prod(items)

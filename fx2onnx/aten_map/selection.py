@@ -135,7 +135,7 @@ def nan_to_num(op: Emit, self: ir.Value, nan: float | None, posinf: float | None
     if not is_float(self):
         return self
     dtype = dtype_of(self)
-    value = op.Where(through(op, "IsNaN", self), op.const(0.0 if nan is None else nan, dtype), self)
+    value: ir.Value = op.Where(through(op, "IsNaN", self), op.const(0.0 if nan is None else nan, dtype), self)
     for infinity, number in ((math.inf, posinf), (-math.inf, neginf)):
         if number is not None:
             value = op.Where(through(op, "Equal", value, op.const(infinity, dtype)), op.const(number, dtype), value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
@@ -65,9 +66,7 @@ def takes(op_type: str, opset: int, dtype: ir.DataType) -> bool:
     schema_of(op_type, opset)
     schema = onnx.defs.get_schema(op_type, opset)
     parameter = schema.inputs[min(1, len(schema.inputs) - 1)] if op_type == "Where" else schema.inputs[0]
-    admitted = next(
-        set(c.allowed_type_strs) for c in schema.type_constraints if c.type_param_str == parameter.type_str
-    )
+    admitted = next(set(c.allowed_type_strs) for c in schema.type_constraints if c.type_param_str == parameter.type_str)
     return f"tensor({_type_name(dtype)})" in admitted and dtype not in NO_KERNEL.get(op_type, ())
 
 
@@ -132,3 +131,34 @@ def register(overload: torch._ops.OpOverload, function: Callable[..., Any], onnx
     function.__doc__ = f"{schema_text(overload)}\n\n    ONNX:    {onnx_form}\n    "
     function.__name__ = str(overload).removeprefix("aten.").replace(".", "_")
     TABLE.add(overload, since, function)
+
+
+def register_shared(function: Callable[..., Any], onnx_form: str, *overloads: torch._ops.OpOverload) -> None:
+    """Register one function for overloads whose arguments differ; it takes by name those of each that it names.
+
+    The arguments it does not name are those that its reading of ``op.result`` makes superfluous (sizes, dtypes).
+    """
+    code_names = inspect.signature(function).parameters
+    for overload in overloads:
+        names = [argument.name for argument in overload._schema.arguments]
+        wanted = [(index, name) for index, name in enumerate(names) if name in code_names]
+
+        def entry(op: Emit, *arguments: Any, _wanted: list[tuple[int, str]] = wanted) -> Any:
+            return function(op, **{name: arguments[index] for index, name in _wanted})
+
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        entry.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+            [inspect.Parameter(name, kind) for name in ["op", *(f"{n}_" if n == "from" else n for n in names)]]
+        )
+        register(overload, entry, onnx_form)
+
+
+def overloads_of(names: str) -> list[torch._ops.OpOverload]:
+    """``"zeros.default full.default"`` as overloads of aten; those this torch does not have are left out."""
+    found = []
+    for name in names.split():
+        packet, _, overload = name.partition(".")
+        item = getattr(getattr(torch.ops.aten, packet, None), overload or "default", None)
+        if item is not None:
+            found.append(item)
+    return found

@@ -1,0 +1,86 @@
+"""Changing the dtype: to, type_as, _to_copy, copy; reading the same bits as another dtype."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+import torch
+
+from fx2onnx.aten_map.registry import translates
+from fx2onnx.aten_map.scalars import FLOATS, INTEGERS, onnx_dtype
+from fx2onnx.aten_map.widening import SMALL_INTEGERS, overloads_of, register_shared, result_dtype
+from fx2onnx.base.errors import UserError
+from fx2onnx.irx.emit import Emit
+from fx2onnx.irx.schema import has_op
+from fx2onnx.irx.values import dims_of, dtype_of, rank_of
+
+aten = torch.ops.aten
+D = ir.DataType
+
+
+def cast(op: Emit, value: ir.Value, dtype: ir.DataType) -> ir.Value:
+    """Cast with PyTorch's values: towards zero; what does not fit a small integer wraps around, by way of int64."""
+    if dtype_of(value) in FLOATS and (dtype in SMALL_INTEGERS or dtype in (D.UINT32, D.UINT64)):
+        value = op.cast(value, D.INT64)
+    return op.cast(value, dtype)
+
+
+def _to(op: Emit, self: ir.Value) -> ir.Value:
+    return cast(op, self, result_dtype(op))
+
+
+_TO = "to.device to.dtype to.dtype_layout to.other to.prim_Device to.prim_dtype to.prim_other _to_copy type_as "
+_TO += "_cast_Byte _cast_Char _cast_Short _cast_Int _cast_Long _cast_Half _cast_Float _cast_Double "
+_TO += "_autocast_to_full_precision _autocast_to_reduced_precision to_dense _to_cpu"
+register_shared(_to, "Cast; nothing where the dtype stays", *overloads_of(_TO))
+
+
+@translates(aten.copy.default)
+def copy_default(op: Emit, self: ir.Value, src: ir.Value) -> ir.Value:
+    """copy(Tensor self, Tensor src, bool non_blocking=False) -> Tensor
+
+    ONNX:    Cast and Expand of ``src``.
+    """
+    return op.expand(cast(op, src, dtype_of(self)), dims_of(self))
+
+
+@translates(aten.view.dtype, aten.view_copy.dtype)
+def view_dtype(op: Emit, self: ir.Value, dtype: torch.dtype) -> ir.Value:
+    """view(Tensor(a) self, ScalarType dtype) -> Tensor(a)
+    view_copy(Tensor self, ScalarType dtype) -> Tensor
+
+    ONNX:    BitCast-26.
+    Refuses: dtypes of other widths, and opsets before 26.
+    """
+    target = onnx_dtype(dtype)
+    if target == dtype_of(self):
+        return self
+    if target.bitwidth != dtype_of(self).bitwidth:
+        raise UserError(
+            "E203",
+            "view(dtype) to a dtype of another width cannot be expressed in ONNX",
+            why=f"{dtype_of(self).name} has {dtype_of(self).bitwidth} bits, {target.name} {target.bitwidth}",
+            next="convert values with .to(dtype), or keep the tensor in one width",
+        )
+    if {target, dtype_of(self)} <= INTEGERS:
+        return op.cast(self, target)
+    if not has_op("BitCast", op.opset):
+        raise UserError(
+            "E203",
+            f"view(dtype) reads {dtype_of(self).name} as {target.name}: ONNX has BitCast from opset 26 on",
+            next="export with opset_version=26",
+        )
+    result: ir.Value = op.node("BitCast", self, to=target, outputs=[(target, dims_of(self))])
+    return result
+
+
+@translates(aten.item.default, aten._local_scalar_dense.default)
+def item(op: Emit, self: ir.Value) -> ir.Value:
+    """item(Tensor self) -> Scalar
+    _local_scalar_dense(Tensor self) -> Scalar
+
+    ONNX:    Reshape to rank 0.
+    """
+    if rank_of(self) == 0:
+        return self
+    result: ir.Value = op.Reshape(self, op.sizes(()))
+    return result

@@ -1,0 +1,234 @@
+"""Tensors made from sizes and numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import torch
+
+from fx2onnx.aten_map.casts import cast
+from fx2onnx.aten_map.registry import translates
+from fx2onnx.aten_map.scalars import FLOATS, Operand, as_dtype
+from fx2onnx.aten_map.widening import overloads_of, register_shared, result_dtype, takes
+from fx2onnx.base.dims import Dim, DimLike
+from fx2onnx.irx.emit import Emit
+from fx2onnx.irx.values import dims_of, dtype_of, rank_of
+
+aten = torch.ops.aten
+D = ir.DataType
+
+FOLDED_ELEMENTS = 1024
+"""Ranges, grids and identity matrices of known sizes up to this many elements are constants of the file."""
+
+
+def filled(
+    op: Emit, dims: Sequence[DimLike], number: Any, dtype: ir.DataType, like: ir.Value | None = None
+) -> ir.Value:
+    """A tensor of ``dims`` full of ``number``. ``like``: a value whose shape is ``dims``, read where it is symbolic."""
+    if isinstance(number, Dim):
+        return op.expand(op.size(number, dtype), dims)
+    if isinstance(number, ir.Value):
+        return op.expand(cast(op, number, dtype), dims)
+    if not dims:
+        return op.const(number, dtype)
+    symbolic = any(isinstance(dim, Dim) for dim in dims)
+    shape = op.Shape(like) if symbolic and like is not None else op.sizes(dims)
+    with np.errstate(all="ignore"):
+        array = np.asarray(number).astype(dtype.numpy()).reshape(1)
+    result: ir.Value = op.node(
+        "ConstantOfShape", shape, value=ir.Tensor(array, dtype=dtype), outputs=[(dtype, tuple(dims))]
+    )
+    return result
+
+
+def _filled_with(number: float) -> Any:
+    def entry(op: Emit, self: ir.Value | None = None) -> ir.Value:
+        dtype, dims = op.result[0]
+        like = self if self is not None and dims_of(self) == tuple(dims) else None
+        return filled(op, dims, number, dtype, like)
+
+    return entry
+
+
+def _full(op: Emit, self: ir.Value | None = None, fill_value: Any = 0) -> ir.Value:
+    dtype, dims = op.result[0]
+    like = self if self is not None and dims_of(self) == tuple(dims) else None
+    return filled(op, dims, fill_value, dtype, like)
+
+
+def _fill(op: Emit, self: ir.Value, value: Any) -> ir.Value:
+    return filled(op, dims_of(self), value, dtype_of(self), self)
+
+
+_ZEROS = "zeros zeros_like new_zeros zero empty.memory_format empty_like empty_strided empty_permuted new_empty "
+_ZEROS += "new_empty_strided _efficientzerotensor"
+register_shared(_filled_with(0), "ConstantOfShape", *overloads_of(_ZEROS))
+register_shared(_filled_with(1), "ConstantOfShape", *overloads_of("ones ones_like new_ones"))
+register_shared(_full, "ConstantOfShape; Expand of a size", *overloads_of("full full_like new_full"))
+register_shared(_fill, "ConstantOfShape; Expand of a tensor", *overloads_of("fill.Scalar fill.Tensor"))
+
+
+@translates(aten.scalar_tensor.default)
+def scalar_tensor(op: Emit, s: Any, dtype: torch.dtype | None) -> ir.Value:
+    """scalar_tensor(Scalar s, *, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None) -> Tensor
+
+    ONNX:    a constant.
+    """
+    return as_dtype(op, s, result_dtype(op))
+
+
+def counted(op: Emit, count: DimLike, dtype: ir.DataType) -> ir.Value:
+    """0, 1, .. count - 1 in ``dtype``."""
+    if isinstance(count, int) and count <= FOLDED_ELEMENTS:
+        return op.const(np.arange(count), dtype)
+    made = dtype if takes("Range", op.opset, dtype) and dtype not in FLOATS else D.INT64
+    bounds = [op.const(0, made), op.size(count, made), op.const(1, made)]
+    return op.cast(op.node("Range", *bounds, outputs=[(made, (count,))]), dtype)
+
+
+def _arange(op: Emit, end: Any, start: Any = 0, step: Any = 1) -> ir.Value:
+    """Integers: Range. Floats: start + step * i with i counted in integers, as PyTorch does; Range itself would count
+    its elements in the tensor's own precision."""
+    dtype, (count,) = op.result[0]
+    numbers = [number for number in (start, end, step) if not isinstance(number, Dim)]
+    if len(numbers) == 3 and isinstance(count, int) and count <= FOLDED_ELEMENTS:
+        return op.const(_numpy_arange(start, step, count, dtype), dtype)
+    if dtype in FLOATS or any(isinstance(number, float) for number in numbers):
+        wide = D.DOUBLE if dtype == D.DOUBLE or dtype not in FLOATS else D.FLOAT
+        value = counted(op, count, wide)
+        value = value if step == 1 else op.Mul(value, as_dtype(op, step, wide))
+        value = value if start == 0 else op.Add(value, as_dtype(op, start, wide))
+        return cast(op, value, dtype)
+    made = dtype if takes("Range", op.opset, dtype) else D.INT64
+    bounds = [as_dtype(op, number, made) for number in (start, end, step)]
+    return op.cast(op.node("Range", *bounds, outputs=[(made, (count,))]), dtype)
+
+
+def _numpy_arange(start: Any, step: Any, count: int, dtype: ir.DataType) -> Any:
+    wide = np.float64 if dtype in FLOATS or isinstance(start, float) or isinstance(step, float) else np.int64
+    if dtype not in FLOATS and wide is np.float64:
+        start, step, wide = int(start), int(step), np.int64
+    return wide(start) + wide(step) * np.arange(count)
+
+
+register_shared(
+    _arange, "Range; floats from a Range of integers", *overloads_of("arange arange.start arange.start_step")
+)
+
+
+def _linspace(op: Emit, start: Operand, end: Operand, steps: DimLike) -> ir.Value:
+    return cast(op, _spaced(op, start, end, steps), result_dtype(op))
+
+
+def _spaced(op: Emit, start: Operand, end: Operand, steps: DimLike) -> ir.Value:
+    """``steps`` numbers from ``start`` to ``end``, counted from the nearer end, in float32 or float64.
+
+    Where the result holds integers, the ends are made integers first.
+    Source: ATen/native/cpu/RangeFactoriesKernel.cpp, linspace.
+    """
+    wide = D.DOUBLE if result_dtype(op) not in FLOATS or result_dtype(op) == D.DOUBLE else D.FLOAT
+    if result_dtype(op) not in FLOATS:
+        start, end = (_as_integer(op, item) for item in (start, end))
+    if not any(isinstance(item, ir.Value | Dim) for item in (start, end, steps)) and steps <= FOLDED_ELEMENTS:
+        return op.const(_numpy_linspace(start, end, int(steps)), wide)  # type: ignore[arg-type]
+    first, last = as_dtype(op, start, wide), as_dtype(op, end, wide)
+    if isinstance(steps, int) and steps <= 1:
+        return op.Reshape(first, [1]) if steps else op.const(np.zeros(0), wide)  # type: ignore[no-any-return]
+    gaps = steps - 1
+    divisor = op.Max(op.size(gaps, wide), 1) if isinstance(gaps, Dim) else op.const(gaps, wide)
+    step = op.Div(op.Sub(last, first), divisor)
+    index = counted(op, steps, wide)
+    from_start = op.Add(first, op.Mul(step, index))
+    from_end = op.Sub(last, op.Mul(step, op.Sub(as_dtype(op, gaps, wide), index)))
+    half = op.const(steps // 2, wide) if isinstance(steps, int) else op.size(steps // 2, wide)
+    result: ir.Value = op.Where(op.Less(index, half), from_start, from_end)
+    return result
+
+
+def _as_integer(op: Emit, operand: Operand) -> Operand:
+    if isinstance(operand, ir.Value):
+        return op.cast(operand, D.INT64)
+    return operand if isinstance(operand, Dim) else int(operand)
+
+
+def _numpy_linspace(start: float, end: float, steps: int) -> Any:
+    index = np.arange(steps, dtype=np.float64)
+    if steps == 1:
+        return np.full(1, float(start))
+    step = (float(end) - float(start)) / (steps - 1) if steps else 0.0
+    return np.where(index < steps // 2, start + step * index, end - step * (steps - 1 - index))
+
+
+def _logspace(op: Emit, start: Operand, end: Operand, steps: DimLike, base: float) -> ir.Value:
+    spaced = _spaced(op, start, end, steps)
+    return cast(op, op.Pow(op.const(float(base), dtype_of(spaced)), spaced), result_dtype(op))
+
+
+_ENDS = ("default", "Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor")
+register_shared(_linspace, "Range, Mul, Add from both ends", *overloads_of(" ".join(f"linspace.{e}" for e in _ENDS)))
+register_shared(_logspace, "Pow(base, linspace)", *overloads_of(" ".join(f"logspace.{e}" for e in _ENDS)))
+
+
+def identity_matrix(op: Emit, rows: DimLike, columns: DimLike, dtype: ir.DataType) -> ir.Value:
+    """Ones on the diagonal."""
+    if isinstance(rows, int) and isinstance(columns, int) and rows * columns <= FOLDED_ELEMENTS:
+        return op.const(np.eye(rows, columns), dtype)
+    made = dtype if takes("EyeLike", op.opset, dtype) else D.FLOAT
+    shape = filled(op, (rows, columns), 0, made)
+    return op.cast(op.node("EyeLike", shape, dtype=made), dtype)
+
+
+def _eye(op: Emit) -> ir.Value:
+    dtype, (rows, columns) = op.result[0]
+    return identity_matrix(op, rows, columns, dtype)
+
+
+register_shared(_eye, "EyeLike(ConstantOfShape); a constant where small", *overloads_of("eye eye.m"))
+
+
+def _triangle_indices(upper: bool) -> Any:
+    def entry(op: Emit, row: int, col: int, offset: int) -> ir.Value:
+        grid = np.triu(np.ones((row, col)), offset) if upper else np.tril(np.ones((row, col)), offset)
+        return op.const(np.stack(np.nonzero(grid)), result_dtype(op))
+
+    return entry
+
+
+register_shared(_triangle_indices(False), "a constant", *overloads_of("tril_indices"))
+register_shared(_triangle_indices(True), "a constant", *overloads_of("triu_indices"))
+
+
+def meshgrid(op: Emit, tensors: Sequence[ir.Value], indexing: str) -> tuple[ir.Value, ...]:
+    """Each tensor along an axis of its own, repeated along the others."""
+    order = list(range(len(tensors)))
+    if indexing == "xy" and len(tensors) > 1:
+        order[0], order[1] = 1, 0
+    sizes: list[DimLike] = [dims_of(tensor)[0] if rank_of(tensor) else 1 for tensor in tensors]
+    dims = [sizes[index] for index in order]
+    results = []
+    for index, tensor in enumerate(tensors):
+        place = order.index(index)
+        shape = [size if axis == place else 1 for axis, size in enumerate(dims)]
+        results.append(op.expand(op.reshape(tensor, shape), dims))
+    return tuple(results)
+
+
+@translates(aten.meshgrid.default)
+def meshgrid_default(op: Emit, tensors: Sequence[ir.Value]) -> tuple[ir.Value, ...]:
+    """meshgrid(Tensor[] tensors) -> Tensor[]
+
+    ONNX:    Reshape and Expand of each.
+    """
+    return meshgrid(op, tensors, "ij")
+
+
+@translates(aten.meshgrid.indexing)
+def meshgrid_indexing(op: Emit, tensors: Sequence[ir.Value], indexing: str) -> tuple[ir.Value, ...]:
+    """meshgrid(Tensor[] tensors, *, str indexing) -> Tensor[]
+
+    ONNX:    Reshape and Expand of each.
+    """
+    return meshgrid(op, tensors, indexing)

@@ -1,0 +1,155 @@
+"""``fx2onnx export`` and ``fx2onnx verify`` from end to end on small models."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import onnx
+import pytest
+from typer.testing import CliRunner, Result
+
+from fx2onnx.cli import verdict as verdict_module
+from fx2onnx.cli.main import app
+
+_MODELS = """
+import torch
+
+class Branches(torch.nn.Module):
+    def forward(self, x):
+        if x.sum() > 0:
+            return x + 1
+        return x - 1
+
+def linear(): return torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU()), torch.randn(2, 3)
+def branches(): return Branches(), torch.randn(2, 3)
+"""
+
+
+@pytest.fixture(autouse=True)
+def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    (tmp_path / "cli_models.py").write_text(_MODELS)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    yield
+    sys.modules.pop("cli_models", None)
+
+
+def invoke(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def shape_of(path: Path | str, name: str = "input") -> list[int | str]:
+    (value,) = [value for value in onnx.load(path).graph.input if value.name == name]
+    return [dim.dim_param or dim.dim_value for dim in value.type.tensor_type.shape.dim]
+
+
+def test_export_writes_a_checked_file_and_a_summary(tmp_path: Path) -> None:
+    done = invoke("export", "cli_models:linear", "-o", "m.onnx", "--no-verify", "--report", "r.json")
+    assert done.exit_code == 0, done.output
+    onnx.checker.check_model(onnx.load("m.onnx"), full_check=True)
+    assert all(word in done.stdout for word in ("m.onnx", "cli_models:linear", "input", "ONNX nodes"))
+    report = json.loads(Path("r.json").read_text())
+    assert (report["ok"], report["verify"], report["report"]["nodes_onnx"]) == (True, None, 2)
+    assert sorted(path.name for path in tmp_path.iterdir() if path.suffix) == ["cli_models.py", "m.onnx", "r.json"]
+
+
+def test_json_is_the_only_thing_on_stdout() -> None:
+    done = invoke("export", "cli_models:linear", "-o", "m.onnx", "--no-verify", "--json")
+    summary = json.loads(done.stdout)
+    assert (summary["source"], summary["file"], summary["ok"]) == ("cli_models:linear", "m.onnx", True)
+    assert done.stderr == ""
+
+
+def test_quiet_says_nothing() -> None:
+    assert invoke("export", "cli_models:linear", "-o", "m.onnx", "--no-verify", "--quiet").output == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ([], [2, 3]),
+        (["--dynamic", "input:0=rows"], ["rows", 3]),
+        (["--dynamic", "none"], [2, 3]),
+    ],
+)
+def test_dynamic_dims_of_a_factory(arguments: list[str], expected: list[object]) -> None:
+    done = invoke("export", "cli_models:linear", "-o", "m.onnx", "--no-verify", *arguments)
+    assert done.exit_code == 0, done.output
+    assert shape_of("m.onnx") == expected
+
+
+@pytest.mark.parametrize(("word", "expected"), [("default", ["batch", 1, 28, 28]), ("none", [2, 1, 28, 28])])
+def test_dynamic_dims_of_a_zoo_model(word: str, expected: list[object]) -> None:
+    done = invoke("export", "zoo:mnist_cnn", "-o", "m.onnx", "--no-verify", "--dynamic", word)
+    assert done.exit_code == 0, done.output
+    assert shape_of("m.onnx", "x") == expected
+
+
+def test_opset_is_the_one_asked_for() -> None:
+    assert invoke("export", "cli_models:linear", "-o", "m.onnx", "--no-verify", "--opset", 17).exit_code == 0
+    assert [entry.version for entry in onnx.load("m.onnx").opset_import if entry.domain == ""] == [17]
+
+
+def test_a_failed_export_leaves_the_previous_file_alone(tmp_path: Path) -> None:
+    Path("m.onnx").write_bytes(b"previous")
+    done = invoke("export", "cli_models:branches", "-o", "m.onnx", "--no-verify", "--report", "r.json")
+    assert done.exit_code == 2
+    assert "[E104]" in done.stderr
+    assert "cli_models.py" in done.stderr
+    assert "Traceback" not in done.output
+    assert Path("m.onnx").read_bytes() == b"previous"
+    assert sorted(path.name for path in tmp_path.iterdir() if path.suffix) == ["cli_models.py", "m.onnx"]
+
+
+@pytest.mark.parametrize("arguments", [["--opset", "3"], ["--opset", "99"]])
+def test_an_opset_that_does_not_exist_is_a_users_error(arguments: list[str]) -> None:
+    done = invoke("export", "cli_models:linear", "-o", "m.onnx", "--no-verify", *arguments)
+    assert done.exit_code == 2, done.output
+    assert not Path("m.onnx").exists()
+
+
+@dataclass
+class Finding:
+    engine: str = "runner"
+    output: str = "output"
+    max_abs_error: float = 0.5
+    allowed: float = 1e-6
+    ok: bool = False
+
+
+@dataclass
+class Verdict:
+    ok: bool = False
+    rows: list[Finding] = field(default_factory=lambda: [Finding(), Finding("onnxruntime", ok=True, max_abs_error=0.0)])
+
+
+class TestVerdict:
+    """What the commands make of a verdict, with the verdict put in their hands."""
+
+    def test_a_difference_is_exit_code_1(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(verdict_module, "check_model", lambda model, source: Verdict())
+        done = invoke("export", "cli_models:linear", "-o", "m.onnx")
+        assert done.exit_code == 1
+        assert "[E501]" in done.stderr
+        assert "output in runner: error 0.5, allowed 1e-06" in done.stderr
+        assert "differs" in done.stdout
+        checked = invoke("verify", "m.onnx", "cli_models:linear")
+        assert (checked.exit_code, "[E501]" in checked.stderr) == (1, True)
+
+    def test_json_has_the_verdict_and_exit_code_1(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(verdict_module, "check_model", lambda model, source: Verdict())
+        for arguments in (["export", "cli_models:linear", "-o", "m.onnx"], ["verify", "m.onnx", "cli_models:linear"]):
+            done = invoke(*arguments, "--json")
+            assert done.exit_code == 1
+            assert json.loads(done.stdout)["ok"] is False
+
+    def test_agreement_is_exit_code_0(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(
+            verdict_module, "check_model", lambda model, source: Verdict(ok=True, rows=[Finding(ok=True)])
+        )
+        assert invoke("export", "cli_models:linear", "-o", "m.onnx").exit_code == 0
+        assert invoke("verify", "m.onnx", "cli_models:linear").exit_code == 0

@@ -10,6 +10,7 @@ import torch
 import torch.fx
 
 from fx2onnx.capture.aliasing import Step
+from fx2onnx.capture.torch_private import decompositions
 
 if TYPE_CHECKING:
     from fx2onnx.capture.recorder import Recorder
@@ -168,23 +169,15 @@ def functional_overload(func: OpOverload) -> OpOverload | None:
     return None
 
 
-@lru_cache(maxsize=1)
-def _decompositions() -> dict[OpOverload, Callable[..., Any]]:
-    """PyTorch's decompositions into core ATen overloads (those into ``prims`` help nobody here)."""
-    from torch._decomp import core_aten_decompositions
-
-    return dict(core_aten_decompositions())
-
-
 def decompose(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run PyTorch's own decomposition of ``func``, or return NotImplemented."""
-    known = _decompositions().get(func)
+    known = decompositions().get(func)
     return known(*args, **kwargs) if known is not None else func.decompose(*args, **kwargs)
 
 
 def is_decomposable(func: OpOverload) -> bool:
     """Whether PyTorch can split ``func`` into simpler overloads."""
-    return func in _decompositions() or func._can_decompose()
+    return func in decompositions() or func._can_decompose()
 
 
 # -- overloads that change state without saying so in their schema ---------------------------------------------------

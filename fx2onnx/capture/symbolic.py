@@ -19,27 +19,6 @@ from fx2onnx.capture.frames import _is_user
 from fx2onnx.capture.inputs import Arguments
 
 
-class _TensorLikeProxy(torch.fx.Proxy):
-    """A proxy that passes for a tensor in ``isinstance`` and ``torch.is_tensor``."""
-
-    @property  # type: ignore[misc]
-    def __class__(self) -> type:
-        return torch.Tensor
-
-
-class _Tracer(torch.fx.Tracer):
-    """Keeps torch's own modules whole; every value that is no constant passes for a tensor."""
-
-    def __init__(self, scalar_names: frozenset[str]) -> None:
-        super().__init__()
-        self._scalar_names = scalar_names
-
-    def proxy(self, node: torch.fx.Node) -> torch.fx.Proxy:
-        if node.op == "placeholder" and node.target not in self._scalar_names:
-            return _TensorLikeProxy(node, self)
-        return super().proxy(node)
-
-
 def traced(root: torch.nn.Module, arguments: Arguments) -> torch.fx.GraphModule:
     """The traced copy of ``root``; its weights are the module's own. Raises UserError E102."""
     args, kwargs = arguments.rebuilt([leaf.tensor for leaf in arguments.leaves])
@@ -54,7 +33,7 @@ def traced(root: torch.nn.Module, arguments: Arguments) -> torch.fx.GraphModule:
     bound = inspect.signature(root.forward).bind(*args, **kwargs)
     bound.apply_defaults()
     constants = {name: value for name, value in bound.arguments.items() if not isinstance(value, torch.Tensor)}
-    tracer = _Tracer(frozenset(constants))
+    tracer = torch.fx.Tracer()
     target: Any = root.forward if "forward" in vars(root) else root
     try:
         graph = tracer.trace(target, concrete_args=constants)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from functools import lru_cache
 from typing import Any
 
 import torch
+from torch._decomp import core_aten_decompositions
 from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
@@ -26,6 +28,7 @@ __all__ = [
     "PreDispatchMode",
     "UnsupportedOperatorException",
     "capture_modes",
+    "decompositions",
     "fake_from_meta",
     "no_dispatch",
     "pytree",
@@ -73,6 +76,12 @@ def fake_from_meta(
         else:
             meta = torch.empty_strided(sizes, strides, dtype=dtype, device="meta")
         return FakeTensor(mode, meta, device)
+
+
+@lru_cache(maxsize=1)
+def decompositions() -> dict[OpOverload, Callable[..., Any]]:
+    """PyTorch's decompositions into core ATen overloads (those into ``prims`` help nobody here)."""
+    return dict(core_aten_decompositions())
 
 
 @contextlib.contextmanager

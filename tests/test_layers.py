@@ -1,0 +1,116 @@
+"""Imports point downward only; the table is DESIGN's."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "fx2onnx"
+
+MAY_IMPORT: dict[str, set[str]] = {
+    "base": set(),
+    "capture": {"base"},
+    "irx": {"base"},
+    "aten_map": {"base", "irx"},
+    "lower": {"base", "irx", "capture", "aten_map"},
+    "optimize": {"base", "irx"},
+    "runner": {"base", "irx", "optimize"},
+    "training": {"base", "capture", "irx", "aten_map", "lower"},
+    "verify": {"base", "capture", "irx", "aten_map", "lower", "optimize", "runner", "training"},
+    "report": {"base"},
+    "sources": {"base"},
+}
+NEVER: dict[str, set[str]] = {
+    "base": {"torch", "onnx", "onnx_ir"},
+    "capture": {"onnx", "onnx_ir"},
+    "irx": {"torch"},
+    "optimize": {"torch"},
+    "runner": {"torch", "onnxruntime"},
+    "report": {"torch", "onnx", "onnx_ir"},
+}
+TOP = {"api", "cli"}
+
+
+def imports_of(path: Path) -> set[str]:
+    """Dotted names that a file imports, also inside functions; not those under TYPE_CHECKING."""
+    found: set[str] = set()
+
+    def visit(node: ast.AST) -> None:
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+            return
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            found.add(node.module or "")
+        for child in ast.iter_child_nodes(node):
+            visit(child)
+
+    visit(ast.parse(path.read_text()))
+    return found
+
+
+def files_of(package: str) -> list[Path]:
+    return sorted((PACKAGE / package).rglob("*.py"))
+
+
+@pytest.mark.parametrize("package", sorted(MAY_IMPORT))
+def test_imports_point_downward(package: str) -> None:
+    allowed = MAY_IMPORT[package] | {package}
+    wrong = []
+    for path in files_of(package):
+        for name in imports_of(path):
+            parts = name.split(".")
+            if parts[0] == "fx2onnx" and len(parts) > 1 and parts[1] not in allowed:
+                wrong.append(f"{path.name} imports {name}")
+            if parts[0] in NEVER.get(package, ()):
+                wrong.append(f"{path.name} imports {name}, which {package} never does")
+    assert not wrong
+
+
+def test_every_package_is_in_the_table() -> None:
+    packages = {path.name for path in PACKAGE.iterdir() if (path / "__init__.py").exists()}
+    assert packages <= set(MAY_IMPORT) | TOP
+
+
+def test_nobody_imports_the_top() -> None:
+    wrong = [
+        f"{path}: {name}"
+        for package in MAY_IMPORT
+        for path in files_of(package)
+        for name in imports_of(path)
+        if name.startswith(("fx2onnx.cli", "fx2onnx.api"))
+    ]
+    assert not wrong
+
+
+def test_torch_private_names_live_in_one_file() -> None:
+    wrong = []
+    for path in files_of("capture"):
+        if path.name == "torch_private.py":
+            continue
+        wrong += [f"{path.name}: {name}" for name in imports_of(path) if name.startswith("torch.") and "._" in name]
+    assert not wrong
+
+
+def test_files_stay_small() -> None:
+    sizes = {str(path.relative_to(PACKAGE)): len(path.read_text().splitlines()) for path in PACKAGE.rglob("*.py")}
+    assert {name: size for name, size in sizes.items() if size > 600} == {}
+
+
+@pytest.mark.parametrize(
+    ("statement", "absent"),
+    [
+        ("import fx2onnx", ["torch", "onnx", "onnx_ir", "numpy"]),
+        ("import fx2onnx.runner", ["torch", "onnxruntime"]),
+        ("import fx2onnx.report.text", ["torch", "onnx"]),
+    ],
+)
+def test_light_imports(statement: str, absent: list[str]) -> None:
+    code = f"import sys\n{statement}\nprint([name for name in {absent!r} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,301 @@
+"""Scaled dot-product attention."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import onnx_ir as ir
+import torch
+
+from fx2onnx.aten_map.activations import softmax_of
+from fx2onnx.aten_map.axes import steps, swap, unsqueeze
+from fx2onnx.aten_map.dropout import dropped
+from fx2onnx.aten_map.registry import translates
+from fx2onnx.aten_map.scalars import FLOATS
+from fx2onnx.base.dims import Dim, DimLike, apply
+from fx2onnx.irx.emit import Emit
+from fx2onnx.irx.values import dims_of, dtype_of, rank_of
+
+aten = torch.ops.aten
+BOOL, FLOAT = ir.DataType.BOOL, ir.DataType.FLOAT
+MAX_CONSTANT_MASK = 4096
+"""A causal mask of up to this many numbers is a constant; a larger one is two nodes over two vectors."""
+MAX_INSPECTED = 1 << 20
+"""Constants up to this many numbers are searched for minus infinity."""
+MAX_ANCESTORS = 200
+"""So many values are looked at before a mask is taken to hold minus infinity."""
+UNBOUNDED = frozenset(["Log", "Div", "Reciprocal", "Loop", "Scan", "If"])
+"""Operators that give minus infinity from finite numbers."""
+BOUNDED = frozenset(["Softmax", "Sigmoid", "Tanh", "Cos", "Sin", "ConstantOfShape", "Erf"])
+"""Operators that never do."""
+
+
+def minus_infinity_where(op: Emit, condition: ir.Value, dtype: ir.DataType, when: bool) -> ir.Value:
+    """0, and minus infinity where ``condition`` is ``when``; emitted once a condition."""
+    key = ("minus infinity", id(condition), dtype, when)
+    found = op.builder.size_cache.get(key)
+    if found is None:
+        zero, low = op.const(0, dtype), op.const(-math.inf, dtype)
+        found = op.Where(condition, low, zero) if when else op.Where(condition, zero, low)
+        op.builder.size_cache[key] = found
+    return found
+
+
+def causal_bias(op: Emit, rows: DimLike, columns: DimLike, dtype: ir.DataType) -> ir.Value:
+    """[rows, columns]: minus infinity above the diagonal that starts at the top left."""
+    key = ("causal", rows, columns, dtype)
+    found = op.builder.size_cache.get(key)
+    if found is None:
+        if not isinstance(rows, Dim) and not isinstance(columns, Dim) and rows * columns <= MAX_CONSTANT_MASK:
+            found = op.const(np.triu(np.full((rows, columns), -np.inf), 1), dtype)
+        else:
+            row = op.const(np.arange(rows)[:, None]) if isinstance(rows, int) else unsqueeze(op, steps(op, rows), 1)
+            later = op.Greater(steps(op, columns), row)
+            found = minus_infinity_where(op, later, dtype, True)
+        op.builder.size_cache[key] = found
+    return found
+
+
+def may_be_minus_infinity(value: ir.Value) -> bool:
+    """Whether a number in ``value`` may be minus infinity: whether one can be found in what it is computed from.
+
+    Float inputs of the graph may be anything; parameters are finite unless they are seen not to be.
+    """
+    waiting, seen = [value], {id(value)}
+    while waiting:
+        current = waiting.pop()
+        if dtype_of(current) not in FLOATS:
+            continue
+        if current.const_value is not None:
+            if current.const_value.size <= MAX_INSPECTED and _holds_minus_infinity(current):
+                return True
+            continue
+        producer = current.producer()
+        if producer is None or producer.op_type in UNBOUNDED or len(seen) > MAX_ANCESTORS:
+            return True
+        if producer.op_type in BOUNDED:
+            continue
+        fresh = [operand for operand in producer.inputs if operand is not None and id(operand) not in seen]
+        seen.update(map(id, fresh))
+        waiting += fresh
+    return False
+
+
+def _holds_minus_infinity(value: ir.Value) -> bool:
+    assert value.const_value is not None
+    return bool(np.isneginf(np.asarray(value.const_value.numpy()).astype(np.float32)).any())
+
+
+def rows_with_any(op: Emit, mask: ir.Value) -> ir.Value:
+    """[..., L, 1]: whether a row of a bool mask allows anything, or a row of a float one is not all minus infinity."""
+    key = ("rows with any", id(mask))
+    found = op.builder.size_cache.get(key)
+    if found is None:
+        if dtype_of(mask) != BOOL:
+            top = op.ReduceMax(mask, axes=[-1], keepdims=1)
+            found = op.Greater(top, op.const(-math.inf, dtype_of(mask)))
+        elif op.opset >= 20:
+            found = op.ReduceMax(mask, axes=[-1], keepdims=1)
+        else:
+            found = op.Cast(op.ReduceMax(op.Cast(mask, to=FLOAT), axes=[-1], keepdims=1), to=BOOL)
+        op.builder.size_cache[key] = found
+    return found
+
+
+def default_scale(op: Emit, query: ir.Value, scale: float | None) -> float | Dim:
+    """``scale``, or 1 / sqrt(size of the last axis)."""
+    if scale is not None:
+        return scale
+    size = dims_of(query)[-1]
+    if isinstance(size, Dim):
+        return apply("truediv", 1, apply("sqrt", size))  # type: ignore[return-value]
+    return 1 / math.sqrt(size) if size else 1.0
+
+
+def probabilities(
+    op: Emit, query: ir.Value, key: ir.Value, bias: ir.Value | None, scale: float | Dim, dropout: float = 0
+) -> ir.Value:
+    """softmax(scale * query @ key.T + bias)."""
+    dtype = dtype_of(query)
+    if isinstance(scale, Dim):
+        query = op.Mul(query, op.size(scale, dtype))
+    elif scale != 1:
+        query = op.Mul(query, op.const(scale, dtype))
+    scores = op.MatMul(query, swap(op, key, rank_of(key) - 2, rank_of(key) - 1))
+    if bias is not None:
+        scores = op.Add(scores, op.cast(bias, dtype))
+    weights = softmax_of(op, scores, -1)
+    return dropped(op, weights, dropout) if dropout > 0 else weights
+
+
+def attended(
+    op: Emit,
+    query: ir.Value,
+    key: ir.Value,
+    value: ir.Value,
+    mask: ir.Value | None,
+    dropout: float,
+    is_causal: bool,
+    scale: float | None,
+    grouped: bool,
+    need_weights: bool = False,
+) -> tuple[ir.Value, ir.Value | None]:
+    """Output and, if asked, the attention weights.
+
+    Rows in which a mask allows nothing give 0, as PyTorch's kernels do, not the NaN of a plain softmax.
+    """
+    valid = None
+    if mask is not None and (dtype_of(mask) == BOOL or may_be_minus_infinity(mask)):
+        valid = rows_with_any(op, mask)
+    weights = None
+    if not need_weights and _fits_attention(op, query, key, value, mask, dropout, grouped):
+        output = op.Attention(
+            query,
+            key,
+            value,
+            mask,
+            is_causal=int(is_causal) or None,
+            scale=scale,
+            outputs=[(dtype_of(query), (*dims_of(query)[:-1], dims_of(value)[-1]))],
+        )
+    else:
+        output, weights = _by_products(op, query, key, value, mask, dropout, is_causal, scale, grouped)
+        weights = weights if need_weights else None
+        if weights is not None and rank_of(weights) != rank_of(query):
+            weights = op.reshape(weights, (*dims_of(query)[:-1], dims_of(weights)[-1]))
+    if valid is None:
+        return output, weights
+    zero = op.const(0, dtype_of(output))
+    return op.Where(valid, output, zero), None if weights is None else op.Where(valid, weights, zero)
+
+
+def _fits_attention(
+    op: Emit, query: ir.Value, key: ir.Value, value: ir.Value, mask: ir.Value | None, dropout: float, grouped: bool
+) -> bool:
+    if op.opset < 23 or dropout > 0 or rank_of(query) != 4 or rank_of(key) != 4 or rank_of(value) != 4:
+        return False
+    if dims_of(query)[0] != dims_of(key)[0] or (not grouped and dims_of(query)[1] != dims_of(key)[1]):
+        return False
+    if mask is None:
+        return True
+    whole = (dims_of(query)[-2], dims_of(key)[-2])
+    return 2 <= rank_of(mask) <= 4 and dims_of(mask)[-2:] == whole and dtype_of(mask) in (BOOL, dtype_of(query))
+
+
+def _by_products(
+    op: Emit,
+    query: ir.Value,
+    key: ir.Value,
+    value: ir.Value,
+    mask: ir.Value | None,
+    dropout: float,
+    is_causal: bool,
+    scale: float | None,
+    grouped: bool,
+) -> tuple[ir.Value, ir.Value]:
+    dtype, dims = dtype_of(query), dims_of(query)
+    bias = mask
+    if is_causal:
+        bias = causal_bias(op, dims[-2], dims_of(key)[-2], dtype)
+    elif mask is not None and dtype_of(mask) == BOOL:
+        bias = minus_infinity_where(op, mask, dtype, False)
+    factor = default_scale(op, query, scale)
+    groups = dims_of(key)[-3] if grouped else 1
+    if not grouped or groups == dims[-3]:
+        weights = probabilities(op, query, key, bias, factor, dropout)
+        return op.MatMul(weights, value), weights
+    place = len(dims) - 3
+    times = dims[-3] // groups
+    query = op.reshape(query, (*dims[:-3], groups, times, *dims[-2:]))
+    if bias is not None and rank_of(bias) > 2:
+        heads = dims_of(bias)[-3]
+        split = (1, 1) if heads == 1 else (groups, times)
+        bias = op.reshape(bias, (*dims_of(bias)[:-3], *split, *dims_of(bias)[-2:]))
+    weights = probabilities(op, query, unsqueeze(op, key, place + 1), bias, factor, dropout)
+    output = op.MatMul(weights, unsqueeze(op, value, rank_of(value) - 2))
+    return op.reshape(output, (*dims[:-1], dims_of(value)[-1])), weights
+
+
+@translates(aten.scaled_dot_product_attention.default)
+def scaled_dot_product_attention(
+    op: Emit,
+    query: ir.Value,
+    key: ir.Value,
+    value: ir.Value,
+    attn_mask: ir.Value | None,
+    dropout_p: float,
+    is_causal: bool,
+    scale: float | None,
+    enable_gqa: bool,
+) -> ir.Value:
+    """scaled_dot_product_attention(Tensor query, Tensor key, Tensor value, Tensor? attn_mask=None, float dropout_p=0., bool is_causal=False, *, float? scale=None, bool enable_gqa=False) -> Tensor
+
+    ONNX:  Attention from opset 23 on, for 4-D operands; else Transpose, Mul, MatMul, Add, Softmax, MatMul.
+    """
+    return attended(op, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)[0]
+
+
+@translates(aten._scaled_dot_product_attention_math.default)
+def _scaled_dot_product_attention_math(
+    op: Emit,
+    query: ir.Value,
+    key: ir.Value,
+    value: ir.Value,
+    attn_mask: ir.Value | None,
+    dropout_p: float,
+    is_causal: bool,
+    dropout_mask: ir.Value | None,
+    scale: float | None,
+    enable_gqa: bool,
+) -> tuple[ir.Value, ir.Value | None]:
+    """_scaled_dot_product_attention_math(Tensor query, Tensor key, Tensor value, Tensor? attn_mask=None, float dropout_p=0., bool is_causal=False, Tensor? dropout_mask=None, *, float? scale=None, bool enable_gqa=False) -> (Tensor, Tensor)"""
+    return attended(op, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, True)
+
+
+@translates(aten._scaled_dot_product_flash_attention_for_cpu.default)
+def _scaled_dot_product_flash_attention_for_cpu(
+    op: Emit,
+    query: ir.Value,
+    key: ir.Value,
+    value: ir.Value,
+    dropout_p: float,
+    is_causal: bool,
+    attn_mask: ir.Value | None,
+    scale: float | None,
+) -> tuple[ir.Value, None]:
+    """_scaled_dot_product_flash_attention_for_cpu(Tensor query, Tensor key, Tensor value, float dropout_p=0., bool is_causal=False, *, Tensor? attn_mask=None, float? scale=None) -> (Tensor output, Tensor logsumexp)"""
+    return attended(op, query, key, value, attn_mask, dropout_p, is_causal, scale, True)[0], None
+
+
+@translates(aten._scaled_dot_product_efficient_attention.default)
+def _scaled_dot_product_efficient_attention(
+    op: Emit,
+    query: ir.Value,
+    key: ir.Value,
+    value: ir.Value,
+    attn_bias: ir.Value | None,
+    compute_log_sumexp: bool,
+    dropout_p: float,
+    is_causal: bool,
+    scale: float | None,
+) -> tuple[ir.Value | None, ...]:
+    """_scaled_dot_product_efficient_attention(Tensor query, Tensor key, Tensor value, Tensor? attn_bias, bool compute_log_sumexp, float dropout_p=0., bool is_causal=False, *, float? scale=None) -> (Tensor output, Tensor log_sumexp, Tensor philox_seed, Tensor philox_offset)"""
+    output = attended(op, query, key, value, attn_bias, dropout_p, is_causal, scale, False)[0]
+    return (output, *(None for _ in op.result[1:]))
+
+
+@translates(aten._scaled_dot_product_flash_attention.default)
+def _scaled_dot_product_flash_attention(
+    op: Emit,
+    query: ir.Value,
+    key: ir.Value,
+    value: ir.Value,
+    dropout_p: float,
+    is_causal: bool,
+    return_debug_mask: bool,
+    scale: float | None,
+) -> tuple[ir.Value | None, ...]:
+    """_scaled_dot_product_flash_attention(Tensor query, Tensor key, Tensor value, float dropout_p=0., bool is_causal=False, bool return_debug_mask=False, *, float? scale=None) -> (Tensor output, Tensor logsumexp, Tensor cum_seq_q, Tensor cum_seq_k, SymInt max_q, SymInt max_k, Tensor rng_state, Tensor unused, Tensor debug_attn_mask)"""
+    output = attended(op, query, key, value, None, dropout_p, is_causal, scale, False)[0]
+    return (output, *(None for _ in op.result[1:]))

@@ -1,0 +1,112 @@
+"""Embedding look-up and bags of embeddings."""
+
+from __future__ import annotations
+
+import math
+
+import onnx_ir as ir
+import torch
+
+from fx2onnx.aten_map.axes import INT64, sliced, steps, unsqueeze
+from fx2onnx.aten_map.joining import joined
+from fx2onnx.aten_map.registry import translates
+from fx2onnx.irx.emit import Emit
+from fx2onnx.irx.values import dims_of, dtype_of
+
+aten = torch.ops.aten
+SUM, MEAN, MAX = 0, 1, 2
+
+
+@translates(aten.embedding.default)
+def embedding(op: Emit, weight: ir.Value, indices: ir.Value, padding_idx: int) -> ir.Value:
+    """embedding(Tensor weight, Tensor indices, SymInt padding_idx=-1, bool scale_grad_by_freq=False, bool sparse=False) -> Tensor"""
+    result: ir.Value = op.Gather(weight, indices, axis=0)
+    return result
+
+
+def _bagged(
+    op: Emit,
+    weight: ir.Value,
+    indices: ir.Value,
+    offsets: ir.Value,
+    mode: int,
+    per_sample_weights: ir.Value | None,
+    include_last_offset: bool,
+    padding_idx: int | None,
+) -> tuple[ir.Value | None, ...]:
+    """A [bags, indices] mask of membership; sums and means are one product with it, maxima a masked reduction."""
+    count = dims_of(indices)[0]
+    offsets = op.cast(offsets, INT64)
+    size = dims_of(offsets)[0]
+    if include_last_offset:
+        starts = sliced(op, offsets, 0, 0, size - 1, size - 1)
+        ends = sliced(op, offsets, 0, 1, size, size - 1)
+    else:
+        last = op.reshape(op.size(count), (1,))
+        starts, ends = offsets, joined(op, [sliced(op, offsets, 0, 1, size, size - 1), last], 0)
+    place = steps(op, count)
+    member = op.And(
+        op.Not(op.Less(place, unsqueeze(op, starts, 1))),
+        op.Less(place, unsqueeze(op, ends, 1)),
+    )
+    if padding_idx is not None and padding_idx >= 0:
+        wanted = op.Not(op.Equal(indices, op.const(padding_idx, dtype_of(indices))))
+        member = op.And(member, wanted)
+    dtype = dtype_of(weight)
+    rows = op.Gather(weight, indices, axis=0)
+    sizes = op.ReduceSum(op.Cast(member, to=INT64), axes=[1], keepdims=0)
+    if mode == MAX:
+        shown = op.Where(unsqueeze(op, member, 2), rows, op.const(-math.inf, dtype))
+        top = op.ReduceMax(shown, axes=[1], keepdims=0)
+        empty = op.Equal(unsqueeze(op, sizes, 1), op.const(0))
+        output = op.Where(empty, op.const(0, dtype), top)
+    else:
+        share = op.Cast(member, to=dtype)
+        if per_sample_weights is not None:
+            share = op.Mul(share, per_sample_weights)
+        output = op.MatMul(share, rows)
+        if mode == MEAN:
+            divisor = op.Max(op.Cast(sizes, to=dtype), op.const(1, dtype))
+            output = op.Div(output, unsqueeze(op, divisor, 1))
+    return output, None, None, None
+
+
+@translates(
+    aten.embedding_bag.default,
+)
+def embedding_bag(
+    op: Emit,
+    weight: ir.Value,
+    indices: ir.Value,
+    offsets: ir.Value,
+    mode: int,
+    per_sample_weights: ir.Value | None,
+    include_last_offset: bool,
+) -> tuple[ir.Value | None, ...]:
+    """embedding_bag(Tensor weight, Tensor indices, Tensor offsets, bool scale_grad_by_freq=False, int mode=0, bool sparse=False, Tensor? per_sample_weights=None, bool include_last_offset=False) -> (Tensor, Tensor, Tensor, Tensor)
+
+    Only the first output is given; the others serve the backward pass.
+    """
+    return _bagged(op, weight, indices, offsets, mode, per_sample_weights, include_last_offset, None)
+
+
+@translates(aten.embedding_bag.padding_idx, aten._embedding_bag.default, aten._embedding_bag_forward_only.default)
+def embedding_bag_padding_idx(
+    op: Emit,
+    weight: ir.Value,
+    indices: ir.Value,
+    offsets: ir.Value,
+    mode: int,
+    per_sample_weights: ir.Value | None,
+    include_last_offset: bool,
+    padding_idx: int | None,
+) -> tuple[ir.Value | None, ...]:
+    """embedding_bag(Tensor weight, Tensor indices, Tensor offsets, bool scale_grad_by_freq, int mode, bool sparse, Tensor? per_sample_weights, bool include_last_offset, int? padding_idx) -> (Tensor, Tensor, Tensor, Tensor)
+    _embedding_bag(Tensor weight, Tensor indices, Tensor offsets, bool scale_grad_by_freq=False, int mode=0, bool sparse=False, Tensor? per_sample_weights=None, bool include_last_offset=False, int padding_idx=-1) -> (Tensor, Tensor, Tensor, Tensor)
+    _embedding_bag_forward_only(Tensor weight, Tensor indices, Tensor offsets, bool scale_grad_by_freq=False, int mode=0, bool sparse=False, Tensor? per_sample_weights=None, bool include_last_offset=False, int padding_idx=-1) -> (Tensor, Tensor, Tensor, Tensor)
+
+    Only the first output is given; the others serve the backward pass.
+    """
+    if padding_idx is not None and padding_idx < 0:
+        padding_idx = None
+    return _bagged(op, weight, indices, offsets, mode, per_sample_weights, include_last_offset, padding_idx)

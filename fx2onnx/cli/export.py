@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from fx2onnx.api import ExportResult
     from fx2onnx.cli.progress import Stages
     from fx2onnx.sources import Source
+    from fx2onnx.verify import Verdict
 
 
 class Capture(enum.StrEnum):
@@ -102,31 +103,29 @@ def _export(
     )
 
 
-def _verify(stages: Stages, output: Path, model: Source) -> Any:
+def _verify(stages: Stages, output: Path, model: Source) -> Verdict:
     from fx2onnx.cli.verdict import check_model
 
     return stages.call("verify against eager PyTorch", lambda: check_model(output, model))
 
 
-def _summary(source: str, output: Path, model: Source, result: ExportResult, verdict: Any) -> dict[str, Any]:
-    from fx2onnx.cli.verdict import verdict_as_dict
-
+def _summary(source: str, output: Path, model: Source, result: ExportResult, verdict: Verdict | None) -> dict[str, Any]:
     return {
-        "ok": verdict is None or bool(verdict.ok),
+        "ok": verdict is None or verdict.ok,
         "source": source,
         "origin": model.origin,
         "file": str(output),
         "report": result.report.as_dict(),
-        "verify": None if verdict is None else verdict_as_dict(verdict),
+        "verify": None if verdict is None else verdict.as_dict(),
     }
 
 
-def _print_summary(summary: dict[str, Any], verdict: Any) -> None:
+def _print_summary(summary: dict[str, Any], verdict: Verdict | None) -> None:
     from rich.table import Table
     from rich.text import Text
 
     from fx2onnx.cli.progress import console
-    from fx2onnx.cli.verdict import verdict_table
+    from fx2onnx.cli.verdict import verdict_view
 
     report = summary["report"]
     phases = {name: value for name, value in report["phases"].items() if value >= 0.005}
@@ -147,15 +146,15 @@ def _print_summary(summary: dict[str, Any], verdict: Any) -> None:
     out = console()
     out.print(table)
     if verdict is not None:
-        out.print(verdict_table(verdict))
+        out.print(verdict_view(verdict))
 
 
-def _fail(verdict: Any, output: Path, *, already_told: bool) -> None:
+def _fail(verdict: Verdict, output: Path, *, already_told: bool) -> None:
     from fx2onnx.cli.verdict import require_ok
 
     if already_told:
         raise typer.Exit(1)
-    require_ok(verdict, str(output))
+    require_ok(verdict, output)
 
 
 def human_size(size_bytes: int) -> str:

@@ -2,62 +2,65 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fx2onnx.base.errors import VerificationError
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from rich.console import RenderableType
+
+    from fx2onnx.sources import Source
+    from fx2onnx.verify import Verdict
 
 
-def check_model(model: Any, source: Any) -> Any:
-    """The verdict on ``model`` (a path or an export result) against the eager module of ``source``."""
-    import importlib
+def check_model(path: Path, source: Source) -> Verdict:
+    """The verdict on the file ``path`` against the eager module of ``source``."""
+    import warnings
 
-    verify: Any = importlib.import_module("fx2onnx.verify")
-    return verify.verify(model, source.module, source.args, source.kwargs)
+    from fx2onnx import verify
 
-
-def verdict_as_dict(verdict: Any) -> dict[str, Any]:
-    """The verdict as JSON types."""
-    return {
-        "ok": bool(verdict.ok),
-        "outputs": [
-            {
-                "engine": row.engine,
-                "output": row.output,
-                "max_abs_error": float(row.max_abs_error),
-                "allowed": float(row.allowed),
-                "ok": bool(row.ok),
-            }
-            for row in verdict.rows
-        ],
-    }
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return verify.verify(str(path), source.module, source.args, source.kwargs)
 
 
-def verdict_table(verdict: Any) -> Table:
-    """One row per engine and output."""
+def verdict_view(verdict: Verdict) -> RenderableType:
+    """The worst case of every engine and output, and the notes."""
     from rich import box
+    from rich.console import Group
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for heading, justify in (("engine", "left"), ("output", "left"), ("largest error", "right"), ("allowed", "right")):
-        table.add_column(heading, justify="right" if justify == "right" else "left")
+    table.add_column("engine")
+    table.add_column("output", overflow="fold")
+    table.add_column("largest error", justify="right")
+    table.add_column("allowed", justify="right")
+    table.add_column("at")
     table.add_column("")
-    for row in verdict.rows:
-        mark = "[green]ok[/]" if row.ok else "[red]differs[/]"
-        table.add_row(row.engine, Text(row.output), f"{row.max_abs_error:.2e}", f"{row.allowed:.2e}", mark)
-    return table
+    pairs = dict.fromkeys((row.engine, row.output) for row in verdict.rows)
+    for engine, output in pairs:
+        rows = [row for row in verdict.rows if (row.engine, row.output) == (engine, output)]
+        worst = max(rows, key=lambda row: (not row.ok, bool(row.problem), row.max_abs_error / (row.allowed or 1e-45)))
+        count = "" if len(rows) == 1 else f"worst of {len(rows)}: "
+        table.add_row(
+            Text(engine),
+            Text(output),
+            Text(f"{worst.max_abs_error:.2e}"),
+            Text(f"{worst.allowed:.2e}"),
+            Text(count + worst.inputs),
+            Text("ok", style="green") if worst.ok else Text(worst.problem or "differs", style="red"),
+        )
+    return Group(table, *(Text(f"note: {note}", style="dim") for note in verdict.notes))
 
 
-def require_ok(verdict: Any, file: str) -> None:
-    """Raise VerificationError E501 with the worst output unless the verdict is good."""
-    if verdict.ok:
-        return
-    bad = [row for row in verdict.rows if not row.ok]
-    why = ""
-    if bad:
-        worst = max(bad, key=lambda row: row.max_abs_error / row.allowed if row.allowed else float("inf"))
-        why = f"{worst.output} in {worst.engine}: error {worst.max_abs_error:.3g}, allowed {worst.allowed:.3g}"
-    raise VerificationError("E501", f"the outputs of {file} differ from eager PyTorch", why=why)
+def require_ok(verdict: Verdict, file: Path) -> None:
+    """Raise VerificationError E501 with the failing outputs unless the verdict is good."""
+    if not verdict.ok:
+        raise VerificationError(
+            "E501",
+            f"the outputs of {file} differ from eager PyTorch",
+            why="; ".join(verdict.describe().splitlines()[:4]),
+            next="the file is kept for inspection",
+        )

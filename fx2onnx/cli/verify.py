@@ -28,7 +28,7 @@ def verify_command(
     The weights must be the same: give the options and the seed of the export.
     """
     from fx2onnx.cli.progress import Stages, console
-    from fx2onnx.cli.verdict import check_model, require_ok, verdict_as_dict, verdict_table
+    from fx2onnx.cli.verdict import check_model, require_ok, verdict_view
 
     check_readable(model)
     with Stages(quiet=quiet or json_output) as stages:
@@ -36,8 +36,8 @@ def verify_command(
             reference = options.resolve_source(source, batch, seq, image_size, seed)
         verdict = stages.call("verify against eager PyTorch", lambda: check_model(model, reference))
     if json_output:
-        print_json({"file": str(model), "source": source, **verdict_as_dict(verdict)})
+        print_json({"file": str(model), "source": source, **verdict.as_dict()})
         raise typer.Exit(0 if verdict.ok else 1)
     if not quiet:
-        console().print(verdict_table(verdict))
-    require_ok(verdict, str(model))
+        console().print(verdict_view(verdict))
+    require_ok(verdict, model)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import onnx
@@ -14,6 +13,7 @@ from typer.testing import CliRunner, Result
 
 from fx2onnx.cli import verdict as verdict_module
 from fx2onnx.cli.main import app
+from fx2onnx.verify import Row, Verdict
 
 _MODELS = """
 import torch
@@ -112,44 +112,47 @@ def test_an_opset_that_does_not_exist_is_a_users_error(arguments: list[str]) -> 
     assert not Path("m.onnx").exists()
 
 
-@dataclass
-class Finding:
-    engine: str = "runner"
-    output: str = "output"
-    max_abs_error: float = 0.5
-    allowed: float = 1e-6
-    ok: bool = False
+def finding(engine: str = "runner", *, ok: bool = False) -> Row:
+    return Row(engine, "output", 0.0 if ok else 0.5, 1e-6, ok, "sample")
 
 
-@dataclass
-class Verdict:
-    ok: bool = False
-    rows: list[Finding] = field(default_factory=lambda: [Finding(), Finding("onnxruntime", ok=True, max_abs_error=0.0)])
+BAD = Verdict(rows=[finding(), finding("onnxruntime", ok=True)])
+GOOD = Verdict(rows=[finding(ok=True)])
 
 
 class TestVerdict:
     """What the commands make of a verdict, with the verdict put in their hands."""
 
     def test_a_difference_is_exit_code_1(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(verdict_module, "check_model", lambda model, source: Verdict())
+        monkeypatch.setattr(verdict_module, "check_model", lambda path, source: BAD)
         done = invoke("export", "cli_models:linear", "-o", "m.onnx")
         assert done.exit_code == 1
         assert "[E501]" in done.stderr
-        assert "output in runner: error 0.5, allowed 1e-06" in done.stderr
+        assert "runner: output (sample): error 0.5, allowed 1e-06" in done.stderr
         assert "differs" in done.stdout
         checked = invoke("verify", "m.onnx", "cli_models:linear")
         assert (checked.exit_code, "[E501]" in checked.stderr) == (1, True)
 
     def test_json_has_the_verdict_and_exit_code_1(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(verdict_module, "check_model", lambda model, source: Verdict())
+        monkeypatch.setattr(verdict_module, "check_model", lambda path, source: BAD)
         for arguments in (["export", "cli_models:linear", "-o", "m.onnx"], ["verify", "m.onnx", "cli_models:linear"]):
             done = invoke(*arguments, "--json")
             assert done.exit_code == 1
             assert json.loads(done.stdout)["ok"] is False
 
     def test_agreement_is_exit_code_0(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(
-            verdict_module, "check_model", lambda model, source: Verdict(ok=True, rows=[Finding(ok=True)])
-        )
+        monkeypatch.setattr(verdict_module, "check_model", lambda path, source: GOOD)
         assert invoke("export", "cli_models:linear", "-o", "m.onnx").exit_code == 0
         assert invoke("verify", "m.onnx", "cli_models:linear").exit_code == 0
+
+    def test_a_file_of_other_weights_is_found_out(self) -> None:
+        assert invoke("export", "cli_models:linear", "-o", "m.onnx", "--seed", 1, "--no-verify").exit_code == 0
+        assert invoke("verify", "m.onnx", "cli_models:linear", "--seed", 1).exit_code == 0
+        other = invoke("verify", "m.onnx", "cli_models:linear", "--seed", 2)
+        assert other.exit_code == 1
+        assert "[E501]" in other.stderr
+
+    def test_every_engine_is_compared_by_default(self) -> None:
+        done = invoke("export", "cli_models:linear", "-o", "m.onnx", "--json", "--dynamic", "input:0=rows")
+        assert done.exit_code == 0, done.output
+        assert {row["engine"] for row in json.loads(done.stdout)["verify"]["rows"]} == {"runner", "onnxruntime"}

@@ -80,9 +80,9 @@ def mutate(recorder: Recorder, func: OpOverload, args: tuple[Any, ...], kwargs: 
         for index, argument in enumerate(func._schema.arguments)
         if argument.alias_info is not None and argument.alias_info.is_write
     ]
-    names = {argument.name for argument in target._schema.arguments}
-    keep = sum(argument.name in names for argument in func._schema.arguments[: len(args)])
-    call_kwargs = {key: value for key, value in kwargs.items() if key in names}
+    keep = sum(not argument.is_out for argument in func._schema.arguments[: len(args)])
+    outs = {argument.name for argument in func._schema.arguments if argument.is_out}
+    call_kwargs = {key: value for key, value in kwargs.items() if key not in outs}
     with recorder.mode:
         results = target(*args[:keep], **call_kwargs)
     results = list(results) if isinstance(results, tuple | list) else [results]
@@ -155,17 +155,18 @@ def functional_overload(func: OpOverload) -> OpOverload | None:
     if packet is None:
         return None
     outs = {argument.name for argument in func._schema.arguments if argument.is_out}
-    wanted = [(argument.name, str(argument.type)) for argument in func._schema.arguments if argument.name not in outs]
+    wanted = [argument for argument in func._schema.arguments if argument.name not in outs]
     candidates = [getattr(packet, overload) for overload in packet.overloads()]
-    for candidate in candidates:
-        if candidate._schema.is_mutable:
-            continue
-        if [(argument.name, str(argument.type)) for argument in candidate._schema.arguments] == wanted:
-            return candidate  # type: ignore[no-any-return]
-    names = [name for name, _ in wanted]
-    for candidate in candidates:
-        if not candidate._schema.is_mutable and [argument.name for argument in candidate._schema.arguments] == names:
-            return candidate  # type: ignore[no-any-return]
+    for same in (
+        lambda argument: (argument.name, str(argument.type)),
+        lambda argument: argument.name,
+        lambda argument: str(argument.type),
+    ):
+        for candidate in candidates:
+            if not candidate._schema.is_mutable and list(map(same, candidate._schema.arguments)) == list(
+                map(same, wanted)
+            ):
+                return candidate  # type: ignore[no-any-return]
     return None
 
 

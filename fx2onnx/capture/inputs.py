@@ -116,7 +116,7 @@ def _argument_names(
         raise UserError(
             "E101",
             f"the arguments do not fit forward{text if len(text) < 200 else text[:200] + '...'}",
-            why=str(cause),
+            why=f"{cause}; given: {_given(args, kwargs)}",
             next="pass the arguments that you would call the module with: args=(...), kwargs={...}",
         ) from cause
     names: list[str] = []
@@ -130,6 +130,12 @@ def _argument_names(
         else:
             names.append(parameter.name)
     return names
+
+
+def _given(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    parts = [f"{len(args)} positional"] if args else []
+    parts += [f"{name}=" for name in kwargs]
+    return ", ".join(parts) or "nothing"
 
 
 def _key_text(key: Any) -> str:

@@ -140,6 +140,7 @@ class Recorder:
     # -- dispatch -------------------------------------------------------------------------------------------------
     def _handle(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         self._where = user_location()
+        self.assumptions.during = func._schema.name
         if func in TO_PYTHON:
             return self._to_python(func, args[0])
         if func.namespace == "prim" or func in functional.QUERIES:

@@ -179,6 +179,8 @@ def _solved(gap: Dim, hints: Mapping[str, int]) -> tuple[str, DimLike] | None:
 
 def _harmless(found: Assumption, hints: Mapping[str, int]) -> bool:
     """Whether the decision is the same at every size of a varied list: true of torch's checks for 0, 1 and strides."""
+    if not found.by_user and found.during in _CHOOSES_KERNELS:
+        return True
     probe = Assumptions()
     names = sorted(probe.symbols(found.relation))
     for sizes in _PROBES:
@@ -187,6 +189,9 @@ def _harmless(found: Assumption, hints: Mapping[str, int]) -> bool:
             return False
     return True
 
+
+_CHOOSES_KERNELS = frozenset(f"aten::{name}" for name in ("conv1d", "conv2d", "conv3d", "convolution"))
+"""Overloads that look at sizes to choose a kernel; their result's shape follows a formula whatever they choose."""
 
 _PROBES = ((2, 3, 5), (7, 2, 3), (3, 11, 4), (64, 48, 17), (129, 1, 640), (8191, 4099, 2), (20011, 30011, 40009))
 

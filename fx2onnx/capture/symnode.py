@@ -54,6 +54,8 @@ class Assumption:
     holds: bool
     where: SourceLocation | None
     by_user: bool
+    during: str = ""
+    """The overload that asked."""
 
     def __str__(self) -> str:
         relation = self.relation
@@ -73,6 +75,8 @@ class Assumptions:
     decided: dict[tuple[Relation, bool], Assumption] = field(default_factory=dict)
     pinned: dict[Dim, tuple[int, SourceLocation | None]] = field(default_factory=dict)
     """Expressions that were turned into a plain number, and where."""
+    during: str = ""
+    """The overload that runs now."""
     locate: Callable[[], tuple[SourceLocation | None, bool]] = lambda: (None, False)
     """Gives the user's line and whether the user's own code asked."""
 
@@ -105,7 +109,7 @@ class Assumptions:
                 next=("torch.cond for two branches", "torch.where to select values"),
             )
         holds = bool(self.hint(relation))
-        self.decided.setdefault((relation, holds), Assumption(relation, holds, where, by_user))
+        self.decided.setdefault((relation, holds), Assumption(relation, holds, where, by_user, self.during))
         return holds
 
     def pin(self, dim: Dim) -> int:

@@ -58,7 +58,20 @@ def check_writable(path: str | os.PathLike[str]) -> str:
 
 def to_proto(model: ir.Model) -> onnx.ModelProto:
     """The protobuf message with every weight inside (a copy of them)."""
+    _require_data(model)
     return ir.to_proto(model)
+
+
+def _require_data(model: ir.Model) -> None:
+    """Raises UserError E301 where a weight is a mere description without numbers."""
+    for value in model.graph.initializers.values():
+        if getattr(value.const_value, "lacks_data", False):
+            raise UserError(
+                "E301",
+                f"the weight {value.name} has no data",
+                why="the module is on the meta device",
+                next="export with f=None for the structure only, or load the weights before exporting",
+            )
 
 
 def save(
@@ -74,6 +87,7 @@ def save(
     the disk has it. Raises UserError E301.
     """
     target = check_writable(path)
+    _require_data(model)
     weights = [value for value in model.graph.initializers.values() if value.const_value is not None]
     total_bytes = sum(value.const_value.nbytes for value in weights if value.const_value is not None)
     outside = total_bytes > SMALL_MODEL_BYTES if external_data is None else external_data

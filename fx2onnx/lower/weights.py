@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 import torch
 from onnx_ir.tensor_adapters import TorchTensor
@@ -20,26 +18,10 @@ class Weight(TorchTensor):
             plain = plain.resolve_conj().resolve_neg()
         super().__init__(plain, name=name)
 
-    def numpy(self) -> npt.NDArray[np.generic]:
-        self._require_data()
-        return super().numpy()
-
-    def tobytes(self) -> bytes:
-        self._require_data()
-        return super().tobytes()
-
-    def tofile(self, file: object) -> None:
-        self._require_data()
-        super().tofile(file)
-
-    def _require_data(self) -> None:
-        if self.raw.device.type == "meta":
-            raise UserError(
-                "E301",
-                f"the weight {self.name} has no data",
-                why="the module is on the meta device",
-                next="export with f=None for the structure only, or load the weights before exporting",
-            )
+    @property
+    def lacks_data(self) -> bool:
+        """Whether the tensor is a mere description (the module is on the meta device)."""
+        return self.raw.device.type == "meta"
 
 
 def as_onnx(tensor: torch.Tensor, name: str) -> ir.TensorProtocol:

@@ -31,6 +31,11 @@ class TransposedTensor(ir.LazyTensor):
             name=name,
         )
 
+    @property
+    def lacks_data(self) -> bool:
+        """Whether the source is a mere description without numbers."""
+        return bool(getattr(self.source, "lacks_data", False))
+
     def tofile(self, file: Any) -> None:
         """Write the transposed bytes straight from one contiguous copy."""
         array = np.ascontiguousarray(self.source.numpy().transpose(self.perm))

@@ -1,0 +1,173 @@
+"""Dynamic sizes: every spelling, related sizes, sizes that Python pins."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch.export import Dim
+
+import fx2onnx
+from tests.support import check
+
+
+class Mlp(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = torch.nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor | None = None) -> torch.Tensor:
+        z = self.fc(x).relu()
+        return z if y is None else z + y
+
+
+def shape_of(result: fx2onnx.ExportResult, name: str) -> list[Any]:
+    values = {value.name: value for value in [*result.model.graph.inputs, *result.model.graph.outputs]}
+    return [dim if isinstance(dim, int) else dim.value for dim in values[name].shape]
+
+
+@pytest.mark.parametrize(
+    "spelling",
+    [
+        {"dynamic_shapes": {"x": {0: "batch"}}},
+        {"dynamic_shapes": {"x": {0: Dim("batch")}}},
+        {"dynamic_shapes": {"x": (Dim("batch"), None)}},
+        {"dynamic_shapes": ({0: Dim("batch")},)},
+        {"dynamic_shapes": [["batch", None]]},
+        {"dynamic_axes": {"x": {0: "batch"}}},
+        {"dynamic_axes": {"x": {0: "batch"}, "output": {0: "batch"}}},
+        {"input_names": ["x"], "dynamic_axes": {"x": {-2: "batch"}}},
+    ],
+)
+def test_spellings(spelling: dict[str, Any]) -> None:
+    result = check(Mlp(), (torch.randn(2, 4),), others=[(torch.randn(5, 4),), (torch.randn(1, 4),)], **spelling)
+    assert shape_of(result, "x") == ["batch", 4]
+    assert shape_of(result, "output") == ["batch", 3]
+
+
+def test_auto_names() -> None:
+    result = check(Mlp(), (torch.randn(2, 4),), others=[(torch.randn(7, 4),)], dynamic_shapes="auto")
+    assert shape_of(result, "x") == ["x_dim_0", 4]
+    assert any("4" in note for note in result.report.assumptions)
+
+
+def test_sample_of_size_one() -> None:
+    result = check(Mlp(), (torch.randn(1, 4),), others=[(torch.randn(6, 4),)], dynamic_shapes={"x": {0: "n"}})
+    assert shape_of(result, "output") == ["n", 3]
+
+
+def test_derived_dims() -> None:
+    s = Dim("s")
+
+    def pairs(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x.reshape(-1, 2).sum(1) + y
+
+    result = check(
+        pairs,
+        (torch.randn(6), torch.randn(3)),
+        others=[(torch.randn(10), torch.randn(5))],
+        dynamic_shapes={"x": {0: 2 * s}, "y": {0: s}},
+    )
+    assert shape_of(result, "x") == ["2*s"]
+    assert shape_of(result, "output") == ["s"]
+
+
+def test_equal_sizes_become_one() -> None:
+    result = check(
+        lambda x, y: x + y,
+        (torch.randn(3), torch.randn(3)),
+        others=[(torch.randn(5), torch.randn(5))],
+        dynamic_shapes={"x": {0: "a"}, "y": {0: "b"}},
+    )
+    assert shape_of(result, "x") == shape_of(result, "y")
+    assert any("==" in note for note in result.report.assumptions)
+
+
+PROGRAMS: dict[str, Any] = {
+    "arange": lambda x: torch.arange(x.shape[0]) + x[:, 0].long(),
+    "causal mask": lambda x: x @ x.t() + torch.triu(torch.full((x.shape[0], x.shape[0]), -1e9), 1),
+    "view": lambda x: x.view(x.shape[0], 2, -1).transpose(1, 2),
+    "flatten": lambda x: x.flatten(),
+    "expand": lambda x: x[:1].expand(x.shape[0], -1) * 2,
+    "cat": lambda x: torch.cat([x, x[:, :1]], 1),
+    "double": lambda x: torch.cat([x, x]),
+    "zeros": lambda x: torch.zeros(x.shape[0], 2) + x[:, :2],
+    "slice to size": lambda x: torch.arange(100)[: x.shape[0]] + x[:, 0],
+    "shift": lambda x: x[1:] - x[:-1],
+    "half": lambda x: x[: x.shape[0] // 2],
+    "mean by size": lambda x: x.sum(0) / x.shape[0],
+    "pad": lambda x: torch.nn.functional.pad(x, (0, 0, 1, 2)),
+    "softmax": lambda x: x.softmax(0),
+    "repeat": lambda x: x.repeat(2, 1),
+    "stack": lambda x: torch.stack([x, x + 1]),
+    "size in arithmetic": lambda x: x * (x.size(0) * 2 + 1),
+    "returned size": lambda x: (x + 1, x.shape[0]),
+    "in place": lambda x: x.clone().index_fill_(1, torch.tensor([0]), 5.0),
+}
+
+
+@pytest.mark.parametrize("name", sorted(PROGRAMS))
+def test_programs_at_other_sizes(name: str) -> None:
+    torch.manual_seed(0)
+    check(
+        PROGRAMS[name],
+        (torch.randn(4, 4),),
+        others=[(torch.randn(7, 4),), (torch.randn(2, 4),)],
+        dynamic_shapes=({0: "n"},),
+    )
+
+
+class Loop(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        total = x[0] * 0
+        for row in range(x.shape[0]):
+            total = total + x[row]
+        return total
+
+
+def test_a_loop_over_a_dynamic_size_is_refused_with_its_line() -> None:
+    with pytest.raises(fx2onnx.UserError) as caught:
+        fx2onnx.export(Loop(), (torch.ones(3, 4),), dynamic_shapes={"x": {0: "n"}})
+    error = caught.value
+    assert error.code == "E105"
+    assert "n is used as the fixed number 3" in error.what
+    assert error.where is not None
+    assert "range(x.shape[0])" in "\n".join(error.where.excerpt())
+
+
+def test_a_loop_over_a_static_size_is_unrolled() -> None:
+    check(Loop(), (torch.randn(3, 4),))
+
+
+def test_auto_pins_what_python_needs() -> None:
+    result = check(Loop(), (torch.randn(3, 4),), dynamic_shapes="auto")
+    assert shape_of(result, "x")[0] == 3
+    assert any("x_dim_0 == 3" in note and "test_dynamic.py" in note for note in result.report.assumptions)
+
+
+def test_a_branch_on_a_size_is_reported() -> None:
+    def branch(x: torch.Tensor) -> torch.Tensor:
+        return x * 2 if x.shape[0] > 2 else x
+
+    result = fx2onnx.export(branch, (torch.ones(4),), dynamic_shapes={"x": {0: "n"}})
+    assert any("n > 2" in note and "test_dynamic.py" in note for note in result.report.assumptions)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        ({"dynamic_shapes": {"z": {0: "n"}}}, "z"),
+        ({"dynamic_shapes": {"x": {5: "n"}}}, "axis 5"),
+        ({"dynamic_shapes": {"x": {0: 3.5}}}, "3.5"),
+        ({"dynamic_shapes": 7}, "dynamic_shapes"),
+        ({"dynamic_shapes": "yes"}, "yes"),
+        ({"dynamic_shapes": {"x": {0: "n", 1: "n"}}}, "n has two sizes"),
+        ({"dynamic_shapes": {"x": {0: 9}}}, "9"),
+        ({"dynamic_shapes": {"x": {0: "n"}}, "dynamic_axes": {"x": [0]}}, "both"),
+    ],
+)
+def test_wrong_requests(arguments: dict[str, Any], part: str) -> None:
+    with pytest.raises(fx2onnx.UserError, match=part) as caught:
+        fx2onnx.export(Mlp(), (torch.ones(2, 4),), **arguments)
+    assert caught.value.code == "E105"

@@ -1,0 +1,248 @@
+"""In-place writes and views as values, checked against eager PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import fx2onnx
+from tests.support import check
+
+Program = Callable[[torch.Tensor], object]
+
+
+def _write_column(x: torch.Tensor) -> object:
+    y = x * 1
+    y[:, 0] = 1
+    return y
+
+
+def _write_through_view(x: torch.Tensor) -> object:
+    y = x * 1
+    y.view(-1).add_(1)
+    return y
+
+
+def _slice_of_slice(x: torch.Tensor) -> object:
+    y = x * 1
+    y[1:][:, 1:3][0].mul_(5)
+    return y
+
+
+def _two_views(x: torch.Tensor) -> object:
+    y = x * 1
+    top, bottom = y[0], y[1:]
+    top.add_(1)
+    bottom.sub_(2)
+    return y, top, bottom, y.sum()
+
+
+def _transposed_write(x: torch.Tensor) -> object:
+    y = x * 1
+    y.t()[0] = 7
+    y.transpose(0, 1).relu_()
+    return y
+
+
+def _chunks(x: torch.Tensor) -> object:
+    y = x * 1
+    left, right = y.chunk(2, dim=1)
+    left.mul_(2)
+    right.copy_(left)
+    return y, left
+
+
+def _unbind(x: torch.Tensor) -> object:
+    y = x * 1
+    for index, row in enumerate(y.unbind(0)):
+        row.add_(index)
+    return y
+
+
+def _split_sizes(x: torch.Tensor) -> object:
+    y = x * 1
+    a, b = y.split([1, 3], dim=1)
+    b.zero_()
+    a.fill_(3)
+    return y
+
+
+def _expand_source(x: torch.Tensor) -> object:
+    y = x.sum(0, keepdim=True)
+    z = y.expand(3, 4)
+    y.add_(1)
+    return z + 0, y
+
+
+def _diagonal(x: torch.Tensor) -> object:
+    y = x * 1
+    y[:3, :3].diagonal().fill_(9)
+    return y
+
+
+def _masked(x: torch.Tensor) -> object:
+    y = x * 1
+    y.masked_fill_(y > 0, -1)
+    y[y < -0.5] = 0
+    return y
+
+
+def _index_put(x: torch.Tensor) -> object:
+    y = x * 1
+    y[torch.tensor([0, 2]), torch.tensor([1, 1])] = torch.tensor([5.0, 6.0])
+    y.index_put_((torch.tensor([0, 0]),), torch.ones(4), accumulate=True)
+    return y
+
+
+def _scatter(x: torch.Tensor) -> object:
+    y = x * 1
+    y.scatter_(1, torch.tensor([[0], [1], [2]]), 4.0)
+    return y
+
+
+def _out_argument(x: torch.Tensor) -> object:
+    y = torch.empty_like(x)
+    torch.add(x, 1, out=y)
+    torch.mul(y, 2, out=y)
+    return y
+
+
+def _write_into_input(x: torch.Tensor) -> object:
+    x.add_(1)
+    return x * 2
+
+
+def _view_made_before(x: torch.Tensor) -> object:
+    y = x * 1
+    view = y.view(4, 3)
+    y.mul_(2)
+    return view + 1
+
+
+def _in_place_views(x: torch.Tensor) -> object:
+    y = x * 1
+    y.unsqueeze_(0)
+    y.transpose_(1, 2)
+    y[0, 0] = 1
+    return y
+
+
+def _same_dtype_kept(x: torch.Tensor) -> object:
+    y = torch.zeros(3, 4, dtype=torch.float16)
+    y += x
+    return y
+
+
+def _contiguous_is_the_same(x: torch.Tensor) -> object:
+    y = x * 1
+    z = y.contiguous()
+    z.add_(1)
+    w = y.t().contiguous()
+    w.add_(100)
+    return y, w
+
+
+def _flatten_and_reshape(x: torch.Tensor) -> object:
+    y = x * 1
+    y.flatten().reshape(2, 6)[1] = 0
+    return y
+
+
+def _augmented(x: torch.Tensor) -> object:
+    y = x * 1
+    y[0] += 3
+    y[:, 1:] *= y[:, :-1]
+    return y
+
+
+PROGRAMS: dict[str, Program] = {
+    name.removeprefix("_"): function
+    for name, function in list(globals().items())
+    if name.startswith("_") and callable(function) and getattr(function, "__module__", "") == __name__
+}
+
+
+@pytest.mark.parametrize("name", sorted(PROGRAMS))
+def test_program(name: str) -> None:
+    torch.manual_seed(0)
+    check(PROGRAMS[name], (torch.randn(3, 4),), rtol=1e-3 if "dtype" in name else 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "program"),
+    [
+        ("resize_", lambda x: x.clone().resize_(2, 2)),
+        ("set_", lambda x: x.clone().set_(torch.zeros(2))),
+    ],
+)
+def test_refused(name: str, program: Program) -> None:
+    with pytest.raises(fx2onnx.UserError) as caught:
+        fx2onnx.export(program, (torch.randn(3, 4),))
+    assert caught.value.code == "E103"
+    assert name in caught.value.what
+    assert caught.value.where is not None
+
+
+VIEWS: list[Callable[[torch.Tensor], torch.Tensor]] = [
+    lambda t: t[1:],
+    lambda t: t[0] if t.dim() > 1 else t,
+    lambda t: t[..., ::2],
+    lambda t: t.reshape(-1),
+    lambda t: t.transpose(0, -1),
+    lambda t: t.unsqueeze(0),
+    lambda t: t.squeeze(),
+    lambda t: t.unbind(0)[-1] if t.dim() > 1 else t,
+    lambda t: t.chunk(2, 0)[0],
+    lambda t: t.narrow(0, 0, 1),
+    lambda t: t.permute(*reversed(range(t.dim()))),
+    lambda t: t.flatten(),
+    lambda t: t.diagonal() if t.dim() == 2 else t,
+    lambda t: t.movedim(0, -1),
+    lambda t: t.detach(),
+    lambda t: t.view_as(t),
+]
+WRITES: list[Callable[[torch.Tensor], object]] = [
+    lambda t: t.add_(1.5),
+    lambda t: t.mul_(-2),
+    lambda t: t.zero_(),
+    lambda t: t.fill_(3),
+    lambda t: t.relu_(),
+    lambda t: t.clamp_(min=-1, max=1),
+    lambda t: t.copy_(t * 2 + 1),
+    lambda t: t.masked_fill_(t > 0, 0.25),
+    lambda t: t.sub_(t.sum()),
+]
+
+
+@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 3),
+            st.lists(st.integers(0, len(VIEWS) - 1), max_size=3),
+            st.integers(0, len(WRITES) - 1),
+        ),
+        min_size=1,
+        max_size=5,
+    )
+)
+def test_random_programs(steps: list[tuple[int, list[int], int]]) -> None:
+    """Each step takes one of the tensors so far, views it a few times, writes, and keeps the view."""
+
+    def program(x: torch.Tensor) -> object:
+        tensors = [x * 1, x.t() + 1]
+        for which, views, write in steps:
+            tensor = tensors[which % len(tensors)]
+            for view in views:
+                if tensor.dim():
+                    tensor = VIEWS[view](tensor)
+            WRITES[write](tensor)
+            tensors.append(tensor)
+        return [tensor * 1 for tensor in tensors]
+
+    torch.manual_seed(1)
+    check(program, (torch.randn(4, 4),), rtol=1e-4, atol=1e-4)

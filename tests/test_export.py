@@ -1,0 +1,275 @@
+"""The call: names, structures, weights, files, and one clear error for each kind of bad input."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections import namedtuple
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+
+import fx2onnx
+from fx2onnx.irx import io
+from fx2onnx.runner import InferenceSession
+from tests.support import check
+
+Pair = namedtuple("Pair", ["first", "second"])
+
+
+class Tied(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = torch.nn.Embedding(11, 8)
+        self.head = torch.nn.Linear(8, 11, bias=False)
+        self.head.weight = self.embed.weight
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.head(self.embed(ids))
+
+
+class Branch(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.sum() > 0:
+            return x
+        return -x
+
+
+class Unsupported(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = torch.nn.Sequential(torch.nn.ReLU())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.ops.aten._fft_c2c(self.inner(x).to(torch.complex64), [0], 0, True).real
+
+
+def names(result: fx2onnx.ExportResult) -> tuple[list[str], list[str]]:
+    return result.report.input_names, result.report.output_names
+
+
+@pytest.mark.parametrize(
+    ("forward", "args", "expected"),
+    [
+        (lambda x: x + 1, torch.ones(2), (["x"], ["output"])),
+        (lambda x, y: (x + 1, y * 2), (torch.ones(2), torch.ones(2)), (["x", "y"], ["output_0", "output_1"])),
+        (lambda x: {"logits": x + 1, "loss": x.sum()}, (torch.ones(2),), (["x"], ["logits", "loss"])),
+        (lambda x: Pair(x + 1, x * 2), (torch.ones(2),), (["x"], ["first", "second"])),
+        (lambda x: {"x": x}, (torch.ones(2),), (["x"], ["x"])),
+        (lambda x: [{"a": x + 1}, None, x], (torch.ones(2),), (["x"], ["output_0_a", "output_2"])),
+        (lambda past: past[0][1] + past[1][0], ([[torch.ones(2), torch.ones(2)], [torch.ones(2)]],),
+         (["past_0_0", "past_0_1", "past_1_0"], ["output"])),
+        (lambda x, scale=2.0, *, flag=True: x * scale if flag else x, (torch.ones(2), 3.0), (["x"], ["output"])),
+        (lambda *xs: xs[0] + xs[1], (torch.ones(2), torch.ones(2)), (["xs_0", "xs_1"], ["output"])),
+    ],
+)  # fmt: skip
+def test_names(forward: Any, args: Any, expected: tuple[list[str], list[str]]) -> None:
+    assert names(fx2onnx.export(forward, args)) == expected
+
+
+def test_given_names() -> None:
+    result = fx2onnx.export(lambda x, y: x + y, (torch.ones(2), torch.ones(2)), input_names=["a"], output_names=["z"])
+    assert names(result) == (["a", "y"], ["z"])
+
+
+def test_args_as_dict_and_kwargs() -> None:
+    function = lambda x, y=None: x - y  # noqa: E731
+    for call in (
+        {"args": {"x": torch.ones(2), "y": torch.zeros(2)}},
+        {"args": (torch.ones(2),), "kwargs": {"y": torch.zeros(2)}},
+        {"args": (), "kwargs": {"x": torch.ones(2), "y": torch.zeros(2)}},
+    ):
+        assert names(fx2onnx.export(function, **call)) == (["x", "y"], ["output"])
+
+
+def test_structure_is_restored() -> None:
+    result = fx2onnx.export(lambda x: {"a": [x, None], "b": (x + 1, "text")}, (torch.ones(2),))
+    assert result.restore_outputs([1, 2]) == {"a": [1, None], "b": (2, "text")}
+
+
+def test_weights_carry_their_state_dict_names_and_tied_ones_are_one() -> None:
+    module = Tied()
+    result = check(module, (torch.tensor([[1, 2, 3]]),), rtol=1e-4)
+    assert list(result.model.graph.initializers) == ["embed.weight"]
+
+
+def test_an_untied_linear_is_stored_transposed() -> None:
+    result = check(torch.nn.Linear(4, 3), (torch.randn(2, 5, 4),))
+    assert "Transpose" not in [node.op_type for node in result.model.graph]
+
+
+def test_nodes_carry_module_path_and_line() -> None:
+    result = fx2onnx.export(torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.ReLU()), (torch.randn(2, 4),))
+    first, second = result.model.graph
+    assert first.name == "0/Gemm"
+    assert second.name == "1/Relu"
+
+    class Own(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.tanh()
+
+    (node,) = fx2onnx.export(Own(), (torch.ones(2),)).model.graph
+    assert node.metadata_props["source"].startswith("tests/test_export.py:")
+    (node,) = fx2onnx.export(Own(), (torch.ones(2),), metadata="none").model.graph
+    assert not node.metadata_props
+
+
+def test_every_value_has_dtype_and_shape() -> None:
+    module = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 4, 3), torch.nn.GELU("tanh"), torch.nn.Flatten(), torch.nn.LazyLinear(2)
+    )
+    module(torch.randn(1, 3, 8, 8))
+    result = fx2onnx.export(module, (torch.randn(1, 3, 8, 8),), opset_version=15, dynamic_shapes=({0: "n"},))
+    for node in result.model.graph:
+        for value in node.outputs:
+            assert value.dtype is not None, value
+            assert value.shape is not None, value
+            assert None not in value.shape.numpy() if not value.shape.is_dynamic() else True
+
+
+@pytest.mark.parametrize("opset", range(11, 27))
+def test_the_file_has_the_opset_asked_for(opset: int) -> None:
+    module = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.LayerNorm(4), torch.nn.GELU(), torch.nn.Softmax(-1))
+    result = check(module, (torch.randn(2, 3, 4),), opset_version=opset)
+    assert result.model.opset_imports[""] == opset
+
+
+@pytest.mark.parametrize("opset", [10, 27, 0, "20"])
+def test_other_opsets_are_refused(opset: Any) -> None:
+    with pytest.raises(fx2onnx.UserError) as caught:
+        fx2onnx.export(torch.nn.ReLU(), (torch.ones(2),), opset_version=opset)
+    assert caught.value.code == "E001"
+
+
+# -- files -------------------------------------------------------------------------------------------------------------
+
+
+def test_small_models_are_one_file(tmp_path: Path) -> None:
+    fx2onnx.export(torch.nn.Linear(3, 4), (torch.ones(1, 3),), tmp_path / "m.onnx")
+    assert [path.name for path in tmp_path.iterdir()] == ["m.onnx"]
+
+
+def test_large_models_have_one_aligned_data_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(io, "SMALL_MODEL_BYTES", 10_000)
+    module = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 64, bias=False))
+    x = torch.randn(2, 3, 64)
+    result = fx2onnx.export(module, (x,), tmp_path / "m.onnx")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["m.onnx", "m.onnx.data"]
+    proto = onnx.load(tmp_path / "m.onnx", load_external_data=False)
+    offsets = [int(e.value) for w in proto.graph.initializer for e in w.external_data if e.key == "offset"]
+    assert len(offsets) == 2
+    assert all(offset % io.ALIGNMENT_BYTES == 0 for offset in offsets)
+    assert result.report.file_bytes == sum(path.stat().st_size for path in tmp_path.iterdir())
+    onnx.checker.check_model(str(tmp_path / "m.onnx"), full_check=True)
+    want = module(x).detach().numpy()
+    for session in (InferenceSession(str(tmp_path / "m.onnx")), onnxruntime.InferenceSession(tmp_path / "m.onnx")):
+        np.testing.assert_allclose(
+            session.run(None, {result.report.input_names[0]: x.numpy()})[0], want, rtol=1e-5, atol=1e-6
+        )
+
+
+def test_same_export_same_bytes(tmp_path: Path) -> None:
+    module = Tied()
+    for name in ("a.onnx", "b.onnx"):
+        fx2onnx.export(module, (torch.tensor([[1, 2]]),), tmp_path / name)
+    assert (tmp_path / "a.onnx").read_bytes() == (tmp_path / "b.onnx").read_bytes()
+
+
+def test_no_absolute_path_leaks(tmp_path: Path) -> None:
+    fx2onnx.export(Tied(), (torch.tensor([[1, 2]]),), tmp_path / "m.onnx", metadata="full")
+    assert os.getcwd().encode() not in (tmp_path / "m.onnx").read_bytes()
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = tmp_path / "m.onnx"
+    fx2onnx.export(torch.nn.Linear(3, 4), (torch.ones(1, 3),), target)
+    before = target.read_bytes()
+
+    def full_disk(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(io.os, "replace", full_disk)
+    with pytest.raises(fx2onnx.UserError, match="No space left") as caught:
+        fx2onnx.export(torch.nn.Linear(3, 4), (torch.ones(1, 3),), target)
+    assert caught.value.code == "E301"
+    assert target.read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["m.onnx"]
+
+
+# -- bad input ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("module", "args", "code", "words"),
+    [
+        (Branch(), (torch.ones(2),), "E104", ["torch.cond", "if x.sum() > 0"]),
+        (Unsupported(), (torch.ones(4),), "E201", ["aten._fft_c2c.default", "_fft_c2c(self.inner"]),
+        (torch.nn.Linear(3, 4), (torch.ones(1, 3), torch.ones(1)), "E101", ["forward", "too many positional"]),
+        (torch.nn.Linear(3, 4), (), "E101", ["missing a required argument: 'input'"]),
+        (torch.nn.Linear(3, 4), {"inputs": torch.ones(1, 3)}, "E101", ["inputs"]),
+        (torch.nn.Linear(3, 4), (torch.ones(1, 5),), "E101", ["fake tensors", "RuntimeError"]),
+        ("not a module", (), "E001", ["str"]),
+    ],
+)
+def test_one_clear_error(module: Any, args: Any, code: str, words: list[str], tmp_path: Path) -> None:
+    target = tmp_path / "m.onnx"
+    target.write_bytes(b"the previous file")
+    with pytest.raises(fx2onnx.UserError) as caught:
+        fx2onnx.export(module, args, target)
+    error = caught.value
+    assert error.code == code
+    assert error.exit_code == 2
+    assert error.next, "an error says what to do"
+    for word in words:
+        assert word in str(error)
+    assert target.read_bytes() == b"the previous file"
+    assert [path.name for path in tmp_path.iterdir()] == ["m.onnx"]
+
+
+def test_missing_folder_and_folder_as_path(tmp_path: Path) -> None:
+    for path in (tmp_path / "none" / "m.onnx", tmp_path, ""):
+        with pytest.raises(fx2onnx.UserError) as caught:
+            fx2onnx.export(torch.nn.ReLU(), (torch.ones(1),), path)
+        assert caught.value.code == "E301"
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_unwritable_folder(tmp_path: Path) -> None:
+    tmp_path.chmod(stat.S_IRUSR | stat.S_IXUSR)
+    with pytest.raises(fx2onnx.UserError) as caught:
+        fx2onnx.export(torch.nn.ReLU(), (torch.ones(1),), tmp_path / "m.onnx")
+    assert caught.value.code == "E301"
+
+
+def test_all_missing_overloads_in_one_message() -> None:
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        y = torch.ops.aten._fft_c2c(x.to(torch.complex64), [0], 0, True)
+        return torch.ops.aten._fft_c2r(y, [0], 0, 4)
+
+    with pytest.raises(fx2onnx.UserError) as caught:
+        fx2onnx.export(forward, (torch.ones(4),))
+    assert "_fft_c2c" in str(caught.value)
+    assert "_fft_c2r" in str(caught.value)
+
+
+def test_mutated_buffer_can_be_an_error() -> None:
+    class Counts(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("seen", torch.zeros(()))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.seen += 1
+            return x * self.seen
+
+    with pytest.raises(fx2onnx.UserError, match="seen") as caught:
+        fx2onnx.export(Counts(), (torch.ones(2),), state="error")
+    assert caught.value.code == "E106"
+    assert caught.value.where is not None
+    assert check(Counts(), (torch.ones(2),)).report.mutations

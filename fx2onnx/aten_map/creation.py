@@ -132,11 +132,11 @@ def _spaced(op: Emit, start: Operand, end: Operand, steps: DimLike) -> ir.Value:
     wide = D.DOUBLE if result_dtype(op) not in FLOATS or result_dtype(op) == D.DOUBLE else D.FLOAT
     if result_dtype(op) not in FLOATS:
         start, end = (_as_integer(op, item) for item in (start, end))
-    if not any(isinstance(item, ir.Value | Dim) for item in (start, end, steps)) and steps <= FOLDED_ELEMENTS:
+    if not any(isinstance(item, ir.Value | Dim) for item in (start, end, steps)) and steps <= FOLDED_ELEMENTS:  # type: ignore[operator]
         return op.const(_numpy_linspace(start, end, int(steps)), wide)  # type: ignore[arg-type]
     first, last = as_dtype(op, start, wide), as_dtype(op, end, wide)
     if isinstance(steps, int) and steps <= 1:
-        return op.Reshape(first, [1]) if steps else op.const(np.zeros(0), wide)  # type: ignore[no-any-return]
+        return op.Reshape(first, [1]) if steps else op.const(np.zeros(0), wide)
     gaps = steps - 1
     divisor = op.Max(op.size(gaps, wide), 1) if isinstance(gaps, Dim) else op.const(gaps, wide)
     step = op.Div(op.Sub(last, first), divisor)

@@ -1,0 +1,185 @@
+"""Vector and matrix norms, distances made of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import torch
+
+from fx2onnx.aten_map.axes import axes_of
+from fx2onnx.aten_map.reductions import Dimensions, count_of, reduce, reduced_axes
+from fx2onnx.aten_map.scalars import is_float, promoted
+from fx2onnx.aten_map.widening import opmath, overloads_of, register_shared, result_dtype, through
+from fx2onnx.base.dims import DimLike
+from fx2onnx.base.errors import UserError
+from fx2onnx.irx.emit import Emit
+from fx2onnx.irx.values import dims_of, dtype_of, rank_of
+
+aten = torch.ops.aten
+D = ir.DataType
+
+ONE_NODE: dict[float, str] = {1.0: "ReduceL1", 2.0: "ReduceL2"}
+OF_MAGNITUDES: dict[float, str] = {math.inf: "ReduceMax", -math.inf: "ReduceMin"}
+
+
+def vector_norm(op: Emit, value: ir.Value, order: float, dim: Dimensions, keepdim: bool) -> ir.Value:
+    """(sum |x|^p)^(1/p), with its limits for 0 and the infinities, in the value's dtype."""
+    order = float(order)
+    if order in ONE_NODE:
+        return reduce(op, ONE_NODE[order], value, dim, keepdim)
+    if order == 0:
+        nonzero = op.cast(op.cast(value, D.BOOL), dtype_of(value))
+        return reduce(op, "ReduceSum", nonzero, dim, keepdim)
+    magnitudes = op.Abs(value)
+    if order in OF_MAGNITUDES:
+        if count_of(value, dim) == 0:
+            return reduce(op, "ReduceSum", magnitudes, dim, keepdim)
+        return reduce(op, OF_MAGNITUDES[order], magnitudes, dim, keepdim)
+    total = reduce(op, "ReduceSum", op.Pow(magnitudes, order), dim, keepdim)
+    result: ir.Value = op.Pow(total, 1 / order)
+    return result
+
+
+def _in_opmath(op: Emit, self: ir.Value, order: float, dim: Dimensions, keepdim: bool) -> ir.Value:
+    dtype = result_dtype(op)
+    native = float(order) in ONE_NODE or float(order) in OF_MAGNITUDES
+    value = op.cast(self, dtype if native else opmath(dtype))
+    return op.cast(vector_norm(op, value, order, dim, keepdim), dtype)
+
+
+def _linalg_vector_norm(
+    op: Emit, self: ir.Value, ord: float = 2, dim: Dimensions = None, keepdim: bool = False
+) -> ir.Value:
+    return _keep_all(op, _in_opmath(op, self, ord, dim, keepdim))
+
+
+def _keep_all(op: Emit, value: ir.Value) -> ir.Value:
+    return op.reshape(value, op.result[0][1])
+
+
+def _norm(op: Emit, self: ir.Value, p: float | None = 2, dim: Dimensions = None, keepdim: bool = False) -> ir.Value:
+    return _keep_all(op, _in_opmath(op, self, 2 if p is None else p, dim, keepdim))
+
+
+def _frobenius(op: Emit, self: ir.Value, dim: Dimensions = None, keepdim: bool = False) -> ir.Value:
+    return _in_opmath(op, self, 2, dim, keepdim)
+
+
+register_shared(_linalg_vector_norm, "ReduceL2, ReduceL1; |x| and its power sums", *overloads_of("linalg_vector_norm"))
+_NORMS = "norm.Scalar norm.ScalarOpt_dim norm.ScalarOpt_dim_dtype norm.ScalarOpt_dtype"
+register_shared(_norm, "ReduceL2, ReduceL1; |x| and its power sums", *overloads_of(_NORMS))
+register_shared(_frobenius, "ReduceL2", *overloads_of("frobenius_norm.dim"))
+
+
+def matrix_norm(op: Emit, value: ir.Value, order: Any, dim: Sequence[int], keepdim: bool) -> ir.Value:
+    """Frobenius, or the largest (smallest) absolute column or row sum.
+
+    Refuses: orders 2, -2 and "nuc", which need singular values.
+    """
+    rows, columns = axes_of(dim, rank_of(value))
+    if order == "fro" or (count_of(value, dim) == 0 and order in (1, math.inf)):
+        return reduce(op, "ReduceL2", value, [rows, columns], keepdim)
+    if order in (1, -1, math.inf, -math.inf):
+        inner, outer = (rows, columns) if abs(order) == 1 else (columns, rows)
+        sums = reduce(op, "ReduceL1", value, inner, True)
+        most = reduce(op, "ReduceMax" if order > 0 else "ReduceMin", sums, outer, True)
+        return most if keepdim else op.Squeeze(most, axes=sorted((rows, columns)))
+    raise UserError(
+        "E203",
+        f"the matrix norm of order {order} cannot be expressed in ONNX",
+        why="it is made of singular values, for which ONNX has no operator",
+        next="use ord='fro', 1, -1, inf or -inf",
+    )
+
+
+def _linalg_matrix_norm(
+    op: Emit, self: ir.Value, ord: Any = "fro", dim: Sequence[int] = (-2, -1), keepdim: bool = False
+) -> ir.Value:
+    return op.cast(matrix_norm(op, op.cast(self, opmath(result_dtype(op))), ord, dim, keepdim), result_dtype(op))
+
+
+def _linalg_norm(op: Emit, self: ir.Value, ord: Any = None, dim: Dimensions = None, keepdim: bool = False) -> ir.Value:
+    axes = reduced_axes(self, dim)
+    if ord is None or (len(axes) == 1 and not isinstance(ord, str)) or rank_of(self) == 0:
+        flat = 2 if ord is None else ord
+        return _keep_all(op, _in_opmath(op, self, flat, dim, keepdim))
+    dims = list(dim) if isinstance(dim, list | tuple) and dim else [-2, -1]
+    return _linalg_matrix_norm(op, self, ord, dims, keepdim)
+
+
+def _nuclear(op: Emit, self: ir.Value) -> ir.Value:
+    return matrix_norm(op, self, "nuc", [-2, -1], False)
+
+
+register_shared(
+    _linalg_matrix_norm,
+    "ReduceL2; ReduceL1, ReduceMax",
+    *overloads_of("linalg_matrix_norm.default linalg_matrix_norm.str_ord"),
+)
+register_shared(_linalg_norm, "as vector or matrix norm", *overloads_of("linalg_norm.default linalg_norm.ord_str"))
+register_shared(_nuclear, "refused: singular values", *overloads_of("nuclear_norm.default nuclear_norm.dim"))
+
+
+def _dist(op: Emit, self: ir.Value, other: ir.Value, p: float) -> ir.Value:
+    wide = opmath(result_dtype(op))
+    gap = op.Sub(op.cast(self, wide), op.cast(other, wide))
+    return op.cast(vector_norm(op, gap, p, None, False), result_dtype(op))
+
+
+def _renorm(op: Emit, self: ir.Value, p: float, dim: int, maxnorm: float) -> ir.Value:
+    """Slices along ``dim`` longer than ``maxnorm`` scaled by maxnorm / (norm + 1e-7)."""
+    wide = opmath(result_dtype(op))
+    value = op.cast(self, wide)
+    kept = axes_of(dim, rank_of(self))[0]
+    rest = [axis for axis in range(rank_of(self)) if axis != kept]
+    norm = vector_norm(op, value, p, rest, True)
+    factor = op.Where(
+        op.Greater(norm, float(maxnorm)),
+        op.Div(op.const(float(maxnorm), wide), op.Add(norm, 1e-7)),
+        op.const(1.0, wide),
+    )
+    return op.cast(op.Mul(value, factor), result_dtype(op))
+
+
+register_shared(_dist, "vector norm of the difference", *overloads_of("dist"))
+register_shared(_renorm, "vector norms, Where, Mul", *overloads_of("renorm"))
+
+
+def pairwise_norm(op: Emit, left: ir.Value, right: ir.Value, order: float) -> ir.Value:
+    """Norms of all differences of rows: left [*, P, M], right [*, R, M] -> [*, P, R]. Memory: P x R x M."""
+    gaps = op.Sub(op.Unsqueeze(left, axes=[rank_of(left) - 1]), op.Unsqueeze(right, axes=[rank_of(right) - 2]))
+    return vector_norm(op, gaps, order, -1, False)
+
+
+def _cdist(op: Emit, x1: ir.Value, x2: ir.Value, p: float, compute_mode: int | None = None) -> ir.Value:
+    return pairwise_norm(op, x1, x2, p)
+
+
+def _pdist(op: Emit, self: ir.Value, p: float) -> ir.Value:
+    """The upper triangle of the distances of all rows of [N, M], row by row."""
+    rows: DimLike = dims_of(self)[0]
+    if not isinstance(rows, int):
+        raise UserError("E203", "pdist needs a fixed number of rows", next="make the first dim static, or use cdist")
+    first, second = np.triu_indices(rows, 1)
+    gaps = op.Sub(op.Gather(self, first.astype(np.int64), axis=0), op.Gather(self, second.astype(np.int64), axis=0))
+    return vector_norm(op, gaps, p, 1, False)
+
+
+register_shared(_cdist, "norms of all differences", *overloads_of("cdist _cdist_forward"))
+register_shared(_pdist, "Gather twice, norm", *overloads_of("pdist _pdist_forward"))
+
+
+def _pairwise_distance(op: Emit, x1: ir.Value, x2: ir.Value, p: float, eps: float, keepdim: bool) -> ir.Value:
+    dtype = result_dtype(op)
+    if is_float(x1) or is_float(x2):
+        x1, x2 = op.cast(x1, opmath(dtype)), op.cast(x2, opmath(dtype))
+    shared = promoted(x1, x2)
+    gap = op.Add(op.cast(through(op, "Sub", op.cast(x1, shared), op.cast(x2, shared)), opmath(dtype)), eps)
+    return op.cast(vector_norm(op, gap, p, -1, keepdim), dtype)
+
+
+register_shared(_pairwise_distance, "norm(x1 - x2 + eps)", *overloads_of("pairwise_distance"))

@@ -1,0 +1,253 @@
+"""Sums, means, products, extremes and truth over axes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import onnx_ir as ir
+import torch
+
+from fx2onnx.aten_map.axes import axes_of, axis_of
+from fx2onnx.aten_map.casts import cast
+from fx2onnx.aten_map.scalars import Number, as_dtype, is_float
+from fx2onnx.aten_map.selection import where
+from fx2onnx.aten_map.widening import (
+    compute_dtype,
+    opmath,
+    overloads_of,
+    register_shared,
+    result_dtype,
+    takes,
+    through,
+)
+from fx2onnx.base.dims import Dim, DimLike, product
+from fx2onnx.irx.emit import Emit
+from fx2onnx.irx.values import dims_of, dtype_of, rank_of
+
+aten = torch.ops.aten
+D = ir.DataType
+Dimensions: TypeAlias = "int | Sequence[int] | None"
+
+
+def reduced_axes(value: ir.Value, dim: Dimensions) -> list[int]:
+    """The axes that a reduction over ``dim`` takes: all of them for None and for an empty list."""
+    rank = rank_of(value)
+    if rank == 0:
+        return []
+    if dim is None or (not isinstance(dim, int) and len(dim) == 0):
+        return list(range(rank))
+    return axes_of(dim, rank)
+
+
+def reduce(op: Emit, op_type: str, value: ir.Value, dim: Dimensions = None, keepdim: bool = False) -> ir.Value:
+    """One Reduce node over ``dim`` in the value's dtype (or a wider one); a 0-d value as one element."""
+    axes = reduced_axes(value, dim)
+    keywords: dict[str, Any] = {} if len(axes) == rank_of(value) else {"axes": axes}
+    return through(op, op_type, value, keepdims=int(keepdim and bool(axes)), **keywords)
+
+
+def count_of(value: ir.Value, dim: Dimensions) -> DimLike:
+    """How many elements a reduction over ``dim`` combines."""
+    dims = dims_of(value)
+    return product([dims[axis] for axis in reduced_axes(value, dim)])
+
+
+def _reduction(op_type: str) -> Callable[..., ir.Value]:
+    def entry(op: Emit, self: ir.Value, dim: Dimensions = None, keepdim: bool = False) -> ir.Value:
+        return reduce(op, op_type, cast(op, self, result_dtype(op)), dim, keepdim)
+
+    return entry
+
+
+def _mean(op: Emit, self: ir.Value, dim: Dimensions = None, keepdim: bool = False) -> ir.Value:
+    return mean(op, op.cast(self, result_dtype(op)), dim, keepdim)
+
+
+def mean(op: Emit, value: ir.Value, dim: Dimensions = None, keepdim: bool = False) -> ir.Value:
+    """ReduceMean; NaN over no elements, where onnxruntime gives 0."""
+    if count_of(value, dim) == 0:
+        result: ir.Value = op.Div(reduce(op, "ReduceSum", value, dim, keepdim), 0.0)
+        return result
+    return reduce(op, "ReduceMean", value, dim, keepdim)
+
+
+register_shared(_reduction("ReduceSum"), "ReduceSum", *overloads_of("sum.default sum.dim_IntList"))
+register_shared(_mean, "ReduceMean", *overloads_of("mean.default mean.dim"))
+register_shared(_reduction("ReduceProd"), "ReduceProd", *overloads_of("prod.default prod.dim_int"))
+register_shared(_reduction("ReduceMax"), "ReduceMax", *overloads_of("amax.default max.default"))
+register_shared(_reduction("ReduceMin"), "ReduceMin", *overloads_of("amin.default min.default"))
+
+
+def truth(op: Emit, op_type: str, value: ir.Value, dim: Dimensions = None, keepdim: bool = False) -> ir.Value:
+    """ReduceMax (any) or ReduceMin (all) of bools; the neutral element over no elements."""
+    bools = op.cast(value, D.BOOL)
+    if count_of(value, dim) == 0:
+        total = reduce(op, "ReduceSum", op.cast(bools, D.INT32), dim, keepdim)
+        return op.Equal(total, 0 if op_type == "ReduceMin" else 1)  # type: ignore[no-any-return]
+    return reduce(op, op_type, bools, dim, keepdim)
+
+
+def _truth(op_type: str) -> Callable[..., ir.Value]:
+    def entry(op: Emit, self: ir.Value, dim: Dimensions = None, keepdim: bool = False) -> ir.Value:
+        if dim is not None and not isinstance(dim, int) and not len(dim) and rank_of(self):
+            return op.cast(op.cast(self, D.BOOL), result_dtype(op))
+        return op.cast(truth(op, op_type, self, dim, keepdim), result_dtype(op))
+
+    return entry
+
+
+def _is_nonzero(op: Emit, self: ir.Value) -> ir.Value:
+    return op.reshape(op.cast(self, D.BOOL), ())
+
+
+register_shared(_truth("ReduceMin"), "ReduceMin of bools", *overloads_of("all.default all.dim all.dims _is_all_true"))
+register_shared(_truth("ReduceMax"), "ReduceMax of bools", *overloads_of("any.default any.dim any.dims _is_any_true"))
+register_shared(_is_nonzero, "Cast to bool, Reshape to rank 0", *overloads_of("is_nonzero"))
+
+
+def _count_nonzero(op: Emit, self: ir.Value, dim: Dimensions = None) -> ir.Value:
+    if dim is not None and not isinstance(dim, int) and not len(dim):
+        dim = None
+    return reduce(op, "ReduceSum", op.cast(op.cast(self, D.BOOL), D.INT64), dim)
+
+
+register_shared(_count_nonzero, "ReduceSum(x != 0)", *overloads_of("count_nonzero.default count_nonzero.dim_IntList"))
+
+
+def without_nan(op: Emit, value: ir.Value, instead: float = 0.0) -> ir.Value:
+    """NaN replaced by ``instead``."""
+    return where(op, through(op, "IsNaN", value), op.const(instead, dtype_of(value)), value)
+
+
+def _nansum(op: Emit, self: ir.Value, dim: Dimensions = None, keepdim: bool = False) -> ir.Value:
+    value = without_nan(op, self) if is_float(self) else self
+    return reduce(op, "ReduceSum", op.cast(value, result_dtype(op)), dim, keepdim)
+
+
+def _nanmean(op: Emit, self: ir.Value, dim: Dimensions = None, keepdim: bool = False) -> ir.Value:
+    dtype = result_dtype(op)
+    total = _nansum(op, self, dim, keepdim)
+    present = op.cast(op.Not(through(op, "IsNaN", self)), opmath(dtype))
+    count = op.cast(reduce(op, "ReduceSum", present, dim, keepdim), dtype)
+    return through(op, "Div", total, count)
+
+
+register_shared(_nansum, "ReduceSum(Where(IsNaN, 0))", *overloads_of("nansum.default"))
+register_shared(_nanmean, "nansum / count of numbers", *overloads_of("nanmean.default"))
+
+
+def variance(
+    op: Emit,
+    value: ir.Value,
+    dim: Dimensions,
+    correction: Number,
+    keepdim: bool,
+    root: bool = False,
+    with_mean: bool = True,
+) -> tuple[ir.Value, ir.Value]:
+    """(variance or its root, mean), both in the opmath dtype: the two-pass form, as PyTorch's result demands.
+
+    The divisor is max(count - correction, 0), so that too few elements give NaN or inf.
+    """
+    value = op.cast(value, opmath(dtype_of(value)))
+    dtype = dtype_of(value)
+    center = mean(op, value, dim, True)
+    squares = reduce(op, "ReduceSumSquare", op.Sub(value, center), dim, keepdim)
+    count = count_of(value, dim)
+    if isinstance(count, Dim) or isinstance(correction, Dim):
+        divisor = op.Max(op.Sub(op.size(count, dtype), as_dtype(op, correction, dtype)), 0)
+    else:
+        divisor = op.const(max(float(count) - float(correction), 0.0), dtype)
+    spread = op.Div(squares, divisor)
+    if with_mean and not keepdim and rank_of(value):
+        axes = reduced_axes(value, dim)
+        center = op.Squeeze(center, axes=axes)
+    return (op.Sqrt(spread) if root else spread), center
+
+
+def _variance(root: bool, with_mean: bool) -> Callable[..., Any]:
+    def entry(
+        op: Emit,
+        self: ir.Value,
+        dim: Dimensions = None,
+        unbiased: bool = True,
+        correction: Number | None = None,
+        keepdim: bool = False,
+    ) -> Any:
+        delta = (1 if unbiased else 0) if correction is None else correction
+        if with_mean:
+            spread, center = variance(op, self, dim, delta, keepdim, root)
+            return op.cast(spread, result_dtype(op)), op.cast(center, result_dtype(op, 1))
+        spread, _ = variance(op, self, dim, delta, keepdim, root, with_mean=False)
+        return op.cast(spread, result_dtype(op))
+
+    return entry
+
+
+for _name, _root, _with_mean in (
+    ("var", False, False),
+    ("std", True, False),
+    ("var_mean", False, True),
+    ("std_mean", True, True),
+):
+    register_shared(
+        _variance(_root, _with_mean),
+        "ReduceMean, Sub, ReduceSumSquare, Div" + (", Sqrt" if _root else ""),
+        *overloads_of(f"{_name}.default {_name}.dim {_name}.correction"),
+    )
+
+
+def _logsumexp(op: Emit, self: ir.Value, dim: Dimensions, keepdim: bool = False) -> ir.Value:
+    return reduce(op, "ReduceLogSumExp", op.cast(self, result_dtype(op)), dim, keepdim)
+
+
+register_shared(_logsumexp, "ReduceLogSumExp", *overloads_of("logsumexp special_logsumexp"))
+
+
+# -- extremes with their places -----------------------------------------------------------------------------------
+def arg_reduce(op: Emit, op_type: str, value: ir.Value, dim: int | None, keepdim: bool) -> ir.Value:
+    """ArgMax or ArgMin, the first of equals; over all elements for ``dim`` None."""
+    rank = rank_of(value)
+    if value.dtype == D.INT64 and not takes(op_type, op.opset, D.INT64):
+        value = op.cast(value, D.DOUBLE)
+    wide = compute_dtype(op, op_type, dtype_of(value))
+    flat = op.cast(value, wide)
+    if dim is None or rank == 0:
+        if rank != 1:
+            flat = op.Reshape(flat, np.array([-1]))
+        found: ir.Value = op.node(op_type, flat, axis=0, keepdims=0)
+        return op.reshape(found, (1,) * rank) if keepdim and rank else found
+    found = op.node(op_type, flat, axis=axis_of(dim, rank), keepdims=int(keepdim))
+    return found
+
+
+def _arg(op_type: str) -> Callable[..., ir.Value]:
+    def entry(op: Emit, self: ir.Value, dim: int | None = None, keepdim: bool = False) -> ir.Value:
+        return arg_reduce(op, op_type, self, dim, keepdim)
+
+    return entry
+
+
+register_shared(_arg("ArgMax"), "ArgMax", *overloads_of("argmax.default"))
+register_shared(_arg("ArgMin"), "ArgMin", *overloads_of("argmin.default"))
+
+
+def _with_indices(name: str) -> Callable[..., tuple[ir.Value, ir.Value]]:
+    def entry(op: Emit, self: ir.Value, dim: int, keepdim: bool = False) -> tuple[ir.Value, ir.Value]:
+        values = reduce(op, f"Reduce{name}", self, dim, keepdim)
+        return values, arg_reduce(op, f"Arg{name}", self, dim, keepdim)
+
+    return entry
+
+
+def _aminmax(op: Emit, self: ir.Value, dim: int | None, keepdim: bool) -> tuple[ir.Value, ir.Value]:
+    low, high = (reduce(op, op_type, self, dim, False) for op_type in ("ReduceMin", "ReduceMax"))
+    dims = op.result[0][1]
+    return (low, high) if not keepdim else (op.reshape(low, dims), op.reshape(high, dims))
+
+
+register_shared(_with_indices("Max"), "ReduceMax, ArgMax", *overloads_of("max.dim"))
+register_shared(_with_indices("Min"), "ReduceMin, ArgMin", *overloads_of("min.dim"))
+register_shared(_aminmax, "ReduceMin, ReduceMax", *overloads_of("aminmax"))

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fx2onnx.sources.seeding import calibrate_norms, move_constants, seeded
+from fx2onnx.sources.seeding import seeded, settle
 from fx2onnx.sources.source import DEFAULT_BATCH, Source
 from fx2onnx.sources.torchvision_compat import import_torchvision
 from models_zoo.registry import zoo_model
@@ -65,11 +65,8 @@ def _image_source(
 ) -> Source:
     with seeded(seed):
         module = make().eval()
-        move_constants(module, seed)
-        # A small batch of small images is enough for statistics; position embeddings have no batch norm to calibrate.
-        if any(isinstance(layer, nn.BatchNorm2d) for layer in module.modules()):
-            calibrate_norms(module, torch.randn(8, shape[0], min(shape[1], 64), min(shape[2], 64)))
-            move_constants(module, seed)
+        # Small images are enough for statistics.
+        settle(module, seed, torch.randn(8, shape[0], min(shape[1], 64), min(shape[2], 64)))
         sample = torch.randn(batch, *shape)
     argument = next(iter(inspect.signature(module.forward).parameters))
     return Source(name, module, (sample,), {}, {argument: {0: "batch"}}, (output,), f"zoo, random weights, seed {seed}")

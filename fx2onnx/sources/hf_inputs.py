@@ -76,7 +76,20 @@ def _ones(call: Call) -> torch.Tensor:
 
 def _pixels(call: Call) -> torch.Tensor:
     channels = int(call.find("num_channels", "in_channels", "in_chans", default=3))
-    return torch.randn(call.options.batch_or(), channels, *call.image_size())
+    frames = call.find("num_frames")
+    lead = (call.options.batch_or(),) if frames is None else (call.options.batch_or(), int(frames))
+    return torch.randn(*lead, channels, *call.image_size())
+
+
+def _video(call: Call) -> torch.Tensor:
+    channels = int(call.find("num_channels", "in_channels", "in_chans", default=3))
+    frames = int(call.find("num_frames", default=4))
+    return torch.randn(call.options.batch_or(), frames, channels, *call.image_size())
+
+
+def _series(call: Call) -> torch.Tensor:
+    length, channels = int(call.find("context_length", default=64)), call.find("num_input_channels")
+    return torch.randn(call.options.batch_or(), length, *([] if channels is None else [int(channels)]))
 
 
 def _waveform(call: Call) -> torch.Tensor:
@@ -101,6 +114,8 @@ _MAKERS: dict[str, _Maker] = {
     "attention_mask": _Maker(_ones, _TEXT_AXES),
     "decoder_input_ids": _Maker(_decoder_ids, _DECODER_AXES),
     "pixel_values": _Maker(_pixels, {0: "batch"}),
+    "pixel_values_videos": _Maker(_video, {0: "batch"}),
+    "past_values": _Maker(_series, {0: "batch"}),
     "input_values": _Maker(_waveform, {0: "batch"}),
     "input_features": _Maker(_spectrogram, {0: "batch"}),
 }

@@ -6,6 +6,7 @@ Code that comes with a checkpoint is never run: ``trust_remote_code`` stays off.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -23,9 +24,9 @@ from fx2onnx.sources.torchvision_compat import prepare
 # that knows the config decides, so the order is: what people usually export such a model for.
 TASKS: dict[str, str] = {
     "seq2seq-lm": "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING",
+    "speech-seq2seq": "MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING",
     "masked-lm": "MODEL_FOR_MASKED_LM_MAPPING",
     "causal-lm": "MODEL_FOR_CAUSAL_LM_MAPPING",
-    "speech-seq2seq": "MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING",
     "ctc": "MODEL_FOR_CTC_MAPPING",
     "audio-classification": "MODEL_FOR_AUDIO_CLASSIFICATION_MAPPING",
     "image-text-to-text": "MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING",
@@ -41,12 +42,19 @@ TASKS: dict[str, str] = {
     "question-answering": "MODEL_FOR_QUESTION_ANSWERING_MAPPING",
     "features": "MODEL_MAPPING",
 }
+# Drawing the weights and one forward pass need room beside the weights.
+_MEMORY_SHARE = 0.8
+_MAPPING = re.compile(r"MODEL_(FOR_\w+_)?MAPPING_NAMES$")
 _WEIGHT_FILES = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin", "pytorch_model.bin.index.json")
 
 
 def names() -> list[str]:
-    """All model types that transformers knows."""
-    return list(_transformers().models.auto.configuration_auto.CONFIG_MAPPING_NAMES)
+    """All model types that transformers knows, without the parts of models that it can only build inside a whole one."""
+    auto = _transformers().models.auto
+    whole = set().union(
+        *(getattr(auto.modeling_auto, name) for name in vars(auto.modeling_auto) if _MAPPING.match(name))
+    )
+    return [name for name in auto.configuration_auto.CONFIG_MAPPING_NAMES if name in whole]
 
 
 def build(name: str, options: Options) -> Source:
@@ -114,7 +122,9 @@ def _config_of_folder(transformers: Any, folder: Path, keywords: Mapping[str, An
         raise UserError(
             "E601", f"cannot read the config of '{folder}'", why=f"{type(error).__name__}: {_first_line(error)}"
         ) from error
-    _override(config, keywords, str(folder))
+    _check_fields(config, keywords, str(folder))
+    for key, value in keywords.items():
+        setattr(config, key, value)
     return config
 
 
@@ -129,16 +139,21 @@ def _config_of_type(transformers: Any, name: str, keywords: Mapping[str, Any]) -
                 next="save the model once: model.save_pretrained(FOLDER)",
             )
         fail_unknown("model type or folder", name, names(), hint="fx2onnx list hf")
-    config = mapping[name]()
-    _override(config, keywords, name)
-    return config
+    _check_fields(mapping[name](), keywords, name)
+    try:
+        return mapping[name](**keywords)  # not set afterwards: some fields are computed from others
+    except Exception as error:
+        raise UserError(
+            "E601",
+            f"hf:{name} has no config with {dict(keywords)}",
+            why=f"{type(error).__name__}: {_first_line(error)}",
+        ) from error
 
 
-def _override(config: Any, keywords: Mapping[str, Any], name: str) -> None:
-    for key, value in keywords.items():
+def _check_fields(config: Any, keywords: Mapping[str, Any], name: str) -> None:
+    for key in keywords:
         if not hasattr(config, key):
             fail_unknown(f"config field of hf:{name}", key, config.to_dict())
-        setattr(config, key, value)
 
 
 def _model_class(transformers: Any, config: Any, task: str | None) -> Any:
@@ -154,6 +169,11 @@ def _model_class(transformers: Any, config: Any, task: str | None) -> Any:
         if type(config) in mapping:
             found = mapping[type(config)]
             return found[0] if isinstance(found, (tuple, list)) else found
+    if task is None:
+        for mapping_name in vars(auto):
+            if re.fullmatch(r"MODEL_FOR_\w+_MAPPING", mapping_name) and type(config) in getattr(auto, mapping_name):
+                found = getattr(auto, mapping_name)[type(config)]
+                return found[0] if isinstance(found, (tuple, list)) else found
     fitting = [word for word, mapping_name in TASKS.items() if type(config) in getattr(auto, mapping_name, {})]
     raise UserError(
         "E601",
@@ -170,13 +190,38 @@ def _switch_cache_off(config: Any) -> None:
 
 def _create(model_class: Any, config: Any, name: str) -> torch.nn.Module:
     try:
+        _check_memory(model_class, config, name)
         return model_class(config)  # type: ignore[no-any-return]
+    except UserError:
+        raise
+    except ImportError as error:
+        wanted = re.search(r"requires the (\S+) library", str(error))
+        package = wanted[1] if wanted else error.name or "a package"
+        raise UserError(
+            "E602", f"hf:{name} needs {package}, which is not installed", next=f"pip install {package}"
+        ) from error
     except Exception as error:
         raise UserError(
             "E601",
             f"hf:{name} cannot be built from its config",
             why=f"{type(error).__name__}: {_first_line(error)}",
         ) from error
+
+
+def _check_memory(model_class: Any, config: Any, name: str) -> None:
+    """Refuse random weights that would not fit: the default config of many types is that of a huge model."""
+    import psutil
+
+    with torch.device("meta"):
+        outline = model_class(config)
+    needed = sum(value.nbytes for value in outline.state_dict(keep_vars=True).values())
+    available = psutil.virtual_memory().available
+    if needed > available * _MEMORY_SHARE:
+        raise UserError(
+            "E404",
+            f"hf:{name} has {needed / 1e9:.1f} GB of weights, {available / 1e9:.1f} GB of memory are free",
+            next=f"make it smaller by config fields: hf:{name}?num_hidden_layers=2 (hidden_size, vocab_size, ...)",
+        )
 
 
 def _load(model_class: Any, folder: Path, config: Any) -> torch.nn.Module:

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from fx2onnx.base.errors import UserError
+
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
@@ -44,6 +46,28 @@ def move_constants(module: nn.Module, seed: int = 0) -> None:
             if isinstance(mean, torch.Tensor) and isinstance(var, torch.Tensor) and mean.device.type == "cpu":
                 mean.add_(torch.randn(mean.shape, generator=generator).to(mean) * var.sqrt() * 0.1)
                 var.mul_(_factors(var, generator))
+
+
+def settle(module: nn.Module, seed: int, *args: Any) -> None:
+    """``move_constants``, with running statistics near those that ``module(*args)`` really has. In place.
+
+    Without batch norms nothing is run.
+
+    Raises:   UserError E601 where the module cannot be called with ``args``.
+    """
+    move_constants(module, seed)
+    if any(isinstance(layer, torch.nn.modules.batchnorm._BatchNorm) for layer in module.modules()):
+        try:
+            calibrate_norms(module, *args)
+        except Exception as error:
+            shapes = ", ".join(str(list(getattr(arg, "shape", []))) for arg in args)
+            raise UserError(
+                "E601",
+                f"{type(module).__name__} cannot be called with inputs of shape {shapes}",
+                why=f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}",
+                next="choose other sizes",
+            ) from error
+        move_constants(module, seed)
 
 
 def calibrate_norms(module: nn.Module, *args: Any, **kwargs: Any) -> None:

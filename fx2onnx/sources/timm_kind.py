@@ -9,7 +9,7 @@ import torch
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.sources.registry import fail_unknown
-from fx2onnx.sources.seeding import move_constants, seeded
+from fx2onnx.sources.seeding import seeded, settle
 from fx2onnx.sources.source import Options, Source
 from fx2onnx.sources.torchvision_compat import prepare
 
@@ -36,7 +36,7 @@ def build(name: str, options: Options) -> Source:
         channels, height, width = config["input_size"]
         size = (options.image_size_or(height), options.image_size_or(width))
         sample = torch.randn(options.batch_or(), channels, *size)
-    move_constants(module, options.seed)
+        settle(module, options.seed, torch.randn(2, channels, *size))
     argument = next(iter(inspect.signature(module.forward).parameters))
     return Source(
         name,

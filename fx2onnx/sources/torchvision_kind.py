@@ -11,7 +11,7 @@ import torch
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.sources.registry import fail_unknown
-from fx2onnx.sources.seeding import move_constants, seeded
+from fx2onnx.sources.seeding import move_constants, seeded, settle
 from fx2onnx.sources.source import DEFAULT_BATCH, Options, Source
 from fx2onnx.sources.torchvision_compat import import_torchvision
 
@@ -71,7 +71,11 @@ def build(name: str, options: Options) -> Source:
     with seeded(options.seed):
         module = _construct(name, builder, keywords)
         args = task.sample(options.batch_or(task.batch), size, frames)
-    move_constants(module, options.seed)
+        if task.has_batch_axis:
+            # Two images even where one was asked for: statistics of a single value have no variance.
+            settle(module, options.seed, *task.sample(2, size, frames))
+        else:  # detectors freeze their backbone's statistics
+            move_constants(module, options.seed)
     parameters = list(inspect.signature(module.forward).parameters)
     dynamic = {parameter: {0: "batch"} for parameter in parameters[: len(args)]} if task.has_batch_axis else None
     import torchvision

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import cast
 
 import numpy as np
 import onnx_ir as ir
 
-from fx2onnx.base.dims import Dim, DimLike
+from fx2onnx.base.dims import Dim, DimLike, Scalar
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import Dims, dims_of, dtype_of, rank_of
@@ -121,6 +122,11 @@ def flattened(op: Emit, value: ir.Value, start: int, end: int) -> ir.Value:
     return op.reshape(value, (*dims[:start], product(list(dims[start:end])), *dims[end:]))
 
 
+def as_plain(op: Emit, index: ir.Value) -> ir.Value:
+    """Indices in a dtype that Gather reads: int32 and int64 stay."""
+    return index if dtype_of(index) in (INT64, ir.DataType.INT32) else op.cast(index, INT64)
+
+
 def is_empty(dims: Iterable[DimLike]) -> bool:
     """Whether a tensor of these dims has no element, whatever the symbols."""
     return any(not isinstance(dim, Dim) and dim == 0 for dim in dims)
@@ -151,6 +157,11 @@ def steps(op: Emit, size: DimLike, dtype: ir.DataType = INT64) -> ir.Value:
 def result_dims(op: Emit, index: int = 0) -> Dims:
     """The dims PyTorch gives output ``index`` of the node under translation."""
     return tuple(op.result[index][1])
+
+
+def whole(size: Scalar) -> DimLike:
+    """An expression over sizes that is a size itself."""
+    return cast("DimLike", size)
 
 
 def fixed(size: DimLike, what: str) -> int:

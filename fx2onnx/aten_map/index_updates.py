@@ -1,0 +1,237 @@
+"""Writing whole slices: index_add, index_copy, index_fill, index_reduce, masked_scatter, slice_scatter, select_scatter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import torch
+
+from fx2onnx.aten_map.axes import END, INT64, axis_of, fixed, flat, sliced, squeeze, steps, unsqueeze, whole, zeros
+from fx2onnx.aten_map.gathering import at_least_vector
+from fx2onnx.aten_map.joining import joined
+from fx2onnx.aten_map.registry import translates
+from fx2onnx.aten_map.scalars import as_dtype
+from fx2onnx.aten_map.scattering import reduced_into, reduction_attribute, scattered
+from fx2onnx.aten_map.selection import where
+from fx2onnx.base.dims import Dim, DimLike
+from fx2onnx.irx.emit import Emit
+from fx2onnx.irx.shapes import broadcast_dims
+from fx2onnx.irx.values import dims_of, dtype_of, rank_of
+
+aten = torch.ops.aten
+BOOL = ir.DataType.BOOL
+
+
+def _index_over(op: Emit, index: ir.Value, like: ir.Value, axis: int) -> ir.Value:
+    """A vector of indices along ``axis``, repeated over the other axes of ``like``."""
+    dims = dims_of(like)
+    count = dims_of(index)[0]
+    column = unsqueeze(op, op.cast(index, INT64), *range(1, len(dims) - axis))
+    return op.expand(column, [count if place == axis else size for place, size in enumerate(dims)])
+
+
+def _written(
+    op: Emit, value: ir.Value, dim: int, index: ir.Value, source: ir.Value, reduce: str | None = None
+) -> ir.Value:
+    """``source``'s slices written to (or reduced into) ``value``'s slices ``index``. ONNX: ScatterND along axis 0."""
+    scalar, axis = rank_of(value) == 0, axis_of(dim, rank_of(value))
+    value, index, source = (at_least_vector(op, item) for item in (value, index, source))
+    source = op.cast(source, dtype_of(value))
+    if 0 in dims_of(index):
+        found = value
+    elif axis == 0:
+        keywords = {} if reduce is None else reduction_attribute(op, reduce)
+        found = op.ScatterND(value, unsqueeze(op, op.cast(index, INT64), 1), source, **keywords)
+    else:
+        found = scattered(op, value, axis, _index_over(op, index, source, axis), source, reduce)
+    return squeeze(op, found, 0) if scalar else found
+
+
+@translates(aten.index_add.default)
+def index_add(op: Emit, self: ir.Value, dim: int, index: ir.Value, source: ir.Value, alpha: Any) -> ir.Value:
+    """index_add(Tensor self, int dim, Tensor index, Tensor source, *, Scalar alpha=1) -> Tensor"""
+    if isinstance(alpha, ir.Value) or alpha != 1:
+        source = op.Mul(source, as_dtype(op, alpha, dtype_of(source)))
+    return _written(op, self, dim, index, source, "add")
+
+
+@translates(aten.index_copy.default)
+def index_copy(op: Emit, self: ir.Value, dim: int, index: ir.Value, source: ir.Value) -> ir.Value:
+    """index_copy(Tensor self, int dim, Tensor index, Tensor source) -> Tensor"""
+    return _written(op, self, dim, index, source)
+
+
+@translates(aten.index_fill.int_Scalar, aten.index_fill.int_Tensor)
+def index_fill(op: Emit, self: ir.Value, dim: int, index: ir.Value, value: Any) -> ir.Value:
+    """index_fill(Tensor self, int dim, Tensor index, Scalar value) -> Tensor
+    index_fill(Tensor self, int dim, Tensor index, Tensor value) -> Tensor
+    """
+    axis = axis_of(dim, rank_of(self))
+    vector = at_least_vector(op, index)
+    dims = list(dims_of(at_least_vector(op, self)))
+    dims[axis] = dims_of(vector)[0]
+    return _written(op, self, dim, vector, op.expand(as_dtype(op, value, dtype_of(self)), dims))
+
+
+@translates(aten.index_reduce.default)
+def index_reduce(
+    op: Emit, self: ir.Value, dim: int, index: ir.Value, source: ir.Value, reduce: str, include_self: bool
+) -> ir.Value:
+    """index_reduce(Tensor self, int dim, Tensor index, Tensor source, str reduce, *, bool include_self=True) -> Tensor"""
+    scalar, axis = rank_of(self) == 0, axis_of(dim, rank_of(self))
+    value, vector, rows = (at_least_vector(op, item) for item in (self, index, source))
+    found = reduced_into(op, value, axis, _index_over(op, vector, rows, axis), rows, reduce, include_self)
+    return squeeze(op, found, 0) if scalar else found
+
+
+@translates(aten.masked_scatter.default)
+def masked_scatter(op: Emit, self: ir.Value, mask: ir.Value, source: ir.Value) -> ir.Value:
+    """masked_scatter(Tensor self, Tensor mask, Tensor source) -> Tensor
+
+    The n-th True takes the n-th element of ``source``: its number is a cumulative sum over the flat mask.
+    """
+    common = broadcast_dims(dims_of(self), dims_of(mask))
+    value, chosen = op.expand(self, common), op.expand(op.cast(mask, BOOL), common)
+    if 0 in dims_of(source) or 0 in common:
+        return value
+    count = op.CumSum(op.cast(flat(op, chosen), INT64), op.const(0))
+    number = op.Sub(count, op.const(1))
+    taken = op.Gather(flat(op, source), op.reshape(number, common), axis=0)
+    return where(op, chosen, taken, value)
+
+
+@translates(aten.masked_scatter_backward.default)
+def masked_scatter_backward(op: Emit, grad_output: ir.Value, mask: ir.Value, sizes: Sequence[DimLike]) -> ir.Value:
+    """masked_scatter_backward(Tensor grad_output, Tensor mask, SymInt[] sizes) -> Tensor
+
+    The gradient's elements under the mask, then zeros up to ``sizes``.
+    """
+    dtype, dims = op.result[0]
+    chosen = op.Compress(
+        flat(op, grad_output), flat(op, op.cast(mask, BOOL)), axis=0, outputs=[(dtype, (Dim.symbol("kept"),))]
+    )
+    filler = zeros(op, (_numel(dims),), dtype)
+    longer = op.Concat(chosen, filler, axis=0)
+    cut = op.Slice(longer, starts=[0], ends=op.sizes([_numel(dims)]), axes=[0], outputs=[(dtype, (_numel(dims),))])
+    return op.reshape(cut, dims)
+
+
+def _numel(dims: Sequence[DimLike]) -> DimLike:
+    total: Any = 1
+    for size in dims:
+        total = total * size
+    return whole(total)
+
+
+# -- slices and selections ----------------------------------------------------------------------------------------
+def _start_of(start: DimLike | None, size: DimLike) -> DimLike:
+    """A slice's first element, counted from the front and within range where that is known."""
+    if start is None:
+        return 0
+    if isinstance(start, int) and start < 0:
+        start = whole(size + start)
+    if isinstance(start, int) and isinstance(size, int):
+        return max(0, min(start, size))
+    return start
+
+
+def slice_written(op: Emit, value: ir.Value, source: ir.Value, axis: int, start: DimLike | None, step: int) -> ir.Value:
+    """``value`` with ``source`` in the place of the slice that starts at ``start``.
+
+    ONNX:  Concat of what stays and what is new; a step above 1 by Where over the axis.
+    """
+    size, count = dims_of(value)[axis], dims_of(source)[axis]
+    source = op.cast(source, dtype_of(value))
+    first = _start_of(start, size)
+    if count == 0:
+        return value
+    if step == 1:
+        if first == 0 and count == size:
+            return source
+        end = whole(first + count)
+        parts = []
+        if first != 0:
+            parts.append(sliced(op, value, axis, 0, first, first))
+        parts.append(source)
+        if end != size:
+            parts.append(sliced(op, value, axis, end, END, whole(size - end)))
+        return joined(op, parts, axis)
+    length = fixed(size, "a size written to with a step")
+    begin = fixed(first, "a start written to with a step")
+    places = np.arange(length) - begin
+    inside = (places >= 0) & (places % step == 0) & (places // step < fixed(count, "a slice's size"))
+    trailing = (1,) * (rank_of(value) - axis - 1)
+    taken = op.Gather(source, op.const(np.where(inside, places // step, 0)), axis=axis)
+    return where(op, op.const(inside.reshape(length, *trailing)), taken, value)
+
+
+@translates(aten.slice_scatter.default)
+def slice_scatter(
+    op: Emit, self: ir.Value, src: ir.Value, dim: int, start: DimLike | None, end: DimLike | None, step: int
+) -> ir.Value:
+    """slice_scatter(Tensor self, Tensor src, int dim=0, SymInt? start=None, SymInt? end=None, SymInt step=1) -> Tensor"""
+    return slice_written(op, self, src, axis_of(dim, rank_of(self)), start, step)
+
+
+@translates(aten.slice_inverse.default)
+def slice_inverse(
+    op: Emit, self: ir.Value, src: ir.Value, dim: int, start: DimLike | None, end: DimLike | None, step: int
+) -> ir.Value:
+    """slice_inverse(Tensor(a) self, Tensor src, int dim=0, SymInt? start=None, SymInt? end=None, SymInt step=1) -> Tensor(a)
+
+    What ``slice`` was taken from: ``src`` with ``self`` in the slice's place.
+    """
+    return slice_written(op, src, self, axis_of(dim, rank_of(self)), start, step)
+
+
+def select_written(op: Emit, value: ir.Value, source: ir.Value, axis: int, index: DimLike) -> ir.Value:
+    """``value`` with ``source`` as its element ``index`` along ``axis``. ONNX: Where against a mask of the axis."""
+    size = dims_of(value)[axis]
+    row = unsqueeze(op, op.cast(source, dtype_of(value)), axis)
+    if size == 1:
+        return row
+    trailing = rank_of(value) - axis - 1
+    if isinstance(size, int) and isinstance(index, int):
+        mask = np.zeros((size, *(1,) * trailing), dtype=bool)
+        mask[index] = True
+        return where(op, op.const(mask), row, value)
+    wanted = whole(size + index) if isinstance(index, int) and index < 0 else index
+    chosen = op.Equal(steps(op, size), op.size(wanted))
+    return where(op, unsqueeze(op, chosen, *range(1, trailing + 1)), row, value)
+
+
+@translates(aten.select_scatter.default)
+def select_scatter(op: Emit, self: ir.Value, src: ir.Value, dim: int, index: DimLike) -> ir.Value:
+    """select_scatter(Tensor self, Tensor src, int dim, SymInt index) -> Tensor"""
+    return select_written(op, self, src, axis_of(dim, rank_of(self)), index)
+
+
+@translates(aten.slice_backward.default)
+def slice_backward(
+    op: Emit, grad_output: ir.Value, input_sizes: Sequence[DimLike], dim: int, start: DimLike, end: DimLike, step: int
+) -> ir.Value:
+    """slice_backward(Tensor grad_output, SymInt[] input_sizes, int dim, SymInt start, SymInt end, SymInt step) -> Tensor"""
+    dtype, dims = op.result[0]
+    axis = axis_of(dim, len(dims))
+    if step != 1:
+        return slice_written(op, zeros(op, dims, dtype), grad_output, axis, start, step)
+    first = _start_of(start, dims[axis])
+    after = dims[axis] - first - dims_of(grad_output)[axis]
+    if first == 0 and after == 0:
+        return grad_output
+    pads: list[Any] = [0] * (2 * len(dims))
+    pads[axis], pads[len(dims) + axis] = first, after
+    result: ir.Value = op.Pad(grad_output, pads=op.sizes(pads), outputs=[(dtype, dims)])
+    return result
+
+
+@translates(aten.select_backward.default)
+def select_backward(
+    op: Emit, grad_output: ir.Value, input_sizes: Sequence[DimLike], dim: int, index: DimLike
+) -> ir.Value:
+    """select_backward(Tensor grad_output, SymInt[] input_sizes, int dim, SymInt index) -> Tensor"""
+    dtype, dims = op.result[0]
+    return select_written(op, zeros(op, dims, dtype), grad_output, axis_of(dim, len(dims)), index)

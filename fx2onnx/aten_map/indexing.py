@@ -1,0 +1,273 @@
+"""``x[...]`` with tensors: index, index_put, and their unsafe forms."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+import torch
+
+from fx2onnx.aten_map.axes import INT64, as_plain, flat, flattened, inverse, transpose, unsqueeze
+from fx2onnx.aten_map.gathering import nonzero_rows
+from fx2onnx.aten_map.registry import translates
+from fx2onnx.aten_map.scalars import as_dtype
+from fx2onnx.aten_map.selection import where
+from fx2onnx.base.dims import Dim, DimLike, product
+from fx2onnx.irx.emit import Emit
+from fx2onnx.irx.shapes import broadcast_dims
+from fx2onnx.irx.values import Dims, dims_of, dtype_of, known_ints, rank_of
+
+aten = torch.ops.aten
+BOOL = ir.DataType.BOOL
+MASKS = frozenset([BOOL, ir.DataType.UINT8])
+Indices = Sequence["ir.Value | None"]
+
+
+@dataclass(slots=True)
+class Plan:
+    """Integer indices by axis of the indexed tensor, and the dims they broadcast to."""
+
+    axes: list[int]
+    indices: list[ir.Value]
+    common: Dims
+
+    @property
+    def is_adjacent(self) -> bool:
+        """Whether the indexed axes stand side by side: the result then has the index dims in their place."""
+        return self.axes == list(range(self.axes[0], self.axes[0] + len(self.axes)))
+
+    def rest(self, rank: int) -> list[int]:
+        return [axis for axis in range(rank) if axis not in self.axes]
+
+
+def plan_of(op: Emit, indices: Indices) -> Plan:
+    """Masks become one vector of places an axis they cover."""
+    axes: list[int] = []
+    found: list[ir.Value] = []
+    axis = 0
+    for index in indices:
+        if index is None:
+            axis += 1
+        elif dtype_of(index) in MASKS:
+            rows = nonzero_rows(op, index)
+            for place in range(rank_of(index)):
+                axes.append(axis)
+                found.append(op.Gather(rows, op.const(place), axis=0))
+                axis += 1
+        else:
+            axes.append(axis)
+            found.append(index)
+            axis += 1
+    return Plan(axes, found, broadcast_dims(*(dims_of(index) for index in found)))
+
+
+def coordinates(op: Emit, plan: Plan) -> ir.Value:
+    """[*common, number of indices]: what GatherND and ScatterND read."""
+    parts = []
+    for index in plan.indices:
+        spread = op.expand(op.cast(index, INT64), plan.common)
+        parts.append(unsqueeze(op, spread, len(plan.common)))
+    if len(parts) == 1:
+        return parts[0]
+    result: ir.Value = op.Concat(*parts, axis=-1)
+    return result
+
+
+def _linear(op: Emit, value: ir.Value, plan: Plan) -> ir.Value:
+    """Adjacent indices as one into the merged axis: no copy of ``value``, no expanded indices.
+
+    A negative first index stays negative, which Gather allows; the others are brought into range.
+    """
+    dims = dims_of(value)
+    total = op.cast(plan.indices[0], INT64)
+    for axis, index in zip(plan.axes[1:], plan.indices[1:], strict=True):
+        known = known_ints(index)
+        inner = op.cast(index, INT64)
+        if known is None or min(known, default=0) < 0:
+            inner = op.Mod(inner, op.size(dims[axis]))
+        total = op.Add(op.Mul(total, op.size(dims[axis])), inner)
+    merged = flattened(op, value, plan.axes[0], plan.axes[-1] + 1)
+    result: ir.Value = op.Gather(merged, total, axis=plan.axes[0], outputs=[op.result[0]])
+    return result
+
+
+def _compressed(op: Emit, value: ir.Value, mask: ir.Value, axis: int) -> ir.Value:
+    """A single mask: ``Compress`` along the axes it covers, merged."""
+    covered = rank_of(mask)
+    merged = value if covered == 1 else flattened(op, value, axis, axis + covered)
+    chosen = op.cast(mask, BOOL) if covered == 1 else flat(op, op.cast(mask, BOOL))
+    result: ir.Value = op.Compress(merged, chosen, axis=axis, outputs=[op.result[0]])
+    return result
+
+
+def indexed(op: Emit, value: ir.Value, indices: Indices) -> ir.Value:
+    """``value[indices]`` as NumPy's advanced indexing has it."""
+    given = [(axis, index) for axis, index in enumerate(indices) if index is not None]
+    if not given:
+        return value
+    if len(given) == 1:
+        axis, index = given[0]
+        if dtype_of(index) in MASKS:
+            return _compressed(op, value, index, axis)
+        result: ir.Value = op.Gather(value, as_plain(op, index), axis=axis)
+        return result
+    plan = plan_of(op, indices)
+    if len(plan.axes) == 1:
+        result = op.Gather(value, plan.indices[0], axis=plan.axes[0], outputs=[op.result[0]])
+        return result
+    if plan.is_adjacent and plan.axes[0] > 0:
+        return _linear(op, value, plan)
+    fronted = transpose(op, value, plan.axes + plan.rest(rank_of(value)))
+    result = op.GatherND(fronted, coordinates(op, plan), outputs=[op.result[0]])
+    return result
+
+
+@translates(
+    aten.index.Tensor,
+    aten.index.Tensor_hacked_twin,
+    aten._unsafe_index.Tensor,
+    aten._unsafe_index.Tensor_hacked_twin,
+)
+def index_Tensor(op: Emit, self: ir.Value, indices: Indices) -> ir.Value:
+    """index(Tensor self, Tensor?[] indices) -> Tensor
+    index(Tensor self, Tensor[] indices) -> Tensor
+    _unsafe_index(Tensor self, Tensor?[] indices) -> Tensor
+    _unsafe_index(Tensor self, Tensor[] indices) -> Tensor
+
+    ONNX:  Gather for one index, Compress for one mask, Gather of a merged axis or GatherND for several.
+    """
+    return indexed(op, self, indices)
+
+
+@translates(aten._unsafe_masked_index.default)
+def _unsafe_masked_index(op: Emit, self: ir.Value, mask: ir.Value, indices: Indices, fill: float) -> ir.Value:
+    """_unsafe_masked_index(Tensor self, Tensor mask, Tensor?[] indices, Scalar fill) -> Tensor
+
+    Indices that are masked out may be out of range: they are clamped first.
+    """
+    safe = _clamped(op, self, indices)
+    return where(op, mask, indexed(op, self, safe), as_dtype(op, fill, dtype_of(self)))
+
+
+def _clamped(op: Emit, value: ir.Value, indices: Indices) -> list[ir.Value | None]:
+    found: list[ir.Value | None] = []
+    for axis, index in enumerate(indices):
+        if index is None:
+            found.append(None)
+            continue
+        wide = op.cast(index, INT64)
+        floor = op.Where(op.Less(wide, op.const(0)), op.const(0), wide)
+        last = op.size(dims_of(value)[axis] - 1)
+        found.append(op.Where(op.Greater(floor, last), last, floor))
+    return found
+
+
+# -- writing ------------------------------------------------------------------------------------------------------
+def _masked_put(
+    op: Emit, value: ir.Value, mask: ir.Value, axis: int, source: ir.Value, accumulate: bool
+) -> ir.Value | None:
+    """A single mask and a source that does not depend on how many elements it chooses: ``Where``; else None."""
+    covered, rank = rank_of(mask), rank_of(value)
+    rest = rank - axis - covered
+    dims = dims_of(source)
+    if len(dims) > rest and dims[len(dims) - rest - 1] != 1:
+        return None
+    if len(dims) > rest:
+        lead, tail = dims[: len(dims) - rest - 1], dims[len(dims) - rest :]
+        source = op.reshape(source, (*lead, *(1 for _ in range(covered)), *tail)) if lead or tail else source
+    chosen = unsqueeze(op, op.cast(mask, BOOL), *range(covered, covered + rest))
+    if not accumulate:
+        return where(op, chosen, source, value)
+    added = where(op, chosen, source, op.const(0, dtype_of(value)))
+    result: ir.Value = op.Add(value, added)
+    return result
+
+
+def index_written(
+    op: Emit, value: ir.Value, indices: Indices, source: ir.Value, accumulate: bool, reduction: str = "add"
+) -> ir.Value:
+    """``value`` with ``source`` written to (or added at) ``value[indices]``.
+
+    ONNX:  Where for a mask and a source of one element; else ScatterND with the indexed axes in front.
+    """
+    source = op.cast(source, dtype_of(value))
+    given = [(axis, index) for axis, index in enumerate(indices) if index is not None]
+    if not given:
+        return op.Add(value, source) if accumulate else op.expand(source, dims_of(value))
+    if len(given) == 1 and dtype_of(given[0][1]) in MASKS:
+        found = _masked_put(op, value, given[0][1], given[0][0], source, accumulate)
+        if found is not None:
+            return found
+    plan = plan_of(op, indices)
+    rank, dims = rank_of(value), dims_of(value)
+    rest = plan.rest(rank)
+    lead = plan.axes[0] if plan.is_adjacent else 0
+    target: list[DimLike] = [dims[axis] for axis in rest]
+    target[lead:lead] = plan.common
+    if _holds_as_is(source, target):
+        spread = source
+    else:
+        spread = op.expand(source, target)
+    middle = list(range(lead, lead + len(plan.common)))
+    spread = transpose(op, spread, middle + [axis for axis in range(len(target)) if axis not in middle])
+    perm = plan.axes + rest
+    keywords = {"reduction": reduction} if accumulate else {}
+    written = op.ScatterND(transpose(op, value, perm), coordinates(op, plan), spread, **keywords)
+    return transpose(op, written, inverse(perm))
+
+
+def _holds_as_is(source: ir.Value, target: Sequence[DimLike]) -> bool:
+    """Whether a source of full rank can only have the target's dims: none of its sizes is 1 and it need not spread."""
+    dims = dims_of(source)
+    return len(dims) == len(target) and all(
+        size == wanted or (isinstance(wanted, Dim) and size != 1) for size, wanted in zip(dims, target, strict=True)
+    )
+
+
+@translates(
+    aten.index_put.default,
+    aten.index_put.hacked_twin,
+    aten._unsafe_index_put.default,
+    aten._unsafe_index_put.hacked_twin,
+)
+def index_put(op: Emit, self: ir.Value, indices: Indices, values: ir.Value, accumulate: bool) -> ir.Value:
+    """index_put(Tensor self, Tensor?[] indices, Tensor values, bool accumulate=False) -> Tensor
+    index_put(Tensor self, Tensor[] indices, Tensor values, bool accumulate=False) -> Tensor
+    _unsafe_index_put(Tensor self, Tensor?[] indices, Tensor values, bool accumulate=False) -> Tensor
+    _unsafe_index_put(Tensor self, Tensor[] indices, Tensor values, bool accumulate=False) -> Tensor
+    """
+    return index_written(op, self, indices, values, accumulate)
+
+
+@translates(aten._index_put_impl.default)
+def _index_put_impl(
+    op: Emit, self: ir.Value, indices: Indices, values: ir.Value, accumulate: bool, unsafe: bool
+) -> ir.Value:
+    """_index_put_impl(Tensor self, Tensor?[] indices, Tensor values, bool accumulate=False, bool unsafe=False) -> Tensor"""
+    return index_written(op, self, indices, values, accumulate)
+
+
+@translates(aten._unsafe_masked_index_put_accumulate.default)
+def _unsafe_masked_index_put_accumulate(
+    op: Emit, self: ir.Value, mask: ir.Value, indices: Indices, values: ir.Value
+) -> ir.Value:
+    """_unsafe_masked_index_put_accumulate(Tensor self, Tensor mask, Tensor?[] indices, Tensor values) -> Tensor"""
+    kept = where(op, mask, values, op.const(0, dtype_of(values)))
+    return index_written(op, self, _clamped(op, self, indices), kept, True)
+
+
+@translates(aten.put.default)
+def put(op: Emit, self: ir.Value, index: ir.Value, source: ir.Value, accumulate: bool) -> ir.Value:
+    """put(Tensor self, Tensor index, Tensor source, bool accumulate=False) -> Tensor
+
+    ONNX:  ScatterElements on the flattened tensor.
+    """
+    size = product(list(dims_of(self)))
+    keywords = {"reduction": "add"} if accumulate else {}
+    places = flat(op, op.cast(index, INT64))
+    if accumulate and not isinstance(size, Dim):
+        places = op.Mod(places, op.const(np.int64(size)))
+    written = op.ScatterElements(flat(op, self), places, flat(op, source), axis=0, **keywords)
+    return op.reshape(written, dims_of(self))

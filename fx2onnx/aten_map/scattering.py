@@ -1,0 +1,159 @@
+"""Writing elements by index: scatter, scatter_add, scatter_reduce."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import torch
+
+from fx2onnx.aten_map.axes import INT64, axis_of, squeeze
+from fx2onnx.aten_map.gathering import at_least_vector
+from fx2onnx.aten_map.registry import translates
+from fx2onnx.aten_map.scalars import FLOATS, as_dtype
+from fx2onnx.base.errors import UserError
+from fx2onnx.irx.emit import Emit
+from fx2onnx.irx.values import dims_of, dtype_of, rank_of
+
+aten = torch.ops.aten
+REDUCTIONS = {
+    "add": "add",
+    "sum": "add",
+    "mean": "add",
+    "multiply": "mul",
+    "prod": "mul",
+    "amax": "max",
+    "amin": "min",
+}
+"""PyTorch's names -> ONNX's; a mean is a sum divided afterwards."""
+
+
+def reduction_attribute(op: Emit, name: str) -> dict[str, str]:
+    """The attribute of ScatterElements and ScatterND. Raises UserError E202 where the opset lacks it."""
+    reduction = REDUCTIONS[name]
+    if reduction in ("max", "min") and op.opset < 18:
+        raise UserError(
+            "E202",
+            f"scatter with {name} needs opset 18, the export asks for {op.opset}",
+            why="ScatterElements and ScatterND have max and min from opset 18 on",
+            next="export with opset_version=18 or newer",
+        )
+    return {"reduction": reduction}
+
+
+def identity_of(name: str, dtype: ir.DataType) -> Any:
+    """The number that changes nothing under a reduction."""
+    reduction = REDUCTIONS[name]
+    if reduction == "add":
+        return 0
+    if reduction == "mul":
+        return 1
+    if dtype in FLOATS:
+        return -math.inf if reduction == "max" else math.inf
+    if dtype == ir.DataType.BOOL:
+        return reduction == "min"
+    info = np.iinfo(dtype.numpy())
+    return info.min if reduction == "max" else info.max
+
+
+def elements_like(op: Emit, index: ir.Value, source: ir.Value) -> ir.Value:
+    """The part of ``source`` that ``index`` covers; it may be larger."""
+    wanted, dims = dims_of(index), dims_of(source)
+    axes = [axis for axis in range(len(dims)) if dims[axis] != wanted[axis]]
+    if not axes:
+        return source
+    result: ir.Value = op.Slice(
+        source,
+        starts=[0] * len(axes),
+        ends=op.sizes([wanted[axis] for axis in axes]),
+        axes=axes,
+        outputs=[(dtype_of(source), wanted)],
+    )
+    return result
+
+
+def scattered(
+    op: Emit, value: ir.Value, dim: int, index: ir.Value, source: ir.Value, reduce: str | None = None
+) -> ir.Value:
+    """``ScatterElements``, with 0-d tensors as vectors."""
+    scalar, axis = rank_of(value) == 0, axis_of(dim, rank_of(value))
+    if 0 in dims_of(index):
+        return value
+    value, index = at_least_vector(op, value), op.cast(at_least_vector(op, index), INT64)
+    source = elements_like(op, index, op.cast(at_least_vector(op, source), dtype_of(value)))
+    keywords = {} if reduce is None else reduction_attribute(op, reduce)
+    found = op.ScatterElements(value, index, source, axis=axis, **keywords)
+    return squeeze(op, found, 0) if scalar else found
+
+
+def spread_number(op: Emit, number: Any, index: ir.Value, dtype: ir.DataType) -> ir.Value:
+    """A number for every element of ``index``."""
+    return op.expand(as_dtype(op, number, dtype), dims_of(index))
+
+
+@translates(aten.scatter.src)
+def scatter_src(op: Emit, self: ir.Value, dim: int, index: ir.Value, src: ir.Value) -> ir.Value:
+    """scatter(Tensor self, int dim, Tensor index, Tensor src) -> Tensor"""
+    return scattered(op, self, dim, index, src)
+
+
+@translates(aten.scatter.value)
+def scatter_value(op: Emit, self: ir.Value, dim: int, index: ir.Value, value: Any) -> ir.Value:
+    """scatter(Tensor self, int dim, Tensor index, Scalar value) -> Tensor"""
+    return scattered(op, self, dim, index, spread_number(op, value, index, dtype_of(self)))
+
+
+@translates(aten.scatter.reduce)
+def scatter_reduce(op: Emit, self: ir.Value, dim: int, index: ir.Value, src: ir.Value, reduce: str) -> ir.Value:
+    """scatter(Tensor self, int dim, Tensor index, Tensor src, *, str reduce) -> Tensor"""
+    return scattered(op, self, dim, index, src, reduce)
+
+
+@translates(aten.scatter.value_reduce)
+def scatter_value_reduce(op: Emit, self: ir.Value, dim: int, index: ir.Value, value: Any, reduce: str) -> ir.Value:
+    """scatter(Tensor self, int dim, Tensor index, Scalar value, *, str reduce) -> Tensor"""
+    return scattered(op, self, dim, index, spread_number(op, value, index, dtype_of(self)), reduce)
+
+
+@translates(aten.scatter_add.default)
+def scatter_add(op: Emit, self: ir.Value, dim: int, index: ir.Value, src: ir.Value) -> ir.Value:
+    """scatter_add(Tensor self, int dim, Tensor index, Tensor src) -> Tensor"""
+    return scattered(op, self, dim, index, src, "add")
+
+
+def reduced_into(
+    op: Emit, value: ir.Value, dim: int, index: ir.Value, source: ir.Value, reduce: str, include_self: bool
+) -> ir.Value:
+    """``scatter_reduce``: without ``include_self`` the places written to start from the reduction's identity.
+
+    A mean divides the sum by how many numbers went into each place; integers are divided rounding down.
+    """
+    dtype = dtype_of(value)
+    if 0 in dims_of(index):
+        return value
+    start = value
+    if not include_self:
+        start = scattered(op, value, dim, index, spread_number(op, identity_of(reduce, dtype), index, dtype))
+    total = scattered(op, start, dim, index, source, reduce)
+    if reduce != "mean":
+        return total
+    count_dtype = dtype if dtype in FLOATS else INT64
+    ones = spread_number(op, 1, value, count_dtype)
+    if not include_self:
+        ones = scattered(op, ones, dim, index, spread_number(op, 0, index, count_dtype))
+    counts = scattered(op, ones, dim, index, spread_number(op, 1, index, count_dtype), "add")
+    if dtype in FLOATS:
+        result: ir.Value = op.Div(total, counts)
+        return result
+    wide = op.cast(total, INT64)
+    return op.cast(op.Div(op.Sub(wide, op.Mod(wide, counts)), counts), dtype)
+
+
+@translates(aten.scatter_reduce.two)
+def scatter_reduce_two(
+    op: Emit, self: ir.Value, dim: int, index: ir.Value, src: ir.Value, reduce: str, include_self: bool
+) -> ir.Value:
+    """scatter_reduce(Tensor self, int dim, Tensor index, Tensor src, str reduce, *, bool include_self=True) -> Tensor"""
+    return reduced_into(op, self, dim, index, src, reduce, include_self)

@@ -76,6 +76,13 @@ def _truediv(op: Emit, top: ir.Value, bottom: ir.Value) -> ir.Value:
     return _node(op, "Div", _as(op, top, DOUBLE), _as(op, bottom, DOUBLE))
 
 
+def _extremum(op: Emit, op_type: str, lhs: ir.Value, rhs: ir.Value) -> ir.Value:
+    """``Max`` or ``Min``, which have no integers below opset 12."""
+    if op.opset >= 12 or dtype_of(lhs) == DOUBLE:
+        return _node(op, op_type, lhs, rhs)
+    return _node(op, "Where", _node(op, "Greater" if op_type == "Max" else "Less", lhs, rhs), lhs, rhs)
+
+
 def _to_int(op_type: str) -> Callable[[Emit, ir.Value], ir.Value]:
     def emit(op: Emit, value: ir.Value) -> ir.Value:
         return _as(op, value if op_type == "Cast" else _node(op, op_type, value), INT64)
@@ -86,8 +93,8 @@ def _to_int(op_type: str) -> Callable[[Emit, ir.Value], ir.Value]:
 _OPERATIONS: dict[str, Callable[..., Any]] = {
     "floordiv": _floordiv,
     "mod": lambda op, a, b: op.Mod(a, b),
-    "max": lambda op, a, b: op.Max(a, b),
-    "min": lambda op, a, b: op.Min(a, b),
+    "max": lambda op, a, b: _extremum(op, "Max", a, b),
+    "min": lambda op, a, b: _extremum(op, "Min", a, b),
     "truediv": _truediv,
     "pow": lambda op, a, b: op.Pow(a, b),
     "sqrt": lambda op, a: op.Sqrt(_as(op, a, DOUBLE)),

@@ -1,0 +1,200 @@
+"""Diagonals and triangles: diagonal, diag, diag_embed, diagonal_scatter, tril, triu."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import torch
+
+from fx2onnx.aten_map.axes import (
+    INT64,
+    axis_of,
+    flat,
+    inverse,
+    is_empty,
+    move_permutation,
+    moved,
+    result_dims,
+    steps,
+    transpose,
+    unsqueeze,
+    whole,
+    zeros,
+)
+from fx2onnx.aten_map.registry import translates
+from fx2onnx.aten_map.selection import where
+from fx2onnx.aten_map.widening import takes
+from fx2onnx.base.dims import Dim, DimLike
+from fx2onnx.irx.emit import Emit
+from fx2onnx.irx.values import dims_of, dtype_of, rank_of
+
+aten = torch.ops.aten
+
+
+def diagonal_of(op: Emit, value: ir.Value, offset: int, dim1: int, dim2: int, count: DimLike) -> ir.Value:
+    """The ``count`` elements of a diagonal as the last axis: every (columns + 1)-th of the flattened matrix."""
+    rank = rank_of(value)
+    value = moved(op, value, [axis_of(dim1, rank), axis_of(dim2, rank)], [rank - 2, rank - 1])
+    dims = dims_of(value)
+    if count == 0:
+        return zeros(op, (*dims[:-2], 0), dtype_of(value))
+    rows, columns = dims[-2:]
+    start: Any = offset if offset >= 0 else columns * -offset
+    step: Any = columns + 1
+    merged = op.reshape(value, (*dims[:-2], whole(rows * columns)))
+    result: ir.Value = op.Slice(
+        merged,
+        starts=op.sizes([start]),
+        ends=op.sizes([start + count * step]),
+        axes=[rank - 2],
+        steps=op.sizes([step]),
+        outputs=[(dtype_of(value), (*dims[:-2], count))],
+    )
+    return result
+
+
+@translates(aten.diagonal.default, aten.diagonal_copy.default)
+def diagonal(op: Emit, self: ir.Value, offset: int, dim1: int, dim2: int) -> ir.Value:
+    """diagonal(Tensor(a) self, int offset=0, int dim1=0, int dim2=1) -> Tensor(a)
+    diagonal_copy(Tensor self, int offset=0, int dim1=0, int dim2=1) -> Tensor
+
+    ONNX:  Reshape and Slice with a step of columns + 1.
+    """
+    return diagonal_of(op, self, offset, dim1, dim2, result_dims(op)[-1])
+
+
+@translates(aten.linalg_diagonal.default)
+def linalg_diagonal(op: Emit, A: ir.Value, offset: int, dim1: int, dim2: int) -> ir.Value:
+    """linalg_diagonal(Tensor(a) A, *, int offset=0, int dim1=-2, int dim2=-1) -> Tensor(a)"""
+    return diagonal_of(op, A, offset, dim1, dim2, result_dims(op)[-1])
+
+
+def _on_diagonal(op: Emit, rows: DimLike, columns: DimLike, offset: int) -> ir.Value:
+    """[rows, columns] bools: True on the diagonal."""
+    if not isinstance(rows, Dim) and not isinstance(columns, Dim):
+        return op.const(np.eye(rows, columns, offset, dtype=bool))
+    row = op.Add(steps(op, rows), op.const(offset)) if offset else steps(op, rows)
+    result: ir.Value = op.Equal(unsqueeze(op, row, 1), steps(op, columns))
+    return result
+
+
+def _on_rows(op: Emit, source: ir.Value, rows: DimLike, columns: DimLike, offset: int) -> ir.Value:
+    """[..., rows, 1] or [..., 1, columns]: ``source`` so placed that it meets the diagonal when it broadcasts."""
+    rank, count = rank_of(source), dims_of(source)[-1]
+    along_rows = offset >= 0
+    missing = whole((rows if along_rows else columns) - count)
+    if missing != 0:
+        pads: list[Any] = [0] * (2 * rank)
+        pads[-1] = missing
+        dtype = dtype_of(source)
+        inner = dtype if takes("Pad", op.opset, dtype) else ir.DataType.INT32
+        source = op.cast(op.Pad(op.cast(source, inner), pads=op.sizes(pads)), dtype)
+    return unsqueeze(op, source, rank if along_rows else rank - 1)
+
+
+def diagonal_written(op: Emit, value: ir.Value, source: ir.Value, offset: int, dim1: int, dim2: int) -> ir.Value:
+    """``value`` with ``source`` on a diagonal. ONNX: Where against a mask of the diagonal."""
+    rank = rank_of(value)
+    perm = move_permutation(rank, [axis_of(dim1, rank), axis_of(dim2, rank)], [rank - 2, rank - 1])
+    value = transpose(op, value, perm)
+    rows, columns = dims_of(value)[-2:]
+    source = op.cast(source, dtype_of(value))
+    if dims_of(source)[-1] == 0:
+        return transpose(op, value, inverse(perm))
+    mask = _on_diagonal(op, rows, columns, offset)
+    return transpose(op, where(op, mask, _on_rows(op, source, rows, columns, offset), value), inverse(perm))
+
+
+@translates(aten.diagonal_scatter.default)
+def diagonal_scatter(op: Emit, self: ir.Value, src: ir.Value, offset: int, dim1: int, dim2: int) -> ir.Value:
+    """diagonal_scatter(Tensor self, Tensor src, int offset=0, int dim1=0, int dim2=1) -> Tensor"""
+    return diagonal_written(op, self, src, offset, dim1, dim2)
+
+
+@translates(aten.diagonal_backward.default)
+def diagonal_backward(
+    op: Emit, grad_output: ir.Value, input_sizes: Sequence[DimLike], offset: int, dim1: int, dim2: int
+) -> ir.Value:
+    """diagonal_backward(Tensor grad_output, SymInt[] input_sizes, int offset, int dim1, int dim2) -> Tensor"""
+    dtype, dims = op.result[0]
+    return diagonal_written(op, zeros(op, dims, dtype), grad_output, offset, dim1, dim2)
+
+
+def _embedded(op: Emit, source: ir.Value, offset: int, dim1: int, dim2: int) -> ir.Value:
+    """A square matrix for each vector of the last axis, zero off the diagonal."""
+    dims, dtype = result_dims(op), dtype_of(source)
+    if is_empty(dims):
+        return zeros(op, dims, dtype)
+    rank = len(dims)
+    size = whole(dims_of(source)[-1] + abs(offset))
+    mask = _on_diagonal(op, size, size, offset)
+    square = where(op, mask, _on_rows(op, source, size, size, offset), op.const(0, dtype))
+    if is_empty(dims_of(source)):
+        return zeros(op, dims, dtype)
+    return moved(op, square, [rank - 2, rank - 1], [axis_of(dim1, rank), axis_of(dim2, rank)])
+
+
+@translates(aten.diag_embed.default)
+def diag_embed(op: Emit, self: ir.Value, offset: int, dim1: int, dim2: int) -> ir.Value:
+    """diag_embed(Tensor self, int offset=0, int dim1=-2, int dim2=-1) -> Tensor
+
+    ONNX:  Where against a constant mask.
+    """
+    rank = rank_of(self) + 1
+    first, second = axis_of(dim1, rank), axis_of(dim2, rank)
+    return _embedded(op, self, offset, first, second)
+
+
+@translates(aten.diagflat.default)
+def diagflat(op: Emit, self: ir.Value, offset: int) -> ir.Value:
+    """diagflat(Tensor self, int offset=0) -> Tensor"""
+    return _embedded(op, flat(op, self), offset, 0, 1)
+
+
+@translates(aten.diag.default)
+def diag(op: Emit, self: ir.Value, diagonal: int) -> ir.Value:
+    """diag(Tensor self, int diagonal=0) -> Tensor"""
+    if rank_of(self) == 1:
+        return _embedded(op, self, diagonal, 0, 1)
+    return diagonal_of(op, self, diagonal, 0, 1, result_dims(op)[-1])
+
+
+def _triangle(op: Emit, value: ir.Value, diagonal: DimLike, upper: bool) -> ir.Value:
+    """``Trilu`` from opset 14 on; below, and for dtypes it lacks, Where against a mask."""
+    dtype = dtype_of(value)
+    if is_empty(dims_of(value)):
+        return value
+    if op.opset >= 14 and takes("Trilu", op.opset, dtype):
+        shift = () if diagonal == 0 else (op.size(diagonal),)
+        result: ir.Value = op.Trilu(value, *shift, **({} if upper else {"upper": 0}))
+        return result
+    rows, columns = dims_of(value)[-2:]
+    if not any(isinstance(size, Dim) for size in (rows, columns, diagonal)):
+        full = np.ones((rows, columns), dtype=bool)  # type: ignore[arg-type]
+        mask = op.const(np.triu(full, diagonal) if upper else np.tril(full, diagonal))  # type: ignore[arg-type]
+    else:
+        gap = op.Sub(steps(op, columns), unsqueeze(op, steps(op, rows), 1))
+        bound = op.size(diagonal, INT64)
+        mask = op.Not(op.Less(gap, bound) if upper else op.Greater(gap, bound))
+    return where(op, mask, value, op.const(0, dtype))
+
+
+@translates(aten.tril.default)
+def tril(op: Emit, self: ir.Value, diagonal: DimLike) -> ir.Value:
+    """tril(Tensor self, SymInt diagonal=0) -> Tensor
+
+    ONNX:  Trilu from opset 14 on.
+    """
+    return _triangle(op, self, diagonal, upper=False)
+
+
+@translates(aten.triu.default)
+def triu(op: Emit, self: ir.Value, diagonal: DimLike) -> ir.Value:
+    """triu(Tensor self, SymInt diagonal=0) -> Tensor
+
+    ONNX:  Trilu from opset 14 on.
+    """
+    return _triangle(op, self, diagonal, upper=True)

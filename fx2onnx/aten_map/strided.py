@@ -1,0 +1,135 @@
+"""Views by strides: as_strided, as_strided_scatter, unfold (windows along one axis)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+import torch
+
+from fx2onnx.aten_map.axes import (
+    INT64,
+    axis_of,
+    fixed,
+    flat,
+    is_empty,
+    result_dims,
+    sliced,
+    steps,
+    transpose,
+    unsqueeze,
+    whole,
+    zeros,
+)
+from fx2onnx.aten_map.registry import translates
+from fx2onnx.base.dims import Dim, DimLike, product
+from fx2onnx.base.errors import UserError
+from fx2onnx.irx.emit import Emit
+from fx2onnx.irx.values import dims_of, dtype_of, rank_of
+
+aten = torch.ops.aten
+
+
+def _places(
+    op: Emit, value: ir.Value, size: Sequence[DimLike], stride: Sequence[DimLike], offset: DimLike | None
+) -> npt.NDArray[np.int64]:
+    """Where each element of the view stands in ``value``, which is taken to be contiguous.
+
+    Raises UserError E203 where the view reaches beyond it: it then looks into a storage that the graph does not have.
+    """
+    shape = [fixed(number, "a size of as_strided") for number in size]
+    places = np.full(shape, fixed(offset or 0, "the offset of as_strided"), dtype=np.int64)
+    for axis, step in enumerate(stride):
+        places += np.arange(shape[axis]).reshape([-1 if place == axis else 1 for place in range(len(shape))]) * fixed(
+            step, "a stride of as_strided"
+        )
+    total = product(list(dims_of(value)))
+    if places.size and isinstance(total, int) and places.max() >= total:
+        raise UserError(
+            "E203",
+            "as_strided reaches beyond the tensor",
+            why="it reads the storage of another tensor that this one is a view of",
+            next="call .contiguous() first, or write the view with slices and reshapes",
+        )
+    return places
+
+
+@translates(aten.as_strided.default, aten.as_strided_copy.default)
+def as_strided(
+    op: Emit, self: ir.Value, size: Sequence[DimLike], stride: Sequence[DimLike], storage_offset: DimLike | None
+) -> ir.Value:
+    """as_strided(Tensor(a) self, SymInt[] size, SymInt[] stride, SymInt? storage_offset=None) -> Tensor(a)
+    as_strided_copy(Tensor self, SymInt[] size, SymInt[] stride, SymInt? storage_offset=None) -> Tensor
+
+    ONNX:  Gather of the flattened tensor; a Reshape (of a Slice) where the strides are those of a contiguous one.
+    """
+    dims = result_dims(op)
+    if is_empty(dims):
+        return zeros(op, dims, dtype_of(self))
+    count = whole(product(list(dims)))
+    if _is_contiguous(dims, stride):
+        start = storage_offset or 0
+        return op.reshape(sliced(op, flat(op, self), 0, start, whole(start + count), count), dims)
+    places = _places(op, self, size, stride, storage_offset)
+    result: ir.Value = op.Gather(flat(op, self), op.const(places), axis=0)
+    return result
+
+
+def _is_contiguous(dims: Sequence[DimLike], stride: Sequence[DimLike]) -> bool:
+    expected: DimLike = 1
+    for size, step in zip(reversed(dims), reversed(stride), strict=True):
+        if size != 1 and step != expected:
+            return False
+        expected = whole(expected * size)
+    return True
+
+
+@translates(aten.as_strided_scatter.default)
+def as_strided_scatter(
+    op: Emit,
+    self: ir.Value,
+    src: ir.Value,
+    size: Sequence[DimLike],
+    stride: Sequence[DimLike],
+    storage_offset: DimLike | None,
+) -> ir.Value:
+    """as_strided_scatter(Tensor self, Tensor src, SymInt[] size, SymInt[] stride, SymInt? storage_offset=None) -> Tensor"""
+    places = _places(op, self, size, stride, storage_offset)
+    if not places.size:
+        return self
+    flat_places = op.const(places.reshape(-1))
+    written = op.ScatterElements(flat(op, self), flat_places, flat(op, op.cast(src, dtype_of(self))), axis=0)
+    return op.reshape(written, dims_of(self))
+
+
+@translates(aten.unfold.default, aten.unfold_copy.default)
+def unfold(op: Emit, self: ir.Value, dimension: int, size: int, step: int) -> ir.Value:
+    """unfold(Tensor(a) self, int dimension, int size, int step) -> Tensor(a)
+    unfold_copy(Tensor self, int dimension, int size, int step) -> Tensor
+
+    Windows of ``size`` every ``step`` along an axis, as a new last axis.
+
+    ONNX:  Reshape where windows touch without overlap; else Gather with the windows' places; the new axis goes last.
+    """
+    dims = result_dims(op)
+    if rank_of(self) == 0:
+        return unsqueeze(op, self, 0) if size else zeros(op, dims, dtype_of(self))
+    if is_empty(dims):
+        return zeros(op, dims, dtype_of(self))
+    axis = axis_of(dimension, rank_of(self))
+    source, count = dims_of(self), dims[axis]
+    if size == step:
+        length = whole(count * size)
+        kept = sliced(op, self, axis, 0, length, length)
+        windows = op.reshape(kept, (*source[:axis], count, size, *source[axis + 1 :]))
+    elif not isinstance(count, Dim):
+        places = np.arange(count)[:, None] * step + np.arange(size)
+        windows = op.Gather(self, op.const(places), axis=axis)
+    else:
+        starts = op.Mul(steps(op, count), op.const(step)) if step != 1 else steps(op, count)
+        places_value = op.Add(unsqueeze(op, starts, 1), steps(op, size, INT64))
+        windows = op.Gather(self, places_value, axis=axis)
+    rank = rank_of(windows)
+    return transpose(op, windows, [place for place in range(rank) if place != axis + 1] + [axis + 1])

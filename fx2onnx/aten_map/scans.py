@@ -1,0 +1,269 @@
+"""Running sums, products and extremes along one axis; differences and trapezoids."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import onnx_ir as ir
+import torch
+
+from fx2onnx.aten_map.arithmetic import extremum
+from fx2onnx.aten_map.axes import axis_of
+from fx2onnx.aten_map.casts import cast
+from fx2onnx.aten_map.comparison import compare
+from fx2onnx.aten_map.creation import filled
+from fx2onnx.aten_map.scalars import FLOATS, is_bool, is_float, promoted
+from fx2onnx.aten_map.selection import where
+from fx2onnx.aten_map.unary import log1p
+from fx2onnx.aten_map.widening import (
+    floating,
+    in_opmath,
+    opmath,
+    overloads_of,
+    register,
+    register_shared,
+    result_dtype,
+    through,
+)
+from fx2onnx.irx.emit import Emit
+from fx2onnx.irx.schema import has_op
+from fx2onnx.irx.values import Dims, dims_of, dtype_of, rank_of
+
+aten = torch.ops.aten
+D = ir.DataType
+Step: TypeAlias = Callable[[Emit, list[ir.Value], ir.Value], tuple[list[ir.Value], list[ir.Value]]]
+
+
+def scan_along(
+    op: Emit, value: ir.Value, axis: int, initial: Sequence[ir.Value], step: Step, outputs: Sequence[ir.DataType]
+) -> list[ir.Value]:
+    """``Scan`` over ``axis``: ``step(op, states, element)`` gives the new states and one piece of each output."""
+    dims = dims_of(value)
+    if dims[axis] == 0:
+        return [op.cast(value, dtype) for dtype in outputs]
+    rest: Dims = dims[:axis] + dims[axis + 1 :]
+    states = [op.subgraph_input("state", dtype_of(state), dims_of(state)) for state in initial]
+    element = op.subgraph_input("element", dtype_of(value), rest)
+
+    def body(inner: Emit) -> list[ir.Value]:
+        new_states, pieces = step(inner, states, element)
+        return [*new_states, *pieces]
+
+    graph = op.subgraph("step", [*states, element], body)
+    typed = [(dtype_of(state), dims_of(state)) for state in initial] + [(dtype, dims) for dtype in outputs]
+    results = op.node(
+        "Scan",
+        *initial,
+        value,
+        body=graph,
+        num_scan_inputs=1,
+        scan_input_axes=[axis],
+        scan_output_axes=[axis] * len(outputs),
+        outputs=typed,
+    )
+    found: tuple[ir.Value, ...] = results if isinstance(results, tuple) else (results,)
+    return list(found[len(initial) :])
+
+
+def _without_axis(value: ir.Value, axis: int) -> Dims:
+    dims = dims_of(value)
+    return dims[:axis] + dims[axis + 1 :]
+
+
+def cumulative_sum(op: Emit, value: ir.Value, dim: int) -> ir.Value:
+    """CumSum over ``dim``; a 0-d value as it is."""
+    if rank_of(value) == 0:
+        return value
+    return through(op, "CumSum", value, axis=op.const(np.int64(axis_of(dim, rank_of(value)))))
+
+
+def _cumsum(op: Emit, self: ir.Value, dim: int) -> ir.Value:
+    return cumulative_sum(op, cast(op, self, result_dtype(op)), dim)
+
+
+def cumulative_product(op: Emit, value: ir.Value, dim: int) -> ir.Value:
+    """CumProd-26, else a Scan of Mul."""
+    if rank_of(value) == 0:
+        return value
+    axis = axis_of(dim, rank_of(value))
+    if has_op("CumProd", op.opset):
+        return through(op, "CumProd", value, axis=op.const(np.int64(axis)))
+    dtype = dtype_of(value)
+
+    def step(op: Emit, states: list[ir.Value], element: ir.Value) -> tuple[list[ir.Value], list[ir.Value]]:
+        total = through(op, "Mul", states[0], element)
+        return [total], [op.Identity(total)]
+
+    ones = filled(op, _without_axis(value, axis), 1, dtype)
+    return scan_along(op, value, axis, [ones], step, [dtype])[0]
+
+
+def _cumprod(op: Emit, self: ir.Value, dim: int) -> ir.Value:
+    dtype = result_dtype(op)
+    return op.cast(cumulative_product(op, cast(op, self, opmath(dtype)), dim), dtype)
+
+
+register_shared(_cumsum, "CumSum", *overloads_of("cumsum.default"))
+register_shared(_cumprod, "CumProd-26, else Scan of Mul", *overloads_of("cumprod.default"))
+
+
+def _running_extreme(comparison: str) -> Callable[..., tuple[ir.Value, ir.Value]]:
+    def entry(op: Emit, self: ir.Value, dim: int) -> tuple[ir.Value, ir.Value]:
+        if rank_of(self) == 0:
+            return self, op.const(np.int64(0))
+        dtype, axis = dtype_of(self), axis_of(dim, rank_of(self))
+        worked = D.INT32 if is_bool(self) else dtype
+        limits = torch.finfo(torch.float32) if worked in FLOATS else np.iinfo(worked.numpy())
+        lowest: float = -np.inf if worked in FLOATS else limits.min
+        highest: float = np.inf if worked in FLOATS else limits.max
+        rest = _without_axis(self, axis)
+        first = filled(op, rest, lowest if comparison == "GreaterOrEqual" else highest, worked)
+        place = filled(op, rest, 0, D.INT64)
+
+        def step(op: Emit, states: list[ir.Value], element: ir.Value) -> tuple[list[ir.Value], list[ir.Value]]:
+            best, where_best, index = states
+            better = compare(op, comparison, element, best)
+            if worked in FLOATS:
+                better = op.Or(better, through(op, "IsNaN", element))
+            best = where(op, better, element, best)
+            where_best = op.Where(better, index, where_best)
+            return [best, where_best, op.Add(index, 1)], [op.Identity(best), op.Identity(where_best)]
+
+        initial = [first, place, op.const(np.int64(0))]
+        values, indices = scan_along(op, op.cast(self, worked), axis, initial, step, [worked, D.INT64])
+        return op.cast(values, dtype), indices
+
+    return entry
+
+
+register_shared(_running_extreme("GreaterOrEqual"), "Scan of GreaterOrEqual and Where", *overloads_of("cummax.default"))
+register_shared(_running_extreme("LessOrEqual"), "Scan of LessOrEqual and Where", *overloads_of("cummin.default"))
+
+
+def log_add_exp(op: Emit, left: ir.Value, right: ir.Value) -> ir.Value:
+    """log(exp(a) + exp(b)) = max + log1p(exp(min - max)); equal infinities stay."""
+    most, least = extremum(op, "Max", left, right), extremum(op, "Min", left, right)
+    zero = op.const(0, dtype_of(left))
+    gap = op.Where(op.Equal(most, least), zero, op.Sub(least, most))
+    result: ir.Value = op.Add(most, log1p(op, op.Exp(gap)))
+    return result
+
+
+def _log_add_exp2(op: Emit, left: ir.Value, right: ir.Value) -> ir.Value:
+    scale = float(np.log(2))
+    result: ir.Value = op.Div(log_add_exp(op, op.Mul(left, scale), op.Mul(right, scale)), scale)
+    return result
+
+
+def _binary(formula: Callable[..., ir.Value]) -> Callable[..., ir.Value]:
+    def entry(op: Emit, self: ir.Value, other: ir.Value) -> ir.Value:
+        return in_opmath(op, formula, self, other)
+
+    return entry
+
+
+register(aten.logaddexp.default, _binary(log_add_exp), "Max + log1p(Exp(Min - Max))")
+register(aten.logaddexp2.default, _binary(_log_add_exp2), "Max + log1p(Exp(Min - Max)), scaled by log 2")
+
+
+def _logcumsumexp(op: Emit, self: ir.Value, dim: int) -> ir.Value:
+    dtype = result_dtype(op)
+    if rank_of(self) == 0:
+        return self
+    value, axis = op.cast(self, opmath(dtype)), axis_of(dim, rank_of(self))
+
+    def step(op: Emit, states: list[ir.Value], element: ir.Value) -> tuple[list[ir.Value], list[ir.Value]]:
+        total = log_add_exp(op, states[0], element)
+        return [total], [op.Identity(total)]
+
+    start = filled(op, _without_axis(self, axis), -np.inf, dtype_of(value))
+    return op.cast(scan_along(op, value, axis, [start], step, [dtype_of(value)])[0], dtype)
+
+
+register_shared(_logcumsumexp, "Scan of logaddexp", *overloads_of("logcumsumexp.default"))
+
+
+# -- differences ----------------------------------------------------------------------------------------------------
+def neighbours(op: Emit, value: ir.Value, axis: int) -> tuple[ir.Value, ir.Value]:
+    """(all but the last, all but the first) along ``axis``."""
+    dims = list(dims_of(value))
+    size = dims[axis] - 1
+    typed = (dtype_of(value), (*dims[:axis], size if not isinstance(size, int) else max(size, 0), *dims[axis + 1 :]))
+    before = op.Slice(value, starts=[0], ends=[-1], axes=[axis], outputs=[typed])
+    after = op.Slice(value, starts=[1], ends=[2**63 - 1], axes=[axis], outputs=[typed])
+    return before, after
+
+
+def difference(op: Emit, value: ir.Value, axis: int) -> ir.Value:
+    """x[1:] - x[:-1]; of bools whether they differ."""
+    before, after = neighbours(op, value, axis)
+    if is_bool(value):
+        result: ir.Value = op.Xor(after, before)
+        return result
+    return through(op, "Sub", after, before)
+
+
+def _diff(op: Emit, self: ir.Value, n: int, dim: int, prepend: ir.Value | None, append: ir.Value | None) -> ir.Value:
+    if n == 0:
+        return self
+    axis = axis_of(dim, rank_of(self))
+    dtype = result_dtype(op)
+    parts = [op.cast(part, dtype) for part in (prepend, self, append) if part is not None]
+    value = op.Concat(*parts, axis=axis) if len(parts) > 1 else parts[0]
+    for _ in range(n):
+        if dims_of(value)[axis] == 0:
+            break
+        value = difference(op, value, axis)
+    return value
+
+
+register_shared(_diff, "Slice, Slice, Sub, n times", *overloads_of("diff.default"))
+
+
+def _double_areas(op: Emit, y: ir.Value, axis: int, x: ir.Value | None, dx: float) -> ir.Value:
+    """(y[:-1] + y[1:]) (x[1:] - x[:-1]), in the dtype PyTorch multiplies in: integers wrap around before they widen."""
+    before, after = neighbours(op, y, axis)
+    if x is None:
+        wide = floating(opmath(dtype_of(y)))
+        result: ir.Value = op.Mul(op.Add(op.cast(before, wide), op.cast(after, wide)), float(dx))
+        return result
+    both = through(op, "Add", before, after)
+    if rank_of(x) == 1 and rank_of(y) > 1:
+        widths = difference(op, x, 0)
+        trailing = rank_of(y) - 1 - axis
+        if trailing:
+            widths = op.Unsqueeze(widths, axes=list(range(1, trailing + 1)))
+    else:
+        widths = difference(op, x, axis_of(axis - rank_of(y), rank_of(x)))
+    dtype = promoted(both, widths)
+    return through(op, "Mul", op.cast(both, dtype), op.cast(widths, dtype))
+
+
+def _half(op: Emit, total: ir.Value) -> ir.Value:
+    wide = floating(opmath(dtype_of(total)))
+    return op.cast(op.Mul(op.cast(total, wide), 0.5), result_dtype(op))
+
+
+def _summable(op: Emit, value: ir.Value) -> ir.Value:
+    return value if is_float(value) else op.cast(value, D.INT64)
+
+
+def _trapezoid(op: Emit, y: ir.Value, dim: int, x: ir.Value | None = None, dx: Any = 1) -> ir.Value:
+    axis = axis_of(dim, rank_of(y))
+    if dims_of(y)[axis] in (0, 1):
+        return filled(op, op.result[0][1], 0, result_dtype(op))
+    areas = _summable(op, _double_areas(op, y, axis, x, dx))
+    return _half(op, op.ReduceSum(areas, axes=[axis], keepdims=0))
+
+
+def _cumulative_trapezoid(op: Emit, y: ir.Value, dim: int, x: ir.Value | None = None, dx: Any = 1) -> ir.Value:
+    axis = axis_of(dim, rank_of(y))
+    return _half(op, cumulative_sum(op, _summable(op, _double_areas(op, y, axis, x, dx)), axis))
+
+
+register_shared(_trapezoid, "Slice, Add, Mul, ReduceSum", *overloads_of("trapezoid.x trapezoid.dx trapz.x trapz.dx"))
+register_shared(
+    _cumulative_trapezoid, "Slice, Add, Mul, CumSum", *overloads_of("cumulative_trapezoid.x cumulative_trapezoid.dx")
+)

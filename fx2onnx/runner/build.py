@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.runner import kernels
+from fx2onnx.runner.gradient import add_gradient
 from fx2onnx.runner.limits import MAX_NESTING, MAX_STEPS
 from fx2onnx.runner.program import Program, Step
 from fx2onnx.runner.registry import Kernel, find_kernel
@@ -18,6 +19,8 @@ from fx2onnx.runner.types import string_array
 from fx2onnx.runner.weights import WeightStore
 
 kernels.load_all()
+
+PRIVATE_DOMAIN = "fx2onnx"
 
 
 @dataclass(slots=True)
@@ -155,6 +158,8 @@ class GraphBuilder:
         if function is not None:
             self.expand(node, function, _opsets(function.opset_imports), line)
             return
+        if domain == PRIVATE_DOMAIN:
+            raise UserError("E303", f"the domain {domain!r} is the runner's own; models cannot use it", node=line)
         version = self.opsets.get(domain)
         if version is None:
             if domain and find_kernel(domain, node.op_type, 1) is None:
@@ -166,7 +171,12 @@ class GraphBuilder:
         known = {name: attribute for name, attribute in attributes.items() if attribute is not None}
         if signature is not None:
             check_node(node, signature, line, {name: attribute.type for name, attribute in known.items()})
-        if kernel is not None:
+        if (domain, node.op_type) == ("ai.onnx.preview.training", "Gradient"):
+            slots = [self.lookup(value, line) for value in node.inputs if value is not None]
+            attrs = {name: self.attribute_value(attribute, line) for name, attribute in known.items()}
+            results = add_gradient(self.program, slots, attrs, line)
+            self.slot_of.update((id(value), slot) for value, slot in zip(node.outputs, results, strict=True))
+        elif kernel is not None:
             self.add_step(node, kernel, signature, known, line)
         elif signature is not None and signature.function is not None:
             body = ir.serde.deserialize_function(signature.function)

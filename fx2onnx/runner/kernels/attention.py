@@ -11,7 +11,7 @@ from fx2onnx.runner.kernels.cast import cast_array
 from fx2onnx.runner.kernels.norm import widen
 from fx2onnx.runner.limits import check_shape
 from fx2onnx.runner.registry import kernel
-from fx2onnx.runner.types import Array, numpy_dtype_of_code
+from fx2onnx.runner.types import Array, narrowed, numpy_dtype_of_code
 
 
 def split_heads(x: Array, heads: int | None, what: str) -> Array:
@@ -65,6 +65,11 @@ def _position_bias(
     return np.where(hidden, np.asarray(-np.inf, dtype), np.zeros((), dtype))
 
 
+def product(a: Array, b: Array) -> Array:
+    """a @ b, summed in float32 at least and rounded once."""
+    return narrowed(np.matmul(widen(a), widen(b)), a.dtype)
+
+
 @kernel("Attention", 23)
 def attention(
     q: Array,
@@ -89,7 +94,7 @@ def attention(
     """softmax(scale * q @ k.T + bias) @ v, with cache, masks, grouped heads and soft cap.
 
     Shapes:   q [B, H, S, D] or [B, S, H * D]; k, v likewise with their own heads and length.
-    Numerics: narrow floats in float32; a row without any key gives zeros. Source: ONNX Attention-25.
+    Numerics: products are summed in float32, each step is rounded to q's dtype; a row without any key gives zeros. Source: ONNX Attention-25.
     """
     if (past_key is None) != (past_value is None):
         raise ValueError("past_key and past_value must be given together")
@@ -108,31 +113,28 @@ def attention(
     kv_heads, keys = k4.shape[1], k4.shape[2]
     if heads % max(kv_heads, 1) or v4.shape[1:3] != (kv_heads, keys) or k4.shape[3] != depth:
         raise ValueError(f"Q {list(q4.shape)}, K {list(k4.shape)} and V {list(v4.shape)} do not fit")
-    wide_q, wide_k, wide_v = widen(q4), widen(k4), widen(v4)
-    compute = wide_q.dtype
-    check_shape((batch, heads, queries, keys), compute, "the attention scores")
-    root = math.sqrt(scale if scale is not None else 1 / math.sqrt(depth))
+    check_shape((batch, heads, queries, keys), dtype, "the attention scores")
+    root = np.asarray(math.sqrt(scale if scale is not None else 1 / math.sqrt(depth))).astype(dtype)
     groups = heads // kv_heads
-    grouped_q = (wide_q * np.asarray(root, compute)).reshape(batch, kv_heads, groups * queries, depth)
-    scores = np.matmul(grouped_q, (wide_k * np.asarray(root, compute)).swapaxes(2, 3))
-    scores = scores.reshape(batch, heads, queries, keys)
+    grouped_q = (q4 * root).reshape(batch, kv_heads, groups * queries, depth)
+    scores = product(grouped_q, (k4 * root).swapaxes(2, 3)).reshape(batch, heads, queries, keys)
     stages = [scores.copy()] if n_outputs > 3 else []
     if softcap > 0:
-        scores = np.tanh(scores / np.asarray(softcap, compute)) * np.asarray(softcap, compute)
+        cap = np.asarray(softcap).astype(dtype)
+        scores = np.tanh(scores / cap) * cap
     if n_outputs > 3:
         stages.append(scores.copy())
     for bias in _biases(
-        mask, valid_keys, past_key, queries, keys, compute, is_causal, left_window_size, right_window_size
+        mask, valid_keys, past_key, queries, keys, dtype, is_causal, left_window_size, right_window_size
     ):
-        scores += bias
+        scores = scores + bias
     if n_outputs > 3:
         stages.append(scores.copy())
     if softmax_precision is not None:
-        wanted = numpy_dtype_of_code(softmax_precision)
-        scores = scores.astype(wanted if wanted.itemsize > compute.itemsize else compute, copy=False)
-    weights = guarded_softmax(scores).astype(compute, copy=False)
+        scores = cast_array(scores, numpy_dtype_of_code(softmax_precision))
+    weights = cast_array(guarded_softmax(scores), dtype)
     stages.append(weights)
-    y = np.matmul(weights.reshape(batch, kv_heads, groups * queries, keys), wide_v)
+    y = product(weights.reshape(batch, kv_heads, groups * queries, keys), v4)
     y = y.reshape(batch, heads, queries, v4.shape[3])
     if is_3d:
         y = y.transpose(0, 2, 1, 3).reshape(batch, queries, -1)

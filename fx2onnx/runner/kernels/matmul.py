@@ -11,7 +11,7 @@ from fx2onnx.runner.kernels.elementwise import Outs, check_same_dtype
 from fx2onnx.runner.kernels.norm import widen
 from fx2onnx.runner.limits import check_shape
 from fx2onnx.runner.registry import kernel
-from fx2onnx.runner.types import NARROW_FLOATS, Array, Spec
+from fx2onnx.runner.types import NARROW_FLOATS, Array, Spec, narrowed
 
 
 def matmul_shape(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
@@ -102,7 +102,7 @@ def einsum(*arrays: Array, equation: str) -> Array:
     if "->" in text and "..." not in text:
         check_shape([sizes[label] for label in text.split("->")[1]], arrays[0].dtype, "the result of Einsum")
     wide = [widen(array) for array in arrays]
-    return np.ascontiguousarray(np.einsum(text, *wide, optimize=len(arrays) > 1)).astype(arrays[0].dtype, copy=False)
+    return narrowed(np.array(np.einsum(text, *wide, optimize=len(arrays) > 1)), arrays[0].dtype)
 
 
 @kernel("Det", 11)

@@ -323,7 +323,10 @@ def reverse_sequence(x: Array, lengths: Array, *, batch_axis: int = 1, time_axis
 def dropout(
     x: Array, ratio: Array | None = None, training: Array | None = None, *, seed: int | None = None, n_outputs: int = 1
 ) -> Any:
-    """x, or in training x with a share ``ratio`` zeroed and the rest scaled up; and the mask."""
+    """x, or in training x with a share ``ratio`` zeroed and the rest scaled up; and the mask.
+
+    Numerics: with a seed, NumPy's legacy generator, as in ONNX's own cases; without one each run differs.
+    """
     if training is None or not bool(training.reshape(())):
         return (x, np.ones(x.shape, np.bool_)) if n_outputs > 1 else x
     share = 0.5 if ratio is None else float(ratio.reshape(()))
@@ -331,7 +334,8 @@ def dropout(
         return x, np.ones(x.shape, np.bool_)
     from fx2onnx.runner.kernels.random_ops import generator
 
-    mask = generator(seed).random(x.shape) >= share
+    draw = generator(None).random if seed is None else np.random.RandomState(seed % (1 << 32)).random_sample
+    mask = np.asarray(draw(x.shape) >= share)
     scale = 1.0 / (1.0 - share) if share < 1 else 0.0
     return (x * mask * np.asarray(scale, x.dtype)).astype(x.dtype), mask
 

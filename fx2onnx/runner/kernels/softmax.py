@@ -20,12 +20,7 @@ def check_axis(axis: int, rank: int) -> int:
 
 
 def softmax_into(x: Array, y: Array, axis: int) -> None:
-    """y = softmax of x; y may be x."""
-    if x.dtype in NARROW_FLOATS:
-        wide = x.astype(np.float32)
-        softmax_into(wide, wide, axis)
-        y[...] = wide.astype(x.dtype)
-        return
+    """y = softmax of x; y may be x. Narrow floats are rounded after each step, as ONNX's function body has it."""
     if x.size == 0:
         return
     np.subtract(x, np.max(x, axis=axis, keepdims=True), out=y)
@@ -50,7 +45,7 @@ def log_softmax_into(x: Array, y: Array, axis: int) -> None:
 def softmax(out: Outs, x: Array, *, axis: int = -1) -> None:
     """out[0] = exp(x - max) / sum, along ``axis``.
 
-    Buffers: out[0] may be x itself; one scratch of the other axes' size. Numerics: narrow floats through float32.
+    Buffers: out[0] may be x itself; one scratch of the other axes' size. Numerics: each step in x's own dtype.
     """
     softmax_into(x, out[0], check_axis(axis, x.ndim))
 

@@ -11,6 +11,7 @@ import torch
 
 from fx2onnx.aten_map.axes import axes_of, axis_of
 from fx2onnx.aten_map.casts import cast
+from fx2onnx.aten_map.creation import filled
 from fx2onnx.aten_map.scalars import Number, as_dtype, is_float
 from fx2onnx.aten_map.selection import where
 from fx2onnx.aten_map.widening import (
@@ -42,8 +43,15 @@ def reduced_axes(value: ir.Value, dim: Dimensions) -> list[int]:
 
 
 def reduce(op: Emit, op_type: str, value: ir.Value, dim: Dimensions = None, keepdim: bool = False) -> ir.Value:
-    """One Reduce node over ``dim`` in the value's dtype (or a wider one); a 0-d value as one element."""
+    """One Reduce node over ``dim`` in the value's dtype (or a wider one); a 0-d value as one element.
+
+    Where an axis that stays is empty, onnxruntime's shape is wrong: an empty tensor is made instead.
+    """
     axes = reduced_axes(value, dim)
+    dims = dims_of(value)
+    if any(size == 0 for axis, size in enumerate(dims) if axis not in axes):
+        left = [1 if axis in axes else size for axis, size in enumerate(dims) if keepdim or axis not in axes]
+        return filled(op, left, 0, dtype_of(value))
     keywords: dict[str, Any] = {} if len(axes) == rank_of(value) else {"axes": axes}
     return through(op, op_type, value, keepdims=int(keepdim and bool(axes)), **keywords)
 

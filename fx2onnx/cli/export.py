@@ -136,8 +136,8 @@ def _print_summary(summary: dict[str, Any], verdict: Verdict | None) -> None:
         "seconds": f"{report['seconds']:.2f}   ({', '.join(f'{name} {value:.2f}' for name, value in phases.items())})",
         "inputs": ", ".join(report["input_names"]),
         "outputs": ", ".join(report["output_names"]),
-        "assumed": "\n".join(report["assumptions"]),
-        "warnings": "\n".join(report["warnings"]),
+        "assumed": "\n".join(dict.fromkeys(report["assumptions"])),
+        "warnings": "\n".join(dict.fromkeys(report["warnings"])),
     }
     table = Table.grid(padding=(0, 2))
     for label, text in rows.items():

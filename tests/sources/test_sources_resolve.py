@@ -211,6 +211,37 @@ def test_a_missing_package_is_named_with_the_pip_command(
     assert error.next[0] == f"pip install {package}"
 
 
+def test_weights_that_memory_cannot_hold_are_refused_before_they_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Memory:
+        available = 10**6
+
+    monkeypatch.setattr("psutil.virtual_memory", Memory)
+    error = refusal("hf:bert?num_hidden_layers=1")
+    assert error.code == "E404"
+    assert "num_hidden_layers" in error.next[0]
+
+
+def test_fields_that_depend_on_others_follow_them() -> None:
+    spec = "hf:llama?num_hidden_layers=1&vocab_size=50&hidden_size=64&intermediate_size=64&num_attention_heads=4"
+    assert outputs_of(resolve(spec))[0].shape == (2, 16, 50)
+
+
+def test_statistics_are_those_of_the_activations() -> None:
+    from fx2onnx.sources.seeding import settle
+
+    convolution = torch.nn.Conv2d(3, 4, 3)
+    module = torch.nn.Sequential(convolution, torch.nn.BatchNorm2d(4)).eval()
+    sample = torch.randn(8, 3, 16, 16, generator=torch.Generator().manual_seed(0)) * 100 + 50
+    settle(module, 0, sample)
+    with torch.no_grad():
+        normal = module(sample)
+    assert not any(layer.training for layer in module.modules())
+    assert float(normal.std()) < 2.0
+    assert module[1].momentum == 0.1
+    with pytest.raises(UserError, match="cannot be called"):
+        settle(module, 0, torch.randn(1, 5, 16, 16))
+
+
 _FACTORIES = """
 import torch
 from fx2onnx.sources import Source

@@ -34,6 +34,8 @@ aten = torch.ops.aten
 TO_PYTHON = frozenset({aten.item.default, aten._local_scalar_dense.default, aten.is_nonzero.default})
 """Overloads by which Python asks for a tensor's number."""
 
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
 
 def tensor_info(tensor: torch.Tensor) -> TensorInfo:
     return TensorInfo(tensor.dtype, tuple(unwrap(size) for size in tensor.shape))
@@ -64,6 +66,7 @@ class Recorder:
         self._memories: dict[int, View] = {}
         self._fakes: dict[int, torch.Tensor] = {}
         self._where: SourceLocation | None = None
+        self._first_call: torch.fx.Node | None = None
 
     # -- sources of tensors ---------------------------------------------------------------------------------------
     def add_input(self, name: str, fake: torch.Tensor) -> torch.fx.Node:
@@ -85,20 +88,17 @@ class Recorder:
             name, kind = self._weight_names.get(id(tensor), ("", "constant"))
             if not name:
                 name = f"constant_{sum(weight.kind == 'constant' for weight in self.weights.values())}"
-            with self.graph.inserting_before(self._first_call()):
+            with self.graph.inserting_before(self._first_call or self.graph._root):
                 node = self.graph.create_node("get_attr", name)
             view = self._source(node, tensor, tensor_info(tensor))
             self.weights[name] = Weight(name, tensor, node, kind)
         return view
 
-    def _first_call(self) -> torch.fx.Node:
-        return next((node for node in self.graph.nodes if node.op == "call_function"), self.graph._root)
-
     def fake_of(self, tensor: torch.Tensor) -> torch.Tensor:
         """The fake stand-in of a real tensor, one per tensor."""
         fake = self._fakes.get(id(tensor))
         if fake is None:
-            if tensor.device.type == "meta":
+            if type(tensor) in _PLAIN and tensor.layout == torch.strided and not tensor.is_quantized:
                 fake = fake_from_meta(self.fake_mode, tensor.shape, tensor.dtype, tensor.device, tensor.stride())
             else:
                 with no_dispatch():
@@ -128,6 +128,8 @@ class Recorder:
     def call(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any], info: Any) -> torch.fx.Node:
         """Add a node whose type is known; nothing runs."""
         node = self.graph.call_function(func, tuple(args), kwargs)
+        if self._first_call is None:
+            self._first_call = node
         meta = node.meta
         meta["val"] = info
         meta["where"] = self._where

@@ -18,6 +18,10 @@ class Weight(TorchTensor):
             plain = plain.resolve_conj().resolve_neg()
         super().__init__(plain, name=name)
 
+    def permuted(self, perm: tuple[int, ...]) -> Weight:
+        """The weight in another axis order, as a contiguous copy."""
+        return Weight(self.raw.permute(perm).contiguous(), self.name or "")
+
     @property
     def lacks_data(self) -> bool:
         """Whether the tensor is a mere description (the module is on the meta device)."""

@@ -155,7 +155,7 @@ def _flatten_and_reshape(x: torch.Tensor) -> object:
 def _augmented(x: torch.Tensor) -> object:
     y = x * 1
     y[0] += 3
-    y[:, 1:] *= y[:, :-1]
+    y[:, 1:] *= y[:, :-1].clone()
     return y
 
 

@@ -1,0 +1,238 @@
+"""Interpolation: upsample_nearest, linear, bilinear, bicubic, trilinear, and their antialiased forms."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import torch
+
+from fx2onnx.aten_map.antialias import resampling_matrix
+from fx2onnx.aten_map.axes import fixed, result_dims, swap
+from fx2onnx.aten_map.registry import schema_line, translates
+from fx2onnx.aten_map.scalars import FLOATS
+from fx2onnx.base.dims import Dim, DimLike
+from fx2onnx.irx.emit import Emit
+from fx2onnx.irx.values import dims_of, dtype_of, rank_of
+
+aten = torch.ops.aten
+FLOAT = ir.DataType.FLOAT
+CUBIC_COEFFICIENT = -0.75
+"""PyTorch's bicubic without antialias; with it, PIL's -0.5. Source: ATen/native/cpu/UpSampleKernel.cpp."""
+Scales = Sequence["float | None"]
+Number = np.float32
+
+
+def nearest_places(size: int, count: int, scale: float | None, exact: bool) -> list[int]:
+    """Which input element PyTorch takes for each output. Source: nearest_idx in ATen/native/UpSample.h."""
+    if not exact and count == size:
+        return list(range(size))
+    if not exact and count == 2 * size:
+        return [index >> 1 for index in range(count)]
+    step = Number(1.0 / scale) if scale is not None and scale > 0 else Number(size) / Number(count)
+    shift = Number(0.5 if exact else 0)
+    return [min(int(np.floor((Number(index) + shift) * step)), size - 1) for index in range(count)]
+
+
+def _onnx_nearest_places(size: int, count: int, scale: float | None, exact: bool) -> list[int]:
+    """The same by ONNX Resize's formula, as onnxruntime computes it."""
+    step = Number(scale) if scale is not None else Number(count) / Number(size)
+    if step == 1:
+        return list(range(size))
+    places = []
+    for index in range(count):
+        if exact:
+            place = int(np.floor((Number(index) + Number(0.5)) / step - Number(0.5) + Number(0.5)))
+        else:
+            place = int(np.floor(Number(index) / step))
+        places.append(min(max(place, 0), size - 1))
+    return places
+
+
+def resize(op: Emit, value: ir.Value, scales: Scales | None, **attrs: Any) -> ir.Value:
+    """``Resize`` of the spatial axes: by scales where the user's factors decide the coordinates, else by sizes."""
+    dims, rank, dtype = result_dims(op), rank_of(value), dtype_of(value)
+    spatial = list(range(2, rank))
+    inputs: dict[str, Any] = {}
+    partial = op.opset >= 18
+    if scales is not None and all(scale is not None for scale in scales):
+        factors = [float(scale) for scale in scales]  # type: ignore[arg-type]
+        inputs["scales"] = op.const(np.array(factors if partial else [1.0, 1.0, *factors], dtype=np.float32))
+    else:
+        inputs["sizes"] = op.sizes(dims[2:] if partial else dims)
+    if partial:
+        attrs["axes"] = spatial
+    if op.opset < 13:
+        empty = op.const(np.zeros(0, dtype=np.float32))
+        inputs.setdefault("scales", empty)
+        inputs["roi"] = empty
+    result: ir.Value = op.Resize(value, **inputs, outputs=[(dtype, dims)], **attrs)
+    return result
+
+
+def _sizes_agree(op: Emit, value: ir.Value, scales: Scales) -> bool:
+    """Whether Resize by these factors gives PyTorch's sizes; symbolic ones are computed by the same formula."""
+    for size, count, scale in zip(dims_of(value)[2:], result_dims(op)[2:], scales, strict=True):
+        if scale is None:
+            return False
+        if isinstance(size, int) and isinstance(count, int) and int(np.floor(Number(size) * Number(scale))) != count:
+            return False
+    return True
+
+
+def interpolated(
+    op: Emit, value: ir.Value, mode: str, scales: Scales | None, align_corners: bool, antialias: bool = False
+) -> ir.Value:
+    """``torch.nn.functional.interpolate`` in any mode."""
+    dtype = dtype_of(value)
+    if mode.startswith("nearest"):
+        return _nearest(op, value, scales, mode == "nearest-exact")
+    if dtype not in FLOATS:
+        smooth = interpolated(op, op.cast(value, FLOAT), mode, scales, align_corners, antialias)
+        rounded = op.Round(smooth)
+        if mode in ("cubic", "lanczos"):
+            rounded = op.Clip(rounded, min=op.const(0.0), max=op.const(255.0))
+        return op.cast(rounded, dtype)
+    usable = None if align_corners or scales is None or not _sizes_agree(op, value, scales) else scales
+    by_numbers = not align_corners and scales is not None and any(scales) and usable is None
+    if antialias and (align_corners or mode == "lanczos" or op.opset < 18 or by_numbers):
+        return _by_matrices(op, value, mode, None if align_corners else scales, align_corners)
+    attrs: dict[str, Any] = {
+        "mode": mode,
+        "coordinate_transformation_mode": "align_corners" if align_corners else "half_pixel",
+    }
+    if mode == "cubic":
+        attrs["cubic_coeff_a"] = -0.5 if antialias else CUBIC_COEFFICIENT
+    if antialias:
+        attrs |= {"antialias": 1, "exclude_outside": 1}
+    return resize(op, value, usable, **attrs)
+
+
+def _nearest(op: Emit, value: ir.Value, scales: Scales | None, exact: bool) -> ir.Value:
+    """Resize where its formula picks PyTorch's elements; else one Gather an axis with PyTorch's places."""
+    source, target = dims_of(value), result_dims(op)
+    if scales is not None and not _sizes_agree(op, value, scales):
+        factors: Scales = scales
+        usable = None
+    else:
+        factors, usable = scales or [None] * (len(source) - 2), scales
+    known = not any(isinstance(size, Dim) for size in (*source[2:], *target[2:]))
+    agree = True
+    if known:
+        for size, count, factor in zip(source[2:], target[2:], factors, strict=True):
+            wanted = nearest_places(int(size), int(count), factor, exact)  # type: ignore[arg-type]
+            step = factor if usable is not None else None
+            agree = agree and wanted == _onnx_nearest_places(int(size), int(count), step, exact)  # type: ignore[arg-type]
+    if agree:
+        mode = "half_pixel" if exact else "asymmetric"
+        rounding = "round_prefer_ceil" if exact else "floor"
+        return resize(op, value, usable, mode="nearest", coordinate_transformation_mode=mode, nearest_mode=rounding)
+    for axis in range(2, len(source)):
+        places = nearest_places(int(source[axis]), int(target[axis]), factors[axis - 2], exact)  # type: ignore[arg-type]
+        if places != list(range(int(source[axis]))):  # type: ignore[arg-type]
+            value = op.Gather(value, op.const(np.array(places)), axis=axis)
+    return value
+
+
+def _by_matrices(op: Emit, value: ir.Value, mode: str, scales: Scales | None, align_corners: bool) -> ir.Value:
+    """One product with a matrix of filter weights an axis: what Resize cannot say exactly."""
+    rank, what = rank_of(value), "a size interpolated with antialias in this form"
+    for axis in range(2, rank):
+        size, count = fixed(dims_of(value)[axis], what), fixed(result_dims(op)[axis], what)
+        scale = scales[axis - 2] if scales is not None else None
+        matrix = resampling_matrix(size, count, mode, scale, align_corners)
+        if axis == rank - 1:
+            value = op.MatMul(value, op.const(matrix.T, dtype_of(value)))
+        elif axis == rank - 2:
+            value = op.MatMul(op.const(matrix, dtype_of(value)), value)
+        else:
+            value = swap(
+                op, op.MatMul(swap(op, value, axis, rank - 1), op.const(matrix.T, dtype_of(value))), axis, rank - 1
+            )
+    return value
+
+
+# -- registration -------------------------------------------------------------------------------------------------
+MODES = {
+    "upsample_nearest{}d": ("nearest", (1, 2, 3)),
+    "_upsample_nearest_exact{}d": ("nearest-exact", (1, 2, 3)),
+    "upsample_linear{}d": ("linear", (1,)),
+    "upsample_bilinear{}d": ("linear", (2,)),
+    "upsample_trilinear{}d": ("linear", (3,)),
+    "upsample_bicubic{}d": ("cubic", (2,)),
+    "_upsample_bilinear{}d_aa": ("linear", (2,)),
+    "_upsample_bicubic{}d_aa": ("cubic", (2,)),
+    "_upsample_lanczos{}d_aa": ("lanczos", (2,)),
+}
+"""Overload packet -> mode, and the numbers of spatial axes it exists for."""
+
+
+def _register(name: str, mode: str, spatial: int) -> None:
+    antialias = name.endswith("_aa")
+    packet = getattr(aten, name)
+
+    def vec(op: Emit, input: ir.Value, output_size: Any, scale_factors: Scales | None) -> ir.Value:
+        return interpolated(op, input, mode, scale_factors, False)
+
+    def vec_aligned(
+        op: Emit, input: ir.Value, output_size: Any, align_corners: bool, scale_factors: Scales | None
+    ) -> ir.Value:
+        return interpolated(op, input, mode, scale_factors, align_corners, antialias)
+
+    def given(scales: Scales) -> Scales | None:
+        return scales if any(scale is not None for scale in scales) else None
+
+    def plain1(op: Emit, self: ir.Value, output_size: Sequence[DimLike], scales: float | None) -> ir.Value:
+        return interpolated(op, self, mode, given([scales]), False)
+
+    def plain2(op: Emit, self: ir.Value, output_size: Any, scales_h: float | None, scales_w: float | None) -> ir.Value:
+        return interpolated(op, self, mode, given([scales_h, scales_w]), False)
+
+    def plain3(
+        op: Emit,
+        self: ir.Value,
+        output_size: Any,
+        scales_d: float | None,
+        scales_h: float | None,
+        scales_w: float | None,
+    ) -> ir.Value:
+        return interpolated(op, self, mode, given([scales_d, scales_h, scales_w]), False)
+
+    def aligned1(op: Emit, self: ir.Value, output_size: Any, align_corners: bool, scales: float | None) -> ir.Value:
+        return interpolated(op, self, mode, given([scales]), align_corners)
+
+    def aligned2(
+        op: Emit,
+        self: ir.Value,
+        output_size: Any,
+        align_corners: bool,
+        scales_h: float | None,
+        scales_w: float | None,
+    ) -> ir.Value:
+        return interpolated(op, self, mode, given([scales_h, scales_w]), align_corners, antialias)
+
+    def aligned3(
+        op: Emit,
+        self: ir.Value,
+        output_size: Any,
+        align_corners: bool,
+        scales_d: float | None,
+        scales_h: float | None,
+        scales_w: float | None,
+    ) -> ir.Value:
+        return interpolated(op, self, mode, given([scales_d, scales_h, scales_w]), align_corners)
+
+    if mode.startswith("nearest"):
+        functions: list[tuple[Any, Any]] = [(packet.vec, vec), (packet.default, (plain1, plain2, plain3)[spatial - 1])]
+    else:
+        functions = [(packet.vec, vec_aligned), (packet.default, (aligned1, aligned2, aligned3)[spatial - 1])]
+    for overload, function in functions:
+        function.__doc__ = f"{schema_line(overload)}\n\n    ONNX:    Resize\n    "
+        translates(overload)(function)
+
+
+for _name, (_mode, _ranks) in MODES.items():
+    for _spatial in _ranks:
+        _register(_name.format(_spatial), _mode, _spatial)

@@ -1,0 +1,152 @@
+"""Padding: constant, reflect, replicate, circular."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import onnx_ir as ir
+import torch
+
+from fx2onnx.aten_map.axes import END, is_empty, result_dims, sliced, unsqueeze, whole, zeros
+from fx2onnx.aten_map.joining import joined
+from fx2onnx.aten_map.registry import translates
+from fx2onnx.aten_map.scalars import as_dtype
+from fx2onnx.aten_map.widening import compute_dtype
+from fx2onnx.base.dims import Dim, DimLike
+from fx2onnx.irx.emit import Emit
+from fx2onnx.irx.values import dims_of, dtype_of, rank_of
+
+aten = torch.ops.aten
+ONNX_MODES = {"constant": "constant", "reflect": "reflect", "replicate": "edge", "circular": "wrap"}
+ENUM_MODES = ("reflect", "replicate", "circular", "constant")
+"""``at::padding_mode`` by number."""
+
+
+def padded(op: Emit, value: ir.Value, pad: Sequence[DimLike], mode: str, number: Any = 0) -> ir.Value:
+    """``torch.nn.functional.pad``: pairs (before, after) from the last axis backwards; negative ones crop.
+
+    ONNX:  Pad; negative pads are cropped by Slice first where the mode copies elements.
+    """
+    rank, dims, dtype = rank_of(value), result_dims(op), dtype_of(value)
+    if is_empty(dims):
+        return zeros(op, dims, dtype)
+    begins: list[DimLike] = [0] * rank
+    ends: list[DimLike] = [0] * rank
+    for place in range(len(pad) // 2):
+        begins[rank - 1 - place], ends[rank - 1 - place] = pad[2 * place], pad[2 * place + 1]
+    if mode != "constant":
+        value = _cropped(op, value, begins, ends)
+        begins, ends = [_at_least_zero(pad) for pad in begins], [_at_least_zero(pad) for pad in ends]
+    if all(pad == 0 for pad in (*begins, *ends)):
+        return value
+    if is_empty(dims_of(value)):
+        return op.expand(as_dtype(op, 0 if number is None else number, dtype), dims)
+    if mode == "circular" and op.opset < 19:
+        return _wrapped(op, value, begins, ends)
+    inner = compute_dtype(op, "Pad", dtype)
+    constant = {"constant_value": as_dtype(op, number, inner)} if mode == "constant" and number else {}
+    attrs = {} if mode == "constant" else {"mode": ONNX_MODES[mode]}
+    result = op.Pad(
+        op.cast(value, inner), pads=op.sizes([*begins, *ends]), outputs=[(inner, dims)], **constant, **attrs
+    )
+    return op.cast(result, dtype)
+
+
+def _at_least_zero(pad: DimLike) -> DimLike:
+    return pad if isinstance(pad, Dim) else max(pad, 0)
+
+
+def _cropped(op: Emit, value: ir.Value, begins: Sequence[DimLike], ends: Sequence[DimLike]) -> ir.Value:
+    for axis, (begin, end) in enumerate(zip(begins, ends, strict=True)):
+        first = -begin if isinstance(begin, int) and begin < 0 else 0
+        last = -end if isinstance(end, int) and end < 0 else 0
+        if first or last:
+            size = whole(dims_of(value)[axis] - first - last)
+            value = sliced(op, value, axis, first, -last if last else END, size)
+    return value
+
+
+def _wrapped(op: Emit, value: ir.Value, begins: Sequence[DimLike], ends: Sequence[DimLike]) -> ir.Value:
+    """Circular padding below opset 19: the far ends joined to the near ones."""
+    for axis, (begin, end) in enumerate(zip(begins, ends, strict=True)):
+        if begin == 0 and end == 0:
+            continue
+        size = dims_of(value)[axis]
+        parts = [value]
+        if begin != 0:
+            parts.insert(0, sliced(op, value, axis, whole(size - begin), END, begin))
+        if end != 0:
+            parts.append(sliced(op, value, axis, 0, end, end))
+        value = joined(op, parts, axis)
+    return value
+
+
+@translates(aten.pad.default)
+def pad(op: Emit, self: ir.Value, pad: Sequence[DimLike], mode: str, value: float | None) -> ir.Value:
+    """pad(Tensor self, SymInt[] pad, str mode="constant", float? value=None) -> Tensor"""
+    return padded(op, self, pad, mode, 0 if value is None else value)
+
+
+@translates(aten.constant_pad_nd.default)
+def constant_pad_nd(op: Emit, self: ir.Value, pad: Sequence[DimLike], value: Any) -> ir.Value:
+    """constant_pad_nd(Tensor self, SymInt[] pad, Scalar value=0) -> Tensor"""
+    return padded(op, self, pad, "constant", value)
+
+
+@translates(aten._pad_enum.default)
+def _pad_enum(op: Emit, self: ir.Value, pad: Sequence[DimLike], mode: int, value: float | None) -> ir.Value:
+    """_pad_enum(Tensor self, SymInt[] pad, int mode, float? value=None) -> Tensor"""
+    return padded(op, self, pad, ENUM_MODES[mode], 0 if value is None else value)
+
+
+@translates(aten._pad_circular.default)
+def _pad_circular(op: Emit, self: ir.Value, pad: Sequence[DimLike]) -> ir.Value:
+    """_pad_circular(Tensor self, SymInt[] pad) -> Tensor"""
+    return padded(op, self, pad, "circular")
+
+
+@translates(aten.reflection_pad1d.default, aten.reflection_pad2d.default, aten.reflection_pad3d.default)
+def reflection_pad(op: Emit, self: ir.Value, padding: Sequence[DimLike]) -> ir.Value:
+    """reflection_pad1d(Tensor self, SymInt[2] padding) -> Tensor
+    reflection_pad2d(Tensor self, SymInt[4] padding) -> Tensor
+    reflection_pad3d(Tensor self, SymInt[6] padding) -> Tensor
+    """
+    return padded(op, self, padding, "reflect")
+
+
+@translates(aten.replication_pad1d.default, aten.replication_pad2d.default, aten.replication_pad3d.default)
+def replication_pad(op: Emit, self: ir.Value, padding: Sequence[DimLike]) -> ir.Value:
+    """replication_pad1d(Tensor self, SymInt[2] padding) -> Tensor
+    replication_pad2d(Tensor self, SymInt[4] padding) -> Tensor
+    replication_pad3d(Tensor self, SymInt[6] padding) -> Tensor
+    """
+    return padded(op, self, padding, "replicate")
+
+
+@translates(aten.pad_sequence.default)
+def pad_sequence(
+    op: Emit, sequences: Sequence[ir.Value], batch_first: bool, padding_value: float, padding_side: str
+) -> ir.Value:
+    """pad_sequence(Tensor[] sequences, bool batch_first=False, float padding_value=0., str padding_side="right") -> Tensor
+
+    Each sequence padded to the longest, then stacked.
+    """
+    dtype, dims = op.result[0]
+    longest = dims[1 if batch_first else 0]
+    rows = []
+    for sequence in sequences:
+        missing = whole(longest - dims_of(sequence)[0])
+        rank = rank_of(sequence)
+        pads: list[DimLike] = [0] * (2 * rank)
+        pads[rank if padding_side == "right" else 0] = missing
+        wide = op.cast(sequence, dtype)
+        if missing != 0:
+            wide = op.Pad(
+                wide,
+                pads=op.sizes(pads),
+                constant_value=as_dtype(op, padding_value, dtype),
+                outputs=[(dtype, (longest, *dims_of(sequence)[1:]))],
+            )
+        rows.append(unsqueeze(op, wide, 0 if batch_first else 1))
+    return joined(op, rows, 0 if batch_first else 1)

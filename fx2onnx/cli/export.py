@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fx2onnx.base.errors import UserError
 from fx2onnx.cli import options
 from fx2onnx.cli.files import check_writable, replacing
 from fx2onnx.cli.outcome import print_json, reports_errors
@@ -63,6 +64,8 @@ def export_command(
     for path in (output, report):
         if path is not None:
             check_writable(path)
+    if report is not None and report.resolve() == output.resolve():
+        raise UserError("E001", "--report and --output name the same file")
     wanted = parse_dynamic(dynamic or ["default"])
     with Stages(quiet=quiet or json_output) as stages:
         with stages.stage(f"build {source}"):

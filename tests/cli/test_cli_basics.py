@@ -75,6 +75,7 @@ def test_list_without_a_kind_shows_the_kinds() -> None:
         (["export", "zoo:mnist_cnn", "-o", "{folder}/missing/x.onnx"], "E301"),
         (["export", "zoo:mnist_cnn", "-o", "{folder}"], "E301"),
         (["export", "zoo:mnist_cnn", "-o", "{folder}/x.onnx", "--report", "{folder}/missing/r.json"], "E301"),
+        (["export", "zoo:mnist_cnn", "-o", "{folder}/x.onnx", "--report", "{folder}/../{name}/x.onnx"], "E001"),
         (["export", "zoo:mnist_cnn", "-o", "{folder}/x.onnx", "--dynamic", "x=0"], "E001"),
         (["export", "zoo:mnist_cnn", "-o", "{folder}/x.onnx", "--dynamic", "y:0=batch"], "E105"),
         (["export", "zoo:mnist_cnn", "-o", "{folder}/x.onnx", "--dynamic", "x:4=batch"], "E105"),
@@ -85,7 +86,7 @@ def test_list_without_a_kind_shows_the_kinds() -> None:
     ],
 )
 def test_a_users_mistake_is_one_block_and_exit_code_2(arguments: list[str], code: str, tmp_path: Path) -> None:
-    arguments = [argument.format(folder=tmp_path) for argument in arguments]
+    arguments = [argument.format(folder=tmp_path, name=tmp_path.name) for argument in arguments]
     plain = invoke(*arguments)
     assert plain.exit_code == 2
     assert f"[{code}]" in plain.stderr

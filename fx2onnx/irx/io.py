@@ -129,8 +129,11 @@ def _write(model: ir.Model, target: str, work: str, large: list[ir.Value], durab
     if data_path is not None:
         if durable:
             _sync(os.path.join(work, data_name))
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(target)  # an old model must never point into new weights, not even for a moment
+        # The old pair goes first: an old model must never point into new weights, not even for a moment. (Besides, ext4
+        # flushes a file that is renamed over another one, which would cost more than writing it.)
+        for old in (target, data_path):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(old)
         os.replace(os.path.join(work, data_name), data_path)
     os.replace(model_file, target)
     if durable:

@@ -1,0 +1,1 @@
+"""Measurements. Each prints ratios taken side by side in one process."""

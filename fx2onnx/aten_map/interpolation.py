@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
-from fx2onnx.aten_map.antialias import resampling_matrix
+from fx2onnx.aten_map.antialias import fixed_point, resampling_matrix
 from fx2onnx.aten_map.axes import fixed, result_dims, swap
 from fx2onnx.aten_map.registry import schema_line, translates
 from fx2onnx.aten_map.scalars import FLOATS
@@ -18,7 +18,6 @@ from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import dims_of, dtype_of, rank_of
 
 aten = torch.ops.aten
-FLOAT = ir.DataType.FLOAT
 CUBIC_COEFFICIENT = -0.75
 """PyTorch's bicubic without antialias; with it, PIL's -0.5. Source: ATen/native/cpu/UpSampleKernel.cpp."""
 Scales = Sequence["float | None"]
@@ -90,11 +89,9 @@ def interpolated(
     if mode.startswith("nearest"):
         return _nearest(op, value, scales, mode == "nearest-exact")
     if dtype not in FLOATS:
-        smooth = interpolated(op, op.cast(value, FLOAT), mode, scales, align_corners, antialias)
-        rounded = op.Round(smooth)
-        if mode in ("cubic", "lanczos"):
-            rounded = op.Clip(rounded, min=op.const(0.0), max=op.const(255.0))
-        return op.cast(rounded, dtype)
+        return _in_fixed_point(op, value, mode, None if align_corners else scales, align_corners, antialias)
+    if scales is not None and (antialias or mode != "cubic"):
+        scales = _without_idle(op, value, scales)
     usable = None if align_corners or scales is None or not _sizes_agree(op, value, scales) else scales
     by_numbers = not align_corners and scales is not None and any(scales) and usable is None
     if antialias and (align_corners or mode == "lanczos" or op.opset < 18 or by_numbers):
@@ -108,6 +105,35 @@ def interpolated(
     if antialias:
         attrs |= {"antialias": 1, "exclude_outside": 1}
     return resize(op, value, usable, **attrs)
+
+
+def _without_idle(op: Emit, value: ir.Value, scales: Scales) -> Scales:
+    """PyTorch leaves an axis as it is where the sizes are equal, whatever the factor: the factor is 1 then."""
+    sizes = zip(dims_of(value)[2:], result_dims(op)[2:], scales, strict=True)
+    return [1.0 if isinstance(size, int) and size == count else scale for size, count, scale in sizes]
+
+
+def _in_fixed_point(
+    op: Emit, value: ir.Value, mode: str, scales: Scales | None, align_corners: bool, antialias: bool
+) -> ir.Value:
+    """uint8: integer weights, the last axis first, rounded and clipped to a byte after each."""
+    rank, what, double = rank_of(value), "a size of an integer image interpolated", ir.DataType.DOUBLE
+    current = op.cast(value, double)
+    for axis in reversed(range(2, rank)):
+        size, count = fixed(dims_of(value)[axis], what), fixed(result_dims(op)[axis], what)
+        if size == count:
+            continue
+        scale = scales[axis - 2] if scales is not None else None
+        delta = 0.5 if align_corners and not antialias else 0.0
+        matrix, bits = fixed_point(resampling_matrix(size, count, mode, scale, align_corners, antialias, delta))
+        exact = matrix / (1 << bits)
+        if axis == rank - 1:
+            current = op.MatMul(current, op.const(exact.T, double))
+        else:
+            current = op.MatMul(op.const(exact, double), current)
+        rounded = op.Floor(op.Add(current, op.const(0.5, double)))
+        current = op.Clip(rounded, min=op.const(0.0, double), max=op.const(255.0, double))
+    return op.cast(current, dtype_of(value))
 
 
 def _nearest(op: Emit, value: ir.Value, scales: Scales | None, exact: bool) -> ir.Value:

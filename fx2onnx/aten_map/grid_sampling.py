@@ -1,0 +1,83 @@
+"""Sampling at grid points, affine grids."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import torch
+
+from fx2onnx.aten_map.axes import transpose
+from fx2onnx.aten_map.registry import translates
+from fx2onnx.base.dims import Dim, DimLike
+from fx2onnx.base.errors import UserError
+from fx2onnx.irx.emit import Emit
+from fx2onnx.irx.values import dims_of, dtype_of, rank_of
+
+aten = torch.ops.aten
+MODES = ("bilinear", "nearest", "bicubic")
+MODES_20 = ("linear", "nearest", "cubic")
+PADDINGS = ("zeros", "border", "reflection")
+"""Names by PyTorch's numbers; opset 20 renamed the modes."""
+
+
+def sampled(op: Emit, value: ir.Value, grid: ir.Value, mode: int, padding: int, align_corners: bool) -> ir.Value:
+    """``GridSample``: opset 16 on, of volumes opset 20 on.
+
+    Raises UserError E202 below that.
+    """
+    needed = 16 if rank_of(value) == 4 else 20
+    if op.opset < needed:
+        raise UserError(
+            "E202",
+            f"grid_sample of a {rank_of(value)}-D tensor needs opset {needed}, the export asks for {op.opset}",
+            why=f"ONNX GridSample takes it from opset {needed} on",
+            next=f"export with opset_version={needed} or newer",
+        )
+    attrs: dict[str, Any] = {"mode": (MODES_20 if op.opset >= 20 else MODES)[mode], "padding_mode": PADDINGS[padding]}
+    if align_corners:
+        attrs["align_corners"] = 1
+    result: ir.Value = op.GridSample(value, grid, outputs=[op.result[0]], **attrs)
+    return result
+
+
+@translates(aten.grid_sampler.default, aten.grid_sampler_2d.default, aten.grid_sampler_3d.default)
+def grid_sampler(
+    op: Emit, input: ir.Value, grid: ir.Value, interpolation_mode: int, padding_mode: int, align_corners: bool
+) -> ir.Value:
+    """grid_sampler(Tensor input, Tensor grid, int interpolation_mode, int padding_mode, bool align_corners) -> Tensor
+    grid_sampler_2d(Tensor input, Tensor grid, int interpolation_mode, int padding_mode, bool align_corners) -> Tensor
+    grid_sampler_3d(Tensor input, Tensor grid, int interpolation_mode, int padding_mode, bool align_corners) -> Tensor
+
+    ONNX:  GridSample from opset 16 on (5-D: from 20 on).
+    """
+    return sampled(op, input, grid, interpolation_mode, padding_mode, align_corners)
+
+
+def base_points(sizes: Sequence[int], align_corners: bool) -> np.ndarray[Any, Any]:
+    """[points, axes + 1]: every grid point in homogeneous coordinates, x first. Source: F.affine_grid."""
+    lines = []
+    for size in sizes:
+        line = np.linspace(-1, 1, size) if size > 1 else np.zeros(size)
+        lines.append(line if align_corners or size < 2 else line * (size - 1) / size)
+    mesh = np.meshgrid(*lines, indexing="ij")
+    columns = [axis.reshape(-1) for axis in reversed(mesh)]
+    return np.stack([*columns, np.ones_like(columns[0])], axis=1)
+
+
+@translates(aten.affine_grid_generator.default)
+def affine_grid_generator(op: Emit, theta: ir.Value, size: Sequence[DimLike], align_corners: bool) -> ir.Value:
+    """affine_grid_generator(Tensor theta, SymInt[] size, bool align_corners) -> Tensor
+
+    ONNX:  a product with a constant grid of points; AffineGrid (opset 20) where the size is symbolic.
+    """
+    spatial = list(size[2:])
+    if any(isinstance(number, Dim) for number in spatial):
+        attrs = {"align_corners": 1} if align_corners else {}
+        result: ir.Value = op.AffineGrid(theta, op.sizes(size), outputs=[op.result[0]], **attrs)
+        return result
+    points = op.const(base_points([int(number) for number in spatial], align_corners), dtype_of(theta))  # type: ignore[arg-type]
+    grid = op.MatMul(points, transpose(op, theta, (0, 2, 1)))
+    return op.reshape(grid, (dims_of(theta)[0], *spatial, len(spatial)))

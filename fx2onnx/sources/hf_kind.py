@@ -15,6 +15,7 @@ import torch
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.sources.hf_inputs import sample_inputs, with_sub_configs
+from fx2onnx.sources.memory import check_memory
 from fx2onnx.sources.registry import fail_unknown
 from fx2onnx.sources.seeding import move_constants, seeded
 from fx2onnx.sources.source import Options, Source
@@ -42,8 +43,6 @@ TASKS: dict[str, str] = {
     "question-answering": "MODEL_FOR_QUESTION_ANSWERING_MAPPING",
     "features": "MODEL_MAPPING",
 }
-# Drawing the weights and one forward pass need room beside the weights.
-_MEMORY_SHARE = 0.8
 _MAPPING = re.compile(r"MODEL_(FOR_\w+_)?MAPPING_NAMES$")
 _WEIGHT_FILES = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin", "pytorch_model.bin.index.json")
 
@@ -190,7 +189,8 @@ def _switch_cache_off(config: Any) -> None:
 
 def _create(model_class: Any, config: Any, name: str) -> torch.nn.Module:
     try:
-        _check_memory(model_class, config, name)
+        advice = f"make it smaller by config fields: hf:{name}?num_hidden_layers=2 (hidden_size, vocab_size, ...)"
+        check_memory(f"hf:{name}", lambda: model_class(config), advice)
         return model_class(config)  # type: ignore[no-any-return]
     except UserError:
         raise
@@ -206,22 +206,6 @@ def _create(model_class: Any, config: Any, name: str) -> torch.nn.Module:
             f"hf:{name} cannot be built from its config",
             why=f"{type(error).__name__}: {_first_line(error)}",
         ) from error
-
-
-def _check_memory(model_class: Any, config: Any, name: str) -> None:
-    """Refuse random weights that would not fit: the default config of many types is that of a huge model."""
-    import psutil
-
-    with torch.device("meta"):
-        outline = model_class(config)
-    needed = sum(value.nbytes for value in outline.state_dict(keep_vars=True).values())
-    available = psutil.virtual_memory().available
-    if needed > available * _MEMORY_SHARE:
-        raise UserError(
-            "E404",
-            f"hf:{name} has {needed / 1e9:.1f} GB of weights, {available / 1e9:.1f} GB of memory are free",
-            next=f"make it smaller by config fields: hf:{name}?num_hidden_layers=2 (hidden_size, vocab_size, ...)",
-        )
 
 
 def _load(model_class: Any, folder: Path, config: Any) -> torch.nn.Module:

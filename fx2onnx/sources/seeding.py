@@ -49,9 +49,10 @@ def move_constants(module: nn.Module, seed: int = 0) -> None:
 
 
 def settle(module: nn.Module, seed: int, *args: Any) -> None:
-    """``move_constants``, with running statistics near those that ``module(*args)`` really has. In place.
+    """``move_constants``, with the running statistics that ``module(*args)`` really has. In place.
 
-    Without batch norms nothing is run.
+    Without batch norms nothing is run. The statistics are not moved any further: deep random networks spread little
+    around a large mean, and a shift of one layer would be amplified in the next.
 
     Raises:   UserError E601 where the module cannot be called with ``args``.
     """
@@ -67,7 +68,6 @@ def settle(module: nn.Module, seed: int, *args: Any) -> None:
                 why=f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}",
                 next="choose other sizes",
             ) from error
-        move_constants(module, seed)
 
 
 def calibrate_norms(module: nn.Module, *args: Any, **kwargs: Any) -> None:

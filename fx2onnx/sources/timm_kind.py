@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from fx2onnx.base.errors import UserError
+from fx2onnx.sources.memory import check_memory
 from fx2onnx.sources.registry import fail_unknown
 from fx2onnx.sources.seeding import seeded, settle
 from fx2onnx.sources.source import Options, Source
@@ -31,6 +32,7 @@ def build(name: str, options: Options) -> Source:
     if not timm.is_model(name):
         fail_unknown("timm model", name, timm.list_models(), hint=_NOT_A_NAME)
     with seeded(options.seed):
+        check_memory(f"timm:{name}", lambda: _create(timm, name, options), "choose a smaller architecture")
         module = _create(timm, name, options)
         config = timm.data.resolve_model_data_config(module)
         channels, height, width = config["input_size"]

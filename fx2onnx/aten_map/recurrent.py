@@ -1,0 +1,250 @@
+"""RNN, GRU and LSTM over whole sequences as ONNX RNN operators: layers, directions, projections, packed sequences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+import torch
+
+from fx2onnx.aten_map.axes import sliced, squeeze, transpose, unsqueeze, whole
+from fx2onnx.aten_map.dropout import dropped
+from fx2onnx.aten_map.joining import joined
+from fx2onnx.aten_map.packing import Packing, packing_of
+from fx2onnx.aten_map.projections import projected_layer
+from fx2onnx.aten_map.registry import schema_line, translates
+from fx2onnx.irx.emit import Emit
+from fx2onnx.irx.values import Dims, dims_of, dtype_of
+
+aten = torch.ops.aten
+GATE_ORDER: dict[str, tuple[int, ...]] = {"LSTM": (0, 3, 1, 2), "GRU": (1, 0, 2), "RNN": (0,)}
+"""PyTorch's blocks of rows (LSTM i f g o, GRU r z n) in ONNX's order (i o f c, z r h)."""
+
+
+@dataclass(slots=True)
+class Stack:
+    """What all layers of one recurrent module share."""
+
+    op_type: str
+    params: Sequence[ir.Value]
+    has_biases: bool
+    num_layers: int
+    dropout: float
+    bidirectional: bool
+    activation: str = "Tanh"
+
+    @property
+    def directions(self) -> int:
+        return 2 if self.bidirectional else 1
+
+    def weights(self, layer: int) -> list[list[ir.Value]]:
+        """Of each direction: w_ih, w_hh (b_ih, b_hh) (w_hr)."""
+        size = len(self.params) // (self.num_layers * self.directions)
+        start = layer * self.directions
+        return [list(self.params[(start + side) * size : (start + side + 1) * size]) for side in range(self.directions)]
+
+    @property
+    def is_projected(self) -> bool:
+        return len(self.params) // (self.num_layers * self.directions) == (5 if self.has_biases else 3)
+
+
+def is_zero(value: ir.Value) -> bool:
+    """Whether ``value`` is known to hold zeros only: a constant, or one number expanded."""
+    if value.const_value is not None:
+        return value.const_value.size <= 1 << 16 and not np.asarray(value.const_value.numpy()).any()
+    producer = value.producer()
+    if producer is None:
+        return False
+    if producer.op_type == "ConstantOfShape":
+        number = producer.attributes.get("value")
+        return number is None or not np.asarray(number.as_tensor().numpy()).any()
+    source = producer.inputs[0] if producer.op_type in ("Expand", "Slice", "Reshape", "Identity") else None
+    return source is not None and is_zero(source)
+
+
+def _reordered(op: Emit, value: ir.Value, order: tuple[int, ...]) -> ir.Value:
+    """[1, rows, ...]: the blocks of rows in ONNX's order, in one Gather; emitted once a weight."""
+    key = ("rnn rows", id(value), order)
+    found = op.builder.size_cache.get(key)
+    if found is None:
+        if len(order) == 1:
+            found = unsqueeze(op, value, 0)
+        else:
+            rows = np.arange(int(dims_of(value)[0])).reshape(len(order), -1)[list(order)]  # type: ignore[arg-type]
+            found = op.Gather(value, op.const(rows.reshape(1, -1)), axis=0)
+        op.builder.size_cache[key] = found
+    return found
+
+
+def _layer(
+    op: Emit,
+    stack: Stack,
+    value: ir.Value,
+    weights: list[list[ir.Value]],
+    states: Sequence[ir.Value | None],
+    lengths: ir.Value | None,
+) -> tuple[ir.Value, ...]:
+    """One layer over [time, batch, features]: [time, batch, directions * hidden] and the last states."""
+    order = GATE_ORDER[stack.op_type]
+    dtype = dtype_of(value)
+    time, batch = dims_of(value)[:2]
+    hidden, count = dims_of(weights[0][1])[1], stack.directions
+    w, r = (joined(op, [_reordered(op, side[place], order) for side in weights], 0) for place in (0, 1))
+    bias = None
+    if stack.has_biases:
+        sides = [joined(op, [_reordered(op, item, order) for item in side[2:4]], 1) for side in weights]
+        bias = joined(op, sides, 0)
+    attrs: dict[str, object] = {"hidden_size": hidden}
+    if stack.bidirectional:
+        attrs["direction"] = "bidirectional"
+    if stack.op_type == "GRU":
+        attrs["linear_before_reset"] = 1
+    if stack.activation != "Tanh":
+        attrs["activations"] = [stack.activation] * count
+    inputs = dict(zip(("initial_h", "initial_c"), states, strict=False))
+    last: Dims = (count, batch, hidden)
+    outputs = [(dtype, (time, count, batch, hidden))] + [(dtype, last)] * len(states)
+    found = op.node(stack.op_type, value, w, r, bias, sequence_lens=lengths, outputs=outputs, **inputs, **attrs)
+    every = found[0]
+    if count == 1:
+        merged = squeeze(op, every, 1)
+    else:
+        merged = op.reshape(transpose(op, every, (0, 2, 1, 3)), (time, batch, whole(count * hidden)))
+    return (merged, *found[1:])
+
+
+def _state_of(op: Emit, state: ir.Value, stack: Stack, layer: int) -> ir.Value | None:
+    """The initial state of one layer; None (zeros) where it is known to be zero."""
+    if is_zero(state):
+        return None
+    count = stack.directions
+    return sliced(op, state, 0, layer * count, (layer + 1) * count, count)
+
+
+def run_stack(
+    op: Emit, stack: Stack, value: ir.Value, states: Sequence[ir.Value], train: bool, lengths: ir.Value | None
+) -> tuple[ir.Value, ...]:
+    """All layers over [time, batch, features]; the last states are joined layer by layer."""
+    finals: list[list[ir.Value]] = [[] for _ in states]
+    for layer in range(stack.num_layers):
+        weights = stack.weights(layer)
+        if layer and train and stack.dropout > 0:
+            value = dropped(op, value, stack.dropout)
+        if stack.is_projected:
+            first = layer * stack.directions
+            found = projected_layer(op, value, weights, states, first, stack.has_biases, lengths)
+        else:
+            found = _layer(op, stack, value, weights, [_state_of(op, s, stack, layer) for s in states], lengths)
+        value = found[0]
+        for place, final in enumerate(found[1:]):
+            finals[place].append(final)
+    return (value, *(joined(op, parts, 0) for parts in finals))
+
+
+def _run_input(
+    op: Emit, stack: Stack, value: ir.Value, states: Sequence[ir.Value], train: bool, batch_first: bool
+) -> tuple[ir.Value, ...]:
+    if batch_first:
+        value = transpose(op, value, (1, 0, 2))
+    output, *finals = run_stack(op, stack, value, states, train, None)
+    return (transpose(op, output, (1, 0, 2)) if batch_first else output, *finals)
+
+
+def _run_packed(
+    op: Emit, stack: Stack, data: ir.Value, batch_sizes: ir.Value, states: Sequence[ir.Value], train: bool
+) -> tuple[ir.Value, ...]:
+    """Packed data is spread over [time, batch], run with the sequences' lengths, and packed again."""
+    packing: Packing = packing_of(op, batch_sizes, dims_of(states[0])[1])
+    padded = packing.spread(op, data, 0)
+    output, *finals = run_stack(op, stack, padded, states, train, op.cast(packing.lengths(op), ir.DataType.INT32))
+    return (packing.collect(op, output, op.result[0]), *finals)
+
+
+@translates(aten.lstm.input)
+def lstm_input(
+    op: Emit,
+    input: ir.Value,
+    hx: Sequence[ir.Value],
+    params: Sequence[ir.Value],
+    has_biases: bool,
+    num_layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    batch_first: bool,
+) -> tuple[ir.Value, ...]:
+    """lstm(Tensor input, Tensor[] hx, Tensor[] params, bool has_biases, int num_layers, float dropout, bool train, bool bidirectional, bool batch_first) -> (Tensor, Tensor, Tensor)
+
+    ONNX:  one LSTM a layer; a Scan a direction where there is a projection.
+    """
+    stack = Stack("LSTM", params, has_biases, num_layers, dropout, bidirectional)
+    return _run_input(op, stack, input, hx, train, batch_first)
+
+
+@translates(aten.lstm.data)
+def lstm_data(
+    op: Emit,
+    data: ir.Value,
+    batch_sizes: ir.Value,
+    hx: Sequence[ir.Value],
+    params: Sequence[ir.Value],
+    has_biases: bool,
+    num_layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+) -> tuple[ir.Value, ...]:
+    """lstm(Tensor data, Tensor batch_sizes, Tensor[] hx, Tensor[] params, bool has_biases, int num_layers, float dropout, bool train, bool bidirectional) -> (Tensor, Tensor, Tensor)
+
+    ONNX:  LSTM with sequence_lens between a ScatterND and a GatherND.
+    """
+    stack = Stack("LSTM", params, has_biases, num_layers, dropout, bidirectional)
+    return _run_packed(op, stack, data, batch_sizes, hx, train)
+
+
+_SINGLE_STATE = {"gru": ("GRU", "Tanh"), "rnn_tanh": ("RNN", "Tanh"), "rnn_relu": ("RNN", "Relu")}
+
+
+def _register(name: str) -> None:
+    op_type, activation = _SINGLE_STATE[name]
+    packet = getattr(aten, name)
+
+    def whole_input(
+        op: Emit,
+        input: ir.Value,
+        hx: ir.Value,
+        params: Sequence[ir.Value],
+        has_biases: bool,
+        num_layers: int,
+        dropout: float,
+        train: bool,
+        bidirectional: bool,
+        batch_first: bool,
+    ) -> tuple[ir.Value, ...]:
+        stack = Stack(op_type, params, has_biases, num_layers, dropout, bidirectional, activation)
+        return _run_input(op, stack, input, [hx], train, batch_first)
+
+    def packed_data(
+        op: Emit,
+        data: ir.Value,
+        batch_sizes: ir.Value,
+        hx: ir.Value,
+        params: Sequence[ir.Value],
+        has_biases: bool,
+        num_layers: int,
+        dropout: float,
+        train: bool,
+        bidirectional: bool,
+    ) -> tuple[ir.Value, ...]:
+        stack = Stack(op_type, params, has_biases, num_layers, dropout, bidirectional, activation)
+        return _run_packed(op, stack, data, batch_sizes, [hx], train)
+
+    for overload, function in ((packet.input, whole_input), (packet.data, packed_data)):
+        function.__doc__ = f"{schema_line(overload)}\n\n    ONNX:    one {op_type} a layer\n    "
+        translates(overload)(function)
+
+
+for _name in _SINGLE_STATE:
+    _register(_name)

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from fx2onnx.verify import Verdict
 
 
+_LINES_SHOWN = 5
+
+
 class Capture(enum.StrEnum):
     """The rungs of capture."""
 
@@ -139,8 +142,8 @@ def _print_summary(summary: dict[str, Any], verdict: Verdict | None) -> None:
         "seconds": f"{report['seconds']:.2f}   ({', '.join(f'{name} {value:.2f}' for name, value in phases.items())})",
         "inputs": ", ".join(report["input_names"]),
         "outputs": ", ".join(report["output_names"]),
-        "assumed": "\n".join(dict.fromkeys(report["assumptions"])),
-        "warnings": "\n".join(dict.fromkeys(report["warnings"])),
+        "assumed": _lines(report["assumptions"]),
+        "warnings": _lines(report["warnings"]),
     }
     table = Table.grid(padding=(0, 2))
     for label, text in rows.items():
@@ -150,6 +153,13 @@ def _print_summary(summary: dict[str, Any], verdict: Verdict | None) -> None:
     out.print(table)
     if verdict is not None:
         out.print(verdict_view(verdict))
+
+
+def _lines(texts: list[str]) -> str:
+    """Each text once, the first few; the report has them all."""
+    unique = list(dict.fromkeys(texts))
+    rest = len(unique) - _LINES_SHOWN
+    return "\n".join(unique[:_LINES_SHOWN] + ([f"and {rest} more (--report)"] if rest > 0 else []))
 
 
 def _fail(verdict: Verdict, output: Path, *, already_told: bool) -> None:

@@ -89,6 +89,23 @@ def test_dynamic_dims_of_a_zoo_model(word: str, expected: list[object]) -> None:
     assert shape_of("m.onnx", "x") == expected
 
 
+@pytest.mark.parametrize("name", ["mnist_cnn_same", "t5_tiny"])
+@pytest.mark.filterwarnings("ignore:Using padding='same'")
+def test_a_zoo_model_is_exported_verified_and_run_at_another_size(name: str) -> None:
+    done = invoke("export", f"zoo:{name}", "-o", "m.onnx")
+    assert done.exit_code == 0, done.output
+    dims = [text for dim in ("batch=3", "sequence=5", "decoder_sequence=4") for text in ("--dim", dim)]
+    ran = {
+        engine: invoke("run", "m.onnx", *(dims if name == "t5_tiny" else dims[:2]), "--engine", engine, "--json")
+        for engine in ("runner", "onnxruntime")
+    }
+    assert all(result.exit_code == 0 for result in ran.values()), ran
+    first = {engine: json.loads(result.stdout)["outputs"][0] for engine, result in ran.items()}
+    assert first["runner"]["shape"] == first["onnxruntime"]["shape"]
+    assert first["runner"]["shape"][0] == 3
+    assert first["runner"]["first"] == pytest.approx(first["onnxruntime"]["first"], rel=1e-4, abs=1e-5)
+
+
 def test_opset_is_the_one_asked_for() -> None:
     assert invoke("export", "cli_models:linear", "-o", "m.onnx", "--no-verify", "--opset", 17).exit_code == 0
     assert [entry.version for entry in onnx.load("m.onnx").opset_import if entry.domain == ""] == [17]

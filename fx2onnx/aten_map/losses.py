@@ -225,7 +225,7 @@ def _triplet_margin(
 def _cosine_similarity(op: Emit, x1: ir.Value, x2: ir.Value, dim: int, eps: float) -> ir.Value:
     """x1 . x2 / (max(|x1|, eps) max(|x2|, eps))."""
     first, second = worked(op, x1, x2)
-    shared = broadcast_dims(dims_of(first), dims_of(second))
+    shared = broadcast_dims(dims_of(first), dims_of(second)) or (1,)
     axis = axis_of(dim, len(shared)) - len(shared)
     if any(rank_of(item) < -axis or dims_of(item)[axis] != shared[axis] for item in (first, second)):
         first, second = op.expand(first, shared), op.expand(second, shared)

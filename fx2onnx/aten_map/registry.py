@@ -8,6 +8,7 @@ out. The first docstring line is the schema.
 
 from __future__ import annotations
 
+import importlib
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -94,12 +95,19 @@ class Table:
 
     def find(self, overload: Any, opset: int) -> Entry | None:
         """The best entry that ``opset`` admits, or None."""
+        if overload not in self:
+            return None
         for entry in self.entries.get(overload, ()):
             if entry.since <= opset:
                 return entry
         return None
 
     def __contains__(self, overload: object) -> bool:
+        if overload in self.entries:
+            return True
+        load_namespace(getattr(overload, "namespace", ""))
+        if isinstance(overload, torch._ops.OpOverload) and overload in TABLE.entries:
+            self.entries[overload] = TABLE.entries[overload]
         return overload in self.entries
 
     def __iter__(self) -> Iterator[Entry]:
@@ -116,6 +124,17 @@ class Table:
 
 
 TABLE = Table()
+
+
+LAZY_NAMESPACES = {"torchvision", "quantized_decomposed"}
+"""Operators of packages that are imported late or never: their entries are imported when one is first looked up."""
+
+
+def load_namespace(namespace: str) -> None:
+    """Import the entries of an operator namespace, once."""
+    if namespace in LAZY_NAMESPACES:
+        LAZY_NAMESPACES.discard(namespace)
+        importlib.import_module(f"fx2onnx.aten_map.namespaces.{namespace}")
 
 
 def _checked_arguments(overload: torch._ops.OpOverload, function: Translation) -> tuple[str, ...]:

@@ -1,0 +1,233 @@
+"""``torch.ops.quantized_decomposed``: what PT2E quantisation writes into exported programs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import onnx_ir as ir
+import torch
+import torch.ao.quantization.fx._decomposed
+
+from fx2onnx.aten_map.axes import axis_of, whole
+from fx2onnx.aten_map.quantization import Parameter, dequantized, fake_quantized, quantized
+from fx2onnx.aten_map.registry import translates
+from fx2onnx.aten_map.scalars import onnx_dtype
+from fx2onnx.base.errors import UserError
+from fx2onnx.irx.emit import Emit
+from fx2onnx.irx.values import dims_of, dtype_of, known_ints, rank_of
+
+decomposed = torch.ops.quantized_decomposed
+D = ir.DataType
+
+
+def _number(bound: Any) -> int:
+    """A bound of the range. Raises UserError E203 for one that is computed while the model runs."""
+    if not isinstance(bound, ir.Value):
+        return int(bound)
+    known = known_ints(bound)
+    if known is None:
+        raise UserError(
+            "E203",
+            "quant_min and quant_max must be numbers",
+            why="ONNX QuantizeLinear saturates to the range of a dtype",
+            next="pass them as Python ints",
+        )
+    return known[0]
+
+
+@translates(decomposed.quantize_per_tensor.default, decomposed.quantize_per_tensor.tensor)
+@translates(decomposed.quantize_per_tensor.tensor2)
+def quantize_per_tensor(
+    op: Emit,
+    input: ir.Value,
+    scale: Parameter,
+    zero_point: Parameter,
+    quant_min: Any,
+    quant_max: Any,
+    dtype: torch.dtype,
+) -> ir.Value:
+    """quantize_per_tensor(Tensor input, float scale, int zero_point, int quant_min, int quant_max, ScalarType dtype) -> Tensor
+    quantize_per_tensor(Tensor input, Tensor scale, Tensor zero_point, int quant_min, int quant_max, ScalarType dtype) -> Tensor
+    quantize_per_tensor(Tensor input, Tensor scale, Tensor zero_point, Tensor quant_min, Tensor quant_max, ScalarType dtype) -> Tensor
+    """
+    low, high = _number(quant_min), _number(quant_max)
+    return quantized(op, input, scale, zero_point, low, high, onnx_dtype(dtype))
+
+
+@translates(decomposed.quantize_per_channel.default)
+def quantize_per_channel(
+    op: Emit,
+    input: ir.Value,
+    scales: ir.Value,
+    zero_points: ir.Value,
+    axis: int,
+    quant_min: int,
+    quant_max: int,
+    dtype: torch.dtype,
+) -> ir.Value:
+    """quantize_per_channel(Tensor input, Tensor scales, Tensor zero_points, int axis, int quant_min, int quant_max, ScalarType dtype) -> Tensor"""
+    return quantized(
+        op, input, scales, zero_points, quant_min, quant_max, onnx_dtype(dtype), axis_of(axis, rank_of(input))
+    )
+
+
+@translates(decomposed.quantize_per_token.default)
+def quantize_per_token(
+    op: Emit,
+    input: ir.Value,
+    scales: ir.Value,
+    zero_points: ir.Value,
+    quant_min: int,
+    quant_max: int,
+    dtype: torch.dtype,
+) -> ir.Value:
+    """quantize_per_token(Tensor input, Tensor scales, Tensor zero_points, int quant_min, int quant_max, ScalarType dtype) -> Tensor
+
+    One scale for each vector of the last axis: ``scales`` broadcast as they are.
+    """
+    wide = op.cast(input, D.FLOAT)
+    steps = op.Round(op.Div(wide, op.cast(scales, D.FLOAT)))
+    steps = op.Add(steps, op.cast(zero_points, D.FLOAT))
+    return op.cast(op.Clip(steps, min=op.const(float(quant_min)), max=op.const(float(quant_max))), onnx_dtype(dtype))
+
+
+@translates(decomposed.dequantize_per_token.default)
+def dequantize_per_token(
+    op: Emit,
+    input: ir.Value,
+    scales: ir.Value,
+    zero_points: ir.Value,
+    quant_min: int,
+    quant_max: int,
+    dtype: torch.dtype,
+    output_dtype: torch.dtype,
+) -> ir.Value:
+    """dequantize_per_token(Tensor input, Tensor scales, Tensor zero_points, int quant_min, int quant_max, ScalarType dtype, ScalarType output_dtype) -> Tensor"""
+    centred = op.Sub(op.cast(input, D.FLOAT), op.cast(zero_points, D.FLOAT))
+    return op.cast(op.Mul(centred, op.cast(scales, D.FLOAT)), op.result[0][0])
+
+
+@translates(decomposed.dequantize_per_tensor.default, decomposed.dequantize_per_tensor.tensor)
+@translates(decomposed.dequantize_per_tensor.tensor2)
+def dequantize_per_tensor(
+    op: Emit,
+    input: ir.Value,
+    scale: Parameter,
+    zero_point: Parameter,
+    quant_min: Any,
+    quant_max: Any,
+    dtype: torch.dtype,
+    out_dtype: torch.dtype | None,
+) -> ir.Value:
+    """dequantize_per_tensor(Tensor input, float scale, int zero_point, int quant_min, int quant_max, ScalarType dtype, *, ScalarType? out_dtype=None) -> Tensor
+    dequantize_per_tensor(Tensor input, Tensor scale, Tensor zero_point, int quant_min, int quant_max, ScalarType dtype, *, ScalarType? out_dtype=None) -> Tensor
+    dequantize_per_tensor(Tensor input, Tensor scale, Tensor zero_point, Tensor quant_min, Tensor quant_max, ScalarType dtype, *, ScalarType? out_dtype=None) -> Tensor
+    """
+    return op.cast(dequantized(op, input, scale, zero_point), op.result[0][0])
+
+
+@translates(decomposed.dequantize_per_channel.default)
+def dequantize_per_channel(
+    op: Emit,
+    input: ir.Value,
+    scales: ir.Value,
+    zero_points: ir.Value | None,
+    axis: int,
+    quant_min: int,
+    quant_max: int,
+    dtype: torch.dtype,
+    out_dtype: torch.dtype | None,
+) -> ir.Value:
+    """dequantize_per_channel(Tensor input, Tensor scales, Tensor? zero_points, int axis, int quant_min, int quant_max, ScalarType dtype, *, ScalarType? out_dtype=None) -> Tensor"""
+    found = dequantized(op, input, scales, zero_points, axis_of(axis, rank_of(input)))
+    return op.cast(found, op.result[0][0])
+
+
+@translates(decomposed.dequantize_per_channel_group.default)
+def dequantize_per_channel_group(
+    op: Emit,
+    input: ir.Value,
+    scales: ir.Value,
+    zero_points: ir.Value | None,
+    quant_min: int,
+    quant_max: int,
+    dtype: torch.dtype,
+    group_size: int,
+    output_dtype: torch.dtype,
+) -> ir.Value:
+    """dequantize_per_channel_group(Tensor input, Tensor scales, Tensor? zero_points, int quant_min, int quant_max, ScalarType dtype, int group_size, ScalarType output_dtype) -> Tensor
+
+    [rows, columns] in groups of columns. ONNX: DequantizeLinear with block_size from opset 21 on.
+    """
+    rows, columns = dims_of(input)
+    if op.opset >= 21 and dtype_of(input) in (D.INT8, D.UINT8, D.INT16, D.UINT16):
+        zero = None if zero_points is None else op.cast(zero_points, dtype_of(input))
+        outputs = [(D.FLOAT, dims_of(input))]
+        found = op.DequantizeLinear(
+            input, op.cast(scales, D.FLOAT), zero, axis=1, block_size=group_size, outputs=outputs
+        )
+        return op.cast(found, op.result[0][0])
+    groups = whole(columns // group_size)
+    steps = op.reshape(op.cast(input, D.FLOAT), (rows, groups, group_size))
+    if zero_points is not None:
+        steps = op.Sub(steps, op.Unsqueeze(op.cast(zero_points, D.FLOAT), axes=[2]))
+    scaled = op.Mul(steps, op.Unsqueeze(op.cast(scales, D.FLOAT), axes=[2]))
+    return op.cast(op.reshape(scaled, (rows, columns)), op.result[0][0])
+
+
+@translates(decomposed.quantize_per_channel_group.default)
+def quantize_per_channel_group(
+    op: Emit,
+    input: ir.Value,
+    scales: ir.Value,
+    zero_points: ir.Value,
+    quant_min: int,
+    quant_max: int,
+    dtype: torch.dtype,
+    group_size: int,
+) -> ir.Value:
+    """quantize_per_channel_group(Tensor input, Tensor scales, Tensor zero_points, int quant_min, int quant_max, ScalarType dtype, int group_size) -> Tensor"""
+    rows, columns = dims_of(input)
+    groups = whole(columns // group_size)
+    grouped = op.reshape(op.cast(input, D.FLOAT), (rows, groups, group_size))
+    steps = op.Round(op.Div(grouped, op.Unsqueeze(op.cast(scales, D.FLOAT), axes=[2])))
+    steps = op.Add(steps, op.Unsqueeze(op.cast(zero_points, D.FLOAT), axes=[2]))
+    codes = op.Clip(steps, min=op.const(float(quant_min)), max=op.const(float(quant_max)))
+    return op.reshape(op.cast(codes, onnx_dtype(dtype)), (rows, columns))
+
+
+@translates(decomposed.fake_quant_per_channel.default)
+def fake_quant_per_channel(
+    op: Emit, input: ir.Value, scales: ir.Value, zero_points: ir.Value, axis: int, quant_min: int, quant_max: int
+) -> ir.Value:
+    """fake_quant_per_channel(Tensor input, Tensor scales, Tensor zero_points, int axis, int quant_min, int quant_max) -> Tensor"""
+    return fake_quantized(op, input, scales, zero_points, quant_min, quant_max, axis_of(axis, rank_of(input)))
+
+
+@translates(decomposed.convert_element_type.no_fuse)
+def convert_element_type(op: Emit, input: ir.Value, dtype: torch.dtype) -> ir.Value:
+    """convert_element_type(Tensor input, ScalarType dtype) -> Tensor"""
+    return op.cast(input, onnx_dtype(dtype))
+
+
+@translates(decomposed.choose_qparams.tensor)
+def choose_qparams_tensor(
+    op: Emit, input: ir.Value, quant_min: int, quant_max: int, eps: float, dtype: torch.dtype
+) -> tuple[ir.Value, ir.Value]:
+    """choose_qparams(Tensor input, int quant_min, int quant_max, float eps, ScalarType dtype) -> (Tensor, Tensor)
+
+    Scale and zero point that hold the tensor's range and zero. Source: determine_qparams in torch.ao.
+    """
+    wide, none = op.cast(input, D.FLOAT), op.const(0.0)
+    low = op.Min(op.ReduceMin(wide, keepdims=0), none)
+    high = op.Max(op.ReduceMax(wide, keepdims=0), none)
+    scale = op.Div(op.Sub(high, low), op.const(float(quant_max - quant_min)))
+    scale = op.Max(scale, op.const(float(eps)))
+    zero = op.Sub(op.const(float(quant_min)), op.Round(op.Div(low, scale)))
+    zero = op.Clip(zero, min=op.const(float(quant_min)), max=op.const(float(quant_max)))
+    return _shaped(op, scale, 0), _shaped(op, zero, 1)
+
+
+def _shaped(op: Emit, value: ir.Value, index: int) -> ir.Value:
+    dtype, dims = op.result[index]
+    return op.reshape(op.cast(value, dtype), dims)

@@ -1,0 +1,136 @@
+"""``torch.ops.torchvision``: box suppression, region pooling, deformable convolution."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+import torch
+
+from fx2onnx.aten_map.axes import END, INT64, sliced, squeeze, unsqueeze
+from fx2onnx.aten_map.registry import translates
+from fx2onnx.base.dims import Dim
+from fx2onnx.base.errors import UserError
+from fx2onnx.irx.emit import Emit
+from fx2onnx.irx.values import dims_of
+
+vision = torch.ops.torchvision
+
+
+@translates(vision.nms.default)
+def nms(op: Emit, dets: ir.Value, scores: ir.Value, iou_threshold: float) -> ir.Value:
+    """nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor
+
+    ONNX:  NonMaxSuppression of one batch and one class; its third column names the boxes.
+    """
+    boxes, marks = unsqueeze(op, dets, 0), unsqueeze(op, scores, 0, 1)
+    count = Dim.symbol(op.builder.unique("kept"))
+    chosen = op.NonMaxSuppression(
+        boxes,
+        marks,
+        op.const(np.array([2**31 - 1])),
+        op.const(np.array([iou_threshold], dtype=np.float32)),
+        outputs=[(INT64, (count, 3))],
+    )
+    result: ir.Value = op.Gather(chosen, op.const(2), axis=1, outputs=[op.result[0]])
+    return result
+
+
+def _split_rois(op: Emit, rois: ir.Value) -> tuple[ir.Value, ir.Value]:
+    """Boxes [K, 4] and the numbers of their images [K] from [K, 5]."""
+    images = op.Cast(squeeze(op, sliced(op, rois, 1, 0, 1, 1), 1), to=INT64)
+    return sliced(op, rois, 1, 1, END, 4), images
+
+
+@translates(vision.roi_align.default)
+def roi_align(
+    op: Emit,
+    input: ir.Value,
+    rois: ir.Value,
+    spatial_scale: float,
+    pooled_height: int,
+    pooled_width: int,
+    sampling_ratio: int,
+    aligned: bool,
+) -> ir.Value:
+    """roi_align(Tensor input, Tensor rois, float spatial_scale, SymInt pooled_height, SymInt pooled_width, int sampling_ratio, bool aligned) -> Tensor
+
+    ONNX:  RoiAlign; ``aligned`` needs opset 16.
+    """
+    if aligned and op.opset < 16:
+        raise UserError(
+            "E202",
+            f"roi_align(aligned=True) needs opset 16, the export asks for {op.opset}",
+            why="RoiAlign-10 has no coordinate_transformation_mode",
+            next="export with opset_version=16 or newer",
+        )
+    boxes, images = _split_rois(op, rois)
+    mode = {"coordinate_transformation_mode": "half_pixel" if aligned else "output_half_pixel"}
+    result: ir.Value = op.RoiAlign(
+        input,
+        boxes,
+        images,
+        output_height=int(pooled_height),
+        output_width=int(pooled_width),
+        sampling_ratio=max(sampling_ratio, 0),
+        spatial_scale=float(spatial_scale),
+        outputs=[op.result[0]],
+        **(mode if op.opset >= 16 else {}),
+    )
+    return result
+
+
+@translates(vision.roi_pool.default)
+def roi_pool(
+    op: Emit, input: ir.Value, rois: ir.Value, spatial_scale: float, pooled_height: int, pooled_width: int
+) -> tuple[ir.Value, None]:
+    """roi_pool(Tensor input, Tensor rois, float spatial_scale, SymInt pooled_height, SymInt pooled_width) -> (Tensor, Tensor)
+
+    ONNX:  MaxRoiPool; the places of the maxima serve the backward pass and are not given.
+    """
+    pooled = op.MaxRoiPool(
+        input,
+        rois,
+        pooled_shape=[int(pooled_height), int(pooled_width)],
+        spatial_scale=float(spatial_scale),
+        outputs=[op.result[0]],
+    )
+    return pooled, None
+
+
+@translates(vision.deform_conv2d.default)
+def deform_conv2d(
+    op: Emit,
+    input: ir.Value,
+    weight: ir.Value,
+    offset: ir.Value,
+    mask: ir.Value,
+    bias: ir.Value,
+    stride_h: int,
+    stride_w: int,
+    pad_h: int,
+    pad_w: int,
+    dilation_h: int,
+    dilation_w: int,
+    groups: int,
+    offset_groups: int,
+    use_mask: bool,
+) -> ir.Value:
+    """deform_conv2d(Tensor input, Tensor weight, Tensor offset, Tensor mask, Tensor bias, SymInt stride_h, SymInt stride_w, SymInt pad_h, SymInt pad_w, SymInt dilation_h, SymInt dilation_w, SymInt groups, SymInt offset_groups, bool use_mask) -> Tensor
+
+    ONNX:  DeformConv, from opset 19 on.
+    """
+    result: ir.Value = op.DeformConv(
+        input,
+        weight,
+        offset,
+        bias,
+        mask if use_mask else None,
+        dilations=[dilation_h, dilation_w],
+        group=groups,
+        kernel_shape=[int(size) for size in dims_of(weight)[2:]],  # type: ignore[arg-type]
+        offset_group=offset_groups,
+        pads=[pad_h, pad_w, pad_h, pad_w],
+        strides=[stride_h, stride_w],
+        outputs=[op.result[0]],
+    )
+    return result

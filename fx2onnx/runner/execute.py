@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import functools
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from fx2onnx.base.errors import Fx2OnnxError, UserError
 from fx2onnx.runner.limits import check_shape
+from fx2onnx.runner.plan import Plan, Trace, own
 from fx2onnx.runner.program import Program, Step
 from fx2onnx.runner.registry import outputs_of
 from fx2onnx.runner.types import Value, as_value, describe
@@ -28,6 +31,13 @@ KERNEL_FAULTS = (
 )
 """What NumPy and Python raise on operands that do not fit; reported with the node, the cause chained."""
 
+Signature: TypeAlias = tuple[Any, ...]
+SEEN_ONCE = "seen once"
+"""In the table of plans: the next run with these shapes records, the one after it runs by plan."""
+
+MAX_PLANS = 16
+"""Signatures remembered per program; each plan holds an arena, so that endless new shapes do not fill the memory."""
+
 Observer = Callable[[Program, Step, int, int, Sequence[Value]], None]
 """Called after each step with its program, start and end in ns, and its outputs."""
 
@@ -35,22 +45,60 @@ Observer = Callable[[Program, Step, int, int, Sequence[Value]], None]
 class Executor:
     """Runs one program, again and again; bodies of control flow have executors of their own."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, use_plans: bool = True) -> None:
         self.program = program
         self.feeds = [*program.inputs, *(inner for _, inner in program.captures)]
         self.bodies = {
-            step.index: {name: Executor(body) for name, body in step.bodies.items()}
+            step.index: {name: Executor(body, use_plans) for name, body in step.bodies.items()}
             for step in program.steps
             if step.bodies
         }
         self.dying = dying_slots(program, set(self.feeds))
         self.constants: list[Value] = [slot.const for slot in program.slots]
+        self.plans: dict[Signature, Plan | str] = {}
+        self.lock = threading.Lock()
+        self.use_plans = use_plans
 
     def run(self, feeds: Sequence[Value], observer: Observer | None = None) -> list[Value]:
-        """The outputs for ``feeds``, which come in the order of ``self.feeds``."""
-        return self.interpret(feeds, observer)
+        """The outputs for ``feeds``, which come in the order of ``self.feeds``; they share memory with nothing."""
+        if observer is not None or not self.use_plans:
+            return [own(value, False) for value in self.interpret(feeds, observer)]
+        signature = tuple(
+            (value.shape, value.dtype) if isinstance(value, np.ndarray) else type(value) for value in feeds
+        )
+        known = self.plans.get(signature)
+        if isinstance(known, Plan):
+            return self.execute(known, feeds)
+        if known is None:
+            self.remember(signature, SEEN_ONCE)
+            return [own(value, False) for value in self.interpret(feeds)]
+        trace = Trace()
+        trace.start(self.program, self.feeds, feeds)
+        outputs = [own(value, False) for value in self.interpret(feeds, None, trace)]
+        self.remember(signature, Plan(self.program, self.feeds, trace))
+        return outputs
 
-    def interpret(self, feeds: Sequence[Value], observer: Observer | None = None) -> list[Value]:
+    def remember(self, signature: Signature, plan: Plan | str) -> None:
+        with self.lock:
+            while len(self.plans) >= MAX_PLANS and signature not in self.plans:
+                self.plans.pop(next(iter(self.plans)))
+            self.plans[signature] = plan
+
+    def execute(self, plan: Plan, feeds: Sequence[Value]) -> list[Value]:
+        """Run by plan; a step that fails is run again by itself for its message."""
+        state = plan.take_state()
+        try:
+            return state.run(feeds, self.call)
+        except KERNEL_FAULTS as error:
+            step = state.current_step()
+            args = [state.registers[index] if index >= 0 else None for index in step.inputs]
+            raise failed(step, args, error) from error
+        finally:
+            plan.give_back(state)
+
+    def interpret(
+        self, feeds: Sequence[Value], observer: Observer | None = None, trace: Trace | None = None
+    ) -> list[Value]:
         values = self.constants.copy()
         for index, value in zip(self.feeds, feeds, strict=True):
             values[index] = value
@@ -62,6 +110,8 @@ class Executor:
                     values[index] = result
             if observer is not None:
                 observer(self.program, step, start_ns, time.perf_counter_ns(), results)
+            if trace is not None:
+                trace.observe(step, results)
             for index in self.dying[step.index]:
                 values[index] = None
         return [values[index] for index in self.program.outputs]

@@ -20,7 +20,7 @@ def sum_to(x: Array, like: Array) -> Array:
     return np.array(x.sum(axis=axes, keepdims=True)).reshape(like.shape)
 
 
-@kernel("SwapLast", domain=DOMAIN)
+@kernel("SwapLast", domain=DOMAIN, kind="view")
 def swap_last(x: Array) -> Array:
     """x with its last two axes exchanged."""
     return np.ascontiguousarray(x.swapaxes(-1, -2)) if x.ndim > 1 else x

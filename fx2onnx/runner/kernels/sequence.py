@@ -25,32 +25,32 @@ def _is_sequence(value: Value) -> list[Value]:
     return value
 
 
-@kernel("SequenceConstruct", 11, shape_inputs=None)
+@kernel("SequenceConstruct", 11, kind="view", shape_inputs=None)
 def sequence_construct(*items: Value) -> Any:
     """The items as a sequence."""
     return (list(items),)
 
 
-@kernel("SequenceEmpty", 11, shape_inputs=None)
+@kernel("SequenceEmpty", 11, kind="view", shape_inputs=None)
 def sequence_empty(*, dtype: int = 1) -> Any:
     """An empty sequence."""
     return ([],)
 
 
-@kernel("SequenceAt", 11, shape_inputs=None)
+@kernel("SequenceAt", 11, kind="view", shape_inputs=None)
 def sequence_at(sequence: Value, position: Array) -> Value:
     """One item."""
     items = _is_sequence(sequence)
     return items[_position(position, len(items), False)]
 
 
-@kernel("SequenceLength", 11, shape_inputs=None)
+@kernel("SequenceLength", 11, kind="view", shape_inputs=None)
 def sequence_length(sequence: Value) -> Array:
     """The number of items."""
     return np.array(len(_is_sequence(sequence)), INT64)
 
 
-@kernel("SequenceInsert", 11, shape_inputs=None)
+@kernel("SequenceInsert", 11, kind="view", shape_inputs=None)
 def sequence_insert(sequence: Value, item: Value, position: Array | None = None) -> Any:
     """A copy with ``item`` put in, at the end by default."""
     items = list(_is_sequence(sequence))
@@ -58,7 +58,7 @@ def sequence_insert(sequence: Value, item: Value, position: Array | None = None)
     return (items,)
 
 
-@kernel("SequenceErase", 11, shape_inputs=None)
+@kernel("SequenceErase", 11, kind="view", shape_inputs=None)
 def sequence_erase(sequence: Value, position: Array | None = None) -> Any:
     """A copy without one item, the last by default."""
     items = list(_is_sequence(sequence))
@@ -66,14 +66,14 @@ def sequence_erase(sequence: Value, position: Array | None = None) -> Any:
     return (items,)
 
 
-@kernel("ConcatFromSequence", 11, shape_inputs=None)
+@kernel("ConcatFromSequence", 11, kind="view", shape_inputs=None)
 def concat_from_sequence(sequence: Value, *, axis: int, new_axis: int = 0) -> Array:
     """The items joined along ``axis``, an existing one or a new one."""
     items = _is_sequence(sequence)
     return np.stack(items, axis=axis) if new_axis else np.concatenate(items, axis=axis)
 
 
-@kernel("SplitToSequence", 11, shape_inputs=None)
+@kernel("SplitToSequence", 11, kind="view", shape_inputs=None)
 def split_to_sequence(x: Array, split: Array | None = None, *, axis: int = 0, keepdims: int = 1) -> Any:
     """x cut along ``axis``: into single slices, into parts of one size, or of given sizes."""
     axis = check_axis(axis, x.ndim)
@@ -95,7 +95,7 @@ def split_to_sequence(x: Array, split: Array | None = None, *, axis: int = 0, ke
     return ([np.array(part) for part in parts],)
 
 
-@kernel("SequenceMap", 17, shape_inputs=None)
+@kernel("SequenceMap", 17, kind="view", shape_inputs=None)
 def sequence_map(
     first: Value, *others: Value, body: Callable[[Sequence[Value]], list[Value]], n_outputs: int
 ) -> tuple[Value, ...]:
@@ -112,19 +112,19 @@ def sequence_map(
     return tuple(results)
 
 
-@kernel("Optional", 15, shape_inputs=None)
+@kernel("Optional", 15, kind="view", shape_inputs=None)
 def optional(value: Value = None, *, type: Any = None) -> Any:
     """The value, or an empty optional."""
     return (value,)
 
 
-@kernel("OptionalHasElement", 15, shape_inputs=None)
+@kernel("OptionalHasElement", 15, kind="view", shape_inputs=None)
 def optional_has_element(value: Value = None) -> Array:
     """Whether the optional holds a value."""
     return np.array(value is not None)
 
 
-@kernel("OptionalGetElement", 15, shape_inputs=None)
+@kernel("OptionalGetElement", 15, kind="view", shape_inputs=None)
 def optional_get_element(value: Value) -> Any:
     """The value in the optional. Raises: ValueError for an empty one."""
     if value is None:

@@ -278,7 +278,7 @@ def pad_2(
     return pad_array(x, widths[: x.ndim], widths[x.ndim :], mode, value)
 
 
-@kernel("DepthToSpace")
+@kernel("DepthToSpace", kind="view")
 def depth_to_space(x: Array, *, blocksize: int, mode: str = "DCR") -> Array:
     """Channels become blocks of ``blocksize`` x ``blocksize`` pixels."""
     n, c, h, w = x.shape
@@ -288,7 +288,7 @@ def depth_to_space(x: Array, *, blocksize: int, mode: str = "DCR") -> Array:
     return x.reshape(n, c // (b * b), b, b, h, w).transpose(0, 1, 4, 2, 5, 3).reshape(n, c // (b * b), h * b, w * b)
 
 
-@kernel("SpaceToDepth")
+@kernel("SpaceToDepth", kind="view")
 def space_to_depth(x: Array, *, blocksize: int, mode: str = "DCR") -> Array:
     """Blocks of ``blocksize`` x ``blocksize`` pixels become channels."""
     n, c, h, w = x.shape
@@ -319,7 +319,7 @@ def reverse_sequence(x: Array, lengths: Array, *, batch_axis: int = 1, time_axis
     return np.ascontiguousarray(np.moveaxis(y, (0, 1), (batch_axis, time_axis)))
 
 
-@kernel("Dropout", 12, kind="alloc", is_random=True)
+@kernel("Dropout", 12, kind="view", is_random=True)
 def dropout(
     x: Array, ratio: Array | None = None, training: Array | None = None, *, seed: int | None = None, n_outputs: int = 1
 ) -> Any:
@@ -340,7 +340,7 @@ def dropout(
     return (x * mask * np.asarray(scale, x.dtype)).astype(x.dtype), mask
 
 
-@kernel("Dropout", (1, 6, 7, 10))
+@kernel("Dropout", (1, 6, 7, 10), kind="view")
 def dropout_10(
     x: Array, *, ratio: float = 0.5, is_test: int = 0, n_outputs: int = 1, version: int = 10, **_: Any
 ) -> Any:

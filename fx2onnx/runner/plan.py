@@ -1,0 +1,343 @@
+"""The plan: a Program bound to the shapes of its feeds. Known values are folded, buffers share one arena."""
+
+from __future__ import annotations
+
+import functools
+import math
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from fx2onnx.runner.arena import ALIGN_BYTES, Buffer, assign_offsets
+from fx2onnx.runner.limits import check_bytes
+from fx2onnx.runner.prepared import Facts, Prepared
+from fx2onnx.runner.program import Program, Step
+from fx2onnx.runner.types import Array, Spec, Value
+
+FOLD_BYTES = 1 << 22
+"""Results of constants are kept up to this size; larger ones are computed at each run, or memory would double."""
+
+MAX_IDLE_STATES = 2
+"""Arenas kept for concurrent runs of one plan; further ones are freed after use."""
+
+
+@dataclass(slots=True)
+class Trace:
+    """What one run of a program showed: specs of values whose shape follows from the feeds' shapes, known values."""
+
+    specs: dict[int, Spec] = field(default_factory=dict)
+    known: dict[int, Value] = field(default_factory=dict)
+
+    def start(self, program: Program, feeds: Sequence[int], values: Sequence[Value]) -> None:
+        for slot in program.slots:
+            if slot.is_const:
+                self.known[slot.index] = slot.const
+                if isinstance(slot.const, np.ndarray):
+                    self.specs[slot.index] = (slot.const.shape, slot.const.dtype)
+        for index, value in zip(feeds, values, strict=True):
+            if isinstance(value, np.ndarray):
+                self.specs[index] = (value.shape, value.dtype)
+
+    def observe(self, step: Step, results: Sequence[Value]) -> None:
+        kernel = step.kernel
+        given = [index for index in step.inputs if index >= 0]
+        is_static = all(index in self.specs for index in given) and kernel.shape_inputs is not None and not step.bodies
+        for position in kernel.shape_inputs or ():
+            if position < len(step.inputs) and step.inputs[position] >= 0:
+                is_static = is_static and step.inputs[position] in self.known
+        if not is_static:
+            return
+        foldable = not kernel.is_random and all(index in self.known for index in given)
+        is_shape = kernel.op_type in ("Shape", "Size") and not kernel.domain
+        for index, value in zip(step.outputs, results, strict=False):
+            if index < 0 or not isinstance(value, np.ndarray):
+                continue
+            self.specs[index] = (value.shape, value.dtype)
+            if is_shape or (foldable and (value.nbytes <= FOLD_BYTES or kernel.kind == "view")):
+                self.known[index] = value
+
+
+@dataclass(slots=True)
+class Action:
+    """One step of a plan, before it is bound to memory."""
+
+    step: Step
+    kind: str
+    prepared: Prepared | None = None
+    outs: tuple[int, ...] = ()
+    scratch: list[int] = field(default_factory=list)
+
+
+class Plan:
+    """Steps, buffers and their offsets for one signature of feeds."""
+
+    def __init__(self, program: Program, feeds: Sequence[int], trace: Trace) -> None:
+        self.program = program
+        self.feeds = list(feeds)
+        self.trace = trace
+        self.buffers: list[Buffer] = []
+        self.buffer_of: dict[int, int] = {}
+        self.channels_last: dict[int, bool] = {}
+        self.scratch_specs: dict[int, Spec] = {}
+        self.actions: list[Action] = []
+        self._bases: dict[int, frozenset[int]] = {}
+        self._last_use = _last_uses(program)
+        for step in program.steps:
+            self._add(step)
+        for index in program.outputs:
+            for base in self._bases.get(index, ()):
+                self.buffers[base].end = len(self.actions)
+        self.arena_bytes = assign_offsets(self.buffers)
+        check_bytes(self.arena_bytes, "the arena of activations")
+        self._idle: list[State] = []
+        self._lock = threading.Lock()
+
+    def _add(self, step: Step) -> None:
+        outputs = [index for index in step.outputs if index >= 0]
+        if all(index in self.trace.known for index in outputs):
+            return
+        position = len(self.actions)
+        given = [index for index in step.inputs if index >= 0]
+        bases: frozenset[int] = frozenset().union(*(self._bases.get(index, frozenset()) for index in given))
+        for base in bases:
+            self.buffers[base].end = max(self.buffers[base].end, position)
+        action = Action(step, "alloc")
+        kernel = step.kernel
+        if kernel.kind == "view" or step.bodies:
+            if not step.bodies and all(index in self.trace.specs for index in outputs):
+                action.kind = "view"
+            for index in outputs:
+                self._bases[index] = bases
+        elif len(outputs) == len(step.outputs) and all(index in self.trace.specs for index in outputs):
+            facts = self._facts(step)
+            if kernel.prepare is not None:
+                action.prepared = kernel.prepare(facts)
+            if action.prepared is None and kernel.infer is not None:
+                action.prepared = Prepared(
+                    _plain_call(kernel.fn, step.attrs), channels_last=kernel.elementwise and _follows(facts)
+                )
+            if action.prepared is not None:
+                action.kind = "into"
+                self._place(action, position)
+        self.actions.append(action)
+
+    def _facts(self, step: Step) -> Facts:
+        specs, known = self.trace.specs, self.trace.known
+        return Facts(
+            [specs.get(index) for index in step.inputs],
+            [known.get(index) if index >= 0 else None for index in step.inputs],
+            [specs[index] for index in step.outputs],
+            [self.channels_last.get(index, False) for index in step.inputs],
+            step.attrs,
+        )
+
+    def _place(self, action: Action, position: int) -> None:
+        """Buffers for outputs and scratch."""
+        prepared = action.prepared
+        assert prepared is not None
+        action.outs = action.step.outputs
+        for number, index in enumerate(action.outs):
+            shape, dtype = self.trace.specs[index]
+            self.channels_last[index] = prepared.channels_last and len(shape) > 2
+            if index in self.program.outputs:
+                continue
+            shared = self._inplace_buffer(action, index) if number == 0 else None
+            if shared is None:
+                shared = len(self.buffers)
+                self.buffers.append(Buffer(math.prod(shape) * dtype.itemsize, position, position))
+            self.buffer_of[index] = shared
+            self._bases[index] = frozenset((shared,))
+        for shape, dtype in prepared.scratch:
+            number = len(self.buffers)
+            self.buffers.append(Buffer(math.prod(shape) * dtype.itemsize, position, position))
+            self.scratch_specs[number] = (shape, dtype)
+            action.scratch.append(number)
+
+    def _inplace_buffer(self, action: Action, out: int) -> int | None:
+        """The buffer of an input that may be overwritten: it dies here, alone owns its buffer, and looks like ``out``."""
+        assert action.prepared is not None
+        step = action.step
+        allowed = step.kernel.inplace if action.prepared.inplace is None else action.prepared.inplace
+        for place in allowed:
+            if place >= len(step.inputs) or step.inputs[place] < 0:
+                continue
+            index = step.inputs[place]
+            buffer = self.buffer_of.get(index)
+            if buffer is None or self._last_use.get(index) != step.index:
+                continue
+            sharers = [other for other, bases in self._bases.items() if buffer in bases and other != index]
+            if any(self._last_use.get(other, -1) >= step.index for other in sharers):
+                continue
+            if self.trace.specs[index] != self.trace.specs[out]:
+                continue
+            if self.channels_last.get(index, False) == self.channels_last.get(out, False):
+                return buffer
+        return None
+
+    def take_state(self) -> State:
+        with self._lock:
+            if self._idle:
+                return self._idle.pop()
+        return State(self)
+
+    def give_back(self, state: State) -> None:
+        with self._lock:
+            if len(self._idle) < MAX_IDLE_STATES:
+                self._idle.append(state)
+
+
+def _last_uses(program: Program) -> dict[int, int]:
+    last = {index: step.index for step in program.steps for index in step.inputs if index >= 0}
+    last.update(dict.fromkeys(program.outputs, len(program.steps)))
+    return last
+
+
+def _follows(facts: Facts) -> bool:
+    """Whether the output lies as its inputs do: an input of its shape (or rank, for Concat) is channels-last."""
+    shape = facts.outputs[0][0]
+    return len(shape) > 2 and any(
+        last and spec is not None and len(spec[0]) == len(shape)
+        for last, spec in zip(facts.channels_last, facts.inputs, strict=True)
+    )
+
+
+def _plain_call(fn: Callable[..., Any], attrs: Mapping[str, Any]) -> Callable[..., None]:
+    def call(outs: list[Array], scratch: list[Array], *inputs: Array) -> None:
+        fn(outs, *inputs, **attrs)
+
+    return call
+
+
+def shaped(raw: Array, shape: Sequence[int], dtype: Any, channels_last: bool) -> Array:
+    """Bytes as an array; channels-last memory shows the logical axes [N, C, *dims]."""
+    flat: Array = raw.view(dtype)
+    if not channels_last:
+        return flat.reshape(tuple(shape))
+    turned = flat.reshape((shape[0], *shape[2:], shape[1]))
+    return turned.transpose((0, len(shape) - 1, *range(1, len(shape) - 1)))
+
+
+class State:
+    """One arena with all steps bound to it; serves one run at a time."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        raw = np.empty(plan.arena_bytes + ALIGN_BYTES, np.uint8)
+        skip = -raw.ctypes.data % ALIGN_BYTES
+        self.arena = raw[skip : skip + plan.arena_bytes]
+        program, specs = plan.program, plan.trace.specs
+        self.registers: list[Value] = [None] * len(program.slots)
+        for index, value in plan.trace.known.items():
+            self.registers[index] = value
+        self.fixed = set(plan.trace.known)
+        for index, number in plan.buffer_of.items():
+            buffer = plan.buffers[number]
+            part = self.arena[buffer.offset : buffer.offset + buffer.size_bytes]
+            self.registers[index] = shaped(part, *specs[index], plan.channels_last.get(index, False))
+            self.fixed.add(index)
+        self.fresh = [
+            (index, *specs[index], plan.channels_last.get(index, False))
+            for index in dict.fromkeys(program.outputs)
+            if any(index in action.outs for action in plan.actions)
+        ]
+        self.steps: list[tuple[Callable[[], None], Step]] = []
+        for action in plan.actions:
+            bound = self._bind(action)
+            if bound is not None:
+                self.steps.append((bound, action.step))
+        self.position = 0
+        self.calls = [call for call, _ in self.steps]
+        self.owned = {index for index, *_ in self.fresh}
+        self.volatile = [index for index in range(len(program.slots)) if index not in self.fixed]
+        self.run_step: Callable[[Step, list[Value]], list[Value]] | None = None
+
+    def _bind(self, action: Action) -> Callable[[], None] | None:
+        step, registers = action.step, self.registers
+        inputs = step.inputs
+        if action.kind == "into":
+            prepared = action.prepared
+            assert prepared is not None
+            scratch = []
+            for number in action.scratch:
+                buffer = self.plan.buffers[number]
+                part = self.arena[buffer.offset : buffer.offset + buffer.size_bytes]
+                scratch.append(shaped(part, *self.plan.scratch_specs[number], False))
+            if all(index in self.fixed or index < 0 for index in (*inputs, *action.outs)):
+                outs = [registers[index] for index in action.outs]
+                args = [registers[index] if index >= 0 else None for index in inputs]
+                return functools.partial(prepared.fn, outs, scratch, *args)
+            return functools.partial(_call_into, prepared.fn, registers, action.outs, inputs, scratch)
+        if action.kind == "view" and all(index in self.fixed or index < 0 for index in inputs):
+            args = [registers[index] if index >= 0 else None for index in inputs]
+            results = step.kernel.fn(*args, **step.attrs)
+            results = results if isinstance(results, tuple) else (results,)
+            if all(_is_view(result, args) for result in results):
+                for index, result in zip(step.outputs, results, strict=False):
+                    if index >= 0:
+                        registers[index] = result
+                        self.fixed.add(index)
+                return None
+        return functools.partial(self._call_step, step)
+
+    def _call_step(self, step: Step) -> None:
+        assert self.run_step is not None
+        registers = self.registers
+        results = self.run_step(step, [registers[index] if index >= 0 else None for index in step.inputs])
+        for index, result in zip(step.outputs, results, strict=False):
+            if index >= 0:
+                registers[index] = result
+
+    def current_step(self) -> Step:
+        """The step that runs, or that failed."""
+        return self.steps[self.position][1]
+
+    def run(self, feeds: Sequence[Value], run_step: Callable[[Step, list[Value]], list[Value]]) -> list[Value]:
+        """The outputs; they share memory with nothing."""
+        registers = self.registers
+        self.run_step = run_step
+        for index, value in zip(self.plan.feeds, feeds, strict=True):
+            registers[index] = value
+        for index, shape, dtype, channels_last in self.fresh:
+            registers[index] = shaped(
+                np.empty(math.prod(shape) * dtype.itemsize, np.uint8), shape, dtype, channels_last
+            )
+        position = 0
+        try:
+            for position, call in enumerate(self.calls):  # noqa: B007
+                call()
+        finally:
+            self.position = position
+        outputs: list[Value] = []
+        given: set[int] = set()
+        for index in self.plan.program.outputs:
+            value = registers[index]
+            owned = index in self.owned and index not in given
+            outputs.append(value if owned and not isinstance(value, np.ndarray) else own(value, owned))
+            given.add(index)
+        for index in self.volatile:
+            registers[index] = None
+        return outputs
+
+
+def own(value: Value, is_owned: bool) -> Value:
+    """The value in memory of its own, in C order."""
+    if isinstance(value, list):
+        return [own(item, False) for item in value]
+    if not isinstance(value, np.ndarray):
+        return value
+    return np.ascontiguousarray(value).reshape(value.shape) if is_owned else np.array(value, order="C")
+
+
+def _is_view(result: Value, args: Sequence[Value]) -> bool:
+    return isinstance(result, np.ndarray) and (
+        result.size == 0 or any(isinstance(arg, np.ndarray) and np.may_share_memory(result, arg) for arg in args)
+    )
+
+
+def _call_into(
+    fn: Callable[..., None], registers: list[Value], outs: Sequence[int], inputs: Sequence[int], scratch: list[Array]
+) -> None:
+    fn([registers[index] for index in outs], scratch, *[registers[i] if i >= 0 else None for i in inputs])

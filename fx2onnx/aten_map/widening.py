@@ -140,7 +140,7 @@ def register_shared(function: Callable[..., Any], onnx_form: str, *overloads: to
     """
     code_names = inspect.signature(function).parameters
     for overload in overloads:
-        names = [argument.name for argument in overload._schema.arguments]
+        names = ["from_" if argument.name == "from" else argument.name for argument in overload._schema.arguments]
         wanted = [(index, name) for index, name in enumerate(names) if name in code_names]
 
         def entry(op: Emit, *arguments: Any, _wanted: list[tuple[int, str]] = wanted) -> Any:
@@ -148,7 +148,7 @@ def register_shared(function: Callable[..., Any], onnx_form: str, *overloads: to
 
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
         entry.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-            [inspect.Parameter(name, kind) for name in ["op", *(f"{n}_" if n == "from" else n for n in names)]]
+            [inspect.Parameter(name, kind) for name in ["op", *names]]
         )
         register(overload, entry, onnx_form)
 

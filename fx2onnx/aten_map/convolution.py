@@ -64,6 +64,8 @@ def convolved(
     else:
         attrs["output_padding"] = as_list(output_padding, spatial)
         outputs = [(dtype, _transposed_dims(dims_of(value), dims_of(weight), attrs))]
+        if any(extra >= step for extra, step in zip(attrs["output_padding"], attrs["strides"], strict=True)):
+            _cut_less(attrs, spatial)
         result = op.ConvTranspose(value, weight, bias, outputs=outputs, **attrs)
     return result if batched else squeeze(op, result, 0)
 
@@ -79,6 +81,14 @@ def _transposed_dims(dims: Dims, kernel: Dims, attrs: dict[str, Any]) -> Dims:
         for axis in range(len(dims) - 2)
     ]
     return (dims[0], kernel[1] * attrs["group"], *spatial)  # type: ignore[return-value]
+
+
+def _cut_less(attrs: dict[str, Any], spatial: int) -> None:
+    """Output padding as padding that is not cut off: runtimes refuse output padding of a stride or more."""
+    for axis in range(spatial):
+        saved = min(attrs["pads"][spatial + axis], attrs["output_padding"][axis])
+        attrs["pads"][spatial + axis] -= saved
+        attrs["output_padding"][axis] -= saved
 
 
 @translates(aten.conv1d.default, aten.conv2d.default, aten.conv3d.default)

@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
-from fx2onnx.aten_map.axes import INT64, axis_of, filled, flat, result_dims, squeeze, transpose, unsqueeze
+from fx2onnx.aten_map.axes import INT64, as_plain, axis_of, filled, flat, result_dims, squeeze, transpose, unsqueeze
 from fx2onnx.aten_map.registry import translates
 from fx2onnx.aten_map.widening import takes
 from fx2onnx.base.dims import Dim, DimLike
@@ -28,7 +28,7 @@ def gather(op: Emit, self: ir.Value, dim: int, index: ir.Value, sparse_grad: boo
     """gather(Tensor self, int dim, Tensor index, *, bool sparse_grad=False) -> Tensor"""
     axis = axis_of(dim, rank_of(self))
     scalar = rank_of(index) == 0
-    found = op.GatherElements(at_least_vector(op, self), at_least_vector(op, index), axis=axis)
+    found = op.GatherElements(at_least_vector(op, self), as_plain(op, at_least_vector(op, index)), axis=axis)
     return squeeze(op, found, 0) if scalar and rank_of(found) else found
 
 

@@ -44,7 +44,7 @@ def transposed_weight(op: Emit, weight: ir.Value) -> ir.Value:
 def dense(op: Emit, value: ir.Value, weight: ir.Value, bias: ir.Value | None) -> ir.Value:
     """``value @ weight.T + bias``; one Gemm for matrices."""
     floating = dtype_of(value) in FLOATS
-    if rank_of(value) == 2 and rank_of(weight) == 2 and floating:
+    if rank_of(value) == 2 and rank_of(weight) == 2 and floating and dims_of(value)[1] != 0:
         result: ir.Value = op.Gemm(value, weight, bias, transB=1)
         return result
     total = product(op, value, transposed_weight(op, weight) if rank_of(weight) == 2 else weight)
@@ -133,7 +133,8 @@ def addmm(op: Emit, self: ir.Value, mat1: ir.Value, mat2: ir.Value, beta: Any, a
 
     ONNX:  one Gemm for floats.
     """
-    if dtype_of(mat1) in FLOATS and not isinstance(beta, ir.Value) and not isinstance(alpha, ir.Value):
+    numbers = not isinstance(beta, ir.Value) and not isinstance(alpha, ir.Value)
+    if dtype_of(mat1) in FLOATS and numbers and dims_of(mat1)[1] != 0:
         factors = {name: float(factor) for name, factor in (("alpha", alpha), ("beta", beta)) if factor != 1}
         result: ir.Value = op.Gemm(mat1, mat2, None if beta == 0 else self, **factors)
         return result

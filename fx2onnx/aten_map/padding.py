@@ -26,7 +26,7 @@ ENUM_MODES = ("reflect", "replicate", "circular", "constant")
 def padded(op: Emit, value: ir.Value, pad: Sequence[DimLike], mode: str, number: Any = 0) -> ir.Value:
     """``torch.nn.functional.pad``: pairs (before, after) from the last axis backwards; negative ones crop.
 
-    ONNX:  Pad; negative pads are cropped by Slice first where the mode copies elements.
+    ONNX:  Pad. Where the mode copies elements, negative pads are Slices: before a circular pad, after the others.
     """
     rank, dims, dtype = rank_of(value), result_dims(op), dtype_of(value)
     if is_empty(dims):
@@ -35,22 +35,27 @@ def padded(op: Emit, value: ir.Value, pad: Sequence[DimLike], mode: str, number:
     ends: list[DimLike] = [0] * rank
     for place in range(len(pad) // 2):
         begins[rank - 1 - place], ends[rank - 1 - place] = pad[2 * place], pad[2 * place + 1]
+    crops = [whole(begins[axis]) for axis in range(rank)], [whole(ends[axis]) for axis in range(rank)]
     if mode != "constant":
-        value = _cropped(op, value, begins, ends)
         begins, ends = [_at_least_zero(pad) for pad in begins], [_at_least_zero(pad) for pad in ends]
+    if mode == "circular":
+        value = _cropped(op, value, *crops)
     if all(pad == 0 for pad in (*begins, *ends)):
-        return value
+        return _cropped(op, value, *crops)
     if is_empty(dims_of(value)):
         return op.expand(as_dtype(op, 0 if number is None else number, dtype), dims)
     if mode == "circular" and op.opset < 19:
         return _wrapped(op, value, begins, ends)
+    if mode != "constant":
+        dims = tuple(whole(size + begins[axis] + ends[axis]) for axis, size in enumerate(dims_of(value)))
     inner = compute_dtype(op, "Pad", dtype)
     constant = {"constant_value": as_dtype(op, number, inner)} if mode == "constant" and number else {}
     attrs = {} if mode == "constant" else {"mode": ONNX_MODES[mode]}
     result = op.Pad(
         op.cast(value, inner), pads=op.sizes([*begins, *ends]), outputs=[(inner, dims)], **constant, **attrs
     )
-    return op.cast(result, dtype)
+    result = op.cast(result, dtype)
+    return _cropped(op, result, *crops) if mode in ("reflect", "replicate") else result
 
 
 def _at_least_zero(pad: DimLike) -> DimLike:

@@ -70,9 +70,9 @@ def pivot_row(
     op: Emit, matrix: ir.Value, index: ir.Value, rows: ir.Value, pivot: bool = True
 ) -> tuple[ir.Value, ir.Value, ir.Value]:
     """(the row with the greatest element of column ``index`` at or below it, the matrix with that row exchanged with
-    row ``index``, whether an exchange took place as [.., 1, 1])."""
+    row ``index``, the place of that row as [.., 1, 1])."""
     if not pivot:
-        return row_of(op, matrix, index), matrix, op.const(np.array(False))
+        return row_of(op, matrix, index), matrix, op.Reshape(index, [1, 1])
     axis = rank_of(matrix) - 2
     size = op.Abs(column_of(op, matrix, index))
     below = op.Not(op.Less(rows, index))
@@ -83,7 +83,7 @@ def pivot_row(
     chosen = op.ReduceSum(op.Where(is_best, matrix, zero), axes=[axis], keepdims=1)
     own = row_of(op, matrix, index)
     exchanged = op.Where(is_own, chosen, op.Where(is_best, own, matrix))
-    return chosen, exchanged, op.Not(op.Equal(best, index))
+    return chosen, exchanged, best
 
 
 def solve(op: Emit, matrix: ir.Value, right: ir.Value) -> ir.Value:
@@ -114,10 +114,10 @@ def solve(op: Emit, matrix: ir.Value, right: ir.Value) -> ir.Value:
     return result
 
 
-def eliminated(op: Emit, matrix: ir.Value, pivot: bool = True) -> tuple[ir.Value, ir.Value, ir.Value]:
-    """(LU in one matrix, the rows' permutation as a matrix P with P A = L U, the permutation's sign [.., 1, 1]).
+def eliminated(op: Emit, matrix: ir.Value, pivot: bool = True) -> tuple[ir.Value, ir.Value, ir.Value, ir.Value]:
+    """(LU in one matrix, the rows' permutation as a matrix P with P A = L U, the permutation's sign, LAPACK's pivots).
 
-    Shapes:  matrix [*, M, N] -> [*, M, N], [*, M, M], [*, 1, 1].
+    Shapes:  matrix [*, M, N] -> [*, M, N], [*, M, M], [*, 1, 1], int32 [*, min(M, N)] counted from 1.
     """
     dims = dims_of(matrix)
     batch, count, width = dims[:-2], dims[-2], dims[-1]
@@ -129,9 +129,14 @@ def eliminated(op: Emit, matrix: ir.Value, pivot: bool = True) -> tuple[ir.Value
     sign = filled(op, (*batch, 1, 1), 1.0, WORK)
     rounds = apply("min", count, width) if isinstance(count, Dim) or isinstance(width, Dim) else min(count, width)
 
+    numbers = op.Reshape(positions(op, rounds), [-1])  # type: ignore[arg-type]
+    places = filled(op, (*batch, rounds), 0, D.INT64)  # type: ignore[arg-type]
+
     def body(op: Emit, index: ir.Value, states: list[ir.Value]) -> list[ir.Value]:
-        chosen, exchanged, moved = pivot_row(op, states[0], index, rows, pivot)
-        sign = op.Where(moved, op.Neg(states[1]), op.Identity(states[1]))
+        chosen, exchanged, place = pivot_row(op, states[0], index, rows, pivot)
+        sign = op.Where(op.Equal(place, index), op.Identity(states[1]), op.Neg(states[1]))
+        flat = op.Squeeze(place, axes=[rank_of(place) - 1])
+        places = op.Where(op.Equal(numbers, index), op.Add(flat, 1), states[2])
         lead = column_of(op, chosen, index)
         zero, one = op.const(0.0, WORK), op.const(1.0, WORK)
         factors = op.Div(column_of(op, exchanged, index), op.Where(op.Equal(lead, 0), one, lead))
@@ -139,20 +144,20 @@ def eliminated(op: Emit, matrix: ir.Value, pivot: bool = True) -> tuple[ir.Value
         inside = op.And(op.Greater(wide, index), op.Less(wide, op.size(width)))
         cleared = op.Sub(exchanged, op.Mul(factors, op.Where(inside, chosen, zero)))
         here = op.And(op.Equal(wide, index), op.Greater(rows, index))
-        return [op.Where(here, factors, cleared), sign]
+        return [op.Where(here, factors, cleared), sign, places]
 
-    found, sign = loop(op, rounds, [both, sign], body)  # type: ignore[arg-type]
+    found, sign, places = loop(op, rounds, [both, sign, places], body)  # type: ignore[arg-type]
     axis = op.const(np.array([rank_of(matrix) - 1]))
     start, middle, end = op.sizes([0]), op.sizes([width]), op.const(np.array([2**63 - 1]))
     lower_upper = op.node("Slice", found, start, middle, axis, outputs=[(WORK, dims)])
     permutation = op.node("Slice", found, middle, end, axis, outputs=[(WORK, (*batch, count, count))])
-    return lower_upper, permutation, sign
+    return lower_upper, permutation, sign, op.cast(places, D.INT32)
 
 
 def determinant_parts(op: Emit, matrix: ir.Value) -> tuple[ir.Value, ir.Value]:
     """(the pivots [*, N], the permutation's sign [*])."""
     count = dims_of(matrix)[-1]
-    found, _, sign = eliminated(op, matrix)
+    found, _, sign, _ = eliminated(op, matrix)
     last = rank_of(matrix) - 1
     return diagonal_of(op, found, 0, last - 1, last, count), op.Squeeze(sign, axes=[last - 1, last])
 

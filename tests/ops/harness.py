@@ -310,8 +310,16 @@ def difference(got: np.ndarray, want: torch.Tensor, tolerance: tuple[float, floa
     return "" if not wrong.any() else f"{int(wrong.sum())} of {got.size} differ: {_first(got, expected, wrong)}"
 
 
+NORMWISE = frozenset({"matrix_exp", "linalg_matrix_exp"})
+
+
 def _tolerance(call: Call, dtype: torch.dtype) -> tuple[float, float] | None:
-    """Half precision: absolute error in proportion to the largest operand, since eager rounds after every step."""
+    """Half precision: absolute error in proportion to the largest operand, since eager rounds after every step.
+    Matrix functions: in proportion to the largest element of the result, which bounds eager's own error."""
+    if call.overload._schema.name.removeprefix("aten::") in NORMWISE and dtype in TOLERANCES:
+        relative, absolute = TOLERANCES[dtype]
+        largest = max(leaf.abs().max().item() for leaf in call.outputs if leaf.numel())
+        return relative, absolute + relative * largest
     if dtype not in (torch.float16, torch.bfloat16):
         return None
     leaves = [leaf for leaf in pytree.tree_leaves((call.args, call.kwargs)) if isinstance(leaf, torch.Tensor)]

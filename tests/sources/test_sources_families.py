@@ -1,4 +1,4 @@
-"""One architecture of every family of torchvision and timm is built and called. Slow: about two minutes."""
+"""One architecture of every family of torchvision and timm is built and called. Slow: several minutes."""
 
 from __future__ import annotations
 

@@ -155,8 +155,7 @@ def floor_divide(op: Emit, lhs: Operand, rhs: Operand) -> ir.Value:
     exact = op.Div(op.Sub(left, part), right)
     exact = op.Where(wrong_sign, op.Sub(exact, 1), exact)
     floored = op.Floor(op.Add(exact, 0.5))
-    finite = op.And(op.Not(op.Equal(right, 0)), op.Less(op.Abs(left), float("inf")))
-    result: ir.Value = op.Where(finite, floored, quotient)
+    result: ir.Value = op.Where(op.Equal(right, 0), quotient, floored)
     return op.cast(result, dtype)
 
 

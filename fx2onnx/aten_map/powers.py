@@ -93,7 +93,8 @@ def _hypot(op: Emit, left: ir.Value, right: ir.Value) -> ir.Value:
     most, least = op.Max(left, right), op.Min(left, right)
     ratio = op.Div(least, op.Max(most, float(np.finfo(np.float32).tiny)))
     length = op.Mul(most, op.Sqrt(op.Add(op.Mul(ratio, ratio), 1)))
-    result: ir.Value = op.Where(op.Equal(most, math.inf), op.const(math.inf, dtype), length)
+    infinite = op.Or(op.Equal(left, math.inf), op.Equal(right, math.inf))
+    result: ir.Value = op.Where(infinite, op.const(math.inf, dtype), length)
     return result
 
 
@@ -163,12 +164,12 @@ register_shared(_logit, "Log(x / (1 - x))", *overloads_of("logit special_logit")
 def heaviside(op: Emit, self: ir.Value, values: ir.Value) -> ir.Value:
     """heaviside(Tensor self, Tensor values) -> Tensor
 
-    ONNX:    Where(x == 0, values, not x < 0).
+    ONNX:    Where(x == 0, values, x > 0).
     """
     dtype = result_dtype(op)
     value = op.cast(self, D.INT32) if dtype == D.BOOL else self
     zero = op.const(0, dtype_of(value))
-    positive = op.cast(op.Not(through(op, "Less", value, zero)), dtype)
+    positive = op.cast(through(op, "Greater", value, zero), dtype)
     return where(op, through(op, "Equal", value, zero), op.cast(values, dtype), positive)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -233,13 +234,17 @@ def arg_reduce(op: Emit, op_type: str, value: ir.Value, dim: int | None, keepdim
 
 def _arg(op_type: str) -> Callable[..., ir.Value]:
     def entry(op: Emit, self: ir.Value, dim: int | None = None, keepdim: bool = False) -> ir.Value:
-        return arg_reduce(op, op_type, self, dim, keepdim)
+        value = self
+        if is_float(self):
+            extreme = op.const(math.inf if op_type == "ArgMax" else -math.inf, dtype_of(self))
+            value = where(op, through(op, "IsNaN", self), extreme, self)
+        return arg_reduce(op, op_type, value, dim, keepdim)
 
     return entry
 
 
-register_shared(_arg("ArgMax"), "ArgMax", *overloads_of("argmax.default"))
-register_shared(_arg("ArgMin"), "ArgMin", *overloads_of("argmin.default"))
+register_shared(_arg("ArgMax"), "ArgMax, NaN taken as inf", *overloads_of("argmax.default"))
+register_shared(_arg("ArgMin"), "ArgMin, NaN taken as -inf", *overloads_of("argmin.default"))
 
 
 def _with_indices(name: str) -> Callable[..., tuple[ir.Value, ir.Value]]:

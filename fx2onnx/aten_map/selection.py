@@ -68,12 +68,13 @@ def clamp(op: Emit, value: ir.Value, low: Operand | None, high: Operand | None) 
     if any(isinstance(limit, float) and math.isnan(limit) for limit in (low, high)):
         return op.expand(op.const(math.nan, dtype), dims_of(value))
     crossed = not tensors and low is not None and high is not None and low > high  # type: ignore[operator]
-    if not tensors and not crossed and dtype != D.BOOL and (op.opset >= 12 or dtype in FLOATS):
-        limits: list[Any] = [None if limit is None else _limit(op, limit, dtype) for limit in (low, high)]
-        return _clip(op, value, limits)
+    whole = low is not None and high is not None
+    if whole and not tensors and not crossed and dtype != D.BOOL and (op.opset >= 12 or dtype in FLOATS):
+        return _clip(op, value, _limit(op, low, dtype), _limit(op, high, dtype))
     for op_type, limit in (("Max", low), ("Min", high)):
         if limit is not None:
-            value = extremum(op, op_type, value, as_dtype(op, limit, dtype))
+            bound = as_dtype(op, limit, dtype) if isinstance(limit, ir.Value | Dim) else _limit(op, limit, dtype)
+            value = extremum(op, op_type, value, bound)
     return value
 
 
@@ -85,13 +86,10 @@ def _limit(op: Emit, limit: Any, dtype: ir.DataType) -> ir.Value:
     return op.const(limit, dtype)
 
 
-def _clip(op: Emit, value: ir.Value, limits: list[ir.Value | None]) -> ir.Value:
-    if takes("Clip", op.opset, dtype_of(value)):
-        result: ir.Value = op.Clip(value, min=limits[0], max=limits[1])
-        return result
-    wide = opmath(dtype_of(value)) if is_float(value) else D.INT32
-    cast = [None if limit is None else op.cast(limit, wide) for limit in limits]
-    return op.cast(op.Clip(op.cast(value, wide), min=cast[0], max=cast[1]), dtype_of(value))
+def _clip(op: Emit, value: ir.Value, low: ir.Value, high: ir.Value) -> ir.Value:
+    dtype = dtype_of(value)
+    wide = dtype if takes("Clip", op.opset, dtype) else opmath(dtype) if is_float(value) else D.INT32
+    return op.cast(op.Clip(op.cast(value, wide), min=op.cast(low, wide), max=op.cast(high, wide)), dtype)
 
 
 @translates(aten.clamp.default, aten.clamp.Tensor, aten.clip.default, aten.clip.Tensor)
@@ -101,7 +99,7 @@ def clamp_default(op: Emit, self: ir.Value, min: Operand | None, max: Operand | 
     clip(Tensor self, Scalar? min=None, Scalar? max=None) -> Tensor
     clip(Tensor self, Tensor? min=None, Tensor? max=None) -> Tensor
 
-    ONNX:    Clip; Max and Min of tensors or of crossed limits (Greater, Less and Where of integers in opset 11).
+    ONNX:    Clip; Max or Min of one limit (Clip's default limits are finite in onnxruntime), of tensors, of crossed limits (Greater, Less and Where of integers in opset 11).
     """
     return clamp(op, self, min, max)
 
@@ -111,7 +109,7 @@ def clamp_min(op: Emit, self: ir.Value, min: Operand) -> ir.Value:
     """clamp_min(Tensor self, Scalar min) -> Tensor
     clamp_min(Tensor self, Tensor min) -> Tensor
 
-    ONNX:    Clip, or Max of a tensor.
+    ONNX:    Max.
     """
     return clamp(op, self, min, None)
 
@@ -121,7 +119,7 @@ def clamp_max(op: Emit, self: ir.Value, max: Operand) -> ir.Value:
     """clamp_max(Tensor self, Scalar max) -> Tensor
     clamp_max(Tensor self, Tensor max) -> Tensor
 
-    ONNX:    Clip, or Min of a tensor.
+    ONNX:    Min.
     """
     return clamp(op, self, None, max)
 
@@ -140,8 +138,9 @@ def nan_to_num(op: Emit, self: ir.Value, nan: float | None, posinf: float | None
         if number is not None:
             value = op.Where(through(op, "Equal", value, op.const(infinity, dtype)), op.const(number, dtype), value)
     top = float(torch.finfo(TORCH_DTYPES[dtype]).max)
-    if posinf is None or neginf is None:
-        low = -top if neginf is None else None
-        high = top if posinf is None else None
-        return _clip(op, value, [None if limit is None else op.const(limit, dtype) for limit in (low, high)])
-    return value
+    low, high = op.const(-top, dtype), op.const(top, dtype)
+    if posinf is None and neginf is None:
+        return _clip(op, value, low, high)
+    if neginf is None:
+        return extremum(op, "Max", value, low)
+    return extremum(op, "Min", value, high) if posinf is None else value

@@ -21,7 +21,6 @@ Formula: TypeAlias = Callable[[Emit, ir.Value], ir.Value]
 PLAIN: dict[str, str] = {
     "Abs": "abs absolute",
     "Neg": "neg negative",
-    "Sign": "sign sgn",
     "Exp": "exp",
     "Log": "log",
     "Sqrt": "sqrt",
@@ -143,6 +142,14 @@ def _trunc(op: Emit, self: ir.Value) -> ir.Value:
     return truncated(op, self)
 
 
+def _sign(op: Emit, self: ir.Value) -> ir.Value:
+    """Of NaN 0, as PyTorch has it."""
+    if is_bool(self):
+        return self
+    sign = through(op, "Sign", self)
+    return _where_one(op, through(op, "IsNaN", self), 0.0, sign) if is_float(self) else sign
+
+
 def _frac(op: Emit, self: ir.Value) -> ir.Value:
     result: ir.Value = op.Mod(self, 1, fmod=1)
     return result
@@ -199,6 +206,7 @@ def _signbit(op: Emit, self: ir.Value) -> ir.Value:
 
 
 OTHERS: dict[str, tuple[str, Callable[[Emit, ir.Value], ir.Value]]] = {
+    "sign sgn": ("Sign; 0 for NaN", _sign),
     "trunc fix": ("Sign(x) Floor(Abs(x))", _trunc),
     "frac": ("Mod(x, 1, fmod=1)", _frac),
     "square": ("Mul(x, x)", _square),

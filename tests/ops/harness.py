@@ -422,6 +422,8 @@ def has_free_values(call: Call) -> bool:
     if name in DROPOUTS:
         filled = fill_defaults(call.overload, call.args, call.kwargs)
         return bool(filled.get("train")) and filled.get("p") not in (0, 0.0)
+    if fill_defaults(call.overload, call.args, call.kwargs).get("dropout_p"):
+        return True
     return name in RANDOM or name in UNSET
 
 
@@ -450,9 +452,9 @@ def _resolve_indices(call: Call, outputs: list[np.ndarray], wanted: list[torch.T
     dim = filled["dim"] % source.dim()
     if not filled.get("keepdim", True):
         got, want = got.unsqueeze(dim), want.unsqueeze(dim)
-    equal = torch.take_along_dim(source, got.clamp(0, source.shape[dim] - 1), dim) == torch.take_along_dim(
-        source, want, dim
-    )
+    chosen = torch.take_along_dim(source, got.clamp(0, source.shape[dim] - 1), dim)
+    expected = torch.take_along_dim(source, want, dim)
+    equal = (chosen == expected) | ((chosen != chosen) & (expected != expected))
     resolved = torch.where(equal, want, got)
     outputs[-1] = (resolved if filled.get("keepdim", True) else resolved.squeeze(dim)).numpy()
 

@@ -19,9 +19,10 @@ from fx2onnx.base.events import record
 from fx2onnx.runner.build import build_program
 from fx2onnx.runner.execute import Executor
 from fx2onnx.runner.feeds import FeedChecker, NodeArg
+from fx2onnx.runner.fuse import fuse
 from fx2onnx.runner.limits import default_limit_bytes, memory_limit
 from fx2onnx.runner.load import load_model
-from fx2onnx.runner.options import RunOptions, SessionOptions
+from fx2onnx.runner.options import GraphOptimizationLevel, RunOptions, SessionOptions
 from fx2onnx.runner.program import Program, Slot, Step
 from fx2onnx.runner.types import Value, describe, type_name
 
@@ -64,6 +65,8 @@ class InferenceSession:
             self._model_path = loaded.path
             self._meta = _metadata(loaded.model)
             self._program = build_program(loaded.model, loaded.folders)
+            if self._options.graph_optimization_level >= GraphOptimizationLevel.ORT_ENABLE_EXTENDED:
+                fuse(self._program)
             self._executor = Executor(self._program)
         self._inputs = [_node_arg(self._program.slots[index]) for index in self._program.inputs]
         self._output_args = [_node_arg(self._program.slots[index]) for index in self._program.outputs]

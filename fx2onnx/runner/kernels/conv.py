@@ -46,7 +46,13 @@ def _conv_infer(inputs: Sequence[Array], attrs: Mapping[str, Any]) -> Sequence[S
     return (((x.shape[0], w.shape[0], *window.out), x.dtype),)
 
 
-@kernel("Conv", kind="into", infer=_conv_infer)
+def _prepare(facts: Any) -> Any:
+    from fx2onnx.runner.kernels.conv_plan import prepare_conv
+
+    return prepare_conv(facts)
+
+
+@kernel("Conv", kind="into", infer=_conv_infer, prepare=_prepare)
 def conv(out: Outs, x: Array, w: Array, bias: Array | None = None, **attrs: Any) -> None:
     """out[0][n, o] = bias[o] + sum over c, k of x[n, c, position + k] * w[o, c, k].
 

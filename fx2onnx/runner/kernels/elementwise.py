@@ -60,9 +60,16 @@ def _div(a: Array, b: Array, out: Array) -> None:
 
 
 def _pow(a: Array, b: Array, out: Array) -> None:
-    if b.ndim == 0 and a.dtype.kind == "f" and float(b) == 2.0:
-        np.multiply(a, a, out=out)
-        return
+    if b.size == 1 and a.dtype.kind == "f" and a.shape == out.shape and a is not out:
+        power = float(b.reshape(()))
+        if power == 0.5:
+            np.sqrt(a, out=out)
+            return
+        if power in (2.0, 3.0, 4.0):
+            np.multiply(a, a, out=out)
+            if power > 2:
+                np.multiply(out, a if power == 3.0 else out, out=out)
+            return
     if a.dtype.kind in "iu" and b.dtype.kind in "iu":
         exponent = b.astype(np.int64) if b.dtype.kind == "i" else b
         safe = np.power(a, np.where(exponent < 0, 0, exponent).astype(a.dtype))

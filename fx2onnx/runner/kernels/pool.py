@@ -10,6 +10,7 @@ import numpy as np
 
 from fx2onnx.runner.kernels.norm import widen
 from fx2onnx.runner.limits import check_shape
+from fx2onnx.runner.prepared import Facts, Prepared
 from fx2onnx.runner.registry import kernel
 from fx2onnx.runner.types import INT64, NARROW_FLOATS, Array, narrowed
 from fx2onnx.runner.windows import Window, pad_spatial, required_after, resolve_window, window_view
@@ -51,7 +52,43 @@ def max_pool_array(x: Array, window: Window) -> Array:
     return y
 
 
-@kernel("MaxPool")
+def _prepare_max_pool(facts: Facts) -> Prepared | None:
+    """Separable maxima in channels-last memory, where the input lies so."""
+    spec = facts.inputs[0]
+    if spec is None or not facts.channels_last[0] or len(spec[0]) != 4 or len(facts.outputs) != 1:
+        return None
+    shape, dtype = spec
+    attrs = facts.attrs
+    window = pool_window(np.broadcast_to(np.zeros((), dtype), shape), attrs["kernel_shape"], attrs)
+    top, left = window.before
+    bottom, right = required_after(shape[2:], window)
+    if min(top, left, bottom, right) < 0 or 0 in shape:
+        return None
+    (kh, kw), (sh, sw), (dh, dw), (oh, ow) = window.kernel, window.strides, window.dilations, window.out
+    height, width = shape[2], shape[3]
+    padded_shape = (shape[0], height + top + bottom, width + left + right, shape[1])
+    low = _lowest(np.zeros((), dtype))
+
+    def call(out: list[Array], scratch: list[Array], x: Array) -> None:
+        padded, lines = scratch
+        padded[:, :top], padded[:, top + height :] = low, low
+        padded[:, :, :left], padded[:, :, left + width :] = low, low
+        np.copyto(padded[:, top : top + height, left : left + width], x.transpose(0, 2, 3, 1))
+        y = out[0].transpose(0, 2, 3, 1)
+        _maxima([padded[:, i * dh : i * dh + (oh - 1) * sh + 1 : sh] for i in range(kh)], lines)
+        _maxima([lines[:, :, j * dw : j * dw + (ow - 1) * sw + 1 : sw] for j in range(kw)], y)
+
+    rows = (shape[0], oh, padded_shape[2], shape[1])
+    return Prepared(call, ((padded_shape, dtype), (rows, dtype)), channels_last=True)
+
+
+def _maxima(parts: list[Array], out: Array) -> None:
+    np.copyto(out, parts[0])
+    for part in parts[1:]:
+        np.maximum(out, part, out=out)
+
+
+@kernel("MaxPool", prepare=_prepare_max_pool)
 def max_pool(
     x: Array, *, kernel_shape: Sequence[int], storage_order: int = 0, n_outputs: int = 1, **attrs: Any
 ) -> Array | tuple[Array, Array]:

@@ -1,0 +1,103 @@
+"""Rewrites of a Program that only the runner makes: Conv + BatchNormalization + activation in one step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fx2onnx.runner.program import Program, Step
+from fx2onnx.runner.registry import find_kernel
+from fx2onnx.runner.types import FLOAT32
+
+_ACTIVATIONS = frozenset({"Relu", "HardSwish", "Sigmoid"})
+
+
+def fuse(program: Program) -> int:
+    """Fuse all bodies too; returns the number of steps that were removed."""
+    count = fuse_conv(program)
+    for step in program.steps:
+        count += sum(fuse(body) for body in step.bodies.values())
+    return count
+
+
+def fuse_conv(program: Program) -> int:
+    """Conv (+ BatchNormalization) (+ Relu, Clip, HardSwish, Sigmoid), each read only by the next -> FusedConv."""
+    program.link()
+    fused = find_kernel("fx2onnx", "FusedConv", 1)
+    assert fused is not None
+    dropped: set[int] = set()
+    for step in program.steps:
+        if step.op_type != "Conv" or step.kernel.domain or not _is_const(program, step.inputs[1:]):
+            continue
+        if program.slots[step.inputs[1]].const.dtype != FLOAT32:
+            continue
+        attrs: dict[str, Any] = dict(step.attrs)
+        inputs = [*step.inputs, -1][:3]
+        last = step
+        follower = _only_reader(program, last)
+        if follower is not None and _is_inference_norm(program, follower, last):
+            inputs += list(follower.inputs[1:])
+            attrs["epsilon"] = follower.attrs.get("epsilon", 1e-5)
+            dropped.add(last.index)
+            last = follower
+            follower = _only_reader(program, last)
+        if follower is not None and follower.inputs[0] == last.outputs[0]:
+            activation = _activation(program, follower)
+            if activation is not None:
+                attrs.update(activation)
+                dropped.add(last.index)
+                last = follower
+        if last is step:
+            continue
+        _replace(program, last.index, Step(last.index, fused, 1, tuple(inputs), last.outputs, attrs), step, len(inputs))
+    program.steps = [step for step in program.steps if step.index not in dropped]
+    program.link()
+    return len(dropped)
+
+
+def _replace(program: Program, index: int, new: Step, origin: Step, n_inputs: int) -> None:
+    new.n_inputs, new.name, new.origin = n_inputs, origin.name, origin.origin
+    program.steps[index] = new
+
+
+def _is_const(program: Program, slots: tuple[int, ...]) -> bool:
+    return all(index < 0 or program.slots[index].is_const for index in slots)
+
+
+def _only_reader(program: Program, step: Step) -> Step | None:
+    """The one step that reads the first output, if nothing else does."""
+    if len(step.outputs) < 1 or step.outputs[0] < 0 or any(index >= 0 for index in step.outputs[1:]):
+        return None
+    target = step.outputs[0]
+    users = program.slots[target].users
+    if target in program.outputs or len(users) != 1:
+        return None
+    return program.steps[users[0]]
+
+
+def _is_inference_norm(program: Program, step: Step, source: Step) -> bool:
+    if step.op_type != "BatchNormalization" or step.kernel.domain or step.inputs[0] != source.outputs[0]:
+        return False
+    if step.attrs.get("training_mode") or not step.attrs.get("spatial", 1) or any(i >= 0 for i in step.outputs[1:]):
+        return False
+    return _is_const(program, step.inputs[1:]) and all(
+        program.slots[index].const.dtype == FLOAT32 for index in step.inputs[1:]
+    )
+
+
+def _activation(program: Program, step: Step) -> dict[str, Any] | None:
+    if step.kernel.domain:
+        return None
+    if step.op_type in _ACTIVATIONS:
+        return {"activation": step.op_type}
+    if step.op_type != "Clip" or step.kernel.since < 11 or not _is_const(program, step.inputs[1:]):
+        return None
+    bounds = [-np.inf, np.inf]
+    for place, index in enumerate(step.inputs[1:]):
+        if index >= 0:
+            const = program.slots[index].const
+            if const.size != 1 or const.dtype != FLOAT32:
+                return None
+            bounds[place] = float(const.reshape(()))
+    return {"activation": "Clip", "bounds": (bounds[0], bounds[1])}

@@ -9,7 +9,6 @@ import torch
 from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import UserError
 from fx2onnx.capture.inputs import Arguments
-from fx2onnx.capture.torch_private import pytree
 
 
 def exported(root: torch.nn.Module, arguments: Arguments) -> torch.nn.Module:
@@ -20,9 +19,8 @@ def exported(root: torch.nn.Module, arguments: Arguments) -> torch.nn.Module:
         specs[leaf.position] = {
             axis: torch.export.Dim.AUTO for axis, size in leaf.axes.items() if isinstance(size, Dim)
         }
-    positional, named = pytree.tree_unflatten(specs, arguments.spec)
-    names = [f"arg_{index}" for index in range(len(positional))]
-    shapes: Any = (*positional, *named.values()) if names or named else None
+    positional, named = arguments.rebuild(specs)
+    shapes: Any = (*positional, *named.values())
     failure: Exception | None = None
     for strict in (False, True):
         try:

@@ -23,8 +23,8 @@ from fx2onnx.capture.torch_private import (
     UnsupportedOperatorException,
     capture_modes,
     fake_from_meta,
-    pytree,
 )
+from fx2onnx.capture.trees import Key, flatten
 
 
 def run(
@@ -95,43 +95,35 @@ def _fake_input(recorder: Recorder, leaf: Leaf) -> torch.Tensor:
 
 
 def _outputs(recorder: Recorder, result: Any) -> tuple[list[GraphOutput], Callable[[list[Any]], Any]]:
-    paths, spec = pytree.tree_flatten_with_path(result)
+    leaves, rebuild = flatten(result)
     outputs: list[GraphOutput] = []
-    flat: list[Any] = []
-    single = len([value for _, value in paths if isinstance(value, torch.Tensor)]) == 1 and len(paths) == 1
+    places: list[int | None] = []
     taken: set[str] = set()
-    for path, value in paths:
-        if value is None or not isinstance(value, torch.Tensor | int | float | bool | torch.SymInt | torch.SymFloat):
-            flat.append((False, value))
+    for leaf in leaves:
+        value = leaf.value
+        if not isinstance(value, torch.Tensor | int | float | bool | torch.SymInt | torch.SymFloat):
+            places.append(None)
             continue
-        keys = [_key(key) for key in path]
-        name = "output" if single and not any(isinstance(key, str) for key in keys) else _output_name(keys)
+        name = _output_name(leaf.keys)
         while name in taken:
             name += "_"
         taken.add(name)
         node = recorder.node_of(value) if isinstance(value, torch.Tensor) else unwrap(value)
-        flat.append((True, len(outputs)))
-        outputs.append(GraphOutput(name, node, pytree.keystr(path)))
+        places.append(len(outputs))
+        outputs.append(GraphOutput(name, node, leaf.path()))
+
+    constants = [leaf.value for leaf in leaves]
 
     def restore(values: list[Any]) -> Any:
-        return pytree.tree_unflatten([values[index] if known else index for known, index in flat], spec)
+        return rebuild([constants[i] if place is None else values[place] for i, place in enumerate(places)])
 
     return outputs, restore
 
 
-def _key(key: Any) -> str | int:
-    for attribute in ("key", "name", "idx"):
-        if hasattr(key, attribute):
-            found: str | int = getattr(key, attribute)
-            return found
-    return str(key)
-
-
-def _output_name(keys: list[str | int]) -> str:
-    text = "_".join(str(key) for key in keys)
-    return (
-        text if keys and isinstance(keys[0], str) and not keys[0].isdigit() else f"output_{text}" if text else "output"
-    )
+def _output_name(keys: tuple[Key, ...]) -> str:
+    """``logits`` for a key or field, ``output_0`` for a position, ``output`` for a lone tensor."""
+    text = "_".join(map(str, keys))
+    return text if keys and isinstance(keys[0], str) and not keys[0].isdigit() else f"output_{text}".rstrip("_")
 
 
 def _mutations(recorder: Recorder, inputs: list[GraphInput]) -> list[Mutation]:

@@ -13,8 +13,9 @@ from fx2onnx.base.errors import UserError
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture import fake, symbolic
 from fx2onnx.capture.captured import Captured
+from fx2onnx.capture.dynamic import hints_of, set_dynamic_axes
 from fx2onnx.capture.exported import exported
-from fx2onnx.capture.inputs import Arguments, bind, hints_of, normalise_args, set_dynamic_axes
+from fx2onnx.capture.inputs import Arguments, bind, normalise_args
 from fx2onnx.capture.symnode import Assumption, Assumptions
 
 RUNGS = ("auto", "symbolic", "fake", "export")
@@ -48,7 +49,7 @@ def capture(
     root = as_module(module)
     positional, named = normalise_args(args, kwargs)
     arguments = bind(root.forward, positional, named, input_names)
-    optional = set_dynamic_axes(arguments, root.forward, dynamic_shapes, dynamic_axes)
+    optional = set_dynamic_axes(arguments, dynamic_shapes, dynamic_axes)
     with _LOCK:
         if rung == "symbolic":
             captured = _settled(symbolic.traced(root, arguments), arguments, optional, keep, training)

@@ -22,7 +22,7 @@ from fx2onnx.capture.inputs import Arguments
 def traced(root: torch.nn.Module, arguments: Arguments) -> torch.fx.GraphModule:
     """The traced copy of ``root``; its weights are the module's own. Raises UserError E102."""
     args, kwargs = arguments.rebuilt([leaf.tensor for leaf in arguments.leaves])
-    nested = [leaf.path for leaf in arguments.leaves if leaf.path != leaf.name]
+    nested = [leaf.path for leaf in arguments.leaves if len(leaf.keys) > 1]
     if nested:
         raise UserError(
             "E102",

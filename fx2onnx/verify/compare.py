@@ -19,7 +19,7 @@ import torch
 from fx2onnx.base.errors import UserError
 from fx2onnx.capture.inputs import Arguments, bind, normalise_args
 from fx2onnx.capture.rungs import as_module
-from fx2onnx.capture.torch_private import pytree
+from fx2onnx.capture.trees import flatten
 from fx2onnx.verify.engines import ENGINES, Array, Run, available_engines, to_numpy
 from fx2onnx.verify.samples import Sample, samples
 from fx2onnx.verify.verdict import Row, Verdict
@@ -178,7 +178,7 @@ def _run_eager(root: torch.nn.Module, arguments: Arguments, tensors: Sequence[to
             for name, buffer in root.named_buffers():
                 if name in saved and buffer.shape == saved[name].shape:
                     buffer.copy_(saved[name])
-    leaves = pytree.tree_leaves(result)
+    leaves = [leaf.value for leaf in flatten(result)[0]]
     return [
         to_numpy(leaf)
         if isinstance(leaf, torch.Tensor)

@@ -1,0 +1,457 @@
+"""Modules with all kinds of Python around their tensors: exported right, or refused with the documented error."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.nn.utils import parametrizations, parametrize
+
+import fx2onnx
+from tests.support import check, flat, run_engines
+
+X = torch.linspace(-1, 1, 12).reshape(3, 4)
+
+
+def module(forward: Callable[..., Any], **attributes: Any) -> nn.Module:
+    """An nn.Module with the given forward and attributes."""
+    kind = type("Module", (nn.Module,), {"forward": forward})
+    made = kind()
+    for name, value in attributes.items():
+        setattr(made, name, value)
+    return made
+
+
+def _isinstance(self: Any, x: Any) -> Any:
+    return x + 1 if isinstance(x, torch.Tensor) else x * 2
+
+
+def _type_is(self: Any, x: Any) -> Any:
+    return x + 1 if type(x) is torch.Tensor else x * 2
+
+
+def _is_none(self: Any, x: Any, y: Any = None) -> Any:
+    return x + 1 if y is None else x + y
+
+
+def _len(self: Any, x: Any) -> Any:
+    return x * len(x)
+
+
+def _iterates(self: Any, x: Any) -> Any:
+    return sum(row * index for index, row in enumerate(x))
+
+
+def _unpacks(self: Any, x: Any) -> Any:
+    a, b, c = x
+    return a + b * c
+
+
+def _tests_meta(self: Any, x: Any) -> Any:
+    if (
+        x.dtype == torch.float32
+        and x.device.type == "cpu"
+        and x.ndim == 2
+        and x.shape[1] == 4
+        and x.is_floating_point()
+    ):
+        return x + 1
+    return x
+
+
+def _tries(self: Any, x: Any) -> Any:
+    try:
+        return x @ x
+    except RuntimeError:
+        return x @ x.t()
+
+
+def _is_tensor(self: Any, x: Any) -> Any:
+    return x + 1 if torch.is_tensor(x) else x
+
+
+def _training(self: Any, x: Any) -> Any:
+    return x * 100 if self.training else F.dropout(x, 0.5, self.training)
+
+
+def _index_by_size(self: Any, x: Any) -> Any:
+    return self.layers[x.shape[0] % 2](x)
+
+
+def _called_twice(self: Any, x: Any) -> Any:
+    return self.fc(self.fc(x))
+
+
+def _numpy_constant(self: Any, x: Any) -> Any:
+    return x + torch.from_numpy(self.table)
+
+
+def _constant_list(self: Any, x: Any) -> Any:
+    return x * torch.tensor([1.0, 2.0, 3.0, 4.0]) + torch.tensor(self.count)
+
+
+def _no_grad(self: Any, x: Any) -> Any:
+    with torch.no_grad():
+        y = x * 2
+    with torch.enable_grad():
+        y = y + 1
+    with torch.inference_mode():
+        z = x - 1
+    return y * z
+
+
+def _checkpointed(self: Any, x: Any) -> Any:
+    from torch.utils.checkpoint import checkpoint
+
+    return checkpoint(self.fc, x, use_reentrant=False) + checkpoint(self.fc, x, use_reentrant=True)
+
+
+def _vmap(self: Any, x: Any) -> Any:
+    return torch.vmap(lambda row: row * row.sum())(x)
+
+
+def _functional_call(self: Any, x: Any) -> Any:
+    return torch.func.functional_call(self.fc, {"weight": self.fc.weight * 2}, (x,))
+
+
+def _default_dtype(self: Any, x: Any) -> Any:
+    return x.double() + torch.ones(4, dtype=torch.float64)
+
+
+def _new_attribute(self: Any, x: Any) -> Any:
+    self.cache = x * 2
+    return self.cache + 1
+
+
+def _item_of_constant(self: Any, x: Any) -> Any:
+    n = int(torch.tensor([2, 3]).max())
+    return x[:n] if self.flag.item() else x
+
+
+def _shape_in_list(self: Any, x: Any) -> Any:
+    return torch.zeros([*x.shape, 2]) + x[..., None]
+
+
+def _getattr_dispatch(self: Any, x: Any) -> Any:
+    return getattr(torch, "relu")(x) + getattr(x, "sum")()  # noqa: B009
+
+
+def _warns(self: Any, x: Any) -> Any:
+    import warnings
+
+    warnings.warn("a warning", stacklevel=1)
+    return x + 1
+
+
+def _print(self: Any, x: Any) -> Any:
+    print(x.shape, end="")
+    return x + 1
+
+
+def _asserts(self: Any, x: Any) -> Any:
+    assert x.shape[1] == 4, "four columns"
+    torch._assert(x.dim() == 2, "two axes")
+    return x + 1
+
+
+def _to_device(self: Any, x: Any) -> Any:
+    return x.to("cpu").cpu().contiguous().requires_grad_(False).detach() + torch.zeros(4, device=x.device)
+
+
+def _data_attribute(self: Any, x: Any) -> Any:
+    return x.data + self.fc.weight.data[0, 0]
+
+
+def _deque(self: Any, x: Any) -> Any:
+    from collections import deque
+
+    stack = deque([x])
+    for _ in range(2):
+        stack.append(stack.pop() + 1)
+    return stack.pop()
+
+
+def _walrus(self: Any, x: Any) -> Any:
+    if (y := x * 2).dim() == 2:
+        return y
+    return x
+
+
+@functools.wraps(_isinstance)
+def _decorated(self: Any, *args: Any, **kwargs: Any) -> Any:
+    return _isinstance(self, *args, **kwargs)
+
+
+def _layers() -> nn.ModuleList:
+    torch.manual_seed(0)
+    return nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 2)])
+
+
+def _linear() -> nn.Linear:
+    torch.manual_seed(0)
+    return nn.Linear(4, 4)
+
+
+def _hooked() -> nn.Module:
+    made = nn.Sequential(_linear(), nn.ReLU())
+    made[0].register_forward_hook(lambda module, args, output: output * 2)
+    made.register_forward_pre_hook(lambda module, args: (args[0] + 1,))
+    return made
+
+
+class Scaled(nn.Module):
+    def forward(self, weight: torch.Tensor) -> torch.Tensor:
+        return weight * 3
+
+
+def _parametrized() -> nn.Module:
+    made = _linear()
+    parametrize.register_parametrization(made, "weight", Scaled())
+    return made
+
+
+def _old_weight_norm() -> nn.Module:
+    return torch.nn.utils.weight_norm(_linear())
+
+
+def _expanded_parameter() -> nn.Module:
+    made = module(lambda self, x: x * self.scale)
+    made.scale = nn.Parameter(torch.ones(1).expand(4) * 1)
+    made.scale.data = torch.full((1,), 2.0).expand(4)
+    return made
+
+
+def _strided_parameter() -> nn.Module:
+    made = module(lambda self, x: F.linear(x, self.weight))
+    made.weight = nn.Parameter(torch.arange(32.0).reshape(4, 8)[:, ::2].t())
+    return made
+
+
+def _shared_buffers() -> nn.Module:
+    made = module(lambda self, x: x * self.first + self.second)
+    base = torch.arange(8.0)
+    made.register_buffer("first", base[:4])
+    made.register_buffer("second", base[4:])
+    return made
+
+
+def _converted(dtype: torch.dtype) -> nn.Module:
+    return nn.Sequential(_linear(), nn.ReLU()).to(dtype)
+
+
+MODULES: dict[str, tuple[nn.Module, tuple[Any, ...]]] = {
+    "isinstance": (module(_isinstance), (X,)),
+    "type is": (module(_type_is), (X,)),
+    "is None": (module(_is_none), (X,)),
+    "is not None": (module(_is_none), (X, X)),
+    "len": (module(_len), (X,)),
+    "iterates": (module(_iterates), (X,)),
+    "unpacks": (module(_unpacks), (X,)),
+    "dtype, device, rank, shape": (module(_tests_meta), (X,)),
+    "try/except": (module(_tries), (X,)),
+    "is_tensor": (module(_is_tensor), (X,)),
+    "self.training": (module(_training), (X,)),
+    "list indexed by size": (module(_index_by_size, layers=_layers()), (X,)),
+    "module called twice": (module(_called_twice, fc=_linear()), (X,)),
+    "numpy constant": (module(_numpy_constant, table=X.numpy()), (X,)),
+    "constant list": (module(_constant_list, count=3), (X,)),
+    "no_grad, enable_grad, inference_mode": (module(_no_grad), (X,)),
+    "checkpoint": (module(_checkpointed, fc=_linear()), (X,)),
+    "vmap": (module(_vmap), (X,)),
+    "functional_call": (module(_functional_call, fc=_linear()), (X,)),
+    "double": (module(_default_dtype), (X,)),
+    "new attribute": (module(_new_attribute), (X,)),
+    "item of a constant": (module(_item_of_constant, flag=torch.tensor(True)), (X,)),
+    "shape in a list": (module(_shape_in_list), (X,)),
+    "getattr": (module(_getattr_dispatch), (X,)),
+    "warns": (module(_warns), (X,)),
+    "prints": (module(_print), (X,)),
+    "asserts": (module(_asserts), (X,)),
+    "devices": (module(_to_device), (X,)),
+    ".data": (module(_data_attribute, fc=_linear()), (X,)),
+    "deque": (module(_deque), (X,)),
+    "walrus": (module(_walrus), (X,)),
+    "decorated": (module(_decorated), (X,)),
+    "hooks": (_hooked(), (X,)),
+    "parametrization": (_parametrized(), (X,)),
+    "weight norm": (parametrizations.weight_norm(_linear()), (X,)),
+    "old weight norm": (_old_weight_norm(), (X,)),
+    "spectral norm": (parametrizations.spectral_norm(_linear()), (X,)),
+    "orthogonal": (parametrizations.orthogonal(_linear(), use_trivialization=False), (X,)),
+    "expanded parameter": (_expanded_parameter(), (X,)),
+    "strided parameter": (_strided_parameter(), (X,)),
+    "buffers that share memory": (_shared_buffers(), (X,)),
+    "float64": (_converted(torch.float64), (X.double(),)),
+    "float16": (_converted(torch.float16), (X.half(),)),
+    "torch.compile": (torch.compile(_linear()), (X,)),
+    "GraphModule": (torch.fx.symbolic_trace(nn.Sequential(_linear(), nn.ReLU())), (X,)),
+    "data parallel": (nn.Sequential(OrderedDict(a=_linear(), b=nn.Identity())), (X,)),
+    "multi-head attention": (nn.MultiheadAttention(4, 2, batch_first=True), (X[None], X[None], X[None])),
+    "transformer layer": (nn.TransformerEncoderLayer(4, 2, 8, batch_first=True), (X[None],)),
+    "lstm": (nn.LSTM(4, 3, num_layers=2, bidirectional=True), (X[None],)),
+    "gru": (nn.GRU(4, 3, batch_first=True), (X[None],)),
+    "embedding bag": (nn.EmbeddingBag(5, 3), (torch.tensor([[0, 1], [2, 4]]),)),
+    "batch norm": (nn.Sequential(nn.BatchNorm1d(4), nn.InstanceNorm1d(4)), (X[None].transpose(1, 2).contiguous(),)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", sorted(MODULES))
+def test_module(name: str) -> None:
+    made, args = MODULES[name]
+    loose = {"float16": 2e-2, "orthogonal": 1e-3}
+    check(made, args, rtol=loose.get(name, 1e-4), atol=loose.get(name, 1e-5))
+
+
+# -- arguments ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Batch:
+    ids: torch.Tensor
+    mask: torch.Tensor | None = None
+    scale: float = 1.0
+
+
+Y = X * 2
+
+
+@pytest.mark.parametrize(
+    ("function", "args"),
+    [
+        (lambda batch: batch["a"] + batch["b"][0], ({"a": X, "b": [Y]},)),
+        (lambda batch: batch.ids * batch.scale, (Batch(X, scale=3.0),)),
+        (lambda batch: dataclasses.replace(batch, ids=batch.ids + 1).ids + batch.mask, (Batch(X, Y),)),
+        (lambda *xs: xs[0] + xs[-1], (X, Y, X)),
+        (lambda x, *rest, **named: x + sum(rest), (X, Y, Y)),
+        (functools.partial(torch.add, alpha=2), (X, Y)),
+        (functools.partial(lambda scale, x: x * scale, 3), (X,)),
+        (lambda pair: pair[0] + pair[1][0], ((X, (Y,)),)),
+        (lambda x, mode="sum": x.sum() if mode == "sum" else x, (X, "sum")),
+        (lambda x, n=None: x if n is None else x[:n], (X, 2)),
+    ],
+)
+def test_arguments(function: Any, args: tuple[Any, ...]) -> None:
+    result = fx2onnx.export(function, args)
+    tensors = _tensors(args)
+    for outputs in run_engines(result.model_proto, tensors).values():
+        for got, want in zip(outputs, flat(function(*args)), strict=True):
+            assert got.shape == want.shape
+            torch.testing.assert_close(torch.from_numpy(got), torch.from_numpy(want))
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if dataclasses.is_dataclass(value):
+        return _tensors([getattr(value, field.name) for field in dataclasses.fields(value)])
+    members = value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+    return [tensor for member in members for tensor in _tensors(member)]
+
+
+def test_outputs_of_every_structure() -> None:
+    result = fx2onnx.export(lambda x: Batch(x + 1, None, 2.0), (X,))
+    assert result.report.output_names[0] == "ids"
+
+
+# -- refusals ----------------------------------------------------------------------------------------------------------
+
+
+def _branches(self: Any, x: Any) -> Any:
+    return x if x.mean() > 0 else -x
+
+
+def _loops_on_data(self: Any, x: Any) -> Any:
+    for _ in range(int(x.abs().sum())):
+        x = x + 1
+    return x
+
+
+def _while_data(self: Any, x: Any) -> Any:
+    while x.sum() < 10:
+        x = x + 1
+    return x
+
+
+def _to_numpy(self: Any, x: Any) -> Any:
+    return torch.from_numpy(x.numpy() * 2)
+
+
+def _tolist(self: Any, x: Any) -> Any:
+    return x * sum(x.sum(0).tolist())
+
+
+def _equal(self: Any, x: Any) -> Any:
+    return x if torch.equal(x, x + 1) else x * 2
+
+
+@pytest.mark.parametrize(
+    ("forward", "code"),
+    [
+        (_branches, "E104"),
+        (_loops_on_data, "E104"),
+        (_while_data, "E104"),
+        (_tolist, "E104"),
+        (_equal, "E104"),
+        (_to_numpy, "E101"),
+    ],
+)
+def test_refused_with_the_line(forward: Any, code: str) -> None:
+    with pytest.raises(fx2onnx.UserError) as caught:
+        fx2onnx.export(module(forward), (X,))
+    assert caught.value.code == code
+    assert caught.value.where is not None
+    assert caught.value.where.function in (forward.__name__, "<lambda>")
+    assert caught.value.next
+
+
+def test_script_modules_are_refused() -> None:
+    with pytest.raises(fx2onnx.UserError, match="ScriptModule") as caught:
+        fx2onnx.export(torch.jit.script(_linear()), (X,))
+    assert caught.value.code == "E001"
+
+
+# -- threads -----------------------------------------------------------------------------------------------------------
+
+
+def test_two_exports_at_the_same_time() -> None:
+    modules = [nn.Sequential(nn.Linear(4, size), nn.ReLU(), nn.Linear(size, 2)) for size in range(3, 9)]
+    results: dict[int, fx2onnx.ExportResult] = {}
+
+    def work(index: int) -> None:
+        results[index] = fx2onnx.export(modules[index], (X,))
+
+    threads = [threading.Thread(target=work, args=(index,)) for index in range(len(modules))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for index, made in enumerate(modules):
+        for outputs in run_engines(results[index].model_proto, [X]).values():
+            torch.testing.assert_close(torch.from_numpy(outputs[0]), made(X).detach(), rtol=1e-4, atol=1e-5)
+
+
+def test_other_threads_run_modules_meanwhile() -> None:
+    made, stop, wrong = nn.Sequential(_linear(), nn.ReLU()), threading.Event(), []
+    want = made(X).detach()
+
+    def work() -> None:
+        while not stop.is_set():
+            if not torch.equal(made(X).detach(), want):
+                wrong.append(1)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    for _ in range(5):
+        fx2onnx.export(nn.Sequential(nn.Linear(4, 8), nn.Tanh()), (X,))
+    stop.set()
+    thread.join()
+    assert not wrong

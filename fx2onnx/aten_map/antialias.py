@@ -62,7 +62,7 @@ def resampling_matrix(
     delta: float = 0.0,
 ) -> npt.NDArray[np.float64]:
     """[count, size]: how much of each input element goes into each output. ``delta`` is 0.5 for aligned uint8."""
-    if size == count:
+    if size == count and (antialias or mode != "cubic" or scale_factor is None):
         return np.eye(size)
     kernel, width = FILTERS[mode]
     if mode == "cubic" and not antialias:

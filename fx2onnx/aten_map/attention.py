@@ -18,7 +18,7 @@ from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import dims_of, dtype_of, rank_of
 
 aten = torch.ops.aten
-BOOL, FLOAT = ir.DataType.BOOL, ir.DataType.FLOAT
+BOOL, FLOAT, BFLOAT16 = ir.DataType.BOOL, ir.DataType.FLOAT, ir.DataType.BFLOAT16
 MAX_CONSTANT_MASK = 4096
 """A causal mask of up to this many numbers is a constant; a larger one is two nodes over two vectors."""
 MAX_INSPECTED = 1 << 20
@@ -144,7 +144,14 @@ def attended(
     """Output and, if asked, the attention weights.
 
     Rows in which a mask allows nothing give 0, as PyTorch's kernels do, not the NaN of a plain softmax.
+    Numerics:  bfloat16 in float32, as PyTorch's kernels; scores of 8 bits would be off by whole numbers.
     """
+    dtype = dtype_of(query)
+    if dtype == BFLOAT16:
+        wide = [op.cast(operand, FLOAT) for operand in (query, key, value)]
+        soft = mask if mask is None or dtype_of(mask) != dtype else op.cast(mask, FLOAT)
+        found = attended(op, wide[0], wide[1], wide[2], soft, dropout, is_causal, scale, grouped, need_weights)
+        return op.cast(found[0], dtype), None if found[1] is None else op.cast(found[1], dtype)
     valid = None
     if mask is not None and (dtype_of(mask) == BOOL or may_be_minus_infinity(mask)):
         valid = rows_with_any(op, mask)

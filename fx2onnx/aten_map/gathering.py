@@ -150,5 +150,8 @@ def one_hot(op: Emit, self: ir.Value, num_classes: int) -> ir.Value:
         depth = op.Add(op.ReduceMax(self, keepdims=0), op.const(1))
     else:
         depth = op.const(num_classes)
-    result: ir.Value = op.OneHot(self, depth, values, axis=-1, outputs=[op.result[0]])
+    dtype, dims = op.result[0]
+    if rank_of(self) == 0:
+        return squeeze(op, op.OneHot(unsqueeze(op, self, 0), depth, values, outputs=[(dtype, (1, *dims))]), 0)
+    result: ir.Value = op.OneHot(self, depth, values, axis=-1, outputs=[(dtype, dims)])
     return result

@@ -14,7 +14,7 @@ from fx2onnx.aten_map.gathering import at_least_vector
 from fx2onnx.aten_map.joining import joined
 from fx2onnx.aten_map.registry import translates
 from fx2onnx.aten_map.scalars import as_dtype
-from fx2onnx.aten_map.scattering import reduced_into, reduction_attribute, scattered
+from fx2onnx.aten_map.scattering import reduced_into, reducing_dtype, reduction_attribute, scattered, written_nd
 from fx2onnx.aten_map.selection import where
 from fx2onnx.base.dims import Dim, DimLike
 from fx2onnx.irx.emit import Emit
@@ -43,8 +43,8 @@ def _written(
     if 0 in dims_of(index):
         found = value
     elif axis == 0:
-        keywords = {} if reduce is None else reduction_attribute(op, reduce)
-        found = op.ScatterND(value, unsqueeze(op, op.cast(index, INT64), 1), source, **keywords)
+        places = unsqueeze(op, op.cast(index, INT64), 1)
+        found = written_nd(op, value, places, source, {} if reduce is None else reduction_attribute(op, reduce))
     else:
         found = scattered(op, value, axis, _index_over(op, index, source, axis), source, reduce)
     return squeeze(op, found, 0) if scalar else found
@@ -54,7 +54,8 @@ def _written(
 def index_add(op: Emit, self: ir.Value, dim: int, index: ir.Value, source: ir.Value, alpha: Any) -> ir.Value:
     """index_add(Tensor self, int dim, Tensor index, Tensor source, *, Scalar alpha=1) -> Tensor"""
     if isinstance(alpha, ir.Value) or alpha != 1:
-        source = op.Mul(source, as_dtype(op, alpha, dtype_of(source)))
+        inner = reducing_dtype(dtype_of(source))
+        source = op.cast(op.Mul(op.cast(source, inner), as_dtype(op, alpha, inner)), dtype_of(source))
     return _written(op, self, dim, index, source, "add")
 
 

@@ -13,6 +13,7 @@ from fx2onnx.aten_map.axes import INT64, as_plain, flat, flattened, inverse, tra
 from fx2onnx.aten_map.gathering import nonzero_rows
 from fx2onnx.aten_map.registry import translates
 from fx2onnx.aten_map.scalars import as_dtype
+from fx2onnx.aten_map.scattering import scattered, written_nd
 from fx2onnx.aten_map.selection import where
 from fx2onnx.base.dims import Dim, DimLike, product
 from fx2onnx.irx.emit import Emit
@@ -181,7 +182,7 @@ def _masked_put(
     if not accumulate:
         return where(op, chosen, source, value)
     added = where(op, chosen, source, op.const(0, dtype_of(value)))
-    result: ir.Value = op.Add(value, added)
+    result: ir.Value = op.Or(value, added) if dtype_of(value) == BOOL else op.Add(value, added)
     return result
 
 
@@ -214,7 +215,7 @@ def index_written(
     spread = transpose(op, spread, middle + [axis for axis in range(len(target)) if axis not in middle])
     perm = plan.axes + rest
     keywords = {"reduction": reduction} if accumulate else {}
-    written = op.ScatterND(transpose(op, value, perm), coordinates(op, plan), spread, **keywords)
+    written = written_nd(op, transpose(op, value, perm), coordinates(op, plan), spread, keywords)
     return transpose(op, written, inverse(perm))
 
 
@@ -265,9 +266,8 @@ def put(op: Emit, self: ir.Value, index: ir.Value, source: ir.Value, accumulate:
     ONNX:  ScatterElements on the flattened tensor.
     """
     size = product(list(dims_of(self)))
-    keywords = {"reduction": "add"} if accumulate else {}
     places = flat(op, op.cast(index, INT64))
     if accumulate and not isinstance(size, Dim):
         places = op.Mod(places, op.const(np.int64(size)))
-    written = op.ScatterElements(flat(op, self), places, flat(op, source), axis=0, **keywords)
+    written = scattered(op, flat(op, self), 0, places, flat(op, source), "add" if accumulate else None)
     return op.reshape(written, dims_of(self))

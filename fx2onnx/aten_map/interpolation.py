@@ -92,6 +92,9 @@ def interpolated(
         return _in_fixed_point(op, value, mode, None if align_corners else scales, align_corners, antialias)
     if scales is not None and (antialias or mode != "cubic"):
         scales = _without_idle(op, value, scales)
+    fixed_sizes = not any(isinstance(size, Dim) for size in (*dims_of(value)[2:], *result_dims(op)[2:]))
+    if dtype == ir.DataType.DOUBLE and fixed_sizes:
+        return _by_matrices(op, value, mode, None if align_corners else scales, align_corners, antialias)
     usable = None if align_corners or scales is None or not _sizes_agree(op, value, scales) else scales
     by_numbers = not align_corners and scales is not None and any(scales) and usable is None
     if antialias and (align_corners or mode == "lanczos" or op.opset < 18 or by_numbers):
@@ -162,13 +165,18 @@ def _nearest(op: Emit, value: ir.Value, scales: Scales | None, exact: bool) -> i
     return value
 
 
-def _by_matrices(op: Emit, value: ir.Value, mode: str, scales: Scales | None, align_corners: bool) -> ir.Value:
-    """One product with a matrix of filter weights an axis: what Resize cannot say exactly."""
+def _by_matrices(
+    op: Emit, value: ir.Value, mode: str, scales: Scales | None, align_corners: bool, antialias: bool = True
+) -> ir.Value:
+    """One product with a matrix of filter weights an axis: what Resize cannot say exactly, and float64."""
     rank, what = rank_of(value), "a size interpolated with antialias in this form"
     for axis in range(2, rank):
         size, count = fixed(dims_of(value)[axis], what), fixed(result_dims(op)[axis], what)
         scale = scales[axis - 2] if scales is not None else None
-        matrix = resampling_matrix(size, count, mode, scale, align_corners)
+        if size == count and (mode != "cubic" or antialias or scale is None):
+            continue
+        delta = 0.5 if align_corners and not antialias else 0.0
+        matrix = resampling_matrix(size, count, mode, scale, align_corners, antialias, delta)
         if axis == rank - 1:
             value = op.MatMul(value, op.const(matrix.T, dtype_of(value)))
         elif axis == rank - 2:

@@ -10,12 +10,13 @@ import torch
 from fx2onnx.aten_map.axes import swap, unsqueeze
 from fx2onnx.aten_map.registry import translates
 from fx2onnx.aten_map.scalars import FLOATS, as_dtype
+from fx2onnx.aten_map.widening import opmath
 from fx2onnx.base.dims import DimLike
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import dims_of, dtype_of, rank_of
 
 aten = torch.ops.aten
-INT32 = ir.DataType.INT32
+INT32, BOOL = ir.DataType.INT32, ir.DataType.BOOL
 NARROW_INTEGERS = frozenset(
     [ir.DataType.BOOL, ir.DataType.UINT8, ir.DataType.INT8, ir.DataType.INT16, ir.DataType.UINT16]
 )
@@ -115,12 +116,17 @@ def scaled(op: Emit, value: ir.Value, factor: Any) -> ir.Value:
 
 
 def _accumulated(op: Emit, self: ir.Value, beta: Any, alpha: Any, total: ir.Value) -> ir.Value:
-    """``beta * self + alpha * total``; with beta 0, ``self`` is not even read (it may hold NaN)."""
+    """``beta * self + alpha * total``; with beta 0, ``self`` is not even read (it may hold NaN).
+
+    Half precision with factors is computed in float32, bools as integers.
+    """
     dtype = op.result[0][0]
-    total = scaled(op, total, _whole(alpha, dtype))
+    plain = not isinstance(beta, ir.Value) and not isinstance(alpha, ir.Value) and beta in (0, 1) and alpha == 1
+    inner = INT32 if dtype == BOOL else dtype if plain and dtype_of(total) == dtype else opmath(dtype)
+    total = scaled(op, op.cast(total, inner), _whole(alpha, dtype))
     if not isinstance(beta, ir.Value) and beta == 0:
-        return total
-    return _add(op, scaled(op, op.cast(self, dtype), _whole(beta, dtype)), total)
+        return op.cast(total, dtype)
+    return op.cast(_add(op, scaled(op, op.cast(self, inner), _whole(beta, dtype)), total), dtype)
 
 
 def _whole(factor: Any, dtype: ir.DataType) -> Any:
@@ -162,7 +168,9 @@ def addmv(op: Emit, self: ir.Value, mat: ir.Value, vec: ir.Value, beta: Any, alp
 @translates(aten.addr.default)
 def addr(op: Emit, self: ir.Value, vec1: ir.Value, vec2: ir.Value, beta: Any, alpha: Any) -> ir.Value:
     """addr(Tensor self, Tensor vec1, Tensor vec2, *, Scalar beta=1, Scalar alpha=1) -> Tensor"""
-    outer = op.Mul(unsqueeze(op, op.cast(vec1, op.result[0][0]), 1), op.cast(vec2, op.result[0][0]))
+    dtype = op.result[0][0]
+    inner = INT32 if dtype == BOOL else opmath(dtype)
+    outer = op.Mul(unsqueeze(op, op.cast(vec1, inner), 1), op.cast(vec2, inner))
     return _accumulated(op, self, beta, alpha, outer)
 
 
@@ -175,7 +183,9 @@ def baddbmm(op: Emit, self: ir.Value, batch1: ir.Value, batch2: ir.Value, beta: 
 @translates(aten.addbmm.default)
 def addbmm(op: Emit, self: ir.Value, batch1: ir.Value, batch2: ir.Value, beta: Any, alpha: Any) -> ir.Value:
     """addbmm(Tensor self, Tensor batch1, Tensor batch2, *, Scalar beta=1, Scalar alpha=1) -> Tensor"""
-    total = op.ReduceSum(product(op, batch1, batch2), axes=[0], keepdims=0)
+    dtype = dtype_of(batch1)
+    inner = INT32 if dtype in NARROW_INTEGERS else opmath(dtype)
+    total = op.ReduceSum(op.MatMul(op.cast(batch1, inner), op.cast(batch2, inner)), axes=[0], keepdims=0)
     return _accumulated(op, self, beta, alpha, total)
 
 

@@ -142,11 +142,16 @@ def average_pooled(
             ends = [min(pad, max(0, needed)) for pad, needed in zip(padding, reach, strict=True)]
             value = _zero_padded(op, value, [0, 0, *padding], [0, 0, *ends])
             padded = False
-        attrs["pads"] = list(padding) * 2 if padded else [0] * (2 * spatial)
-        if any(over):
-            attrs["ceil_mode"] = 1
-        elif padded and count_include_pad:
-            attrs["count_include_pad"] = 1
+        begins = list(padding) if padded else [0] * spatial
+        ends = [begin + beyond for begin, beyond in zip(begins, over, strict=True)]
+        if any(over) and all(end < size for end, size in zip(ends, kernel, strict=True)):
+            attrs["pads"] = begins + ends
+        elif any(over):
+            attrs |= {"pads": begins * 2, "ceil_mode": 1}
+        else:
+            attrs["pads"] = begins * 2
+            if padded and count_include_pad:
+                attrs["count_include_pad"] = 1
         result = op.AveragePool(value, outputs=[(dtype, dims)], **attrs)
     return result if batched else squeeze(op, result, 0)
 

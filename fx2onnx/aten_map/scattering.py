@@ -13,6 +13,7 @@ from fx2onnx.aten_map.axes import INT64, axis_of, squeeze
 from fx2onnx.aten_map.gathering import at_least_vector
 from fx2onnx.aten_map.registry import translates
 from fx2onnx.aten_map.scalars import FLOATS, as_dtype
+from fx2onnx.aten_map.widening import opmath
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import dims_of, dtype_of, rank_of
@@ -58,6 +59,11 @@ def identity_of(name: str, dtype: ir.DataType) -> Any:
     return info.min if reduction == "max" else info.max
 
 
+def reducing_dtype(dtype: ir.DataType) -> ir.DataType:
+    """In which dtype values are reduced: onnxruntime reduces neither half precision nor bools into a tensor."""
+    return ir.DataType.INT32 if dtype == ir.DataType.BOOL else opmath(dtype)
+
+
 def elements_like(op: Emit, index: ir.Value, source: ir.Value) -> ir.Value:
     """The part of ``source`` that ``index`` covers; it may be larger."""
     wanted, dims = dims_of(index), dims_of(source)
@@ -83,9 +89,21 @@ def scattered(
         return value
     value, index = at_least_vector(op, value), op.cast(at_least_vector(op, index), INT64)
     source = elements_like(op, index, op.cast(at_least_vector(op, source), dtype_of(value)))
-    keywords = {} if reduce is None else reduction_attribute(op, reduce)
-    found = op.ScatterElements(value, index, source, axis=axis, **keywords)
+    if reduce is None:
+        found = op.ScatterElements(value, index, source, axis=axis)
+    else:
+        dtype, inner = dtype_of(value), reducing_dtype(dtype_of(value))
+        keywords = reduction_attribute(op, reduce)
+        found = op.ScatterElements(op.cast(value, inner), index, op.cast(source, inner), axis=axis, **keywords)
+        found = op.cast(found, dtype)
     return squeeze(op, found, 0) if scalar else found
+
+
+def written_nd(op: Emit, value: ir.Value, places: ir.Value, source: ir.Value, keywords: dict[str, str]) -> ir.Value:
+    """``ScatterND``, reducing in a dtype that can."""
+    inner = reducing_dtype(dtype_of(value)) if keywords else dtype_of(value)
+    written = op.ScatterND(op.cast(value, inner), places, op.cast(source, inner), **keywords)
+    return op.cast(written, dtype_of(value))
 
 
 def spread_number(op: Emit, number: Any, index: ir.Value, dtype: ir.DataType) -> ir.Value:

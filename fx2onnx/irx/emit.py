@@ -16,7 +16,7 @@ import onnx_ir as ir
 
 from fx2onnx.base.dims import Dim, DimLike, Scalar
 from fx2onnx.base.errors import InternalError, UserError
-from fx2onnx.irx import shapes
+from fx2onnx.irx import precision, shapes
 from fx2onnx.irx.schema import OpSchema, schema_of
 from fx2onnx.irx.values import Dims, dims_of, dtype_of, new_value, set_known_sizes
 
@@ -111,6 +111,9 @@ class Emit:
         schema = schema_of(op_type, self.opset, domain)
         operands, attrs = self._split_keywords(schema, inputs, keywords)
         values = self._as_values(schema, operands)
+        missing = precision.missing_half(schema, self.opset, values)
+        if missing is not None:
+            return precision.in_float32(self, op_type, values, missing, outputs, attrs)
         if isinstance(outputs, int):
             call = shapes.Call(op_type, values, attrs, outputs, schema.input_names)
             try:

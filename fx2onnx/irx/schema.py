@@ -60,6 +60,13 @@ def schema_of(op_type: str, opset: int, domain: str = "") -> OpSchema:
     )
 
 
+@lru_cache(maxsize=4096)
+def admits(op_type: str, opset: int, index: int, dtype: ir.DataType, domain: str = "") -> bool:
+    """Whether input ``index`` of the operator may have ``dtype`` in that opset."""
+    inputs = onnx.defs.get_schema(op_type, opset, domain).inputs
+    return f"tensor({dtype.name.lower()})" in inputs[min(index, len(inputs) - 1)].types
+
+
 @lru_cache(maxsize=1024)
 def first_opset(op_type: str, domain: str = "") -> int | None:
     """The lowest opset that has the operator, or None."""

@@ -1,0 +1,50 @@
+"""Half precision in operators that do not take it: the node in float32 between casts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import onnx_ir as ir
+
+from fx2onnx.base.dims import DimLike
+from fx2onnx.irx.schema import OpSchema, admits
+from fx2onnx.irx.values import dtype_of
+
+if TYPE_CHECKING:
+    from fx2onnx.irx.emit import Emit
+
+FLOAT = ir.DataType.FLOAT
+HALF_PRECISION = frozenset([ir.DataType.FLOAT16, ir.DataType.BFLOAT16])
+
+
+def missing_half(schema: OpSchema, opset: int, values: Sequence[ir.Value | None]) -> ir.DataType | None:
+    """float16 or bfloat16, where an input has it and the operator does not take it in this opset; else None."""
+    if schema.op_type == "Cast" or schema.domain:
+        return None
+    for index, value in enumerate(values):
+        dtype = None if value is None else value.dtype
+        if dtype in HALF_PRECISION and not admits(schema.op_type, opset, index, dtype):
+            return dtype
+    return None
+
+
+def in_float32(
+    op: Emit,
+    op_type: str,
+    values: Sequence[ir.Value | None],
+    half: ir.DataType,
+    outputs: int | Sequence[tuple[ir.DataType, Sequence[DimLike]]],
+    attrs: dict[str, Any],
+) -> Any:
+    """The node with every operand of dtype ``half`` cast to float32, and its float32 outputs cast back."""
+    operands = [None if v is None else op.cast(v, FLOAT if dtype_of(v) == half else dtype_of(v)) for v in values]
+    wide = (
+        outputs if isinstance(outputs, int) else [(FLOAT if dtype == half else dtype, dims) for dtype, dims in outputs]
+    )
+    found = op.node(op_type, *operands, outputs=wide, **attrs)
+    results = []
+    for index, value in enumerate(found if isinstance(found, tuple) else (found,)):
+        narrow = dtype_of(value) == FLOAT and (isinstance(outputs, int) or outputs[index][0] == half)
+        results.append(op.cast(value, half) if narrow else value)
+    return tuple(results) if isinstance(found, tuple) else results[0]

@@ -9,7 +9,7 @@ import onnx_ir as ir
 import torch
 
 from fx2onnx.aten_map.activations import softmax_of
-from fx2onnx.aten_map.axes import steps, swap, unsqueeze
+from fx2onnx.aten_map.axes import steps, swap, unsqueeze, whole
 from fx2onnx.aten_map.dropout import dropped
 from fx2onnx.aten_map.registry import translates
 from fx2onnx.aten_map.scalars import FLOATS
@@ -109,7 +109,7 @@ def default_scale(op: Emit, query: ir.Value, scale: float | None) -> float | Dim
         return scale
     size = dims_of(query)[-1]
     if isinstance(size, Dim):
-        return apply("truediv", 1, apply("sqrt", size))  # type: ignore[return-value]
+        return apply("truediv", 1, apply("sqrt", size))
     return 1 / math.sqrt(size) if size else 1.0
 
 
@@ -213,7 +213,7 @@ def _by_products(
         weights = probabilities(op, query, key, bias, factor, dropout)
         return op.MatMul(weights, value), weights
     place = len(dims) - 3
-    times = dims[-3] // groups
+    times = whole(dims[-3] // groups)
     query = op.reshape(query, (*dims[:-3], groups, times, *dims[-2:]))
     if bias is not None and rank_of(bias) > 2:
         heads = dims_of(bias)[-3]

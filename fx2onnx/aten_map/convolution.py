@@ -80,7 +80,7 @@ def _transposed_dims(dims: Dims, kernel: Dims, attrs: dict[str, Any]) -> Dims:
         - 2 * attrs["pads"][axis]
         for axis in range(len(dims) - 2)
     ]
-    return (dims[0], kernel[1] * attrs["group"], *spatial)  # type: ignore[return-value]
+    return (dims[0], kernel[1] * attrs["group"], *spatial)
 
 
 def _cut_less(attrs: dict[str, Any], spatial: int) -> None:

@@ -173,8 +173,8 @@ def _triangle(op: Emit, value: ir.Value, diagonal: DimLike, upper: bool) -> ir.V
         return result
     rows, columns = dims_of(value)[-2:]
     if not any(isinstance(size, Dim) for size in (rows, columns, diagonal)):
-        full = np.ones((rows, columns), dtype=bool)  # type: ignore[arg-type]
-        mask = op.const(np.triu(full, diagonal) if upper else np.tril(full, diagonal))  # type: ignore[arg-type]
+        gap_known = np.arange(int(columns)) - np.arange(int(rows))[:, None]  # type: ignore[arg-type]
+        mask = op.const(gap_known >= int(diagonal) if upper else gap_known <= int(diagonal))  # type: ignore[arg-type]
     else:
         gap = op.Sub(steps(op, columns), unsqueeze(op, steps(op, rows), 1))
         bound = op.size(diagonal, INT64)

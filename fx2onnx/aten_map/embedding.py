@@ -7,7 +7,7 @@ import math
 import onnx_ir as ir
 import torch
 
-from fx2onnx.aten_map.axes import INT64, sliced, steps, unsqueeze
+from fx2onnx.aten_map.axes import INT64, sliced, steps, unsqueeze, whole
 from fx2onnx.aten_map.joining import joined
 from fx2onnx.aten_map.registry import translates
 from fx2onnx.irx.emit import Emit
@@ -39,11 +39,11 @@ def _bagged(
     offsets = op.cast(offsets, INT64)
     size = dims_of(offsets)[0]
     if include_last_offset:
-        starts = sliced(op, offsets, 0, 0, size - 1, size - 1)
-        ends = sliced(op, offsets, 0, 1, size, size - 1)
+        starts = sliced(op, offsets, 0, 0, whole(size - 1), whole(size - 1))
+        ends = sliced(op, offsets, 0, 1, size, whole(size - 1))
     else:
         last = op.reshape(op.size(count), (1,))
-        starts, ends = offsets, joined(op, [sliced(op, offsets, 0, 1, size, size - 1), last], 0)
+        starts, ends = offsets, joined(op, [sliced(op, offsets, 0, 1, size, whole(size - 1)), last], 0)
     place = steps(op, count)
     member = op.And(
         op.Not(op.Less(place, unsqueeze(op, starts, 1))),

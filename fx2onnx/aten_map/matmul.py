@@ -7,11 +7,10 @@ from typing import Any
 import onnx_ir as ir
 import torch
 
-from fx2onnx.aten_map.axes import swap, unsqueeze
+from fx2onnx.aten_map.axes import swap, unsqueeze, whole
 from fx2onnx.aten_map.registry import translates
 from fx2onnx.aten_map.scalars import FLOATS, as_dtype
 from fx2onnx.aten_map.widening import opmath
-from fx2onnx.base.dims import DimLike
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import dims_of, dtype_of, rank_of
 
@@ -197,6 +196,6 @@ def bilinear(op: Emit, input1: ir.Value, input2: ir.Value, weight: ir.Value, bia
     """
     left, right, rank = dims_of(input1)[-1], dims_of(input2)[-1], rank_of(input1)
     pairs = op.Mul(unsqueeze(op, input1, rank), unsqueeze(op, input2, rank - 1))
-    flat: DimLike = left * right
+    flat = whole(left * right)
     features = op.reshape(pairs, (*dims_of(input1)[:-1], flat))
     return dense(op, features, op.reshape(weight, (dims_of(weight)[0], flat)), bias)

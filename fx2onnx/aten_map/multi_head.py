@@ -9,7 +9,7 @@ import torch
 
 from fx2onnx.aten_map.activations import gelu_of
 from fx2onnx.aten_map.attention import minus_infinity_where, probabilities
-from fx2onnx.aten_map.axes import transpose, unsqueeze
+from fx2onnx.aten_map.axes import transpose, unsqueeze, whole
 from fx2onnx.aten_map.matmul import dense
 from fx2onnx.aten_map.normalization import layer_normalized
 from fx2onnx.aten_map.registry import translates
@@ -32,8 +32,8 @@ def _heads(
     bias: ir.Value,
 ) -> list[ir.Value]:
     """Query, key and value as [batch, heads, time, size]; one product where all three are one tensor."""
-    width = dims_of(weight)[0] // 3
-    size = width // heads
+    width = whole(dims_of(weight)[0] // 3)
+    size = whole(width // heads)
     if query is key and key is value:
         batch, time = dims_of(query)[:2]
         joined = op.reshape(dense(op, query, weight, bias), (batch, time, 3, heads, size))
@@ -73,7 +73,7 @@ def multi_head(
     weights = probabilities(op, q, k, bias, 1 / math.sqrt(int(dims_of(q)[-1])))  # type: ignore[arg-type]
     merged = transpose(op, op.MatMul(weights, v), (0, 2, 1, 3))
     batch, time, _, size = dims_of(merged)
-    return dense(op, op.reshape(merged, (batch, time, heads * size)), proj_weight, proj_bias), weights
+    return dense(op, op.reshape(merged, (batch, time, whole(heads * size))), proj_weight, proj_bias), weights
 
 
 @translates(aten._native_multi_head_attention.default)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import onnx_ir as ir
 import torch
 
-from fx2onnx.aten_map.axes import axis_of, filled
+from fx2onnx.aten_map.axes import axis_of, filled, whole
 from fx2onnx.aten_map.batch_norm import FLOAT, HALF, channel_vector, normalized_by, over_channels
 from fx2onnx.aten_map.registry import translates
 from fx2onnx.aten_map.scalars import TORCH_DTYPES
@@ -142,7 +142,7 @@ def group_normalized(
         )
         return result
     rest = product(list(dims[1:]))
-    grouped = op.reshape(value, (dims[0], groups, rest // groups))
+    grouped = op.reshape(value, (dims[0], groups, whole(rest // groups)))
     output = op.reshape(op.InstanceNormalization(grouped, ones, none, epsilon=float(eps)), dims)
     if weight is not None:
         output = op.Mul(output, over_channels(op, op.cast(weight, dtype), rank))
@@ -175,7 +175,7 @@ def native_group_norm(
     output = group_normalized(op, input, group, weight, bias, eps)
     dtype = op.result[1][0]
     inner = FLOAT if dtype in HALF else dtype
-    grouped = op.cast(op.reshape(input, (N, group, C * HxW // group)), inner)
+    grouped = op.cast(op.reshape(input, (N, group, whole(C * HxW // group))), inner)
     mean = op.ReduceMean(grouped, axes=[2], keepdims=1)
     centred = op.Sub(grouped, mean)
     variance = op.ReduceMean(op.Mul(centred, centred), axes=[2], keepdims=0)

@@ -133,7 +133,7 @@ def average_pooled(
     else:
         if any(over) and count_include_pad and padded:
             reach = [
-                fixed(dims[axis + 2] - 1, "a size pooled with ceil_mode") * stride[axis]
+                (fixed(dims[axis + 2], "a size pooled with ceil_mode") - 1) * stride[axis]
                 + kernel[axis]
                 - fixed(dims_of(value)[axis + 2], "a size pooled with ceil_mode")
                 - padding[axis]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -96,14 +97,14 @@ def _layer(
     if stack.has_biases:
         sides = [joined(op, [_reordered(op, item, order) for item in side[2:4]], 1) for side in weights]
         bias = joined(op, sides, 0)
-    attrs: dict[str, object] = {"hidden_size": hidden}
+    attrs: dict[str, Any] = {"hidden_size": hidden}
     if stack.bidirectional:
         attrs["direction"] = "bidirectional"
     if stack.op_type == "GRU":
         attrs["linear_before_reset"] = 1
     if stack.activation != "Tanh":
         attrs["activations"] = [stack.activation] * count
-    inputs = dict(zip(("initial_h", "initial_c"), states, strict=False))
+    inputs: dict[str, Any] = dict(zip(("initial_h", "initial_c"), states, strict=False))
     last: Dims = (count, batch, hidden)
     outputs = [(dtype, (time, count, batch, hidden))] + [(dtype, last)] * len(states)
     found = op.node(stack.op_type, value, w, r, bias, sequence_lens=lengths, outputs=outputs, **inputs, **attrs)

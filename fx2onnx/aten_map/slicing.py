@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import onnx_ir as ir
 import torch
 
-from fx2onnx.aten_map.axes import END, axis_of, fixed, is_empty, result_dims, sliced, steps, zeros
+from fx2onnx.aten_map.axes import END, axis_of, fixed, is_empty, result_dims, sliced, steps, whole, zeros
 from fx2onnx.aten_map.registry import schema_line, translates
 from fx2onnx.base.dims import Dim, DimLike
 from fx2onnx.irx.emit import Emit
@@ -35,8 +35,8 @@ def narrow(op: Emit, self: ir.Value, dim: int, start: DimLike, length: DimLike) 
     """
     axis = axis_of(dim, rank_of(self))
     if not isinstance(start, Dim) and start < 0:
-        start = start + dims_of(self)[axis]
-    return sliced(op, self, axis, start, start + length, length)
+        start = whole(start + dims_of(self)[axis])
+    return sliced(op, self, axis, start, whole(start + length), length)
 
 
 @translates(aten.narrow.Tensor)
@@ -81,8 +81,8 @@ def pieces(op: Emit, value: ir.Value, axis: int, sizes: Sequence[DimLike]) -> tu
         start: DimLike = 0
         found = []
         for size in sizes:
-            found.append(sliced(op, value, axis, start, start + size, size))
-            start = start + size
+            found.append(sliced(op, value, axis, start, whole(start + size), size))
+            start = whole(start + size)
         return tuple(found)
     outputs = [(dtype, (*dims[:axis], size, *dims[axis + 1 :])) for size in sizes]
     split = op.sizes(sizes) if op.opset >= 13 else [fixed(size, "a piece's size") for size in sizes]
@@ -132,7 +132,7 @@ def _tensor_split(op: Emit, value: ir.Value, axis: int, cuts: Sequence[DimLike])
     """Pieces between cuts, which may overlap or run backwards (an empty piece then), as NumPy has it."""
     sizes = [dims[axis] for _, dims in op.result]
     total = dims_of(value)[axis]
-    if not isinstance(total, Dim) and all(not isinstance(size, Dim) for size in sizes) and sum(sizes) == total:  # type: ignore[arg-type]
+    if not isinstance(total, Dim) and all(not isinstance(size, Dim) for size in sizes) and sum(sizes) == total:
         return pieces(op, value, axis, sizes)
     bounds: list[DimLike] = [0, *cuts, END]
     return tuple(

@@ -101,7 +101,7 @@ def measure(path: str, args: argparse.Namespace) -> None:
 
 def show_steps(session: Any, feeds: dict[str, np.ndarray]) -> None:
     """Milliseconds by operator, timed call by call in the plan."""
-    plan = next(plan for plan in session._executor.plans.values() if not isinstance(plan, str))
+    plan = next(plan for plan in session.executor.plans.values() if not isinstance(plan, str))
     state = plan.take_state()
     totals: collections.Counter[str] = collections.Counter()
     for index, step in enumerate([step for _, step in state.steps]):
@@ -115,7 +115,7 @@ def show_steps(session: Any, feeds: dict[str, np.ndarray]) -> None:
         state.calls[index] = wrapped
     ordered = [feeds[session.program.slots[index].name] for index in session.program.inputs]
     for _ in range(5):
-        state.run(ordered, session._executor.call)
+        state.run(ordered, session.executor.call)
     print(f"   arena {plan.arena_bytes / 1e6:.1f} MB, {len(state.steps)} steps")
     for name, spent in totals.most_common(14):
         count = sum(step.op_type == name for _, step in state.steps)

@@ -6,16 +6,18 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.runner import kernels
 from fx2onnx.runner.gradient import add_gradient
 from fx2onnx.runner.limits import MAX_NESTING, MAX_STEPS
+from fx2onnx.runner.ort_value import as_plain
 from fx2onnx.runner.program import Program, Step
 from fx2onnx.runner.registry import Kernel, find_kernel
 from fx2onnx.runner.schemas import NEWEST_OPSET, Signature, check_node, signature_of
-from fx2onnx.runner.types import string_array
+from fx2onnx.runner.types import onnx_dtype, string_array
 from fx2onnx.runner.weights import WeightStore
 
 kernels.load_all()
@@ -30,16 +32,17 @@ class BuildContext:
     functions: Mapping[Any, ir.Function]
     weights: WeightStore
     ir_version: int
+    replaced: dict[str, Any] = field(default_factory=dict)
     n_steps: int = 0
     expanding: list[str] = field(default_factory=list)
 
 
-def build_program(model: ir.Model, folders: tuple[str, ...]) -> Program:
+def build_program(model: ir.Model, folders: tuple[str, ...], replaced: Mapping[str, Any] | None = None) -> Program:
     """The Program of the model's main graph, without dead steps.
 
     Raises: UserError E303 for a model that is not valid, E402 for an operator without kernel or function body.
     """
-    context = BuildContext(model.functions, WeightStore(folders), model.ir_version or 8)
+    context = BuildContext(model.functions, WeightStore(folders), model.ir_version or 8, dict(replaced or {}))
     opsets = _opsets(model.graph.opset_imports)
     program = Program(model.graph.name or "main")
     builder = GraphBuilder(context, program, opsets)
@@ -127,7 +130,7 @@ class GraphBuilder:
         if id(value) in self.initializers:
             if value.const_value is None:
                 raise UserError("E303", f"the initializer {value.name!r} has no data")
-            const = self.context.weights.array(value.const_value, f"initializer {value.name!r}")
+            const = self.constant(value)
             slot = self.program.new_slot(
                 value.name or "",
                 type=ir.TensorType(value.const_value.dtype),
@@ -147,6 +150,21 @@ class GraphBuilder:
             raise UserError("E303", f"{what}: nothing makes the value {value.name!r}")
         self.slot_of[id(value)] = slot.index
         return slot.index
+
+    def constant(self, value: ir.Value) -> Any:
+        """The initializer's elements, or what ``SessionOptions.add_initializer`` gave in their place."""
+        given = self.context.replaced.get(value.name or "")
+        tensor = value.const_value
+        assert tensor is not None
+        if given is None:
+            return self.context.weights.array(tensor, f"initializer {value.name!r}")
+        array = np.asarray(as_plain(given))
+        shape = tuple(tensor.shape)
+        if array.shape != shape or onnx_dtype(array.dtype) is not tensor.dtype:
+            raise UserError(
+                "E001", f"the value for initializer {value.name!r} must be {tensor.dtype.name}{list(shape)}"
+            )
+        return array
 
     def add_node(self, node: ir.Node) -> None:
         self.context.n_steps += 1

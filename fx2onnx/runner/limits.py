@@ -35,6 +35,36 @@ _limit_bytes: contextvars.ContextVar[int] = contextvars.ContextVar(
 )
 
 
+MAX_ITERATIONS = 10_000_000
+"""Iterations of all loops of a run: at a few microseconds each, more would run for minutes without doing work."""
+
+_iterations: contextvars.ContextVar[list[int] | None] = contextvars.ContextVar("fx2onnx_iterations", default=None)
+
+
+@contextlib.contextmanager
+def iteration_budget(count: int) -> Iterator[None]:
+    """Allow ``count`` iterations of loops in the block, nested ones included."""
+    token = _iterations.set([count])
+    try:
+        yield
+    finally:
+        _iterations.reset(token)
+
+
+def count_iteration() -> None:
+    """Raises: UserError E404 where the budget of the run is spent."""
+    left = _iterations.get()
+    if left is None:
+        return
+    left[0] -= 1
+    if left[0] < 0:
+        raise UserError(
+            "E404",
+            "the loops of the model ran for more iterations than the limit allows",
+            next='raise it: SessionOptions().add_session_config_entry("fx2onnx.loop_limit", "...")',
+        )
+
+
 @contextlib.contextmanager
 def memory_limit(limit_bytes: int) -> Iterator[None]:
     """Make the limit hold for the block."""

@@ -26,6 +26,7 @@ class LoadedModel:
     model: ir.Model
     folders: tuple[str, ...]
     path: str = ""
+    proto: onnx.ModelProto | None = None
 
 
 def load_model(source: Any, external_folder: str = "") -> LoadedModel:
@@ -52,7 +53,7 @@ def load_model(source: Any, external_folder: str = "") -> LoadedModel:
             "E001",
             f"a model is a path, bytes, an onnx.ModelProto or an onnx_ir.Model, not {type(source).__name__}",
         )
-    return LoadedModel(_deserialize(proto), folders, path)
+    return LoadedModel(_deserialize(proto), folders, path, proto)
 
 
 def _read(path: str) -> bytes:

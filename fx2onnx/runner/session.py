@@ -20,14 +20,18 @@ from fx2onnx.runner.build import build_program
 from fx2onnx.runner.execute import Executor
 from fx2onnx.runner.feeds import FeedChecker, NodeArg
 from fx2onnx.runner.fuse import fuse
-from fx2onnx.runner.limits import default_limit_bytes, memory_limit
+from fx2onnx.runner.limits import MAX_ITERATIONS, default_limit_bytes, iteration_budget, memory_limit
 from fx2onnx.runner.load import load_model
 from fx2onnx.runner.options import GraphOptimizationLevel, RunOptions, SessionOptions
+from fx2onnx.runner.ort_value import OrtValue, as_plain
 from fx2onnx.runner.program import Program, Slot, Step
+from fx2onnx.runner.static_shapes import check_static_shapes
+from fx2onnx.runner.threads import blas_threads
 from fx2onnx.runner.types import Value, describe, type_name
 
 PROVIDER = "CPUExecutionProvider"
 logger = logging.getLogger("fx2onnx.runner")
+LOG_LEVELS = {0: logging.DEBUG, 1: logging.INFO, 2: logging.WARNING, 3: logging.ERROR, 4: logging.CRITICAL}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,18 +62,25 @@ class InferenceSession:
         _check_providers(providers)
         limit_bytes = self._options.config_int("fx2onnx.memory_limit_bytes", default_limit_bytes())
         self._limit_bytes = limit_bytes
+        self._loop_limit = self._options.config_int("fx2onnx.loop_limit", MAX_ITERATIONS)
+        logger.setLevel(LOG_LEVELS.get(self._options.log_severity_level, logging.WARNING))
         start_ns = time.perf_counter_ns()
         with memory_limit(limit_bytes), record("session"):
             folder = self._options.config_text("session.model_external_initializers_file_folder_path")
             loaded = load_model(path_or_bytes, folder)
             self._model_path = loaded.path
             self._meta = _metadata(loaded.model)
-            self._program = build_program(loaded.model, loaded.folders)
+            self._program = build_program(loaded.model, loaded.folders, self._options.external_initializers)
+            if loaded.proto is not None and self._options.graph_optimization_level > 0:
+                check_static_shapes(loaded.proto)
+            if self._options.optimized_model_filepath:
+                _save(loaded.model, self._options.optimized_model_filepath)
             if self._options.graph_optimization_level >= GraphOptimizationLevel.ORT_ENABLE_EXTENDED:
                 fuse(self._program)
             self._executor = Executor(self._program)
-        self._inputs = [_node_arg(self._program.slots[index]) for index in self._program.inputs]
-        self._output_args = [_node_arg(self._program.slots[index]) for index in self._program.outputs]
+        fixed = self._options.free_dimension_overrides
+        self._inputs = [_node_arg(self._program.slots[index], fixed) for index in self._program.inputs]
+        self._output_args = [_node_arg(self._program.slots[index], fixed) for index in self._program.outputs]
         self._output_names = [value.name or "" for value in loaded.model.graph.outputs]
         self._output_args = [
             NodeArg(name, arg.type, arg.shape, arg.value_type)
@@ -109,6 +120,11 @@ class InferenceSession:
         """The steps that ``run`` executes."""
         return self._program
 
+    @property
+    def executor(self) -> Executor:
+        """What runs the program; it holds the plans made so far."""
+        return self._executor
+
     def run(
         self,
         output_names: Sequence[str] | None,
@@ -125,11 +141,26 @@ class InferenceSession:
             raise UserError("E403", "the run was stopped because RunOptions.terminate is set")
         ordered = [self._feed(index, feeds) for index in self._program.inputs]
         start_ns = time.perf_counter_ns()
-        with memory_limit(self._limit_bytes), np.errstate(all="ignore"):
+        with (
+            memory_limit(self._limit_bytes),
+            iteration_budget(self._loop_limit),
+            blas_threads(self._options.intra_op_num_threads),
+            np.errstate(all="ignore"),
+        ):
             outputs = self._executor.run(ordered, self._observe if self._options.enable_profiling else None)
         if self._options.enable_profiling:
             self._add_event("model_run", "Session", start_ns, time.perf_counter_ns(), {})
         return [outputs[position] for position in wanted]
+
+    def run_with_ort_values(
+        self,
+        output_names: Sequence[str] | None,
+        input_dict: Mapping[str, OrtValue],
+        run_options: RunOptions | None = None,
+    ) -> list[OrtValue]:
+        """``run`` with values wrapped as ``OrtValue``."""
+        feeds = {name: as_plain(value) for name, value in input_dict.items()}
+        return [OrtValue(value) for value in self.run(output_names, feeds, run_options)]
 
     def _feed(self, index: int, feeds: Mapping[str, Value]) -> Value:
         name = self._program.slots[index].name
@@ -191,8 +222,17 @@ def _check_providers(providers: Sequence[Any] | None) -> None:
         logger.warning("providers %s are not available; running on %s", names, PROVIDER)
 
 
-def _node_arg(slot: Slot) -> NodeArg:
-    shape: Any = None if slot.shape is None else list(slot.shape)
+def _save(model: ir.Model, path: str) -> None:
+    try:
+        ir.save(model, path)
+    except (OSError, ValueError) as error:
+        raise UserError("E301", f"the optimized model {path!r} cannot be written", why=str(error)) from error
+
+
+def _node_arg(slot: Slot, fixed: Mapping[str, int]) -> NodeArg:
+    shape: Any = (
+        None if slot.shape is None else [fixed.get(dim, dim) if isinstance(dim, str) else dim for dim in slot.shape]
+    )
     if slot.shape is None and not isinstance(slot.type, ir.TensorType):
         shape = []
     return NodeArg(slot.name, type_name(slot.type), shape, slot.type)

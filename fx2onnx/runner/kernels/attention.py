@@ -124,6 +124,8 @@ def attention(
         scores = np.tanh(scores / cap) * cap
     if n_outputs > 3:
         stages.append(scores.copy())
+    if mask is not None and np.broadcast_shapes(mask.shape[:-1], scores.shape[:-1]) != scores.shape[:-1]:
+        raise ValueError(f"a mask of shape {list(mask.shape)} does not fit scores of shape {list(scores.shape)}")
     for bias in _biases(
         mask, valid_keys, past_key, queries, keys, dtype, is_causal, left_window_size, right_window_size
     ):

@@ -6,16 +6,12 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from fx2onnx.base.errors import UserError
 from fx2onnx.runner.kernels.softmax import check_axis
-from fx2onnx.runner.limits import check_bytes
+from fx2onnx.runner.limits import check_bytes, count_iteration
 from fx2onnx.runner.registry import kernel
 from fx2onnx.runner.types import INT64, Array, Value
 
 Body = Callable[[Sequence[Value]], list[Value]]
-
-MAX_ITERATIONS = 10_000_000
-"""A trip count above this is refused: at a few microseconds a step, it would run for minutes without doing work."""
 
 
 def flag(value: Array) -> bool:
@@ -45,14 +41,11 @@ def loop(
     """The body again and again; carried values, then what each iteration gave, stacked."""
     state = list(carried)
     limit = None if trip_count is None else int(trip_count.reshape(()))
-    if limit is not None and limit > MAX_ITERATIONS:
-        raise UserError("E404", f"a Loop asks for {limit} iterations; the limit is {MAX_ITERATIONS}")
     running = True if condition is None else flag(condition)
     scans: list[list[Array]] = [[] for _ in range(n_outputs - len(state))]
     iteration, kept_bytes = 0, 0
     while running and (limit is None or iteration < limit):
-        if iteration >= MAX_ITERATIONS:
-            raise UserError("E404", f"a Loop ran for {MAX_ITERATIONS} iterations without end")
+        count_iteration()
         outputs = body([np.array(iteration, INT64), np.array(True), *state])
         if len(outputs) != 1 + len(state) + len(scans):
             raise ValueError(f"the body has {len(outputs)} outputs, the node needs {1 + len(state) + len(scans)}")
@@ -95,6 +88,7 @@ def scan(
     n_scans = n_outputs - n_state
     collected: list[list[Array]] = [[] for _ in range(n_scans)]
     for step in range(length):
+        count_iteration()
         slices = [
             np.take(sequence, length - 1 - step if back else step, axis=axis)
             for sequence, axis, back in zip(sequences, axes, backward, strict=True)

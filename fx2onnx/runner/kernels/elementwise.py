@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from fx2onnx.runner.limits import check_shape
 from fx2onnx.runner.registry import kernel, same_as_first
 from fx2onnx.runner.types import NARROW_FLOATS, NARROW_INTS, Array, Spec, is_float
 
@@ -154,6 +155,7 @@ def _register_binary(op_type: str, since: int, ufunc: Callable[..., Any]) -> Non
 
     def legacy(a: Array, b: Array, *, axis: int | None = None, broadcast: int = 0, **_: Any) -> Array:
         b = align_legacy(a, b, axis, broadcast)
+        check_shape(broadcast_shape((a, b)), a.dtype)
         out = np.empty(broadcast_shape((a, b)), a.dtype)
         ufunc(a, b, out=out)
         return out
@@ -232,6 +234,7 @@ def mod(a: Array, b: Array, *, fmod: int = 0) -> Array:
     Numerics: a remainder by zero is 0 for integers, NaN for floats.
     """
     check_same_dtype((a, b))
+    check_shape(broadcast_shape((a, b)), a.dtype)
     if fmod or (is_float(a.dtype) and not fmod):
         wide = a.dtype in NARROW_FLOATS and a.dtype.kind != "f"
         left, right = (a.astype(np.float32), b.astype(np.float32)) if wide else (a, b)
@@ -244,6 +247,7 @@ def mod(a: Array, b: Array, *, fmod: int = 0) -> Array:
 def bit_shift(a: Array, b: Array, *, direction: str) -> Array:
     """a << b or a >> b; shifting by the width or more gives 0."""
     check_same_dtype((a, b))
+    check_shape(broadcast_shape((a, b)), a.dtype)
     if direction not in ("LEFT", "RIGHT"):
         raise ValueError(f"direction is {direction!r}, not LEFT or RIGHT")
     return np.asarray(np.left_shift(a, b) if direction == "LEFT" else np.right_shift(a, b))
@@ -251,6 +255,7 @@ def bit_shift(a: Array, b: Array, *, direction: str) -> Array:
 
 def _fold(ufunc: Callable[..., Any], arrays: Sequence[Array]) -> Array:
     check_same_dtype(arrays)
+    check_shape(broadcast_shape(arrays), arrays[0].dtype)
     total = arrays[0]
     for array in arrays[1:]:
         total = ufunc(total, array)

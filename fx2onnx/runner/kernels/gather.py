@@ -81,6 +81,8 @@ def _nd_index(x: Array, indices: Array, batch_dims: int) -> tuple[Array, ...]:
 @kernel("GatherND", 11)
 def gather_nd(x: Array, indices: Array, *, batch_dims: int = 0) -> Array:
     """The slices of x at the index tuples in the last axis of ``indices``."""
+    if indices.ndim:
+        check_shape(indices.shape[:-1] + x.shape[batch_dims + indices.shape[-1] :], x.dtype, "the result of GatherND")
     return np.asarray(x[_nd_index(x, indices, batch_dims)])
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from fx2onnx.runner.kernels.softmax import check_axis
+from fx2onnx.runner.limits import check_bytes
 from fx2onnx.runner.registry import kernel
 from fx2onnx.runner.types import INT64, Array, Value
 
@@ -70,6 +71,7 @@ def sequence_erase(sequence: Value, position: Array | None = None) -> Any:
 def concat_from_sequence(sequence: Value, *, axis: int, new_axis: int = 0) -> Array:
     """The items joined along ``axis``, an existing one or a new one."""
     items = _is_sequence(sequence)
+    check_bytes(sum(item.nbytes for item in items), "the result of ConcatFromSequence")
     return np.stack(items, axis=axis) if new_axis else np.concatenate(items, axis=axis)
 
 

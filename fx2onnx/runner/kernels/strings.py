@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import unicodedata
 from collections.abc import Sequence
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from fx2onnx.base.errors import UserError
+from fx2onnx.runner.limits import check_bytes, check_shape
 from fx2onnx.runner.registry import kernel
 from fx2onnx.runner.types import INT64, Array, string_array
 
@@ -17,6 +19,10 @@ from fx2onnx.runner.types import INT64, Array, string_array
 @kernel("StringConcat", 20)
 def string_concat(a: Array, b: Array) -> Array:
     """a + b, with broadcasting."""
+    shape = np.broadcast_shapes(a.shape, b.shape)
+    check_shape(shape, a.dtype)
+    longest = sum(max((len(item) for item in array.reshape(-1)), default=0) for array in (a, b))
+    check_bytes(math.prod(shape) * longest, "the result of StringConcat")
     return np.asarray(np.add(a, b), dtype=object)
 
 

@@ -12,11 +12,12 @@ import torch.fx
 from fx2onnx.base.dims import Dim, DimLike
 from fx2onnx.base.errors import Fx2OnnxError, UserError
 from fx2onnx.base.source import SourceLocation
+from fx2onnx.capture.answers import answering_as_tensors
 from fx2onnx.capture.captured import Captured, GraphInput, GraphOutput, Mutation, Symbol
 from fx2onnx.capture.frames import _is_user, tracked_modules
 from fx2onnx.capture.inputs import Arguments, Leaf
 from fx2onnx.capture.module_state import preserved, weight_names
-from fx2onnx.capture.recorder import Recorder, tensor_info
+from fx2onnx.capture.recorder import NeedsSplit, Recorder, tensor_info
 from fx2onnx.capture.symnode import Assumptions, sym_int, unwrap
 from fx2onnx.capture.torch_private import (
     DataDependentOutputException,
@@ -33,6 +34,7 @@ def run(
     hints: Mapping[str, int],
     keep: Callable[[Any], bool],
     training: bool | None,
+    whole: bool = True,
 ) -> tuple[Captured, Assumptions]:
     """One run of ``root`` on fake tensors whose dynamic sizes are symbols with the given hints.
 
@@ -40,7 +42,7 @@ def run(
     """
     assumptions = Assumptions(hints=dict(hints))
     names = weight_names(root)
-    recorder = Recorder(assumptions, names, keep)
+    recorder = Recorder(assumptions, names, keep, whole)
     fakes = [_fake_input(recorder, leaf) for leaf in arguments.leaves]
     inputs = [
         GraphInput(leaf.name, tensor_info(fake), recorder.add_input(leaf.name, fake), leaf.tensor, leaf.path)
@@ -52,15 +54,10 @@ def run(
             if name is not None:
                 recorder.symbols.setdefault(name, Symbol(name, graph_input.node, axis))
     args, kwargs = arguments.rebuilt(fakes)
-    with preserved(root, training), tracked_modules(root), capture_modes(recorder.fake_mode, recorder.mode):
-        try:
-            result = root(*args, **kwargs)
-        except Fx2OnnxError:
-            raise
-        except Exception as cause:
-            raise _explained(cause) from cause
-        outputs, restore = _outputs(recorder, result)
-        mutations = _mutations(recorder, inputs)
+    try:
+        outputs, restore, mutations = _run_module(recorder, root, args, kwargs, inputs, training)
+    except NeedsSplit:
+        return run(root, arguments, hints, keep, training, whole=False)
     return (
         Captured(
             graph=recorder.graph,
@@ -75,6 +72,30 @@ def run(
         ),
         assumptions,
     )
+
+
+def _run_module(
+    recorder: Recorder,
+    root: torch.nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    inputs: list[GraphInput],
+    training: bool | None,
+) -> tuple[list[GraphOutput], Callable[[list[Any]], Any], list[Mutation]]:
+    with (
+        preserved(root, training),
+        tracked_modules(root),
+        answering_as_tensors(root),
+        capture_modes(recorder.fake_mode, recorder.mode),
+    ):
+        try:
+            result = root(*args, **kwargs)
+        except Fx2OnnxError:
+            raise
+        except Exception as cause:
+            raise _explained(cause) from cause
+        outputs, restore = _outputs(recorder, result)
+        return outputs, restore, _mutations(recorder, inputs)
 
 
 def _fake_input(recorder: Recorder, leaf: Leaf) -> torch.Tensor:

@@ -34,11 +34,11 @@ def _attributes(module: torch.nn.Module) -> dict[str, Any]:
 _REGISTRIES = frozenset({"_parameters", "_buffers", "_modules"})
 
 
-def weight_names(root: torch.nn.Module) -> dict[int, tuple[str, str]]:
-    """Name in the state dict and kind of every parameter and buffer, by the tensor's id; tied ones under one name."""
-    names: dict[int, tuple[str, str]] = {}
+def weight_names(root: torch.nn.Module) -> dict[int, tuple[str, str, torch.Tensor]]:
+    """State-dict name, kind and tensor of every parameter and buffer, by the tensor's id; tied ones under one name."""
+    names: dict[int, tuple[str, str, torch.Tensor]] = {}
     for name, parameter in root.named_parameters(remove_duplicate=False):
-        names.setdefault(id(parameter), (name, "parameter"))
+        names.setdefault(id(parameter), (name, "parameter", parameter))
     for name, buffer in root.named_buffers(remove_duplicate=False):
-        names.setdefault(id(buffer), (name, "buffer"))
+        names.setdefault(id(buffer), (name, "buffer", buffer))
     return names

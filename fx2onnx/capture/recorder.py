@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -24,8 +24,11 @@ from fx2onnx.capture.torch_private import (
     FakeTensorMode,
     OpOverload,
     PreDispatchMode,
+    SplitMode,
     fake_from_meta,
+    in_function_transform,
     no_dispatch,
+    shares_converted_memory,
     storage_key,
 )
 
@@ -37,22 +40,44 @@ TO_PYTHON = frozenset({aten.item.default, aten._local_scalar_dense.default, aten
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
+def _address(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """Equal for two tensor objects over the same elements (``p`` and ``p.data``)."""
+    where = tensor.data_ptr() if tensor.device.type != "meta" else id(tensor)
+    return (
+        where or id(tensor),
+        tensor.dtype,
+        tuple(tensor.shape),
+        tuple(tensor.stride()) if tensor.layout == torch.strided else (),
+    )
+
+
 def tensor_info(tensor: torch.Tensor) -> TensorInfo:
     return TensorInfo(tensor.dtype, tuple(unwrap(size) for size in tensor.shape))
+
+
+class NeedsSplit(BaseException):
+    """The module transforms functions (``torch.vmap``): composite overloads cannot be seen whole. Not an Exception, so
+    that no ``except Exception`` of the module swallows it.
+    """
 
 
 class Recorder:
     """The graph of one run. ``mode`` is the dispatch mode to be active while the module runs."""
 
     def __init__(
-        self, assumptions: Assumptions, weight_names: dict[int, tuple[str, str]], keep: Callable[[OpOverload], bool]
+        self,
+        assumptions: Assumptions,
+        weight_names: dict[int, tuple[str, str, torch.Tensor]],
+        keep: Callable[[OpOverload], bool],
+        whole: bool = True,
     ) -> None:
         self.graph = torch.fx.Graph()
         self.assumptions = assumptions
         assumptions.locate = lambda: (user_location(), asked_by_user())
         self.fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
         self.fake_mode.cache_enabled = not assumptions.hints
-        self.mode = PreDispatchMode(self._handle)
+        self.mode = PreDispatchMode(self._handle) if whole else SplitMode(self._handle)
+        self._whole = whole
         self.weights: dict[str, Weight] = {}
         self.symbols: dict[str, Symbol] = {}
         self.warnings: list[str] = []
@@ -60,11 +85,13 @@ class Recorder:
         """Memories that were written, by id, with the first writer's line."""
         self.sources: dict[torch.fx.Node, View] = {}
         """The view of each input and weight, by its node."""
-        self._weight_names = weight_names
+        self._weight_names = {key: (name, kind) for key, (name, kind, _) in weight_names.items()}
+        self._module_tensors = [tensor for _, _, tensor in weight_names.values()]
         self._keep = keep
         self._views: dict[int, View] = {}
         self._memories: dict[int, View] = {}
         self._fakes: dict[int, torch.Tensor] = {}
+        self._by_address: dict[tuple[Any, ...], View] = {}
         self._where: SourceLocation | None = None
         self._first_call: torch.fx.Node | None = None
 
@@ -79,11 +106,21 @@ class Recorder:
         view = View(Memory(node, info), (), node, info, 0, tensor)
         self._views[id(tensor)] = view
         self.sources[node] = view
+        if isinstance(tensor, FakeTensor):
+            self._memories[storage_key(tensor)] = view
+        else:
+            self._by_address.setdefault(_address(tensor), view)
         return view
 
     def weight_view(self, tensor: torch.Tensor) -> View:
         """The view of a real tensor: a parameter, a buffer, or a constant that forward reached some other way."""
         view = self._views.get(id(tensor))
+        if view is None and id(tensor) not in self._weight_names:
+            same = self._by_address.get(_address(tensor))
+            if same is not None:
+                view = View(same.memory, same.steps, same.node, same.info, same.version, tensor)
+                self._views[id(tensor)] = view
+                self._fakes[id(tensor)] = self.fake_of(same.tensor)
         if view is None:
             name, kind = self._weight_names.get(id(tensor), ("", "constant"))
             if not name:
@@ -118,7 +155,24 @@ class Recorder:
             view = View(base.memory, base.steps, base.node, base.info, base.version, tensor)
             self._views[id(tensor)] = view
             return view
-        raise self.refuse("E107", "a tensor reached an operator from outside the recorded program")
+        for real in self._real_tensors():
+            if tensor.shape == real.shape and shares_converted_memory(self.fake_mode, real, tensor):
+                base = self.weight_view(real)
+                view = View(base.memory, base.steps, base.node, base.info, base.version, tensor)
+                self._views[id(tensor)] = view
+                return view
+        raise self.refuse(
+            "E107",
+            "a tensor reached an operator from outside the recorded program",
+            why="it was made in a way that no operator shows",
+            next="make the tensor inside forward, or register it as a buffer",
+        )
+
+    def _real_tensors(self) -> Iterator[torch.Tensor]:
+        """The module's weights, and other real tensors met so far."""
+        yield from self._module_tensors
+        for weight in list(self.weights.values()):
+            yield weight.tensor
 
     def node_of(self, tensor: torch.Tensor) -> torch.fx.Node:
         """The node that holds the tensor's present value."""
@@ -141,6 +195,8 @@ class Recorder:
 
     # -- dispatch -------------------------------------------------------------------------------------------------
     def _handle(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self._whole and in_function_transform():
+            raise NeedsSplit
         self._where = user_location()
         self.assumptions.during = func._schema.name
         if func in TO_PYTHON:

@@ -19,6 +19,7 @@ from torch._subclasses.fake_tensor import (
 )
 from torch._subclasses.schema_check_mode import SchemaCheckMode
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 
 __all__ = [
     "DataDependentOutputException",
@@ -26,12 +27,15 @@ __all__ = [
     "FakeTensor",
     "FakeTensorMode",
     "PreDispatchMode",
+    "SplitMode",
     "UnsupportedOperatorException",
     "capture_modes",
     "decompositions",
     "fake_from_meta",
+    "in_function_transform",
     "no_dispatch",
     "pytree",
+    "shares_converted_memory",
     "storage_key",
 ]
 
@@ -53,8 +57,24 @@ class PreDispatchMode(SchemaCheckMode):  # type: ignore[no-untyped-call]
         return self._handler(func, args, kwargs or {})
 
 
+class SplitMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """A dispatch mode that sees operators after autograd, functorch and composite ones are dealt with."""
+
+    def __init__(self, handler: Callable[[OpOverload, tuple[Any, ...], dict[str, Any]], Any]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._handler = handler
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return self._handler(func, args, kwargs or {})
+
+
+def in_function_transform() -> bool:
+    """Whether ``torch.vmap``, ``torch.func.grad`` or the like is running."""
+    return torch._C._functorch.peek_interpreter_stack() is not None
+
+
 @contextlib.contextmanager
-def capture_modes(fake_mode: FakeTensorMode, recorder: PreDispatchMode) -> Iterator[None]:
+def capture_modes(fake_mode: FakeTensorMode, recorder: PreDispatchMode | SplitMode) -> Iterator[None]:
     """Everything inside runs on fake tensors, seen by ``recorder``; attention's fused inference path is off."""
     fast_path = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
@@ -82,6 +102,13 @@ def fake_from_meta(
 def decompositions() -> dict[OpOverload, Callable[..., Any]]:
     """PyTorch's decompositions into core ATen overloads (those into ``prims`` help nobody here)."""
     return dict(core_aten_decompositions())
+
+
+def shares_converted_memory(mode: FakeTensorMode, real: torch.Tensor, fake: torch.Tensor) -> bool:
+    """Whether ``fake`` is what the mode itself makes of ``real``'s memory (as for ``parameter.data``)."""
+    with no_dispatch():
+        plain = real.detach()
+    return storage_key(mode.from_tensor(plain, static_shapes=True)) == storage_key(fake)
 
 
 @contextlib.contextmanager

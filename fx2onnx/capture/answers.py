@@ -1,0 +1,79 @@
+"""``type(x)`` in a module's own code answers for a fake tensor as it would for a tensor.
+
+A fake tensor is of a subclass, so ``type(x) is torch.Tensor`` would be false during capture and true in eager PyTorch.
+``isinstance`` and ``torch.is_tensor`` need no help. Where the code of a module mentions ``type``, its globals get a
+``type`` of their own for as long as capture runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Iterator
+from functools import lru_cache
+from types import CodeType
+from typing import Any
+
+import torch
+
+from fx2onnx.capture.torch_private import FakeTensor
+
+
+class _AsBuiltin(type):
+    """Makes the stand-in answer ``isinstance`` and ``issubclass`` as the builtin does."""
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return isinstance(instance, type)
+
+    def __subclasscheck__(cls, subclass: type) -> bool:
+        return issubclass(subclass, type)
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        if len(args) == 1 and type(args[0]) is FakeTensor:
+            return torch.Tensor
+        return type(*args, **kwargs)
+
+
+class TypeOf(metaclass=_AsBuiltin):
+    """``type``, save that a fake tensor is a ``torch.Tensor``."""
+
+
+@contextlib.contextmanager
+def answering_as_tensors(root: torch.nn.Module) -> Iterator[None]:
+    """Inside, ``type(x)`` in the forwards of ``root`` and its submodules says ``torch.Tensor`` for a fake tensor."""
+    spaces: dict[int, dict[str, Any]] = {}
+    own = [vars(module)["forward"] for module in root.modules() if "forward" in vars(module)]
+    for space in _asking(iter(own)):
+        spaces[id(space)] = space
+    for kind in {kind for module in root.modules() for kind in type(module).__mro__}:
+        spaces |= {id(space): space for space in _spaces_of_class(kind)}
+    spaces = {key: space for key, space in spaces.items() if "type" not in space}
+    try:
+        for space in spaces.values():
+            space["type"] = TypeOf
+        yield
+    finally:
+        for space in spaces.values():
+            del space["type"]
+
+
+@lru_cache(maxsize=4096)
+def _spaces_of_class(kind: type) -> tuple[dict[str, Any], ...]:
+    if kind.__module__.split(".")[0] in ("torch", "builtins"):
+        return ()
+    return tuple(_asking(iter(vars(kind).values())))
+
+
+def _asking(functions: Iterator[Any]) -> Iterator[dict[str, Any]]:
+    """Globals of those functions whose code mentions ``type``."""
+    for function in functions:
+        plain = inspect.unwrap(function) if callable(function) else None
+        code, space = getattr(plain, "__code__", None), getattr(plain, "__globals__", None)
+        if code is not None and space is not None and _mentions_type(code):
+            yield space
+
+
+def _mentions_type(code: CodeType) -> bool:
+    return "type" in code.co_names or any(
+        _mentions_type(constant) for constant in code.co_consts if isinstance(constant, CodeType)
+    )

@@ -1,0 +1,287 @@
+"""Special functions of the error and gamma families, in float64 inside, by series and rational approximations."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import onnx_ir as ir
+import torch
+
+from fx2onnx.aten_map import special_tables as tables
+from fx2onnx.aten_map.scalars import Operand, as_dtype
+from fx2onnx.aten_map.unary import log1p
+from fx2onnx.aten_map.widening import overloads_of, register_shared, result_dtype
+from fx2onnx.irx.emit import Emit
+from fx2onnx.irx.values import rank_of
+
+aten = torch.ops.aten
+D = ir.DataType
+WORK = D.DOUBLE
+"""Alternating series and shifted recurrences cancel: float64 inside gives float32 results to the last place."""
+
+
+def number(op: Emit, value: float) -> ir.Value:
+    return op.const(float(value), WORK)
+
+
+def polynomial(op: Emit, value: ir.Value, coefficients: Sequence[float]) -> ir.Value:
+    """The sum of c[k] x^(n - k): Unsqueeze, Pow by 0..n, MatMul. Memory: n times the tensor."""
+    powers = op.const(np.arange(len(coefficients) - 1, -1, -1, dtype=np.float64))
+    result: ir.Value = op.MatMul(
+        op.Pow(op.Unsqueeze(value, axes=[rank_of(value)]), powers), op.const(np.array(coefficients, dtype=np.float64))
+    )
+    return result
+
+
+def quotient(op: Emit, value: ir.Value, top: Sequence[float], bottom: Sequence[float]) -> ir.Value:
+    """A rational function."""
+    result: ir.Value = op.Div(polynomial(op, value, top), polynomial(op, value, bottom))
+    return result
+
+
+def between(op: Emit, condition: ir.Value, yes: ir.Value | float, no: ir.Value | float) -> ir.Value:
+    """Where of float64 values and numbers."""
+    left = yes if isinstance(yes, ir.Value) else number(op, yes)
+    right = no if isinstance(no, ir.Value) else number(op, no)
+    result: ir.Value = op.Where(condition, left, right)
+    return result
+
+
+Function = Callable[..., ir.Value]
+
+
+def unary(formula: Function) -> Function:
+    """An entry that runs ``formula`` in float64."""
+
+    def entry(op: Emit, self: ir.Value | None = None, x: ir.Value | None = None) -> ir.Value:
+        value = self if self is not None else x
+        assert value is not None
+        return op.cast(formula(op, op.cast(value, WORK)), result_dtype(op))
+
+    return entry
+
+
+def binary(formula: Function) -> Function:
+    """As ``unary``, of two operands."""
+
+    def entry(op: Emit, self: Operand, other: Operand) -> ir.Value:
+        return op.cast(formula(op, as_dtype(op, self, WORK), as_dtype(op, other, WORK)), result_dtype(op))
+
+    return entry
+
+
+# -- error functions ----------------------------------------------------------------------------------------------------
+def erfcx_positive(op: Emit, z: ir.Value) -> ir.Value:
+    """exp(z^2) erfc(z) for z >= 0."""
+    t = op.Div(number(op, 4.0), op.Add(z, 4.0))
+    result: ir.Value = op.Mul(t, polynomial(op, op.Sub(op.Mul(t, 2.0), 1.0), tables.ERFCX))
+    return result
+
+
+def erfc(op: Emit, x: ir.Value) -> ir.Value:
+    """1 - erf(x), the tail to full relative precision."""
+    size = op.Abs(x)
+    tail = op.Mul(erfcx_positive(op, size), op.Exp(op.Neg(op.Mul(size, size))))
+    return between(op, op.Less(x, 0), op.Sub(number(op, 2.0), tail), tail)
+
+
+def erfcx(op: Emit, x: ir.Value) -> ir.Value:
+    size = op.Abs(x)
+    scaled = erfcx_positive(op, size)
+    negative = op.Sub(op.Mul(op.Exp(op.Mul(size, size)), 2.0), scaled)
+    return between(op, op.Less(x, 0), negative, scaled)
+
+
+def _ndtr(op: Emit, x: ir.Value) -> ir.Value:
+    result: ir.Value = op.Mul(erfc(op, op.Mul(x, -math.sqrt(0.5))), 0.5)
+    return result
+
+
+def _log_ndtr(op: Emit, x: ir.Value) -> ir.Value:
+    t = op.Mul(x, math.sqrt(0.5))
+    far = op.Sub(op.Log(op.Mul(erfcx_positive(op, op.Abs(t)), 0.5)), op.Mul(t, t))
+    near = log1p(op, op.Mul(erfc(op, t), -0.5))
+    return between(op, op.Less(x, -1), far, near)
+
+
+def ndtri(op: Emit, y: ir.Value) -> ir.Value:
+    """The normal quantile. Source: Cephes, ndtri."""
+    edge = math.exp(-2)
+    upper = op.Greater(y, 1 - edge)
+    low = between(op, upper, op.Sub(number(op, 1.0), y), y)
+    middle = op.Sub(low, 0.5)
+    square = op.Mul(middle, middle)
+    inner = op.Mul(square, quotient(op, square, tables.NDTRI_P0, tables.NDTRI_Q0))
+    center = op.Mul(op.Add(middle, op.Mul(middle, inner)), math.sqrt(2 * math.pi))
+    x = op.Sqrt(op.Mul(op.Log(low), -2.0))
+    z = op.Div(number(op, 1.0), x)
+    first = quotient(op, z, tables.NDTRI_P1, tables.NDTRI_Q1)
+    second = quotient(op, z, tables.NDTRI_P2, tables.NDTRI_Q2)
+    tail = op.Mul(z, between(op, op.Less(x, 8.0), first, second))
+    tail = op.Sub(op.Sub(x, op.Div(op.Log(x), x)), tail)
+    tail = between(op, upper, tail, op.Neg(tail))
+    found = between(op, op.Greater(low, edge), center, tail)
+    found = between(op, op.Equal(y, 0), -math.inf, found)
+    return between(op, op.Equal(y, 1), math.inf, found)
+
+
+def _erfinv(op: Emit, x: ir.Value) -> ir.Value:
+    """ndtri((1 + |x|) / 2) / sqrt 2 with the sign of x; near 0, where the sum would lose digits, two terms of a series."""
+    size = op.Abs(x)
+    found = op.Mul(ndtri(op, op.Mul(op.Add(size, 1.0), 0.5)), math.sqrt(0.5))
+    cube = op.Mul(op.Mul(size, size), math.pi / 12)
+    small = op.Mul(op.Mul(size, math.sqrt(math.pi) / 2), op.Add(cube, 1.0))
+    found = between(op, op.Less(size, 1e-4), small, found)
+    return between(op, op.Less(x, 0), op.Neg(found), found)
+
+
+# -- gamma functions ----------------------------------------------------------------------------------------------------
+LANCZOS_G = 7.0
+LANCZOS = [
+    0.99999999999980993,
+    676.5203681218851,
+    -1259.1392167224028,
+    771.32342877765313,
+    -176.61502916214059,
+    12.507343278686905,
+    -0.13857109526572012,
+    9.9843695780195716e-6,
+    1.5056327351493116e-7,
+]
+"""Source: Godfrey's coefficients for g = 7, n = 9; relative error below 1e-14 for x >= 1/2."""
+
+
+def spread_sum(op: Emit, value: ir.Value, offsets: Sequence[float], formula: Function) -> ir.Value:
+    """The sum over k of formula(x + offsets[k]) along a new last axis."""
+    column = op.Unsqueeze(value, axes=[rank_of(value)])
+    terms = formula(op, op.Add(column, op.const(np.array(offsets, dtype=np.float64))))
+    result: ir.Value = op.ReduceSum(terms, axes=[-1], keepdims=0)
+    return result
+
+
+def sine_of_pi(op: Emit, x: ir.Value) -> ir.Value:
+    """sin(pi x), exactly 0 at whole numbers."""
+    result: ir.Value = op.Sin(op.Mul(op.Mod(x, 2.0, fmod=1), math.pi))
+    return between(op, op.Equal(op.Floor(x), x), 0.0, result)
+
+
+def lgamma(op: Emit, x: ir.Value) -> ir.Value:
+    """log |gamma(x)|: Lanczos from 1/2 on, the reflection log(pi / |sin pi x|) - lgamma(1 - x) below."""
+    low = op.Less(x, 0.5)
+    y = op.Sub(between(op, low, op.Sub(number(op, 1.0), x), x), 1.0)
+    weights = op.const(np.array(LANCZOS[1:]))
+    series = spread_sum(op, y, range(1, 9), lambda op, column: op.Div(weights, column))
+    series = op.Add(series, LANCZOS[0])
+    t = op.Add(y, LANCZOS_G + 0.5)
+    power = op.Sub(op.Mul(op.Add(y, 0.5), op.Log(t)), t)
+    found = op.Add(op.Add(power, op.Log(series)), 0.5 * math.log(2 * math.pi))
+    found = between(op, op.Equal(y, math.inf), math.inf, found)
+    reflected = op.Sub(op.Log(op.Div(number(op, math.pi), op.Abs(sine_of_pi(op, x)))), found)
+    found = between(op, low, reflected, found)
+    return between(op, op.Equal(x, -math.inf), math.inf, found)
+
+
+DIGAMMA_SHIFT = 10
+BERNOULLI = [1 / 6, -1 / 30, 1 / 42, -1 / 30, 5 / 66, -691 / 2730, 7 / 6]
+"""B2, B4, .. B14."""
+
+
+def digamma(op: Emit, x: ir.Value) -> ir.Value:
+    """log z - 1 / 2z - sum of B2k / (2k z^2k) at z = x + 10, less the sum of 1 / (x + k); reflected below 1/2."""
+    low = op.Less(x, 0.5)
+    y = between(op, low, op.Sub(number(op, 1.0), x), x)
+    z = op.Add(y, float(DIGAMMA_SHIFT))
+    inverse = op.Div(number(op, 1.0), z)
+    terms = [b / (2 * k) for k, b in enumerate(BERNOULLI, 1)]
+    square = op.Mul(inverse, inverse)
+    tail = op.Mul(square, polynomial(op, square, terms[::-1]))
+    found = op.Sub(op.Sub(op.Log(z), op.Mul(inverse, 0.5)), tail)
+    steps = spread_sum(op, y, range(DIGAMMA_SHIFT), lambda op, column: op.Reciprocal(column))
+    found = op.Sub(found, steps)
+    angle = op.Mul(op.Mod(x, 1.0, fmod=1), math.pi)
+    cotangent = op.Div(op.Cos(angle), op.Sin(angle))
+    found = between(op, low, op.Sub(found, op.Mul(cotangent, math.pi)), found)
+    whole = op.And(op.Less(x, 0), op.Equal(op.Floor(x), x))
+    found = between(op, whole, math.nan, found)
+    pole = op.Neg(op.Div(number(op, 1.0), x))
+    found = between(op, op.Equal(x, 0), pole, found)
+    return between(op, op.Equal(x, math.inf), math.inf, found)
+
+
+ZETA_TERMS = 32
+"""Terms summed one by one: arguments down to -22 come out beyond 9, where the rest converges."""
+
+
+def zeta(op: Emit, s: ir.Value, q: ir.Value) -> ir.Value:
+    """Hurwitz: 32 terms (q + k)^-s, then Euler-Maclaurin at a = q + 32.
+
+    a^(1-s) / (s - 1) + a^-s / 2 + sum of B2j / (2j)! s (s + 1) .. (s + 2j - 2) a^(-s - 2j + 1).
+    """
+    column_s = op.Unsqueeze(s, axes=[rank_of(s)]) if rank_of(s) else s
+    total = spread_sum(op, q, range(ZETA_TERMS), lambda op, column: op.Pow(column, op.Neg(column_s)))
+    a = op.Add(q, float(ZETA_TERMS))
+    power = op.Pow(a, op.Neg(s))
+    total = op.Add(total, op.Div(op.Mul(power, a), op.Sub(s, 1.0)))
+    total = op.Add(total, op.Mul(power, 0.5))
+    factor = op.Div(op.Mul(power, s), a)
+    square = op.Mul(a, a)
+    for j, bernoulli in enumerate(BERNOULLI, 1):
+        total = op.Add(total, op.Mul(factor, bernoulli / math.factorial(2 * j)))
+        step = op.Mul(op.Add(s, 2.0 * j - 1), op.Add(s, 2.0 * j))
+        factor = op.Div(op.Mul(factor, step), square)
+    whole = op.Equal(op.Floor(q), q)
+    outside = between(op, whole, math.inf, total)
+    outside = between(op, op.And(op.Not(whole), op.Not(op.Equal(op.Floor(s), s))), math.nan, outside)
+    total = between(op, op.Greater(q, 0), total, outside)
+    total = between(op, op.Equal(s, 1), math.inf, total)
+    return between(op, op.Less(s, 1), math.nan, total)
+
+
+def trigamma(op: Emit, x: ir.Value) -> ir.Value:
+    """zeta(2, x), reflected below 1/2 as (pi / sin pi x)^2 - zeta(2, 1 - x)."""
+    low = op.Less(x, 0.5)
+    found = zeta(op, number(op, 2.0), between(op, low, op.Sub(number(op, 1.0), x), x))
+    ratio = op.Div(number(op, math.pi), sine_of_pi(op, x))
+    return between(op, low, op.Sub(op.Mul(ratio, ratio), found), found)
+
+
+def _polygamma(op: Emit, n: int, self: ir.Value) -> ir.Value:
+    value = op.cast(self, WORK)
+    if n == 0:
+        found = digamma(op, value)
+    elif n == 1:
+        found = trigamma(op, value)
+    else:
+        scale = (-1.0) ** (n + 1) * math.gamma(n + 1)
+        found = op.Mul(zeta(op, number(op, n + 1), value), scale)
+    return op.cast(found, result_dtype(op))
+
+
+def _multigamma(op: Emit, self: ir.Value, p: int) -> ir.Value:
+    """p (p - 1) / 4 log pi + the sum of lgamma(x - j / 2), j = 0 .. p - 1."""
+    value = op.Unsqueeze(op.cast(self, WORK), axes=[rank_of(self)])
+    terms = lgamma(op, op.Sub(value, op.const(np.arange(p) / 2.0)))
+    total = op.ReduceSum(terms, axes=[rank_of(self)], keepdims=0)
+    return op.cast(op.Add(total, p * (p - 1) / 4 * math.log(math.pi)), result_dtype(op))
+
+
+UNARY: dict[str, tuple[str, Function]] = {
+    "special_erfcx": ("a polynomial in 4 / (4 + z), Exp(z^2)", erfcx),
+    "special_ndtr": ("erfc(-x / sqrt 2) / 2", _ndtr),
+    "special_log_ndtr": ("Log of the tail or of its complement", _log_ndtr),
+    "special_ndtri": ("rational functions in three ranges", ndtri),
+    "erfinv special_erfinv": ("the normal quantile of (1 + x) / 2", _erfinv),
+    "lgamma special_gammaln": ("Lanczos' sum, reflection", lgamma),
+    "digamma special_digamma special_psi": ("recurrence and asymptotic series, reflection", digamma),
+}
+for _names, (_form, _function) in UNARY.items():
+    register_shared(unary(_function), _form, *overloads_of(_names))
+register_shared(
+    binary(zeta),
+    "32 terms and Euler-Maclaurin",
+    *overloads_of("special_zeta special_zeta.other_scalar special_zeta.self_scalar"),
+)
+register_shared(_polygamma, "zeta(n + 1, x)", *overloads_of("polygamma special_polygamma"))
+register_shared(_multigamma, "a sum of lgamma", *overloads_of("mvlgamma special_multigammaln"))

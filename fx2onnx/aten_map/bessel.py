@@ -1,0 +1,210 @@
+"""Bessel and Airy functions by the approximations that PyTorch's own kernels use, in float64 inside."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+import onnx_ir as ir
+import torch
+from numpy.polynomial import chebyshev
+
+from fx2onnx.aten_map import bessel_tables as tables
+from fx2onnx.aten_map import special_tables
+from fx2onnx.aten_map.special import Function, between, number, polynomial, quotient, unary
+from fx2onnx.aten_map.widening import overloads_of, register_shared
+from fx2onnx.irx.emit import Emit
+
+aten = torch.ops.aten
+
+
+@lru_cache(maxsize=64)
+def _monomials(coefficients: tuple[float, ...]) -> tuple[float, ...]:
+    ascending = np.array(coefficients[::-1])
+    ascending[0] /= 2
+    return tuple(float(c) for c in chebyshev.cheb2poly(ascending)[::-1])
+
+
+def chebyshev_sum(op: Emit, value: ir.Value, coefficients: Sequence[float]) -> ir.Value:
+    """c0 / 2 + the sum of c[k] T_k(x / 2), coefficients highest first (Cephes' chbevl), as a polynomial in x / 2."""
+    return polynomial(op, op.Mul(value, 0.5), _monomials(tuple(coefficients)))
+
+
+def scaled_modified(op: Emit, x: ir.Value, near: Sequence[float], far: Sequence[float]) -> ir.Value:
+    """exp(-|x|) times I0, or times I1 / |x| below 8 and I1 beyond: the Chebyshev sums of Cephes."""
+    size = op.Abs(x)
+    inner = chebyshev_sum(op, op.Sub(op.Mul(size, 0.5), 2.0), near)
+    outer = chebyshev_sum(op, op.Sub(op.Div(number(op, 32.0), size), 2.0), far)
+    outer = op.Div(outer, op.Sqrt(size))
+    return between(op, op.Greater(size, 8.0), outer, inner)
+
+
+def i0e(op: Emit, x: ir.Value) -> ir.Value:
+    return scaled_modified(op, x, tables.I0_A, tables.I0_B)
+
+
+def i1e(op: Emit, x: ir.Value) -> ir.Value:
+    size = op.Abs(x)
+    found = scaled_modified(op, x, tables.I1_A, tables.I1_B)
+    found = between(op, op.Greater(size, 8.0), found, op.Mul(found, size))
+    return between(op, op.Less(x, 0), op.Neg(found), found)
+
+
+def i0(op: Emit, x: ir.Value) -> ir.Value:
+    result: ir.Value = op.Mul(op.Exp(op.Abs(x)), i0e(op, x))
+    return result
+
+
+def i1(op: Emit, x: ir.Value) -> ir.Value:
+    result: ir.Value = op.Mul(op.Exp(op.Abs(x)), i1e(op, x))
+    return result
+
+
+def _k(op: Emit, x: ir.Value, order: int, scaled: bool) -> ir.Value:
+    """K0 or K1: a Chebyshev sum and log(x / 2) I up to 2, exp(-x) / sqrt(x) times another sum beyond."""
+    near, far = (tables.K0_A, tables.K0_B) if order == 0 else (tables.K1_A, tables.K1_B)
+    inner = chebyshev_sum(op, op.Sub(op.Mul(x, x), 2.0), near)
+    logarithm = op.Log(op.Mul(x, 0.5))
+    if order == 0:
+        inner = op.Sub(inner, op.Mul(logarithm, i0(op, x)))
+    else:
+        inner = op.Add(op.Mul(logarithm, i1(op, x)), op.Div(inner, x))
+    outer = op.Div(chebyshev_sum(op, op.Sub(op.Div(number(op, 8.0), x), 2.0), far), op.Sqrt(x))
+    if scaled:
+        inner = op.Mul(inner, op.Exp(x))
+    else:
+        outer = op.Mul(outer, op.Exp(op.Neg(x)))
+    found = between(op, op.Greater(x, 2.0), outer, inner)
+    found = between(op, op.Less(x, 0), math.nan, found)
+    return between(op, op.Equal(x, 0), math.inf, found)
+
+
+def _amplitudes(op: Emit, x: ir.Value, order: int) -> tuple[ir.Value, ir.Value]:
+    """The two slowly varying factors of J and Y beyond 5, as rational functions of 25 / x^2."""
+    w = op.Div(number(op, 5.0), x)
+    square = op.Mul(w, w)
+    if order == 0:
+        return (
+            quotient(op, square, tables.J0_PP, tables.J0_PQ),
+            op.Mul(w, quotient(op, square, tables.J0_QP, tables.J0_QQ)),
+        )
+    return (
+        quotient(op, square, tables.J1_PP, tables.J1_PQ),
+        op.Mul(w, quotient(op, square, tables.J1_QP, tables.J1_QQ)),
+    )
+
+
+def _beyond(op: Emit, x: ir.Value, order: int, second: bool) -> ir.Value:
+    p, q = _amplitudes(op, x, order)
+    angle = op.Sub(x, (2 * order + 1) * math.pi / 4)
+    cosine, sine = op.Cos(angle), op.Sin(angle)
+    wave = op.Add(op.Mul(p, sine), op.Mul(q, cosine)) if second else op.Sub(op.Mul(p, cosine), op.Mul(q, sine))
+    result: ir.Value = op.Div(op.Mul(wave, math.sqrt(2 / math.pi)), op.Sqrt(x))
+    return result
+
+
+J0_ZEROS = (5.78318596294678452118e00, 3.04712623436620863991e01)
+J1_ZEROS = (1.46819706421238932572e01, 4.92184563216946036703e01)
+"""Squares of the first two zeros."""
+
+
+def _roots(op: Emit, square: ir.Value, zeros: tuple[float, float]) -> ir.Value:
+    result: ir.Value = op.Mul(op.Sub(square, zeros[0]), op.Sub(square, zeros[1]))
+    return result
+
+
+def j0(op: Emit, x: ir.Value) -> ir.Value:
+    size = op.Abs(x)
+    square = op.Mul(size, size)
+    inner = op.Mul(_roots(op, square, J0_ZEROS), quotient(op, square, tables.J0_RP, tables.J0_RQ))
+    return between(op, op.Greater(size, 5.0), _beyond(op, size, 0, False), inner)
+
+
+def j1(op: Emit, x: ir.Value) -> ir.Value:
+    size = op.Abs(x)
+    square = op.Mul(size, size)
+    inner = op.Mul(op.Mul(size, _roots(op, square, J1_ZEROS)), quotient(op, square, tables.J1_RP, tables.J1_RQ))
+    found = between(op, op.Greater(size, 5.0), _beyond(op, size, 1, False), inner)
+    return between(op, op.Less(x, 0), op.Neg(found), found)
+
+
+def _y(op: Emit, x: ir.Value, order: int) -> ir.Value:
+    """Y0 or Y1: a rational function and (2 / pi) log(x) J up to 5, the wave beyond."""
+    square = op.Mul(x, x)
+    logarithm = op.Log(x)
+    if order == 0:
+        inner = quotient(op, square, tables.Y0_YP, tables.Y0_YQ)
+        wave = op.Mul(logarithm, j0(op, x))
+    else:
+        inner = op.Mul(x, quotient(op, square, tables.Y1_YP, tables.Y1_YQ))
+        wave = op.Sub(op.Mul(logarithm, j1(op, x)), op.Div(number(op, 1.0), x))
+    inner = op.Add(inner, op.Mul(wave, 2 / math.pi))
+    found = between(op, op.Greater(x, 5.0), _beyond(op, x, order, True), inner)
+    found = between(op, op.Less(x, 0), math.nan, found)
+    return between(op, op.Equal(x, 0), -math.inf, found)
+
+
+def _spherical_j0(op: Emit, x: ir.Value) -> ir.Value:
+    """sin(x) / x; six terms of its series below 1/2; 0 at infinity."""
+    square = op.Mul(x, x)
+    series = [(-1) ** k / math.factorial(2 * k + 1) for k in range(7)]
+    near = op.Less(op.Abs(x), 0.5)
+    found = between(op, near, polynomial(op, square, series[::-1]), op.Div(op.Sin(x), x))
+    return between(op, op.Equal(op.Abs(x), math.inf), 0.0, found)
+
+
+AIRY_EDGE = 2.09
+AIRY_AT_ZERO = (0.355028053887817239260, 0.258819403792806798405)
+"""Ai(0) and -Ai'(0)."""
+AIRY_TERMS = 30
+
+
+def _airy(op: Emit, x: ir.Value) -> ir.Value:
+    """Maclaurin's two series up to 2.09 in magnitude; beyond, the asymptotic forms. Source: Cephes, airy."""
+    size = op.Abs(x)
+    phase = op.Div(op.Mul(op.Mul(size, op.Sqrt(size)), 2.0), 3.0)
+    inverse = op.Div(number(op, 1.0), phase)
+    square = op.Mul(inverse, inverse)
+    root = op.Sqrt(op.Sqrt(size))
+    first = op.Add(op.Mul(square, quotient(op, square, special_tables.AIRY_AFN, special_tables.AIRY_AFD)), 1.0)
+    second = op.Mul(inverse, quotient(op, square, special_tables.AIRY_AGN, special_tables.AIRY_AGD))
+    angle = op.Add(phase, math.pi / 4)
+    wave = op.Sub(op.Mul(op.Sin(angle), first), op.Mul(op.Cos(angle), second))
+    scale = 1 / math.sqrt(math.pi)
+    negative = op.Div(op.Mul(wave, scale), root)
+    decay = quotient(op, inverse, special_tables.AIRY_AN, special_tables.AIRY_AD)
+    positive = op.Div(op.Mul(decay, scale / 2), op.Mul(root, op.Exp(phase)))
+    f, g = [1.0], [1.0]
+    for k in range(1, AIRY_TERMS):
+        f.append(f[-1] / ((3 * k - 1) * (3 * k)))
+        g.append(g[-1] / ((3 * k) * (3 * k + 1)))
+    held = op.Max(op.Min(x, 3.0), -3.0) if op.opset >= 12 else between(op, op.Less(size, 3.0), x, 3.0)
+    cube = op.Mul(op.Mul(held, held), held)
+    even = op.Mul(polynomial(op, cube, f[::-1]), AIRY_AT_ZERO[0])
+    odd = op.Mul(op.Mul(held, polynomial(op, cube, g[::-1])), AIRY_AT_ZERO[1])
+    found = between(op, op.Less(x, -AIRY_EDGE), negative, op.Sub(even, odd))
+    found = between(op, op.Greater(x, AIRY_EDGE), positive, found)
+    found = between(op, op.Greater(x, 103.892), 0.0, found)
+    return between(op, op.Equal(size, math.inf), math.nan, found)
+
+
+UNARY: dict[str, tuple[str, Function]] = {
+    "i0 special_i0 special_modified_bessel_i0": ("Chebyshev sums, Exp", i0),
+    "special_i0e": ("Chebyshev sums", i0e),
+    "special_i1 special_modified_bessel_i1": ("Chebyshev sums, Exp", i1),
+    "special_i1e": ("Chebyshev sums", i1e),
+    "special_bessel_j0": ("rational functions, Sin, Cos", j0),
+    "special_bessel_j1": ("rational functions, Sin, Cos", j1),
+    "special_bessel_y0": ("rational functions, Log, Sin, Cos", lambda op, x: _y(op, x, 0)),
+    "special_bessel_y1": ("rational functions, Log, Sin, Cos", lambda op, x: _y(op, x, 1)),
+    "special_modified_bessel_k0": ("Chebyshev sums, Log, Exp", lambda op, x: _k(op, x, 0, False)),
+    "special_modified_bessel_k1": ("Chebyshev sums, Log, Exp", lambda op, x: _k(op, x, 1, False)),
+    "special_scaled_modified_bessel_k0": ("Chebyshev sums, Log, Exp", lambda op, x: _k(op, x, 0, True)),
+    "special_scaled_modified_bessel_k1": ("Chebyshev sums, Log, Exp", lambda op, x: _k(op, x, 1, True)),
+    "special_spherical_bessel_j0": ("Sin(x) / x, a polynomial near 0", _spherical_j0),
+    "special_airy_ai": ("Maclaurin series, rational functions", _airy),
+}
+for _names, (_form, _function) in UNARY.items():
+    register_shared(unary(_function), _form, *overloads_of(_names))

@@ -357,3 +357,15 @@ def _safe_softmax(op: Emit, self: ir.Value, dim: int, dtype: torch.dtype | None)
     masked = op.Equal(top, op.const(-math.inf, dtype_of(value)))
     result: ir.Value = op.Where(masked, op.const(0, dtype_of(value)), softmax_of(op, value, dim))
     return result
+
+
+@translates(aten._masked_softmax.default)
+def _masked_softmax(op: Emit, self: ir.Value, mask: ir.Value, dim: int | None, mask_type: int | None) -> ir.Value:
+    """_masked_softmax(Tensor self, Tensor mask, int? dim=None, int? mask_type=None) -> Tensor
+
+    True masks out. mask_type 1: [batch, keys] over [batch, heads, queries, keys].
+    """
+    chosen = op.cast(mask, ir.DataType.BOOL)
+    chosen = unsqueeze(op, chosen, 1, 2) if mask_type == 1 and rank_of(self) == 4 and rank_of(mask) == 2 else chosen
+    shown = op.Where(chosen, op.const(-math.inf, dtype_of(self)), self)
+    return softmax_of(op, shown, -1 if dim is None else dim)

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import onnx_ir as ir
 import torch
 
-from fx2onnx.aten_map.axes import axis_of, flat, is_empty, result_dims, unsqueeze, zeros
+from fx2onnx.aten_map.axes import axis_of, flat, is_empty, result_dims, unsqueeze, whole, zeros
 from fx2onnx.aten_map.registry import translates
 from fx2onnx.aten_map.views import atleast_3d
-from fx2onnx.base.dims import Dim
+from fx2onnx.base.dims import Dim, product
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import dims_of, rank_of
 
@@ -130,3 +130,24 @@ def cartesian_prod(op: Emit, tensors: Sequence[ir.Value]) -> ir.Value:
 def flatten_dense_tensors(op: Emit, tensors: Sequence[ir.Value]) -> ir.Value:
     """flatten_dense_tensors(Tensor[] tensors) -> Tensor"""
     return cat(op, [flat(op, tensor) for tensor in tensors], 0)
+
+
+@translates(aten._chunk_cat.default)
+def _chunk_cat(op: Emit, tensors: Sequence[ir.Value], dim: int, num_chunks: int) -> ir.Value:
+    """_chunk_cat(Tensor[] tensors, int dim, int num_chunks) -> Tensor
+
+    Each tensor padded along ``dim`` to a multiple of the chunks, cut, its trailing axes flattened; chunks joined.
+    """
+    dtype = op.result[0][0]
+    axis = axis_of(dim, rank_of(tensors[0]))
+    parts = []
+    for tensor in tensors:
+        size = dims_of(tensor)
+        length = whole(-(-size[axis] // num_chunks))
+        missing = whole(length * num_chunks - size[axis])
+        wide = op.cast(tensor, dtype)
+        if missing != 0:
+            after = zeros(op, (*size[:axis], missing, *size[axis + 1 :]), dtype)
+            wide = op.Concat(wide, after, axis=axis)
+        parts.append(op.reshape(wide, (*size[:axis], num_chunks, whole(length * product(list(size[axis + 1 :]))))))
+    return joined(op, parts, axis + 1)

@@ -1,0 +1,76 @@
+"""Cases of one overload call each, judged over several opsets against eager PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from tests.ops import harness
+
+aten = torch.ops.aten
+OPSETS = (11, 13, 17, 20, 23)
+
+
+@dataclass(slots=True)
+class Case:
+    """A call; ``nodes``: how many nodes it may take at the default opset; ``refused``: opsets below that refuse it."""
+
+    overload: torch._ops.OpOverload
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    since: int = 11
+    nodes: int | None = None
+    tolerance: tuple[float, float] | None = None
+    dtypes: tuple[torch.dtype, ...] = ()
+
+    def __str__(self) -> str:
+        return harness.Call(self.overload, self.args, self.kwargs, []).describe().removeprefix("aten.").replace(" ", "")
+
+
+def case(overload: torch._ops.OpOverload, *args: Any, since: int = 11, **rest: Any) -> Case:
+    """A case; keywords that are fields of ``Case`` are its own, the others the call's."""
+    own = {name: rest.pop(name) for name in ("nodes", "tolerance") if name in rest}
+    return Case(overload, args, rest, since, **own)
+
+
+def judge(given: Case, opsets: Sequence[int] = OPSETS, fixed: bool = False) -> None:
+    """The case is right in every opset that has it; refused with E202 or E203 below ``since``."""
+    call = harness.call_of(given.overload, *given.args, **given.kwargs)
+    for opset in opsets:
+        verdict = harness.check(call, opset, tolerance=given.tolerance, fixed=fixed)
+        if opset < given.since:
+            assert verdict.status == "refused", f"opset {opset}: {verdict.status} {verdict.note}"
+            continue
+        assert verdict.status in ("ok", "unjudged"), (
+            f"opset {opset}: {verdict.status} {verdict.note} {verdict.op_types}"
+        )
+        if given.nodes is not None and opset == harness.DEFAULT_OPSET:
+            assert len(verdict.op_types) <= given.nodes, verdict.op_types
+
+
+def judge_at_other_sizes(
+    overload: torch._ops.OpOverload,
+    args: tuple[Any, ...],
+    others: Sequence[tuple[Any, ...]],
+    symbols: Mapping[int, str],
+    opsets: Sequence[int] = (13, 20),
+    **kwargs: Any,
+) -> None:
+    """Built once with the sizes in ``symbols`` as named dims, the model is right at other sizes too."""
+    call = harness.call_of(overload, *args, **kwargs)
+    for opset in opsets:
+        model = harness.build(call, opset, symbols)
+        for other in (args, *others):
+            actual = harness.call_of(overload, *other, **kwargs)
+            tensors = [leaf for leaf in pytree.tree_leaves((other, kwargs)) if isinstance(leaf, torch.Tensor)]
+            model.feeds = {f"input{i}": harness.to_numpy(t) for i, t in enumerate(tensors)}
+            outputs = harness.run_onnxruntime(model)
+            wanted = [leaf for leaf in actual.outputs if isinstance(leaf, torch.Tensor)]
+            kept = [want for want, typed in zip(wanted, model.output_types, strict=True) if typed is not None]
+            for got, want in zip(outputs, kept, strict=True):
+                fault = harness.difference(got, want)
+                assert not fault, f"opset {opset}, {actual.describe()}: {fault} {model.op_types}"

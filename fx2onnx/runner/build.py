@@ -56,8 +56,8 @@ def _opsets(imports: Mapping[str, int]) -> dict[str, int]:
     version = opsets.get("", 1)
     if version > NEWEST_OPSET:
         raise UserError("E303", f"the model needs opset {version}; the installed onnx knows up to {NEWEST_OPSET}")
-    if any(number < 1 for number in opsets.values()):
-        raise UserError("E303", "an opset version is below 1")
+    if any(not 1 <= number < 1 << 31 for number in opsets.values()):
+        raise UserError("E303", "an opset version is out of range")
     return opsets
 
 
@@ -99,6 +99,8 @@ class GraphBuilder:
         for value in graph.inputs:
             if is_old and id(value) in initializers:
                 continue
+            if self.depth == 0 and value.type is None:
+                raise UserError("E303", f"the model's input {value.name!r} has no type")
             slot = self.program.new_slot(value.name or "", type=value.type, shape=_dims(value))
             self.slot_of[id(value)] = slot.index
             self.program.inputs.append(slot.index)

@@ -28,7 +28,9 @@ def fuse_conv(program: Program) -> int:
     assert fused is not None
     dropped: set[int] = set()
     for step in program.steps:
-        if step.op_type != "Conv" or step.kernel.domain or not _is_const(program, step.inputs[1:]):
+        if step.op_type != "Conv" or step.kernel.domain or len(step.inputs) < 2 or step.inputs[1] < 0:
+            continue
+        if not _is_const(program, step.inputs[1:]):
             continue
         if program.slots[step.inputs[1]].const.dtype != FLOAT32:
             continue

@@ -26,7 +26,6 @@ class LoadedModel:
     model: ir.Model
     folders: tuple[str, ...]
     path: str = ""
-    proto: onnx.ModelProto | None = None
 
 
 def load_model(source: Any, external_folder: str = "") -> LoadedModel:
@@ -53,7 +52,7 @@ def load_model(source: Any, external_folder: str = "") -> LoadedModel:
             "E001",
             f"a model is a path, bytes, an onnx.ModelProto or an onnx_ir.Model, not {type(source).__name__}",
         )
-    return LoadedModel(_deserialize(proto), folders, path, proto)
+    return LoadedModel(_deserialize(proto), folders, path)
 
 
 def _read(path: str) -> bytes:
@@ -116,10 +115,12 @@ def check_proto(proto: onnx.ModelProto) -> None:
         raise UserError("E303", "the model has no graph")
     if not proto.opset_import:
         raise UserError("E303", "the model has no opset_import")
+    _check_text(proto.graph.name, *(entry.domain for entry in proto.opset_import))
     _check_graph(proto.graph, (), 0)
     seen: set[tuple[str, str, str]] = set()
     for function in proto.functions:
         key = (function.domain, function.name, function.overload)
+        _check_text(*key, *function.input, *function.output, *function.attribute)
         if key in seen:
             raise UserError("E303", f"the function {function.domain}::{function.name} is defined twice")
         seen.add(key)
@@ -130,9 +131,17 @@ def check_proto(proto: onnx.ModelProto) -> None:
                 raise UserError("E303", f"nothing in function {function.name} makes its output {name!r}")
 
 
+def _check_text(*names: str | bytes) -> None:
+    """protobuf hands out text that is not UTF-8 as bytes."""
+    for name in names:
+        if isinstance(name, bytes):
+            raise UserError("E303", f"the model has a name that is not text: {name[:40]!r}")
+
+
 def _distinct(names: Iterable[str], what: str) -> list[str]:
     found: dict[str, None] = {}
     for name in names:
+        _check_text(name)
         if name in found:
             raise UserError("E303", f"the {what} {name!r} occurs twice")
         found[name] = None
@@ -150,6 +159,7 @@ def _check_graph(graph: onnx.GraphProto, outer: tuple[set[str], ...], depth: int
     own = {*inputs, *_distinct(constants, "initializer")}
     _check_nodes(graph.node, own, outer, graph.name, depth)
     for info in graph.output:
+        _check_text(info.name)
         if info.name not in own and not any(info.name in names for names in outer):
             raise UserError("E303", f"nothing in graph {graph.name!r} makes its output {info.name!r}")
 
@@ -159,6 +169,7 @@ def _check_nodes(
 ) -> None:
     nodes = list(nodes)
     for node in nodes:
+        _check_text(node.op_type, node.domain, node.name, *node.input, *node.output, *(a.name for a in node.attribute))
         for name in node.output:
             if name and name in own:
                 raise UserError("E303", f"{name!r} has two definitions in {where!r}", node=_line(node))

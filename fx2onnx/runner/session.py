@@ -71,8 +71,8 @@ class InferenceSession:
             self._model_path = loaded.path
             self._meta = _metadata(loaded.model)
             self._program = build_program(loaded.model, loaded.folders, self._options.external_initializers)
-            if loaded.proto is not None and self._options.graph_optimization_level > 0:
-                check_static_shapes(loaded.proto)
+            with np.errstate(all="ignore"):
+                check_static_shapes(self._program, self._options.free_dimension_overrides)
             if self._options.optimized_model_filepath:
                 _save(loaded.model, self._options.optimized_model_filepath)
             if self._options.graph_optimization_level >= GraphOptimizationLevel.ORT_ENABLE_EXTENDED:

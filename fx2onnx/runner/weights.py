@@ -136,7 +136,7 @@ def _internal(tensor: Any, shape: tuple[int, ...], what: str) -> Array:
     check_shape(shape, numpy_dtype(tensor.dtype), what)
     try:
         array = np.asarray(tensor.numpy())
-    except (ValueError, TypeError, OverflowError, RuntimeError, AttributeError, KeyError) as error:
+    except (ValueError, TypeError, OverflowError, RuntimeError, AttributeError, KeyError, AssertionError) as error:
         raise UserError("E303", f"{what} does not hold what its shape and dtype say", why=str(error)[:300]) from error
     if array.shape != shape:
         raise UserError("E303", f"{what} has data of shape {list(array.shape)}, not {list(shape)}")

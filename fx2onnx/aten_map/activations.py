@@ -24,6 +24,8 @@ def clipped(op: Emit, value: ir.Value, low: float | None, high: float | None) ->
     dtype = dtype_of(value)
     if dtype in NARROW:
         return op.cast(clipped(op, op.cast(value, INT32), low, high), dtype)
+    if op.opset < 16 and dtype == ir.DataType.BFLOAT16:  # onnxruntime splits Clip into a Where, which has none below 16
+        return op.cast(clipped(op, op.cast(value, ir.DataType.FLOAT), low, high), dtype)
     if op.opset < 12 and dtype != ir.DataType.FLOAT:
         if low is not None:
             value = op.Where(op.Less(value, op.const(low, dtype)), op.const(low, dtype), value)

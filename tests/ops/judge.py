@@ -17,7 +17,7 @@ OPSETS = (11, 13, 17, 20, 23)
 
 @dataclass(slots=True)
 class Case:
-    """A call; ``nodes``: how many nodes it may take at the default opset; ``refused``: opsets below that refuse it."""
+    """A call. ``since``: older opsets refuse it; ``nodes``: how many nodes it may take at the default opset."""
 
     overload: torch._ops.OpOverload
     args: tuple[Any, ...]
@@ -25,7 +25,6 @@ class Case:
     since: int = 11
     nodes: int | None = None
     tolerance: tuple[float, float] | None = None
-    dtypes: tuple[torch.dtype, ...] = ()
 
     def __str__(self) -> str:
         return harness.Call(self.overload, self.args, self.kwargs, []).describe().removeprefix("aten.").replace(" ", "")
@@ -40,7 +39,10 @@ def case(overload: torch._ops.OpOverload, *args: Any, since: int = 11, **rest: A
 def judge(given: Case, opsets: Sequence[int] = OPSETS, fixed: bool = False) -> None:
     """The case is right in every opset that has it; refused with E202 or E203 below ``since``."""
     call = harness.call_of(given.overload, *given.args, **given.kwargs)
+    half = any(isinstance(leaf, torch.Tensor) and leaf.dtype == torch.bfloat16 for leaf in call.args)
     for opset in opsets:
+        if half and opset < 13:  # ONNX has no bfloat16 there, not even for Cast
+            continue
         verdict = harness.check(call, opset, tolerance=given.tolerance, fixed=fixed)
         if opset < given.since:
             assert verdict.status == "refused", f"opset {opset}: {verdict.status} {verdict.note}"

@@ -38,6 +38,8 @@ class Report:
     """Decisions that Python took from sizes that are dynamic in the file, with the line."""
     mutations: list[str] = field(default_factory=list)
     """Buffers and inputs that forward changes and the file does not."""
+    baked: list[str] = field(default_factory=list)
+    """Inputs whose sample values are constants of the file."""
     warnings: list[str] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
@@ -52,6 +54,8 @@ class ExportResult:
         self.model = model
         self.report = report
         self.path: str | None = None
+        self.initial_state: dict[str, Any] = {}
+        """With ``state="io"``: the value of every buffer that is an input, before the first call."""
         self._restore = restore
 
     @property
@@ -97,6 +101,7 @@ def export(
     capture: str = "auto",
     metadata: str = "light",
     state: str = "warn",
+    bake: Sequence[str] = (),
     custom_translations: Mapping[Any, Callable[..., Any]] | None = None,
     optimize: bool = True,
     durable: bool = False,
@@ -119,7 +124,9 @@ def export(
     training: export in training mode where True or ``torch.onnx.TrainingMode.TRAINING``.
     capture: ``"auto"``, ``"symbolic"``, ``"fake"`` or ``"export"``.
     metadata: origin of each node in the file: ``"none"``, ``"light"`` (file:line) or ``"full"``.
-    state: buffers or inputs that forward changes: ``"warn"`` in the report, ``"error"``, or ``"drop"``.
+    state: buffers or inputs that forward changes: ``"warn"`` in the report, ``"error"``, ``"drop"``, or ``"io"``: the file
+        takes each buffer as an input and gives its new value as an output ``NAME.next``.
+    bake: names of inputs whose sample values become constants of the file.
     custom_translations: ``{torch.ops.my.op.default: function}`` for this call.
     optimize: run the graph rewrites.
     durable: return only when the disk has the bytes.
@@ -142,6 +149,7 @@ def export(
             rung=capture,
             metadata=metadata,
             state=state,
+            bake=bake,
             custom_translations=custom_translations,
             optimize=optimize,
             export_params=export_params,
@@ -189,7 +197,7 @@ def _check_arguments(state: str, metadata: str, ignored: Mapping[str, Any]) -> N
     if unknown:
         raise UserError("E001", f"export has no argument {unknown[0]!r}", next="see help(fx2onnx.export)")
     for name, value, known in (
-        ("state", state, ("warn", "error", "drop")),
+        ("state", state, ("warn", "error", "drop", "io")),
         ("metadata", metadata, ("none", "light", "full")),
     ):
         if value not in known:
@@ -216,6 +224,7 @@ def _export(
     rung: str,
     metadata: str,
     state: str,
+    bake: Sequence[str],
     custom_translations: Mapping[Any, Callable[..., Any]] | None,
     optimize: bool,
     export_params: bool,
@@ -240,6 +249,7 @@ def _export(
             output_names=output_names,
             keep=lambda overload: overload in table or not is_decomposable(overload),
             training=training,
+            bake=bake,
         )
     mutations = [f"{m.kind} {m.name}" + (f"   ({m.where})" if m.where else "") for m in captured.mutations]
     if mutations and state == "error":
@@ -253,7 +263,7 @@ def _export(
             next='export with state="warn" to leave the change out of the file',
         )
     with record("lower"):
-        model = lower(captured, table, opset, metadata)
+        model = lower(captured, table, opset, metadata, lift_state=state == "io")
     if optimize:
         with record("optimize"):
             run_default(model)
@@ -263,6 +273,7 @@ def _export(
         opset=opset,
         nodes_captured=sum(node.op == "call_function" for node in captured.graph.nodes),
         nodes_onnx=len(model.graph),
+        baked=list(bake),
         input_names=[value.name or "" for value in model.graph.inputs],
         output_names=[value.name or "" for value in model.graph.outputs],
         assumptions=captured.assumptions,
@@ -273,7 +284,12 @@ def _export(
         report.warnings += [f"forward changes the {text}; the file does not" for text in mutations]
     if not export_params:
         _weights_to_inputs(model)
-    return ExportResult(model, report, captured.restore)
+    result = ExportResult(model, report, captured.restore)
+    if state == "io":
+        result.initial_state = {
+            m.name: captured.weights[m.name].tensor.detach() for m in captured.mutations if m.kind != "input"
+        }
+    return result
 
 
 def _weights_to_inputs(model: ir.Model) -> None:

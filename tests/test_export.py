@@ -40,13 +40,27 @@ class Branch(torch.nn.Module):
         return -x
 
 
+@torch.library.custom_op("fx2onnx_test::mystery", mutates_args=())
+def mystery(x: torch.Tensor) -> torch.Tensor:
+    return x + 1
+
+
+@torch.library.custom_op("fx2onnx_test::enigma", mutates_args=())
+def enigma(x: torch.Tensor) -> torch.Tensor:
+    return x - 1
+
+
+mystery.register_fake(torch.empty_like)
+enigma.register_fake(torch.empty_like)
+
+
 class Unsupported(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.inner = torch.nn.Sequential(torch.nn.ReLU())
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.ops.aten._fft_c2c(self.inner(x).to(torch.complex64), [0], 0, True).real
+        return mystery(self.inner(x))
 
 
 def names(result: fx2onnx.ExportResult) -> tuple[list[str], list[str]]:
@@ -208,7 +222,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.
     ("module", "args", "code", "words"),
     [
         (Branch(), (torch.ones(2),), "E104", ["torch.cond", "if x.sum() > 0"]),
-        (Unsupported(), (torch.ones(4),), "E201", ["aten._fft_c2c.default", "_fft_c2c(self.inner"]),
+        (Unsupported(), (torch.ones(4),), "E201", ["fx2onnx_test.mystery.default", "mystery(self.inner"]),
         (torch.nn.Linear(3, 4), (torch.ones(1, 3), torch.ones(1)), "E101", ["forward", "too many positional"]),
         (torch.nn.Linear(3, 4), (), "E101", ["missing a required argument: 'input'"]),
         (torch.nn.Linear(3, 4), {"inputs": torch.ones(1, 3)}, "E101", ["inputs"]),
@@ -248,14 +262,11 @@ def test_unwritable_folder(tmp_path: Path) -> None:
 
 
 def test_all_missing_overloads_in_one_message() -> None:
-    def forward(x: torch.Tensor) -> torch.Tensor:
-        y = torch.ops.aten._fft_c2c(x.to(torch.complex64), [0], 0, True)
-        return torch.ops.aten._fft_c2r(y, [0], 0, 4)
-
     with pytest.raises(fx2onnx.UserError) as caught:
-        fx2onnx.export(forward, (torch.ones(4),))
-    assert "_fft_c2c" in str(caught.value)
-    assert "_fft_c2r" in str(caught.value)
+        fx2onnx.export(lambda x: enigma(mystery(x)) + mystery(x), (torch.ones(4),))
+    assert "mystery" in str(caught.value)
+    assert "used 2 times" in caught.value.why
+    assert "enigma" in caught.value.why
 
 
 def test_mutated_buffer_can_be_an_error() -> None:
@@ -273,3 +284,59 @@ def test_mutated_buffer_can_be_an_error() -> None:
     assert caught.value.code == "E106"
     assert caught.value.where is not None
     assert check(Counts(), (torch.ones(2),)).report.mutations
+
+
+class Running(torch.nn.Module):
+    """A running mean: state from call to call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(2))
+        self.register_buffer("unused", torch.zeros(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.mean.mul_(0.5).add_(x.mean(0) * 0.5)
+        return x - self.mean
+
+
+def test_state_as_inputs_and_outputs() -> None:
+    module = Running()
+    samples = [torch.randn(3, 2, generator=torch.Generator().manual_seed(seed)) for seed in range(4)]
+    result = fx2onnx.export(module, (samples[0],), state="io")
+    assert names(result) == (["x", "mean"], ["output", "mean.next"])
+    session = InferenceSession(result.model_proto.SerializeToString())
+    state = {name: tensor.numpy() for name, tensor in result.initial_state.items()}
+    for x in samples:
+        output, following = session.run(None, {"x": x.numpy(), **state})
+        np.testing.assert_allclose(output, module(x).numpy(), rtol=1e-5, atol=1e-6)
+        state = {"mean": following}
+    np.testing.assert_allclose(state["mean"], module.mean.numpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_changed_input_as_output() -> None:
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        return x.add_(1) * 2
+
+    result = fx2onnx.export(forward, (torch.ones(2),), state="io")
+    assert names(result) == (["x"], ["output", "x.next"])
+
+
+def test_baked_input() -> None:
+    def forward(x: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
+        return x[: int(count)] * 2
+
+    args = (torch.arange(5.0), torch.tensor(3))
+    with pytest.raises(fx2onnx.UserError, match="bake") as caught:
+        fx2onnx.export(forward, args)
+    assert caught.value.code == "E104"
+    result = fx2onnx.export(forward, args, bake=["count"])
+    assert names(result) == (["x"], ["output"])
+    assert result.report.baked == ["count"]
+    with pytest.raises(fx2onnx.UserError, match="no input"):
+        fx2onnx.export(forward, args, bake=["size"])
+
+
+def test_training_mode() -> None:
+    module = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4))
+    check(module.train(), (torch.randn(2, 3, 6, 6),), training=True, state="drop")
+    assert module.training

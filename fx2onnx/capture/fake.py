@@ -34,6 +34,7 @@ def run(
     hints: Mapping[str, int],
     keep: Callable[[Any], bool],
     training: bool | None,
+    bake: frozenset[str] = frozenset(),
     whole: bool = True,
 ) -> tuple[Captured, Assumptions]:
     """One run of ``root`` on fake tensors whose dynamic sizes are symbols with the given hints.
@@ -43,10 +44,14 @@ def run(
     assumptions = Assumptions(hints=dict(hints))
     names = weight_names(root)
     recorder = Recorder(assumptions, names, keep, whole)
-    fakes = [_fake_input(recorder, leaf) for leaf in arguments.leaves]
+    fakes = [
+        recorder.constant(leaf.tensor) if leaf.name in bake else _fake_input(recorder, leaf)
+        for leaf in arguments.leaves
+    ]
     inputs = [
         GraphInput(leaf.name, tensor_info(fake), recorder.add_input(leaf.name, fake), leaf.tensor, leaf.path)
         for leaf, fake in zip(arguments.leaves, fakes, strict=True)
+        if leaf.name not in bake
     ]
     for graph_input in inputs:
         for axis, dim in enumerate(graph_input.info.dims):
@@ -57,7 +62,7 @@ def run(
     try:
         outputs, restore, mutations = _run_module(recorder, root, args, kwargs, inputs, training)
     except NeedsSplit:
-        return run(root, arguments, hints, keep, training, whole=False)
+        return run(root, arguments, hints, keep, training, bake, whole=False)
     return (
         Captured(
             graph=recorder.graph,

@@ -114,7 +114,7 @@ def _assign(recorder: Recorder, func: OpOverload, args: tuple[Any, ...], kwargs:
     source = 0 if func is aten.zero_.default else args[1]
     with recorder.mode:
         if isinstance(source, torch.Tensor):
-            source = recorder._to_fake(source) if id(source) in recorder._fakes else source
+            source = recorder.to_fake(source) if id(source) in recorder._fakes else source
             value = source.to(target.dtype) if source.dtype != target.dtype else source
             if tuple(value.shape) != tuple(target.shape):
                 value = value.expand(target.shape)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -12,7 +13,7 @@ import torch.fx
 from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.source import SourceLocation
-from fx2onnx.capture import aliasing, functional
+from fx2onnx.capture import aliasing, autocast, functional, unbacked
 from fx2onnx.capture.aliasing import Memory, Step, View
 from fx2onnx.capture.captured import Symbol, TensorInfo, Weight
 from fx2onnx.capture.constants import evaluate
@@ -55,6 +56,15 @@ def tensor_info(tensor: torch.Tensor) -> TensorInfo:
     return TensorInfo(tensor.dtype, tuple(unwrap(size) for size in tensor.shape))
 
 
+SPECIAL = {**functional.SPECIAL, **unbacked.SPECIAL}
+
+
+def _dtype_of_number(value: Any) -> torch.dtype:
+    if isinstance(value, bool):
+        return torch.bool
+    return torch.float32 if isinstance(value, float) else torch.int64
+
+
 class NeedsSplit(BaseException):
     """The module transforms functions (``torch.vmap``): composite overloads cannot be seen whole. Not an Exception, so
     that no ``except Exception`` of the module swallows it.
@@ -71,9 +81,10 @@ class Recorder:
         keep: Callable[[OpOverload], bool],
         whole: bool = True,
     ) -> None:
-        self.graph = torch.fx.Graph()
+        self.root = self.graph = torch.fx.Graph()
         self.assumptions = assumptions
         assumptions.locate = lambda: (user_location(), asked_by_user())
+        assumptions.advise = self._advice
         self.fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
         self.fake_mode.cache_enabled = not assumptions.hints
         self.mode = PreDispatchMode(self._handle) if whole else SplitMode(self._handle)
@@ -125,8 +136,8 @@ class Recorder:
             name, kind = self._weight_names.get(id(tensor), ("", "constant"))
             if not name:
                 name = f"constant_{sum(weight.kind == 'constant' for weight in self.weights.values())}"
-            with self.graph.inserting_before(self._first_call or self.graph._root):
-                node = self.graph.create_node("get_attr", name)
+            with self.root.inserting_before(self._first_call or self.root._root):
+                node = self.root.create_node("get_attr", name)
             view = self._source(node, tensor, tensor_info(tensor))
             self.weights[name] = Weight(name, tensor, node, kind)
         return view
@@ -182,7 +193,7 @@ class Recorder:
     def call(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any], info: Any) -> torch.fx.Node:
         """Add a node whose type is known; nothing runs."""
         node = self.graph.call_function(func, tuple(args), kwargs)
-        if self._first_call is None:
+        if self._first_call is None and self.graph is self.root:
             self._first_call = node
         meta = node.meta
         meta["val"] = info
@@ -202,12 +213,14 @@ class Recorder:
         if func in TO_PYTHON:
             return self._to_python(func, args[0])
         if func.namespace == "prim" or func in functional.QUERIES:
-            return func(*map(self._to_fake, args), **{name: self._to_fake(arg) for name, arg in kwargs.items()})
+            return func(*map(self.to_fake, args), **{name: self.to_fake(arg) for name, arg in kwargs.items()})
         if func is aten.lift_fresh.default and not isinstance(args[0], FakeTensor):
-            return self._constant(args[0])
+            return self.constant(args[0])
         if func._schema.is_mutable:
             return functional.mutate(self, func, args, kwargs)
-        special = functional.SPECIAL.get(func)
+        if autocast.is_active():
+            args = autocast.cast_arguments(self, func, args, kwargs)
+        special = SPECIAL.get(func) or unbacked.SPECIAL_BY_NAME.get(func._schema.name)
         if special is not None:
             replaced = special(self, func, args, kwargs)
             if replaced is not NotImplemented:
@@ -221,10 +234,10 @@ class Recorder:
 
     def record(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run ``func`` on fakes and add its node(s)."""
-        node_args = tuple(self._to_node(arg) for arg in args)
-        node_kwargs = {name: self._to_node(arg) for name, arg in kwargs.items()} if kwargs else {}
-        fake_args = tuple(self._to_fake(arg) for arg in args)
-        fake_kwargs = {name: self._to_fake(arg) for name, arg in kwargs.items()} if kwargs else {}
+        node_args = tuple(self.to_node(arg) for arg in args)
+        node_kwargs = {name: self.to_node(arg) for name, arg in kwargs.items()} if kwargs else {}
+        fake_args = tuple(self.to_fake(arg) for arg in args)
+        fake_kwargs = {name: self.to_fake(arg) for name, arg in kwargs.items()} if kwargs else {}
         try:
             result = func(*fake_args, **fake_kwargs)
         except DynamicOutputShapeException as cause:
@@ -282,7 +295,7 @@ class Recorder:
         """Tie ``tensor`` to ``node``, as a view of the argument whose storage it shares or as memory of its own."""
         key = storage_key(tensor)
         for arg in args[:1]:
-            if isinstance(arg, torch.Tensor) and storage_key(self._to_fake(arg)) == key:
+            if isinstance(arg, torch.Tensor) and storage_key(self.to_fake(arg)) == key:
                 base = self.view_of(arg)
                 step = Step(func, node_args, node_kwargs, info, output, siblings)
                 view = View(base.memory, (*base.steps, step), node, info, base.memory.version, tensor)
@@ -301,7 +314,7 @@ class Recorder:
     def was_written(self, view: View) -> tuple[bool, SourceLocation | None]:
         return id(view.memory) in self.written, self.written.get(id(view.memory))
 
-    def _constant(self, tensor: torch.Tensor) -> torch.Tensor:
+    def constant(self, tensor: torch.Tensor) -> torch.Tensor:
         """A tensor that forward built from Python numbers."""
         with no_dispatch():
             kept = tensor.detach().clone()
@@ -324,33 +337,119 @@ class Recorder:
                 "Python control flow depends on tensor data",
                 node=f"{func} of %{node.name}",
                 why="the number is known only when the model runs",
-                next=("torch.cond for two branches", "torch.where to select values"),
+                next=("torch.cond for two branches", "torch.where to select values", *self._baking_advice(node)),
             )
-        return self.new_symbol(node, None)
+        dim = self.unknown_size()
+        self.symbols[str(dim)] = Symbol(str(dim), node, None)
+        return sym_int(self.assumptions, dim)
 
-    def new_symbol(self, node: torch.fx.Node, axis: int | None) -> Any:
-        """A SymInt for a number that only the data tells: ``node``'s size along ``axis``, or its value."""
-        name = f"u{len(self.assumptions.unbacked)}"
-        self.assumptions.unbacked.add(name)
-        self.assumptions.hints[name] = 11 + 2 * len(self.assumptions.unbacked)
+    def _advice(self, names: frozenset[str]) -> list[str]:
+        nodes = [self.symbols[name].node for name in sorted(names) if name in self.symbols]
+        return self._baking_advice(nodes[0]) if nodes else []
+
+    def _baking_advice(self, node: torch.fx.Node) -> list[str]:
+        """Which inputs decide the number: their sample values could be fixed."""
+        pending, seen, names = [node], {node}, []
+        while pending:
+            current = pending.pop()
+            if current.op == "placeholder":
+                names.append(str(current.target))
+            pending += [operand for operand in current.all_input_nodes if operand not in seen]
+            seen.update(current.all_input_nodes)
+        quoted = ", ".join(f'"{name}"' for name in sorted(names))
+        return [f"bake=[{quoted}] to fix the sample's values in the file"] if names else []
+
+    def unknown_size(self) -> Dim:
+        """A new symbol for a number that only the data tells; ``tie_symbols`` says later where it comes from."""
+        env = self.assumptions
+        name = f"u{len(env.unbacked)}"
+        env.unbacked.add(name)
+        env.hints[name] = 11 + 2 * len(env.unbacked)
         self.fake_mode.cache_enabled = False
-        self.symbols[name] = Symbol(name, node, axis)
-        return sym_int(self.assumptions, Dim.symbol(name))
+        return Dim.symbol(name)
 
-    def _to_node(self, arg: Any) -> Any:
+    def tie_symbols(self, node: torch.fx.Node) -> None:
+        """New symbols among the sizes of ``node`` stand for those axes of it."""
+        for axis, dim in enumerate(node.meta["val"].dims):
+            name = dim.as_symbol() if isinstance(dim, Dim) else None
+            if name in self.assumptions.unbacked and name not in self.symbols:
+                self.symbols[str(name)] = Symbol(str(name), node, axis)
+
+    # -- nested graphs --------------------------------------------------------------------------------------------
+    @contextlib.contextmanager
+    def nested(self) -> Iterator[torch.fx.Graph]:
+        """Nodes made inside go to a graph of their own. Writes to tensors of the outer graph are refused."""
+        outer, outer_where = self.graph, self._where
+        views = {key: (view, view.node, view.version) for key, view in self._views.items()}
+        memories = {id(view.memory): (view.memory, view.memory.version) for view in self._views.values()}
+        self.graph = torch.fx.Graph()
+        try:
+            yield self.graph
+            for memory, version in memories.values():
+                if memory.version != version:
+                    raise self.refuse(
+                        "E103",
+                        "a branch or loop body writes into a tensor from outside it",
+                        next="return the new value from the function instead",
+                    )
+        finally:
+            self.graph, self._where = outer, outer_where
+            for view, node, version in views.values():
+                view.node, view.version = node, version
+
+    def nested_input(self, name: str, fake: torch.Tensor) -> torch.fx.Node:
+        node = self.graph.placeholder(name)
+        info = tensor_info(fake)
+        node.meta["val"] = info
+        self._views[id(fake)] = view = View(Memory(node, info), (), node, info, 0, fake)
+        self._memories[storage_key(fake)] = view
+        return node
+
+    def info_of(self, tensor: torch.Tensor) -> TensorInfo:
+        return tensor_info(tensor)
+
+    def fake_like(self, info: TensorInfo, tensor: torch.Tensor | None) -> torch.Tensor:
+        """A new fake of the given type."""
+        device = tensor.device if tensor is not None else torch.device("cpu")
+        return fake_from_meta(
+            self.fake_mode, [sym_int(self.assumptions, size) for size in info.dims], info.dtype, device
+        )
+
+    def as_tensor(self, value: Any) -> torch.Tensor:
+        """A tensor for a number among the operands of control flow."""
+        if isinstance(value, torch.Tensor):
+            return value
+        if isinstance(value, torch.SymInt | int | float | bool):
+            with self.mode:
+                made: torch.Tensor = aten.scalar_tensor.default(value, dtype=_dtype_of_number(value))
+            return made
+        raise self.refuse(
+            "E107",
+            f"control flow handles a {type(value).__name__}",
+            next="give and return tensors",
+        )
+
+    def mark(self) -> None:
+        """Remember the user's line for the nodes that follow."""
+        self._where = user_location()
+
+    def to_nodes(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        return tuple(map(self.to_node, args)), {name: self.to_node(arg) for name, arg in kwargs.items()}
+
+    def to_node(self, arg: Any) -> Any:
         if isinstance(arg, torch.Tensor):
             return self.node_of(arg)
         if isinstance(arg, list):
-            return [self._to_node(item) for item in arg]
+            return [self.to_node(item) for item in arg]
         if isinstance(arg, tuple):
-            return tuple(self._to_node(item) for item in arg)
+            return tuple(self.to_node(item) for item in arg)
         return unwrap(arg)
 
-    def _to_fake(self, arg: Any) -> Any:
+    def to_fake(self, arg: Any) -> Any:
         if isinstance(arg, torch.Tensor):
             return arg if isinstance(arg, FakeTensor) else self.fake_of(arg)
         if isinstance(arg, list):
-            return [self._to_fake(item) for item in arg]
+            return [self.to_fake(item) for item in arg]
         if isinstance(arg, tuple):
-            return tuple(self._to_fake(item) for item in arg)
+            return tuple(self.to_fake(item) for item in arg)
         return arg

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -38,11 +39,13 @@ def capture(
     output_names: Sequence[str] | None = None,
     keep: Callable[[Any], bool] = lambda overload: True,
     training: bool | None = None,
+    bake: Sequence[str] = (),
 ) -> Captured:
     """``module(*args, **kwargs)`` as a functional ATen graph; nothing of it is computed.
 
     ``keep(overload)`` says which overloads stay whole; others are split by PyTorch's decompositions where there are.
-    ``training`` is the mode to capture in (None: eval). Raises UserError E1xx.
+    ``training`` is the mode to capture in (None: eval). ``bake`` names inputs whose sample values become constants.
+    Raises UserError E1xx.
     """
     if rung not in RUNGS:
         raise UserError("E001", f"capture={rung!r} is not known", next=f"one of {', '.join(RUNGS)}")
@@ -50,16 +53,20 @@ def capture(
     positional, named = normalise_args(args, kwargs)
     arguments = bind(root.forward, positional, named, input_names)
     optional = set_dynamic_axes(arguments, dynamic_shapes, dynamic_axes)
+    _check_baked(arguments, bake)
+    settled = functools.partial(
+        _settled, arguments=arguments, optional=optional, keep=keep, training=training, bake=frozenset(bake)
+    )
     with _LOCK:
         if rung == "symbolic":
-            captured = _settled(symbolic.traced(root, arguments), arguments, optional, keep, training)
-            symbolic.check_same_program(captured, _settled(root, arguments, optional, keep, training))
+            captured = settled(symbolic.traced(root, arguments))
+            symbolic.check_same_program(captured, settled(root))
             captured.rung, captured.rung_reason = "symbolic", "asked for; checked against the module's own run"
         elif rung == "export":
-            captured = _settled(exported(root, arguments), arguments, optional, keep, training)
+            captured = settled(exported(root, arguments))
             captured.rung, captured.rung_reason = "export", "asked for"
         else:
-            captured = _settled(root, arguments, optional, keep, training)
+            captured = settled(root)
             captured.rung_reason = (
                 "asked for"
                 if rung == "fake"
@@ -67,6 +74,18 @@ def capture(
             )
     _name_outputs(captured, output_names)
     return captured
+
+
+def _check_baked(arguments: Arguments, bake: Sequence[str]) -> None:
+    names = [leaf.name for leaf in arguments.leaves]
+    for name in bake:
+        if name not in names:
+            raise UserError(
+                "E001", f"bake names {name!r}, which is no input", next=f"the inputs are {', '.join(names)}"
+            )
+    for leaf in arguments.leaves:
+        if leaf.name in bake and leaf.axes:
+            raise UserError("E001", f"{leaf.name} is baked and dynamic", next="leave it out of one of the two")
 
 
 def as_module(module: Any) -> torch.nn.Module:
@@ -104,12 +123,13 @@ def _settled(
     optional: set[str],
     keep: Callable[[Any], bool],
     training: bool | None,
+    bake: frozenset[str],
 ) -> Captured:
     """Run until no dynamic size is pinned any more. A size that Python pins becomes static, or is refused."""
     notes: list[str] = []
     for _ in range(MAX_RUNS):
         hints = {name: _hint(size) for name, size in hints_of(arguments).items()}
-        captured, assumptions = fake.run(root, arguments, hints, keep, training)
+        captured, assumptions = fake.run(root, arguments, hints, keep, training, bake)
         change = _pinned(assumptions, hints)
         if change is None:
             captured.assumptions = notes + [

@@ -77,6 +77,8 @@ class Assumptions:
     """Expressions that were turned into a plain number, and where."""
     during: str = ""
     """The overload that runs now."""
+    advise: Callable[[frozenset[str]], list[str]] = lambda names: []
+    """Further ways out where symbols of unknown size are in the way."""
     locate: Callable[[], tuple[SourceLocation | None, bool]] = lambda: (None, False)
     """Gives the user's line and whether the user's own code asked."""
 
@@ -106,7 +108,11 @@ class Assumptions:
                 "Python control flow depends on tensor data",
                 where=where,
                 why=f"whether {relation} holds is known only when the model runs",
-                next=("torch.cond for two branches", "torch.where to select values"),
+                next=(
+                    "torch.cond for two branches",
+                    "torch.where to select values",
+                    *self.advise(self.symbols(relation)),
+                ),
             )
         holds = bool(self.hint(relation))
         self.decided.setdefault((relation, holds), Assumption(relation, holds, where, by_user, self.during))
@@ -121,7 +127,11 @@ class Assumptions:
                 "Python needs a number that only the data tells",
                 where=where,
                 why=f"{dim} is known only when the model runs",
-                next="keep it a tensor, or pass the number as an argument of forward",
+                next=(
+                    "where the number is a size, take it with x.item() and not with int(x), which must be a plain number",
+                    "or keep it a tensor, or pass it as an argument of forward",
+                    *self.advise(dim.symbols()),
+                ),
             )
         number = int(dim.evaluate(self.hints))
         self.pinned.setdefault(dim, (number, where))

@@ -10,6 +10,10 @@ from typing import Any
 import torch
 from torch._decomp import core_aten_decompositions
 from torch._dispatch.python import enable_python_dispatcher
+from torch._higher_order_ops import utils as higher_order_utils
+from torch._higher_order_ops.map import map_impl
+from torch._higher_order_ops.scan import scan_op
+from torch._higher_order_ops.while_loop import while_loop_op
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -22,14 +26,17 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 __all__ = [
+    "HIGHER_ORDER",
     "DataDependentOutputException",
     "DynamicOutputShapeException",
     "FakeTensor",
     "FakeTensorMode",
     "PreDispatchMode",
     "SplitMode",
+    "TorchDispatchMode",
     "UnsupportedOperatorException",
     "capture_modes",
+    "control_flow_uncompiled",
     "decompositions",
     "fake_from_meta",
     "in_function_transform",
@@ -40,6 +47,14 @@ __all__ = [
 ]
 
 OpOverload = torch._ops.OpOverload
+
+HIGHER_ORDER: dict[str, Any] = {
+    "cond": torch.ops.higher_order.cond,
+    "while_loop": while_loop_op,
+    "scan": scan_op,
+    "map_impl": map_impl,
+}
+"""Control-flow operators whose arguments are functions."""
 
 
 class PreDispatchMode(SchemaCheckMode):  # type: ignore[no-untyped-call]
@@ -68,6 +83,22 @@ class SplitMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self._handler(func, args, kwargs or {})
 
 
+def _call_directly(function: Callable[..., Any], args: Any, *_: Any, **__: Any) -> Any:
+    return function(*args)
+
+
+@contextlib.contextmanager
+def control_flow_uncompiled() -> Iterator[None]:
+    """Inside, torch does not compile the functions given to control-flow operators before it calls them."""
+    utils: Any = higher_order_utils
+    original = utils._hop_compile_and_call
+    utils._hop_compile_and_call = _call_directly
+    try:
+        yield
+    finally:
+        utils._hop_compile_and_call = original
+
+
 def in_function_transform() -> bool:
     """Whether ``torch.vmap``, ``torch.func.grad`` or the like is running."""
     return torch._C._functorch.peek_interpreter_stack() is not None
@@ -79,7 +110,7 @@ def capture_modes(fake_mode: FakeTensorMode, recorder: PreDispatchMode | SplitMo
     fast_path = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
-        with torch.no_grad(), fake_mode, enable_python_dispatcher(), recorder:
+        with torch.no_grad(), control_flow_uncompiled(), fake_mode, enable_python_dispatcher(), recorder:
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fast_path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import operator
 from collections.abc import Sequence
 from typing import Any
@@ -16,9 +17,10 @@ from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import Fx2OnnxError, InternalError, UserError
 from fx2onnx.base.events import record
 from fx2onnx.capture.captured import Captured, GraphOutput, TensorInfo, describe, where_of
+from fx2onnx.capture.control_flow import Nested
 from fx2onnx.irx.emit import Builder, Emit, OutputType
-from fx2onnx.irx.values import dims_of, dtype_of, new_value, set_known_sizes, set_type
-from fx2onnx.lower import preflight
+from fx2onnx.irx.values import dims_of, dtype_of, mark_complex, new_value, set_known_sizes, set_type
+from fx2onnx.lower import control_flow, preflight
 from fx2onnx.lower.weights import as_onnx
 
 PRODUCER = "fx2onnx"
@@ -46,8 +48,11 @@ IR_VERSIONS = {
 class Lowering:
     """One conversion: ATen node -> ONNX value(s)."""
 
-    def __init__(self, captured: Captured, table: Table, opset: int, metadata: str) -> None:
+    def __init__(self, captured: Captured, table: Table, opset: int, metadata: str, lift_state: bool) -> None:
         self.captured = captured
+        self.lifted = captured.mutations if lift_state else []
+        """Buffers and inputs that forward changes: each an input (if a buffer) and an output with the new value."""
+        self.state_inputs: list[ir.Value] = []
         self.table = table
         self.metadata = metadata
         self.builder = Builder(opset)
@@ -55,29 +60,34 @@ class Lowering:
         self.values: dict[torch.fx.Node, Any] = {}
         self.output_names: list[str] = []
         self._named: set[int] = set()
+        self.used: set[torch.fx.Node] = set()
 
     def run(self) -> ir.Model:
         captured = self.captured
         with record("preflight"):
-            used = preflight.used_nodes(captured)
+            used = preflight.used_nodes(captured, [mutation.node for mutation in self.lifted])
             preflight.check(captured, used, self.table, self.builder.opset)
         with record("translate"):
             inputs = [self._input(graph_input) for graph_input in captured.inputs]
             self.output_names = [self.builder.unique(output.name) for output in captured.outputs]
+            self.output_names += [self.builder.unique(f"{mutation.name}.next") for mutation in self.lifted]
             for name, symbol in captured.symbols.items():
                 if symbol.node.op == "placeholder":
                     self.builder.symbols[name] = (self.values[symbol.node], symbol.axis)
+            self.used = used
             for node in captured.graph.nodes:
                 if node in used:
                     self._node(node)
             outputs = self._outputs(inputs)
         with record("build"):
-            return self._model(inputs, outputs)
+            return self._model([*inputs, *self.state_inputs], outputs)
 
     # -- graph inputs, weights, outputs ---------------------------------------------------------------------------
     def _input(self, graph_input: Any) -> ir.Value:
         dtype, dims = self._type(graph_input.info)
         value = new_value(self.builder.unique(graph_input.name), dtype, dims)
+        if graph_input.info.dtype.is_complex:
+            mark_complex(value)
         self.values[graph_input.node] = value
         return value
 
@@ -91,8 +101,13 @@ class Lowering:
     def _weight(self, node: torch.fx.Node) -> ir.Value:
         weight = self.captured.weights[str(node.target)]
         tensor = weight.tensor
+        if any(mutation.name == weight.name and mutation.kind != "input" for mutation in self.lifted):
+            value = new_value(self.builder.unique(weight.name), *self._type(node.meta["val"]))
+            self.state_inputs.append(value)
+            return value
         if tensor.is_complex():
-            tensor = torch.view_as_real(tensor.resolve_conj())
+            pair = torch.view_as_real(tensor.resolve_conj())
+            return mark_complex(self.builder.add_initializer(weight.name, as_onnx(pair, weight.name), pair.shape))
         if weight.kind == "constant" and tensor.numel() <= 64 and tensor.device.type != "meta":
             dtype = onnx_dtype(tensor.dtype)
             return self.builder.constant(as_onnx(tensor, weight.name).numpy(), dtype)
@@ -105,10 +120,12 @@ class Lowering:
         self.op.origin, self.op.scope = {}, ""
         taken = {id(value) for value in inputs} | {id(value) for value in self.builder.initializers.values()}
         results: list[ir.Value] = []
-        for output, name in zip(self.captured.outputs, self.output_names, strict=True):
+        wanted = [*self.captured.outputs, *(GraphOutput(m.name, m.node, m.name) for m in self.lifted)]
+        for index, (output, name) in enumerate(zip(wanted, self.output_names, strict=True)):
             value = self._output_value(output)
             if id(value) in taken:
-                if value in inputs and value.name == output.name and value not in results:
+                is_own = index < len(self.captured.outputs) and value.name == output.name
+                if is_own and value in inputs and value not in results:
                     results.append(value)
                     continue
                 value = self.op.Identity(value)
@@ -142,8 +159,10 @@ class Lowering:
         )
         from fx2onnx.base.version import VERSION
 
+        state = {m.name: name for m, name in zip(reversed(self.lifted), reversed(self.output_names), strict=False)}
         return ir.Model(
             graph,
+            metadata_props={"fx2onnx.state": json.dumps(dict(reversed(state.items())))} if state else None,
             ir_version=IR_VERSIONS[builder.opset],
             producer_name=PRODUCER,
             producer_version=VERSION,
@@ -164,8 +183,26 @@ class Lowering:
         self._call(node)
         self._bind_symbols(node)
 
+    def nested(self, graph: Nested, operands: Sequence[ir.Value]) -> list[ir.Value]:
+        """Emit a nested graph here, its inputs being ``operands``; returns its outputs."""
+        self.values.update(zip(graph.inputs, operands, strict=True))
+        for node in graph.graph.nodes:
+            if node in self.used:
+                self._node(node)
+        return [self.values[node] for node in graph.outputs]
+
+    def _control_flow(self, node: torch.fx.Node) -> None:
+        infos = node.meta["val"]
+        self.op.result = tuple(self._type(info) for info in infos)
+        self.op.scope = node.meta.get("module") or ""
+        self.op.origin = self._origin(node)
+        self.values[node] = control_flow.EMITTERS[node.target](self, node)
+
     def _call(self, node: torch.fx.Node) -> None:
-        entry = self.table.find(node.target, self.builder.opset)
+        if node.target in control_flow.EMITTERS:
+            self._control_flow(node)
+            return
+        entry = self.table.find(node.target, self.builder.opset, preflight.touches_complex(node))
         assert entry is not None, "preflight let a missing entry pass"
         op = self.op
         infos = node.meta["val"]
@@ -257,6 +294,8 @@ class Lowering:
                 why=f"at {entry.place}",
                 next="report it with the line above",
             )
+        if info.dtype.is_complex:
+            mark_complex(value)
         if value.producer() is not None and id(value) not in self._named:
             self._named.add(id(value))
             value.name = self.builder.unique(name)
@@ -288,8 +327,11 @@ def _inner_uses(nodes: Sequence[ir.Node]) -> set[int]:
     return found
 
 
-def lower(captured: Captured, table: Table, opset: int, metadata: str = "light") -> ir.Model:
+def lower(captured: Captured, table: Table, opset: int, metadata: str = "light", lift_state: bool = False) -> ir.Model:
     """The captured graph as an ONNX model in exactly ``opset``.
+
+    ``lift_state`` makes every buffer that forward changes an input and an output, every changed input an output; the
+    model's metadata ``fx2onnx.state`` maps one to the other, as JSON.
 
     Raises: UserError E2xx with the user's line; nothing is emitted where an overload has no translation.
     """
@@ -299,4 +341,4 @@ def lower(captured: Captured, table: Table, opset: int, metadata: str = "light")
             f"opset_version={opset!r} is not supported",
             next=f"use {min(IR_VERSIONS)} to {max(IR_VERSIONS)}",
         )
-    return Lowering(captured, table, opset, metadata).run()
+    return Lowering(captured, table, opset, metadata, lift_state).run()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import difflib
 import operator
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import torch
 import torch.fx
@@ -13,10 +14,12 @@ import torch.fx
 from fx2onnx.aten_map.registry import Table
 from fx2onnx.base.errors import UserError
 from fx2onnx.capture.captured import Captured, describe, where_of
+from fx2onnx.capture.control_flow import Nested
+from fx2onnx.capture.symnode import Relation
 
 
 def used_nodes(captured: Captured, extra: Iterable[torch.fx.Node] = ()) -> set[torch.fx.Node]:
-    """The nodes that an output (or one of ``extra``) depends on."""
+    """The nodes that an output (or one of ``extra``) depends on, those of nested graphs among them."""
     pending = [output.value for output in captured.outputs if isinstance(output.value, torch.fx.Node)]
     pending += extra
     used: set[torch.fx.Node] = set()
@@ -26,7 +29,23 @@ def used_nodes(captured: Captured, extra: Iterable[torch.fx.Node] = ()) -> set[t
             used.add(node)
             pending.extend(node.all_input_nodes)
             pending.extend(captured.symbols[name].node for name in symbols_in(node) if name in captured.symbols)
+            for nested in nested_graphs(node):
+                pending.extend(nested.outputs)
     return used
+
+
+def nested_graphs(node: torch.fx.Node) -> list[Nested]:
+    """The graphs that a control-flow node holds."""
+    args: tuple[Any, ...] = node.args
+    return [arg for arg in args if isinstance(arg, Nested)]
+
+
+def all_nodes(graph: torch.fx.Graph) -> Iterator[torch.fx.Node]:
+    """The nodes of a graph and of the graphs nested in it."""
+    for node in graph.nodes:
+        yield node
+        for nested in nested_graphs(node):
+            yield from all_nodes(nested.graph)
 
 
 def symbols_in(node: torch.fx.Node) -> frozenset[str]:
@@ -41,6 +60,8 @@ def symbols_in(node: torch.fx.Node) -> frozenset[str]:
         elif isinstance(value, list | tuple):
             for item in value:
                 visit(item)
+        elif isinstance(value, Relation):
+            visit(value.args)
 
     visit(node.args)
     visit(tuple(node.kwargs.values()))
@@ -51,15 +72,27 @@ def symbols_in(node: torch.fx.Node) -> frozenset[str]:
     return frozenset(found)
 
 
+def touches_complex(node: torch.fx.Node) -> bool:
+    """Whether an operand or a result is complex."""
+    for item in (node, *node.all_input_nodes):
+        values = item.meta.get("val")
+        for info in values if isinstance(values, tuple) else (values,):
+            if getattr(info, "dtype", None) is not None and info.dtype.is_complex:
+                return True
+    return False
+
+
 def check(captured: Captured, used: set[torch.fx.Node], table: Table, opset: int) -> None:
     """Raises UserError E201 (no entry) or E202 (needs a newer opset) that lists every overload concerned."""
     missing: Counter[object] = Counter()
     too_old: Counter[object] = Counter()
     first: dict[object, torch.fx.Node] = {}
-    for node in captured.graph.nodes:
+    for node in all_nodes(captured.graph):
         if node.op != "call_function" or node not in used or node.target is operator.getitem:
             continue
-        if table.find(node.target, opset) is None:
+        if nested_graphs(node):
+            continue
+        if table.find(node.target, opset, touches_complex(node)) is None:
             (too_old if node.target in table else missing)[node.target] += 1
             first.setdefault(node.target, node)
     if missing:

@@ -1,0 +1,123 @@
+"""Control-flow operators: nested ATen graphs as the subgraphs of If, Loop and Scan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import onnx_ir as ir
+import torch.fx
+
+from fx2onnx.base.dims import Scalar
+from fx2onnx.capture.control_flow import Nested
+from fx2onnx.capture.symnode import Relation
+from fx2onnx.capture.torch_private import HIGHER_ORDER
+from fx2onnx.irx.emit import Emit
+from fx2onnx.irx.values import dims_of, dtype_of, rank_of
+
+if TYPE_CHECKING:
+    from fx2onnx.lower.loop import Lowering
+
+BOOL, INT64 = ir.DataType.BOOL, ir.DataType.INT64
+
+
+def _cond(lowering: Lowering, node: torch.fx.Node) -> Sequence[ir.Value]:
+    """If-1 and newer; values of the outer graph are read from inside the branches."""
+    pred, then, otherwise, operands = _arguments(node)
+    op = lowering.op
+    result = list(op.result)
+    values = [lowering.values[operand] for operand in operands]
+    test = _truth(op, pred) if isinstance(pred, Relation | bool) else lowering.values[pred]
+    return _several(
+        op.node(
+            "If",
+            _as_scalar_bool(op, test),
+            then_branch=_branch(lowering, "then", then, values),
+            else_branch=_branch(lowering, "else", otherwise, values),
+            outputs=result,
+        )
+    )
+
+
+def _arguments(node: torch.fx.Node) -> tuple[Any, ...]:
+    return node.args
+
+
+def _branch(lowering: Lowering, name: str, nested: Nested, values: Sequence[ir.Value]) -> ir.Graph:
+    return lowering.op.subgraph(name, [], lambda op: lowering.nested(nested, values))
+
+
+def _while_loop(lowering: Lowering, node: torch.fx.Node) -> Sequence[ir.Value]:
+    """Loop without trip count; the condition is evaluated once before and at the end of each turn."""
+    test, body, carried, extra = _arguments(node)
+    op = lowering.op
+    result = op.result
+    initial = [lowering.values[value] for value in carried]
+    others = [lowering.values[value] for value in extra]
+    first = _as_scalar_bool(op, lowering.nested(test, [*initial, *others])[0])
+    op.result = result
+    inputs = [op.subgraph_input("iteration", INT64, ()), op.subgraph_input("condition", BOOL, ())]
+    inputs += [op.subgraph_input("carried", dtype_of(value), dims_of(value)) for value in initial]
+
+    def turn(op: Emit) -> Sequence[ir.Value]:
+        new = lowering.nested(body, [*inputs[2:], *others])
+        return [_as_scalar_bool(op, lowering.nested(test, [*new, *others])[0]), *new]
+
+    graph = op.subgraph("body", inputs, turn)
+    op.result = result
+    return _several(op.node("Loop", None, first, *initial, body=graph, outputs=list(result)))
+
+
+def _scan(lowering: Lowering, node: torch.fx.Node) -> Sequence[ir.Value]:
+    """Scan-9 and newer over axis 0."""
+    body, carry, xs, extra = _arguments(node)
+    op = lowering.op
+    result = op.result
+    initial, sequences, others = ([lowering.values[value] for value in group] for group in (carry, xs, extra))
+    inputs = [op.subgraph_input("carried", dtype_of(value), dims_of(value)) for value in initial]
+    inputs += [op.subgraph_input("slice", dtype_of(value), dims_of(value)[1:]) for value in sequences]
+    graph = op.subgraph("body", inputs, lambda op: lowering.nested(body, [*inputs, *others]))
+    op.result = result
+    return _several(
+        op.node("Scan", *initial, *sequences, body=graph, num_scan_inputs=len(sequences), outputs=list(result))
+    )
+
+
+def _several(found: Any) -> Sequence[ir.Value]:
+    return [found] if isinstance(found, ir.Value) else list(found)
+
+
+def _as_scalar_bool(op: Emit, value: ir.Value) -> ir.Value:
+    value = op.cast(value, BOOL)
+    return value if rank_of(value) == 0 else op.reshape(value, ())
+
+
+_COMPARISONS = {"eq": "Equal", "lt": "Less", "gt": "Greater", "le": "LessOrEqual", "ge": "GreaterOrEqual"}
+
+
+def _truth(op: Emit, relation: Any) -> ir.Value:
+    """A comparison of sizes as a bool scalar."""
+    if not isinstance(relation, Relation):
+        return op.const(bool(relation), BOOL)
+    made: ir.Value
+    if relation.op == "ne":
+        made = op.Not(_truth(op, Relation("eq", relation.args)))
+    elif relation.op == "not":
+        made = op.Not(_truth(op, relation.args[0]))
+    elif relation.op in ("and", "or"):
+        made = op.node(relation.op.capitalize(), *(_truth(op, arg) for arg in relation.args))
+    else:
+        lhs, rhs = (_number(op, arg) for arg in relation.args)
+        made = op.node(_COMPARISONS[relation.op], lhs, rhs)
+    return made
+
+
+def _number(op: Emit, value: Scalar) -> ir.Value:
+    return op.size(value)
+
+
+EMITTERS: dict[Any, Callable[[Lowering, torch.fx.Node], Sequence[ir.Value]]] = {
+    HIGHER_ORDER["cond"]: _cond,
+    HIGHER_ORDER["while_loop"]: _while_loop,
+    HIGHER_ORDER["scan"]: _scan,
+}

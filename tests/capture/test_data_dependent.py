@@ -1,0 +1,170 @@
+"""Sizes that only the data tells, control flow as operators, autocast regions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch._higher_order_ops.map import map as map_along
+from torch._higher_order_ops.scan import scan
+from torch._higher_order_ops.while_loop import while_loop
+
+import fx2onnx
+from tests.support import check
+
+X = torch.tensor([[1.0, -2.0, 3.0, -4.0], [0.0, 5.0, -6.0, 7.0], [-1.0, 2.0, 0.0, 2.0]])
+OTHERS = [(-X,), (X * 0,), (torch.ones(3, 4),)]
+
+SIZED: dict[str, Any] = {
+    "nonzero": lambda x: x.nonzero(),
+    "nonzero as tuple": lambda x: torch.nonzero(x > 1, as_tuple=True),
+    "mask": lambda x: x[x > 0],
+    "mask of rows": lambda x: x[x.sum(1) > 0],
+    "mask and slice": lambda x: x[x[:, 0] > 0, 1:],
+    "masked_select": lambda x: torch.masked_select(x, x > 0) * 2,
+    "masked_select broadcast": lambda x: torch.masked_select(x, x[0] > 0),
+    "then arithmetic": lambda x: (x[x > 0] + 1).sum(),
+    "then shape": lambda x: torch.zeros(x[x > 0].shape[0], 2) + 1,
+    "then cat": lambda x: torch.cat([x.flatten(), x[x > 0]]),
+    "argwhere": lambda x: torch.argwhere(x > 1),
+    "where of one argument": lambda x: torch.where(x > 1)[0],
+    "unique": lambda x: torch.unique(x),
+    "unique with counts": lambda x: torch.unique(x, return_inverse=True, return_counts=True),
+    "repeat_interleave": lambda x: torch.repeat_interleave(x, (x[:, 0] > 0).long() + 1, dim=0),
+    "item as size": lambda x: torch.arange((x > 0).sum().item()) * 2,
+    "item in arithmetic": lambda x: x * (x > 0).sum().item(),
+    "constant mask": lambda x: x[torch.tensor([True, False, True])],
+    "constant nonzero": lambda x: x[:, torch.tensor([0, 1, 1, 0]).nonzero().flatten()],
+}
+
+
+@pytest.mark.parametrize("name", sorted(SIZED))
+def test_sizes_from_data(name: str) -> None:
+    check(SIZED[name], (X,), others=OTHERS)
+
+
+def test_constant_masks_have_static_sizes() -> None:
+    result = fx2onnx.export(SIZED["constant mask"], (X,))
+    assert list(result.model.graph.outputs[0].shape) == [2, 4]
+
+
+def test_a_comparison_of_an_unknown_size_is_refused() -> None:
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        y = x[x > 0]
+        return y if y.shape[0] > 2 else x.flatten()
+
+    with pytest.raises(fx2onnx.UserError) as caught:
+        fx2onnx.export(forward, (X,))
+    assert caught.value.code == "E104"
+    assert caught.value.where is not None
+
+
+class Cond(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second = nn.Linear(4, 2), nn.Linear(4, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cond(x.sum() > 0, lambda v: self.first(v).relu(), lambda v: self.second(v) - 1, (x,))
+
+
+class Nested(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        def inner(v: torch.Tensor) -> torch.Tensor:
+            return torch.cond(v.max() > 2, lambda w: w * 2, lambda w: w - 1, (v,))
+
+        return torch.cond(x.sum() > 0, inner, lambda v: v + 10, (x,))
+
+
+class CondOnSize(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cond(x.shape[0] > 3, lambda v: v * 2, lambda v: v - 1, (x,))
+
+
+class CondWithStructure(nn.Module):
+    def forward(self, x: torch.Tensor) -> Any:
+        outer = x.mean()
+        found = torch.cond(
+            x[0, 0] > 0,
+            lambda a, b: {"sum": a + b, "mean": outer + 0},
+            lambda a, b: {"sum": a - b, "mean": outer * 2},
+            (x, x * 2),
+        )
+        return found["sum"], found["mean"]
+
+
+class While(nn.Module):
+    def forward(self, x: torch.Tensor) -> Any:
+        limit = x.abs().sum()
+        return while_loop(
+            lambda i, v: (v.sum() < limit) & (i < 20), lambda i, v: (i + 1, v + 0.5), (torch.tensor(0), x)
+        )
+
+
+class Scan(nn.Module):
+    def forward(self, x: torch.Tensor) -> Any:
+        return scan(lambda carry, row: (carry * 0.5 + row, carry + 1), x[0] * 0, x, dim=0)
+
+
+class ScanReversed(nn.Module):
+    def forward(self, x: torch.Tensor) -> Any:
+        return scan(lambda carry, row: (carry + row, carry * 2), x[:, 0] * 0, x, dim=1, reverse=True)
+
+
+class Map(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return map_along(lambda row, other: row.cumsum(0) + other, x, x[0] * 2)
+
+
+@pytest.mark.parametrize("kind", [Cond, Nested, CondWithStructure, While, Scan, ScanReversed, Map])
+def test_control_flow(kind: type[nn.Module]) -> None:
+    result = check(kind(), (X,), others=OTHERS)
+    operators = {node.op_type for node in result.model.graph}
+    assert operators & {"If", "Loop", "Scan"}
+
+
+def test_a_branch_on_a_dynamic_size_stays_a_branch() -> None:
+    result = check(CondOnSize(), (torch.randn(5, 2),), others=[(torch.randn(2, 2),)], dynamic_shapes={"x": {0: "n"}})
+    assert "If" in {node.op_type for node in result.model.graph}
+
+
+def test_a_write_to_the_outside_is_refused() -> None:
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        y = x * 1
+
+        def write(v: torch.Tensor) -> torch.Tensor:
+            y.add_(1)
+            return v + 1
+
+        return torch.cond(x.sum() > 0, write, lambda v: v - 1, (x,)) + y
+
+    with pytest.raises(fx2onnx.UserError) as caught:
+        fx2onnx.export(forward, (X,))
+    assert caught.value.code == "E103"
+
+
+class Autocast(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.fc = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        with torch.autocast("cpu", dtype=torch.float16):
+            y = self.fc(x)
+            z = y.softmax(-1)
+            with torch.autocast("cpu", enabled=False):
+                w = self.fc(x)
+        return y.float(), z.float(), w, self.fc(x)
+
+
+def test_autocast_regions() -> None:
+    with torch.no_grad():
+        want = [value.dtype for value in Autocast()(X)]
+    result = check(Autocast(), (X,), rtol=2e-2, atol=2e-2)
+    assert [str(value.dtype) for value in result.model.graph.outputs] == ["FLOAT"] * len(want)
+    casts = [node for node in result.model.graph if node.op_type == "Cast"]
+    assert any(node.outputs[0].dtype.name == "FLOAT16" for node in casts)

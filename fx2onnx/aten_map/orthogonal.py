@@ -164,7 +164,7 @@ def _fraction(op: Emit, a: ir.Value, x: ir.Value, dims: Dims) -> ir.Value:
 def _incomplete(upper: bool) -> Callable[..., ir.Value]:
     def formula(op: Emit, a: ir.Value, x: ir.Value) -> ir.Value:
         """P(a, x) by the series where x < a + 1, Q(a, x) by the fraction elsewhere; each is 1 less the other."""
-        dims = op.result[0][1]
+        dims = tuple(op.result[0][1])
         a, x = op.expand(a, dims), op.expand(x, dims)
         valid = op.And(op.Greater(a, 0), op.And(op.Greater(x, 0), op.Less(x, math.inf)))
         valid = op.And(valid, op.Less(a, math.inf))

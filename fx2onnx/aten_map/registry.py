@@ -71,8 +71,10 @@ class Table:
     """Entries by overload, each list with the newest form first."""
 
     entries: dict[torch._ops.OpOverload, list[Entry]] = field(default_factory=dict)
+    complex_entries: dict[torch._ops.OpOverload, list[Entry]] = field(default_factory=dict)
+    """Entries for calls with a complex operand or result, which come as a trailing pair of reals."""
 
-    def add(self, overload: torch._ops.OpOverload, since: int, function: Translation) -> None:
+    def add(self, overload: torch._ops.OpOverload, since: int, function: Translation, is_complex: bool = False) -> None:
         """Register. Raises UserError E001 for a duplicate or a signature that is not the schema's."""
         if not isinstance(overload, torch._ops.OpOverload):
             raise UserError(
@@ -88,7 +90,7 @@ class Table:
             arguments=_checked_arguments(overload, function),
             place=f"{code.co_filename}:{code.co_firstlineno}",
         )
-        known = self.entries.setdefault(overload, [])
+        known = (self.complex_entries if is_complex else self.entries).setdefault(overload, [])
         for other in known:
             if other.since == since:
                 raise UserError(
@@ -100,17 +102,17 @@ class Table:
         known.append(entry)
         known.sort(key=lambda item: -item.since)
 
-    def find(self, overload: Any, opset: int) -> Entry | None:
-        """The best entry that ``opset`` admits, or None."""
+    def find(self, overload: Any, opset: int, is_complex: bool = False) -> Entry | None:
+        """The best entry that ``opset`` admits, or None. ``is_complex``: for a call that touches complex numbers."""
         if overload not in self:
             return None
-        for entry in self.entries.get(overload, ()):
+        for entry in (self.complex_entries if is_complex else self.entries).get(overload, ()):
             if entry.since <= opset:
                 return entry
         return None
 
     def __contains__(self, overload: object) -> bool:
-        if overload in self.entries:
+        if overload in self.entries or overload in self.complex_entries:
             return True
         load_namespace(getattr(overload, "namespace", ""))
         if isinstance(overload, torch._ops.OpOverload) and overload in TABLE.entries:
@@ -123,10 +125,11 @@ class Table:
 
     def extended(self, custom: dict[torch._ops.OpOverload, Translation]) -> Table:
         """A copy in which ``custom`` replaces whatever was there."""
-        copy = Table(dict(self.entries))
+        copy = Table(dict(self.entries), dict(self.complex_entries))
         for overload, function in custom.items():
             copy.entries[overload] = []
             copy.add(overload, 0, function)
+            copy.complex_entries[overload] = copy.entries[overload]
         return copy
 
 

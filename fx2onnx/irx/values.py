@@ -90,3 +90,16 @@ def known_sizes(value: ir.Value | None) -> list[DimLike] | None:
         return list(noted)
     ints = known_ints(value)
     return None if ints is None else list(ints)
+
+
+_COMPLEX_KEY = "fx2onnx.complex"
+
+
+def mark_complex(value: ir.Value) -> ir.Value:
+    """Note that the last axis holds the real and the imaginary part; returns the value."""
+    value.meta[_COMPLEX_KEY] = True
+    return value
+
+
+def is_complex(value: ir.Value) -> bool:
+    return bool(value.meta.get(_COMPLEX_KEY))

@@ -29,7 +29,7 @@ from fx2onnx.aten_map.scalars import ONNX_DTYPES
 from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Builder, Emit
-from fx2onnx.irx.values import dims_of, dtype_of, new_value
+from fx2onnx.irx.values import dims_of, dtype_of, mark_complex, new_value
 
 DEFAULT_OPSET = 20
 BFLOAT16, FLOAT = ir.DataType.BFLOAT16, ir.DataType.FLOAT
@@ -175,7 +175,10 @@ def build(
 
     Raises: UserError E201 without an entry, E202/E203 where the entry refuses.
     """
-    entry = TABLE.find(call.overload, opset)
+    leaves = [
+        leaf for leaf in pytree.tree_leaves((call.args, call.kwargs, call.outputs)) if isinstance(leaf, torch.Tensor)
+    ]
+    entry = TABLE.find(call.overload, opset, any(leaf.is_complex() for leaf in leaves))
     if entry is None:
         raise UserError("E201", f"no entry for {call.overload} at opset {opset}")
     named = {size: Dim.symbol(name) for size, name in (symbols or {}).items()}
@@ -211,12 +214,14 @@ def build(
                     builder.symbols[str(dim)] = (value, axis)
             value = op.cast(value, dtype)
         if tensor.is_complex():
-            value.meta["fx2onnx.complex"] = True
+            mark_complex(value)
         return value
 
     args, kwargs = pytree.tree_map(convert, (call.args, call.kwargs))
     op.result = tuple(
-        (ONNX_DTYPES[leaf.dtype], dims_for(leaf.shape)) for leaf in call.outputs if isinstance(leaf, torch.Tensor)
+        (ONNX_DTYPES[real_pair(leaf).dtype], (*dims_for(leaf.shape), *([2] if leaf.is_complex() else [])))
+        for leaf in call.outputs
+        if isinstance(leaf, torch.Tensor)
     )
     emitted = entry.call(op, fill_defaults(call.overload, args, kwargs))
     results = [emitted] if isinstance(emitted, ir.Value) or emitted is None else list(emitted)
@@ -310,16 +315,19 @@ def difference(got: np.ndarray, want: torch.Tensor, tolerance: tuple[float, floa
     return "" if not wrong.any() else f"{int(wrong.sum())} of {got.size} differ: {_first(got, expected, wrong)}"
 
 
-NEAR_POLES = dict.fromkeys(["polygamma", "special_polygamma", "special_zeta", "digamma", "special_airy_ai"], (0.0002, 1e-05))
+NEAR_POLES = dict.fromkeys(
+    ["polygamma", "special_polygamma", "special_zeta", "digamma", "special_airy_ai"], (0.0002, 1e-05)
+)
 """float32 tolerances where eager itself loses digits (its float32 sine beside a pole, its float32 recurrences)."""
-NORMWISE = frozenset({"matrix_exp", "linalg_matrix_exp"})
+_TRANSFORMS = [f"{kind}fft{dims}" for kind in ("", "i", "r", "ir", "h", "ih") for dims in ("", "2", "n")]
+NORMWISE = frozenset(["matrix_exp", "linalg_matrix_exp", "stft", "istft", *(f"fft_{name}" for name in _TRANSFORMS)])
 
 
 def _tolerance(call: Call, dtype: torch.dtype) -> tuple[float, float] | None:
     """Half precision: absolute error in proportion to the largest operand, since eager rounds after every step.
     Matrix functions: in proportion to the largest element of the result, which bounds eager's own error."""
-    if call.overload._schema.name.removeprefix("aten::") in NORMWISE and dtype in TOLERANCES:
-        relative, absolute = TOLERANCES[dtype]
+    if call.overload._schema.name.removeprefix("aten::") in NORMWISE:
+        relative, absolute = TOLERANCES[dtype.to_real() if dtype.is_complex else dtype]
         largest = max(leaf.abs().max().item() for leaf in call.outputs if leaf.numel())
         return relative, absolute + relative * largest
     if dtype == torch.float32:

@@ -1,0 +1,344 @@
+"""Complex numbers as a trailing pair of reals: making, splitting, arithmetic, and views of them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import torch
+
+from fx2onnx.aten_map.matmul import product as matrix_product
+from fx2onnx.aten_map.powers import arc_tangent
+from fx2onnx.aten_map.registry import TABLE
+from fx2onnx.aten_map.scalars import Operand, as_dtype
+from fx2onnx.aten_map.widening import overloads_of, result_dtype, schema_text
+from fx2onnx.irx.emit import Emit
+from fx2onnx.irx.values import dims_of, is_complex, mark_complex, rank_of
+
+aten = torch.ops.aten
+D = ir.DataType
+Overload = torch._ops.OpOverload
+
+
+def register_complex(function: Callable[..., Any], form: str, *overloads: Overload) -> None:
+    """Register for calls that touch complex numbers; the function takes by name the arguments it wants."""
+    wanted = inspect.signature(function).parameters
+    for overload in overloads:
+        names = [argument.name for argument in overload._schema.arguments]
+        kept = [(index, name) for index, name in enumerate(names) if name in wanted]
+
+        def entry(op: Emit, *arguments: Any, _kept: list[tuple[int, str]] = kept) -> Any:
+            return function(op, **{name: arguments[index] for index, name in _kept})
+
+        entry.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+            [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in ["op", *names]]
+        )
+        entry.__doc__ = f"{schema_text(overload)}\n\n    ONNX:    {form}\n    "
+        TABLE.add(overload, 0, entry, is_complex=True)
+
+
+# -- parts ----------------------------------------------------------------------------------------------------------------
+def parts(op: Emit, value: ir.Value) -> tuple[ir.Value, ir.Value]:
+    """(real, imaginary) of a pair."""
+    axis = rank_of(value) - 1
+    zero, one = op.const(np.int64(0)), op.const(np.int64(1))
+    return op.Gather(value, zero, axis=axis), op.Gather(value, one, axis=axis)
+
+
+def pair(op: Emit, real: ir.Value, imaginary: ir.Value) -> ir.Value:
+    """A pair of two parts of equal dims."""
+    axis = rank_of(real)
+    joined = op.Concat(op.Unsqueeze(real, axes=[axis]), op.Unsqueeze(imaginary, axes=[axis]), axis=axis)
+    return mark_complex(joined)
+
+
+def as_pair(op: Emit, operand: Any, dtype: ir.DataType) -> ir.Value:
+    """Any operand as a pair of ``dtype``."""
+    if isinstance(operand, complex):
+        return op.const(np.array([operand.real, operand.imag]), dtype)
+    if not isinstance(operand, ir.Value):
+        if isinstance(operand, bool | int | float):
+            return op.const(np.array([float(operand), 0.0]), dtype)
+        operand = as_dtype(op, operand, dtype)
+    if is_complex(operand):
+        return op.cast(operand, dtype)
+    column = op.Unsqueeze(op.cast(operand, dtype), axes=[rank_of(operand)])
+    pads = np.array([0] * (rank_of(column) * 2 - 1) + [1])
+    result: ir.Value = op.Pad(column, pads=pads)
+    return mark_complex(result)
+
+
+def is_real(operand: Any) -> bool:
+    return not isinstance(operand, complex) and not (isinstance(operand, ir.Value) and is_complex(operand))
+
+
+def scaled(op: Emit, value: ir.Value, factor: Operand, op_type: str = "Mul") -> ir.Value:
+    """A pair times (or over) a real operand."""
+    dtype = value.dtype
+    assert dtype is not None
+    real = as_dtype(op, factor, dtype)
+    if rank_of(real):
+        real = op.Unsqueeze(real, axes=[rank_of(real)])
+    result: ir.Value = op.node(op_type, value, real)
+    return result
+
+
+def multiplied(op: Emit, left: ir.Value, right: ir.Value, multiply: Callable[..., ir.Value] | None = None) -> ir.Value:
+    """(a + bi)(c + di) = (ac - bd) + (ad + bc) i, of any product that is linear in both."""
+    times = multiply or (lambda op, x, y: op.Mul(x, y))
+    (a, b), (c, d) = parts(op, left), parts(op, right)
+    real = op.Sub(times(op, a, c), times(op, b, d))
+    return pair(op, real, op.Add(times(op, a, d), times(op, b, c)))
+
+
+def conjugate(op: Emit, value: ir.Value) -> ir.Value:
+    assert value.dtype is not None
+    result: ir.Value = op.Mul(value, op.const(np.array([1.0, -1.0]), value.dtype))
+    return mark_complex(result)
+
+
+def inverse_of(op: Emit, value: ir.Value) -> ir.Value:
+    """conj(z) / |z|^2."""
+    square = op.ReduceSumSquare(value, axes=[rank_of(value) - 1], keepdims=1)
+    result: ir.Value = op.Div(conjugate(op, value), square)
+    return mark_complex(result)
+
+
+def magnitude(op: Emit, value: ir.Value) -> ir.Value:
+    """|z|."""
+    result: ir.Value = op.ReduceL2(value, axes=[rank_of(value) - 1], keepdims=0)
+    return result
+
+
+# -- entries ----------------------------------------------------------------------------------------------------------------
+def _relabelled(op: Emit, self: ir.Value) -> ir.Value:
+    """The same numbers as a value of its own: whether a value is complex is noted on it."""
+    result: ir.Value = op.Identity(self)
+    return mark_complex(result) if len(op.result[0][1]) == rank_of(self) and not is_complex(self) else result
+
+
+def _complex(op: Emit, real: ir.Value, imag: ir.Value) -> ir.Value:
+    dims = op.result[0][1][:-1]
+    return pair(op, op.expand(real, dims), op.expand(imag, dims))
+
+
+def _polar(op: Emit, abs: ir.Value, angle: ir.Value) -> ir.Value:
+    dims = op.result[0][1][:-1]
+    return pair(op, op.expand(op.Mul(abs, op.Cos(angle)), dims), op.expand(op.Mul(abs, op.Sin(angle)), dims))
+
+
+def _part(index: int) -> Callable[..., ir.Value]:
+    def entry(op: Emit, self: ir.Value) -> ir.Value:
+        return parts(op, self)[index] if is_complex(self) else self
+
+    return entry
+
+
+def _add(op_type: str) -> Callable[..., ir.Value]:
+    def entry(op: Emit, self: Any, other: Any, alpha: Any = 1) -> ir.Value:
+        dtype = result_dtype(op)
+        right = as_pair(op, other, dtype)
+        if alpha != 1:
+            right = (
+                multiplied(op, right, as_pair(op, alpha, dtype))
+                if isinstance(alpha, complex)
+                else scaled(op, right, alpha)
+            )
+        result: ir.Value = op.node(op_type, as_pair(op, self, dtype), right)
+        return result
+
+    return entry
+
+
+def _rsub(op: Emit, self: Any, other: Any) -> ir.Value:
+    dtype = result_dtype(op)
+    result: ir.Value = op.Sub(as_pair(op, other, dtype), as_pair(op, self, dtype))
+    return result
+
+
+def _mul(op: Emit, self: Any, other: Any) -> ir.Value:
+    dtype = result_dtype(op)
+    if is_real(other):
+        return scaled(op, op.cast(self, dtype), other)
+    if is_real(self):
+        return scaled(op, as_pair(op, other, dtype), self)
+    return multiplied(op, as_pair(op, self, dtype), as_pair(op, other, dtype))
+
+
+def _div(op: Emit, self: Any, other: Any) -> ir.Value:
+    dtype = result_dtype(op)
+    if is_real(other):
+        return scaled(op, op.cast(self, dtype), other, "Div")
+    inverse = inverse_of(op, as_pair(op, other, dtype))
+    return scaled(op, inverse, self) if is_real(self) else multiplied(op, as_pair(op, self, dtype), inverse)
+
+
+def _exp(op: Emit, self: ir.Value) -> ir.Value:
+    real, angle = parts(op, self)
+    size = op.Exp(real)
+    return pair(op, op.Mul(size, op.Cos(angle)), op.Mul(size, op.Sin(angle)))
+
+
+def _angle(op: Emit, self: ir.Value) -> ir.Value:
+    real, imaginary = parts(op, self)
+    return arc_tangent(op, imaginary, real)
+
+
+def _log(op: Emit, self: ir.Value) -> ir.Value:
+    return pair(op, op.Log(magnitude(op, self)), _angle(op, self))
+
+
+def _sgn(op: Emit, self: ir.Value) -> ir.Value:
+    size = op.ReduceL2(self, axes=[rank_of(self) - 1], keepdims=1)
+    zero = op.const(0.0, result_dtype(op))
+    result: ir.Value = op.Where(op.Equal(size, 0), zero, op.Div(self, size))
+    return result
+
+
+def _to(op: Emit, self: ir.Value) -> ir.Value:
+    if is_complex(self) and len(op.result[0][1]) == rank_of(self) - 1:
+        return op.cast(parts(op, self)[0], result_dtype(op))
+    return as_pair(op, self, result_dtype(op))
+
+
+def _square(op: Emit, self: ir.Value) -> ir.Value:
+    return multiplied(op, self, self)
+
+
+def _matmul(op: Emit, self: ir.Value, other: ir.Value | None = None, mat2: ir.Value | None = None) -> ir.Value:
+    right = other if other is not None else mat2
+    assert right is not None
+    dtype = result_dtype(op)
+    return multiplied(op, as_pair(op, self, dtype), as_pair(op, right, dtype), matrix_product)
+
+
+def _where(op: Emit, condition: ir.Value, self: Any, other: Any) -> ir.Value:
+    dtype = result_dtype(op)
+    column = op.Unsqueeze(condition, axes=[rank_of(condition)])
+    result: ir.Value = op.Where(column, as_pair(op, self, dtype), as_pair(op, other, dtype))
+    return result
+
+
+def _identity(op: Emit, self: ir.Value) -> ir.Value:
+    return self
+
+
+def _neg(op: Emit, self: ir.Value) -> ir.Value:
+    result: ir.Value = op.Neg(self)
+    return result
+
+
+def _not_equal_parts(negate: bool) -> Callable[..., ir.Value]:
+    def entry(op: Emit, self: Any, other: Any) -> ir.Value:
+        operand = next(item for item in (self, other) if isinstance(item, ir.Value))
+        assert operand.dtype is not None
+        same = op.Equal(as_pair(op, self, operand.dtype), as_pair(op, other, operand.dtype))
+        axis = rank_of(same) - 1
+        found = op.cast(op.ReduceMin(op.cast(same, D.INT32), axes=[axis], keepdims=0), D.BOOL)
+        return op.Not(found) if negate else found
+
+    return entry
+
+
+_SAME = "clone alias detach contiguous lift_fresh resolve_conj resolve_neg positive detach_copy alias_copy"
+_RELABELLED = "view_as_real view_as_real_copy view_as_complex view_as_complex_copy"
+_FORMS: list[tuple[str, str, Callable[..., Any]]] = [
+    (_SAME, "nothing", _identity),
+    (_RELABELLED, "Identity", _relabelled),
+    ("complex", "Concat of the parts", _complex),
+    ("polar", "Cos, Sin, Mul, Concat", _polar),
+    ("real", "Gather", _part(0)),
+    ("imag", "Gather", _part(1)),
+    ("abs absolute", "ReduceL2", lambda op, self: magnitude(op, self)),
+    ("angle", "Atan, quadrants by Where", _angle),
+    ("_conj conj conj_physical _conj_physical", "Mul by (1, -1)", lambda op, self: conjugate(op, self)),
+    ("neg negative _neg_view", "Neg", _neg),
+    ("add.Tensor add.Scalar", "Add of pairs", _add("Add")),
+    ("sub.Tensor sub.Scalar subtract.Tensor", "Sub of pairs", _add("Sub")),
+    ("rsub.Tensor rsub.Scalar", "Sub of pairs", _rsub),
+    ("mul.Tensor mul.Scalar multiply.Tensor", "four Mul, Sub, Add", _mul),
+    ("div.Tensor div.Scalar divide.Tensor true_divide.Tensor", "Mul by conj / |z|^2", _div),
+    ("reciprocal", "conj / |z|^2", lambda op, self: inverse_of(op, self)),
+    ("square", "four Mul, Sub, Add", _square),
+    ("exp", "Exp, Cos, Sin", _exp),
+    ("log", "Log |z|, angle", _log),
+    ("sgn", "z / |z|", _sgn),
+    ("to.dtype to.device to.dtype_layout to.other _to_copy type_as", "Pad to a pair; the real part", _to),
+    ("matmul mm bmm", "four MatMul", _matmul),
+    ("where.self where.ScalarOther where.ScalarSelf", "Where of pairs", _where),
+    ("eq.Tensor eq.Scalar", "Equal of both parts", _not_equal_parts(False)),
+    ("ne.Tensor ne.Scalar", "Equal of both parts, Not", _not_equal_parts(True)),
+]
+for _names, _form, _function in _FORMS:
+    register_complex(_function, _form, *overloads_of(_names))
+register_complex(lambda op, self: self, "nothing", *overloads_of("chalf"))
+
+# Views of pairs: the real entry, told that sizes have one more axis and that dims count without it.
+SIZES = frozenset({"size", "shape", "sizes", "repeats"})
+DIMS = frozenset(
+    {"dim", "dim0", "dim1", "dims", "axis", "axis0", "axis1", "start_dim", "end_dim", "source", "destination"}
+)
+NEW_AXIS = frozenset({"unsqueeze", "stack"})
+_VIEWS = (
+    "view reshape _unsafe_view _reshape_alias flatten.using_ints transpose.int swapaxes swapdims permute movedim.int "
+)
+_VIEWS += "movedim.intlist unsqueeze squeeze squeeze.dim squeeze.dims expand slice.Tensor select.int narrow cat concat "
+_VIEWS += "concatenate stack unbind.int split.Tensor split_with_sizes chunk repeat roll flip index_select index.Tensor "
+_VIEWS += "sum.dim_IntList sum mean.dim mean cumsum diff select_scatter slice_scatter unflatten.int broadcast_to"
+REPEATS_ONE = frozenset({"repeat"})
+
+
+def _with_pair(overload: Overload) -> Callable[..., Any]:
+    packet = str(overload._schema.name).split("::")[-1]
+    names = [argument.name for argument in overload._schema.arguments]
+
+    def entry(op: Emit, *arguments: Any) -> Any:
+        given = dict(zip(names, arguments, strict=True))
+        first = given[names[0]]
+        source = first[0] if isinstance(first, list | tuple) else first
+        rank = rank_of(source) - 1 + (packet in NEW_AXIS)
+        for name, value in given.items():
+            if name in SIZES and isinstance(value, list | tuple) and packet not in ("split_with_sizes", "unflatten"):
+                given[name] = [*value, 1 if packet in REPEATS_ONE else 2]
+            elif name in DIMS and isinstance(value, int):
+                given[name] = value % max(rank, 1)
+            elif name in DIMS and isinstance(value, list | tuple):
+                given[name] = [dim % max(rank, 1) for dim in value] + ([rank] if packet == "permute" else [])
+        if packet in ("sum", "mean", "squeeze") and (not given.get("dim")) and not isinstance(given.get("dim"), int):
+            return _over_all(op, packet, source, given)
+        if packet == "permute" and len(given["dims"]) == rank:
+            given["dims"] = [*given["dims"], rank]
+        found = TABLE.find(overload, op.opset)
+        assert found is not None
+        return found.call(op, given)
+
+    return entry
+
+
+def _over_all(op: Emit, packet: str, value: ir.Value, given: dict[str, Any]) -> ir.Value:
+    """sum, mean and squeeze over every axis but the pair's."""
+    axes = list(range(rank_of(value) - 1))
+    if packet == "squeeze":
+        ones = [axis for axis in axes if dims_of(value)[axis] == 1]
+        return op.Squeeze(value, axes=ones) if ones else value
+    if not axes:
+        return value
+    op_type = "ReduceSum" if packet == "sum" else "ReduceMean"
+    return op.node(op_type, value, axes=axes, keepdims=int(bool(given.get("keepdim"))))  # type: ignore[no-any-return]
+
+
+def _register_views() -> None:
+    for overload in overloads_of(_VIEWS):
+        names = [argument.name for argument in overload._schema.arguments]
+        entry = _with_pair(overload)
+        entry.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+            [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in ["op", *names]]
+        )
+        entry.__doc__ = f"{schema_text(overload)}\n\n    ONNX:    as of reals, with the pair as a last axis\n    "
+        TABLE.add(overload, 0, entry, is_complex=True)
+
+
+_register_views()

@@ -1,0 +1,263 @@
+"""The FFT family over DFT-17, or products with cosine and sine matrices before it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import torch
+
+from fx2onnx.aten_map.axes import moved
+from fx2onnx.aten_map.complex_numbers import as_pair, conjugate, pair, parts, register_complex
+from fx2onnx.aten_map.widening import floating, overloads_of, register_shared, result_dtype
+from fx2onnx.base.dims import Dim, DimLike, product
+from fx2onnx.base.errors import UserError
+from fx2onnx.irx.emit import Emit
+from fx2onnx.irx.schema import has_op
+from fx2onnx.irx.values import dims_of, dtype_of, is_complex, mark_complex, rank_of
+
+aten = torch.ops.aten
+D = ir.DataType
+
+
+def scale_of(norm: str | None, size: DimLike, inverse: bool) -> tuple[float, DimLike]:
+    """(power of the size, size) to multiply an unscaled transform by: 1, n^-1/2 or n^-1."""
+    power = {"ortho": -0.5, "forward": -1.0 if not inverse else 0.0}.get(norm or "", -1.0 if inverse else 0.0)
+    return power, size
+
+
+def rescaled(op: Emit, value: ir.Value, power: float, size: DimLike) -> ir.Value:
+    """value * size^power."""
+    if power == 0 or size == 1:
+        return value
+    if isinstance(size, Dim):
+        factor = op.Pow(op.size(size, dtype_of(value)), op.const(power, dtype_of(value)))
+    else:
+        factor = op.const(float(size) ** power, dtype_of(value))
+    result: ir.Value = op.Mul(value, factor)
+    return result
+
+
+def resized(op: Emit, value: ir.Value, axis: int, size: DimLike) -> ir.Value:
+    """Cut or filled with zeros at the end of ``axis`` to ``size``."""
+    dims = list(dims_of(value))
+    old = dims[axis]
+    if old == size:
+        return value
+    if not isinstance(old, int) or not isinstance(size, int):
+        raise UserError("E203", "an FFT that pads a dynamic size", next="pad or cut the signal before the FFT")
+    if size < old:
+        result: ir.Value = op.Slice(value, starts=[0], ends=[size], axes=[axis])
+        return result
+    pads = [0] * (2 * len(dims))
+    pads[len(dims) + axis] = size - old
+    result = op.Pad(value, pads=np.array(pads))
+    return result
+
+
+def transform(op: Emit, value: ir.Value, axis: int, inverse: bool, onesided: bool = False) -> ir.Value:
+    """The unscaled DFT of a pair (or of reals as [.., 1]) over ``axis``; ``onesided`` keeps the first half."""
+    dims = list(dims_of(value))
+    size = dims[axis]
+    if onesided:
+        dims[axis] = size // 2 + 1  # type: ignore[assignment]
+    typed = [(dtype_of(value), (*dims[:-1], 2))]
+    if has_op("DFT", op.opset):
+        flat = len(dims) == 2
+        source = op.Unsqueeze(value, axes=[0]) if flat else value
+        place = axis + 1 if flat else axis
+        typed = [(dtype_of(value), (1, *dims[:-1], 2))] if flat else typed
+        keywords: dict[str, Any] = {"inverse": int(inverse), "onesided": int(onesided)}
+        if op.opset >= 20:
+            found = op.node("DFT", source, None, op.const(np.int64(place)), outputs=typed, **keywords)
+        else:
+            found = op.node("DFT", source, outputs=typed, axis=place, **keywords)
+        found = op.Squeeze(found, axes=[0]) if flat else found
+        return mark_complex(rescaled(op, found, 1.0, size) if inverse else found)
+    return _by_matrices(op, value, axis, inverse, dims[axis])
+
+
+def _by_matrices(op: Emit, value: ir.Value, axis: int, inverse: bool, kept: DimLike) -> ir.Value:
+    size = dims_of(value)[axis]
+    if not isinstance(size, int) or not isinstance(kept, int):
+        raise UserError("E203", "an FFT over a dynamic size needs DFT", next="export with opset_version=17 or newer")
+    angle = 2 * np.pi * np.outer(np.arange(size), np.arange(kept)) / size * (1 if inverse else -1)
+    dtype, last = dtype_of(value), rank_of(value) - 2
+    cosine, sine = op.const(np.cos(angle), dtype), op.const(np.sin(angle), dtype)
+    if dims_of(value)[-1] == 1:
+        real = moved(op, op.Squeeze(value, axes=[rank_of(value) - 1]), [axis], [last])
+        found = [op.MatMul(real, cosine), op.MatMul(real, sine)]
+    else:
+        real, imaginary = (moved(op, part, [axis], [last]) for part in parts(op, value))
+        found = [
+            op.Sub(op.MatMul(real, cosine), op.MatMul(imaginary, sine)),
+            op.Add(op.MatMul(real, sine), op.MatMul(imaginary, cosine)),
+        ]
+    return pair(op, *(moved(op, part, [last], [axis]) for part in found))
+
+
+def complex_transform(op: Emit, value: ir.Value, axes: Sequence[int], inverse: bool) -> ir.Value:
+    """Unscaled, over several axes, of any operand."""
+    found = as_pair(op, value, result_dtype(op) if is_complex(value) else floating(dtype_of(value)))
+    for axis in axes:
+        found = transform(op, found, axis, inverse)
+    return found
+
+
+def real_transform(op: Emit, value: ir.Value, axis: int) -> ir.Value:
+    """Unscaled, the first half of the spectrum of a real signal."""
+    real = op.cast(value, floating(dtype_of(value)))
+    return transform(op, op.Unsqueeze(real, axes=[rank_of(real)]), axis, False, True)
+
+
+def to_real(op: Emit, value: ir.Value, axis: int, size: DimLike) -> ir.Value:
+    """The unscaled inverse of a half spectrum: the doubled half (not its ends), zeros after it, the real part."""
+    half = size // 2 + 1
+    if not isinstance(size, int) or not isinstance(half, int):
+        raise UserError("E203", "the inverse FFT to a real signal of dynamic size", next="give n= as a number")
+    value = resized(op, value, axis, half)
+    weights = np.full(half, 2.0)
+    weights[0] = 1.0
+    if size % 2 == 0:
+        weights[-1] = 1.0
+    shape = [half if index == axis else 1 for index in range(rank_of(value))]
+    weighted = op.Mul(value, op.const(weights.reshape(shape), dtype_of(value)))
+    return parts(op, transform(op, resized(op, weighted, axis, size), axis, True))[0]
+
+
+def _rank(value: ir.Value) -> int:
+    return rank_of(value) - is_complex(value)
+
+
+def _plan(
+    value: ir.Value, sizes: Sequence[DimLike] | None, dim: Sequence[int] | None
+) -> tuple[list[int], list[DimLike | None]]:
+    """The axes transformed and the size wanted of each (None: its own)."""
+    rank = _rank(value)
+    if dim is None:
+        axes = list(range(rank)) if sizes is None else list(range(rank - len(sizes), rank))
+    else:
+        axes = [axis % rank for axis in dim]
+    wanted: list[DimLike | None] = [None] * len(axes)
+    if sizes is not None:
+        wanted = [None if size == -1 else size for size in sizes]
+    return axes, wanted
+
+
+def _fitted(op: Emit, value: ir.Value, axes: Sequence[int], sizes: Sequence[DimLike | None]) -> ir.Value:
+    for axis, size in zip(axes, sizes, strict=True):
+        if size is not None:
+            value = _keep_mark(value, resized(op, value, axis, size))
+    return value
+
+
+def _keep_mark(before: ir.Value, after: ir.Value) -> ir.Value:
+    return mark_complex(after) if is_complex(before) else after
+
+
+def forward_complex(op: Emit, value: ir.Value, sizes: Any, dim: Any, norm: str | None, inverse: bool) -> ir.Value:
+    axes, wanted = _plan(value, sizes, dim)
+    value = _fitted(op, value, axes, wanted)
+    total = product([dims_of(value)[axis] for axis in axes])
+    found = complex_transform(op, value, axes, inverse)
+    return mark_complex(rescaled(op, found, *scale_of(norm, total, inverse)))
+
+
+def forward_real(
+    op: Emit, value: ir.Value, sizes: Any, dim: Any, norm: str | None, hermitian: bool = False
+) -> ir.Value:
+    """rfft over the last axis given, fft over the others; ``hermitian``: ihfft, the conjugate with inverse scaling."""
+    axes, wanted = _plan(value, sizes, dim)
+    value = _fitted(op, value, axes, wanted)
+    total = product([dims_of(value)[axis] for axis in axes])
+    found = real_transform(op, value, axes[-1])
+    if hermitian:
+        found = conjugate(op, found)
+    for axis in axes[:-1]:
+        found = transform(op, found, axis, hermitian)
+    return mark_complex(rescaled(op, found, *scale_of(norm, total, hermitian)))
+
+
+def backward_real(
+    op: Emit, value: ir.Value, sizes: Any, dim: Any, norm: str | None, hermitian: bool = False
+) -> ir.Value:
+    """irfft over the last axis given, ifft over the others; ``hermitian``: hfft, of the conjugate, scaled forward."""
+    axes, wanted = _plan(value, sizes, dim)
+    last = axes[-1]
+    size = wanted[-1] if wanted[-1] is not None else 2 * (dims_of(value)[last] - 1)
+    found = as_pair(op, _fitted(op, value, axes[:-1], wanted[:-1]), result_dtype(op))
+    total = product([*(dims_of(found)[axis] for axis in axes[:-1]), size])  # type: ignore[list-item]
+    for axis in axes[:-1]:
+        found = transform(op, found, axis, not hermitian)
+    if hermitian:
+        found = conjugate(op, found)
+    real = to_real(op, found, last, size)  # type: ignore[arg-type]
+    return rescaled(op, real, *scale_of(norm, total, not hermitian))
+
+
+def _one(function: Callable[..., ir.Value], flag: bool) -> Callable[..., ir.Value]:
+    def entry(op: Emit, self: ir.Value, n: Any, dim: int, norm: str | None) -> ir.Value:
+        return function(op, self, None if n is None else [n], [dim], norm, flag)
+
+    return entry
+
+
+def _many(function: Callable[..., ir.Value], flag: bool) -> Callable[..., ir.Value]:
+    def entry(op: Emit, self: ir.Value, s: Any, dim: Any, norm: str | None) -> ir.Value:
+        return function(op, self, s, dim, norm, flag)
+
+    return entry
+
+
+FAMILY: dict[str, tuple[Callable[..., ir.Value], bool]] = {
+    "fft": (forward_complex, False),
+    "ifft": (forward_complex, True),
+    "rfft": (forward_real, False),
+    "ihfft": (forward_real, True),
+    "irfft": (backward_real, False),
+    "hfft": (backward_real, True),
+}
+for _name, (_function, _flag) in FAMILY.items():
+    _form = "DFT-17; MatMul with cosines and sines before"
+    register_complex(_one(_function, _flag), _form, *overloads_of(f"fft_{_name}"))
+    register_complex(_many(_function, _flag), _form, *overloads_of(f"fft_{_name}2 fft_{_name}n"))
+    if _function is backward_real:
+        register_shared(_one(_function, _flag), _form, *overloads_of(f"fft_{_name}"))
+        register_shared(_many(_function, _flag), _form, *overloads_of(f"fft_{_name}2 fft_{_name}n"))
+
+SCALES = {0: 0.0, 1: -0.5, 2: -1.0}
+"""ATen's fft_norm_mode: none, by root n, by n."""
+
+
+def _c2c(op: Emit, self: ir.Value, dim: Sequence[int], normalization: int, forward: bool) -> ir.Value:
+    axes, _ = _plan(self, None, dim)
+    total = product([dims_of(self)[axis] for axis in axes])
+    return mark_complex(rescaled(op, complex_transform(op, self, axes, not forward), SCALES[normalization], total))
+
+
+def _r2c(op: Emit, self: ir.Value, dim: Sequence[int], normalization: int, onesided: bool) -> ir.Value:
+    axes, _ = _plan(self, None, dim)
+    total = product([dims_of(self)[axis] for axis in axes])
+    if not onesided:
+        found = complex_transform(op, self, axes, False)
+    else:
+        found = real_transform(op, self, axes[-1])
+        for axis in axes[:-1]:
+            found = transform(op, found, axis, False)
+    return mark_complex(rescaled(op, found, SCALES[normalization], total))
+
+
+def _c2r(op: Emit, self: ir.Value, dim: Sequence[int], normalization: int, last_dim_size: DimLike) -> ir.Value:
+    axes, _ = _plan(self, None, dim)
+    found = self
+    for axis in axes[:-1]:
+        found = transform(op, found, axis, True)
+    total = product([*(dims_of(self)[axis] for axis in axes[:-1]), last_dim_size])
+    return rescaled(op, to_real(op, found, axes[-1], last_dim_size), SCALES[normalization], total)
+
+
+register_complex(_c2c, "DFT-17", *overloads_of("_fft_c2c"))
+register_complex(_r2c, "DFT-17", *overloads_of("_fft_r2c"))
+register_complex(_c2r, "DFT-17", *overloads_of("_fft_c2r"))

@@ -159,9 +159,21 @@ def t(op: Emit, self: ir.Value) -> ir.Value:
     return transpose(op, self, list(reversed(range(rank_of(self)))))
 
 
-@translates(aten.mT.default, aten.mT.a)
+@translates(
+    aten.mT.default,
+    aten.mT.a,
+    aten.mH.default,
+    aten.mH.a,
+    aten.adjoint.default,
+    aten.matrix_H.default,
+    aten.matrix_H.a,
+)
 def mT(op: Emit, self: ir.Value) -> ir.Value:
-    """mT(Tensor(a) self) -> Tensor(a)"""
+    """mT(Tensor(a) self) -> Tensor(a)
+    mH(Tensor(a) self) -> Tensor(a)
+    adjoint(Tensor(a) self) -> Tensor(a)
+    matrix_H(Tensor(a) self) -> Tensor(a)
+    """
     rank = rank_of(self)
     return swap(op, self, rank - 2, rank - 1)
 

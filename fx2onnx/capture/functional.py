@@ -130,6 +130,7 @@ def _view_in_place(recorder: Recorder, func: OpOverload, args: tuple[Any, ...], 
     view = recorder.view_of(tensor)
     before = recorder.node_of(tensor)
     func(*args, **kwargs)
+    recorder.replay.forget(tensor)
     target = _VIEWS_IN_PLACE[func]
     from fx2onnx.capture.recorder import tensor_info
 

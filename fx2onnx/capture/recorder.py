@@ -18,6 +18,7 @@ from fx2onnx.capture.aliasing import Memory, Step, View
 from fx2onnx.capture.captured import Symbol, TensorInfo, Weight
 from fx2onnx.capture.constants import evaluate
 from fx2onnx.capture.frames import PATHS, asked_by_user, user_location
+from fx2onnx.capture.replay import MISSING, Replay
 from fx2onnx.capture.symnode import Assumptions, sym_int, unwrap
 from fx2onnx.capture.torch_private import (
     DynamicOutputShapeException,
@@ -89,6 +90,7 @@ class Recorder:
         self.fake_mode.cache_enabled = not assumptions.hints
         self.mode = PreDispatchMode(self._handle) if whole else SplitMode(self._handle)
         self._whole = whole
+        self.replay = Replay(self.fake_mode, assumptions)
         self.weights: dict[str, Weight] = {}
         self.symbols: dict[str, Symbol] = {}
         self.warnings: list[str] = []
@@ -238,6 +240,10 @@ class Recorder:
         node_kwargs = {name: self.to_node(arg) for name, arg in kwargs.items()} if kwargs else {}
         fake_args = tuple(self.to_fake(arg) for arg in args)
         fake_kwargs = {name: self.to_fake(arg) for name, arg in kwargs.items()} if kwargs else {}
+        key = self.replay.key(func, fake_args, fake_kwargs)
+        result = self.replay.again(key, fake_args) if key is not None else MISSING
+        if result is not MISSING:
+            return self.finish(func, args, node_args, node_kwargs, result)
         try:
             result = func(*fake_args, **fake_kwargs)
         except DynamicOutputShapeException as cause:
@@ -246,6 +252,8 @@ class Recorder:
                 f"the size of {func}'s result depends on data",
                 next="use an operator whose result has a fixed size, such as torch.where or topk",
             ) from cause
+        if key is not None:
+            self.replay.remember(key, fake_args, result)
         return self.finish(func, args, node_args, node_kwargs, result)
 
     def finish(

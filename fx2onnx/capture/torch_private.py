@@ -20,6 +20,7 @@ from torch._subclasses.fake_tensor import (
     FakeTensor,
     FakeTensorMode,
     UnsupportedOperatorException,
+    in_kernel_invocation_manager,
 )
 from torch._subclasses.schema_check_mode import SchemaCheckMode
 from torch.utils import _pytree as pytree
@@ -39,6 +40,7 @@ __all__ = [
     "control_flow_uncompiled",
     "decompositions",
     "fake_from_meta",
+    "fake_view",
     "in_function_transform",
     "no_dispatch",
     "pytree",
@@ -133,6 +135,14 @@ def fake_from_meta(
 def decompositions() -> dict[OpOverload, Callable[..., Any]]:
     """PyTorch's decompositions into core ATen overloads (those into ``prims`` help nobody here)."""
     return dict(core_aten_decompositions())
+
+
+def fake_view(mode: FakeTensorMode, base: torch.Tensor, sizes: Any, strides: Any, offset: Any) -> FakeTensor:
+    """A view of a fake tensor's memory."""
+    device = base.device
+    with in_kernel_invocation_manager(mode):
+        meta = torch.as_strided(base, sizes, strides, offset)
+    return FakeTensor(mode, meta, device)
 
 
 def shares_converted_memory(mode: FakeTensorMode, real: torch.Tensor, fake: torch.Tensor) -> bool:

@@ -1,0 +1,128 @@
+"""The same operator on the same types gives the same type again: results of repeated calls without running them.
+
+A call's key is the overload, dtype, sizes, strides and offset of its tensors, and its other arguments. The first call
+of a kind runs on fake tensors; later ones (the other layers) only make tensors of the remembered types.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from fx2onnx.base.dims import Dim
+from fx2onnx.capture.symnode import Assumptions, sym_int, unwrap
+from fx2onnx.capture.torch_private import FakeTensor, FakeTensorMode, fake_from_meta, fake_view, storage_key
+
+MISSING: Any = object()
+"""The call is not known yet."""
+
+_HASHABLE = (bool, int, float, str, type(None), torch.dtype, torch.device, torch.memory_format, torch.layout)
+
+
+class Replay:
+    """What is known of the calls of one run."""
+
+    def __init__(self, mode: FakeTensorMode, assumptions: Assumptions) -> None:
+        self._mode = mode
+        self._assumptions = assumptions
+        self._known: dict[Any, tuple[Any, ...]] = {}
+        self._types: dict[int, tuple[Any, ...]] = {}
+
+    def forget(self, tensor: torch.Tensor) -> None:
+        """The tensor's own type changed (``unsqueeze_``)."""
+        self._types.pop(id(tensor), None)
+
+    def key(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The key of a call, or None where it cannot be replayed."""
+        try:
+            parts = [self._part(arg) for arg in args]
+            parts += [(name, self._part(kwargs[name])) for name in sorted(kwargs)]
+        except TypeError:
+            return None
+        return (func, torch.get_default_dtype(), torch.is_autocast_enabled("cpu"), *parts)
+
+    def _part(self, arg: Any) -> Any:
+        if isinstance(arg, FakeTensor):
+            return self._type(arg)
+        if isinstance(arg, list | tuple):
+            return tuple(map(self._part, arg))
+        arg = unwrap(arg)
+        if isinstance(arg, _HASHABLE):
+            return (type(arg), arg)
+        if isinstance(arg, Dim):
+            return arg
+        raise TypeError("not replayable")
+
+    def _type(self, tensor: torch.Tensor) -> tuple[Any, ...]:
+        found = self._types.get(id(tensor))
+        if found is None:
+            if tensor.layout != torch.strided or tensor.is_conj() or tensor.is_neg():
+                raise TypeError("not replayable")
+            found = (
+                tensor.dtype,
+                tuple(map(unwrap, tensor.shape)),
+                tuple(map(unwrap, tensor.stride())),
+                unwrap(tensor.storage_offset()),
+                tensor.device,
+            )
+            self._types[id(tensor)] = found
+        return found
+
+    def remember(self, key: Any, args: tuple[Any, ...], result: Any) -> None:
+        """Note the result of a call that ran."""
+        if isinstance(result, torch.Tensor):
+            specs = (self._spec(result, args),)
+        elif isinstance(result, tuple | list) and all(isinstance(item, torch.Tensor) for item in result):
+            specs = (type(result), *(self._spec(item, args) for item in result))
+        else:
+            return
+        if None not in specs:
+            self._known[key] = specs
+
+    def _spec(self, result: torch.Tensor, args: tuple[Any, ...]) -> Any:
+        for index, arg in enumerate(args):
+            if result is arg:
+                return ("same", index)
+        try:
+            kind = self._type(result)
+        except TypeError:
+            return None
+        memory = storage_key(result)
+        tensors = [(i, t) for i, arg in enumerate(args) for t in _tensors(arg)]
+        sharing = [(index, tensor) for index, tensor in tensors if storage_key(tensor) == memory]
+        if not sharing:
+            return ("new", kind) if kind[3] == 0 else None
+        index, base = sharing[0]
+        return ("view", kind) if index == 0 and base is args[0] and base.dtype == result.dtype else None
+
+    def again(self, key: Any, args: tuple[Any, ...]) -> Any:
+        """The result of a known call, as new tensors, or MISSING."""
+        specs = self._known.get(key)
+        if specs is None:
+            return MISSING
+        if isinstance(specs[0], type):
+            return specs[0](self._make(spec, args) for spec in specs[1:])
+        return self._make(specs[0], args)
+
+    def _make(self, spec: Any, args: tuple[Any, ...]) -> torch.Tensor:
+        if spec[0] == "same":
+            same: torch.Tensor = args[spec[1]]
+            return same
+        dtype, sizes, strides, offset, device = spec[1]
+        env = self._assumptions
+        if env.hints:
+            sizes, strides = [sym_int(env, size) for size in sizes], [sym_int(env, stride) for stride in strides]
+            offset = sym_int(env, offset)
+        if spec[0] == "view":
+            made = fake_view(self._mode, args[0], sizes, strides, offset)
+        else:
+            made = fake_from_meta(self._mode, sizes, dtype, device, strides)
+        self._types[id(made)] = spec[1]
+        return made
+
+
+def _tensors(arg: Any) -> list[torch.Tensor]:
+    if isinstance(arg, torch.Tensor):
+        return [arg]
+    return [tensor for item in arg for tensor in _tensors(item)] if isinstance(arg, list | tuple) else []

@@ -240,7 +240,7 @@ for _names, _direction in {
 
 @translates(aten.isclose.default)
 def isclose(op: Emit, self: ir.Value, other: ir.Value, rtol: float, atol: float, equal_nan: bool) -> ir.Value:
-    """isclose(Tensor self, Tensor other, float rtol=1e-05, float atol=1e-08, bool equal_nan=False) -> Tensor
+    """isclose(Tensor self, Tensor other, float rtol=1.0000000000000001e-05, float atol=1e-08, bool equal_nan=False) -> Tensor
 
     ONNX:    a == b or (finite and |a - b| <= atol + rtol |b|); both NaN by ``equal_nan``.
     """

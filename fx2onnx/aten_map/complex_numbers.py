@@ -37,6 +37,7 @@ def register_complex(function: Callable[..., Any], form: str, *overloads: Overlo
             [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in ["op", *names]]
         )
         entry.__doc__ = f"{schema_text(overload)}\n\n    ONNX:    {form}\n    "
+        entry.__wrapped__ = function  # type: ignore[attr-defined]
         TABLE.add(overload, 0, entry, is_complex=True)
 
 
@@ -274,7 +275,7 @@ _FORMS: list[tuple[str, str, Callable[..., Any]]] = [
 ]
 for _names, _form, _function in _FORMS:
     register_complex(_function, _form, *overloads_of(_names))
-register_complex(lambda op, self: self, "nothing", *overloads_of("chalf"))
+register_complex(_to, "Cast, Pad to a pair", *overloads_of("chalf"))
 
 # Views of pairs: the real entry, told that sizes have one more axis and that dims count without it.
 SIZES = frozenset({"size", "shape", "sizes", "repeats"})

@@ -317,7 +317,7 @@ def _refused(name: str) -> Any:
         raise UserError(
             "E203",
             f"{name} cannot be expressed in ONNX",
-            why="it needs eigenvalues or singular values, for which ONNX has no operator",
+            why="ONNX has no operator for this factorisation, and no loop over columns gives it",
             next="compute it outside the model and pass the result as an input",
         )
 
@@ -328,9 +328,9 @@ _SPECTRAL = (
     "linalg_svd linalg_svdvals svd _linalg_svd linalg_eig linalg_eigvals linalg_eigh linalg_eigvalsh _linalg_eigh "
 )
 _SPECTRAL += "linalg_lstsq linalg_cond linalg_matrix_rank linalg_pinv pinverse linalg_ldl_factor linalg_ldl_factor_ex "
-_SPECTRAL += "linalg_ldl_solve geqrf ormqr _linalg_eigvals"
+_SPECTRAL += "linalg_ldl_solve geqrf _linalg_eigvals"
 for _name in _SPECTRAL.split():
     for _overload_name in getattr(getattr(aten, _name, None), "overloads", list)():
         _overload = getattr(getattr(aten, _name), _overload_name)
         if not any(argument.is_out for argument in _overload._schema.arguments):
-            register_shared(_refused(_name), "refused: needs a spectrum", _overload)
+            register_shared(_refused(_name), "refused: no such factorisation in ONNX", _overload)

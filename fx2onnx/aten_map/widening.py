@@ -150,6 +150,7 @@ def register_shared(function: Callable[..., Any], onnx_form: str, *overloads: to
         entry.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
             [inspect.Parameter(name, kind) for name in ["op", *names]]
         )
+        entry.__wrapped__ = function  # type: ignore[attr-defined]
         register(overload, entry, onnx_form)
 
 

@@ -127,6 +127,15 @@ def as_plain(op: Emit, index: ir.Value) -> ir.Value:
     return index if dtype_of(index) in (INT64, ir.DataType.INT32) else op.cast(index, INT64)
 
 
+def reshaped_like(op: Emit, value: ir.Value, like: ir.Value) -> ir.Value:
+    """``value`` with the dims of ``like``; where several are symbolic, its ``Shape`` says them in one node."""
+    dims = dims_of(like)
+    if sum(isinstance(dim, Dim) for dim in dims) < 2 or dims_of(value) == dims:
+        return op.reshape(value, dims)
+    result: ir.Value = op.Reshape(value, op.Shape(like), outputs=[(dtype_of(value), dims)])
+    return result
+
+
 def is_empty(dims: Iterable[DimLike]) -> bool:
     """Whether a tensor of these dims has no element, whatever the symbols."""
     return any(not isinstance(dim, Dim) and dim == 0 for dim in dims)

@@ -7,7 +7,7 @@ import math
 import onnx_ir as ir
 import torch
 
-from fx2onnx.aten_map.axes import INT64, sliced, steps, unsqueeze, whole
+from fx2onnx.aten_map.axes import INT64, flat, sliced, steps, unsqueeze, whole
 from fx2onnx.aten_map.joining import joined
 from fx2onnx.aten_map.registry import translates
 from fx2onnx.irx.emit import Emit
@@ -110,3 +110,26 @@ def embedding_bag_padding_idx(
     if padding_idx is not None and padding_idx < 0:
         padding_idx = None
     return _bagged(op, weight, indices, offsets, mode, per_sample_weights, include_last_offset, padding_idx)
+
+
+@translates(aten.embedding_renorm.default)
+def embedding_renorm(op: Emit, self: ir.Value, indices: ir.Value, max_norm: float, norm_type: float) -> ir.Value:
+    """embedding_renorm(Tensor self, Tensor indices, float max_norm, float norm_type) -> Tensor
+
+    The rows that are looked up, scaled down to ``max_norm`` where they are longer.
+    """
+    dtype = dtype_of(self)
+    places = flat(op, op.cast(indices, INT64))
+    rows = op.Gather(self, places, axis=0)
+    if norm_type in (1, 2):
+        norm = op.node(f"ReduceL{int(norm_type)}", rows, axes=[1], keepdims=1)
+    elif math.isinf(norm_type):
+        norm = op.ReduceMax(op.Abs(rows), axes=[1], keepdims=1)
+    else:
+        total = op.ReduceSum(op.Pow(op.Abs(rows), op.const(norm_type, dtype)), axes=[1], keepdims=1)
+        norm = op.Pow(total, op.const(1 / norm_type, dtype))
+    limit = op.const(max_norm, dtype)
+    shorter = op.Mul(rows, op.Div(limit, op.Add(norm, op.const(1e-7, dtype))))
+    kept = op.Where(op.Greater(norm, limit), shorter, rows)
+    result: ir.Value = op.ScatterND(self, unsqueeze(op, places, 1), kept)
+    return result

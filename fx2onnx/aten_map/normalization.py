@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import onnx_ir as ir
 import torch
 
-from fx2onnx.aten_map.axes import axis_of, filled, whole
+from fx2onnx.aten_map.axes import axis_of, filled, reshaped_like, whole
 from fx2onnx.aten_map.batch_norm import FLOAT, HALF, channel_vector, normalized_by, over_channels
 from fx2onnx.aten_map.registry import translates
 from fx2onnx.aten_map.scalars import TORCH_DTYPES
@@ -143,7 +143,7 @@ def group_normalized(
         return result
     rest = product(list(dims[1:]))
     grouped = op.reshape(value, (dims[0], groups, whole(rest // groups)))
-    output = op.reshape(op.InstanceNormalization(grouped, ones, none, epsilon=float(eps)), dims)
+    output = reshaped_like(op, op.InstanceNormalization(grouped, ones, none, epsilon=float(eps)), value)
     if weight is not None:
         output = op.Mul(output, over_channels(op, op.cast(weight, dtype), rank))
     if bias is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 import torch
 
-from fx2onnx.aten_map.axes import is_empty, result_dims, transpose, whole, zeros
+from fx2onnx.aten_map.axes import is_empty, reshaped_like, result_dims, transpose, whole, zeros
 from fx2onnx.aten_map.registry import translates
 from fx2onnx.base.dims import DimLike
 from fx2onnx.irx.emit import Emit
@@ -62,4 +62,4 @@ def channel_shuffle(op: Emit, self: ir.Value, groups: DimLike) -> ir.Value:
         return self
     split = op.reshape(self, (dims[0], groups, whole(dims[1] // groups), *dims[2:]))
     swapped = transpose(op, split, [0, 2, 1, *range(3, rank_of(split))])
-    return op.reshape(swapped, dims)
+    return reshaped_like(op, swapped, self)

@@ -15,6 +15,7 @@ from fx2onnx.aten_map.axes import (
     axis_of,
     flat,
     is_empty,
+    reshaped_like,
     result_dims,
     sliced,
     transpose,
@@ -136,7 +137,7 @@ def roll(op: Emit, self: ir.Value, shifts: DimLike | Sequence[DimLike], dims: in
         return self
     axes = axes_of(dims, rank_of(self))
     if not axes:
-        return op.reshape(_rolled(op, flat(op, self), 0, moves[0]), dims_of(self))
+        return reshaped_like(op, _rolled(op, flat(op, self), 0, moves[0]), self)
     for axis, shift in zip(axes, moves, strict=True):
         self = _rolled(op, self, axis, shift)
     return self

@@ -30,6 +30,9 @@ from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import dims_of, dtype_of, rank_of
 
 aten = torch.ops.aten
+VIEWS = frozenset(["Slice", "Split", "Transpose", "Expand"])
+SAME_STORAGE = frozenset(["Reshape", "Squeeze", "Unsqueeze", "Identity", "Flatten"])
+"""Operators whose result may be part of its operand's storage, in another order; and all of it, in the same order."""
 
 
 def _places(
@@ -68,6 +71,7 @@ def as_strided(
     dims = result_dims(op)
     if is_empty(dims):
         return zeros(op, dims, dtype_of(self))
+    _refuse_views(self)
     count = whole(product(list(dims)))
     if _is_contiguous(dims, stride):
         start = storage_offset or 0
@@ -75,6 +79,21 @@ def as_strided(
     places = _places(op, self, size, stride, storage_offset)
     result: ir.Value = op.Gather(flat(op, self), op.const(places), axis=0)
     return result
+
+
+def _refuse_views(value: ir.Value) -> None:
+    """Raises UserError E203 for a view of another tensor: strides and offset would be those of the other's storage."""
+    current: ir.Value | None = value
+    while current is not None and (producer := current.producer()) is not None:
+        selects = producer.op_type == "Gather" and producer.inputs[1] is not None and not rank_of(producer.inputs[1])
+        if producer.op_type in VIEWS or selects:
+            raise UserError(
+                "E203",
+                "as_strided of a view reads the storage of the tensor it is a view of",
+                why="the graph holds the view's elements only",
+                next="call .clone() before as_strided, or write it with slices and reshapes of the whole tensor",
+            )
+        current = producer.inputs[0] if producer.op_type in SAME_STORAGE else None
 
 
 def _is_contiguous(dims: Sequence[DimLike], stride: Sequence[DimLike]) -> bool:
@@ -96,6 +115,7 @@ def as_strided_scatter(
     storage_offset: DimLike | None,
 ) -> ir.Value:
     """as_strided_scatter(Tensor self, Tensor src, SymInt[] size, SymInt[] stride, SymInt? storage_offset=None) -> Tensor"""
+    _refuse_views(self)
     places = _places(op, self, size, stride, storage_offset)
     if not places.size:
         return self

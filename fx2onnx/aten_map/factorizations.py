@@ -324,11 +324,9 @@ def _refused(name: str) -> Any:
     return entry
 
 
-_SPECTRAL = (
-    "linalg_svd linalg_svdvals svd _linalg_svd linalg_eig linalg_eigvals linalg_eigh linalg_eigvalsh _linalg_eigh "
-)
-_SPECTRAL += "linalg_lstsq linalg_cond linalg_matrix_rank linalg_pinv pinverse linalg_ldl_factor linalg_ldl_factor_ex "
-_SPECTRAL += "linalg_ldl_solve geqrf _linalg_eigvals"
+_SPECTRAL = "linalg_svd svd _linalg_svd linalg_eig linalg_eigvals linalg_eigh _linalg_eigh "
+_SPECTRAL += "linalg_lstsq linalg_ldl_factor linalg_ldl_factor_ex "
+_SPECTRAL += "linalg_ldl_solve _linalg_eigvals"
 for _name in _SPECTRAL.split():
     for _overload_name in getattr(getattr(aten, _name, None), "overloads", list)():
         _overload = getattr(getattr(aten, _name), _overload_name)

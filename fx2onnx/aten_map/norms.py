@@ -10,9 +10,11 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
-from fx2onnx.aten_map.axes import axes_of
+from fx2onnx.aten_map.axes import axes_of, transpose
+from fx2onnx.aten_map.elimination import WORK, inverse
 from fx2onnx.aten_map.reductions import Dimensions, count_of, reduce, reduced_axes
 from fx2onnx.aten_map.scalars import is_float, promoted
+from fx2onnx.aten_map.spectra import singular_values, spectral_norm
 from fx2onnx.aten_map.widening import opmath, overloads_of, register_shared, result_dtype, through
 from fx2onnx.base.dims import DimLike
 from fx2onnx.base.errors import UserError
@@ -76,24 +78,18 @@ register_shared(_frobenius, "ReduceL2", *overloads_of("frobenius_norm.dim"))
 
 
 def matrix_norm(op: Emit, value: ir.Value, order: Any, dim: Sequence[int], keepdim: bool) -> ir.Value:
-    """Frobenius, or the largest (smallest) absolute column or row sum.
-
-    Refuses: orders 2, -2 and "nuc", which need singular values.
-    """
+    """Frobenius, the largest (smallest) absolute column or row sum, or of the singular values (2, -2, "nuc")."""
     rows, columns = axes_of(dim, rank_of(value))
-    if order == "fro" or (count_of(value, dim) == 0 and order in (1, math.inf)):
+    if order == "fro" or (count_of(value, dim) == 0 and order in (1, 2, "nuc", math.inf)):
         return reduce(op, "ReduceL2", value, [rows, columns], keepdim)
     if order in (1, -1, math.inf, -math.inf):
         inner, outer = (rows, columns) if abs(order) == 1 else (columns, rows)
         sums = reduce(op, "ReduceL1", value, inner, True)
         most = reduce(op, "ReduceMax" if order > 0 else "ReduceMin", sums, outer, True)
         return most if keepdim else op.Squeeze(most, axes=sorted((rows, columns)))
-    raise UserError(
-        "E203",
-        f"the matrix norm of order {order} cannot be expressed in ONNX",
-        why="it is made of singular values, for which ONNX has no operator",
-        next="use ord='fro', 1, -1, inf or -inf",
-    )
+    others = [axis for axis in range(rank_of(value)) if axis not in (rows, columns)]
+    found = spectral_norm(op, transpose(op, value, [*others, rows, columns]), order)
+    return op.Unsqueeze(found, axes=sorted((rows, columns))) if keepdim else found
 
 
 def _linalg_matrix_norm(
@@ -111,8 +107,30 @@ def _linalg_norm(op: Emit, self: ir.Value, ord: Any = None, dim: Dimensions = No
     return _linalg_matrix_norm(op, self, ord, dims, keepdim)
 
 
-def _nuclear(op: Emit, self: ir.Value) -> ir.Value:
-    return matrix_norm(op, self, "nuc", [-2, -1], False)
+def _nuclear(op: Emit, self: ir.Value, dim: Sequence[int] = (-2, -1), keepdim: bool = False) -> ir.Value:
+    return op.cast(matrix_norm(op, self, "nuc", dim, keepdim), result_dtype(op))
+
+
+def _cond(op: Emit, self: ir.Value, p: Any = None) -> ir.Value:
+    order = 2 if p is None else p
+    if order in (2, -2):
+        values = singular_values(op, self)
+        low, high = reduce(op, "ReduceMin", values, -1), reduce(op, "ReduceMax", values, -1)
+        found = op.Div(high, low) if order == 2 else op.Div(low, high)
+        return op.cast(found, result_dtype(op))
+    value = op.cast(self, WORK)
+    if order == "nuc":
+        other = op.cast(inverse(op, value), D.FLOAT)
+        found = op.Mul(spectral_norm(op, self, order), spectral_norm(op, other, order))
+    else:
+        found = op.Mul(
+            matrix_norm(op, value, order, [-2, -1], False),
+            matrix_norm(op, inverse(op, value), order, [-2, -1], False),
+        )
+    return op.cast(found, result_dtype(op))
+
+
+register_shared(_cond, "norms or singular values of A and its inverse", *overloads_of("linalg_cond linalg_cond.p_str"))
 
 
 register_shared(
@@ -121,7 +139,7 @@ register_shared(
     *overloads_of("linalg_matrix_norm.default linalg_matrix_norm.str_ord"),
 )
 register_shared(_linalg_norm, "as vector or matrix norm", *overloads_of("linalg_norm.default linalg_norm.ord_str"))
-register_shared(_nuclear, "refused: singular values", *overloads_of("nuclear_norm.default nuclear_norm.dim"))
+register_shared(_nuclear, "sum of the singular values", *overloads_of("nuclear_norm.default nuclear_norm.dim"))
 
 
 def _dist(op: Emit, self: ir.Value, other: ir.Value, p: float) -> ir.Value:

@@ -9,7 +9,7 @@ import onnx_ir as ir
 import torch
 
 from fx2onnx.aten_map.activations import softmax_of
-from fx2onnx.aten_map.axes import steps, swap, unsqueeze, whole
+from fx2onnx.aten_map.axes import lacks_data, steps, swap, unsqueeze, whole
 from fx2onnx.aten_map.dropout import dropped
 from fx2onnx.aten_map.registry import translates
 from fx2onnx.aten_map.scalars import FLOATS
@@ -84,6 +84,8 @@ def may_be_minus_infinity(value: ir.Value) -> bool:
 
 def _holds_minus_infinity(value: ir.Value) -> bool:
     assert value.const_value is not None
+    if lacks_data(value):
+        return False
     return bool(np.isneginf(np.asarray(value.const_value.numpy()).astype(np.float32)).any())
 
 

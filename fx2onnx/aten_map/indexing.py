@@ -13,7 +13,7 @@ from fx2onnx.aten_map.axes import INT64, as_plain, flat, flattened, inverse, tra
 from fx2onnx.aten_map.gathering import nonzero_rows
 from fx2onnx.aten_map.registry import translates
 from fx2onnx.aten_map.scalars import as_dtype
-from fx2onnx.aten_map.scattering import scattered, written_nd
+from fx2onnx.aten_map.scattering import reduction_attribute, scattered, written_nd
 from fx2onnx.aten_map.selection import where
 from fx2onnx.base.dims import Dim, DimLike, product
 from fx2onnx.irx.emit import Emit
@@ -186,9 +186,7 @@ def _masked_put(
     return result
 
 
-def index_written(
-    op: Emit, value: ir.Value, indices: Indices, source: ir.Value, accumulate: bool, reduction: str = "add"
-) -> ir.Value:
+def index_written(op: Emit, value: ir.Value, indices: Indices, source: ir.Value, accumulate: bool) -> ir.Value:
     """``value`` with ``source`` written to (or added at) ``value[indices]``.
 
     ONNX:  Where for a mask and a source of one element; else ScatterND with the indexed axes in front.
@@ -214,7 +212,7 @@ def index_written(
     middle = list(range(lead, lead + len(plan.common)))
     spread = transpose(op, spread, middle + [axis for axis in range(len(target)) if axis not in middle])
     perm = plan.axes + rest
-    keywords = {"reduction": reduction} if accumulate else {}
+    keywords = reduction_attribute(op, "add") if accumulate else {}
     written = written_nd(op, transpose(op, value, perm), coordinates(op, plan), spread, keywords)
     return transpose(op, written, inverse(perm))
 

@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
-from fx2onnx.aten_map.axes import sliced, squeeze, transpose, unsqueeze, whole
+from fx2onnx.aten_map.axes import lacks_data, sliced, squeeze, transpose, unsqueeze, whole
 from fx2onnx.aten_map.dropout import dropped
 from fx2onnx.aten_map.joining import joined
 from fx2onnx.aten_map.packing import Packing, packing_of
@@ -54,7 +54,11 @@ class Stack:
 def is_zero(value: ir.Value) -> bool:
     """Whether ``value`` is known to hold zeros only: a constant, or one number expanded."""
     if value.const_value is not None:
-        return value.const_value.size <= 1 << 16 and not np.asarray(value.const_value.numpy()).any()
+        return (
+            not lacks_data(value)
+            and value.const_value.size <= 1 << 16
+            and not np.asarray(value.const_value.numpy()).any()
+        )
     producer = value.producer()
     if producer is None:
         return False

@@ -34,12 +34,13 @@ REDUCTIONS = {
 def reduction_attribute(op: Emit, name: str) -> dict[str, str]:
     """The attribute of ScatterElements and ScatterND. Raises UserError E202 where the opset lacks it."""
     reduction = REDUCTIONS[name]
-    if reduction in ("max", "min") and op.opset < 18:
+    needed = 18 if reduction in ("max", "min") else 16
+    if op.opset < needed:
         raise UserError(
             "E202",
-            f"scatter with {name} needs opset 18, the export asks for {op.opset}",
-            why="ScatterElements and ScatterND have max and min from opset 18 on",
-            next="export with opset_version=18 or newer",
+            f"scatter with {name} needs opset {needed}, the export asks for {op.opset}",
+            why=f"ScatterElements and ScatterND reduce by {reduction} from opset {needed} on",
+            next=f"export with opset_version={needed} or newer",
         )
     return {"reduction": reduction}
 

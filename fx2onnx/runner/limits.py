@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from fx2onnx.base.errors import UserError
 from fx2onnx.runner.types import Dtype
 
-MAX_STEPS = 200_000
-"""Steps of one program after functions are expanded: 20 times the largest exported model; stops nested function bombs."""
+MAX_STEPS = 100_000
+"""Steps of one program after functions are expanded: 10 times the largest exported model; stops nested function bombs."""
 
 MAX_NESTING = 64
 """Depth of graphs inside graphs and of functions inside functions; exported models have 4 at most."""

@@ -136,10 +136,9 @@ class InferenceSession:
         Raises: UserError E401 for feeds or names that do not fit, E403 and E404 for a node that fails.
         """
         wanted = self._wanted(output_names)
-        feeds = self._checker.check(input_feed)
+        ordered = self.check_feeds(input_feed)
         if run_options is not None and run_options.terminate:
             raise UserError("E403", "the run was stopped because RunOptions.terminate is set")
-        ordered = [self._feed(index, feeds) for index in self._program.inputs]
         start_ns = time.perf_counter_ns()
         with (
             memory_limit(self._limit_bytes),
@@ -151,6 +150,11 @@ class InferenceSession:
         if self._options.enable_profiling:
             self._add_event("model_run", "Session", start_ns, time.perf_counter_ns(), {})
         return [outputs[position] for position in wanted]
+
+    def check_feeds(self, input_feed: Mapping[str, Any]) -> list[Value]:
+        """The feeds as arrays in the order of the program's inputs. Raises: UserError E401."""
+        feeds = self._checker.check(input_feed)
+        return [self._feed(index, feeds) for index in self._program.inputs]
 
     def run_with_ort_values(
         self,

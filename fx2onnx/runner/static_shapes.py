@@ -14,13 +14,17 @@ import onnx_ir as ir
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.runner.execute import KERNEL_FAULTS, node_line
-from fx2onnx.runner.limits import MAX_RANK
+from fx2onnx.runner.limits import MAX_RANK, memory_limit
 from fx2onnx.runner.program import Program, Step
 from fx2onnx.runner.registry import outputs_of
 from fx2onnx.runner.types import Array, Dtype, Value, as_value, numpy_dtype
 
 MAX_KNOWN = 1024
 """Values of up to this many elements are computed: they are shapes, axes and pads."""
+
+
+MAX_COMPUTED_BYTES = 1 << 20
+"""What a computed value may take; larger ones are left to the run."""
 
 
 def stand_in(shape: tuple[int, ...], dtype: Dtype) -> Array:
@@ -62,7 +66,12 @@ def _visit(step: Step, known: dict[int, Value], ghosts: dict[int, Array]) -> Non
             if all(is_known[p] for p in kernel.shape_inputs if p < len(is_known)):
                 _record(step, kernel.fn(*args, **step.attrs), all(is_known), known, ghosts)
         elif all(is_known) and not kernel.is_random and kernel.shape_inputs is not None and _are_small(args):
-            _record(step, kernel.fn(*args, **step.attrs), True, known, ghosts)
+            with memory_limit(MAX_COMPUTED_BYTES):
+                _record(step, kernel.fn(*args, **step.attrs), True, known, ghosts)
+    except UserError as error:
+        if error.code == "E404":
+            return  # large, but perhaps within the limit: the run decides
+        raise UserError(error.code, error.what, node=node_line(step, args), why=error.why, next=error.next) from error
     except KERNEL_FAULTS as error:
         text = str(error).splitlines()[0][:200] if str(error) else ""
         raise UserError(

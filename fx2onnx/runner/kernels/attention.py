@@ -140,14 +140,12 @@ def attention(
     y = y.reshape(batch, heads, queries, v4.shape[3])
     if is_3d:
         y = y.transpose(0, 2, 1, 3).reshape(batch, queries, -1)
-    debug = stages[qk_matmul_output_mode if n_outputs > 3 else 0]
-    results = (
-        y.astype(dtype, copy=False),
-        np.ascontiguousarray(k4),
-        np.ascontiguousarray(v4),
-        cast_array(debug, dtype),
-    )
-    return results[:n_outputs]
+    results = [y.astype(dtype, copy=False)]
+    if n_outputs > 1:
+        results += [np.array(item, order="C") for item in (k4, v4)]
+    if n_outputs > 3:
+        results.append(cast_array(stages[qk_matmul_output_mode], dtype))
+    return tuple(results[:n_outputs])
 
 
 def _biases(

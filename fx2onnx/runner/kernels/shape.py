@@ -157,7 +157,9 @@ def split(
     x: Array, sizes: Array | None = None, *, axis: int = 0, num_outputs: int | None = None, n_outputs: int = 1
 ) -> tuple[Array, ...]:
     """x cut along ``axis`` into parts of the given sizes, or of equal size."""
-    return _split(x, axis, None if sizes is None else ints(sizes), num_outputs or n_outputs)
+    if num_outputs is not None and num_outputs != n_outputs:
+        raise ValueError(f"num_outputs is {num_outputs}, the node has {n_outputs} outputs")
+    return _split(x, axis, None if sizes is None else ints(sizes), n_outputs)
 
 
 @kernel("Split", (1, 2), kind="view")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 import unicodedata
@@ -13,7 +14,7 @@ import numpy as np
 from fx2onnx.base.errors import UserError
 from fx2onnx.runner.limits import check_bytes, check_shape
 from fx2onnx.runner.registry import kernel
-from fx2onnx.runner.types import INT64, Array, string_array
+from fx2onnx.runner.types import FLOAT32, INT64, Array, string_array
 
 
 @kernel("StringConcat", 20)
@@ -108,6 +109,12 @@ def tf_idf_vectorizer(
     if mode not in ("TF", "IDF", "TFIDF"):
         raise ValueError(f"the mode is {mode!r}")
     pool: list[Any] = [*pool_strings] or [*pool_int64s]
+    edges = [*ngram_counts, len(pool)]
+    if edges[0] < 0 or any(low > high for low, high in itertools.pairwise(edges)):
+        raise ValueError(f"ngram_counts {list(ngram_counts)[:8]} do not divide a pool of {len(pool)}")
+    if any(index < 0 for index in ngram_indexes) or len(ngram_indexes) > len(pool):
+        raise ValueError("ngram_indexes do not fit the pool")
+    check_shape((x.shape[0] if x.ndim > 1 else 1, max(ngram_indexes, default=-1) + 1), FLOAT32, "the counts of n-grams")
     grams: dict[tuple[Any, ...], int] = {}
     number = 0
     for size, (start, end) in enumerate(zip(ngram_counts, [*ngram_counts[1:], len(pool)], strict=True), 1):
@@ -122,8 +129,8 @@ def tf_idf_vectorizer(
     for index, weight in zip(ngram_indexes, weights, strict=False):
         slot_weight[index] = weight
     for row, tokens in zip(counts, rows.tolist(), strict=True):
-        for size in range(min_gram_length, max_gram_length + 1):
-            for skip in range(1, (max_skip_count + 1 if size > 1 else 1) + 1):
+        for size in range(max(min_gram_length, 1), min(max_gram_length, len(tokens)) + 1):
+            for skip in range(1, min(max_skip_count + 1 if size > 1 else 1, len(tokens)) + 1):
                 for first in range(len(tokens) - skip * (size - 1)):
                     gram = tuple(tokens[first : first + skip * (size - 1) + 1 : skip])
                     if gram in grams:

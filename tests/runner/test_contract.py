@@ -1,0 +1,222 @@
+"""The kernel contract, attacked with every step of every backend case.
+
+Inputs are read-only and survive unchanged; ``into`` kernels write all of an output that holds poison, also where it is an
+input that they may overwrite; ``alloc`` kernels share no memory with their inputs; nothing keeps an array after the call;
+the same inputs give the same bits; a prepared callable gives what the plain kernel gives, with poisoned scratch.
+"""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from typing import Any
+
+import numpy as np
+import pytest
+from test_backend_cases import cases, data_sets
+
+import fx2onnx.runner as ort
+from fx2onnx.runner.arena import Buffer, assign_offsets, overlaps
+from fx2onnx.runner.execute import Executor
+from fx2onnx.runner.plan import Plan, Trace
+from fx2onnx.runner.prepared import Facts
+from fx2onnx.runner.program import Step
+from fx2onnx.runner.registry import all_kernels, outputs_of
+from fx2onnx.runner.types import as_value
+
+BATCHES = 8
+POISONS = (0x00, 0xA5, 0xFF)
+
+
+def bits(value: Any) -> Any:
+    if isinstance(value, list):
+        return [bits(item) for item in value]
+    if not isinstance(value, np.ndarray) or value.dtype.kind == "O":
+        return repr(value)
+    return value.dtype, value.shape, np.ascontiguousarray(value).tobytes()
+
+
+def poisoned(shape: tuple[int, ...], dtype: Any, poison: int) -> np.ndarray:
+    return np.full(int(np.prod(shape, dtype=np.int64)) * dtype.itemsize, poison, np.uint8).view(dtype).reshape(shape)
+
+
+def locked(value: Any) -> Any:
+    if not isinstance(value, np.ndarray):
+        return value
+    copy = value.copy()
+    copy.flags.writeable = False
+    return copy
+
+
+def check_fresh(results: list[Any], given: list[Any]) -> None:
+    for result in results:
+        for arg in given:
+            if isinstance(result, np.ndarray) and isinstance(arg, np.ndarray):
+                assert not np.may_share_memory(result, arg), "an alloc kernel returned its input"
+
+
+class Attacker(Executor):
+    """An executor that attacks each step before it trusts it."""
+
+    def compute(self, step: Step, args: list[Any], observer: Any = None) -> list[Any]:
+        try:
+            return self.attack(step, args, observer)
+        except AssertionError as error:
+            raise RuntimeError(f"{step.op_type}-{step.kernel.since}: {error}") from error
+
+    def attack(self, step: Step, args: list[Any], observer: Any = None) -> list[Any]:
+        if step.bodies:
+            return super().compute(step, args, observer)
+        kernel, attrs = step.kernel, step.attrs
+        given = [locked(arg) for arg in args]
+        before = bits(given)
+        if kernel.infer is not None:
+            results = self.attack_into(step, given)
+        else:
+            results = [as_value(result) for result in outputs_of(kernel.fn(*given, **attrs))]
+            if kernel.kind == "alloc":
+                check_fresh(results, given)
+            if not kernel.is_random:
+                again = [as_value(result) for result in outputs_of(kernel.fn(*given, **attrs))]
+                assert bits(again) == bits(results), "two calls differ"
+        assert bits(given) == before, "an input was written"
+        if kernel.kind != "view":
+            watched = [weakref.ref(arg) for arg in given if isinstance(arg, np.ndarray)]
+            del given
+            if any(ref() is not None for ref in watched):
+                gc.collect()
+                assert all(ref() is None for ref in watched), "an input survived the call"
+        return results
+
+    def attack_into(self, step: Step, given: list[Any]) -> list[Any]:
+        kernel, attrs = step.kernel, step.attrs
+        assert kernel.infer is not None
+        specs = kernel.infer(given, attrs)
+        runs = []
+        for poison in POISONS:
+            out = [poisoned(shape, dtype, poison) for shape, dtype in specs]
+            kernel.fn(out, *given, **attrs)
+            runs.append(out)
+        assert bits(runs[0]) == bits(runs[1]) == bits(runs[2]), "part of an output was not written"
+        for place in kernel.inplace:
+            if place < len(given) and given[place] is not None and (given[place].shape, given[place].dtype) == specs[0]:
+                shared = given[place].copy()
+                out = [shared, *(poisoned(shape, dtype, 0xA5) for shape, dtype in specs[1:])]
+                kernel.fn(out, *[shared if i == place else arg for i, arg in enumerate(given)], **attrs)
+                assert bits(out) == bits(runs[0]), f"overwriting input {place} changes the result"
+                ATTACKED_INPLACE.add((kernel.op_type, place))
+        if kernel.prepare is not None:
+            self.attack_prepared(step, given, runs[0])
+        ATTACKED.add((kernel.domain, kernel.op_type, kernel.since))
+        return runs[0]
+
+    def attack_prepared(self, step: Step, given: list[Any], wanted: list[Any]) -> None:
+        assert step.kernel.prepare is not None
+        specs = [None if arg is None else (arg.shape, arg.dtype) for arg in given]
+        facts = Facts(specs, [None, *given[1:]], [(w.shape, w.dtype) for w in wanted], [False] * len(given), step.attrs)
+        prepared = step.kernel.prepare(facts)
+        if prepared is None:
+            return
+        runs = []
+        for poison in POISONS:
+            out = [poisoned(w.shape, w.dtype, poison) for w in wanted]
+            if prepared.channels_last:
+                out = [np.ascontiguousarray(o.transpose(0, 2, 3, 1)).transpose(0, 3, 1, 2) for o in out]
+            scratch = [poisoned(shape, dtype, poison) for shape, dtype in prepared.scratch]
+            prepared.fn(out, scratch, *given)
+            runs.append(out)
+        assert bits(runs[0]) == bits(runs[1]) == bits(runs[2]), "the result depends on garbage"
+        for one, other in zip(runs[0], wanted, strict=True):
+            np.testing.assert_allclose(one, other, rtol=1e-4, atol=1e-5)
+
+
+ATTACKED: set[tuple[str, str, int]] = set()
+ATTACKED_INPLACE: set[tuple[str, int]] = set()
+
+
+def attack(name: str) -> None:
+    case = cases()[name]
+    model = case.model
+    if model is None:
+        return
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = ort.InferenceSession(model, options)
+    attacker = Attacker(session.program)
+    names = [info.name for info in model.graph.input]
+    for inputs, _ in data_sets(case, model):
+        feeds = dict(zip(names, inputs, strict=False))
+        values = session.check_feeds(feeds)
+        with np.errstate(all="ignore"):
+            attacker.interpret(values)
+
+
+@pytest.mark.parametrize("batch", range(BATCHES))
+def test_contract(batch: int) -> None:
+    failures = []
+    for name in [name for name in cases() if name.startswith("node/")][batch::BATCHES]:
+        try:
+            attack(name)
+        except RuntimeError as error:
+            failures.append(f"{name}: {str(error).splitlines()[0]}")
+    assert failures == []
+
+
+def test_in_place_kernels_are_attacked() -> None:
+    """Where this file ran in one process: every promise of ``inplace`` was tried."""
+    if len(ATTACKED) < 60:
+        pytest.skip("the batches ran in other processes")
+    promised = {(k.op_type, place) for k in all_kernels() if k.domain == "" for place in k.inplace}
+    assert promised - ATTACKED_INPLACE <= {("Where", 2)} | {("Identity", 0)}
+
+
+def test_planner_is_checked_by_other_code() -> None:
+    """Plans of all node cases: no two live buffers share a byte."""
+    for name in list(cases())[::7]:
+        case = cases()[name]
+        if case.model is None:
+            continue
+        session = ort.InferenceSession(case.model)
+        for inputs, _ in data_sets(case, case.model):
+            feeds = dict(zip([info.name for info in case.model.graph.input], inputs, strict=False))
+            for _ in range(2):
+                session.run(None, feeds)
+        for plan in session.executor.plans.values():
+            if isinstance(plan, Plan):
+                assert overlaps(plan.buffers) == []
+
+
+def test_checker_finds_a_clash() -> None:
+    good = [Buffer(100, 0, 3), Buffer(50, 2, 5), Buffer(100, 4, 6)]
+    assert assign_offsets(good) >= 150
+    assert overlaps(good) == []
+    good[1].offset = good[0].offset
+    assert (0, 1) in overlaps(good)
+
+
+def test_trace_folds_shape_arithmetic() -> None:
+    """A Reshape by a computed shape is a view in the plan, and its shape arithmetic is gone."""
+    from onnx import TensorProto, helper
+
+    nodes = [
+        helper.make_node("Shape", ["x"], ["s"]),
+        helper.make_node("Gather", ["s", "one"], ["n"]),
+        helper.make_node("Concat", ["n", "minus"], ["t"], axis=0),
+        helper.make_node("Relu", ["x"], ["r"]),
+        helper.make_node("Reshape", ["r", "t"], ["v"]),
+        helper.make_node("Neg", ["v"], ["y"]),
+    ]
+    constants = [
+        helper.make_tensor("one", TensorProto.INT64, [1], [1]),
+        helper.make_tensor("minus", TensorProto.INT64, [1], [-1]),
+    ]
+    infos = [helper.make_tensor_value_info(n, TensorProto.FLOAT, ["a", "b"]) for n in "xy"]
+    graph = helper.make_graph(nodes, "g", infos[:1], infos[1:], constants)
+    session = ort.InferenceSession(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]))
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    for _ in range(3):
+        (y,) = session.run(None, {"x": x})
+        np.testing.assert_array_equal(y, -x.reshape(3, 2))
+    (plan,) = session.executor.plans.values()
+    assert [action.step.op_type for action in plan.actions] == ["Relu", "Reshape", "Neg"]
+    assert isinstance(plan.trace, Trace)

@@ -136,11 +136,6 @@ def reshaped_like(op: Emit, value: ir.Value, like: ir.Value) -> ir.Value:
     return result
 
 
-def lacks_data(value: ir.Value) -> bool:
-    """Whether a constant has no numbers to read: the module is on the meta device."""
-    return bool(getattr(value.const_value, "lacks_data", False))
-
-
 def is_empty(dims: Iterable[DimLike]) -> bool:
     """Whether a tensor of these dims has no element, whatever the symbols."""
     return any(not isinstance(dim, Dim) and dim == 0 for dim in dims)

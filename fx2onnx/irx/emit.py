@@ -18,7 +18,7 @@ from fx2onnx.base.dims import Dim, DimLike, Scalar
 from fx2onnx.base.errors import InternalError, UserError
 from fx2onnx.irx import precision, shapes
 from fx2onnx.irx.schema import OpSchema, schema_of
-from fx2onnx.irx.values import Dims, dims_of, dtype_of, new_value, set_known_sizes
+from fx2onnx.irx.values import Dims, dims_of, dtype_of, lacks_data, new_value, set_known_sizes
 
 Operand: TypeAlias = "ir.Value | npt.NDArray[Any] | bool | int | float | Sequence[int] | None"
 OutputType: TypeAlias = tuple[ir.DataType, Sequence[DimLike]]
@@ -321,7 +321,7 @@ class Emit:
         """``value`` as ``dtype``; nothing is emitted where it is already."""
         if dtype_of(value) == dtype:
             return value
-        if value.const_value is not None and value.const_value.size <= 1:
+        if value.const_value is not None and value.const_value.size <= 1 and not lacks_data(value):
             return self.const(value.const_value.numpy(), dtype)
         result: ir.Value = self.node("Cast", value, to=dtype)
         return result

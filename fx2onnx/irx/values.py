@@ -60,9 +60,14 @@ def rank_of(value: ir.Value) -> int:
     return len(dims_of(value))
 
 
+def lacks_data(value: ir.Value) -> bool:
+    """Whether a constant has no numbers to read: the module is on the meta device."""
+    return bool(getattr(value.const_value, "lacks_data", False))
+
+
 def known_array(value: ir.Value | None) -> npt.NDArray[np.generic] | None:
     """The numbers of a small constant, else None."""
-    if value is None or value.const_value is None or value.const_value.size > MAX_KNOWN_INTS:
+    if value is None or value.const_value is None or value.const_value.size > MAX_KNOWN_INTS or lacks_data(value):
         return None
     return np.asarray(value.const_value.numpy())
 

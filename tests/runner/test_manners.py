@@ -1,0 +1,285 @@
+"""onnxruntime's manners: options, profiling, values, metadata, dumps, threads, custom operators."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+import fx2onnx.runner as ort
+from fx2onnx.base.errors import UserError
+from fx2onnx.runner.dump import dump_dag, dump_graph, dump_ir
+from fx2onnx.runner.registry import unregister
+
+
+def linear_model(ir_version: int = 10) -> onnx.ModelProto:
+    """y = relu(x @ w + b), b overridable."""
+    rng = np.random.default_rng(0)
+    weight = onnx.numpy_helper.from_array(rng.standard_normal((8, 4)).astype(np.float32), "w")
+    bias = onnx.numpy_helper.from_array(np.ones(4, np.float32), "b")
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["p"], name="product"),
+        helper.make_node("Add", ["p", "b"], ["s"], name="sum"),
+        helper.make_node("Relu", ["s"], ["y"], name="relu"),
+    ]
+    info = helper.make_tensor_value_info
+    inputs = [info("x", TensorProto.FLOAT, ["batch", 8]), info("b", TensorProto.FLOAT, [4])]
+    graph = helper.make_graph(nodes, "linear", inputs, [info("y", TensorProto.FLOAT, ["batch", 4])], [weight, bias])
+    proto = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", 17)], producer_name="test", ir_version=ir_version
+    )
+    helper.set_model_props(proto, {"key": "value"})
+    return proto
+
+
+X = np.random.default_rng(1).standard_normal((3, 8)).astype(np.float32)
+
+
+def wanted(bias: np.ndarray | float = 1.0) -> np.ndarray:
+    weight = onnx.numpy_helper.to_array(linear_model().graph.initializer[0])
+    return np.maximum(X @ weight + bias, 0)
+
+
+def test_overridable_initializer() -> None:
+    session = ort.InferenceSession(linear_model())
+    assert [arg.name for arg in session.get_inputs()] == ["x"]
+    assert [arg.name for arg in session.get_overridable_initializers()] == ["b"]
+    bias = np.arange(4, dtype=np.float32)
+    for _ in range(3):
+        np.testing.assert_allclose(session.run(None, {"x": X})[0], wanted(), rtol=1e-6, atol=1e-6)
+        np.testing.assert_allclose(session.run(None, {"x": X, "b": bias})[0], wanted(bias), rtol=1e-6, atol=1e-6)
+
+
+def test_old_models_keep_initializers_constant() -> None:
+    session = ort.InferenceSession(linear_model(ir_version=3))
+    assert session.get_overridable_initializers() == []
+    np.testing.assert_allclose(session.run(None, {"x": X})[0], wanted(), rtol=1e-6, atol=1e-6)
+
+
+def test_replaced_initializer() -> None:
+    options = ort.SessionOptions()
+    options.add_initializer("w", ort.OrtValue.ortvalue_from_numpy(np.zeros((8, 4), np.float32)))
+    (y,) = ort.InferenceSession(linear_model(), options).run(None, {"x": X})
+    np.testing.assert_array_equal(y, np.ones((3, 4)))
+
+
+def test_metadata() -> None:
+    meta = ort.InferenceSession(linear_model()).get_modelmeta()
+    assert (meta.producer_name, meta.graph_name, meta.custom_metadata_map) == ("test", "linear", {"key": "value"})
+
+
+def test_free_dimension_override() -> None:
+    options = ort.SessionOptions()
+    options.add_free_dimension_override_by_name("batch", 2)
+    session = ort.InferenceSession(linear_model(), options)
+    assert session.get_inputs()[0].shape == [2, 8]
+    with pytest.raises(UserError, match="needs 2"):
+        session.run(None, {"x": X})
+
+
+def test_symbolic_dims_are_bound_once() -> None:
+    info = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        [helper.make_node("Add", ["a", "b"], ["y"])],
+        "g",
+        [info("a", 1, ["n"]), info("b", 1, ["n"])],
+        [info("y", 1, ["n"])],
+    )
+    session = ort.InferenceSession(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]))
+    with pytest.raises(UserError, match="'n' was bound by dim 0 of 'a'"):
+        session.run(None, {"a": np.ones(3, np.float32), "b": np.ones(1, np.float32)})
+
+
+def test_profiling(tmp_path: Path) -> None:
+    options = ort.SessionOptions()
+    options.enable_profiling = True
+    options.profile_file_prefix = str(tmp_path / "trace")
+    session = ort.InferenceSession(linear_model(), options)
+    session.run(None, {"x": X})
+    events = json.loads(Path(session.end_profiling()).read_text())
+    assert [event["name"] for event in events] == ["model_loading", "product", "sum", "relu", "model_run"]
+    assert all(event["ph"] == "X" and event["dur"] >= 0 for event in events)
+
+
+def test_optimized_model_is_written(tmp_path: Path) -> None:
+    options = ort.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "o.onnx")
+    ort.InferenceSession(linear_model(), options)
+    np.testing.assert_allclose(ort.InferenceSession(tmp_path / "o.onnx").run(None, {"x": X})[0], wanted(), rtol=1e-6)
+
+
+def test_unknown_option() -> None:
+    options = ort.SessionOptions()
+    with pytest.raises(UserError, match="no setting"):
+        options.threads = 3
+
+
+def test_run_with_ort_values_and_terminate() -> None:
+    session = ort.InferenceSession(linear_model())
+    (y,) = session.run_with_ort_values(["y"], {"x": ort.OrtValue.ortvalue_from_numpy(X)})
+    assert (y.shape(), y.data_type()) == ([3, 4], "tensor(float)")
+    options = ort.RunOptions()
+    options.terminate = True
+    with pytest.raises(UserError, match="terminate"):
+        session.run(None, {"x": X}, options)
+
+
+def test_unknown_output() -> None:
+    with pytest.raises(UserError, match="no output 'z'"):
+        ort.InferenceSession(linear_model()).run(["z"], {"x": X})
+
+
+def test_outputs_are_the_callers_own() -> None:
+    session = ort.InferenceSession(linear_model())
+    for _ in range(4):
+        (y,) = session.run(None, {"x": X})
+        np.testing.assert_allclose(y, wanted(), rtol=1e-6, atol=1e-6)
+        y[...] = 7
+
+
+def test_threads_share_a_session() -> None:
+    session = ort.InferenceSession(linear_model())
+    failures: list[Exception] = []
+
+    def work(seed: int) -> None:
+        x = np.random.default_rng(seed).standard_normal((3, 8)).astype(np.float32)
+        first = session.run(None, {"x": x})[0]
+        for _ in range(50):
+            if not np.array_equal(session.run(None, {"x": x})[0], first):
+                failures.append(AssertionError(seed))
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_same_bits_at_any_thread_count(threads: int) -> None:
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    info = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["a", "b"], ["y"])], "g",
+        [info("a", 1, [200, 300]), info("b", 1, [300, 250])], [info("y", 1, [200, 250])],
+    )  # fmt: skip
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    rng = np.random.default_rng(0)
+    feeds = {"a": rng.standard_normal((200, 300), np.float32), "b": rng.standard_normal((300, 250), np.float32)}
+    single = ort.SessionOptions()
+    single.intra_op_num_threads = 1
+    one = ort.InferenceSession(proto, single).run(None, feeds)[0]
+    many = ort.InferenceSession(proto, options)
+    for _ in range(3):
+        assert many.run(None, feeds)[0].tobytes() == one.tobytes()
+
+
+def test_dumps() -> None:
+    session = ort.InferenceSession(linear_model())
+    for _ in range(3):
+        session.run(None, {"x": X})
+    assert "y = Relu(s)" in dump_graph(session)
+    text = dump_ir(session)
+    assert "matmul @out" in text
+    assert "arena" in text
+    svg = ElementTree.fromstring(dump_dag(session))
+    boxes = [element for element in svg.iter() if element.tag.endswith("rect")]
+    assert len(boxes) == 3
+
+
+def test_custom_operator() -> None:
+    @ort.kernel("Twice", domain="my.ops")
+    def twice(x: np.ndarray, *, times: int = 2) -> np.ndarray:
+        """times * x."""
+        return x * times
+
+    node = helper.make_node("Twice", ["x"], ["y"], domain="my.ops", times=3)
+    info = helper.make_tensor_value_info
+    graph = helper.make_graph([node], "g", [info("x", 1, [2])], [info("y", 1, [2])])
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid("my.ops", 1)]
+    try:
+        (y,) = ort.InferenceSession(helper.make_model(graph, opset_imports=imports)).run(
+            None, {"x": np.ones(2, np.float32)}
+        )
+        assert y.tolist() == [3, 3]
+        with pytest.raises(ValueError, match="two kernels for Twice"):
+            ort.kernel("Twice", domain="my.ops")(twice)
+    finally:
+        unregister("Twice", "my.ops")
+
+
+def test_failing_node_is_named() -> None:
+    info = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        [helper.make_node("Gather", ["x", "i"], ["y"], name="look_up")], "g",
+        [info("x", 1, [3]), info("i", 7, ["n"])], [info("y", 1, ["n"])],
+    )  # fmt: skip
+    session = ort.InferenceSession(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]))
+    for _ in range(3):
+        with pytest.raises(UserError, match="look_up") as caught:
+            session.run(None, {"x": np.ones(3, np.float32), "i": np.array([5])})
+        assert caught.value.code == "E403"
+
+
+CONVOLUTIONS = {
+    "pointwise": ([1, 8, 9, 9], [16, 8, 1, 1], {}),
+    "pointwise_stride": ([2, 8, 9, 9], [4, 8, 1, 1], {"strides": [2, 2]}),
+    "stem": ([1, 3, 32, 32], [8, 3, 7, 7], {"strides": [2, 2], "pads": [3, 3, 3, 3]}),
+    "square": ([2, 8, 13, 11], [8, 8, 3, 3], {"pads": [1, 1, 1, 1]}),
+    "dilated": ([1, 4, 16, 16], [6, 4, 3, 3], {"dilations": [2, 3], "pads": [2, 0, 1, 3]}),
+    "depthwise": ([1, 8, 24, 24], [8, 1, 3, 3], {"group": 8, "pads": [1, 1, 1, 1]}),
+    "depthwise_stride": ([2, 6, 15, 15], [6, 1, 5, 5], {"group": 6, "strides": [2, 2], "pads": [2, 2, 2, 2]}),
+    "depthwise_dilated": ([1, 4, 30, 30], [4, 1, 3, 3], {"group": 4, "dilations": [2, 2]}),
+    "grouped": ([1, 8, 9, 9], [12, 4, 3, 3], {"group": 2, "pads": [1, 1, 1, 1]}),
+    "same_lower": ([1, 3, 10, 10], [5, 3, 4, 4], {"auto_pad": "SAME_LOWER", "strides": [3, 3]}),
+}
+
+
+@pytest.mark.parametrize("activation", ["", "Relu", "HardSwish", "Sigmoid", "Clip"])
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_fused_convolution(name: str, activation: str) -> None:
+    """Conv + BatchNormalization + activation + MaxPool: the plan gives what single steps give, and what onnxruntime gives."""
+    onnxruntime = pytest.importorskip("onnxruntime")
+    shape, weight_shape, attrs = CONVOLUTIONS[name]
+    rng = np.random.default_rng(0)
+    outs = weight_shape[0]
+    arrays = {
+        "w": rng.standard_normal(weight_shape),
+        "b": rng.standard_normal(outs),
+        "scale": rng.standard_normal(outs),
+        "beta": rng.standard_normal(outs),
+        "mean": rng.standard_normal(outs),
+        "var": rng.random(outs) + 0.5,
+        "low": np.array(-0.5),
+        "high": np.array(1.5),
+    }
+    constants = [onnx.numpy_helper.from_array(np.asarray(v, np.float32), k) for k, v in arrays.items()]
+    nodes = [
+        helper.make_node("Conv", ["x", "w", "b"], ["c"], **attrs),
+        helper.make_node("BatchNormalization", ["c", "scale", "beta", "mean", "var"], ["n"]),
+    ]
+    if activation:
+        operands = ["n", "low", "high"] if activation == "Clip" else ["n"]
+        nodes.append(helper.make_node(activation, operands, ["a"]))
+    nodes.append(
+        helper.make_node("MaxPool", ["a" if activation else "n"], ["y"], kernel_shape=[2, 2], pads=[1, 0, 0, 1])
+    )
+    info = helper.make_tensor_value_info
+    graph = helper.make_graph(nodes, "g", [info("x", 1, shape)], [info("y", 1, [None] * 4)], constants)
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
+    x = rng.standard_normal(shape).astype(np.float32)
+    reference = onnxruntime.InferenceSession(proto.SerializeToString(), providers=["CPUExecutionProvider"])
+    (theirs,) = reference.run(None, {"x": x})
+    session = ort.InferenceSession(proto)
+    assert session.program.steps[0].op_type == "FusedConv"
+    for _ in range(3):
+        (ours,) = session.run(None, {"x": x})
+        np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=2e-5)

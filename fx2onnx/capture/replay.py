@@ -13,6 +13,7 @@ import torch
 from fx2onnx.base.dims import Dim
 from fx2onnx.capture.symnode import Assumptions, sym_int, unwrap
 from fx2onnx.capture.torch_private import FakeTensor, FakeTensorMode, fake_from_meta, fake_view, storage_key
+from fx2onnx.capture.type_rules import RULES
 
 MISSING: Any = object()
 """The call is not known yet."""
@@ -98,12 +99,21 @@ class Replay:
 
     def again(self, key: Any, args: tuple[Any, ...]) -> Any:
         """The result of a known call, as new tensors, or MISSING."""
-        specs = self._known.get(key)
+        specs = self._known.get(key) or self._by_rule(key)
         if specs is None:
             return MISSING
         if isinstance(specs[0], type):
             return specs[0](self._make(spec, args) for spec in specs[1:])
         return self._make(specs[0], args)
+
+    def _by_rule(self, key: Any) -> tuple[Any, ...] | None:
+        """The result type by formula, where sizes are symbolic and running would be slow."""
+        rule = RULES.get(key[0]) if self._assumptions.hints else None
+        kind = rule(key[3:]) if rule is not None and all(_is_positional(part) for part in key[3:]) else None
+        if kind is None:
+            return None
+        self._known[key] = (("new", kind),)
+        return self._known[key]
 
     def _make(self, spec: Any, args: tuple[Any, ...]) -> torch.Tensor:
         if spec[0] == "same":
@@ -120,6 +130,11 @@ class Replay:
             made = fake_from_meta(self._mode, sizes, dtype, device, strides)
         self._types[id(made)] = spec[1]
         return made
+
+
+def _is_positional(part: Any) -> bool:
+    """Keyword arguments are (name, part) pairs; no rule reads them."""
+    return not (isinstance(part, tuple) and part and isinstance(part[0], str))
 
 
 def _tensors(arg: Any) -> list[torch.Tensor]:

@@ -1,0 +1,118 @@
+"""Result types of frequent overloads by formula, for contiguous tensors with symbolic sizes.
+
+Running a convolution on fake tensors with symbolic sizes takes torch about a hundred symbolic operations; the formula
+takes five. Only shapes whose strides are those of a fresh contiguous tensor are answered; everything else runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from fx2onnx.base.dims import Scalar
+
+aten = torch.ops.aten
+Kind = tuple[Any, ...]
+"""(dtype, sizes, strides, offset, device), as ``Replay`` has it."""
+
+Rule = Callable[[Sequence[Any]], Kind | None]
+
+
+def contiguous_strides(sizes: Sequence[Scalar]) -> tuple[Scalar, ...]:
+    strides: list[Scalar] = []
+    step: Scalar = 1
+    for size in reversed(sizes):
+        strides.append(step)
+        step = step * size
+    return tuple(reversed(strides))
+
+
+def is_contiguous(kind: Kind) -> bool:
+    return bool(kind[3] == 0 and kind[2] == contiguous_strides(kind[1]))
+
+
+def _fresh(kind: Kind, sizes: Sequence[Scalar]) -> Kind:
+    return (kind[0], tuple(sizes), contiguous_strides(sizes), 0, kind[4])
+
+
+def _same(parts: Sequence[Any]) -> Kind | None:
+    """The result has the type of a floating-point first argument."""
+    kind = parts[0]
+    return _fresh(kind, kind[1]) if kind[0].is_floating_point and is_contiguous(kind) else None
+
+
+def _convolution(rank: int) -> Rule:
+    """conv(input, weight, bias, stride, padding, dilation, groups) -> floor((in + 2 p - d (k - 1) - 1) / s) + 1."""
+
+    def rule(parts: Sequence[Any]) -> Kind | None:
+        kind, weight = parts[0], parts[1]
+        if len(kind[1]) != rank + 2 or not is_contiguous(kind) or not is_contiguous(weight) or kind[0] != weight[0]:
+            return None
+        if kind[1][1] != weight[1][1] * _pairs(parts, 6, 1, 1)[0]:
+            return None
+        stride, padding, dilation = (_pairs(parts, index, default, rank) for index, default in ((3, 1), (4, 0), (5, 1)))
+        sizes: list[Scalar] = [kind[1][0], weight[1][0]]
+        for axis in range(rank):
+            reach = dilation[axis] * (weight[1][axis + 2] - 1) + 1
+            sizes.append((kind[1][axis + 2] + 2 * padding[axis] - reach) // stride[axis] + 1)
+        return _fresh(kind, sizes)
+
+    return rule
+
+
+def _pairs(parts: Sequence[Any], index: int, default: int, rank: int) -> list[int]:
+    """An int list argument; keys hold it as (type, value) pairs, one number standing for all axes."""
+    if index >= len(parts):
+        return [default] * rank
+    found = parts[index]
+    values = [found[1]] if found and isinstance(found[0], type) else [value for _, value in found]
+    return values * rank if len(values) == 1 else values
+
+
+def _layer_norm(parts: Sequence[Any]) -> Kind | None:
+    """Only where the normalised sizes are plain numbers that fit."""
+    sizes = tuple(value for _, value in parts[1]) if all(isinstance(part, tuple) for part in parts[1]) else ()
+    return _same(parts) if sizes and parts[0][1][-len(sizes) :] == sizes else None
+
+
+def _batch_norm(parts: Sequence[Any]) -> Kind | None:
+    """Only where the number of channels is a plain number that fits the statistics."""
+    statistics = parts[3]
+    if len(statistics) != 5 or len(parts[0][1]) < 2 or parts[0][1][1:2] != statistics[1]:
+        return None
+    return _same(parts)
+
+
+def _linear(parts: Sequence[Any]) -> Kind | None:
+    kind, weight = parts[0], parts[1]
+    if not is_contiguous(kind) or kind[0] != weight[0] or len(weight[1]) != 2 or kind[1][-1:] != weight[1][1:]:
+        return None
+    return _fresh(kind, (*kind[1][:-1], weight[1][0]))
+
+
+def _binary(parts: Sequence[Any]) -> Kind | None:
+    """Two floating-point tensors of one dtype and one shape."""
+    kind, other = parts[0], parts[1]
+    if not isinstance(other, tuple) or len(other) != 5 or kind[:2] != other[:2] or not kind[0].is_floating_point:
+        return None
+    return _same([kind]) if is_contiguous(other) else None
+
+
+RULES: dict[Any, Rule] = {
+    aten.conv1d.default: _convolution(1),
+    aten.conv2d.default: _convolution(2),
+    aten.conv3d.default: _convolution(3),
+    aten.linear.default: _linear,
+    aten.layer_norm.default: _layer_norm,
+    aten.batch_norm.default: _batch_norm,
+    **dict.fromkeys((aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor), _binary),
+    **dict.fromkeys(
+        (
+            aten.relu.default, aten.hardswish.default,
+            aten.hardsigmoid.default, aten.silu.default, aten.gelu.default, aten.sigmoid.default, aten.tanh.default,
+        ),
+        _same,
+    ),
+}  # fmt: skip

@@ -1,0 +1,82 @@
+"""The formulas for result types say what torch's own fake run says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from fx2onnx.capture.replay import Replay
+from fx2onnx.capture.symnode import Assumptions
+from fx2onnx.capture.type_rules import RULES
+
+aten = torch.ops.aten
+
+
+def agree(func: Any, *args: Any) -> bool:
+    """Whether the rule answers; if it does, it must answer as the fake run does."""
+    mode = FakeTensorMode()
+    with mode:
+        fakes = tuple(mode.from_tensor(arg) if isinstance(arg, torch.Tensor) else arg for arg in args)
+        replay = Replay(mode, Assumptions())
+        key = replay.key(func, fakes, {})
+        kind = RULES[func](key[3:])
+        if kind is None:
+            return False
+        assert kind == replay._type(func(*fakes))
+        return True
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(
+    rank=st.integers(1, 3),
+    batch=st.integers(1, 3),
+    groups=st.integers(1, 2),
+    kernel=st.integers(1, 3),
+    stride=st.integers(1, 3),
+    padding=st.integers(0, 2),
+    dilation=st.integers(1, 2),
+    side=st.integers(5, 9),
+)
+def test_convolution(
+    rank: int, batch: int, groups: int, kernel: int, stride: int, padding: int, dilation: int, side: int
+) -> None:
+    x = torch.empty(batch, 2 * groups, *[side + axis for axis in range(rank)])
+    weight = torch.empty(3 * groups, 2, *[kernel] * rank)
+    func = {1: aten.conv1d, 2: aten.conv2d, 3: aten.conv3d}[rank].default
+    assert agree(func, x, weight, None, [stride] * rank, [padding] * rank, [dilation] * rank, groups)
+    assert agree(func, x, weight, None, [stride], [padding], [dilation], groups)
+
+
+@pytest.mark.parametrize("func", [f for f in RULES if "conv" not in str(f) and "linear" not in str(f)], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_elementwise(func: Any, dtype: torch.dtype) -> None:
+    x = torch.empty(2, 3, 4, dtype=dtype)
+    name = func._schema.name
+    if name == "aten::batch_norm":
+        rest = (None, None, torch.empty(3), torch.empty(3), False, 0.1, 1e-5, False)
+        assert agree(func, x, *rest)
+    elif name == "aten::layer_norm":
+        assert agree(func, x, [4])
+    elif len(func._schema.arguments) > 1 and str(func._schema.arguments[1].type) == "Tensor":
+        assert agree(func, x, torch.empty(2, 3, 4, dtype=dtype))
+        assert not agree(func, x, torch.empty(3, 4, dtype=dtype))
+        assert not agree(func, x, torch.empty(2, 3, 4, dtype=torch.float64))
+    else:
+        assert agree(func, x)
+
+
+@pytest.mark.parametrize("shape", [(5, 4), (2, 3, 4), (4,)])
+def test_linear(shape: tuple[int, ...]) -> None:
+    assert agree(aten.linear.default, torch.empty(shape), torch.empty(6, 4), torch.empty(6))
+
+
+def test_other_layouts_are_left_to_torch() -> None:
+    x = torch.empty(2, 3, 4, 4).to(memory_format=torch.channels_last)
+    assert not agree(aten.relu.default, x)
+    assert not agree(aten.conv2d.default, x, torch.empty(3, 3, 1, 1), None, [1, 1], [0, 0], [1, 1], 1)
+    assert not agree(aten.relu.default, torch.empty(2, 3, dtype=torch.int64))

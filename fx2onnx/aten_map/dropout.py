@@ -104,3 +104,12 @@ def feature_alpha_dropout(op: Emit, input: ir.Value, p: float, train: bool) -> i
         return input
     dims = dims_of(input)
     return _alpha_dropped(op, input, p, (*dims[:2], *(1 for _ in range(rank_of(input) - 2))))
+
+
+@translates(aten.native_dropout_backward.default)
+def native_dropout_backward(op: Emit, grad_output: ir.Value, mask: ir.Value, scale: float) -> ir.Value:
+    """native_dropout_backward(Tensor grad_output, Tensor mask, float scale) -> Tensor"""
+    dtype = op.result[0][0]
+    kept = op.Mul(op.cast(grad_output, dtype), op.cast(mask, dtype))
+    result: ir.Value = kept if scale == 1 else op.Mul(kept, op.const(scale, dtype))
+    return result

@@ -148,7 +148,8 @@ def kron(op: Emit, self: ir.Value, other: ir.Value) -> ir.Value:
     left = op.reshape(op.cast(self, dtype), [size for dim in padded(self) for size in (dim, 1)])
     right = op.reshape(op.cast(other, dtype), [size for dim in padded(other) for size in (1, dim)])
     mixed = op.And(left, right) if dtype == D.BOOL else through(op, "Mul", left, right)
-    return op.reshape(mixed, op.result[0][1])
+    sizes = [first * second for first, second in zip(padded(self), padded(other), strict=True)]
+    return op.reshape(mixed, sizes)  # type: ignore[arg-type]
 
 
 def cross_product(op: Emit, left: ir.Value, right: ir.Value, axis: int) -> ir.Value:

@@ -218,6 +218,12 @@ def build(
         return value
 
     args, kwargs = pytree.tree_map(convert, (call.args, call.kwargs))
+    for size, dim in named.items():
+        if str(dim) not in builder.symbols:  # sizes that only int arguments mention come from an input of their own
+            value = new_value(f"size_of_{dim}", FLOAT, (dim,))
+            inputs.append(value)
+            feeds[f"size_of_{dim}"] = np.zeros(size, np.float32)
+            builder.symbols[str(dim)] = (value, 0)
     op.result = tuple(
         (ONNX_DTYPES[real_pair(leaf).dtype], (*dims_for(leaf.shape), *([2] if leaf.is_complex() else [])))
         for leaf in call.outputs
@@ -415,6 +421,32 @@ def check(
             for got, want in zip(outputs, kept, strict=True)
             if (fault := difference(got, want, tolerance or _tolerance(call, want.dtype)))
         ]
+    return Verdict("wrong" if faults else "ok", shown, "; ".join(faults), model.op_types)
+
+
+def check_resized(
+    call: Call, other: Call, sizes: Sequence[tuple[str, int, int]], opset: int = DEFAULT_OPSET
+) -> Verdict:
+    """The model of ``call``, its named sizes dynamic, judged on ``other``: the same call at other sizes.
+
+    ``sizes``: (name, size in ``call``, size in ``other``).
+    """
+    shown = other.describe()
+    try:
+        model = build(call, opset, {size: name for name, size, _ in sizes})
+        resized = build(other, opset, {size: name for name, _, size in sizes})
+    except UserError as error:
+        return Verdict("refused", shown, f"{error.code} {error.what}; {error.why}")
+    model.feeds = resized.feeds
+    try:
+        outputs = run_onnxruntime(model)
+    except (NoKernel, Rejected, RuntimeError) as error:
+        return Verdict("wrong", shown, str(error), model.op_types)
+    wanted = [leaf for leaf in other.outputs if isinstance(leaf, torch.Tensor)]
+    if has_free_values(other):
+        faults = [str(got.shape) for got, want in zip(outputs, wanted, strict=False) if got.shape != tuple(want.shape)]
+    else:
+        faults = [fault for got, want in zip(outputs, wanted, strict=True) if (fault := difference(got, want))]
     return Verdict("wrong" if faults else "ok", shown, "; ".join(faults), model.op_types)
 
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from fx2onnx.irx.edit import drop_initializer, graphs_of, is_read, remove_unread
+
 
 def remove_dead_nodes(model: ir.Model) -> int:
-    """Remove nodes and initializers that no output depends on. Returns how many were removed."""
-    graph = model.graph
-    outputs = set(graph.outputs)
+    """Remove nodes and initializers that no output depends on, in nested graphs too. Returns how many were removed."""
     removed = 0
-    for node in reversed(list(graph)):
-        if not any(value.uses() or value in outputs for value in node.outputs):
-            graph.remove(node, safe=True)
-            removed += 1
-    for name, value in list(graph.initializers.items()):
-        if not value.uses() and value not in outputs:
-            del graph.initializers[name]
-            removed += 1
+    for graph in list(graphs_of(model)):
+        dead = [node for node in graph if not any(is_read(value) for value in node.outputs)]
+        removed += len(remove_unread(dead))
+    for graph in list(graphs_of(model)):
+        for value in list(graph.initializers.values()):
+            if not is_read(value):
+                drop_initializer(value)
+                removed += not value.is_initializer()
     return removed

@@ -1,24 +1,153 @@
-"""Which passes run, in which order."""
+"""Which rewrites and passes run, in which order, at which level. ``LEVELS`` is the one table."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from fx2onnx.base.errors import InternalError, UserError
 from fx2onnx.base.events import record
+from fx2onnx.optimize.check import check_model
 from fx2onnx.optimize.dead_nodes import remove_dead_nodes
-from fx2onnx.optimize.fold_transposes import fold_weight_transposes
+from fx2onnx.optimize.driver import Budget, Driver, Outcome
+from fx2onnx.optimize.fold_constants import fold_constants
+from fx2onnx.optimize.merge_equal import merge_equal_nodes
+from fx2onnx.optimize.rewrite import Rewrite
+from fx2onnx.optimize.rewrites.fold_batch_norm import FoldBatchNorm
+from fx2onnx.optimize.rewrites.fold_matmul_scale import FoldMatMulScale
+from fx2onnx.optimize.rewrites.fold_weight_transpose import FoldWeightTranspose
+from fx2onnx.optimize.rewrites.fuse_gelu import FuseGelu
+from fx2onnx.optimize.rewrites.fuse_matmul_add import FuseMatMulAdd
+from fx2onnx.optimize.rewrites.fuse_norm import FuseLayerNorm, FuseLayerNormBias, FuseRMSNorm
+from fx2onnx.optimize.rewrites.fuse_pad import FusePad
+from fx2onnx.optimize.rewrites.fuse_transpose_gemm import FuseTransposeGemm
+from fx2onnx.optimize.rewrites.grid_gather import GridGather
+from fx2onnx.optimize.rewrites.merge_concats import MergeConcats
+from fx2onnx.optimize.rewrites.merge_matmuls import MergeMatMuls
+from fx2onnx.optimize.rewrites.merge_reshapes import MergeReshapes
+from fx2onnx.optimize.rewrites.merge_transposes import MergeTransposes
+from fx2onnx.optimize.rewrites.move_reshape_up import MoveReshapeUp
+from fx2onnx.optimize.rewrites.remove_noop import RemoveNoop
+from fx2onnx.optimize.rewrites.remove_requantize import RemoveRequantize
+from fx2onnx.optimize.rewrites.simplify_algebra import CancelInvolution, DivideByRoot, DropNeutralOperand
+from fx2onnx.optimize.rewrites.skip_expand import SkipExpand
+from fx2onnx.optimize.rewrites.slice_splat import SliceSplat
+from fx2onnx.optimize.rewrites.split_gathers import SplitGathers
+from fx2onnx.optimize.rewrites.swap_relu_max_pool import SwapReluMaxPool
+from fx2onnx.optimize.rewrites.unflatten_gemm import UnflattenGemm
 
-Pass = Callable[[ir.Model], int]
 
-DEFAULT: tuple[Pass, ...] = (fold_weight_transposes, remove_dead_nodes)
+@dataclass(frozen=True)
+class Pass:
+    """A pass over the whole graph: what must hold before it, what holds after it, what it may undo."""
+
+    name: str
+    function: Callable[..., int]
+    requires: frozenset[str] = frozenset()
+    ensures: frozenset[str] = frozenset()
+    breaks: frozenset[str] = frozenset()
+    takes_keep_weights: bool = False
 
 
-def run_default(model: ir.Model) -> dict[str, int]:
-    """Run the default passes; returns the number of edits of each."""
-    edits: dict[str, int] = {}
-    for function in DEFAULT:
-        with record(function.__name__):
-            edits[function.__name__] = function(model)
-    return edits
+@dataclass(frozen=True)
+class Rewrites:
+    """Rewrites that the driver applies together until none matches."""
+
+    name: str
+    rewrites: tuple[Rewrite, ...]
+    requires: frozenset[str] = frozenset()
+    ensures: frozenset[str] = frozenset()
+    breaks: frozenset[str] = frozenset({"constants folded", "no equal nodes"})
+
+
+Stage = Pass | Rewrites
+
+NO_DEAD = frozenset({"no dead nodes"})
+FOLDED = frozenset({"constants folded"})
+NO_EQUAL = frozenset({"no equal nodes"})
+
+DEAD = Pass("remove_dead_nodes", remove_dead_nodes, ensures=NO_DEAD)
+FOLD = Pass("fold_constants", fold_constants, ensures=FOLDED, breaks=NO_EQUAL, takes_keep_weights=True)
+EQUAL = Pass("merge_equal_nodes", merge_equal_nodes, requires=FOLDED, ensures=NO_EQUAL)
+
+CLEAN = (RemoveNoop(), DropNeutralOperand(), CancelInvolution(), MergeReshapes(), MergeTransposes(), MergeConcats())
+WEIGHTS = (FoldWeightTranspose(), FoldBatchNorm())
+FUSE = (
+    *(FuseGelu(), FuseLayerNorm(), FuseLayerNormBias(), FuseRMSNorm(), FuseMatMulAdd(), FuseTransposeGemm()),
+    *(FusePad(), UnflattenGemm(), MoveReshapeUp(), SplitGathers(), GridGather(), SliceSplat(), SkipExpand()),
+    *(DivideByRoot(), SwapReluMaxPool(), RemoveRequantize()),
+)
+RESTRUCTURE = (FoldMatMulScale(), MergeMatMuls())
+
+LEVELS: dict[int, tuple[Stage, ...]] = {
+    0: (DEAD,),
+    1: (FOLD, EQUAL, Rewrites("clean", (*CLEAN, FoldWeightTranspose())), DEAD),
+    2: (FOLD, EQUAL, Rewrites("fuse", (*CLEAN, *WEIGHTS, *FUSE)), DEAD),
+    3: (FOLD, EQUAL, Rewrites("fuse", (*CLEAN, *WEIGHTS, *FUSE)), Rewrites("restructure", (*RESTRUCTURE, *CLEAN)),
+        FOLD, EQUAL, DEAD),
+}  # fmt: skip
+"""-O0: what is read. -O1: nothing but cleaning: what is left is the same bit for bit (folded functions such as Cos are
+rounded once, a runtime may be a unit off). -O2 (default): other operators and weights for the same numbers up to
+rounding. -O3: weights joined or scaled."""
+
+DEFAULT_LEVEL = 2
+
+
+def run(
+    model: ir.Model,
+    level: int = DEFAULT_LEVEL,
+    *,
+    keep_weights: bool = False,
+    check: bool = False,
+    explain: bool = False,
+    stop_after: int | None = None,
+) -> Outcome:
+    """Optimise the model in place.
+
+    keep_weights: leave every weight as the module has it (for files whose weights are fed or referred to).
+    check: check the whole graph after each edit. explain: keep the refusals. stop_after: number of edits by rewrites to
+    make at most; passes are skipped once it is spent.
+    Raises: UserError E001 for an unknown level; InternalError where a check fails.
+    """
+    if level not in LEVELS:
+        raise UserError("E001", f"optimisation level {level!r} is not known", next=f"one of {sorted(LEVELS)}")
+    return run_stages(
+        model, LEVELS[level], keep_weights=keep_weights, check=check, explain=explain, stop_after=stop_after
+    )
+
+
+def run_stages(
+    model: ir.Model,
+    stages: Sequence[Stage],
+    *,
+    keep_weights: bool = False,
+    check: bool = False,
+    explain: bool = False,
+    stop_after: int | None = None,
+) -> Outcome:
+    """Run these stages; see ``run``."""
+    outcome, budget, holds = Outcome(), Budget(stop_after), frozenset[str]()
+    for stage in stages:
+        if not stage.requires <= holds:
+            missing = ", ".join(sorted(stage.requires - holds))
+            raise InternalError("E900", f"the pass {stage.name} needs what no pass before it ensures: {missing}")
+        holds = (holds - stage.breaks) | stage.ensures
+        if budget.is_spent:
+            continue
+        with record(stage.name):
+            if isinstance(stage, Pass):
+                keywords = {"keep_weights": keep_weights} if stage.takes_keep_weights else {}
+                outcome.edits[stage.name] += stage.function(model, **keywords)
+            else:
+                chosen = [item for item in stage.rewrites if not (keep_weights and item.changes_weights)]
+                Driver(model, chosen, outcome, check=check, explain=explain, budget=budget).run()
+        if check:
+            check_model(model, f"after {stage.name}")
+    return outcome
+
+
+def run_default(model: ir.Model, *, keep_weights: bool = False) -> dict[str, int]:
+    """Run the default level; returns the number of edits of each pass and rewrite."""
+    return dict(run(model, keep_weights=keep_weights).edits)

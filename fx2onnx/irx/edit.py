@@ -1,0 +1,127 @@
+"""Editing onnx_ir graphs: replace a value, remove what became unread, merge where nodes came from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import onnx_ir as ir
+
+from fx2onnx.irx.facts import GRAPH_BEARING
+
+ORIGIN_KEYS = ("source", "aten", "fx")
+
+
+def graphs_of(model: ir.Model) -> Iterator[ir.Graph]:
+    """The main graph and the graphs nested in it (If, Loop, Scan), outer ones first."""
+    pending = [model.graph]
+    while pending:
+        graph = pending.pop()
+        yield graph
+        for node in graph:
+            pending += nested_graphs(node)
+
+
+def nested_graphs(node: ir.Node) -> list[ir.Graph]:
+    """The graphs that are attributes of ``node``."""
+    if node.op_type not in GRAPH_BEARING and not node.domain:
+        return []
+    found: list[ir.Graph] = []
+    for attribute in node.attributes.values():
+        if attribute.type == ir.AttributeType.GRAPH:
+            found.append(attribute.as_graph())
+        elif attribute.type == ir.AttributeType.GRAPHS:
+            found += attribute.as_graphs()
+    return found
+
+
+def is_read(value: ir.Value) -> bool:
+    """Whether a node reads the value or it is a graph output."""
+    return value.is_graph_output() or bool(value.uses())
+
+
+def can_replace(old: ir.Value, new: ir.Value) -> bool:
+    """Whether ``replace`` may be called: a graph output can only become a value that a node of its graph makes, and
+    that is not an output itself.
+    """
+    if not old.is_graph_output():
+        return True
+    producer, old_producer = new.producer(), old.producer()
+    return (
+        producer is not None
+        and old_producer is not None
+        and producer.graph is old_producer.graph
+        and not new.is_graph_output()
+    )
+
+
+def replace(old: ir.Value, new: ir.Value) -> list[ir.Node]:
+    """Let all readers of ``old`` read ``new``; a graph output keeps its name. Returns the readers."""
+    readers: dict[ir.Node, None] = {}
+    for user, index in old.uses():
+        user.replace_input_with(index, new)
+        readers[user] = None
+    if old.is_graph_output():
+        producer = old.producer()
+        assert producer is not None
+        assert producer.graph is not None
+        outputs = producer.graph.outputs
+        name = old.name
+        for index, output in enumerate(outputs):
+            if output is old:
+                outputs[index] = new
+        old.name = None
+        new.name = name
+    return list(readers)
+
+
+def remove_unread(nodes: Iterable[ir.Node]) -> list[ir.Node]:
+    """Remove those of ``nodes`` that nobody reads, then what only they read, weights included. Returns the removed."""
+    pending, removed = list(nodes), []
+    while pending:
+        node = pending.pop()
+        graph = node.graph
+        if graph is None or any(is_read(value) for value in node.outputs):
+            continue
+        inputs = {value: None for value in node.inputs if value is not None}
+        inner = [value for nested in nested_graphs(node) for value in _outer_values(nested)]
+        graph.remove(node, safe=True)
+        for nested in nested_graphs(node):
+            _release(nested)
+        removed.append(node)
+        for value in [*inputs, *inner]:
+            producer = value.producer()
+            if producer is not None:
+                pending.append(producer)
+            elif not is_read(value):
+                drop_initializer(value)
+    return removed
+
+
+def drop_initializer(value: ir.Value) -> None:
+    """Take a weight that nobody reads out of its graph; one that is also a graph input stays."""
+    graph = value.graph
+    if graph is not None and value.is_initializer() and not value.is_graph_input() and value.name is not None:
+        graph.initializers.pop(value.name, None)
+
+
+def _outer_values(graph: ir.Graph) -> list[ir.Value]:
+    """What the nodes of a nested graph read."""
+    return [value for node in graph.all_nodes() for value in node.inputs if value is not None]
+
+
+def _release(graph: ir.Graph) -> None:
+    """Nodes of a graph that is gone no longer read anything."""
+    for node in graph.all_nodes():
+        for index in range(len(node.inputs)):
+            node.replace_input_with(index, None)
+
+
+def merged_origin(nodes: Iterable[ir.Node]) -> dict[str, str]:
+    """Where the nodes came from, each place once: ``{"source": "model.py:3; model.py:7"}``."""
+    origin: dict[str, dict[str, None]] = {}
+    for node in nodes:
+        for key in ORIGIN_KEYS:
+            text = node.metadata_props.get(key)
+            if text:
+                origin.setdefault(key, {}).update(dict.fromkeys(text.split("; ")))
+    return {key: "; ".join(places) for key, places in origin.items()}

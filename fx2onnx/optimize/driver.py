@@ -1,0 +1,211 @@
+"""The driver of rewrites: the only place that edits. One queue of nodes, rewrites looked up by operator."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import onnx_ir as ir
+
+from fx2onnx.base.errors import InternalError
+from fx2onnx.irx.edit import can_replace, graphs_of, merged_origin, remove_unread, replace
+from fx2onnx.irx.emit import Builder, Emit
+from fx2onnx.irx.values import dims_of, set_type
+from fx2onnx.optimize.check import check_model
+from fx2onnx.optimize.rewrite import Match, Rewrite, Why
+
+EDITS_PER_NODE = 20
+"""More edits than this many times the nodes mean that two rewrites undo each other."""
+
+
+@dataclass
+class Budget:
+    """Edits that may still be made, over all stages of a pipeline; None is no limit."""
+
+    left: int | None = None
+
+    @property
+    def is_spent(self) -> bool:
+        return self.left is not None and self.left <= 0
+
+    def spend(self) -> None:
+        if self.left is not None:
+            self.left -= 1
+
+
+@dataclass
+class Outcome:
+    """What happened: edits of each rewrite and pass, and, where asked for, each one's refusals."""
+
+    edits: Counter[str] = field(default_factory=Counter)
+    refusals: dict[str, Counter[str]] = field(default_factory=dict)
+    """Sentences by rewrite, counted."""
+    last: str = ""
+    """The last edit: rewrite and the node it ended at."""
+
+    @property
+    def total(self) -> int:
+        return self.edits.total()
+
+
+class Driver:
+    """Applies rewrites until none matches.
+
+    check: check the whole graph after each edit. explain: keep the refusals. budget: stop when it is spent.
+    """
+
+    def __init__(
+        self,
+        model: ir.Model,
+        rewrites: Iterable[Rewrite],
+        outcome: Outcome,
+        *,
+        check: bool = False,
+        explain: bool = False,
+        budget: Budget | None = None,
+    ) -> None:
+        self.model = model
+        self.outcome = outcome
+        self.check = check
+        self.explain = explain
+        self.budget = budget or Budget()
+        self.opset = model.graph.opset_imports.get("", 0)
+        self._by_root: dict[str, list[Rewrite]] = {}
+        for rewrite in rewrites:
+            if rewrite.since <= self.opset:
+                for root in rewrite.roots:
+                    self._by_root.setdefault(root, []).append(rewrite)
+        self._op: Emit | None = None
+        self._queue: deque[ir.Node] = deque()
+        self._queued: set[ir.Node] = set()
+
+    def run(self) -> None:
+        """One visit of every node that is a root, then of those around each edit."""
+        graphs = list(graphs_of(self.model))
+        for graph in graphs:
+            self._push(graph)
+        limit = EDITS_PER_NODE * len(self._queue) + 100
+        start = self.outcome.total
+        while self._queue and not self.budget.is_spent:
+            node = self._queue.popleft()
+            self._queued.discard(node)
+            if node.graph is None:
+                continue
+            self._visit(node)
+            if self.outcome.total - start > limit:
+                raise InternalError("E900", f"the rewrites do not end; the last was {self.outcome.last}")
+
+    def _push(self, nodes: Iterable[ir.Node]) -> None:
+        for node in nodes:
+            if node.op_type in self._by_root and not node.domain and node not in self._queued:
+                self._queued.add(node)
+                self._queue.append(node)
+
+    def _visit(self, node: ir.Node) -> None:
+        for rewrite in self._by_root[node.op_type]:
+            found = rewrite.match(node)
+            refused = found if isinstance(found, Why) else self._apply(rewrite, node, found)
+            if refused is None:
+                return
+            if self.explain:
+                self.outcome.refusals.setdefault(rewrite.name, Counter())[str(refused)] += 1
+
+    # -- one edit -----------------------------------------------------------------------------------------------
+    def _emitter(self) -> Emit:
+        """An Emit that allots names free in the whole model; made at the first edit."""
+        if self._op is None:
+            builder = Builder(self.opset)
+            for graph in graphs_of(self.model):
+                for value in (*graph.inputs, *graph.initializers.values()):
+                    builder.unique(value.name or "")
+                for node in graph:
+                    builder.unique(node.name or "")
+                    for value in node.outputs:
+                        builder.unique(value.name or "")
+            self._op = Emit(builder)
+        return self._op
+
+    def _apply(self, rewrite: Rewrite, root: ir.Node, match: Match) -> Why | None:
+        graph = root.graph
+        assert graph is not None
+        olds = list(match.replaces) if match.replaces is not None else [root.outputs[0]]
+        op = self._emitter()
+        op.builder.nodes = []
+        op.origin = {}
+        op.scope = (root.name or "").rpartition("/")[0]
+        op.result = tuple((old.dtype, dims_of(old)) for old in olds if old.dtype is not None and old.shape is not None)
+        built = rewrite.build(op, match)
+        news = [built] if isinstance(built, ir.Value) else list(built)
+        fresh = op.builder.nodes
+        made = {value for node in fresh for value in node.outputs}
+        if not all(can_replace(old, new) for old, new in zip(olds, news, strict=True) if new not in made):
+            return Why("the result is a graph output and its source is none")
+        before = match.before or root
+        self._insert(graph, before, fresh)
+        neighbours: list[ir.Node] = []
+        for old, new in zip(olds, news, strict=True):
+            self._settle(rewrite, old, new, new in made)
+            neighbours += replace(old, new)
+        producers = {producer for old in olds if (producer := old.producer()) is not None}
+        removed = remove_unread([*producers, root])
+        self._mark(rewrite, fresh, removed)
+        self._push(neighbours)
+        self._push(fresh)
+        self._push(
+            producer
+            for node in fresh
+            for value in node.inputs
+            if value is not None and (producer := value.producer()) is not None
+        )
+        self.outcome.edits[rewrite.name] += 1
+        self.outcome.last = f"{rewrite.name} at {root.name}"
+        self.budget.spend()
+        if self.check:
+            check_model(self.model, f"after edit {self.outcome.total}, {self.outcome.last}")
+        return None
+
+    def _insert(self, graph: ir.Graph, before: ir.Node, fresh: Sequence[ir.Node]) -> None:
+        """Put the new nodes and the constants they read into the graph. Constants live in the main graph."""
+        home = self.model.graph.initializers
+        for node in fresh:
+            for value in node.inputs:
+                if value is not None and value.const_value is not None and value.graph is None:
+                    assert value.name is not None
+                    home[value.name] = value
+        if fresh:
+            graph.insert_before(before, fresh)
+
+    def _settle(self, rewrite: Rewrite, old: ir.Value, new: ir.Value, is_fresh: bool) -> None:
+        """The new value has the old one's dtype and dims, and its name where it is new."""
+        if new.const_value is not None and new.graph is None and new.name is not None:
+            self.model.graph.initializers[new.name] = new
+        if old.dtype is not None and new.dtype is not None and old.dtype != new.dtype:
+            raise InternalError("E900", f"{rewrite.name} turns {old.name} from {old.dtype} into {new.dtype}")
+        if old.shape is not None and new.shape is not None:
+            old_dims, new_dims = dims_of(old), dims_of(new)
+            agree = len(old_dims) == len(new_dims) and all(
+                a == b for a, b in zip(old_dims, new_dims, strict=True) if isinstance(a, int) and isinstance(b, int)
+            )
+            if not agree:
+                raise InternalError("E900", f"{rewrite.name} turns {old.name} from {old_dims} into {new_dims}")
+        if is_fresh:
+            if old.dtype is not None and old.shape is not None:
+                set_type(new, old.dtype, dims_of(old))
+            if not old.is_graph_output():
+                new.name, old.name = old.name, None
+
+    def _mark(self, rewrite: Rewrite, fresh: Sequence[ir.Node], removed: Sequence[ir.Node]) -> None:
+        """New nodes come from where the removed ones came from; full metadata also says by which rewrite."""
+        origin = merged_origin(reversed(removed))
+        if "aten" in origin:
+            origin["rewrite"] = rewrite.name
+        for node in fresh:
+            node.metadata_props.update(origin)
+
+
+def apply(model: ir.Model, *rewrites: Rewrite, check: bool = True, explain: bool = False) -> Outcome:
+    """Run these rewrites alone: for tests and tools."""
+    outcome = Outcome()
+    Driver(model, rewrites, outcome, check=check, explain=explain).run()
+    return outcome

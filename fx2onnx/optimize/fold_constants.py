@@ -1,0 +1,218 @@
+"""Nodes whose operands are all constant -> initializers, under a byte budget."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from fx2onnx.base.dims import Dim
+from fx2onnx.irx.edit import graphs_of, is_read, remove_unread, replace
+from fx2onnx.irx.facts import is_random
+from fx2onnx.irx.values import dims_of, known_sizes, set_type
+from fx2onnx.optimize.evaluate import EVALUATORS, Array, Inputs, evaluate
+from fx2onnx.optimize.rewrite import attribute, dims_or_none
+from fx2onnx.optimize.weights import is_literal, lacks_data
+
+Evaluate = Callable[[ir.Node, Inputs], Array | None]
+
+FOLDABLE_DTYPES = frozenset(
+    {
+        *(ir.DataType.BOOL, ir.DataType.DOUBLE, ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.INT8),
+        *(ir.DataType.INT16, ir.DataType.INT32, ir.DataType.INT64, ir.DataType.UINT8, ir.DataType.UINT16),
+        *(ir.DataType.UINT32, ir.DataType.UINT64),
+    }
+)
+"""Where NumPy's arithmetic is ONNX's."""
+
+
+@dataclass(frozen=True)
+class FoldBudget:
+    """Bytes that folding may take. A value or source beyond ``value_bytes`` is not touched; all that is added to the
+    file stays below ``total_bytes``.
+    """
+
+    value_bytes: int = 256 * 1024
+    total_bytes: int = 1024 * 1024
+
+
+DEFAULT_BUDGET = FoldBudget()
+
+
+class Folder:
+    """One pass in order. Values are computed at once; only those that a remaining node reads become initializers."""
+
+    def __init__(
+        self, model: ir.Model, budget: FoldBudget = DEFAULT_BUDGET, *, keep_weights: bool = False,
+        evaluator: Evaluate = evaluate,
+    ) -> None:  # fmt: skip
+        self.model = model
+        self.budget = budget
+        self.keep_weights = keep_weights
+        self.evaluator = evaluator
+        self.arrays: dict[ir.Value, Array | None] = {}
+        """Numbers of the values looked at; None for those that are not constant."""
+        self.nodes: list[ir.Node] = []
+
+    def run(self) -> int:
+        """Returns how many values became initializers."""
+        for graph in list(graphs_of(self.model)):
+            for node in graph:
+                self._node(node)
+        folded = set(self.nodes)
+        left_bytes, count, unread = self.budget.total_bytes, 0, []
+        for node in self.nodes:
+            value = node.outputs[0]
+            array = self.arrays[value]
+            stays = [user for user, _ in value.uses() if user not in folded]
+            if array is None or value.is_graph_output() or not stays or array.nbytes > left_bytes:
+                continue
+            left_bytes -= array.nbytes
+            self._initialize(value, array)
+            unread.append(node)
+            count += 1
+        remove_unread(unread)
+        return count + self._constant_nodes()
+
+    def _node(self, node: ir.Node) -> None:
+        if len(node.outputs) != 1 or node.domain:
+            return
+        array = _sizes(node)
+        if array is None:
+            if node.op_type not in EVALUATORS or is_random(node.domain, node.op_type):
+                return
+            inputs = self._inputs(node)
+            if inputs is None or not self._is_small(node) or _is_weight_transpose(node):
+                return
+            array = self.evaluator(node, inputs)
+        if array is None or array.nbytes > self.budget.value_bytes or not self._fits(node.outputs[0], array):
+            return
+        self.arrays[node.outputs[0]] = array
+        self.nodes.append(node)
+
+    def _inputs(self, node: ir.Node) -> Sequence[Array | None] | None:
+        arrays: list[Array | None] = []
+        for value in node.inputs:
+            array = None if value is None else self._array(value)
+            if value is not None and array is None:
+                return None
+            arrays.append(array)
+        return arrays or None
+
+    def _array(self, value: ir.Value) -> Array | None:
+        if value not in self.arrays:
+            self.arrays[value] = self._constant(value)
+        return self.arrays[value]
+
+    def _constant(self, value: ir.Value) -> Array | None:
+        tensor = value.const_value
+        if tensor is None or value.is_graph_input() or tensor.nbytes > self.budget.value_bytes:
+            return None
+        if tensor.dtype not in FOLDABLE_DTYPES or lacks_data(tensor):
+            return None
+        if not is_literal(tensor) and (self.keep_weights or _is_shared_weight(value)):
+            return None
+        return tensor.numpy()
+
+    def _is_small(self, node: ir.Node) -> bool:
+        """Whether the result is within the budget, where that is known beforehand."""
+        value = node.outputs[0]
+        if value.dtype is not None and value.dtype not in FOLDABLE_DTYPES:
+            return False
+        dims = dims_or_none(value)
+        if dims is None or value.dtype is None or not all(isinstance(dim, int) for dim in dims):
+            return node.op_type not in ("Expand", "ConstantOfShape", "Tile", "Range")
+        size: int = np.prod([int(d) for d in dims if not isinstance(d, Dim)], dtype=np.int64).item()
+        return size * value.dtype.itemsize <= self.budget.value_bytes
+
+    @staticmethod
+    def _fits(value: ir.Value, array: Array) -> bool:
+        """Whether the result is of the dtype and dims that the graph promises."""
+        if value.dtype is not None and value.dtype.numpy() != array.dtype:
+            return False
+        dims = dims_or_none(value)
+        return dims is None or (
+            len(dims) == array.ndim
+            and all(isinstance(dim, Dim) or dim == size for dim, size in zip(dims, array.shape, strict=True))
+        )
+
+    def _initialize(self, old: ir.Value, array: Array) -> None:
+        dtype = old.dtype if old.dtype is not None else ir.DataType.from_numpy(array.dtype)
+        self._replace(old, ir.Tensor(array, dtype=dtype, name=old.name), array.shape)
+
+    def _replace(self, old: ir.Value, tensor: ir.TensorProtocol, sizes: Sequence[int]) -> None:
+        new = ir.Value(name=old.name, const_value=tensor)
+        set_type(new, tensor.dtype, tuple(sizes))
+        assert new.name is not None
+        old.name = None
+        self.model.graph.initializers[new.name] = new
+        replace(old, new)
+
+    def _constant_nodes(self) -> int:
+        """``Constant`` nodes -> initializers that share their tensors."""
+        count = 0
+        for graph in list(graphs_of(self.model)):
+            for node in list(graph):
+                if node.op_type != "Constant" or node.domain or node.outputs[0].is_graph_output():
+                    continue
+                tensor = _constant_tensor(node)
+                if tensor is None or not is_read(node.outputs[0]):
+                    continue
+                self._replace(node.outputs[0], tensor, [int(size) for size in tensor.shape])  # type: ignore[arg-type]
+                remove_unread([node])
+                count += 1
+        return count
+
+
+def _is_weight_transpose(node: ir.Node) -> bool:
+    """``FoldWeightTranspose`` takes these: it computes nothing before the file is written."""
+    tensor = node.inputs[0].const_value if node.op_type == "Transpose" and node.inputs[0] is not None else None
+    return tensor is not None and not is_literal(tensor)
+
+
+def _is_shared_weight(value: ir.Value) -> bool:
+    """Whether the numbers would be stored twice: once as they are, once in what is folded."""
+    return value.dtype is not None and value.dtype.is_floating_point() and len(value.uses()) != 1
+
+
+def _sizes(node: ir.Node) -> Array | None:
+    """The numbers of a Shape, Size or a size computed from them, where all are known from dims."""
+    value = node.outputs[0]
+    if node.op_type in ("Shape", "Size") and node.inputs[0] is not None and node.inputs[0].shape is not None:
+        dims = dims_of(node.inputs[0])
+        if node.op_type == "Shape":
+            dims = dims[attribute(node, "start", 0) : attribute(node, "end")]
+        if all(isinstance(dim, int) for dim in dims):
+            array = np.array(dims, dtype=np.int64)
+            return array if node.op_type == "Shape" else np.array(array.prod(), dtype=np.int64)
+        return None
+    sizes = known_sizes(value) if value.dtype == ir.DataType.INT64 and "fx2onnx.sizes" in value.meta else None
+    if sizes is None or not all(isinstance(size, int) for size in sizes) or value.shape is None:
+        return None
+    dims = dims_of(value)
+    if any(isinstance(dim, Dim) for dim in dims):
+        return None
+    return np.array(sizes, dtype=np.int64).reshape([dim for dim in dims if isinstance(dim, int)])
+
+
+_NUMBERS = {"value_int": np.int64, "value_ints": np.int64, "value_float": np.float32, "value_floats": np.float32}
+
+
+def _constant_tensor(node: ir.Node) -> ir.TensorProtocol | None:
+    for name, item in node.attributes.items():
+        if name == "value":
+            tensor: ir.TensorProtocol = item.as_tensor()
+            return tensor
+        if name in _NUMBERS:
+            return ir.Tensor(np.array(item.value, dtype=_NUMBERS[name]))
+    return None
+
+
+def fold_constants(model: ir.Model, *, budget: FoldBudget = DEFAULT_BUDGET, keep_weights: bool = False) -> int:
+    """Fold what depends on constants alone. Returns how many values became initializers.
+
+    Refuses: random operators, values beyond the budget, weights without data, graph outputs, sums of floats.
+    """
+    return Folder(model, budget, keep_weights=keep_weights).run()

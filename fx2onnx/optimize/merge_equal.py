@@ -1,0 +1,97 @@
+"""Equal nodes on equal operands -> one; equal small constants -> one."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+import onnx_ir as ir
+
+from fx2onnx.irx.edit import can_replace, drop_initializer, graphs_of, remove_unread, replace
+from fx2onnx.irx.facts import COMMUTATIVE, is_random
+from fx2onnx.optimize.rewrite import operand
+from fx2onnx.optimize.weights import is_literal
+
+SMALL_BYTES = 1024
+"""Constants above this are not compared by content."""
+
+
+_COMPARED = frozenset(
+    {
+        *(ir.AttributeType.FLOAT, ir.AttributeType.INT, ir.AttributeType.STRING, ir.AttributeType.TENSOR),
+        *(ir.AttributeType.FLOATS, ir.AttributeType.INTS, ir.AttributeType.STRINGS),
+    }
+)
+
+
+def merge_equal_nodes(model: ir.Model) -> int:
+    """Returns how many nodes and constants were merged into an earlier equal one.
+
+    Refuses: random operators, Dropout in training mode, custom domains, nodes with graphs inside, a node of another
+    graph, two that are both graph outputs. Weights of the module stay apart, whatever they hold.
+    """
+    merged = _merge_constants(model)
+    for graph in list(graphs_of(model)):
+        merged += _merge_nodes(graph)
+    return merged
+
+
+def _merge_constants(model: ir.Model) -> int:
+    found: dict[Hashable, ir.Value] = {}
+    merged = 0
+    for value in list(model.graph.initializers.values()):
+        tensor = value.const_value
+        if tensor is None or not is_literal(tensor) or tensor.nbytes > SMALL_BYTES or value.is_graph_input():
+            continue
+        if value.is_graph_output():
+            continue
+        key = (tensor.dtype, tuple(tensor.shape), tensor.tobytes())
+        first = found.setdefault(key, value)
+        if first is not value:
+            replace(value, first)
+            drop_initializer(value)
+            merged += 1
+    return merged
+
+
+def _merge_nodes(graph: ir.Graph) -> int:
+    found: dict[Hashable, ir.Node] = {}
+    merged = 0
+    for node in list(graph):
+        key = _key(node)
+        if key is None:
+            continue
+        first = found.setdefault(key, node)
+        if first is node:
+            continue
+        pairs = list(zip(node.outputs, first.outputs, strict=True))
+        if not all(can_replace(old, new) for old, new in pairs):
+            continue
+        for old, new in pairs:
+            replace(old, new)
+        remove_unread([node])
+        merged += 1
+    return merged
+
+
+def _key(node: ir.Node) -> Hashable | None:
+    """What makes two nodes equal, None where they never are."""
+    if is_random(node.domain, node.op_type) or not node.inputs:
+        return None
+    if node.op_type == "Dropout" and operand(node, 2) is not None:
+        return None
+    attributes: list[Hashable] = []
+    for name in sorted(node.attributes):
+        item = node.attributes[name]
+        if item.is_ref() or item.type not in _COMPARED:
+            return None
+        if item.type == ir.AttributeType.TENSOR:
+            tensor = item.as_tensor()
+            if tensor.nbytes > SMALL_BYTES:
+                return None
+            attributes.append((name, tensor.dtype, tuple(tensor.shape), tensor.tobytes()))
+        else:
+            attributes.append((name, item.type, item.value, b""))
+    inputs = [id(value) for value in node.inputs]
+    if node.op_type in COMMUTATIVE and not node.domain:
+        inputs.sort()
+    return (node.domain, node.op_type, node.overload, tuple(inputs), tuple(attributes), len(node.outputs))

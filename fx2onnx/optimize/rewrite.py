@@ -1,0 +1,154 @@
+"""What a rewrite is: ``match`` looks and never edits, ``build`` only emits, the driver does the rest."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import onnx_ir as ir
+
+from fx2onnx.base.dims import DimLike
+from fx2onnx.irx.emit import Emit
+from fx2onnx.irx.values import Dims, dims_of, known_array
+
+
+class Why(str):
+    """Why a rewrite refuses a node: one sentence."""
+
+    __slots__ = ()
+
+
+class Match:
+    """What ``match`` found, by name, for ``build``. ``replaces``: the values that ``build`` returns anew (default: the
+    root's first output). ``before``: the node before which new nodes go (default: the root).
+    """
+
+    def __init__(
+        self, *, replaces: Sequence[ir.Value] | None = None, before: ir.Node | None = None, **found: Any
+    ) -> None:
+        self.replaces = replaces
+        self.before = before
+        self._found = found
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self.__dict__["_found"][name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+
+class Rewrite(ABC):
+    """One local change of the graph. Stateless."""
+
+    roots: ClassVar[tuple[str, ...]]
+    """Operators of the standard domain at which the pattern ends."""
+    since: ClassVar[int] = 1
+    """Lowest opset that has the operators it emits."""
+    changes_weights: ClassVar[bool] = False
+    """Whether weights are stored other than the module has them; such rewrites are skipped on request."""
+
+    @property
+    def name(self) -> str:
+        return type(self).__name__
+
+    @abstractmethod
+    def match(self, node: ir.Node) -> Match | Why:
+        """Whether the pattern ends at ``node``, whose operator is one of ``roots``. Must not edit."""
+
+    @abstractmethod
+    def build(self, op: Emit, m: Match) -> ir.Value | Sequence[ir.Value]:
+        """The value, new or existing, that takes the place of each in ``m.replaces``."""
+
+
+# -- looking ------------------------------------------------------------------------------------------------------
+def produced_by(value: ir.Value | None, *op_types: str) -> ir.Node | None:
+    """The node that makes ``value``, if it is one of these operators of the standard domain."""
+    node = value.producer() if value is not None else None
+    return node if node is not None and node.op_type in op_types and not node.domain else None
+
+
+def operand_produced_by(node: ir.Node, *op_types: str) -> tuple[ir.Node, ir.Value] | None:
+    """Of a two-operand node: the operand made by one of these operators that nobody else reads, and the other one."""
+    for index in (0, 1):
+        producer = produced_by(node.inputs[index], *op_types)
+        other = node.inputs[1 - index]
+        if producer is not None and other is not None and sole_use(producer.outputs[0]):
+            return producer, other
+    return None
+
+
+def sole_use(value: ir.Value) -> bool:
+    """Whether exactly one input reads the value and the graph does not give it out."""
+    return not value.is_graph_output() and len(value.uses()) == 1
+
+
+def sole_reader(value: ir.Value) -> ir.Node | None:
+    """The one node that reads the value, at however many inputs, if it is not a graph output."""
+    if value.is_graph_output():
+        return None
+    readers = {user for user, _ in value.uses()}
+    return readers.pop() if len(readers) == 1 else None
+
+
+def operand(node: ir.Node, index: int) -> ir.Value | None:
+    """Input ``index``, None where it is not given."""
+    return node.inputs[index] if index < len(node.inputs) else None
+
+
+def dims_or_none(value: ir.Value | None) -> Dims | None:
+    """The dims, None where the rank is unknown."""
+    return None if value is None or value.shape is None else dims_of(value)
+
+
+def static_dims(value: ir.Value | None) -> tuple[int, ...] | None:
+    """The dims where all are numbers, else None."""
+    dims = dims_or_none(value)
+    if dims is None or not all(isinstance(dim, int) for dim in dims):
+        return None
+    return tuple(dim for dim in dims if isinstance(dim, int))
+
+
+def is_constant(value: ir.Value | None) -> bool:
+    """Whether the value is an initializer that no feed can replace."""
+    return value is not None and value.const_value is not None and not value.is_graph_input()
+
+
+def is_float(value: ir.Value) -> bool:
+    return value.dtype is not None and value.dtype.is_floating_point()
+
+
+def scalar_of(value: ir.Value | None) -> float | None:
+    """The number of a constant of one element (or of a splat of at most 64), else None."""
+    if value is None or not is_constant(value) or value.dtype == ir.DataType.STRING:
+        return None
+    if getattr(value.const_value, "lacks_data", False):
+        return None
+    array = known_array(value)
+    if array is None or array.size == 0:
+        return None
+    first = array.reshape(-1)[0]
+    return float(first) if array.size == 1 or bool((array == first).all()) else None
+
+
+def attribute(node: ir.Node, name: str, default: Any = None) -> Any:
+    """The attribute's value as Python has it."""
+    found = node.attributes.get(name)
+    if found is None:
+        return default
+    value = found.value
+    return list(value) if isinstance(value, tuple) else value
+
+
+def perm_of(node: ir.Node) -> tuple[int, ...] | None:
+    """The permutation of a Transpose, None where it is left out and the rank unknown."""
+    perm = attribute(node, "perm")
+    if perm is not None:
+        return tuple(perm)
+    dims = dims_or_none(node.inputs[0])
+    return None if dims is None else tuple(reversed(range(len(dims))))
+
+
+def same_dims(lhs: Sequence[DimLike] | None, rhs: Sequence[DimLike] | None) -> bool:
+    """Whether both are known and equal."""
+    return lhs is not None and rhs is not None and tuple(lhs) == tuple(rhs)

@@ -1,0 +1,1 @@
+"""One rewrite a file; ``pipelines.py`` says which run."""

@@ -1,0 +1,41 @@
+"""``Transpose(weight)`` -> the weight stored transposed."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import onnx_ir as ir
+
+from fx2onnx.irx.emit import Emit
+from fx2onnx.irx.values import dims_of
+from fx2onnx.optimize.rewrite import Match, Rewrite, Why, is_constant, perm_of
+from fx2onnx.optimize.weights import TransposedTensor
+
+
+class FoldWeightTranspose(Rewrite):
+    """``Transpose(weight)`` -> ``weight.T``, an initializer.
+
+    Refuses:   a weight read elsewhere: it would be stored twice (tied embeddings).
+    Buffers:   the transposed bytes are made when the file is written and not kept.
+    """
+
+    roots: ClassVar = ("Transpose",)
+    changes_weights = True
+
+    def match(self, node: ir.Node) -> Match | Why:
+        weight = node.inputs[0]
+        if weight is None or not is_constant(weight):
+            return Why("the operand is no weight")
+        if node.outputs[0].is_graph_output():
+            return Why("the transposed weight is a graph output")
+        if len(weight.uses()) != 1 or weight.is_graph_output():
+            return Why("the weight is read elsewhere; it would be stored twice")
+        perm = perm_of(node)
+        if perm is None:
+            return Why("the rank is unknown")
+        return Match(weight=weight, perm=perm)
+
+    def build(self, op: Emit, m: Match) -> ir.Value:
+        name = f"{m.weight.name}.T"
+        tensor = TransposedTensor(m.weight.const_value, m.perm, name)
+        return op.builder.add_initializer(name, tensor, [dims_of(m.weight)[axis] for axis in m.perm])

@@ -1,0 +1,113 @@
+"""``0.5 * x * (1 + erf(x / sqrt(2)))`` and its tanh approximation -> ``Gelu(x)``."""
+
+from __future__ import annotations
+
+import math
+from typing import ClassVar
+
+import onnx_ir as ir
+
+from fx2onnx.irx.emit import Emit
+from fx2onnx.optimize.rewrite import Match, Rewrite, Why, produced_by, scalar_of, sole_use
+
+RELATIVE_TOLERANCE = 1e-6
+"""The constants are float32 roundings of the formula's."""
+CUBIC = 0.044715
+
+
+class FuseGelu(Rewrite):
+    """``0.5 * x * (1 + Erf(x / sqrt(2)))`` -> ``Gelu(x)``;
+    ``0.5 * x * (1 + Tanh(sqrt(2 / pi) * (x + 0.044715 * x**3)))`` -> ``Gelu(x, approximate="tanh")``.
+
+    The factors may stand in any order.
+
+    Refuses:   other constants, other than float32 and float64, opset below 20.
+    Source:    ONNX Gelu-20; transformers' ``NewGELUActivation``.
+    """
+
+    roots: ClassVar = ("Mul",)
+    since = 20
+
+    def match(self, node: ir.Node) -> Match | Why:
+        result = node.outputs[0]
+        if result.dtype not in (ir.DataType.FLOAT, ir.DataType.DOUBLE):
+            return Why("not float32 or float64")
+        if produced_by(result, "Mul") is None or not any(produced_by(v, "Add", "Mul") for v in node.inputs):
+            return Why("no factor is 1 + erf or 1 + tanh")
+        number, factors = _product(result, is_root=True)
+        if len(factors) != 2 or not _close(number, 0.5):
+            return Why("the product is not 0.5 * x * y")
+        for x, cdf in (factors, factors[::-1]):
+            inner = _other_than(cdf, "Add", 1.0)
+            erf, tanh = produced_by(inner, "Erf"), produced_by(inner, "Tanh")
+            if erf is not None and _is_scaled(erf.inputs[0], x, math.sqrt(0.5)):
+                return Match(x=x, approximate="none")
+            if tanh is not None and _is_cubic(tanh.inputs[0], x):
+                return Match(x=x, approximate="tanh")
+        return Why("no factor is 1 + erf or 1 + tanh of the other")
+
+    def build(self, op: Emit, m: Match) -> ir.Value:
+        result: ir.Value = op.Gelu(m.x, approximate=m.approximate)
+        return result
+
+
+def _close(number: float | None, wanted: float) -> bool:
+    return number is not None and math.isclose(number, wanted, rel_tol=RELATIVE_TOLERANCE)
+
+
+def _product(value: ir.Value, is_root: bool = False) -> tuple[float, list[ir.Value]]:
+    """The constant and the other factors of a product, through every Mul and Div that nobody else reads."""
+    number = scalar_of(value)
+    if number is not None:
+        return number, []
+    node = produced_by(value, "Mul", "Div")
+    if node is None or not (is_root or sole_use(value)) or node.inputs[0] is None or node.inputs[1] is None:
+        return 1.0, [value]
+    left, right = _product(node.inputs[0]), _product(node.inputs[1])
+    if node.op_type == "Mul":
+        return left[0] * right[0], left[1] + right[1]
+    return (left[0] / right[0], left[1]) if not right[1] and right[0] else (1.0, [value])
+
+
+def _other_than(value: ir.Value | None, op_type: str, number: float) -> ir.Value | None:
+    """``y`` where ``value`` is ``op(y, number)``."""
+    node = produced_by(value, op_type)
+    if node is None:
+        return None
+    for index in (0, 1):
+        if _close(scalar_of(node.inputs[index]), number):
+            return node.inputs[1 - index]
+    return None
+
+
+def _is_scaled(value: ir.Value | None, x: ir.Value, factor: float) -> bool:
+    if value is None:
+        return False
+    number, factors = _product(value)
+    return factors == [x] and _close(number, factor)
+
+
+def _is_cubic(value: ir.Value | None, x: ir.Value) -> bool:
+    """Whether the value is ``sqrt(2 / pi) * (x + 0.044715 * x**3)``, or with x taken out."""
+    if value is None:
+        return False
+    number, factors = _product(value)
+    if not _close(number, math.sqrt(2 / math.pi)):
+        return False
+    if len(factors) == 2 and x in factors:
+        squared = _other_than(factors[1 - factors.index(x)], "Add", 1.0)
+        return squared is not None and _is_power(squared, x, 2)
+    add = produced_by(factors[0], "Add") if len(factors) == 1 else None
+    if add is None or x not in add.inputs:
+        return False
+    cubed = add.inputs[1 - list(add.inputs).index(x)]
+    return cubed is not None and _is_power(cubed, x, 3)
+
+
+def _is_power(value: ir.Value, x: ir.Value, exponent: int) -> bool:
+    """Whether the value is ``0.044715 * x ** exponent``."""
+    number, factors = _product(value)
+    power = produced_by(factors[0], "Pow") if len(factors) == 1 else None
+    if power is not None and power.inputs[0] is x and scalar_of(power.inputs[1]) == exponent:
+        return _close(number, CUBIC)
+    return _close(number, CUBIC) and factors == [x] * exponent

@@ -1,0 +1,58 @@
+"""``Add(MatMul(a, b), c)`` -> ``Gemm(a, b, c)``."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import onnx_ir as ir
+
+from fx2onnx.irx.emit import Emit
+from fx2onnx.irx.schema import admits
+from fx2onnx.optimize.rewrite import (
+    Match,
+    Rewrite,
+    Why,
+    attribute,
+    dims_or_none,
+    operand,
+    operand_produced_by,
+    same_dims,
+)
+
+
+class FuseMatMulAdd(Rewrite):
+    """``Add(MatMul(a, b), c)`` -> ``Gemm(a, b, c)``; also of a Gemm that has no bias yet.
+
+    Shapes:    a [M, K], b [K, N], c broadcastable to [M, N]  ->  [M, N].
+    Refuses:   rank other than 2, a dtype that Gemm lacks, a product read elsewhere, c wider than the product.
+    """
+
+    roots: ClassVar = ("Add",)
+    since = 11
+
+    def match(self, node: ir.Node) -> Match | Why:
+        found = operand_produced_by(node, "MatMul", "Gemm")
+        if found is None:
+            return Why("no operand is a MatMul or Gemm that nobody else reads")
+        product, bias = found
+        if product.op_type == "Gemm" and operand(product, 2) is not None:
+            return Why("the Gemm has a bias")
+        dims = dims_or_none(product.outputs[0])
+        ranks = [len(dims_or_none(value) or ()) for value in product.inputs[:2]]
+        if dims is None or ranks != [2, 2]:
+            return Why("MatMul is not 2-D")
+        bias_dims = dims_or_none(bias)
+        if bias_dims is None or not same_dims(dims_or_none(node.outputs[0]), dims):
+            return Why("the other operand is wider than the product")
+        if len(bias_dims) > 2 or any(a != 1 and a != b for a, b in zip(bias_dims[::-1], dims[::-1], strict=False)):
+            return Why("the other operand does not broadcast to the product")
+        graph = node.graph
+        opset = graph.opset_imports.get("", 13) if graph is not None else 13
+        if bias.dtype is None or not admits("Gemm", max(opset, 11), 0, bias.dtype):
+            return Why(f"Gemm has no {bias.dtype}")
+        return Match(product=product, bias=bias)
+
+    def build(self, op: Emit, m: Match) -> ir.Value:
+        attrs = {key: attribute(m.product, key) for key in m.product.attributes}
+        result: ir.Value = op.Gemm(*m.product.inputs[:2], m.bias, **attrs)
+        return result

@@ -1,0 +1,141 @@
+"""Decomposed LayerNorm and RMSNorm -> ``LayerNormalization``, ``RMSNormalization``."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import onnx_ir as ir
+
+from fx2onnx.irx.emit import Emit
+from fx2onnx.irx.values import known_ints
+from fx2onnx.optimize.rewrite import (
+    Match,
+    Rewrite,
+    Why,
+    attribute,
+    dims_or_none,
+    is_float,
+    operand,
+    operand_produced_by,
+    produced_by,
+    same_dims,
+    scalar_of,
+)
+
+
+class FuseLayerNorm(Rewrite):
+    """``Mul(Div(d, Sqrt(Add(ReduceMean(d * d), eps))), weight)`` with ``d = Sub(x, ReduceMean(x))`` ->
+    ``LayerNormalization(x, weight)``.
+
+    Shapes:    weight [N1..Nk], the last k dims of x, over which both means are.
+    Refuses:   means over other axes, a weight of other dims, variance by another formula.
+    """
+
+    roots: ClassVar = ("Mul",)
+    since = 17
+
+    def match(self, node: ir.Node) -> Match | Why:
+        found = _normalised(node)
+        if isinstance(found, Why):
+            return found
+        centred, weight, epsilon, axis = found
+        sub = produced_by(centred, "Sub")
+        if sub is None or sub.inputs[0] is None:
+            return Why("nothing is subtracted: no LayerNorm")
+        mean = produced_by(sub.inputs[1], "ReduceMean")
+        if mean is None or mean.inputs[0] is not sub.inputs[0] or _first_axis(mean) != axis:
+            return Why("what is subtracted is not the mean over the same axes")
+        return Match(x=sub.inputs[0], weight=weight, epsilon=epsilon, axis=axis)
+
+    def build(self, op: Emit, m: Match) -> ir.Value:
+        result: ir.Value = op.LayerNormalization(m.x, m.weight, axis=m.axis, epsilon=m.epsilon)
+        return result
+
+
+class FuseLayerNormBias(Rewrite):
+    """``Add(LayerNormalization(x, weight), bias)`` -> ``LayerNormalization(x, weight, bias)``.
+
+    Refuses:   a bias of other dims than the weight, a norm that is read elsewhere.
+    """
+
+    roots: ClassVar = ("Add",)
+    since = 17
+
+    def match(self, node: ir.Node) -> Match | Why:
+        found = operand_produced_by(node, "LayerNormalization")
+        if found is None:
+            return Why("no operand is a LayerNormalization that nobody else reads")
+        norm, bias = found
+        if operand(norm, 2) is not None or any(value.uses() for value in norm.outputs[1:]):
+            return Why("it has a bias, or its statistics are read")
+        if not same_dims(dims_or_none(bias), dims_or_none(norm.inputs[1])):
+            return Why("the bias has other dims than the weight")
+        return Match(norm=norm, bias=bias)
+
+    def build(self, op: Emit, m: Match) -> ir.Value:
+        attrs = {key: attribute(m.norm, key) for key in m.norm.attributes}
+        result: ir.Value = op.LayerNormalization(*m.norm.inputs[:2], m.bias, **attrs)
+        return result
+
+
+class FuseRMSNorm(Rewrite):
+    """``Mul(Div(x, Sqrt(Add(ReduceMean(x * x), eps))), weight)`` -> ``RMSNormalization(x, weight)``.
+
+    Shapes:    weight [N1..Nk], the last k dims of x.
+    Refuses:   means over other axes, a weight of other dims, opset below 23.
+    """
+
+    roots: ClassVar = ("Mul",)
+    since = 23
+
+    def match(self, node: ir.Node) -> Match | Why:
+        found = _normalised(node)
+        if isinstance(found, Why):
+            return found
+        x, weight, epsilon, axis = found
+        return Match(x=x, weight=weight, epsilon=epsilon, axis=axis)
+
+    def build(self, op: Emit, m: Match) -> ir.Value:
+        result: ir.Value = op.RMSNormalization(m.x, m.weight, axis=m.axis, epsilon=m.epsilon)
+        return result
+
+
+def _normalised(node: ir.Node) -> tuple[ir.Value, ir.Value, float, int] | Why:
+    """x, weight, epsilon and the first (negative) axis of ``weight * x / sqrt(mean(x * x) + epsilon)``."""
+    found = operand_produced_by(node, "Div", "Mul")
+    if found is None:
+        return Why("no operand is a quotient that nobody else reads")
+    quotient, weight = found
+    top, bottom = quotient.inputs
+    if quotient.op_type == "Mul":
+        reciprocal = produced_by(bottom, "Reciprocal")
+        bottom = reciprocal.inputs[0] if reciprocal is not None else None
+    root = produced_by(bottom, "Sqrt")
+    add = produced_by(root.inputs[0], "Add") if root is not None else None
+    if top is None or add is None or not is_float(top):
+        return Why("nothing is divided by a root of a sum")
+    for index in (0, 1):
+        mean, epsilon = produced_by(add.inputs[index], "ReduceMean"), scalar_of(add.inputs[1 - index])
+        if mean is not None and epsilon is not None and _is_square(mean.inputs[0], top):
+            axis, dims = _first_axis(mean), dims_or_none(top)
+            if axis is None or dims is None or not same_dims(dims_or_none(weight), dims[axis:]):
+                return Why("the weight does not have the dims that the mean is over")
+            return top, weight, epsilon, axis
+    return Why("what is under the root is not a mean of squares")
+
+
+def _is_square(value: ir.Value | None, x: ir.Value) -> bool:
+    node = produced_by(value, "Mul", "Pow")
+    if node is None or node.inputs[0] is not x:
+        return False
+    return node.inputs[1] is x if node.op_type == "Mul" else scalar_of(node.inputs[1]) == 2
+
+
+def _first_axis(mean: ir.Node) -> int | None:
+    """The first axis, counted from the end, of a mean over all the last axes with keepdims; else None."""
+    dims = dims_or_none(mean.inputs[0])
+    axes = attribute(mean, "axes") or known_ints(operand(mean, 1))
+    if dims is None or not axes or not attribute(mean, "keepdims", 1):
+        return None
+    last = sorted(axis - len(dims) if axis >= 0 else axis for axis in axes)
+    return last[0] if last == list(range(-len(last), 0)) else None

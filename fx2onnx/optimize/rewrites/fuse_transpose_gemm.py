@@ -1,0 +1,50 @@
+"""``Gemm(Transpose(a), b)`` -> ``Gemm(a, b, transA=1)``."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import onnx_ir as ir
+
+from fx2onnx.irx.emit import Emit
+from fx2onnx.irx.schema import admits
+from fx2onnx.optimize.rewrite import Match, Rewrite, Why, attribute, dims_or_none, operand, perm_of, produced_by
+
+
+class FuseTransposeGemm(Rewrite):
+    """``Gemm(Transpose(a), b)`` -> ``Gemm(a, b, transA=1)``, likewise b; also of a ``MatMul`` of rank 2.
+
+    Refuses:   rank other than 2, no transposed operand, a dtype that Gemm lacks.
+    Numerics:  exact: the same products in the same order.
+    """
+
+    roots: ClassVar = ("Gemm", "MatMul")
+    since = 11
+
+    def match(self, node: ir.Node) -> Match | Why:
+        lhs, rhs = node.inputs[0], node.inputs[1]
+        sources = [_before_transpose(lhs), _before_transpose(rhs)]
+        if sources == [None, None]:
+            return Why("no operand is transposed")
+        dims = [dims_or_none(value) for value in (lhs, rhs)]
+        if any(item is None or len(item) != 2 for item in dims):
+            return Why("MatMul is not 2-D")
+        dtype = node.outputs[0].dtype
+        if dtype is None or not admits("Gemm", 13, 0, dtype):
+            return Why(f"Gemm has no {dtype}")
+        return Match(node=node, sources=sources)
+
+    def build(self, op: Emit, m: Match) -> ir.Value:
+        attrs = {key: attribute(m.node, key) for key in m.node.attributes}
+        operands = list(m.node.inputs[:2])
+        for place, (source, name) in enumerate(zip(m.sources, ("transA", "transB"), strict=True)):
+            if source is not None:
+                operands[place] = source
+                attrs[name] = 1 - attrs.get(name, 0)
+        result: ir.Value = op.Gemm(*operands, operand(m.node, 2), **attrs)
+        return result
+
+
+def _before_transpose(value: ir.Value | None) -> ir.Value | None:
+    node = produced_by(value, "Transpose")
+    return node.inputs[0] if node is not None and perm_of(node) == (1, 0) else None

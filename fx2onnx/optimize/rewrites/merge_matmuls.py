@@ -1,0 +1,116 @@
+"""``MatMul(x, w1), MatMul(x, w2)`` -> ``Split(MatMul(x, [w1 w2]))``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import numpy as np
+import onnx_ir as ir
+
+from fx2onnx.irx.emit import Emit
+from fx2onnx.irx.values import dtype_of
+from fx2onnx.optimize.rewrite import (
+    Match,
+    Rewrite,
+    Why,
+    dims_or_none,
+    is_constant,
+    sole_reader,
+    sole_use,
+    static_dims,
+)
+from fx2onnx.optimize.weights import Array, DerivedTensor
+
+
+class MergeMatMuls(Rewrite):
+    """``MatMul(x, w1), MatMul(x, w2), ...`` -> ``Split(MatMul(x, Concat(w1, w2, ...)))``, with the biases where each
+    product has one.
+
+    Shapes:    x [*, K], wi [K, Ni]  ->  [*, Ni] each.
+    Refuses:   weights that are not constant or read elsewhere (they would be stored twice).
+    Buffers:   the joined weights are made when the file is written and not kept.
+    """
+
+    roots: ClassVar = ("MatMul",)
+    changes_weights = True
+
+    def match(self, node: ir.Node) -> Match | Why:
+        x = node.inputs[0]
+        if x is None or x.is_initializer():
+            return Why("the left operand is a weight")
+        products = [
+            user
+            for user, index in x.uses()
+            if index == 0 and user.op_type == "MatMul" and user.graph is node.graph and _has_own_weight(user, x)
+        ]
+        if len(products) < 2 or node not in products:
+            return Why("no other MatMul with a weight of its own reads the operand")
+        if any(value.is_graph_output() for product in products for value in product.outputs):
+            return Why("a product is a graph output")
+        biased = [_bias_of(product) for product in products]
+        biases = [found for found in biased if found is not None]
+        assert node.graph is not None
+        first = next(item for item in node.graph if item in set(products))
+        has_biases = len(biases) == len(products)
+        return Match(
+            before=first,
+            replaces=[(add if has_biases else product).outputs[0] for product, add in _pairs(products, biased)],
+            x=x,
+            weights=[product.inputs[1] for product in products],
+            biases=[bias for _, bias in biases] if has_biases else [],
+            dims=dims_or_none(products[0].outputs[0]),
+        )
+
+    def build(self, op: Emit, m: Match) -> Sequence[ir.Value]:
+        counts = [(static_dims(weight) or ())[-1] for weight in m.weights]
+        dims = (*m.dims[:-1], sum(counts))
+        joined: ir.Value = op.MatMul(m.x, _joined(op, m.weights), outputs=[(dtype_of(m.x), dims)])
+        if m.biases:
+            joined = op.Add(joined, _joined(op, m.biases))
+        parts: Sequence[ir.Value] = op.Split(joined, split=counts, axis=len(dims) - 1, outputs=op.result)
+        return parts
+
+
+def _has_own_weight(node: ir.Node, x: ir.Value) -> bool:
+    weight = node.inputs[1]
+    sizes = static_dims(weight)
+    return (
+        weight is not None
+        and is_constant(weight)
+        and sizes is not None
+        and len(sizes) == 2
+        and sole_use(weight)
+        and weight.dtype == x.dtype
+        and dims_or_none(node.outputs[0]) is not None
+    )
+
+
+def _bias_of(product: ir.Node) -> tuple[ir.Node, ir.Value] | None:
+    """The Add that alone reads the product, and its bias of one number a column."""
+    reader = sole_reader(product.outputs[0])
+    if reader is None or reader.op_type != "Add":
+        return None
+    bias = next((value for value in reader.inputs if value is not product.outputs[0]), None)
+    columns = (static_dims(product.inputs[1]) or (0,))[-1]
+    if bias is None or not is_constant(bias) or static_dims(bias) != (columns,) or not sole_use(bias):
+        return None
+    return (reader, bias) if not reader.outputs[0].is_graph_output() else None
+
+
+def _pairs(products: list[ir.Node], biased: list[tuple[ir.Node, ir.Value] | None]) -> list[tuple[ir.Node, ir.Node]]:
+    return [
+        (product, found[0] if found is not None else product) for product, found in zip(products, biased, strict=True)
+    ]
+
+
+def _joined(op: Emit, values: Sequence[ir.Value]) -> ir.Value:
+    sizes = [static_dims(value) or () for value in values]
+    total = (*sizes[0][:-1], sum(size[-1] for size in sizes))
+    name = "+".join(value.name or "" for value in values)
+    tensors = [value.const_value for value in values if value.const_value is not None]
+
+    def join(*arrays: Array) -> Array:
+        return np.concatenate(arrays, axis=-1)
+
+    return op.builder.add_initializer(name, DerivedTensor(join, tensors, dtype_of(values[0]), total, name), total)

@@ -1,0 +1,36 @@
+"""``Transpose(Transpose(x))`` -> ``Transpose(x)``."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import onnx_ir as ir
+
+from fx2onnx.irx.emit import Emit
+from fx2onnx.optimize.rewrite import Match, Rewrite, Why, perm_of, produced_by, sole_use
+
+
+class MergeTransposes(Rewrite):
+    """``Transpose(Transpose(x, p), q)`` -> ``Transpose(x, p[q])``, or x where that moves nothing.
+
+    Refuses:   an inner Transpose that is read elsewhere, unless both cancel (its result is at hand already).
+    """
+
+    roots: ClassVar = ("Transpose",)
+
+    def match(self, node: ir.Node) -> Match | Why:
+        inner = produced_by(node.inputs[0], "Transpose")
+        if inner is None:
+            return Why("the operand is not transposed")
+        first, second = perm_of(inner), perm_of(node)
+        if first is None or second is None:
+            return Why("the rank is unknown")
+        perm = tuple(first[axis] for axis in second)
+        cancels = perm == tuple(range(len(perm)))
+        if not cancels and not sole_use(inner.outputs[0]):
+            return Why("the inner Transpose is read elsewhere")
+        return Match(source=inner.inputs[0], perm=perm, cancels=cancels)
+
+    def build(self, op: Emit, m: Match) -> ir.Value:
+        result: ir.Value = m.source if m.cancels else op.Transpose(m.source, perm=m.perm)
+        return result

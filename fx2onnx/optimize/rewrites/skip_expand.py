@@ -1,0 +1,44 @@
+"""``Add(x, Expand(c))`` -> ``Add(x, c)``: the operator broadcasts by itself."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import onnx_ir as ir
+
+from fx2onnx.irx.emit import Emit
+from fx2onnx.irx.facts import BROADCASTING
+from fx2onnx.irx.shapes import broadcast_dims
+from fx2onnx.optimize.rewrite import Match, Rewrite, Why, attribute, dims_or_none, produced_by
+
+
+class SkipExpand(Rewrite):
+    """``Add(x, Expand(c, dims))`` -> ``Add(x, c)``, and every other operator that broadcasts.
+
+    Refuses:   where the other operands do not give the result its dims.
+    Numerics:  exact.
+    """
+
+    roots: ClassVar = tuple(sorted(BROADCASTING))
+    since = 7
+
+    def match(self, node: ir.Node) -> Match | Why:
+        operands = list(node.inputs)
+        for index, value in enumerate(operands):
+            expand = produced_by(value, "Expand")
+            if expand is None:
+                continue
+            candidate = [*operands[:index], expand.inputs[0], *operands[index + 1 :]]
+            dims = [dims_or_none(item) for item in candidate]
+            wanted = dims_or_none(node.outputs[0])
+            if wanted is not None and all(item is not None for item in dims):
+                got = broadcast_dims(*(item for item in dims if item is not None))
+                operands = candidate if got == wanted else operands
+        if operands == list(node.inputs):
+            return Why("no operand is an Expand that can be left out")
+        return Match(node=node, operands=operands)
+
+    def build(self, op: Emit, m: Match) -> ir.Value:
+        attrs = {key: attribute(m.node, key) for key in m.node.attributes}
+        result: ir.Value = op.node(m.node.op_type, *m.operands, outputs=op.result, **attrs)
+        return result

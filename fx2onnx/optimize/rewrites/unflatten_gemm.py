@@ -1,0 +1,62 @@
+"""``Reshape(Gemm(Reshape(x), w, b))`` -> ``Add(MatMul(x, w), b)``."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import onnx_ir as ir
+
+from fx2onnx.irx.emit import Emit
+from fx2onnx.irx.values import dtype_of
+from fx2onnx.optimize.rewrite import (
+    Match,
+    Rewrite,
+    Why,
+    attribute,
+    dims_or_none,
+    operand,
+    produced_by,
+    same_dims,
+    sole_use,
+)
+
+
+class UnflattenGemm(Rewrite):
+    """``Reshape(Gemm(Reshape(x, [M, K]), w, b), [*, N])`` -> ``Add(MatMul(x, w), b)``.
+
+    Shapes:    x [*, K], w [K, N], b broadcastable to [N]  ->  [*, N].
+    Refuses:   a transposed operand, alpha or beta, a bias with rows, steps read elsewhere.
+    Cost:      one node less; runtimes fuse the two again, and fuse an activation after them, too.
+    """
+
+    roots: ClassVar = ("Reshape",)
+
+    def match(self, node: ir.Node) -> Match | Why:
+        gemm = produced_by(node.inputs[0], "Gemm")
+        if gemm is None or not sole_use(gemm.outputs[0]):
+            return Why("the operand is no Gemm that nobody else reads")
+        flat = produced_by(gemm.inputs[0], "Reshape", "Flatten")
+        if flat is None or flat.inputs[0] is None:
+            return Why("the Gemm's rows are not flattened")
+        if any(attribute(gemm, name, default) != default for name, default in _PLAIN):
+            return Why("the Gemm transposes or scales")
+        source, bias = flat.inputs[0], operand(gemm, 2)
+        dims, result, weight = (dims_or_none(v) for v in (source, node.outputs[0], gemm.inputs[1]))
+        if dims is None or result is None or weight is None or len(dims) < 2:
+            return Why("the rank is unknown")
+        if dims[-1] != weight[0] or not same_dims(result, (*dims[:-1], weight[1])):
+            return Why("the result is not laid out as the operand")
+        bias_dims = dims_or_none(bias) if bias is not None else ()
+        if bias_dims is None or len(bias_dims) > 1:
+            return Why("the bias has rows")
+        return Match(source=source, weight=gemm.inputs[1], bias=bias, dims=result)
+
+    def build(self, op: Emit, m: Match) -> ir.Value:
+        product: ir.Value = op.MatMul(m.source, m.weight, outputs=[(dtype_of(m.source), m.dims)])
+        if m.bias is None:
+            return product
+        result: ir.Value = op.Add(product, m.bias)
+        return result
+
+
+_PLAIN = (("transA", 0), ("transB", 0), ("alpha", 1.0), ("beta", 1.0))

@@ -1,0 +1,77 @@
+"""Weights computed from weights, at the moment they are written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+Array: TypeAlias = npt.NDArray[Any]
+
+
+class DerivedTensor(ir.LazyTensor):
+    """``function(*sources)``: made when it is written, not kept. Sources may lack data until then, or for ever."""
+
+    def __init__(
+        self,
+        function: Callable[..., Array],
+        sources: Sequence[ir.TensorProtocol],
+        dtype: ir.DataType,
+        sizes: Sequence[int],
+        name: str,
+    ) -> None:
+        self.sources = tuple(sources)
+        self.function = function
+        super().__init__(self._made, dtype=dtype, shape=ir.Shape(sizes), cache=False, name=name)
+
+    def _made(self) -> ir.TensorProtocol:
+        array = self.function(*(source.numpy() for source in self.sources))
+        wanted = self.dtype.numpy()
+        return ir.Tensor(np.ascontiguousarray(array.astype(wanted, copy=False)), dtype=self.dtype, name=self.name)
+
+    @property
+    def lacks_data(self) -> bool:
+        """Whether a source is a mere description without numbers."""
+        return any(lacks_data(source) for source in self.sources)
+
+    def tofile(self, file: Any) -> None:
+        """Write the bytes straight from the one copy."""
+        made: Any = self._made()
+        made.tofile(file)
+
+
+class TransposedTensor(DerivedTensor):
+    """A weight in another axis order; made by the source itself where it knows a faster way than NumPy."""
+
+    def __init__(self, source: ir.TensorProtocol, perm: tuple[int, ...], name: str) -> None:
+        self.source = source
+        self.perm = perm
+        sizes = source.shape.numpy()
+        super().__init__(
+            lambda array: array.transpose(perm), (source,), source.dtype, [sizes[axis] for axis in perm], name
+        )
+
+    def _made(self) -> ir.TensorProtocol:
+        permuted = getattr(self.source, "permuted", None)
+        if permuted is not None:
+            made: ir.TensorProtocol = permuted(self.perm)
+            return made
+        return super()._made()
+
+
+def is_literal(tensor: ir.TensorProtocol) -> bool:
+    """Whether the numbers were written down while the graph was built: no parameter or buffer, nothing from a file."""
+    return type(tensor) is ir.Tensor
+
+
+def lacks_data(tensor: ir.TensorProtocol | None) -> bool:
+    """Whether the tensor is a mere description (the module is on the meta device)."""
+    return bool(getattr(tensor, "lacks_data", False))
+
+
+def computing(array: Array) -> Array:
+    """The array in the dtype to compute in: float32 for the half precisions."""
+    return array if array.dtype.itemsize >= 4 else array.astype(np.float32)

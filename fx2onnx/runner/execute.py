@@ -35,8 +35,11 @@ Signature: TypeAlias = tuple[Any, ...]
 SEEN_ONCE = "seen once"
 """In the table of plans: the next run with these shapes records, the one after it runs by plan."""
 
-MAX_PLANS = 16
-"""Signatures remembered per program; each plan holds an arena, so that endless new shapes do not fill the memory."""
+MAX_PLANS = 64
+"""Signatures remembered per program."""
+
+MAX_ARENAS = 4
+"""Plans kept per program: each holds an arena, and endless new shapes must not fill the memory."""
 
 Observer = Callable[[Program, Step, int, int, Sequence[Value]], None]
 """Called after each step with its program, start and end in ns, and its outputs."""
@@ -82,6 +85,9 @@ class Executor:
         with self.lock:
             while len(self.plans) >= MAX_PLANS and signature not in self.plans:
                 self.plans.pop(next(iter(self.plans)))
+            made = [key for key, other in self.plans.items() if isinstance(other, Plan) and key != signature]
+            if isinstance(plan, Plan) and len(made) >= MAX_ARENAS:
+                self.plans[made[0]] = SEEN_ONCE
             self.plans[signature] = plan
 
     def execute(self, plan: Plan, feeds: Sequence[Value]) -> list[Value]:

@@ -392,9 +392,13 @@ def test_any_bytes(data: bytes) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("batch", range(40))
+@pytest.mark.parametrize("batch", range(20))
 def test_long_fuzz(batch: int) -> None:
-    rng = random.Random(10_000 + batch)
-    for number in range(500):
-        source = seeds()[number % len(seeds())]
-        outcome(mutated(source, rng) if number % 2 else shuffled(source, rng))
+    """Edits of every node case: 20 000 files."""
+    from test_backend_cases import cases
+
+    sources = [case.model.SerializeToString() for case in cases().values() if case.model is not None]
+    for number in range(1000):
+        rng = random.Random(batch * 1000 + number)
+        source = sources[rng.randrange(len(sources))]
+        outcome(mutated(source, rng) if number % 3 == 0 else shuffled(source, rng))

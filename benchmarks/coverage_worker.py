@@ -1,0 +1,262 @@
+"""One model through eager PyTorch, capture, export and onnxruntime, in a process that may crash, hang or grow."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import io
+import multiprocessing
+import os
+import re
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from benchmarks.coverage_models import attempts
+
+STAGES = ("build", "eager", "capture", "export", "match")
+"""What a model goes through, in order; a row names the last stage that it passed and the error of the next."""
+
+MODELS_A_WORKER = 60
+"""A worker is replaced after so many models, so that what their packages leave behind does not add up."""
+LARGEST_BYTES = 14 << 30
+"""A worker that grows beyond is stopped and the model counted as failed: the machine has other users."""
+
+Row = dict[str, Any]
+
+
+def examine(source: str, name: str, dynamic: bool = False) -> Row:
+    """The row of one model. Raises nothing that the model or fx2onnx raises."""
+    row: Row = {"source": source, "name": name, "dynamic": dynamic, "passed": ""}
+    try:
+        with _quiet():
+            built = _built(row, source, name)
+            if built is not None:
+                _exported(row, built, dynamic)
+    except Exception as error:
+        stage = STAGES[STAGES.index(row["passed"]) + 1] if row["passed"] else "build"
+        row["error"] = _described(error, stage)
+    return row
+
+
+def _built(row: Row, source: str, name: str) -> Any:
+    """The first form of the model that builds and runs; None with the error of the last form otherwise."""
+    import torch
+
+    failure: Any = None
+    for label, build in attempts(source, name):
+        stage = "build"
+        try:
+            found = build()
+            row["passed"], stage = "build", "eager"
+            with torch.no_grad():
+                run = functools.partial(found.module, *found.args, **found.kwargs)
+                seconds, first = _timed(run)
+                again = run()
+        except Exception as error:
+            if failure is None or stage == "eager":
+                failure = _described(error, stage)
+            continue
+        row |= {
+            "passed": "eager",
+            "form": label,
+            "origin": found.origin,
+            "eager_s": round(seconds, 3),
+            "parameters": sum(value.numel() for value in found.module.parameters()),
+            "random": not _same(first, again),
+        }
+        return found
+    row["error"] = failure
+    return None
+
+
+def _exported(row: Row, built: Any, dynamic: bool) -> None:
+    import fx2onnx
+    from fx2onnx.aten_map import TABLE
+    from fx2onnx.capture.functional import is_decomposable
+    from fx2onnx.capture.rungs import capture
+    from fx2onnx.verify import verify
+
+    module, args, kwargs = built.module, built.args, built.kwargs
+    shapes = built.dynamic_shapes if dynamic else None
+    shapes = {name: dict(axes) for name, axes in shapes.items()} if shapes else None
+    seconds, captured = _timed(
+        lambda: capture(
+            module,
+            args,
+            kwargs,
+            dynamic_shapes=shapes,
+            keep=lambda overload: overload in TABLE or not is_decomposable(overload),
+        )
+    )
+    nodes = sum(node.op == "call_function" for node in captured.graph.nodes)
+    row |= {"passed": "capture", "rung": captured.rung, "capture_s": round(seconds, 3), "nodes": nodes}
+    seconds, result = _timed(lambda: fx2onnx.export(module, args, kwargs=kwargs, dynamic_shapes=shapes))
+    report = result.report
+    row |= {"passed": "export", "export_s": round(seconds, 3), "onnx_nodes": report.nodes_onnx}
+    row |= {"warnings": report.warnings[:3], "assumptions": report.assumptions[:5]}
+    verdict = verify(result, module, args, kwargs, engines=("onnxruntime",), seeds=())
+    worst = verdict.worst()
+    row["notes"] = verdict.notes
+    if worst is not None:
+        row["worst"] = [worst.output, worst.max_abs_error, worst.allowed]
+    if verdict.ok:
+        row["passed"] = "match"
+    elif worst is None:
+        row["error"] = {"stage": "match", "code": "", "what": "nothing was compared", "where": "", "why": ""}
+    else:
+        bad = [line for line in verdict.rows if not line.ok]
+        what = worst.problem or "numbers differ"
+        why = f"{len(bad)} of {len(verdict.rows)} outputs; {worst.output}: error {worst.max_abs_error:.2g}, allowed {worst.allowed:.2g}"
+        row["error"] = {"stage": "match", "code": "E501", "what": what, "where": "", "why": why}
+
+
+def _timed(function: Callable[[], Any]) -> tuple[float, Any]:
+    start = time.perf_counter()
+    result = function()
+    return time.perf_counter() - start, result
+
+
+def _same(one: Any, two: Any) -> bool:
+    """Whether two eager results are the same numbers (a model that draws noise gives others)."""
+    import torch
+
+    from fx2onnx.capture.trees import flatten
+
+    pairs = zip(flatten(one)[0], flatten(two)[0], strict=False)
+    return all(
+        not isinstance(a.value, torch.Tensor)
+        or (a.value.shape == b.value.shape and bool(torch.allclose(a.value.float(), b.value.float(), equal_nan=True)))
+        for a, b in pairs
+        if not isinstance(a.value, torch.Tensor) or not a.value.is_complex()
+    )
+
+
+def _described(error: BaseException, stage: str) -> Row:
+    """Code, first line, user's line and reason of an error; of a missing translation, every overload concerned."""
+    code = getattr(error, "code", "")
+    if not code or not hasattr(error, "what"):
+        lines = str(error).strip().splitlines() or [""]
+        frames = [f for f in traceback.extract_tb(error.__traceback__) if re.search(_OURS, f.filename)][-1:]
+        where = "".join(f"{_relative(frame.filename)}:{frame.lineno}, in {frame.name}" for frame in frames)
+        return {"stage": stage, "code": type(error).__name__, "what": lines[0][:300], "where": where, "why": ""}
+    found: Row = {
+        "stage": stage,
+        "code": code,
+        "what": error.what,
+        "where": str(error.where or ""),
+        "why": error.why[:600],
+    }  # type: ignore[attr-defined]
+    if code == "E201":
+        overload = r"(?:[a-z]\w*\.)+\w+"
+        found["missing"] = list(dict.fromkeys(re.findall(rf"(?:translate|first) ({overload}) ?", error.what)))  # type: ignore[attr-defined]
+        others = error.why.partition("also missing: ")[2]  # type: ignore[attr-defined]
+        found["missing"] += re.findall(rf"(?:^|; )({overload}) \(", others)
+    return found
+
+
+_OURS = r"/site-packages/(?!torch/)|/fx2onnx/(capture|lower|aten_map|optimize|sources|verify)/"
+
+
+def _relative(path: str) -> str:
+    return re.sub(r"^.*/(site-packages/|(?=fx2onnx/|benchmarks/))", "", path)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    with (
+        warnings.catch_warnings(),
+        contextlib.redirect_stdout(io.StringIO()),
+        contextlib.redirect_stderr(io.StringIO()),
+    ):
+        warnings.simplefilter("ignore")
+        yield
+
+
+def _serve(pipe: Any) -> None:
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    import torch
+
+    import fx2onnx
+
+    torch.set_num_threads(1)
+    fx2onnx.export(torch.nn.Linear(2, 2), torch.ones(1, 2))  # the first export pays for imports
+    pipe.send("ready")
+    while True:
+        pipe.send(examine(*pipe.recv()))
+
+
+class Worker:
+    """A process that examines one model after another and is replaced when it crashes, hangs or grows too large."""
+
+    def __init__(self, limit_s: float) -> None:
+        self._limit_s = limit_s
+        self._process: Any = None
+        self._left = 0
+
+    def examine(self, source: str, name: str, dynamic: bool) -> Row:
+        if self._process is None or self._left == 0:
+            self._start()
+        self._left -= 1
+        self._pipe.send((source, name, dynamic))
+        problem = self._wait(self._limit_s)
+        if problem is None:
+            row: Row = self._pipe.recv()
+            return row
+        self.close()
+        error = {"stage": "build", "code": "process", "what": problem, "where": "", "why": ""}
+        return {"source": source, "name": name, "dynamic": dynamic, "passed": "", "error": error}
+
+    def _start(self) -> None:
+        self.close()
+        context = multiprocessing.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=_serve, args=(theirs,), daemon=True)
+        self._process.start()
+        theirs.close()
+        self._left = MODELS_A_WORKER
+        problem = self._wait(300)
+        if problem is not None:
+            raise RuntimeError(f"the worker does not start: {problem}")
+        self._pipe.recv()
+
+    def _wait(self, limit_s: float) -> str | None:
+        """Until the worker answers; else what went wrong."""
+        import psutil
+
+        end = time.monotonic() + limit_s
+        while time.monotonic() < end:
+            try:
+                if self._pipe.poll(0.5):
+                    return None
+                if psutil.Process(self._process.pid).memory_info().rss > LARGEST_BYTES:
+                    return f"more than {LARGEST_BYTES >> 30} GB of memory"
+            except (EOFError, OSError, psutil.Error):
+                break
+            if not self._process.is_alive():
+                break
+        else:
+            return f"no answer within {limit_s:.0f} s"
+        self._process.join(5)
+        return f"the process died with exit code {self._process.exitcode}"
+
+    def close(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.join()
+            self._process = None
+
+
+def examine_all(tasks: Iterable[tuple[str, str]], dynamic: bool, limit_s: float) -> Iterator[Row]:
+    """The rows of ``(source, name)`` pairs, one at a time."""
+    worker = Worker(limit_s)
+    try:
+        for source, name in tasks:
+            start = time.perf_counter()
+            row = worker.examine(source, name, dynamic)
+            yield row | {"total_s": round(time.perf_counter() - start, 2)}
+    finally:
+        worker.close()

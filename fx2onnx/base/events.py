@@ -51,6 +51,11 @@ class Recorder:
         self.root.end_ns = time.perf_counter_ns()
         return self.root
 
+    @property
+    def open_spans(self) -> tuple[Span, ...]:
+        """The spans that are running now, outermost first."""
+        return tuple(self._open)
+
     def phases(self) -> dict[str, float]:
         """Seconds of each top-level phase, in order; phases of one name are added up."""
         seconds: dict[str, float] = {}
@@ -60,6 +65,11 @@ class Recorder:
 
 
 _active: contextvars.ContextVar[Recorder | None] = contextvars.ContextVar("fx2onnx_recorder", default=None)
+
+
+def active() -> Recorder | None:
+    """The recorder of this thread and task, if one is active."""
+    return _active.get()
 
 
 @contextlib.contextmanager

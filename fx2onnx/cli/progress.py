@@ -80,10 +80,10 @@ class Stages:
 
     def _phase(self) -> str:
         context = self._context
-        recorder = context.get(events._active) if context is not None else None
+        recorder = context.run(events.active) if context is not None else None
         if recorder is None:
             return ""
-        return " > ".join(span.name for span in recorder._open[1:3])
+        return " > ".join(span.name for span in recorder.open_spans[1:3])
 
     def _render(self) -> RenderableType:
         from rich.spinner import Spinner

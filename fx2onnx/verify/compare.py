@@ -85,7 +85,12 @@ def _compare_sample(
         expected = _run_eager(root, arguments, sample.tensors)
     except Exception as cause:
         if sample.name == "sample":
-            raise
+            raise UserError(
+                "E101",
+                "eager PyTorch itself fails on the sample arguments",
+                why=f"{type(cause).__name__}: {str(cause)[:300]}",
+                next="check that module(*args, **kwargs) runs, in eval mode, with these arguments",
+            ) from cause
         first = str(cause).strip().splitlines()[0] if str(cause).strip() else type(cause).__name__
         verdict.notes.append(f"{sample.name}: eager PyTorch itself fails ({first[:120]})")
         return

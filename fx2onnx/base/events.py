@@ -67,9 +67,9 @@ class Recorder:
 _active: contextvars.ContextVar[Recorder | None] = contextvars.ContextVar("fx2onnx_recorder", default=None)
 
 
-def active() -> Recorder | None:
-    """The recorder of this thread and task, if one is active."""
-    return _active.get()
+def active(context: contextvars.Context | None = None) -> Recorder | None:
+    """The recorder that is active in this thread and task, or in another one's ``context``; None where there is none."""
+    return _active.get() if context is None else context.get(_active)
 
 
 @contextlib.contextmanager

@@ -80,7 +80,7 @@ class Stages:
 
     def _phase(self) -> str:
         context = self._context
-        recorder = context.run(events.active) if context is not None else None
+        recorder = events.active(context) if context is not None else None
         if recorder is None:
             return ""
         return " > ".join(span.name for span in recorder.open_spans[1:3])

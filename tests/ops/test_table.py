@@ -9,7 +9,7 @@ import torch
 
 import fx2onnx.aten_map
 from fx2onnx.aten_map import TABLE
-from tests.ops import harness
+from tests.ops import database
 
 FILES = sorted(Path(fx2onnx.aten_map.__file__).parent.glob("*.py"))
 MAX_LINES = 400
@@ -35,7 +35,9 @@ def test_files_are_short(path):
     assert len(path.read_text().splitlines()) <= MAX_LINES
 
 
-SAMPLED = "abs add argmax cat clamp cumsum div.floor_rounding nn.functional.embedding gather matmul mean nn.functional.gelu "
+SAMPLED = (
+    "abs add argmax cat clamp cumsum div.floor_rounding nn.functional.embedding gather matmul mean nn.functional.gelu "
+)
 SAMPLED += "nn.functional.layer_norm nn.functional.conv2d nn.functional.softmin pow remainder sum topk var where"
 STRICT = frozenset({"wrong", "rejected", "broken"})
 
@@ -43,9 +45,9 @@ STRICT = frozenset({"wrong", "rejected", "broken"})
 @pytest.mark.parametrize("name", SAMPLED.split())
 def test_sampled_operators_are_right(name):
     """No call of the entry is silently wrong, at the default opset."""
-    (info,) = harness.op_infos([name])
+    (info,) = database.op_infos([name])
     for dtype in (torch.float32, torch.int64):
-        faults = [verdict for verdict in harness.sweep(info, dtype, samples=3) if verdict.status in STRICT]
+        faults = [verdict for verdict in database.sweep(info, dtype, samples=3) if verdict.status in STRICT]
         assert not faults, "\n".join(f"{fault.status} {fault.call}: {fault.note}" for fault in faults)
 
 
@@ -54,8 +56,10 @@ def test_sampled_operators_are_right(name):
 def test_whole_operator_database(opset):
     """No call of any entry is silently wrong, in any usual dtype."""
     faults = []
-    for info in harness.op_infos():
+    for info in database.op_infos():
         for dtype in (torch.float32, torch.float16, torch.float64, torch.int64, torch.int32, torch.bool):
-            verdicts = harness.sweep(info, dtype, opset=opset)
-            faults += [f"{harness.name_of(info)} {v.status} {v.call}: {v.note}" for v in verdicts if v.status in STRICT]
+            verdicts = database.sweep(info, dtype, opset=opset)
+            faults += [
+                f"{database.name_of(info)} {v.status} {v.call}: {v.note}" for v in verdicts if v.status in STRICT
+            ]
     assert not faults, "\n".join(faults)

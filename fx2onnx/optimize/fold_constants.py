@@ -58,11 +58,12 @@ class Folder:
 
     def run(self) -> int:
         """Returns how many values became initializers."""
+        count = self._constant_nodes()
         for graph in list(graphs_of(self.model)):
             for node in graph:
                 self._node(node)
         folded = set(self.nodes)
-        left_bytes, count, unread = self.budget.total_bytes, 0, []
+        left_bytes, unread = self.budget.total_bytes, []
         for node in self.nodes:
             value = node.outputs[0]
             array = self.arrays[value]
@@ -74,7 +75,7 @@ class Folder:
             unread.append(node)
             count += 1
         remove_unread(unread)
-        return count + self._constant_nodes()
+        return count
 
     def _node(self, node: ir.Node) -> None:
         if len(node.outputs) != 1 or node.domain:

@@ -68,7 +68,7 @@ def feeds_for(proto: onnx.ModelProto, sizes: Mapping[str, int]) -> dict[str, Any
         dims = [sizes.get(dim.dim_param, dim.dim_value) for dim in value.type.tensor_type.shape.dim]
         dtype = onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
         if dtype == np.bool_:
-            feeds[value.name] = generator.random(dims) > 0.5
+            feeds[value.name] = np.asarray(generator.random(dims) > 0.5)
         elif dtype.kind in "iu":
             feeds[value.name] = generator.integers(-5 if dtype.kind == "i" else 0, 6, dims).astype(dtype)
         else:

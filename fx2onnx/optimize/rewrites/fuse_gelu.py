@@ -25,14 +25,14 @@ class FuseGelu(Rewrite):
     Source:    ONNX Gelu-20; transformers' ``NewGELUActivation``.
     """
 
-    roots: ClassVar = ("Mul",)
+    roots: ClassVar = ("Mul", "Div")
     since = 20
 
     def match(self, node: ir.Node) -> Match | Why:
         result = node.outputs[0]
         if result.dtype not in (ir.DataType.FLOAT, ir.DataType.DOUBLE):
             return Why("not float32 or float64")
-        if produced_by(result, "Mul") is None or not any(produced_by(v, "Add", "Mul") for v in node.inputs):
+        if not any(produced_by(value, "Add", "Mul") for value in node.inputs):
             return Why("no factor is 1 + erf or 1 + tanh")
         number, factors = _product(result, is_root=True)
         if len(factors) != 2 or not _close(number, 0.5):

@@ -1,0 +1,122 @@
+"""Arithmetic, comparison, reduction, sorting and special functions at special values, over opsets; random numbers."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from tests.ops import harness
+from tests.ops.judge import case, judge
+
+aten = torch.ops.aten
+INF, NAN = math.inf, math.nan
+SPECIAL = torch.tensor(
+    [NAN, INF, -INF, 0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, 2.5, 1e-8, -1e-8, 3e38, -3e38, 88.0, 100.0]
+)
+LEFT, RIGHT = SPECIAL.repeat_interleave(len(SPECIAL)), SPECIAL.repeat(len(SPECIAL))
+MIXED = torch.tensor([1.9, -1.9, 2.5, -0.5, 300.7, -300.2, 127.0, 255.9])
+BYTES = torch.tensor([0, 1, 127, 128, 255], dtype=torch.uint8)
+LONGS = torch.tensor([-(2**62), -7, -1, 0, 1, 7, 2**62 + 1])
+
+UNARY = (
+    "abs neg sign exp log sqrt reciprocal sin cos tan asin acos atan sinh cosh tanh asinh acosh atanh erf sigmoid ceil "
+)
+UNARY += "floor round trunc frac rsqrt square exp2 log2 log10 log1p expm1 erfc sinc special_entr isnan isinf isfinite "
+UNARY += (
+    "isposinf isneginf signbit nan_to_num logit angle logical_not lgamma digamma erfinv special_ndtri special_log_ndtr "
+)
+UNARY += "special_erfcx i0 special_i0e special_i1 special_bessel_j0 special_bessel_y0 special_modified_bessel_k1"
+BINARY = (
+    "add.Tensor sub.Tensor mul.Tensor div.Tensor floor_divide maximum minimum fmax fmin pow.Tensor_Tensor atan2 hypot "
+)
+BINARY += "copysign.Tensor xlogy.Tensor eq.Tensor ne.Tensor lt.Tensor le.Tensor gt.Tensor ge.Tensor isclose logaddexp "
+BINARY += "heaviside logical_and logical_xor clamp_min.Tensor clamp_max.Tensor"
+
+
+def overload(name: str) -> torch._ops.OpOverload:
+    packet, _, variant = name.partition(".")
+    return getattr(getattr(aten, packet), variant or "default")
+
+
+@pytest.mark.parametrize("name", UNARY.split())
+def test_unary_at_special_values(name):
+    judge(case(overload(name), SPECIAL), opsets=(11, 20))
+
+
+@pytest.mark.parametrize("name", BINARY.split())
+def test_binary_at_special_values(name):
+    judge(case(overload(name), LEFT, RIGHT), opsets=(11, 20))
+
+
+CASES = [
+    case(aten.pow.Tensor_Scalar, SPECIAL, 2.0, nodes=1),
+    case(aten.pow.Tensor_Scalar, SPECIAL, 0.5, nodes=1),
+    case(aten.pow.Tensor_Scalar, SPECIAL, -1.7, nodes=1),
+    case(aten.clamp.default, SPECIAL, -1, 1, nodes=1),
+    case(aten.clamp.default, SPECIAL, 0.5, None, nodes=1),
+    case(aten.clamp.default, SPECIAL, 2, 1),
+    case(aten.add.Tensor, BYTES, BYTES),
+    case(aten.sub.Tensor, BYTES, BYTES.flip(0)),
+    case(aten.add.Tensor, BYTES > 1, BYTES > 100, nodes=1),
+    case(aten.bitwise_and.Tensor, LONGS, LONGS.flip(0)),
+    case(aten.bitwise_xor.Tensor, BYTES, BYTES.flip(0)),
+    case(aten.bitwise_right_shift.Tensor, LONGS, torch.tensor([1, 2, 3, 4, 5, 6, 63])),
+    case(aten.bitwise_left_shift.Tensor, BYTES, torch.tensor([1, 2, 3, 4, 8], dtype=torch.uint8)),
+    case(aten.remainder.Scalar, torch.tensor([-7, 7, 0]), -3),
+    case(aten.div.Tensor_mode, torch.tensor([-7, 7, 0]), torch.tensor([2, -2, 5]), rounding_mode="floor"),
+    case(aten.div.Tensor_mode, torch.tensor([-7.5, 7.5, 1.0]), torch.tensor([2.0, -2.0, 0.1]), rounding_mode="floor"),
+    case(aten.where.self, BYTES > 1, BYTES > 100, BYTES > 0),
+    case(aten.where.ScalarOther, BYTES > 1, torch.ones(5), 0.0, nodes=1),
+    case(aten.masked_fill.Scalar, torch.ones(5), BYTES > 1, -1e9, nodes=1),
+    case(aten.argmax.default, torch.tensor([[1.0, NAN, 3.0], [5.0, 2.0, 5.0]]), 1),
+    case(aten.argmax.default, torch.randn(2, 3), None, True),
+    case(aten.sum.dim_IntList, torch.ones(2, 3, dtype=torch.int32), [], nodes=2),
+    case(aten.mean.dim, torch.randn(2, 3, 4), [-1, 0], nodes=1),
+    case(aten.mean.default, torch.zeros(0)),
+    case(aten.var.correction, torch.randn(3, 1), [1], correction=1),
+    case(aten.std.correction, torch.randn(3, 5), [1], correction=2.5),
+    case(aten.all.default, torch.zeros(0, dtype=torch.bool)),
+    case(aten.median.default, torch.tensor([1.0, NAN, 3.0])),
+    case(aten.nanmedian.default, torch.tensor([1.0, NAN, 3.0, 2.0])),
+    case(aten.sort.stable, torch.tensor([3, 1, 3, 1, 2]), stable=True, dim=0, descending=True),
+    case(aten.cumsum.default, BYTES, 0),
+    case(aten.cummax.default, torch.tensor([1.0, NAN, 3.0, 3.0]), 0),
+    case(aten.searchsorted.Tensor, torch.tensor([1.0, 2.0, 2.0, 3.0]), torch.tensor([2.0, NAN, INF, 0.0]), right=True),
+    case(aten.arange.start_step, 0, 1, 0.1),
+    case(aten.linspace.default, 0, 10, 4, dtype=torch.int64),
+    case(aten.cross.default, torch.randn(3, 4), torch.randn(3, 4)),
+    case(aten.einsum.default, "ij,jk", [torch.randn(2, 3), torch.randn(3, 4)], nodes=1, since=11),
+    case(aten.complex.default, torch.randn(3), torch.randn(3)),
+    case(aten.fft_rfft.default, torch.randn(2, 8)),
+    case(aten.fft_irfft.default, torch.randn(2, 5, dtype=torch.complex64), 7),
+    *(case(aten.to.dtype, MIXED, dtype) for dtype in (torch.int64, torch.int32, torch.int8, torch.uint8, torch.bool)),
+]
+
+
+@pytest.mark.parametrize("given", CASES, ids=str)
+def test_corner(given):
+    judge(given)
+
+
+MOMENTS = [
+    (aten.rand.default, ([20000],), 0.5, 1 / math.sqrt(12)),
+    (aten.randn.default, ([20000],), 0.0, 1.0),
+    (aten.randint.low, (3, 10, [20000]), 6.0, 2.0),
+    (aten.normal.float_float, (2.0, 3.0, [20000]), 2.0, 3.0),
+    (aten.bernoulli.p, (torch.zeros(20000), 0.3), 0.3, math.sqrt(0.21)),
+    (aten.uniform.default, (torch.zeros(20000), 2.0, 5.0), 3.5, 3 / math.sqrt(12)),
+    (aten.exponential.default, (torch.zeros(20000), 2.0), 0.5, 0.5),
+    (aten.multinomial.default, (torch.tensor([1.0, 2.0, 3.0, 4.0]), 20000, True), 2.0, 1.0),
+]
+
+
+@pytest.mark.parametrize(("function", "args", "mean", "deviation"), MOMENTS, ids=lambda item: str(item)[:20])
+def test_random_numbers_have_their_distribution(function, args, mean, deviation):
+    """20000 numbers: mean and deviation within 6 standard errors (the runtime's seed is its own)."""
+    model = harness.build(harness.call_of(function, *args))
+    (numbers,) = harness.run_onnxruntime(model)
+    error = 6 * deviation / math.sqrt(20000)
+    assert abs(numbers.astype(float).mean() - mean) < error
+    assert abs(numbers.astype(float).std() - deviation) < 2 * error

@@ -16,7 +16,15 @@ from fx2onnx.aten_map.matmul import product as matrix_product
 from fx2onnx.aten_map.reductions import count_of, mean, reduce
 from fx2onnx.aten_map.registry import translates
 from fx2onnx.aten_map.scalars import is_bool
-from fx2onnx.aten_map.widening import floating, opmath, overloads_of, register_shared, result_dtype, takes, through
+from fx2onnx.aten_map.widening import (
+    compute_dtype,
+    floating,
+    opmath,
+    overloads_of,
+    register_shared,
+    result_dtype,
+    through,
+)
 from fx2onnx.base.dims import Dim, DimLike, apply
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit
@@ -33,7 +41,7 @@ def einsum(op: Emit, equation: str, tensors: Sequence[ir.Value], dims: Sequence[
     dtype = dtype_of(tensors[0])
     if not has_op("Einsum", op.opset):
         return _spread_einsum(op, equation, tensors)
-    wide = dtype if takes("Einsum", op.opset, dtype) else D.INT64
+    wide = compute_dtype(op, "Einsum", dtype)
     operands = [op.cast(tensor, wide) for tensor in tensors]
     result = op.node("Einsum", *operands, equation=equation, outputs=[(wide, tuple(dims))])
     return op.cast(result, dtype)

@@ -211,7 +211,7 @@ def digamma(op: Emit, x: ir.Value) -> ir.Value:
 
 
 ZETA_TERMS = 32
-"""Terms summed one by one: arguments down to -22 come out beyond 9, where the rest converges."""
+"""Terms summed one by one: arguments down to -24 come out beyond 8, where the rest converges; NaN below."""
 
 
 def zeta(op: Emit, s: ir.Value, q: ir.Value) -> ir.Value:
@@ -235,6 +235,7 @@ def zeta(op: Emit, s: ir.Value, q: ir.Value) -> ir.Value:
     outside = between(op, whole, math.inf, total)
     outside = between(op, op.And(op.Not(whole), op.Not(op.Equal(op.Floor(s), s))), math.nan, outside)
     total = between(op, op.Greater(q, 0), total, outside)
+    total = between(op, op.Less(a, 8.0), math.nan, total)
     total = between(op, op.Equal(s, 1), math.inf, total)
     return between(op, op.Less(s, 1), math.nan, total)
 

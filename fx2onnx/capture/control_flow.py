@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -144,7 +145,8 @@ _HANDLERS: dict[str, Callable[..., Any]] = {
 }
 
 
-def _register() -> None:
+@lru_cache(maxsize=1)
+def register() -> None:
     """Tell torch's higher-order operators what to do below our modes (once a process)."""
     for name, handler in _HANDLERS.items():
 
@@ -155,6 +157,3 @@ def _register() -> None:
 
         for kind in (PreDispatchMode, SplitMode):
             HIGHER_ORDER[name].py_impl(kind)(rule)
-
-
-_register()

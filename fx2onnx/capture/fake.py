@@ -12,6 +12,7 @@ import torch.fx
 from fx2onnx.base.dims import Dim, DimLike
 from fx2onnx.base.errors import Fx2OnnxError, UserError
 from fx2onnx.base.source import SourceLocation
+from fx2onnx.capture import control_flow
 from fx2onnx.capture.answers import answering_as_tensors
 from fx2onnx.capture.captured import Captured, GraphInput, GraphOutput, Mutation, Symbol
 from fx2onnx.capture.frames import _is_user, tracked_modules
@@ -41,6 +42,7 @@ def run(
 
     Raises: UserError for whatever forward does that cannot be captured, with the user's line.
     """
+    control_flow.register()
     assumptions = Assumptions(hints=dict(hints))
     names = weight_names(root)
     recorder = Recorder(assumptions, names, keep, whole)

@@ -13,7 +13,7 @@ import torch.fx
 from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.source import SourceLocation
-from fx2onnx.capture import aliasing, autocast, functional, unbacked
+from fx2onnx.capture import aliasing, autocast, functional, recurrent, unbacked
 from fx2onnx.capture.aliasing import Memory, Step, View
 from fx2onnx.capture.captured import Symbol, TensorInfo, Weight
 from fx2onnx.capture.constants import evaluate
@@ -57,7 +57,7 @@ def tensor_info(tensor: torch.Tensor) -> TensorInfo:
     return TensorInfo(tensor.dtype, tuple(unwrap(size) for size in tensor.shape))
 
 
-SPECIAL = {**functional.SPECIAL, **unbacked.SPECIAL}
+SPECIAL = {**functional.SPECIAL, **unbacked.SPECIAL, **recurrent.SPECIAL}
 
 
 def _dtype_of_number(value: Any) -> torch.dtype:

@@ -118,6 +118,19 @@ def test_programs_at_other_sizes(name: str) -> None:
     )
 
 
+@pytest.mark.parametrize("kind", [torch.nn.LSTM, torch.nn.GRU, torch.nn.RNN])
+def test_recurrent_with_dynamic_time(kind: Any) -> None:
+    torch.manual_seed(0)
+    result = check(
+        kind(4, 3, num_layers=2, bidirectional=True),
+        (torch.randn(5, 2, 4),),
+        others=[(torch.randn(9, 3, 4),), (torch.randn(1, 1, 4),)],
+        dynamic_shapes={"input": {0: "time", 1: "batch"}},
+    )
+    assert not result.report.assumptions
+    assert kind.__name__ in {node.op_type for node in result.model.graph}
+
+
 class Loop(torch.nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         total = x[0] * 0

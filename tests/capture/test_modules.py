@@ -244,6 +244,23 @@ def _shared_buffers() -> nn.Module:
     return made
 
 
+class _Packed(nn.Module):
+    """Lengths known when the module is built."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.lengths = [1, 3, 2]
+        self.lstm = nn.LSTM(4, 3, batch_first=True, bidirectional=True)
+        self.gru = nn.GRU(6, 2, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        packed = nn.utils.rnn.pack_padded_sequence(x, self.lengths, batch_first=True, enforce_sorted=False)
+        packed, (h, _) = self.lstm(packed)
+        padded, lengths = nn.utils.rnn.pad_packed_sequence(self.gru(packed)[0], batch_first=True, padding_value=-1.0)
+        return padded, h, lengths
+
+
 def _converted(dtype: torch.dtype) -> nn.Module:
     return nn.Sequential(_linear(), nn.ReLU()).to(dtype)
 
@@ -299,6 +316,8 @@ MODULES: dict[str, tuple[nn.Module, tuple[Any, ...]]] = {
     "transformer layer": (nn.TransformerEncoderLayer(4, 2, 8, batch_first=True), (X[None],)),
     "lstm": (nn.LSTM(4, 3, num_layers=2, bidirectional=True), (X[None],)),
     "gru": (nn.GRU(4, 3, batch_first=True), (X[None],)),
+    "packed sequences": (_Packed(), (X[None].repeat(3, 1, 1),)),
+    "transformer": (nn.Transformer(4, 2, 1, 1, 8), (X[None], X[None])),
     "embedding bag": (nn.EmbeddingBag(5, 3), (torch.tensor([[0, 1], [2, 4]]),)),
     "batch norm": (nn.Sequential(nn.BatchNorm1d(4), nn.InstanceNorm1d(4)), (X[None].transpose(1, 2).contiguous(),)),
 }  # fmt: skip

@@ -27,6 +27,8 @@ def cast_array(x: Array, dtype: Dtype, saturate: bool = True, round_mode: str = 
     """
     if x.dtype == dtype:
         return x.copy()
+    if x.dtype.kind == "c" and dtype.kind != "c":
+        raise TypeError(f"ONNX does not cast {x.dtype} to {dtype}")
     if dtype == STRING_DTYPE:
         return _to_strings(x)
     if x.dtype == STRING_DTYPE:

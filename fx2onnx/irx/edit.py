@@ -18,7 +18,8 @@ def graphs_of(model: ir.Model) -> Iterator[ir.Graph]:
         graph = pending.pop()
         yield graph
         for node in graph:
-            pending += nested_graphs(node)
+            if node.op_type in GRAPH_BEARING or node.domain:
+                pending += nested_graphs(node)
 
 
 def nested_graphs(node: ir.Node) -> list[ir.Graph]:

@@ -76,14 +76,14 @@ class Driver:
             if rewrite.since <= self.opset:
                 for root in rewrite.roots:
                     self._by_root.setdefault(root, []).append(rewrite)
+        self._graphs = list(graphs_of(model))
         self._op: Emit | None = None
         self._queue: deque[ir.Node] = deque()
         self._queued: set[ir.Node] = set()
 
     def run(self) -> None:
         """One visit of every node that is a root, then of those around each edit."""
-        graphs = list(graphs_of(self.model))
-        for graph in graphs:
+        for graph in self._graphs:
             self._push(graph)
         limit = EDITS_PER_NODE * len(self._queue) + 100
         start = self.outcome.total
@@ -116,7 +116,7 @@ class Driver:
         """An Emit that allots names free in the whole model; made at the first edit."""
         if self._op is None:
             builder = Builder(self.opset)
-            for graph in graphs_of(self.model):
+            for graph in self._graphs:
                 for value in (*graph.inputs, *graph.initializers.values()):
                     builder.unique(value.name or "")
                 for node in graph:
@@ -190,7 +190,7 @@ class Driver:
             if not agree:
                 raise InternalError("E900", f"{rewrite.name} turns {old.name} from {old_dims} into {new_dims}")
         if is_fresh:
-            if old.dtype is not None and old.shape is not None:
+            if old.dtype is not None and old.shape is not None and dims_of(old) != dims_of(new):
                 set_type(new, old.dtype, dims_of(old))
             if not old.is_graph_output():
                 new.name, old.name = old.name, None

@@ -69,8 +69,11 @@ def _cast(node: ir.Node, inputs: Inputs) -> Array:
     (array,), target = _operands(inputs), ir.DataType(attribute(node, "to")).numpy()
     if array.dtype.kind == "f" and target.kind in "iu":
         limits = np.iinfo(target)
-        if not np.isfinite(array).all() or (array < limits.min).any() or (array >= limits.max).any():
-            raise CannotFold
+        lowest = np.isneginf(array)
+        inside = (array >= limits.min) & (array < limits.max)
+        if not (inside | (lowest & (target == np.int64))).all():
+            raise CannotFold  # processors disagree
+        array = np.where(lowest, array.dtype.type(limits.min), array)
     return array.astype(target)
 
 

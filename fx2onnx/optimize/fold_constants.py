@@ -58,8 +58,9 @@ class Folder:
 
     def run(self) -> int:
         """Returns how many values became initializers."""
-        count = self._constant_nodes()
-        for graph in list(graphs_of(self.model)):
+        graphs = list(graphs_of(self.model))
+        count = self._constant_nodes(graphs)
+        for graph in graphs:
             for node in graph:
                 self._node(node)
         folded = set(self.nodes)
@@ -151,12 +152,12 @@ class Folder:
         self.model.graph.initializers[new.name] = new
         replace(old, new)
 
-    def _constant_nodes(self) -> int:
+    def _constant_nodes(self, graphs: Sequence[ir.Graph]) -> int:
         """``Constant`` nodes -> initializers that share their tensors."""
         count = 0
-        for graph in list(graphs_of(self.model)):
-            for node in list(graph):
-                if node.op_type != "Constant" or node.domain or node.outputs[0].is_graph_output():
+        for graph in graphs:
+            for node in [node for node in graph if node.op_type == "Constant" and not node.domain]:
+                if node.outputs[0].is_graph_output():
                     continue
                 tensor = _constant_tensor(node)
                 if tensor is None or not is_read(node.outputs[0]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -274,3 +275,11 @@ def test_every_rewrite_of_a_level_has_a_name_of_its_own() -> None:
                     (type(rewrite).__doc__ or "").startswith("``") or "->" in (type(rewrite).__doc__ or "")
                     for rewrite in stage.rewrites
                 )
+
+
+def test_the_documentation_lists_every_rewrite_and_pass() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "optimizer.md").read_text()
+    for stages in LEVELS.values():
+        for stage in stages:
+            names = [stage.name] if isinstance(stage, Pass) else [rewrite.name for rewrite in stage.rewrites]
+            assert [name for name in names if f"`{name}`" not in text] == []

@@ -75,7 +75,7 @@ def _parse(data: bytes, what: str) -> onnx.ModelProto:
 def _deserialize(proto: onnx.ModelProto) -> ir.Model:
     try:
         check_proto(proto)
-        if any(graph.sparse_initializer for graph in _graphs(proto.graph, 0)):
+        if any(_is_sparse(graph) for graph in _graphs(proto.graph, 0)):
             dense = onnx.ModelProto()
             dense.CopyFrom(proto)
             for graph in list(_graphs(dense.graph, 0)):
@@ -191,8 +191,17 @@ def _line(node: onnx.NodeProto) -> str:
     return text[:200]
 
 
+def _is_sparse(graph: onnx.GraphProto) -> bool:
+    return bool(graph.sparse_initializer) or any(a.HasField("sparse_tensor") for n in graph.node for a in n.attribute)
+
+
 def _densify(graph: onnx.GraphProto) -> None:
-    """Replace sparse initializers by dense ones; onnx_ir does not read sparse ones."""
+    """Replace sparse initializers and sparse Constants by dense ones; onnx_ir does not read sparse tensors."""
+    for node in graph.node:
+        for attribute in node.attribute:
+            if node.op_type == "Constant" and attribute.HasField("sparse_tensor"):
+                dense = dense_array(attribute.sparse_tensor)
+                attribute.CopyFrom(onnx.helper.make_attribute("value", onnx.numpy_helper.from_array(dense)))
     for sparse in graph.sparse_initializer:
         tensor = onnx.numpy_helper.from_array(dense_array(sparse), sparse.values.name)
         graph.initializer.append(tensor)

@@ -283,3 +283,16 @@ def test_fused_convolution(name: str, activation: str) -> None:
     for _ in range(3):
         (ours,) = session.run(None, {"x": x})
         np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("place", ["constant", "initializer"])
+def test_sparse_tensors(place: str) -> None:
+    values = helper.make_tensor("w", TensorProto.FLOAT, [2], [1.0, 2.0])
+    sparse = helper.make_sparse_tensor(values, helper.make_tensor("i", TensorProto.INT64, [2], [0, 3]), [5])
+    is_node = place == "constant"
+    nodes = [helper.make_node("Constant", [], ["w"], sparse_value=sparse)] if is_node else []
+    nodes.append(helper.make_node("Neg", ["w"], ["y"]))
+    info = helper.make_tensor_value_info("y", TensorProto.FLOAT, [5])
+    graph = helper.make_graph(nodes, "g", [], [info], sparse_initializer=[] if is_node else [sparse])
+    (y,) = ort.InferenceSession(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])).run(None, {})
+    assert y.tolist() == [-1, 0, 0, -2, 0]

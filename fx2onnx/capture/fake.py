@@ -13,7 +13,7 @@ from fx2onnx.base.dims import Dim, DimLike
 from fx2onnx.base.errors import Fx2OnnxError, UserError
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture import control_flow
-from fx2onnx.capture.answers import answering_as_tensors
+from fx2onnx.capture.answers import answering_as_tensors, extremes_of_sizes
 from fx2onnx.capture.captured import Captured, GraphInput, GraphOutput, Mutation, Symbol
 from fx2onnx.capture.frames import _is_user, tracked_modules
 from fx2onnx.capture.inputs import Arguments, Leaf
@@ -93,6 +93,7 @@ def _run_module(
         preserved(root, training),
         tracked_modules(root),
         answering_as_tensors(root),
+        extremes_of_sizes(),
         capture_modes(recorder.fake_mode, recorder.mode),
     ):
         try:

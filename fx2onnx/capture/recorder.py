@@ -98,6 +98,8 @@ class Recorder:
         """Memories that were written, by id, with the first writer's line."""
         self.sources: dict[torch.fx.Node, View] = {}
         """The view of each input and weight, by its node."""
+        self.nonzero_rows: dict[tuple[torch.fx.Graph, torch.fx.Node], Dim] = {}
+        """The unknown number of nonzero elements of a value, so that two selections by one mask have one size."""
         self._weight_names = {key: (name, kind) for key, (name, kind, _) in weight_names.items()}
         self._module_tensors = [tensor for _, _, tensor in weight_names.values()]
         self._keep = keep

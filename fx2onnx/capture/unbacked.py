@@ -56,7 +56,11 @@ def _nonzero(recorder: Recorder, func: OpOverload, args: tuple[Any, ...], kwargs
         with no_dispatch():
             found = known[0].nonzero()
         return recorder.constant(found)
-    return record_sized(recorder, func, args, kwargs, [(torch.int64, (recorder.unknown_size(), tensor.dim()))])
+    key = (recorder.graph, recorder.node_of(tensor))
+    rows = recorder.nonzero_rows.get(key)
+    if rows is None:
+        rows = recorder.nonzero_rows[key] = recorder.unknown_size()
+    return record_sized(recorder, func, args, kwargs, [(torch.int64, (rows, tensor.dim()))])
 
 
 def _nonzero_numpy(recorder: Recorder, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

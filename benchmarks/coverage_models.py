@@ -7,13 +7,14 @@ the one to export.
 from __future__ import annotations
 
 import re
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from fx2onnx.sources import Options, Source, names, resolve
 
 SOURCES = ("torchvision", "timm", "hf")
-LARGEST_PARAMETERS = 400_000_000
+LARGEST_PARAMETERS = 150_000_000
 """Larger shrunk transformers models are not tried: one in float32, float64 and onnxruntime would not fit the memory."""
 
 Attempt = tuple[str, Callable[[], Source]]
@@ -21,7 +22,9 @@ Attempt = tuple[str, Callable[[], Source]]
 
 def all_names(source: str, full: bool = False) -> list[str]:
     """Every torchvision entry, one architecture per timm family (``full``: every one), every transformers type."""
-    if source != "timm":
+    if source == "hf":  # in an order that makes the first so many a fair sample
+        return sorted(names(source), key=lambda name: zlib.crc32(name.encode()))
+    if source == "torchvision":
         return names(source)
     import timm
 
@@ -80,7 +83,7 @@ def _hf(name: str) -> Iterator[Attempt]:
 
 _RULES: dict[str, list[tuple[str, int]]] = {
     "depth": [
-        (r"(^|_)(layers?|depth|blocks)$|^first_k_dense_replace$|_layers_(en|de)coder$", 2),
+        (r"^(?!num_feat_extract)(\w+_)?(layers?|depth|blocks)$|^first_k_dense_replace$|_layers_(en|de)coder$", 2),
         (r"vocab(ulary)?_size", 1024),
         (r"^(max_position_embeddings|n_positions|max_(text_|source_|target_)?positions|max_seq_len\w*)$", 512),
     ],
@@ -89,25 +92,28 @@ _RULES: dict[str, list[tuple[str, int]]] = {
         (r"experts_per_tok(en)?$|^moe_k$|^moe_top_?k$|^num_selects$|^top_k_experts$|^moe_topk$", 2),
         (r"^(n_group|topk_group)$", 1),
     ],
-    "width": [
-        (
-            r"^(hidden_size|d_model|n_embd|embed_dim|hidden_dim|dim|embedding_size|width|emb_dim|decoder_hidden_size)$",
-            64,
-        ),
-        (r"^(word_embed_proj_dim|encoder_hidden_size|encoder_hidden_dim|decoder_hidden_dim|lru_width)$", 64),
-        (r"^(projection_dim|out_hidden_size|projector_dim|proj_dim|output_dim|text_embed_dim)$", 64),
-        (r"^(\w+_)?(attention_heads|n_heads?|num_heads|num_query_heads)$|^num_attention_heads$", 4),
-        (r"^(num_key_value_heads|num_kv_heads|n_kv_heads|multi_query_group_num)$", 2),
-        (r"^(\w+_)?head_dim$|^attention_head_dim$|^d_kv$|^kv_channels$", 16),
-        (r"^(kv|q)_lora_rank$", 32),
-        (r"^(\w*intermediate_size|\w*ffn_dim|d_ff|n_inner|mlp_dim|ffn_hidden_size)$", 128),
-    ],
 }
+_WIDTHS: list[tuple[str, int, int]] = [
+    (
+        r"^(hidden_size|d_model|n_embd|embed_dim|hidden_dim|dim|embedding_size|width|emb_dim|decoder_hidden_size)$",
+        64,
+        512,
+    ),
+    (r"^(word_embed_proj_dim|encoder_hidden_size|encoder_hidden_dim|decoder_hidden_dim|lru_width)$", 64, 512),
+    (r"^(projection_dim|out_hidden_size|projector_dim|proj_dim|output_dim|text_embed_dim)$", 64, 512),
+    (r"^(\w+_)?(attention_heads|n_heads?|num_heads|num_query_heads)$", 4, 4),
+    (r"^(num_key_value_heads|num_kv_heads|n_kv_heads|multi_query_group_num)$", 2, 2),
+    (r"^(\w+_)?head_dim$|^attention_head_dim$|^d_kv$|^kv_channels$", 16, 128),
+    (r"^(kv|q)_lora_rank$", 32, 128),
+    (r"^(\w*intermediate_size|\w*ffn_dim|d_ff|n_inner|mlp_dim|ffn_hidden_size)$", 128, 512),
+]
+_RULES["width"] = [(pattern, small) for pattern, small, _ in _WIDTHS]
+_RULES["half width"] = [(pattern, medium) for pattern, _, medium in _WIDTHS]
 RECIPES: dict[str, tuple[str, ...]] = {
     "small": ("depth", "experts", "width", "image"),
     "small, default image": ("depth", "experts", "width"),
-    "full width": ("depth", "experts", "image"),
-    "full width, default image": ("depth", "experts"),
+    "medium": ("depth", "experts", "half width", "image"),
+    "full width": ("depth", "experts"),
     "default": (),
 }
 """What is made smaller, by name. Later forms serve configs whose sizes hang together in ways that the rules break."""
@@ -146,13 +152,13 @@ def shrink(config: Mapping[str, Any], rules: tuple[str, ...]) -> dict[str, Any]:
     Lists with one entry a layer keep two, of different kinds where there are; lists of depths are cut entry by entry;
     special tokens beyond the new vocabulary move to ids below 10, which samples do not use.
     """
+    if not all(isinstance(key, str) for key in config):  # id2label
+        return dict(config)
     limits = [rule for kind in rules for rule in _RULES.get(kind, ())]
     layers = next((config[key] for key in _LAYER_COUNTS if isinstance(config.get(key), int)), None)
     result: dict[str, Any] = {}
     for key, value in config.items():
-        if not isinstance(key, str):  # id2label
-            result[key] = value
-        elif isinstance(value, dict):
+        if isinstance(value, dict):
             result[key] = shrink(value, rules)
         elif isinstance(value, list) and layers and len(value) == layers > 2:
             result[key] = _two_kinds(value)
@@ -167,11 +173,16 @@ def shrink(config: Mapping[str, Any], rules: tuple[str, ...]) -> dict[str, Any]:
     _fit_tokens(result)
     if "image" in rules:
         _fit_image(result)
-    for derived in ("transformers_version", "architectures"):
+    for heads, shared in (("num_attention_heads", "num_key_value_heads"), ("num_heads", "num_kv_heads")):
+        if shared in config and config[shared] == config.get(heads):
+            result[shared] = result[heads]
+    for derived in _DERIVED:
         result.pop(derived, None)
     return result
 
 
+_DERIVED = ("transformers_version", "architectures", "out_features", "out_indices", "stage_names", "qk_head_dim")
+"""Fields that the config computes anew from those that were cut."""
 _LAYER_COUNTS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers")
 
 

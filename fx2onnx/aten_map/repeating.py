@@ -26,7 +26,7 @@ from fx2onnx.aten_map.axes import (
 )
 from fx2onnx.aten_map.gathering import nonzero_rows
 from fx2onnx.aten_map.registry import translates
-from fx2onnx.base.dims import Dim, DimLike
+from fx2onnx.base.dims import Dim, DimLike, apply
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import dims_of, dtype_of, rank_of
 
@@ -122,7 +122,7 @@ def _rolled(op: Emit, value: ir.Value, axis: int, shift: DimLike) -> ir.Value:
         if size <= MAX_ROLLED_INDICES and (axis < rank_of(value) - 1 or size <= 64):
             result: ir.Value = op.Gather(value, op.const((np.arange(size) - shift) % size), axis=axis)
             return result
-    cut = whole((size - shift) % size)
+    cut = whole((size - shift) % apply("max", size, 1))
     tail = sliced(op, value, axis, cut, END, whole(size - cut))
     head = sliced(op, value, axis, 0, cut, cut)
     result = op.Concat(tail, head, axis=axis, outputs=[(dtype_of(value), dims_of(value))])

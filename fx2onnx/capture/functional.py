@@ -201,6 +201,16 @@ def _batch_norm(recorder: Recorder, func: OpOverload, args: tuple[Any, ...], kwa
     return result
 
 
+def _max_pool1d(recorder: Recorder, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """torch's own kernel asks for plain sizes; a contiguous argument is typed by formula instead."""
+    if not recorder.assumptions.hints or args[0].is_contiguous():
+        return NotImplemented
+    with recorder.mode:
+        source = args[0].contiguous()
+        return func(source, *args[1:], **kwargs)
+
+
 SPECIAL: dict[OpOverload, Callable[[Recorder, OpOverload, tuple[Any, ...], dict[str, Any]], Any]] = {
     aten.batch_norm.default: _batch_norm,
+    aten.max_pool1d.default: _max_pool1d,
 }

@@ -62,6 +62,28 @@ def _convolution(rank: int) -> Rule:
     return rule
 
 
+def _pool(rank: int, dilated: bool) -> Rule:
+    """pool(self, kernel, stride, padding[, dilation], ceil_mode): as a convolution, the stride defaulting to the kernel."""
+
+    def rule(parts: Sequence[Any]) -> Kind | None:
+        kind = parts[0]
+        ceil_mode = parts[4 + dilated] if len(parts) > 4 + dilated else (bool, False)
+        if len(kind[1]) <= rank or not is_contiguous(kind) or ceil_mode[1]:
+            return None
+        kernel = _pairs(parts, 1, 1, rank)
+        stride = _pairs(parts, 2, 1, rank) if len(parts) > 2 and parts[2] else kernel
+        padding = _pairs(parts, 3, 0, rank)
+        dilation = _pairs(parts, 4, 1, rank) if dilated else [1] * rank
+        sizes = list(kind[1])
+        for axis in range(rank):
+            place = len(sizes) - rank + axis
+            reach = dilation[axis] * (kernel[axis] - 1) + 1
+            sizes[place] = (sizes[place] + 2 * padding[axis] - reach) // stride[axis] + 1
+        return _fresh(kind, sizes)
+
+    return rule
+
+
 def _pairs(parts: Sequence[Any], index: int, default: int, rank: int) -> list[int]:
     """An int list argument; keys hold it as (type, value) pairs, one number standing for all axes."""
     if index >= len(parts):
@@ -104,6 +126,12 @@ RULES: dict[Any, Rule] = {
     aten.conv1d.default: _convolution(1),
     aten.conv2d.default: _convolution(2),
     aten.conv3d.default: _convolution(3),
+    aten.max_pool1d.default: _pool(1, dilated=True),
+    aten.max_pool2d.default: _pool(2, dilated=True),
+    aten.max_pool3d.default: _pool(3, dilated=True),
+    aten.avg_pool1d.default: _pool(1, dilated=False),
+    aten.avg_pool2d.default: _pool(2, dilated=False),
+    aten.avg_pool3d.default: _pool(3, dilated=False),
     aten.linear.default: _linear,
     aten.layer_norm.default: _layer_norm,
     aten.batch_norm.default: _batch_norm,

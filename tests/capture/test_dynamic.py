@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch.export import Dim
 
 import fx2onnx
@@ -103,6 +105,22 @@ PROGRAMS: dict[str, Any] = {
     "stack": lambda x: torch.stack([x, x + 1]),
     "size in arithmetic": lambda x: x * (x.size(0) * 2 + 1),
     "returned size": lambda x: (x + 1, x.shape[0]),
+    "topk of half": lambda x: x.topk(x.shape[0] // 2, dim=0).values,
+    "interpolate": lambda x: F.interpolate(x[None, None], size=(x.shape[0] * 2, 6)),
+    "interpolate bilinear": lambda x: F.interpolate(x[None, None], size=(x.shape[0] + 1, 6), mode="bilinear"),
+    "repeat_interleave": lambda x: x.repeat_interleave(2, 0),
+    "max_pool": lambda x: F.max_pool1d(x.t()[None], 2, stride=1, padding=1),
+    "conv": lambda x: F.conv1d(x.t()[None], torch.ones(2, 4, 3), padding=1),
+    "adaptive pool": lambda x: F.adaptive_avg_pool2d(x[None, None], (1, 2)),
+    "split in two": lambda x: x.split([2, 2], dim=1)[1] * x.shape[0],
+    "roll": lambda x: x.roll(1, 0),
+    "flip": lambda x: x.flip(0),
+    "cumsum": lambda x: x.cumsum(0),
+    "tril": lambda x: (x @ x.t()).tril(),
+    "einsum": lambda x: torch.einsum("ij,kj->ik", x, x),
+    "attention": lambda x: F.scaled_dot_product_attention(x[None], x[None], x[None], is_causal=True),
+    "boolean mask by size": lambda x: x.masked_fill(torch.arange(x.shape[0])[:, None] >= x.shape[0] // 2, 0.0),
+    "ceil": lambda x: x[: math.ceil(x.shape[0] / 2)],
     "in place": lambda x: x.clone().index_fill_(1, torch.tensor([0]), 5.0),
 }
 
@@ -114,6 +132,30 @@ def test_programs_at_other_sizes(name: str) -> None:
         PROGRAMS[name],
         (torch.randn(4, 4),),
         others=[(torch.randn(7, 4),), (torch.randn(2, 4),)],
+        dynamic_shapes=({0: "n"},),
+    )
+
+
+SMALLEST = {
+    "interpolate bilinear": 1,
+    "view": 1,
+    "interpolate": 1,
+    "max_pool": 1,
+    "conv": 1,
+    "adaptive pool": 1,
+    "attention": 1,
+}
+"""The programs that eager PyTorch itself refuses, or answers without elements, at size 0."""
+
+
+@pytest.mark.parametrize("name", sorted(PROGRAMS))
+def test_programs_at_sizes_one_and_zero(name: str) -> None:
+    torch.manual_seed(0)
+    sizes = [size for size in (1, 0) if size >= SMALLEST.get(name, 0)]
+    check(
+        PROGRAMS[name],
+        (torch.randn(4, 4),),
+        others=[(torch.randn(size, 4),) for size in sizes],
         dynamic_shapes=({0: "n"},),
     )
 

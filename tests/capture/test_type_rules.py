@@ -52,7 +52,27 @@ def test_convolution(
     assert agree(func, x, weight, None, [stride], [padding], [dilation], groups)
 
 
-@pytest.mark.parametrize("func", [f for f in RULES if "conv" not in str(f) and "linear" not in str(f)], ids=str)
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(
+    rank=st.integers(1, 3),
+    kernel=st.integers(2, 3),
+    stride=st.integers(1, 3),
+    padding=st.integers(0, 1),
+    side=st.integers(5, 9),
+    maximum=st.booleans(),
+)
+def test_pool(rank: int, kernel: int, stride: int, padding: int, side: int, maximum: bool) -> None:
+    x = torch.empty(2, 3, *[side + axis for axis in range(rank)])
+    func = getattr(aten, f"{'max' if maximum else 'avg'}_pool{rank}d").default
+    assert agree(func, x, [kernel] * rank)
+    assert agree(func, x, [kernel], [stride], [padding])
+    assert not agree(func, x, [kernel], [stride], [padding], *([1] * maximum), True)
+
+
+ELEMENTWISE = [f for f in RULES if not any(word in str(f) for word in ("conv", "linear", "pool"))]
+
+
+@pytest.mark.parametrize("func", ELEMENTWISE, ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 def test_elementwise(func: Any, dtype: torch.dtype) -> None:
     x = torch.empty(2, 3, 4, dtype=dtype)

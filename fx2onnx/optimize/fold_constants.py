@@ -86,7 +86,7 @@ class Folder:
             if node.op_type not in EVALUATORS or is_random(node.domain, node.op_type):
                 return
             inputs = self._inputs(node)
-            if inputs is None or not self._is_small(node) or _is_weight_transpose(node):
+            if inputs is None or not self._is_small(node) or _is_moved_weight(node):
                 return
             array = self.evaluator(node, inputs)
         if array is None or array.nbytes > self.budget.value_bytes or not self._fits(node.outputs[0], array):
@@ -168,9 +168,10 @@ class Folder:
         return count
 
 
-def _is_weight_transpose(node: ir.Node) -> bool:
-    """``FoldWeightTranspose`` takes these: it computes nothing before the file is written."""
-    tensor = node.inputs[0].const_value if node.op_type == "Transpose" and node.inputs[0] is not None else None
+def _is_moved_weight(node: ir.Node) -> bool:
+    """Nothing is won by these: ``FoldWeightTranspose`` transposes when the file is written, copies only take space."""
+    moves = node.op_type in ("Transpose", "Expand", "Tile") and node.inputs[0] is not None
+    tensor = node.inputs[0].const_value if moves and node.inputs[0] is not None else None
     return tensor is not None and not is_literal(tensor)
 
 

@@ -198,7 +198,7 @@ class TestGemm:
             {"a": (3, 4), "b": (4, 5), "c": (5,)},
             dtypes=dtypes,
         )
-        refused(graph, FuseMatMulAdd(), "Gemm has no")
+        refused(graph, FuseMatMulAdd(), "no Gemm of")
 
     def test_transposes(self) -> None:
         def make(op: Emit, v: V) -> ir.Value:

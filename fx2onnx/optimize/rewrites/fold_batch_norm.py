@@ -34,13 +34,14 @@ class FoldBatchNorm(Rewrite):
     """
 
     roots: ClassVar = ("BatchNormalization",)
+    since = 9
     changes_weights = True
 
     def match(self, node: ir.Node) -> Match | Why:
         layer = produced_by(node.inputs[0], "Conv", "ConvTranspose", "Gemm")
         if layer is None:
             return Why("the input comes from no Conv, ConvTranspose or Gemm")
-        if attribute(node, "training_mode", 0) or any(value.uses() for value in node.outputs[1:]):
+        if attribute(node, "training_mode", 0) or len(node.outputs) > 1:
             return Why("the statistics are those of the batch")
         if not sole_use(layer.outputs[0]):
             return Why("the layer's output is read elsewhere")

@@ -7,13 +7,13 @@ from typing import ClassVar
 import onnx_ir as ir
 
 from fx2onnx.irx.emit import Emit
-from fx2onnx.irx.schema import admits
 from fx2onnx.optimize.rewrite import (
     Match,
     Rewrite,
     Why,
     attribute,
     dims_or_none,
+    is_float,
     operand,
     operand_produced_by,
     same_dims,
@@ -24,7 +24,7 @@ class FuseMatMulAdd(Rewrite):
     """``Add(MatMul(a, b), c)`` -> ``Gemm(a, b, c)``; also of a Gemm that has no bias yet.
 
     Shapes:    a [M, K], b [K, N], c broadcastable to [M, N]  ->  [M, N].
-    Refuses:   rank other than 2, a dtype that Gemm lacks, a product read elsewhere, c wider than the product.
+    Refuses:   rank other than 2, integers, a product read elsewhere, c wider than the product.
     """
 
     roots: ClassVar = ("Add",)
@@ -46,10 +46,8 @@ class FuseMatMulAdd(Rewrite):
             return Why("the other operand is wider than the product")
         if len(bias_dims) > 2 or any(a != 1 and a != b for a, b in zip(bias_dims[::-1], dims[::-1], strict=False)):
             return Why("the other operand does not broadcast to the product")
-        graph = node.graph
-        opset = graph.opset_imports.get("", 13) if graph is not None else 13
-        if bias.dtype is None or not admits("Gemm", max(opset, 11), 0, bias.dtype):
-            return Why(f"Gemm has no {bias.dtype}")
+        if not is_float(bias):
+            return Why(f"runtimes have no Gemm of {bias.dtype}")
         return Match(product=product, bias=bias)
 
     def build(self, op: Emit, m: Match) -> ir.Value:

@@ -7,14 +7,23 @@ from typing import ClassVar
 import onnx_ir as ir
 
 from fx2onnx.irx.emit import Emit
-from fx2onnx.irx.schema import admits
-from fx2onnx.optimize.rewrite import Match, Rewrite, Why, attribute, dims_or_none, operand, perm_of, produced_by
+from fx2onnx.optimize.rewrite import (
+    Match,
+    Rewrite,
+    Why,
+    attribute,
+    dims_or_none,
+    is_float,
+    operand,
+    perm_of,
+    produced_by,
+)
 
 
 class FuseTransposeGemm(Rewrite):
     """``Gemm(Transpose(a), b)`` -> ``Gemm(a, b, transA=1)``, likewise b; also of a ``MatMul`` of rank 2.
 
-    Refuses:   rank other than 2, no transposed operand, a dtype that Gemm lacks.
+    Refuses:   rank other than 2, no transposed operand, integers.
     Numerics:  exact: the same products in the same order.
     """
 
@@ -29,9 +38,8 @@ class FuseTransposeGemm(Rewrite):
         dims = [dims_or_none(value) for value in (lhs, rhs)]
         if any(item is None or len(item) != 2 for item in dims):
             return Why("MatMul is not 2-D")
-        dtype = node.outputs[0].dtype
-        if dtype is None or not admits("Gemm", 13, 0, dtype):
-            return Why(f"Gemm has no {dtype}")
+        if not is_float(node.outputs[0]):
+            return Why(f"runtimes have no Gemm of {node.outputs[0].dtype}")
         return Match(node=node, sources=sources)
 
     def build(self, op: Emit, m: Match) -> ir.Value:

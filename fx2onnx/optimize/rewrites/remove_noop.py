@@ -88,6 +88,7 @@ class RemoveNoop(Rewrite):
     """
 
     roots: ClassVar = tuple(REFUSALS)
+    since = 7
 
     def match(self, node: ir.Node) -> Match | Why:
         if not node.inputs or node.inputs[0] is None:

@@ -52,7 +52,9 @@ def sweep(source: str, options: argparse.Namespace) -> None:
     again = "all" if options.models else options.again
     tasks = [(source, name) for name in to_do(names, read_rows(path), again, options.limit)]
     print(f"{source}: {len(names)} models, {len(tasks)} to examine", flush=True)
+    cut_off = path.exists() and not path.read_bytes().endswith(b"\n")
     with path.open("a", encoding="utf-8") as file:
+        file.write("\n" if cut_off else "")
         for row in examine_all(tasks, options.dynamic, options.timeout or LIMIT_S[source]):
             file.write(json.dumps(row) + "\n")
             file.flush()

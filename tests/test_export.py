@@ -17,6 +17,7 @@ import torch
 import fx2onnx
 from fx2onnx.irx import io
 from fx2onnx.runner import InferenceSession
+from fx2onnx.runner.stateful import StatefulSession
 from tests.support import check
 
 Pair = namedtuple("Pair", ["first", "second"])
@@ -311,6 +312,20 @@ def test_state_as_inputs_and_outputs() -> None:
         np.testing.assert_allclose(output, module(x).numpy(), rtol=1e-5, atol=1e-6)
         state = {"mean": following}
     np.testing.assert_allclose(state["mean"], module.mean.numpy(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("engine", [InferenceSession, onnxruntime.InferenceSession])
+def test_state_is_carried_between_calls(engine: Any) -> None:
+    module = Running()
+    result = fx2onnx.export(module, (torch.randn(3, 2),), state="io")
+    session = StatefulSession(engine(result.model_proto.SerializeToString()), result.initial_state)
+    for seed in range(4):
+        x = torch.randn(3, 2, generator=torch.Generator().manual_seed(seed))
+        (output,) = session.run(None, {"x": x.numpy()})
+        np.testing.assert_allclose(output, module(x).numpy(), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(session.state["mean"], module.mean.numpy(), rtol=1e-5, atol=1e-6)
+    with pytest.raises(fx2onnx.UserError, match="does not have this state"):
+        StatefulSession(session.session, {"other": np.zeros(2)})
 
 
 def test_changed_input_as_output() -> None:

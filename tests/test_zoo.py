@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import onnx
@@ -10,6 +12,14 @@ import pytest
 import fx2onnx
 from fx2onnx.verify import verify
 from models_zoo.registry import build
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """Emptied after each test: the files are hundreds of megabytes."""
+    with tempfile.TemporaryDirectory(prefix="fx2onnx-zoo-") as path:
+        yield Path(path)
+
 
 PROMISED = (
     "mnist_cnn",
@@ -26,9 +36,9 @@ TINY = ("vit_tiny", "bert_tiny", "gpt2_tiny", "t5_tiny", "llama_tiny")
 
 
 @pytest.mark.parametrize("name", [*PROMISED, *TINY])
-def test_static(name: str, tmp_path: Path) -> None:
+def test_static(name: str, folder: Path) -> None:
     entry = build(name)
-    path = tmp_path / "model.onnx"
+    path = folder / "model.onnx"
     result = fx2onnx.export(entry.module, entry.args, path, kwargs=entry.kwargs)
     onnx.checker.check_model(str(path), full_check=True)
     verdict = verify(result, entry.module, entry.args, entry.kwargs, seeds=() if name in PROMISED else (1, 2))
@@ -37,9 +47,9 @@ def test_static(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["mnist_cnn", "resnet18", *TINY])
-def test_dynamic(name: str, tmp_path: Path) -> None:
+def test_dynamic(name: str, folder: Path) -> None:
     entry = build(name)
-    path = tmp_path / "model.onnx"
+    path = folder / "model.onnx"
     result = fx2onnx.export(entry.module, entry.args, path, kwargs=entry.kwargs, dynamic_shapes=entry.dynamic_shapes)
     onnx.checker.check_model(str(path), full_check=True)
     assert any(value.shape.is_dynamic() for value in result.model.graph.inputs)

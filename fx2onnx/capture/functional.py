@@ -201,6 +201,16 @@ def _batch_norm(recorder: Recorder, func: OpOverload, args: tuple[Any, ...], kwa
     return result
 
 
+def _batch_norm_legit(recorder: Recorder, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """_native_batch_norm_legit(input, weight, bias, running_mean, running_var, training, momentum, eps)."""
+    with recorder.mode:
+        *results, mean, var = aten._native_batch_norm_legit_functional.default(*args, **kwargs)
+    if args[5]:
+        _store(recorder, func, args[3], mean)
+        _store(recorder, func, args[4], var)
+    return tuple(results)
+
+
 def _max_pool1d(recorder: Recorder, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """torch's own kernel asks for plain sizes; a contiguous argument is typed by formula instead."""
     if not recorder.assumptions.hints or args[0].is_contiguous():
@@ -213,4 +223,5 @@ def _max_pool1d(recorder: Recorder, func: OpOverload, args: tuple[Any, ...], kwa
 SPECIAL: dict[OpOverload, Callable[[Recorder, OpOverload, tuple[Any, ...], dict[str, Any]], Any]] = {
     aten.batch_norm.default: _batch_norm,
     aten.max_pool1d.default: _max_pool1d,
+    aten._native_batch_norm_legit.default: _batch_norm_legit,
 }

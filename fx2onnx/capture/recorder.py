@@ -220,11 +220,11 @@ class Recorder:
             return func(*map(self.to_fake, args), **{name: self.to_fake(arg) for name, arg in kwargs.items()})
         if func is aten.lift_fresh.default and not isinstance(args[0], FakeTensor):
             return self.constant(args[0])
-        if func._schema.is_mutable:
+        special = SPECIAL.get(func) or unbacked.SPECIAL_BY_NAME.get(func._schema.name)
+        if func._schema.is_mutable and special is None:
             return functional.mutate(self, func, args, kwargs)
         if autocast.is_active():
             args = autocast.cast_arguments(self, func, args, kwargs)
-        special = SPECIAL.get(func) or unbacked.SPECIAL_BY_NAME.get(func._schema.name)
         if special is not None:
             replaced = special(self, func, args, kwargs)
             if replaced is not NotImplemented:

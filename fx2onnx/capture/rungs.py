@@ -59,7 +59,7 @@ def capture(
     )
     with _LOCK:
         if rung == "symbolic":
-            captured = settled(symbolic.traced(root, arguments))
+            captured = symbolic.as_traced(lambda: settled(symbolic.traced(root, arguments)))
             symbolic.check_same_program(captured, settled(root))
             captured.rung, captured.rung_reason = "symbolic", "asked for; checked against the module's own run"
         elif rung == "export":

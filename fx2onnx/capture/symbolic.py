@@ -8,6 +8,7 @@ on fake tensors and their programs compared, operator by operator.
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -60,6 +61,22 @@ def _refusal(cause: Exception) -> UserError:
         why=first[:300],
         next='export with capture="auto", which runs the module on fake tensors',
     )
+
+
+def as_traced(run: Callable[[], Captured]) -> Captured:
+    """Run the traced copy; where only it fails, say that it is another program. Raises UserError E102."""
+    try:
+        return run()
+    except UserError as error:
+        if error.code != "E101":
+            raise
+        raise UserError(
+            "E102",
+            "symbolic tracing gives another program than the module itself",
+            where=error.where,
+            why=f"the traced copy fails: {error.why}",
+            next='export with capture="auto", which runs the module on fake tensors',
+        ) from error
 
 
 def check_same_program(traced_run: Captured, own_run: Captured) -> None:

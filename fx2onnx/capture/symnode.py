@@ -99,9 +99,10 @@ class Assumptions:
             return frozenset().union(*(self.symbols(arg) for arg in value.args))
         return frozenset()
 
-    def decide(self, relation: Relation) -> bool:
-        """The truth at the sample's sizes, remembered."""
+    def decide(self, relation: Relation, by_python: bool = False) -> bool:
+        """The truth at the sample's sizes, remembered. ``by_python``: Python asked, not a kernel."""
         where, by_user = self.locate()
+        by_user = by_user and by_python
         if by_user and self.symbols(relation) & self.unbacked:
             raise UserError(
                 "E104",
@@ -291,7 +292,7 @@ class DimNode:
         return self.env.decide(self.value) if isinstance(self.value, Relation) else bool(self.value)
 
     def bool_(self) -> bool:
-        return self.guard_bool("", 0)
+        return self.env.decide(self.value, by_python=True) if isinstance(self.value, Relation) else bool(self.value)
 
     expect_true = guard_size_oblivious = guard_bool
 

@@ -152,6 +152,33 @@ def _flatten_and_reshape(x: torch.Tensor) -> object:
     return y
 
 
+def _as_strided(x: torch.Tensor) -> object:
+    y = x * 1
+    y.as_strided((2, 2), (4, 1), 1).zero_()
+    return y, y.as_strided((3,), (4,))
+
+
+def _copy_other_dtype(x: torch.Tensor) -> object:
+    y = torch.zeros(3, 4, dtype=torch.int64)
+    y.copy_(x * 3)
+    y[0].copy_(torch.tensor(7.9))
+    return y
+
+
+def _bool_mask_write(x: torch.Tensor) -> object:
+    y = x * 1
+    y[y > 0] *= 2
+    y[x.sum(1) > 0] = -1
+    return y
+
+
+def _scatter_add(x: torch.Tensor) -> object:
+    y = x * 1
+    y.scatter_add_(0, torch.tensor([[0, 0, 2, 1]]), torch.ones(1, 4))
+    y.index_add_(1, torch.tensor([0, 0]), torch.ones(3, 2))
+    return y
+
+
 def _augmented(x: torch.Tensor) -> object:
     y = x * 1
     y[0] += 3

@@ -330,6 +330,51 @@ def test_module(name: str) -> None:
     check(made, args, rtol=loose.get(name, 1e-4), atol=loose.get(name, 1e-5))
 
 
+@pytest.mark.parametrize("name", sorted(MODULES))
+def test_symbolic_rung_gives_the_same_program_or_refuses(name: str) -> None:
+    made, args = MODULES[name]
+    try:
+        result = fx2onnx.export(made, args, capture="symbolic")
+    except fx2onnx.UserError as refusal:
+        assert refusal.code in ("E102", "E104", "E107"), refusal  # noqa: PT017
+        return
+    own = fx2onnx.export(made, args, capture="fake")
+    assert result.report.rung == "symbolic"
+    assert [node.op_type for node in result.model.graph] == [node.op_type for node in own.model.graph]
+
+
+def test_symbolic_rung_traces_plain_modules() -> None:
+    for name in ("parametrization", "weight norm", "GraphModule", "is None", "is not None", ".data"):
+        made, args = MODULES[name]
+        assert fx2onnx.export(made, args, capture="symbolic").report.rung == "symbolic"
+
+
+@pytest.mark.parametrize("name", ["isinstance", "batch norm", "module called twice"])
+def test_export_rung(name: str) -> None:
+    made, args = MODULES[name]
+    assert check(made, args, capture="export").report.rung == "export"
+
+
+def test_exported_program_as_input() -> None:
+    program = torch.export.export(_linear(), (X,), dynamic_shapes=({0: torch.export.Dim("n")},))
+    result = fx2onnx.export(program, (X,), dynamic_shapes=({0: "n"},))
+    for outputs in run_engines(result.model_proto, [X[:2]]).values():
+        torch.testing.assert_close(torch.from_numpy(outputs[0]), _linear()(X[:2]).detach(), rtol=1e-4, atol=1e-5)
+
+
+def test_bfloat16_in_the_runner() -> None:
+    from fx2onnx.verify import verify
+
+    made = _converted(torch.bfloat16)
+    result = fx2onnx.export(made, (X.bfloat16(),))
+    verdict = verify(result, made, (X.bfloat16(),), engines=("runner",))
+    assert verdict.ok, verdict.describe()
+
+
+def test_compiled_submodules_run_as_they_are() -> None:
+    check(nn.Sequential(torch.compile(_linear()), nn.ReLU()), (X,))
+
+
 # -- arguments ---------------------------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,51 @@
+"""Sessions whose state inputs are carried from call to call."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fx2onnx.base.errors import UserError
+from fx2onnx.runner.session import InferenceSession
+
+METADATA_KEY = "fx2onnx.state"
+"""Model metadata: a JSON object that maps each state input to the output with its next value."""
+
+
+class StatefulSession:
+    """A session over a model exported with ``state="io"``: its buffers live here between calls.
+
+    ``state`` holds the present value of every state input; ``run`` takes the other inputs and returns the other outputs.
+    Works over any session with onnxruntime's interface. Raises UserError E401 for a model without state, or an initial
+    state that does not name exactly the state inputs.
+    """
+
+    def __init__(self, session: InferenceSession | Any, initial_state: Mapping[str, npt.ArrayLike]) -> None:
+        self.session = session
+        text = session.get_modelmeta().custom_metadata_map.get(METADATA_KEY)
+        inputs = [value.name for value in session.get_inputs()]
+        mapping: dict[str, str] = json.loads(text) if text else {}
+        self._next = mapping
+        carried = sorted(name for name in self._next if name in inputs and name in initial_state)
+        missing = sorted(set(initial_state) - set(carried))
+        if not mapping or missing:
+            raise UserError(
+                "E401",
+                "the model does not have this state",
+                why=f"its state inputs are {', '.join(mapping) or 'none'}; given: {', '.join(initial_state) or 'none'}",
+                next='export with state="io" and give result.initial_state',
+            )
+        self.state: dict[str, Any] = {name: np.asarray(initial_state[name]) for name in carried}
+        self._outputs = [value.name for value in session.get_outputs() if value.name not in self._next.values()]
+
+    def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[Any]:
+        """As ``InferenceSession.run``, without the state inputs and outputs."""
+        wanted = list(output_names) if output_names is not None else self._outputs
+        following = [self._next[name] for name in self.state]
+        results = self.session.run([*wanted, *following], {**feeds, **self.state})
+        self.state = dict(zip(self.state, results[len(wanted) :], strict=True))
+        return list(results[: len(wanted)])

@@ -11,6 +11,7 @@ import builtins
 import contextlib
 import functools
 import inspect
+import sys
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from types import CodeType
@@ -44,7 +45,9 @@ class TypeOf(metaclass=_AsBuiltin):
 
 @contextlib.contextmanager
 def answering_as_tensors(root: torch.nn.Module) -> Iterator[None]:
-    """Inside, ``type(x)`` in the forwards of ``root`` and its submodules says ``torch.Tensor`` for a fake tensor."""
+    """Inside, in the code of ``root`` and its submodules, ``type(x)`` says ``torch.Tensor`` for a fake tensor, and
+    ``len(x)`` may be a symbolic size.
+    """
     spaces: dict[int, dict[str, Any]] = {}
     own = [vars(module)["forward"] for module in root.modules() if "forward" in vars(module)]
     for space in _asking(iter(own)):
@@ -52,13 +55,34 @@ def answering_as_tensors(root: torch.nn.Module) -> Iterator[None]:
     for kind in {kind for module in root.modules() for kind in type(module).__mro__}:
         spaces |= {id(space): space for space in _spaces_of_class(kind)}
     spaces = {key: space for key, space in spaces.items() if "type" not in space}
+    counting = {id(space): space for space in _spaces_of_modules(root) if "len" not in space}
     try:
         for space in spaces.values():
             space["type"] = TypeOf
+        for space in counting.values():
+            space["len"] = _length
         yield
     finally:
         for space in spaces.values():
             del space["type"]
+        for space in counting.values():
+            del space["len"]
+
+
+def _length(value: Any) -> Any:
+    """``len``, save that a tensor's may be a symbolic size, where Python's own has to be a plain number."""
+    return value.shape[0] if type(value) is FakeTensor and value.dim() > 0 else len(value)
+
+
+def _spaces_of_modules(root: torch.nn.Module) -> Iterator[dict[str, Any]]:
+    """Globals of the files that define the classes of ``root`` and its submodules, and of forwards set on them."""
+    for name in {kind.__module__ for module in root.modules() for kind in type(module).__mro__}:
+        if name.split(".")[0] not in ("torch", "builtins", "fx2onnx") and name in sys.modules:
+            yield vars(sys.modules[name])
+    for module in root.modules():
+        space = getattr(inspect.unwrap(vars(module).get("forward", len)), "__globals__", None)
+        if space is not None and not space.get("__name__", "").startswith("torch."):
+            yield space
 
 
 @lru_cache(maxsize=4096)

@@ -88,9 +88,9 @@ LEVELS: dict[int, tuple[Stage, ...]] = {
     3: (FOLD, EQUAL, Rewrites("fuse", (*CLEAN, *WEIGHTS, *FUSE)), Rewrites("restructure", (*RESTRUCTURE, *CLEAN)),
         FOLD, EQUAL, DEAD),
 }  # fmt: skip
-"""-O0: what is read. -O1: nothing but cleaning: what is left is the same bit for bit (folded functions such as Cos are
-rounded once, a runtime may be a unit off). -O2 (default): other operators and weights for the same numbers up to
-rounding. -O3: weights joined or scaled."""
+"""-O0: what is read. -O1: nothing but cleaning: what is left is the same operations on the same numbers (folded functions
+such as Cos are rounded once, a runtime may be a unit off). -O2 (default): other operators and weights for the same numbers
+up to rounding. -O3: weights joined or scaled."""
 
 DEFAULT_LEVEL = 2
 

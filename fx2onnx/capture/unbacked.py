@@ -151,6 +151,21 @@ def _nms(recorder: Recorder, func: OpOverload, args: tuple[Any, ...], kwargs: di
     return record_sized(recorder, func, args, kwargs, [(torch.int64, (recorder.unknown_size(),))])
 
 
+def _grouped_mm(recorder: Recorder, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """_grouped_mm(self, mat2, offs, bias, out_dtype): torch's fake takes bfloat16 only, its CPU kernel any float.
+
+    Shapes:  self [M, K] or [G, M, K], mat2 [G, K, N] or [K, N], offs [G] where the groups are along M, N or K.
+    """
+    left, right = args[:2]
+    given = dict(zip(("offs", "bias", "out_dtype"), args[2:], strict=False)) | kwargs
+    rows, columns = unwrap(left.shape[-2]), unwrap(right.shape[-1])
+    offsets = given.get("offs")
+    is_stacked = left.dim() == right.dim()  # [G, M, N]; else the groups are ranges of the rows or of the columns
+    groups = left.shape[0] if left.dim() == 3 or offsets is None else offsets.shape[0]
+    shape: Shape = (unwrap(groups), rows, columns) if is_stacked else (rows, columns)
+    return record_sized(recorder, func, args, kwargs, [(given.get("out_dtype") or left.dtype, shape)])
+
+
 Special = Callable[["Recorder", OpOverload, tuple[Any, ...], dict[str, Any]], Any]
 
 SPECIAL: dict[OpOverload, Special] = {
@@ -167,6 +182,7 @@ SPECIAL: dict[OpOverload, Special] = {
     aten.repeat_interleave.Tensor: _repeat_interleave,
     aten.repeat_interleave.self_Tensor: _repeat_interleave_self,
     aten.bincount.default: _bincount,
+    aten._grouped_mm.default: _grouped_mm,
 }
 
 SPECIAL_BY_NAME: dict[str, Special] = {"torchvision::nms": _nms}

@@ -12,6 +12,7 @@ from torch._higher_order_ops.scan import scan
 from torch._higher_order_ops.while_loop import while_loop
 
 import fx2onnx
+from fx2onnx.capture.rungs import capture
 from tests.support import check
 
 X = torch.tensor([[1.0, -2.0, 3.0, -4.0], [0.0, 5.0, -6.0, 7.0], [-1.0, 2.0, 0.0, 2.0]])
@@ -51,6 +52,21 @@ def test_sizes_from_data(name: str) -> None:
 def test_constant_masks_have_static_sizes() -> None:
     result = fx2onnx.export(SIZED["constant mask"], (X,))
     assert list(result.model.graph.outputs[0].shape) == [2, 4]
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "has_offsets"),
+    [((8, 4), (3, 4, 8), True), ((3, 8, 4), (3, 4, 8), False), ((4, 8), (8, 8), True), ((3, 8, 4), (4, 8), True)],
+)
+def test_grouped_products_of_float32_have_a_type(
+    left: tuple[int, ...], right: tuple[int, ...], has_offsets: bool
+) -> None:
+    offsets = torch.tensor([1, 3, 8], dtype=torch.int32) if has_offsets else None
+    args = (torch.randn(left), torch.randn(right), offsets)
+    want = torch._grouped_mm(*args[:2], offs=offsets)
+    captured = capture(lambda a, b, offs: torch._grouped_mm(a, b, offs=offs), args)
+    found = captured.outputs[0].value.meta["val"]
+    assert (found.dtype, found.dims) == (want.dtype, tuple(want.shape))
 
 
 def test_a_comparison_of_an_unknown_size_is_refused() -> None:

@@ -57,7 +57,7 @@ def _torchvision(name: str) -> Iterator[Attempt]:
     small: dict[str, tuple[str, int]] = {"raft": ("", 128), "rcnn": ("?min_size=128&max_size=128", 128)}
     small |= dict.fromkeys(("fcos", "retinanet"), small["rcnn"])
     keywords, size = next((form for part, form in small.items() if part in name), ("", 64))
-    for image_size in (size, 96, 128, None):
+    for image_size in (size, 96, 128, 224, None):
         label = f"image {image_size}" if image_size else "default image"
         yield (
             label,

@@ -150,7 +150,7 @@ def _described(error: BaseException, stage: str) -> Row:
         "why": error.why[:600],
     }  # type: ignore[attr-defined]
     if code == "E201":
-        overload = r"(?:[a-z]\w*\.)+\w+"
+        overload = r"(?:\w+\.)+\w+"
         found["missing"] = list(dict.fromkeys(re.findall(rf"(?:translate|first) ({overload}) ?", error.what)))  # type: ignore[attr-defined]
         others = error.why.partition("also missing: ")[2]  # type: ignore[attr-defined]
         found["missing"] += re.findall(rf"(?:^|; )({overload}) \(", others)

@@ -45,12 +45,12 @@ class Folder:
     """One pass in order. Values are computed at once; only those that a remaining node reads become initializers."""
 
     def __init__(
-        self, model: ir.Model, budget: FoldBudget = DEFAULT_BUDGET, *, keep_weights: bool = False,
+        self, model: ir.Model, budget: FoldBudget = DEFAULT_BUDGET, *, fold_weights: bool = False,
         evaluator: Evaluate = evaluate,
     ) -> None:  # fmt: skip
         self.model = model
         self.budget = budget
-        self.keep_weights = keep_weights
+        self.fold_weights = fold_weights
         self.evaluator = evaluator
         self.arrays: dict[ir.Value, Array | None] = {}
         """Numbers of the values looked at; None for those that are not constant."""
@@ -114,7 +114,7 @@ class Folder:
             return None
         if tensor.dtype not in FOLDABLE_DTYPES or lacks_data(tensor):
             return None
-        if not is_literal(tensor) and (self.keep_weights or _is_shared_weight(value)):
+        if not is_literal(tensor) and (not self.fold_weights or _is_shared_weight(value)):
             return None
         return tensor.numpy()
 
@@ -213,9 +213,11 @@ def _constant_tensor(node: ir.Node) -> ir.TensorProtocol | None:
     return None
 
 
-def fold_constants(model: ir.Model, *, budget: FoldBudget = DEFAULT_BUDGET, keep_weights: bool = False) -> int:
+def fold_constants(model: ir.Model, *, budget: FoldBudget = DEFAULT_BUDGET, fold_weights: bool = False) -> int:
     """Fold what depends on constants alone. Returns how many values became initializers.
 
+    fold_weights: fold small parameters, buffers and what a file holds, too. By default they keep their names, and a module
+    without data (on the meta device) gives the same graph.
     Refuses: random operators, values beyond the budget, weights without data, graph outputs, sums of floats.
     """
-    return Folder(model, budget, keep_weights=keep_weights).run()
+    return Folder(model, budget, fold_weights=fold_weights).run()

@@ -48,7 +48,7 @@ class Pass:
     requires: frozenset[str] = frozenset()
     ensures: frozenset[str] = frozenset()
     breaks: frozenset[str] = frozenset()
-    takes_keep_weights: bool = False
+    takes_fold_weights: bool = False
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ FOLDED = frozenset({"constants folded"})
 NO_EQUAL = frozenset({"no equal nodes"})
 
 DEAD = Pass("remove_dead_nodes", remove_dead_nodes, ensures=NO_DEAD)
-FOLD = Pass("fold_constants", fold_constants, ensures=FOLDED, breaks=NO_EQUAL, takes_keep_weights=True)
+FOLD = Pass("fold_constants", fold_constants, ensures=FOLDED, breaks=NO_EQUAL, takes_fold_weights=True)
 EQUAL = Pass("merge_equal_nodes", merge_equal_nodes, requires=FOLDED, ensures=NO_EQUAL)
 
 CLEAN = (RemoveNoop(), DropNeutralOperand(), CancelInvolution(), MergeReshapes(), MergeTransposes(), MergeConcats())
@@ -100,6 +100,7 @@ def run(
     level: int = DEFAULT_LEVEL,
     *,
     keep_weights: bool = False,
+    fold_weights: bool = False,
     check: bool = False,
     explain: bool = False,
     stop_after: int | None = None,
@@ -107,6 +108,7 @@ def run(
     """Optimise the model in place.
 
     keep_weights: leave every weight as the module has it (for files whose weights are fed or referred to).
+    fold_weights: fold small weights as well (models read from a file hold their constants as such).
     check: check the whole graph after each edit. explain: keep the refusals. stop_after: number of edits by rewrites to
     make at most; passes are skipped once it is spent.
     Raises: UserError E001 for an unknown level; InternalError where a check fails.
@@ -114,7 +116,13 @@ def run(
     if level not in LEVELS:
         raise UserError("E001", f"optimisation level {level!r} is not known", next=f"one of {sorted(LEVELS)}")
     return run_stages(
-        model, LEVELS[level], keep_weights=keep_weights, check=check, explain=explain, stop_after=stop_after
+        model,
+        LEVELS[level],
+        keep_weights=keep_weights,
+        fold_weights=fold_weights,
+        check=check,
+        explain=explain,
+        stop_after=stop_after,
     )
 
 
@@ -123,6 +131,7 @@ def run_stages(
     stages: Sequence[Stage],
     *,
     keep_weights: bool = False,
+    fold_weights: bool = False,
     check: bool = False,
     explain: bool = False,
     stop_after: int | None = None,
@@ -138,7 +147,7 @@ def run_stages(
             continue
         with record(stage.name):
             if isinstance(stage, Pass):
-                keywords = {"keep_weights": keep_weights} if stage.takes_keep_weights else {}
+                keywords = {"fold_weights": fold_weights} if stage.takes_fold_weights else {}
                 outcome.edits[stage.name] += stage.function(model, **keywords)
             else:
                 chosen = [item for item in stage.rewrites if not (keep_weights and item.changes_weights)]

@@ -158,7 +158,9 @@ def shrink(config: Mapping[str, Any], rules: tuple[str, ...]) -> dict[str, Any]:
     layers = next((config[key] for key in _LAYER_COUNTS if isinstance(config.get(key), int)), None)
     result: dict[str, Any] = {}
     for key, value in config.items():
-        if isinstance(value, dict):
+        if key == "per_layer_config" and isinstance(value, dict) and rules:
+            result[key] = {layer: own for layer, own in value.items() if int(layer) < 2}
+        elif isinstance(value, dict):
             result[key] = shrink(value, rules)
         elif isinstance(value, list) and layers and len(value) == layers > 2:
             result[key] = _two_kinds(value)

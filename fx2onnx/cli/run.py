@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import importlib.util
+import tempfile
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,9 +18,10 @@ from fx2onnx.cli.files import check_readable, check_writable, replacing
 from fx2onnx.cli.outcome import print_json, reports_errors
 
 if TYPE_CHECKING:
-    import numpy as np
+    from fx2onnx.cli.run_data import DataSet
 
-_FIRST_VALUES = 4
+_RUNS_UNTIL_PLAN = 3
+"""The runner goes step by step, then records, then has a plan."""
 
 
 class Engine(enum.StrEnum):
@@ -29,7 +33,10 @@ class Engine(enum.StrEnum):
 
 @reports_errors
 def run_command(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="The ONNX file to run.", show_default=False)],
+    model: Annotated[
+        Path,
+        typer.Argument(metavar="MODEL", help="The ONNX file to run, or a folder with a test case.", show_default=False),
+    ],
     input: Annotated[
         list[str] | None,
         typer.Option("--input", "-i", help="NAME=FILE.npy or NAME=random; random where not given.", show_default=False),
@@ -38,44 +45,185 @@ def run_command(
         list[str] | None,
         typer.Option("--dim", help="Size of a dynamic dim, NAME=N; 1 where not given.", show_default=False),
     ] = None,
-    seed: Annotated[int, typer.Option("--seed", help="Seed of random inputs.")] = 0,
+    seed: Annotated[int, typer.Option("--random", "--seed", help="Seed of random inputs.")] = 0,
+    test_data: Annotated[
+        Path | None,
+        typer.Option(
+            "--test-data", help="Folder with input_0.pb, output_0.pb, or with test_data_set_*.", show_default=False
+        ),
+    ] = None,
     save_outputs: Annotated[
         Path | None, typer.Option("--save-outputs", help="Write all outputs to this .npz file.", show_default=False)
+    ] = None,
+    assert_outputs: Annotated[
+        Path | None,
+        typer.Option("--assert-outputs", help="Compare the outputs with this .npz file.", show_default=False),
+    ] = None,
+    rtol: Annotated[float, typer.Option("--rtol", min=0, help="Relative tolerance of comparisons.")] = 1e-3,
+    atol: Annotated[float, typer.Option("--atol", min=0, help="Absolute tolerance of comparisons.")] = 1e-7,
+    dump_graph: Annotated[bool, typer.Option("--dump-graph", help="Show the graph, one line a node.")] = False,
+    dump_dag: Annotated[
+        Path | None, typer.Option("--dump-dag", help="Draw the steps as this .svg file.", show_default=False)
+    ] = None,
+    dump_ir: Annotated[bool, typer.Option("--dump-ir", help="Show the program: slots, steps, arena.")] = False,
+    profile: Annotated[bool, typer.Option("--profile", help="Show the time of each operator.")] = False,
+    trace: Annotated[
+        Path | None, typer.Option("--trace", help="Write a Chrome trace to this .json file.", show_default=False)
     ] = None,
     engine: Annotated[Engine, typer.Option("--engine", help="What runs the model.")] = Engine.runner,
     json_output: options.Json = False,
 ) -> None:
     """Run an ONNX file and show its outputs."""
-    check_readable(model)
-    if save_outputs is not None:
-        check_writable(save_outputs)
-    from fx2onnx.cli.feeds import make_feeds, parse_dims, parse_pairs
+    from fx2onnx.cli.run_data import data_folders, model_in
+
+    file = model_in(model)
+    check_readable(file)
+    for path in (save_outputs, dump_dag, trace):
+        if path is not None:
+            check_writable(path)
+    if engine is Engine.onnxruntime and (dump_graph or dump_ir or dump_dag is not None):
+        raise UserError("E001", "--dump-graph, --dump-dag and --dump-ir show the runner", next="leave out --engine")
+    folders = data_folders(test_data or model) if test_data is not None or model.is_dir() else []
+    if test_data is not None and not folders:
+        raise UserError("E302", f"no test data in '{test_data}'", why="it has no input_0.pb and no test_data_set_*")
+    if folders and (input or dim):
+        raise UserError("E001", "the inputs come from the test data; --input and --dim have no place beside it")
+    if len(folders) > 1 and (save_outputs is not None or assert_outputs is not None):
+        raise UserError("E001", "one .npz file cannot hold several data sets", next=f"--test-data '{folders[0]}'")
+
+    from fx2onnx.cli import run_data, run_show
     from fx2onnx.cli.progress import Stages
 
-    given, dims = parse_pairs(input or [], "--input"), parse_dims(dim or [])
-    with Stages(quiet=json_output) as stages:
-        with stages.stage(f"load {model.name}"):
-            session = _session(model, engine)
-        feeds = make_feeds(session.get_inputs(), given, dims, seed)
-        outputs = stages.call(f"run in {engine.value}", lambda: _run(session, feeds))
-    names = [item.name for item in session.get_outputs()]
+    with Stages(quiet=json_output) as stages, _trace_file(profile or trace is not None) as prefix:
+        with stages.stage(f"load {file.name}"):
+            session = _session(file, engine, prefix)
+        shown: dict[str, Any] = {"file": str(file), "model": session.get_modelmeta().graph_name, "engine": engine.value}
+        _dump_before(session, shown, dump_graph, dump_dag, json_output)
+        runs = _feeds(session, folders, input, dim, seed)
+        names = [item.name for item in session.get_outputs()]
+        sets: list[dict[str, Any]] = []
+        for data in runs:
+            title = f"run in {engine.value}" + (f" {data.folder.name}" if folders else "")
+            repeats = _RUNS_UNTIL_PLAN if dump_ir or prefix else 1
+            try:
+                values = stages.call(title, lambda data=data, repeats=repeats: _run(session, data.feeds, repeats))  # type: ignore[misc]
+            except Fx2OnnxError:
+                if dump_ir and not json_output:
+                    print(_dump_ir(session), end="")
+                raise
+            outputs = dict(zip(names, values, strict=True))
+            described = [run_show.describe(name, value) for name, value in outputs.items()]
+            sets.append({"inputs": run_show.describe_inputs(data.feeds), "outputs": described})
+            if not json_output:
+                run_show.print_results(f"{shown['model']}  ({file.name})", data.feeds, described)
+            if folders and data.wanted:
+                run_data.assert_outputs(outputs, data.wanted, rtol, atol, str(data.folder))
+        rows = _finish_profile(session, prefix, trace) if prefix else []
     if save_outputs is not None:
-        import numpy as np
-
-        with replacing(save_outputs) as temporary, temporary.open("wb") as file:
-            np.savez(file, allow_pickle=False, **dict(zip(names, outputs, strict=True)))
-    described = [_describe(name, value) for name, value in zip(names, outputs, strict=True)]
-    if json_output:
-        print_json({"file": str(model), "engine": engine.value, "inputs": _inputs(feeds), "outputs": described})
-    else:
-        _print_table(feeds, described)
+        _save(save_outputs, outputs)
+    if assert_outputs is not None:
+        run_data.assert_outputs(outputs, run_data.read_npz(assert_outputs), rtol, atol, str(assert_outputs))
+    _show_rest(session, shown, sets, rows if profile else [], dump_ir, json_output)
 
 
-def _session(model: Path, engine: Engine) -> Any:
+def _feeds(
+    session: Any, folders: list[Path], input: list[str] | None, dim: list[str] | None, seed: int
+) -> list[DataSet]:
+    """What to run on: each folder of test data, or one set of given and random inputs."""
+    from fx2onnx.cli.feeds import make_feeds, parse_dims, parse_pairs
+    from fx2onnx.cli.run_data import DataSet, read_data_set
+
+    if folders:
+        inputs = [*session.get_inputs(), *session.get_overridable_initializers()]
+        return [read_data_set(folder, inputs, session.get_outputs()) for folder in folders]
+    given, dims = parse_pairs(input or [], "--input"), parse_dims(dim or [])
+    return [DataSet(Path(), make_feeds(session.get_inputs(), given, dims, seed), {})]
+
+
+def _dump_before(session: Any, shown: dict[str, Any], graph: bool, dag: Path | None, as_json: bool) -> None:
+    """The dumps that need no run, so that a model that fails is shown too."""
+    if not graph and dag is None:
+        return
+    from fx2onnx.runner import dump
+
+    if graph:
+        shown["graph"] = dump.dump_graph(session)
+        if not as_json:
+            print(shown["graph"], end="")
+    if dag is not None:
+        with replacing(dag) as temporary:
+            temporary.write_text(dump.dump_dag(session), encoding="utf-8")
+
+
+def _dump_ir(session: Any) -> str:
+    from fx2onnx.runner import dump
+
+    return dump.dump_ir(session)
+
+
+def _show_rest(
+    session: Any,
+    shown: dict[str, Any],
+    sets: list[dict[str, Any]],
+    rows: list[dict[str, Any]],
+    dump_ir: bool,
+    as_json: bool,
+) -> None:
+    from fx2onnx.cli.run_show import print_profile
+
+    if not as_json:
+        if rows:
+            print_profile(rows)
+        if dump_ir:
+            print(_dump_ir(session), end="")
+        return
+    shown |= sets[-1]
+    if len(sets) > 1:
+        shown["data_sets"] = sets
+    if rows:
+        shown["profile"] = rows
+    if dump_ir:
+        shown["ir"] = _dump_ir(session)
+    print_json(shown)
+
+
+@contextlib.contextmanager
+def _trace_file(wanted: bool) -> Iterator[str]:
+    """The prefix of a trace in a temporary folder, or an empty one."""
+    if not wanted:
+        yield ""
+        return
+    with tempfile.TemporaryDirectory(prefix="fx2onnx_") as folder:
+        yield str(Path(folder) / "trace")
+
+
+def _finish_profile(session: Any, prefix: str, trace: Path | None) -> list[dict[str, Any]]:
+    from fx2onnx.cli.run_show import read_profile
+
+    written = Path(session.end_profiling())
+    if trace is not None:
+        with replacing(trace) as temporary:
+            temporary.write_bytes(written.read_bytes())
+    return read_profile(written)
+
+
+def _save(path: Path, outputs: Mapping[str, Any]) -> None:
+    import numpy as np
+
+    loose = [name for name, value in outputs.items() if not isinstance(value, np.ndarray) or value.dtype.kind == "O"]
+    if loose:
+        raise UserError("E301", f"the output '{loose[0]}' is no array of numbers, which .npz files hold")
+    with replacing(path) as temporary, temporary.open("wb") as file:
+        np.savez(file, allow_pickle=False, **outputs)
+
+
+def _session(model: Path, engine: Engine, profile_prefix: str) -> Any:
     if engine is Engine.runner:
         from fx2onnx import runner
 
-        return runner.InferenceSession(str(model))
+        ours = runner.SessionOptions()
+        ours.enable_profiling, ours.profile_file_prefix = bool(profile_prefix), profile_prefix
+        return runner.InferenceSession(str(model), ours)
     if importlib.util.find_spec("onnxruntime") is None:
         raise UserError(
             "E602", "--engine onnxruntime needs onnxruntime, which is not installed", next="pip install onnxruntime"
@@ -85,87 +233,21 @@ def _session(model: Path, engine: Engine) -> Any:
     try:
         settings = onnxruntime.SessionOptions()
         settings.log_severity_level = 3
+        if profile_prefix:
+            settings.enable_profiling, settings.profile_file_prefix = True, profile_prefix
         return onnxruntime.InferenceSession(str(model), settings, providers=["CPUExecutionProvider"])
     except Exception as error:  # onnxruntime's classes share no base but Exception
         raise UserError("E302", f"onnxruntime cannot load '{model}'", why=str(error).splitlines()[0]) from error
 
 
-def _run(session: Any, feeds: dict[str, np.ndarray[Any, Any]]) -> list[Any]:
+def _run(session: Any, feeds: Mapping[str, Any], repeats: int) -> list[Any]:
     try:
-        return list(session.run(None, feeds))
+        for _ in range(repeats):
+            outputs = session.run(None, feeds)
+        return list(outputs)
     except Fx2OnnxError:
         raise
     except Exception as error:
         if not type(error).__module__.startswith("onnxruntime"):
             raise
         raise UserError("E403", "onnxruntime failed while running the model", why=str(error).splitlines()[0]) from error
-
-
-def _inputs(feeds: dict[str, np.ndarray[Any, Any]]) -> list[dict[str, Any]]:
-    return [{"name": name, "shape": list(value.shape), "dtype": str(value.dtype)} for name, value in feeds.items()]
-
-
-def _describe(name: str, value: Any) -> dict[str, Any]:
-    """Name, shape, dtype, least and greatest value and the first values; NaN counts as neither."""
-    import numpy as np
-
-    if not isinstance(value, np.ndarray):
-        return {
-            "name": name,
-            "shape": None,
-            "dtype": type(value).__name__,
-            "min": None,
-            "max": None,
-            "first": [str(value)[:80]],
-        }
-    first = value.reshape(-1)[:_FIRST_VALUES]
-    numeric = value.dtype.kind in "biuf" or value.dtype.name in ("bfloat16",)
-    described: dict[str, Any] = {
-        "name": name,
-        "shape": list(value.shape),
-        "dtype": str(value.dtype),
-        "min": None,
-        "max": None,
-    }
-    if numeric and value.size:
-        wide = value.astype(np.float64) if value.dtype.kind not in "biu" else value
-        usable = wide[~np.isnan(wide)] if wide.dtype.kind == "f" else wide
-        if usable.size:
-            described["min"], described["max"] = usable.min().item(), usable.max().item()
-        if usable.size < wide.size:
-            described["nan"] = int(wide.size - usable.size)
-    described["first"] = [
-        item.item() if value.dtype.kind in "biuf" else float(item) if numeric else str(item) for item in first
-    ]
-    return described
-
-
-def _print_table(feeds: dict[str, np.ndarray[Any, Any]], described: list[dict[str, Any]]) -> None:
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    from fx2onnx.cli.progress import console
-
-    out = console()
-    for name, value in feeds.items():
-        out.print(Text(f"input  {name}  {list(value.shape)}  {value.dtype}", style="dim"))
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for heading in ("output", "shape", "dtype"):
-        table.add_column(heading, overflow="fold")
-    for heading in ("min", "max"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("first values")
-    for item in described:
-        shape = "" if item["shape"] is None else str(item["shape"])
-        values = " ".join(_short(value) for value in item["first"])
-        note = f"   ({item['nan']} NaN)" if "nan" in item else ""
-        cells = [item["name"], shape, item["dtype"], _short(item["min"]), _short(item["max"]), values + note]
-        table.add_row(*(Text(cell) for cell in cells))
-    out.print(table)
-
-
-def _short(value: Any) -> str:
-    if value is None:
-        return "-"
-    return f"{value:.6g}" if isinstance(value, float) else str(value)

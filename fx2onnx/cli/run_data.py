@@ -1,0 +1,157 @@
+"""Data that ``fx2onnx run`` feeds and compares: ONNX's test case directories and .npz files of outputs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped, unused-ignore]
+
+from fx2onnx.base.errors import UserError, VerificationError
+
+_UNREADABLE = (DecodeError, OSError, ValueError, TypeError, KeyError, EOFError)
+"""What protobuf, onnx and NumPy raise on a file that is not what it should be."""
+
+
+@dataclass(frozen=True, slots=True)
+class DataSet:
+    """One ``test_data_set_N`` folder: feeds and wanted outputs by name. Outputs without a file are not compared."""
+
+    folder: Path
+    feeds: dict[str, Any]
+    wanted: dict[str, Any]
+
+
+def model_in(path: Path) -> Path:
+    """The model file that ``path`` names: itself, or ``model.onnx`` (or the only .onnx file) of a folder.
+
+    Raises:   UserError E302 where the folder does not have exactly one.
+    """
+    if not path.is_dir():
+        return path
+    if (path / "model.onnx").is_file():
+        return path / "model.onnx"
+    found = sorted(path.glob("*.onnx"))
+    if len(found) != 1:
+        why = f"it holds {', '.join(file.name for file in found)}" if found else "it holds no .onnx file"
+        raise UserError("E302", f"the folder '{path}' does not say which model to run", why=why, next="name the file")
+    return found[0]
+
+
+def data_folders(path: Path) -> list[Path]:
+    """``path`` itself where it holds inputs or outputs, else its ``test_data_set_*`` folders in the order of numbers."""
+    if any(path.glob("*put_[0-9]*.pb")):
+        return [path]
+    return sorted((folder for folder in path.glob("test_data_set_*") if folder.is_dir()), key=_number)
+
+
+def _number(path: Path) -> int:
+    found = re.search(r"(\d+)$", path.stem)
+    return int(found[1]) if found else -1
+
+
+def read_data_set(folder: Path, inputs: Sequence[Any], outputs: Sequence[Any]) -> DataSet:
+    """The files ``input_0.pb``, ``output_0.pb`` and so on, each the model's input or output of that number.
+
+    Raises:   UserError E302 for a file that cannot be read, E401 for more files than the model has inputs or outputs.
+    """
+    sides = []
+    for side, items in (("input", inputs), ("output", outputs)):
+        values: dict[str, Any] = {}
+        for path in sorted(folder.glob(f"{side}_[0-9]*.pb"), key=_number):
+            number = _number(path)
+            if number >= len(items):
+                raise UserError("E401", f"'{path}' is one file too many", why=f"the model has {len(items)} {side}s")
+            values[items[number].name] = _read_value(path, items[number].type)
+        sides.append(values)
+    return DataSet(folder, *sides)
+
+
+def _read_value(path: Path, type_text: str) -> Any:
+    from onnx import numpy_helper
+
+    try:
+        data = path.read_bytes()
+        if type_text.startswith("seq("):
+            return numpy_helper.to_list(onnx.SequenceProto.FromString(data))
+        if type_text.startswith("optional("):
+            return numpy_helper.to_optional(onnx.OptionalProto.FromString(data))
+        if type_text.startswith("map("):
+            return numpy_helper.to_dict(onnx.MapProto.FromString(data))
+        tensor = onnx.TensorProto.FromString(data)
+        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+            raise ValueError("it points to another file")
+        return numpy_helper.to_array(tensor)
+    except _UNREADABLE as error:
+        why = (str(error).splitlines() or ["no message"])[0][:200]
+        raise UserError("E302", f"cannot read '{path}' as {type_text}", why=why) from error
+
+
+def read_npz(path: Path) -> dict[str, Any]:
+    """The arrays of a .npz file by name. Raises: UserError E302."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+    except FileNotFoundError as error:
+        raise UserError("E302", f"cannot read '{path}'", why="there is no such file") from error
+    except (*_UNREADABLE, AttributeError) as error:
+        raise UserError("E302", f"cannot read '{path}' as a .npz file", why=str(error).splitlines()[0]) from error
+
+
+def assert_outputs(given: Mapping[str, Any], wanted: Mapping[str, Any], rtol: float, atol: float, source: str) -> None:
+    """Raise VerificationError E501 unless every wanted output is there, equal in dtype, shape and, within tolerance, value.
+
+    A wanted name that the model does not have is UserError E401: the file belongs to another model.
+    """
+    unknown = [name for name in wanted if name not in given]
+    if unknown or not wanted:
+        what = f"the model has no output '{unknown[0]}'" if unknown else "there is nothing to compare with"
+        raise UserError("E401", f"{what} ({source})", next=f"outputs: {', '.join(given)}")
+    faults = {name: fault for name in wanted if (fault := difference(given[name], wanted[name], rtol, atol))}
+    if faults:
+        raise VerificationError(
+            "E501",
+            f"{len(faults)} of {len(wanted)} outputs differ from {source} (rtol {rtol:g}, atol {atol:g})",
+            why="; ".join(f"{name}: {fault}" for name, fault in list(faults.items())[:4]),
+        )
+
+
+def difference(given: Any, wanted: Any, rtol: float, atol: float) -> str:
+    """How two values differ, in words; empty where they agree. NaN agrees with NaN."""
+    if wanted is None or given is None:
+        return "" if wanted is given else f"{type(given).__name__} instead of {type(wanted).__name__}"
+    if isinstance(wanted, dict):
+        if not isinstance(given, dict) or list(given) != list(wanted):
+            return "other keys"
+        return _first(difference(given[key], wanted[key], rtol, atol) for key in wanted)
+    if isinstance(wanted, list):
+        if not isinstance(given, list) or len(given) != len(wanted):
+            return f"{len(given)} items instead of {len(wanted)}" if isinstance(given, list) else "not a sequence"
+        return _first(difference(one, other, rtol, atol) for one, other in zip(given, wanted, strict=True))
+    one, other = np.asarray(given), np.asarray(wanted)
+    if one.shape != other.shape:
+        return f"shape {list(one.shape)} instead of {list(other.shape)}"
+    if other.dtype.kind in "OUST" and one.dtype.kind in "OUST":
+        wrong = int((one.astype(str) != other.astype(str)).sum())
+        return f"{wrong} of {other.size} strings" if wrong else ""
+    if other.dtype.kind == "V" and one.dtype.itemsize == other.dtype.itemsize:
+        other = other.view(one.dtype)  # how numpy.savez spells bfloat16 and its like
+    if one.dtype != other.dtype:
+        return f"{one.dtype} instead of {other.dtype}"
+    if one.dtype.kind not in "fiubc":
+        one, other = one.astype(np.float64), other.astype(np.float64)
+    close = np.isclose(one, other, rtol, atol, equal_nan=True) if one.dtype.kind in "fc" else one == other
+    if close.all():
+        return ""
+    at = np.unravel_index(int(np.argmin(close)), close.shape)
+    where = f"[{', '.join(map(str, at))}]"
+    return f"{int((~close).sum())} of {close.size} values, first at {where}: {one[at]} instead of {other[at]}"
+
+
+def _first(texts: Any) -> str:
+    return next((text for text in texts if text), "")

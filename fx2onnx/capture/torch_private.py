@@ -44,6 +44,7 @@ __all__ = [
     "in_function_transform",
     "no_dispatch",
     "pytree",
+    "registered_overloads",
     "shares_converted_memory",
     "storage_key",
 ]
@@ -135,6 +136,18 @@ def fake_from_meta(
 def decompositions() -> dict[OpOverload, Callable[..., Any]]:
     """PyTorch's decompositions into core ATen overloads (those into ``prims`` help nobody here)."""
     return dict(core_aten_decompositions())
+
+
+def registered_overloads(namespace: str) -> Iterator[OpOverload]:
+    """Every overload that is registered in a namespace; those that cannot be called from Python are left out."""
+    packets = getattr(torch.ops, namespace)
+    for name in sorted(torch._C._dispatch_get_all_op_names()):
+        space, _, rest = name.partition("::")
+        packet_name, _, overload_name = rest.partition(".")
+        packet = getattr(packets, packet_name, None) if space == namespace else None
+        overload = getattr(packet, overload_name or "default", None)
+        if overload is not None:
+            yield overload
 
 
 def fake_view(mode: FakeTensorMode, base: torch.Tensor, sizes: Any, strides: Any, offset: Any) -> FakeTensor:

@@ -31,7 +31,7 @@ def list_command(
         _list_kinds(json_output)
         return
     known = sources.names(kind.rstrip(":"))
-    found = [name for name in known if pattern is None or _fits(name, pattern)]
+    found = [name for name in known if pattern is None or fits(name, pattern)]
     if not found:
         from fx2onnx.sources.registry import fail_unknown
 
@@ -42,7 +42,8 @@ def list_command(
         print("\n".join(found))
 
 
-def _fits(name: str, pattern: str) -> bool:
+def fits(name: str, pattern: str) -> bool:
+    """Whether ``pattern`` is a shell pattern for ``name``, or a part of it in any case."""
     if any(character in pattern for character in "*?["):
         return fnmatch.fnmatchcase(name, pattern)
     return pattern.lower() in name.lower()

@@ -1,0 +1,145 @@
+"""``fx2onnx ops [--opset N] [--missing] [PATTERN]``."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated, TypedDict
+
+import typer
+
+from fx2onnx.cli import options
+from fx2onnx.cli.listing import fits
+from fx2onnx.cli.outcome import print_json, reports_errors
+
+if TYPE_CHECKING:
+    from fx2onnx.capture.torch_private import OpOverload
+
+ENTRY, DECOMPOSITION, REFUSED, MISSING = "entry", "decomposition", "refused", "missing"
+OTHER_STORAGE = (
+    "cudnn_", "miopen_", "mkldnn_", "to_mkldnn", "quantized_", "quantize_", "dequantize", "empty_quantized", "q_",
+    "qscheme", "int_repr", "sparse_", "to_sparse", "copy_sparse", "resize_as_sparse", "hspmm", "indices", "values",
+    "crow_indices", "ccol_indices", "col_indices", "row_indices", "is_coalesced", "dense_dim", "to_padded_tensor",
+)  # fmt: skip
+"""Beginnings of names of overloads that belong to one back end, or to tensors that are not strided."""
+QUESTIONS = ("is_pinned", "is_set_to", "is_same_size", "set")
+"""Overloads about a tensor's memory; capture answers them or the file cannot know."""
+
+SECTION = re.compile(r"(Shapes|ONNX|Refuses|Raises|Buffers|Numerics|Cost|Source):")
+
+
+class Row(TypedDict):
+    """One overload. ``since``: the opsets from which its forms apply, lowest first. ``form``: the ONNX form in words."""
+
+    overload: str
+    source: str
+    since: list[int]
+    complex: bool
+    form: str
+
+
+@reports_errors
+def ops_command(
+    pattern: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[PATTERN]",
+            help="Part of an overload's name, or a shell pattern such as 'aten.conv*'.",
+            show_default=False,
+        ),
+    ] = None,
+    opset: Annotated[
+        int | None, typer.Option("--opset", help="Only what this opset can express.", show_default=False)
+    ] = None,
+    missing: Annotated[
+        bool, typer.Option("--missing", help="What has no form instead (with --opset: in that opset).")
+    ] = False,
+    json_output: options.Json = False,
+) -> None:
+    """List the ATen overloads that have an ONNX form, and where it comes from."""
+    from fx2onnx.irx.schema import OPSET_MAX, OPSET_MIN
+
+    if opset is not None and not OPSET_MIN <= opset <= OPSET_MAX:
+        from fx2onnx.base.errors import UserError
+
+        raise UserError("E001", f"--opset {opset} is not known", next=f"{OPSET_MIN} to {OPSET_MAX}")
+    every = sorted(rows(OPSET_MIN), key=lambda row: row["overload"])
+    found = [
+        row
+        for row in every
+        if (pattern is None or fits(row["overload"], pattern)) and is_missing(row, opset or OPSET_MAX) == missing
+    ]
+    if not found and pattern is not None and not any(fits(row["overload"], pattern) for row in every):
+        from fx2onnx.sources.registry import fail_unknown
+
+        fail_unknown("overload", pattern, [row["overload"] for row in every], hint="fx2onnx ops")
+    if json_output:
+        print_json(found)
+    else:
+        _print_table(found)
+
+
+def is_missing(row: Row, opset: int) -> bool:
+    """Whether an export at ``opset`` would refuse the overload for want of a form."""
+    return row["source"] in (MISSING, REFUSED) or (row["source"] == ENTRY and row["since"][0] > opset)
+
+
+def rows(opset_min: int) -> Iterator[Row]:
+    """Every overload with an entry, and the functional ones of ATen that a model may call."""
+    from fx2onnx.aten_map import TABLE
+    from fx2onnx.aten_map.registry import load_namespace
+    from fx2onnx.capture.functional import is_decomposable
+    from fx2onnx.capture.torch_private import registered_overloads
+    from fx2onnx.sources import torchvision_compat
+
+    load_namespace("quantized_decomposed")
+    if torchvision_compat.prepare():
+        load_namespace("torchvision")
+    known = [*TABLE.entries, *(overload for overload in TABLE.complex_entries if overload not in TABLE.entries)]
+    for overload in known:
+        entries = TABLE.entries.get(overload) or TABLE.complex_entries[overload]
+        form = form_of(entries[0].function.__doc__)
+        yield Row(
+            overload=str(overload),
+            source=REFUSED if form.startswith(REFUSED) else ENTRY,
+            since=sorted(max(entry.since, opset_min) for entry in entries),
+            complex=overload in TABLE.complex_entries,
+            form=form,
+        )
+    for overload in registered_overloads("aten"):
+        if overload not in TABLE and may_be_called(overload):
+            source = DECOMPOSITION if is_decomposable(overload) else MISSING
+            yield Row(overload=str(overload), source=source, since=[], complex=False, form="")
+
+
+def form_of(docstring: str | None) -> str:
+    """What the ``ONNX:`` section of an entry's docstring says, on one line; empty where there is none."""
+    lines = [line.strip() for line in (docstring or "").splitlines()]
+    start = next((index for index, line in enumerate(lines) if line.startswith("ONNX:")), len(lines))
+    section = list(itertools.takewhile(lambda line: line and not SECTION.match(line), lines[start + 1 :]))
+    return " ".join([line.removeprefix("ONNX:").strip() for line in lines[start : start + 1]] + section)
+
+
+def may_be_called(overload: OpOverload) -> bool:
+    """Whether it computes tensors from tensors, for any back end, in the forward direction."""
+    schema = overload._schema
+    name = schema.name.partition("::")[2]
+    if name.startswith("_") or "backward" in name or name.startswith(OTHER_STORAGE) or name in QUESTIONS:
+        return False
+    takes_out = any(argument.is_out for argument in schema.arguments)
+    return not schema.is_mutable and not takes_out and any("Tensor" in str(value.type) for value in schema.returns)
+
+
+def _print_table(found: list[Row]) -> None:
+    from rich.table import Table
+
+    from fx2onnx.cli.progress import console
+
+    table = Table.grid(padding=(0, 2))
+    table.add_row("[bold]overload[/]", "[bold]opset[/]", "[bold]source[/]", "")
+    for row in found:
+        opset = f"{row['since'][0]}+" if row["since"] and row["source"] == ENTRY else "-"
+        table.add_row(row["overload"], opset, row["source"], "[dim]complex too[/]" if row["complex"] else "")
+    console().print(table)
+    console(stderr=True).print(f"[dim]{len(found)} overloads[/]")

@@ -1,0 +1,84 @@
+"""``fx2onnx ops``: what the table holds, and what it lacks."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from fx2onnx.aten_map import TABLE
+from fx2onnx.cli import ops
+from fx2onnx.cli.main import app
+
+
+def listed(*arguments: str) -> dict[str, dict[str, object]]:
+    done = CliRunner().invoke(app, ["ops", *arguments, "--json"])
+    assert done.exit_code == 0, done.output
+    return {row["overload"]: row for row in json.loads(done.stdout)}
+
+
+def test_every_entry_is_listed_with_its_opsets() -> None:
+    found = listed()
+    assert {str(overload) for overload in [*TABLE.entries, *TABLE.complex_entries]} <= set(found) | set(
+        listed("--missing")
+    )
+    assert found["aten.gelu.default"]["source"] == "entry"
+    assert found["aten.relu.default"]["since"] == [11], "entries of every opset start where the exporter does"
+    assert found["aten.add.Tensor"]["complex"] is True
+    assert found["aten.relu.default"]["complex"] is False
+    assert {row["source"] for row in found.values()} == {"entry", "decomposition"}
+
+
+def test_missing_overloads_have_neither_entry_nor_decomposition() -> None:
+    found = listed("--missing")
+    assert {row["source"] for row in found.values()} == {"missing", "refused"}
+    assert not set(found) & set(listed())
+    assert not [
+        name
+        for name, row in found.items()
+        if "backward" in name or (name.startswith("aten._") and row["source"] == "missing")
+    ]
+
+
+def test_overloads_that_are_refused_by_name_count_as_missing() -> None:
+    assert listed("aten.linalg_svd.default", "--missing")["aten.linalg_svd.default"]["source"] == "refused"
+    assert listed("aten.linalg_svd.default") == {}
+
+
+@pytest.mark.parametrize(("source", "since", "missing"), [
+    ("entry", [11], False), ("entry", [17, 20], False), ("entry", [18], True), ("decomposition", [], False),
+    ("missing", [], True), ("refused", [11], True),
+])  # fmt: skip
+def test_is_missing_at_opset_17(source: str, since: list[int], missing: bool) -> None:
+    row = ops.Row(overload="aten.x.default", source=source, since=since, complex=False, form="")
+    assert ops.is_missing(row, 17) is missing
+
+
+def test_forms_are_read_from_docstrings() -> None:
+    assert ops.form_of("f() -> Tensor\n\n    ONNX:  Conv,\n        then Add.\n    Refuses: x") == "Conv, then Add."
+    assert ops.form_of("f() -> Tensor") == ops.form_of(None) == ""
+    assert sum(bool(row["form"]) for row in listed().values()) > 500
+
+
+@pytest.mark.parametrize("pattern", ["aten.conv?d.default", "ATEN.CONV2"])
+def test_patterns(pattern: str) -> None:
+    found = listed(pattern)
+    assert "aten.conv2d.default" in found
+    assert all("conv" in name for name in found)
+
+
+def test_table_is_one_line_an_overload() -> None:
+    done = CliRunner().invoke(app, ["ops", "aten.gelu.default"])
+    heading, row = done.stdout.splitlines()
+    assert heading.split() == ["overload", "opset", "source"]
+    assert row.split()[0] == "aten.gelu.default"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"), [(["aten.conv2d.defualt"], "E601"), (["--opset", "9"], "E001"), (["--opset", "99"], "E001")]
+)
+def test_mistakes(arguments: list[str], code: str) -> None:
+    done = CliRunner().invoke(app, ["ops", *arguments, "--json"])
+    assert done.exit_code == 2
+    assert json.loads(done.stdout)["code"] == code

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -135,7 +137,7 @@ def export(
     """
     _check_arguments(state, metadata, ignored)
     target = io.check_writable(f) if f is not None else None
-    with recording("export") as recorder:
+    with recording("export") as recorder, _collector_paused():
         result = _export(
             model,
             args,
@@ -168,6 +170,20 @@ def export(
 
         print(summary(result.report.as_dict()))
     return result
+
+
+@contextlib.contextmanager
+def _collector_paused() -> Iterator[None]:
+    """No cyclic garbage collection inside: an export makes many objects that all live until its end, and a full
+    collection over torch's and the model's objects takes longer than the graph work.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 _TORCH_ONLY = frozenset(
@@ -266,7 +282,7 @@ def _export(
         model = lower(captured, table, opset, metadata, lift_state=state == "io")
     if optimize:
         with record("optimize"):
-            run_default(model)
+            run_default(model, keep_weights=not export_params)
     report = Report(
         rung=captured.rung,
         rung_reason=captured.rung_reason,

@@ -106,6 +106,8 @@ class Recorder:
         self._views: dict[int, View] = {}
         self._memories: dict[int, View] = {}
         self._fakes: dict[int, torch.Tensor] = {}
+        self._kept: list[torch.Tensor] = []
+        """Real tensors whose ids are keys of ``_fakes``: they must not be freed."""
         self._by_address: dict[tuple[Any, ...], View] = {}
         self._where: SourceLocation | None = None
         self._first_call: torch.fx.Node | None = None
@@ -157,6 +159,7 @@ class Recorder:
                     plain = tensor.detach()
                 fake = self.fake_mode.from_tensor(plain, static_shapes=True)
             self._fakes[id(tensor)] = fake
+            self._kept.append(tensor)
         return fake
 
     def view_of(self, tensor: torch.Tensor) -> View:

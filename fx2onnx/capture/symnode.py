@@ -294,7 +294,13 @@ class DimNode:
     def bool_(self) -> bool:
         return self.env.decide(self.value, by_python=True) if isinstance(self.value, Relation) else bool(self.value)
 
-    expect_true = guard_size_oblivious = guard_bool
+    guard_size_oblivious = guard_bool
+
+    def expect_true(self, file: Any, line: Any) -> bool:
+        """torch checks an argument. Where only the data tells, the sample's size proves nothing: eager PyTorch checks."""
+        if isinstance(self.value, Relation) and self.env.symbols(self.value) & self.env.unbacked:
+            return True
+        return self.guard_bool(file, line)
 
     def guard_or_false(self, file: Any, line: Any) -> bool:
         return self.guard_bool(file, line)

@@ -179,8 +179,8 @@ class Lowering:
         if node.target is operator.getitem:
             source, index = node.args
             self.values[node] = self.values[source][index]  # type: ignore[index]
-            return
-        self._call(node)
+        else:
+            self._call(node)
         self._bind_symbols(node)
 
     def nested(self, graph: Nested, operands: Sequence[ir.Value]) -> list[ir.Value]:

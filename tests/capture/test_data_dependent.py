@@ -34,6 +34,13 @@ SIZED: dict[str, Any] = {
     "min of a size": lambda x: x[x > 0].topk(min(4, x[x > 0].shape[0]))[0],
     "max of a size": lambda x: torch.zeros(max([3, x[x > 0].shape[0]])) + 1,
     "one mask twice": lambda x: (lambda mask: x[mask] + x.exp()[mask].topk(min(5, x[mask].shape[0]))[0].sum())(x > 0),
+    "split by sizes from data": lambda x: torch.cat(
+        [part * (i + 1) for i, part in enumerate(x.flatten().split([(x > 0).sum().item(), (x <= 0).sum().item()]))]
+    ),
+    "split by a list of sizes": lambda x: torch.cat(
+        [part * (i + 1) for i, part in enumerate(x[x > 0].split((x > 0).sum(0).tolist()))]
+    ),
+    "topk within a size": lambda x: x[x > 9].topk((x > 9).sum().item())[0],
     "unique": lambda x: torch.unique(x),
     "unique with counts": lambda x: torch.unique(x, return_inverse=True, return_counts=True),
     "repeat_interleave": lambda x: torch.repeat_interleave(x, (x[:, 0] > 0).long() + 1, dim=0),

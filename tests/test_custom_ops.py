@@ -1,0 +1,96 @@
+"""A torch.library operator end to end: a translation of the user's, and a kernel of the user's for the runner."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import fx2onnx
+import fx2onnx.runner as ort
+from fx2onnx.irx.values import dims_of, dtype_of
+from fx2onnx.runner.registry import unregister
+
+DOMAIN = "fx2onnx_tests"
+X = torch.linspace(-2, 3, 12).reshape(3, 4)
+
+
+@pytest.fixture(scope="module")
+def soft_clip() -> Iterator[Any]:
+    """``soft_clip(x, limit) = limit * tanh(x / limit)``, with a kernel of the same name in the runner."""
+
+    @torch.library.custom_op(f"{DOMAIN}::soft_clip", mutates_args=())
+    def implementation(x: torch.Tensor, limit: float) -> torch.Tensor:
+        return limit * torch.tanh(x / limit)
+
+    @implementation.register_fake
+    def _(x: torch.Tensor, limit: float) -> torch.Tensor:
+        return torch.empty_like(x)
+
+    @ort.kernel("SoftClip", domain=DOMAIN)
+    def kernel(x: np.ndarray, *, limit: float) -> np.ndarray:
+        """limit * tanh(x / limit)."""
+        return (limit * np.tanh(x / limit)).astype(x.dtype)
+
+    yield torch.ops.fx2onnx_tests.soft_clip.default
+    unregister("SoftClip", DOMAIN)
+
+
+class Clipped(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.ops.fx2onnx_tests.soft_clip(x + 1, 1.5) * 2
+
+
+def as_one_node(op: Any, x: Any, limit: float) -> Any:
+    """soft_clip(Tensor x, float limit) -> Tensor"""
+    return op.custom(DOMAIN, "SoftClip", [x], [(dtype_of(x), dims_of(x))], limit=limit)[0]
+
+
+def in_standard_nodes(op: Any, x: Any, limit: float) -> Any:
+    """soft_clip(Tensor x, float limit) -> Tensor"""
+    return op.Mul(op.Tanh(op.Div(x, limit)), limit)
+
+
+@pytest.mark.parametrize("rows", [3, 5])
+def test_a_node_of_the_users_domain_runs_in_the_runner(soft_clip: Any, rows: int, tmp_path: Path) -> None:
+    """The batch is dynamic; three runs, since the third follows a plan."""
+    result = fx2onnx.export(
+        Clipped(), (X,), dynamic_shapes=({0: "batch"},), custom_translations={soft_clip: as_one_node}
+    )
+    result.save(str(tmp_path / "clipped.onnx"))
+    session = ort.InferenceSession(str(tmp_path / "clipped.onnx"))
+    given = torch.linspace(-4, 4, rows * 4).reshape(rows, 4)
+    for _ in range(3):
+        (found,) = session.run(None, {session.get_inputs()[0].name: given.numpy()})
+        np.testing.assert_allclose(found, Clipped()(given).numpy(), rtol=1e-6, atol=1e-6)
+
+
+def test_standard_nodes_run_in_onnxruntime(soft_clip: Any, tmp_path: Path) -> None:
+    import onnxruntime
+
+    result = fx2onnx.export(Clipped(), (X,), custom_translations={soft_clip: in_standard_nodes})
+    result.save(str(tmp_path / "clipped.onnx"))
+    session = onnxruntime.InferenceSession(str(tmp_path / "clipped.onnx"))
+    (found,) = session.run(None, {session.get_inputs()[0].name: X.numpy()})
+    np.testing.assert_allclose(found, Clipped()(X).numpy(), rtol=1e-6, atol=1e-6)
+
+
+def test_translates_registers_for_every_export_after(soft_clip: Any) -> None:
+    from fx2onnx.aten_map import TABLE
+
+    with pytest.raises(fx2onnx.UserError) as caught:
+        fx2onnx.export(Clipped(), (X,))
+    assert caught.value.code == "E201"
+    assert "soft_clip" in str(caught.value)
+    try:
+        fx2onnx.translates(soft_clip)(in_standard_nodes)
+        result = fx2onnx.export(Clipped(), (X,))
+        assert "Tanh" in [node.op_type for node in result.model.graph]
+        with pytest.raises(fx2onnx.UserError, match="registered twice"):
+            fx2onnx.translates(soft_clip)(as_one_node)
+    finally:
+        TABLE.entries.pop(soft_clip, None)

@@ -187,8 +187,11 @@ class GraphBuilder:
             version = 1
         signature = signature_of(domain, node.op_type, version)
         kernel = find_kernel(domain, node.op_type, signature.since_version if signature else version)
-        attributes = {name: self.resolve(attribute, line) for name, attribute in node.attributes.items()}
-        known = {name: attribute for name, attribute in attributes.items() if attribute is not None}
+        known: dict[str, ir.Attr] = {}
+        for name, given in node.attributes.items():
+            attribute = self.resolve(given, line)
+            if attribute is not None:
+                known[name] = attribute
         if signature is not None:
             check_node(node, signature, line, {name: attribute.type for name, attribute in known.items()})
         if (domain, node.op_type) == ("ai.onnx.preview.training", "Gradient"):
@@ -330,14 +333,13 @@ def in_order(nodes: list[ir.Node]) -> list[ir.Node]:
     Raises: UserError E303 for a cycle.
     """
     own = {id(node): position for position, node in enumerate(nodes)}
-    needs: list[set[int]] = []
-    is_sorted = True
-    for position, node in enumerate(nodes):
-        producers = {own[id(p)] for value in _deep_inputs(node) if (p := value.producer()) is not None and id(p) in own}
-        is_sorted = is_sorted and all(producer < position for producer in producers)
-        needs.append(producers)
-    if is_sorted:
+    if all(
+        own.get(id(value.producer()), -1) < position
+        for position, node in enumerate(nodes)
+        for value in _deep_inputs(node)
+    ):
         return nodes
+    needs = [{own[id(p)] for value in _deep_inputs(node) if id(p := value.producer()) in own} for node in nodes]
     readers: dict[int, list[int]] = {}
     for position, producers in enumerate(needs):
         for producer in producers:
@@ -358,11 +360,10 @@ def in_order(nodes: list[ir.Node]) -> list[ir.Node]:
 
 
 def _deep_inputs(node: ir.Node) -> Iterator[ir.Value]:
-    yield from (value for value in node.inputs if value is not None)
+    for value in node.inputs:
+        if value is not None:
+            yield value
     for attribute in node.attributes.values():
-        if attribute.is_ref():
-            continue
-        graphs = [attribute.value] if attribute.type is ir.AttributeType.GRAPH else []
-        for graph in graphs:
-            for inner in graph:
+        if attribute.type is ir.AttributeType.GRAPH and not attribute.is_ref():
+            for inner in attribute.value:
                 yield from _deep_inputs(inner)

@@ -133,9 +133,9 @@ def check_proto(proto: onnx.ModelProto) -> None:
 
 def _check_text(*names: str | bytes) -> None:
     """protobuf hands out text that is not UTF-8 as bytes."""
-    for name in names:
-        if isinstance(name, bytes):
-            raise UserError("E303", f"the model has a name that is not text: {name[:40]!r}")
+    if bytes in map(type, names):
+        wrong = next(name for name in names if isinstance(name, bytes))
+        raise UserError("E303", f"the model has a name that is not text: {wrong[:40]!r}")
 
 
 def _distinct(names: Iterable[str], what: str) -> list[str]:
@@ -167,19 +167,22 @@ def _check_graph(graph: onnx.GraphProto, outer: tuple[set[str], ...], depth: int
 def _check_nodes(
     nodes: Iterable[onnx.NodeProto], own: set[str], outer: tuple[set[str], ...], where: str, depth: int
 ) -> None:
-    nodes = list(nodes)
-    for node in nodes:
-        _check_text(node.op_type, node.domain, node.name, *node.input, *node.output, *(a.name for a in node.attribute))
-        for name in node.output:
+    # Each repeated field is read once: reading protobuf is most of the time that a small model takes here.
+    fields = [(node, list(node.input), list(node.attribute)) for node in nodes]
+    for node, inputs, _ in fields:
+        outputs = list(node.output)
+        _check_text(node.op_type, node.domain, node.name, *inputs, *outputs)
+        for name in outputs:
             if name and name in own:
                 raise UserError("E303", f"{name!r} has two definitions in {where!r}", node=_line(node))
             own.add(name)
-    for node in nodes:
-        for name in node.input:
+    for node, inputs, attributes in fields:
+        for name in inputs:
             if name and name not in own and not any(name in names for names in outer):
                 raise UserError("E303", f"the input {name!r} of a node in {where!r} is made nowhere", node=_line(node))
-        _distinct((attribute.name for attribute in node.attribute), f"attribute of {node.op_type}")
-        for attribute in node.attribute:
+        if attributes:
+            _distinct((attribute.name for attribute in attributes), f"attribute of {node.op_type}")
+        for attribute in attributes:
             for inner in ([attribute.g] if attribute.HasField("g") else []) + list(attribute.graphs):
                 _check_graph(inner, (*outer, own), depth + 1)
 
@@ -192,7 +195,8 @@ def _line(node: onnx.NodeProto) -> str:
 
 
 def _is_sparse(graph: onnx.GraphProto) -> bool:
-    return bool(graph.sparse_initializer) or any(a.HasField("sparse_tensor") for n in graph.node for a in n.attribute)
+    constants = (node for node in graph.node if node.op_type == "Constant")
+    return bool(graph.sparse_initializer) or any(a.HasField("sparse_tensor") for n in constants for a in n.attribute)
 
 
 def _densify(graph: onnx.GraphProto) -> None:

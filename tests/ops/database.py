@@ -1,6 +1,6 @@
 """PyTorch's operator database (OpInfo) through the table.
 
-python -m tests.ops.database 'nn.functional.*' --dtype float32,int64 --opset 18
+python -m tests.ops.database 'nn.functional.*' --dtype float32,int64 --opset 18 --engine both
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from tests.ops.harness import DEFAULT_OPSET, Call, Verdict, check, record
+from tests.ops.harness import DEFAULT_OPSET, Call, Verdict, check_engines, record
 
 
 def op_infos(patterns: Sequence[str] = ("*",)) -> Iterator[Any]:
@@ -43,16 +43,43 @@ def calls_of(info: Any, dtype: torch.dtype, samples: int = 5) -> Iterator[Call]:
 
 
 def sweep(info: Any, dtype: torch.dtype, samples: int = 5, opset: int = DEFAULT_OPSET) -> list[Verdict]:
-    """Verdicts of all calls of one entry."""
+    """Verdicts of all calls of one entry in onnxruntime."""
+    return sweep_engines(info, dtype, ["onnxruntime"], samples, opset)["onnxruntime"]
+
+
+def sweep_engines(
+    info: Any, dtype: torch.dtype, engines: Sequence[str], samples: int = 5, opset: int = DEFAULT_OPSET
+) -> dict[str, list[Verdict]]:
+    """Verdicts of all calls of one entry, by engine; none where the entry does not take ``dtype``."""
     if dtype not in info.supported_dtypes("cpu"):
-        return []
+        return {engine: [] for engine in engines}
     try:
         calls = list(calls_of(info, dtype, samples))
     except Exception as error:
-        return [Verdict("ignored", name_of(info), f"eager: {type(error).__name__}: {error}")]
+        return {
+            engine: [Verdict("ignored", name_of(info), f"eager: {type(error).__name__}: {error}")] for engine in engines
+        }
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return [check(call, opset) for call in calls]
+        verdicts = [check_engines(call, engines, opset) for call in calls]
+    return {engine: [verdict[engine] for verdict in verdicts] for engine in engines}
+
+
+SEVERITY = ("wrong", "rejected", "broken", "unjudged", "missing", "refused", "ok", "ignored")
+"""What an entry is called after: the first of these that any of its calls is."""
+
+
+def worst_of(verdicts: Sequence[Verdict]) -> str:
+    """The status of an entry; ignored where nothing could be compared."""
+    found = {verdict.status for verdict in verdicts}
+    return next((status for status in SEVERITY if status in found), "ignored")
+
+
+def engines_of(name: str) -> list[str]:
+    return list(ENGINES) if name == "both" else [name]
+
+
+ENGINES = ("onnxruntime", "runner")
 
 
 def main() -> None:
@@ -61,34 +88,39 @@ def main() -> None:
     parser.add_argument("--dtype", default="float32", help="comma-separated")
     parser.add_argument("--opset", type=int, default=DEFAULT_OPSET)
     parser.add_argument("--samples", type=int, default=5)
+    parser.add_argument("--engine", choices=[*ENGINES, "both"], default="onnxruntime")
     parser.add_argument("--verbose", "-v", action="store_true", help="print every verdict that is not ok")
     arguments = parser.parse_args()
-    totals: Counter[str] = Counter()
-    entries: Counter[str] = Counter()
+    engines = engines_of(arguments.engine)
+    dtypes = [getattr(torch, name) for name in arguments.dtype.split(",")]
+    totals: dict[str, Counter[str]] = {engine: Counter() for engine in engines}
+    entries: dict[str, Counter[str]] = {engine: Counter() for engine in engines}
     missing: Counter[str] = Counter()
     for info in op_infos(arguments.patterns):
-        worst = "ok"
-        for dtype_name in arguments.dtype.split(","):
-            verdicts = sweep(info, getattr(torch, dtype_name), arguments.samples, arguments.opset)
-            counts = Counter(verdict.status for verdict in verdicts)
-            totals += counts
-            missing.update(verdict.call.split("(")[0] for verdict in verdicts if verdict.status == "missing")
-            shown = {v.status + v.call.split("(")[0]: v for v in verdicts if v.status not in ("ok", "ignored")}
-            faults = verdicts if arguments.verbose else shown.values()
-            for verdict in faults:
-                if verdict.status == "missing" and not arguments.verbose:
-                    continue
-                if verdict.status not in ("ok", "ignored"):
-                    note = " ".join(verdict.note.split())
-                    print(f"{verdict.status:9} {name_of(info)}: {verdict.call[:300]}\n          {note[:400]}")
-                    print(f"          {' '.join(verdict.op_types[:40])}")
-            for status in ("wrong", "rejected", "broken", "unjudged", "missing", "refused"):
-                if counts[status] and worst == "ok":
-                    worst = status
-        entries[worst] += 1
-    print("calls", dict(totals))
-    print("entries", dict(entries))
+        every: dict[str, list[Verdict]] = {engine: [] for engine in engines}
+        for dtype in dtypes:
+            for engine, verdicts in sweep_engines(info, dtype, engines, arguments.samples, arguments.opset).items():
+                every[engine] += verdicts
+        for engine, verdicts in every.items():
+            totals[engine].update(verdict.status for verdict in verdicts)
+            entries[engine][worst_of(verdicts)] += 1
+            _print_faults(engine, name_of(info), verdicts, arguments.verbose)
+        missing.update(v.call.split("(")[0] for v in every[engines[0]] if v.status == "missing")
+    for engine in engines:
+        print(engine, "calls", dict(totals[engine]))
+        print(engine, "entries", dict(entries[engine]))
     print("missing", dict(missing.most_common()))
+
+
+def _print_faults(engine: str, name: str, verdicts: Sequence[Verdict], verbose: bool) -> None:
+    """Every call that is not right, or one an overload and status."""
+    first = {verdict.status + verdict.call.split("(")[0]: verdict for verdict in reversed(verdicts)}
+    for verdict in verdicts if verbose else first.values():
+        if verdict.status in ("ok", "ignored") or (verdict.status == "missing" and not verbose):
+            continue
+        print(f"{engine} {verdict.status:9} {name}: {verdict.call[:300]}")
+        print(f"          {' '.join(verdict.note.split())[:400]}")
+        print(f"          {' '.join(verdict.op_types[:40])}", flush=True)
 
 
 if __name__ == "__main__":

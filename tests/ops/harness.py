@@ -5,14 +5,12 @@ Nothing here passes through capture or lowering, so a fault of theirs cannot hid
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
-import onnxruntime
 import torch
 from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses.schema_check_mode import SchemaCheckMode
@@ -34,6 +32,7 @@ from tests.ops.comparing import (
     to_numpy,
     tolerance_of,
 )
+from tests.ops.engines import BY_REFERENCE, NoKernel, Rejected, run_onnxruntime, run_reference, run_runner
 
 DEFAULT_OPSET = 20
 BFLOAT16, FLOAT = ir.DataType.BFLOAT16, ir.DataType.FLOAT
@@ -215,46 +214,12 @@ def build(
 
 
 # -- running and comparing ----------------------------------------------------------------------------------------
-class NoKernel(Exception):
-    """onnxruntime has no kernel for an operator at these dtypes."""
-
-
-class Rejected(Exception):
-    """onnxruntime does not load the model."""
-
-
-def run_onnxruntime(model: Model) -> list[np.ndarray]:
-    """Outputs in onnxruntime. Raises NoKernel, Rejected."""
-    options = onnxruntime.SessionOptions()
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    options.intra_op_num_threads = options.inter_op_num_threads = 1
-    options.log_severity_level = 4
-    try:
-        session = onnxruntime.InferenceSession(model.proto, options, providers=["CPUExecutionProvider"])
-    except Exception as error:
-        if "NOT_IMPLEMENTED" in str(error) or "Could not find an implementation" in str(error):
-            raise NoKernel(str(error)) from error
-        raise Rejected(str(error)) from error
-    wanted = {given.name for given in session.get_inputs()}
-    return list(session.run(None, {name: array for name, array in model.feeds.items() if name in wanted}))
-
-
-def run_reference(model: Model) -> list[np.ndarray]:
-    """Outputs in onnx.reference: the judge where onnxruntime has no kernel."""
-    import onnx.reference
-
-    evaluator = onnx.reference.ReferenceEvaluator(onnx.load_from_string(model.proto))
-    wanted = set(evaluator.input_names)
-    with warnings.catch_warnings(), np.errstate(all="ignore"):
-        warnings.simplefilter("ignore")
-        found = evaluator.run(None, {name: array for name, array in model.feeds.items() if name in wanted})
-    return [np.asarray(array) for array in found]
-
-
 @dataclass(slots=True)
 class Verdict:
     """``status``: ok, missing (no entry), refused (a clear error), wrong, rejected (does not load), broken (an entry
-    raised something else), unjudged (no runtime has the kernels), ignored (nothing to compare)."""
+    raised something else), unjudged (no runtime has the kernels), ignored (nothing to compare).
+
+    ``note`` of an ok call: ``BY_REFERENCE`` where onnxruntime has no kernel."""
 
     status: str
     call: str
@@ -269,7 +234,27 @@ def check(
     tolerance: tuple[float, float] | None = None,
     fixed: bool = False,
 ) -> Verdict:
-    """Translate, run and judge one call."""
+    """Translate, run in onnxruntime and judge one call."""
+    return check_engines(call, ["onnxruntime"], opset, symbols, tolerance, fixed)["onnxruntime"]
+
+
+def check_engines(
+    call: Call,
+    engines: Sequence[str],
+    opset: int = DEFAULT_OPSET,
+    symbols: Mapping[int, str] | None = None,
+    tolerance: tuple[float, float] | None = None,
+    fixed: bool = False,
+) -> dict[str, Verdict]:
+    """Translate one call once and judge it in each of ``engines`` (onnxruntime, runner)."""
+    model = _translated(call, opset, symbols, fixed)
+    if isinstance(model, Verdict):
+        return dict.fromkeys(engines, model)
+    judges = {"onnxruntime": _judged_by_onnxruntime, "runner": _judged_by_runner}
+    return {engine: judges[engine](call, model, tolerance) for engine in engines}
+
+
+def _translated(call: Call, opset: int, symbols: Mapping[int, str] | None, fixed: bool) -> Model | Verdict:
     shown = call.describe()
     wanted = [leaf for leaf in call.outputs if isinstance(leaf, torch.Tensor)]
     if not wanted:
@@ -289,35 +274,59 @@ def check(
     except Exception as error:
         return Verdict("broken", shown, f"{type(error).__name__}: {error}")
     note = _type_fault(call, model, wanted)
-    if note:
-        return Verdict("wrong", shown, note, model.op_types)
+    return Verdict("wrong", shown, note, model.op_types) if note else model
+
+
+def _judged_by_onnxruntime(call: Call, model: Model, tolerance: tuple[float, float] | None) -> Verdict:
+    shown, note = call.describe(), ""
     try:
         outputs = run_onnxruntime(model)
     except NoKernel as error:
         try:
-            outputs = run_reference(model)
+            outputs, note = run_reference(model), BY_REFERENCE
         except Exception:
             return Verdict("unjudged", shown, str(error).splitlines()[0], model.op_types)
     except Rejected as error:
         return Verdict("rejected", shown, str(error), model.op_types)
     except Exception as error:
         return Verdict("wrong", shown, f"run: {error}", model.op_types)
+    faults = _faults(call, model, outputs, tolerance)
+    return Verdict("wrong" if faults else "ok", shown, "; ".join(faults) or note, model.op_types)
+
+
+def _judged_by_runner(call: Call, model: Model, tolerance: tuple[float, float] | None) -> Verdict:
+    shown = call.describe()
+    try:
+        outputs = run_runner(model, runs=1 if has_free_values(call) else 3)
+    except NoKernel as error:
+        return Verdict("refused", shown, str(error), model.op_types)
+    except Rejected as error:
+        return Verdict("rejected", shown, str(error), model.op_types)
+    except Exception as error:
+        return Verdict("wrong", shown, f"run: {type(error).__name__}: {error}", model.op_types)
+    faults = _faults(call, model, outputs, tolerance)
+    return Verdict("wrong" if faults else "ok", shown, "; ".join(faults), model.op_types)
+
+
+def _faults(
+    call: Call, model: Model, outputs: list[np.ndarray], tolerance: tuple[float, float] | None = None
+) -> list[str]:
+    """What differs from eager; of random and unset values the shapes only."""
+    wanted = [leaf for leaf in call.outputs if isinstance(leaf, torch.Tensor)]
     if has_free_values(call):
-        faults = [
+        return [
             f"shape {got.shape}, not {tuple(want.shape)}"
             for got, want in zip(outputs, wanted, strict=False)
             if got.shape != tuple(real_pair(want).shape)
         ]
-    else:
-        if call.overload in ANY_INDEX:
-            resolve_indices(call, outputs, wanted)
-        kept = [want for want, typed in zip(wanted, model.output_types, strict=True) if typed is not None]
-        faults = [
-            fault
-            for got, want in zip(outputs, kept, strict=True)
-            if (fault := difference(got, want, tolerance or tolerance_of(call, want.dtype)))
-        ]
-    return Verdict("wrong" if faults else "ok", shown, "; ".join(faults), model.op_types)
+    if call.overload in ANY_INDEX:
+        resolve_indices(call, outputs, wanted)
+    kept = [want for want, typed in zip(wanted, model.output_types, strict=True) if typed is not None]
+    return [
+        fault
+        for got, want in zip(outputs, kept, strict=True)
+        if (fault := difference(got, want, tolerance or tolerance_of(call, want.dtype)))
+    ]
 
 
 def check_resized(

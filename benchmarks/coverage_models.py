@@ -26,11 +26,12 @@ def all_names(source: str, full: bool = False) -> list[str]:
         return sorted(names(source), key=lambda name: zlib.crc32(name.encode()))
     if source == "torchvision":
         return names(source)
+    everything = names(source)  # also prepares torchvision, which timm imports
+    if full:
+        return everything
     import timm
 
     families = {family: timm.list_models(module=family) for family in timm.list_modules()}
-    if full:
-        return sorted(name for family in families.values() for name in family)
     return sorted(_smallest(family) for family in families.values() if family)
 
 

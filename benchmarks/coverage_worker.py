@@ -24,6 +24,8 @@ MODELS_A_WORKER = 60
 LARGEST_BYTES = 14 << 30
 """A worker that grows beyond is stopped and the model counted as failed: the machine has other users."""
 
+_POLL_S = 0.5
+
 Row = dict[str, Any]
 
 
@@ -224,13 +226,12 @@ class Worker:
         self._pipe.recv()
 
     def _wait(self, limit_s: float) -> str | None:
-        """Until the worker answers; else what went wrong."""
+        """Until the worker answers; else what went wrong. Time in which the machine stopped both does not count."""
         import psutil
 
-        end = time.monotonic() + limit_s
-        while time.monotonic() < end:
+        for _ in range(int(limit_s / _POLL_S)):
             try:
-                if self._pipe.poll(0.5):
+                if self._pipe.poll(_POLL_S):
                     return None
                 if psutil.Process(self._process.pid).memory_info().rss > LARGEST_BYTES:
                     return f"more than {LARGEST_BYTES >> 30} GB of memory"

@@ -26,11 +26,11 @@ def all_names(source: str, full: bool = False) -> list[str]:
         return sorted(names(source), key=lambda name: zlib.crc32(name.encode()))
     if source == "torchvision":
         return names(source)
-    everything = names(source)  # also prepares torchvision, which timm imports
     if full:
-        return everything
-    import timm
+        return names(source)
+    from fx2onnx.sources.timm_kind import _timm as imported
 
+    timm = imported()
     families = {family: timm.list_models(module=family) for family in timm.list_modules()}
     return sorted(_smallest(family) for family in families.values() if family)
 
@@ -67,8 +67,9 @@ def _torchvision(name: str) -> Iterator[Attempt]:
 
 
 def _timm(name: str) -> Iterator[Attempt]:
-    import timm
+    from fx2onnx.sources.timm_kind import _timm as imported
 
+    timm = imported()
     configured = timm.get_pretrained_cfg(name)
     if configured is not None and configured.input_size[-1] > 288:
         yield "image 224", lambda: resolve(f"timm:{name}", image_size=224)

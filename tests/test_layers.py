@@ -1,4 +1,4 @@
-"""Imports point downward only; the table is DESIGN's."""
+"""Imports point downward only, as the table below says."""
 
 from __future__ import annotations
 

@@ -43,6 +43,8 @@ def text(rows: Iterable[Row], planned: Mapping[str, int], versions: str) -> str:
             share = f"{100 * counts[-1] / counts[0]:.1f} %" if counts[0] else "not run"
             title = TITLES[source] + (", dynamic sizes" if dynamic else "")
             lines.append(f"| {title} | {planned[source]} | {len(found)} | {' | '.join(map(str, counts))} | {share} |")
+    left = [f"{source} {count - len(by_source.get((source, False), []))}" for source, count in planned.items()]
+    lines += ["", f"Models not run yet: {', '.join(left)}. Seconds were taken on a machine that others used, too."]
     for source in planned:
         for dynamic in (False, True):
             if found := by_source.get((source, dynamic)):

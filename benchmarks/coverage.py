@@ -23,7 +23,10 @@ LIMIT_S = {"torchvision": 600.0, "timm": 300.0, "hf": 120.0}
 
 
 def read_rows(path: Path) -> dict[str, Row]:
-    """The last row of each model by name; a line that a killed sweep left half-written is skipped."""
+    """The last row of each model by name; a line that a killed sweep left half-written is skipped.
+
+    A worker that was stopped says nothing of the model, so such a row does not replace one that got further.
+    """
     rows: dict[str, Row] = {}
     if path.exists():
         for line in path.read_text(encoding="utf-8").splitlines():
@@ -31,7 +34,9 @@ def read_rows(path: Path) -> dict[str, Row]:
                 row = json.loads(line)
             except json.JSONDecodeError:
                 continue
-            rows[row["name"]] = row
+            was_stopped = row.get("error", {}).get("code") == "process"
+            if not (was_stopped and rows.get(row["name"], {}).get("passed")):
+                rows[row["name"]] = row
     return rows
 
 

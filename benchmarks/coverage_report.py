@@ -70,7 +70,10 @@ def _section(rows: Sequence[Row]) -> list[str]:
     failing = [row for row in rows if _passed(row, "eager") and not _passed(row, "match")]
     lines += _missing(failing)
     lines += _grouped("Other failures", [row for row in failing if "missing" not in row["error"]])
-    lines += _grouped("No case: not built, or not run by eager PyTorch", [r for r in rows if not _passed(r, "eager")])
+    early = [row for row in rows if not _passed(row, "eager")]
+    stopped = [row for row in early if row["error"]["code"] == "process"]
+    lines += _grouped("Stopped by the limit of time or memory, at a stage that is not known", stopped)
+    lines += _grouped("No case: not built, or not run by eager PyTorch", [row for row in early if row not in stopped])
     return lines
 
 

@@ -91,6 +91,17 @@ def test_the_page_groups_failures() -> None:
     assert "| build | TypeError no | a.py:1, in f | 1 | five |" in page
 
 
+def test_a_stopped_worker_does_not_hide_a_failure(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    stopped = _row("one", "", **_error("build", "process", "no answer"))
+    rows = [_row("one", "export", **_error("match", "E501", "numbers differ")), stopped]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    assert coverage.read_rows(path)["one"]["passed"] == "export"
+    page = coverage_report.text([stopped], {"hf": 1}, "versions")
+    assert "Stopped by the limit" in page
+    assert "No case" not in page
+
+
 def test_a_sweep_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 

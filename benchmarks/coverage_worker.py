@@ -37,7 +37,7 @@ def examine(source: str, name: str, dynamic: bool = False) -> Row:
             built = _built(row, source, name)
             if built is not None:
                 _exported(row, built, dynamic)
-    except Exception as error:
+    except Exception as error:  # whatever a model raises is its row's result
         stage = STAGES[STAGES.index(row["passed"]) + 1] if row["passed"] else "build"
         row["error"] = _described(error, stage)
     return row
@@ -57,7 +57,7 @@ def _built(row: Row, source: str, name: str) -> Any:
                 run = functools.partial(found.module, *found.args, **found.kwargs)
                 seconds, first = _timed(run)
                 again = run()
-        except Exception as error:
+        except Exception as error:  # another form of the model may still build
             if failure is None or stage == "eager":
                 failure = _described(error, stage)
             continue

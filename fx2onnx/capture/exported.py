@@ -26,7 +26,7 @@ def exported(root: torch.nn.Module, arguments: Arguments) -> torch.nn.Module:
         try:
             program = torch.export.export(root, args, kwargs, dynamic_shapes=shapes, strict=strict)
             return program.module()
-        except Exception as cause:
+        except Exception as cause:  # torch.export passes on whatever forward raises, besides its own classes
             failure = failure or cause
     text = str(failure).strip().splitlines()[0] if str(failure).strip() else type(failure).__name__
     raise UserError(

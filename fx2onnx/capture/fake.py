@@ -14,12 +14,13 @@ from fx2onnx.base.errors import Fx2OnnxError, UserError
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture import control_flow
 from fx2onnx.capture.answers import answering_as_tensors, extremes_of_sizes
+from fx2onnx.capture.assumptions import Assumptions
 from fx2onnx.capture.captured import Captured, GraphInput, GraphOutput, Mutation, Symbol
 from fx2onnx.capture.frames import _is_user, tracked_modules
 from fx2onnx.capture.inputs import Arguments, Leaf
 from fx2onnx.capture.module_state import preserved, weight_names
 from fx2onnx.capture.recorder import NeedsSplit, Recorder, tensor_info
-from fx2onnx.capture.symnode import Assumptions, sym_int, unwrap
+from fx2onnx.capture.symnode import sym_int, unwrap
 from fx2onnx.capture.torch_private import (
     DataDependentOutputException,
     UnsupportedOperatorException,
@@ -100,7 +101,7 @@ def _run_module(
             result = root(*args, **kwargs)
         except Fx2OnnxError:
             raise
-        except Exception as cause:
+        except Exception as cause:  # forward is the user's code: chained under the error with its line
             raise _explained(cause) from cause
         outputs, restore = _outputs(recorder, result)
         return outputs, restore, _mutations(recorder, inputs)

@@ -63,7 +63,7 @@ def asked_by_user() -> bool:
     while frame is not None:
         name = frame.f_code.co_filename
         if (
-            not name.endswith("symnode.py")
+            not name.endswith(("symnode.py", "assumptions.py"))
             and name not in _SYMBOL_FILES
             and not name.endswith(("frames.py", "recorder.py"))
         ):

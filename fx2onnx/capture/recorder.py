@@ -15,11 +15,12 @@ from fx2onnx.base.errors import UserError
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture import aliasing, autocast, functional, recurrent, unbacked
 from fx2onnx.capture.aliasing import Memory, Step, View
+from fx2onnx.capture.assumptions import Assumptions
 from fx2onnx.capture.captured import Symbol, TensorInfo, Weight
 from fx2onnx.capture.constants import evaluate
 from fx2onnx.capture.frames import PATHS, asked_by_user, user_location
 from fx2onnx.capture.replay import MISSING, Replay
-from fx2onnx.capture.symnode import Assumptions, sym_int, unwrap
+from fx2onnx.capture.symnode import sym_int, unwrap
 from fx2onnx.capture.torch_private import (
     DynamicOutputShapeException,
     FakeTensor,

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 
 from fx2onnx.base.dims import Dim
-from fx2onnx.capture.symnode import Assumptions, sym_int, unwrap
+from fx2onnx.capture.assumptions import Assumptions
+from fx2onnx.capture.symnode import sym_int, unwrap
 from fx2onnx.capture.torch_private import FakeTensor, FakeTensorMode, fake_from_meta, fake_view, storage_key
 from fx2onnx.capture.type_rules import RULES
 

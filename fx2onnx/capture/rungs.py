@@ -13,11 +13,11 @@ from fx2onnx.base.dims import Dim, DimLike
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture import fake, symbolic
+from fx2onnx.capture.assumptions import Assumption, Assumptions
 from fx2onnx.capture.captured import Captured
 from fx2onnx.capture.dynamic import hints_of, set_dynamic_axes
 from fx2onnx.capture.exported import exported
 from fx2onnx.capture.inputs import Arguments, bind, normalise_args
-from fx2onnx.capture.symnode import Assumption, Assumptions
 
 RUNGS = ("auto", "symbolic", "fake", "export")
 MAX_RUNS = 16

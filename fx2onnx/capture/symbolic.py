@@ -38,7 +38,7 @@ def traced(root: torch.nn.Module, arguments: Arguments) -> torch.fx.GraphModule:
     target: Any = root.forward if "forward" in vars(root) else root
     try:
         graph = tracer.trace(target, concrete_args=constants)
-    except Exception as cause:
+    except Exception as cause:  # forward is the user's code, run on proxies
         raise _refusal(cause) from cause
     holder = root if target is root else torch.nn.Module()
     return torch.fx.GraphModule(tracer.root if isinstance(tracer.root, torch.nn.Module) else holder, graph)

@@ -7,178 +7,13 @@ the user's line, so that a size that Python pinned is reported and never baked i
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
 from fx2onnx.base.dims import Dim, Scalar, apply
-from fx2onnx.base.errors import UserError
-from fx2onnx.base.source import SourceLocation
-
-_COMPARE: dict[str, Callable[[Any, Any], bool]] = {
-    "eq": operator.eq,
-    "ne": operator.ne,
-    "lt": operator.lt,
-    "le": operator.le,
-    "gt": operator.gt,
-    "ge": operator.ge,
-}
-_SIGNS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
-_NEGATED = {"eq": "ne", "ne": "eq", "lt": "ge", "ge": "lt", "gt": "le", "le": "gt"}
-
-
-@dataclass(frozen=True, slots=True)
-class Relation:
-    """A comparison of sizes whose truth depends on them; ``and``/``or`` hold relations and bools."""
-
-    op: str
-    args: tuple[Any, ...]
-
-    is_number = False
-    is_Boolean = False
-
-    def __str__(self) -> str:
-        if self.op in _SIGNS:
-            return f"{self.args[0]} {_SIGNS[self.op]} {self.args[1]}"
-        return f" {self.op} ".join(f"({arg})" for arg in self.args)
-
-
-@dataclass(frozen=True, slots=True)
-class Assumption:
-    """A decision taken from the sample's sizes."""
-
-    relation: Relation
-    holds: bool
-    where: SourceLocation | None
-    by_user: bool
-    during: str = ""
-    """The overload that asked."""
-
-    def __str__(self) -> str:
-        relation = self.relation
-        if not self.holds and relation.op in _NEGATED:
-            relation = Relation(_NEGATED[relation.op], relation.args)
-        text = str(relation) if self.holds or self.relation.op in _NEGATED else f"not ({relation})"
-        return f"{text}   ({self.where})" if self.where else text
-
-
-@dataclass
-class Assumptions:
-    """Hints of the symbols and what was decided from them during one run."""
-
-    hints: dict[str, int] = field(default_factory=dict)
-    unbacked: set[str] = field(default_factory=set)
-    """Symbols whose number only the data tells."""
-    decided: dict[tuple[Relation, bool], Assumption] = field(default_factory=dict)
-    pinned: dict[Dim, tuple[int, SourceLocation | None]] = field(default_factory=dict)
-    """Expressions that were turned into a plain number, and where."""
-    during: str = ""
-    """The overload that runs now."""
-    advise: Callable[[frozenset[str]], list[str]] = lambda names: []
-    """Further ways out where symbols of unknown size are in the way."""
-    locate: Callable[[], tuple[SourceLocation | None, bool]] = lambda: (None, False)
-    """Gives the user's line and whether the user's own code asked."""
-
-    def hint(self, value: Any) -> Any:
-        if isinstance(value, Dim):
-            return value.evaluate(self.hints)
-        if isinstance(value, Relation):
-            if value.op in _COMPARE:
-                return _COMPARE[value.op](self.hint(value.args[0]), self.hint(value.args[1]))
-            parts = [self.hint(arg) for arg in value.args]
-            return not parts[0] if value.op == "not" else all(parts) if value.op == "and" else any(parts)
-        return value
-
-    def symbols(self, value: Any) -> frozenset[str]:
-        if isinstance(value, Dim):
-            return value.symbols()
-        if isinstance(value, Relation):
-            return frozenset().union(*(self.symbols(arg) for arg in value.args))
-        return frozenset()
-
-    def decide(self, relation: Relation, by_python: bool = False) -> bool:
-        """The truth at the sample's sizes, remembered. ``by_python``: Python asked, not a kernel."""
-        where, by_user = self.locate()
-        by_user = by_user and by_python
-        if by_user and self.symbols(relation) & self.unbacked:
-            raise UserError(
-                "E104",
-                "Python control flow depends on tensor data",
-                where=where,
-                why=f"whether {relation} holds is known only when the model runs",
-                next=(
-                    "torch.cond for two branches",
-                    "torch.where to select values",
-                    *self.advise(self.symbols(relation)),
-                ),
-            )
-        holds = bool(self.hint(relation))
-        self.decided.setdefault((relation, holds), Assumption(relation, holds, where, by_user, self.during))
-        return holds
-
-    def pin(self, dim: Dim) -> int:
-        """The plain number at the sample's sizes, remembered as pinned."""
-        where, _ = self.locate()
-        if dim.symbols() & self.unbacked:
-            raise UserError(
-                "E104",
-                "Python needs a number that only the data tells",
-                where=where,
-                why=f"{dim} is known only when the model runs",
-                next=(
-                    "where the number is a size, take it with x.item() and not with int(x), which must be a plain number",
-                    "or keep it a tensor, or pass it as an argument of forward",
-                    *self.advise(dim.symbols()),
-                ),
-            )
-        number = int(dim.evaluate(self.hints))
-        self.pinned.setdefault(dim, (number, where))
-        return number
-
-
-def certain(op: str, lhs: Any, rhs: Any) -> bool | None:
-    """The truth of a comparison whatever the sizes are (all symbols >= 0), or None."""
-    gap = lhs - rhs
-    if not isinstance(gap, Dim):
-        return _COMPARE[op](gap, 0)
-    low, high = _bounds(gap)
-    if low is not None and low > 0:
-        return op in ("ne", "gt", "ge")
-    if high is not None and high < 0:
-        return op in ("ne", "lt", "le")
-    if low == 0 and op in ("ge", "lt"):
-        return op == "ge"
-    if high == 0 and op in ("le", "gt"):
-        return op == "le"
-    return None
-
-
-def _bounds(dim: Dim) -> tuple[float | None, float | None]:
-    """Lower and upper bound where every symbol is >= 0 and atoms of unknown sign say nothing."""
-    low: float | None = dim.constant
-    high: float | None = dim.constant
-    for monomial, factor in dim.terms.items():
-        if not all(_nonnegative(atom) for atom in monomial):
-            return None, None
-        if factor > 0:
-            high = None
-        else:
-            low = None
-    return low, high
-
-
-def _nonnegative(atom: Any) -> bool:
-    if atom.op == "symbol":
-        return True
-    if atom.op in ("floordiv", "truediv", "mod", "max", "float", "floor", "ceil", "sqrt"):
-        return all(
-            (arg >= 0) if isinstance(arg, int | float) else (_bounds(arg)[0] or -1) >= 0 or _bounds(arg)[0] == 0
-            for arg in atom.args
-        )
-    return False
+from fx2onnx.capture.assumptions import COMPARE, NEGATED, Assumptions, Relation, certain
 
 
 class _Environment:
@@ -360,8 +195,8 @@ class DimNode:
     def sym_not(self) -> DimNode:
         if not isinstance(self.value, Relation):
             return self.wrap_bool(not self.value)
-        if self.value.op in _NEGATED:
-            return DimNode(self.env, Relation(_NEGATED[self.value.op], self.value.args), bool)
+        if self.value.op in NEGATED:
+            return DimNode(self.env, Relation(NEGATED[self.value.op], self.value.args), bool)
         return DimNode(self.env, Relation("not", (self.value,)), bool)
 
     def _logic(self, op: str, other: DimNode) -> DimNode:
@@ -470,7 +305,7 @@ setattr(DimNode, "sym_max", _sym_max)  # noqa: B010
 for _name in ("floor", "ceil", "trunc", "round", "abs", "sqrt"):
     setattr(DimNode, _name, _unary(_name))
 setattr(DimNode, "sym_sqrt", _unary("sqrt"))  # noqa: B010
-for _name in _COMPARE:
+for _name in COMPARE:
     setattr(DimNode, _name, _comparison(_name))
 
 

@@ -41,7 +41,7 @@ def reports_errors(command: Callable[..., Result]) -> Callable[..., Result]:
             # The reader (head, less) has gone; Python would complain again when it flushes at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(0) from None
-        except Exception as error:
+        except Exception as error:  # the last resort of a command: a fault of ours, shown as E900
             _show(_as_internal(error), as_json=bool(kwargs.get("json_output")))
             raise typer.Exit(1) from None
 

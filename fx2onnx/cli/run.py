@@ -247,7 +247,7 @@ def _run(session: Any, feeds: Mapping[str, Any], repeats: int) -> list[Any]:
         return list(outputs)
     except Fx2OnnxError:
         raise
-    except Exception as error:
+    except Exception as error:  # as above; anything that is not onnxruntime's goes on
         if not type(error).__module__.startswith("onnxruntime"):
             raise
         raise UserError("E403", "onnxruntime failed while running the model", why=str(error).splitlines()[0]) from error

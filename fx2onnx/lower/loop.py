@@ -220,7 +220,7 @@ class Lowering:
             found = entry.call(op, arguments)
         except Fx2OnnxError as error:
             raise self._located(error, node) from error.__cause__
-        except Exception as cause:
+        except Exception as cause:  # an entry may be the user's; the error names entry, node and line
             raise InternalError(
                 "E900",
                 f"the translation of {node.target} failed",

@@ -13,9 +13,9 @@ import torch.fx
 
 from fx2onnx.aten_map.registry import Table
 from fx2onnx.base.errors import UserError
+from fx2onnx.capture.assumptions import Relation
 from fx2onnx.capture.captured import Captured, describe, where_of
 from fx2onnx.capture.control_flow import Nested
-from fx2onnx.capture.symnode import Relation
 
 
 def used_nodes(captured: Captured, extra: Iterable[torch.fx.Node] = ()) -> set[torch.fx.Node]:

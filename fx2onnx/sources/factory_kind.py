@@ -42,7 +42,7 @@ def build(name: str, options: Options) -> Source:
             result = factory(**keywords)
     except UserError:
         raise
-    except Exception as error:
+    except Exception as error:  # the factory is the user's code
         raise UserError(
             "E601",
             f"the factory {name} raised {type(error).__name__}",
@@ -69,7 +69,7 @@ def _find(module_name: str, path: str) -> Callable[..., Any]:
             f"importing {module_name} needs {missing}, which is not installed",
             next=f"pip install {missing.split('.')[0]}",
         ) from error
-    except Exception as error:
+    except Exception as error:  # so is its module
         raise UserError(
             "E601",
             f"importing {module_name} raised {type(error).__name__}",

@@ -117,7 +117,7 @@ def _config_of_folder(transformers: Any, folder: Path, keywords: Mapping[str, An
         config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except UserError:
         raise
-    except Exception as error:
+    except Exception as error:  # transformers raises many classes for a bad config
         raise UserError(
             "E601", f"cannot read the config of '{folder}'", why=f"{type(error).__name__}: {_first_line(error)}"
         ) from error
@@ -141,7 +141,7 @@ def _config_of_type(transformers: Any, name: str, keywords: Mapping[str, Any]) -
     _check_fields(mapping[name](), keywords, name)
     try:
         return mapping[name](**keywords)  # not set afterwards: some fields are computed from others
-    except Exception as error:
+    except Exception as error:  # a config class checks its fields as it likes
         raise UserError(
             "E601",
             f"hf:{name} has no config with {dict(keywords)}",
@@ -200,7 +200,7 @@ def _create(model_class: Any, config: Any, name: str) -> torch.nn.Module:
         raise UserError(
             "E602", f"hf:{name} needs {package}, which is not installed", next=f"pip install {package}"
         ) from error
-    except Exception as error:
+    except Exception as error:  # a model's __init__ raises whatever does not fit its config
         raise UserError(
             "E601",
             f"hf:{name} cannot be built from its config",
@@ -213,7 +213,7 @@ def _load(model_class: Any, folder: Path, config: Any) -> torch.nn.Module:
         module, notes = model_class.from_pretrained(
             folder, config=config, local_files_only=True, trust_remote_code=False, output_loading_info=True
         )
-    except Exception as error:
+    except Exception as error:  # transformers and safetensors raise many classes for bad shards
         raise UserError(
             "E601",
             f"cannot load the weights of '{folder}' into {model_class.__name__}",

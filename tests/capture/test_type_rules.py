@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from fx2onnx.capture.assumptions import Assumptions
 from fx2onnx.capture.replay import Replay
-from fx2onnx.capture.symnode import Assumptions
 from fx2onnx.capture.type_rules import RULES
 
 aten = torch.ops.aten

@@ -79,7 +79,9 @@ def grid_sample(
             low, high = (0.0, dim - 1.0) if align_corners else (-0.5, dim - 0.5)
             if mode == "nearest":
                 position = np.rint(position)
-            if padding_mode == "border":
+            if mode in ("cubic", "bicubic"):  # each tap is moved inside instead, as in PyTorch and onnxruntime
+                pass
+            elif padding_mode == "border":
                 position = np.clip(position, 0, dim - 1)
             elif padding_mode == "reflection":
                 outside = (position < low) | (position > high)

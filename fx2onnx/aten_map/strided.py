@@ -48,15 +48,21 @@ def _places(
         places += np.arange(shape[axis]).reshape([-1 if place == axis else 1 for place in range(len(shape))]) * fixed(
             step, "a stride of as_strided"
         )
+    if places.size:
+        _check_inside(value, int(places.max()))
+    return places
+
+
+def _check_inside(value: ir.Value, last: DimLike) -> None:
+    """Raises UserError E203 where the element at ``last`` is not in ``value``."""
     total = product(list(dims_of(value)))
-    if places.size and isinstance(total, int) and places.max() >= total:
+    if isinstance(total, int) and isinstance(last, int) and last >= total:
         raise UserError(
             "E203",
             "as_strided reaches beyond the tensor",
             why="it reads the storage of another tensor that this one is a view of",
             next="call .contiguous() first, or write the view with slices and reshapes",
         )
-    return places
 
 
 @translates(aten.as_strided.default, aten.as_strided_copy.default)
@@ -75,6 +81,7 @@ def as_strided(
     count = whole(product(list(dims)))
     if _is_contiguous(dims, stride):
         start = storage_offset or 0
+        _check_inside(self, whole(start + count - 1))
         return op.reshape(sliced(op, flat(op, self), 0, start, whole(start + count), count), dims)
     places = _places(op, self, size, stride, storage_offset)
     result: ir.Value = op.Gather(flat(op, self), op.const(places), axis=0)

@@ -51,6 +51,9 @@ def run(
         recorder.constant(leaf.tensor) if leaf.name in bake else _fake_input(recorder, leaf)
         for leaf in arguments.leaves
     ]
+    for leaf, fake in zip(arguments.leaves, fakes, strict=True):
+        if leaf.tensor.layout == torch.strided and leaf.tensor.storage_offset():
+            recorder.storage_offsets[id(fake)] = int(leaf.tensor.storage_offset())
     inputs = [
         GraphInput(leaf.name, tensor_info(fake), recorder.add_input(leaf.name, fake), leaf.tensor, leaf.path)
         for leaf, fake in zip(arguments.leaves, fakes, strict=True)

@@ -13,7 +13,7 @@ import torch.fx
 from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.source import SourceLocation
-from fx2onnx.capture import aliasing, autocast, functional, recurrent, unbacked
+from fx2onnx.capture import aliasing, autocast, functional, recurrent, strided, unbacked
 from fx2onnx.capture.aliasing import Memory, Step, View
 from fx2onnx.capture.assumptions import Assumptions
 from fx2onnx.capture.captured import Symbol, TensorInfo, Weight
@@ -58,7 +58,12 @@ def tensor_info(tensor: torch.Tensor) -> TensorInfo:
     return TensorInfo(tensor.dtype, tuple(unwrap(size) for size in tensor.shape))
 
 
-SPECIAL = {**functional.SPECIAL, **unbacked.SPECIAL, **recurrent.SPECIAL}
+SPECIAL = {
+    **functional.SPECIAL,
+    **unbacked.SPECIAL,
+    **recurrent.SPECIAL,
+    aten.as_strided.default: strided.as_strided,
+}
 
 
 def _dtype_of_number(value: Any) -> torch.dtype:
@@ -89,7 +94,9 @@ class Recorder:
         assumptions.advise = self._advice
         self.fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
         self.fake_mode.cache_enabled = not assumptions.hints
-        self.mode = PreDispatchMode(self._handle) if whole else SplitMode(self._handle)
+        self._spans = events.details()
+        handle = self._handle if self._spans is None else self._handle_timed
+        self.mode = PreDispatchMode(handle) if whole else SplitMode(handle)
         self._whole = whole
         self.replay = Replay(self.fake_mode, assumptions)
         self.weights: dict[str, Weight] = {}
@@ -103,6 +110,8 @@ class Recorder:
         """The unknown number of nonzero elements of a value, so that two selections by one mask have one size."""
         self._weight_names = {key: (name, kind) for key, (name, kind, _) in weight_names.items()}
         self._module_tensors = [tensor for _, _, tensor in weight_names.values()]
+        self.storage_offsets: dict[int, int] = {}
+        """Where the samples of inputs begin in their storage, by the id of the fake, if not at its beginning."""
         self._keep = keep
         self._views: dict[int, View] = {}
         self._memories: dict[int, View] = {}
@@ -153,6 +162,8 @@ class Recorder:
         """The fake stand-in of a real tensor, one per tensor."""
         fake = self._fakes.get(id(tensor))
         if fake is None:
+            if tensor.layout == torch.strided and tensor.storage_offset():
+                self.storage_offsets[id(tensor)] = int(tensor.storage_offset())
             if type(tensor) in _PLAIN and tensor.layout == torch.strided and not tensor.is_quantized:
                 fake = fake_from_meta(self.fake_mode, tensor.shape, tensor.dtype, tensor.device, tensor.stride())
             else:
@@ -187,6 +198,10 @@ class Recorder:
             next="make the tensor inside forward, or register it as a buffer",
         )
 
+    def views(self) -> Iterator[View]:
+        """Every tensor met so far."""
+        return iter(self._views.values())
+
     def _real_tensors(self) -> Iterator[torch.Tensor]:
         """The module's weights, and other real tensors met so far."""
         yield from self._module_tensors
@@ -213,6 +228,15 @@ class Recorder:
         return UserError(code, what, where=self._where or user_location(), module_path=PATHS.current, **fields)
 
     # -- dispatch -------------------------------------------------------------------------------------------------
+    def _handle_timed(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        assert self._spans is not None
+        span = self._spans.begin(str(func), {"module": PATHS.current})
+        try:
+            return self._handle(func, args, kwargs)
+        finally:
+            span.args["where"] = self._where
+            self._spans.end(span)
+
     def _handle(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self._whole and in_function_transform():
             raise NeedsSplit
@@ -250,6 +274,7 @@ class Recorder:
         result = self.replay.again(key, fake_args) if key is not None else MISSING
         if result is not MISSING:
             return self.finish(func, args, node_args, node_kwargs, result)
+        start_ns = time.perf_counter_ns()
         try:
             result = func(*fake_args, **fake_kwargs)
         except DynamicOutputShapeException as cause:
@@ -258,6 +283,9 @@ class Recorder:
                 f"the size of {func}'s result depends on data",
                 next="use an operator whose result has a fixed size, such as torch.where or topk",
             ) from cause
+        finally:
+            if self._spans is not None:
+                self._spans.add("fake op", start_ns)
         if key is not None:
             self.replay.remember(key, fake_args, result)
         return self.finish(func, args, node_args, node_kwargs, result)

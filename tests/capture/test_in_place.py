@@ -158,6 +158,13 @@ def _as_strided(x: torch.Tensor) -> object:
     return y, y.as_strided((3,), (4,))
 
 
+def _as_strided_of_views(x: torch.Tensor) -> object:
+    y = x * 1
+    seen = y[1:].as_strided((2, 2), (1, 2), 1), y.t().as_strided((2, 2), (1, 2)), y[1:, 1:].as_strided((2,), (1,))
+    y.t().as_strided((2, 2), (4, 1)).add_(100)
+    return y, seen
+
+
 def _copy_other_dtype(x: torch.Tensor) -> object:
     y = torch.zeros(3, 4, dtype=torch.int64)
     y.copy_(x * 3)
@@ -212,6 +219,19 @@ def test_refused(name: str, program: Program) -> None:
     assert caught.value.code == "E103"
     assert name in caught.value.what
     assert caught.value.where is not None
+
+
+@pytest.mark.parametrize(
+    ("x", "offset"),
+    [(torch.randn(20)[10:], 0), (torch.randn(4, 5).t(), None)],
+    ids=["the middle of a storage", "a transposed storage"],
+)
+def test_as_strided_of_a_storage_that_is_not_the_inputs_value_is_refused(x: torch.Tensor, offset: int | None) -> None:
+    with pytest.raises(fx2onnx.UserError) as caught:
+        fx2onnx.export(lambda x: x.as_strided((2, 2), (1, 2), offset), (x,))
+    assert caught.value.code == "E203"
+    assert caught.value.where is not None
+    check(lambda x: x.contiguous().clone().as_strided((2, 2), (1, 2), offset), (x,))
 
 
 VIEWS: list[Callable[[torch.Tensor], torch.Tensor]] = [

@@ -68,11 +68,24 @@ class Recorder(SchemaCheckMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        kept_args, kept_kwargs = pytree.tree_map_only(torch.Tensor, _kept, (args, kwargs))
+        kept_args, kept_kwargs = pytree.tree_map_only(torch.Tensor, _kept, _with_storage(func, args, kwargs))
         outputs = func(*args, **kwargs)
         kept = [_kept(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in pytree.tree_leaves(outputs)]
         self.calls.append(Call(func, kept_args, kept_kwargs, kept))
         return outputs
+
+
+def _with_storage(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments of a call; ``as_strided``, which counts in the storage, gets all of it, as capture gives it."""
+    if func not in (torch.ops.aten.as_strided.default, torch.ops.aten.as_strided_copy.default):
+        return args, kwargs
+    filled = fill_defaults(func, args, kwargs)
+    operand = filled["self"]
+    with torch.utils._python_dispatch._disable_current_modes():
+        whole = operand.new_empty(0).set_(operand.untyped_storage())
+    if filled["storage_offset"] is None:
+        filled["storage_offset"] = operand.storage_offset()
+    return (whole, filled["size"], filled["stride"], filled["storage_offset"]), {}
 
 
 def _kept(tensor: torch.Tensor) -> torch.Tensor:

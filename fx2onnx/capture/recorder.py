@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import operator
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 import torch.fx
 
+from fx2onnx.base import events
 from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.source import SourceLocation

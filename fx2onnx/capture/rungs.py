@@ -11,6 +11,7 @@ import torch
 
 from fx2onnx.base.dims import Dim, DimLike
 from fx2onnx.base.errors import UserError
+from fx2onnx.base.events import record
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture import fake, symbolic
 from fx2onnx.capture.assumptions import Assumption, Assumptions
@@ -49,21 +50,26 @@ def capture(
     """
     if rung not in RUNGS:
         raise UserError("E001", f"capture={rung!r} is not known", next=f"one of {', '.join(RUNGS)}")
-    root = as_module(module)
-    positional, named = normalise_args(args, kwargs)
-    arguments = bind(root.forward, positional, named, input_names)
-    optional = set_dynamic_axes(arguments, dynamic_shapes, dynamic_axes)
-    _check_baked(arguments, bake)
+    with record("bind arguments"):
+        root = as_module(module)
+        positional, named = normalise_args(args, kwargs)
+        arguments = bind(root.forward, positional, named, input_names)
+        optional = set_dynamic_axes(arguments, dynamic_shapes, dynamic_axes)
+        _check_baked(arguments, bake)
     settled = functools.partial(
         _settled, arguments=arguments, optional=optional, keep=keep, training=training, bake=frozenset(bake)
     )
     with _LOCK:
         if rung == "symbolic":
-            captured = symbolic.as_traced(lambda: settled(symbolic.traced(root, arguments)))
-            symbolic.check_same_program(captured, settled(root))
+            with record("symbolic trace"):
+                captured = symbolic.as_traced(lambda: settled(symbolic.traced(root, arguments)))
+            with record("compare with the module's own run"):
+                symbolic.check_same_program(captured, settled(root))
             captured.rung, captured.rung_reason = "symbolic", "asked for; checked against the module's own run"
         elif rung == "export":
-            captured = settled(exported(root, arguments))
+            with record("torch.export"):
+                program = exported(root, arguments)
+            captured = settled(program)
             captured.rung, captured.rung_reason = "export", "asked for"
         else:
             captured = settled(root)
@@ -129,8 +135,10 @@ def _settled(
     notes: list[str] = []
     for _ in range(MAX_RUNS):
         hints = {name: _hint(size) for name, size in hints_of(arguments).items()}
-        captured, assumptions = fake.run(root, arguments, hints, keep, training, bake)
-        change = _pinned(assumptions, hints)
+        with record("run on fake tensors"):
+            captured, assumptions = fake.run(root, arguments, hints, keep, training, bake)
+        with record("settle dynamic sizes"):
+            change = _pinned(assumptions, hints)
         if change is None:
             captured.assumptions = notes + [
                 str(found) for found in assumptions.decided.values() if found.by_user or not _harmless(found, hints)

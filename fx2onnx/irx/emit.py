@@ -7,6 +7,7 @@ so nothing newer can slip in; a keyword is an attribute or an input, whichever t
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias, overload
 
@@ -16,6 +17,7 @@ import onnx_ir as ir
 
 from fx2onnx.base.dims import Dim, DimLike, Scalar
 from fx2onnx.base.errors import InternalError, UserError
+from fx2onnx.base.events import details
 from fx2onnx.irx import precision, shapes
 from fx2onnx.irx.schema import OpSchema, schema_of
 from fx2onnx.irx.values import Dims, dims_of, dtype_of, lacks_data, new_value, set_known_sizes
@@ -37,6 +39,7 @@ class Builder:
         self.functions: dict[tuple[str, str, str], ir.Function] = {}
         self._names: dict[str, int] = {}
         self._constants: dict[tuple[Any, ...], ir.Value] = {}
+        self.spans = details()
         self.symbols: dict[str, tuple[ir.Value, int | None]] = {}
         """Where a symbol's number comes from: axis of a value, or (None) the integer value itself."""
         self.size_cache: dict[Any, ir.Value] = {}
@@ -117,7 +120,7 @@ class Emit:
         if isinstance(outputs, int):
             call = shapes.Call(op_type, values, attrs, outputs, schema.input_names)
             try:
-                typed: Sequence[OutputType] = shapes.infer(call)
+                typed: Sequence[OutputType] = self._inferred(call)
             except shapes.UnknownShape as unknown:
                 if outputs != 1 or len(self.result) != 1:
                     raise InternalError(
@@ -130,6 +133,15 @@ class Emit:
         results = [new_value(self.builder.unique(op_type.lower()), dtype, dims) for dtype, dims in typed]
         self._append(domain, op_type, values, attrs, results, schema)
         return results[0] if outputs == 1 or (not isinstance(outputs, int) and len(outputs) == 1) else tuple(results)
+
+    def _inferred(self, call: shapes.Call) -> Sequence[OutputType]:
+        if self.builder.spans is None:
+            return shapes.infer(call)
+        start_ns = time.perf_counter_ns()
+        try:
+            return shapes.infer(call)
+        finally:
+            self.builder.spans.add("shapes", start_ns)
 
     def _append(
         self,

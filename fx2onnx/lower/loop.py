@@ -15,7 +15,7 @@ from fx2onnx.aten_map.registry import Entry, Table, fill_defaults
 from fx2onnx.aten_map.scalars import onnx_dtype
 from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import Fx2OnnxError, InternalError, UserError
-from fx2onnx.base.events import record
+from fx2onnx.base.events import details, record
 from fx2onnx.capture.captured import Captured, GraphOutput, TensorInfo, describe, where_of
 from fx2onnx.capture.control_flow import Nested
 from fx2onnx.irx.emit import Builder, Emit, OutputType
@@ -60,6 +60,8 @@ class Lowering:
         self.values: dict[torch.fx.Node, Any] = {}
         self.output_names: list[str] = []
         self._named: set[int] = set()
+        self._spans = details()
+        self._translate = self._node if self._spans is None else self._node_timed
         self.used: set[torch.fx.Node] = set()
 
     def run(self) -> ir.Model:
@@ -77,7 +79,7 @@ class Lowering:
             self.used = used
             for node in captured.graph.nodes:
                 if node in used:
-                    self._node(node)
+                    self._translate(node)
             outputs = self._outputs(inputs)
         with record("build"):
             return self._model([*inputs, *self.state_inputs], outputs)
@@ -170,6 +172,15 @@ class Lowering:
         )
 
     # -- nodes ----------------------------------------------------------------------------------------------------
+    def _node_timed(self, node: torch.fx.Node) -> None:
+        assert self._spans is not None
+        name = "weight" if node.op == "get_attr" else str(node.target)
+        span = self._spans.begin(name, {"module": node.meta.get("module") or "", "where": where_of(node)})
+        try:
+            self._node(node)
+        finally:
+            self._spans.end(span)
+
     def _node(self, node: torch.fx.Node) -> None:
         if node.op == "placeholder":
             return
@@ -188,7 +199,7 @@ class Lowering:
         self.values.update(zip(graph.inputs, operands, strict=True))
         for node in graph.graph.nodes:
             if node in self.used:
-                self._node(node)
+                self._translate(node)
         return [self.values[node] for node in graph.outputs]
 
     def _control_flow(self, node: torch.fx.Node) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -9,6 +10,7 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from fx2onnx.base.errors import InternalError
+from fx2onnx.base.events import details
 from fx2onnx.irx.edit import can_replace, graphs_of, merged_origin, remove_unread, replace
 from fx2onnx.irx.emit import Builder, Emit
 from fx2onnx.irx.values import dims_of, set_type
@@ -78,6 +80,7 @@ class Driver:
                     self._by_root.setdefault(root, []).append(rewrite)
         self._graphs = list(graphs_of(model))
         self._op: Emit | None = None
+        self._spans = details()
         self._queue: deque[ir.Node] = deque()
         self._queued: set[ir.Node] = set()
 
@@ -104,12 +107,27 @@ class Driver:
 
     def _visit(self, node: ir.Node) -> None:
         for rewrite in self._by_root[node.op_type]:
-            found = rewrite.match(node)
-            refused = found if isinstance(found, Why) else self._apply(rewrite, node, found)
+            refused = self._tried(rewrite, node)
             if refused is None:
                 return
             if self.explain:
                 self.outcome.refusals.setdefault(rewrite.name, Counter())[str(refused)] += 1
+
+    def _tried(self, rewrite: Rewrite, node: ir.Node) -> Why | None:
+        """Match and apply; the reason where either refuses."""
+        if self._spans is None:
+            found = rewrite.match(node)
+            return found if isinstance(found, Why) else self._apply(rewrite, node, found)
+        start_ns = time.perf_counter_ns()
+        found = rewrite.match(node)
+        self._spans.add(f"match {rewrite.name}", start_ns)
+        if isinstance(found, Why):
+            return found
+        span = self._spans.begin(f"apply {rewrite.name}", {})
+        try:
+            return self._apply(rewrite, node, found)
+        finally:
+            self._spans.end(span)
 
     # -- one edit -----------------------------------------------------------------------------------------------
     def _emitter(self) -> Emit:

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from fx2onnx.base.errors import UserError
+from fx2onnx.base.events import record
 from fx2onnx.capture.inputs import Arguments, bind, normalise_args
 from fx2onnx.capture.rungs import as_module
 from fx2onnx.capture.trees import flatten
@@ -56,7 +57,8 @@ def verify(
     chosen = available_engines() if engines is None else list(engines)
     verdict = Verdict()
     with _as_file(model) as path, _eval_mode(root, training):
-        runs = {name: ENGINES[name](path) for name in chosen}
+        with record("open in the engines"):
+            runs = {name: ENGINES[name](path) for name in chosen}
         names, axes, outputs = _interface(path)
         if len(names) > len(arguments.leaves):
             raise UserError(
@@ -82,7 +84,8 @@ def _compare_sample(
     runs: Mapping[str, Run],
 ) -> None:
     try:
-        expected = _run_eager(root, arguments, sample.tensors)
+        with record("eager PyTorch"):
+            expected = _run_eager(root, arguments, sample.tensors)
     except Exception as cause:
         if sample.name == "sample":
             raise UserError(
@@ -97,7 +100,8 @@ def _compare_sample(
     exact: list[Any] | None = None
     if judge is not None:
         try:
-            exact = _run_eager(judge, arguments, [_widened(tensor) for tensor in sample.tensors])
+            with record("eager PyTorch in float64"):
+                exact = _run_eager(judge, arguments, [_widened(tensor) for tensor in sample.tensors])
         except Exception as cause:
             first = str(cause).strip().splitlines()[0] if str(cause).strip() else type(cause).__name__
             note = f"no float64 judge: the module does not run in float64 ({first[:120]})"
@@ -107,7 +111,8 @@ def _compare_sample(
              for name, tensor in zip(names, sample.tensors, strict=False)}  # fmt: skip
     for engine, run in runs.items():
         try:
-            results = run(feeds)
+            with record(engine):
+                results = run(feeds)
         except Exception as cause:
             text = str(cause).strip().splitlines()
             verdict.rows.append(

@@ -1,4 +1,4 @@
-"""Which models export, and match in onnxruntime: every torchvision entry, timm family and transformers type.
+"""Which models export, and match in both engines: every torchvision entry, timm family and transformers type.
 
 ``python -m benchmarks.coverage [--source torchvision|timm|hf] [--limit N] [--full] [--dynamic]`` goes on where an
 earlier call stopped (``--again failing|all`` measures anew) and writes docs/coverage.md.
@@ -60,7 +60,7 @@ def sweep(source: str, options: argparse.Namespace) -> None:
     cut_off = path.exists() and not path.read_bytes().endswith(b"\n")
     with path.open("a", encoding="utf-8") as file:
         file.write("\n" if cut_off else "")
-        for row in examine_all(tasks, options.dynamic, options.timeout or LIMIT_S[source]):
+        for row in examine_all(tasks, options.dynamic, options.timeout or LIMIT_S[source], options.jobs):
             file.write(json.dumps(row) + "\n")
             file.flush()
             error = row.get("error")
@@ -90,13 +90,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--again", choices=("no", "failing", "all"), default="no", help="what to measure anew")
     parser.add_argument("--models", help="only these names, measured anew")
     parser.add_argument("--timeout", type=float, help="seconds a model may take")
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--folder", type=Path, default=Path("/tmp"), help="of the coverage_*.jsonl files")
+    parser.add_argument("--no-page", action="store_true", help="only measure")
     parser.add_argument("--page-only", action="store_true", help="write the page from what was measured")
     options = parser.parse_args(arguments)
     if not options.page_only:
         for source in options.source or SOURCES:
             sweep(source, options)
-    write_page(options.folder, options.full)
+    if not options.no_page:
+        write_page(options.folder, options.full)
     return 0
 
 

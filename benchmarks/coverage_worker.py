@@ -1,4 +1,4 @@
-"""One model through eager PyTorch, capture, export and onnxruntime, in a process that may crash, hang or grow."""
+"""One model through eager PyTorch, capture, export and both engines, in a process that may crash, hang or grow."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import functools
 import io
 import multiprocessing
 import os
+import queue
 import re
+import threading
 import time
 import traceback
 import warnings
@@ -19,10 +21,13 @@ from benchmarks.coverage_models import attempts
 STAGES = ("build", "eager", "capture", "export", "match")
 """What a model goes through, in order; a row names the last stage that it passed and the error of the next."""
 
+ENGINES = ("onnxruntime", "runner")
+
 MODELS_A_WORKER = 60
 """A worker is replaced after so many models, so that what their packages leave behind does not add up."""
 LARGEST_BYTES = 14 << 30
-"""A worker that grows beyond is stopped and the model counted as failed: the machine has other users."""
+"""Of all workers together. One that grows beyond its share is stopped and the model counted as failed: the machine has
+other users."""
 
 _POLL_S = 0.5
 
@@ -99,11 +104,14 @@ def _exported(row: Row, built: Any, dynamic: bool) -> None:
     report = result.report
     row |= {"passed": "export", "export_s": round(seconds, 3), "onnx_nodes": report.nodes_onnx}
     row |= {"warnings": report.warnings[:3], "assumptions": report.assumptions[:5]}
-    verdict = verify(result, module, args, kwargs, engines=("onnxruntime",), seeds=())
+    verdict = verify(result, module, args, kwargs, engines=ENGINES, seeds=())
     worst = verdict.worst()
     row["notes"] = verdict.notes
-    if worst is not None:
-        row["worst"] = [worst.output, worst.max_abs_error, worst.allowed]
+    row["errors"] = {
+        engine: [found.output, found.max_abs_error, found.allowed, found.ok]
+        for engine in ENGINES
+        if (found := verdict.worst(engine)) is not None
+    }
     if verdict.ok:
         row["passed"] = "match"
     elif worst is None:
@@ -111,7 +119,7 @@ def _exported(row: Row, built: Any, dynamic: bool) -> None:
     else:
         bad = [line for line in verdict.rows if not line.ok]
         what = worst.problem or "numbers differ"
-        why = f"{len(bad)} of {len(verdict.rows)} outputs; {worst.output}: error {worst.max_abs_error:.2g}, allowed {worst.allowed:.2g}"
+        why = f"{len(bad)} of {len(verdict.rows)} outputs; {worst.engine}, {worst.output}: error {worst.max_abs_error:.2g}, allowed {worst.allowed:.2g}"
         row["error"] = {"stage": "match", "code": "E501", "what": what, "where": "", "why": why}
 
 
@@ -194,8 +202,9 @@ def _serve(pipe: Any) -> None:
 class Worker:
     """A process that examines one model after another and is replaced when it crashes, hangs or grows too large."""
 
-    def __init__(self, limit_s: float) -> None:
+    def __init__(self, limit_s: float, limit_bytes: int = LARGEST_BYTES) -> None:
         self._limit_s = limit_s
+        self._limit_bytes = limit_bytes
         self._process: Any = None
         self._left = 0
 
@@ -233,8 +242,8 @@ class Worker:
             try:
                 if self._pipe.poll(_POLL_S):
                     return None
-                if psutil.Process(self._process.pid).memory_info().rss > LARGEST_BYTES:
-                    return f"more than {LARGEST_BYTES >> 30} GB of memory"
+                if psutil.Process(self._process.pid).memory_info().rss > self._limit_bytes:
+                    return f"more than {self._limit_bytes >> 30} GB of memory"
             except (EOFError, OSError, psutil.Error):
                 break
             if not self._process.is_alive():
@@ -251,13 +260,29 @@ class Worker:
             self._process = None
 
 
-def examine_all(tasks: Iterable[tuple[str, str]], dynamic: bool, limit_s: float) -> Iterator[Row]:
-    """The rows of ``(source, name)`` pairs, one at a time."""
-    worker = Worker(limit_s)
-    try:
-        for source, name in tasks:
-            start = time.perf_counter()
-            row = worker.examine(source, name, dynamic)
-            yield row | {"total_s": round(time.perf_counter() - start, 2)}
-    finally:
-        worker.close()
+def examine_all(tasks: Iterable[tuple[str, str]], dynamic: bool, limit_s: float, jobs: int = 1) -> Iterator[Row]:
+    """The rows of ``(source, name)`` pairs as they become ready, from ``jobs`` processes."""
+    waiting: queue.SimpleQueue[tuple[str, str]] = queue.SimpleQueue()
+    ready: queue.SimpleQueue[Row | None] = queue.SimpleQueue()
+    for task in tasks:
+        waiting.put(task)
+
+    def serve() -> None:
+        worker = Worker(limit_s, LARGEST_BYTES // jobs)
+        try:
+            while True:
+                source, name = waiting.get_nowait()
+                start = time.perf_counter()
+                row = worker.examine(source, name, dynamic)
+                ready.put(row | {"total_s": round(time.perf_counter() - start, 2)})
+        except queue.Empty:
+            pass
+        finally:
+            worker.close()
+            ready.put(None)
+
+    for _ in range(jobs):
+        threading.Thread(target=serve, daemon=True).start()
+    for _ in range(jobs):
+        while (row := ready.get()) is not None:
+            yield row

@@ -105,7 +105,7 @@ def test_a_stopped_worker_does_not_hide_a_failure(tmp_path: Path) -> None:
 def test_a_sweep_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 
-    def examine_all(tasks: list[tuple[str, str]], dynamic: bool, limit_s: float) -> Any:
+    def examine_all(tasks: list[tuple[str, str]], dynamic: bool, limit_s: float, jobs: int) -> Any:
         for source, name in tasks:
             asked.append(name)
             yield {"source": source, "name": name, "dynamic": dynamic, "passed": "match", "total_s": 0.0}
@@ -115,7 +115,7 @@ def test_a_sweep_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.Mo
     path = coverage.rows_path(tmp_path, "hf", False)
     path.write_text(json.dumps({"name": "a", "passed": "match"}) + "\n" + '{"name": "b", "pas', encoding="utf-8")
     options = argparse.Namespace(
-        folder=tmp_path, dynamic=False, full=False, models=None, again="no", limit=2, timeout=None
+        folder=tmp_path, dynamic=False, full=False, models=None, again="no", limit=2, timeout=None, jobs=1
     )
     coverage.sweep("hf", options)
     coverage.sweep("hf", options)

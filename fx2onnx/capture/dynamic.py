@@ -180,6 +180,8 @@ def _as_dim(leaf: Leaf, axis: int, size: Any, optional: set[str]) -> DimLike | N
                 "E105", f"dynamic_shapes says {size} for axis {axis} of {leaf.path}, the sample has {sample}"
             )
         return None
+    if isinstance(size, Dim):
+        return size
     if isinstance(size, str):
         return Dim.symbol(_symbol_name(size))
     hint = getattr(size, "type", None)

@@ -16,6 +16,7 @@ import torch
 
 import fx2onnx
 from fx2onnx.irx import io
+from fx2onnx.irx.data_file import ALIGNMENT_BYTES
 from fx2onnx.runner import InferenceSession
 from fx2onnx.runner.stateful import StatefulSession
 from tests.support import check
@@ -178,7 +179,7 @@ def test_large_models_have_one_aligned_data_file(tmp_path: Path, monkeypatch: py
     proto = onnx.load(tmp_path / "m.onnx", load_external_data=False)
     offsets = [int(e.value) for w in proto.graph.initializer for e in w.external_data if e.key == "offset"]
     assert len(offsets) == 2
-    assert all(offset % io.ALIGNMENT_BYTES == 0 for offset in offsets)
+    assert all(offset % ALIGNMENT_BYTES == 0 for offset in offsets)
     assert result.report.file_bytes == sum(path.stat().st_size for path in tmp_path.iterdir())
     onnx.checker.check_model(str(tmp_path / "m.onnx"), full_check=True)
     want = module(x).detach().numpy()

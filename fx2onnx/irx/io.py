@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.events import record
+from fx2onnx.irx.data_file import write_data
 
 SMALL_MODEL_BYTES = 64 * 1024 * 1024
 """Up to this much weight data a model is one file; beyond, loaders gain by mapping the weights (protobuf's own limit is
@@ -20,13 +21,6 @@ SMALL_MODEL_BYTES = 64 * 1024 * 1024
 
 EXTERNAL_MIN_BYTES = 1024
 """Tensors below this stay in the model file, where shape inference can read them."""
-
-ALIGNMENT_BYTES = 64
-"""Start of each tensor in the data file: a cache line, so that a mapped weight needs no copy before SIMD reads it."""
-
-WRITERS = 2
-"""Threads that write weights where some are computed: one transposes while the other writes. More gain nothing, and plain
-weights are written fastest by one (measured with 2 cores)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,21 +108,13 @@ def _write(model: ir.Model, target: str, work: str, large: list[ir.Value], durab
     data_name = os.path.basename(target) + ".data"
     data_path = os.path.join(os.path.dirname(target), data_name) if large else None
     data_bytes = 0
-    kept = [value.const_value for value in large]
+    places: list[tuple[int, int]] = []
     if large:
+        tensors = [value.const_value for value in large if value.const_value is not None]
         with record("write weights"):
-            tensors = [tensor for tensor in kept if tensor is not None]
-            computed = any(isinstance(tensor, ir.LazyTensor) for tensor in tensors)
-            external = ir.external_data.convert_tensors_to_external(
-                tensors,
-                work,
-                data_name,
-                alignment=ALIGNMENT_BYTES,
-                align_threshold=0,
-                max_workers=WRITERS if computed else 1,
-            )
+            places = write_data(os.path.join(work, data_name), tensors)
         data_bytes = os.path.getsize(os.path.join(work, data_name))
-    with record("serialise"), _swapped(large, external if large else []):
+    with record("serialise"), _placed(large, data_name, places):
         content = ir.to_proto(model).SerializeToString(deterministic=True)
     model_file = os.path.join(work, "model")
     with record("write model"), open(model_file, "wb") as stream:
@@ -152,14 +138,15 @@ def _write(model: ir.Model, target: str, work: str, large: list[ir.Value], durab
 
 
 @contextlib.contextmanager
-def _swapped(values: list[ir.Value], tensors: list[ir.ExternalTensor]) -> Iterator[None]:
+def _placed(values: list[ir.Value], data_name: str, places: list[tuple[int, int]]) -> Iterator[None]:
     """The values refer to the data file for as long as the model is serialised."""
     originals = [value.const_value for value in values]
     try:
-        for value, tensor in zip(values, tensors, strict=True):
-            value.const_value = ir.ExternalTensor(
-                tensor.location, tensor.offset, tensor.length, tensor.dtype, shape=tensor.shape, name=value.name or ""
-            )
+        for value, tensor, (offset, length) in zip(values, originals, places, strict=True):
+            if tensor is not None:
+                value.const_value = ir.ExternalTensor(
+                    data_name, offset, length, tensor.dtype, shape=ir.Shape(tensor.shape.numpy()), name=value.name or ""
+                )
         yield
     finally:
         for value, original in zip(values, originals, strict=True):

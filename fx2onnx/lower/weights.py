@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import onnx_ir as ir
 import torch
 from onnx_ir.tensor_adapters import TorchTensor
 
 from fx2onnx.base.errors import UserError
+from fx2onnx.irx.data_file import Bytes
 
 
 class Weight(TorchTensor):
@@ -19,13 +22,41 @@ class Weight(TorchTensor):
         super().__init__(plain, name=name)
 
     def permuted(self, perm: tuple[int, ...]) -> Weight:
-        """The weight in another axis order, as a contiguous copy."""
-        return Weight(self.raw.permute(perm).contiguous(), self.name or "")
+        """The weight in another axis order, over the same memory."""
+        return Weight(self.raw.permute(perm), self.name or "")
+
+    def blocks(self, scratch: Bytes) -> Iterator[Bytes]:
+        """The bytes in C order: the tensor's own memory where it lies so, else copied through ``scratch``."""
+        first, second = torch.from_numpy(scratch).chunk(2)
+        for block in _blocks(self.raw.cpu(), first, second):
+            yield block.reshape(-1).view(torch.uint8).numpy()
 
     @property
     def lacks_data(self) -> bool:
         """Whether the tensor is a mere description (the module is on the meta device)."""
         return self.raw.device.type == "meta"
+
+
+def _blocks(tensor: torch.Tensor, first: torch.Tensor, second: torch.Tensor) -> Iterator[torch.Tensor]:
+    """Contiguous pieces of ``tensor`` in C order. Buffers: a piece may lie in ``first``, uint8 as is ``second``."""
+    if tensor.is_contiguous():
+        yield tensor
+    elif tensor.nbytes <= len(first):
+        yield _held(tensor, first)
+    elif tensor.dim() == 2 and (rows := len(first) // tensor[0].nbytes):
+        transposed = tensor.stride(0) == 1
+        for start in range(0, len(tensor), rows):
+            piece = tensor[start : start + rows]
+            # Copied as it lies and transposed in the cache: twice as fast as in one go (torch blocks only the transpose
+            # of a whole contiguous matrix).
+            yield _held(_held(piece.t(), second).t() if transposed else piece, first)
+    else:
+        for part in tensor:
+            yield from _blocks(part, first, second)
+
+
+def _held(tensor: torch.Tensor, buffer: torch.Tensor) -> torch.Tensor:
+    return buffer[: tensor.nbytes].view(tensor.dtype).view(tensor.shape).copy_(tensor)
 
 
 def as_onnx(tensor: torch.Tensor, name: str) -> ir.TensorProtocol:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
+
+from fx2onnx.irx.data_file import Bytes, blocks_of
 
 Array: TypeAlias = npt.NDArray[Any]
 
@@ -37,10 +39,9 @@ class DerivedTensor(ir.LazyTensor):
         """Whether a source is a mere description without numbers."""
         return any(lacks_data(source) for source in self.sources)
 
-    def tofile(self, file: Any) -> None:
-        """Write the bytes straight from the one copy."""
-        made: Any = self._made()
-        made.tofile(file)
+    def blocks(self, scratch: Bytes) -> Iterator[Bytes]:
+        """The bytes, from the one copy that is made now."""
+        return blocks_of(self._made(), scratch)
 
 
 class TransposedTensor(DerivedTensor):

@@ -1,0 +1,80 @@
+"""The bytes that weights of any layout get in the data file."""
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+import torch
+
+from fx2onnx.irx.data_file import ALIGNMENT_BYTES, SCRATCH_BYTES, write_data
+from fx2onnx.lower.weights import Weight
+from fx2onnx.optimize.weights import TransposedTensor
+
+BIG = torch.arange(700 * 1100, dtype=torch.float32).reshape(700, 1100)
+WIDE = torch.arange(2 * (SCRATCH_BYTES // 4 + 7), dtype=torch.float32).reshape(2, -1)
+LAYOUTS = {
+    "contiguous": BIG,
+    "transposed": BIG.t(),
+    "a column slice, transposed": BIG[:, 3:900].t(),
+    "every second row": BIG[::2],
+    "every second column": BIG[:, ::2],
+    "rows longer than the scratch": WIDE.flip(0).t().contiguous().t(),
+    "columns longer than the scratch": WIDE.t(),
+    "a stack of transposed matrices": torch.stack([BIG, -BIG]).mT,
+    "axes in another order": torch.arange(24 * 50 * 700).reshape(24, 50, 700).permute(2, 0, 1),
+    "expanded": torch.arange(1000.0).expand(900, 1000),
+    "bfloat16": BIG.to(torch.bfloat16).t(),
+    "float16": BIG.half().t(),
+    "float8": BIG.to(torch.float8_e4m3fn).t(),
+    "float64": BIG.double().t(),
+    "bool": (BIG % 2 == 0).t(),
+    "complex parts": torch.view_as_real(torch.complex(BIG, -BIG).t()),
+    "a scalar": torch.tensor(3.5),
+    "empty": torch.empty(0, 5),
+}
+
+
+def raw(tensor: torch.Tensor) -> bytes:
+    return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_bytes_are_those_of_the_contiguous_tensor(layout, tmp_path):
+    tensor = LAYOUTS[layout]
+    path = tmp_path / "data"
+    (place,) = write_data(str(path), [Weight(tensor, "w")])
+    assert place == (0, tensor.nbytes)
+    assert path.read_bytes() == raw(tensor)
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_many_tensors_lie_at_their_places(lazy, tmp_path):
+    """One thread where all are plain, two where some are reordered."""
+    torch.manual_seed(0)
+    tensors = [torch.randn(1 + 37 * i, 300 + i) for i in range(40)]
+    sources = [Weight(tensor, f"w{i}") for i, tensor in enumerate(tensors)]
+    if lazy:
+        tensors = [tensor.t() for tensor in tensors]
+        sources = [TransposedTensor(source, (1, 0), f"t{i}") for i, source in enumerate(sources)]
+    path = tmp_path / "data"
+    places = write_data(str(path), sources)
+    content = path.read_bytes()
+    assert len(content) == sum(places[-1])
+    for tensor, (offset, length) in zip(tensors, places, strict=True):
+        assert offset % ALIGNMENT_BYTES == 0
+        assert content[offset : offset + length] == raw(tensor)
+
+
+def test_a_tensor_of_onnx_ir_is_written_too(tmp_path):
+    array = np.arange(12, dtype=np.int16).reshape(3, 4)
+    path = tmp_path / "data"
+    write_data(str(path), [ir.Tensor(array, name="w")])
+    assert path.read_bytes() == array.tobytes()
+
+
+def test_an_error_of_a_weight_reaches_the_caller(tmp_path):
+    class Broken(Weight):
+        def blocks(self, scratch):
+            raise MemoryError("no")
+
+    with pytest.raises(MemoryError):
+        write_data(str(tmp_path / "data"), [Weight(BIG, "a"), Broken(BIG, "b")])

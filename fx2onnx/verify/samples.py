@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -27,7 +28,8 @@ def samples(arguments: Arguments, symbolic_axes: Sequence[Mapping[int, str]], se
         yield Sample(f"seed {seed}", [_like(tensor, generator) for tensor in originals])
     if any(symbolic_axes):
         for delta in (1,):
-            grown = [_resized(tensor, axes, delta) for tensor, axes in zip(originals, symbolic_axes, strict=True)]
+            sizes = _sizes(originals, symbolic_axes)
+            grown = [_resized(tensor, axes, sizes, delta) for tensor, axes in zip(originals, symbolic_axes, strict=True)]
             yield Sample(f"sizes {delta:+d}", grown)
 
 
@@ -42,10 +44,16 @@ def _like(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     return tensor.reshape(-1)[order].reshape(tensor.shape)
 
 
-def _resized(tensor: torch.Tensor, axes: Mapping[int, str], delta: int) -> torch.Tensor:
-    """The sample with every dynamic axis longer (or shorter) by ``delta``, its content repeated."""
-    for axis in axes:
-        size = tensor.shape[axis] + delta
+def _sizes(tensors: Sequence[torch.Tensor], symbolic_axes: Sequence[Mapping[int, str]]) -> dict[str, int]:
+    """The sample's size of every dim that is a plain name."""
+    pairs = zip(tensors, symbolic_axes, strict=True)
+    return {name: tensor.shape[axis] for tensor, axes in pairs for axis, name in axes.items() if name.isidentifier()}
+
+
+def _resized(tensor: torch.Tensor, axes: Mapping[int, str], sizes: Mapping[str, int], delta: int) -> torch.Tensor:
+    """The sample where every named size is larger (or smaller) by ``delta``, its content repeated."""
+    for axis, name in axes.items():
+        size = tensor.shape[axis] + _growth(name, sizes, delta)
         index = torch.arange(size) % max(tensor.shape[axis], 1)
         tensor = (
             tensor.index_select(axis, index)
@@ -53,3 +61,16 @@ def _resized(tensor: torch.Tensor, axes: Mapping[int, str], delta: int) -> torch
             else tensor.new_zeros([size if place == axis else length for place, length in enumerate(tensor.shape)])
         )
     return tensor
+
+
+def _growth(expression: str, sizes: Mapping[str, int], delta: int) -> int:
+    """What ``expression``, such as ``past + sequence``, gains when every name in it gains ``delta``."""
+    names = set(re.findall(r"[A-Za-z_]\w*", expression))
+    if expression.isidentifier() or not names <= set(sizes) or not re.fullmatch(r"[\w\s+*()-]+", expression):
+        return delta
+
+    def at(more: int) -> int:
+        code = compile(expression, "dim", "eval")
+        return int(eval(code, {"__builtins__": {}}, {name: sizes[name] + more for name in names}))
+
+    return at(delta) - at(0)

@@ -56,11 +56,11 @@ def check_writable(path: str | os.PathLike[str]) -> str:
 
 def to_proto(model: ir.Model) -> onnx.ModelProto:
     """The protobuf message with every weight inside (a copy of them)."""
-    _require_data(model)
+    require_data(model)
     return ir.to_proto(model)
 
 
-def _require_data(model: ir.Model) -> None:
+def require_data(model: ir.Model) -> None:
     """Raises UserError E301 where a weight is a mere description without numbers."""
     for value in model.graph.initializers.values():
         if getattr(value.const_value, "lacks_data", False):
@@ -85,7 +85,7 @@ def save(
     the disk has it. Raises UserError E301.
     """
     target = check_writable(path)
-    _require_data(model)
+    require_data(model)
     weights = [value for value in model.graph.initializers.values() if value.const_value is not None]
     total_bytes = sum(value.const_value.nbytes for value in weights if value.const_value is not None)
     outside = total_bytes > SMALL_MODEL_BYTES if external_data is None else external_data
@@ -114,7 +114,7 @@ def _write(model: ir.Model, target: str, work: str, large: list[ir.Value], durab
         with record("write weights"):
             places = write_data(os.path.join(work, data_name), tensors)
         data_bytes = os.path.getsize(os.path.join(work, data_name))
-    with record("serialise"), _placed(large, data_name, places):
+    with record("serialise"), placed(large, data_name, places):
         content = ir.to_proto(model).SerializeToString(deterministic=True)
     model_file = os.path.join(work, "model")
     with record("write model"), open(model_file, "wb") as stream:
@@ -138,7 +138,7 @@ def _write(model: ir.Model, target: str, work: str, large: list[ir.Value], durab
 
 
 @contextlib.contextmanager
-def _placed(values: list[ir.Value], data_name: str, places: list[tuple[int, int]]) -> Iterator[None]:
+def placed(values: list[ir.Value], data_name: str, places: list[tuple[int, int]]) -> Iterator[None]:
     """The values refer to the data file for as long as the model is serialised."""
     originals = [value.const_value for value in values]
     try:

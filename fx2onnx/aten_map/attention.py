@@ -18,7 +18,7 @@ from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import dims_of, dtype_of, lacks_data, rank_of
 
 aten = torch.ops.aten
-BOOL, FLOAT, BFLOAT16 = ir.DataType.BOOL, ir.DataType.FLOAT, ir.DataType.BFLOAT16
+BOOL, FLOAT, FLOAT16, BFLOAT16 = ir.DataType.BOOL, ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16
 MAX_CONSTANT_MASK = 4096
 """A causal mask of up to this many numbers is a constant; a larger one is two nodes over two vectors."""
 MAX_INSPECTED = 1 << 20
@@ -146,10 +146,11 @@ def attended(
     """Output and, if asked, the attention weights.
 
     Rows in which a mask allows nothing give 0, as PyTorch's kernels do, not the NaN of a plain softmax.
-    Numerics:  bfloat16 in float32, as PyTorch's kernels; scores of 8 bits would be off by whole numbers.
+    Numerics:  half precision in float32, as PyTorch's kernels; scores of 8 or 11 bits would be off by whole numbers.
     """
     dtype = dtype_of(query)
-    if dtype == BFLOAT16:
+    as_one = not need_weights and _fits_attention(op, query, key, value, mask, dropout, grouped)
+    if dtype == BFLOAT16 or (dtype == FLOAT16 and not as_one):
         wide = [op.cast(operand, FLOAT) for operand in (query, key, value)]
         soft = mask if mask is None or dtype_of(mask) != dtype else op.cast(mask, FLOAT)
         found = attended(op, wide[0], wide[1], wide[2], soft, dropout, is_causal, scale, grouped, need_weights)
@@ -158,7 +159,7 @@ def attended(
     if mask is not None and (dtype_of(mask) == BOOL or may_be_minus_infinity(mask)):
         valid = rows_with_any(op, mask)
     weights = None
-    if not need_weights and _fits_attention(op, query, key, value, mask, dropout, grouped):
+    if as_one:
         output = op.Attention(
             query,
             key,

@@ -8,10 +8,12 @@ from collections.abc import Callable
 import onnx_ir as ir
 import torch
 
+from fx2onnx.aten_map.arithmetic import add
 from fx2onnx.aten_map.axes import axis_of
 from fx2onnx.aten_map.norms import vector_norm
 from fx2onnx.aten_map.powers import xlogy
 from fx2onnx.aten_map.reductions import mean, reduce
+from fx2onnx.aten_map.scalars import promoted
 from fx2onnx.aten_map.widening import opmath, overloads_of, register_shared, result_dtype
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.shapes import broadcast_dims
@@ -35,6 +37,11 @@ def reduced_loss(op: Emit, loss: ir.Value, reduction: int) -> ir.Value:
 def worked(op: Emit, *values: ir.Value) -> list[ir.Value]:
     """The values in the result's opmath dtype."""
     return [op.cast(value, opmath(result_dtype(op))) for value in values]
+
+
+def _wrapped(op: Emit, op_type: str, left: ir.Value, right: ir.Value) -> ir.Value:
+    """Two tensors combined in their common dtype, where integers wrap; half precision in float32."""
+    return add(op, left, right, opmath(promoted(left, right)), op_type)
 
 
 def at_least_zero(op: Emit, value: ir.Value) -> ir.Value:
@@ -174,9 +181,8 @@ def _hinge_embedding(op: Emit, self: ir.Value, target: ir.Value, margin: float, 
 def _margin_ranking(
     op: Emit, input1: ir.Value, input2: ir.Value, target: ir.Value, margin: float, reduction: int
 ) -> ir.Value:
-    """max(-t (x1 - x2) + margin, 0)."""
-    first, second, aim = worked(op, input1, input2, target)
-    loss = op.Mul(aim, op.Sub(second, first))
+    """max(-t (x1 - x2) + margin, 0). The product of integers wraps as theirs does, before the margin is added."""
+    (loss,) = worked(op, _wrapped(op, "Mul", target, _wrapped(op, "Sub", input2, input1)))
     return reduced_loss(op, at_least_zero(op, op.Add(loss, float(margin)) if margin else loss), reduction)
 
 
@@ -211,14 +217,14 @@ def _triplet_margin(
     reduction: int,
 ) -> ir.Value:
     """max(margin + |a - p| - |a - n|, 0); ``swap`` takes the smaller of |a - n| and |p - n|."""
-    first, near, far = worked(op, anchor, positive, negative)
 
     def distance(left: ir.Value, right: ir.Value) -> ir.Value:
-        return vector_norm(op, op.Add(op.Sub(left, right), eps), p, -1, False)
+        (gap,) = worked(op, _wrapped(op, "Sub", left, right))
+        return vector_norm(op, op.Add(gap, eps), p, -1, False)
 
-    close, away = distance(first, near), distance(first, far)
+    close, away = distance(anchor, positive), distance(anchor, negative)
     if swap:
-        away = op.Min(away, distance(near, far))
+        away = op.Min(away, distance(positive, negative))
     return reduced_loss(op, at_least_zero(op, op.Add(op.Sub(close, away), float(margin))), reduction)
 
 

@@ -31,6 +31,10 @@ from fx2onnx.irx.values import dims_of, dtype_of, rank_of
 aten = torch.ops.aten
 D = ir.DataType
 Dimensions: TypeAlias = "int | Sequence[int] | None"
+SUMS = frozenset(
+    {"ReduceSum", "ReduceMean", "ReduceProd", "ReduceL1", "ReduceL2", "ReduceSumSquare", "ReduceLogSumExp"}
+)
+"""Reductions that PyTorch accumulates in float32: in bfloat16, the 8 bits are gone after some hundred elements."""
 
 
 def reduced_axes(value: ir.Value, dim: Dimensions) -> list[int]:
@@ -54,7 +58,9 @@ def reduce(op: Emit, op_type: str, value: ir.Value, dim: Dimensions = None, keep
         left = [1 if axis in axes else size for axis, size in enumerate(dims) if keepdim or axis not in axes]
         return filled(op, left, 0, dtype_of(value))
     keywords: dict[str, Any] = {} if len(axes) == rank_of(value) else {"axes": axes}
-    return through(op, op_type, value, keepdims=int(keepdim and bool(axes)), **keywords)
+    dtype = dtype_of(value)
+    wide = op.cast(value, D.FLOAT) if dtype == D.BFLOAT16 and op_type in SUMS else value
+    return op.cast(through(op, op_type, wide, keepdims=int(keepdim and bool(axes)), **keywords), dtype)
 
 
 def count_of(value: ir.Value, dim: Dimensions) -> DimLike:

@@ -13,7 +13,7 @@ from fx2onnx.aten_map.comparison import compare
 from fx2onnx.aten_map.creation import filled
 from fx2onnx.aten_map.reductions import reduce
 from fx2onnx.aten_map.registry import translates
-from fx2onnx.aten_map.scalars import Operand, is_float
+from fx2onnx.aten_map.scalars import FLOATS, Operand, is_float
 from fx2onnx.aten_map.scans import neighbours
 from fx2onnx.aten_map.widening import opmath, overloads_of, register_shared, result_dtype, takes
 from fx2onnx.base.dims import DimLike, product
@@ -107,7 +107,9 @@ def _unique(
 ) -> tuple[ir.Value, ir.Value, ir.Value]:
     """The distinct elements (slices along ``dim``) in ascending order."""
     dtype = dtype_of(self)
-    wide = D.INT64 if not takes("Unique", op.opset, dtype) else dtype
+    wide = dtype
+    if not takes("Unique", op.opset, dtype):
+        wide = opmath(dtype) if dtype in FLOATS else D.INT64
     axis = None if dim is None else axis_of(dim, rank_of(self))
     (kept, dims), length = op.result[0], op.result[0][1][axis or 0]
     count = dims_of(self)[axis] if axis is not None else product(dims_of(self))

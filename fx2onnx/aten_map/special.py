@@ -214,8 +214,8 @@ ZETA_TERMS = 32
 """Terms summed one by one: arguments down to -24 come out beyond 8, where the rest converges; NaN below."""
 
 
-def zeta(op: Emit, s: ir.Value, q: ir.Value) -> ir.Value:
-    """Hurwitz: 32 terms (q + k)^-s, then Euler-Maclaurin at a = q + 32.
+def _positive_zeta(op: Emit, s: ir.Value, q: ir.Value) -> ir.Value:
+    """Hurwitz for q > 0: 32 terms (q + k)^-s, then Euler-Maclaurin at a = q + 32.
 
     a^(1-s) / (s - 1) + a^-s / 2 + sum of B2j / (2j)! s (s + 1) .. (s + 2j - 2) a^(-s - 2j + 1).
     """
@@ -231,20 +231,41 @@ def zeta(op: Emit, s: ir.Value, q: ir.Value) -> ir.Value:
         total = op.Add(total, op.Mul(factor, bernoulli / math.factorial(2 * j)))
         step = op.Mul(op.Add(s, 2.0 * j - 1), op.Add(s, 2.0 * j))
         factor = op.Div(op.Mul(factor, step), square)
-    whole = op.Equal(op.Floor(q), q)
-    outside = between(op, whole, math.inf, total)
-    outside = between(op, op.And(op.Not(whole), op.Not(op.Equal(op.Floor(s), s))), math.nan, outside)
-    total = between(op, op.Greater(q, 0), total, outside)
-    total = between(op, op.Less(a, 8.0), math.nan, total)
-    total = between(op, op.Equal(s, 1), math.inf, total)
-    return between(op, op.Less(s, 1), math.nan, total)
+    result: ir.Value = total
+    return result
+
+
+def zeta(op: Emit, s: ir.Value, q: ir.Value) -> ir.Value:
+    """Hurwitz. Below 0, where s has to be whole: with f = q - floor(q), the terms before the first positive one are
+    (-1)^s of those of zeta(s, 1 - f) that zeta(s, 1 - q) lacks. All three are taken at once, along a new last axis.
+    """
+    whole, positive, one = op.Equal(op.Floor(q), q), op.Greater(q, 0.0), number(op, 1.0)
+    rest = between(op, positive, q, op.Sub(q, op.Floor(q)))
+    starts = [rest, op.Sub(one, rest), op.Sub(one, between(op, positive, 0.0, q))]
+    last = rank_of(q)
+    stacked = op.Concat(*(op.Unsqueeze(start, axes=[last]) for start in starts), axis=last)
+    parts = _positive_zeta(op, op.Unsqueeze(s, axes=[rank_of(s)]), stacked)
+    first, second, third = (op.Gather(parts, op.const(np.int64(index)), axis=-1) for index in range(3))
+    gap = op.Sub(second, third)
+    total = op.Add(first, between(op, op.Equal(op.Mod(s, 2.0, fmod=1), 0.0), gap, op.Neg(gap)))
+    outside = between(op, op.Equal(op.Floor(s), s), total, math.nan)
+    total = between(op, positive, first, between(op, whole, math.inf, outside))
+    total = between(op, op.IsNaN(q), math.nan, total)
+    total = between(op, op.Equal(s, 1.0), math.inf, total)
+    return between(op, op.Less(s, 1.0), math.nan, total)
 
 
 def trigamma(op: Emit, x: ir.Value) -> ir.Value:
-    """zeta(2, x), reflected below 1/2 as (pi / sin pi x)^2 - zeta(2, 1 - x)."""
+    """zeta(2, x), reflected below 1/2 as (pi / sin pi x)^2 - zeta(2, 1 - x).
+
+    Numerics:  the sine of a float32 result is taken in float32, as PyTorch does: beside a pole its error is the result.
+    """
     low = op.Less(x, 0.5)
-    found = zeta(op, number(op, 2.0), between(op, low, op.Sub(number(op, 1.0), x), x))
-    ratio = op.Div(number(op, math.pi), sine_of_pi(op, x))
+    found = _positive_zeta(op, number(op, 2.0), between(op, low, op.Sub(number(op, 1.0), x), x))
+    dtype = WORK if result_dtype(op) == WORK else D.FLOAT
+    sine = op.cast(op.Sin(op.Mul(op.cast(x, dtype), op.const(math.pi, dtype))), WORK)
+    ratio = op.Div(number(op, math.pi), sine)
+    found = between(op, op.Equal(x, math.inf), 0.0, found)
     return between(op, low, op.Sub(op.Mul(ratio, ratio), found), found)
 
 

@@ -50,7 +50,15 @@ def test_binary_at_special_values(name):
     judge(case(overload(name), LEFT, RIGHT), opsets=(11, 20))
 
 
+FAR = torch.tensor([-1000.3, -100.7, -30.5, -25.0, -24.9, -1.0, -0.5, 0.0, -0.0, 0.2, 3.0, 1e5, INF, -INF, NAN, 1e-20])
 CASES = [
+    *(case(aten.polygamma.default, n, FAR) for n in (0, 1, 2, 3, 6)),
+    case(aten.polygamma.default, 1, torch.tensor([-8, -1, 0, 3], dtype=torch.int8)),
+    *(case(aten.special_zeta.default, torch.full_like(FAR, s), FAR) for s in (0.5, 1.0, 2.0, 2.5, 7.0)),
+    case(aten.unique_dim.default, torch.tensor([[2.5, 2.25, 2.5], [1.0, 1.0, 1.0]]).bfloat16(), -1, True, True, True),
+    case(aten.sum.default, torch.full((400,), 1.5).bfloat16()),
+    case(aten.margin_ranking_loss.default, BYTES, BYTES.flip(0), BYTES, 0.5, 2),
+    case(aten.triplet_margin_loss.default, BYTES[None], BYTES.flip(0)[None], BYTES[None] + 9, 1.0, swap=True),
     case(aten.pow.Tensor_Scalar, SPECIAL, 2.0, nodes=1),
     case(aten.pow.Tensor_Scalar, SPECIAL, 0.5, nodes=1),
     case(aten.pow.Tensor_Scalar, SPECIAL, -1.7, nodes=1),

@@ -3,7 +3,7 @@
 ``with record("lower"): ...`` costs about a microsecond; it does nothing where no recorder is active. One recorder is
 active per thread and task (a context variable), so concurrent exports do not mix. Phases are always recorded; what
 happens a thousand times (operators, shapes, rewrites) only where the recorder was asked for details: a hot loop takes
-``details()`` once and calls ``begin``, ``end`` and ``add`` on it.
+``details()`` once and calls ``begin``, ``end`` and ``add`` on it: some 0.2 microseconds each.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fx2onnx.base.memory import MemorySampler
+    from fx2onnx.base.memory import MemoryReader
 
 
 @dataclass(slots=True)
@@ -39,65 +39,112 @@ class Span:
 
 
 class Recorder:
-    """Holds the spans of one pipeline run. With ``memory``, its sampler also reads the memory at every phase's ends."""
+    """Holds the spans of one pipeline run. ``memory`` is read at the ends of phases, and between while details come in.
 
-    def __init__(self, name: str, *, detailed: bool = False, memory: MemorySampler | None = None) -> None:
+    Details go to a flat log, from which ``tree`` makes spans when somebody looks.
+    """
+
+    def __init__(self, name: str, *, detailed: bool = False, memory: MemoryReader | None = None) -> None:
         self.detailed = detailed
         self.memory = memory
+        if memory is not None:
+            memory.read()
         self.root = Span(name, time.perf_counter_ns())
         self._open = [self.root]
+        self._phases: list[Span] = []
+        self._log: list[Any] = []
+        """Begin: a phase's Span or (name, ns, module path). End: (ns, where). A stretch: (name, start ns, end ns, None)."""
+        self._is_tree = False
 
     @contextlib.contextmanager
     def span(self, name: str, **args: Any) -> Iterator[Span]:
+        """A phase. What its block finds out can be put into the span's ``args``."""
         if self.memory is not None:
             self.memory.read()
-        span = self.begin(name, args)
+        span = Span(name, time.perf_counter_ns(), args=args)
+        if len(self._open) == 1:
+            self._phases.append(span)
+        depth = len(self._open)
+        self._open.append(span)
+        self._log.append(span)
         try:
             yield span
         finally:
-            self.end(span)
+            span.end_ns = time.perf_counter_ns()
+            self._log.append((span.end_ns, None))
+            del self._open[depth:]
             if self.memory is not None:
                 self.memory.read()
 
-    def begin(self, name: str, args: dict[str, Any]) -> Span:
-        """Open a span; ``end`` closes it. For hot loops: everything else uses ``span``."""
-        span = Span(name, time.perf_counter_ns(), 0, args)
-        self._open[-1].children.append(span)
-        self._open.append(span)
-        return span
+    def begin(self, name: object, module_path: str = "") -> None:
+        """Begin a detail; ``end`` must follow, also after an error. ``str(name)`` is taken when somebody looks."""
+        at_ns = time.perf_counter_ns()
+        self._log.append((name, at_ns, module_path))
+        if self.memory is not None and at_ns > self.memory.next_ns:
+            self.memory.read()
 
-    def end(self, span: Span) -> None:
-        """Close ``span`` and whatever was left open inside it by an exception."""
-        span.end_ns = time.perf_counter_ns()
-        while self._open.pop() is not span:
-            pass
+    def end(self, where: object = None) -> None:
+        """End the detail begun last. ``where``: the user's source line."""
+        self._log.append((time.perf_counter_ns(), where))
 
     def add(self, name: str, start_ns: int) -> None:
-        """Add the time since ``start_ns`` to the open span's child ``name``, one for all its stretches."""
-        duration_ns = time.perf_counter_ns() - start_ns
-        parent = self._open[-1]
-        for child in parent.children:
-            if child.name == name:
-                child.end_ns += duration_ns
-                child.count += 1
-                return
-        parent.children.append(Span(name, parent.start_ns, parent.start_ns + duration_ns))
+        """A stretch that ends now and holds nothing; those of one name and parent become one span."""
+        self._log.append((name, start_ns, time.perf_counter_ns(), None))
 
     def close(self) -> Span:
-        self.root.end_ns = time.perf_counter_ns()
+        if not self.root.end_ns:
+            self.root.end_ns = time.perf_counter_ns()
+            if self.memory is not None:
+                self.memory.read()
+        return self.root
+
+    def tree(self) -> Span:
+        """The root with all spans below it. The recorder must be closed."""
+        if not self._is_tree:
+            self._is_tree = True
+            _grow(self.root, self._log)
         return self.root
 
     @property
     def open_spans(self) -> tuple[Span, ...]:
-        """The spans that are running now, outermost first."""
+        """The phases that are running now, outermost first."""
         return tuple(self._open)
 
     def phases(self) -> dict[str, float]:
         """Seconds of each top-level phase, in order; phases of one name are added up."""
         seconds: dict[str, float] = {}
-        for span in self.root.children:
+        for span in self._phases:
             seconds[span.name] = seconds.get(span.name, 0.0) + span.seconds
         return seconds
+
+
+def _grow(root: Span, log: list[Any]) -> None:
+    """Hang the log's entries below ``root``."""
+    stack = [root]
+    stretches: dict[tuple[int, str], Span] = {}
+    for entry in log:
+        parent = stack[-1]
+        if isinstance(entry, Span):
+            parent.children.append(entry)
+            stack.append(entry)
+        elif len(entry) == 2:
+            stack.pop()
+            parent.end_ns, where = entry
+            if where is not None:
+                parent.args["where"] = str(where)
+        elif len(entry) == 3:
+            name, start_ns, module_path = entry
+            span = Span(str(name), start_ns, args={"module": module_path} if module_path else {})
+            parent.children.append(span)
+            stack.append(span)
+        else:
+            name, start_ns, end_ns, _ = entry
+            found = stretches.get((id(parent), name))
+            if found is None:
+                found = stretches[id(parent), name] = Span(name, parent.start_ns, parent.start_ns, count=0)
+                parent.children.append(found)
+            found.end_ns += end_ns - start_ns
+            found.count += 1
 
 
 _active: contextvars.ContextVar[Recorder | None] = contextvars.ContextVar("fx2onnx_recorder", default=None)
@@ -115,7 +162,7 @@ def details() -> Recorder | None:
 
 
 @contextlib.contextmanager
-def recording(name: str, *, detailed: bool = False, memory: MemorySampler | None = None) -> Iterator[Recorder]:
+def recording(name: str, *, detailed: bool = False, memory: MemoryReader | None = None) -> Iterator[Recorder]:
     """Make a new recorder active for the block; it is closed afterwards, also after an error."""
     recorder = Recorder(name, detailed=detailed, memory=memory)
     token = _active.set(recorder)

@@ -232,12 +232,11 @@ class Recorder:
     # -- dispatch -------------------------------------------------------------------------------------------------
     def _handle_timed(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         assert self._spans is not None
-        span = self._spans.begin(str(func), {"module": PATHS.current})
+        self._spans.begin(func, PATHS.current)
         try:
             return self._handle(func, args, kwargs)
         finally:
-            span.args["where"] = self._where
-            self._spans.end(span)
+            self._spans.end(self._where)
 
     def _handle(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self._whole and in_function_transform():

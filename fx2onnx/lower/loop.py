@@ -174,12 +174,11 @@ class Lowering:
     # -- nodes ----------------------------------------------------------------------------------------------------
     def _node_timed(self, node: torch.fx.Node) -> None:
         assert self._spans is not None
-        name = "weight" if node.op == "get_attr" else str(node.target)
-        span = self._spans.begin(name, {"module": node.meta.get("module") or "", "where": where_of(node)})
+        self._spans.begin("weight" if node.op == "get_attr" else node.target, node.meta.get("module") or "")
         try:
             self._node(node)
         finally:
-            self._spans.end(span)
+            self._spans.end(where_of(node))
 
     def _node(self, node: torch.fx.Node) -> None:
         if node.op == "placeholder":

@@ -123,11 +123,11 @@ class Driver:
         self._spans.add(f"match {rewrite.name}", start_ns)
         if isinstance(found, Why):
             return found
-        span = self._spans.begin(f"apply {rewrite.name}", {})
+        self._spans.begin(f"apply {rewrite.name}")
         try:
             return self._apply(rewrite, node, found)
         finally:
-            self._spans.end(span)
+            self._spans.end()
 
     # -- one edit -----------------------------------------------------------------------------------------------
     def _emitter(self) -> Emit:

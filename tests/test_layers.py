@@ -23,6 +23,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "verify": {"base", "capture", "irx", "aten_map", "lower", "optimize", "runner", "training"},
     "report": {"base"},
     "sources": {"base"},
+    "generation": {"base", "runner"},
 }
 NEVER: dict[str, set[str]] = {
     "base": {"torch", "onnx", "onnx_ir"},

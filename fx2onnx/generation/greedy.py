@@ -1,0 +1,210 @@
+"""Greedy text generation over an exported decoder, or encoder and decoder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fx2onnx.base.errors import UserError
+from fx2onnx.generation.engine import Array, Graph, as_array
+from fx2onnx.generation.loaded import PAST, PRESENT, LoadedModel, positions
+
+_LENGTH = 20  # transformers' own default of max_length
+
+
+@dataclass(frozen=True)
+class Stop:
+    """When a sequence ends, and what fills the rest of its row."""
+
+    max_new_tokens: int
+    eos: tuple[int, ...]
+    pad: int
+
+
+def generate(
+    model: LoadedModel,
+    input_ids: Any = None,
+    *,
+    attention_mask: Any = None,
+    max_new_tokens: int | None = None,
+    eos_token_id: int | Sequence[int] | None = None,
+    pad_token_id: int | None = None,
+    on_token: Callable[[Array], Any] | None = None,
+    **encoder_inputs: Any,
+) -> Any:
+    """The most likely token at every step, as ``model.generate(do_sample=False)`` of transformers gives it.
+
+    input_ids [batch, length]: the prompt; of an encoder-decoder the encoder's text. Prompts of different lengths are
+    padded on the left, with 0 in ``attention_mask``. Rows that end early are filled with the pad token. ``on_token``
+    is called with the tokens [batch] of every step.
+
+    Returns: prompt and new tokens [batch, length + new], of an encoder-decoder the decoder's tokens; a torch tensor
+    where ``input_ids`` (or another input) is one. Raises: UserError E401 for inputs that do not fit.
+    """
+    wants_torch = any(hasattr(value, "detach") for value in (input_ids, *encoder_inputs.values()))
+    given = {"input_ids": input_ids, "attention_mask": attention_mask, **encoder_inputs}
+    arrays = {name: _array(value) for name, value in given.items() if value is not None}
+    stop = _stop(model, max_new_tokens, eos_token_id, pad_token_id)
+    ids, mask, states, fixed = _start(model, arrays)
+    tokens = [ids]
+    for following in _steps(model, ids, mask, states, fixed, stop):
+        tokens.append(following[:, None])
+        if on_token is not None:
+            on_token(following)
+    result = np.concatenate(tokens, axis=1)
+    if not wants_torch:
+        return result
+    import torch
+
+    return torch.from_numpy(result)
+
+
+def _array(value: Any) -> Array:
+    array = np.asarray(value.detach().cpu().numpy() if hasattr(value, "detach") else value)
+    return array.astype(np.int64) if array.dtype.kind in "iu" else array
+
+
+def _stop(model: LoadedModel, new: int | None, eos: Any, pad: int | None) -> Stop:
+    said = {**model.config, **{key: value for key, value in model.generation_config.items() if value is not None}}
+    eos = said.get("eos_token_id") if eos is None else eos
+    ends = () if eos is None else tuple(eos) if isinstance(eos, list | tuple) else (int(eos),)
+    pad = said.get("pad_token_id") if pad is None else pad
+    if pad is None:
+        pad = ends[0] if ends else 0
+    if new is None:
+        new = said.get("max_new_tokens") or _LENGTH
+    if new < 1:
+        raise UserError("E001", f"max_new_tokens must be at least 1, not {new}")
+    return Stop(int(new), ends, int(pad))
+
+
+def _start(model: LoadedModel, given: dict[str, Array]) -> tuple[Array, Array, dict[str, Any], dict[str, Any]]:
+    """The decoder's first tokens and mask, its states, and inputs that stay the same at every step."""
+    if model.encoder is None:
+        if "input_ids" not in given:
+            raise UserError("E401", "generation needs input_ids")
+        ids = given["input_ids"]
+        if ids.ndim != 2 or 0 in ids.shape:
+            raise UserError("E401", f"input_ids must be [batch, length] with at least one token, not {list(ids.shape)}")
+        mask = given.get("attention_mask", np.ones_like(ids))
+        if mask.shape != ids.shape:
+            raise UserError("E401", f"attention_mask is {list(mask.shape)}, input_ids {list(ids.shape)}")
+        if ids.shape[0] > 1 and not mask[:, -1].all():
+            raise UserError(
+                "E401",
+                "the prompts are padded on the right",
+                why="the next token follows the last column, which is padding for some rows",
+                next="pad on the left: tokenizer.padding_side = 'left'",
+            )
+        return ids, mask, _empty(model.main, ids.shape[0]), {}
+    encoder = model.encoder
+    if "attention_mask" in encoder.inputs and "attention_mask" not in given and "input_ids" in given:
+        given["attention_mask"] = np.ones_like(given["input_ids"])
+    missing = [name for name in encoder.inputs if name not in given]
+    if missing:
+        raise UserError("E401", f"the encoder needs {missing[0]}", why=f"its inputs: {', '.join(encoder.inputs)}")
+    encoded = encoder.run({name: given[name] for name in encoder.inputs})
+    batch = next(iter(given.values())).shape[0]
+    ids = np.full((batch, 1), _first_token(model), np.int64)
+    states = _empty(model.main, batch) | _following(encoded)
+    fixed = {"encoder_hidden_states": encoded["last_hidden_state"]}
+    if "attention_mask" in given:
+        fixed["encoder_attention_mask"] = given["attention_mask"]
+    return ids, np.ones_like(ids), states, {name: value for name, value in fixed.items() if name in model.main.inputs}
+
+
+def _first_token(model: LoadedModel) -> int:
+    for said in (model.generation_config, model.config, model.config.get("decoder") or {}):
+        for key in ("decoder_start_token_id", "bos_token_id"):
+            if isinstance(said.get(key), int):
+                return int(said[key])
+    raise UserError("E401", "neither config.json nor generation_config.json has a decoder_start_token_id")
+
+
+def _empty(graph: Graph, batch: int) -> dict[str, Any]:
+    return {name: graph.empty(name, batch) for name in graph.inputs if name.startswith(PAST)}
+
+
+def _following(outputs: Mapping[str, Any]) -> dict[str, Any]:
+    """Outputs of one step as inputs of the next."""
+    return {PAST + name.removeprefix(PRESENT): value for name, value in outputs.items() if name.startswith(PRESENT)}
+
+
+def _steps(
+    model: LoadedModel, ids: Array, mask: Array, states: dict[str, Any], fixed: Mapping[str, Any], stop: Stop
+) -> Iterator[Array]:
+    """The next token of every row [batch], until all rows have ended."""
+    open_rows = np.ones(len(ids), bool)
+    rules = _rules(model, stop)
+    tokens = ids
+    for step in range(stop.max_new_tokens):
+        logits, states = _advance(model.main, ids, mask, states, fixed)
+        scores = logits[:, -1].astype(np.float32)
+        for rule in rules:
+            rule(scores, tokens, step)
+        chosen = np.where(open_rows, scores.argmax(axis=-1), stop.pad).astype(np.int64)
+        yield chosen
+        open_rows &= ~np.isin(chosen, stop.eos)
+        if not open_rows.any():
+            return
+        ids = chosen[:, None]
+        tokens = np.concatenate([tokens, ids], axis=1)
+        mask = np.concatenate([mask, np.ones_like(ids)], axis=1)
+
+
+def _advance(
+    graph: Graph, ids: Array, mask: Array, states: dict[str, Any], fixed: Mapping[str, Any]
+) -> tuple[Array, dict[str, Any]]:
+    """Logits after ``ids``, and the states that follow. A graph of one token a call is called once a token."""
+    length = ids.shape[1]
+    width = graph.inputs["input_ids"].shape[1]
+    width = width if isinstance(width, int) else length
+    for first in range(0, length, width):
+        seen = mask[:, : mask.shape[1] - length + first + width]
+        part = slice(seen.shape[1] - width, seen.shape[1])
+        feeds: dict[str, Any] = {"input_ids": ids[:, first : first + width], **states, **fixed}
+        if "attention_mask" in graph.inputs:
+            local = graph.inputs["attention_mask"].shape[1] == graph.inputs["input_ids"].shape[1]
+            feeds["attention_mask"] = seen[:, part] if local else seen
+        if "position_ids" in graph.inputs:
+            feeds["position_ids"] = positions(seen)[:, part]
+        outputs = graph.run({name: feeds[name] for name in graph.inputs})
+        states = {name: states[name] for name in states} | _following(outputs)
+    return as_array(outputs["logits"]), states
+
+
+Rule = Callable[[Array, Array, int], None]
+
+
+def _rules(model: LoadedModel, stop: Stop) -> list[Rule]:
+    """What generation_config.json says about scores, as functions that change scores [batch, vocabulary] in place."""
+    said = model.generation_config
+    rules: list[Rule] = []
+    always, first = said.get("suppress_tokens") or [], said.get("begin_suppress_tokens") or []
+
+    def suppress(scores: Array, _: Array, step: int) -> None:
+        scores[:, always + (first if step == 0 else [])] = -np.inf
+
+    def force(scores: Array, _: Array, step: int) -> None:
+        at = {0: said.get("forced_bos_token_id"), stop.max_new_tokens - 1: said.get("forced_eos_token_id")}
+        token = at.get(step)
+        if token is not None:
+            scores[:] = -np.inf
+            scores[:, token] = 0
+
+    def penalise(scores: Array, tokens: Array, _: int) -> None:
+        factor = float(said["repetition_penalty"])
+        for row, seen in zip(scores, tokens, strict=True):
+            seen = np.unique(seen)
+            row[seen] = np.where(row[seen] < 0, row[seen] * factor, row[seen] / factor)
+
+    if said.get("repetition_penalty") not in (None, 1.0):
+        rules.append(penalise)
+    if always or first:
+        rules.append(suppress)
+    if said.get("forced_bos_token_id") is not None or said.get("forced_eos_token_id") is not None:
+        rules.append(force)
+    return rules

@@ -1,0 +1,145 @@
+"""Models that generate text, as modules whose caches are plain tensors: one graph for the prompt and every later step.
+
+``cached_decoder`` gives a ``Source`` with inputs ``input_ids``, ``attention_mask``, ``position_ids`` (where forward
+takes them) and ``past_key_values.{i}.key`` and the like, and outputs ``logits`` and ``present.{i}.key``. At the prompt
+the past has length 0.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from fx2onnx.base.dims import Dim
+from fx2onnx.base.errors import UserError
+from fx2onnx.sources.generation_state import PAST, Memory, Sizes, State, unmistakable_sizes
+from fx2onnx.sources.source import Options, Source
+
+BATCH, SEQUENCE, TOTAL = "batch_size", "sequence_length", "total_sequence_length"
+PREFIX, NEXT_PREFIX = "past_key_values.", "present."
+_PAST_SAMPLE = 6
+
+
+class CachedDecoder(torch.nn.Module):
+    """``model`` with its cache as flat tensors: ``forward(input_ids=..., **{"past_key_values.0.key": ...})``."""
+
+    def __init__(self, model: torch.nn.Module, cache_argument: str, memory: Memory) -> None:
+        super().__init__()
+        self.model = model
+        self._cache_argument = cache_argument
+        self._memory = memory
+
+    def forward(self, **inputs: torch.Tensor) -> dict[str, torch.Tensor]:
+        states = {name.removeprefix(PREFIX): value for name, value in inputs.items() if name.startswith(PREFIX)}
+        plain = {name: value for name, value in inputs.items() if not name.startswith(PREFIX)}
+        cache = self._memory.rebuilt(states, self._past(plain, states))
+        result = self.model(**self.arguments(plain), **{self._cache_argument: cache}, use_cache=True)
+        following = self._memory.taken_from(result[self._cache_argument])
+        return {"logits": result["logits"]} | {NEXT_PREFIX + name: value for name, value in following.items()}
+
+    def arguments(self, plain: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+        """The model's arguments beside the cache."""
+        return dict(plain)
+
+    def _past(self, plain: Mapping[str, torch.Tensor], states: Mapping[str, torch.Tensor]) -> Any:
+        for name, state in self._memory.states.items():
+            for axis, word in state.axes.items():
+                if word == PAST:
+                    return states[name].shape[axis]
+        mask = plain.get("attention_mask")
+        return 0 if mask is None else mask.shape[1] - plain["input_ids"].shape[1]
+
+
+def cached_decoder(model: Any, name: str, options: Options, origin: str = "", *, one_token: bool = False) -> Source:
+    """``model`` as one graph with its cache in and out; with ``one_token``, a graph that takes one token a call.
+
+    Raises:   UserError E601 where the model keeps nothing between calls.
+    """
+    sizes = unmistakable_sizes(model.config)
+    cache_argument, cache = trial(model, prompt_of(model, sizes))
+    memory = Memory(cache, sizes)
+    if not memory.states:
+        raise no_cache(model)
+    module = CachedDecoder(model, cache_argument, memory).eval()
+    batch, new = options.batch_or(), 1 if one_token else options.seq_or(4)
+    kwargs, shapes = _text_inputs(model, memory, batch, new)
+    add_states(kwargs, shapes, memory, batch)
+    if one_token:
+        for axes in shapes.values():
+            for axis in [axis for axis, word in axes.items() if word == SEQUENCE]:
+                del axes[axis]
+    return Source(name, module, (), kwargs, shapes, origin=origin)
+
+
+def add_states(kwargs: dict[str, torch.Tensor], shapes: dict[str, Any], memory: Memory, batch: int) -> None:
+    """The cache's tensors beside the other inputs."""
+    for state in memory.states.values():
+        kwargs[PREFIX + state.name] = _sample_state(state, batch)
+        shapes[PREFIX + state.name] = dict(state.axes)
+
+
+def no_cache(model: Any) -> UserError:
+    return UserError(
+        "E601",
+        f"{type(model).__name__} keeps no cache between steps",
+        why="its forward, called with use_cache=True, returns none",
+        next="export it without: --task text-generation",
+    )
+
+
+def trial(model: Any, prompt: Mapping[str, torch.Tensor]) -> tuple[str, Any]:
+    """The argument of forward that takes the cache, and the cache that follows ``prompt``, on fake tensors."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode, torch.no_grad():
+        fake = {name: mode.from_tensor(value) for name, value in prompt.items()}
+        result = model(**fake, use_cache=True, return_dict=True)
+    parameters = inspect.signature(model.forward).parameters
+    for name in result:
+        if name in parameters and name not in prompt and not isinstance(result[name], torch.Tensor):
+            return name, result[name]
+    raise no_cache(model)
+
+
+def prompt_of(model: Any, sizes: Sizes) -> dict[str, torch.Tensor]:
+    """Inputs of the trial run of a decoder."""
+    parameters = inspect.signature(model.forward).parameters
+    ids = torch.zeros(sizes.batch, sizes.past, dtype=torch.int64)
+    found = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "position_ids": ids}
+    return {name: value for name, value in found.items() if name in parameters}
+
+
+def _text_inputs(model: Any, memory: Memory, batch: int, new: int) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    parameters = inspect.signature(model.forward).parameters
+    lengths = [state for state in memory.states.values() if PAST in state.axes.values()]
+    recurrent_only = not any(set(state.axes.values()) - {BATCH} for state in memory.states.values())
+    total = _PAST_SAMPLE + new
+    mask_dim: Any = TOTAL
+    if lengths:
+        mask_dim = Dim.symbol(PAST) + (1 if new == 1 else Dim.symbol(SEQUENCE))
+    if recurrent_only:
+        total, mask_dim = new, SEQUENCE
+    vocabulary = int(model.config.get_text_config(decoder=True).vocab_size)
+    made: dict[str, tuple[torch.Tensor, Any]] = {
+        "input_ids": (torch.randint(min(10, vocabulary - 1), vocabulary, (batch, new)), SEQUENCE),
+        "attention_mask": (torch.ones(batch, total, dtype=torch.int64), mask_dim),
+        "position_ids": (torch.arange(total - new, total).expand(batch, -1).contiguous(), SEQUENCE),
+    }
+    kept = {name: pair for name, pair in made.items() if name in parameters}
+    return {name: value for name, (value, _) in kept.items()}, {
+        name: {0: BATCH, 1: word} for name, (_, word) in kept.items()
+    }
+
+
+def _sample_state(state: State, batch: int) -> torch.Tensor:
+    sizes = {BATCH: batch, PAST: _PAST_SAMPLE}
+    shape = [
+        sizes.get(state.axes.get(axis, ""), min(size, _PAST_SAMPLE) if axis in state.axes else size)
+        for axis, size in enumerate(state.shape)
+    ]
+    return (
+        torch.randn(shape).to(state.dtype) if state.dtype.is_floating_point else torch.zeros(shape, dtype=state.dtype)
+    )

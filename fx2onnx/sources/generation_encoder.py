@@ -1,0 +1,131 @@
+"""Encoder-decoders as two modules: the encoder, which also computes the keys and values of cross attention, and the
+decoder with its cache. So one decoder graph serves the first step and all later ones.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from fx2onnx.sources.generation import (
+    BATCH,
+    NEXT_PREFIX,
+    SEQUENCE,
+    CachedDecoder,
+    add_states,
+    no_cache,
+    trial,
+)
+from fx2onnx.sources.generation_state import ENCODER, Memory, tensors_of, unmistakable_sizes
+from fx2onnx.sources.hf_inputs import sample_inputs
+from fx2onnx.sources.source import Options, Source
+
+_DECODER_ONLY = ("decoder_input_ids", "decoder_attention_mask")
+
+
+class EncoderPart(torch.nn.Module):
+    """The encoder's last hidden state, and what cross attention makes of it."""
+
+    def __init__(self, model: torch.nn.Module, cache_argument: str, memory: Memory) -> None:
+        super().__init__()
+        self.model = model
+        self._cache_argument = cache_argument
+        self._names = [name for name, state in memory.states.items() if state.is_encoder]
+
+    def forward(self, **inputs: torch.Tensor) -> dict[str, torch.Tensor]:
+        encoder: Any = self.model.get_encoder()  # type: ignore[operator]
+        encoded = encoder(**_accepted(encoder, inputs), return_dict=True)
+        hidden = encoded["last_hidden_state"]
+        # One step of the decoder fills the cache; what does not depend on the encoder alone is dropped from the graph.
+        first = torch.zeros(hidden.shape[0], 1, dtype=torch.int64, device=hidden.device)
+        mask = {name: value for name, value in inputs.items() if name == "attention_mask"}
+        result = self.model(
+            encoder_outputs=encoded,
+            decoder_input_ids=first,
+            use_cache=True,
+            return_dict=True,
+            **_accepted(self.model, mask),
+        )
+        states = tensors_of(result[self._cache_argument])
+        return {"last_hidden_state": hidden} | {NEXT_PREFIX + name: states[name] for name in self._names}
+
+
+class DecoderPart(CachedDecoder):
+    """The decoder with its cache; the encoder's part of the cache is given and stays."""
+
+    def forward(self, **inputs: torch.Tensor) -> dict[str, torch.Tensor]:
+        outputs = super().forward(**inputs)
+        fixed = {NEXT_PREFIX + name for name, state in self._memory.states.items() if state.is_encoder}
+        return {name: value for name, value in outputs.items() if name not in fixed}
+
+    def arguments(self, plain: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+        from transformers.modeling_outputs import BaseModelOutput
+
+        found: dict[str, Any] = {
+            "encoder_outputs": BaseModelOutput(last_hidden_state=plain["encoder_hidden_states"]),
+            "decoder_input_ids": plain["input_ids"],
+        }
+        if "encoder_attention_mask" in plain:
+            found["attention_mask"] = plain["encoder_attention_mask"]
+        return found
+
+
+def encoder_and_decoder(model: Any, name: str, options: Options, origin: str = "") -> tuple[Source, Source]:
+    """Both parts of an encoder-decoder.
+
+    Raises:   UserError E601 where the model keeps nothing between calls.
+    """
+    sizes = unmistakable_sizes(model.config)
+    trial_inputs, _ = _encoder_inputs(model, Options(batch=sizes.batch, seq=sizes.encoder))
+    ids = torch.zeros(sizes.batch, sizes.past, dtype=torch.int64)
+    cache_argument, cache = trial(model, trial_inputs | {"decoder_input_ids": ids})
+    memory = Memory(cache, sizes)
+    if not memory.states:
+        raise no_cache(model)
+    samples, shapes = _encoder_inputs(model, options)
+    shapes = {
+        key: {axis: {"batch": BATCH, "sequence": ENCODER}.get(word, word) for axis, word in axes.items()}
+        for key, axes in shapes.items()
+    }
+    encoder = Source(name, EncoderPart(model, cache_argument, memory).eval(), (), samples, shapes, origin=origin)
+    decoder = DecoderPart(model, cache_argument, memory).eval()
+    return encoder, _decoder_source(decoder, memory, encoder, options)
+
+
+def _decoder_source(module: DecoderPart, memory: Memory, encoder: Source, options: Options) -> Source:
+    batch, new = options.batch_or(), 4
+    with torch.no_grad():
+        encoded = encoder.module(**encoder.kwargs)
+    hidden = encoded["last_hidden_state"]
+    varies = any(ENCODER in state.axes.values() for state in memory.states.values())
+    kwargs: dict[str, torch.Tensor] = {
+        "input_ids": torch.randint(3, 10, (batch, new)),
+        "encoder_hidden_states": hidden,
+    }
+    shapes: dict[str, Any] = {
+        "input_ids": {0: BATCH, 1: SEQUENCE},
+        "encoder_hidden_states": {0: BATCH, 1: ENCODER} if varies else {0: BATCH},
+    }
+    if "attention_mask" in encoder.kwargs:
+        kwargs["encoder_attention_mask"] = encoder.kwargs["attention_mask"]
+        shapes["encoder_attention_mask"] = dict((encoder.dynamic_shapes or {})["attention_mask"])
+    add_states(kwargs, shapes, memory, batch)
+    for name, value in encoded.items():  # sizes that the encoder makes of its input
+        past = "past_key_values." + name.removeprefix(NEXT_PREFIX)
+        if past in kwargs:
+            kwargs[past] = value
+    return Source(encoder.name, module, (), kwargs, shapes, origin=encoder.origin)
+
+
+def _encoder_inputs(model: Any, options: Options) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    samples, shapes = sample_inputs(model, options)
+    names = [name for name in samples if name not in _DECODER_ONLY]
+    return {name: samples[name] for name in names}, {name: dict(shapes[name]) for name in names}
+
+
+def _accepted(module: Any, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    parameters = inspect.signature(module.forward).parameters
+    return {name: value for name, value in inputs.items() if name in parameters}

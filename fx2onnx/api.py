@@ -14,7 +14,8 @@ import onnx_ir as ir
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.events import Recorder, record, recording
-from fx2onnx.irx import io
+from fx2onnx.base.weight_file import WeightFile
+from fx2onnx.irx import io, reference
 
 DEFAULT_OPSET = 20
 """Newest opset whose operators onnxruntime runs at least as fast as their older spellings (benchmarks/)."""
@@ -67,7 +68,10 @@ class ExportResult:
 
     def save(self, path: str | os.PathLike[str], *, external_data: bool | None = None, durable: bool = False) -> None:
         """Write the model (and ``path.data`` where it is large). Raises UserError E301; never leaves a part."""
-        written = io.save(self.model, path, external_data=external_data, durable=durable)
+        if reference.is_referenced(self.model):
+            written = reference.save(self.model, path, durable=durable)
+        else:
+            written = io.save(self.model, path, external_data=external_data, durable=durable)
         self.path = written.path
         self.report.file_bytes = written.model_bytes + written.data_bytes
 
@@ -107,6 +111,7 @@ def export(
     custom_translations: Mapping[Any, Callable[..., Any]] | None = None,
     optimize: bool = True,
     durable: bool = False,
+    weight_files: Sequence[WeightFile] = (),
     report: bool | str | os.PathLike[str] = False,
     **ignored: Any,
 ) -> ExportResult:
@@ -121,7 +126,7 @@ def export(
     opset_version: 11 to 26; the file has exactly that opset (default 20).
     dynamic_shapes: as ``torch.export`` takes it, names instead of Dims allowed, or ``"auto"``.
     dynamic_axes: as the older exporter took it: ``{"x": {0: "batch"}}``.
-    external_data: force (True) or forbid (False) a ``.data`` file; default: above 64 MiB of weights.
+    external_data: force (True) or forbid (False) a ``.data`` file; default: above 16 MiB of weights.
     verify: run the result in the runner and in onnxruntime and compare with eager PyTorch.
     training: export in training mode where True or ``torch.onnx.TrainingMode.TRAINING``.
     capture: ``"auto"``, ``"symbolic"``, ``"fake"`` or ``"export"``.
@@ -132,6 +137,8 @@ def export(
     custom_translations: ``{torch.ops.my.op.default: function}`` for this call.
     optimize: run the graph rewrites.
     durable: return only when the disk has the bytes.
+    weight_files: mapped checkpoint files (``fx2onnx.sources.weight_files``) that the model refers to for the weights
+        that lie in them, instead of copying them (docs/weights.md).
 
     Returns: ``ExportResult``. Raises: ``UserError`` with a code, the line and what to do; ``VerificationError``.
     """
@@ -155,6 +162,7 @@ def export(
             custom_translations=custom_translations,
             optimize=optimize,
             export_params=export_params,
+            weight_files=weight_files,
         )
         if target is not None:
             with record("save"):
@@ -244,6 +252,7 @@ def _export(
     custom_translations: Mapping[Any, Callable[..., Any]] | None,
     optimize: bool,
     export_params: bool,
+    weight_files: Sequence[WeightFile],
 ) -> ExportResult:
     with record("import"):
         from fx2onnx.aten_map import TABLE
@@ -282,7 +291,8 @@ def _export(
         model = lower(captured, table, opset, metadata, lift_state=state == "io")
     if optimize:
         with record("optimize"):
-            run_default(model, keep_weights=not export_params)
+            run_default(model, keep_weights=not export_params or bool(weight_files))
+    attached = reference.attach(model, weight_files) if weight_files else None
     report = Report(
         rung=captured.rung,
         rung_reason=captured.rung_reason,
@@ -296,6 +306,8 @@ def _export(
         mutations=mutations,
         warnings=list(captured.warnings),
     )
+    if attached is not None:
+        report.warnings += attached.notes()
     if mutations and state == "warn":
         report.warnings += [f"forward changes the {text}; the file does not" for text in mutations]
     if not export_params:

@@ -7,19 +7,24 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from fx2onnx.base.errors import UserError
+from fx2onnx.base.weight_file import WeightFile
 from fx2onnx.sources.hf_inputs import sample_inputs, with_sub_configs
+from fx2onnx.sources.hf_reference import LOADING, load_mapped
 from fx2onnx.sources.memory import check_memory
 from fx2onnx.sources.registry import fail_unknown
 from fx2onnx.sources.seeding import move_constants, seeded
 from fx2onnx.sources.source import Options, Source
 from fx2onnx.sources.torchvision_compat import prepare
+from fx2onnx.sources.weight_files import check_files
+from fx2onnx.sources.weights import cast_inputs, check_dtype
 
 # Task word (``?task=``) -> transformers' mapping from config class to model class. Without a task the first mapping
 # that knows the config decides, so the order is: what people usually export such a model for.
@@ -80,14 +85,56 @@ def build(name: str, options: Options) -> Source:
     model_class = _model_class(transformers, config, task)
     _switch_cache_off(config)
     with seeded(options.seed):
-        module = _load(model_class, folder, config) if has_weights else _create(model_class, config, name)
-        module.eval()
-        kwargs, dynamic_shapes = sample_inputs(module, options)
-    weights = f"weights of {label}" if has_weights else f"random weights, seed {options.seed}"
-    if not has_weights:
+        loaded = _module(model_class, config, folder if has_weights else None, name, options)
+        loaded.module.eval()
+        kwargs, dynamic_shapes = sample_inputs(loaded.module, options)
+    dtype = _main_dtype(loaded.module)
+    kwargs = {argument: cast_inputs(value, dtype) for argument, value in kwargs.items()}
+    origin = f"transformers {transformers.__version__}, {model_class.__name__}, {loaded.origin}"
+    return Source(
+        label,
+        loaded.module,
+        (),
+        kwargs,
+        dynamic_shapes,
+        origin=origin,
+        weight_files=loaded.files,
+        has_weights=options.weights != "none",
+    )
+
+
+@dataclass(frozen=True)
+class _Loaded:
+    module: torch.nn.Module
+    origin: str
+    files: Sequence[WeightFile] = ()
+
+
+def _module(model_class: Any, config: Any, folder: Path | None, name: str, options: Options) -> _Loaded:
+    """The module with the weights that ``options.weights`` asks for; ``folder`` is None where there are none to load."""
+    dtype = check_dtype(options.dtype)
+    words = {None: folder, "reference": folder, "random": None, "none": None}
+    source = words[options.weights] if options.weights in words else Path(str(options.weights)).expanduser()
+    if options.weights == "reference" and folder is None:
+        raise UserError(
+            "E001",
+            f"--weights reference: hf:{name} has no weights to refer to",
+            next="give a folder that model.save_pretrained(FOLDER) wrote",
+        )
+    if options.weights == "none":
+        with torch.device("meta"):
+            return _Loaded(_create(model_class, config, name, check=False), "no weights")
+    if source is None:
+        module = _create(model_class, config, name)
         move_constants(module, options.seed)
-    origin = f"transformers {transformers.__version__}, {model_class.__name__}, {weights}"
-    return Source(label, module, (), kwargs, dynamic_shapes, origin=origin)
+        return _Loaded(module if dtype is None else module.to(dtype), f"random weights, seed {options.seed}")
+    by_reference = options.weights == "reference"
+    found, files = _load(model_class, source, config, options.dtype, by_reference=by_reference or source != folder)
+    return _Loaded(found, f"weights of {source.resolve().name}", files if by_reference else ())
+
+
+def _main_dtype(module: torch.nn.Module) -> torch.dtype:
+    return next((value.dtype for value in module.parameters() if value.is_floating_point()), torch.float32)
 
 
 def _transformers() -> Any:
@@ -187,10 +234,11 @@ def _switch_cache_off(config: Any) -> None:
             part.use_cache = False
 
 
-def _create(model_class: Any, config: Any, name: str) -> torch.nn.Module:
+def _create(model_class: Any, config: Any, name: str, *, check: bool = True) -> torch.nn.Module:
     try:
         advice = f"make it smaller by config fields: hf:{name}?num_hidden_layers=2 (hidden_size, vocab_size, ...)"
-        check_memory(f"hf:{name}", lambda: model_class(config), advice)
+        if check:
+            check_memory(f"hf:{name}", lambda: model_class(config), advice)
         return model_class(config)  # type: ignore[no-any-return]
     except UserError:
         raise
@@ -208,26 +256,61 @@ def _create(model_class: Any, config: Any, name: str) -> torch.nn.Module:
         ) from error
 
 
-def _load(model_class: Any, folder: Path, config: Any) -> torch.nn.Module:
+def _load(
+    model_class: Any, place: Path, config: Any, dtype: str | None, *, by_reference: bool
+) -> tuple[torch.nn.Module, Sequence[WeightFile]]:
+    """The module with the weights of a folder or, mapped, of a folder or a file; and the files that are mapped."""
+    files: Sequence[WeightFile] = ()
     try:
-        module, notes = model_class.from_pretrained(
-            folder, config=config, local_files_only=True, trust_remote_code=False, output_loading_info=True
-        )
+        if by_reference:
+            module, notes, files = load_mapped(model_class, place, config, dtype)
+        else:
+            check_files(place)
+            module, notes = model_class.from_pretrained(
+                place,
+                config=config,
+                local_files_only=True,
+                trust_remote_code=False,
+                **LOADING,
+                **({} if dtype is None else {"dtype": dtype}),
+            )
+    except UserError:
+        raise
     except Exception as error:  # transformers and safetensors raise many classes for bad shards
         raise UserError(
             "E601",
-            f"cannot load the weights of '{folder}' into {model_class.__name__}",
-            why=f"{type(error).__name__}: {_first_line(error)}",
+            f"cannot load the weights of '{place}' into {model_class.__name__}",
+            why=f"{type(error).__name__}: {_telling_line(error)}",
         ) from error
+    _check_fit(notes, place, model_class)
+    return module, files
+
+
+def _check_fit(notes: Mapping[str, Any], place: Path, model_class: Any) -> None:
+    mismatched = sorted(notes.get("mismatched_keys", ()))
+    if mismatched:
+        name, stored, expected = mismatched[0]
+        raise UserError(
+            "E601",
+            f"the weights of '{place}' do not fit its config",
+            why=f"{len(mismatched)} differ in shape, the first is {name}: {list(stored)} in the file, "
+            f"{list(expected)} by config.json",
+            next="restore the config.json that belongs to the weights",
+        )
     missing = sorted(notes.get("missing_keys", ()))
     if missing:
         raise UserError(
             "E601",
-            f"the checkpoint '{folder}' lacks weights of {model_class.__name__}",
+            f"the checkpoint '{place}' lacks weights of {model_class.__name__}",
             why=f"{len(missing)} missing, the first is {missing[0]}",
             next="choose the task that the checkpoint was saved for: hf:FOLDER?task=WORD, one of " + ", ".join(TASKS),
         )
-    return module  # type: ignore[no-any-return]
+
+
+def _telling_line(error: BaseException) -> str:
+    """The first line that says more than that something failed."""
+    lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
+    return next((line for line in lines if not line.endswith(":")), lines[0] if lines else "")[:200]
 
 
 def _first_line(error: BaseException) -> str:

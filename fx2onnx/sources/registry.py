@@ -9,6 +9,7 @@ import importlib.util
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NoReturn, Protocol, cast
 from urllib.parse import parse_qsl
 
@@ -34,6 +35,8 @@ class SourceKind:
     package: str | None = None
     options: frozenset[str] = frozenset({"batch"})
     example: str = ""
+    loads_weights: bool = False
+    """Whether ``build`` itself heeds ``Options.weights`` and ``Options.dtype``."""
 
 
 _TEXT_AND_IMAGE = frozenset({"batch", "seq", "image_size"})
@@ -77,6 +80,7 @@ KINDS: dict[str, SourceKind] = {
             package="transformers",
             options=_TEXT_AND_IMAGE,
             example="hf:./my-bert  or  hf:gpt2?n_layer=2",
+            loads_weights=True,
         ),
     )
 }
@@ -90,18 +94,46 @@ def resolve(
     seq: int | None = None,
     image_size: int | None = None,
     seed: int = 0,
+    weights: str | None = None,
+    dtype: str | None = None,
 ) -> Source:
     """The module, sample inputs and dynamic dims that ``spec`` names.
 
     ``spec`` is ``zoo:NAME``, ``torchvision:NAME``, ``timm:NAME``, ``hf:FOLDER_OR_MODEL_TYPE`` or
-    ``package.module:factory``, each with optional ``?key=value&key=value``.
+    ``package.module:factory``, each with optional ``?key=value&key=value``. ``weights`` is ``random``, ``reference``
+    (``hf:FOLDER`` only: the module's weights stay in their files), ``none`` or the path of a state dict.
 
-    Raises:   UserError E601 (unknown or unbuildable source), E602 (package missing), E001 (wrong option).
+    Raises:   UserError E601 (unknown or unbuildable source), E602 (package missing), E001 (wrong option), E302 (weights
+              that cannot be read).
     """
     kind, name, keywords = _parse(spec)
     sizes = {"batch": batch, "seq": seq, "image_size": image_size}
     _check_sizes(kind, sizes)
-    return _builder(kind).build(name, Options(batch, seq, image_size, seed, keywords))
+    return _with_weights(kind, _builder(kind), name, Options(batch, seq, image_size, seed, keywords, weights, dtype))
+
+
+def _with_weights(kind: SourceKind, builder: Builder, name: str, options: Options) -> Source:
+    """What ``builder`` makes; the weights and the dtype that were asked for are put in here unless the kind does it."""
+    from fx2onnx.sources import weights
+
+    dtype = weights.check_dtype(options.dtype)
+    if kind.loads_weights:
+        return builder.build(name, options)
+    if options.weights == "reference":
+        raise UserError(
+            "E001",
+            f"--weights reference has no meaning for {kind.prefix}: sources",
+            why="there is no checkpoint folder to refer to",
+            next="it works for hf:FOLDER; docs/weights.md shows it for modules of your own",
+        )
+    source = builder.build(name, options)
+    if options.weights not in (None, *weights.WORDS):
+        weights.load_state(source.module, Path(str(options.weights)).expanduser())
+        source.origin = f"{source.origin.partition(', random')[0]}, weights of {options.weights}"
+    source.has_weights = options.weights != "none"
+    if dtype is not None:
+        weights.apply_dtype(source, dtype)
+    return source
 
 
 def names(prefix: str) -> list[str]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
+
+from fx2onnx.base.weight_file import WeightFile
 
 if TYPE_CHECKING:
     from torch import nn
@@ -28,6 +30,10 @@ class Options:
     image_size: int | None = None
     seed: int = 0
     keywords: Mapping[str, Any] = field(default_factory=dict)
+    weights: str | None = None
+    """``random``, ``reference``, ``none``, a path, or None: a checkpoint's own where there is one, else random."""
+    dtype: str | None = None
+    """Of parameters and floating inputs: a name that torch has, such as ``float16``."""
 
     def batch_or(self, default: int = DEFAULT_BATCH) -> int:
         return default if self.batch is None else self.batch
@@ -48,7 +54,9 @@ class Source:
     ``args, kwargs``    one sample call, ``module(*args, **kwargs)``;
     ``dynamic_shapes``  by argument name ``{axis: dim name}``, None where every size is fixed;
     ``output_names``    names in order, empty to leave them to the exporter;
-    ``origin``          one line on where module and weights come from.
+    ``origin``          one line on where module and weights come from;
+    ``weight_files``    mapped files to which the exported model should refer for its weights;
+    ``has_weights``     False where the module is an outline without numbers.
     """
 
     name: str
@@ -58,3 +66,5 @@ class Source:
     dynamic_shapes: DynamicShapes | None = None
     output_names: tuple[str, ...] = ()
     origin: str = ""
+    weight_files: Sequence[WeightFile] = ()
+    has_weights: bool = True

@@ -1,0 +1,189 @@
+"""Weights by reference: initializers that point into the checkpoint's own files.
+
+ONNX external data is a file beside the model, an offset and a length, which is just what a tensor in a ``.safetensors``
+file (or a ``torch.save`` archive, whose entries are stored as they are) has. So the model file holds the graph alone, and
+nothing of the weights is read or copied.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import onnx_ir as ir
+
+from fx2onnx.base.errors import UserError
+from fx2onnx.base.events import record
+from fx2onnx.base.weight_file import WeightFile
+from fx2onnx.irx import io
+
+LARGEST_COPY_BYTES = 256 * 1024 * 1024
+"""Weights that no file holds as the graph needs them (converted, cast or missing in the checkpoint) are put into the
+model file up to this many bytes in all; beyond, the model would not be one by reference."""
+
+SMALLEST_NOTED_BYTES = 64 * 1024
+"""Rotary tables and the like, which are in no checkpoint, stay below."""
+
+NAMES_SHOWN = 3
+
+
+class ReferencedTensor(ir.ExternalTensor):
+    """A weight in a checkpoint file. ``path`` is absolute; the model file gets it relative to its own folder."""
+
+    def __init__(self, file: WeightFile, offset: int, tensor: ir.TensorProtocol) -> None:
+        path = os.path.abspath(file.path)
+        super().__init__(
+            os.path.basename(path),
+            offset,
+            tensor.nbytes,
+            tensor.dtype,
+            shape=ir.Shape(tensor.shape.numpy()),
+            name=tensor.name or "",
+            base_dir=os.path.dirname(path),
+        )
+
+
+@dataclass(frozen=True)
+class Attached:
+    """What ``attach`` found: bytes that stay where they are, and the weights that are copied into the model file."""
+
+    referenced_bytes: int
+    copied: dict[str, int]
+
+    def notes(self) -> list[str]:
+        """A sentence on what was copied, if it is more than the tables that modules compute for themselves."""
+        if sum(self.copied.values()) < SMALLEST_NOTED_BYTES:
+            return []
+        names = sorted(self.copied, key=lambda name: -self.copied[name])[:NAMES_SHOWN]
+        more = ", ..." if len(self.copied) > NAMES_SHOWN else ""
+        return [
+            f"{len(self.copied)} weights ({sum(self.copied.values()) / 1e6:.3g} MB) are no part of the checkpoint's files "
+            f"as the graph needs them and were copied: {', '.join(names)}{more}"
+        ]
+
+
+def attach(model: ir.Model, files: Sequence[WeightFile]) -> Attached:
+    """Let every initializer whose memory is that of one of ``files`` refer to the file, in place.
+
+    A tensor is recognised by its address, so that renamed, tied and sliced weights are found, however the module came
+    by them. Raises UserError E301 where more than ``LARGEST_COPY_BYTES`` would have to be copied.
+    """
+    referenced_bytes, copied = 0, {}
+    for value in model.graph.initializers.values():
+        tensor = value.const_value
+        if tensor is None:
+            continue
+        place = _place_of(tensor, files)
+        if place is not None:
+            value.const_value = ReferencedTensor(*place, tensor)
+            referenced_bytes += tensor.nbytes
+        elif type(tensor) is not ir.Tensor:  # those were written down while the graph was built
+            copied[value.name or ""] = tensor.nbytes
+    total_bytes = sum(copied.values())
+    if total_bytes > LARGEST_COPY_BYTES:
+        largest = sorted(copied, key=lambda name: -copied[name])[:NAMES_SHOWN]
+        raise UserError(
+            "E301",
+            f"{total_bytes / 1e9:.1f} GB of weights cannot be referred to",
+            why=f"{len(copied)} weights are not in the checkpoint as the graph needs them: {', '.join(largest)}, ...",
+            next="export with the weights copied: leave out --weights reference",
+        )
+    return Attached(referenced_bytes, copied)
+
+
+def _place_of(tensor: ir.TensorProtocol, files: Sequence[WeightFile]) -> tuple[WeightFile, int] | None:
+    raw: Any = getattr(tensor, "raw", None)
+    if not hasattr(raw, "data_ptr") or not raw.is_contiguous() or tensor.nbytes == 0:
+        return None
+    address = raw.data_ptr()
+    for file in files:
+        offset = file.offset_of(address, tensor.nbytes)
+        if offset is not None:
+            return file, offset
+    return None
+
+
+def is_referenced(model: ir.Model) -> bool:
+    """Whether a weight of the model refers to a checkpoint file."""
+    return any(isinstance(value.const_value, ReferencedTensor) for value in model.graph.initializers.values())
+
+
+def save(model: ir.Model, path: str | os.PathLike[str], *, durable: bool = False) -> io.Written:
+    """Write the graph, with what is not referred to inside, beside the checkpoint's files; all or nothing.
+
+    Raises:   UserError E301: the files lie outside the model's folder, or are symbolic links (ONNX engines open external
+              data only inside the model's own folder), or the file cannot be written.
+    """
+    target = io.check_writable(path)
+    folder = os.path.dirname(os.path.abspath(target))
+    values = [v for v in model.graph.initializers.values() if isinstance(v.const_value, ReferencedTensor)]
+    originals = [value.const_value for value in values]
+    for file in sorted({str(tensor.path) for tensor in originals if isinstance(tensor, ReferencedTensor)}):
+        _check_place(file, folder, os.path.basename(target))
+    try:
+        for value, tensor in zip(values, originals, strict=True):
+            assert isinstance(tensor, ReferencedTensor)
+            value.const_value = _relative(tensor, folder)
+        with record("serialise"):
+            content = ir.to_proto(model).SerializeToString(deterministic=True)
+    finally:
+        for value, tensor in zip(values, originals, strict=True):
+            value.const_value = tensor
+    with record("write model"):
+        _write(content, target, folder, durable)
+    return io.Written(target, None, len(content), 0)
+
+
+def _relative(tensor: ReferencedTensor, folder: str) -> ir.ExternalTensor:
+    return ir.ExternalTensor(
+        os.path.relpath(str(tensor.path), folder).replace(os.sep, "/"),
+        tensor.offset,
+        tensor.length,
+        tensor.dtype,
+        shape=ir.Shape(tensor.shape.numpy()),
+        name=tensor.name or "",
+    )
+
+
+def _check_place(file: str, folder: str, name: str) -> None:
+    home = os.path.dirname(file)
+    if os.path.relpath(file, folder).startswith(".."):
+        raise UserError(
+            "E301",
+            f"a model in {folder} cannot refer to {file}",
+            why="ONNX engines open external data only inside the model's own folder",
+            next=[f"write the model beside the weights: {os.path.join(home, name)}",
+                  f"or link the weights first (same disk): ln {file} {folder}/"],
+        )  # fmt: skip
+    if os.path.islink(file):
+        raise UserError(
+            "E301",
+            f"the weights {file} are a symbolic link",
+            why="ONNX engines refuse external data behind a link, which could lead anywhere",
+            next=f"put a hard link or the file itself there: ln -f {os.path.realpath(file)} {file}",
+        )
+
+
+def _write(content: bytes, target: str, folder: str, durable: bool) -> None:
+    try:
+        handle, temporary = tempfile.mkstemp(prefix=".fx2onnx-", dir=folder)
+        try:
+            with open(handle, "wb") as stream:
+                stream.write(content)
+                stream.flush()
+                if durable:
+                    os.fsync(stream.fileno())
+            umask = os.umask(0)
+            os.umask(umask)
+            os.chmod(temporary, 0o666 & ~umask)  # mkstemp makes private files
+            os.replace(temporary, target)
+        except BaseException:
+            os.unlink(temporary)
+            raise
+    except OSError as cause:
+        raise UserError(
+            "E301", f"{target} cannot be written", why=str(cause), next="free space or choose another folder"
+        ) from cause

@@ -1,0 +1,92 @@
+"""A transformers checkpoint whose weights stay in their files: the model is built without numbers and given mapped ones.
+
+transformers itself puts the tensors into the module, so that its renames, ties and buffers hold; what it only renames or
+splits still lies in the file, what it computes (stacked experts, another dtype) is a copy in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fx2onnx.base.errors import UserError
+from fx2onnx.base.weight_file import WeightFile
+from fx2onnx.sources.weight_files import main_dtype, map_checkpoint
+
+LARGEST_CONVERTED_BYTES = 256 * 1024 * 1024
+"""What loading may compute anew. A checkpoint that needs more is not one to refer to (and might not fit the memory)."""
+
+LOADING: dict[str, Any] = {"output_loading_info": True, "ignore_mismatched_sizes": True}
+"""Of ``from_pretrained``: what does not fit is told in the notes, from which the caller makes its error."""
+
+_VIEWS = frozenset({"Chunk", "Split", "SplitModulelist"})
+"""transformers' conversions that give parts of the checkpoint's tensor; along axis 0 such a part is contiguous."""
+
+
+def load_mapped(model_class: Any, folder: Path, config: Any, dtype: str | None) -> tuple[Any, Any, list[WeightFile]]:
+    """The module on mapped weights, transformers' notes on loading, and the files.
+
+    Raises:   UserError E302 (missing or corrupt file), E001 (another dtype than the checkpoint's), E601 (weights that have
+              to be converted). What ``from_pretrained`` itself raises is left to the caller.
+    """
+    checkpoint = map_checkpoint(folder)
+    stored = main_dtype(checkpoint.state)
+    if dtype is not None and getattr(torch, dtype, None) != stored:
+        raise UserError(
+            "E001",
+            f"--dtype {dtype} needs other bytes than the checkpoint has ({str(stored).removeprefix('torch.')})",
+            next="leave out --dtype, or leave out --weights reference",
+        )
+    _refuse_conversions(model_class, config, checkpoint.state, folder)
+    module, notes = model_class.from_pretrained(
+        None, config=config, state_dict=checkpoint.state, dtype=stored, **LOADING
+    )
+    return module, notes, checkpoint.files
+
+
+def _refuse_conversions(model_class: Any, config: Any, state: Mapping[str, torch.Tensor], folder: Path) -> None:
+    converted = _converted(model_class, config, state)
+    total_bytes = sum(state[key].nbytes for key in converted)
+    if total_bytes > LARGEST_CONVERTED_BYTES:
+        raise UserError(
+            "E601",
+            f"the weights of '{folder}' cannot be referred to",
+            why=f"{model_class.__name__} computes {len(converted)} of them ({total_bytes / 1e9:.1f} GB) anew when it loads, "
+            f"the first is {converted[0]}",
+            next=[
+                "save the checkpoint in the layout of this model: "
+                f"{model_class.__name__}.from_pretrained(FOLDER).save_pretrained(NEW, save_original_format=False)",
+                "or copy the weights: leave out --weights reference",
+            ],
+        )
+
+
+def _converted(model_class: Any, config: Any, state: Mapping[str, torch.Tensor]) -> list[str]:
+    """Checkpoint names whose tensors transformers does not use as they are."""
+    try:
+        from transformers.conversion_mapping import get_model_conversion_mapping
+        from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
+    except ImportError:  # another release of transformers; what was copied is found out after loading
+        return []
+    with torch.device("meta"):
+        outline = model_class(config)
+    transforms = get_model_conversion_mapping(outline)
+    renamings = [item for item in transforms if isinstance(item, WeightRenaming)]
+    converters = [item for item in transforms if isinstance(item, WeightConverter)]
+    computing = {
+        pattern
+        for converter in converters
+        for pattern in converter.source_patterns
+        if any(type(operation).__name__ not in _VIEWS for operation in converter.operations)
+    }
+    if not computing:
+        return []
+    known = outline.state_dict()
+    return [
+        key
+        for key in state
+        if rename_source_key(key, renamings, converters, outline.base_model_prefix, known)[1] in computing
+    ]

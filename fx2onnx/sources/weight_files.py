@@ -1,0 +1,197 @@
+"""Checkpoint files mapped into memory: their tensors without reading them, and where in the file each lies.
+
+A tensor of a mapped file costs address space only; what a module makes of it without copying (a view, a renamed or tied
+parameter) still lies in the file, which is how ``fx2onnx.irx.reference`` finds it again.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+import struct
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fx2onnx.base.errors import UserError
+from fx2onnx.base.weight_file import WeightFile
+
+SAFETENSORS, TORCH_SAVE = "model.safetensors", "pytorch_model.bin"
+INDEX = ".index.json"
+_WRAPPERS = ("state_dict", "model_state_dict", "model")
+"""Keys under which training scripts put the state dict beside other things."""
+
+
+@dataclass
+class Checkpoint:
+    """The tensors of one or several mapped files by name, and the files."""
+
+    state: dict[str, torch.Tensor] = field(default_factory=dict)
+    files: list[WeightFile] = field(default_factory=list)
+
+
+def map_checkpoint(path: Path) -> Checkpoint:
+    """A checkpoint folder (``model.safetensors``, ``pytorch_model.bin``, or shards with their index) or a single file.
+
+    Raises:   UserError E302: nothing to read, a missing or corrupt shard, an index that names what a shard lacks.
+    """
+    if not path.is_dir():
+        return map_file(path)
+    for name in (SAFETENSORS, TORCH_SAVE):
+        if (path / name).is_file():
+            return map_file(path / name)
+        if (path / (name + INDEX)).is_file():
+            return _map_shards(path / (name + INDEX))
+    others = sorted(path.glob("*.safetensors"))
+    if len(others) == 1:
+        return map_file(others[0])
+    raise UserError(
+        "E302",
+        f"the folder '{path}' has no weights",
+        why=f"there is neither {SAFETENSORS} nor {TORCH_SAVE}, nor an index of shards",
+        next="--weights random exports the model without them",
+    )
+
+
+def check_files(folder: Path) -> None:
+    """What ``map_checkpoint`` finds out about the safetensors files of a folder, for a loader that would say it worse.
+
+    Raises:   UserError E302.
+    """
+    if any(folder.glob("*.safetensors")) or any(folder.glob("*.safetensors" + INDEX)):
+        map_checkpoint(folder)
+
+
+def map_file(path: Path) -> Checkpoint:
+    """One ``.safetensors`` file, or one that ``torch.save`` wrote (unpickled with ``weights_only=True``).
+
+    Raises:   UserError E302.
+    """
+    if not path.is_file():
+        raise UserError("E302", f"cannot read the weights '{path}'", why="there is no such file")
+    try:
+        return _map_safetensors(path) if path.suffix == ".safetensors" else _map_torch_save(path)
+    except UserError:
+        raise
+    except Exception as error:  # safetensors, zipfile and pickle have a class for each kind of damage
+        reason = (str(error).strip().splitlines() or [""])[0][:200]
+        raise UserError(
+            "E302",
+            f"cannot read the weights '{path}'",
+            why=f"{type(error).__name__}: {reason}",
+            next="the file is damaged or was not wholly written: copy or save it again",
+        ) from error
+
+
+def _map_shards(index: Path) -> Checkpoint:
+    try:
+        weight_map: Mapping[str, str] = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
+        shards: dict[str, list[str]] = {}
+        for key, shard in weight_map.items():
+            shards.setdefault(shard, []).append(key)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError("E302", f"cannot read the index '{index}'", why=f"{type(error).__name__}: {error}") from error
+    missing = [name for name in sorted(shards) if not (index.parent / name).is_file()]
+    if missing:
+        raise UserError(
+            "E302",
+            f"the checkpoint '{index.parent}' lacks {len(missing)} of {len(shards)} shards",
+            why=f"{index.name} names {', '.join(missing[:3])}{', ...' if len(missing) > 3 else ''}",
+            next="copy the missing files into the folder",
+        )
+    whole = Checkpoint()
+    for name in sorted(shards):
+        part = map_file(index.parent / name)
+        absent = [key for key in shards[name] if key not in part.state]
+        if absent:
+            raise UserError(
+                "E302",
+                f"the shard '{index.parent / name}' lacks {len(absent)} weights that {index.name} says it has",
+                why=f"the first is {absent[0]}",
+                next="copy the shard again; it belongs to another checkpoint or was not wholly written",
+            )
+        whole.state |= part.state
+        whole.files += part.files
+    return whole
+
+
+def _map_safetensors(path: Path) -> Checkpoint:
+    from safetensors import safe_open
+
+    with safe_open(path, framework="pt") as handle:  # checks the header against the file's size
+        state = {key: handle.get_tensor(key) for key in handle.keys()}  # noqa: SIM118 (the handle is no mapping)
+    with path.open("rb") as stream:
+        (header_bytes,) = struct.unpack("<Q", stream.read(8))
+        header = json.loads(stream.read(header_bytes))
+    offsets = {key: 8 + header_bytes + header[key]["data_offsets"][0] for key in state}
+    return Checkpoint(state, _located(path, state, offsets))
+
+
+def _map_torch_save(path: Path) -> Checkpoint:
+    if not zipfile.is_zipfile(path):
+        raise UserError(
+            "E302",
+            f"cannot map the weights '{path}'",
+            why="it is no zip archive: damaged, or written by a PyTorch before 1.6",
+            next="save it again: torch.save(torch.load(FILE, weights_only=True), FILE)",
+        )
+    try:
+        state = _state_of(path, torch.load(path, map_location="cpu", mmap=True, weights_only=True))
+        outline = _state_of(path, torch.load(path, map_location="meta", weights_only=True))
+    except pickle.UnpicklingError as error:
+        raise UserError(
+            "E302",
+            f"the file '{path}' holds more than tensors",
+            why="it is read with weights_only=True, so that no code in it can run",
+            next="save model.state_dict() instead of the whole model",
+        ) from error
+    offsets = {key: _offset_in_file(tensor) for key, tensor in outline.items()}
+    return Checkpoint(state, _located(path, state, offsets))
+
+
+def _offset_in_file(tensor: torch.Tensor) -> int:
+    """Of a tensor loaded onto the meta device: PyTorch keeps the place in the file on the storages of such alone."""
+    start: Any = tensor.untyped_storage()._checkpoint_offset
+    return int(start + tensor.storage_offset() * tensor.element_size())
+
+
+def _state_of(path: Path, loaded: Any) -> dict[str, torch.Tensor]:
+    for wrapper in _WRAPPERS:
+        if isinstance(loaded, Mapping) and isinstance(loaded.get(wrapper), Mapping):
+            loaded = loaded[wrapper]
+    found = loaded if isinstance(loaded, Mapping) else {}
+    state = {key: value.detach() for key, value in found.items() if isinstance(value, torch.Tensor)}
+    if not state:
+        raise UserError(
+            "E302",
+            f"the file '{path}' holds no state dict",
+            why=f"it holds a {type(loaded).__name__}",
+            next="save model.state_dict()",
+        )
+    return state
+
+
+def _located(path: Path, state: Mapping[str, torch.Tensor], offsets: Mapping[str, int]) -> list[WeightFile]:
+    """The file at the address that all its tensors agree on; none where they do not (the library copied them)."""
+    bases = {tensor.data_ptr() - offsets[key] for key, tensor in state.items() if tensor.numel()}
+    return [WeightFile(str(path), base, path.stat().st_size) for base in bases] if len(bases) == 1 else []
+
+
+def main_dtype(state: Mapping[str, torch.Tensor]) -> torch.dtype:
+    """The floating dtype that most bytes have; float32 where there is none."""
+    totals: dict[torch.dtype, int] = {}
+    for tensor in state.values():
+        if tensor.is_floating_point():
+            totals[tensor.dtype] = totals.get(tensor.dtype, 0) + tensor.nbytes
+    return max(totals, key=lambda dtype: totals[dtype], default=torch.float32)
+
+
+def in_files(tensor: torch.Tensor, files: Sequence[WeightFile]) -> bool:
+    """Whether the tensor's numbers are those of a file, in the file's order."""
+    return tensor.is_contiguous() and any(
+        file.offset_of(tensor.data_ptr(), tensor.nbytes) is not None for file in files
+    )

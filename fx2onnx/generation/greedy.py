@@ -68,7 +68,7 @@ def _array(value: Any) -> Array:
 
 
 def _stop(model: LoadedModel, new: int | None, eos: Any, pad: int | None) -> Stop:
-    said = {**model.config, **{key: value for key, value in model.generation_config.items() if value is not None}}
+    said = model.generation_config or model.config
     eos = said.get("eos_token_id") if eos is None else eos
     ends = () if eos is None else tuple(eos) if isinstance(eos, list | tuple) else (int(eos),)
     pad = said.get("pad_token_id") if pad is None else pad

@@ -7,8 +7,9 @@ the past has length 0.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -26,9 +27,10 @@ _PAST_SAMPLE = 6
 class CachedDecoder(torch.nn.Module):
     """``model`` with its cache as flat tensors: ``forward(input_ids=..., **{"past_key_values.0.key": ...})``."""
 
-    def __init__(self, model: torch.nn.Module, cache_argument: str, memory: Memory) -> None:
+    def __init__(self, model: Any, cache_argument: str, memory: Memory, *, one_token: bool = False) -> None:
         super().__init__()
         self.model = model
+        self._one_token = one_token
         self._cache_argument = cache_argument
         self._memory = memory
 
@@ -36,13 +38,25 @@ class CachedDecoder(torch.nn.Module):
         states = {name.removeprefix(PREFIX): value for name, value in inputs.items() if name.startswith(PREFIX)}
         plain = {name: value for name, value in inputs.items() if not name.startswith(PREFIX)}
         cache = self._memory.rebuilt(states, self._past(plain, states))
-        result = self.model(**self.arguments(plain), **{self._cache_argument: cache}, use_cache=True)
+        result = self.model(**self.arguments(plain, states), **{self._cache_argument: cache}, use_cache=True)
         following = self._memory.taken_from(result[self._cache_argument])
+        if self._one_token and "attention_mask" in plain:
+            seen = plain["attention_mask"][:, -1] != 0
+            following = {name: self._kept(name, seen, states[name], value) for name, value in following.items()}
         return {"logits": result["logits"]} | {NEXT_PREFIX + name: value for name, value in following.items()}
 
-    def arguments(self, plain: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+    def arguments(self, plain: Mapping[str, torch.Tensor], _: Mapping[str, torch.Tensor]) -> dict[str, Any]:
         """The model's arguments beside the cache."""
         return dict(plain)
+
+    def _kept(self, name: str, seen: torch.Tensor, old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+        """The new state where the row's token is none of padding; models leave a single token's padding unmasked."""
+        axes = self._memory.states[name].axes
+        if list(axes.values()) != [BATCH]:
+            return new
+        shape = [1] * new.dim()
+        shape[next(iter(axes))] = -1
+        return torch.where(seen.reshape(shape), new, old)
 
     def _past(self, plain: Mapping[str, torch.Tensor], states: Mapping[str, torch.Tensor]) -> Any:
         for name, state in self._memory.states.items():
@@ -63,7 +77,7 @@ def cached_decoder(model: Any, name: str, options: Options, origin: str = "", *,
     memory = Memory(cache, sizes)
     if not memory.states:
         raise no_cache(model)
-    module = CachedDecoder(model, cache_argument, memory).eval()
+    module = CachedDecoder(model, cache_argument, memory, one_token=one_token).eval()
     batch, new = options.batch_or(), 1 if one_token else options.seq_or(4)
     kwargs, shapes = _text_inputs(model, memory, batch, new)
     add_states(kwargs, shapes, memory, batch)
@@ -90,11 +104,18 @@ def no_cache(model: Any) -> UserError:
     )
 
 
-def trial(model: Any, prompt: Mapping[str, torch.Tensor]) -> tuple[str, Any]:
-    """The argument of forward that takes the cache, and the cache that follows ``prompt``, on fake tensors."""
+@contextlib.contextmanager
+def fake_run() -> Iterator[Any]:
+    """A block in which modules run on tensors without data, made by ``from_tensor`` of what it gives."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     with FakeTensorMode(allow_non_fake_inputs=True) as mode, torch.no_grad():
+        yield mode
+
+
+def trial(model: Any, prompt: Mapping[str, torch.Tensor]) -> tuple[str, Any]:
+    """The argument of forward that takes the cache, and the cache that follows ``prompt``, on fake tensors."""
+    with fake_run() as mode:
         fake = {name: mode.from_tensor(value) for name, value in prompt.items()}
         result = model(**fake, use_cache=True, return_dict=True)
     parameters = inspect.signature(model.forward).parameters

@@ -13,9 +13,11 @@ import torch
 from fx2onnx.sources.generation import (
     BATCH,
     NEXT_PREFIX,
+    PREFIX,
     SEQUENCE,
     CachedDecoder,
     add_states,
+    fake_run,
     no_cache,
     trial,
 )
@@ -56,21 +58,28 @@ class EncoderPart(torch.nn.Module):
 class DecoderPart(CachedDecoder):
     """The decoder with its cache; the encoder's part of the cache is given and stays."""
 
+    def __init__(self, model: Any, cache_argument: str, memory: Memory, width: int) -> None:
+        super().__init__(model, cache_argument, memory)
+        self._width = width
+
     def forward(self, **inputs: torch.Tensor) -> dict[str, torch.Tensor]:
         outputs = super().forward(**inputs)
         fixed = {NEXT_PREFIX + name for name, state in self._memory.states.items() if state.is_encoder}
         return {name: value for name, value in outputs.items() if name not in fixed}
 
-    def arguments(self, plain: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+    def arguments(self, plain: Mapping[str, torch.Tensor], states: Mapping[str, torch.Tensor]) -> dict[str, Any]:
         from transformers.modeling_outputs import BaseModelOutput
 
+        mask = plain.get("encoder_attention_mask")
+        hidden = plain.get("encoder_hidden_states")
+        if hidden is None:  # dropped from a graph that does not read it
+            own = next(value for name, value in states.items() if self._memory.states[name].is_encoder)
+            hidden = own.new_zeros(own.shape[0], own.shape[-2] if mask is None else mask.shape[1], self._width)
         found: dict[str, Any] = {
-            "encoder_outputs": BaseModelOutput(last_hidden_state=plain["encoder_hidden_states"]),
+            "encoder_outputs": BaseModelOutput(last_hidden_state=hidden),
             "decoder_input_ids": plain["input_ids"],
         }
-        if "encoder_attention_mask" in plain:
-            found["attention_mask"] = plain["encoder_attention_mask"]
-        return found
+        return found if mask is None else found | {"attention_mask": mask}
 
 
 def encoder_and_decoder(model: Any, name: str, options: Options, origin: str = "") -> tuple[Source, Source]:
@@ -91,33 +100,38 @@ def encoder_and_decoder(model: Any, name: str, options: Options, origin: str = "
         for key, axes in shapes.items()
     }
     encoder = Source(name, EncoderPart(model, cache_argument, memory).eval(), (), samples, shapes, origin=origin)
-    decoder = DecoderPart(model, cache_argument, memory).eval()
-    return encoder, _decoder_source(decoder, memory, encoder, options)
+    encoded = _like_outputs(encoder.module, samples)
+    decoder = DecoderPart(model, cache_argument, memory, encoded["last_hidden_state"].shape[-1]).eval()
+    return encoder, _decoder_source(decoder, memory, encoder, encoded, options)
 
 
-def _decoder_source(module: DecoderPart, memory: Memory, encoder: Source, options: Options) -> Source:
+def _decoder_source(
+    module: DecoderPart, memory: Memory, encoder: Source, encoded: Mapping[str, torch.Tensor], options: Options
+) -> Source:
     batch, new = options.batch_or(), 4
-    with torch.no_grad():
-        encoded = encoder.module(**encoder.kwargs)
-    hidden = encoded["last_hidden_state"]
     varies = any(ENCODER in state.axes.values() for state in memory.states.values())
-    kwargs: dict[str, torch.Tensor] = {
-        "input_ids": torch.randint(3, 10, (batch, new)),
-        "encoder_hidden_states": hidden,
-    }
-    shapes: dict[str, Any] = {
-        "input_ids": {0: BATCH, 1: SEQUENCE},
-        "encoder_hidden_states": {0: BATCH, 1: ENCODER} if varies else {0: BATCH},
-    }
+    kwargs: dict[str, torch.Tensor] = {"input_ids": torch.randint(3, 10, (batch, new))}
+    shapes: dict[str, Any] = {"input_ids": {0: BATCH, 1: SEQUENCE}}
     if "attention_mask" in encoder.kwargs:
         kwargs["encoder_attention_mask"] = encoder.kwargs["attention_mask"]
         shapes["encoder_attention_mask"] = dict((encoder.dynamic_shapes or {})["attention_mask"])
     add_states(kwargs, shapes, memory, batch)
     for name, value in encoded.items():  # sizes that the encoder makes of its input
-        past = "past_key_values." + name.removeprefix(NEXT_PREFIX)
+        past = PREFIX + name.removeprefix(NEXT_PREFIX)
         if past in kwargs:
             kwargs[past] = value
+    # Last, so that sizes are read from other inputs and this one can be dropped where its numbers are not needed.
+    kwargs["encoder_hidden_states"] = encoded["last_hidden_state"]
+    shapes["encoder_hidden_states"] = {0: BATCH, 1: ENCODER} if varies else {0: BATCH}
     return Source(encoder.name, module, (), kwargs, shapes, origin=encoder.origin)
+
+
+def _like_outputs(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Random tensors of the shapes that ``module(**inputs)`` gives; nothing is computed."""
+    with fake_run() as mode:
+        result = module(**{name: mode.from_tensor(value) for name, value in inputs.items()})
+        shapes = {name: (tuple(value.shape), value.dtype) for name, value in result.items()}
+    return {name: torch.randn(shape).to(dtype) for name, (shape, dtype) in shapes.items()}
 
 
 def _encoder_inputs(model: Any, options: Options) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:

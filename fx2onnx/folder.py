@@ -1,0 +1,206 @@
+"""``fx2onnx.export_folder``: a generating transformers model as a folder of ONNX files, configs and tokenizer files."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fx2onnx.base.errors import UserError
+from fx2onnx.irx import reference
+from fx2onnx.irx.shared_data import save_together
+
+if TYPE_CHECKING:
+    from fx2onnx.api import ExportResult, Report
+    from fx2onnx.sources import Source
+    from fx2onnx.sources.generation_parts import Assembly, Part
+    from fx2onnx.verify import Verdict
+
+DATA_FILE = "weights.data"
+"""Weights of several models in one folder."""
+
+_COPIED = (".json", ".txt", ".model", ".jinja", ".tiktoken", ".bpe")
+_NOT_COPIED = (".index.json",)
+_NOTEWORTHY = ("sequence_length",)
+
+
+@dataclass
+class ExportedFolder:
+    """What ``export_folder`` wrote: the folder, and by file name what became a model."""
+
+    path: Path
+    files: list[str] = field(default_factory=list)
+    reports: dict[str, Report] = field(default_factory=dict)
+    sources: dict[str, Source] = field(default_factory=dict)
+    verdicts: dict[str, Verdict] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+
+def export_folder(
+    spec: str,
+    output: str | os.PathLike[str],
+    *,
+    task: str = "text-generation-with-past",
+    opset_version: int | None = None,
+    verify: bool = False,
+    **options: Any,
+) -> ExportedFolder:
+    """Export ``spec`` (``hf:FOLDER`` or ``hf:MODEL_TYPE``) into the folder ``output``.
+
+    task: ``text-generation``, ``text2text-generation``, ``automatic-speech-recognition``, ``image-text-to-text``, each
+        with ``-with-past`` for caches as inputs and outputs.
+    verify: compare every file with eager PyTorch, in the runner and onnxruntime.
+    options: as ``fx2onnx.sources.resolve`` takes them (``batch``, ``seq``, ``seed``, ``weights``, ...).
+
+    Returns: ``ExportedFolder``. Raises: ``UserError``, then nothing is left in ``output``; ``VerificationError``.
+    """
+    from fx2onnx.sources.generation_parts import assemble
+
+    target = check_folder(Path(output).expanduser())
+    assembly = assemble(spec, task, **options)
+    done = ExportedFolder(target)
+    results: dict[str, ExportResult] = {}
+    for part in assembly.parts:
+        results[part.file], done.sources[part.file] = _export_part(part, opset_version, done.notes)
+    with _staging(target) as stage:
+        _write(results, stage, target)
+        _write_configs(assembly, stage, target)
+        if verify:
+            _verify(done, stage if not _refers(results) else target)
+    done.files = sorted(entry.name for entry in target.iterdir() if entry.is_file())
+    done.reports = {name: result.report for name, result in results.items()}
+    return done
+
+
+def check_folder(target: Path) -> Path:
+    """``target``, if files can be put there. Raises UserError E301."""
+    if target.exists() and not target.is_dir():
+        raise UserError(
+            "E301", f"cannot write into '{target}'", why="it is a file", next="give a folder: -o OUT_FOLDER"
+        )
+    parent = target if target.is_dir() else target.absolute().parent
+    if not parent.is_dir():
+        raise UserError("E301", f"cannot write into '{target}'", why=f"the folder '{parent}' does not exist")
+    if not os.access(parent, os.W_OK | os.X_OK):
+        raise UserError("E301", f"cannot write into '{target}'", why=f"no permission to write in '{parent}'")
+    return target
+
+
+def _export_part(part: Part, opset: int | None, notes: list[str]) -> tuple[ExportResult, Source]:
+    """The first form that exports and holds at every length; a reason is noted where that is not the first."""
+    problem: UserError | None = None
+    for make in part.forms:
+        source = make()
+        try:
+            result = _export(source, opset)
+        except UserError as error:
+            problem = problem or error
+            continue
+        why = _flaw(result, source) if make is not part.forms[-1] else ""
+        if not why:
+            if problem is not None:
+                notes.append(f"{part.file} takes one token a call: {problem.what}")
+            return result, source
+        problem = problem or UserError("E105", why)
+    assert problem is not None
+    raise problem
+
+
+def _export(source: Source, opset: int | None) -> ExportResult:
+    from fx2onnx import api
+
+    shapes = {name: dict(axes) for name, axes in (source.dynamic_shapes or {}).items()}
+    more: dict[str, Any] = {"weight_files": source.weight_files} if source.weight_files else {}
+    result = api.export(
+        source.module, source.args, kwargs=source.kwargs, opset_version=opset, dynamic_shapes=shapes or None, **more
+    )
+    _drop_unused(result, source)
+    return result
+
+
+def _drop_unused(result: ExportResult, source: Source) -> None:
+    """The encoder's states, where cross attention has all it needs in the cache."""
+    graph = result.model.graph
+    for value in [v for v in graph.inputs if v.name == "encoder_hidden_states" and not v.uses()]:
+        graph.inputs.remove(value)
+        del source.kwargs["encoder_hidden_states"]
+    result.report.input_names = [value.name or "" for value in graph.inputs]
+
+
+def _flaw(result: ExportResult, source: Source) -> str:
+    """Why the graph would be wrong at other lengths or after a past; empty where it is right."""
+    unused = [v.name for v in result.model.graph.inputs if (v.name or "").startswith("past_") and not v.uses()]
+    if unused:
+        return f"forward ignores the state {unused[0]} where it gets several tokens"
+    if not any(name.endswith(("_state", "recurrent")) for name in source.kwargs):
+        return ""
+    for text in result.report.assumptions:
+        condition = text.partition("   (")[0]
+        if "sequence_length" in condition and not condition.endswith(("!= 1", "== 1", "!= 0", "> 0", "> 1")):
+            return f"forward decides by the length: {text}"
+        if "sequence_length" in condition and "//" in condition:
+            return f"forward decides by the length: {text}"
+    return ""
+
+
+def _refers(results: dict[str, ExportResult]) -> bool:
+    return any(reference.is_referenced(result.model) for result in results.values())
+
+
+def _write(results: dict[str, ExportResult], stage: Path, target: Path) -> None:
+    if _refers(results):  # places of weights are relative to where the model lies
+        target.mkdir(exist_ok=True)
+        for name, result in results.items():
+            result.save(target / name)
+    elif len(results) == 1:
+        for name, result in results.items():
+            result.save(stage / name)
+    else:
+        written = save_together({name: result.model for name, result in results.items()}, stage, DATA_FILE)
+        for result in results.values():
+            result.report.file_bytes = written
+
+
+def _write_configs(assembly: Assembly, stage: Path, target: Path) -> None:
+    """Config and tokenizer files of the checkpoint; of a model without one, what it was made from."""
+    if assembly.folder is None:
+        assembly.model.config.save_pretrained(stage)
+        if getattr(assembly.model, "generation_config", None) is not None:
+            assembly.model.generation_config.save_pretrained(stage)
+        return
+    if assembly.folder.resolve() == target.resolve():
+        return
+    for path in sorted(assembly.folder.iterdir()):
+        if path.is_file() and path.name.endswith(_COPIED) and not path.name.endswith(_NOT_COPIED):
+            shutil.copyfile(path, stage / path.name)
+
+
+def _verify(done: ExportedFolder, folder: Path) -> None:
+    from fx2onnx.verify import verify
+
+    for name, source in done.sources.items():
+        done.verdicts[name] = verify(str(folder / name), source.module, source.args, source.kwargs)
+
+
+@contextlib.contextmanager
+def _staging(target: Path) -> Iterator[Path]:
+    """A folder beside ``target`` whose files move there when the block ends well; else nothing is left of it."""
+    with tempfile.TemporaryDirectory(prefix=".fx2onnx-", dir=target.absolute().parent) as work:
+        stage = Path(work)
+        try:
+            yield stage
+            target.mkdir(exist_ok=True)
+            for path in _models_last(stage):
+                os.replace(path, target / path.name)
+        except OSError as cause:
+            raise UserError("E301", f"cannot write into '{target}'", why=cause.strerror or str(cause)) from cause
+
+
+def _models_last(stage: Path) -> Sequence[Path]:
+    """A model never stands there before its weights do."""
+    return sorted((path for path in stage.iterdir() if path.is_file()), key=lambda path: path.suffix == ".onnx")

@@ -1,0 +1,91 @@
+"""What a generating model is exported as: the files, and the module behind each, from the model's own structure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from fx2onnx.base.errors import UserError
+from fx2onnx.sources.generation import cached_decoder
+from fx2onnx.sources.generation_encoder import encoder_and_decoder
+from fx2onnx.sources.registry import fail_unknown, resolve
+from fx2onnx.sources.source import Source
+
+WITH_PAST = "-with-past"
+# Task as users of exported folders know it -> the word that chooses transformers' model class (hf_kind.TASKS).
+TASKS: dict[str, str] = {
+    "text-generation": "causal-lm",
+    "text2text-generation": "seq2seq-lm",
+    "automatic-speech-recognition": "speech-seq2seq",
+    "image-text-to-text": "image-text-to-text",
+}
+
+
+@dataclass(frozen=True)
+class Part:
+    """One file of the folder. Of its ``forms`` the first that can be exported whole is taken."""
+
+    file: str
+    forms: Sequence[Callable[[], Source]]
+
+
+@dataclass(frozen=True)
+class Assembly:
+    """A model as the files of a folder; ``folder`` is the checkpoint that it comes from, if any."""
+
+    model: Any
+    parts: Sequence[Part]
+    folder: Path | None
+    origin: str
+
+
+def is_generation_task(task: str | None) -> bool:
+    return task is not None and task.removesuffix(WITH_PAST) in TASKS
+
+
+def assemble(spec: str, task: str, **sizes: Any) -> Assembly:
+    """The parts of the transformers model ``spec`` (``hf:...``) for ``task``.
+
+    Raises:   UserError E601 where the model does not fit the task or keeps no cache, E001 for another kind of source.
+    """
+    word = TASKS.get(task.removesuffix(WITH_PAST))
+    if word is None:
+        fail_unknown("generation task", task, [name + end for name in TASKS for end in ("", WITH_PAST)])
+    if not spec.startswith("hf:"):
+        raise UserError(
+            "E001", f"--task {task} has no meaning for '{spec}'", next="it takes hf:FOLDER or hf:MODEL_TYPE"
+        )
+    source = resolve(spec + ("&" if "?" in spec else "?") + f"task={word}", **sizes)
+    name, _, _ = spec.removeprefix("hf:").partition("?")
+    folder = Path(name).expanduser()
+    parts = _cached(source) if task.endswith(WITH_PAST) else [Part("model.onnx", [lambda: source])]
+    return Assembly(source.module, parts, folder if folder.is_dir() else None, source.origin)
+
+
+def _cached(source: Source) -> list[Part]:
+    from fx2onnx.sources.source import Options
+
+    model: Any = source.module
+    _switch_cache_on(model.config)
+    options = Options()
+
+    def finished(form: Source) -> Source:
+        return replace(form, weight_files=source.weight_files, has_weights=source.has_weights, origin=source.origin)
+
+    if getattr(model.config, "is_encoder_decoder", False):
+        encoder, decoder = (finished(form) for form in encoder_and_decoder(model, source.name, options))
+        return [Part("encoder_model.onnx", [lambda: encoder]), Part("decoder_model.onnx", [lambda: decoder])]
+    first = finished(cached_decoder(model, source.name, options))  # here, so that a model without cache says so early
+    by_token = partial(cached_decoder, model, source.name, options, one_token=True)
+    return [Part("model.onnx", [lambda: first, lambda: finished(by_token())])]
+
+
+def _switch_cache_on(config: Any) -> None:
+    from fx2onnx.sources.hf_inputs import with_sub_configs
+
+    for part in with_sub_configs(config):
+        if hasattr(part, "use_cache"):
+            part.use_cache = True

@@ -157,7 +157,7 @@ def dump_dag(session: Any) -> str:
         x, y = corner[step.index]
         name = _name(program, step.outputs[0]) if step.outputs else ""
         parts.append(
-            f'<g><title>{html.escape(step.origin)}</title><rect x="{x:.0f}" y="{y:.0f}" width="{BOX_WIDTH}"'
+            f'<g><title>{html.escape(str(step.origin))}</title><rect x="{x:.0f}" y="{y:.0f}" width="{BOX_WIDTH}"'
             f' height="{BOX_HEIGHT}" rx="4" fill="#eef3fb" stroke="#456"/>'
             f'<text x="{x + BOX_WIDTH / 2:.0f}" y="{y + 14:.0f}" text-anchor="middle" font-weight="bold">'
             f"{html.escape(step.op_type)}</text>"

@@ -11,7 +11,16 @@ import numpy as np
 import onnx_ir as ir
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.runner.types import TENSOR_NAMES, Value, as_value, describe, onnx_dtype, string_array, type_name
+from fx2onnx.runner.types import (
+    TENSOR_NAMES,
+    Value,
+    as_value,
+    describe,
+    is_tensor_type,
+    onnx_dtype,
+    string_array,
+    type_name,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,20 +78,22 @@ class FeedChecker:
 
     def _check_one(self, arg: NodeArg, value: Any, bound: dict[str, tuple[int, str]]) -> Value:
         type_ = arg.value_type
-        if isinstance(type_, ir.OptionalType):
-            if value is None:
-                return None
-            type_ = type_.elem_type
-        if isinstance(type_, ir.SequenceType):
-            return self._check_sequence(arg, value, type_)
-        if not isinstance(type_, ir.TensorType):
-            return value
-        if hasattr(value, "numpy") and not isinstance(value, np.ndarray):
-            value = value.numpy()
-        if not isinstance(value, (np.ndarray, np.generic)):
-            value = self._converted(arg, value, type_.dtype)
-        array = as_value(value)
-        array = self._check_dtype(arg, array, type_.dtype)
+        if not is_tensor_type(type_):
+            if isinstance(type_, ir.OptionalType):
+                if value is None:
+                    return None
+                type_ = type_.elem_type
+            if isinstance(type_, ir.SequenceType):
+                return self._check_sequence(arg, value, type_)
+            if not is_tensor_type(type_):
+                return value
+        if not isinstance(value, np.ndarray):
+            if hasattr(value, "numpy"):
+                value = value.numpy()
+            if not isinstance(value, (np.ndarray, np.generic)):
+                value = self._converted(arg, value, type_.dtype)
+            value = as_value(value)
+        array = self._check_dtype(arg, value, type_.dtype)
         self._check_dims(arg, array, bound)
         return array
 

@@ -15,15 +15,15 @@ _ACTIVATIONS = frozenset({"Relu", "HardSwish", "Sigmoid"})
 
 def fuse(program: Program) -> int:
     """Fuse all bodies too; returns the number of steps that were removed."""
-    count = fuse_conv(program)
+    count = fuse_conv(program) if any(step.op_type == "Conv" for step in program.steps) else 0
     for step in program.steps:
-        count += sum(fuse(body) for body in step.bodies.values())
+        if step.bodies:
+            count += sum(fuse(body) for body in step.bodies.values())
     return count
 
 
 def fuse_conv(program: Program) -> int:
     """Conv (+ BatchNormalization) (+ Relu, Clip, HardSwish, Sigmoid), each read only by the next -> FusedConv."""
-    program.link()
     fused = find_kernel("fx2onnx", "FusedConv", 1)
     assert fused is not None
     dropped: set[int] = set()

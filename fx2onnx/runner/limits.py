@@ -29,9 +29,9 @@ def default_limit_bytes() -> int:
         return 16 << 30
 
 
-_DEFAULT_LIMIT_BYTES = default_limit_bytes()
+DEFAULT_LIMIT_BYTES = default_limit_bytes()
 _limit_bytes: contextvars.ContextVar[int] = contextvars.ContextVar(
-    "fx2onnx_memory_limit_bytes", default=_DEFAULT_LIMIT_BYTES
+    "fx2onnx_memory_limit_bytes", default=DEFAULT_LIMIT_BYTES
 )
 
 
@@ -91,6 +91,8 @@ def check_shape(shape: Sequence[int], dtype: Dtype, what: str = "a tensor") -> N
     """Raises: UserError E404 for more bytes than the limit, E403 for a negative dim or too many axes."""
     if len(shape) > MAX_RANK:
         raise UserError("E404", f"{what} has {len(shape)} axes; NumPy allows {MAX_RANK}")
-    if any(dim < 0 for dim in shape):
+    if shape and min(shape) < 0:
         raise UserError("E403", f"{what} would have the negative dim {min(shape)}")
-    check_bytes(math.prod(map(int, shape)) * dtype.itemsize, f"{what} of shape {list(map(int, shape))}")
+    size_bytes = math.prod(map(int, shape)) * dtype.itemsize
+    if size_bytes > _limit_bytes.get():
+        check_bytes(size_bytes, f"{what} of shape {list(map(int, shape))}")

@@ -41,37 +41,61 @@ CONFIG_KEYS = {
 """The config entries that mean something here. Others are kept and ignored, as they steer other engines."""
 
 
+_DEFAULTS: dict[str, Any] = {
+    "graph_optimization_level": GraphOptimizationLevel.ORT_ENABLE_ALL,
+    "intra_op_num_threads": 0,
+    "inter_op_num_threads": 0,
+    "execution_mode": ExecutionMode.ORT_SEQUENTIAL,
+    "execution_order": ExecutionOrder.DEFAULT,
+    "enable_profiling": False,
+    "profile_file_prefix": "fx2onnx_profile",
+    "optimized_model_filepath": "",
+    "log_severity_level": 2,
+    "log_verbosity_level": 0,
+    "logid": "",
+    "enable_mem_pattern": True,
+    "enable_mem_reuse": True,
+    "enable_cpu_mem_arena": True,
+    "use_deterministic_compute": True,
+    "use_per_session_threads": True,
+}
+
+
 class SessionOptions:
     """Settings of a session, with onnxruntime's names and defaults."""
 
+    free_dimension_overrides: dict[str, int]
+    free_denotation_overrides: dict[str, int]
+    _config: dict[str, str]
+    _external: dict[str, Any]
+
+    graph_optimization_level: GraphOptimizationLevel
+    intra_op_num_threads: int
+    inter_op_num_threads: int
+    execution_mode: ExecutionMode
+    execution_order: ExecutionOrder
+    enable_profiling: bool
+    profile_file_prefix: str
+    optimized_model_filepath: str
+    log_severity_level: int
+    log_verbosity_level: int
+    logid: str
+    enable_mem_pattern: bool
+    enable_mem_reuse: bool
+    enable_cpu_mem_arena: bool
+    use_deterministic_compute: bool
+    use_per_session_threads: bool
+
     def __init__(self) -> None:
-        self.graph_optimization_level: GraphOptimizationLevel = GraphOptimizationLevel.ORT_ENABLE_ALL
-        self.intra_op_num_threads = 0
-        self.inter_op_num_threads = 0
-        self.execution_mode = ExecutionMode.ORT_SEQUENTIAL
-        self.execution_order = ExecutionOrder.DEFAULT
-        self.enable_profiling = False
-        self.profile_file_prefix = "fx2onnx_profile"
-        self.optimized_model_filepath = ""
-        self.log_severity_level = 2
-        self.log_verbosity_level = 0
-        self.logid = ""
-        self.enable_mem_pattern = True
-        self.enable_mem_reuse = True
-        self.enable_cpu_mem_arena = True
-        self.use_deterministic_compute = True
-        self.use_per_session_threads = True
-        self.free_dimension_overrides: dict[str, int] = {}
-        self.free_denotation_overrides: dict[str, int] = {}
-        self._config: dict[str, str] = {}
-        self._external: dict[str, Any] = {}
+        self.__dict__.update(_DEFAULTS)
+        self.__dict__.update(free_dimension_overrides={}, free_denotation_overrides={}, _config={}, _external={})
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if not name.startswith("_") and "_config" in self.__dict__ and name not in self.__dict__:
+        if name not in self.__dict__:
             raise UserError(
                 "E001", f"SessionOptions has no setting {name!r}", next=f"use one of {', '.join(self.settings())}"
             )
-        object.__setattr__(self, name, value)
+        self.__dict__[name] = value
 
     def settings(self) -> list[str]:
         return sorted(name for name in self.__dict__ if not name.startswith("_"))

@@ -34,7 +34,8 @@ class Step:
     outputs: tuple[int, ...]
     attrs: dict[str, Any]
     name: str = ""
-    origin: str = ""
+    origin: Any = ""
+    """One line about the node it comes from, by ``str``."""
     bodies: dict[str, Program] = field(default_factory=dict)
     n_inputs: int = 0
     """Inputs of the node itself; what its bodies capture follows them."""
@@ -56,32 +57,38 @@ class Program:
     defaults: dict[int, Value] = field(default_factory=dict)
     captures: list[tuple[int, int]] = field(default_factory=list)
 
-    def new_slot(self, name: str, **fields: Any) -> Slot:
-        slot = Slot(len(self.slots), name, **fields)
+    def new_slot(
+        self, name: str, type: Any = None, shape: Any = None, const: Value = None, is_const: bool = False
+    ) -> Slot:
+        slot = Slot(len(self.slots), name, type, shape, const, is_const)
         self.slots.append(slot)
         return slot
 
     def link(self) -> None:
         """Number the steps and write producers and users anew."""
-        for slot in self.slots:
+        slots = self.slots
+        for slot in slots:
             slot.producer = -1
             slot.users = []
         for index, step in enumerate(self.steps):
             step.index = index
             for source in step.inputs:
-                if source >= 0 and (not self.slots[source].users or self.slots[source].users[-1] != index):
-                    self.slots[source].users.append(index)
+                if source >= 0:
+                    users = slots[source].users
+                    if not users or users[-1] != index:
+                        users.append(index)
             for target in step.outputs:
                 if target >= 0:
-                    self.slots[target].producer = index
+                    slots[target].producer = index
 
     def drop_dead_steps(self) -> int:
         """Remove steps of which nothing is read; returns how many."""
         needed = set(self.outputs)
         kept: list[Step] = []
         for step in reversed(self.steps):
-            if any(target in needed for target in step.outputs):
-                needed.update(source for source in step.inputs if source >= 0)
+            if not needed.isdisjoint(step.outputs):
+                needed.update(step.inputs)
+                needed.discard(-1)
                 kept.append(step)
         dropped = len(self.steps) - len(kept)
         self.steps = kept[::-1]

@@ -43,6 +43,7 @@ class Kernel:
 
 _EXTRAS = ("n_outputs", "version")
 _table: dict[tuple[str, str], dict[int, Kernel]] = {}
+_changes = 0
 
 
 def kernel(
@@ -89,6 +90,7 @@ def kernel(
             if version in versions:
                 raise ValueError(f"two kernels for {op_type}-{version}: {_place(versions[version].fn)}, {_place(fn)}")
             versions[version] = entry
+            _count_change()
         return fn
 
     return register
@@ -108,6 +110,16 @@ def find_kernel(domain: str, op_type: str, version: int) -> Kernel | None:
     return versions[max(usable)] if usable else None
 
 
+def table_version() -> int:
+    """A number that grows whenever the table changes, for those who remember what they found in it."""
+    return _changes
+
+
+def _count_change() -> None:
+    global _changes
+    _changes += 1
+
+
 def all_kernels() -> list[Kernel]:
     """Every entry, sorted by domain, name, version."""
     return [versions[v] for _, versions in sorted(_table.items()) for v in sorted(versions)]
@@ -116,6 +128,7 @@ def all_kernels() -> list[Kernel]:
 def unregister(op_type: str, domain: str) -> None:
     """Remove a custom operator's kernels, for tests and interactive work."""
     _table.pop((domain, op_type), None)
+    _count_change()
 
 
 def outputs_of(result: Any) -> tuple[Any, ...]:

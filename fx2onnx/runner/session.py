@@ -20,14 +20,14 @@ from fx2onnx.runner.build import build_program
 from fx2onnx.runner.execute import Executor
 from fx2onnx.runner.feeds import FeedChecker, NodeArg
 from fx2onnx.runner.fuse import fuse
-from fx2onnx.runner.limits import MAX_ITERATIONS, default_limit_bytes, iteration_budget, memory_limit
-from fx2onnx.runner.load import load_model
+from fx2onnx.runner.limits import DEFAULT_LIMIT_BYTES, MAX_ITERATIONS, iteration_budget, memory_limit
+from fx2onnx.runner.load import LoadedModel, load_model
 from fx2onnx.runner.options import GraphOptimizationLevel, RunOptions, SessionOptions
 from fx2onnx.runner.ort_value import OrtValue, as_plain
 from fx2onnx.runner.program import Program, Slot, Step
 from fx2onnx.runner.static_shapes import check_static_shapes
 from fx2onnx.runner.threads import blas_threads
-from fx2onnx.runner.types import Value, describe, type_name
+from fx2onnx.runner.types import Value, describe, is_tensor_type, type_name
 
 PROVIDER = "CPUExecutionProvider"
 logger = logging.getLogger("fx2onnx.runner")
@@ -60,28 +60,30 @@ class InferenceSession:
     ) -> None:
         self._options = sess_options or SessionOptions()
         _check_providers(providers)
-        limit_bytes = self._options.config_int("fx2onnx.memory_limit_bytes", default_limit_bytes())
+        limit_bytes = self._options.config_int("fx2onnx.memory_limit_bytes", DEFAULT_LIMIT_BYTES)
         self._limit_bytes = limit_bytes
         self._loop_limit = self._options.config_int("fx2onnx.loop_limit", MAX_ITERATIONS)
-        logger.setLevel(LOG_LEVELS.get(self._options.log_severity_level, logging.WARNING))
+        level = LOG_LEVELS.get(self._options.log_severity_level, logging.WARNING)
+        if logger.level != level:  # setting it empties the caches of all loggers
+            logger.setLevel(level)
         start_ns = time.perf_counter_ns()
         with memory_limit(limit_bytes), record("session"):
             folder = self._options.config_text("session.model_external_initializers_file_folder_path")
             loaded = load_model(path_or_bytes, folder)
             self._model_path = loaded.path
-            self._meta = _metadata(loaded.model)
-            self._program = build_program(loaded.model, loaded.folders, self._options.external_initializers)
+            self._meta = _metadata(loaded.proto)
+            self._program = build_program(loaded, self._options.external_initializers)
             with np.errstate(all="ignore"):
                 check_static_shapes(self._program, self._options.free_dimension_overrides)
             if self._options.optimized_model_filepath:
-                _save(loaded.model, self._options.optimized_model_filepath)
+                _save(loaded, self._options.optimized_model_filepath)
             if self._options.graph_optimization_level >= GraphOptimizationLevel.ORT_ENABLE_EXTENDED:
                 fuse(self._program)
             self._executor = Executor(self._program)
         fixed = self._options.free_dimension_overrides
         self._inputs = [_node_arg(self._program.slots[index], fixed) for index in self._program.inputs]
         self._output_args = [_node_arg(self._program.slots[index], fixed) for index in self._program.outputs]
-        self._output_names = [value.name or "" for value in loaded.model.graph.outputs]
+        self._output_names = [info.name for info in loaded.proto.graph.output]
         self._output_args = [
             NodeArg(name, arg.type, arg.shape, arg.value_type)
             for name, arg in zip(self._output_names, self._output_args, strict=True)
@@ -183,7 +185,7 @@ class InferenceSession:
         return [self._output_names.index(name) for name in output_names]
 
     def _observe(self, program: Program, step: Step, start_ns: int, end_ns: int, results: Sequence[Value]) -> None:
-        args = {"op_name": step.op_type, "node": step.origin, "outputs": [describe(value) for value in results]}
+        args = {"op_name": step.op_type, "node": str(step.origin), "outputs": [describe(value) for value in results]}
         self._add_event(step.name or f"{program.name}/{step.index}:{step.op_type}", "Node", start_ns, end_ns, args)
 
     def _add_event(self, name: str, category: str, start_ns: int, end_ns: int, args: dict[str, Any]) -> None:
@@ -226,9 +228,9 @@ def _check_providers(providers: Sequence[Any] | None) -> None:
         logger.warning("providers %s are not available; running on %s", names, PROVIDER)
 
 
-def _save(model: ir.Model, path: str) -> None:
+def _save(loaded: LoadedModel, path: str) -> None:
     try:
-        ir.save(model, path)
+        ir.save(ir.from_proto(loaded.proto), path)
     except (OSError, ValueError) as error:
         raise UserError("E301", f"the optimized model {path!r} cannot be written", why=str(error)) from error
 
@@ -237,18 +239,19 @@ def _node_arg(slot: Slot, fixed: Mapping[str, int]) -> NodeArg:
     shape: Any = (
         None if slot.shape is None else [fixed.get(dim, dim) if isinstance(dim, str) else dim for dim in slot.shape]
     )
-    if slot.shape is None and not isinstance(slot.type, ir.TensorType):
+    if slot.shape is None and not is_tensor_type(slot.type):
         shape = []
     return NodeArg(slot.name, type_name(slot.type), shape, slot.type)
 
 
-def _metadata(model: ir.Model) -> ModelMetadata:
+def _metadata(proto: Any) -> ModelMetadata:
+    graph = proto.graph
     return ModelMetadata(
-        producer_name=model.producer_name or "",
-        graph_name=model.graph.name or "",
-        domain=model.domain or "",
-        description=model.doc_string or "",
-        graph_description=model.graph.doc_string or "",
-        version=model.model_version or 0,
-        custom_metadata_map=dict(model.metadata_props),
+        producer_name=proto.producer_name,
+        graph_name=graph.name,
+        domain=proto.domain,
+        description=proto.doc_string,
+        graph_description=graph.doc_string,
+        version=proto.model_version,
+        custom_metadata_map={entry.key: entry.value for entry in proto.metadata_props},
     )

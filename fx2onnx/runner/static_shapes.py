@@ -10,14 +10,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import onnx_ir as ir
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.runner.execute import KERNEL_FAULTS, node_line
 from fx2onnx.runner.limits import MAX_RANK, memory_limit
 from fx2onnx.runner.program import Program, Step
 from fx2onnx.runner.registry import outputs_of
-from fx2onnx.runner.types import Array, Dtype, Value, as_value, numpy_dtype
+from fx2onnx.runner.types import Array, Dtype, Value, as_value, is_tensor_type, numpy_dtype
 
 MAX_KNOWN = 1024
 """Values of up to this many elements are computed: they are shapes, axes and pads."""
@@ -27,9 +26,15 @@ MAX_COMPUTED_BYTES = 1 << 20
 """What a computed value may take; larger ones are left to the run."""
 
 
+_ZEROS = bytes(16)
+"""One element of the widest dtype: every element of a stand-in lies there."""
+
+
 def stand_in(shape: tuple[int, ...], dtype: Dtype) -> Array:
-    """An array without memory."""
-    return np.broadcast_to(np.zeros((), dtype), shape)
+    """A read-only array without memory."""
+    if dtype.kind == "O":
+        return np.broadcast_to(np.zeros((), dtype), shape)
+    return np.ndarray(shape, dtype, _ZEROS, 0, (0,) * len(shape))
 
 
 def check_static_shapes(program: Program, fixed: Mapping[str, int]) -> None:
@@ -41,7 +46,7 @@ def check_static_shapes(program: Program, fixed: Mapping[str, int]) -> None:
             known[slot.index] = slot.const
     for index in program.inputs:
         slot = program.slots[index]
-        if isinstance(slot.type, ir.TensorType) and slot.shape is not None and slot.type.dtype.name != "UNDEFINED":
+        if is_tensor_type(slot.type) and slot.shape is not None and slot.type.dtype.name != "UNDEFINED":
             dims = [fixed.get(dim, -1) if isinstance(dim, str) else -1 if dim is None else dim for dim in slot.shape]
             if len(dims) <= MAX_RANK and all(0 <= dim < 1 << 31 for dim in dims):
                 ghosts[index] = stand_in(tuple(dims), numpy_dtype(slot.type.dtype))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import ml_dtypes
@@ -90,9 +91,10 @@ _BY_DTYPE = {numpy_dtype(member): member for member in TENSOR_NAMES}
 
 def onnx_dtype(dtype: Dtype) -> ir.DataType | None:
     """The ONNX dtype of a NumPy dtype; any kind of string is STRING; None where ONNX has none."""
-    if dtype.kind in "USOT":
+    found = _BY_DTYPE.get(dtype)
+    if found is None and dtype.kind in "USOT":
         return ir.DataType.STRING
-    return _BY_DTYPE.get(np.dtype(dtype.type))
+    return _BY_DTYPE.get(np.dtype(dtype.type)) if found is None else found
 
 
 def is_float(dtype: Dtype) -> bool:
@@ -103,20 +105,33 @@ def is_integer(dtype: Dtype) -> bool:
     return dtype.kind in "iu" or dtype in NARROW_INTS
 
 
+@dataclass(frozen=True, slots=True)
+class MapType:
+    """A dictionary: keys of one dtype, values of one type."""
+
+    key_dtype: ir.DataType
+    value_type: Any
+
+
+def is_tensor_type(type_: Any) -> bool:
+    """Whether values of the type are arrays. ``isinstance`` is slow here: the classes are protocols."""
+    return type(type_) is ir.TensorType
+
+
 def type_name(type_: Any) -> str:
     """onnxruntime's spelling: ``tensor(float)``, ``seq(tensor(int64))``, ``optional(...)``, ``map(int64,tensor(float))``."""
+    if is_tensor_type(type_):
+        return f"tensor({TENSOR_NAMES.get(type_.dtype, 'undefined')})"
     if type_ is None:
         return "tensor(undefined)"
+    if isinstance(type_, MapType):
+        return f"map({TENSOR_NAMES.get(type_.key_dtype, 'undefined')},{type_name(type_.value_type)})"
     if isinstance(type_, ir.SequenceType):
         return f"seq({type_name(type_.elem_type)})"
     if isinstance(type_, ir.OptionalType):
         return f"optional({type_name(type_.elem_type)})"
     if isinstance(type_, ir.SparseTensorType):
         return f"sparse_tensor({TENSOR_NAMES.get(type_.dtype, 'undefined')})"
-    if isinstance(type_, ir.TensorType):
-        return f"tensor({TENSOR_NAMES.get(type_.dtype, 'undefined')})"
-    if isinstance(type_, ir.DataType):
-        return f"tensor({TENSOR_NAMES.get(type_, 'undefined')})"
     return str(type_)
 
 

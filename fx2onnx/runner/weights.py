@@ -1,4 +1,4 @@
-"""From ``onnx_ir`` tensors to read-only arrays; external files are mapped, never copied, and stay inside their folder."""
+"""From ``TensorProto`` to read-only arrays; external files are mapped, never copied, and stay inside their folder."""
 
 from __future__ import annotations
 
@@ -6,18 +6,34 @@ import math
 import mmap
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.runner.limits import check_shape
+from fx2onnx.runner.nodes import check_text
 from fx2onnx.runner.types import Array, numpy_dtype, string_array
+from fx2onnx.runner.typing_protos import data_type
 
 _PACKED_BITS = {2: 2, 4: 4}
 """Elements of these widths are packed several to a byte, the low bits first."""
+
+_EXTERNAL = onnx.TensorProto.EXTERNAL
+
+_PLAIN_FIELDS = {
+    onnx.TensorProto.FLOAT: "float_data",
+    onnx.TensorProto.DOUBLE: "double_data",
+    onnx.TensorProto.INT32: "int32_data",
+    onnx.TensorProto.INT64: "int64_data",
+    onnx.TensorProto.UINT64: "uint64_data",
+    onnx.TensorProto.BOOL: "int32_data",
+}
+"""dtypes that NumPy reads without further ado, and where they lie if not in ``raw_data``; onnx_ir reads the others."""
 
 
 class WeightStore:
@@ -27,52 +43,63 @@ class WeightStore:
         self.folders = folders
         self._maps: dict[str, memoryview] = {}
 
-    def array(self, tensor: Any, what: str) -> Array:
-        """The tensor's elements.
+    def any_array(self, tensor: Any, what: str) -> Array:
+        """The elements of an initializer in any of its forms. Raises: as ``array``."""
+        if isinstance(tensor, onnx.TensorProto):
+            return self.array(tensor, what)
+        return dense_array(tensor) if isinstance(tensor, onnx.SparseTensorProto) else self.held(tensor, what)
+
+    def array(self, proto: Any, what: str) -> Array:
+        """The elements of a ``TensorProto``.
 
         Raises: UserError E302 for external data that is missing or out of bounds, E303 for a tensor that contradicts
         itself, E404 for a claimed size above the memory limit.
         """
-        if tensor.dtype is ir.DataType.UNDEFINED:
-            raise UserError("E303", f"{what} has no element type")
-        shape = tuple(dim if isinstance(dim, int) else -1 for dim in tensor.shape)
-        if any(dim < 0 for dim in shape):
-            raise UserError("E303", f"{what} has the invalid shape {list(tensor.shape)}")
-        if isinstance(tensor, ir.ExternalTensor):
-            array = self._external(tensor, shape, what)
-        else:
-            array = _internal(tensor, shape, what)
-        if array.dtype.kind != "O" and not array.flags.aligned:
-            array = array.copy()
-        if array.flags.writeable:
-            array = array.view()
-            array.flags.writeable = False
-        return array
+        dtype, shape = _element_type(proto.data_type, what), tuple(proto.dims)
+        _check_dims(shape, what)
+        if proto.data_location == _EXTERNAL:
+            return _read_only(self._external(_place_of(proto, what), dtype, shape, "", what))
+        return _read_only(_internal(proto, dtype, shape, what))
 
-    def _external(self, tensor: ir.ExternalTensor, shape: tuple[int, ...], what: str) -> Array:
-        dtype = numpy_dtype(tensor.dtype)
-        if dtype.kind == "O":
+    def held(self, tensor: Any, what: str) -> Array:
+        """The elements of a tensor of ``onnx_ir``, not copied where they are in memory. Raises: as ``array``."""
+        dtype = _element_type(int(tensor.dtype), what)
+        shape = tuple(dim if isinstance(dim, int) else -1 for dim in tensor.shape)
+        _check_dims(shape, what)
+        if isinstance(tensor, ir.ExternalTensor):
+            place = (str(tensor.location), tensor.offset or 0, tensor.length)
+            return _read_only(self._external(place, dtype, shape, str(tensor.base_dir or ""), what))
+        if dtype is ir.DataType.STRING:
+            items = tensor.string_data() if hasattr(tensor, "string_data") else tensor.numpy().ravel().tolist()
+            return _strings(items, shape, what)
+        check_shape(shape, numpy_dtype(dtype), what)
+        return _read_only(_guarded(tensor.numpy, shape, what))
+
+    def _external(
+        self, place: tuple[str, int, int | None], dtype: ir.DataType, shape: tuple[int, ...], folder: str, what: str
+    ) -> Array:
+        location, offset_bytes, length_bytes = place
+        element = numpy_dtype(dtype)
+        if element.kind == "O":
             raise UserError("E303", f"{what} is a string tensor in an external file, which ONNX does not allow")
-        bits = _PACKED_BITS.get(round(tensor.dtype.itemsize * 8), 0)
+        bits = _PACKED_BITS.get(round(dtype.itemsize * 8), 0)
         count = math.prod(shape)
-        size_bytes = -(-count * bits // 8) if bits else count * dtype.itemsize
-        offset_bytes = tensor.offset or 0
-        if tensor.length is not None and tensor.length != size_bytes:
+        size_bytes = -(-count * bits // 8) if bits else count * element.itemsize
+        if length_bytes is not None and length_bytes != size_bytes:
             raise UserError(
-                "E302", f"{what} claims {tensor.length} external bytes; its shape and dtype make {size_bytes}"
+                "E302", f"{what} claims {length_bytes} external bytes; its shape and dtype make {size_bytes}"
             )
-        check_shape(shape, dtype, what)
+        check_shape(shape, element, what)
         if count == 0:
-            return np.zeros(shape, dtype)
-        data = self._map(str(tensor.location), tuple(filter(None, (str(tensor.base_dir or ""),))) or self.folders, what)
+            return np.zeros(shape, element)
+        data = self._map(location, (folder,) if folder else self.folders, what)
         if offset_bytes < 0 or offset_bytes + size_bytes > len(data):
             raise UserError(
                 "E302",
-                f"{what} lies at bytes {offset_bytes}..{offset_bytes + size_bytes} of {tensor.location}, "
-                f"which has {len(data)}",
+                f"{what} lies at bytes {offset_bytes}..{offset_bytes + size_bytes} of {location}, which has {len(data)}",
             )
         raw = np.frombuffer(data, np.uint8, size_bytes, offset_bytes)
-        return unpack(raw, dtype, bits, shape) if bits else raw.view(dtype).reshape(shape)
+        return unpack(raw, element, bits, shape) if bits else raw.view(element).reshape(shape)
 
     def _map(self, location: str, folders: tuple[str, ...], what: str) -> memoryview:
         path = confined_path(location, folders, what)
@@ -127,17 +154,97 @@ def unpack(raw: Array, dtype: Any, bits: int, shape: tuple[int, ...]) -> Array:
     return np.asarray(codes.view(dtype).reshape(shape))
 
 
-def _internal(tensor: Any, shape: tuple[int, ...], what: str) -> Array:
-    if tensor.dtype is ir.DataType.STRING:
-        items = tensor.string_data() if hasattr(tensor, "string_data") else tensor.numpy().ravel().tolist()
-        if len(items) != math.prod(shape):
-            raise UserError("E303", f"{what} has {len(items)} strings for shape {list(shape)}")
-        return string_array(items, shape)
-    check_shape(shape, numpy_dtype(tensor.dtype), what)
+def declared(tensor: Any, what: str) -> tuple[ir.DataType, tuple[int, ...]]:
+    """Element type and shape that an initializer claims; its data, which may be missing, is not read."""
+    if isinstance(tensor, onnx.SparseTensorProto):
+        return _element_type(tensor.values.data_type, what), tuple(tensor.dims)
+    if isinstance(tensor, onnx.TensorProto):
+        return _element_type(tensor.data_type, what), tuple(tensor.dims)
+    return tensor.dtype, tuple(tensor.shape)
+
+
+def _element_type(code: int, what: str) -> ir.DataType:
+    if code == 0:
+        raise UserError("E303", f"{what} has no element type")
+    return data_type(code)
+
+
+def _check_dims(shape: tuple[int, ...], what: str) -> None:
+    if any(dim < 0 for dim in shape):
+        raise UserError("E303", f"{what} has the invalid shape {list(shape)}")
+
+
+def _read_only(array: Array) -> Array:
+    """The array itself or a view that cannot be written; a copy where its memory is not aligned."""
+    if array.dtype.kind != "O" and not array.flags.aligned:
+        array = array.copy()
+    if array.flags.writeable:
+        array = array.view()
+        array.flags.writeable = False
+    return array
+
+
+def _place_of(proto: Any, what: str) -> tuple[str, int, int | None]:
+    """File, offset and length of external data. Raises: UserError E303 for numbers that are none."""
+    entries = {entry.key: entry.value for entry in proto.external_data}
+    check_text(*entries, *entries.values())
     try:
-        array = np.asarray(tensor.numpy())
-    except (ValueError, TypeError, OverflowError, RuntimeError, AttributeError, KeyError, AssertionError) as error:
+        length = entries.get("length")
+        return entries.get("location", ""), int(entries.get("offset") or 0), int(length) if length else None
+    except ValueError as error:
+        raise UserError("E303", f"{what} has external data at no number of bytes", why=str(error)[:200]) from error
+
+
+def _internal(proto: Any, dtype: ir.DataType, shape: tuple[int, ...], what: str) -> Array:
+    if dtype is ir.DataType.STRING:
+        return _strings(proto.string_data, shape, what)
+    element = numpy_dtype(dtype)
+    check_shape(shape, element, what)
+    if element.kind == "V" or proto.data_type not in _PLAIN_FIELDS:
+        return _guarded(ir.serde.TensorProtoTensor(proto).numpy, shape, what)
+    if proto.HasField("raw_data"):
+        return _guarded(lambda: np.frombuffer(proto.raw_data, element).reshape(shape), shape, what)
+    items = getattr(proto, _PLAIN_FIELDS[proto.data_type])
+    if not items:
+        return _guarded(ir.serde.TensorProtoTensor(proto).numpy, shape, what)
+    return _guarded(lambda: np.array(items, element).reshape(shape), shape, what)
+
+
+def _strings(items: Any, shape: tuple[int, ...], what: str) -> Array:
+    if len(items) != math.prod(shape):
+        raise UserError("E303", f"{what} has {len(items)} strings for shape {list(shape)}")
+    return string_array(items, shape)
+
+
+_TENSOR_FAULTS = (ValueError, TypeError, OverflowError, RuntimeError, AttributeError, KeyError, AssertionError)
+"""What NumPy and onnx_ir raise on a tensor whose data and type do not fit; the cause is chained."""
+
+
+def _guarded(read: Callable[[], Any], shape: tuple[int, ...], what: str) -> Array:
+    try:
+        array = np.asarray(read())
+    except _TENSOR_FAULTS as error:
         raise UserError("E303", f"{what} does not hold what its shape and dtype say", why=str(error)[:300]) from error
     if array.shape != shape:
         raise UserError("E303", f"{what} has data of shape {list(array.shape)}, not {list(shape)}")
     return array
+
+
+def dense_array(sparse: Any) -> Array:
+    """The dense form of a ``SparseTensorProto``. Raises: UserError E303 for indices out of range."""
+    name, dims = sparse.values.name, tuple(sparse.dims)
+    _check_dims(dims, f"the sparse tensor {name!r}")
+    check_shape(dims, numpy_dtype(_element_type(sparse.values.data_type, f"the sparse tensor {name!r}")))
+    inside = WeightStore(())
+    values = inside.array(sparse.values, f"the values of the sparse tensor {name!r}")
+    indices = inside.array(sparse.indices, f"the indices of the sparse tensor {name!r}").astype(np.int64)
+    wrong = UserError("E303", f"the sparse tensor {name!r} has indices out of range")
+    if indices.ndim == 2:
+        if indices.shape[1] != len(dims) or (indices < 0).any() or (indices >= np.array(dims)).any():
+            raise wrong
+        indices = indices @ np.array([math.prod(dims[axis + 1 :]) for axis in range(len(dims))], np.int64)
+    dense = np.zeros(dims, values.dtype)
+    if indices.ndim != 1 or indices.size != values.size or (indices < 0).any() or (indices >= dense.size).any():
+        raise wrong
+    dense.reshape(-1)[indices] = values.reshape(-1)
+    return _read_only(dense)

@@ -1,0 +1,146 @@
+"""What a ``NodeProto`` says, read once: names, attributes, and the order in which nodes can run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import onnx
+
+from fx2onnx.base.errors import UserError
+from fx2onnx.runner.limits import MAX_NESTING
+
+LINE_CHARS = 200
+"""Longer lines about a node are cut: they stand in error messages."""
+
+GRAPH, GRAPHS = onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS
+
+
+@dataclass(slots=True)
+class NodeText:
+    """A node's names. Holds nothing of the protobuf, which would keep the whole file in memory."""
+
+    op_type: str
+    domain: str
+    name: str
+    inputs: list[str]
+    outputs: list[str]
+    overload: str = ""
+    source: str = ""
+    """The line of source code that the exporter wrote down."""
+
+    def __str__(self) -> str:
+        domain = f"{self.domain}::" if self.domain else ""
+        inputs = ", ".join(name or "_" for name in self.inputs)
+        line = f"{', '.join(name or '_' for name in self.outputs)} = {domain}{self.op_type}({inputs})"[:LINE_CHARS]
+        return f"{line}  at {self.source[:LINE_CHARS]}" if self.source else line
+
+
+Node: TypeAlias = tuple[NodeText, Sequence[Any]]
+"""A node's text and its attributes."""
+
+
+def read_nodes(protos: Iterable[Any]) -> list[Node]:
+    """Reading a field of protobuf makes a new object, so each is read once.
+
+    Raises: UserError E303 for a name that is not text.
+    """
+    nodes: list[Node] = []
+    for proto in protos:
+        domain = proto.domain
+        text = NodeText(
+            proto.op_type,
+            "" if domain == "ai.onnx" else domain,
+            proto.name,
+            list(proto.input),
+            list(proto.output),
+            proto.overload,
+        )
+        try:
+            "".join((text.op_type, domain, text.name, *text.inputs, *text.outputs))
+        except TypeError:
+            check_text(text.op_type, domain, text.name, *text.inputs, *text.outputs)
+        metadata = proto.metadata_props
+        if metadata:
+            text.source = next((entry.value for entry in metadata if entry.key == "source"), "")
+        nodes.append((text, list(proto.attribute)))
+    return nodes
+
+
+def check_text(*names: Any) -> None:
+    """protobuf hands out text that is not UTF-8 as bytes. Raises: UserError E303."""
+    for name in names:
+        if isinstance(name, bytes):
+            raise UserError("E303", f"the model has a name that is not text: {name[:40]!r}")
+
+
+def distinct(names: Iterable[str], what: str) -> list[str]:
+    """The names as a list. Raises: UserError E303 for one that occurs twice or is not text."""
+    found = list(names)
+    check_text(*found)
+    if len(set(found)) < len(found):
+        twice = next(name for place, name in enumerate(found) if name in found[:place])
+        raise UserError("E303", f"the {what} {twice!r} occurs twice")
+    return found
+
+
+def in_order(nodes: list[Node], known: Iterable[str], where: str) -> list[Node]:
+    """The nodes so that each comes after those it reads; unchanged where that holds already.
+
+    Raises: UserError E303 for a value with two definitions, and for a cycle.
+    """
+    defined = set(known)
+    producer: dict[str, int] = {}
+    for position, (text, _) in enumerate(nodes):
+        for name in text.outputs:
+            if name:
+                if name in defined:
+                    raise UserError("E303", f"{name!r} has two definitions in {where!r}", node=str(text))
+                defined.add(name)
+                producer[name] = position
+    position_of = producer.get
+    if all(position_of(name, -1) < place for place, node in enumerate(nodes) for name in _deep_inputs(node, 0)):
+        return nodes
+    return _sorted(nodes, producer)
+
+
+def _sorted(nodes: list[Node], producer: dict[str, int]) -> list[Node]:
+    needs = [{producer[name] for name in _deep_inputs(node, 0) if name in producer} for node in nodes]
+    readers: dict[int, list[int]] = {}
+    for position, producers in enumerate(needs):
+        for source in producers:
+            readers.setdefault(source, []).append(position)
+    ready = [position for position, producers in enumerate(needs) if not producers]
+    ordered: list[Node] = []
+    while ready:
+        position = ready.pop()
+        ordered.append(nodes[position])
+        for reader in readers.get(position, ()):
+            needs[reader].discard(position)
+            if not needs[reader]:
+                ready.append(reader)
+    if len(ordered) < len(nodes):
+        stuck = next(position for position, producers in enumerate(needs) if producers)
+        raise UserError("E303", "the graph has a cycle", node=str(nodes[stuck][0]))
+    return ordered
+
+
+def _deep_inputs(node: Node, depth: int) -> Iterable[str]:
+    """Names that a node reads; those that its graphs read from around them too."""
+    text, attributes = node
+    if not attributes or not any(attribute.type == GRAPH for attribute in attributes):
+        return text.inputs
+    return [*text.inputs, *(name for a in attributes if a.type == GRAPH for name in _free_names(a.g, depth + 1))]
+
+
+def _free_names(graph: Any, depth: int) -> Iterator[str]:
+    if depth > MAX_NESTING:
+        raise UserError("E303", f"graphs are nested more than {MAX_NESTING} deep")
+    own = {info.name for info in graph.input} | {tensor.name for tensor in graph.initializer}
+    inner = [(NodeText(n.op_type, "", "", list(n.input), list(n.output)), list(n.attribute)) for n in graph.node]
+    for text, _ in inner:
+        own.update(text.outputs)
+    for node in inner:
+        yield from (name for name in _deep_inputs(node, depth) if name not in own)
+    yield from (info.name for info in graph.output if info.name not in own)

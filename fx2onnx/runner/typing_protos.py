@@ -1,0 +1,81 @@
+"""What ``TypeProto`` says: the type of a value and its dims."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, TypeAlias
+
+import onnx_ir as ir
+
+from fx2onnx.base.errors import UserError
+from fx2onnx.runner.types import Array, MapType, onnx_dtype
+
+Dims: TypeAlias = tuple[int | str | None, ...]
+
+
+@lru_cache(maxsize=64)
+def data_type(code: int) -> ir.DataType:
+    """The element type of that number. Raises: UserError E303."""
+    try:
+        return ir.DataType(code)
+    except ValueError:
+        raise UserError("E303", f"{code} is no element type that ONNX knows") from None
+
+
+@lru_cache(maxsize=64)
+def _tensor_type(code: int) -> ir.TensorType:
+    return ir.TensorType(data_type(code))
+
+
+def type_of_array(array: Array) -> ir.TensorType:
+    """The type of a constant."""
+    dtype = onnx_dtype(array.dtype)
+    assert dtype is not None
+    return _tensor_type(int(dtype))
+
+
+def type_and_dims(proto: Any) -> tuple[Any, Dims | None]:
+    """The type (None where it is not given) and the dims of the tensors in it (None where their rank is not known).
+
+    Raises: UserError E303 for a type that does not say what it is of.
+    """
+    form = proto.WhichOneof("value")
+    if form == "tensor_type":
+        tensor = proto.tensor_type
+        return _tensor_type(tensor.elem_type), dims_of(tensor.shape) if tensor.HasField("shape") else None
+    if form is None:
+        return None, None
+    if form == "sparse_tensor_type":
+        sparse = proto.sparse_tensor_type
+        dims = dims_of(sparse.shape) if sparse.HasField("shape") else None
+        return ir.SparseTensorType(data_type(sparse.elem_type)), dims
+    if form == "map_type":
+        return MapType(data_type(proto.map_type.key_type), _inner(proto.map_type.value_type)[0]), None
+    if form == "sequence_type":
+        inner, dims = _inner(proto.sequence_type.elem_type)
+        return ir.SequenceType(inner), dims
+    if form == "optional_type":
+        inner, dims = _inner(proto.optional_type.elem_type)
+        return ir.OptionalType(inner), dims
+    raise UserError("E303", f"the runner does not know values of {form}")
+
+
+def _inner(proto: Any) -> tuple[Any, Dims | None]:
+    inner, dims = type_and_dims(proto)
+    if inner is None:
+        raise UserError("E303", "the type of a sequence, optional or map does not say what is in it")
+    return inner, dims
+
+
+def dims_of(shape: Any) -> Dims:
+    """A fixed size as a number, a symbolic one as its name, an unknown one as None."""
+    dims: list[int | str | None] = []
+    for dim in shape.dim:
+        form = dim.WhichOneof("value")
+        dims.append(dim.dim_value if form == "dim_value" else dim.dim_param or None if form else None)
+    return tuple(dims)
+
+
+def denotations_of(proto: Any) -> list[str]:
+    """The denotation of each dim of a tensor type, empty where it has none."""
+    return [dim.denotation for dim in proto.tensor_type.shape.dim]

@@ -29,8 +29,8 @@ unit: $(VENV)/.installed
 test-all: $(VENV)/.installed ## the slow sweeps too
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
-bench: $(VENV)/.installed   ## export time against torch.onnx.export, in one process
-	$(UNPIN) $(BIN)/python -m benchmarks.export_time
+bench: $(VENV)/.installed   ## export time against torch.onnx.export, in one process, into docs/benchmarks.md
+	$(UNPIN) $(BIN)/python -m benchmarks.export_time --write docs/benchmarks.md
 
 operators: $(VENV)/.installed ## sweep PyTorch's operator database into docs/operators.md (minutes)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.ops.operators_page docs/operators.md

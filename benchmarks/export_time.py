@@ -1,8 +1,10 @@
-"""Whole ``export(...)`` to a finished file: fx2onnx against ``torch.onnx.export(dynamo=True)``.
+"""Whole exports and graph work alone: fx2onnx against ``torch.onnx.export``, dynamo and TorchScript.
 
-One process, warm, the two exporters in turn, medians. Files go to a memory file system where there is one, so that the
-disk's writing back of one exporter's file does not slow the other's. ``python -m benchmarks.export_time [--rounds 5]
-[--models a,b] [--folder DIR]``
+One process, warm, all variants of a model in turn, medians of ``--rounds``. *Graph work* writes no file (``f=None``); *whole
+export* ends with the finished file, weights inside, in ``--folder``. Beside it stands one plain sequential write of as many
+bytes to the same folder.
+
+    python -m benchmarks.export_time [--rounds 5] [--models a,b] [--folder DIR] [--write docs/benchmarks.md]
 """
 
 from __future__ import annotations
@@ -17,15 +19,59 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from benchmarks import machine
 
-MODELS = ("resnet50", "vit_b_16", "bert_base_mlm", "gpt2", "t5_small")
+MODELS = (
+    *("resnet50", "mobilenet_v3_large", "vit_b_16", "bert_base_mlm", "gpt2", "t5_small"),
+    *("mnist_cnn", "mnist_cnn_same", "resnet18"),
+)
+VARIANTS = {
+    "ours": "fx2onnx, whole",
+    "dynamo": "torch.onnx.export(dynamo=True), whole",
+    "torchscript": "torch.onnx.export(dynamo=False), whole",
+    "plain": "one sequential write of as many bytes",
+    "ours graph": "fx2onnx, no file",
+    "dynamo graph": "torch.onnx.export(dynamo=True), no file",
+    "ours dynamic": "fx2onnx, no file, dynamic shapes",
+    "dynamo dynamic": "torch.onnx.export(dynamo=True), no file, dynamic shapes",
+}
+
+
+@dataclass
+class Row:
+    """What was measured of one model: seconds by variant, why a variant failed, sizes."""
+
+    label: str
+    seconds: dict[str, list[float]] = field(default_factory=dict)
+    failures: dict[str, str] = field(default_factory=dict)
+    saving: list[float] = field(default_factory=list)
+    """Seconds of our whole export that went into the file."""
+    nodes: int = 0
+    their_nodes: int = 0
+    file_bytes: int = 0
+
+    def median(self, variant: str) -> float | None:
+        taken = self.seconds.get(variant)
+        return statistics.median(taken) if taken else None
+
+    def times_faster(self, ours: str, theirs: str) -> float | None:
+        """Median over the rounds of their seconds by ours."""
+        if not self.seconds.get(ours) or not self.seconds.get(theirs):
+            return None
+        return statistics.median(b / a for a, b in zip(self.seconds[ours], self.seconds[theirs], strict=True))
+
+    def of_plain(self) -> float | None:
+        """Speed of our writing by that of the plain write."""
+        plain = self.seconds.get("plain")
+        return statistics.median(p / s for p, s in zip(plain, self.saving, strict=True)) if plain else None
 
 
 def seconds(function: Callable[[], Any]) -> float:
+    """Seconds of one call, without the exporters' chatter."""
     gc.collect()  # neither pays for the other's garbage
     start = time.perf_counter()
     with (
@@ -38,70 +84,97 @@ def seconds(function: Callable[[], Any]) -> float:
     return time.perf_counter() - start
 
 
-def measure(name: str, rounds: int, folder: Path) -> dict[str, Any]:
-    """Medians over ``rounds`` after one warm-up of each."""
+def calls(entry: Any, folder: Path, reports: list[Any]) -> dict[str, Callable[[], Any]]:
+    """The call of each variant."""
+    import numpy as np
     import torch
 
     import fx2onnx
+
+    module, args, kwargs, shapes = entry.module, entry.args, entry.kwargs, entry.dynamic_shapes
+
+    def ours() -> None:
+        reports.append(fx2onnx.export(module, args, folder / "ours.onnx", kwargs=kwargs).report)
+
+    def theirs(file: str | None, **keywords: Any) -> Callable[[], Any]:
+        path = str(folder / file) if file else None
+        return lambda: torch.onnx.export(module, args, path, kwargs=kwargs, **keywords)
+
+    def plain() -> None:
+        with open(folder / "plain", "wb", buffering=0) as stream:
+            stream.write(content)
+
+    seconds(ours)
+    content = np.ones(reports[-1].file_bytes, np.uint8).data
+    functions: tuple[Callable[[], Any], ...] = (
+        ours,
+        theirs("theirs.onnx", dynamo=True),
+        theirs("script.onnx", dynamo=False),
+        plain,
+        lambda: fx2onnx.export(module, args, None, kwargs=kwargs),
+        theirs(None, dynamo=True),
+        lambda: fx2onnx.export(module, args, None, kwargs=kwargs, dynamic_shapes=shapes),
+        theirs(None, dynamo=True, dynamic_shapes=shapes),
+    )
+    return dict(zip(VARIANTS, functions, strict=True))
+
+
+def measure(name: str, rounds: int, folder: Path) -> Row:
+    """The medians' data over ``rounds``, after one warm-up of each variant."""
+    import onnx
+    import torch
+
     from models_zoo.registry import build
 
     entry = build(name)
-    module, args, kwargs = entry.module.eval(), entry.args, entry.kwargs
-    ours_path, theirs_path = folder / f"{name}-ours.onnx", folder / f"{name}-theirs.onnx"
-    results: list[Any] = []
-
-    def ours() -> None:
-        results.append(fx2onnx.export(module, args, ours_path, kwargs=kwargs))
-
-    def theirs() -> None:
-        torch.onnx.export(module, args, str(theirs_path), kwargs=kwargs, dynamo=True)
-
-    seconds(ours)
-    label = name
+    entry.module.eval()
+    row, reports = Row(name), []
+    functions = calls(entry, folder, reports)
     try:
-        seconds(theirs)
+        seconds(functions["dynamo"])
     except torch.onnx.OnnxExporterError:
-        module.set_attn_implementation("eager")  # torch.onnx.export fails on T5's fused attention
-        label = f"{name} (eager attention in both)"
-        seconds(theirs)
-    pairs = [(seconds(ours), seconds(theirs)) for _ in range(rounds)]
-    import onnx
-
-    their_nodes = len(onnx.load(theirs_path, load_external_data=False).graph.node)
-    report = results[-1].report
+        entry.module.set_attn_implementation("eager")  # torch.onnx.export fails on T5's fused attention
+        row.label = f"{name} (eager attention)"
+    if not entry.dynamic_shapes:
+        del functions["ours dynamic"], functions["dynamo dynamic"]
+    for variant, function in list(functions.items()):
+        try:
+            seconds(function)
+        except Exception as cause:  # whatever their exporters raise is their result
+            row.failures[variant] = type(cause).__name__
+            del functions[variant]
+    reports.clear()
+    for _ in range(rounds):
+        for variant, function in functions.items():
+            if variant == "plain":
+                (folder / "plain").unlink(missing_ok=True)
+            row.seconds.setdefault(variant, []).append(seconds(function))
+    row.saving = [report.phases["save"] for report in reports]
+    row.nodes, row.file_bytes = reports[-1].nodes_onnx, reports[-1].file_bytes
+    row.their_nodes = len(onnx.load(folder / "theirs.onnx", load_external_data=False).graph.node)
     for path in folder.iterdir():
         path.unlink()
-    return {
-        "model": label,
-        "ours": statistics.median(pair[0] for pair in pairs),
-        "theirs": statistics.median(pair[1] for pair in pairs),
-        "ratio": statistics.median(pair[1] / pair[0] for pair in pairs),
-        "ours_nodes": report.nodes_onnx,
-        "their_nodes": their_nodes,
-        "megabytes": report.file_bytes / 1e6,
-    }
+    return row
 
 
 def main() -> None:
     machine.unpinned()
-    parser = argparse.ArgumentParser(description=__doc__)
+    from benchmarks.export_page import page
+
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--models", default=",".join(MODELS))
-    parser.add_argument("--folder", default="/dev/shm" if os.path.isdir("/dev/shm") else None)
+    parser.add_argument("--folder", default="out", help="where the files go (default: out)")
+    parser.add_argument("--write", metavar="FILE.md", help="write the page and its plot")
     options = parser.parse_args()
-    print(machine.describe())
-    print("medians of", options.rounds, "rounds, whole call with the file written, one process, in turn")
-    print("files in", options.folder or tempfile.gettempdir())
-    print("| model | fx2onnx s | torch.onnx.export s | times faster | nodes | torch's nodes | MB |")
-    print("|---|---|---|---|---|---|---|")
+    os.makedirs(options.folder, exist_ok=True)
+    rows = []
     with tempfile.TemporaryDirectory(prefix="fx2onnx-bench-", dir=options.folder) as folder:
         for name in options.models.split(","):
-            row = measure(name, options.rounds, Path(folder))
-            print(
-                f"| {row['model']} | {row['ours']:.3f} | {row['theirs']:.2f} | {row['ratio']:.1f} | {row['ours_nodes']} "
-                f"| {row['their_nodes']} | {row['megabytes']:.0f} |",
-                flush=True,
-            )
+            rows.append(measure(name, options.rounds, Path(folder)))
+            print(f"{rows[-1].label}: {rows[-1].times_faster('ours', 'dynamo') or 0:.1f} times", flush=True)
+    text = page(rows, machine.describe(), options.rounds, Path(options.write) if options.write else None)
+    print(text)
 
 
 if __name__ == "__main__":

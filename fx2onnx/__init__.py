@@ -13,6 +13,8 @@ from fx2onnx.base.version import VERSION as __version__
 if TYPE_CHECKING:
     from fx2onnx.api import ExportResult, Report, export
     from fx2onnx.aten_map.registry import translates
+    from fx2onnx.folder import export_folder
+    from fx2onnx.generation import load
 
 __all__ = [
     "ExportResult",
@@ -23,6 +25,8 @@ __all__ = [
     "VerificationError",
     "__version__",
     "export",
+    "export_folder",
+    "load",
     "translates",
 ]
 
@@ -30,6 +34,8 @@ _LAZY = {
     "ExportResult": "fx2onnx.api",
     "Report": "fx2onnx.api",
     "export": "fx2onnx.api",
+    "export_folder": "fx2onnx.folder",
+    "load": "fx2onnx.generation",
     "translates": "fx2onnx.aten_map",
 }
 

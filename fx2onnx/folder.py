@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,7 +27,8 @@ DATA_FILE = "weights.data"
 
 _COPIED = (".json", ".txt", ".model", ".jinja", ".tiktoken", ".bpe")
 _NOT_COPIED = (".index.json",)
-_NOTEWORTHY = ("sequence_length",)
+ORIGIN_FILE = "fx2onnx.json"
+"""What the folder was made from, for ``fx2onnx generate --verify``."""
 
 
 @dataclass
@@ -70,6 +72,7 @@ def export_folder(
     with _staging(target) as stage:
         _write(results, stage, target)
         _write_configs(assembly, stage, target)
+        _write_origin(spec, assembly, task, options, stage, target)
         if verify:
             _verify(done, stage if not _refers(results) else target)
     done.files = sorted(entry.name for entry in target.iterdir() if entry.is_file())
@@ -178,6 +181,17 @@ def _write_configs(assembly: Assembly, stage: Path, target: Path) -> None:
     for path in sorted(assembly.folder.iterdir()):
         if path.is_file() and path.name.endswith(_COPIED) and not path.name.endswith(_NOT_COPIED):
             shutil.copyfile(path, stage / path.name)
+
+
+def _write_origin(
+    spec: str, assembly: Assembly, task: str, options: Mapping[str, Any], stage: Path, target: Path
+) -> None:
+    """The source as seen from the folder, so that both can be moved together."""
+    if assembly.folder is not None:
+        _, mark, query = spec.partition("?")
+        spec = f"hf:{os.path.relpath(assembly.folder.resolve(), target.resolve())}{mark}{query}"
+    said = {"source": spec, "task": task} | {key: value for key, value in options.items() if value is not None}
+    (stage / ORIGIN_FILE).write_text(json.dumps(said, indent=2) + "\n", encoding="utf-8")
 
 
 def _verify(done: ExportedFolder, folder: Path) -> None:

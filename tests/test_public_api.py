@@ -18,6 +18,8 @@ PUBLIC = {
     "VerificationError",
     "__version__",
     "export",
+    "export_folder",
+    "load",
     "translates",
 }
 

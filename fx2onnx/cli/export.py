@@ -36,7 +36,12 @@ class Capture(enum.StrEnum):
 @reports_errors
 def export_command(
     source: options.SourceArgument,
-    output: Annotated[Path, typer.Option("--output", "-o", help="The ONNX file to write.", show_default=False)],
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output", "-o", help="The ONNX file to write; a folder with generation tasks.", show_default=False
+        ),
+    ],
     verify: Annotated[
         bool, typer.Option("--verify/--no-verify", help="Compare with eager PyTorch in the runner and onnxruntime.")
     ] = True,
@@ -49,6 +54,7 @@ def export_command(
             show_default="default",
         ),
     ] = None,
+    task: options.Task = None,
     capture: Annotated[Capture, typer.Option("--capture", help="How the graph is captured.")] = Capture.auto,
     batch: options.Batch = None,
     seq: options.Seq = None,
@@ -62,8 +68,14 @@ def export_command(
 ) -> None:
     """Export a model to ONNX and check the file against eager PyTorch."""
     from fx2onnx.cli.dynamic import dynamic_shapes_of, parse_dynamic
+    from fx2onnx.cli.export_folder import export_into_folder, is_folder_task, with_task
     from fx2onnx.cli.progress import Stages
 
+    if task is not None and is_folder_task(task):
+        sizes = {"batch": batch, "seq": seq, "image_size": image_size, "seed": seed}
+        export_into_folder(source, output, task, opset, verify, sizes, json_output=json_output, quiet=quiet)
+        return
+    source = with_task(source, task)
     for path in (output, report):
         if path is not None:
             check_writable(path)

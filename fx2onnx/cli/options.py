@@ -22,6 +22,14 @@ Seq = Annotated[int | None, typer.Option("--seq", help="Sequence length of the s
 ImageSize = Annotated[
     int | None, typer.Option("--image-size", help="Height and width of sample images.", show_default=False)
 ]
+Task = Annotated[
+    str | None,
+    typer.Option(
+        "--task",
+        help="What an hf: model is for, such as masked-lm; text-generation-with-past and the like write a folder.",
+        show_default=False,
+    ),
+]
 Seed = Annotated[int, typer.Option("--seed", help="Seed of random weights and inputs.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result, or the error, as JSON on stdout.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress display and no summary.")]

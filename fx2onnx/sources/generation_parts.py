@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fx2onnx.base.errors import UserError
+from fx2onnx.sources import hf_kind
 from fx2onnx.sources.generation import cached_decoder
 from fx2onnx.sources.generation_encoder import encoder_and_decoder
 from fx2onnx.sources.registry import fail_unknown, resolve
@@ -22,6 +23,7 @@ TASKS: dict[str, str] = {
     "automatic-speech-recognition": "speech-seq2seq",
     "image-text-to-text": "image-text-to-text",
 }
+ALL_TASKS = (*(name + end for name in TASKS for end in ("", WITH_PAST)), *hf_kind.TASKS)
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ def _cached(source: Source) -> list[Part]:
     from fx2onnx.sources.source import Options
 
     model: Any = source.module
-    _switch_cache_on(model.config)
+    switch_cache_on(model.config)
     options = Options()
 
     def finished(form: Source) -> Source:
@@ -83,7 +85,8 @@ def _cached(source: Source) -> list[Part]:
     return [Part("model.onnx", [lambda: first, lambda: finished(by_token())])]
 
 
-def _switch_cache_on(config: Any) -> None:
+def switch_cache_on(config: Any) -> None:
+    """Undo what sources do to the config for a plain forward."""
     from fx2onnx.sources.hf_inputs import with_sub_configs
 
     for part in with_sub_configs(config):

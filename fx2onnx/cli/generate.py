@@ -1,0 +1,176 @@
+"""``fx2onnx generate FOLDER --prompt-ids 1,2,3``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fx2onnx.base.errors import UserError, VerificationError
+from fx2onnx.cli import options
+from fx2onnx.cli.outcome import print_json, reports_errors
+from fx2onnx.cli.run import Engine
+
+if TYPE_CHECKING:
+    from fx2onnx.generation import LoadedModel
+
+_INTEGER_64 = 2**63
+
+
+@reports_errors
+def generate_command(
+    folder: Annotated[
+        Path,
+        typer.Argument(metavar="FOLDER", help="A folder that fx2onnx export --task ... wrote.", show_default=False),
+    ],
+    prompt_ids: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--prompt-ids",
+            help="Token ids, 1,2,3. Several prompts make a batch, padded on the left.",
+            show_default=False,
+        ),
+    ] = None,
+    input: Annotated[
+        list[str] | None,
+        typer.Option("--input", "-i", help="NAME=FILE.npy of an encoder, such as input_features.", show_default=False),
+    ] = None,
+    max_new_tokens: Annotated[int, typer.Option("--max-new-tokens", min=1, help="Tokens to generate at most.")] = 20,
+    engine: Annotated[Engine, typer.Option("--engine", help="What runs the model.")] = Engine.onnxruntime,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Compare token by token with model.generate of transformers.")
+    ] = False,
+    source: Annotated[
+        str | None,
+        typer.Option("--source", help="hf:FOLDER to compare with; the one that was exported.", show_default=False),
+    ] = None,
+    json_output: options.Json = False,
+) -> None:
+    """Generate text greedily from an exported folder."""
+    from fx2onnx.cli.progress import Stages
+    from fx2onnx.generation import load
+
+    rows = [_ids(text) for text in prompt_ids or []]
+    if not rows and not input:
+        raise UserError(
+            "E001", "there is no prompt", next="--prompt-ids 1,2,3, or --input NAME=FILE.npy for an encoder"
+        )
+    with Stages(quiet=json_output) as stages:
+        with stages.stage(f"load {folder}"):
+            model = load(folder, engine.value)
+        inputs = _inputs(model, rows, input or [])
+        _check_range(model, rows)
+        tokens = stages.call("generate", lambda: model.generate(**inputs, max_new_tokens=max_new_tokens))
+        expected = None
+        if verify:
+            spec, seed = _source(folder, source)
+            expected = stages.call(
+                f"generate with {spec}", lambda: _expected(spec, seed, model, inputs, max_new_tokens)
+            )
+    start = 1 if model.encoder is not None else next(iter(inputs.values())).shape[1]
+    _finish(tokens, start, expected, json_output)
+
+
+def _ids(text: str) -> list[int]:
+    try:
+        ids = [int(word) for word in text.split(",")]
+    except ValueError:
+        ids = []
+    if not ids or any(not 0 <= token < _INTEGER_64 for token in ids):
+        raise UserError(
+            "E001", f"cannot read --prompt-ids '{text}'", next="write numbers from 0 on: --prompt-ids 1,2,3"
+        )
+    return ids
+
+
+def _check_range(model: LoadedModel, rows: Sequence[Sequence[int]]) -> None:
+    text = model.config.get("text_config") or {}
+    size = model.config.get("vocab_size") or text.get("vocab_size")
+    largest = max((token for row in rows for token in row), default=0)
+    if isinstance(size, int) and largest >= size:
+        raise UserError("E001", f"--prompt-ids has the token {largest}", why=f"the vocabulary has {size}")
+
+
+def _inputs(model: LoadedModel, rows: Sequence[Sequence[int]], files: Sequence[str]) -> dict[str, Any]:
+    import numpy as np
+
+    from fx2onnx.cli.feeds import parse_pairs
+
+    found: dict[str, Any] = {}
+    if rows:
+        length = max(map(len, rows))
+        pads = [[0] * (length - len(row)) for row in rows]
+        on_left = model.encoder is None
+        ones = [[1] * len(row) for row in rows]
+        found["input_ids"] = np.array(
+            [(p + list(r)) if on_left else (list(r) + p) for p, r in zip(pads, rows, strict=True)]
+        )
+        found["attention_mask"] = np.array([(p + r) if on_left else (r + p) for p, r in zip(pads, ones, strict=True)])
+    for name, file in parse_pairs(files, "--input").items():
+        try:
+            found[name] = np.load(file, allow_pickle=False)
+        except (OSError, ValueError) as cause:
+            raise UserError("E302", f"cannot read '{file}'", why=str(cause)) from cause
+    return found
+
+
+def _source(folder: Path, given: str | None) -> tuple[str, int]:
+    """What the folder was made from, as its own file says unless the caller does; and the seed of random weights."""
+    from fx2onnx.folder import ORIGIN_FILE
+
+    said: Mapping[str, Any] = {}
+    if (folder / ORIGIN_FILE).is_file():
+        said = json.loads((folder / ORIGIN_FILE).read_text(encoding="utf-8"))
+    spec = given or said.get("source")
+    if not spec:
+        raise UserError("E302", f"'{folder}' does not say what it was made from", next="--source hf:CHECKPOINT_FOLDER")
+    name = spec.removeprefix("hf:").partition("?")[0]
+    if given is None and (folder / name).is_dir():
+        spec = f"hf:{(folder / name).resolve()}{spec.removeprefix('hf:' + name)}"
+    return spec, int(said.get("seed") or 0)
+
+
+def _expected(spec: str, seed: int, model: LoadedModel, inputs: Mapping[str, Any], new: int) -> Any:
+    from fx2onnx.folder import ORIGIN_FILE
+    from fx2onnx.sources.generation_eager import expected_tokens
+
+    origin = model.folder / ORIGIN_FILE
+    task = json.loads(origin.read_text(encoding="utf-8")).get("task", "") if origin.is_file() else ""
+    return expected_tokens(spec, task, seed, inputs, new)
+
+
+def _finish(tokens: Any, start: int, expected: Any, json_output: bool) -> None:
+    new = [[int(token) for token in row] for row in tokens[:, start:]]
+    same = None
+    if expected is not None:
+        same = expected.shape == tokens.shape and bool((expected == tokens).all())
+    if json_output:
+        print_json({"ok": same is not False, "tokens": new, "verified": same})
+    else:
+        for row in new:
+            typer.echo(",".join(map(str, row)))
+    if same is None:
+        return
+    if not same:
+        if json_output:
+            raise typer.Exit(1)
+        raise _difference(tokens, expected, start)
+    if not json_output:
+        typer.echo(f"as model.generate: {len(new)} x {len(new[0])} tokens are equal", err=True)
+
+
+def _difference(tokens: Any, expected: Any, start: int) -> VerificationError:
+    width = min(tokens.shape[1], expected.shape[1])
+    differs = (tokens[:, :width] != expected[:, :width]).any(axis=0)
+    at = int(differs.argmax()) if differs.any() else width
+    row = int((tokens[:, at] != expected[:, at]).argmax()) if at < width else 0
+    got, want = ((int(a[row, at]) if at < a.shape[1] else "the end") for a in (tokens, expected))
+    return VerificationError(
+        "E501",
+        f"token {at - start + 1} of row {row} differs from model.generate",
+        why=f"got {got}, expected {want}",
+        next="two tokens may score nearly the same; compare logits: fx2onnx verify",
+    )

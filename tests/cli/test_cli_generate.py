@@ -1,0 +1,120 @@
+"""``fx2onnx export --task ...-with-past`` and ``fx2onnx generate`` from end to end."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner, Result
+
+from fx2onnx.cli.main import app
+from fx2onnx.sources.torchvision_compat import prepare
+
+prepare()
+
+
+def invoke(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    folder = tmp_path_factory.mktemp("checkpoints") / "tiny"
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+    torch.manual_seed(0)
+    LlamaForCausalLM(LlamaConfig(**sizes, vocab_size=60, eos_token_id=2)).save_pretrained(folder)
+    (folder / "tokenizer.json").write_text("{}")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def exported(checkpoint: Path) -> Path:
+    folder = checkpoint.parent / "onnx"
+    done = invoke("export", f"hf:{checkpoint}", "--task", "text-generation-with-past", "-o", folder, "--json")
+    assert done.exit_code == 0, done.output
+    report = json.loads(done.stdout)
+    assert report["ok"]
+    assert report["reports"]["model.onnx"]["input_names"][:4] == [
+        "input_ids",
+        "attention_mask",
+        "position_ids",
+        "past_key_values.0.key",
+    ]
+    return folder
+
+
+def test_the_folder_has_what_a_runtime_needs(exported: Path) -> None:
+    names = {path.name for path in exported.iterdir()}
+    assert names == {"model.onnx", "config.json", "generation_config.json", "tokenizer.json", "fx2onnx.json"}
+    assert not [path for path in exported.parent.iterdir() if path.name.startswith(".fx2onnx")]
+
+
+@pytest.mark.parametrize("engine", ["runner", "onnxruntime"])
+def test_generate_agrees_with_transformers(exported: Path, engine: str) -> None:
+    arguments = ("--prompt-ids", "5,6,7,8", "--prompt-ids", "9", "--max-new-tokens", 6, "--engine", engine)
+    done = invoke("generate", exported, *arguments, "--verify", "--json")
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.stdout)
+    assert told["verified"] is True
+    assert [len(row) for row in told["tokens"]] == [6, 6]
+
+
+def test_other_weights_are_told_apart(exported: Path, tmp_path: Path) -> None:
+    import torch
+    from transformers import AutoConfig, LlamaForCausalLM
+
+    torch.manual_seed(1)
+    LlamaForCausalLM(AutoConfig.from_pretrained(exported)).save_pretrained(tmp_path / "other")
+    done = invoke("generate", exported, "--prompt-ids", "5,6,7", "--verify", "--source", f"hf:{tmp_path / 'other'}")
+    assert done.exit_code == 1
+    assert "[E501] token" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("export", "hf:{tiny}", "--task", "text2text-generation-with-past", "-o", "{out}"), "E601"),
+        (("export", "hf:{tiny}/missing", "--task", "text-generation-with-past", "-o", "{out}"), "E601"),
+        (("export", "hf:bert?num_hidden_layers=1", "--task", "text-generation-with-past", "-o", "{out}"), "E601"),
+        (("export", "torchvision:resnet18", "--task", "text-generation", "-o", "{out}"), "E001"),
+        (("export", "hf:{tiny}", "--task", "text-generaton", "-o", "{out}"), "E601"),
+        (("export", "hf:{tiny}", "--task", "text-generation-with-past", "-o", "{out}/a/b"), "E301"),
+        (("generate", "{out}", "--prompt-ids", "1"), "E302"),
+        (("generate", "{tiny}", "--prompt-ids", "1"), "E302"),
+        (("generate", "{onnx}", "--prompt-ids", "1,x"), "E001"),
+        (("generate", "{onnx}", "--prompt-ids", "60"), "E001"),
+        (("generate", "{onnx}"), "E001"),
+    ],
+)
+def test_mistakes_are_one_error_and_leave_nothing(
+    arguments: tuple[str, ...], code: str, checkpoint: Path, exported: Path, tmp_path: Path
+) -> None:
+    places = {"tiny": checkpoint, "onnx": exported, "out": tmp_path / "out"}
+    done = invoke(*(argument.format(**places) for argument in arguments))
+    assert done.exit_code == 2, done.output
+    assert done.stderr.count("[E") == 1
+    assert f"[{code}]" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_of_onnx_files_is_called_with_arrays_and_tensors(exported: Path) -> None:
+    import torch
+
+    import fx2onnx
+
+    model = fx2onnx.load(exported, engine="runner")
+    ids = np.array([[5, 6, 7, 8]])
+    whole = model(input_ids=ids)
+    first = model(input_ids=ids[:, :3])
+    second = model(input_ids=ids[:, 3:], past_key_values=first.past_key_values)
+    assert isinstance(whole["logits"], np.ndarray)
+    np.testing.assert_allclose(second.logits[:, 0], whole.logits[:, 3], rtol=1e-4, atol=1e-5)
+    tensors = model(input_ids=torch.from_numpy(ids))
+    assert torch.equal(tensors[0], torch.from_numpy(whole.logits))
+    with pytest.raises(fx2onnx.UserError, match="E401"):
+        model(input_idz=ids)

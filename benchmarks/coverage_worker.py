@@ -202,6 +202,9 @@ def _serve(pipe: Any) -> None:
 class Worker:
     """A process that examines one model after another and is replaced when it crashes, hangs or grows too large."""
 
+    serve: Callable[[Any], None] = staticmethod(_serve)
+    """What the process runs."""
+
     def __init__(self, limit_s: float, limit_bytes: int = LARGEST_BYTES) -> None:
         self._limit_s = limit_s
         self._limit_bytes = limit_bytes
@@ -225,7 +228,7 @@ class Worker:
         self.close()
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs,), daemon=True)
+        self._process = context.Process(target=self.serve, args=(theirs,), daemon=True)
         self._process.start()
         theirs.close()
         self._left = MODELS_A_WORKER

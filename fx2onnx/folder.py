@@ -65,6 +65,19 @@ def export_folder(
 
     target = check_folder(Path(output).expanduser())
     assembly = assemble(spec, task, **options)
+    told = {"source": spec, "task": task} | {key: value for key, value in options.items() if value is not None}
+    return export_assembly(assembly, target, opset_version=opset_version, verify=verify, told=told)
+
+
+def export_assembly(
+    assembly: Assembly,
+    target: Path,
+    *,
+    opset_version: int | None = None,
+    verify: bool = False,
+    told: Mapping[str, Any] | None = None,
+) -> ExportedFolder:
+    """Export the parts of ``assembly`` into ``target``; ``told`` is what the folder keeps of its origin."""
     done = ExportedFolder(target)
     results: dict[str, ExportResult] = {}
     for part in assembly.parts:
@@ -72,7 +85,8 @@ def export_folder(
     with _staging(target) as stage:
         _write(results, stage, target)
         _write_configs(assembly, stage, target)
-        _write_origin(spec, assembly, task, options, stage, target)
+        if told is not None:
+            _write_origin(told, assembly, stage, target)
         if verify:
             _verify(done, stage if not _refers(results) else target)
     done.files = sorted(entry.name for entry in target.iterdir() if entry.is_file())
@@ -183,15 +197,13 @@ def _write_configs(assembly: Assembly, stage: Path, target: Path) -> None:
             shutil.copyfile(path, stage / path.name)
 
 
-def _write_origin(
-    spec: str, assembly: Assembly, task: str, options: Mapping[str, Any], stage: Path, target: Path
-) -> None:
+def _write_origin(told: Mapping[str, Any], assembly: Assembly, stage: Path, target: Path) -> None:
     """The source as seen from the folder, so that both can be moved together."""
+    spec = str(told["source"])
     if assembly.folder is not None:
         _, mark, query = spec.partition("?")
         spec = f"hf:{os.path.relpath(assembly.folder.resolve(), target.resolve())}{mark}{query}"
-    said = {"source": spec, "task": task} | {key: value for key, value in options.items() if value is not None}
-    (stage / ORIGIN_FILE).write_text(json.dumps(said, indent=2) + "\n", encoding="utf-8")
+    (stage / ORIGIN_FILE).write_text(json.dumps({**told, "source": spec}, indent=2) + "\n", encoding="utf-8")
 
 
 def _verify(done: ExportedFolder, folder: Path) -> None:

@@ -13,7 +13,7 @@ from fx2onnx.sources import hf_kind
 from fx2onnx.sources.generation import cached_decoder
 from fx2onnx.sources.generation_encoder import encoder_and_decoder
 from fx2onnx.sources.registry import fail_unknown, resolve
-from fx2onnx.sources.source import Source
+from fx2onnx.sources.source import Options, Source
 
 WITH_PAST = "-with-past"
 # Task as users of exported folders know it -> the word that chooses transformers' model class (hf_kind.TASKS).
@@ -63,13 +63,15 @@ def assemble(spec: str, task: str, **sizes: Any) -> Assembly:
     source = resolve(spec + ("&" if "?" in spec else "?") + f"task={word}", **sizes)
     name, _, _ = spec.removeprefix("hf:").partition("?")
     folder = Path(name).expanduser()
-    parts = _cached(source) if task.endswith(WITH_PAST) else [Part("model.onnx", [lambda: source])]
+    parts = cached_parts(source) if task.endswith(WITH_PAST) else [Part("model.onnx", [lambda: source])]
     return Assembly(source.module, parts, folder if folder.is_dir() else None, source.origin)
 
 
-def _cached(source: Source) -> list[Part]:
-    from fx2onnx.sources.source import Options
+def cached_parts(source: Source) -> list[Part]:
+    """The files that ``source.module``, a generating transformers model, becomes with its cache in and out.
 
+    Raises:   UserError E601 where it keeps no cache.
+    """
     model: Any = source.module
     switch_cache_on(model.config)
     options = Options()

@@ -1,0 +1,291 @@
+"""Which generating transformers types export with their cache, and generate what ``model.generate`` does.
+
+``python -m benchmarks.coverage_generation [--models a,b] [--limit N] [--again no|failing|all]`` goes on where an
+earlier call stopped and writes docs/generation_coverage.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+import zlib
+from collections import Counter
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from benchmarks.coverage import read_rows
+from benchmarks.coverage_models import LARGEST_PARAMETERS, RECIPES, shrink
+from benchmarks.coverage_worker import Row, Worker, _described, _quiet
+
+PAGE = Path(__file__).parent.parent / "docs" / "generation_coverage.md"
+TASKS = {
+    "text-generation": "MODEL_FOR_CAUSAL_LM_MAPPING",
+    "text2text-generation": "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING",
+    "automatic-speech-recognition": "MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING",
+}
+STAGES = ("build", "eager", "export", "second shape", "tokens")
+NEW_TOKENS = 8
+LIMIT_S = 180.0
+
+
+def all_cases() -> list[tuple[str, str]]:
+    """(task, model type), in an order that makes the first so many a fair sample."""
+    from fx2onnx.sources import hf_kind
+
+    auto = hf_kind._transformers().models.auto
+    cases = [
+        (task, name)
+        for task, mapping in TASKS.items()
+        for name in getattr(auto.modeling_auto, mapping + "_NAMES")
+        if name in auto.configuration_auto.CONFIG_MAPPING_NAMES
+    ]
+    return sorted(cases, key=lambda case: zlib.crc32(case[1].encode()))
+
+
+def examine(task: str, name: str) -> Row:
+    """The row of one model. Raises nothing that the model or fx2onnx raises."""
+    row: Row = {"name": f"{task}/{name}", "passed": ""}
+    try:
+        with _quiet(), tempfile.TemporaryDirectory(prefix="fx2onnx-coverage-") as folder:
+            built = _built(row, task, name)
+            if built is not None:
+                _exported(row, *built, Path(folder) / "out")
+    except Exception as error:  # whatever a model raises is its row's result
+        row["error"] = _described(error, STAGES[STAGES.index(row["passed"]) + 1 if row["passed"] else 0])
+    return row
+
+
+def _built(row: Row, task: str, name: str) -> tuple[Any, dict[str, Any], Any] | None:
+    """The first shrunk form that transformers itself can generate with: module, inputs, tokens."""
+    from fx2onnx.sources.generation_eager import generate_eagerly
+
+    failure: Any = None
+    for recipe in RECIPES:
+        stage = "build"
+        try:
+            model = _model(task, name, recipe)
+            row["passed"], stage = "build", "eager"
+            inputs = _inputs(model)
+            expected = generate_eagerly(model, inputs, NEW_TOKENS)
+        except Exception as error:  # another form of the model may still build
+            failure = _described(error, stage) if failure is None or stage == "eager" else failure
+            continue
+        row |= {"passed": "eager", "form": recipe, "class": type(model).__name__}
+        return model, inputs, expected
+    row["error"] = failure
+    return None
+
+
+def _model(task: str, name: str, recipe: str) -> Any:
+    import torch
+
+    from fx2onnx.sources import hf_kind
+    from fx2onnx.sources.seeding import move_constants, seeded
+
+    auto = hf_kind._transformers().models.auto
+    config_class = auto.configuration_auto.CONFIG_MAPPING[name]
+    config = config_class()
+    if RECIPES[recipe]:
+        config = config_class(**shrink(config.to_dict(), RECIPES[recipe]))
+    if hasattr(config, "is_decoder") and task == "text-generation":
+        config.is_decoder = True
+    found = getattr(auto.modeling_auto, TASKS[task])[type(config)]
+    model_class = found[0] if isinstance(found, (tuple, list)) else found
+    with torch.device("meta"):
+        parameters = sum(value.numel() for value in model_class(config).parameters())
+    if parameters > LARGEST_PARAMETERS:
+        raise MemoryError(f"{parameters / 1e6:.0f} million parameters even when shrunk")
+    with seeded(0):
+        model = model_class(config).eval()
+        move_constants(model)
+    said = model.generation_config
+    for word in (
+        "eos_token_id",
+        "forced_eos_token_id",
+        "forced_bos_token_id",
+        "suppress_tokens",
+        "begin_suppress_tokens",
+    ):
+        setattr(said, word, None)
+    said.pad_token_id = 0
+    if said.decoder_start_token_id is None and said.bos_token_id is None:
+        said.decoder_start_token_id = 3
+    return model
+
+
+def _inputs(model: Any) -> dict[str, Any]:
+    """Three prompts of different lengths: padded on the left, of encoders on the right."""
+    import torch
+
+    from fx2onnx.sources.generation_encoder import _encoder_inputs
+    from fx2onnx.sources.seeding import seeded
+    from fx2onnx.sources.source import Options
+
+    with seeded(1):
+        if getattr(model.config, "is_encoder_decoder", False):
+            inputs, _ = _encoder_inputs(model, Options(batch=3, seq=7))
+            if "attention_mask" in inputs and inputs["attention_mask"].dim() == 2:
+                inputs["attention_mask"][1, 5:] = 0
+            return inputs
+        vocabulary = int(model.config.get_text_config(decoder=True).vocab_size)
+        ids = torch.randint(min(10, vocabulary - 1), vocabulary, (3, 6))
+        mask = torch.ones_like(ids)
+        mask[1, :2] = mask[2, :1] = 0
+        return {"input_ids": torch.where(mask == 0, 0, ids), "attention_mask": mask}
+
+
+def _exported(row: Row, model: Any, inputs: dict[str, Any], expected: Any, folder: Path) -> None:
+    import torch
+
+    from fx2onnx.folder import export_assembly
+    from fx2onnx.generation import load
+    from fx2onnx.sources.generation_parts import Assembly, cached_parts
+    from fx2onnx.sources.source import Source
+    from fx2onnx.verify import verify
+
+    start = time.perf_counter()
+    assembly = Assembly(model, cached_parts(Source("model", model)), None, "")
+    done = export_assembly(assembly, folder)
+    row |= {"passed": "export", "export_s": round(time.perf_counter() - start, 2), "notes": done.notes}
+    row["nodes"] = sum(report.nodes_onnx for report in done.reports.values())
+    bad = []
+    for name, source in done.sources.items():
+        verdict = verify(str(folder / name), source.module, source.args, source.kwargs, engines=("onnxruntime",))
+        bad += [f"{name}: {line.output}: {line.problem or line.max_abs_error}" for line in verdict.rows if not line.ok]
+    row["shapes"] = "; ".join(bad[:3])
+    if not bad:
+        row["passed"] = "second shape"
+    for engine in ("onnxruntime", "runner"):
+        tokens = load(folder, engine).generate(**inputs, max_new_tokens=NEW_TOKENS)
+        row[engine] = "equal" if torch.equal(tokens, expected) else f"{tokens.tolist()} not {expected.tolist()}"
+    wrong = [engine for engine in ("onnxruntime", "runner") if row[engine] != "equal"]
+    if wrong:
+        row["error"] = {
+            "stage": "tokens",
+            "code": "E501",
+            "what": f"tokens differ in {', '.join(wrong)}",
+            "where": "",
+            "why": row[wrong[0]][:200],
+        }
+    elif bad:
+        row["error"] = {
+            "stage": "second shape",
+            "code": "E501",
+            "what": "numbers differ",
+            "where": "",
+            "why": row["shapes"],
+        }
+    else:
+        row["passed"] = "tokens"
+
+
+def _serve(pipe: Any) -> None:
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    import torch
+
+    torch.set_num_threads(1)
+    pipe.send("ready")
+    while True:
+        task, name, _ = pipe.recv()
+        pipe.send(examine(task, name))
+
+
+class GenerationWorker(Worker):
+    """A worker that examines generation."""
+
+    serve = staticmethod(_serve)
+
+
+def write_page(rows: dict[str, Row], cases: Sequence[tuple[str, str]]) -> None:
+    packages = ("torch", "transformers", "onnxruntime")
+    versions = ", ".join(f"{package} {version(package)}" for package in packages)
+    lines = [
+        "# Coverage of generation",
+        "",
+        f"Generated by `python -m benchmarks.coverage_generation` ({versions}). Every transformers type that generates text, "
+        "with a shrunk config and random weights: exported with its cache as inputs and outputs and dynamic batch, sequence "
+        f"and past; compared with eager PyTorch at a second shape; {NEW_TOKENS} greedy tokens of three prompts of different "
+        "lengths (padded on the left) compared with `model.generate` in onnxruntime and in the runner. Types that "
+        "transformers itself cannot build or generate with in this form are no case.",
+        "",
+        "| task | types | tried | eager ok | keep a cache | exported | second shape | tokens equal | of those with cache |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for task in TASKS:
+        names = [f"{task}/{name}" for kind, name in cases if kind == task]
+        tried = [rows[name] for name in names if name in rows]
+        eager = [row for row in tried if row["passed"] not in ("", "build")]
+        cached = [row for row in eager if "keeps no cache" not in row.get("error", {}).get("what", "")]
+        exported = [row for row in cached if row["passed"] != "eager"]
+        shapes = [row for row in exported if not row.get("shapes")]
+        equal = [row for row in exported if row.get("onnxruntime") == row.get("runner") == "equal"]
+        share = f"{100 * len(equal) / len(cached):.1f} %" if cached else ""
+        counts = [len(group) for group in (names, tried, eager, cached, exported, shapes, equal)]
+        lines.append(f"| {task} | {' | '.join(map(str, counts))} | {share} |")
+    lines += ["", "## What does not work", "", "| type | stage | error | at |", "|---|---|---|---|"]
+    for name, row in sorted(rows.items()):
+        error = row.get("error")
+        if error and row["passed"] not in ("", "build"):
+            what = f"{error['code']} {error['what']}; {error['why']}"[:220].replace("|", "/").replace("\n", " ")
+            lines.append(f"| {name} | {error['stage']} | {what} | {error['where']} |")
+    single = sorted(name for name, row in rows.items() if any("one token" in note for note in row.get("notes", ())))
+    if single:
+        lines += [
+            "",
+            "## One token a call",
+            "",
+            "These loop over their prompt in Python; their graph takes one token, and ",
+        ]
+        lines[-1] += f"`generate` calls it once a token: {', '.join(single)}."
+    none = Counter(
+        row["error"]["what"][:100] for row in rows.values() if row["passed"] in ("", "build") and "error" in row
+    )
+    lines += ["", "## No case", "", "| error of transformers | types |", "|---|---:|"]
+    lines += [f"| {text.replace('|', '/')} | {count} |" for text, count in none.most_common(40)]
+    PAGE.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    print(f"wrote {PAGE}")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--limit", type=int, help="examine at most so many types")
+    parser.add_argument("--again", choices=("no", "failing", "all"), default="no", help="what to measure anew")
+    parser.add_argument("--models", help="only these types, measured anew")
+    parser.add_argument("--file", type=Path, default=Path("/tmp/coverage_generation.jsonl"))
+    parser.add_argument("--page-only", action="store_true", help="write the page from what was measured")
+    options = parser.parse_args(arguments)
+    cases = all_cases()
+    rows = read_rows(options.file)
+    keep = {
+        n
+        for n, row in rows.items()
+        if options.again == "no" or (options.again == "failing" and row["passed"] == "tokens")
+    }
+    wanted = options.models.split(",") if options.models else None
+    to_do = [c for c in cases if (c[1] in wanted if wanted else f"{c[0]}/{c[1]}" not in keep)][: options.limit]
+    if not options.page_only:
+        worker = GenerationWorker(LIMIT_S)
+        with options.file.open("a", encoding="utf-8") as file:
+            for task, name in to_do:
+                start = time.perf_counter()
+                row = worker.examine(task, name, False) | {"name": f"{task}/{name}"}
+                row["total_s"] = round(time.perf_counter() - start, 1)
+                file.write(json.dumps(row) + "\n")
+                file.flush()
+                error = row.get("error")
+                problem = f"   {error['stage']} {error['code']} {error['what'][:150]}" if error else ""
+                print(f"{row['name']:<50} {row['passed'] or '-':<12} {row['total_s']:>6.1f} s{problem}", flush=True)
+        worker.close()
+    write_page(read_rows(options.file), cases)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 # NumPy's matrix speed halves where a shell pins OpenBLAS to old kernels; benchmarks and the demo lift the pin.
 UNPIN  := env -u OPENBLAS_CORETYPE -u OPENBLAS_L2_SIZE
 
-.PHONY: demo test lint unit test-all bench operators clean
+.PHONY: demo test lint unit test-all bench scaling operators clean
 .DEFAULT_GOAL := demo
 
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -31,6 +31,9 @@ test-all: $(VENV)/.installed ## the slow sweeps too
 
 bench: $(VENV)/.installed   ## export time against torch.onnx.export, in one process, into docs/benchmarks.md
 	$(UNPIN) $(BIN)/python -m benchmarks.export_time --write docs/benchmarks.md
+
+scaling: $(VENV)/.installed ## export time by sample size and depth, and memory, into docs/scaling.md
+	$(UNPIN) $(BIN)/python -m benchmarks.export_scaling --write docs/scaling.md
 
 operators: $(VENV)/.installed ## sweep PyTorch's operator database into docs/operators.md (minutes)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.ops.operators_page docs/operators.md

@@ -7,7 +7,7 @@ import torch
 
 from fx2onnx.irx.data_file import ALIGNMENT_BYTES, SCRATCH_BYTES, write_data
 from fx2onnx.lower.weights import Weight
-from fx2onnx.optimize.weights import TransposedTensor
+from fx2onnx.optimize.weights import ScaledTensor, TransposedTensor
 
 BIG = torch.arange(700 * 1100, dtype=torch.float32).reshape(700, 1100)
 WIDE = torch.arange(2 * (SCRATCH_BYTES // 4 + 7), dtype=torch.float32).reshape(2, -1)
@@ -78,3 +78,21 @@ def test_an_error_of_a_weight_reaches_the_caller(tmp_path):
 
     with pytest.raises(MemoryError):
         write_data(str(tmp_path / "data"), [Weight(BIG, "a"), Broken(BIG, "b")])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("view", "factor"), [((900, 700), (900, 1)), ((900, 700), (1, 700)), ((3, 300, 700), (3, 1, 700))]
+)
+def test_scaled_weights_are_the_same_by_blocks_and_at_once(dtype, view, factor, tmp_path):
+    torch.manual_seed(0)
+    weight = torch.randn(900, 700, dtype=torch.float64).to(dtype)
+    scale = torch.randn(factor, dtype=torch.float64)
+    tensor = ScaledTensor(Weight(weight, "w"), view, lambda s: s, [Weight(scale, "s")], "scaled")
+    path = tmp_path / "data"
+    write_data(str(path), [tensor])
+    assert path.read_bytes() == tensor.tobytes()
+    expected = (weight.double().reshape(view) * scale).reshape(900, 700)
+    got = torch.from_numpy(tensor.numpy().astype(np.float64))
+    rounding = max(torch.finfo(dtype).eps, torch.finfo(torch.float32).eps if dtype != torch.float64 else 0)
+    torch.testing.assert_close(got, expected, rtol=2 * rounding, atol=0 if dtype != torch.float16 else 1e-7)

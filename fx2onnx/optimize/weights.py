@@ -63,6 +63,44 @@ class TransposedTensor(DerivedTensor):
         return super()._made()
 
 
+class ScaledTensor(DerivedTensor):
+    """``source.reshape(view) * factor(*sources)``, made and written a few rows at a time.
+
+    Shapes:    ``view`` has as many elements as source, factor broadcasts to it.
+    """
+
+    def __init__(
+        self,
+        source: ir.TensorProtocol,
+        view: Sequence[int],
+        factor: Callable[..., Array],
+        factor_sources: Sequence[ir.TensorProtocol],
+        name: str,
+    ) -> None:
+        self.view = tuple(view)
+        self.factor = factor
+        sizes = source.shape.numpy()
+        super().__init__(self._scaled, (source, *factor_sources), source.dtype, sizes, name)
+
+    def _scaled(self, array: Array, *factor_sources: Array) -> Array:
+        rows = np.concatenate(list(self._rows(array, self.factor(*factor_sources), len(array) or 1)))
+        return rows.reshape(array.shape)
+
+    def _rows(self, array: Array, factor: Array, count: int) -> Iterator[Array]:
+        rows = array.reshape(self.view)
+        spread = np.broadcast_to(factor, self.view)
+        for start in range(0, len(rows), count):
+            part = computing(rows[start : start + count])
+            yield (part * spread[start : start + count].astype(part.dtype)).astype(array.dtype, copy=False)
+
+    def blocks(self, scratch: Bytes) -> Iterator[Bytes]:
+        """The bytes, some rows at a time. Buffers: they and what they are made of take half of ``scratch``'s bytes, elsewhere."""
+        array, *factor_sources = (source.numpy() for source in self.sources)
+        row_bytes = max(1, array.nbytes // max(1, self.view[0]))
+        for rows in self._rows(array, self.factor(*factor_sources), max(1, len(scratch) // 4 // row_bytes)):
+            yield rows.reshape(-1).view(np.uint8)
+
+
 def is_literal(tensor: ir.TensorProtocol) -> bool:
     """Whether the numbers were written down while the graph was built: no parameter or buffer, nothing from a file."""
     return type(tensor) is ir.Tensor

@@ -21,7 +21,7 @@ from fx2onnx.optimize.rewrite import (
     sole_use,
     static_dims,
 )
-from fx2onnx.optimize.weights import Array, DerivedTensor, computing
+from fx2onnx.optimize.weights import Array, DerivedTensor, ScaledTensor
 
 
 class FoldBatchNorm(Rewrite):
@@ -73,12 +73,11 @@ class FoldBatchNorm(Rewrite):
 
     def build(self, op: Emit, m: Match) -> ir.Value:
         gamma, variance = m.statistics[0], m.statistics[3]
-        dtype, epsilon = dtype_of(m.weight), m.epsilon
+        epsilon = m.epsilon
         grouped, view = m.view
 
-        def new_weight(weight: Array, gamma: Array, variance: Array) -> Array:
-            factor = _factor(gamma, variance, epsilon).astype(computing(weight).dtype).reshape(view)
-            return (computing(weight).reshape(grouped) * factor).reshape(weight.shape)
+        def factor(gamma: Array, variance: Array) -> Array:
+            return _factor(gamma, variance, epsilon).reshape(view)
 
         def new_bias(gamma: Array, beta: Array, mean: Array, variance: Array, *bias: Array) -> Array:
             shift = (bias[0] if bias else 0.0) - mean.astype(np.float64)
@@ -86,14 +85,11 @@ class FoldBatchNorm(Rewrite):
 
         constants = [value.const_value for value in m.statistics]
         name = f"{m.weight.name}.folded"
-        weight = DerivedTensor(
-            new_weight, [m.weight.const_value, gamma.const_value, variance.const_value], dtype,
-            static_dims(m.weight) or (), name,
-        )  # fmt: skip
+        weight = ScaledTensor(m.weight.const_value, grouped, factor, [gamma.const_value, variance.const_value], name)
         stem = (m.weight.name or "").removesuffix(".T").removesuffix(".weight")
         bias_name = f"{m.bias.name if m.bias is not None else stem + '.bias'}.folded"
         sources = [*constants, *([m.bias.const_value] if m.bias is not None else [])]
-        bias = DerivedTensor(new_bias, sources, dtype, m.channels, bias_name)
+        bias = DerivedTensor(new_bias, sources, dtype_of(m.weight), m.channels, bias_name)
         attrs = {key: attribute(m.layer, key) for key in m.layer.attributes}
         result: ir.Value = op.node(
             m.layer.op_type,

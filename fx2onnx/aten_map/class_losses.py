@@ -71,7 +71,7 @@ register_shared(_nll, "GatherElements, Neg, Where", *overloads_of("nll_loss nll_
 register_shared(_nll_forward, "GatherElements, Neg, Where", *overloads_of("nll_loss_forward nll_loss2d_forward"))
 
 
-def _cross_entropy(
+def cross_entropy(
     op: Emit,
     self: ir.Value,
     target: ir.Value,
@@ -131,7 +131,7 @@ def _of_probabilities(
     return reduced_loss(op, loss, reduction)
 
 
-register_shared(_cross_entropy, "LogSoftmax, GatherElements, Neg", *overloads_of("cross_entropy_loss"))
+register_shared(cross_entropy, "LogSoftmax, GatherElements, Neg", *overloads_of("cross_entropy_loss"))
 
 
 def _multi_margin(

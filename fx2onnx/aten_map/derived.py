@@ -12,8 +12,8 @@ import torch
 
 from fx2onnx.aten_map.axes import axes_of, moved
 from fx2onnx.aten_map.comparison import compare
-from fx2onnx.aten_map.creation import identity_matrix
-from fx2onnx.aten_map.elimination import WORK, column_of, loop, positions
+from fx2onnx.aten_map.creation import filled, identity_matrix
+from fx2onnx.aten_map.elimination import WORK, column_of, loop, positions, row_of
 from fx2onnx.aten_map.factorizations import turned
 from fx2onnx.aten_map.reductions import reduce
 from fx2onnx.aten_map.registry import translates
@@ -246,6 +246,40 @@ def _ormqr(op: Emit, self: ir.Value, input2: ir.Value, input3: ir.Value, left: b
     return op.cast(found, result_dtype(op))
 
 
+def _geqrf(op: Emit, self: ir.Value) -> tuple[ir.Value, ir.Value]:
+    """LAPACK's packed form: R in the upper triangle, below it the reflections' vectors (1 at their top left out)."""
+    dims, width = dims_of(self), dims_of(self)[-1]
+    count, rounds = dims[-2], op.result[1][1][-1]
+    dtype = result_dtype(op)
+    if 0 in dims:
+        return filled(op, dims, 0, dtype), filled(op, op.result[1][1], 0, dtype)
+    rows, columns = positions(op, count), op.Transpose(positions(op, width), perm=[1, 0])
+    places = op.Transpose(positions(op, rounds), perm=[1, 0])
+    zero, one = op.const(0.0, WORK), op.const(1.0, WORK)
+
+    def body(op: Emit, index: ir.Value, states: list[ir.Value]) -> list[ir.Value]:
+        column = column_of(op, states[0], index)
+        lead = row_of(op, column, index)
+        below = op.Where(op.Greater(rows, index), column, zero)
+        tail = op.ReduceSumSquare(below, axes=[rank_of(column) - 2], keepdims=1)
+        idle = op.Equal(tail, 0)
+        length = op.Sqrt(op.Add(op.Mul(lead, lead), tail))
+        beta = op.Where(idle, lead, op.Where(op.Less(lead, 0), length, op.Neg(length)))
+        gap = op.Where(idle, one, op.Sub(lead, beta))
+        scale = op.Where(idle, zero, op.Div(op.Sub(beta, lead), op.Where(idle, one, beta)))
+        packed = op.Div(below, gap)
+        vector = op.Where(op.Equal(rows, index), one, packed)
+        reflected = op.Sub(states[0], op.Mul(scale, op.MatMul(vector, op.MatMul(turned(op, vector), states[0]))))
+        kept = op.And(op.Equal(columns, index), op.Greater(rows, index))
+        reflected = op.Where(op.Less(columns, index), states[0], reflected)
+        return [op.Where(kept, packed, reflected), op.Where(op.Equal(places, index), scale, states[1])]
+
+    scales = filled(op, (*dims[:-2], 1, rounds), 0, WORK)
+    packed, scales = loop(op, rounds, [op.cast(self, WORK), scales], body)
+    return op.cast(packed, dtype), op.cast(op.Squeeze(scales, axes=[rank_of(scales) - 2]), dtype)
+
+
+register_shared(_geqrf, "Loop of Householder reflections", *overloads_of("geqrf"))
 register_shared(_householder_product, "Loop of reflections", *overloads_of("linalg_householder_product"))
 register_shared(_orgqr, "Loop of reflections", *overloads_of("orgqr"))
 register_shared(_ormqr, "Loop of reflections", *overloads_of("ormqr"))

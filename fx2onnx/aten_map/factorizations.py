@@ -12,6 +12,7 @@ from fx2onnx.aten_map.axes import swap
 from fx2onnx.aten_map.creation import filled, identity_matrix
 from fx2onnx.aten_map.elimination import WORK, column_of, eliminated, loop, positions, row_of
 from fx2onnx.aten_map.reductions import reduce
+from fx2onnx.aten_map.registry import TABLE
 from fx2onnx.aten_map.widening import overloads_of, register_shared, result_dtype
 from fx2onnx.base.dims import Dim, DimLike, apply
 from fx2onnx.base.errors import UserError
@@ -325,10 +326,11 @@ def _refused(name: str) -> Any:
 
 
 _SPECTRAL = "linalg_svd svd _linalg_svd linalg_eig linalg_eigvals linalg_eigh _linalg_eigh "
-_SPECTRAL += "linalg_lstsq linalg_ldl_factor linalg_ldl_factor_ex "
+_SPECTRAL += "linalg_ldl_factor linalg_ldl_factor_ex "
 _SPECTRAL += "linalg_ldl_solve _linalg_eigvals"
 for _name in _SPECTRAL.split():
     for _overload_name in getattr(getattr(aten, _name, None), "overloads", list)():
         _overload = getattr(getattr(aten, _name), _overload_name)
         if not any(argument.is_out for argument in _overload._schema.arguments):
             register_shared(_refused(_name), "refused: no such factorisation in ONNX", _overload)
+            TABLE.complex_entries[_overload] = TABLE.entries[_overload]

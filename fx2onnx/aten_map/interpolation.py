@@ -72,12 +72,16 @@ def resize(op: Emit, value: ir.Value, scales: Scales | None, **attrs: Any) -> ir
 
 
 def _sizes_agree(op: Emit, value: ir.Value, scales: Scales) -> bool:
-    """Whether Resize by these factors gives PyTorch's sizes; symbolic ones are computed by the same formula."""
+    """Whether Resize by these factors gives PyTorch's sizes, be the product taken in float32 (onnxruntime) or in
+    float64; symbolic ones are computed by the same formula.
+    """
     for size, count, scale in zip(dims_of(value)[2:], result_dims(op)[2:], scales, strict=True):
         if scale is None:
             return False
-        if isinstance(size, int) and isinstance(count, int) and int(np.floor(Number(size) * Number(scale))) != count:
-            return False
+        if isinstance(size, int) and isinstance(count, int):
+            products = Number(size) * Number(scale), size * float(Number(scale))
+            if any(int(np.floor(product)) != count for product in products):
+                return False
     return True
 
 

@@ -24,9 +24,7 @@ from fx2onnx.aten_map.widening import (
     result_dtype,
     through,
 )
-from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit
-from fx2onnx.irx.schema import has_op
 from fx2onnx.irx.values import dims_of, dtype_of
 
 aten = torch.ops.aten
@@ -270,32 +268,3 @@ def frexp_tensor(op: Emit, self: ir.Value) -> tuple[ir.Value, ir.Value]:
     dtype = dtype_of(self)
     mantissa, exponent = mantissa_and_exponent(op, op.cast(self, opmath(dtype)))
     return op.cast(mantissa, dtype), op.cast(exponent, D.INT32)
-
-
-@translates(aten.nextafter.default)
-def nextafter(op: Emit, self: ir.Value, other: ir.Value) -> ir.Value:
-    """nextafter(Tensor self, Tensor other) -> Tensor
-
-    ONNX:    BitCast-26 to integers, one up or down, and back.
-    Refuses: opsets before 26, which cannot see bits.
-    """
-    dtype = result_dtype(op)
-    if not has_op("BitCast", op.opset) or dtype not in (D.FLOAT, D.DOUBLE):
-        raise UserError(
-            "E203",
-            "nextafter needs the bits of a number, which ONNX shows from opset 26 on (BitCast)",
-            next="export float32 or float64 with opset_version=26",
-        )
-    bits = D.INT32 if dtype == D.FLOAT else D.INT64
-    value, target = op.cast(self, dtype), op.cast(other, dtype)
-    dims = dims_of(value)
-    pattern = op.node("BitCast", value, to=bits, outputs=[(bits, dims)])
-    grows = op.Equal(op.Greater(target, value), op.Greater(value, 0))
-    moved = op.Add(pattern, op.Where(grows, op.const(1, bits), op.const(-1, bits)))
-    found = op.node("BitCast", moved, to=dtype, outputs=[(dtype, dims_of(moved))])
-    tiny = op.const(float(np.finfo(dtype.numpy()).smallest_subnormal), dtype)
-    found = op.Where(op.Equal(value, 0), op.Mul(op.Sign(target), tiny), found)
-    found = op.Where(op.Equal(value, target), target, found)
-    nan = op.Or(op.IsNaN(value), op.IsNaN(target))
-    result: ir.Value = op.Where(nan, op.const(math.nan, dtype), found)
-    return result

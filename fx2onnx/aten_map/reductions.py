@@ -13,7 +13,7 @@ import torch
 from fx2onnx.aten_map.axes import axes_of, axis_of
 from fx2onnx.aten_map.casts import cast
 from fx2onnx.aten_map.creation import filled
-from fx2onnx.aten_map.scalars import Number, as_dtype, is_float
+from fx2onnx.aten_map.scalars import TORCH_DTYPES, Number, as_dtype, is_float
 from fx2onnx.aten_map.selection import where
 from fx2onnx.aten_map.widening import (
     compute_dtype,
@@ -240,17 +240,27 @@ def arg_reduce(op: Emit, op_type: str, value: ir.Value, dim: int | None, keepdim
 
 def _arg(op_type: str) -> Callable[..., ir.Value]:
     def entry(op: Emit, self: ir.Value, dim: int | None = None, keepdim: bool = False) -> ir.Value:
-        value = self
-        if is_float(self):
-            extreme = op.const(math.inf if op_type == "ArgMax" else -math.inf, dtype_of(self))
-            value = where(op, through(op, "IsNaN", self), extreme, self)
+        if not is_float(self):
+            return arg_reduce(op, op_type, self, dim, keepdim)
+        sign = 1 if op_type == "ArgMax" else -1
+        dtype = dtype_of(self)
+        most = op.const(sign * torch.finfo(TORCH_DTYPES[dtype]).max, dtype)
+        finite = through(op, "Min" if sign > 0 else "Max", self, most)  # so that NaN is above infinity
+        value = where(op, through(op, "IsNaN", self), op.const(sign * math.inf, dtype), finite)
         return arg_reduce(op, op_type, value, dim, keepdim)
 
     return entry
 
 
-register_shared(_arg("ArgMax"), "ArgMax, NaN taken as inf", *overloads_of("argmax.default"))
-register_shared(_arg("ArgMin"), "ArgMin, NaN taken as -inf", *overloads_of("argmin.default"))
+register_shared(_arg("ArgMax"), "ArgMax, NaN taken as inf, inf as the largest number", *overloads_of("argmax.default"))
+register_shared(
+    _arg("ArgMin"), "ArgMin, NaN taken as -inf, -inf as the smallest number", *overloads_of("argmin.default")
+)
+
+
+def max_with_place(op: Emit, value: ir.Value, axis: int) -> tuple[ir.Value, ir.Value]:
+    """(the greatest, where it is first) along an axis, which goes."""
+    return reduce(op, "ReduceMax", value, axis), arg_reduce(op, "ArgMax", value, axis, False)
 
 
 def _with_indices(name: str) -> Callable[..., tuple[ir.Value, ir.Value]]:

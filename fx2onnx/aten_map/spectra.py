@@ -208,5 +208,35 @@ def _pinv(
     return op.cast(pseudo_inverse(op, self, absolute, relative, hermitian), result_dtype(op))
 
 
+def _lstsq(op: Emit, self: ir.Value, b: ir.Value, rcond: float | None, driver: str | None) -> tuple[ir.Value, ...]:
+    """(solution of least norm, squared residuals, rank, singular values), the last three where the driver gives them.
+
+    Source:  linalg_lstsq_out_info in ATen/native/BatchLinearAlgebra.cpp; the driver is gelsy unless one is named.
+    """
+    dtype, driver = result_dtype(op), driver or "gelsy"
+    rows, columns = (int(size) for size in dims_of(self)[-2:])  # type: ignore[arg-type]
+    is_vector = rank_of(b) == 1 or (rank_of(self) - 1 == rank_of(b) and dims_of(b) == dims_of(self)[:-1])
+    right = op.Unsqueeze(op.cast(b, WORK), axes=[rank_of(b)]) if is_vector else op.cast(b, WORK)
+    relative = rcond if rcond is not None else float(torch.finfo(torch.float32).eps) * max(rows, columns)
+    inverse = pseudo_inverse(op, self, 0.0, relative, False)
+    solution = op.MatMul(inverse, right)
+    gaps = op.Sub(op.MatMul(op.cast(self, WORK), solution), right)
+    empty = [op.expand(op.const(0, kind), dims) for kind, dims in op.result]
+    values = singular_values(op, self) if driver != "gels" else None
+    residuals, rank, singular = empty[1], empty[2], empty[3]
+    if 0 not in op.result[1][1]:
+        residuals = op.reshape(op.cast(reduce(op, "ReduceSumSquare", gaps, -2), dtype), op.result[1][1])
+    if values is not None:
+        limit = op.Mul(op.ReduceMax(values, axes=[-1], keepdims=1), op.const(relative, WORK))
+        rank = reduce(op, "ReduceSum", op.cast(op.Greater(values, limit), D.INT64), -1)
+    if values is not None and driver in ("gelsd", "gelss"):
+        singular = op.cast(values, dtype)
+    solution = op.Squeeze(solution, axes=[rank_of(solution) - 1]) if is_vector else solution
+    return op.cast(solution, dtype), residuals, rank, singular
+
+
+register_shared(_lstsq, "pseudo-inverse by the eigenvalues of A^T A", *overloads_of("linalg_lstsq"))
+
+
 _PINVS = "linalg_pinv linalg_pinv.atol_rtol_float linalg_pinv.atol_rtol_tensor linalg_pinv.rcond_tensor pinverse"
 register_shared(_pinv, "eigenvalues of A^T A inverted", *overloads_of(_PINVS))

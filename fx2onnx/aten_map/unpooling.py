@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import onnx_ir as ir
 import torch
 
-from fx2onnx.aten_map.axes import filled
+from fx2onnx.aten_map.axes import filled, steps, unsqueeze
 from fx2onnx.aten_map.registry import translates
+from fx2onnx.aten_map.scattering import scattered
 from fx2onnx.base.dims import DimLike, product
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import Dims, dims_of, dtype_of, rank_of
@@ -24,6 +25,35 @@ def _unpooled(op: Emit, value: ir.Value, indices: ir.Value, sizes: Dims) -> ir.V
     empty = filled(op, (*dims, plane), 0, dtype_of(value))
     places, values = op.reshape(indices, (*dims, taken)), op.reshape(value, (*dims, taken))
     return op.reshape(op.ScatterElements(empty, places, values, axis=lead), (*dims, *sizes))
+
+
+@translates(aten.max_pool2d_with_indices_backward.default)
+def max_pool2d_with_indices_backward(
+    op: Emit,
+    grad_output: ir.Value,
+    self: ir.Value,
+    kernel_size: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    ceil_mode: bool,
+    indices: ir.Value,
+) -> ir.Value:
+    """max_pool2d_with_indices_backward(Tensor grad_output, Tensor self, int[2] kernel_size, int[2] stride, int[2] padding, int[2] dilation, bool ceil_mode, Tensor indices) -> Tensor
+
+    ONNX:  ScatterElements(add) from opset 16 on; before, each place compared with every index. Overlapping windows add up.
+    """
+    sizes = dims_of(self)[-2:]
+    lead = dims_of(self)[:-2]
+    plane, taken = product(list(sizes)), product(list(dims_of(grad_output)[-2:]))
+    places, values = op.reshape(indices, (*lead, taken)), op.reshape(grad_output, (*lead, taken))
+    if op.opset >= 16:
+        found = scattered(op, filled(op, (*lead, plane), 0, dtype_of(self)), len(lead), places, values, "add")
+    else:
+        hits = op.Equal(unsqueeze(op, places, len(lead)), unsqueeze(op, steps(op, plane), 1))
+        zero = op.const(0, dtype_of(self))
+        found = op.ReduceSum(op.Where(hits, unsqueeze(op, values, len(lead)), zero), axes=[len(lead) + 1], keepdims=0)
+    return op.reshape(found, dims_of(self))
 
 
 @translates(aten.max_unpool2d.default)

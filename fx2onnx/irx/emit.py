@@ -26,6 +26,13 @@ Operand: TypeAlias = "ir.Value | npt.NDArray[Any] | bool | int | float | Sequenc
 OutputType: TypeAlias = tuple[ir.DataType, Sequence[DimLike]]
 
 INT64 = ir.DataType.INT64
+DTYPE_SINCE = {
+    ir.DataType.BFLOAT16: 13,
+    **dict.fromkeys(
+        (kind for kind in ir.DataType if kind.name.startswith("FLOAT8E") and kind.name != "FLOAT8E8M0"), 19
+    ),
+}
+"""dtypes that came with a later opset than 11, and with which."""
 
 
 class Builder:
@@ -330,9 +337,20 @@ class Emit:
         return result
 
     def cast(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
-        """``value`` as ``dtype``; nothing is emitted where it is already."""
+        """``value`` as ``dtype``; nothing is emitted where it is already.
+
+        Raises: UserError E202 where the opset has no such dtype yet.
+        """
         if dtype_of(value) == dtype:
             return value
+        for kind in (dtype, dtype_of(value)):
+            if self.opset < DTYPE_SINCE.get(kind, 0):
+                raise UserError(
+                    "E202",
+                    f"opset {self.opset} has no {kind.name.lower()}",
+                    why=f"Cast knows it from opset {DTYPE_SINCE[kind]} on",
+                    next=f"export with opset_version={DTYPE_SINCE[kind]} or newer, or cast the model to float32",
+                )
         if value.const_value is not None and value.const_value.size <= 1 and not lacks_data(value):
             return self.const(value.const_value.numpy(), dtype)
         result: ir.Value = self.node("Cast", value, to=dtype)

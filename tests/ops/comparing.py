@@ -41,8 +41,6 @@ RANDOM = frozenset(
         "log_normal",
         "geometric",
         "cauchy",
-        "fractional_max_pool2d",
-        "fractional_max_pool3d",
     ]
 )
 """Random operators: dtype and shape are compared, distributions elsewhere."""

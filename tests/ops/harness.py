@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 import torch
-from torch._dispatch.python import enable_python_dispatcher
+from torch._dispatch.python import enable_python_dispatcher, no_python_dispatcher
 from torch._subclasses.schema_check_mode import SchemaCheckMode
 from torch.utils import _pytree as pytree
 
@@ -72,7 +72,8 @@ class Recorder(SchemaCheckMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         kept_args, kept_kwargs = pytree.tree_map_only(torch.Tensor, _kept, _with_storage(func, args, kwargs))
-        outputs = func(*args, **kwargs)
+        with no_python_dispatcher():  # else some kernels would be PyTorch's decompositions, which round elsewhere
+            outputs = func(*args, **kwargs)
         kept = [_kept(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in pytree.tree_leaves(outputs)]
         self.calls.append(Call(func, kept_args, kept_kwargs, kept))
         return outputs

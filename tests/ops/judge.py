@@ -10,6 +10,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from tests.ops import harness
+from tests.ops.database import ENGINES
 
 aten = torch.ops.aten
 OPSETS = (11, 13, 17, 20, 23)
@@ -37,21 +38,20 @@ def case(overload: torch._ops.OpOverload, *args: Any, since: int = 11, **rest: A
 
 
 def judge(given: Case, opsets: Sequence[int] = OPSETS, fixed: bool = False) -> None:
-    """The case is right in every opset that has it; refused with E202 or E203 below ``since``."""
+    """The case is right in both engines in every opset that has it; refused with E202 or E203 below ``since``."""
     call = harness.call_of(given.overload, *given.args, **given.kwargs)
     half = any(isinstance(leaf, torch.Tensor) and leaf.dtype == torch.bfloat16 for leaf in call.args)
     for opset in opsets:
         if half and opset < 13:  # ONNX has no bfloat16 there, not even for Cast
             continue
-        verdict = harness.check(call, opset, tolerance=given.tolerance, fixed=fixed)
-        if opset < given.since:
-            assert verdict.status == "refused", f"opset {opset}: {verdict.status} {verdict.note}"
-            continue
-        assert verdict.status in ("ok", "unjudged"), (
-            f"opset {opset}: {verdict.status} {verdict.note} {verdict.op_types}"
-        )
+        verdicts = harness.check_engines(call, ENGINES, opset, tolerance=given.tolerance, fixed=fixed)
+        for engine, verdict in verdicts.items():
+            wanted = ("refused",) if opset < given.since else ("ok", "unjudged")
+            assert verdict.status in wanted, (
+                f"{engine}, opset {opset}: {verdict.status} {verdict.note} {verdict.op_types}"
+            )
         if given.nodes is not None and opset == harness.DEFAULT_OPSET:
-            assert len(verdict.op_types) <= given.nodes, verdict.op_types
+            assert len(verdicts["runner"].op_types) <= given.nodes, verdicts["runner"].op_types
 
 
 def judge_at_other_sizes(

@@ -1,0 +1,70 @@
+"""Fractional max pooling: windows whose places come from random numbers, which are an operand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx_ir as ir
+import torch
+
+from fx2onnx.aten_map.axes import fixed, unsqueeze
+from fx2onnx.aten_map.reductions import max_with_place
+from fx2onnx.aten_map.registry import translates
+from fx2onnx.base.dims import product
+from fx2onnx.irx.emit import Emit
+from fx2onnx.irx.values import dims_of, dtype_of, rank_of
+
+aten = torch.ops.aten
+FLOAT, INT64 = ir.DataType.FLOAT, ir.DataType.INT64
+
+
+def _starts(op: Emit, sample: ir.Value, size: int, kernel: int, count: int) -> ir.Value:
+    """[.., count]: where the windows of one axis begin. ``sample`` is [.., 1].
+
+    Source: generate_intervals in ATen/native/FractionalMaxPool2d.cpp: int((i + u) a) - int(u a), a = (size - kernel) /
+    (count - 1), in the sample's dtype; the last window ends at the end.
+    """
+    dtype = dtype_of(sample)
+    last = size - kernel
+    alpha = op.const(np.asarray(last, dtype.numpy()) / np.asarray(max(count - 1, 1), dtype.numpy()), dtype)
+    steps = op.const(np.arange(count), dtype)
+    first = op.Cast(op.Mul(sample, alpha), to=INT64)
+    places = op.Sub(op.Cast(op.Mul(op.Add(steps, sample), alpha), to=INT64), first)
+    result: ir.Value = op.Where(op.const(np.arange(count) == count - 1), op.const(np.int64(last)), places)
+    return result
+
+
+@translates(aten.fractional_max_pool2d.default, aten.fractional_max_pool3d.default)
+def fractional_max_pool(
+    op: Emit, self: ir.Value, kernel_size: Sequence[int], output_size: Sequence[int], random_samples: ir.Value
+) -> tuple[ir.Value, ir.Value]:
+    """fractional_max_pool2d(Tensor self, int[2] kernel_size, int[2] output_size, Tensor random_samples) -> (Tensor, Tensor)
+    fractional_max_pool3d(Tensor self, int[3] kernel_size, int[3] output_size, Tensor random_samples) -> (Tensor, Tensor)
+
+    Shapes:  self [N, C, *sizes] or [C, *sizes], random_samples [N, C, axes], for 2-D with the last axis first.
+    ONNX:    the windows' places by arithmetic, GatherElements, ReduceMax and ArgMax.
+    """
+    spatial = len(kernel_size)
+    value = self if rank_of(self) == spatial + 2 else unsqueeze(op, self, 0)
+    lead, sizes = dims_of(value)[:2], [fixed(size, "a size of fractional pooling") for size in dims_of(value)[2:]]
+    columns = range(spatial) if spatial == 3 else reversed(range(spatial))
+    places: ir.Value | None = None
+    for axis, column in enumerate(columns):
+        sample = op.Gather(random_samples, op.const(np.array([column])), axis=2)
+        starts = _starts(op, sample, sizes[axis], kernel_size[axis], output_size[axis])
+        spread = [index for index in range(2 * spatial) if index not in (axis, spatial + axis)]
+        inside = op.Add(unsqueeze(op, starts, 3), op.const(np.arange(kernel_size[axis])))
+        inside = unsqueeze(op, inside, *(2 + index for index in spread))
+        step = int(np.prod(sizes[axis + 1 :]))
+        term = op.Mul(inside, step) if step != 1 else inside
+        places = term if places is None else op.Add(places, term)
+    assert places is not None
+    count, window = int(np.prod(output_size)), int(np.prod(kernel_size))
+    flat = op.reshape(value, (*lead, product(list(sizes))))
+    picked = op.GatherElements(flat, op.reshape(places, (*lead, count * window)), axis=2)
+    picked = op.reshape(picked, (*lead, count, window))
+    values, where = max_with_place(op, picked, 3)
+    chosen = op.GatherElements(op.reshape(places, (*lead, count, window)), unsqueeze(op, where, 3), axis=3)
+    dims = [tuple(dims) for _, dims in op.result]
+    return op.reshape(values, dims[0]), op.reshape(chosen, dims[1])

@@ -1,9 +1,10 @@
-"""``fx2onnx export SOURCE -o FILE``."""
+"""``fx2onnx export SOURCE... -o FILE_OR_FOLDER``."""
 
 from __future__ import annotations
 
 import enum
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,12 +13,10 @@ import typer
 from fx2onnx.base.errors import UserError
 from fx2onnx.cli import options
 from fx2onnx.cli.files import check_writable, replacing
+from fx2onnx.cli.job import Job, run
 from fx2onnx.cli.outcome import print_json, reports_errors
 
 if TYPE_CHECKING:
-    from fx2onnx.api import ExportResult
-    from fx2onnx.cli.progress import Stages
-    from fx2onnx.sources import Source
     from fx2onnx.verify import Verdict
 
 
@@ -35,17 +34,24 @@ class Capture(enum.StrEnum):
 
 @reports_errors
 def export_command(
-    source: options.SourceArgument,
+    sources: options.SourcesArgument,
     output: Annotated[
-        Path,
+        Path | None,
         typer.Option(
-            "--output", "-o", help="The ONNX file to write; a folder with generation tasks.", show_default=False
+            "--output",
+            "-o",
+            help="The ONNX file to write; a folder with generation tasks and with several models.",
+            show_default=False,
         ),
-    ],
+    ] = None,
     verify: Annotated[
         bool, typer.Option("--verify/--no-verify", help="Compare with eager PyTorch in the runner and onnxruntime.")
     ] = True,
     opset: Annotated[int | None, typer.Option("--opset", help="ONNX opset version.", show_default=False)] = None,
+    target: Annotated[
+        str | None,
+        typer.Option("--target", help="onnxruntime, onnxruntime-1.N (bounds the opset) or runner.", show_default=False),
+    ] = None,
     dynamic: Annotated[
         list[str] | None,
         typer.Option(
@@ -55,87 +61,106 @@ def export_command(
         ),
     ] = None,
     task: options.Task = None,
+    weights: options.Weights = None,
+    dtype: options.Dtype = None,
     capture: Annotated[Capture, typer.Option("--capture", help="How the graph is captured.")] = Capture.auto,
     batch: options.Batch = None,
     seq: options.Seq = None,
     image_size: options.ImageSize = None,
     seed: options.Seed = 0,
+    jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Processes, with several models.")] = 1,
+    limit: Annotated[float, typer.Option("--limit", min=1, help="Seconds for each of several models.")] = 600,
+    again: Annotated[
+        bool, typer.Option("--again", help="With several models: export those anew that an earlier run finished.")
+    ] = False,
     report: Annotated[
         Path | None, typer.Option("--report", help="Also write the report to this JSON file.", show_default=False)
     ] = None,
     json_output: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Export a model to ONNX and check the file against eager PyTorch."""
-    from fx2onnx.cli.dynamic import dynamic_shapes_of, parse_dynamic
+    """Export models to ONNX and check the files against eager PyTorch."""
     from fx2onnx.cli.export_folder import export_into_folder, is_folder_task, with_task
-    from fx2onnx.cli.progress import Stages
+    from fx2onnx.cli.many import expand, export_many, is_pattern, plan
 
+    output = output or _default_output(sources, weights)
     if task is not None and is_folder_task(task):
+        if len(sources) > 1 or is_pattern(sources[0]):
+            raise UserError("E001", f"--task {task} takes one model at a time")
         sizes = {"batch": batch, "seq": seq, "image_size": image_size, "seed": seed}
-        export_into_folder(source, output, task, opset, verify, sizes, json_output=json_output, quiet=quiet)
+        export_into_folder(sources[0], output, task, opset, verify, sizes, json_output=json_output, quiet=quiet)
         return
-    source = with_task(source, task)
-    for path in (output, report):
-        if path is not None:
-            check_writable(path)
-    if report is not None and report.resolve() == output.resolve():
-        raise UserError("E001", "--report and --output name the same file")
-    wanted = parse_dynamic(dynamic or ["default"])
-    with Stages(quiet=quiet or json_output) as stages:
-        with stages.stage(f"build {source}"):
-            model = options.resolve_source(source, batch, seq, image_size, seed)
-            shapes = dynamic_shapes_of(model, wanted)
-        result = _export(stages, model, shapes, output, opset, capture)
-        verdict = _verify(stages, output, model) if verify else None
-    summary = _summary(source, output, model, result, verdict)
+    template = Job(
+        source="",
+        output=str(output),
+        verify=verify,
+        opset=opset,
+        target=target,
+        dynamic=tuple(dynamic or ["default"]),
+        capture=capture.value,
+        batch=batch,
+        seq=seq,
+        image_size=image_size,
+        seed=seed,
+        weights=weights,
+        dtype=dtype,
+    )
     if report is not None:
-        with replacing(report) as temporary:
-            temporary.write_text(json.dumps(summary, indent=2, default=str) + "\n", encoding="utf-8")
-    if json_output:
-        print_json(summary)
-    elif not quiet:
-        _print_summary(summary, verdict)
-    if verdict is not None and not verdict.ok:
-        _fail(verdict, output, already_told=json_output)
-
-
-def _export(
-    stages: Stages, model: Source, shapes: Any, output: Path, opset: int | None, capture: Capture
-) -> ExportResult:
-    from fx2onnx import api
-
-    return stages.call(
-        "export",
-        lambda: api.export(
-            model.module,
-            model.args,
-            output,
-            kwargs=model.kwargs or None,
-            output_names=list(model.output_names) or None,
-            opset_version=opset,
-            dynamic_shapes=shapes,
-            verify=False,
-            capture=capture.value,
-        ),
+        check_writable(report)
+    if len(sources) == 1 and not is_pattern(sources[0]):
+        _export_one(replace(template, source=with_task(sources[0], task)), report, json_output, quiet)
+        return
+    every = [with_task(source, task) for source in expand(sources)]
+    export_many(
+        plan(template, every, _folder(output)),
+        output,
+        processes=jobs,
+        limit_s=limit,
+        again=again,
+        report=report,
+        json_output=json_output,
+        quiet=quiet,
     )
 
 
-def _verify(stages: Stages, output: Path, model: Source) -> Verdict:
-    from fx2onnx.cli.verdict import check_model
+def _default_output(sources: list[str], weights: str | None) -> Path:
+    """A model by reference lies beside its weights; everything else needs ``-o``."""
+    folder = Path(sources[0].partition("?")[0].removeprefix("hf:")).expanduser()
+    if weights == "reference" and len(sources) == 1 and folder.is_dir():
+        return folder / "model.onnx"
+    raise UserError("E001", "--output is missing", next="-o model.onnx, or -o FOLDER with several models")
 
-    return stages.call("verify against eager PyTorch", lambda: check_model(output, model))
+
+def _folder(output: Path) -> Path:
+    """The folder for several models, made where only its last part is missing. Raises UserError E301."""
+    if output.exists() and not output.is_dir():
+        raise UserError("E301", f"'{output}' is a file", next="several models need a folder: -o FOLDER")
+    try:
+        output.mkdir(exist_ok=True)
+    except OSError as error:
+        raise UserError("E301", f"cannot make the folder '{output}'", why=error.strerror or str(error)) from error
+    check_writable(output / "model.onnx")
+    return output
 
 
-def _summary(source: str, output: Path, model: Source, result: ExportResult, verdict: Verdict | None) -> dict[str, Any]:
-    return {
-        "ok": verdict is None or verdict.ok,
-        "source": source,
-        "origin": model.origin,
-        "file": str(output),
-        "report": result.report.as_dict(),
-        "verify": None if verdict is None else verdict.as_dict(),
-    }
+def _export_one(job: Job, report: Path | None, json_output: bool, quiet: bool) -> None:
+    from fx2onnx.cli.progress import Stages
+
+    output = Path(job.output)
+    check_writable(output)
+    if report is not None and report.resolve() == output.resolve():
+        raise UserError("E001", "--report and --output name the same file")
+    with Stages(quiet=quiet or json_output) as stages:
+        done = run(job, stages)
+    if report is not None:
+        with replacing(report) as temporary:
+            temporary.write_text(json.dumps(done.summary, indent=2, default=str) + "\n", encoding="utf-8")
+    if json_output:
+        print_json(done.summary)
+    elif not quiet:
+        _print_summary(done.summary, done.verdict)
+    if done.verdict is not None and not done.verdict.ok:
+        _fail(done.verdict, output, already_told=json_output)
 
 
 def _print_summary(summary: dict[str, Any], verdict: Verdict | None) -> None:

@@ -17,6 +17,15 @@ SourceArgument = Annotated[
         show_default=False,
     ),
 ]
+SourcesArgument = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="SOURCE...",
+        help="zoo:NAME, torchvision:NAME, timm:NAME, hf:FOLDER_OR_TYPE or package.module:factory, with ?key=value; "
+        "NAME may be a pattern such as 'resnet*'.",
+        show_default=False,
+    ),
+]
 Batch = Annotated[int | None, typer.Option("--batch", help="Batch size of the sample inputs.", show_default=False)]
 Seq = Annotated[int | None, typer.Option("--seq", help="Sequence length of the sample inputs.", show_default=False)]
 ImageSize = Annotated[
@@ -35,7 +44,30 @@ Json = Annotated[bool, typer.Option("--json", help="Print the result, or the err
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress display and no summary.")]
 
 
-def resolve_source(spec: str, batch: int | None, seq: int | None, image_size: int | None, seed: int) -> Source:
+Weights = Annotated[
+    str | None,
+    typer.Option(
+        "--weights",
+        help="random, none, reference (hf:FOLDER: weights stay in their files) or a state dict's path. "
+        "Default: those of the source.",
+        show_default=False,
+    ),
+]
+Dtype = Annotated[
+    str | None,
+    typer.Option("--dtype", help="float16, bfloat16, float32 or float64 parameters and inputs.", show_default=False),
+]
+
+
+def resolve_source(
+    spec: str,
+    batch: int | None,
+    seq: int | None,
+    image_size: int | None,
+    seed: int,
+    weights: str | None = None,
+    dtype: str | None = None,
+) -> Source:
     """``fx2onnx.sources.resolve`` without the warnings of the libraries that it imports."""
     import warnings
 
@@ -43,4 +75,6 @@ def resolve_source(spec: str, batch: int | None, seq: int | None, image_size: in
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return sources.resolve(spec, batch=batch, seq=seq, image_size=image_size, seed=seed)
+        return sources.resolve(
+            spec, batch=batch, seq=seq, image_size=image_size, seed=seed, weights=weights, dtype=dtype
+        )

@@ -42,7 +42,7 @@ def reports_errors(command: Callable[..., Result]) -> Callable[..., Result]:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(0) from None
         except Exception as error:  # the last resort of a command: a fault of ours, shown as E900
-            _show(_as_internal(error), as_json=bool(kwargs.get("json_output")))
+            _show(as_internal(error), as_json=bool(kwargs.get("json_output")))
             raise typer.Exit(1) from None
 
     return wrapped
@@ -53,7 +53,8 @@ def print_json(value: Any) -> None:
     print(json.dumps(value, indent=2, default=str))
 
 
-def _as_internal(error: Exception) -> InternalError:
+def as_internal(error: Exception) -> InternalError:
+    """An exception that nobody expected, as E900 with its place."""
     frame = traceback.extract_tb(error.__traceback__)[-1]
     wrapped = InternalError(
         "E900",

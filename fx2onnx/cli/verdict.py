@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,15 +15,15 @@ if TYPE_CHECKING:
     from fx2onnx.verify import Verdict
 
 
-def check_model(path: Path, source: Source) -> Verdict:
-    """The verdict on the file ``path`` against the eager module of ``source``."""
+def check_model(path: Path, source: Source, engines: Sequence[str] | None = None) -> Verdict:
+    """The verdict on the file ``path`` against the eager module of ``source``, in all engines unless some are named."""
     import warnings
 
     from fx2onnx import verify
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return verify.verify(str(path), source.module, source.args, source.kwargs)
+        return verify.verify(str(path), source.module, source.args, source.kwargs, engines=engines)
 
 
 def verdict_view(verdict: Verdict) -> RenderableType:

@@ -20,6 +20,8 @@ def verify_command(
     seq: options.Seq = None,
     image_size: options.ImageSize = None,
     seed: options.Seed = 0,
+    weights: options.Weights = None,
+    dtype: options.Dtype = None,
     json_output: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -33,7 +35,7 @@ def verify_command(
     check_readable(model)
     with Stages(quiet=quiet or json_output) as stages:
         with stages.stage(f"build {source}"):
-            reference = options.resolve_source(source, batch, seq, image_size, seed)
+            reference = options.resolve_source(source, batch, seq, image_size, seed, weights, dtype)
         verdict = stages.call("verify against eager PyTorch", lambda: check_model(model, reference))
     if json_output:
         print_json({"file": str(model), "source": source, **verdict.as_dict()})

@@ -1,0 +1,147 @@
+"""One export as data, and what becomes of it: what ``fx2onnx export`` does for a model, here or in another process."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from fx2onnx.cli.target import engines_for, opset_for
+
+if TYPE_CHECKING:
+    from fx2onnx.api import ExportResult
+    from fx2onnx.sources import Source
+    from fx2onnx.verify import Verdict
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Job:
+    """A source, the file to write and every option that has a say in it."""
+
+    source: str
+    output: str
+    verify: bool = True
+    opset: int | None = None
+    target: str | None = None
+    dynamic: tuple[str, ...] = ("default",)
+    capture: str = "auto"
+    batch: int | None = None
+    seq: int | None = None
+    image_size: int | None = None
+    seed: int = 0
+    weights: str | None = None
+    dtype: str | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """The fields as JSON types."""
+        return asdict(self) | {"dynamic": list(self.dynamic)}
+
+
+class Told(Protocol):
+    """Who is told of the stages: a ``Stages`` display, or the pipe of a worker."""
+
+    def stage(self, title: str) -> AbstractContextManager[None]: ...
+
+    def call(self, title: str, function: Callable[[], Result]) -> Result: ...
+
+
+@dataclass
+class Silent:
+    """Nobody is told."""
+
+    titles: list[str] = field(default_factory=list)
+
+    def stage(self, title: str) -> AbstractContextManager[None]:
+        self.titles.append(title)
+        return nullcontext()
+
+    def call(self, title: str, function: Callable[[], Result]) -> Result:
+        with self.stage(title):
+            return function()
+
+
+@dataclass
+class Done:
+    """A finished export: the summary as JSON types, and the verdict where one was asked for."""
+
+    summary: dict[str, Any]
+    verdict: Verdict | None
+
+
+def run(job: Job, told: Told) -> Done:
+    """Build, export, verify. A file that differs from eager PyTorch is kept; every other failure leaves none.
+
+    Raises:   Fx2OnnxError.
+    """
+    from fx2onnx.cli.dynamic import dynamic_shapes_of, parse_dynamic
+
+    opset = opset_for(job.target, job.opset)
+    wanted = parse_dynamic(list(job.dynamic))
+    with told.stage(f"build {job.source}"):
+        model = _resolve(job)
+        shapes = dynamic_shapes_of(model, wanted)
+    result = told.call("export", lambda: _export(job, model, shapes, opset))
+    verdict = None
+    if job.verify and model.has_weights:
+        verdict = told.call("verify against eager PyTorch", lambda: _verify(job, model))
+    return Done(_summary(job, model, result, verdict), verdict)
+
+
+def _resolve(job: Job) -> Source:
+    import warnings
+
+    from fx2onnx import sources
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return sources.resolve(
+            job.source,
+            batch=job.batch,
+            seq=job.seq,
+            image_size=job.image_size,
+            seed=job.seed,
+            weights=job.weights,
+            dtype=job.dtype,
+        )
+
+
+def _export(job: Job, model: Source, shapes: Any, opset: int | None) -> ExportResult:
+    from fx2onnx import api
+
+    return api.export(
+        model.module,
+        model.args,
+        job.output,
+        kwargs=model.kwargs or None,
+        output_names=list(model.output_names) or None,
+        opset_version=opset,
+        dynamic_shapes=shapes,
+        verify=False,
+        capture=job.capture,
+        export_params=model.has_weights,
+        weight_files=model.weight_files,
+    )
+
+
+def _verify(job: Job, model: Source) -> Verdict:
+    from fx2onnx.cli.verdict import check_model
+
+    engines = engines_for(job.target)
+    if engines is None:
+        return check_model(Path(job.output), model)
+    return check_model(Path(job.output), model, engines)
+
+
+def _summary(job: Job, model: Source, result: ExportResult, verdict: Verdict | None) -> dict[str, Any]:
+    return {
+        "ok": verdict is None or verdict.ok,
+        "source": job.source,
+        "origin": model.origin,
+        "file": job.output,
+        "report": result.report.as_dict(),
+        "verify": None if verdict is None else verdict.as_dict(),
+    }

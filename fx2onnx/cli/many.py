@@ -1,0 +1,238 @@
+"""``fx2onnx export`` with several sources or patterns: expand, skip what is done, run in processes, sum up."""
+
+from __future__ import annotations
+
+import fnmatch
+import json
+import re
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import typer
+
+from fx2onnx.base.errors import UserError
+from fx2onnx.cli.files import replacing
+from fx2onnx.cli.job import Job
+from fx2onnx.cli.outcome import print_json
+
+Row: TypeAlias = dict[str, Any]
+
+RESULTS = "exports.jsonl"
+"""Beside the models: one line for each finished export, from which an interrupted run goes on."""
+
+_PATTERN = re.compile(r"(?P<kind>\w+):(?P<name>[^?]*[*\[][^?]*)(?P<query>\?.*)?")
+
+
+def is_pattern(source: str) -> bool:
+    """Whether ``source`` stands for several models: ``torchvision:resnet*``, ``timm:vit_[st]*?img_size=224``."""
+    return _PATTERN.fullmatch(source) is not None
+
+
+def expand(sources: Sequence[str]) -> list[str]:
+    """Every model once, in order; patterns replaced by the names that they fit.
+
+    Raises:   UserError E601 for a pattern that fits none.
+    """
+    found: list[str] = []
+    for source in sources:
+        match = _PATTERN.fullmatch(source)
+        if match is None:
+            found.append(source)
+            continue
+        from fx2onnx import sources as kinds
+        from fx2onnx.sources.registry import fail_unknown
+
+        known = kinds.names(match["kind"])
+        fitting = fnmatch.filter(known, match["name"])
+        if not fitting:
+            fail_unknown(f"{match['kind']} model", match["name"], known, hint=f"fx2onnx list {match['kind']}")
+        found += [f"{match['kind']}:{name}{match['query'] or ''}" for name in fitting]
+    return list(dict.fromkeys(found))
+
+
+def plan(template: Job, sources: Sequence[str], folder: Path) -> list[Job]:
+    """One job a source, each with a file of its own in ``folder``."""
+    taken: set[str] = set()
+    jobs = []
+    for source in sources:
+        stem = re.sub(r"[^A-Za-z0-9.]+", "_", source).strip("_.") or "model"
+        name = next(name for name in _numbered(stem) if name not in taken)
+        taken.add(name)
+        jobs.append(replace(template, source=source, output=str(folder / f"{name}.onnx")))
+    return jobs
+
+
+def _numbered(stem: str) -> Iterator[str]:
+    yield stem
+    number = 2
+    while True:
+        yield f"{stem}_{number}"
+        number += 1
+
+
+def finished(folder: Path) -> dict[str, Row]:
+    """The last row of each source; a line that a killed run left half-written is skipped."""
+    rows: dict[str, Row] = {}
+    try:
+        lines = (folder / RESULTS).read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return rows
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError("E302", f"cannot read '{folder / RESULTS}'", why=str(error), next="use --again") from error
+    for line in lines:
+        try:
+            row = json.loads(line)
+            rows[row["source"]] = row
+        except (ValueError, KeyError, TypeError):
+            continue
+    return rows
+
+
+def is_done(job: Job, rows: dict[str, Row]) -> bool:
+    """Whether an earlier run made this file with these options and found nothing wrong with it."""
+    row = rows.get(job.source)
+    return row is not None and bool(row.get("ok")) and row.get("job") == job.as_dict() and Path(job.output).is_file()
+
+
+def export_many(
+    jobs: Sequence[Job],
+    folder: Path,
+    *,
+    processes: int,
+    limit_s: float,
+    again: bool,
+    report: Path | None,
+    json_output: bool,
+    quiet: bool,
+) -> None:
+    """Run the jobs and show the table. Exits with 1 where a model differs from eager PyTorch or a fault of ours showed,
+    with 2 where something else could not be exported.
+    """
+    earlier = {} if again else finished(folder)
+    rows = {job.source: earlier[job.source] for job in jobs if is_done(job, earlier)}
+    left = [job for job in jobs if job.source not in rows]
+    start = time.perf_counter()
+    for row in _shown(left, len(rows), processes, limit_s, quiet=quiet or json_output):
+        _append(folder, row)
+        rows[row["source"]] = row
+    ordered = [rows[job.source] for job in jobs]
+    code = exit_code(ordered)
+    summary = {
+        "ok": code == 0,
+        "folder": str(folder),
+        "models": len(ordered),
+        "skipped": len(jobs) - len(left),
+        "seconds": round(time.perf_counter() - start, 2),
+        "exports": ordered,
+    }
+    if report is not None:
+        with replacing(report) as temporary:
+            temporary.write_text(json.dumps(summary, indent=2, default=str) + "\n", encoding="utf-8")
+    if json_output:
+        print_json(summary)
+    elif not quiet:
+        _print_table(ordered, summary)
+    if code:
+        raise typer.Exit(code)
+
+
+def exit_code(rows: Iterable[Row]) -> int:
+    """1 if any is 1 (numbers differ, a fault of fx2onnx), else 2 if any is 2 (a user's error), else 0."""
+    codes = {row["exit_code"] for row in rows}
+    return next((code for code in (1, 2) if code in codes), 0)
+
+
+def _append(folder: Path, row: Row) -> None:
+    path = folder / RESULTS
+    try:
+        cut_off = path.exists() and path.stat().st_size > 0 and not path.read_bytes().endswith(b"\n")
+        with path.open("a", encoding="utf-8") as stream:
+            stream.write(("\n" if cut_off else "") + json.dumps(row, default=str) + "\n")
+    except OSError as error:
+        raise UserError("E301", f"cannot write '{path}'", why=error.strerror or str(error)) from error
+
+
+def _shown(jobs: Sequence[Job], skipped: int, processes: int, limit_s: float, *, quiet: bool) -> Iterator[Row]:
+    """The rows as they become ready, with a live display on terminals and one line a model elsewhere (stderr)."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    from fx2onnx.cli.progress import console
+    from fx2onnx.cli.workers import run_all
+
+    out = console(stderr=True)
+    live = out.is_terminal and not quiet
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=out, disable=not live) as progress:
+        whole = progress.add_task("models", total=len(jobs) + skipped, completed=skipped)
+        count = max(1, min(processes, len(jobs)))
+        tasks = [progress.add_task("", total=None, visible=False) for _ in range(count)]
+
+        def on_stage(number: int, source: str, stage: str) -> None:
+            progress.update(tasks[number], description=f"  {source}  [dim]{stage}[/]", visible=bool(source))
+
+        for row in run_all(jobs, count, limit_s, on_stage) if jobs else ():
+            progress.advance(whole)
+            if not quiet:
+                verdict = "ok" if row["ok"] else _problem(row)
+                progress.print(
+                    f"{row['source']:<44} {row['seconds']:7.2f} s  {verdict[:120]}", markup=False, soft_wrap=True
+                )
+                sys.stderr.flush()
+            yield row
+
+
+def _problem(row: Row) -> str:
+    """One line on what went wrong."""
+    error = row.get("error")
+    if error:
+        return f"[{error['code']}] {error['what']}"
+    return "[E501] the outputs differ from eager PyTorch"
+
+
+def _print_table(rows: Sequence[Row], summary: Row) -> None:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    from fx2onnx.cli.export import human_size
+    from fx2onnx.cli.progress import console
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("model", overflow="fold")
+    for title in ("nodes", "size", "seconds", "largest error"):
+        table.add_column(title, justify="right")
+    table.add_column("result", overflow="fold")
+    for row in rows:
+        report = row.get("report")
+        table.add_row(
+            Text(row["source"]),
+            str(report["nodes_onnx"]) if report else "",
+            human_size(report["file_bytes"]) if report else "",
+            f"{report['seconds']:.2f}" if report else "",
+            _largest_error(row),
+            Text("ok", style="green") if row["ok"] else Text(_problem(row), style="red"),
+        )
+    out = console()
+    out.print(table)
+    good = sum(row["ok"] for row in rows)
+    skipped = f", {summary['skipped']} of them by an earlier run" if summary["skipped"] else ""
+    out.print(
+        f"{good} of {len(rows)} models exported{skipped}; {summary['seconds']:.1f} s; files in {summary['folder']}"
+    )
+
+
+def _largest_error(row: Row) -> str:
+    verdict = row.get("verify")
+    if not verdict:
+        return ""
+    return f"{max((line['max_abs_error'] for line in verdict['rows']), default=0.0):.1e}"

@@ -1,0 +1,250 @@
+"""``fx2onnx export`` with several sources: patterns, processes, going on after an interruption, exit codes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+import torch
+from typer.testing import CliRunner, Result
+
+from fx2onnx.base.errors import UserError
+from fx2onnx.cli import many, workers
+from fx2onnx.cli.job import Job
+from fx2onnx.cli.main import app
+from fx2onnx.cli.target import engines_for, opset_for
+
+_MODELS = """
+import os, time
+import torch
+
+def linear(width=3): return torch.nn.Linear(width, 2), torch.randn(2, width)
+def wide(): return linear(7)
+def broken(): raise ValueError("this model cannot be built")
+def dies(): os._exit(3)
+def hangs(): time.sleep(1000)
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    (tmp_path / "many_models.py").write_text(_MODELS)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    yield tmp_path
+    sys.modules.pop("many_models", None)
+
+
+@pytest.fixture
+def in_this_process(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Jobs run here, one after another; the sources that were run are noted."""
+    ran: list[str] = []
+
+    def run_all(jobs: Sequence[Job], processes: int, limit_s: float, on_stage: Any) -> Iterator[dict[str, Any]]:
+        from fx2onnx.cli.job import Silent
+
+        for job in jobs:
+            ran.append(job.source)
+            yield workers.attempt(job, Silent())
+
+    monkeypatch.setattr(workers, "run_all", run_all)
+    return ran
+
+
+def invoke(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def test_several_processes_export_verify_and_survive_a_crash_and_a_hang(folder: Path) -> None:
+    names = ("linear", "dies", "broken", "hangs", "wide")
+    done = invoke(
+        "export", *(f"many_models:{n}" for n in names), "-o", "out", "--jobs", 2, "--limit", 12, "--json", "--no-verify"
+    )
+    assert done.exit_code == 1, done.output
+    summary = json.loads(done.stdout)
+    rows = {row["source"].partition(":")[2]: row for row in summary["exports"]}
+    assert list(rows) == list(names)
+    assert {name: (row["ok"], row["exit_code"]) for name, row in rows.items()} == {
+        "linear": (True, 0),
+        "wide": (True, 0),
+        "broken": (False, 2),
+        "dies": (False, 1),
+        "hangs": (False, 1),
+    }
+    assert rows["broken"]["error"]["code"] == "E601"
+    assert "exit code 3" in rows["dies"]["error"]["what"]
+    assert "within 12 s" in rows["hangs"]["error"]["what"]
+    assert sorted(path.name for path in (folder / "out").iterdir()) == [
+        "exports.jsonl",
+        "many_models_linear.onnx",
+        "many_models_wide.onnx",
+    ]
+
+
+def test_a_run_goes_on_where_it_stopped(folder: Path, in_this_process: list[str]) -> None:
+    call = ("export", "many_models:linear", "many_models:wide", "many_models:broken", "-o", "out")
+    assert invoke(*call).exit_code == 2
+    assert in_this_process == ["many_models:linear", "many_models:wide", "many_models:broken"]
+    with (folder / "out" / "exports.jsonl").open("a") as stream:
+        stream.write('{"source": "many_models:wi')  # killed while writing
+    in_this_process.clear()
+    again = invoke(*call)
+    assert again.exit_code == 2
+    assert in_this_process == ["many_models:broken"]
+    assert "2 of 3 models exported, 2 of them by an earlier run" in again.stdout
+    in_this_process.clear()
+    (folder / "out" / "many_models_wide.onnx").unlink()
+    invoke(*call[:3], "-o", "out")
+    assert in_this_process == ["many_models:wide"]
+
+
+def test_other_options_or_again_export_anew(in_this_process: list[str]) -> None:
+    call = ("export", "many_models:linear", "many_models:wide", "-o", "out", "--no-verify")
+    assert invoke(*call).exit_code == 0
+    assert invoke(*call).exit_code == 0
+    assert len(in_this_process) == 2
+    assert invoke(*call, "--opset", 17).exit_code == 0
+    assert len(in_this_process) == 4
+    assert invoke(*call, "--opset", 17, "--again").exit_code == 0
+    assert len(in_this_process) == 6
+    opsets = {entry.version for entry in onnx.load("out/many_models_wide.onnx").opset_import}
+    assert opsets == {17}
+
+
+def test_patterns_name_every_model_that_fits(in_this_process: list[str]) -> None:
+    done = invoke("export", "zoo:mnist_*", "-o", "out", "--no-verify", "--report", "r.json")
+    assert done.exit_code == 0, done.output
+    assert "zoo:mnist_cnn_same" in in_this_process
+    assert all(source.startswith("zoo:mnist_") for source in in_this_process)
+    assert [row["source"] for row in json.loads(Path("r.json").read_text())["exports"]] == in_this_process
+    assert all(source in done.stdout for source in in_this_process)
+    assert all(source in done.stderr for source in in_this_process)
+
+
+def test_expansion() -> None:
+    found = many.expand(["torchvision:resnet1*?num_classes=3", "a.b:c", "torchvision:resnet18?num_classes=3"])
+    assert sorted(found[:-1]) == [f"torchvision:resnet{depth}?num_classes=3" for depth in (101, 152, 18)]
+    assert found[-1] == "a.b:c"
+    with pytest.raises(UserError) as caught:
+        many.expand(["torchvision:resnot*"])
+    assert caught.value.code == "E601"
+    assert not many.is_pattern("hf:bert?num_hidden_layers=[1,2]")
+
+
+def test_files_of_sources_that_look_alike_differ() -> None:
+    jobs = many.plan(Job("", ""), ["hf:a/b", "hf:a_b", "hf:a/b?x=1"], Path("out"))
+    assert len({job.output for job in jobs}) == 3
+
+
+@pytest.mark.parametrize(("codes", "expected"), [([0, 0], 0), ([0, 2], 2), ([2, 1, 0], 1)])
+def test_the_exit_code_is_that_of_the_worst(codes: list[int], expected: int) -> None:
+    assert many.exit_code([{"exit_code": code} for code in codes]) == expected
+
+
+def test_a_file_where_the_folder_should_be() -> None:
+    Path("out").write_text("mine")
+    done = invoke("export", "many_models:linear", "many_models:wide", "-o", "out")
+    assert (done.exit_code, "[E301]" in done.stderr) == (2, True)
+    assert Path("out").read_text() == "mine"
+
+
+class TestTarget:
+    @pytest.mark.parametrize(
+        ("target", "opset", "expected"),
+        [
+            (None, None, None),
+            ("onnxruntime", None, None),
+            ("onnxruntime", 17, 17),
+            ("onnxruntime-1.14", None, 18),
+            ("onnxruntime-1.14.1", 17, 17),
+            ("onnxruntime-1.31", None, None),
+            ("runner", 21, 21),
+        ],
+    )
+    def test_opset(self, target: str | None, opset: int | None, expected: int | None) -> None:
+        assert opset_for(target, opset) == expected
+
+    @pytest.mark.parametrize("target", ["tensorrt", "onnxruntime-2.0", "onnxruntime-1.3", ""])
+    def test_unknown(self, target: str) -> None:
+        with pytest.raises(UserError) as caught:
+            opset_for(target, None)
+        assert caught.value.code == "E001"
+
+    def test_an_opset_beyond_the_target(self) -> None:
+        done = invoke("export", "many_models:linear", "-o", "m.onnx", "--target", "onnxruntime-1.12", "--opset", 18)
+        assert (done.exit_code, "[E202]" in done.stderr) == (2, True)
+        assert not Path("m.onnx").exists()
+
+    def test_the_runner_alone_verifies_what_is_for_it(self) -> None:
+        assert engines_for("runner") == ["runner"]
+        done = invoke("export", "many_models:linear", "-o", "m.onnx", "--target", "runner", "--json")
+        assert {row["engine"] for row in json.loads(done.stdout)["verify"]["rows"]} == {"runner"}
+
+
+class TestWeights:
+    @pytest.mark.parametrize("suffix", ["pt", "safetensors"])
+    def test_a_state_dict_is_taken(self, suffix: str) -> None:
+        from safetensors.torch import save_file
+
+        state = {"weight": torch.full((2, 3), 2.0), "bias": torch.zeros(2)}
+        path = f"w.{suffix}"
+        save_file(state, path) if suffix == "safetensors" else torch.save(state, path)
+        done = invoke("export", "many_models:linear", "-o", "m.onnx", "--weights", path)
+        assert done.exit_code == 0, done.output
+        held = {t.name: onnx.numpy_helper.to_array(t) for t in onnx.load("m.onnx").graph.initializer}
+        assert (held["weight"] == 2.0).all()
+        assert invoke("verify", "m.onnx", "many_models:linear", "--weights", path).exit_code == 0
+        assert invoke("verify", "m.onnx", "many_models:linear").exit_code == 1
+
+    def test_one_that_does_not_fit(self) -> None:
+        torch.save({"weight": torch.zeros(2, 5), "extra": torch.zeros(1)}, "w.pt")
+        done = invoke("export", "many_models:linear", "-o", "m.onnx", "--weights", "w.pt")
+        assert done.exit_code == 2
+        assert "[E601]" in done.stderr
+        assert all(word in done.stderr for word in ("weight is [2, 5]", "[2, 3]", "bias", "extra"))
+        assert not Path("m.onnx").exists()
+
+    @pytest.mark.parametrize(
+        ("weights", "code"), [("reference", "E001"), ("no/such/file.pt", "E302"), ("many_models.py", "E302")]
+    )
+    def test_words_and_files_that_mean_nothing_here(self, weights: str, code: str) -> None:
+        done = invoke("export", "many_models:linear", "-o", "m.onnx", "--weights", weights)
+        assert (done.exit_code, f"[{code}]" in done.stderr) == (2, True), done.stderr
+
+    def test_none_leaves_them_as_inputs(self) -> None:
+        done = invoke("export", "hf:bert", "-o", "m.onnx", "--weights", "none", "--json")
+        assert done.exit_code == 0, done.output
+        assert json.loads(done.stdout)["verify"] is None
+        graph = onnx.load("m.onnx").graph
+        assert "bert.embeddings.word_embeddings.weight" in {value.name for value in graph.input}
+        assert Path("m.onnx").stat().st_size < 1_000_000
+
+    def test_by_reference_the_model_lies_beside_the_weights(self) -> None:
+        from fx2onnx.sources import resolve
+
+        resolve("zoo:bert_tiny").module.save_pretrained("checkpoint")  # type: ignore[operator]
+        done = invoke("export", "hf:checkpoint", "--weights", "reference")
+        assert done.exit_code == 0, done.output
+        assert Path("checkpoint/model.onnx").stat().st_size < 60_000
+        elsewhere = invoke("export", "hf:checkpoint", "--weights", "reference", "-o", "checkpoint/../m.onnx")
+        assert elsewhere.exit_code == 0, elsewhere.output
+        Path("other").mkdir()
+        assert invoke("export", "hf:checkpoint", "--weights", "reference", "-o", "other/m.onnx").exit_code == 2
+
+    def test_without_output_there_is_nothing_to_write(self) -> None:
+        done = invoke("export", "many_models:linear")
+        assert (done.exit_code, "--output is missing" in done.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(("dtype", "expected"), [("float16", 10), ("float64", 11), ("bfloat16", 16)])
+def test_dtype(dtype: str, expected: int) -> None:
+    done = invoke("export", "many_models:linear", "-o", "m.onnx", "--dtype", dtype, "--no-verify")
+    assert done.exit_code == 0, done.output
+    graph = onnx.load("m.onnx").graph
+    assert {value.type.tensor_type.elem_type for value in [*graph.input, *graph.output]} == {expected}
+    assert invoke("export", "many_models:linear", "-o", "m.onnx", "--dtype", "int8").exit_code == 2

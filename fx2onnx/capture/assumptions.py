@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from fx2onnx.base.dims import Dim
+from fx2onnx.base.dims import Dim, Scalar
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.source import SourceLocation
 
@@ -166,9 +166,15 @@ def _bounds(dim: Dim) -> tuple[float | None, float | None]:
 def _nonnegative(atom: Any) -> bool:
     if atom.op == "symbol":
         return True
-    if atom.op in ("floordiv", "truediv", "mod", "max", "float", "floor", "ceil", "sqrt"):
-        return all(
-            (arg >= 0) if isinstance(arg, int | float) else (_bounds(arg)[0] or -1) >= 0 or _bounds(arg)[0] == 0
-            for arg in atom.args
-        )
-    return False
+    if atom.op == "max":
+        return any(map(_is_nonnegative, atom.args))
+    return atom.op in _KEEPS_SIGN and all(map(_is_nonnegative, atom.args))
+
+
+_KEEPS_SIGN = frozenset({"floordiv", "truediv", "mod", "min", "float", "floor", "ceil", "sqrt"})
+"""Functions whose value is >= 0 where their arguments are."""
+
+
+def _is_nonnegative(arg: Scalar) -> bool:
+    low = _bounds(arg)[0] if isinstance(arg, Dim) else arg
+    return low is not None and low >= 0

@@ -20,6 +20,8 @@ from fx2onnx.capture.frames import _is_user, tracked_modules
 from fx2onnx.capture.inputs import Arguments, Leaf
 from fx2onnx.capture.module_state import preserved, weight_names
 from fx2onnx.capture.recorder import NeedsSplit, Recorder, tensor_info
+from fx2onnx.capture.stand_ins import torchvision
+from fx2onnx.capture.stand_ins.swap import standing_in
 from fx2onnx.capture.symnode import sym_int, unwrap
 from fx2onnx.capture.torch_private import (
     DataDependentOutputException,
@@ -79,6 +81,7 @@ def run(
             mutations=mutations,
             rung="fake",
             warnings=recorder.warnings,
+            assumptions=recorder.stood_in,
             restore=restore,
         ),
         assumptions,
@@ -98,6 +101,7 @@ def _run_module(
         tracked_modules(root),
         answering_as_tensors(root),
         extremes_of_sizes(),
+        standing_in(torchvision.STAND_INS) as stood_in,
         capture_modes(recorder.fake_mode, recorder.mode),
     ):
         try:
@@ -106,6 +110,7 @@ def _run_module(
             raise
         except Exception as cause:  # forward is the user's code: chained under the error with its line
             raise _explained(cause) from cause
+        recorder.stood_in = [f"{name} {reason}" for name, reason in stood_in.items()]
         outputs, restore = _outputs(recorder, result)
         return outputs, restore, _mutations(recorder, inputs)
 

@@ -104,6 +104,8 @@ class Recorder:
         self.weights: dict[str, Weight] = {}
         self.symbols: dict[str, Symbol] = {}
         self.warnings: list[str] = []
+        self.stood_in: list[str] = []
+        """The library functions that were said in tensors, and how."""
         self.written: dict[int, SourceLocation | None] = {}
         """Memories that were written, by id, with the first writer's line."""
         self.sources: dict[torch.fx.Node, View] = {}

@@ -140,7 +140,7 @@ def _settled(
         with record("settle dynamic sizes"):
             change = _pinned(assumptions, hints)
         if change is None:
-            captured.assumptions = notes + [
+            captured.assumptions += notes + [
                 str(found) for found in assumptions.decided.values() if found.by_user or not _harmless(found, hints)
             ]
             return captured

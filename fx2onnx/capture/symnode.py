@@ -278,11 +278,22 @@ def _comparison(op: str) -> Callable[[DimNode, DimNode], DimNode]:
     return method
 
 
+def _extreme(op: str) -> Callable[[DimNode, DimNode], DimNode]:
+    """min or max; one of the two where it is certain which."""
+    below, above = ("le", "ge") if op == "min" else ("ge", "le")
+
+    def method(self: DimNode, other: DimNode) -> DimNode:
+        if certain(below, self.value, other.value):
+            return self
+        return other if certain(above, self.value, other.value) else self._wrap(apply(op, self.value, other.value))
+
+    return method
+
+
 for _name, _op in {
     "floordiv": "floordiv",
     "int_floordiv": "floordiv",
     "mod": "mod",
-    "sym_min": "min",
     "truediv": "truediv",
     "int_truediv": "truediv",
     "float_truediv": "truediv",
@@ -297,11 +308,12 @@ def _sym_max(self: DimNode, other: DimNode) -> DimNode:
     """torch writes strides as ``max(size, 1)``; for the graph, which has no strides, that is the size."""
     if other.value == 1 and isinstance(self.value, Dim) and not self.env.locate()[1]:
         return self
-    return self._wrap(apply("max", self.value, other.value))
+    return _extreme("max")(self, other)
 
 
 setattr(DimNode, "str", DimNode.__str__)  # noqa: B010
 setattr(DimNode, "sym_max", _sym_max)  # noqa: B010
+setattr(DimNode, "sym_min", _extreme("min"))  # noqa: B010
 for _name in ("floor", "ceil", "trunc", "round", "abs", "sqrt"):
     setattr(DimNode, _name, _unary(_name))
 setattr(DimNode, "sym_sqrt", _unary("sqrt"))  # noqa: B010

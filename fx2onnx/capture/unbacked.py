@@ -171,6 +171,7 @@ Special = Callable[["Recorder", OpOverload, tuple[Any, ...], dict[str, Any]], An
 SPECIAL: dict[OpOverload, Special] = {
     aten.nonzero.default: _nonzero,
     aten.nonzero_numpy.default: _nonzero_numpy,
+    aten.where.default: _nonzero_numpy,
     aten.argwhere.default: _argwhere,
     aten.masked_select.default: _masked_select,
     aten.index.Tensor: _index,

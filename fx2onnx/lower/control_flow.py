@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 import torch.fx
 
-from fx2onnx.base.dims import Scalar
+from fx2onnx.base.dims import Dim, Scalar
 from fx2onnx.capture.assumptions import Relation
 from fx2onnx.capture.control_flow import Nested
 from fx2onnx.capture.torch_private import HIGHER_ORDER
@@ -69,18 +69,44 @@ def _while_loop(lowering: Lowering, node: torch.fx.Node) -> Sequence[ir.Value]:
 
 
 def _scan(lowering: Lowering, node: torch.fx.Node) -> Sequence[ir.Value]:
-    """Scan-9 and newer over axis 0."""
+    """Scan-9 and newer over axis 0; a Loop where the length may be 0, which onnxruntime's Scan refuses."""
     body, carry, xs, extra = _arguments(node)
     op = lowering.op
     result = op.result
     initial, sequences, others = ([lowering.values[value] for value in group] for group in (carry, xs, extra))
     inputs = [op.subgraph_input("carried", dtype_of(value), dims_of(value)) for value in initial]
+    length = dims_of(sequences[0])[0] if sequences else 0
+    if length == 0 or isinstance(length, Dim):
+        return _scan_as_loop(lowering, body, inputs, initial, sequences, others)
     inputs += [op.subgraph_input("slice", dtype_of(value), dims_of(value)[1:]) for value in sequences]
     graph = op.subgraph("body", inputs, lambda op: lowering.nested(body, [*inputs, *others]))
     op.result = result
     return _several(
         op.node("Scan", *initial, *sequences, body=graph, num_scan_inputs=len(sequences), outputs=list(result))
     )
+
+
+def _scan_as_loop(
+    lowering: Lowering,
+    body: Nested,
+    carried: list[ir.Value],
+    initial: list[ir.Value],
+    sequences: list[ir.Value],
+    others: list[ir.Value],
+) -> Sequence[ir.Value]:
+    """Loop-1 and newer of as many turns as the sequences are long; each turn gathers its slices."""
+    op = lowering.op
+    result = op.result
+    index, go_on = op.subgraph_input("iteration", INT64, ()), op.subgraph_input("condition", BOOL, ())
+
+    def turn(op: Emit) -> Sequence[ir.Value]:
+        slices = [op.Gather(sequence, index, axis=0) for sequence in sequences]
+        return [op.Identity(go_on), *lowering.nested(body, [*carried, *slices, *others])]
+
+    graph = op.subgraph("body", [index, go_on, *carried], turn)
+    op.result = result
+    length = op.size(dims_of(sequences[0])[0])
+    return _several(op.node("Loop", length, op.const(True, BOOL), *initial, body=graph, outputs=list(result)))
 
 
 def _several(found: Any) -> Sequence[ir.Value]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -15,7 +15,7 @@ from fx2onnx.runner.limits import check_shape
 from fx2onnx.runner.plan import Plan, Trace, own
 from fx2onnx.runner.program import Program, Step
 from fx2onnx.runner.registry import outputs_of
-from fx2onnx.runner.types import Value, as_value, describe
+from fx2onnx.runner.types import Value, as_value, describe, is_tensor_type
 
 KERNEL_FAULTS = (
     ValueError,
@@ -159,17 +159,30 @@ class Executor:
         bound: dict[str, Callable[..., list[Value]]] = {}
         for name, executor in self.bodies[step.index].items():
             extra = [by_slot[outer] for outer, _ in executor.program.captures]
-            bound[name] = functools.partial(_run_body, executor, extra, observer)
+            bound[name] = BoundBody(executor, extra, observer)
         return bound
 
 
-def _run_body(
-    executor: Executor, captured: Sequence[Value], observer: Observer | None, inputs: Sequence[Value]
-) -> list[Value]:
-    expected = len(executor.program.inputs)
-    if len(inputs) != expected:
-        raise UserError("E303", f"a body takes {expected} inputs and is given {len(inputs)}")
-    return executor.run([*inputs, *captured], observer)
+@dataclass(frozen=True, slots=True)
+class BoundBody:
+    """A body with what it captures, as a function of its own inputs."""
+
+    executor: Executor
+    captured: Sequence[Value]
+    observer: Observer | None
+
+    def __call__(self, inputs: Sequence[Value]) -> list[Value]:
+        expected = len(self.executor.program.inputs)
+        if len(inputs) != expected:
+            raise UserError("E303", f"a body takes {expected} inputs and is given {len(inputs)}")
+        return self.executor.run([*inputs, *self.captured], self.observer)
+
+    def none_stacked(self, index: int) -> Value:
+        """Output ``index`` of no run at all, stacked: zero rows of the type that the body declares."""
+        program = self.executor.program
+        slot = program.slots[program.outputs[index]]
+        dtype = slot.type.dtype.numpy() if is_tensor_type(slot.type) else np.dtype(np.float32)
+        return np.empty((0, *(dim if isinstance(dim, int) else 0 for dim in slot.shape or ())), dtype)
 
 
 def dying_slots(program: Program, feeds: set[int]) -> list[list[int]]:

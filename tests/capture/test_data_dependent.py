@@ -13,7 +13,7 @@ from torch._higher_order_ops.while_loop import while_loop
 
 import fx2onnx
 from fx2onnx.capture.rungs import capture
-from tests.support import check
+from tests.support import check, run_engines
 
 X = torch.tensor([[1.0, -2.0, 3.0, -4.0], [0.0, 5.0, -6.0, 7.0], [-1.0, 2.0, 0.0, 2.0]])
 OTHERS = [(-X,), (X * 0,), (torch.ones(3, 4),)]
@@ -150,6 +150,26 @@ def test_control_flow(kind: type[nn.Module]) -> None:
     result = check(kind(), (X,), others=OTHERS)
     operators = {node.op_type for node in result.model.graph}
     assert operators & {"If", "Loop", "Scan"}
+
+
+class ScanChosen(nn.Module):
+    def forward(self, x: torch.Tensor) -> Any:
+        return scan(lambda carry, row: (carry + row, (row * 2).long()), x[0] * 0, x[x[:, 0] > 0], dim=0)
+
+
+class MapChosen(nn.Module):
+    def forward(self, x: torch.Tensor) -> Any:
+        return map_along(lambda row: (row.long(), row[:2].sum()), x[x[:, 0] > 0])
+
+
+@pytest.mark.parametrize("kind", [ScanChosen, MapChosen])
+def test_no_step_at_run_time(kind: type[nn.Module]) -> None:
+    """Stacked outputs of no step have the dtype and the other sizes of those of many. (PyTorch itself refuses.)"""
+    result = check(kind(), (X,), others=[(X.abs() + 1,)])
+    for engine, outputs in run_engines(result.model_proto, [-X.abs()]).items():
+        last = [output for output in outputs if output.ndim and output.shape[0] == 0]
+        types = [(output.dtype.name, output.shape) for output in last]
+        assert types == ([("int64", (0, 4)), ("float32", (0,))] if kind is MapChosen else [("int64", (0, 4))]), engine
 
 
 def test_a_branch_on_a_dynamic_size_stays_a_branch() -> None:

@@ -1,8 +1,9 @@
-"""If, Loop, Scan. Bodies come as callables from a list of inputs to a list of outputs."""
+"""If, Loop, Scan."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -11,7 +12,14 @@ from fx2onnx.runner.limits import check_bytes, count_iteration
 from fx2onnx.runner.registry import kernel
 from fx2onnx.runner.types import INT64, Array, Value
 
-Body = Callable[[Sequence[Value]], list[Value]]
+
+class Body(Protocol):
+    """A graph as a function from its inputs to its outputs."""
+
+    def __call__(self, inputs: Sequence[Value], /) -> list[Value]: ...
+
+    def none_stacked(self, index: int, /) -> Any:
+        """Output ``index`` of no run at all, stacked."""
 
 
 def flag(value: Array) -> bool:
@@ -56,11 +64,13 @@ def loop(
             kept_bytes += item.nbytes
         check_bytes(kept_bytes, "what a Loop collects")
         iteration += 1
-    return (*state, *(_stacked(items) for items in scans))
+    return (*state, *(_stacked(items, body, index) for index, items in enumerate(scans, 1 + len(state))))
 
 
-def _stacked(items: list[Array]) -> Array:
-    return np.stack(items) if items else np.empty((0,), np.float32)
+def _stacked(items: list[Array], body: Body, index: int) -> Array:
+    """``items``, output ``index`` of the runs of ``body``, along a new first axis."""
+    result: Array = np.stack(items) if items else body.none_stacked(index)
+    return result
 
 
 @kernel("Scan", 9, shape_inputs=None)
@@ -102,9 +112,9 @@ def scan(
     out_axes = scan_output_axes or [0] * n_scans
     out_backward = scan_output_directions or [0] * n_scans
     results = []
-    for items, axis, back in zip(collected, out_axes, out_backward, strict=True):
+    for index, (items, axis, back) in enumerate(zip(collected, out_axes, out_backward, strict=True), n_state):
         if not items:
-            results.append(np.empty((0,), np.float32))
+            results.append(np.moveaxis(body.none_stacked(index), 0, axis))
             continue
         results.append(np.stack(items[::-1] if back else items, axis=axis))
     return (*state, *results)

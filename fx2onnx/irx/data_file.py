@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import io
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -36,26 +36,26 @@ def write_data(path: str, tensors: Sequence[ir.TensorProtocol]) -> list[tuple[in
     """
     places = list(_places(tensors))
     threads = WRITERS if any(isinstance(tensor, ir.LazyTensor) for tensor in tensors) else 1
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-    try:
-        jobs = iter(list(zip(tensors, places, strict=True)))
-        taking = threading.Lock()
+    jobs = iter(list(zip(tensors, places, strict=True)))
+    taking = threading.Lock()
+    with open(path, "xb"):
+        pass
 
-        def work() -> None:
-            scratch = np.empty(SCRATCH_BYTES, np.uint8)
+    def work() -> None:
+        scratch = np.empty(SCRATCH_BYTES, np.uint8)
+        with open(path, "r+b", buffering=0) as stream:
             while True:
                 with taking:
                     job = next(jobs, None)
                 if job is None:
                     return
                 tensor, (offset, length) = job
-                _write_tensor(handle, tensor, offset, length, scratch)
+                stream.seek(offset)
+                _write_tensor(stream, tensor, length, scratch)
 
-        with ThreadPoolExecutor(threads) as pool:
-            for done in [pool.submit(work) for _ in range(threads)]:
-                done.result()
-    finally:
-        os.close(handle)
+    with ThreadPoolExecutor(threads) as pool:
+        for done in [pool.submit(work) for _ in range(threads)]:
+            done.result()
     return places
 
 
@@ -66,17 +66,16 @@ def _places(tensors: Sequence[ir.TensorProtocol]) -> Iterator[tuple[int, int]]:
         offset += -(-tensor.nbytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
 
 
-def _write_tensor(handle: int, tensor: ir.TensorProtocol, offset: int, length: int, scratch: Bytes) -> None:
-    end = offset + length
+def _write_tensor(stream: io.FileIO, tensor: ir.TensorProtocol, length: int, scratch: Bytes) -> None:
+    total = 0
     for block in blocks_of(tensor, scratch):
+        total += len(block)
         for start in range(0, len(block), WRITE_BYTES):
             part = block[start : start + WRITE_BYTES].data
             while part:
-                written = os.pwrite(handle, part, offset)
-                offset += written
-                part = part[written:]
-    if offset != end:
-        raise OSError(f"the weight {tensor.name} gave {length - (end - offset)} bytes instead of {length}")
+                part = part[stream.write(part) :]
+    if total != length:
+        raise OSError(f"the weight {tensor.name} gave {total} bytes instead of {length}")
 
 
 def blocks_of(tensor: Any, scratch: Bytes) -> Iterator[Bytes]:

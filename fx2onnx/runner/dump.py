@@ -96,7 +96,7 @@ def _plan_lines(plan: Plan) -> Iterable[str]:
                 places.append(f"%{index} fresh")
                 continue
             buffer = plan.buffers[number]
-            layout = " channels-last" if plan.channels_last.get(index) else ""
+            layout = " channels-last" if index in plan.trace.channels_last else ""
             places.append(f"%{index} at {buffer.offset}+{buffer.size_bytes} for {buffer.start}..{buffer.end}{layout}")
         yield f"  {position:4} {action.kind:5} {action.step.op_type}  {'; '.join(places)}"
 

@@ -1,7 +1,8 @@
-"""Runs a Program: step by step the first time, by a plan from the second run of the same shapes on."""
+"""Runs a Program: step by step the first time, which is recorded; by a plan when the same shapes come again."""
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -12,10 +13,12 @@ import numpy as np
 
 from fx2onnx.base.errors import Fx2OnnxError, UserError
 from fx2onnx.runner.limits import check_shape
-from fx2onnx.runner.plan import Plan, Trace, own
+from fx2onnx.runner.plan import Plan, own, shaped
+from fx2onnx.runner.prepared import Prepared
 from fx2onnx.runner.program import Program, Step
 from fx2onnx.runner.registry import outputs_of
-from fx2onnx.runner.types import Value, as_value, describe, is_tensor_type
+from fx2onnx.runner.trace import Trace
+from fx2onnx.runner.types import Spec, Value, as_value, describe, is_tensor_type
 
 KERNEL_FAULTS = (
     ValueError,
@@ -32,13 +35,7 @@ KERNEL_FAULTS = (
 """What NumPy and Python raise on operands that do not fit; reported with the node, the cause chained."""
 
 Signature: TypeAlias = tuple[Any, ...]
-SEEN_ONCE = "seen once"
-"""In the table of plans: the next run with these shapes records, the one after it runs by plan."""
-
-MAX_PLANS = 64
-"""Signatures remembered per program."""
-
-MAX_ARENAS = 4
+MAX_PLANS = 4
 """Plans kept per program: each holds an arena, and endless new shapes must not fill the memory."""
 
 Observer = Callable[[Program, Step, int, int, Sequence[Value]], None]
@@ -58,36 +55,32 @@ class Executor:
         }
         self.dying = dying_slots(program, set(self.feeds))
         self.constants: list[Value] = [slot.const for slot in program.slots]
-        self.plans: dict[Signature, Plan | str] = {}
+        self.plans: dict[Signature, Plan | Trace] = {}
         self.lock = threading.Lock()
         self.use_plans = use_plans
 
     def run(self, feeds: Sequence[Value], observer: Observer | None = None) -> list[Value]:
         """The outputs for ``feeds``, which come in the order of ``self.feeds``; they share memory with nothing."""
         if observer is not None or not self.use_plans:
-            return [own(value, False) for value in self.interpret(feeds, observer)]
+            return [own(value, False) for value in self.interpret(feeds, observer=observer)]
         signature = tuple(
             (value.shape, value.dtype) if isinstance(value, np.ndarray) else type(value) for value in feeds
         )
         known = self.plans.get(signature)
-        if isinstance(known, Plan):
+        if isinstance(known, Trace):
+            known = Plan(self.program, self.feeds, known)
+            self.remember(signature, known)
+        if known is not None:
             return self.execute(known, feeds)
-        if known is None:
-            self.remember(signature, SEEN_ONCE)
-            return [own(value, False) for value in self.interpret(feeds)]
-        trace = Trace()
-        trace.start(self.program, self.feeds, feeds)
-        outputs = [own(value, False) for value in self.interpret(feeds, None, trace)]
-        self.remember(signature, Plan(self.program, self.feeds, trace))
+        trace = Trace(self.program, self.feeds, feeds)
+        outputs = [own(value, False) for value in self.interpret(feeds, trace)]
+        self.remember(signature, trace)
         return outputs
 
-    def remember(self, signature: Signature, plan: Plan | str) -> None:
+    def remember(self, signature: Signature, plan: Plan | Trace) -> None:
         with self.lock:
             while len(self.plans) >= MAX_PLANS and signature not in self.plans:
                 self.plans.pop(next(iter(self.plans)))
-            made = [key for key, other in self.plans.items() if isinstance(other, Plan) and key != signature]
-            if isinstance(plan, Plan) and len(made) >= MAX_ARENAS:
-                self.plans[made[0]] = SEEN_ONCE
             self.plans[signature] = plan
 
     def execute(self, plan: Plan, feeds: Sequence[Value]) -> list[Value]:
@@ -103,32 +96,38 @@ class Executor:
             plan.give_back(state)
 
     def interpret(
-        self, feeds: Sequence[Value], observer: Observer | None = None, trace: Trace | None = None
+        self, feeds: Sequence[Value], trace: Trace | None = None, observer: Observer | None = None
     ) -> list[Value]:
+        """Run step by step, writing down in ``trace`` what a plan needs."""
+        trace = trace or Trace(self.program, self.feeds, feeds)
         values = self.constants.copy()
         for index, value in zip(self.feeds, feeds, strict=True):
             values[index] = value
         for step in self.program.steps:
             start_ns = time.perf_counter_ns() if observer is not None else 0
-            results = self.call(step, [values[index] if index >= 0 else None for index in step.inputs], observer)
+            is_static = trace.is_static(step)
+            args = [values[index] if index >= 0 else None for index in step.inputs]
+            results = self.call(step, args, observer, trace if is_static else None)
             for index, result in zip(step.outputs, results, strict=False):
                 if index >= 0:
                     values[index] = result
             if observer is not None:
                 observer(self.program, step, start_ns, time.perf_counter_ns(), results)
-            if trace is not None:
+            if is_static:
                 trace.observe(step, results)
             for index in self.dying[step.index]:
                 values[index] = None
         return [values[index] for index in self.program.outputs]
 
-    def call(self, step: Step, args: list[Value], observer: Observer | None = None) -> list[Value]:
+    def call(
+        self, step: Step, args: list[Value], observer: Observer | None = None, trace: Trace | None = None
+    ) -> list[Value]:
         """One step on the given values.
 
         Raises: UserError E403 (or E404) with the node's line.
         """
         try:
-            return self.compute(step, args, observer)
+            return self.compute(step, args, observer, trace)
         except Fx2OnnxError as error:
             if error.node:
                 raise
@@ -137,7 +136,9 @@ class Executor:
         except KERNEL_FAULTS as error:
             raise failed(step, args, error) from error
 
-    def compute(self, step: Step, args: list[Value], observer: Observer | None = None) -> list[Value]:
+    def compute(
+        self, step: Step, args: list[Value], observer: Observer | None = None, trace: Trace | None = None
+    ) -> list[Value]:
         kernel, attrs = step.kernel, step.attrs
         if step.bodies:
             attrs = {**attrs, **self.bound_bodies(step, args[step.n_inputs :], observer)}
@@ -146,6 +147,9 @@ class Executor:
             specs = kernel.infer(args, attrs)
             for shape, dtype in specs:
                 check_shape(shape, dtype)
+            prepared = trace.prepare(step, specs) if trace is not None else None
+            if prepared is not None:
+                return _call_prepared(prepared, specs, args)
             out: list[Value] = [np.empty(shape, dtype) for shape, dtype in specs]
             kernel.fn(out, *args, **attrs)
             return out
@@ -161,6 +165,15 @@ class Executor:
             extra = [by_slot[outer] for outer, _ in executor.program.captures]
             bound[name] = BoundBody(executor, extra, observer)
         return bound
+
+
+def _call_prepared(prepared: Prepared, specs: Sequence[Spec], args: list[Value]) -> list[Value]:
+    out: list[Value] = []
+    for shape, dtype in specs:
+        raw = np.empty(math.prod(shape) * dtype.itemsize, np.uint8)
+        out.append(shaped(raw, shape, dtype, prepared.channels_last and len(shape) > 2))
+    prepared.fn(out, [np.empty(shape, dtype) for shape, dtype in prepared.scratch], *args)
+    return out
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,51 +13,13 @@ import numpy as np
 
 from fx2onnx.runner.arena import ALIGN_BYTES, Buffer, assign_offsets
 from fx2onnx.runner.limits import check_bytes
-from fx2onnx.runner.prepared import Facts, Prepared
+from fx2onnx.runner.prepared import Prepared
 from fx2onnx.runner.program import Program, Step
+from fx2onnx.runner.trace import Trace, plain_call
 from fx2onnx.runner.types import Array, Spec, Value
-
-FOLD_BYTES = 1 << 22
-"""Results of constants are kept up to this size; larger ones are computed at each run, or memory would double."""
 
 MAX_IDLE_STATES = 2
 """Arenas kept for concurrent runs of one plan; further ones are freed after use."""
-
-
-@dataclass(slots=True)
-class Trace:
-    """What one run of a program showed: specs of values whose shape follows from the feeds' shapes, known values."""
-
-    specs: dict[int, Spec] = field(default_factory=dict)
-    known: dict[int, Value] = field(default_factory=dict)
-
-    def start(self, program: Program, feeds: Sequence[int], values: Sequence[Value]) -> None:
-        for slot in program.slots:
-            if slot.is_const:
-                self.known[slot.index] = slot.const
-                if isinstance(slot.const, np.ndarray):
-                    self.specs[slot.index] = (slot.const.shape, slot.const.dtype)
-        for index, value in zip(feeds, values, strict=True):
-            if isinstance(value, np.ndarray):
-                self.specs[index] = (value.shape, value.dtype)
-
-    def observe(self, step: Step, results: Sequence[Value]) -> None:
-        kernel = step.kernel
-        given = [index for index in step.inputs if index >= 0]
-        is_static = all(index in self.specs for index in given) and kernel.shape_inputs is not None and not step.bodies
-        for position in kernel.shape_inputs or ():
-            if position < len(step.inputs) and step.inputs[position] >= 0:
-                is_static = is_static and step.inputs[position] in self.known
-        if not is_static:
-            return
-        foldable = not kernel.is_random and all(index in self.known for index in given)
-        is_shape = kernel.op_type in ("Shape", "Size") and not kernel.domain
-        for index, value in zip(step.outputs, results, strict=False):
-            if index < 0 or not isinstance(value, np.ndarray):
-                continue
-            self.specs[index] = (value.shape, value.dtype)
-            if is_shape or (foldable and (value.nbytes <= FOLD_BYTES or kernel.kind == "view")):
-                self.known[index] = value
 
 
 @dataclass(slots=True)
@@ -80,7 +42,6 @@ class Plan:
         self.trace = trace
         self.buffers: list[Buffer] = []
         self.buffer_of: dict[int, int] = {}
-        self.channels_last: dict[int, bool] = {}
         self.scratch_specs: dict[int, Spec] = {}
         self.actions: list[Action] = []
         self._bases: dict[int, frozenset[int]] = {}
@@ -112,27 +73,13 @@ class Plan:
             for index in outputs:
                 self._bases[index] = bases
         elif len(outputs) == len(step.outputs) and all(index in self.trace.specs for index in outputs):
-            facts = self._facts(step)
-            if kernel.prepare is not None:
-                action.prepared = kernel.prepare(facts)
+            action.prepared = self.trace.prepared.get(step.index)
             if action.prepared is None and kernel.infer is not None:
-                action.prepared = Prepared(
-                    _plain_call(kernel.fn, step.attrs), channels_last=kernel.elementwise and _follows(facts)
-                )
+                action.prepared = Prepared(plain_call(kernel.fn, step.attrs))
             if action.prepared is not None:
                 action.kind = "into"
                 self._place(action, position)
         self.actions.append(action)
-
-    def _facts(self, step: Step) -> Facts:
-        specs, known = self.trace.specs, self.trace.known
-        return Facts(
-            [specs.get(index) for index in step.inputs],
-            [known.get(index) if index >= 0 else None for index in step.inputs],
-            [specs[index] for index in step.outputs],
-            [self.channels_last.get(index, False) for index in step.inputs],
-            step.attrs,
-        )
 
     def _place(self, action: Action, position: int) -> None:
         """Buffers for outputs and scratch."""
@@ -141,7 +88,6 @@ class Plan:
         action.outs = action.step.outputs
         for number, index in enumerate(action.outs):
             shape, dtype = self.trace.specs[index]
-            self.channels_last[index] = prepared.channels_last and len(shape) > 2
             if index in self.program.outputs:
                 continue
             shared = self._inplace_buffer(action, index) if number == 0 else None
@@ -173,7 +119,7 @@ class Plan:
                 continue
             if self.trace.specs[index] != self.trace.specs[out]:
                 continue
-            if self.channels_last.get(index, False) == self.channels_last.get(out, False):
+            if (index in self.trace.channels_last) == (out in self.trace.channels_last):
                 return buffer
         return None
 
@@ -193,22 +139,6 @@ def _last_uses(program: Program) -> dict[int, int]:
     last = {index: step.index for step in program.steps for index in step.inputs if index >= 0}
     last.update(dict.fromkeys(program.outputs, len(program.steps)))
     return last
-
-
-def _follows(facts: Facts) -> bool:
-    """Whether the output lies as its inputs do: an input of its shape (or rank, for Concat) is channels-last."""
-    shape = facts.outputs[0][0]
-    return len(shape) > 2 and any(
-        last and spec is not None and len(spec[0]) == len(shape)
-        for last, spec in zip(facts.channels_last, facts.inputs, strict=True)
-    )
-
-
-def _plain_call(fn: Callable[..., Any], attrs: Mapping[str, Any]) -> Callable[..., None]:
-    def call(outs: list[Array], scratch: list[Array], *inputs: Array) -> None:
-        fn(outs, *inputs, **attrs)
-
-    return call
 
 
 def shaped(raw: Array, shape: Sequence[int], dtype: Any, channels_last: bool) -> Array:
@@ -236,10 +166,10 @@ class State:
         for index, number in plan.buffer_of.items():
             buffer = plan.buffers[number]
             part = self.arena[buffer.offset : buffer.offset + buffer.size_bytes]
-            self.registers[index] = shaped(part, *specs[index], plan.channels_last.get(index, False))
+            self.registers[index] = shaped(part, *specs[index], index in plan.trace.channels_last)
             self.fixed.add(index)
         self.fresh = [
-            (index, *specs[index], plan.channels_last.get(index, False))
+            (index, *specs[index], index in plan.trace.channels_last)
             for index in dict.fromkeys(program.outputs)
             if any(index in action.outs for action in plan.actions)
         ]

@@ -67,6 +67,8 @@ def kernel(
         raise ValueError(f"{op_type}: unknown kind {kind}")
     if (kind == "into") != (infer is not None):
         raise ValueError(f"{op_type}: kernels of kind 'into', and only they, need infer=")
+    if prepare is not None and infer is None:
+        raise ValueError(f"{op_type}: prepare= is for kernels of kind 'into'")
 
     def register(fn: Function) -> Function:
         names = inspect.signature(fn).parameters

@@ -18,10 +18,11 @@ from test_backend_cases import cases, data_sets
 import fx2onnx.runner as ort
 from fx2onnx.runner.arena import Buffer, assign_offsets, overlaps
 from fx2onnx.runner.execute import Executor
-from fx2onnx.runner.plan import Plan, Trace
+from fx2onnx.runner.plan import Plan
 from fx2onnx.runner.prepared import Facts
 from fx2onnx.runner.program import Step
 from fx2onnx.runner.registry import all_kernels, outputs_of
+from fx2onnx.runner.trace import Trace
 from fx2onnx.runner.types import as_value
 
 BATCHES = 8
@@ -58,7 +59,7 @@ def check_fresh(results: list[Any], given: list[Any]) -> None:
 class Attacker(Executor):
     """An executor that attacks each step before it trusts it."""
 
-    def compute(self, step: Step, args: list[Any], observer: Any = None) -> list[Any]:
+    def compute(self, step: Step, args: list[Any], observer: Any = None, trace: Any = None) -> list[Any]:
         try:
             return self.attack(step, args, observer)
         except AssertionError as error:

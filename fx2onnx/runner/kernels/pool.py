@@ -12,7 +12,7 @@ from fx2onnx.runner.kernels.norm import widen
 from fx2onnx.runner.limits import check_shape
 from fx2onnx.runner.prepared import Facts, Prepared
 from fx2onnx.runner.registry import kernel
-from fx2onnx.runner.types import INT64, NARROW_FLOATS, Array, narrowed
+from fx2onnx.runner.types import INT64, NARROW_FLOATS, Array, Spec, narrowed
 from fx2onnx.runner.windows import Window, pad_spatial, required_after, resolve_window, window_view
 
 
@@ -88,15 +88,21 @@ def _maxima(parts: list[Array], out: Array) -> None:
         np.maximum(out, part, out=out)
 
 
-@kernel("MaxPool", prepare=_prepare_max_pool)
+def _max_pool_infer(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Sequence[Spec]:
+    x = inputs[0]
+    shape = (*x.shape[:2], *pool_window(x, attrs["kernel_shape"], attrs).out)
+    return ((shape, x.dtype), (shape, INT64))[: max(attrs.get("n_outputs", 1), 1)]
+
+
+@kernel("MaxPool", kind="into", infer=_max_pool_infer, prepare=_prepare_max_pool)
 def max_pool(
-    x: Array, *, kernel_shape: Sequence[int], storage_order: int = 0, n_outputs: int = 1, **attrs: Any
-) -> Array | tuple[Array, Array]:
-    """The maximum of each window, and where it was (an index into the flat input)."""
+    out: list[Array], x: Array, *, kernel_shape: Sequence[int], storage_order: int = 0, n_outputs: int = 1, **attrs: Any
+) -> None:
+    """out[0] = the maximum of each window; out[1] = where it was, an index into the flat input."""
     window = pool_window(x, kernel_shape, attrs)
-    check_shape((*x.shape[:2], *window.out), x.dtype)
     if n_outputs == 1:
-        return max_pool_array(x, window)
+        out[0][...] = max_pool_array(x, window)
+        return
     padded = pad_spatial(x, window.before, required_after(x.shape[2:], window), _lowest(x))
     n = len(window.out)
     flat = window_view(padded, window).reshape(*x.shape[:2], *window.out, math.prod(window.kernel))
@@ -109,7 +115,8 @@ def max_pool(
     label = window_view(labels, window).reshape(flat.shape)
     masked = np.where(label >= 0, flat, np.asarray(_lowest(x)).astype(x.dtype))
     best = np.argmax(widen(masked), axis=-1)[..., None]
-    return np.take_along_axis(masked, best, -1)[..., 0], np.take_along_axis(label, best, -1)[..., 0]
+    out[0][...] = np.take_along_axis(masked, best, -1)[..., 0]
+    out[1][...] = np.take_along_axis(label, best, -1)[..., 0]
 
 
 def _window_sums(x: Array, window: Window) -> Array:

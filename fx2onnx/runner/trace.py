@@ -1,0 +1,106 @@
+"""What one run shows: specs and values that follow from the feeds' shapes, and how each step is computed.
+
+A plan repeats what the trace recorded, in the same memory layouts: the first run and all later ones give the same bits.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from fx2onnx.runner.prepared import Facts, Prepared
+from fx2onnx.runner.program import Program, Step
+from fx2onnx.runner.types import Array, Spec, Value
+
+FOLD_BYTES = 1 << 22
+"""Results of constants are kept up to this size; larger ones are computed at each run, or memory would double."""
+
+
+class Trace:
+    """Specs of values whose shape follows from the feeds' shapes, known values, layouts, and prepared callables."""
+
+    def __init__(self, program: Program, feeds: Sequence[int], values: Sequence[Value]) -> None:
+        self.specs: dict[int, Spec] = {}
+        self.known: dict[int, Value] = {}
+        self.channels_last: set[int] = set()
+        self.prepared: dict[int, Prepared] = {}
+        for slot in program.slots:
+            if slot.is_const:
+                self.known[slot.index] = slot.const
+                if isinstance(slot.const, np.ndarray):
+                    self.specs[slot.index] = (slot.const.shape, slot.const.dtype)
+        for index, value in zip(feeds, values, strict=True):
+            if isinstance(value, np.ndarray):
+                self.specs[index] = (value.shape, value.dtype)
+
+    def is_static(self, step: Step) -> bool:
+        """Whether the shapes of the step's outputs follow from the shapes of the feeds."""
+        kernel, specs = step.kernel, self.specs
+        if kernel.shape_inputs is None or step.bodies:
+            return False
+        for index in step.inputs:
+            if index >= 0 and index not in specs:
+                return False
+        for position in kernel.shape_inputs:
+            if position < len(step.inputs) and step.inputs[position] >= 0 and step.inputs[position] not in self.known:
+                return False
+        return True
+
+    def prepare(self, step: Step, specs: Sequence[Spec]) -> Prepared | None:
+        """How a static step with ``infer`` is computed where that is not simply by its kernel."""
+        kernel, last = step.kernel, self.channels_last
+        if kernel.prepare is None and not (last and kernel.elementwise and not last.isdisjoint(step.inputs)):
+            return None
+        if -1 in step.outputs or len(step.outputs) != len(specs):
+            return None
+        facts = Facts(
+            [self.specs.get(index) for index in step.inputs],
+            [self.known.get(index) if index >= 0 else None for index in step.inputs],
+            list(specs),
+            [index in last for index in step.inputs],
+            step.attrs,
+        )
+        made: Prepared | None = kernel.prepare(facts) if kernel.prepare is not None else None
+        if made is None and kernel.elementwise and _follows(facts):
+            made = Prepared(plain_call(kernel.fn, step.attrs), channels_last=True)
+        if made is None:
+            return None
+        self.prepared[step.index] = made
+        if made.channels_last:
+            last.update(index for index, (shape, _) in zip(step.outputs, specs, strict=True) if len(shape) > 2)
+        return made
+
+    def observe(self, step: Step, results: Sequence[Value]) -> None:
+        """Note what a static step gave."""
+        kernel, known = step.kernel, self.known
+        foldable = not kernel.is_random and all(index < 0 or index in known for index in step.inputs)
+        is_shape = kernel.op_type in ("Shape", "Size") and not kernel.domain
+        for index, value in zip(step.outputs, results, strict=False):
+            if index < 0 or not isinstance(value, np.ndarray):
+                continue
+            self.specs[index] = (value.shape, value.dtype)
+            if is_shape or (foldable and (value.nbytes <= FOLD_BYTES or kernel.kind == "view")):
+                known[index] = value
+
+
+def _follows(facts: Facts) -> bool:
+    """Whether the output lies as its inputs do: an input of its shape (or rank, for Concat) is channels-last."""
+    shape = facts.outputs[0][0]
+    return len(shape) > 2 and any(
+        last and spec is not None and len(spec[0]) == len(shape)
+        for last, spec in zip(facts.channels_last, facts.inputs, strict=True)
+    )
+
+
+def plain_call(fn: Callable[..., Any], attrs: Mapping[str, Any]) -> Callable[..., None]:
+    """A kernel of kind ``into`` with the signature of prepared callables."""
+    return functools.partial(_call, fn, attrs)
+
+
+def _call(
+    fn: Callable[..., Any], attrs: Mapping[str, Any], outs: list[Array], scratch: list[Array], *inputs: Array
+) -> None:
+    fn(outs, *inputs, **attrs)

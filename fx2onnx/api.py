@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import onnx
 import onnx_ir as ir
@@ -16,6 +17,11 @@ from fx2onnx.base.errors import UserError
 from fx2onnx.base.events import Recorder, record, recording
 from fx2onnx.base.weight_file import WeightFile
 from fx2onnx.irx import io, reference
+
+if TYPE_CHECKING:
+    from fx2onnx.base.memory import MemoryReader
+    from fx2onnx.report.profile import Profile
+    from fx2onnx.verify import Verdict
 
 DEFAULT_OPSET = 20
 """Newest opset whose operators onnxruntime runs at least as fast as their older spellings (benchmarks/)."""
@@ -60,6 +66,14 @@ class ExportResult:
         self.initial_state: dict[str, Any] = {}
         """With ``state="io"``: the value of every buffer that is an input, before the first call."""
         self._restore = restore
+        self._measured: Measured | None = None
+
+    @functools.cached_property
+    def profile(self) -> Profile | None:
+        """What the export cost, with ``export(..., profile=True)``: ``.table()``, ``.to_json(path)``,
+        ``.to_chrome_trace(path)``, ``.to_speedscope(path)``, ``.to_html(path)`` (docs/profiling.md).
+        """
+        return None if self._measured is None else _profile_of(self, self._measured)
 
     @property
     def model_proto(self) -> onnx.ModelProto:
@@ -113,6 +127,7 @@ def export(
     durable: bool = False,
     weight_files: Sequence[WeightFile] = (),
     report: bool | str | os.PathLike[str] = False,
+    profile: bool | str | os.PathLike[str] = False,
     **ignored: Any,
 ) -> ExportResult:
     """Export ``model(*args, **kwargs)`` to ONNX and write it to ``f``. Nothing of the model is computed.
@@ -128,6 +143,8 @@ def export(
     dynamic_axes: as the older exporter took it: ``{"x": {0: "batch"}}``.
     external_data: force (True) or forbid (False) a ``.data`` file; default: above 16 MiB of weights.
     verify: run the result in the runner and in onnxruntime and compare with eager PyTorch.
+    profile: record what the export costs, as ``result.profile``; a path (.html, .json, .trace.json, .speedscope.json,
+        .txt) writes it as well.
     training: export in training mode where True or ``torch.onnx.TrainingMode.TRAINING``.
     capture: ``"auto"``, ``"symbolic"``, ``"fake"`` or ``"export"``.
     metadata: origin of each node in the file: ``"none"``, ``"light"`` (file:line) or ``"full"``.
@@ -144,7 +161,10 @@ def export(
     """
     _check_arguments(state, metadata, ignored)
     target = io.check_writable(f) if f is not None else None
-    with recording("export") as recorder, _collector_paused():
+    profile_path = None if isinstance(profile, bool) else _checked_profile_path(profile)
+    memory = _memory_reader() if profile else None
+    verdict = None
+    with recording("export", detailed=bool(profile), memory=memory) as recorder, _collector_paused():
         result = _export(
             model,
             args,
@@ -171,8 +191,13 @@ def export(
             from fx2onnx.verify import verify as verify_model
 
             with record("verify"):
-                verify_model(result, model, args, kwargs, training=_training_flag(training)).raise_if_failed()
+                verdict = verify_model(result, model, args, kwargs, training=_training_flag(training))
+                verdict.raise_if_failed()
     _finish_report(result.report, recorder)
+    if profile:
+        result._measured = Measured(type(model).__name__, recorder, memory, verdict)
+        if profile_path is not None and result.profile is not None:
+            result.profile.write(profile_path)
     if verbose:
         from fx2onnx.report.text import summary
 
@@ -198,7 +223,6 @@ _TORCH_ONLY = frozenset(
     [
         "report",
         "verify",
-        "profile",
         "dump_exported_program",
         "artifacts_dir",
         "fallback",
@@ -328,6 +352,50 @@ def _weights_to_inputs(model: ir.Model) -> None:
             del model.graph.initializers[name]
             value.const_value = None
             model.graph.inputs.append(value)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a profile is made from when somebody looks."""
+
+    source: str
+    recorder: Recorder
+    memory: MemoryReader | None
+    verdict: Verdict | None
+
+
+def _memory_reader() -> MemoryReader:
+    from fx2onnx.base.memory import MemoryReader
+
+    return MemoryReader()
+
+
+def _checked_profile_path(path: str | os.PathLike[str]) -> str:
+    from fx2onnx.report.profile import writer
+
+    writer(path)
+    return io.check_writable(path)
+
+
+def _profile_of(result: ExportResult, measured: Measured) -> Profile:
+    from datetime import UTC, datetime
+
+    from fx2onnx.irx.outline import graph_outline, weight_outline
+    from fx2onnx.report.machine import machine
+    from fx2onnx.report.profile import OURS, Export, Profile, events_of
+
+    events, readings = events_of(measured.recorder.tree(), measured.memory)
+    report = result.report
+    return Profile(
+        source=measured.source,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        machine=machine(),
+        exports=[Export(OURS, [events.seconds], events, readings, report.file_bytes, report.nodes_onnx)],
+        weights=weight_outline(result.model),
+        graph=graph_outline(result.model),
+        verification=None if measured.verdict is None else measured.verdict.as_dict(),
+        report=report.as_dict(),
+    )
 
 
 def _finish_report(report: Report, recorder: Recorder) -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class Span:
     """A named stretch of time. ``start_ns`` and ``end_ns`` are ``time.perf_counter_ns`` readings.
 
-    ``count`` above 1: the sum of so many short stretches within the parent, put at the parent's start.
+    ``stretches`` above 0: the sum of so many short stretches within the parent, put at the parent's start.
     """
 
     name: str
@@ -31,7 +31,7 @@ class Span:
     end_ns: int = 0
     args: dict[str, Any] = field(default_factory=dict)
     children: list[Span] = field(default_factory=list)
-    count: int = 1
+    stretches: int = 0
 
     @property
     def seconds(self) -> float:
@@ -141,10 +141,10 @@ def _grow(root: Span, log: list[Any]) -> None:
             name, start_ns, end_ns, _ = entry
             found = stretches.get((id(parent), name))
             if found is None:
-                found = stretches[id(parent), name] = Span(name, parent.start_ns, parent.start_ns, count=0)
+                found = stretches[id(parent), name] = Span(name, parent.start_ns, parent.start_ns)
                 parent.children.append(found)
             found.end_ns += end_ns - start_ns
-            found.count += 1
+            found.stretches += 1
 
 
 _active: contextvars.ContextVar[Recorder | None] = contextvars.ContextVar("fx2onnx_recorder", default=None)

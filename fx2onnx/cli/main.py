@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import fx2onnx
-from fx2onnx.cli import export, generate, listing, ops, run, verify
+from fx2onnx.cli import export, generate, listing, ops, profile, run, verify
 
 app = typer.Typer(
     name="fx2onnx",
@@ -40,6 +40,7 @@ app.command("export")(export.export_command)
 app.command("run")(run.run_command)
 app.command("generate")(generate.generate_command)
 app.command("verify")(verify.verify_command)
+app.command("profile")(profile.profile_command)
 app.command("list")(listing.list_command)
 app.command("ops")(ops.ops_command)
 

@@ -36,6 +36,7 @@ class Stages:
         self._done: list[tuple[str, float]] = []
         self._current: tuple[str, float] | None = None
         self._context: contextvars.Context | None = None
+        self._note = ""
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> Stages:
@@ -60,6 +61,7 @@ class Stages:
             yield
         finally:
             self._current = None
+            self._note = ""
         seconds = time.perf_counter() - start
         self._done.append((title, seconds))
         if not self._live and not self._quiet:
@@ -78,7 +80,13 @@ class Stages:
         finally:
             self._context = None
 
+    def say(self, note: str) -> None:
+        """What the running stage is at, for the live display."""
+        self._note = note
+
     def _phase(self) -> str:
+        if self._note:
+            return self._note
         context = self._context
         recorder = events.active(context) if context is not None else None
         if recorder is None:

@@ -29,7 +29,9 @@ def samples(arguments: Arguments, symbolic_axes: Sequence[Mapping[int, str]], se
     if any(symbolic_axes):
         for delta in (1,):
             sizes = _sizes(originals, symbolic_axes)
-            grown = [_resized(tensor, axes, sizes, delta) for tensor, axes in zip(originals, symbolic_axes, strict=True)]
+            grown = [
+                _resized(tensor, axes, sizes, delta) for tensor, axes in zip(originals, symbolic_axes, strict=True)
+            ]
             yield Sample(f"sizes {delta:+d}", grown)
 
 

@@ -1,0 +1,233 @@
+"""``fx2onnx profile SOURCE``."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fx2onnx.base.errors import UserError
+from fx2onnx.cli import options
+from fx2onnx.cli.files import check_readable, check_writable
+from fx2onnx.cli.outcome import print_json, reports_errors
+
+if TYPE_CHECKING:
+    from fx2onnx.cli.profile_measure import Job
+    from fx2onnx.cli.profile_sizes import Sweep
+    from fx2onnx.cli.progress import Stages
+    from fx2onnx.report.compare import Comparison
+    from fx2onnx.report.profile import Profile
+    from fx2onnx.sources import Source
+
+_OTHERS = ("torch", "torchscript")
+
+
+def _file(flag: str, what: str) -> Any:
+    return typer.Option(flag, help=f"Write {what}.", show_default=False, metavar="FILE")
+
+
+@reports_errors
+def profile_command(
+    source: options.SourceArgument,
+    compare: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--compare", help="torch, torchscript, or the JSON file of an earlier profile.", show_default=False
+        ),
+    ] = None,
+    sweep: Annotated[
+        str | None,
+        typer.Option("--sweep", help="Time other input sizes, ARG:AXIS=N,N: input_ids:1=32,64.", show_default=False),
+    ] = None,
+    depth: Annotated[
+        str | None,
+        typer.Option("--depth", help="Time other numbers of layers, N,N or KEY=N,N.", show_default=False),
+    ] = None,
+    repeat: Annotated[int, typer.Option("--repeat", min=1, help="Rounds after one to warm up; medians count.")] = 5,
+    dynamic: Annotated[
+        list[str] | None,
+        typer.Option("--dynamic", help="As in export: none, default, or NAME:AXIS=DIM,...", show_default="none"),
+    ] = None,
+    write: Annotated[
+        bool, typer.Option("--write/--no-write", help="Write the file, or do the graph work only.")
+    ] = True,
+    folder: Annotated[
+        Path | None, typer.Option("--folder", help="Where files are written while timing.", show_default="temporary")
+    ] = None,
+    verify: Annotated[bool, typer.Option("--verify/--no-verify", help="Check the file once, after timing.")] = True,
+    fail_if_slower: Annotated[
+        str | None,
+        typer.Option("--fail-if-slower", help="Exit code 1 if slower than --compare FILE by more than this: 20%."),
+    ] = None,
+    html: Annotated[Path | None, _file("--html", "one page with all views")] = None,
+    json_file: Annotated[Path | None, _file("--json", "the profile as JSON; - is stdout")] = None,
+    trace: Annotated[Path | None, _file("--trace", "a Chrome trace, which Perfetto opens")] = None,
+    speedscope: Annotated[Path | None, _file("--speedscope", "a speedscope file")] = None,
+    batch: options.Batch = None,
+    seq: options.Seq = None,
+    image_size: options.ImageSize = None,
+    seed: options.Seed = 0,
+    quiet: options.Quiet = False,
+) -> None:
+    """Measure what an export costs: phases, operators, lines, memory; beside torch.onnx.export; over sizes."""
+    from fx2onnx.report.compare import compare as compare_profiles
+    from fx2onnx.report.compare import parse_share
+
+    others, earlier = _compared(compare or [])
+    limit = None if fail_if_slower is None else parse_share(fail_if_slower)
+    if limit is not None and not earlier:
+        raise UserError("E001", "--fail-if-slower needs an earlier profile", next="--compare EARLIER.json")
+    to_stdout = json_file is not None and str(json_file) == "-"
+    for path in (html, None if to_stdout else json_file, trace, speedscope):
+        if path is not None:
+            check_writable(path)
+    from fx2onnx.cli.progress import Stages
+
+    with Stages(quiet=quiet or to_stdout) as stages, _working_folder(folder, write) as path:
+        profile = _measured(
+            stages, source, path, (batch, seq, image_size, seed), others, sweep, depth, repeat, dynamic, verify
+        )
+    for file, form in ((html, profile.to_html), (trace, profile.to_chrome_trace), (speedscope, profile.to_speedscope)):
+        if file is not None:
+            form(file)
+    if json_file is not None and not to_stdout:
+        profile.to_json(json_file)
+    comparisons = [compare_profiles(before, profile, name) for name, before in earlier.items()]
+    if to_stdout:
+        print_json(profile.as_dict())
+    elif not quiet:
+        _show(profile, comparisons)
+    _fail(comparisons, limit, profile)
+
+
+def _compared(names: list[str]) -> tuple[list[str], dict[str, Profile]]:
+    """Exporters to run and earlier profiles, read before anything expensive happens."""
+    from fx2onnx.report.profile import Profile
+
+    earlier = {}
+    for name in names:
+        if name not in _OTHERS:
+            if not name.endswith(".json"):
+                raise UserError("E001", f"--compare {name} is not known", next="torch, torchscript or FILE.json")
+            check_readable(Path(name))
+            earlier[name] = Profile.from_json(name)
+    return list(dict.fromkeys(name for name in names if name in _OTHERS)), earlier
+
+
+@contextlib.contextmanager
+def _working_folder(folder: Path | None, write: bool) -> Iterator[Path | None]:
+    """The path to export to, in a folder of its own that disappears."""
+    if not write:
+        yield None
+        return
+    if folder is not None and not folder.is_dir():
+        raise UserError("E301", f"'{folder}' is not a folder")
+    with tempfile.TemporaryDirectory(prefix="fx2onnx-profile-", dir=folder) as name:
+        yield Path(name) / "model.onnx"
+
+
+def _measured(
+    stages: Stages,
+    spec: str,
+    path: Path | None,
+    sizes: tuple[int | None, int | None, int | None, int],
+    others: list[str],
+    sweep: str | None,
+    depth: str | None,
+    repeat: int,
+    dynamic: list[str] | None,
+    verify: bool,
+) -> Profile:
+    from fx2onnx.cli.dynamic import dynamic_shapes_of, parse_dynamic
+    from fx2onnx.cli.profile_measure import Job, measure, measure_series
+    from fx2onnx.cli.profile_sizes import parse_depth, parse_sweep, with_depth, with_size
+    from fx2onnx.report.profile import OURS
+
+    sweeping = None if sweep is None else parse_sweep(sweep)
+    keys, depths = ((), ()) if depth is None else parse_depth(depth, spec)
+    wanted = parse_dynamic(dynamic or ["none"])
+    names = [OURS, *others]
+
+    def job(spec: str) -> Job:
+        model = options.resolve_source(spec, *sizes)
+        return Job(model, path, dynamic_shapes_of(model, wanted))
+
+    def resized(sweep: Sweep, size: int) -> Job:
+        return Job(with_size(base.source, sweep, size), path, base.dynamic_shapes)
+
+    with stages.stage(f"build {spec}"):
+        base = job(spec)
+        if sweeping is not None:
+            with_size(base.source, sweeping, sweeping.values[0])  # a wrong name is told before the time is spent
+    with stages.stage("export " + " and ".join(names)):
+        exports, result = measure(names, base, repeat, stages.say)
+    profile = _profile(spec, base.source, exports, result)
+    if sweeping is not None:
+        made = {size: functools.partial(resized, sweeping, size) for size in sweeping.values}
+        with stages.stage(f"sweep {sweeping.label}"):
+            profile.sweep = measure_series(sweeping.label, names, made, repeat, stages.say)
+    if verify:
+        with stages.stage("verify against eager PyTorch"):
+            profile.verification = _verified(result, base.source)
+    if depths:
+        deep = {layers: functools.partial(job, with_depth(spec, keys, layers)) for layers in depths}
+        with stages.stage(f"depth {'+'.join(keys)}"):
+            profile.depth = measure_series("+".join(keys), names, deep, repeat, stages.say)
+    return profile
+
+
+def _profile(spec: str, source: Source, exports: Any, result: Any) -> Profile:
+    """Our own profile, with the others' exports and the medians of all runs."""
+    profile: Profile = result.profile
+    profile.source = spec
+    profile.exports = exports
+    profile.report["origin"] = source.origin
+    return profile
+
+
+def _verified(result: Any, source: Source) -> dict[str, Any]:
+    import time
+    import warnings
+
+    from fx2onnx.verify import verify
+
+    start = time.perf_counter()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        verdict = verify(result, source.module, source.args, source.kwargs)
+    return {**verdict.as_dict(), "summary": verdict.describe(), "seconds": time.perf_counter() - start}
+
+
+def _show(profile: Profile, comparisons: list[Comparison]) -> None:
+    from rich.text import Text
+
+    from fx2onnx.cli.progress import console
+    from fx2onnx.report.table import comparison_view, view
+
+    out = console()
+    out.print(view(profile))
+    if profile.verification is not None:
+        style = "green" if profile.verification["ok"] else "red"
+        out.print(Text(f"verified: {profile.verification['summary']}", style))
+    for comparison in comparisons:
+        out.print(comparison_view(comparison))
+
+
+def _fail(comparisons: list[Comparison], limit: float | None, profile: Profile) -> None:
+    """Exit code 1 where an export became slower than allowed, or the file is wrong."""
+    slower = [comparison for comparison in comparisons if limit is not None and comparison.is_slower(limit)]
+    for comparison in slower:
+        total = comparison.total
+        typer.secho(
+            f"slower than {comparison.before}: {total.before * 1e3:.1f} ms -> {total.after * 1e3:.1f} ms "
+            f"({total.share:+.0%}, {limit:.0%} allowed)",
+            fg="red",
+            err=True,
+        )
+    if slower or (profile.verification is not None and not profile.verification["ok"]):
+        raise typer.Exit(1)

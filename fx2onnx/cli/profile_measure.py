@@ -1,0 +1,213 @@
+"""Runs exporters on one model, warm and in turn, and keeps what they cost."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import io
+import os
+import statistics
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fx2onnx.base.errors import Fx2OnnxError
+from fx2onnx.base.events import recording
+from fx2onnx.base.memory import MemoryReader
+from fx2onnx.cli.profile_probes import DYNAMO, TORCHSCRIPT, Probe, probed
+from fx2onnx.report.profile import OURS, Event, Export, Point, Series, events_of
+
+if TYPE_CHECKING:
+    from fx2onnx.api import ExportResult
+    from fx2onnx.sources import Source
+
+
+@dataclass(frozen=True)
+class Job:
+    """A model to export: where to (None: nothing is written) and what is dynamic."""
+
+    source: Source
+    path: Path | None
+    dynamic_shapes: dict[str, dict[int, Any]] | None = None
+
+
+@dataclass
+class Run:
+    """One export: seconds of the whole call, and, where details were asked for, what happened."""
+
+    seconds: float
+    events: Event | None = None
+    memory: list[tuple[float, int, int]] = field(default_factory=list)
+    result: ExportResult | None = None
+
+
+Exporter = Callable[[Job, bool], Run]
+
+
+def ours(job: Job, detailed: bool) -> Run:
+    """``fx2onnx.export``."""
+    from fx2onnx import api
+
+    start = time.perf_counter()
+    result = api.export(
+        job.source.module,
+        job.source.args,
+        job.path,
+        kwargs=job.source.kwargs or None,
+        output_names=list(job.source.output_names) or None,
+        dynamic_shapes=job.dynamic_shapes,
+        profile=detailed,
+    )
+    seconds = time.perf_counter() - start
+    profile = result.profile
+    if profile is None:
+        return Run(seconds, result=result)
+    return Run(seconds, profile.ours.events, profile.ours.memory, result)
+
+
+def dynamo(job: Job, detailed: bool) -> Run:
+    """``torch.onnx.export(dynamo=True)``."""
+    return _torch(job, detailed, "torch", DYNAMO, {"dynamo": True, "dynamic_shapes": job.dynamic_shapes})
+
+
+def torchscript(job: Job, detailed: bool) -> Run:
+    """``torch.onnx.export(dynamo=False)``. It has no form without a file, so a buffer in memory takes its place."""
+    keywords: dict[str, Any] = {"dynamo": False}
+    if job.dynamic_shapes is not None:
+        keywords |= {"dynamic_axes": job.dynamic_shapes, "input_names": list(job.dynamic_shapes)}
+    return _torch(job, detailed, "torchscript", TORCHSCRIPT, keywords)
+
+
+EXPORTERS: dict[str, Exporter] = {OURS: ours, "torch": dynamo, "torchscript": torchscript}
+"""By the name that ``--compare`` takes."""
+
+
+def _torch(job: Job, detailed: bool, name: str, probes: tuple[Probe, ...], keywords: dict[str, Any]) -> Run:
+    import torch
+
+    target: Any = str(job.path) if job.path is not None else (None if keywords["dynamo"] else io.BytesIO())
+    memory = MemoryReader() if detailed else None
+
+    def export() -> None:
+        torch.onnx.export(job.source.module, job.source.args, target, kwargs=job.source.kwargs or None, **keywords)
+
+    start = time.perf_counter()
+    if not detailed:
+        export()
+        return Run(time.perf_counter() - start)
+    with probed(probes):
+        start = time.perf_counter()
+        with recording(name, detailed=True, memory=memory) as recorder:
+            export()
+        seconds = time.perf_counter() - start
+    return Run(seconds, *events_of(recorder.tree(), memory))
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    """No output of the exporters, no garbage of the one before."""
+    gc.collect()
+    with (
+        contextlib.redirect_stdout(io.StringIO()),
+        contextlib.redirect_stderr(io.StringIO()),
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("ignore")
+        yield
+
+
+def _attempt(exporter: Exporter, job: Job, detailed: bool) -> Run | str:
+    """A run, or why there is none."""
+    try:
+        with _undisturbed():
+            return exporter(job, detailed)
+    except Fx2OnnxError:
+        raise
+    except Exception as error:  # another exporter's failure is a finding, not a fault
+        text = str(error).strip().splitlines()
+        return f"{type(error).__name__}: {text[0][:200] if text else ''}"
+
+
+def measure(names: Sequence[str], job: Job, repeat: int, say: Callable[[str], None]) -> tuple[list[Export], Any]:
+    """Each exporter once to warm up, then ``repeat`` rounds in turn. Returns the exports and our last result.
+
+    Raises: Fx2OnnxError where our own export fails; the failure of another exporter stands in its ``error``.
+    """
+    exports = [Export(name) for name in names]
+    runs: dict[str, list[Run]] = {name: [] for name in names}
+    result: Any = None
+    for round_number in range(repeat + 1):
+        for export in exports:
+            if export.error:
+                continue
+            say(f"{export.exporter}, " + (f"round {round_number} of {repeat}" if round_number else "warming up"))
+            found = _attempt(EXPORTERS[export.exporter], job, round_number > 0)
+            if isinstance(found, str):
+                export.error = found
+            elif round_number:
+                runs[export.exporter].append(found)
+                result = found.result or result
+                export.file_bytes = _bytes_written(job.path)
+            export.nodes = export.nodes or (0 if isinstance(found, str) else _nodes(found, job.path))
+            _remove(job.path)
+    for export in exports:
+        _settle(export, runs[export.exporter])
+    return exports, result
+
+
+def _settle(export: Export, runs: list[Run]) -> None:
+    """Seconds of all runs; events and memory of the one nearest the median."""
+    if not runs:
+        return
+    export.seconds = [run.seconds for run in runs]
+    middle = statistics.median(export.seconds)
+    nearest = min(runs, key=lambda run: abs(run.seconds - middle))
+    export.events, export.memory = nearest.events, nearest.memory
+
+
+def measure_series(
+    label: str, names: Sequence[str], jobs: Mapping[int, Callable[[], Job]], repeat: int, say: Callable[[str], None]
+) -> Series:
+    """Every size with every exporter; the first run of each is not counted. Sizes that an exporter refuses stay in."""
+    series = Series(label)
+    for value, make in jobs.items():
+        job = make()
+        for name in names:
+            point = Point(value, name)
+            series.points.append(point)
+            for round_number in range(repeat + 1):
+                say(f"{label} {value}: {name}, {round_number} of {repeat}")
+                try:
+                    found = _attempt(EXPORTERS[name], job, False)
+                except Fx2OnnxError as error:
+                    found = f"{error.code}: {error.what}"
+                _remove(job.path)
+                if isinstance(found, str):
+                    point.error = found
+                    break
+                if round_number:
+                    point.seconds.append(found.seconds)
+    return series
+
+
+def _nodes(run: Run, path: Path | None) -> int:
+    if run.result is not None:
+        return int(run.result.report.nodes_onnx)
+    if path is None or not path.exists():
+        return 0
+    import onnx
+
+    return len(onnx.load(str(path), load_external_data=False).graph.node)
+
+
+def _bytes_written(path: Path | None) -> int:
+    return 0 if path is None else sum(file.stat().st_size for file in path.parent.iterdir() if file.is_file())
+
+
+def _remove(path: Path | None) -> None:
+    """The folder is this command's own."""
+    for file in path.parent.iterdir() if path is not None else ():
+        os.unlink(file)

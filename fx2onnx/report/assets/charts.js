@@ -1,0 +1,165 @@
+'use strict';
+// Bars, lines, points and the treemap, drawn by ECharts.
+const narrow = () => window.innerWidth < 560;
+
+function chart(id, option) {
+  const element = byId(id);
+  const old = echarts.getInstanceByDom(element);
+  if (old) old.dispose();
+  const made = echarts.init(element, dark.matches ? 'dark' : null, { renderer: 'svg' });
+  const text = { color: ink('ink'), fontFamily: 'inherit' };
+  made.setOption({
+    backgroundColor: 'transparent', animationDuration: 300, textStyle: text, aria: { enabled: true },
+    ...option,
+    tooltip: { confine: true, backgroundColor: ink('card'), borderColor: ink('line'), textStyle: { color: ink('ink'), fontSize: 12 }, ...option.tooltip },
+  });
+  return made;
+}
+const axis = (more) => ({ axisLine: { lineStyle: { color: ink('line') } }, axisLabel: { color: ink('soft') }, splitLine: { lineStyle: { color: ink('line') } }, nameTextStyle: { color: ink('soft') }, ...more });
+const legend = (more) => ({ type: 'plain', top: 0, left: 0, textStyle: { color: ink('soft') }, itemWidth: 14, itemHeight: 10, ...more });
+const measured = () => DATA.exports.filter((item) => item.phases.length);
+
+function drawPhases(id, share) {
+  const exporters = measured();
+  const names = [...new Set(exporters.flatMap((item) => item.phases.map((phase) => phase.name)))];
+  names.sort((a, b) => (PHASES.indexOf(a) + 1 || 50) - (PHASES.indexOf(b) + 1 || 50));
+  const rows = narrow() ? Math.ceil(names.length / 3) : 1;
+  byId(id).style.height = `${70 + rows * 22 + exporters.length * 44}px`;
+  const total = (item) => item.phases.reduce((sum, phase) => sum + phase.seconds, 0);
+  const of = (item, name) => item.phases.filter((phase) => phase.name === name).reduce((sum, phase) => sum + phase.seconds, 0);
+  chart(id, {
+    legend: legend(),
+    grid: { left: 4, right: 24, top: 14 + rows * 24, bottom: 4, containLabel: true },
+    tooltip: { formatter: (hit) => `${hit.marker}<b>${hit.seriesName}</b> ${hit.name}<br>${time(of(exporters[hit.dataIndex], hit.seriesName))} · ${percent(of(exporters[hit.dataIndex], hit.seriesName) / total(exporters[hit.dataIndex]))}` },
+    xAxis: axis({ type: 'value', max: share ? 1 : undefined, splitNumber: narrow() ? 3 : 6, axisLabel: { color: ink('soft'), hideOverlap: true, formatter: (value) => share ? percent(value) : time(value) } }),
+    yAxis: axis({ type: 'category', inverse: true, data: exporters.map((item) => item.exporter), axisLabel: { color: ink('ink') } }),
+    series: names.map((name) => ({
+      name, type: 'bar', stack: 'all', barMaxWidth: 26, itemStyle: { color: phaseColour(name), borderColor: ink('card'), borderWidth: 0.5 },
+      data: exporters.map((item) => share ? of(item, name) / (total(item) || 1) : of(item, name)),
+    })),
+  });
+}
+
+function drawMemory() {
+  chart('memory', {
+    legend: legend(),
+    grid: { left: 4, right: 18, top: 36, bottom: 4, containLabel: true },
+    tooltip: { trigger: 'axis', valueFormatter: (value) => size(Math.max(0, value || 0)) },
+    xAxis: axis({ type: 'value', min: 0, max: 1, axisLabel: { color: ink('soft'), formatter: percent }, axisPointer: { label: { formatter: (at) => percent(at.value) } } }),
+    yAxis: axis({ type: 'value', axisLabel: { color: ink('soft'), formatter: size } }),
+    series: measured().map((item, index) => {
+      const end = item.memory.length ? item.memory[item.memory.length - 1][0] || 1 : 1;
+      const base = item.memory.length ? item.memory[0][1] : 0;
+      return { name: item.exporter, type: 'line', showSymbol: false, lineStyle: { width: 2 }, areaStyle: { opacity: 0.12 }, color: PALETTE[index],
+        data: item.memory.map(([at, bytes]) => [at / end, bytes - base]) };
+    }),
+  });
+}
+
+VIEWS.overview = { draw() {
+  drawPhases('phase-seconds', false);
+  drawPhases('phase-share', true);
+  drawMemory();
+  byId('phase-tables').replaceChildren(...measured().map((item) => {
+    const total = item.phases.reduce((sum, phase) => sum + phase.seconds, 0) || 1;
+    const rows = item.phases.flatMap((phase) => [{ ...phase, share: phase.seconds / total },
+      ...phase.steps.map((step) => ({ ...step, share: step.seconds / total, isStep: true }))]);
+    return make('article', {}, make('h2', {}, `${item.exporter}: ${time(item.median)}`), make('div', { class: 'scroll' }, table([
+      { title: 'phase', key: 'name' }, { title: 'time', key: 'seconds', format: time, number: true },
+      { title: 'share', key: 'share', format: percent, number: true }, { title: 'calls', key: 'count', number: true },
+    ], rows, { fixed: true })));
+  }));
+} };
+
+function drawSlowest(rows) {
+  const top = rows.slice(0, 14).reverse();
+  const short = (text) => narrow() && text.length > 22 ? `${text.slice(0, 21)}…` : text;
+  byId('slowest').style.height = `${60 + top.length * 24}px`;
+  chart('slowest', {
+    grid: { left: 4, right: 60, top: 6, bottom: 4, containLabel: true },
+    tooltip: { formatter: (hit) => { const row = top[hit.dataIndex]; return `<b>${row.name}</b> (${row.phase})<br>${time(row.seconds)} in ${row.count} calls<br>${row.line || ''}`; } },
+    xAxis: axis({ type: 'value', splitNumber: 4, axisLabel: { color: ink('soft'), formatter: time, hideOverlap: true } }),
+    yAxis: axis({ type: 'category', data: top.map((row) => short(row.name)), axisLabel: { color: ink('ink'), fontSize: 11 }, axisTick: { show: false } }),
+    series: [{ type: 'bar', barMaxWidth: 16, data: top.map((row) => ({ value: row.seconds, itemStyle: { color: phaseColour(row.phase), borderRadius: [0, 4, 4, 0] } })),
+      label: { show: true, position: 'right', color: ink('soft'), formatter: (hit) => time(hit.value) } }],
+  });
+}
+
+VIEWS.operations = { draw() {
+  const fill = () => {
+    const wanted = byId('row-search').value.toLowerCase();
+    const fits = (row) => `${row.name} ${row.phase} ${row.line}`.toLowerCase().includes(wanted);
+    const operations = DATA.operations.filter(fits);
+    drawSlowest(operations);
+    byId('operation-table').replaceChildren(table([
+      { title: 'operation', key: 'name' }, { title: 'phase', key: 'phase' }, { title: 'time', key: 'seconds', format: time, number: true },
+      { title: 'calls', key: 'count', number: true }, { title: 'slowest', key: 'slowest', format: time, number: true }, { title: 'line of the slowest', key: 'line', wide: true },
+    ], operations));
+    byId('line-table').replaceChildren(table([
+      { title: 'line', key: 'line', wide: true }, { title: 'time', key: 'seconds', format: time, number: true }, { title: 'calls', key: 'count', number: true },
+    ], DATA.lines.filter(fits)));
+  };
+  byId('row-search').oninput = fill;
+  fill();
+} };
+
+function drawSeries(holder, series) {
+  const id = `series-${series.kind}`;
+  const refused = series.exporters.flatMap((item) => item.points.filter((point) => point.error).map((point) => `${item.exporter} at ${point.value}: ${point.error}`));
+  holder.append(make('article', {}, make('h2', {}, `Export time over ${series.label}`), make('div', { class: 'chart tall', id }),
+    ...refused.map((text) => make('p', { class: 'hint bad' }, text))));
+  const values = series.exporters.flatMap((item) => item.points.map((point) => point.value));
+  const seconds = series.exporters.flatMap((item) => item.points.flatMap((point) => point.seconds));
+  const wide = Math.max(...seconds) > 6 * Math.min(...seconds);
+  chart(id, {
+    legend: legend({ data: series.exporters.map((item) => item.exporter) }),
+    grid: { left: 4, right: 30, top: 40, bottom: 24, containLabel: true },
+    tooltip: { formatter: (hit) => `${hit.marker}<b>${hit.seriesName}</b> at ${hit.value[0]}<br>${time(hit.value[1])}` },
+    xAxis: axis({ type: Math.max(...values) > 6 * Math.min(...values) ? 'log' : 'value', logBase: 2, name: series.label, nameLocation: 'middle', nameGap: 26, min: Math.min(...values), max: Math.max(...values) }),
+    yAxis: axis({ type: wide ? 'log' : 'value', min: wide ? undefined : 0, axisLabel: { color: ink('soft'), formatter: time } }),
+    series: series.exporters.flatMap((item, index) => {
+      const good = item.points.filter((point) => point.seconds.length);
+      return [
+        { name: item.exporter, type: 'line', color: PALETTE[index], symbolSize: 7, lineStyle: { width: 2.5 }, data: good.map((point) => [point.value, point.median]) },
+        { name: item.exporter, type: 'scatter', color: PALETTE[index], symbolSize: 5, itemStyle: { opacity: 0.45 }, data: good.flatMap((point) => point.seconds.map((run) => [point.value, run])) },
+      ];
+    }),
+  });
+}
+
+VIEWS.sizes = { has: () => DATA.series.length > 0, draw() {
+  byId('series').replaceChildren();
+  DATA.series.forEach((series) => drawSeries(byId('series'), series));
+} };
+
+VIEWS.weights = { has: () => DATA.weights.length > 0, draw() {
+  const total = DATA.weights.reduce((sum, weight) => sum + weight.bytes, 0);
+  byId('weight-hint').textContent = `${DATA.weights.length} weights, ${size(total)}. Area is bytes; tap a module to go into it.`;
+  chart('weight-map', {
+    color: PALETTE,
+    tooltip: { formatter: (hit) => `<b>${hit.treePathInfo.slice(1).map((step) => step.name).join('.') || DATA.source}</b><br>${size(hit.value)} · ${percent(hit.value / total)}` },
+    series: [{ type: 'treemap', name: 'all', data: DATA.weight_tree, roam: false, leafDepth: 2, width: '100%', height: '92%', top: 0, left: 0,
+      label: { formatter: (hit) => `${hit.name}\n${size(hit.value)}`, color: '#10151d', fontSize: 11 }, upperLabel: { show: true, height: 20, color: '#10151d', fontSize: 11 },
+      itemStyle: { borderColor: ink('card'), borderWidth: 1, gapWidth: 1 },
+      levels: [{ itemStyle: { gapWidth: 3 } }, { itemStyle: { gapWidth: 2 } , colorSaturation: [0.35, 0.6] }, { colorSaturation: [0.3, 0.55] }],
+      breadcrumb: { bottom: 0, itemStyle: { color: ink('line'), textStyle: { color: ink('ink') } } } }],
+  });
+  byId('weight-table').replaceChildren(table([
+    { title: 'weight', key: 'name' }, { title: 'dtype', key: 'dtype' }, { title: 'shape', key: 'shape', format: (shape) => shape.join(' × ') },
+    { title: 'size', key: 'bytes', format: size, number: true },
+  ], DATA.weights.slice(0, 300)));
+} };
+
+VIEWS.verification = { draw() {
+  const verdict = DATA.verification;
+  byId('verdict').textContent = verdict ? (verdict.ok ? 'Agrees with eager PyTorch' : 'Differs from eager PyTorch') : 'Not verified';
+  byId('verdict').className = verdict ? (verdict.ok ? 'good' : 'bad') : '';
+  byId('verdict-text').textContent = verdict ? [verdict.summary, ...(verdict.notes || [])].filter(Boolean).join(' · ') : 'Export with verify=True, or leave out --no-verify.';
+  if (verdict) byId('verdict-table').replaceChildren(table([
+    { title: 'engine', key: 'engine' }, { title: 'output', key: 'output' }, { title: 'inputs', key: 'inputs' },
+    { title: 'largest error', key: 'max_abs_error', format: (x) => x.toExponential(2), number: true }, { title: 'allowed', key: 'allowed', format: (x) => x.toExponential(2), number: true },
+    { title: '', key: 'state' },
+  ], verdict.rows.map((row) => ({ ...row, state: row.ok ? 'ok' : row.problem || 'differs' }))));
+  const facts = Object.entries(DATA.report).filter(([, value]) => Array.isArray(value) ? value.length : value !== '' && typeof value !== 'object');
+  byId('facts').replaceChildren(...facts.flatMap(([name, value]) => [make('dt', {}, name.replaceAll('_', ' ')), make('dd', {}, Array.isArray(value) ? value.join(', ') : String(value))]));
+} };

@@ -1,0 +1,117 @@
+'use strict';
+// What all views share: the data, numbers as text, colours, tabs. A view registers itself in VIEWS under its tab's id.
+const DATA = JSON.parse(document.getElementById('data').textContent);
+const VIEWS = {};
+const byId = (id) => document.getElementById(id);
+const dark = window.matchMedia('(prefers-color-scheme: dark)');
+const ink = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+
+const time = (s) => s >= 1 ? `${s.toFixed(2)} s` : s >= 0.001 ? `${(s * 1e3).toFixed(s < 0.01 ? 2 : 1)} ms` : `${(s * 1e6).toFixed(0)} µs`;
+const size = (b) => b >= 1e9 ? `${(b / 1e9).toFixed(2)} GB` : b >= 1e6 ? `${(b / 1e6).toFixed(1)} MB` : b >= 1e3 ? `${(b / 1e3).toFixed(1)} kB` : `${b} B`;
+const percent = (part) => `${(part * 100).toFixed(part < 0.1 ? 1 : 0)}%`;
+
+const PALETTE = ['#4e8ef7', '#f2a33c', '#3fb68b', '#e8637c', '#9a7ff0', '#35b5cf', '#c9a227', '#e07ac3', '#7fa650', '#8d99ae'];
+const PHASES = ['import', 'registry', 'capture', 'decompose', 'lower', 'translate', 'convert', 'optimize', 'save', 'verify'];
+const PHASE_COLOURS = { import: '#8d99ae', registry: '#c9a227', capture: '#4e8ef7', decompose: '#9a7ff0', lower: '#3fb68b', translate: '#3fb68b',
+  convert: '#3fb68b', optimize: '#f2a33c', save: '#e8637c', verify: '#35b5cf', '(between)': '#a9b4c2' };
+const phaseColour = (name) => PHASE_COLOURS[name] || PALETTE[[...name].reduce((sum, c) => sum + c.charCodeAt(0), 0) % PALETTE.length];
+
+function make(tag, attributes = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+  element.append(...children);
+  return element;
+}
+
+// A table that sorts by the clicked heading. columns: [{title, key, format?, wide?, number?}], rows: objects.
+function table(columns, rows, options = {}) {
+  const body = make('tbody');
+  const head = make('tr');
+  let sorted = null, falling = true;
+  const fill = () => {
+    const order = sorted === null ? rows : [...rows].sort((a, b) => {
+      const [x, y] = [a[sorted], b[sorted]];
+      return (falling ? -1 : 1) * (typeof x === 'number' ? x - y : String(x).localeCompare(String(y)));
+    });
+    body.replaceChildren(...order.map((row) => {
+      const line = make('tr', row.isStep ? { class: 'step' } : {});
+      for (const column of columns) {
+        const value = row[column.key];
+        const text = value === undefined || value === null ? '' : column.format ? column.format(value) : String(value);
+        line.append(make('td', { class: column.number ? 'number' : column.wide ? 'wide' : '' }, text));
+      }
+      return line;
+    }));
+  };
+  for (const column of columns) {
+    const cell = make('th', { scope: 'col', class: column.number ? 'number' : '' }, column.title);
+    if (!options.fixed) cell.addEventListener('click', () => {
+      falling = sorted === column.key ? !falling : true;
+      sorted = column.key;
+      head.querySelectorAll('th').forEach((other) => other.removeAttribute('aria-sort'));
+      cell.setAttribute('aria-sort', falling ? 'descending' : 'ascending');
+      fill();
+    });
+    head.append(cell);
+  }
+  fill();
+  return make('table', {}, make('thead', {}, head), body);
+}
+
+function showHeader() {
+  byId('source').textContent = DATA.source;
+  const known = Object.entries(DATA.machine).filter(([name, value]) => value !== '' && !['platform', 'fx2onnx'].includes(name));
+  byId('machine').textContent = `${DATA.created.replace('T', ' ').replace('+00:00', ' UTC')} · ${known.map(([name, value]) => `${name} ${value}`).join(' · ')}`;
+  const first = DATA.exports[0];
+  const cards = [[first.exporter, time(first.median), first.runs > 1 ? `${time(first.least)} to ${time(first.most)}, ${first.runs} runs` : 'one run']];
+  for (const other of DATA.exports.slice(1)) {
+    cards.push([other.exporter, other.error ? 'failed' : time(other.median), other.error || `${(other.median / first.median).toFixed(1)} times ${first.exporter}'s`]);
+  }
+  if (first.memory.length) cards.push(['peak memory', size(first.grown), 'above the loaded model']);
+  cards.push(['nodes', String(first.nodes), first.file_bytes ? `${size(first.file_bytes)} on disk` : 'no file written']);
+  if (DATA.verification) cards.push(['verified', DATA.verification.ok ? 'agrees' : 'differs', DATA.verification.summary || `${DATA.verification.rows.length} comparisons`]);
+  byId('cards').replaceChildren(...cards.map(([title, value, small]) =>
+    make('div', {}, make('dt', {}, title), make('dd', { class: value === 'agrees' ? 'good' : ['failed', 'differs'].includes(value) ? 'bad' : '' }, value, make('small', {}, small)))));
+}
+
+function startTabs() {
+  const sections = [...document.querySelectorAll('main > section')].filter((section) => {
+    const view = VIEWS[section.id];
+    section.hidden = true;
+    return view && (!view.has || view.has());
+  });
+  const bar = byId('tabs');
+  const show = (section, focus) => {
+    for (const other of sections) {
+      other.hidden = other !== section;
+      const button = byId(`tab-${other.id}`);
+      button.setAttribute('aria-selected', String(other === section));
+      button.tabIndex = other === section ? 0 : -1;
+      if (other === section && focus) button.focus();
+    }
+    byId(`tab-${section.id}`).scrollIntoView({ block: 'nearest', inline: 'nearest' });
+    history.replaceState(null, '', `#${section.id}`);
+    VIEWS[section.id].draw();
+  };
+  sections.forEach((section, index) => {
+    section.setAttribute('role', 'tabpanel');
+    section.setAttribute('aria-labelledby', `tab-${section.id}`);
+    const button = make('button', { role: 'tab', id: `tab-${section.id}`, 'aria-controls': section.id, type: 'button' }, section.dataset.title);
+    button.addEventListener('click', () => show(section));
+    button.addEventListener('keydown', (event) => {
+      const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+      if (step) show(sections[(index + step + sections.length) % sections.length], true);
+    });
+    bar.append(button);
+  });
+  show(sections.find((section) => `#${section.id}` === location.hash) || sections[0]);
+  const again = () => { const open = sections.find((section) => !section.hidden); if (open) VIEWS[open.id].draw(); };
+  dark.addEventListener('change', again);
+  let width = window.innerWidth, waiting = 0;
+  window.addEventListener('resize', () => {
+    if (window.innerWidth === width) return;
+    width = window.innerWidth;
+    clearTimeout(waiting);
+    waiting = setTimeout(again, 120);
+  });
+}

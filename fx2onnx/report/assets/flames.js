@@ -1,0 +1,57 @@
+'use strict';
+// One flame graph for each exporter, side by side, drawn by d3-flame-graph.
+const flames = { kind: 'operator', charts: [] };
+
+function flameColour(frame) {
+  if (frame.highlight) return '#ff4fd8';
+  let top = frame;
+  while (top.parent && top.parent.parent) top = top.parent;
+  if (!frame.parent) return dark.matches ? '#8c97a8' : '#c5ccd6';
+  const base = phaseColour(top.data.name);
+  const lift = frame === top ? 0 : 12 + ([...frame.data.name].reduce((sum, c) => sum + c.charCodeAt(0), 0) % 5) * 7;
+  return `color-mix(in srgb, ${base} ${100 - lift}%, white)`;
+}
+
+function drawFlames() {
+  const holder = byId('flame-charts');
+  flames.charts.forEach((made) => made.destroy());
+  flames.charts = [];
+  holder.replaceChildren();
+  for (const item of measured()) {
+    const box = make('div', { class: 'flame' });
+    holder.append(make('article', {}, make('h2', {}, `${item.exporter}: ${time(item.median)}`), box));
+    const root = item.flame[flames.kind];
+    const made = flame.flamegraph().width(Math.max(200, box.clientWidth)).cellHeight(20).inverted(true).sort(false).minFrameSize(1)
+      .transitionDuration(250).selfValue(false).setColorMapper(flameColour)
+      .setLabelHandler((frame) => `${frame.data.name}: ${time(frame.data.value)}, ${percent(frame.data.value / (root.value || 1))}${frame.data.count > 1 ? `, ${frame.data.count} times` : ''}`)
+      .setDetailsHandler((text) => { byId('flame-details').textContent = text || '\u00a0'; })
+      .setSearchHandler(() => {});
+    flame.select(box).datum(structuredClone(root)).call(made);
+    flames.charts.push(made);
+  }
+  search();
+}
+
+// Bars that fit, and the share of each exporter's time that the outermost of them cover.
+function search() {
+  const wanted = byId('flame-search').value.trim();
+  const escaped = wanted.replace(/[.*+?^${}()|[\]\\]/g, '\\$&');
+  flames.charts.forEach((made) => wanted ? made.search(escaped) : made.clear());
+  const covered = (frame) => frame.name.toLowerCase().includes(wanted.toLowerCase()) ? frame.value : (frame.children || []).reduce((sum, child) => sum + covered(child), 0);
+  byId('flame-found').textContent = !wanted ? '' : measured().map((item) => {
+    const root = item.flame[flames.kind];
+    return `${item.exporter} ${time(covered(root))} (${percent(covered(root) / (root.value || 1))})`;
+  }).join(' · ');
+}
+
+VIEWS.flames = { has: () => measured().length > 0, draw() {
+  const choice = byId('flame-kind');
+  choice.replaceChildren(...['operator', 'module'].map((kind) => {
+    const button = make('button', { type: 'button', 'aria-pressed': String(kind === flames.kind) }, `by ${kind}`);
+    button.addEventListener('click', () => { flames.kind = kind; VIEWS.flames.draw(); });
+    return button;
+  }));
+  byId('flame-search').oninput = search;
+  byId('flame-reset').onclick = () => flames.charts.forEach((made) => made.resetZoom());
+  drawFlames();
+} };

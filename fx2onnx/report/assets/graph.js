@@ -1,0 +1,80 @@
+'use strict';
+// The model's graph, nodes of one module as one box, drawn by Cytoscape.js and laid out by dagre.
+const MOST_BOXES = 400;
+const picture = { shown: null };
+
+// Boxes at a depth of module names: {key, scope, ops: {op: count}}, and the edges between them.
+function grouped(depth) {
+  const boxes = new Map();
+  const keys = DATA.graph.nodes.map(([op, scope], index) => {
+    const parts = scope ? scope.split('.') : [];
+    return depth === Infinity ? `${index}` : parts.length ? parts.slice(0, depth).join('.') : `:${op}`;
+  });
+  keys.forEach((key, index) => {
+    const [op, scope] = DATA.graph.nodes[index];
+    const box = boxes.get(key) || { key, name: depth === Infinity ? op : key.startsWith(':') ? op : key, scope, ops: {} };
+    box.ops[op] = (box.ops[op] || 0) + 1;
+    boxes.set(key, box);
+  });
+  const edges = new Map();
+  for (const [from, to] of DATA.graph.edges) {
+    if (keys[from] !== keys[to]) edges.set(`${keys[from]}>${keys[to]}`, [keys[from], keys[to]]);
+  }
+  return { boxes: [...boxes.values()], edges: [...edges.values()] };
+}
+
+function depths() {
+  const deepest = Math.max(1, ...DATA.graph.nodes.map(([, scope]) => scope ? scope.split('.').length : 0));
+  const levels = Array.from({ length: deepest }, (_, index) => index + 1);
+  const found = [];
+  let last = -1;
+  for (const level of [...levels, Infinity]) {
+    const count = grouped(level).boxes.length;
+    if (count !== last && (count <= MOST_BOXES || !found.length)) found.push({ level, count });
+    last = count;
+  }
+  return found;
+}
+
+function drawGraph(level) {
+  const { boxes, edges } = grouped(level);
+  if (picture.shown) picture.shown.destroy();
+  const total = (box) => Object.values(box.ops).reduce((sum, count) => sum + count, 0);
+  byId('graph-count').textContent = `${boxes.length} boxes, ${edges.length} arrows, ${DATA.graph.nodes.length} nodes`;
+  picture.shown = graph.default({
+    container: byId('graph-picture'),
+    elements: [
+      ...boxes.map((box) => ({ data: { id: box.key, label: total(box) > 1 ? `${box.name}\n${total(box)} nodes` : box.name, box, tint: phaseColour(box.name.replace(/\d+/g, '')) } })),
+      ...edges.map(([source, target]) => ({ data: { source, target } })),
+    ],
+    style: [
+      { selector: 'node', style: { shape: 'round-rectangle', label: 'data(label)', 'text-wrap': 'wrap', 'text-valign': 'center', 'font-size': 13, width: 'label', height: 'label', padding: 10, 'background-color': 'data(tint)', 'background-opacity': 0.28, 'border-width': 1.2, 'border-color': 'data(tint)', color: ink('ink'), 'font-family': 'system-ui, sans-serif' } },
+      { selector: 'edge', style: { width: 1.4, 'line-color': ink('soft'), opacity: 0.6, 'curve-style': 'bezier', 'target-arrow-shape': 'triangle', 'target-arrow-color': ink('soft'), 'arrow-scale': 0.9 } },
+      { selector: ':selected', style: { 'border-width': 3, 'border-color': ink('accent') } },
+    ],
+    layout: { name: 'dagre', rankDir: 'TB', nodeSep: 18, rankSep: 34 },
+    minZoom: 0.05, maxZoom: 3, autoungrabify: true,
+  });
+  picture.shown.on('tap', 'node', (event) => {
+    const box = event.target.data('box');
+    const counts = Object.entries(box.ops).sort((a, b) => b[1] - a[1]).map(([op, count]) => count > 1 ? `${op} × ${count}` : op);
+    byId('graph-details').textContent = `${level === Infinity ? `${box.name} in ${box.scope || 'the model itself'}` : box.name}: ${counts.join(', ')}`;
+  });
+  window.graphPicture = picture.shown;
+}
+
+VIEWS.graph = { has: () => DATA.graph.nodes && DATA.graph.nodes.length > 0, draw() {
+  const select = byId('graph-depth');
+  if (!select.options.length) {
+    const found = depths();
+    for (const { level, count } of found) select.append(make('option', { value: String(level) }, level === Infinity ? `every node (${count})` : `modules to depth ${level} (${count})`));
+    const best = found.filter(({ count }) => count <= 60).pop() || found[0];
+    select.value = String(best.level);
+    select.addEventListener('change', () => drawGraph(Number(select.value)));
+    byId('graph-fit').addEventListener('click', () => picture.shown.fit(undefined, 20));
+  }
+  drawGraph(Number(select.value));
+} };
+
+showHeader();
+startTabs();

@@ -1,0 +1,156 @@
+"""One self-contained HTML page: a template, the libraries of ``vendor/``, and the profile as JSON."""
+
+from __future__ import annotations
+
+import html
+import json
+import statistics
+from pathlib import Path
+from typing import Any
+
+from fx2onnx.report.profile import Export, Point, Profile, Series
+from fx2onnx.report.tree import Row, flame, lines, operations, phases, steps
+
+_HERE = Path(__file__).parent
+_STYLES = ("vendor/d3-flame-graph.css", "assets/page.css")
+_SCRIPTS = (
+    "vendor/echarts.min.js",
+    "vendor/d3-flame-graph.min.js",
+    "vendor/cytoscape-dagre.min.js",
+    "assets/core.js",
+    "assets/charts.js",
+    "assets/flames.js",
+    "assets/graph.js",
+)
+
+_ROWS = 400
+"""Rows of the page's tables; the JSON form has all."""
+
+_LEAST_SHARE = 2e-4
+"""Flames below this share of the whole are narrower than a pixel."""
+
+_READINGS = 1500
+"""Memory readings drawn at most."""
+
+
+def page(profile: Profile) -> str:
+    """The page as text. It loads nothing from anywhere."""
+    style = "\n".join((_HERE / name).read_text(encoding="utf-8") for name in _STYLES)
+    scripts = "\n".join(f"<script>{_script(name)}</script>" for name in _SCRIPTS)
+    # A closing tag inside JSON would end the script element; "<" has an escape that JSON readers undo.
+    data = json.dumps(page_data(profile), separators=(",", ":")).replace("<", "\\u003c")
+    text = (_HERE / "assets/page.html").read_text(encoding="utf-8")
+    parts = {
+        "title": html.escape(f"{profile.source} - export profile"),
+        "style": style,
+        "data": data,
+        "scripts": scripts,
+    }
+    head, *rest = text.split("{{")
+    return head + "".join(parts[name] + after for name, after in (piece.split("}}", 1) for piece in rest))
+
+
+def _script(name: str) -> str:
+    return (_HERE / name).read_text(encoding="utf-8").replace("</script", "<\\/script")
+
+
+def page_data(profile: Profile) -> dict[str, Any]:
+    """What the page's scripts read: the views of the profile, ready to draw."""
+    first = profile.ours
+    return {
+        "source": profile.source,
+        "created": profile.created,
+        "machine": profile.machine,
+        "exports": [_export(export) for export in profile.exports],
+        "operations": [_row(row) for row in operations(first)[:_ROWS]],
+        "lines": [_row(row) for row in lines(first)[:_ROWS]],
+        "series": [
+            _series(kind, s) for kind, s in (("sweep", profile.sweep), ("depth", profile.depth)) if s is not None
+        ],
+        "weights": profile.weights,
+        "weight_tree": weight_tree(profile.weights),
+        "graph": profile.graph,
+        "verification": profile.verification,
+        "report": profile.report,
+    }
+
+
+def _export(export: Export) -> dict[str, Any]:
+    parts = steps(export)
+    memory = export.memory[:: max(1, len(export.memory) // _READINGS)]
+    found: dict[str, Any] = {
+        "exporter": export.exporter,
+        "median": export.median,
+        "least": min(export.seconds, default=0.0),
+        "most": max(export.seconds, default=0.0),
+        "runs": len(export.seconds),
+        "error": export.error,
+        "nodes": export.nodes,
+        "file_bytes": export.file_bytes,
+        "memory": [(round(at, 6), peak) for at, _, peak in memory],
+        "grown": export.peak_bytes() - export.memory[0][1] if export.memory else 0,
+        "phases": [
+            {**_row(row), "steps": [_row(step) for step in parts if step.phase == row.name][:12]}
+            for row in phases(export)
+        ],
+    }
+    if export.events is not None:
+        least = export.events.seconds * _LEAST_SHARE
+        found["flame"] = {
+            "operator": flame(export.events).as_dict(least),
+            "module": flame(export.events, by_module=True).as_dict(least),
+        }
+    return found
+
+
+def _row(row: Row) -> dict[str, Any]:
+    return {
+        "name": row.name,
+        "phase": row.phase,
+        "count": row.count,
+        "seconds": row.own if row.phase not in ("", row.name) and row.own else row.seconds,
+        "slowest": row.slowest,
+        "line": row.line,
+    }
+
+
+def _series(kind: str, series: Series) -> dict[str, Any]:
+    exporters = list(dict.fromkeys(point.exporter for point in series.points))
+    return {
+        "kind": kind,
+        "label": series.label,
+        "exporters": [
+            {"exporter": name, "points": [_point(point) for point in series.points if point.exporter == name]}
+            for name in exporters
+        ],
+    }
+
+
+def _point(point: Point) -> dict[str, Any]:
+    median = statistics.median(point.seconds) if point.seconds else None
+    return {"value": point.value, "seconds": point.seconds, "median": median, "error": point.error}
+
+
+def weight_tree(weights: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Weights by the parts of their names: ``{"name", "value", "children"}``; a part with one child is joined to it."""
+    root: dict[str, Any] = {}
+    for weight in weights:
+        place = root
+        *modules, last = weight["name"].split(".")
+        for part in modules:
+            place = place.setdefault(part, {})
+            if not isinstance(place, dict):
+                break
+        else:
+            place[last] = weight["bytes"]
+    return [_branch(name, place) for name, place in root.items()]
+
+
+def _branch(name: str, place: Any) -> dict[str, Any]:
+    if not isinstance(place, dict):
+        return {"name": name, "value": place}
+    if len(place) == 1:
+        inner, below = next(iter(place.items()))
+        return _branch(f"{name}.{inner}", below)
+    children = [_branch(inner, below) for inner, below in place.items()]
+    return {"name": name, "value": sum(child["value"] for child in children), "children": children}

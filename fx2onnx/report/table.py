@@ -1,0 +1,176 @@
+"""A profile on the terminal."""
+
+from __future__ import annotations
+
+import io
+import statistics
+from typing import TYPE_CHECKING
+
+from fx2onnx.report.compare import Change, Comparison
+from fx2onnx.report.profile import Export, Profile, Series
+from fx2onnx.report.tree import lines, operations, phases, steps
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
+
+_ROWS = 10
+_WIDTH = 120
+
+
+def as_text(profile: Profile) -> str:
+    """``view`` without colours, for files and notebooks."""
+    from rich.console import Console
+
+    stream = io.StringIO()
+    Console(file=stream, width=_WIDTH, highlight=False, color_system=None).print(view(profile))
+    return stream.getvalue().rstrip("\n")
+
+
+def view(profile: Profile) -> RenderableType:
+    """The exporters side by side, then phases, operations and lines of the first."""
+    from rich.console import Group
+
+    parts: list[RenderableType] = [_exporters(profile.exports)]
+    first = profile.ours
+    if first.events is not None:
+        parts += [_phases(first)]
+        parts += [_phases(other) for other in profile.exports[1:] if other.events is not None]
+        parts += [_operations(first), _lines(first)]
+    parts += [_series(series) for series in (profile.sweep, profile.depth) if series is not None]
+    return Group(*parts)
+
+
+def comparison_view(comparison: Comparison) -> RenderableType:
+    """What became slower, largest loss first."""
+    from rich.console import Group
+    from rich.text import Text
+
+    total = comparison.total
+    parts: list[RenderableType] = [
+        Text(f"against {comparison.before}: {_ms(total.before)} -> {_ms(total.after)} ({_percent(total)})", "bold")
+    ]
+    parts += [Text(f"note: {note}", "dim") for note in comparison.notes]
+    for title, changes in (("phase", comparison.phases), ("operation", comparison.operations)):
+        table = _table(title, "phase", ">before", ">after", ">difference", ">")
+        for change in changes[:_ROWS]:
+            style = "red" if change.difference > 0 else "green"
+            table.add_row(
+                Text(change.name),
+                change.phase if change.phase != change.name else "",
+                _ms(change.before),
+                _ms(change.after),
+                Text(f"{change.difference * 1e3:+.2f} ms", style),
+                _percent(change),
+            )
+        parts.append(table)
+    return Group(*parts)
+
+
+def _exporters(exports: list[Export]) -> Table:
+    from rich.text import Text
+
+    table = _table("exporter", ">median", ">fastest", ">slowest", ">runs", ">times", ">peak memory", ">file", ">nodes")
+    fastest = exports[0].median
+    for export in exports:
+        if not export.seconds:
+            table.add_row(Text(export.exporter), Text(export.error[:60], "red"))
+            continue
+        ratio = f"{export.median / fastest:.1f}x" if fastest and export is not exports[0] else ""
+        table.add_row(
+            Text(export.exporter),
+            _ms(export.median),
+            _ms(min(export.seconds)),
+            _ms(max(export.seconds)),
+            str(len(export.seconds)),
+            ratio,
+            _size(_grown(export)),
+            _size(export.file_bytes),
+            str(export.nodes or ""),
+        )
+    return table
+
+
+def _grown(export: Export) -> int:
+    """Peak memory above what was resident when the export began."""
+    return max(0, export.peak_bytes() - export.memory[0][1]) if export.memory else 0
+
+
+def _phases(export: Export) -> Table:
+    from rich.text import Text
+
+    table = _table(f"{export.exporter}: phase", ">time", ">share", "", ">peak", ">calls")
+    total = export.events.seconds if export.events is not None and export.events.seconds else 1e-9
+    inner = steps(export)
+    for row in phases(export):
+        share = row.seconds / total
+        bar = "█" * round(share * 24)
+        table.add_row(Text(row.name, "bold"), _ms(row.seconds), f"{share:.1%}", bar, _size(row.peak_bytes), "")
+        for step in [item for item in inner if item.phase == row.name][:6]:
+            if step.seconds >= 0.005 * total:
+                name = Text(f"  {step.name}", "dim")
+                table.add_row(name, _ms(step.seconds), f"{step.seconds / total:.1%}", "", "", str(step.count))
+    return table
+
+
+def _operations(export: Export) -> Table:
+    from rich.text import Text
+
+    table = _table("slowest operations", "phase", ">time", ">count", ">slowest", "line of the slowest")
+    for row in operations(export)[:_ROWS]:
+        table.add_row(Text(row.name), row.phase, _ms(row.own), str(row.count), _ms(row.slowest), Text(row.line))
+    return table
+
+
+def _lines(export: Export) -> Table:
+    from rich.text import Text
+
+    table = _table("slowest source lines", ">time", ">calls")
+    for row in lines(export)[:_ROWS]:
+        table.add_row(Text(row.line), _ms(row.seconds), str(row.count))
+    return table
+
+
+def _series(series: Series) -> Table:
+    from rich.text import Text
+
+    exporters = list(dict.fromkeys(point.exporter for point in series.points))
+    table = _table(series.label, *(f">{name}" for name in exporters))
+    values = list(dict.fromkeys(point.value for point in series.points))
+    for value in values:
+        cells = []
+        for name in exporters:
+            point = next((p for p in series.points if p.value == value and p.exporter == name), None)
+            if point is None or not point.seconds:
+                cells.append(Text((point.error if point else "")[:40], "red"))
+            else:
+                middle = statistics.median(point.seconds)
+                cells.append(Text(f"{_ms(middle)}  ({_ms(min(point.seconds))} - {_ms(max(point.seconds))})"))
+        table.add_row(str(value), *cells)
+    return table
+
+
+def _table(*columns: str) -> Table:
+    """A table with these headings; ``>`` before one puts the column to the right."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in columns:
+        right = column.startswith(">")
+        table.add_column(column.removeprefix(">"), justify="right" if right else "left", overflow="fold", no_wrap=right)
+    return table
+
+
+def _ms(seconds: float) -> str:
+    if seconds >= 1:
+        return f"{seconds:.2f} s"
+    return f"{seconds * 1e3:.1f} ms" if seconds >= 0.001 else f"{seconds * 1e6:.0f} us"
+
+
+def _size(size_bytes: int) -> str:
+    return f"{size_bytes / 1e6:.1f} MB" if size_bytes else ""
+
+
+def _percent(change: Change) -> str:
+    return "new" if change.before == 0 else f"{change.share:+.0%}"

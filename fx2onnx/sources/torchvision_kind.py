@@ -70,6 +70,8 @@ def build(name: str, options: Options) -> Source:
         keywords.setdefault("image_size", size)
     with seeded(options.seed):
         module = _construct(name, builder, keywords)
+        if family in _SIZED_BUILDERS:  # the best published weights may be of another size than the architecture
+            size = module.image_size
         args = task.sample(options.batch_or(task.batch), size, frames)
         if task.has_batch_axis:
             # Two images even where one was asked for: statistics of a single value have no variance.

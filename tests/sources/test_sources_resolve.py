@@ -96,6 +96,17 @@ def test_sizes_of_the_sample_inputs_follow_the_options() -> None:
     assert resolve(SMALL[4], image_size=32).kwargs["pixel_values"].shape == (2, 3, 32, 32)
 
 
+@pytest.mark.parametrize(("option", "size"), [(None, 224), (32, 32)])
+def test_a_vision_transformer_gets_images_of_its_own_size(
+    option: int | None, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As with vit_h_14 (too large for a test), whose best published weights are of 518 pixels.
+    monkeypatch.setattr(
+        "fx2onnx.sources.torchvision_kind._sizes", lambda models, name, task, options: (options.image_size or 518, 16)
+    )
+    assert resolve("torchvision:vit_b_32", image_size=option, batch=1).args[0].shape == (1, 3, size, size)
+
+
 def test_encoder_and_decoder_lengths_differ() -> None:
     source = resolve(SMALL[3], seq=8)
     assert source.kwargs["input_ids"].shape[1] != source.kwargs["decoder_input_ids"].shape[1]

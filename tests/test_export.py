@@ -93,6 +93,20 @@ def test_given_names() -> None:
     assert names(result) == (["a", "y"], ["z"])
 
 
+@pytest.mark.parametrize("names", [{"input_names": ["a", "a"]}, {"output_names": ["z", "z"]}])
+def test_a_name_given_twice_is_an_error(names):
+    with pytest.raises(fx2onnx.UserError, match="twice"):
+        fx2onnx.export(lambda x, y: (x + y, x - y), (torch.ones(2), torch.ones(2)), **names)
+
+
+def test_a_failing_operator_is_one_error_and_no_log(caplog):
+    """torch logs the stack of a failing fake kernel; the error says it all."""
+    module = torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.Linear(4, 5))
+    with pytest.raises(fx2onnx.UserError, match=r"must have same reduction dim"):
+        fx2onnx.export(module, torch.ones(3, 4))
+    assert not caplog.records
+
+
 def test_args_as_dict_and_kwargs() -> None:
     function = lambda x, y=None: x - y  # noqa: E731
     for call in (

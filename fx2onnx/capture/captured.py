@@ -107,4 +107,5 @@ def describe(node: torch.fx.Node) -> str:
     """One line: name, target, operand names, type."""
     operands = ", ".join(str(arg)[:40] for arg in node.args)
     values = node.meta.get("val")
-    return f"%{node.name} = {node.target}({operands[:120]})  -> {values}"
+    types = ", ".join(map(str, values)) if isinstance(values, tuple | list) else str(values)
+    return f"%{node.name} = {node.target}({operands[:120]})  -> {types}"

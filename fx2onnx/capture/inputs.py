@@ -96,10 +96,18 @@ def bind(
                 why=f"the tensors are {', '.join(leaf.path for leaf in leaves) or 'none'}",
                 next="give one name for each tensor",
             )
+        refuse_repeated("input_names", input_names)
         for leaf, name in zip(leaves, input_names, strict=False):
             leaf.name = name
     values = dict(zip(names, args, strict=True)) | kwargs
     return Arguments([item.value for item in found], leaves, values, rebuild)
+
+
+def refuse_repeated(argument: str, names: Sequence[str]) -> None:
+    """Raises UserError E001 where two of ``names`` are equal."""
+    for name in names:
+        if list(names).count(name) > 1:
+            raise UserError("E001", f"{argument} gives {name!r} twice", next="give each tensor a name of its own")
 
 
 def _argument_names(

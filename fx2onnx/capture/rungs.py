@@ -18,7 +18,7 @@ from fx2onnx.capture.assumptions import Assumption, Assumptions
 from fx2onnx.capture.captured import Captured
 from fx2onnx.capture.dynamic import hints_of, set_dynamic_axes
 from fx2onnx.capture.exported import exported
-from fx2onnx.capture.inputs import Arguments, bind, normalise_args
+from fx2onnx.capture.inputs import Arguments, bind, normalise_args, refuse_repeated
 
 RUNGS = ("auto", "symbolic", "fake", "export")
 MAX_RUNS = 16
@@ -112,7 +112,9 @@ def as_module(module: Any) -> torch.nn.Module:
         return module
     if callable(module):
         return _FunctionModule(module)
-    raise UserError("E001", f"a {type(module).__name__} cannot be exported", next="pass an nn.Module or a function")
+    raise UserError(
+        "E001", f"an object of type {type(module).__name__} cannot be exported", next="pass an nn.Module or a function"
+    )
 
 
 class _FunctionModule(torch.nn.Module):
@@ -234,5 +236,6 @@ def _name_outputs(captured: Captured, output_names: Sequence[str] | None) -> Non
             f"output_names has {len(output_names)} names, the module returns {len(captured.outputs)} tensors",
             next="give one name for each tensor that forward returns",
         )
+    refuse_repeated("output_names", output_names)
     for output, name in zip(captured.outputs, output_names, strict=False):
         output.name = name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any
@@ -107,16 +108,26 @@ def in_function_transform() -> bool:
     return torch._C._functorch.peek_interpreter_stack() is not None
 
 
+_FAKE_TENSOR_LOG = logging.getLogger("torch._subclasses.fake_tensor")
+
+
 @contextlib.contextmanager
 def capture_modes(fake_mode: FakeTensorMode, recorder: PreDispatchMode | SplitMode) -> Iterator[None]:
     """Everything inside runs on fake tensors, seen by ``recorder``; attention's fused inference path is off."""
     fast_path = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
+
+    def unlogged(record: logging.LogRecord) -> bool:
+        """A failing operator becomes our error; torch would print its own stack before."""
+        return record.exc_info is None
+
+    _FAKE_TENSOR_LOG.addFilter(unlogged)
     try:
         with torch.no_grad(), control_flow_uncompiled(), fake_mode, enable_python_dispatcher(), recorder:
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fast_path)
+        _FAKE_TENSOR_LOG.removeFilter(unlogged)
 
 
 def fake_from_meta(

@@ -26,7 +26,7 @@ from fx2onnx.runner.options import GraphOptimizationLevel, RunOptions, SessionOp
 from fx2onnx.runner.ort_value import OrtValue, as_plain
 from fx2onnx.runner.program import Program, Slot, Step
 from fx2onnx.runner.static_shapes import check_static_shapes
-from fx2onnx.runner.threads import blas_threads
+from fx2onnx.runner.threads import threads
 from fx2onnx.runner.types import Value, describe, is_tensor_type, type_name
 
 PROVIDER = "CPUExecutionProvider"
@@ -145,7 +145,7 @@ class InferenceSession:
         with (
             memory_limit(self._limit_bytes),
             iteration_budget(self._loop_limit),
-            blas_threads(self._options.intra_op_num_threads),
+            threads(self._options.intra_op_num_threads),
             np.errstate(all="ignore"),
         ):
             outputs = self._executor.run(ordered, self._observe if self._options.enable_profiling else None)

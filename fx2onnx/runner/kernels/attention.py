@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 
 from fx2onnx.runner.kernels.cast import cast_array
+from fx2onnx.runner.kernels.matmul import matmul_shape
 from fx2onnx.runner.kernels.norm import widen
 from fx2onnx.runner.limits import check_shape
 from fx2onnx.runner.registry import kernel
+from fx2onnx.runner.threads import multiply
 from fx2onnx.runner.types import Array, narrowed, numpy_dtype_of_code
 
 
@@ -67,7 +69,10 @@ def _position_bias(
 
 def product(a: Array, b: Array) -> Array:
     """a @ b, summed in float32 at least and rounded once."""
-    return narrowed(np.matmul(widen(a), widen(b)), a.dtype)
+    left, right = widen(a), widen(b)
+    out = np.empty(matmul_shape(left.shape, right.shape), np.result_type(left, right))
+    multiply(left, right, out)
+    return narrowed(out, a.dtype)
 
 
 @kernel("Attention", 23)

@@ -6,6 +6,7 @@ taps long inner loops. BatchNormalization is folded into the weights, the activa
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from fx2onnx.runner.kernels.conv import COLUMN_BLOCK_BYTES, conv, conv_window
 from fx2onnx.runner.kernels.elementwise import Outs
 from fx2onnx.runner.prepared import Facts, Prepared
 from fx2onnx.runner.registry import find_kernel, kernel
+from fx2onnx.runner.threads import are_several, multiply, spread
 from fx2onnx.runner.types import FLOAT32, Array, Spec
 from fx2onnx.runner.windows import Window
 
@@ -173,7 +175,7 @@ def _pointwise(shape: Sequence[int], w: Array, window: Window, finish: Epilogue)
             cut = source[:, ::step_h, ::step_w][:, : window.out[0], : window.out[1]]
             np.copyto(room[2].reshape(cut.shape), cut)
             rows = room[2]
-        np.matmul(rows, weights, out=y)
+        multiply(rows, weights, y)
         finish(y, room[0])
 
     return Prepared(call, tuple(scratch), channels_last=True, inplace=())
@@ -200,15 +202,18 @@ def _columns(shape: Sequence[int], w: Array, window: Window, finish: Epilogue) -
             padded, (shape[0], oh, ow, kh, kw, ins), (sn, sy * sh, sx * sw, sy * dh, sx * dw, sc), writeable=False
         )
         target = nhwc(out[0])
-        for sample in range(shape[0]):
-            for start in range(0, oh, block):
-                stop = min(start + block, oh)
-                rows = (stop - start) * ow
-                part = columns[:rows]
-                np.copyto(part.reshape(stop - start, ow, kh, kw, ins), view[sample, start:stop])
-                y = target[sample, start:stop].reshape(rows, outs)
-                np.matmul(part, weights, out=y)
-                finish(y, spare[:rows])
+        own = are_several()  # threads cannot share the columns of a block
+
+        def do(sample: int, start: int) -> None:
+            stop = min(start + block, oh)
+            rows = (stop - start) * ow
+            part = np.empty_like(columns[:rows]) if own else columns[:rows]
+            np.copyto(part.reshape(stop - start, ow, kh, kw, ins), view[sample, start:stop])
+            y = target[sample, start:stop].reshape(rows, outs)
+            np.matmul(part, weights, out=y)
+            finish(y, np.empty_like(y) if own else spare[:rows])
+
+        spread([functools.partial(do, sample, start) for sample in range(shape[0]) for start in range(0, oh, block)])
 
     return Prepared(call, scratch, channels_last=True, inplace=())
 

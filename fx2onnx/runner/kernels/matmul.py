@@ -11,6 +11,7 @@ from fx2onnx.runner.kernels.elementwise import Outs, check_same_dtype
 from fx2onnx.runner.kernels.norm import widen
 from fx2onnx.runner.limits import check_shape
 from fx2onnx.runner.registry import kernel
+from fx2onnx.runner.threads import multiply
 from fx2onnx.runner.types import NARROW_FLOATS, Array, Spec, narrowed
 
 
@@ -37,9 +38,9 @@ def matmul(out: Outs, a: Array, b: Array) -> None:
     if a.dtype in NARROW_FLOATS:
         out[0][...] = np.matmul(widen(a), widen(b)).astype(a.dtype)
     elif b.ndim == 2 and a.ndim > 2 and a.flags.c_contiguous and out[0].flags.c_contiguous:
-        np.matmul(a.reshape(-1, a.shape[-1]), b, out=out[0].reshape(-1, b.shape[1]))
+        multiply(a.reshape(-1, a.shape[-1]), b, out[0].reshape(-1, b.shape[1]))
     else:
-        np.matmul(a, b, out=out[0])
+        multiply(a, b, out[0])
 
 
 def _gemm_infer(inputs: Sequence[Array], attrs: Mapping[str, Any]) -> Sequence[Spec]:
@@ -74,7 +75,7 @@ def gemm(
             wide = wide + widen(c) * np.float32(beta)
         y[...] = wide.astype(a.dtype)
         return
-    np.matmul(left, right, out=y)
+    multiply(left, right, y)
     if alpha != 1.0:
         if y.dtype.kind in "iu":
             y[...] = (y * alpha).astype(y.dtype)

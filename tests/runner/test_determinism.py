@@ -1,0 +1,123 @@
+"""The same feeds give the same bits: at any number of threads, in the first run and in later ones."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+from determinism_digests import SHAPES
+
+import fx2onnx
+from fx2onnx.runner import threads
+from models_zoo import registry
+
+SCRIPT = Path(__file__).parent / "determinism_digests.py"
+MODELS = ("resnet18", "mobilenet_v3_large")
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
+    """Whole models, exported with random weights."""
+    folder = tmp_path_factory.mktemp("models")
+    paths = []
+    for name in MODELS:
+        source = registry.build(name)
+        paths.append(str(folder / f"{name}.onnx"))
+        fx2onnx.export(source.module, source.args, paths[-1])
+    return tuple(paths)
+
+
+@lru_cache(maxsize=4)
+def digests(count: str, models: tuple[str, ...]) -> dict[str, list[str]]:
+    """The digests in a process whose OpenBLAS starts with ``count`` threads."""
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": count, "OMP_NUM_THREADS": count}
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), *models],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_one_result_at_every_thread_count(models: tuple[str, ...]) -> None:
+    one, two = digests("1", models), digests("2", models)
+    assert len(one) == 2 * len(SHAPES) + len(MODELS)
+    assert {name: found for name, found in one.items() if len(found) > 1} == {}
+    assert {name: (found, two[name]) for name, found in one.items() if two[name] != found} == {}
+
+
+def test_blas_threads_are_put_back() -> None:
+    """Also where blocks overlap on two threads: the last to end restores what the first found."""
+    controls = threads._controls()
+    if controls is None:
+        pytest.skip("NumPy's BLAS has no thread count that can be set")
+    get, put = controls
+    before = get()
+    put(2)
+    try:
+        inside, leave = threading.Event(), threading.Event()
+
+        def other() -> None:
+            with threads.threads(3):
+                inside.set()
+                leave.wait(10)
+
+        worker = threading.Thread(target=other)
+        worker.start()
+        inside.wait(10)
+        with threads.threads(0):
+            assert get() == 1
+            leave.set()
+            worker.join()
+            assert get() == 1
+        assert get() == 2
+    finally:
+        put(before)
+
+
+def test_tasks_run_on_several_threads_and_faults_reach_the_caller() -> None:
+    seen: set[str] = set()
+    meet = threading.Barrier(2, timeout=10)
+
+    def task() -> None:
+        meet.wait()
+        seen.add(threading.current_thread().name)
+
+    with threads.threads(2):
+        threads.spread([task, task])
+    assert len(seen) == 2
+
+    def fault() -> None:
+        raise ValueError("fault")
+
+    with threads.threads(2), pytest.raises(ValueError, match="fault"):
+        threads.spread([fault] * 4)
+
+
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [
+        ((700, 512), (512, 300)),
+        ((90, 512), (512, 3000)),
+        ((1, 6, 300, 200), (1, 1, 200, 300)),
+        ((5, 400, 200), (200, 300)),
+    ],
+)
+def test_parts_make_the_whole_product(left: tuple[int, ...], right: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(0)
+    a, b = rng.standard_normal(left), rng.standard_normal(right)
+    out = np.full(np.matmul(a, b).shape, np.nan)
+    with threads.threads(3):
+        threads.multiply(a, b, out)
+    np.testing.assert_allclose(out, np.matmul(a, b), rtol=1e-10, atol=1e-10)

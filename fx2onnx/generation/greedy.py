@@ -110,9 +110,10 @@ def _start(model: LoadedModel, given: dict[str, Array]) -> tuple[Array, Array, d
     batch = next(iter(given.values())).shape[0]
     ids = np.full((batch, 1), _first_token(model), np.int64)
     states = _empty(model.main, batch) | _following(encoded)
-    fixed = {"encoder_hidden_states": encoded["last_hidden_state"]}
+    fixed: dict[str, Any] = {"encoder_hidden_states": encoded["last_hidden_state"]}
     if "attention_mask" in given:
         fixed["encoder_attention_mask"] = given["attention_mask"]
+    fixed |= {name: value for name, value in encoded.items() if name.startswith("encoder_")}
     return ids, np.ones_like(ids), states, {name: value for name, value in fixed.items() if name in model.main.inputs}
 
 

@@ -7,9 +7,9 @@ the past has length 0.
 
 from __future__ import annotations
 
-import contextlib
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -104,31 +104,26 @@ def no_cache(model: Any) -> UserError:
     )
 
 
-@contextlib.contextmanager
-def fake_run() -> Iterator[Any]:
-    """A block in which modules run on tensors without data, made by ``from_tensor`` of what it gives."""
+def run_lightly(model: Any, call: Callable[..., Any], inputs: Mapping[str, torch.Tensor]) -> Any:
+    """What ``call(**inputs)`` gives, as fake tensors where they do, else as real ones; the inputs are short."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    with FakeTensorMode(allow_non_fake_inputs=True) as mode, torch.no_grad():
-        yield mode
-
-
-def trial(model: Any, prompt: Mapping[str, torch.Tensor]) -> tuple[str, Any]:
-    """The argument of forward that takes the cache, and the cache that follows ``prompt``.
-
-    On fake tensors where they do, else on real ones; the prompt is short.
-    """
     try:
-        with fake_run() as mode:
-            fake = {name: mode.from_tensor(value) for name, value in prompt.items()}
-            result = model(**fake, use_cache=True, return_dict=True)
-    except (
-        Exception
-    ):  # fake kernels refuse what real ones do (grouped matrix products of float32, values that Python reads)
+        with FakeTensorMode(allow_non_fake_inputs=True) as mode, torch.no_grad():
+            return call(**{name: mode.from_tensor(value) for name, value in inputs.items()})
+    except Exception:  # fake kernels refuse what real ones do: grouped products of float32, values that Python reads
         if any(value.device.type == "meta" for value in model.parameters()):
             raise
         with torch.no_grad():
-            result = model(**prompt, use_cache=True, return_dict=True)
+            return call(**inputs)
+
+
+def trial(model: Any, prompt: Mapping[str, torch.Tensor], call: Callable[..., Any] | None = None) -> tuple[str, Any]:
+    """The argument of forward that takes the cache, and the cache that follows ``prompt``.
+
+    ``call(**prompt)`` runs the model, as ``model`` itself does.
+    """
+    result = run_lightly(model, call or partial(model, use_cache=True, return_dict=True), prompt)
     parameters = inspect.signature(model.forward).parameters
     for name in result:
         if name in parameters and name not in prompt and not isinstance(result[name], torch.Tensor):

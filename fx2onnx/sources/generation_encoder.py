@@ -17,19 +17,20 @@ from fx2onnx.sources.generation import (
     SEQUENCE,
     CachedDecoder,
     add_states,
-    fake_run,
     no_cache,
+    run_lightly,
     trial,
 )
 from fx2onnx.sources.generation_state import ENCODER, Memory, tensors_of, unmistakable_sizes
 from fx2onnx.sources.hf_inputs import sample_inputs
 from fx2onnx.sources.source import Options, Source
 
+_HANDED_ON = "encoder_"
 _DECODER_ONLY = ("decoder_input_ids", "decoder_attention_mask")
 
 
 class EncoderPart(torch.nn.Module):
-    """The encoder's last hidden state, and what cross attention makes of it."""
+    """The encoder's last hidden state, what else it hands to the decoder, and what cross attention makes of it."""
 
     def __init__(self, model: torch.nn.Module, cache_argument: str, memory: Memory) -> None:
         super().__init__()
@@ -38,28 +39,38 @@ class EncoderPart(torch.nn.Module):
         self._names = [name for name, state in memory.states.items() if state.is_encoder]
 
     def forward(self, **inputs: torch.Tensor) -> dict[str, torch.Tensor]:
-        encoder: Any = self.model.get_encoder()  # type: ignore[operator]
-        encoded = encoder(**_accepted(encoder, inputs), return_dict=True)
-        hidden = encoded["last_hidden_state"]
+        first = next(iter(inputs.values()))
         # One step of the decoder fills the cache; what does not depend on the encoder alone is dropped from the graph.
-        first = torch.zeros(hidden.shape[0], 1, dtype=torch.int64, device=hidden.device)
-        mask = {name: value for name, value in inputs.items() if name == "attention_mask"}
-        result = self.model(
-            encoder_outputs=encoded,
-            decoder_input_ids=first,
-            use_cache=True,
-            return_dict=True,
-            **_accepted(self.model, mask),
-        )
+        ids = torch.zeros(first.shape[0], 1, dtype=torch.int64, device=first.device)
+        encoded, result = first_step(self.model, inputs, ids)
         states = tensors_of(result[self._cache_argument])
-        return {"last_hidden_state": hidden} | {NEXT_PREFIX + name: states[name] for name in self._names}
+        outputs = {"last_hidden_state": encoded["last_hidden_state"]}
+        outputs |= {_HANDED_ON + name: encoded[name] for name in handed_on(encoded)}
+        return outputs | {NEXT_PREFIX + name: states[name] for name in self._names}
+
+
+def first_step(model: Any, inputs: Mapping[str, torch.Tensor], ids: torch.Tensor) -> tuple[Any, Any]:
+    """What the encoder gives for ``inputs``, and what the whole model gives for the decoder's ``ids``."""
+    encoder = model.get_encoder()
+    encoded = encoder(**_accepted(encoder, inputs), return_dict=True)
+    mask = {name: value for name, value in inputs.items() if name == "attention_mask"}
+    result = model(
+        encoder_outputs=encoded, decoder_input_ids=ids, use_cache=True, return_dict=True, **_accepted(model, mask)
+    )
+    return encoded, result
+
+
+def handed_on(encoded: Mapping[str, Any]) -> list[str]:
+    """Fields of the encoder's output beside the states themselves that the decoder may read, such as a shortened mask."""
+    return [name for name, value in encoded.items() if isinstance(value, torch.Tensor) and name != "last_hidden_state"]
 
 
 class DecoderPart(CachedDecoder):
     """The decoder with its cache; the encoder's part of the cache is given and stays."""
 
-    def __init__(self, model: Any, cache_argument: str, memory: Memory, width: int) -> None:
+    def __init__(self, model: Any, cache_argument: str, memory: Memory, kind: type, width: int) -> None:
         super().__init__(model, cache_argument, memory)
+        self._kind = kind
         self._width = width
 
     def forward(self, **inputs: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -68,29 +79,39 @@ class DecoderPart(CachedDecoder):
         return {name: value for name, value in outputs.items() if name not in fixed}
 
     def arguments(self, plain: Mapping[str, torch.Tensor], states: Mapping[str, torch.Tensor]) -> dict[str, Any]:
-        from transformers.modeling_outputs import BaseModelOutput
-
         mask = plain.get("encoder_attention_mask")
         hidden = plain.get("encoder_hidden_states")
         if hidden is None:  # dropped from a graph that does not read it
             own = next(value for name, value in states.items() if self._memory.states[name].is_encoder)
             hidden = own.new_zeros(own.shape[0], own.shape[-2] if mask is None else mask.shape[1], self._width)
+        fields = inspect.signature(self._kind).parameters
+        extra = {name.removeprefix(_HANDED_ON): value for name, value in plain.items() if name.startswith(_HANDED_ON)}
+        known = {name: value for name, value in extra.items() if name in fields}
         found: dict[str, Any] = {
-            "encoder_outputs": BaseModelOutput(last_hidden_state=hidden),
+            "encoder_outputs": self._kind(last_hidden_state=hidden, **known),
             "decoder_input_ids": plain["input_ids"],
         }
-        return found if mask is None else found | {"attention_mask": mask}
+        return found if mask is None else found | _accepted(self.model, {"attention_mask": mask})
 
 
-def encoder_and_decoder(model: Any, name: str, options: Options, origin: str = "") -> tuple[Source, Source]:
-    """Both parts of an encoder-decoder.
+def encoder_and_decoder(
+    model: Any, name: str, options: Options, origin: str = "", *, one_token: bool = False
+) -> tuple[Source, Source]:
+    """Both parts of an encoder-decoder; with ``one_token``, the decoder takes one token a call.
 
     Raises:   UserError E601 where the model keeps nothing between calls.
     """
     sizes = unmistakable_sizes(model.config)
     trial_inputs, _ = _encoder_inputs(model, Options(batch=sizes.batch, seq=sizes.encoder))
     ids = torch.zeros(sizes.batch, sizes.past, dtype=torch.int64)
-    cache_argument, cache = trial(model, trial_inputs | {"decoder_input_ids": ids})
+    seen: list[Any] = []
+
+    def call(decoder_input_ids: torch.Tensor, **inputs: torch.Tensor) -> Any:
+        encoded, result = first_step(model, inputs, decoder_input_ids)
+        seen.append(encoded)
+        return result
+
+    cache_argument, cache = trial(model, trial_inputs | {"decoder_input_ids": ids}, call)
     memory = Memory(cache, sizes)
     if not memory.states:
         raise no_cache(model)
@@ -101,20 +122,24 @@ def encoder_and_decoder(model: Any, name: str, options: Options, origin: str = "
     }
     encoder = Source(name, EncoderPart(model, cache_argument, memory).eval(), (), samples, shapes, origin=origin)
     encoded = _like_outputs(encoder.module, samples)
-    decoder = DecoderPart(model, cache_argument, memory, encoded["last_hidden_state"].shape[-1]).eval()
-    return encoder, _decoder_source(decoder, memory, encoder, encoded, options)
+    width = encoded["last_hidden_state"].shape[-1]
+    decoder = DecoderPart(model, cache_argument, memory, type(seen[-1]), width).eval()
+    return encoder, _decoder_source(decoder, memory, encoder, encoded, options.batch_or(), 1 if one_token else 4)
 
 
 def _decoder_source(
-    module: DecoderPart, memory: Memory, encoder: Source, encoded: Mapping[str, torch.Tensor], options: Options
+    module: DecoderPart, memory: Memory, encoder: Source, encoded: Mapping[str, torch.Tensor], batch: int, new: int
 ) -> Source:
-    batch, new = options.batch_or(), 4
     varies = any(ENCODER in state.axes.values() for state in memory.states.values())
     kwargs: dict[str, torch.Tensor] = {"input_ids": torch.randint(3, 10, (batch, new))}
-    shapes: dict[str, Any] = {"input_ids": {0: BATCH, 1: SEQUENCE}}
+    shapes: dict[str, Any] = {"input_ids": {0: BATCH} if new == 1 else {0: BATCH, 1: SEQUENCE}}
     if "attention_mask" in encoder.kwargs:
         kwargs["encoder_attention_mask"] = encoder.kwargs["attention_mask"]
         shapes["encoder_attention_mask"] = dict((encoder.dynamic_shapes or {})["attention_mask"])
+    for name, value in encoded.items():
+        if name.startswith(_HANDED_ON):
+            kwargs[name] = value
+            shapes[name] = {0: BATCH, 1: ENCODER} if varies and value.dim() == 2 else {0: BATCH}
     add_states(kwargs, shapes, memory, batch)
     for name, value in encoded.items():  # sizes that the encoder makes of its input
         past = PREFIX + name.removeprefix(NEXT_PREFIX)
@@ -128,10 +153,11 @@ def _decoder_source(
 
 def _like_outputs(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Random tensors of the shapes that ``module(**inputs)`` gives; nothing is computed."""
-    with fake_run() as mode:
-        result = module(**{name: mode.from_tensor(value) for name, value in inputs.items()})
-        shapes = {name: (tuple(value.shape), value.dtype) for name, value in result.items()}
-    return {name: torch.randn(shape).to(dtype) for name, (shape, dtype) in shapes.items()}
+    found = {name: (tuple(value.shape), value.dtype) for name, value in run_lightly(module, module, inputs).items()}
+    return {
+        name: torch.randn(shape).to(dtype) if dtype.is_floating_point else torch.ones(shape, dtype=dtype)
+        for name, (shape, dtype) in found.items()
+    }
 
 
 def _encoder_inputs(model: Any, options: Options) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:

@@ -81,7 +81,11 @@ def cached_parts(source: Source) -> list[Part]:
 
     if getattr(model.config, "is_encoder_decoder", False):
         encoder, decoder = (finished(form) for form in encoder_and_decoder(model, source.name, options))
-        return [Part("encoder_model.onnx", [lambda: encoder]), Part("decoder_model.onnx", [lambda: decoder])]
+        single = partial(encoder_and_decoder, model, source.name, options, one_token=True)
+        return [
+            Part("encoder_model.onnx", [lambda: encoder]),
+            Part("decoder_model.onnx", [lambda: decoder, lambda: finished(single()[1])]),
+        ]
     first = finished(cached_decoder(model, source.name, options))  # here, so that a model without cache says so early
     by_token = partial(cached_decoder, model, source.name, options, one_token=True)
     return [Part("model.onnx", [lambda: first, lambda: finished(by_token())])]

@@ -74,9 +74,10 @@ class State:
 
 @dataclass(frozen=True)
 class _Slot:
-    """Where a tensor goes; None for one that is no state (a constant of the layer)."""
+    """Where a tensor goes; without a name, one that is no state: an empty tensor, or a constant that is left out."""
 
     name: str | None
+    empty: torch.Tensor | None = None
 
 
 class Memory:
@@ -92,7 +93,10 @@ class Memory:
                 self._name_window(layer, names)
 
         def slot(value: Any) -> Any:
-            return _Slot(names.get(id(value))) if isinstance(value, torch.Tensor) else value
+            if not isinstance(value, torch.Tensor):
+                return value
+            empty = torch.empty(tuple(value.shape), dtype=value.dtype) if value.numel() == 0 else None
+            return _Slot(names.get(id(value)), empty)
 
         self._template = _copied(cache, slot, {})
 
@@ -102,7 +106,7 @@ class Memory:
         def leaf(value: Any) -> Any:
             if isinstance(value, _Slot):
                 # Recurrent layers write into their states.
-                return None if value.name is None else tensors[value.name].clone()
+                return value.empty if value.name is None else tensors[value.name].clone()
             return past if type(value) is int and value == self._sizes.past else value
 
         return _copied(self._template, leaf, {})

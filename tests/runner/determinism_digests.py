@@ -24,7 +24,7 @@ SHAPES: dict[str, tuple[str, list[list[int]], dict]] = {
     "vector_by_matrix": ("MatMul", [[4096], [4096, 1000]], {}),
     "long_dot": ("MatMul", [[300000], [300000]], {}),
     "narrow": ("MatMul", [[33, 5000], [5000, 17]], {}),
-    "square": ("MatMul", [[512, 512], [512, 512]], {}),
+    "square": ("MatMul", [[600, 600], [600, 600]], {}),
     "wide": ("MatMul", [[64, 300], [300, 4000]], {}),
     "batched": ("MatMul", [[1, 12, 128, 128], [1, 12, 128, 128]], {}),
     "broadcast": ("MatMul", [[16, 200, 128], [128, 100]], {}),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,26 +13,27 @@ import torch
 @contextlib.contextmanager
 def preserved(root: torch.nn.Module, training: bool | None) -> Iterator[None]:
     """Inside, the module is in eval mode (``training=None`` or False) or in training mode; afterwards as before."""
-    saved = [(module, _attributes(module)) for module in root.modules()]
+    saved = [(module, dict(module.__dict__), _contents(module)) for module in root.modules()]
     try:
-        for module, _ in saved:
+        for module, _, _ in saved:
             module.training = bool(training)
         yield
     finally:
-        for module, attributes in saved:
+        for module, attributes, contents in saved:
             module.__dict__.clear()
             module.__dict__.update(attributes)
+            for container, content in contents:
+                container.clear()
+                container.extend(content) if isinstance(container, list) else container.update(content)
 
 
-def _attributes(module: torch.nn.Module) -> dict[str, Any]:
-    """A copy of the attributes; the registries and plain containers one level deep, since forward may change them."""
-    return {
-        name: value.copy() if type(value) in (dict, list, set) or name in _REGISTRIES else value
-        for name, value in module.__dict__.items()
-    }
+def _contents(module: torch.nn.Module) -> list[tuple[Any, Any]]:
+    """The registries (of parameters, hooks, ...) and plain containers of the module, with a copy of what they hold.
 
-
-_REGISTRIES = frozenset({"_parameters", "_buffers", "_modules"})
+    They are filled again rather than replaced: handles of hooks refer to them.
+    """
+    kinds = (dict, list, set, OrderedDict)
+    return [(value, value.copy()) for value in module.__dict__.values() if type(value) in kinds]
 
 
 def weight_names(root: torch.nn.Module) -> dict[int, tuple[str, str, torch.Tensor]]:

@@ -519,3 +519,30 @@ def test_other_threads_run_modules_meanwhile() -> None:
     stop.set()
     thread.join()
     assert not wrong
+
+
+class _HooksItself(torch.nn.Module):
+    """Adds a hook at its first call, as transformers does to collect hidden states."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.child = torch.nn.Identity()
+        self.is_hooked = False
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not self.is_hooked:
+            self.child.register_forward_hook(lambda module, args, output: output * 2)
+            self.is_hooked = True
+        result: torch.Tensor = self.child(x)
+        return result
+
+
+def test_hooks_that_forward_adds_are_gone_and_older_ones_can_still_be_removed() -> None:
+    module = _HooksItself()
+    handle = module.child.register_forward_hook(lambda module, args, output: output + 1)
+    nodes = [[node.op_type for node in fx2onnx.export(module, (torch.ones(2),)).model.graph] for _ in range(2)]
+    assert nodes == [["Add", "Mul"]] * 2
+    assert not module.is_hooked
+    assert len(module.child._forward_hooks) == 1
+    handle.remove()
+    assert len(module.child._forward_hooks) == 0

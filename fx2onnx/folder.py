@@ -121,7 +121,7 @@ def _export_part(part: Part, opset: int | None, notes: list[str]) -> tuple[Expor
         why = _flaw(result, source) if make is not part.forms[-1] else ""
         if not why:
             if problem is not None:
-                notes.append(f"{part.file} takes one token a call: {problem.what}")
+                notes.append(f"{part.file} takes {part.narrow} a call: {problem.what}")
             return result, source
         problem = problem or UserError("E105", why)
     assert problem is not None

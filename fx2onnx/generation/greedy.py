@@ -9,9 +9,12 @@ from typing import Any
 import numpy as np
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.generation.engine import Array, Graph, as_array
+from fx2onnx.generation.engine import Array, Graph, as_array, dtype_of
 from fx2onnx.generation.loaded import PAST, PRESENT, LoadedModel, positions
 
+ENCODERS = ("vision_encoder", "audio_encoder")
+EMBEDDED = "inputs_embeds"
+_FEATURES = ("image_features", "audio_features")
 _LENGTH = 20  # transformers' own default of max_length
 
 
@@ -99,7 +102,7 @@ def _start(model: LoadedModel, given: dict[str, Array]) -> tuple[Array, Array, d
                 why="the next token follows the last column, which is padding for some rows",
                 next="pad on the left: tokenizer.padding_side = 'left'",
             )
-        return ids, mask, _empty(model.main, ids.shape[0]), {}
+        return ids, mask, _empty(model.main, ids.shape[0]), _features(model, given)
     encoder = model.encoder
     if "attention_mask" in encoder.inputs and "attention_mask" not in given and "input_ids" in given:
         given["attention_mask"] = np.ones_like(given["input_ids"])
@@ -115,6 +118,32 @@ def _start(model: LoadedModel, given: dict[str, Array]) -> tuple[Array, Array, d
         fixed["encoder_attention_mask"] = given["attention_mask"]
     fixed |= {name: value for name, value in encoded.items() if name.startswith("encoder_")}
     return ids, np.ones_like(ids), states, {name: value for name, value in fixed.items() if name in model.main.inputs}
+
+
+def _features(model: LoadedModel, given: Mapping[str, Array]) -> dict[str, Any]:
+    """What the encoders of images and sound make of their inputs."""
+    rest = {name: value for name, value in given.items() if name not in ("input_ids", "attention_mask")}
+    found: dict[str, Any] = {}
+    for stem in ENCODERS:
+        graph = model.graphs.get(stem)
+        if graph is not None and any(name in rest for name in graph.inputs):
+            found |= _encoded(graph, {name: rest.pop(name) for name in graph.inputs})
+    if rest:
+        raise UserError("E401", f"the model has no input {next(iter(rest))!r}")
+    return found
+
+
+def _encoded(graph: Graph, inputs: dict[str, Array]) -> dict[str, Array]:
+    """The features of all images or recordings, one after another where the graph takes one a call."""
+    count = len(next(iter(inputs.values())))
+    one_a_call = all(arg.shape and arg.shape[0] == 1 for arg in graph.inputs.values())
+    calls = [slice(place, place + 1) for place in range(count)] if one_a_call else [slice(None)]
+    dtypes = {name: dtype_of(arg.type) for name, arg in graph.inputs.items()}
+    results = [
+        graph.run({name: value[call].astype(dtypes[name], copy=False) for name, value in inputs.items()})
+        for call in calls
+    ]
+    return {name: np.concatenate([as_array(result[name]) for result in results]) for name in graph.outputs}
 
 
 def _first_token(model: LoadedModel) -> int:
@@ -142,7 +171,8 @@ def _steps(
     rules = _rules(model, stop)
     tokens = ids
     for step in range(stop.max_new_tokens):
-        logits, states = _advance(model.main, ids, mask, states, fixed)
+        logits, states = _advance(model, ids, mask, states, fixed)
+        fixed = {name: value for name, value in fixed.items() if name not in _FEATURES}
         scores = logits[:, -1].astype(np.float32)
         for rule in rules:
             rule(scores, tokens, step)
@@ -157,24 +187,38 @@ def _steps(
 
 
 def _advance(
-    graph: Graph, ids: Array, mask: Array, states: dict[str, Any], fixed: Mapping[str, Any]
+    model: LoadedModel, ids: Array, mask: Array, states: dict[str, Any], fixed: Mapping[str, Any]
 ) -> tuple[Array, dict[str, Any]]:
     """Logits after ``ids``, and the states that follow. A graph of one token a call is called once a token."""
-    length = ids.shape[1]
-    width = graph.inputs["input_ids"].shape[1]
+    graph, length = model.main, ids.shape[1]
+    embedded = _embedded(model, ids, fixed) if EMBEDDED in graph.inputs else None
+    main = graph.inputs["input_ids" if embedded is None else EMBEDDED]
+    width = main.shape[1]
     width = width if isinstance(width, int) else length
     for first in range(0, length, width):
         seen = mask[:, : mask.shape[1] - length + first + width]
         part = slice(seen.shape[1] - width, seen.shape[1])
         feeds: dict[str, Any] = {"input_ids": ids[:, first : first + width], **states, **fixed}
+        if embedded is not None:
+            feeds[EMBEDDED] = embedded[:, first : first + width]
         if "attention_mask" in graph.inputs:
-            local = graph.inputs["attention_mask"].shape[1] == graph.inputs["input_ids"].shape[1]
+            local = graph.inputs["attention_mask"].shape[1] == main.shape[1]
             feeds["attention_mask"] = seen[:, part] if local else seen
         if "position_ids" in graph.inputs:
             feeds["position_ids"] = positions(seen)[:, part]
         outputs = graph.run({name: feeds[name] for name in graph.inputs})
         states = {name: states[name] for name in states} | _following(outputs)
     return as_array(outputs["logits"]), states
+
+
+def _embedded(model: LoadedModel, ids: Array, fixed: Mapping[str, Any]) -> Array:
+    """``ids`` embedded, with the features of ``fixed`` in their places; none after the prompt."""
+    graph = model.graphs["embed_tokens"]
+    feeds: dict[str, Any] = {"input_ids": ids}
+    for name, arg in graph.inputs.items():
+        if name in _FEATURES:
+            feeds[name] = fixed.get(name, np.zeros((0, arg.shape[1]), dtype_of(arg.type)))
+    return as_array(graph.run(feeds)[EMBEDDED])
 
 
 Rule = Callable[[Array, Array, int], None]

@@ -21,6 +21,7 @@ from fx2onnx.sources.source import Options, Source
 
 BATCH, SEQUENCE, TOTAL = "batch_size", "sequence_length", "total_sequence_length"
 PREFIX, NEXT_PREFIX = "past_key_values.", "present."
+EMBEDDED = "inputs_embeds"
 _PAST_SAMPLE = 6
 
 
@@ -64,28 +65,40 @@ class CachedDecoder(torch.nn.Module):
                 if word == PAST:
                     return states[name].shape[axis]
         mask = plain.get("attention_mask")
-        return 0 if mask is None else mask.shape[1] - plain["input_ids"].shape[1]
+        return (
+            0
+            if mask is None
+            else mask.shape[1] - (plain["input_ids"] if "input_ids" in plain else plain[EMBEDDED]).shape[1]
+        )
 
 
-def cached_decoder(model: Any, name: str, options: Options, origin: str = "", *, one_token: bool = False) -> Source:
-    """``model`` as one graph with its cache in and out; with ``one_token``, a graph that takes one token a call.
+def cached_decoder(
+    model: Any, name: str, options: Options, *, one_token: bool = False, width: int | None = None
+) -> Source:
+    """``model`` as one graph with its cache in and out.
+
+    With ``one_token``, a graph that takes one token a call; with ``width``, one that takes embedded tokens of so many
+    numbers.
 
     Raises:   UserError E601 where the model keeps nothing between calls.
     """
     sizes = unmistakable_sizes(model.config)
-    cache_argument, cache = trial(model, prompt_of(model, sizes))
+    cache_argument, cache = trial(model, prompt_of(model, sizes, width))
     memory = Memory(cache, sizes)
     if not memory.states:
         raise no_cache(model)
     module = CachedDecoder(model, cache_argument, memory, one_token=one_token).eval()
     batch, new = options.batch_or(), 1 if one_token else options.seq_or(4)
     kwargs, shapes = _text_inputs(model, memory, batch, new)
+    if width is not None:
+        del kwargs["input_ids"]
+        kwargs[EMBEDDED], shapes[EMBEDDED] = torch.randn(batch, new, width), shapes.pop("input_ids")
     add_states(kwargs, shapes, memory, batch)
     if one_token:
         for axes in shapes.values():
             for axis in [axis for axis, word in axes.items() if word == SEQUENCE]:
                 del axes[axis]
-    return Source(name, module, (), kwargs, shapes, origin=origin)
+    return Source(name, module, (), kwargs, shapes)
 
 
 def add_states(kwargs: dict[str, torch.Tensor], shapes: dict[str, Any], memory: Memory, batch: int) -> None:
@@ -131,11 +144,12 @@ def trial(model: Any, prompt: Mapping[str, torch.Tensor], call: Callable[..., An
     raise no_cache(model)
 
 
-def prompt_of(model: Any, sizes: Sizes) -> dict[str, torch.Tensor]:
-    """Inputs of the trial run of a decoder."""
+def prompt_of(model: Any, sizes: Sizes, width: int | None = None) -> dict[str, torch.Tensor]:
+    """Inputs of the trial run of a decoder, embedded where ``width`` says how wide."""
     parameters = inspect.signature(model.forward).parameters
     ids = torch.zeros(sizes.batch, sizes.past, dtype=torch.int64)
-    found = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "position_ids": ids}
+    first = {"input_ids": ids} if width is None else {EMBEDDED: torch.zeros(*ids.shape, width)}
+    found = {**first, "attention_mask": torch.ones_like(ids), "position_ids": ids}
     return {name: value for name, value in found.items() if name in parameters}
 
 

@@ -12,6 +12,7 @@ from fx2onnx.base.errors import UserError
 from fx2onnx.sources import hf_kind
 from fx2onnx.sources.generation import cached_decoder
 from fx2onnx.sources.generation_encoder import encoder_and_decoder
+from fx2onnx.sources.generation_multimodal import encoders_and_embedding, modalities_of, width_of
 from fx2onnx.sources.registry import fail_unknown, resolve
 from fx2onnx.sources.source import Options, Source
 
@@ -28,10 +29,13 @@ ALL_TASKS = (*(name + end for name in TASKS for end in ("", WITH_PAST)), *hf_kin
 
 @dataclass(frozen=True)
 class Part:
-    """One file of the folder. Of its ``forms`` the first that can be exported whole is taken."""
+    """One file of the folder. Of its ``forms`` the first that can be exported whole is taken; ``narrow`` is what the
+    last of them takes a call.
+    """
 
     file: str
     forms: Sequence[Callable[[], Source]]
+    narrow: str = "one token"
 
 
 @dataclass(frozen=True)
@@ -85,6 +89,14 @@ def cached_parts(source: Source) -> list[Part]:
         return [
             Part("encoder_model.onnx", [lambda: encoder]),
             Part("decoder_model.onnx", [lambda: decoder, lambda: finished(single()[1])]),
+        ]
+    modalities = modalities_of(model)
+    if modalities:
+        forms = encoders_and_embedding(model, source.name, options)
+        forms["decoder_model.onnx"] = [cached_decoder(model, source.name, options, width=width_of(model))]
+        return [
+            Part(file, [partial(finished, form) for form in choices], "one image or recording")
+            for file, choices in forms.items()
         ]
     first = finished(cached_decoder(model, source.name, options))  # here, so that a model without cache says so early
     by_token = partial(cached_decoder, model, source.name, options, one_token=True)

@@ -212,3 +212,31 @@ def test_inputs_that_do_not_fit_are_refused(inputs: dict[str, Any], text: str, t
     exported(DECODERS["llama"], tmp_path / "out")
     with pytest.raises(UserError, match=text):
         load(tmp_path / "out", "runner").generate(**inputs)
+
+
+def _llava() -> Any:
+    text = T.LlamaConfig(**TEXT)
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    vision = T.CLIPVisionConfig(**sizes, image_size=16, patch_size=8)
+    return T.LlavaForConditionalGeneration(
+        T.LlavaConfig(text_config=text, vision_config=vision, image_token_id=59, vision_feature_layer=-1)
+    )
+
+
+def test_images_go_through_an_encoder_an_embedding_and_the_language_model(tmp_path: Path) -> None:
+    model, done = exported(_llava, tmp_path / "out")
+    assert set(done.reports) == {"vision_encoder.onnx", "embed_tokens.onnx", "decoder_model.onnx"}
+    assert done.notes == [note for note in done.notes if note.startswith("vision_encoder.onnx takes one image")]
+    for file, source in done.sources.items():
+        verify(str(tmp_path / "out" / file), source.module, source.args, source.kwargs).raise_if_failed()
+    image = [59] * 4
+    ids = torch.tensor([[0, 5, *image, 7, 8], [3, *image, 9, 9, 9]])
+    pixels = torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(2))
+    inputs = {"input_ids": ids, "attention_mask": (ids > 0).long()}
+    with_images = generate_eagerly(model, inputs | {"pixel_values": pixels}, 6)
+    assert not torch.equal(with_images, generate_eagerly(model, inputs | {"pixel_values": pixels.flip(0)}, 6))
+    for engine in ENGINES:
+        loaded = load(tmp_path / "out", engine)
+        assert torch.equal(loaded.generate(**inputs, pixel_values=pixels, max_new_tokens=6), with_images), engine
+        text = {"input_ids": torch.tensor([[5, 6, 7]])}
+        assert torch.equal(loaded.generate(**text, max_new_tokens=6), generate_eagerly(model, text, 6)), engine

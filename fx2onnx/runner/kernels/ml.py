@@ -147,10 +147,10 @@ def scaler(x: Array, *, offset: Sequence[float] = (), scale: Sequence[float] = (
 
 @kernel("Normalizer", domain=ML)
 def normalizer(x: Array, *, norm: str = "MAX") -> Array:
-    """Each row over its norm MAX, L1 or L2."""
+    """Each row over its norm MAX (the greatest element, not the greatest size: so ONNX has it), L1 or L2."""
     wide = x.astype(FLOAT32)
     if norm == "MAX":
-        size = np.abs(wide).max(axis=-1, keepdims=True)
+        size = wide.max(axis=-1, keepdims=True)
     elif norm == "L1":
         size = np.abs(wide).sum(axis=-1, keepdims=True)
     elif norm == "L2":
@@ -226,6 +226,10 @@ def zip_map(
     return ([dict(zip(labels, map(float, row), strict=True)) for row in rows],)
 
 
+NO_SCORE = 1e-7
+"""SOFTMAX_ZERO takes smaller scores for 0, as onnxruntime does."""
+
+
 def transformed(scores: Array, kind: str) -> Array:
     """NONE, SOFTMAX, LOGISTIC, SOFTMAX_ZERO or PROBIT."""
     if kind == "SOFTMAX":
@@ -233,7 +237,8 @@ def transformed(scores: Array, kind: str) -> Array:
     if kind == "LOGISTIC":
         return narrowed(1 / (1 + np.exp(-scores)), scores.dtype)
     if kind == "SOFTMAX_ZERO":
-        shifted = np.where(scores == 0, 0, np.exp(scores - scores.max(-1, keepdims=True)))
+        greatest = scores.max(-1, keepdims=True)
+        shifted = np.where(np.abs(scores) > NO_SCORE, np.exp(scores - greatest), scores * np.exp(-greatest))
         return narrowed(shifted / np.maximum(shifted.sum(-1, keepdims=True), 1e-38), scores.dtype)
     if kind == "PROBIT":
         return np.asarray(np.vectorize(_probit, otypes=[scores.dtype])(scores))
@@ -292,6 +297,21 @@ def linear_classifier(
     if intercepts:
         scores = scores + np.asarray(intercepts, FLOAT32)
     if n_classes == 1:
-        scores = np.concatenate([-scores, scores], axis=1)
+        chosen = (scores[:, 0] > 0).astype(INT64)
+        return class_labels(chosen, classlabels_ints, classlabels_strings), binary_scores(
+            scores[:, 0], post_transform, is_share=True
+        )
     final = transformed(scores, post_transform)
     return class_labels(scores.argmax(axis=1), classlabels_ints, classlabels_strings), final
+
+
+def binary_scores(score: Array, kind: str, is_share: bool) -> Array:
+    """Two columns out of the second class's score. The first is 1 - score where scores are shares, else -score.
+
+    Source: onnxruntime's ``write_scores``; ONNX does not say it.
+    """
+    if kind == "PROBIT":
+        return transformed(np.stack([1 - score, score], axis=1), kind)
+    if kind == "LOGISTIC":
+        return transformed(np.stack([-score, score], axis=1), kind)
+    return np.stack([1 - score if is_share else -score, score], axis=1)

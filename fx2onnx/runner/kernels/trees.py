@@ -1,4 +1,4 @@
-"""ai.onnx.ml: tree ensembles and support vector machines."""
+"""ai.onnx.ml: tree ensembles."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fx2onnx.runner.kernels.ml import ML, class_labels, transformed
+from fx2onnx.runner.kernels.ml import ML, binary_scores, class_labels, transformed
 from fx2onnx.runner.registry import kernel
 from fx2onnx.runner.types import FLOAT32, Array, narrowed
 
@@ -112,6 +112,7 @@ class _OldTrees:
         self.missing = attrs.get("nodes_missing_value_tracks_true", ())
         weights = attrs.get(f"{prefix}_weights_as_tensor")
         numbers = attrs.get(f"{prefix}_weights", ()) if weights is None else weights.tolist()
+        self.least_weight = min(numbers, default=0.0)
         self.leaves: dict[int, list[tuple[int, float]]] = {}
         places = zip(
             attrs[f"{prefix}_treeids"], attrs[f"{prefix}_nodeids"], attrs[f"{prefix}_ids"], numbers, strict=True
@@ -161,96 +162,9 @@ def tree_ensemble_classifier(x: Array, **attrs: Any) -> tuple[Array, Array]:
     total = _with_base(_combine(len(x), n_classes, trees.votes(x), "SUM", len(trees.roots)), attrs)
     kind = attrs.get("post_transform", "NONE")
     if len(set(attrs["class_ids"])) == 1 and n_classes == 2:
-        single = total[:, attrs["class_ids"][0]]
-        is_logistic = kind in ("LOGISTIC", "PROBIT")
-        scores = np.stack([-single if is_logistic else 1 - single, single], axis=1)
-        chosen = (single > (0 if is_logistic else 0.5)).astype(np.int64)
-        return class_labels(chosen, ints, strings), narrowed(transformed(scores, kind), FLOAT32)
+        only = attrs["class_ids"][0]
+        score, is_share = total[:, only], trees.least_weight >= 0
+        chosen = (score > (0.5 if is_share else 0)).astype(np.int64)
+        scores = transformed(total, kind) if only == 1 else binary_scores(score, kind, is_share)
+        return class_labels(chosen, ints, strings), narrowed(scores, FLOAT32)
     return class_labels(total.argmax(1), ints, strings), narrowed(transformed(total, kind), FLOAT32)
-
-
-def _kernel_values(x: Array, vectors: Array, kind: str, params: Sequence[float]) -> Array:
-    gamma, coef0, degree = (*params, 0.0, 0.0, 3.0)[:3] if params else (0.0, 0.0, 3.0)
-    if kind == "LINEAR":
-        return np.asarray(x @ vectors.T)
-    if kind == "POLY":
-        return np.asarray((gamma * (x @ vectors.T) + coef0) ** degree)
-    if kind == "RBF":
-        distance = ((x[:, None, :] - vectors[None]) ** 2).sum(-1)
-        return np.asarray(np.exp(-gamma * distance))
-    if kind == "SIGMOID":
-        return np.asarray(np.tanh(gamma * (x @ vectors.T) + coef0))
-    raise ValueError(f"the kernel_type is {kind!r}")
-
-
-@kernel("SVMRegressor", domain=ML)
-def svm_regressor(
-    x: Array,
-    *,
-    coefficients: Sequence[float],
-    support_vectors: Sequence[float] = (),
-    n_supports: int = 0,
-    rho: Sequence[float] = (0.0,),
-    kernel_type: str = "LINEAR",
-    kernel_params: Sequence[float] = (),
-    one_class: int = 0,
-    post_transform: str = "NONE",
-) -> Array:
-    """Sum of weighted kernel values plus rho."""
-    wide, weights = x.astype(FLOAT32), np.asarray(coefficients, FLOAT32)
-    if n_supports:
-        vectors = np.asarray(support_vectors, FLOAT32).reshape(n_supports, -1)
-        y = _kernel_values(wide, vectors, kernel_type, kernel_params) @ weights + rho[0]
-    else:
-        y = wide @ weights + rho[0]
-    if one_class:
-        y = np.where(y > 0, 1.0, -1.0)
-    return narrowed(transformed(np.asarray(y)[:, None], post_transform), FLOAT32)
-
-
-@kernel("SVMClassifier", domain=ML)
-def svm_classifier(
-    x: Array,
-    *,
-    coefficients: Sequence[float],
-    support_vectors: Sequence[float] = (),
-    vectors_per_class: Sequence[int] = (),
-    rho: Sequence[float] = (),
-    prob_a: Sequence[float] = (),
-    prob_b: Sequence[float] = (),
-    kernel_type: str = "LINEAR",
-    kernel_params: Sequence[float] = (),
-    classlabels_ints: Sequence[int] | None = None,
-    classlabels_strings: Sequence[str] | None = None,
-    post_transform: str = "NONE",
-) -> tuple[Array, Array]:
-    """One machine a pair of classes, by votes; linear scores without support vectors."""
-    if prob_a or prob_b:
-        raise NotImplementedError("SVMClassifier with probabilities")
-    wide = x.astype(FLOAT32)
-    labels = classlabels_ints or classlabels_strings or ()
-    if not vectors_per_class:
-        scores = wide @ np.asarray(coefficients, FLOAT32).reshape(len(labels), -1).T + np.asarray(rho, FLOAT32)[:1]
-        chosen = scores.argmax(1)
-        return class_labels(chosen, classlabels_ints, classlabels_strings), narrowed(
-            transformed(scores, post_transform), FLOAT32
-        )
-    count, n_classes = sum(vectors_per_class), len(vectors_per_class)
-    vectors = np.asarray(support_vectors, FLOAT32).reshape(count, -1)
-    weights = np.asarray(coefficients, FLOAT32).reshape(n_classes - 1, count)
-    values = _kernel_values(wide, vectors, kernel_type, kernel_params)
-    edges = np.cumsum([0, *vectors_per_class])
-    columns: list[Array] = []
-    votes = np.zeros((len(x), n_classes), np.int64)
-    for i in range(n_classes):
-        for j in range(i + 1, n_classes):
-            left, right = slice(edges[i], edges[i + 1]), slice(edges[j], edges[j + 1])
-            score = values[:, left] @ weights[j - 1, left] + values[:, right] @ weights[i, right] + rho[len(columns)]
-            columns.append(score)
-            votes[:, i] += score > 0
-            votes[:, j] += score <= 0
-    scores = np.stack(columns, axis=1)
-    if n_classes == 2:
-        scores = np.concatenate([-scores, scores], axis=1) * -1
-    final = narrowed(transformed(scores, post_transform), FLOAT32)
-    return class_labels(votes.argmax(1), classlabels_ints, classlabels_strings), final

@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 # NumPy's matrix speed halves where a shell pins OpenBLAS to old kernels; benchmarks and the demo lift the pin.
 UNPIN  := env -u OPENBLAS_CORETYPE -u OPENBLAS_L2_SIZE
 
-.PHONY: demo test lint unit test-all bench scaling operators clean
+.PHONY: demo test lint unit test-all mutants bench scaling operators clean
 .DEFAULT_GOAL := demo
 
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -28,6 +28,9 @@ unit: $(VENV)/.installed
 
 test-all: $(VENV)/.installed ## the slow sweeps too
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+
+mutants: $(VENV)/.installed ## small sabotages that the tests must notice (minutes)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.mutants
 
 bench: $(VENV)/.installed   ## export time against torch.onnx.export, in one process, into docs/benchmarks.md
 	$(UNPIN) $(BIN)/python -m benchmarks.export_time --write docs/benchmarks.md

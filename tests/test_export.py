@@ -93,6 +93,12 @@ def test_given_names() -> None:
     assert names(result) == (["a", "y"], ["z"])
 
 
+def test_names_that_fall_together_are_told_apart():
+    """``a[0]`` and a parameter called ``a_0``."""
+    result = fx2onnx.export(lambda a, a_0: a[0] - a_0, ([torch.ones(2)], torch.zeros(2)))
+    assert result.report.input_names == ["a_0", "a_0_"]
+
+
 @pytest.mark.parametrize("names", [{"input_names": ["a", "a"]}, {"output_names": ["z", "z"]}])
 def test_a_name_given_twice_is_an_error(names):
     with pytest.raises(fx2onnx.UserError, match="twice"):

@@ -1,0 +1,115 @@
+"""Small sabotages, each of which must turn its tests red: ``make mutants``.
+
+Every line is a file, a piece of its text that stands there once, what it becomes, and the tests that must notice. The change
+is made in a copy; a test run that stays green, or a text that is no longer there, is a failure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+
+@dataclass(frozen=True)
+class Mutant:
+    file: str
+    before: str
+    after: str
+    tests: str
+
+
+CAPTURE, DYNAMIC = "tests/capture/test_in_place.py", "tests/capture/test_dynamic.py"
+MUTANTS = [
+    # capture
+    Mutant("capture/aliasing.py", "    if view.version != memory.version:", "    if False:", CAPTURE),
+    Mutant("capture/aliasing.py", "        node = _carry_back(graph, step, before, info, node)", "        pass", CAPTURE),
+    Mutant("capture/aliasing.py", "    memory.version += 1", "    pass", CAPTURE),
+    Mutant("capture/inputs.py", "        while name in taken:", "        while False:", "tests/test_export.py"),
+    Mutant("capture/functional.py", "    if result.dtype != tensor.dtype:", "    if False:", CAPTURE),
+    Mutant("capture/module_state.py", "            module.__dict__.update(attributes)", "            pass",
+           "tests/capture"),
+    Mutant("capture/module_state.py", "                container.clear()", "                continue", "tests/capture"),
+    # table
+    Mutant("aten_map/pooling.py", "op.Mod(result[1], op.size(plane))", "result[1]", "tests/ops/test_windows.py"),
+    Mutant("aten_map/pooling.py", "        attrs[\"ceil_mode\"] = 1\n    outputs = [", "        pass\n    outputs = [",
+           "tests/ops/test_windows.py"),
+    Mutant("aten_map/scalars.py", "classes[0 if rank_of(operand) else 1]", "classes[0]", "tests/ops/test_promotion.py"),
+    Mutant("aten_map/scalars.py", "        elif _category(combined) > _category(result):", "        elif False:",
+           "tests/ops/test_promotion.py"),
+    # lowering and files
+    Mutant("irx/data_file.py", "                stream.seek(offset)", "                pass", "tests/test_data_file.py"),
+    Mutant("irx/data_file.py", "// ALIGNMENT_BYTES) * ALIGNMENT_BYTES", "// 1)", "tests/test_data_file.py"),
+    Mutant("lower/weights.py", "second).t() if transposed else piece", "second) if False else piece.flip(0)",
+           "tests/test_data_file.py"),
+    Mutant("irx/io.py", "    os.replace(model_file, target)", "    shutil = os.link(model_file, target)",
+           "tests/test_export.py"),
+    Mutant("irx/io.py", 'if getattr(value.const_value, "lacks_data", False):', "if False:",
+           "tests/capture/test_no_compute.py tests/test_export.py"),
+    # optimiser
+    Mutant("optimize/merge_equal.py", "key = (tensor.dtype, tuple(tensor.shape), tensor.tobytes())", "key = tensor.tobytes()",
+           "tests/optimize"),
+    Mutant("optimize/merge_equal.py", "for node in list(graph):\n        key = _key(node)",
+           "for node in list(graph):\n        key = node.op_type", "tests/optimize"),
+    Mutant("optimize/rewrites/fold_batch_norm.py", "variance.astype(np.float64) + epsilon", "variance.astype(np.float64)",
+           "tests/optimize/test_rewrites.py"),
+    Mutant("optimize/rewrites/fold_batch_norm.py", "        if not sole_use(weight):", "        if False:",
+           "tests/optimize/test_rewrites.py"),
+    Mutant("optimize/weights.py", "        rows = array.reshape(self.view)", "        rows = array", "tests/test_data_file.py"),
+    # runner
+    Mutant("runner/plan.py", "self._last_use.get(index) != step.index:", "False:", "tests/runner/test_planner.py"),
+    Mutant("runner/plan.py", "            if any(self._last_use.get(other, -1) >= step.index for other in sharers):",
+           "            if False:", "tests/runner/test_planner.py"),
+    # verification
+    Mutant("verify/compare.py", "ERROR_RATIO = 16.0", "ERROR_RATIO = 1e9", "tests/test_export.py tests/cli tests/test_zoo.py"),
+]  # fmt: skip
+
+
+def survives(mutant: Mutant, copy: Path) -> str:
+    """Why the mutant is a failure, or an empty text where its tests turned red."""
+    path = copy / "fx2onnx" / mutant.file
+    text = path.read_text()
+    if text.count(mutant.before) != 1:
+        return f"the text stands there {text.count(mutant.before)} times"
+    path.write_text(text.replace(mutant.before, mutant.after))
+    try:
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "-n", "0", "-m", "not slow", "-p", "no:cacheprovider"]
+        environment = os.environ | {"PYTHONPATH": str(copy), "OMP_NUM_THREADS": "1"}
+        run = subprocess.run(
+            [*command, *mutant.tests.split()], cwd=copy, env=environment, capture_output=True, text=True, check=False
+        )
+    finally:
+        path.write_text(text)
+    if run.returncode == 1:
+        return ""
+    return "its tests stay green" if run.returncode == 0 else f"pytest ended with {run.returncode}: {run.stdout[-300:]}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("only", nargs="*", help="parts of file names")
+    only = parser.parse_args().only
+    failures = 0
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder)
+        for name in ("fx2onnx", "tests", "models_zoo", "benchmarks", "pyproject.toml", "docs", "README.md"):
+            source = ROOT / name
+            shutil.copytree(source, copy / name) if source.is_dir() else shutil.copy(source, copy / name)
+        chosen = [m for m in MUTANTS if not only or any(part in m.file for part in only)]
+        for mutant in chosen:
+            why = survives(mutant, copy)
+            failures += bool(why)
+            print(f"{'SURVIVES' if why else 'found':9} {mutant.file}: {mutant.before.strip()[:60]!r} {why}", flush=True)
+    print(f"{len(chosen) - failures} passed, {failures} failed")
+    sys.exit(bool(failures))
+
+
+if __name__ == "__main__":
+    main()

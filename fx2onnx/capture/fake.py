@@ -20,7 +20,7 @@ from fx2onnx.capture.frames import _is_user, tracked_modules
 from fx2onnx.capture.inputs import Arguments, Leaf
 from fx2onnx.capture.module_state import preserved, weight_names
 from fx2onnx.capture.recorder import NeedsSplit, Recorder, tensor_info
-from fx2onnx.capture.stand_ins import torchvision
+from fx2onnx.capture.stand_ins import torchvision, transformers
 from fx2onnx.capture.stand_ins.swap import standing_in
 from fx2onnx.capture.symnode import sym_int, unwrap
 from fx2onnx.capture.torch_private import (
@@ -40,6 +40,7 @@ def run(
     training: bool | None,
     bake: frozenset[str] = frozenset(),
     whole: bool = True,
+    traced: transformers.TracedCode = frozenset(),
 ) -> tuple[Captured, Assumptions]:
     """One run of ``root`` on fake tensors whose dynamic sizes are symbols with the given hints.
 
@@ -68,9 +69,15 @@ def run(
                 recorder.symbols.setdefault(name, Symbol(name, graph_input.node, axis))
     args, kwargs = arguments.rebuilt(fakes)
     try:
-        outputs, restore, mutations = _run_module(recorder, root, args, kwargs, inputs, training)
+        with transformers.answering(traced, recorder.is_known):
+            outputs, restore, mutations = _run_module(recorder, root, args, kwargs, inputs, training)
     except NeedsSplit:
-        return run(root, arguments, hints, keep, training, bake, whole=False)
+        return run(root, arguments, hints, keep, training, bake, whole=False, traced=traced)
+    except UserError as error:
+        code = transformers.decided_by_data(error) if error.code == "E104" else None
+        if code is None:
+            raise
+        return run(root, arguments, hints, keep, training, bake, whole, traced | {code})
     return (
         Captured(
             graph=recorder.graph,
@@ -101,7 +108,7 @@ def _run_module(
         tracked_modules(root),
         answering_as_tensors(root),
         extremes_of_sizes(),
-        standing_in(torchvision.STAND_INS) as stood_in,
+        standing_in(torchvision.STAND_INS + transformers.STAND_INS) as stood_in,
         capture_modes(recorder.fake_mode, recorder.mode),
     ):
         try:
@@ -111,6 +118,7 @@ def _run_module(
         except Exception as cause:  # forward is the user's code: chained under the error with its line
             raise _explained(cause) from cause
         recorder.stood_in = [f"{name} {reason}" for name, reason in stood_in.items()]
+        recorder.stood_in += transformers.branches_for_tracing()
         outputs, restore = _outputs(recorder, result)
         return outputs, restore, _mutations(recorder, inputs)
 

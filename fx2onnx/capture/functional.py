@@ -83,8 +83,7 @@ def mutate(recorder: Recorder, func: OpOverload, args: tuple[Any, ...], kwargs: 
     keep = sum(not argument.is_out for argument in func._schema.arguments[: len(args)])
     outs = {argument.name for argument in func._schema.arguments if argument.is_out}
     call_kwargs = {key: value for key, value in kwargs.items() if key not in outs}
-    with recorder.mode:
-        results = target(*args[:keep], **call_kwargs)
+    results = recorder.handle(target, args[:keep], call_kwargs)
     results = list(results) if isinstance(results, tuple | list) else [results]
     for tensor, result in zip(written, results, strict=False):
         assert tensor is not None

@@ -97,7 +97,7 @@ class Recorder:
         self.fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
         self.fake_mode.cache_enabled = not assumptions.hints
         self._spans = events.details()
-        handle = self._handle if self._spans is None else self._handle_timed
+        handle = self.handle if self._spans is None else self._handle_timed
         self.mode = PreDispatchMode(handle) if whole else SplitMode(handle)
         self._whole = whole
         self.replay = Replay(self.fake_mode, assumptions)
@@ -216,6 +216,10 @@ class Recorder:
         """The node that holds the tensor's present value."""
         return aliasing.read(self, self.view_of(tensor))
 
+    def is_known(self, tensor: torch.Tensor) -> bool:
+        """Whether only constants lead to the tensor's value."""
+        return evaluate(self.node_of(tensor), self.weights) is not None
+
     # -- nodes ----------------------------------------------------------------------------------------------------
     def call(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any], info: Any) -> torch.fx.Node:
         """Add a node whose type is known; nothing runs."""
@@ -236,11 +240,12 @@ class Recorder:
         assert self._spans is not None
         self._spans.begin(func, PATHS.current)
         try:
-            return self._handle(func, args, kwargs)
+            return self.handle(func, args, kwargs)
         finally:
             self._spans.end(self._where)
 
-    def _handle(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def handle(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What one call of an ATen overload inside the module becomes: nodes, and fakes for the module to go on with."""
         if self._whole and in_function_transform():
             raise NeedsSplit
         self._where = user_location()

@@ -27,7 +27,7 @@ class StandIn:
     compute: Callable[..., Any]
     """Takes the function's own parameters; a library whose function takes others keeps its own."""
     reason: str
-    """What the function decides by data, and what is done instead; said in the report."""
+    """What the function decides by data, and what is done instead; said in the report, if anything."""
 
     @property
     def name(self) -> str:
@@ -79,7 +79,8 @@ def _put(function: FunctionType, stand_in: StandIn) -> str:
     def called(*args: Any, **kwargs: Any) -> Any:
         if _THREAD.used is None:
             return original(*args, **kwargs)
-        _THREAD.used[stand_in.name] = stand_in.reason
+        if stand_in.reason:
+            _THREAD.used[stand_in.name] = stand_in.reason
         return stand_in.compute(*args, **kwargs)
 
     name = _CALL + stand_in.function.replace(".", "_")

@@ -1,0 +1,100 @@
+"""Code that asks whether it is traced gets the answer of eager PyTorch, unless eager's branch decides by data."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import fx2onnx
+from fx2onnx.sources.torchvision_compat import prepare
+from tests.support import check
+
+prepare()
+transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+
+from transformers.utils.import_utils import is_tracing  # noqa: E402
+
+X = torch.linspace(-1, 1, 12).reshape(3, 4)
+
+
+class Scaled(nn.Module):
+    """Another factor where it is traced."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * 3 if is_tracing(x) or is_tracing() else x * 2
+
+
+class LooksAtConstants(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        mask = torch.arange(4) < 5
+        return x + 1 if not is_tracing(mask) and mask.all() else x.masked_fill(mask, 7)
+
+
+class LooksAtAMask(nn.Module):
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        if not is_tracing(mask) and mask.all():
+            return x
+        return x * mask
+
+
+class LooksAtFloats(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not is_tracing(x) and torch.all(x > 0):
+            return x
+        return x.relu()
+
+
+def branches(result: fx2onnx.ExportResult) -> list[str]:
+    return [line for line in result.report.assumptions if "traced code" in line]
+
+
+@pytest.mark.parametrize("kind", [Scaled, LooksAtConstants])
+def test_eagers_branch(kind: type[nn.Module]) -> None:
+    assert not branches(check(kind(), (X,)))
+
+
+def test_the_other_branch_where_eagers_decides_by_data() -> None:
+    mask = torch.ones(3, 4, dtype=torch.bool)
+    found = branches(check(LooksAtAMask(), (X, mask), others=[(X, X > 0)]))
+    assert len(found) == 1
+    assert "test_transformers_branches.py" in found[0]
+    assert len(branches(check(LooksAtFloats(), (X,), others=[(X + 5,)]))) == 1
+
+
+def test_a_baked_mask_is_looked_at() -> None:
+    mask = torch.ones(3, 4, dtype=torch.bool)
+    result = fx2onnx.export(LooksAtAMask(), (X, mask), bake=["mask"])
+    assert not branches(result)
+    assert not [node for node in result.model.graph if node.op_type == "Mul"]
+
+
+def test_a_models_mask() -> None:
+    torch.manual_seed(0)
+    sizes: dict[str, Any] = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2}
+    config = transformers.LlamaConfig(vocab_size=20, num_hidden_layers=1, num_key_value_heads=2, **sizes)
+    model = transformers.LlamaModel(config).eval()
+
+    class Hidden(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+            found = self.model(input_ids=input_ids, attention_mask=attention_mask, use_cache=False)
+            return found.last_hidden_state  # type: ignore[no-any-return]
+
+    ids, mask = torch.arange(10).reshape(2, 5), torch.ones(2, 5, dtype=torch.int64)
+    padded = mask.clone()
+    padded[1, 3:] = 0
+    result = check(Hidden(), (ids, mask), others=[(ids, padded)])
+    assert any("_ignore_causal_mask_sdpa" in line for line in branches(result))
+
+
+def test_afterwards_it_answers_as_before() -> None:
+    code = is_tracing.__code__
+    with pytest.raises(fx2onnx.UserError):
+        fx2onnx.export(lambda x: x if x.sum() > 0 else -x, (X,))
+    assert is_tracing.__code__ is code

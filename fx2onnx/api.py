@@ -50,6 +50,8 @@ class Report:
     baked: list[str] = field(default_factory=list)
     """Inputs whose sample values are constants of the file."""
     warnings: list[str] = field(default_factory=list)
+    resorts: dict[str, str] = field(default_factory=dict)
+    """Overloads without an entry in the table, and what took its place: ``decomposition`` or ``torchlib``."""
 
     def as_dict(self) -> dict[str, Any]:
         """The fields as JSON types."""
@@ -286,6 +288,14 @@ def _export(
         from fx2onnx.optimize.pipelines import run_default
 
     table = TABLE.extended(dict(custom_translations)) if custom_translations else TABLE
+    resorts: dict[str, str] = {}
+
+    def keep(overload: Any) -> bool:
+        if overload in table or not is_decomposable(overload):
+            return True
+        resorts[str(overload)] = "decomposition"
+        return False
+
     with record("capture"):
         captured = capture(
             module,
@@ -296,7 +306,7 @@ def _export(
             dynamic_axes=dynamic_axes,
             input_names=input_names,
             output_names=output_names,
-            keep=lambda overload: overload in table or not is_decomposable(overload),
+            keep=keep,
             training=training,
             bake=bake,
         )
@@ -312,7 +322,7 @@ def _export(
             next='export with state="warn" to leave the change out of the file',
         )
     with record("lower"):
-        model = lower(captured, table, opset, metadata, lift_state=state == "io")
+        model = lower(captured, table, opset, metadata, lift_state=state == "io", resorts=resorts)
     if optimize:
         with record("optimize"):
             run_default(model, keep_weights=not export_params or bool(weight_files))
@@ -329,6 +339,7 @@ def _export(
         assumptions=captured.assumptions,
         mutations=mutations,
         warnings=list(captured.warnings),
+        resorts=resorts,
     )
     if attached is not None:
         report.warnings += attached.notes()

@@ -111,6 +111,10 @@ class Table:
                 return entry
         return None
 
+    def forms(self, overload: Any, is_complex: bool) -> list[Entry]:
+        """The entries for real or for complex calls, the newest form first."""
+        return list((self.complex_entries if is_complex else self.entries).get(overload, ()))
+
     def __contains__(self, overload: object) -> bool:
         if overload in self.entries or overload in self.complex_entries:
             return True

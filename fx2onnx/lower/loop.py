@@ -20,7 +20,7 @@ from fx2onnx.capture.captured import Captured, GraphOutput, TensorInfo, describe
 from fx2onnx.capture.control_flow import Nested
 from fx2onnx.irx.emit import Builder, Emit, OutputType
 from fx2onnx.irx.values import dims_of, dtype_of, mark_complex, new_value, set_known_sizes, set_type
-from fx2onnx.lower import control_flow, preflight
+from fx2onnx.lower import control_flow, preflight, torchlib
 from fx2onnx.lower.weights import as_onnx
 
 PRODUCER = "fx2onnx"
@@ -59,6 +59,9 @@ class Lowering:
         self.op = Emit(self.builder)
         self.values: dict[torch.fx.Node, Any] = {}
         self.output_names: list[str] = []
+        self.refusals: list[tuple[torch.fx.Node, Fx2OnnxError]] = []
+        self.resorts: dict[str, str] = {}
+        """Overloads without an entry of ours, and where their form comes from."""
         self._named: set[int] = set()
         self._spans = details()
         self._translate = self._node if self._spans is None else self._node_timed
@@ -80,6 +83,8 @@ class Lowering:
             for node in captured.graph.nodes:
                 if node in used:
                     self._translate(node)
+            if self.refusals:
+                raise preflight.combined(self.refusals, self.builder.opset)
             outputs = self._outputs(inputs)
         with record("build"):
             return self._model([*inputs, *self.state_inputs], outputs)
@@ -212,7 +217,11 @@ class Lowering:
         if node.target in control_flow.EMITTERS:
             self._control_flow(node)
             return
-        entry = self.table.find(node.target, self.builder.opset, preflight.touches_complex(node))
+        is_complex = preflight.touches_complex(node)
+        entry = self.table.find(node.target, self.builder.opset, is_complex)
+        if entry is None:
+            entry = torchlib.entry_for(node.target, is_complex)
+            self.resorts[str(node.target)] = "torchlib"
         assert entry is not None, "preflight let a missing entry pass"
         op = self.op
         infos = node.meta["val"]
@@ -228,6 +237,12 @@ class Lowering:
         )
         try:
             found = entry.call(op, arguments)
+        except UserError as error:  # what follows is still looked at, so that one message names all that is refused
+            located = self._located(error, node)
+            located.__cause__ = error.__cause__
+            self.refusals.append((node, located))
+            stand_ins = tuple(new_value(self.builder.unique(node.name), dtype, dims) for dtype, dims in op.result)
+            found = stand_ins if isinstance(infos, tuple) else stand_ins[0]
         except Fx2OnnxError as error:
             raise self._located(error, node) from error.__cause__
         except Exception as cause:  # an entry may be the user's; the error names entry, node and line
@@ -337,8 +352,17 @@ def _inner_uses(nodes: Sequence[ir.Node]) -> set[int]:
     return found
 
 
-def lower(captured: Captured, table: Table, opset: int, metadata: str = "light", lift_state: bool = False) -> ir.Model:
+def lower(
+    captured: Captured,
+    table: Table,
+    opset: int,
+    metadata: str = "light",
+    lift_state: bool = False,
+    resorts: dict[str, str] | None = None,
+) -> ir.Model:
     """The captured graph as an ONNX model in exactly ``opset``.
+
+    ``resorts`` is filled with the overloads that have no entry in ``table``, and where their form comes from.
 
     ``lift_state`` makes every buffer that forward changes an input and an output, every changed input an output; the
     model's metadata ``fx2onnx.state`` maps one to the other, as JSON.
@@ -351,4 +375,8 @@ def lower(captured: Captured, table: Table, opset: int, metadata: str = "light",
             f"opset_version={opset!r} is not supported",
             next=f"use {min(IR_VERSIONS)} to {max(IR_VERSIONS)}",
         )
-    return Lowering(captured, table, opset, metadata, lift_state).run()
+    lowering = Lowering(captured, table, opset, metadata, lift_state)
+    model = lowering.run()
+    if resorts is not None:
+        resorts.update(lowering.resorts)
+    return model

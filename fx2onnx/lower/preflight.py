@@ -5,17 +5,18 @@ from __future__ import annotations
 import difflib
 import operator
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 import torch.fx
 
 from fx2onnx.aten_map.registry import Table
-from fx2onnx.base.errors import UserError
+from fx2onnx.base.errors import Fx2OnnxError, UserError
 from fx2onnx.capture.assumptions import Relation
 from fx2onnx.capture.captured import Captured, describe, where_of
 from fx2onnx.capture.control_flow import Nested
+from fx2onnx.lower import torchlib
 
 
 def used_nodes(captured: Captured, extra: Iterable[torch.fx.Node] = ()) -> set[torch.fx.Node]:
@@ -87,18 +88,24 @@ def check(captured: Captured, used: set[torch.fx.Node], table: Table, opset: int
     missing: Counter[object] = Counter()
     too_old: Counter[object] = Counter()
     first: dict[object, torch.fx.Node] = {}
+    needs: dict[object, int] = {}
     for node in all_nodes(captured.graph):
         if node.op != "call_function" or node not in used or node.target is operator.getitem:
             continue
         if nested_graphs(node):
             continue
-        if table.find(node.target, opset, touches_complex(node)) is None:
-            (too_old if node.target in table else missing)[node.target] += 1
+        is_complex = touches_complex(node)
+        if table.find(node.target, opset, is_complex) is None:
+            if node.target not in table and torchlib.find(node.target, is_complex) is not None:
+                continue
+            known = table.forms(node.target, is_complex)
+            (too_old if known else missing)[node.target] += 1
+            if known:
+                needs[node.target] = min(entry.since for entry in known)
             first.setdefault(node.target, node)
     if missing:
         raise _missing_error(missing, first, table, opset)
     if too_old:
-        needs = {target: min(entry.since for entry in table.entries[target]) for target in too_old}  # type: ignore[index]
         node = next(iter(first.values()))
         raise UserError(
             "E202",
@@ -111,6 +118,34 @@ def check(captured: Captured, used: set[torch.fx.Node], table: Table, opset: int
         )
 
 
+def combined(refusals: Sequence[tuple[torch.fx.Node, Fx2OnnxError]], opset: int) -> Fx2OnnxError:
+    """One error for all refusals: the only one as it is; of several the first, with what the others say."""
+    first = refusals[0][1]
+    distinct: dict[tuple[str, str], list[torch.fx.Node]] = {}
+    for other, error in refusals:
+        distinct.setdefault((f"{other.target}: {error.what}", error.why), []).append(other)
+    if len(distinct) == 1:
+        return first
+    reasons = [
+        f"{what} ({len(nodes)} use{'s' * (len(nodes) > 1)}, first at {where_of(nodes[0]) or nodes[0].name})"
+        for (what, _), nodes in distinct.items()
+    ]
+    advice = dict.fromkeys(line for _, error in refusals for line in _lines(error.next))
+    return type(first)(
+        first.code,
+        f"{len(distinct)} kinds of call cannot be expressed in opset {opset}",
+        where=first.where,
+        module_path=first.module_path,
+        node=first.node,
+        why="; ".join(reasons),
+        next=tuple(advice),
+    )
+
+
+def _lines(advice: str | Sequence[str]) -> Sequence[str]:
+    return [advice] if isinstance(advice, str) else advice
+
+
 def _missing_error(missing: Counter[object], first: dict[object, torch.fx.Node], table: Table, opset: int) -> UserError:
     names = [str(overload) for overload in table.entries]
     target, count = missing.most_common(1)[0]
@@ -121,7 +156,11 @@ def _missing_error(missing: Counter[object], first: dict[object, torch.fx.Node],
         for other, times in missing.items()
         if other is not target
     )
-    why = "no entry for this overload in fx2onnx.aten_map"
+    why = "no entry for this overload in fx2onnx.aten_map, no decomposition in PyTorch, no function in torchlib"
+    if target in table:
+        why = "fx2onnx.aten_map has an entry for " + (
+            "real numbers only" if touches_complex(node) else "complex ones only"
+        )
     if closest:
         why += f"; closest: {closest[0]}"
     if count > 1:

@@ -339,7 +339,9 @@ def _faults(
     if call.overload in ANY_INDEX:
         resolve_indices(call, outputs, wanted)
     kept = [want for want, typed in zip(wanted, model.output_types, strict=True) if typed is not None]
-    limits = [tolerance or tolerance_of(call, want.dtype) or TOLERANCES.get(want.dtype, (0, 0)) for want in kept]
+    limits = [
+        tolerance or tolerance_of(call, want.dtype) or TOLERANCES.get(real_pair(want).dtype, (0, 0)) for want in kept
+    ]
     faults = [difference(got, want, limit) for got, want, limit in zip(outputs, kept, limits, strict=True)]
     if any(faults) and (exact := in_float64(call)) is not None:
         typed = [value for value, given in zip(exact, model.output_types, strict=False) if given is not None]

@@ -119,3 +119,18 @@ def test_nan_in_our_runner_is_greater_than_every_number(name):
         call = harness.call_of(overload(name), *arguments)
         verdict = harness.check_engines(call, ["runner"])["runner"]
         assert verdict.status == "ok", verdict
+
+
+KINDS = ("bartlett", "blackman", "hamming", "hann", "kaiser")
+WINDOWS = [case(overload(f"{name}_window"), 9) for name in KINDS]
+WINDOWS += [case(overload(f"{name}_window.periodic"), 8, False) for name in KINDS]
+WINDOWS += [
+    case(aten.kaiser_window.beta, 8, True, 3.5),
+    case(aten.hamming_window.periodic_alpha_beta, 8, True, 0.5, 0.25),
+    case(aten.blackman_window.default, 7, dtype=torch.float64),
+]
+
+
+@pytest.mark.parametrize("given_case", WINDOWS, ids=str)
+def test_windows(given_case):
+    judge(given_case, opsets=(11, 20))

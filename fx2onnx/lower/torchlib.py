@@ -1,0 +1,279 @@
+"""The last resort: onnxscript's torchlib, for overloads with neither an entry of ours nor a decomposition of PyTorch's.
+
+Its functions are Python that calls ``op.Name(...)`` of opset 18. They run here with an evaluator that hands every call
+to our own ``Emit``, which checks it against the schema of the opset asked for: what that opset lacks is an error, never
+a newer node in the file. onnxscript is optional; without it there is no such resort.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import torch
+
+from fx2onnx.aten_map.registry import IGNORED, Entry
+from fx2onnx.aten_map.scalars import onnx_dtype
+from fx2onnx.base.dims import Dim
+from fx2onnx.base.errors import Fx2OnnxError, InternalError, UserError
+from fx2onnx.irx.emit import Emit
+from fx2onnx.irx.schema import schema_of
+from fx2onnx.irx.values import dims_of, dtype_of
+
+DTYPE_ATTRIBUTES = frozenset({"to", "dtype", "output_datatype"})
+VARIADIC_OUTPUTS = frozenset({"If", "Loop", "Scan", "Split"})
+WRITTEN_FOR = 18
+"""The opset of torchlib's functions."""
+
+
+@lru_cache(maxsize=1)
+def _registry() -> Mapping[str, Any]:
+    """torchlib's functions by ``aten::name.overload``; empty where onnxscript is not installed."""
+    try:
+        from onnxscript.function_libs.torch_lib import ops, registration  # noqa: F401
+    except ImportError:
+        return {}
+    return dict(registration.default_registry.items())
+
+
+def find(overload: Any, is_complex: bool) -> Any | None:
+    """torchlib's function for an overload, or None."""
+    if not isinstance(overload, torch._ops.OpOverload):
+        return None
+    name = overload._schema.name
+    variant = overload._schema.overload_name
+    known = _registry().get(f"{name}.{variant}" if variant else name)
+    functions = () if known is None else known.complex if is_complex else known.overloads
+    return functions[0] if functions else None
+
+
+def entry_for(overload: Any, is_complex: bool) -> Entry | None:
+    """torchlib's function as an entry of the table, or None."""
+    function = find(overload, is_complex)
+    if function is None:
+        return None
+    names = tuple(argument.name for argument in overload._schema.arguments)
+
+    def translation(op: Emit, *values: Any) -> Any:
+        return emit(op, overload, function, dict(zip(names, values, strict=True)))
+
+    return Entry(overload, WRITTEN_FOR, translation, names, f"onnxscript's torchlib, {function.name}")
+
+
+def emit(op: Emit, overload: torch._ops.OpOverload, function: Any, arguments: Mapping[str, Any]) -> Any:
+    """Emit torchlib's function for one call; ``arguments`` holds every argument of the schema.
+
+    Raises: UserError E202 where the opset lacks what the function uses, E203 where it does not take these arguments.
+    """
+    from onnxscript import evaluator
+
+    expected, op.result = op.result, ()
+    arithmetic = ir.set_value_magic_handler(op)
+    try:
+        with evaluator.default_as(_Evaluator(op)):
+            converted = _converted(op, overload, function, arguments)
+            found = function.func(**converted) if hasattr(function, "func") else _inlined(op, function, (), converted)
+    except Fx2OnnxError as error:
+        raise UserError(
+            "E202",
+            f"{overload} by torchlib cannot be expressed in opset {op.opset}",
+            why=f"torchlib is written for opset {WRITTEN_FOR}: {error.what}"
+            + (f" ({error.why})" if error.why else "") + "; fx2onnx has no entry of its own",
+            next=(f"export with opset_version={max(op.opset, WRITTEN_FOR)}", "or register a translation of your own"),
+        ) from error  # fmt: skip
+    except Exception as cause:  # torchlib's code, and whatever it asks of a value that ours does not have
+        raise UserError(
+            "E203",
+            f"torchlib does not translate this call of {overload}",
+            why=f"{type(cause).__name__}: {cause}; fx2onnx has no entry of its own",
+            next=f"write it: @fx2onnx.translates(torch.ops.{overload})   (docs/adding_an_op.md)",
+        ) from cause
+    finally:
+        op.result = expected
+        ir.set_value_magic_handler(arithmetic)
+    only = len(overload._schema.returns) == 1 and not isinstance(overload._schema.returns[0].type, torch.ListType)
+    results = (
+        (found[0],) if only and isinstance(found, tuple) else found if isinstance(found, tuple | list) else (found,)
+    )
+    for result, (dtype, dims) in zip(results, expected, strict=False):
+        if dtype_of(result) != dtype or len(dims_of(result)) != len(dims):
+            raise UserError(
+                "E203",
+                f"torchlib's form of {overload} gives {dtype_of(result).name}{list(dims_of(result))}, "
+                f"PyTorch {dtype.name}{list(dims)}",
+                next=f"write it: @fx2onnx.translates(torch.ops.{overload})   (docs/adding_an_op.md)",
+            )
+    return results[0] if only else results
+
+
+def _converted(op: Emit, overload: torch._ops.OpOverload, function: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments that the function takes, dtypes as ONNX's numbers and symbolic sizes as values."""
+    taken = {parameter.name for parameter in function.op_signature.params}
+    converted: dict[str, Any] = {}
+    for argument in overload._schema.arguments:
+        name, value = argument.name, given[argument.name]
+        default = argument.default_value if argument.has_default_value() else None
+        if name not in taken:
+            if name not in IGNORED and value != default:
+                raise NotImplementedError(f"its function has no argument {name}")
+            continue
+        if value is None and default is None:
+            continue
+        converted[name] = _as_torchlib(op, value)
+    return converted
+
+
+def _as_torchlib(op: Emit, value: Any) -> Any:
+    if isinstance(value, torch.dtype):
+        return int(onnx_dtype(value))
+    if isinstance(value, Dim):
+        return op.size(value)
+    if isinstance(value, list | tuple) and any(isinstance(item, Dim) for item in value):
+        return op.sizes(value)
+    return value
+
+
+class _Evaluator:
+    """onnxscript's calls as nodes of ours."""
+
+    def __init__(self, op: Emit) -> None:
+        self.op = op
+
+    def eval_op(self, operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        return _node(self.op, operator.name, args, dict(kwargs))
+
+    def eval_function(self, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        if hasattr(function, "func") or getattr(function, "traceable", False):
+            return (function.func if hasattr(function, "func") else function.function)(*args, **kwargs)
+        return _inlined(self.op, function, args, kwargs)
+
+
+def _node(op: Emit, op_type: str, args: Sequence[Any], keywords: dict[str, Any]) -> Any:
+    """One node, its types by our rules or by ONNX's own inference."""
+    keywords = {name: item.value if isinstance(item, ir.Attr) else item for name, item in keywords.items()}
+    if op_type == "Constant":
+        return _constant(op, keywords)
+    outputs = keywords.pop("_outputs", None) or _output_count(op_type, op.opset, keywords)
+    for name in keywords.keys() & DTYPE_ATTRIBUTES:
+        if keywords[name] is not None:
+            keywords[name] = ir.DataType(keywords[name])
+    if op_type == "Cast" and not isinstance(args[0], ir.Value):
+        return op.const(np.asarray(args[0]), keywords["to"])
+    operands = _operands(op, op_type, args)
+    try:
+        return op.node(op_type, *operands, outputs=outputs, **keywords)
+    except InternalError:  # no shape rule of ours
+        return op.node(op_type, *operands, outputs=_inferred(op, op_type, operands, keywords, outputs), **keywords)
+
+
+def _operands(op: Emit, op_type: str, args: Sequence[Any]) -> list[ir.Value | None]:
+    """Every operand as a value. Numbers take the dtype of the operands that the schema ties them to.
+
+    Raises: NotImplementedError where tied operands differ in dtype: the node would not load.
+    """
+    schema_of(op_type, op.opset)  # raises where the opset lacks the operator
+    formal = onnx.defs.get_schema(op_type, op.opset).inputs
+    kinds = [formal[min(index, len(formal) - 1)].type_str for index in range(len(args))]
+    tied: dict[str, ir.DataType] = {}
+    for kind, operand in zip(kinds, args, strict=True):
+        if isinstance(operand, ir.Value) and tied.setdefault(kind, dtype_of(operand)) != dtype_of(operand):
+            raise NotImplementedError(f"its {op_type} would get {tied[kind].name} and {dtype_of(operand).name}")
+    return [_as_value(op, operand, tied.get(kind)) for kind, operand in zip(kinds, args, strict=True)]
+
+
+def _as_value(op: Emit, operand: Any, dtype: ir.DataType | None) -> ir.Value | None:
+    if operand is None or isinstance(operand, ir.Value):
+        return operand
+    if isinstance(operand, ir.TensorProtocol):
+        return op.const(operand.numpy(), operand.dtype)
+    if isinstance(operand, list | tuple) and any(isinstance(item, ir.Value) for item in operand):
+        parts = [item if isinstance(item, ir.Value) else op.const(np.int64(item)) for item in operand]
+        joined: ir.Value = op.Concat(*(op.Reshape(part, [1]) for part in parts), axis=0)
+        return joined
+    if isinstance(operand, list | tuple) and dtype is None:
+        return op.sizes(operand)
+    return op.const(operand, dtype)
+
+
+def _constant(op: Emit, keywords: dict[str, Any]) -> ir.Value:
+    kind, value = next((name, item) for name, item in keywords.items() if item is not None)
+    if isinstance(value, onnx.TensorProto):
+        return op.const(onnx.numpy_helper.to_array(value))
+    if isinstance(value, ir.TensorProtocol):
+        return op.const(value.numpy(), value.dtype)
+    return op.const(np.asarray(value, np.float32) if "float" in kind else np.asarray(value))
+
+
+def _output_count(op_type: str, opset: int, keywords: Mapping[str, Any]) -> int:
+    """As torch's own recorder counts: every output the schema names; of Split as many as asked for."""
+    if op_type == "Split" and "num_outputs" in keywords:
+        return int(keywords["num_outputs"])
+    if op_type == "BatchNormalization" and not keywords.get("training_mode"):
+        return 1
+    return schema_of(op_type, opset).max_outputs if op_type not in VARIADIC_OUTPUTS else 1
+
+
+def _inferred(
+    op: Emit, op_type: str, values: Sequence[ir.Value | None], keywords: Mapping[str, Any], count: int
+) -> list[tuple[ir.DataType, tuple[Any, ...]]]:
+    """Output types by onnx's inference of this one node. Raises NotImplementedError where it knows no rank."""
+    names = ["" if value is None else f"x{index}" for index, value in enumerate(values)]
+    typed = {
+        name: onnx.helper.make_tensor_type_proto(
+            int(dtype_of(value)), [size if isinstance(size, int) else str(size) for size in dims_of(value)]
+        )
+        for name, value in zip(names, values, strict=True)
+        if value is not None
+    }
+    known = {
+        name: onnx.numpy_helper.from_array(value.const_value.numpy())
+        for name, value in zip(names, values, strict=True)
+        if value is not None and value.const_value is not None
+    }
+    outputs = [f"y{index}" for index in range(count)]
+    node = onnx.helper.make_node(op_type, names, outputs, **keywords)
+    schema = onnx.defs.get_schema(op_type, op.opset)
+    opsets, version = [onnx.helper.make_opsetid("", op.opset)], onnx.IR_VERSION
+    found = onnx.shape_inference.infer_node_outputs(
+        schema, node, typed, known, opset_imports=opsets, ir_version=version
+    )
+    return [_type_of(op, op_type, found.get(name)) for name in outputs]
+
+
+def _type_of(op: Emit, op_type: str, found: Any) -> tuple[ir.DataType, tuple[Any, ...]]:
+    if found is None or not found.tensor_type.HasField("shape"):
+        raise NotImplementedError(f"the rank of {op_type}'s result is not known")
+    dims = tuple(
+        dim.dim_value if dim.HasField("dim_value") else Dim.symbol(op.builder.unique("torchlib_size"))
+        for dim in found.tensor_type.shape.dim
+    )
+    return ir.DataType(found.tensor_type.elem_type), dims
+
+
+def _inlined(op: Emit, function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """A scripted function's nodes, emitted one by one. Raises NotImplementedError for nested graphs."""
+    body = function.function_ir
+    values: dict[Any, Any] = dict(zip(body.inputs, args, strict=False))
+    values |= {formal: kwargs[formal.name] for formal in body.inputs if formal.name in kwargs}
+    given = {name: attribute.value for name, attribute in body.attributes.items() if attribute.value is not None}
+    given |= {name: value for name, value in kwargs.items() if name in body.attributes}
+    given |= dict(zip(body.attributes, args[len(body.inputs) :], strict=False))
+    for node in body:
+        keywords = {}
+        for name, attribute in node.attributes.items():
+            if attribute.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
+                raise NotImplementedError(f"its function holds {node.op_type} with a nested graph")
+            value = given.get(attribute.ref_attr_name) if attribute.is_ref() else attribute.value
+            if value is not None:
+                keywords[name] = value
+        operands = [None if value is None else values.get(value) for value in node.inputs]
+        if node.domain:
+            raise NotImplementedError(f"its function calls {node.domain}::{node.op_type}")
+        found = _node(op, node.op_type, operands, keywords | {"_outputs": len(node.outputs)})
+        values |= zip(node.outputs, found if isinstance(found, tuple) else (found,), strict=True)
+    results = [values[value] for value in body.outputs]
+    return results[0] if len(results) == 1 else tuple(results)

@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 Factory = Callable[..., "Source"]
 
 # Files of the registry; each registers its models when it is imported.
-_DEFINITIONS = ("models_zoo.vision", "models_zoo.text")
+_DEFINITIONS = (
+    *("models_zoo.vision", "models_zoo.yolo", "models_zoo.super_resolution", "models_zoo.diffusion"),
+    *("models_zoo.text", "models_zoo.multimodal", "models_zoo.recurrent", "models_zoo.digits"),
+)
 
 
 @dataclass(frozen=True)
@@ -29,13 +32,19 @@ class ZooModel:
     summary: str
     options: tuple[str, ...]
     place: str
+    tolerance: float
 
+
+DEFAULT_TOLERANCE = 1e-4
+"""Largest error of an exported model's output in any engine, as a share of the output's largest number."""
 
 _models: dict[str, ZooModel] = {}
 
 
-def zoo_model(name: str) -> Callable[[Factory], Factory]:
+def zoo_model(name: str, *, tolerance: float = DEFAULT_TOLERANCE) -> Callable[[Factory], Factory]:
     """Register a factory ``(*, seed=0, **options) -> Source`` under ``name``; its docstring's first line is the summary.
+
+    ``tolerance`` is what the exported file may be off, as a share of the largest number of an output.
 
     Raises:   ValueError where the name is taken, naming both places.
     """
@@ -47,7 +56,7 @@ def zoo_model(name: str) -> Callable[[Factory], Factory]:
             raise ValueError(f"zoo model {name!r} is registered twice: {_models[name].place} and {place}")
         options = tuple(key for key in inspect.signature(factory).parameters if key != "seed")
         summary = (inspect.getdoc(factory) or "").split("\n")[0]
-        _models[name] = ZooModel(name, factory, summary, options, place)
+        _models[name] = ZooModel(name, factory, summary, options, place, tolerance)
         return factory
 
     return register

@@ -94,6 +94,24 @@ def t5_small(*, batch: int = DEFAULT_BATCH, seq: int = 64, seed: int = 0) -> Sou
     return _t5("t5_small", batch, seq, seed)
 
 
+@zoo_model("llama_small")
+def llama_small(*, batch: int = DEFAULT_BATCH, seq: int = 64, seed: int = 0) -> Source:
+    """A Llama of 15 million parameters: grouped-query attention, tied embeddings, without cache (transformers)"""
+    library = _transformers()
+    config = library.LlamaConfig(
+        vocab_size=8192,
+        hidden_size=288,
+        intermediate_size=768,
+        num_hidden_layers=6,
+        num_attention_heads=6,
+        num_key_value_heads=2,
+        max_position_embeddings=256,
+        use_cache=False,
+        tie_word_embeddings=True,
+    )
+    return _text_source("llama_small", library.LlamaForCausalLM, config, batch, seq, seed)
+
+
 @zoo_model("bert_tiny")
 def bert_tiny(*, batch: int = DEFAULT_BATCH, seq: int = DEFAULT_SEQ, seed: int = 0) -> Source:
     """The architecture of BERT-base, 2 layers of width 32, for fast tests"""

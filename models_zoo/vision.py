@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from fx2onnx.sources.seeding import seeded, settle
 from fx2onnx.sources.source import DEFAULT_BATCH, Source
-from fx2onnx.sources.torchvision_compat import import_torchvision
+from fx2onnx.sources.torchvision_compat import import_torchvision, prepare
 from models_zoo.registry import zoo_model
 
 
@@ -80,6 +80,13 @@ def _torchvision_source(name: str, batch: int, size: int, seed: int, **keywords:
     )
 
 
+def _segmentation_source(name: str, batch: int, size: int, seed: int) -> Source:
+    source = _torchvision_source(name, batch, size, seed, weights_backbone=None, aux_loss=True)
+    source.output_names = ()  # those of the dict that forward returns
+    source.dynamic_shapes = {"x": {0: "batch", 2: "height", 3: "width"}}
+    return source
+
+
 @zoo_model("mnist_cnn")
 def mnist_cnn(*, batch: int = DEFAULT_BATCH, seed: int = 0) -> Source:
     """MNIST classifier: 2 convolutions, batch norm, 2 linear layers"""
@@ -114,6 +121,36 @@ def mobilenet_v3_large(*, batch: int = DEFAULT_BATCH, image_size: int = 224, see
 def vit_b_16(*, batch: int = DEFAULT_BATCH, image_size: int = 224, seed: int = 0) -> Source:
     """ViT-B/16 (torchvision)"""
     return _torchvision_source("vit_b_16", batch, image_size, seed, image_size=image_size)
+
+
+@zoo_model("efficientnet_b0")
+def efficientnet_b0(*, batch: int = DEFAULT_BATCH, image_size: int = 224, seed: int = 0) -> Source:
+    """EfficientNet-B0 (torchvision)"""
+    return _torchvision_source("efficientnet_b0", batch, image_size, seed)
+
+
+@zoo_model("deit_tiny")
+def deit_tiny(*, batch: int = DEFAULT_BATCH, image_size: int = 224, seed: int = 0) -> Source:
+    """DeiT-tiny, distilled: a class and a distillation token (timm)"""
+    prepare()
+    import timm
+
+    shape = (3, image_size, image_size)
+    name = "deit_tiny_distilled_patch16_224"
+    make = functools.partial(timm.create_model, name, pretrained=False, img_size=image_size)
+    return _image_source("deit_tiny", make, shape, batch, seed, output="logits")
+
+
+@zoo_model("deeplabv3")
+def deeplabv3(*, batch: int = DEFAULT_BATCH, image_size: int = 224, seed: int = 0) -> Source:
+    """DeepLabV3 with MobileNetV3-large, with its auxiliary head (torchvision)"""
+    return _segmentation_source("deeplabv3_mobilenet_v3_large", batch, image_size, seed)
+
+
+@zoo_model("fcn_resnet50")
+def fcn_resnet50(*, batch: int = DEFAULT_BATCH, image_size: int = 224, seed: int = 0) -> Source:
+    """FCN with ResNet-50, with its auxiliary head (torchvision)"""
+    return _segmentation_source("fcn_resnet50", batch, image_size, seed)
 
 
 @zoo_model("vit_tiny")

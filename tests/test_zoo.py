@@ -6,12 +6,17 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
+import torch
 
 import fx2onnx
+from fx2onnx.capture.trees import flatten
+from fx2onnx.sources import Source
 from fx2onnx.verify import verify
 from models_zoo.registry import build
+from models_zoo.registry import entry as registry_entry
 
 
 @pytest.fixture
@@ -33,6 +38,105 @@ PROMISED = (
     "t5_small",
 )
 TINY = ("vit_tiny", "bert_tiny", "gpt2_tiny", "t5_tiny", "llama_tiny")
+SMALL: dict[str, dict[str, int]] = {
+    "efficientnet_b0": {"image_size": 64, "batch": 1},
+    "deit_tiny": {"image_size": 64},
+    "deeplabv3": {"image_size": 64},
+    "fcn_resnet50": {"image_size": 64},
+    "yolov5": {"image_size": 64, "width": 8},
+    "realesrgan_tiny": {},
+    "diffusion_unet": {},
+    "llama_small": {"seq": 16},
+    "whisper_tiny": {},
+    "clip_tiny": {},
+    "lstm_tagger": {},
+    "gru_seq2seq": {},
+    "mnist_trained": {},
+}
+"""Smaller forms of the models whose published sizes would take too long here."""
+LARGE = ("efficientnet_b0", "deit_tiny", "deeplabv3", "fcn_resnet50", "yolov5", "realesrgan_x4", "llama_small")
+
+
+def check_small(name: str, folder: Path, *, dynamic: bool, **options: int) -> None:
+    entry = build(name, **options)
+    path = folder / "model.onnx"
+    result = fx2onnx.export(
+        entry.module,
+        entry.args,
+        path,
+        kwargs=entry.kwargs,
+        output_names=list(entry.output_names) or None,
+        dynamic_shapes=entry.dynamic_shapes if dynamic else None,
+    )
+    onnx.checker.check_model(str(path), full_check=True)
+    if entry.output_names:
+        assert result.report.output_names == list(entry.output_names)
+    assert any(value.shape.is_dynamic() for value in result.model.graph.inputs) == dynamic
+    verdict = verify(result, entry.module, entry.args, entry.kwargs, seeds=() if dynamic else (1,))
+    assert verdict.ok, verdict.describe()
+    assert {row.engine for row in verdict.rows} == {"runner", "onnxruntime"}
+    assert any(row.inputs.startswith("sizes") for row in verdict.rows) == dynamic, verdict.notes
+    assert not verdict.notes
+    check_tolerance(name, path, entry)
+
+
+def check_tolerance(name: str, path: Path, entry: Source) -> None:
+    """The largest error of the runner against eager PyTorch is below the share that the registry states."""
+    with torch.no_grad():
+        expected = [leaf.value for leaf in flatten(entry.module(*entry.args, **entry.kwargs))[0]]
+    session = fx2onnx.runner.InferenceSession(str(path))
+    values = [*entry.args, *entry.kwargs.values()]
+    feeds = {item.name: value.numpy() for item, value in zip(session.get_inputs(), values, strict=True)}
+    for found, want in zip(session.run(None, feeds), expected, strict=True):
+        if want.is_floating_point():
+            worst = np.abs(found - want.numpy()).max(initial=0.0)
+            assert worst <= registry_entry(name).tolerance * float(want.abs().max())
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_small_static(name: str, folder: Path) -> None:
+    check_small(name, folder, dynamic=False, **SMALL[name])
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_small_dynamic(name: str, folder: Path) -> None:
+    check_small(name, folder, dynamic=True, **SMALL[name])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LARGE)
+def test_large(name: str, folder: Path) -> None:
+    check_small(name, folder, dynamic=False)
+
+
+def test_an_exported_model_classifies(folder: Path) -> None:
+    from models_zoo.digits import digits
+
+    entry = build("mnist_trained")
+    path = folder / "digits.onnx"
+    fx2onnx.export(entry.module, entry.args, path, dynamic_shapes=entry.dynamic_shapes)
+    images, labels = digits(test=True)
+    session = fx2onnx.runner.InferenceSession(str(path))
+    (logits,) = session.run(None, {"image": images.numpy()})
+    assert (logits.argmax(1) == labels.numpy()).mean() > 0.97
+    assert (logits.argmax(1) == entry.module(images).argmax(1).numpy()).all()
+
+
+def test_detections_are_as_many_as_the_image_has(folder: Path) -> None:
+    entry = build("yolov5", image_size=64, width=8, batch=1)
+    path = folder / "yolo.onnx"
+    fx2onnx.export(entry.module, entry.args, path, output_names=list(entry.output_names))
+    session = fx2onnx.runner.InferenceSession(str(path))
+    rng = np.random.default_rng(0)
+    images = [rng.random((1, 3, 64, 64), np.float32) * scale for scale in (0.1, 1.0, 20.0)]
+    counts = []
+    for image in images:
+        boxes, scores, classes, at = session.run(None, {session.get_inputs()[0].name: image})
+        assert boxes.shape == (len(scores), 4)
+        assert len(classes) == len(at) == len(scores)
+        assert (np.diff(scores) <= 0).all()
+        counts.append(len(scores))
+    assert len(set(counts)) > 1
 
 
 @pytest.mark.parametrize("name", [*PROMISED, *TINY])

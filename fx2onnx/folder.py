@@ -81,6 +81,7 @@ def export_assembly(
     done = ExportedFolder(target)
     results: dict[str, ExportResult] = {}
     for part in assembly.parts:
+        done.notes += [part.note] if part.note else []
         results[part.file], done.sources[part.file] = _export_part(part, opset_version, done.notes)
     with _staging(target) as stage:
         _write(results, stage, target)

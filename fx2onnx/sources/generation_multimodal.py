@@ -110,7 +110,7 @@ def encoders_and_embedding(model: Any, name: str, options: Options) -> dict[str,
 def _feature_source(model: Any, modality: Modality, name: str, options: Options, *, one: bool) -> Source:
     """The encoder for a batch, or for ``one`` image or recording a call: many models make a list of their batch."""
     part = FeaturePart(model, modality).eval()
-    parameters = inspect.signature(getattr(model, modality.method)).parameters
+    parameters = _parameters(model, modality)
     needed = [
         key
         for key, parameter in parameters.items()
@@ -128,6 +128,15 @@ def _feature_source(model: Any, modality: Modality, name: str, options: Options,
     if one:
         return Source(name, part, (), {modality.argument: sample[:1]})
     return Source(name, part, (), {modality.argument: sample}, {modality.argument: {0: BATCH}})
+
+
+def _parameters(model: Any, modality: Modality) -> Mapping[str, inspect.Parameter]:
+    """Of the encoder's method; outer classes hand theirs on as ``*args, **kwargs``."""
+    for owner in (model, getattr(model, "model", None), model.base_model):
+        parameters = inspect.signature(getattr(owner, modality.method, len)).parameters
+        if modality.argument in parameters:
+            return parameters
+    return {}
 
 
 class _Asking:

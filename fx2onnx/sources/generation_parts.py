@@ -36,6 +36,7 @@ class Part:
     file: str
     forms: Sequence[Callable[[], Source]]
     narrow: str = "one token"
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -90,17 +91,21 @@ def cached_parts(source: Source) -> list[Part]:
             Part("encoder_model.onnx", [lambda: encoder]),
             Part("decoder_model.onnx", [lambda: decoder, lambda: finished(single()[1])]),
         ]
-    modalities = modalities_of(model)
-    if modalities:
-        forms = encoders_and_embedding(model, source.name, options)
-        forms["decoder_model.onnx"] = [cached_decoder(model, source.name, options, width=width_of(model))]
-        return [
-            Part(file, [partial(finished, form) for form in choices], "one image or recording")
-            for file, choices in forms.items()
-        ]
+    note = ""
+    if modalities_of(model):
+        try:
+            forms = encoders_and_embedding(model, source.name, options)
+        except UserError as error:
+            note = f"text only: {error.what}"
+        else:
+            forms["decoder_model.onnx"] = [cached_decoder(model, source.name, options, width=width_of(model))]
+            return [
+                Part(file, [partial(finished, form) for form in choices], "one image or recording")
+                for file, choices in forms.items()
+            ]
     first = finished(cached_decoder(model, source.name, options))  # here, so that a model without cache says so early
     by_token = partial(cached_decoder, model, source.name, options, one_token=True)
-    return [Part("model.onnx", [lambda: first, lambda: finished(by_token())])]
+    return [Part("model.onnx", [lambda: first, lambda: finished(by_token())], note=note)]
 
 
 def switch_cache_on(config: Any) -> None:

@@ -68,6 +68,12 @@ def profile_command(
     json_file: Annotated[Path | None, _file("--json", "the profile as JSON; - is stdout")] = None,
     trace: Annotated[Path | None, _file("--trace", "a Chrome trace, which Perfetto opens")] = None,
     speedscope: Annotated[Path | None, _file("--speedscope", "a speedscope file")] = None,
+    attention: Annotated[
+        str | None,
+        typer.Option(
+            "--attention", help="Attention of a transformers model, as eager or sdpa, for all.", show_default=False
+        ),
+    ] = None,
     batch: options.Batch = None,
     seq: options.Seq = None,
     image_size: options.ImageSize = None,
@@ -90,7 +96,17 @@ def profile_command(
 
     with Stages(quiet=quiet or to_stdout) as stages, _working_folder(folder, write) as path:
         profile = _measured(
-            stages, source, path, (batch, seq, image_size, seed), others, sweep, depth, repeat, dynamic, verify
+            stages,
+            source,
+            path,
+            (batch, seq, image_size, seed),
+            attention,
+            others,
+            sweep,
+            depth,
+            repeat,
+            dynamic,
+            verify,
         )
     for file, form in ((html, profile.to_html), (trace, profile.to_chrome_trace), (speedscope, profile.to_speedscope)):
         if file is not None:
@@ -136,6 +152,7 @@ def _measured(
     spec: str,
     path: Path | None,
     sizes: tuple[int | None, int | None, int | None, int],
+    attention: str | None,
     others: list[str],
     sweep: str | None,
     depth: str | None,
@@ -155,6 +172,8 @@ def _measured(
 
     def job(spec: str) -> Job:
         model = options.resolve_source(spec, *sizes)
+        if attention is not None:
+            _set_attention(model, attention)
         return Job(model, path, dynamic_shapes_of(model, wanted))
 
     def resized(sweep: Sweep, size: int) -> Job:
@@ -179,6 +198,17 @@ def _measured(
         with stages.stage(f"depth {'+'.join(keys)}"):
             profile.depth = measure_series("+".join(keys), names, deep, repeat, stages.say)
     return profile
+
+
+def _set_attention(model: Source, name: str) -> None:
+    """Raises UserError E001 where the model has no such thing."""
+    change = getattr(model.module, "set_attn_implementation", None)
+    if change is None:
+        raise UserError("E001", f"--attention has no meaning for {model.name}", why="it is no transformers model")
+    try:
+        change(name)
+    except (ValueError, ImportError) as cause:
+        raise UserError("E001", f"{model.name} has no attention '{name}'", why=str(cause).splitlines()[0]) from cause
 
 
 def _profile(spec: str, source: Source, exports: Any, result: Any) -> Profile:

@@ -6,6 +6,7 @@ import contextlib
 import gc
 import io
 import os
+import re
 import statistics
 import time
 import warnings
@@ -127,7 +128,7 @@ def _attempt(exporter: Exporter, job: Job, detailed: bool) -> Run | str:
     except Fx2OnnxError:
         raise
     except Exception as error:  # another exporter's failure is a finding, not a fault
-        text = str(error).strip().splitlines()
+        text = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).strip().splitlines()
         return f"{type(error).__name__}: {text[0][:200] if text else ''}"
 
 

@@ -29,6 +29,9 @@ _ROWS = 400
 _LEAST_SHARE = 2e-4
 """Flames below this share of the whole are narrower than a pixel."""
 
+_LEAST_STEP_SHARE = 0.002
+"""Steps of a phase below this share of the export are left out of the overview."""
+
 _READINGS = 1500
 """Memory readings drawn at most."""
 
@@ -62,7 +65,7 @@ def page_data(profile: Profile) -> dict[str, Any]:
         "created": profile.created,
         "machine": profile.machine,
         "exports": [_export(export) for export in profile.exports],
-        "operations": [_row(row) for row in operations(first)[:_ROWS]],
+        "operations": [{**_row(row), "seconds": row.own} for row in operations(first)[:_ROWS]],
         "lines": [_row(row) for row in lines(first)[:_ROWS]],
         "series": [
             _series(kind, s) for kind, s in (("sweep", profile.sweep), ("depth", profile.depth)) if s is not None
@@ -77,6 +80,7 @@ def page_data(profile: Profile) -> dict[str, Any]:
 
 def _export(export: Export) -> dict[str, Any]:
     parts = steps(export)
+    least = _LEAST_STEP_SHARE * export.median
     memory = export.memory[:: max(1, len(export.memory) // _READINGS)]
     found: dict[str, Any] = {
         "exporter": export.exporter,
@@ -90,15 +94,18 @@ def _export(export: Export) -> dict[str, Any]:
         "memory": [(round(at, 6), peak) for at, _, peak in memory],
         "grown": export.peak_bytes() - export.memory[0][1] if export.memory else 0,
         "phases": [
-            {**_row(row), "steps": [_row(step) for step in parts if step.phase == row.name][:12]}
+            {
+                **_row(row),
+                "steps": [_row(step) for step in parts if step.phase == row.name and step.seconds >= least][:8],
+            }
             for row in phases(export)
         ],
     }
     if export.events is not None:
-        least = export.events.seconds * _LEAST_SHARE
+        narrowest = export.events.seconds * _LEAST_SHARE
         found["flame"] = {
-            "operator": flame(export.events).as_dict(least),
-            "module": flame(export.events, by_module=True).as_dict(least),
+            "operator": flame(export.events).as_dict(narrowest),
+            "module": flame(export.events, by_module=True).as_dict(narrowest),
         }
     return found
 
@@ -108,7 +115,7 @@ def _row(row: Row) -> dict[str, Any]:
         "name": row.name,
         "phase": row.phase,
         "count": row.count,
-        "seconds": row.own if row.phase not in ("", row.name) and row.own else row.seconds,
+        "seconds": row.seconds,
         "slowest": row.slowest,
         "line": row.line,
     }
@@ -138,11 +145,8 @@ def weight_tree(weights: list[dict[str, Any]]) -> list[dict[str, Any]]:
         place = root
         *modules, last = weight["name"].split(".")
         for part in modules:
-            place = place.setdefault(part, {})
-            if not isinstance(place, dict):
-                break
-        else:
-            place[last] = weight["bytes"]
+            place = place.setdefault(f"{part}.", {})
+        place[last] = weight["bytes"]
     return [_branch(name, place) for name, place in root.items()]
 
 
@@ -151,6 +155,6 @@ def _branch(name: str, place: Any) -> dict[str, Any]:
         return {"name": name, "value": place}
     if len(place) == 1:
         inner, below = next(iter(place.items()))
-        return _branch(f"{name}.{inner}", below)
+        return _branch(f"{name}{inner}", below)
     children = [_branch(inner, below) for inner, below in place.items()]
-    return {"name": name, "value": sum(child["value"] for child in children), "children": children}
+    return {"name": name.removesuffix("."), "value": sum(child["value"] for child in children), "children": children}

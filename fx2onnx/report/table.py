@@ -30,8 +30,10 @@ def as_text(profile: Profile) -> str:
 def view(profile: Profile) -> RenderableType:
     """The exporters side by side, then phases, operations and lines of the first."""
     from rich.console import Group
+    from rich.text import Text
 
     parts: list[RenderableType] = [_exporters(profile.exports)]
+    parts += [Text(f"{export.exporter}: {export.error}", "red") for export in profile.exports if export.error]
     first = profile.ours
     if first.events is not None:
         parts += [_phases(first)]
@@ -74,7 +76,7 @@ def _exporters(exports: list[Export]) -> Table:
     fastest = exports[0].median
     for export in exports:
         if not export.seconds:
-            table.add_row(Text(export.exporter), Text(export.error[:60], "red"))
+            table.add_row(Text(export.exporter), Text("failed", "red"))
             continue
         ratio = f"{export.median / fastest:.1f}x" if fastest and export is not exports[0] else ""
         table.add_row(

@@ -1,5 +1,6 @@
 'use strict';
 // Bars, lines, points and the treemap, drawn by ECharts.
+const FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, sans-serif'; // ECharts measures text with it, so not 'inherit'
 const narrow = () => window.innerWidth < 560;
 
 function chart(id, option) {
@@ -7,7 +8,7 @@ function chart(id, option) {
   const old = echarts.getInstanceByDom(element);
   if (old) old.dispose();
   const made = echarts.init(element, dark.matches ? 'dark' : null, { renderer: 'svg' });
-  const text = { color: ink('ink'), fontFamily: 'inherit' };
+  const text = { color: ink('ink'), fontFamily: FONT };
   made.setOption({
     backgroundColor: 'transparent', animationDuration: 300, textStyle: text, aria: { enabled: true },
     ...option,
@@ -29,7 +30,7 @@ function drawPhases(id, share) {
   const of = (item, name) => item.phases.filter((phase) => phase.name === name).reduce((sum, phase) => sum + phase.seconds, 0);
   chart(id, {
     legend: legend(),
-    grid: { left: 4, right: 24, top: 14 + rows * 24, bottom: 4, containLabel: true },
+    grid: { left: 4, right: 24, top: 18 + rows * 24, bottom: 4, containLabel: true },
     tooltip: { formatter: (hit) => `${hit.marker}<b>${hit.seriesName}</b> ${hit.name}<br>${time(of(exporters[hit.dataIndex], hit.seriesName))} · ${percent(of(exporters[hit.dataIndex], hit.seriesName) / total(exporters[hit.dataIndex]))}` },
     xAxis: axis({ type: 'value', max: share ? 1 : undefined, splitNumber: narrow() ? 3 : 6, axisLabel: { color: ink('soft'), hideOverlap: true, formatter: (value) => share ? percent(value) : time(value) } }),
     yAxis: axis({ type: 'category', inverse: true, data: exporters.map((item) => item.exporter), axisLabel: { color: ink('ink') } }),
@@ -132,17 +133,29 @@ VIEWS.sizes = { has: () => DATA.series.length > 0, draw() {
   DATA.series.forEach((series) => drawSeries(byId('series'), series));
 } };
 
+// A colour for each part, where one part is nearly all for each of its parts.
+function paint(parts, total, colour) {
+  parts.forEach((part, index) => {
+    const mine = colour || PALETTE[index % PALETTE.length];
+    part.itemStyle = { color: mine, borderColor: mine };
+    if (part.children) paint(part.children, total, !colour && part.value > 0.6 * total ? undefined : mine);
+    else part.itemStyle = { color: mine, opacity: index % 2 ? 0.82 : 1 };
+  });
+}
+
 VIEWS.weights = { has: () => DATA.weights.length > 0, draw() {
   const total = DATA.weights.reduce((sum, weight) => sum + weight.bytes, 0);
   byId('weight-hint').textContent = `${DATA.weights.length} weights, ${size(total)}. Area is bytes; tap a module to go into it.`;
+  const tree = structuredClone(DATA.weight_tree);
+  paint(tree, total);
   chart('weight-map', {
-    color: PALETTE,
     tooltip: { formatter: (hit) => `<b>${hit.treePathInfo.slice(1).map((step) => step.name).join('.') || DATA.source}</b><br>${size(hit.value)} · ${percent(hit.value / total)}` },
-    series: [{ type: 'treemap', name: 'all', data: DATA.weight_tree, roam: false, leafDepth: 2, width: '100%', height: '92%', top: 0, left: 0,
-      label: { formatter: (hit) => `${hit.name}\n${size(hit.value)}`, color: '#10151d', fontSize: 11 }, upperLabel: { show: true, height: 20, color: '#10151d', fontSize: 11 },
+    series: [{ type: 'treemap', name: 'all weights', data: tree, roam: false, width: '100%', height: '92%', top: 0, left: 0, visibleMin: 60, childrenVisibleMin: 400,
+      label: { formatter: (hit) => `${hit.name}\n${size(hit.value)}`, color: '#10151d', fontSize: 11, lineHeight: 15, overflow: 'truncate' },
+      upperLabel: { show: true, height: 20, formatter: (hit) => `${hit.name}  ${size(hit.value)}`, color: '#10151d', fontSize: 11, fontWeight: 600, overflow: 'truncate' },
       itemStyle: { borderColor: ink('card'), borderWidth: 1, gapWidth: 1 },
-      levels: [{ itemStyle: { gapWidth: 3 } }, { itemStyle: { gapWidth: 2 } , colorSaturation: [0.35, 0.6] }, { colorSaturation: [0.3, 0.55] }],
-      breadcrumb: { bottom: 0, itemStyle: { color: ink('line'), textStyle: { color: ink('ink') } } } }],
+      levels: [{ upperLabel: { show: false }, itemStyle: { borderWidth: 0, gapWidth: 3 } }],
+      breadcrumb: { bottom: 0, itemStyle: { color: ink('line'), borderColor: ink('line'), textStyle: { color: ink('ink') } } } }],
   });
   byId('weight-table').replaceChildren(table([
     { title: 'weight', key: 'name' }, { title: 'dtype', key: 'dtype' }, { title: 'shape', key: 'shape', format: (shape) => shape.join(' × ') },

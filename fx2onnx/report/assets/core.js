@@ -7,7 +7,7 @@ const dark = window.matchMedia('(prefers-color-scheme: dark)');
 const ink = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 
 const time = (s) => s >= 1 ? `${s.toFixed(2)} s` : s >= 0.001 ? `${(s * 1e3).toFixed(s < 0.01 ? 2 : 1)} ms` : `${(s * 1e6).toFixed(0)} µs`;
-const size = (b) => b >= 1e9 ? `${(b / 1e9).toFixed(2)} GB` : b >= 1e6 ? `${(b / 1e6).toFixed(1)} MB` : b >= 1e3 ? `${(b / 1e3).toFixed(1)} kB` : `${b} B`;
+const size = (b) => b < 0 ? `-${size(-b)}` : b >= 1e9 ? `${(b / 1e9).toFixed(2)} GB` : b >= 1e6 ? `${(b / 1e6).toFixed(1)} MB` : b >= 1e3 ? `${(b / 1e3).toFixed(1)} kB` : `${b} B`;
 const percent = (part) => `${(part * 100).toFixed(part < 0.1 ? 1 : 0)}%`;
 
 const PALETTE = ['#4e8ef7', '#f2a33c', '#3fb68b', '#e8637c', '#9a7ff0', '#35b5cf', '#c9a227', '#e07ac3', '#7fa650', '#8d99ae'];

@@ -1,6 +1,6 @@
 'use strict';
 // The model's graph, nodes of one module as one box, drawn by Cytoscape.js and laid out by dagre.
-const MOST_BOXES = 400;
+const MOST_BOXES = 400, LEAST_ZOOM = 0.8;
 const picture = { shown: null };
 
 // Boxes at a depth of module names: {key, scope, ops: {op: count}}, and the edges between them.
@@ -12,7 +12,7 @@ function grouped(depth) {
   });
   keys.forEach((key, index) => {
     const [op, scope] = DATA.graph.nodes[index];
-    const box = boxes.get(key) || { key, name: depth === Infinity ? op : key.startsWith(':') ? op : key, scope, ops: {} };
+    const box = boxes.get(key) || { key, name: depth === Infinity ? op : key.startsWith(':') ? op : key.split('.').slice(-4).join('.'), scope, ops: {} };
     box.ops[op] = (box.ops[op] || 0) + 1;
     boxes.set(key, box);
   });
@@ -30,10 +30,20 @@ function depths() {
   let last = -1;
   for (const level of [...levels, Infinity]) {
     const count = grouped(level).boxes.length;
-    if (count !== last && (count <= MOST_BOXES || !found.length)) found.push({ level, count });
+    if (count === last) found.pop();
+    if (count <= MOST_BOXES || !found.length) found.push({ level, count });
     last = count;
   }
   return found;
+}
+
+// All of it where that can be read, else the beginning.
+function startReadable(shown) {
+  shown.fit(undefined, 20);
+  if (shown.zoom() >= LEAST_ZOOM) return;
+  const box = shown.elements().boundingBox();
+  shown.zoom(LEAST_ZOOM);
+  shown.pan({ x: shown.width() / 2 - LEAST_ZOOM * shown.nodes()[0].position('x'), y: 24 - LEAST_ZOOM * box.y1 });
 }
 
 function drawGraph(level) {
@@ -48,17 +58,18 @@ function drawGraph(level) {
       ...edges.map(([source, target]) => ({ data: { source, target } })),
     ],
     style: [
-      { selector: 'node', style: { shape: 'round-rectangle', label: 'data(label)', 'text-wrap': 'wrap', 'text-valign': 'center', 'font-size': 13, width: 'label', height: 'label', padding: 10, 'background-color': 'data(tint)', 'background-opacity': 0.28, 'border-width': 1.2, 'border-color': 'data(tint)', color: ink('ink'), 'font-family': 'system-ui, sans-serif' } },
+      { selector: 'node', style: { shape: 'round-rectangle', label: 'data(label)', 'text-wrap': 'wrap', 'text-valign': 'center', 'font-size': 13, width: (node) => 20 + 7.4 * Math.max(...node.data('label').split('\n').map((line) => line.length)), height: (node) => 14 + 17 * node.data('label').split('\n').length, 'background-color': 'data(tint)', 'background-opacity': 0.28, 'border-width': 1.2, 'border-color': 'data(tint)', color: ink('ink'), 'font-family': 'system-ui, sans-serif' } },
       { selector: 'edge', style: { width: 1.4, 'line-color': ink('soft'), opacity: 0.6, 'curve-style': 'bezier', 'target-arrow-shape': 'triangle', 'target-arrow-color': ink('soft'), 'arrow-scale': 0.9 } },
       { selector: ':selected', style: { 'border-width': 3, 'border-color': ink('accent') } },
     ],
     layout: { name: 'dagre', rankDir: 'TB', nodeSep: 18, rankSep: 34 },
     minZoom: 0.05, maxZoom: 3, autoungrabify: true,
   });
+  startReadable(picture.shown);
   picture.shown.on('tap', 'node', (event) => {
     const box = event.target.data('box');
     const counts = Object.entries(box.ops).sort((a, b) => b[1] - a[1]).map(([op, count]) => count > 1 ? `${op} × ${count}` : op);
-    byId('graph-details').textContent = `${level === Infinity ? `${box.name} in ${box.scope || 'the model itself'}` : box.name}: ${counts.join(', ')}`;
+    byId('graph-details').textContent = `${level === Infinity ? `${box.name} in ${box.scope || 'the model itself'}` : box.key.replace(':', '')}: ${counts.join(', ')}`;
   });
   window.graphPicture = picture.shown;
 }
@@ -68,7 +79,7 @@ VIEWS.graph = { has: () => DATA.graph.nodes && DATA.graph.nodes.length > 0, draw
   if (!select.options.length) {
     const found = depths();
     for (const { level, count } of found) select.append(make('option', { value: String(level) }, level === Infinity ? `every node (${count})` : `modules to depth ${level} (${count})`));
-    const best = found.filter(({ count }) => count <= 60).pop() || found[0];
+    const best = found.filter(({ count }) => count <= 40).pop() || found[0];
     select.value = String(best.level);
     select.addEventListener('change', () => drawGraph(Number(select.value)));
     byId('graph-fit').addEventListener('click', () => picture.shown.fit(undefined, 20));

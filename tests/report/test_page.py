@@ -1,0 +1,237 @@
+"""The profile page in a real headless browser: every tab, zoom, search, both colour schemes, phone width."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fx2onnx.report.page import page, weight_tree
+from fx2onnx.report.profile import Export, Profile
+
+TABS = ("overview", "flames", "operations", "sizes", "weights", "graph", "verification")
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+PHONE, DESK = {"width": 360, "height": 740}, {"width": 1280, "height": 900}
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    playwright = pytest.importorskip(
+        "playwright.sync_api", reason="playwright is not installed: pip install playwright"
+    )
+    installed = next(filter(None, map(shutil.which, BROWSERS)), None)
+    with playwright.sync_playwright() as started:
+        if installed is None and not Path(started.chromium.executable_path).exists():
+            pytest.skip("no Chromium here: make profile-page-test installs one")
+        opened = started.chromium.launch(executable_path=installed, args=["--no-sandbox"])
+        yield opened
+        opened.close()
+
+
+@pytest.fixture
+def file(profile: Profile, tmp_path: Path) -> Path:
+    profile.to_html(tmp_path / "profile.html")
+    return tmp_path / "profile.html"
+
+
+class Opened:
+    """A page on the disk with everything that it complained about or asked the network for."""
+
+    def __init__(self, browser: Any, file: Path, size: dict[str, int] = DESK, scheme: str = "light") -> None:
+        self.complaints: list[str] = []
+        self.page = browser.new_page(viewport=size, color_scheme=scheme)
+        self.page.on("console", lambda message: self.complaints.append(f"{message.type}: {message.text}"))
+        self.page.on("pageerror", lambda error: self.complaints.append(f"error: {error}"))
+        self.page.on("request", lambda request: self._request(request.url, file))
+        self.page.goto(file.as_uri())
+
+    def _request(self, url: str, file: Path) -> None:
+        if not url.startswith((file.as_uri(), "data:")):
+            self.complaints.append(f"asks for {url}")
+
+    def show(self, tab: str) -> None:
+        self.page.click(f"#tab-{tab}")
+        assert self.page.is_visible(f"#{tab}")
+
+    def count(self, selector: str) -> int:
+        return int(self.page.locator(selector).count())
+
+
+def test_every_tab_draws_without_complaint(browser: Any, file: Path) -> None:
+    opened = Opened(browser, file)
+    assert [tab.get_attribute("id") for tab in opened.page.query_selector_all("[role=tab]")] == [
+        f"tab-{t}" for t in TABS
+    ]
+    drawn = {
+        "overview": "#phase-seconds svg path, #memory svg path",
+        "flames": "#flame-charts .d3-flame-graph rect",
+        "operations": "#slowest svg path",
+        "sizes": "#series-sweep svg path",
+        "weights": "#weight-map svg path",
+        "graph": "#graph-picture canvas",
+        "verification": "#verdict-table tr",
+    }
+    for tab in TABS:
+        opened.show(tab)
+        opened.page.wait_for_selector(drawn[tab], state="attached")
+        visible = [name for name in TABS if opened.page.is_visible(f"#{name}")]
+        assert visible == [tab]
+    assert opened.page.text_content("h1") == "tests:<net> & co", "names are text, never markup"
+    assert "failed" in (opened.page.text_content("#cards") or "")
+    assert "agrees" in (opened.page.text_content("#cards") or "")
+    assert opened.complaints == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", [PHONE, DESK], ids=["phone", "desk"])
+def test_it_fits_and_can_be_read(browser: Any, file: Path, size: dict[str, int], scheme: str) -> None:
+    opened = Opened(browser, file, size, scheme)
+    for tab in TABS:
+        opened.show(tab)
+        too_wide = opened.page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+        assert too_wide <= 0, f"{tab} is {too_wide} pixels too wide"
+    paper, ink = (
+        opened.page.evaluate(f"getComputedStyle(document.body).{name}") for name in ("backgroundColor", "color")
+    )
+    assert contrast(paper, ink) >= 7, "WCAG AAA for text"
+    assert (luminance(paper) < 0.2) == (scheme == "dark")
+    assert opened.page.evaluate("parseFloat(getComputedStyle(document.body).fontSize)") >= 14
+    assert opened.complaints == []
+
+
+def test_flames_zoom_search_and_group(browser: Any, file: Path) -> None:
+    opened = Opened(browser, file)
+    opened.show("flames")
+    rects = "#flame-charts article:first-child g.frame"
+    opened.page.wait_for_selector(rects)
+    assert opened.count("#flame-charts article") == 2, "one for each exporter that was measured"
+    capture = opened.page.locator(rects, has_text="capture").first
+    whole = opened.page.locator(rects).first.locator("rect").bounding_box()["width"]
+
+    def wait_for_width(least: float, most: float) -> None:
+        """Zooming is animated, and bars are made anew."""
+        opened.page.wait_for_function(
+            """([frames, least, most]) => {
+                const found = [...document.querySelectorAll(frames)].find((g) => g.textContent.startsWith('capture:'));
+                const width = found ? found.querySelector('rect').getBoundingClientRect().width : 0;
+                return least <= width && width <= most;
+            }""",
+            arg=[rects, least, most],
+        )
+
+    before = capture.locator("rect").bounding_box()["width"]
+    assert before < 0.8 * whole
+    capture.click()
+    wait_for_width(whole - 2, whole + 2)
+    opened.page.click("#flame-reset")
+    wait_for_width(before - 2, before + 2)
+    opened.page.fill("#flame-search", "aten.linear")
+    assert re.search(r"fx2onnx [\d.]+ (ms|µs|s) \([\d.]+%\)", opened.page.text_content("#flame-found") or "")
+    marked = opened.page.evaluate(
+        "[...document.querySelectorAll('#flame-charts rect')].filter(r => r.getAttribute('fill') === '#ff4fd8').length"
+    )
+    assert marked >= 2
+    opened.page.fill("#flame-search", "(no such[")
+    assert "0%" in (opened.page.text_content("#flame-found") or "")
+    opened.page.fill("#flame-search", "")
+    opened.page.click("text=by module")
+    opened.page.wait_for_selector("#flame-charts title:has-text('encoder')", state="attached")
+    assert opened.complaints == []
+
+
+def test_rows_are_filtered_and_sorted(browser: Any, file: Path) -> None:
+    opened = Opened(browser, file)
+    opened.show("operations")
+    cells = "#operation-table tbody tr td:nth-child({})"
+    opened.page.fill("#row-search", "aten.relu")
+    names = opened.page.locator(cells.format(1)).all_text_contents()
+    assert set(names) == {"aten.relu.default"}
+    opened.page.fill("#row-search", "")
+    opened.page.click("#operation-table th:has-text('calls')")
+    counts = [int(text) for text in opened.page.locator(cells.format(4)).all_text_contents()]
+    assert len(counts) > 5
+    assert counts == sorted(counts, reverse=True)
+    opened.page.click("#operation-table th:has-text('calls')")
+    assert [int(text) for text in opened.page.locator(cells.format(4)).all_text_contents()] == sorted(counts)
+    assert opened.complaints == []
+
+
+def test_the_graph_opens_to_single_nodes(browser: Any, file: Path, profile: Profile) -> None:
+    opened = Opened(browser, file)
+    opened.show("graph")
+    opened.page.select_option("#graph-depth", "Infinity")
+    assert opened.page.evaluate("graphPicture.nodes().length") == len(profile.graph["nodes"])
+    assert opened.page.evaluate("graphPicture.edges().length") == len(profile.graph["edges"])
+    opened.page.evaluate("graphPicture.nodes()[0].emit('tap')")
+    assert (opened.page.text_content("#graph-details") or "").startswith(profile.graph["nodes"][0][0])
+    assert opened.complaints == []
+
+
+def test_the_keyboard_moves_between_tabs(browser: Any, file: Path) -> None:
+    opened = Opened(browser, file)
+    opened.page.focus("#tab-overview")
+    opened.page.keyboard.press("ArrowLeft")
+    assert opened.page.is_visible("#verification")
+    opened.page.keyboard.press("ArrowRight")
+    assert opened.page.is_visible("#overview")
+
+
+def test_a_change_of_width_and_scheme_redraws(browser: Any, file: Path) -> None:
+    opened = Opened(browser, file)
+    opened.show("flames")
+    opened.page.set_viewport_size(PHONE)
+    opened.page.wait_for_function("document.querySelector('#flame-charts svg').getBoundingClientRect().width < 360")
+    opened.show("overview")
+    opened.page.emulate_media(color_scheme="dark")
+    assert opened.page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+    assert opened.complaints == []
+
+
+def test_views_without_data_have_no_tab(browser: Any, tmp_path: Path) -> None:
+    bare = Profile(source="bare", exports=[Export("fx2onnx", [0.1])])
+    bare.to_html(tmp_path / "bare.html")
+    opened = Opened(browser, tmp_path / "bare.html")
+    tabs = [tab.get_attribute("id") for tab in opened.page.query_selector_all("[role=tab]")]
+    assert tabs == ["tab-overview", "tab-operations", "tab-verification"]
+    assert opened.complaints == []
+
+
+def test_the_page_is_one_file_that_loads_nothing(profile: Profile) -> None:
+    text = page(profile)
+    assert len(text.encode()) < 2_500_000
+    assert "{{" not in text.split("<script")[0]
+    assert not re.search(r'<(script|link|img)[^>]+(src|href)="(?!data:)', text)
+    assert text.count("</script>") == 8, "no name or message closes a script"
+
+
+def test_weights_are_grouped_by_the_parts_of_their_names() -> None:
+    sizes = {"a.b.weight": 5, "a.b.bias": 1, "a.c.weight": 2, "single.deep.weight": 3, "a": 7}
+    tree = weight_tree([{"name": name, "bytes": size} for name, size in sizes.items()])
+    assert tree == [
+        {
+            "name": "a",
+            "value": 8,
+            "children": [
+                {"name": "b", "value": 6, "children": [{"name": "weight", "value": 5}, {"name": "bias", "value": 1}]},
+                {"name": "c.weight", "value": 2},
+            ],
+        },
+        {"name": "single.deep.weight", "value": 3},
+        {"name": "a", "value": 7},
+    ]
+
+
+def luminance(colour: str) -> float:
+    """WCAG 2 relative luminance of ``rgb(r, g, b)``."""
+    channels = [int(number) / 255 for number in re.findall(r"\d+", colour)[:3]]
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one: str, other: str) -> float:
+    light, dark = sorted((luminance(one), luminance(other)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)

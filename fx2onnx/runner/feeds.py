@@ -13,6 +13,7 @@ import onnx_ir as ir
 from fx2onnx.base.errors import UserError
 from fx2onnx.runner.types import (
     TENSOR_NAMES,
+    MapType,
     Value,
     as_value,
     describe,
@@ -30,7 +31,10 @@ class NodeArg:
     name: str
     type: str
     shape: list[int | str | None]
+    """Of a tensor; empty also where the rank is not known, and for other values."""
     value_type: Any = None
+    dims: list[int | str | None] | None = None
+    """Of the tensors in the value; None where their rank is not known."""
 
     def __str__(self) -> str:
         return f"NodeArg(name='{self.name}', type='{self.type}', shape={self.shape})"
@@ -77,27 +81,68 @@ class FeedChecker:
         return f"{arg.type} {arg.shape}"
 
     def _check_one(self, arg: NodeArg, value: Any, bound: dict[str, tuple[int, str]]) -> Value:
-        type_ = arg.value_type
-        if not is_tensor_type(type_):
-            if isinstance(type_, ir.OptionalType):
-                if value is None:
-                    return None
-                type_ = type_.elem_type
-            if isinstance(type_, ir.SequenceType):
-                return self._check_sequence(arg, value, type_)
-            if not is_tensor_type(type_):
-                return value
+        if is_tensor_type(arg.value_type):
+            return self._check_tensor(arg, value, arg.value_type, bound)
+        return self._check_nested(arg, value, arg.value_type, bound, f"the feed {arg.name!r}")
+
+    def _check_nested(
+        self, arg: NodeArg, value: Any, type_: Any, bound: dict[str, tuple[int, str]], what: str
+    ) -> Value:
+        """A value of any type; ``what`` says which part of the feed it is."""
+        if isinstance(type_, ir.OptionalType):
+            return None if value is None else self._check_nested(arg, value, type_.elem_type, bound, what)
+        if isinstance(type_, ir.SequenceType):
+            if not isinstance(value, (list, tuple)):
+                raise self._wrong_kind(arg, value, type_, what, "a list")
+            inner = type_.elem_type
+            return [self._check_nested(arg, item, inner, {}, f"item {n} of {what}") for n, item in enumerate(value)]
+        if isinstance(type_, MapType):
+            if not isinstance(value, Mapping):
+                raise self._wrong_kind(arg, value, type_, what, "a dict")
+            return {
+                self._check_key(key, type_, what): self._check_element(arg, item, type_, f"{key!r} of {what}")
+                for key, item in value.items()
+            }
+        if is_tensor_type(type_):
+            item_arg = NodeArg(arg.name, type_name(type_), arg.shape, type_, arg.dims)
+            return self._check_tensor(item_arg, value, type_, bound, what)
+        return value
+
+    def _wrong_kind(self, arg: NodeArg, value: Any, type_: Any, what: str, wanted: str) -> UserError:
+        why = f"the model needs {self._wanted(arg)}"
+        return UserError("E401", f"{what} is {describe(value)}, not {wanted}", why=why, next=f"pass {wanted} there")
+
+    def _check_key(self, key: Any, type_: MapType, what: str) -> Any:
+        is_text = type_.key_dtype is ir.DataType.STRING
+        if isinstance(key, str) if is_text else isinstance(key, (int, np.integer)) and not isinstance(key, bool):
+            return key if is_text else int(key)
+        wanted = "strings" if is_text else "integers"
+        raise UserError("E401", f"the key {key!r} of {what} is a {type(key).__name__}", why=f"its keys are {wanted}")
+
+    def _check_element(self, arg: NodeArg, value: Any, type_: MapType, what: str) -> Any:
+        """A value of a map: a Python number or string where the type is a tensor, as onnxruntime has it."""
+        inner = type_.value_type
+        if not is_tensor_type(inner):
+            return self._check_nested(arg, value, inner, {}, what)
+        free = NodeArg(arg.name, type_name(inner), [], inner)
+        array = self._check_tensor(free, value, inner, {}, what)
+        return array.item() if array.ndim == 0 else array
+
+    def _check_tensor(
+        self, arg: NodeArg, value: Any, type_: Any, bound: dict[str, tuple[int, str]], what: str = ""
+    ) -> Any:
+        what = what or f"the feed {arg.name!r}"
         if not isinstance(value, np.ndarray):
             if hasattr(value, "numpy"):
                 value = value.numpy()
             if not isinstance(value, (np.ndarray, np.generic)):
-                value = self._converted(arg, value, type_.dtype)
+                value = self._converted(arg, value, type_.dtype, what)
             value = as_value(value)
-        array = self._check_dtype(arg, value, type_.dtype)
-        self._check_dims(arg, array, bound)
+        array = self._check_dtype(arg, value, type_.dtype, what)
+        self._check_dims(arg, array, bound, what)
         return array
 
-    def _converted(self, arg: NodeArg, value: Any, dtype: ir.DataType) -> Any:
+    def _converted(self, arg: NodeArg, value: Any, dtype: ir.DataType, what: str) -> Any:
         """Python numbers and lists, as onnxruntime takes them."""
         if isinstance(value, (bool, int, float, str, bytes, list, tuple)):
             try:
@@ -106,33 +151,33 @@ class FeedChecker:
                     return string_array(loose.ravel().tolist(), loose.shape)
                 return np.array(value, dtype=dtype.numpy())
             except (ValueError, TypeError, OverflowError) as error:
-                raise UserError("E401", f"the feed {arg.name!r} is not {arg.type}", why=str(error)) from error
+                raise UserError("E401", f"{what} is not {arg.type}", why=str(error)) from error
         raise UserError(
             "E401",
-            f"the feed {arg.name!r} is a {type(value).__name__}, not an array",
+            f"{what} is a {type(value).__name__}, not an array",
             why=f"the model needs {self._wanted(arg)}",
             next="pass a numpy.ndarray",
         )
 
-    def _check_dtype(self, arg: NodeArg, array: Any, wanted: ir.DataType) -> Any:
+    def _check_dtype(self, arg: NodeArg, array: Any, wanted: ir.DataType, what: str) -> Any:
         given = onnx_dtype(array.dtype)
         if given is wanted:
             if given is ir.DataType.STRING:
                 if array.dtype.kind == "O" and not all(isinstance(item, (str, bytes)) for item in array.ravel()):
-                    raise UserError("E401", f"the feed {arg.name!r} holds objects that are not strings")
+                    raise UserError("E401", f"{what} holds objects that are not strings")
                 return string_array(array.ravel().tolist(), array.shape)
             return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
         name = TENSOR_NAMES[given] if given is not None else str(array.dtype)
         numpy_name = np.dtype(wanted.numpy()).name if wanted is not ir.DataType.STRING else "object"
         raise UserError(
             "E401",
-            f"the feed {arg.name!r} is tensor({name}); the model needs {arg.type}",
+            f"{what} is tensor({name}); the model needs {arg.type}",
             next=f'feeds["{arg.name}"].astype("{numpy_name}")',
         )
 
-    def _check_dims(self, arg: NodeArg, array: Any, bound: dict[str, tuple[int, str]]) -> None:
-        shape = arg.shape
-        if arg.value_type is not None and shape is None:
+    def _check_dims(self, arg: NodeArg, array: Any, bound: dict[str, tuple[int, str]], what: str) -> None:
+        shape = arg.dims
+        if shape is None:
             return
         given = list(array.shape)
         if len(given) != len(shape):
@@ -141,7 +186,7 @@ class FeedChecker:
                 step = f'add an axis: feeds["{arg.name}"][None]'
             raise UserError(
                 "E401",
-                f"the feed {arg.name!r} has {len(given)} axes; the model needs {len(shape)}",
+                f"{what} has {len(given)} axes; the model needs {len(shape)}",
                 why=f"given {given}, needed {shape}",
                 next=step,
             )
@@ -150,7 +195,7 @@ class FeedChecker:
                 if size != wanted:
                     raise UserError(
                         "E401",
-                        f"dim {axis} of the feed {arg.name!r} is {size}; the model needs {wanted}",
+                        f"dim {axis} of {what} is {size}; the model needs {wanted}",
                         why=f"given {given}, needed {shape}",
                         next=f"feed {wanted} there, or export the model with that dim dynamic",
                     )
@@ -159,19 +204,7 @@ class FeedChecker:
                 if earlier[0] != size:
                     raise UserError(
                         "E401",
-                        f"dim {axis} of the feed {arg.name!r} is {size}, but {wanted!r} is {earlier[0]}",
+                        f"dim {axis} of {what} is {size}, but {wanted!r} is {earlier[0]}",
                         why=f"{wanted!r} was bound by {earlier[1]}; given {given}, needed {shape}",
                         next=f"feed the same size for {wanted!r} everywhere",
                     )
-
-    def _check_sequence(self, arg: NodeArg, value: Any, type_: ir.SequenceType) -> list[Any]:
-        if not isinstance(value, (list, tuple)):
-            raise UserError("E401", f"the feed {arg.name!r} is a {describe(value)}; the model needs {arg.type}")
-        items = [as_value(item) for item in value]
-        elem = type_.elem_type
-        if isinstance(elem, ir.TensorType):
-            inner = NodeArg(arg.name, type_name(elem), [], None)
-            items = [
-                self._check_dtype(inner, item, elem.dtype) if isinstance(item, np.ndarray) else item for item in items
-            ]
-        return items

@@ -85,7 +85,7 @@ class InferenceSession:
         self._output_args = [_node_arg(self._program.slots[index], fixed) for index in self._program.outputs]
         self._output_names = [info.name for info in loaded.proto.graph.output]
         self._output_args = [
-            NodeArg(name, arg.type, arg.shape, arg.value_type)
+            NodeArg(name, arg.type, arg.shape, arg.value_type, arg.dims)
             for name, arg in zip(self._output_names, self._output_args, strict=True)
         ]
         self._optional = frozenset(self._program.slots[index].name for index in self._program.defaults)
@@ -236,12 +236,9 @@ def _save(loaded: LoadedModel, path: str) -> None:
 
 
 def _node_arg(slot: Slot, fixed: Mapping[str, int]) -> NodeArg:
-    shape: Any = (
-        None if slot.shape is None else [fixed.get(dim, dim) if isinstance(dim, str) else dim for dim in slot.shape]
-    )
-    if slot.shape is None and not is_tensor_type(slot.type):
-        shape = []
-    return NodeArg(slot.name, type_name(slot.type), shape, slot.type)
+    dims = None if slot.shape is None else [fixed.get(dim, dim) if isinstance(dim, str) else dim for dim in slot.shape]
+    shape = dims if dims is not None and is_tensor_type(slot.type) else []
+    return NodeArg(slot.name, type_name(slot.type), shape, slot.type, dims)
 
 
 def _metadata(proto: Any) -> ModelMetadata:

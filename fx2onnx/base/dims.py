@@ -167,6 +167,11 @@ class Dim:
                             found |= arg.symbols()
         return frozenset(found)
 
+    @property
+    def free_symbols(self) -> frozenset[object]:
+        """None: torch asks an expression for the symbols of sympy in it."""
+        return frozenset()
+
     def evaluate(self, sizes: Mapping[str, int]) -> Number:
         """The value where every symbol has the given size. Raises KeyError for an unbound symbol."""
         return evaluate(self.substitute(sizes), {})

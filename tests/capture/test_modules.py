@@ -546,3 +546,12 @@ def test_hooks_that_forward_adds_are_gone_and_older_ones_can_still_be_removed() 
     assert len(module.child._forward_hooks) == 1
     handle.remove()
     assert len(module.child._forward_hooks) == 0
+
+
+def test_an_operator_that_torch_splits_by_copies_takes_dynamic_sizes() -> None:
+    class Turned(torch.nn.Module):
+        def forward(self, angle: torch.Tensor) -> torch.Tensor:
+            return torch.view_as_real(torch.polar(torch.ones_like(angle), angle))
+
+    samples = (torch.randn(2, 3),), (torch.randn(4, 3),)
+    check(Turned(), samples[0], others=samples[1:], dynamic_shapes={"angle": {0: "batch"}})

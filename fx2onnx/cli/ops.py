@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import json
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypedDict
 
 import typer
@@ -16,7 +18,7 @@ from fx2onnx.cli.outcome import print_json, reports_errors
 if TYPE_CHECKING:
     from fx2onnx.capture.torch_private import OpOverload
 
-ENTRY, DECOMPOSITION, REFUSED, MISSING = "entry", "decomposition", "refused", "missing"
+ENTRY, DECOMPOSITION, TORCHLIB, REFUSED, MISSING = "entry", "decomposition", "torchlib", "refused", "missing"
 OTHER_STORAGE = (
     "cudnn_", "miopen_", "mkldnn_", "to_mkldnn", "quantized_", "quantize_", "dequantize", "empty_quantized", "q_",
     "qscheme", "int_repr", "sparse_", "to_sparse", "copy_sparse", "resize_as_sparse", "hspmm", "indices", "values",
@@ -30,11 +32,15 @@ SECTION = re.compile(r"(Shapes|ONNX|Refuses|Raises|Buffers|Numerics|Cost|Source)
 
 
 class Row(TypedDict):
-    """One overload. ``since``: the opsets from which its forms apply, lowest first. ``form``: the ONNX form in words."""
+    """One overload. ``since``: the lowest opset that expresses some of its calls and, where that is another, the lowest
+    that expresses all that any opset does. ``measured``: whether these were found by trying calls of the operator
+    database at every opset; else they are what the entry declares. ``form``: the ONNX form in words.
+    """
 
     overload: str
     source: str
     since: list[int]
+    measured: bool
     complex: bool
     form: str
 
@@ -82,7 +88,16 @@ def ops_command(
 
 def is_missing(row: Row, opset: int) -> bool:
     """Whether an export at ``opset`` would refuse the overload for want of a form."""
-    return row["source"] in (MISSING, REFUSED) or (row["source"] == ENTRY and row["since"][0] > opset)
+    return row["source"] in (MISSING, REFUSED) or bool(row["since"] and row["since"][0] > opset)
+
+
+def measured_opsets() -> dict[str, list[int]]:
+    """Lowest opsets by overload, as ``make operators`` measured them."""
+    import fx2onnx.aten_map
+
+    file = Path(fx2onnx.aten_map.__file__).parent / "measured_opsets.json"
+    found: dict[str, list[int]] = json.loads(file.read_text(encoding="utf-8"))
+    return found
 
 
 def rows(opset_min: int) -> Iterator[Row]:
@@ -91,8 +106,10 @@ def rows(opset_min: int) -> Iterator[Row]:
     from fx2onnx.aten_map.registry import load_namespace
     from fx2onnx.capture.functional import is_decomposable
     from fx2onnx.capture.torch_private import registered_overloads
+    from fx2onnx.lower import torchlib
     from fx2onnx.sources import torchvision_compat
 
+    measured = measured_opsets()
     load_namespace("quantized_decomposed")
     if torchvision_compat.prepare():
         load_namespace("torchvision")
@@ -103,14 +120,18 @@ def rows(opset_min: int) -> Iterator[Row]:
         yield Row(
             overload=str(overload),
             source=REFUSED if form.startswith(REFUSED) else ENTRY,
-            since=sorted(max(entry.since, opset_min) for entry in entries),
+            since=sorted(set(measured.get(str(overload), [max(min(entry.since for entry in entries), opset_min)]))),
+            measured=str(overload) in measured,
             complex=overload in TABLE.complex_entries,
             form=form,
         )
     for overload in registered_overloads("aten"):
         if overload not in TABLE and may_be_called(overload):
             source = DECOMPOSITION if is_decomposable(overload) else MISSING
-            yield Row(overload=str(overload), source=source, since=[], complex=False, form="")
+            since = []
+            if source == MISSING and torchlib.find(overload, False) is not None:
+                source, since = TORCHLIB, [torchlib.WRITTEN_FOR]
+            yield Row(overload=str(overload), source=source, since=since, measured=False, complex=False, form="")
 
 
 def form_of(docstring: str | None) -> str:
@@ -139,7 +160,8 @@ def _print_table(found: list[Row]) -> None:
     table = Table.grid(padding=(0, 2))
     table.add_row("[bold]overload[/]", "[bold]opset[/]", "[bold]source[/]", "")
     for row in found:
-        opset = f"{row['since'][0]}+" if row["since"] and row["source"] == ENTRY else "-"
+        shown = ", ".join(f"{opset}+" for opset in row["since"]) if row["source"] in (ENTRY, TORCHLIB) else ""
+        opset = shown or "-"
         table.add_row(row["overload"], opset, row["source"], "[dim]complex too[/]" if row["complex"] else "")
     console().print(table)
     console(stderr=True).print(f"[dim]{len(found)} overloads[/]")

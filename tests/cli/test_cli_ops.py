@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 
 import pytest
@@ -27,7 +28,50 @@ def test_every_entry_is_listed_with_its_opsets() -> None:
     assert found["aten.relu.default"]["since"] == [11], "entries of every opset start where the exporter does"
     assert found["aten.add.Tensor"]["complex"] is True
     assert found["aten.relu.default"]["complex"] is False
-    assert {row["source"] for row in found.values()} == {"entry", "decomposition"}
+    assert {row["source"] for row in found.values()} <= {"entry", "decomposition", "torchlib"}
+
+
+@pytest.mark.parametrize(
+    ("overload", "since"),
+    [
+        ("aten.grid_sampler_2d.default", [16]),
+        ("aten.grid_sampler_3d.default", [20]),
+        ("aten.grid_sampler.default", [16, 20]),
+        ("aten.index_reduce.default", [16, 18]),
+        ("aten.gelu.default", [11]),
+    ],
+)
+def test_opset_lists_what_it_can_express(overload: str, since: list[int]) -> None:
+    """As an export at that opset finds: some calls from the first number on, all of them from the second."""
+    assert listed(overload)[overload]["since"] == since
+    assert listed(overload)[overload]["measured"] is True
+    for opset in (since[0] - 1, since[0]):
+        if opset >= 11:
+            here, missing = (
+                listed(overload, "--opset", str(opset)),
+                listed(overload, "--opset", str(opset), "--missing"),
+            )
+            assert (overload in here, overload in missing) == (opset >= since[0], opset < since[0])
+
+
+def test_listed_opsets_are_those_at_which_an_export_succeeds() -> None:
+    import torch
+
+    import fx2onnx
+
+    name, grid = "aten.grid_sampler_2d.default", torch.zeros(1, 2, 2, 2)
+    sampled = functools.partial(
+        torch.ops.aten.grid_sampler_2d, interpolation_mode=0, padding_mode=0, align_corners=False
+    )
+
+    def export(opset: int) -> None:
+        fx2onnx.export(lambda x, grid: sampled(x, grid), (torch.ones(1, 1, 3, 3), grid), opset_version=opset)
+
+    export(16)
+    assert name in listed(name, "--opset", "16")
+    with pytest.raises(fx2onnx.UserError, match="needs opset 16"):
+        export(15)
+    assert name not in listed(name, "--opset", "15")
 
 
 def test_missing_overloads_have_neither_entry_nor_decomposition() -> None:
@@ -48,10 +92,10 @@ def test_overloads_that_are_refused_by_name_count_as_missing() -> None:
 
 @pytest.mark.parametrize(("source", "since", "missing"), [
     ("entry", [11], False), ("entry", [17, 20], False), ("entry", [18], True), ("decomposition", [], False),
-    ("missing", [], True), ("refused", [11], True),
+    ("missing", [], True), ("refused", [11], True), ("torchlib", [18], True),
 ])  # fmt: skip
 def test_is_missing_at_opset_17(source: str, since: list[int], missing: bool) -> None:
-    row = ops.Row(overload="aten.x.default", source=source, since=since, complex=False, form="")
+    row = ops.Row(overload="aten.x.default", source=source, since=since, measured=True, complex=False, form="")
     assert ops.is_missing(row, 17) is missing
 
 

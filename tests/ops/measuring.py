@@ -1,0 +1,191 @@
+"""What docs/operators.md says, measured: PyTorch's operator database in every usual dtype, at other opsets, and the ONNX
+form of every overload at every opset. The results are kept as JSON, so that a sweep can be done in parts.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from fx2onnx.aten_map import TABLE
+from fx2onnx.base.errors import UserError
+from fx2onnx.irx.schema import OPSET_MAX, OPSET_MIN
+from tests.ops.database import ENGINES, calls_of, name_of, op_infos, sweep_engines
+from tests.ops.harness import Call, Verdict, build, call_of
+from tests.ops.judge import Case
+
+DTYPES = (
+    torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int64, torch.int32, torch.bool,
+)  # fmt: skip
+SAMPLES = 5
+OTHER_OPSETS = (11, 13, 17, 23, 26)
+CALLS_AN_OVERLOAD = 3
+OPSETS = Path(__file__).parents[2] / "fx2onnx" / "aten_map" / "measured_opsets.json"
+Swept = dict[str, dict[str, dict[str, list[Verdict]]]]
+"""Verdicts by OpInfo entry, engine and dtype."""
+
+
+def short(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def dtypes_of(info: Any) -> list[torch.dtype]:
+    """The usual dtypes that the entry takes; complex64 where it takes none of them."""
+    taken = [dtype for dtype in DTYPES if dtype in info.supported_dtypes("cpu")]
+    return taken or [torch.complex64]
+
+
+def sweep(patterns: Sequence[str], swept: Swept, seconds: float = float("inf")) -> None:
+    """Judge every entry that ``swept`` lacks, in every dtype and both engines, until the time is up."""
+    start = time.monotonic()
+    for info in op_infos(patterns):
+        if time.monotonic() - start > seconds:
+            return
+        if name_of(info) in swept:
+            continue
+        found: dict[str, dict[str, list[Verdict]]] = {engine: {} for engine in ENGINES}
+        for dtype in dtypes_of(info):
+            for engine, verdicts in sweep_engines(info, dtype, ENGINES, SAMPLES).items():
+                found[engine][short(dtype)] = verdicts
+        swept[name_of(info)] = found
+        print(name_of(info), file=sys.stderr, flush=True)
+
+
+def sweep_opsets(patterns: Sequence[str], swept: Swept) -> None:
+    """One sample an entry in float32 (or the first dtype it takes) at each of the other opsets, by opset for dtype."""
+    for info in op_infos(patterns):
+        if name_of(info) in swept:
+            continue
+        found: dict[str, dict[str, list[Verdict]]] = {engine: {} for engine in ENGINES}
+        for opset in OTHER_OPSETS:
+            for engine, verdicts in sweep_engines(info, dtypes_of(info)[0], ENGINES, 1, opset).items():
+                found[engine][str(opset)] = verdicts
+        swept[name_of(info)] = found
+
+
+def save(swept: Swept, file: Path) -> None:
+    """As JSON, without the nodes."""
+    plain = {
+        name: {
+            engine: {
+                dtype: [{key: item for key, item in asdict(v).items() if key != "op_types"} for v in verdicts]
+                for dtype, verdicts in by_dtype.items()
+            }
+            for engine, by_dtype in by_engine.items()
+        }
+        for name, by_engine in swept.items()
+    }
+    file.write_text(json.dumps(plain), encoding="utf-8")
+
+
+def load(file: Path) -> Swept:
+    """What ``save`` wrote; empty where there is none."""
+    plain = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    return {
+        name: {
+            engine: {dtype: [Verdict(**verdict) for verdict in verdicts] for dtype, verdicts in by_dtype.items()}
+            for engine, by_dtype in by_engine.items()
+        }
+        for name, by_engine in plain.items()
+    }
+
+
+# -- forms by opset -------------------------------------------------------------------------------------------------------
+def listed_cases() -> Iterator[Case]:
+    """The cases that the test files of this folder list."""
+    for path in sorted(Path(__file__).parent.glob("test_*.py")):
+        module = importlib.import_module(f"tests.ops.{path.stem}")
+        for value in vars(module).values():
+            if isinstance(value, list) and value and isinstance(value[0], Case):
+                yield from value
+
+
+def calls_by_overload(patterns: Sequence[str] = ("*",)) -> dict[torch._ops.OpOverload, list[Call]]:
+    """Every call of the test lists, and up to three different calls of each overload that the database makes."""
+    found: dict[torch._ops.OpOverload, dict[str, Call]] = {}
+    for case in listed_cases():
+        if case.overload in TABLE:
+            found.setdefault(case.overload, {}).setdefault(str(case), call_of(case.overload, *case.args, **case.kwargs))
+    for info in op_infos(patterns):
+        for dtype in dtypes_of(info)[:1]:
+            try:
+                calls = list(calls_of(info, dtype, 3))
+            except Exception:  # eager PyTorch itself fails on some samples of its own
+                continue
+            for call in calls:
+                known = found.setdefault(call.overload, {})
+                if call.overload in TABLE and len(known) < CALLS_AN_OVERLOAD:
+                    known.setdefault(call.describe(), call)
+    return {
+        overload: wide
+        for overload, calls in found.items()
+        if (wide := [call for call in calls.values() if not _has_bfloat16(call)])
+    }
+
+
+def _has_bfloat16(call: Call) -> bool:
+    """bfloat16 needs opset 13 in whatever overload: it says nothing of this one."""
+    leaves = pytree.tree_leaves((call.args, call.kwargs, call.outputs))
+    return torch.bfloat16 in [leaf.dtype if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+
+
+def nodes_at(call: Call, opset: int) -> list[str] | None:
+    """The operators of the call's model, or None where it is refused at this opset."""
+    try:
+        return build(call, opset).op_types
+    except UserError:
+        return None
+
+
+def lowest_opsets(calls: Sequence[Call]) -> tuple[int, int] | None:
+    """(the lowest opset that expresses some call, the lowest that expresses as many as any does); None for none."""
+    counts = dict.fromkeys(range(OPSET_MIN, OPSET_MAX + 1), 0)
+    for call in calls:
+        first = next((opset for opset in counts if nodes_at(call, opset) is not None), None)
+        for opset in counts:
+            counts[opset] += first is not None and opset >= first
+    if not any(counts.values()):
+        return None
+    some = next(opset for opset, count in counts.items() if count)
+    return some, next(opset for opset, count in counts.items() if count == max(counts.values()))
+
+
+def forms(call: Call) -> Iterator[tuple[int, int, list[str]]]:
+    """(first opset, last opset, operators) of each form that the call takes."""
+    start, current = OPSET_MIN, None
+    for opset in range(OPSET_MIN, OPSET_MAX + 1):
+        nodes = nodes_at(call, opset)
+        if nodes != current:
+            if current is not None:
+                yield start, opset - 1, current
+            start, current = opset, nodes
+    if current is not None:
+        yield start, OPSET_MAX, current
+
+
+def measure_forms(patterns: Sequence[str] = ("*",)) -> tuple[dict[str, list[int]], dict[str, list[Any]]]:
+    """Lowest opsets, and the forms of the first call that is expressed, by overload."""
+    lowest: dict[str, list[int]] = {}
+    shapes: dict[str, list[Any]] = {}
+    for overload, calls in calls_by_overload(patterns).items():
+        found = lowest_opsets(calls)
+        if found is not None:
+            lowest[str(overload)] = list(found)
+            chosen = next(call for call in calls if nodes_at(call, OPSET_MAX) is not None)
+            shapes[str(overload)] = [list(form) for form in forms(chosen)]
+    return dict(sorted(lowest.items())), dict(sorted(shapes.items()))
+
+
+def write_lowest(lowest: dict[str, list[int]], file: Path = OPSETS) -> None:
+    """The data that ``fx2onnx ops --opset`` reads: one overload a line."""
+    lines = ",\n".join(f"  {json.dumps(name)}: {json.dumps(opsets)}" for name, opsets in lowest.items())
+    file.write_text("{\n" + lines + "\n}\n", encoding="utf-8")

@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 # NumPy's matrix speed halves where a shell pins OpenBLAS to old kernels; benchmarks and the demo lift the pin.
 UNPIN  := env -u OPENBLAS_CORETYPE -u OPENBLAS_L2_SIZE
 
-.PHONY: demo test lint unit test-all mutants bench scaling operators figures profile-page-test clean
+.PHONY: demo test lint unit test-all mutants bench scaling operators figures profile-page-test sweep-torchvision sweep-timm sweep-hf clean
 .DEFAULT_GOAL := demo
 
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -47,6 +47,9 @@ figures: $(VENV)/.installed  ## measure and draw the two figures of docs/figures
 profile-page-test: $(VENV)/.installed ## the profile page in a real headless browser; installs Chromium where there is none
 	command -v chromium chromium-browser google-chrome >/dev/null || { apt-get update && apt-get install -y chromium; } || $(BIN)/python -m playwright install chromium
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/report -n 0
+
+sweep-torchvision sweep-timm sweep-hf: sweep-%: $(VENV)/.installed ## export and verify every model of a library into docs/coverage.md; goes on where it stopped
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.coverage --source $* --jobs 2
 
 clean:
 	rm -rf $(VENV) build dist out .mypy_cache .ruff_cache .pytest_cache

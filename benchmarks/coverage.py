@@ -46,7 +46,11 @@ def rows_path(folder: Path, source: str, dynamic: bool) -> Path:
 
 def to_do(names: Sequence[str], done: dict[str, Row], again: str, limit: int | None) -> list[str]:
     """The names still to examine."""
-    kept = {name for name, row in done.items() if again == "no" or (again == "failing" and row["passed"] == "match")}
+    kept = {
+        name
+        for name, row in done.items()
+        if again == "no" or (again == "failing" and row["passed"] == "match" and "errors" in row)
+    }
     missing = [name for name in names if name not in kept]
     return missing if limit is None else missing[:limit]
 

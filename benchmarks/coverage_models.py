@@ -14,7 +14,7 @@ from typing import Any
 from fx2onnx.sources import Options, Source, names, resolve
 
 SOURCES = ("torchvision", "timm", "hf")
-LARGEST_PARAMETERS = 150_000_000
+LARGEST_PARAMETERS = 320_000_000
 """Larger shrunk transformers models are not tried: one in float32, float64 and onnxruntime would not fit the memory."""
 
 Attempt = tuple[str, Callable[[], Source]]
@@ -111,10 +111,14 @@ _WIDTHS: list[tuple[str, int, int]] = [
 ]
 _RULES["width"] = [(pattern, small) for pattern, small, _ in _WIDTHS]
 _RULES["half width"] = [(pattern, medium) for pattern, _, medium in _WIDTHS]
+# Configs whose rotary sections or convolution groups are written for heads of 64.
+_RULES["heads of 64"] = [(pattern, {64: 256, 16: 64}.get(small, small)) for pattern, small, _ in _WIDTHS]
 RECIPES: dict[str, tuple[str, ...]] = {
     "small": ("depth", "experts", "width", "image"),
     "small, default image": ("depth", "experts", "width"),
     "medium": ("depth", "experts", "half width", "image"),
+    "heads of 64": ("depth", "experts", "heads of 64", "image"),
+    "full width, small image": ("depth", "experts", "image"),
     "full width": ("depth", "experts"),
     "default": (),
 }
@@ -126,7 +130,7 @@ def shrunk(name: str, recipe: str) -> Source:
     import torch
 
     from fx2onnx.sources import hf_kind
-    from fx2onnx.sources.hf_inputs import sample_inputs
+    from fx2onnx.sources.hf_inputs import baked_inputs, sample_inputs
     from fx2onnx.sources.seeding import move_constants, seeded
 
     transformers = hf_kind._transformers()
@@ -137,6 +141,7 @@ def shrunk(name: str, recipe: str) -> Source:
         config = config_class(**shrink(config.to_dict(), rules))
     hf_kind._switch_cache_off(config)
     model_class = hf_kind._model_class(transformers, config, None)
+    config = hf_kind.config_for(model_class, config)
     with torch.device("meta"):
         parameters = sum(value.numel() for value in model_class(config).parameters())
     if parameters > LARGEST_PARAMETERS:
@@ -145,7 +150,8 @@ def shrunk(name: str, recipe: str) -> Source:
         module = model_class(config).eval()
         move_constants(module)
         kwargs, dynamic_shapes = sample_inputs(module, Options())
-    return Source(name, module, (), kwargs, dynamic_shapes, origin=model_class.__name__)
+    bake = baked_inputs(kwargs)
+    return Source(name, module, (), kwargs, dynamic_shapes, origin=model_class.__name__, bake=bake)
 
 
 def shrink(config: Mapping[str, Any], rules: tuple[str, ...]) -> dict[str, Any]:

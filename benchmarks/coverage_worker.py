@@ -95,12 +95,15 @@ def _exported(row: Row, built: Any, dynamic: bool) -> None:
             args,
             kwargs,
             dynamic_shapes=shapes,
+            bake=built.bake,
             keep=lambda overload: overload in TABLE or not is_decomposable(overload),
         )
     )
     nodes = sum(node.op == "call_function" for node in captured.graph.nodes)
     row |= {"passed": "capture", "rung": captured.rung, "capture_s": round(seconds, 3), "nodes": nodes}
-    seconds, result = _timed(lambda: fx2onnx.export(module, args, kwargs=kwargs, dynamic_shapes=shapes))
+    seconds, result = _timed(
+        lambda: fx2onnx.export(module, args, kwargs=kwargs, dynamic_shapes=shapes, bake=built.bake)
+    )
     report = result.report
     row |= {"passed": "export", "export_s": round(seconds, 3), "onnx_nodes": report.nodes_onnx}
     row |= {"warnings": report.warnings[:3], "assumptions": report.assumptions[:5]}

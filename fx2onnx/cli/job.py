@@ -124,6 +124,7 @@ def _export(job: Job, model: Source, shapes: Any, opset: int | None) -> ExportRe
         capture=job.capture,
         export_params=model.has_weights,
         weight_files=model.weight_files,
+        bake=model.bake,
     )
 
 

@@ -23,7 +23,9 @@ def check_model(path: Path, source: Source, engines: Sequence[str] | None = None
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return verify.verify(str(path), source.module, source.args, source.kwargs, engines=engines)
+        # Other numbers in an input that was baked would be another model.
+        seeds = () if source.bake else (1,)
+        return verify.verify(str(path), source.module, source.args, source.kwargs, engines=engines, seeds=seeds)
 
 
 def verdict_view(verdict: Verdict) -> RenderableType:

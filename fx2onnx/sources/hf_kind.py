@@ -16,7 +16,7 @@ import torch
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.weight_file import WeightFile
-from fx2onnx.sources.hf_inputs import sample_inputs, with_sub_configs
+from fx2onnx.sources.hf_inputs import baked_inputs, sample_inputs, with_sub_configs
 from fx2onnx.sources.hf_reference import LOADING, load_mapped
 from fx2onnx.sources.memory import check_memory
 from fx2onnx.sources.registry import fail_unknown
@@ -83,6 +83,7 @@ def build(name: str, options: Options) -> Source:
         config = _config_of_type(transformers, name, keywords)
         has_weights, label = False, name
     model_class = _model_class(transformers, config, task)
+    config = config_for(model_class, config)
     _switch_cache_off(config)
     with seeded(options.seed):
         loaded = _module(model_class, config, folder if has_weights else None, name, options)
@@ -100,6 +101,7 @@ def build(name: str, options: Options) -> Source:
         origin=origin,
         weight_files=loaded.files,
         has_weights=options.weights != "none",
+        bake=baked_inputs(kwargs),
     )
 
 
@@ -226,6 +228,13 @@ def _model_class(transformers: Any, config: Any, task: str | None) -> Any:
         f"transformers has no {task or 'known'} model for the type {config.model_type}",
         next=f"tasks of this type: {', '.join(fitting)}" if fitting else "",
     )
+
+
+def config_for(model_class: Any, config: Any) -> Any:
+    """The part of a config with several that ``model_class`` is built from, as transformers' auto classes choose it."""
+    text_class = getattr(config, "sub_configs", {}).get("text_config")
+    wanted = getattr(model_class, "config_class", None)
+    return config.get_text_config() if text_class is not None and wanted is text_class else config
 
 
 def _switch_cache_off(config: Any) -> None:

@@ -56,7 +56,8 @@ class Source:
     ``output_names``    names in order, empty to leave them to the exporter;
     ``origin``          one line on where module and weights come from;
     ``weight_files``    mapped files to which the exported model should refer for its weights;
-    ``has_weights``     False where the module is an outline without numbers.
+    ``has_weights``     False where the module is an outline without numbers;
+    ``bake``            names of inputs whose values decide shapes and become constants of the file.
     """
 
     name: str
@@ -68,3 +69,4 @@ class Source:
     origin: str = ""
     weight_files: Sequence[WeightFile] = ()
     has_weights: bool = True
+    bake: tuple[str, ...] = ()

@@ -105,8 +105,8 @@ def _spectrogram(call: Call) -> torch.Tensor:
     positions, mels = call.find("max_source_positions"), call.find("num_mel_bins")
     if positions and mels:  # encoders with two convolutions, the second of stride 2, and learned positions
         return torch.randn(call.options.batch_or(), int(mels), 2 * int(positions))
-    mels = call.find("input_feat_per_channel", "feature_size", default=mels or 80)
-    return torch.randn(call.options.batch_or(), 64, int(mels))
+    names = ("feature_projection_input_dim", "input_feat_per_channel", "feature_size", "input_dim", "input_size")
+    return torch.randn(call.options.batch_or(), 64, int(call.find(*names, default=mels or 80)))
 
 
 def _frames_mask(call: Call) -> torch.Tensor:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import resource
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -248,3 +250,71 @@ def test_dtype(dtype: str, expected: int) -> None:
     graph = onnx.load("m.onnx").graph
     assert {value.type.tensor_type.elem_type for value in [*graph.input, *graph.output]} == {expected}
     assert invoke("export", "many_models:linear", "-o", "m.onnx", "--dtype", "int8").exit_code == 2
+
+
+@contextlib.contextmanager
+def limited_files() -> Iterator[None]:
+    """No file may grow beyond 20 kB, as on a disk that is nearly full."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.fixture
+def small_disk() -> Iterator[None]:
+    with limited_files():
+        yield
+
+
+class TestNoSpace:
+    def test_the_old_file_stays_and_nothing_is_half_written(self, folder: Path, small_disk: None) -> None:
+        Path("m.onnx").write_bytes(b"previous")
+        before = sorted(path.name for path in folder.iterdir())
+        done = invoke("export", "zoo:mnist_cnn", "-o", "m.onnx", "--no-verify")
+        assert (done.exit_code, "[E301]" in done.stderr) == (2, True), done.output
+        assert Path("m.onnx").read_bytes() == b"previous"
+        assert sorted(path.name for path in folder.iterdir()) == before
+
+    def test_by_reference_too(self, folder: Path) -> None:
+        from fx2onnx.sources import resolve
+
+        resolve("zoo:bert_tiny").module.save_pretrained("checkpoint")  # type: ignore[operator]
+        before = sorted(path.name for path in Path("checkpoint").iterdir())
+        with limited_files():
+            done = invoke("export", "hf:checkpoint", "--weights", "reference", "--no-verify")
+        assert (done.exit_code, "[E301]" in done.stderr) == (2, True), done.output
+        assert sorted(path.name for path in Path("checkpoint").iterdir()) == before
+
+    def test_several_models_go_on_with_the_next(self, in_this_process: list[str], small_disk: None) -> None:
+        done = invoke("export", "zoo:mnist_cnn", "many_models:linear", "-o", "out", "--no-verify", "--json")
+        rows = json.loads(done.stdout)["exports"]
+        assert [row["exit_code"] for row in rows] == [2, 0]
+        assert rows[0]["error"]["code"] == "E301"
+        assert done.exit_code == 2
+        assert not Path("out/zoo_mnist_cnn.onnx").exists()
+
+
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("torchvision:resnet5", "resnet50"),
+        ("timm:vit_tini_patch16_224", "vit_tiny_patch16_224"),
+        ("hf:brt", "bert"),
+        ("hf:no/such/folder", "save_pretrained"),
+        ("zoo:mnist", "mnist_cnn"),
+    ],
+)
+def test_an_unknown_model_is_one_error_with_close_names(source: str, said: str, folder: Path) -> None:
+    done = invoke("export", source, "-o", "m.onnx")
+    assert (done.exit_code, "[E601]" in done.stderr, said in done.stderr) == (2, True, True), done.stderr
+    assert not Path("m.onnx").exists()
+
+
+def test_a_wrong_task_lists_those_that_there_are() -> None:
+    for word in ("translate", "image-classification"):
+        done = invoke("export", "hf:bert", "-o", "m.onnx", "--task", word)
+        assert (done.exit_code, "[E601]" in done.stderr) == (2, True), done.stderr
+        assert "masked-lm" in done.stderr

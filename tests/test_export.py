@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import stat
 from collections import namedtuple
@@ -110,7 +111,7 @@ def test_a_failing_operator_is_one_error_and_no_log(caplog):
     module = torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.Linear(4, 5))
     with pytest.raises(fx2onnx.UserError, match=r"must have same reduction dim"):
         fx2onnx.export(module, torch.ones(3, 4))
-    assert not caplog.records
+    assert not [record for record in caplog.records if record.levelno > logging.DEBUG]
 
 
 def test_args_as_dict_and_kwargs() -> None:
@@ -363,7 +364,7 @@ def test_baked_input() -> None:
 
     args = (torch.arange(5.0), torch.tensor(3))
     with pytest.raises(fx2onnx.UserError, match="bake") as caught:
-        fx2onnx.export(forward, args)
+        fx2onnx.export(forward, args, capture="fake")
     assert caught.value.code == "E104"
     result = fx2onnx.export(forward, args, bake=["count"])
     assert names(result) == (["x"], ["output"])

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import logging
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -24,7 +28,8 @@ def exported(root: torch.nn.Module, arguments: Arguments) -> torch.nn.Module:
     failure: Exception | None = None
     for strict in (False, True):
         try:
-            program = torch.export.export(root, args, kwargs, dynamic_shapes=shapes, strict=strict)
+            with _silent():
+                program = torch.export.export(root, args, kwargs, dynamic_shapes=shapes, strict=strict)
             return program.module()
         except Exception as cause:  # torch.export passes on whatever forward raises, besides its own classes
             failure = failure or cause
@@ -35,3 +40,15 @@ def exported(root: torch.nn.Module, arguments: Arguments) -> torch.nn.Module:
         why=f"{type(failure).__name__}: {text[:300]}",
         next='export with capture="auto"',
     ) from failure
+
+
+@contextlib.contextmanager
+def _silent() -> Iterator[None]:
+    """torch.export logs and prints what it could not do besides raising it; the error says it all."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            yield
+    finally:
+        logging.disable(before)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from fx2onnx.base.dims import Dim, DimLike
-from fx2onnx.base.errors import UserError
+from fx2onnx.base.errors import Fx2OnnxError, UserError
 from fx2onnx.base.events import record
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture import fake, symbolic
@@ -19,6 +19,7 @@ from fx2onnx.capture.captured import Captured
 from fx2onnx.capture.dynamic import hints_of, set_dynamic_axes
 from fx2onnx.capture.exported import exported
 from fx2onnx.capture.inputs import Arguments, bind, normalise_args, refuse_repeated
+from fx2onnx.capture.module_state import preserved
 
 RUNGS = ("auto", "symbolic", "fake", "export")
 MAX_RUNS = 16
@@ -60,26 +61,68 @@ def capture(
         _settled, arguments=arguments, optional=optional, keep=keep, training=training, bake=frozenset(bake)
     )
     with _LOCK:
-        if rung == "symbolic":
-            with record("symbolic trace"):
-                captured = symbolic.as_traced(lambda: settled(symbolic.traced(root, arguments)))
-            with record("compare with the module's own run"):
-                symbolic.check_same_program(captured, settled(root))
-            captured.rung, captured.rung_reason = "symbolic", "asked for; checked against the module's own run"
-        elif rung == "export":
-            with record("torch.export"):
-                program = exported(root, arguments)
-            captured = settled(program)
-            captured.rung, captured.rung_reason = "export", "asked for"
-        else:
-            captured = settled(root)
-            captured.rung_reason = (
-                "asked for"
-                if rung == "fake"
-                else "the module ran on fake tensors as it is: its own Python, no traced copy to compare with"
-            )
+        captured = _RUNS[rung](root, arguments, settled, training)
     _name_outputs(captured, output_names)
     return captured
+
+
+Settled = Callable[[torch.nn.Module], Captured]
+
+
+def _by_symbolic(root: torch.nn.Module, arguments: Arguments, settled: Settled, training: bool | None) -> Captured:
+    with record("symbolic trace"):
+        captured = symbolic.as_traced(lambda: settled(symbolic.traced(root, arguments)))
+    with record("compare with the module's own run"):
+        symbolic.check_same_program(captured, settled(root))
+    captured.rung, captured.rung_reason = "symbolic", "asked for; checked against the module's own run"
+    return captured
+
+
+def _by_fake(root: torch.nn.Module, arguments: Arguments, settled: Settled, training: bool | None) -> Captured:
+    captured = settled(root)
+    captured.rung_reason = "asked for"
+    return captured
+
+
+def _by_export(root: torch.nn.Module, arguments: Arguments, settled: Settled, training: bool | None) -> Captured:
+    with record("torch.export"), preserved(root, training):
+        program = exported(root, arguments)
+    captured = settled(program)
+    captured.rung, captured.rung_reason = "export", "asked for"
+    return captured
+
+
+def _by_best(root: torch.nn.Module, arguments: Arguments, settled: Settled, training: bool | None) -> Captured:
+    """The module's own run; where that fails, torch.export; where that fails too, the first failure is raised."""
+    axes = [dict(leaf.axes) for leaf in arguments.leaves]
+    try:
+        captured = settled(root)
+    except Exception as found:  # ours too: a fault of the recorder need not stop the user
+        if isinstance(found, Fx2OnnxError) and found.code in _NO_RUNG_HELPS:
+            raise
+        failure = found
+    else:
+        captured.rung_reason = "the module ran on fake tensors as it is: its own Python, no traced copy to compare with"
+        return captured
+    for leaf, sizes in zip(arguments.leaves, axes, strict=True):
+        leaf.axes = sizes
+    try:
+        captured = _by_export(root, arguments, settled, training)
+    except Exception:  # whatever torch.export raises says less than the failure of the module's own run
+        raise failure from failure.__cause__
+    captured.rung_reason = f"the module's own run on fake tensors failed: {_in_a_line(failure)}"
+    return captured
+
+
+_RUNS = {"auto": _by_best, "symbolic": _by_symbolic, "fake": _by_fake, "export": _by_export}
+_NO_RUNG_HELPS = frozenset({"E001", "E105", "E106"})
+"""Errors about what was asked for rather than about how the module was run."""
+
+
+def _in_a_line(failure: Exception) -> str:
+    if not isinstance(failure, Fx2OnnxError):
+        return f"{type(failure).__name__}: {str(failure)[:200]}"
+    return f"[{failure.code}] {failure.what}" + (f"   ({failure.where})" if failure.where else "")
 
 
 def _check_baked(arguments: Arguments, bake: Sequence[str]) -> None:

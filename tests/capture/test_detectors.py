@@ -197,7 +197,7 @@ def test_a_decision_of_ones_own_is_still_refused() -> None:
     class Own(nn.Module):
         def forward(self, boxes: torch.Tensor) -> torch.Tensor:
             chosen = boxes[boxes[:, 0] > 3]
-            return chosen * 2 if chosen.numel() > 40 else chosen
+            return chosen * 2 if chosen.numel() > 20 else chosen
 
     with pytest.raises(fx2onnx.UserError) as caught:
         fx2onnx.export(Own(), (boxes_of(9),))

@@ -1,0 +1,105 @@
+"""Which rung ``capture="auto"`` takes, and what it says of the others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import fx2onnx
+from fx2onnx.capture import fake
+from tests.support import check
+
+X = torch.linspace(-1, 1, 12).reshape(3, 4)
+
+
+class ThroughNumpy(nn.Module):
+    """NumPy cannot read a fake tensor; torch.export's strict mode traces NumPy's functions."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.from_numpy(x.numpy() * 2) + 1
+
+
+class PlainNumber(nn.Module):
+    """``int(x)`` must be a plain number in the module's own run; torch.export makes it a size."""
+
+    def forward(self, x: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
+        return x[: int(count)] * 2
+
+
+class Branches(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x if x.sum() > 0 else -x
+
+
+def test_the_modules_own_run_comes_first() -> None:
+    report = check(nn.Linear(4, 2), (X,)).report
+    assert report.rung == "fake"
+    assert "its own Python" in report.rung_reason
+
+
+@pytest.mark.parametrize(
+    ("kind", "args", "other", "code"),
+    [
+        (ThroughNumpy, (X,), (X * 3,), "E101"),
+        (PlainNumber, (X, torch.tensor(2)), (X, torch.tensor(1)), "E104"),
+    ],
+)
+def test_export_where_the_own_run_fails(kind: type[nn.Module], args: Any, other: Any, code: str) -> None:
+    report = check(kind(), args, others=[other]).report
+    assert report.rung == "export"
+    assert f"[{code}]" in report.rung_reason
+    assert "test_rungs.py" in report.rung_reason
+    with pytest.raises(fx2onnx.UserError) as caught:
+        fx2onnx.export(kind(), args, capture="fake")
+    assert caught.value.code == code
+
+
+def test_a_fault_of_ours_does_not_stop_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
+    original, runs = fake.run, []
+
+    def faulty(root: Any, *args: Any, **kwargs: Any) -> Any:
+        runs.append(root)
+        if len(runs) == 1:
+            raise AssertionError("a fault")
+        return original(root, *args, **kwargs)
+
+    monkeypatch.setattr(fake, "run", faulty)
+    report = check(nn.Linear(4, 2), (X,)).report
+    assert report.rung == "export"
+    assert "AssertionError: a fault" in report.rung_reason
+
+
+def test_the_first_failure_is_the_one_raised(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(fx2onnx.UserError) as caught:
+        fx2onnx.export(Branches(), (X,))
+    assert caught.value.code == "E104"
+    assert caught.value.where is not None
+    assert caught.value.where.function == "forward"
+    printed = capsys.readouterr()
+    assert not printed.out
+    assert not printed.err
+
+
+def test_what_was_asked_wrongly_is_not_tried_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    def exported(*args: Any) -> Any:
+        raise AssertionError("tried")
+
+    monkeypatch.setattr("fx2onnx.capture.rungs.exported", exported)
+    with pytest.raises(fx2onnx.UserError) as caught:
+        fx2onnx.export(lambda x: x.reshape(3, 4), (X,), dynamic_shapes=({0: "n"},))
+    assert caught.value.code == "E105"
+
+
+def test_the_export_rung_runs_in_the_same_mode() -> None:
+    made = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.9)).train()
+    result = check(made, (X,), capture="export")
+    assert "Dropout" not in {node.op_type for node in result.model.graph}
+    assert made.training
+
+
+def test_sizes_are_dynamic_through_the_export_rung_too() -> None:
+    result = check(ThroughNumpy(), (X,), others=[(torch.randn(7, 4),)], dynamic_shapes=({0: "n"},))
+    assert result.report.rung == "export"

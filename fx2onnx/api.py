@@ -296,7 +296,7 @@ def _export(
         resorts[str(overload)] = "decomposition"
         return False
 
-    with record("capture"):
+    with record("capture") as capturing:
         captured = capture(
             module,
             args,
@@ -310,6 +310,8 @@ def _export(
             training=training,
             bake=bake,
         )
+    if capturing is not None:
+        capturing.args["rung"] = captured.rung
     mutations = [f"{m.kind} {m.name}" + (f"   ({m.where})" if m.where else "") for m in captured.mutations]
     if mutations and state == "error":
         first = captured.mutations[0]

@@ -161,7 +161,7 @@ def _measured(
     verify: bool,
 ) -> Profile:
     from fx2onnx.cli.dynamic import dynamic_shapes_of, parse_dynamic
-    from fx2onnx.cli.profile_measure import Job, measure, measure_series
+    from fx2onnx.cli.profile_measure import Job, measure, measure_depth, measure_sweep
     from fx2onnx.cli.profile_sizes import parse_depth, parse_sweep, with_depth, with_size
     from fx2onnx.report.profile import OURS
 
@@ -187,16 +187,16 @@ def _measured(
         exports, result = measure(names, base, repeat, stages.say)
     profile = _profile(spec, base.source, exports, result)
     if sweeping is not None:
-        made = {size: functools.partial(resized, sweeping, size) for size in sweeping.values}
+        made = {size: resized(sweeping, size) for size in sweeping.values}
         with stages.stage(f"sweep {sweeping.label}"):
-            profile.sweep = measure_series(sweeping.label, names, made, repeat, stages.say)
+            profile.sweep = measure_sweep(sweeping.label, names, made, repeat, stages.say)
     if verify:
         with stages.stage("verify against eager PyTorch"):
             profile.verification = _verified(result, base.source)
     if depths:
         deep = {layers: functools.partial(job, with_depth(spec, keys, layers)) for layers in depths}
         with stages.stage(f"depth {'+'.join(keys)}"):
-            profile.depth = measure_series("+".join(keys), names, deep, repeat, stages.say)
+            profile.depth = measure_depth("+".join(keys), names, deep, repeat, stages.say)
     return profile
 
 

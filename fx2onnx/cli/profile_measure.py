@@ -169,29 +169,45 @@ def _settle(export: Export, runs: list[Run]) -> None:
     export.events, export.memory = nearest.events, nearest.memory
 
 
-def measure_series(
-    label: str, names: Sequence[str], jobs: Mapping[int, Callable[[], Job]], repeat: int, say: Callable[[str], None]
+def measure_sweep(
+    label: str, names: Sequence[str], jobs: Mapping[int, Job], repeat: int, say: Callable[[str], None]
 ) -> Series:
-    """Every size with every exporter; the first run of each is not counted. Sizes that an exporter refuses stay in."""
+    """Every size with every exporter, all sizes in each round, so that a slow minute of the machine falls on all of them.
+    The first round is not counted. Sizes that an exporter refuses stay in, with its words.
+    """
+    points = {(size, name): Point(size, name) for size in jobs for name in names}
+    for round_number in range(repeat + 1):
+        for (size, name), point in points.items():
+            say(f"{label} {size}: {name}, round {round_number} of {repeat}")
+            _take(point, jobs[size], round_number > 0)
+    return Series(label, list(points.values()))
+
+
+def measure_depth(
+    label: str, names: Sequence[str], make: Mapping[int, Callable[[], Job]], repeat: int, say: Callable[[str], None]
+) -> Series:
+    """As ``measure_sweep``, one model after the other, so that only one is in memory."""
     series = Series(label)
-    for value, make in jobs.items():
-        job = make()
-        for name in names:
-            point = Point(value, name)
-            series.points.append(point)
-            for round_number in range(repeat + 1):
-                say(f"{label} {value}: {name}, {round_number} of {repeat}")
-                try:
-                    found = _attempt(EXPORTERS[name], job, False)
-                except Fx2OnnxError as error:
-                    found = f"{error.code}: {error.what}"
-                _remove(job.path)
-                if isinstance(found, str):
-                    point.error = found
-                    break
-                if round_number:
-                    point.seconds.append(found.seconds)
+    for layers, make_job in make.items():
+        job = make_job()
+        found = measure_sweep(label, names, {layers: job}, repeat, say)
+        series.points += found.points
     return series
+
+
+def _take(point: Point, job: Job, counts: bool) -> None:
+    """One more run of a point, unless it failed already."""
+    if point.error:
+        return
+    try:
+        found = _attempt(EXPORTERS[point.exporter], job, False)
+    except Fx2OnnxError as error:
+        found = f"{error.code}: {error.what}"
+    _remove(job.path)
+    if isinstance(found, str):
+        point.error = found
+    elif counts:
+        point.seconds.append(found.seconds)
 
 
 def _nodes(run: Run, path: Path | None) -> int:

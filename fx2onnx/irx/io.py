@@ -111,13 +111,13 @@ def _write(model: ir.Model, target: str, work: str, large: list[ir.Value], durab
     places: list[tuple[int, int]] = []
     if large:
         tensors = [value.const_value for value in large if value.const_value is not None]
-        with record("write weights"):
+        with record("write weights", bytes=sum(tensor.nbytes for tensor in tensors)):
             places = write_data(os.path.join(work, data_name), tensors)
         data_bytes = os.path.getsize(os.path.join(work, data_name))
     with record("serialise"), placed(large, data_name, places):
         content = ir.to_proto(model).SerializeToString(deterministic=True)
     model_file = os.path.join(work, "model")
-    with record("write model"), open(model_file, "wb") as stream:
+    with record("write model", bytes=len(content)), open(model_file, "wb") as stream:
         stream.write(content)
         stream.flush()
         if durable:

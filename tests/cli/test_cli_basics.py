@@ -35,7 +35,8 @@ def run_python(code: str, **environment: str) -> subprocess.CompletedProcess[str
 
 
 @pytest.mark.parametrize(
-    "arguments", [["--help"], ["export", "--help"], ["run", "--help"], ["ops", "--help"], ["--version"]]
+    "arguments",
+    [["--help"], ["export", "--help"], ["run", "--help"], ["ops", "--help"], ["profile", "--help"], ["--version"]],
 )
 def test_help_is_quick_and_imports_nothing_heavy(arguments: list[str]) -> None:
     code = f"""

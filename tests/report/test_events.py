@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import fx2onnx
 from fx2onnx.base import events
@@ -104,6 +106,18 @@ def test_every_stage_of_the_pipeline_is_recorded(exported: fx2onnx.ExportResult)
     }
     assert wanted - paths == set()
     assert any(path.startswith("optimize/fuse/match ") for path in paths)
+
+
+def test_phases_know_their_bytes_and_the_rung(tmp_path: Path) -> None:
+    net = torch.nn.Linear(40, 30, bias=False)
+    result = fx2onnx.export(net, (torch.ones(1, 40),), tmp_path / "m.onnx", external_data=True, profile=True)
+    assert result.profile is not None
+    assert result.profile.ours.events is not None
+    args = {event.name: event.args for _, event in walk(result.profile.ours.events)}
+    assert args["capture"] == {"rung": "fake"}
+    assert args["write model"] == {"bytes": (tmp_path / "m.onnx").stat().st_size}
+
+    assert args["write weights"] == {"bytes": 40 * 30 * 4}
 
 
 def test_operators_know_their_module_and_line(exported: fx2onnx.ExportResult) -> None:

@@ -142,6 +142,8 @@ def _read(item: Any, path: Path, sizes: dict[str, int]) -> np.ndarray[Any, Any]:
                 f"the input '{item.name}' is {expected}, but '{path}' holds {array.dtype}",
                 next=f"numpy.save('{path}', array.astype('{expected}'))",
             )
+    if getattr(item, "dims", item.shape) is None:
+        return array  # the model does not say how many axes it takes
     fits = array.ndim == len(item.shape) and all(
         not isinstance(dim, int) or dim == size for dim, size in zip(item.shape, array.shape, strict=False)
     )

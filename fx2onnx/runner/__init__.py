@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from fx2onnx.base.version import VERSION as __version__
+from fx2onnx.runner import capi
 from fx2onnx.runner.feeds import NodeArg
+from fx2onnx.runner.kernels.random_ops import set_seed
 from fx2onnx.runner.options import ExecutionMode, ExecutionOrder, GraphOptimizationLevel, RunOptions, SessionOptions
-from fx2onnx.runner.ort_value import OrtValue
+from fx2onnx.runner.ort_value import IOBinding, OrtValue
 from fx2onnx.runner.registry import kernel
 from fx2onnx.runner.session import LOG_LEVELS, PROVIDER, InferenceSession, ModelMetadata, logger
 
@@ -12,17 +15,25 @@ __all__ = [
     "ExecutionMode",
     "ExecutionOrder",
     "GraphOptimizationLevel",
+    "IOBinding",
     "InferenceSession",
     "ModelMetadata",
     "NodeArg",
     "OrtValue",
     "RunOptions",
     "SessionOptions",
+    "__version__",
+    "capi",
+    "disable_telemetry_events",
+    "enable_telemetry_events",
     "get_all_providers",
     "get_available_providers",
     "get_device",
+    "get_version_string",
     "kernel",
     "set_default_logger_severity",
+    "set_default_logger_verbosity",
+    "set_seed",
 ]
 
 
@@ -41,3 +52,19 @@ def set_default_logger_severity(severity: int) -> None:
 
 def get_device() -> str:
     return "CPU"
+
+
+def get_version_string() -> str:
+    return __version__
+
+
+def set_default_logger_verbosity(verbosity: int) -> None:
+    """Accepted for compatibility: ``set_default_logger_severity`` decides."""
+
+
+def enable_telemetry_events() -> None:
+    """Accepted for compatibility: nothing is ever sent."""
+
+
+def disable_telemetry_events() -> None:
+    """Accepted for compatibility: nothing is ever sent."""

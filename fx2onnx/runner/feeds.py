@@ -11,6 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from fx2onnx.base.errors import UserError
+from fx2onnx.runner.program import Program
 from fx2onnx.runner.types import (
     TENSOR_NAMES,
     MapType,
@@ -22,6 +23,7 @@ from fx2onnx.runner.types import (
     string_array,
     type_name,
 )
+from fx2onnx.runner.typing_protos import denotations_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,3 +210,20 @@ class FeedChecker:
                         why=f"{wanted!r} was bound by {earlier[1]}; given {given}, needed {shape}",
                         next=f"feed the same size for {wanted!r} everywhere",
                     )
+
+
+def fix_denoted(program: Program, graph: Any, sizes: Mapping[str, int], fixed: Mapping[str, int]) -> dict[str, int]:
+    """Fix the dims of the graph's inputs that carry a denotation; returns ``fixed`` with the names of those dims added."""
+    found = dict(fixed)
+    denoted = {info.name: denotations_of(info.type) for info in graph.input}
+    for index in program.inputs:
+        slot = program.slots[index]
+        dims = list(slot.shape or ())
+        for axis, denotation in enumerate(denoted.get(slot.name, ())):
+            if denotation in sizes and axis < len(dims) and not isinstance(dims[axis], int):
+                name, dims[axis] = dims[axis], sizes[denotation]
+                if isinstance(name, str):
+                    found[name] = sizes[denotation]
+        if slot.shape is not None:
+            slot.shape = tuple(dims)
+    return found

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from fx2onnx.runner.types import TENSOR_NAMES, Array, Value, onnx_dtype
+from fx2onnx.runner.limits import check_shape
+from fx2onnx.runner.types import TENSOR_NAMES, Array, Value, describe, numpy_dtype_of_code, onnx_dtype
 
 
 class OrtValue:
@@ -18,6 +20,42 @@ class OrtValue:
     @staticmethod
     def ortvalue_from_numpy(array: Array, device_type: str = "cpu", device_id: int = 0) -> OrtValue:
         return OrtValue(np.asarray(array))
+
+    @staticmethod
+    def ortvalue_from_numpy_with_onnx_type(array: Array, onnx_element_type: int) -> OrtValue:
+        """The array's bytes as elements of an ONNX type that NumPy lacks. Raises: TypeError where the widths differ."""
+        dtype = numpy_dtype_of_code(onnx_element_type)
+        if dtype.itemsize != array.dtype.itemsize:
+            raise TypeError(f"elements of {array.dtype} do not have the width of {dtype}")
+        return OrtValue(np.asarray(array).view(dtype))
+
+    @staticmethod
+    def ortvalue_from_shape_and_type(
+        shape: Sequence[int], element_type: Any, device_type: str = "cpu", device_id: int = 0
+    ) -> OrtValue:
+        dtype = numpy_dtype_of_code(element_type) if isinstance(element_type, int) else np.dtype(element_type)
+        check_shape(shape, dtype)
+        return OrtValue(np.zeros(tuple(shape), dtype))
+
+    def update_inplace(self, array: Array) -> None:
+        """Raises: TypeError for another shape or dtype."""
+        own = self.numpy()
+        if own.shape != array.shape or own.dtype != array.dtype:
+            raise TypeError(f"{describe(array)} does not fit a value of {describe(own)}")
+        np.copyto(own, array)
+
+    def element_type(self) -> int:
+        dtype = onnx_dtype(self.numpy().dtype)
+        return 0 if dtype is None else int(dtype)
+
+    def tensor_size_in_bytes(self) -> int:
+        return int(self.numpy().nbytes)
+
+    def data_ptr(self) -> int:
+        return int(self.numpy().ctypes.data)
+
+    def is_sparse_tensor(self) -> bool:
+        return False
 
     def numpy(self) -> Array:
         """The array. Raises: TypeError for a sequence."""
@@ -46,6 +84,57 @@ class OrtValue:
 
     def device_name(self) -> str:
         return "cpu"
+
+
+class IOBinding:
+    """Inputs and outputs named ahead of ``run_with_iobinding``; everything lies in the machine's memory."""
+
+    def __init__(self, session: Any) -> None:
+        self._names = [arg.name for arg in session.get_outputs()]
+        self._inputs: dict[str, Any] = {}
+        self._outputs: dict[str, OrtValue | None] = {}
+        self._results: list[OrtValue] = []
+
+    def bind_cpu_input(self, name: str, array: Array) -> None:
+        self._inputs[name] = array
+
+    def bind_ortvalue_input(self, name: str, value: OrtValue) -> None:
+        self._inputs[name] = value.value()
+
+    def bind_output(self, name: str, device_type: str = "cpu", device_id: int = 0) -> None:
+        self._outputs[name] = None
+
+    def bind_ortvalue_output(self, name: str, value: OrtValue) -> None:
+        """The result is written into ``value``."""
+        self._outputs[name] = value
+
+    def clear_binding_inputs(self) -> None:
+        self._inputs = {}
+
+    def clear_binding_outputs(self) -> None:
+        self._outputs = {}
+
+    def synchronize_inputs(self) -> None:
+        """Nothing to wait for."""
+
+    def synchronize_outputs(self) -> None:
+        """Nothing to wait for."""
+
+    def run(self, session: Any, run_options: Any = None) -> None:
+        """Called by ``run_with_iobinding``."""
+        names = list(self._outputs) or self._names
+        self._results = [OrtValue(value) for value in session.run(names, self._inputs, run_options)]
+        for position, name in enumerate(names):
+            target = self._outputs.get(name)
+            if target is not None:
+                target.update_inplace(self._results[position].numpy())
+                self._results[position] = target
+
+    def get_outputs(self) -> list[OrtValue]:
+        return list(self._results)
+
+    def copy_outputs_to_cpu(self) -> list[Value]:
+        return [value.value() for value in self._results]
 
 
 def as_plain(value: Any) -> Any:

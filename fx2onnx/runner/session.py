@@ -18,12 +18,12 @@ from fx2onnx.base.errors import UserError
 from fx2onnx.base.events import record
 from fx2onnx.runner.build import build_program
 from fx2onnx.runner.execute import Executor
-from fx2onnx.runner.feeds import FeedChecker, NodeArg
+from fx2onnx.runner.feeds import FeedChecker, NodeArg, fix_denoted
 from fx2onnx.runner.fuse import fuse
 from fx2onnx.runner.limits import DEFAULT_LIMIT_BYTES, MAX_ITERATIONS, iteration_budget, memory_limit
 from fx2onnx.runner.load import LoadedModel, load_model
 from fx2onnx.runner.options import GraphOptimizationLevel, RunOptions, SessionOptions
-from fx2onnx.runner.ort_value import OrtValue, as_plain
+from fx2onnx.runner.ort_value import IOBinding, OrtValue, as_plain
 from fx2onnx.runner.program import Program, Slot, Step
 from fx2onnx.runner.static_shapes import check_static_shapes
 from fx2onnx.runner.threads import threads
@@ -32,6 +32,15 @@ from fx2onnx.runner.types import Value, describe, is_tensor_type, type_name
 PROVIDER = "CPUExecutionProvider"
 logger = logging.getLogger("fx2onnx.runner")
 LOG_LEVELS = {0: logging.DEBUG, 1: logging.INFO, 2: logging.WARNING, 3: logging.ERROR, 4: logging.CRITICAL}
+
+OPTIMIZER_LEVELS = {
+    GraphOptimizationLevel.ORT_DISABLE_ALL: 0,
+    GraphOptimizationLevel.ORT_ENABLE_BASIC: 1,
+    GraphOptimizationLevel.ORT_ENABLE_EXTENDED: 2,
+    GraphOptimizationLevel.ORT_ENABLE_LAYOUT: 2,
+    GraphOptimizationLevel.ORT_ENABLE_ALL: 2,
+}
+"""How far ``optimized_model_filepath`` is rewritten, in levels of ``fx2onnx.optimize``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,14 +82,16 @@ class InferenceSession:
             self._model_path = loaded.path
             self._meta = _metadata(loaded.proto)
             self._program = build_program(loaded, self._options.external_initializers)
+            fixed = self._options.free_dimension_overrides
+            if self._options.free_denotation_overrides:
+                fixed = fix_denoted(self._program, loaded.proto.graph, self._options.free_denotation_overrides, fixed)
             with np.errstate(all="ignore"):
-                check_static_shapes(self._program, self._options.free_dimension_overrides)
+                check_static_shapes(self._program, fixed)
             if self._options.optimized_model_filepath:
-                _save(loaded, self._options.optimized_model_filepath)
+                _save(loaded, self._options)
             if self._options.graph_optimization_level >= GraphOptimizationLevel.ORT_ENABLE_EXTENDED:
                 fuse(self._program)
             self._executor = Executor(self._program)
-        fixed = self._options.free_dimension_overrides
         self._inputs = [_node_arg(self._program.slots[index], fixed) for index in self._program.inputs]
         self._output_args = [_node_arg(self._program.slots[index], fixed) for index in self._program.outputs]
         self._output_names = [info.name for info in loaded.proto.graph.output]
@@ -89,7 +100,7 @@ class InferenceSession:
             for name, arg in zip(self._output_names, self._output_args, strict=True)
         ]
         self._optional = frozenset(self._program.slots[index].name for index in self._program.defaults)
-        self._checker = FeedChecker(self._inputs, self._optional, self._options.free_dimension_overrides)
+        self._checker = FeedChecker(self._inputs, self._optional, fixed)
         self._lock = threading.Lock()
         self._events: list[dict[str, Any]] = []
         self._profile_start_ns = start_ns
@@ -168,6 +179,22 @@ class InferenceSession:
         feeds = {name: as_plain(value) for name, value in input_dict.items()}
         return [OrtValue(value) for value in self.run(output_names, feeds, run_options)]
 
+    def io_binding(self) -> IOBinding:
+        return IOBinding(self)
+
+    def run_with_iobinding(self, iobinding: IOBinding, run_options: RunOptions | None = None) -> None:
+        iobinding.run(self, run_options)
+
+    def set_providers(self, providers: Sequence[Any], provider_options: Sequence[Any] | None = None) -> None:
+        """There is one provider; another one is answered with a warning."""
+        _check_providers(providers)
+
+    def enable_fallback(self) -> None:
+        """There is one provider, so nothing to fall back to."""
+
+    def disable_fallback(self) -> None:
+        """There is one provider, so nothing to fall back to."""
+
     def _feed(self, index: int, feeds: Mapping[str, Value]) -> Value:
         name = self._program.slots[index].name
         return feeds[name] if name in feeds else self._program.defaults[index]
@@ -228,9 +255,20 @@ def _check_providers(providers: Sequence[Any] | None) -> None:
         logger.warning("providers %s are not available; running on %s", names, PROVIDER)
 
 
-def _save(loaded: LoadedModel, path: str) -> None:
+def _save(loaded: LoadedModel, options: SessionOptions) -> None:
+    """Write the model as ``fx2onnx.optimize`` rewrites it at the session's level."""
+    from fx2onnx.optimize import pipelines
+
+    path = options.optimized_model_filepath
+    model = ir.from_proto(loaded.proto)
+    for name, tensor in loaded.held.items():
+        value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=tensor.shape, const_value=tensor)
+        model.graph.register_initializer(value)
+    if loaded.path:
+        ir.external_data.set_base_dir(model.graph, os.path.dirname(loaded.path) or ".")
+    pipelines.run(model, OPTIMIZER_LEVELS[options.graph_optimization_level], fold_weights=True)
     try:
-        ir.save(ir.from_proto(loaded.proto), path)
+        ir.save(model, path)
     except (OSError, ValueError) as error:
         raise UserError("E301", f"the optimized model {path!r} cannot be written", why=str(error)) from error
 

@@ -78,4 +78,6 @@ def dims_of(shape: Any) -> Dims:
 
 def denotations_of(proto: Any) -> list[str]:
     """The denotation of each dim of a tensor type, empty where it has none."""
+    if proto.WhichOneof("value") != "tensor_type":
+        return []
     return [dim.denotation for dim in proto.tensor_type.shape.dim]

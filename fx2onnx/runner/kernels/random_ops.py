@@ -13,11 +13,19 @@ from fx2onnx.runner.limits import check_shape
 from fx2onnx.runner.registry import kernel
 from fx2onnx.runner.types import Array, Dtype, numpy_dtype_of_code
 
+_shared: np.random.Generator | None = None
+
+
+def set_seed(seed: int) -> None:
+    """Make the nodes without a ``seed`` draw from one generator that starts here, as onnxruntime's ``set_seed`` does."""
+    global _shared
+    _shared = np.random.default_rng(seed)
+
 
 def generator(seed: float | int | None) -> np.random.Generator:
     """A generator; the float attribute ``seed`` is taken by its bits."""
     if seed is None:
-        return np.random.default_rng()
+        return np.random.default_rng() if _shared is None else _shared.spawn(1)[0]
     return np.random.default_rng(seed if isinstance(seed, int) and seed >= 0 else list(struct.pack("<d", float(seed))))
 
 

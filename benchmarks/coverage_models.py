@@ -87,6 +87,7 @@ _RULES: dict[str, list[tuple[str, int]]] = {
     "depth": [
         (r"^(?!num_feat_extract)(\w+_)?(layers?|depth|blocks)$|^first_k_dense_replace$|_layers_(en|de)coder$", 2),
         (r"vocab(ulary)?_size", 1024),
+        (r"^num_kv_shared_layers$", 0),
         (r"^(max_position_embeddings|n_positions|max_(text_|source_|target_)?positions|max_seq_len\w*)$", 512),
     ],
     "experts": [
@@ -172,6 +173,8 @@ def shrink(config: Mapping[str, Any], rules: tuple[str, ...]) -> dict[str, Any]:
             result[key] = shrink(value, rules)
         elif isinstance(value, list) and layers and len(value) == layers > 2:
             result[key] = _two_kinds(value)
+        elif isinstance(value, str) and layers and len(value) == layers > 2:  # a letter for each layer
+            result[key] = "".join(_two_kinds(list(value)))
         elif isinstance(value, list) and re.fullmatch(r"(\w+_)?(depths?|num_blocks|layers)", key):
             result[key] = [min(item, 2) if isinstance(item, int) else item for item in value]
         elif key == "mrope_section" and "width" in rules:
@@ -181,6 +184,7 @@ def shrink(config: Mapping[str, Any], rules: tuple[str, ...]) -> dict[str, Any]:
         else:
             result[key] = min([value, *(limit for pattern, limit in limits if re.search(pattern, key))])
     _fit_tokens(result)
+    _fit_state_space(result)
     if "image" in rules:
         _fit_image(result)
     for heads, shared in (("num_attention_heads", "num_key_value_heads"), ("num_heads", "num_kv_heads")):
@@ -208,6 +212,25 @@ def _fit_tokens(config: dict[str, Any]) -> None:
         is_token = re.search(r"_token_(id|index)$|_token_idx$|_code$", key) and isinstance(value, int)
         if is_token and value >= (vocabulary if isinstance(vocabulary, int) else 1024):
             config[key] = next(low, 3)
+
+
+_STATE_SPACES = (
+    ("num_heads", "head_dim", "expand"),
+    ("mamba_n_heads", "mamba_d_head", "mamba_expand"),
+    ("mamba_num_heads", "mamba_head_dim", "expand"),
+    ("n_mamba_heads", "mamba_headdim", "mamba_expand"),
+)
+"""Heads, width of each and the factor by which the inner width is more than the hidden one, as Mamba-2 models name them."""
+
+
+def _fit_state_space(config: dict[str, Any]) -> None:
+    width = config.get("hidden_size")
+    for heads, head_width, expand in _STATE_SPACES:
+        sizes = [width, config.get(heads), config.get(head_width), config.get(expand)]
+        if all(isinstance(size, int) and size > 0 for size in sizes):
+            inner = width * config[expand]
+            config[head_width] = min(config[head_width], inner)
+            config[heads] = inner // config[head_width]
 
 
 def _fit_image(config: dict[str, Any]) -> None:

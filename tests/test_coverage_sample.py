@@ -65,6 +65,22 @@ def test_shrink_keeps_what_hangs_together() -> None:
     assert found["vision_config"] == {"depths": [2, 2, 2, 2], "hidden_size": 64}
 
 
+def test_shrink_fits_what_is_computed_from_other_fields() -> None:
+    config = {
+        "num_hidden_layers": 6,
+        "num_kv_shared_layers": 3,
+        "hybrid_override_pattern": "M-M*M-",
+        "hidden_size": 4096,
+        "expand": 2,
+        "num_heads": 128,
+        "head_dim": 64,
+    }
+    found = shrink(config, ("depth", "width"))
+    assert found["num_kv_shared_layers"] == 0
+    assert found["hybrid_override_pattern"] == "M-"
+    assert found["num_heads"] * found["head_dim"] == found["expand"] * found["hidden_size"] == 128
+
+
 def _row(name: str, passed: str, **fields: Any) -> dict[str, Any]:
     measured = {"rung": "fake", "capture_s": 0.1, "export_s": 0.2, "nodes": 5}
     return {"source": "hf", "name": name, "dynamic": False, "passed": passed, **measured, **fields}

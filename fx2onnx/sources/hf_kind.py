@@ -17,7 +17,7 @@ import torch
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.weight_file import WeightFile
 from fx2onnx.sources.hf_inputs import baked_inputs, sample_inputs, with_sub_configs
-from fx2onnx.sources.hf_reference import LOADING, load_mapped
+from fx2onnx.sources.hf_reference import LOADING, load_mapped, quiet_loading
 from fx2onnx.sources.memory import check_memory
 from fx2onnx.sources.registry import fail_unknown
 from fx2onnx.sources.seeding import move_constants, seeded
@@ -271,18 +271,19 @@ def _load(
     """The module with the weights of a folder or, mapped, of a folder or a file; and the files that are mapped."""
     files: Sequence[WeightFile] = ()
     try:
-        if by_reference:
-            module, notes, files = load_mapped(model_class, place, config, dtype)
-        else:
-            check_files(place)
-            module, notes = model_class.from_pretrained(
-                place,
-                config=config,
-                local_files_only=True,
-                trust_remote_code=False,
-                **LOADING,
-                **({} if dtype is None else {"dtype": dtype}),
-            )
+        with quiet_loading():
+            if by_reference:
+                module, notes, files = load_mapped(model_class, place, config, dtype)
+            else:
+                check_files(place)
+                module, notes = model_class.from_pretrained(
+                    place,
+                    config=config,
+                    local_files_only=True,
+                    trust_remote_code=False,
+                    **LOADING,
+                    **({} if dtype is None else {"dtype": dtype}),
+                )
     except UserError:
         raise
     except Exception as error:  # transformers and safetensors raise many classes for bad shards

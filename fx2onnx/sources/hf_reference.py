@@ -6,7 +6,8 @@ splits still lies in the file, what it computes (stacked experts, another dtype)
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,22 @@ def load_mapped(model_class: Any, folder: Path, config: Any, dtype: str | None) 
         None, config=config, state_dict=checkpoint.state, dtype=stored, **LOADING
     )
     return module, notes, checkpoint.files
+
+
+@contextlib.contextmanager
+def quiet_loading() -> Iterator[None]:
+    """No progress bar and no table of misfits on stderr: what there is to tell is in the notes or an error."""
+    from transformers.utils import logging
+
+    had_bar, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if had_bar:
+            logging.enable_progress_bar()
 
 
 def _refuse_conversions(model_class: Any, config: Any, state: Mapping[str, torch.Tensor], folder: Path) -> None:

@@ -66,6 +66,14 @@ def test_every_weight_stays_in_its_file_and_the_numbers_are_right(name: str, sha
     assert verdict.ok, verdict.describe()
 
 
+def test_loading_says_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    saved("bert_tiny", tmp_path)
+    capfd.readouterr()
+    for weights in (None, "reference"):
+        resolve(f"hf:{tmp_path}", weights=weights)
+    assert capfd.readouterr() == ("", "")
+
+
 def test_the_bytes_referred_to_are_those_of_the_weight(tmp_path: Path) -> None:
     original = saved("llama_tiny", tmp_path, max_shard_size="10KB").state_dict()
     exported(tmp_path)

@@ -24,7 +24,7 @@ QUERIES = frozenset(
         aten.is_contiguous.default, aten.is_contiguous.memory_format, aten.is_strides_like_format.default,
         aten.is_non_overlapping_and_dense.default, aten.size.default, aten.stride.default, aten.dim.default,
         aten._has_compatible_shallow_copy_type.default, aten.is_complex.default, aten.is_floating_point.default,
-        aten.is_same_size.default, aten.result_type.Tensor, aten.can_cast.default,
+        aten.is_same_size.default, aten.result_type.Tensor, aten.can_cast.default, aten._has_same_storage_numel.default,
     }
 )  # fmt: skip
 """Overloads that ask about a tensor's type, not its values."""

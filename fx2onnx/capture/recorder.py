@@ -75,8 +75,8 @@ def _dtype_of_number(value: Any) -> torch.dtype:
 
 
 class NeedsSplit(BaseException):
-    """The module transforms functions (``torch.vmap``): composite overloads cannot be seen whole. Not an Exception, so
-    that no ``except Exception`` of the module swallows it.
+    """The module transforms functions (``torch.vmap``) or takes gradients: composite overloads cannot be seen whole. Not an
+    Exception, so that no ``except Exception`` of the module swallows it.
     """
 
 
@@ -195,6 +195,8 @@ class Recorder:
                 view = View(base.memory, base.steps, base.node, base.info, base.version, tensor)
                 self._views[id(tensor)] = view
                 return view
+        if self._whole:
+            raise NeedsSplit  # autograd keeps tensors that it makes inside composite overloads
         raise self.refuse(
             "E107",
             "a tensor reached an operator from outside the recorded program",

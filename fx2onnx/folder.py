@@ -27,6 +27,9 @@ DATA_FILE = "weights.data"
 
 _COPIED = (".json", ".txt", ".model", ".jinja", ".tiktoken", ".bpe")
 _NOT_COPIED = (".index.json",)
+IN_PLACE_OPSET = 24
+"""The first with TensorScatter, which writes into a cache."""
+
 ORIGIN_FILE = "fx2onnx.json"
 """What the folder was made from, for ``fx2onnx generate --verify``."""
 
@@ -48,6 +51,7 @@ def export_folder(
     output: str | os.PathLike[str],
     *,
     task: str = "text-generation-with-past",
+    cache: str = "dynamic",
     opset_version: int | None = None,
     verify: bool = False,
     **options: Any,
@@ -56,6 +60,8 @@ def export_folder(
 
     task: ``text-generation``, ``text2text-generation``, ``automatic-speech-recognition``, ``image-text-to-text``, each
         with ``-with-past`` for caches as inputs and outputs.
+    cache: ``dynamic``, or ``static``: of a fixed size that the caller chooses, written in place (opset 24 unless
+        ``opset_version`` says otherwise).
     verify: compare every file with eager PyTorch, in the runner and onnxruntime.
     options: as ``fx2onnx.sources.resolve`` takes them (``batch``, ``seq``, ``seed``, ``weights``, ...).
 
@@ -64,7 +70,10 @@ def export_folder(
     from fx2onnx.sources.generation_parts import assemble
 
     target = check_folder(Path(output).expanduser())
-    assembly = assemble(spec, task, **options)
+    if cache == "static" and opset_version is None:
+        opset_version = IN_PLACE_OPSET
+    in_place = opset_version is not None and opset_version >= IN_PLACE_OPSET
+    assembly = assemble(spec, task, cache=cache, in_place=in_place, **options)
     told = {"source": spec, "task": task} | {key: value for key, value in options.items() if value is not None}
     return export_assembly(assembly, target, opset_version=opset_version, verify=verify, told=told)
 
@@ -131,9 +140,13 @@ def _export_part(part: Part, opset: int | None, notes: list[str]) -> tuple[Expor
 
 def _export(source: Source, opset: int | None) -> ExportResult:
     from fx2onnx import api
+    from fx2onnx.aten_map.cache_update import cache_update
+    from fx2onnx.sources.generation_static import OVERLOAD, StaticDecoder
 
     shapes = {name: dict(axes) for name, axes in (source.dynamic_shapes or {}).items()}
     more: dict[str, Any] = {"weight_files": source.weight_files} if source.weight_files else {}
+    if isinstance(source.module, StaticDecoder):
+        more["custom_translations"] = {OVERLOAD: cache_update}
     result = api.export(
         source.module, source.args, kwargs=source.kwargs, opset_version=opset, dynamic_shapes=shapes or None, **more
     )

@@ -61,6 +61,7 @@ def export_command(
         ),
     ] = None,
     task: options.Task = None,
+    cache: options.Cache = "dynamic",
     weights: options.Weights = None,
     dtype: options.Dtype = None,
     capture: Annotated[Capture, typer.Option("--capture", help="How the graph is captured.")] = Capture.auto,
@@ -87,8 +88,8 @@ def export_command(
     if task is not None and is_folder_task(task):
         if len(sources) > 1 or is_pattern(sources[0]):
             raise UserError("E001", f"--task {task} takes one model at a time")
-        sizes = {"batch": batch, "seq": seq, "image_size": image_size, "seed": seed}
-        export_into_folder(sources[0], output, task, opset, verify, sizes, json_output=json_output, quiet=quiet)
+        sizes = {"batch": batch, "seq": seq, "image_size": image_size, "seed": seed, "weights": weights, "dtype": dtype}
+        export_into_folder(sources[0], output, task, cache, opset, verify, sizes, json_output=json_output, quiet=quiet)
         return
     template = Job(
         source="",

@@ -43,6 +43,7 @@ def export_into_folder(
     source: str,
     output: Path,
     task: str,
+    cache: str,
     opset: int | None,
     verify: bool,
     options: Mapping[str, Any],
@@ -61,7 +62,9 @@ def export_into_folder(
         warnings.simplefilter("ignore")
         done = stages.call(
             f"export {source}",
-            lambda: export_folder(source, output, task=task, opset_version=opset, verify=verify, **options),
+            lambda: export_folder(
+                source, output, task=task, cache=cache, opset_version=opset, verify=verify, **options
+            ),
         )
     ok = all(verdict.ok for verdict in done.verdicts.values())
     if json_output:

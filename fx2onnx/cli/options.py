@@ -39,6 +39,12 @@ Task = Annotated[
         show_default=False,
     ),
 ]
+Cache = Annotated[
+    str,
+    typer.Option(
+        "--cache", help="Of generation tasks: dynamic, or static: of fixed size, written in place (opset 24)."
+    ),
+]
 Seed = Annotated[int, typer.Option("--seed", help="Seed of random weights and inputs.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result, or the error, as JSON on stdout.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress display and no summary.")]

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from fx2onnx.base.errors import UserError
 
+PAST, PRESENT, LENGTH = "past_key_values.", "present.", "past_length"
 Array: TypeAlias = npt.NDArray[Any]
 _DTYPES: dict[str, Any] = {
     "tensor(float)": np.float32,
@@ -72,7 +73,27 @@ class Graph:
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         """Every output by name, as the engine's values. ``feeds`` are arrays or such values."""
         values = {name: self.value(name, feed) for name, feed in feeds.items()}
+        if self.is_static and hasattr(self._session, "io_binding"):
+            return self._run_in_place(values)
         return dict(zip(self.outputs, self._session.run_with_ort_values(list(self.outputs), values), strict=True))
+
+    @property
+    def is_static(self) -> bool:
+        """Whether caches have a fixed size, so that each new one may take the memory of the old."""
+        return LENGTH in self.inputs
+
+    def _run_in_place(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        binding = self._session.io_binding()
+        for name, value in values.items():
+            binding.bind_ortvalue_input(name, value)
+        for name in self.outputs:
+            past = values.get(PAST + name.removeprefix(PRESENT)) if name.startswith(PRESENT) else None
+            if past is None:
+                binding.bind_output(name)
+            else:
+                binding.bind_ortvalue_output(name, past)
+        self._session.run_with_iobinding(binding)
+        return dict(zip(self.outputs, binding.get_outputs(), strict=True))
 
     def value(self, name: str, feed: Any) -> Any:
         """``feed`` as the engine's value for the input ``name``."""
@@ -82,10 +103,14 @@ class Graph:
             return self._value_class.ortvalue_from_numpy_with_onnx_type(feed.view(np.int16), _BFLOAT16)
         return self._value_class.ortvalue_from_numpy(np.ascontiguousarray(feed).reshape(feed.shape))
 
-    def empty(self, name: str, batch: int) -> Array:
-        """What the input ``name`` is before the first token: no tokens where it grows, zeros elsewhere."""
+    def empty(self, name: str, batch: int, limit: int = 0) -> Any:
+        """What the input ``name`` is before the first token: no tokens where it grows, zeros elsewhere.
+
+        A cache of fixed size has room for ``limit`` tokens.
+        """
         arg = self.inputs[name]
-        shape = [size if isinstance(size, int) else batch if size == "batch_size" else 0 for size in arg.shape]
+        sizes = {"batch_size": batch, "max_length": limit}
+        shape = [size if isinstance(size, int) else sizes.get(size, 0) for size in arg.shape]
         return np.zeros(shape, dtype=dtype_of(arg.type))
 
 

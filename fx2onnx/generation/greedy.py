@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.generation.engine import Array, Graph, as_array, dtype_of
-from fx2onnx.generation.loaded import PAST, PRESENT, LoadedModel, positions
+from fx2onnx.generation.engine import LENGTH, PAST, PRESENT, Array, Graph, as_array, dtype_of
+from fx2onnx.generation.loaded import LoadedModel, positions
 
 ENCODERS = ("vision_encoder", "audio_encoder")
 EMBEDDED = "inputs_embeds"
@@ -51,7 +51,7 @@ def generate(
     given = {"input_ids": input_ids, "attention_mask": attention_mask, **encoder_inputs}
     arrays = {name: _array(value) for name, value in given.items() if value is not None}
     stop = _stop(model, max_new_tokens, eos_token_id, pad_token_id)
-    ids, mask, states, fixed = _start(model, arrays)
+    ids, mask, states, fixed = _start(model, arrays, stop.max_new_tokens)
     tokens = [ids]
     for following in _steps(model, ids, mask, states, fixed, stop):
         tokens.append(following[:, None])
@@ -84,7 +84,9 @@ def _stop(model: LoadedModel, new: int | None, eos: Any, pad: int | None) -> Sto
     return Stop(int(new), ends, int(pad))
 
 
-def _start(model: LoadedModel, given: dict[str, Array]) -> tuple[Array, Array, dict[str, Any], dict[str, Any]]:
+def _start(
+    model: LoadedModel, given: dict[str, Array], new: int
+) -> tuple[Array, Array, dict[str, Any], dict[str, Any]]:
     """The decoder's first tokens and mask, its states, and inputs that stay the same at every step."""
     if model.encoder is None:
         if "input_ids" not in given:
@@ -102,7 +104,7 @@ def _start(model: LoadedModel, given: dict[str, Array]) -> tuple[Array, Array, d
                 why="the next token follows the last column, which is padding for some rows",
                 next="pad on the left: tokenizer.padding_side = 'left'",
             )
-        return ids, mask, _empty(model.main, ids.shape[0]), _features(model, given)
+        return ids, mask, _empty(model.main, ids.shape[0], ids.shape[1] + new), _features(model, given)
     encoder = model.encoder
     if "attention_mask" in encoder.inputs and "attention_mask" not in given and "input_ids" in given:
         given["attention_mask"] = np.ones_like(given["input_ids"])
@@ -154,8 +156,10 @@ def _first_token(model: LoadedModel) -> int:
     raise UserError("E401", "neither config.json nor generation_config.json has a decoder_start_token_id")
 
 
-def _empty(graph: Graph, batch: int) -> dict[str, Any]:
-    return {name: graph.empty(name, batch) for name in graph.inputs if name.startswith(PAST)}
+def _empty(graph: Graph, batch: int, limit: int = 0) -> dict[str, Any]:
+    """Caches before the first token, as the engine's own values: those of fixed size are written in place."""
+    names = [name for name in graph.inputs if name.startswith(PAST)]
+    return {name: graph.value(name, graph.empty(name, batch, limit)) for name in names}
 
 
 def _following(outputs: Mapping[str, Any]) -> dict[str, Any]:
@@ -204,6 +208,8 @@ def _advance(
         if "attention_mask" in graph.inputs:
             local = graph.inputs["attention_mask"].shape[1] == main.shape[1]
             feeds["attention_mask"] = seen[:, part] if local else seen
+        if graph.is_static:
+            feeds[LENGTH] = np.asarray(seen.shape[1] - width)
         if "position_ids" in graph.inputs:
             feeds["position_ids"] = positions(seen)[:, part]
         outputs = graph.run({name: feeds[name] for name in graph.inputs})

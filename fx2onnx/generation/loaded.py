@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.generation.engine import Graph, as_array, chosen_engine, dtype_of
+from fx2onnx.generation.engine import LENGTH, PAST, PRESENT, Graph, as_array, chosen_engine, dtype_of
 
 if TYPE_CHECKING:
     from os import PathLike
 
-PAST, PRESENT = "past_key_values.", "present."
 DECODERS = ("model.onnx", "decoder_model.onnx")
 """The graph that gives logits, by file name: the first that the folder has."""
 ENCODER = "encoder_model.onnx"
@@ -146,6 +145,12 @@ def _feeds(graph: Graph, inputs: Mapping[str, Any]) -> tuple[dict[str, Any], boo
 
 def _fill(graph: Graph, feeds: dict[str, Any]) -> None:
     """Empty caches, a mask of ones and running positions where the caller left them out."""
+    if graph.is_static:
+        missing = [name for name in graph.inputs if name.startswith((PAST, LENGTH)) and name not in feeds]
+        if missing:
+            raise UserError(
+                "E401", f"no feed for {missing[0]}", why="only the caller knows how long the cache is to be"
+            )
     batch = next((_shape(value)[0] for value in feeds.values() if len(_shape(value))), 1)
     for name in graph.inputs:
         if name.startswith(PAST) and name not in feeds:

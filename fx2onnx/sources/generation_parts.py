@@ -13,6 +13,7 @@ from fx2onnx.sources import hf_kind
 from fx2onnx.sources.generation import cached_decoder
 from fx2onnx.sources.generation_encoder import encoder_and_decoder
 from fx2onnx.sources.generation_multimodal import encoders_and_embedding, modalities_of, width_of
+from fx2onnx.sources.generation_static import static_decoder
 from fx2onnx.sources.registry import fail_unknown, resolve
 from fx2onnx.sources.source import Options, Source
 
@@ -53,8 +54,8 @@ def is_generation_task(task: str | None) -> bool:
     return task is not None and task.removesuffix(WITH_PAST) in TASKS
 
 
-def assemble(spec: str, task: str, **sizes: Any) -> Assembly:
-    """The parts of the transformers model ``spec`` (``hf:...``) for ``task``.
+def assemble(spec: str, task: str, *, cache: str = "dynamic", in_place: bool = True, **sizes: Any) -> Assembly:
+    """The parts of the transformers model ``spec`` (``hf:...``) for ``task``; ``cache`` as ``cached_parts`` takes it.
 
     Raises:   UserError E601 where the model does not fit the task or keeps no cache, E001 for another kind of source.
     """
@@ -68,15 +69,21 @@ def assemble(spec: str, task: str, **sizes: Any) -> Assembly:
     source = resolve(spec + ("&" if "?" in spec else "?") + f"task={word}", **sizes)
     name, _, _ = spec.removeprefix("hf:").partition("?")
     folder = Path(name).expanduser()
-    parts = cached_parts(source) if task.endswith(WITH_PAST) else [Part("model.onnx", [lambda: source])]
+    if not task.endswith(WITH_PAST):
+        parts = [Part("model.onnx", [lambda: source])]
+    else:
+        parts = cached_parts(source, cache, in_place=in_place)
     return Assembly(source.module, parts, folder if folder.is_dir() else None, source.origin)
 
 
-def cached_parts(source: Source) -> list[Part]:
+def cached_parts(source: Source, cache: str = "dynamic", *, in_place: bool = True) -> list[Part]:
     """The files that ``source.module``, a generating transformers model, becomes with its cache in and out.
 
-    Raises:   UserError E601 where it keeps no cache.
+    ``cache`` is ``dynamic`` (it grows) or ``static`` (of a fixed size; ``in_place`` by opset 24's operator).
+    Raises:   UserError E601 where it keeps no such cache, E001 for another word.
     """
+    if cache not in ("dynamic", "static"):
+        raise UserError("E001", f"cache={cache!r} is not known", next="dynamic or static")
     model: Any = source.module
     switch_cache_on(model.config)
     options = Options()
@@ -84,6 +91,11 @@ def cached_parts(source: Source) -> list[Part]:
     def finished(form: Source) -> Source:
         return replace(form, weight_files=source.weight_files, has_weights=source.has_weights, origin=source.origin)
 
+    if cache == "static":
+        if getattr(model.config, "is_encoder_decoder", False) or modalities_of(model):
+            raise UserError("E601", f"{type(model).__name__} has no cache of fixed size", why="only decoders have")
+        static = finished(static_decoder(model, source.name, options, in_place=in_place))
+        return [Part("model.onnx", [lambda: static])]
     if getattr(model.config, "is_encoder_decoder", False):
         encoder, decoder = (finished(form) for form in encoder_and_decoder(model, source.name, options))
         single = partial(encoder_and_decoder, model, source.name, options, one_token=True)

@@ -240,3 +240,30 @@ def test_images_go_through_an_encoder_an_embedding_and_the_language_model(tmp_pa
         assert torch.equal(loaded.generate(**inputs, pixel_values=pixels, max_new_tokens=6), with_images), engine
         text = {"input_ids": torch.tensor([[5, 6, 7]])}
         assert torch.equal(loaded.generate(**text, max_new_tokens=6), generate_eagerly(model, text, 6)), engine
+
+
+@pytest.mark.parametrize(
+    ("name", "opset", "written_by"), [("llama", 24, "TensorScatter"), ("gemma3", 18, "ScatterElements")]
+)
+def test_a_static_cache_is_written_where_it_stands(name: str, opset: int, written_by: str, tmp_path: Path) -> None:
+    with seeded(0):
+        model = DECODERS[name]().eval()
+    move_constants(model)
+    model.generation_config.eos_token_id, model.generation_config.pad_token_id = None, 0
+    parts = cached_parts(Source("model", model), "static", in_place=opset >= 24)
+    done = export_assembly(Assembly(model, parts, None, ""), tmp_path / "out", opset_version=opset)
+    source = done.sources["model.onnx"]
+    verify(str(tmp_path / "out" / "model.onnx"), source.module, source.args, source.kwargs).raise_if_failed()
+    graph = onnx.load(tmp_path / "out" / "model.onnx").graph
+    assert sum(node.op_type == written_by for node in graph.node) == 4
+    for lengths in ((1,), (9, 7, 3)):
+        inputs = prompts(lengths)
+        expected = generate_eagerly(model, inputs, 7)
+        for engine in ENGINES:
+            assert torch.equal(load(tmp_path / "out", engine).generate(**inputs, max_new_tokens=7), expected), engine
+
+
+@pytest.mark.parametrize("build", [DECODERS["mamba"], ENCODER_DECODERS["t5"], _llava])
+def test_a_static_cache_is_for_keys_and_values_only(build: Callable[[], Any]) -> None:
+    with pytest.raises(UserError, match="fixed size"):
+        cached_parts(Source("model", build().eval()), "static")

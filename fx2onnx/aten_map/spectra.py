@@ -1,4 +1,4 @@
-"""Eigenvalues of symmetric matrices by Jacobi rotations in a Loop; singular values and what follows from them.
+"""Eigenvalues of symmetric matrices and singular values by Jacobi rotations in a Loop, and what follows from them.
 
 Values only: eigenvectors and singular vectors are unique up to signs and rotations, so that no result could be checked
 against PyTorch's.
@@ -6,6 +6,7 @@ against PyTorch's.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from fx2onnx.aten_map.diagonals import diagonal_of
 from fx2onnx.aten_map.elimination import WORK, column_of, loop, positions, row_of
 from fx2onnx.aten_map.factorizations import turned
 from fx2onnx.aten_map.reductions import reduce
-from fx2onnx.aten_map.scalars import as_dtype
+from fx2onnx.aten_map.scalars import TORCH_DTYPES, as_dtype
 from fx2onnx.aten_map.sorting import sort
 from fx2onnx.aten_map.widening import overloads_of, register_shared, result_dtype
 from fx2onnx.base.errors import UserError
@@ -45,41 +46,90 @@ def size_of(matrix: ir.Value) -> int:
     return size
 
 
+def _turned_pairs(
+    op: Emit,
+    size: int,
+    states: list[ir.Value],
+    products: Callable[[Emit, ir.Value, ir.Value, ir.Value], tuple[ir.Value, ir.Value, ir.Value]],
+    turn_with: Callable[[Emit, ir.Value, ir.Value], ir.Value],
+) -> list[ir.Value]:
+    """Jacobi's Loop over all pairs p < q, ``SWEEPS`` times: the rotation that makes the pair's product 0.
+
+    ``products(op, state, p, q)`` gives the pair's (pp, pq, qq); ``turn_with(op, state, rotation)`` the next first state;
+    the second state gathers the rotations.
+    """
+    pairs = np.array([(p, q) for p in range(size) for q in range(p + 1, size)], dtype=np.int64)
+    rows = positions(op, size)
+    columns = op.Transpose(rows, perm=[1, 0])
+    unit, zero, one = identity_matrix(op, size, size, WORK), op.const(0.0, WORK), op.const(1.0, WORK)
+    table = op.const(pairs)
+
+    def body(op: Emit, index: ir.Value, states: list[ir.Value]) -> list[ir.Value]:
+        both = op.Gather(table, op.Mod(index, len(pairs)), axis=0)
+        p = op.Gather(both, op.const(np.array([0])), axis=0)
+        q = op.Gather(both, op.const(np.array([1])), axis=0)
+        app, apq, aqq = products(op, states[0], p, q)
+        idle = op.Equal(apq, 0)
+        theta = op.Div(op.Sub(aqq, app), op.Mul(op.Where(idle, one, apq), 2.0))
+        root = op.Add(op.Abs(theta), op.Sqrt(op.Add(op.Mul(theta, theta), 1.0)))
+        tangent = op.Div(op.Where(op.Less(theta, 0), op.const(-1.0, WORK), one), root)
+        tangent = op.Where(idle, zero, tangent)
+        cosine = op.Reciprocal(op.Sqrt(op.Add(op.Mul(tangent, tangent), 1.0)))
+        sine = op.Mul(tangent, cosine)
+        is_p, is_q = op.Equal(rows, p), op.Equal(rows, q)
+        to_p, to_q = op.Equal(columns, p), op.Equal(columns, q)
+        turn = op.Where(op.Or(op.And(is_p, to_p), op.And(is_q, to_q)), cosine, unit)
+        turn = op.Where(op.And(is_p, to_q), sine, turn)
+        turn = op.Where(op.And(is_q, to_p), op.Neg(sine), turn)
+        return [turn_with(op, states[0], turn), op.MatMul(states[1], turn)]
+
+    return loop(op, SWEEPS * len(pairs), states, body)
+
+
 def diagonalized(op: Emit, matrix: ir.Value) -> tuple[ir.Value, ir.Value]:
     """(eigenvalues [*, N] unsorted, eigenvectors [*, N, N] in columns) of symmetric float64 matrices."""
     size, dims = size_of(matrix), dims_of(matrix)
     last = rank_of(matrix) - 1
     vectors = op.expand(identity_matrix(op, size, size, WORK), dims)
+
+    def products(op: Emit, state: ir.Value, p: ir.Value, q: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value]:
+        row_p, row_q = row_of(op, state, p), row_of(op, state, q)
+        return column_of(op, row_p, p), column_of(op, row_p, q), column_of(op, row_q, q)
+
+    def turn_with(op: Emit, state: ir.Value, turn: ir.Value) -> ir.Value:
+        return op.MatMul(op.MatMul(turned(op, turn), state), turn)  # type: ignore[no-any-return]
+
     if size > 1:
-        pairs = np.array([(p, q) for p in range(size) for q in range(p + 1, size)], dtype=np.int64)
-        rows = positions(op, size)
-        columns = op.Transpose(rows, perm=[1, 0])
-        unit, zero, one = identity_matrix(op, size, size, WORK), op.const(0.0, WORK), op.const(1.0, WORK)
-        table = op.const(pairs)
-
-        def body(op: Emit, index: ir.Value, states: list[ir.Value]) -> list[ir.Value]:
-            both = op.Gather(table, op.Mod(index, len(pairs)), axis=0)
-            p = op.Gather(both, op.const(np.array([0])), axis=0)
-            q = op.Gather(both, op.const(np.array([1])), axis=0)
-            row_p, row_q = row_of(op, states[0], p), row_of(op, states[0], q)
-            app, apq, aqq = column_of(op, row_p, p), column_of(op, row_p, q), column_of(op, row_q, q)
-            idle = op.Equal(apq, 0)
-            theta = op.Div(op.Sub(aqq, app), op.Mul(op.Where(idle, one, apq), 2.0))
-            root = op.Add(op.Abs(theta), op.Sqrt(op.Add(op.Mul(theta, theta), 1.0)))
-            tangent = op.Div(op.Where(op.Less(theta, 0), op.const(-1.0, WORK), one), root)
-            tangent = op.Where(idle, zero, tangent)
-            cosine = op.Reciprocal(op.Sqrt(op.Add(op.Mul(tangent, tangent), 1.0)))
-            sine = op.Mul(tangent, cosine)
-            is_p, is_q = op.Equal(rows, p), op.Equal(rows, q)
-            to_p, to_q = op.Equal(columns, p), op.Equal(columns, q)
-            turn = op.Where(op.Or(op.And(is_p, to_p), op.And(is_q, to_q)), cosine, unit)
-            turn = op.Where(op.And(is_p, to_q), sine, turn)
-            turn = op.Where(op.And(is_q, to_p), op.Neg(sine), turn)
-            rotated = op.MatMul(op.MatMul(turned(op, turn), states[0]), turn)
-            return [rotated, op.MatMul(states[1], turn)]
-
-        matrix, vectors = loop(op, SWEEPS * len(pairs), [matrix, vectors], body)
+        matrix, vectors = _turned_pairs(op, size, [matrix, vectors], products, turn_with)
     return diagonal_of(op, matrix, 0, last - 1, last, size), vectors
+
+
+def orthogonalized(op: Emit, matrix: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value]:
+    """(A V [*, M, N] with orthogonal columns, V [*, N, N], the columns' lengths [*, N]): one-sided Jacobi, in float64.
+
+    The lengths are the singular values; those of wide matrices are taken from the transpose, so that M >= N.
+    """
+    value = op.cast(matrix, WORK)
+    size, axis = size_of(value), rank_of(value) - 2
+    vectors = op.expand(identity_matrix(op, size, size, WORK), (*dims_of(value)[:-2], size, size))
+
+    def products(op: Emit, state: ir.Value, p: ir.Value, q: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value]:
+        first, second = column_of(op, state, p), column_of(op, state, q)
+        terms = op.Mul(first, first), op.Mul(first, second), op.Mul(second, second)
+        own, shared, other = (op.ReduceSum(term, axes=[axis], keepdims=1) for term in terms)
+        return own, shared, other
+
+    if size > 1:
+        states = [value, vectors]
+        value, vectors = _turned_pairs(op, size, states, products, lambda op, state, turn: op.MatMul(state, turn))
+    return value, vectors, op.ReduceL2(value, axes=[axis], keepdims=0)
+
+
+def tall(op: Emit, matrix: ir.Value) -> tuple[ir.Value, bool]:
+    """The matrix, or its transpose where it is wider than high; and whether it is the transpose."""
+    rows, columns = dims_of(matrix)[-2:]
+    is_wide = isinstance(rows, int) and isinstance(columns, int) and rows < columns
+    return (turned(op, matrix) if is_wide else matrix), is_wide
 
 
 def symmetric(op: Emit, matrix: ir.Value, lower: bool) -> ir.Value:
@@ -93,31 +143,9 @@ def symmetric(op: Emit, matrix: ir.Value, lower: bool) -> ir.Value:
     return result
 
 
-def gram(op: Emit, matrix: ir.Value) -> ir.Value:
-    """A A^T or A^T A, the smaller."""
-    value = op.cast(matrix, WORK)
-    rows, columns = dims_of(value)[-2:]
-    if isinstance(rows, int) and isinstance(columns, int) and rows < columns:
-        return op.MatMul(value, turned(op, value))  # type: ignore[no-any-return]
-    return op.MatMul(turned(op, value), value)  # type: ignore[no-any-return]
-
-
-def exact_enough(matrix: ir.Value) -> None:
-    """Roots of the Gram matrix's eigenvalues keep half of float64's digits: enough for float32."""
-    if dtype_of(matrix) == D.DOUBLE:
-        raise UserError(
-            "E203",
-            "singular values of float64 matrices",
-            why="they come from A^T A here, which keeps the digits of float32 only",
-            next="cast the matrix to float32",
-        )
-
-
 def singular_values(op: Emit, matrix: ir.Value) -> ir.Value:
     """In descending order, in float64."""
-    exact_enough(matrix)
-    values, _ = diagonalized(op, gram(op, matrix))
-    return sort(op, op.Sqrt(op.Relu(values)), -1, True)[0]
+    return sort(op, orthogonalized(op, tall(op, matrix)[0])[2], -1, True)[0]
 
 
 def _eigvalsh(op: Emit, self: ir.Value, UPLO: str) -> ir.Value:
@@ -132,7 +160,7 @@ def _svdvals(op: Emit, A: ir.Value) -> ir.Value:
 
 
 register_shared(_eigvalsh, "Jacobi rotations in a Loop, TopK", *overloads_of("linalg_eigvalsh"))
-register_shared(_svdvals, "roots of the eigenvalues of A^T A", *overloads_of("linalg_svdvals"))
+register_shared(_svdvals, "one-sided Jacobi rotations in a Loop, ReduceL2, TopK", *overloads_of("linalg_svdvals"))
 
 
 def spectral_norm(op: Emit, matrix: ir.Value, order: Any) -> ir.Value:
@@ -142,11 +170,15 @@ def spectral_norm(op: Emit, matrix: ir.Value, order: Any) -> ir.Value:
     return reduce(op, op_type, values, -1)
 
 
+def epsilon_of(matrix: ir.Value) -> float:
+    return float(torch.finfo(TORCH_DTYPES[dtype_of(matrix)]).eps)
+
+
 def cutoff(op: Emit, matrix: ir.Value, largest: ir.Value, atol: Any, rtol: Any) -> ir.Value:
     """max(atol, rtol * largest) as [*]; rtol is eps * max(M, N) where neither is given, 0 where only atol is."""
     rows, columns = dims_of(matrix)[-2:]
     if rtol is None:
-        epsilon = float(torch.finfo(torch.float32).eps) * max(int(rows), int(columns))  # type: ignore[arg-type]
+        epsilon = epsilon_of(matrix) * max(int(rows), int(columns))  # type: ignore[arg-type]
         if atol is None:
             rtol = epsilon
         elif isinstance(atol, ir.Value):
@@ -183,19 +215,22 @@ register_shared(_matrix_rank, "singular values above the cutoff, counted", *over
 
 
 def pseudo_inverse(op: Emit, matrix: ir.Value, atol: Any, rtol: Any, hermitian: bool) -> ir.Value:
-    """V (1 / lambda where above the cutoff) V^T, times A^T where the Gram matrix was taken."""
-    exact_enough(matrix)
-    source = symmetric(op, matrix, True) if hermitian else op.cast(matrix, WORK)
-    wide = not hermitian and int(dims_of(matrix)[-2]) < int(dims_of(matrix)[-1])  # type: ignore[arg-type]
-    values, vectors = diagonalized(op, source if hermitian else gram(op, matrix))
-    sizes = op.Abs(values) if hermitian else op.Sqrt(op.Relu(values))
+    """V (1 / s where above the cutoff) U^T: of symmetric matrices from the eigenvalues, else by one-sided Jacobi."""
+    zero, one = op.const(0.0, WORK), op.const(1.0, WORK)
+    source, is_wide = (symmetric(op, matrix, True), False) if hermitian else tall(op, matrix)
+    if hermitian:
+        values, vectors = diagonalized(op, source)
+        columns, sizes, divisor = vectors, op.Abs(values), values
+    else:
+        columns, vectors, sizes = orthogonalized(op, source)
+        divisor = op.Mul(sizes, sizes)
     limit = cutoff(op, matrix, reduce(op, "ReduceMax", sizes, -1), atol, rtol)
     kept = op.Greater(sizes, op.Unsqueeze(limit, axes=[rank_of(limit)]))
-    inverted = op.Where(kept, op.Reciprocal(op.Where(kept, values, op.const(1.0, WORK))), op.const(0.0, WORK))
-    middle = op.MatMul(op.Mul(vectors, op.Unsqueeze(inverted, axes=[rank_of(inverted) - 1])), turned(op, vectors))
-    if not hermitian:
-        middle = op.MatMul(turned(op, source), middle) if wide else op.MatMul(middle, turned(op, source))
-    return middle  # type: ignore[no-any-return]
+    inverted = op.Where(kept, op.Reciprocal(op.Where(kept, divisor, one)), zero)
+    scaled = op.Mul(vectors, op.Unsqueeze(inverted, axes=[rank_of(inverted) - 1]))
+    if is_wide:
+        return op.MatMul(columns, turned(op, scaled))  # type: ignore[no-any-return]
+    return op.MatMul(scaled, turned(op, columns))  # type: ignore[no-any-return]
 
 
 def _pinv(
@@ -217,7 +252,7 @@ def _lstsq(op: Emit, self: ir.Value, b: ir.Value, rcond: float | None, driver: s
     rows, columns = (int(size) for size in dims_of(self)[-2:])  # type: ignore[arg-type]
     is_vector = rank_of(b) == 1 or (rank_of(self) - 1 == rank_of(b) and dims_of(b) == dims_of(self)[:-1])
     right = op.Unsqueeze(op.cast(b, WORK), axes=[rank_of(b)]) if is_vector else op.cast(b, WORK)
-    relative = rcond if rcond is not None else float(torch.finfo(torch.float32).eps) * max(rows, columns)
+    relative = rcond if rcond is not None else epsilon_of(self) * max(rows, columns)
     inverse = pseudo_inverse(op, self, 0.0, relative, False)
     solution = op.MatMul(inverse, right)
     gaps = op.Sub(op.MatMul(op.cast(self, WORK), solution), right)
@@ -235,8 +270,8 @@ def _lstsq(op: Emit, self: ir.Value, b: ir.Value, rcond: float | None, driver: s
     return op.cast(solution, dtype), residuals, rank, singular
 
 
-register_shared(_lstsq, "pseudo-inverse by the eigenvalues of A^T A", *overloads_of("linalg_lstsq"))
+register_shared(_lstsq, "pseudo-inverse by one-sided Jacobi rotations in a Loop", *overloads_of("linalg_lstsq"))
 
 
 _PINVS = "linalg_pinv linalg_pinv.atol_rtol_float linalg_pinv.atol_rtol_tensor linalg_pinv.rcond_tensor pinverse"
-register_shared(_pinv, "eigenvalues of A^T A inverted", *overloads_of(_PINVS))
+register_shared(_pinv, "Jacobi rotations in a Loop, the values above the cutoff inverted", *overloads_of(_PINVS))

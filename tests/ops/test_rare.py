@@ -40,6 +40,11 @@ CASES = [
     case(aten.linalg_lstsq.default, TALL, R(5, 2), driver="gels"),
     case(aten.linalg_lstsq.default, WIDE, R(3, 2)),
     case(aten.linalg_lstsq.default, TALL, R(5, 2), driver="gelsd"),
+    case(aten.linalg_lstsq.default, WIDE.double(), R(3, 2).double()),
+    case(aten.linalg_svdvals.default, TALL.double()),
+    case(aten.linalg_svdvals.default, R(2, 3, 5).double()),
+    case(aten.linalg_pinv.default, WIDE.double(), 1e-12),
+    case(aten.linalg_matrix_rank.tol_tensor, torch.ones(4, 4, dtype=torch.float64), T(1e-9, dtype=torch.float64)),
     case(aten._upsample_bilinear2d_aa.vec, R(1, 2, 10, 20), None, False, [1.7, 0.9]),
     case(aten.upsample_bilinear2d.vec, torch.randint(0, 255, (1, 3, 27, 27)).byte(), [13, 13], False, None),
 ]  # fmt: skip

@@ -173,7 +173,7 @@ def shrink(config: Mapping[str, Any], rules: tuple[str, ...]) -> dict[str, Any]:
             result[key] = shrink(value, rules)
         elif isinstance(value, list) and layers and len(value) == layers > 2:
             result[key] = _two_kinds(value)
-        elif isinstance(value, str) and layers and len(value) == layers > 2:  # a letter for each layer
+        elif key.endswith("pattern") and isinstance(value, str) and layers and len(value) == layers > 2:
             result[key] = "".join(_two_kinds(list(value)))
         elif isinstance(value, list) and re.fullmatch(r"(\w+_)?(depths?|num_blocks|layers)", key):
             result[key] = [min(item, 2) if isinstance(item, int) else item for item in value]

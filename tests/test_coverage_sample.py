@@ -70,6 +70,7 @@ def test_shrink_fits_what_is_computed_from_other_fields() -> None:
         "num_hidden_layers": 6,
         "num_kv_shared_layers": 3,
         "hybrid_override_pattern": "M-M*M-",
+        "activation": "gelu_6",
         "hidden_size": 4096,
         "expand": 2,
         "num_heads": 128,
@@ -77,7 +78,7 @@ def test_shrink_fits_what_is_computed_from_other_fields() -> None:
     }
     found = shrink(config, ("depth", "width"))
     assert found["num_kv_shared_layers"] == 0
-    assert found["hybrid_override_pattern"] == "M-"
+    assert (found["hybrid_override_pattern"], found["activation"]) == ("M-", "gelu_6")
     assert found["num_heads"] * found["head_dim"] == found["expand"] * found["hidden_size"] == 128
 
 

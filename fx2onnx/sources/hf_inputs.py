@@ -159,6 +159,12 @@ def _embeddings(call: Call) -> torch.Tensor:
     return torch.randn(call.options.batch_or(), call.options.seq_or(), width)
 
 
+def _encoder_states(call: Call) -> torch.Tensor:
+    width = int(call.find("encoder_hidden_size", "hidden_size", default=64))
+    # A length of its own, so that it cannot be mistaken for the model's.
+    return torch.randn(call.options.batch_or(), call.options.seq_or() + 3, width)
+
+
 def _latents(call: Call) -> torch.Tensor:
     """What an audio decoder starts from, channels first."""
     width = int(call.find("hidden_size", "latent_dim", "vae_dim", default=64))
@@ -198,6 +204,7 @@ _MAKERS: dict[str, _Maker] = {
     "classes_attention_mask": _Maker(_ones, {}),
     "inputs_embeds": _Maker(_embeddings, _TEXT_AXES),
     "query_embeds": _Maker(_embeddings, _TEXT_AXES),
+    "encoder_hidden_states": _Maker(_encoder_states, {0: "batch", 1: "encoder_sequence"}),
     "hidden_states": _Maker(_latents, _BATCH),
     "states": _Maker(_states, _TEXT_AXES),
     "actions": _Maker(_actions, _TEXT_AXES),
@@ -265,16 +272,27 @@ def _takes_pairs(module: Any) -> bool:
     return module.config.model_type in mapping
 
 
+def _main_input(module: Any) -> str:
+    """The model's main input; the first of forward that a sample is known for where the stated one is none of it."""
+    parameters = inspect.signature(module.forward).parameters
+    stated = str(module.main_input_name)
+    if "query_embeds" in parameters and parameters["query_embeds"].default is inspect.Parameter.empty:
+        return "query_embeds"
+    return stated if stated in parameters else next((name for name in parameters if name in _MAKERS), stated)
+
+
 def _is_wanted(name: str, parameter: inspect.Parameter, module: Any, call: Call) -> bool:
     if parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
         return False
-    main = module.main_input_name
+    main = _main_input(module)
     if name == main or parameter.default is parameter.empty:
         return True
     beside: dict[str, bool] = {
         "attention_mask": main == "input_ids",
         "decoder_input_ids": call.has_decoder,
         "input_ids": main == "pixel_values" and hasattr(call.config, "text_config"),
+        "input_features_mask": main == "input_features",
+        "encoder_hidden_states": main == "query_embeds",
         # Image and text encoders side by side (CLIP and its kin) need both inputs; a language model that embeds images
         # at placeholder tokens runs on text alone.
         "pixel_values": hasattr(call.config, "text_config")

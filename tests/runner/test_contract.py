@@ -1,4 +1,4 @@
-"""The kernel contract, attacked with every step of every backend case.
+"""The kernel contract, attacked with every step of every backend case and of cases for the kernels that they leave out.
 
 Inputs are read-only and survive unchanged; ``into`` kernels write all of an output that holds poison, also where it is an
 input that they may overwrite; ``alloc`` kernels share no memory with their inputs; nothing keeps an array after the call;
@@ -8,20 +8,25 @@ the same inputs give the same bits; a prepared callable gives what the plain ker
 from __future__ import annotations
 
 import gc
+import itertools
 import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
+from kernel_cases import CASES, fused_convolution, gradient, sequences
 from test_backend_cases import cases, data_sets
+from test_ml import MAKERS
 
 import fx2onnx.runner as ort
 from fx2onnx.runner.arena import Buffer, assign_offsets, overlaps
 from fx2onnx.runner.execute import Executor
 from fx2onnx.runner.plan import Plan
 from fx2onnx.runner.prepared import Facts
-from fx2onnx.runner.program import Step
+from fx2onnx.runner.program import Program, Step
 from fx2onnx.runner.registry import all_kernels, outputs_of
+from fx2onnx.runner.schemas import STANDARD_DOMAINS
 from fx2onnx.runner.trace import Trace
 from fx2onnx.runner.types import as_value
 
@@ -135,32 +140,88 @@ ATTACKED: set[tuple[str, str, int]] = set()
 ATTACKED_INPLACE: set[tuple[str, int]] = set()
 
 
-def attack(name: str) -> None:
-    case = cases()[name]
-    model = case.model
-    if model is None:
-        return
+def attack(model: Any, feed_sets: list[dict[str, Any]], level: ort.GraphOptimizationLevel) -> None:
     options = ort.SessionOptions()
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.graph_optimization_level = level
     session = ort.InferenceSession(model, options)
     attacker = Attacker(session.program)
-    names = [info.name for info in model.graph.input]
-    for inputs, _ in data_sets(case, model):
-        feeds = dict(zip(names, inputs, strict=False))
-        values = session.check_feeds(feeds)
+    for feeds in feed_sets:
         with np.errstate(all="ignore"):
-            attacker.interpret(values)
+            attacker.interpret(session.check_feeds(feeds))
+
+
+PLAIN = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+Attacked = tuple[str, Any, list[dict[str, Any]], ort.GraphOptimizationLevel]
+
+
+def own_cases() -> Iterator[Attacked]:
+    """What the backend has no case of."""
+    for case in CASES:
+        model, feeds = case.model()
+        yield f"{case.op_type}-{case.opset}", model, [feeds], PLAIN
+    for make in (sequences, gradient):
+        model, feeds = make()
+        yield make.__name__, model, [feeds], PLAIN
+    model, feeds = fused_convolution()
+    yield "fused_convolution", model, [feeds], ort.GraphOptimizationLevel.ORT_ENABLE_ALL
+    for maker in MAKERS:
+        for seed in range(6):
+            model, feeds = maker(np.random.default_rng(seed))
+            yield f"{maker.__name__}-{seed}", model, [feeds], PLAIN
+
+
+def backend_cases() -> Iterator[Attacked]:
+    for name, case in cases().items():
+        if case.model is not None:
+            names = [info.name for info in case.model.graph.input]
+            sets = [dict(zip(names, inputs, strict=False)) for inputs, _ in data_sets(case, case.model)]
+            yield name, case.model, sets, PLAIN
 
 
 @pytest.mark.parametrize("batch", range(BATCHES))
 def test_contract(batch: int) -> None:
     failures = []
-    for name in [name for name in cases() if name.startswith("node/")][batch::BATCHES]:
+    for name, model, feed_sets, level in list(itertools.chain(backend_cases(), own_cases()))[batch::BATCHES]:
         try:
-            attack(name)
+            attack(model, feed_sets, level)
         except RuntimeError as error:
             failures.append(f"{name}: {str(error).splitlines()[0]}")
     assert failures == []
+
+
+NOT_ATTACKED = {
+    ("", "Constant", 1): "its value is a slot; there is no step",
+    ("", "If", 1): "calls its bodies, whose steps are attacked",
+    ("", "Loop", 1): "calls its bodies, whose steps are attacked",
+    ("", "Scan", 8): "calls its bodies, whose steps are attacked",
+    ("", "Scan", 9): "calls its bodies, whose steps are attacked",
+    ("", "SequenceMap", 17): "calls its bodies, whose steps are attacked",
+    ("ai.onnx.ml", "CastMap", 1): "takes a dictionary and gives a new array: nothing to overwrite or share",
+    ("ai.onnx.ml", "DictVectorizer", 1): "takes a dictionary and gives a new array: nothing to overwrite or share",
+    ("ai.onnx.ml", "LabelEncoder", 1): "strings to numbers: nothing to overwrite or share",
+    ("ai.onnx.ml", "ZipMap", 1): "gives dictionaries: nothing to overwrite or share",
+}
+"""Kernels that the batches above do not call, each with the reason."""
+
+
+def kernels_of(program: Program) -> Iterator[Any]:
+    for step in program.steps:
+        if not step.bodies:
+            yield step.kernel
+        for body in step.bodies.values():
+            yield from kernels_of(body)
+
+
+def test_every_kernel_is_attacked() -> None:
+    """By what the cases' programs call; so this holds however the batches are spread over processes."""
+    called: set[tuple[str, str, int]] = set()
+    for _, model, _, level in itertools.chain(backend_cases(), own_cases()):
+        options = ort.SessionOptions()
+        options.graph_optimization_level = level
+        program = ort.InferenceSession(model, options).program
+        called.update((k.domain, k.op_type, k.since) for k in kernels_of(program))
+    registered = {(k.domain, k.op_type, k.since) for k in all_kernels() if k.domain in (*STANDARD_DOMAINS, "fx2onnx")}
+    assert registered - called == set(NOT_ATTACKED)
 
 
 def test_in_place_kernels_are_attacked() -> None:

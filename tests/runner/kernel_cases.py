@@ -1,0 +1,205 @@
+"""Nodes that no backend case has, mostly of old opsets: operator, opset, inputs, attributes, and what NumPy says of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper
+
+Array = np.ndarray
+
+
+@dataclass(frozen=True)
+class NodeCase:
+    """One node. ``wanted`` takes the inputs and gives the outputs; None where only the contract is tried."""
+
+    op_type: str
+    opset: int
+    inputs: tuple[Array, ...]
+    wanted: Callable[..., Any] | None
+    attrs: dict[str, Any] = field(default_factory=dict)
+    n_outputs: int = 1
+
+    def model(self) -> tuple[onnx.ModelProto, dict[str, Array]]:
+        feeds = {f"x{place}": value for place, value in enumerate(self.inputs)}
+        outputs = [f"y{place}" for place in range(self.n_outputs)]
+        node = helper.make_node(self.op_type, list(feeds), outputs, **self.attrs)
+        infos = [
+            helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
+            for name, value in feeds.items()
+        ]
+        free = [helper.make_empty_tensor_value_info(name) for name in outputs]
+        graph = helper.make_graph([node], "g", infos, free)
+        imports = [helper.make_opsetid("", self.opset)]
+        return helper.make_model(graph, opset_imports=imports, ir_version=10), feeds
+
+
+def f32(*shape: int) -> Array:
+    return np.random.default_rng(len(shape)).standard_normal(shape).astype(np.float32)
+
+
+def i64(*values: int) -> Array:
+    return np.array(values, np.int64)
+
+
+BOOLS = np.array([[True, False, True], [False, True, True]])
+OLD_BROADCAST = {"axis": 1, "broadcast": 1}
+
+
+def along_axis_1(function: Callable[[Array, Array], Array]) -> Callable[[Array, Array], Array]:
+    """Broadcasting of opsets 1 to 6: the second operand's axes begin at ``axis``."""
+    return lambda a, b: function(a, b[:, None])
+
+
+ARITHMETIC = {"Add": np.add, "Sub": np.subtract, "Mul": np.multiply, "Div": np.divide}
+COMPARISON = {"Less": np.less, "Greater": np.greater}
+LOGIC = {"And": np.logical_and, "Or": np.logical_or, "Xor": np.logical_xor}
+REDUCTIONS: dict[str, Callable[[Array], Array]] = {
+    "ReduceL1": lambda x: np.abs(x).sum(1, keepdims=True),
+    "ReduceL2": lambda x: np.sqrt((x * x).sum(1, keepdims=True)),
+    "ReduceLogSum": lambda x: np.log(x.sum(1, keepdims=True)),
+    "ReduceLogSumExp": lambda x: np.log(np.exp(x).sum(1, keepdims=True)),
+    "ReduceProd": lambda x: x.prod(1, keepdims=True),
+    "ReduceSum": lambda x: x.sum(1, keepdims=True),
+    "ReduceSumSquare": lambda x: (x * x).sum(1, keepdims=True),
+}
+
+
+def softmax_2d(x: Array) -> Array:
+    """Softmax of opsets 1 to 12: over all axes from ``axis`` on, taken as one."""
+    flat = np.exp(x.reshape(x.shape[0], -1))
+    return (flat / flat.sum(1, keepdims=True)).reshape(x.shape)
+
+
+def hardmax_2d(x: Array) -> Array:
+    flat = x.reshape(x.shape[0], -1)
+    return (np.arange(flat.shape[1]) == flat.argmax(1)[:, None]).astype(x.dtype).reshape(x.shape)
+
+
+def normalized(x: Array, scale: Array, bias: Array, mean: Array, var: Array) -> Array:
+    scale, bias, mean, var = (part[:, None, None] for part in (scale, bias, mean, var))
+    return (x - mean) / np.sqrt(var + 1e-5) * scale + bias
+
+
+def group_normalized(x: Array, scale: Array, bias: Array) -> Array:
+    groups = x.reshape(x.shape[0], 2, -1)
+    flat = (groups - groups.mean(2, keepdims=True)) / np.sqrt(groups.var(2, keepdims=True) + 1e-5)
+    grouped = flat.reshape(x.shape[0], 2, -1, x.shape[2])
+    return (grouped * scale[:, None, None] + bias[:, None, None]).reshape(x.shape)
+
+
+def pooled_regions(x: Array, rois: Array) -> Array:
+    """Each region in 2 x 2 bins; the regions here divide evenly."""
+    parts = []
+    for batch, left, top, right, bottom in rois.astype(int).tolist():
+        region = x[batch, :, top : bottom + 1, left : right + 1]
+        half_h, half_w = region.shape[1] // 2, region.shape[2] // 2
+        parts.append(region.reshape(x.shape[1], 2, half_h, 2, half_w).max((2, 4)))
+    return np.stack(parts)
+
+
+def doubled(x: Array, *_: Array) -> Array:
+    return x.repeat(2, 2).repeat(2, 3)
+
+
+SMALL = f32(2, 3)
+IMAGE = f32(1, 2, 4, 4)
+NORM = (f32(2, 3, 4, 4), f32(3), f32(3), f32(3), np.abs(f32(3)) + 1)
+
+CASES = [
+    *(NodeCase(name, 1, (f32(2, 3, 4), f32(3)), along_axis_1(call), OLD_BROADCAST) for name, call in ARITHMETIC.items()),
+    NodeCase("Pow", 1, (np.abs(f32(2, 3, 4)), f32(3)), along_axis_1(np.power), OLD_BROADCAST),
+    *(NodeCase(name, 1, (f32(2, 3, 4), f32(3)), along_axis_1(call), OLD_BROADCAST) for name, call in COMPARISON.items()),
+    NodeCase("Equal", 1, (i64(1, 2, 3, 4).reshape(2, 2), i64(1, 4)), along_axis_1(lambda a, b: a == b[:, 0][:, None]),
+             OLD_BROADCAST),
+    *(NodeCase(name, 1, (BOOLS, BOOLS[0]), call, {"axis": 1, "broadcast": 1}) for name, call in LOGIC.items()),
+    *(NodeCase(name, 1, (np.abs(f32(2, 3, 4)),), call, {"axes": [1]}) for name, call in REDUCTIONS.items()),
+    NodeCase("BatchNormalization", 1, NORM, normalized, {"is_test": 1, "consumed_inputs": [0, 0, 0, 1, 1]}),
+    NodeCase("BatchNormalization", 7, NORM, normalized),
+    NodeCase("BatchNormalization", 9, NORM, normalized),
+    NodeCase("Cast", 1, (SMALL,), lambda x: x.astype(np.int32), {"to": "INT32"}),
+    NodeCase("Clip", 1, (SMALL,), lambda x: np.clip(x, -0.5, 0.5), {"min": -0.5, "max": 0.5}),
+    NodeCase("Dropout", 1, (SMALL,), lambda x: x, {"is_test": 1}),
+    NodeCase("Dropout", 6, (SMALL,), lambda x: x, {"is_test": 1}),
+    NodeCase("Dropout", 7, (SMALL,), lambda x: x),
+    NodeCase("GlobalLpPool", 2, (IMAGE,), lambda x: np.sqrt((x * x).sum((2, 3), keepdims=True))),
+    NodeCase("GroupNormalization", 18, (f32(2, 4, 5), f32(2), f32(2)), group_normalized, {"num_groups": 2}),
+    NodeCase("Hardmax", 1, (f32(2, 3, 4),), hardmax_2d),
+    NodeCase("Softmax", 1, (f32(2, 3, 4),), softmax_2d),
+    NodeCase("LogSoftmax", 1, (f32(2, 3, 4),), lambda x: np.log(softmax_2d(x))),
+    NodeCase("MaxRoiPool", 1, (f32(2, 3, 8, 8), np.array([[0, 0, 0, 3, 3], [1, 2, 4, 7, 7]], np.float32)), None,
+             {"pooled_shape": [2, 2]}),
+    NodeCase("Multinomial", 7, (f32(2, 3),), None, {"sample_size": 4}),
+    NodeCase("PRelu", 1, (f32(2, 3, 4), f32(3)), lambda x, s: np.where(x < 0, x * s[:, None], x)),
+    NodeCase("Pad", 1, (SMALL,), lambda x: np.pad(x, ((1, 0), (0, 2))), {"paddings": [1, 0, 0, 2]}),
+    NodeCase("Pad", 2, (SMALL,), lambda x: np.pad(x, ((1, 0), (0, 2))), {"pads": [1, 0, 0, 2]}),
+    NodeCase("RandomNormal", 1, (), None, {"shape": [3, 2]}),
+    NodeCase("RandomNormalLike", 1, (SMALL,), None),
+    NodeCase("RandomUniform", 1, (), None, {"shape": [3, 2]}),
+    NodeCase("Reshape", 1, (SMALL,), lambda x: x.reshape(3, 2), {"shape": [3, -1]}),
+    NodeCase("Resize", 10, (IMAGE, np.array([1, 1, 2, 2], np.float32)), doubled),
+    NodeCase("Upsample", 1, (IMAGE,), doubled, {"height_scale": 2.0, "width_scale": 2.0}),
+    NodeCase("Upsample", 7, (IMAGE,), doubled, {"scales": [1.0, 1.0, 2.0, 2.0]}),
+    NodeCase("Slice", 1, (SMALL,), lambda x: x[:, 1:], {"starts": [1], "ends": [9], "axes": [1]}),
+    NodeCase("Split", 1, (f32(4, 3),), lambda x: (x[:1], x[1:]), {"split": [1, 3]}, 2),
+    NodeCase("Split", 2, (f32(4, 3),), lambda x: (x[:2], x[2:]), {}, 2),
+    NodeCase("Squeeze", 1, (f32(1, 3, 1),), lambda x: x[0], {"axes": [0]}),
+    NodeCase("Unsqueeze", 1, (SMALL,), lambda x: x[None, :, None], {"axes": [0, 2]}),
+    NodeCase("Tile", 1, (SMALL, i64(3), i64(1)), lambda x, n, axis: np.tile(x, (1, 3))),
+    NodeCase("TopK", 1, (f32(3, 5),), lambda x: (-np.sort(-x, 1)[:, :2], np.argsort(-x, 1)[:, :2]),
+             {"k": 2, "axis": 1}, 2),
+]  # fmt: skip
+
+
+def sequences() -> tuple[onnx.ModelProto, dict[str, Array]]:
+    """Construct, At, Erase, ConcatFromSequence, Optional: in one model, as a graph has them."""
+    make = helper.make_node
+    nodes = [
+        make("SequenceConstruct", ["a", "b", "c"], ["s"]),
+        make("SequenceAt", ["s", "one"], ["at"]),
+        make("SequenceErase", ["s", "one"], ["e"]),
+        make("ConcatFromSequence", ["e"], ["y"], axis=0),
+        make("Optional", ["at"], ["o"]),
+        make("OptionalGetElement", ["o"], ["z"]),
+    ]
+    feeds = {name: f32(2, 3) + place for place, name in enumerate("abc")}
+    infos = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 3]) for name in "abc"]
+    one = helper.make_tensor("one", TensorProto.INT64, [], [1])
+    graph = helper.make_graph(nodes, "g", infos, [helper.make_empty_tensor_value_info(name) for name in "yz"], [one])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 15)], ir_version=10), feeds
+
+
+def gradient() -> tuple[onnx.ModelProto, dict[str, Array]]:
+    """d sum(x @ w + b) by x, w, b and by z, which it does not depend on: the private operators of ``Gradient``."""
+    shapes = {"x": [2, 3], "w": [3, 4], "b": [4], "z": [5]}
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["p"]),
+        helper.make_node("Add", ["p", "b"], ["y"]),
+        helper.make_node("Identity", ["z"], ["unused"]),
+        helper.make_node(
+            "Gradient", list(shapes), ["gx", "gw", "gb", "gz"], domain="ai.onnx.preview.training",
+            xs=list(shapes), y="y",
+        ),
+    ]  # fmt: skip
+    infos = [helper.make_tensor_value_info(name, TensorProto.FLOAT, dims) for name, dims in shapes.items()]
+    free = [helper.make_empty_tensor_value_info(name) for name in ("gx", "gw", "gb", "gz")]
+    graph = helper.make_graph(nodes, "g", infos, free)
+    imports = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.preview.training", 1)]
+    model = helper.make_model(graph, opset_imports=imports, ir_version=10)
+    return model, {name: f32(*dims) for name, dims in shapes.items()}
+
+
+def fused_convolution() -> tuple[onnx.ModelProto, dict[str, Array]]:
+    """Conv and Relu, which the session joins."""
+    nodes = [
+        helper.make_node("Conv", ["x", "w", "b"], ["c"], pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["c"], ["y"]),
+    ]
+    constants = [onnx.numpy_helper.from_array(f32(4, 2, 3, 3), "w"), onnx.numpy_helper.from_array(f32(4), "b")]
+    infos = [helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 2, 4, 4])]
+    graph = helper.make_graph(nodes, "g", infos, [helper.make_empty_tensor_value_info("y")], constants)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10), {"x": IMAGE}

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, field
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -47,21 +47,6 @@ class Told(Protocol):
     def stage(self, title: str) -> AbstractContextManager[None]: ...
 
     def call(self, title: str, function: Callable[[], Result]) -> Result: ...
-
-
-@dataclass
-class Silent:
-    """Nobody is told."""
-
-    titles: list[str] = field(default_factory=list)
-
-    def stage(self, title: str) -> AbstractContextManager[None]:
-        self.titles.append(title)
-        return nullcontext()
-
-    def call(self, title: str, function: Callable[[], Result]) -> Result:
-        with self.stage(title):
-            return function()
 
 
 @dataclass

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any, TypeAlias, TypeVar
 
 from fx2onnx.base.errors import Fx2OnnxError
-from fx2onnx.cli.job import Job, run
+from fx2onnx.cli.job import Job, Told, run
 from fx2onnx.cli.outcome import as_internal
 
 Row: TypeAlias = dict[str, Any]
@@ -24,7 +24,7 @@ START_SECONDS = 300.0
 """A new process imports torch on its first model; on a busy disk that alone takes tens of seconds."""
 
 
-def attempt(job: Job, told: Any) -> Row:
+def attempt(job: Job, told: Told) -> Row:
     """The row of one job. Errors become rows, too."""
     start = time.perf_counter()
     row: Row = {"source": job.source, "file": None, "ok": False, "exit_code": 0, "error": None, "job": job.as_dict()}

@@ -10,7 +10,7 @@ import json
 import pickle
 import struct
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -188,10 +188,3 @@ def main_dtype(state: Mapping[str, torch.Tensor]) -> torch.dtype:
         if tensor.is_floating_point():
             totals[tensor.dtype] = totals.get(tensor.dtype, 0) + tensor.nbytes
     return max(totals, key=lambda dtype: totals[dtype], default=torch.float32)
-
-
-def in_files(tensor: torch.Tensor, files: Sequence[WeightFile]) -> bool:
-    """Whether the tensor's numbers are those of a file, in the file's order."""
-    return tensor.is_contiguous() and any(
-        file.offset_of(tensor.data_ptr(), tensor.nbytes) is not None for file in files
-    )

@@ -19,6 +19,7 @@ from fx2onnx.base.errors import UserError
 from fx2onnx.cli import many, workers
 from fx2onnx.cli.job import Job
 from fx2onnx.cli.main import app
+from fx2onnx.cli.progress import Stages
 from fx2onnx.cli.target import engines_for, opset_for
 
 _MODELS = """
@@ -48,11 +49,9 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     ran: list[str] = []
 
     def run_all(jobs: Sequence[Job], processes: int, limit_s: float, on_stage: Any) -> Iterator[dict[str, Any]]:
-        from fx2onnx.cli.job import Silent
-
         for job in jobs:
             ran.append(job.source)
-            yield workers.attempt(job, Silent())
+            yield workers.attempt(job, Stages(quiet=True))
 
     monkeypatch.setattr(workers, "run_all", run_all)
     return ran

@@ -66,6 +66,32 @@ def test_details_are_only_kept_where_asked_for() -> None:
     assert events.active() is None
 
 
+def test_without_a_profile_only_phases_are_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the recorder does per operator is nothing: no entry, no reading, not even a question."""
+    kept: list[events.Recorder] = []
+    asked: list[None] = []
+    real, details = events.Recorder, events.details
+
+    def recorder(*args: Any, **kwargs: Any) -> events.Recorder:
+        kept.append(real(*args, **kwargs))
+        return kept[-1]
+
+    monkeypatch.setattr(events, "Recorder", recorder)
+    for module in (
+        "fx2onnx.capture.recorder.events",
+        "fx2onnx.lower.loop",
+        "fx2onnx.irx.emit",
+        "fx2onnx.optimize.driver",
+    ):
+        monkeypatch.setattr(f"{module}.details", lambda: asked.append(None) or details())
+    net = build("bert_tiny")
+    fx2onnx.export(net.module, net.args, None, kwargs=net.kwargs)
+    (only,) = kept
+    assert only.memory is None
+    assert len(only._log) < 60
+    assert 4 <= len(asked) < 20
+
+
 def test_an_error_leaves_a_whole_tree() -> None:
     with (
         pytest.raises(ValueError, match="stop"),

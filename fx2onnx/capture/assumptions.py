@@ -75,6 +75,15 @@ class Assumptions:
     locate: Callable[[], tuple[SourceLocation | None, bool]] = lambda: (None, False)
     """Gives the user's line and whether the user's own code asked."""
 
+    is_asserted: Callable[[], bool] = lambda: False
+    """Whether the user's code asks in an ``assert``."""
+    asserted: dict[str, None] = field(default_factory=dict)
+    """What eager PyTorch checks and the file does not, in order."""
+
+    def take_for_true(self, what: str, where: SourceLocation | None) -> None:
+        """Take for true what ends the run where it is false."""
+        self.asserted[f"asserted: {what}   ({where})" if where else f"asserted: {what}"] = None
+
     def hint(self, value: Any) -> Any:
         if isinstance(value, Dim):
             return value.evaluate(self.hints)
@@ -97,6 +106,9 @@ class Assumptions:
         where, by_user = self.locate()
         by_user = by_user and by_python
         if by_user and self.symbols(relation) & self.unbacked:
+            if self.is_asserted():
+                self.take_for_true(str(relation), where)
+                return True
             raise UserError(
                 "E104",
                 "Python control flow depends on tensor data",

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import dis
 import os
 import sys
 import threading
 from collections.abc import Iterator
+from functools import lru_cache
 from types import CodeType, FrameType
 from typing import Any
 
@@ -54,22 +56,56 @@ def location_at(code: CodeType, line: int) -> SourceLocation:
     return found
 
 
-_SYMBOL_FILES = (os.path.join(_TORCH, "__init__.py"), os.path.join(_TORCH, "fx", "experimental", "sym_node.py"))
-
-
 def asked_by_user() -> bool:
     """Whether a decision on a size comes straight from the user's code rather than from inside torch."""
+    frame = _asking_frame()
+    return frame is not None and _is_user(frame.f_code)
+
+
+def asserted_by_user() -> bool:
+    """Whether the user's code decides in an ``assert``: its other branch ends the run."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        name = frame.f_code.co_filename
-        if (
-            not name.endswith(("symnode.py", "assumptions.py"))
-            and name not in _SYMBOL_FILES
-            and not name.endswith(("frames.py", "recorder.py"))
-        ):
-            return _is_user(frame.f_code)
+    while frame is not None and not _is_user(frame.f_code):
         frame = frame.f_back
-    return False
+    return frame is not None and frame.f_lasti in _assertions(frame.f_code)
+
+
+def _asking_frame() -> FrameType | None:
+    """The innermost frame that is not part of answering for a size."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and frame.f_code.co_filename in _ANSWERING:
+        frame = frame.f_back
+    return frame
+
+
+_ANSWERING = frozenset(
+    {
+        os.path.join(_TORCH, "__init__.py"),
+        os.path.join(_TORCH, "fx", "experimental", "sym_node.py"),
+        *(
+            os.path.join(_HERE, "capture", name)
+            for name in ("symnode.py", "assumptions.py", "frames.py", "recorder.py")
+        ),
+    }
+)
+"""Files between a question about a size and who asked it."""
+
+
+@lru_cache(maxsize=1024)
+def _assertions(code: CodeType) -> frozenset[int]:
+    """Offsets of the instructions that ask for the truth of what ``assert`` states."""
+    instructions = list(dis.get_instructions(code))
+    failures = {one.offset for one in instructions if one.opname == "LOAD_ASSERTION_ERROR"}
+    found: list[int] = []
+    tests: list[int] = []
+    for instruction in instructions:
+        if instruction.offset in failures:
+            found += tests
+        is_jump = instruction.opname.startswith("POP_JUMP")
+        if is_jump and "FALSE" in instruction.opname and instruction.argval in failures:  # assert a and b
+            found += [*tests, instruction.offset]
+        tests = [*tests, instruction.offset] if is_jump or instruction.opname == "TO_BOOL" else []
+    return frozenset(found)
 
 
 class ModulePaths(threading.local):

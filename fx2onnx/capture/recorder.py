@@ -20,7 +20,7 @@ from fx2onnx.capture.aliasing import Memory, Step, View
 from fx2onnx.capture.assumptions import Assumptions
 from fx2onnx.capture.captured import Symbol, TensorInfo, Weight
 from fx2onnx.capture.constants import evaluate
-from fx2onnx.capture.frames import PATHS, asked_by_user, user_location
+from fx2onnx.capture.frames import PATHS, asked_by_user, asserted_by_user, user_location
 from fx2onnx.capture.replay import MISSING, Replay
 from fx2onnx.capture.symnode import sym_int, unwrap
 from fx2onnx.capture.torch_private import (
@@ -94,6 +94,7 @@ class Recorder:
         self.assumptions = assumptions
         assumptions.locate = lambda: (user_location(), asked_by_user())
         assumptions.advise = self._advice
+        assumptions.is_asserted = asserted_by_user
         self.fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
         self.fake_mode.cache_enabled = not assumptions.hints
         self._spans = events.details()
@@ -383,6 +384,9 @@ class Recorder:
             with no_dispatch():
                 number = value.item()
             return bool(number) if func is aten.is_nonzero.default else number
+        if node.target is aten._is_all_true.default or (tensor.dtype == torch.bool and asserted_by_user()):
+            self.assumptions.take_for_true(f"%{node.name} is true", self._where)
+            return True
         if tensor.dtype.is_floating_point or tensor.dtype == torch.bool or func is aten.is_nonzero.default:
             raise self.refuse(
                 "E104",

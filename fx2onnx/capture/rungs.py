@@ -185,9 +185,11 @@ def _settled(
         with record("settle dynamic sizes"):
             change = _pinned(assumptions, hints)
         if change is None:
-            captured.assumptions += notes + [
-                str(found) for found in assumptions.decided.values() if found.by_user or not _harmless(found, hints)
-            ]
+            captured.assumptions += (
+                notes
+                + list(assumptions.asserted)
+                + [str(found) for found in assumptions.decided.values() if found.by_user or not _harmless(found, hints)]
+            )
             return captured
         name, value, where = change
         if isinstance(value, int) and name not in optional:

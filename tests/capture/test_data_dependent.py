@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import Any
 
 import pytest
@@ -214,3 +215,41 @@ def test_autocast_regions() -> None:
     assert [str(value.dtype) for value in result.model.graph.outputs] == ["FLOAT"] * len(want)
     casts = [node for node in result.model.graph if node.op_type == "Cast"]
     assert any(node.outputs[0].dtype.name == "FLOAT16" for node in casts)
+
+
+ASSERTS = """
+rows = x[x[:, 0] > -50]
+assert rows.shape[0] <= 40, "so many rows"
+assert (x < 100).all()
+assert x.sum() < 1000 and x.min() > -100
+torch._check_tensor_all(x > -100)
+return rows * 2
+"""
+
+
+def function_of(body: str) -> Any:
+    """``def forward(x): body``, out of pytest's sight, which writes assertions anew."""
+    space: dict[str, Any] = {"torch": torch}
+    exec(compile("def forward(x):\n" + textwrap.indent(body, "    "), "user.py", "exec"), space)
+    return space["forward"]
+
+
+def test_assertions_on_data_are_taken_for_true_and_reported() -> None:
+    report = check(function_of(ASSERTS), (X,), others=OTHERS).report
+    assert report.rung == "fake"
+    assert sum(line.startswith("asserted: ") for line in report.assumptions) == 5
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "return x if x.sum() > 0 else -x",
+        "if not (x > 0).all():\n    raise ValueError\nreturn x",
+        "y = x if (x > 0).all() else -x\nassert True\nreturn y",
+        "rows = x[x > 0]\nassert x.ndim == 2\nreturn rows if rows.shape[0] > 2 else x",
+    ],
+)
+def test_only_assertions_are_taken_for_true(body: str) -> None:
+    with pytest.raises(fx2onnx.UserError) as caught:
+        fx2onnx.export(function_of(body), (X,), capture="fake")
+    assert caught.value.code == "E104"

@@ -120,14 +120,14 @@ def _undisturbed() -> Iterator[None]:
         yield
 
 
-def _attempt(exporter: Exporter, job: Job, detailed: bool) -> Run | str:
-    """A run, or why there is none."""
+def _attempt(name: str, job: Job, detailed: bool) -> Run | str:
+    """A run, or why there is none. Raises what our own export raises."""
     try:
         with _undisturbed():
-            return exporter(job, detailed)
-    except Fx2OnnxError:
-        raise
+            return EXPORTERS[name](job, detailed)
     except Exception as error:  # another exporter's failure is a finding, not a fault
+        if name == OURS:
+            raise
         text = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).strip().splitlines()
         return f"{type(error).__name__}: {text[0][:200] if text else ''}"
 
@@ -145,7 +145,7 @@ def measure(names: Sequence[str], job: Job, repeat: int, say: Callable[[str], No
             if export.error:
                 continue
             say(f"{export.exporter}, " + (f"round {round_number} of {repeat}" if round_number else "warming up"))
-            found = _attempt(EXPORTERS[export.exporter], job, round_number > 0)
+            found = _attempt(export.exporter, job, round_number > 0)
             if isinstance(found, str):
                 export.error = found
             elif round_number:
@@ -200,7 +200,7 @@ def _take(point: Point, job: Job, counts: bool) -> None:
     if point.error:
         return
     try:
-        found = _attempt(EXPORTERS[point.exporter], job, False)
+        found = _attempt(point.exporter, job, False)
     except Fx2OnnxError as error:
         found = f"{error.code}: {error.what}"
     _remove(job.path)

@@ -143,6 +143,17 @@ def test_an_exporter_that_fails_is_shown_and_ours_is_measured(monkeypatch: pytes
     assert "no such luck" in done.stdout
 
 
+def test_our_own_failure_is_no_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(job: Any, detailed: bool) -> Any:
+        raise RuntimeError("ours")
+
+    monkeypatch.setitem(profile_measure.EXPORTERS, "fx2onnx", fail)
+    done = invoke("profile_models:stack", "--repeat", 1)
+    assert done.exit_code == 1
+    assert "RuntimeError" in done.stderr
+    assert "ours" in done.stderr
+
+
 def test_probes_find_torchs_functions_and_give_them_back() -> None:
     """Names of torch that went away show here, with the versions that the project is developed with."""
     import torch.onnx._internal.exporter._core as core

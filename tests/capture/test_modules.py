@@ -244,6 +244,19 @@ def _shared_buffers() -> nn.Module:
     return made
 
 
+class _Int8(nn.Module):
+    """A quantised weight, made a number of float32 in forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        weight = torch.arange(-128, 127, 32, dtype=torch.int8).reshape(2, 4)
+        self.weight = nn.Parameter(weight, requires_grad=False)
+        self.register_buffer("scale", torch.tensor([0.1, 0.2]))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x @ (self.weight.to(x.dtype) * self.scale[:, None]).t()
+
+
 class _Packed(nn.Module):
     """Lengths known when the module is built."""
 
@@ -309,6 +322,9 @@ MODULES: dict[str, tuple[nn.Module, tuple[Any, ...]]] = {
     "buffers that share memory": (_shared_buffers(), (X,)),
     "float64": (_converted(torch.float64), (X.double(),)),
     "float16": (_converted(torch.float16), (X.half(),)),
+    "int8 parameter": (_Int8(), (X,)),
+    "scripted part": (nn.Sequential(_linear(), torch.jit.script(nn.ReLU()), torch.jit.script(nn.Linear(4, 2))), (X,)),
+    "jit-traced part": (nn.Sequential(_linear(), torch.jit.trace(nn.Linear(4, 2), X)), (X,)),
     "torch.compile": (torch.compile(_linear()), (X,)),
     "GraphModule": (torch.fx.symbolic_trace(nn.Sequential(_linear(), nn.ReLU())), (X,)),
     "data parallel": (nn.Sequential(OrderedDict(a=_linear(), b=nn.Identity())), (X,)),
@@ -353,6 +369,12 @@ def test_symbolic_rung_traces_plain_modules() -> None:
 def test_export_rung(name: str) -> None:
     made, args = MODULES[name]
     assert check(made, args, capture="export").report.rung == "export"
+
+
+def test_a_parameter_of_two_modules_is_held_once() -> None:
+    made = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    made[1].weight = made[0].weight
+    assert set(check(made, (X,)).model.graph.initializers) == {"0.weight", "0.bias", "1.bias"}
 
 
 def test_exported_program_as_input() -> None:

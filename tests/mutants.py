@@ -27,6 +27,7 @@ class Mutant:
 
 
 CAPTURE, DYNAMIC = "tests/capture/test_in_place.py", "tests/capture/test_dynamic.py"
+RARE, RESORT = "tests/ops/test_rare.py", "tests/ops/test_resort.py"
 MUTANTS = [
     # capture
     Mutant("capture/aliasing.py", "    if view.version != memory.version:", "    if False:", CAPTURE),
@@ -44,6 +45,20 @@ MUTANTS = [
     Mutant("aten_map/scalars.py", "classes[0 if rank_of(operand) else 1]", "classes[0]", "tests/ops/test_promotion.py"),
     Mutant("aten_map/scalars.py", "        elif _category(combined) > _category(result):", "        elif False:",
            "tests/ops/test_promotion.py"),
+    Mutant("aten_map/bits.py", "edge = op.And(inward, ", "edge = op.And(op.Not(inward), ", RARE),
+    Mutant("aten_map/bits.py", "least = math.log2(information.smallest_normal) -", "least = 1 - ", RARE),
+    Mutant("aten_map/segments.py", "op.Not(op.Less(places, before))", "op.Greater(places, before)", RARE),
+    Mutant("aten_map/fractional_pooling.py", "op.const(np.arange(count) == count - 1)", "op.const(np.arange(count) < 0)", RARE),
+    Mutant("aten_map/spectra.py", "theta = op.Div(op.Sub(aqq, app),", "theta = op.Div(op.Sub(app, aqq),", RARE),
+    Mutant("aten_map/derived.py", "op.Where(op.Less(columns, index), states[0], reflected)", "reflected", RARE),
+    Mutant("aten_map/special.py", "op.Equal(op.Mod(s, 2.0, fmod=1), 0.0), gap, op.Neg(gap)",
+           "op.Equal(op.Mod(s, 2.0, fmod=1), 0.0), gap, gap", "tests/ops/test_math.py"),
+    Mutant("aten_map/reductions.py", "finite = through(op, \"Min\" if sign > 0 else \"Max\", self, most)", "finite = self", RARE),
+    Mutant("aten_map/strided.py", "        _check_inside(self, whole(start + count - 1))\n", "", "tests/ops/test_views.py"),
+    Mutant("aten_map/namespaces/torchao.py", "scales += [blocks, 1]", "scales += [1, inside]", "tests/ops/test_torchao.py"),
+    Mutant("capture/strided.py", "        offset = fake.storage_offset()", "        offset = 0", CAPTURE),
+    Mutant("lower/torchlib.py", "dtype_of(result) != dtype or", "False or", RESORT),
+    Mutant("lower/preflight.py", "    if len(distinct) == 1:\n        return first", "    if True:\n        return first", RESORT),
     # lowering and files
     Mutant("irx/data_file.py", "                stream.seek(offset)", "                pass", "tests/test_data_file.py"),
     Mutant("irx/data_file.py", "// ALIGNMENT_BYTES) * ALIGNMENT_BYTES", "// 1)", "tests/test_data_file.py"),

@@ -12,6 +12,7 @@ from fx2onnx.aten_map import TABLE
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Builder, Emit
 from fx2onnx.irx.values import new_value
+from tests.ops import harness
 from tests.ops.judge import Case, aten, case, judge, judge_at_other_sizes
 
 R = torch.randn
@@ -142,3 +143,12 @@ def test_as_strided_of_a_view_is_refused():
     tail = op.Slice(value, starts=[4], ends=[10], axes=[0])
     with pytest.raises(UserError, match="as_strided of a view"):
         TABLE.find(aten.as_strided.default, 20).function(op, tail, [2, 2], [1, 2], 0)
+
+
+@pytest.mark.parametrize(("size", "stride", "offset"), [([2, 3], [3, 1], 5), ([2, 3], [1, 2], 5)])
+def test_as_strided_beyond_the_tensor_is_refused(size, stride, offset):
+    """A contiguous part and another one, both of a storage that holds more than the tensor."""
+    storage = R(20)
+    call = Case(aten.as_strided.default, (storage[:10], size, stride, offset))
+    with pytest.raises(UserError, match="beyond the tensor"):
+        harness.build(harness.call_of(call.overload, *call.args))

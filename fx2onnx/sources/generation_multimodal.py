@@ -124,10 +124,27 @@ def _feature_source(model: Any, modality: Modality, name: str, options: Options,
             next="export the encoder from a factory of your own: fx2onnx export package.module:factory",
         )
     samples, _ = sample_inputs(_Asking(model, modality.argument), options)
-    sample = samples[modality.argument]
+    sample = _accepted(model, part, modality, samples[modality.argument])
     if one:
         return Source(name, part, (), {modality.argument: sample[:1]})
     return Source(name, part, (), {modality.argument: sample}, {modality.argument: {0: BATCH}})
+
+
+def _accepted(model: Any, part: FeaturePart, modality: Modality, sample: torch.Tensor) -> torch.Tensor:
+    """``sample`` as the encoder takes it: as it is, or with an axis of several images for each prompt."""
+    reason: Exception | None = None
+    for form in (sample, sample[:, None]):
+        try:
+            run_lightly(model, part, {modality.argument: form})
+            return form
+        except Exception as error:  # a model raises whatever an input of another shape leads to
+            reason = reason or error
+    raise UserError(
+        "E601",
+        f"{modality.method} does not take the sample of {modality.argument}",
+        why=f"{type(reason).__name__}: {(str(reason).splitlines() or [''])[0][:200]}",
+        next="export the encoder from a factory of your own: fx2onnx export package.module:factory",
+    ) from reason
 
 
 def _parameters(model: Any, modality: Modality) -> Mapping[str, inspect.Parameter]:

@@ -119,6 +119,20 @@ register_shared(
 )
 
 
+def _range(op: Emit, start: Any, end: Any, step: Any = 1) -> ir.Value:
+    """As arange, the end included: the number of elements, which PyTorch tells, is all the difference."""
+    dtype, (count,) = op.result[0]
+    numbers = [number for number in (start, step) if not isinstance(number, Dim)]
+    if len(numbers) == 2 and isinstance(count, int) and count <= FOLDED_ELEMENTS:
+        return op.const(_numpy_arange(start, step, count, dtype), dtype)
+    wide = D.DOUBLE if dtype == D.DOUBLE or dtype not in FLOATS else D.FLOAT
+    value = op.Add(op.Mul(counted(op, count, wide), as_dtype(op, step, wide)), as_dtype(op, start, wide))
+    return cast(op, value, dtype)
+
+
+register_shared(_range, "Range of integers, Mul, Add; a constant where it is short", *overloads_of("range range.step"))
+
+
 def _linspace(op: Emit, start: Operand, end: Operand, steps: DimLike) -> ir.Value:
     return cast(op, _spaced(op, start, end, steps), result_dtype(op))
 

@@ -120,7 +120,9 @@ def test_nan_goes_where_eager_lets_it_go(given_case):
 @pytest.mark.parametrize("name", IN_RUNNER.split())
 def test_nan_in_our_runner_is_greater_than_every_number(name):
     for value, axis in itertools.product((SMALL, LONG, SMALL.double(), LONG.half()), (0, 1)):
-        arguments = (value, 2, axis) if name in ("kthvalue", "topk") else (value, [axis] if name.startswith("am") else axis)
+        arguments = (
+            (value, 2, axis) if name in ("kthvalue", "topk") else (value, [axis] if name.startswith("am") else axis)
+        )
         call = harness.call_of(overload(name), *arguments)
         verdict = harness.check_engines(call, ["runner"])["runner"]
         assert verdict.status == "ok", verdict
@@ -130,6 +132,9 @@ KINDS = ("bartlett", "blackman", "hamming", "hann", "kaiser")
 WINDOWS = [case(overload(f"{name}_window"), 9) for name in KINDS]
 WINDOWS += [case(overload(f"{name}_window.periodic"), 8, False) for name in KINDS]
 WINDOWS += [
+    case(aten.range.default, 0.5, 4),
+    case(aten.range.step, 1, 8, 3, dtype=torch.int64),
+    case(aten.range.step, 0, 1, 1e-5),
     case(aten.kaiser_window.beta, 8, True, 3.5),
     case(aten.hamming_window.periodic_alpha_beta, 8, True, 0.5, 0.25),
     case(aten.blackman_window.default, 7, dtype=torch.float64),
@@ -137,5 +142,5 @@ WINDOWS += [
 
 
 @pytest.mark.parametrize("given_case", WINDOWS, ids=str)
-def test_windows(given_case):
+def test_windows_and_ranges(given_case):
     judge(given_case, opsets=(11, 20))

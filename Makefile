@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 # NumPy's matrix speed halves where a shell pins OpenBLAS to old kernels; benchmarks and the demo lift the pin.
 UNPIN  := env -u OPENBLAS_CORETYPE -u OPENBLAS_L2_SIZE
 
-.PHONY: demo test lint unit test-all mutants bench scaling operators figures profile-page-test sweep-torchvision sweep-timm sweep-hf clean
+.PHONY: demo test lint unit test-all mutants fuzz bench scaling operators figures profile-page-test sweep-torchvision sweep-timm sweep-hf clean
 .DEFAULT_GOAL := demo
 
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -28,6 +28,9 @@ unit: $(VENV)/.installed
 
 test-all: $(VENV)/.installed ## the slow sweeps too
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+
+fuzz: $(VENV)/.installed    ## 20 000 malformed files in the runner, memory and time limited (minutes)
+	cd tests/runner && OMP_NUM_THREADS=1 $(abspath $(BIN))/python fuzz.py --keep ../../out/fuzz
 
 mutants: $(VENV)/.installed ## small sabotages that the tests must notice (minutes)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.mutants

@@ -36,7 +36,8 @@ _limit_bytes: contextvars.ContextVar[int] = contextvars.ContextVar(
 
 
 MAX_ITERATIONS = 10_000_000
-"""Iterations of all loops of a run: at a few microseconds each, more would run for minutes without doing work."""
+"""Iterations of all loops of a run, those of kernels over cells and taps that the model counts included: at a few
+microseconds each, more would run for minutes without doing work."""
 
 _iterations: contextvars.ContextVar[list[int] | None] = contextvars.ContextVar("fx2onnx_iterations", default=None)
 

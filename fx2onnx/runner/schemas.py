@@ -15,6 +15,9 @@ NEWEST_OPSET = onnx.defs.onnx_opset_version()
 STANDARD_DOMAINS = ("", "ai.onnx.ml", "ai.onnx.preview.training", "ai.onnx.preview", "ai.onnx.training")
 
 
+_OPTIONAL = onnx.defs.OpSchema.FormalParameterOption.Optional
+
+
 @dataclass(frozen=True, slots=True)
 class Signature:
     """What a node of one operator version may look like."""
@@ -27,6 +30,8 @@ class Signature:
     attribute_types: dict[str, int]
     required: tuple[str, ...]
     has_function: bool
+    input_names: tuple[str, ...]
+    optional_inputs: frozenset[int]
 
 
 def _schema(domain: str, op_type: str, opset: int) -> Any:
@@ -55,6 +60,8 @@ def _signature_since(domain: str, op_type: str, since_version: int) -> Signature
         {name: int(attribute.type.value) for name, attribute in schema.attributes.items()},
         tuple(name for name, attribute in schema.attributes.items() if attribute.required),
         schema.has_function,
+        tuple(parameter.name for parameter in schema.inputs),
+        frozenset(place for place, parameter in enumerate(schema.inputs) if parameter.option == _OPTIONAL),
     )
 
 
@@ -70,10 +77,15 @@ def function_body(domain: str, op_type: str, opset: int) -> onnx.FunctionProto:
 
 
 def check_arity(text: NodeText, signature: Signature) -> None:
-    """Raises: UserError E303 for wrong numbers of inputs or outputs."""
+    """Raises: UserError E303 for wrong numbers of inputs or outputs, and for a required input that is left out."""
     if not signature.min_inputs <= len(text.inputs) <= signature.max_inputs:
         allowed = f"{signature.min_inputs}..{signature.max_inputs}"
         raise UserError("E303", f"{text.op_type} takes {allowed} inputs and has {len(text.inputs)}", node=str(text))
+    if "" in text.inputs:
+        for place, name in enumerate(text.inputs):
+            if not name and place not in signature.optional_inputs:
+                wanted = signature.input_names[min(place, len(signature.input_names) - 1)]
+                raise UserError("E303", f"{text.op_type} needs its input {place} ({wanted})", node=str(text))
     if not signature.min_outputs <= len(text.outputs) <= signature.max_outputs:
         allowed = f"{signature.min_outputs}..{signature.max_outputs}"
         raise UserError("E303", f"{text.op_type} has {allowed} outputs, not {len(text.outputs)}", node=str(text))

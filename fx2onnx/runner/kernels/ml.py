@@ -207,10 +207,12 @@ def cast_map(x: Any, *, cast_to: str = "TO_FLOAT", map_form: str = "DENSE", max_
     if not isinstance(x, dict):
         raise TypeError("the input is not a map")
     if map_form == "SPARSE":
-        check_shape((1, max_map), FLOAT32, "the result of CastMap")
-        values = [x.get(index, 0) for index in range(max_map)]
+        check_shape((1, max_map), np.dtype(object), "the result of CastMap")
+        values = np.zeros(max_map, object)
+        inside = {key: value for key, value in x.items() if 0 <= key < max_map}
+        values[list(inside)] = list(inside.values())
     else:
-        values = [x[key] for key in sorted(x)]
+        values = np.array([x[key] for key in sorted(x)], object)
     if cast_to == "TO_STRING":
         return string_array([str(value) for value in values], (1, len(values)))
     return np.array([[float(value) for value in values]]).astype(FLOAT32 if cast_to == "TO_FLOAT" else INT64)

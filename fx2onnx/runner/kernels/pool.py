@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fx2onnx.runner.kernels.norm import widen
-from fx2onnx.runner.limits import check_shape
+from fx2onnx.runner.limits import check_shape, count_iteration
 from fx2onnx.runner.prepared import Facts, Prepared
 from fx2onnx.runner.registry import kernel
 from fx2onnx.runner.types import INT64, NARROW_FLOATS, Array, Spec, narrowed
@@ -43,6 +43,7 @@ def max_pool_array(x: Array, window: Window) -> Array:
         head = (slice(None),) * axis
         total: Array | None = None
         for tap in range(size):
+            count_iteration()
             part = y[(*head, slice(tap * dilation, tap * dilation + (out - 1) * stride + 1, stride))]
             if total is None:
                 total = part.copy()
@@ -126,13 +127,15 @@ def _window_sums(x: Array, window: Window) -> Array:
         zip(window.kernel, window.strides, window.dilations, window.out, strict=True), 2
     ):
         head = (slice(None),) * axis
-        parts = [
-            y[(*head, slice(tap * dilation, tap * dilation + (out - 1) * stride + 1, stride))] for tap in range(size)
-        ]
-        total = parts[0].copy()
-        for part in parts[1:]:
-            np.add(total, part, out=total)
-        y = total
+        total: Array | None = None
+        for tap in range(size):
+            count_iteration()
+            part = y[(*head, slice(tap * dilation, tap * dilation + (out - 1) * stride + 1, stride))]
+            if total is None:
+                total = part.copy()
+            else:
+                np.add(total, part, out=total)
+        y = total if total is not None else y
     return y
 
 
@@ -234,11 +237,14 @@ def max_roi_pool(x: Array, rois: Array, *, pooled_shape: Sequence[int], spatial_
     high, wide = pooled_shape
     check_shape((len(rois), x.shape[1], high, wide), x.dtype)
     y = np.zeros((len(rois), x.shape[1], high, wide), x.dtype)
+    if not y.size:
+        return y  # one of the two may be huge where the other is 0
     for number, roi in enumerate(rois):
         left, top, right, bottom = (round(float(edge) * spatial_scale) for edge in roi[1:5])
         rows, columns = max(bottom - top + 1, 1), max(right - left + 1, 1)
         for i in range(high):
             for j in range(wide):
+                count_iteration()  # the model says how many cells there are
                 y0, y1 = top + math.floor(i * rows / high), top + math.ceil((i + 1) * rows / high)
                 x0, x1 = left + math.floor(j * columns / wide), left + math.ceil((j + 1) * columns / wide)
                 cell = x[int(roi[0]), :, max(y0, 0) : max(y1, 0), max(x0, 0) : max(x1, 0)]

@@ -1,0 +1,160 @@
+"""Operators whose output has the shape of their operands, broadcast where there are several."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from fx2onnx.irx.shapes.table import BOOL, FLOAT, Call, Typed, broadcast_dims, rule
+from fx2onnx.irx.values import dtype_of
+
+
+@rule(
+    *[
+        "Abs",
+        "Acos",
+        "Acosh",
+        "Asin",
+        "Asinh",
+        "Atan",
+        "Atanh",
+        "BitwiseNot",
+        "Ceil",
+        "Celu",
+        "Clip",
+        "Cos",
+        "Cosh",
+        "CumSum",
+        "CumProd",
+        "Dropout",
+        "Elu",
+        "Erf",
+        "Exp",
+        "Floor",
+        "Gelu",
+        "HardSigmoid",
+        "HardSwish",
+        "Hardmax",
+        "Identity",
+        "InstanceNormalization",
+        "GroupNormalization",
+        "LRN",
+        "LeakyRelu",
+        "Log",
+        "LogSoftmax",
+        "LpNormalization",
+        "MeanVarianceNormalization",
+        "Mish",
+        "Neg",
+        "Not",
+        "PRelu",
+        "RMSNormalization",
+        "Reciprocal",
+        "Relu",
+        "Round",
+        "ScatterElements",
+        "ScatterND",
+        "Selu",
+        "Shrink",
+        "Sigmoid",
+        "Sign",
+        "Sin",
+        "Sinh",
+        "Softmax",
+        "Softplus",
+        "Softsign",
+        "Sqrt",
+        "Swish",
+        "Tan",
+        "Tanh",
+        "ThresholdedRelu",
+        "Trilu",
+        "Bernoulli",
+        "RotaryEmbedding",
+        "ReverseSequence",
+    ]
+)
+def _same(call: Call) -> list[Typed]:
+    first = (call.dtype(), call.dims())
+    return [first] + [(BOOL, call.dims())] * (call.num_outputs - 1)
+
+
+@rule(
+    *[
+        "Add",
+        "BitShift",
+        "BitwiseAnd",
+        "BitwiseOr",
+        "BitwiseXor",
+        "Div",
+        "Mod",
+        "Mul",
+        "Pow",
+        "Sub",
+        "Max",
+        "Mean",
+        "Min",
+        "Sum",
+        "And",
+        "Or",
+        "Xor",
+    ]
+)
+def _binary(call: Call) -> list[Typed]:
+    return [(call.dtype(), broadcast_dims(*(call.dims(i) for i in range(len(call.inputs)))))]
+
+
+@rule("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")
+def _compare(call: Call) -> list[Typed]:
+    return [(BOOL, broadcast_dims(call.dims(0), call.dims(1)))]
+
+
+@rule("IsNaN", "IsInf")
+def _predicate(call: Call) -> list[Typed]:
+    return [(BOOL, call.dims())]
+
+
+@rule("Where")
+def _where(call: Call) -> list[Typed]:
+    return [(call.dtype(1), broadcast_dims(call.dims(0), call.dims(1), call.dims(2)))]
+
+
+@rule("Cast", "RandomNormalLike", "RandomUniformLike", "EyeLike")
+def _cast(call: Call) -> list[Typed]:
+    target = call.attrs.get("to", call.attrs.get("dtype"))
+    return [(call.dtype() if target is None else ir.DataType(target), call.dims())]
+
+
+@rule("RandomNormal", "RandomUniform")
+def _random(call: Call) -> list[Typed]:
+    return [(ir.DataType(call.attrs.get("dtype", 1)), tuple(call.attrs["shape"]))]
+
+
+@rule("CastLike")
+def _cast_like(call: Call) -> list[Typed]:
+    return [(call.dtype(1), call.dims())]
+
+
+@rule("BatchNormalization")
+def _batch_norm(call: Call) -> list[Typed]:
+    return [(call.dtype(), call.dims())] + [(call.dtype(3), call.dims(3))] * (call.num_outputs - 1)
+
+
+@rule("LayerNormalization")
+def _layer_norm(call: Call) -> list[Typed]:
+    dims = call.dims()
+    axis = call.attrs.get("axis", -1) % len(dims)
+    reduced = dims[:axis] + (1,) * (len(dims) - axis)
+    return [(call.dtype(), dims)] + [(FLOAT, reduced)] * (call.num_outputs - 1)
+
+
+@rule("QuantizeLinear")
+def _quantize(call: Call) -> list[Typed]:
+    zero_point = call.optional("y_zero_point")
+    target = call.attrs.get("output_dtype")
+    dtype = dtype_of(zero_point) if zero_point is not None else ir.DataType(target) if target else ir.DataType.UINT8
+    return [(dtype, call.dims())]
+
+
+@rule("DequantizeLinear")
+def _dequantize(call: Call) -> list[Typed]:
+    return [(call.dtype(1), call.dims())]

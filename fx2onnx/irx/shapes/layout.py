@@ -1,0 +1,159 @@
+"""Operators that move, cut, join and repeat elements."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from fx2onnx.base.dims import DimLike, apply, product
+from fx2onnx.irx.shapes.table import Call, Typed, UnknownShape, as_dim, broadcast_dims, rule
+from fx2onnx.irx.values import known_sizes, rank_of
+
+
+@rule("Transpose")
+def _transpose(call: Call) -> list[Typed]:
+    dims = call.dims()
+    perm = call.attrs.get("perm") or tuple(reversed(range(len(dims))))
+    return [(call.dtype(), tuple(dims[axis] for axis in perm))]
+
+
+@rule("Reshape")
+def _reshape(call: Call) -> list[Typed]:
+    target = known_sizes(call.value(1))
+    if target is None:
+        raise UnknownShape("Reshape to a computed shape")
+    dims = call.dims()
+    if not call.attrs.get("allowzero"):
+        target = [dims[axis] if size == 0 else size for axis, size in enumerate(target)]
+    if -1 in target:
+        hole = target.index(-1)
+        rest = product([size for axis, size in enumerate(target) if axis != hole])
+        target[hole] = as_dim(product(dims) // rest) if rest != 0 else 0
+    return [(call.dtype(), tuple(target))]
+
+
+@rule("Flatten")
+def _flatten(call: Call) -> list[Typed]:
+    dims, axis = call.dims(), call.attrs.get("axis", 1)
+    axis = axis % len(dims) if axis < 0 else axis
+    return [(call.dtype(), (product(dims[:axis]), product(dims[axis:])))]
+
+
+@rule("Squeeze")
+def _squeeze(call: Call) -> list[Typed]:
+    dims, axes = call.dims(), call.ints("axes")
+    if axes is None:
+        gone = {axis for axis, size in enumerate(dims) if size == 1}
+    else:
+        gone = {axis % len(dims) for axis in axes}
+    return [(call.dtype(), tuple(size for axis, size in enumerate(dims) if axis not in gone))]
+
+
+@rule("Unsqueeze")
+def _unsqueeze(call: Call) -> list[Typed]:
+    axes = call.ints("axes")
+    if axes is None:
+        raise UnknownShape("Unsqueeze of computed axes")
+    rank = rank_of(call.value(0)) + len(axes)
+    new = {axis % rank for axis in axes}
+    rest = iter(call.dims())
+    return [(call.dtype(), tuple(1 if axis in new else next(rest) for axis in range(rank)))]
+
+
+@rule("Expand")
+def _expand(call: Call) -> list[Typed]:
+    target = known_sizes(call.value(1))
+    if target is None:
+        raise UnknownShape("Expand to a computed shape")
+    return [(call.dtype(), broadcast_dims(call.dims(), target))]
+
+
+@rule("Tile")
+def _tile(call: Call) -> list[Typed]:
+    repeats = known_sizes(call.value(1))
+    if repeats is None:
+        raise UnknownShape("Tile by computed repeats")
+    return [(call.dtype(), tuple(as_dim(size * times) for size, times in zip(call.dims(), repeats, strict=True)))]
+
+
+@rule("Concat")
+def _concat(call: Call) -> list[Typed]:
+    dims = list(call.dims())
+    axis = call.attrs["axis"] % len(dims)
+    total: Any = 0
+    for index in range(len(call.inputs)):
+        total = total + call.dims(index)[axis]
+    dims[axis] = total
+    return [(call.dtype(), tuple(dims))]
+
+
+@rule("Split")
+def _split(call: Call) -> list[Typed]:
+    dims = call.dims()
+    axis = call.attrs.get("axis", 0) % len(dims)
+    sizes: Sequence[DimLike] | None = call.attrs.get("split") or known_sizes(call.optional("split"))
+    if sizes is None:
+        if not isinstance(dims[axis], int):
+            raise UnknownShape("Split of a symbolic size")
+        chunk = -(-dims[axis] // call.num_outputs)
+        sizes = [min(chunk, dims[axis] - chunk * index) for index in range(call.num_outputs)]
+    return [(call.dtype(), (*dims[:axis], size, *dims[axis + 1 :])) for size in sizes]
+
+
+@rule("Slice")
+def _slice(call: Call) -> list[Typed]:
+    starts, ends = (known_sizes(call.optional(name)) for name in ("starts", "ends"))
+    axes = call.ints("axes")
+    if starts is None or ends is None:
+        raise UnknownShape("Slice by computed bounds")
+    dims = list(call.dims())
+    axes = list(range(len(starts))) if axes is None else axes
+    steps = call.ints("steps") or [1] * len(axes)
+    for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
+        dims[axis] = slice_size(dims[axis], start, end, step)
+    return [(call.dtype(), tuple(dims))]
+
+
+def slice_size(size: DimLike, start: DimLike, end: DimLike, step: int) -> DimLike:
+    """How many elements ``[start:end:step]`` takes of ``size``. Raises UnknownShape for symbolic bounds that differ."""
+    if isinstance(size, int) and isinstance(start, int) and isinstance(end, int):
+        return len(range(*slice(start, end if step > 0 or end >= -size else None, step).indices(size)))
+    if isinstance(start, int) and start == 0 and step == 1:
+        if isinstance(end, int) and end >= 2**31 - 1:
+            return size
+        if end == size:
+            return size
+    if step == 1 and isinstance(end, int) and end >= 2**31 - 1 and isinstance(start, int):
+        if start < 0:
+            raise UnknownShape("Slice from the end of a symbolic size")
+        return as_dim(apply("max", size - start, 0))
+    if step == 1 and not isinstance(end, int) and not (isinstance(start, int) and start < 0):
+        return as_dim(end - start)
+    raise UnknownShape("Slice of a symbolic size")
+
+
+@rule("Pad")
+def _pad(call: Call) -> list[Typed]:
+    pads, dims = known_sizes(call.optional("pads")), list(call.dims())
+    if pads is None:
+        raise UnknownShape("Pad by computed pads")
+    axes = call.ints("axes") or list(range(len(dims)))
+    for place, axis in enumerate(axes):
+        dims[axis] = as_dim(dims[axis] + pads[place] + pads[place + len(axes)])
+    return [(call.dtype(), tuple(dims))]
+
+
+@rule("DepthToSpace")
+def _depth_to_space(call: Call) -> list[Typed]:
+    batch, channels, height, width = call.dims()
+    block = call.attrs["blocksize"]
+    return [(call.dtype(), (batch, as_dim(channels // (block * block)), as_dim(height * block), as_dim(width * block)))]
+
+
+@rule("SpaceToDepth")
+def _space_to_depth(call: Call) -> list[Typed]:
+    batch, channels, height, width = call.dims()
+    block = call.attrs["blocksize"]
+    return [
+        (call.dtype(), (batch, as_dim(channels * (block * block)), as_dim(height // block), as_dim(width // block)))
+    ]

@@ -1,0 +1,109 @@
+"""Matrix products, reductions, and sliding windows."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from fx2onnx.base.dims import DimLike
+from fx2onnx.irx.shapes.table import INT64, Call, Typed, UnknownShape, as_dim, broadcast_dims, rule
+from fx2onnx.irx.values import Dims
+
+
+@rule("MatMul", "MatMulInteger")
+def _matmul(call: Call) -> list[Typed]:
+    dtype = ir.DataType.INT32 if call.op_type == "MatMulInteger" else call.dtype()
+    return [(dtype, matmul_dims(call.dims(0), call.dims(1)))]
+
+
+def matmul_dims(lhs: Dims, rhs: Dims) -> Dims:
+    """The dims of ``numpy.matmul``."""
+    if len(lhs) == 1 and len(rhs) == 1:
+        return ()
+    if len(lhs) == 1:
+        return rhs[:-2] + rhs[-1:]
+    if len(rhs) == 1:
+        return lhs[:-1]
+    batch = broadcast_dims(lhs[:-2], rhs[:-2]) if len(lhs) > 2 or len(rhs) > 2 else ()
+    return (*batch, lhs[-2], rhs[-1])
+
+
+@rule("Gemm")
+def _gemm(call: Call) -> list[Typed]:
+    rows = call.dims(0)[1 if call.attrs.get("transA") else 0]
+    columns = call.dims(1)[0 if call.attrs.get("transB") else 1]
+    return [(call.dtype(), (rows, columns))]
+
+
+@rule(
+    *[
+        "ReduceL1",
+        "ReduceL2",
+        "ReduceLogSum",
+        "ReduceLogSumExp",
+        "ReduceMax",
+        "ReduceMean",
+        "ReduceMin",
+        "ReduceProd",
+        "ReduceSum",
+        "ReduceSumSquare",
+    ]
+)
+def _reduce(call: Call) -> list[Typed]:
+    dims, axes = call.dims(), call.ints("axes")
+    if axes is None and call.optional("axes") is not None:
+        raise UnknownShape("reduction over computed axes")
+    if not axes:
+        gone = set() if call.attrs.get("noop_with_empty_axes") else set(range(len(dims)))
+    else:
+        gone = {axis % len(dims) for axis in axes}
+    return [(call.dtype(), _reduced(dims, gone, bool(call.attrs.get("keepdims", 1))))]
+
+
+@rule("ArgMax", "ArgMin")
+def _arg_reduce(call: Call) -> list[Typed]:
+    dims = call.dims()
+    gone = {call.attrs.get("axis", 0) % len(dims)}
+    return [(INT64, _reduced(dims, gone, bool(call.attrs.get("keepdims", 1))))]
+
+
+def _reduced(dims: Dims, gone: set[int], keepdims: bool) -> Dims:
+    return tuple(1 if axis in gone else size for axis, size in enumerate(dims) if keepdims or axis not in gone)
+
+
+@rule("GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool")
+def _global_pool(call: Call) -> list[Typed]:
+    dims = call.dims()
+    return [(call.dtype(), dims[:2] + (1,) * (len(dims) - 2))]
+
+
+@rule("Conv")
+def _conv(call: Call) -> list[Typed]:
+    dims, kernel = call.dims(), call.dims(1)
+    spatial = window_dims(call, dims[2:], kernel[2:])
+    return [(call.dtype(), (dims[0], kernel[0], *spatial))]
+
+
+@rule("MaxPool", "AveragePool", "LpPool")
+def _pool(call: Call) -> list[Typed]:
+    dims = call.dims()
+    typed: Typed = (call.dtype(), (*dims[:2], *window_dims(call, dims[2:], tuple(call.attrs["kernel_shape"]))))
+    return [typed, (INT64, typed[1])][: call.num_outputs]
+
+
+def window_dims(call: Call, dims: Dims, kernel: Dims) -> Dims:
+    """Output sizes of a sliding window with ``pads``, ``strides``, ``dilations`` and ``ceil_mode``."""
+    rank, attrs = len(dims), call.attrs
+    if attrs.get("auto_pad", "NOTSET") != "NOTSET":
+        raise UnknownShape("auto_pad")
+    pads = attrs.get("pads") or [0] * (2 * rank)
+    strides, dilations = attrs.get("strides") or [1] * rank, attrs.get("dilations") or [1] * rank
+    result: list[DimLike] = []
+    for axis in range(rank):
+        reach = dilations[axis] * (kernel[axis] - 1) + 1
+        free = dims[axis] + pads[axis] + pads[axis + rank] - reach
+        steps = -((-free) // strides[axis]) if attrs.get("ceil_mode") else free // strides[axis]
+        size = as_dim(steps + 1)
+        if attrs.get("ceil_mode") and isinstance(size, int) and isinstance(dims[axis], int):
+            size -= (size - 1) * strides[axis] >= dims[axis] + pads[axis]
+        result.append(size)
+    return tuple(result)

@@ -162,8 +162,11 @@ def test_dynamic(name: str, folder: Path) -> None:
     assert any(row.inputs.startswith("sizes") for row in verdict.rows), verdict.notes
 
 
-@pytest.mark.parametrize("opset", [11, 13, 17, 23])
-@pytest.mark.parametrize("name", ["mnist_cnn_same", "vit_tiny", "bert_tiny", "t5_tiny"])
+QUICK = ("lstm_tagger", "gru_seq2seq", "whisper_tiny", "clip_tiny", "diffusion_unet", "realesrgan_tiny")
+
+
+@pytest.mark.parametrize("opset", [11, 13, 17, 20, 23])
+@pytest.mark.parametrize("name", ["mnist_cnn_same", *TINY, *QUICK])
 def test_opsets(name: str, opset: int) -> None:
     entry = build(name)
     result = fx2onnx.export(entry.module, entry.args, kwargs=entry.kwargs, opset_version=opset)

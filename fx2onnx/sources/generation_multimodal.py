@@ -47,7 +47,7 @@ MODALITIES = (
 
 def modalities_of(model: Any) -> list[Modality]:
     """Those that ``model`` has an encoder and a token for."""
-    return [m for m in MODALITIES if hasattr(model, m.method) and _token(model, m) is not None]
+    return [m for m in MODALITIES if _owner(model, m) is not None and _token(model, m) is not None]
 
 
 class FeaturePart(torch.nn.Module):
@@ -59,7 +59,8 @@ class FeaturePart(torch.nn.Module):
         self._modality = modality
 
     def forward(self, **inputs: torch.Tensor) -> dict[str, torch.Tensor]:
-        found = getattr(self.model, self._modality.method)(**inputs, return_dict=True)
+        encode: Any = getattr(_owner(self.model, self._modality), self._modality.method)
+        found = encode(**inputs, return_dict=True)
         rows = found if isinstance(found, torch.Tensor | list | tuple) else found["pooler_output"]
         if isinstance(rows, list | tuple):
             rows = torch.cat([row.flatten(0, -2) for row in rows])
@@ -147,10 +148,20 @@ def _accepted(model: Any, part: FeaturePart, modality: Modality, sample: torch.T
     ) from reason
 
 
+def _owners(model: Any, modality: Modality) -> list[Any]:
+    """The modules that have the method: the model itself, or the one inside that its outer classes wrap."""
+    found = (model, getattr(model, "model", None), model.base_model)
+    return [owner for owner in found if hasattr(owner, modality.method)]
+
+
+def _owner(model: Any, modality: Modality) -> Any:
+    return next(iter(_owners(model, modality)), None)
+
+
 def _parameters(model: Any, modality: Modality) -> Mapping[str, inspect.Parameter]:
     """Of the encoder's method; outer classes hand theirs on as ``*args, **kwargs``."""
-    for owner in (model, getattr(model, "model", None), model.base_model):
-        parameters = inspect.signature(getattr(owner, modality.method, len)).parameters
+    for owner in _owners(model, modality):
+        parameters = inspect.signature(getattr(owner, modality.method)).parameters
         if modality.argument in parameters:
             return parameters
     return {}

@@ -61,6 +61,8 @@ def measured(tokens: tuple[int, ...], rounds: int, folder: Path) -> dict[str, An
         "attention": source.module.config._attn_implementation,
         "machine": machine.describe(),
         "rounds": rounds,
+        "cpus": os.cpu_count(),
+        "load": os.getloadavg()[2],
         "tokens": [[point.exporter, point.value, point.seconds, point.error] for point in series.points],
         "exports": [
             {
@@ -153,10 +155,13 @@ def table(data: dict[str, Any]) -> str:
     """The numbers behind the figures, as the page has them."""
     sizes = sorted({tokens for _, tokens, _, _ in data["tokens"]})
     found = {(name, tokens): (seconds, error) for name, tokens, seconds, error in data["tokens"]}
+    busy = data["load"] > data["cpus"]
     lines = [
         f"T5-small ({data['attention']} attention in both), {data['machine']}.",
         f"Fastest of {data['rounds']} runs, and their median; whole call with the file written, one process, warm, all",
         "sizes and both exporters in turn. (Other processes can only add time, so the fastest run is the line of the figure.)",
+        f"Load of the machine over the last 15 minutes: {data['load']:.1f} on {data['cpus']} cores"
+        + (": busy with other work, so what differs between sizes here is mostly noise." if busy else "."),
         "",
         "| input tokens | fx2onnx s: fastest | median | torch.onnx.export s: fastest | median | times faster (fastest) |",
         "|---|---|---|---|---|---|",

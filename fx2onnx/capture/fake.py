@@ -18,8 +18,9 @@ from fx2onnx.capture.assumptions import Assumptions
 from fx2onnx.capture.captured import Captured, GraphInput, GraphOutput, Mutation, Symbol
 from fx2onnx.capture.frames import _is_user, tracked_modules
 from fx2onnx.capture.inputs import Arguments, Leaf
+from fx2onnx.capture.known_tensors import NeedsSplit, tensor_info
 from fx2onnx.capture.module_state import preserved, weight_names
-from fx2onnx.capture.recorder import NeedsSplit, Recorder, tensor_info
+from fx2onnx.capture.recorder import Recorder
 from fx2onnx.capture.stand_ins import torchvision, transformers
 from fx2onnx.capture.stand_ins.swap import standing_in
 from fx2onnx.capture.symnode import sym_int, unwrap

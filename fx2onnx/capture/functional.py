@@ -10,6 +10,7 @@ import torch
 import torch.fx
 
 from fx2onnx.capture.aliasing import Step
+from fx2onnx.capture.known_tensors import tensor_info
 from fx2onnx.capture.torch_private import decompositions
 
 if TYPE_CHECKING:
@@ -131,8 +132,6 @@ def _view_in_place(recorder: Recorder, func: OpOverload, args: tuple[Any, ...], 
     func(*args, **kwargs)
     recorder.replay.forget(tensor)
     target = _VIEWS_IN_PLACE[func]
-    from fx2onnx.capture.recorder import tensor_info
-
     info = tensor_info(tensor)
     view.node = recorder.call(target, (before, *args[1:]), kwargs, info)
     view.info = info

@@ -16,11 +16,12 @@ from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture import aliasing, autocast, functional, recurrent, strided, unbacked
-from fx2onnx.capture.aliasing import Memory, Step, View
+from fx2onnx.capture.aliasing import View
 from fx2onnx.capture.assumptions import Assumptions
-from fx2onnx.capture.captured import Symbol, TensorInfo, Weight
+from fx2onnx.capture.captured import Symbol, TensorInfo
 from fx2onnx.capture.constants import evaluate
 from fx2onnx.capture.frames import PATHS, asked_by_user, asserted_by_user, user_location
+from fx2onnx.capture.known_tensors import KnownTensors, NeedsSplit, tensor_info
 from fx2onnx.capture.replay import MISSING, Replay
 from fx2onnx.capture.symnode import sym_int, unwrap
 from fx2onnx.capture.torch_private import (
@@ -33,32 +34,12 @@ from fx2onnx.capture.torch_private import (
     fake_from_meta,
     in_function_transform,
     no_dispatch,
-    shares_converted_memory,
-    storage_key,
 )
 
 aten = torch.ops.aten
 
 TO_PYTHON = frozenset({aten.item.default, aten._local_scalar_dense.default, aten.is_nonzero.default})
 """Overloads by which Python asks for a tensor's number."""
-
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
-
-
-def _address(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """Equal for two tensor objects over the same elements (``p`` and ``p.data``)."""
-    where = tensor.data_ptr() if tensor.device.type != "meta" else id(tensor)
-    return (
-        where or id(tensor),
-        tensor.dtype,
-        tuple(tensor.shape),
-        tuple(tensor.stride()) if tensor.layout == torch.strided else (),
-    )
-
-
-def tensor_info(tensor: torch.Tensor) -> TensorInfo:
-    return TensorInfo(tensor.dtype, tuple(unwrap(size) for size in tensor.shape))
-
 
 SPECIAL = {
     **functional.SPECIAL,
@@ -74,13 +55,7 @@ def _dtype_of_number(value: Any) -> torch.dtype:
     return torch.float32 if isinstance(value, float) else torch.int64
 
 
-class NeedsSplit(BaseException):
-    """The module transforms functions (``torch.vmap``) or takes gradients: composite overloads cannot be seen whole. Not an
-    Exception, so that no ``except Exception`` of the module swallows it.
-    """
-
-
-class Recorder:
+class Recorder(KnownTensors):
     """The graph of one run. ``mode`` is the dispatch mode to be active while the module runs."""
 
     def __init__(
@@ -90,134 +65,26 @@ class Recorder:
         keep: Callable[[OpOverload], bool],
         whole: bool = True,
     ) -> None:
-        self.root = self.graph = torch.fx.Graph()
+        super().__init__(FakeTensorMode(allow_non_fake_inputs=True), weight_names, whole)
         self.assumptions = assumptions
         assumptions.locate = lambda: (user_location(), asked_by_user())
         assumptions.advise = self._advice
         assumptions.is_asserted = asserted_by_user
-        self.fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
         self.fake_mode.cache_enabled = not assumptions.hints
         self._spans = events.details()
         handle = self.handle if self._spans is None else self._handle_timed
         self.mode = PreDispatchMode(handle) if whole else SplitMode(handle)
-        self._whole = whole
         self.replay = Replay(self.fake_mode, assumptions)
-        self.weights: dict[str, Weight] = {}
         self.symbols: dict[str, Symbol] = {}
         self.warnings: list[str] = []
         self.stood_in: list[str] = []
         """The library functions that were said in tensors, and how."""
         self.written: dict[int, SourceLocation | None] = {}
         """Memories that were written, by id, with the first writer's line."""
-        self.sources: dict[torch.fx.Node, View] = {}
-        """The view of each input and weight, by its node."""
         self.nonzero_rows: dict[tuple[torch.fx.Graph, torch.fx.Node], Dim] = {}
         """The unknown number of nonzero elements of a value, so that two selections by one mask have one size."""
-        self._weight_names = {key: (name, kind) for key, (name, kind, _) in weight_names.items()}
-        self._module_tensors = [tensor for _, _, tensor in weight_names.values()]
-        self.storage_offsets: dict[int, int] = {}
-        """Where the samples of inputs begin in their storage, by the id of the fake, if not at its beginning."""
         self._keep = keep
-        self._views: dict[int, View] = {}
-        self._memories: dict[int, View] = {}
-        self._fakes: dict[int, torch.Tensor] = {}
-        self._kept: list[torch.Tensor] = []
-        """Real tensors whose ids are keys of ``_fakes``: they must not be freed."""
-        self._by_address: dict[tuple[Any, ...], View] = {}
         self._where: SourceLocation | None = None
-        self._first_call: torch.fx.Node | None = None
-
-    # -- sources of tensors ---------------------------------------------------------------------------------------
-    def add_input(self, name: str, fake: torch.Tensor) -> torch.fx.Node:
-        node = self.graph.placeholder(name)
-        self._source(node, fake, tensor_info(fake))
-        return node
-
-    def _source(self, node: torch.fx.Node, tensor: torch.Tensor, info: TensorInfo) -> View:
-        node.meta["val"] = info
-        view = View(Memory(node, info), (), node, info, 0, tensor)
-        self._views[id(tensor)] = view
-        self.sources[node] = view
-        if isinstance(tensor, FakeTensor):
-            self._memories[storage_key(tensor)] = view
-        else:
-            self._by_address.setdefault(_address(tensor), view)
-        return view
-
-    def weight_view(self, tensor: torch.Tensor) -> View:
-        """The view of a real tensor: a parameter, a buffer, or a constant that forward reached some other way."""
-        view = self._views.get(id(tensor))
-        if view is None and id(tensor) not in self._weight_names:
-            same = self._by_address.get(_address(tensor))
-            if same is not None:
-                view = View(same.memory, same.steps, same.node, same.info, same.version, tensor)
-                self._views[id(tensor)] = view
-                self._fakes[id(tensor)] = self.fake_of(same.tensor)
-        if view is None:
-            name, kind = self._weight_names.get(id(tensor), ("", "constant"))
-            if not name:
-                name = f"constant_{sum(weight.kind == 'constant' for weight in self.weights.values())}"
-            with self.root.inserting_before(self._first_call or self.root._root):
-                node = self.root.create_node("get_attr", name)
-            view = self._source(node, tensor, tensor_info(tensor))
-            self.weights[name] = Weight(name, tensor, node, kind)
-        return view
-
-    def fake_of(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The fake stand-in of a real tensor, one per tensor."""
-        fake = self._fakes.get(id(tensor))
-        if fake is None:
-            if tensor.layout == torch.strided and tensor.storage_offset():
-                self.storage_offsets[id(tensor)] = int(tensor.storage_offset())
-            if type(tensor) in _PLAIN and tensor.layout == torch.strided and not tensor.is_quantized:
-                fake = fake_from_meta(self.fake_mode, tensor.shape, tensor.dtype, tensor.device, tensor.stride())
-            else:
-                with no_dispatch():
-                    plain = tensor.detach()
-                fake = self.fake_mode.from_tensor(plain, static_shapes=True)
-            self._fakes[id(tensor)] = fake
-            self._kept.append(tensor)
-        return fake
-
-    def view_of(self, tensor: torch.Tensor) -> View:
-        view = self._views.get(id(tensor))
-        if view is not None:
-            return view
-        if not isinstance(tensor, FakeTensor):
-            return self.weight_view(tensor)
-        base = self._memories.get(storage_key(tensor))
-        if base is not None and tensor.shape == base.tensor.shape and tensor.stride() == base.tensor.stride():
-            view = View(base.memory, base.steps, base.node, base.info, base.version, tensor)
-            self._views[id(tensor)] = view
-            return view
-        for real in self._real_tensors():
-            if tensor.shape == real.shape and shares_converted_memory(self.fake_mode, real, tensor):
-                base = self.weight_view(real)
-                view = View(base.memory, base.steps, base.node, base.info, base.version, tensor)
-                self._views[id(tensor)] = view
-                return view
-        if self._whole:
-            raise NeedsSplit  # autograd keeps tensors that it makes inside composite overloads
-        raise self.refuse(
-            "E107",
-            "a tensor reached an operator from outside the recorded program",
-            why="it was made in a way that no operator shows",
-            next="make the tensor inside forward, or register it as a buffer",
-        )
-
-    def views(self) -> Iterator[View]:
-        """Every tensor met so far."""
-        return iter(self._views.values())
-
-    def _real_tensors(self) -> Iterator[torch.Tensor]:
-        """The module's weights, and other real tensors met so far."""
-        yield from self._module_tensors
-        for weight in list(self.weights.values()):
-            yield weight.tensor
-
-    def node_of(self, tensor: torch.Tensor) -> torch.fx.Node:
-        """The node that holds the tensor's present value."""
-        return aliasing.read(self, self.view_of(tensor))
 
     def is_known(self, tensor: torch.Tensor) -> bool:
         """Whether only constants lead to the tensor's value."""
@@ -333,31 +200,6 @@ class Recorder:
             next="keep the decision in tensors: torch.where, or torch.cond for two branches",
         )
 
-    def _bind(
-        self,
-        tensor: torch.Tensor,
-        node: torch.fx.Node,
-        func: OpOverload,
-        args: tuple[Any, ...],
-        node_args: tuple[Any, ...],
-        node_kwargs: dict[str, Any],
-        info: TensorInfo,
-        output: int | None,
-        siblings: tuple[Any, ...],
-    ) -> None:
-        """Tie ``tensor`` to ``node``, as a view of the argument whose storage it shares or as memory of its own."""
-        key = storage_key(tensor)
-        for arg in args[:1]:
-            if isinstance(arg, torch.Tensor) and storage_key(self.to_fake(arg)) == key:
-                base = self.view_of(arg)
-                step = Step(func, node_args, node_kwargs, info, output, siblings)
-                view = View(base.memory, (*base.steps, step), node, info, base.memory.version, tensor)
-                break
-        else:
-            view = View(Memory(node, info), (), node, info, 0, tensor)
-        self._views[id(tensor)] = view
-        self._memories.setdefault(key, view)
-
     def write(self, tensor: torch.Tensor, value: torch.fx.Node) -> None:
         """Give ``tensor`` the value of a node of its dtype and shape."""
         view = self.view_of(tensor)
@@ -366,15 +208,6 @@ class Recorder:
 
     def was_written(self, view: View) -> tuple[bool, SourceLocation | None]:
         return id(view.memory) in self.written, self.written.get(id(view.memory))
-
-    def constant(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A tensor that forward built from Python numbers."""
-        with no_dispatch():
-            kept = tensor.detach().clone()
-        fake = self.fake_mode.from_tensor(kept, static_shapes=True)
-        view = self.weight_view(kept)
-        self._views[id(fake)] = View(view.memory, (), view.node, view.info, 0, fake)
-        return fake
 
     def _to_python(self, func: OpOverload, tensor: torch.Tensor) -> Any:
         """The number of a one-element tensor: known where only constants lead to it, else a symbol."""
@@ -452,17 +285,6 @@ class Recorder:
             self.graph, self._where = outer, outer_where
             for view, node, version in views.values():
                 view.node, view.version = node, version
-
-    def nested_input(self, name: str, fake: torch.Tensor) -> torch.fx.Node:
-        node = self.graph.placeholder(name)
-        info = tensor_info(fake)
-        node.meta["val"] = info
-        self._views[id(fake)] = view = View(Memory(node, info), (), node, info, 0, fake)
-        self._memories[storage_key(fake)] = view
-        return node
-
-    def info_of(self, tensor: torch.Tensor) -> TensorInfo:
-        return tensor_info(tensor)
 
     def fake_like(self, info: TensorInfo, tensor: torch.Tensor | None) -> torch.Tensor:
         """A new fake of the given type."""

@@ -16,7 +16,7 @@ from fx2onnx.aten_map.registry import TABLE
 from fx2onnx.aten_map.scalars import Operand, as_dtype
 from fx2onnx.aten_map.widening import overloads_of, result_dtype, schema_text
 from fx2onnx.irx.emit import Emit
-from fx2onnx.irx.values import dims_of, is_complex, mark_complex, rank_of
+from fx2onnx.irx.values import dims_of, dtype_of, is_complex, mark_complex, rank_of
 
 aten = torch.ops.aten
 D = ir.DataType
@@ -109,9 +109,10 @@ def inverse_of(op: Emit, value: ir.Value) -> ir.Value:
 
 
 def magnitude(op: Emit, value: ir.Value) -> ir.Value:
-    """|z|."""
-    result: ir.Value = op.ReduceL2(value, axes=[rank_of(value) - 1], keepdims=0)
-    return result
+    """|z|. Numerics: float32 in float64, since the squares of large and small parts leave float32."""
+    dtype = dtype_of(value)
+    wide = op.cast(value, ir.DataType.DOUBLE)
+    return op.cast(op.ReduceL2(wide, axes=[rank_of(value) - 1], keepdims=0), dtype)
 
 
 # -- entries ----------------------------------------------------------------------------------------------------------------
@@ -289,6 +290,8 @@ _VIEWS = (
 _VIEWS += "movedim.intlist unsqueeze squeeze squeeze.dim squeeze.dims expand slice.Tensor select.int narrow cat concat "
 _VIEWS += "concatenate stack unbind.int split.Tensor split_with_sizes chunk repeat roll flip index_select index.Tensor "
 _VIEWS += "sum.dim_IntList sum mean.dim mean cumsum diff select_scatter slice_scatter unflatten.int broadcast_to"
+ONE_ELEMENT = frozenset({"cumsum", "index_select", "flip", "roll"})
+"""Views along an axis that PyTorch takes of a 0-d tensor too: they are the tensor."""
 REPEATS_ONE = frozenset({"repeat"})
 
 
@@ -301,6 +304,12 @@ def _with_pair(overload: Overload) -> Callable[..., Any]:
         first = given[names[0]]
         source = first[0] if isinstance(first, list | tuple) else first
         rank = rank_of(source) - 1 + (packet in NEW_AXIS)
+        if not rank and packet in ONE_ELEMENT:
+            return source if packet == "cumsum" else op.reshape(source, op.result[0][1])
+        if packet == "squeeze" and given.get("dim") == []:
+            return source
+        if packet == "roll" and not given["dims"]:  # all elements in a row, two numbers each
+            given["shifts"] = [2 * shift for shift in given["shifts"]]
         for name, value in given.items():
             if name in SIZES and isinstance(value, list | tuple) and packet not in ("split_with_sizes", "unflatten"):
                 given[name] = [*value, 1 if packet in REPEATS_ONE else 2]

@@ -20,8 +20,8 @@ from fx2onnx.cli.outcome import print_json, reports_errors
 if TYPE_CHECKING:
     from fx2onnx.cli.run_data import DataSet
 
-_RUNS_UNTIL_PLAN = 3
-"""The runner goes step by step, then records, then has a plan."""
+_RUNS_UNTIL_PLAN = 2
+"""The runner records its first run and has a plan in the second."""
 
 
 class Engine(enum.StrEnum):

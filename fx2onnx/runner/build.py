@@ -314,6 +314,8 @@ class GraphBuilder:
                 self.declare(slot, name)
         step = Step(index, kernel, attrs.get("version", kernel.since), tuple(inputs), tuple(outputs), attrs)
         step.n_inputs = len(inputs)
+        if signature is not None:
+            step.dtypes = signature.input_dtypes
         if bodies:
             step.bodies = bodies
             captured = [outer for body in bodies.values() for outer, _ in body.captures]

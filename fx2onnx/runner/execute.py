@@ -18,7 +18,7 @@ from fx2onnx.runner.prepared import Prepared
 from fx2onnx.runner.program import Program, Step
 from fx2onnx.runner.registry import outputs_of
 from fx2onnx.runner.trace import Trace
-from fx2onnx.runner.types import Spec, Value, as_value, describe, is_tensor_type
+from fx2onnx.runner.types import TENSOR_NAMES, Spec, Value, as_value, describe, is_tensor_type, onnx_dtype
 
 KERNEL_FAULTS = (
     ValueError,
@@ -107,6 +107,7 @@ class Executor:
             start_ns = time.perf_counter_ns() if observer is not None else 0
             is_static = trace.is_static(step)
             args = [values[index] if index >= 0 else None for index in step.inputs]
+            check_dtypes(step, args)
             results = self.call(step, args, observer, trace if is_static else None)
             for index, result in zip(step.outputs, results, strict=False):
                 if index >= 0:
@@ -210,6 +211,22 @@ def dying_slots(program: Program, feeds: set[int]) -> list[list[int]]:
     for index, position in last_use.items():
         dying[position].append(index)
     return dying
+
+
+def check_dtypes(step: Step, args: Sequence[Value], code: str = "E403") -> None:
+    """Raises: UserError ``code`` for an array of a dtype that ONNX does not allow there; NumPy might take it in silence."""
+    allowed, last = step.dtypes, len(step.dtypes) - 1
+    if last < 0:
+        return
+    for place, arg in enumerate(args[: step.n_inputs]):
+        if isinstance(arg, np.ndarray) and arg.dtype not in allowed[place if place < last else last]:
+            names = sorted(TENSOR_NAMES[dtype] for d in allowed[min(place, last)] if (dtype := onnx_dtype(d)))
+            raise UserError(
+                code,
+                f"input {place} of {step.op_type} has a type that ONNX does not allow there",
+                node=node_line(step, args),
+                why=f"it may be {', '.join(names) or 'no tensor'}",
+            )
 
 
 def node_line(step: Step, args: Sequence[Value]) -> str:

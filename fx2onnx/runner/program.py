@@ -37,6 +37,8 @@ class Step:
     origin: Any = ""
     """One line about the node it comes from, by ``str``."""
     bodies: dict[str, Program] = field(default_factory=dict)
+    dtypes: tuple[frozenset[Any], ...] = ()
+    """What arrays the node's inputs may be; the last entry is for all that follow, too. Empty: anything."""
     n_inputs: int = 0
     """Inputs of the node itself; what its bodies capture follows them."""
 

@@ -10,6 +10,7 @@ import onnx
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.runner.nodes import NodeText
+from fx2onnx.runner.types import TENSOR_NAMES, Dtype, numpy_dtype
 
 NEWEST_OPSET = onnx.defs.onnx_opset_version()
 STANDARD_DOMAINS = ("", "ai.onnx.ml", "ai.onnx.preview.training", "ai.onnx.preview", "ai.onnx.training")
@@ -32,6 +33,8 @@ class Signature:
     has_function: bool
     input_names: tuple[str, ...]
     optional_inputs: frozenset[int]
+    input_dtypes: tuple[frozenset[Dtype], ...]
+    """What arrays each input may be; the last entry is for all that follow, too."""
 
 
 def _schema(domain: str, op_type: str, opset: int) -> Any:
@@ -62,7 +65,18 @@ def _signature_since(domain: str, op_type: str, since_version: int) -> Signature
         schema.has_function,
         tuple(parameter.name for parameter in schema.inputs),
         frozenset(place for place, parameter in enumerate(schema.inputs) if parameter.option == _OPTIONAL),
+        tuple(_dtypes(frozenset(parameter.types)) for parameter in schema.inputs),
     )
+
+
+_DTYPE_OF_NAME = {f"tensor({name})": numpy_dtype(dtype) for dtype, name in TENSOR_NAMES.items()}
+
+
+@lru_cache(maxsize=512)
+def _dtypes(type_names: frozenset[str]) -> frozenset[Dtype]:
+    """The dtypes of arrays that a parameter of these types takes, by itself or as the value of an optional."""
+    names = {name[9:-1] if name.startswith("optional(") else name for name in type_names}
+    return frozenset(_DTYPE_OF_NAME[name] for name in names if name in _DTYPE_OF_NAME)
 
 
 @lru_cache(maxsize=512)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.runner.execute import KERNEL_FAULTS, node_line
+from fx2onnx.runner.execute import KERNEL_FAULTS, check_dtypes, node_line
 from fx2onnx.runner.limits import MAX_RANK, memory_limit
 from fx2onnx.runner.program import Program, Step
 from fx2onnx.runner.registry import outputs_of
@@ -112,6 +112,7 @@ def _visit(step: Step, args: list[Value], known: dict[int, Value], ghosts: dict[
     kernel = step.kernel
     is_known = [i < 0 or i in known for i in step.inputs]
     try:
+        check_dtypes(step, args, "E303")
         if kernel.op_type in ("Shape", "Size") and not kernel.domain:
             known[step.outputs[0]] = kernel.fn(*args, **step.attrs)
         elif kernel.infer is not None:
@@ -130,7 +131,8 @@ def _visit(step: Step, args: list[Value], known: dict[int, Value], ghosts: dict[
     except UserError as error:
         if error.code == "E404":
             return None  # large, but perhaps within the limit: the run decides
-        return UserError(error.code, error.what, node=node_line(step, args), why=error.why, next=error.next)
+        node = error.node or node_line(step, args)
+        return UserError(error.code, error.what, node=node, why=error.why, next=error.next)
     except KERNEL_FAULTS as error:
         text = str(error).splitlines()[0][:200] if str(error) else ""
         fault = UserError(

@@ -149,7 +149,7 @@ CASES = [
     NodeCase("Split", 2, (f32(4, 3),), lambda x: (x[:2], x[2:]), {}, 2),
     NodeCase("Squeeze", 1, (f32(1, 3, 1),), lambda x: x[0], {"axes": [0]}),
     NodeCase("Unsqueeze", 1, (SMALL,), lambda x: x[None, :, None], {"axes": [0, 2]}),
-    NodeCase("Tile", 1, (SMALL, i64(3), i64(1)), lambda x, n, axis: np.tile(x, (1, 3))),
+    NodeCase("Tile", 1, (SMALL, np.array([3], np.float32), np.array([1], np.float32)), lambda x, n, axis: np.tile(x, (1, 3))),
     NodeCase("TopK", 1, (f32(3, 5),), lambda x: (-np.sort(-x, 1)[:, :2], np.argsort(-x, 1)[:, :2]),
              {"k": 2, "axis": 1}, 2),
 ]  # fmt: skip

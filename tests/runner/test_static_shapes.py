@@ -117,3 +117,19 @@ def test_the_error_names_the_line_of_source() -> None:
     session = session_of([gather], {"x": [3]}, {"i": np.array([7])})
     with pytest.raises(UserError, match=r"model\.py:14"):
         session.run(None, {"x": f32(3)})
+
+
+def test_a_dtype_that_onnx_does_not_allow_is_refused() -> None:
+    """NumPy would drop the imaginary part in silence."""
+    info = helper.make_tensor_value_info
+    for dims, code in (([2], "E303"), (None, "E403")):
+        graph = helper.make_graph(
+            [node("Erf", ["x"], ["y"])],
+            "g",
+            [info("x", TensorProto.COMPLEX64, dims)],
+            [info("y", TensorProto.FLOAT, None)],
+        )
+        proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+        with pytest.raises(UserError, match="a type that ONNX does not allow there") as caught:
+            ort.InferenceSession(proto).run(None, {"x": np.ones(2, np.complex64)})
+        assert caught.value.code == code

@@ -109,6 +109,14 @@ def test_flames_zoom_search_and_group(browser: Any, file: Path) -> None:
     rects = "#flame-charts article:first-child g.frame"
     opened.page.wait_for_selector(rects)
     assert opened.count("#flame-charts article") == 2, "one for each exporter that was measured"
+    # Bars grow when they are drawn, all at once: the last one drawn says that they are done.
+    opened.page.wait_for_function(
+        """(frames) => {
+            const bars = [...document.querySelectorAll(frames)].map((g) => [g.querySelector('rect'), g]);
+            return bars.every(([rect, g]) => Math.abs(rect.getAttribute('width') - g.getAttribute('width')) < 0.01);
+        }""",
+        arg=rects,
+    )
     capture = opened.page.locator(rects, has_text="capture").first
     whole = opened.page.locator(rects).first.locator("rect").bounding_box()["width"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +12,7 @@ import torch
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.sources.registry import fail_unknown
-from fx2onnx.sources.seeding import move_constants, seeded, settle
+from fx2onnx.sources.seeding import seeded, settle
 from fx2onnx.sources.source import DEFAULT_BATCH, Options, Source
 from fx2onnx.sources.torchvision_compat import import_torchvision
 
@@ -76,14 +77,50 @@ def build(name: str, options: Options) -> Source:
         if task.has_batch_axis:
             # Two images even where one was asked for: statistics of a single value have no variance.
             settle(module, options.seed, *task.sample(2, size, frames))
-        else:  # detectors freeze their backbone's statistics
-            move_constants(module, options.seed)
+        else:
+            settle(module, options.seed, *task.sample(2, size, frames))
+            _spread_scores(module, args)
     parameters = list(inspect.signature(module.forward).parameters)
     dynamic = {parameter: {0: "batch"} for parameter in parameters[: len(args)]} if task.has_batch_axis else None
     import torchvision
 
     origin = f"torchvision {torchvision.__version__}, random weights, seed {options.seed}"
     return Source(name, module, args, dynamic_shapes=dynamic, origin=origin)
+
+
+_CLASS_LAYER = re.compile(r"(cls_logits|cls_score|classification_head\.module_list\.\d+(\.1)?)$")
+_HEAD_LAYER = re.compile(r"(^|\.)(head|roi_heads|rpn)\..*(?<!bbox_pred)(?<!bbox_reg)$")
+_LOGIT_SPREAD = 2.0
+
+
+def _spread_scores(module: torch.nn.Module, args: tuple[Any, ...]) -> None:
+    """Scale the layers of a detector's heads so that random weights give scores of every size, in place.
+
+    Else no score passes the thresholds, or all are so nearly equal that their order is a matter of rounding.
+    """
+    layers = {
+        layer: _LOGIT_SPREAD if _CLASS_LAYER.search(name) else 1.0
+        for name, layer in module.named_modules()
+        if _HEAD_LAYER.search(name) and isinstance(layer, (torch.nn.Conv2d, torch.nn.Linear))
+    }
+
+    def scale(layer: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> torch.Tensor | None:
+        if layer not in layers:
+            return None
+        spread = layers.pop(layer)
+        # The bias stays: it says how rare objects are.
+        bias = layer.bias.reshape([-1] + [1] * (output.ndim - 2)) if layer.bias is not None else torch.zeros(())
+        factor = spread / max(float((output - bias).std()), 1e-6)
+        layer.weight.mul_(factor)
+        return (output - bias) * factor + bias
+
+    hooks = [layer.register_forward_hook(scale) for layer in list(layers)]
+    try:
+        with torch.no_grad():
+            module(*args)
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def _sizes(models: Any, name: str, task: _Task, options: Options) -> tuple[int, int]:

@@ -107,6 +107,18 @@ def test_a_vision_transformer_gets_images_of_its_own_size(
     assert resolve("torchvision:vit_b_32", image_size=option, batch=1).args[0].shape == (1, 3, size, size)
 
 
+@pytest.mark.parametrize(
+    "name", ["fasterrcnn_mobilenet_v3_large_320_fpn?min_size=128&max_size=128", "ssdlite320_mobilenet_v3_large"]
+)
+def test_a_detector_with_random_weights_detects_something(name: str) -> None:
+    source = resolve(f"torchvision:{name}", image_size=128)
+    with torch.no_grad():
+        (found,) = source.module(*source.args)
+    assert len(found["scores"]) > 5
+    assert float(found["scores"].max()) > 0.2
+    assert len(found["scores"].unique()) > 0.9 * len(found["scores"])
+
+
 def test_encoder_and_decoder_lengths_differ() -> None:
     source = resolve(SMALL[3], seq=8)
     assert source.kwargs["input_ids"].shape[1] != source.kwargs["decoder_input_ids"].shape[1]

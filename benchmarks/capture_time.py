@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import gc
 import statistics
 import time
 from collections.abc import Callable
@@ -22,6 +23,7 @@ def timed(variants: dict[Any, Callable[[], Any]], rounds: int) -> dict[Any, floa
     taken: dict[Any, list[float]] = {name: [] for name in variants}
     for _ in range(rounds):
         for name, function in variants.items():
+            gc.collect()  # none pays for another's garbage
             start = time.perf_counter()
             function()
             taken[name].append(time.perf_counter() - start)

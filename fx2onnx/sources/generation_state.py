@@ -15,6 +15,8 @@ from typing import Any
 
 import torch
 
+from fx2onnx.base.errors import UserError
+
 PAST = "past_sequence_length"
 ENCODER = "encoder_sequence_length"
 _FIELD_NAMES = {
@@ -265,8 +267,14 @@ def _subclass(kind: type) -> type:
     if issubclass(kind, _Window | _Growing):
         return kind
     if issubclass(kind, cache_utils.DynamicSlidingWindowLayer):
-        has_own = kind.update is not cache_utils.DynamicSlidingWindowLayer.update  # type: ignore[attr-defined]
-        return kind if has_own else type(kind.__name__, (_Window, kind), {})
+        if kind.update is not cache_utils.DynamicSlidingWindowLayer.update:  # type: ignore[attr-defined]
+            raise UserError(
+                "E601",
+                f"the cache layer {kind.__name__} cannot be one graph for the prompt and later steps",
+                why="it keeps its window by rules of its own, which decide by the number of tokens so far",
+                next="export the model without its cache: --task text-generation",
+            )
+        return type(kind.__name__, (_Window, kind), {})
     if issubclass(kind, cache_utils.DynamicLayer):
         return type(kind.__name__, (_Growing, kind), {})
     return kind

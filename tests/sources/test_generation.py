@@ -267,3 +267,17 @@ def test_a_static_cache_is_written_where_it_stands(name: str, opset: int, writte
 def test_a_static_cache_is_for_keys_and_values_only(build: Callable[[], Any]) -> None:
     with pytest.raises(UserError, match="fixed size"):
         cached_parts(Source("model", build().eval()), "static")
+
+
+def test_layers_that_count_tokens_their_own_way_are_refused() -> None:
+    from transformers.cache_utils import DynamicSlidingWindowLayer
+
+    from fx2onnx.sources.generation_state import answering_by_shape
+
+    class Reference(DynamicSlidingWindowLayer):
+        def update(self, key_states: Any, value_states: Any, *args: Any, **kwargs: Any) -> Any:
+            return key_states, value_states
+
+    with pytest.raises(UserError, match="rules of its own"):
+        answering_by_shape(Reference)
+    assert issubclass(answering_by_shape(DynamicSlidingWindowLayer), DynamicSlidingWindowLayer)

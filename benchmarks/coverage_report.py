@@ -45,7 +45,12 @@ def text(rows: Iterable[Row], planned: Mapping[str, int], versions: str) -> str:
             title = TITLES[source] + (", dynamic sizes" if dynamic else "")
             lines.append(f"| {title} | {planned[source]} | {len(found)} | {' | '.join(map(str, counts))} | {share} |")
     left = [f"{source} {count - len(by_source.get((source, False), []))}" for source, count in planned.items()]
-    lines += ["", f"Models not run yet: {', '.join(left)}. Seconds were taken on a machine that others used, too."]
+    lines += [
+        "",
+        f"Models not run yet: {', '.join(left)}. Seconds were taken on a machine that others used, too. A row is what "
+        "was found when the model was last tried, perhaps with an older state of the code (`--again failing` tries those anew "
+        "that did not match); where the runner's column is empty, only onnxruntime was compared then.",
+    ]
     for source in planned:
         for dynamic in (False, True):
             if found := by_source.get((source, dynamic)):

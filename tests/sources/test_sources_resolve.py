@@ -108,7 +108,11 @@ def test_a_vision_transformer_gets_images_of_its_own_size(
 
 
 @pytest.mark.parametrize(
-    "name", ["fasterrcnn_mobilenet_v3_large_320_fpn?min_size=128&max_size=128", "ssdlite320_mobilenet_v3_large"]
+    "name",
+    [
+        "fasterrcnn_mobilenet_v3_large_320_fpn?min_size=128&max_size=128",
+        pytest.param("ssdlite320_mobilenet_v3_large", marks=pytest.mark.slow),
+    ],
 )
 def test_a_detector_with_random_weights_detects_something(name: str) -> None:
     source = resolve(f"torchvision:{name}", image_size=128)

@@ -12,13 +12,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.runner.execute import KERNEL_FAULTS, check_dtypes, node_line
 from fx2onnx.runner.limits import MAX_RANK, memory_limit
 from fx2onnx.runner.program import Program, Step
 from fx2onnx.runner.registry import outputs_of
-from fx2onnx.runner.types import Array, Dtype, Value, as_value, is_tensor_type, numpy_dtype
+from fx2onnx.runner.types import Array, Dtype, Spec, Value, as_value, is_tensor_type, numpy_dtype
 
 MAX_KNOWN = 1024
 """Values of up to this many elements are computed: they are shapes, axes and pads."""
@@ -58,7 +59,7 @@ class World:
         self.has_unknown = False
         for index in program.inputs:
             slot = program.slots[index]
-            if is_tensor_type(slot.type) and slot.shape is not None and slot.type.dtype.name != "UNDEFINED":
+            if is_tensor_type(slot.type) and slot.shape is not None and slot.type.dtype is not ir.DataType.UNDEFINED:
                 dims = [fixed.get(dim, dim) if isinstance(dim, str) else dim for dim in slot.shape]
                 sizes = [dim if isinstance(dim, int) else unknown_size for dim in dims]
                 self.has_unknown |= sizes != dims
@@ -110,22 +111,25 @@ def check_static_shapes(program: Program, fixed: Mapping[str, int]) -> None:
 def _visit(step: Step, args: list[Value], known: dict[int, Value], ghosts: dict[int, Array]) -> UserError | None:
     """Note what follows of the step's outputs; the error where the operands do not fit."""
     kernel = step.kernel
-    is_known = [i < 0 or i in known for i in step.inputs]
     try:
         check_dtypes(step, args, "E303")
         if kernel.op_type in ("Shape", "Size") and not kernel.domain:
             known[step.outputs[0]] = kernel.fn(*args, **step.attrs)
         elif kernel.infer is not None:
-            if all(is_known) and not kernel.is_random and kernel.shape_inputs is not None and _are_small(args):
-                _compute_small(step, args, known)
             specs = kernel.infer(args, step.attrs)
+            if specs[0][1].kind in "iub" and _are_known(step, known) and _are_small(args):
+                if _compute_small(step, args, specs, known):
+                    return None
             for index, (shape, dtype) in zip(step.outputs, specs, strict=False):
                 if max(shape, default=0) < 1 << 31:
                     ghosts[index] = stand_in(tuple(shape), dtype)
-        elif kernel.kind == "view" and kernel.shape_inputs is not None and not kernel.is_random:
-            if all(is_known[p] for p in kernel.shape_inputs if p < len(is_known)):
-                _record(step, kernel.fn(*args, **step.attrs), all(is_known), known, ghosts)
-        elif all(is_known) and not kernel.is_random and kernel.shape_inputs is not None and _are_small(args):
+        elif kernel.shape_inputs is None or kernel.is_random:
+            return None
+        elif kernel.kind == "view":
+            deciding = [step.inputs[p] for p in kernel.shape_inputs if p < len(step.inputs)]
+            if all(index < 0 or index in known for index in deciding):
+                _record(step, kernel.fn(*args, **step.attrs), _are_known(step, known), known, ghosts)
+        elif _are_known(step, known) and _are_small(args):
             with memory_limit(MAX_COMPUTED_BYTES):
                 _record(step, kernel.fn(*args, **step.attrs), True, known, ghosts)
     except UserError as error:
@@ -146,16 +150,18 @@ def _visit(step: Step, args: list[Value], known: dict[int, Value], ghosts: dict[
     return None
 
 
-def _compute_small(step: Step, args: list[Value], known: dict[int, Value]) -> None:
-    """The value of an operator with ``infer`` on small known operands: sizes and axes are computed with such."""
-    kernel = step.kernel
-    assert kernel.infer is not None
-    specs = kernel.infer(args, step.attrs)
+def _are_known(step: Step, known: Mapping[int, Value]) -> bool:
+    return all(index < 0 or index in known for index in step.inputs)
+
+
+def _compute_small(step: Step, args: list[Value], specs: Sequence[Spec], known: dict[int, Value]) -> bool:
+    """The value of an operator with ``infer`` on small known integers, as sizes and axes are; False where it is large."""
     if sum(math.prod(shape) for shape, _ in specs) > MAX_KNOWN:
-        return
+        return False
     out = [np.empty(shape, dtype) for shape, dtype in specs]
-    kernel.fn(out, *args, **step.attrs)
+    step.kernel.fn(out, *args, **step.attrs)
     known.update((index, value) for index, value in zip(step.outputs, out, strict=False) if index >= 0)
+    return True
 
 
 def _can_never_fit(step: Step, operands: Sequence[list[Value] | None]) -> bool:

@@ -44,6 +44,9 @@ def _schema(domain: str, op_type: str, opset: int) -> Any:
         return None
 
 
+_schema("", "Identity", 1)  # onnx registers all schemas at the first question: once a process, not in a session's time
+
+
 @lru_cache(maxsize=4096)
 def signature_of(domain: str, op_type: str, opset: int) -> Signature | None:
     """The schema's facts, or None where ONNX does not know the operator in that opset."""

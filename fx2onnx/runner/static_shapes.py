@@ -117,9 +117,9 @@ def _visit(step: Step, args: list[Value], known: dict[int, Value], ghosts: dict[
             known[step.outputs[0]] = kernel.fn(*args, **step.attrs)
         elif kernel.infer is not None:
             specs = kernel.infer(args, step.attrs)
-            if specs[0][1].kind in "iub" and _are_known(step, known) and _are_small(args):
-                if _compute_small(step, args, specs, known):
-                    return None
+            is_size = specs[0][1].kind in "iub" and _are_known(step, known) and _are_small(args)
+            if is_size and _compute_small(step, args, specs, known):
+                return None
             for index, (shape, dtype) in zip(step.outputs, specs, strict=False):
                 if max(shape, default=0) < 1 << 31:
                     ghosts[index] = stand_in(tuple(shape), dtype)

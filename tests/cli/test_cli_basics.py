@@ -59,7 +59,7 @@ print([name for name in {_HEAVY!r} if name in sys.modules], file=sys.stderr)
 
 
 def test_list_names_models_one_per_line() -> None:
-    assert invoke("list", "zoo", "resnet").stdout.split() == ["resnet18", "resnet50"]
+    assert invoke("list", "zoo", "resnet").stdout.split() == ["fcn_resnet50", "resnet18", "resnet50"]
     assert invoke("list", "torchvision", "vgg1?").stdout.split() == ["vgg11", "vgg13", "vgg16", "vgg19"]
     assert json.loads(invoke("list", "hf", "distilbert", "--json").stdout) == ["distilbert"]
 

@@ -108,6 +108,17 @@ def in_function_transform() -> bool:
     return torch._C._functorch.peek_interpreter_stack() is not None
 
 
+@contextlib.contextmanager
+def _split_into_aten(recorder: PreDispatchMode | SplitMode) -> Iterator[None]:
+    """Recurrent layers that are not recorded whole split into ATen overloads, not into oneDNN's own."""
+    before = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(before and not isinstance(recorder, SplitMode))
+    try:
+        yield
+    finally:
+        torch._C._set_mkldnn_enabled(before)
+
+
 _FAKE_TENSOR_LOG = logging.getLogger("torch._subclasses.fake_tensor")
 
 
@@ -123,7 +134,14 @@ def capture_modes(fake_mode: FakeTensorMode, recorder: PreDispatchMode | SplitMo
 
     _FAKE_TENSOR_LOG.addFilter(unlogged)
     try:
-        with torch.no_grad(), control_flow_uncompiled(), fake_mode, enable_python_dispatcher(), recorder:
+        with (
+            torch.no_grad(),
+            control_flow_uncompiled(),
+            _split_into_aten(recorder),
+            fake_mode,
+            enable_python_dispatcher(),
+            recorder,
+        ):
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fast_path)

@@ -124,7 +124,8 @@ def _repeat_interleave(recorder: Recorder, func: OpOverload, args: tuple[Any, ..
         known = _known(recorder, args[:1])
         if known is not None:
             with no_dispatch():
-                return recorder.constant(torch.repeat_interleave(known[0]))
+                rows_of = torch.repeat_interleave(known[0])
+            return recorder.constant(rows_of)
     rows = recorder.unknown_size() if size is None else unwrap(size)
     return record_sized(recorder, func, args, kwargs, [(args[0].dtype, (rows,))])
 

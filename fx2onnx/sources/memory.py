@@ -27,7 +27,7 @@ def check_memory(spec: str, build: Callable[[], nn.Module], advice: str) -> None
     try:
         with torch.device("meta"):
             outline = build()
-    except Exception:
+    except Exception:  # the check is a courtesy: what fails here fails again, with its reason, in the real build
         return
     needed_bytes = sum(value.nbytes for value in (*outline.parameters(), *outline.buffers()))
     available_bytes = psutil.virtual_memory().available

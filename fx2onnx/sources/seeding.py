@@ -60,7 +60,7 @@ def settle(module: nn.Module, seed: int, *args: Any) -> None:
     if any(isinstance(layer, torch.nn.modules.batchnorm._BatchNorm) for layer in module.modules()):
         try:
             calibrate_norms(module, *args)
-        except Exception as error:
+        except Exception as error:  # the model is anybody's code
             shapes = ", ".join(str(list(getattr(arg, "shape", []))) for arg in args)
             raise UserError(
                 "E601",

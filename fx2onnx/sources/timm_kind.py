@@ -68,7 +68,7 @@ def _create(timm: Any, name: str, options: Options) -> Any:
             if "img_size" in keywords or "img_size" not in str(error):
                 raise
             return timm.create_model(name, pretrained=False, **keywords).eval()
-    except Exception as error:
+    except Exception as error:  # timm raises what its builders raise
         raise UserError(
             "E601",
             f"timm:{name} cannot be built with {sized or 'its defaults'}",

@@ -144,7 +144,7 @@ def _construct(name: str, builder: Callable[..., Any], keywords: dict[str, Any])
         keywords.setdefault("weights_backbone", None)
     try:
         return builder(weights=None, progress=False, **keywords).eval()
-    except Exception as error:
+    except Exception as error:  # torchvision raises what its builders raise
         raise UserError(
             "E601",
             f"torchvision:{name} cannot be built with {keywords or 'its defaults'}",

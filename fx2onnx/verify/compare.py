@@ -86,7 +86,7 @@ def _compare_sample(
     try:
         with record("eager PyTorch"):
             expected = _run_eager(root, arguments, sample.tensors)
-    except Exception as cause:
+    except Exception as cause:  # forward is the user's code
         if sample.name == "sample":
             raise UserError(
                 "E101",
@@ -102,7 +102,7 @@ def _compare_sample(
         try:
             with record("eager PyTorch in float64"):
                 exact = _run_eager(judge, arguments, [_widened(tensor) for tensor in sample.tensors])
-        except Exception as cause:
+        except Exception as cause:  # likewise, in a dtype it may not know
             first = str(cause).strip().splitlines()[0] if str(cause).strip() else type(cause).__name__
             note = f"no float64 judge: the module does not run in float64 ({first[:120]})"
             if note not in verdict.notes:
@@ -113,7 +113,7 @@ def _compare_sample(
         try:
             with record(engine):
                 results = run(feeds)
-        except Exception as cause:
+        except Exception as cause:  # an engine that fails is a row of the verdict
             text = str(cause).strip().splitlines()
             verdict.rows.append(
                 Row(
@@ -212,7 +212,7 @@ def _widened(tensor: torch.Tensor) -> torch.Tensor:
 def _in_float64(root: torch.nn.Module, verdict: Verdict) -> torch.nn.Module | None:
     try:
         return copy.deepcopy(root).double()
-    except Exception as cause:
+    except Exception as cause:  # copying runs the module's own code
         verdict.notes.append(
             f"no float64 judge: the module cannot be copied ({type(cause).__name__}: {str(cause)[:120]})"
         )

@@ -193,7 +193,8 @@ def export(
             from fx2onnx.verify import verify as verify_model
 
             with record("verify"):
-                verdict = verify_model(result, model, args, kwargs, training=_training_flag(training))
+                flag = _training_flag(training)
+                verdict = verify_model(result, model, args, kwargs, training=flag, input_names=input_names)
                 verdict.raise_if_failed()
     _finish_report(result.report, recorder)
     if profile:

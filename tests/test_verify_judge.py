@@ -1,7 +1,8 @@
-"""When the float64 run of a module cannot judge, float32 is compared as it is."""
+"""What a verdict is made from: judges without numbers, baked inputs, engines that lack a kernel."""
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 import fx2onnx
@@ -36,3 +37,39 @@ def test_wrong_numbers_are_still_found_out() -> None:
     other = Masked().eval()
     other.forward = lambda x: torch.softmax(other.linear(x), -1) * 1.5  # type: ignore[method-assign]
     assert not verify(result, other, (x,)).ok
+
+
+class Repeats(torch.nn.Module):
+    """Reads a number from its first input, so that a file of it has the second alone."""
+
+    def forward(self, count: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([x] * int(count[0]), 0) * count[1]
+
+
+@pytest.mark.parametrize("names", [None, ["how_often", "numbers"]])
+def test_a_baked_input_keeps_its_values(names: list[str] | None) -> None:
+    module, args = Repeats(), (torch.tensor([2, 5]), torch.randn(3, 4))
+    result = fx2onnx.export(
+        module,
+        args,
+        input_names=names,
+        bake=[names[0] if names else "count"],
+        dynamic_axes={(names or ["", "x"])[1]: {0: "n"}},
+    )
+    verdict = verify(result, module, args, input_names=names)
+    assert verdict.ok, verdict.describe()
+    assert {row.inputs for row in verdict.rows} == {"sample", "seed 1", "sizes +1"}
+    args[0][1] = 6
+    assert not verify(result, module, args, input_names=names).ok
+
+
+def test_an_engine_without_kernels_for_a_dtype_is_noted() -> None:
+    module, x = torch.nn.BatchNorm2d(3).eval().bfloat16(), torch.randn(2, 3, 4, 4, dtype=torch.bfloat16)
+    result = fx2onnx.export(module, (x,))
+    verdict = verify(result, module, (x,))
+    assert verdict.ok, verdict.describe()
+    assert {row.engine for row in verdict.rows} == {"runner"}
+    assert "NotImplemented" in verdict.notes[0]
+    asked = verify(result, module, (x,), engines=["onnxruntime"])
+    assert not asked.ok
+    assert "NotImplemented" in asked.describe()

@@ -23,9 +23,7 @@ def check_model(path: Path, source: Source, engines: Sequence[str] | None = None
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        # Other numbers in an input that was baked would be another model.
-        seeds = () if source.bake else (1,)
-        return verify.verify(str(path), source.module, source.args, source.kwargs, engines=engines, seeds=seeds)
+        return verify.verify(str(path), source.module, source.args, source.kwargs, engines=engines)
 
 
 def verdict_view(verdict: Verdict) -> RenderableType:

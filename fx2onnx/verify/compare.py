@@ -45,20 +45,23 @@ def verify(
     engines: Sequence[str] | None = None,
     seeds: Sequence[int] = (1,),
     training: bool = False,
+    input_names: Sequence[str] | None = None,
 ) -> Verdict:
     """Compare ``model`` (a path, or an ``ExportResult``) with ``module(*args, **kwargs)``.
 
     Every engine runs on the sample, on other numbers of its kind, and, where sizes are dynamic, at another size. dtype,
-    shape and order of the outputs are part of the comparison; integer and bool outputs must be equal.
+    shape and order of the outputs are part of the comparison; integer and bool outputs must be equal. ``input_names``
+    are those of the export; arguments that the file has no input for, since they were baked, keep their values. An
+    engine without a kernel for a node of the model fails where ``engines`` names it, and is noted otherwise.
     """
     root = as_module(module)
     positional, named = normalise_args(args, kwargs)
-    arguments = bind(root.forward, positional, named, None)
+    arguments = bind(root.forward, positional, named, input_names)
     chosen = available_engines() if engines is None else list(engines)
     verdict = Verdict()
     with _as_file(model) as path, _eval_mode(root, training):
         with record("open in the engines"):
-            runs = {name: ENGINES[name](path) for name in chosen}
+            runs = _opened(path, chosen, verdict, must_open=engines is not None)
         names, axes, outputs = _interface(path)
         if len(names) > len(arguments.leaves):
             raise UserError(
@@ -67,10 +70,33 @@ def verify(
                 why=f"the model's are {', '.join(names)}",
                 next="give the arguments that the model was exported with",
             )
+        fed = _inputs_of([leaf.name for leaf in arguments.leaves], names)
         judge = _in_float64(root, verdict)
-        for sample in samples(arguments, axes, seeds):
-            _compare_sample(verdict, root, judge, arguments, sample, names, outputs, runs)
+        for sample in samples(arguments, [axes[name] if name else None for name in fed], seeds):
+            _compare_sample(verdict, root, judge, arguments, sample, fed, outputs, runs)
     return verdict
+
+
+def _opened(path: str, names: Sequence[str], verdict: Verdict, *, must_open: bool) -> dict[str, Run]:
+    """The engines that open the file; of the others a row, or a note where only a kernel is missing."""
+    runs: dict[str, Run] = {}
+    for name in names:
+        try:
+            runs[name] = ENGINES[name](path)
+        except Exception as cause:  # each engine has classes of its own
+            problem = f"{type(cause).__name__}: {(str(cause).strip().splitlines() or [''])[0][:300]}"
+            if type(cause).__name__ == "NotImplemented" and not must_open:
+                verdict.notes.append(f"{name} cannot run the model ({problem})")
+            else:
+                verdict.rows.append(Row(name, "(all)", float("inf"), 0.0, False, "no inputs", problem))
+    return runs
+
+
+def _inputs_of(arguments: Sequence[str], names: Sequence[str]) -> list[str | None]:
+    """For each argument the input of the file that takes it, by name or else in order; None for one that is no input."""
+    if set(names) <= set(arguments):
+        return [name if name in names else None for name in arguments]
+    return [*names, *[None] * (len(arguments) - len(names))]
 
 
 def _compare_sample(
@@ -79,7 +105,7 @@ def _compare_sample(
     judge: torch.nn.Module | None,
     arguments: Arguments,
     sample: Sample,
-    names: Sequence[str],
+    names: Sequence[str | None],
     outputs: Sequence[str],
     runs: Mapping[str, Run],
 ) -> None:
@@ -108,7 +134,7 @@ def _compare_sample(
             if note not in verdict.notes:
                 verdict.notes.append(note)
     feeds = {name: np.ascontiguousarray(to_numpy(tensor)).reshape(tuple(to_numpy(tensor).shape))
-             for name, tensor in zip(names, sample.tensors, strict=False)}  # fmt: skip
+             for name, tensor in zip(names, sample.tensors, strict=True) if name is not None}  # fmt: skip
     for engine, run in runs.items():
         try:
             with record(engine):
@@ -247,15 +273,15 @@ def _as_file(model: Any) -> Iterator[str]:
         yield path
 
 
-def _interface(path: str) -> tuple[list[str], list[dict[int, str]], list[str]]:
+def _interface(path: str) -> tuple[list[str], dict[str, dict[int, str]], list[str]]:
     """Input names, the named dims of each, output names."""
     import onnx
 
     graph = onnx.load(path, load_external_data=False).graph
     weights = {initializer.name for initializer in graph.initializer}
     inputs = [value for value in graph.input if value.name not in weights]
-    axes = [
-        {axis: dim.dim_param for axis, dim in enumerate(value.type.tensor_type.shape.dim) if dim.dim_param}
+    axes = {
+        value.name: {axis: dim.dim_param for axis, dim in enumerate(value.type.tensor_type.shape.dim) if dim.dim_param}
         for value in inputs
-    ]
+    }
     return [value.name for value in inputs], axes, [value.name for value in graph.output]

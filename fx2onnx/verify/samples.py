@@ -19,20 +19,24 @@ class Sample:
     tensors: list[torch.Tensor]
 
 
-def samples(arguments: Arguments, symbolic_axes: Sequence[Mapping[int, str]], seeds: Sequence[int]) -> Iterator[Sample]:
-    """The sample itself, one shuffled set a seed, and one where every dynamic size is larger by one."""
+def samples(
+    arguments: Arguments, symbolic_axes: Sequence[Mapping[int, str] | None], seeds: Sequence[int]
+) -> Iterator[Sample]:
+    """The sample itself, one shuffled set a seed, and one where every dynamic size is larger by one.
+
+    ``symbolic_axes`` has an entry for each tensor, None for one that keeps its values.
+    """
     originals = [leaf.tensor.detach() for leaf in arguments.leaves]
+    pairs = list(zip(originals, symbolic_axes, strict=True))
     yield Sample("sample", originals)
     for seed in seeds:
         generator = torch.Generator().manual_seed(seed)
-        yield Sample(f"seed {seed}", [_like(tensor, generator) for tensor in originals])
+        shuffled = [tensor if axes is None else _like(tensor, generator) for tensor, axes in pairs]
+        yield Sample(f"seed {seed}", shuffled)
     if any(symbolic_axes):
         for delta in (1,):
-            sizes = _sizes(originals, symbolic_axes)
-            grown = [
-                _resized(tensor, axes, sizes, delta) for tensor, axes in zip(originals, symbolic_axes, strict=True)
-            ]
-            yield Sample(f"sizes {delta:+d}", grown)
+            sizes = _sizes(pairs)
+            yield Sample(f"sizes {delta:+d}", [_resized(tensor, axes or {}, sizes, delta) for tensor, axes in pairs])
 
 
 def _like(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
@@ -46,10 +50,10 @@ def _like(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     return tensor.reshape(-1)[order].reshape(tensor.shape)
 
 
-def _sizes(tensors: Sequence[torch.Tensor], symbolic_axes: Sequence[Mapping[int, str]]) -> dict[str, int]:
+def _sizes(pairs: Sequence[tuple[torch.Tensor, Mapping[int, str] | None]]) -> dict[str, int]:
     """The sample's size of every dim that is a plain name."""
-    pairs = zip(tensors, symbolic_axes, strict=True)
-    return {name: tensor.shape[axis] for tensor, axes in pairs for axis, name in axes.items() if name.isidentifier()}
+    named = [(tensor, axis, name) for tensor, axes in pairs for axis, name in (axes or {}).items()]
+    return {name: tensor.shape[axis] for tensor, axis, name in named if name.isidentifier()}
 
 
 def _resized(tensor: torch.Tensor, axes: Mapping[int, str], sizes: Mapping[str, int], delta: int) -> torch.Tensor:

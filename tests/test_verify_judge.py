@@ -73,3 +73,9 @@ def test_an_engine_without_kernels_for_a_dtype_is_noted() -> None:
     asked = verify(result, module, (x,), engines=["onnxruntime"])
     assert not asked.ok
     assert "NotImplemented" in asked.describe()
+
+
+def test_bfloat16_goes_in_and_out_of_onnxruntime() -> None:
+    module, x = torch.nn.Flatten(), torch.randn(2, 3, 4, dtype=torch.bfloat16)
+    verdict = verify(fx2onnx.export(module, (x,)), module, (x,), engines=["onnxruntime"])
+    assert verdict.ok, verdict.describe()

@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fx2onnx.base.errors import UserError
+from fx2onnx.base.ort_values import from_ort_value, to_ort_value
 
 PAST, PRESENT, LENGTH = "past_key_values.", "present.", "past_length"
 Array: TypeAlias = npt.NDArray[Any]
@@ -26,16 +27,20 @@ _DTYPES: dict[str, Any] = {
     "tensor(int8)": np.int8,
     "tensor(uint8)": np.uint8,
 }
-_BFLOAT16 = 16  # onnx.TensorProto.BFLOAT16
+Opened: TypeAlias = tuple[Any, Callable[[Array, str], Any]]
+"""A session, and what makes its own value of an array and the input's type."""
 
 
-def _open_runner(path: str) -> tuple[Any, Any]:
+def _open_runner(path: str) -> Opened:
     from fx2onnx.runner import InferenceSession, OrtValue
 
-    return InferenceSession(path), OrtValue
+    def to_value(array: Array, _: str) -> Any:
+        return OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array).reshape(array.shape))
+
+    return InferenceSession(path), to_value
 
 
-def _open_onnxruntime(path: str) -> tuple[Any, Any]:
+def _open_onnxruntime(path: str) -> Opened:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -44,10 +49,10 @@ def _open_onnxruntime(path: str) -> tuple[Any, Any]:
         session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     except Exception as cause:  # onnxruntime has its own classes for each status
         raise UserError("E303", f"onnxruntime cannot open {path}", why=str(cause).splitlines()[0][:300]) from cause
-    return session, onnxruntime.OrtValue
+    return session, to_ort_value
 
 
-ENGINES: dict[str, Callable[[str], tuple[Any, Any]]] = {"onnxruntime": _open_onnxruntime, "runner": _open_runner}
+ENGINES: dict[str, Callable[[str], Opened]] = {"onnxruntime": _open_onnxruntime, "runner": _open_runner}
 
 
 def chosen_engine(name: str | None) -> str:
@@ -66,7 +71,7 @@ class Graph:
 
     def __init__(self, path: Path, engine: str) -> None:
         self.path = path
-        self._session, self._value_class = ENGINES[engine](str(path))
+        self._session, self._to_value = ENGINES[engine](str(path))
         self.inputs: dict[str, Any] = {arg.name: arg for arg in self._session.get_inputs()}
         self.outputs: dict[str, Any] = {arg.name: arg for arg in self._session.get_outputs()}
 
@@ -99,9 +104,7 @@ class Graph:
         """``feed`` as the engine's value for the input ``name``."""
         if not isinstance(feed, np.ndarray):
             return feed
-        if feed.dtype == ml_dtypes.bfloat16 and hasattr(self._value_class, "ortvalue_from_numpy_with_onnx_type"):
-            return self._value_class.ortvalue_from_numpy_with_onnx_type(feed.view(np.int16), _BFLOAT16)
-        return self._value_class.ortvalue_from_numpy(np.ascontiguousarray(feed).reshape(feed.shape))
+        return self._to_value(feed, self.inputs[name].type)
 
     def empty(self, name: str, batch: int, limit: int = 0) -> Any:
         """What the input ``name`` is before the first token: no tokens where it grows, zeros elsewhere.
@@ -123,5 +126,7 @@ def dtype_of(onnx_type: str) -> Any:
 
 def as_array(value: Any) -> Array:
     """An engine's value as an array."""
-    array: Array = value.numpy()
-    return array.view(ml_dtypes.bfloat16) if value.data_type() == "tensor(bfloat16)" and array.itemsize == 2 else array
+    from fx2onnx.runner import OrtValue
+
+    array: Array = value.numpy() if isinstance(value, OrtValue) else from_ort_value(value)
+    return array

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeAlias
 
 import ml_dtypes
-import numpy as np
 import numpy.typing as npt
 import torch
+
+from fx2onnx.base.ort_values import run_session
 
 Array: TypeAlias = npt.NDArray[Any]
 Run: TypeAlias = Callable[[dict[str, Array]], list[Any]]
@@ -47,36 +49,7 @@ def open_onnxruntime(model: str | bytes) -> Run:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
-    names = [value.name for value in session.get_outputs()]
-
-    def run(feeds: dict[str, Array]) -> list[Any]:
-        if all(array.dtype.kind != "V" and array.dtype.name in np.sctypeDict for array in feeds.values()):
-            return list(session.run(names, feeds))
-        return _run_with_values(session, names, feeds)
-
-    return run
-
-
-def _run_with_values(session: Any, names: Sequence[str], feeds: dict[str, Array]) -> list[Any]:
-    """dtypes that NumPy lacks (bfloat16, float8) go through OrtValue."""
-    import onnxruntime
-
-    types = {value.name: value.type for value in session.get_inputs()}
-    binding = session.io_binding()
-    kept = []
-    for name, array in feeds.items():
-        element = {"tensor(bfloat16)": 16, "tensor(float8e4m3fn)": 17, "tensor(float8e5m2)": 19}.get(types[name])
-        if element is None:
-            value = onnxruntime.OrtValue.ortvalue_from_numpy(array)
-        else:
-            carrier = np.int16 if element == 16 else np.uint8
-            value = onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(array.view(carrier), element)
-        kept.append(value)
-        binding.bind_ortvalue_input(name, value)
-    for name in names:
-        binding.bind_output(name)
-    session.run_with_iobinding(binding)
-    return [value.numpy() for value in binding.get_outputs()]
+    return partial(run_session, session)
 
 
 ENGINES: dict[str, Callable[[str | bytes], Run]] = {"runner": open_runner, "onnxruntime": open_onnxruntime}

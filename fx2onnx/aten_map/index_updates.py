@@ -92,7 +92,8 @@ def index_reduce(
 def masked_scatter(op: Emit, self: ir.Value, mask: ir.Value, source: ir.Value) -> ir.Value:
     """masked_scatter(Tensor self, Tensor mask, Tensor source) -> Tensor
 
-    The n-th True takes the n-th element of ``source``: its number is a cumulative sum over the flat mask.
+    The n-th True takes the n-th element of ``source``: its number is a cumulative sum over the flat mask. A source that may
+    be empty gets one element more: ONNX's Gather refuses every number in an empty axis, also those not taken.
     """
     common = broadcast_dims(dims_of(self), dims_of(mask))
     value, chosen = op.expand(self, common), op.expand(op.cast(mask, BOOL), common)
@@ -100,7 +101,10 @@ def masked_scatter(op: Emit, self: ir.Value, mask: ir.Value, source: ir.Value) -
         return value
     count = op.CumSum(op.cast(flat(op, chosen), INT64), op.const(0))
     number = op.Sub(count, op.const(1))
-    taken = op.Gather(flat(op, source), op.reshape(number, common), axis=0)
+    given = flat(op, source)
+    if not all(isinstance(size, int) for size in dims_of(source)):
+        given = op.Concat(given, zeros(op, (1,), dtype_of(source)), axis=0)
+    taken = op.Gather(given, op.reshape(number, common), axis=0)
     return where(op, chosen, taken, value)
 
 

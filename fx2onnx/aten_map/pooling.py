@@ -57,6 +57,17 @@ def max_pooled(
     return (found, places) if batched else (squeeze(op, found, 0), squeeze(op, places, 0))
 
 
+def _windows_inside(
+    value: ir.Value, kernel: Ints, stride: Ints, padding: Ints, ceil_mode: bool
+) -> tuple[list[int], list[int]]:
+    """Kernel and stride, cut to the input where ceil_mode lets one window reach beyond it: engines would pad up to it."""
+    sizes, strides = list(kernel), list(stride)
+    for axis, size in enumerate(dims_of(value)[-len(sizes) :]):
+        if ceil_mode and isinstance(size, int) and 0 < size < sizes[axis] and padding[axis] == 0:
+            sizes[axis] = strides[axis] = size
+    return sizes, strides
+
+
 def _max_pool(
     op: Emit,
     value: ir.Value,
@@ -70,9 +81,10 @@ def _max_pool(
 ) -> tuple[ir.Value, ir.Value | None]:
     sizes = as_list(kernel, spatial)
     strides = as_list(stride, spatial) or sizes
-    return max_pooled(
-        op, value, sizes, strides, as_list(padding, spatial), as_list(dilation, spatial), ceil_mode, indices
-    )
+    pads, dilations = as_list(padding, spatial), as_list(dilation, spatial)
+    if all(step == 1 for step in dilations):
+        sizes, strides = _windows_inside(value, sizes, strides, pads, ceil_mode)
+    return max_pooled(op, value, sizes, strides, pads, dilations, ceil_mode, indices)
 
 
 def _register_max_pool(spatial: int) -> None:
@@ -196,7 +208,9 @@ def _average_pool(
 ) -> ir.Value:
     sizes = as_list(kernel, spatial)
     strides = as_list(stride, spatial) or sizes
-    return average_pooled(op, value, sizes, strides, as_list(padding, spatial), ceil_mode, count_include_pad, divisor)
+    pads = as_list(padding, spatial)
+    sizes, strides = _windows_inside(value, sizes, strides, pads, ceil_mode)
+    return average_pooled(op, value, sizes, strides, pads, ceil_mode, count_include_pad, divisor)
 
 
 @translates(aten.avg_pool1d.default)

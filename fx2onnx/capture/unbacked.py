@@ -77,6 +77,8 @@ def _masked_select(recorder: Recorder, func: OpOverload, args: tuple[Any, ...], 
     """masked_select(self, mask): both broadcast, then indexed."""
     with recorder.mode:
         tensor, mask = aten.broadcast_tensors.default(list(args))
+        if mask.dim() == 0:  # PyTorch would ask for the mask's number
+            tensor, mask = tensor.reshape(1), mask.reshape(1)
         return tensor[mask]
 
 
@@ -100,7 +102,13 @@ def _unique(recorder: Recorder, func: OpOverload, args: tuple[Any, ...], kwargs:
     names = [argument.name for argument in func._schema.arguments]
     given: dict[str, Any] = {a.name: a.default_value for a in func._schema.arguments if a.has_default_value()}
     given |= dict(zip(names, args, strict=False)) | kwargs
-    tensor, size = given["self"], recorder.unknown_size()
+    tensor = given["self"]
+    known = _known(recorder, [tensor])
+    if known is not None:
+        with no_dispatch():
+            found = func(*known, *args[1:], **{name: value for name, value in kwargs.items() if name != "self"})
+        return tuple(recorder.constant(part) for part in found)
+    size = recorder.unknown_size()
     axis, shape = given.get("dim"), [unwrap(length) for length in tensor.shape]
     values: list[DimLike] = [size]
     inverse: list[DimLike] = shape

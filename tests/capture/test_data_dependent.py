@@ -47,6 +47,10 @@ SIZED: dict[str, Any] = {
     "repeat_interleave": lambda x: torch.repeat_interleave(x, (x[:, 0] > 0).long() + 1, dim=0),
     "item as size": lambda x: torch.arange((x > 0).sum().item()) * 2,
     "item in arithmetic": lambda x: x * (x > 0).sum().item(),
+    "masked_scatter of what was chosen": lambda x: (x * 2).masked_scatter(x > 1, x[x > 1].exp()),
+    "constant unique as sizes": lambda x: torch.cat(
+        [part.sum(0, keepdim=True) for part in x.split(torch.unique_consecutive(torch.tensor([1, 1, 2])).tolist())]
+    ),
     "constant mask": lambda x: x[torch.tensor([True, False, True])],
     "constant nonzero": lambda x: x[:, torch.tensor([0, 1, 1, 0]).nonzero().flatten()],
 }

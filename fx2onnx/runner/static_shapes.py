@@ -1,25 +1,28 @@
 """Shape and dtype errors that can be known before anything runs.
 
-Kernels' own ``infer`` functions run over stand-ins: arrays of stride 0 that have a shape and dtype and no memory. ONNX's
-C++ shape inference is not used, because a malformed model can make it crash the process.
+Kernels' own ``infer`` functions run over stand-ins: arrays of stride 0 that have a shape and dtype and no memory. Bodies
+that surely run are looked at like the graph around them. ONNX's C++ shape inference is not used, because a malformed
+model can make it crash the process.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+import random
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import onnx_ir as ir
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.runner.execute import KERNEL_FAULTS, check_dtypes, node_line
-from fx2onnx.runner.limits import MAX_RANK, memory_limit
-from fx2onnx.runner.program import Program, Step
+from fx2onnx.runner.limits import memory_limit
+from fx2onnx.runner.program import Program, Slot, Step
 from fx2onnx.runner.registry import outputs_of
-from fx2onnx.runner.types import Array, Dtype, Spec, Value, as_value, is_tensor_type, numpy_dtype
+from fx2onnx.runner.stand_ins import DimKey, Facts, World, declared_dims, holds_values, stand_in
+from fx2onnx.runner.static_bodies import entries_of, outcome_of
+from fx2onnx.runner.types import Array, Spec, Value, as_value
 
 MAX_KNOWN = 1024
 """Values of up to this many elements are computed: they are shapes, axes and pads."""
@@ -27,17 +30,6 @@ MAX_KNOWN = 1024
 
 MAX_COMPUTED_BYTES = 1 << 20
 """What a computed value may take; larger ones are left to the run."""
-
-
-_ZEROS = bytes(16)
-"""One element of the widest dtype: every element of a stand-in lies there."""
-
-
-def stand_in(shape: tuple[int, ...], dtype: Dtype) -> Array:
-    """A read-only array without memory."""
-    if dtype.kind == "O":
-        return np.broadcast_to(np.zeros((), dtype), shape)
-    return np.ndarray(shape, dtype, _ZEROS, 0, (0,) * len(shape))
 
 
 TRIAL_SIZES = (61, 89)
@@ -50,62 +42,157 @@ _ONLY_SHAPES_MATTER = frozenset({"MatMul", "Gemm", "Concat", "Where", "Conv", "L
 """Operators beside the elementwise ones whose operands fit or not by equality of dims."""
 
 
-class World:
-    """Known values and stand-ins for unknown ones, by slot, where each unknown size is one number."""
+SEARCH_SIZES = (1, 0, 2, 3, 4, 8, 16, 32, 100, 300, 1000, 5000)
+"""Sizes tried for a shape that fits, beside those that occur in the model, before a step is refused."""
 
-    def __init__(self, program: Program, fixed: Mapping[str, int], unknown_size: int) -> None:
-        self.known: dict[int, Value] = {slot.index: slot.const for slot in program.slots if slot.is_const}
-        self.ghosts: dict[int, Array] = {}
-        self.has_unknown = False
-        for index in program.inputs:
-            slot = program.slots[index]
-            if is_tensor_type(slot.type) and slot.shape is not None and slot.type.dtype is not ir.DataType.UNDEFINED:
-                dims = [fixed.get(dim, dim) if isinstance(dim, str) else dim for dim in slot.shape]
-                sizes = [dim if isinstance(dim, int) else unknown_size for dim in dims]
-                self.has_unknown |= sizes != dims
-                if len(sizes) <= MAX_RANK and all(0 <= dim < 1 << 31 for dim in sizes):
-                    self.ghosts[index] = stand_in(tuple(sizes), numpy_dtype(slot.type.dtype))
+MAX_NUMBERS = 20
+"""Numbers of the model that are tried as sizes, too."""
 
-    def operands(self, step: Step) -> list[Value] | None:
-        """What the step reads, or None where something of it is not known at all."""
-        args: list[Value] = []
-        for index in step.inputs:
-            if index < 0:
-                args.append(None)
-            elif index in self.known:
-                args.append(self.known[index])
-            elif index in self.ghosts:
-                args.append(self.ghosts[index])
-            else:
-                return None
-        return args
+MAX_NUMBER = 1 << 20
+"""Larger ones are no sizes of inputs."""
 
-    def forget(self, step: Step) -> None:
-        for index in step.outputs:
-            self.known.pop(index, None)
-            self.ghosts.pop(index, None)
+MAX_MIXED = 12
+"""Tries where unknown sizes differ from each other."""
+
+MAX_SEARCH_STEPS = 300_000
+"""Steps looked at in all such searches of one session: some microseconds each. What is not searched is left to the run."""
 
 
 def check_static_shapes(program: Program, fixed: Mapping[str, int]) -> None:
     """Raises: UserError E303 for a step whose operands cannot fit, whatever the sizes that are not known yet."""
-    worlds = [World(program, fixed, TRIAL_SIZES[0])]
-    if worlds[0].has_unknown:
-        worlds.append(World(program, fixed, TRIAL_SIZES[1]))
-    for step in program.steps:
-        if step.bodies:
-            continue
-        operands = [world.operands(step) for world in worlds]
-        if operands[0] is None or operands[-1] is None:
-            continue
+    unknown = {key for key in declared_dims(program, fixed) if not isinstance(key, int)}
+    trials = TRIAL_SIZES if unknown else (0,)
+    worlds = [World(program, fixed, dict.fromkeys(unknown, size)) for size in trials]
+    _Check(program, fixed, sorted(unknown, key=str)).walk(worlds, True)
+
+
+class _Passed(Exception):
+    """The step that a search asks for fits, or no more may be tried."""
+
+
+class _Check:
+    """One walk over a program and its bodies, in all worlds side by side."""
+
+    def __init__(
+        self,
+        program: Program,
+        fixed: Mapping[str, int],
+        unknown: Sequence[DimKey],
+        sought: Step | None = None,
+        steps_left: int = MAX_SEARCH_STEPS,
+    ) -> None:
+        self.program = program
+        self.fixed = fixed
+        self.unknown = unknown
+        self.sought = sought
+        self.steps_left = steps_left
+
+    def walk(self, worlds: Sequence[World], is_sure: bool) -> None:
+        """Note what follows in each world.
+
+        Raises: UserError E303 for a step that cannot fit, where ``is_sure`` says that the program runs; _Passed.
+        """
+        for step in worlds[0].program.steps:
+            if step.bodies:
+                self.enter(step, worlds, is_sure)
+            else:
+                self.visit(step, worlds, is_sure)
+            if self.sought is not None:
+                self.steps_left -= 1
+                if step is self.sought or self.steps_left < 0:
+                    raise _Passed
+
+    def visit(self, step: Step, worlds: Sequence[World], is_sure: bool) -> None:
+        operands = [args for world in worlds if (args := world.operands(step)) is not None]
+        if len(operands) < len(worlds):
+            return
         for world, args in zip(worlds, operands, strict=True):
-            assert args is not None
             error = _visit(step, args, world.known, world.ghosts)
             if error is not None:
-                if len(worlds) == 1 or _can_never_fit(step, operands):
-                    raise error
-                for each in worlds:
-                    each.forget(step)
-                break
+                self.refuse(step, worlds, operands, error, is_sure)
+                return
+
+    def refuse(
+        self, step: Step, worlds: Sequence[World], operands: Sequence[list[Value]], error: UserError, is_sure: bool
+    ) -> None:
+        """Raise the error where it is certain; else nothing is known of what the step makes."""
+        if is_sure:
+            if self.sought is not None or not self.unknown:
+                raise error
+            if _can_never_fit(step, operands) and not self.fits_somehow(step, operands):
+                raise error
+        for world in worlds:
+            world.forget(step)
+
+    def enter(self, step: Step, worlds: Sequence[World], is_sure: bool) -> None:
+        """Walk through the bodies that the step may run."""
+        operands = [[None if fact is None else fact.array for fact in world.facts(step)] for world in worlds]
+        try:
+            check_dtypes(step, operands[0], "E303")
+            entries = [entries_of(step, world) for world in worlds]
+        except UserError as error:
+            self.refuse(step, worlds, operands, error, is_sure)
+            return
+        except KERNEL_FAULTS as error:
+            self.refuse(step, worlds, operands, _misfit(step, operands[0], error), is_sure)
+            return
+        if [entry.body for entry in entries[0]] != [entry.body for entry in entries[-1]]:
+            return
+        results: list[list[Facts]] = [[] for _ in worlds]
+        for together in zip(*entries, strict=True):
+            body = step.bodies[together[0].body]
+            is_sure_inside = is_sure and all(entry.is_sure for entry in together)
+            if len(body.inputs) != len(together[0].inputs):
+                if is_sure_inside:
+                    given = f"takes {len(body.inputs)} inputs and is given {len(together[0].inputs)}"
+                    raise UserError("E303", f"the body {body.name!r} {given}", node=node_line(step, operands[0]))
+                return
+            inner = [world.inside(body, entry.inputs) for world, entry in zip(worlds, together, strict=True)]
+            self.walk(inner, is_sure_inside)
+            for result, world in zip(results, inner, strict=True):
+                result.append(world.results())
+        for world, entry, result in zip(worlds, entries, results, strict=True):
+            if entry:
+                world.learn(step.outputs, outcome_of(step, entry, result))
+
+    def fits_somehow(self, step: Step, operands: Sequence[list[Value]]) -> bool:
+        """Whether some sizes let the step pass, or too few could be tried.
+
+        Two worlds are not enough where sizes are cut, compared or decide a branch: ``x[:50]`` has 50 rows in both.
+        """
+        sizes = list(dict.fromkeys([*SEARCH_SIZES[:4], *_numbers(self.program, operands), *SEARCH_SIZES[4:]]))
+        trials = [dict.fromkeys(self.unknown, size) for size in sizes]
+        if len(self.unknown) > 1:
+            chance = random.Random(0)
+            trials += [{key: chance.choice(sizes) for key in self.unknown} for _ in range(MAX_MIXED)]
+        for trial in trials:
+            search = _Check(self.program, self.fixed, self.unknown, step, self.steps_left)
+            try:
+                search.walk([World(self.program, self.fixed, trial)], True)
+            except _Passed:
+                return True
+            except UserError:
+                continue
+            finally:
+                self.steps_left = search.steps_left
+            return True  # not reached: with these sizes, another branch runs
+        return False
+
+
+def _numbers(program: Program, operands: Sequence[list[Value]]) -> list[int]:
+    """Sizes that may matter: the operands' dims and the model's small constants, and their neighbours."""
+    dims = [dim for args in operands for arg in args if isinstance(arg, np.ndarray) for dim in arg.shape]
+    consts = [slot.const for slot in _slots(program) if isinstance(slot.const, np.ndarray)]
+    dims += [int(n) for const in consts if const.dtype.kind in "iu" and const.size <= 4 for n in const.ravel()]
+    around = [size for dim in dict.fromkeys(dims) for size in (dim, dim - 1, dim + 1)]
+    return [size for size in dict.fromkeys(around) if 0 <= size < MAX_NUMBER][:MAX_NUMBERS]
+
+
+def _slots(program: Program) -> Iterator[Slot]:
+    yield from program.slots
+    for step in program.steps:
+        for body in step.bodies.values():
+            yield from _slots(body)
 
 
 def _visit(step: Step, args: list[Value], known: dict[int, Value], ghosts: dict[int, Array]) -> UserError | None:
@@ -138,16 +225,20 @@ def _visit(step: Step, args: list[Value], known: dict[int, Value], ghosts: dict[
         node = error.node or node_line(step, args)
         return UserError(error.code, error.what, node=node, why=error.why, next=error.next)
     except KERNEL_FAULTS as error:
-        text = str(error).splitlines()[0][:200] if str(error) else ""
-        fault = UserError(
-            "E303",
-            f"the operands of {step.op_type} do not fit",
-            node=node_line(step, args),
-            why=f"{text} (known before anything ran)",
-        )
-        fault.__cause__ = error
-        return fault
+        return _misfit(step, args, error)
     return None
+
+
+def _misfit(step: Step, args: Sequence[Value], error: BaseException) -> UserError:
+    text = str(error).splitlines()[0][:200] if str(error) else ""
+    fault = UserError(
+        "E303",
+        f"the operands of {step.op_type} do not fit",
+        node=node_line(step, args),
+        why=f"{text} (known before anything ran)",
+    )
+    fault.__cause__ = error
+    return fault
 
 
 def _are_known(step: Step, known: Mapping[int, Value]) -> bool:
@@ -164,16 +255,14 @@ def _compute_small(step: Step, args: list[Value], specs: Sequence[Spec], known: 
     return True
 
 
-def _can_never_fit(step: Step, operands: Sequence[list[Value] | None]) -> bool:
+def _can_never_fit(step: Step, operands: Sequence[list[Value]]) -> bool:
     """Whether the step fails for every size of its unknown dims: each is tried as all sizes beside it, and some others."""
     first, second = operands[0], operands[-1]
-    assert first is not None
-    assert second is not None
     kernel = step.kernel
     shapes = [getattr(arg, "shape", None) for arg in first]
     others = [getattr(arg, "shape", None) for arg in second]
     if shapes == others:
-        return all(one is other or not _holds_values(one) for one, other in zip(first, second, strict=True))
+        return all(one is other or not holds_values(one) for one, other in zip(first, second, strict=True))
     if kernel.infer is None or not (kernel.elementwise or kernel.op_type in _ONLY_SHAPES_MATTER):
         return False
     free: list[tuple[int, int]] = []
@@ -204,11 +293,6 @@ def _can_never_fit(step: Step, operands: Sequence[list[Value] | None]) -> bool:
             continue
         return False
     return True
-
-
-def _holds_values(arg: Value) -> bool:
-    """Whether the operand is more than a stand-in, so that its elements may decide."""
-    return isinstance(arg, np.ndarray) and bool(arg.size) and (arg.ndim == 0 or any(arg.strides))
 
 
 def _are_small(args: list[Any]) -> bool:

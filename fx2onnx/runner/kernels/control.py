@@ -73,6 +73,19 @@ def _stacked(items: list[Array], body: Body, index: int) -> Array:
     return result
 
 
+def scan_layout(
+    sequences: Sequence[Array], n_inputs: int, num_scan_inputs: int, scan_input_axes: Sequence[int] | None
+) -> tuple[list[int], int]:
+    """The scanned axis of each sequence, and how long they are. Raises: ValueError where that does not fit."""
+    if not 1 <= num_scan_inputs <= n_inputs:
+        raise ValueError(f"num_scan_inputs is {num_scan_inputs} for {n_inputs} inputs")
+    axes = [check_axis(a, s.ndim) for a, s in zip(scan_input_axes or [0] * len(sequences), sequences, strict=True)]
+    lengths = {sequence.shape[axis] for sequence, axis in zip(sequences, axes, strict=True)}
+    if len(lengths) != 1:
+        raise ValueError(f"the scanned inputs have different lengths: {sorted(lengths)}")
+    return axes, lengths.pop()
+
+
 @kernel("Scan", 9, shape_inputs=None)
 def scan(
     *inputs: Value,
@@ -85,16 +98,10 @@ def scan(
     n_outputs: int,
 ) -> tuple[Value, ...]:
     """The body over slices of the last ``num_scan_inputs`` inputs; the others are carried."""
-    n_state = len(inputs) - num_scan_inputs
-    if n_state < 0 or num_scan_inputs < 1:
-        raise ValueError(f"num_scan_inputs is {num_scan_inputs} for {len(inputs)} inputs")
+    n_state = max(len(inputs) - num_scan_inputs, 0)
     state, sequences = list(inputs[:n_state]), inputs[n_state:]
-    axes = [check_axis(a, s.ndim) for a, s in zip(scan_input_axes or [0] * len(sequences), sequences, strict=True)]
+    axes, length = scan_layout(sequences, len(inputs), num_scan_inputs, scan_input_axes)
     backward = scan_input_directions or [0] * len(sequences)
-    lengths = {sequence.shape[axis] for sequence, axis in zip(sequences, axes, strict=True)}
-    if len(lengths) != 1:
-        raise ValueError(f"the scanned inputs have different lengths: {sorted(lengths)}")
-    length = lengths.pop()
     n_scans = n_outputs - n_state
     collected: list[list[Array]] = [[] for _ in range(n_scans)]
     for step in range(length):

@@ -93,6 +93,34 @@ def test_a_models_mask() -> None:
     assert any("_ignore_causal_mask_sdpa" in line for line in branches(result))
 
 
+class FirstHidden(nn.Module):
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        return self.model(input_ids=input_ids, attention_mask=attention_mask, use_cache=False)[0]  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("dynamic", [None, {"input_ids": {1: "length"}, "attention_mask": {1: "length"}}])
+@pytest.mark.parametrize(("kind", "is_causal"), [("Llama", False), ("Mistral", False), ("Bert", True)])
+def test_a_mask_that_eager_leaves_out_where_no_token_is_padded(kind: str, is_causal: bool, dynamic: Any) -> None:
+    torch.manual_seed(0)
+    sizes: dict[str, Any] = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2}
+    sizes |= {"num_key_value_heads": 2, "sliding_window": 7} if kind != "Bert" else {}
+    config = getattr(transformers, f"{kind}Config")(vocab_size=40, num_hidden_layers=2, **sizes)
+    model = getattr(transformers, f"{kind}Model")(config).eval()
+    for module in model.modules():
+        if hasattr(module, "is_causal"):
+            module.is_causal = is_causal
+    ids, mask = torch.arange(10).reshape(2, 5), torch.ones(2, 5, dtype=torch.int64)
+    padded = mask.clone()
+    padded[1, 3:] = 0
+    longer = (torch.arange(18).reshape(2, 9), torch.ones(2, 9, dtype=torch.int64))
+    others = [(ids, padded), *([longer] if dynamic else [])]
+    check(FirstHidden(model), (ids, mask), others=others, dynamic_shapes=dynamic)
+
+
 def test_afterwards_it_answers_as_before() -> None:
     code = is_tracing.__code__
     with pytest.raises(fx2onnx.UserError):

@@ -28,6 +28,8 @@ class StandIn:
     """Takes the function's own parameters; a library whose function takes others keeps its own."""
     reason: str
     """What the function decides by data, and what is done instead; said in the report, if anything."""
+    around: bool = False
+    """Whether ``compute`` takes the function itself first, then whatever the function was called with."""
 
     @property
     def name(self) -> str:
@@ -64,6 +66,8 @@ def standing_in(stand_ins: tuple[StandIn, ...]) -> Iterator[dict[str, str]]:
 
 
 def _fits(function: FunctionType, stand_in: StandIn) -> bool:
+    if stand_in.around:
+        return not function.__code__.co_freevars
     own, theirs = inspect.signature(stand_in.compute).parameters, inspect.signature(function).parameters
     return list(own) == list(theirs) and not function.__code__.co_freevars
 
@@ -81,7 +85,7 @@ def _put(function: FunctionType, stand_in: StandIn) -> str:
             return original(*args, **kwargs)
         if stand_in.reason:
             _THREAD.used[stand_in.name] = stand_in.reason
-        return stand_in.compute(*args, **kwargs)
+        return stand_in.compute(original, *args, **kwargs) if stand_in.around else stand_in.compute(*args, **kwargs)
 
     name = _CALL + stand_in.function.replace(".", "_")
     space: dict[str, Any] = {}

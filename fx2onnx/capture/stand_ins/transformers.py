@@ -20,6 +20,7 @@ import torch
 
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture.frames import location_at
+from fx2onnx.capture.stand_ins import attention_masks
 from fx2onnx.capture.stand_ins.swap import StandIn
 
 TracedCode = frozenset[CodeType]
@@ -45,7 +46,8 @@ def answering(traced: TracedCode, known: Known) -> Iterator[None]:
     """Inside, ``is_tracing`` is true for masks that are not ``known``, and for the functions ``traced``, in this thread."""
     _ASKED.traced, _ASKED.known, _ASKED.told_no, _ASKED.told_yes = traced, known, set(), {}
     try:
-        yield
+        with attention_masks.remembered():
+            yield
     finally:
         del _ASKED.traced, _ASKED.known
 
@@ -59,6 +61,7 @@ def is_tracing(tensor: Any = None) -> bool:
     is_mask = isinstance(tensor, torch.Tensor) and not tensor.is_floating_point()
     if code in _ASKED.traced or (is_mask and not _ASKED.known(tensor)):
         _ASKED.told_yes[code] = location_at(code, asking.f_lineno)
+        attention_masks.keep_mask(code.co_name)
         return True
     _ASKED.told_no.add(code)
     return False
@@ -79,4 +82,4 @@ def branches_for_tracing() -> list[str]:
     ]
 
 
-STAND_INS = (StandIn("transformers.utils.import_utils", "is_tracing", is_tracing, ""),)
+STAND_INS = (StandIn("transformers.utils.import_utils", "is_tracing", is_tracing, ""), *attention_masks.STAND_INS)

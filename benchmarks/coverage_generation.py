@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.coverage import read_rows
-from benchmarks.coverage_models import LARGEST_PARAMETERS, RECIPES, shrink
+from benchmarks.coverage_configs import RECIPES, shrink
+from benchmarks.coverage_models import LARGEST_PARAMETERS
 from benchmarks.coverage_worker import Row, Worker, _described, _quiet
 
 PAGE = Path(__file__).parent.parent / "docs" / "generation_coverage.md"

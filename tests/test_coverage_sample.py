@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from benchmarks import coverage, coverage_report
-from benchmarks.coverage_models import shrink
+from benchmarks.coverage_configs import shrink
 from benchmarks.coverage_worker import examine
 
 SAMPLE = ["bert", "gpt2", "t5", "llama", "convnext", "whisper"]
@@ -55,7 +55,7 @@ def test_shrink_keeps_what_hangs_together() -> None:
         "id2label": {0: "LABEL_0"},
         "vision_config": {"depths": [2, 2, 9, 2], "hidden_size": 768},
     }
-    found = shrink(config, ("depth", "width", "image"))
+    found = shrink(config, ("depth", "vocabulary", "width", "image"))
     assert found["num_hidden_layers"] == 2
     assert found["layer_types"] == ["full", "sliding"]
     assert found["vocab_size"] == 1024
@@ -80,6 +80,29 @@ def test_shrink_fits_what_is_computed_from_other_fields() -> None:
     assert found["num_kv_shared_layers"] == 0
     assert (found["hybrid_override_pattern"], found["activation"]) == ("M-", "gelu_6")
     assert found["num_heads"] * found["head_dim"] == found["expand"] * found["hidden_size"] == 128
+
+
+def test_shrink_fills_in_what_the_class_leaves_open() -> None:
+    config = {
+        "num_hidden_layers": 6,
+        "hidden_size": 512,
+        "num_attention_heads": 8,
+        "num_key_value_heads": None,
+        "head_dim": None,
+        "layer_types": None,
+        "sliding_window": None,
+    }
+    found = shrink(config, ("depth", "width"))
+    assert found["num_key_value_heads"] == found["num_attention_heads"] == 4
+    assert found["head_dim"] * found["num_attention_heads"] == found["hidden_size"] == 64
+    assert found["layer_types"] == ["full_attention"] * 2
+    assert found["sliding_window"] is None
+    assert shrink({**config, "layer_types": ["sliding_attention"]}, ())["sliding_window"] == 8
+
+
+def test_a_narrow_config_keeps_its_layers() -> None:
+    config = {"num_hidden_layers": 6, "hidden_size": 512, "layer_types": ["full"] * 6, "depths": [2, 9]}
+    assert shrink(config, ("width",)) == {**config, "hidden_size": 64}
 
 
 def _row(name: str, passed: str, **fields: Any) -> dict[str, Any]:

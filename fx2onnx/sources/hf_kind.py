@@ -234,7 +234,11 @@ def config_for(model_class: Any, config: Any) -> Any:
     """The part of a config with several that ``model_class`` is built from, as transformers' auto classes choose it."""
     text_class = getattr(config, "sub_configs", {}).get("text_config")
     wanted = getattr(model_class, "config_class", None)
-    return config.get_text_config() if text_class is not None and wanted is text_class else config
+    if text_class is not None and wanted is text_class:
+        return config.get_text_config()
+    if wanted is None or isinstance(config, wanted):
+        return config
+    return next((part for part in with_sub_configs(config) if isinstance(part, wanted)), config)
 
 
 def _switch_cache_off(config: Any) -> None:

@@ -1,0 +1,214 @@
+"""Transformers configs made smaller, so that a model of any type builds and runs in a moment.
+
+No rule names a model: they go by the names of fields, by other fields, and by what a field that is None has in
+checkpoints.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+_RULES: dict[str, list[tuple[str, int]]] = {
+    "depth": [
+        (r"^(?!num_feat_extract)(\w+_)?(layers?|depth|blocks)$|^first_k_dense_replace$|_layers_(en|de)coder$", 2),
+        (r"^num_kv_shared_layers$", 0),
+        (r"^(max_position_embeddings|n_positions|max_(text_|source_|target_)?positions|max_seq_len\w*)$", 512),
+    ],
+    "vocabulary": [(r"vocab(ulary)?_size", 1024)],
+    "experts": [
+        (r"^(num|n)_(local_|routed_)?experts$|^moe_num_experts$|^num_experts$|^n_routed_experts$", 4),
+        (r"experts_per_tok(en)?$|^moe_k$|^moe_top_?k$|^num_selects$|^top_k_experts$|^moe_topk$", 2),
+        (r"^(n_group|topk_group|num_expert_groups?)$", 1),
+    ],
+}
+_WIDTHS: list[tuple[str, int, int]] = [
+    (
+        r"^(hidden_size|d_model|n_embd|embed_dim|hidden_dim|dim|embedding_size|width|emb_dim|decoder_hidden_size)$",
+        64,
+        512,
+    ),
+    (r"^(word_embed_proj_dim|encoder_hidden_size|encoder_hidden_dim|decoder_hidden_dim|lru_width)$", 64, 512),
+    (r"^(projection_dim|out_hidden_size|projector_dim|proj_dim|output_dim|text_embed_dim)$", 64, 512),
+    (r"^(\w+_)?(attention_heads|n_heads?|num_heads|num_query_heads)$", 4, 4),
+    (r"^(num_key_value_heads|num_kv_heads|n_kv_heads|multi_query_group_num)$", 2, 2),
+    (r"^(\w+_)?head_dim$|^attention_head_dim$|^d_kv$|^kv_channels$", 16, 128),
+    (r"^(kv|q)_lora_rank$", 32, 128),
+    (r"^(\w*intermediate_size|\w*ffn_dim|d_ff|n_inner|mlp_dim|ffn_hidden_size)$", 128, 512),
+]
+_RULES["width"] = [(pattern, small) for pattern, small, _ in _WIDTHS]
+_RULES["half width"] = [(pattern, medium) for pattern, _, medium in _WIDTHS]
+# Configs whose rotary sections or convolution groups are written for heads of 64.
+_RULES["heads of 64"] = [(pattern, {64: 256, 16: 64}.get(small, small)) for pattern, small, _ in _WIDTHS]
+_SHORT = ("depth", "vocabulary", "experts")
+RECIPES: dict[str, tuple[str, ...]] = {
+    "small": (*_SHORT, "width", "image"),
+    "small, default image": (*_SHORT, "width"),
+    "medium": (*_SHORT, "half width", "image"),
+    "heads of 64": (*_SHORT, "heads of 64", "image"),
+    # Configs that count layers from the end, or name those whose states are read.
+    "narrow": ("vocabulary", "experts", "width", "image"),
+    "narrow, default image": ("vocabulary", "experts", "width"),
+    "full width, small image": (*_SHORT, "image"),
+    "full width": _SHORT,
+    "default": (),
+}
+"""What is made smaller, by name. Later forms serve configs whose sizes hang together in ways that the rules break."""
+
+
+def _layers(config: Mapping[str, Any]) -> int | None:
+    return next((config[key] for key in _LAYER_COUNTS if isinstance(config.get(key), int)), None)
+
+
+def _per_head(config: Mapping[str, Any]) -> Any:
+    width, heads = config.get("hidden_size"), config.get("num_attention_heads")
+    return width // heads if isinstance(width, int) and isinstance(heads, int) else None
+
+
+def _each_layer(*words: str) -> Callable[[Mapping[str, Any]], Any]:
+    """The words for the first layers, the last of them for all that follow."""
+
+    def made(config: Mapping[str, Any]) -> Any:
+        return [words[min(layer, len(words) - 1)] for layer in range(_layers(config) or 0)] or None
+
+    return made
+
+
+def _window(config: Mapping[str, Any]) -> Any:
+    return 8 if any("sliding" in str(kind) for kind in config.get("layer_types") or ()) else None
+
+
+_FILLS: dict[str, Callable[[Mapping[str, Any]], Any]] = {
+    "head_dim": _per_head,
+    "num_key_value_heads": lambda config: config.get("num_attention_heads"),
+    "layer_types": _each_layer("full_attention"),
+    "mlp_layer_types": _each_layer("dense", "sparse"),
+    "sliding_window": _window,
+    "default_language": lambda config: next(iter(config.get("languages") or ()), None),
+} | {
+    key: lambda config, value=value: value
+    for key, value in {
+        "vocab_size": 1024,
+        "n_routed_experts": 4,
+        "num_experts": 4,
+        "n_shared_experts": 1,
+        "num_experts_per_tok": 2,
+        "top_k_experts": 2,
+        "moe_intermediate_size": 64,
+        "n_group": 1,
+        "topk_group": 1,
+        "prediction_length": 8,
+        "context_length": 16,
+        "indexer_n_heads": 4,
+        "indexer_kv_heads": 1,
+        "indexer_head_dim": 16,
+        "indexer_budget": 8,
+        "indexer_compress_ratio": 2,
+        "vocabulary_map": {"<image>": 8},
+        "backbone": "resnet18",
+    }.items()
+}
+"""What checkpoints have in fields that a config class leaves at None, and without which its model cannot be built."""
+
+
+def _filled(config: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: _FILLS[key](config) if value is None and key in _FILLS else value for key, value in config.items()}
+
+
+def shrink(config: Mapping[str, Any], rules: tuple[str, ...]) -> dict[str, Any]:
+    """A config dictionary, and those inside it, with the numbers that ``rules`` name cut to their limits.
+
+    Lists with one entry a layer keep two, of different kinds where there are; lists of depths are cut entry by entry;
+    special tokens beyond the new vocabulary move to ids below 10, which samples do not use.
+    """
+    if not all(isinstance(key, str) for key in config):  # id2label
+        return dict(config)
+    config = _filled(config)
+    limits = [rule for kind in rules for rule in _RULES.get(kind, ())]
+    layers = _layers(config) if "depth" in rules else None
+    result: dict[str, Any] = {}
+    for key, value in config.items():
+        if key == "per_layer_config" and isinstance(value, dict) and "depth" in rules:
+            result[key] = {layer: own for layer, own in value.items() if int(layer) < 2}
+        elif isinstance(value, dict):
+            result[key] = shrink(value, rules)
+        elif isinstance(value, list) and layers and len(value) == layers > 2:
+            result[key] = _two_kinds(value)
+        elif key.endswith("pattern") and isinstance(value, str) and layers and len(value) == layers > 2:
+            result[key] = "".join(_two_kinds(list(value)))
+        elif "depth" in rules and isinstance(value, list) and re.fullmatch(r"(\w+_)?(depths?|num_blocks|layers)", key):
+            result[key] = [min(item, 2) if isinstance(item, int) else item for item in value]
+        elif key == "mrope_section" and "width" in rules:
+            result[key] = [2, 3, 3]
+        elif isinstance(value, bool) or not isinstance(value, int):
+            result[key] = value
+        else:
+            result[key] = min([value, *(limit for pattern, limit in limits if re.search(pattern, key))])
+    _fit_tokens(result)
+    _fit_state_space(result)
+    _fit_widths(result, config)
+    if "image" in rules:
+        _fit_image(result)
+    for heads, shared in (("num_attention_heads", "num_key_value_heads"), ("num_heads", "num_kv_heads")):
+        if shared in config and config[shared] == config.get(heads):
+            result[shared] = result[heads]
+    for derived in _DERIVED:
+        result.pop(derived, None)
+    return result
+
+
+_DERIVED = ("transformers_version", "architectures", "out_features", "out_indices", "stage_names", "qk_head_dim")
+"""Fields that the config computes anew from those that were cut."""
+_LAYER_COUNTS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers")
+
+
+def _two_kinds(value: list[Any]) -> list[Any]:
+    other = next((item for item in value if item != value[0]), value[1])
+    return [value[0], other]
+
+
+def _fit_tokens(config: dict[str, Any]) -> None:
+    vocabulary = config.get("vocab_size")
+    low = iter(range(9, 2, -1))
+    for key, value in config.items():
+        is_token = re.search(r"_token_(id|index)$|_token_idx$|_code$", key) and isinstance(value, int)
+        if is_token and value >= (vocabulary if isinstance(vocabulary, int) else 1024):
+            config[key] = next(low, 3)
+
+
+_STATE_SPACES = (
+    ("num_heads", "head_dim", "expand"),
+    ("mamba_n_heads", "mamba_d_head", "mamba_expand"),
+    ("mamba_num_heads", "mamba_head_dim", "expand"),
+    ("n_mamba_heads", "mamba_headdim", "mamba_expand"),
+)
+"""Heads, width of each and the factor by which the inner width is more than the hidden one, as Mamba-2 models name them."""
+
+
+def _fit_state_space(config: dict[str, Any]) -> None:
+    width = config.get("hidden_size")
+    for heads, head_width, expand in _STATE_SPACES:
+        sizes = [width, config.get(heads), config.get(head_width), config.get(expand)]
+        if all(isinstance(size, int) and size > 0 for size in sizes):
+            inner = width * config[expand]
+            config[head_width] = min(config[head_width], inner)
+            if inner % config[head_width]:
+                config[head_width] = inner // min(config[heads], 8)
+            config[heads] = inner // config[head_width]
+
+
+def _fit_widths(config: dict[str, Any], before: Mapping[str, Any]) -> None:
+    """Attention that is wider than the model stays so many times wider."""
+    old, new = before.get("hidden_size"), config.get("hidden_size")
+    wide = before.get("attention_hidden_size")
+    if isinstance(old, int) and isinstance(new, int) and isinstance(wide, int) and wide % old == 0:
+        config["attention_hidden_size"] = wide // old * new
+        if "attention_head_dim" in config:
+            config["attention_head_dim"] = config["attention_hidden_size"] // config["num_attention_heads"]
+
+
+def _fit_image(config: dict[str, Any]) -> None:
+    size, patch = config.get("image_size"), config.get("patch_size")
+    if isinstance(size, int) and not isinstance(size, bool):
+        config["image_size"] = min(size, 4 * patch if isinstance(patch, int) and patch > 4 else 64)

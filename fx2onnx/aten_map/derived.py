@@ -163,23 +163,29 @@ register_shared(
 
 
 # -- histograms of several variables --------------------------------------------------------------------------------------
-def _histogramdd(
-    op: Emit, self: ir.Value, bins: Any, range: Sequence[float] | None, weight: ir.Value | None, density: bool
+def _edges_of_several(
+    op: Emit, self: ir.Value, bins: Sequence[Any], range: Sequence[float] | None, weight: Any, density: bool
 ) -> tuple[ir.Value, ...]:
-    """Each variable one-hot in its bins, the outer products of all summed over the samples by Einsum."""
-    dtype, variables = dtype_of(self), fixed(dims_of(self)[-1], "histogramdd")
+    """The edges of every variable's bins: those given, or even steps over the range (the samples' own, if none)."""
+    variables = len(bins)
     samples = op.reshape(self, (product(dims_of(self)[:-1]), variables))
-    places = [int(place) for place in np.arange(variables)]
-    edges, hits = [], []
-    for index in places:
+    edges = []
+    for index, given in enumerate(bins):
+        low, high = (0.0, 0.0) if range is None else (range[2 * index], range[2 * index + 1])
         column = op.Gather(samples, op.const(np.array([index])), axis=1)
-        if isinstance(bins, int) or not isinstance(bins[index], ir.Value):
-            count = bins if isinstance(bins, int) else bins[index]
-            low, high = (0.0, 0.0) if range is None else (range[2 * index], range[2 * index + 1])
-            edge = edges_of(op, column, count, low, high, 0.5)
-        else:
-            edge = bins[index]
-        edges.append(edge)
+        edges.append(given if isinstance(given, ir.Value) else edges_of(op, column, given, low, high, 0.5))
+    return tuple(edges)
+
+
+def _counts_in_bins(
+    op: Emit, self: ir.Value, edges: Sequence[ir.Value], weight: ir.Value | None, density: bool
+) -> ir.Value:
+    """Each variable one-hot in its bins, the outer products of all summed over the samples by Einsum."""
+    dtype, variables = dtype_of(self), len(edges)
+    samples = op.reshape(self, (product(dims_of(self)[:-1]), variables))
+    hits = []
+    for index, edge in enumerate(edges):
+        column = op.Gather(samples, op.const(np.array([index])), axis=1)
         starts = op.Slice(edge, starts=[0], ends=[-1], axes=[0])
         ends = op.Slice(edge, starts=[1], ends=[2**63 - 1], axes=[0])
         last = op.Slice(edge, starts=[-1], ends=[2**63 - 1], axes=[0])
@@ -191,20 +197,37 @@ def _histogramdd(
     if weight is not None:
         hits.append(op.reshape(weight, (product(dims_of(weight)),)))
         terms.append("z")
-    hist = op.node("Einsum", *hits, equation=f"{','.join(terms)}->{letters}", outputs=[op.result[0]])
+    hist: ir.Value = op.node("Einsum", *hits, equation=f"{','.join(terms)}->{letters}", outputs=[op.result[0]])
     if density:
         hist = op.Div(hist, op.ReduceSum(hist, keepdims=0))
         for axis, edge in enumerate(edges):
             width = op.Sub(
                 op.Slice(edge, starts=[1], ends=[2**63 - 1], axes=[0]), op.Slice(edge, starts=[0], ends=[-1], axes=[0])
             )
-            shape = [-1 if index == axis else 1 for index in np.arange(variables)]
+            shape = [-1 if index == axis else 1 for index in range(variables)]
             hist = op.Div(hist, op.Reshape(width, np.array(shape)))
-    return (hist, *edges)
+    return hist
+
+
+def _histogramdd(
+    op: Emit, self: ir.Value, bins: Any, range: Sequence[float] | None, weight: ir.Value | None, density: bool
+) -> tuple[ir.Value, ...]:
+    each = [bins] * fixed(dims_of(self)[-1], "histogramdd") if isinstance(bins, int) else bins
+    edges = _edges_of_several(op, self, each, range, weight, density)
+    return (_counts_in_bins(op, self, edges, weight, density), *edges)
+
+
+def _histogramdd_in(
+    op: Emit, self: ir.Value, bins: Sequence[Any], weight: ir.Value | None, density: bool, range: Any = None
+) -> ir.Value:
+    return _counts_in_bins(op, self, _edges_of_several(op, self, bins, range, weight, density), weight, density)
 
 
 _DD = "histogramdd histogramdd.int_bins histogramdd.TensorList_bins"
 register_shared(_histogramdd, "one-hot bins, Einsum", *overloads_of(_DD))
+_DD_COUNTS = "_histogramdd_from_bin_cts _histogramdd_from_bin_tensors"
+register_shared(_histogramdd_in, "one-hot bins, Einsum", *overloads_of(_DD_COUNTS))
+register_shared(_edges_of_several, "even steps over each variable's range", *overloads_of("_histogramdd_bin_edges"))
 
 
 # -- reflections ----------------------------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ _NOT_USER = (
     "<string>",
     os.path.dirname(contextlib.__file__) + os.sep + "contextlib",
 )
+_FUNCTIONAL = os.path.join(_TORCH, "nn", "functional.py")
 _is_user_code: dict[CodeType, bool] = {}
 _locations: dict[tuple[CodeType, int], SourceLocation] = {}
 
@@ -70,6 +71,16 @@ def asserted_by_user() -> bool:
     return frame is not None and frame.f_lasti in _assertions(frame.f_code)
 
 
+def refused_by_torch() -> bool:
+    """Whether ``torch.nn.functional`` asks in an ``if`` whose body raises: the test is false wherever the run goes on."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename != _FUNCTIONAL and not _is_user(frame.f_code):
+        frame = frame.f_back
+    if frame is None or frame.f_code.co_filename != _FUNCTIONAL:
+        return False
+    return frame.f_lasti in _refusals(frame.f_code)
+
+
 def _asking_frame() -> FrameType | None:
     """The innermost frame that is not part of answering for a size."""
     frame: FrameType | None = sys._getframe(2)
@@ -105,6 +116,23 @@ def _assertions(code: CodeType) -> frozenset[int]:
         if is_jump and "FALSE" in instruction.opname and instruction.argval in failures:  # assert a and b
             found += [*tests, instruction.offset]
         tests = [*tests, instruction.offset] if is_jump or instruction.opname == "TO_BOOL" else []
+    return frozenset(found)
+
+
+@lru_cache(maxsize=1024)
+def _refusals(code: CodeType) -> frozenset[int]:
+    """Offsets of the instructions that ask for the truth of a test before a block that only raises."""
+    instructions = list(dis.get_instructions(code))
+    places = {one.offset: place for place, one in enumerate(instructions)}
+    found: list[int] = []
+    for place, instruction in enumerate(instructions):
+        is_jump = instruction.opname.startswith("POP_JUMP") and "FALSE" in instruction.opname
+        body = instructions[place + 1 : places.get(instruction.argval, 0)] if is_jump else []
+        if body and body[-1].opname == "RAISE_VARARGS" and not any("JUMP" in one.opname for one in body):
+            found += [
+                instruction.offset,
+                *(one.offset for one in instructions[place - 1 : place] if one.opname == "TO_BOOL"),
+            ]
     return frozenset(found)
 
 

@@ -15,12 +15,12 @@ from fx2onnx.base import events
 from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.source import SourceLocation
-from fx2onnx.capture import aliasing, autocast, functional, recurrent, strided, unbacked
+from fx2onnx.capture import aliasing, autocast, functional, recurrent, result_types, strided, unbacked
 from fx2onnx.capture.aliasing import View
 from fx2onnx.capture.assumptions import Assumptions
 from fx2onnx.capture.captured import Symbol, TensorInfo
 from fx2onnx.capture.constants import evaluate
-from fx2onnx.capture.frames import PATHS, asked_by_user, asserted_by_user, user_location
+from fx2onnx.capture.frames import PATHS, asked_by_user, asserted_by_user, refused_by_torch, user_location
 from fx2onnx.capture.known_tensors import KnownTensors, NeedsSplit, tensor_info
 from fx2onnx.capture.replay import MISSING, Replay
 from fx2onnx.capture.symnode import sym_int, unwrap
@@ -45,6 +45,7 @@ SPECIAL = {
     **functional.SPECIAL,
     **unbacked.SPECIAL,
     **recurrent.SPECIAL,
+    **result_types.SPECIAL,
     aten.as_strided.default: strided.as_strided,
 }
 
@@ -220,6 +221,9 @@ class Recorder(KnownTensors):
         if node.target is aten._is_all_true.default or (tensor.dtype == torch.bool and asserted_by_user()):
             self.assumptions.take_for_true(f"%{node.name} is true", self._where)
             return True
+        if func is aten.is_nonzero.default and refused_by_torch():
+            self.assumptions.take_for_true(f"%{node.name} is false", self._where)
+            return False
         if tensor.dtype.is_floating_point or tensor.dtype == torch.bool or func is aten.is_nonzero.default:
             raise self.refuse(
                 "E104",

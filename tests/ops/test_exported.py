@@ -1,0 +1,50 @@
+"""Operators through the whole export: calls whose result types PyTorch's fake tensors do not tell, and dynamic sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from tests.support import check
+
+R, T = torch.randn, torch.tensor
+torch.manual_seed(0)
+X, SAMPLES = R(4, 6), torch.rand(7, 2)
+EDGES = [T([0.0, 0.3, 1.0]), T([0.0, 0.5, 0.9])]
+
+TYPED_BY_ARGUMENTS: list[tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = [
+    (torch.cov, (X,)),
+    (torch.corrcoef, (X,)),
+    (torch.cov, (X[:1],)),
+    (torch.corrcoef, (X[0],)),
+    (lambda x, f, a: torch.cov(x, fweights=f, aweights=a), (X, T([1, 2, 1, 3, 1, 1]), torch.rand(6))),
+    (lambda x: torch.cov(x, correction=0), (torch.arange(6).view(2, 3),)),
+    (lambda x, y: torch.linalg.lstsq(x, y, driver="gelsd"), (R(5, 3), R(5, 2))),
+    (lambda x, y: torch.linalg.lstsq(x, y, driver="gels").solution, (R(2, 5, 3), R(2, 5))),
+    (lambda x, y: torch.linalg.lstsq(x, y)[::2], (R(3, 5), R(3, 1))),
+    (torch.combinations, (R(5),)),
+    (lambda x: torch.combinations(x, 3, with_replacement=True), (R(4),)),
+    (lambda x: torch.combinations(x, 3), (R(2),)),
+    (lambda p, t: F.ctc_loss(p.log_softmax(-1), t, (9, 7), (3, 2), reduction="none"), (R(9, 2, 5), T([[1, 2, 3], [2, 4, 0]]))),
+    (lambda p, t, n, m: F.ctc_loss(p.log_softmax(-1), t, n, m), (R(9, 2, 5), T([1, 2, 3, 2, 4]), T([9, 7]), T([3, 2]))),
+    (lambda x: torch.histogramdd(x, 3), (SAMPLES,)),
+    (lambda x, w: torch.histogramdd(x, [2, 3], range=[0.0, 1.0, 0.0, 0.5], weight=w, density=True), (SAMPLES, torch.rand(7))),
+    (lambda x: torch.histogramdd(x, EDGES), (SAMPLES,)),
+    (lambda m, t, v: F.gaussian_nll_loss(m, t, v, full=True), (R(5), R(5), torch.rand(5))),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("function", "arguments"), TYPED_BY_ARGUMENTS)
+def test_types_that_only_the_arguments_tell(function: Callable[..., Any], arguments: tuple[torch.Tensor, ...]) -> None:
+    for opset in (13, 20):
+        check(function, arguments, opset_version=opset)
+
+
+def test_what_torch_itself_refuses_is_taken_for_right() -> None:
+    """``gaussian_nll_loss`` raises where a variance is negative: the file does not, and says so."""
+    result = check(F.gaussian_nll_loss, (R(5), R(5), torch.rand(5)))
+    assert any("%any_default is false" in text for text in result.report.assumptions), result.report

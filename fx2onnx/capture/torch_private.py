@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import sys
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any
@@ -119,6 +120,28 @@ def _split_into_aten(recorder: PreDispatchMode | SplitMode) -> Iterator[None]:
         torch._C._set_mkldnn_enabled(before)
 
 
+@contextlib.contextmanager
+def _uncompiled() -> Iterator[None]:
+    """Functions that ``torch.compile`` made run as they were written: their compiled code would read memory that fake
+    tensors do not have.
+    """
+    if "torch._dynamo" in sys.modules:
+        with torch.compiler.set_stance("force_eager"):
+            yield
+        return
+    original = torch.compile  # nothing was compiled yet; importing torch._dynamo takes a second
+    torch.compile = _as_written
+    try:
+        yield
+    finally:
+        torch.compile = original
+
+
+def _as_written(model: Any = None, **_: Any) -> Any:
+    """``torch.compile``, also as a decorator with arguments."""
+    return _as_written if model is None else model
+
+
 _FAKE_TENSOR_LOG = logging.getLogger("torch._subclasses.fake_tensor")
 
 
@@ -137,6 +160,7 @@ def capture_modes(fake_mode: FakeTensorMode, recorder: PreDispatchMode | SplitMo
         with (
             torch.no_grad(),
             control_flow_uncompiled(),
+            _uncompiled(),
             _split_into_aten(recorder),
             fake_mode,
             enable_python_dispatcher(),

@@ -180,6 +180,10 @@ def _deque(self: Any, x: Any) -> Any:
     return stack.pop()
 
 
+def _doubled(x: Any) -> Any:
+    return x * 2
+
+
 def _walrus(self: Any, x: Any) -> Any:
     if (y := x * 2).dim() == 2:
         return y
@@ -395,6 +399,30 @@ def test_bfloat16_in_the_runner() -> None:
 
 def test_compiled_submodules_run_as_they_are() -> None:
     check(nn.Sequential(torch.compile(_linear()), nn.ReLU()), (X,))
+
+
+def test_compiled_functions_run_as_they_are() -> None:
+    """Their compiled code would read memory that fake tensors do not have: the process would end."""
+    runs: list[str] = []
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        runs.append("compiled")
+        return lambda *args: (runs.append("ran"), graph(*args))[1]
+
+    compiled = torch.compile(_doubled, backend=backend)
+    parts = [
+        compiled,
+        lambda x: compiled(x) + 1,
+        lambda x: torch.compile(_doubled, backend=backend)(x) + torch.compile(backend=backend)(_doubled)(x),
+        module(torch.compile(_called_twice, backend=backend), fc=_linear()),
+    ]
+    parts[-1](X)
+    runs.clear()
+    for part in parts:
+        fx2onnx.export(part, (X,))
+    assert not runs
+    compiled(X + 1)
+    assert runs
 
 
 # -- arguments ---------------------------------------------------------------------------------------------------------

@@ -49,6 +49,21 @@ def test_expressions_evaluate_as_numbers_do(tree: Any, sizes: dict[str, int]) ->
 
 
 @pytest.mark.parametrize(
+    ("dim", "is_real"),
+    [
+        (apply("pow", apply("float", S), -0.5), True),
+        (apply("pow", S, 2), False),
+        (apply("max", apply("truediv", S, 3), 1), True),
+        (apply("min", S, T), False),
+        (apply("abs", apply("float", S) - 1.5), True),
+        (apply("floor", apply("pow", apply("float", S), 0.5)), False),
+    ],
+)
+def test_an_operation_of_real_numbers_is_one(dim: Dim, is_real: bool) -> None:
+    assert dim.is_real == is_real
+
+
+@pytest.mark.parametrize(
     ("left", "right"),
     [
         ((S + 1) * 2, 2 * S + 2),

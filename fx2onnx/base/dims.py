@@ -34,11 +34,13 @@ class Atom:
 
     @property
     def is_real(self) -> bool:
-        return self.op in _REAL_OPS
+        return self.op in _REAL_OPS or (self.op in _REAL_OF_REAL and any(map(_is_real, self.args)))
 
 
 _INFIX = {"floordiv": " // ", "mod": " % ", "truediv": " / ", "pow": " ** "}
 _REAL_OPS = frozenset({"truediv", "sqrt", "float"})
+_REAL_OF_REAL = frozenset({"pow", "floordiv", "mod", "max", "min", "abs"})
+"""Operations that are real numbers where an operand is."""
 
 
 def _parenthesised(arg: object) -> str:

@@ -122,6 +122,7 @@ PROGRAMS: dict[str, Any] = {
     "attention": lambda x: F.scaled_dot_product_attention(x[None], x[None], x[None], is_causal=True),
     "boolean mask by size": lambda x: x.masked_fill(torch.arange(x.shape[0])[:, None] >= x.shape[0] // 2, 0.0),
     "ceil": lambda x: x[: math.ceil(x.shape[0] / 2)],
+    "power of a size": lambda x: x * x.shape[0] ** -0.5 + x.shape[0] ** 2 + float(2) ** (x.shape[0] / 4),
     "in place": lambda x: x.clone().index_fill_(1, torch.tensor([0]), 5.0),
 }
 
@@ -138,6 +139,7 @@ def test_programs_at_other_sizes(name: str) -> None:
 
 
 SMALLEST = {
+    "power of a size": 1,
     "interpolate bilinear": 1,
     "view": 1,
     "interpolate": 1,

@@ -18,6 +18,7 @@ from fx2onnx.capture.torch_private import (
     FakeTensor,
     FakeTensorMode,
     OpOverload,
+    RecordedGraph,
     fake_from_meta,
     no_dispatch,
     shares_converted_memory,
@@ -56,7 +57,8 @@ class KnownTensors(ABC):
     def __init__(
         self, fake_mode: FakeTensorMode, weight_names: dict[int, tuple[str, str, torch.Tensor]], whole: bool
     ) -> None:
-        self.root = self.graph = torch.fx.Graph()
+        self.root: torch.fx.Graph = RecordedGraph()
+        self.graph: torch.fx.Graph = self.root
         self.fake_mode = fake_mode
         self.weights: dict[str, Weight] = {}
         self.sources: dict[torch.fx.Node, View] = {}

@@ -23,8 +23,12 @@ def preserved(root: torch.nn.Module, training: bool | None) -> Iterator[None]:
             module.__dict__.clear()
             module.__dict__.update(attributes)
             for container, content in contents:
-                container.clear()
-                container.extend(content) if isinstance(container, list) else container.update(content)
+                if container or content:
+                    container.clear()
+                    container.extend(content) if isinstance(container, list) else container.update(content)
+
+
+_CONTAINERS = (dict, list, set, OrderedDict)
 
 
 def _contents(module: torch.nn.Module) -> list[tuple[Any, Any]]:
@@ -32,8 +36,7 @@ def _contents(module: torch.nn.Module) -> list[tuple[Any, Any]]:
 
     They are filled again rather than replaced: handles of hooks refer to them.
     """
-    kinds = (dict, list, set, OrderedDict)
-    return [(value, value.copy()) for value in module.__dict__.values() if type(value) in kinds]
+    return [(value, value.copy() if value else ()) for value in module.__dict__.values() if type(value) in _CONTAINERS]
 
 
 def weight_names(root: torch.nn.Module) -> dict[int, tuple[str, str, torch.Tensor]]:

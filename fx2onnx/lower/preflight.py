@@ -12,6 +12,7 @@ import torch
 import torch.fx
 
 from fx2onnx.aten_map.registry import Table
+from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import Fx2OnnxError, UserError
 from fx2onnx.capture.assumptions import Relation
 from fx2onnx.capture.captured import Captured, describe, where_of
@@ -29,7 +30,8 @@ def used_nodes(captured: Captured, extra: Iterable[torch.fx.Node] = ()) -> set[t
         if node not in used:
             used.add(node)
             pending.extend(node.all_input_nodes)
-            pending.extend(captured.symbols[name].node for name in symbols_in(node) if name in captured.symbols)
+            if captured.symbols:
+                pending.extend(captured.symbols[name].node for name in symbols_in(node) if name in captured.symbols)
             for nested in nested_graphs(node):
                 pending.extend(nested.outputs)
     return used
@@ -51,8 +53,6 @@ def all_nodes(graph: torch.fx.Graph) -> Iterator[torch.fx.Node]:
 
 def symbols_in(node: torch.fx.Node) -> frozenset[str]:
     """Symbols whose numbers the node's arguments need."""
-    from fx2onnx.base.dims import Dim
-
     found: set[str] = set()
 
     def visit(value: object) -> None:

@@ -80,8 +80,10 @@ MUTANTS = [
     Mutant("optimize/weights.py", "        rows = array.reshape(self.view)", "        rows = array", "tests/test_data_file.py"),
     # runner
     Mutant("runner/plan.py", "self._last_use.get(index) != step.index:", "False:", "tests/runner/test_planner.py"),
-    Mutant("runner/plan.py", "            if any(self._last_use.get(other, -1) >= step.index for other in sharers):",
-           "            if False:", "tests/runner/test_planner.py"),
+    Mutant("runner/plan.py", "last_use >= step.index for last_use, other in", "False for last_use, other in",
+           "tests/runner/test_planner.py"),
+    Mutant("runner/static_shapes.py", "and not self.fits_somehow(step, operands)", "", "tests/runner/test_static_bodies.py"),
+    Mutant("runner/static_bodies.py", "is_counted and starts,", "True,", "tests/runner/test_static_bodies.py"),
     # verification
     Mutant("verify/compare.py", "ERROR_RATIO = 16.0", "ERROR_RATIO = 1e9", "tests/test_export.py tests/cli tests/test_zoo.py"),
 ]  # fmt: skip

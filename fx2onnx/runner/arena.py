@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -19,8 +20,35 @@ class Buffer:
     offset: int = -1
 
 
+MAX_TIGHT = 8192
+"""More buffers are placed by a faster rule: looking for the lowest gap takes time by the square of their number."""
+
+
 def assign_offsets(buffers: Sequence[Buffer]) -> int:
-    """Give each buffer an offset, the largest first, each in the lowest gap; returns the arena's size in bytes."""
+    """Give each buffer an offset; returns the arena's size in bytes."""
+    return _lowest_gaps(buffers) if len(buffers) <= MAX_TIGHT else _size_classes(buffers)
+
+
+def _size_classes(buffers: Sequence[Buffer]) -> int:
+    """By start, each in the memory of a dead buffer whose size has as many bits, or behind all others."""
+    total = 0
+    free: dict[int, list[int]] = {}
+    alive: list[tuple[int, int, int]] = []
+    for buffer in sorted(buffers, key=lambda b: b.start):
+        while alive and alive[0][0] < buffer.start:
+            _, bits, offset = heapq.heappop(alive)
+            free.setdefault(bits, []).append(offset)
+        bits = (max(buffer.size_bytes, ALIGN_BYTES) - 1).bit_length()
+        if free.get(bits):
+            buffer.offset = free[bits].pop()
+        else:
+            buffer.offset, total = total, total + (1 << bits)
+        heapq.heappush(alive, (buffer.end, bits, buffer.offset))
+    return total
+
+
+def _lowest_gaps(buffers: Sequence[Buffer]) -> int:
+    """The largest first, each in the lowest gap."""
     placed: list[Buffer] = []
     total = 0
     for buffer in sorted(buffers, key=lambda b: (-b.size_bytes, b.start)):

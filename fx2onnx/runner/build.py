@@ -6,7 +6,7 @@ than all the rest.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NoReturn
@@ -163,7 +163,9 @@ class GraphBuilder:
         if "" in self.constants:
             raise UserError("E303", f"an initializer of graph {graph.name!r} has no name")
 
-    def add_nodes(self, protos: Iterable[Any], known: Iterable[str], where: str) -> None:
+    def add_nodes(self, protos: Sequence[Any], known: Iterable[str], where: str) -> None:
+        if self.context.n_steps + len(protos) > MAX_STEPS:
+            raise UserError("E404", f"the model has more than {MAX_STEPS} steps after functions are expanded")
         for text, attributes in in_order(read_nodes(protos), known, where):
             self.add_node(text, attributes)
 
@@ -216,8 +218,6 @@ class GraphBuilder:
 
     def add_node(self, text: NodeText, attributes: Iterable[Any]) -> None:
         self.context.n_steps += 1
-        if self.context.n_steps > MAX_STEPS:
-            raise UserError("E404", f"the model has more than {MAX_STEPS} steps after functions are expanded")
         domain, op_type = text.domain, text.op_type
         given = resolved(attributes, self.attributes, text) if attributes else {}
         if self.context.functions:

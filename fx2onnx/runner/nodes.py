@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -80,7 +81,7 @@ def distinct(names: Iterable[str], what: str) -> list[str]:
     found = list(names)
     check_text(*found)
     if len(set(found)) < len(found):
-        twice = next(name for place, name in enumerate(found) if name in found[:place])
+        twice = next(name for name, count in collections.Counter(found).items() if count > 1)
         raise UserError("E303", f"the {what} {twice!r} occurs twice")
     return found
 

@@ -22,6 +22,10 @@ MAX_IDLE_STATES = 2
 """Arenas kept for concurrent runs of one plan; further ones are freed after use."""
 
 
+MAX_BASES = 64
+"""Buffers in which one value may lie; those of a value with more are never used again, which keeps planning linear."""
+
+
 @dataclass(slots=True)
 class Action:
     """One step of a plan, before it is bound to memory."""
@@ -45,6 +49,7 @@ class Plan:
         self.scratch_specs: dict[int, Spec] = {}
         self.actions: list[Action] = []
         self._bases: dict[int, frozenset[int]] = {}
+        self._longest: dict[int, list[tuple[int, int]]] = {}
         self._last_use = _last_uses(program)
         for step in program.steps:
             self._add(step)
@@ -61,8 +66,7 @@ class Plan:
         if all(index in self.trace.known for index in outputs):
             return
         position = len(self.actions)
-        given = [index for index in step.inputs if index >= 0]
-        bases: frozenset[int] = frozenset().union(*(self._bases.get(index, frozenset()) for index in given))
+        bases = self._bases_of(step.inputs)
         for base in bases:
             self.buffers[base].end = max(self.buffers[base].end, position)
         action = Action(step, "alloc")
@@ -70,8 +74,7 @@ class Plan:
         if kernel.kind == "view" or step.bodies:
             if not step.bodies and all(index in self.trace.specs for index in outputs):
                 action.kind = "view"
-            for index in outputs:
-                self._bases[index] = bases
+            self._share(outputs, bases if not step.bodies else self._bases_of(step.inputs[: step.n_inputs]))
         elif len(outputs) == len(step.outputs) and all(index in self.trace.specs for index in outputs):
             action.prepared = self.trace.prepared.get(step.index)
             if action.prepared is None and kernel.infer is not None:
@@ -80,6 +83,22 @@ class Plan:
                 action.kind = "into"
                 self._place(action, position)
         self.actions.append(action)
+
+    def _bases_of(self, slots: Sequence[int]) -> frozenset[int]:
+        """The buffers in which the slots may lie."""
+        return frozenset().union(*(self._bases[index] for index in slots if index in self._bases))
+
+    def _share(self, slots: Sequence[int], buffers: frozenset[int]) -> None:
+        """The slots lie in one or more of the buffers. Of each buffer, the two slots that are read last are kept."""
+        longest = sorted(((self._last_use.get(index, -1), index) for index in slots), reverse=True)[:2]
+        if len(buffers) > MAX_BASES:
+            longest = [(len(self.program.steps), -1)]
+            for number in buffers:
+                self.buffers[number].end = len(self.program.steps)
+        else:
+            self._bases.update(dict.fromkeys(slots, buffers))
+        for number in buffers:
+            self._longest[number] = sorted([*self._longest.get(number, ()), *longest], reverse=True)[:2]
 
     def _place(self, action: Action, position: int) -> None:
         """Buffers for outputs and scratch."""
@@ -95,7 +114,7 @@ class Plan:
                 shared = len(self.buffers)
                 self.buffers.append(Buffer(math.prod(shape) * dtype.itemsize, position, position))
             self.buffer_of[index] = shared
-            self._bases[index] = frozenset((shared,))
+            self._share([index], frozenset((shared,)))
         for shape, dtype in prepared.scratch:
             number = len(self.buffers)
             self.buffers.append(Buffer(math.prod(shape) * dtype.itemsize, position, position))
@@ -114,8 +133,7 @@ class Plan:
             buffer = self.buffer_of.get(index)
             if buffer is None or self._last_use.get(index) != step.index:
                 continue
-            sharers = [other for other, bases in self._bases.items() if buffer in bases and other != index]
-            if any(self._last_use.get(other, -1) >= step.index for other in sharers):
+            if any(other != index and last_use >= step.index for last_use, other in self._longest[buffer]):
                 continue
             if self.trace.specs[index] != self.trace.specs[out]:
                 continue

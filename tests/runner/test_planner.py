@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
 from fx2onnx.runner import InferenceSession
+from fx2onnx.runner.arena import MAX_TIGHT, Buffer, assign_offsets, overlaps
 
 SHAPE = (4, 6)
 
@@ -44,6 +46,12 @@ def chain(*steps: tuple[str, list[str], dict[str, object]]) -> Callable[[list[st
     return nodes
 
 
+def add_reversed(inputs: list[str], out: str) -> list[onnx.NodeProto]:
+    """x and a view of it meet in one operator: neither may be overwritten."""
+    view = helper.make_node("Slice", [inputs[0], "minus", "low", "one", "minus"], [f"{out}_view"])
+    return [view, helper.make_node("Add", [inputs[0], f"{out}_view"], [out])]
+
+
 CONSTANTS = {"turned": [6, 4], "flat": [24], "back": [4, 6], "minus": [-1], "low": [-99], "one": [1]}
 OPS = [
     plain("Relu", 1, lambda x: np.maximum(x, 0)),
@@ -58,6 +66,7 @@ OPS = [
     Op(1, chain(("Reshape", ["flat"], {}), ("Relu", [], {}), ("Reshape", ["back"], {})), lambda x: np.maximum(x, 0)),
     Op(1, chain(("Transpose", [], {}), ("Reshape", ["back"], {})), lambda x: x.T.reshape(SHAPE)),
     Op(1, chain(("Slice", ["minus", "low", "one", "minus"], {}), ("Neg", [], {})), lambda x: -x[:, ::-1]),
+    Op(1, add_reversed, lambda x: x + x[:, ::-1]),
     Op(1, chain(("Softmax", [], {"axis": -1})), lambda x: np.exp(x) / np.exp(x).sum(-1, keepdims=True)),
 ]
 
@@ -114,10 +123,11 @@ def test_random_graphs(program: list[tuple[int, int, int]], wanted: set[int]) ->
     check(program, wanted)
 
 
-NEG, RELU, ADD, ROUND_TRIP = 1, 0, 4, 8
+NEG, RELU, ADD, ROUND_TRIP, ADD_REVERSED = 1, 0, 4, 8, 12
 HAND_MADE = {
     "read again after an operator that could write in place": [(NEG, 0, 0), (RELU, 0, 0), (ADD, 0, 1)],
     "read through a view after its base was overwritten": [(NEG, 0, 0), (ROUND_TRIP, 0, 0), (RELU, 1, 0), (ADD, 0, 1)],
+    "read together with a view of it": [(NEG, 0, 0), (ADD_REVERSED, 0, 0)],
     "the base read after its view was overwritten": [(NEG, 0, 0), (ROUND_TRIP, 0, 0), (RELU, 0, 0), (ADD, 0, 2)],
 }
 
@@ -125,3 +135,31 @@ HAND_MADE = {
 @pytest.mark.parametrize("name", HAND_MADE)
 def test_hand_made_graphs(name: str) -> None:
     check(HAND_MADE[name], set())
+
+
+def test_planning_takes_time_by_the_length_of_the_graph() -> None:
+    """By its square, these 9 000 steps and as many buffers would take a minute: a stranger's model could hang the run."""
+    names = ["x", *(f"a{number}" for number in range(9_000))]
+    nodes = [helper.make_node("Neg", [source], [target]) for source, target in itertools.pairwise(names)]
+    nodes.append(helper.make_node("Sum", names[1:], ["y"]))
+    for outputs in ([names[-1]], ["y"]):  # one buffer for all, one buffer each
+        infos = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2]) for name in ["x", *outputs]]
+        graph = helper.make_graph(nodes, "g", infos[:1], infos[1:])
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+        session = InferenceSession(model.SerializeToString())
+        for _ in range(3):
+            (result,) = session.run(None, {"x": np.array([1, 2], np.float32)})
+            assert result.tolist() == ([1, 2] if outputs != ["y"] else [0, 0])
+
+
+def test_many_buffers_do_not_overlap() -> None:
+    generator = np.random.default_rng(0)
+    starts = np.sort(generator.integers(0, 3000, MAX_TIGHT + 1))
+    sizes, lengths = generator.integers(0, 5000, starts.size), generator.geometric(0.05, starts.size)
+    rows = zip(sizes.tolist(), starts.tolist(), lengths.tolist(), strict=True)
+    buffers = [Buffer(size, start, start + length) for size, start, length in rows]
+    total = assign_offsets(buffers)
+    assert overlaps(buffers) == []
+    assert max(buffer.offset + buffer.size_bytes for buffer in buffers) <= total
+    assert min(buffer.offset for buffer in buffers) == 0
+    assert total < sizes.sum() / 10

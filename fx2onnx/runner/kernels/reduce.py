@@ -16,7 +16,8 @@ Axes = tuple[int, ...]
 
 
 def _sum(x: Array, axes: Axes, keep: bool) -> Any:
-    if x.dtype == np.float32 and len(axes) == 1 and axes[0] == x.ndim - 1 and x.flags.c_contiguous and x.ndim > 1:
+    is_last = len(axes) == 1 and axes[0] == x.ndim - 1
+    if x.dtype == np.float32 and is_last and x.flags.c_contiguous and x.ndim > 1 and x.shape[-1]:
         total = x.reshape(-1, x.shape[-1]) @ np.ones(x.shape[-1], x.dtype)
         return total.reshape(x.shape[:-1] + ((1,) if keep else ()))
     return np.sum(x, axis=axes, keepdims=keep, dtype=x.dtype)

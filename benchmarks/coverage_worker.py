@@ -96,13 +96,16 @@ def _exported(row: Row, built: Any, dynamic: bool) -> None:
             kwargs,
             dynamic_shapes=shapes,
             bake=built.bake,
+            data_branches=built.data_branches,
             keep=lambda overload: overload in TABLE or not is_decomposable(overload),
         )
     )
     nodes = sum(node.op == "call_function" for node in captured.graph.nodes)
     row |= {"passed": "capture", "rung": captured.rung, "capture_s": round(seconds, 3), "nodes": nodes}
     seconds, result = _timed(
-        lambda: fx2onnx.export(module, args, kwargs=kwargs, dynamic_shapes=shapes, bake=built.bake)
+        lambda: fx2onnx.export(
+            module, args, kwargs=kwargs, dynamic_shapes=shapes, bake=built.bake, data_branches=built.data_branches
+        )
     )
     report = result.report
     row |= {"passed": "export", "export_s": round(seconds, 3), "onnx_nodes": report.nodes_onnx}

@@ -124,6 +124,7 @@ def export(
     metadata: str = "light",
     state: str = "warn",
     bake: Sequence[str] = (),
+    data_branches: str = "error",
     custom_translations: Mapping[Any, Callable[..., Any]] | None = None,
     optimize: bool = True,
     durable: bool = False,
@@ -153,6 +154,7 @@ def export(
     state: buffers or inputs that forward changes: ``"warn"`` in the report, ``"error"``, ``"drop"``, or ``"io"``: the file
         takes each buffer as an input and gives its new value as an output ``NAME.next``.
     bake: names of inputs whose sample values become constants of the file.
+    data_branches: a Python decision by data is an ``"error"`` (E104), or ``"if"``: both branches are in the file.
     custom_translations: ``{torch.ops.my.op.default: function}`` for this call.
     optimize: run the graph rewrites.
     durable: return only when the disk has the bytes.
@@ -181,6 +183,7 @@ def export(
             metadata=metadata,
             state=state,
             bake=bake,
+            data_branches=data_branches,
             custom_translations=custom_translations,
             optimize=optimize,
             export_params=export_params,
@@ -276,6 +279,7 @@ def _export(
     metadata: str,
     state: str,
     bake: Sequence[str],
+    data_branches: str,
     custom_translations: Mapping[Any, Callable[..., Any]] | None,
     optimize: bool,
     export_params: bool,
@@ -310,6 +314,7 @@ def _export(
             keep=keep,
             training=training,
             bake=bake,
+            data_branches=data_branches,
         )
     if capturing is not None:
         capturing.args["rung"] = captured.rung

@@ -21,6 +21,8 @@ COMPARE: dict[str, Callable[[Any, Any], bool]] = {
 }
 _SIGNS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
 NEGATED = {"eq": "ne", "ne": "eq", "lt": "ge", "ge": "lt", "gt": "le", "le": "gt"}
+KEEP_BOTH = 'data_branches="if" to keep both branches in the file'
+"""Advice where Python decides by data."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,8 @@ class Assumptions:
     hints: dict[str, int] = field(default_factory=dict)
     unbacked: set[str] = field(default_factory=set)
     """Symbols whose number only the data tells."""
+    next_unknown: int = 0
+    """The number in the name of the next of them."""
     decided: dict[tuple[Relation, bool], Assumption] = field(default_factory=dict)
     pinned: dict[Dim, tuple[int, SourceLocation | None]] = field(default_factory=dict)
     """Expressions that were turned into a plain number, and where."""
@@ -75,6 +79,8 @@ class Assumptions:
     locate: Callable[[], tuple[SourceLocation | None, bool]] = lambda: (None, False)
     """Gives the user's line and whether the user's own code asked."""
 
+    answer: Callable[[Relation, UserError], bool] | None = None
+    """Answers a question about unknown sizes, or raises the error."""
     is_asserted: Callable[[], bool] = lambda: False
     """Whether the user's code asks in an ``assert``."""
     asserted: dict[str, None] = field(default_factory=dict)
@@ -109,7 +115,7 @@ class Assumptions:
             if self.is_asserted():
                 self.take_for_true(str(relation), where)
                 return True
-            raise UserError(
+            error = UserError(
                 "E104",
                 "Python control flow depends on tensor data",
                 where=where,
@@ -117,9 +123,13 @@ class Assumptions:
                 next=(
                     "torch.cond for two branches",
                     "torch.where to select values",
+                    KEEP_BOTH,
                     *self.advise(self.symbols(relation)),
                 ),
             )
+            if self.answer is None:
+                raise error
+            return self.answer(relation, error)
         holds = bool(self.hint(relation))
         self.decided.setdefault((relation, holds), Assumption(relation, holds, where, by_user, self.during))
         return holds

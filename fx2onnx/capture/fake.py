@@ -15,6 +15,7 @@ from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture import control_flow
 from fx2onnx.capture.answers import answering_as_tensors, extremes_of_sizes
 from fx2onnx.capture.assumptions import Assumptions
+from fx2onnx.capture.branches import Branches
 from fx2onnx.capture.captured import Captured, GraphInput, GraphOutput, Mutation, Symbol
 from fx2onnx.capture.frames import _is_user, tracked_modules
 from fx2onnx.capture.inputs import Arguments, Leaf
@@ -28,6 +29,7 @@ from fx2onnx.capture.torch_private import (
     DataDependentOutputException,
     UnsupportedOperatorException,
     capture_modes,
+    data_assignments,
     fake_from_meta,
 )
 from fx2onnx.capture.trees import Key, flatten
@@ -42,15 +44,20 @@ def run(
     bake: frozenset[str] = frozenset(),
     whole: bool = True,
     traced: transformers.TracedCode = frozenset(),
+    branches: Branches | None = None,
 ) -> tuple[Captured, Assumptions]:
-    """One run of ``root`` on fake tensors whose dynamic sizes are symbols with the given hints.
+    """One run of ``root`` on fake tensors whose dynamic sizes are symbols with the given hints. ``branches`` answers what
+    Python asks about data.
 
     Raises: UserError for whatever forward does that cannot be captured, with the user's line.
     """
     control_flow.register()
     assumptions = Assumptions(hints=dict(hints))
     names = weight_names(root)
-    recorder = Recorder(assumptions, names, keep, whole)
+    if branches is not None:
+        branches.begin(traced)
+        traced = branches.traced
+    recorder = Recorder(assumptions, names, keep, whole, branches)
     fakes = [
         recorder.constant(leaf.tensor) if leaf.name in bake else _fake_input(recorder, leaf)
         for leaf in arguments.leaves
@@ -73,12 +80,12 @@ def run(
         with transformers.answering(traced, recorder.is_known):
             outputs, restore, mutations = _run_module(recorder, root, args, kwargs, inputs, training)
     except NeedsSplit:
-        return run(root, arguments, hints, keep, training, bake, whole=False, traced=traced)
+        return run(root, arguments, hints, keep, training, bake, False, traced, branches)
     except UserError as error:
         code = transformers.decided_by_data(error) if error.code == "E104" else None
         if code is None:
             raise
-        return run(root, arguments, hints, keep, training, bake, whole, traced | {code})
+        return run(root, arguments, hints, keep, training, bake, whole, traced | {code}, branches)
     return (
         Captured(
             graph=recorder.graph,
@@ -110,6 +117,7 @@ def _run_module(
         answering_as_tensors(root),
         extremes_of_sizes(),
         standing_in(torchvision.STAND_INS + transformers.STAND_INS) as stood_in,
+        data_assignments(recorder.take_data),
         capture_modes(recorder.fake_mode, recorder.mode),
     ):
         try:

@@ -17,7 +17,8 @@ from fx2onnx.base.errors import UserError
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture import aliasing, autocast, functional, recurrent, result_types, strided, unbacked
 from fx2onnx.capture.aliasing import View
-from fx2onnx.capture.assumptions import Assumptions
+from fx2onnx.capture.assumptions import KEEP_BOTH, Assumptions
+from fx2onnx.capture.branches import Branches
 from fx2onnx.capture.captured import Symbol, TensorInfo
 from fx2onnx.capture.constants import evaluate
 from fx2onnx.capture.frames import PATHS, asked_by_user, asserted_by_user, refused_by_torch, user_location
@@ -65,12 +66,17 @@ class Recorder(KnownTensors):
         weight_names: dict[int, tuple[str, str, torch.Tensor]],
         keep: Callable[[OpOverload], bool],
         whole: bool = True,
+        branches: Branches | None = None,
     ) -> None:
         super().__init__(FakeTensorMode(allow_non_fake_inputs=True), weight_names, whole)
         self.assumptions = assumptions
         assumptions.locate = lambda: (user_location(), asked_by_user())
         assumptions.advise = self._advice
         assumptions.is_asserted = asserted_by_user
+        self.branches = branches
+        """What questions about data are answered with, if not with an error."""
+        if branches is not None:
+            assumptions.answer = lambda relation, error: branches.answer(self, relation, error)
         self.fake_mode.cache_enabled = not assumptions.hints
         self._spans = events.details()
         handle = self.handle if self._spans is None else self._handle_timed
@@ -201,11 +207,23 @@ class Recorder(KnownTensors):
             next="keep the decision in tensors: torch.where, or torch.cond for two branches",
         )
 
-    def write(self, tensor: torch.Tensor, value: torch.fx.Node) -> None:
-        """Give ``tensor`` the value of a node of its dtype and shape."""
+    def write(self, tensor: torch.Tensor, value: torch.fx.Node, is_one_number: bool = False) -> None:
+        """Give ``tensor`` the value of a node of its dtype and shape. ``is_one_number``: all its elements are equal."""
         view = self.view_of(tensor)
         self.written.setdefault(id(view.memory), self._where)
-        aliasing.write(self, view, value)
+        aliasing.write(self, view, value, is_one_number)
+
+    def take_data(self, tensor: torch.Tensor, value: torch.Tensor) -> None:
+        """``tensor.data = value``: from now on the tensor is one over the memory of ``value``."""
+        if not isinstance(tensor, FakeTensor) or any(tensor is source.tensor for source in self.sources.values()):
+            raise self.refuse(
+                "E103",
+                "the .data of an input or weight is replaced",
+                next="write into it with copy_, or use the new value under another name",
+            )
+        new = self.view_of(value)
+        self._views[id(tensor)] = View(new.memory, new.steps, new.node, new.info, new.version, tensor)
+        self.replay.forget(tensor)
 
     def was_written(self, view: View) -> tuple[bool, SourceLocation | None]:
         return id(view.memory) in self.written, self.written.get(id(view.memory))
@@ -225,13 +243,22 @@ class Recorder(KnownTensors):
             self.assumptions.take_for_true(f"%{node.name} is false", self._where)
             return False
         if tensor.dtype.is_floating_point or tensor.dtype == torch.bool or func is aten.is_nonzero.default:
-            raise self.refuse(
+            is_truth = tensor.dtype == torch.bool or func is aten.is_nonzero.default
+            error = self.refuse(
                 "E104",
                 "Python control flow depends on tensor data",
                 node=f"{func} of %{node.name}",
                 why="the number is known only when the model runs",
-                next=("torch.cond for two branches", "torch.where to select values", *self._baking_advice(node)),
+                next=(
+                    "torch.cond for two branches",
+                    "torch.where to select values",
+                    *([KEEP_BOTH] if is_truth else []),
+                    *self._baking_advice(node),
+                ),
             )
+            if self.branches is None or not is_truth:
+                raise error
+            return self.branches.answer(self, node, error)
         dim = self.unknown_size()
         self.symbols[str(dim)] = Symbol(str(dim), node, None)
         return sym_int(self.assumptions, dim)
@@ -255,7 +282,8 @@ class Recorder(KnownTensors):
     def unknown_size(self) -> Dim:
         """A new symbol for a number that only the data tells; ``tie_symbols`` says later where it comes from."""
         env = self.assumptions
-        name = f"u{len(env.unbacked)}"
+        name = f"u{env.next_unknown}"
+        env.next_unknown += 1
         env.unbacked.add(name)
         env.hints[name] = 11 + 2 * len(env.unbacked)
         self.fake_mode.cache_enabled = False
@@ -278,17 +306,21 @@ class Recorder(KnownTensors):
         self.graph = torch.fx.Graph()
         try:
             yield self.graph
-            for memory, version in memories.values():
-                if memory.version != version:
-                    raise self.refuse(
-                        "E103",
-                        "a branch or loop body writes into a tensor from outside it",
-                        next="return the new value from the function instead",
-                    )
+            for source in self.sources.values():  # weights that were first met inside
+                memories.setdefault(id(source.memory), (source.memory, 0))
+            if any(memory.version != version for memory, version in memories.values()):
+                raise self.writes_outside()
         finally:
             self.graph, self._where = outer, outer_where
             for view, node, version in views.values():
                 view.node, view.version = node, version
+
+    def writes_outside(self) -> UserError:
+        return self.refuse(
+            "E103",
+            "a branch or loop body writes into a tensor from outside it",
+            next="return the new value from the function instead",
+        )
 
     def fake_like(self, info: TensorInfo, tensor: torch.Tensor | None) -> torch.Tensor:
         """A new fake of the given type."""

@@ -13,7 +13,7 @@ from fx2onnx.base.dims import Dim, DimLike
 from fx2onnx.base.errors import Fx2OnnxError, UserError
 from fx2onnx.base.events import record
 from fx2onnx.base.source import SourceLocation
-from fx2onnx.capture import fake, symbolic
+from fx2onnx.capture import branches, fake, symbolic
 from fx2onnx.capture.assumptions import Assumption, Assumptions
 from fx2onnx.capture.captured import Captured
 from fx2onnx.capture.dynamic import hints_of, set_dynamic_axes
@@ -22,6 +22,7 @@ from fx2onnx.capture.inputs import Arguments, bind, normalise_args, refuse_repea
 from fx2onnx.capture.module_state import preserved
 
 RUNGS = ("auto", "symbolic", "fake", "export")
+DATA_BRANCHES = ("error", "if")
 MAX_RUNS = 16
 """Each further run settles at least one size; a module that pins more sizes than this is refused."""
 
@@ -42,15 +43,21 @@ def capture(
     keep: Callable[[Any], bool] = lambda overload: True,
     training: bool | None = None,
     bake: Sequence[str] = (),
+    data_branches: str = "error",
 ) -> Captured:
     """``module(*args, **kwargs)`` as a functional ATen graph; nothing of it is computed.
 
     ``keep(overload)`` says which overloads stay whole; others are split by PyTorch's decompositions where there are.
     ``training`` is the mode to capture in (None: eval). ``bake`` names inputs whose sample values become constants.
+    ``data_branches="if"`` keeps both branches of a Python decision by data; ``"error"`` refuses it (E104).
     Raises UserError E1xx.
     """
     if rung not in RUNGS:
         raise UserError("E001", f"capture={rung!r} is not known", next=f"one of {', '.join(RUNGS)}")
+    if data_branches not in DATA_BRANCHES:
+        raise UserError(
+            "E001", f"data_branches={data_branches!r} is not known", next=f"one of {', '.join(DATA_BRANCHES)}"
+        )
     with record("bind arguments"):
         root = as_module(module)
         positional, named = normalise_args(args, kwargs)
@@ -58,7 +65,13 @@ def capture(
         optional = set_dynamic_axes(arguments, dynamic_shapes, dynamic_axes)
         _check_baked(arguments, bake)
     settled = functools.partial(
-        _settled, arguments=arguments, optional=optional, keep=keep, training=training, bake=frozenset(bake)
+        _settled,
+        arguments=arguments,
+        optional=optional,
+        keep=keep,
+        training=training,
+        bake=frozenset(bake),
+        both=data_branches == "if",
     )
     with _LOCK:
         captured = _RUNS[rung](root, arguments, settled, training)
@@ -175,13 +188,15 @@ def _settled(
     keep: Callable[[Any], bool],
     training: bool | None,
     bake: frozenset[str],
+    both: bool,
 ) -> Captured:
     """Run until no dynamic size is pinned any more. A size that Python pins becomes static, or is refused."""
     notes: list[str] = []
     for _ in range(MAX_RUNS):
         hints = {name: _hint(size) for name, size in hints_of(arguments).items()}
         with record("run on fake tensors"):
-            captured, assumptions = fake.run(root, arguments, hints, keep, training, bake)
+            run = functools.partial(fake.run, root, arguments, hints, keep, training, bake)
+            captured, assumptions = branches.both_ways(run) if both else run()
         with record("settle dynamic sizes"):
             change = _pinned(assumptions, hints)
         if change is None:

@@ -110,6 +110,7 @@ def _export(job: Job, model: Source, shapes: Any, opset: int | None) -> ExportRe
         export_params=model.has_weights,
         weight_files=model.weight_files,
         bake=model.bake,
+        data_branches=model.data_branches,
     )
 
 

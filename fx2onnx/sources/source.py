@@ -57,7 +57,8 @@ class Source:
     ``origin``          one line on where module and weights come from;
     ``weight_files``    mapped files to which the exported model should refer for its weights;
     ``has_weights``     False where the module is an outline without numbers;
-    ``bake``            names of inputs whose values decide shapes and become constants of the file.
+    ``bake``            names of inputs whose values decide shapes and become constants of the file;
+    ``data_branches``   what becomes of Python decisions by data (``fx2onnx.export``).
     """
 
     name: str
@@ -70,3 +71,4 @@ class Source:
     weight_files: Sequence[WeightFile] = ()
     has_weights: bool = True
     bake: tuple[str, ...] = ()
+    data_branches: str = "error"

@@ -1,0 +1,161 @@
+"""data_branches="if": both branches of a Python decision by data are in the file."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import fx2onnx
+from fx2onnx.base.errors import UserError
+from fx2onnx.capture import branches
+from tests.support import check, run_engines
+
+X = torch.tensor([[1.0, -2.0, 3.0, -4.0], [0.0, 5.0, -6.0, 7.0], [-1.0, 2.0, 0.0, 2.0]])
+OTHERS = [(-X.abs(),), (X.abs(),), (X * 0,), (X * 3 + 1,)]
+
+
+def one_decision(x: torch.Tensor) -> torch.Tensor:
+    y = x * 2
+    if (y > 0).any():
+        return y.relu() + torch.tensor([1.0, 2.0, 3.0, 4.0])
+    return -y + torch.tensor([5.0, 6.0, 7.0, 8.0])
+
+
+def chain(x: torch.Tensor) -> torch.Tensor:
+    if x.sum() > 20:
+        return x + 1
+    if x.sum() < -20:
+        return x - torch.ones(4)
+    return x * x.amax() if x.max() > 0 else x.exp()
+
+
+def loop_left_by_data(x: torch.Tensor) -> torch.Tensor:
+    steps = []
+    for turn in range(5):
+        x = x.cos() + turn * 0.3
+        steps.append(x.sum(-1))
+        if x.sum() > 4:
+            break
+    return torch.stack(steps, 1)
+
+
+def unknown_sizes(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    chosen = x[x > 0]
+    if chosen.shape[0] > 3:
+        return chosen[chosen > 1] + 1, x
+    return x[x < 0].exp(), x
+
+
+def number(x: torch.Tensor) -> torch.Tensor:
+    return x + 1 if x.sum() else x - 1
+
+
+def untouched(x: torch.Tensor) -> torch.Tensor:
+    y = x + 1
+    if x.sum() > 0:
+        x = x * 2
+    return y
+
+
+def branch_in_a_branch(x: torch.Tensor) -> torch.Tensor:
+    y = torch.cond(x.sum() > 3, lambda x: x + 1, lambda x: x - 1, (x,))
+    if y.max() > 6:
+        return torch.cond(y.min() > 0, lambda y: y * 2, lambda y: y * 3, (y,))
+    return y
+
+
+@pytest.mark.parametrize(
+    "function", [one_decision, chain, loop_left_by_data, unknown_sizes, number, untouched, branch_in_a_branch]
+)
+def test_every_path(function: Any) -> None:
+    result = check(function, (X,), others=OTHERS, data_branches="if")
+    assert any("both branches of a decision by data" in line for line in result.report.assumptions)
+
+
+@pytest.mark.parametrize("function", [one_decision, chain, unknown_sizes])
+def test_dynamic_sizes(function: Any) -> None:
+    torch.manual_seed(0)
+    others = [*OTHERS, (torch.randn(7, 4),), (-torch.rand(2, 4),), (torch.rand(9, 4),)]
+    check(function, (X,), others=others, data_branches="if", dynamic_shapes={"x": {0: "rows"}})
+
+
+def test_without_a_decision_the_file_is_the_same() -> None:
+    module = nn.Linear(4, 4)
+    plain, both = (fx2onnx.export(module, (X,), data_branches=how) for how in ("error", "if"))
+    assert [node.op_type for node in plain.model.graph] == [node.op_type for node in both.model.graph]
+
+
+class Stateful(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.zeros(2))
+        self.one, self.two = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        if x.sum() > 0:
+            self.count += 1
+            return {"a": self.one(x)}
+        if x.mean() > -1:
+            return {"a": self.two(self.one(x))}
+        return {"a": self.two(x) + self.count[0]}
+
+
+def test_state_changed_on_one_path() -> None:
+    torch.manual_seed(0)
+    module = Stateful().eval()
+    result = fx2onnx.export(module, (X,), data_branches="if", state="io")
+    for inputs in (X.abs(), -X.abs() * 0.1, -X.abs()):
+        for outputs in run_engines(result.model_proto, [inputs, torch.full((2,), 5.0)]).values():
+            module.count.fill_(5.0)
+            with torch.no_grad():
+                want = module(inputs)["a"]
+            torch.testing.assert_close(torch.as_tensor(outputs[0]), want)
+            torch.testing.assert_close(torch.as_tensor(outputs[1]), module.count)
+
+
+def test_the_default_names_the_way() -> None:
+    with pytest.raises(UserError) as caught:
+        fx2onnx.export(one_decision, (X,))
+    assert caught.value.code == "E104"
+    assert any("data_branches" in way for way in caught.value.next)
+
+
+def structures(x: torch.Tensor) -> Any:
+    return (x, x + 1) if x.sum() > 0 else x
+
+
+def dtypes(x: torch.Tensor) -> torch.Tensor:
+    return x > 1 if x.sum() > 0 else x
+
+
+def numbers(x: torch.Tensor) -> Any:
+    return (x, 1) if x.sum() > 0 else (x, 2)
+
+
+def a_value(x: torch.Tensor) -> torch.Tensor:
+    return x * float(x.sum())
+
+
+@pytest.mark.parametrize(
+    ("function", "why"),
+    [(structures, "different structures"), (dtypes, "different types"), (numbers, "numbers"), (a_value, "only when")],
+)
+def test_what_cannot_be_joined_is_refused(function: Any, why: str) -> None:
+    with pytest.raises(UserError) as caught:
+        fx2onnx.export(function, (X,), data_branches="if")
+    assert caught.value.code == "E104"
+    assert why in caught.value.why
+
+
+def test_too_many_paths_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(branches, "MAX_PATHS", 4)
+    with pytest.raises(UserError, match="more than 4 ways"):
+        fx2onnx.export(loop_left_by_data, (X,), data_branches="if")
+
+
+def test_an_unknown_choice_is_refused() -> None:
+    with pytest.raises(UserError, match="data_branches='both'"):
+        fx2onnx.export(one_decision, (X,), data_branches="both")

@@ -14,7 +14,7 @@ from fx2onnx.aten_map.gathering import at_least_vector
 from fx2onnx.aten_map.joining import joined
 from fx2onnx.aten_map.registry import translates
 from fx2onnx.aten_map.scalars import as_dtype
-from fx2onnx.aten_map.scattering import reduced_into, reducing_dtype, reduction_attribute, scattered, written_nd
+from fx2onnx.aten_map.scattering import reduced_into, reducing_dtype, scattered, written_nd
 from fx2onnx.aten_map.selection import where
 from fx2onnx.base.dims import Dim, DimLike
 from fx2onnx.irx.emit import Emit
@@ -44,7 +44,7 @@ def _written(
         found = value
     elif axis == 0:
         places = unsqueeze(op, op.cast(index, INT64), 1)
-        found = written_nd(op, value, places, source, {} if reduce is None else reduction_attribute(op, reduce))
+        found = written_nd(op, value, places, source, reduce)
     else:
         found = scattered(op, value, axis, _index_over(op, index, source, axis), source, reduce)
     return squeeze(op, found, 0) if scalar else found

@@ -13,7 +13,7 @@ from fx2onnx.aten_map.axes import INT64, as_plain, flat, flattened, inverse, tra
 from fx2onnx.aten_map.gathering import nonzero_rows
 from fx2onnx.aten_map.registry import translates
 from fx2onnx.aten_map.scalars import as_dtype
-from fx2onnx.aten_map.scattering import reduction_attribute, scattered, written_nd
+from fx2onnx.aten_map.scattering import scattered, written_nd
 from fx2onnx.aten_map.selection import where
 from fx2onnx.base.dims import Dim, DimLike, product
 from fx2onnx.irx.emit import Emit
@@ -212,8 +212,7 @@ def index_written(op: Emit, value: ir.Value, indices: Indices, source: ir.Value,
     middle = list(range(lead, lead + len(plan.common)))
     spread = transpose(op, spread, middle + [axis for axis in range(len(target)) if axis not in middle])
     perm = plan.axes + rest
-    keywords = reduction_attribute(op, "add") if accumulate else {}
-    written = written_nd(op, transpose(op, value, perm), coordinates(op, plan), spread, keywords)
+    written = written_nd(op, transpose(op, value, perm), coordinates(op, plan), spread, "add" if accumulate else None)
     return transpose(op, written, inverse(perm))
 
 

@@ -12,6 +12,7 @@ import torch
 from fx2onnx.aten_map.axes import as_list, fixed, squeeze, unsqueeze
 from fx2onnx.aten_map.registry import schema_line, translates
 from fx2onnx.aten_map.scalars import FLOATS
+from fx2onnx.aten_map.widening import takes
 from fx2onnx.base.dims import DimLike, product
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import Dims, dims_of, dtype_of, rank_of
@@ -33,10 +34,11 @@ def max_pooled(
 ) -> tuple[ir.Value, ir.Value | None]:
     """``MaxPool``; PyTorch's indices count within one channel, ONNX's over the whole tensor."""
     dtype = dtype_of(value)
-    if dtype in POOLED_AS:
-        found, places = max_pooled(
-            op, op.cast(value, POOLED_AS[dtype]), kernel, stride, padding, dilation, ceil_mode, indices
-        )
+    pooled_as = POOLED_AS.get(dtype)
+    if pooled_as is None and not takes("MaxPool", op.opset, dtype):
+        pooled_as = FLOAT
+    if pooled_as is not None:
+        found, places = max_pooled(op, op.cast(value, pooled_as), kernel, stride, padding, dilation, ceil_mode, indices)
         return op.cast(found, dtype), places
     spatial = len(kernel)
     batched = rank_of(value) == spatial + 2

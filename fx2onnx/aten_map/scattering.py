@@ -11,10 +11,10 @@ import torch
 
 from fx2onnx.aten_map.axes import INT64, axis_of, squeeze
 from fx2onnx.aten_map.gathering import at_least_vector
+from fx2onnx.aten_map.reduced_writes import scatter_elements, scatter_nd
 from fx2onnx.aten_map.registry import translates
 from fx2onnx.aten_map.scalars import FLOATS, as_dtype
 from fx2onnx.aten_map.widening import opmath
-from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import dims_of, dtype_of, rank_of
 
@@ -29,20 +29,6 @@ REDUCTIONS = {
     "amin": "min",
 }
 """PyTorch's names -> ONNX's; a mean is a sum divided afterwards."""
-
-
-def reduction_attribute(op: Emit, name: str) -> dict[str, str]:
-    """The attribute of ScatterElements and ScatterND. Raises UserError E202 where the opset lacks it."""
-    reduction = REDUCTIONS[name]
-    needed = 18 if reduction in ("max", "min") else 16
-    if op.opset < needed:
-        raise UserError(
-            "E202",
-            f"scatter with {name} needs opset {needed}, the export asks for {op.opset}",
-            why=f"ScatterElements and ScatterND reduce by {reduction} from opset {needed} on",
-            next=f"export with opset_version={needed} or newer",
-        )
-    return {"reduction": reduction}
 
 
 def identity_of(name: str, dtype: ir.DataType) -> Any:
@@ -94,17 +80,19 @@ def scattered(
         found = op.ScatterElements(value, index, source, axis=axis)
     else:
         dtype, inner = dtype_of(value), reducing_dtype(dtype_of(value))
-        keywords = reduction_attribute(op, reduce)
-        found = op.ScatterElements(op.cast(value, inner), index, op.cast(source, inner), axis=axis, **keywords)
-        found = op.cast(found, dtype)
+        reduced = scatter_elements(op, op.cast(value, inner), index, op.cast(source, inner), axis, REDUCTIONS[reduce])
+        found = op.cast(reduced, dtype)
     return squeeze(op, found, 0) if scalar else found
 
 
-def written_nd(op: Emit, value: ir.Value, places: ir.Value, source: ir.Value, keywords: dict[str, str]) -> ir.Value:
+def written_nd(op: Emit, value: ir.Value, places: ir.Value, source: ir.Value, reduce: str | None) -> ir.Value:
     """``ScatterND``, reducing in a dtype that can."""
-    inner = reducing_dtype(dtype_of(value)) if keywords else dtype_of(value)
-    written = op.ScatterND(op.cast(value, inner), places, op.cast(source, inner), **keywords)
-    return op.cast(written, dtype_of(value))
+    dtype = dtype_of(value)
+    if reduce is None:
+        result: ir.Value = op.ScatterND(value, places, op.cast(source, dtype))
+        return result
+    inner = reducing_dtype(dtype)
+    return op.cast(scatter_nd(op, op.cast(value, inner), places, op.cast(source, inner), REDUCTIONS[reduce]), dtype)
 
 
 def spread_number(op: Emit, number: Any, index: ir.Value, dtype: ir.DataType) -> ir.Value:

@@ -230,7 +230,9 @@ def _interpolated(op: Emit, ordered: ir.Value, place: ir.Value, axis: int, inter
     weight = op.const(0.5, dtype_of(place)) if interpolation == "midpoint" else op.Sub(place, low)
     gap = op.Sub(above, below)
     gap = op.Where(op.Equal(above, below), op.const(0, dtype_of(place)), gap)
-    result: ir.Value = op.Add(below, op.Mul(gap, weight))
+    one, half = op.const(1, dtype_of(place)), op.const(0.5, dtype_of(place))
+    from_below, from_above = op.Add(below, op.Mul(gap, weight)), op.Sub(above, op.Mul(gap, op.Sub(one, weight)))
+    result: ir.Value = op.Where(op.Less(weight, half), from_below, from_above)
     return result
 
 

@@ -48,3 +48,32 @@ def test_what_torch_itself_refuses_is_taken_for_right() -> None:
     """``gaussian_nll_loss`` raises where a variance is negative: the file does not, and says so."""
     result = check(F.gaussian_nll_loss, (R(5), R(5), torch.rand(5)))
     assert any("%any_default is false" in text for text in result.report.assumptions), result.report
+
+
+REDUCTIONS = ("sum", "prod", "mean", "amax", "amin")
+
+
+@pytest.mark.parametrize("opset", [11, 16, 18])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int64, torch.int32])
+def test_scatter_reduces_in_every_opset(dtype: torch.dtype, opset: int) -> None:
+    """Several writes to one place, an index smaller than the source, another number of writes than the sample's."""
+
+    def forward(x: torch.Tensor, index: torch.Tensor, source: torch.Tensor) -> list[torch.Tensor]:
+        kinds = [(reduce, own) for reduce in REDUCTIONS for own in (True, False)]
+        scattered = [torch.scatter_reduce(x, 1, index, source, reduce, include_self=own) for reduce, own in kinds]
+        rows = index[:, 0]
+        added = [x.index_add(0, rows, source[:, :5]), x.index_put((rows, rows), source[:, 0], accumulate=True)]
+        return scattered + added
+
+    def given(writes: int) -> tuple[torch.Tensor, ...]:
+        return (
+            (R(5, 5) * 4).to(dtype),
+            torch.randint(0, 5, (writes, 3)),
+            (R(writes, 6) * 3).to(dtype),
+        )
+
+    dims = {0: torch.export.Dim("writes", max=5)}
+    others = [given(5), given(1)]
+    check(
+        forward, given(4), others=others, opset_version=opset, dynamic_shapes=(None, dims, dims), rtol=2e-3, atol=1e-2
+    )

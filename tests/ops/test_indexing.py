@@ -49,15 +49,10 @@ WRITES = [
     ([None, T([True, False, True, True])], R(3, 1, 1)),
     ([T([True, False, True]), T([1, 3])], R(5)),
 ]
-ONE_MASK = (7, 9, 11)
-"""Writes that need no reduction even when they accumulate: a mask and a source of one element."""
 
 CASES = [case(aten.index.Tensor, X, indices) for indices in INDICES]
 CASES += [case(aten.index_put.default, X, indices, values) for indices, values in WRITES]
-CASES += [
-    case(aten.index_put.default, X, indices, values, True, since=11 if place in ONE_MASK else 16)
-    for place, (indices, values) in enumerate(WRITES)
-]
+CASES += [case(aten.index_put.default, X, indices, values, True) for place, (indices, values) in enumerate(WRITES)]
 CASES += [
     case(aten.index.Tensor, X, [T([0, 2])], nodes=1),
     case(aten.index.Tensor, X, [None, T([True, False, True, True])], nodes=1),
@@ -77,13 +72,13 @@ CASES += [
     case(aten.one_hot.default, T([[0, 2], [1, 4]]), 5, nodes=1),
     case(aten.one_hot.default, T([0, 2, 1])),
     case(aten.put.default, X, T([1, -2, 3]), R(3)),
-    case(aten.put.default, X, T([1, -2, 1]), R(3), True, since=16),
+    case(aten.put.default, X, T([1, -2, 1]), R(3), True),
     case(aten.scatter.src, X, 0, PLACES, SOURCE, nodes=2),
     case(aten.scatter.value, X, 1, PLACES, 2.0),
     case(aten.scatter.src, R(()), 0, T(0), R(())),
-    case(aten.scatter.reduce, X, 0, PLACES, SOURCE, reduce="multiply", since=16),
-    case(aten.scatter.value_reduce, X, 0, PLACES, 2, reduce="add", since=16),
-    case(aten.scatter_add.default, X, -1, PLACES, SOURCE, since=16),
+    case(aten.scatter.reduce, X, 0, PLACES, SOURCE, reduce="multiply"),
+    case(aten.scatter.value_reduce, X, 0, PLACES, 2, reduce="add"),
+    case(aten.scatter_add.default, X, -1, PLACES, SOURCE),
     case(aten.masked_scatter.default, X, torch.rand(3, 4, 5) > 0.5, R(60)),
     case(aten.masked_scatter.default, X, torch.rand(4, 1) > 0.5, R(60)),
     case(aten.slice_scatter.default, X, R(3, 2, 5), 1, 1, 3, nodes=3),
@@ -99,22 +94,21 @@ for axis in (0, 1, -1):
     shape = list(X.shape)
     shape[axis] = 3
     CASES += [
-        case(aten.index_add.default, X, axis, T([0, 2, 2]), R(shape), alpha=2, since=16),
+        case(aten.index_add.default, X, axis, T([0, 2, 2]), R(shape), alpha=2),
         case(aten.index_copy.default, X, axis, T([0, 2, 1]), R(shape)),
         case(aten.index_fill.int_Scalar, X, axis, T([0, 2]), 3.0),
         case(aten.index_fill.int_Tensor, X, axis, T([0, 2]), T(3.0)),
     ]
 for reduce in ("sum", "prod", "mean", "amax", "amin"):
-    since = 18 if reduce.startswith("am") else 16
     for include in (True, False):
         whole = torch.randint(-9, 9, (3, 4, 5))
         CASES += [
-            case(aten.scatter_reduce.two, X, 0, PLACES, SOURCE, reduce, include_self=include, since=since),
-            case(aten.scatter_reduce.two, whole, 1, PLACES, whole.flip(0), reduce, include_self=include, since=since),
+            case(aten.scatter_reduce.two, X, 0, PLACES, SOURCE, reduce, include_self=include),
+            case(aten.scatter_reduce.two, whole, 1, PLACES, whole.flip(0), reduce, include_self=include),
         ]
         if reduce != "sum":
             arguments = (X, 1, T([0, 2, 2]), R(3, 3, 5), reduce)
-            CASES.append(case(aten.index_reduce.default, *arguments, include_self=include, since=since))
+            CASES.append(case(aten.index_reduce.default, *arguments, include_self=include))
 
 
 @pytest.mark.parametrize("given_case", CASES, ids=str)

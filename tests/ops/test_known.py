@@ -35,7 +35,7 @@ WRONG = [
     case(aten.scaled_dot_product_attention.default, Q, K, V, torch.rand(4, 5) > 0.4),
     case(aten.scaled_dot_product_attention.default, Q, K, V, torch.zeros(4, 5, dtype=torch.bool)),
     *(
-        case(aten.scatter_reduce.two, X, 0, torch.randint(0, 4, (4, 6)), R(4, 6), "mean", include_self=own, since=16)
+        case(aten.scatter_reduce.two, X, 0, torch.randint(0, 4, (4, 6)), R(4, 6), "mean", include_self=own)
         for own in (True, False)
     ),
     *(
@@ -56,8 +56,8 @@ LEFT_OUT = [
     case(aten.isin.Tensor_Tensor, INTS, T([1, 2, 3])),
     case(aten.histogram.bin_ct, X, 5),
     case(aten.histc.default, X, 5, -2, 2),
-    *(case(aten.index_reduce.default, X, 0, T([0, 2, 2]), Y, reduce, since=18) for reduce in ("amax", "amin")),
-    *(case(aten.index_reduce.default, X, 0, T([0, 2, 2]), Y, reduce, since=16) for reduce in ("mean", "prod")),
+    *(case(aten.index_reduce.default, X, 0, T([0, 2, 2]), Y, reduce) for reduce in ("amax", "amin")),
+    *(case(aten.index_reduce.default, X, 0, T([0, 2, 2]), Y, reduce) for reduce in ("mean", "prod")),
     case(aten.put.default, X, T([[1, 2], [-1, 5]]), R(2, 2)),
     *(
         case(overload, X, R(4, 6))

@@ -73,6 +73,7 @@ POOLS = [
     case(aten.avg_pool2d.default, R(2, 3, 2, 3), [9, 8], [9, 8], [0, 0], True, True, None, nodes=1),
     case(aten.avg_pool2d.default, R(2, 3, 2, 9), [9, 4], [9, 3], [0, 1], True, True, 5),
     case(aten.max_pool2d.default, R(2, 3, 2, 3), [9, 8], [9, 8], [0, 0], [1, 1], True, nodes=1),
+    case(aten.max_pool2d.default, torch.randint(0, 255, (1, 2, 5, 6)).byte(), [2, 3], [1, 2], [1, 1]),
     case(aten.adaptive_avg_pool2d.default, R(2, 3, 8, 8), [1, 1], nodes=1),
     case(aten.adaptive_avg_pool2d.default, R(2, 3, 8, 8), [2, 4], nodes=1),
 ]

@@ -25,7 +25,7 @@ _RULES: dict[str, list[tuple[str, int]]] = {
 }
 _WIDTHS: list[tuple[str, int, int]] = [
     (
-        r"^(hidden_size|d_model|n_embd|embed_dim|hidden_dim|dim|embedding_size|width|emb_dim|decoder_hidden_size)$",
+        r"^(hidden_size|d_model|n_embd|embed_dim|hidden_dim|dim|embedding_size|width|emb_dim|embedding_dim|decoder_hidden_size)$",
         64,
         512,
     ),
@@ -85,6 +85,7 @@ _FILLS: dict[str, Callable[[Mapping[str, Any]], Any]] = {
     "layer_types": _each_layer("full_attention"),
     "mlp_layer_types": _each_layer("dense", "sparse"),
     "sliding_window": _window,
+    "pad_token_id": lambda config: 1 if "mask_token_id" in config else None,
     "default_language": lambda config: next(iter(config.get("languages") or ()), None),
 } | {
     key: lambda config, value=value: value
@@ -153,12 +154,13 @@ def shrink(config: Mapping[str, Any], rules: tuple[str, ...]) -> dict[str, Any]:
     for heads, shared in (("num_attention_heads", "num_key_value_heads"), ("num_heads", "num_kv_heads")):
         if shared in config and config[shared] == config.get(heads):
             result[shared] = result[heads]
-    for derived in _DERIVED:
+    for derived in (*_DERIVED, *(_BY_DEPTH if "depth" in rules else ())):
         result.pop(derived, None)
     return result
 
 
-_DERIVED = ("transformers_version", "architectures", "out_features", "out_indices", "stage_names", "qk_head_dim")
+_DERIVED = ("transformers_version", "architectures", "qk_head_dim")
+_BY_DEPTH = ("out_features", "out_indices", "stage_names")
 """Fields that the config computes anew from those that were cut."""
 _LAYER_COUNTS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers")
 

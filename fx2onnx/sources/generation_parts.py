@@ -122,7 +122,7 @@ def cached_parts(source: Source, cache: str = "dynamic", *, in_place: bool = Tru
 
 def switch_cache_on(config: Any) -> None:
     """Undo what sources do to the config for a plain forward."""
-    from fx2onnx.sources.hf_inputs import with_sub_configs
+    from fx2onnx.sources.hf_call import with_sub_configs
 
     for part in with_sub_configs(config):
         if hasattr(part, "use_cache"):

@@ -1,224 +1,29 @@
-"""Sample inputs for any transformers model, from its forward signature and its config.
+"""Which arguments a sample call of a transformers model has, from its forward signature and its config.
 
-One table says how each kind of argument is made; no table names a model.
+How each is made: ``hf_samples``. Where there are several ways to call a model, the first that it accepts is taken.
 """
 
 from __future__ import annotations
 
+import contextlib
 import inspect
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+import itertools
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 
 from fx2onnx.base.errors import UserError
+from fx2onnx.sources.hf_call import Call, Maker
+from fx2onnx.sources.hf_samples import (
+    MAKERS,
+    PADDED_PATCH_MAKERS,
+    PAIR_MAKERS,
+    PATCH_MAKERS,
+    STRIP_MAKERS,
+    other_forms,
+)
 from fx2onnx.sources.source import Options
-
-_MAX_TOKEN = 30_000  # sample ids stay below this, clear of the special tokens that multimodal models put at the end
-
-
-@dataclass(frozen=True)
-class Call:
-    """What a sample is made from."""
-
-    config: Any
-    options: Options
-    has_decoder: bool
-
-    def find(self, *names: str, default: Any = None) -> Any:
-        """The first of the config fields ``names`` that the config or one of its sub-configs has."""
-        for config in with_sub_configs(self.config):
-            for name in names:
-                value = getattr(config, name, None)
-                if value is not None and not callable(value):
-                    return value
-        return default
-
-    def image_size(self) -> tuple[int, int]:
-        if self.options.image_size is not None:
-            return self.options.image_size, self.options.image_size
-        size = self.find("image_size", default=224)
-        if isinstance(size, dict):
-            size = (size.get("height", 224), size.get("width", 224))
-        return (size, size) if isinstance(size, int) else (int(size[0]), int(size[1]))
-
-
-@dataclass(frozen=True)
-class _Maker:
-    """How one argument is made, and the names of its dynamic axes."""
-
-    make: Callable[[Call], torch.Tensor]
-    axes: dict[int, str]
-
-
-def with_sub_configs(config: Any) -> Iterator[Any]:
-    yield config
-    for value in vars(config).values():
-        if hasattr(value, "to_dict") and hasattr(value, "model_type"):
-            yield from with_sub_configs(value)
-
-
-def _token_ids(call: Call) -> torch.Tensor:
-    vocabulary = int(call.find("vocab_size", default=100))
-    low = min(10, vocabulary - 1)  # the first ids are padding and the like, whose masks would hide the tokens
-    return torch.randint(low, min(vocabulary, _MAX_TOKEN), (call.options.batch_or(), call.options.seq_or()))
-
-
-def _decoder_ids(call: Call) -> torch.Tensor:
-    # A length of its own, so that encoder and decoder lengths cannot be mistaken for each other.
-    return _token_ids(call)[:, : max(1, call.options.seq_or() * 3 // 4)]
-
-
-def _ones(call: Call) -> torch.Tensor:
-    return torch.ones(call.options.batch_or(), call.options.seq_or(), dtype=torch.int64)
-
-
-def _pixels(call: Call) -> torch.Tensor:
-    channels = int(call.find("num_channels", "in_channels", "in_chans", default=3))
-    frames = call.find("num_frames")
-    lead = (call.options.batch_or(),) if frames is None else (call.options.batch_or(), int(frames))
-    return torch.randn(*lead, channels, *call.image_size())
-
-
-def _video(call: Call) -> torch.Tensor:
-    channels = int(call.find("num_channels", "in_channels", "in_chans", default=3))
-    frames = int(call.find("num_frames", default=4))
-    return torch.randn(call.options.batch_or(), frames, channels, *call.image_size())
-
-
-def _series(call: Call) -> torch.Tensor:
-    length, channels = int(call.find("context_length", default=64)), call.find("num_input_channels")
-    return torch.randn(call.options.batch_or(), length, *([] if channels is None else [int(channels)]))
-
-
-def _waveform(call: Call) -> torch.Tensor:
-    frames, mels = call.find("max_length"), call.find("num_mel_bins")
-    if frames and mels:  # spectrogram transformers call their input a waveform's name
-        return torch.randn(call.options.batch_or(), int(frames), int(mels))
-    if call.find("codebook_size") is not None:  # codecs keep the axis of channels
-        return torch.randn(call.options.batch_or(), int(call.find("audio_channels", default=1)), 16_000)
-    return torch.randn(call.options.batch_or(), 16_000)
-
-
-def _spectrogram(call: Call) -> torch.Tensor:
-    positions, mels = call.find("max_source_positions"), call.find("num_mel_bins")
-    if positions and mels:  # encoders with two convolutions, the second of stride 2, and learned positions
-        return torch.randn(call.options.batch_or(), int(mels), 2 * int(positions))
-    names = ("feature_projection_input_dim", "input_feat_per_channel", "feature_size", "input_dim", "input_size")
-    return torch.randn(call.options.batch_or(), 64, int(call.find(*names, default=mels or 80)))
-
-
-def _frames_mask(call: Call) -> torch.Tensor:
-    """Ones for every frame of ``input_features``, whichever of its axes they are on."""
-    features = _spectrogram(call)
-    return torch.ones(features.shape[0], _frames(call, features), dtype=torch.int64)
-
-
-def _frames(call: Call, features: torch.Tensor) -> int:
-    mels = call.find("num_mel_bins", "input_feat_per_channel", "feature_size", default=80)
-    return features.shape[2] if features.shape[1] == mels else features.shape[1]
-
-
-def _grid(call: Call) -> torch.Tensor:
-    """Frames, rows and columns of patches of each image: the smallest grid that merges to more than one token."""
-    side = 2 * int(call.find("spatial_merge_size", "merge_size", default=2))
-    return torch.tensor([[1, side, side]])
-
-
-def _patches(call: Call) -> torch.Tensor:
-    """Flattened patches of the images of ``_grid``, one row each."""
-    side = int(call.find("patch_size", default=14))
-    frames = int(call.find("temporal_patch_size", default=1))
-    channels = int(call.find("in_channels", "in_chans", "num_channels", default=3))
-    return torch.randn(int(_grid(call).prod()), channels * frames * side * side)
-
-
-def _image_pair(call: Call) -> torch.Tensor:
-    return torch.randn(call.options.batch_or(), 2, int(call.find("num_channels", default=3)), *call.image_size())
-
-
-def _states(call: Call) -> torch.Tensor:
-    return torch.randn(call.options.batch_or(), call.options.seq_or(), int(call.find("state_dim", default=17)))
-
-
-def _actions(call: Call) -> torch.Tensor:
-    return torch.randn(call.options.batch_or(), call.options.seq_or(), int(call.find("act_dim", default=4)))
-
-
-def _scalars(call: Call) -> torch.Tensor:
-    return torch.randn(call.options.batch_or(), call.options.seq_or(), 1)
-
-
-def _positions(call: Call) -> torch.Tensor:
-    return torch.arange(call.options.seq_or()).expand(call.options.batch_or(), -1).clone()
-
-
-def _embeddings(call: Call) -> torch.Tensor:
-    width = int(call.find("hidden_size", "d_model", "n_embd", default=64))
-    return torch.randn(call.options.batch_or(), call.options.seq_or(), width)
-
-
-def _encoder_states(call: Call) -> torch.Tensor:
-    width = int(call.find("encoder_hidden_size", "hidden_size", default=64))
-    # A length of its own, so that it cannot be mistaken for the model's.
-    return torch.randn(call.options.batch_or(), call.options.seq_or() + 3, width)
-
-
-def _latents(call: Call) -> torch.Tensor:
-    """What an audio decoder starts from, channels first."""
-    width = int(call.find("hidden_size", "latent_dim", "vae_dim", default=64))
-    return torch.randn(call.options.batch_or(), width, call.options.seq_or())
-
-
-def _padding(call: Call) -> torch.Tensor:
-    return torch.zeros(_series(call).shape[:2], dtype=torch.int64)
-
-
-def _observed(call: Call) -> torch.Tensor:
-    return torch.ones(_series(call).shape)
-
-
-def _pixels_mask(call: Call) -> torch.Tensor:
-    return torch.ones(call.options.batch_or(), *call.image_size(), dtype=torch.int64)
-
-
-_TEXT_AXES = {0: "batch", 1: "sequence"}
-_DECODER_AXES = {0: "batch", 1: "decoder_sequence"}
-_BATCH = {0: "batch"}
-_MAKERS: dict[str, _Maker] = {
-    "input_ids": _Maker(_token_ids, _TEXT_AXES),
-    "attention_mask": _Maker(_ones, _TEXT_AXES),
-    "decoder_input_ids": _Maker(_decoder_ids, _DECODER_AXES),
-    "pixel_values": _Maker(_pixels, _BATCH),
-    "pixel_values_videos": _Maker(_video, _BATCH),
-    "past_values": _Maker(_series, _BATCH),
-    "past_values_padding": _Maker(_padding, _BATCH),
-    "past_observed_mask": _Maker(_observed, _BATCH),
-    "input_values": _Maker(_waveform, _BATCH),
-    "input_features": _Maker(_spectrogram, _BATCH),
-    "input_features_mask": _Maker(_frames_mask, _BATCH),
-    "pixel_mask": _Maker(_pixels_mask, _BATCH),
-    "qformer_input_ids": _Maker(_token_ids, _TEXT_AXES),
-    "classes_input_ids": _Maker(_token_ids, {}),
-    "classes_attention_mask": _Maker(_ones, {}),
-    "inputs_embeds": _Maker(_embeddings, _TEXT_AXES),
-    "query_embeds": _Maker(_embeddings, _TEXT_AXES),
-    "encoder_hidden_states": _Maker(_encoder_states, {0: "batch", 1: "encoder_sequence"}),
-    "hidden_states": _Maker(_latents, _BATCH),
-    "states": _Maker(_states, _TEXT_AXES),
-    "actions": _Maker(_actions, _TEXT_AXES),
-    "rewards": _Maker(_scalars, _TEXT_AXES),
-    "returns_to_go": _Maker(_scalars, _TEXT_AXES),
-    "timesteps": _Maker(_positions, _TEXT_AXES),
-}
-_PATCH_MAKERS: dict[str, _Maker] = {
-    "hidden_states": _Maker(_patches, {}),
-    "pixel_values": _Maker(_patches, {}),
-    "grid_thw": _Maker(_grid, {}),
-    "image_grid_thw": _Maker(_grid, {}),
-}
-"""For encoders that take the patches of all images in one matrix and the grid of each; the grid's values decide shapes."""
 
 
 def sample_inputs(module: Any, options: Options) -> tuple[dict[str, torch.Tensor], dict[str, dict[int, str]]]:
@@ -230,38 +35,97 @@ def sample_inputs(module: Any, options: Options) -> tuple[dict[str, torch.Tensor
 
     Raises:   UserError E601 where an argument without a default is of an unknown kind.
     """
-    config = module.config
-    call = Call(config, options, bool(getattr(config, "is_encoder_decoder", False)))
+    call = Call(module.config, options, module)
     parameters = inspect.signature(module.forward).parameters
-    wanted = [name for name, parameter in parameters.items() if _is_wanted(name, parameter, module, call)]
+    choices = list(_choices(module, parameters, call))
+    first: dict[str, torch.Tensor] | None = None
+    for makers in choices:
+        samples = {name: maker.make(call) for name, maker in makers.items()}
+        first = first or samples
+        if len(choices) == 1 or _is_accepted(module, samples):
+            return samples, {name: dict(maker.axes) for name, maker in makers.items()}
+    # What none of them led to is for the caller to see, with the model's own error.
+    return first or {}, {name: dict(maker.axes) for name, maker in choices[0].items()}
+
+
+def _choices(module: Any, parameters: Mapping[str, inspect.Parameter], call: Call) -> Iterator[dict[str, Maker]]:
+    """The arguments to try, the fewest in their usual form first. Raises UserError E601."""
     makers = _makers(module, parameters)
-    unknown = [name for name in wanted if name not in makers]
+    least = [name for name, parameter in parameters.items() if _is_wanted(name, parameter, module, call)]
+    unknown = [name for name in least if name not in makers]
     if unknown:
         raise UserError(
             "E601",
             f"no sample input is known for '{unknown[0]}' of {type(module).__name__}",
             next="write a factory that returns (module, args, kwargs): fx2onnx export package.module:factory",
         )
-    samples = {name: makers[name].make(call) for name in wanted}
-    return samples, {name: dict(makers[name].axes) for name in wanted}
+    more = [name for name in parameters if name in least or (name in _BESIDE and name in makers)]
+    in_patches = any(name in parameters for name in _GRIDS) and "input_ids" not in parameters
+    for names in [least] if more == least else [least, more]:
+        forms = [(makers[name], *other_forms(name, call, in_patches=in_patches)) for name in names]
+        for chosen in itertools.product(*forms):
+            yield dict(zip(names, chosen, strict=True))
+
+
+_TEXT = ("input_ids", "attention_mask", "bbox")
+_IMAGES_AND_SOUND = ("pixel_values", "input_features", "input_values", "pixel_attention_mask", "spatial_shapes")
+_REGIONS = ("visual_feats", "visual_pos")
+_SERIES = ("actions", "rewards", "returns_to_go", "timesteps", "future_values", "future_time_features")
+_BESIDE = (*_TEXT, *_IMAGES_AND_SOUND, *_REGIONS, *_SERIES)
+"""Arguments with a default of None that some models cannot do without."""
+
+
+def _is_accepted(module: Any, samples: Mapping[str, torch.Tensor]) -> bool:
+    """Whether ``module(**samples)`` runs, on tensors without data where it can."""
+    from fx2onnx.sources.generation import run_lightly
+
+    if not isinstance(module, torch.nn.Module):
+        return True
+    dtype = next((value.dtype for value in module.parameters() if value.is_floating_point()), torch.float32)
+    cast = {name: value.to(dtype) if value.is_floating_point() else value for name, value in samples.items()}
+    try:
+        with _restored(module):
+            run_lightly(module, module, cast)
+    except Exception:  # a model raises whatever an input that it does not take leads to
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def _restored(module: torch.nn.Module) -> Iterator[None]:
+    """What modules keep of a run, perhaps without data, is forgotten at the end."""
+    saved = [(part, dict(vars(part)), dict(part._buffers)) for part in module.modules()]
+    try:
+        yield
+    finally:
+        for part, fields, buffers in saved:
+            vars(part).clear()
+            vars(part).update(fields)
+            part._buffers.clear()
+            part._buffers.update(buffers)
 
 
 def baked_inputs(samples: Mapping[str, torch.Tensor]) -> tuple[str, ...]:
     """Those of the sample inputs whose values, not only their shapes, decide what forward does."""
-    return tuple(name for name in samples if name in _GRIDS)
+    return tuple(name for name in samples if name in _DECIDING)
 
 
 _GRIDS = ("grid_thw", "image_grid_thw")
+_DECIDING = (*_GRIDS, "spatial_shapes", "target_sizes", "classes_structure")
 
 
-def _makers(module: Any, parameters: Mapping[str, inspect.Parameter]) -> Mapping[str, _Maker]:
+def _makers(module: Any, parameters: Mapping[str, inspect.Parameter]) -> Mapping[str, Maker]:
     """How each kind of argument is made for this module."""
     grids = [name for name in _GRIDS if name in parameters]
     if any(parameters[name].default is inspect.Parameter.empty for name in grids):
-        return {**_MAKERS, **_PATCH_MAKERS}
+        return {**MAKERS, **PATCH_MAKERS}
+    if "spatial_shapes" in parameters or "pixel_position_ids" in parameters:
+        return {**MAKERS, **PADDED_PATCH_MAKERS}
+    if "target_sizes" in parameters and "input_ids" not in parameters:
+        return {**MAKERS, **STRIP_MAKERS}
     if "pixel_values" in parameters and _takes_pairs(module):
-        return {**_MAKERS, "pixel_values": _Maker(_image_pair, _BATCH)}
-    return _MAKERS
+        return {**MAKERS, **PAIR_MAKERS}
+    return MAKERS
 
 
 def _takes_pairs(module: Any) -> bool:
@@ -278,7 +142,7 @@ def _main_input(module: Any) -> str:
     stated = str(module.main_input_name)
     if "query_embeds" in parameters and parameters["query_embeds"].default is inspect.Parameter.empty:
         return "query_embeds"
-    return stated if stated in parameters else next((name for name in parameters if name in _MAKERS), stated)
+    return stated if stated in parameters else next((name for name in parameters if name in MAKERS), stated)
 
 
 def _is_wanted(name: str, parameter: inspect.Parameter, module: Any, call: Call) -> bool:
@@ -289,7 +153,8 @@ def _is_wanted(name: str, parameter: inspect.Parameter, module: Any, call: Call)
         return True
     beside: dict[str, bool] = {
         "attention_mask": main == "input_ids",
-        "decoder_input_ids": call.has_decoder,
+        "decoder_input_ids": bool(getattr(call.config, "is_encoder_decoder", False)),
+        "target_sizes": main == "pixel_values" and "input_ids" not in inspect.signature(module.forward).parameters,
         "input_ids": main == "pixel_values" and hasattr(call.config, "text_config"),
         "input_features_mask": main == "input_features",
         "encoder_hidden_states": main == "query_embeds",

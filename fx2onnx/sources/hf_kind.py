@@ -16,7 +16,8 @@ import torch
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.weight_file import WeightFile
-from fx2onnx.sources.hf_inputs import baked_inputs, sample_inputs, with_sub_configs
+from fx2onnx.sources.hf_call import with_sub_configs
+from fx2onnx.sources.hf_inputs import baked_inputs, sample_inputs
 from fx2onnx.sources.hf_reference import LOADING, load_mapped, quiet_loading
 from fx2onnx.sources.memory import check_memory
 from fx2onnx.sources.registry import fail_unknown
@@ -102,6 +103,7 @@ def build(name: str, options: Options) -> Source:
         weight_files=loaded.files,
         has_weights=options.weights != "none",
         bake=baked_inputs(kwargs),
+        data_branches="if",
     )
 
 

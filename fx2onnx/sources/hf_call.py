@@ -1,0 +1,63 @@
+"""What a sample call of a transformers model is made from: its config, the sizes asked for, its layers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from fx2onnx.sources.source import Options
+
+
+@dataclass(frozen=True)
+class Call:
+    """What a sample is made from."""
+
+    config: Any
+    options: Options
+    module: Any = None
+
+    def find(self, *names: str, default: Any = None) -> Any:
+        """The first of the config fields ``names`` that the config or one of its sub-configs has."""
+        for config in with_sub_configs(self.config):
+            for name in names:
+                value = getattr(config, name, None)
+                if value is not None and not callable(value):
+                    return value
+        return default
+
+    def image_size(self) -> tuple[int, int]:
+        if self.options.image_size is not None:
+            return self.options.image_size, self.options.image_size
+        size = self.find("image_size", default=224)
+        if isinstance(size, dict):
+            size = (size.get("height", 224), size.get("width", 224))
+        return (size, size) if isinstance(size, int) else (int(size[0]), int(size[1]))
+
+    def stem(self, *words: str) -> nn.Module | None:
+        """The first layer that multiplies by weights, among those whose path has one of ``words`` where there are such."""
+        layers = [
+            (path, layer)
+            for path, layer in (self.module.named_modules() if isinstance(self.module, nn.Module) else ())
+            if isinstance(layer, nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d)
+        ]
+        named = [layer for path, layer in layers if any(word in path for word in words)]
+        return next(iter(named or [layer for _, layer in layers]), None)
+
+
+@dataclass(frozen=True)
+class Maker:
+    """How one argument is made, and the names of its dynamic axes."""
+
+    make: Callable[[Call], torch.Tensor]
+    axes: dict[int, str]
+
+
+def with_sub_configs(config: Any) -> Iterator[Any]:
+    yield config
+    for value in vars(config).values():
+        if hasattr(value, "to_dict") and hasattr(value, "model_type"):
+            yield from with_sub_configs(value)

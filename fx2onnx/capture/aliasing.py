@@ -76,19 +76,47 @@ def read(graph: Graph, view: View) -> torch.fx.Node:
     return view.node
 
 
-def write(graph: Graph, view: View, value: torch.fx.Node) -> None:
-    """Make ``value`` (dtype and shape of the view) the view's new content."""
+def write(graph: Graph, view: View, value: torch.fx.Node, is_one_number: bool = False) -> None:
+    """Make ``value`` (dtype and shape of the view) the view's new content. ``is_one_number``: all its elements are equal.
+
+    Raises: UserError E103 where the view has no inverse, or shows an element of the memory twice: PyTorch refuses most
+    such writes, and the others depend on the order in which elements are written.
+    """
     memory = view.memory
     node = value
     for depth in range(len(view.steps) - 1, -1, -1):
         step = view.steps[depth]
         info = view.steps[depth - 1].info if depth else memory.info
+        if _shows_twice(step, info) and not (is_one_number and depth == len(view.steps) - 1):
+            raise graph.refuse(
+                "E103",
+                f"an in-place write goes through a view made by {step.func} that shows elements of its memory twice",
+                why=f"the memory is {info}, the view {step.info}",
+                next="call .clone() before the write",
+            )
         before = _replay(graph, memory.node, view.steps[:depth])
         node = _carry_back(graph, step, before, info, node)
     memory.node = node
     memory.version += 1
     view.node = value
     view.version = memory.version
+
+
+def _shows_twice(step: Step, info: TensorInfo) -> bool:
+    """Whether one element of what is viewed, of type ``info``, may be several of the view."""
+    if step.func in _EXPANDS:
+        extra = len(step.info.dims) - len(info.dims)
+        return step.info.dims[extra:] != info.dims or any(dim != 1 for dim in step.info.dims[:extra])
+    if step.func is not aten.as_strided.default:
+        return False
+    reach: Any = 0
+    for size, stride in sorted(zip(step.args[1], step.args[2], strict=True), key=lambda pair: str(pair[1]).zfill(20)):
+        if size == 1:
+            continue
+        if not isinstance(reach, int) or not isinstance(stride, int) or stride <= reach:
+            return True
+        reach = reach + stride * (size - 1)
+    return False
 
 
 def _replay(graph: Graph, node: torch.fx.Node, steps: Sequence[Step]) -> torch.fx.Node:
@@ -205,10 +233,25 @@ def _collapsed(graph: Graph, step: Step, before: torch.fx.Node, info: TensorInfo
     return graph.call(aten.reshape.default, (node, list(shape)), {}, info)
 
 
+def _part_of_complex(
+    graph: Graph, step: Step, before: torch.fx.Node, info: TensorInfo, new: torch.fx.Node
+) -> torch.fx.Node:
+    """The view is the real or the imaginary part; of a real tensor, the tensor itself."""
+    if not info.dtype.is_complex:
+        return new
+    pairs = TensorInfo(step.info.dtype, (*info.dims, 2))
+    node = graph.call(aten.view_as_real.default, (before,), {}, pairs)
+    place = 0 if step.func is aten.real.default else 1
+    node = graph.call(aten.select_scatter.default, (node, new, len(info.dims), place), {}, pairs)
+    return graph.call(aten.view_as_complex.default, (node,), {}, info)
+
+
 def _complex_of(graph: Graph, step: Step, before: torch.fx.Node, info: TensorInfo, new: torch.fx.Node) -> torch.fx.Node:
     target = aten.view_as_complex.default if step.func is aten.view_as_real.default else aten.view_as_real.default
     return graph.call(target, (new,), {}, info)
 
+
+_EXPANDS = (aten.expand.default, aten.expand_as.default, aten.broadcast_to.default)
 
 _INVERSES: dict[Any, Inverse] = {
     **dict.fromkeys(
@@ -241,7 +284,8 @@ _INVERSES: dict[Any, Inverse] = {
     **dict.fromkeys((aten.movedim.int, aten.movedim.intlist, aten.moveaxis.int, aten.moveaxis.intlist), _permuted(_moved)),
     **dict.fromkeys((aten.t.default, aten.mT.default, aten.adjoint.default), _permuted(_last_two)),
     **dict.fromkeys((aten.numpy_T.default,), _permuted(lambda step, rank: list(reversed(range(rank))))),
-    **dict.fromkeys((aten.expand.default, aten.expand_as.default, aten.broadcast_to.default), _collapsed),
+    **dict.fromkeys(_EXPANDS, _collapsed),
+    **dict.fromkeys((aten.real.default, aten.imag.default), _part_of_complex),
     **dict.fromkeys((aten.view_as_real.default, aten.view_as_complex.default), _complex_of),
 }  # fmt: skip
 

@@ -47,6 +47,8 @@ def record_nested(
             fakes.append(fake)
         with recorder.mode:
             result = function(*fakes)
+        if any(recorder.view_of(fake).memory.version for fake in fakes):
+            raise recorder.writes_outside()
         leaves, rebuild = flatten(result)
         values = [recorder.as_tensor(leaf.value) for leaf in leaves]
         nodes = [recorder.node_of(value) for value in values]

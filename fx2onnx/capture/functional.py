@@ -66,6 +66,8 @@ def mutate(recorder: Recorder, func: OpOverload, args: tuple[Any, ...], kwargs: 
         return args[0]
     if func in _VIEWS_IN_PLACE:
         return _view_in_place(recorder, func, args, kwargs)
+    if func in _BY_OTHERS:
+        return _BY_OTHERS[func](recorder, *args, **kwargs)
     if func in (aten.copy_.default, aten.fill_.Scalar, aten.fill_.Tensor, aten.zero_.default):
         return _assign(recorder, func, args, kwargs)
     target = functional_overload(func)
@@ -86,10 +88,37 @@ def mutate(recorder: Recorder, func: OpOverload, args: tuple[Any, ...], kwargs: 
     call_kwargs = {key: value for key, value in kwargs.items() if key not in outs}
     results = recorder.handle(target, args[:keep], call_kwargs)
     results = list(results) if isinstance(results, tuple | list) else [results]
-    for tensor, result in zip(written, results, strict=False):
+    for tensor, result in zip(written[0] if isinstance(written[0], list) else written, results, strict=False):
         assert tensor is not None
         _store(recorder, func, tensor, result)
+    if not func._schema.returns:
+        return None
     return written[0] if len(written) == 1 else tuple(written)
+
+
+def _fill_diagonal(recorder: Recorder, tensor: torch.Tensor, value: Any, wrap: bool = False) -> torch.Tensor:
+    """The diagonal of a matrix is a view; those of tall wrapped and of higher ones are left to the refusal."""
+    if tensor.dim() != 2 or wrap:
+        raise recorder.refuse(
+            "E103", "fill_diagonal_ of this tensor is not known", next="torch.where with a mask of the diagonal"
+        )
+    with recorder.mode:
+        tensor.diagonal().fill_(value)
+    return tensor
+
+
+def _normal(
+    recorder: Recorder, tensor: torch.Tensor, mean: float = 0, std: float = 1, generator: Any = None
+) -> torch.Tensor:
+    with recorder.mode:
+        return tensor.copy_(torch.randn_like(tensor) * std + mean)
+
+
+_BY_OTHERS: dict[OpOverload, Callable[..., torch.Tensor]] = {
+    aten.fill_diagonal_.default: _fill_diagonal,
+    aten.normal_.default: _normal,
+}
+"""In-place overloads without a functional form, in terms of others."""
 
 
 def _store(recorder: Recorder, func: OpOverload, tensor: torch.Tensor, result: torch.Tensor) -> None:
@@ -103,6 +132,13 @@ def _store(recorder: Recorder, func: OpOverload, tensor: torch.Tensor, result: t
             next="make a new tensor instead",
         )
     if result.dtype != tensor.dtype:
+        if not torch.can_cast(result.dtype, tensor.dtype):
+            raise recorder.refuse(
+                "E101",
+                f"{func} writes {result.dtype} into a tensor of {tensor.dtype}",
+                why="eager PyTorch refuses it, too",
+                next="use the operator that returns a new tensor",
+            )
         with recorder.mode:
             result = result.to(tensor.dtype)
     recorder.write(tensor, recorder.node_of(result))
@@ -120,7 +156,7 @@ def _assign(recorder: Recorder, func: OpOverload, args: tuple[Any, ...], kwargs:
                 value = value.expand(target.shape)
         else:
             value = torch.full_like(target, source)
-    recorder.write(target, recorder.node_of(value))
+    recorder.write(target, recorder.node_of(value), is_one_number=func is not aten.copy_.default)
     return target
 
 
@@ -218,8 +254,30 @@ def _max_pool1d(recorder: Recorder, func: OpOverload, args: tuple[Any, ...], kwa
         return func(source, *args[1:], **kwargs)
 
 
+def _foreach(recorder: Recorder, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """``_foreach_add(self[], other)``: the operator for each element; lists among the arguments give one element each."""
+    packet = getattr(aten, func._schema.name.removeprefix("aten::_foreach_"))
+    with recorder.mode:
+        return [
+            packet(*(arg[place] if isinstance(arg, list | tuple) else arg for arg in args), **kwargs)
+            for place in range(len(args[0]))
+        ]
+
+
+_ELEMENTWISE = (
+    "abs", "add", "addcdiv", "addcmul", "clamp_max", "clamp_min", "div", "exp", "lerp", "log", "maximum", "minimum",
+    "mul", "neg", "pow", "sqrt", "sub",
+)  # fmt: skip
+"""What ``_foreach_`` operators do to each element."""
+
 SPECIAL: dict[OpOverload, Callable[[Recorder, OpOverload, tuple[Any, ...], dict[str, Any]], Any]] = {
     aten.batch_norm.default: _batch_norm,
     aten.max_pool1d.default: _max_pool1d,
     aten._native_batch_norm_legit.default: _batch_norm_legit,
+    **{
+        getattr(packet, overload): _foreach
+        for packet in (getattr(aten, f"_foreach_{name}") for name in _ELEMENTWISE)
+        for overload in packet.overloads()
+        if not getattr(packet, overload)._schema.is_mutable
+    },
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from functools import lru_cache, partial
 from typing import Any, ClassVar
@@ -42,6 +43,7 @@ __all__ = [
     "UnsupportedOperatorException",
     "capture_modes",
     "control_flow_uncompiled",
+    "data_assignments",
     "decompositions",
     "fake_from_meta",
     "fake_view",
@@ -149,6 +151,24 @@ def _split_into_aten(recorder: PreDispatchMode | SplitMode) -> Iterator[None]:
         yield
     finally:
         torch._C._set_mkldnn_enabled(before)
+
+
+@contextlib.contextmanager
+def data_assignments(assigned: Callable[[torch.Tensor, torch.Tensor], None]) -> Iterator[None]:
+    """Inside, ``assigned(x, y)`` is called before ``x.data = y`` in this thread, which no dispatcher shows."""
+    plain: Any = torch._C.TensorBase.data
+    thread = threading.get_ident()
+
+    def replace(self: torch.Tensor, value: torch.Tensor) -> None:
+        if threading.get_ident() == thread:
+            assigned(self, value)
+        plain.__set__(self, value)
+
+    torch.Tensor.data = property(plain.__get__, replace)  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        del torch.Tensor.data
 
 
 @contextlib.contextmanager

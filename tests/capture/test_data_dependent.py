@@ -197,6 +197,27 @@ def test_a_write_to_the_outside_is_refused() -> None:
     assert caught.value.code == "E103"
 
 
+class CountsInBranch(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.zeros(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cond(x.sum() > 0, lambda v: v + self.count.add_(1), lambda v: v - 1, (x,))
+
+
+def _writes_operand(x: torch.Tensor) -> Any:
+    y = x * 1
+    return torch.cond(x.sum() > 0, lambda v: v.add_(1), lambda v: v - 1, (y,)), y
+
+
+@pytest.mark.parametrize("made", [CountsInBranch(), _writes_operand])
+def test_a_write_of_a_branch_to_a_buffer_or_an_operand_is_refused(made: Any) -> None:
+    with pytest.raises(fx2onnx.UserError) as caught:
+        fx2onnx.export(made, (X,), capture="fake")
+    assert caught.value.code == "E103"
+
+
 class Autocast(nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -193,6 +193,52 @@ def _augmented(x: torch.Tensor) -> object:
     return y
 
 
+def _data_assigned(x: torch.Tensor) -> object:
+    y = x * 1
+    flat = y.view(-1)
+    y.data = (x * 2)[:2]
+    y[0] = 1
+    flat[0] = 5
+    return y, flat
+
+
+def _expanded_by_nothing(x: torch.Tensor) -> object:
+    y = (x * 1).unsqueeze(0).expand(1, 3, 4)
+    y[0, 1] = 3
+    y.add_(1)
+    return y
+
+
+def _one_number_into_expanded(x: torch.Tensor) -> object:
+    y = x[:1] * 1
+    z = y.expand(3, 4)
+    z.fill_(4)
+    return y, z
+
+
+def _parts_of_complex(x: torch.Tensor) -> object:
+    y = torch.complex(x, x * 2)
+    y.real.mul_(3)
+    y.imag[0] = 7
+    x = x * 1
+    x.real.add_(1)
+    return torch.view_as_real(y), x
+
+
+def _fill_diagonal(x: torch.Tensor) -> object:
+    y = x * 1
+    y.fill_diagonal_(7)
+    y.normal_(2, 0)[0].fill_(y[1, 0])
+    return y
+
+
+def _lists(x: torch.Tensor) -> object:
+    y, z = x * 1, x + 1
+    torch._foreach_add_([y, z[0]], 2.0)
+    torch._foreach_mul_([y, z[0]], [z[1:2], x[2]])
+    return y, z
+
+
 PROGRAMS: dict[str, Program] = {
     name.removeprefix("_"): function
     for name, function in list(globals().items())
@@ -211,14 +257,43 @@ def test_program(name: str) -> None:
     [
         ("resize_", lambda x: x.clone().resize_(2, 2)),
         ("set_", lambda x: x.clone().set_(torch.zeros(2))),
+        ("expand", lambda x: x[:1].clone().expand(3, 4)[1].fill_(5)),
+        ("expand", lambda x: x[:1].clone().expand(3, 4).add_(1)),
+        ("as_strided", lambda x: x.clone().as_strided((3, 3), (1, 1)).add_(1)),
+        ("as_strided", lambda x: x.clone().as_strided((2, 2), (0, 1)).mul_(2)),
+        ("unfold", lambda x: x.clone().unfold(1, 3, 1).mul_(2)),
+        ("view", lambda x: x.clone().view(torch.int32).add_(1)),
+        (".data", lambda x: setattr(x, "data", x * 2)),
     ],
 )
 def test_refused(name: str, program: Program) -> None:
     with pytest.raises(fx2onnx.UserError) as caught:
-        fx2onnx.export(program, (torch.randn(3, 4),))
+        fx2onnx.export(program, (torch.randn(3, 4),), capture="fake")
     assert caught.value.code == "E103"
     assert name in caught.value.what
     assert caught.value.where is not None
+
+
+def test_data_of_a_parameter_stays_the_modules_own() -> None:
+    class Replaces(torch.nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.weight.data = self.weight.data * 2
+            return super().forward(x)
+
+    module = Replaces(4, 2)
+    before = module.weight.data_ptr()
+    with pytest.raises(fx2onnx.UserError) as caught:
+        fx2onnx.export(module, (torch.randn(3, 4),))
+    assert caught.value.code == "E103"
+    assert module.weight.data_ptr() == before
+    module.weight.data = torch.zeros(2, 4)
+    assert not module.weight.any()
+
+
+def test_a_dtype_that_eager_refuses_to_write_is_refused() -> None:
+    with pytest.raises(fx2onnx.UserError) as caught:
+        fx2onnx.export(lambda x: torch.arange(4).add_(1.5) + x, (torch.randn(3, 4),), capture="fake")
+    assert caught.value.code == "E101"
 
 
 @pytest.mark.parametrize(

@@ -5,19 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 import torch
 
-from fx2onnx.aten_map.axes import as_list, fixed, squeeze, steps, swap, unsqueeze
+from fx2onnx.aten_map.axes import as_list, fixed, squeeze, steps, swap, unsqueeze, whole
 from fx2onnx.aten_map.pooling import max_pooled
 from fx2onnx.aten_map.registry import translates
-from fx2onnx.base.dims import Dim, DimLike
+from fx2onnx.base.dims import Dim, DimLike, product
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import Dims, dims_of, dtype_of, rank_of
 
 aten = torch.ops.aten
-INT64 = ir.DataType.INT64
 
 
 def windows(size: int, count: int) -> list[tuple[int, int]]:
@@ -32,15 +30,19 @@ def averaging_matrix(op: Emit, size: DimLike, count: DimLike, dtype: ir.DataType
         for place, (first, last) in enumerate(windows(size, count)):
             matrix[first:last, place] = 1 / (last - first)
         return op.const(matrix.T if rows_first else matrix, dtype)
-    index = steps(op, count)
-    total, number = op.size(size), op.size(count)
-    start = op.Div(op.Mul(index, total), number)
-    reach = op.Mul(op.Add(index, op.const(1)), total)
-    end = op.Div(op.Add(reach, op.Sub(number, op.const(1))), number)
+    start, end = _bounds(op, size, count)
     row = op.Unsqueeze(steps(op, size), axes=[1])
     inside = op.And(op.Less(row, end), op.Not(op.Less(row, start)))
     weights = op.Div(op.cast(inside, dtype), op.cast(op.Sub(end, start), dtype))
     return swap(op, weights, 0, 1) if rows_first else weights
+
+
+def _bounds(op: Emit, size: DimLike, count: DimLike) -> tuple[ir.Value, ir.Value]:
+    """Start and end [count] of every window, computed while running."""
+    index, total, number = steps(op, count), op.size(size), op.size(count)
+    reach = op.Mul(op.Add(index, op.const(1)), total)
+    end = op.Div(op.Add(reach, op.Sub(number, op.const(1))), number)
+    return op.Div(op.Mul(index, total), number), end
 
 
 def adaptive_average(op: Emit, value: ir.Value, spatial: int) -> ir.Value:
@@ -102,45 +104,54 @@ def adaptive_max_pool(op: Emit, self: ir.Value, output_size: Sequence[int]) -> t
     adaptive_max_pool2d(Tensor self, int[2] output_size) -> (Tensor, Tensor)
     adaptive_max_pool3d(Tensor self, int[3] output_size) -> (Tensor, Tensor)
 
-    Windows of one size: MaxPool. Else every window is gathered (short ones repeat their last element) and reduced.
+    Windows of one size: MaxPool; one window over symbolic sizes: ReduceMax. Else every window is gathered (short ones
+    repeat their last element) and reduced.
     """
-    spatial = len(output_size)
+    spatial, rank = len(output_size), rank_of(self)
     source, target = dims_of(self)[-spatial:], tuple(op.result[0][1])[-spatial:]
     sizes = _divisible(source, target)
     if sizes is not None:
         return max_pooled(op, self, sizes, sizes, as_list(0, spatial), as_list(1, spatial), False, True)
-    what = "a size pooled to a number that does not divide it"
-    whole = [fixed(size, what) for size in source]
-    counts = [fixed(count, what) for count in target]
-    tables = [_window_table(size, count) for size, count in zip(whole, counts, strict=True)]
-    value, rank = self, rank_of(self)
+    if all(count == 1 for count in target):
+        flat = op.reshape(self, (*dims_of(self)[:-spatial], product(source)))
+        found = op.ReduceMax(flat, axes=[-1], keepdims=1), op.ArgMax(flat, axis=rank - spatial, keepdims=1)
+        return op.reshape(found[0], op.result[0][1]), op.reshape(found[1], op.result[0][1])
+    counts = [fixed(count, "the number of windows of adaptive_max_pool") for count in target]
+    tables = [_window_table(op, size, count) for size, count in zip(source, counts, strict=True)]
+    value = self
     for place in reversed(range(spatial)):
-        value = op.Gather(value, op.const(tables[place]), axis=rank - spatial + place)
+        value = op.Gather(value, tables[place], axis=rank - spatial + place)
     lead = list(range(rank - spatial))
     outer = [rank - spatial + 2 * place for place in range(spatial)]
     inner = [axis + 1 for axis in outer]
     value = op.Transpose(value, perm=[*lead, *outer, *inner]) if spatial > 1 else value
-    value = op.reshape(value, (*dims_of(value)[:rank], int(np.prod([table.shape[1] for table in tables]))))
+    value = op.reshape(value, (*dims_of(value)[:rank], product([dims_of(table)[1] for table in tables])))
     best = op.ReduceMax(value, axes=[-1], keepdims=0)
     chosen = op.ArgMax(value, axis=rank, keepdims=1)
-    places = op.const(_flat_places(tables, whole))
-    spread = op.expand(places, dims_of(value))
+    spread = op.expand(_flat_places(op, tables, source), dims_of(value))
     return best, op.Squeeze(op.GatherElements(spread, chosen, axis=rank), axes=[rank])
 
 
-def _window_table(size: int, count: int) -> npt.NDArray[np.int64]:
+def _window_table(op: Emit, size: DimLike, count: int) -> ir.Value:
     """[count, longest]: the elements of every window, its last one repeated to the longest window's length."""
+    if isinstance(size, Dim):
+        start, end = _bounds(op, size, count)
+        longest = whole(size // count + 2)
+        places = op.Add(op.Unsqueeze(start, axes=[1]), steps(op, longest))
+        last = op.Unsqueeze(op.Sub(end, op.const(1)), axes=[1])
+        table: ir.Value = op.Where(op.Greater(places, last), last, places)
+        return table
     bounds = windows(size, count)
-    longest = max(end - start for start, end in bounds)
-    return np.array([[min(start + step, end - 1) for step in range(longest)] for start, end in bounds], dtype=np.int64)
+    most = max(end - start for start, end in bounds)
+    return op.const(np.array([[min(start + step, end - 1) for step in range(most)] for start, end in bounds]))
 
 
-def _flat_places(tables: Sequence[npt.NDArray[np.int64]], sizes: Sequence[int]) -> npt.NDArray[np.int64]:
+def _flat_places(op: Emit, tables: Sequence[ir.Value], sizes: Dims) -> ir.Value:
     """[*counts, product of the longest]: where each gathered element stands in its flattened channel."""
-    spatial = len(tables)
-    total = np.zeros((1,) * (2 * spatial), dtype=np.int64)
-    for place, table in enumerate(tables):
-        shape = [1] * (2 * spatial)
-        shape[place], shape[spatial + place] = table.shape
-        total = total * sizes[place] + table.reshape(shape)
-    return total.reshape(*total.shape[:spatial], -1)
+    spatial, total = len(tables), None
+    for place, (table, size) in enumerate(zip(tables, sizes, strict=True)):
+        others = [axis for axis in range(2 * spatial) if axis not in (place, spatial + place)]
+        spread = op.Unsqueeze(table, axes=others) if others else table
+        total = spread if total is None else op.Add(op.Mul(total, op.size(size)), spread)
+    assert total is not None
+    return op.reshape(total, (*dims_of(total)[:spatial], product(list(dims_of(total)[spatial:]))))

@@ -9,11 +9,11 @@ from typing import Any
 import onnx_ir as ir
 import torch
 
-from fx2onnx.aten_map.axes import as_list, fixed, squeeze, unsqueeze
+from fx2onnx.aten_map.axes import as_list, fixed, squeeze, unsqueeze, whole
 from fx2onnx.aten_map.registry import schema_line, translates
 from fx2onnx.aten_map.scalars import FLOATS
 from fx2onnx.aten_map.widening import takes
-from fx2onnx.base.dims import DimLike, product
+from fx2onnx.base.dims import Dim, DimLike, product
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import Dims, dims_of, dtype_of, rank_of
 
@@ -133,6 +133,9 @@ def average_pooled(
     if not batched:
         value = unsqueeze(op, value, 0)
     dims: Dims = (*dims_of(value)[:2], *op.result[0][1][-spatial:])
+    if ceil_mode and any(isinstance(size, Dim) for size in dims_of(value)[2:]):
+        ceiled = _average_beyond_the_end(op, value, dims, kernel, stride, padding, count_include_pad, divisor)
+        return ceiled if batched else squeeze(op, ceiled, 0)
     over = overhang(dims_of(value)[2:], dims[2:], kernel, stride, padding, ceil_mode)
     attrs: dict[str, Any] = {"kernel_shape": list(kernel), "strides": list(stride)}
     padded = any(padding)
@@ -168,6 +171,42 @@ def average_pooled(
                 attrs["count_include_pad"] = 1
         result = op.AveragePool(value, outputs=[(dtype, dims)], **attrs)
     return result if batched else squeeze(op, result, 0)
+
+
+def _average_beyond_the_end(
+    op: Emit,
+    value: ir.Value,
+    dims: Dims,
+    kernel: Ints,
+    stride: Ints,
+    padding: Ints,
+    count_include_pad: bool,
+    divisor: int | None,
+) -> ir.Value:
+    """ceil_mode over symbolic sizes: zeros at the end, as many as any last window can need and none beyond.
+
+    The sum of a window is divided by how many of its places count, which a tensor of ones tells by the same windows.
+    """
+    dtype, source, axes = dtype_of(value), dims_of(value)[2:], range(len(kernel))
+    beyond = [min(stride[axis] - 1, kernel[axis] - 1 - padding[axis]) for axis in axes]
+    padded = [whole(source[axis] + 2 * padding[axis]) for axis in axes]
+    extended = [whole(padded[axis] + beyond[axis]) for axis in axes]
+    ends = [pad + more for pad, more in zip(padding, beyond, strict=True)]
+
+    def pooled(image: ir.Value, before: Ints, after: Ints) -> ir.Value:
+        lead = dims_of(image)[:2]
+        wide = op.Pad(image, pads=[0, 0, *before, 0, 0, *after], outputs=[(dtype, (*lead, *extended))])
+        found: ir.Value = op.AveragePool(
+            wide, kernel_shape=list(kernel), strides=list(stride), outputs=[(dtype, (*lead, *dims[2:]))]
+        )
+        return found
+
+    total = pooled(value, padding, ends)
+    if divisor is not None:
+        return op.Mul(total, op.const(math.prod(kernel) / divisor, dtype))  # type: ignore[no-any-return]
+    ones = op.expand(op.const(1, dtype), (1, 1, *(padded if count_include_pad else source)))
+    margins = ([0] * len(kernel), beyond) if count_include_pad else (padding, ends)
+    return op.Div(total, pooled(ones, *margins))  # type: ignore[no-any-return]
 
 
 def overhang(

@@ -62,6 +62,35 @@ def _least_squares(recorder: Recorder, func: OpOverload, args: tuple[Any, ...], 
     return record_sized(recorder, func, args, kwargs, outputs)
 
 
+def _pooled(recorder: Recorder, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Pooling with ceil_mode over symbolic sizes, where PyTorch compares: (size + 2 pad + more - reach) // stride + 1.
+
+    A last window may begin in the input or the padding before it and end beyond the padding after it: ``more`` is
+    stride - 1, at most what a window that begins at the input's last element needs.
+    """
+    filled = given(func, args, kwargs)
+    source = filled["self"]
+    spatial = int(func._schema.name.split("pool")[1][0])
+    sizes = _sizes(source)
+    if not filled["ceil_mode"] or not any(isinstance(size, Dim) for size in sizes[-spatial:]):
+        return NotImplemented
+
+    def each(name: str) -> list[int]:
+        numbers = filled.get(name, 1)
+        numbers = numbers if isinstance(numbers, list | tuple) else [numbers]
+        return list(numbers) * (spatial if len(numbers) == 1 else 1)
+
+    kernel, padding, dilation = each("kernel_size"), each("padding"), each("dilation")
+    stride = each("stride") or kernel
+    for axis in range(spatial):
+        reach = dilation[axis] * (kernel[axis] - 1) + 1
+        more = min(stride[axis] - 1, reach - 1 - padding[axis])
+        place = len(sizes) - spatial + axis
+        sizes[place] = (sizes[place] + 2 * padding[axis] + more - reach) // stride[axis] + 1  # type: ignore[assignment]
+    outputs = [(source.dtype, sizes), (torch.int64, sizes)]
+    return record_sized(recorder, func, args, kwargs, outputs[: len(func._schema.returns)])
+
+
 def _combinations(recorder: Recorder, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """combinations: [N] -> [N choose r, r]; with replacement, [N + r - 1 choose r, r]."""
     filled = given(func, args, kwargs)
@@ -105,6 +134,11 @@ SPECIAL: dict[OpOverload, Special] = {
     aten.combinations.default: _combinations,
     aten.ctc_loss.IntList: _ctc_loss,
     aten.ctc_loss.Tensor: _ctc_loss,
+    **{
+        getattr(aten, f"{kind}_pool{spatial}d{suffix}").default: _pooled
+        for spatial in (1, 2, 3)
+        for kind, suffix in (("avg", ""), ("max", ""), ("max", "_with_indices"))
+    },
     **dict.fromkeys(
         (aten.histogramdd.default, aten.histogramdd.int_bins, aten.histogramdd.TensorList_bins), _histogram_of_several
     ),

@@ -77,3 +77,25 @@ def test_scatter_reduces_in_every_opset(dtype: torch.dtype, opset: int) -> None:
     check(
         forward, given(4), others=others, opset_version=opset, dynamic_shapes=(None, dims, dims), rtol=2e-3, atol=1e-2
     )
+
+
+POOLS: list[Callable[[torch.Tensor], Any]] = [
+    *(
+        lambda x, given=given, own=own: F.avg_pool2d(x, *given, True, *own)
+        for given in ((3, 2, 1), (2, 3, 0), (3, 3, 1), (4, 3, 2))
+        for own in ((True,), (False,), (False, 5))
+    ),
+    *(
+        lambda x, given=given: F.max_pool2d(x, *given, ceil_mode=True, return_indices=True)
+        for given in ((3, 2, 1), (2, 3, 0), (3, 3, 1), (2, 2, 1, 2))
+    ),
+    *(lambda x, count=count: F.adaptive_max_pool2d(x, count, return_indices=True) for count in (1, 3, (1, 4))),
+    *(lambda x, count=count: F.adaptive_avg_pool2d(x, count) for count in (1, 3, (1, 4))),
+]
+
+
+@pytest.mark.parametrize("pool", POOLS)
+def test_pools_of_dynamic_sizes(pool: Callable[[torch.Tensor], Any]) -> None:
+    """ceil_mode decides by the size whether there is one window more; adaptive windows are of any size."""
+    others = [(R(1, 2, rows, columns),) for rows, columns in ((9, 10), (6, 11), (12, 13))]
+    check(pool, (R(1, 2, 8, 7),), others=others, dynamic_shapes=({2: "rows", 3: "columns"},), opset_version=13)

@@ -9,15 +9,19 @@ from typing import Any
 
 import torch
 
+from fx2onnx.base.memoized import forgotten
+
 
 @contextlib.contextmanager
 def preserved(root: torch.nn.Module, training: bool | None) -> Iterator[None]:
     """Inside, the module is in eval mode (``training=None`` or False) or in training mode; afterwards as before."""
     saved = [(module, dict(module.__dict__), _contents(module)) for module in root.modules()]
+    own = [attributes["forward"] for _, attributes, _ in saved if callable(attributes.get("forward"))]
     try:
         for module, _, _ in saved:
             module.training = bool(training)
-        yield
+        with forgotten({type(module) for module, _, _ in saved}, own):
+            yield
     finally:
         for module, attributes, contents in saved:
             module.__dict__.clear()

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from fx2onnx.base.errors import UserError
+from fx2onnx.base.memoized import forgotten
 from fx2onnx.sources.hf_call import Call, Maker
 from fx2onnx.sources.hf_samples import (
     MAKERS,
@@ -96,7 +97,8 @@ def _restored(module: torch.nn.Module) -> Iterator[None]:
     """What modules keep of a run, perhaps without data, is forgotten at the end."""
     saved = [(part, dict(vars(part)), dict(part._buffers)) for part in module.modules()]
     try:
-        yield
+        with forgotten({type(part) for part, _, _ in saved}):
+            yield
     finally:
         for part, fields, buffers in saved:
             vars(part).clear()

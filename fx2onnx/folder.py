@@ -54,6 +54,7 @@ def export_folder(
     cache: str = "dynamic",
     opset_version: int | None = None,
     verify: bool = False,
+    engines: Sequence[str] | None = None,
     **options: Any,
 ) -> ExportedFolder:
     """Export ``spec`` (``hf:FOLDER`` or ``hf:MODEL_TYPE``) into the folder ``output``.
@@ -62,7 +63,7 @@ def export_folder(
         with ``-with-past`` for caches as inputs and outputs.
     cache: ``dynamic``, or ``static``: of a fixed size that the caller chooses, written in place (opset 24 unless
         ``opset_version`` says otherwise).
-    verify: compare every file with eager PyTorch, in the runner and onnxruntime.
+    verify: compare every file with eager PyTorch, in ``engines`` or all that are installed.
     options: as ``fx2onnx.sources.resolve`` takes them (``batch``, ``seq``, ``seed``, ``weights``, ...).
 
     Returns: ``ExportedFolder``. Raises: ``UserError``, then nothing is left in ``output``; ``VerificationError``.
@@ -75,7 +76,7 @@ def export_folder(
     in_place = opset_version is not None and opset_version >= IN_PLACE_OPSET
     assembly = assemble(spec, task, cache=cache, in_place=in_place, **options)
     told = {"source": spec, "task": task} | {key: value for key, value in options.items() if value is not None}
-    return export_assembly(assembly, target, opset_version=opset_version, verify=verify, told=told)
+    return export_assembly(assembly, target, opset_version=opset_version, verify=verify, engines=engines, told=told)
 
 
 def export_assembly(
@@ -84,6 +85,7 @@ def export_assembly(
     *,
     opset_version: int | None = None,
     verify: bool = False,
+    engines: Sequence[str] | None = None,
     told: Mapping[str, Any] | None = None,
 ) -> ExportedFolder:
     """Export the parts of ``assembly`` into ``target``; ``told`` is what the folder keeps of its origin."""
@@ -98,7 +100,7 @@ def export_assembly(
         if told is not None:
             _write_origin(told, assembly, stage, target)
         if verify:
-            _verify(done, stage if not _refers(results) else target)
+            _verify(done, stage if not _refers(results) else target, engines)
     done.files = sorted(entry.name for entry in target.iterdir() if entry.is_file())
     done.reports = {name: result.report for name, result in results.items()}
     return done
@@ -220,11 +222,11 @@ def _write_origin(told: Mapping[str, Any], assembly: Assembly, stage: Path, targ
     (stage / ORIGIN_FILE).write_text(json.dumps({**told, "source": spec}, indent=2) + "\n", encoding="utf-8")
 
 
-def _verify(done: ExportedFolder, folder: Path) -> None:
+def _verify(done: ExportedFolder, folder: Path, engines: Sequence[str] | None) -> None:
     from fx2onnx.verify import verify
 
     for name, source in done.sources.items():
-        done.verdicts[name] = verify(str(folder / name), source.module, source.args, source.kwargs)
+        done.verdicts[name] = verify(str(folder / name), source.module, source.args, source.kwargs, engines=engines)
 
 
 @contextlib.contextmanager

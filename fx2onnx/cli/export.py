@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,7 +11,7 @@ import typer
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.cli import options
-from fx2onnx.cli.files import check_writable, replacing
+from fx2onnx.cli.files import check_writable, write_report
 from fx2onnx.cli.job import Job, run
 from fx2onnx.cli.outcome import print_json, reports_errors
 
@@ -81,16 +80,26 @@ def export_command(
     quiet: options.Quiet = False,
 ) -> None:
     """Export models to ONNX and check the files against eager PyTorch."""
-    from fx2onnx.cli.export_folder import export_into_folder, is_folder_task, with_task
+    from fx2onnx.cli.export_folder import (
+        FolderJob,
+        export_into_folder,
+        is_folder_task,
+        refuse_for_folders,
+        with_task,
+    )
     from fx2onnx.cli.many import expand, export_many, is_pattern, plan
 
     output = output or _default_output(sources, weights)
     if task is not None and is_folder_task(task):
         if len(sources) > 1 or is_pattern(sources[0]):
             raise UserError("E001", f"--task {task} takes one model at a time")
+        refuse_for_folders(dynamic, capture.value)
         sizes = {"batch": batch, "seq": seq, "image_size": image_size, "seed": seed, "weights": weights, "dtype": dtype}
-        export_into_folder(sources[0], output, task, cache, opset, verify, sizes, json_output=json_output, quiet=quiet)
+        asked = FolderJob(sources[0], output, task, cache, opset, target, verify, sizes, report)
+        export_into_folder(asked, json_output=json_output, quiet=quiet)
         return
+    if cache != "dynamic":
+        raise UserError("E001", "--cache is for generation tasks", next="--task text-generation-with-past")
     template = Job(
         source="",
         output=str(output),
@@ -154,8 +163,7 @@ def _export_one(job: Job, report: Path | None, json_output: bool, quiet: bool) -
     with Stages(quiet=quiet or json_output) as stages:
         done = run(job, stages)
     if report is not None:
-        with replacing(report) as temporary:
-            temporary.write_text(json.dumps(done.summary, indent=2, default=str) + "\n", encoding="utf-8")
+        write_report(report, done.summary)
     if json_output:
         print_json(done.summary)
     elif not quiet:

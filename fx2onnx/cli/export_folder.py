@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from fx2onnx.base.errors import UserError
+from fx2onnx.cli.files import check_writable, write_report
 from fx2onnx.cli.outcome import print_json
+from fx2onnx.cli.target import engines_for, opset_for
 
 if TYPE_CHECKING:
     from fx2onnx.folder import ExportedFolder
@@ -39,36 +42,61 @@ def with_task(source: str, task: str | None) -> str:
     return f"{source}{'&' if '?' in source else '?'}task={task}"
 
 
-def export_into_folder(
-    source: str,
-    output: Path,
-    task: str,
-    cache: str,
-    opset: int | None,
-    verify: bool,
-    options: Mapping[str, Any],
-    *,
-    json_output: bool,
-    quiet: bool,
-) -> None:
+@dataclass(frozen=True)
+class FolderJob:
+    """What ``fx2onnx export`` was asked for; ``options`` are those of the source."""
+
+    source: str
+    output: Path
+    task: str
+    cache: str
+    opset: int | None
+    target: str | None
+    verify: bool
+    options: Mapping[str, Any]
+    report: Path | None
+
+
+def refuse_for_folders(dynamic: Sequence[str] | None, capture: str) -> None:
+    """Raise UserError E001 for options that the graphs of a folder leave no choice in."""
+    given = {"--dynamic": list(dynamic or ["default"]) != ["default"], "--capture": capture != "auto"}
+    for name in (name for name, is_given in given.items() if is_given):
+        raise UserError("E001", f"{name} has no meaning with a generation task", next=f"leave out {name}")
+
+
+def export_into_folder(asked: FolderJob, *, json_output: bool, quiet: bool) -> None:
     """Export, then show the files and the verdict on each. Exits with 1 where one differs from eager PyTorch."""
     import warnings
 
     from fx2onnx.cli.progress import Stages
-    from fx2onnx.folder import check_folder, export_folder
+    from fx2onnx.folder import IN_PLACE_OPSET, check_folder, export_folder
 
-    check_folder(output)
+    opset = opset_for(asked.target, asked.opset, IN_PLACE_OPSET if asked.cache == "static" else None)
+    engines = engines_for(asked.target)
+    check_folder(asked.output)
+    if asked.report is not None:
+        check_writable(asked.report)
     with Stages(quiet=quiet or json_output) as stages, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         done = stages.call(
-            f"export {source}",
+            f"export {asked.source}",
             lambda: export_folder(
-                source, output, task=task, cache=cache, opset_version=opset, verify=verify, **options
+                asked.source,
+                asked.output,
+                task=asked.task,
+                cache=asked.cache,
+                opset_version=opset,
+                verify=asked.verify,
+                engines=engines,
+                **asked.options,
             ),
         )
     ok = all(verdict.ok for verdict in done.verdicts.values())
+    summary = _summary(asked.source, asked.task, done, ok)
+    if asked.report is not None:
+        write_report(asked.report, summary)
     if json_output:
-        print_json(_summary(source, task, done, ok))
+        print_json(summary)
     elif not quiet:
         _show(done)
     if not ok:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from fx2onnx.base.errors import UserError
 
@@ -58,3 +60,9 @@ def replacing(path: Path) -> Iterator[Path]:
         raise UserError("E301", f"cannot write '{path}'", why=error.strerror or str(error)) from error
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def write_report(path: Path, summary: Any) -> None:
+    """``summary`` as JSON, whole or not at all. Raises UserError E301."""
+    with replacing(path) as temporary:
+        temporary.write_text(json.dumps(summary, indent=2, default=str) + "\n", encoding="utf-8")

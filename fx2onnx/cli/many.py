@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import typer
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.cli.files import replacing
+from fx2onnx.cli.files import write_report
 from fx2onnx.cli.job import Job
 from fx2onnx.cli.outcome import print_json
 
@@ -130,8 +130,7 @@ def export_many(
         "exports": ordered,
     }
     if report is not None:
-        with replacing(report) as temporary:
-            temporary.write_text(json.dumps(summary, indent=2, default=str) + "\n", encoding="utf-8")
+        write_report(report, summary)
     if json_output:
         print_json(summary)
     elif not quiet:

@@ -15,8 +15,10 @@ _NAMES = ("onnxruntime", "runner")
 _USAGE = f"onnxruntime, runner, or a release such as onnxruntime-1.{min(_OPSETS)} and newer"
 
 
-def opset_for(target: str | None, opset: int | None) -> int | None:
-    """The opset to export with: the one asked for, else the newest that ``target`` takes; None for the default.
+def opset_for(target: str | None, opset: int | None, usual: int | None = None) -> int | None:
+    """The opset to export with: the one asked for, else None for the default, or what ``target`` takes if that is older.
+
+    ``usual`` is the default where it is not that of ``fx2onnx.export``.
 
     Raises:   UserError E001 for an unknown target, E202 for an opset that the target does not know.
     """
@@ -29,7 +31,7 @@ def opset_for(target: str | None, opset: int | None) -> int | None:
         )
     from fx2onnx.api import DEFAULT_OPSET  # here, since it imports torch
 
-    return opset or (newest if newest < DEFAULT_OPSET else None)
+    return opset or (newest if newest < (usual or DEFAULT_OPSET) else None)
 
 
 def _newest(target: str | None) -> int | None:

@@ -7,7 +7,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TypeAlias, TypeVar
 
 from fx2onnx.base.errors import Fx2OnnxError
@@ -92,7 +92,8 @@ class _Worker:
         if fresh:
             self._start()
         self._left -= 1
-        self._pipe.send(job)
+        with suppress(OSError):  # of a process that has died already, which shows when its answer is read
+            self._pipe.send(job)
         start = time.perf_counter()
         end = start + self._limit_s + (START_SECONDS if fresh else 0.0)
         problem = f"no result within {self._limit_s:.0f} s"
@@ -118,8 +119,9 @@ class _Worker:
         self.close()
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_serve, args=(theirs,), daemon=True)
-        self._process.start()
+        process = context.Process(target=_serve, args=(theirs,), daemon=True)
+        process.start()
+        self._process = process
         theirs.close()
         self._left = JOBS_A_PROCESS
 

@@ -80,6 +80,13 @@ def build(name: str, options: Options) -> Source:
         config = _config_of_folder(transformers, folder, keywords)
         has_weights = any(any(folder.glob(pattern)) for pattern in _WEIGHT_FILES)
         label = folder.resolve().name
+        if not has_weights and options.weights is None:
+            raise UserError(
+                "E302",
+                f"the folder '{folder}' has no weights",
+                why="neither *.safetensors nor pytorch_model*.bin is in it",
+                next=["copy the missing files into the folder", "--weights random draws some"],
+            )
     else:
         config = _config_of_type(transformers, name, keywords)
         has_weights, label = False, name

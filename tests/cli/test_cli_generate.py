@@ -64,6 +64,19 @@ def test_generate_agrees_with_transformers(exported: Path, engine: str) -> None:
     assert [len(row) for row in told["tokens"]] == [6, 6]
 
 
+@pytest.mark.parametrize(("cache", "release", "opset"), [("dynamic", 16, 19), ("static", 20, 21), ("static", 25, 24)])
+def test_a_folder_for_an_older_runtime(checkpoint: Path, tmp_path: Path, cache: str, release: int, opset: int) -> None:
+    import onnx
+
+    arguments = ("--task", "text-generation-with-past", "--cache", cache, "--target", f"onnxruntime-1.{release}")
+    report = tmp_path / "report.json"
+    done = invoke("export", f"hf:{checkpoint}", *arguments, "-o", tmp_path / "out", "--report", report, "--no-verify")
+    assert done.exit_code == 0, done.output
+    model = onnx.load(tmp_path / "out" / "model.onnx")
+    assert {each.version for each in model.opset_import if not each.domain} == {opset}
+    assert json.loads(report.read_text())["files"]
+
+
 def test_other_weights_are_told_apart(exported: Path, tmp_path: Path) -> None:
     import torch
     from transformers import AutoConfig, LlamaForCausalLM
@@ -84,6 +97,11 @@ def test_other_weights_are_told_apart(exported: Path, tmp_path: Path) -> None:
         (("export", "torchvision:resnet18", "--task", "text-generation", "-o", "{out}"), "E001"),
         (("export", "hf:{tiny}", "--task", "text-generaton", "-o", "{out}"), "E601"),
         (("export", "hf:{tiny}", "--task", "text-generation-with-past", "-o", "{out}/a/b"), "E301"),
+        (("export", "hf:{tiny}", "--task", "text-generation", "-o", "{out}", "--dynamic", "none"), "E001"),
+        (("export", "hf:{tiny}", "--task", "text-generation", "-o", "{out}", "--capture", "fake"), "E001"),
+        (("export", "hf:{tiny}", "--task", "text-generation", "-o", "{out}", "--target", "tensorrt"), "E001"),
+        (("export", "hf:{tiny}", "--task", "text-generation", "-o", "{out}", "--report", "{out}/r.json"), "E301"),
+        (("export", "hf:{tiny}", "--cache", "static", "-o", "{out}"), "E001"),
         (("generate", "{out}", "--prompt-ids", "1"), "E302"),
         (("generate", "{tiny}", "--prompt-ids", "1"), "E302"),
         (("generate", "{onnx}", "--prompt-ids", "1,x"), "E001"),

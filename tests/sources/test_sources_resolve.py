@@ -174,6 +174,12 @@ class TestCheckpointFolder:
         (folder / "code.py").write_text("raise SystemExit('the code ran')\n")
         assert "does not run" in refusal(f"hf:{folder}").what
 
+    def test_a_folder_whose_weights_are_missing_gets_no_random_ones_unasked(self, folder: Path) -> None:
+        for path in folder.glob("*.safetensors"):
+            path.unlink()
+        assert refusal(f"hf:{folder}").code == "E302"
+        assert "random weights" in resolve(f"hf:{folder}", weights="random").origin
+
     def test_a_broken_config_and_a_folder_without_one_are_reported(self, folder: Path) -> None:
         (folder / "config.json").write_text("{")
         assert refusal(f"hf:{folder}").code == "E601"

@@ -178,7 +178,7 @@ def _div(op: Emit, self: Any, other: Any) -> ir.Value:
     return scaled(op, inverse, self) if is_real(self) else multiplied(op, as_pair(op, self, dtype), inverse)
 
 
-def _exp(op: Emit, self: ir.Value) -> ir.Value:
+def exponential(op: Emit, self: ir.Value) -> ir.Value:
     real, angle = parts(op, self)
     size = op.Exp(real)
     return pair(op, op.Mul(size, op.Cos(angle)), op.Mul(size, op.Sin(angle)))
@@ -189,7 +189,7 @@ def _angle(op: Emit, self: ir.Value) -> ir.Value:
     return arc_tangent(op, imaginary, real)
 
 
-def _log(op: Emit, self: ir.Value) -> ir.Value:
+def logarithm(op: Emit, self: ir.Value) -> ir.Value:
     return pair(op, op.Log(magnitude(op, self)), _angle(op, self))
 
 
@@ -265,8 +265,8 @@ _FORMS: list[tuple[str, str, Callable[..., Any]]] = [
     ("div.Tensor div.Scalar divide.Tensor true_divide.Tensor", "Mul by conj / |z|^2", _div),
     ("reciprocal", "conj / |z|^2", lambda op, self: inverse_of(op, self)),
     ("square", "four Mul, Sub, Add", _square),
-    ("exp", "Exp, Cos, Sin", _exp),
-    ("log", "Log |z|, angle", _log),
+    ("exp", "Exp, Cos, Sin", exponential),
+    ("log", "Log |z|, angle", logarithm),
     ("sgn", "z / |z|", _sgn),
     ("to.dtype to.device to.dtype_layout to.other _to_copy type_as", "Pad to a pair; the real part", _to),
     ("matmul mm bmm", "four MatMul", _matmul),

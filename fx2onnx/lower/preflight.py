@@ -161,7 +161,7 @@ def _missing_error(missing: Counter[object], first: dict[object, torch.fx.Node],
         why = "fx2onnx.aten_map has an entry for " + (
             "real numbers only" if touches_complex(node) else "complex ones only"
         )
-    if closest:
+    elif closest:
         why += f"; closest: {closest[0]}"
     if count > 1:
         why += f"; used {count} times"
@@ -172,6 +172,9 @@ def _missing_error(missing: Counter[object], first: dict[object, torch.fx.Node],
         if len(missing) == 1
         else f"cannot translate {len(missing)} ATen overloads to ONNX (opset {opset}), first {target}"
     )
+    advice = "express the line with operators that ONNX has"
+    if target in table and touches_complex(node):
+        advice = "compute with the real and the imaginary parts: torch.view_as_real, x.real, x.imag"
     return UserError(
         "E201",
         what,
@@ -181,6 +184,6 @@ def _missing_error(missing: Counter[object], first: dict[object, torch.fx.Node],
         why=why,
         next=(
             f"write it: @fx2onnx.translates(torch.ops.{target})   (docs/adding_an_op.md)",
-            "or express the line with operators that ONNX has",
+            f"or {advice}",
         ),
     )

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from fx2onnx.base.errors import UserError
+from tests.ops import harness
 from tests.ops.judge import Case, aten, case, judge
 
 torch.manual_seed(0)
@@ -35,3 +37,65 @@ CASES = [
 @pytest.mark.parametrize("given", CASES, ids=str)
 def test_complex(given: Case) -> None:
     judge(given, opsets=(11, 13, 20, 23))
+
+
+W = torch.randn(3, 4, dtype=torch.complex64)
+WIDE = torch.randn(4, 5, dtype=torch.complex64)
+CUBE, KERNEL = torch.randn(2, 4, 7, dtype=torch.complex64), torch.randn(6, 2, 3, dtype=torch.complex64)
+SPECIAL = torch.tensor([0j, 1j, -1j, -1 + 0j, 1 + 0j, -4 - 1e-3j, 1e-4 + 1e-4j, 30 + 2j, -30 + 1.5j, 3 - 4j])
+BROKEN = torch.tensor(
+    [1 + 1j, complex(float("nan"), 1), complex(0, float("inf")), complex(float("-inf"), 0), 2 + 0j, 0j]
+)
+ROWS = torch.tensor([0, 2, 2])
+FUNCTIONS = "sqrt sin cos tan sinh cosh tanh sigmoid silu log1p expm1 exp2"
+POLES_AT_ZERO = "rsqrt log2 log10"
+OF_MATRICES = (
+    "tril triu diagonal t mT mH adjoint matrix_H numpy_T fliplr flipud trace any all count_nonzero nonzero logical_not"
+)
+SOME_COMPLEX = [
+    *(case(getattr(aten, name).default, SPECIAL, tolerance=(1e-4, 1e-5)) for name in FUNCTIONS.split()),
+    *(case(getattr(aten, name).default, SPECIAL[1:]) for name in POLES_AT_ZERO.split()),
+    *(case(getattr(aten, name).default, Z) for name in OF_MATRICES.split()),
+    *(case(getattr(aten, name).default, BROKEN) for name in ("isnan", "isinf", "isfinite", "isreal")),
+    case(aten.pow.Tensor_Scalar, SPECIAL[:7], 2),
+    case(aten.pow.Tensor_Scalar, SPECIAL[:7], 2.5),
+    case(aten.pow.Tensor_Scalar, SPECIAL[:7], 0),
+    case(aten.pow.Scalar, 2.0, SPECIAL[:7]),
+    case(aten.pow.Tensor_Tensor, Z, W),
+    case(aten.any.dim, BROKEN[None], 1),
+    case(aten.logical_and.default, Z, W),
+    case(aten.masked_fill.Scalar, Z, Z.real > 0, 1.5),
+    case(aten.gather.default, Z, 1, torch.tensor([[0, 3], [1, 1], [2, 0]])),
+    case(aten.index_add.default, Z, 0, ROWS, W),
+    case(aten.index_copy.default, Z, 0, torch.tensor([2, 0, 1]), W),
+    case(aten.index_put.default, Z, [ROWS[:2]], W[:2]),
+    case(aten.scatter_add.default, Z, 0, torch.zeros(3, 4, dtype=torch.int64), W),
+    case(aten.take.default, Z, torch.tensor([3, -1])),
+    case(aten.tile.default, Z, [2, 1]),
+    case(aten.rot90.default, Z),
+    case(aten.constant_pad_nd.default, Z, [1, 2]),
+    case(aten.linear.default, Z, W),
+    case(aten.linear.default, Z.to(torch.complex128), W.to(torch.complex128), W[:, 0].to(torch.complex128)),
+    case(aten.conv1d.default, CUBE, KERNEL, CUBE[0, 0, :6], [2], [1], [1], 2),
+    case(aten.linalg_vector_norm.default, Z, 2, [1]),
+    case(aten.linalg_cross.default, Z[:, :3], W[:, :3]),
+    case(aten.dot.default, Z[0], W[0]),
+    case(aten.vdot.default, Z[0], W[0]),
+    case(aten.mv.default, Z, W[0]),
+    case(aten.outer.default, Z[0], W[1]),
+    case(aten.kron.default, Z, W),
+    case(aten.tensordot.default, Z, WIDE, [1], [0]),
+    case(aten.einsum.default, "ij,jk->ki", [Z, WIDE]),
+    case(aten.einsum.default, "ij->ji", [Z]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("given", SOME_COMPLEX, ids=str)
+def test_complex_functions_and_products(given: Case) -> None:
+    judge(given, opsets=(13, 20))
+
+
+def test_an_einsum_of_three_complex_tensors_says_what_to_do() -> None:
+    with pytest.raises(UserError, match="einsum of 3 complex tensors") as caught:
+        harness.build(harness.call_of(aten.einsum.default, "ij,jk,kl->il", [Z, WIDE, WIDE.T]))
+    assert caught.value.code == "E203"

@@ -141,6 +141,7 @@ def test_refusals_come_in_one_error() -> None:
 
 def test_a_complex_call_of_an_overload_for_real_numbers_says_so() -> None:
     with pytest.raises(fx2onnx.UserError) as caught:
-        exported(lambda x: torch.nn.functional.silu(torch.complex(x, x)))
+        exported(lambda x: torch.acos(torch.complex(x, x)))
     assert caught.value.code == "E201"
     assert "real numbers only" in caught.value.why
+    assert "torch.view_as_real" in caught.value.next[1]

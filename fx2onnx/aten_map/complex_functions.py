@@ -1,0 +1,337 @@
+"""Functions of complex numbers by real formulas; operators that are linear in their operands, part by part."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import torch
+
+from fx2onnx.aten_map.complex_numbers import (
+    as_pair,
+    conjugate,
+    exponential,
+    inverse_of,
+    logarithm,
+    magnitude,
+    multiplied,
+    pair,
+    parts,
+    register_complex,
+    scaled,
+)
+from fx2onnx.aten_map.registry import TABLE
+from fx2onnx.aten_map.widening import overloads_of, result_dtype, schema_text
+from fx2onnx.base.errors import UserError
+from fx2onnx.irx.emit import Emit
+from fx2onnx.irx.values import dtype_of, is_complex, rank_of
+
+aten = torch.ops.aten
+D = ir.DataType
+Overload = torch._ops.OpOverload
+Pair = tuple[ir.Value, ir.Value]
+
+
+# -- functions ------------------------------------------------------------------------------------------------------------
+def root(op: Emit, self: ir.Value) -> ir.Value:
+    """The root with a real part of at least 0: u = sqrt((|z| + |a|) / 2) and v = |b| / (2 u), in the order of a's sign."""
+    real, imaginary = parts(op, self)
+    zero, half = op.const(0.0, dtype_of(real)), op.const(0.5, dtype_of(real))
+    large = op.Sqrt(op.Mul(op.Add(magnitude(op, self), op.Abs(real)), half))
+    nothing = op.Equal(large, zero)
+    divisor = op.Where(nothing, op.const(1.0, dtype_of(real)), large)
+    small = op.Div(op.Mul(op.Abs(imaginary), half), divisor)
+    is_left = op.Less(real, zero)
+    height = op.Where(is_left, large, small)
+    return pair(op, op.Where(is_left, small, large), op.Where(op.Less(imaginary, zero), op.Neg(height), height))
+
+
+def _sin(op: Emit, a: ir.Value, b: ir.Value) -> Pair:
+    return op.Mul(op.Sin(a), op.Cosh(b)), op.Mul(op.Cos(a), op.Sinh(b))
+
+
+def _cos(op: Emit, a: ir.Value, b: ir.Value) -> Pair:
+    return op.Mul(op.Cos(a), op.Cosh(b)), op.Neg(op.Mul(op.Sin(a), op.Sinh(b)))
+
+
+def _sinh(op: Emit, a: ir.Value, b: ir.Value) -> Pair:
+    return op.Mul(op.Sinh(a), op.Cos(b)), op.Mul(op.Cosh(a), op.Sin(b))
+
+
+def _cosh(op: Emit, a: ir.Value, b: ir.Value) -> Pair:
+    return op.Mul(op.Cosh(a), op.Cos(b)), op.Mul(op.Sinh(a), op.Sin(b))
+
+
+def _tanh(op: Emit, a: ir.Value, b: ir.Value) -> Pair:
+    """(t (1 + s^2) + i s (1 - t^2)) / (1 + t^2 s^2), t = tanh a, s = tan b: nothing overflows for large a."""
+    one, t, s = op.const(1.0, dtype_of(a)), op.Tanh(a), op.Tan(b)
+    t_squared, s_squared = op.Mul(t, t), op.Mul(s, s)
+    below = op.Add(one, op.Mul(t_squared, s_squared))
+    real = op.Div(op.Mul(t, op.Add(one, s_squared)), below)
+    return real, op.Div(op.Mul(s, op.Sub(one, t_squared)), below)
+
+
+def _tan(op: Emit, a: ir.Value, b: ir.Value) -> Pair:
+    real, imaginary = _tanh(op, op.Neg(b), a)
+    return imaginary, op.Neg(real)
+
+
+def _of_parts(formula: Callable[[Emit, ir.Value, ir.Value], Pair]) -> Callable[..., ir.Value]:
+    def entry(op: Emit, self: ir.Value) -> ir.Value:
+        return pair(op, *formula(op, *parts(op, self)))
+
+    return entry
+
+
+def _plus(op: Emit, value: ir.Value, number: float) -> ir.Value:
+    result: ir.Value = op.Add(value, op.const(np.array([number, 0.0]), dtype_of(value)))
+    return result
+
+
+def sigmoid(op: Emit, self: ir.Value) -> ir.Value:
+    return inverse_of(op, _plus(op, exponential(op, op.Neg(self)), 1.0))
+
+
+def _logarithm_to(base: float) -> Callable[..., ir.Value]:
+    return lambda op, self: scaled(op, logarithm(op, self), 1 / math.log(base))
+
+
+def power(op: Emit, self: Any, exponent: Any) -> ir.Value:
+    """exp(w log z); 0 to the power of 0 is 1, to any other 0."""
+    dtype = result_dtype(op)
+    if isinstance(exponent, int) and exponent == 2:
+        return multiplied(op, self, self)
+    base, wanted = as_pair(op, self, dtype), as_pair(op, exponent, dtype)
+    found = exponential(op, multiplied(op, wanted, logarithm(op, base)))
+    zero, one = op.const(np.zeros(2), dtype), op.const(np.array([1.0, 0.0]), dtype)
+    found = op.Where(op.Not(_nonzero(op, base, True)), zero, found)
+    return op.Where(op.Not(_nonzero(op, wanted, True)), one, found)  # type: ignore[no-any-return]
+
+
+# -- questions ------------------------------------------------------------------------------------------------------------
+def _nonzero(op: Emit, value: ir.Value, keepdims: bool = False) -> ir.Value:
+    """Whether any part is not zero."""
+    zero = op.const(0.0, dtype_of(value))
+    same = op.cast(op.Equal(value, zero), D.INT32)
+    both = op.ReduceMin(same, axes=[rank_of(value) - 1], keepdims=int(keepdims))
+    return op.Not(op.cast(both, D.BOOL))  # type: ignore[no-any-return]
+
+
+def _any_part(question: Callable[[Emit, ir.Value], ir.Value], negate: bool = False) -> Callable[..., ir.Value]:
+    def entry(op: Emit, self: ir.Value) -> ir.Value:
+        answers = op.cast(question(op, self), D.INT32)
+        found = op.cast(op.ReduceMax(answers, axes=[rank_of(self) - 1], keepdims=0), D.BOOL)
+        return op.Not(found) if negate else found
+
+    return entry
+
+
+def _is_infinite(op: Emit, value: ir.Value) -> ir.Value:
+    return op.Equal(op.Abs(value), op.const(math.inf, dtype_of(value)))  # type: ignore[no-any-return]
+
+
+def _is_unbounded(op: Emit, value: ir.Value) -> ir.Value:
+    return op.Or(_is_infinite(op, value), op.IsNaN(value))  # type: ignore[no-any-return]
+
+
+def _is_real(op: Emit, self: ir.Value) -> ir.Value:
+    return op.Equal(parts(op, self)[1], op.const(0.0, dtype_of(self)))  # type: ignore[no-any-return]
+
+
+def _filled(op: Emit, self: ir.Value, mask: ir.Value, value: Any) -> ir.Value:
+    dtype = result_dtype(op)
+    column = op.Unsqueeze(mask, axes=[rank_of(mask)])
+    return op.Where(column, as_pair(op, value, dtype), as_pair(op, self, dtype))  # type: ignore[no-any-return]
+
+
+# -- linear operators -------------------------------------------------------------------------------------------------------
+def real_entry(op: Emit, overload: Overload, given: dict[str, Any], dims: Sequence[Any] | None = None) -> ir.Value:
+    """The entry for real numbers, its result without the axis of the pair (or of ``dims``)."""
+    found = TABLE.find(overload, op.opset)
+    assert found is not None
+    outer = op.result
+    op.result = tuple((dtype, tuple(own[:-1]) if dims is None else tuple(dims)) for dtype, own in outer)
+    try:
+        result: ir.Value = found.call(op, given)
+    finally:
+        op.result = outer
+    return result
+
+
+def _part_of(op: Emit, argument: Any, index: int) -> Any:
+    if isinstance(argument, ir.Value) and is_complex(argument):
+        return parts(op, argument)[index]
+    if isinstance(argument, list | tuple):
+        return [_part_of(op, item, index) for item in argument]
+    return argument
+
+
+VALUES = frozenset(
+    {"self", "src", "source", "values", "input", "tensor", "tensors", "A", "vec1", "vec2", "mat1", "mat2"}
+)
+"""Arguments whose numbers reach the result: real ones among complex ones have an imaginary part of 0."""
+
+
+def _as_pairs(op: Emit, given: dict[str, Any]) -> dict[str, Any]:
+    dtype = result_dtype(op)
+
+    def paired(argument: Any) -> Any:
+        if isinstance(argument, list | tuple):
+            return [paired(item) for item in argument]
+        return as_pair(op, argument, dtype) if isinstance(argument, ir.Value) else argument
+
+    return {name: paired(argument) if name in VALUES else argument for name, argument in given.items()}
+
+
+def _part_by_part(op: Emit, overload: Overload, given: dict[str, Any]) -> ir.Value:
+    pairs = _as_pairs(op, given)
+    found = [
+        real_entry(op, overload, {name: _part_of(op, argument, index) for name, argument in pairs.items()})
+        for index in (0, 1)
+    ]
+    return pair(op, *found)
+
+
+def _product_of(first: str, second: str) -> Callable[[Emit, Overload, dict[str, Any]], ir.Value]:
+    """(a + bi)(c + di) by four real products; a bias is added afterwards."""
+
+    def entry(op: Emit, overload: Overload, given: dict[str, Any]) -> ir.Value:
+        dtype, bias = result_dtype(op), given.get("bias")
+        rest = {**given, "bias": None} if bias is not None else given
+
+        def times(op: Emit, left: ir.Value, right: ir.Value) -> ir.Value:
+            return real_entry(op, overload, {**rest, first: left, second: right})
+
+        found = multiplied(op, as_pair(op, given[first], dtype), as_pair(op, given[second], dtype), times)
+        if bias is None:
+            return found
+        offset = as_pair(op, bias, dtype)
+        trailing = 0 if overload is aten.linear.default else rank_of(found) - 3
+        axes = list(range(1, trailing + 1))
+        return op.Add(found, op.Unsqueeze(offset, axes=axes) if axes else offset)  # type: ignore[no-any-return]
+
+    return entry
+
+
+def _einsum(op: Emit, overload: Overload, given: dict[str, Any]) -> ir.Value:
+    tensors = given["tensors"]
+    if len(tensors) > 2:
+        raise UserError(
+            "E203",
+            f"einsum of {len(tensors)} complex tensors",
+            why="products of two are expressed by the real ones of their parts",
+            next="multiply the operands two by two",
+        )
+    if len(tensors) == 1:
+        return _part_by_part(op, overload, given)
+
+    def times(op: Emit, left: ir.Value, right: ir.Value) -> ir.Value:
+        return real_entry(op, overload, {**given, "tensors": [left, right]})
+
+    left, right = (as_pair(op, tensor, result_dtype(op)) for tensor in tensors)
+    return multiplied(op, left, right, times)
+
+
+def _vdot(op: Emit, overload: Overload, given: dict[str, Any]) -> ir.Value:
+    left = conjugate(op, as_pair(op, given["self"], result_dtype(op)))
+    return _product_of("self", "tensor")(op, aten.dot.default, {"self": left, "tensor": given["other"]})
+
+
+def _on_truth(op: Emit, overload: Overload, given: dict[str, Any]) -> ir.Value:
+    """Of whether each number is not zero."""
+    found = TABLE.find(overload, op.opset)
+    assert found is not None
+    truths = {
+        name: _nonzero(op, argument) if isinstance(argument, ir.Value) and is_complex(argument) else argument
+        for name, argument in given.items()
+    }
+    return found.call(op, truths)  # type: ignore[no-any-return]
+
+
+def _on_size(op: Emit, overload: Overload, given: dict[str, Any]) -> ir.Value:
+    """Of the numbers' distances from zero."""
+    found = TABLE.find(overload, op.opset)
+    assert found is not None
+    return found.call(op, {**given, "self": magnitude(op, given["self"])})  # type: ignore[no-any-return]
+
+
+def _adjoint(op: Emit, overload: Overload, given: dict[str, Any]) -> ir.Value:
+    value = given["self"]
+    rank = rank_of(value) - 1
+    perm = [*range(rank), rank]
+    if rank >= 2:
+        perm[rank - 2], perm[rank - 1] = perm[rank - 1], perm[rank - 2]
+    if overload is aten.numpy_T.default:
+        perm = [*reversed(range(rank)), rank]
+    turned = op.Transpose(value, perm=perm) if rank >= 2 else op.Identity(value)
+    return conjugate(op, turned) if overload in CONJUGATED else turned
+
+
+CONJUGATED = frozenset(overloads_of("mH adjoint matrix_H"))
+_BY_FORMULA: list[tuple[str, str, Callable[..., ir.Value]]] = [
+    ("sqrt", "Sqrt of the parts' sums", root),
+    ("rsqrt", "the root's reciprocal", lambda op, self: inverse_of(op, root(op, self))),
+    ("sin", "Sin, Cos, Sinh, Cosh", _of_parts(_sin)),
+    ("cos", "Sin, Cos, Sinh, Cosh", _of_parts(_cos)),
+    ("tan", "Tanh, Tan", _of_parts(_tan)),
+    ("sinh", "Sin, Cos, Sinh, Cosh", _of_parts(_sinh)),
+    ("cosh", "Sin, Cos, Sinh, Cosh", _of_parts(_cosh)),
+    ("tanh", "Tanh, Tan", _of_parts(_tanh)),
+    ("sigmoid", "1 / (1 + exp(-z))", sigmoid),
+    ("silu", "z / (1 + exp(-z))", lambda op, self: multiplied(op, self, sigmoid(op, self))),
+    ("log2", "Log |z|, angle", _logarithm_to(2.0)),
+    ("log10", "Log |z|, angle", _logarithm_to(10.0)),
+    ("log1p", "log(1 + z)", lambda op, self: logarithm(op, _plus(op, self, 1.0))),
+    ("expm1", "exp(z) - 1", lambda op, self: _plus(op, exponential(op, self), -1.0)),
+    ("exp2 special_exp2", "exp(z log 2)", lambda op, self: exponential(op, scaled(op, self, math.log(2.0)))),
+    ("pow.Tensor_Tensor pow.Tensor_Scalar pow.Scalar", "exp(w log z)", power),
+    ("isnan", "IsNaN of either part", _any_part(lambda op, value: op.IsNaN(value))),
+    ("isinf", "Equal of either part's Abs", _any_part(_is_infinite)),
+    ("isfinite", "Equal, IsNaN of either part", _any_part(_is_unbounded, negate=True)),
+    ("isreal", "Equal of the imaginary part", _is_real),
+    ("masked_fill.Scalar masked_fill.Tensor", "Where of pairs", _filled),
+]
+_BY_PARTS: list[tuple[str, str, Callable[[Emit, Overload, dict[str, Any]], ir.Value]]] = [
+    (
+        "tril triu diagonal diag diag_embed gather index_add index_copy take trace fliplr flipud rot90 tile scatter.src "
+        "scatter_add repeat_interleave.self_int pad constant_pad_nd take_along_dim index_put",
+        "the real form of each part",
+        _part_by_part,
+    ),
+    ("linear", "four of the real form", _product_of("input", "weight")),
+    ("conv1d conv2d conv3d", "four of the real form", _product_of("input", "weight")),
+    ("linalg_vector_norm norm.Scalar norm.ScalarOpt_dim", "the real form of |z|", _on_size),
+    ("tensordot kron inner linalg_cross cross", "four of the real form", _product_of("self", "other")),
+    ("dot", "four of the real form", _product_of("self", "tensor")),
+    ("mv", "four of the real form", _product_of("self", "vec")),
+    ("outer ger", "four of the real form", _product_of("self", "vec2")),
+    ("vdot", "four of the real form, one conjugated", _vdot),
+    ("einsum", "four of the real form", _einsum),
+    ("any any.dim any.dims all all.dim all.dims count_nonzero count_nonzero.dim_IntList nonzero logical_not logical_and "
+     "logical_or logical_xor", "the real form of whether numbers are not zero", _on_truth),
+    ("t mT mH H adjoint matrix_H numpy_T", "Transpose", _adjoint),
+]  # fmt: skip
+
+
+def _register_by_parts(overload: Overload, form: str, function: Callable[..., ir.Value]) -> None:
+    names = [argument.name for argument in overload._schema.arguments]
+
+    def entry(op: Emit, *arguments: Any) -> ir.Value:
+        return function(op, overload, dict(zip(names, arguments, strict=True)))
+
+    entry.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in ["op", *names]]
+    )
+    entry.__doc__ = f"{schema_text(overload)}\n\n    ONNX:    {form}\n    "
+    TABLE.add(overload, 0, entry, is_complex=True)
+
+
+for _names, _form, _function in _BY_FORMULA:
+    register_complex(_function, _form, *overloads_of(_names))
+for _names, _form, _by_parts in _BY_PARTS:
+    for _overload in overloads_of(_names):
+        _register_by_parts(_overload, _form, _by_parts)

@@ -5,7 +5,7 @@ How each is made: ``hf_samples``. Where there are several ways to call a model, 
 
 from __future__ import annotations
 
-import contextlib
+import copy
 import inspect
 import itertools
 from collections.abc import Iterator, Mapping
@@ -85,26 +85,18 @@ def _is_accepted(module: Any, samples: Mapping[str, torch.Tensor]) -> bool:
     dtype = next((value.dtype for value in module.parameters() if value.is_floating_point()), torch.float32)
     cast = {name: value.to(dtype) if value.is_floating_point() else value for name, value in samples.items()}
     try:
-        with _restored(module):
-            run_lightly(module, module, cast)
+        shell = _shell(module)
+        with forgotten({type(part) for part in module.modules()}):
+            run_lightly(shell, shell, cast)
     except Exception:  # a model raises whatever an input that it does not take leads to
         return False
     return True
 
 
-@contextlib.contextmanager
-def _restored(module: torch.nn.Module) -> Iterator[None]:
-    """What modules keep of a run, perhaps without data, is forgotten at the end."""
-    saved = [(part, dict(vars(part)), dict(part._buffers)) for part in module.modules()]
-    try:
-        with forgotten({type(part) for part, _, _ in saved}):
-            yield
-    finally:
-        for part, fields, buffers in saved:
-            vars(part).clear()
-            vars(part).update(fields)
-            part._buffers.clear()
-            part._buffers.update(buffers)
+def _shell(module: torch.nn.Module) -> torch.nn.Module:
+    """A copy with the same weights, so that what modules keep of a run without data is forgotten."""
+    shared = {id(value): value for value in (*module.parameters(), *module.buffers())}
+    return copy.deepcopy(module, shared)
 
 
 def baked_inputs(samples: Mapping[str, torch.Tensor]) -> tuple[str, ...]:

@@ -58,12 +58,11 @@ def _of_mask(op: Emit, mask: ir.Value) -> Packing:
     return Packing(mask, transpose(op, nonzero_rows(op, mask), (1, 0)))
 
 
-def packing_of(op: Emit, batch_sizes: ir.Value, batch: DimLike | None) -> Packing:
-    """From how many sequences run at each time; ``batch`` is None where only the first of them tells."""
-    if batch is None:
-        size: DimLike = Dim.symbol(op.builder.unique("batch"))
+def packing_of(op: Emit, batch_sizes: ir.Value, batch: DimLike) -> Packing:
+    """From how many sequences run at each time; all ``batch`` of them do at the first."""
+    if isinstance(batch, Dim):
         most = op.Gather(batch_sizes, op.const(0), axis=0)
-        columns = op.Range(op.const(0), most, op.const(1), outputs=[(INT64, (size,))])
+        columns = op.Range(op.const(0), most, op.const(1), outputs=[(INT64, (batch,))])
     else:
         columns = steps(op, batch)
     return _of_mask(op, op.Less(columns, unsqueeze(op, batch_sizes, 1)))
@@ -77,8 +76,7 @@ def _pack_padded_sequence(op: Emit, input: ir.Value, lengths: ir.Value, batch_fi
     """
     value = transpose(op, input, (1, 0, *range(2, len(dims_of(input))))) if batch_first else input
     longest = op.Gather(op.cast(lengths, INT64), op.const(0), axis=0)
-    size = Dim.symbol(op.builder.unique("time"))
-    time = op.Range(op.const(0), longest, op.const(1), outputs=[(INT64, (size,))])
+    time = op.Range(op.const(0), longest, op.const(1), outputs=[(INT64, op.result[1][1])])
     packing = _of_mask(op, op.Less(unsqueeze(op, time, 1), op.cast(lengths, INT64)))
     sizes = op.ReduceSum(op.Cast(packing.mask, to=INT64), axes=[1], keepdims=0)
     return packing.collect(op, value, op.result[0]), sizes
@@ -90,7 +88,7 @@ def _pad_packed_sequence(
 ) -> tuple[ir.Value, ir.Value]:
     """_pad_packed_sequence(Tensor data, Tensor batch_sizes, bool batch_first, Scalar padding_value, int total_length) -> (Tensor, Tensor)"""
     batch = op.result[1][1][0]
-    packing = packing_of(op, batch_sizes, None if isinstance(batch, Dim) else batch)
+    packing = packing_of(op, batch_sizes, batch)
     padded = packing.spread(op, data, padding_value, total_length if total_length > 0 else None)
     output = transpose(op, padded, (1, 0, *range(2, len(dims_of(padded))))) if batch_first else padded
     return output, packing.lengths(op)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -123,6 +124,11 @@ PROGRAMS: dict[str, Any] = {
     "boolean mask by size": lambda x: x.masked_fill(torch.arange(x.shape[0])[:, None] >= x.shape[0] // 2, 0.0),
     "ceil": lambda x: x[: math.ceil(x.shape[0] / 2)],
     "power of a size": lambda x: x * x.shape[0] ** -0.5 + x.shape[0] ** 2 + float(2) ** (x.shape[0] / 4),
+    "root of a size": lambda x: x / math.sqrt(x.shape[0]),
+    "sizes as a tensor": lambda x: (
+        torch.tensor([x.shape[0], x.shape[1]]) * torch.as_tensor(x.shape[0]) + x[:, :2].long()
+    ),
+    "sizes and numbers as a tensor": lambda x: torch.tensor([[x.shape[0], 2.5]], dtype=torch.float64) + x[:, :2],
     "in place": lambda x: x.clone().index_fill_(1, torch.tensor([0]), 5.0),
 }
 
@@ -139,6 +145,7 @@ def test_programs_at_other_sizes(name: str) -> None:
 
 
 SMALLEST = {
+    "root of a size": 1,
     "power of a size": 1,
     "interpolate bilinear": 1,
     "view": 1,
@@ -192,6 +199,22 @@ def test_a_loop_over_a_dynamic_size_is_refused_with_its_line() -> None:
     assert "n is used as the fixed number 3" in error.what
     assert error.where is not None
     assert "range(x.shape[0])" in "\n".join(error.where.excerpt())
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x * {3: 1.0}.get(x.shape[0], 2.0),
+        lambda x: x * functools.lru_cache(lambda size: size + 1)(x.shape[0]),
+        lambda x: x[: int(x.shape[0] * 0.5)],
+    ],
+)
+def test_a_size_as_a_key_or_plain_number_is_refused_with_its_line(function: Any) -> None:
+    with pytest.raises(fx2onnx.UserError) as caught:
+        fx2onnx.export(function, (torch.ones(3, 4),), dynamic_shapes=({0: "n"},))
+    assert caught.value.code == "E105"
+    assert caught.value.where is not None
+    assert caught.value.where.function == "<lambda>"
 
 
 def test_a_loop_over_a_static_size_is_unrolled() -> None:

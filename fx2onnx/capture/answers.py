@@ -7,20 +7,16 @@ A fake tensor is of a subclass, so ``type(x) is torch.Tensor`` would be false du
 
 from __future__ import annotations
 
-import builtins
 import contextlib
-import functools
 import inspect
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import lru_cache
 from types import CodeType
 from typing import Any
 
 import torch
 
-from fx2onnx.base.dims import apply
-from fx2onnx.capture.symnode import DimNode, sym_int, unwrap
 from fx2onnx.capture.torch_private import FakeTensor
 
 
@@ -105,34 +101,3 @@ def _mentions_type(code: CodeType) -> bool:
     return "type" in code.co_names or any(
         _mentions_type(constant) for constant in code.co_consts if isinstance(constant, CodeType)
     )
-
-
-@contextlib.contextmanager
-def extremes_of_sizes() -> Iterator[None]:
-    """Inside, ``min`` and ``max`` of sizes that only the data tells are such sizes; Python's own would have to compare."""
-    originals = {"min": builtins.min, "max": builtins.max}
-    for name, original in originals.items():
-        setattr(builtins, name, _extreme(name, original))
-    try:
-        yield
-    finally:
-        for name, original in originals.items():
-            setattr(builtins, name, original)
-
-
-def _extreme(op: str, original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def extreme(*values: Any, **keywords: Any) -> Any:
-        items = values[0] if len(values) == 1 and type(values[0]) in (list, tuple) else values
-        node = None if keywords else next((found for item in items if (found := _unbacked(item)) is not None), None)
-        if node is None or not all(isinstance(item, int | torch.SymInt) for item in items):
-            return original(*values, **keywords)
-        return sym_int(node.env, functools.reduce(functools.partial(apply, op), map(unwrap, items)))
-
-    return extreme
-
-
-def _unbacked(item: Any) -> DimNode | None:
-    """The node of a size that only the data tells."""
-    node = item.node if type(item) is torch.SymInt else None
-    return node if isinstance(node, DimNode) and node.env.symbols(node.value) & node.env.unbacked else None

@@ -13,7 +13,7 @@ from fx2onnx.base.dims import Dim, DimLike
 from fx2onnx.base.errors import Fx2OnnxError, UserError
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture import control_flow
-from fx2onnx.capture.answers import answering_as_tensors, extremes_of_sizes
+from fx2onnx.capture.answers import answering_as_tensors
 from fx2onnx.capture.assumptions import Assumptions
 from fx2onnx.capture.branches import Branches
 from fx2onnx.capture.captured import Captured, GraphInput, GraphOutput, Mutation, Symbol
@@ -21,8 +21,9 @@ from fx2onnx.capture.frames import _is_user, tracked_modules
 from fx2onnx.capture.inputs import Arguments, Leaf
 from fx2onnx.capture.known_tensors import NeedsSplit, tensor_info
 from fx2onnx.capture.module_state import preserved, weight_names
+from fx2onnx.capture.python_sizes import taking_sizes
 from fx2onnx.capture.recorder import Recorder
-from fx2onnx.capture.stand_ins import torchvision, transformers
+from fx2onnx.capture.stand_ins import recurrent, torchvision, transformers
 from fx2onnx.capture.stand_ins.swap import standing_in
 from fx2onnx.capture.symnode import sym_int, unwrap
 from fx2onnx.capture.torch_private import (
@@ -115,8 +116,8 @@ def _run_module(
         preserved(root, training),
         tracked_modules(root),
         answering_as_tensors(root),
-        extremes_of_sizes(),
-        standing_in(torchvision.STAND_INS + transformers.STAND_INS) as stood_in,
+        taking_sizes(),
+        standing_in(torchvision.STAND_INS + transformers.STAND_INS + recurrent.STAND_INS) as stood_in,
         data_assignments(recorder.take_data),
         capture_modes(recorder.fake_mode, recorder.mode),
     ):

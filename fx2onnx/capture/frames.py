@@ -95,7 +95,7 @@ _ANSWERING = frozenset(
         os.path.join(_TORCH, "fx", "experimental", "sym_node.py"),
         *(
             os.path.join(_HERE, "capture", name)
-            for name in ("symnode.py", "assumptions.py", "frames.py", "recorder.py")
+            for name in ("symnode.py", "assumptions.py", "frames.py", "python_sizes.py", "recorder.py")
         ),
     }
 )

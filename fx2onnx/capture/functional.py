@@ -245,7 +245,7 @@ def _batch_norm_legit(recorder: Recorder, func: OpOverload, args: tuple[Any, ...
     return tuple(results)
 
 
-def _max_pool1d(recorder: Recorder, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def max_pool1d(recorder: Recorder, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """torch's own kernel asks for plain sizes; a contiguous argument is typed by formula instead."""
     if not recorder.assumptions.hints or args[0].is_contiguous():
         return NotImplemented
@@ -272,7 +272,6 @@ _ELEMENTWISE = (
 
 SPECIAL: dict[OpOverload, Callable[[Recorder, OpOverload, tuple[Any, ...], dict[str, Any]], Any]] = {
     aten.batch_norm.default: _batch_norm,
-    aten.max_pool1d.default: _max_pool1d,
     aten._native_batch_norm_legit.default: _batch_norm_legit,
     **{
         getattr(packet, overload): _foreach

@@ -12,7 +12,7 @@ import torch
 import torch.fx
 
 from fx2onnx.base import events
-from fx2onnx.base.dims import Dim
+from fx2onnx.base.dims import Dim, DimLike
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture import aliasing, autocast, functional, recurrent, result_types, strided, unbacked
@@ -90,6 +90,8 @@ class Recorder(KnownTensors):
         """Memories that were written, by id, with the first writer's line."""
         self.nonzero_rows: dict[tuple[torch.fx.Graph, torch.fx.Node], Dim] = {}
         """The unknown number of nonzero elements of a value, so that two selections by one mask have one size."""
+        self.packed_batches: dict[torch.fx.Node, DimLike] = {}
+        """The number of packed sequences, by the node of their batch sizes."""
         self._keep = keep
         self._where: SourceLocation | None = None
 
@@ -259,6 +261,9 @@ class Recorder(KnownTensors):
             if self.branches is None or not is_truth:
                 raise error
             return self.branches.answer(self, node, error)
+        known = recurrent.batch_of(self, node)
+        if known is not None:
+            return sym_int(self.assumptions, known)
         dim = self.unknown_size()
         self.symbols[str(dim)] = Symbol(str(dim), node, None)
         return sym_int(self.assumptions, dim)

@@ -1,7 +1,8 @@
-"""Recurrent overloads: result types by formula, and packed sequences with known lengths.
+"""Recurrent overloads: result types by formula, and packed sequences.
 
 PyTorch's fake implementations unroll the time axis, which takes long and pins its size; the types follow from the
-arguments alone. Packing and padding with lengths that only constants (or baked inputs) decide is a selection of rows.
+arguments alone. Packing and padding with lengths that only constants (or baked inputs) decide is a selection of rows;
+with lengths that the data tells, the number of steps in all and of the longest sequence are sizes of their own.
 """
 
 from __future__ import annotations
@@ -9,9 +10,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.fx
 
 from fx2onnx.base.dims import DimLike
+from fx2onnx.base.dims import evaluate as evaluate_dim
 from fx2onnx.capture.constants import evaluate
+from fx2onnx.capture.frames import user_location
 from fx2onnx.capture.symnode import unwrap
 from fx2onnx.capture.torch_private import no_dispatch
 from fx2onnx.capture.unbacked import Special, record_sized
@@ -69,24 +73,37 @@ def _record(
     return record_sized(recorder, func, args, kwargs, outputs)
 
 
-def _known(recorder: Recorder, tensor: torch.Tensor, func: OpOverload, what: str) -> torch.Tensor:
-    value = evaluate(recorder.node_of(tensor), recorder.weights)
-    if value is None:
-        raise recorder.refuse(
-            "E107",
-            f"{func} has {what} that only the data tells",
-            next=(
-                "give the lengths as constants, or bake the input that holds them (bake=[...])",
-                "or mask the padded steps instead of packing them",
-            ),
-        )
-    return value
+def batch_of(recorder: Recorder, node: torch.fx.Node) -> DimLike | None:
+    """The batch size, where ``node`` is the first of the batch sizes of packed sequences: all run at the first step."""
+    is_first = node.target is aten.select.int and node.args[1:] == (0, 0)
+    return recorder.packed_batches.get(node.args[0]) if is_first else None  # type: ignore[arg-type]
+
+
+def _pack_by_data(
+    recorder: Recorder, func: OpOverload, source: torch.Tensor, lengths: torch.Tensor, batch_first: bool
+) -> Any:
+    time, batch = (unwrap(source.shape[axis]) for axis in ((1, 0) if batch_first else (0, 1)))
+    producer = recorder.node_of(lengths).args[:1]
+    if not (producer and isinstance(producer[0], torch.fx.Node) and producer[0].target in _SORTS):
+        recorder.assumptions.take_for_true("lengths of packed sequences fall from the first on", user_location())
+    steps, longest = recorder.unknown_size(), recorder.unknown_size()
+    hints = recorder.assumptions.hints
+    hints[str(longest)] = int(evaluate_dim(time, hints))
+    outputs = [(source.dtype, [steps, *map(unwrap, source.shape[2:])]), (torch.int64, [longest])]
+    data, batch_sizes = record_sized(recorder, func, (source, lengths, batch_first), {}, outputs)
+    recorder.packed_batches[recorder.node_of(batch_sizes)] = batch
+    return data, batch_sizes
+
+
+_SORTS = frozenset({aten.sort.default, aten.sort.stable})
 
 
 def _pack(recorder: Recorder, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """_pack_padded_sequence(input, lengths, batch_first): rows in order of time, longest sequences first."""
     source, lengths, batch_first = args
-    known = _known(recorder, lengths, func, "lengths")
+    known = evaluate(recorder.node_of(lengths), recorder.weights)
+    if known is None:
+        return _pack_by_data(recorder, func, source, lengths, batch_first)
     with no_dispatch():
         steps = [int(length) for length in known.tolist()]
         batch_sizes = torch.tensor([sum(length > t for length in steps) for t in range(max(steps))])
@@ -102,7 +119,14 @@ def _pack(recorder: Recorder, func: OpOverload, args: tuple[Any, ...], kwargs: d
 def _pad(recorder: Recorder, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """_pad_packed_sequence(data, batch_sizes, batch_first, padding_value, total_length)."""
     data, batch_sizes, batch_first, padding_value, total_length = args
-    known = _known(recorder, batch_sizes, func, "batch sizes")
+    sizes = recorder.node_of(batch_sizes)
+    known = evaluate(sizes, recorder.weights)
+    if known is None:
+        batch = recorder.packed_batches.get(sizes)
+        batch = recorder.unknown_size() if batch is None else batch
+        time = unwrap(batch_sizes.shape[0]) if int(total_length) <= 0 else int(total_length)
+        shape = [*((batch, time) if batch_first else (time, batch)), *map(unwrap, data.shape[1:])]
+        return record_sized(recorder, func, args, kwargs, [(data.dtype, shape), (torch.int64, [batch])])
     with no_dispatch():
         counts = [int(count) for count in known.tolist()]
         starts = [sum(counts[:t]) for t in range(len(counts))]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fx2onnx.base.dims import Dim, DimLike
+from fx2onnx.capture import functional
 from fx2onnx.capture.symnode import unwrap
 from fx2onnx.capture.unbacked import Special, record_sized
 
@@ -91,6 +92,11 @@ def _pooled(recorder: Recorder, func: OpOverload, args: tuple[Any, ...], kwargs:
     return record_sized(recorder, func, args, kwargs, outputs[: len(func._schema.returns)])
 
 
+def _max_pool1d(recorder: Recorder, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    found = _pooled(recorder, func, args, kwargs)
+    return functional.max_pool1d(recorder, func, args, kwargs) if found is NotImplemented else found
+
+
 def _combinations(recorder: Recorder, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """combinations: [N] -> [N choose r, r]; with replacement, [N + r - 1 choose r, r]."""
     filled = given(func, args, kwargs)
@@ -139,6 +145,7 @@ SPECIAL: dict[OpOverload, Special] = {
         for spatial in (1, 2, 3)
         for kind, suffix in (("avg", ""), ("max", ""), ("max", "_with_indices"))
     },
+    aten.max_pool1d.default: _max_pool1d,
     **dict.fromkeys(
         (aten.histogramdd.default, aten.histogramdd.int_bins, aten.histogramdd.TensorList_bins), _histogram_of_several
     ),

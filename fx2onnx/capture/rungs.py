@@ -252,15 +252,21 @@ def _pinned(assumptions: Assumptions, hints: Mapping[str, int]) -> tuple[str, Di
 
 
 def _solved(gap: Dim, hints: Mapping[str, int]) -> tuple[str, DimLike] | None:
-    """``gap == 0`` solved for one symbol, where that is possible without a remainder."""
+    """``gap == 0`` solved for one symbol, where that is possible without a remainder; None where it holds for a range of
+    sizes (``min(n, 512) == n``), or hangs on sizes that only the data tells.
+    """
     names = sorted(gap.symbols() & set(hints))
+    if gap.symbols() - set(hints):
+        return None
     plain = [
         (str(monomial[0].args[0]), factor)
         for monomial, factor in gap.terms.items()
         if len(monomial) == 1 and monomial[0].op == "symbol"
     ]
     if len(names) == 1:
-        return names[0], hints[names[0]]
+        size = hints[names[0]]
+        holds_nearby = any(gap.evaluate({names[0]: other}) == 0 for other in (size - 1, size + 1))
+        return None if holds_nearby else (names[0], size)
     for name, factor in plain:
         rest = gap - factor * Dim.symbol(name)
         if abs(factor) == 1 and isinstance(rest, Dim) and name not in rest.symbols() and name in hints:

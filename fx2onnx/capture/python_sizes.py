@@ -1,0 +1,109 @@
+"""Functions of Python and torch that want plain numbers, made to take symbolic sizes while a module is captured."""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import functools
+import math
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from fx2onnx.base.dims import apply
+from fx2onnx.capture.frames import asked_by_user
+from fx2onnx.capture.symnode import DimNode, sym_int, unwrap
+
+
+@contextlib.contextmanager
+def taking_sizes() -> Iterator[None]:
+    """Inside, and for this thread, symbolic sizes go where Python's own functions need plain numbers: ``min`` and ``max``
+    of sizes that only the data tells, ``math.sqrt(n)``, ``torch.tensor([n, 2])``; a size that is a key is pinned.
+    """
+    thread = threading.get_ident()
+    swapped = [(space, name, getattr(space, name), wrap) for space, name, wrap in _WRAPPED]
+    for space, name, original, wrap in swapped:
+        setattr(space, name, _for_thread(thread, original, wrap(original)))
+    try:
+        yield
+    finally:
+        for space, name, original, _ in swapped:
+            setattr(space, name, original)
+
+
+def _for_thread(thread: int, original: Callable[..., Any], wrapped: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def chosen(*args: Any, **kwargs: Any) -> Any:
+        return (wrapped if threading.get_ident() == thread else original)(*args, **kwargs)
+
+    return chosen
+
+
+def _extreme(op: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
+        def extreme(*values: Any, **keywords: Any) -> Any:
+            items = values[0] if len(values) == 1 and type(values[0]) in (list, tuple) else values
+            node = None if keywords else next((found for item in items if (found := _unbacked(item)) is not None), None)
+            if node is None or not all(isinstance(item, int | torch.SymInt) for item in items):
+                return original(*values, **keywords)
+            return sym_int(node.env, functools.reduce(functools.partial(apply, op), map(unwrap, items)))
+
+        return extreme
+
+    return wrap
+
+
+def _unbacked(item: Any) -> DimNode | None:
+    """The node of a size that only the data tells."""
+    node = item.node if type(item) is torch.SymInt else None
+    return node if isinstance(node, DimNode) and node.env.symbols(node.value) & node.env.unbacked else None
+
+
+def _square_root(original: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda value: value**0.5 if type(value) in (torch.SymInt, torch.SymFloat) else original(value)
+
+
+def _tensor(original: Callable[..., Any]) -> Callable[..., Any]:
+    """``torch.tensor`` and ``torch.as_tensor`` of numbers, or nested lists of them, with sizes among them."""
+
+    def tensor(data: Any, *args: Any, **kwargs: Any) -> Any:
+        if not _holds_size(data) or args or not kwargs.keys() <= {"dtype", "device", "requires_grad"}:
+            return original(data, *args, **kwargs)
+        made = _stacked(data)
+        return made.to(kwargs.get("device") or made.device, kwargs.get("dtype") or made.dtype)
+
+    return tensor
+
+
+def _holds_size(data: Any) -> bool:
+    kind = type(data)
+    return kind is torch.SymInt or kind is torch.SymFloat or (kind in (list, tuple) and any(map(_holds_size, data)))
+
+
+def _stacked(data: Any) -> torch.Tensor:
+    if isinstance(data, list | tuple):
+        parts = [_stacked(part) for part in data]
+        dtype = functools.reduce(torch.promote_types, {part.dtype for part in parts})
+        return torch.stack([part.to(dtype) for part in parts])
+    if isinstance(data, torch.Tensor):
+        return data
+    is_real = isinstance(data, float | torch.SymFloat)
+    dtype = torch.bool if isinstance(data, bool) else torch.get_default_dtype() if is_real else torch.int64
+    return torch.scalar_tensor(data, dtype=dtype)
+
+
+def _hash(original: Callable[..., Any]) -> Callable[..., Any]:
+    """A key of a dict or a cache has to be a plain number. torch itself counts on sizes that have no hash."""
+    return lambda self: hash(int(self)) if asked_by_user() else original(self)
+
+
+_WRAPPED: tuple[tuple[Any, str, Callable[..., Any]], ...] = (
+    (builtins, "min", _extreme("min")),
+    (builtins, "max", _extreme("max")),
+    (math, "sqrt", _square_root),
+    (torch, "tensor", _tensor),
+    (torch, "as_tensor", _tensor),
+    (torch.SymInt, "__hash__", _hash),
+)

@@ -214,8 +214,9 @@ def _native_batch_norm_legit_functional(
     output, mean, rstd, found = _native(op, input, weight, bias, running_mean, running_var, training, eps)
     if found is None:
         return output, mean, rstd, running_mean, running_var
-    new_mean = updated(op, running_mean, found.mean, momentum)
-    return output, mean, rstd, new_mean, updated(op, running_var, unbiased(op, input, found.variance), momentum)
+    new_mean = op.cast(updated(op, running_mean, found.mean, momentum), op.result[3][0])
+    new_var = updated(op, running_var, unbiased(op, input, found.variance), momentum)
+    return output, mean, rstd, new_mean, op.cast(new_var, op.result[4][0])
 
 
 @translates(aten._batch_norm_with_update_functional.default)

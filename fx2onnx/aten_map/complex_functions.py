@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -149,17 +149,16 @@ def _filled(op: Emit, self: ir.Value, mask: ir.Value, value: Any) -> ir.Value:
 
 
 # -- linear operators -------------------------------------------------------------------------------------------------------
-def real_entry(op: Emit, overload: Overload, given: dict[str, Any], dims: Sequence[Any] | None = None) -> ir.Value:
-    """The entry for real numbers, its result without the axis of the pair (or of ``dims``)."""
+def real_entry(op: Emit, overload: Overload, given: dict[str, Any]) -> Any:
+    """The entry for real numbers, its results without the axis of the pair."""
     found = TABLE.find(overload, op.opset)
     assert found is not None
     outer = op.result
-    op.result = tuple((dtype, tuple(own[:-1]) if dims is None else tuple(dims)) for dtype, own in outer)
+    op.result = tuple((dtype, tuple(dims[:-1])) for dtype, dims in outer)
     try:
-        result: ir.Value = found.call(op, given)
+        return found.call(op, given)
     finally:
         op.result = outer
-    return result
 
 
 def _part_of(op: Emit, argument: Any, index: int) -> Any:
@@ -187,13 +186,15 @@ def _as_pairs(op: Emit, given: dict[str, Any]) -> dict[str, Any]:
     return {name: paired(argument) if name in VALUES else argument for name, argument in given.items()}
 
 
-def _part_by_part(op: Emit, overload: Overload, given: dict[str, Any]) -> ir.Value:
+def _part_by_part(op: Emit, overload: Overload, given: dict[str, Any]) -> Any:
     pairs = _as_pairs(op, given)
-    found = [
+    real, imaginary = [
         real_entry(op, overload, {name: _part_of(op, argument, index) for name, argument in pairs.items()})
         for index in (0, 1)
     ]
-    return pair(op, *found)
+    if isinstance(real, ir.Value):
+        return pair(op, real, imaginary)
+    return tuple(pair(op, *both) for both in zip(real, imaginary, strict=True))
 
 
 def _product_of(first: str, second: str) -> Callable[[Emit, Overload, dict[str, Any]], ir.Value]:
@@ -204,7 +205,7 @@ def _product_of(first: str, second: str) -> Callable[[Emit, Overload, dict[str, 
         rest = {**given, "bias": None} if bias is not None else given
 
         def times(op: Emit, left: ir.Value, right: ir.Value) -> ir.Value:
-            return real_entry(op, overload, {**rest, first: left, second: right})
+            return real_entry(op, overload, {**rest, first: left, second: right})  # type: ignore[no-any-return]
 
         found = multiplied(op, as_pair(op, given[first], dtype), as_pair(op, given[second], dtype), times)
         if bias is None:
@@ -227,10 +228,10 @@ def _einsum(op: Emit, overload: Overload, given: dict[str, Any]) -> ir.Value:
             next="multiply the operands two by two",
         )
     if len(tensors) == 1:
-        return _part_by_part(op, overload, given)
+        return _part_by_part(op, overload, given)  # type: ignore[no-any-return]
 
     def times(op: Emit, left: ir.Value, right: ir.Value) -> ir.Value:
-        return real_entry(op, overload, {**given, "tensors": [left, right]})
+        return real_entry(op, overload, {**given, "tensors": [left, right]})  # type: ignore[no-any-return]
 
     left, right = (as_pair(op, tensor, result_dtype(op)) for tensor in tensors)
     return multiplied(op, left, right, times)
@@ -239,6 +240,42 @@ def _einsum(op: Emit, overload: Overload, given: dict[str, Any]) -> ir.Value:
 def _vdot(op: Emit, overload: Overload, given: dict[str, Any]) -> ir.Value:
     left = conjugate(op, as_pair(op, given["self"], result_dtype(op)))
     return _product_of("self", "tensor")(op, aten.dot.default, {"self": left, "tensor": given["other"]})
+
+
+def _times(op: Emit, value: ir.Value, factor: Any) -> ir.Value:
+    if factor == 1:
+        return value
+    return multiplied(op, value, as_pair(op, factor, dtype_of(value)))
+
+
+def _added(overload: Overload, names: tuple[str, str], seconds: str) -> Callable[..., ir.Value]:
+    """beta self + alpha (first second), by the product's own overload."""
+
+    def entry(op: Emit, _: Overload, given: dict[str, Any]) -> ir.Value:
+        product = {"self": given[names[0]], seconds: given[names[1]]}
+        found = _times(op, _product_of("self", seconds)(op, overload, product), given["alpha"])
+        if given["beta"] == 0:
+            return found
+        return op.Add(_times(op, as_pair(op, given["self"], result_dtype(op)), given["beta"]), found)  # type: ignore[no-any-return]
+
+    return entry
+
+
+def _with_product(op: Emit, self: Any, tensor1: Any, tensor2: Any, value: Any) -> ir.Value:
+    dtype = result_dtype(op)
+    product = multiplied(op, as_pair(op, tensor1, dtype), as_pair(op, tensor2, dtype))
+    return op.Add(as_pair(op, self, dtype), _times(op, product, value))  # type: ignore[no-any-return]
+
+
+def _with_quotient(op: Emit, self: Any, tensor1: Any, tensor2: Any, value: Any) -> ir.Value:
+    return _with_product(op, self, tensor1, inverse_of(op, as_pair(op, tensor2, result_dtype(op))), value)
+
+
+def _created(op: Emit, overload: Overload, given: dict[str, Any]) -> ir.Value:
+    """One number everywhere; the elements of empty tensors, which are any, are 0."""
+    number = given.get("fill_value", given.get("value", 1 if "ones" in overload._schema.name else 0))
+    dtype, dims = op.result[0]
+    return op.expand(as_pair(op, number, dtype), dims)
 
 
 def _on_truth(op: Emit, overload: Overload, given: dict[str, Any]) -> ir.Value:
@@ -289,6 +326,8 @@ _BY_FORMULA: list[tuple[str, str, Callable[..., ir.Value]]] = [
     ("expm1", "exp(z) - 1", lambda op, self: _plus(op, exponential(op, self), -1.0)),
     ("exp2 special_exp2", "exp(z log 2)", lambda op, self: exponential(op, scaled(op, self, math.log(2.0)))),
     ("pow.Tensor_Tensor pow.Tensor_Scalar pow.Scalar", "exp(w log z)", power),
+    ("addcmul", "four Mul, Add", _with_product),
+    ("addcdiv", "Mul by conj / |z|^2, Add", _with_quotient),
     ("isnan", "IsNaN of either part", _any_part(lambda op, value: op.IsNaN(value))),
     ("isinf", "Equal of either part's Abs", _any_part(_is_infinite)),
     ("isfinite", "Equal, IsNaN of either part", _any_part(_is_unbounded, negate=True)),
@@ -298,7 +337,11 @@ _BY_FORMULA: list[tuple[str, str, Callable[..., ir.Value]]] = [
 _BY_PARTS: list[tuple[str, str, Callable[[Emit, Overload, dict[str, Any]], ir.Value]]] = [
     (
         "tril triu diagonal diag diag_embed gather index_add index_copy take trace fliplr flipud rot90 tile scatter.src "
-        "scatter_add repeat_interleave.self_int pad constant_pad_nd take_along_dim index_put",
+        "scatter_add repeat_interleave.self_int pad constant_pad_nd take_along_dim index_put expand_as expand_copy "
+        "diagonal_copy linalg_diagonal diagonal_scatter diagflat hstack dstack vstack column_stack row_stack block_diag "
+        "hsplit.int hsplit.array vsplit.int vsplit.array dsplit.int dsplit.array tensor_split.sections tensor_split.indices "
+        "broadcast_tensors meshgrid meshgrid.indexing atleast_1d atleast_2d atleast_3d cartesian_prod combinations ravel "
+        "unfold select_copy.int slice_copy.Tensor squeeze_copy unsqueeze_copy view_copy permute_copy t_copy transpose_copy.int",
         "the real form of each part",
         _part_by_part,
     ),
@@ -310,6 +353,16 @@ _BY_PARTS: list[tuple[str, str, Callable[[Emit, Overload, dict[str, Any]], ir.Va
     ("mv", "four of the real form", _product_of("self", "vec")),
     ("outer ger", "four of the real form", _product_of("self", "vec2")),
     ("vdot", "four of the real form, one conjugated", _vdot),
+    ("addmm", "four MatMul", _added(aten.mm.default, ("mat1", "mat2"), "mat2")),
+    ("addmv", "four MatMul", _added(aten.mv.default, ("mat", "vec"), "vec")),
+    ("addr", "four Mul", _added(aten.outer.default, ("vec1", "vec2"), "vec2")),
+    ("baddbmm", "four MatMul", _added(aten.bmm.default, ("batch1", "batch2"), "mat2")),
+    (
+        "zeros zeros_like new_zeros ones ones_like new_ones full full_like new_full empty.memory_format empty_like "
+        "new_empty empty_strided new_empty_strided empty_permuted fill.Scalar fill.Tensor",
+        "Expand of a pair",
+        _created,
+    ),
     ("einsum", "four of the real form", _einsum),
     ("any any.dim any.dims all all.dim all.dims count_nonzero count_nonzero.dim_IntList nonzero logical_not logical_and "
      "logical_or logical_xor", "the real form of whether numbers are not zero", _on_truth),

@@ -55,7 +55,7 @@ def sweep_engines(
         return {engine: [] for engine in engines}
     try:
         calls = list(calls_of(info, dtype, samples))
-    except Exception as error:
+    except Exception as error:  # eager PyTorch itself fails on some samples of its own
         return {
             engine: [Verdict("ignored", name_of(info), f"eager: {type(error).__name__}: {error}")] for engine in engines
         }

@@ -34,7 +34,7 @@ def run_onnxruntime(model: Model) -> list[np.ndarray]:
     options.log_severity_level = 4
     try:
         session = onnxruntime.InferenceSession(model.proto, options, providers=["CPUExecutionProvider"])
-    except Exception as error:
+    except Exception as error:  # onnxruntime raises a class of its own for each of its status codes
         if "NOT_IMPLEMENTED" in str(error) or "Could not find an implementation" in str(error):
             raise NoKernel(str(error)) from error
         raise Rejected(str(error)) from error

@@ -288,7 +288,7 @@ def _translated(call: Call, opset: int, symbols: Mapping[int, str] | None, fixed
         return Verdict(
             "missing" if error.code == "E201" else "refused", shown, f"{error.code} {error.what}; {error.why}"
         )
-    except Exception as error:
+    except Exception as error:  # whatever an entry raises but UserError is the verdict: broken
         return Verdict("broken", shown, f"{type(error).__name__}: {error}")
     note = _type_fault(call, model, wanted)
     return Verdict("wrong", shown, note, model.op_types) if note else model
@@ -301,11 +301,11 @@ def _judged_by_onnxruntime(call: Call, model: Model, tolerance: tuple[float, flo
     except NoKernel as error:
         try:
             outputs, note = run_reference(model), BY_REFERENCE
-        except Exception:
+        except Exception:  # onnx.reference, too, lacks kernels, and says so by many classes
             return Verdict("unjudged", shown, str(error).splitlines()[0], model.op_types)
     except Rejected as error:
         return Verdict("rejected", shown, str(error), model.op_types)
-    except Exception as error:
+    except Exception as error:  # whatever an engine raises on a model it loaded is the verdict: wrong
         return Verdict("wrong", shown, f"run: {error}", model.op_types)
     faults = _faults(call, model, outputs, tolerance)
     return Verdict("wrong" if faults else "ok", shown, "; ".join(faults) or note, model.op_types)
@@ -319,7 +319,7 @@ def _judged_by_runner(call: Call, model: Model, tolerance: tuple[float, float] |
         return Verdict("refused", shown, str(error), model.op_types)
     except Rejected as error:
         return Verdict("rejected", shown, str(error), model.op_types)
-    except Exception as error:
+    except Exception as error:  # whatever an engine raises on a model it loaded is the verdict: wrong
         return Verdict("wrong", shown, f"run: {type(error).__name__}: {error}", model.op_types)
     faults = _faults(call, model, outputs, tolerance)
     return Verdict("wrong" if faults else "ok", shown, "; ".join(faults), model.op_types)

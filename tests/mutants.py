@@ -79,7 +79,7 @@ MUTANTS = [
            "tests/optimize/test_rewrites.py"),
     Mutant("optimize/weights.py", "        rows = array.reshape(self.view)", "        rows = array", "tests/test_data_file.py"),
     # runner
-    Mutant("runner/plan.py", "self._last_use.get(index) != step.index:", "False:", "tests/runner/test_planner.py"),
+    Mutant("runner/plan.py", "self.last_use.get(index) != step.index:", "False:", "tests/runner/test_planner.py"),
     Mutant("runner/plan.py", "last_use >= step.index for last_use, other in", "False for last_use, other in",
            "tests/runner/test_planner.py"),
     Mutant("runner/static_shapes.py", "and not self.fits_somehow(step, operands)", "", "tests/runner/test_static_bodies.py"),

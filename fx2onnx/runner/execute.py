@@ -12,8 +12,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from fx2onnx.base.errors import Fx2OnnxError, UserError
-from fx2onnx.runner.limits import check_shape
-from fx2onnx.runner.plan import Plan, own, shaped
+from fx2onnx.runner.limits import check_bytes, check_shape, limit_bytes
+from fx2onnx.runner.plan import Plan, own, owned_bytes, shaped, size_bytes
 from fx2onnx.runner.prepared import Prepared
 from fx2onnx.runner.program import Program, Step
 from fx2onnx.runner.registry import outputs_of
@@ -103,6 +103,7 @@ class Executor:
         values = self.constants.copy()
         for index, value in zip(self.feeds, feeds, strict=True):
             values[index] = value
+        alive_bytes = 0
         for step in self.program.steps:
             start_ns = time.perf_counter_ns() if observer is not None else 0
             is_static = trace.is_static(step)
@@ -112,13 +113,19 @@ class Executor:
             for index, result in zip(step.outputs, results, strict=False):
                 if index >= 0:
                     values[index] = result
+                    alive_bytes += owned_bytes(result)
+            if alive_bytes > limit_bytes():
+                check_alive(alive_bytes, step, args)
             if observer is not None:
                 observer(self.program, step, start_ns, time.perf_counter_ns(), results)
             if is_static:
                 trace.observe(step, results)
             for index in self.dying[step.index]:
+                alive_bytes -= owned_bytes(values[index])
                 values[index] = None
-        return [values[index] for index in self.program.outputs]
+        outputs = [values[index] for index in self.program.outputs]
+        check_bytes(sum(size_bytes(value) for value in outputs), "what the graph gives out")
+        return outputs
 
     def call(
         self, step: Step, args: list[Value], observer: Observer | None = None, trace: Trace | None = None
@@ -197,6 +204,14 @@ class BoundBody:
         slot = program.slots[program.outputs[index]]
         dtype = slot.type.dtype.numpy() if is_tensor_type(slot.type) else np.dtype(np.float32)
         return np.empty((0, *(dim if isinstance(dim, int) else 0 for dim in slot.shape or ())), dtype)
+
+
+def check_alive(alive_bytes: int, step: Step, args: Sequence[Value]) -> None:
+    """Raises: UserError E404 where the values that are still needed take more than the limit."""
+    try:
+        check_bytes(alive_bytes, "all that is alive after this step")
+    except UserError as error:
+        raise UserError(error.code, error.what, node=node_line(step, args), why=error.why, next=error.next) from None
 
 
 def dying_slots(program: Program, feeds: set[int]) -> list[list[int]]:

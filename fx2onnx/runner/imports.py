@@ -18,7 +18,9 @@ def opsets_of(imports: Iterable[Any]) -> dict[str, int]:
         check_text(domain)
         if not 1 <= version < 1 << 31:
             raise UserError("E303", "an opset version is out of range")
-        opsets["" if domain == "ai.onnx" else domain] = version
+        name = "" if domain == "ai.onnx" else domain
+        if opsets.setdefault(name, version) != version:
+            raise UserError("E303", f"two versions of the opset {domain!r} are imported: {opsets[name]} and {version}")
     if opsets.get("", 1) > NEWEST_OPSET:
         raise UserError("E303", f"the model needs opset {opsets['']}; the installed onnx knows up to {NEWEST_OPSET}")
     return opsets

@@ -76,6 +76,11 @@ def memory_limit(limit_bytes: int) -> Iterator[None]:
         _limit_bytes.reset(token)
 
 
+def limit_bytes() -> int:
+    """The memory limit in force."""
+    return _limit_bytes.get()
+
+
 def check_bytes(wanted_bytes: int, what: str) -> None:
     """Raises: UserError E404 where ``wanted_bytes`` is above the limit in force."""
     limit_bytes = _limit_bytes.get()

@@ -50,7 +50,7 @@ class Plan:
         self.actions: list[Action] = []
         self._bases: dict[int, frozenset[int]] = {}
         self._longest: dict[int, list[tuple[int, int]]] = {}
-        self._last_use = _last_uses(program)
+        self.last_use = _last_uses(program)
         for step in program.steps:
             self._add(step)
         for index in program.outputs:
@@ -90,7 +90,7 @@ class Plan:
 
     def _share(self, slots: Sequence[int], buffers: frozenset[int]) -> None:
         """The slots lie in one or more of the buffers. Of each buffer, the two slots that are read last are kept."""
-        longest = sorted(((self._last_use.get(index, -1), index) for index in slots), reverse=True)[:2]
+        longest = sorted(((self.last_use.get(index, -1), index) for index in slots), reverse=True)[:2]
         if len(buffers) > MAX_BASES:
             longest = [(len(self.program.steps), -1)]
             for number in buffers:
@@ -131,7 +131,7 @@ class Plan:
                 continue
             index = step.inputs[place]
             buffer = self.buffer_of.get(index)
-            if buffer is None or self._last_use.get(index) != step.index:
+            if buffer is None or self.last_use.get(index) != step.index:
                 continue
             if any(other != index and last_use >= step.index for last_use, other in self._longest[buffer]):
                 continue
@@ -192,10 +192,23 @@ class State:
             if any(index in action.outs for action in plan.actions)
         ]
         self.steps: list[tuple[Callable[[], None], Step]] = []
+        kept = {*plan.feeds, *program.outputs}
         for action in plan.actions:
             bound = self._bind(action)
-            if bound is not None:
-                self.steps.append((bound, action.step))
+            if bound is None:
+                continue
+            step = action.step
+            self.steps.append((bound, step))
+            dead = [
+                index
+                for index in dict.fromkeys((*step.inputs, *step.outputs))
+                if index >= 0
+                and index not in self.fixed
+                and index not in kept
+                and plan.last_use.get(index, step.index) == step.index
+            ]
+            if dead:
+                self.steps.append((functools.partial(_forget, self.registers, dead), step))
         self.position = 0
         self.calls = [call for call, _ in self.steps]
         self.owned = {index for index, *_ in self.fresh}
@@ -270,9 +283,22 @@ class State:
         return outputs
 
 
+def size_bytes(value: Value) -> int:
+    """What a copy of the value takes."""
+    if isinstance(value, list):
+        return sum(map(size_bytes, value))
+    return value.nbytes if isinstance(value, np.ndarray) else 0
+
+
+def owned_bytes(value: Value) -> int:
+    """What goes away with the value: a view takes nothing, and what a sequence takes, its operators check."""
+    return value.nbytes if isinstance(value, np.ndarray) and value.base is None else 0
+
+
 def own(value: Value, is_owned: bool) -> Value:
     """The value in memory of its own, in C order."""
     if isinstance(value, list):
+        check_bytes(size_bytes(value), f"a sequence of {len(value)} items")
         return [own(item, False) for item in value]
     if not isinstance(value, np.ndarray):
         return value
@@ -283,6 +309,12 @@ def _is_view(result: Value, args: Sequence[Value]) -> bool:
     return isinstance(result, np.ndarray) and (
         result.size == 0 or any(isinstance(arg, np.ndarray) and np.may_share_memory(result, arg) for arg in args)
     )
+
+
+def _forget(registers: list[Value], slots: Sequence[int]) -> None:
+    """What no step reads any more goes now, not at the end of the run."""
+    for index in slots:
+        registers[index] = None
 
 
 def _call_into(

@@ -112,6 +112,8 @@ NORM = (f32(2, 3, 4, 4), f32(3), f32(3), f32(3), np.abs(f32(3)) + 1)
 
 CASES = [
     *(NodeCase(name, 1, (f32(2, 3, 4), f32(3)), along_axis_1(call), OLD_BROADCAST) for name, call in ARITHMETIC.items()),
+    NodeCase("ReduceMean", 18, (np.array([-1, -2, 2**31 - 1, 2**31 - 1], np.int32),), lambda x: np.array([1073741822], np.int32)),
+    NodeCase("ReduceMean", 13, (np.array([-1, -3, -3, 0], np.int64),), lambda x: np.array([-1]), {"axes": [0]}),
     NodeCase("Pow", 1, (np.abs(f32(2, 3, 4)), f32(3)), along_axis_1(np.power), OLD_BROADCAST),
     *(NodeCase(name, 1, (f32(2, 3, 4), f32(3)), along_axis_1(call), OLD_BROADCAST) for name, call in COMPARISON.items()),
     NodeCase("Equal", 1, (i64(1, 2, 3, 4).reshape(2, 2), i64(1, 4)), along_axis_1(lambda a, b: a == b[:, 0][:, None]),

@@ -104,6 +104,7 @@ def scan(
     backward = scan_input_directions or [0] * len(sequences)
     n_scans = n_outputs - n_state
     collected: list[list[Array]] = [[] for _ in range(n_scans)]
+    kept_bytes = 0
     for step in range(length):
         count_iteration()
         slices = [
@@ -116,6 +117,8 @@ def scan(
         state = outputs[:n_state]
         for items, item in zip(collected, outputs[n_state:], strict=True):
             items.append(np.array(item))
+            kept_bytes += item.nbytes
+        check_bytes(kept_bytes, "what a Scan collects")
     out_axes = scan_output_axes or [0] * n_scans
     out_backward = scan_output_directions or [0] * n_scans
     results = []

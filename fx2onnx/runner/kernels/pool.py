@@ -220,6 +220,8 @@ def max_unpool(
     shape = source if output_shape is None else tuple(output_shape.tolist())
     check_shape(shape, x.dtype, "the result of MaxUnpool")
     check_shape(source, x.dtype, "the result of MaxUnpool")
+    if indices.size and indices.min() < 0:
+        raise IndexError(f"the index {indices.min()} is negative")
     if output_shape is None or math.prod(shape) == math.prod(source):
         y = np.zeros(math.prod(shape), x.dtype)
         y[indices.reshape(-1)] = x.reshape(-1)

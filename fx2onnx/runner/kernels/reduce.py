@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -24,9 +25,10 @@ def _sum(x: Array, axes: Axes, keep: bool) -> Any:
 
 
 def _mean(x: Array, axes: Axes, keep: bool) -> Any:
-    count = int(np.prod([x.shape[axis] for axis in axes]))
+    count = math.prod(x.shape[axis] for axis in axes)
     if x.dtype.kind in "iu":
-        return np.sum(x, axis=axes, keepdims=keep, dtype=x.dtype) // max(count, 1)
+        total = np.sum(x, axis=axes, keepdims=keep, dtype=np.uint64 if x.dtype.kind == "u" else np.int64)
+        return total // max(count, 1) + ((total < 0) & (total % max(count, 1) != 0))
     return np.divide(_sum(x, axes, keep), np.asarray(count, x.dtype))
 
 

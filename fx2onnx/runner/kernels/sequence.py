@@ -12,6 +12,9 @@ from fx2onnx.runner.limits import check_bytes
 from fx2onnx.runner.registry import kernel
 from fx2onnx.runner.types import INT64, Array, Value
 
+ARRAY_BYTES = 256
+"""What an array takes beside its elements."""
+
 
 def _position(position: Array, length: int, is_insert: bool) -> int:
     index = int(position.reshape(()))
@@ -26,10 +29,20 @@ def _is_sequence(value: Value) -> list[Value]:
     return value
 
 
+def _sequence(items: list[Value]) -> list[Value]:
+    """The items. Raises: TypeError where their dtypes differ, UserError E404 where they take too much."""
+    arrays = {id(item): item for item in items if isinstance(item, np.ndarray)}.values()
+    dtypes = {array.dtype for array in arrays}
+    if len(dtypes) > 1:
+        raise TypeError(f"the items of a sequence differ in dtype: {', '.join(sorted(map(str, dtypes)))}")
+    check_bytes(sum(array.nbytes for array in arrays), f"a sequence of {len(items)} items")
+    return items
+
+
 @kernel("SequenceConstruct", 11, kind="view", shape_inputs=None)
 def sequence_construct(*items: Value) -> Any:
     """The items as a sequence."""
-    return (list(items),)
+    return (_sequence(list(items)),)
 
 
 @kernel("SequenceEmpty", 11, kind="view", shape_inputs=None)
@@ -56,7 +69,7 @@ def sequence_insert(sequence: Value, item: Value, position: Array | None = None)
     """A copy with ``item`` put in, at the end by default."""
     items = list(_is_sequence(sequence))
     items.insert(len(items) if position is None else _position(position, len(items), True), item)
-    return (items,)
+    return (_sequence(items),)
 
 
 @kernel("SequenceErase", 11, kind="view", shape_inputs=None)
@@ -91,6 +104,7 @@ def split_to_sequence(x: Array, split: Array | None = None, *, axis: int = 0, ke
         sizes = [int(size) for size in split]
     if sum(sizes) != length or any(size < 0 for size in sizes):
         raise ValueError(f"the parts {sizes[:8]} do not add up to {length}")
+    check_bytes(x.nbytes + len(sizes) * ARRAY_BYTES, f"a sequence of {len(sizes)} parts")
     parts = np.split(x, np.cumsum(sizes)[:-1].tolist(), axis=axis) if sizes else []
     if split is None and not keepdims:
         parts = [part.squeeze(axis) for part in parts]
@@ -107,10 +121,13 @@ def sequence_map(
         if isinstance(other, list) and len(other) != len(items):
             raise ValueError(f"sequences of {len(items)} and {len(other)} items")
     results: list[list[Value]] = [[] for _ in range(n_outputs)]
+    kept_bytes = 0
     for index, item in enumerate(items):
         row = body([item, *(other[index] if isinstance(other, list) else other for other in others)])
         for collected, value in zip(results, row, strict=True):
             collected.append(value)
+            kept_bytes += getattr(value, "nbytes", 0)
+        check_bytes(kept_bytes, "what a SequenceMap collects")
     return tuple(results)
 
 

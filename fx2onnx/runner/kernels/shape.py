@@ -175,11 +175,13 @@ def slice_array(x: Array, starts: list[int], ends: list[int], axes: list[int], s
     """x cut by ONNX's rules, which are Python's but for bounds clamped by the step's sign."""
     if not len(starts) == len(ends) == len(axes) == len(steps):
         raise ValueError("starts, ends, axes and steps differ in length")
+    axes = [check_axis(axis, x.ndim) for axis in axes]
+    if len(set(axes)) < len(axes):
+        raise ValueError(f"the axes {axes[:8]} name one twice")
     cuts = [slice(None)] * x.ndim
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
         if step == 0:
             raise ValueError("a step is 0")
-        axis = check_axis(axis, x.ndim)
         dim = x.shape[axis]
         start = start + dim if start < 0 else start
         end = end + dim if end < 0 else end
@@ -237,7 +239,7 @@ def pad_array(x: Array, before: Sequence[int], after: Sequence[int], mode: str, 
     if mode not in _PAD_MODES:
         raise ValueError(f"the mode {mode!r} is none of {', '.join(_PAD_MODES)}")
     widths = list(zip(before, after, strict=True))
-    check_shape([max(d + b + a, 0) for d, (b, a) in zip(x.shape, widths, strict=True)], x.dtype, "the result of Pad")
+    check_shape([d + b + a for d, (b, a) in zip(x.shape, widths, strict=True)], x.dtype, "the result of Pad")
     cut = tuple(slice(max(-low, 0), dim - max(-high, 0)) for dim, (low, high) in zip(x.shape, widths, strict=True))
     x = x[cut]
     grown = [(max(low, 0), max(high, 0)) for low, high in widths]

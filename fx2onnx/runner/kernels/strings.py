@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import itertools
 import math
-import re
 import unicodedata
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from fx2onnx.base.errors import UserError
 from fx2onnx.runner.limits import check_bytes, check_shape
+from fx2onnx.runner.patterns import compiled_pattern
 from fx2onnx.runner.registry import kernel
 from fx2onnx.runner.types import FLOAT32, INT64, Array, string_array
 
@@ -37,22 +36,11 @@ def string_split(x: Array, *, delimiter: str | None = None, maxsplit: int | None
     return string_array(flat, (*x.shape, width)), counts
 
 
-def _check_pattern(pattern: str) -> None:
-    """Raises: UserError E404 for a pattern whose matching may take exponential time (RE2 has none such)."""
-    nested = re.search(r"\([^()]*[*+}][^()]*\)[*+{]", pattern)
-    if nested or re.search(r"\\[1-9]|\(\?[=!<P]", pattern):
-        raise UserError("E404", f"the pattern {pattern[:80]!r} could take exponential time, or is not RE2 syntax")
-
-
 @kernel("RegexFullMatch", 20)
 def regex_full_match(x: Array, *, pattern: str = "") -> Array:
-    """Whether each whole string matches. Python's ``re`` stands in for RE2."""
-    _check_pattern(pattern)
-    try:
-        compiled = re.compile(pattern)
-    except re.error as error:
-        raise ValueError(f"the pattern {pattern[:80]!r} is not valid: {error}") from error
-    return np.array([compiled.fullmatch(str(item)) is not None for item in x.reshape(-1)], np.bool_).reshape(x.shape)
+    """Whether each whole string matches the RE2 pattern."""
+    compiled = compiled_pattern(pattern)
+    return np.array([compiled.matches(str(item)) for item in x.reshape(-1)], np.bool_).reshape(x.shape)
 
 
 def _without_accents(text: str) -> str:

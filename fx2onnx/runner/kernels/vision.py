@@ -52,6 +52,9 @@ def _taps(position: Array, mode: str) -> list[tuple[Array, Array]]:
     return [(base + step, weight) for step, weight in zip((-1, 0, 1, 2), weights, strict=True)]
 
 
+OFF_IMAGE = -100.0
+"""Where a tap lies whose position is infinite or not a number, as PyTorch has it; its weight is not a number either."""
+
 _MODES = {"bilinear": "linear", "bicubic": "cubic", "linear": "linear", "cubic": "cubic", "nearest": "nearest"}
 
 
@@ -69,6 +72,7 @@ def grid_sample(
     if padding_mode not in ("zeros", "border", "reflection"):
         raise ValueError(f"padding_mode is {padding_mode!r}")
     compute = np.float64 if x.dtype == np.float64 else np.float32
+    check_shape((*x.shape[:2], *grid.shape[1:-1]), np.dtype(compute), "the result of GridSample")
     y = np.zeros((*x.shape[:2], *grid.shape[1:-1]), compute)
     source = x.astype(compute)
     for sample in range(x.shape[0]):
@@ -86,13 +90,16 @@ def grid_sample(
             elif padding_mode == "reflection":
                 outside = (position < low) | (position > high)
                 position = np.where(outside, _reflected(position, low, high), position)
+            if padding_mode != "zeros" and _MODES[mode] != "cubic":
+                position = np.where(np.isfinite(position), position, 0)
             taps = []
             for index, weight in _taps(position, _MODES[mode]):
+                index = np.where(np.isfinite(index), index, OFF_IMAGE)
                 inside = (index >= 0) & (index <= dim - 1)
                 if padding_mode == "reflection":
                     index = np.where(inside, index, _reflected(index, low, high))
                 elif padding_mode == "zeros":
-                    weight = np.where(inside, weight, 0)
+                    weight = np.where(inside | np.isnan(weight), weight, 0)
                 taps.append((np.clip(index, 0, dim - 1).astype(np.int64), weight))
             lines.append(taps)
         for choice in np.ndindex(*(len(taps) for taps in lines)):
@@ -137,6 +144,8 @@ def roi_align(
     half = coordinate_transformation_mode == "half_pixel" or (coordinate_transformation_mode is None and version >= 16)
     check_shape((len(rois), x.shape[1], output_height, output_width), x.dtype, "the result of RoiAlign")
     y = np.zeros((len(rois), x.shape[1], output_height, output_width), widen(x).dtype)
+    if batch_indices.size and batch_indices.min() < 0:
+        raise IndexError(f"the batch index {batch_indices.min()} is negative")
     for number, (roi, sample) in enumerate(zip(widen(rois), batch_indices.reshape(-1), strict=True)):
         left, top, right, bottom = (float(edge) * spatial_scale - (0.5 if half else 0.0) for edge in roi)
         wide, high = right - left, bottom - top

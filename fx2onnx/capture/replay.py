@@ -1,7 +1,8 @@
 """The same operator on the same types gives the same type again: results of repeated calls without running them.
 
 A call's key is the overload, dtype, sizes, strides and offset of its tensors, and its other arguments. The first call
-of a kind runs on fake tensors; later ones (the other layers) only make tensors of the remembered types.
+of a kind runs on fake tensors; later ones (the other layers) only make tensors of the remembered types. What was learnt
+of fixed sizes serves later exports too; a run on symbols may have assumed something of them, so it learns for itself.
 """
 
 from __future__ import annotations
@@ -19,6 +20,12 @@ from fx2onnx.capture.type_rules import RULES
 MISSING: Any = object()
 """The call is not known yet."""
 
+_SHARED: dict[tuple[bool, bool], dict[Any, tuple[Any, ...]]] = {}
+"""Calls on fixed sizes, by the settings of torch that strides of results depend on."""
+
+_MANY = 100_000
+"""So many kinds of calls are remembered at most."""
+
 _HASHABLE = (bool, int, float, str, type(None), torch.dtype, torch.device, torch.memory_format, torch.layout)
 
 
@@ -28,7 +35,9 @@ class Replay:
     def __init__(self, mode: FakeTensorMode, assumptions: Assumptions) -> None:
         self._mode = mode
         self._assumptions = assumptions
-        self._known: dict[Any, tuple[Any, ...]] = {}
+        settings = (torch._C._get_mkldnn_enabled(), torch.are_deterministic_algorithms_enabled())
+        self._of_fixed_sizes = _SHARED.setdefault(settings, {})
+        self._of_this_run: dict[Any, tuple[Any, ...]] = {}
         self._types: dict[int, tuple[Any, ...]] = {}
 
     def forget(self, tensor: torch.Tensor) -> None:
@@ -36,7 +45,9 @@ class Replay:
         self._types.pop(id(tensor), None)
 
     def key(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The key of a call, or None where it cannot be replayed."""
+        """The key of a call, or None where it cannot be replayed: results that were made anew have no gradient."""
+        if torch.is_grad_enabled():
+            return None
         try:
             parts = [self._part(arg) for arg in args]
             parts += [(name, self._part(kwargs[name])) for name in sorted(kwargs)]
@@ -80,7 +91,15 @@ class Replay:
         else:
             return
         if None not in specs:
-            self._known[key] = specs
+            self._known_to(key)[key] = specs
+
+    def _known_to(self, key: Any) -> dict[Any, tuple[Any, ...]]:
+        """Where a call is to be remembered: what PyTorch's own operators give for fixed sizes never changes."""
+        if self._assumptions.hints or key[0].namespace != "aten":
+            return self._of_this_run
+        if len(self._of_fixed_sizes) >= _MANY:
+            self._of_fixed_sizes.clear()
+        return self._of_fixed_sizes
 
     def _spec(self, result: torch.Tensor, args: tuple[Any, ...]) -> Any:
         for index, arg in enumerate(args):
@@ -100,7 +119,7 @@ class Replay:
 
     def again(self, key: Any, args: tuple[Any, ...]) -> Any:
         """The result of a known call, as new tensors, or MISSING."""
-        specs = self._known.get(key) or self._by_rule(key)
+        specs = self._of_fixed_sizes.get(key) or self._of_this_run.get(key) or self._by_rule(key)
         if specs is None:
             return MISSING
         if isinstance(specs[0], type):
@@ -113,8 +132,8 @@ class Replay:
         kind = rule(key[3:]) if rule is not None and all(_is_positional(part) for part in key[3:]) else None
         if kind is None:
             return None
-        self._known[key] = (("new", kind),)
-        return self._known[key]
+        self._of_this_run[key] = (("new", kind),)
+        return self._of_this_run[key]
 
     def _make(self, spec: Any, args: tuple[Any, ...]) -> torch.Tensor:
         if spec[0] == "same":

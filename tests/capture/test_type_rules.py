@@ -20,7 +20,7 @@ aten = torch.ops.aten
 def agree(func: Any, *args: Any) -> bool:
     """Whether the rule answers; if it does, it must answer as the fake run does."""
     mode = FakeTensorMode()
-    with mode:
+    with mode, torch.no_grad():
         fakes = tuple(mode.from_tensor(arg) if isinstance(arg, torch.Tensor) else arg for arg in args)
         replay = Replay(mode, Assumptions())
         key = replay.key(func, fakes, {})

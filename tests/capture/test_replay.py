@@ -1,0 +1,95 @@
+"""Calls on known types are not run again, in this export or a later one; whatever else they depend on is seen."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import fx2onnx
+from fx2onnx.capture import torch_private
+from fx2onnx.capture.recorder import Recorder
+from tests.support import check
+
+
+class Layers(torch.nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(width, width) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x).relu().transpose(0, 1).contiguous().transpose(0, 1)
+        return x
+
+
+def _fake_operators(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the operators that run on fake tensors from now on."""
+    seen: list[str] = []
+    remember = Recorder.record
+
+    def recorded(self: Recorder, func: Any, args: Any, kwargs: Any) -> Any:
+        before = self.replay.remember
+        self.replay.remember = lambda key, fakes, result: (seen.append(str(func)), before(key, fakes, result))
+        try:
+            return remember(self, func, args, kwargs)
+        finally:
+            self.replay.remember = before
+
+    monkeypatch.setattr(Recorder, "record", recorded)
+    return seen
+
+
+def test_a_second_export_of_the_same_sizes_runs_no_operator(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = _fake_operators(monkeypatch)
+    fx2onnx.export(Layers(7), (torch.ones(5, 7),), None)
+    first = list(seen)
+    seen.clear()
+    check(Layers(7).eval(), (torch.randn(5, 7),))
+    assert not seen
+    assert 0 < len(first) < 15
+
+
+def test_other_sizes_strides_and_dtypes_are_other_calls() -> None:
+    module = Layers(7).eval()
+    for x in (torch.randn(5, 7), torch.randn(7, 5).T, torch.randn(1, 7), torch.randn(5, 14)[:, ::2]):
+        check(module, (x,))
+    check(module.double(), (torch.randn(5, 7).double(),))
+
+
+def test_an_operator_of_the_users_is_asked_anew_in_every_export() -> None:
+    def shape_of(x: torch.Tensor) -> tuple[int, ...]:
+        return (x.shape[0] * factor, *x.shape[1:])
+
+    def export() -> tuple[int, ...]:
+        with torch.library._scoped_library("replayed", "FRAGMENT") as library:
+            library.define("stretch(Tensor x) -> Tensor")
+            library.impl("stretch", lambda x: x.new_empty(shape_of(x)), "Meta")
+            stretch = torch.ops.replayed.stretch.default
+            translations = {stretch: lambda op, x: op.Concat(*[x] * factor, axis=0)}
+            found = fx2onnx.export(lambda x: stretch(x), (torch.ones(2, 3),), None, custom_translations=translations)
+            return tuple(found.model.graph.outputs[0].shape)
+
+    factor = 2
+    assert export() == (4, 3)
+    factor = 3
+    assert export() == (6, 3)
+
+
+def test_operators_are_as_torch_has_them_after_an_export() -> None:
+    fx2onnx.export(Layers(7), (torch.ones(5, 7),), None)
+    assert torch_private.PRE_DISPATCH not in torch.ops.aten.linear.default._dispatch_cache
+    with pytest.raises(fx2onnx.Fx2OnnxError):
+        fx2onnx.export(lambda x: torch.nn.functional.linear(x, torch.ones(3, 4)), (torch.ones(5, 7),), None)
+    assert torch_private.PRE_DISPATCH not in torch.ops.aten.linear.default._dispatch_cache
+
+
+def test_gradients_inside_forward_find_what_they_go_through() -> None:
+    def step(x: torch.Tensor) -> torch.Tensor:
+        with torch.enable_grad():
+            y = x.detach().requires_grad_()
+            return torch.autograd.grad((y * y * y).sum(), y)[0]
+
+    for x in (torch.randn(3, 4), torch.randn(3, 4)):
+        assert check(step, (x,)).report.rung == "fake"

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import enum
+import os
 from typing import Any
+
+import numpy as np
 
 from fx2onnx.base.errors import UserError
 
@@ -95,7 +98,18 @@ class SessionOptions:
             raise UserError(
                 "E001", f"SessionOptions has no setting {name!r}", next=f"use one of {', '.join(self.settings())}"
             )
-        self.__dict__[name] = value
+        default = _DEFAULTS.get(name)
+        wanted = (
+            (str, os.PathLike)
+            if isinstance(default, str)
+            else (int, np.integer, np.bool_)
+            if default is not None
+            else object
+        )
+        if not isinstance(value, wanted):
+            kind = "text" if isinstance(default, str) else "a number"
+            raise UserError("E001", f"the setting {name!r} is {kind}, not {value!r:.80}")
+        self.__dict__[name] = os.fspath(value) if isinstance(value, os.PathLike) else value
 
     def settings(self) -> list[str]:
         return sorted(name for name in self.__dict__ if not name.startswith("_"))

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from fx2onnx.base.errors import UserError
 from fx2onnx.runner.limits import check_shape
 from fx2onnx.runner.types import TENSOR_NAMES, Array, Value, describe, numpy_dtype_of_code, onnx_dtype
 
@@ -101,8 +104,26 @@ class IOBinding:
     def bind_ortvalue_input(self, name: str, value: OrtValue) -> None:
         self._inputs[name] = value.value()
 
-    def bind_output(self, name: str, device_type: str = "cpu", device_id: int = 0) -> None:
-        self._outputs[name] = None
+    def bind_input(
+        self, name: str, device_type: str, device_id: int, element_type: Any, shape: Sequence[int], buffer_ptr: int
+    ) -> None:
+        """The elements at an address, such as that of a PyTorch tensor. Nothing is copied: they must stay there."""
+        self._inputs[name] = _at_address(element_type, shape, buffer_ptr)
+
+    def bind_output(
+        self,
+        name: str,
+        device_type: str = "cpu",
+        device_id: int = 0,
+        element_type: Any = None,
+        shape: Sequence[int] | None = None,
+        buffer_ptr: int | None = None,
+    ) -> None:
+        """Where ``buffer_ptr`` is given, the result is written there."""
+        if shape is None or buffer_ptr is None:
+            self._outputs[name] = None
+        else:
+            self._outputs[name] = OrtValue(_at_address(element_type, shape, buffer_ptr))
 
     def bind_ortvalue_output(self, name: str, value: OrtValue) -> None:
         """The result is written into ``value``."""
@@ -135,6 +156,18 @@ class IOBinding:
 
     def copy_outputs_to_cpu(self) -> list[Value]:
         return [value.value() for value in self._results]
+
+
+def _at_address(element_type: Any, shape: Sequence[int], buffer_ptr: int) -> Array:
+    """The caller's own memory as an array."""
+    dtype = numpy_dtype_of_code(element_type) if isinstance(element_type, int) else np.dtype(element_type)
+    size_bytes = math.prod(shape) * dtype.itemsize
+    if dtype.kind == "O" or (size_bytes and not buffer_ptr):
+        raise UserError("E001", f"no array of {dtype} can be bound at the address {buffer_ptr}")
+    if not size_bytes:
+        return np.empty(tuple(shape), dtype)
+    raw = (ctypes.c_uint8 * size_bytes).from_address(buffer_ptr)
+    return np.ctypeslib.as_array(raw).view(dtype).reshape(tuple(shape))
 
 
 def as_plain(value: Any) -> Any:

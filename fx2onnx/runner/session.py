@@ -7,14 +7,14 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
-from fx2onnx.base.errors import UserError
+from fx2onnx.base.errors import Fx2OnnxError, UserError
 from fx2onnx.base.events import record
 from fx2onnx.runner.build import build_program
 from fx2onnx.runner.execute import Executor
@@ -104,7 +104,8 @@ class InferenceSession:
         self._lock = threading.Lock()
         self._events: list[dict[str, Any]] = []
         self._profile_start_ns = start_ns
-        if self._options.enable_profiling:
+        self._is_profiling = self._options.enable_profiling
+        if self._is_profiling:
             self._add_event("model_loading", "Session", start_ns, time.perf_counter_ns(), {})
 
     def get_inputs(self) -> list[NodeArg]:
@@ -159,10 +160,30 @@ class InferenceSession:
             threads(self._options.intra_op_num_threads),
             np.errstate(all="ignore"),
         ):
-            outputs = self._executor.run(ordered, self._observe if self._options.enable_profiling else None)
-        if self._options.enable_profiling:
+            outputs = self._executor.run(ordered, self._observe if self._is_profiling else None)
+        if self._is_profiling:
             self._add_event("model_run", "Session", start_ns, time.perf_counter_ns(), {})
         return [outputs[position] for position in wanted]
+
+    def run_async(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        callback: Callable[[list[Value], Any, str], None],
+        user_data: Any,
+        run_options: RunOptions | None = None,
+    ) -> None:
+        """``run`` in a thread of its own; then ``callback`` with the outputs, ``user_data``, and an error's text or ``""``."""
+        feeds = dict(input_feed)
+
+        def work() -> None:
+            try:
+                outputs, error_text = self.run(output_names, feeds, run_options), ""
+            except Fx2OnnxError as error:
+                outputs, error_text = [], str(error)
+            callback(outputs, user_data, error_text)
+
+        threading.Thread(target=work, name="fx2onnx-run-async").start()
 
     def check_feeds(self, input_feed: Mapping[str, Any]) -> list[Value]:
         """The feeds as arrays in the order of the program's inputs. Raises: UserError E401."""
@@ -234,9 +255,10 @@ class InferenceSession:
         return self._profile_start_ns
 
     def end_profiling(self) -> str:
-        """Write the Chrome trace; returns its path, or an empty string where profiling was not enabled."""
-        if not self._options.enable_profiling:
+        """Write the Chrome trace and stop; returns its path, or an empty string where nothing is profiled."""
+        if not self._is_profiling:
             return ""
+        self._is_profiling = False
         stamp = time.strftime("%Y-%m-%d_%H-%M-%S")
         path = f"{self._options.profile_file_prefix}_{stamp}.json"
         with self._lock:

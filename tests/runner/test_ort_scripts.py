@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import fx2onnx.runner
+from fx2onnx.base.errors import UserError
 
 onnxruntime = pytest.importorskip("onnxruntime")
 
@@ -142,6 +144,7 @@ def test_profile(ort: ModuleType, path: str, tmp_path: Path) -> None:
     session.run(None, {"x": X})
     assert session.get_profiling_start_time_ns() > 0
     written = session.end_profiling()
+    assert session.end_profiling() == ""
     assert Path(written).parent == tmp_path
     events = json.loads(Path(written).read_text())
     nodes = [event for event in events if event.get("cat") == "Node"]
@@ -178,6 +181,42 @@ def test_io_binding(ort: ModuleType, path: str) -> None:
     binding.bind_ortvalue_output("y", place)
     session.run_with_iobinding(binding)
     np.testing.assert_allclose(place.numpy(), wanted(path), rtol=1e-5, atol=1e-6)
+
+
+def test_io_binding_by_address(ort: ModuleType, path: str) -> None:
+    """As the documentation has it for PyTorch tensors: memory of the caller is read and written in place."""
+    session = ort.InferenceSession(path, providers=CPU)
+    x, y = X.copy(), np.empty((3, 4), np.float32)
+    binding = session.io_binding()
+    binding.bind_input("x", "cpu", 0, np.float32, x.shape, x.ctypes.data)
+    binding.bind_output("y", "cpu", 0, np.float32, y.shape, y.ctypes.data)
+    for scale in (1, 2):
+        x[:] = X * scale
+        session.run_with_iobinding(binding)
+        np.testing.assert_array_equal(y, session.run(None, {"x": x})[0])
+
+
+def test_run_async(ort: ModuleType, path: str) -> None:
+    session = ort.InferenceSession(path, providers=CPU)
+    done, seen = threading.Event(), []
+
+    def callback(results: list[np.ndarray], user_data: object, error: str) -> None:
+        seen.extend((results, user_data, error))
+        done.set()
+
+    session.run_async(None, {"x": X}, callback, "mine")
+    assert done.wait(30)
+    np.testing.assert_array_equal(seen[0][0], session.run(None, {"x": X})[0])
+    assert seen[1:] == ["mine", ""]
+
+
+def test_a_setting_of_another_type_is_refused(ort: ModuleType) -> None:
+    options = ort.SessionOptions()
+    for name, value in {"intra_op_num_threads": "two", "logid": 3, "enable_profiling": "no"}.items():
+        with pytest.raises((TypeError, UserError)):
+            setattr(options, name, value)
+    options.intra_op_num_threads = np.int64(2)
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_BASIC
 
 
 def test_exceptions(ort: ModuleType, path: str, tmp_path: Path) -> None:

@@ -32,6 +32,11 @@ class Verdict:
     rows: list[Row] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
+    def note(self, text: str) -> None:
+        """Add to the notes what is not there yet."""
+        if text not in self.notes:
+            self.notes.append(text)
+
     @property
     def ok(self) -> bool:
         """Whether something was compared and all of it agrees."""

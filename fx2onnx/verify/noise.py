@@ -1,0 +1,155 @@
+"""Random numbers in a comparison: what eager PyTorch draws is fed to the file in the place of its random nodes.
+
+An engine draws other numbers than PyTorch, so outputs that depend on them could be compared by type alone. Where each
+random node of the file stands for one draw of the module (``rand`` and ``randn`` in any form), the draws become inputs
+of a copy of the file, and every output is compared by value.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from fx2onnx.irx.facts import RANDOM
+from fx2onnx.verify.engines import Array, to_numpy
+
+_KINDS = {"rand": "Uniform", "rand_like": "Uniform", "randn": "Normal", "randn_like": "Normal"}
+"""Which random node an ATen operator becomes as it is."""
+_INPUT = "fx2onnx.draw.{}"
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """One call of a random operator and what it gave."""
+
+    name: str
+    value: torch.Tensor
+
+
+class Recording(TorchDispatchMode):
+    """Keeps the results of random operators."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.draws: list[Draw] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if _is_random(func) and isinstance(result, torch.Tensor):
+            self.draws.append(Draw(_name(func), result.clone()))
+        return result
+
+
+class Replaying(TorchDispatchMode):
+    """Random operators give again what was drawn, in the dtype that is asked for now."""
+
+    def __init__(self, draws: Sequence[Draw]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._left = list(draws)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if _is_random(func) and isinstance(result, torch.Tensor) and self._left:
+            drawn = self._left.pop(0).value
+            if drawn.shape == result.shape:
+                result.copy_(drawn)
+        return result
+
+
+def _is_random(func: Any) -> bool:
+    return torch.Tag.nondeterministic_seeded in func.tags
+
+
+def _name(func: Any) -> str:
+    return str(func._schema.name).rpartition("::")[2]
+
+
+@dataclass(slots=True)
+class RandomNodes:
+    """The random nodes of a file, and the outputs that depend on them."""
+
+    path: str
+    nodes: list[Any] = field(default_factory=list)
+    tainted: frozenset[str] = frozenset()
+
+    @staticmethod
+    def of(path: str) -> RandomNodes | None:
+        """None where the file draws nothing."""
+        graph = onnx.load(path, load_external_data=False).graph
+        nodes: list[Any] = []
+        drawn: set[str] = set()
+        for node in graph.node:
+            is_random = _draws(node)
+            if is_random:
+                nodes.append(node)
+            if is_random or _reads(node) & drawn:
+                drawn.update(node.output)
+        tainted = frozenset(output.name for output in graph.output if output.name in drawn)
+        return RandomNodes(path, nodes, tainted) if nodes else None
+
+    def inputs_for(self, draws: Sequence[Draw]) -> dict[str, Array] | None:
+        """The draws as inputs of ``with_inputs``; None where they are not one for each random node."""
+        if len(draws) != len(self.nodes):
+            return None
+        feeds: dict[str, Array] = {}
+        for index, (node, draw) in enumerate(zip(self.nodes, draws, strict=True)):
+            kind = _KINDS.get(draw.name)
+            if kind is None or node.op_type not in (f"Random{kind}", f"Random{kind}Like") or not _is_plain(node):
+                return None
+            value = to_numpy(draw.value)
+            shape = next((list(a.ints) for a in node.attribute if a.name == "shape"), list(value.shape))
+            if value.size != np.prod(shape):
+                return None
+            feeds[_INPUT.format(index)] = value.reshape(shape).astype(_dtype(node, value.dtype))
+        return feeds
+
+    def with_inputs(self, feeds: dict[str, Array], folder: str) -> str:
+        """The path of a copy of the file, in ``folder``, that takes ``feeds`` in the place of its random nodes."""
+        model = onnx.load(self.path)
+        renamed = {node.output[0]: _INPUT.format(index) for index, node in enumerate(self.nodes)}
+        kept = [node for node in model.graph.node if node.output[0] not in renamed]
+        for name, value in feeds.items():
+            element = onnx.helper.np_dtype_to_tensor_dtype(value.dtype)
+            model.graph.input.append(onnx.helper.make_tensor_value_info(name, element, [None] * value.ndim))
+        copies = [onnx.helper.make_node("Identity", [new], [old]) for old, new in renamed.items()]
+        del model.graph.node[:]
+        model.graph.node.extend([*copies, *kept])
+        path = os.path.join(folder, "drawn.onnx")
+        is_large = sum(len(tensor.raw_data) for tensor in model.graph.initializer) > 1 << 30
+        onnx.save(model, path, save_as_external_data=is_large, location="drawn.data")
+        return path
+
+
+def _draws(node: Any) -> bool:
+    return node.op_type in RANDOM or any(_draws(inner) for graph in _bodies(node) for inner in graph.node)
+
+
+def _reads(node: Any) -> set[str]:
+    names = set(node.input)
+    for graph in _bodies(node):
+        for inner in graph.node:
+            names |= _reads(inner)
+        names.update(output.name for output in graph.output)
+    return names
+
+
+def _bodies(node: Any) -> list[Any]:
+    return [attribute.g for attribute in node.attribute if attribute.type == onnx.AttributeProto.GRAPH]
+
+
+def _is_plain(node: Any) -> bool:
+    """Whether the node's numbers are those of ``rand`` or ``randn``: from 0 to 1, or of mean 0 and deviation 1."""
+    plain = {"low": 0.0, "high": 1.0, "mean": 0.0, "scale": 1.0}
+    return all(attribute.f == plain.get(attribute.name, attribute.f) for attribute in node.attribute)
+
+
+def _dtype(node: Any, default: Any) -> Any:
+    found = next((attribute.i for attribute in node.attribute if attribute.name == "dtype"), None)
+    return default if found is None else onnx.helper.tensor_dtype_to_np_dtype(found)

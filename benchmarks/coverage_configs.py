@@ -211,6 +211,8 @@ def _fit_widths(config: dict[str, Any], before: Mapping[str, Any]) -> None:
 
 
 def _fit_image(config: dict[str, Any]) -> None:
+    if isinstance(config.get("mm_tokens_per_image"), int):
+        config["mm_tokens_per_image"] = min(config["mm_tokens_per_image"], 4)
     size, patch = config.get("image_size"), config.get("patch_size")
     if isinstance(size, int) and not isinstance(size, bool):
         config["image_size"] = min(size, 4 * patch if isinstance(patch, int) and patch > 4 else 64)

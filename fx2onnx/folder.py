@@ -147,6 +147,8 @@ def _export(source: Source, opset: int | None) -> ExportResult:
 
     shapes = {name: dict(axes) for name, axes in (source.dynamic_shapes or {}).items()}
     more: dict[str, Any] = {"weight_files": source.weight_files} if source.weight_files else {}
+    if source.bake:
+        more["bake"] = source.bake
     if isinstance(source.module, StaticDecoder):
         more["custom_translations"] = {OVERLOAD: cache_update}
     result = api.export(

@@ -15,6 +15,7 @@ from fx2onnx.generation.loaded import LoadedModel, positions
 ENCODERS = ("vision_encoder", "audio_encoder")
 EMBEDDED = "inputs_embeds"
 _FEATURES = ("image_features", "audio_features")
+_LAST_POSITION = "last_position"  # among the states: the greatest number of the last token's position [batch]
 _LENGTH = 20  # transformers' own default of max_length
 
 
@@ -136,10 +137,13 @@ def _features(model: LoadedModel, given: Mapping[str, Array]) -> dict[str, Any]:
 
 
 def _encoded(graph: Graph, inputs: dict[str, Array]) -> dict[str, Array]:
-    """The features of all images or recordings, one after another where the graph takes one a call."""
+    """The features of all images or recordings, in several calls where the graph takes so many rows a call."""
     count = len(next(iter(inputs.values())))
-    one_a_call = all(arg.shape and arg.shape[0] == 1 for arg in graph.inputs.values())
-    calls = [slice(place, place + 1) for place in range(count)] if one_a_call else [slice(None)]
+    fixed = {arg.shape[0] for arg in graph.inputs.values() if arg.shape and isinstance(arg.shape[0], int)}
+    size = fixed.pop() if len(fixed) == 1 else count
+    if count % size:
+        raise UserError("E401", f"the encoder takes {size} rows a call, {count} are no multiple of it")
+    calls = [slice(place, place + size) for place in range(0, count, size)]
     dtypes = {name: dtype_of(arg.type) for name, arg in graph.inputs.items()}
     results = [
         graph.run({name: value[call].astype(dtypes[name], copy=False) for name, value in inputs.items()})
@@ -195,7 +199,7 @@ def _advance(
 ) -> tuple[Array, dict[str, Any]]:
     """Logits after ``ids``, and the states that follow. A graph of one token a call is called once a token."""
     graph, length = model.main, ids.shape[1]
-    embedded = _embedded(model, ids, fixed) if EMBEDDED in graph.inputs else None
+    embedded, places = _embedded(model, ids, mask, states, fixed) if EMBEDDED in graph.inputs else (None, None)
     main = graph.inputs["input_ids" if embedded is None else EMBEDDED]
     width = main.shape[1]
     width = width if isinstance(width, int) else length
@@ -211,20 +215,33 @@ def _advance(
         if graph.is_static:
             feeds[LENGTH] = np.asarray(seen.shape[1] - width)
         if "position_ids" in graph.inputs:
-            feeds["position_ids"] = positions(seen)[:, part]
+            counted = positions(seen)[:, part]
+            feeds["position_ids"] = counted if places is None else places[..., first : first + width]
         outputs = graph.run({name: feeds[name] for name in graph.inputs})
         states = {name: states[name] for name in states} | _following(outputs)
+    if places is not None:
+        states[_LAST_POSITION] = places[..., -1].max(axis=0)
     return as_array(outputs["logits"]), states
 
 
-def _embedded(model: LoadedModel, ids: Array, fixed: Mapping[str, Any]) -> Array:
-    """``ids`` embedded, with the features of ``fixed`` in their places; none after the prompt."""
+def _embedded(
+    model: LoadedModel, ids: Array, mask: Array, states: Mapping[str, Any], fixed: Mapping[str, Any]
+) -> tuple[Array, Array | None]:
+    """``ids`` embedded, with the features of ``fixed`` in their places; none after the prompt. And, where images have
+    rows and columns, the tokens' positions [3, batch, length].
+    """
     graph = model.graphs["embed_tokens"]
-    feeds: dict[str, Any] = {"input_ids": ids}
+    feeds: dict[str, Any] = {"input_ids": ids, "attention_mask": mask[:, mask.shape[1] - ids.shape[1] :]}
     for name, arg in graph.inputs.items():
         if name in _FEATURES:
             feeds[name] = fixed.get(name, np.zeros((0, arg.shape[1]), dtype_of(arg.type)))
-    return as_array(graph.run(feeds)[EMBEDDED])
+    outputs = graph.run({name: feeds[name] for name in graph.inputs})
+    if "position_ids" not in graph.outputs:
+        return as_array(outputs[EMBEDDED]), None
+    if _LAST_POSITION not in states:
+        return as_array(outputs[EMBEDDED]), as_array(outputs["position_ids"])
+    following = states[_LAST_POSITION][:, None] + 1 + np.arange(ids.shape[1])
+    return as_array(outputs[EMBEDDED]), np.repeat(following[None], 3, axis=0)
 
 
 Rule = Callable[[Array, Array, int], None]

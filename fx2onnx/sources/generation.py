@@ -7,8 +7,10 @@ the past has length 0.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -73,12 +75,18 @@ class CachedDecoder(torch.nn.Module):
 
 
 def cached_decoder(
-    model: Any, name: str, options: Options, *, one_token: bool = False, width: int | None = None
+    model: Any,
+    name: str,
+    options: Options,
+    *,
+    one_token: bool = False,
+    width: int | None = None,
+    in_grids: bool = False,
 ) -> Source:
     """``model`` as one graph with its cache in and out.
 
     With ``one_token``, a graph that takes one token a call; with ``width``, one that takes embedded tokens of so many
-    numbers.
+    numbers; with ``in_grids``, one that takes a time, a row and a column as the position of each token.
 
     Raises:   UserError E601 where the model keeps nothing between calls.
     """
@@ -93,6 +101,9 @@ def cached_decoder(
     if width is not None:
         del kwargs["input_ids"]
         kwargs[EMBEDDED], shapes[EMBEDDED] = torch.randn(batch, new, width), shapes.pop("input_ids")
+    if in_grids and "position_ids" in kwargs:
+        kwargs["position_ids"] = kwargs["position_ids"].repeat(3, 1, 1)
+        shapes["position_ids"] = {axis + 1: word for axis, word in shapes["position_ids"].items()}
     add_states(kwargs, shapes, memory, batch)
     if one_token:
         for axes in shapes.values():
@@ -122,13 +133,24 @@ def run_lightly(model: Any, call: Callable[..., Any], inputs: Mapping[str, torch
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     try:
-        with FakeTensorMode(allow_non_fake_inputs=True) as mode, torch.no_grad():
+        with _silent_fakes(), FakeTensorMode(allow_non_fake_inputs=True) as mode, torch.no_grad():
             return call(**{name: mode.from_tensor(value) for name, value in inputs.items()})
     except Exception:  # fake kernels refuse what real ones do: grouped products of float32, values that Python reads
         if any(value.device.type == "meta" for value in model.parameters()):
             raise
         with torch.no_grad():
             return call(**inputs)
+
+
+@contextlib.contextmanager
+def _silent_fakes() -> Iterator[None]:
+    """torch logs the whole stack of what a fake kernel refuses; here that is an answer."""
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before
 
 
 def trial(model: Any, prompt: Mapping[str, torch.Tensor], call: Callable[..., Any] | None = None) -> tuple[str, Any]:

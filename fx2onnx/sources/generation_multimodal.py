@@ -8,7 +8,7 @@ The parts come from what such models have in common in transformers: ``get_image
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,10 @@ import torch
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.sources.generation import BATCH, SEQUENCE, run_lightly
-from fx2onnx.sources.hf_inputs import sample_inputs
+from fx2onnx.sources.generation_positions import grid_positions, merged_grid
+from fx2onnx.sources.hf_call import Call, Maker
+from fx2onnx.sources.hf_inputs import GRIDS, baked_inputs
+from fx2onnx.sources.hf_samples import COMPANIONS, MAKERS, PATCH_MAKERS, other_forms
 from fx2onnx.sources.source import Options, Source
 
 
@@ -68,14 +71,19 @@ class FeaturePart(torch.nn.Module):
 
 
 class EmbedPart(torch.nn.Module):
-    """Embedded tokens [batch, sequence, width] with features in the places of their tokens."""
+    """Embedded tokens [batch, sequence, width] with features in the places of their tokens; with ``grid``, also the
+    positions [3, batch, sequence] of tokens among images of so many rows and columns of features.
+    """
 
-    def __init__(self, model: Any, modalities: list[Modality]) -> None:
+    def __init__(self, model: Any, modalities: list[Modality], grid: tuple[int, int] | None = None) -> None:
         super().__init__()
         self.model = model
         self._tokens: dict[str, Any] = {m.features: _token(model, m) for m in modalities}
+        self._grid = grid
 
-    def forward(self, input_ids: torch.Tensor, **features: torch.Tensor) -> dict[str, torch.Tensor]:
+    def forward(
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None, **features: torch.Tensor
+    ) -> dict[str, torch.Tensor]:
         masks: dict[str, Any] = {name: input_ids == self._tokens[name] for name in features}
         ids = input_ids
         for mask in masks.values():
@@ -86,66 +94,98 @@ class EmbedPart(torch.nn.Module):
             rows = torch.cat([embedded.new_zeros(1, embedded.shape[-1]), features[name].to(embedded.dtype)])
             order = (mask.flatten().cumsum(0) * mask.flatten()).reshape(mask.shape)
             embedded = torch.where(mask[..., None], rows[order], embedded)
-        return {"inputs_embeds": embedded}
+        outputs = {"inputs_embeds": embedded}
+        if self._grid is not None and attention_mask is not None:
+            outputs["position_ids"] = grid_positions(masks["image_features"], attention_mask != 0, *self._grid)
+        return outputs
 
 
 def encoders_and_embedding(model: Any, name: str, options: Options) -> dict[str, list[Source]]:
     """The parts before the language model, by file name; of each the forms to try, the more general one first.
 
-    Raises:   UserError E601 for an encoder whose arguments are not known.
+    Raises:   UserError E601 for an encoder whose arguments are not known, or positions of its own.
     """
     modalities = modalities_of(model)
-    parts = {m.file: [_feature_source(model, m, name, options, one=one) for one in (False, True)] for m in modalities}
+    parts = {m.file: feature_forms(model, m, name, options) for m in modalities}
+    grid = None
+    for form in parts.get("vision_encoder.onnx", [])[:1]:
+        grid = merged_grid(model, form.kwargs)
     width = width_of(model)
     ids = torch.randint(3, 9, (options.batch_or(), options.seq_or(7)))
     kwargs: dict[str, Any] = {"input_ids": ids}
     shapes: dict[str, Any] = {"input_ids": {0: BATCH, 1: SEQUENCE}}
+    if grid is not None:
+        kwargs["attention_mask"], shapes["attention_mask"] = torch.ones_like(ids), {0: BATCH, 1: SEQUENCE}
     for place, modality in enumerate(modalities):
         ids[:, 2 * place] = _token(model, modality) or 0
         kwargs[modality.features] = torch.randn(options.batch_or(), width)
         shapes[modality.features] = {0: f"{modality.name}_tokens"}
-    parts["embed_tokens.onnx"] = [Source(name, EmbedPart(model, modalities).eval(), (), kwargs, shapes)]
+    parts["embed_tokens.onnx"] = [Source(name, EmbedPart(model, modalities, grid).eval(), (), kwargs, shapes)]
     return parts
 
 
-def _feature_source(model: Any, modality: Modality, name: str, options: Options, *, one: bool) -> Source:
-    """The encoder for a batch, or for ``one`` image or recording a call: many models make a list of their batch."""
+def feature_forms(model: Any, modality: Modality, name: str, options: Options) -> list[Source]:
+    """The encoder for a batch, and for one image or recording a call: many models make a list of their batch.
+
+    Inputs whose values decide shapes are baked.
+    """
     part = FeaturePart(model, modality).eval()
     parameters = _parameters(model, modality)
+    samples = _accepted(model, part, modality, parameters, options)
+    bake = baked_inputs(samples)
+    if any(name in GRIDS for name in samples):
+        return [Source(name, part, (), samples, bake=bake)]
+    one = Source(name, part, (), {key: value[:1] for key, value in samples.items()}, bake=bake)
+    return [one] if bake else [Source(name, part, (), samples, {modality.argument: {0: BATCH}}), one]
+
+
+def _accepted(
+    model: Any, part: FeaturePart, modality: Modality, parameters: Mapping[str, inspect.Parameter], options: Options
+) -> dict[str, torch.Tensor]:
+    """The first sample of the encoder's arguments that it takes."""
     needed = [
         key
         for key, parameter in parameters.items()
         if parameter.default is parameter.empty and parameter.kind is parameter.POSITIONAL_OR_KEYWORD
     ]
-    unknown = [key for key in needed if key != modality.argument]
-    if unknown or modality.argument not in parameters:
-        raise UserError(
-            "E601",
-            f"no sample input is known for '{(unknown or [modality.argument])[0]}' of {modality.method}",
-            next="export the encoder from a factory of your own: fx2onnx export package.module:factory",
-        )
-    samples, _ = sample_inputs(_Asking(model, modality.argument), options)
-    sample = _accepted(model, part, modality, samples[modality.argument])
-    if one:
-        return Source(name, part, (), {modality.argument: sample[:1]})
-    return Source(name, part, (), {modality.argument: sample}, {modality.argument: {0: BATCH}})
-
-
-def _accepted(model: Any, part: FeaturePart, modality: Modality, sample: torch.Tensor) -> torch.Tensor:
-    """``sample`` as the encoder takes it: as it is, or with an axis of several images for each prompt."""
     reason: Exception | None = None
-    for form in (sample, sample[:, None]):
+    call = Call(model.config, options, model)
+    for makers in _choices(modality.argument, parameters, call):
+        if not set(needed) <= set(makers):
+            continue
+        samples = {key: maker.make(call) for key, maker in makers.items()}
         try:
-            run_lightly(model, part, {modality.argument: form})
-            return form
+            run_lightly(model, part, samples)
+            return samples
         except Exception as error:  # a model raises whatever an input of another shape leads to
             reason = reason or error
+    unknown = [key for key in needed if key not in (modality.argument, *COMPANIONS)]
+    what = (
+        f"no sample input is known for '{(unknown or [modality.argument])[0]}' of {modality.method}"
+        if reason is None
+        else f"{modality.method} does not take the sample of {modality.argument}"
+    )
     raise UserError(
         "E601",
-        f"{modality.method} does not take the sample of {modality.argument}",
-        why=f"{type(reason).__name__}: {(str(reason).splitlines() or [''])[0][:200]}",
+        what,
+        why="" if reason is None else f"{type(reason).__name__}: {(str(reason).splitlines() or [''])[0][:200]}",
         next="export the encoder from a factory of your own: fx2onnx export package.module:factory",
     ) from reason
+
+
+def _choices(argument: str, parameters: Mapping[str, Any], call: Call) -> Iterator[dict[str, Maker]]:
+    """Arguments to try: patches and their grid where the method takes a grid, else images in their usual forms."""
+    if argument not in parameters:
+        return
+    for grid in (name for name in GRIDS if name in parameters):
+        for maker in (PATCH_MAKERS[argument], *other_forms(argument, call, in_patches=True)):
+            yield {argument: maker, grid: PATCH_MAKERS[grid]}
+        return
+    plain: list[dict[str, Maker]] = [{argument: MAKERS[argument]}]
+    plain += [{argument: maker} for maker in other_forms(argument, call, in_patches=False)]
+    yield from plain
+    for name in (name for name in COMPANIONS if name in parameters):
+        yield from ({**choice, name: COMPANIONS[name]} for choice in plain)
 
 
 def _owners(model: Any, modality: Modality) -> list[Any]:
@@ -165,24 +205,6 @@ def _parameters(model: Any, modality: Modality) -> Mapping[str, inspect.Paramete
         if modality.argument in parameters:
             return parameters
     return {}
-
-
-class _Asking:
-    """Stands for the model before ``sample_inputs``, with a forward of one argument."""
-
-    def __init__(self, model: Any, argument: str) -> None:
-        self.config = model.config
-        self.main_input_name = argument
-        self.forward = _FORWARDS[argument]
-
-
-def _with_pixels(pixel_values: torch.Tensor) -> None: ...
-
-
-def _with_sound(input_features: torch.Tensor) -> None: ...
-
-
-_FORWARDS = {"pixel_values": _with_pixels, "input_features": _with_sound}
 
 
 def _token(model: Any, modality: Modality) -> int | None:

@@ -110,10 +110,16 @@ def cached_parts(source: Source, cache: str = "dynamic", *, in_place: bool = Tru
         except UserError as error:
             note = f"text only: {error.what}"
         else:
-            forms["decoder_model.onnx"] = [cached_decoder(model, source.name, options, width=width_of(model))]
-            return [
+            in_grids = "attention_mask" in forms["embed_tokens.onnx"][0].kwargs
+            embedded = partial(cached_decoder, model, source.name, options, width=width_of(model), in_grids=in_grids)
+            parts = [
                 Part(file, [partial(finished, form) for form in choices], "one image or recording")
                 for file, choices in forms.items()
+            ]
+            decoder = finished(embedded())
+            return [
+                *parts,
+                Part("decoder_model.onnx", [lambda: decoder, lambda: finished(embedded(one_token=True))]),
             ]
     first = finished(cached_decoder(model, source.name, options))  # here, so that a model without cache says so early
     by_token = partial(cached_decoder, model, source.name, options, one_token=True)

@@ -61,7 +61,7 @@ def _choices(module: Any, parameters: Mapping[str, inspect.Parameter], call: Cal
             next="write a factory that returns (module, args, kwargs): fx2onnx export package.module:factory",
         )
     more = [name for name in parameters if name in least or (name in _BESIDE and name in makers)]
-    in_patches = any(name in parameters for name in _GRIDS) and "input_ids" not in parameters
+    in_patches = any(name in parameters for name in GRIDS) and "input_ids" not in parameters
     for names in [least] if more == least else [least, more]:
         forms = [(makers[name], *other_forms(name, call, in_patches=in_patches)) for name in names]
         for chosen in itertools.product(*forms):
@@ -104,13 +104,13 @@ def baked_inputs(samples: Mapping[str, torch.Tensor]) -> tuple[str, ...]:
     return tuple(name for name in samples if name in _DECIDING)
 
 
-_GRIDS = ("grid_thw", "image_grid_thw")
-_DECIDING = (*_GRIDS, "spatial_shapes", "target_sizes", "classes_structure")
+GRIDS = ("grid_thw", "image_grid_thw")
+_DECIDING = (*GRIDS, "spatial_shapes", "target_sizes", "image_sizes", "classes_structure")
 
 
 def _makers(module: Any, parameters: Mapping[str, inspect.Parameter]) -> Mapping[str, Maker]:
     """How each kind of argument is made for this module."""
-    grids = [name for name in _GRIDS if name in parameters]
+    grids = [name for name in GRIDS if name in parameters]
     if any(parameters[name].default is inspect.Parameter.empty for name in grids):
         return {**MAKERS, **PATCH_MAKERS}
     if "spatial_shapes" in parameters or "pixel_position_ids" in parameters:

@@ -89,6 +89,10 @@ def _patches(call: Call) -> torch.Tensor:
     return torch.randn(int(_grid(call).prod()), channels * frames * side * side)
 
 
+def _image_sizes(call: Call) -> torch.Tensor:
+    return torch.tensor([call.image_size()] * call.options.batch_or())
+
+
 def _image_pair(call: Call) -> torch.Tensor:
     return torch.randn(call.options.batch_or(), 2, int(call.find("num_channels", default=3)), *call.image_size())
 
@@ -294,6 +298,8 @@ PADDED_PATCH_MAKERS: dict[str, Maker] = {
 """For encoders that take the patches of each image in a row of its own."""
 STRIP_MAKERS: dict[str, Maker] = {"pixel_values": Maker(_strip, {}), "target_sizes": Maker(_strip_size, {})}
 """For encoders that take images as strips of patches."""
+COMPANIONS: dict[str, Maker] = {"image_sizes": Maker(_image_sizes, {})}
+"""What encoders of images take beside the images."""
 PAIR_MAKERS: dict[str, Maker] = {"pixel_values": Maker(_image_pair, _BATCH)}
 """For models that compare two images."""
 

@@ -16,6 +16,7 @@ from fx2onnx.folder import ExportedFolder, export_assembly
 from fx2onnx.generation import load
 from fx2onnx.sources.generation_eager import generate_eagerly
 from fx2onnx.sources.generation_parts import Assembly, cached_parts
+from fx2onnx.sources.generation_positions import merged_grid
 from fx2onnx.sources.seeding import move_constants, seeded
 from fx2onnx.sources.source import Source
 from fx2onnx.sources.torchvision_compat import prepare
@@ -240,6 +241,46 @@ def test_images_go_through_an_encoder_an_embedding_and_the_language_model(tmp_pa
         assert torch.equal(loaded.generate(**inputs, pixel_values=pixels, max_new_tokens=6), with_images), engine
         text = {"input_ids": torch.tensor([[5, 6, 7]])}
         assert torch.equal(loaded.generate(**text, max_new_tokens=6), generate_eagerly(model, text, 6)), engine
+
+
+def _qwen2_vl() -> Any:
+    rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [1, 1, 2]}
+    vision = T.models.qwen2_vl.Qwen2VLVisionConfig(
+        embed_dim=32, hidden_size=32, depth=1, num_heads=2, patch_size=4, spatial_merge_size=2, mlp_ratio=2
+    ).to_dict()
+    text = {**TEXT, "rope_parameters": rope, "num_key_value_heads": 2}
+    ends = {"vision_start_token_id": 57, "vision_end_token_id": 58}
+    config = T.Qwen2VLConfig(text_config=text, vision_config=vision, image_token_id=59, **ends)
+    return T.Qwen2VLForConditionalGeneration(config)
+
+
+def test_images_in_grids_give_rows_and_columns_as_positions(tmp_path: Path) -> None:
+    model, done = exported(_qwen2_vl, tmp_path / "out")
+    assert done.reports["vision_encoder.onnx"].baked == ["image_grid_thw"]
+    for file, source in done.sources.items():
+        verify(str(tmp_path / "out" / file), source.module, source.args, source.kwargs).raise_if_failed()
+    grid = done.sources["vision_encoder.onnx"].kwargs["image_grid_thw"]
+    image = [59] * (int(grid.prod()) // 4)
+    ids = torch.tensor([[0, 0, 5, *image, 7, *image, 8], [3, *image, 4, *image, 9, 6, 5]])
+    mask = (ids > 0).long()
+    patches = torch.randn(4 * int(grid.prod()), 96, generator=torch.Generator().manual_seed(2))
+    inputs = {"input_ids": ids, "attention_mask": mask}
+    told = {"image_grid_thw": grid.repeat(4, 1), "mm_token_type_ids": (ids == 59).int()}
+    expected = generate_eagerly(model, inputs | told | {"pixel_values": patches}, 6)
+    for engine in ENGINES:
+        loaded = load(tmp_path / "out", engine)
+        assert torch.equal(loaded.generate(**inputs, pixel_values=patches, max_new_tokens=6), expected), engine
+        with pytest.raises(UserError, match="rows a call"):
+            loaded.generate(**inputs, pixel_values=patches[1:])
+
+
+def test_positions_counted_in_another_way_are_not_exported() -> None:
+    model = _qwen2_vl()
+    grid = {"image_grid_thw": torch.tensor([[1, 4, 6]])}
+    assert merged_grid(model, grid) == (2, 3)
+    model.model.get_rope_index = lambda input_ids, **_: (torch.zeros(3, *input_ids.shape), None)
+    with pytest.raises(UserError, match="rules of its own"):
+        merged_grid(model, grid)
 
 
 @pytest.mark.parametrize(

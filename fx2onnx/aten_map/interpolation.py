@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import onnx_ir as ir
 import torch
 
 from fx2onnx.aten_map.antialias import fixed_point, resampling_matrix
-from fx2onnx.aten_map.axes import fixed, result_dims, swap
+from fx2onnx.aten_map.axes import fixed, result_dims, steps, swap
 from fx2onnx.aten_map.registry import schema_line, translates
 from fx2onnx.aten_map.scalars import FLOATS
 from fx2onnx.base.dims import Dim, DimLike
@@ -139,7 +140,7 @@ def _in_fixed_point(
         else:
             current = op.MatMul(op.const(exact, double), current)
         rounded = op.Floor(op.Add(current, op.const(0.5, double)))
-        current = op.Clip(rounded, min=op.const(0.0, double), max=op.const(255.0, double))
+        current = op.Min(op.Max(rounded, op.const(0.0, double)), op.const(255.0, double))
     return op.cast(current, dtype_of(value))
 
 
@@ -152,7 +153,7 @@ def _nearest(op: Emit, value: ir.Value, scales: Scales | None, exact: bool) -> i
     else:
         factors, usable = scales or [None] * (len(source) - 2), scales
     known = not any(isinstance(size, Dim) for size in (*source[2:], *target[2:]))
-    agree = True
+    agree = known or all(map(_agrees_at_every_size, source[2:], target[2:], factors, [exact] * len(factors)))
     if known:
         for size, count, factor in zip(source[2:], target[2:], factors, strict=True):
             wanted = nearest_places(int(size), int(count), factor, exact)  # type: ignore[arg-type]
@@ -162,10 +163,49 @@ def _nearest(op: Emit, value: ir.Value, scales: Scales | None, exact: bool) -> i
         mode = "half_pixel" if exact else "asymmetric"
         rounding = "round_prefer_ceil" if exact else "floor"
         return resize(op, value, usable, mode="nearest", coordinate_transformation_mode=mode, nearest_mode=rounding)
+    if not known:
+        return _gathered(op, value, factors, exact)
     for axis in range(2, len(source)):
         places = nearest_places(int(source[axis]), int(target[axis]), factors[axis - 2], exact)  # type: ignore[arg-type]
         if places != list(range(int(source[axis]))):  # type: ignore[arg-type]
             value = op.Gather(value, op.const(np.array(places)), axis=axis)
+    return value
+
+
+SIZES_TRIED = 4096
+"""Up to which output size the two formulas for a nearest element are compared where the size is symbolic."""
+
+
+@lru_cache(maxsize=256)
+def _formulas_agree(factor: float, exact: bool) -> bool:
+    """Whether Resize's division by the factor and PyTorch's product with its reciprocal pick the same elements."""
+    index = np.arange(SIZES_TRIED, dtype=np.float32) + Number(0.5 if exact else 0)
+    return bool((np.floor(index * Number(1.0 / factor)) == np.floor(index / Number(factor))).all())
+
+
+def _agrees_at_every_size(size: DimLike, count: DimLike, factor: float | None, exact: bool) -> bool:
+    if size == count and (factor is None or not exact):
+        return True
+    for whole_factor in (2, 4) if factor is None else ():
+        if count == whole_factor * size:
+            return _formulas_agree(float(whole_factor), exact)
+    return factor is not None and _formulas_agree(factor, exact)
+
+
+def _gathered(op: Emit, value: ir.Value, factors: Scales, exact: bool) -> ir.Value:
+    """One Gather an axis with places computed as PyTorch does: floor((i + 0 or 0.5) in / out), in float32."""
+    pairs = zip(dims_of(value)[2:], result_dims(op)[2:], factors, strict=True)
+    for axis, (size, count, factor) in enumerate(pairs, start=2):
+        if size == count and (factor is None or not exact):
+            continue
+        float32 = ir.DataType.FLOAT
+        step = op.Div(op.size(size, float32), op.size(count, float32))
+        if factor is not None:
+            step = op.const(1.0 / factor, float32)
+        index = op.cast(steps(op, count), float32)
+        index = op.Add(index, op.const(0.5, float32)) if exact else index
+        places, last = op.cast(op.Floor(op.Mul(index, step)), ir.DataType.INT64), op.size(size - 1)
+        value = op.Gather(value, op.Where(op.Greater(places, last), last, places), axis=axis)
     return value
 
 

@@ -99,3 +99,25 @@ def test_pools_of_dynamic_sizes(pool: Callable[[torch.Tensor], Any]) -> None:
     """ceil_mode decides by the size whether there is one window more; adaptive windows are of any size."""
     others = [(R(1, 2, rows, columns),) for rows, columns in ((9, 10), (6, 11), (12, 13))]
     check(pool, (R(1, 2, 8, 7),), others=others, dynamic_shapes=({2: "rows", 3: "columns"},), opset_version=13)
+
+
+SCALED = [
+    *({"scale_factor": factor, "mode": mode} for factor in ((1.7, 0.6), (2.3, 0.45), 3.1, 2) for mode in ("nearest", "nearest-exact")),
+    *({"size": (82, 41), "mode": mode} for mode in ("nearest", "nearest-exact")),
+    {"scale_factor": (0.7, 1.3), "mode": "nearest", "recompute_scale_factor": True},
+    {"scale_factor": 1.7, "mode": "bilinear"},
+    {"scale_factor": 0.6, "mode": "bicubic", "align_corners": True},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("given", SCALED, ids=str)
+def test_images_of_dynamic_sizes_are_scaled(given: dict[str, Any]) -> None:
+    """Which element is nearest depends on float32's rounding, which ONNX's formula does elsewhere than PyTorch's."""
+    others = [(R(1, 2, rows, columns),) for rows, columns in ((10, 7), (31, 17), (2, 3))]
+    sizes = {2: "rows", 3: "columns"}
+    check(lambda x: F.interpolate(x, **given), (R(1, 2, 8, 6),), others=others, dynamic_shapes=(sizes,), atol=1e-4)
+
+
+def test_bytes_are_interpolated_in_opset_11() -> None:
+    image = torch.randint(0, 255, (1, 2, 8, 6)).byte()
+    check(lambda x: F.interpolate(x, (5, 5), mode="bilinear"), (image,), opset_version=11)

@@ -100,7 +100,10 @@ def resize(
     lines = [axis % x.ndim for axis in axes] if axes is not None else list(range(x.ndim))
     if scales is not None and scales.size:
         factors = [float(item) for item in scales]
-        real = [x.shape[axis] * factor for axis, factor in zip(lines, factors, strict=True)]
+        # in float32, as onnxruntime: 10 elements by 0.7 are 7
+        real = [
+            float(np.float32(x.shape[axis]) * np.float32(factor)) for axis, factor in zip(lines, factors, strict=True)
+        ]
         target = [math.floor(size) for size in real]
     elif sizes is not None and sizes.size:
         target = ints(sizes)
@@ -128,9 +131,10 @@ def resize(
         is_crop = coordinate_transformation_mode == "tf_crop_and_resize"
         if size == x.shape[axis] and factor == 1 and not is_crop:
             continue
-        position = _COORDINATES[coordinate_transformation_mode](
-            np.arange(size, dtype=np.float64), factor, full, x.shape[axis], low, high
-        )
+        places = np.arange(size, dtype=np.float64)
+        if mode == "nearest":  # which of two elements is nearest depends on the rounding: onnxruntime's and PyTorch's
+            places, factor = places.astype(np.float32), np.float32(factor)  # type: ignore[assignment]
+        position = _COORDINATES[coordinate_transformation_mode](places, factor, full, x.shape[axis], low, high)
         taps = axis_taps(
             position, x.shape[axis], factor, mode, nearest_mode, cubic_coeff_a, bool(antialias), bool(exclude_outside)
         )

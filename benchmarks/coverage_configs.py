@@ -75,16 +75,12 @@ def _each_layer(*words: str) -> Callable[[Mapping[str, Any]], Any]:
     return made
 
 
-def _window(config: Mapping[str, Any]) -> Any:
-    return 8 if any("sliding" in str(kind) for kind in config.get("layer_types") or ()) else None
-
-
 _FILLS: dict[str, Callable[[Mapping[str, Any]], Any]] = {
     "head_dim": _per_head,
     "num_key_value_heads": lambda config: config.get("num_attention_heads"),
     "layer_types": _each_layer("full_attention"),
     "mlp_layer_types": _each_layer("dense", "sparse"),
-    "sliding_window": _window,
+    "sliding_window": lambda config: 8 if config.get("layer_types") else None,
     "pad_token_id": lambda config: 1 if "mask_token_id" in config else None,
     "default_language": lambda config: next(iter(config.get("languages") or ()), None),
 } | {

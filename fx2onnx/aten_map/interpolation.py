@@ -179,6 +179,8 @@ SIZES_TRIED = 4096
 @lru_cache(maxsize=256)
 def _formulas_agree(factor: float, exact: bool) -> bool:
     """Whether Resize's division by the factor and PyTorch's product with its reciprocal pick the same elements."""
+    if not exact and (1 < factor < 1.5 or 2 < factor < 2.5):  # small images become equal or twice as large
+        return False
     index = np.arange(SIZES_TRIED, dtype=np.float32) + Number(0.5 if exact else 0)
     return bool((np.floor(index * Number(1.0 / factor)) == np.floor(index / Number(factor))).all())
 
@@ -193,7 +195,9 @@ def _agrees_at_every_size(size: DimLike, count: DimLike, factor: float | None, e
 
 
 def _gathered(op: Emit, value: ir.Value, factors: Scales, exact: bool) -> ir.Value:
-    """One Gather an axis with places computed as PyTorch does: floor((i + 0 or 0.5) in / out), in float32."""
+    """One Gather an axis with places computed as PyTorch does: floor((i + 0 or 0.5) in / out), in float32; nearest
+    ignores the factor where the axis stays as it is or doubles.
+    """
     pairs = zip(dims_of(value)[2:], result_dims(op)[2:], factors, strict=True)
     for axis, (size, count, factor) in enumerate(pairs, start=2):
         if size == count and (factor is None or not exact):
@@ -201,7 +205,9 @@ def _gathered(op: Emit, value: ir.Value, factors: Scales, exact: bool) -> ir.Val
         float32 = ir.DataType.FLOAT
         step = op.Div(op.size(size, float32), op.size(count, float32))
         if factor is not None:
-            step = op.const(1.0 / factor, float32)
+            own, step = step, op.const(1.0 / factor, float32)
+            plain = op.Or(op.Equal(op.size(count), op.size(size)), op.Equal(op.size(count), op.size(2 * size)))
+            step = step if exact else op.Where(plain, own, step)
         index = op.cast(steps(op, count), float32)
         index = op.Add(index, op.const(0.5, float32)) if exact else index
         places, last = op.cast(op.Floor(op.Mul(index, step)), ir.DataType.INT64), op.size(size - 1)

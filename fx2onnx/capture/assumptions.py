@@ -10,6 +10,7 @@ from typing import Any
 from fx2onnx.base.dims import Dim, Scalar
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.source import SourceLocation
+from fx2onnx.capture.second_try import NeedsPlainNumber
 
 COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     "eq": operator.eq,
@@ -138,7 +139,7 @@ class Assumptions:
         """The plain number at the sample's sizes, remembered as pinned."""
         where, _ = self.locate()
         if dim.symbols() & self.unbacked:
-            raise UserError(
+            raise NeedsPlainNumber(
                 "E104",
                 "Python needs a number that only the data tells",
                 where=where,

@@ -21,11 +21,12 @@ from fx2onnx.capture.frames import _is_user, tracked_modules
 from fx2onnx.capture.inputs import Arguments, Leaf
 from fx2onnx.capture.known_tensors import NeedsSplit, tensor_info
 from fx2onnx.capture.module_state import preserved, weight_names
+from fx2onnx.capture.outputs import graph_outputs
 from fx2onnx.capture.python_sizes import taking_sizes
 from fx2onnx.capture.recorder import Recorder
 from fx2onnx.capture.stand_ins import recurrent, torchvision, transformers
 from fx2onnx.capture.stand_ins.swap import standing_in
-from fx2onnx.capture.symnode import sym_int, unwrap
+from fx2onnx.capture.symnode import sym_int
 from fx2onnx.capture.torch_private import (
     DataDependentOutputException,
     UnsupportedOperatorException,
@@ -33,7 +34,6 @@ from fx2onnx.capture.torch_private import (
     data_assignments,
     fake_from_meta,
 )
-from fx2onnx.capture.trees import Key, flatten
 
 
 def run(
@@ -129,7 +129,7 @@ def _run_module(
             raise _explained(cause) from cause
         recorder.stood_in = [f"{name} {reason}" for name, reason in stood_in.items()]
         recorder.stood_in += transformers.branches_for_tracing()
-        outputs, restore = _outputs(recorder, result)
+        outputs, restore = graph_outputs(recorder, result)
         return outputs, restore, _mutations(recorder, inputs)
 
 
@@ -148,38 +148,6 @@ def _fake_input(recorder: Recorder, leaf: Leaf) -> torch.Tensor:
     return fake_from_meta(
         mode, [sym_int(recorder.assumptions, size) for size in sizes], tensor.dtype, tensor.device, strides
     )
-
-
-def _outputs(recorder: Recorder, result: Any) -> tuple[list[GraphOutput], Callable[[list[Any]], Any]]:
-    leaves, rebuild = flatten(result)
-    outputs: list[GraphOutput] = []
-    places: list[int | None] = []
-    taken: set[str] = set()
-    for leaf in leaves:
-        value = leaf.value
-        if not isinstance(value, torch.Tensor | int | float | bool | torch.SymInt | torch.SymFloat):
-            places.append(None)
-            continue
-        name = _output_name(leaf.keys)
-        while name in taken:
-            name += "_"
-        taken.add(name)
-        node = recorder.node_of(value) if isinstance(value, torch.Tensor) else unwrap(value)
-        places.append(len(outputs))
-        outputs.append(GraphOutput(name, node, leaf.path()))
-
-    constants = [leaf.value for leaf in leaves]
-
-    def restore(values: list[Any]) -> Any:
-        return rebuild([constants[i] if place is None else values[place] for i, place in enumerate(places)])
-
-    return outputs, restore
-
-
-def _output_name(keys: tuple[Key, ...]) -> str:
-    """``logits`` for a key or field, ``output_0`` for a position, ``output`` for a lone tensor."""
-    text = "_".join(map(str, keys))
-    return text if keys and isinstance(keys[0], str) and not keys[0].isdigit() else f"output_{text}".rstrip("_")
 
 
 def _mutations(recorder: Recorder, inputs: list[GraphInput]) -> list[Mutation]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 
 from fx2onnx.base.dims import DimLike
@@ -43,6 +44,8 @@ class Arguments:
     values: dict[str, Any]
     """The arguments by name; those of ``*args`` as ``args_0``, ``args_1``."""
     rebuild: Callable[[list[Any]], Any]
+    notes: list[str] = field(default_factory=list)
+    """What of the arguments is constant in the file though it looks like data."""
 
     def rebuilt(self, replacements: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """``(args, kwargs)`` with the tensors replaced, in order of ``leaves``."""
@@ -77,12 +80,19 @@ def bind(
     names = _argument_names(forward, signature, args, kwargs)
     found, rebuild = flatten((args, kwargs))
     leaves: list[Leaf] = []
+    notes: list[str] = []
     taken: set[str] = set()
     for position, item in enumerate(found):
-        if not isinstance(item.value, torch.Tensor):
+        if not isinstance(item.value, torch.Tensor) and not _holds_data(item.value):
             continue
         part, place, *inner = item.keys
         keys: tuple[Key, ...] = (names[int(place)] if part == 0 else place, *inner)
+        if not isinstance(item.value, torch.Tensor):
+            notes.append(
+                f"the argument {'.'.join(map(str, keys))} is a {type(item.value).__name__}: what it holds is constant in "
+                "the file; pass tensors, or dicts, tuples, lists and dataclasses of them"
+            )
+            continue
         name = "_".join(map(str, keys))
         while name in taken:
             name += "_"
@@ -100,7 +110,13 @@ def bind(
         for leaf, name in zip(leaves, input_names, strict=False):
             leaf.name = name
     values = dict(zip(names, args, strict=True)) | kwargs
-    return Arguments([item.value for item in found], leaves, values, rebuild)
+    return Arguments([item.value for item in found], leaves, values, rebuild, notes)
+
+
+def _holds_data(value: Any) -> bool:
+    """Whether an argument that is no tensor has tensors or arrays inside that no input of the file stands for."""
+    inside = vars(value).values() if hasattr(value, "__dict__") and not isinstance(value, torch.nn.Module) else ()
+    return any(isinstance(item, torch.Tensor | np.ndarray) for item in (value, *inside))
 
 
 def refuse_repeated(argument: str, names: Sequence[str]) -> None:

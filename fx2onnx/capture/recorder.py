@@ -131,7 +131,7 @@ class Recorder(KnownTensors):
         self.assumptions.during = func._schema.name
         if func in TO_PYTHON:
             return self._to_python(func, args[0])
-        if func.namespace == "prim" or func in functional.QUERIES:
+        if func.namespace in ("prim", "profiler") or func in functional.QUERIES:
             return func(*map(self.to_fake, args), **{name: self.to_fake(arg) for name, arg in kwargs.items()})
         if func is aten.lift_fresh.default and not isinstance(args[0], FakeTensor):
             return self.constant(args[0])

@@ -20,6 +20,7 @@ from fx2onnx.capture.dynamic import hints_of, set_dynamic_axes
 from fx2onnx.capture.exported import exported
 from fx2onnx.capture.inputs import Arguments, bind, normalise_args, refuse_repeated
 from fx2onnx.capture.module_state import preserved
+from fx2onnx.capture.second_try import export_may_help
 
 RUNGS = ("auto", "symbolic", "fake", "export")
 DATA_BRANCHES = ("error", "if")
@@ -75,6 +76,7 @@ def capture(
     )
     with _LOCK:
         captured = _RUNS[rung](root, arguments, settled, training)
+    captured.warnings = arguments.notes + captured.warnings
     _name_outputs(captured, output_names)
     return captured
 
@@ -106,12 +108,12 @@ def _by_export(root: torch.nn.Module, arguments: Arguments, settled: Settled, tr
 
 
 def _by_best(root: torch.nn.Module, arguments: Arguments, settled: Settled, training: bool | None) -> Captured:
-    """The module's own run; where that fails, torch.export; where that fails too, the first failure is raised."""
+    """The module's own run; where that fails and torch.export may help, torch.export; the first failure is the one raised."""
     axes = [dict(leaf.axes) for leaf in arguments.leaves]
     try:
         captured = settled(root)
     except Exception as found:  # ours too: a fault of the recorder need not stop the user
-        if isinstance(found, Fx2OnnxError) and found.code in _NO_RUNG_HELPS:
+        if not export_may_help(found):
             raise
         failure = found
     else:
@@ -128,8 +130,6 @@ def _by_best(root: torch.nn.Module, arguments: Arguments, settled: Settled, trai
 
 
 _RUNS = {"auto": _by_best, "symbolic": _by_symbolic, "fake": _by_fake, "export": _by_export}
-_NO_RUNG_HELPS = frozenset({"E001", "E105", "E106"})
-"""Errors about what was asked for rather than about how the module was run."""
 
 
 def _in_a_line(failure: Exception) -> str:
@@ -157,6 +157,8 @@ def as_module(module: Any) -> torch.nn.Module:
     original = getattr(module, "_orig_mod", None)
     if isinstance(original, torch.nn.Module):
         return original
+    if isinstance(module, torch.nn.DataParallel):
+        return as_module(module.module)
     if isinstance(module, torch.jit.ScriptModule):
         raise UserError(
             "E001",

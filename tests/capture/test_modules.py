@@ -184,6 +184,11 @@ def _doubled(x: Any) -> Any:
     return x * 2
 
 
+def _record_function(self: Any, x: Any) -> Any:
+    with torch.profiler.record_function("part"):
+        return x * 2
+
+
 def _walrus(self: Any, x: Any) -> Any:
     if (y := x * 2).dim() == 2:
         return y
@@ -314,6 +319,7 @@ MODULES: dict[str, tuple[nn.Module, tuple[Any, ...]]] = {
     ".data": (module(_data_attribute, fc=_linear()), (X,)),
     "deque": (module(_deque), (X,)),
     "walrus": (module(_walrus), (X,)),
+    "record_function": (module(_record_function), (X,)),
     "decorated": (module(_decorated), (X,)),
     "hooks": (_hooked(), (X,)),
     "parametrization": (_parametrized(), (X,)),
@@ -331,7 +337,8 @@ MODULES: dict[str, tuple[nn.Module, tuple[Any, ...]]] = {
     "jit-traced part": (nn.Sequential(_linear(), torch.jit.trace(nn.Linear(4, 2), X)), (X,)),
     "torch.compile": (torch.compile(_linear()), (X,)),
     "GraphModule": (torch.fx.symbolic_trace(nn.Sequential(_linear(), nn.ReLU())), (X,)),
-    "data parallel": (nn.Sequential(OrderedDict(a=_linear(), b=nn.Identity())), (X,)),
+    "ordered dict": (nn.Sequential(OrderedDict(a=_linear(), b=nn.Identity())), (X,)),
+    "data parallel": (nn.DataParallel(_linear()), (X,)),
     "multi-head attention": (nn.MultiheadAttention(4, 2, batch_first=True), (X[None], X[None], X[None])),
     "transformer layer": (nn.TransformerEncoderLayer(4, 2, 8, batch_first=True), (X[None],)),
     "lstm": (nn.LSTM(4, 3, num_layers=2, bidirectional=True), (X[None],)),
@@ -474,6 +481,51 @@ def _tensors(value: Any) -> list[torch.Tensor]:
 def test_outputs_of_every_structure() -> None:
     result = fx2onnx.export(lambda x: Batch(x + 1, None, 2.0), (X,))
     assert result.report.output_names[0] == "ids"
+
+
+class Holder:
+    """No pytree."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor = tensor
+
+
+@pytest.mark.parametrize(
+    ("function", "names", "parts"),
+    [
+        (lambda x: {"a": x + 1, "b": "text"}, ["a"], ["['b'] is a str"]),
+        (
+            lambda x: (x, None, Holder(x), {"k": (x.dtype, 3)}),
+            ["output_0", "output_3_k_1"],
+            ["[2] is a Holder", "dtype"],
+        ),
+        (lambda x: (x, x.shape, True), ["output_0", "output_1_0", "output_1_1", "output_2"], []),
+        (lambda x: x + 1, ["output"], []),
+    ],
+)
+def test_what_is_no_tensor_among_the_outputs_is_reported(function: Any, names: list[str], parts: list[str]) -> None:
+    report = fx2onnx.export(function, (X,)).report
+    assert report.output_names == names
+    assert len(report.warnings) == len(parts)
+    for warning, part in zip(report.warnings, parts, strict=True):
+        assert part in warning
+
+
+@pytest.mark.parametrize("function", [Holder, lambda x: {x}, lambda x: ("text", None), lambda x: (y for y in [x])])
+def test_outputs_without_any_tensor_are_refused(function: Any) -> None:
+    with pytest.raises(fx2onnx.UserError, match="nothing that a file can hold") as caught:
+        fx2onnx.export(function, (X,), capture="fake")
+    assert caught.value.code == "E107"
+
+
+@pytest.mark.parametrize("argument", [Holder(X), X.numpy()])
+def test_tensors_hidden_in_an_argument_are_reported(argument: Any) -> None:
+    def add(x: torch.Tensor, hidden: Any) -> torch.Tensor:
+        return x + (hidden.tensor if isinstance(hidden, Holder) else torch.from_numpy(hidden))
+
+    (warning,) = fx2onnx.export(add, (X, argument)).report.warnings
+    assert warning.startswith(f"the argument hidden is a {type(argument).__name__}")
+    assert not fx2onnx.export(lambda x, mode, size: x[:size], (X, "text", 2)).report.warnings
 
 
 # -- refusals ----------------------------------------------------------------------------------------------------------

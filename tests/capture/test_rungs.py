@@ -83,14 +83,34 @@ def test_the_first_failure_is_the_one_raised(capsys: pytest.CaptureFixture[str])
     assert not printed.err
 
 
-def test_what_was_asked_wrongly_is_not_tried_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+def _raises(x: torch.Tensor) -> torch.Tensor:
+    raise ValueError("no")
+
+
+@pytest.mark.parametrize(
+    ("function", "arguments", "code"),
+    [
+        (lambda x: x.reshape(3, 4), {"dynamic_shapes": ({0: "n"},)}, "E105"),
+        (lambda x: x if x.sum() > 0 else -x, {}, "E104"),
+        (lambda x: x * sum(x.sum(0).tolist()), {}, "E104"),
+        (lambda x: x.clone().resize_(2, 2), {}, "E103"),
+        (lambda x: x @ x, {}, "E101"),
+        (lambda x: torch.cat([x, x.sum(0)]), {}, "E101"),
+        (_raises, {}, "E101"),
+        (lambda x: {"rows": x}["columns"], {}, "E101"),
+    ],
+)
+def test_what_export_cannot_help_is_not_tried_twice(
+    function: Any, arguments: Any, code: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def exported(*args: Any) -> Any:
         raise AssertionError("tried")
 
     monkeypatch.setattr("fx2onnx.capture.rungs.exported", exported)
     with pytest.raises(fx2onnx.UserError) as caught:
-        fx2onnx.export(lambda x: x.reshape(3, 4), (X,), dynamic_shapes=({0: "n"},))
-    assert caught.value.code == "E105"
+        fx2onnx.export(function, (X,), **arguments)
+    assert caught.value.code == code
+    assert not isinstance(caught.value.__context__, AssertionError)
 
 
 def test_the_export_rung_runs_in_the_same_mode() -> None:

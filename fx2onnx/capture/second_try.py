@@ -1,0 +1,39 @@
+"""Whether ``torch.export`` may capture what the module's own run did not: it costs seconds, so not in vain."""
+
+from __future__ import annotations
+
+import os
+import traceback
+
+import torch
+
+from fx2onnx.base.errors import Fx2OnnxError, UserError
+
+_TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
+_SHAPE_RULES = tuple(_TORCH + part for part in ("_meta_registrations", "_prims", "_refs", "_decomp"))
+_FAITHFUL = (NameError, KeyError, IndexError, AssertionError, ImportError, ValueError, ArithmeticError)
+"""What the module raises on its own account, on fake tensors as on real ones."""
+
+
+def export_may_help(failure: Exception) -> bool:
+    """torch.export runs the module on fake tensors, too, and knows besides NumPy inside forward and ``int(x)`` as a size;
+    its own code stands in for the recorder's faults.
+    """
+    if not isinstance(failure, UserError):
+        return True
+    if failure.code == "E101":
+        return _may_be_due_to_fakes(failure.__cause__)
+    return failure.code == "E107" or (failure.code == "E104" and isinstance(failure, NeedsPlainNumber))
+
+
+class NeedsPlainNumber(UserError):
+    """Python turns a size that only the data tells into a plain number (E104)."""
+
+
+def _may_be_due_to_fakes(cause: BaseException | None) -> bool:
+    """Not where torch refused the shapes or dtypes, nor where the module's own code raised."""
+    if cause is None or isinstance(cause, (Fx2OnnxError, *_FAITHFUL)):
+        return False
+    return not any(
+        frame.f_code.co_filename.startswith(_SHAPE_RULES) for frame, _ in traceback.walk_tb(cause.__traceback__)
+    )

@@ -110,8 +110,32 @@ SMALL = f32(2, 3)
 IMAGE = f32(1, 2, 4, 4)
 NORM = (f32(2, 3, 4, 4), f32(3), f32(3), f32(3), np.abs(f32(3)) + 1)
 
+
+def line(*values: float) -> Array:
+    """One sample of one channel."""
+    return np.array([[values]], np.float32)
+
+
+LINE, TAPS = line(1, 10, 100), line(1, 2, 3)
+
+
+def layer_norm_of_doubles(x: Array, weight: Array) -> tuple[Array, ...]:
+    """The statistics have the dtype of ``stash_type``, whatever x has."""
+    mean, rstd = np.array([[0.5], [2.5]]), np.full((2, 1), 1 / np.sqrt(0.25 + 1e-5))
+    return (x - mean) * rstd, mean.astype(np.float32), rstd.astype(np.float32)
+
+
 CASES = [
     *(NodeCase(name, 1, (f32(2, 3, 4), f32(3)), along_axis_1(call), OLD_BROADCAST) for name, call in ARITHMETIC.items()),
+    NodeCase("ReduceMax", 13, (f32(2, 3),), lambda x: x.max(axis=1), {"axes": [1], "keepdims": 2}),
+    NodeCase("ArgMax", 13, (f32(2, 3),), lambda x: x.argmax(axis=1), {"axis": 1, "keepdims": -1}),
+    NodeCase("LayerNormalization", 17, (np.arange(4.0).reshape(2, 2), np.ones(2)), layer_norm_of_doubles, n_outputs=3),
+    NodeCase("RMSNormalization", 23, (np.ones((2, 4), np.float16), f32(4)), lambda x, weight: np.stack([weight, weight])),
+    NodeCase("ConvTranspose", 11, (LINE, TAPS), lambda x, w: line(2, 13, 20, 130, 200, 300), {"strides": [2], "output_shape": [6]}),
+    NodeCase("ConvTranspose", 11, (LINE, TAPS), lambda x, w: line(1, 2, 13, 20, 130, 200),
+             {"strides": [2], "output_shape": [6], "auto_pad": "SAME_UPPER"}),
+    NodeCase("ConvTranspose", 11, (LINE, TAPS), lambda x, w: line(0, 1, 2, 13, 20, 130, 200, 300, 0),
+             {"strides": [2], "output_shape": [9]}),
     NodeCase("ReduceMean", 18, (np.array([-1, -2, 2**31 - 1, 2**31 - 1], np.int32),), lambda x: np.array([1073741822], np.int32)),
     NodeCase("ReduceMean", 13, (np.array([-1, -3, -3, 0], np.int64),), lambda x: np.array([-1]), {"axes": [0]}),
     NodeCase("Pow", 1, (np.abs(f32(2, 3, 4)), f32(3)), along_axis_1(np.power), OLD_BROADCAST),

@@ -37,7 +37,7 @@ def model(nodes: list[Any], constants: dict[str, np.ndarray], outputs: tuple[str
     held = [onnx.numpy_helper.from_array(array, name) for name, array in constants.items()]
     infos = [helper.make_empty_tensor_value_info(name) for name in outputs]
     graph = helper.make_graph(nodes, "g", [], infos, held)
-    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23)], ir_version=10)
 
 
 WITHOUT_ELEMENTS = body([node("Identity", ["a"], ["o"])], ["row"], ["o"])
@@ -112,6 +112,24 @@ REFUSED: dict[str, tuple[Any, dict[str, np.ndarray], str]] = {
     "a_region_of_no_sample": (
         node("RoiAlign", ["x", "r", "i"], ["y"]), {"x": f32(1, 1, 4, 4), "r": f32(1, 4), "i": i64(-1)}, "negative",
     ),
+    "a_scale_for_fewer_channels": (
+        node("InstanceNormalization", ["x", "s", "s"], ["y"]), {"x": f32(1, 3, 2), "s": f32(1)}, "do not fit",
+    ),
+    "a_norm_of_no_kind": (node("LpNormalization", ["x"], ["y"], p=-1), {"x": f32(3)}, "not 1 or 2"),
+    "scores_of_fewer_batches": (
+        node("NonMaxSuppression", ["b", "s"], ["y"]), {"b": f32(2, 3, 4), "s": f32(1, 1, 3)}, "do not fit",
+    ),
+    "offsets_for_another_output": (
+        node("DeformConv", ["x", "w", "o"], ["y"]), {"x": f32(1, 1, 4, 4), "w": f32(1, 1, 2, 2), "o": f32(1, 8, 3, 2)}, "do not fit",
+    ),
+    "caches_that_differ": (
+        node("RotaryEmbedding", ["x", "c", "s", "p"], ["y"]),
+        {"x": f32(1, 1, 2, 4), "c": f32(5, 2), "s": f32(4, 2), "p": i64(0, 1).reshape(1, 2)},
+        "differ in shape",
+    ),
+    "a_split_said_twice": (
+        node("Split", ["x", "s"], ["y", "z"], num_outputs=2), {"x": f32(4), "s": i64(1, 3)}, "both given",
+    ),
     "a_sequence_of_two_dtypes": (node("SequenceConstruct", ["x", "i"], ["y"]), {"x": f32(1), "i": i64(1)}, "differ in dtype"),
 }  # fmt: skip
 
@@ -130,7 +148,7 @@ def test_two_versions_of_one_opset_are_refused() -> None:
     with pytest.raises(UserError, match="two versions of the opset"):
         ort.InferenceSession(proto)
     del proto.opset_import[-1]
-    proto.opset_import.add(domain="ai.onnx", version=21)
+    proto.opset_import.add(domain="ai.onnx", version=23)
     assert ort.InferenceSession(proto).run(None, {})[0].tolist() == [-1]
 
 

@@ -186,11 +186,13 @@ def rotary_embedding(
     moved = heads.transpose(0, 2, 1, 3)
     rotated = rotary_embedding_dim or moved.shape[3]
     half = rotated // 2
+    if sin_cache.shape != cos_cache.shape:
+        raise ValueError(f"the caches differ in shape: {list(cos_cache.shape)} and {list(sin_cache.shape)}")
     if position_ids is not None:
         if position_ids.size and not 0 <= position_ids.min() <= position_ids.max() < len(cos_cache):
             raise IndexError("position_ids are out of range for the caches")
         cos_cache, sin_cache = cos_cache[position_ids], sin_cache[position_ids]
-    if cos_cache.shape[-1] != half or sin_cache.shape != cos_cache.shape:
+    if cos_cache.shape[-1] != half:
         raise ValueError(f"caches of shape {list(cos_cache.shape)} do not fit {rotated} rotated features")
     cos, sin = cos_cache[:, :, None, :], sin_cache[:, :, None, :]
     turned, rest = moved[..., :rotated], moved[..., rotated:]

@@ -161,8 +161,8 @@ def transpose_geometry(
     ]
     if wanted or mode in ("SAME_UPPER", "SAME_LOWER"):
         out = tuple(wanted)[-n:] if wanted else tuple(d * s for d, s in zip(dims, strides, strict=True))
-        total = [max(f - o, 0) for f, o in zip(full, out, strict=True)]
-        before = tuple(t // 2 if mode != "SAME_LOWER" else t - t // 2 for t in total)
+        total = [f - o for f, o in zip(full, out, strict=True)]
+        before = tuple(t // 2 if mode == "SAME_UPPER" else t - t // 2 for t in total)
         return strides, dilations, before, out
     if mode == "VALID":
         pads = (0,) * 2 * n

@@ -10,8 +10,8 @@ import numpy as np
 
 from fx2onnx.runner.kernels.elementwise import Outs
 from fx2onnx.runner.kernels.softmax import check_axis
-from fx2onnx.runner.registry import kernel, same_as_first
-from fx2onnx.runner.types import NARROW_FLOATS, Array, Spec, narrowed
+from fx2onnx.runner.registry import kernel
+from fx2onnx.runner.types import NARROW_FLOATS, Array, Spec, narrowed, numpy_dtype_of_code
 
 
 def widen(x: Array) -> Array:
@@ -23,7 +23,7 @@ def _layer_norm_infer(inputs: Sequence[Array], attrs: Mapping[str, Any]) -> Sequ
     x = inputs[0]
     axis = check_axis(attrs.get("axis", -1), x.ndim)
     small = x.shape[:axis] + (1,) * (x.ndim - axis)
-    stash = np.dtype(np.float32) if x.dtype in NARROW_FLOATS else x.dtype
+    stash = numpy_dtype_of_code(attrs.get("stash_type", 1))
     return ((x.shape, x.dtype), (small, stash), (small, stash))[: max(attrs.get("n_outputs", 1), 1)]
 
 
@@ -70,7 +70,12 @@ def layer_normalization(
         extra[...] = stat
 
 
-@kernel("RMSNormalization", 23, kind="into", infer=same_as_first, inplace=(0,))
+def _rms_norm_infer(inputs: Sequence[Array], attrs: Mapping[str, Any]) -> Sequence[Spec]:
+    """As x, but of the weight's dtype."""
+    return ((inputs[0].shape, inputs[1].dtype),)
+
+
+@kernel("RMSNormalization", 23, kind="into", infer=_rms_norm_infer, inplace=(0,))
 def rms_normalization(
     out: Outs, x: Array, weight: Array, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1
 ) -> None:
@@ -81,11 +86,11 @@ def rms_normalization(
     flat = wide.reshape(rows, width)
     square = np.vecdot(flat, flat).reshape(x.shape[:axis] + (1,) * (x.ndim - axis))
     root = np.sqrt(square / np.asarray(max(width, 1), wide.dtype) + np.asarray(epsilon, wide.dtype))
-    if wide is x:
+    if wide is x and weight.dtype == x.dtype:
         np.multiply(x, np.ones((), x.dtype) / root, out=out[0])
         np.multiply(out[0], weight, out=out[0])
     else:
-        out[0][...] = (wide / root).astype(x.dtype) * weight
+        out[0][...] = narrowed(wide / root, x.dtype).astype(weight.dtype) * weight
 
 
 def _per_channel(values: Array, rank: int) -> Array:
@@ -159,6 +164,8 @@ def batch_normalization_9(
 @kernel("InstanceNormalization")
 def instance_normalization(x: Array, scale: Array, bias: Array, *, epsilon: float = 1e-5, **_: Any) -> Array:
     """(x - mean) * rstd * scale + bias, statistics per sample and channel."""
+    if x.ndim < 2 or scale.shape != (x.shape[1],) or bias.shape != scale.shape:
+        raise ValueError(f"scale {list(scale.shape)} and bias {list(bias.shape)} do not fit {list(x.shape)}")
     y = normalize_rows(x.reshape(x.shape[0] * x.shape[1], -1), epsilon).reshape(x.shape)
     y = y * _per_channel(widen(scale), x.ndim) + _per_channel(widen(bias), x.ndim)
     return narrowed(y, x.dtype)
@@ -201,6 +208,8 @@ def _check_groups(x: Array, num_groups: int) -> None:
 @kernel("LpNormalization")
 def lp_normalization(x: Array, *, axis: int = -1, p: int = 2) -> Array:
     """x / norm along ``axis``; 0 where the norm is 0."""
+    if p not in (1, 2):
+        raise ValueError(f"p is {p}, not 1 or 2")
     wide = widen(x)
     axis = check_axis(axis, x.ndim)
     size = np.abs(wide).sum(axis, keepdims=True) if p == 1 else np.sqrt((wide * wide).sum(axis, keepdims=True))

@@ -85,7 +85,7 @@ def _reduce(op_type: str, x: Array, axes: Sequence[int] | None, keepdims: int, n
         wide = x.astype(np.float32)
     if wide.dtype.kind in "iu" and op_type in ("ReduceL2", "ReduceLogSum", "ReduceLogSumExp"):
         wide = wide.astype(np.float64)
-    result = np.asarray(REDUCTIONS[op_type](wide, chosen, bool(keepdims)))
+    result = np.asarray(REDUCTIONS[op_type](wide, chosen, keepdims == 1))
     return narrowed(result, x.dtype)
 
 
@@ -119,7 +119,7 @@ def _arg(pick: Callable[..., Any], x: Array, axis: int, keepdims: int, last: int
     else:
         found = pick(wide, axis=axis)
     found = np.asarray(found, INT64)
-    return np.expand_dims(found, axis) if keepdims else found
+    return np.expand_dims(found, axis) if keepdims == 1 else found
 
 
 @kernel("ArgMax")

@@ -159,6 +159,8 @@ def split(
     """x cut along ``axis`` into parts of the given sizes, or of equal size."""
     if num_outputs is not None and num_outputs != n_outputs:
         raise ValueError(f"num_outputs is {num_outputs}, the node has {n_outputs} outputs")
+    if num_outputs is not None and sizes is not None:
+        raise ValueError("sizes and num_outputs are both given")
     return _split(x, axis, None if sizes is None else ints(sizes), n_outputs)
 
 

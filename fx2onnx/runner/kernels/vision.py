@@ -14,6 +14,7 @@ from fx2onnx.runner.kernels.norm import widen
 from fx2onnx.runner.limits import check_bytes, check_shape
 from fx2onnx.runner.registry import kernel
 from fx2onnx.runner.types import INT64, Array, narrowed
+from fx2onnx.runner.windows import resolve_window
 
 
 def _pixel_positions(normalized: Array, dim: int, align_corners: int) -> Array:
@@ -199,6 +200,8 @@ def non_max_suppression(
     center_point_box: int = 0,
 ) -> Array:
     """(batch, class, box) of the best boxes, each overlapping no better one by more than the threshold."""
+    if boxes.shape[::2] != (scores.shape[0], 4) or boxes.shape[1] != scores.shape[2]:
+        raise ValueError(f"boxes {list(boxes.shape)} do not fit scores {list(scores.shape)}")
     limit = 0 if max_boxes is None else int(max_boxes.reshape(()))
     overlap = 0.0 if iou_threshold is None else float(iou_threshold.reshape(()))
     if center_point_box:
@@ -249,6 +252,9 @@ def deform_conv(
     """A 2-D convolution whose taps are moved by ``offset`` and weighted by ``mask``."""
     if x.ndim != 4 or x.shape[1] != w.shape[1] * group or x.shape[1] % offset_group or w.shape[0] % group:
         raise ValueError(f"input {list(x.shape)}, weight {list(w.shape)} and groups {group}, {offset_group} do not fit")
+    window = resolve_window(x.shape[2:], w.shape[2:], strides, dilations, pads, "NOTSET")
+    if offset.shape[2:] != window.out or (kernel_shape and tuple(kernel_shape) != w.shape[2:]):
+        raise ValueError(f"offsets {list(offset.shape)} and kernel_shape do not fit an output of {list(window.out)}")
     batch, channels = x.shape[:2]
     outs, kh, kw = w.shape[0], w.shape[2], w.shape[3]
     (dh, dw), (sh, sw) = dilations or (1, 1), strides or (1, 1)

@@ -152,9 +152,7 @@ def _kind(row: Row) -> tuple[str, str, str]:
     """What makes two failures the same: stage, code and the sentence without its numbers."""
     error = row["error"]
     what = error["what"]
-    if error["stage"] == "match" and row.get("random"):
-        what = "two eager runs differ from each other (the model draws noise)"
-    elif error["why"] and error["code"] != "E501":
+    if error["why"] and error["code"] != "E501":
         what += f": {error['why']}"
     return error["stage"], error["code"], re.sub(r"\d+", "N", what)[:170]
 

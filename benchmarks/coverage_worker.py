@@ -85,6 +85,7 @@ def _exported(row: Row, built: Any, dynamic: bool) -> None:
     from fx2onnx.capture.functional import is_decomposable
     from fx2onnx.capture.rungs import capture
     from fx2onnx.verify import verify
+    from fx2onnx.verify.compare import TYPES_ONLY
 
     module, args, kwargs = built.module, built.args, built.kwargs
     shapes = built.dynamic_shapes if dynamic else None
@@ -118,7 +119,9 @@ def _exported(row: Row, built: Any, dynamic: bool) -> None:
         for engine in ENGINES
         if (found := verdict.worst(engine)) is not None
     }
-    if verdict.ok:
+    if verdict.ok and TYPES_ONLY in verdict.notes:
+        row["error"] = {"stage": "match", "code": "", "what": TYPES_ONLY, "where": "", "why": ""}
+    elif verdict.ok:
         row["passed"] = "match"
     elif worst is None:
         row["error"] = {"stage": "match", "code": "", "what": "nothing was compared", "where": "", "why": ""}

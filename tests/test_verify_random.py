@@ -30,7 +30,12 @@ class SizeFromNoise(nn.Module):
         return x[torch.rand(3) > 0.5]
 
 
-@pytest.mark.parametrize("module", [Masked(), SizeFromNoise()])
+class Integers(nn.Module):
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x[:, torch.randint(8, (20,))], torch.randint_like(x, -3, 5) + torch.randint(2, 9, (8,))
+
+
+@pytest.mark.parametrize("module", [Masked(), SizeFromNoise(), Integers()])
 def test_what_is_drawn_is_fed(module: nn.Module) -> None:
     verdict = verify(fx2onnx.export(module, (X,)), module, (X,))
     assert verdict.ok, verdict.describe()

@@ -39,6 +39,9 @@ MOVEMENT_RATIO = 2.0
 """An engine may be this many times as far as the largest of the movements seen where weights and inputs are off by as many
 units as ``ERROR_RATIO``: it is one more draw from the same distribution."""
 
+TYPES_ONLY = "an engine's random numbers are its own: of outputs that depend on them only the type is compared"
+"""A note of the verdict."""
+
 UNJUDGED_EPSILONS = 4096.0
 """The same where the module does not run in float64 and nothing tells how far float32 is off."""
 
@@ -143,7 +146,7 @@ def _compare_sample(verdict: Verdict, case: _Case, sample: Sample) -> None:
     drawn = case.random.inputs_for(draws) if case.random is not None else None
     unknown = case.random.tainted if case.random is not None and drawn is None else frozenset()
     if unknown:
-        verdict.note("an engine's random numbers are its own: of outputs that depend on them only the type is compared")
+        verdict.note(TYPES_ONLY)
     with _runs_on(case, drawn) as runs:
         found = {
             engine: _run_engine(verdict, engine, run, feeds | (drawn or {}), sample) for engine, run in runs.items()

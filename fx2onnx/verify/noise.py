@@ -2,7 +2,7 @@
 
 An engine draws other numbers than PyTorch, so outputs that depend on them could be compared by type alone. Where each
 random node of the file stands for one draw of the module (``rand`` and ``randn`` in any form), the draws become inputs
-of a copy of the file, and every output is compared by value.
+of a copy of the file, and every output is compared by value. ``randint`` is a uniform draw, scaled and cut.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ class Draw:
 
     name: str
     value: torch.Tensor
+    fed: torch.Tensor
+    """What the random node of the file would have to give."""
 
 
 class Recording(TorchDispatchMode):
@@ -43,7 +45,7 @@ class Recording(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         if _is_random(func) and isinstance(result, torch.Tensor):
-            self.draws.append(Draw(_name(func), result.clone()))
+            self.draws.append(_draw(func, args, kwargs or {}, result.clone()))
         return result
 
 
@@ -63,12 +65,20 @@ class Replaying(TorchDispatchMode):
         return result
 
 
+def _draw(func: Any, args: Any, kwargs: Any, result: torch.Tensor) -> Draw:
+    name = str(func._schema.name).rpartition("::")[2]
+    if name not in ("randint", "randint_like"):
+        return Draw(name, result, result)
+    given = dict(zip([argument.name for argument in func._schema.arguments], args, strict=False)) | kwargs
+    low, high = given.get("low", 0), given["high"]
+    if not isinstance(low, int) or not isinstance(high, int):
+        return Draw(name, result, result)
+    # The file has floor(uniform * (high - low)) + low: the middle of what gives this number.
+    return Draw("rand", result, (result.double() - low + 0.5) / (high - low))
+
+
 def _is_random(func: Any) -> bool:
     return torch.Tag.nondeterministic_seeded in func.tags
-
-
-def _name(func: Any) -> str:
-    return str(func._schema.name).rpartition("::")[2]
 
 
 @dataclass(slots=True)
@@ -103,7 +113,7 @@ class RandomNodes:
             kind = _KINDS.get(draw.name)
             if kind is None or node.op_type not in (f"Random{kind}", f"Random{kind}Like") or not _is_plain(node):
                 return None
-            value = to_numpy(draw.value)
+            value = to_numpy(draw.fed)
             shape = next((list(a.ints) for a in node.attribute if a.name == "shape"), list(value.shape))
             if value.size != np.prod(shape):
                 return None

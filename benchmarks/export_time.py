@@ -1,8 +1,8 @@
 """Whole exports and graph work alone: fx2onnx against ``torch.onnx.export``, dynamo and TorchScript.
 
 One process, warm, all variants of a model in turn, medians of ``--rounds``. *Graph work* writes no file (``f=None``); *whole
-export* ends with the finished file, weights inside, in ``--folder``. Beside it stands one plain sequential write of as many
-bytes to the same folder.
+export* ends with the finished file, weights inside, in ``--folder``. The writing of the weights is also measured by itself,
+beside one plain sequential write of as many bytes to the same folder.
 
     python -m benchmarks.export_time [--rounds 5] [--models a,b] [--folder DIR] [--write docs/benchmarks.md]
 """
@@ -25,14 +25,11 @@ from typing import Any
 
 from benchmarks import machine
 
-MODELS = (
-    *("resnet50", "mobilenet_v3_large", "vit_b_16", "bert_base_mlm", "gpt2", "t5_small"),
-    *("mnist_cnn", "mnist_cnn_same", "resnet18"),
-)
 VARIANTS = {
     "ours": "fx2onnx, whole",
     "dynamo": "torch.onnx.export(dynamo=True), whole",
     "torchscript": "torch.onnx.export(dynamo=False), whole",
+    "saved": "fx2onnx, the finished graph into its file",
     "plain": "one sequential write of as many bytes",
     "ours graph": "fx2onnx, no file",
     "dynamo graph": "torch.onnx.export(dynamo=True), no file",
@@ -49,7 +46,7 @@ class Row:
     seconds: dict[str, list[float]] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
     saving: list[float] = field(default_factory=list)
-    """Seconds of our whole export that went into the file."""
+    """Seconds that went into the files' bytes: their weights and the graph."""
     nodes: int = 0
     their_nodes: int = 0
     file_bytes: int = 0
@@ -84,17 +81,26 @@ def seconds(function: Callable[[], Any]) -> float:
     return time.perf_counter() - start
 
 
-def calls(entry: Any, folder: Path, reports: list[Any]) -> dict[str, Callable[[], Any]]:
+def calls(entry: Any, folder: Path, reports: list[Any], saving: list[float]) -> dict[str, Callable[[], Any]]:
     """The call of each variant."""
     import numpy as np
     import torch
 
     import fx2onnx
+    from fx2onnx.base.events import recording
 
     module, args, kwargs, shapes = entry.module, entry.args, entry.kwargs, entry.dynamic_shapes
 
     def ours() -> None:
         reports.append(fx2onnx.export(module, args, folder / "ours.onnx", kwargs=kwargs).report)
+
+    result = fx2onnx.export(module, args, None, kwargs=kwargs)
+
+    def saved() -> None:
+        with recording("save") as recorder:
+            result.save(folder / "saved.onnx")
+        spans = recorder.tree().children
+        saving.append(sum(span.seconds for span in spans if span.name in ("write weights", "write model")))
 
     def theirs(file: str | None, **keywords: Any) -> Callable[[], Any]:
         path = str(folder / file) if file else None
@@ -110,6 +116,7 @@ def calls(entry: Any, folder: Path, reports: list[Any]) -> dict[str, Callable[[]
         ours,
         theirs("theirs.onnx", dynamo=True),
         theirs("script.onnx", dynamo=False),
+        saved,
         plain,
         lambda: fx2onnx.export(module, args, None, kwargs=kwargs),
         theirs(None, dynamo=True),
@@ -129,7 +136,7 @@ def measure(name: str, rounds: int, folder: Path) -> Row:
     entry = build(name)
     entry.module.eval()
     row, reports = Row(name), []
-    functions = calls(entry, folder, reports)
+    functions = calls(entry, folder, reports, row.saving)
     try:
         seconds(functions["dynamo"])
     except torch.onnx.OnnxExporterError:
@@ -144,12 +151,12 @@ def measure(name: str, rounds: int, folder: Path) -> Row:
             row.failures[variant] = type(cause).__name__
             del functions[variant]
     reports.clear()
+    row.saving.clear()
     for _ in range(rounds):
         for variant, function in functions.items():
             if variant == "plain":
                 (folder / "plain").unlink(missing_ok=True)
             row.seconds.setdefault(variant, []).append(seconds(function))
-    row.saving = [report.phases["save"] for report in reports]
     row.nodes, row.file_bytes = reports[-1].nodes_onnx, reports[-1].file_bytes
     row.their_nodes = len(onnx.load(folder / "theirs.onnx", load_external_data=False).graph.node)
     for path in folder.iterdir():
@@ -160,17 +167,18 @@ def measure(name: str, rounds: int, folder: Path) -> Row:
 def main() -> None:
     machine.unpinned()
     from benchmarks.export_page import page
+    from models_zoo.registry import names
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--models", default=",".join(MODELS))
+    parser.add_argument("--models", help="a,b (default: the whole zoo)")
     parser.add_argument("--folder", default="out", help="where the files go (default: out)")
     parser.add_argument("--write", metavar="FILE.md", help="write the page and its plot")
     options = parser.parse_args()
     os.makedirs(options.folder, exist_ok=True)
     rows = []
     with tempfile.TemporaryDirectory(prefix="fx2onnx-bench-", dir=options.folder) as folder:
-        for name in options.models.split(","):
+        for name in options.models.split(",") if options.models else names():
             rows.append(measure(name, options.rounds, Path(folder)))
             print(f"{rows[-1].label}: {rows[-1].times_faster('ours', 'dynamo') or 0:.1f} times", flush=True)
     text = page(rows, machine.describe(), options.rounds, Path(options.write) if options.write else None)

@@ -53,7 +53,8 @@ class Replay:
             parts += [(name, self._part(kwargs[name])) for name in sorted(kwargs)]
         except TypeError:
             return None
-        return (func, torch.get_default_dtype(), torch.is_autocast_enabled("cpu"), *parts)
+        autocast = torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu")
+        return (func, torch.get_default_dtype(), autocast, *parts)
 
     def _part(self, arg: Any) -> Any:
         if isinstance(arg, FakeTensor):

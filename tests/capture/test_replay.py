@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import onnx_ir as ir
 import pytest
 import torch
 
@@ -93,3 +94,13 @@ def test_gradients_inside_forward_find_what_they_go_through() -> None:
 
     for x in (torch.randn(3, 4), torch.randn(3, 4)):
         assert check(step, (x,)).report.rung == "fake"
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_autocast_to_another_dtype_is_another_call(dtype: torch.dtype) -> None:
+    def product(x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", dtype):
+            return x @ x
+
+    result = fx2onnx.export(product, (torch.ones(3, 3),), None)
+    assert result.model.graph.outputs[0].dtype == {torch.bfloat16: ir.DataType.BFLOAT16}.get(dtype, ir.DataType.FLOAT16)

@@ -109,4 +109,5 @@ def shrunk(name: str, recipe: str) -> Source:
         move_constants(module)
         kwargs, dynamic_shapes = sample_inputs(module, Options())
     bake = baked_inputs(kwargs)
-    return Source(name, module, (), kwargs, dynamic_shapes, origin=model_class.__name__, bake=bake)
+    origin = model_class.__name__
+    return Source(name, module, (), kwargs, dynamic_shapes, origin=origin, bake=bake, data_branches="if")

@@ -111,7 +111,9 @@ def encoders_and_embedding(model: Any, name: str, options: Options) -> dict[str,
     for form in parts.get("vision_encoder.onnx", [])[:1]:
         grid = merged_grid(model, form.kwargs)
     width = width_of(model)
-    ids = torch.randint(3, 9, (options.batch_or(), options.seq_or(7)))
+    tokens = {_token(model, modality) for modality in modalities}
+    words = torch.tensor([word for word in range(3, 12) if word not in tokens])
+    ids = words[torch.randint(0, len(words), (options.batch_or(), options.seq_or(7)))]
     kwargs: dict[str, Any] = {"input_ids": ids}
     shapes: dict[str, Any] = {"input_ids": {0: BATCH, 1: SEQUENCE}}
     if grid is not None:

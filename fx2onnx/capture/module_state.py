@@ -15,6 +15,7 @@ from fx2onnx.base.memoized import forgotten
 @contextlib.contextmanager
 def preserved(root: torch.nn.Module, training: bool | None) -> Iterator[None]:
     """Inside, the module is in eval mode (``training=None`` or False) or in training mode; afterwards as before."""
+    frozen = [(parameter, parameter.requires_grad) for parameter in root.parameters()]
     saved = [(module, dict(module.__dict__), _contents(module)) for module in root.modules()]
     own = [attributes["forward"] for _, attributes, _ in saved if callable(attributes.get("forward"))]
     try:
@@ -23,6 +24,9 @@ def preserved(root: torch.nn.Module, training: bool | None) -> Iterator[None]:
         with forgotten({type(module) for module, _, _ in saved}, own):
             yield
     finally:
+        for parameter, requires_grad in frozen:
+            if parameter.requires_grad != requires_grad:
+                parameter.requires_grad_(requires_grad)
         for module, attributes, contents in saved:
             module.__dict__.clear()
             module.__dict__.update(attributes)
@@ -40,7 +44,33 @@ def _contents(module: torch.nn.Module) -> list[tuple[Any, Any]]:
 
     They are filled again rather than replaced: handles of hooks refer to them.
     """
-    return [(value, value.copy() if value else ()) for value in module.__dict__.values() if type(value) in _CONTAINERS]
+    found: dict[int, tuple[Any, Any]] = {}
+    for name, value in module.__dict__.items():
+        if type(value) in _CONTAINERS:
+            found[id(value)] = (value, value.copy() if value else ())
+            if value and not name.startswith("_"):
+                _add_nested(value, found)
+    return list(found.values())
+
+
+def _add_nested(container: Any, found: dict[int, tuple[Any, Any]]) -> None:
+    for value in container.values() if isinstance(container, dict) else container:
+        if type(value) in _CONTAINERS and id(value) not in found:
+            found[id(value)] = (value, value.copy())
+            _add_nested(value, found)
+
+
+@contextlib.contextmanager
+def buffers_kept(root: torch.nn.Module) -> Iterator[None]:
+    """For a run on the real module (tracing with proxies): buffers that it writes have their values again afterwards."""
+    saved = [(buffer, buffer.detach().clone(), buffer._version) for buffer in root.buffers()]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for buffer, value, version in saved:
+                if buffer._version != version:
+                    buffer.copy_(value)
 
 
 def weight_names(root: torch.nn.Module) -> dict[int, tuple[str, str, torch.Tensor]]:

@@ -19,7 +19,8 @@ from fx2onnx.capture.captured import Captured
 from fx2onnx.capture.dynamic import hints_of, set_dynamic_axes
 from fx2onnx.capture.exported import exported
 from fx2onnx.capture.inputs import Arguments, bind, normalise_args, refuse_repeated
-from fx2onnx.capture.module_state import preserved
+from fx2onnx.capture.module_state import buffers_kept, preserved
+from fx2onnx.capture.process_state import process_state_kept
 from fx2onnx.capture.second_try import export_may_help
 
 RUNGS = ("auto", "symbolic", "fake", "export")
@@ -74,7 +75,7 @@ def capture(
         bake=frozenset(bake),
         both=data_branches == "if",
     )
-    with _LOCK:
+    with _LOCK, process_state_kept():
         captured = _RUNS[rung](root, arguments, settled, training)
     captured.warnings = arguments.notes + captured.warnings
     _name_outputs(captured, output_names)
@@ -85,8 +86,10 @@ Settled = Callable[[torch.nn.Module], Captured]
 
 
 def _by_symbolic(root: torch.nn.Module, arguments: Arguments, settled: Settled, training: bool | None) -> Captured:
-    with record("symbolic trace"):
-        captured = symbolic.as_traced(lambda: settled(symbolic.traced(root, arguments)))
+    with record("symbolic trace"), preserved(root, training):
+        with buffers_kept(root):
+            copy = symbolic.traced(root, arguments)
+        captured = symbolic.as_traced(lambda: settled(copy))
     with record("compare with the module's own run"):
         symbolic.check_same_program(captured, settled(root))
     captured.rung, captured.rung_reason = "symbolic", "asked for; checked against the module's own run"

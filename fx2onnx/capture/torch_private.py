@@ -45,6 +45,7 @@ __all__ = [
     "control_flow_uncompiled",
     "data_assignments",
     "decompositions",
+    "default_device_context",
     "fake_from_meta",
     "fake_view",
     "in_function_transform",
@@ -223,6 +224,11 @@ def capture_modes(fake_mode: FakeTensorMode, recorder: PreDispatchMode | SplitMo
             recorder.call_directly_no_more()
         torch.backends.mha.set_fastpath_enabled(fast_path)
         _FAKE_TENSOR_LOG.removeFilter(unlogged)
+
+
+def default_device_context() -> Any:
+    """What ``torch.set_default_device`` entered in this thread, if anything."""
+    return getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
 
 
 def fake_from_meta(

@@ -15,10 +15,11 @@ from fx2onnx.base.errors import UserError
 from fx2onnx.folder import ExportedFolder, export_assembly
 from fx2onnx.generation import load
 from fx2onnx.sources.generation_eager import generate_eagerly
+from fx2onnx.sources.generation_multimodal import encoders_and_embedding
 from fx2onnx.sources.generation_parts import Assembly, cached_parts
 from fx2onnx.sources.generation_positions import merged_grid
 from fx2onnx.sources.seeding import move_constants, seeded
-from fx2onnx.sources.source import Source
+from fx2onnx.sources.source import Options, Source
 from fx2onnx.sources.torchvision_compat import prepare
 from fx2onnx.verify import verify
 
@@ -241,6 +242,14 @@ def test_images_go_through_an_encoder_an_embedding_and_the_language_model(tmp_pa
         assert torch.equal(loaded.generate(**inputs, pixel_values=pixels, max_new_tokens=6), with_images), engine
         text = {"input_ids": torch.tensor([[5, 6, 7]])}
         assert torch.equal(loaded.generate(**text, max_new_tokens=6), generate_eagerly(model, text, 6)), engine
+
+
+def test_the_sample_has_one_placeholder_a_feature() -> None:
+    model = _llava()
+    for token in range(3, 9):
+        model.config.image_token_id = token
+        sample = encoders_and_embedding(model, "llava", Options())["embed_tokens.onnx"][0].kwargs
+        assert int((sample["input_ids"] == token).sum()) == len(sample["image_features"])
 
 
 def _qwen2_vl() -> Any:

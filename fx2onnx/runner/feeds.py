@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,6 +42,17 @@ class NodeArg:
         return f"NodeArg(name='{self.name}', type='{self.type}', shape={self.shape})"
 
 
+MAX_LISTED = 12
+"""Names that an error lists; of more, only their number is given."""
+
+
+def listed(texts: Iterable[str], separator: str = ", ") -> str:
+    """The texts on one line, the first of them where they are many."""
+    found = list(texts)
+    more = [f"... and {len(found) - MAX_LISTED} more"] if len(found) > MAX_LISTED else []
+    return separator.join([*found[:MAX_LISTED], *more])
+
+
 class FeedChecker:
     """Holds what the model needs; ``check`` binds symbolic dims once per run."""
 
@@ -63,16 +74,16 @@ class FeedChecker:
                 raise UserError(
                     "E401",
                     f"the model has no input {name!r}",
-                    why=f"its inputs are {', '.join(map(repr, self.args)) or 'none'}",
+                    why=f"its inputs are {listed(map(repr, self.args)) or 'none'}",
                     next=f"did you mean {close[0]!r}?" if close else (),
                 )
         missing = [name for name in self.args if name not in feeds and name not in self.optional]
         if missing:
             raise UserError(
                 "E401",
-                f"no feed for the input{'s' if len(missing) > 1 else ''} {', '.join(map(repr, missing))}",
-                why="; ".join(f"{name}: {self._wanted(self.args[name])}" for name in missing),
-                next="pass " + ", ".join(f"{name}=..." for name in missing) + " in the feeds",
+                f"no feed for the input{'s' if len(missing) > 1 else ''} {listed(map(repr, missing))}",
+                why=listed((f"{name}: {self._wanted(self.args[name])}" for name in missing), "; "),
+                next=f"pass {listed(f'{name}=...' for name in missing)} in the feeds",
             )
         bound: dict[str, tuple[int, str]] = {
             dim: (size, "free_dimension_overrides") for dim, size in self.fixed.items()
@@ -134,15 +145,25 @@ class FeedChecker:
         self, arg: NodeArg, value: Any, type_: Any, bound: dict[str, tuple[int, str]], what: str = ""
     ) -> Any:
         what = what or f"the feed {arg.name!r}"
-        if not isinstance(value, np.ndarray):
-            if hasattr(value, "numpy"):
-                value = value.numpy()
+        if type(value) is not np.ndarray:
+            if isinstance(value, np.ndarray):
+                value = np.asarray(value)  # a matrix, for one, has another product
+            elif hasattr(value, "numpy"):
+                value = self._taken_out(arg, value, what)
             if not isinstance(value, (np.ndarray, np.generic)):
                 value = self._converted(arg, value, type_.dtype, what)
             value = as_value(value)
         array = self._check_dtype(arg, value, type_.dtype, what)
         self._check_dims(arg, array, bound, what)
         return array
+
+    def _taken_out(self, arg: NodeArg, value: Any, what: str) -> Any:
+        """The array of a tensor of another library."""
+        try:
+            return value.numpy()
+        except (RuntimeError, TypeError) as error:
+            next_step = f'pass feeds["{arg.name}"].detach().cpu().numpy()'
+            raise UserError("E401", f"{what} gives no array", why=str(error)[:200], next=next_step) from error
 
     def _converted(self, arg: NodeArg, value: Any, dtype: ir.DataType, what: str) -> Any:
         """Python numbers and lists, as onnxruntime takes them."""

@@ -18,7 +18,7 @@ from fx2onnx.base.errors import Fx2OnnxError, UserError
 from fx2onnx.base.events import record
 from fx2onnx.runner.build import build_program
 from fx2onnx.runner.execute import Executor
-from fx2onnx.runner.feeds import FeedChecker, NodeArg, fix_denoted
+from fx2onnx.runner.feeds import FeedChecker, NodeArg, fix_denoted, listed
 from fx2onnx.runner.fuse import fuse
 from fx2onnx.runner.limits import DEFAULT_LIMIT_BYTES, MAX_ITERATIONS, iteration_budget, memory_limit
 from fx2onnx.runner.load import LoadedModel, load_model
@@ -228,7 +228,7 @@ class InferenceSession:
                 raise UserError(
                     "E401",
                     f"the model has no output {name!r}",
-                    why=f"its outputs are {', '.join(map(repr, self._output_names))}",
+                    why=f"its outputs are {listed(map(repr, self._output_names))}",
                 )
         return [self._output_names.index(name) for name in output_names]
 

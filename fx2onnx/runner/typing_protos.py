@@ -68,11 +68,15 @@ def _inner(proto: Any) -> tuple[Any, Dims | None]:
 
 
 def dims_of(shape: Any) -> Dims:
-    """A fixed size as a number, a symbolic one as its name, an unknown one as None."""
+    """A fixed size as a number, a symbolic one as its name, an unknown one as None; so is a negative one (onnxruntime)."""
     dims: list[int | str | None] = []
     for dim in shape.dim:
         form = dim.WhichOneof("value")
-        dims.append(dim.dim_value if form == "dim_value" else dim.dim_param or None if form else None)
+        if form == "dim_value":
+            size = dim.dim_value
+            dims.append(size if size >= 0 else None)
+        else:
+            dims.append(dim.dim_param or None if form else None)
     return tuple(dims)
 
 

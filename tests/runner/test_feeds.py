@@ -115,3 +115,53 @@ def test_maps_against_onnxruntime(keys: str) -> None:
     ):
         assert ours.dtype == wanted.dtype
         np.testing.assert_array_equal(ours, wanted)
+
+
+def squares(dims: list[Any], names: tuple[str, ...] = ("x",)) -> ort.InferenceSession:
+    infos = [helper.make_tensor_value_info(name, TensorProto.FLOAT, dims) for name in names]
+    nodes = [helper.make_node("Mul", ["x", "x"], ["y"])]
+    graph = helper.make_graph(nodes, "g", infos, [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)])
+    return ort.InferenceSession(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10))
+
+
+class Surprising(np.ndarray):
+    """An array whose operators do something else."""
+
+    def __array_ufunc__(self, *_: Any, **__: Any) -> Any:
+        return 42
+
+
+@pytest.mark.parametrize("kind", [np.matrix, np.recarray, np.ma.MaskedArray, Surprising])
+def test_other_kinds_of_arrays_are_taken_for_their_elements(kind: type[np.ndarray]) -> None:
+    x = np.arange(4, dtype=np.float32).reshape(2, 2)
+    session = squares(["n", "m"])
+    for _ in range(3):
+        (y,) = session.run(None, {"x": x.view(kind)})
+        assert type(y) is np.ndarray
+        assert y.tolist() == [[0, 1], [4, 9]]
+
+
+def test_a_tensor_that_gives_no_array() -> None:
+    class Tracked:
+        def numpy(self) -> Any:
+            raise RuntimeError("it requires grad")
+
+    with pytest.raises(UserError, match=r"detach\(\)") as caught:
+        squares([2]).run(None, {"x": Tracked()})
+    assert caught.value.code == "E401"
+    assert caught.value.why == "it requires grad"
+
+
+def test_a_negative_dim_is_not_known() -> None:
+    """Some exporters write -1 for a dynamic dim; onnxruntime reads it so."""
+    session = squares([-1, 2])
+    assert session.get_inputs()[0].shape == [None, 2]
+    assert session.run(None, {"x": row(3, 2)})[0].shape == (3, 2)
+
+
+def test_errors_list_some_names_only() -> None:
+    session = squares([2], ("x", *(f"x{number}" for number in range(1000))))
+    for feeds in ({}, {"unknown": row(2)}):
+        with pytest.raises(UserError, match=r"\.\.\. and 989 more") as caught:
+            session.run(None, feeds)
+        assert len(str(caught.value)) < 1500

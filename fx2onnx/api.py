@@ -155,7 +155,8 @@ def export(
         takes each buffer as an input and gives its new value as an output ``NAME.next``.
     bake: names of inputs whose sample values become constants of the file.
     data_branches: a Python decision by data is an ``"error"`` (E104), or ``"if"``: both branches are in the file.
-    custom_translations: ``{torch.ops.my.op.default: function}`` for this call.
+    custom_translations: ``{torch.ops.my.op.default: function}`` for this call; ``{MyModule: function}`` for modules of a
+        class, each call of which is then what ``function(op, module, *inputs, weights={name: value})`` emits.
     optimize: run the graph rewrites.
     durable: return only when the disk has the bytes.
     weight_files: mapped checkpoint files (``fx2onnx.sources.weight_files``) that the model refers to for the weights
@@ -286,13 +287,18 @@ def _export(
     weight_files: Sequence[WeightFile],
 ) -> ExportResult:
     with record("import"):
+        import torch
+
         from fx2onnx.aten_map import TABLE
+        from fx2onnx.aten_map.registry import MODULE_TRANSLATIONS, add_module_call, is_module_class
         from fx2onnx.capture.functional import is_decomposable
         from fx2onnx.capture.rungs import capture
         from fx2onnx.lower.loop import lower
         from fx2onnx.optimize.pipelines import run_default
 
-    table = TABLE.extended(dict(custom_translations)) if custom_translations else TABLE
+    custom = dict(custom_translations or {})
+    of_modules = MODULE_TRANSLATIONS | {key: custom.pop(key) for key in list(custom) if is_module_class(key)}
+    table = TABLE.extended(custom) if custom or of_modules else TABLE
     resorts: dict[str, str] = {}
 
     def keep(overload: Any) -> bool:
@@ -301,7 +307,16 @@ def _export(
         resorts[str(overload)] = "decomposition"
         return False
 
-    with record("capture") as capturing:
+    def declared(overload: Any, part: torch.nn.Module, inputs: int, weights: Sequence[str]) -> None:
+        kind = next(kind for kind in type(part).__mro__ if kind in of_modules)
+        add_module_call(table, of_modules[kind], overload, part, inputs, weights)
+
+    with contextlib.ExitStack() as stack, record("capture") as capturing:
+        if of_modules and isinstance(module, torch.nn.Module):
+            from fx2onnx.capture.module_calls import as_single_calls
+
+            stack.enter_context(as_single_calls(module, tuple(of_modules), declared))
+            rung = "fake" if rung == "auto" else rung
         captured = capture(
             module,
             args,

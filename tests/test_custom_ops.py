@@ -12,8 +12,10 @@ import torch
 
 import fx2onnx
 import fx2onnx.runner as ort
+from fx2onnx.aten_map.registry import MODULE_TRANSLATIONS
 from fx2onnx.irx.values import dims_of, dtype_of
 from fx2onnx.runner.registry import unregister
+from tests.support import check
 
 DOMAIN = "fx2onnx_tests"
 X = torch.linspace(-2, 3, 12).reshape(3, 4)
@@ -94,3 +96,71 @@ def test_translates_registers_for_every_export_after(soft_clip: Any) -> None:
             fx2onnx.translates(soft_clip)(as_one_node)
     finally:
         TABLE.entries.pop(soft_clip, None)
+
+
+class LinearClip(torch.nn.Module):
+    """A product, clipped; on request its sums beside it."""
+
+    def __init__(self, limit: float) -> None:
+        super().__init__()
+        self.limit = limit
+        self.weight = torch.nn.Parameter(torch.randn(4, 4))
+        self.register_buffer("scale", torch.tensor(2.0))
+
+    def forward(self, x: torch.Tensor, with_sum: bool = True) -> Any:
+        clipped = torch.nn.functional.linear(x, self.weight).clamp(max=self.limit) * self.scale
+        return {"clipped": clipped, "sum": clipped.sum(0)} if with_sum else clipped
+
+
+class TwoClips(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = LinearClip(0.5), LinearClip(1.5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found = self.first(x)
+        return self.second(found["clipped"], with_sum=False) + found["sum"]
+
+
+def linear_clip(op: Any, module: Any, x: Any, *, weights: dict[str, Any]) -> Any:
+    product = op.MatMul(x, op.Transpose(weights["weight"], perm=[1, 0]))
+    limited = op.Neg(op.Max(op.Neg(product), op.const(-module.limit, dtype_of(x))))
+    clipped = op.Mul(limited, weights["scale"])
+    return (clipped, op.ReduceSum(clipped, axes=[0], keepdims=0)) if len(op.result) == 2 else clipped
+
+
+def test_a_class_of_modules_is_translated_whole() -> None:
+    """Two instances, two kinds of results, a dynamic batch; names of weights, and the modules, stay."""
+    module = TwoClips().eval()
+    dims = ({0: "batch"},)
+    result = check(module, (X,), others=[(X[:2],)], dynamic_shapes=dims, custom_translations={LinearClip: linear_clip})
+    assert "Max" in [node.op_type for node in result.model.graph]
+    assert {"first.scale", "second.scale"} <= set(result.model.graph.initializers)
+    assert "forward" not in vars(module.first)
+    assert "Max" not in [node.op_type for node in fx2onnx.export(module, (X,)).model.graph]
+
+
+def test_a_class_of_modules_is_registered_once_for_all() -> None:
+    try:
+        fx2onnx.translates(LinearClip)(linear_clip)
+        with pytest.raises(fx2onnx.UserError, match="LinearClip is registered twice"):
+            fx2onnx.translates(LinearClip)(linear_clip)
+        assert "Max" in [node.op_type for node in fx2onnx.export(TwoClips(), (X,)).model.graph]
+    finally:
+        MODULE_TRANSLATIONS.pop(LinearClip, None)
+
+
+@pytest.mark.parametrize(
+    ("translation", "complaint"),
+    [
+        (lambda op, module, x, *, weights: op.ArgMax(x, axis=0), "gives INT64"),
+        (lambda op, module, x, *, weights: "x", "gives a str"),
+        (lambda op, module, x, *, weights: weights["bias"], "KeyError: 'bias'"),
+    ],
+)
+def test_a_mistake_in_a_users_translation_is_the_users(translation: Any, complaint: str) -> None:
+    with pytest.raises(fx2onnx.UserError) as caught:
+        fx2onnx.export(TwoClips(), (X,), custom_translations={LinearClip: translation})
+    assert caught.value.code == "E001"
+    assert complaint in str(caught.value)
+    assert "test_custom_ops.py" in str(caught.value)

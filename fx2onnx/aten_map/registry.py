@@ -177,15 +177,55 @@ def _checked_arguments(overload: torch._ops.OpOverload, function: Translation) -
     return tuple(names)
 
 
-def translates(*overloads: torch._ops.OpOverload, since: int = 0) -> Callable[[F], F]:
-    """Register the decorated function for ``overloads`` (they must share the argument names) from opset ``since`` on."""
+MODULE_TRANSLATIONS: dict[type, Translation] = {}
+"""Classes of modules of which each call becomes what the function emits: ``function(op, module, *inputs, weights=)``."""
+
+
+def translates(*overloads: torch._ops.OpOverload | type, since: int = 0) -> Callable[[F], F]:
+    """Register the decorated function for ``overloads`` (they must share the argument names) from opset ``since`` on,
+    or for classes of modules.
+    """
 
     def register(function: F) -> F:
         for overload in overloads:
-            TABLE.add(overload, since, function)
+            if is_module_class(overload):
+                if overload in MODULE_TRANSLATIONS:
+                    raise UserError(
+                        "E001",
+                        f"the module class {overload.__name__} is registered twice",
+                        next="pass yours as custom_translations= of one export",
+                    )
+                MODULE_TRANSLATIONS[overload] = function  # type: ignore[index]
+            else:
+                TABLE.add(overload, since, function)  # type: ignore[arg-type]
         return function
 
     return register
+
+
+def is_module_class(key: object) -> bool:
+    return isinstance(key, type) and issubclass(key, torch.nn.Module)
+
+
+def add_module_call(
+    table: Table,
+    function: Translation,
+    overload: torch._ops.OpOverload,
+    module: torch.nn.Module,
+    inputs: int,
+    weights: Sequence[str],
+) -> None:
+    """The entry of one call of a module: ``function(op, module, *inputs, weights={name: value})``."""
+
+    def entry(op: Any, *arguments: Any) -> Any:
+        named = dict(zip(weights, arguments[inputs:], strict=True))
+        return function(op, module, *arguments[:inputs], weights=named)
+
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    names = ["op", *(argument.name for argument in overload._schema.arguments)]
+    entry.__signature__ = inspect.Signature([inspect.Parameter(name, kind) for name in names])  # type: ignore[attr-defined]
+    entry.__wrapped__ = function  # type: ignore[attr-defined]
+    table.add(overload, 0, entry)
 
 
 def schema_line(overload: torch._ops.OpOverload) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import operator
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,6 +23,9 @@ from fx2onnx.irx.emit import Builder, Emit, OutputType
 from fx2onnx.irx.values import dims_of, dtype_of, mark_complex, new_value, set_known_sizes, set_type
 from fx2onnx.lower import control_flow, preflight, torchlib
 from fx2onnx.lower.weights import as_onnx
+
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+"""Where our own entries are; the others are users'."""
 
 PRODUCER = "fx2onnx"
 IR_VERSIONS = {
@@ -246,14 +250,15 @@ class Lowering:
         except Fx2OnnxError as error:
             raise self._located(error, node) from error.__cause__
         except Exception as cause:  # an entry may be the user's; the error names entry, node and line
-            raise InternalError(
-                "E900",
+            is_ours = entry.place.startswith(_PACKAGE)
+            raise (InternalError if is_ours else UserError)(
+                "E900" if is_ours else "E001",
                 f"the translation of {node.target} failed",
                 where=where_of(node),
                 module_path=node.meta.get("module", ""),
                 node=describe(node),
                 why=f"{type(cause).__name__}: {cause} (at {entry.place})",
-                next="report it with the line above",
+                next="report it with the line above" if is_ours else "correct the translation",
             ) from cause
         self.values[node] = self._finished(node, entry, found, infos)
 
@@ -293,6 +298,8 @@ class Lowering:
     def _finished(self, node: torch.fx.Node, entry: Entry, found: Any, infos: Any) -> Any:
         """Check what the entry returned against PyTorch's types, and name it."""
         if not isinstance(infos, tuple):
+            if isinstance(found, tuple | list) and len(found) == 1:
+                (found,) = found
             return self._checked(node, entry, found, infos, node.name)
         values = list(found) if isinstance(found, tuple | list) else [found]
         values += [None] * (len(infos) - len(values))
@@ -305,20 +312,11 @@ class Lowering:
 
     def _checked(self, node: torch.fx.Node, entry: Entry, value: Any, info: TensorInfo, name: str) -> ir.Value:
         if not isinstance(value, ir.Value):
-            raise InternalError(
-                "E900", f"the translation of {node.target} gives a {type(value).__name__}", why=f"at {entry.place}"
-            )
+            raise self._mistaken(node, entry, f"a {type(value).__name__}", "an onnx_ir.Value an output")
         dtype, dims = self._type(info)
         if dtype_of(value) != dtype or len(dims_of(value)) != len(dims):
-            raise InternalError(
-                "E900",
-                f"the translation of {node.target} gives {dtype_of(value).name}{list(dims_of(value))}, "
-                f"PyTorch {dtype.name}{list(dims)}",
-                where=where_of(node),
-                node=describe(node),
-                why=f"at {entry.place}",
-                next="report it with the line above",
-            )
+            given = f"{dtype_of(value).name}{list(dims_of(value))}"
+            raise self._mistaken(node, entry, given, f"{dtype.name}{list(dims)}")
         if info.dtype.is_complex:
             mark_complex(value)
         if value.producer() is not None and id(value) not in self._named:
@@ -327,6 +325,19 @@ class Lowering:
             if dims_of(value) != tuple(dims):
                 set_type(value, dtype, dims)
         return value
+
+    @staticmethod
+    def _mistaken(node: torch.fx.Node, entry: Entry, given: str, wanted: str) -> Fx2OnnxError:
+        """An entry gave something else than PyTorch does: a fault of ours, or of the user who wrote the entry."""
+        is_ours = entry.place.startswith(_PACKAGE)
+        return (InternalError if is_ours else UserError)(
+            "E900" if is_ours else "E001",
+            f"the translation of {node.target} gives {given}, PyTorch {wanted}",
+            where=where_of(node),
+            node=describe(node),
+            why=f"at {entry.place}",
+            next="report it with the line above" if is_ours else "emit what op.result says",
+        )
 
     def _bind_symbols(self, node: torch.fx.Node) -> None:
         """Sizes that only the data tells come from the node that has them."""

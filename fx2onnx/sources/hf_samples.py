@@ -304,9 +304,16 @@ PAIR_MAKERS: dict[str, Maker] = {"pixel_values": Maker(_image_pair, _BATCH)}
 """For models that compare two images."""
 
 
+_WHOLE_WINDOWS = 15_360  # a multiple of the windows that models cut sound into: 320, 480, 1920
+
+
 def _channel_first(call: Call) -> torch.Tensor:
-    """Sound with an axis of one channel; as long as many windows at once."""
-    return torch.randn(call.options.batch_or(), 1, 15_360)
+    """Sound with an axis of one channel."""
+    return torch.randn(call.options.batch_or(), 1, _WHOLE_WINDOWS)
+
+
+def _whole_windows(call: Call) -> torch.Tensor:
+    return torch.randn(call.options.batch_or(), _WHOLE_WINDOWS)
 
 
 def _features_of_stem(call: Call) -> torch.Tensor:
@@ -360,6 +367,7 @@ def other_forms(name: str, call: Call, *, in_patches: bool) -> Iterator[Maker]:
 # Argument, the config field without which no model has the form, and how it is made.
 _OTHER_FORMS: tuple[tuple[str, str | None, Maker], ...] = (
     ("input_values", None, Maker(_channel_first, _BATCH)),
+    ("input_values", None, Maker(_whole_windows, _BATCH)),
     ("input_features", None, Maker(_features_of_stem, _BATCH)),
     ("pixel_values", None, Maker(_several_images, _BATCH)),
     ("input_ids", "num_codebooks", Maker(_codebook_ids, _TEXT_AXES)),

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fx2onnx.base.dims import Dim, DimLike
-from fx2onnx.capture import functional
+from fx2onnx.capture import functional, quantized
+from fx2onnx.capture.schemas import given
 from fx2onnx.capture.symnode import unwrap
 from fx2onnx.capture.unbacked import Special, record_sized
 
@@ -17,13 +18,6 @@ if TYPE_CHECKING:
 
 aten = torch.ops.aten
 OpOverload = torch._ops.OpOverload
-
-
-def given(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Every argument of the schema by name, defaults filled in."""
-    arguments = func._schema.arguments
-    filled = {one.name: one.default_value if one.has_default_value() else None for one in arguments}
-    return filled | dict(zip([one.name for one in arguments], args, strict=False)) | kwargs
 
 
 def _sizes(tensor: torch.Tensor) -> list[DimLike]:
@@ -134,6 +128,7 @@ def _histogram_of_several(recorder: Recorder, func: OpOverload, args: tuple[Any,
 
 
 SPECIAL: dict[OpOverload, Special] = {
+    **quantized.SPECIAL,
     aten.cov.default: _covariance,
     aten.corrcoef.default: _covariance,
     aten.linalg_lstsq.default: _least_squares,

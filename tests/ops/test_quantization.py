@@ -6,7 +6,10 @@ import pytest
 import torch
 import torch.ao.quantization.fx._decomposed
 
+import fx2onnx
+from fx2onnx.base.errors import UserError
 from fx2onnx.sources.torchvision_compat import import_torchvision
+from tests import support
 from tests.ops.judge import Case, aten, case, judge
 
 import_torchvision()
@@ -75,3 +78,28 @@ VISION = [
 @pytest.mark.parametrize("given_case", VISION, ids=lambda item: str(item)[:60])
 def test_vision(given_case: Case):
     judge(given_case, opsets=(13, 20))
+
+
+CHANNEL_SCALES, ZEROS = torch.tensor([0.1, 0.2, 0.3]), torch.tensor([0, 3, -2])
+WHOLE = {
+    "bytes": lambda x: torch.quantize_per_tensor(x, 0.1, 3, torch.quint8).dequantize(),
+    "their integers": lambda x: torch.quantize_per_tensor(x, 0.037, -5, torch.qint8).int_repr(),
+    "wide": lambda x: torch.quantize_per_tensor(x, 0.037, -5, torch.qint32).dequantize(),
+    "channels": lambda x: torch.quantize_per_channel(x, CHANNEL_SCALES, ZEROS, 0, torch.qint8).dequantize(),
+    "modules": lambda x: torch.ao.nn.quantized.DeQuantize()(torch.ao.nn.quantized.Quantize(0.1, 3, torch.quint8)(x)),
+}
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_tensors_of_quantised_dtypes(name: str) -> None:
+    for opset in (13, 20):
+        support.check(WHOLE[name], (torch.randn(3, 4) * 5,), opset_version=opset)
+
+
+def test_what_is_computed_with_quantised_tensors_is_refused() -> None:
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        return torch.relu(torch.quantize_per_tensor(x, 0.1, 3, torch.quint8)).dequantize()
+
+    with pytest.raises(UserError, match="not directly the result of quantize_per_tensor") as caught:
+        fx2onnx.export(forward, (torch.randn(3, 4),))
+    assert caught.value.code == "E203"

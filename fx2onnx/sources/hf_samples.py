@@ -339,6 +339,14 @@ def _several_images(call: Call) -> torch.Tensor:
     return _pixels(call)[:, None]
 
 
+def _tiles(call: Call) -> torch.Tensor:
+    """Each image whole and cut into the fewest tiles that the config knows."""
+    height, width = call.image_size()
+    rows, columns = min(call.find("image_grid_pinpoints"), key=lambda size: size[0] * size[1])
+    count = 1 + -(-rows // height) * -(-columns // width)
+    return torch.randn(call.options.batch_or(), count, 3, height, width)
+
+
 def _codebook_ids(call: Call) -> torch.Tensor:
     """A token of each codebook, besides one of text."""
     return _token_ids(call)[..., None].repeat(1, 1, int(call.find("num_codebooks", default=1)) + 1)
@@ -370,6 +378,7 @@ _OTHER_FORMS: tuple[tuple[str, str | None, Maker], ...] = (
     ("input_values", None, Maker(_whole_windows, _BATCH)),
     ("input_features", None, Maker(_features_of_stem, _BATCH)),
     ("pixel_values", None, Maker(_several_images, _BATCH)),
+    ("pixel_values", "image_grid_pinpoints", Maker(_tiles, _BATCH)),
     ("input_ids", "num_codebooks", Maker(_codebook_ids, _TEXT_AXES)),
     ("input_ids", "num_codebooks", Maker(_codebook_rows, {})),
     ("decoder_input_ids", "num_channels", Maker(_channel_ids, _DECODER_AXES)),

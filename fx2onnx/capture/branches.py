@@ -7,6 +7,7 @@ If. Questions in what follows are treated likewise, so every run of the module i
 
 from __future__ import annotations
 
+import dis
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,6 +21,7 @@ from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture.assumptions import Assumptions, Relation
 from fx2onnx.capture.captured import Captured, GraphOutput, Mutation, Symbol, TensorInfo, Weight
 from fx2onnx.capture.control_flow import Nested
+from fx2onnx.capture.frames import _is_user
 from fx2onnx.capture.stand_ins.transformers import TracedCode
 from fx2onnx.capture.torch_private import HIGHER_ORDER
 
@@ -114,10 +116,42 @@ def _explored(run: Run, answers: tuple[Answer, ...], traced: TracedCode, runs_le
     runs_left[0] -= 1
     if runs_left[0] <= 0:
         raise _unjoined(error, f"there are more than {MAX_PATHS} ways through forward")
-    then = _explored(run, (*answers, Answer(True)), branches.traced, runs_left)
-    unknown = then.assumptions.next_unknown
-    otherwise = _explored(run, (*answers, Answer(False, unknown)), branches.traced, runs_left)
-    return _Join(then, otherwise, len(answers), error).path()
+    then = _unless_raised(run, (*answers, Answer(True)), branches.traced, runs_left)
+    unknown = 0 if isinstance(then, UserError) else then.assumptions.next_unknown
+    otherwise = _unless_raised(run, (*answers, Answer(False, unknown)), branches.traced, runs_left)
+    if not isinstance(then, UserError) and not isinstance(otherwise, UserError):
+        return _Join(then, otherwise, len(answers), error).path()
+    for path, answer in ((then, "true"), (otherwise, "false")):
+        if not isinstance(path, UserError):
+            test = path.decisions[len(answers)].test
+            name = f"%{test.name}" if isinstance(test, Node) else str(test)
+            path.assumptions.take_for_true(f"{name} is {answer}", error.where)
+            return path
+    assert isinstance(then, UserError)
+    raise then
+
+
+def _unless_raised(
+    run: Run, answers: tuple[Answer, ...], traced: TracedCode, runs_left: list[int]
+) -> _Path | UserError:
+    """The path; its error where forward's own ``raise`` or ``assert`` ends the run: eager PyTorch ends there, too."""
+    try:
+        return _explored(run, answers, traced, runs_left)
+    except UserError as error:
+        if not _is_raised_by_user(error.__cause__):
+            raise
+        return error
+
+
+def _is_raised_by_user(cause: BaseException | None) -> bool:
+    """Whether a statement of forward's code raised ``cause``, and not what it called."""
+    traceback = cause.__traceback__ if cause is not None else None
+    while traceback is not None and traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    if traceback is None or not _is_user(traceback.tb_frame.f_code):
+        return False
+    found = {item.offset: item.opname for item in dis.get_instructions(traceback.tb_frame.f_code)}
+    return found.get(traceback.tb_lasti) == "RAISE_VARARGS"
 
 
 def _unjoined(error: UserError, why: str) -> UserError:

@@ -23,6 +23,7 @@ from fx2onnx.capture.captured import Symbol, TensorInfo
 from fx2onnx.capture.constants import evaluate
 from fx2onnx.capture.frames import PATHS, asked_by_user, asserted_by_user, refused_by_torch, user_location
 from fx2onnx.capture.known_tensors import KnownTensors, NeedsSplit, tensor_info
+from fx2onnx.capture.numbers import number_of, truth_of
 from fx2onnx.capture.replay import MISSING, Replay
 from fx2onnx.capture.symnode import sym_int, unwrap
 from fx2onnx.capture.torch_private import (
@@ -88,6 +89,8 @@ class Recorder(KnownTensors):
         """The library functions that were said in tensors, and how."""
         self.written: dict[int, SourceLocation | None] = {}
         """Memories that were written, by id, with the first writer's line."""
+        self.numbers: dict[torch.fx.Node, Dim] = {}
+        """The symbol of an integer that Python asked for, by its node."""
         self.nonzero_rows: dict[tuple[torch.fx.Graph, torch.fx.Node], Dim] = {}
         """The unknown number of nonzero elements of a value, so that two selections by one mask have one size."""
         self.packed_batches: dict[torch.fx.Node, DimLike] = {}
@@ -238,6 +241,9 @@ class Recorder(KnownTensors):
             with no_dispatch():
                 number = value.item()
             return bool(number) if func is aten.is_nonzero.default else number
+        truth = truth_of(self, node)
+        if truth is not None:
+            return truth
         if node.target is aten._is_all_true.default or (tensor.dtype == torch.bool and asserted_by_user()):
             self.assumptions.take_for_true(f"%{node.name} is true", self._where)
             return True
@@ -264,9 +270,7 @@ class Recorder(KnownTensors):
         known = recurrent.batch_of(self, node)
         if known is not None:
             return sym_int(self.assumptions, known)
-        dim = self.unknown_size()
-        self.symbols[str(dim)] = Symbol(str(dim), node, None)
-        return sym_int(self.assumptions, dim)
+        return sym_int(self.assumptions, number_of(self, node))
 
     def _advice(self, names: frozenset[str]) -> list[str]:
         nodes = [self.symbols[name].node for name in sorted(names) if name in self.symbols]

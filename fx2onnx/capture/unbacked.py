@@ -150,6 +150,13 @@ def _repeat_interleave_self(recorder: Recorder, func: OpOverload, args: tuple[An
         return tensor.index_select(axis, index)
 
 
+def _narrow(recorder: Recorder, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """narrow(self, dim, start, length) where the data tells the start: PyTorch takes its number."""
+    tensor, axis, start, length = args
+    with recorder.mode:
+        return aten.narrow.default(tensor, axis, start.item(), length)
+
+
 def _bincount(recorder: Recorder, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     weights = args[1] if len(args) > 1 else kwargs.get("weights")
     dtype = torch.int64 if weights is None else torch.float32 if weights.dtype == torch.float32 else torch.float64
@@ -192,6 +199,7 @@ SPECIAL: dict[OpOverload, Special] = {
     aten.repeat_interleave.Tensor: _repeat_interleave,
     aten.repeat_interleave.self_Tensor: _repeat_interleave_self,
     aten.bincount.default: _bincount,
+    aten.narrow.Tensor: _narrow,
     aten._grouped_mm.default: _grouped_mm,
 }
 

@@ -88,6 +88,39 @@ def test_without_a_decision_the_file_is_the_same() -> None:
     assert [node.op_type for node in plain.model.graph] == [node.op_type for node in both.model.graph]
 
 
+def raises_on_one(x: torch.Tensor) -> torch.Tensor:
+    if x.sum() > 1000:
+        raise ValueError("too much")
+    if not (x > -1000).all():
+        return 1 / torch.jit.this_is_no_name  # type: ignore[attr-defined, no-any-return]
+    return x + 1
+
+
+def raises_on_both(x: torch.Tensor) -> torch.Tensor:
+    if x.sum() > 1000:
+        raise ValueError("too much")
+    raise TypeError("too little")
+
+
+def raised_statement(x: torch.Tensor) -> torch.Tensor:
+    if x.isnan().any():
+        raise ValueError("not a number")
+    return x + 1
+
+
+def test_a_branch_that_raises_is_left_out() -> None:
+    result = check(raised_statement, (X,), others=OTHERS, data_branches="if")
+    assert any("asserted: %any_default is false" in line for line in result.report.assumptions)
+    assert [node.op_type for node in result.model.graph] == ["Add"]
+
+
+def test_a_branch_that_fails_otherwise_is_an_error() -> None:
+    with pytest.raises(UserError, match="this_is_no_name"):
+        fx2onnx.export(raises_on_one, (X,), data_branches="if")
+    with pytest.raises(UserError, match="too much"):
+        fx2onnx.export(raises_on_both, (X,), data_branches="if")
+
+
 class Stateful(nn.Module):
     def __init__(self) -> None:
         super().__init__()

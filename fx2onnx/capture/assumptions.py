@@ -26,6 +26,9 @@ KEEP_BOTH = 'data_branches="if" to keep both branches in the file'
 """Advice where Python decides by data."""
 
 
+_PROBES = ((2, 3, 5), (7, 2, 3), (3, 11, 4), (64, 48, 17), (129, 1, 640), (8191, 4099, 2), (20011, 30011, 40009))
+
+
 @dataclass(frozen=True, slots=True)
 class Relation:
     """A comparison of sizes whose truth depends on them; ``and``/``or`` hold relations and bools."""
@@ -100,6 +103,19 @@ class Assumptions:
             parts = [self.hint(arg) for arg in value.args]
             return not parts[0] if value.op == "not" else all(parts) if value.op == "and" else any(parts)
         return value
+
+    def holds_at_ordinary_sizes(self, relation: Relation) -> bool:
+        """Whether ``relation`` is true at the sample's sizes and at every size of a varied list."""
+        names = sorted(self.symbols(relation))
+        hints = self.hints
+        try:
+            for sizes in ((), *_PROBES) if set(names) <= set(hints) else _PROBES:
+                self.hints = hints | {name: sizes[index % len(sizes)] for index, name in enumerate(names) if sizes}
+                if not self.hint(relation):
+                    return False
+        finally:
+            self.hints = hints
+        return True
 
     def symbols(self, value: Any) -> frozenset[str]:
         if isinstance(value, Dim):

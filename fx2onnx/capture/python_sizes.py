@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 
-from fx2onnx.base.dims import apply
+from fx2onnx.base.dims import DimLike, apply
+from fx2onnx.capture.assumptions import Assumptions, Relation
 from fx2onnx.capture.frames import asked_by_user
 from fx2onnx.capture.symnode import DimNode, sym_int, unwrap
 
@@ -20,7 +21,7 @@ from fx2onnx.capture.symnode import DimNode, sym_int, unwrap
 @contextlib.contextmanager
 def taking_sizes() -> Iterator[None]:
     """Inside, and for this thread, symbolic sizes go where Python's own functions need plain numbers: ``min`` and ``max``
-    of sizes that only the data tells, ``math.sqrt(n)``, ``torch.tensor([n, 2])``; a size that is a key is pinned.
+    of sizes, ``math.sqrt(n)``, ``torch.linspace(0, 1, n)``, ``torch.tensor([n, 2])``; a size that is a key is pinned.
     """
     thread = threading.get_ident()
     swapped = [(space, name, getattr(space, name), wrap) for space, name, wrap in _WRAPPED]
@@ -45,24 +46,50 @@ def _extreme(op: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         def extreme(*values: Any, **keywords: Any) -> Any:
             items = values[0] if len(values) == 1 and type(values[0]) in (list, tuple) else values
-            node = None if keywords else next((found for item in items if (found := _unbacked(item)) is not None), None)
+            node = (
+                None if keywords else next((found for item in items if (found := _size_node(item)) is not None), None)
+            )
             if node is None or not all(isinstance(item, int | torch.SymInt) for item in items):
                 return original(*values, **keywords)
-            return sym_int(node.env, functools.reduce(functools.partial(apply, op), map(unwrap, items)))
+            return sym_int(
+                node.env, functools.reduce(functools.partial(_extreme_of_two, op, node.env), map(unwrap, items))
+            )
 
         return extreme
 
     return wrap
 
 
-def _unbacked(item: Any) -> DimNode | None:
-    """The node of a size that only the data tells."""
+def _extreme_of_two(op: str, env: Assumptions, one: DimLike, two: DimLike) -> Any:
+    """``min`` or ``max``; one of the two where it is that at every ordinary size."""
+    for first, second in ((one, two), (two, one)):
+        relation = Relation("le" if op == "min" else "ge", (first, second))
+        if not env.symbols(relation) & env.unbacked and env.holds_at_ordinary_sizes(relation):
+            return first
+    return apply(op, one, two)
+
+
+def _size_node(item: Any) -> DimNode | None:
     node = item.node if type(item) is torch.SymInt else None
-    return node if isinstance(node, DimNode) and node.env.symbols(node.value) & node.env.unbacked else None
+    return node if isinstance(node, DimNode) else None
 
 
 def _square_root(original: Callable[..., Any]) -> Callable[..., Any]:
     return lambda value: value**0.5 if type(value) in (torch.SymInt, torch.SymFloat) else original(value)
+
+
+def _linspace(original: Callable[..., Any]) -> Callable[..., Any]:
+    """linspace(start, end, steps): start + i * (end - start) / (steps - 1), from the nearer end, as torch does it."""
+
+    def linspace(start: Any, end: Any, steps: Any, **kwargs: Any) -> Any:
+        node = _size_node(steps)
+        if node is None or not kwargs.keys() <= {"dtype", "device"}:
+            return original(start, end, steps, **kwargs)
+        index = torch.arange(steps, dtype=kwargs.get("dtype") or torch.get_default_dtype(), device=kwargs.get("device"))
+        step = (end - start) / sym_int(node.env, apply("max", node.value - 1, 1))
+        return torch.where(index * 2 < steps, start + step * index, end - step * (steps - 1 - index))
+
+    return linspace
 
 
 def _tensor(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -103,6 +130,7 @@ _WRAPPED: tuple[tuple[Any, str, Callable[..., Any]], ...] = (
     (builtins, "min", _extreme("min")),
     (builtins, "max", _extreme("max")),
     (math, "sqrt", _square_root),
+    (torch, "linspace", _linspace),
     (torch, "tensor", _tensor),
     (torch, "as_tensor", _tensor),
     (torch.SymInt, "__hash__", _hash),

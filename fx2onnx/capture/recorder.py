@@ -15,7 +15,7 @@ from fx2onnx.base import events
 from fx2onnx.base.dims import Dim, DimLike
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.source import SourceLocation
-from fx2onnx.capture import aliasing, autocast, functional, recurrent, result_types, strided, unbacked
+from fx2onnx.capture import aliasing, autocast, functional, recurrent, result_types, slices, strided, unbacked
 from fx2onnx.capture.aliasing import View
 from fx2onnx.capture.assumptions import KEEP_BOTH, Assumptions
 from fx2onnx.capture.branches import Branches
@@ -48,6 +48,7 @@ SPECIAL = {
     **unbacked.SPECIAL,
     **recurrent.SPECIAL,
     **result_types.SPECIAL,
+    **slices.SPECIAL,
     aten.as_strided.default: strided.as_strided,
 }
 

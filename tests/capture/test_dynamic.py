@@ -129,6 +129,16 @@ PROGRAMS: dict[str, Any] = {
         torch.tensor([x.shape[0], x.shape[1]]) * torch.as_tensor(x.shape[0]) + x[:, :2].long()
     ),
     "sizes and numbers as a tensor": lambda x: torch.tensor([[x.shape[0], 2.5]], dtype=torch.float64) + x[:, :2],
+    "slice from the end": lambda x: x[-5:].sum(1) * x[-5:].shape[0],
+    "slice of some": lambda x: torch.zeros(x[1:5].shape[0], 4) + x[1:5],
+    "slice of the middle": lambda x: x[3:-3].exp().repeat(x[3:-3].shape[0], 1),
+    "slice by steps": lambda x: x[-6:6:2] + torch.arange(x[-6:6:2].shape[0])[:, None],
+    "write to a slice": lambda x: (lambda y: (y[-5:].mul_(2), y[1:5].add_(1), y)[2])(x.clone()),
+    "limited": lambda x: x[: min(x.shape[0], 5)] * max(x.shape[0], 6),
+    "chunk": lambda x: (lambda a, b: (a[: x.shape[0] // 2] - b, a))(*x.chunk(2)),
+    "tensor_split": lambda x: [part.exp() * part.shape[0] for part in x.tensor_split(3)],
+    "write to a chunk": lambda x: (lambda y: (y.chunk(2)[1].zero_(), y)[1])(x.clone()),
+    "linspace": lambda x: torch.linspace(-1, 1, x.shape[0])[:, None] * x,
     "in place": lambda x: x.clone().index_fill_(1, torch.tensor([0]), 5.0),
 }
 
@@ -145,6 +155,8 @@ def test_programs_at_other_sizes(name: str) -> None:
 
 
 SMALLEST = {
+    "chunk": 2,
+    "write to a chunk": 2,
     "root of a size": 1,
     "power of a size": 1,
     "interpolate bilinear": 1,
@@ -219,6 +231,19 @@ def test_a_size_as_a_key_or_plain_number_is_refused_with_its_line(function: Any)
 
 def test_a_loop_over_a_static_size_is_unrolled() -> None:
     check(Loop(), (torch.randn(3, 4),))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x[x > 0][:5].repeat(x[x > 0][:5].shape[0]),
+        lambda x: x[x > 0][1:].repeat(x[x > 0][1:].shape[0]),
+        lambda x: x[x > 0][-3:] * x[x > 0][-3:].shape[0],
+    ],
+)
+def test_slices_of_what_the_data_chooses(function: Any) -> None:
+    samples = [(torch.tensor([-1.0, 2.0] * count + [-1.0]),) for count in (6, 2, 1, 0)]
+    check(function, samples[0], others=samples[1:], dynamic_shapes=({0: "n"},))
 
 
 def test_auto_pins_what_python_needs() -> None:

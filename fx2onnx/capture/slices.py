@@ -81,12 +81,8 @@ def _view(
     sizes, strides = list(map(unwrap, fake.shape)), list(map(unwrap, fake.stride()))
     offset = unwrap(fake.storage_offset()) + begin * strides[axis]
     sizes[axis], strides[axis] = length, strides[axis] * step
-    made = fake_view(
-        recorder.fake_mode,
-        fake,
-        *([sym_int(env, n) for n in group] for group in (sizes, strides)),
-        sym_int(env, offset),
-    )
+    sym_sizes, sym_strides = ([sym_int(env, number) for number in group] for group in (sizes, strides))
+    made = fake_view(recorder.fake_mode, fake, sym_sizes, sym_strides, sym_int(env, offset))
     result: torch.Tensor = recorder.finish(aten.slice.Tensor, args, node_args, node_kwargs, made)
     return result
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fx2onnx.runner.limits import check_bytes, check_shape
+from fx2onnx.runner.limits import check_bytes, check_shape, count_iteration
 from fx2onnx.runner.patterns import compiled_pattern
 from fx2onnx.runner.registry import kernel
 from fx2onnx.runner.types import FLOAT32, INT64, Array, string_array
@@ -117,9 +117,10 @@ def tf_idf_vectorizer(
     for index, weight in zip(ngram_indexes, weights, strict=False):
         slot_weight[index] = weight
     for row, tokens in zip(counts, rows.tolist(), strict=True):
-        for size in range(max(min_gram_length, 1), min(max_gram_length, len(tokens)) + 1):
-            for skip in range(1, min(max_skip_count + 1 if size > 1 else 1, len(tokens)) + 1):
+        for size in sorted({len(gram) for gram in grams if len(gram) <= len(tokens)}):
+            for skip in range(1, min(max_skip_count + 1, (len(tokens) - 1) // (size - 1)) + 1 if size > 1 else 2):
                 for first in range(len(tokens) - skip * (size - 1)):
+                    count_iteration()
                     gram = tuple(tokens[first : first + skip * (size - 1) + 1 : skip])
                     if gram in grams:
                         row[ngram_indexes[grams[gram]]] += 1

@@ -245,6 +245,15 @@ def _batch_norm_legit(recorder: Recorder, func: OpOverload, args: tuple[Any, ...
     return tuple(results)
 
 
+def _to_copy(recorder: Recorder, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Nested function transforms copy a plain number as if it were a tensor."""
+    if isinstance(args[0], torch.Tensor):
+        return NotImplemented
+    dtype = kwargs.get("dtype") or torch.tensor(args[0]).dtype
+    with recorder.mode:
+        return aten.scalar_tensor.default(args[0], dtype=dtype)
+
+
 def max_pool1d(recorder: Recorder, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """torch's own kernel asks for plain sizes; a contiguous argument is typed by formula instead."""
     if not recorder.assumptions.hints or args[0].is_contiguous():
@@ -272,6 +281,7 @@ _ELEMENTWISE = (
 
 SPECIAL: dict[OpOverload, Callable[[Recorder, OpOverload, tuple[Any, ...], dict[str, Any]], Any]] = {
     aten.batch_norm.default: _batch_norm,
+    aten._to_copy.default: _to_copy,
     aten._native_batch_norm_legit.default: _batch_norm_legit,
     **{
         getattr(packet, overload): _foreach

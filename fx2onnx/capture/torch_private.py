@@ -123,7 +123,18 @@ class SplitMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _call_directly(function: Callable[..., Any], args: Any, *_: Any, **__: Any) -> Any:
+    if (
+        function.__name__ == "_cond_op_wrapper"
+    ):  # takes tensors only; compiling it would have taken nested operands apart
+        *rest, operands = args
+        leaves, structure = pytree.tree_flatten(tuple(operands))
+        pred, *branches = rest
+        args = (pred, *(_on_leaves(branch, structure) for branch in branches), tuple(leaves))
     return function(*args)
+
+
+def _on_leaves(branch: Callable[..., Any], structure: Any) -> Callable[..., Any]:
+    return lambda *leaves: branch(*pytree.tree_unflatten(leaves, structure))
 
 
 @contextlib.contextmanager

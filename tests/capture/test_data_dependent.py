@@ -137,6 +137,36 @@ class CondWithStructure(nn.Module):
         return found["sum"], found["mean"]
 
 
+class CondOfNested(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cond(x.sum() > 0, lambda d: d["a"] + d["b"][0], lambda d: d["a"] - 1, ({"a": x, "b": [x[0]]},))
+
+
+class CondInMap(nn.Module):
+    """A branch in a body, with a weight from outside both."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.fc = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return map_along(
+            lambda row: torch.cond(row.sum() > 0, lambda v: self.fc(v), lambda v: v - self.fc.bias, (row,)), x
+        )
+
+
+class WhileInCondInWhile(nn.Module):
+    def forward(self, x: torch.Tensor) -> Any:
+        def inner(v: torch.Tensor) -> torch.Tensor:
+            return while_loop(lambda i, u: i < 2, lambda i, u: (i + 1, u * 2), (torch.tensor(0), v))[1]
+
+        def body(i: torch.Tensor, v: torch.Tensor) -> Any:
+            return i + 1, torch.cond(v.sum() > 1, lambda u: u - 1.0, inner, (v + 0.25,))
+
+        return while_loop(lambda i, v: i < 3, body, (torch.tensor(0), x))
+
+
 class While(nn.Module):
     def forward(self, x: torch.Tensor) -> Any:
         limit = x.abs().sum()
@@ -160,7 +190,10 @@ class Map(nn.Module):
         return map_along(lambda row, other: row.cumsum(0) + other, x, x[0] * 2)
 
 
-@pytest.mark.parametrize("kind", [Cond, Nested, CondWithStructure, While, Scan, ScanReversed, Map])
+@pytest.mark.parametrize(
+    "kind",
+    [Cond, Nested, CondWithStructure, CondOfNested, CondInMap, WhileInCondInWhile, While, Scan, ScanReversed, Map],
+)
 def test_control_flow(kind: type[nn.Module]) -> None:
     result = check(kind(), (X,), others=OTHERS)
     operators = {node.op_type for node in result.model.graph}

@@ -119,6 +119,17 @@ def _vmap(self: Any, x: Any) -> Any:
     return torch.vmap(lambda row: row * row.sum())(x)
 
 
+def _nested_vmap(self: Any, x: Any) -> Any:
+    return torch.vmap(torch.vmap(lambda element: element.sin() + 1))(x)
+
+
+def _vmap_of_grad(self: Any, x: Any) -> Any:
+    def loss(weight: Any, row: Any) -> Any:
+        return (weight @ row).pow(2).sum()
+
+    return torch.vmap(torch.func.grad(loss), in_dims=(None, 0))(self.fc.weight, x)
+
+
 def _functional_call(self: Any, x: Any) -> Any:
     return torch.func.functional_call(self.fc, {"weight": self.fc.weight * 2}, (x,))
 
@@ -306,6 +317,8 @@ MODULES: dict[str, tuple[nn.Module, tuple[Any, ...]]] = {
     "no_grad, enable_grad, inference_mode": (module(_no_grad), (X,)),
     "checkpoint": (module(_checkpointed, fc=_linear()), (X,)),
     "vmap": (module(_vmap), (X,)),
+    "vmap in vmap": (module(_nested_vmap), (X,)),
+    "vmap of grad": (module(_vmap_of_grad, fc=_linear()), (X,)),
     "functional_call": (module(_functional_call, fc=_linear()), (X,)),
     "double": (module(_default_dtype), (X,)),
     "new attribute": (module(_new_attribute), (X,)),

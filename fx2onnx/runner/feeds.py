@@ -189,7 +189,9 @@ class FeedChecker:
                 if array.dtype.kind == "O" and not all(isinstance(item, (str, bytes)) for item in array.ravel()):
                     raise UserError("E401", f"{what} holds objects that are not strings")
                 return string_array(array.ravel().tolist(), array.shape)
-            return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+            if array.flags.c_contiguous and array.flags.aligned and array.dtype.isnative:
+                return array
+            return np.array(array, array.dtype.newbyteorder("="), order="C")  # how a sum is cut depends on strides
         name = TENSOR_NAMES[given] if given is not None else str(array.dtype)
         numpy_name = np.dtype(wanted.numpy()).name if wanted is not ir.DataType.STRING else "object"
         raise UserError(

@@ -11,10 +11,13 @@ from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 from determinism_digests import SHAPES
+from onnx import TensorProto, helper
 
 import fx2onnx
+import fx2onnx.runner as ort
 from fx2onnx.runner import threads
 from models_zoo import registry
 
@@ -121,3 +124,32 @@ def test_parts_make_the_whole_product(left: tuple[int, ...], right: tuple[int, .
     with threads.threads(3):
         threads.multiply(a, b, out)
     np.testing.assert_allclose(out, np.matmul(a, b), rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("op_type", "shapes"),
+    [("ReduceSum", [[50, 777]]), ("LayerNormalization", [[64, 300], [300]]), ("MatMul", [[97, 300], [300, 120]])],
+)
+def test_how_a_feed_lies_in_memory_makes_no_difference(op_type: str, shapes: list[list[int]]) -> None:
+    rng = np.random.default_rng(0)
+    x, *rest = (rng.standard_normal(shape).astype(np.float32) for shape in shapes)
+    names = [f"w{place}" for place in range(len(rest))]
+    graph = helper.make_graph(
+        [helper.make_node(op_type, ["x", *names], ["y"])],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, x.shape)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [onnx.numpy_helper.from_array(array, name) for array, name in zip(rest, names, strict=True)],
+    )
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    session = ort.InferenceSession(proto)
+    offset = np.frombuffer(b"\0" + x.tobytes(), np.uint8)[1:].view(np.float32).reshape(x.shape)
+    forms = [
+        x,
+        np.asfortranarray(x),
+        np.repeat(x, 2, axis=-1)[..., ::2],
+        np.flip(np.flip(x).copy()),
+        x.astype(">f4"),
+        offset,
+    ]
+    assert len({session.run(None, {"x": form})[0].tobytes() for form in forms for _ in range(3)}) == 1

@@ -79,6 +79,8 @@ def _sizes_agree(op: Emit, value: ir.Value, scales: Scales) -> bool:
     for size, count, scale in zip(dims_of(value)[2:], result_dims(op)[2:], scales, strict=True):
         if scale is None:
             return False
+        if isinstance(size, Dim) != isinstance(count, Dim):
+            return False
         if isinstance(size, int) and isinstance(count, int):
             products = Number(size) * Number(scale), size * float(Number(scale))
             if any(int(np.floor(product)) != count for product in products):

@@ -13,6 +13,7 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
+from fx2onnx.aten_map.axes import fixed
 from fx2onnx.aten_map.creation import filled, identity_matrix
 from fx2onnx.aten_map.diagonals import diagonal_of
 from fx2onnx.aten_map.elimination import WORK, column_of, loop, positions, row_of
@@ -249,7 +250,7 @@ def _lstsq(op: Emit, self: ir.Value, b: ir.Value, rcond: float | None, driver: s
     Source:  linalg_lstsq_out_info in ATen/native/BatchLinearAlgebra.cpp; the driver is gelsy unless one is named.
     """
     dtype, driver = result_dtype(op), driver or "gelsy"
-    rows, columns = (int(size) for size in dims_of(self)[-2:])  # type: ignore[arg-type]
+    rows, columns = (fixed(size, "a size of the matrix of linalg_lstsq") for size in dims_of(self)[-2:])
     is_vector = rank_of(b) == 1 or (rank_of(self) - 1 == rank_of(b) and dims_of(b) == dims_of(self)[:-1])
     right = op.Unsqueeze(op.cast(b, WORK), axes=[rank_of(b)]) if is_vector else op.cast(b, WORK)
     relative = rcond if rcond is not None else epsilon_of(self) * max(rows, columns)

@@ -127,12 +127,39 @@ def _histogram_of_several(recorder: Recorder, func: OpOverload, args: tuple[Any,
         return hist, list(aten._histogramdd_bin_edges.default(samples, counts, **rest))
 
 
+def _histogram(recorder: Recorder, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """histogram, and histogramdd by parts: counts [bins, ..], edges [bins + 1] of each variable."""
+    filled = given(func, args, kwargs)
+    dtype, bins = filled["self"].dtype, filled["bins"]
+    each = bins if isinstance(bins, list | tuple) else [bins]
+    edges: list[DimLike] = [_sizes(one)[0] if isinstance(one, torch.Tensor) else one + 1 for one in each]
+    counts: list[DimLike] = [size - 1 for size in edges]  # type: ignore[misc]
+    outputs: list[tuple[torch.dtype, list[DimLike]]] = [(dtype, counts), *((dtype, [size]) for size in edges)]
+    if func is aten._histogramdd_bin_edges.default:
+        found = record_sized(recorder, func, args, kwargs, outputs[1:])
+        return [found] if len(each) == 1 else list(found)
+    return record_sized(recorder, func, args, kwargs, outputs[: len(func._schema.returns)])
+
+
+def _reflections(recorder: Recorder, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """geqrf: the matrix [.., M, N] and the factors [.., min(M, N)]."""
+    matrix = args[0]
+    factors = [*_sizes(matrix)[:-2], unwrap(min(matrix.shape[-2:]))]
+    return record_sized(recorder, func, args, kwargs, [(matrix.dtype, _sizes(matrix)), (matrix.dtype, factors)])
+
+
 SPECIAL: dict[OpOverload, Special] = {
     **quantized.SPECIAL,
     aten.cov.default: _covariance,
     aten.corrcoef.default: _covariance,
     aten.linalg_lstsq.default: _least_squares,
     aten.combinations.default: _combinations,
+    aten.geqrf.default: _reflections,
+    aten.histogram.bin_ct: _histogram,
+    aten.histogram.bins_tensor: _histogram,
+    aten._histogramdd_from_bin_cts.default: _histogram,
+    aten._histogramdd_from_bin_tensors.default: _histogram,
+    aten._histogramdd_bin_edges.default: _histogram,
     aten.ctc_loss.IntList: _ctc_loss,
     aten.ctc_loss.Tensor: _ctc_loss,
     **{

@@ -9,6 +9,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+import fx2onnx
+from fx2onnx.base.errors import UserError
 from tests.support import check
 
 R, T = torch.randn, torch.tensor
@@ -42,6 +44,30 @@ TYPED_BY_ARGUMENTS: list[tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = 
 def test_types_that_only_the_arguments_tell(function: Callable[..., Any], arguments: tuple[torch.Tensor, ...]) -> None:
     for opset in (13, 20):
         check(function, arguments, opset_version=opset)
+
+
+OF_DYNAMIC_SIZES: list[tuple[Callable[..., Any], int]] = [
+    (torch.cov, 6),
+    (torch.corrcoef, 6),
+    (lambda x: torch.histogram(x, 4), 2),
+    (lambda x: torch.histogram(x, torch.tensor([-1.0, 0.0, 0.5])), 2),
+    (lambda x: torch.histogramdd(x, [2, 3]), 2),
+    (lambda x: torch.masked_select(x, x > 0), 3),
+    (lambda x: torch.bincount((x * 3).abs().long().flatten()), 3),
+]
+
+
+@pytest.mark.parametrize(("function", "columns"), OF_DYNAMIC_SIZES)
+def test_types_of_dynamic_sizes(function: Callable[..., Any], columns: int) -> None:
+    check(function, (R(5, columns),), others=[(R(3, columns),), (R(9, columns),)], dynamic_shapes=({0: "rows"},))
+
+
+def test_least_squares_of_dynamic_sizes_are_refused_by_name() -> None:
+    with pytest.raises(UserError, match="a size of the matrix of linalg_lstsq must be fixed") as caught:
+        fx2onnx.export(
+            lambda x, y: torch.linalg.lstsq(x, y)[0], (R(5, 3), R(5, 2)), dynamic_shapes=({0: "n"}, {0: "n"})
+        )
+    assert caught.value.code == "E203"
 
 
 def test_what_torch_itself_refuses_is_taken_for_right() -> None:

@@ -127,6 +127,9 @@ REFUSED: dict[str, tuple[Any, dict[str, np.ndarray], str]] = {
         {"x": f32(1, 1, 2, 4), "c": f32(5, 2), "s": f32(4, 2), "p": i64(0, 1).reshape(1, 2)},
         "differ in shape",
     ),
+    "time_along_another_axis": (
+        node("ReverseSequence", ["x", "n"], ["y"], time_axis=-2), {"x": f32(3, 2), "n": i64(1, 1)}, "not 0 and 1",
+    ),
     "a_split_said_twice": (
         node("Split", ["x", "s"], ["y", "z"], num_outputs=2), {"x": f32(4), "s": i64(1, 3)}, "both given",
     ),

@@ -316,6 +316,8 @@ def trilu(x: Array, k: Array | None = None, *, upper: int = 1) -> Array:
 @kernel("ReverseSequence", 10)
 def reverse_sequence(x: Array, lengths: Array, *, batch_axis: int = 1, time_axis: int = 0) -> Array:
     """The first ``lengths[b]`` time steps of each batch entry in reverse order."""
+    if {batch_axis, time_axis} != {0, 1}:
+        raise ValueError(f"batch_axis {batch_axis} and time_axis {time_axis} are not 0 and 1")
     moved = np.moveaxis(x, (batch_axis, time_axis), (0, 1))
     if (lengths < 0).any() or (lengths > moved.shape[1]).any() or lengths.shape != (moved.shape[0],):
         raise ValueError("sequence_lens do not fit the input")

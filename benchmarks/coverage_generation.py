@@ -110,6 +110,7 @@ def _model(task: str, name: str, recipe: str) -> Any:
         config.is_decoder = True
     found = getattr(auto.modeling_auto, TASKS[task])[type(config)]
     model_class = found[0] if isinstance(found, (tuple, list)) else found
+    config = hf_kind.config_for(model_class, config)
     with torch.device("meta"):
         parameters = sum(value.numel() for value in model_class(config).parameters())
     if parameters > LARGEST_PARAMETERS:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import onnx_ir as ir
 import torch
 
@@ -32,7 +33,11 @@ POOLED_AS: dict[ir.DataType, ir.DataType] = {
 def max_pooled(
     op: Emit, value: ir.Value, kernel: Ints, stride: Ints, padding: Ints, dilation: Ints, ceil_mode: bool, indices: bool
 ) -> tuple[ir.Value, ir.Value | None]:
-    """``MaxPool``; PyTorch's indices count within one channel, ONNX's over the whole tensor."""
+    """``MaxPool``; PyTorch's indices count within one channel, ONNX's over the whole tensor.
+
+    After a Pad by zeros the indices are always asked for: onnxruntime 1.31 would else take the zeros for MaxPool's own
+    padding, which is by minus infinity.
+    """
     dtype = dtype_of(value)
     pooled_as = POOLED_AS.get(dtype)
     if pooled_as is None and not takes("MaxPool", op.opset, dtype):
@@ -50,13 +55,25 @@ def max_pooled(
         attrs["dilations"] = list(dilation)
     if ceil_mode:
         attrs["ceil_mode"] = 1
-    outputs = [(dtype, dims)] + [(INT64, dims)] * indices
+    with_places = indices or _is_padded_by_number(value)
+    outputs = [(dtype, dims)] + [(INT64, dims)] * with_places
     result = op.MaxPool(value, outputs=outputs, **attrs)
     if not indices:
+        result = result[0] if with_places else result
         return (result if batched else squeeze(op, result, 0)), None
     plane = product(list(dims_of(value)[2:]))
     found, places = result[0], op.Mod(result[1], op.size(plane))
     return (found, places) if batched else (squeeze(op, found, 0), squeeze(op, places, 0))
+
+
+def _is_padded_by_number(value: ir.Value) -> bool:
+    """Whether a Pad makes ``value``, by something else than minus infinity."""
+    producer = value.producer()
+    if producer is None or producer.op_type != "Pad":
+        return False
+    filler = producer.inputs[2] if len(producer.inputs) > 2 else None
+    number = None if filler is None or filler.const_value is None else filler.const_value.numpy()
+    return number is None or not bool(np.isneginf(number.astype(np.float64)).all())
 
 
 def _windows_inside(

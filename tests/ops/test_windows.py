@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tests.ops import harness
 from tests.ops.judge import Case, aten, case, judge
+from tests.support import check
 
 R = torch.randn
 torch.manual_seed(0)
@@ -165,3 +166,13 @@ def test_adaptive_pool_of_a_symbolic_size():
     model.feeds = {"input0": other.numpy()}
     (output,) = harness.run_onnxruntime(model)
     assert not harness.difference(output, aten.adaptive_avg_pool2d.default(other, [3, 5]))
+
+
+@pytest.mark.parametrize("opset", [11, 13, 20])
+@pytest.mark.parametrize("filler", [0.0, -7.0, float("-inf")])
+def test_a_pool_of_padded_numbers(opset, filler):
+    def pooled(x):
+        return torch.nn.functional.max_pool2d(torch.nn.functional.pad(x, (1, 1, 1, 1), value=filler), 3, 2)
+
+    result = check(pooled, (-torch.rand(1, 4, 6, 6) - 1,), opset_version=opset)
+    assert ("Pad" in {node.op_type for node in result.model.graph}) == (filler != float("-inf"))

@@ -250,16 +250,25 @@ def _pinned(assumptions: Assumptions, hints: Mapping[str, int]) -> tuple[str, Di
         gap = relation.args[0] - relation.args[1]
         if not isinstance(gap, Dim):
             continue
+        if all(isinstance(arg, Dim) for arg in relation.args) and _holds_nearby(gap, hints):
+            continue
         change = _solved(gap, hints)
         if change is not None:
             return (*change, found.where)
     return None
 
 
+def _holds_nearby(gap: Dim, hints: Mapping[str, int]) -> bool:
+    """Whether ``gap == 0`` is true of a range of sizes, such as ``min(n, 512) == n``: an assumption, but no fixed size."""
+    names = gap.symbols()
+    if len(names) != 1 or not names <= set(hints):
+        return False
+    (name,) = names
+    return any(gap.evaluate({name: hints[name] + step}) == 0 for step in (-1, 1))
+
+
 def _solved(gap: Dim, hints: Mapping[str, int]) -> tuple[str, DimLike] | None:
-    """``gap == 0`` solved for one symbol, where that is possible without a remainder; None where it holds for a range of
-    sizes (``min(n, 512) == n``), or hangs on sizes that only the data tells.
-    """
+    """``gap == 0`` solved for one symbol, where that is possible without a remainder and does not hang on the data."""
     names = sorted(gap.symbols() & set(hints))
     if gap.symbols() - set(hints):
         return None
@@ -269,9 +278,7 @@ def _solved(gap: Dim, hints: Mapping[str, int]) -> tuple[str, DimLike] | None:
         if len(monomial) == 1 and monomial[0].op == "symbol"
     ]
     if len(names) == 1:
-        size = hints[names[0]]
-        holds_nearby = any(gap.evaluate({names[0]: other}) == 0 for other in (size - 1, size + 1))
-        return None if holds_nearby else (names[0], size)
+        return names[0], hints[names[0]]
     for name, factor in plain:
         rest = gap - factor * Dim.symbol(name)
         if abs(factor) == 1 and isinstance(rest, Dim) and name not in rest.symbols() and name in hints:

@@ -326,6 +326,18 @@ VIEWS: list[Callable[[torch.Tensor], torch.Tensor]] = [
     lambda t: t.movedim(0, -1),
     lambda t: t.detach(),
     lambda t: t.view_as(t),
+    lambda t: t[-2:],
+    lambda t: t[..., None].squeeze(-1),
+    lambda t: t.tensor_split(2, -1)[1],
+    lambda t: t.select(-1, -1) if t.dim() > 1 else t,
+    lambda t: t.unflatten(0, (1, -1)),
+    lambda t: t.T if t.dim() == 2 else t,
+    lambda t: t.expand(2, *t.shape),
+    lambda t: t.as_strided((2,), (1,)) if t.is_contiguous() and t.numel() > 1 else t,
+    lambda t: t.contiguous(),
+    lambda t: t.to(torch.float64),
+    lambda t: t.to(torch.float32),
+    lambda t: t.clone(),
 ]
 WRITES: list[Callable[[torch.Tensor], object]] = [
     lambda t: t.add_(1.5),
@@ -337,34 +349,57 @@ WRITES: list[Callable[[torch.Tensor], object]] = [
     lambda t: t.copy_(t * 2 + 1),
     lambda t: t.masked_fill_(t > 0, 0.25),
     lambda t: t.sub_(t.sum()),
+    lambda t: torch.mul(t, 2, out=t),
+    lambda t: torch.add(t.clone(), t.clone(), out=t),
+    lambda t: t.__setitem__(0, t.sum()),
+    lambda t: t.__setitem__(t > 0.5, 0.5),
+    lambda t: t.copy_(torch.arange(t.numel()).reshape(t.shape)),
+    lambda t: t.index_fill_(0, torch.tensor([0]), 2),
+    lambda t: t.index_put_((torch.tensor([0, 0]),), t[:1].detach().clone(), accumulate=True),
+    lambda t: t.clamp_(-2, 2).neg_().add_(t),
+    lambda t: t.cumsum_(0),
 ]
 
 
-@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-@given(
-    st.lists(
-        st.tuples(
-            st.integers(0, 3),
-            st.lists(st.integers(0, len(VIEWS) - 1), max_size=3),
-            st.integers(0, len(WRITES) - 1),
-        ),
-        min_size=1,
-        max_size=5,
-    )
+STEPS = st.lists(
+    st.tuples(
+        st.integers(0, 3),
+        st.lists(st.integers(0, len(VIEWS) - 1), max_size=3),
+        st.integers(0, len(WRITES) - 1),
+    ),
+    min_size=1,
+    max_size=5,
 )
-def test_random_programs(steps: list[tuple[int, list[int], int]]) -> None:
+
+
+def _run(steps: list[tuple[int, list[int], int]], x: torch.Tensor) -> list[torch.Tensor]:
     """Each step takes one of the tensors so far, views it a few times, writes, and keeps the view."""
-
-    def program(x: torch.Tensor) -> object:
-        tensors = [x * 1, x.t() + 1]
-        for which, views, write in steps:
-            tensor = tensors[which % len(tensors)]
-            for view in views:
-                if tensor.dim():
-                    tensor = VIEWS[view](tensor)
+    tensors = [x * 1, x.t() + 1]
+    for which, views, write in steps:
+        tensor = tensors[which % len(tensors)]
+        for view in views:
+            if tensor.dim():
+                tensor = VIEWS[view](tensor)
+        if tensor.dim():
             WRITES[write](tensor)
-            tensors.append(tensor)
-        return [tensor * 1 for tensor in tensors]
+        tensors.append(tensor)
+    return [tensor * 1 for tensor in tensors]
 
+
+@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(STEPS, st.booleans())
+def test_random_programs(steps: list[tuple[int, list[int], int]], is_dynamic: bool) -> None:
+    """What eager PyTorch runs is exported right or refused with E103; what it refuses may be."""
     torch.manual_seed(1)
-    check(program, (torch.randn(4, 4),), rtol=1e-4, atol=1e-4)
+    size = 5 if is_dynamic else 4
+    samples = [(torch.randn(4, 4),), (torch.randn(size, size),)]
+    try:
+        for (sample,) in samples:
+            _run(steps, sample)
+    except (RuntimeError, IndexError):
+        return
+    shapes = {"dynamic_shapes": ({0: "n", 1: "n"},)} if is_dynamic else {}
+    try:
+        check(lambda x: _run(steps, x), samples[0], others=samples[1:], rtol=1e-4, atol=1e-4, **shapes)
+    except fx2onnx.UserError as refusal:
+        assert refusal.code in ("E103", "E105", "E203"), refusal  # noqa: PT017

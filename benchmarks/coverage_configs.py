@@ -14,6 +14,7 @@ _RULES: dict[str, list[tuple[str, int]]] = {
     "depth": [
         (r"^(?!num_feat_extract)(\w+_)?(layers?|depth|blocks)$|^first_k_dense_replace$|_layers_(en|de)coder$", 2),
         (r"^num_kv_shared_layers$", 0),
+        (r"^max_text_length$", 6),  # turns of a decoder's loop in forward, each as deep as a layer
         (r"^(max_position_embeddings|n_positions|max_(text_|source_|target_)?positions|max_seq_len\w*)$", 512),
     ],
     "vocabulary": [(r"vocab(ulary)?_size", 1024)],

@@ -27,6 +27,7 @@ class Mutant:
 
 
 CAPTURE, DYNAMIC = "tests/capture/test_in_place.py", "tests/capture/test_dynamic.py"
+EXPORTED = "tests/ops/test_exported.py"
 RARE, RESORT = "tests/ops/test_rare.py", "tests/ops/test_resort.py"
 MUTANTS = [
     # capture
@@ -42,6 +43,21 @@ MUTANTS = [
     Mutant("aten_map/pooling.py", "op.Mod(result[1], op.size(plane))", "result[1]", "tests/ops/test_windows.py"),
     Mutant("aten_map/pooling.py", "        attrs[\"ceil_mode\"] = 1\n    outputs = [", "        pass\n    outputs = [",
            "tests/ops/test_windows.py"),
+    Mutant("aten_map/pooling.py", "[min(stride[axis] - 1, kernel[axis] - 1 - padding[axis]) for", "[stride[axis] - 1 for",
+           EXPORTED),
+    Mutant("capture/result_types.py", "more = min(stride[axis] - 1, reach - 1 - padding[axis])", "more = stride[axis] - 1",
+           EXPORTED),
+    Mutant("capture/frames.py", "    return frame.f_lasti in _refusals(frame.f_code)", "    return False", EXPORTED),
+    Mutant("aten_map/reduced_writes.py", "        old = op.GatherElements(states[0], places, axis=axis)",
+           "        old = op.GatherElements(value, places, axis=axis)", EXPORTED),
+    Mutant("aten_map/interpolation.py", "step if exact else op.Where(plain, own, step)", "step", EXPORTED),
+    Mutant("aten_map/adaptive_pooling.py", "longest = whole(size // count + 2)", "longest = whole(size // count)", EXPORTED),
+    Mutant("aten_map/complex_functions.py", "height = op.Where(is_left, large, small)", "height = small",
+           "tests/ops/test_complex.py"),
+    Mutant("aten_map/complex_functions.py", "    return conjugate(op, turned) if overload in CONJUGATED else turned",
+           "    return turned", "tests/ops/test_complex.py"),
+    Mutant("capture/module_calls.py", "            vars(module).pop(\"forward\", None)", "            pass",
+           "tests/test_custom_ops.py"),
     Mutant("aten_map/scalars.py", "classes[0 if rank_of(operand) else 1]", "classes[0]", "tests/ops/test_promotion.py"),
     Mutant("aten_map/scalars.py", "        elif _category(combined) > _category(result):", "        elif False:",
            "tests/ops/test_promotion.py"),

@@ -138,6 +138,11 @@ def _has_bfloat16(call: Call) -> bool:
     return torch.bfloat16 in [leaf.dtype if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
 
 
+def _is_complex(call: Call) -> bool:
+    leaves = pytree.tree_leaves((call.args, call.kwargs, call.outputs))
+    return any(isinstance(leaf, torch.Tensor) and leaf.is_complex() for leaf in leaves)
+
+
 def nodes_at(call: Call, opset: int) -> list[str] | None:
     """The operators of the call's model, or None where it is refused at this opset."""
     try:
@@ -180,7 +185,8 @@ def measure_forms(patterns: Sequence[str] = ("*",)) -> tuple[dict[str, list[int]
         found = lowest_opsets(calls)
         if found is not None:
             lowest[str(overload)] = list(found)
-            chosen = next(call for call in calls if nodes_at(call, OPSET_MAX) is not None)
+            by_kind = sorted(calls, key=_is_complex)
+            chosen = next(call for call in by_kind if nodes_at(call, OPSET_MAX) is not None)
             shapes[str(overload)] = [list(form) for form in forms(chosen)]
     return dict(sorted(lowest.items())), dict(sorted(shapes.items()))
 

@@ -69,7 +69,15 @@ def _results(patterns: Sequence[str], folder: Path | None, seconds: float) -> tu
 
 def page(swept: Swept, opsets: Swept, forms: dict[str, list[Any]], table: list[Row], total: int) -> str:
     """The whole page."""
-    parts = [_head(swept, total), *_by_dtype(swept), *_by_opset(opsets), *_nan(), *_faults(swept), *_entries(swept)]
+    parts = [
+        _head(swept, total),
+        *_by_dtype(swept),
+        *_by_opset(opsets),
+        *_nan(),
+        *_engines(),
+        *_faults(swept),
+        *_entries(swept),
+    ]
     return "\n".join([*parts, *_overloads(table, forms, _tried(swept))]) + "\n"
 
 
@@ -155,6 +163,25 @@ def _nan() -> list[str]:
         "(`tests/ops/test_rare.py`); onnxruntime loses NaN in ReduceMax, ReduceMin, MaxPool and ScatterElements and orders it "
         "anyhow in TopK: one ONNX operator stands there all the same, since a guard would double the work for every model. "
         "clamp, maximum, minimum, fmax, fmin, argmax, argmin, median, cummax and the activations are as eager in both.",
+    ]
+
+
+def _engines() -> list[str]:
+    return [
+        "",
+        "## What onnxruntime lacks",
+        "",
+        "The file is right, and the runner runs it, but onnxruntime 1.31 has no CPU kernel for: the random operators of opset "
+        "22 and later (RandomUniform, RandomNormal, their Like forms, Multinomial; export models that draw numbers with opset "
+        "21 or earlier; Dropout in training mode runs in every opset); many operators of float64 (Conv, AveragePool, Resize, "
+        "Erf, Atan, LeakyRelu, Softplus) and of integers (Conv, ConvTranspose). ReduceProd of int64 multiplies as float64: a "
+        "product beyond 2**53 is not exact there.",
+        "",
+        "Below opset 16 (for amax and amin 18), ScatterElements and ScatterND only overwrite: scatter_add, index_add, "
+        "index_put with accumulate, scatter_reduce and index_reduce are a Loop over the rows of the index there, exact but "
+        "slow for long ones.",
+        "",
+        "`tests/ops/test_families.py` and `tests/ops/test_exported.py` try every family through the whole export.",
     ]
 
 

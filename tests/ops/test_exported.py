@@ -124,7 +124,13 @@ POOLS: list[Callable[[torch.Tensor], Any]] = [
 def test_pools_of_dynamic_sizes(pool: Callable[[torch.Tensor], Any]) -> None:
     """ceil_mode decides by the size whether there is one window more; adaptive windows are of any size."""
     others = [(R(1, 2, rows, columns),) for rows, columns in ((9, 10), (6, 11), (12, 13))]
-    check(pool, (R(1, 2, 8, 7),), others=others, dynamic_shapes=({2: "rows", 3: "columns"},), opset_version=13)
+
+    def with_sizes(x: torch.Tensor) -> list[torch.Tensor]:
+        """What was pooled, and ones of its sizes, which the file computes."""
+        pooled = torch.utils._pytree.tree_leaves(pool(x))
+        return [*pooled, torch.ones(pooled[0].shape)]
+
+    check(with_sizes, (R(1, 2, 8, 7),), others=others, dynamic_shapes=({2: "rows", 3: "columns"},), opset_version=13)
 
 
 SCALED = [

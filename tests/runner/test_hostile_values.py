@@ -182,3 +182,13 @@ def test_a_name_that_occurs_twice_among_many_is_found_at_once() -> None:
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
     with pytest.raises(UserError, match="'x99999' occurs twice"):
         ort.InferenceSession(proto)
+
+
+@pytest.mark.parametrize("op_type", ["LayerNormalization", "MeanVarianceNormalization", "InstanceNormalization"])
+@pytest.mark.filterwarnings("error")
+def test_rows_of_nothing_give_no_warning(op_type: str) -> None:
+    operands = {"x": f32(2, 3, 0, 0), "s": f32(3) if op_type == "InstanceNormalization" else f32(0)}
+    inputs = {"LayerNormalization": ["x", "s"], "InstanceNormalization": ["x", "s", "s"]}.get(op_type, ["x"])
+    held = {name: operands[name] for name in dict.fromkeys(inputs)}
+    (y,) = ort.InferenceSession(model([node(op_type, inputs, ["y"])], held)).run(None, {})
+    assert y.shape == (2, 3, 0, 0)

@@ -19,6 +19,12 @@ def widen(x: Array) -> Array:
     return x.astype(np.float32) if x.dtype in NARROW_FLOATS else x
 
 
+def _row_means(rows: Array) -> Array:
+    """``np.mean`` along the last axis without its warning for rows of nothing."""
+    total: Array = np.add.reduce(rows, axis=-1, keepdims=True)
+    return np.divide(total, np.asarray(max(rows.shape[-1], 1), total.dtype), out=total)
+
+
 def _layer_norm_infer(inputs: Sequence[Array], attrs: Mapping[str, Any]) -> Sequence[Spec]:
     x = inputs[0]
     axis = check_axis(attrs.get("axis", -1), x.ndim)
@@ -51,7 +57,7 @@ def layer_normalization(
     target = y if wide is x else wide
     width = math.prod(x.shape[axis:])
     rows = math.prod(x.shape[:axis])
-    mean = np.mean(wide.reshape(rows, width), axis=1, keepdims=True).reshape(x.shape[:axis] + (1,) * (x.ndim - axis))
+    mean = _row_means(wide.reshape(rows, width)).reshape(x.shape[:axis] + (1,) * (x.ndim - axis))
     np.subtract(wide, mean, out=target)
     flat = target.reshape(rows, width)
     variance = np.vecdot(flat, flat).reshape(mean.shape)
@@ -173,7 +179,7 @@ def instance_normalization(x: Array, scale: Array, bias: Array, *, epsilon: floa
 
 def normalize_rows(rows: Array, epsilon: float) -> Array:
     """(rows - mean) / sqrt(var + epsilon) along the last axis, in float32 at least."""
-    centred: Array = widen(rows) - widen(rows).mean(axis=-1, keepdims=True)
+    centred: Array = widen(rows) - _row_means(widen(rows))
     variance = np.vecdot(centred, centred)[..., None] / np.asarray(max(rows.shape[-1], 1), centred.dtype)
     centred /= np.sqrt(variance + np.asarray(epsilon, centred.dtype))
     return centred
@@ -219,6 +225,8 @@ def lp_normalization(x: Array, *, axis: int = -1, p: int = 2) -> Array:
 @kernel("MeanVarianceNormalization", 9)
 def mean_variance_normalization(x: Array, *, axes: Sequence[int] = (0, 2, 3)) -> Array:
     """(x - mean) / (std + 1e-9) over ``axes``."""
+    if not x.size:
+        return x.copy()
     wide = widen(x)
     centred = wide - wide.mean(axis=tuple(axes), keepdims=True)
     std = np.sqrt((centred * centred).mean(axis=tuple(axes), keepdims=True))

@@ -136,7 +136,7 @@ PROGRAMS: dict[str, Any] = {
     "write to a slice": lambda x: (lambda y: (y[-5:].mul_(2), y[1:5].add_(1), y)[2])(x.clone()),
     "limited": lambda x: x[: min(x.shape[0], 5)] * max(x.shape[0], 6),
     "chunk": lambda x: (lambda a, b: (a[: x.shape[0] // 2] - b, a))(*x.chunk(2)),
-    "tensor_split": lambda x: [part.exp() * part.shape[0] for part in x.tensor_split(3)],
+    "tensor_split": lambda x: [part.exp() * part.shape[0] for part in x.tensor_split(2)],
     "write to a chunk": lambda x: (lambda y: (y.chunk(2)[1].zero_(), y)[1])(x.clone()),
     "linspace": lambda x: torch.linspace(-1, 1, x.shape[0])[:, None] * x,
     "in place": lambda x: x.clone().index_fill_(1, torch.tensor([0]), 5.0),

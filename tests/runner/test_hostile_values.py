@@ -192,3 +192,10 @@ def test_rows_of_nothing_give_no_warning(op_type: str) -> None:
     held = {name: operands[name] for name in dict.fromkeys(inputs)}
     (y,) = ort.InferenceSession(model([node(op_type, inputs, ["y"])], held)).run(None, {})
     assert y.shape == (2, 3, 0, 0)
+
+
+@pytest.mark.parametrize("op_type", ["GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool"])
+@pytest.mark.filterwarnings("error")
+def test_no_samples_at_all(op_type: str) -> None:
+    (y,) = ort.InferenceSession(model([node(op_type, ["x"], ["y"])], {"x": f32(0, 3, 4, 4)})).run(None, {})
+    assert y.shape == (0, 3, 1, 1)

@@ -22,7 +22,8 @@ def widen(x: Array) -> Array:
 def _row_means(rows: Array) -> Array:
     """``np.mean`` along the last axis without its warning for rows of nothing."""
     total: Array = np.add.reduce(rows, axis=-1, keepdims=True)
-    return np.divide(total, np.asarray(max(rows.shape[-1], 1), total.dtype), out=total)
+    np.divide(total, np.asarray(max(rows.shape[-1], 1), total.dtype), out=total)
+    return total
 
 
 def _layer_norm_infer(inputs: Sequence[Array], attrs: Mapping[str, Any]) -> Sequence[Spec]:

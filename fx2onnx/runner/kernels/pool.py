@@ -174,7 +174,7 @@ def lp_pool(x: Array, *, kernel_shape: Sequence[int], p: float = 2, **attrs: Any
 def _flat(x: Array) -> Array:
     if x.ndim < 2:
         raise ValueError(f"the input has {x.ndim} axes, pooling needs 2 or more")
-    return widen(x).reshape(*x.shape[:2], -1)
+    return widen(x).reshape(*x.shape[:2], math.prod(x.shape[2:]))
 
 
 def _global(x: Array, values: Array) -> Array:
@@ -184,7 +184,9 @@ def _global(x: Array, values: Array) -> Array:
 @kernel("GlobalAveragePool")
 def global_average_pool(x: Array) -> Array:
     """The mean over all spatial axes."""
-    return _global(x, _flat(x).mean(axis=-1))
+    flat = _flat(x)
+    total = np.add.reduce(flat, axis=-1)
+    return _global(x, np.divide(total, np.asarray(flat.shape[-1], total.dtype)))
 
 
 @kernel("GlobalMaxPool")

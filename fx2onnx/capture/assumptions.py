@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -111,8 +112,9 @@ class Assumptions:
         try:
             for sizes in ((), *_PROBES) if set(names) <= set(hints) else _PROBES:
                 self.hints = hints | {name: sizes[index % len(sizes)] for index, name in enumerate(names) if sizes}
-                if not self.hint(relation):
-                    return False
+                with contextlib.suppress(ZeroDivisionError):  # no such size
+                    if not self.hint(relation):
+                        return False
         finally:
             self.hints = hints
         return True

@@ -194,8 +194,20 @@ def test_rows_of_nothing_give_no_warning(op_type: str) -> None:
     assert y.shape == (2, 3, 0, 0)
 
 
-@pytest.mark.parametrize("op_type", ["GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool"])
+NO_SAMPLES: dict[str, tuple[list[str], dict[str, Any], tuple[int, ...]]] = {
+    "GlobalAveragePool": (["x"], {}, (0, 4, 1, 1)),
+    "GlobalMaxPool": (["x"], {}, (0, 4, 1, 1)),
+    "GlobalLpPool": (["x"], {}, (0, 4, 1, 1)),
+    "InstanceNormalization": (["x", "s", "s"], {}, (0, 4, 2, 2)),
+    "GroupNormalization": (["x", "s", "s"], {"num_groups": 2}, (0, 4, 2, 2)),
+}
+
+
+@pytest.mark.parametrize("op_type", NO_SAMPLES)
 @pytest.mark.filterwarnings("error")
 def test_no_samples_at_all(op_type: str) -> None:
-    (y,) = ort.InferenceSession(model([node(op_type, ["x"], ["y"])], {"x": f32(0, 3, 4, 4)})).run(None, {})
-    assert y.shape == (0, 3, 1, 1)
+    inputs, attrs, shape = NO_SAMPLES[op_type]
+    operands = {"x": f32(0, 4, 2, 2), "s": f32(4)}
+    held = {name: operands[name] for name in dict.fromkeys(inputs)}
+    (y,) = ort.InferenceSession(model([node(op_type, inputs, ["y"], **attrs)], held)).run(None, {})
+    assert y.shape == shape

@@ -173,7 +173,7 @@ def instance_normalization(x: Array, scale: Array, bias: Array, *, epsilon: floa
     """(x - mean) * rstd * scale + bias, statistics per sample and channel."""
     if x.ndim < 2 or scale.shape != (x.shape[1],) or bias.shape != scale.shape:
         raise ValueError(f"scale {list(scale.shape)} and bias {list(bias.shape)} do not fit {list(x.shape)}")
-    y = normalize_rows(x.reshape(x.shape[0] * x.shape[1], -1), epsilon).reshape(x.shape)
+    y = normalize_rows(x.reshape(x.shape[0] * x.shape[1], math.prod(x.shape[2:])), epsilon).reshape(x.shape)
     y = y * _per_channel(widen(scale), x.ndim) + _per_channel(widen(bias), x.ndim)
     return narrowed(y, x.dtype)
 
@@ -192,7 +192,9 @@ def group_normalization(
 ) -> Array:
     """Normalizes each group of channels; scale and bias per channel."""
     _check_groups(x, num_groups)
-    y = normalize_rows(x.reshape(x.shape[0] * num_groups, -1), epsilon).reshape(x.shape)
+    y = normalize_rows(x.reshape(x.shape[0] * num_groups, math.prod(x.shape[1:]) // num_groups), epsilon).reshape(
+        x.shape
+    )
     if x.dtype in NARROW_FLOATS:
         y = y.astype(x.dtype)
     return narrowed((y * _per_channel(scale, x.ndim) + _per_channel(bias, x.ndim)), x.dtype)

@@ -32,8 +32,9 @@ class NeedsPlainNumber(UserError):
 
 def _may_be_due_to_fakes(cause: BaseException | None) -> bool:
     """Not where torch refused the shapes or dtypes, nor where the module's own code raised."""
-    if cause is None or isinstance(cause, (Fx2OnnxError, *_FAITHFUL)):
+    if cause is None or isinstance(cause, Fx2OnnxError):
         return False
-    return not any(
-        frame.f_code.co_filename.startswith(_SHAPE_RULES) for frame, _ in traceback.walk_tb(cause.__traceback__)
-    )
+    files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(cause.__traceback__)]
+    if isinstance(cause, _FAITHFUL) and not files[-1].startswith(_TORCH):
+        return False
+    return not any(file.startswith(_SHAPE_RULES) for file in files) or isinstance(cause, _FAITHFUL)

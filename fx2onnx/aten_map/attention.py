@@ -15,7 +15,7 @@ from fx2onnx.aten_map.registry import translates
 from fx2onnx.aten_map.scalars import FLOATS
 from fx2onnx.base.dims import Dim, DimLike, apply
 from fx2onnx.irx.emit import Emit
-from fx2onnx.irx.values import dims_of, dtype_of, lacks_data, rank_of
+from fx2onnx.irx.values import LOOKS, dims_of, dtype_of, lacks_data, rank_of
 
 aten = torch.ops.aten
 BOOL, FLOAT, FLOAT16, BFLOAT16 = ir.DataType.BOOL, ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16
@@ -57,6 +57,17 @@ def causal_bias(op: Emit, rows: DimLike, columns: DimLike, dtype: ir.DataType) -
     return found
 
 
+def may_mask_all(op: Emit, mask: ir.Value) -> bool:
+    """Whether a row of the mask may allow nothing: any row of a bool one; looked for once a mask."""
+    if dtype_of(mask) == BOOL:
+        return True
+    verdicts = op.builder.verdicts
+    key = ("may mask all", id(mask))
+    if key not in verdicts:
+        verdicts[key] = may_be_minus_infinity(mask)
+    return verdicts[key]
+
+
 def may_be_minus_infinity(value: ir.Value) -> bool:
     """Whether a number in ``value`` may be minus infinity: whether one can be found in what it is computed from.
 
@@ -65,6 +76,7 @@ def may_be_minus_infinity(value: ir.Value) -> bool:
     waiting, seen = [value], {id(value)}
     while waiting:
         current = waiting.pop()
+        LOOKS.note(current)
         if dtype_of(current) not in FLOATS:
             continue
         if current.const_value is not None:
@@ -156,7 +168,7 @@ def attended(
         found = attended(op, wide[0], wide[1], wide[2], soft, dropout, is_causal, scale, grouped, need_weights)
         return op.cast(found[0], dtype), None if found[1] is None else op.cast(found[1], dtype)
     valid = None
-    if mask is not None and (dtype_of(mask) == BOOL or may_be_minus_infinity(mask)):
+    if mask is not None and may_mask_all(op, mask):
         valid = rows_with_any(op, mask)
     weights = None
     if as_one:

@@ -54,6 +54,11 @@ class Entry:
     place: str
     """file:line of the function."""
 
+    @property
+    def is_ours(self) -> bool:
+        """Whether the function is this package's, not a user's."""
+        return getattr(self.function, "__module__", "").startswith("fx2onnx.")
+
     def call(self, op: Any, arguments: dict[str, Any]) -> Any:
         """Emit; ``arguments`` holds every argument of the schema.
 

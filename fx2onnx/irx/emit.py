@@ -50,6 +50,8 @@ class Builder:
         self.symbols: dict[str, tuple[ir.Value, int | None]] = {}
         """Where a symbol's number comes from: axis of a value, or (None) the integer value itself."""
         self.size_cache: dict[Any, ir.Value] = {}
+        self.verdicts: dict[tuple[str, int], bool] = {}
+        """What was found out by looking beyond the types of values, by the question and the value's id."""
 
     def unique(self, name: str) -> str:
         """``name``, or ``name_N`` where it is taken."""

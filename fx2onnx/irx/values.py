@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 
 import numpy as np
@@ -36,6 +37,13 @@ def new_value(name: str | None, dtype: ir.DataType, dims: Sequence[DimLike]) -> 
     return value
 
 
+def copied_type(value: ir.Value, name: str) -> ir.Value:
+    """A new value of the same dtype and dims, with what else is noted of them."""
+    copy = ir.Value(name=name, shape=None if value.shape is None else value.shape.copy(), type=value.type)
+    copy.meta.update(value.meta)
+    return copy
+
+
 def dims_of(value: ir.Value) -> Dims:
     """The dims: ints and ``Dim`` expressions. Raises ValueError where the rank is unknown."""
     dims: Dims | None = value.meta.get(_DIMS_KEY)
@@ -58,6 +66,22 @@ def dtype_of(value: ir.Value) -> ir.DataType:
 
 def rank_of(value: ir.Value) -> int:
     return len(dims_of(value))
+
+
+class Looks(threading.local):
+    """What translations looked at beyond the types of their operands: numbers of weights, and what made an operand. What
+    they emit then need not hold for another layer's operands of the same types.
+    """
+
+    def __init__(self) -> None:
+        self.log: list[int] = []
+        """Ids of values, and of weights' tensors, in the order of the looks."""
+
+    def note(self, looked_at: object) -> None:
+        self.log.append(id(looked_at))
+
+
+LOOKS = Looks()
 
 
 def lacks_data(value: ir.Value) -> bool:
@@ -84,6 +108,11 @@ _SIZES_KEY = "fx2onnx.sizes"
 def set_known_sizes(value: ir.Value, sizes: Sequence[DimLike]) -> None:
     """Note that an int64 value holds these sizes, so that shapes made from it stay known."""
     value.meta[_SIZES_KEY] = tuple(sizes)
+
+
+def noted_sizes(value: ir.Value) -> tuple[DimLike, ...] | None:
+    """What ``set_known_sizes`` noted."""
+    return value.meta.get(_SIZES_KEY)
 
 
 def known_sizes(value: ir.Value | None) -> list[DimLike] | None:

@@ -22,6 +22,7 @@ from fx2onnx.capture.control_flow import Nested
 from fx2onnx.irx.emit import Builder, Emit, OutputType
 from fx2onnx.irx.values import dims_of, dtype_of, mark_complex, new_value, set_known_sizes, set_type
 from fx2onnx.lower import control_flow, preflight, torchlib
+from fx2onnx.lower.layers import Layers
 from fx2onnx.lower.weights import as_onnx
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
@@ -70,6 +71,8 @@ class Lowering:
         self._spans = details()
         self._translate = self._node if self._spans is None else self._node_timed
         self.used: set[torch.fx.Node] = set()
+        self._symbol_nodes = {symbol.node for symbol in captured.symbols.values()}
+        self._layers = Layers(self.builder, self.values, self._translate, self._stamped, self._may_repeat)
 
     def run(self) -> ir.Model:
         captured = self.captured
@@ -84,9 +87,7 @@ class Lowering:
                 if symbol.node.op == "placeholder":
                     self.builder.symbols[name] = (self.values[symbol.node], symbol.axis)
             self.used = used
-            for node in captured.graph.nodes:
-                if node in used:
-                    self._translate(node)
+            self._layers.run([node for node in captured.graph.nodes if node in used])
             if self.refusals:
                 raise preflight.combined(self.refusals, self.builder.opset)
             outputs = self._outputs(inputs)
@@ -201,6 +202,25 @@ class Lowering:
         else:
             self._call(node)
         self._bind_symbols(node)
+
+    def _may_repeat(self, node: torch.fx.Node) -> bool:
+        """Whether a node's ONNX form follows from its operands alone: it is none of the user's, and no size comes from it."""
+        if node in self._symbol_nodes or node.target in control_flow.EMITTERS or self.refusals:
+            return False
+        entry = self.table.find(node.target, self.builder.opset, preflight.touches_complex(node))
+        return node.op != "call_function" or node.target is operator.getitem or (entry is not None and entry.is_ours)
+
+    def _stamped(self, node: torch.fx.Node, value: Any, made: Sequence[ir.Node]) -> None:
+        """Leave a node that was stamped as ``_node`` would have."""
+        origin = self._origin(node)
+        if origin:
+            for item in made:
+                item.metadata_props.update(origin)
+        self.values[node] = value
+        if node.target is not operator.getitem:
+            for index, one in enumerate(value if isinstance(value, tuple) else (value,)):
+                if isinstance(one, ir.Value):
+                    self._name(one, node.name if index == 0 else f"{node.name}_{index}")
 
     def nested(self, graph: Nested, operands: Sequence[ir.Value]) -> list[ir.Value]:
         """Emit a nested graph here, its inputs being ``operands``; returns its outputs."""
@@ -319,12 +339,17 @@ class Lowering:
             raise self._mistaken(node, entry, given, f"{dtype.name}{list(dims)}")
         if info.dtype.is_complex:
             mark_complex(value)
-        if value.producer() is not None and id(value) not in self._named:
-            self._named.add(id(value))
-            value.name = self.builder.unique(name)
-            if dims_of(value) != tuple(dims):
-                set_type(value, dtype, dims)
+        if self._name(value, name) and dims_of(value) != tuple(dims):
+            set_type(value, dtype, dims)
         return value
+
+    def _name(self, value: ir.Value, name: str) -> bool:
+        """Name what a node made after it; False where the value has its name or came from elsewhere."""
+        if value.producer() is None or id(value) in self._named:
+            return False
+        self._named.add(id(value))
+        value.name = self.builder.unique(name)
+        return True
 
     @staticmethod
     def _mistaken(node: torch.fx.Node, entry: Entry, given: str, wanted: str) -> Fx2OnnxError:

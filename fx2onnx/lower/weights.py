@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
+import numpy.typing as npt
 import onnx_ir as ir
 import torch
 from onnx_ir.tensor_adapters import TorchTensor
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.data_file import Bytes
+from fx2onnx.irx.values import LOOKS
 
 
 class Weight(TorchTensor):
@@ -20,6 +23,11 @@ class Weight(TorchTensor):
         if plain.is_conj() or plain.is_neg():
             plain = plain.resolve_conj().resolve_neg()
         super().__init__(plain, name=name)
+
+    def numpy(self) -> npt.NDArray[Any]:
+        """The numbers."""
+        LOOKS.note(self)
+        return super().numpy()
 
     def permuted(self, perm: tuple[int, ...]) -> Weight:
         """The weight in another axis order, over the same memory."""

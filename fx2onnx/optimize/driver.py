@@ -165,7 +165,7 @@ class Driver:
         for old, new in zip(olds, news, strict=True):
             self._settle(rewrite, old, new, new in made)
             neighbours += replace(old, new)
-        producers = {producer for old in olds if (producer := old.producer()) is not None}
+        producers = dict.fromkeys(producer for old in olds if (producer := old.producer()) is not None)
         removed = remove_unread([*producers, root])
         self._mark(rewrite, fresh, removed)
         self._push(neighbours)

@@ -1,0 +1,227 @@
+"""Identical layers: what one of them became is stamped for each that follows.
+
+A layer is the run of nodes below one numbered module (``encoder.layer.3``). Two are identical where their nodes have the
+same overloads, arguments, types and source lines, read each other in the same places, and read values of the same kind
+from outside. Then their ONNX nodes differ in nothing but the values from outside and in names.
+
+The first layer of a kind is translated node by node. So is the second, which finds made what all share (sizes, masks);
+it becomes the pattern. What its translation looked at beyond the types of operands (``irx.values.LOOKS``) must be the very
+same in the layers that are stamped from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import groupby
+from typing import Any
+
+import onnx_ir as ir
+import torch.fx
+
+from fx2onnx.base.dims import Dim
+from fx2onnx.irx.edit import nested_graphs
+from fx2onnx.irx.emit import Builder
+from fx2onnx.irx.values import LOOKS, copied_type, dims_of, is_complex, lacks_data, noted_sizes
+from fx2onnx.lower.weights import Weight
+
+_PLAIN = (
+    *(bool, int, float, complex, str, type(None), Dim),
+    *(torch.dtype, torch.device, torch.memory_format, torch.layout),
+)
+FEWEST = 4
+"""Nodes of the smallest layer that is worth comparing."""
+
+Values = dict[torch.fx.Node, Any]
+
+
+@dataclass
+class Pattern:
+    """A translated layer: its nodes, the ONNX nodes of each, and the values that it reads from outside."""
+
+    nodes: Sequence[torch.fx.Node]
+    made: list[list[ir.Node]]
+    outside: list[ir.Value]
+    fixed: dict[int, ir.Value]
+    """Which of ``outside`` must be the very same in every layer: what is shared was made from them, or they were looked at."""
+
+
+class Layers:
+    """The layers met so far in one conversion.
+
+    translate: turns one node into ONNX nodes. finish: takes a stamped node and its value, as ``translate`` would have
+    left it. may_repeat: whether a node's translation depends on nothing but its operands.
+    """
+
+    def __init__(
+        self,
+        builder: Builder,
+        values: Values,
+        translate: Callable[[torch.fx.Node], None],
+        finish: Callable[[torch.fx.Node, Any, Sequence[ir.Node]], None],
+        may_repeat: Callable[[torch.fx.Node], bool],
+    ) -> None:
+        self.builder = builder
+        self.values = values
+        self.stamped = 0
+        """Nodes that were stamped."""
+        self._translate = translate
+        self._finish = finish
+        self._may_repeat = may_repeat
+        self._made: dict[torch.fx.Node, tuple[int, int]] = {}
+        self._seen: set[Any] = set()
+        self._patterns: dict[Any, Pattern] = {}
+        LOOKS.log.clear()
+
+    def run(self, nodes: Sequence[torch.fx.Node], depth: int = 0) -> None:
+        """Translate or stamp ``nodes``, in order. Layers may hold layers: ``depth`` numbers precede theirs."""
+        for path, members in groupby(nodes, lambda node: _layer(node.meta.get("module") or "", depth)):
+            group = list(members)
+            if path is None or len(group) < FEWEST:
+                for node in group:
+                    start = len(self.builder.nodes)
+                    self._translate(node)
+                    self._made[node] = (start, len(self.builder.nodes))
+            else:
+                self._layer(path, group, depth)
+
+    def _layer(self, path: str, group: list[torch.fx.Node], depth: int) -> None:
+        found = self._kind(path, group)
+        if found is None:
+            self.run(group, depth + 1)
+            return
+        kind, outside = found
+        pattern = self._patterns.get(kind)
+        if pattern is not None and all(outside[index] is value for index, value in pattern.fixed.items()):
+            self._stamp(pattern, group, outside)
+            return
+        looks, cached = len(LOOKS.log), len(self.builder.size_cache)
+        self.run(group, depth + 1)
+        if kind in self._seen and all(map(self._may_repeat, group)):
+            self._learn(kind, group, outside, cached, set(LOOKS.log[looks:]))
+        self._seen.add(kind)
+
+    # -- what a layer is ------------------------------------------------------------------------------------------
+    def _kind(self, path: str, group: list[torch.fx.Node]) -> tuple[Any, list[ir.Value]] | None:
+        """What identical layers have in common, and the values read from outside; None where that cannot be told."""
+        places = {node: place for place, node in enumerate(group)}
+        outside: dict[int, tuple[int, ir.Value]] = {}
+
+        def part(arg: Any) -> Any:
+            if isinstance(arg, torch.fx.Node):
+                place = places.get(arg)
+                return ("inside", place) if place is not None else _outer(self.values[arg], outside)
+            if isinstance(arg, list | tuple):
+                return tuple(map(part, arg))
+            if isinstance(arg, _PLAIN):
+                return (type(arg), arg)
+            raise TypeError("not told apart by type and value")
+
+        try:
+            kind = tuple(
+                (
+                    node.op,
+                    node.target,
+                    node.meta["module"][len(path) :],
+                    node.meta.get("where"),
+                    node.meta.get("val"),
+                    part(node.args),
+                    tuple((name, part(arg)) for name, arg in node.kwargs.items()),
+                )
+                for node in group
+            )
+            hash(kind)
+        except TypeError:
+            return None
+        return kind, [value for _, value in outside.values()]
+
+    def _learn(
+        self, kind: Any, group: list[torch.fx.Node], outside: list[ir.Value], cached: int, looks: set[int]
+    ) -> None:
+        made = [self.builder.nodes[slice(*self._made[node])] for node in group]
+        if any(nested_graphs(node) for nodes in made for node in nodes):
+            return
+        keys = list(self.builder.size_cache)
+        own = {id(value) for value in outside if isinstance(value.const_value, Weight)}
+        own |= {id(value) for nodes in made for node in nodes for value in node.outputs}
+        if any(own.isdisjoint(_ids(key)) for key in keys[cached:]):
+            return  # it made what later layers find made
+        mentioned = {name for key in (*keys, *self.builder.verdicts) for name in _ids(key)} - own
+        decisive = mentioned | looks
+        fixed = {
+            index: value
+            for index, value in enumerate(outside)
+            if id(value) in decisive or id(value.const_value) in decisive
+        }
+        self._patterns[kind] = Pattern(group, made, outside, fixed)
+
+    # -- stamping -------------------------------------------------------------------------------------------------
+    def _stamp(self, pattern: Pattern, group: list[torch.fx.Node], outside: list[ir.Value]) -> None:
+        new = {id(old): value for old, value in zip(pattern.outside, outside, strict=True)}
+        for old_node, node, made in zip(pattern.nodes, group, pattern.made, strict=True):
+            start = len(self.builder.nodes)
+            scope = node.meta.get("module") or ""
+            for old in made:
+                self._copy(old, new, scope)
+            fresh = self.builder.nodes[start:]
+            self._made[node] = (start, len(self.builder.nodes))
+            self._finish(node, _replaced(self.values[old_node], new), fresh)
+        self.stamped += len(group)
+
+    def _copy(self, old: ir.Node, new: dict[int, ir.Value], scope: str) -> None:
+        unique = self.builder.unique
+        outputs = []
+        for value in old.outputs:
+            copy = new[id(value)] = copied_type(value, unique(old.op_type.lower()))
+            outputs.append(copy)
+        inputs = [value if value is None else new.get(id(value), value) for value in old.inputs]
+        name = unique(f"{scope}/{old.op_type}" if scope else old.op_type)
+        self.builder.nodes.append(
+            ir.Node(old.domain, old.op_type, inputs, list(old.attributes.values()), outputs=outputs, name=name)
+        )
+
+
+@lru_cache(maxsize=65536)
+def _layer(path: str, depth: int) -> str | None:
+    """``path`` up to its number (``3`` or ``layer_3``) after ``depth`` others: the layer that the module lies in."""
+    parts = path.split(".")
+    numbers = [place for place, part in enumerate(parts) if part.rpartition("_")[2].isdecimal()]
+    return ".".join(parts[: numbers[depth] + 1]) if depth < len(numbers) else None
+
+
+def _outer(value: Any, outside: dict[int, tuple[int, ir.Value]]) -> Any:
+    """What a translation may know of an operand from outside the layer. Raises TypeError for several values in one."""
+    if not isinstance(value, ir.Value):
+        raise TypeError("not one value")
+    place, _ = outside.setdefault(id(value), (len(outside), value))
+    constant = value.const_value
+    if constant is not None and not isinstance(constant, Weight):
+        return ("constant", place, id(value))
+    return (
+        "outside",
+        place,
+        value.dtype,
+        dims_of(value),
+        constant is not None,
+        lacks_data(value),
+        is_complex(value),
+        noted_sizes(value),
+    )
+
+
+def _ids(key: Any) -> Iterator[int]:
+    """The integers in a key of the cache: ids of values are among them."""
+    if isinstance(key, tuple):
+        for part in key:
+            yield from _ids(part)
+    elif isinstance(key, int):
+        yield key
+
+
+def _replaced(value: Any, new: dict[int, ir.Value]) -> Any:
+    if isinstance(value, ir.Value):
+        return new.get(id(value), value)
+    if isinstance(value, list | tuple):
+        return type(value)(_replaced(item, new) for item in value)
+    return value

@@ -1,0 +1,144 @@
+"""Identical layers are stamped, and the file is what translating every node gives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import fx2onnx
+from fx2onnx.lower.layers import Layers
+from models_zoo.registry import build
+from tests.support import check
+
+
+class Counted:
+    """How many nodes an export stamps."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.nodes = 0
+        stamp = Layers._stamp
+
+        def counting(layers: Layers, pattern: Any, group: Any, outside: Any) -> None:
+            self.nodes += len(group)
+            stamp(layers, pattern, group, outside)
+
+        monkeypatch.setattr(Layers, "_stamp", counting)
+
+
+@pytest.fixture
+def stamped(monkeypatch: pytest.MonkeyPatch) -> Counted:
+    return Counted(monkeypatch)
+
+
+def _one_by_one(layers: Layers, nodes: Any, depth: int = 0) -> None:
+    for node in nodes:
+        layers._translate(node)
+
+
+def _file(entry: Any, dynamic: bool, metadata: str) -> bytes:
+    shapes = entry.dynamic_shapes if dynamic else None
+    found = fx2onnx.export(entry.module, entry.args, kwargs=entry.kwargs, dynamic_shapes=shapes, metadata=metadata)
+    content: bytes = found.model_proto.SerializeToString(deterministic=True)
+    return content
+
+
+@pytest.mark.parametrize("metadata", ["light", "full"])
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("name", ["vit_b_16", "gpt2", "t5_small", "llama_small"])
+def test_the_file_is_the_same(
+    name: str, dynamic: bool, metadata: str, stamped: Counted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = build(name)
+    entry.module.eval()
+    found = _file(entry, dynamic, metadata)
+    assert stamped.nodes > 200
+    monkeypatch.setattr(Layers, "run", _one_by_one)
+    assert found == _file(entry, dynamic, metadata)
+
+
+class Block(nn.Module):
+    """A layer whose form depends on more than types where ``kind`` says so."""
+
+    def __init__(self, kind: str, index: int) -> None:
+        super().__init__()
+        self.kind = kind
+        self.index = index
+        self.fc = nn.Linear(8, 8)
+        self.register_buffer("scale", torch.full((1,), 0.5 + index))
+        self.register_buffer("mask", torch.zeros(6, 6))
+        if index == 4:
+            self.mask[0] = -torch.inf
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        if self.kind == "own mask":
+            x = nn.functional.scaled_dot_product_attention(x, x, x, self.mask)
+        if self.kind == "mask from outside":
+            x = nn.functional.scaled_dot_product_attention(x, x, x, mask)
+        if self.kind == "number of its own":
+            x = x * (1 + self.index / 10)
+        if self.kind == "buffer":
+            x = torch.clamp(x * self.scale, max=3.0)
+        if self.kind == "other branch" and self.index % 2:
+            x = x.relu() - 1
+        if self.kind == "same weight":
+            x = x @ self.fc.weight @ self.fc.weight.T
+        if self.kind == "two results":
+            low, high = x.chunk(2, -1)
+            x = torch.cat((high.sin(), low), -1)
+        return torch.tanh(self.fc(x).sin()) + x
+
+
+class Tower(nn.Module):
+    def __init__(self, kind: str, layers: int = 6) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.ModuleList(Block(kind, index) for index in range(layers))
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> Any:
+        seen = []
+        open_rows = mask.exp()
+        closed_row = torch.where(torch.arange(6)[:, None] == 1, -torch.inf, open_rows)
+        for layer in self.layers:
+            x = layer(x, closed_row if layer.index == 4 else open_rows)
+            seen.append(x)
+        return seen[-1], seen[2]
+
+
+KINDS = [
+    "plain",
+    "own mask",
+    "mask from outside",
+    "number of its own",
+    "buffer",
+    "other branch",
+    "same weight",
+    "two results",
+]
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_layers_differ_where_their_operands_do(kind: str, dynamic: bool, stamped: Counted) -> None:
+    arguments = {"dynamic_shapes": ({0: "batch"}, None)} if dynamic else {}
+    others = [(torch.randn(3, 6, 8), torch.rand(6, 6))] if dynamic else []
+    check(Tower(kind).eval(), (torch.randn(2, 6, 8), torch.rand(6, 6)), others=others, **arguments)
+    assert bool(stamped.nodes) == (kind not in ("own mask", "number of its own"))
+
+
+def test_a_users_translation_is_asked_for_every_layer(stamped: Counted) -> None:
+    asked = []
+
+    def tanh(op: Any, self: Any) -> Any:
+        asked.append(self)
+        return op.Tanh(self)
+
+    fx2onnx.export(
+        Tower("plain").eval(),
+        (torch.randn(2, 6, 8), torch.rand(6, 6)),
+        custom_translations={torch.ops.aten.tanh.default: tanh},
+    )
+    assert len(asked) == 6
+    assert not stamped.nodes

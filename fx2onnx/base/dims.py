@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import TypeAlias, Union
 
 Number: TypeAlias = int | float
@@ -24,19 +25,31 @@ class Atom:
 
     op: str
     args: tuple[str | int | float | Dim, ...]
+    text: str = field(init=False, compare=False, repr=False)
+    is_real: bool = field(init=False, compare=False, repr=False)
+    _hash: int = field(init=False, compare=False, repr=False)
 
-    def __str__(self) -> str:
+    def __post_init__(self) -> None:
+        is_real = self.op in _REAL_OPS or (self.op in _REAL_OF_REAL and any(map(_is_real, self.args)))
+        object.__setattr__(self, "text", self._text())
+        object.__setattr__(self, "is_real", is_real)
+        object.__setattr__(self, "_hash", hash((self.op, self.args)))
+
+    def _text(self) -> str:
         if self.op == "symbol":
             return str(self.args[0])
         if self.op in _INFIX:
             return f"({_INFIX[self.op].join(_parenthesised(arg) for arg in self.args)})"
         return f"{self.op}({', '.join(map(str, self.args))})"
 
-    @property
-    def is_real(self) -> bool:
-        return self.op in _REAL_OPS or (self.op in _REAL_OF_REAL and any(map(_is_real, self.args)))
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __str__(self) -> str:
+        return self.text
 
 
+_text_of = attrgetter("text")
 _INFIX = {"floordiv": " // ", "mod": " % ", "truediv": " / ", "pow": " ** "}
 _REAL_OPS = frozenset({"truediv", "sqrt", "float"})
 _REAL_OF_REAL = frozenset({"pow", "floordiv", "mod", "max", "min", "abs"})
@@ -67,12 +80,18 @@ _EVALUATE: dict[str, Callable[..., Number]] = {
 class Dim:
     """A non-constant expression over named sizes. Build with ``Dim.symbol`` and arithmetic."""
 
-    __slots__ = ("_hash", "constant", "terms")
+    __slots__ = ("_hash", "_text", "constant", "is_real", "terms")
 
     def __init__(self, terms: Mapping[Monomial, Number], constant: Number = 0) -> None:
         self.terms: dict[Monomial, Number] = dict(terms)
         self.constant = constant
         self._hash = hash((frozenset(self.terms.items()), constant))
+        self._text: str | None = None
+        self.is_real = isinstance(constant, float) or any(
+            isinstance(factor, float) or any(atom.is_real for atom in monomial)
+            for monomial, factor in self.terms.items()
+        )
+        """Whether the expression is a real number rather than an integer."""
 
     @staticmethod
     def symbol(name: str) -> Dim:
@@ -116,7 +135,7 @@ class Dim:
         terms: dict[Monomial, Number] = {}
         for left, left_factor in self._all_terms():
             for right, right_factor in other._all_terms():
-                monomial = tuple(sorted(left + right, key=str))
+                monomial = tuple(sorted(left + right, key=_text_of))
                 terms[monomial] = terms.get(monomial, 0) + left_factor * right_factor
         constant = terms.pop((), 0)
         return _make({m: f for m, f in terms.items() if f}, constant)
@@ -140,14 +159,6 @@ class Dim:
         yield from self.terms.items()
         if self.constant:
             yield (), self.constant
-
-    @property
-    def is_real(self) -> bool:
-        """Whether the expression is a real number rather than an integer."""
-        return isinstance(self.constant, float) or any(
-            isinstance(factor, float) or any(atom.is_real for atom in monomial)
-            for monomial, factor in self.terms.items()
-        )
 
     def as_symbol(self) -> str | None:
         """The name, if the expression is one bare symbol."""
@@ -189,9 +200,14 @@ class Dim:
         return total
 
     def __str__(self) -> str:
+        if self._text is None:
+            self._text = self._written()
+        return self._text
+
+    def _written(self) -> str:
         parts: list[str] = []
-        for monomial, factor in sorted(self.terms.items(), key=lambda item: "*".join(map(str, item[0]))):
-            product = "*".join(map(str, monomial))
+        products = [("*".join(map(_text_of, monomial)), factor) for monomial, factor in self.terms.items()]
+        for product, factor in sorted(products):
             sign = "-" if factor < 0 else "+"
             body = product if abs(factor) == 1 else f"{abs(factor)}*{product}"
             parts.append(f"{sign} {body}")

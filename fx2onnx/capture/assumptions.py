@@ -77,6 +77,10 @@ class Assumptions:
     decided: dict[tuple[Relation, bool], Assumption] = field(default_factory=dict)
     pinned: dict[Dim, tuple[int, SourceLocation | None]] = field(default_factory=dict)
     """Expressions that were turned into a plain number, and where."""
+    asked: list[tuple[str, Any, Any]] = field(default_factory=list)
+    """Every answer that the sample's sizes gave, in order: "decide", "look" or "pin", what was asked, the answer."""
+    takes_notes: bool = True
+    """Off while a tensor of known type is made anew: what its constructor asks (is it empty? contiguous?) decides nothing."""
     during: str = ""
     """The overload that runs now."""
     advise: Callable[[frozenset[str]], list[str]] = lambda names: []
@@ -105,6 +109,12 @@ class Assumptions:
             return not parts[0] if value.op == "not" else all(parts) if value.op == "and" else any(parts)
         return value
 
+    def look(self, value: Any) -> Any:
+        """The value at the sample's sizes, for a kernel that asks without deciding by it."""
+        found = self.hint(value)
+        self.asked.append(("look", value, found))
+        return found
+
     def holds_at_ordinary_sizes(self, relation: Relation) -> bool:
         """Whether ``relation`` is true at the sample's sizes and at every size of a varied list."""
         names = sorted(self.symbols(relation))
@@ -128,9 +138,10 @@ class Assumptions:
 
     def decide(self, relation: Relation, by_python: bool = False) -> bool:
         """The truth at the sample's sizes, remembered. ``by_python``: Python asked, not a kernel."""
+        if not self.unbacked or not self.symbols(relation) & self.unbacked:
+            return self._decided(relation, by_python)
         where, by_user = self.locate()
-        by_user = by_user and by_python
-        if by_user and self.symbols(relation) & self.unbacked:
+        if by_user and by_python:
             if self.is_asserted():
                 self.take_for_true(str(relation), where)
                 return True
@@ -149,8 +160,16 @@ class Assumptions:
             if self.answer is None:
                 raise error
             return self.answer(relation, error)
+        return self._decided(relation, by_python)
+
+    def _decided(self, relation: Relation, by_python: bool) -> bool:
         holds = bool(self.hint(relation))
-        self.decided.setdefault((relation, holds), Assumption(relation, holds, where, by_user, self.during))
+        if not self.takes_notes:
+            return holds
+        self.asked.append(("decide", relation, holds))
+        if (relation, holds) not in self.decided:
+            where, by_user = self.locate()
+            self.decided[relation, holds] = Assumption(relation, holds, where, by_user and by_python, self.during)
         return holds
 
     def pin(self, dim: Dim) -> int:
@@ -169,6 +188,7 @@ class Assumptions:
                 ),
             )
         number = int(dim.evaluate(self.hints))
+        self.asked.append(("pin", dim, number))
         self.pinned.setdefault(dim, (number, where))
         return number
 

@@ -165,7 +165,7 @@ class Recorder(KnownTensors):
         result = self.replay.again(key, fake_args) if key is not None else MISSING
         if result is not MISSING:
             return self.finish(func, args, node_args, node_kwargs, result)
-        start_ns = time.perf_counter_ns()
+        start_ns, asked = time.perf_counter_ns(), len(self.assumptions.asked)
         try:
             result = func(*fake_args, **fake_kwargs)
         except DynamicOutputShapeException as cause:
@@ -178,7 +178,7 @@ class Recorder(KnownTensors):
             if self._spans is not None:
                 self._spans.add("fake op", start_ns)
         if key is not None:
-            self.replay.remember(key, fake_args, result)
+            self.replay.remember(key, fake_args, result, tuple(self.assumptions.asked[asked:]))
         return self.finish(func, args, node_args, node_kwargs, result)
 
     def finish(

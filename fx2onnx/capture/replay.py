@@ -2,12 +2,13 @@
 
 A call's key is the overload, dtype, sizes, strides and offset of its tensors, and its other arguments. The first call
 of a kind runs on fake tensors; later ones (the other layers) only make tensors of the remembered types. What was learnt
-of fixed sizes serves later exports too; a run on symbols may have assumed something of them, so it learns for itself.
+serves later exports too. Where sizes are symbols, the questions are remembered that were answered from the sample's
+sizes: a later export asks them again, and runs the operator where an answer differs.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
@@ -20,8 +21,11 @@ from fx2onnx.capture.type_rules import RULES
 MISSING: Any = object()
 """The call is not known yet."""
 
-_SHARED: dict[tuple[bool, bool], dict[Any, tuple[Any, ...]]] = {}
-"""Calls on fixed sizes, by the settings of torch that strides of results depend on."""
+Specs: TypeAlias = tuple[Any, ...]
+Questions: TypeAlias = tuple[tuple[str, Any, Any], ...]
+
+_SHARED: dict[tuple[bool, bool], dict[Any, tuple[Specs, Questions]]] = {}
+"""Calls of PyTorch's own operators, by the settings of torch that strides of results depend on."""
 
 _MANY = 100_000
 """So many kinds of calls are remembered at most."""
@@ -36,8 +40,8 @@ class Replay:
         self._mode = mode
         self._assumptions = assumptions
         settings = (torch._C._get_mkldnn_enabled(), torch.are_deterministic_algorithms_enabled())
-        self._of_fixed_sizes = _SHARED.setdefault(settings, {})
-        self._of_this_run: dict[Any, tuple[Any, ...]] = {}
+        self._shared = _SHARED.setdefault(settings, {})
+        self._known: dict[Any, Specs] = {}
         self._types: dict[int, tuple[Any, ...]] = {}
 
     def forget(self, tensor: torch.Tensor) -> None:
@@ -83,24 +87,35 @@ class Replay:
             self._types[id(tensor)] = found
         return found
 
-    def remember(self, key: Any, args: tuple[Any, ...], result: Any) -> None:
-        """Note the result of a call that ran."""
+    def remember(self, key: Any, args: tuple[Any, ...], result: Any, asked: Questions = ()) -> None:
+        """Note the result of a call that ran, and what it asked of the sample's sizes."""
         if isinstance(result, torch.Tensor):
             specs = (self._spec(result, args),)
         elif isinstance(result, tuple | list) and all(isinstance(item, torch.Tensor) for item in result):
             specs = (type(result), *(self._spec(item, args) for item in result))
         else:
             return
-        if None not in specs:
-            self._known_to(key)[key] = specs
+        if None in specs:
+            return
+        self._known[key] = specs
+        if key[0].namespace == "aten" and not self._assumptions.unbacked and all(how != "pin" for how, _, _ in asked):
+            if len(self._shared) >= _MANY:
+                self._shared.clear()
+            self._shared[key] = (specs, tuple(dict.fromkeys(asked)))
 
-    def _known_to(self, key: Any) -> dict[Any, tuple[Any, ...]]:
-        """Where a call is to be remembered: what PyTorch's own operators give for fixed sizes never changes."""
-        if self._assumptions.hints or key[0].namespace != "aten":
-            return self._of_this_run
-        if len(self._of_fixed_sizes) >= _MANY:
-            self._of_fixed_sizes.clear()
-        return self._of_fixed_sizes
+    def _from_before(self, key: Any) -> Specs | None:
+        """What an earlier export learnt, where the sizes give the same answers now."""
+        specs, asked = self._shared.get(key, (None, ()))
+        if specs is None or self._assumptions.unbacked:
+            return None
+        env = self._assumptions
+        if any(env.hint(what) != answer for _, what, answer in asked):
+            return None
+        for how, what, _ in asked:
+            if how == "decide":
+                env.decide(what)
+        self._known[key] = specs
+        return specs
 
     def _spec(self, result: torch.Tensor, args: tuple[Any, ...]) -> Any:
         for index, arg in enumerate(args):
@@ -120,21 +135,21 @@ class Replay:
 
     def again(self, key: Any, args: tuple[Any, ...]) -> Any:
         """The result of a known call, as new tensors, or MISSING."""
-        specs = self._of_fixed_sizes.get(key) or self._of_this_run.get(key) or self._by_rule(key)
+        specs = self._known.get(key) or self._by_rule(key) or self._from_before(key)
         if specs is None:
             return MISSING
         if isinstance(specs[0], type):
             return specs[0](self._make(spec, args) for spec in specs[1:])
         return self._make(specs[0], args)
 
-    def _by_rule(self, key: Any) -> tuple[Any, ...] | None:
+    def _by_rule(self, key: Any) -> Specs | None:
         """The result type by formula, where sizes are symbolic and running would be slow."""
         rule = RULES.get(key[0]) if self._assumptions.hints else None
         kind = rule(key[3:]) if rule is not None and all(_is_positional(part) for part in key[3:]) else None
         if kind is None:
             return None
-        self._of_this_run[key] = (("new", kind),)
-        return self._of_this_run[key]
+        self._known[key] = (("new", kind),)
+        return self._known[key]
 
     def _make(self, spec: Any, args: tuple[Any, ...]) -> torch.Tensor:
         if spec[0] == "same":
@@ -145,10 +160,14 @@ class Replay:
         if env.hints:
             sizes, strides = [sym_int(env, size) for size in sizes], [sym_int(env, stride) for stride in strides]
             offset = sym_int(env, offset)
-        if spec[0] == "view":
-            made = fake_view(self._mode, args[0], sizes, strides, offset)
-        else:
-            made = fake_from_meta(self._mode, sizes, dtype, device, strides)
+        env.takes_notes = False
+        try:
+            if spec[0] == "view":
+                made = fake_view(self._mode, args[0], sizes, strides, offset)
+            else:
+                made = fake_from_meta(self._mode, sizes, dtype, device, strides)
+        finally:
+            env.takes_notes = True
         self._types[id(made)] = spec[1]
         return made
 

@@ -25,7 +25,7 @@ class _Environment:
     def evaluate_sym_node(self, node: DimNode, size_oblivious: bool = False, fallback_value: bool | None = None) -> Any:
         if fallback_value is not None and isinstance(node.value, Relation):
             env = self.assumptions
-            if env.symbols(node.value) & env.unbacked or bool(env.hint(node.value)) == fallback_value:
+            if env.symbols(node.value) & env.unbacked or bool(env.look(node.value)) == fallback_value:
                 return fallback_value
         return node.guard_bool("", 0) if node.is_bool() else node.guard_int("", 0)
 
@@ -58,7 +58,7 @@ class DimNode:
 
     @property
     def hint(self) -> Any:
-        return self.env.hint(self.value)
+        return self.value if self.constant else self.env.look(self.value)
 
     _hint = hint
 
@@ -154,7 +154,7 @@ class DimNode:
     def guard_float(self, file: Any, line: Any) -> float:
         if isinstance(self.value, Dim):
             self.env.pin(self.value)
-            return float(self.env.hint(self.value))
+            return float(self.env.look(self.value))
         return float(self.value)
 
     # -- arithmetic ---------------------------------------------------------------------------------------------

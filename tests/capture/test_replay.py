@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import onnx_ir as ir
@@ -9,7 +10,7 @@ import pytest
 import torch
 
 import fx2onnx
-from fx2onnx.capture import torch_private
+from fx2onnx.capture import replay, torch_private
 from fx2onnx.capture.recorder import Recorder
 from tests.support import check
 
@@ -32,7 +33,7 @@ def _fake_operators(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     def recorded(self: Recorder, func: Any, args: Any, kwargs: Any) -> Any:
         before = self.replay.remember
-        self.replay.remember = lambda key, fakes, result: (seen.append(str(func)), before(key, fakes, result))
+        self.replay.remember = lambda *given: (seen.append(str(func)), before(*given))
         try:
             return remember(self, func, args, kwargs)
         finally:
@@ -104,3 +105,39 @@ def test_autocast_to_another_dtype_is_another_call(dtype: torch.dtype) -> None:
 
     result = fx2onnx.export(product, (torch.ones(3, 3),), None)
     assert result.model.graph.outputs[0].dtype == {torch.bfloat16: ir.DataType.BFLOAT16}.get(dtype, ir.DataType.FLOAT16)
+
+
+FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "diagonal": lambda x: torch.diagonal(x),
+    "slice": lambda x: torch.ops.aten.slice(x, 0, 0, x.shape[1]),
+    "triangle": lambda x: torch.tril(x) @ x.t(),
+    "pool": lambda x: torch.nn.functional.max_pool1d(x[None], 2, ceil_mode=True),
+    "view": lambda x: x.reshape(x.shape[1], x.shape[0]).contiguous().view(-1, x.shape[1]),
+    "sum with its transpose": lambda x: (x[: x.shape[1], :1] + x[:1]).sum(1),
+    "interpolate": lambda x: torch.nn.functional.interpolate(x[None], scale_factor=1.5),
+    "repeat": lambda x: x.repeat(2, 1).unflatten(0, (2, -1)).squeeze(1),
+    "middle": lambda x: x[3:-3].exp().repeat(x[3:-3].shape[0], 1).exp().exp(),
+    "attention": lambda x: torch.nn.functional.scaled_dot_product_attention(x[None], x[None], x[None], is_causal=True),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_what_other_sizes_taught_changes_nothing(name: str) -> None:
+    samples = [torch.randn(sizes) for sizes in ((3, 5), (5, 3), (4, 4), (1, 6), (6, 1), (2, 2))]
+
+    def exported(x: torch.Tensor) -> object:
+        try:
+            found = fx2onnx.export(FUNCTIONS[name], (x,), None, dynamic_shapes="auto")
+        except fx2onnx.Fx2OnnxError as error:
+            return str(error)
+        return found.model_proto, found.report.assumptions
+
+    alone = []
+    for sample in samples:
+        replay._SHARED.clear()
+        alone.append(exported(sample))
+    for order in (samples, samples[::-1]):
+        replay._SHARED.clear()
+        for sample in order:
+            exported(sample)
+        assert [exported(sample) for sample in samples] == alone

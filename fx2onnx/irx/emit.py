@@ -19,20 +19,13 @@ from fx2onnx.base.dims import Dim, DimLike, Scalar
 from fx2onnx.base.errors import InternalError, UserError
 from fx2onnx.base.events import details
 from fx2onnx.irx import precision, shapes
-from fx2onnx.irx.schema import OpSchema, schema_of
+from fx2onnx.irx.schema import DTYPE_SINCE, OpSchema, schema_of
 from fx2onnx.irx.values import Dims, dims_of, dtype_of, lacks_data, new_value, set_known_sizes
 
 Operand: TypeAlias = "ir.Value | npt.NDArray[Any] | bool | int | float | Sequence[int] | None"
 OutputType: TypeAlias = tuple[ir.DataType, Sequence[DimLike]]
 
 INT64 = ir.DataType.INT64
-DTYPE_SINCE = {
-    ir.DataType.BFLOAT16: 13,
-    **dict.fromkeys(
-        (kind for kind in ir.DataType if kind.name.startswith("FLOAT8E") and kind.name != "FLOAT8E8M0"), 19
-    ),
-}
-"""dtypes that came with a later opset than 11, and with which."""
 
 
 class Builder:

@@ -20,6 +20,7 @@ from fx2onnx.base.events import details, record
 from fx2onnx.capture.captured import Captured, GraphOutput, TensorInfo, describe, where_of
 from fx2onnx.capture.control_flow import Nested
 from fx2onnx.irx.emit import Builder, Emit, OutputType
+from fx2onnx.irx.schema import IR_VERSIONS
 from fx2onnx.irx.values import dims_of, dtype_of, mark_complex, new_value, set_known_sizes, set_type
 from fx2onnx.lower import control_flow, preflight, torchlib
 from fx2onnx.lower.layers import Layers
@@ -29,25 +30,6 @@ _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 """Where our own entries are; the others are users'."""
 
 PRODUCER = "fx2onnx"
-IR_VERSIONS = {
-    11: 6,
-    12: 7,
-    13: 7,
-    14: 7,
-    15: 8,
-    16: 8,
-    17: 8,
-    18: 8,
-    19: 9,
-    20: 9,
-    21: 10,
-    22: 10,
-    23: 11,
-    24: 12,
-    25: 13,
-    26: 13,
-}
-"""The IR version that each opset came with (onnx's release table): what runtimes of that age accept."""
 
 
 class Lowering:

@@ -15,6 +15,7 @@ from fx2onnx.optimize.driver import Budget, Driver, Outcome
 from fx2onnx.optimize.fold_constants import fold_constants
 from fx2onnx.optimize.merge_equal import merge_equal_nodes
 from fx2onnx.optimize.rewrite import Rewrite
+from fx2onnx.optimize.rewrites.arrange_weights import ArrangeWeights
 from fx2onnx.optimize.rewrites.fold_batch_norm import FoldBatchNorm
 from fx2onnx.optimize.rewrites.fold_matmul_scale import FoldMatMulScale
 from fx2onnx.optimize.rewrites.fold_weight_transpose import FoldWeightTranspose
@@ -73,7 +74,7 @@ FOLD = Pass("fold_constants", fold_constants, ensures=FOLDED, breaks=NO_EQUAL, t
 EQUAL = Pass("merge_equal_nodes", merge_equal_nodes, requires=FOLDED, ensures=NO_EQUAL)
 
 CLEAN = (RemoveNoop(), DropNeutralOperand(), CancelInvolution(), MergeReshapes(), MergeTransposes(), MergeConcats())
-WEIGHTS = (FoldWeightTranspose(), FoldBatchNorm())
+WEIGHTS = (FoldWeightTranspose(), FoldBatchNorm(), ArrangeWeights())
 FUSE = (
     *(FuseGelu(), FuseLayerNorm(), FuseLayerNormBias(), FuseRMSNorm(), FuseMatMulAdd(), FuseTransposeGemm()),
     *(FusePad(), UnflattenGemm(), MoveReshapeUp(), SplitGathers(), GridGather(), SliceSplat(), SkipExpand()),

@@ -11,6 +11,7 @@ import pytest
 
 from fx2onnx.base.dims import Dim
 from fx2onnx.irx.emit import Emit
+from fx2onnx.optimize.rewrites.arrange_weights import ArrangeWeights
 from fx2onnx.optimize.rewrites.fold_batch_norm import FoldBatchNorm
 from fx2onnx.optimize.rewrites.fold_matmul_scale import FoldMatMulScale
 from fx2onnx.optimize.rewrites.fold_weight_transpose import FoldWeightTranspose
@@ -130,6 +131,35 @@ class TestWeights:
             return op.MatMul(op.MatMul(v["x"], w), op.Transpose(w, perm=[1, 0]))  # type: ignore[no-any-return]
 
         refused(model(make, {"x": (3, 4)}), FoldWeightTranspose(), "stored twice")
+
+    @pytest.mark.parametrize("form", ["reshape", "unsqueeze", "rows", "joined", "rows joined"])
+    def test_arranged(self, form: str) -> None:
+        def make(op: Emit, v: V) -> ir.Value:
+            w, u = weight(op, "w", random(4, 3)), weight(op, "u", random(4, 3))
+            order = op.const(np.array([2, 3, -3, 0]))
+            made = {
+                "reshape": lambda: op.reshape(w, (3, 4)),
+                "unsqueeze": lambda: op.Unsqueeze(w, axes=[0]),
+                "rows": lambda: op.Gather(w, order, axis=0),
+                "joined": lambda: op.Concat(w, u, axis=0),
+                "rows joined": lambda: op.Concat(op.Gather(w, order, axis=0), op.Gather(u, order, axis=0), axis=1),
+            }[form]()
+            return op.Add(v["x"], op.ReduceSum(made))  # type: ignore[no-any-return]
+
+        after = rewritten(model(make, {"x": (3, 4)}), ArrangeWeights(), to=["ReduceSum", "Add"])
+        assert any(name.startswith("w.arranged") for name in after.graph.initializers)
+
+    def test_arranged_weights_lose_and_repeat_nothing(self) -> None:
+        def taken(rows: list[int]) -> Any:
+            return lambda op, v: op.Add(v["x"], op.Gather(weight(op, "w", random(4, 4)), op.const(np.array(rows))))
+
+        def twice(op: Emit, v: V) -> ir.Value:
+            w = weight(op, "w", random(4, 4))
+            return op.Add(op.MatMul(v["x"], w), op.Reshape(w, np.array([4, 4])))  # type: ignore[no-any-return]
+
+        refused(model(taken([0, 1, 1, 2]), {"x": (4, 4)}), ArrangeWeights(), "repeated")
+        refused(model(taken([0, 1, 2]), {"x": (3, 4)}), ArrangeWeights(), "left out")
+        refused(model(twice, {"x": (4, 4)}), ArrangeWeights(), "stored twice")
 
     def test_power_of_two_into_matmul(self) -> None:
         def make(op: Emit, v: V) -> ir.Value:

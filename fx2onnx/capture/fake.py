@@ -24,7 +24,7 @@ from fx2onnx.capture.module_state import preserved, weight_names
 from fx2onnx.capture.outputs import graph_outputs
 from fx2onnx.capture.python_sizes import taking_sizes
 from fx2onnx.capture.recorder import Recorder
-from fx2onnx.capture.stand_ins import recurrent, torchvision, transformers
+from fx2onnx.capture.stand_ins import experts, recurrent, torchvision, transformers
 from fx2onnx.capture.stand_ins.swap import standing_in
 from fx2onnx.capture.symnode import sym_int
 from fx2onnx.capture.torch_private import (
@@ -34,6 +34,8 @@ from fx2onnx.capture.torch_private import (
     data_assignments,
     fake_from_meta,
 )
+
+_STAND_INS = torchvision.STAND_INS + transformers.STAND_INS + recurrent.STAND_INS + experts.STAND_INS
 
 
 def run(
@@ -117,7 +119,7 @@ def _run_module(
         tracked_modules(root),
         answering_as_tensors(root),
         taking_sizes(),
-        standing_in(torchvision.STAND_INS + transformers.STAND_INS + recurrent.STAND_INS) as stood_in,
+        standing_in(_STAND_INS) as stood_in,
         data_assignments(recorder.take_data),
         capture_modes(recorder.fake_mode, recorder.mode),
     ):

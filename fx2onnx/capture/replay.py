@@ -27,7 +27,7 @@ Questions: TypeAlias = tuple[tuple[str, Any, Any], ...]
 _SHARED: dict[tuple[bool, bool], dict[Any, tuple[Specs, Questions]]] = {}
 """Calls of PyTorch's own operators, by the settings of torch that strides of results depend on."""
 
-_MANY = 100_000
+_MANY = 20_000
 """So many kinds of calls are remembered at most."""
 
 _HASHABLE = (bool, int, float, str, type(None), torch.dtype, torch.device, torch.memory_format, torch.layout)

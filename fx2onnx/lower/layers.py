@@ -64,8 +64,6 @@ class Layers:
     ) -> None:
         self.builder = builder
         self.values = values
-        self.stamped = 0
-        """Nodes that were stamped."""
         self._translate = translate
         self._finish = finish
         self._may_repeat = may_repeat
@@ -167,7 +165,6 @@ class Layers:
             fresh = self.builder.nodes[start:]
             self._made[node] = (start, len(self.builder.nodes))
             self._finish(node, _replaced(self.values[old_node], new), fresh)
-        self.stamped += len(group)
 
     def _copy(self, old: ir.Node, new: dict[int, ir.Value], scope: str) -> None:
         unique = self.builder.unique

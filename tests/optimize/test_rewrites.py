@@ -159,6 +159,7 @@ class TestWeights:
 
         refused(model(taken([0, 1, 1, 2]), {"x": (4, 4)}), ArrangeWeights(), "repeated")
         refused(model(taken([0, 1, 2]), {"x": (3, 4)}), ArrangeWeights(), "left out")
+        refused(model(taken([0, 1, 6, 3]), {"x": (4, 4)}), ArrangeWeights(), "left out")
         refused(model(twice, {"x": (4, 4)}), ArrangeWeights(), "stored twice")
 
     def test_power_of_two_into_matmul(self) -> None:

@@ -36,8 +36,9 @@ class ArrangeWeights(Rewrite):
                 or not is_constant(weight)
                 or weight.const_value is None
                 or is_literal(weight.const_value)
+                or weight.dtype == ir.DataType.STRING
             ):
-                return Why("an operand is no weight")
+                return Why("an operand is no weight of numbers")
             if not sole_use(weight):
                 return Why("a weight is read elsewhere; it would be stored twice")
         sizes = static_dims(node.outputs[0])
@@ -70,7 +71,8 @@ def _rows(node: ir.Node, indices: ir.Value | None, axis: int) -> Callable[..., A
         return None
     if not is_literal(indices.const_value) or indices.const_value.size > MAX_ROWS or not dims:
         return None
-    chosen = np.asarray(indices.const_value.numpy())
-    if not np.array_equal(np.sort(chosen % dims[axis], axis=None), np.arange(dims[axis])):
+    given = np.asarray(indices.const_value.numpy())
+    chosen = np.where(given < 0, given + dims[axis], given)
+    if not np.array_equal(np.sort(chosen, axis=None), np.arange(dims[axis])):
         return None
     return lambda array: np.take(array, chosen, axis)

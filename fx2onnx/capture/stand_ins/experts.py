@@ -1,0 +1,74 @@
+"""Stand-ins for mixtures of experts whose Python loops over the experts that some token chose.
+
+Which those are only the data tells, so all are run, on the tokens that chose them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fx2onnx.capture.stand_ins.swap import StandIn
+
+
+def switch_experts(self: Any, hidden_states: Tensor, selected_experts: Tensor, routing_weights: Tensor) -> Tensor:
+    """``SwitchTransformersExperts``: each expert on the tokens that chose it; on none it adds nothing.
+
+    Shapes:  hidden_states [tokens, width], selected_experts int [tokens, choices, experts], routing_weights
+        [tokens, choices] -> [tokens, width].
+    """
+    total = torch.zeros_like(hidden_states)
+    for index in range(self.num_experts):
+        token, choice = torch.where(selected_experts[..., index])
+        output = self[f"expert_{index}"](hidden_states[token]) * routing_weights[token, choice, None]
+        total.index_add_(0, token, output.to(hidden_states.dtype))
+    return total
+
+
+def longcat_experts(self: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
+    """``LongcatFlashExperts``: the experts with weights in groups, as transformers runs them elsewhere; the others,
+    counted after those, return what they get.
+
+    Shapes:  hidden_states [tokens, width], top_k_index and top_k_weights [tokens, choices] -> [tokens, width].
+    """
+    from transformers.integrations.moe import grouped_mm_experts_forward
+
+    count = self.num_routed_experts
+    kept = torch.where(top_k_index >= count, top_k_weights, 0).sum(dim=-1, keepdim=True)
+    total = (hidden_states * kept).to(hidden_states.dtype)
+    if self.gate_up_proj is None:
+        return total
+    routed = SimpleNamespace(
+        num_experts=count,
+        _is_expert_parallel=True,  # ids from ``count`` on belong to nobody
+        has_gate=True,
+        has_bias=False,
+        is_transposed=False,
+        has_post_expert_norm=False,
+        gate_up_proj=self.gate_up_proj[:count],
+        down_proj=self.down_proj,
+        _apply_gate=partial(_gated, self.act_fn),
+    )
+    return total + grouped_mm_experts_forward(routed, hidden_states, top_k_index, top_k_weights)
+
+
+def _gated(activation: Callable[[Tensor], Tensor], both: Tensor) -> Tensor:
+    gate, up = both.chunk(2, dim=-1)
+    return activation(gate) * up
+
+
+_MODELS = "transformers.models"
+STAND_INS = (
+    StandIn(
+        f"{_MODELS}.switch_transformers.modeling_switch_transformers",
+        "SwitchTransformersExperts.forward",
+        switch_experts,
+        "",
+    ),
+    StandIn(f"{_MODELS}.longcat_flash.modeling_longcat_flash", "LongcatFlashExperts.forward", longcat_experts, ""),
+)

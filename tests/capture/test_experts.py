@@ -1,0 +1,53 @@
+"""Mixtures of experts whose Python loops over the experts that were chosen, which only the data tells."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from fx2onnx.sources.seeding import seeded
+from fx2onnx.sources.torchvision_compat import prepare
+from tests.support import check
+
+prepare()
+transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+
+from transformers.models.longcat_flash import modeling_longcat_flash as longcat  # noqa: E402
+from transformers.models.switch_transformers import modeling_switch_transformers as switch  # noqa: E402
+
+EXPERTS, TOKENS, WIDTH = 4, 7, 8
+
+
+def _switch() -> tuple[torch.nn.Module, Callable[[torch.Tensor], torch.Tensor]]:
+    config = transformers.SwitchTransformersConfig(d_model=WIDTH, d_ff=16, num_experts=EXPERTS)
+    return switch.SwitchTransformersExperts(config), lambda index: torch.nn.functional.one_hot(index[:, :1], EXPERTS)
+
+
+def _longcat() -> tuple[torch.nn.Module, Callable[[torch.Tensor], torch.Tensor]]:
+    config = transformers.LongcatFlashConfig(
+        hidden_size=WIDTH, expert_ffn_hidden_size=16, n_routed_experts=2, zero_expert_num=EXPERTS - 2
+    )
+    module = longcat.LongcatFlashExperts(config)
+    for weight in module.parameters():
+        torch.nn.init.normal_(weight, std=0.3)
+    return module, lambda index: index
+
+
+@pytest.mark.parametrize("build", [_switch, _longcat])
+def test_every_expert_runs_on_the_tokens_that_chose_it(
+    build: Callable[[], tuple[torch.nn.Module, Callable[[torch.Tensor], torch.Tensor]]],
+) -> None:
+    with seeded(0):
+        module, chosen = build()
+        states, weights = torch.randn(TOKENS, WIDTH), torch.rand(TOKENS, 2)
+        scattered = torch.tensor([[0, 3], [1, 2], [3, 0], [2, 1], [1, 0], [3, 2], [0, 1]])
+        crowded = torch.tensor([[1, 3]] * 3)  # some experts get no token
+    width = chosen(scattered).shape[1]
+    args = (states, chosen(scattered), weights[:, :width])
+    others = [
+        (states[:3], chosen(crowded), weights[:3, :width]),
+        (states[:3], chosen(crowded - 1), weights[:3, :width]),
+    ]
+    check(module, args, others=others, dynamic_shapes=({0: "n"}, {0: "n"}, {0: "n"}))

@@ -54,7 +54,8 @@ def longcat_experts(self: Any, hidden_states: Tensor, top_k_index: Tensor, top_k
         down_proj=self.down_proj,
         _apply_gate=partial(_gated, self.act_fn),
     )
-    return total + grouped_mm_experts_forward(routed, hidden_states, top_k_index, top_k_weights)
+    grouped: Tensor = grouped_mm_experts_forward(routed, hidden_states, top_k_index, top_k_weights)
+    return total + grouped
 
 
 def _gated(activation: Callable[[Tensor], Tensor], both: Tensor) -> Tensor:

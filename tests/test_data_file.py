@@ -1,5 +1,7 @@
 """The bytes that weights of any layout get in the data file."""
 
+import itertools
+
 import numpy as np
 import onnx_ir as ir
 import pytest
@@ -62,6 +64,18 @@ def test_many_tensors_lie_at_their_places(lazy, tmp_path):
     for tensor, (offset, length) in zip(tensors, places, strict=True):
         assert offset % ALIGNMENT_BYTES == 0
         assert content[offset : offset + length] == raw(tensor)
+    for (offset, length), (following, _) in itertools.pairwise(places):
+        assert not any(content[offset + length : following])
+
+
+@pytest.mark.parametrize("given", [1, 3])
+def test_a_weight_that_gives_another_number_of_bytes_is_an_error(given, tmp_path):
+    class Wrong(Weight):
+        def blocks(self, scratch):
+            yield from [np.zeros(4, np.uint8)] * given
+
+    with pytest.raises(OSError, match="the weight b gave"):
+        write_data(str(tmp_path / "data"), [Weight(torch.ones(9), "a"), Wrong(torch.ones(2), "b")])
 
 
 def test_a_tensor_of_onnx_ir_is_written_too(tmp_path):

@@ -21,7 +21,7 @@ from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture.assumptions import Assumptions, Relation
 from fx2onnx.capture.captured import Captured, GraphOutput, Mutation, Symbol, TensorInfo, Weight
 from fx2onnx.capture.control_flow import Nested
-from fx2onnx.capture.frames import _is_user
+from fx2onnx.capture.frames import is_user
 from fx2onnx.capture.stand_ins.transformers import TracedCode
 from fx2onnx.capture.torch_private import HIGHER_ORDER
 
@@ -148,7 +148,7 @@ def _is_raised_by_user(cause: BaseException | None) -> bool:
     traceback = cause.__traceback__ if cause is not None else None
     while traceback is not None and traceback.tb_next is not None:
         traceback = traceback.tb_next
-    if traceback is None or not _is_user(traceback.tb_frame.f_code):
+    if traceback is None or not is_user(traceback.tb_frame.f_code):
         return False
     found = {item.offset: item.opname for item in dis.get_instructions(traceback.tb_frame.f_code)}
     return found.get(traceback.tb_lasti) == "RAISE_VARARGS"

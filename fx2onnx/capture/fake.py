@@ -17,7 +17,7 @@ from fx2onnx.capture.answers import answering_as_tensors
 from fx2onnx.capture.assumptions import Assumptions
 from fx2onnx.capture.branches import Branches
 from fx2onnx.capture.captured import Captured, GraphInput, GraphOutput, Mutation, Symbol
-from fx2onnx.capture.frames import _is_user, tracked_modules
+from fx2onnx.capture.frames import is_user, tracked_modules
 from fx2onnx.capture.inputs import Arguments, Leaf
 from fx2onnx.capture.known_tensors import NeedsSplit, tensor_info
 from fx2onnx.capture.module_state import preserved, weight_names
@@ -196,6 +196,6 @@ def _explained(cause: Exception) -> UserError:
 def _innermost_user_line(cause: BaseException) -> SourceLocation | None:
     found = None
     for frame, line in traceback.walk_tb(cause.__traceback__):
-        if _is_user(frame.f_code):
+        if is_user(frame.f_code):
             found = SourceLocation(frame.f_code.co_filename, line, frame.f_code.co_name)
     return found

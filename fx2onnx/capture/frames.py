@@ -30,7 +30,7 @@ _is_user_code: dict[CodeType, bool] = {}
 _locations: dict[tuple[CodeType, int], SourceLocation] = {}
 
 
-def _is_user(code: CodeType) -> bool:
+def is_user(code: CodeType) -> bool:
     found = _is_user_code.get(code)
     if found is None:
         found = not code.co_filename.startswith(_NOT_USER)
@@ -43,7 +43,7 @@ def user_location(stop: FrameType | None = None) -> SourceLocation | None:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame is not stop:
         code = frame.f_code
-        if _is_user(code):
+        if is_user(code):
             return location_at(code, frame.f_lineno)
         frame = frame.f_back
     return None
@@ -59,14 +59,14 @@ def location_at(code: CodeType, line: int) -> SourceLocation:
 
 def asked_by_user() -> bool:
     """Whether a decision on a size comes straight from the user's code rather than from inside torch."""
-    frame = _asking_frame()
-    return frame is not None and _is_user(frame.f_code)
+    frame = asking_frame()
+    return frame is not None and is_user(frame.f_code)
 
 
 def asserted_by_user() -> bool:
     """Whether the user's code decides in an ``assert``: its other branch ends the run."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and not _is_user(frame.f_code):
+    while frame is not None and not is_user(frame.f_code):
         frame = frame.f_back
     return frame is not None and frame.f_lasti in _assertions(frame.f_code)
 
@@ -74,14 +74,14 @@ def asserted_by_user() -> bool:
 def refused_by_torch() -> bool:
     """Whether ``torch.nn.functional`` asks in an ``if`` whose body raises: the test is false wherever the run goes on."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename != _FUNCTIONAL and not _is_user(frame.f_code):
+    while frame is not None and frame.f_code.co_filename != _FUNCTIONAL and not is_user(frame.f_code):
         frame = frame.f_back
     if frame is None or frame.f_code.co_filename != _FUNCTIONAL:
         return False
     return frame.f_lasti in _refusals(frame.f_code)
 
 
-def _asking_frame() -> FrameType | None:
+def asking_frame() -> FrameType | None:
     """The innermost frame that is not part of answering for a size."""
     frame: FrameType | None = sys._getframe(2)
     while frame is not None and frame.f_code.co_filename in _ANSWERING:

@@ -14,7 +14,8 @@ import torch
 
 from fx2onnx.base.dims import DimLike, apply
 from fx2onnx.capture.assumptions import Assumptions, Relation
-from fx2onnx.capture.frames import asked_by_user
+from fx2onnx.capture.cached_calls import calls_cached
+from fx2onnx.capture.frames import asking_frame, is_user
 from fx2onnx.capture.symnode import DimNode, sym_int, unwrap
 
 
@@ -122,8 +123,18 @@ def _stacked(data: Any) -> torch.Tensor:
 
 
 def _hash(original: Callable[..., Any]) -> Callable[..., Any]:
-    """A key of a dict or a cache has to be a plain number. torch itself counts on sizes that have no hash."""
-    return lambda self: hash(int(self)) if asked_by_user() else original(self)
+    """A key of a dict has to be a plain number; a function that keeps its results keeps them by expression. torch itself
+    counts on sizes that have no hash.
+    """
+
+    def hashed(self: torch.SymInt) -> int:
+        frame = asking_frame()
+        if frame is None or not is_user(frame.f_code):
+            return int(original(self))
+        node = _size_node(self)
+        return hash(int(self)) if node is None or not calls_cached(frame) else hash(("size", node.value))
+
+    return hashed
 
 
 _WRAPPED: tuple[tuple[Any, str, Callable[..., Any]], ...] = (

@@ -16,7 +16,7 @@ import torch.fx
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.capture.captured import Captured, describe, where_of
-from fx2onnx.capture.frames import _is_user
+from fx2onnx.capture.frames import is_user
 from fx2onnx.capture.inputs import Arguments
 
 
@@ -51,7 +51,7 @@ def _refusal(cause: Exception) -> UserError:
 
     where = None
     for frame, line in traceback.walk_tb(cause.__traceback__):
-        if _is_user(frame.f_code):
+        if is_user(frame.f_code):
             where = SourceLocation(frame.f_code.co_filename, line, frame.f_code.co_name)
     first = str(cause).strip().splitlines()[0] if str(cause).strip() else type(cause).__name__
     return UserError(

@@ -62,3 +62,27 @@ def test_a_kept_result(kind: Any, eager_first: bool) -> None:
         fx2onnx.export(module, (X,))
         assert type(module(X)) is torch.Tensor
     check(module, (X,))
+
+
+class OfItsObject(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = Decorated()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.inner._grid(x.shape[1]) + self.inner._grid(*x.shape[1:])
+
+
+@pytest.mark.parametrize("kind", [OfItsObject, lambda: lambda x: x * grid_of(x.shape[1]) + grid_of(size=x.size(0))[:1]])
+def test_a_result_kept_for_a_dynamic_size(kind: Any) -> None:
+    module = kind()
+    check(module, (X,), dynamic_shapes={"x": {0: "rows", 1: "n"}}, others=[(torch.randn(2, 7),), (torch.randn(5, 1),)])
+    assert type(module(X)) is torch.Tensor
+
+
+def test_a_size_that_is_a_key_of_a_dict_is_pinned() -> None:
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        return x * {4: 2.0}[x.shape[1]] + grid_of(x.shape[1])
+
+    with pytest.raises(fx2onnx.UserError, match="E105.*n is used as the fixed number 4"):
+        fx2onnx.export(forward, (X,), dynamic_shapes={"x": {1: "n"}})

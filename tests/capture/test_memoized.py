@@ -84,5 +84,5 @@ def test_a_size_that_is_a_key_of_a_dict_is_pinned() -> None:
     def forward(x: torch.Tensor) -> torch.Tensor:
         return x * {4: 2.0}[x.shape[1]] + grid_of(x.shape[1])
 
-    with pytest.raises(fx2onnx.UserError, match="E105.*n is used as the fixed number 4"):
+    with pytest.raises(fx2onnx.UserError, match=r"E105.*n is used as the fixed number 4"):
         fx2onnx.export(forward, (X,), dynamic_shapes={"x": {1: "n"}})

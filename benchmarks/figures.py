@@ -46,7 +46,7 @@ def measured(tokens: tuple[int, ...], rounds: int, folder: Path) -> dict[str, An
     from fx2onnx.cli.profile_sizes import Sweep, with_size
 
     source = sources.resolve(SOURCE)
-    sweep = Sweep("input_ids", 1, tokens)
+    sweep = Sweep("input_ids", (1,), tokens)
     path = folder / "model.onnx"
     names = list(NAMES)
     exports, _ = measure(names, Job(source, path), rounds, print)

@@ -41,8 +41,12 @@ def profile_command(
         ),
     ] = None,
     sweep: Annotated[
-        str | None,
-        typer.Option("--sweep", help="Time other input sizes, ARG:AXIS=N,N: input_ids:1=32,64.", show_default=False),
+        list[str] | None,
+        typer.Option(
+            "--sweep",
+            help="Time other input sizes, ARG:AXIS=N,N: input_ids:1=32,64 or x:2+3=64,128. May be repeated.",
+            show_default=False,
+        ),
     ] = None,
     depth: Annotated[
         str | None,
@@ -102,18 +106,20 @@ def profile_command(
             (batch, seq, image_size, seed),
             attention,
             others,
-            sweep,
+            sweep or [],
             depth,
             repeat,
             dynamic,
             verify,
         )
-    for file, form in ((html, profile.to_html), (trace, profile.to_chrome_trace), (speedscope, profile.to_speedscope)):
+    comparisons = [compare_profiles(before, profile, name) for name, before in earlier.items()]
+    if html is not None:
+        profile.to_html(html, comparisons)
+    for file, form in ((trace, profile.to_chrome_trace), (speedscope, profile.to_speedscope)):
         if file is not None:
             form(file)
     if json_file is not None and not to_stdout:
         profile.to_json(json_file)
-    comparisons = [compare_profiles(before, profile, name) for name, before in earlier.items()]
     if to_stdout:
         print_json(profile.as_dict())
     elif not quiet:
@@ -154,7 +160,7 @@ def _measured(
     sizes: tuple[int | None, int | None, int | None, int],
     attention: str | None,
     others: list[str],
-    sweep: str | None,
+    sweeps: list[str],
     depth: str | None,
     repeat: int,
     dynamic: list[str] | None,
@@ -165,7 +171,7 @@ def _measured(
     from fx2onnx.cli.profile_sizes import parse_depth, parse_sweep, with_depth, with_size
     from fx2onnx.report.profile import OURS
 
-    sweeping = None if sweep is None else parse_sweep(sweep)
+    sweeping = [parse_sweep(text) for text in sweeps]
     keys, depths = ((), ()) if depth is None else parse_depth(depth, spec)
     wanted = parse_dynamic(dynamic or ["none"])
     names = [OURS, *others]
@@ -181,15 +187,15 @@ def _measured(
 
     with stages.stage(f"build {spec}"):
         base = job(spec)
-        if sweeping is not None:
-            with_size(base.source, sweeping, sweeping.values[0])  # a wrong name is told before the time is spent
+        for sweep in sweeping:
+            with_size(base.source, sweep, sweep.values[0])  # a wrong name is told before the time is spent
     with stages.stage("export " + " and ".join(names)):
         exports, result = measure(names, base, repeat, stages.say)
     profile = _profile(spec, base.source, exports, result)
-    if sweeping is not None:
-        made = {size: resized(sweeping, size) for size in sweeping.values}
-        with stages.stage(f"sweep {sweeping.label}"):
-            profile.sweep = measure_sweep(sweeping.label, names, made, repeat, stages.say)
+    for sweep in sweeping:
+        made = {size: resized(sweep, size) for size in sweep.values}
+        with stages.stage(f"sweep {sweep.label}"):
+            profile.sweeps.append(measure_sweep(sweep.label, names, made, repeat, stages.say))
     if verify:
         with stages.stage("verify against eager PyTorch"):
             profile.verification = _verified(result, base.source)
@@ -243,7 +249,8 @@ def _show(profile: Profile, comparisons: list[Comparison]) -> None:
     out.print(view(profile))
     if profile.verification is not None:
         style = "green" if profile.verification["ok"] else "red"
-        out.print(Text(f"verified: {profile.verification['summary']}", style))
+        told = f"verified in {profile.verification['seconds']:.1f} s: {profile.verification['summary']}"
+        out.print(Text(told, style))
     for comparison in comparisons:
         out.print(comparison_view(comparison))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -66,6 +67,7 @@ DYNAMO = (
     Probe(_CORE, "_exported_program_to_onnx_program", "translate"),
     Probe(_CORE, "_handle_call_function_node_with_lowering", None, _operator(1)),
     Probe(_CORE, "_set_shape_types", "set shapes"),
+    Probe("onnxscript.version_converter", "convert_version", "convert version"),
     Probe("torch.onnx._internal.exporter._onnx_program", "ONNXProgram.optimize", "optimize"),
     Probe("onnx_ir.passes", "PassBase.__call__", None, _class_of_self),
     Probe("torch.onnx._internal.exporter._onnx_program", "ONNXProgram.save", "save"),
@@ -81,6 +83,8 @@ TORCHSCRIPT = (
     Probe(_SCRIPT, "_optimize_graph", "optimize graph"),
     Probe(_SCRIPT, "_run_symbolic_function", None, _kind_of_node),
     Probe(_SCRIPT, "_get_named_param_dict", "parameters"),
+    Probe("torch._C", "Graph._export_onnx", "serialise"),
+    Probe("torch.onnx._internal.torchscript_exporter.onnx_proto_utils", "_add_onnxscript_fn", "add functions"),
     Probe("torch.onnx._internal.torchscript_exporter.onnx_proto_utils", "_export_file", "save"),
 )
 
@@ -130,5 +134,7 @@ def _wrapped(original: Any, probe: Probe) -> Any:
             return function(*args, **kwargs)
         finally:
             recorder.end()
+            if recorder.memory is not None and time.perf_counter_ns() > recorder.memory.next_ns:
+                recorder.memory.read()  # what this function left, before another one begins
 
     return timed if kind is None else kind(timed)

@@ -10,7 +10,7 @@ from typing import Any
 from fx2onnx.base.errors import UserError
 from fx2onnx.sources import Source
 
-_SWEEP = re.compile(r"\s*([A-Za-z_]\w*)\s*:\s*(\d+)\s*=\s*([\d,\s]+)")
+_SWEEP = re.compile(r"\s*([A-Za-z_]\w*)\s*:\s*(\d+(?:\+\d+)*)\s*=\s*([\d,\s]+)")
 _DEPTH = re.compile(r"\s*(?:([A-Za-z_][\w+]*)\s*=)?\s*([\d,\s]+)")
 _LAYERS_OF = {"hf": "num_hidden_layers", "timm": "depth"}
 """The keyword that says how many layers a source of this kind has, where one says it for all."""
@@ -18,23 +18,25 @@ _LAYERS_OF = {"hf": "num_hidden_layers", "timm": "depth"}
 
 @dataclass(frozen=True)
 class Sweep:
-    """Sizes of one axis of one argument."""
+    """Sizes of one axis of one argument, or of several axes that have the same size each time."""
 
     argument: str
-    axis: int
+    axes: tuple[int, ...]
     values: tuple[int, ...]
 
     @property
     def label(self) -> str:
-        return f"{self.argument} axis {self.axis}"
+        numbers = " and ".join(map(str, self.axes))
+        return f"{self.argument}, {'axis' if len(self.axes) == 1 else 'axes'} {numbers}"
 
 
 def parse_sweep(text: str) -> Sweep:
-    """``input_ids:1=32,64``. Raises UserError E001."""
+    """``input_ids:1=32,64`` or ``x:2+3=64,128``. Raises UserError E001."""
     match = _SWEEP.fullmatch(text)
     if match is None:
         raise UserError("E001", f"cannot read --sweep '{text}'", next="write ARG:AXIS=N,N, as input_ids:1=32,64,128")
-    return Sweep(match[1], int(match[2]), _numbers(match[3], "--sweep"))
+    axes = tuple(dict.fromkeys(int(axis) for axis in match[2].split("+")))
+    return Sweep(match[1], axes, _numbers(match[3], "--sweep"))
 
 
 def parse_depth(text: str, spec: str) -> tuple[tuple[str, ...], tuple[int, ...]]:
@@ -67,8 +69,8 @@ def with_depth(spec: str, keys: Sequence[str], value: int) -> str:
 
 
 def with_size(source: Source, sweep: Sweep, value: int) -> Source:
-    """The source with its sample inputs at another size: the argument's, and those of every argument whose axis has the
-    same dim name. Numbers are repeated or cut, so that ids stay ids.
+    """The source with its sample inputs at another size: the argument's axes, and every axis of any argument that has the
+    dim name of one of them. Numbers are repeated or cut, so that ids stay ids.
 
     Raises:   UserError E001 for an argument or an axis that the sample call does not have.
     """
@@ -81,13 +83,13 @@ def with_size(source: Source, sweep: Sweep, value: int) -> Source:
     tensor = samples.get(sweep.argument)
     if not isinstance(tensor, torch.Tensor):
         raise UserError("E001", f"--sweep names '{sweep.argument}', which is no tensor", next=f"one of {list(samples)}")
-    if sweep.axis >= tensor.dim():
-        raise UserError("E001", f"{sweep.argument} has no axis {sweep.axis}", why=f"its shape is {list(tensor.shape)}")
-    dim = named.get(sweep.argument, {}).get(sweep.axis)
-    axes = {
-        name: [a for a, other in found.items() if dim is not None and other == dim] for name, found in named.items()
-    }
-    axes[sweep.argument] = sorted({*axes.get(sweep.argument, []), sweep.axis})
+    if max(sweep.axes) >= tensor.dim():
+        what = f"{sweep.argument} has no axis {max(sweep.axes)}"
+        raise UserError("E001", what, why=f"its shape is {list(tensor.shape)}")
+    own = named.get(sweep.argument, {})
+    dims = [own[axis] for axis in sweep.axes if own.get(axis) is not None]
+    axes = {name: [axis for axis, dim in found.items() if dim in dims] for name, found in named.items()}
+    axes[sweep.argument] = sorted({*axes.get(sweep.argument, []), *sweep.axes})
     resized = {name: _resized(samples[name], found, value) for name, found in axes.items() if name in samples}
     positional = list(samples)[: len(source.args)]
     return replace(

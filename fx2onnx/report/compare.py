@@ -78,8 +78,12 @@ def _notes(before: Profile, after: Profile, old: Export, new: Export) -> list[st
     for key in sorted(set(before.machine) | set(after.machine)):
         was, now = before.machine.get(key), after.machine.get(key)
         if was != now:
-            notes.append(f"{key}: {was} then, {now} now")
+            notes.append(f"{key}: {_told(was)} then, {_told(now)} now")
     return notes
+
+
+def _told(value: object) -> str:
+    return "not set" if value in (None, "") else str(value)
 
 
 def parse_share(text: str) -> float:

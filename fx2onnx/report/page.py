@@ -5,9 +5,12 @@ from __future__ import annotations
 import html
 import json
 import statistics
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from fx2onnx.report.compare import Change, Comparison
 from fx2onnx.report.profile import Export, Point, Profile, Series
 from fx2onnx.report.tree import Row, flame, lines, operations, phases, steps
 
@@ -36,12 +39,12 @@ _READINGS = 1500
 """Memory readings drawn at most."""
 
 
-def page(profile: Profile) -> str:
+def page(profile: Profile, comparisons: Sequence[Comparison] = ()) -> str:
     """The page as text. It loads nothing from anywhere."""
     style = "\n".join((_HERE / name).read_text(encoding="utf-8") for name in _STYLES)
     scripts = "\n".join(f"<script>{_script(name)}</script>" for name in _SCRIPTS)
     # A closing tag inside JSON would end the script element; "<" has an escape that JSON readers undo.
-    data = json.dumps(page_data(profile), separators=(",", ":")).replace("<", "\\u003c")
+    data = json.dumps(page_data(profile, comparisons), separators=(",", ":")).replace("<", "\\u003c")
     text = (_HERE / "assets/page.html").read_text(encoding="utf-8")
     parts = {
         "title": html.escape(f"{profile.source} - export profile"),
@@ -57,7 +60,7 @@ def _script(name: str) -> str:
     return (_HERE / name).read_text(encoding="utf-8").replace("</script", "<\\/script")
 
 
-def page_data(profile: Profile) -> dict[str, Any]:
+def page_data(profile: Profile, comparisons: Sequence[Comparison] = ()) -> dict[str, Any]:
     """What the page's scripts read: the views of the profile, ready to draw."""
     first = profile.ours
     return {
@@ -67,9 +70,8 @@ def page_data(profile: Profile) -> dict[str, Any]:
         "exports": [_export(export) for export in profile.exports],
         "operations": [{**_row(row), "seconds": row.own} for row in operations(first)[:_ROWS]],
         "lines": [_row(row) for row in lines(first)[:_ROWS]],
-        "series": [
-            _series(kind, s) for kind, s in (("sweep", profile.sweep), ("depth", profile.depth)) if s is not None
-        ],
+        "series": [_series(series) for series in (*profile.sweeps, profile.depth) if series is not None],
+        "comparisons": [_comparison(comparison) for comparison in comparisons],
         "weights": profile.weights,
         "weight_tree": weight_tree(profile.weights),
         "graph": profile.graph,
@@ -92,7 +94,7 @@ def _export(export: Export) -> dict[str, Any]:
         "nodes": export.nodes,
         "file_bytes": export.file_bytes,
         "memory": [(round(at, 6), peak) for at, _, peak in memory],
-        "grown": export.peak_bytes() - export.memory[0][1] if export.memory else 0,
+        "grown": export.grown_bytes(),
         "phases": [
             {
                 **_row(row),
@@ -118,13 +120,29 @@ def _row(row: Row) -> dict[str, Any]:
         "seconds": row.seconds,
         "slowest": row.slowest,
         "line": row.line,
+        "grown": row.grown_bytes,
+        "bytes": row.bytes,
     }
 
 
-def _series(kind: str, series: Series) -> dict[str, Any]:
+def _comparison(comparison: Comparison) -> dict[str, Any]:
+    return {
+        "before": comparison.before,
+        "total": _change(comparison.total),
+        "phases": [_change(change) for change in comparison.phases],
+        "operations": [_change(change) for change in comparison.operations[:_ROWS]],
+        "notes": comparison.notes,
+    }
+
+
+def _change(change: Change) -> dict[str, Any]:
+    share = change.share if change.before else None
+    return {**asdict(change), "difference": change.difference, "share": share}
+
+
+def _series(series: Series) -> dict[str, Any]:
     exporters = list(dict.fromkeys(point.exporter for point in series.points))
     return {
-        "kind": kind,
         "label": series.label,
         "exporters": [
             {"exporter": name, "points": [_point(point) for point in series.points if point.exporter == name]}

@@ -8,17 +8,20 @@ from __future__ import annotations
 import json
 import os
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.events import Span
 from fx2onnx.base.memory import MemoryReader
 
+if TYPE_CHECKING:
+    from fx2onnx.report.compare import Comparison
+
 SCHEMA = "fx2onnx.profile"
-VERSION = 1
+VERSION = 2
 
 OURS = "fx2onnx"
 
@@ -92,8 +95,17 @@ class Export:
         return statistics.median(self.seconds) if self.seconds else 0.0
 
     def peak_bytes(self, start: float = 0.0, end: float = float("inf")) -> int:
-        """Highest resident memory read between two times; 0 where nothing was read."""
-        return max((peak for at, _, peak in self.memory if start <= at <= end), default=0)
+        """Highest resident memory between two times, as far as readings tell; 0 where nothing was read. A reading speaks
+        for all the time since the one before.
+        """
+        ends = [at for at, _, _ in self.memory]
+        begins = [-1.0, *ends[:-1]]
+        inside = zip(self.memory, begins, ends, strict=True)
+        return max((reading[2] for reading, was, at in inside if was < end and at >= start), default=0)
+
+    def grown_bytes(self, start: float = 0.0, end: float = float("inf")) -> int:
+        """``peak_bytes`` above what was resident when the export began."""
+        return max(0, self.peak_bytes(start, end) - self.memory[0][1]) if self.memory else 0
 
 
 @dataclass
@@ -123,7 +135,7 @@ class Profile:
     """UTC, ISO 8601."""
     machine: dict[str, Any] = field(default_factory=dict)
     exports: list[Export] = field(default_factory=list)
-    sweep: Series | None = None
+    sweeps: list[Series] = field(default_factory=list)
     depth: Series | None = None
     weights: list[dict[str, Any]] = field(default_factory=list)
     """``{"name", "dtype", "shape", "bytes"}`` of each weight of our file."""
@@ -145,24 +157,26 @@ class Profile:
         """The documented JSON form."""
         found: dict[str, Any] = {"schema": SCHEMA, "version": VERSION}
         for item in fields(self):
-            value = getattr(self, item.name)
-            found[item.name] = asdict(value) if isinstance(value, Series) else value
+            found[item.name] = getattr(self, item.name)
         found["exports"] = [_export_as_dict(export) for export in self.exports]
+        found["sweeps"] = [asdict(series) for series in self.sweeps]
+        found["depth"] = None if self.depth is None else asdict(self.depth)
         return found
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Profile:
-        """Raises UserError E302 where ``data`` is no profile or of a newer version."""
+        """Older versions are read too. Raises UserError E302 where ``data`` is no profile or of a newer version."""
         if data.get("schema") != SCHEMA:
             raise UserError("E302", "this JSON is not a profile", next="fx2onnx profile SOURCE --json FILE writes one")
-        if data.get("version") != VERSION:
-            raise UserError("E302", f"profiles of version {data.get('version')} cannot be read, only {VERSION}")
+        if data.get("version") not in range(1, VERSION + 1):
+            raise UserError("E302", f"profiles of version {data.get('version')} cannot be read, only to {VERSION}")
         try:
+            if data["version"] == 1:
+                data = {**data, "sweeps": [data["sweep"]] if data["sweep"] else []}
             known = {item.name: data[item.name] for item in fields(cls)}
             known["exports"] = [_export_from_dict(export) for export in data["exports"]]
-            for name in ("sweep", "depth"):
-                series = data[name]
-                known[name] = series and Series(series["label"], [Point(**point) for point in series["points"]])
+            known["sweeps"] = [_series_from_dict(series) for series in data["sweeps"]]
+            known["depth"] = data["depth"] and _series_from_dict(data["depth"])
         except (KeyError, TypeError) as cause:
             raise UserError("E302", "the profile is damaged", why=f"{type(cause).__name__}: {cause}") from cause
         return cls(**known)
@@ -201,11 +215,11 @@ class Profile:
 
         _write(path, json.dumps(speedscope(self)))
 
-    def to_html(self, path: str | os.PathLike[str]) -> None:
-        """One page that needs nothing beside it."""
+    def to_html(self, path: str | os.PathLike[str], comparisons: Sequence[Comparison] = ()) -> None:
+        """One page that needs nothing beside it. ``comparisons`` with earlier profiles get a view of their own."""
         from fx2onnx.report.page import page
 
-        _write(path, page(self))
+        _write(path, page(self, comparisons))
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """The form that the end of ``path`` names. Raises UserError E001 for an unknown one."""
@@ -249,6 +263,10 @@ def _export_from_dict(data: Mapping[str, Any]) -> Export:
     known["events"] = None if data["events"] is None else Event.from_dict(data["events"])
     known["memory"] = [(at, now, peak) for at, now, peak in data["memory"]]
     return Export(**known)
+
+
+def _series_from_dict(data: Mapping[str, Any]) -> Series:
+    return Series(data["label"], [Point(**point) for point in data["points"]])
 
 
 def _write(path: str | os.PathLike[str], text: str) -> None:

@@ -39,7 +39,7 @@ def view(profile: Profile) -> RenderableType:
         parts += [_phases(first)]
         parts += [_phases(other) for other in profile.exports[1:] if other.events is not None]
         parts += [_operations(first), _lines(first)]
-    parts += [_series(series) for series in (profile.sweep, profile.depth) if series is not None]
+    parts += [_series(series) for series in (*profile.sweeps, profile.depth) if series is not None]
     return Group(*parts)
 
 
@@ -86,32 +86,28 @@ def _exporters(exports: list[Export]) -> Table:
             _ms(max(export.seconds)),
             str(len(export.seconds)),
             ratio,
-            _size(_grown(export)),
+            _size(export.grown_bytes()),
             _size(export.file_bytes),
             str(export.nodes or ""),
         )
     return table
 
 
-def _grown(export: Export) -> int:
-    """Peak memory above what was resident when the export began."""
-    return max(0, export.peak_bytes() - export.memory[0][1]) if export.memory else 0
-
-
 def _phases(export: Export) -> Table:
     from rich.text import Text
 
-    table = _table(f"{export.exporter}: phase", ">time", ">share", "", ">peak", ">calls")
+    table = _table(f"{export.exporter}: phase", ">time", ">share", "", ">peak memory", ">bytes", ">calls")
     total = export.events.seconds if export.events is not None and export.events.seconds else 1e-9
     inner = steps(export)
     for row in phases(export):
         share = row.seconds / total
         bar = "█" * round(share * 24)
-        table.add_row(Text(row.name, "bold"), _ms(row.seconds), f"{share:.1%}", bar, _size(row.peak_bytes), "")
+        cells = (_ms(row.seconds), f"{share:.1%}", bar, _size(row.grown_bytes), _size(row.bytes), "")
+        table.add_row(Text(row.name, "bold"), *cells)
         for step in [item for item in inner if item.phase == row.name][:6]:
             if step.seconds >= 0.005 * total:
-                name = Text(f"  {step.name}", "dim")
-                table.add_row(name, _ms(step.seconds), f"{step.seconds / total:.1%}", "", "", str(step.count))
+                cells = (_ms(step.seconds), f"{step.seconds / total:.1%}", "", "", _size(step.bytes), str(step.count))
+                table.add_row(Text(f"  {step.name}", "dim"), *cells)
     return table
 
 

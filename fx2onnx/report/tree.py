@@ -11,7 +11,9 @@ from fx2onnx.report.profile import Event, Export
 
 @dataclass
 class Row:
-    """Seconds of all events of one name. ``own`` leaves out what their children take; ``line`` is the costliest one's."""
+    """Seconds of all events of one name. ``own`` leaves out what their children take; ``line`` is the costliest one's.
+    ``grown_bytes``: peak memory above that at the export's start; ``bytes``: what was written.
+    """
 
     name: str
     phase: str
@@ -20,7 +22,8 @@ class Row:
     own: float = 0.0
     slowest: float = 0.0
     line: str = ""
-    peak_bytes: int = 0
+    grown_bytes: int = 0
+    bytes: int = 0
 
 
 @dataclass
@@ -64,7 +67,8 @@ def phases(export: Export) -> list[Row]:
         row.seconds += child.seconds
         row.own += own_seconds(child)
         row.slowest = max(row.slowest, child.seconds)
-        row.peak_bytes = max(row.peak_bytes, export.peak_bytes(child.start, child.start + child.seconds))
+        row.grown_bytes = max(row.grown_bytes, export.grown_bytes(child.start, child.start + child.seconds))
+        row.bytes += _bytes(child)
     rest = own_seconds(export.events)
     if rows and rest > 0:
         rows["(between)"] = Row("(between)", "", 1, rest, rest, rest)
@@ -153,7 +157,13 @@ def _walk_all(export: Export) -> Iterator[tuple[tuple[str, ...], Event]]:
         yield from walk(export.events)
 
 
+def _bytes(event: Event) -> int:
+    """The event's own number, else the sum of its children's."""
+    return int(event.args["bytes"]) if "bytes" in event.args else sum(map(_bytes, event.children))
+
+
 def _count(row: Row, event: Event) -> None:
+    row.bytes += _bytes(event)
     row.count += event.stretches or 1
     row.seconds += event.seconds
     row.own += own_seconds(event)

@@ -44,18 +44,32 @@ def invoke(*arguments: object) -> Result:
 
 def test_everything_at_once(tmp_path: Path) -> None:
     done = invoke(
-        *("profile_models:stack", "--repeat", 2, "--sweep", "input:0=2,5", "--depth", "layers=1,3"),
+        *(
+            "profile_models:stack",
+            "--repeat",
+            2,
+            "--sweep",
+            "input:0=2,5",
+            "--sweep",
+            "input:0=3",
+            "--depth",
+            "layers=1,3",
+        ),
         *("--html", "p.html", "--json", "p.json", "--trace", "t.json", "--speedscope", "s.json"),
         *("--compare", "torchscript"),
     )
     assert done.exit_code == 0, done.output
-    for wanted in ("fx2onnx", "torchscript", "capture", "aten.linear.default", "input axis 0", "layers", "verified"):
+    for wanted in ("fx2onnx", "torchscript", "capture", "aten.linear.default", "input, axis 0", "layers", "verified"):
         assert wanted in done.stdout, wanted
     profile = Profile.from_json("p.json")
     assert [export.exporter for export in profile.exports] == ["fx2onnx", "torchscript"]
     assert [len(export.seconds) for export in profile.exports] == [2, 2]
     assert all(export.events is not None and export.file_bytes > 0 for export in profile.exports)
-    for series, values in ((profile.sweep, [2, 2, 5, 5]), (profile.depth, [1, 1, 3, 3])):
+    for series, values in (
+        (profile.sweeps[0], [2, 2, 5, 5]),
+        (profile.sweeps[1], [3, 3]),
+        (profile.depth, [1, 1, 3, 3]),
+    ):
         assert series is not None
         assert [point.value for point in series.points] == values
         assert all(len(point.seconds) == 2 and not point.error for point in series.points)
@@ -200,6 +214,15 @@ def test_sizes_that_share_a_dim_name_change_together() -> None:
     assert made.args[0].tolist() == [[0, 1, 2, 0, 1, 2, 0], [3, 4, 5, 3, 4, 5, 3]]
     assert [tuple(made.kwargs[name].shape) for name in ("mask", "other")] == [(2, 7), (3,)]
     assert source.args[0].shape == (2, 3), "the original is as it was"
+
+
+def test_axes_of_one_argument_change_together() -> None:
+    source = Source("net", torch.nn.ReLU(), (torch.zeros(1, 3, 4, 4),))
+    sweep = parse_sweep("input:2+3=8,16")
+    assert (sweep.values, sweep.label) == ((8, 16), "input, axes 2 and 3")
+    assert with_size(source, sweep, 8).args[0].shape == (1, 3, 8, 8)
+    with pytest.raises(UserError, match="no axis 4"):
+        with_size(source, parse_sweep("input:2+4=8"), 8)
 
 
 def test_depth_changes_the_spec() -> None:

@@ -29,7 +29,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> fx2onnx.ExportResult:
 
 @pytest.fixture
 def profile(exported: fx2onnx.ExportResult) -> Profile:
-    """With a second exporter, one that failed, a sweep and a depth."""
+    """With a second exporter, one that failed, two sweeps and a depth."""
     found = exported.profile
     assert found is not None
     found = copy.deepcopy(found)
@@ -41,6 +41,9 @@ def profile(exported: fx2onnx.ExportResult) -> Profile:
     points = [
         Point(size, name, [0.1 * k, 0.11 * k]) for size in (32, 64, 512) for name, k in (("fx2onnx", 1), ("torch", 20))
     ]
-    found.sweep = Series("x axis 0", [*points, Point(1024, "torch", error="too large")])
+    found.sweeps = [
+        Series("x, axis 0", [*points, Point(1024, "torch", error="too large")]),
+        Series("x, axis 1", [Point(size, "fx2onnx", [0.1, 0.12]) for size in (6, 12)]),
+    ]
     found.depth = Series("layers", [Point(layers, "fx2onnx", [0.01 * layers]) for layers in (1, 2, 4)])
     return found

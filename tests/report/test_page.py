@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 import shutil
 from collections.abc import Iterator
@@ -10,23 +11,23 @@ from typing import Any
 
 import pytest
 
+from fx2onnx.report.compare import compare
 from fx2onnx.report.page import page, weight_tree
 from fx2onnx.report.profile import Export, Profile
 
-TABS = ("overview", "flames", "operations", "sizes", "weights", "graph", "verification")
+TABS = ("overview", "flames", "operations", "changes", "sizes", "weights", "graph", "verification")
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 PHONE, DESK = {"width": 360, "height": 740}, {"width": 1280, "height": 900}
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    playwright = pytest.importorskip(
-        "playwright.sync_api", reason="playwright is not installed: pip install playwright"
-    )
+    from playwright import sync_api as playwright
+
     installed = next(filter(None, map(shutil.which, BROWSERS)), None)
     with playwright.sync_playwright() as started:
         if installed is None and not Path(started.chromium.executable_path).exists():
-            pytest.skip("no Chromium here: make profile-page-test installs one")
+            pytest.skip("no Chromium on this machine: make profile-page-test installs one")
         opened = started.chromium.launch(executable_path=installed, args=["--no-sandbox"])
         yield opened
         opened.close()
@@ -34,7 +35,9 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture
 def file(profile: Profile, tmp_path: Path) -> Path:
-    profile.to_html(tmp_path / "profile.html")
+    earlier = copy.deepcopy(profile)
+    earlier.ours.seconds = [seconds / 2 for seconds in profile.ours.seconds]
+    profile.to_html(tmp_path / "profile.html", [compare(earlier, profile, "main.json")])
     return tmp_path / "profile.html"
 
 
@@ -70,7 +73,8 @@ def test_every_tab_draws_without_complaint(browser: Any, file: Path) -> None:
         "overview": "#phase-seconds svg path, #memory svg path",
         "flames": "#flame-charts .d3-flame-graph rect",
         "operations": "#slowest svg path",
-        "sizes": "#series-sweep svg path",
+        "changes": "#changes table",
+        "sizes": "#series-0 svg path, #series-1 svg path, #series-2 svg path",
         "weights": "#weight-map svg path",
         "graph": "#graph-picture canvas",
         "verification": "#verdict-table tr",
@@ -149,6 +153,73 @@ def test_flames_zoom_search_and_group(browser: Any, file: Path) -> None:
     opened.page.click("text=by module")
     opened.page.wait_for_selector("#flame-charts title:has-text('encoder')", state="attached")
     assert opened.complaints == []
+
+
+@pytest.mark.parametrize("size", [PHONE, DESK], ids=["phone", "desk"])
+def test_flames_are_as_wide_as_their_place(browser: Any, file: Path, size: dict[str, int]) -> None:
+    """The first one too: a place is wider while it is the only one."""
+    opened = Opened(browser, file, size)
+    opened.show("flames")
+    widths = opened.page.evaluate(
+        "[...document.querySelectorAll('.flame')].map((box) => [box.clientWidth, box.querySelector('svg').clientWidth])"
+    )
+    assert len(widths) == 2
+    for place, drawn in widths:
+        assert place - 2 <= drawn <= place
+
+
+def test_changes_are_shown_by_phase_and_operation(browser: Any, file: Path) -> None:
+    opened = Opened(browser, file)
+    assert "against main.json+100%" in (opened.page.text_content("#cards") or "")
+    opened.show("changes")
+    assert "(+100%)" in (opened.page.text_content("#changes h2") or "")
+    names = opened.page.locator("#changes article:first-child td:first-child").all_text_contents()
+    assert {"capture", "lower", "optimize", "save"} <= set(names)
+    assert "aten.linear.default" in opened.page.locator("#changes article:last-child td").all_text_contents()
+    assert opened.complaints == []
+
+
+def test_every_measured_size_is_named_below_its_point(browser: Any, file: Path) -> None:
+    opened = Opened(browser, file)
+    opened.show("sizes")
+    said = set(opened.page.locator("#series-0 svg text").all_text_contents())
+    assert {"32", "64", "512", "x, axis 0", "fx2onnx", "torch"} <= said
+    assert not {"100", "200", "128", "256"} & said, "no size that was not measured"
+    assert "torch at 1024: too large" in (opened.page.text_content("#series") or "")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_all_text_stands_out_from_what_is_behind_it(browser: Any, file: Path, scheme: str) -> None:
+    opened = Opened(browser, file, DESK, scheme)
+    for tab in TABS:
+        opened.show(tab)
+        pairs = opened.page.evaluate(_TEXT_ON_PAPER)
+        assert len(pairs) > 20
+        dull = {(text, ink, paper) for text, ink, paper in pairs if contrast(ink, paper) < 4.5}
+        assert not dull, "WCAG AA"
+
+
+_TEXT_ON_PAPER = """() => [...document.querySelectorAll('body *')].filter((e) => !e.closest('svg') && e.checkVisibility() &&
+  [...e.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim())).map((e) => {
+    let behind = e;
+    while (behind && getComputedStyle(behind).backgroundColor === 'rgba(0, 0, 0, 0)') behind = behind.parentElement;
+    return [e.textContent.slice(0, 40), getComputedStyle(e).color, getComputedStyle(behind).backgroundColor];
+  })"""
+
+
+def test_tables_keep_their_times_in_sight_on_a_phone(browser: Any, file: Path) -> None:
+    opened = Opened(browser, file, PHONE)
+    columns = {
+        "overview": ("#phase-tables table", "share"),
+        "operations": ("#operation-table table", "time"),
+        "changes": ("#changes table", "change"),
+        "verification": ("#verdict-table table", "largest error"),
+    }
+    for tab, (table, heading) in columns.items():
+        opened.show(tab)
+        for box in opened.page.query_selector_all(f"{table} th:text-is('{heading}')"):
+            place = box.bounding_box()
+            assert place["x"] + place["width"] <= PHONE["width"], f"{heading} of {tab} is out of sight"
 
 
 def test_rows_are_filtered_and_sorted(browser: Any, file: Path) -> None:

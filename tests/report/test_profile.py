@@ -29,8 +29,8 @@ def tree() -> Export:
     add = Event("aten.add", 3.2, 0.5, 0, {"module": "a", "where": "net.py:9, in forward"})
     again = Event("aten.linear", 4.2, 0.8, 0, {"module": "a.b", "where": "net.py:7, in forward"})
     capture = Event("capture", 0.0, 4.0, children=[Event("run", 0.0, 3.9, children=[linear, add])])
-    lower = Event("lower", 4.2, 1.0, children=[Event("translate", 4.2, 0.9, children=[again])])
-    memory = [(0.0, 100, 100), (2.0, 150, 170), (4.5, 120, 400)]
+    lower = Event("lower", 4.2, 1.0, children=[Event("translate", 4.2, 0.9, 0, {"bytes": 12}, [again])])
+    memory = [(0.0, 100, 100), (2.0, 150, 170), (4.0, 150, 160), (4.5, 120, 400), (5.5, 110, 120)]
     return Export("fx2onnx", [5.5], Event("export", 0.0, 5.5, children=[capture, lower]), memory)
 
 
@@ -47,12 +47,20 @@ def test_json_is_as_documented(profile: Profile) -> None:
     data = json.loads(json.dumps(profile.as_dict()))
     jsonschema.validate(data, schema)
     for broken in (
-        {**data, "version": 2},
+        {**data, "version": 3},
         {**data, "exports": [{}]},
         {key: data[key] for key in data if key != "graph"},
     ):
         with pytest.raises(jsonschema.ValidationError):
             jsonschema.validate(broken, schema)
+
+
+def test_version_1_had_one_sweep(profile: Profile) -> None:
+    data = profile.as_dict()
+    for sweeps in (data["sweeps"][:1], []):
+        old = {**data, "version": 1, "sweep": sweeps[0] if sweeps else None}
+        del old["sweeps"]
+        assert Profile.from_dict(old).as_dict()["sweeps"] == sweeps
 
 
 @pytest.mark.parametrize(
@@ -112,17 +120,88 @@ def test_chrome_trace_nests_and_counts_memory() -> None:
     assert [(event["ts"], event["args"]["bytes"]) for event in events if event["ph"] == "C"] == [
         (0, 100),
         (2e6, 150),
+        (4e6, 150),
         (4.5e6, 120),
+        (5.5e6, 110),
     ]
+
+
+def test_chrome_trace_is_what_perfetto_takes(profile: Profile) -> None:
+    """The rules of the Trace Event Format; and slices of a thread must nest, to the nanosecond that Perfetto counts in:
+    it drops those that do not.
+    """
+    found = json.loads(json.dumps(chrome_trace(profile), allow_nan=False))
+    jsonschema.validate(found, _TRACE)
+    by_process: dict[int, list[tuple[int, int]]] = {}
+    for event in found["traceEvents"]:
+        if event["ph"] == "X":
+            start = round(event["ts"] * 1000)
+            by_process.setdefault(event["pid"], []).append((start, start + round(event["dur"] * 1000)))
+    named = {event["pid"]: event["args"]["name"] for event in found["traceEvents"] if event["name"] == "process_name"}
+    assert named == {1: "fx2onnx", 2: "torch"}
+    assert set(by_process) == set(named)
+    for slices in by_process.values():
+        ends: list[int] = []
+        for start, end in sorted(slices, key=lambda s: (s[0], -s[1])):
+            while ends and ends[-1] <= start:
+                ends.pop()
+            assert not ends or end <= ends[-1], "a slice leaves the one that it began in"
+            ends.append(end)
+
+
+_COMMON = {"name": {"type": "string", "minLength": 1}, "pid": {"type": "integer"}, "tid": {"type": "integer"}}
+_TIME = {"type": "number", "minimum": 0}
+_TRACE = {
+    "type": "object",
+    "required": ["traceEvents"],
+    "properties": {
+        "displayTimeUnit": {"enum": ["ms", "ns"]},
+        "traceEvents": {
+            "type": "array",
+            "minItems": 20,
+            "items": {
+                "oneOf": [
+                    {
+                        "properties": {**_COMMON, "ph": {"const": "X"}, "ts": _TIME, "dur": _TIME, "args": {"type": "object"}},
+                        "required": ["name", "ph", "pid", "tid", "ts", "dur"],
+                        "additionalProperties": False,
+                    },
+                    {
+                        "properties": {
+                            **_COMMON,
+                            "ph": {"const": "C"},
+                            "ts": _TIME,
+                            "args": {"type": "object", "minProperties": 1, "additionalProperties": {"type": "number"}},
+                        },
+                        "required": ["name", "ph", "pid", "ts", "args"],
+                        "additionalProperties": False,
+                    },
+                    {
+                        "properties": {
+                            **_COMMON,
+                            "ph": {"const": "M"},
+                            "args": {"type": "object", "required": ["name"], "additionalProperties": {"type": "string"}},
+                        },
+                        "required": ["name", "ph", "pid", "args"],
+                        "additionalProperties": False,
+                    },
+                ]
+            },
+        },
+    },
+}  # fmt: skip
+"""Source: the Trace Event Format document: complete, counter and metadata events."""
 
 
 def test_phases_operations_and_lines_add_up() -> None:
     export = tree()
-    assert [(row.name, row.seconds, row.peak_bytes) for row in phases(export)] == [
-        ("capture", 4.0, 170),
-        ("lower", 1.0, 400),
-        ("(between)", 0.5, 0),
+    assert [(row.name, row.seconds, row.grown_bytes, row.bytes) for row in phases(export)] == [
+        ("capture", 4.0, 70, 0),
+        ("lower", 1.0, 300, 12),
+        ("(between)", 0.5, 0, 0),
     ]
+    assert export.grown_bytes() == 300
+    assert export.peak_bytes(2.5, 2.6) == 160, "a reading speaks for the time before it"
     found = {(row.name, row.phase): row for row in operations(export)}
     assert set(found) == {("aten.linear", "capture"), ("aten.add", "capture"), ("aten.linear", "lower")}
     assert found["aten.linear", "capture"].own == 3.0
@@ -162,7 +241,7 @@ def test_comparison_finds_what_became_slower(profile: Profile) -> None:
     assert not compare(before, before).is_slower(0.0)
     assert not found.notes
     slower.machine = {"cpus": 64}
-    assert compare(before, slower).notes == ["cpus: None then, 64 now"]
+    assert compare(before, slower).notes == ["cpus: not set then, 64 now"]
 
 
 def test_an_export_that_failed_cannot_be_compared(profile: Profile) -> None:

@@ -57,6 +57,8 @@ function drawMemory() {
   });
 }
 
+const some = (bytes) => bytes ? size(bytes) : '';
+
 VIEWS.overview = { draw() {
   drawPhases('phase-seconds', false);
   drawPhases('phase-share', true);
@@ -65,9 +67,10 @@ VIEWS.overview = { draw() {
     const total = item.phases.reduce((sum, phase) => sum + phase.seconds, 0) || 1;
     const rows = item.phases.flatMap((phase) => [{ ...phase, share: phase.seconds / total },
       ...phase.steps.map((step) => ({ ...step, share: step.seconds / total, isStep: true }))]);
-    return make('article', {}, make('h2', {}, `${item.exporter}: ${time(item.median)}`), make('div', { class: 'scroll' }, table([
+    return make('article', {}, make('h2', {}, `${item.exporter}: ${time(item.median)}`), make('div', { class: 'scroll whole' }, table([
       { title: 'phase', key: 'name' }, { title: 'time', key: 'seconds', format: time, number: true },
-      { title: 'share', key: 'share', format: percent, number: true }, { title: 'calls', key: 'count', number: true },
+      { title: 'share', key: 'share', format: percent, number: true },
+      { title: 'peak memory', key: 'grown', format: some, number: true }, { title: 'written', key: 'bytes', format: some, number: true, desk: true }, { title: 'calls', key: 'count', number: true, desk: true },
     ], rows, { fixed: true })));
   }));
 } };
@@ -79,7 +82,7 @@ function drawSlowest(rows) {
   chart('slowest', {
     grid: { left: 4, right: 60, top: 6, bottom: 4, containLabel: true },
     tooltip: { formatter: (hit) => { const row = top[hit.dataIndex]; return `<b>${row.name}</b> (${row.phase})<br>${time(row.seconds)} in ${row.count} calls<br>${row.line || ''}`; } },
-    xAxis: axis({ type: 'value', splitNumber: 4, axisLabel: { color: ink('soft'), formatter: time, hideOverlap: true } }),
+    xAxis: axis({ type: 'value', show: !narrow(), splitNumber: 4, axisLabel: { color: ink('soft'), formatter: time, hideOverlap: true } }),
     yAxis: axis({ type: 'category', data: top.map((row) => short(row.name)), axisLabel: { color: ink('ink'), fontSize: 11 }, axisTick: { show: false } }),
     series: [{ type: 'bar', barMaxWidth: 16, data: top.map((row) => ({ value: row.seconds, itemStyle: { color: phaseColour(row.phase), borderRadius: [0, 4, 4, 0] } })),
       label: { show: true, position: 'right', color: ink('soft'), formatter: (hit) => time(hit.value) } }],
@@ -94,7 +97,7 @@ VIEWS.operations = { draw() {
     drawSlowest(operations);
     byId('operation-table').replaceChildren(table([
       { title: 'operation', key: 'name' }, { title: 'phase', key: 'phase' }, { title: 'time', key: 'seconds', format: time, number: true },
-      { title: 'calls', key: 'count', number: true }, { title: 'slowest', key: 'slowest', format: time, number: true }, { title: 'line of the slowest', key: 'line', wide: true },
+      { title: 'calls', key: 'count', number: true }, { title: 'slowest', key: 'slowest', format: time, number: true, desk: true }, { title: 'line of the slowest', key: 'line', wide: true },
     ], operations));
     byId('line-table').replaceChildren(table([
       { title: 'line', key: 'line', wide: true }, { title: 'time', key: 'seconds', format: time, number: true }, { title: 'calls', key: 'count', number: true },
@@ -104,25 +107,43 @@ VIEWS.operations = { draw() {
   fill();
 } };
 
-function drawSeries(holder, series) {
-  const id = `series-${series.kind}`;
+// What became slower or faster since an earlier profile, one article for each.
+VIEWS.changes = { has: () => DATA.comparisons.length > 0, draw() {
+  const tone = (row) => row.difference > 0 ? 'bad' : 'good';
+  const columns = (title) => [{ title, key: 'name' }, { title: 'phase', key: 'phase' }, { title: 'before', key: 'before', format: time, number: true, desk: true },
+    { title: 'after', key: 'after', format: time, number: true, desk: true }, { title: 'difference', key: 'difference', format: (s) => s > 0 ? `+${time(s)}` : time(s), number: true, tone },
+    { title: 'change', key: 'change', number: true, tone }];
+  byId('changes').replaceChildren(...DATA.comparisons.flatMap((found) => {
+    const rows = (changes) => changes.map((row) => ({ ...row, phase: row.phase === row.name ? '' : row.phase, change: change(row) }));
+    const title = `Against ${found.before}: ${time(found.total.before)} then, ${time(found.total.after)} now (${change(found.total)})`;
+    return [
+      make('article', {}, make('h2', {}, title), ...found.notes.map((note) => make('p', { class: 'hint' }, note)), make('div', { class: 'scroll whole' }, table(columns('phase').filter(({ key }) => key !== 'phase'), rows(found.phases)))),
+      make('article', {}, make('h2', {}, 'Operations'), make('div', { class: 'scroll' }, table(columns('operation'), rows(found.operations)))),
+    ];
+  }));
+} };
+
+function drawSeries(holder, series, number) {
+  const id = `series-${number}`;
   const refused = series.exporters.flatMap((item) => item.points.filter((point) => point.error).map((point) => `${item.exporter} at ${point.value}: ${point.error}`));
   holder.append(make('article', {}, make('h2', {}, `Export time over ${series.label}`), make('div', { class: 'chart tall', id }),
     ...refused.map((text) => make('p', { class: 'hint bad' }, text))));
   const values = series.exporters.flatMap((item) => item.points.map((point) => point.value));
   const seconds = series.exporters.flatMap((item) => item.points.flatMap((point) => point.seconds));
+  const ticks = [...new Set(values)].sort((a, b) => a - b);
   const wide = Math.max(...seconds) > 6 * Math.min(...seconds);
   chart(id, {
     legend: legend({ data: series.exporters.map((item) => item.exporter) }),
     grid: { left: 4, right: 30, top: 40, bottom: 24, containLabel: true },
     tooltip: { formatter: (hit) => `${hit.marker}<b>${hit.seriesName}</b> at ${hit.value[0]}<br>${time(hit.value[1])}` },
-    xAxis: axis({ type: Math.max(...values) > 6 * Math.min(...values) ? 'log' : 'value', logBase: 2, name: series.label, nameLocation: 'middle', nameGap: 26, min: Math.min(...values), max: Math.max(...values) }),
+    xAxis: axis({ type: Math.max(...values) > 6 * Math.min(...values) ? 'log' : 'value', logBase: 2, name: series.label, nameLocation: 'middle', nameGap: 26, min: ticks[0], max: ticks[ticks.length - 1],
+      axisLabel: { color: ink('soft'), customValues: ticks, hideOverlap: true }, axisTick: { customValues: ticks } }),
     yAxis: axis({ type: wide ? 'log' : 'value', min: wide ? undefined : 0, axisLabel: { color: ink('soft'), formatter: time } }),
     series: series.exporters.flatMap((item, index) => {
       const good = item.points.filter((point) => point.seconds.length);
       return [
         { name: item.exporter, type: 'line', color: PALETTE[index], symbolSize: 7, lineStyle: { width: 2.5 }, data: good.map((point) => [point.value, point.median]) },
-        { name: item.exporter, type: 'scatter', color: PALETTE[index], symbolSize: 5, itemStyle: { opacity: 0.45 }, data: good.flatMap((point) => point.seconds.map((run) => [point.value, run])) },
+        { name: item.exporter, type: 'scatter', color: PALETTE[index], symbolSize: 5, itemStyle: { opacity: 0.6 }, data: good.flatMap((point) => point.seconds.map((run) => [point.value, run])) },
       ];
     }),
   });
@@ -130,15 +151,16 @@ function drawSeries(holder, series) {
 
 VIEWS.sizes = { has: () => DATA.series.length > 0, draw() {
   byId('series').replaceChildren();
-  DATA.series.forEach((series) => drawSeries(byId('series'), series));
+  DATA.series.forEach((series, number) => drawSeries(byId('series'), series, number));
 } };
 
-// A colour for each part, where one part is nearly all for each of its parts.
-function paint(parts, total, colour) {
+// A colour for each part, where one part is nearly all for each of its parts; no two of them the same while colours last.
+function paint(parts, total, colour, used = { count: 0 }) {
   parts.forEach((part, index) => {
-    const mine = colour || PALETTE[index % PALETTE.length];
+    const isNearlyAll = !colour && part.children && part.value > 0.6 * total;
+    const mine = colour || (isNearlyAll ? '#a9b4c2' : PALETTE[used.count++ % PALETTE.length]);
     part.itemStyle = { color: mine, borderColor: mine };
-    if (part.children) paint(part.children, total, !colour && part.value > 0.6 * total ? undefined : mine);
+    if (part.children) paint(part.children, total, isNearlyAll ? undefined : mine, used);
     else part.itemStyle = { color: mine, opacity: index % 2 ? 0.82 : 1 };
   });
 }
@@ -150,7 +172,7 @@ VIEWS.weights = { has: () => DATA.weights.length > 0, draw() {
   paint(tree, total);
   chart('weight-map', {
     tooltip: { formatter: (hit) => `<b>${hit.treePathInfo.slice(1).map((step) => step.name).join('.') || DATA.source}</b><br>${size(hit.value)} · ${percent(hit.value / total)}` },
-    series: [{ type: 'treemap', name: 'all weights', data: tree, roam: false, width: '100%', height: '92%', top: 0, left: 0, visibleMin: 60, childrenVisibleMin: 400,
+    series: [{ type: 'treemap', name: 'all weights', data: tree, roam: false, leafDepth: 20, width: '100%', height: '92%', top: 0, left: 0, visibleMin: 60, childrenVisibleMin: 400,
       label: { formatter: (hit) => `${hit.name}\n${size(hit.value)}`, color: '#10151d', fontSize: 11, lineHeight: 15, overflow: 'truncate' },
       upperLabel: { show: true, height: 20, formatter: (hit) => `${hit.name}  ${size(hit.value)}`, color: '#10151d', fontSize: 11, fontWeight: 600, overflow: 'truncate' },
       itemStyle: { borderColor: ink('card'), borderWidth: 1, gapWidth: 1 },
@@ -158,10 +180,12 @@ VIEWS.weights = { has: () => DATA.weights.length > 0, draw() {
       breadcrumb: { bottom: 0, itemStyle: { color: ink('line'), borderColor: ink('line'), textStyle: { color: ink('ink') } } } }],
   });
   byId('weight-table').replaceChildren(table([
-    { title: 'weight', key: 'name' }, { title: 'dtype', key: 'dtype' }, { title: 'shape', key: 'shape', format: (shape) => shape.join(' × ') },
+    { title: 'weight', key: 'name' }, { title: 'dtype', key: 'dtype', desk: true }, { title: 'shape', key: 'shape', format: (shape) => shape.join(' × ') },
     { title: 'size', key: 'bytes', format: size, number: true },
   ], DATA.weights.slice(0, 300)));
 } };
+
+const fact = (name, value) => Array.isArray(value) ? value.join(', ') : name === 'seconds' ? time(value) : name.endsWith('bytes') ? size(value) : String(value);
 
 VIEWS.verification = { draw() {
   const verdict = DATA.verification;
@@ -169,10 +193,9 @@ VIEWS.verification = { draw() {
   byId('verdict').className = verdict ? (verdict.ok ? 'good' : 'bad') : '';
   byId('verdict-text').textContent = verdict ? [verdict.summary, ...(verdict.notes || [])].filter(Boolean).join(' · ') : 'Export with verify=True, or leave out --no-verify.';
   if (verdict) byId('verdict-table').replaceChildren(table([
-    { title: 'engine', key: 'engine' }, { title: 'output', key: 'output' }, { title: 'inputs', key: 'inputs' },
+    { title: '', key: 'state', tone: (row) => row.ok ? 'good' : 'bad' }, { title: 'engine', key: 'engine' }, { title: 'output', key: 'output' }, { title: 'inputs', key: 'inputs' },
     { title: 'largest error', key: 'max_abs_error', format: (x) => x.toExponential(2), number: true }, { title: 'allowed', key: 'allowed', format: (x) => x.toExponential(2), number: true },
-    { title: '', key: 'state' },
   ], verdict.rows.map((row) => ({ ...row, state: row.ok ? 'ok' : row.problem || 'differs' }))));
   const facts = Object.entries(DATA.report).filter(([, value]) => Array.isArray(value) ? value.length : value !== '' && typeof value !== 'object');
-  byId('facts').replaceChildren(...facts.flatMap(([name, value]) => [make('dt', {}, name.replaceAll('_', ' ')), make('dd', {}, Array.isArray(value) ? value.join(', ') : String(value))]));
+  byId('facts').replaceChildren(...facts.flatMap(([name, value]) => [make('dt', {}, name.replaceAll('_', ' ')), make('dd', {}, fact(name, value))]));
 } };

@@ -6,14 +6,16 @@ const byId = (id) => document.getElementById(id);
 const dark = window.matchMedia('(prefers-color-scheme: dark)');
 const ink = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 
-const time = (s) => s >= 1 ? `${s.toFixed(2)} s` : s >= 0.001 ? `${(s * 1e3).toFixed(s < 0.01 ? 2 : 1)} ms` : `${(s * 1e6).toFixed(0)} µs`;
+const time = (s) => s === 0 ? '0' : s < 0 ? `-${time(-s)}` : s >= 1 ? `${s.toFixed(2)} s` : s >= 0.001 ? `${(s * 1e3).toFixed(s < 0.01 ? 2 : 1)} ms` : `${(s * 1e6).toFixed(0)} µs`;
 const size = (b) => b < 0 ? `-${size(-b)}` : b >= 1e9 ? `${(b / 1e9).toFixed(2)} GB` : b >= 1e6 ? `${(b / 1e6).toFixed(1)} MB` : b >= 1e3 ? `${(b / 1e3).toFixed(1)} kB` : `${b} B`;
-const percent = (part) => `${(part * 100).toFixed(part < 0.1 ? 1 : 0)}%`;
+const percent = (part) => part === 0 ? '0%' : `${(part * 100).toFixed(part < 0.1 ? 1 : 0)}%`;
+
+const change = (found) => found.share === null ? 'new' : found.share === 0 ? '±0%' : `${found.share > 0 ? '+' : ''}${(found.share * 100).toFixed(Math.abs(found.share) < 0.1 ? 1 : 0)}%`;
 
 const PALETTE = ['#4e8ef7', '#f2a33c', '#3fb68b', '#e8637c', '#9a7ff0', '#35b5cf', '#c9a227', '#e07ac3', '#7fa650', '#8d99ae'];
-const PHASES = ['import', 'registry', 'capture', 'decompose', 'lower', 'translate', 'convert', 'optimize', 'save', 'verify'];
-const PHASE_COLOURS = { import: '#8d99ae', registry: '#c9a227', capture: '#4e8ef7', decompose: '#9a7ff0', lower: '#3fb68b', translate: '#3fb68b',
-  convert: '#3fb68b', optimize: '#f2a33c', save: '#e8637c', verify: '#35b5cf', '(between)': '#a9b4c2' };
+const PHASES = ['import', 'registry', 'capture', 'decompose', 'lower', 'translate', 'convert', 'convert version', 'optimize', 'serialise', 'save', 'verify', '(between)'];
+const PHASE_COLOURS = { import: '#7fa650', registry: '#c9a227', capture: '#4e8ef7', decompose: '#9a7ff0', lower: '#3fb68b', translate: '#2f9a74',
+  convert: '#74cfae', 'convert version': '#d9825b', optimize: '#f2a33c', serialise: '#e07ac3', save: '#e8637c', verify: '#35b5cf', '(between)': '#a9b4c2' };
 const phaseColour = (name) => PHASE_COLOURS[name] || PALETTE[[...name].reduce((sum, c) => sum + c.charCodeAt(0), 0) % PALETTE.length];
 
 function make(tag, attributes = {}, ...children) {
@@ -23,11 +25,16 @@ function make(tag, attributes = {}, ...children) {
   return element;
 }
 
-// A table that sorts by the clicked heading. columns: [{title, key, format?, wide?, number?}], rows: objects.
+// Text that may go on in a new line after a dot, a slash or an underscore, or before a capital.
+const breakable = (text) => text.split(/(?<=[._/])|(?<=[a-z])(?=[A-Z])/).flatMap((part, index) => index ? [make('wbr'), part] : [part]);
+
+// A table that sorts by the clicked heading. columns: [{title, key, format?, wide?, number?, desk?, tone?}], rows: objects.
+// desk: not shown on a phone.
 function table(columns, rows, options = {}) {
   const body = make('tbody');
   const head = make('tr');
   let sorted = null, falling = true;
+  const kind = (column) => `${column.number ? 'number' : column.wide ? 'wide' : 'name'}${column.desk ? ' desk' : ''}`;
   const fill = () => {
     const order = sorted === null ? rows : [...rows].sort((a, b) => {
       const [x, y] = [a[sorted], b[sorted]];
@@ -38,13 +45,13 @@ function table(columns, rows, options = {}) {
       for (const column of columns) {
         const value = row[column.key];
         const text = value === undefined || value === null ? '' : column.format ? column.format(value) : String(value);
-        line.append(make('td', { class: column.number ? 'number' : column.wide ? 'wide' : '' }, text));
+        line.append(make('td', { class: [kind(column), column.tone ? column.tone(row) : ''].join(' ') }, ...(column.number ? [text] : breakable(text))));
       }
       return line;
     }));
   };
   for (const column of columns) {
-    const cell = make('th', { scope: 'col', class: column.number ? 'number' : '' }, column.title);
+    const cell = make('th', { scope: 'col', class: kind(column) }, column.title);
     if (!options.fixed) cell.addEventListener('click', () => {
       falling = sorted === column.key ? !falling : true;
       sorted = column.key;
@@ -67,11 +74,14 @@ function showHeader() {
   for (const other of DATA.exports.slice(1)) {
     cards.push([other.exporter, other.error ? 'failed' : time(other.median), other.error || `${(other.median / first.median).toFixed(1)} times ${first.exporter}'s`]);
   }
+  for (const found of DATA.comparisons) {
+    cards.push([`against ${found.before}`, change(found.total), `${time(found.total.before)} then, ${time(found.total.after)} now`, found.total.difference > 0 ? 'bad' : 'good']);
+  }
   if (first.memory.length) cards.push(['peak memory', size(first.grown), 'above the loaded model']);
   cards.push(['nodes', String(first.nodes), first.file_bytes ? `${size(first.file_bytes)} on disk` : 'no file written']);
   if (DATA.verification) cards.push(['verified', DATA.verification.ok ? 'agrees' : 'differs', DATA.verification.summary || `${DATA.verification.rows.length} comparisons`]);
-  byId('cards').replaceChildren(...cards.map(([title, value, small]) =>
-    make('div', {}, make('dt', {}, title), make('dd', { class: value === 'agrees' ? 'good' : ['failed', 'differs'].includes(value) ? 'bad' : '' }, value, make('small', {}, small)))));
+  byId('cards').replaceChildren(...cards.map(([title, value, small, tone]) =>
+    make('div', {}, make('dt', {}, title), make('dd', { class: tone || (value === 'agrees' ? 'good' : ['failed', 'differs'].includes(value) ? 'bad' : '') }, value, make('small', {}, small)))));
 }
 
 function startTabs() {

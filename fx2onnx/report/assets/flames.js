@@ -17,9 +17,11 @@ function drawFlames() {
   flames.charts.forEach((made) => made.destroy());
   flames.charts = [];
   holder.replaceChildren();
-  for (const item of measured()) {
-    const box = make('div', { class: 'flame' });
-    holder.append(make('article', {}, make('h2', {}, `${item.exporter}: ${time(item.median)}`), box));
+  const boxes = measured().map(() => make('div', { class: 'flame' }));
+  // All of them before any is drawn: how wide one is depends on how many there are.
+  holder.append(...measured().map((item, index) => make('article', {}, make('h2', {}, `${item.exporter}: ${time(item.median)}`), boxes[index])));
+  for (const [index, item] of measured().entries()) {
+    const box = boxes[index];
     const root = item.flame[flames.kind];
     const made = flame.flamegraph().width(Math.max(200, box.clientWidth)).cellHeight(20).inverted(true).sort(false).minFrameSize(1)
       .transitionDuration(250).selfValue(false).setColorMapper(flameColour)

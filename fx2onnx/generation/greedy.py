@@ -11,10 +11,9 @@ import numpy as np
 from fx2onnx.base.errors import UserError
 from fx2onnx.generation.engine import LENGTH, PAST, PRESENT, Array, Graph, as_array, dtype_of
 from fx2onnx.generation.loaded import LoadedModel, positions
+from fx2onnx.generation.media import FEATURES, PROMPT, brought
 
-ENCODERS = ("vision_encoder", "audio_encoder")
 EMBEDDED = "inputs_embeds"
-_FEATURES = ("image_features", "audio_features")
 _LAST_POSITION = "last_position"  # among the states: the greatest number of the last token's position [batch]
 _LENGTH = 20  # transformers' own default of max_length
 
@@ -105,17 +104,18 @@ def _start(
                 why="the next token follows the last column, which is padding for some rows",
                 next="pad on the left: tokenizer.padding_side = 'left'",
             )
-        return ids, mask, _empty(model.main, ids.shape[0], ids.shape[1] + new), _features(model, given)
+        beside = brought(model, given, ids)
+        return ids, mask, _empty(model.main, ids.shape[0], ids.shape[1] + new) | _following(beside), beside
     encoder = model.encoder
     if "attention_mask" in encoder.inputs and "attention_mask" not in given and "input_ids" in given:
         given["attention_mask"] = np.ones_like(given["input_ids"])
     missing = [name for name in encoder.inputs if name not in given]
     if missing:
         raise UserError("E401", f"the encoder needs {missing[0]}", why=f"its inputs: {', '.join(encoder.inputs)}")
+    prompt = given.get("decoder_input_ids", None if "input_ids" in encoder.inputs else given.get("input_ids"))
     encoded = encoder.run({name: given[name] for name in encoder.inputs})
-    batch = next(iter(given.values())).shape[0]
-    ids = np.full((batch, 1), _first_token(model), np.int64)
-    states = _empty(model.main, batch) | _following(encoded)
+    ids = _decoder_prompt(prompt, encoder, given, _first_token(model))
+    states = _empty(model.main, len(ids)) | _following(encoded)
     fixed: dict[str, Any] = {"encoder_hidden_states": encoded["last_hidden_state"]}
     if "attention_mask" in given:
         fixed["encoder_attention_mask"] = given["attention_mask"]
@@ -123,33 +123,15 @@ def _start(
     return ids, np.ones_like(ids), states, {name: value for name, value in fixed.items() if name in model.main.inputs}
 
 
-def _features(model: LoadedModel, given: Mapping[str, Array]) -> dict[str, Any]:
-    """What the encoders of images and sound make of their inputs."""
-    rest = {name: value for name, value in given.items() if name not in ("input_ids", "attention_mask")}
-    found: dict[str, Any] = {}
-    for stem in ENCODERS:
-        graph = model.graphs.get(stem)
-        if graph is not None and any(name in rest for name in graph.inputs):
-            found |= _encoded(graph, {name: rest.pop(name) for name in graph.inputs})
-    if rest:
-        raise UserError("E401", f"the model has no input {next(iter(rest))!r}")
-    return found
-
-
-def _encoded(graph: Graph, inputs: dict[str, Array]) -> dict[str, Array]:
-    """The features of all images or recordings, in several calls where the graph takes so many rows a call."""
-    count = len(next(iter(inputs.values())))
-    fixed = {arg.shape[0] for arg in graph.inputs.values() if arg.shape and isinstance(arg.shape[0], int)}
-    size = fixed.pop() if len(fixed) == 1 else count
-    if count % size:
-        raise UserError("E401", f"the encoder takes {size} rows a call, {count} are no multiple of it")
-    calls = [slice(place, place + size) for place in range(0, count, size)]
-    dtypes = {name: dtype_of(arg.type) for name, arg in graph.inputs.items()}
-    results = [
-        graph.run({name: value[call].astype(dtypes[name], copy=False) for name, value in inputs.items()})
-        for call in calls
-    ]
-    return {name: np.concatenate([as_array(result[name]) for result in results]) for name in graph.outputs}
+def _decoder_prompt(prompt: Array | None, encoder: Graph, given: Mapping[str, Array], start: int) -> Array:
+    """The decoder's first tokens [batch, length]: ``prompt``, behind the start token where it does not begin with it."""
+    batch = len(given[next(iter(encoder.inputs))])
+    first = np.full((batch, 1), start, np.int64)
+    if prompt is None:
+        return first
+    if prompt.ndim != 2 or len(prompt) != batch:
+        raise UserError("E401", f"the decoder's tokens are {list(prompt.shape)}, the encoder has {batch} rows")
+    return prompt if prompt.shape[1] and (prompt[:, 0] == start).any() else np.concatenate([first, prompt], axis=1)
 
 
 def _first_token(model: LoadedModel) -> int:
@@ -180,7 +162,7 @@ def _steps(
     tokens = ids
     for step in range(stop.max_new_tokens):
         logits, states = _advance(model, ids, mask, states, fixed)
-        fixed = {name: value for name, value in fixed.items() if name not in _FEATURES}
+        fixed = {name: value for name, value in fixed.items() if name in model.main.inputs}
         scores = logits[:, -1].astype(np.float32)
         for rule in rules:
             rule(scores, tokens, step)
@@ -199,6 +181,9 @@ def _advance(
 ) -> tuple[Array, dict[str, Any]]:
     """Logits after ``ids``, and the states that follow. A graph of one token a call is called once a token."""
     graph, length = model.main, ids.shape[1]
+    prompt = model.graphs.get(PROMPT)
+    if prompt is not None and any(name in fixed and name not in graph.inputs for name in prompt.inputs):
+        return _prompted(prompt, ids, mask, states, fixed)
     embedded, places = _embedded(model, ids, mask, states, fixed) if EMBEDDED in graph.inputs else (None, None)
     main = graph.inputs["input_ids" if embedded is None else EMBEDDED]
     width = main.shape[1]
@@ -206,7 +191,8 @@ def _advance(
     for first in range(0, length, width):
         seen = mask[:, : mask.shape[1] - length + first + width]
         part = slice(seen.shape[1] - width, seen.shape[1])
-        feeds: dict[str, Any] = {"input_ids": ids[:, first : first + width], **states, **fixed}
+        feeds: dict[str, Any] = {"input_ids": ids[:, first : first + width], **states}
+        feeds |= {name: _of_tokens(graph, name, value, first, width, length) for name, value in fixed.items()}
         if embedded is not None:
             feeds[EMBEDDED] = embedded[:, first : first + width]
         if "attention_mask" in graph.inputs:
@@ -224,6 +210,23 @@ def _advance(
     return as_array(outputs["logits"]), states
 
 
+def _prompted(
+    prompt: Graph, ids: Array, mask: Array, states: dict[str, Any], fixed: Mapping[str, Any]
+) -> tuple[Array, dict[str, Any]]:
+    """Logits after a prompt that its graph takes whole, with what comes beside the text."""
+    feeds = {"input_ids": ids, "attention_mask": mask, "position_ids": positions(mask), **fixed}
+    outputs = prompt.run({name: feeds[name] for name in prompt.inputs})
+    return as_array(outputs["logits"]), {**states, **_following(outputs)}
+
+
+def _of_tokens(graph: Graph, name: str, value: Any, first: int, width: int, length: int) -> Any:
+    """The rows of an input with one for each token that belong to this call; later tokens go on with the last."""
+    shape = graph.inputs[name].shape if name in graph.inputs else []
+    if len(shape) < 2 or shape[1] != "sequence_length" or "input_ids" not in graph.inputs:
+        return value
+    return value[:, first : first + width] if value.shape[1] == length else value[:, -1:]
+
+
 def _embedded(
     model: LoadedModel, ids: Array, mask: Array, states: Mapping[str, Any], fixed: Mapping[str, Any]
 ) -> tuple[Array, Array | None]:
@@ -233,7 +236,7 @@ def _embedded(
     graph = model.graphs["embed_tokens"]
     feeds: dict[str, Any] = {"input_ids": ids, "attention_mask": mask[:, mask.shape[1] - ids.shape[1] :]}
     for name, arg in graph.inputs.items():
-        if name in _FEATURES:
+        if name in FEATURES:
             feeds[name] = fixed.get(name, np.zeros((0, arg.shape[1]), dtype_of(arg.type)))
     outputs = graph.run({name: feeds[name] for name in graph.inputs})
     if "position_ids" not in graph.outputs:

@@ -97,7 +97,7 @@ def cached_decoder(
         raise no_cache(model)
     module = CachedDecoder(model, cache_argument, memory, one_token=one_token).eval()
     batch, new = options.batch_or(), 1 if one_token else options.seq_or(4)
-    kwargs, shapes = _text_inputs(model, memory, batch, new)
+    kwargs, shapes = text_inputs(model, memory, batch, new)
     if width is not None:
         del kwargs["input_ids"]
         kwargs[EMBEDDED], shapes[EMBEDDED] = torch.randn(batch, new, width), shapes.pop("input_ids")
@@ -175,7 +175,7 @@ def prompt_of(model: Any, sizes: Sizes, width: int | None = None) -> dict[str, t
     return {name: value for name, value in found.items() if name in parameters}
 
 
-def _text_inputs(model: Any, memory: Memory, batch: int, new: int) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+def text_inputs(model: Any, memory: Memory, batch: int, new: int) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     parameters = inspect.signature(model.forward).parameters
     lengths = [state for state in memory.states.values() if PAST in state.axes.values()]
     recurrent_only = not any(set(state.axes.values()) - {BATCH} for state in memory.states.values())

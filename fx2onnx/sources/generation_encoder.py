@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -27,6 +28,8 @@ from fx2onnx.sources.source import Options, Source
 
 _HANDED_ON = "encoder_"
 _DECODER_ONLY = ("decoder_input_ids", "decoder_attention_mask")
+_ENCODER_SAMPLE = 13
+"""No multiple of a block: encoders that pad to one do so for this sample, and what they pad by is right for any length."""
 
 
 class EncoderPart(torch.nn.Module):
@@ -115,7 +118,7 @@ def encoder_and_decoder(
     memory = Memory(cache, sizes)
     if not memory.states:
         raise no_cache(model)
-    samples, shapes = _encoder_inputs(model, options)
+    samples, shapes = _encoder_inputs(model, replace(options, seq=options.seq_or(_ENCODER_SAMPLE)))
     shapes = {
         key: {axis: {"batch": BATCH, "sequence": ENCODER}.get(word, word) for axis, word in axes.items()}
         for key, axes in shapes.items()
@@ -124,7 +127,9 @@ def encoder_and_decoder(
     encoded = _like_outputs(encoder.module, samples)
     width = encoded["last_hidden_state"].shape[-1]
     decoder = DecoderPart(model, cache_argument, memory, type(seen[-1]), width).eval()
-    return encoder, _decoder_source(decoder, memory, encoder, encoded, options.batch_or(), 1 if one_token else 4)
+    return replace(encoder, data_branches="if"), _decoder_source(
+        decoder, memory, encoder, encoded, options.batch_or(), 1 if one_token else 4
+    )
 
 
 def _decoder_source(
@@ -162,7 +167,8 @@ def _like_outputs(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -
 
 def _encoder_inputs(model: Any, options: Options) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     samples, shapes = sample_inputs(model, options)
-    names = [name for name in samples if name not in _DECODER_ONLY]
+    taken = {*inspect.signature(model.get_encoder().forward).parameters, "attention_mask"}
+    names = [name for name in samples if name in taken and name not in _DECODER_ONLY]
     return {name: samples[name] for name in names}, {name: dict(shapes[name]) for name in names}
 
 

@@ -13,6 +13,7 @@ from fx2onnx.sources import hf_kind
 from fx2onnx.sources.generation import cached_decoder
 from fx2onnx.sources.generation_encoder import encoder_and_decoder
 from fx2onnx.sources.generation_multimodal import encoders_and_embedding, modalities_of, width_of
+from fx2onnx.sources.generation_prompt import prompt_and_decoder, takes_images
 from fx2onnx.sources.generation_static import static_decoder
 from fx2onnx.sources.registry import fail_unknown, resolve
 from fx2onnx.sources.source import Options, Source
@@ -72,14 +73,15 @@ def assemble(spec: str, task: str, *, cache: str = "dynamic", in_place: bool = T
     if not task.endswith(WITH_PAST):
         parts = [Part("model.onnx", [lambda: source])]
     else:
-        parts = cached_parts(source, cache, in_place=in_place)
+        parts = cached_parts(source, cache, in_place=in_place, images=not task.startswith("text-generation"))
     return Assembly(source.module, parts, folder if folder.is_dir() else None, source.origin)
 
 
-def cached_parts(source: Source, cache: str = "dynamic", *, in_place: bool = True) -> list[Part]:
+def cached_parts(source: Source, cache: str = "dynamic", *, in_place: bool = True, images: bool = True) -> list[Part]:
     """The files that ``source.module``, a generating transformers model, becomes with its cache in and out.
 
     ``cache`` is ``dynamic`` (it grows) or ``static`` (of a fixed size; ``in_place`` by opset 24's operator).
+    Without ``images``, a model that takes them with its prompt becomes a model of text.
     Raises:   UserError E601 where it keeps no such cache, E001 for another word.
     """
     if cache not in ("dynamic", "static"):
@@ -121,6 +123,13 @@ def cached_parts(source: Source, cache: str = "dynamic", *, in_place: bool = Tru
                 *parts,
                 Part("decoder_model.onnx", [lambda: decoder, lambda: finished(embedded(one_token=True))]),
             ]
+    elif images and takes_images(model):
+        try:
+            found = prompt_and_decoder(model, source.name, options)
+        except UserError as error:
+            note = f"text only: {error.what}"
+        else:
+            return [Part(file, [partial(finished, form)]) for file, form in found.items()]
     first = finished(cached_decoder(model, source.name, options))  # here, so that a model without cache says so early
     by_token = partial(cached_decoder, model, source.name, options, one_token=True)
     return [Part("model.onnx", [lambda: first, lambda: finished(by_token())], note=note)]

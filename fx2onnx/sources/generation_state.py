@@ -44,9 +44,11 @@ class Sizes:
 
 
 def unmistakable_sizes(config: Any) -> Sizes:
-    """Three small primes that appear nowhere in ``config``."""
+    """Three small primes that appear nowhere in ``config``, and are no square of patches with a few tokens beside it."""
     taken = _numbers(config.to_dict())
-    primes = (n for n in range(3, 10_000) if n not in taken and all(n % k for k in range(2, int(n**0.5) + 1)))
+    beside = {side * side + more for side in range(2, 100) for more in range(1, 6)}
+    numbers = (n for n in range(3, 10_000) if n not in taken and n not in beside)
+    primes = (n for n in numbers if all(n % k for k in range(2, int(n**0.5) + 1)))
     batch, past, encoder = next(primes), next(primes), next(primes)
     return Sizes(batch, past, encoder)
 

@@ -1,0 +1,86 @@
+"""What comes beside the tokens of a prompt: images, sound, and the masks that say where they are seen."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import numpy as np
+
+from fx2onnx.base.errors import UserError
+from fx2onnx.generation.engine import PAST, PRESENT, Array, Graph, as_array, dtype_of
+from fx2onnx.generation.loaded import LoadedModel
+
+ENCODERS = ("vision_encoder", "audio_encoder")
+PROMPT = "prompt_model"
+FEATURES = ("image_features", "audio_features")
+TEXT = ("input_ids", "attention_mask", "position_ids", "inputs_embeds", "past_length")
+
+
+def brought(model: LoadedModel, given: Mapping[str, Array], ids: Array) -> dict[str, Any]:
+    """By name, what the encoders make of ``given`` and what goes to the language model as it is.
+
+    Raises:   UserError E401 for an input that is missing, unknown or of another shape.
+    """
+    rest = {name: value for name, value in given.items() if name not in TEXT}
+    found: dict[str, Any] = {}
+    for stem in ENCODERS:
+        graph = model.graphs.get(stem)
+        if graph is not None and (any(name in rest for name in graph.inputs) or gives_states(graph)):
+            _check(graph, rest)
+            found |= _encoded(graph, {name: rest.pop(name) for name in graph.inputs})
+    prompt = model.graphs.get(PROMPT)
+    if prompt is not None:
+        _check(prompt, [*rest, *TEXT, *model.main.inputs])
+    for graph in [model.main] if prompt is None else [model.main, prompt]:
+        for name in own_inputs(graph):
+            if name in rest:
+                found[name] = rest.pop(name).astype(dtype_of(graph.inputs[name].type), copy=False)
+            elif name not in found and name.endswith("_mask"):  # nothing is hidden
+                shape = graph.inputs[name].shape
+                found[name] = np.ones((*ids.shape, *shape[2:]), dtype_of(graph.inputs[name].type))
+    if rest:
+        raise UserError(
+            "E401", f"the model has no input {next(iter(rest))!r}", why=f"it takes {', '.join(taken(model))}"
+        )
+    return found
+
+
+def own_inputs(graph: Graph) -> list[str]:
+    """Those that are neither text nor cache."""
+    return [name for name in graph.inputs if name not in TEXT and not name.startswith(PAST)]
+
+
+def taken(model: LoadedModel) -> list[str]:
+    """The names that ``generate`` takes."""
+    graphs = [model.graphs[stem] for stem in (*ENCODERS, PROMPT) if stem in model.graphs]
+    return ["input_ids", "attention_mask", *dict.fromkeys(name for graph in graphs for name in own_inputs(graph))]
+
+
+def gives_states(graph: Graph) -> bool:
+    """Whether an encoder gives what the cache of the language model holds from the start."""
+    return any(name.startswith(PRESENT) for name in graph.outputs)
+
+
+def _check(graph: Graph, given: Collection[str]) -> None:
+    """Raises UserError E401 where an input of ``graph`` is missing."""
+    missing = [name for name in graph.inputs if name not in given]
+    if missing:
+        needs = ", ".join(own_inputs(graph))
+        raise UserError("E401", f"{graph.path.name} needs {missing[0]}", why=f"it takes {needs}")
+
+
+def _encoded(graph: Graph, inputs: dict[str, Array]) -> dict[str, Array]:
+    """The features of all images or recordings, in several calls where the graph takes so many rows a call."""
+    count = len(next(iter(inputs.values())))
+    fixed = {arg.shape[0] for arg in graph.inputs.values() if arg.shape and isinstance(arg.shape[0], int)}
+    size = fixed.pop() if len(fixed) == 1 else count
+    if count % size:
+        raise UserError("E401", f"the encoder takes {size} rows a call, {count} are no multiple of it")
+    calls = [slice(place, place + size) for place in range(0, count, size)]
+    dtypes = {name: dtype_of(arg.type) for name, arg in graph.inputs.items()}
+    results = [
+        graph.run({name: value[call].astype(dtypes[name], copy=False) for name, value in inputs.items()})
+        for call in calls
+    ]
+    return {name: np.concatenate([as_array(result[name]) for result in results]) for name in graph.outputs}

@@ -65,9 +65,7 @@ def test_factorisations_that_are_not_unique_are_refused_by_name(name):
 
 @pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
 def test_chunked_cross_entropy_of_a_linear_layer(reduction):
-    linear_cross_entropy = getattr(torch.nn.functional, "linear_cross_entropy", None)
-    if linear_cross_entropy is None:
-        pytest.skip("this torch has no linear_cross_entropy")
+    linear_cross_entropy = torch.nn.functional.linear_cross_entropy
     chunks = {"chunking_method": "auto"} if "chunking_method" in str(linear_cross_entropy.__doc__) else {}
     calls = harness.record(
         linear_cross_entropy, R(6, 4), R(9, 4), torch.randint(0, 9, (6,)), linear_bias=R(9), reduction=reduction, **chunks

@@ -12,10 +12,16 @@ from fx2onnx.capture.inputs import Arguments, Leaf
 from fx2onnx.capture.torch_private import pytree
 
 
+class Proposed(str):
+    """The name of a size that nobody asked for to be dynamic: it is where the module allows it, and else static."""
+
+    __slots__ = ()
+
+
 def set_dynamic_axes(arguments: Arguments, dynamic_shapes: Any, dynamic_axes: Any) -> set[str]:
     """Fill ``Leaf.axes`` from the user's ``dynamic_shapes`` or ``dynamic_axes``.
 
-    Returns the symbols that may turn out static (``"auto"``, ``Dim.AUTO``). Raises UserError E105.
+    Returns the symbols that may turn out static (``"auto"``, ``Dim.AUTO``, ``Proposed``). Raises UserError E105.
     """
     if dynamic_shapes is not None and dynamic_axes is not None:
         raise UserError("E105", "dynamic_shapes and dynamic_axes are both given", next="give dynamic_shapes only")
@@ -183,7 +189,10 @@ def _as_dim(leaf: Leaf, axis: int, size: Any, optional: set[str]) -> DimLike | N
     if isinstance(size, Dim):
         return size
     if isinstance(size, str):
-        return Dim.symbol(_symbol_name(size))
+        name = _symbol_name(size)
+        if isinstance(size, Proposed):
+            optional.add(name)
+        return Dim.symbol(name)
     hint = getattr(size, "type", None)
     if hint is not None and hasattr(hint, "name"):
         if hint.name == "STATIC":

@@ -40,16 +40,20 @@ def parse_dynamic(texts: list[str]) -> dict[str, dict[int, str]] | str:
 def dynamic_shapes_of(source: Source, wanted: dict[str, dict[int, str]] | str) -> dict[str, dict[int, Any]] | None:
     """The ``dynamic_shapes`` argument of ``fx2onnx.export`` for ``source``; None where all sizes are fixed.
 
+    Sizes of the source's own proposal (``"default"``) may turn out static; those that the user names may not.
+
     Raises:   UserError E105 for an argument or an axis that the sample call does not have.
     """
     if wanted == "none":
         return None
     if isinstance(wanted, str):
-        return (
-            None
-            if source.dynamic_shapes is None
-            else {name: dict(axes) for name, axes in source.dynamic_shapes.items()}
-        )
+        from fx2onnx.capture.dynamic import Proposed
+
+        if source.dynamic_shapes is None:
+            return None
+        return {
+            name: {axis: Proposed(dim) for axis, dim in axes.items()} for name, axes in source.dynamic_shapes.items()
+        }
     samples = arguments_of(source)
     for name, axes in wanted.items():
         if name not in samples:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
@@ -70,6 +71,7 @@ def run(job: Job, told: Told) -> Done:
         model = _resolve(job)
         shapes = dynamic_shapes_of(model, wanted)
     result = told.call("export", lambda: _export(job, model, shapes, opset))
+    result.report.warnings += _turned_static(result, shapes)
     verdict = None
     if job.verify and model.has_weights:
         verdict = told.call("verify against eager PyTorch", lambda: _verify(job, model))
@@ -112,6 +114,13 @@ def _export(job: Job, model: Source, shapes: Any, opset: int | None) -> ExportRe
         bake=model.bake,
         data_branches=model.data_branches,
     )
+
+
+def _turned_static(result: ExportResult, shapes: Any) -> list[str]:
+    """A line for each size that was to be dynamic and became a number, with what fixed it."""
+    wanted = dict.fromkeys(name for axes in (shapes or {}).values() for name in axes.values())
+    notes = [(name, note) for name in wanted for note in result.report.assumptions]
+    return [f"the size {name} is fixed: {note}" for name, note in notes if re.match(rf"{name} == \d+\b", note)]
 
 
 def _verify(job: Job, model: Source) -> Verdict:

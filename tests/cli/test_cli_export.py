@@ -9,10 +9,14 @@ from pathlib import Path
 
 import onnx
 import pytest
+import torch
 from typer.testing import CliRunner, Result
 
+from fx2onnx.capture.rungs import as_module
+from fx2onnx.cli import job as job_module
 from fx2onnx.cli import verdict as verdict_module
 from fx2onnx.cli.main import app
+from fx2onnx.sources import Source
 from fx2onnx.verify import Row, Verdict
 
 _MODELS = """
@@ -87,6 +91,23 @@ def test_dynamic_dims_of_a_zoo_model(word: str, expected: list[object]) -> None:
     done = invoke("export", "zoo:mnist_cnn", "-o", "m.onnx", "--no-verify", "--dynamic", word)
     assert done.exit_code == 0, done.output
     assert shape_of("m.onnx", "x") == expected
+
+
+def test_a_size_that_nobody_named_may_turn_out_fixed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unrolled(x: torch.Tensor) -> torch.Tensor:
+        return torch.stack([x[:, place] * place for place in range(x.shape[1])], 1)
+
+    proposed = {"x": {0: "batch", 1: "sequence"}}
+    source = Source("unrolled", as_module(unrolled), (torch.randn(2, 3),), dynamic_shapes=proposed)
+    monkeypatch.setattr(job_module, "_resolve", lambda job: source)
+    done = invoke("export", "unrolled", "-o", "m.onnx", "--json", "--no-verify")
+    assert done.exit_code == 0, done.output
+    assert shape_of("m.onnx", "x") == ["batch", 3]
+    (warning,) = json.loads(done.stdout)["report"]["warnings"]
+    assert warning.startswith("the size sequence is fixed: sequence == 3   (")
+    assert "in unrolled" in warning
+    named = invoke("export", "unrolled", "-o", "m.onnx", "--no-verify", "--dynamic", "x:1=sequence")
+    assert (named.exit_code, "E105" in named.output) == (2, True)
 
 
 @pytest.mark.parametrize("name", ["mnist_cnn_same", "t5_tiny"])

@@ -57,7 +57,7 @@ _REAL_OF_REAL = frozenset({"pow", "floordiv", "mod", "max", "min", "abs"})
 
 
 def _parenthesised(arg: object) -> str:
-    return f"({arg})" if isinstance(arg, Dim) and arg.as_symbol() is None and _only_atom(arg) is None else str(arg)
+    return f"({arg})" if isinstance(arg, Dim) and arg.as_symbol() is None and arg.only_atom() is None else str(arg)
 
 
 _EVALUATE: dict[str, Callable[..., Number]] = {
@@ -168,6 +168,14 @@ class Dim:
                 return str(monomial[0].args[0])
         return None
 
+    def only_atom(self) -> Atom | None:
+        """The atom, if the expression is one and nothing else."""
+        if self.constant == 0 and len(self.terms) == 1:
+            ((monomial, factor),) = self.terms.items()
+            if factor == 1 and len(monomial) == 1:
+                return monomial[0]
+        return None
+
     def symbols(self) -> frozenset[str]:
         found: set[str] = set()
         for monomial in self.terms:
@@ -248,7 +256,7 @@ def apply(op: str, *args: Scalar) -> Scalar:
         if not isinstance(gap, Dim):
             return args[0] if (gap > 0) == (op == "max") else args[1]
     if op in ("floor", "ceil", "trunc", "round") and isinstance(args[0], Dim):
-        inner = _only_atom(args[0])
+        inner = args[0].only_atom()
         if inner is not None and inner.op == "float":
             return inner.args[0]  # type: ignore[return-value]
         if inner is not None and inner.op == "truediv" and op in ("floor", "ceil"):
@@ -268,27 +276,36 @@ def _is_real(value: object) -> bool:
     return isinstance(value, float) or (isinstance(value, Dim) and value.is_real)
 
 
-def _only_atom(value: Dim) -> Atom | None:
-    if value.constant == 0 and len(value.terms) == 1:
-        ((monomial, factor),) = value.terms.items()
-        if factor == 1 and len(monomial) == 1:
-            return monomial[0]
-    return None
-
-
 def _exact_quotient(top: Scalar, bottom: Scalar) -> Scalar | None:
     """``top / bottom`` where every term divides without remainder, whatever the sizes; else None."""
     if _is_real(top) or _is_real(bottom):
         return None
-    if not isinstance(bottom, Dim):
-        if not isinstance(top, Dim) or bottom == 0:
-            return None
-        if all(factor % bottom == 0 for _, factor in top._all_terms()):
-            return _make({m: f // bottom for m, f in top.terms.items()}, top.constant // bottom)
+    divide = _quotient_of_sums if isinstance(bottom, Dim) else _quotient_by_number
+    found = divide(top, bottom)  # type: ignore[arg-type]
+    if found is None and isinstance(top, Dim):
+        whole = without_remainders(top)
+        found = None if whole is top else divide(whole, bottom)  # type: ignore[arg-type]
+    return found
+
+
+def _quotient_by_number(top: Scalar, bottom: Number) -> Scalar | None:
+    if not isinstance(top, Dim) or bottom == 0:
         return None
+    if all(factor % bottom == 0 for _, factor in top._all_terms()):
+        return _make({m: f // bottom for m, f in top.terms.items()}, top.constant // bottom)
+    return None
+
+
+def _quotient_of_sums(top: Scalar, bottom: Dim) -> Scalar | None:
     if top == bottom:
         return 1
-    if bottom.constant or len(bottom.terms) != 1 or not isinstance(top, Dim) or top.constant:
+    if not isinstance(top, Dim):
+        return None
+    monomial, factor = next(iter(bottom.terms.items()))
+    multiple = top.terms.get(monomial, 0) // factor
+    if multiple and multiple * bottom == top:
+        return multiple
+    if bottom.constant or len(bottom.terms) != 1 or top.constant:
         return None
     ((divisor, divisor_factor),) = bottom.terms.items()
     terms: dict[Monomial, Number] = {}
@@ -303,6 +320,24 @@ def _exact_quotient(top: Scalar, bottom: Scalar) -> Scalar | None:
         terms[tuple(rest)] = factor // divisor_factor
     constant = terms.pop((), 0)
     return _make(terms, constant)
+
+
+def without_remainders(value: Dim) -> Scalar:
+    """``value`` with ``a - n * (a // n)`` for each ``a % n``: a size and what pads it to a multiple become that multiple."""
+    if not any(atom.op == "mod" for monomial in value.terms for atom in monomial):
+        return value
+    total: Scalar = value.constant
+    for monomial, factor in value.terms.items():
+        product: Scalar = factor
+        for atom in monomial:
+            product = product * (_quotient_form(atom) if atom.op == "mod" and not atom.is_real else Dim({(atom,): 1}))
+        total = total + product
+    return total
+
+
+def _quotient_form(remainder: Atom) -> Scalar:
+    value, divisor = remainder.args
+    return value - divisor * apply("floordiv", value, divisor)  # type: ignore[arg-type, operator]
 
 
 def evaluate(value: Scalar, sizes: Mapping[str, int]) -> Number:

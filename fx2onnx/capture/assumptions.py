@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from fx2onnx.base.dims import Dim, Scalar
+from fx2onnx.base.dims import Dim, Scalar, apply, without_remainders
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture.second_try import NeedsPlainNumber
@@ -109,6 +109,11 @@ class Assumptions:
             return not parts[0] if value.op == "not" else all(parts) if value.op == "and" else any(parts)
         return value
 
+    def is_no_multiple(self, value: Scalar, number: int) -> bool:
+        """Whether Python went on where ``value`` is no multiple of ``number``."""
+        rest = apply("mod", value, number)
+        return (Relation("ne", (rest, 0)), True) in self.decided or (Relation("eq", (rest, 0)), False) in self.decided
+
     def look(self, value: Any) -> Any:
         """The value at the sample's sizes, for a kernel that asks without deciding by it."""
         found = self.hint(value)
@@ -196,6 +201,15 @@ class Assumptions:
 def certain(op: str, lhs: Any, rhs: Any) -> bool | None:
     """The truth of a comparison whatever the sizes are (all symbols >= 0), or None."""
     gap = lhs - rhs
+    known = _known(op, gap)
+    if known is not None or not isinstance(gap, Dim):
+        return known
+    whole = without_remainders(gap)
+    return None if whole is gap else _known(op, whole)
+
+
+def _known(op: str, gap: Any) -> bool | None:
+    """The truth of ``gap`` compared with 0."""
     if not isinstance(gap, Dim):
         return COMPARE[op](gap, 0)
     low, high = _bounds(gap)

@@ -166,7 +166,20 @@ class DimNode:
         return self._wrap(self.value + other.value)
 
     def sub(self, other: DimNode) -> DimNode:
+        if type(self.value) is int and isinstance(other.value, Dim):
+            return self._wrap(self._to_the_next_multiple(other.value))
         return self._wrap(self.value - other.value)
+
+    def _to_the_next_multiple(self, rest: Dim) -> Scalar:
+        """``n - size % n`` where Python knows that ``size`` is no multiple of ``n``: then it is ``-size % n``, which is
+        right for multiples, too.
+        """
+        atom = rest.only_atom()
+        if atom is not None and atom.op == "mod" and atom.args[1] == self.value:
+            size: Any = atom.args[0]
+            if self.env.is_no_multiple(size, self.value):
+                return apply("mod", -size, self.value)
+        return self.value - rest  # type: ignore[no-any-return]
 
     def mul(self, other: DimNode) -> DimNode:
         return self._wrap(self.value * other.value)

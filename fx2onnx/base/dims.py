@@ -280,12 +280,15 @@ def _exact_quotient(top: Scalar, bottom: Scalar) -> Scalar | None:
     """``top / bottom`` where every term divides without remainder, whatever the sizes; else None."""
     if _is_real(top) or _is_real(bottom):
         return None
-    divide = _quotient_of_sums if isinstance(bottom, Dim) else _quotient_by_number
-    found = divide(top, bottom)  # type: ignore[arg-type]
-    if found is None and isinstance(top, Dim):
-        whole = without_remainders(top)
-        found = None if whole is top else divide(whole, bottom)  # type: ignore[arg-type]
+    found = _quotient(top, bottom)
+    if found is None:
+        pair = without_remainders(top), without_remainders(bottom)
+        found = None if pair == (top, bottom) else _quotient(*pair)
     return found
+
+
+def _quotient(top: Scalar, bottom: Scalar) -> Scalar | None:
+    return _quotient_of_sums(top, bottom) if isinstance(bottom, Dim) else _quotient_by_number(top, bottom)
 
 
 def _quotient_by_number(top: Scalar, bottom: Number) -> Scalar | None:
@@ -322,9 +325,9 @@ def _quotient_of_sums(top: Scalar, bottom: Dim) -> Scalar | None:
     return _make(terms, constant)
 
 
-def without_remainders(value: Dim) -> Scalar:
+def without_remainders(value: Scalar) -> Scalar:
     """``value`` with ``a - n * (a // n)`` for each ``a % n``: a size and what pads it to a multiple become that multiple."""
-    if not any(atom.op == "mod" for monomial in value.terms for atom in monomial):
+    if not isinstance(value, Dim) or not any(atom.op == "mod" for monomial in value.terms for atom in monomial):
         return value
     total: Scalar = value.constant
     for monomial, factor in value.terms.items():

@@ -94,13 +94,16 @@ def export_assembly(
     for part in assembly.parts:
         done.notes += [part.note] if part.note else []
         results[part.file], done.sources[part.file] = _export_part(part, opset_version, done.notes)
+    needs_weights_beside_it = _refers(results)
     with _staging(target) as stage:
         _write(results, stage, target)
         _write_configs(assembly, stage, target)
         if told is not None:
             _write_origin(told, assembly, stage, target)
-        if verify:
-            _verify(done, stage if not _refers(results) else target, engines)
+        if verify and not needs_weights_beside_it:
+            _verify(done, stage, engines)
+    if verify and needs_weights_beside_it:
+        _verify(done, target, engines)
     done.files = sorted(entry.name for entry in target.iterdir() if entry.is_file())
     done.reports = {name: result.report for name, result in results.items()}
     return done
@@ -132,7 +135,7 @@ def _export_part(part: Part, opset: int | None, notes: list[str]) -> tuple[Expor
             continue
         why = _flaw(result, source) if make is not part.forms[-1] else ""
         if not why:
-            if problem is not None:
+            if problem is not None and part.narrow:
                 notes.append(f"{part.file} takes {part.narrow} a call: {problem.what}")
             return result, source
         problem = problem or UserError("E105", why)
@@ -152,7 +155,13 @@ def _export(source: Source, opset: int | None) -> ExportResult:
     if isinstance(source.module, StaticDecoder):
         more["custom_translations"] = {OVERLOAD: cache_update}
     result = api.export(
-        source.module, source.args, kwargs=source.kwargs, opset_version=opset, dynamic_shapes=shapes or None, **more
+        source.module,
+        source.args,
+        kwargs=source.kwargs,
+        opset_version=opset,
+        dynamic_shapes=shapes or None,
+        data_branches=source.data_branches,
+        **more,
     )
     _drop_unused(result, source)
     return result
@@ -188,17 +197,17 @@ def _refers(results: dict[str, ExportResult]) -> bool:
 
 
 def _write(results: dict[str, ExportResult], stage: Path, target: Path) -> None:
-    if _refers(results):  # places of weights are relative to where the model lies
-        target.mkdir(exist_ok=True)
+    if _refers(results):
         for name, result in results.items():
-            result.save(target / name)
+            written = reference.save(result.model, stage / name, home=target)
+            result.report.file_bytes = written.model_bytes
     elif len(results) == 1:
         for name, result in results.items():
             result.save(stage / name)
     else:
-        written = save_together({name: result.model for name, result in results.items()}, stage, DATA_FILE)
+        total_bytes = save_together({name: result.model for name, result in results.items()}, stage, DATA_FILE)
         for result in results.values():
-            result.report.file_bytes = written
+            result.report.file_bytes = total_bytes
 
 
 def _write_configs(assembly: Assembly, stage: Path, target: Path) -> None:

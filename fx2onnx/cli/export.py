@@ -89,8 +89,9 @@ def export_command(
     )
     from fx2onnx.cli.many import expand, export_many, is_pattern, plan
 
-    output = output or _default_output(sources, weights)
-    if task is not None and is_folder_task(task):
+    into_folder = task is not None and is_folder_task(task)
+    output = output or _default_output(sources, weights, into_folder)
+    if task is not None and into_folder:
         if len(sources) > 1 or is_pattern(sources[0]):
             raise UserError("E001", f"--task {task} takes one model at a time")
         refuse_for_folders(dynamic, capture.value)
@@ -133,11 +134,11 @@ def export_command(
     )
 
 
-def _default_output(sources: list[str], weights: str | None) -> Path:
+def _default_output(sources: list[str], weights: str | None, into_folder: bool) -> Path:
     """A model by reference lies beside its weights; everything else needs ``-o``."""
     folder = Path(sources[0].partition("?")[0].removeprefix("hf:")).expanduser()
     if weights == "reference" and len(sources) == 1 and folder.is_dir():
-        return folder / "model.onnx"
+        return folder if into_folder else folder / "model.onnx"
     raise UserError("E001", "--output is missing", next="-o model.onnx, or -o FOLDER with several models")
 
 

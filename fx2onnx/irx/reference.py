@@ -111,22 +111,31 @@ def is_referenced(model: ir.Model) -> bool:
     return any(isinstance(value.const_value, ReferencedTensor) for value in model.graph.initializers.values())
 
 
-def save(model: ir.Model, path: str | os.PathLike[str], *, durable: bool = False) -> io.Written:
+def save(
+    model: ir.Model,
+    path: str | os.PathLike[str],
+    *,
+    durable: bool = False,
+    home: str | os.PathLike[str] | None = None,
+) -> io.Written:
     """Write the graph, with what is not referred to inside, beside the checkpoint's files; all or nothing.
+
+    ``home`` is the folder that the file will be moved to, where it is not its own.
 
     Raises:   UserError E301: the files lie outside the model's folder, or are symbolic links (ONNX engines open external
               data only inside the model's own folder), or the file cannot be written.
     """
     target = io.check_writable(path)
     folder = os.path.dirname(os.path.abspath(target))
+    place = os.path.abspath(home) if home is not None else folder
     values = [v for v in model.graph.initializers.values() if isinstance(v.const_value, ReferencedTensor)]
     originals = [value.const_value for value in values]
     for file in sorted({str(tensor.path) for tensor in originals if isinstance(tensor, ReferencedTensor)}):
-        _check_place(file, folder, os.path.basename(target))
+        _check_place(file, place, os.path.basename(target))
     try:
         for value, tensor in zip(values, originals, strict=True):
             assert isinstance(tensor, ReferencedTensor)
-            value.const_value = _relative(tensor, folder)
+            value.const_value = _relative(tensor, place)
         with record("serialise"):
             content = ir.to_proto(model).SerializeToString(deterministic=True)
     finally:

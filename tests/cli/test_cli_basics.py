@@ -164,3 +164,8 @@ class TestReportsErrors:
 
 def test_error_classes_have_the_exit_codes_that_the_help_promises() -> None:
     assert (Fx2OnnxError.exit_code, UserError.exit_code, VerificationError.exit_code) == (1, 2, 1)
+
+
+def test_the_package_runs_as_a_module() -> None:
+    done = subprocess.run([sys.executable, "-m", "fx2onnx", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("fx2onnx ")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -136,3 +137,19 @@ def test_a_folder_of_onnx_files_is_called_with_arrays_and_tensors(exported: Path
     assert torch.equal(tensors[0], torch.from_numpy(whole.logits))
     with pytest.raises(fx2onnx.UserError, match="E401"):
         model(input_idz=ids)
+
+
+def test_by_reference_the_folder_is_the_checkpoints(checkpoint: Path, tmp_path: Path) -> None:
+    shutil.copytree(checkpoint, tmp_path / "tiny")
+    before = {path.name for path in (tmp_path / "tiny").iterdir()}
+    asked = ("export", f"hf:{tmp_path / 'tiny'}", "--task", "text-generation-with-past", "--weights", "reference")
+    elsewhere = invoke(*asked, "-o", tmp_path / "other", "--no-verify")
+    assert (elsewhere.exit_code, "cannot refer to" in elsewhere.stderr) == (2, True), elsewhere.output
+    assert {path.name for path in tmp_path.iterdir()} == {"tiny"}
+    done = invoke(*asked, "--json")
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["ok"]
+    assert {path.name for path in (tmp_path / "tiny").iterdir()} == {*before, "model.onnx", "fx2onnx.json"}
+    assert (tmp_path / "tiny" / "model.onnx").stat().st_size < (tmp_path / "tiny" / "model.safetensors").stat().st_size
+    ran = invoke("generate", tmp_path / "tiny", "--prompt-ids", "5,6,7", "--max-new-tokens", 4, "--verify")
+    assert ran.exit_code == 0, ran.output

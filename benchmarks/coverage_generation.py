@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.coverage import read_rows
-from benchmarks.coverage_configs import RECIPES, shrink
+from benchmarks.coverage_configs import RECIPES, optional_parts, shrink
 from benchmarks.coverage_models import LARGEST_PARAMETERS
 from benchmarks.coverage_worker import Row, Worker, _described, _quiet
 
@@ -103,7 +103,7 @@ def _model(task: str, name: str, recipe: str) -> Any:
 
     auto = hf_kind._transformers().models.auto
     config_class = auto.configuration_auto.CONFIG_MAPPING[name]
-    config = config_class()
+    config = config_class(**optional_parts(config_class, ("vision_config",) if task == "image-text-to-text" else ()))
     if RECIPES[recipe]:
         config = config_class(**shrink(config.to_dict(), RECIPES[recipe]))
     if hasattr(config, "is_decoder") and task == "text-generation":
@@ -118,6 +118,8 @@ def _model(task: str, name: str, recipe: str) -> Any:
     with seeded(0):
         model = model_class(config).eval()
         move_constants(model)
+    for gate in (value for value in model.parameters() if value.numel() == 1 and not value.any()):
+        gate.data.fill_(0.5)  # closed in a new model, so that no image would be seen
     said = model.generation_config
     for word in (
         "eos_token_id",
@@ -158,14 +160,13 @@ def _with_images(model: Any) -> dict[str, Any]:
     """Three prompts with an image each, of as many placeholder tokens as the encoder gives features."""
     import torch
 
-    from fx2onnx.base.errors import UserError
     from fx2onnx.sources.generation_multimodal import FeaturePart, encoders_and_embedding, modalities_of
     from fx2onnx.sources.source import Options
 
     inputs = _inputs(model)
     image = next((m for m in modalities_of(model) if m.name == "image"), None)
     if image is None:
-        raise UserError("E601", f"{type(model).__name__} names no method or token for images")
+        return _with_prompt(model, inputs)
     encoder = encoders_and_embedding(model, "", Options(batch=3))[image.file][0]
     taken = dict(encoder.kwargs)
     with torch.no_grad():
@@ -191,6 +192,22 @@ def _with_images(model: Any) -> dict[str, Any]:
     }
 
 
+def _with_prompt(model: Any, inputs: dict[str, Any]) -> dict[str, Any]:
+    """Three prompts for a model whose images enter the language model itself; of a model without images, of text."""
+    from fx2onnx.sources.generation_prompt import ENCODER_FILE, PROMPT_FILE, prompt_and_decoder, takes_images
+    from fx2onnx.sources.source import Options
+
+    if not takes_images(model):
+        return inputs
+    parts = prompt_and_decoder(model, "", Options(batch=3))
+    taken = dict(parts[PROMPT_FILE if PROMPT_FILE in parts else ENCODER_FILE].kwargs)
+    if "input_ids" in taken:  # of the length that places of images fit
+        inputs["input_ids"], inputs["attention_mask"] = taken.pop("input_ids"), taken.pop("attention_mask")
+        inputs["input_ids"][1, 0] = inputs["attention_mask"][1, 0] = 0
+        taken.pop("position_ids", None)
+    return {**inputs, **taken}
+
+
 def _exported(row: Row, model: Any, inputs: dict[str, Any], expected: Any, folder: Path) -> None:
     import torch
 
@@ -201,7 +218,8 @@ def _exported(row: Row, model: Any, inputs: dict[str, Any], expected: Any, folde
     from fx2onnx.verify import verify
 
     start = time.perf_counter()
-    assembly = Assembly(model, cached_parts(Source("model", model)), None, "")
+    parts = cached_parts(Source("model", model), images=row["name"].startswith("image-text"))
+    assembly = Assembly(model, parts, None, "")
     done = export_assembly(assembly, folder)
     row |= {"passed": "export", "export_s": round(time.perf_counter() - start, 2), "notes": done.notes}
     row["nodes"] = sum(report.nodes_onnx for report in done.reports.values())

@@ -199,8 +199,10 @@ def _refers(results: dict[str, ExportResult]) -> bool:
 def _write(results: dict[str, ExportResult], stage: Path, target: Path) -> None:
     if _refers(results):
         for name, result in results.items():
-            written = reference.save(result.model, stage / name, home=target)
-            result.report.file_bytes = written.model_bytes
+            if reference.is_referenced(result.model):
+                result.report.file_bytes = reference.save(result.model, stage / name, home=target).model_bytes
+            else:
+                result.save(stage / name)
     elif len(results) == 1:
         for name, result in results.items():
             result.save(stage / name)

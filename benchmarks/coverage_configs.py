@@ -38,6 +38,7 @@ _WIDTHS: list[tuple[str, int, int]] = [
     (r"^(kv|q)_lora_rank$", 32, 128),
     (r"^(\w*intermediate_size|\w*ffn_dim|d_ff|n_inner|mlp_dim|ffn_hidden_size)$", 128, 512),
 ]
+_RULES["image"] = [(r"^latent_query_num$", 4)]
 _RULES["width"] = [(pattern, small) for pattern, small, _ in _WIDTHS]
 _RULES["half width"] = [(pattern, medium) for pattern, _, medium in _WIDTHS]
 # Configs whose rotary sections or convolution groups are written for heads of 64.
@@ -51,6 +52,8 @@ RECIPES: dict[str, tuple[str, ...]] = {
     # Configs that count layers from the end, or name those whose states are read.
     "narrow": ("vocabulary", "experts", "width", "image"),
     "narrow, default image": ("vocabulary", "experts", "width"),
+    # Encoders whose widths are those of layers that no field names.
+    "narrow text": (*_SHORT, "width of text"),
     "full width, small image": (*_SHORT, "image"),
     "full width": _SHORT,
     "default": (),
@@ -104,6 +107,9 @@ _FILLS: dict[str, Callable[[Mapping[str, Any]], Any]] = {
         "indexer_budget": 8,
         "indexer_compress_ratio": 2,
         "vocabulary_map": {"<image>": 8},
+        "image_token_id": 9,
+        "video_token_id": 8,
+        "audio_token_id": 7,
         "backbone": "resnet18",
     }.items()
 }
@@ -123,20 +129,31 @@ def shrink(config: Mapping[str, Any], rules: tuple[str, ...]) -> dict[str, Any]:
     if not all(isinstance(key, str) for key in config):  # id2label
         return dict(config)
     config = _filled(config)
+    if isinstance(config.get("architecture"), str):  # a timm model of widths of its own
+        rules = tuple(kind for kind in rules if "width" not in kind)
     limits = [rule for kind in rules for rule in _RULES.get(kind, ())]
+    of_text = tuple("width" if kind == "width of text" else kind for kind in rules)
     layers = _layers(config) if "depth" in rules else None
     result: dict[str, Any] = {}
     for key, value in config.items():
         if key == "per_layer_config" and isinstance(value, dict) and "depth" in rules:
             result[key] = {layer: own for layer, own in value.items() if int(layer) < 2}
         elif isinstance(value, dict):
-            result[key] = shrink(value, rules)
+            result[key] = shrink(value, of_text if key in _OF_TEXT else rules)
         elif isinstance(value, list) and layers and len(value) == layers > 2:
             result[key] = _two_kinds(value)
         elif key.endswith("pattern") and isinstance(value, str) and layers and len(value) == layers > 2:
             result[key] = "".join(_two_kinds(list(value)))
+        elif layers and key == "cross_attention_layers" and isinstance(value, list):
+            result[key] = [min(layers, 2) - 1]
         elif "depth" in rules and isinstance(value, list) and re.fullmatch(r"(\w+_)?(depths?|num_blocks|layers)", key):
             result[key] = [min(item, 2) if isinstance(item, int) else item for item in value]
+        elif layers and isinstance(value, list | tuple) and re.search(r"_(attn|visual)_indexes$|_layers_indices$", key):
+            result[key] = sorted({min(index, layers - 1) * min(layers, 2) // layers for index in value})
+        elif key == "vision_feature_layer" and "depth" in rules and isinstance(value, list):
+            result[key] = [-1, -2][: len(value)]
+        elif key == "downsample_channels" and "width" in rules:
+            result[key] = [64] * len(value)
         elif key == "mrope_section" and "width" in rules:
             result[key] = [2, 3, 3]
         elif isinstance(value, bool) or not isinstance(value, int):
@@ -156,9 +173,18 @@ def shrink(config: Mapping[str, Any], rules: tuple[str, ...]) -> dict[str, Any]:
     return result
 
 
+def optional_parts(config_class: Any, names: tuple[str, ...]) -> dict[str, Any]:
+    """Configs of those parts ``names`` that ``config_class`` leaves out of a config by default."""
+    parts = getattr(config_class, "sub_configs_defaults", {})
+    wanted = {name: parts[name] for name in names if getattr(parts.get(name), "optional", False)}
+    return {name: spec.config_class().to_dict() for name, spec in wanted.items()}
+
+
 _DERIVED = ("transformers_version", "architectures", "qk_head_dim")
 _BY_DEPTH = ("out_features", "out_indices", "stage_names")
 """Fields that the config computes anew from those that were cut."""
+_OF_TEXT = ("text_config", "llm_config", "audio_config")
+"""Parts whose widths are those of embedded tokens."""
 _LAYER_COUNTS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers")
 
 
@@ -205,6 +231,13 @@ def _fit_widths(config: dict[str, Any], before: Mapping[str, Any]) -> None:
         config["attention_hidden_size"] = wide // old * new
         if "attention_head_dim" in config:
             config["attention_head_dim"] = config["attention_hidden_size"] // config["num_attention_heads"]
+    read = config.get("intermediate_layers_indices")
+    if isinstance(read, list) and "vision_output_dim" in config and isinstance(new, int):
+        config["vision_output_dim"] = new * (1 + len(read))  # what those layers give, side by side
+    shuffle = config.get("pixel_shuffle_ratio")
+    if isinstance(shuffle, float) and "projector_input_dim" in config and isinstance(new, int):
+        config["intermediate_size"] = round(new / shuffle**2)  # a perceptron takes what is shuffled into one patch
+        config["vision_output_dim"] = config["projector_output_dim"]
 
 
 def _fit_image(config: dict[str, Any]) -> None:

@@ -18,20 +18,23 @@ from fx2onnx.base.errors import UserError
 from fx2onnx.sources.generation import BATCH, SEQUENCE, run_lightly
 from fx2onnx.sources.generation_positions import grid_positions, merged_grid
 from fx2onnx.sources.hf_call import Call, Maker
-from fx2onnx.sources.hf_inputs import GRIDS, baked_inputs
-from fx2onnx.sources.hf_samples import COMPANIONS, MAKERS, PATCH_MAKERS, other_forms
+from fx2onnx.sources.hf_image_samples import PIXELS, image_forms
+from fx2onnx.sources.hf_inputs import GRIDS
+from fx2onnx.sources.hf_samples import MAKERS, other_forms
 from fx2onnx.sources.source import Options, Source
 
 
 @dataclass(frozen=True)
 class Modality:
-    """How one kind of input is encoded: the method, its main argument, the config fields that name its token."""
+    """How one kind of input is encoded: the method, its main argument, the config fields that name its token,
+    the field of its part of the config."""
 
     name: str
     file: str
     method: str
     argument: str
     tokens: tuple[str, ...]
+    config: str
 
     @property
     def features(self) -> str:
@@ -40,17 +43,30 @@ class Modality:
 
 MODALITIES = (
     Modality(
-        "image", "vision_encoder.onnx", "get_image_features", "pixel_values", ("image_token_id", "image_token_index")
+        "image",
+        "vision_encoder.onnx",
+        "get_image_features",
+        "pixel_values",
+        ("image_token_id", "image_token_index"),
+        "vision_config",
     ),
     Modality(
-        "audio", "audio_encoder.onnx", "get_audio_features", "input_features", ("audio_token_id", "audio_token_index")
+        "audio",
+        "audio_encoder.onnx",
+        "get_audio_features",
+        "input_features",
+        ("audio_token_id", "audio_token_index"),
+        "audio_config",
     ),
 )
 
 
 def modalities_of(model: Any) -> list[Modality]:
     """Those that ``model`` has an encoder and a token for."""
-    return [m for m in MODALITIES if _owner(model, m) is not None and _token(model, m) is not None]
+    without = {m.name for m in MODALITIES if getattr(model.config, m.config, "") is None}
+    return [
+        m for m in MODALITIES if m.name not in without and _owner(model, m) is not None and _token(model, m) is not None
+    ]
 
 
 class FeaturePart(torch.nn.Module):
@@ -64,7 +80,9 @@ class FeaturePart(torch.nn.Module):
     def forward(self, **inputs: torch.Tensor) -> dict[str, torch.Tensor]:
         encode: Any = getattr(_owner(self.model, self._modality), self._modality.method)
         found = encode(**inputs, return_dict=True)
-        rows = found if isinstance(found, torch.Tensor | list | tuple) else found["pooler_output"]
+        rows = found if isinstance(found, torch.Tensor | list | tuple) else found.get("pooler_output")
+        if rows is None:  # left to forward
+            rows = _owner(self.model, self._modality).multi_modal_projector(found["last_hidden_state"])
         if isinstance(rows, list | tuple):
             rows = torch.cat([row.flatten(0, -2) for row in rows])
         return {self._modality.features: rows.flatten(0, -2)}
@@ -129,12 +147,12 @@ def encoders_and_embedding(model: Any, name: str, options: Options) -> dict[str,
 def feature_forms(model: Any, modality: Modality, name: str, options: Options) -> list[Source]:
     """The encoder for a batch, and for one image or recording a call: many models make a list of their batch.
 
-    Inputs whose values decide shapes are baked.
+    Sizes, places and masks beside the images are baked: their values decide shapes.
     """
     part = FeaturePart(model, modality).eval()
     parameters = _parameters(model, modality)
     samples = _accepted(model, part, modality, parameters, options)
-    bake = baked_inputs(samples)
+    bake = tuple(key for key, value in samples.items() if not value.is_floating_point())
     if any(name in GRIDS for name in samples):
         return [Source(name, part, (), samples, bake=bake)]
     one = Source(name, part, (), {key: value[:1] for key, value in samples.items()}, bake=bake)
@@ -161,7 +179,7 @@ def _accepted(
             return samples
         except Exception as error:  # a model raises whatever an input of another shape leads to
             reason = reason or error
-    unknown = [key for key in needed if key not in (modality.argument, *COMPANIONS)]
+    unknown = [key for key in needed if key != modality.argument]
     what = (
         f"no sample input is known for '{(unknown or [modality.argument])[0]}' of {modality.method}"
         if reason is None
@@ -176,18 +194,11 @@ def _accepted(
 
 
 def _choices(argument: str, parameters: Mapping[str, Any], call: Call) -> Iterator[dict[str, Maker]]:
-    """Arguments to try: patches and their grid where the method takes a grid, else images in their usual forms."""
-    if argument not in parameters:
-        return
-    for grid in (name for name in GRIDS if name in parameters):
-        for maker in (PATCH_MAKERS[argument], *other_forms(argument, call, in_patches=True)):
-            yield {argument: maker, grid: PATCH_MAKERS[grid]}
-        return
-    plain: list[dict[str, Maker]] = [{argument: MAKERS[argument]}]
-    plain += [{argument: maker} for maker in other_forms(argument, call, in_patches=False)]
-    yield from plain
-    for name in (name for name in COMPANIONS if name in parameters):
-        yield from ({**choice, name: COMPANIONS[name]} for choice in plain)
+    """Arguments to try, in their usual forms first."""
+    if argument == PIXELS:
+        yield from image_forms(parameters, call)
+    elif argument in parameters:
+        yield from ({argument: maker} for maker in (MAKERS[argument], *other_forms(argument, call, in_patches=False)))
 
 
 def _owners(model: Any, modality: Modality) -> list[Any]:
@@ -201,12 +212,14 @@ def _owner(model: Any, modality: Modality) -> Any:
 
 
 def _parameters(model: Any, modality: Modality) -> Mapping[str, inspect.Parameter]:
-    """Of the encoder's method; outer classes hand theirs on as ``*args, **kwargs``."""
+    """Of the encoder's method; outer classes hand theirs on as ``*args, **kwargs``, some of them or all."""
+    known: dict[str, inspect.Parameter] = {}
     for owner in _owners(model, modality):
         parameters = inspect.signature(getattr(owner, modality.method)).parameters
-        if modality.argument in parameters:
-            return parameters
-    return {}
+        known = {**parameters, **known}
+        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+            break
+    return known
 
 
 def _token(model: Any, modality: Modality) -> int | None:

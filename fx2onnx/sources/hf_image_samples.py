@@ -1,0 +1,132 @@
+"""Which arguments an encoder of images takes together, made so that they fit each other.
+
+The names of its parameters say in which layout it takes images; sizes come from the layer that embeds patches, then
+from the config. No model is named.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from fx2onnx.sources.hf_call import Call, Maker
+from fx2onnx.sources.hf_inputs import GRIDS
+from fx2onnx.sources.hf_samples import COMPANIONS, MAKERS, PATCH_MAKERS, other_forms
+
+PIXELS = "pixel_values"
+_Parameters = Mapping[str, Any]
+_Form = dict[str, Maker]
+_ROWS = 6  # of patches: a multiple of what models pool or merge, 2 and 3
+
+
+def image_forms(parameters: _Parameters, call: Call) -> Iterator[_Form]:
+    """Sets of arguments to try, the usual form first; none for a method that takes no ``pixel_values``."""
+    if PIXELS not in parameters:
+        return
+    layout = next((forms for marks, forms in _LAYOUTS if any(name in parameters for name in marks)), _plain)
+    yield from layout(parameters, call)
+
+
+def _in_grids(parameters: _Parameters, call: Call) -> Iterator[_Form]:
+    """The patches of all images in one matrix, and the grid of each."""
+    grid = next(name for name in GRIDS if name in parameters)
+    beside = {name: Maker(_merge, {}) for name in ("image_merge_sizes",) if name in parameters}
+    for maker in (PATCH_MAKERS[PIXELS], *other_forms(PIXELS, call, in_patches=True)):
+        yield {PIXELS: maker, grid: PATCH_MAKERS[grid], **beside}
+
+
+def _merge(call: Call) -> torch.Tensor:
+    return torch.tensor([int(call.find("spatial_merge_size", "merge_size", default=2))])
+
+
+def _in_rows(parameters: _Parameters, _: Call) -> Iterator[_Form]:
+    """The patches of each image in a row of its own, with their places, their number or both."""
+    yield {PIXELS: Maker(_patch_rows, {})} | {
+        name: Maker(make, {}) for name, make in _BESIDE_ROWS.items() if name in parameters
+    }
+
+
+def _patch_rows(call: Call) -> torch.Tensor:
+    return torch.randn(call.options.batch_or(), _ROWS**2, patch_width(call))
+
+
+def patch_width(call: Call) -> int:
+    """Numbers of a flattened patch, as the layer that embeds patches takes them."""
+    layer = call.stem("patch")
+    if isinstance(layer, nn.Linear):
+        return layer.in_features
+    if isinstance(layer, nn.Conv2d):
+        return layer.in_channels * math.prod(layer.kernel_size)
+    return int(call.find("num_channels", default=3)) * int(call.find("patch_size", default=14)) ** 2
+
+
+def _row_mask(call: Call) -> torch.Tensor:
+    return torch.ones(call.options.batch_or(), _ROWS**2, dtype=torch.int64)
+
+
+def _row_shapes(call: Call) -> torch.Tensor:
+    return torch.full((call.options.batch_or(), 2), _ROWS)
+
+
+def _row_places(call: Call) -> torch.Tensor:
+    """Column and row of every patch."""
+    every = torch.arange(_ROWS**2)
+    return torch.stack([every % _ROWS, every // _ROWS], dim=-1).repeat(call.options.batch_or(), 1, 1)
+
+
+_BESIDE_ROWS: dict[str, Callable[[Call], torch.Tensor]] = {
+    "pixel_attention_mask": _row_mask,
+    "spatial_shapes": _row_shapes,
+    "image_position_ids": _row_places,
+    "pixel_position_ids": _row_places,
+}
+
+
+def _plain(parameters: _Parameters, call: Call) -> Iterator[_Form]:
+    """Images, or tiles of images; a second form of each image where one is wanted, at the size of its own config."""
+    forms: list[_Form] = [{PIXELS: MAKERS[PIXELS]}]
+    forms += [{PIXELS: maker} for maker in other_forms(PIXELS, call, in_patches=False)]
+    if call.find(_PATCH_COUNTS) is not None:
+        forms.append({PIXELS: Maker(_of_known_count, MAKERS[PIXELS].axes)})
+    second = {name: _second(name, call) for name in parameters if name.endswith("_" + PIXELS)}
+    yield from ({**form, **{name: maker for name, maker in second.items() if maker}} for form in forms)
+    for name in (name for name in COMPANIONS if name in parameters):
+        yield from ({**form, name: COMPANIONS[name]} for form in forms)
+    if "pixel_attention_mask" in parameters:
+        tiled = other_forms(PIXELS, call, in_patches=False)
+        yield from ({PIXELS: maker, "pixel_attention_mask": Maker(_tile_mask, {})} for maker in tiled)
+
+
+def _tile_mask(call: Call) -> torch.Tensor:
+    """True for each image's only tile."""
+    return torch.ones(call.options.batch_or(), 1, dtype=torch.bool)
+
+
+def _second(name: str, call: Call) -> Maker | None:
+    """``high_res_pixel_values`` by ``high_res_vision_config``; None where the config has no such part."""
+    own = getattr(call.config, name.removesuffix(PIXELS) + "vision_config", None)
+    if own is None:
+        return None
+    return Maker(lambda call: MAKERS[PIXELS].make(replace(call, config=own)), MAKERS[PIXELS].axes)
+
+
+_PATCH_COUNTS = "projector_patch_to_query_dict"
+
+
+def _of_known_count(call: Call) -> torch.Tensor:
+    """Images of as many patches as the config's smallest known number."""
+    patches = min(int(count) for count in call.find(_PATCH_COUNTS))
+    side = math.isqrt(patches) * int(call.find("patch_size", default=14))
+    return MAKERS[PIXELS].make(replace(call, options=replace(call.options, image_size=side)))
+
+
+_LAYOUTS: tuple[tuple[tuple[str, ...], Callable[[_Parameters, Call], Iterator[_Form]]], ...] = (
+    (GRIDS, _in_grids),
+    (("spatial_shapes", "image_position_ids", "pixel_position_ids"), _in_rows),
+)
+"""Names of parameters, one of which is enough, and the layout that they stand for."""

@@ -55,6 +55,7 @@ def standing_in(stand_ins: tuple[StandIn, ...]) -> Iterator[dict[str, str]]:
             function: Any = sys.modules.get(stand_in.module)
             for part in stand_in.function.split("."):
                 function = getattr(function, part, None)
+            function = inspect.unwrap(function) if isinstance(function, FunctionType) else None
             if isinstance(function, FunctionType) and _fits(function, stand_in):
                 swapped.append((function, function.__code__, _put(function, stand_in)))
         yield _THREAD.used

@@ -172,7 +172,8 @@ def _with_images(model: Any) -> dict[str, Any]:
     with torch.no_grad():
         count = FeaturePart(model, image)(**taken)[image.features].shape[0]
     if encoder.bake:  # made for one image
-        taken = {name: torch.cat([value] * 3) for name, value in taken.items()}
+        beside = -1 if "target_sizes" in taken else 0  # images in strips lie side by side
+        taken = {name: torch.cat([value] * 3, beside if name == image.argument else 0) for name, value in taken.items()}
         taken[image.argument] = torch.randn_like(taken[image.argument])
     else:
         count //= 3

@@ -71,16 +71,38 @@ def _check(graph: Graph, given: Collection[str]) -> None:
 
 
 def _encoded(graph: Graph, inputs: dict[str, Array]) -> dict[str, Array]:
-    """The features of all images or recordings, in several calls where the graph takes so many rows a call."""
-    count = len(next(iter(inputs.values())))
-    fixed = {arg.shape[0] for arg in graph.inputs.values() if arg.shape and isinstance(arg.shape[0], int)}
-    size = fixed.pop() if len(fixed) == 1 else count
-    if count % size:
-        raise UserError("E401", f"the encoder takes {size} rows a call, {count} are no multiple of it")
-    calls = [slice(place, place + size) for place in range(0, count, size)]
+    """The features of all images or recordings, in several calls where the graph takes so much of them a call."""
     dtypes = {name: dtype_of(arg.type) for name, arg in graph.inputs.items()}
+    cuts = {name: _cut(graph, name, value) for name, value in inputs.items()}
+    counts = {count for _, count in cuts.values() if count != 1}
+    if len(counts) > 1:
+        raise UserError(
+            "E401", f"the inputs of {graph.path.name} are of {' and '.join(map(str, sorted(counts)))} calls"
+        )
+    calls = counts.pop() if counts else 1
+    pieces = {
+        name: [value] * calls if cuts[name][1] == 1 else np.split(value, calls, cuts[name][0])
+        for name, value in inputs.items()
+    }
     results = [
-        graph.run({name: value[call].astype(dtypes[name], copy=False) for name, value in inputs.items()})
-        for call in calls
+        graph.run({name: parts[call].astype(dtypes[name], copy=False) for name, parts in pieces.items()})
+        for call in range(calls)
     ]
     return {name: np.concatenate([as_array(result[name]) for result in results]) for name in graph.outputs}
+
+
+def _cut(graph: Graph, name: str, value: Array) -> tuple[int, int]:
+    """The axis along which ``value`` is cut, and into how many parts of the size that the graph takes a call."""
+    wanted = list(graph.inputs[name].shape)
+    given = f"{name} is {list(value.shape)}, {graph.path.name} takes {wanted}"
+    if len(wanted) != value.ndim:
+        raise UserError("E401", given)
+    other = [axis for axis, size in enumerate(wanted) if isinstance(size, int) and size != value.shape[axis]]
+    if not other:
+        return 0, 1
+    if len(other) > 1:
+        raise UserError("E401", given, next="images of another size need an export of their own: --image-size")
+    size, count = wanted[other[0]], value.shape[other[0]]
+    if not count or count % size:
+        raise UserError("E401", f"the encoder takes {size} rows a call, {count} are no multiple of it", why=given)
+    return other[0], count // size

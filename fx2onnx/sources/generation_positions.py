@@ -61,7 +61,9 @@ def _agrees(count: Any, model: Any, grid_thw: torch.Tensor, grid: tuple[int, int
         if isinstance(value := getattr(model.config, name, None), int)
     )
     features = [token] * (grid[0] * grid[1])
-    ids = torch.tensor([[3, 4, *features, 5, *features, 6, 7]])
+    special = {value for name, value in vars(model.config).items() if name.endswith(("_token_id", "_token_index"))}
+    word = next(word for word in range(3, 100) if word not in special)
+    ids = torch.tensor([[word, word, *features, word, *features, word, word]])
     known = {
         "input_ids": ids,
         "mm_token_type_ids": (ids == token).int(),

@@ -16,7 +16,7 @@ from torch import nn
 
 from fx2onnx.sources.hf_call import Call, Maker
 from fx2onnx.sources.hf_inputs import GRIDS
-from fx2onnx.sources.hf_samples import COMPANIONS, MAKERS, PATCH_MAKERS, other_forms
+from fx2onnx.sources.hf_samples import COMPANIONS, MAKERS, PATCH_MAKERS, STRIP_MAKERS, other_forms
 
 PIXELS = "pixel_values"
 _Parameters = Mapping[str, Any]
@@ -49,6 +49,11 @@ def _in_rows(parameters: _Parameters, _: Call) -> Iterator[_Form]:
     yield {PIXELS: Maker(_patch_rows, {})} | {
         name: Maker(make, {}) for name, make in _BESIDE_ROWS.items() if name in parameters
     }
+
+
+def _in_strips(*_: Any) -> Iterator[_Form]:
+    """The patches of all images side by side, and the rows and columns of each."""
+    yield dict(STRIP_MAKERS)
 
 
 def _patch_rows(call: Call) -> torch.Tensor:
@@ -127,6 +132,7 @@ def _of_known_count(call: Call) -> torch.Tensor:
 
 _LAYOUTS: tuple[tuple[tuple[str, ...], Callable[[_Parameters, Call], Iterator[_Form]]], ...] = (
     (GRIDS, _in_grids),
+    (("target_sizes",), _in_strips),
     (("spatial_shapes", "image_position_ids", "pixel_position_ids"), _in_rows),
 )
 """Names of parameters, one of which is enough, and the layout that they stand for."""

@@ -104,7 +104,7 @@ def baked_inputs(samples: Mapping[str, torch.Tensor]) -> tuple[str, ...]:
     return tuple(name for name in samples if name in _DECIDING)
 
 
-GRIDS = ("grid_thw", "image_grid_thw")
+GRIDS = ("grid_thw", "image_grid_thw", "image_grid_hw")
 _DECIDING = (*GRIDS, "spatial_shapes", "target_sizes", "image_sizes", "classes_structure")
 
 

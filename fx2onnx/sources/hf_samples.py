@@ -287,6 +287,7 @@ PATCH_MAKERS: dict[str, Maker] = {
     "pixel_values": Maker(_patches, {}),
     "grid_thw": Maker(_grid, {}),
     "image_grid_thw": Maker(_grid, {}),
+    "image_grid_hw": Maker(lambda call: _grid(call)[:, 1:], {}),
 }
 """For encoders that take the patches of all images in one matrix and the grid of each; the grid's values decide shapes."""
 PADDED_PATCH_MAKERS: dict[str, Maker] = {

@@ -247,8 +247,12 @@ def apply(op: str, *args: Scalar) -> Scalar:
         quotient = _exact_quotient(args[0], args[1])
         if quotient is not None and (op == "floordiv" or isinstance(quotient, Dim)):
             return quotient if op == "floordiv" else apply("float", quotient)
-    if op == "mod" and _exact_quotient(args[0], args[1]) is not None:
-        return 0
+    if op == "mod":
+        args = (_without_inner_remainders(args[0], args[1]), args[1])
+        if _exact_quotient(args[0], args[1]) is not None:
+            return 0
+        if not any(isinstance(arg, Dim) for arg in args):
+            return _EVALUATE[op](*args)
     if op in ("max", "min"):
         if args[0] == args[1]:
             return args[0]
@@ -323,6 +327,23 @@ def _quotient_of_sums(top: Scalar, bottom: Dim) -> Scalar | None:
         terms[tuple(rest)] = factor // divisor_factor
     constant = terms.pop((), 0)
     return _make(terms, constant)
+
+
+def _without_inner_remainders(value: Scalar, divisor: Scalar) -> Scalar:
+    """What leaves the same remainder: ``-n`` for ``4 - n % 4`` divided by 4."""
+    if not isinstance(value, Dim) or type(divisor) is not int or divisor == 0 or value.is_real:
+        return value
+    inner = [
+        (atom, factor)
+        for (atom, *others), factor in value.terms.items()
+        if not others and atom.op == "mod" and type(atom.args[1]) is int and atom.args[1] % divisor == 0
+    ]
+    if not inner:
+        return value
+    for atom, factor in inner:
+        value = value + factor * (atom.args[0] - Dim({(atom,): 1}))  # type: ignore[operator]
+    constant = value.constant if isinstance(value, Dim) else value
+    return value - constant + constant % divisor
 
 
 def without_remainders(value: Scalar) -> Scalar:

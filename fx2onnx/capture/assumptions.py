@@ -243,6 +243,8 @@ def _nonnegative(atom: Any) -> bool:
         return True
     if atom.op == "max":
         return any(map(_is_nonnegative, atom.args))
+    if atom.op == "mod" and type(atom.args[1]) is int:
+        return atom.args[1] > 0
     return atom.op in _KEEPS_SIGN and all(map(_is_nonnegative, atom.args))
 
 

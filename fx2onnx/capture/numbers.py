@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.fx
 
-from fx2onnx.base.dims import Scalar
+from fx2onnx.base.dims import Scalar, apply
 from fx2onnx.capture.assumptions import certain
 from fx2onnx.capture.captured import Symbol
 from fx2onnx.capture.constants import evaluate
@@ -43,6 +43,9 @@ def _derived(recorder: Recorder, node: torch.fx.Node) -> Scalar | None:
     """The expression over symbols that other nodes already have; None where there is none."""
     if node in recorder.numbers:
         return recorder.numbers[node]
+    if node.target is aten.div.Tensor_mode:
+        top, bottom = (_operand(recorder, arg) for arg in node.args)
+        return _quotient(top, bottom, node.kwargs.get("rounding_mode"))
     signs = _SIGNS.get(node.target)  # type: ignore[call-overload]
     if signs is None or len(node.args) != 2 or node.kwargs:
         return None
@@ -50,6 +53,14 @@ def _derived(recorder: Recorder, node: torch.fx.Node) -> Scalar | None:
     if any(number is None for number in numbers):
         return None
     return signs[0] * numbers[0] + signs[1] * numbers[1]  # type: ignore[no-any-return]
+
+
+def _quotient(top: Any, bottom: Any, rounding: Any) -> Scalar | None:
+    if rounding not in ("floor", "trunc") or type(bottom) is not int or bottom <= 0 or top is None:
+        return None
+    if rounding == "trunc" and not certain("ge", top, 0):
+        return None
+    return apply("floordiv", top, bottom)
 
 
 _COMPARED = {

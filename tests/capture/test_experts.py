@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,9 +16,17 @@ prepare()
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 
 from transformers.models.longcat_flash import modeling_longcat_flash as longcat  # noqa: E402
+from transformers.models.openai_privacy_filter import modeling_openai_privacy_filter as privacy_filter  # noqa: E402
+from transformers.models.step3p7 import modeling_step3p7 as step  # noqa: E402
 from transformers.models.switch_transformers import modeling_switch_transformers as switch  # noqa: E402
 
 EXPERTS, TOKENS, WIDTH = 4, 7, 8
+
+
+def _filled(module: torch.nn.Module) -> torch.nn.Module:
+    for weight in module.parameters():
+        torch.nn.init.normal_(weight, std=0.3)
+    return module
 
 
 def _switch() -> tuple[torch.nn.Module, Callable[[torch.Tensor], torch.Tensor]]:
@@ -29,13 +38,22 @@ def _longcat() -> tuple[torch.nn.Module, Callable[[torch.Tensor], torch.Tensor]]
     config = transformers.LongcatFlashConfig(
         hidden_size=WIDTH, expert_ffn_hidden_size=16, n_routed_experts=2, zero_expert_num=EXPERTS - 2
     )
-    module = longcat.LongcatFlashExperts(config)
-    for weight in module.parameters():
-        torch.nn.init.normal_(weight, std=0.3)
-    return module, lambda index: index
+    return _filled(longcat.LongcatFlashExperts(config)), lambda index: index
 
 
-@pytest.mark.parametrize("build", [_switch, _longcat])
+def _privacy_filter() -> tuple[torch.nn.Module, Callable[[torch.Tensor], torch.Tensor]]:
+    config = transformers.OpenAIPrivacyFilterConfig(
+        hidden_size=WIDTH, intermediate_size=16, num_local_experts=EXPERTS, num_experts_per_tok=2
+    )
+    return _filled(privacy_filter.OpenAIPrivacyFilterExperts(config)), lambda index: index
+
+
+def _step() -> tuple[torch.nn.Module, Callable[[torch.Tensor], torch.Tensor]]:
+    config = SimpleNamespace(num_local_experts=3, hidden_size=WIDTH, moe_intermediate_size=16, hidden_act="silu")
+    return _filled(step.Step3p7Experts(config, swiglu_limit=0.5)), lambda index: index
+
+
+@pytest.mark.parametrize("build", [_switch, _longcat, _privacy_filter, _step])
 def test_every_expert_runs_on_the_tokens_that_chose_it(
     build: Callable[[], tuple[torch.nn.Module, Callable[[torch.Tensor], torch.Tensor]]],
 ) -> None:

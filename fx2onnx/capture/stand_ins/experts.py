@@ -63,6 +63,34 @@ def _gated(activation: Callable[[Tensor], Tensor], both: Tensor) -> Tensor:
     return activation(gate) * up
 
 
+def privacy_filter_experts(self: Any, hidden_states: Tensor, router_indices: Tensor, routing_weights: Tensor) -> Tensor:
+    """``OpenAIPrivacyFilterExperts``: each expert, in float32, on the tokens that chose it.
+
+    Shapes:  hidden_states [tokens, width], router_indices and routing_weights [tokens, choices] -> [tokens, width].
+    """
+    total = torch.zeros_like(hidden_states, dtype=torch.float32)
+    for index in range(self.num_experts):
+        token, choice = torch.where(router_indices == index)
+        both = hidden_states[token].float() @ self.gate_up_proj[index].float() + self.gate_up_proj_bias[index].float()
+        output = self._apply_gate(both).float() @ self.down_proj[index].float() + self.down_proj_bias[index].float()
+        total.index_add_(0, token, output * routing_weights[token, choice, None].float())
+    return total.to(hidden_states.dtype)
+
+
+def step_experts(self: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
+    """``Step3p7Experts``: each expert on the tokens that chose it; ids from ``num_experts`` on belong to nobody.
+
+    Shapes:  hidden_states [tokens, width], top_k_index and top_k_weights [tokens, choices] -> [tokens, width].
+    """
+    total = torch.zeros_like(hidden_states)
+    for index in range(self.num_experts):
+        token, choice = torch.where(top_k_index == index)
+        gated = self._apply_gate(torch.nn.functional.linear(hidden_states[token], self.gate_up_proj[index]))
+        output = torch.nn.functional.linear(gated, self.down_proj[index]) * top_k_weights[token, choice, None]
+        total.index_add_(0, token, output.to(total.dtype))
+    return total
+
+
 _MODELS = "transformers.models"
 STAND_INS = (
     StandIn(
@@ -72,4 +100,11 @@ STAND_INS = (
         "",
     ),
     StandIn(f"{_MODELS}.longcat_flash.modeling_longcat_flash", "LongcatFlashExperts.forward", longcat_experts, ""),
+    StandIn(
+        f"{_MODELS}.openai_privacy_filter.modeling_openai_privacy_filter",
+        "OpenAIPrivacyFilterExperts.forward",
+        privacy_filter_experts,
+        "",
+    ),
+    StandIn(f"{_MODELS}.step3p7.modeling_step3p7", "Step3p7Experts.forward", step_experts, ""),
 )

@@ -62,7 +62,7 @@ def _patch_rows(call: Call) -> torch.Tensor:
 
 def patch_width(call: Call) -> int:
     """Numbers of a flattened patch, as the layer that embeds patches takes them."""
-    layer = call.stem("patch")
+    layer = call.stem("patch", "vision")
     if isinstance(layer, nn.Linear):
         return layer.in_features
     if isinstance(layer, nn.Conv2d):
@@ -96,6 +96,8 @@ def _plain(parameters: _Parameters, call: Call) -> Iterator[_Form]:
     """Images, or tiles of images; a second form of each image where one is wanted, at the size of its own config."""
     forms: list[_Form] = [{PIXELS: MAKERS[PIXELS]}]
     forms += [{PIXELS: maker} for maker in other_forms(PIXELS, call, in_patches=False)]
+    if isinstance(call.stem("patch", "vision"), nn.Linear):
+        forms.append({PIXELS: Maker(_patch_rows, MAKERS[PIXELS].axes)})
     if call.find(_PATCH_COUNTS) is not None:
         forms.append({PIXELS: Maker(_of_known_count, MAKERS[PIXELS].axes)})
     second = {name: _second(name, call) for name in parameters if name.endswith("_" + PIXELS)}

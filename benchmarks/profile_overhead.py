@@ -1,4 +1,4 @@
-"""What recording costs an export: ``profile=True`` beside ``profile=False``, in turn, many rounds, nothing written.
+"""What recording costs an export: ``profile=True`` beside ``profile=False``, in pairs, many rounds, nothing written.
 
 ``python -m benchmarks.profile_overhead [--rounds 40] [--models bert_base_mlm,...]``
 """
@@ -25,24 +25,29 @@ def main() -> None:
     from models_zoo.registry import build
 
     print(machine.describe())
-    print(f"CPU seconds of this process, lower quartile of {options.rounds} rounds in turn")
-    print("| model | off ms | on ms | on / off | events | memory readings |")
+    print(
+        f"CPU seconds of this process. Cost: median difference within {options.rounds} pairs, first one and then the other first;"
+    )
+    print("in brackets the middle half of the differences: where it is wide, the machine was too busy to tell.")
+    print("| model | off ms | cost ms | cost | entries | memory readings |")
     print("|---|---|---|---|---|---|")
     for name in options.models.split(","):
         source = build(name)
         seconds: dict[bool, list[float]] = {False: [], True: []}
         for round_number in range(options.rounds + 2):
-            for profile in (False, True):
+            for profile in (False, True) if round_number % 2 else (True, False):
                 gc.collect()
                 start = time.process_time()
                 result = fx2onnx.export(source.module, source.args, None, kwargs=source.kwargs, profile=profile)
                 if round_number > 1:
                     seconds[profile].append(time.process_time() - start)
-        off, on = (statistics.quantiles(seconds[profile], n=4)[0] for profile in (False, True))
-        assert result._measured is not None
-        assert result._measured.memory is not None
-        counts = f"{len(result._measured.recorder._log)} | {len(result._measured.memory.readings)}"
-        print(f"| {name} | {off * 1e3:.1f} | {on * 1e3:.1f} | {on / off:.3f} | {counts} |", flush=True)
+                if result._measured is not None:
+                    assert result._measured.memory is not None
+                    counts = f"{len(result._measured.recorder._log)} | {len(result._measured.memory.readings)}"
+        off = statistics.median(seconds[False])
+        low, cost, high = statistics.quantiles([b - a for a, b in zip(*seconds.values(), strict=True)], n=4)
+        told = f"{cost * 1e3:.2f} ({low * 1e3:.1f} to {high * 1e3:.1f}) | {cost / off:.1%}"
+        print(f"| {name} | {off * 1e3:.1f} | {told} | {counts} |", flush=True)
 
 
 if __name__ == "__main__":

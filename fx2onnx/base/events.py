@@ -60,7 +60,7 @@ class Recorder:
     def span(self, name: str, **args: Any) -> Iterator[Span]:
         """A phase. What its block finds out can be put into the span's ``args``."""
         if self.memory is not None:
-            self.memory.read()
+            self.memory.read_if_old()
         span = Span(name, time.perf_counter_ns(), args=args)
         if len(self._open) == 1:
             self._phases.append(span)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
@@ -120,7 +121,7 @@ class Driver:
             return found if isinstance(found, Why) else self._apply(rewrite, node, found)
         start_ns = time.perf_counter_ns()
         found = rewrite.match(node)
-        self._spans.add(f"match {rewrite.name}", start_ns)
+        self._spans.add(_match_label(rewrite), start_ns)
         if isinstance(found, Why):
             return found
         self._spans.begin(f"apply {rewrite.name}")
@@ -227,3 +228,8 @@ def apply(model: ir.Model, *rewrites: Rewrite, check: bool = True, explain: bool
     outcome = Outcome()
     Driver(model, rewrites, outcome, check=check, explain=explain).run()
     return outcome
+
+
+@functools.lru_cache(maxsize=256)
+def _match_label(rewrite: Rewrite) -> str:
+    return f"match {rewrite.name}"

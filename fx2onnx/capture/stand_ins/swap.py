@@ -13,7 +13,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import Any
 
 
@@ -68,9 +68,9 @@ def standing_in(stand_ins: tuple[StandIn, ...]) -> Iterator[dict[str, str]]:
 
 def _fits(function: FunctionType, stand_in: StandIn) -> bool:
     if stand_in.around:
-        return not function.__code__.co_freevars
+        return True
     own, theirs = inspect.signature(stand_in.compute).parameters, inspect.signature(function).parameters
-    return list(own) == list(theirs) and not function.__code__.co_freevars
+    return list(own) == list(theirs)
 
 
 def _put(function: FunctionType, stand_in: StandIn) -> str:
@@ -89,11 +89,22 @@ def _put(function: FunctionType, stand_in: StandIn) -> str:
         return stand_in.compute(original, *args, **kwargs) if stand_in.around else stand_in.compute(*args, **kwargs)
 
     name = _CALL + stand_in.function.replace(".", "_")
-    space: dict[str, Any] = {}
-    exec(f"def {function.__name__}(*args, **kwargs):\n    return {name}(*args, **kwargs)", space)
-    code = space[function.__name__].__code__
     function.__globals__[name] = called
-    function.__code__ = code.replace(
+    function.__code__ = _calling(name, function.__name__, function.__code__.co_freevars).replace(
         co_filename=function.__code__.co_filename, co_firstlineno=function.__code__.co_firstlineno
     )
     return name
+
+
+def _calling(name: str, function: str, cells: tuple[str, ...]) -> CodeType:
+    """Code of ``function`` that calls ``name``; it holds as many ``cells`` as the code in whose place it is put."""
+    lines = ["def outer():", *(f"    {cell} = None" for cell in cells), f"    def {function}(*args, **kwargs):"]
+    lines += [
+        f"        return {name}(*args, **kwargs)",
+        *(f"        {cell}" for cell in cells),
+        f"    return {function}",
+    ]
+    space: dict[str, Any] = {}
+    exec("\n".join(lines), space)
+    code: CodeType = space["outer"]().__code__
+    return code

@@ -14,6 +14,8 @@ _RULES: dict[str, list[tuple[str, int]]] = {
     "depth": [
         (r"^(?!num_feat_extract)(\w+_)?(layers?|depth|blocks)$|^first_k_dense_replace$|_layers_(en|de)coder$", 2),
         (r"^num_kv_shared_layers$", 0),
+        (r"^attn_layer_period$", 2),
+        (r"^attn_layer_offset$", 1),
         (r"^max_text_length$", 6),  # turns of a decoder's loop in forward, each as deep as a layer
         (r"^(max_position_embeddings|n_positions|max_(text_|source_|target_)?positions|max_seq_len\w*)$", 512),
     ],
@@ -86,6 +88,7 @@ _FILLS: dict[str, Callable[[Mapping[str, Any]], Any]] = {
     "mlp_layer_types": _each_layer("dense", "sparse"),
     "sliding_window": lambda config: 8 if config.get("layer_types") else None,
     "pad_token_id": lambda config: 1 if "mask_token_id" in config else None,
+    "attn_layer_indices": lambda config: [1],
     "default_language": lambda config: next(iter(config.get("languages") or ()), None),
 } | {
     key: lambda config, value=value: value
@@ -140,7 +143,7 @@ def shrink(config: Mapping[str, Any], rules: tuple[str, ...]) -> dict[str, Any]:
             result[key] = {layer: own for layer, own in value.items() if int(layer) < 2}
         elif isinstance(value, dict):
             result[key] = shrink(value, of_text if key in _OF_TEXT else rules)
-        elif isinstance(value, list) and layers and len(value) == layers > 2:
+        elif isinstance(value, list) and layers and (len(value) == layers > 2 or (key == "block_types" and value)):
             result[key] = _two_kinds(value)
         elif key.endswith("pattern") and isinstance(value, str) and layers and len(value) == layers > 2:
             result[key] = "".join(_two_kinds(list(value)))
@@ -183,14 +186,18 @@ def optional_parts(config_class: Any, names: tuple[str, ...]) -> dict[str, Any]:
 _DERIVED = ("transformers_version", "architectures", "qk_head_dim")
 _BY_DEPTH = ("out_features", "out_indices", "stage_names")
 """Fields that the config computes anew from those that were cut."""
+_INDEXES = re.compile(r"_(attn|visual)_indexes$")  # of layers
 _OF_TEXT = ("text_config", "llm_config", "audio_config")
 """Parts whose widths are those of embedded tokens."""
 _LAYER_COUNTS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers")
 
 
 def _two_kinds(value: list[Any]) -> list[Any]:
-    other = next((item for item in value if item != value[0]), value[1])
-    return [value[0], other]
+    """Of layers that only keep states one becomes attention, as checkpoints have it."""
+    others = [item for item in value if item != value[0]]
+    if not others and value[0] == "linear_attention":
+        others = ["full_attention"]
+    return [value[0], (others or value)[0]]
 
 
 def _fit_tokens(config: dict[str, Any]) -> None:

@@ -78,10 +78,14 @@ class State:
 
 @dataclass(frozen=True)
 class _Slot:
-    """Where a tensor goes; without a name, one that is no state: an empty tensor, or a constant that is left out."""
+    """Where a tensor goes; without a name, one that is no state: an empty tensor, a counter of the tokens so far, or a
+    constant that is left out.
+    """
 
     name: str | None
     empty: torch.Tensor | None = None
+    counter: torch.dtype | None = None
+    """Of a tensor of one number."""
 
 
 class Memory:
@@ -100,7 +104,8 @@ class Memory:
             if not isinstance(value, torch.Tensor):
                 return value
             empty = torch.empty(tuple(value.shape), dtype=value.dtype) if value.numel() == 0 else None
-            return _Slot(names.get(id(value)), empty)
+            is_counter = tuple(value.shape) == (1,) and not value.dtype.is_floating_point
+            return _Slot(names.get(id(value)), empty, value.dtype if is_counter else None)
 
         self._template = _copied(cache, slot, {})
 
@@ -109,6 +114,8 @@ class Memory:
 
         def leaf(value: Any) -> Any:
             if isinstance(value, _Slot):
+                if value.name is None and value.counter is not None:
+                    return torch.full((1,), past, dtype=value.counter)
                 # Recurrent layers write into their states.
                 return value.empty if value.name is None else tensors[value.name].clone()
             return past if type(value) is int and value == self._sizes.past else value

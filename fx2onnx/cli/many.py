@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import fnmatch
 import json
+import os
 import re
+import shutil
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -17,7 +20,7 @@ import typer
 from fx2onnx.base.errors import UserError
 from fx2onnx.cli.files import write_report
 from fx2onnx.cli.job import Job
-from fx2onnx.cli.outcome import print_json
+from fx2onnx.cli.outcome import print_json, show_error
 
 Row: TypeAlias = dict[str, Any]
 
@@ -110,17 +113,21 @@ def export_many(
     quiet: bool,
 ) -> None:
     """Run the jobs and show the table. Exits with 1 where a model differs from eager PyTorch or a fault of ours showed,
-    with 2 where something else could not be exported.
+    with 2 where something else could not be exported or ``exports.jsonl`` could not be written.
     """
     earlier = {} if again else finished(folder)
     rows = {job.source: earlier[job.source] for job in jobs if is_done(job, earlier)}
     left = [job for job in jobs if job.source not in rows]
     start = time.perf_counter()
+    parts = _parts(folder)
+    unrecorded: UserError | None = None
     for row in _shown(left, len(rows), processes, limit_s, quiet=quiet or json_output):
-        _append(folder, row)
+        unrecorded = _append(folder, row) or unrecorded
         rows[row["source"]] = row
+    for part in _parts(folder) - parts:
+        shutil.rmtree(part, ignore_errors=True)
     ordered = [rows[job.source] for job in jobs]
-    code = exit_code(ordered)
+    code = exit_code(ordered) or (2 if unrecorded else 0)
     summary = {
         "ok": code == 0,
         "folder": str(folder),
@@ -128,6 +135,7 @@ def export_many(
         "skipped": len(jobs) - len(left),
         "seconds": round(time.perf_counter() - start, 2),
         "exports": ordered,
+        "error": unrecorded and unrecorded.as_dict(),
     }
     if report is not None:
         write_report(report, summary)
@@ -135,6 +143,8 @@ def export_many(
         print_json(summary)
     elif not quiet:
         _print_table(ordered, summary)
+    if unrecorded is not None and not json_output:
+        show_error(unrecorded)
     if code:
         raise typer.Exit(code)
 
@@ -145,14 +155,32 @@ def exit_code(rows: Iterable[Row]) -> int:
     return next((code for code in (1, 2) if code in codes), 0)
 
 
-def _append(folder: Path, row: Row) -> None:
+def _append(folder: Path, row: Row) -> UserError | None:
+    """Add the row's line, all of it or nothing. What prevents that is returned: it must not cost the other models."""
     path = folder / RESULTS
+    line = json.dumps(row, default=str).encode() + b"\n"
     try:
-        cut_off = path.exists() and path.stat().st_size > 0 and not path.read_bytes().endswith(b"\n")
-        with path.open("a", encoding="utf-8") as stream:
-            stream.write(("\n" if cut_off else "") + json.dumps(row, default=str) + "\n")
+        with path.open("a+b", buffering=0) as stream:
+            size = stream.seek(0, os.SEEK_END)
+            stream.seek(max(0, size - 1))
+            if stream.read(1) not in (b"", b"\n"):
+                line = b"\n" + line
+            try:
+                if stream.write(line) < len(line):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            except OSError:
+                stream.truncate(size)
+                raise
     except OSError as error:
-        raise UserError("E301", f"cannot write '{path}'", why=error.strerror or str(error)) from error
+        why = error.strerror or str(error)
+        then = "free space; the same command then exports again what has no line in it"
+        return UserError("E301", f"cannot write '{path}'", why=why, next=then)
+    return None
+
+
+def _parts(folder: Path) -> set[Path]:
+    """What exports that are running, or were killed, have in the folder under a name of their own."""
+    return set(folder.glob(".fx2onnx-*"))
 
 
 def _shown(jobs: Sequence[Job], skipped: int, processes: int, limit_s: float, *, quiet: bool) -> Iterator[Row]:
@@ -184,7 +212,7 @@ def _shown(jobs: Sequence[Job], skipped: int, processes: int, limit_s: float, *,
             if not quiet:
                 verdict = "ok" if row["ok"] else _problem(row)
                 progress.print(
-                    f"{row['source']:<44} {row['seconds']:7.2f} s  {verdict[:120]}", markup=False, soft_wrap=True
+                    f"{row['source']:<44} {row['seconds']:7.2f} s  {verdict[:200]}", markup=False, soft_wrap=True
                 )
                 sys.stderr.flush()
             yield row
@@ -194,7 +222,7 @@ def _problem(row: Row) -> str:
     """One line on what went wrong."""
     error = row.get("error")
     if error:
-        return f"[{error['code']}] {error['what']}"
+        return ": ".join(filter(None, (f"[{error['code']}] {error['what']}", error.get("why"))))
     return "[E501] the outputs differ from eager PyTorch"
 
 

@@ -79,7 +79,12 @@ def _show(error: Fx2OnnxError, *, as_json: bool) -> None:
         traceback.print_exception(cause)
     if as_json:
         print_json(error.as_dict())
-        return
+    else:
+        show_error(error)
+
+
+def show_error(error: Fx2OnnxError) -> None:
+    """The error's block on stderr."""
     heading, _, rest = error.render().partition("\n")
     typer.secho(heading, fg="red", bold=True, err=True)
     if rest:

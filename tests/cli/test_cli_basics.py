@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -49,13 +49,36 @@ except SystemExit as end:
     assert not end.code, end.code
 print([name for name in {_HEAVY!r} if name in sys.modules], file=sys.stderr)
 """
-    start = time.perf_counter()
-    done = run_python(code)
-    seconds = time.perf_counter() - start
-    assert done.returncode == 0, done.stderr
-    assert done.stderr.strip() == "[]"
-    assert "fx2onnx" in done.stdout
-    assert seconds < 2.0, "0.15 s on an idle machine; the limit leaves room for a busy one"
+    least_seconds = bare_seconds = float("inf")
+    for _ in range(4):
+        before = _children_seconds()
+        done = run_python(code)
+        least_seconds = min(least_seconds, _children_seconds() - before)
+        assert done.returncode == 0, done.stderr
+        assert done.stderr.strip() == "[]"
+        assert "fx2onnx" in done.stdout
+        if least_seconds < 0.3:
+            return
+        before = _children_seconds()
+        run_python(_BARE)
+        bare_seconds = min(bare_seconds, _children_seconds() - before)
+    # A busy machine stretches processor time, too, but that of any such program alike.
+    assert least_seconds < 3 * bare_seconds, f"{least_seconds:.2f} s, and {bare_seconds:.2f} s for typer alone"
+
+
+_BARE = """
+import sys, typer
+app = typer.Typer(rich_markup_mode="rich")
+app.command()(lambda: None)
+sys.argv = ["bare", "--help"]
+app()
+"""
+
+
+def _children_seconds() -> float:
+    """Processor time of the processes that were started here and have ended."""
+    spent = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return spent.ru_utime + spent.ru_stime
 
 
 def test_list_names_models_one_per_line() -> None:

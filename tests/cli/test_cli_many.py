@@ -29,7 +29,10 @@ import torch
 def linear(width=3): return torch.nn.Linear(width, 2), torch.randn(2, width)
 def wide(): return linear(7)
 def broken(): raise ValueError("this model cannot be built")
-def dies(): os._exit(3)
+def dies():
+    os.makedirs("out/.fx2onnx-part")  # as a process that is killed while it writes
+    open("out/.fx2onnx-part/model", "wb").close()
+    os._exit(3)
 def hangs(): time.sleep(1000)
 """
 
@@ -63,6 +66,8 @@ def invoke(*arguments: object) -> Result:
 
 def test_several_processes_export_verify_and_survive_a_crash_and_a_hang(folder: Path) -> None:
     names = ("linear", "dies", "broken", "hangs", "wide")
+    (folder / "out").mkdir()
+    (folder / "out" / ".fx2onnx-other").mkdir()  # of somebody else's run
     done = invoke(
         "export", *(f"many_models:{n}" for n in names), "-o", "out", "--jobs", 2, "--limit", 12, "--json", "--no-verify"
     )
@@ -81,6 +86,7 @@ def test_several_processes_export_verify_and_survive_a_crash_and_a_hang(folder: 
     assert "exit code 3" in rows["dies"]["error"]["what"]
     assert "within 12 s" in rows["hangs"]["error"]["what"]
     assert sorted(path.name for path in (folder / "out").iterdir()) == [
+        ".fx2onnx-other",
         "exports.jsonl",
         "many_models_linear.onnx",
         "many_models_wide.onnx",
@@ -301,6 +307,33 @@ class TestNoSpace:
         assert rows[0]["error"]["code"] == "E301"
         assert done.exit_code == 2
         assert not Path("out/zoo_mnist_cnn.onnx").exists()
+
+    def test_results_that_cannot_be_noted_cost_no_model(self, in_this_process: list[str]) -> None:
+        """A line is in ``exports.jsonl`` whole or not at all; the next run exports again what is not in it."""
+        call = ("export", "many_models:linear", "many_models:wide", "-o", "out", "--no-verify")
+        Path("out").mkdir()
+        padding = json.dumps({"source": "old", "filling": "x" * 19_500}) + "\n"
+        Path("out/exports.jsonl").write_text(padding)
+        with limited_files():
+            done = invoke(*call, "--json")
+        summary = json.loads(done.stdout)
+        assert [row["exit_code"] for row in summary["exports"]] == [0, 0]
+        assert (done.exit_code, summary["ok"], summary["error"]["code"]) == (2, False, "E301")
+        kept = Path("out/exports.jsonl").read_text()
+        assert kept.startswith(padding)
+        assert all(json.loads(line) for line in kept.splitlines())
+        assert len(kept) <= 20_000
+        noted = len(kept.splitlines()) - 1
+        assert noted < 2
+        in_this_process.clear()
+        again = invoke(*call)
+        assert again.exit_code == 0, again.output
+        assert len(in_this_process) == 2 - noted
+
+    def test_the_error_says_why(self, in_this_process: list[str], small_disk: None) -> None:
+        done = invoke("export", "zoo:mnist_cnn", "many_models:linear", "-o", "out", "--no-verify")
+        assert "File too large" in done.stdout
+        assert "1 of 2 models exported" in done.stdout
 
 
 @pytest.mark.parametrize(

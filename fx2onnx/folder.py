@@ -99,7 +99,7 @@ def export_assembly(
         _write(results, stage, target)
         _write_configs(assembly, stage, target)
         if told is not None:
-            _write_origin(told, assembly, stage, target)
+            _write_origin({**told, **_baked(done.sources)}, assembly, stage, target)
         if verify and not needs_weights_beside_it:
             _verify(done, stage, engines)
     if verify and needs_weights_beside_it:
@@ -224,6 +224,12 @@ def _write_configs(assembly: Assembly, stage: Path, target: Path) -> None:
     for path in sorted(assembly.folder.iterdir()):
         if path.is_file() and path.name.endswith(_COPIED) and not path.name.endswith(_NOT_COPIED):
             shutil.copyfile(path, stage / path.name)
+
+
+def _baked(sources: Mapping[str, Source]) -> dict[str, Any]:
+    """The inputs that are constants of the graphs, for those who hand them over as they would to the model."""
+    found = {name: source.kwargs[name].tolist() for source in sources.values() for name in source.bake}
+    return {"baked": found} if found else {}
 
 
 def _write_origin(told: Mapping[str, Any], assembly: Assembly, stage: Path, target: Path) -> None:

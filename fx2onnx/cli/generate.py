@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -52,6 +51,7 @@ def generate_command(
     """Generate text greedily from an exported folder."""
     from fx2onnx.cli.progress import Stages
     from fx2onnx.generation import load
+    from fx2onnx.generation.greedy import prompt_length
 
     rows = [_ids(text) for text in prompt_ids or []]
     if not rows and not input:
@@ -70,7 +70,7 @@ def generate_command(
             expected = stages.call(
                 f"generate with {spec}", lambda: _expected(spec, seed, model, inputs, max_new_tokens)
             )
-    start = 1 if model.encoder is not None else next(iter(inputs.values())).shape[1]
+    start = prompt_length(model, inputs)
     _finish(tokens, start, expected, json_output)
 
 
@@ -120,10 +120,9 @@ def _inputs(model: LoadedModel, rows: Sequence[Sequence[int]], files: Sequence[s
 def _source(folder: Path, given: str | None) -> tuple[str, int]:
     """What the folder was made from, as its own file says unless the caller does; and the seed of random weights."""
     from fx2onnx.folder import ORIGIN_FILE
+    from fx2onnx.generation.loaded import read_json
 
-    said: Mapping[str, Any] = {}
-    if (folder / ORIGIN_FILE).is_file():
-        said = json.loads((folder / ORIGIN_FILE).read_text(encoding="utf-8"))
+    said: Mapping[str, Any] = read_json(folder / ORIGIN_FILE)
     spec = given or said.get("source")
     if not spec:
         raise UserError("E302", f"'{folder}' does not say what it was made from", next="--source hf:CHECKPOINT_FOLDER")
@@ -135,10 +134,10 @@ def _source(folder: Path, given: str | None) -> tuple[str, int]:
 
 def _expected(spec: str, seed: int, model: LoadedModel, inputs: Mapping[str, Any], new: int) -> Any:
     from fx2onnx.folder import ORIGIN_FILE
+    from fx2onnx.generation.loaded import read_json
     from fx2onnx.sources.generation_eager import expected_tokens
 
-    origin = model.folder / ORIGIN_FILE
-    task = json.loads(origin.read_text(encoding="utf-8")).get("task", "") if origin.is_file() else ""
+    task = str(read_json(model.folder / ORIGIN_FILE).get("task") or "")
     return expected_tokens(spec, task, seed, inputs, new)
 
 

@@ -48,7 +48,7 @@ def _open_onnxruntime(path: str) -> Opened:
     try:
         session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
     except Exception as cause:  # onnxruntime has its own classes for each status
-        raise UserError("E303", f"onnxruntime cannot open {path}", why=str(cause).splitlines()[0][:300]) from cause
+        raise UserError("E303", f"onnxruntime cannot open {path}", why=str(cause).splitlines()[0][:600]) from cause
     return session, to_ort_value
 
 

@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from fx2onnx.base.errors import UserError
+from fx2onnx.generation.checks import cast, check_feeds, check_known
 from fx2onnx.generation.engine import LENGTH, PAST, PRESENT, Array, Graph, as_array, dtype_of
 from fx2onnx.generation.loaded import LoadedModel, positions
-from fx2onnx.generation.media import FEATURES, PROMPT, brought
+from fx2onnx.generation.media import PROMPT, TEXT, brought
 
 EMBEDDED = "inputs_embeds"
 _LAST_POSITION = "last_position"  # among the states: the greatest number of the last token's position [batch]
@@ -91,7 +92,7 @@ def _start(
     if model.encoder is None:
         if "input_ids" not in given:
             raise UserError("E401", "generation needs input_ids")
-        ids = given["input_ids"]
+        ids = cast("input_ids", given["input_ids"], "tensor(int64)")
         if ids.ndim != 2 or 0 in ids.shape:
             raise UserError("E401", f"input_ids must be [batch, length] with at least one token, not {list(ids.shape)}")
         mask = given.get("attention_mask", np.ones_like(ids))
@@ -112,9 +113,11 @@ def _start(
     missing = [name for name in encoder.inputs if name not in given]
     if missing:
         raise UserError("E401", f"the encoder needs {missing[0]}", why=f"its inputs: {', '.join(encoder.inputs)}")
-    prompt = given.get("decoder_input_ids", None if "input_ids" in encoder.inputs else given.get("input_ids"))
-    encoded = encoder.run({name: given[name] for name in encoder.inputs})
-    ids = _decoder_prompt(prompt, encoder, given, _first_token(model))
+    check_known(encoder, [name for name in given if name not in (*TEXT, "decoder_input_ids")])
+    feeds = {name: cast(name, given[name], arg.type) for name, arg in encoder.inputs.items()}
+    check_feeds(encoder, feeds)
+    encoded = encoder.run(feeds)
+    ids = _decoder_prompt(encoder, given, _first_token(model))
     states = _empty(model.main, len(ids)) | _following(encoded)
     fixed: dict[str, Any] = {"encoder_hidden_states": encoded["last_hidden_state"]}
     if "attention_mask" in given:
@@ -123,12 +126,23 @@ def _start(
     return ids, np.ones_like(ids), states, {name: value for name, value in fixed.items() if name in model.main.inputs}
 
 
-def _decoder_prompt(prompt: Array | None, encoder: Graph, given: Mapping[str, Array], start: int) -> Array:
-    """The decoder's first tokens [batch, length]: ``prompt``, behind the start token where it does not begin with it."""
+def prompt_length(model: LoadedModel, given: Mapping[str, Array]) -> int:
+    """How many of the tokens that ``generate`` gives are none that it made."""
+    if model.encoder is None:
+        return int(given["input_ids"].shape[1])
+    return int(_decoder_prompt(model.encoder, given, _first_token(model)).shape[1])
+
+
+def _decoder_prompt(encoder: Graph, given: Mapping[str, Array], start: int) -> Array:
+    """The decoder's first tokens [batch, length]: those given, behind the start token where they do not begin with it."""
+    prompt = given.get("decoder_input_ids", None if "input_ids" in encoder.inputs else given.get("input_ids"))
     batch = len(given[next(iter(encoder.inputs))])
     first = np.full((batch, 1), start, np.int64)
     if prompt is None:
         return first
+    prompt = cast("decoder_input_ids", prompt, "tensor(int64)")
+    if "attention_mask" not in encoder.inputs and not given.get("attention_mask", first).all():
+        raise UserError("E401", "the decoder's tokens are padded", why="the decoder has no mask of its own")
     if prompt.ndim != 2 or len(prompt) != batch:
         raise UserError("E401", f"the decoder's tokens are {list(prompt.shape)}, the encoder has {batch} rows")
     return prompt if prompt.shape[1] and (prompt[:, 0] == start).any() else np.concatenate([first, prompt], axis=1)
@@ -184,8 +198,8 @@ def _advance(
     prompt = model.graphs.get(PROMPT)
     if prompt is not None and any(name in fixed and name not in graph.inputs for name in prompt.inputs):
         return _prompted(prompt, ids, mask, states, fixed)
-    embedded, places = _embedded(model, ids, mask, states, fixed) if EMBEDDED in graph.inputs else (None, None)
-    main = graph.inputs["input_ids" if embedded is None else EMBEDDED]
+    made, places = _embedded(model, ids, mask, states, fixed) if EMBEDDED in graph.inputs else ({}, None)
+    main = graph.inputs[EMBEDDED if made else "input_ids"]
     width = main.shape[1]
     width = width if isinstance(width, int) else length
     for first in range(0, length, width):
@@ -193,8 +207,7 @@ def _advance(
         part = slice(seen.shape[1] - width, seen.shape[1])
         feeds: dict[str, Any] = {"input_ids": ids[:, first : first + width], **states}
         feeds |= {name: _of_tokens(graph, name, value, first, width, length) for name, value in fixed.items()}
-        if embedded is not None:
-            feeds[EMBEDDED] = embedded[:, first : first + width]
+        feeds |= {name: value[:, first : first + width] for name, value in made.items()}
         if "attention_mask" in graph.inputs:
             local = graph.inputs["attention_mask"].shape[1] == main.shape[1]
             feeds["attention_mask"] = seen[:, part] if local else seen
@@ -229,22 +242,21 @@ def _of_tokens(graph: Graph, name: str, value: Any, first: int, width: int, leng
 
 def _embedded(
     model: LoadedModel, ids: Array, mask: Array, states: Mapping[str, Any], fixed: Mapping[str, Any]
-) -> tuple[Array, Array | None]:
-    """``ids`` embedded, with the features of ``fixed`` in their places; none after the prompt. And, where images have
-    rows and columns, the tokens' positions [3, batch, length].
+) -> tuple[dict[str, Array], Array | None]:
+    """``ids`` embedded, with the features of ``fixed`` in their places, and what else there is for every token; no
+    features after the prompt. And, where images have rows and columns, the tokens' positions [3, batch, length].
     """
     graph = model.graphs["embed_tokens"]
     feeds: dict[str, Any] = {"input_ids": ids, "attention_mask": mask[:, mask.shape[1] - ids.shape[1] :]}
     for name, arg in graph.inputs.items():
-        if name in FEATURES:
-            feeds[name] = fixed.get(name, np.zeros((0, arg.shape[1]), dtype_of(arg.type)))
-    outputs = graph.run({name: feeds[name] for name in graph.inputs})
-    if "position_ids" not in graph.outputs:
-        return as_array(outputs[EMBEDDED]), None
-    if _LAST_POSITION not in states:
-        return as_array(outputs[EMBEDDED]), as_array(outputs["position_ids"])
-    following = states[_LAST_POSITION][:, None] + 1 + np.arange(ids.shape[1])
-    return as_array(outputs[EMBEDDED]), np.repeat(following[None], 3, axis=0)
+        if name not in feeds:
+            feeds[name] = fixed.get(name, np.zeros((0, *arg.shape[1:]), dtype_of(arg.type)))
+    outputs = {name: as_array(value) for name, value in graph.run({name: feeds[name] for name in graph.inputs}).items()}
+    places = outputs.pop("position_ids", None)
+    if places is not None and _LAST_POSITION in states:
+        following = states[_LAST_POSITION][:, None] + 1 + np.arange(ids.shape[1])
+        places = np.repeat(following[None], 3, axis=0)
+    return outputs, places
 
 
 Rule = Callable[[Array, Array, int], None]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fx2onnx.base.errors import UserError
+from fx2onnx.generation.checks import cast, check_feeds, check_files, check_known
 from fx2onnx.generation.engine import LENGTH, PAST, PRESENT, Graph, as_array, chosen_engine, dtype_of
 
 if TYPE_CHECKING:
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
 DECODERS = ("model.onnx", "decoder_model.onnx")
 """The graph that gives logits, by file name: the first that the folder has."""
 ENCODER = "encoder_model.onnx"
+
+
+_HINTS = {"decoder_model.onnx": "generate(...) takes what all graphs of the folder take together"}
 
 
 class Outputs(Mapping[str, Any]):
@@ -60,8 +64,10 @@ class LoadedModel:
         self.folder = folder
         self.engine = engine
         self.graphs = {path.stem: Graph(path, engine) for path in sorted(folder.glob("*.onnx"))}
-        self.config = _json(folder / "config.json")
-        self.generation_config = _json(folder / "generation_config.json")
+        self.config = read_json(folder / "config.json")
+        self.generation_config = read_json(folder / "generation_config.json")
+        self.baked: dict[str, Any] = read_json(folder / "fx2onnx.json").get("baked") or {}
+        check_files(folder, self.main)
 
     @property
     def main(self) -> Graph:
@@ -76,13 +82,16 @@ class LoadedModel:
         return self.graphs.get(Path(ENCODER).stem)
 
     def __call__(self, **inputs: Any) -> Outputs:
-        """Raises: UserError E401 for an input that is unknown or missing."""
-        return self.run(self.main, inputs)
+        """Raises: UserError E401 for an input that is unknown or missing, or does not fit."""
+        from fx2onnx.generation.whole import run_whole
+
+        return run_whole(self, inputs)
 
     def run(self, graph: Graph, inputs: Mapping[str, Any]) -> Outputs:
         """One call of ``graph``, a member of ``graphs``."""
         feeds, wants_torch = _feeds(graph, inputs)
         _fill(graph, feeds)
+        check_feeds(graph, feeds)
         outputs = graph.run(feeds)
         convert = _to_torch if wants_torch else as_array
         plain = {name: convert(value) for name, value in outputs.items() if not name.startswith(PRESENT)}
@@ -112,13 +121,15 @@ def load(folder: str | PathLike[str], engine: str | None = None) -> LoadedModel:
     return LoadedModel(path, chosen_engine(engine))
 
 
-def _json(path: Path) -> dict[str, Any]:
+def read_json(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
         found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as cause:
         raise UserError("E302", f"cannot read '{path}'", why=str(cause)) from cause
+    if not isinstance(found, dict):
+        raise UserError("E302", f"cannot read '{path}'", why=f"it holds a {type(found).__name__}, no JSON object")
     return found
 
 
@@ -132,14 +143,11 @@ def _feeds(graph: Graph, inputs: Mapping[str, Any]) -> tuple[dict[str, Any], boo
         elif value is not None:
             wants_torch = wants_torch or hasattr(value, "detach")
             feeds[name] = value
-    unknown = [name for name in feeds if name not in graph.inputs]
-    if unknown:
-        known = [name for name in graph.inputs if not name.startswith(PAST)]
-        raise UserError("E401", f"{graph.path.name} has no input {unknown[0]!r}", why=f"its inputs: {', '.join(known)}")
+    check_known(graph, feeds, _HINTS.get(graph.path.name, ""))
     for name, value in feeds.items():
         if not hasattr(value, "ortvalue_from_numpy"):
-            feeds[name] = _from_torch(value) if hasattr(value, "detach") else np.asarray(value)
-            feeds[name] = feeds[name].astype(dtype_of(graph.inputs[name].type), copy=False)
+            plain = from_torch(value) if hasattr(value, "detach") else value
+            feeds[name] = cast(name, plain, graph.inputs[name].type)
     return feeds, wants_torch
 
 
@@ -155,13 +163,14 @@ def _fill(graph: Graph, feeds: dict[str, Any]) -> None:
     for name in graph.inputs:
         if name.startswith(PAST) and name not in feeds:
             feeds[name] = graph.empty(name, batch)
-    ids = feeds.get("input_ids")
-    if ids is None:
+    ids = feeds.get("input_ids", feeds.get("inputs_embeds"))
+    if ids is None or len(_shape(ids)) < 2:
         return
     if "attention_mask" in graph.inputs and "attention_mask" not in feeds:
         total = ids.shape[1] + past_length(graph, feeds)
         feeds["attention_mask"] = np.ones((batch, total), dtype_of(graph.inputs["attention_mask"].type))
-    if "position_ids" in graph.inputs and "position_ids" not in feeds:
+    is_text = "position_ids" in graph.inputs and len(graph.inputs["position_ids"].shape) == 2
+    if is_text and "position_ids" not in feeds and len(_shape(feeds.get("attention_mask", ids))) == 2:
         feeds["position_ids"] = positions(feeds["attention_mask"])[:, -ids.shape[1] :]
 
 
@@ -184,7 +193,7 @@ def _shape(value: Any) -> Sequence[int]:
     return found
 
 
-def _from_torch(tensor: Any) -> Any:
+def from_torch(tensor: Any) -> Any:
     import ml_dtypes
     import torch
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from fx2onnx.base.errors import UserError
+from fx2onnx.generation.checks import cast, check_places, drop_baked
 from fx2onnx.generation.engine import PAST, PRESENT, Array, Graph, as_array, dtype_of
 from fx2onnx.generation.loaded import LoadedModel
 
@@ -23,6 +24,9 @@ def brought(model: LoadedModel, given: Mapping[str, Array], ids: Array) -> dict[
     Raises:   UserError E401 for an input that is missing, unknown or of another shape.
     """
     rest = {name: value for name, value in given.items() if name not in TEXT}
+    drop_baked(model, rest)
+    if "embed_tokens" in model.graphs:
+        rest.pop("mm_token_type_ids", None)  # which the placeholder tokens say themselves
     found: dict[str, Any] = {}
     for stem in ENCODERS:
         graph = model.graphs.get(stem)
@@ -35,7 +39,7 @@ def brought(model: LoadedModel, given: Mapping[str, Array], ids: Array) -> dict[
     for graph in [model.main] if prompt is None else [model.main, prompt]:
         for name in own_inputs(graph):
             if name in rest:
-                found[name] = rest.pop(name).astype(dtype_of(graph.inputs[name].type), copy=False)
+                found[name] = cast(name, rest.pop(name), graph.inputs[name].type)
             elif name not in found and name.endswith("_mask"):  # nothing is hidden
                 shape = graph.inputs[name].shape
                 found[name] = np.ones((*ids.shape, *shape[2:]), dtype_of(graph.inputs[name].type))
@@ -43,6 +47,7 @@ def brought(model: LoadedModel, given: Mapping[str, Array], ids: Array) -> dict[
         raise UserError(
             "E401", f"the model has no input {next(iter(rest))!r}", why=f"it takes {', '.join(taken(model))}"
         )
+    check_places(model, ids, found)
     return found
 
 
@@ -72,7 +77,7 @@ def _check(graph: Graph, given: Collection[str]) -> None:
 
 def _encoded(graph: Graph, inputs: dict[str, Array]) -> dict[str, Array]:
     """The features of all images or recordings, in several calls where the graph takes so much of them a call."""
-    dtypes = {name: dtype_of(arg.type) for name, arg in graph.inputs.items()}
+    inputs = {name: cast(name, value, graph.inputs[name].type) for name, value in inputs.items()}
     cuts = {name: _cut(graph, name, value) for name, value in inputs.items()}
     counts = {count for _, count in cuts.values() if count != 1}
     if len(counts) > 1:
@@ -84,10 +89,7 @@ def _encoded(graph: Graph, inputs: dict[str, Array]) -> dict[str, Array]:
         name: [value] * calls if cuts[name][1] == 1 else np.split(value, calls, cuts[name][0])
         for name, value in inputs.items()
     }
-    results = [
-        graph.run({name: parts[call].astype(dtypes[name], copy=False) for name, parts in pieces.items()})
-        for call in range(calls)
-    ]
+    results = [graph.run({name: parts[call] for name, parts in pieces.items()}) for call in range(calls)]
     return {name: np.concatenate([as_array(result[name]) for result in results]) for name in graph.outputs}
 
 

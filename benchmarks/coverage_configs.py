@@ -119,8 +119,22 @@ _FILLS: dict[str, Callable[[Mapping[str, Any]], Any]] = {
 """What checkpoints have in fields that a config class leaves at None, and without which its model cannot be built."""
 
 
+_BESIDE: dict[str, tuple[str, Callable[[Mapping[str, Any]], Any]]] = {
+    "kv_n_heads": ("rope_theta", lambda config: 10_000.0),
+    "pad_head_dim_to_multiple_of": ("num_key_value_heads", lambda config: config.get("num_attention_heads")),
+}
+"""What checkpoints also have where they have a field, and the config class does not know."""
+
+
 def _filled(config: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: _FILLS[key](config) if value is None and key in _FILLS else value for key, value in config.items()}
+    filled = {key: _FILLS[key](config) if value is None and key in _FILLS else value for key, value in config.items()}
+    for field, (missing, made) in _BESIDE.items():
+        if field in config:
+            filled.setdefault(missing, made(config))
+    if config.get("rope_parameters") == {} and filled.get("layer_types"):
+        plain = {"rope_type": "default", "rope_theta": 10_000.0}
+        filled["rope_parameters"] = {kind: dict(plain) for kind in sorted(set(filled["layer_types"]))}
+    return filled
 
 
 def shrink(config: Mapping[str, Any], rules: tuple[str, ...]) -> dict[str, Any]:
@@ -137,6 +151,7 @@ def shrink(config: Mapping[str, Any], rules: tuple[str, ...]) -> dict[str, Any]:
     limits = [rule for kind in rules for rule in _RULES.get(kind, ())]
     of_text = tuple("width" if kind == "width of text" else kind for kind in rules)
     layers = _layers(config) if "depth" in rules else None
+    depth = layers or ("depth" in rules and config.get("depth"))
     result: dict[str, Any] = {}
     for key, value in config.items():
         if key == "per_layer_config" and isinstance(value, dict) and "depth" in rules:
@@ -151,8 +166,8 @@ def shrink(config: Mapping[str, Any], rules: tuple[str, ...]) -> dict[str, Any]:
             result[key] = [min(layers, 2) - 1]
         elif "depth" in rules and isinstance(value, list) and re.fullmatch(r"(\w+_)?(depths?|num_blocks|layers)", key):
             result[key] = [min(item, 2) if isinstance(item, int) else item for item in value]
-        elif layers and isinstance(value, list | tuple) and re.search(r"_(attn|visual)_indexes$|_layers_indices$", key):
-            result[key] = sorted({min(index, layers - 1) * min(layers, 2) // layers for index in value})
+        elif depth and isinstance(value, list | tuple) and _INDEXES.search(key):
+            result[key] = sorted({min(index, depth - 1) * min(depth, 2) // depth for index in value})
         elif key == "vision_feature_layer" and "depth" in rules and isinstance(value, list):
             result[key] = [-1, -2][: len(value)]
         elif key == "downsample_channels" and "width" in rules:
@@ -184,9 +199,9 @@ def optional_parts(config_class: Any, names: tuple[str, ...]) -> dict[str, Any]:
 
 
 _DERIVED = ("transformers_version", "architectures", "qk_head_dim")
-_BY_DEPTH = ("out_features", "out_indices", "stage_names")
+_BY_DEPTH = ("out_features", "out_indices", "stage_names", "hybrid_layer_ids")
 """Fields that the config computes anew from those that were cut."""
-_INDEXES = re.compile(r"_(attn|visual)_indexes$")  # of layers
+_INDEXES = re.compile(r"_(attn|visual)_indexes$|_layers_indices$")  # of layers
 _OF_TEXT = ("text_config", "llm_config", "audio_config")
 """Parts whose widths are those of embedded tokens."""
 _LAYER_COUNTS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers")

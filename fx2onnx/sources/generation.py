@@ -18,6 +18,7 @@ import torch
 
 from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import UserError
+from fx2onnx.sources.generation_beside import DEEP, behind_layers
 from fx2onnx.sources.generation_state import PAST, Memory, Sizes, State, unmistakable_sizes
 from fx2onnx.sources.source import Options, Source
 
@@ -41,7 +42,8 @@ class CachedDecoder(torch.nn.Module):
         states = {name.removeprefix(PREFIX): value for name, value in inputs.items() if name.startswith(PREFIX)}
         plain = {name: value for name, value in inputs.items() if not name.startswith(PREFIX)}
         cache = self._memory.rebuilt(states, self._past(plain, states))
-        result = self.model(**self.arguments(plain, states), **{self._cache_argument: cache}, use_cache=True)
+        with behind_layers(self.model, plain.pop(DEEP, None)):
+            result = self.model(**self.arguments(plain, states), **{self._cache_argument: cache}, use_cache=True)
         following = self._memory.taken_from(result[self._cache_argument])
         if self._one_token and "attention_mask" in plain:
             seen = plain["attention_mask"][:, -1] != 0
@@ -82,16 +84,22 @@ def cached_decoder(
     one_token: bool = False,
     width: int | None = None,
     in_grids: bool = False,
+    beside: Mapping[str, tuple[int, ...]] | None = None,
 ) -> Source:
     """``model`` as one graph with its cache in and out.
 
     With ``one_token``, a graph that takes one token a call; with ``width``, one that takes embedded tokens of so many
-    numbers; with ``in_grids``, one that takes a time, a row and a column as the position of each token.
+    numbers; with ``in_grids``, one that takes a time, a row and a column as the position of each token; with ``beside``,
+    one that takes more for each token, of the sizes that it says by name.
 
     Raises:   UserError E601 where the model keeps nothing between calls.
     """
     sizes = unmistakable_sizes(model.config)
-    cache_argument, cache = trial(model, prompt_of(model, sizes, width))
+    beside = beside or {}
+    prompt = prompt_of(model, sizes, width)
+    known = inspect.signature(model.forward).parameters
+    more = {key: torch.zeros(sizes.batch, sizes.past, *wide) for key, wide in beside.items() if key in known}
+    cache_argument, cache = trial(model, prompt | more)
     memory = Memory(cache, sizes)
     if not memory.states:
         raise no_cache(model)
@@ -101,6 +109,8 @@ def cached_decoder(
     if width is not None:
         del kwargs["input_ids"]
         kwargs[EMBEDDED], shapes[EMBEDDED] = torch.randn(batch, new, width), shapes.pop("input_ids")
+    for key, wide in beside.items():
+        kwargs[key], shapes[key] = torch.randn(batch, new, *wide), {0: BATCH, 1: SEQUENCE}
     if in_grids and "position_ids" in kwargs:
         kwargs["position_ids"] = kwargs["position_ids"].repeat(3, 1, 1)
         shapes["position_ids"] = {axis + 1: word for axis, word in shapes["position_ids"].items()}

@@ -15,7 +15,15 @@ from typing import Any
 import torch
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.sources.generation import BATCH, SEQUENCE, run_lightly
+from fx2onnx.sources.generation import BATCH, EMBEDDED, SEQUENCE, run_lightly
+from fx2onnx.sources.generation_beside import (
+    DEEP,
+    PER_LAYER,
+    deep_features,
+    embedded_as,
+    per_layer_inputs,
+    takes_deep_features,
+)
 from fx2onnx.sources.generation_positions import grid_positions, merged_grid
 from fx2onnx.sources.hf_call import Call, Maker
 from fx2onnx.sources.hf_image_samples import PIXELS, image_forms
@@ -39,6 +47,10 @@ class Modality:
     @property
     def features(self) -> str:
         return f"{self.name}_features"
+
+    @property
+    def deep(self) -> str:
+        return f"{self.name}_{DEEP}"
 
 
 MODALITIES = (
@@ -70,7 +82,9 @@ def modalities_of(model: Any) -> list[Modality]:
 
 
 class FeaturePart(torch.nn.Module):
-    """An encoder with its projector: features [tokens, width], one row for each placeholder token, in order."""
+    """An encoder with its projector: features [tokens, width], one row for each placeholder token, in order; of encoders
+    that have some for later layers, too, those [tokens, layers, width].
+    """
 
     def __init__(self, model: Any, modality: Modality) -> None:
         super().__init__()
@@ -82,49 +96,84 @@ class FeaturePart(torch.nn.Module):
         found = encode(**inputs, return_dict=True)
         rows = found if isinstance(found, torch.Tensor | list | tuple) else found.get("pooler_output")
         if rows is None:  # left to forward
-            rows = _owner(self.model, self._modality).multi_modal_projector(found["last_hidden_state"])
+            rows = found["last_hidden_state"]
+            projector: Any = getattr(_owner(self.model, self._modality), "multi_modal_projector", None)
+            rows = rows if projector is None else projector(rows)
         if isinstance(rows, list | tuple):
             rows = torch.cat([row.flatten(0, -2) for row in rows])
-        return {self._modality.features: rows.flatten(0, -2)}
+        outputs = {self._modality.features: rows.flatten(0, -2)}
+        deep = deep_features(self.model, found)
+        return outputs if deep is None else outputs | {self._modality.deep: deep}
 
 
 class EmbedPart(torch.nn.Module):
     """Embedded tokens [batch, sequence, width] with features in the places of their tokens; with ``grid``, also the
-    positions [3, batch, sequence] of tokens among images of so many rows and columns of features.
+    positions [3, batch, sequence] of tokens among images of so many rows and columns of features. And what the language
+    model takes beside them [batch, sequence, layers, width].
     """
 
     def __init__(self, model: Any, modalities: list[Modality], grid: tuple[int, int] | None = None) -> None:
         super().__init__()
         self.model = model
-        self._tokens: dict[str, Any] = {m.features: _token(model, m) for m in modalities}
+        self._tokens: dict[str, Any] = {name: _token(model, m) for m in modalities for name in (m.features, m.deep)}
         self._grid = grid
+        self._embedded_as = embedded_as(model)
 
     def forward(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None, **features: torch.Tensor
     ) -> dict[str, torch.Tensor]:
         masks: dict[str, Any] = {name: input_ids == self._tokens[name] for name in features}
-        ids = input_ids
+        is_placeholder = torch.zeros_like(input_ids, dtype=torch.bool)
         for mask in masks.values():
-            ids = ids.masked_fill(mask, 0)  # placeholder tokens may lie beyond the embedding's rows
+            is_placeholder = is_placeholder | mask
+        words = input_ids
+        for token, other in self._embedded_as.items():
+            words = words.masked_fill(input_ids == token, other)
+        ids = words.masked_fill(is_placeholder, 0)  # placeholder tokens may lie beyond the embedding's rows
         embedded = self.model.get_input_embeddings()(ids)
+        outputs: dict[str, torch.Tensor] = {}
         for name, mask in masks.items():
-            # Row 0 is for all that is no placeholder, so that there may be no feature at all.
-            rows = torch.cat([embedded.new_zeros(1, embedded.shape[-1]), features[name].to(embedded.dtype)])
-            order = (mask.flatten().cumsum(0) * mask.flatten()).reshape(mask.shape)
-            embedded = torch.where(mask[..., None], rows[order], embedded)
-        outputs = {"inputs_embeds": embedded}
+            spread = _spread(features[name].to(embedded.dtype), mask)
+            if name.endswith(DEEP):
+                outputs[DEEP] = spread
+            else:
+                embedded = torch.where(mask[..., None], spread, embedded)
+        outputs[EMBEDDED] = embedded
+        per_layer = per_layer_inputs(self.model, words)
+        if per_layer is not None:
+            outputs[PER_LAYER] = per_layer
         if self._grid is not None and attention_mask is not None:
             outputs["position_ids"] = grid_positions(masks["image_features"], attention_mask != 0, *self._grid)
         return outputs
 
 
-def encoders_and_embedding(model: Any, name: str, options: Options) -> dict[str, list[Source]]:
+def _spread(features: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """The rows of ``features`` in the places [batch, sequence] that ``mask`` shows, zeros in all others."""
+    rows = torch.cat([features.new_zeros(1, *features.shape[1:]), features])  # so that there may be no feature at all
+    order = (mask.flatten().cumsum(0) * mask.flatten()).reshape(mask.shape)
+    return rows[order]
+
+
+def encoders_and_embedding(
+    model: Any, name: str, options: Options, left_out: list[str] | None = None
+) -> dict[str, list[Source]]:
     """The parts before the language model, by file name; of each the forms to try, the more general one first.
 
-    Raises:   UserError E601 for an encoder whose arguments are not known, or positions of its own.
+    Of several encoders, one whose arguments are not known is left out; ``left_out`` gets the reason.
+    Raises:   UserError E601 where none is left, or for positions of a model's own.
     """
-    modalities = modalities_of(model)
-    parts = {m.file: feature_forms(model, m, name, options) for m in modalities}
+    parts: dict[str, list[Source]] = {}
+    modalities: list[Modality] = []
+    for modality in modalities_of(model):
+        try:
+            parts[modality.file] = feature_forms(model, modality, name, options)
+        except UserError as error:
+            if modality is modalities_of(model)[-1] and not modalities:
+                raise
+            if left_out is not None:
+                left_out.append(f"without {modality.name}: {error.what}")
+        else:
+            modalities.append(modality)
     grid = None
     for form in parts.get("vision_encoder.onnx", [])[:1]:
         grid = merged_grid(model, form.kwargs)
@@ -138,10 +187,25 @@ def encoders_and_embedding(model: Any, name: str, options: Options) -> dict[str,
         kwargs["attention_mask"], shapes["attention_mask"] = torch.ones_like(ids), {0: BATCH, 1: SEQUENCE}
     for place, modality in enumerate(modalities):
         ids[:, 2 * place] = _token(model, modality) or 0
-        kwargs[modality.features] = torch.randn(options.batch_or(), width)
-        shapes[modality.features] = {0: f"{modality.name}_tokens"}
+        for key, sizes in _sizes_of_features(model, modality, parts[modality.file][-1], width).items():
+            kwargs[key] = torch.randn(options.batch_or(), *sizes)
+            shapes[key] = {0: f"{modality.name}_tokens"}
     parts["embed_tokens.onnx"] = [Source(name, EmbedPart(model, modalities, grid).eval(), (), kwargs, shapes)]
     return parts
+
+
+def _sizes_of_features(model: Any, modality: Modality, form: Source, width: int) -> dict[str, tuple[int, ...]]:
+    """By the name of an output of the encoder, the sizes of a row of it."""
+    if not takes_deep_features(model):
+        return {modality.features: (width,)}
+    found = run_lightly(model, form.module, form.kwargs)
+    return {key: tuple(value.shape[1:]) for key, value in found.items()}
+
+
+def beside_embedded(embed: Source) -> dict[str, tuple[int, ...]]:
+    """By name, the sizes behind [batch, sequence] of what the language model takes beside embedded tokens."""
+    found = run_lightly(embed.module, embed.module, embed.kwargs)
+    return {key: tuple(value.shape[2:]) for key, value in found.items() if key in (PER_LAYER, DEEP)}
 
 
 def feature_forms(model: Any, modality: Modality, name: str, options: Options) -> list[Source]:

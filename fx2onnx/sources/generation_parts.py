@@ -12,7 +12,12 @@ from fx2onnx.base.errors import UserError
 from fx2onnx.sources import hf_kind
 from fx2onnx.sources.generation import cached_decoder
 from fx2onnx.sources.generation_encoder import encoder_and_decoder
-from fx2onnx.sources.generation_multimodal import encoders_and_embedding, modalities_of, width_of
+from fx2onnx.sources.generation_multimodal import (
+    beside_embedded,
+    encoders_and_embedding,
+    modalities_of,
+    width_of,
+)
 from fx2onnx.sources.generation_prompt import prompt_and_decoder, takes_images
 from fx2onnx.sources.generation_static import static_decoder
 from fx2onnx.sources.registry import fail_unknown, resolve
@@ -107,17 +112,27 @@ def cached_parts(source: Source, cache: str = "dynamic", *, in_place: bool = Tru
         ]
     note = ""
     if modalities_of(model):
+        left_out: list[str] = []
         try:
-            forms = encoders_and_embedding(model, source.name, options)
+            forms = encoders_and_embedding(model, source.name, options, left_out)
         except UserError as error:
             note = f"text only: {error.what}"
         else:
             in_grids = "attention_mask" in forms["embed_tokens.onnx"][0].kwargs
-            embedded = partial(cached_decoder, model, source.name, options, width=width_of(model), in_grids=in_grids)
+            embedded = partial(
+                cached_decoder,
+                model,
+                source.name,
+                options,
+                width=width_of(model),
+                in_grids=in_grids,
+                beside=beside_embedded(forms["embed_tokens.onnx"][0]),
+            )
             parts = [
                 Part(file, [partial(finished, form) for form in choices], "one image or recording")
                 for file, choices in forms.items()
             ]
+            parts[-1] = replace(parts[-1], note="; ".join(left_out))
             decoder = finished(embedded())
             return [
                 *parts,

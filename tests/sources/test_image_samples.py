@@ -102,6 +102,8 @@ def test_shrinking_keeps_the_layers_that_are_read_and_what_a_shuffle_makes() -> 
     found = shrink(config, ("depth", "width"))
     assert found["global_attn_indexes"] == [0, 1]
     assert found["deepstack_visual_indexes"] == [0]
+    by_depth = shrink({"depth": 27, "deepstack_visual_indexes": [8, 16, 24]}, ("depth",))
+    assert by_depth == {"depth": 2, "deepstack_visual_indexes": [0, 1]}
     assert found["vision_feature_layer"] == [-1, -2]
     assert found["intermediate_size"] == 64 * 4
     assert found["vision_output_dim"] == found["projector_output_dim"]

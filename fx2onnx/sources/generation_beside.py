@@ -1,0 +1,99 @@
+"""What language models take beside embedded tokens: a second embedding for every layer, and features of images that are
+added to the states behind the first layers.
+
+The names are those that transformers gives them: ``per_layer_inputs`` of forward, ``deepstack_features`` of what
+``get_image_features`` returns.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+
+PER_LAYER, DEEP = "per_layer_inputs", "deepstack_features"
+_ADDING = "_deepstack_process"  # the method of language models that adds features behind a layer
+
+
+def deep_features(model: nn.Module, found: Any) -> torch.Tensor | None:
+    """Features for later layers [tokens, layers, width] of an encoder's output, where the language model takes them."""
+    levels = found.get(DEEP) if isinstance(found, Mapping) else None
+    if not levels or _adding(model) is None:
+        return None
+    joined = [torch.cat(list(level)) if isinstance(level, list | tuple) else level.flatten(0, -2) for level in levels]
+    return torch.stack(joined, dim=1)
+
+
+class _Seen(Exception):
+    """Ends a run at the embedding."""
+
+
+def embedded_as(model: Any) -> dict[int, int]:
+    """Special tokens that the model's forward embeds as another token, and that token: what it does with placeholders."""
+    config = vars(model.config)
+    named = [word for key, word in config.items() if key.endswith(("_token_id", "_token_index"))]
+    ids = torch.tensor([sorted({word for word in named if isinstance(word, int) and word >= 0})])
+    seen: list[torch.Tensor] = []
+
+    def look(_: Any, args: Any) -> None:
+        seen.extend(args[:1])
+        raise _Seen
+
+    handle = model.get_input_embeddings().register_forward_pre_hook(look)
+    try:
+        model(input_ids=ids.clone(), attention_mask=torch.ones_like(ids))
+    except Exception:  # _Seen, or a model that wants more than text
+        pass
+    finally:
+        handle.remove()
+    if not seen or seen[0].shape != ids.shape:
+        return {}
+    pairs = zip(ids.flatten().tolist(), seen[0].flatten().tolist(), strict=True)
+    return {token: other for token, other in pairs if token != other}
+
+
+def per_layer_inputs(model: Any, ids: torch.Tensor) -> torch.Tensor | None:
+    """The second embedding [batch, sequence, layers, width] of every token; None for models without."""
+    if PER_LAYER not in inspect.signature(model.forward).parameters:
+        return None
+    if not getattr(model.config.get_text_config(decoder=True), "hidden_size_per_layer_input", None):
+        return None
+    embed = next(part.get_per_layer_inputs for part in model.modules() if hasattr(part, "get_per_layer_inputs"))
+    found: torch.Tensor = embed(ids)
+    return found
+
+
+@contextlib.contextmanager
+def behind_layers(model: nn.Module, features: torch.Tensor | None) -> Iterator[None]:
+    """Within, ``model`` adds ``features`` [batch, sequence, layers, width] to the states behind its first layers.
+
+    The language model gets them as its outer class would hand them on, spread over all tokens: those of text have zeros.
+    """
+    language: Any = None if features is None else _adding(model)
+    if language is None or features is None:
+        yield
+        return
+
+    def hand_on(_: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        return args, {**kwargs, "deepstack_visual_embeds": list(features.unbind(2))}
+
+    handle = language.register_forward_pre_hook(hand_on, with_kwargs=True)
+    setattr(language, _ADDING, lambda states, _, added: states + added.to(states.dtype))
+    try:
+        yield
+    finally:
+        delattr(language, _ADDING)
+        handle.remove()
+
+
+def takes_deep_features(model: nn.Module) -> bool:
+    """Whether the language model adds features of images behind its first layers."""
+    return _adding(model) is not None
+
+
+def _adding(model: nn.Module) -> Any:
+    return next((part for part in model.modules() if hasattr(part, _ADDING)), None)

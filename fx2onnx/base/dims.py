@@ -247,6 +247,10 @@ def apply(op: str, *args: Scalar) -> Scalar:
         quotient = _exact_quotient(args[0], args[1])
         if quotient is not None and (op == "floordiv" or isinstance(quotient, Dim)):
             return quotient if op == "floordiv" else apply("float", quotient)
+    if op in ("floordiv", "mod"):
+        whole, rest = _multiples(args[0], args[1])
+        if whole != 0:
+            return whole + apply(op, rest, args[1]) if op == "floordiv" else apply(op, rest, args[1])
     if op == "mod":
         args = (_without_inner_remainders(args[0], args[1]), args[1])
         if _exact_quotient(args[0], args[1]) is not None:
@@ -289,6 +293,15 @@ def _exact_quotient(top: Scalar, bottom: Scalar) -> Scalar | None:
         pair = without_remainders(top), without_remainders(bottom)
         found = None if pair == (top, bottom) else _quotient(*pair)
     return found
+
+
+def _multiples(top: Scalar, bottom: Scalar) -> tuple[Scalar, Scalar]:
+    """``whole, rest`` with ``top == bottom * whole + rest``: the terms that a plain number divides, and the others."""
+    if not isinstance(top, Dim) or not isinstance(bottom, int) or bottom <= 0 or _is_real(top):
+        return 0, top
+    divided = {monomial: factor for monomial, factor in top.terms.items() if factor % bottom == 0}
+    rest = _make({m: f for m, f in top.terms.items() if m not in divided}, top.constant % bottom)
+    return _make({m: f // bottom for m, f in divided.items()}, top.constant // bottom), rest
 
 
 def _quotient(top: Scalar, bottom: Scalar) -> Scalar | None:

@@ -53,10 +53,26 @@ def _places(
     return places
 
 
+def _dynamic_places(
+    op: Emit, value: ir.Value, size: Sequence[DimLike], stride: Sequence[DimLike], offset: DimLike
+) -> ir.Value:
+    """``_places`` computed in the graph, int64 of shape ``size``."""
+    last = offset
+    places = op.size(offset)
+    for axis, (count, step) in enumerate(zip(size, stride, strict=True)):
+        last = whole(last + (count - 1) * step)
+        along = steps(op, count)
+        if step != 1:
+            along = op.Mul(along, op.size(step))
+        places = op.Add(places, unsqueeze(op, along, *range(1, len(size) - axis)))
+    _check_inside(value, last)
+    return places
+
+
 def _check_inside(value: ir.Value, last: DimLike) -> None:
     """Raises UserError E203 where the element at ``last`` is not in ``value``."""
-    total = product(list(dims_of(value)))
-    if isinstance(total, int) and isinstance(last, int) and last >= total:
+    left = product(list(dims_of(value))) - last
+    if not isinstance(left, Dim) and left < 1:
         raise UserError(
             "E203",
             "as_strided reaches beyond the tensor",
@@ -83,8 +99,11 @@ def as_strided(
         start = storage_offset or 0
         _check_inside(self, whole(start + count - 1))
         return op.reshape(sliced(op, flat(op, self), 0, start, whole(start + count), count), dims)
-    places = _places(op, self, size, stride, storage_offset)
-    result: ir.Value = op.Gather(flat(op, self), op.const(places), axis=0)
+    if any(isinstance(number, Dim) for number in (*size, *stride, storage_offset)):
+        places = _dynamic_places(op, self, dims, stride, storage_offset or 0)
+    else:
+        places = op.const(_places(op, self, size, stride, storage_offset))
+    result: ir.Value = op.Gather(flat(op, self), places, axis=0)
     return result
 
 

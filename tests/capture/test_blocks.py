@@ -72,3 +72,17 @@ def test_what_is_missing_is_a_whole_block_unless_python_asked() -> None:
             return nn.functional.pad(x, (0, BLOCK - x.shape[0] % BLOCK))
 
     check(Unasked(), (torch.randn(7),), others=[(torch.randn(8),)], dynamic_shapes=({0: "n"},))
+
+
+class OverlappingByStrides(nn.Module):
+    """Windows of 3 rows, as Longformer and LED make them."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = (x * 2).contiguous()
+        batch, rows, width = x.shape
+        return x.as_strided((batch, rows - 2, 3, width), (rows * width, width, width, 1), 0)
+
+
+def test_windows_by_strides_are_made_at_every_length() -> None:
+    others = [(torch.randn(3, 4, 3),), (torch.randn(1, 3, 3),)]
+    check(OverlappingByStrides(), (torch.randn(2, 7, 3),), others=others, dynamic_shapes=({0: "b", 1: "n"},))

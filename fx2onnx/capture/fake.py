@@ -24,7 +24,16 @@ from fx2onnx.capture.module_state import preserved, weight_names
 from fx2onnx.capture.outputs import graph_outputs
 from fx2onnx.capture.python_sizes import taking_sizes
 from fx2onnx.capture.recorder import Recorder
-from fx2onnx.capture.stand_ins import experts, positions, prompts, recurrences, recurrent, torchvision, transformers
+from fx2onnx.capture.stand_ins import (
+    experts,
+    positions,
+    prompts,
+    recurrences,
+    recurrent,
+    torchvision,
+    transformers,
+    udop,
+)
 from fx2onnx.capture.stand_ins.swap import standing_in
 from fx2onnx.capture.symnode import sym_int
 from fx2onnx.capture.torch_private import (
@@ -43,6 +52,7 @@ _STAND_INS = (
     *experts.STAND_INS,
     *positions.STAND_INS,
     *prompts.STAND_INS,
+    *udop.STAND_INS,
 )
 
 

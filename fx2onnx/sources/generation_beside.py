@@ -15,15 +15,26 @@ from typing import Any
 import torch
 from torch import nn
 
+from fx2onnx.base.errors import UserError
+
 PER_LAYER, DEEP = "per_layer_inputs", "deepstack_features"
 _ADDING = "_deepstack_process"  # the method of language models that adds features behind a layer
 
 
 def deep_features(model: nn.Module, found: Any) -> torch.Tensor | None:
-    """Features for later layers [tokens, layers, width] of an encoder's output, where the language model takes them."""
+    """Features for later layers [tokens, layers, width] of an encoder's output, if it has any.
+
+    Raises:   UserError E601 where the language model does not take them as others do.
+    """
     levels = found.get(DEEP) if isinstance(found, Mapping) else None
-    if not levels or _adding(model) is None:
+    if not levels:
         return None
+    if _adding(model) is None:
+        raise UserError(
+            "E601",
+            f"{type(model).__name__} hands features of images to later layers by rules of its own",
+            why=f"its encoder gives {DEEP}, but its language model has no {_ADDING}",
+        )
     joined = [torch.cat(list(level)) if isinstance(level, list | tuple) else level.flatten(0, -2) for level in levels]
     return torch.stack(joined, dim=1)
 

@@ -241,6 +241,8 @@ def _accepted(
         try:
             run_lightly(model, part, samples)
             return samples
+        except UserError:
+            raise
         except Exception as error:  # a model raises whatever an input of another shape leads to
             reason = reason or error
     unknown = [key for key in needed if key != modality.argument]

@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from benchmarks import coverage_generation
+from fx2onnx.base.errors import UserError
 from fx2onnx.folder import export_assembly
 from fx2onnx.generation import load
-from fx2onnx.sources.generation_beside import DEEP, PER_LAYER, behind_layers, embedded_as
+from fx2onnx.sources.generation_beside import DEEP, PER_LAYER, behind_layers, deep_features, embedded_as
 from fx2onnx.sources.generation_eager import generate_eagerly
 from fx2onnx.sources.generation_parts import Assembly, cached_parts
 from fx2onnx.sources.source import Source
@@ -56,6 +57,17 @@ def test_features_are_added_behind_each_layer_and_the_model_stays_as_it_was() ->
     assert model(torch.ones(1, 1, 1)).item() == 1
     assert "_deepstack_process" not in vars(model[0])
     assert not model[0]._forward_pre_hooks
+
+
+def test_features_for_later_layers_are_not_dropped_in_silence() -> None:
+    levels = {DEEP: [(torch.ones(2, 3), torch.ones(1, 3)), (torch.zeros(3, 3),)]}
+    found = deep_features(torch.nn.Sequential(Adding()), levels)
+    assert found is not None
+    assert found[:, 0].sum() == 9
+    assert found.shape == (3, 2, 3)
+    with pytest.raises(UserError, match="later layers by rules of its own"):
+        deep_features(torch.nn.Linear(1, 1), levels)
+    assert deep_features(torch.nn.Linear(1, 1), {DEEP: []}) is None
 
 
 class Replaces(torch.nn.Module):

@@ -32,13 +32,13 @@ def with_task(source: str, task: str | None) -> str:
     """
     if task is None:
         return source
-    from fx2onnx.sources.generation_parts import ALL_TASKS
-    from fx2onnx.sources.registry import fail_unknown
+    from fx2onnx.sources.generation_parts import GENERATION_WORDS
+    from fx2onnx.sources.hf_kind import check_task
 
-    if task not in ALL_TASKS:
-        fail_unknown("task", task, ALL_TASKS, hint=f"tasks: {', '.join(ALL_TASKS)}")
     if not source.startswith("hf:"):
         raise UserError("E001", f"--task has no meaning for '{source}'", next="it takes hf:FOLDER or hf:MODEL_TYPE")
+    if not is_folder_task(task):
+        check_task(task, also=GENERATION_WORDS)
     return f"{source}{'&' if '?' in source else '?'}task={task}"
 
 

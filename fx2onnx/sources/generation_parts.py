@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.sources import hf_kind
 from fx2onnx.sources.generation import cached_decoder
 from fx2onnx.sources.generation_encoder import encoder_and_decoder
 from fx2onnx.sources.generation_multimodal import (
@@ -24,20 +23,22 @@ from fx2onnx.sources.registry import fail_unknown, resolve
 from fx2onnx.sources.source import Options, Source
 
 WITH_PAST = "-with-past"
-# Task as users of exported folders know it -> the word that chooses transformers' model class (hf_kind.TASKS).
+# Task as users of exported folders know it -> the word that chooses transformers' model class (hf_tasks.TASKS).
 TASKS: dict[str, str] = {
     "text-generation": "causal-lm",
     "text2text-generation": "seq2seq-lm",
     "automatic-speech-recognition": "speech-seq2seq",
     "image-text-to-text": "image-text-to-text",
 }
-ALL_TASKS = (*(name + end for name in TASKS for end in ("", WITH_PAST)), *hf_kind.TASKS)
+GENERATION_WORDS = [name + end for name in TASKS for end in ("", WITH_PAST)]
+_MANY_BLOCKS = 1031
+"""A sample for encoders whose blocks are long: one block is as good as none to Python, which decides by it."""
 
 
 @dataclass(frozen=True)
 class Part:
     """One file of the folder. Of its ``forms`` the first that can be exported whole is taken; ``narrow`` is what the
-    last of them takes a call.
+    last of them takes a call, if that is less.
     """
 
     file: str
@@ -67,7 +68,7 @@ def assemble(spec: str, task: str, *, cache: str = "dynamic", in_place: bool = T
     """
     word = TASKS.get(task.removesuffix(WITH_PAST))
     if word is None:
-        fail_unknown("generation task", task, [name + end for name in TASKS for end in ("", WITH_PAST)])
+        fail_unknown("generation task", task, GENERATION_WORDS)
     if not spec.startswith("hf:"):
         raise UserError(
             "E001", f"--task {task} has no meaning for '{spec}'", next="it takes hf:FOLDER or hf:MODEL_TYPE"
@@ -106,8 +107,9 @@ def cached_parts(source: Source, cache: str = "dynamic", *, in_place: bool = Tru
     if getattr(model.config, "is_encoder_decoder", False):
         encoder, decoder = (finished(form) for form in encoder_and_decoder(model, source.name, options))
         single = partial(encoder_and_decoder, model, source.name, options, one_token=True)
+        many_blocks = partial(encoder_and_decoder, model, source.name, replace(options, seq=_MANY_BLOCKS))
         return [
-            Part("encoder_model.onnx", [lambda: encoder]),
+            Part("encoder_model.onnx", [lambda: encoder, lambda: finished(many_blocks()[0])], narrow=""),
             Part("decoder_model.onnx", [lambda: decoder, lambda: finished(single()[1])]),
         ]
     note = ""

@@ -17,6 +17,7 @@ from fx2onnx.base.errors import UserError
 from fx2onnx.base.memoized import forgotten
 from fx2onnx.sources.hf_call import Call, Maker
 from fx2onnx.sources.hf_samples import (
+    CHOICE_MAKERS,
     MAKERS,
     PADDED_PATCH_MAKERS,
     PAIR_MAKERS,
@@ -68,7 +69,7 @@ def _choices(module: Any, parameters: Mapping[str, inspect.Parameter], call: Cal
             yield dict(zip(names, chosen, strict=True))
 
 
-_TEXT = ("input_ids", "attention_mask", "bbox")
+_TEXT = ("input_ids", "attention_mask", "bbox", "decoder_input_ids")
 _IMAGES_AND_SOUND = ("pixel_values", "input_features", "input_values", "pixel_attention_mask", "spatial_shapes")
 _REGIONS = ("visual_feats", "visual_pos")
 _SERIES = ("actions", "rewards", "returns_to_go", "timesteps", "future_values", "future_time_features")
@@ -117,17 +118,17 @@ def _makers(module: Any, parameters: Mapping[str, inspect.Parameter]) -> Mapping
         return {**MAKERS, **PADDED_PATCH_MAKERS}
     if "target_sizes" in parameters and "input_ids" not in parameters:
         return {**MAKERS, **STRIP_MAKERS}
-    if "pixel_values" in parameters and _takes_pairs(module):
+    if "pixel_values" in parameters and _is_for(module, "KEYPOINT_MATCHING"):
         return {**MAKERS, **PAIR_MAKERS}
-    return MAKERS
+    return {**MAKERS, **CHOICE_MAKERS} if _is_for(module, "MULTIPLE_CHOICE") else MAKERS
 
 
-def _takes_pairs(module: Any) -> bool:
-    """Whether the model compares two images."""
+def _is_for(module: Any, task: str) -> bool:
+    """Whether transformers has the module's class for the task."""
     from transformers.models.auto import modeling_auto
 
-    mapping: Any = getattr(modeling_auto, "MODEL_FOR_KEYPOINT_MATCHING_MAPPING_NAMES", {})
-    return module.config.model_type in mapping
+    mapping: Any = getattr(modeling_auto, f"MODEL_FOR_{task}_MAPPING_NAMES", {})
+    return bool(mapping.get(getattr(module.config, "model_type", None)) == type(module).__name__)
 
 
 def _main_input(module: Any) -> str:

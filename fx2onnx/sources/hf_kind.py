@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from fx2onnx.base.weight_file import WeightFile
 from fx2onnx.sources.hf_call import with_sub_configs
 from fx2onnx.sources.hf_inputs import baked_inputs, sample_inputs
 from fx2onnx.sources.hf_reference import LOADING, load_mapped, quiet_loading
+from fx2onnx.sources.hf_tasks import TASKS, every_task, mapping_of
 from fx2onnx.sources.memory import check_memory
 from fx2onnx.sources.registry import fail_unknown
 from fx2onnx.sources.seeding import move_constants, seeded
@@ -27,28 +28,6 @@ from fx2onnx.sources.torchvision_compat import prepare
 from fx2onnx.sources.weight_files import check_files
 from fx2onnx.sources.weights import cast_inputs, check_dtype
 
-# Task word (``?task=``) -> transformers' mapping from config class to model class. Without a task the first mapping
-# that knows the config decides, so the order is: what people usually export such a model for.
-TASKS: dict[str, str] = {
-    "seq2seq-lm": "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING",
-    "speech-seq2seq": "MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING",
-    "masked-lm": "MODEL_FOR_MASKED_LM_MAPPING",
-    "causal-lm": "MODEL_FOR_CAUSAL_LM_MAPPING",
-    "ctc": "MODEL_FOR_CTC_MAPPING",
-    "audio-classification": "MODEL_FOR_AUDIO_CLASSIFICATION_MAPPING",
-    "image-text-to-text": "MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING",
-    "zero-shot-image-classification": "MODEL_FOR_ZERO_SHOT_IMAGE_CLASSIFICATION_MAPPING",
-    "image-classification": "MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING",
-    "object-detection": "MODEL_FOR_OBJECT_DETECTION_MAPPING",
-    "universal-segmentation": "MODEL_FOR_UNIVERSAL_SEGMENTATION_MAPPING",
-    "semantic-segmentation": "MODEL_FOR_SEMANTIC_SEGMENTATION_MAPPING",
-    "depth-estimation": "MODEL_FOR_DEPTH_ESTIMATION_MAPPING",
-    "video-classification": "MODEL_FOR_VIDEO_CLASSIFICATION_MAPPING",
-    "sequence-classification": "MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING",
-    "token-classification": "MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING",
-    "question-answering": "MODEL_FOR_QUESTION_ANSWERING_MAPPING",
-    "features": "MODEL_MAPPING",
-}
 _MAPPING = re.compile(r"MODEL_(FOR_\w+_)?MAPPING_NAMES$")
 _WEIGHT_FILES = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin", "pytorch_model.bin.index.json")
 
@@ -62,10 +41,15 @@ def names() -> list[str]:
     return [name for name in auto.configuration_auto.CONFIG_MAPPING_NAMES if name in whole]
 
 
+def check_task(task: str, also: Iterable[str] = ()) -> None:
+    """Raise UserError E601 for a word that is no task; ``also`` are others to name in the advice."""
+    mapping_of(_transformers(), task, also)
+
+
 def build(name: str, options: Options) -> Source:
     """The checkpoint in the folder ``name``, or a model of type ``name`` with default config and random weights.
 
-    ``?task=WORD`` chooses the model class (``TASKS``), other ``?key=value`` pairs override config fields. The cache is
+    ``?task=WORD`` chooses the model class (``hf_tasks``), other ``?key=value`` pairs override config fields. The cache is
     off, so that outputs are those of a plain forward. Batch and sequence are dynamic.
 
     Raises:   UserError E601: no such folder or type, a config that cannot be read, an unknown task or field.
@@ -73,8 +57,8 @@ def build(name: str, options: Options) -> Source:
     transformers = _transformers()
     keywords = dict(options.keywords)
     task = keywords.pop("task", None)
-    if task is not None and task not in TASKS:
-        fail_unknown("task", str(task), TASKS)
+    if task is not None:
+        mapping_of(transformers, str(task))
     folder = Path(name).expanduser()
     if folder.is_dir():
         config = _config_of_folder(transformers, folder, keywords)
@@ -221,17 +205,12 @@ def _model_class(transformers: Any, config: Any, task: str | None) -> Any:
         if named is not None:
             return named
     auto = transformers.models.auto.modeling_auto
-    for mapping_name in [TASKS[task]] if task is not None else TASKS.values():
-        mapping = getattr(auto, mapping_name, {})
+    every = {word: getattr(auto, name) for word, name in every_task(auto).items()}
+    for mapping in [mapping_of(transformers, task)] if task is not None else every.values():
         if type(config) in mapping:
             found = mapping[type(config)]
             return found[0] if isinstance(found, (tuple, list)) else found
-    if task is None:
-        for mapping_name in vars(auto):
-            if re.fullmatch(r"MODEL_FOR_\w+_MAPPING", mapping_name) and type(config) in getattr(auto, mapping_name):
-                found = getattr(auto, mapping_name)[type(config)]
-                return found[0] if isinstance(found, (tuple, list)) else found
-    fitting = [word for word, mapping_name in TASKS.items() if type(config) in getattr(auto, mapping_name, {})]
+    fitting = [word for word, mapping in every.items() if type(config) in mapping]
     raise UserError(
         "E601",
         f"transformers has no {task or 'known'} model for the type {config.model_type}",

@@ -301,10 +301,17 @@ STRIP_MAKERS: dict[str, Maker] = {"pixel_values": Maker(_strip, {}), "target_siz
 """For encoders that take images as strips of patches."""
 COMPANIONS: dict[str, Maker] = {"image_sizes": Maker(_image_sizes, {})}
 """What encoders of images take beside the images."""
+_CHOICE_AXES = {0: "batch", 1: "choices", 2: "sequence"}
+CHOICE_MAKERS: dict[str, Maker] = {
+    "input_ids": Maker(lambda call: torch.stack([_token_ids(call) for _ in range(_CHOICES)], 1), _CHOICE_AXES),
+    "attention_mask": Maker(lambda call: torch.stack([_ones(call)] * _CHOICES, 1), _CHOICE_AXES),
+}
+"""For models that choose among several texts."""
 PAIR_MAKERS: dict[str, Maker] = {"pixel_values": Maker(_image_pair, _BATCH)}
 """For models that compare two images."""
 
 
+_CHOICES = 3
 _WHOLE_WINDOWS = 15_360  # a multiple of the windows that models cut sound into: 320, 480, 1920
 
 

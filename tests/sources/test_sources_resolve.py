@@ -194,6 +194,25 @@ def refusal(spec: str, **options: Any) -> UserError:
 
 
 @pytest.mark.parametrize(
+    ("task", "name"),
+    [
+        ("fill-mask", "BertForMaskedLM"),
+        ("AutoModelForMaskedLM", "BertForMaskedLM"),
+        ("text-classification", "BertForSequenceClassification"),
+        ("next-sentence-prediction", "BertForNextSentencePrediction"),
+        ("pretraining", "BertForPreTraining"),
+        ("multiple-choice", "BertForMultipleChoice"),
+    ],
+)
+def test_a_task_is_a_word_of_pipelines_or_any_auto_class(task: str, name: str) -> None:
+    source = resolve(f"hf:bert?task={task}&num_hidden_layers=1&hidden_size=24&num_attention_heads=2&vocab_size=50")
+    assert type(source.module).__name__ == name
+    choices = (3,) if task == "multiple-choice" else ()
+    assert {tuple(value.shape) for value in source.kwargs.values()} == {(2, *choices, 16)}
+    assert source.module(**source.kwargs)[0].shape[0] == 2
+
+
+@pytest.mark.parametrize(
     ("spec", "code", "named"),
     [
         ("resnet50", "E601", "torchvision:NAME"),
@@ -206,6 +225,8 @@ def refusal(spec: str, **options: Any) -> UserError:
         ("hf:./no/such/folder", "E601", "save_pretrained"),
         ("hf:bert?num_layer=2", "E601", "num_hidden_layers"),
         ("hf:bert?task=translate", "E601", "masked-lm"),
+        ("hf:bert?task=AutoModelForNothing", "E601", "masked-lm"),
+        ("hf:bert?task=image-to-image", "E601", "multiple-choice"),
         ("zoo:resnet5", "E601", "resnet50"),
         ("zoo:mnist_cnn?width=3", "E001", "batch"),
         ("zoo:mnist_cnn?width", "E601", "key=value"),

@@ -56,7 +56,9 @@ def resize(op: Emit, value: ir.Value, scales: Scales | None, **attrs: Any) -> ir
     dims, rank, dtype = result_dims(op), rank_of(value), dtype_of(value)
     spatial = list(range(2, rank))
     inputs: dict[str, Any] = {}
-    partial = op.opset >= 18
+    # onnxruntime 1.31 moves a Transpose behind Resize and orders the sizes by it, as if there were one for every axis.
+    behind_transpose = (producer := value.producer()) is not None and producer.op_type == "Transpose"
+    partial = op.opset >= 18 and not behind_transpose
     if scales is not None and all(scale is not None for scale in scales):
         factors = [float(scale) for scale in scales]  # type: ignore[arg-type]
         inputs["scales"] = op.const(np.array(factors if partial else [1.0, 1.0, *factors], dtype=np.float32))

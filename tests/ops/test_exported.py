@@ -153,3 +153,13 @@ def test_images_of_dynamic_sizes_are_scaled(given: dict[str, Any]) -> None:
 def test_bytes_are_interpolated_in_opset_11() -> None:
     image = torch.randint(0, 255, (1, 2, 8, 6)).byte()
     check(lambda x: F.interpolate(x, (5, 5), mode="bilinear"), (image,), opset_version=11)
+
+
+@pytest.mark.parametrize("shapes", [None, ({0: "batch"},)])
+def test_images_with_channels_last_are_resized(shapes: Any) -> None:
+    """onnxruntime moves transposes through a Resize, and takes sizes of some axes for sizes of all."""
+    check(
+        lambda x: F.interpolate(x.permute(0, 3, 1, 2), (2, 5), mode="bilinear").permute(0, 2, 3, 1),
+        (R(2, 4, 4, 8),),
+        dynamic_shapes=shapes,
+    )

@@ -53,6 +53,9 @@ DECODERS: dict[str, Callable[[], Any]] = {
             hidden_size=32, num_hidden_layers=2, vocab_size=60, state_size=4, num_heads=8, head_dim=8, n_groups=2
         )
     ),
+    "xlstm": lambda: T.xLSTMForCausalLM(
+        T.xLSTMConfig(hidden_size=64, num_hidden_layers=1, num_blocks=1, num_heads=2, qk_dim_factor=1.0, vocab_size=60)
+    ),
     "lfm2": lambda: T.Lfm2ForCausalLM(
         T.Lfm2Config(**TEXT, num_key_value_heads=2, layer_types=["conv", "full_attention"])
     ),
@@ -63,6 +66,25 @@ ENCODER_DECODERS: dict[str, Callable[[], Any]] = {
     ),
     "bart": lambda: T.BartForConditionalGeneration(T.BartConfig(**SEQ2SEQ, decoder_start_token_id=2)),
     "whisper": lambda: T.WhisperForConditionalGeneration(T.WhisperConfig(**SEQ2SEQ, **AUDIO)),
+    # Pads to blocks longer than the first sample.
+    "pegasus_x": lambda: T.PegasusXForConditionalGeneration(
+        T.PegasusXConfig(**SEQ2SEQ, block_size=32, num_global_tokens=4, decoder_start_token_id=2)
+    ),
+    # Takes single tokens once there is a past.
+    "prophetnet": lambda: T.ProphetNetForConditionalGeneration(
+        T.ProphetNetConfig(
+            hidden_size=32,
+            vocab_size=60,
+            encoder_ffn_dim=64,
+            decoder_ffn_dim=64,
+            num_encoder_layers=2,
+            num_decoder_layers=2,
+            num_encoder_attention_heads=4,
+            num_decoder_attention_heads=4,
+            max_position_embeddings=64,
+            decoder_start_token_id=2,
+        )
+    ),
 }
 
 

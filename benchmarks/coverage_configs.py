@@ -114,6 +114,7 @@ _FILLS: dict[str, Callable[[Mapping[str, Any]], Any]] = {
         "video_token_id": 8,
         "audio_token_id": 7,
         "backbone": "resnet18",
+        "clip_qkv": 8.0,
     }.items()
 }
 """What checkpoints have in fields that a config class leaves at None, and without which its model cannot be built."""

@@ -33,6 +33,8 @@ Test: TypeAlias = Node | Relation
 MAX_PATHS = 16
 """Runs of the module; a loop that Python leaves by data has a path for each turn, and bodies nested as deeply."""
 
+_INTEGERS = frozenset({torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:
@@ -180,6 +182,7 @@ class _Join:
         self._weights: dict[str, Weight] = {}
         self._symbols: dict[str, Symbol] = {}
         self._unknowns = max(one.assumptions.next_unknown, two.assumptions.next_unknown)
+        self._notes: list[str] = []
 
     def path(self) -> _Path:
         one, two = self._one.captured, self._two.captured
@@ -199,7 +202,7 @@ class _Join:
             mutations=mutations,
             rung=one.rung,
             warnings=list(dict.fromkeys(one.warnings + two.warnings)),
-            assumptions=list(dict.fromkeys([self._note(), *one.assumptions, *two.assumptions])),
+            assumptions=list(dict.fromkeys([self._note(), *self._notes, *one.assumptions, *two.assumptions])),
             restore=one.restore,
         )
         decisions = self._one.decisions[: self._depth]
@@ -310,9 +313,13 @@ class _Join:
         if not places:
             return [first for first, _ in pairs]
         infos = [self._joined(first.meta["val"], second.meta["val"]) for first, second in places]
-        sides = [
-            Nested(graph, [], [pair[side] for pair in places], tuple(pair[side].meta["val"] for pair in places))
+        ends = [
+            [self._widened(graph, pair[side], info) for pair, info in zip(places, infos, strict=True)]
             for side, graph in enumerate(graphs)
+        ]
+        sides = [
+            Nested(graph, [], nodes, tuple(node.meta["val"] for node in nodes))
+            for graph, nodes in zip(graphs, ends, strict=True)
         ]
         meta = {"where": self._decision.where, "module": ""}
         args: Any = (self._mapped(self._decision.test), *sides, [])
@@ -330,11 +337,27 @@ class _Join:
         return [parts[places[pair]] if pair in places else pair[0] for pair in pairs]
 
     def _joined(self, one: TensorInfo, two: TensorInfo) -> TensorInfo:
-        """The type of a value that comes from either branch: a size in which they differ is known only at run time."""
-        if one.dtype != two.dtype or len(one.dims) != len(two.dims):
+        """The type of a value that comes from either branch: a size in which they differ is known only at run time, and
+        of two integer types it is the one that holds both.
+        """
+        dtypes = {one.dtype, two.dtype}
+        if (len(dtypes) > 1 and not dtypes <= _INTEGERS) or len(one.dims) != len(two.dims):
             raise self._refused(f"the branches return different types, {one} and {two}")
+        dtype = torch.promote_types(one.dtype, two.dtype)
+        if len(dtypes) > 1:
+            where = f"   ({self._decision.where})"
+            self._notes.append(f"{dtype} from either branch of a decision by data: {one} and {two}{where}")
         dims = tuple(left if left == right else self._unknown() for left, right in zip(one.dims, two.dims, strict=True))
-        return TensorInfo(one.dtype, dims)
+        return TensorInfo(dtype, dims)
+
+    def _widened(self, graph: torch.fx.Graph, node: Node, joined: TensorInfo) -> Node:
+        """What a branch returns of ``node``: itself, or cast to the integer type that holds both branches' values."""
+        info = node.meta["val"]
+        if info.dtype == joined.dtype:
+            return node
+        cast = graph.call_function(torch.ops.aten._to_copy.default, (node,), {"dtype": joined.dtype})
+        cast.meta = dict(node.meta) | {"val": TensorInfo(joined.dtype, info.dims)}
+        return cast
 
     def _unknown(self) -> Dim:
         self._unknowns += 1

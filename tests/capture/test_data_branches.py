@@ -192,3 +192,22 @@ def test_too_many_paths_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_unknown_choice_is_refused() -> None:
     with pytest.raises(UserError, match="data_branches='both'"):
         fx2onnx.export(one_decision, (X,), data_branches="both")
+
+
+def integers(x: torch.Tensor) -> Any:
+    found = (x > 0).nonzero()[:, 0]
+    if found.shape[0] == 0:
+        return x.new_full((1,), -1, dtype=torch.int32), x
+    return found, x + 1
+
+
+def test_integers_of_two_widths_are_of_the_wider_one() -> None:
+    result = fx2onnx.export(integers, (X,), data_branches="if")
+    assert any("int64 from either branch" in note for note in result.report.assumptions)
+    for inputs in (X, X.abs(), -X.abs()):
+        want = integers(inputs)
+        for outputs in run_engines(result.model_proto, [inputs]).values():
+            first, second = map(torch.as_tensor, outputs)
+            assert first.dtype == torch.int64
+            torch.testing.assert_close(first, want[0].long())
+            torch.testing.assert_close(second, want[1])

@@ -185,7 +185,8 @@ def _parts(folder: Path) -> set[Path]:
 
 def _shown(jobs: Sequence[Job], skipped: int, processes: int, limit_s: float, *, quiet: bool) -> Iterator[Row]:
     """The rows as they become ready, with a live display on terminals and one line a model elsewhere (stderr)."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.markup import escape
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     from fx2onnx.cli.progress import console
     from fx2onnx.cli.workers import run_all
@@ -196,19 +197,24 @@ def _shown(jobs: Sequence[Job], skipped: int, processes: int, limit_s: float, *,
         SpinnerColumn(),
         TextColumn("{task.description}"),
         BarColumn(),
-        MofNCompleteColumn(),
+        TextColumn("{task.fields[done]}"),
         TimeElapsedColumn(),
     )
     with Progress(*columns, console=out, disable=not live) as progress:
-        whole = progress.add_task("models", total=len(jobs) + skipped, completed=skipped)
+        total = len(jobs) + skipped
+        whole = progress.add_task("models", total=total, completed=skipped, done=f"{skipped} of {total}")
         count = max(1, min(processes, len(jobs)))
-        tasks = [progress.add_task("", total=None, visible=False) for _ in range(count)]
+        tasks = [progress.add_task("", total=None, visible=False, done="") for _ in range(count)]
+        running = [""] * count
 
         def on_stage(number: int, source: str, stage: str) -> None:
-            progress.update(tasks[number], description=f"  {source}  [dim]{stage}[/]", visible=bool(source))
+            if source != running[number]:
+                running[number] = source
+                progress.reset(tasks[number])  # each model has a clock of its own
+            progress.update(tasks[number], description=f"  {escape(source)}  [dim]{stage}[/]", visible=bool(source))
 
-        for row in run_all(jobs, count, limit_s, on_stage) if jobs else ():
-            progress.advance(whole)
+        for finished_now, row in enumerate(run_all(jobs, count, limit_s, on_stage) if jobs else (), skipped + 1):
+            progress.update(whole, advance=1, done=f"{finished_now} of {total}")
             if not quiet:
                 verdict = "ok" if row["ok"] else _problem(row)
                 progress.print(

@@ -94,6 +94,7 @@ class _Worker:
     def run(self, job: Job) -> Row:
         fresh = self._process is None or self._left == 0
         if fresh:
+            self._on_stage(job.source, "starting")
             self._start()
         self._left -= 1
         with suppress(OSError):  # of a process that has died already, which shows when its answer is read

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
+import re
 import resource
 import sys
 from collections.abc import Iterator, Sequence
@@ -13,10 +15,11 @@ from typing import Any
 import onnx
 import pytest
 import torch
+from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.cli import many, workers
+from fx2onnx.cli import many, progress, workers
 from fx2onnx.cli.job import Job
 from fx2onnx.cli.main import app
 from fx2onnx.cli.progress import Stages
@@ -121,6 +124,25 @@ def test_other_options_or_again_export_anew(in_this_process: list[str]) -> None:
     assert len(in_this_process) == 6
     opsets = {entry.version for entry in onnx.load("out/many_models_wide.onnx").opset_import}
     assert opsets == {17}
+
+
+def test_the_live_display_shows_models_stages_and_how_many_are_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = io.StringIO()
+    terminal = Console(file=shown, force_terminal=True, width=100)
+    monkeypatch.setattr(progress, "console", lambda **_: terminal)
+
+    def run_all(jobs: Sequence[Job], processes: int, limit_s: float, on_stage: Any) -> Iterator[dict[str, Any]]:
+        for job in jobs:
+            on_stage(0, job.source, "export")
+            yield {"source": job.source, "ok": True, "seconds": 1.0}
+
+    monkeypatch.setattr(workers, "run_all", run_all)
+    rows = list(many._shown([Job("a:[b]", ""), Job("c:d", "")], 3, 2, 10.0, quiet=False))
+    assert [row["source"] for row in rows] == ["a:[b]", "c:d"]
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown.getvalue())
+    for wanted in ("models", "a:[b]  export", "c:d  export", "3 of 5", "4 of 5", "5 of 5"):
+        assert wanted in text, wanted
+    assert "?" not in text
 
 
 def test_patterns_name_every_model_that_fits(in_this_process: list[str]) -> None:

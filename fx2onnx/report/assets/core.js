@@ -15,7 +15,7 @@ const change = (found) => found.share === null ? 'new' : found.share === 0 ? '±
 const PALETTE = ['#4e8ef7', '#f2a33c', '#3fb68b', '#e8637c', '#9a7ff0', '#35b5cf', '#c9a227', '#e07ac3', '#7fa650', '#8d99ae'];
 const PHASES = ['import', 'registry', 'capture', 'decompose', 'lower', 'translate', 'convert', 'convert version', 'optimize', 'serialise', 'save', 'verify', '(between)'];
 const PHASE_COLOURS = { import: '#7fa650', registry: '#c9a227', capture: '#4e8ef7', decompose: '#9a7ff0', lower: '#3fb68b', translate: '#2f9a74',
-  convert: '#74cfae', 'convert version': '#d9825b', optimize: '#f2a33c', serialise: '#e07ac3', save: '#e8637c', verify: '#35b5cf', '(between)': '#a9b4c2' };
+  convert: '#74cfae', 'convert version': '#d9825b', optimize: '#f2a33c', serialise: '#e07ac3', save: '#e8637c', verify: '#35b5cf', 'add functions': '#b08968', '(between)': '#a9b4c2' };
 const phaseColour = (name) => PHASE_COLOURS[name] || PALETTE[[...name].reduce((sum, c) => sum + c.charCodeAt(0), 0) % PALETTE.length];
 
 function make(tag, attributes = {}, ...children) {

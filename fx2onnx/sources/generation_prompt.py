@@ -72,14 +72,6 @@ def _image_places(call: Call) -> torch.Tensor:
     return mask
 
 
-def _protein(call: Call) -> torch.Tensor:
-    return torch.randint(4, 20, (call.options.batch_or(), 12))
-
-
-def _protein_mask(call: Call) -> torch.Tensor:
-    return torch.ones(call.options.batch_or(), 12, dtype=torch.int64)
-
-
 _BATCH = {0: BATCH}
 _BY_TOKEN = {0: BATCH, 1: SEQUENCE}
 MEDIA: dict[str, tuple[Maker, ...]] = {
@@ -89,8 +81,6 @@ MEDIA: dict[str, tuple[Maker, ...]] = {
     "cross_attention_mask": (Maker(_seen_tiles, _BY_TOKEN),),
     "flattened_patches": (Maker(MAKERS["flattened_patches"].make, _BATCH),),
     "image_embeds_position_mask": (Maker(_image_places, _BY_TOKEN),),
-    "protein_input_ids": (Maker(_protein, _BATCH),),
-    "protein_attention_mask": (Maker(_protein_mask, _BATCH),),
 }
 """Arguments of forward that bring images or what stands for them, with the forms to try."""
 
@@ -162,15 +152,10 @@ def prompt_and_decoder(model: Any, name: str, options: Options) -> dict[str, Sou
     Raises:   UserError E601 where its arguments are not known, or it keeps nothing between calls.
     """
     found = _findings(model)
-    if found.given:
-        return {
-            ENCODER_FILE: _image_source(model, name, found, options),
-            DECODER_FILE: _step_source(model, name, found, options),
-        }
-    return {
-        PROMPT_FILE: _prompt_source(model, name, found, options),
-        DECODER_FILE: _later_source(model, name, found, options),
-    }
+    makers = {ENCODER_FILE: _image_source, DECODER_FILE: _step_source}
+    if not found.given:
+        makers = {PROMPT_FILE: _prompt_source, DECODER_FILE: _later_source}
+    return {file: make(model, name, found, options) for file, make in makers.items()}
 
 
 def _findings(model: Any) -> Findings:

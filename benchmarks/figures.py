@@ -80,6 +80,7 @@ def measured(tokens: tuple[int, ...], rounds: int, folder: Path) -> dict[str, An
 def draw_tokens(data: dict[str, Any], path: Path) -> None:
     """Figure 3: export time over the number of input tokens: the fastest run, with all runs as points."""
     import matplotlib.pyplot as plt
+    from matplotlib.ticker import LogLocator, NullFormatter
 
     figure, axes = plt.subplots(figsize=(7.2, 4.2))
     for name, label in NAMES.items():
@@ -98,7 +99,9 @@ def draw_tokens(data: dict[str, Any], path: Path) -> None:
     axes.set_yscale("log")
     ticks = sorted({tokens for _, tokens, _, _ in data["tokens"]})
     axes.set_xticks(ticks, [str(tick) for tick in ticks])
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:g} s")
+    axes.yaxis.set_minor_formatter(NullFormatter())
     axes.set_xlabel("input tokens")
     axes.set_title("T5-small: whole export to a finished file", loc="left", fontsize=11)
     axes.grid(which="major", alpha=0.3)

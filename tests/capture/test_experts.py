@@ -15,6 +15,7 @@ from tests.support import check
 prepare()
 transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 
+from transformers.models.dbrx import modeling_dbrx as dbrx  # noqa: E402
 from transformers.models.longcat_flash import modeling_longcat_flash as longcat  # noqa: E402
 from transformers.models.openai_privacy_filter import modeling_openai_privacy_filter as privacy_filter  # noqa: E402
 from transformers.models.step3p7 import modeling_step3p7 as step  # noqa: E402
@@ -53,7 +54,14 @@ def _step() -> tuple[torch.nn.Module, Callable[[torch.Tensor], torch.Tensor]]:
     return _filled(step.Step3p7Experts(config, swiglu_limit=0.5)), lambda index: index
 
 
-@pytest.mark.parametrize("build", [_switch, _longcat, _privacy_filter, _step])
+def _dbrx() -> tuple[torch.nn.Module, Callable[[torch.Tensor], torch.Tensor]]:
+    config = SimpleNamespace(
+        hidden_size=WIDTH, ffn_hidden_size=16, moe_num_experts=EXPERTS, ffn_act_fn={"name": "silu"}
+    )
+    return _filled(dbrx.DbrxExperts(config)), lambda index: index
+
+
+@pytest.mark.parametrize("build", [_switch, _longcat, _privacy_filter, _step, _dbrx])
 def test_every_expert_runs_on_the_tokens_that_chose_it(
     build: Callable[[], tuple[torch.nn.Module, Callable[[torch.Tensor], torch.Tensor]]],
 ) -> None:

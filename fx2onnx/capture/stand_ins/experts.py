@@ -91,6 +91,23 @@ def step_experts(self: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_we
     return total
 
 
+def dbrx_experts(self: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
+    """``DbrxExperts``, whose weights stand one expert after the other in three matrices.
+
+    Shapes:  hidden_states [batch, .., width], top_k_index and top_k_weights [tokens, choices] -> [batch, -1, width].
+    """
+    states = hidden_states.reshape(-1, self.hidden_size)
+    total = torch.zeros_like(states)
+    w1, v1, w2 = (
+        weight.view(-1, self.ffn_hidden_size, self.hidden_size) for weight in (self.mlp.w1, self.mlp.v1, self.mlp.w2)
+    )
+    for index in range(self.num_experts):
+        token, choice = torch.where(top_k_index == index)
+        output = self.mlp(states[token], w1[index], v1[index], w2[index])
+        total.index_add_(0, token, output * top_k_weights[token, choice, None])
+    return total.view(hidden_states.shape[0], -1, self.hidden_size)
+
+
 _MODELS = "transformers.models"
 STAND_INS = (
     StandIn(
@@ -106,5 +123,6 @@ STAND_INS = (
         privacy_filter_experts,
         "",
     ),
+    StandIn(f"{_MODELS}.dbrx.modeling_dbrx", "DbrxExperts.forward", dbrx_experts, ""),
     StandIn(f"{_MODELS}.step3p7.modeling_step3p7", "Step3p7Experts.forward", step_experts, ""),
 )

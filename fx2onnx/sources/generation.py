@@ -98,7 +98,11 @@ def cached_decoder(
     beside = beside or {}
     prompt = prompt_of(model, sizes, width)
     known = inspect.signature(model.forward).parameters
-    more = {key: torch.zeros(sizes.batch, sizes.past, *wide) for key, wide in beside.items() if key in known}
+    more = {
+        key: torch.zeros(sizes.batch, sizes.past, *wide, dtype=torch.float32 if wide else torch.int64)
+        for key, wide in beside.items()
+        if key in known
+    }
     cache_argument, cache = trial(model, prompt | more)
     memory = Memory(cache, sizes)
     if not memory.states:
@@ -110,7 +114,8 @@ def cached_decoder(
         del kwargs["input_ids"]
         kwargs[EMBEDDED], shapes[EMBEDDED] = torch.randn(batch, new, width), shapes.pop("input_ids")
     for key, wide in beside.items():
-        kwargs[key], shapes[key] = torch.randn(batch, new, *wide), {0: BATCH, 1: SEQUENCE}
+        sample = torch.randn(batch, new, *wide) if wide else torch.zeros(batch, new, dtype=torch.int64)
+        kwargs[key], shapes[key] = sample, {0: BATCH, 1: SEQUENCE}
     if in_grids and "position_ids" in kwargs:
         kwargs["position_ids"] = kwargs["position_ids"].repeat(3, 1, 1)
         shapes["position_ids"] = {axis + 1: word for axis, word in shapes["position_ids"].items()}

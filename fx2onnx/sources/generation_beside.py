@@ -17,7 +17,7 @@ from torch import nn
 
 from fx2onnx.base.errors import UserError
 
-PER_LAYER, DEEP = "per_layer_inputs", "deepstack_features"
+PER_LAYER, DEEP, KINDS = "per_layer_inputs", "deepstack_features", "mm_token_type_ids"
 _ADDING = "_deepstack_process"  # the method of language models that adds features behind a layer
 
 
@@ -76,6 +76,13 @@ def per_layer_inputs(model: Any, ids: torch.Tensor) -> torch.Tensor | None:
     embed = next(part.get_per_layer_inputs for part in model.modules() if hasattr(part, "get_per_layer_inputs"))
     found: torch.Tensor = embed(ids)
     return found
+
+
+def takes_kinds(model: Any) -> bool:
+    """Whether the tokens of an image see each other in both directions, which forward finds by the kind of each token."""
+    text = model.config.get_text_config(decoder=True)
+    bidirectional = getattr(text, "use_bidirectional_attention", None) == "vision"
+    return bidirectional and KINDS in inspect.signature(model.forward).parameters
 
 
 @contextlib.contextmanager

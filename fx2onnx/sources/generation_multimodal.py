@@ -18,11 +18,13 @@ from fx2onnx.base.errors import UserError
 from fx2onnx.sources.generation import BATCH, EMBEDDED, SEQUENCE, run_lightly
 from fx2onnx.sources.generation_beside import (
     DEEP,
+    KINDS,
     PER_LAYER,
     deep_features,
     embedded_as,
     per_layer_inputs,
     takes_deep_features,
+    takes_kinds,
 )
 from fx2onnx.sources.generation_positions import grid_positions, merged_grid
 from fx2onnx.sources.hf_call import Call, Maker
@@ -142,6 +144,8 @@ class EmbedPart(torch.nn.Module):
         per_layer = per_layer_inputs(self.model, words)
         if per_layer is not None:
             outputs[PER_LAYER] = per_layer
+        if takes_kinds(self.model):
+            outputs[KINDS] = masks["image_features"].long()
         if self._grid is not None and attention_mask is not None:
             outputs["position_ids"] = grid_positions(masks["image_features"], attention_mask != 0, *self._grid)
         return outputs
@@ -205,7 +209,7 @@ def _sizes_of_features(model: Any, modality: Modality, form: Source, width: int)
 def beside_embedded(embed: Source) -> dict[str, tuple[int, ...]]:
     """By name, the sizes behind [batch, sequence] of what the language model takes beside embedded tokens."""
     found = run_lightly(embed.module, embed.module, embed.kwargs)
-    return {key: tuple(value.shape[2:]) for key, value in found.items() if key in (PER_LAYER, DEEP)}
+    return {key: tuple(value.shape[2:]) for key, value in found.items() if key in (PER_LAYER, DEEP, KINDS)}
 
 
 def feature_forms(model: Any, modality: Modality, name: str, options: Options) -> list[Source]:

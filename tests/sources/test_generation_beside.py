@@ -13,13 +13,13 @@ from benchmarks import coverage_generation
 from fx2onnx.base.errors import UserError
 from fx2onnx.folder import export_assembly
 from fx2onnx.generation import load
-from fx2onnx.sources.generation_beside import DEEP, PER_LAYER, behind_layers, deep_features, embedded_as
+from fx2onnx.sources.generation_beside import DEEP, KINDS, PER_LAYER, behind_layers, deep_features, embedded_as
 from fx2onnx.sources.generation_eager import generate_eagerly
 from fx2onnx.sources.generation_parts import Assembly, cached_parts
 from fx2onnx.sources.source import Source
 
 
-@pytest.mark.parametrize(("name", "beside"), [("qwen3_vl", DEEP), ("gemma4", PER_LAYER)])
+@pytest.mark.parametrize(("name", "beside"), [("qwen3_vl", DEEP), ("gemma4", PER_LAYER), ("gemma4_unified", KINDS)])
 def test_what_comes_beside_embedded_tokens_reaches_the_layers(name: str, beside: str, tmp_path: Path) -> None:
     model = coverage_generation._model("image-text-to-text", name, "small")
     for weight in model.parameters():
@@ -34,9 +34,11 @@ def test_what_comes_beside_embedded_tokens_reaches_the_layers(name: str, beside:
         given = {key: value for key, value in inputs.items() if key in known}
         assert torch.equal(loaded.generate(**given, max_new_tokens=6), expected), engine
     decoder = done.sources["decoder_model.onnx"]
-    without = {**decoder.kwargs, beside: torch.zeros_like(decoder.kwargs[beside])}
-    logits = [decoder.module(**kwargs)["logits"] for kwargs in (decoder.kwargs, without)]
-    assert not torch.allclose(*logits)
+    empty = {key: value[:, :, :0] for key, value in decoder.kwargs.items() if key.startswith("past_key_values")}
+    prompt = {**decoder.kwargs, **empty, "attention_mask": torch.ones_like(decoder.kwargs["attention_mask"][:, -4:])}
+    given = prompt.pop(beside)
+    logits = [decoder.module(**prompt, **{beside: fill(given)}) for fill in (torch.zeros_like, torch.ones_like)]
+    assert not torch.allclose(*(found["logits"] for found in logits))
 
 
 class Adding(torch.nn.Module):

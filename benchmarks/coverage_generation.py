@@ -14,7 +14,6 @@ import sys
 import tempfile
 import time
 import zlib
-from collections import Counter
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -32,6 +31,8 @@ TASKS = {
     "automatic-speech-recognition": "MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING",
     "image-text-to-text": "MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING",
 }
+NO_CACHE = "keeps no cache"
+KEEPS_NO_CACHE = "keeps no cache between steps: forward, called with use_cache=True, returns none"
 STAGES = ("build", "eager", "export", "second shape", "tokens")
 NEW_TOKENS = 8
 LIMIT_S = 180.0
@@ -276,6 +277,11 @@ class GenerationWorker(Worker):
     serve = staticmethod(_serve)
 
 
+def _is_no_case(row: Row) -> bool:
+    """Whether transformers itself cannot generate with the type, or keeps nothing from step to step."""
+    return row["passed"] in ("", "build") or NO_CACHE in row.get("error", {}).get("what", "")
+
+
 def write_page(rows: dict[str, Row], cases: Sequence[tuple[str, str]]) -> None:
     packages = ("torch", "transformers", "onnxruntime")
     versions = ", ".join(f"{package} {version(package)}" for package in packages)
@@ -286,7 +292,7 @@ def write_page(rows: dict[str, Row], cases: Sequence[tuple[str, str]]) -> None:
         "with a shrunk config and random weights: exported with its cache as inputs and outputs and dynamic batch, sequence "
         f"and past (with images: encoder, embedding and language model, an image in each prompt); compared with eager PyTorch at a second shape; {NEW_TOKENS} greedy tokens of three prompts of different "
         "lengths (padded on the left) compared with `model.generate` in onnxruntime and in the runner. Types that "
-        "transformers itself cannot build or generate with in this form are no case.",
+        "transformers itself cannot build or generate with in this form, or that keep no cache, are no case.",
         "",
         "| task | types | tried | eager ok | keep a cache | exported | second shape | tokens equal | of those with cache |",
         "|---|---:|---:|---:|---:|---:|---:|---:|---:|",
@@ -295,7 +301,7 @@ def write_page(rows: dict[str, Row], cases: Sequence[tuple[str, str]]) -> None:
         names = [f"{task}/{name}" for kind, name in cases if kind == task]
         tried = [rows[name] for name in names if name in rows]
         eager = [row for row in tried if row["passed"] not in ("", "build")]
-        cached = [row for row in eager if "keeps no cache" not in row.get("error", {}).get("what", "")]
+        cached = [row for row in eager if NO_CACHE not in row.get("error", {}).get("what", "")]
         exported = [row for row in cached if row["passed"] != "eager"]
         shapes = [row for row in exported if not row.get("shapes")]
         equal = [row for row in exported if row.get("onnxruntime") == row.get("runner") == "equal"]
@@ -305,7 +311,7 @@ def write_page(rows: dict[str, Row], cases: Sequence[tuple[str, str]]) -> None:
     lines += ["", "## What does not work", "", "| type | stage | error | at |", "|---|---|---|---|"]
     for name, row in sorted(rows.items()):
         error = row.get("error")
-        if error and row["passed"] not in ("", "build"):
+        if error and not _is_no_case(row):
             what = f"{error['code']} {error['what']}; {error['why']}"[:220].replace("|", "/").replace("\n", " ")
             lines.append(f"| {name} | {error['stage']} | {what} | {error['where']} |")
     single = sorted(name for name, row in rows.items() if any("one token" in note for note in row.get("notes", ())))
@@ -317,11 +323,16 @@ def write_page(rows: dict[str, Row], cases: Sequence[tuple[str, str]]) -> None:
             "These loop over their prompt in Python; their graph takes one token, and ",
         ]
         lines[-1] += f"`generate` calls it once a token: {', '.join(single)}."
-    none = Counter(
-        row["error"]["what"][:100] for row in rows.values() if row["passed"] in ("", "build") and "error" in row
-    )
-    lines += ["", "## No case", "", "| error of transformers | types |", "|---|---:|"]
-    lines += [f"| {text.replace('|', '/')} | {count} |" for text, count in none.most_common(40)]
+    none: dict[str, list[str]] = {}
+    for name, row in sorted(rows.items()):
+        if "error" in row and _is_no_case(row):
+            what = row["error"]["what"]
+            none.setdefault(KEEPS_NO_CACHE if NO_CACHE in what else what[:100], []).append(name)
+    lines += ["", "## No case", "", "| error of transformers | types | |", "|---|---:|---|"]
+    lines += [
+        f"| {text.replace('|', '/')} | {len(names)} | {', '.join(names)} |"
+        for text, names in sorted(none.items(), key=lambda item: -len(item[1]))[:40]
+    ]
     PAGE.write_text("\n".join(lines) + "\n", encoding="utf-8")
     print(f"wrote {PAGE}")
 

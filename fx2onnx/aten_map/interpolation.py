@@ -53,19 +53,16 @@ def _onnx_nearest_places(size: int, count: int, scale: float | None, exact: bool
 
 def resize(op: Emit, value: ir.Value, scales: Scales | None, **attrs: Any) -> ir.Value:
     """``Resize`` of the spatial axes: by scales where the user's factors decide the coordinates, else by sizes."""
-    dims, rank, dtype = result_dims(op), rank_of(value), dtype_of(value)
-    spatial = list(range(2, rank))
+    dims, dtype = result_dims(op), dtype_of(value)
     inputs: dict[str, Any] = {}
-    # onnxruntime 1.31 moves a Transpose behind Resize and orders the sizes by it, as if there were one for every axis.
-    behind_transpose = (producer := value.producer()) is not None and producer.op_type == "Transpose"
-    partial = op.opset >= 18 and not behind_transpose
-    if scales is not None and all(scale is not None for scale in scales):
-        factors = [float(scale) for scale in scales]  # type: ignore[arg-type]
-        inputs["scales"] = op.const(np.array(factors if partial else [1.0, 1.0, *factors], dtype=np.float32))
+    by_scales = scales is not None and all(scale is not None for scale in scales)
+    # Not ``axes``: onnxruntime 1.31 moves a Transpose, from further up too, behind Resize and orders sizes and scales by
+    # it, as if there were one for every axis.
+    if by_scales:
+        factors = [1.0, 1.0, *(float(scale) for scale in scales or () if scale is not None)]
+        inputs["scales"] = op.const(np.array(factors, dtype=np.float32))
     else:
-        inputs["sizes"] = op.sizes(dims[2:] if partial else dims)
-    if partial:
-        attrs["axes"] = spatial
+        inputs["sizes"] = op.sizes(dims)
     if op.opset < 13:
         empty = op.const(np.zeros(0, dtype=np.float32))
         inputs.setdefault("scales", empty)

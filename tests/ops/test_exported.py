@@ -156,10 +156,12 @@ def test_bytes_are_interpolated_in_opset_11() -> None:
 
 
 @pytest.mark.parametrize("shapes", [None, ({0: "batch"},)])
-def test_images_with_channels_last_are_resized(shapes: Any) -> None:
+@pytest.mark.parametrize("between", [lambda x: x, F.relu])
+@pytest.mark.parametrize("given", [{"size": (2, 5)}, {"scale_factor": 4}])
+def test_images_with_channels_last_are_resized(given: Any, between: Any, shapes: Any) -> None:
     """onnxruntime moves transposes through a Resize, and takes sizes of some axes for sizes of all."""
     check(
-        lambda x: F.interpolate(x.permute(0, 3, 1, 2), (2, 5), mode="bilinear").permute(0, 2, 3, 1),
+        lambda x: F.interpolate(between(x.permute(0, 3, 1, 2)), mode="bilinear", **given).permute(0, 2, 3, 1),
         (R(2, 4, 4, 8),),
         dynamic_shapes=shapes,
     )

@@ -6,6 +6,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,10 @@ import torch
 from fx2onnx.base.errors import UserError
 from fx2onnx.folder import export_assembly
 from fx2onnx.generation import load
+from fx2onnx.generation.media import _cut
 from fx2onnx.sources.generation_parts import Assembly, cached_parts
+from fx2onnx.sources.generation_positions import merged_grid
+from fx2onnx.sources.generation_state import unmistakable_sizes
 from fx2onnx.sources.seeding import move_constants, seeded
 from fx2onnx.sources.source import Source
 from fx2onnx.sources.torchvision_compat import prepare
@@ -146,3 +150,31 @@ def test_corrupt_configs_are_one_clear_error(text: str, folders: dict[str, tuple
         (tmp_path / file / file).write_text(text)
         with pytest.raises(UserError, match=f"cannot read .*{file}"):
             load(tmp_path / file, "runner")
+
+
+@pytest.mark.parametrize(
+    ("given", "axis", "count"),
+    [((3, 3, 14, 224), 0, 3), ((1, 3, 14, 672), 3, 3), ((1, 3, 14, 224), 0, 1)],
+)
+def test_images_are_cut_along_the_axis_on_which_they_lie(given: tuple[int, ...], axis: int, count: int) -> None:
+    graph: Any = SimpleNamespace(
+        inputs={"pixel_values": SimpleNamespace(shape=[1, 3, 14, 224])}, path=Path("vision_encoder.onnx")
+    )
+    assert _cut(graph, "pixel_values", np.zeros(given, np.float32)) == (axis, count)
+    for wrong in ((1, 3, 14, 300), (2, 3, 14, 448), (3, 14, 224), (0, 3, 14, 224)):
+        with pytest.raises(UserError, match=r"pixel_values is|no multiple"):
+            _cut(graph, "pixel_values", np.zeros(wrong, np.float32))
+
+
+def test_positions_are_asked_for_with_words_that_stand_for_nothing() -> None:
+    model = _qwen2_vl()
+    for token in (3, 4, 5, 6, 7):
+        model.config.image_token_id = token
+        assert merged_grid(model, {"image_grid_thw": torch.tensor([[1, 4, 6]])}) == (2, 3)
+
+
+def test_sizes_of_trial_runs_are_no_number_of_patches() -> None:
+    sizes = unmistakable_sizes(T.LlamaConfig(**TEXT))
+    patches = {side * side + beside for side in range(2, 40) for beside in range(6)}
+    assert not {sizes.batch, sizes.past, sizes.encoder} & patches
+    assert len({sizes.batch, sizes.past, sizes.encoder}) == 3

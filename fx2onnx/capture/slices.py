@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fx2onnx.base.dims import Dim, DimLike, apply
-from fx2onnx.capture.assumptions import Relation
+from fx2onnx.capture.assumptions import Relation, certain
 from fx2onnx.capture.symnode import sym_int, unwrap
 from fx2onnx.capture.torch_private import OpOverload, fake_view
 
@@ -18,20 +18,28 @@ if TYPE_CHECKING:
 aten = torch.ops.aten
 _END = 1 << 62
 """Ends beyond are no ends."""
+_LARGEST = 1 << 40
+"""No bound is as large."""
 
 
 def _slice(recorder: Recorder, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """slice(self, dim=0, start=None, end=None, step=1) by plain numbers of an axis of symbolic size."""
+    """slice(self, dim=0, start=None, end=None, step=1) by plain numbers of an axis of symbolic size, or by numbers that
+    only the data tells.
+    """
     given = dict(zip(("self", "dim", "start", "end", "step"), args, strict=False)) | kwargs
     tensor, axis = given["self"], given.get("dim", 0)
     start, end, step = given.get("start") or 0, given.get("end"), given.get("step", 1)
     end = _END if end is None else end
     size = unwrap(tensor.shape[axis]) if tensor.dim() else 0
-    if not isinstance(size, Dim) or not all(type(number) is int for number in (start, end, step)):
+    begin: Any
+    if type(step) is int and any(_is_unknown(recorder, number) for number in (start, end)):
+        begin, length = _unknown_extent(size, unwrap(start), unwrap(end))
+    elif not isinstance(size, Dim) or not all(type(number) is int for number in (start, end, step)):
         return NotImplemented
-    begin, length, is_exact = _extent(recorder, size, start, end)
-    if not is_exact:
-        return NotImplemented
+    else:
+        begin, length, is_exact = _extent(recorder, size, start, end)
+        if not is_exact:
+            return NotImplemented
     node_args, node_kwargs = recorder.to_nodes(args, kwargs)
     made = _view(recorder, tensor, axis, begin, (length + step - 1) // step, step, args, node_args, node_kwargs)
     view = recorder.view_of(made)
@@ -40,6 +48,28 @@ def _slice(recorder: Recorder, func: OpOverload, args: tuple[Any, ...], kwargs: 
     last.args, last.kwargs = (last.args[0], axis, begin, begin + length, step), {}
     view.steps = (*before, last)
     return made
+
+
+def _is_unknown(recorder: Recorder, number: Any) -> bool:
+    """Whether only the data tells the number, and whether it is negative."""
+    dim = unwrap(number)
+    is_unknown = isinstance(dim, Dim) and bool(dim.symbols() & recorder.assumptions.unbacked)
+    return is_unknown and certain("ge", dim, 0) is None
+
+
+def _unknown_extent(size: DimLike, start: DimLike, end: DimLike) -> tuple[Any, Any]:
+    """Where ``start:end`` begins, and its length, where even the signs of the bounds may hang on the data."""
+
+    def place(bound: DimLike) -> Any:
+        if bound == _END:
+            return size
+        if certain("ge", bound, 0) is not True:
+            is_negative = -apply("floordiv", bound, _LARGEST)
+            return apply("min", apply("max", bound + size * is_negative, 0), size)
+        return apply("min", bound, size)
+
+    begin, stop = place(start), place(end)
+    return begin, apply("max", stop - begin, 0)
 
 
 def _extent(recorder: Recorder, size: Dim, start: int, end: int) -> tuple[DimLike, Any, bool]:

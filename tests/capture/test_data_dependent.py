@@ -321,3 +321,13 @@ def test_only_assertions_are_taken_for_true(body: str) -> None:
     with pytest.raises(fx2onnx.UserError) as caught:
         fx2onnx.export(function_of(body), (X,), capture="fake")
     assert caught.value.code == "E104"
+
+
+def test_slices_by_numbers_of_either_sign() -> None:
+    def forward(x: torch.Tensor, count: torch.Tensor) -> Any:
+        n = count.item()
+        return x[:, 5 - n + 1 : 5 + n] * 2, x[:, n - 8 :], x[:, -n:], x[:, : n - 2 : 2]
+
+    x = torch.randn(2, 11)
+    others = [(x, torch.tensor(count)) for count in (1, 0, 6, 8, 20)]
+    check(forward, (x, torch.tensor(3)), others=others)

@@ -23,10 +23,10 @@ WRITE_BYTES = 1024 * 1024
 """Bytes of one write call. The page cache takes runs of pages as long as the call; runs of 2 MiB are those that a virtual
 machine gives back to its host while they are free, and getting one back costs 5 times more than filling it (measured)."""
 
-GATHERED_BYTES = WRITE_BYTES
+GATHERED_BYTES = WRITE_BYTES // 2
 """Neighbours that are no longer together are gathered here and written by one call: each call has its own cost."""
 
-SCRATCH_BYTES = 2 * WRITE_BYTES
+SCRATCH_BYTES = 3 * WRITE_BYTES // 2
 """Through this much memory, which stays in a core's cache, a thread reorders weights that are not to be written as they
 lie."""
 

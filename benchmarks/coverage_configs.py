@@ -35,7 +35,7 @@ _WIDTHS: list[tuple[str, int, int]] = [
     (r"^(word_embed_proj_dim|encoder_hidden_size|encoder_hidden_dim|decoder_hidden_dim|lru_width)$", 64, 512),
     (r"^(projection_dim|out_hidden_size|projector_dim|proj_dim|output_dim|text_embed_dim)$", 64, 512),
     (r"^(\w+_)?(attention_heads|n_heads?|num_heads|num_query_heads)$", 4, 4),
-    (r"^(num_key_value_heads|num_kv_heads|n_kv_heads|multi_query_group_num)$", 2, 2),
+    (r"^(\w+_)?(num_key_value_heads|num_kv_heads|n_kv_heads|multi_query_group_num)$", 2, 2),
     (r"^(\w+_)?head_dim$|^attention_head_dim$|^d_kv$|^kv_channels$", 16, 128),
     (r"^(kv|q)_lora_rank$", 32, 128),
     (r"^(\w*intermediate_size|\w*ffn_dim|d_ff|n_inner|mlp_dim|ffn_hidden_size)$", 128, 512),

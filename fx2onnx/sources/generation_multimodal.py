@@ -168,16 +168,18 @@ def encoders_and_embedding(
     """
     parts: dict[str, list[Source]] = {}
     modalities: list[Modality] = []
+    problems: dict[str, UserError] = {}
     for modality in modalities_of(model):
         try:
             parts[modality.file] = feature_forms(model, modality, name, options)
         except UserError as error:
-            if modality is modalities_of(model)[-1] and not modalities:
-                raise
-            if left_out is not None:
-                left_out.append(f"without {modality.name}: {error.what}")
+            problems[modality.name] = error
         else:
             modalities.append(modality)
+    if not modalities:
+        raise next(iter(problems.values()))
+    if left_out is not None:
+        left_out += [f"without {kind}: {error.what}" for kind, error in problems.items()]
     grid = None
     for form in parts.get("vision_encoder.onnx", [])[:1]:
         grid = merged_grid(model, form.kwargs)

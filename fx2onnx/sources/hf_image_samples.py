@@ -100,6 +100,8 @@ def _plain(parameters: _Parameters, call: Call) -> Iterator[_Form]:
         forms.append({PIXELS: Maker(_patch_rows, MAKERS[PIXELS].axes)})
     if call.find(_PATCH_COUNTS) is not None:
         forms.append({PIXELS: Maker(_of_known_count, MAKERS[PIXELS].axes)})
+    if call.find("temporal_patch_size") is not None:
+        forms.append({PIXELS: Maker(_volumes, MAKERS[PIXELS].axes)})
     second = {name: _second(name, call) for name in parameters if name.endswith("_" + PIXELS)}
     yield from ({**form, **{name: maker for name, maker in second.items() if maker}} for form in forms)
     for name in (name for name in COMPANIONS if name in parameters):
@@ -120,6 +122,12 @@ def _second(name: str, call: Call) -> Maker | None:
     if own is None:
         return None
     return Maker(lambda call: MAKERS[PIXELS].make(replace(call, config=own)), MAKERS[PIXELS].axes)
+
+
+def _volumes(call: Call) -> torch.Tensor:
+    """A patch of an image for each sample, channels last, as encoders take it that fold patches step by step."""
+    side, frames = int(call.find("patch_size", default=14)), int(call.find("temporal_patch_size"))
+    return torch.randn(call.options.batch_or(), frames, side, side, int(call.find("num_channels", default=3)))
 
 
 _PATCH_COUNTS = "projector_patch_to_query_dict"

@@ -86,6 +86,13 @@ def test_tiles_come_with_the_mask_of_tiles() -> None:
     assert found["pixel_attention_mask"].tolist() == [[True], [True]]
 
 
+def test_patches_of_frames_have_their_channels_last() -> None:
+    def method(pixel_values: Any) -> None: ...
+
+    config = Config(vision_config=Config(image_size=8, patch_size=4, temporal_patch_size=2))
+    assert forms(method, config)[-1]["pixel_values"].shape == (2, 2, 4, 4, 3)
+
+
 def test_shrinking_keeps_the_layers_that_are_read_and_what_a_shuffle_makes() -> None:
     config = {
         "num_hidden_layers": 12,

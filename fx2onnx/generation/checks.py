@@ -46,9 +46,14 @@ def cast(name: str, value: Any, onnx_type: str) -> Array:
     except ValueError as cause:
         raise UserError("E401", f"{name} is no array", why=str(cause)) from cause
     wanted = np.dtype(dtype_of(onnx_type))
-    if array.dtype.kind in "OUSMm" or (wanted.kind in _WHOLE and array.dtype.kind not in _WHOLE):
+    loses = wanted.kind in _WHOLE and array.dtype.kind not in _WHOLE and not _is_whole(array)
+    if array.dtype.kind in "OUSMm" or loses:
         raise UserError("E401", f"{name} is {array.dtype}, the model takes {wanted}")
     return array.astype(wanted, copy=False)
+
+
+def _is_whole(array: Array) -> bool:
+    return array.dtype.kind == "f" and bool(np.isfinite(array).all() and (array == np.trunc(array)).all())
 
 
 def check_feeds(graph: Graph, feeds: Mapping[str, Any]) -> None:

@@ -89,6 +89,13 @@ def _start(
     model: LoadedModel, given: dict[str, Array], new: int
 ) -> tuple[Array, Array, dict[str, Any], dict[str, Any]]:
     """The decoder's first tokens and mask, its states, and inputs that stay the same at every step."""
+    if "logits" not in model.main.outputs or "decoder_input_ids" in model.main.inputs:
+        raise UserError(
+            "E401",
+            f"{model.main.path.name} is no decoder to generate with",
+            why=f"it takes {', '.join(model.main.inputs)} and gives {', '.join(model.main.outputs)}",
+            next="export with a cache: --task text-generation-with-past, text2text-generation-with-past, ...",
+        )
     if model.encoder is None:
         if "input_ids" not in given:
             raise UserError("E401", "generation needs input_ids")
@@ -104,6 +111,13 @@ def _start(
                 "the prompts are padded on the right",
                 why="the next token follows the last column, which is padding for some rows",
                 next="pad on the left: tokenizer.padding_side = 'left'",
+            )
+        if not _keeps_states(model.main) and "position_ids" not in model.main.inputs and not mask.all():
+            raise UserError(
+                "E401",
+                "padded prompts need a graph with a cache",
+                why=f"{model.main.path.name} counts positions from the padding on",
+                next="export with --task text-generation-with-past, or give prompts of one length",
             )
         beside = brought(model, given, ids)
         return ids, mask, _empty(model.main, ids.shape[0], ids.shape[1] + new) | _following(beside), beside
@@ -162,6 +176,11 @@ def _empty(graph: Graph, batch: int, limit: int = 0) -> dict[str, Any]:
     return {name: graph.value(name, graph.empty(name, batch, limit)) for name in names}
 
 
+def _keeps_states(graph: Graph) -> bool:
+    """Whether a call goes on where the last one ended; else every call takes all tokens."""
+    return any(name.startswith(PAST) for name in graph.inputs)
+
+
 def _following(outputs: Mapping[str, Any]) -> dict[str, Any]:
     """Outputs of one step as inputs of the next."""
     return {PAST + name.removeprefix(PRESENT): value for name, value in outputs.items() if name.startswith(PRESENT)}
@@ -174,6 +193,7 @@ def _steps(
     open_rows = np.ones(len(ids), bool)
     rules = _rules(model, stop)
     tokens = ids
+    keeps_states = _keeps_states(model.main)
     for step in range(stop.max_new_tokens):
         logits, states = _advance(model, ids, mask, states, fixed)
         fixed = {name: value for name, value in fixed.items() if name in model.main.inputs}
@@ -185,9 +205,9 @@ def _steps(
         open_rows &= ~np.isin(chosen, stop.eos)
         if not open_rows.any():
             return
-        ids = chosen[:, None]
-        tokens = np.concatenate([tokens, ids], axis=1)
-        mask = np.concatenate([mask, np.ones_like(ids)], axis=1)
+        tokens = np.concatenate([tokens, chosen[:, None]], axis=1)
+        mask = np.concatenate([mask, np.ones_like(chosen[:, None])], axis=1)
+        ids = chosen[:, None] if keeps_states else tokens
 
 
 def _advance(

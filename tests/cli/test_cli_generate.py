@@ -153,3 +153,23 @@ def test_by_reference_the_folder_is_the_checkpoints(checkpoint: Path, tmp_path: 
     assert (tmp_path / "tiny" / "model.onnx").stat().st_size < (tmp_path / "tiny" / "model.safetensors").stat().st_size
     ran = invoke("generate", tmp_path / "tiny", "--prompt-ids", "5,6,7", "--max-new-tokens", 4, "--verify")
     assert ran.exit_code == 0, ran.output
+
+
+@pytest.mark.parametrize("engine", ["runner", "onnxruntime"])
+def test_without_a_cache_every_step_takes_all_tokens(checkpoint: Path, tmp_path: Path, engine: str) -> None:
+    folder = tmp_path / "whole"
+    done = invoke("export", f"hf:{checkpoint}", "--task", "text-generation", "-o", folder, "--no-verify")
+    assert done.exit_code == 0, done.output
+    ran = invoke("generate", folder, "--prompt-ids", "5,6,7", "--max-new-tokens", 5, "--engine", engine, "--verify")
+    assert ran.exit_code == 0, ran.output
+    padded = invoke("generate", folder, "--prompt-ids", "5,6,7", "--prompt-ids", "9", "--max-new-tokens", 5)
+    assert (padded.exit_code, "[E401] padded prompts" in padded.stderr) == (2, True), padded.output
+
+
+def test_a_model_that_gives_no_next_token_is_refused(tmp_path: Path) -> None:
+    source = "hf:t5?num_layers=1&d_model=16&d_kv=4&num_heads=2&d_ff=16&vocab_size=40"
+    done = invoke("export", source, "--task", "text2text-generation", "-o", tmp_path / "t5", "--no-verify")
+    assert done.exit_code == 0, done.output
+    refused = invoke("generate", tmp_path / "t5", "--prompt-ids", "5,6,7")
+    assert refused.exit_code == 2
+    assert "text2text-generation-with-past" in refused.stderr

@@ -118,9 +118,17 @@ def _makers(module: Any, parameters: Mapping[str, inspect.Parameter]) -> Mapping
         return {**MAKERS, **PADDED_PATCH_MAKERS}
     if "target_sizes" in parameters and "input_ids" not in parameters:
         return {**MAKERS, **STRIP_MAKERS}
-    if "pixel_values" in parameters and _is_for(module, "KEYPOINT_MATCHING"):
+    if "pixel_values" in parameters and _takes_pairs(module):
         return {**MAKERS, **PAIR_MAKERS}
     return {**MAKERS, **CHOICE_MAKERS} if _is_for(module, "MULTIPLE_CHOICE") else MAKERS
+
+
+def _takes_pairs(module: Any) -> bool:
+    """Whether the model compares two images; its base model does so, too."""
+    from transformers.models.auto import modeling_auto
+
+    mapping: Any = getattr(modeling_auto, "MODEL_FOR_KEYPOINT_MATCHING_MAPPING_NAMES", {})
+    return module.config.model_type in mapping
 
 
 def _is_for(module: Any, task: str) -> bool:

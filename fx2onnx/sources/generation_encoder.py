@@ -127,13 +127,34 @@ def encoder_and_decoder(
     encoded = _like_outputs(encoder.module, samples)
     width = encoded["last_hidden_state"].shape[-1]
     decoder = DecoderPart(model, cache_argument, memory, type(seen[-1]), width).eval()
+    masks = _one_number_a_position(encoded, seen[-1])
     return replace(encoder, data_branches="if"), _decoder_source(
-        decoder, memory, encoder, encoded, options.batch_or(), 1 if one_token else 4
+        decoder, memory, encoder, encoded, masks, options.batch_or(), 1 if one_token else 4
     )
 
 
+def _one_number_a_position(encoded: Mapping[str, torch.Tensor], tried: Mapping[str, Any]) -> set[str]:
+    """What is handed on as [batch, positions of the last hidden state], such as a mask.
+
+    A pooled state [batch, width] can be as wide as one run has positions, but not as two runs of different lengths.
+    """
+    positions = [run["last_hidden_state"].shape[1] for run in (encoded, tried)]
+    handed = {name: name.removeprefix(_HANDED_ON) for name in encoded if name.startswith(_HANDED_ON)}
+    return {
+        name
+        for name, field in handed.items()
+        if encoded[name].dim() == 2 and [encoded[name].shape[1], tried[field].shape[1]] == positions
+    }
+
+
 def _decoder_source(
-    module: DecoderPart, memory: Memory, encoder: Source, encoded: Mapping[str, torch.Tensor], batch: int, new: int
+    module: DecoderPart,
+    memory: Memory,
+    encoder: Source,
+    encoded: Mapping[str, torch.Tensor],
+    masks: set[str],
+    batch: int,
+    new: int,
 ) -> Source:
     varies = any(ENCODER in state.axes.values() for state in memory.states.values())
     kwargs: dict[str, torch.Tensor] = {"input_ids": torch.randint(3, 10, (batch, new))}
@@ -144,7 +165,7 @@ def _decoder_source(
     for name, value in encoded.items():
         if name.startswith(_HANDED_ON):
             kwargs[name] = value
-            shapes[name] = {0: BATCH, 1: ENCODER} if varies and value.dim() == 2 else {0: BATCH}
+            shapes[name] = {0: BATCH, 1: ENCODER} if varies and name in masks else {0: BATCH}
     add_states(kwargs, shapes, memory, batch)
     for name, value in encoded.items():  # sizes that the encoder makes of its input
         past = PREFIX + name.removeprefix(NEXT_PREFIX)

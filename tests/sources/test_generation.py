@@ -85,6 +85,14 @@ ENCODER_DECODERS: dict[str, Callable[[], Any]] = {
             decoder_start_token_id=2,
         )
     ),
+    # The encoder hands on a pooled state, too, which has no position of its own.
+    "encoder-decoder": lambda: T.EncoderDecoderModel(
+        T.EncoderDecoderConfig(
+            encoder=T.BertConfig(**TEXT).to_dict(),
+            decoder=T.BertConfig(**TEXT, is_decoder=True, add_cross_attention=True).to_dict(),
+            decoder_start_token_id=2,
+        )
+    ),
 }
 
 

@@ -28,8 +28,8 @@ def _slice(recorder: Recorder, func: OpOverload, args: tuple[Any, ...], kwargs: 
     """
     given = dict(zip(("self", "dim", "start", "end", "step"), args, strict=False)) | kwargs
     tensor, axis = given["self"], given.get("dim", 0)
-    start, end, step = given.get("start") or 0, given.get("end"), given.get("step", 1)
-    end = _END if end is None else end
+    start, end, step = given.get("start"), given.get("end"), given.get("step", 1)
+    start, end = 0 if start is None else start, _END if end is None else end
     size = unwrap(tensor.shape[axis]) if tensor.dim() else 0
     begin: Any
     if type(step) is int and any(_is_unknown(recorder, number) for number in (start, end)):

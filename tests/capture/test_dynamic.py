@@ -154,6 +154,16 @@ def test_programs_at_other_sizes(name: str) -> None:
     )
 
 
+def test_a_slice_asks_nothing_of_its_start() -> None:
+    def last_five(x: torch.Tensor) -> torch.Tensor:
+        kept = x[torch.sym_max(x.shape[0] - 5, 0) :]  # type: ignore[no-untyped-call]
+        return kept * kept.shape[0]
+
+    others = [(torch.randn(n, 4),) for n in (7, 2)]
+    result = check(last_five, (torch.randn(4, 4),), others=others, dynamic_shapes=({0: "n"},))
+    assert not any("n - 5" in line for line in result.report.assumptions)
+
+
 SMALLEST = {
     "chunk": 2,
     "write to a chunk": 2,

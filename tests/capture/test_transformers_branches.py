@@ -93,6 +93,21 @@ def test_a_models_mask() -> None:
     assert any("_ignore_causal_mask_sdpa" in line for line in branches(result))
 
 
+def test_a_mask_longer_than_the_keys() -> None:
+    """A cache that keeps a window: eager PyTorch cuts the mask and then asks for its numbers, which capture need not."""
+    from transformers.masking_utils import _ignore_causal_mask_sdpa
+
+    def left_out(mask: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
+        ignored = _ignore_causal_mask_sdpa(mask, 1, keys.shape[1], 0, 0)
+        return keys * (3 if ignored else 2)
+
+    mask, keys = torch.ones(2, 7, dtype=torch.bool), torch.randn(2, 7)
+    shapes = ({1: "all"}, {1: "kept"})
+    result = fx2onnx.export(left_out, (mask, keys), dynamic_shapes=shapes)
+    assert [line for line in result.report.assumptions if "all" in line or "kept" in line] == []
+    assert any("_ignore_causal_mask_sdpa" in line for line in branches(result))
+
+
 class FirstHidden(nn.Module):
     def __init__(self, model: nn.Module) -> None:
         super().__init__()

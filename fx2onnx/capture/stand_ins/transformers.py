@@ -9,11 +9,12 @@ yes for that function. The report names every function that was told yes.
 from __future__ import annotations
 
 import contextlib
+import inspect
 import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
-from types import CodeType
+from types import CodeType, FunctionType
 from typing import Any
 
 import torch
@@ -67,6 +68,18 @@ def is_tracing(tensor: Any = None) -> bool:
     return False
 
 
+def ignore_causal_mask(original: FunctionType, *args: Any, **kwargs: Any) -> Any:
+    """``transformers.masking_utils._ignore_causal_mask_sdpa``: no for a mask of unknown numbers, whatever the lengths.
+
+    It would compare the mask's length with the keys' first, to cut a mask that its answer does not depend on.
+    """
+    mask = kwargs.get("padding_mask", args[0] if args else None)
+    if _ASKED.told_yes is None or not isinstance(mask, torch.Tensor) or _ASKED.known(mask):
+        return original(*args, **kwargs)
+    given = inspect.signature(original).bind(*args, **kwargs).arguments
+    return original(**{**given, "kv_length": mask.shape[-1]})
+
+
 def decided_by_data(error: BaseException) -> CodeType | None:
     """The innermost function that was told that it is not traced, and went on to what raised ``error``."""
     told_no = _ASKED.told_no or ()
@@ -82,4 +95,8 @@ def branches_for_tracing() -> list[str]:
     ]
 
 
-STAND_INS = (StandIn("transformers.utils.import_utils", "is_tracing", is_tracing, ""), *attention_masks.STAND_INS)
+STAND_INS = (
+    StandIn("transformers.utils.import_utils", "is_tracing", is_tracing, ""),
+    StandIn("transformers.masking_utils", "_ignore_causal_mask_sdpa", ignore_causal_mask, "", around=True),
+    *attention_masks.STAND_INS,
+)

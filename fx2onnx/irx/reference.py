@@ -141,7 +141,7 @@ def save(
     finally:
         for value, tensor in zip(values, originals, strict=True):
             value.const_value = tensor
-    with record("write model"):
+    with record("write model", bytes=len(content)):
         _write(content, target, folder, durable)
     return io.Written(target, None, len(content), 0)
 

@@ -30,8 +30,8 @@ def save_together(models: Mapping[str, ir.Model], folder: str | os.PathLike[str]
         for value, key in keys[file]:
             first.setdefault(key, value)
     try:
-        with record("write weights"):
-            tensors = [value.const_value for value in first.values() if value.const_value is not None]
+        tensors = [value.const_value for value in first.values() if value.const_value is not None]
+        with record("write weights", bytes=sum(tensor.nbytes for tensor in tensors)):
             places = (
                 dict(zip(first, write_data(os.path.join(folder, data_name), tensors), strict=True)) if first else {}
             )
@@ -39,7 +39,8 @@ def save_together(models: Mapping[str, ir.Model], folder: str | os.PathLike[str]
             values = [value for value, _ in keys[file]]
             with record("serialise"), placed(values, data_name, [places[key] for _, key in keys[file]]):
                 content = ir.to_proto(model).SerializeToString(deterministic=True)
-            with record("write model"), open(os.path.join(folder, file), "wb") as stream:
+            model_file = os.path.join(folder, file)
+            with record("write model", bytes=len(content)), open(model_file, "wb") as stream:
                 stream.write(content)
         return sum(entry.stat().st_size for entry in os.scandir(folder) if entry.name in {*models, data_name})
     except OSError as cause:

@@ -317,29 +317,29 @@ def _quotient_by_number(top: Scalar, bottom: Number) -> Scalar | None:
 
 
 def _quotient_of_sums(top: Scalar, bottom: Dim) -> Scalar | None:
-    if top == bottom:
-        return 1
+    """By long division: ``(2*s*s + 4*s + 2) // (2*s + 2) -> s + 1``."""
     if not isinstance(top, Dim):
         return None
-    monomial, factor = next(iter(bottom.terms.items()))
-    multiple = top.terms.get(monomial, 0) // factor
-    if multiple and multiple * bottom == top:
-        return multiple
-    if bottom.constant or len(bottom.terms) != 1 or top.constant:
-        return None
-    ((divisor, divisor_factor),) = bottom.terms.items()
-    terms: dict[Monomial, Number] = {}
-    for monomial, factor in top.terms.items():
-        rest = list(monomial)
-        for atom in divisor:
-            if atom not in rest:
+    lead, lead_factor = max(bottom.terms.items(), key=_rank)
+    quotient: Scalar = 0
+    rest: Scalar = top
+    while isinstance(rest, Dim):
+        monomial, factor = max(rest.terms.items(), key=_rank)
+        others = list(monomial)
+        for atom in lead:
+            if atom not in others:
                 return None
-            rest.remove(atom)
-        if factor % divisor_factor:
+            others.remove(atom)
+        if factor % lead_factor:
             return None
-        terms[tuple(rest)] = factor // divisor_factor
-    constant = terms.pop((), 0)
-    return _make(terms, constant)
+        part: Scalar = Dim({tuple(others): factor // lead_factor}) if others else factor // lead_factor
+        quotient, rest = quotient + part, rest - part * bottom
+    return quotient if rest == 0 else None
+
+
+def _rank(term: tuple[Monomial, Number]) -> tuple[int, list[str]]:
+    """An order of monomials that products keep, so that each step of a division leaves lower ones."""
+    return len(term[0]), [atom.text for atom in term[0]]
 
 
 def _without_inner_remainders(value: Scalar, divisor: Scalar) -> Scalar:

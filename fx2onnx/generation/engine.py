@@ -87,6 +87,12 @@ class Graph:
         """Whether caches have a fixed size, so that each new one may take the memory of the old."""
         return LENGTH in self.inputs
 
+    @property
+    def takes_all_tokens(self) -> bool:
+        """Whether the graph takes the tokens that its cache has seen, too: their number follows from the cache's length."""
+        shape = self.inputs["input_ids"].shape if "input_ids" in self.inputs else [None]
+        return isinstance(shape[-1], str) and "past_sequence_length" in shape[-1]
+
     def _run_in_place(self, values: Mapping[str, Any]) -> dict[str, Any]:
         binding = self._session.io_binding()
         for name, value in values.items():

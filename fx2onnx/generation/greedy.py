@@ -193,9 +193,13 @@ def _steps(
     open_rows = np.ones(len(ids), bool)
     rules = _rules(model, stop)
     tokens = ids
-    keeps_states = _keeps_states(model.main)
+    takes_last = _keeps_states(model.main) and not model.main.takes_all_tokens
+    prompt = model.graphs.get(PROMPT)
     for step in range(stop.max_new_tokens):
-        logits, states = _advance(model, ids, mask, states, fixed)
+        if step == 0 and prompt is not None:
+            logits, states = _prompted(prompt, ids, mask, states, fixed)
+        else:
+            logits, states = _advance(model, ids, mask, states, fixed)
         fixed = {name: value for name, value in fixed.items() if name in model.main.inputs}
         scores = logits[:, -1].astype(np.float32)
         for rule in rules:
@@ -207,7 +211,7 @@ def _steps(
             return
         tokens = np.concatenate([tokens, chosen[:, None]], axis=1)
         mask = np.concatenate([mask, np.ones_like(chosen[:, None])], axis=1)
-        ids = chosen[:, None] if keeps_states else tokens
+        ids = chosen[:, None] if takes_last else tokens
 
 
 def _advance(
@@ -215,9 +219,6 @@ def _advance(
 ) -> tuple[Array, dict[str, Any]]:
     """Logits after ``ids``, and the states that follow. A graph of one token a call is called once a token."""
     graph, length = model.main, ids.shape[1]
-    prompt = model.graphs.get(PROMPT)
-    if prompt is not None and any(name in fixed and name not in graph.inputs for name in prompt.inputs):
-        return _prompted(prompt, ids, mask, states, fixed)
     made, places = _embedded(model, ids, mask, states, fixed) if EMBEDDED in graph.inputs else ({}, None)
     main = graph.inputs[EMBEDDED if made else "input_ids"]
     width = main.shape[1]
@@ -246,7 +247,7 @@ def _advance(
 def _prompted(
     prompt: Graph, ids: Array, mask: Array, states: dict[str, Any], fixed: Mapping[str, Any]
 ) -> tuple[Array, dict[str, Any]]:
-    """Logits after a prompt that its graph takes whole, with what comes beside the text."""
+    """Logits after a prompt that a graph of its own takes whole, with what comes beside the text."""
     feeds = {"input_ids": ids, "attention_mask": mask, "position_ids": positions(mask), **fixed}
     outputs = prompt.run({name: feeds[name] for name in prompt.inputs})
     return as_array(outputs["logits"]), {**states, **_following(outputs)}

@@ -167,7 +167,7 @@ def _fill(graph: Graph, feeds: dict[str, Any]) -> None:
     if ids is None or len(_shape(ids)) < 2:
         return
     if "attention_mask" in graph.inputs and "attention_mask" not in feeds:
-        total = ids.shape[1] + past_length(graph, feeds)
+        total = ids.shape[1] + (0 if graph.takes_all_tokens else past_length(graph, feeds))
         feeds["attention_mask"] = np.ones((batch, total), dtype_of(graph.inputs["attention_mask"].type))
     is_text = "position_ids" in graph.inputs and len(graph.inputs["position_ids"].shape) == 2
     if is_text and "position_ids" not in feeds and len(_shape(feeds.get("attention_mask", ids))) == 2:

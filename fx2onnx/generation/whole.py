@@ -25,7 +25,8 @@ def run_whole(model: LoadedModel, inputs: Mapping[str, Any]) -> Outputs:
         return _decoded(model, encoder, given)
     if EMBEDDED in main.inputs and "input_ids" in given and EMBEDDED not in given:
         return _embedded(model, given)
-    if prompt is not None and _is_for(prompt, main, given):
+    goes_on = any(name == "past_key_values" or name.startswith(PAST) for name in given)
+    if prompt is not None and (_is_for(prompt, main, given) or (main.takes_all_tokens and not goes_on)):
         return model.run(prompt, given)
     vision = model.graphs.get("vision_encoder")
     if vision is not None and _is_for(vision, main, given):

@@ -127,10 +127,12 @@ def cached_decoder(
     return Source(name, module, (), kwargs, shapes)
 
 
-def add_states(kwargs: dict[str, torch.Tensor], shapes: dict[str, Any], memory: Memory, batch: int) -> None:
+def add_states(
+    kwargs: dict[str, torch.Tensor], shapes: dict[str, Any], memory: Memory, batch: int, past: int = _PAST_SAMPLE
+) -> None:
     """The cache's tensors beside the other inputs."""
     for state in memory.states.values():
-        kwargs[PREFIX + state.name] = _sample_state(state, batch)
+        kwargs[PREFIX + state.name] = _sample_state(state, batch, past)
         shapes[PREFIX + state.name] = dict(state.axes)
 
 
@@ -212,10 +214,10 @@ def text_inputs(model: Any, memory: Memory, batch: int, new: int) -> tuple[dict[
     }
 
 
-def _sample_state(state: State, batch: int) -> torch.Tensor:
-    sizes = {BATCH: batch, PAST: _PAST_SAMPLE}
+def _sample_state(state: State, batch: int, past: int) -> torch.Tensor:
+    sizes = {BATCH: batch, PAST: past}
     shape = [
-        sizes.get(state.axes.get(axis, ""), min(size, _PAST_SAMPLE) if axis in state.axes else size)
+        sizes.get(state.axes.get(axis, ""), min(size, past) if axis in state.axes else size)
         for axis, size in enumerate(state.shape)
     ]
     return (

@@ -17,6 +17,7 @@ from fx2onnx.sources.generation_multimodal import (
     modalities_of,
     width_of,
 )
+from fx2onnx.sources.generation_prepared import prepares_steps, prompt_and_steps
 from fx2onnx.sources.generation_prompt import prompt_and_decoder, takes_images
 from fx2onnx.sources.generation_static import static_decoder
 from fx2onnx.sources.registry import fail_unknown, resolve
@@ -147,6 +148,9 @@ def cached_parts(source: Source, cache: str = "dynamic", *, in_place: bool = Tru
             note = f"text only: {error.what}"
         else:
             return [Part(file, [partial(finished, form)]) for file, form in found.items()]
+    if prepares_steps(model):
+        steps = prompt_and_steps(model, source.name, options)
+        return [Part(file, [partial(finished, form)], note=note) for file, form in steps.items()]
     first = finished(cached_decoder(model, source.name, options))  # here, so that a model without cache says so early
     by_token = partial(cached_decoder, model, source.name, options, one_token=True)
     return [Part("model.onnx", [lambda: first, lambda: finished(by_token())], note=note)]

@@ -43,11 +43,13 @@ class Sizes:
         return {self.batch: "batch_size", self.past: PAST, self.encoder: ENCODER}.get(size)
 
 
-def unmistakable_sizes(config: Any) -> Sizes:
-    """Three small primes that appear nowhere in ``config``, and are no square of patches with a few tokens beside it."""
+def unmistakable_sizes(config: Any, least: int = 3) -> Sizes:
+    """Three small primes from ``least`` on that appear nowhere in ``config``, and are no square of patches with a few
+    tokens beside it.
+    """
     taken = _numbers(config.to_dict())
     beside = {side * side + more for side in range(2, 100) for more in range(1, 6)}
-    numbers = (n for n in range(3, 10_000) if n not in taken and n not in beside)
+    numbers = (n for n in range(max(least, 3), 10_000) if n not in taken and n not in beside)
     primes = (n for n in numbers if all(n % k for k in range(2, int(n**0.5) + 1)))
     batch, past, encoder = next(primes), next(primes), next(primes)
     return Sizes(batch, past, encoder)

@@ -33,7 +33,25 @@ def prophetnet_positions(
     return self._forward(position_ids), position_ids
 
 
+def cpmant_mask(self: Any, input_ids: Tensor, span: Tensor, context: Tensor, length: Tensor) -> Tensor:
+    """``CpmAntModel._prepare_attention_mask``, save that it counts the tokens from the last in the graph.
+
+    Shapes:  input_ids, span, context [batch, prompt + tokens], length [batch] -> bool [batch, all, all].
+    """
+    batch, total = input_ids.shape
+    place = torch.arange(total, device=input_ids.device)
+    seen = context[:, None, :] | (
+        context[:, :, None].logical_not() & (place <= place.view(-1, 1)).view(1, total, total)
+    )
+    seen = seen & (span[:, None, :] == span[:, :, None])
+    from_last = torch.arange(total - self.prompt_length, device=input_ids.device).flip(0)[None].repeat(batch, 1)
+    learned = torch.ones(batch, self.prompt_length, dtype=torch.bool, device=input_ids.device)
+    kept = torch.cat((learned, from_last < length[:, None]), dim=1)
+    return kept.view(batch, total, 1) & kept.view(batch, 1, total) & seen
+
+
 STAND_INS = (
+    StandIn("transformers.models.cpmant.modeling_cpmant", "CpmAntModel._prepare_attention_mask", cpmant_mask, ""),
     StandIn(
         "transformers.models.prophetnet.modeling_prophetnet",
         "ProphetNetPositionalEmbeddings.forward",

@@ -122,6 +122,7 @@ _FILLS: dict[str, Callable[[Mapping[str, Any]], Any]] = {
 
 _BESIDE: dict[str, tuple[str, Callable[[Mapping[str, Any]], Any]]] = {
     "kv_n_heads": ("rope_theta", lambda config: 10_000.0),
+    "position_id_per_seconds": ("vision_start_token_id", lambda config: 151_652),
     "pad_head_dim_to_multiple_of": ("num_key_value_heads", lambda config: config.get("num_attention_heads")),
 }
 """What checkpoints also have where they have a field, and the config class does not know."""

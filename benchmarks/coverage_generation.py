@@ -182,6 +182,9 @@ def _with_images(model: Any) -> dict[str, Any]:
     ids, mask = inputs["input_ids"], inputs["attention_mask"]
     ids[ids == token] = 1
     placed = torch.full((3, count), token)
+    start = getattr(model.config, "vision_start_token_id", None)
+    if start is not None:  # by which some models count images
+        placed = torch.cat([torch.full((3, 1), start), placed], dim=1)
     ids = torch.cat([ids[:, :3], placed, ids[:, 3:]], dim=1)
     mask = torch.cat([mask[:, :3], torch.ones_like(placed), mask[:, 3:]], dim=1)
     kinds = {"mm_token_type_ids": (ids == token).int()}

@@ -124,7 +124,7 @@ class EmbedPart(torch.nn.Module):
     def forward(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None, **features: torch.Tensor
     ) -> dict[str, torch.Tensor]:
-        masks: dict[str, Any] = {name: input_ids == self._tokens[name] for name in features}
+        masks = {name: _places(input_ids == self._tokens[name], rows.shape[0]) for name, rows in features.items()}
         is_placeholder = torch.zeros_like(input_ids, dtype=torch.bool)
         for mask in masks.values():
             is_placeholder = is_placeholder | mask
@@ -149,6 +149,11 @@ class EmbedPart(torch.nn.Module):
         if self._grid is not None and attention_mask is not None:
             outputs["position_ids"] = grid_positions(masks["image_features"], attention_mask != 0, *self._grid)
         return outputs
+
+
+def _places(is_token: torch.Tensor, count: int) -> torch.Tensor:
+    """The first ``count`` of the places [batch, sequence]: a token that was generated stands for no feature."""
+    return is_token & (is_token.flatten().cumsum(0).reshape(is_token.shape) <= count)
 
 
 def _spread(features: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:

@@ -63,7 +63,9 @@ def _agrees(count: Any, model: Any, grid_thw: torch.Tensor, grid: tuple[int, int
     features = [token] * (grid[0] * grid[1])
     special = {value for name, value in vars(model.config).items() if name.endswith(("_token_id", "_token_index"))}
     word = next(word for word in range(3, 100) if word not in special)
-    ids = torch.tensor([[word, word, *features, word, *features, word, word]])
+    start = getattr(model.config, "vision_start_token_id", None)
+    before = word if start is None else start  # by which some functions count images
+    ids = torch.tensor([[word, before, *features, word, before, *features, word, word]])
     known = {
         "input_ids": ids,
         "mm_token_type_ids": (ids == token).int(),

@@ -17,8 +17,9 @@ from fx2onnx.base.errors import UserError
 from fx2onnx.folder import export_assembly
 from fx2onnx.generation import load
 from fx2onnx.generation.media import _cut
+from fx2onnx.sources.generation_multimodal import EmbedPart, modalities_of
 from fx2onnx.sources.generation_parts import Assembly, cached_parts
-from fx2onnx.sources.generation_positions import merged_grid
+from fx2onnx.sources.generation_positions import grid_positions, merged_grid
 from fx2onnx.sources.generation_state import unmistakable_sizes
 from fx2onnx.sources.seeding import move_constants, seeded
 from fx2onnx.sources.source import Source
@@ -171,6 +172,35 @@ def test_positions_are_asked_for_with_words_that_stand_for_nothing() -> None:
     for token in (3, 4, 5, 6, 7):
         model.config.image_token_id = token
         assert merged_grid(model, {"image_grid_thw": torch.tensor([[1, 4, 6]])}) == (2, 3)
+
+
+def test_positions_that_count_images_by_the_token_before_them() -> None:
+    model = _qwen2_vl()
+    model.config.vision_start_token_id = start = 11
+    token = model.config.image_token_id
+
+    def count(input_ids: torch.Tensor, image_grid_thw: torch.Tensor, **_: Any) -> tuple[torch.Tensor, None]:
+        before = input_ids[0, 1:][input_ids[0, :-1] == start]
+        is_image = input_ids == (token if (before == token).sum() == len(image_grid_thw) else -1)
+        return grid_positions(is_image, torch.ones_like(input_ids).bool(), 2, 3), None
+
+    model.model.get_rope_index = count
+    assert merged_grid(model, {"image_grid_thw": torch.tensor([[1, 4, 6]])}) == (2, 3)
+
+
+def test_a_generated_placeholder_is_a_token_as_any_other() -> None:
+    model = _llava()
+    token = model.config.image_token_id
+    embed = EmbedPart(model, modalities_of(model))
+    table = model.get_input_embeddings()
+    ids = torch.tensor([[5, token, 6], [token, token, 7]])
+    features = torch.randn(2, table.weight.shape[1])
+    for count in (0, 2):
+        found = embed(input_ids=ids, image_features=features[:count])["inputs_embeds"]
+        expected = table(ids).detach().clone()
+        for row, place in zip(features[:count], [(0, 1), (1, 0)], strict=False):
+            expected[place] = row
+        assert torch.equal(found, expected), count
 
 
 def test_sizes_of_trial_runs_are_no_number_of_patches() -> None:

@@ -19,6 +19,7 @@ import torch
 from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import UserError
 from fx2onnx.sources.generation_beside import DEEP, behind_layers
+from fx2onnx.sources.generation_held import CACHE_ARGUMENT, is_holding, may_hold, state_behind, step, untouched
 from fx2onnx.sources.generation_state import PAST, Memory, Sizes, State, unmistakable_sizes
 from fx2onnx.sources.source import Options, Source
 
@@ -43,12 +44,19 @@ class CachedDecoder(torch.nn.Module):
         plain = {name: value for name, value in inputs.items() if not name.startswith(PREFIX)}
         cache = self._memory.rebuilt(states, self._past(plain, states))
         with behind_layers(self.model, plain.pop(DEEP, None)):
-            result = self.model(**self.arguments(plain, states), **{self._cache_argument: cache}, use_cache=True)
-        following = self._memory.taken_from(result[self._cache_argument])
-        if self._one_token and "attention_mask" in plain:
+            result, behind = self._run(self.arguments(plain, states), cache)
+        following = self._memory.taken_from(behind)
+        if self._one_token and not is_holding(cache) and "attention_mask" in plain:
             seen = plain["attention_mask"][:, -1] != 0
             following = {name: self._kept(name, seen, states[name], value) for name, value in following.items()}
         return {"logits": result["logits"]} | {NEXT_PREFIX + name: value for name, value in following.items()}
+
+    def _run(self, arguments: Mapping[str, Any], cache: Any) -> tuple[Any, Any]:
+        """What the model gives, and its cache behind that."""
+        if is_holding(cache):
+            return step(self.model, arguments, cache)
+        result = self.model(**arguments, **{self._cache_argument: cache}, use_cache=True)
+        return result, result[self._cache_argument]
 
     def arguments(self, plain: Mapping[str, torch.Tensor], _: Mapping[str, torch.Tensor]) -> dict[str, Any]:
         """The model's arguments beside the cache."""
@@ -175,12 +183,20 @@ def trial(model: Any, prompt: Mapping[str, torch.Tensor], call: Callable[..., An
 
     ``call(**prompt)`` runs the model, as ``model`` itself does.
     """
-    result = run_lightly(model, call or partial(model, use_cache=True, return_dict=True), prompt)
+    with untouched(model):
+        result = run_lightly(model, call or partial(model, use_cache=True, return_dict=True), prompt)
     parameters = inspect.signature(model.forward).parameters
     for name in result:
         if name in parameters and name not in prompt and not isinstance(result[name], torch.Tensor):
             return name, result[name]
+    if call is None and may_hold(model):
+        _, state = run_lightly(model, partial(_as_keywords, state_behind, model), prompt)
+        return CACHE_ARGUMENT, state
     raise no_cache(model)
+
+
+def _as_keywords(call: Callable[..., Any], model: Any, **inputs: Any) -> Any:
+    return call(model, inputs)
 
 
 def prompt_of(model: Any, sizes: Sizes, width: int | None = None) -> dict[str, torch.Tensor]:

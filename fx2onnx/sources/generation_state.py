@@ -28,7 +28,7 @@ _FIELD_NAMES = {
     "cross_attention_cache": "encoder",
 }
 """Attributes of caches under the names that the files of others use; any other attribute keeps its name."""
-_SILENT = frozenset({"layers"})
+_SILENT = frozenset({"layers", "held"})
 
 
 @dataclass(frozen=True)
@@ -44,10 +44,10 @@ class Sizes:
 
 
 def unmistakable_sizes(config: Any, least: int = 3) -> Sizes:
-    """Three small primes from ``least`` on that appear nowhere in ``config``, and are no square of patches with a few
-    tokens beside it.
+    """Three small primes from ``least`` on that are no number of ``config`` nor one less (a convolution keeps one less than
+    it is wide), and no square of patches with a few tokens beside it.
     """
-    taken = _numbers(config.to_dict())
+    taken = {number - less for number in _numbers(config.to_dict()) for less in (0, 1)}
     beside = {side * side + more for side in range(2, 100) for more in range(1, 6)}
     numbers = (n for n in range(max(least, 3), 10_000) if n not in taken and n not in beside)
     primes = (n for n in numbers if all(n % k for k in range(2, int(n**0.5) + 1)))

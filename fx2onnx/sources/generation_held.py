@@ -1,0 +1,86 @@
+"""Models that keep a part of their state in attributes of their modules, and hand over none of it (RecurrentGemma).
+
+A trial run shows which attributes hold tensors of the batch. They become part of the cache: put into the modules before
+a step, and taken out again behind it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+
+CACHE_ARGUMENT = "past_key_values"
+_CACHE, _HELD = "layers", "held"
+
+
+def is_holding(cache: Any) -> bool:
+    """Whether ``cache`` is one that ``state_behind`` made."""
+    return isinstance(cache, dict) and _HELD in cache
+
+
+def may_hold(model: Any) -> bool:
+    return bool(getattr(model, "_is_stateful", False)) and CACHE_ARGUMENT in inspect.signature(model.forward).parameters
+
+
+def state_behind(model: Any, inputs: Mapping[str, Any]) -> tuple[Any, Any]:
+    """What ``model`` gives for a prompt, and the state behind it: the cache that it was handed, and what modules hold."""
+    from transformers import DynamicCache
+
+    cache = DynamicCache(config=model.config)
+    with untouched(model):
+        result = model(**inputs, past_key_values=cache, use_cache=True, return_dict=True)
+        return result, {_CACHE: cache, _HELD: _nested(_held(model))}
+
+
+def step(model: Any, inputs: Mapping[str, Any], state: Any) -> tuple[Any, Any]:
+    """What ``model`` gives after ``state``, and the state behind that."""
+    with untouched(model):
+        for path, value in _flat(state[_HELD]):
+            *parents, attribute = path
+            setattr(model.get_submodule(".".join(map(str, parents))), attribute, value)
+        result = model(**inputs, past_key_values=state[_CACHE], use_cache=True)
+        return result, {_CACHE: state[_CACHE], _HELD: _nested(_held(model))}
+
+
+@contextlib.contextmanager
+def untouched(model: torch.nn.Module) -> Iterator[None]:
+    """Behind it, the modules' attributes are those of before."""
+    before = [(module, dict(vars(module))) for module in model.modules()]
+    try:
+        yield
+    finally:
+        for module, attributes in before:
+            vars(module).update(attributes)
+
+
+def _held(model: torch.nn.Module) -> dict[tuple[str | int, ...], torch.Tensor]:
+    """Tensors in plain attributes, by their path; neither weights nor buffers are."""
+    return {
+        (*(int(word) if word.isdigit() else word for word in name.split(".") if word), attribute): value
+        for name, module in model.named_modules()
+        for attribute, value in vars(module).items()
+        if isinstance(value, torch.Tensor)
+    }
+
+
+def _nested(values: Mapping[tuple[str | int, ...], torch.Tensor]) -> dict[str | int, Any]:
+    """``{(a, 0, b): tensor}`` -> ``{a: {0: {b: tensor}}}``, which names of states are made of."""
+    nested: dict[str | int, Any] = {}
+    for path, value in values.items():
+        place = nested
+        for key in path[:-1]:
+            place = place.setdefault(key, {})
+        place[path[-1]] = value
+    return nested
+
+
+def _flat(nested: Mapping[str | int, Any], path: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    for key, value in nested.items():
+        if isinstance(value, dict):
+            yield from _flat(value, (*path, key))
+        else:
+            yield (*path, key), value

@@ -45,3 +45,20 @@ def test_states_that_modules_keep_are_inputs_and_outputs(tmp_path: Path) -> None
         expected = generate_eagerly(model, inputs, 7)
         for engine in ENGINES:
             assert torch.equal(load(tmp_path / "out", engine).generate(**inputs, max_new_tokens=7), expected), engine
+
+
+def test_padding_reaches_the_convolution_as_it_does_in_the_model(tmp_path: Path) -> None:
+    def build() -> Any:
+        model = _recurrent_gemma()
+        model.model.embed_tokens.weight.data[0] = torch.randn(32)  # of the token that pads, else zeros
+        return model
+
+    model, _ = exported(build, tmp_path / "out")
+    inputs = prompts((5, 2))
+    said = model.generate(**inputs, max_new_tokens=1, do_sample=False, output_logits=True, return_dict_in_generate=True)
+    loaded, past = load(tmp_path / "out"), None
+    for place in range(5):
+        ids, mask = inputs["input_ids"][:, place : place + 1], inputs["attention_mask"][:, : place + 1]
+        out = loaded(input_ids=ids, attention_mask=mask, past_key_values=past)
+        past = out.past_key_values
+    torch.testing.assert_close(out.logits[:, -1], said.logits[0], rtol=1e-4, atol=1e-4)

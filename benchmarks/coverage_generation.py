@@ -7,7 +7,6 @@ earlier call stopped and writes docs/generation_coverage.md.
 from __future__ import annotations
 
 import argparse
-import inspect
 import json
 import os
 import sys
@@ -22,6 +21,7 @@ from typing import Any
 from benchmarks.coverage import read_rows
 from benchmarks.coverage_configs import RECIPES, optional_parts, shrink
 from benchmarks.coverage_models import LARGEST_PARAMETERS
+from benchmarks.coverage_prompts import mixes_images, row_of, text_prompts, with_images
 from benchmarks.coverage_worker import Row, Worker, _described, _quiet
 
 PAGE = Path(__file__).parent.parent / "docs" / "generation_coverage.md"
@@ -67,6 +67,8 @@ def examine(task: str, name: str) -> Row:
 
 def _built(row: Row, task: str, name: str) -> tuple[Any, dict[str, Any], Any] | None:
     """The first shrunk form that transformers itself can generate with: module, inputs, tokens."""
+    import torch
+
     from fx2onnx.sources.generation_eager import generate_eagerly
 
     failure: Any = None
@@ -76,7 +78,7 @@ def _built(row: Row, task: str, name: str) -> tuple[Any, dict[str, Any], Any] | 
         try:
             model = _model(task, name, recipe)
             row["passed"], stage = "build", "eager"
-            inputs = _inputs(model)
+            inputs = text_prompts(model)
             expected = generate_eagerly(model, inputs, NEW_TOKENS)
         except Exception as error:  # another form of the model may still build
             failure = _described(error, stage) if failure is None or stage == "eager" else failure
@@ -85,7 +87,11 @@ def _built(row: Row, task: str, name: str) -> tuple[Any, dict[str, Any], Any] | 
         if task != "image-text-to-text" or getattr(model.config, "is_encoder_decoder", False):
             return model, inputs, expected
         try:
-            inputs = _with_images(model)
+            inputs = with_images(model)
+            if mixes_images(model, inputs):
+                row["by_row"] = True
+                rows = [generate_eagerly(model, row_of(inputs, place), NEW_TOKENS) for place in range(3)]
+                return model, inputs, torch.cat(rows)
             return model, inputs, generate_eagerly(model, inputs, NEW_TOKENS)
         except Exception as error:  # another form may take the image
             unfit = unfit or error
@@ -134,83 +140,6 @@ def _model(task: str, name: str, recipe: str) -> Any:
     if said.decoder_start_token_id is None and said.bos_token_id is None:
         said.decoder_start_token_id = 3
     return model
-
-
-def _inputs(model: Any) -> dict[str, Any]:
-    """Three prompts of different lengths: padded on the left, of encoders on the right."""
-    import torch
-
-    from fx2onnx.sources.generation_encoder import _encoder_inputs
-    from fx2onnx.sources.seeding import seeded
-    from fx2onnx.sources.source import Options
-
-    with seeded(1):
-        if getattr(model.config, "is_encoder_decoder", False):
-            inputs, _ = _encoder_inputs(model, Options(batch=3, seq=7))
-            if "attention_mask" in inputs and inputs["attention_mask"].dim() == 2:
-                inputs["attention_mask"][1, 5:] = 0
-            return inputs
-        vocabulary = int(model.config.get_text_config(decoder=True).vocab_size)
-        ids = torch.randint(min(10, vocabulary - 1), vocabulary, (3, 6))
-        mask = torch.ones_like(ids)
-        mask[1, :2] = mask[2, :1] = 0
-        return {"input_ids": torch.where(mask == 0, 0, ids), "attention_mask": mask}
-
-
-def _with_images(model: Any) -> dict[str, Any]:
-    """Three prompts with an image each, of as many placeholder tokens as the encoder gives features."""
-    import torch
-
-    from fx2onnx.sources.generation_multimodal import FeaturePart, encoders_and_embedding, modalities_of
-    from fx2onnx.sources.source import Options
-
-    inputs = _inputs(model)
-    image = next((m for m in modalities_of(model) if m.name == "image"), None)
-    if image is None:
-        return _with_prompt(model, inputs)
-    encoder = encoders_and_embedding(model, "", Options(batch=3))[image.file][0]
-    taken = dict(encoder.kwargs)
-    with torch.no_grad():
-        count = FeaturePart(model, image)(**taken)[image.features].shape[0]
-    if encoder.bake:  # made for one image
-        beside = -1 if "target_sizes" in taken else 0  # images in strips lie side by side
-        taken = {name: torch.cat([value] * 3, beside if name == image.argument else 0) for name, value in taken.items()}
-        taken[image.argument] = torch.randn_like(taken[image.argument])
-    else:
-        count //= 3
-    token = next(value for field in image.tokens if isinstance(value := getattr(model.config, field, None), int))
-    ids, mask = inputs["input_ids"], inputs["attention_mask"]
-    ids[ids == token] = 1
-    placed = torch.full((3, count), token)
-    start = getattr(model.config, "vision_start_token_id", None)
-    if start is not None:  # by which some models count images
-        placed = torch.cat([torch.full((3, 1), start), placed], dim=1)
-    ids = torch.cat([ids[:, :3], placed, ids[:, 3:]], dim=1)
-    mask = torch.cat([mask[:, :3], torch.ones_like(placed), mask[:, 3:]], dim=1)
-    kinds = {"mm_token_type_ids": (ids == token).int()}
-    known = inspect.signature(model.forward).parameters
-    return {
-        "input_ids": ids,
-        "attention_mask": mask,
-        **{name: value for name, value in kinds.items() if name in known},
-        **taken,
-    }
-
-
-def _with_prompt(model: Any, inputs: dict[str, Any]) -> dict[str, Any]:
-    """Three prompts for a model whose images enter the language model itself; of a model without images, of text."""
-    from fx2onnx.sources.generation_prompt import ENCODER_FILE, PROMPT_FILE, prompt_and_decoder, takes_images
-    from fx2onnx.sources.source import Options
-
-    if not takes_images(model):
-        return inputs
-    parts = prompt_and_decoder(model, "", Options(batch=3))
-    taken = dict(parts[PROMPT_FILE if PROMPT_FILE in parts else ENCODER_FILE].kwargs)
-    if "input_ids" in taken:  # of the length that places of images fit
-        inputs["input_ids"], inputs["attention_mask"] = taken.pop("input_ids"), taken.pop("attention_mask")
-        inputs["input_ids"][1, 0] = inputs["attention_mask"][1, 0] = 0
-        taken.pop("position_ids", None)
-    return {**inputs, **taken}
 
 
 def _exported(row: Row, model: Any, inputs: dict[str, Any], expected: Any, folder: Path) -> None:
@@ -326,6 +255,15 @@ def write_page(rows: dict[str, Row], cases: Sequence[tuple[str, str]]) -> None:
             "These loop over their prompt in Python; their graph takes one token, and ",
         ]
         lines[-1] += f"`generate` calls it once a token: {', '.join(single)}."
+    by_row = sorted(name for name, row in rows.items() if row.get("by_row"))
+    if by_row:
+        lines += [
+            "",
+            "## Row by row",
+            "",
+            "The model's own features of an image depend on the other images of the call, so these are compared with "
+            f"`model.generate` of each prompt alone: {', '.join(by_row)}.",
+        ]
     none: dict[str, list[str]] = {}
     for name, row in sorted(rows.items()):
         if "error" in row and _is_no_case(row):

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks import coverage_generation
+from benchmarks import coverage_generation, coverage_prompts
 from fx2onnx.base.errors import UserError
 from fx2onnx.folder import export_assembly
 from fx2onnx.generation import load
@@ -24,7 +24,7 @@ def test_what_comes_beside_embedded_tokens_reaches_the_layers(name: str, beside:
     model = coverage_generation._model("image-text-to-text", name, "small")
     for weight in model.parameters():
         weight.data.mul_(4 if weight.dim() > 1 else 1)  # so that tokens tell a wrong feature
-    inputs = coverage_generation._with_images(model)
+    inputs = coverage_prompts.with_images(model)
     expected = generate_eagerly(model, inputs, 6)
     done = export_assembly(Assembly(model, cached_parts(Source("model", model)), None, ""), tmp_path / "out")
     assert beside in done.sources["decoder_model.onnx"].kwargs
@@ -95,3 +95,23 @@ def test_tokens_that_a_model_embeds_as_others_are_seen_without_running_it() -> N
     assert embedded_as(model) == {8: 0}
     assert model.calls == 0
     assert not model.words._forward_pre_hooks
+
+
+class _Encoder(torch.nn.Module):
+    def __init__(self, mixes: bool) -> None:
+        super().__init__()
+        self.config, self.base_model, self.mixes = SimpleNamespace(image_token_id=9), self, mixes
+
+    def get_image_features(self, pixel_values: torch.Tensor, target_sizes: torch.Tensor, **_: Any) -> torch.Tensor:
+        images = torch.stack(pixel_values.split(int(target_sizes[0, 0]), dim=-1))
+        return images - images.mean(0) if self.mixes else images + 1
+
+
+@pytest.mark.parametrize("mixes", [True, False])
+def test_coverage_knows_features_that_depend_on_the_other_images(mixes: bool) -> None:
+    inputs = {"input_ids": torch.arange(6).reshape(3, 2), "target_sizes": torch.full((3, 2), 4)}
+    inputs["pixel_values"] = torch.arange(24.0).reshape(2, 12) ** 2
+    row = coverage_prompts.row_of(inputs, 1)
+    assert row["input_ids"].tolist() == [[2, 3]]
+    assert torch.equal(row["pixel_values"], inputs["pixel_values"][:, 4:8])
+    assert coverage_prompts.mixes_images(_Encoder(mixes), inputs) is mixes

@@ -1,0 +1,109 @@
+"""What generation is compared on: three prompts of different lengths, with an image each where the model takes images."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+
+def text_prompts(model: Any) -> dict[str, Any]:
+    """Three prompts of different lengths: padded on the left, of encoders on the right."""
+    import torch
+
+    from fx2onnx.sources.generation_encoder import _encoder_inputs
+    from fx2onnx.sources.seeding import seeded
+    from fx2onnx.sources.source import Options
+
+    with seeded(1):
+        if getattr(model.config, "is_encoder_decoder", False):
+            inputs, _ = _encoder_inputs(model, Options(batch=3, seq=7))
+            if "attention_mask" in inputs and inputs["attention_mask"].dim() == 2:
+                inputs["attention_mask"][1, 5:] = 0
+            return inputs
+        vocabulary = int(model.config.get_text_config(decoder=True).vocab_size)
+        ids = torch.randint(min(10, vocabulary - 1), vocabulary, (3, 6))
+        mask = torch.ones_like(ids)
+        mask[1, :2] = mask[2, :1] = 0
+        return {"input_ids": torch.where(mask == 0, 0, ids), "attention_mask": mask}
+
+
+def with_images(model: Any) -> dict[str, Any]:
+    """Three prompts with an image each, of as many placeholder tokens as the encoder gives features."""
+    import torch
+
+    from fx2onnx.sources.generation_multimodal import FeaturePart, encoders_and_embedding, modalities_of
+    from fx2onnx.sources.source import Options
+
+    inputs = text_prompts(model)
+    image = next((m for m in modalities_of(model) if m.name == "image"), None)
+    if image is None:
+        return _with_prompt(model, inputs)
+    encoder = encoders_and_embedding(model, "", Options(batch=3))[image.file][0]
+    taken = dict(encoder.kwargs)
+    with torch.no_grad():
+        count = FeaturePart(model, image)(**taken)[image.features].shape[0]
+    if encoder.bake:  # made for one image
+        beside = -1 if "target_sizes" in taken else 0  # images in strips lie side by side
+        taken = {name: torch.cat([value] * 3, beside if name == image.argument else 0) for name, value in taken.items()}
+        taken[image.argument] = torch.randn_like(taken[image.argument])
+    else:
+        count //= 3
+    token = next(value for field in image.tokens if isinstance(value := getattr(model.config, field, None), int))
+    ids, mask = inputs["input_ids"], inputs["attention_mask"]
+    ids[ids == token] = 1
+    placed = torch.full((3, count), token)
+    start = getattr(model.config, "vision_start_token_id", None)
+    if start is not None:  # by which some models count images
+        placed = torch.cat([torch.full((3, 1), start), placed], dim=1)
+    ids = torch.cat([ids[:, :3], placed, ids[:, 3:]], dim=1)
+    mask = torch.cat([mask[:, :3], torch.ones_like(placed), mask[:, 3:]], dim=1)
+    kinds = {"mm_token_type_ids": (ids == token).int()}
+    known = inspect.signature(model.forward).parameters
+    return {
+        "input_ids": ids,
+        "attention_mask": mask,
+        **{name: value for name, value in kinds.items() if name in known},
+        **taken,
+    }
+
+
+def row_of(inputs: dict[str, Any], place: int) -> dict[str, Any]:
+    """One of three prompts with its image; images in strips lie side by side."""
+    beside = {"pixel_values"} if "target_sizes" in inputs else set()
+    return {name: value.tensor_split(3, -1 if name in beside else 0)[place] for name, value in inputs.items()}
+
+
+def mixes_images(model: Any, inputs: dict[str, Any]) -> bool:
+    """Whether the model's own features of an image depend on the other images of the call."""
+    import torch
+
+    from fx2onnx.sources.generation_multimodal import FeaturePart, modalities_of
+
+    image = next((m for m in modalities_of(model) if m.name == "image"), None)
+    if image is None:
+        return False
+    part = FeaturePart(model, image)
+    taken = {name: value for name, value in inputs.items() if name not in _OF_TEXT}
+    with torch.no_grad():
+        together = part(**taken)[image.features]
+        alone = torch.cat([part(**row_of(taken, place))[image.features] for place in range(3)])
+    return not torch.allclose(together, alone, rtol=1e-3, atol=1e-4)
+
+
+_OF_TEXT = ("input_ids", "attention_mask", "mm_token_type_ids")
+
+
+def _with_prompt(model: Any, inputs: dict[str, Any]) -> dict[str, Any]:
+    """Three prompts for a model whose images enter the language model itself; of a model without images, of text."""
+    from fx2onnx.sources.generation_prompt import ENCODER_FILE, PROMPT_FILE, prompt_and_decoder, takes_images
+    from fx2onnx.sources.source import Options
+
+    if not takes_images(model):
+        return inputs
+    parts = prompt_and_decoder(model, "", Options(batch=3))
+    taken = dict(parts[PROMPT_FILE if PROMPT_FILE in parts else ENCODER_FILE].kwargs)
+    if "input_ids" in taken:  # of the length that places of images fit
+        inputs["input_ids"], inputs["attention_mask"] = taken.pop("input_ids"), taken.pop("attention_mask")
+        inputs["input_ids"][1, 0] = inputs["attention_mask"][1, 0] = 0
+        taken.pop("position_ids", None)
+    return {**inputs, **taken}

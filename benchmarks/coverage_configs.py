@@ -128,11 +128,27 @@ _BESIDE: dict[str, tuple[str, Callable[[Mapping[str, Any]], Any]]] = {
 """What checkpoints also have where they have a field, and the config class does not know."""
 
 
+_PARTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "vision_use_cls_token": (
+        "vision_config",
+        {
+            "architecture": "vit_pe_core_tiny_patch16_384",
+            "model_args": {"embed_dim": 64, "depth": 2, "num_heads": 4, "img_size": [64, 64], "global_pool": ""},
+        },
+    ),
+}
+"""What checkpoints have in a part of a config that has a field, where the part leaves all of it at its defaults."""
+
+
 def _filled(config: Mapping[str, Any]) -> dict[str, Any]:
     filled = {key: _FILLS[key](config) if value is None and key in _FILLS else value for key, value in config.items()}
     for field, (missing, made) in _BESIDE.items():
         if field in config:
             filled.setdefault(missing, made(config))
+    for field, (part, made) in _PARTS.items():
+        inner = filled.get(part)
+        if field in config and isinstance(inner, dict) and all(inner.get(key) is None for key in list(made)[1:]):
+            filled[part] = {**inner, **made}
     if config.get("rope_parameters") == {} and filled.get("layer_types"):
         plain = {"rope_type": "default", "rope_theta": 10_000.0}
         filled["rope_parameters"] = {kind: dict(plain) for kind in sorted(set(filled["layer_types"]))}

@@ -32,7 +32,7 @@ class Call:
     def image_size(self) -> tuple[int, int]:
         if self.options.image_size is not None:
             return self.options.image_size, self.options.image_size
-        size = self.find("image_size", default=224)
+        size = self.find("image_size") or (self.find("model_args") or {}).get("img_size", 224)
         if isinstance(size, dict):
             size = (size.get("height", 224), size.get("width", 224))
         return (size, size) if isinstance(size, int) else (int(size[0]), int(size[1]))

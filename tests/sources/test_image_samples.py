@@ -125,3 +125,16 @@ def test_shrinking_can_leave_encoders_their_widths() -> None:
     found = shrink(config, ("width of text",))
     assert [found[part]["hidden_size"] for part in config] == [64, 768, 2048]
     assert shrink(config, ("width",))["timm_config"]["hidden_size"] == 2048
+
+
+def test_images_are_as_large_as_the_arguments_of_a_timm_model_say() -> None:
+    vision = Config(model_args={"img_size": [64, 48]})
+    assert Call(Config(vision_config=vision), Options()).image_size() == (64, 48)
+    assert Call(Config(vision_config=Config(model_args=None)), Options()).image_size() == (224, 224)
+
+
+def test_a_part_that_is_all_defaults_gets_what_checkpoints_have() -> None:
+    empty = {"vision_use_cls_token": True, "vision_config": {"architecture": "resnet50", "model_args": None}}
+    assert shrink(empty, ())["vision_config"]["model_args"]["embed_dim"] == 64
+    said = {**empty, "vision_config": {"architecture": "resnet50", "model_args": {"embed_dim": 32}}}
+    assert shrink(said, ())["vision_config"] == said["vision_config"]

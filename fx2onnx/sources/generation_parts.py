@@ -103,6 +103,9 @@ def cached_parts(source: Source, cache: str = "dynamic", *, in_place: bool = Tru
     if cache == "static":
         if getattr(model.config, "is_encoder_decoder", False) or modalities_of(model):
             raise UserError("E601", f"{type(model).__name__} has no cache of fixed size", why="only decoders have")
+        if prepares_steps(model):
+            why = "its steps take all tokens, whose number is that of its cache"
+            raise UserError("E601", f"{type(model).__name__} has no cache of fixed size", why=why)
         static = finished(static_decoder(model, source.name, options, in_place=in_place))
         return [Part("model.onnx", [lambda: static])]
     if getattr(model.config, "is_encoder_decoder", False):

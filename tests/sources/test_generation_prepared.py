@@ -9,9 +9,12 @@ from typing import Any
 import pytest
 import torch
 
+from fx2onnx.base.errors import UserError
 from fx2onnx.generation import load
 from fx2onnx.sources.generation_eager import generate_eagerly
+from fx2onnx.sources.generation_parts import cached_parts
 from fx2onnx.sources.generation_prepared import prepares_steps
+from fx2onnx.sources.source import Source
 from fx2onnx.sources.torchvision_compat import prepare
 from fx2onnx.verify import verify
 from tests.sources.test_generation import DECODERS, ENGINES, exported, prompts
@@ -62,6 +65,12 @@ def test_a_call_without_a_cache_is_the_prompt_and_one_with_it_takes_all_tokens(t
         step = model(input_ids=ids, past_key_values=prompt.past_key_values)
     for seen, expected in ((first.logits, prompt.logits), (later.logits, step.logits)):
         torch.testing.assert_close(seen, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_caches_of_fixed_size_are_refused(name: str) -> None:
+    with pytest.raises(UserError, match="no cache of fixed size"):
+        cached_parts(Source("model", MODELS[name]().eval()), "static")
 
 
 @pytest.mark.parametrize("name", ["gpt2", "mamba", "xlstm"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -176,6 +177,10 @@ def _drop_unused(result: ExportResult, source: Source) -> None:
     result.report.input_names = [value.name or "" for value in graph.inputs]
 
 
+_WITHOUT_FACTOR = re.compile(r"^(?:(\w+)\*(\w+) != \1|(\w+) != \3\*(\w+))$")
+"""``n*m != n`` and ``n != n*m``, which say of sizes that ``m != 1``."""
+
+
 def _flaw(result: ExportResult, source: Source) -> str:
     """Why the graph would be wrong at other lengths or after a past; empty where it is right."""
     unused = [v.name for v in result.model.graph.inputs if (v.name or "").startswith("past_") and not v.uses()]
@@ -184,7 +189,7 @@ def _flaw(result: ExportResult, source: Source) -> str:
     if not any(name.endswith(("_state", "recurrent")) for name in source.kwargs):
         return ""
     for text in result.report.assumptions:
-        condition = text.partition("   (")[0]
+        condition = _WITHOUT_FACTOR.sub(r"\2\4 != 1", text.partition("   (")[0])
         if "sequence_length" in condition and not condition.endswith(("!= 1", "== 1", "!= 0", "> 0", "> 1")):
             return f"forward decides by the length: {text}"
         if "sequence_length" in condition and "//" in condition:

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.folder import export_assembly
+from fx2onnx.folder import _flaw, export_assembly
 from fx2onnx.generation import load
 from fx2onnx.generation.media import _cut
 from fx2onnx.sources.generation_multimodal import EmbedPart, modalities_of
@@ -201,6 +201,23 @@ def test_a_generated_placeholder_is_a_token_as_any_other() -> None:
         for row, place in zip(features[:count], [(0, 1), (1, 0)], strict=False):
             expected[place] = row
         assert torch.equal(found, expected), count
+
+
+@pytest.mark.parametrize(
+    ("condition", "is_flaw"),
+    [
+        ("sequence_length != 1", False),
+        ("batch_size*sequence_length != batch_size", False),
+        ("batch_size != batch_size*sequence_length", False),
+        ("batch_size*sequence_length != past_sequence_length", True),
+        ("sequence_length <= 4", True),
+    ],
+)
+def test_decisions_that_hold_for_every_prompt_are_no_flaw(condition: str, is_flaw: bool) -> None:
+    report = SimpleNamespace(assumptions=[condition + "   (model.py:1, in forward)"])
+    result: Any = SimpleNamespace(model=SimpleNamespace(graph=SimpleNamespace(inputs=[])), report=report)
+    source: Any = SimpleNamespace(kwargs={"past_key_values.0.conv_state": None})
+    assert bool(_flaw(result, source)) is is_flaw
 
 
 def test_sizes_of_trial_runs_are_no_number_of_patches() -> None:

@@ -89,7 +89,11 @@ class Recorder:
 
     def add(self, name: str, start_ns: int) -> None:
         """A stretch that ends now and holds nothing; those of one name and parent become one span."""
-        self._log.append((name, start_ns, time.perf_counter_ns(), None))
+        self._log.append((name, start_ns, time.perf_counter_ns(), 1))
+
+    def add_sum(self, name: str, spent_ns: int, count: int) -> None:
+        """``count`` stretches that took ``spent_ns`` together."""
+        self._log.append((name, 0, spent_ns, count))
 
     def close(self) -> Span:
         if not self.root.end_ns:
@@ -138,13 +142,13 @@ def _grow(root: Span, log: list[Any]) -> None:
             parent.children.append(span)
             stack.append(span)
         else:
-            name, start_ns, end_ns, _ = entry
+            name, start_ns, end_ns, count = entry
             found = stretches.get((id(parent), name))
             if found is None:
                 found = stretches[id(parent), name] = Span(name, parent.start_ns, parent.start_ns)
                 parent.children.append(found)
             found.end_ns += end_ns - start_ns
-            found.stretches += 1
+            found.stretches += count
 
 
 _active: contextvars.ContextVar[Recorder | None] = contextvars.ContextVar("fx2onnx_recorder", default=None)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import time
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -82,6 +81,8 @@ class Driver:
         self._graphs = list(graphs_of(model))
         self._op: Emit | None = None
         self._spans = details()
+        self._matching: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0])
+        """Nanoseconds and calls of each rewrite's ``match``, for the recorder."""
         self._queue: deque[ir.Node] = deque()
         self._queued: set[ir.Node] = set()
 
@@ -99,6 +100,9 @@ class Driver:
             self._visit(node)
             if self.outcome.total - start > limit:
                 raise InternalError("E900", f"the rewrites do not end; the last was {self.outcome.last}")
+        if self._spans is not None:
+            for name, (spent_ns, calls) in self._matching.items():
+                self._spans.add_sum(f"match {name}", spent_ns, calls)
 
     def _push(self, nodes: Iterable[ir.Node]) -> None:
         for node in nodes:
@@ -121,7 +125,9 @@ class Driver:
             return found if isinstance(found, Why) else self._apply(rewrite, node, found)
         start_ns = time.perf_counter_ns()
         found = rewrite.match(node)
-        self._spans.add(_match_label(rewrite), start_ns)
+        spent = self._matching[rewrite.name]
+        spent[0] += time.perf_counter_ns() - start_ns
+        spent[1] += 1
         if isinstance(found, Why):
             return found
         self._spans.begin(f"apply {rewrite.name}")
@@ -228,8 +234,3 @@ def apply(model: ir.Model, *rewrites: Rewrite, check: bool = True, explain: bool
     outcome = Outcome()
     Driver(model, rewrites, outcome, check=check, explain=explain).run()
     return outcome
-
-
-@functools.lru_cache(maxsize=256)
-def _match_label(rewrite: Rewrite) -> str:
-    return f"match {rewrite.name}"

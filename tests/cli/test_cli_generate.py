@@ -156,12 +156,23 @@ def test_by_reference_the_folder_is_the_checkpoints(checkpoint: Path, tmp_path: 
 
 
 @pytest.mark.parametrize("engine", ["runner", "onnxruntime"])
-def test_without_a_cache_every_step_takes_all_tokens(checkpoint: Path, tmp_path: Path, engine: str) -> None:
+def test_without_a_cache_every_step_takes_all_tokens(
+    checkpoint: Path, tmp_path: Path, engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fx2onnx.generation.engine import Graph
+
+    lengths: list[int] = []
+    run = Graph.run
+    monkeypatch.setattr(
+        Graph, "run", lambda graph, feeds: (lengths.append(feeds["input_ids"].shape[1]), run(graph, feeds))[1]
+    )
     folder = tmp_path / "whole"
     done = invoke("export", f"hf:{checkpoint}", "--task", "text-generation", "-o", folder, "--no-verify")
     assert done.exit_code == 0, done.output
     ran = invoke("generate", folder, "--prompt-ids", "5,6,7", "--max-new-tokens", 5, "--engine", engine, "--verify")
     assert ran.exit_code == 0, ran.output
+    assert lengths == list(range(3, 3 + len(lengths)))
+    assert len(lengths) > 1
     padded = invoke("generate", folder, "--prompt-ids", "5,6,7", "--prompt-ids", "9", "--max-new-tokens", 5)
     assert (padded.exit_code, "[E401] padded prompts" in padded.stderr) == (2, True), padded.output
 

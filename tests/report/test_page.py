@@ -27,6 +27,7 @@ def browser() -> Iterator[Any]:
     installed = next(filter(None, map(shutil.which, BROWSERS)), None)
     with playwright.sync_playwright() as started:
         if installed is None and not Path(started.chromium.executable_path).exists():
+            # pip installs no browser: only the make target, which may fetch system packages, does
             pytest.skip("no Chromium on this machine: make profile-page-test installs one")
         opened = started.chromium.launch(executable_path=installed, args=["--no-sandbox"])
         yield opened

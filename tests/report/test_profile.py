@@ -323,3 +323,16 @@ def test_the_profile_knows_the_file(exported: fx2onnx.ExportResult) -> None:
     assert profile.verification is not None
     assert profile.verification["ok"]
     assert profile.ours.file_bytes > 0
+
+
+def test_the_matching_of_each_rewrite_is_summed_up() -> None:
+    import torch
+
+    import fx2onnx
+
+    result = fx2onnx.export(torch.nn.Linear(3, 4), (torch.ones(2, 5, 3),), profile=True)
+    assert result._measured is not None
+    spans = [result._measured.recorder.tree()]
+    for span in spans:
+        spans.extend(span.children)
+    assert any(span.name.startswith("match ") and span.stretches and span.seconds > 0 for span in spans)

@@ -188,9 +188,13 @@ def _like_outputs(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -
 
 def _encoder_inputs(model: Any, options: Options) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     samples, shapes = sample_inputs(model, options)
-    taken = {*inspect.signature(model.get_encoder().forward).parameters, "attention_mask"}
-    names = [name for name in samples if name in taken and name not in _DECODER_ONLY]
-    return {name: samples[name] for name in names}, {name: dict(shapes[name]) for name in names}
+    encoder = model.get_encoder()
+    taken = {*inspect.signature(encoder.forward).parameters, "attention_mask"}
+    # A model put together of any two (speech-encoder-decoder) calls its input by a word that no encoder has.
+    words = {str(model.main_input_name): str(encoder.main_input_name)} if model.main_input_name not in taken else {}
+    names = {words.get(name, name): name for name in samples if name not in _DECODER_ONLY}
+    kept = {own: name for own, name in names.items() if own in taken}
+    return {own: samples[name] for own, name in kept.items()}, {own: dict(shapes[name]) for own, name in kept.items()}
 
 
 def _accepted(module: Any, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:

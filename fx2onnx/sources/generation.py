@@ -93,12 +93,13 @@ def cached_decoder(
     width: int | None = None,
     in_grids: bool = False,
     beside: Mapping[str, tuple[int, ...]] | None = None,
+    past: int = _PAST_SAMPLE,
 ) -> Source:
     """``model`` as one graph with its cache in and out.
 
     With ``one_token``, a graph that takes one token a call; with ``width``, one that takes embedded tokens of so many
     numbers; with ``in_grids``, one that takes a time, a row and a column as the position of each token; with ``beside``,
-    one that takes more for each token, of the sizes that it says by name.
+    one that takes more for each token, of the sizes that it says by name. ``past`` is the sample's number of past tokens.
 
     Raises:   UserError E601 where the model keeps nothing between calls.
     """
@@ -117,7 +118,7 @@ def cached_decoder(
         raise no_cache(model)
     module = CachedDecoder(model, cache_argument, memory, one_token=one_token).eval()
     batch, new = options.batch_or(), 1 if one_token else options.seq_or(4)
-    kwargs, shapes = text_inputs(model, memory, batch, new)
+    kwargs, shapes = text_inputs(model, memory, batch, new, past)
     if width is not None:
         del kwargs["input_ids"]
         kwargs[EMBEDDED], shapes[EMBEDDED] = torch.randn(batch, new, width), shapes.pop("input_ids")
@@ -127,7 +128,7 @@ def cached_decoder(
     if in_grids and "position_ids" in kwargs:
         kwargs["position_ids"] = kwargs["position_ids"].repeat(3, 1, 1)
         shapes["position_ids"] = {axis + 1: word for axis, word in shapes["position_ids"].items()}
-    add_states(kwargs, shapes, memory, batch)
+    add_states(kwargs, shapes, memory, batch, past)
     if one_token:
         for axes in shapes.values():
             for axis in [axis for axis, word in axes.items() if word == SEQUENCE]:
@@ -208,11 +209,13 @@ def prompt_of(model: Any, sizes: Sizes, width: int | None = None) -> dict[str, t
     return {name: value for name, value in found.items() if name in parameters}
 
 
-def text_inputs(model: Any, memory: Memory, batch: int, new: int) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+def text_inputs(
+    model: Any, memory: Memory, batch: int, new: int, past: int = _PAST_SAMPLE
+) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     parameters = inspect.signature(model.forward).parameters
     lengths = [state for state in memory.states.values() if PAST in state.axes.values()]
     recurrent_only = not any(set(state.axes.values()) - {BATCH} for state in memory.states.values())
-    total = _PAST_SAMPLE + new
+    total = past + new
     mask_dim: Any = TOTAL
     if lengths:
         mask_dim = Dim.symbol(PAST) + (1 if new == 1 else Dim.symbol(SEQUENCE))

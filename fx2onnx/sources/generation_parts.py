@@ -33,7 +33,7 @@ TASKS: dict[str, str] = {
 }
 GENERATION_WORDS = [name + end for name in TASKS for end in ("", WITH_PAST)]
 _MANY_BLOCKS = 1031
-"""A sample for encoders whose blocks are long: one block is as good as none to Python, which decides by it."""
+"""A sample for models whose blocks are long: one block is as good as none to Python, which decides by it."""
 
 
 @dataclass(frozen=True)
@@ -142,7 +142,7 @@ def cached_parts(source: Source, cache: str = "dynamic", *, in_place: bool = Tru
             decoder = finished(embedded())
             return [
                 *parts,
-                Part("decoder_model.onnx", [lambda: decoder, lambda: finished(embedded(one_token=True))]),
+                Part("decoder_model.onnx", [lambda: decoder, *_by_token(embedded, finished)]),
             ]
     elif images and takes_images(model):
         try:
@@ -155,8 +155,15 @@ def cached_parts(source: Source, cache: str = "dynamic", *, in_place: bool = Tru
         steps = prompt_and_steps(model, source.name, options)
         return [Part(file, [partial(finished, form)], note=note) for file, form in steps.items()]
     first = finished(cached_decoder(model, source.name, options))  # here, so that a model without cache says so early
-    by_token = partial(cached_decoder, model, source.name, options, one_token=True)
-    return [Part("model.onnx", [lambda: first, lambda: finished(by_token())], note=note)]
+    by_token = _by_token(partial(cached_decoder, model, source.name, options), finished)
+    return [Part("model.onnx", [lambda: first, *by_token], note=note)]
+
+
+def _by_token(make: Callable[..., Source], finished: Callable[[Source], Source]) -> list[Callable[[], Source]]:
+    """Forms of a decoder that takes one token a call; the last with a long past, so that tokens pooled in blocks make
+    several blocks.
+    """
+    return [lambda: finished(make(one_token=True)), lambda: finished(make(one_token=True, past=_MANY_BLOCKS))]
 
 
 def switch_cache_on(config: Any) -> None:

@@ -111,6 +111,21 @@ def sdpa_attention_forward(original: FunctionType, *args: Any, **kwargs: Any) ->
     return original(**{**given, "attention_mask": _MASKS.made[id(mask)]}, **extra)
 
 
+def recurrent_mask(original: FunctionType, *args: Any, **kwargs: Any) -> Any:
+    """``transformers.masking_utils.create_recurrent_attention_mask``, which leaves the mask of a single token out: one that
+    was generated is none of padding. A graph that takes its prompt token by token gets padding, too, and an indexer keeps
+    beside each key whether it is.
+
+    Shapes:  attention_mask [batch, keys], inputs_embeds [batch, tokens, width] -> [batch, tokens] or None.
+    """
+    given = _arguments(original, args, kwargs)
+    mask, cache = given["attention_mask"], given["past_key_values"]
+    keeps_masks = any(getattr(layer, "is_indexer_initialized", False) for layer in getattr(cache, "layers", ()))
+    if mask is None or mask.dim() != 2 or unwrap(given["inputs_embeds"].shape[1]) != 1 or not keeps_masks:
+        return original(*args, **kwargs)
+    return mask[:, -1:]
+
+
 def _with_both(kept: _Kept, is_causal: bool) -> Tensor:
     if not is_causal:
         return kept.mask | kept.left_out()
@@ -133,4 +148,5 @@ STAND_INS = (
         "",
         around=True,
     ),
+    StandIn("transformers.masking_utils", "create_recurrent_attention_mask", recurrent_mask, "", around=True),
 )

@@ -1,0 +1,41 @@
+"""Model types of image and text whose generation asks for a mechanism of its own, as the coverage measures them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from benchmarks.coverage_generation import examine
+from fx2onnx.capture.stand_ins.attention_masks import recurrent_mask
+from fx2onnx.sources.torchvision_compat import prepare
+
+prepare()
+from transformers import LlamaConfig  # noqa: E402   after prepare(), which lets it find torchvision
+from transformers.cache_utils import DynamicCache, DynamicIndexedLayer  # noqa: E402
+from transformers.masking_utils import create_recurrent_attention_mask  # noqa: E402
+
+
+@pytest.mark.slow  # a whole export and two generations each
+@pytest.mark.parametrize("name", ["glm5_next"])
+def test_tokens_are_those_of_transformers(name: str) -> None:
+    row = examine("image-text-to-text", name)
+    assert row["passed"] == "tokens", row
+
+
+@pytest.mark.parametrize("indexed", [True, False])
+@pytest.mark.parametrize("tokens", [1, 2])
+def test_an_indexer_is_told_of_padding_that_comes_as_a_single_token(tokens: int, indexed: bool) -> None:
+    cache = DynamicCache()
+    cache.layers.append(DynamicIndexedLayer())
+    if indexed:
+        cache.layers[0].update_indexer(torch.zeros(2, 3, 4))
+    mask = torch.tensor([[1, 1, 1, 1, 1], [0, 0, 0, 0, 0]])
+    given = LlamaConfig(), torch.zeros(2, tokens, 4), mask, cache
+    expected = create_recurrent_attention_mask(*given)
+    found = recurrent_mask(create_recurrent_attention_mask, *given)
+    if tokens == 1 and indexed:
+        assert expected is None
+        assert found is not None
+        assert found.tolist() == [[1], [0]]
+    else:
+        assert (found is None and expected is None) or torch.equal(found, expected)

@@ -26,6 +26,7 @@ from fx2onnx.capture.python_sizes import taking_sizes
 from fx2onnx.capture.recorder import Recorder
 from fx2onnx.capture.stand_ins import (
     experts,
+    indexers,
     positions,
     prompts,
     recurrences,
@@ -50,6 +51,7 @@ _STAND_INS = (
     *recurrent.STAND_INS,
     *recurrences.STAND_INS,
     *experts.STAND_INS,
+    *indexers.STAND_INS,
     *positions.STAND_INS,
     *prompts.STAND_INS,
     *udop.STAND_INS,

@@ -19,7 +19,7 @@ _RULES: dict[str, list[tuple[str, int]]] = {
         (r"^max_text_length$", 6),  # turns of a decoder's loop in forward, each as deep as a layer
         (r"^(max_position_embeddings|n_positions|max_(text_|source_|target_)?positions|max_seq_len\w*)$", 512),
     ],
-    "vocabulary": [(r"vocab(ulary)?_size", 1024)],
+    "vocabulary": [(r"vocab(ulary)?_size|_group_vocab$", 1024)],
     "experts": [
         (r"^(num|n)_(local_|routed_)?experts$|^moe_num_experts$|^num_experts$|^n_routed_experts$", 4),
         (r"experts_per_tok(en)?$|^moe_k$|^moe_top_?k$|^num_selects$|^top_k_experts$|^moe_topk$", 2),
@@ -34,6 +34,7 @@ _WIDTHS: list[tuple[str, int, int]] = [
     ),
     (r"^(word_embed_proj_dim|encoder_hidden_size|encoder_hidden_dim|decoder_hidden_dim|lru_width)$", 64, 512),
     (r"^(projection_dim|out_hidden_size|projector_dim|proj_dim|output_dim|text_embed_dim)$", 64, 512),
+    (r"^(adapter_(in|out)_dim|adapter_input_size|text_hidden_size)$", 64, 512),
     (r"^(\w+_)?(attention_heads|n_heads?|num_heads|num_query_heads)$", 4, 4),
     (r"^(\w+_)?(num_key_value_heads|num_kv_heads|n_kv_heads|multi_query_group_num)$", 2, 2),
     (r"^(\w+_)?head_dim$|^attention_head_dim$|^d_kv$|^kv_channels$", 16, 128),
@@ -49,6 +50,8 @@ _SHORT = ("depth", "vocabulary", "experts")
 RECIPES: dict[str, tuple[str, ...]] = {
     "small": (*_SHORT, "width", "image"),
     "small, default image": (*_SHORT, "width"),
+    # Layers of the second kind that share their weights with each other.
+    "small, four layers": (*_SHORT, "twice", "width", "image"),
     "medium": (*_SHORT, "half width", "image"),
     "heads of 64": (*_SHORT, "heads of 64", "image"),
     # Configs that count layers from the end, or name those whose states are read.
@@ -115,6 +118,8 @@ _FILLS: dict[str, Callable[[Mapping[str, Any]], Any]] = {
         "audio_token_id": 7,
         "backbone": "resnet18",
         "clip_qkv": 8.0,
+        "downsample_rate": "1/2",
+        "deepstack_layer_map": [[0, 0], [1, 1]],
     }.items()
 }
 """What checkpoints have in fields that a config class leaves at None, and without which its model cannot be built."""
@@ -135,6 +140,10 @@ _PARTS: dict[str, tuple[str, dict[str, Any]]] = {
             "architecture": "vit_pe_core_tiny_patch16_384",
             "model_args": {"embed_dim": 64, "depth": 2, "num_heads": 4, "img_size": [64, 64], "global_pool": ""},
         },
+    ),
+    "im_newline_id": (
+        "text_config",
+        {"rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0, "mrope_section": [16, 16, 16, 16]}},
     ),
 }
 """What checkpoints have in a part of a config that has a field, where the part leaves all of it at its defaults."""
@@ -172,11 +181,11 @@ def shrink(config: Mapping[str, Any], rules: tuple[str, ...]) -> dict[str, Any]:
     depth = layers or ("depth" in rules and config.get("depth"))
     result: dict[str, Any] = {}
     for key, value in config.items():
-        if key == "per_layer_config" and isinstance(value, dict) and "depth" in rules:
-            result[key] = {layer: own for layer, own in value.items() if int(layer) < 2}
+        if key == "per_layer_config" and isinstance(value, dict):
+            continue
         elif isinstance(value, dict):
             result[key] = shrink(value, of_text if key in _OF_TEXT else rules)
-        elif isinstance(value, list) and layers and (len(value) == layers > 2 or (key == "block_types" and value)):
+        elif isinstance(value, list) and layers and (_is_by_layer(value, layers) or (key == "block_types" and value)):
             result[key] = _two_kinds(value)
         elif key.endswith("pattern") and isinstance(value, str) and layers and len(value) == layers > 2:
             result[key] = "".join(_two_kinds(list(value)))
@@ -191,7 +200,7 @@ def shrink(config: Mapping[str, Any], rules: tuple[str, ...]) -> dict[str, Any]:
         elif key == "downsample_channels" and "width" in rules:
             result[key] = [64] * len(value)
         elif key == "mrope_section" and "width" in rules:
-            result[key] = [2, 3, 3]
+            result[key] = [2, 3, 3] if len(value) == 3 else [8 // len(value)] * len(value)
         elif isinstance(value, bool) or not isinstance(value, int):
             result[key] = value
         else:
@@ -206,14 +215,41 @@ def shrink(config: Mapping[str, Any], rules: tuple[str, ...]) -> dict[str, Any]:
             result[shared] = result[heads]
     for derived in (*_DERIVED, *(_BY_DEPTH if "depth" in rules else ())):
         result.pop(derived, None)
+    if "twice" in rules and layers:
+        result |= {key: min(config[key], 4) for key in _LAYER_COUNTS if isinstance(config.get(key), int)}
+        result |= {key: value * 2 for key, value in result.items() if _is_by_layer(config.get(key), layers)}
+    if isinstance(config.get("per_layer_config"), dict):
+        result["per_layer_config"] = _of_each_layer(config, result, rules)
     return result
 
 
+def _of_each_layer(config: Mapping[str, Any], shrunk: Mapping[str, Any], rules: tuple[str, ...]) -> dict[str, Any]:
+    """By layer, the fields in which it differs from the others: what remains of such in ``shrunk``."""
+    own = config["per_layer_config"]
+    plain = {key: value for key, value in config.items() if key != "per_layer_config"}
+    whole = {
+        layer: shrink({**plain, **values}, rules)
+        for layer, values in (_of_two_kinds(config, own) if "depth" in rules else own).items()
+    }
+    return {
+        layer: {key: value for key, value in values.items() if value != shrunk[key]} for layer, values in whole.items()
+    }
+
+
+_PARTS_AT_FIRST: dict[str, tuple[str, dict[str, Any]]] = {
+    "use_ordered_embeddings": ("text_config", {"hidden_size_per_layer_input": 0, "vocab_size_per_layer_input": 0}),
+}
+"""What checkpoints have in a part of a config whose class has a field, and without which no config can be made."""
+
+
 def optional_parts(config_class: Any, names: tuple[str, ...]) -> dict[str, Any]:
-    """Configs of those parts ``names`` that ``config_class`` leaves out of a config by default."""
+    """Configs of those parts ``names`` that ``config_class`` leaves out of a config by default, and of those that it
+    does not take with their own defaults."""
     parts = getattr(config_class, "sub_configs_defaults", {})
     wanted = {name: parts[name] for name in names if getattr(parts.get(name), "optional", False)}
-    return {name: spec.config_class().to_dict() for name, spec in wanted.items()}
+    known = getattr(config_class, "__dataclass_fields__", {})
+    made = {part: dict(values) for field, (part, values) in _PARTS_AT_FIRST.items() if field in known}
+    return made | {name: spec.config_class().to_dict() for name, spec in wanted.items()}
 
 
 _DERIVED = ("transformers_version", "architectures", "qk_head_dim")
@@ -225,12 +261,25 @@ _OF_TEXT = ("text_config", "llm_config", "audio_config")
 _LAYER_COUNTS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers")
 
 
+def _is_by_layer(value: Any, layers: int) -> bool:
+    return isinstance(value, list) and len(value) == layers > 2
+
+
 def _two_kinds(value: list[Any]) -> list[Any]:
     """Of layers that only keep states one becomes attention, as checkpoints have it."""
     others = [item for item in value if item != value[0]]
     if not others and value[0] == "linear_attention":
         others = ["full_attention"]
     return [value[0], (others or value)[0]]
+
+
+def _of_two_kinds(config: Mapping[str, Any], own: Mapping[Any, Any]) -> dict[str, Any]:
+    """What ``own`` has for the two layers that ``_two_kinds`` keeps, of lists with an entry for each layer."""
+    by_layer = {int(layer): values for layer, values in own.items()}
+    lists = [value for value in config.values() if isinstance(value, list) and len(value) == _layers(config)]
+    others = (next((place for place, item in enumerate(value) if item != value[0]), 1) for value in lists)
+    kept = {0: 0, 1: next((place for place in others if place in by_layer), 1)}
+    return {str(new): by_layer[old] for new, old in kept.items() if old in by_layer}
 
 
 def _fit_tokens(config: dict[str, Any]) -> None:
@@ -271,6 +320,10 @@ def _fit_widths(config: dict[str, Any], before: Mapping[str, Any]) -> None:
         config["attention_hidden_size"] = wide // old * new
         if "attention_head_dim" in config:
             config["attention_head_dim"] = config["attention_hidden_size"] // config["num_attention_heads"]
+    parts = ("qk_nope_head_dim", "qk_rope_head_dim")
+    known = all(isinstance(before.get(key), int) for key in ("head_dim", *parts))
+    if known and before["head_dim"] == sum(before[key] for key in parts):
+        config["head_dim"] = sum(config[key] for key in parts)
     read = config.get("intermediate_layers_indices")
     if isinstance(read, list) and "vision_output_dim" in config and isinstance(new, int):
         config["vision_output_dim"] = new * (1 + len(read))  # what those layers give, side by side

@@ -160,3 +160,27 @@ def test_a_sweep_goes_on_where_it_stopped(tmp_path: Path, monkeypatch: pytest.Mo
     coverage.sweep("hf", options)
     coverage.sweep("hf", options)
     assert asked == ["b", "c", "d"]
+
+
+def test_shrink_keeps_what_one_kind_of_layer_has_of_its_own() -> None:
+    config = {
+        "num_hidden_layers": 4,
+        "layer_types": ["full", "full", "sliding", "full"],
+        "hidden_size": 1024,
+        "num_attention_heads": 16,
+        "head_dim": 128,
+        "qk_nope_head_dim": 64,
+        "qk_rope_head_dim": 32,
+        "per_layer_config": {"02": {"num_attention_heads": 8, "qk_nope_head_dim": 96}},
+    }
+    found = shrink(config, ("depth", "width"))
+    assert found["layer_types"] == ["full", "sliding"]
+    assert found["head_dim"] == 16
+    assert found["per_layer_config"] == {"1": {"head_dim": 32}}, "heads as wide as their two parts, in that layer alone"
+
+
+def test_layers_that_share_weights_come_twice() -> None:
+    config = {"num_hidden_layers": 6, "layers_block_type": ["linear", "linear", "hybrid"] * 2}
+    found = shrink(config, ("depth", "twice"))
+    assert found["num_hidden_layers"] == 4
+    assert found["layers_block_type"] == ["linear", "hybrid"] * 2

@@ -161,8 +161,22 @@ def _chunk(recorder: Recorder, func: OpOverload, args: tuple[Any, ...], kwargs: 
     return _parts(recorder, given["self"], axis, [*[each] * (count - 1), rest])
 
 
+def _split(recorder: Recorder, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """split(self, split_size, dim=0) by a symbolic size that divides the whole: as many parts at every size."""
+    given = dict(zip(("self", "split_size", "dim"), args, strict=False)) | kwargs
+    axis, size = _axis_of(given["self"], given.get("dim", 0))
+    each = unwrap(given["split_size"])
+    if not isinstance(each, Dim):
+        return NotImplemented
+    count = apply("floordiv", size, each)
+    if type(count) is not int or count * each != size:
+        return NotImplemented
+    return _parts(recorder, given["self"], axis, [each] * count)
+
+
 SPECIAL = {
     aten.slice.Tensor: _slice,
+    aten.split.Tensor: _split,
     aten.tensor_split.sections: _tensor_split,
     aten.chunk.default: _chunk,
 }

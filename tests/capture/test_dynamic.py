@@ -138,6 +138,7 @@ PROGRAMS: dict[str, Any] = {
     "chunk": lambda x: (lambda a, b: (a[: x.shape[0] // 2] - b, a))(*x.chunk(2)),
     "tensor_split": lambda x: [part.exp() * part.shape[0] for part in x.tensor_split(2)],
     "write to a chunk": lambda x: (lambda y: (y.chunk(2)[1].zero_(), y)[1])(x.clone()),
+    "split by a size": lambda x: [part * place for place, part in enumerate(torch.cat([x, x + 1]).split(x.shape[0]))],
     "linspace": lambda x: torch.linspace(-1, 1, x.shape[0])[:, None] * x,
     "in place": lambda x: x.clone().index_fill_(1, torch.tensor([0]), 5.0),
 }
@@ -167,6 +168,7 @@ def test_a_slice_asks_nothing_of_its_start() -> None:
 SMALLEST = {
     "chunk": 2,
     "write to a chunk": 2,
+    "split by a size": 1,
     "root of a size": 1,
     "power of a size": 1,
     "interpolate bilinear": 1,

@@ -15,7 +15,7 @@ from fx2onnx.generation.loaded import LoadedModel, positions
 from fx2onnx.generation.media import PROMPT, TEXT, brought
 
 EMBEDDED = "inputs_embeds"
-_LAST_POSITION = "last_position"  # among the states: the greatest number of the last token's position [batch]
+_LAST_POSITION = "last_position"  # among the states: the greatest number of any token's position [batch]
 _LENGTH = 20  # transformers' own default of max_length
 
 
@@ -240,7 +240,7 @@ def _advance(
         outputs = graph.run({name: feeds[name] for name in graph.inputs})
         states = {name: states[name] for name in states} | _following(outputs)
     if places is not None:
-        states[_LAST_POSITION] = places[..., -1].max(axis=0)
+        states[_LAST_POSITION] = places.max(axis=(0, 2))
     return as_array(outputs["logits"]), states
 
 

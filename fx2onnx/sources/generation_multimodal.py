@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -26,7 +27,7 @@ from fx2onnx.sources.generation_beside import (
     takes_deep_features,
     takes_kinds,
 )
-from fx2onnx.sources.generation_positions import grid_positions, merged_grid
+from fx2onnx.sources.generation_positions import Layout, image_layout, image_positions
 from fx2onnx.sources.hf_call import Call, Maker
 from fx2onnx.sources.hf_image_samples import PIXELS, image_forms
 from fx2onnx.sources.hf_inputs import GRIDS
@@ -109,16 +110,16 @@ class FeaturePart(torch.nn.Module):
 
 
 class EmbedPart(torch.nn.Module):
-    """Embedded tokens [batch, sequence, width] with features in the places of their tokens; with ``grid``, also the
-    positions [3, batch, sequence] of tokens among images of so many rows and columns of features. And what the language
+    """Embedded tokens [batch, sequence, width] with features in the places of their tokens; with ``layout``, also the
+    positions [3, batch, sequence] of tokens among images of that layout. And what the language
     model takes beside them [batch, sequence, layers, width].
     """
 
-    def __init__(self, model: Any, modalities: list[Modality], grid: tuple[int, int] | None = None) -> None:
+    def __init__(self, model: Any, modalities: list[Modality], layout: Layout | None = None) -> None:
         super().__init__()
         self.model = model
         self._tokens: dict[str, Any] = {name: _token(model, m) for m in modalities for name in (m.features, m.deep)}
-        self._grid = grid
+        self._layout = layout
         self._embedded_as = embedded_as(model)
 
     def forward(
@@ -146,8 +147,10 @@ class EmbedPart(torch.nn.Module):
             outputs[PER_LAYER] = per_layer
         if takes_kinds(self.model):
             outputs[KINDS] = masks["image_features"].long()
-        if self._grid is not None and attention_mask is not None:
-            outputs["position_ids"] = grid_positions(masks["image_features"], attention_mask != 0, *self._grid)
+        if self._layout is not None and attention_mask is not None:
+            outputs["position_ids"] = image_positions(
+                input_ids, masks["image_features"], attention_mask != 0, self._layout
+            )
         return outputs
 
 
@@ -185,24 +188,31 @@ def encoders_and_embedding(
         raise next(iter(problems.values()))
     if left_out is not None:
         left_out += [f"without {kind}: {error.what}" for kind, error in problems.items()]
-    grid = None
-    for form in parts.get("vision_encoder.onnx", [])[:1]:
-        grid = merged_grid(model, form.kwargs)
+    layout = None
+    for form in parts.get("vision_encoder.onnx", [])[-1:]:
+        layout = image_layout(model, form.kwargs, partial(_features_of, model, form))
     width = width_of(model)
     tokens = {_token(model, modality) for modality in modalities}
     words = torch.tensor([word for word in range(3, 12) if word not in tokens])
     ids = words[torch.randint(0, len(words), (options.batch_or(), options.seq_or(7)))]
     kwargs: dict[str, Any] = {"input_ids": ids}
     shapes: dict[str, Any] = {"input_ids": {0: BATCH, 1: SEQUENCE}}
-    if grid is not None:
+    if layout is not None:
         kwargs["attention_mask"], shapes["attention_mask"] = torch.ones_like(ids), {0: BATCH, 1: SEQUENCE}
     for place, modality in enumerate(modalities):
         ids[:, 2 * place] = _token(model, modality) or 0
         for key, sizes in _sizes_of_features(model, modality, parts[modality.file][-1], width).items():
             kwargs[key] = torch.randn(options.batch_or(), *sizes)
             shapes[key] = {0: f"{modality.name}_tokens"}
-    parts["embed_tokens.onnx"] = [Source(name, EmbedPart(model, modalities, grid).eval(), (), kwargs, shapes)]
+    parts["embed_tokens.onnx"] = [Source(name, EmbedPart(model, modalities, layout).eval(), (), kwargs, shapes)]
     return parts
+
+
+def _features_of(model: Any, form: Source) -> int:
+    """How many features the encoder gives for an image, of which integer arguments of ``form`` have a row each."""
+    images = next((len(form.kwargs[name]) for name in form.bake), 1)
+    rows: Mapping[str, torch.Tensor] = run_lightly(model, form.module, form.kwargs)
+    return next(iter(rows.values())).shape[0] // images
 
 
 def _sizes_of_features(model: Any, modality: Modality, form: Source, width: int) -> dict[str, tuple[int, ...]]:

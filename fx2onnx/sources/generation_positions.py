@@ -1,80 +1,180 @@
 """Positions of tokens among images, as models with a position for each of time, row and column count them.
 
-Their own code loops over the prompt. Where all images have the same grid, a few sums over the prompt give the same.
+Their own code loops over the prompt. Where all images are alike, a few sums over the prompt give the same; what they add
+up is measured by asking that code about a prompt with one image.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from fx2onnx.base.errors import UserError
 
+_FIRST = 3  # place of the first feature in the prompts that are asked about
+_Place = tuple[int, ...]
 
-def grid_positions(is_image: torch.Tensor, is_shown: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the tokens of an image stand. Places are (time, row, column)."""
+
+    inside: tuple[_Place, ...]
+    """Of each feature, counted from where the text before the image ends."""
+    advance: int
+    """How far behind that the text goes on."""
+    before: _Place = (0, 0, 0)
+    """What the token before the image is moved by."""
+    closing: tuple[int, ...] = ()
+    """Tokens that, directly behind an image, are part of it: text does not count them."""
+    behind: tuple[_Place, _Place] = ((0, 0, 0), (0, 0, 0))
+    """Of the first of them and of the others, counted from where text goes on."""
+
+
+def image_positions(
+    input_ids: torch.Tensor, is_image: torch.Tensor, is_shown: torch.Tensor, layout: Layout
+) -> torch.Tensor:
     """Time, row and column [3, batch, sequence] of every token; 0 for padding.
 
-    is_image, is_shown [batch, sequence]: the placeholders of features, ``rows * columns`` for each image; what is no
-    padding. Text counts on by 1; an image starts where the text before it ends, and text goes on after its longer side.
+    input_ids, is_image, is_shown [batch, sequence]: the tokens; the placeholders of features, as many for each image as
+    ``layout`` has; what is no padding. Text counts on by 1.
     """
+    size = len(layout.inside)
     image = is_image & is_shown
     text = is_shown & ~image
-    texts_before = text.long().cumsum(-1) - text.long()
     features_before = image.long().cumsum(-1) - image.long()
-    start = texts_before + features_before // (rows * columns) * max(rows, columns)
-    inside = features_before % (rows * columns) * image.long()
-    positions = torch.stack([start, start + inside // columns, start + inside % columns])
-    return positions * is_shown.long()
+    inside = torch.tensor(layout.inside).T[:, features_before % size]
+    moved = torch.where(image, inside, 0)
+    if any(layout.before):
+        is_first = image & (features_before % size == 0)
+        precedes = text & torch.cat([is_first[:, 1:], is_first[:, :1] & False], dim=1)
+        moved = moved + torch.where(precedes, _column(layout.before), 0)
+    if layout.closing:
+        first, later = _closing(input_ids, image, layout.closing)
+        if any(layout.before):
+            first, later = first & ~precedes, later & ~precedes
+        text = text & ~first & ~later
+        moved = moved + torch.where(first, _column(layout.behind[0]), 0)
+        moved = moved + torch.where(later, _column(layout.behind[1]), 0)
+    start = text.long().cumsum(-1) - text.long() + features_before // size * layout.advance
+    return (start + moved).clamp(min=0) * is_shown.long()
 
 
-def merged_grid(model: Any, samples: Mapping[str, torch.Tensor]) -> tuple[int, int] | None:
-    """Rows and columns of features of each image; None for a model whose positions are those of text.
+def _column(place: _Place) -> torch.Tensor:
+    return torch.tensor(place).reshape(3, 1, 1)
 
-    Raises:   UserError E601 for a model that counts otherwise than ``grid_positions``.
+
+def _closing(
+    input_ids: torch.Tensor, image: torch.Tensor, tokens: tuple[int, ...]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Those of ``tokens`` with none but such tokens between them and an image: the first behind it, and the others."""
+    closes = torch.zeros_like(image)
+    for token in tokens:
+        closes = closes | (input_ids == token)
+    closes = closes & ~image
+    # Of what does not close: how many there are up to here, and how many up to the last feature of an image.
+    others = (~closes).long().cumsum(-1)
+    last_feature, _ = torch.where(image, others, 0).cummax(-1)
+    runs = closes & (last_feature == others) & (others > 0)
+    follows = torch.cat([image[:, :1] & False, image[:, :-1]], dim=1)
+    return runs & follows, runs & ~follows
+
+
+def image_layout(model: Any, samples: Mapping[str, torch.Tensor], features: Callable[[], int]) -> Layout | None:
+    """Where the tokens of an image of the size of ``samples`` stand; None for a model whose positions are those of text.
+
+    samples: arguments of the encoder, for one image in each row of those that are integers. ``features()`` says how many
+    features an image has, where no grid does. Raises: UserError E601 for a model that counts otherwise.
     """
     owners: tuple[Any, ...] = (model, getattr(model, "model", None), model.base_model)
     count: Any = next((owner.get_rope_index for owner in owners if hasattr(owner, "get_rope_index")), None)
     if count is None:
         return None
-    grids = [value for name, value in samples.items() if name.endswith("grid_thw")]
+    asking = _Asking(model, count, {name: value for name, value in samples.items() if not value.is_floating_point()})
     merge = getattr(getattr(model.config, "vision_config", None), "spatial_merge_size", None)
-    if grids and merge:
-        _, rows, columns = (int(size) for size in grids[0][0])
-        grid = rows // merge, columns // merge
-        if _agrees(count, model, grids[0], grid):
-            return grid
-    raise UserError(
-        "E601",
-        f"{type(model).__name__} counts positions by rules of its own",
-        why="get_rope_index gives others than rows and columns of one grid",
-    )
+    grid = next((value for name, value in samples.items() if name.endswith("grid_thw")), None)
+    size = int(grid[0].prod()) // merge**2 if grid is not None and merge else features()
+    layout = asking.measured(size)
+    if layout is None or not asking.agrees(layout):
+        raise UserError(
+            "E601",
+            f"{type(model).__name__} counts positions by rules of its own",
+            why="get_rope_index gives others than text that counts on around images that are all alike",
+        )
+    return layout
 
 
-def _agrees(count: Any, model: Any, grid_thw: torch.Tensor, grid: tuple[int, int]) -> bool:
-    """Whether the model's own function gives the same for two images among text."""
-    token = next(
-        value
-        for name in ("image_token_id", "image_token_index")
-        if isinstance(value := getattr(model.config, name, None), int)
-    )
-    features = [token] * (grid[0] * grid[1])
-    special = {value for name, value in vars(model.config).items() if name.endswith(("_token_id", "_token_index"))}
-    word = next(word for word in range(3, 100) if word not in special)
-    start = getattr(model.config, "vision_start_token_id", None)
-    before = word if start is None else start  # by which some functions count images
-    ids = torch.tensor([[word, before, *features, word, before, *features, word, word]])
-    known = {
-        "input_ids": ids,
-        "mm_token_type_ids": (ids == token).int(),
-        "image_grid_thw": grid_thw.repeat(2, 1),
-        "attention_mask": torch.ones_like(ids),
-    }
-    parameters = inspect.signature(count).parameters
-    try:
-        found, _ = count(**{name: value for name, value in known.items() if name in parameters})
-    except Exception:  # a function of the model's that wants something else
-        return False
-    return torch.equal(found[-3:].long(), grid_positions(ids == token, torch.ones_like(ids).bool(), *grid))
+class _Asking:
+    """The model's own function, asked about prompts of words, images and special tokens."""
+
+    def __init__(self, model: Any, count: Any, beside: Mapping[str, torch.Tensor]) -> None:
+        self._count = count
+        self._beside = beside
+        fields = vars(model.config)
+        self._token: int = next(
+            value
+            for name in ("image_token_id", "image_token_index")
+            if isinstance(value := getattr(model.config, name, None), int)
+        )
+        named = {value for name, value in fields.items() if name.endswith(("_id", "_index"))}
+        self._special = sorted(value for value in named if isinstance(value, int) and value != self._token)
+        self._word = next(word for word in range(3, 100) if word not in named)
+        start = fields.get("vision_start_token_id")
+        self._start = self._word if start is None else start  # by which some functions count images
+
+    def places(self, ids: torch.Tensor, images: int) -> torch.Tensor | None:
+        """What the model says of ``ids`` [1, length], as [3, length]; None where it wants something else."""
+        is_image = ids == self._token
+        beside = {name: value[:1].repeat(images, *[1] * (value.dim() - 1)) for name, value in self._beside.items()}
+        grids = [value for name, value in beside.items() if name.endswith("grid_thw")]
+        known = {
+            "input_ids": ids,
+            "mm_token_type_ids": is_image.int(),
+            "attention_mask": torch.ones_like(ids),
+            **({"image_grid_thw": grids[0]} if grids else {}),
+            **beside,
+        }
+        parameters = inspect.signature(self._count).parameters
+        try:
+            found, _ = self._count(**{name: value for name, value in known.items() if name in parameters})
+        except Exception:  # a function of the model's that wants something else
+            return None
+        return found[-3:, 0].long() if found.dim() == 3 else None
+
+    def prompt(self, *parts: list[int]) -> torch.Tensor:
+        return torch.tensor([[token for part in parts for token in part]])
+
+    def measured(self, size: int) -> Layout | None:
+        """What one image of ``size`` features among text shows, and each special token behind it."""
+        word, image = self._word, [self._token] * size
+        text = [word, word, self._start]
+        alone = self.places(self.prompt(text, image, [word, word]), 1)
+        if alone is None:
+            return None
+        advance = int(alone[0, _FIRST + size]) - _FIRST
+        inside = tuple(map(tuple, (alone[:, _FIRST : _FIRST + size] - _FIRST).T.tolist()))
+        layout = Layout(inside, advance, tuple((alone[:, _FIRST - 1] - (_FIRST - 1)).tolist()))
+        goes_on = _FIRST + advance
+        for token in self._special:
+            found = self.places(self.prompt(text, image, [token, token, word]), 1)
+            if found is not None and found[:, -1].tolist() == [goes_on] * 3:
+                first, later = (tuple((found[:, -3 + place] - goes_on).tolist()) for place in (0, 1))
+                layout = replace(layout, closing=(*layout.closing, token), behind=(first, later))
+        return layout
+
+    def agrees(self, layout: Layout) -> bool:
+        """Whether ``image_positions`` gives what the model does for two images among text, with and without what closes them."""
+        word, image = self._word, [self._token] * len(layout.inside)
+        for between in ([], [word], *([token] for token in layout.closing), [*layout.closing, word]):
+            ids = self.prompt(
+                [word, word, word, self._start], image, between, [self._start], image, between, [word, word]
+            )
+            found = self.places(ids, 2)
+            own = image_positions(ids, ids == self._token, torch.ones_like(ids).bool(), layout)
+            if found is None or not torch.equal(found, own[:, 0]):
+                return False
+        return True

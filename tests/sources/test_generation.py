@@ -17,7 +17,7 @@ from fx2onnx.generation import load
 from fx2onnx.sources.generation_eager import generate_eagerly
 from fx2onnx.sources.generation_multimodal import encoders_and_embedding
 from fx2onnx.sources.generation_parts import Assembly, cached_parts
-from fx2onnx.sources.generation_positions import merged_grid
+from fx2onnx.sources.generation_positions import image_layout
 from fx2onnx.sources.seeding import move_constants, seeded
 from fx2onnx.sources.source import Options, Source
 from fx2onnx.sources.torchvision_compat import prepare
@@ -316,10 +316,10 @@ def test_images_in_grids_give_rows_and_columns_as_positions(tmp_path: Path) -> N
 def test_positions_counted_in_another_way_are_not_exported() -> None:
     model = _qwen2_vl()
     grid = {"image_grid_thw": torch.tensor([[1, 4, 6]])}
-    assert merged_grid(model, grid) == (2, 3)
+    assert image_layout(model, grid, lambda: 0) is not None
     model.model.get_rope_index = lambda input_ids, **_: (torch.zeros(3, *input_ids.shape), None)
     with pytest.raises(UserError, match="rules of its own"):
-        merged_grid(model, grid)
+        image_layout(model, grid, lambda: 0)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,6 @@ from fx2onnx.generation import load
 from fx2onnx.generation.media import _cut
 from fx2onnx.sources.generation_multimodal import EmbedPart, modalities_of
 from fx2onnx.sources.generation_parts import Assembly, cached_parts
-from fx2onnx.sources.generation_positions import grid_positions, merged_grid
 from fx2onnx.sources.generation_state import unmistakable_sizes
 from fx2onnx.sources.seeding import move_constants, seeded
 from fx2onnx.sources.source import Source
@@ -165,27 +164,6 @@ def test_images_are_cut_along_the_axis_on_which_they_lie(given: tuple[int, ...],
     for wrong in ((1, 3, 14, 300), (2, 3, 14, 448), (3, 14, 224), (0, 3, 14, 224)):
         with pytest.raises(UserError, match=r"pixel_values is|no multiple"):
             _cut(graph, "pixel_values", np.zeros(wrong, np.float32))
-
-
-def test_positions_are_asked_for_with_words_that_stand_for_nothing() -> None:
-    model = _qwen2_vl()
-    for token in (3, 4, 5, 6, 7):
-        model.config.image_token_id = token
-        assert merged_grid(model, {"image_grid_thw": torch.tensor([[1, 4, 6]])}) == (2, 3)
-
-
-def test_positions_that_count_images_by_the_token_before_them() -> None:
-    model = _qwen2_vl()
-    model.config.vision_start_token_id = start = 11
-    token = model.config.image_token_id
-
-    def count(input_ids: torch.Tensor, image_grid_thw: torch.Tensor, **_: Any) -> tuple[torch.Tensor, None]:
-        before = input_ids[0, 1:][input_ids[0, :-1] == start]
-        is_image = input_ids == (token if (before == token).sum() == len(image_grid_thw) else -1)
-        return grid_positions(is_image, torch.ones_like(input_ids).bool(), 2, 3), None
-
-    model.model.get_rope_index = count
-    assert merged_grid(model, {"image_grid_thw": torch.tensor([[1, 4, 6]])}) == (2, 3)
 
 
 def test_a_generated_placeholder_is_a_token_as_any_other() -> None:

@@ -16,7 +16,7 @@ from transformers.masking_utils import create_recurrent_attention_mask  # noqa: 
 
 
 @pytest.mark.slow  # a whole export and two generations each
-@pytest.mark.parametrize("name", ["glm5_next"])
+@pytest.mark.parametrize("name", ["glm5_next", "minicpmv4_7"])
 def test_tokens_are_those_of_transformers(name: str) -> None:
     row = examine("image-text-to-text", name)
     assert row["passed"] == "tokens", row

@@ -79,10 +79,8 @@ class _Places:
         return self.count if self.head is None else self.count + 1
 
     def last(self) -> Any:
-        last = self.first + self.step * (self.count - 1)
-        if self.head is None:
-            return last
-        return self.head + torch.sym_min(self.count, 1) * (last - self.head)  # type: ignore[no-untyped-call]
+        """Where there is only the head it is as far before ``first`` as one step."""
+        return self.first + self.step * (self.count - 1)
 
     def pooled(self, config: Any, block_index: int) -> _Places:
         """Every second one; the token of the class stays by itself. Source: FunnelAttentionStructure.stride_pool_pos."""

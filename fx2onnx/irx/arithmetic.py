@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from fx2onnx.base.dims import Atom, Dim, Scalar
 from fx2onnx.base.errors import InternalError
-from fx2onnx.irx.values import dtype_of
+from fx2onnx.irx.values import dims_of, dtype_of
 
 if TYPE_CHECKING:
     from fx2onnx.irx.emit import Emit
@@ -58,11 +58,26 @@ def _emit_atom(op: Emit, atom: Atom) -> ir.Value:
 def _emit_symbol(op: Emit, name: str) -> ir.Value:
     source = op.builder.symbols.get(name)
     if source is None:
-        raise InternalError("E900", f"no value gives the size {name}")
+        return _solved(op, name)
     value, axis = source
     if axis is None:
         return _as(op, value, INT64)
     return _node(op, "Squeeze", op.size_of_axis(value, axis), axes=[0])
+
+
+def _solved(op: Emit, name: str) -> ir.Value:
+    """A size that inputs have only a multiple of, or plus a number: ``(size - c) / k`` of an axis of ``k * name + c``."""
+    symbol = Dim.symbol(name)
+    for value in op.builder.inputs:
+        for axis, dim in enumerate(dims_of(value)):
+            if not isinstance(dim, Dim) or dim.terms.keys() != symbol.terms.keys():
+                continue
+            (factor,) = dim.terms.values()
+            size = _node(op, "Squeeze", op.size_of_axis(value, axis), axes=[0])
+            if dim.constant:
+                size = _node(op, "Sub", size, op.const(dim.constant, INT64))
+            return size if factor == 1 else _node(op, "Div", size, op.const(factor, INT64))
+    raise InternalError("E900", f"no value gives the size {name}")
 
 
 def _floordiv(op: Emit, top: ir.Value, bottom: ir.Value) -> ir.Value:

@@ -42,6 +42,8 @@ class Builder:
         self.spans = details()
         self.symbols: dict[str, tuple[ir.Value, int | None]] = {}
         """Where a symbol's number comes from: axis of a value, or (None) the integer value itself."""
+        self.inputs: list[ir.Value] = []
+        """Of the model: symbols that have no axis to themselves are solved from theirs."""
         self.size_cache: dict[Any, ir.Value] = {}
         self.verdicts: dict[tuple[str, int], bool] = {}
         """What was found out by looking beyond the types of values, by the question and the value's id."""

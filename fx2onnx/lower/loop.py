@@ -62,7 +62,7 @@ class Lowering:
             used = preflight.used_nodes(captured, [mutation.node for mutation in self.lifted])
             preflight.check(captured, used, self.table, self.builder.opset)
         with record("translate"):
-            inputs = [self._input(graph_input) for graph_input in captured.inputs]
+            inputs = self.builder.inputs = [self._input(graph_input) for graph_input in captured.inputs]
             self.output_names = [self.builder.unique(output.name) for output in captured.outputs]
             self.output_names += [self.builder.unique(f"{mutation.name}.next") for mutation in self.lifted]
             for name, symbol in captured.symbols.items():

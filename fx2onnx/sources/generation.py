@@ -11,6 +11,7 @@ import contextlib
 import inspect
 import logging
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -19,8 +20,16 @@ import torch
 from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import UserError
 from fx2onnx.sources.generation_beside import DEEP, behind_layers
+from fx2onnx.sources.generation_compressed import OWN_SIZES
 from fx2onnx.sources.generation_held import CACHE_ARGUMENT, is_holding, may_hold, state_behind, step, untouched
-from fx2onnx.sources.generation_state import PAST, Memory, Sizes, State, unmistakable_sizes
+from fx2onnx.sources.generation_state import (
+    PAST,
+    Memory,
+    Sizes,
+    State,
+    tokens_for_every_state,
+    unmistakable_sizes,
+)
 from fx2onnx.sources.source import Options, Source
 
 BATCH, SEQUENCE, TOTAL = "batch_size", "sequence_length", "total_sequence_length"
@@ -103,17 +112,8 @@ def cached_decoder(
 
     Raises:   UserError E601 where the model keeps nothing between calls.
     """
-    sizes = unmistakable_sizes(model.config)
     beside = beside or {}
-    prompt = prompt_of(model, sizes, width)
-    known = inspect.signature(model.forward).parameters
-    more = {
-        key: torch.zeros(sizes.batch, sizes.past, *wide, dtype=torch.float32 if wide else torch.int64)
-        for key, wide in beside.items()
-        if key in known
-    }
-    cache_argument, cache = trial(model, prompt | more)
-    memory = Memory(cache, sizes)
+    cache_argument, memory = _remembered(model, unmistakable_sizes(model.config), width, beside)
     if not memory.states:
         raise no_cache(model)
     module = CachedDecoder(model, cache_argument, memory, one_token=one_token).eval()
@@ -134,6 +134,24 @@ def cached_decoder(
             for axis in [axis for axis, word in axes.items() if word == SEQUENCE]:
                 del axes[axis]
     return Source(name, module, (), kwargs, shapes)
+
+
+def _remembered(
+    model: Any, sizes: Sizes, width: int | None, beside: Mapping[str, tuple[int, ...]]
+) -> tuple[str, Memory]:
+    """The argument that takes the cache, and what a trial run says that it holds behind a text that is long enough."""
+    known = inspect.signature(model.forward).parameters
+    more = {
+        key: torch.zeros(sizes.batch, sizes.past, *wide, dtype=torch.float32 if wide else torch.int64)
+        for key, wide in beside.items()
+        if key in known
+    }
+    cache_argument, cache = trial(model, prompt_of(model, sizes, width) | more)
+    tokens = tokens_for_every_state(cache)
+    if tokens > sizes.past:
+        longer = unmistakable_sizes(model.config, least=tokens)
+        return _remembered(model, replace(longer, batch=sizes.batch), width, beside)
+    return cache_argument, Memory(cache, sizes)
 
 
 def add_states(
@@ -234,11 +252,12 @@ def text_inputs(
 
 
 def _sample_state(state: State, batch: int, past: int) -> torch.Tensor:
-    sizes = {BATCH: batch, PAST: past}
-    shape = [
-        sizes.get(state.axes.get(axis, ""), min(size, past) if axis in state.axes else size)
-        for axis, size in enumerate(state.shape)
-    ]
+    def size_of(axis: int, size: int) -> int:
+        word = state.axes.get(axis, "")
+        is_window = bool(word) and not word.startswith(OWN_SIZES)
+        return {BATCH: batch, PAST: past}.get(word, min(size, past) if is_window else size)
+
+    shape = [size_of(axis, size) for axis, size in enumerate(state.shape)]
     return (
         torch.randn(shape).to(state.dtype) if state.dtype.is_floating_point else torch.zeros(shape, dtype=state.dtype)
     )

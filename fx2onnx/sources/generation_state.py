@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from fx2onnx.base.errors import UserError
+from fx2onnx.sources.generation_compressed import Compressing, compresses, sizes_of_their_own, tokens_for_an_entry
 
 PAST = "past_sequence_length"
 ENCODER = "encoder_sequence_length"
@@ -65,7 +66,10 @@ def _numbers(value: Any) -> set[int]:
 
 @dataclass(frozen=True)
 class State:
-    """One tensor of a cache: its name without prefix (``0.key``), shape and dtype in the trial run, dynamic axes."""
+    """One tensor of a cache: its name without prefix (``0.key``), shape and dtype in the trial run, dynamic axes.
+
+    The shape of an axis that is named neither batch nor past is a sample's, too.
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -101,6 +105,10 @@ class Memory:
         for layer in _structures(cache, set()):
             if issubclass(answering_by_shape(type(layer)), _Window):
                 self._name_window(layer, names)
+            for tensor, word, sample in sizes_of_their_own(layer) if compresses(type(layer)) else ():
+                state = self.states[names[id(tensor)]]
+                shape = (state.shape[0], sample, *state.shape[2:])
+                self.states[state.name] = replace(state, shape=shape, axes={**state.axes, 1: word})
 
         def slot(value: Any) -> Any:
             if not isinstance(value, torch.Tensor):
@@ -142,6 +150,11 @@ class Memory:
         for tensor in (layer.keys, layer.values):
             if id(tensor) in names:
                 self.states[names[id(tensor)]].axes[2] = f"past_window_{layer.sliding_window}_length"
+
+
+def tokens_for_every_state(cache: Any) -> int:
+    """So many tokens have to be behind ``cache`` until it holds every tensor that it may hold."""
+    return max((tokens_for_an_entry(layer) for layer in _structures(cache, set())), default=0)
 
 
 def tensors_of(cache: Any) -> dict[str, torch.Tensor]:
@@ -277,6 +290,9 @@ def _subclass(kind: type) -> type:
 
     if issubclass(kind, _Window | _Growing):
         return kind
+    if compresses(kind):
+        unlisted = {"_layer_type": None}  # else transformers would make every new cache of this class
+        return type(kind.__name__, (Compressing, _Window, kind), unlisted)
     if issubclass(kind, cache_utils.DynamicSlidingWindowLayer):
         if kind.update is not cache_utils.DynamicSlidingWindowLayer.update:  # type: ignore[attr-defined]
             raise UserError(

@@ -51,9 +51,13 @@ def _like(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 
 
 def _sizes(pairs: Sequence[tuple[torch.Tensor, Mapping[int, str] | None]]) -> dict[str, int]:
-    """The sample's size of every dim that is a plain name."""
-    named = [(tensor, axis, name) for tensor, axes in pairs for axis, name in (axes or {}).items()]
-    return {name: tensor.shape[axis] for tensor, axis, name in named if name.isidentifier()}
+    """The sample's size of every dim that is a plain name, or of which an axis has a multiple, such as ``8*frames + 3``."""
+    named = [(tensor.shape[axis], name) for tensor, axes in pairs for axis, name in (axes or {}).items()]
+    found = {name: size for size, name in named if name.isidentifier()}
+    for size, text in named:
+        for factor, name, more in re.findall(r"^(\d+)\*([A-Za-z_]\w*)(?: \+ (\d+))?$", text):
+            found.setdefault(name, (size - int(more or 0)) // int(factor))
+    return found
 
 
 def _resized(tensor: torch.Tensor, axes: Mapping[int, str], sizes: Mapping[str, int], delta: int) -> torch.Tensor:

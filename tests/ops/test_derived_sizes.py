@@ -28,7 +28,9 @@ def test_a_size_is_solved_from_its_multiple(beside: int, tmp_path: Path) -> None
     shapes = {"x": {1: 8 * Dim.symbol("n") + beside}}
     module, x = Stretches(beside), torch.randn(2, 56 + beside)
     result = fx2onnx.export(module, (x,), dynamic_shapes=shapes)
-    verify(result, module, (x,), {}).raise_if_failed()
+    verdict = verify(result, module, (x,), {})
+    verdict.raise_if_failed()
+    assert "sizes +1" in {row.inputs for row in verdict.rows}  # at a length that the module takes
     result.save(tmp_path / "m.onnx")
     session = InferenceSession(str(tmp_path / "m.onnx"))
     for count in (1, 11):

@@ -21,7 +21,7 @@ import torch
 
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture.frames import location_at
-from fx2onnx.capture.stand_ins import attention_masks
+from fx2onnx.capture.stand_ins import attention_masks, packed, strides
 from fx2onnx.capture.stand_ins.swap import StandIn
 
 TracedCode = frozenset[CodeType]
@@ -99,4 +99,6 @@ STAND_INS = (
     StandIn("transformers.utils.import_utils", "is_tracing", is_tracing, ""),
     StandIn("transformers.masking_utils", "_ignore_causal_mask_sdpa", ignore_causal_mask, "", around=True),
     *attention_masks.STAND_INS,
+    *packed.STAND_INS,
+    *strides.STAND_INS,
 )

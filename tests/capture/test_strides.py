@@ -1,0 +1,32 @@
+"""Codecs pad sound to whole strides: at every length as they do in eager PyTorch."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import pytest
+import torch
+
+from fx2onnx.capture.stand_ins.strides import _CODECS
+from fx2onnx.sources.torchvision_compat import prepare
+from tests.support import check
+
+prepare()
+pytest.importorskip("transformers", reason="transformers is not installed")
+
+
+class Config:
+    use_causal_conv, pad_mode, norm_type, trim_right_ratio = True, "constant", "weight_norm", 1.0
+
+
+@pytest.mark.parametrize(("folder", "name"), _CODECS)
+@pytest.mark.parametrize("is_causal", [True, False])
+def test_sound_is_padded_to_whole_strides(folder: str, name: str, is_causal: bool) -> None:
+    module: Any = importlib.import_module(f"transformers.models.{folder}.modeling_{folder}")
+    config = Config()
+    config.use_causal_conv = is_causal
+    layer = getattr(module, f"{name}Conv1d")(config, 2, 3, kernel_size=7, stride=4)
+    assert int(layer.padding_total) == 7 - 4  # what the stand-in rests on
+    others = [(torch.randn(2, 2, length),) for length in (12, 13, 15, 16, 29)]
+    check(layer.eval(), (torch.randn(2, 2, 22),), others=others, dynamic_shapes=[{2: "length"}])

@@ -114,6 +114,8 @@ _FILLS: dict[str, Callable[[Mapping[str, Any]], Any]] = {
         "indexer_compress_ratio": 2,
         "vocabulary_map": {"<image>": 8},
         "image_token_id": 9,
+        "image_token_index": 9,
+        "video_token_index": 8,
         "video_token_id": 8,
         "audio_token_id": 7,
         "backbone": "resnet18",

@@ -27,6 +27,16 @@ def text_prompts(model: Any) -> dict[str, Any]:
         return {"input_ids": torch.where(mask == 0, 0, ids), "attention_mask": mask}
 
 
+def generates_alone(model: Any) -> bool:
+    """Whether the model may be given text without an image: not where forward demands one, or generation hands over."""
+    from fx2onnx.sources.generation_within import language_of
+
+    image = inspect.signature(model.forward).parameters.get("pixel_values")
+    if image is None or getattr(model.config, "is_encoder_decoder", False):
+        return True
+    return image.default is not image.empty and language_of(model) is model
+
+
 def with_images(model: Any) -> dict[str, Any]:
     """Three prompts with an image each, of as many placeholder tokens as the encoder gives features."""
     import torch
@@ -48,6 +58,8 @@ def with_images(model: Any) -> dict[str, Any]:
         taken[image.argument] = torch.randn_like(taken[image.argument])
     else:
         count //= 3
+    for name in (name for name in taken if name.endswith("_attention_mask") and name != "pixel_attention_mask"):
+        taken[name][1, -2:] = 0  # of a text that the encoder reads
     token = next(value for field in image.tokens if isinstance(value := getattr(model.config, field, None), int))
     ids, mask = inputs["input_ids"], inputs["attention_mask"]
     ids[ids == token] = 1

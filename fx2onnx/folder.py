@@ -219,10 +219,12 @@ def _write(results: dict[str, ExportResult], stage: Path, target: Path) -> None:
 
 def _write_configs(assembly: Assembly, stage: Path, target: Path) -> None:
     """Config and tokenizer files of the checkpoint; of a model without one, what it was made from."""
+    from fx2onnx.sources.generation_within import language_of
+
     if assembly.folder is None:
         assembly.model.config.save_pretrained(stage)
         if getattr(assembly.model, "generation_config", None) is not None:
-            assembly.model.generation_config.save_pretrained(stage)
+            language_of(assembly.model).generation_config.save_pretrained(stage)
         return
     if assembly.folder.resolve() == target.resolve():
         return

@@ -20,7 +20,7 @@ _NEEDED = {"inputs_embeds": "embed_tokens.onnx", ".encoder.": "encoder_model.onn
 """What is in the name of an input of the decoder, and the file that makes such inputs."""
 _BEFORE = ("embed_tokens", "vision_encoder", "audio_encoder", "encoder_model", "prompt_model")
 _PLACES = {
-    "image_features": ("image_token_id", "image_token_index"),
+    "image_features": ("image_token_id", "image_token_index", "video_token_id", "video_token_index"),
     "audio_features": ("audio_token_id", "audio_token_index"),
 }
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from fx2onnx.sources.generation_parts import TASKS, WITH_PAST, switch_cache_on
+from fx2onnx.sources.generation_within import language_of
 from fx2onnx.sources.registry import resolve
 
 
@@ -28,9 +29,10 @@ def generate_eagerly(model: Any, inputs: Mapping[str, Any], max_new_tokens: int)
     """Greedy tokens of ``model``; Whisper's own loop over long audio is left aside, since the graphs do one window."""
     from transformers import GenerationMixin
 
+    mixed: Any = GenerationMixin.generate if language_of(model) is model else type(model).generate
     tensors = {name: torch.as_tensor(value) for name, value in inputs.items()}
     with torch.no_grad():
-        result: torch.Tensor = GenerationMixin.generate(
+        result: torch.Tensor = mixed(
             model, **tensors, do_sample=False, num_beams=1, max_new_tokens=max_new_tokens, use_cache=True
         )
     return result

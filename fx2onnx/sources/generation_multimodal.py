@@ -74,13 +74,26 @@ MODALITIES = (
         "audio_config",
     ),
 )
+_FILM = Modality(
+    "image",
+    "vision_encoder.onnx",
+    "get_video_features",
+    "pixel_values",
+    ("video_token_id", "video_token_index"),
+    "vision_config",
+)
+"""Of models that see nothing but videos: others call theirs ``pixel_values_videos``."""
 
 
 def modalities_of(model: Any) -> list[Modality]:
     """Those that ``model`` has an encoder and a token for."""
     without = {m.name for m in MODALITIES if getattr(model.config, m.config, "") is None}
+    sees = _owner(model, MODALITIES[0]) is not None
+    films = [] if sees or _FILM.argument not in _parameters(model, _FILM) else [_FILM]
     return [
-        m for m in MODALITIES if m.name not in without and _owner(model, m) is not None and _token(model, m) is not None
+        m
+        for m in (*films, *MODALITIES)
+        if m.name not in without and _owner(model, m) is not None and _token(model, m) is not None
     ]
 
 
@@ -232,22 +245,24 @@ def beside_embedded(embed: Source) -> dict[str, tuple[int, ...]]:
 def feature_forms(model: Any, modality: Modality, name: str, options: Options) -> list[Source]:
     """The encoder for a batch, and for one image or recording a call: many models make a list of their batch.
 
-    Sizes, places and masks beside the images are baked: their values decide shapes.
+    Sizes, places and masks beside the images are baked: their values decide shapes. A text beside them is an input.
     """
     part = FeaturePart(model, modality).eval()
     parameters = _parameters(model, modality)
-    samples = _accepted(model, part, modality, parameters, options)
-    bake = tuple(key for key, value in samples.items() if not value.is_floating_point())
+    samples, axes = _accepted(model, part, modality, parameters, options)
+    texts = {key: {**axes[key], 0: BATCH} for key in samples if 1 in axes[key]}
+    bake = tuple(key for key, value in samples.items() if not value.is_floating_point() and key not in texts)
     if any(name in GRIDS for name in samples):
         return [Source(name, part, (), samples, bake=bake)]
-    one = Source(name, part, (), {key: value[:1] for key, value in samples.items()}, bake=bake)
-    return [one] if bake else [Source(name, part, (), samples, {modality.argument: {0: BATCH}}), one]
+    lengths = {key: {axis: word for axis, word in axes.items() if axis} for key, axes in texts.items()}
+    one = Source(name, part, (), {key: value[:1] for key, value in samples.items()}, lengths or None, bake=bake)
+    return [one] if bake else [Source(name, part, (), samples, {modality.argument: {0: BATCH}, **texts}), one]
 
 
 def _accepted(
     model: Any, part: FeaturePart, modality: Modality, parameters: Mapping[str, inspect.Parameter], options: Options
-) -> dict[str, torch.Tensor]:
-    """The first sample of the encoder's arguments that it takes."""
+) -> tuple[dict[str, torch.Tensor], dict[str, dict[int, str]]]:
+    """The first sample of the encoder's arguments that it takes, and the names of their axes."""
     needed = [
         key
         for key, parameter in parameters.items()
@@ -255,13 +270,13 @@ def _accepted(
     ]
     reason: Exception | None = None
     call = Call(model.config, options, model)
-    for makers in _choices(modality.argument, parameters, call):
+    for makers in _choices(modality, parameters, call):
         if not set(needed) <= set(makers):
             continue
         samples = {key: maker.make(call) for key, maker in makers.items()}
         try:
             run_lightly(model, part, samples)
-            return samples
+            return samples, {key: dict(maker.axes) for key, maker in makers.items()}
         except UserError:
             raise
         except Exception as error:  # a model raises whatever an input of another shape leads to
@@ -280,9 +295,12 @@ def _accepted(
     ) from reason
 
 
-def _choices(argument: str, parameters: Mapping[str, Any], call: Call) -> Iterator[dict[str, Maker]]:
+def _choices(modality: Modality, parameters: Mapping[str, Any], call: Call) -> Iterator[dict[str, Maker]]:
     """Arguments to try, in their usual forms first."""
-    if argument == PIXELS:
+    argument = modality.argument
+    if modality is _FILM:
+        yield from ({**form, PIXELS: MAKERS["pixel_values_videos"]} for form in image_forms(parameters, call))
+    elif argument == PIXELS:
         yield from image_forms(parameters, call)
     elif argument in parameters:
         yield from ({argument: maker} for maker in (MAKERS[argument], *other_forms(argument, call, in_patches=False)))

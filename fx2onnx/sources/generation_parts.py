@@ -20,6 +20,7 @@ from fx2onnx.sources.generation_multimodal import (
 from fx2onnx.sources.generation_prepared import prepares_steps, prompt_and_steps
 from fx2onnx.sources.generation_prompt import prompt_and_decoder, takes_images
 from fx2onnx.sources.generation_static import static_decoder
+from fx2onnx.sources.generation_within import language_of
 from fx2onnx.sources.registry import fail_unknown, resolve
 from fx2onnx.sources.source import Options, Source
 
@@ -94,7 +95,9 @@ def cached_parts(source: Source, cache: str = "dynamic", *, in_place: bool = Tru
     if cache not in ("dynamic", "static"):
         raise UserError("E001", f"cache={cache!r} is not known", next="dynamic or static")
     model: Any = source.module
-    switch_cache_on(model.config)
+    language = language_of(model)
+    for one in {id(model): model, id(language): language}.values():
+        switch_cache_on(one.config)
     options = Options()
 
     def finished(form: Source) -> Source:
@@ -127,7 +130,7 @@ def cached_parts(source: Source, cache: str = "dynamic", *, in_place: bool = Tru
             in_grids = "attention_mask" in forms["embed_tokens.onnx"][0].kwargs
             embedded = partial(
                 cached_decoder,
-                model,
+                language,
                 source.name,
                 options,
                 width=width_of(model),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -29,7 +30,31 @@ def image_forms(parameters: _Parameters, call: Call) -> Iterator[_Form]:
     if PIXELS not in parameters:
         return
     layout = next((forms for marks, forms in _LAYOUTS if any(name in parameters for name in marks)), _plain)
-    yield from layout(parameters, call)
+    texts = _texts(parameters)
+    yield from ({**form, **texts} for form in layout(parameters, call))
+
+
+_IDS, _MASK = "_input_ids", "_attention_mask"
+
+
+def _texts(parameters: _Parameters) -> _Form:
+    """A text that the encoder reads beside the images, ``qformer_input_ids``, of the vocabulary of ``qformer_config``."""
+    made: _Form = {}
+    for name in (name for name in parameters if name.endswith(_IDS)):
+        part = name.removesuffix(_IDS)
+        axes = {0: "batch", 1: f"{part}_sequence_length"}
+        made[name] = Maker(partial(_text_of, part), axes)
+        if part + _MASK in parameters:
+            made[part + _MASK] = Maker(partial(_all_read, part), axes)
+    return made
+
+
+def _all_read(part: str, call: Call) -> torch.Tensor:
+    return torch.ones_like(_text_of(part, call))
+
+
+def _text_of(part: str, call: Call) -> torch.Tensor:
+    return MAKERS["input_ids"].make(replace(call, config=getattr(call.config, f"{part}_config", call.config)))
 
 
 def _in_grids(parameters: _Parameters, call: Call) -> Iterator[_Form]:

@@ -138,3 +138,12 @@ def test_a_part_that_is_all_defaults_gets_what_checkpoints_have() -> None:
     assert shrink(empty, ())["vision_config"]["model_args"]["embed_dim"] == 64
     said = {**empty, "vision_config": {"architecture": "resnet50", "model_args": {"embed_dim": 32}}}
     assert shrink(said, ())["vision_config"] == said["vision_config"]
+
+
+def test_a_text_that_the_encoder_reads_is_of_its_own_vocabulary() -> None:
+    def method(pixel_values: Any, qformer_input_ids: Any, qformer_attention_mask: Any = None) -> None: ...
+
+    found = forms(method, Config(image_size=8, vocab_size=20_000, qformer_config=Config(vocab_size=12)))[0]
+    assert found["qformer_input_ids"].shape == found["qformer_attention_mask"].shape
+    assert 0 <= found["qformer_input_ids"].min() <= found["qformer_input_ids"].max() < 12
+    assert found["qformer_attention_mask"].all()

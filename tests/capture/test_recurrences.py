@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import fx2onnx
+from fx2onnx.sources.seeding import seeded
 from fx2onnx.sources.torchvision_compat import prepare
 from tests.support import check
 
@@ -84,3 +85,32 @@ def test_every_length(make: Any) -> None:
 def test_a_fixed_length_is_stepped_through() -> None:
     result = fx2onnx.export(_griffin(), _lengths(4)[0])
     assert not _loops(result)
+
+
+@pytest.mark.parametrize("kind", ["SLANet", "SLANeXt"])
+def test_tables_end_where_each_has_its_last_token(kind: str) -> None:
+    import transformers
+
+    config = getattr(transformers, f"{kind}Config")()
+    config.hidden_size, config.out_channels, config.max_text_length, config.post_conv_out_channels = 6, 5, 7, 4
+    with seeded(3):
+        head = _function(kind.lower(), f"{kind}SLAHead")(config).eval()
+        for weight in head.parameters():
+            torch.nn.init.normal_(weight, std=1.2)
+        with torch.no_grad():
+            head.structure_generator.fc2.bias[4] += 0.5
+
+    def sample(batch: int) -> tuple[torch.Tensor]:
+        with seeded(batch):
+            return (torch.randn(batch, 3, 4) * 3,)
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = head(x).last_hidden_state
+        return found
+
+    others = [sample(batch) for batch in (1, 3, 4, 5, 7)]
+    steps = [forward(*given).shape[1] for given in others]
+    assert min(steps) < max(steps) == 8, steps
+    result = check(forward, sample(2), others=others, dynamic_shapes={"x": {0: "batch"}})
+    assert _loops(result) == {"Loop"}
+    assert any("loop of the file" in note for note in result.report.assumptions)

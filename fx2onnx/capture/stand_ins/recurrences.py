@@ -1,10 +1,12 @@
-"""Stand-ins for recurrences that Python steps through, one position at a time: a scan where the length is a dynamic size.
+"""Stand-ins for recurrences that Python steps through, one position at a time: a scan where the length is a dynamic size,
+a loop where what is found ends it.
 
-Where it is a number, the functions are left as they are.
+Where the number of steps is known, the functions are left as they are.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -128,11 +130,63 @@ def griffin_recurrence(
     return output.type(hidden_states.dtype), state
 
 
+_NO_LIST = "as many as the data tells"
+"""Instead of a list of every step's logits, which is dropped where it is not asked for, and else left out with a warning."""
+
+
+def table_structure(
+    original: Callable[..., Any], self: Any, hidden_states: Tensor, targets: Any = None, **kwargs: Any
+) -> Any:
+    """``SLANetSLAHead`` (and SLANeXt's): one token of every table at a time, until each has its last one.
+
+    Shapes:  hidden_states [batch, places, width] -> probabilities [batch, steps, tokens].
+    """
+    if kwargs.get("output_attentions", self.config.output_attentions):
+        return original(self, hidden_states, targets, **kwargs)
+    tokens, limit, batch = self.config.out_channels, self.config.max_text_length + 1, hidden_states.shape[0]
+    seen = hidden_states.float()
+
+    def is_going_on(step: Tensor, features: Tensor, token: Tensor, done: Tensor, logits: Tensor) -> Tensor:
+        is_open: Tensor = (step < limit) & ~done.all()
+        return is_open
+
+    def one_step(step: Tensor, features: Tensor, token: Tensor, done: Tensor, logits: Tensor) -> tuple[Tensor, ...]:
+        before = torch.nn.functional.one_hot(token, tokens).float()
+        features, _ = self.structure_attention_cell(features, seen, before)
+        found = self.structure_generator(features)
+        token = found.argmax(dim=1)
+        done = done | (token == tokens - 1)
+        return step + 1, features, token, done, logits.index_copy(0, step.reshape(1), found[None])
+
+    start = (
+        torch.zeros((), dtype=torch.int64),
+        torch.zeros((batch, self.config.hidden_size)),
+        torch.zeros(batch, dtype=torch.int64),
+        torch.zeros(batch, dtype=torch.bool),
+        torch.zeros((limit, batch, tokens)),
+    )
+    steps, *_, logits = HIGHER_ORDER["while_loop"](is_going_on, one_step, start, ())
+    made = logits[: steps.item()].transpose(0, 1)
+    probabilities = torch.softmax(made, dim=-1, dtype=torch.float32).to(hidden_states.dtype)
+    output: Callable[..., Any] = sys.modules[type(self).__module__].BaseModelOutput
+    return output(last_hidden_state=probabilities, hidden_states=_NO_LIST)
+
+
 _MODELS = "transformers.models"
 STAND_INS = (
     *(
         StandIn(f"{_MODELS}.{kind}.modeling_{kind}", "mamba_selective_scan", selective_scan, "", around=True)
         for kind in ("mamba", "falcon_mamba", "jamba", "zamba")
+    ),
+    *(
+        StandIn(
+            f"{_MODELS}.{kind.lower()}.modeling_{kind.lower()}",
+            f"{kind}SLAHead.forward",
+            table_structure,
+            "steps in a loop of the file; Python's is left where every table has its end",
+            around=True,
+        )
+        for kind in ("SLANet", "SLANeXt")
     ),
     StandIn(f"{_MODELS}.rwkv.modeling_rwkv", "rwkv_linear_attention_cpu", rwkv_attention, "", around=True),
     StandIn(

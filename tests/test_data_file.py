@@ -1,5 +1,6 @@
 """The bytes that weights of any layout get in the data file."""
 
+import errno
 import itertools
 
 import numpy as np
@@ -7,20 +8,21 @@ import onnx_ir as ir
 import pytest
 import torch
 
-from fx2onnx.irx.data_file import ALIGNMENT_BYTES, SCRATCH_BYTES, write_data
+from fx2onnx.irx import data_file, transposition
+from fx2onnx.irx.data_file import ALIGNMENT_BYTES, BUFFER_BYTES, write_data
 from fx2onnx.lower.weights import Weight
 from fx2onnx.optimize.weights import ScaledTensor, TransposedTensor
 
 BIG = torch.arange(700 * 1100, dtype=torch.float32).reshape(700, 1100)
-WIDE = torch.arange(2 * (SCRATCH_BYTES // 4 + 7), dtype=torch.float32).reshape(2, -1)
+WIDE = torch.arange(2 * (BUFFER_BYTES // 4 + 7), dtype=torch.float32).reshape(2, -1)
 LAYOUTS = {
     "contiguous": BIG,
     "transposed": BIG.t(),
     "a column slice, transposed": BIG[:, 3:900].t(),
     "every second row": BIG[::2],
     "every second column": BIG[:, ::2],
-    "rows longer than the scratch": WIDE.flip(0).t().contiguous().t(),
-    "columns longer than the scratch": WIDE.t(),
+    "rows longer than the buffers": WIDE.flip(0).t().contiguous().t(),
+    "columns longer than the buffers": WIDE.t(),
     "a stack of transposed matrices": torch.stack([BIG, -BIG]).mT,
     "axes in another order": torch.arange(24 * 50 * 700).reshape(24, 50, 700).permute(2, 0, 1),
     "expanded": torch.arange(1000.0).expand(900, 1000),
@@ -50,7 +52,7 @@ def test_bytes_are_those_of_the_contiguous_tensor(layout, tmp_path):
 
 @pytest.mark.parametrize("lazy", [False, True])
 def test_many_tensors_lie_at_their_places(lazy, tmp_path):
-    """One thread where all are plain, two where some are reordered."""
+    """Written at once where all are plain, in a thread of its own where some are reordered."""
     torch.manual_seed(0)
     tensors = [torch.randn(1 + 37 * i, 300 + i) for i in range(40)]
     sources = [Weight(tensor, f"w{i}") for i, tensor in enumerate(tensors)]
@@ -71,7 +73,7 @@ def test_many_tensors_lie_at_their_places(lazy, tmp_path):
 @pytest.mark.parametrize("given", [1, 3])
 def test_a_weight_that_gives_another_number_of_bytes_is_an_error(given, tmp_path):
     class Wrong(Weight):
-        def blocks(self, scratch):
+        def blocks(self, buffers):
             yield from [np.zeros(4, np.uint8)] * given
 
     with pytest.raises(OSError, match="the weight b gave"):
@@ -87,7 +89,7 @@ def test_a_tensor_of_onnx_ir_is_written_too(tmp_path):
 
 def test_an_error_of_a_weight_reaches_the_caller(tmp_path):
     class Broken(Weight):
-        def blocks(self, scratch):
+        def blocks(self, buffers):
             raise MemoryError("no")
 
     with pytest.raises(MemoryError):
@@ -110,3 +112,57 @@ def test_scaled_weights_are_the_same_by_blocks_and_at_once(dtype, view, factor, 
     got = torch.from_numpy(tensor.numpy().astype(np.float64))
     rounding = max(torch.finfo(dtype).eps, torch.finfo(torch.float32).eps if dtype != torch.float64 else 0)
     torch.testing.assert_close(got, expected, rtol=2 * rounding, atol=0 if dtype != torch.float16 else 1e-7)
+
+
+def test_a_float32_matrix_is_transposed_by_blas():
+    """Else the tests above compare NumPy's way with itself."""
+    assert transposition._somatcopy() is not None
+
+
+@pytest.mark.parametrize("blas", [True, False])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int8])
+@pytest.mark.parametrize(
+    ("rows", "columns", "width"), [(1, 1, 1), (3, 5, 9), (16, 16, 16), (257, 31, 40), (2000, 3, 3)]
+)
+def test_transposed_blocks(rows, columns, width, dtype, blas, monkeypatch):
+    class Small:
+        size = rows * np.dtype(dtype).itemsize * 2
+
+        def take(self):
+            return np.empty(self.size, np.uint8)
+
+    if not blas:
+        monkeypatch.setattr(transposition, "_somatcopy", lambda: None)
+    whole = np.random.default_rng(0).integers(-100, 100, (rows, width)).astype(dtype)
+    if dtype == np.float32:
+        whole.flat[0] = 1e-41  # a denormal number
+        whole.flat[-1] = np.nan
+    matrix = whole[:, :columns]
+    content = b"".join(block.tobytes() for block in transposition.transposed_blocks(matrix, Small()))
+    assert content == np.ascontiguousarray(matrix.T).tobytes()
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+@pytest.mark.parametrize("when", ["reserving", "writing"])
+def test_a_full_disk_is_an_error(lazy, when, tmp_path, monkeypatch):
+    def full(*arguments):
+        raise OSError(errno.ENOSPC, "no space")
+
+    if when == "reserving":
+        monkeypatch.setattr(data_file.os, "posix_fallocate", full)
+    else:
+        monkeypatch.setattr(data_file, "_write", full)
+    sources = [Weight(BIG, f"w{i}") for i in range(9)]
+    if lazy:
+        sources = [TransposedTensor(source, (1, 0), source.name) for source in sources]
+    with pytest.raises(OSError, match="no space"):
+        write_data(str(tmp_path / "data"), sources)
+
+
+def test_a_file_system_that_cannot_reserve_is_written_to(tmp_path, monkeypatch):
+    def refuse(*arguments):
+        raise OSError(errno.EOPNOTSUPP, "not supported")
+
+    monkeypatch.setattr(data_file.os, "posix_fallocate", refuse)
+    write_data(str(tmp_path / "data"), [Weight(BIG, "w")])
+    assert (tmp_path / "data").read_bytes() == raw(BIG)

@@ -86,14 +86,10 @@ def save(
     """
     target = check_writable(path)
     require_data(model)
-    weights = [value for value in model.graph.initializers.values() if value.const_value is not None]
-    total_bytes = sum(value.const_value.nbytes for value in weights if value.const_value is not None)
-    outside = total_bytes > SMALL_MODEL_BYTES if external_data is None else external_data
-    large = (
-        [v for v in weights if v.const_value is not None and v.const_value.nbytes >= EXTERNAL_MIN_BYTES]
-        if outside
-        else []
-    )
+    values = model.graph.initializers.values()
+    weights = [(value, value.const_value.nbytes) for value in values if value.const_value is not None]
+    outside = sum(length for _, length in weights) > SMALL_MODEL_BYTES if external_data is None else external_data
+    large = [value for value, length in weights if length >= EXTERNAL_MIN_BYTES] if outside else []
     folder = os.path.dirname(os.path.abspath(target))
     with tempfile.TemporaryDirectory(prefix=".fx2onnx-", dir=folder) as work:
         try:

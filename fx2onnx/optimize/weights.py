@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
@@ -9,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from fx2onnx.irx.data_file import Bytes, blocks_of
+from fx2onnx.irx.data_file import Buffers, Bytes, blocks_of
 
 Array: TypeAlias = npt.NDArray[Any]
 
@@ -28,20 +29,32 @@ class DerivedTensor(ir.LazyTensor):
         self.sources = tuple(sources)
         self.function = function
         super().__init__(self._made, dtype=dtype, shape=ir.Shape(sizes), cache=False, name=name)
+        self._wanted = dtype.numpy()
+        self._nbytes = math.ceil(math.prod(sizes) * dtype.itemsize)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the numbers."""
+        return self._nbytes
+
+    def _array(self) -> Array:
+        array = self.function(*(source.numpy() for source in self.sources))
+        return np.ascontiguousarray(array, self._wanted)
 
     def _made(self) -> ir.TensorProtocol:
-        array = self.function(*(source.numpy() for source in self.sources))
-        wanted = self.dtype.numpy()
-        return ir.Tensor(np.ascontiguousarray(array.astype(wanted, copy=False)), dtype=self.dtype, name=self.name)
+        return ir.Tensor(self._array(), dtype=self.dtype, name=self.name)
 
     @property
     def lacks_data(self) -> bool:
         """Whether a source is a mere description without numbers."""
         return any(lacks_data(source) for source in self.sources)
 
-    def blocks(self, scratch: Bytes) -> Iterator[Bytes]:
+    def blocks(self, buffers: Buffers) -> Iterator[Bytes]:
         """The bytes, from the one copy that is made now."""
-        return blocks_of(self._made(), scratch)
+        if self.dtype.bitwidth < 8:
+            yield from blocks_of(self._made(), buffers)
+        else:
+            yield self._array().reshape(-1).view(np.uint8)
 
 
 class TransposedTensor(DerivedTensor):
@@ -61,6 +74,10 @@ class TransposedTensor(DerivedTensor):
             made: ir.TensorProtocol = permuted(self.perm)
             return made
         return super()._made()
+
+    def blocks(self, buffers: Buffers) -> Iterator[Bytes]:
+        """The bytes, as the reordered source gives them."""
+        return blocks_of(self._made(), buffers)
 
 
 class ScaledTensor(DerivedTensor):
@@ -83,22 +100,29 @@ class ScaledTensor(DerivedTensor):
         super().__init__(self._scaled, (source, *factor_sources), source.dtype, sizes, name)
 
     def _scaled(self, array: Array, *factor_sources: Array) -> Array:
-        rows = np.concatenate(list(self._rows(array, self.factor(*factor_sources), len(array) or 1)))
-        return rows.reshape(array.shape)
+        made = np.empty(array.shape, array.dtype)
+        self._multiply(array.reshape(self.view), self.factor(*factor_sources), made.reshape(self.view))
+        return made
 
-    def _rows(self, array: Array, factor: Array, count: int) -> Iterator[Array]:
-        rows = array.reshape(self.view)
-        spread = np.broadcast_to(factor, self.view)
-        for start in range(0, len(rows), count):
-            part = computing(rows[start : start + count])
-            yield (part * spread[start : start + count].astype(part.dtype)).astype(array.dtype, copy=False)
+    def _multiply(self, part: Array, factor: Array, out: Array) -> None:
+        computed = part.dtype if part.dtype.itemsize >= 4 else np.dtype(np.float32)
+        np.multiply(part, factor.astype(computed, copy=False), out=out, dtype=computed, casting="unsafe")
 
-    def blocks(self, scratch: Bytes) -> Iterator[Bytes]:
-        """The bytes, some rows at a time. Buffers: they and what they are made of take half of ``scratch``'s bytes, elsewhere."""
+    def blocks(self, buffers: Buffers) -> Iterator[Bytes]:
+        """The bytes, some rows at a time."""
         array, *factor_sources = (source.numpy() for source in self.sources)
-        row_bytes = max(1, array.nbytes // max(1, self.view[0]))
-        for rows in self._rows(array, self.factor(*factor_sources), max(1, len(scratch) // 4 // row_bytes)):
-            yield rows.reshape(-1).view(np.uint8)
+        rows, factor = array.reshape(self.view), self.factor(*factor_sources)
+        count = buffers.size // max(1, array.nbytes // max(1, len(rows)))
+        if not count:
+            yield self._scaled(array, *factor_sources).reshape(-1).view(np.uint8)
+            return
+        by_row = len(factor) == len(rows)
+        for start in range(0, len(rows), count):
+            part = rows[start : start + count]
+            block = buffers.take()[: part.nbytes]
+            made = block.view(array.dtype).reshape(part.shape)
+            self._multiply(part, factor[start : start + count] if by_row else factor, made)
+            yield block
 
 
 def is_literal(tensor: ir.TensorProtocol) -> bool:
@@ -109,8 +133,3 @@ def is_literal(tensor: ir.TensorProtocol) -> bool:
 def lacks_data(tensor: ir.TensorProtocol | None) -> bool:
     """Whether the tensor is a mere description (the module is on the meta device)."""
     return bool(getattr(tensor, "lacks_data", False))
-
-
-def computing(array: Array) -> Array:
-    """The array in the dtype to compute in: float32 for the half precisions."""
-    return array if array.dtype.itemsize >= 4 else array.astype(np.float32)

@@ -1,0 +1,72 @@
+"""Transposing a float32 matrix as fast as memory allows, through the BLAS library that NumPy brings."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import importlib
+from collections.abc import Callable, Iterator
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from fx2onnx.irx.data_file import Buffers, Bytes
+
+Array: TypeAlias = npt.NDArray[Any]
+
+NAMES = (
+    ("scipy_cblas_somatcopy64_", ctypes.c_int64),
+    ("cblas_somatcopy64_", ctypes.c_int64),
+    ("cblas_somatcopy", ctypes.c_int),
+)
+"""How builds of OpenBLAS call ``cblas_somatcopy`` (one of its extensions of BLAS), and their integers."""
+
+ROW_MAJOR, TRANSPOSED = 101, 112
+"""``CblasRowMajor`` and ``CblasTrans`` of cblas.h."""
+
+
+@functools.cache
+def _somatcopy() -> Callable[..., None] | None:
+    """``cblas_somatcopy(order, trans, rows, cols, alpha, a, lda, b, ldb)``; None where NumPy's BLAS has none."""
+    try:
+        library = ctypes.CDLL(
+            importlib.import_module("numpy._core._multiarray_umath").__file__
+        )  # looks into what that depends on, too
+    except (ImportError, OSError):
+        return None
+    for name, integer in NAMES:
+        function = getattr(library, name, None)
+        if function is not None:
+            place, pointer = ctypes.c_int, ctypes.c_void_p
+            function.argtypes = [place, place, integer, integer, ctypes.c_float, pointer, integer, pointer, integer]
+            function.restype = None
+            return function  # type: ignore[no-any-return]
+    return None
+
+
+def transposed_blocks(matrix: Array, buffers: Buffers) -> Iterator[Bytes]:
+    """The bytes of ``matrix.T`` in C order, some of its rows at a time.
+
+    Shapes:    matrix (m, n); a column must fit into a buffer.
+    Dtypes:    any; float32 is some 5 times faster than by NumPy, which goes element by element.
+    Buffers:   a block lies in one of ``buffers``.
+    """
+    length, count = matrix.shape
+    row_bytes = length * matrix.itemsize
+    apart, inside = matrix.strides
+    function = (
+        _somatcopy() if matrix.dtype == np.float32 and inside == 4 and apart % 4 == 0 and apart >= 4 * count else None
+    )
+    start = 0
+    while start < count:
+        rows = min(buffers.size // row_bytes, count - start)
+        buffer = buffers.take()
+        block = buffer[: row_bytes * rows]
+        if function is not None:
+            source, target = matrix.ctypes.data + 4 * start, buffer.ctypes.data
+            function(ROW_MAJOR, TRANSPOSED, length, rows, 1.0, source, apart // 4, target, length)
+        else:
+            block.view(matrix.dtype).reshape(rows, length)[...] = matrix[:, start : start + rows].T
+        yield block
+        start += rows

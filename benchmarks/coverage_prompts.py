@@ -5,12 +5,16 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
+_STRETCHES = 20
+
 
 def text_prompts(model: Any) -> dict[str, Any]:
     """Three prompts of different lengths: padded on the left, of encoders on the right."""
     import torch
 
     from fx2onnx.sources.generation_encoder import _encoder_inputs
+    from fx2onnx.sources.generation_streamed import stream_of
+    from fx2onnx.sources.hf_call import Call
     from fx2onnx.sources.seeding import seeded
     from fx2onnx.sources.source import Options
 
@@ -24,7 +28,12 @@ def text_prompts(model: Any) -> dict[str, Any]:
         ids = torch.randint(min(10, vocabulary - 1), vocabulary, (3, 6))
         mask = torch.ones_like(ids)
         mask[1, :2] = mask[2, :1] = 0
-        return {"input_ids": torch.where(mask == 0, 0, ids), "attention_mask": mask}
+        inputs = {"input_ids": torch.where(mask == 0, 0, ids), "attention_mask": mask}
+        stream = stream_of(model)
+        if stream is not None:  # sound for all tokens, also those to come
+            call = Call(model.config, Options(batch=3), model)
+            inputs[stream.argument] = stream.sample(call, _STRETCHES)
+        return inputs
 
 
 def generates_alone(model: Any) -> bool:

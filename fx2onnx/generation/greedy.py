@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from fx2onnx.base.errors import UserError
 from fx2onnx.generation.checks import cast, check_feeds, check_known
 from fx2onnx.generation.engine import LENGTH, PAST, PRESENT, Array, Graph, as_array, dtype_of
 from fx2onnx.generation.loaded import LoadedModel, positions
-from fx2onnx.generation.media import PROMPT, TEXT, brought
+from fx2onnx.generation.media import PROMPT, STREAM, TEXT, brought
 
 EMBEDDED = "inputs_embeds"
 _LAST_POSITION = "last_position"  # among the states: the greatest number of any token's position [batch]
@@ -53,6 +53,7 @@ def generate(
     arrays = {name: _array(value) for name, value in given.items() if value is not None}
     stop = _stop(model, max_new_tokens, eos_token_id, pad_token_id)
     ids, mask, states, fixed = _start(model, arrays, stop.max_new_tokens)
+    stop = _heard_out(stop, ids, fixed)
     tokens = [ids]
     for following in _steps(model, ids, mask, states, fixed, stop):
         tokens.append(following[:, None])
@@ -83,6 +84,21 @@ def _stop(model: LoadedModel, new: int | None, eos: Any, pad: int | None) -> Sto
     if new < 1:
         raise UserError("E001", f"max_new_tokens must be at least 1, not {new}")
     return Stop(int(new), ends, int(pad))
+
+
+def _heard_out(stop: Stop, ids: Array, fixed: Mapping[str, Any]) -> Stop:
+    """``stop``, where there is sound for fewer tokens. Raises UserError E401 where the prompt leaves none."""
+    if STREAM not in fixed:
+        return stop
+    room = fixed[STREAM].shape[1] - ids.shape[1]
+    if room < 1:
+        raise UserError(
+            "E401",
+            f"the sound ends with the prompt of {ids.shape[1]} tokens",
+            why=f"it is heard with {fixed[STREAM].shape[1]} tokens, given and generated",
+            next="give longer sound or a shorter prompt",
+        )
+    return replace(stop, max_new_tokens=min(stop.max_new_tokens, room))
 
 
 def _start(
@@ -228,6 +244,8 @@ def _advance(
         part = slice(seen.shape[1] - width, seen.shape[1])
         feeds: dict[str, Any] = {"input_ids": ids[:, first : first + width], **states}
         feeds |= {name: _of_tokens(graph, name, value, first, width, length) for name, value in fixed.items()}
+        if STREAM in fixed:
+            feeds[STREAM] = fixed[STREAM][:, part]
         feeds |= {name: value[:, first : first + width] for name, value in made.items()}
         if "attention_mask" in graph.inputs:
             local = graph.inputs["attention_mask"].shape[1] == main.shape[1]

@@ -15,6 +15,7 @@ from fx2onnx.generation.loaded import LoadedModel
 ENCODERS = ("vision_encoder", "audio_encoder")
 PROMPT = "prompt_model"
 FEATURES = ("image_features", "audio_features")
+STREAM = "audio_stream"  # what is heard with each token, given or generated: a row for each
 TEXT = ("input_ids", "attention_mask", "position_ids", "inputs_embeds", "past_length")
 
 
@@ -30,7 +31,8 @@ def brought(model: LoadedModel, given: Mapping[str, Array], ids: Array) -> dict[
     found: dict[str, Any] = {}
     for stem in ENCODERS:
         graph = model.graphs.get(stem)
-        if graph is not None and (any(name in rest for name in graph.inputs) or gives_states(graph)):
+        is_needed = graph is not None and (gives_states(graph) or STREAM in graph.outputs)
+        if graph is not None and (is_needed or any(name in rest for name in graph.inputs)):
             _check(graph, rest)
             found |= _encoded(graph, {name: rest.pop(name) for name in graph.inputs})
     prompt = model.graphs.get(PROMPT)

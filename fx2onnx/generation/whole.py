@@ -9,7 +9,7 @@ from fx2onnx.base.errors import UserError
 from fx2onnx.generation.checks import cast, check_known
 from fx2onnx.generation.engine import PAST, PRESENT, Graph, as_array
 from fx2onnx.generation.loaded import LoadedModel, Outputs, from_torch
-from fx2onnx.generation.media import PROMPT, brought
+from fx2onnx.generation.media import PROMPT, STREAM, brought
 
 EMBEDDED, DECODER_IDS = "inputs_embeds", "decoder_input_ids"
 
@@ -28,6 +28,9 @@ def run_whole(model: LoadedModel, inputs: Mapping[str, Any]) -> Outputs:
     goes_on = any(name == "past_key_values" or name.startswith(PAST) for name in given)
     if prompt is not None and (_is_for(prompt, main, given) or (main.takes_all_tokens and not goes_on)):
         return model.run(prompt, given)
+    sound = model.graphs.get("audio_encoder")
+    if sound is not None and STREAM in main.inputs and _is_for(sound, main, given):
+        return _heard(model, sound, given)
     vision = model.graphs.get("vision_encoder")
     if vision is not None and _is_for(vision, main, given):
         ids = cast("input_ids", _array(given.get("input_ids", [[0]])), "tensor(int64)")
@@ -76,6 +79,14 @@ def _embedded(model: LoadedModel, given: dict[str, Any]) -> Outputs:
     made = model.run(embedding, feeds)
     like = {name: value for name, value in made.items() if name in model.main.inputs}
     return model.run(model.main, {**like, **own})
+
+
+def _heard(model: LoadedModel, sound: Graph, given: dict[str, Any]) -> Outputs:
+    """The tokens with their part of the sound: those behind the tokens that the mask has beyond them."""
+    ids = cast("input_ids", _array(given.get("input_ids", [[0]])), "tensor(int64)")
+    rows = brought(model, {name: _array(given.pop(name)) for name in list(given) if name in sound.inputs}, ids)[STREAM]
+    end = ids.shape[1] if "attention_mask" not in given else _array(given["attention_mask"]).shape[1]
+    return model.run(model.main, {**given, STREAM: rows[:, end - ids.shape[1] : end]})
 
 
 def _none(shape: Any) -> Any:

@@ -20,6 +20,7 @@ from fx2onnx.sources.generation_multimodal import (
 from fx2onnx.sources.generation_prepared import prepares_steps, prompt_and_steps
 from fx2onnx.sources.generation_prompt import prompt_and_decoder, takes_images
 from fx2onnx.sources.generation_static import static_decoder
+from fx2onnx.sources.generation_streamed import encoder_and_hearing_decoder, stream_of
 from fx2onnx.sources.generation_within import language_of
 from fx2onnx.sources.registry import fail_unknown, resolve
 from fx2onnx.sources.source import Options, Source
@@ -119,6 +120,10 @@ def cached_parts(source: Source, cache: str = "dynamic", *, in_place: bool = Tru
             Part("encoder_model.onnx", [lambda: encoder, lambda: finished(many_blocks()[0])], narrow=""),
             Part("decoder_model.onnx", [lambda: decoder, lambda: finished(single()[1])]),
         ]
+    stream = stream_of(model)
+    if stream is not None:
+        found = encoder_and_hearing_decoder(model, stream, source.name, options)
+        return [Part(file, [partial(finished, form)]) for file, form in found.items()]
     note = ""
     if modalities_of(model):
         left_out: list[str] = []

@@ -5,11 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
+from fx2onnx.base.errors import UserError
 from fx2onnx.generation import load
 from fx2onnx.sources.generation_eager import generate_eagerly
+from fx2onnx.sources.generation_streamed import stream_of
+from fx2onnx.sources.hf_call import Call
+from fx2onnx.sources.source import Options
 from fx2onnx.sources.torchvision_compat import prepare
+from tests.sources.test_generation import prompts
 from tests.sources.test_generation_images import ENGINES, TEXT, exported
 
 prepare()
@@ -34,3 +40,70 @@ def test_an_encoder_is_called_by_its_own_word_for_sound(tmp_path: Path) -> None:
     expected = generate_eagerly(model, inputs, 6)
     for engine in ENGINES:
         assert torch.equal(load(tmp_path / "out", engine).generate(**inputs, max_new_tokens=6), expected), engine
+
+
+def _heard_as_features() -> Any:
+    part = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4, "head_dim": 8}
+    text = {**part, "vocab_size": 60, "num_key_value_heads": 2, "sliding_window": 5}
+    sound = {**part, "num_mel_bins": 8, "sliding_window": 6}
+    return T.VoxtralRealtimeForConditionalGeneration(T.VoxtralRealtimeConfig(audio_config=sound, text_config=text))
+
+
+def _heard_as_codes() -> Any:
+    part = {"hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 4, "num_key_value_heads": 4}
+    codec = T.MimiConfig(
+        **part,
+        num_hidden_layers=1,
+        head_dim=8,
+        num_filters=4,
+        upsampling_ratios=[4, 2],
+        upsample_groups=32,
+        codebook_dim=8,
+        vector_quantization_hidden_dimension=8,
+        codebook_size=16,
+        num_quantizers=3,
+        num_semantic_quantizers=1,
+        sliding_window=4,
+    )
+    config = T.KyutaiSpeechToTextConfig(
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        ffn_dim=64,
+        vocab_size=60,
+        num_codebooks=3,
+        codebook_vocab_size=17,
+        audio_bos_token_id=16,
+        audio_pad_token_id=111,
+        sliding_window=5,
+        codec_config=codec,
+    )
+    return T.KyutaiSpeechToTextForConditionalGeneration(config)
+
+
+@pytest.mark.parametrize("build", [_heard_as_features, _heard_as_codes])
+def test_each_token_is_heard_with_a_stretch_of_sound(build: Any, tmp_path: Path) -> None:
+    model, done = exported(build, tmp_path / "out")
+    stream = stream_of(model)
+    assert stream is not None
+    assert set(done.sources) == {"audio_encoder.onnx", "decoder_model.onnx"}
+    for lengths, stretches in (((4, 2, 3), 12), ((1, 1), 9)):
+        sound = stream.sample(Call(model.config, Options(batch=len(lengths)), model), stretches)
+        inputs = {**prompts(lengths), stream.argument: sound}
+        expected = generate_eagerly(model, inputs, 7)
+        for engine in ENGINES:
+            assert torch.equal(load(tmp_path / "out", engine).generate(**inputs, max_new_tokens=7), expected), engine
+    loaded = load(tmp_path / "out", "runner")
+    for key in ("input_ids", "attention_mask"):  # one call of the folder, and another that goes on
+        inputs[key] = expected[:, :4] if key == "input_ids" else torch.ones_like(expected[:, :4])
+    whole = loaded(**inputs)
+    first = loaded(**{**inputs, "input_ids": expected[:, :3], "attention_mask": inputs["attention_mask"][:, :3]})
+    later = loaded(**{**inputs, "input_ids": expected[:, 3:4]}, past_key_values=first.past_key_values)
+    assert torch.equal(whole.logits.argmax(-1), expected[:, 1:5])
+    assert torch.allclose(later.logits, whole.logits[:, 3:], atol=1e-4)
+    rows = stretches + stream.ahead
+    assert loaded.generate(**inputs, max_new_tokens=50).shape[1] == rows  # no further than there is sound
+    with pytest.raises(UserError, match="the sound ends with the prompt"):
+        loaded.generate(**{**inputs, **prompts((rows, rows))})
+    with pytest.raises(UserError, match=f"needs {stream.argument}"):
+        loaded.generate(**prompts((3,)))

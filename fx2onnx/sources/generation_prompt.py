@@ -30,6 +30,7 @@ from fx2onnx.sources.generation import (
     trial,
 )
 from fx2onnx.sources.generation_state import PAST, Memory, Sizes, unmistakable_sizes
+from fx2onnx.sources.generation_within import language_of
 from fx2onnx.sources.hf_call import Call, Maker
 from fx2onnx.sources.hf_samples import MAKERS
 from fx2onnx.sources.source import Options, Source
@@ -162,7 +163,7 @@ def _findings(model: Any) -> Findings:
     sizes = _sizes(model)
     call = Call(model.config, Options(batch=sizes.batch, seq=sizes.past), model)
     text = _text_of(model, prompt_of(model, sizes))
-    _, plain = trial(model, text)
+    _, plain = trial(language_of(model), text)
     growing = {key: state for key, state in Memory(plain, sizes).states.items() if PAST in state.axes.values()}
     reason: Exception | None = None
     for makers in _choices(model):
@@ -216,11 +217,13 @@ def _text_of(model: Any, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.
 
 def _handed_on(model: Any, inputs: Mapping[str, Any], **step: Any) -> set[str]:
     """The arguments that the model's own ``prepare_inputs_for_generation`` makes of ``inputs``."""
+    language = language_of(model)
     try:
-        made = model.prepare_inputs_for_generation(**inputs, use_cache=True, **step)
+        made = language.prepare_inputs_for_generation(**inputs, use_cache=True, **step)
     except Exception:  # a model's own code, called as generation would
         return set(inputs)
-    return {key for key, value in made.items() if value is not None}
+    known = inputs if language is model else inspect.signature(language.forward).parameters
+    return {key for key, value in made.items() if value is not None and key in known}
 
 
 def _later(model: Any, text: Any, makers: Mapping[str, Maker], call: Call, cache: Any) -> frozenset[str]:
@@ -267,7 +270,7 @@ def _image_tokens_of(model: Any) -> int:
 
 def _later_source(model: Any, name: str, found: Findings, options: Options) -> Source:
     """The language model after a prompt: its attention mask does not count what the images put before the text."""
-    source = cached_decoder(model, name, options)
+    source = cached_decoder(language_of(model), name, options)
     kwargs, shapes = dict(source.kwargs), dict(source.dynamic_shapes or {})
     kept = _text_of(model, {key: kwargs[key] for key in _TEXT if key in kwargs})
     for key in set(_TEXT) & set(kwargs) - set(kept):

@@ -85,3 +85,10 @@ def test_features_that_depend_on_a_text_of_their_own() -> None:
     row = examine("image-text-to-text", "instructblip")
     assert row["passed"] == "tokens", row
     assert (row["form"], row["notes"]) == ("small", [])
+
+
+@pytest.mark.slow  # a whole export and two generations each
+@pytest.mark.parametrize("name", ["kosmos-2"])
+def test_tokens_are_those_of_transformers(name: str) -> None:
+    row = examine("image-text-to-text", name)
+    assert row["passed"] == "tokens", row

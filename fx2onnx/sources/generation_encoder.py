@@ -125,6 +125,12 @@ def encoder_and_decoder(
     }
     encoder = Source(name, EncoderPart(model, cache_argument, memory).eval(), (), samples, shapes, origin=origin)
     encoded = _like_outputs(encoder.module, samples)
+    lengths = options.seq_or(_ENCODER_SAMPLE), sizes.encoder
+    more, also = (
+        run["last_hidden_state"].shape[1] - length for run, length in zip((encoded, seen[-1]), lengths, strict=True)
+    )
+    if "input_ids" in samples and more == also > 0:  # positions beside those of the text, such as an image's
+        memory = Memory(cache, replace(sizes, encoder=sizes.encoder + more))
     width = encoded["last_hidden_state"].shape[-1]
     decoder = DecoderPart(model, cache_argument, memory, type(seen[-1]), width).eval()
     masks = _one_number_a_position(encoded, seen[-1])

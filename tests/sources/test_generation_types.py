@@ -15,8 +15,11 @@ from transformers.cache_utils import DynamicCache, DynamicIndexedLayer  # noqa: 
 from transformers.masking_utils import create_recurrent_attention_mask  # noqa: E402
 
 
-@pytest.mark.slow  # a whole export and two generations each
-@pytest.mark.parametrize("name", ["glm5_next", "minicpmv4_7"])
+SLOW = ("glm5_next", "minicpmv4_7", "qwen4_exp")  # a prompt token by token, in two engines
+CASES = ("udop", "pix2struct", *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW))
+
+
+@pytest.mark.parametrize("name", CASES)
 def test_tokens_are_those_of_transformers(name: str) -> None:
     row = examine("image-text-to-text", name)
     assert row["passed"] == "tokens", row

@@ -91,6 +91,37 @@ def test_choices_that_rounding_decides(units: float, is_rounding: bool) -> None:
     assert any("moves by" in note for note in verdict.notes) == is_rounding
 
 
+class Ranks(BestRows):
+    """The order of scores that are some 25 units in the last place apart."""
+
+    def __init__(self, units: float = 0.0) -> None:
+        super().__init__(units)
+        self.scores = nn.Parameter((self.scores.detach() - 1) * 3 + 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (self.scores * self.off * x.abs().sum()).argsort()
+
+
+@pytest.mark.parametrize(("units", "is_rounding"), [(9.0, True), (3000.0, False)])
+def test_places_that_rounding_decides(units: float, is_rounding: bool) -> None:
+    verdict = verify(fx2onnx.export(Ranks(), (X,)), Ranks(units), (X,), seeds=())
+    assert verdict.ok == is_rounding, verdict.describe()
+    assert any("numbers are others" in note for note in verdict.notes) == is_rounding
+
+
+class Order(nn.Module):
+    def __init__(self, descending: bool = False) -> None:
+        super().__init__()
+        self.descending = descending
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.argsort(descending=self.descending)
+
+
+def test_wrong_places_are_found_where_rounding_decides_nothing() -> None:
+    assert not verify(fx2onnx.export(Order(), (X,)), Order(True), (X,)).ok
+
+
 def test_a_wrong_factor_is_found_where_nothing_is_chosen() -> None:
     module, wrong = nn.Linear(8, 4), nn.Linear(8, 4)
     wrong.load_state_dict({name: value * (1 + 1e-5) for name, value in module.state_dict().items()})

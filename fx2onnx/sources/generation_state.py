@@ -17,8 +17,10 @@ import torch
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.sources.generation_compressed import Compressing, compresses, sizes_of_their_own, tokens_for_an_entry
+from fx2onnx.sources.generation_reference import PROMPT_FIELDS, PROMPT_LENGTH, KeepingPrompt, keeps_prompt
 
 PAST = "past_sequence_length"
+_SAMPLE = 3  # of a length that has no other
 ENCODER = "encoder_sequence_length"
 _FIELD_NAMES = {
     "keys": "key",
@@ -109,6 +111,8 @@ class Memory:
                 state = self.states[names[id(tensor)]]
                 shape = (state.shape[0], sample, *state.shape[2:])
                 self.states[state.name] = replace(state, shape=shape, axes={**state.axes, 1: word})
+            if keeps_prompt(type(layer)):
+                self._add_prompt_and_window(layer, names)
 
         def slot(value: Any) -> Any:
             if not isinstance(value, torch.Tensor):
@@ -144,6 +148,15 @@ class Memory:
         named = {axis: word for axis, word in axes.items() if word is not None}
         name = names[id(tensor)] = _name(keys)
         self.states[name] = State(name, tuple(tensor.shape), tensor.dtype, named)
+
+    def _add_prompt_and_window(self, layer: Any, names: dict[int, str]) -> None:
+        """The lengths of both are sizes of their own; the window, which is empty behind a prompt, is shaped as that."""
+        for field, beside in PROMPT_FIELDS.items():
+            prompt = self.states[names[id(getattr(layer, field))]]
+            name = names[id(getattr(layer, beside))] = prompt.name.replace(field, _FIELD_NAMES[beside])
+            shape = (*prompt.shape[:2], _SAMPLE, *prompt.shape[3:])
+            for key, word in ((prompt.name, PROMPT_LENGTH), (name, f"past_window_{layer.sliding_window}_length")):
+                self.states[key] = replace(prompt, name=key, shape=shape, axes={**prompt.axes, 2: word})
 
     def _name_window(self, layer: Any, names: Mapping[int, str]) -> None:
         """The length of a window is a size of its own: at most one less than the window, whatever the past."""
@@ -285,14 +298,22 @@ def answering_by_shape(kind: type) -> type:
     return _ANSWERING[kind]
 
 
+def _unlisted(kind: Any, *before: type) -> type:
+    """A subclass that transformers does not make every new cache of."""
+    made: Any = type(kind.__name__, (*before, kind), {"_layer_type": None})
+    made._layer_type = kind._layer_type
+    return made  # type: ignore[no-any-return]
+
+
 def _subclass(kind: type) -> type:
     from transformers import cache_utils
 
-    if issubclass(kind, _Window | _Growing):
+    if issubclass(kind, _Window | _Growing | KeepingPrompt):
         return kind
+    if keeps_prompt(kind):
+        return _unlisted(kind, KeepingPrompt)
     if compresses(kind):
-        unlisted = {"_layer_type": None}  # else transformers would make every new cache of this class
-        return type(kind.__name__, (Compressing, _Window, kind), unlisted)
+        return _unlisted(kind, Compressing, _Window)
     if issubclass(kind, cache_utils.DynamicSlidingWindowLayer):
         if kind.update is not cache_utils.DynamicSlidingWindowLayer.update:  # type: ignore[attr-defined]
             raise UserError(

@@ -14,9 +14,8 @@ from transformers import LlamaConfig  # noqa: E402   after prepare(), which lets
 from transformers.cache_utils import DynamicCache, DynamicIndexedLayer  # noqa: E402
 from transformers.masking_utils import create_recurrent_attention_mask  # noqa: E402
 
-
 SLOW = ("glm5_next", "minicpmv4_7", "qwen4_exp")  # a prompt token by token, in two engines
-CASES = ("udop", "pix2struct", *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW))
+CASES = ("udop", "pix2struct", "unlimited_ocr", *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW))
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -207,7 +207,7 @@ def shrink(config: Mapping[str, Any], rules: tuple[str, ...]) -> dict[str, Any]:
             result[key] = value
         else:
             result[key] = min([value, *(limit for pattern, limit in limits if re.search(pattern, key))])
-    _fit_tokens(result)
+    _fit_tokens(result, config)
     _fit_state_space(result)
     _fit_widths(result, config)
     if "image" in rules:
@@ -284,13 +284,16 @@ def _of_two_kinds(config: Mapping[str, Any], own: Mapping[Any, Any]) -> dict[str
     return {str(new): by_layer[old] for new, old in kept.items() if old in by_layer}
 
 
-def _fit_tokens(config: dict[str, Any]) -> None:
+def _fit_tokens(config: dict[str, Any], before: Mapping[str, Any]) -> None:
+    """Special tokens of the new vocabulary; one just beyond the old, which is never generated, stays so."""
     vocabulary = config.get("vocab_size")
     low = iter(range(9, 2, -1))
     for key, value in config.items():
-        is_token = re.search(r"_token_(id|index)$|_token_idx$|_code$", key) and isinstance(value, int)
+        is_token = re.search(r"_token_(id|index)$|_token_idx$|_code$|_patch_id$", key) and isinstance(value, int)
         if is_token and value >= (vocabulary if isinstance(vocabulary, int) else 1024):
-            config[key] = next(low, 3)
+            config[key] = (
+                vocabulary if value == before.get("vocab_size") and "num_codebooks" in config else next(low, 3)
+            )
 
 
 _STATE_SPACES = (

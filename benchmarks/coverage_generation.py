@@ -107,6 +107,7 @@ def _model(task: str, name: str, recipe: str) -> Any:
     import torch
 
     from fx2onnx.sources import hf_kind
+    from fx2onnx.sources.generation_codebooks import delays_of
     from fx2onnx.sources.generation_within import language_of
     from fx2onnx.sources.seeding import move_constants, seeded
 
@@ -138,7 +139,10 @@ def _model(task: str, name: str, recipe: str) -> Any:
         "begin_suppress_tokens",
     ):
         setattr(said, word, None)
-    said.pad_token_id = 0
+    if delays_of(model):  # whose padding is a token that is never generated
+        said.decoder_start_token_id = said.pad_token_id
+    else:
+        said.pad_token_id = 0
     if said.decoder_start_token_id is None and said.bos_token_id is None:
         said.decoder_start_token_id = 3
     return model

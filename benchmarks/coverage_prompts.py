@@ -12,6 +12,7 @@ def text_prompts(model: Any) -> dict[str, Any]:
     """Three prompts of different lengths: padded on the left, of encoders on the right."""
     import torch
 
+    from fx2onnx.sources.generation_codebooks import delays_of
     from fx2onnx.sources.generation_encoder import _encoder_inputs
     from fx2onnx.sources.generation_streamed import stream_of
     from fx2onnx.sources.hf_call import Call
@@ -29,6 +30,12 @@ def text_prompts(model: Any) -> dict[str, Any]:
         mask = torch.ones_like(ids)
         mask[1, :2] = mask[2, :1] = 0
         inputs = {"input_ids": torch.where(mask == 0, 0, ids), "attention_mask": mask}
+        rows = len(delays_of(model))
+        if rows:
+            # MusicGen's own preparation, not told how many tokens are new, takes the last of a longer prompt.
+            told = "next_sequence_length" in inspect.signature(model.prepare_inputs_for_generation).parameters
+            ids = torch.randint(0, vocabulary, (3 * rows, 6 if told else 1))
+            return {"input_ids": ids, "attention_mask": mask[:, -ids.shape[1] :]}
         stream = stream_of(model)
         if stream is not None:  # sound for all tokens, also those to come
             call = Call(model.config, Options(batch=3), model)

@@ -99,8 +99,9 @@ def export_assembly(
     with _staging(target) as stage:
         _write(results, stage, target)
         _write_configs(assembly, stage, target)
-        if told is not None:
-            _write_origin({**told, **_baked(done.sources)}, assembly, stage, target)
+        delays = _delays(assembly)
+        if told is not None or delays:
+            _write_origin({**(told or {}), **_baked(done.sources), **delays}, assembly, stage, target)
         if verify and not needs_weights_beside_it:
             _verify(done, stage, engines)
     if verify and needs_weights_beside_it:
@@ -239,13 +240,21 @@ def _baked(sources: Mapping[str, Source]) -> dict[str, Any]:
     return {"baked": found} if found else {}
 
 
+def _delays(assembly: Assembly) -> dict[str, Any]:
+    """By how many steps each codebook is written later than the first, which no config says."""
+    from fx2onnx.sources.generation_codebooks import delays_of
+
+    found = delays_of(assembly.model)
+    return {"codebook_delays": found} if found else {}
+
+
 def _write_origin(told: Mapping[str, Any], assembly: Assembly, stage: Path, target: Path) -> None:
-    """The source as seen from the folder, so that both can be moved together."""
-    spec = str(told["source"])
-    if assembly.folder is not None:
-        _, mark, query = spec.partition("?")
+    """What is told; the source as seen from the folder, so that both can be moved together."""
+    if "source" in told and assembly.folder is not None:
+        _, mark, query = str(told["source"]).partition("?")
         spec = f"hf:{os.path.relpath(assembly.folder.resolve(), target.resolve())}{mark}{query}"
-    (stage / ORIGIN_FILE).write_text(json.dumps({**told, "source": spec}, indent=2) + "\n", encoding="utf-8")
+        told = {**told, "source": spec}
+    (stage / ORIGIN_FILE).write_text(json.dumps(dict(told), indent=2) + "\n", encoding="utf-8")
 
 
 def _verify(done: ExportedFolder, folder: Path, engines: Sequence[str] | None) -> None:

@@ -71,6 +71,9 @@ def generate_command(
                 f"generate with {spec}", lambda: _expected(spec, seed, model, inputs, max_new_tokens)
             )
     start = prompt_length(model, inputs)
+    if model.delays:  # a row for each codebook, of which given tokens are cut off at both ends
+        start, tokens = 0, tokens.reshape(-1, tokens.shape[-1])
+        expected = None if expected is None else expected.reshape(-1, expected.shape[-1])
     _finish(tokens, start, expected, json_output)
 
 
@@ -90,7 +93,7 @@ def _check_range(model: LoadedModel, rows: Sequence[Sequence[int]]) -> None:
     text = model.config.get("text_config") or {}
     size = model.config.get("vocab_size") or text.get("vocab_size")
     largest = max((token for row in rows for token in row), default=0)
-    if isinstance(size, int) and largest >= size:
+    if isinstance(size, int) and largest >= size + bool(model.delays):  # codebooks start with a token beyond theirs
         raise UserError("E001", f"--prompt-ids has the token {largest}", why=f"the vocabulary has {size}")
 
 
@@ -109,6 +112,7 @@ def _inputs(model: LoadedModel, rows: Sequence[Sequence[int]], files: Sequence[s
             [(p + list(r)) if on_left else (list(r) + p) for p, r in zip(pads, rows, strict=True)]
         )
         found["attention_mask"] = np.array([(p + r) if on_left else (r + p) for p, r in zip(pads, ones, strict=True)])
+        found["attention_mask"] = found["attention_mask"][:: max(len(model.delays), 1)]
     for name, file in parse_pairs(files, "--input").items():
         try:
             found[name] = np.load(file, allow_pickle=False)

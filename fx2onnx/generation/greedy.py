@@ -10,6 +10,7 @@ import numpy as np
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.generation.checks import cast, check_feeds, check_known
+from fx2onnx.generation.codebooks import Shifted, batch_of, shifted
 from fx2onnx.generation.engine import LENGTH, PAST, PRESENT, Array, Graph, as_array, dtype_of
 from fx2onnx.generation.loaded import LoadedModel, positions
 from fx2onnx.generation.media import PROMPT, STREAM, TEXT, brought
@@ -54,12 +55,15 @@ def generate(
     stop = _stop(model, max_new_tokens, eos_token_id, pad_token_id)
     ids, mask, states, fixed = _start(model, arrays, stop.max_new_tokens)
     stop = _heard_out(stop, ids, fixed)
+    rows = shifted(model, ids, stop.max_new_tokens)
     tokens = [ids]
-    for following in _steps(model, ids, mask, states, fixed, stop):
+    for following in _steps(model, ids, mask, states, fixed, stop, rows):
         tokens.append(following[:, None])
         if on_token is not None:
             on_token(following)
     result = np.concatenate(tokens, axis=1)
+    if rows is not None:
+        result = rows.unshifted(result, stop.pad)
     if not wants_torch:
         return result
     import torch
@@ -118,8 +122,9 @@ def _start(
         ids = cast("input_ids", given["input_ids"], "tensor(int64)")
         if ids.ndim != 2 or 0 in ids.shape:
             raise UserError("E401", f"input_ids must be [batch, length] with at least one token, not {list(ids.shape)}")
-        mask = given.get("attention_mask", np.ones_like(ids))
-        if mask.shape != ids.shape:
+        batch = batch_of(model, ids)
+        mask = given.get("attention_mask", np.ones_like(ids[:batch]))
+        if mask.shape != (batch, ids.shape[1]):
             raise UserError("E401", f"attention_mask is {list(mask.shape)}, input_ids {list(ids.shape)}")
         if ids.shape[0] > 1 and not mask[:, -1].all():
             raise UserError(
@@ -136,7 +141,7 @@ def _start(
                 next="export with --task text-generation-with-past, or give prompts of one length",
             )
         beside = brought(model, given, ids)
-        return ids, mask, _empty(model.main, ids.shape[0], ids.shape[1] + new) | _following(beside), beside
+        return ids, mask, _empty(model.main, batch, ids.shape[1] + new) | _following(beside), beside
     encoder = model.encoder
     if "attention_mask" in encoder.inputs and "attention_mask" not in given and "input_ids" in given:
         given["attention_mask"] = np.ones_like(given["input_ids"])
@@ -203,7 +208,13 @@ def _following(outputs: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _steps(
-    model: LoadedModel, ids: Array, mask: Array, states: dict[str, Any], fixed: Mapping[str, Any], stop: Stop
+    model: LoadedModel,
+    ids: Array,
+    mask: Array,
+    states: dict[str, Any],
+    fixed: Mapping[str, Any],
+    stop: Stop,
+    rows: Shifted | None,
 ) -> Iterator[Array]:
     """The next token of every row [batch], until all rows have ended."""
     open_rows = np.ones(len(ids), bool)
@@ -212,6 +223,8 @@ def _steps(
     takes_last = _keeps_states(model.main) and not model.main.takes_all_tokens
     prompt = model.graphs.get(PROMPT)
     for step in range(stop.max_new_tokens):
+        if rows is not None:
+            ids = rows.applied(ids, tokens.shape[1] - ids.shape[1])
         if step == 0 and prompt is not None:
             logits, states = _prompted(prompt, ids, mask, states, fixed)
         else:
@@ -226,7 +239,7 @@ def _steps(
         if not open_rows.any():
             return
         tokens = np.concatenate([tokens, chosen[:, None]], axis=1)
-        mask = np.concatenate([mask, np.ones_like(chosen[:, None])], axis=1)
+        mask = np.concatenate([mask, np.ones_like(mask[:, :1])], axis=1)
         ids = chosen[:, None] if takes_last else tokens
 
 

@@ -66,7 +66,9 @@ class LoadedModel:
         self.graphs = {path.stem: Graph(path, engine) for path in sorted(folder.glob("*.onnx"))}
         self.config = read_json(folder / "config.json")
         self.generation_config = read_json(folder / "generation_config.json")
-        self.baked: dict[str, Any] = read_json(folder / "fx2onnx.json").get("baked") or {}
+        origin = read_json(folder / "fx2onnx.json")
+        self.baked: dict[str, Any] = origin.get("baked") or {}
+        self.delays: list[int] = origin.get("codebook_delays") or []
         check_files(folder, self.main)
 
     @property

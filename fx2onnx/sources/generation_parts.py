@@ -10,6 +10,7 @@ from typing import Any
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.sources.generation import cached_decoder
+from fx2onnx.sources.generation_codebooks import codebook_decoder, delays_of
 from fx2onnx.sources.generation_encoder import encoder_and_decoder
 from fx2onnx.sources.generation_multimodal import (
     beside_embedded,
@@ -120,6 +121,9 @@ def cached_parts(source: Source, cache: str = "dynamic", *, in_place: bool = Tru
             Part("encoder_model.onnx", [lambda: encoder, lambda: finished(many_blocks()[0])], narrow=""),
             Part("decoder_model.onnx", [lambda: decoder, lambda: finished(single()[1])]),
         ]
+    if delays_of(model):
+        rows = finished(codebook_decoder(model, source.name, options))
+        return [Part("model.onnx", [lambda: rows])]
     stream = stream_of(model)
     if stream is not None:
         found = encoder_and_hearing_decoder(model, stream, source.name, options)

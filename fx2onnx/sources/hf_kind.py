@@ -210,6 +210,9 @@ def _model_class(transformers: Any, config: Any, task: str | None) -> Any:
         if type(config) in mapping:
             found = mapping[type(config)]
             return found[0] if isinstance(found, (tuple, list)) else found
+    for name in architectures:  # a part of a model, saved alone, is known by its class only
+        if task is not None and name in mapping_of(transformers, task)._model_mapping.values():  # type: ignore[attr-defined]
+            return getattr(transformers, name)
     fitting = [word for word, mapping in every.items() if type(config) in mapping]
     raise UserError(
         "E601",

@@ -26,7 +26,7 @@ ENGINES = ("runner", "onnxruntime")
 TEXT = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 60}
 
 
-def exported(build: Callable[[], Any], folder: Path) -> tuple[Any, ExportedFolder]:
+def exported(build: Callable[[], Any], folder: Path, *, pad: int = 0) -> tuple[Any, ExportedFolder]:
     with seeded(0):
         model = build().eval()
     for weight in model.parameters():
@@ -34,7 +34,7 @@ def exported(build: Callable[[], Any], folder: Path) -> tuple[Any, ExportedFolde
     move_constants(model)
     said = model.generation_config
     said.eos_token_id = said.forced_eos_token_id = None
-    said.pad_token_id = 0
+    said.pad_token_id = pad
     parts = cached_parts(Source("model", model))
     done = export_assembly(Assembly(model, parts, None, ""), folder)
     for file, source in done.sources.items():

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
+import fx2onnx
 from fx2onnx.base.errors import UserError
+from fx2onnx.cli.main import app
 from fx2onnx.generation import load
+from fx2onnx.sources.generation_codebooks import delays_of
 from fx2onnx.sources.generation_eager import generate_eagerly
 from fx2onnx.sources.generation_streamed import stream_of
 from fx2onnx.sources.hf_call import Call
+from fx2onnx.sources.seeding import seeded
 from fx2onnx.sources.source import Options
 from fx2onnx.sources.torchvision_compat import prepare
 from tests.sources.test_generation import prompts
@@ -107,3 +113,67 @@ def test_each_token_is_heard_with_a_stretch_of_sound(build: Any, tmp_path: Path)
         loaded.generate(**{**inputs, **prompts((rows, rows))})
     with pytest.raises(UserError, match=f"needs {stream.argument}"):
         loaded.generate(**prompts((3,)))
+
+
+CODES = {
+    "vocab_size": 30,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "ffn_dim": 64,
+    "num_attention_heads": 4,
+    "pad_token_id": 30,
+    "bos_token_id": 30,
+}
+
+
+def _music(**more: Any) -> Any:
+    model = T.MusicgenForCausalLM(T.MusicgenDecoderConfig(**CODES, **more))
+    model.generation_config.decoder_start_token_id = 30
+    return model
+
+
+def _melody() -> Any:
+    model = T.MusicgenMelodyForCausalLM(T.MusicgenMelodyDecoderConfig(**CODES, num_codebooks=3))
+    model.generation_config.decoder_start_token_id = 30
+    return model
+
+
+@pytest.mark.parametrize(
+    ("build", "delays"),
+    [
+        (lambda: _music(num_codebooks=4), [0, 1, 2, 3]),
+        (lambda: _music(num_codebooks=4, audio_channels=2), [0, 0, 1, 1]),
+        (_melody, [0, 1, 2]),
+    ],
+)
+def test_codebooks_are_written_one_after_another(build: Any, delays: list[int], tmp_path: Path) -> None:
+    model, done = exported(build, tmp_path / "out", pad=30)
+    assert delays_of(model) == delays
+    assert list(done.sources) == ["model.onnx"]
+    count = len(delays)
+    draw = torch.Generator().manual_seed(1)
+    for lengths, new in (((1, 1), 12), ((4, 2, 3), 9), ((2,), 1)):  # the last is too short to be shifted
+        mask = prompts(lengths)["attention_mask"]
+        ids = torch.randint(0, 30, (count * len(lengths), max(lengths)), generator=draw)
+        # With a cache, MusicGen's own preparation takes the last token of a longer prompt alone.
+        options = {"do_sample": False, "num_beams": 1, "num_return_sequences": 1, "use_cache": False}
+        expected = model.generate(input_ids=ids, attention_mask=mask, max_new_tokens=new, **options)
+        for engine in ENGINES:
+            loaded = load(tmp_path / "out", engine)
+            found = loaded.generate(ids, attention_mask=mask, max_new_tokens=new)
+            assert torch.equal(found, expected), (engine, lengths)
+    with pytest.raises(UserError, match=f"the model takes {count} for each sample"):
+        loaded.generate(ids[1:], max_new_tokens=3)
+
+
+def test_a_decoder_of_codebooks_that_was_saved_alone(tmp_path: Path) -> None:
+    with seeded(0):
+        _melody().save_pretrained(tmp_path / "saved")
+    fx2onnx.export_folder(f"hf:{tmp_path / 'saved'}", tmp_path / "out")
+    prompt = [word for row in ("30", "30", "30") for word in ("--prompt-ids", row)]
+    command = ["generate", str(tmp_path / "out"), *prompt, "--max-new-tokens", "8", "--verify", "--json"]
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 0, result.output
+    said = json.loads(result.stdout)
+    assert said["verified"] is True
+    assert [len(row) for row in said["tokens"]] == [6, 6, 6]

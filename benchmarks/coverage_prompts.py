@@ -72,6 +72,8 @@ def with_images(model: Any) -> dict[str, Any]:
         beside = -1 if "target_sizes" in taken else 0  # images in strips lie side by side
         taken = {name: torch.cat([value] * 3, beside if name == image.argument else 0) for name, value in taken.items()}
         taken[image.argument] = torch.randn_like(taken[image.argument])
+        for place in range(3):
+            _moved(taken, place, place)
     else:
         count //= 3
     for name in (name for name in taken if name.endswith("_attention_mask") and name != "pixel_attention_mask"):
@@ -98,7 +100,22 @@ def with_images(model: Any) -> dict[str, Any]:
 def row_of(inputs: dict[str, Any], place: int) -> dict[str, Any]:
     """One of three prompts with its image; images in strips lie side by side."""
     beside = {"pixel_values"} if "target_sizes" in inputs else set()
-    return {name: value.tensor_split(3, -1 if name in beside else 0)[place] for name, value in inputs.items()}
+    row = {name: value.tensor_split(3, -1 if name in beside else 0)[place] for name, value in inputs.items()}
+    if _POOLS in row:
+        row[_POOLS] = row[_POOLS].clone()
+        _moved(row, 0, -place, images=1)
+    return row
+
+
+_POOLS = "image_token_pooling"
+
+
+def _moved(inputs: dict[str, Any], place: int, by: int, images: int = 3) -> None:
+    """Make the patches that image ``place`` of ``images`` pools count from ``by`` images further on."""
+    if _POOLS in inputs:
+        crops, patches, _ = inputs["pixel_values"].shape
+        pools = inputs[_POOLS].tensor_split(images)[place]
+        pools[pools >= 0] += by * crops // images * patches
 
 
 def mixes_images(model: Any, inputs: dict[str, Any]) -> bool:

@@ -108,13 +108,26 @@ def drop_baked(model: LoadedModel, rest: dict[str, Array]) -> None:
             continue
         value, baked = rest.pop(name), np.asarray(numbers)
         times = len(value) // len(baked) if value.ndim == baked.ndim else 0
-        if not times or not np.array_equal(value, np.concatenate([baked] * times)):
+        expected = np.concatenate([baked] * times) if times else baked
+        if name in _COUNTED_THROUGH and times and value.shape == expected.shape:
+            value = _counted_alone(value, times)
+        if not np.array_equal(value, expected):
             raise UserError(
                 "E401",
                 f"{name} is {_short(value)}, the folder was exported for {_short(baked)}",
                 why="its values decide shapes, so they are part of the graph",
                 next="export again with images of that size: --image-size",
             )
+
+
+_COUNTED_THROUGH = ("image_token_pooling",)
+"""Inputs that hold places among the patches of all images of a call."""
+
+
+def _counted_alone(value: Array, images: int) -> Array:
+    """``value``, each image's places counted from its own first; negative ones stand for none."""
+    parts = np.split(value, images)
+    return np.concatenate([np.where(part < 0, part, part - part[part >= 0].min(initial=part.max())) for part in parts])
 
 
 def _short(value: Array) -> str:

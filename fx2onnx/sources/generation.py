@@ -19,9 +19,10 @@ import torch
 
 from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import UserError
-from fx2onnx.sources.generation_beside import DEEP, behind_layers
+from fx2onnx.sources.generation_beside import DEEP, KINDS, behind_layers
 from fx2onnx.sources.generation_compressed import OWN_SIZES
 from fx2onnx.sources.generation_held import CACHE_ARGUMENT, is_holding, may_hold, state_behind, step, untouched
+from fx2onnx.sources.generation_probes import before_the_prompt
 from fx2onnx.sources.generation_state import (
     PAST,
     Memory,
@@ -52,6 +53,8 @@ class CachedDecoder(torch.nn.Module):
         states = {name.removeprefix(PREFIX): value for name, value in inputs.items() if name.startswith(PREFIX)}
         plain = {name: value for name, value in inputs.items() if not name.startswith(PREFIX)}
         cache = self._memory.rebuilt(states, self._past(plain, states))
+        if KINDS in plain:
+            cache = before_the_prompt(cache)
         with behind_layers(self.model, plain.pop(DEEP, None)):
             result, behind = self._run(self.arguments(plain, states), cache)
         following = self._memory.taken_from(behind)

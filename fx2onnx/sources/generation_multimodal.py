@@ -28,9 +28,9 @@ from fx2onnx.sources.generation_beside import (
     takes_kinds,
 )
 from fx2onnx.sources.generation_positions import Layout, image_layout, image_positions
+from fx2onnx.sources.generation_probes import adds_features, sees_kinds
 from fx2onnx.sources.hf_call import Call, Maker
-from fx2onnx.sources.hf_image_samples import PIXELS, image_forms
-from fx2onnx.sources.hf_inputs import GRIDS
+from fx2onnx.sources.hf_image_samples import OF_ALL_IMAGES, PIXELS, image_forms
 from fx2onnx.sources.hf_samples import MAKERS, other_forms
 from fx2onnx.sources.source import Options, Source
 
@@ -134,13 +134,17 @@ class EmbedPart(torch.nn.Module):
         self._tokens: dict[str, Any] = {name: _token(model, m) for m in modalities for name in (m.features, m.deep)}
         self._layout = layout
         self._embedded_as = embedded_as(model)
+        self._takes_kinds = takes_kinds(model) or (
+            KINDS in inspect.signature(model.forward).parameters and sees_kinds(model, KINDS, width_of(model))
+        )
+        self._adds = {m.features for m in modalities if m.name == "image" and adds_features(model, _token(model, m))}
 
     def forward(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None, **features: torch.Tensor
     ) -> dict[str, torch.Tensor]:
         masks = {name: _places(input_ids == self._tokens[name], rows.shape[0]) for name, rows in features.items()}
         is_placeholder = torch.zeros_like(input_ids, dtype=torch.bool)
-        for mask in masks.values():
+        for mask in (mask for name, mask in masks.items() if name not in self._adds):
             is_placeholder = is_placeholder | mask
         words = input_ids
         for token, other in self._embedded_as.items():
@@ -153,12 +157,13 @@ class EmbedPart(torch.nn.Module):
             if name.endswith(DEEP):
                 outputs[DEEP] = spread
             else:
-                embedded = torch.where(mask[..., None], spread, embedded)
+                shown = embedded + spread if name in self._adds else spread
+                embedded = torch.where(mask[..., None], shown, embedded)
         outputs[EMBEDDED] = embedded
         per_layer = per_layer_inputs(self.model, words)
         if per_layer is not None:
             outputs[PER_LAYER] = per_layer
-        if takes_kinds(self.model):
+        if self._takes_kinds:
             outputs[KINDS] = masks["image_features"].long()
         if self._layout is not None and attention_mask is not None:
             outputs["position_ids"] = image_positions(
@@ -252,7 +257,7 @@ def feature_forms(model: Any, modality: Modality, name: str, options: Options) -
     samples, axes = _accepted(model, part, modality, parameters, options)
     texts = {key: {**axes[key], 0: BATCH} for key in samples if 1 in axes[key]}
     bake = tuple(key for key, value in samples.items() if not value.is_floating_point() and key not in texts)
-    if any(name in GRIDS for name in samples):
+    if any(name in OF_ALL_IMAGES for name in samples):
         return [Source(name, part, (), samples, bake=bake)]
     lengths = {key: {axis: word for axis, word in axes.items() if axis} for key, axes in texts.items()}
     one = Source(name, part, (), {key: value[:1] for key, value in samples.items()}, lengths or None, bake=bake)

@@ -20,6 +20,10 @@ from fx2onnx.sources.hf_inputs import GRIDS
 from fx2onnx.sources.hf_samples import COMPANIONS, MAKERS, PATCH_MAKERS, STRIP_MAKERS, other_forms
 
 PIXELS = "pixel_values"
+POOLS, _POOLED = "image_token_pooling", "image_grids"
+_POOLED_SIDE = 2
+OF_ALL_IMAGES = (*GRIDS, _POOLED)
+"""Arguments beside which the others have no row for each image."""
 _Parameters = Mapping[str, Any]
 _Form = dict[str, Maker]
 _ROWS = 6  # of patches: a multiple of what models pool or merge, 2 and 3
@@ -67,6 +71,35 @@ def _in_grids(parameters: _Parameters, call: Call) -> Iterator[_Form]:
 
 def _merge(call: Call) -> torch.Tensor:
     return torch.tensor([int(call.find("spatial_merge_size", "merge_size", default=2))])
+
+
+def _in_pools(*_: Any) -> Iterator[_Form]:
+    """The patches of one image as a single crop, which of them each feature pools, and how many features that makes."""
+    yield {PIXELS: Maker(_crop, {}), POOLS: Maker(_pools, {}), _POOLED: Maker(_pooled_grid, {})}
+
+
+def _crop(call: Call) -> torch.Tensor:
+    return torch.randn(1, math.prod(_patch_grid(call)), patch_width(call))
+
+
+def _patch_grid(call: Call) -> tuple[int, int]:
+    side = int(call.find("patch_size", default=14))
+    height, width = call.image_size()
+    return height // side, width // side
+
+
+def _pools(call: Call) -> torch.Tensor:
+    """Squares of patches, from the middle of the image on; -1 where one sticks out of it."""
+    places = torch.arange(math.prod(_patch_grid(call))).reshape(_patch_grid(call))
+    over = [size % _POOLED_SIDE for size in places.shape]
+    padded = nn.functional.pad(places, (over[1] // 2, (over[1] + 1) // 2, over[0] // 2, (over[0] + 1) // 2), value=-1)
+    squares = padded.unfold(0, _POOLED_SIDE, _POOLED_SIDE).unfold(1, _POOLED_SIDE, _POOLED_SIDE)
+    return squares.reshape(-1, _POOLED_SIDE**2).contiguous()
+
+
+def _pooled_grid(call: Call) -> torch.Tensor:
+    """Rows and columns of features, and none of a closer look."""
+    return torch.tensor([[*(-(-size // _POOLED_SIDE) for size in _patch_grid(call)), 0, 0]])
 
 
 def _in_rows(parameters: _Parameters, _: Call) -> Iterator[_Form]:
@@ -168,6 +201,7 @@ def _of_known_count(call: Call) -> torch.Tensor:
 _LAYOUTS: tuple[tuple[tuple[str, ...], Callable[[_Parameters, Call], Iterator[_Form]]], ...] = (
     (GRIDS, _in_grids),
     (("target_sizes",), _in_strips),
+    ((POOLS,), _in_pools),
     (("spatial_shapes", "image_position_ids", "pixel_position_ids"), _in_rows),
 )
 """Names of parameters, one of which is enough, and the layout that they stand for."""

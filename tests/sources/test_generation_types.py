@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
 import pytest
 import torch
 
-from benchmarks.coverage_generation import examine
+from benchmarks.coverage_generation import _model, examine
+from fx2onnx.base.errors import UserError
 from fx2onnx.capture.stand_ins.attention_masks import recurrent_mask
+from fx2onnx.generation.checks import drop_baked
+from fx2onnx.sources.generation_beside import KINDS
+from fx2onnx.sources.generation_probes import adds_features, sees_kinds
 from fx2onnx.sources.torchvision_compat import prepare
 
 prepare()
@@ -15,13 +23,41 @@ from transformers.cache_utils import DynamicCache, DynamicIndexedLayer  # noqa: 
 from transformers.masking_utils import create_recurrent_attention_mask  # noqa: E402
 
 SLOW = ("glm5_next", "minicpmv4_7", "qwen4_exp")  # a prompt token by token, in two engines
-CASES = ("udop", "pix2struct", "unlimited_ocr", *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW))
+CASES = (
+    "udop",
+    "pix2struct",
+    "unlimited_ocr",
+    "molmo2",
+    *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW),
+)
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_tokens_are_those_of_transformers(name: str) -> None:
     row = examine("image-text-to-text", name)
     assert row["passed"] == "tokens", row
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+@pytest.mark.parametrize(("name", "adds"), [("molmo2", True), ("qwen3_vl", False)])
+def test_what_becomes_of_features_and_kinds_is_seen_without_running_layers(name: str, adds: bool, device: str) -> None:
+    model = _model("image-text-to-text", name, "small").to(device)
+    assert adds_features(model, model.config.image_token_id) is adds
+    assert sees_kinds(model, KINDS, 64) is adds
+    assert not model.get_input_embeddings()._forward_hooks
+    assert not model.model.language_model._forward_pre_hooks
+
+
+def test_places_that_count_through_the_images_of_a_call_are_those_of_each_alone() -> None:
+    baked = [[0, 1, 2, 3], [4, -1, -1, -1]]
+    model: Any = SimpleNamespace(baked={"image_token_pooling": baked})
+    second = [[10, 11, 12, 13], [14, -1, -1, -1]]
+    drop_baked(model, {"image_token_pooling": np.array(baked + second)})
+    wrong = [[10, 11, 12, 13], [15, -1, -1, -1]]
+    with pytest.raises(UserError, match="was exported for"):
+        drop_baked(model, {"image_token_pooling": np.array(baked + wrong)})
+    with pytest.raises(UserError, match="was exported for"):
+        drop_baked(model, {"image_token_pooling": np.array(second[:1])})
 
 
 @pytest.mark.parametrize("indexed", [True, False])

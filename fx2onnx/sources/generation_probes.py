@@ -1,0 +1,99 @@
+"""What a model does with the features and the places of images before its language model runs, seen by calling it.
+
+The calls end where the language model begins, so no layer runs and no weight is read but those of the embedding.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+FEATURES_GIVEN = "mm_encoder_outputs"  # forward's argument for features that are there already
+_SAMPLE = 4  # tokens
+
+
+class _Seen(Exception):
+    """Ends a call at the language model."""
+
+
+def adds_features(model: Any, token: int | None) -> bool:
+    """Whether a feature is added to the embedded placeholder ``token``; in most models it takes its place."""
+    from transformers.modeling_outputs import BaseModelOutputWithPooling
+
+    language = _language_of(model)
+    if language is None or token is None or FEATURES_GIVEN not in inspect.signature(model.forward).parameters:
+        return False
+    ids = torch.tensor([[token]])
+
+    def embedded_as_ones(_: Any, __: Any, output: torch.Tensor) -> torch.Tensor:
+        return torch.ones(output.shape)
+
+    embedding = model.get_input_embeddings()
+    handle = embedding.register_forward_hook(embedded_as_ones)
+    try:
+        feature = torch.full((1, embedding(ids).shape[-1]), 2.0)
+        for pooled in ((feature,), feature):
+            given = {"image": BaseModelOutputWithPooling(pooler_output=pooled)}
+            seen = _at(language, model, {"input_ids": ids, FEATURES_GIVEN: given})
+            if seen.get("inputs_embeds") is not None:
+                return bool((seen["inputs_embeds"] == 3).all())
+    finally:
+        handle.remove()
+    return False
+
+
+def sees_kinds(model: Any, argument: str, width: int) -> bool:
+    """Whether the kinds of tokens [batch, sequence], which forward takes as ``argument``, decide who sees whom."""
+    language = _language_of(model)
+    if language is None:
+        return False
+    given = {"inputs_embeds": torch.zeros(1, _SAMPLE, width), "attention_mask": torch.ones(1, _SAMPLE).long()}
+    masks = []
+    for kinds in ([0, 0, 0, 0], [0, 1, 1, 0]):
+        seen = _at(language, model, {**given, argument: torch.tensor([kinds])})
+        if "attention_mask" not in seen:
+            return False
+        masks.append(seen["attention_mask"])
+    return _differ(*masks)
+
+
+def before_the_prompt(cache: Any) -> Any:
+    """``cache``, saying that nothing has been put in: some models look at the kinds of tokens only then."""
+    kind = type(cache)
+    if hasattr(kind, "is_initialized"):
+        cache.__class__ = type(kind.__name__, (kind,), {"is_initialized": property(lambda _: False)})
+    return cache
+
+
+def _language_of(model: Any) -> Any:
+    return getattr(model.base_model, "language_model", None)
+
+
+def _at(language: Any, model: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments with which ``model(**inputs)`` calls its language model; empty where it does not come to that."""
+    seen: dict[str, Any] = {}
+
+    def look(_: Any, __: Any, arguments: Mapping[str, Any]) -> None:
+        seen.update(arguments)
+        raise _Seen
+
+    handle = language.register_forward_pre_hook(look, with_kwargs=True)
+    try:
+        with torch.no_grad():
+            model(**inputs)
+    except Exception:  # _Seen, or a model that wants something else
+        pass
+    finally:
+        handle.remove()
+    return seen
+
+
+def _differ(one: Any, other: Any) -> bool:
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() != other.keys() or any(_differ(one[key], other[key]) for key in one)
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+        return not torch.equal(one, other)
+    return type(one) is not type(other)

@@ -45,12 +45,14 @@ def text_prompts(model: Any) -> dict[str, Any]:
 
 def generates_alone(model: Any) -> bool:
     """Whether the model may be given text without an image: not where forward demands one, or generation hands over."""
+    from fx2onnx.sources.generation_carried import runs_on_text
+    from fx2onnx.sources.generation_multimodal import modalities_of
+    from fx2onnx.sources.generation_prompt import takes_images
     from fx2onnx.sources.generation_within import language_of
 
-    image = inspect.signature(model.forward).parameters.get("pixel_values")
-    if image is None or getattr(model.config, "is_encoder_decoder", False):
+    if not takes_images(model) or getattr(model.config, "is_encoder_decoder", False):
         return True
-    return image.default is not image.empty and language_of(model) is model
+    return language_of(model) is model if modalities_of(model) else runs_on_text(model)
 
 
 def with_images(model: Any) -> dict[str, Any]:
@@ -140,15 +142,21 @@ _OF_TEXT = ("input_ids", "attention_mask", "mm_token_type_ids")
 
 def _with_prompt(model: Any, inputs: dict[str, Any]) -> dict[str, Any]:
     """Three prompts for a model whose images enter the language model itself; of a model without images, of text."""
-    from fx2onnx.sources.generation_prompt import ENCODER_FILE, PROMPT_FILE, prompt_and_decoder, takes_images
+    from fx2onnx.sources.generation_carried import image_parts
+    from fx2onnx.sources.generation_prompt import DECODER_FILE, ENCODER_FILE, MEDIA, PROMPT_FILE, takes_images
+    from fx2onnx.sources.hf_call import Call
     from fx2onnx.sources.source import Options
 
     if not takes_images(model):
         return inputs
-    parts = prompt_and_decoder(model, "", Options(batch=3))
+    parts = image_parts(model, "", Options(batch=3))
     taken = dict(parts[PROMPT_FILE if PROMPT_FILE in parts else ENCODER_FILE].kwargs)
     if "input_ids" in taken:  # of the length that places of images fit
         inputs["input_ids"], inputs["attention_mask"] = taken.pop("input_ids"), taken.pop("attention_mask")
         inputs["input_ids"][1, 0] = inputs["attention_mask"][1, 0] = 0
         taken.pop("position_ids", None)
+    call = Call(model.config, Options(batch=3, seq=inputs["input_ids"].shape[1]), model)
+    for name in (name for name in parts[DECODER_FILE].kwargs if name in MEDIA and name not in taken):
+        taken[name] = MEDIA[name][0].make(call)
+        taken[name][1, :3] = 0  # tokens that see no image
     return {**inputs, **taken}

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from fx2onnx.generation.loaded import LoadedModel
 
 _WHOLE = "iub"
-_NEEDED = {"inputs_embeds": "embed_tokens.onnx", ".encoder.": "encoder_model.onnx"}
-"""What is in the name of an input of the decoder, and the file that makes such inputs."""
+_NEEDED = {"inputs_embeds": ("embed_tokens.onnx",), ".encoder.": ("encoder_model.onnx", "vision_encoder.onnx")}
+"""What is in the name of an input of the decoder, and the files of which one makes such inputs."""
 _BEFORE = ("embed_tokens", "vision_encoder", "audio_encoder", "encoder_model", "prompt_model")
 _PLACES = {
     "image_features": ("image_token_id", "image_token_index", "video_token_id", "video_token_index"),
@@ -34,9 +34,13 @@ def check_files(folder: Path, main: Graph) -> None:
     """Raises UserError E302 where the folder lacks the decoder, or a file that makes what the decoder takes."""
     if main.path.stem in _BEFORE and "logits" not in main.outputs:
         raise UserError("E302", f"the folder '{folder}' lacks decoder_model.onnx", why="the other files are there")
-    for mark, file in _NEEDED.items():
-        if any(mark in name for name in main.inputs) and not (folder / file).is_file():
-            raise UserError("E302", f"the folder '{folder}' lacks {file}", why=f"{main.path.name} takes what it makes")
+    for mark, files in _NEEDED.items():
+        if any(mark in name for name in main.inputs) and not any((folder / file).is_file() for file in files):
+            raise UserError(
+                "E302",
+                f"the folder '{folder}' lacks {' or '.join(files)}",
+                why=f"{main.path.name} takes what it makes",
+            )
 
 
 def cast(name: str, value: Any, onnx_type: str) -> Array:

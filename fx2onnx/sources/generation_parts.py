@@ -11,6 +11,7 @@ from typing import Any
 from fx2onnx.base.errors import UserError
 from fx2onnx.sources.generation import cached_decoder
 from fx2onnx.sources.generation_codebooks import codebook_decoder, delays_of
+from fx2onnx.sources.generation_carried import image_parts
 from fx2onnx.sources.generation_encoder import encoder_and_decoder
 from fx2onnx.sources.generation_multimodal import (
     beside_embedded,
@@ -19,7 +20,7 @@ from fx2onnx.sources.generation_multimodal import (
     width_of,
 )
 from fx2onnx.sources.generation_prepared import prepares_steps, prompt_and_steps
-from fx2onnx.sources.generation_prompt import prompt_and_decoder, takes_images
+from fx2onnx.sources.generation_prompt import takes_images
 from fx2onnx.sources.generation_static import static_decoder
 from fx2onnx.sources.generation_streamed import encoder_and_hearing_decoder, stream_of
 from fx2onnx.sources.generation_within import language_of
@@ -158,7 +159,7 @@ def cached_parts(source: Source, cache: str = "dynamic", *, in_place: bool = Tru
             ]
     elif images and takes_images(model):
         try:
-            found = prompt_and_decoder(model, source.name, options)
+            found = image_parts(model, source.name, options)
         except UserError as error:
             note = f"text only: {error.what}"
         else:

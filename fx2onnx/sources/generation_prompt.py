@@ -45,6 +45,15 @@ def _tiled_images(call: Call) -> torch.Tensor:
     return torch.randn(call.options.batch_or(), 1, _tiles(call), int(call.find("num_channels")), *call.image_size())
 
 
+def _listed_images(call: Call) -> torch.Tensor:
+    """A list of one image a row."""
+    return MAKERS["pixel_values"].make(call)[:, None]
+
+
+def _seen_images(call: Call) -> torch.Tensor:
+    return torch.ones(call.options.batch_or(), call.options.seq_or(), 1, dtype=torch.int64)
+
+
 def _tiles(call: Call) -> int:
     return int(call.find("max_num_tiles", default=1))
 
@@ -76,12 +85,17 @@ def _image_places(call: Call) -> torch.Tensor:
 _BATCH = {0: BATCH}
 _BY_TOKEN = {0: BATCH, 1: SEQUENCE}
 MEDIA: dict[str, tuple[Maker, ...]] = {
-    "pixel_values": (Maker(MAKERS["pixel_values"].make, _BATCH), Maker(_tiled_images, _BATCH)),
+    "pixel_values": (
+        Maker(MAKERS["pixel_values"].make, _BATCH),
+        Maker(_tiled_images, _BATCH),
+        Maker(_listed_images, _BATCH),
+    ),
     "aspect_ratio_ids": (Maker(_widest_ratio, _BATCH),),
     "aspect_ratio_mask": (Maker(_tile_mask, _BATCH),),
     "cross_attention_mask": (Maker(_seen_tiles, _BY_TOKEN),),
     "flattened_patches": (Maker(MAKERS["flattened_patches"].make, _BATCH),),
     "image_embeds_position_mask": (Maker(_image_places, _BY_TOKEN),),
+    "image_attention_mask": (Maker(_seen_images, _BY_TOKEN),),
 }
 """Arguments of forward that bring images or what stands for them, with the forms to try."""
 
@@ -160,13 +174,13 @@ def prompt_and_decoder(model: Any, name: str, options: Options) -> dict[str, Sou
 
 
 def _findings(model: Any) -> Findings:
-    sizes = _sizes(model)
+    sizes = sizes_of(model)
     call = Call(model.config, Options(batch=sizes.batch, seq=sizes.past), model)
     text = _text_of(model, prompt_of(model, sizes))
     _, plain = trial(language_of(model), text)
     growing = {key: state for key, state in Memory(plain, sizes).states.items() if PAST in state.axes.values()}
     reason: Exception | None = None
-    for makers in _choices(model):
+    for makers in choices_of(model):
         try:
             argument, cache = trial(model, text | {key: maker.make(call) for key, maker in makers.items()})
         except UserError:
@@ -194,7 +208,7 @@ def _findings(model: Any) -> Findings:
     ) from reason
 
 
-def _sizes(model: Any) -> Sizes:
+def sizes_of(model: Any) -> Sizes:
     """As of other models, with a prompt that has room for the image's places."""
     sizes = unmistakable_sizes(model.config)
     least = _image_tokens(Call(model.config, Options(), model)) + 1
@@ -203,7 +217,7 @@ def _sizes(model: Any) -> Sizes:
     return replace(sizes, past=next(n for n in range(least + 1, 2 * least + 2) if all(n % k for k in range(2, n))))
 
 
-def _choices(model: Any) -> Iterator[dict[str, Maker]]:
+def choices_of(model: Any) -> Iterator[dict[str, Maker]]:
     names = [name for name in inspect.signature(model.forward).parameters if name in MEDIA]
     for chosen in product(*(MEDIA[name] for name in names)):
         yield dict(zip(names, chosen, strict=True))

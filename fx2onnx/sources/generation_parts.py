@@ -10,8 +10,8 @@ from typing import Any
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.sources.generation import cached_decoder
-from fx2onnx.sources.generation_codebooks import codebook_decoder, delays_of
 from fx2onnx.sources.generation_carried import image_parts
+from fx2onnx.sources.generation_codebooks import codebook_decoder, delays_of
 from fx2onnx.sources.generation_encoder import encoder_and_decoder
 from fx2onnx.sources.generation_multimodal import (
     beside_embedded,

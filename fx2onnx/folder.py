@@ -139,6 +139,7 @@ def _export_part(part: Part, opset: int | None, notes: list[str]) -> tuple[Expor
         if not why:
             if problem is not None and part.narrow:
                 notes.append(f"{part.file} takes {part.narrow} a call: {problem.what}")
+            notes += [f"{part.file} is right while {limit}" for limit in _limits(result)]
             return result, source
         problem = problem or UserError("E105", why)
     assert problem is not None
@@ -176,6 +177,15 @@ def _drop_unused(result: ExportResult, source: Source) -> None:
         graph.inputs.remove(value)
         del source.kwargs["encoder_hidden_states"]
     result.report.input_names = [value.name or "" for value in graph.inputs]
+
+
+_LIMIT = re.compile(r"^past_sequence_length( \+ \d+)? <=? \d+")
+
+
+def _limits(result: ExportResult) -> list[str]:
+    """Up to which length of the past the model's Python does what the graph does."""
+    found = (_LIMIT.match(text) for text in result.report.assumptions)
+    return sorted({match[0] for match in found if match})
 
 
 _WITHOUT_FACTOR = re.compile(r"^(?:(\w+)\*(\w+) != \1|(\w+) != \3\*(\w+))$")

@@ -72,6 +72,7 @@ def test_an_operation_of_real_numbers_is_one(dim: Dim, is_real: bool) -> None:
         ((2 * S * S + 4 * S + 2) // (2 * S + 2), S + 1),
         ((S * T + S + 3 * T + 3) // (T + 1), S + 3),
         (S - S, 0),
+        (apply("mod", 0, S + 1), 0),
         ((6 * S + 3) // 3, 2 * S + 1),
         ((2 * S + 1) // 2, S),
         ((4 * S + T - 3) // 4, S + (T + 1) // 4 - 1),

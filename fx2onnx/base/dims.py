@@ -252,6 +252,8 @@ def apply(op: str, *args: Scalar) -> Scalar:
         if whole != 0:
             return whole + apply(op, rest, args[1]) if op == "floordiv" else apply(op, rest, args[1])
     if op == "mod":
+        if args[0] == 0:
+            return 0
         args = (_without_inner_remainders(args[0], args[1]), args[1])
         if _exact_quotient(args[0], args[1]) is not None:
             return 0

@@ -25,6 +25,7 @@ from fx2onnx.capture.outputs import graph_outputs
 from fx2onnx.capture.python_sizes import taking_sizes
 from fx2onnx.capture.recorder import Recorder
 from fx2onnx.capture.stand_ins import (
+    chunks,
     compressors,
     experts,
     indexers,
@@ -53,6 +54,7 @@ _STAND_INS = (
     *recurrences.STAND_INS,
     *experts.STAND_INS,
     *indexers.STAND_INS,
+    *chunks.STAND_INS,
     *compressors.STAND_INS,
     *positions.STAND_INS,
     *prompts.STAND_INS,

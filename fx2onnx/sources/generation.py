@@ -52,7 +52,7 @@ class CachedDecoder(torch.nn.Module):
     def forward(self, **inputs: torch.Tensor) -> dict[str, torch.Tensor]:
         states = {name.removeprefix(PREFIX): value for name, value in inputs.items() if name.startswith(PREFIX)}
         plain = {name: value for name, value in inputs.items() if not name.startswith(PREFIX)}
-        cache = self._memory.rebuilt(states, self._past(plain, states))
+        cache = self._memory.rebuilt(self._begun(plain, states), self._past(plain, states))
         if KINDS in plain:
             cache = before_the_prompt(cache)
         with behind_layers(self.model, plain.pop(DEEP, None)):
@@ -82,6 +82,20 @@ class CachedDecoder(torch.nn.Module):
         shape = [1] * new.dim()
         shape[next(iter(axes))] = -1
         return torch.where(seen.reshape(shape), new, old)
+
+    def _begun(self, plain: Mapping[str, torch.Tensor], states: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """``states``; of rows without a token so far, whole numbers (the last tokens) are as the model itself begins with
+        them, which is how it leaves them behind padding alone.
+        """
+        whole = [name for name, state in self._memory.states.items() if state.is_row_of_numbers]
+        if not whole or not {"input_ids", "attention_mask"} <= set(plain):
+            return states
+        ids, mask = plain["input_ids"], plain["attention_mask"]
+        padding = ids[:, :1].repeat(1, 2) * 0
+        alike = {name: padding for name in ("input_ids", "attention_mask", "position_ids") if name in plain}
+        first = self._memory.taken_from(self.model(**alike, use_cache=True)[self._cache_argument])
+        is_empty = mask[:, : mask.shape[1] - ids.shape[1]].sum(dim=1, keepdim=True) == 0
+        return states | {name: torch.where(is_empty, first[name], states[name]) for name in whole}
 
     def _past(self, plain: Mapping[str, torch.Tensor], states: Mapping[str, torch.Tensor]) -> Any:
         for name, state in self._memory.states.items():
@@ -208,8 +222,10 @@ def trial(model: Any, prompt: Mapping[str, torch.Tensor], call: Callable[..., An
     with untouched(model):
         result = run_lightly(model, call or partial(model, use_cache=True, return_dict=True), prompt)
     parameters = inspect.signature(model.forward).parameters
+    hands_on = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     for name in result:
-        if name in parameters and name not in prompt and not isinstance(result[name], torch.Tensor):
+        is_taken = name in parameters or (name == CACHE_ARGUMENT and hands_on)
+        if is_taken and name not in prompt and not isinstance(result[name], torch.Tensor):
             return name, result[name]
     if call is None and may_hold(model):
         _, state = run_lightly(model, partial(_as_keywords, state_behind, model), prompt)
@@ -227,7 +243,31 @@ def prompt_of(model: Any, sizes: Sizes, width: int | None = None) -> dict[str, t
     ids = torch.zeros(sizes.batch, sizes.past, dtype=torch.int64)
     first = {"input_ids": ids} if width is None else {EMBEDDED: torch.zeros(*ids.shape, width)}
     found = {**first, "attention_mask": torch.ones_like(ids), "position_ids": ids}
-    return {name: value for name, value in found.items() if name in parameters}
+    left_out = dropped_in_steps(model)
+    return {name: value for name, value in found.items() if name in parameters and name not in left_out}
+
+
+def dropped_in_steps(model: Any) -> set[str]:
+    """What generation does not hand to forward, though that would take it: by the model's own preparation of a step."""
+    from transformers import GenerationMixin
+
+    def own(name: str) -> Any:
+        found = getattr(type(model), name, None)
+        return None if found in (None, getattr(GenerationMixin, name, None)) else found
+
+    ids = torch.zeros(1, 2, dtype=torch.int64)
+    given = {"attention_mask": torch.ones_like(ids)}
+    dropped = set()
+    try:
+        if own("prepare_inputs_for_generation"):
+            handed = model.prepare_inputs_for_generation(ids, **given, is_first_iteration=True, use_cache=True)
+            dropped |= {name for name in given if handed.get(name) is None}
+        if own("_prepare_position_ids_for_generation"):
+            counted = model._prepare_position_ids_for_generation(ids, dict(given))
+            dropped |= {"position_ids"} if counted is None else set()
+    except Exception:  # a model's own code, called as generation would; the trial run tells what is wrong
+        return set()
+    return dropped
 
 
 def text_inputs(
@@ -248,7 +288,8 @@ def text_inputs(
         "attention_mask": (torch.ones(batch, total, dtype=torch.int64), mask_dim),
         "position_ids": (torch.arange(total - new, total).expand(batch, -1).contiguous(), SEQUENCE),
     }
-    kept = {name: pair for name, pair in made.items() if name in parameters}
+    left_out = dropped_in_steps(model)
+    kept = {name: pair for name, pair in made.items() if name in parameters and name not in left_out}
     return {name: value for name, (value, _) in kept.items()}, {
         name: {0: BATCH, 1: word} for name, (_, word) in kept.items()
     }

@@ -79,6 +79,11 @@ class State:
     axes: dict[int, str]
 
     @property
+    def is_row_of_numbers(self) -> bool:
+        """Whether the tensor is so many whole numbers for each row."""
+        return len(self.shape) == 2 and not self.dtype.is_floating_point and list(self.axes.values()) == ["batch_size"]
+
+    @property
     def is_encoder(self) -> bool:
         """Whether the tensor comes from the encoder alone and stays the same at every step."""
         return ".encoder." in self.name

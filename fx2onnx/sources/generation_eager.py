@@ -23,7 +23,35 @@ def expected_tokens(spec: str, task: str, seed: int, inputs: Mapping[str, Any], 
         spec = f"{spec}{'&' if '?' in spec else '?'}task={word}"
     model: Any = resolve(spec, seed=seed).module
     switch_cache_on(model.config)
-    return generate_eagerly(model, inputs, max_new_tokens).numpy()
+    return generate_rows(model, inputs, max_new_tokens)[0].numpy()
+
+
+def generate_rows(model: Any, inputs: Mapping[str, Any], max_new_tokens: int) -> tuple[torch.Tensor, bool]:
+    """Tokens as ``generate_eagerly`` gives them, or each row's alone, and whether it is that: where a step gives states of
+    more tokens than it takes, the model has added the rows to one another (RWKV's step of one token).
+    """
+    mixed: list[bool] = []
+
+    def look(_: Any, args: Any, given: dict[str, Any], found: Any) -> None:
+        ids = given.get("input_ids", args[0] if args else None)
+        states = found.get("last_hidden_state") if isinstance(found, Mapping) else None
+        if isinstance(ids, torch.Tensor) and isinstance(states, torch.Tensor):
+            mixed.append(ids.dim() == 2 and states.dim() == 3 and states.shape[1] > ids.shape[1] == 1)
+
+    handle = getattr(model, "base_model", model).register_forward_hook(look, with_kwargs=True)
+    try:
+        together = generate_eagerly(model, inputs, max_new_tokens)
+    finally:
+        handle.remove()
+    if not any(mixed):
+        return together, False
+    tensors = {name: torch.as_tensor(value) for name, value in inputs.items()}
+    rows = range(len(tensors["input_ids"]))
+    alone = [generate_eagerly(model, {k: v[row : row + 1] for k, v in tensors.items()}, max_new_tokens) for row in rows]
+    said = model.generation_config
+    ends = said.eos_token_id if isinstance(said.eos_token_id, list) else [said.eos_token_id]
+    pad = next((token for token in (said.pad_token_id, ends[0]) if token is not None), 0)
+    return torch.nn.utils.rnn.pad_sequence([found[0] for found in alone], True, float(pad)), True
 
 
 def generate_eagerly(model: Any, inputs: Mapping[str, Any], max_new_tokens: int) -> torch.Tensor:
@@ -35,7 +63,7 @@ def generate_eagerly(model: Any, inputs: Mapping[str, Any], max_new_tokens: int)
 
     is_own = language_of(model) is not model or delays_of(model)
     mixed: Any = type(model).generate if is_own else GenerationMixin.generate
-    tensors = {name: torch.as_tensor(value) for name, value in inputs.items()}
+    tensors = {name: torch.as_tensor(value).clone() for name, value in inputs.items()}
     with torch.no_grad():
         result: torch.Tensor = mixed(
             model,

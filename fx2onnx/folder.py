@@ -99,9 +99,9 @@ def export_assembly(
     with _staging(target) as stage:
         _write(results, stage, target)
         _write_configs(assembly, stage, target)
-        delays = _delays(assembly)
-        if told is not None or delays:
-            _write_origin({**(told or {}), **_baked(done.sources), **delays}, assembly, stage, target)
+        rules = _delays(assembly) | _own_prompt(assembly)
+        if told is not None or rules:
+            _write_origin({**(told or {}), **_baked(done.sources), **rules}, assembly, stage, target)
         if verify and not needs_weights_beside_it:
             _verify(done, stage, engines)
     if verify and needs_weights_beside_it:
@@ -256,6 +256,14 @@ def _delays(assembly: Assembly) -> dict[str, Any]:
 
     found = delays_of(assembly.model)
     return {"codebook_delays": found} if found else {}
+
+
+def _own_prompt(assembly: Assembly) -> dict[str, Any]:
+    """How the model's own ``generate`` changes a prompt that comes with images."""
+    from fx2onnx.sources.generation_carried import own_prompt
+
+    found = own_prompt(assembly.model) if assembly.parts[0].file != "model.onnx" else {}
+    return {"own_prompt": found} if found else {}
 
 
 def _write_origin(told: Mapping[str, Any], assembly: Assembly, stage: Path, target: Path) -> None:

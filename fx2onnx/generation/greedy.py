@@ -14,6 +14,7 @@ from fx2onnx.generation.codebooks import Shifted, batch_of, shifted
 from fx2onnx.generation.engine import LENGTH, PAST, PRESENT, Array, Graph, as_array, dtype_of
 from fx2onnx.generation.loaded import LoadedModel, positions
 from fx2onnx.generation.media import PROMPT, STREAM, TEXT, brought
+from fx2onnx.generation.own_prompt import changed
 
 EMBEDDED = "inputs_embeds"
 _LAST_POSITION = "last_position"  # among the states: the greatest number of any token's position [batch]
@@ -52,6 +53,7 @@ def generate(
     wants_torch = any(hasattr(value, "detach") for value in (input_ids, *encoder_inputs.values()))
     given = {"input_ids": input_ids, "attention_mask": attention_mask, **encoder_inputs}
     arrays = {name: _array(value) for name, value in given.items() if value is not None}
+    arrays = changed(model.own_prompt, arrays)
     stop = _stop(model, max_new_tokens, eos_token_id, pad_token_id)
     ids, mask, states, fixed = _start(model, arrays, stop.max_new_tokens)
     stop = _heard_out(stop, ids, fixed)
@@ -77,7 +79,7 @@ def _array(value: Any) -> Array:
 
 
 def _stop(model: LoadedModel, new: int | None, eos: Any, pad: int | None) -> Stop:
-    said = model.generation_config or model.config
+    said = {**(model.generation_config or model.config), **model.own_prompt}
     eos = said.get("eos_token_id") if eos is None else eos
     ends = () if eos is None else tuple(eos) if isinstance(eos, list | tuple) else (int(eos),)
     pad = said.get("pad_token_id") if pad is None else pad
@@ -164,7 +166,7 @@ def _start(
 def prompt_length(model: LoadedModel, given: Mapping[str, Array]) -> int:
     """How many of the tokens that ``generate`` gives are none that it made."""
     if model.encoder is None:
-        return int(given["input_ids"].shape[1])
+        return int(changed(model.own_prompt, given)["input_ids"].shape[1])
     return int(_decoder_prompt(model.encoder, given, _first_token(model)).shape[1])
 
 

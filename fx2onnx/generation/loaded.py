@@ -68,6 +68,7 @@ class LoadedModel:
         self.generation_config = read_json(folder / "generation_config.json")
         origin = read_json(folder / "fx2onnx.json")
         self.baked: dict[str, Any] = origin.get("baked") or {}
+        self.own_prompt: dict[str, int] = origin.get("own_prompt") or {}
         self.delays: list[int] = origin.get("codebook_delays") or []
         check_files(folder, self.main)
 

@@ -36,7 +36,8 @@ def run_whole(model: LoadedModel, inputs: Mapping[str, Any]) -> Outputs:
         ids = cast("input_ids", _array(given.get("input_ids", [[0]])), "tensor(int64)")
         media = {name: _array(given.pop(name)) for name in list(given) if name in vision.inputs}
         found = brought(model, media, ids)
-        return model.run(main, given | {_as_past(name): value for name, value in found.items()})
+        feeds = {_as_past(name): value for name, value in found.items()}
+        return model.run(main, {name: value for name, value in feeds.items() if name in main.inputs} | given)
     return model.run(main, given)
 
 

@@ -29,12 +29,21 @@ from fx2onnx.sources.generation import (
     text_inputs,
     trial,
 )
-from fx2onnx.sources.generation_prompt import DECODER_FILE, ENCODER_FILE, choices_of, prompt_and_decoder, sizes_of
+from fx2onnx.sources.generation_multimodal import modalities_of
+from fx2onnx.sources.generation_prompt import (
+    DECODER_FILE,
+    ENCODER_FILE,
+    choices_of,
+    prompt_and_decoder,
+    sizes_of,
+    takes_images,
+)
 from fx2onnx.sources.generation_state import Memory
 from fx2onnx.sources.generation_within import language_of
 from fx2onnx.sources.hf_call import Call, Maker
 from fx2onnx.sources.source import Options, Source
 
+_CACHE = "past_key_values"
 _TEXT = ("input_ids", "attention_mask", "position_ids", "inputs_embeds")
 
 
@@ -122,13 +131,14 @@ def made_of(model: Any, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.T
     language, ids = language_of(model), inputs["input_ids"]
     if language is model:
         result = model(**inputs, use_cache=True, return_dict=True)
-        beside = {name: value for name, value in inputs.items() if name != "input_ids"} | {"use_cache": True}
-        handed = model._update_model_kwargs_for_generation(result, beside)
+        beside = {name: value for name, value in inputs.items() if name != "input_ids"}
+        handed = model._update_model_kwargs_for_generation(result, {**beside, "use_cache": True})
         ids = torch.cat([ids, ids[:, -1:]], dim=1)
     else:
         handed = handed_over(model, language, inputs)
         ids = handed.pop("input_ids", ids)
-    handed = {name: value for name, value in handed.items() if isinstance(value, torch.Tensor) or "cache" in name}
+    handed = {name: value for name, value in handed.items() if isinstance(value, torch.Tensor) or name == _CACHE}
+    handed["use_cache"] = True
     step = language.prepare_inputs_for_generation(ids, **handed, is_first_iteration=False, next_sequence_length=1)
     known = inspect.signature(language.forward).parameters
     return {
@@ -153,6 +163,39 @@ def handed_over(model: Any, language: Any, inputs: Mapping[str, Any]) -> dict[st
     with _replaced(language, look), suppress(_Seen):
         model.generate(**inputs)
     return seen
+
+
+_PROBE_TOKENS = 5
+_SAID = ("eos_token_id", "pad_token_id")
+
+
+def own_prompt(model: Any) -> dict[str, int]:
+    """How the model's own ``generate`` changes the prompt that it hands over with images, and the tokens that end it.
+
+    ``first_token`` stands in the place of the first, ``left_out`` is how many of the last are missing; both only where
+    it does so. Read from one call with a prompt of distinct tokens.
+    Raises:   UserError E601 where it changes prompts in another way.
+    """
+    language = language_of(model)
+    if language is model or not takes_images(model) or modalities_of(model):
+        return {}
+    if any(value.is_meta for value in model.parameters()):  # no numbers to read it from
+        return {}
+    ids = torch.arange(10, 10 + _PROBE_TOKENS)[None]
+    call = Call(model.config, Options(batch=1, seq=_PROBE_TOKENS), model)
+    media = {name: maker.make(call) for name, maker in next(choices_of(model)).items()}
+    seen = handed_over(model, language, {"input_ids": ids.clone(), "attention_mask": torch.ones_like(ids), **media})
+    told = {name: seen[name] for name in _SAID if isinstance(seen.get(name), int)}
+    handed = seen["input_ids"]
+    kept = handed.shape[1]
+    if kept > _PROBE_TOKENS or not torch.equal(handed[:, 1:], ids[:, 1:kept]):
+        raise UserError(
+            "E601",
+            f"{type(model).__name__} changes a prompt by rules of its own",
+            why=f"its generate makes {handed.tolist()} of {ids.tolist()}",
+        )
+    told |= {"left_out": _PROBE_TOKENS - kept} if kept < _PROBE_TOKENS else {}
+    return told | ({"first_token": int(handed[0, 0])} if handed[0, 0] != ids[0, 0] else {})
 
 
 @contextmanager

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from functools import partial
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
-from benchmarks.coverage_generation import examine
-from fx2onnx.sources.generation_carried import handed_over, made_of
+from benchmarks.coverage_generation import _model, examine
+from benchmarks.coverage_prompts import with_images
+from fx2onnx.base.errors import UserError
+from fx2onnx.folder import export_assembly
+from fx2onnx.generation import load
+from fx2onnx.generation.own_prompt import changed
+from fx2onnx.sources import generation_carried
+from fx2onnx.sources.generation_carried import handed_over, made_of, own_prompt
+from fx2onnx.sources.generation_parts import Assembly, cached_parts
+from fx2onnx.sources.source import Source
 from fx2onnx.sources.torchvision_compat import prepare
 
 prepare()
@@ -16,10 +27,13 @@ from transformers import GenerationMixin  # noqa: E402   after prepare(), which 
 
 
 class Language(torch.nn.Module, GenerationMixin):
-    def forward(self, input_ids: Any = None, attention_mask: Any = None, encoder_states: Any = None) -> Any: ...
+    def forward(
+        self, input_ids: Any = None, attention_mask: Any = None, encoder_states: Any = None, at_first: Any = None
+    ) -> Any: ...
 
     def prepare_inputs_for_generation(self, input_ids: Any, **given: Any) -> dict[str, Any]:  # type: ignore[override]
-        del given["is_first_iteration"], given["next_sequence_length"]
+        if given.pop("use_cache", False) and not given.pop("is_first_iteration", True):
+            given["at_first"] = None  # a cache holds what was made of it
         return {"input_ids": input_ids, **given}
 
 
@@ -35,9 +49,27 @@ class HandsOver(torch.nn.Module, GenerationMixin):
             input_ids=input_ids[:, :-1],
             attention_mask=attention_mask[:, :-1],
             encoder_states=pixel_values * 2,
+            at_first=pixel_values,
             unread=pixel_values,
             eos_token_id=3,
         )
+
+
+class ChangesPrompts(HandsOver):
+    """Its own ``generate`` begins every prompt with a token."""
+
+    config = object()
+
+    def forward(self, pixel_values: Any, input_ids: Any) -> Any: ...
+
+    def generate(self, pixel_values: Any, input_ids: Any, attention_mask: Any = None) -> Any:  # type: ignore[override]
+        input_ids[:, 0] = 99
+        return self.language.generate(input_ids=input_ids[:, :-2], encoder_states=pixel_values, pad_token_id=8)
+
+
+class MixesPrompts(ChangesPrompts):
+    def generate(self, pixel_values: Any, input_ids: Any, attention_mask: Any = None) -> Any:  # type: ignore[override]
+        return self.language.generate(input_ids=input_ids.flip(1))
 
 
 class GivesBack(torch.nn.Module, GenerationMixin):
@@ -76,8 +108,49 @@ def test_states_that_come_back_at_a_later_step() -> None:
     assert {name: value.tolist() for name, value in found.items()} == {"states": [[5.0, 5.0]]}
 
 
+def test_how_a_models_own_generate_changes_prompts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generation_carried, "modalities_of", lambda _: [])
+    monkeypatch.setattr(generation_carried, "choices_of", lambda _: iter([{}]))
+    given = partial(ChangesPrompts.generate, pixel_values=torch.zeros(1, 2))
+    model = ChangesPrompts()
+    monkeypatch.setattr(model, "generate", partial(given, model))
+    assert own_prompt(model) == {"left_out": 2, "first_token": 99, "pad_token_id": 8}
+
+
+def test_prompts_that_are_changed_in_another_way_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(generation_carried, "modalities_of", lambda _: [])
+    monkeypatch.setattr(generation_carried, "choices_of", lambda _: iter([{}]))
+    model = MixesPrompts()
+    monkeypatch.setattr(model, "generate", partial(model.generate, torch.zeros(1, 2)))
+    with pytest.raises(UserError, match="rules of its own"):
+        own_prompt(model)
+
+
+def test_a_prompt_is_changed_as_the_model_would() -> None:
+    ids = np.array([[5, 6, 7], [0, 8, 9]])
+    found = changed({"left_out": 1, "first_token": 99}, {"input_ids": ids, "attention_mask": ids != 0, "other": ids})
+    assert found["input_ids"].tolist() == [[99, 6], [99, 8]]
+    assert found["attention_mask"].tolist() == [[True, True], [False, True]]
+    assert found["other"] is ids
+    assert changed({}, {"input_ids": ids})["input_ids"] is ids
+    with pytest.raises(UserError, match="too short"):
+        changed({"left_out": 3}, {"input_ids": ids})
+
+
+def test_one_call_of_the_whole_shows_each_token_the_images_that_its_mask_says(tmp_path: Path) -> None:
+    model = _model("image-text-to-text", "idefics", "small")
+    given = with_images(model)
+    assert not given["image_attention_mask"][1].all()
+    export_assembly(Assembly(model, cached_parts(Source("idefics", model)), None, ""), tmp_path / "out")
+    with torch.no_grad():
+        expected = model(**given)["logits"]
+    found = load(tmp_path / "out", "runner")(**given)["logits"]
+    seen = given["attention_mask"].bool()
+    torch.testing.assert_close(found[seen], expected[seen], rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.slow  # a whole export and two generations each
-@pytest.mark.parametrize("name", ["idefics"])
+@pytest.mark.parametrize("name", ["blip", "idefics"])
 def test_tokens_are_those_of_transformers(name: str) -> None:
     row = examine("image-text-to-text", name)
     assert row["passed"] == "tokens", row

@@ -7,6 +7,7 @@ earlier call stopped and writes docs/generation_coverage.md.
 from __future__ import annotations
 
 import argparse
+import inspect
 import json
 import os
 import sys
@@ -120,6 +121,9 @@ def _model(task: str, name: str, recipe: str) -> Any:
         config.is_decoder = True
     found = getattr(auto.modeling_auto, TASKS[task])[type(config)]
     model_class = found[0] if isinstance(found, (tuple, list)) else found
+    known = inspect.signature(model_class.forward).parameters
+    if "shared_kv_states" in known and "past_key_values" not in known:
+        raise TypeError("assists another model: forward takes its shared_kv_states and keeps no cache")
     config = hf_kind.config_for(model_class, config)
     with torch.device("meta"):
         parameters = sum(value.numel() for value in model_class(config).parameters())

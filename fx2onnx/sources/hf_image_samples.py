@@ -24,6 +24,7 @@ POOLS, _POOLED = "image_token_pooling", "image_grids"
 _POOLED_SIDE = 2
 OF_ALL_IMAGES = (*GRIDS, _POOLED)
 """Arguments beside which the others have no row for each image."""
+_GRID = "image_grid_thw"
 _Parameters = Mapping[str, Any]
 _Form = dict[str, Maker]
 _ROWS = 6  # of patches: a multiple of what models pool or merge, 2 and 3
@@ -65,8 +66,16 @@ def _in_grids(parameters: _Parameters, call: Call) -> Iterator[_Form]:
     """The patches of all images in one matrix, and the grid of each."""
     grid = next(name for name in GRIDS if name in parameters)
     beside = {name: Maker(_merge, {}) for name in ("image_merge_sizes",) if name in parameters}
-    for maker in (PATCH_MAKERS[PIXELS], *other_forms(PIXELS, call, in_patches=True)):
+    others = other_forms(PIXELS, call, in_patches=True)
+    for maker in (PATCH_MAKERS[PIXELS], *others, Maker(_merged_patches, {})):
         yield {PIXELS: maker, grid: PATCH_MAKERS[grid], **beside}
+
+
+def _merged_patches(call: Call) -> torch.Tensor:
+    """Squares of patches that merge into a feature each, channels last; the grid counts features."""
+    side = int(call.find("patch_size", default=14)) * int(_merge(call))
+    count = int(PATCH_MAKERS[_GRID].make(call).prod())
+    return torch.randn(count, side, side, int(call.find("num_channels", default=3)))
 
 
 def _merge(call: Call) -> torch.Tensor:

@@ -147,3 +147,10 @@ def test_a_text_that_the_encoder_reads_is_of_its_own_vocabulary() -> None:
     assert found["qformer_input_ids"].shape == found["qformer_attention_mask"].shape
     assert 0 <= found["qformer_input_ids"].min() <= found["qformer_input_ids"].max() < 12
     assert found["qformer_attention_mask"].all()
+
+
+def test_squares_of_patches_are_as_many_as_features() -> None:
+    def method(pixel_values: Any, image_grid_thw: Any) -> None: ...
+
+    found = forms(method, Config(patch_size=5, spatial_merge_size=3, num_channels=2))[-1]
+    assert found["pixel_values"].shape == (int(found["image_grid_thw"].prod()), 15, 15, 2)

@@ -81,28 +81,40 @@ def _entries(self: Any, name: str, states: Tensor, layer: Any, *, overlapping: b
     else:
         values, gates, first = layer.store_compression_weights(name, values, gates)
     groups = values.shape[1] // ratio
-    values = values.reshape(batch, groups, ratio, values.shape[2])
-    gates = gates.reshape(batch, groups, ratio, gates.shape[2]) + self.position_bias
+    values, gates = _grouped(values, ratio), _grouped(gates, ratio) + self.position_bias
     if overlapping:
-        values, gates = _with_the_group_before(values, gates, name, layer, self.head_dim)
+        values, gates = _with_the_group_before(values, gates, groups, name, layer, self.head_dim)
     weights = gates.softmax(dim=2, dtype=torch.float32).to(values.dtype)
     entries = self.kv_norm((values * weights).sum(dim=2))
-    places = (torch.arange(groups) * ratio + first).unsqueeze(0).expand(batch, -1)
+    places = (torch.arange(groups + _EMPTY) * ratio + first).unsqueeze(0).expand(batch, -1)
     cos, sin = self.rotary_emb(entries, position_ids=places, layer_type=self.rope_layer_type)
-    entries = _rotary(entries.unsqueeze(1), cos, sin).squeeze(1)
+    entries = _rotary(entries.unsqueeze(1), cos, sin).squeeze(1)[:, :groups]
     return entries if layer is None else layer.update_compressor_states(name, entries)
 
 
-def _with_the_group_before(values: Tensor, gates: Tensor, name: str, layer: Any, head: int) -> tuple[Tensor, Tensor]:
-    """Beside the second half of each group's numbers, the first half of those of the group before.
+_EMPTY = 2
+"""So many groups of nothing behind the last are worked on, too: no number of groups is a special one."""
 
-    Shapes:  values, gates [batch, groups, tokens, 2 * head] -> twice [batch, groups, 2 * tokens, head].
+
+def _grouped(numbers: Tensor, ratio: int) -> Tensor:
+    """Shapes: [batch, groups * ratio, width] -> [batch, groups + _EMPTY, ratio, width]."""
+    batch, length, width = numbers.shape
+    filled = torch.nn.functional.pad(numbers, (0, 0, 0, _EMPTY * ratio))
+    return filled.reshape(batch, length // ratio + _EMPTY, ratio, width)
+
+
+def _with_the_group_before(
+    values: Tensor, gates: Tensor, groups: Any, name: str, layer: Any, head: int
+) -> tuple[Tensor, Tensor]:
+    """Beside the second half of each group's numbers, the first half of those of the group before; ``groups`` are filled.
+
+    Shapes:  values, gates [batch, .., tokens, 2 * head] -> twice [batch, .., 2 * tokens, head].
     """
     if layer is None:
         before = values.new_zeros(values.shape[0], values.shape[2], head), gates.new_full((), -torch.inf)
         before = before[0], before[1].expand_as(before[0])
     else:
-        before = layer.update_overlap_state(name, values, gates, head)
+        before = layer.update_overlap_state(name, values[:, :groups], gates[:, :groups], head)
     joined = []
     for left, numbers in zip(before, (values, gates), strict=True):
         lagging = torch.cat([left[:, None].to(numbers.dtype), numbers[..., :head]], dim=1)[:, :-1]

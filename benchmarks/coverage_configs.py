@@ -199,6 +199,8 @@ def shrink(config: Mapping[str, Any], rules: tuple[str, ...]) -> dict[str, Any]:
             result[key] = sorted({min(index, depth - 1) * min(depth, 2) // depth for index in value})
         elif key == "vision_feature_layer" and "depth" in rules and isinstance(value, list):
             result[key] = [-1, -2][: len(value)]
+        elif key == "num_filters" and "downsampling_ratios" in config and "width" in rules:
+            result[key] = 4  # doubled at every ratio
         elif key == "downsample_channels" and "width" in rules:
             result[key] = [64] * len(value)
         elif key == "mrope_section" and "width" in rules:

@@ -23,6 +23,7 @@ from benchmarks.coverage import read_rows
 from benchmarks.coverage_configs import RECIPES, optional_parts, shrink
 from benchmarks.coverage_models import LARGEST_PARAMETERS
 from benchmarks.coverage_prompts import generates_alone, mixes_images, row_of, text_prompts, with_images
+from benchmarks.coverage_sound import with_sound
 from benchmarks.coverage_worker import Row, Worker, _described, _quiet
 
 PAGE = Path(__file__).parent.parent / "docs" / "generation_coverage.md"
@@ -87,7 +88,7 @@ def _built(row: Row, task: str, name: str) -> tuple[Any, dict[str, Any], Any] | 
             continue
         row |= {"passed": "eager", "form": recipe, "class": type(model).__name__} | ({"by_row": True} if by_row else {})
         if task != "image-text-to-text" or getattr(model.config, "is_encoder_decoder", False):
-            return model, inputs, expected
+            return _heard(row, model, inputs, expected)
         try:
             inputs = with_images(model)
             if mixes_images(model, inputs):
@@ -102,6 +103,22 @@ def _built(row: Row, task: str, name: str) -> tuple[Any, dict[str, Any], Any] | 
         raise unfit
     row["error"] = failure
     return None
+
+
+def _heard(row: Row, model: Any, inputs: dict[str, Any], expected: Any) -> tuple[Any, dict[str, Any], Any]:
+    """The prompts with a recording each, where ``model.generate`` takes it; else those of text alone."""
+    from fx2onnx.sources.generation_eager import generate_eagerly
+
+    try:
+        heard = with_sound(model, inputs)
+        if heard is None:
+            return model, inputs, expected
+        tokens = generate_eagerly(model, heard, NEW_TOKENS)
+    except Exception as error:  # whatever a model raises; text alone is compared
+        row["unheard"] = f"{type(error).__name__}: {str(error)[:200]}"
+        return model, inputs, expected
+    row["heard"] = True
+    return model, heard, tokens
 
 
 def _model(task: str, name: str, recipe: str) -> Any:

@@ -31,7 +31,8 @@ from fx2onnx.sources.generation_positions import Layout, image_layout, image_pos
 from fx2onnx.sources.generation_probes import adds_features, sees_kinds
 from fx2onnx.sources.hf_call import Call, Maker
 from fx2onnx.sources.hf_image_samples import OF_ALL_IMAGES, PIXELS, image_forms
-from fx2onnx.sources.hf_samples import MAKERS, other_forms
+from fx2onnx.sources.hf_samples import MAKERS
+from fx2onnx.sources.hf_sound_samples import sound_forms
 from fx2onnx.sources.source import Options, Source
 
 
@@ -308,7 +309,7 @@ def _choices(modality: Modality, parameters: Mapping[str, Any], call: Call) -> I
     elif argument == PIXELS:
         yield from image_forms(parameters, call)
     elif argument in parameters:
-        yield from ({argument: maker} for maker in (MAKERS[argument], *other_forms(argument, call, in_patches=False)))
+        yield from sound_forms(argument, parameters, call)
 
 
 def _owners(model: Any, modality: Modality) -> list[Any]:

@@ -11,6 +11,7 @@ import torch
 from typer.testing import CliRunner
 
 import fx2onnx
+from benchmarks.coverage_sound import with_sound
 from fx2onnx.base.errors import UserError
 from fx2onnx.cli.main import app
 from fx2onnx.generation import load
@@ -177,3 +178,37 @@ def test_a_decoder_of_codebooks_that_was_saved_alone(tmp_path: Path) -> None:
     said = json.loads(result.stdout)
     assert said["verified"] is True
     assert [len(row) for row in said["tokens"]] == [6, 6, 6]
+
+
+def _windows_of_sound() -> Any:
+    sound = {
+        "d_model": 16,
+        "encoder_layers": 1,
+        "encoder_attention_heads": 2,
+        "encoder_ffn_dim": 32,
+        "num_mel_bins": 16,
+        "downsample_hidden_size": 8,
+        "output_dim": 32,
+    }
+    text = {**TEXT, "num_key_value_heads": 2, "head_dim": 8}
+    return T.Qwen3ASRForConditionalGeneration(T.Qwen3ASRConfig(audio_config=sound, text_config=text, audio_token_id=7))
+
+
+def test_a_mask_of_frames_is_part_of_the_encoder(tmp_path: Path) -> None:
+    model, done = exported(_windows_of_sound, tmp_path / "out")
+    assert not done.notes
+    form = done.sources["audio_encoder.onnx"]
+    assert form.bake == ("input_features_mask",)
+    inputs = with_sound(model, prompts((6, 4, 5)))
+    assert inputs is not None
+    expected = generate_eagerly(model, inputs, 6)
+    with torch.no_grad():
+        logits = model(**inputs).logits
+        silent = model(**{**inputs, "input_features": inputs["input_features"] * 0}).logits
+    assert (logits - silent).abs().max() > 5e-3  # so the sound is heard
+    del inputs["input_features_mask"]
+    for engine in ENGINES:
+        loaded = load(tmp_path / "out", engine)
+        assert torch.equal(loaded.generate(**inputs, max_new_tokens=6), expected), engine
+        seen = inputs["attention_mask"].bool()
+        assert torch.allclose(loaded(**inputs).logits[seen], logits[seen], atol=1e-4)

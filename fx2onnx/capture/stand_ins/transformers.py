@@ -21,7 +21,7 @@ import torch
 
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture.frames import location_at
-from fx2onnx.capture.stand_ins import attention_masks, packed, strides
+from fx2onnx.capture.stand_ins import attention_masks, packed, sound_windows, strides
 from fx2onnx.capture.stand_ins.swap import StandIn
 
 TracedCode = frozenset[CodeType]
@@ -101,4 +101,5 @@ STAND_INS = (
     *attention_masks.STAND_INS,
     *packed.STAND_INS,
     *strides.STAND_INS,
+    *sound_windows.STAND_INS,
 )

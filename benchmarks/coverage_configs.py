@@ -84,6 +84,14 @@ def _each_layer(*words: str) -> Callable[[Mapping[str, Any]], Any]:
     return made
 
 
+_CODE_COUNT, _CODE_RANGE = 256, range(512, 768)
+_CODES = {"<image>": 9, "<|extra_200|>": 8}
+_CODES |= {f"<|visual token {number:06d}|>": token for number, token in enumerate(_CODE_RANGE)}
+_CODES |= {
+    "IMGIMG" + "".join(chr(ord("A") + int(digit)) for digit in str(number)) + "Z": token
+    for number, token in enumerate(_CODE_RANGE)
+}
+"""The tokens that stand for the codes of an image, under the names that Emu3 and Chameleon give them."""
 _FILLS: dict[str, Callable[[Mapping[str, Any]], Any]] = {
     "head_dim": _per_head,
     "num_key_value_heads": lambda config: config.get("num_attention_heads"),
@@ -112,7 +120,7 @@ _FILLS: dict[str, Callable[[Mapping[str, Any]], Any]] = {
         "indexer_head_dim": 16,
         "indexer_budget": 8,
         "indexer_compress_ratio": 2,
-        "vocabulary_map": {"<image>": 8},
+        "vocabulary_map": _CODES,
         "image_token_id": 9,
         "image_token_index": 9,
         "video_token_index": 8,
@@ -214,6 +222,8 @@ def shrink(config: Mapping[str, Any], rules: tuple[str, ...]) -> dict[str, Any]:
     _fit_widths(result, config)
     if "image" in rules:
         _fit_image(result)
+    if config.get("vocabulary_map") is _CODES:
+        _fit_codes(result)
     for heads, shared in (("num_attention_heads", "num_key_value_heads"), ("num_heads", "num_kv_heads")):
         if shared in config and config[shared] == config.get(heads):
             result[shared] = result[heads]
@@ -296,6 +306,14 @@ def _fit_tokens(config: dict[str, Any], before: Mapping[str, Any]) -> None:
             config[key] = (
                 vocabulary if value == before.get("vocab_size") and "num_codebooks" in config else next(low, 3)
             )
+
+
+def _fit_codes(config: dict[str, Any]) -> None:
+    """An encoder of as many codes as the vocabulary has tokens for, narrow, its attention as wide as its last level."""
+    for part in (value for value in config.values() if isinstance(value, dict) and "channel_multiplier" in value):
+        part |= {key: _CODE_COUNT for key in ("num_embeddings", "codebook_size") if key in part} | {"base_channels": 32}
+        if "hidden_size" in part:
+            part["hidden_size"] = 32 * part["channel_multiplier"][-1]
 
 
 _STATE_SPACES = (

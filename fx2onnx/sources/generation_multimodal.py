@@ -28,7 +28,7 @@ from fx2onnx.sources.generation_beside import (
     takes_kinds,
 )
 from fx2onnx.sources.generation_positions import Layout, image_layout, image_positions
-from fx2onnx.sources.generation_probes import adds_features, sees_kinds
+from fx2onnx.sources.generation_probes import adds_features, sees_kinds, settle
 from fx2onnx.sources.hf_call import Call, Maker
 from fx2onnx.sources.hf_image_samples import OF_ALL_IMAGES, PIXELS, image_forms
 from fx2onnx.sources.hf_samples import MAKERS
@@ -253,6 +253,7 @@ def feature_forms(model: Any, modality: Modality, name: str, options: Options) -
 
     Sizes, places and masks beside the images are baked: their values decide shapes. A text beside them is an input.
     """
+    settle(model)
     part = FeaturePart(model, modality).eval()
     parameters = _parameters(model, modality)
     samples, axes = _accepted(model, part, modality, parameters, options)

@@ -5,6 +5,8 @@ The calls end where the language model begins, so no layer runs and no weight is
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import inspect
 from collections.abc import Mapping
 from typing import Any
@@ -58,6 +60,19 @@ def sees_kinds(model: Any, argument: str, width: int) -> bool:
             return False
         masks.append(seen["attention_mask"])
     return _differ(*masks)
+
+
+def settle(model: Any) -> None:
+    """Have the helper objects of modules compute what they keep from then on (``cached_property``).
+
+    A tensor that is first computed in a run on tensors without data would stay without.
+    """
+    for part in model.modules():
+        for helper in [value for value in vars(part).values() if type(value).__module__ == type(part).__module__]:
+            for name, found in vars(type(helper)).items():
+                if isinstance(found, functools.cached_property):
+                    with contextlib.suppress(Exception):  # a helper may lack what the property is made of
+                        getattr(helper, name)
 
 
 def before_the_prompt(cache: Any) -> Any:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from benchmarks.coverage_generation import _model, examine
 from fx2onnx.base.errors import UserError
 from fx2onnx.capture.stand_ins.attention_masks import recurrent_mask
 from fx2onnx.generation.checks import drop_baked
 from fx2onnx.sources.generation_beside import KINDS
-from fx2onnx.sources.generation_probes import adds_features, sees_kinds
+from fx2onnx.sources.generation_probes import adds_features, sees_kinds, settle
 from fx2onnx.sources.torchvision_compat import prepare
 
 prepare()
@@ -22,7 +24,7 @@ from transformers import LlamaConfig  # noqa: E402   after prepare(), which lets
 from transformers.cache_utils import DynamicCache, DynamicIndexedLayer  # noqa: E402
 from transformers.masking_utils import create_recurrent_attention_mask  # noqa: E402
 
-SLOW = ("glm5_next", "minicpmv4_7", "qwen4_exp")  # a prompt token by token, in two engines
+SLOW = ("glm5_next", "minicpmv4_7", "qwen4_exp", "emu3")  # a prompt token by token, in two engines
 CASES = (
     "udop",
     "pix2struct",
@@ -46,6 +48,29 @@ def test_what_becomes_of_features_and_kinds_is_seen_without_running_layers(name:
     assert sees_kinds(model, KINDS, 64) is adds
     assert not model.get_input_embeddings()._forward_hooks
     assert not model.model.language_model._forward_pre_hooks
+
+
+class _Helper:
+    @functools.cached_property
+    def table(self) -> torch.Tensor:
+        return torch.arange(3)
+
+    @functools.cached_property
+    def missing(self) -> torch.Tensor:
+        raise KeyError("a code without a token")
+
+
+class _Mapping(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.helper = _Helper()
+
+
+def test_what_helpers_keep_is_made_of_data() -> None:
+    model = _Mapping()
+    settle(torch.nn.Sequential(model))
+    with FakeTensorMode():
+        assert type(model.helper.table) is torch.Tensor
 
 
 def test_places_that_count_through_the_images_of_a_call_are_those_of_each_alone() -> None:

@@ -129,7 +129,8 @@ def _model(task: str, name: str, recipe: str) -> Any:
     from fx2onnx.sources.generation_within import language_of
     from fx2onnx.sources.seeding import move_constants, seeded
 
-    auto = hf_kind._transformers().models.auto
+    transformers = hf_kind._transformers()
+    auto = transformers.models.auto
     config_class = auto.configuration_auto.CONFIG_MAPPING[name]
     config = config_class(**optional_parts(config_class, ("vision_config",) if task == "image-text-to-text" else ()))
     if RECIPES[recipe]:
@@ -149,6 +150,10 @@ def _model(task: str, name: str, recipe: str) -> Any:
     with seeded(0):
         model = model_class(config).eval()
         move_constants(model)
+    if not isinstance(language_of(model), transformers.GenerationMixin):
+        raise TypeError(
+            f"{model_class.__name__} does not generate token by token: it has no generate of transformers' own"
+        )
     for gate in (value for value in model.parameters() if value.numel() == 1 and not value.any()):
         gate.data.fill_(0.5)  # closed in a new model, so that no image would be seen
     said = language_of(model).generation_config

@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
 
 from fx2onnx.generation import load
+from fx2onnx.sources.generation import cached_decoder
 from fx2onnx.sources.generation_eager import generate_eagerly
+from fx2onnx.sources.source import Options
 from fx2onnx.sources.torchvision_compat import prepare
 from fx2onnx.verify import verify
 from tests.sources.test_generation import ENGINES, exported, prompts
@@ -18,9 +19,9 @@ prepare()
 import transformers as T  # noqa: E402   after prepare(), which lets it find torchvision
 
 
-def _deepseek(window: int, ratios: tuple[int, int], picked: int) -> Any:
+def _deepseek() -> Any:
     """A layer of each kind: of the last tokens only, with sparse and with heavy compression."""
-    model = T.DeepseekV4ForCausalLM(
+    return T.DeepseekV4ForCausalLM(
         T.DeepseekV4Config(
             hidden_size=32,
             intermediate_size=32,
@@ -32,37 +33,37 @@ def _deepseek(window: int, ratios: tuple[int, int], picked: int) -> Any:
             o_groups=2,
             index_n_heads=12,  # two entries of score 0 would be in no order
             index_head_dim=16,
-            index_topk=picked,
+            index_topk=3,
             n_routed_experts=4,
             num_local_experts=4,
             num_experts_per_tok=2,
             hc_mult=2,
-            sliding_window=window,
+            sliding_window=5,
             vocab_size=60,
             layer_types=["sliding_attention", "compressed_sparse_attention", "heavily_compressed_attention"],
             mlp_layer_types=["moe"] * 3,
-            compress_rates={"compressed_sparse_attention": ratios[0], "heavily_compressed_attention": ratios[1]},
+            compress_rates={"compressed_sparse_attention": 2, "heavily_compressed_attention": 3},
             initializer_range=0.4,
         )
     )
-    return model
 
 
-@pytest.mark.parametrize(("window", "ratios", "picked"), [(5, (2, 3), 3), (8, (4, 5), 2)])
-def test_entries_are_made_where_groups_end(tmp_path: Path, window: int, ratios: tuple[int, int], picked: int) -> None:
-    model, done = exported(lambda: _deepseek(window, ratios, picked), tmp_path / "out")
+def test_entries_are_made_where_groups_end(tmp_path: Path) -> None:
+    model, done = exported(_deepseek, tmp_path / "out")
     assert not done.notes
     source = done.sources["model.onnx"]
     verify(str(tmp_path / "out" / "model.onnx"), source.module, source.args, source.kwargs).raise_if_failed()
-    assert source.dynamic_shapes["past_key_values.1.compressed_kv.indexer"][1] == f"past_entries_{ratios[0]}_length"
+    assert source.dynamic_shapes["past_key_values.1.compressed_kv.indexer"][1] == "past_entries_2_length"
+    loaded = {engine: load(tmp_path / "out", engine) for engine in ENGINES}
     for lengths in ((1,), (4, 2), (13, 7, 3)):
         inputs = prompts(lengths)
         expected = generate_eagerly(model, inputs, 9)
         for engine in ENGINES:
-            assert torch.equal(load(tmp_path / "out", engine).generate(**inputs, max_new_tokens=9), expected), engine
+            assert torch.equal(loaded[engine].generate(**inputs, max_new_tokens=9), expected), engine
 
 
-def test_transformers_goes_on_with_its_own_layers(tmp_path: Path) -> None:
-    exported(lambda: _deepseek(5, (2, 3), 2), tmp_path / "out")
-    cache = T.DynamicCache(config=_deepseek(5, (2, 3), 2).config)
+def test_transformers_goes_on_with_its_own_layers() -> None:
+    model = _deepseek().eval()
+    assert "past_key_values.1.overlap_kv.indexer" in cached_decoder(model, "model", Options()).kwargs
+    cache = T.DynamicCache(config=model.config)
     assert [type(layer).__module__ for layer in cache.layers[1:]] == [T.DeepseekV4ForCausalLM.__module__] * 2

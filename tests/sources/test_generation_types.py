@@ -16,7 +16,9 @@ from fx2onnx.base.errors import UserError
 from fx2onnx.capture.stand_ins.attention_masks import recurrent_mask
 from fx2onnx.generation.checks import drop_baked
 from fx2onnx.sources.generation_beside import KINDS
+from fx2onnx.sources.generation_parts import cached_parts
 from fx2onnx.sources.generation_probes import adds_features, sees_kinds, settle
+from fx2onnx.sources.source import Source
 from fx2onnx.sources.torchvision_compat import prepare
 
 prepare()
@@ -48,6 +50,15 @@ def test_what_becomes_of_features_and_kinds_is_seen_without_running_layers(name:
     assert sees_kinds(model, KINDS, 64) is adds
     assert not model.get_input_embeddings()._forward_hooks
     assert not model.model.language_model._forward_pre_hooks
+
+
+def test_the_last_form_of_a_decoder_has_a_past_of_several_blocks() -> None:
+    model = _model("text-generation", "llama", "small")
+    whole, one, long = (form() for form in cached_parts(Source("model", model))[-1].forms)
+    for form, new, past in ((whole, 4, 6), (one, 1, 6), (long, 1, 1031)):
+        assert form.kwargs["input_ids"].shape[1] == new
+        assert form.kwargs["attention_mask"].shape[1] == new + past
+        assert form.kwargs["past_key_values.0.key"].shape[2] == past
 
 
 class _Helper:
@@ -92,7 +103,7 @@ def test_an_indexer_is_told_of_padding_that_comes_as_a_single_token(tokens: int,
     cache.layers.append(DynamicIndexedLayer())
     if indexed:
         cache.layers[0].update_indexer(torch.zeros(2, 3, 4))
-    mask = torch.tensor([[1, 1, 1, 1, 1], [0, 0, 0, 0, 0]])
+    mask = torch.tensor([[0, 1, 1, 1, 1], [1, 1, 1, 1, 0]])
     given = LlamaConfig(), torch.zeros(2, tokens, 4), mask, cache
     expected = create_recurrent_attention_mask(*given)
     found = recurrent_mask(create_recurrent_attention_mask, *given)

@@ -58,7 +58,7 @@ def _derived(recorder: Recorder, node: torch.fx.Node) -> Scalar | None:
 def _quotient(top: Any, bottom: Any, rounding: Any) -> Scalar | None:
     if rounding not in ("floor", "trunc") or type(bottom) is not int or bottom <= 0 or top is None:
         return None
-    if rounding == "trunc" and not certain("ge", top, 0):
+    if rounding == "trunc" and apply("mod", top, bottom) != 0 and not certain("ge", top, 0):
         return None
     return apply("floordiv", top, bottom)
 

@@ -13,7 +13,7 @@ from fx2onnx.base.dims import Dim, DimLike
 from fx2onnx.base.errors import Fx2OnnxError, UserError
 from fx2onnx.base.events import record
 from fx2onnx.base.source import SourceLocation
-from fx2onnx.capture import branches, fake, symbolic
+from fx2onnx.capture import branches, fake, ones, symbolic
 from fx2onnx.capture.assumptions import Assumption, Assumptions, Relation
 from fx2onnx.capture.captured import Captured
 from fx2onnx.capture.dynamic import hints_of, set_dynamic_axes
@@ -204,11 +204,25 @@ def _settled(
             captured, assumptions = branches.both_ways(run) if both else run()
         with record("settle dynamic sizes"):
             change = _pinned(assumptions, hints)
+        may_differ: frozenset[Any] = frozenset()
+        larger = ones.sizes_above_one(assumptions, hints) if change is not None else {}
+        if larger:
+            run = functools.partial(fake.run, root, arguments, hints | larger, keep, training, bake)
+            again = _unless_refused(functools.partial(branches.both_ways, run) if both else run)
+            if again is not None and ones.decides_as_at(again[1], hints):
+                left = _pinned(again[1], hints | larger)
+                if left is None or left[0] not in larger:
+                    (captured, assumptions), change = again, left
+                    may_differ = ones.kernels_differ_at(assumptions, hints)
         if change is None:
             captured.assumptions += (
                 notes
                 + list(assumptions.asserted)
-                + [str(found) for found in assumptions.decided.values() if found.by_user or not _harmless(found, hints)]
+                + [
+                    str(found)
+                    for key, found in assumptions.decided.items()
+                    if key not in may_differ and (found.by_user or not _harmless(found, hints))
+                ]
             )
             return captured
         name, value, where = change
@@ -230,6 +244,13 @@ def _settled(
                 for axis, size in leaf.axes.items()
             }
     raise UserError("E105", f"more than {MAX_RUNS} dynamic sizes are pinned by the module", why="; ".join(notes))
+
+
+def _unless_refused(run: Callable[[], tuple[Captured, Assumptions]]) -> tuple[Captured, Assumptions] | None:
+    try:
+        return run()
+    except UserError:
+        return None
 
 
 def _hint(size: int) -> int:

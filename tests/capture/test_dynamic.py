@@ -289,3 +289,38 @@ def test_wrong_requests(arguments: dict[str, Any], part: str) -> None:
     with pytest.raises(fx2onnx.UserError, match=part) as caught:
         fx2onnx.export(Mlp(), (torch.ones(2, 4),), **arguments)
     assert caught.value.code == "E105"
+
+
+class Windowed(torch.nn.Module):
+    """Attention within windows of 8; a short sample has one of them. ``kind`` is what else is done."""
+
+    def __init__(self, kind: str = "") -> None:
+        super().__init__()
+        self.kind = kind
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        length = x.shape[1]
+        padded = F.pad(x, (0, 0, 0, -length % 8))
+        count: Any = torch.div(-8 * (-length // 8), 8, rounding_mode="trunc")
+        windows = padded.view(x.shape[0], count, 8, 4)
+        scores = torch.einsum("bcxd,bcyd->bcxy", windows, windows)
+        if self.kind == "broadcasts":
+            return scores + torch.ones(1, 3, 8, 8)
+        return scores * 2 if self.kind == "decides" and length > 8 else scores
+
+
+def _texts(*lengths: int) -> list[tuple[torch.Tensor]]:
+    torch.manual_seed(0)
+    return [(torch.randn(2, length, 4),) for length in lengths]
+
+
+def test_a_derived_size_that_is_one_in_the_sample_alone() -> None:
+    sample, *others = _texts(5, 8, 13, 41)
+    result = check(Windowed(), sample, others=others, dynamic_shapes=({0: "batch", 1: "length"},))
+    assert not result.report.assumptions
+
+
+@pytest.mark.parametrize("kind", ["broadcasts", "decides"])
+def test_one_window_is_pinned_where_more_are_another_program(kind: str) -> None:
+    with pytest.raises(fx2onnx.UserError, match="length is used as the fixed number 5"):
+        fx2onnx.export(Windowed(kind), _texts(5)[0], dynamic_shapes=({0: "batch", 1: "length"},))

@@ -298,7 +298,7 @@ def _embedded(
     model: LoadedModel, ids: Array, mask: Array, states: Mapping[str, Any], fixed: Mapping[str, Any]
 ) -> tuple[dict[str, Array], Array | None]:
     """``ids`` embedded, with the features of ``fixed`` in their places, and what else there is for every token; no
-    features after the prompt. And, where images have rows and columns, the tokens' positions [3, batch, length].
+    features after the prompt. And, where images have rows and columns, the tokens' positions [axes, batch, length].
     """
     graph = model.graphs["embed_tokens"]
     feeds: dict[str, Any] = {"input_ids": ids, "attention_mask": mask[:, mask.shape[1] - ids.shape[1] :]}
@@ -309,7 +309,7 @@ def _embedded(
     places = outputs.pop("position_ids", None)
     if places is not None and _LAST_POSITION in states:
         following = states[_LAST_POSITION][:, None] + 1 + np.arange(ids.shape[1])
-        places = np.repeat(following[None], 3, axis=0)
+        places = np.repeat(following[None], len(places), axis=0)
     return outputs, places
 
 

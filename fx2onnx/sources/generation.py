@@ -117,15 +117,15 @@ def cached_decoder(
     *,
     one_token: bool = False,
     width: int | None = None,
-    in_grids: bool = False,
+    axes: int = 0,
     beside: Mapping[str, tuple[int, ...]] | None = None,
     past: int = _PAST_SAMPLE,
 ) -> Source:
     """``model`` as one graph with its cache in and out.
 
     With ``one_token``, a graph that takes one token a call; with ``width``, one that takes embedded tokens of so many
-    numbers; with ``in_grids``, one that takes a time, a row and a column as the position of each token; with ``beside``,
-    one that takes more for each token, of the sizes that it says by name. ``past`` is the sample's number of past tokens.
+    numbers; with ``axes``, one that takes so many numbers as the position of each token (a time, a row and a column); with
+    ``beside``, one that takes more for each token, of the sizes that it says by name. ``past`` is the sample's number of past tokens.
 
     Raises:   UserError E601 where the model keeps nothing between calls.
     """
@@ -142,8 +142,8 @@ def cached_decoder(
     for key, wide in beside.items():
         sample = torch.randn(batch, new, *wide) if wide else torch.zeros(batch, new, dtype=torch.int64)
         kwargs[key], shapes[key] = sample, {0: BATCH, 1: SEQUENCE}
-    if in_grids and "position_ids" in kwargs:
-        kwargs["position_ids"] = kwargs["position_ids"].repeat(3, 1, 1)
+    if axes and "position_ids" in kwargs:
+        kwargs["position_ids"] = kwargs["position_ids"].repeat(axes, 1, 1)
         shapes["position_ids"] = {axis + 1: word for axis, word in shapes["position_ids"].items()}
     add_states(kwargs, shapes, memory, batch, past)
     if one_token:

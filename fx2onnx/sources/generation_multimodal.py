@@ -125,7 +125,7 @@ class FeaturePart(torch.nn.Module):
 
 class EmbedPart(torch.nn.Module):
     """Embedded tokens [batch, sequence, width] with features in the places of their tokens; with ``layout``, also the
-    positions [3, batch, sequence] of tokens among images of that layout. And what the language
+    positions [axes, batch, sequence] of tokens among images of that layout. And what the language
     model takes beside them [batch, sequence, layers, width].
     """
 
@@ -134,6 +134,7 @@ class EmbedPart(torch.nn.Module):
         self.model = model
         self._tokens: dict[str, Any] = {name: _token(model, m) for m in modalities for name in (m.features, m.deep)}
         self._layout = layout
+        self.axes = 0 if layout is None else layout.axes
         self._embedded_as = embedded_as(model)
         self._takes_kinds = takes_kinds(model) or (
             KINDS in inspect.signature(model.forward).parameters and sees_kinds(model, KINDS, width_of(model))

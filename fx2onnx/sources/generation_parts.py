@@ -137,14 +137,14 @@ def cached_parts(source: Source, cache: str = "dynamic", *, in_place: bool = Tru
         except UserError as error:
             note = f"text only: {error.what}"
         else:
-            in_grids = "attention_mask" in forms["embed_tokens.onnx"][0].kwargs
+            embedding: Any = forms["embed_tokens.onnx"][0].module
             embedded = partial(
                 cached_decoder,
                 language,
                 source.name,
                 options,
                 width=width_of(model),
-                in_grids=in_grids,
+                axes=embedding.axes,
                 beside=beside_embedded(forms["embed_tokens.onnx"][0]),
             )
             parts = [

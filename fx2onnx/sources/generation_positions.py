@@ -21,7 +21,7 @@ _Place = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the tokens of an image stand. Places are (time, row, column)."""
+    """Where the tokens of an image stand. Places are (time, row, column), or what else a model counts on its axes."""
 
     inside: tuple[_Place, ...]
     """Of each feature, counted from where the text before the image ends."""
@@ -33,12 +33,20 @@ class Layout:
     """Tokens that, directly behind an image, are part of it: text does not count them."""
     behind: tuple[_Place, _Place] = ((0, 0, 0), (0, 0, 0))
     """Of the first of them and of the others, counted from where text goes on."""
+    still: tuple[_Place, ...] = ()
+    """Of each feature, 1 where it stands alike in every image, wherever the text before that ends."""
+    ordinal: tuple[_Place, ...] = ()
+    """Of each feature, what every image before this one adds, those of other prompts, too."""
+
+    @property
+    def axes(self) -> int:
+        return len(self.before)
 
 
 def image_positions(
     input_ids: torch.Tensor, is_image: torch.Tensor, is_shown: torch.Tensor, layout: Layout
 ) -> torch.Tensor:
-    """Time, row and column [3, batch, sequence] of every token; 0 for padding.
+    """Places [axes, batch, sequence] of every token, time, row and column; 0 for padding.
 
     input_ids, is_image, is_shown [batch, sequence]: the tokens; the placeholders of features, as many for each image as
     ``layout`` has; what is no padding. Text counts on by 1.
@@ -49,6 +57,10 @@ def image_positions(
     features_before = image.long().cumsum(-1) - image.long()
     inside = torch.tensor(layout.inside).T[:, features_before % size]
     moved = torch.where(image, inside, 0)
+    if layout.ordinal:
+        earlier = (image.flatten().cumsum(0).reshape(image.shape) - image.long()) // size
+        added = torch.tensor(layout.ordinal).T[:, features_before % size]
+        moved = moved + torch.where(image, added * earlier, 0)
     if any(layout.before):
         is_first = image & (features_before % size == 0)
         precedes = text & torch.cat([is_first[:, 1:], is_first[:, :1] & False], dim=1)
@@ -61,11 +73,14 @@ def image_positions(
         moved = moved + torch.where(first, _column(layout.behind[0]), 0)
         moved = moved + torch.where(later, _column(layout.behind[1]), 0)
     start = text.long().cumsum(-1) - text.long() + features_before // size * layout.advance
+    if layout.still:
+        still = torch.tensor(layout.still).T[:, features_before % size]
+        moved = moved - torch.where(image, still * start, 0)
     return (start + moved).clamp(min=0) * is_shown.long()
 
 
 def _column(place: _Place) -> torch.Tensor:
-    return torch.tensor(place).reshape(3, 1, 1)
+    return torch.tensor(place).reshape(-1, 1, 1)
 
 
 def _closing(
@@ -88,7 +103,7 @@ def image_layout(model: Any, samples: Mapping[str, torch.Tensor], features: Call
     """Where the tokens of an image of the size of ``samples`` stand; None for a model whose positions are those of text.
 
     samples: arguments of the encoder, for one image in each row of those that are integers. ``features()`` says how many
-    features an image has, where no grid does. Raises: UserError E601 for a model that counts otherwise.
+    features an image has, where its grid does not. Raises: UserError E601 for a model that counts otherwise.
     """
     owners: tuple[Any, ...] = (model, getattr(model, "model", None), model.base_model)
     count: Any = next((owner.get_rope_index for owner in owners if hasattr(owner, "get_rope_index")), None)
@@ -97,15 +112,21 @@ def image_layout(model: Any, samples: Mapping[str, torch.Tensor], features: Call
     asking = _Asking(model, count, {name: value for name, value in samples.items() if not value.is_floating_point()})
     merge = getattr(getattr(model.config, "vision_config", None), "spatial_merge_size", None)
     grid = next((value for name, value in samples.items() if name.endswith("grid_thw")), None)
-    size = int(grid[0].prod()) // merge**2 if grid is not None and merge else features()
-    layout = asking.measured(size)
-    if layout is None or not asking.agrees(layout):
-        raise UserError(
-            "E601",
-            f"{type(model).__name__} counts positions by rules of its own",
-            why="get_rope_index gives others than text that counts on around images that are all alike",
-        )
-    return layout
+    sizes = [lambda: int(grid[0].prod()) // merge**2] if grid is not None and merge else []
+    for size in (*sizes, features):  # some have more than the grid: one at the end of every row
+        layout = asking.measured(size())
+        if layout is not None and asking.agrees(layout):
+            return layout
+    raise UserError(
+        "E601",
+        f"{type(model).__name__} counts positions by rules of its own",
+        why="get_rope_index gives others than text that counts on around images that are all alike",
+    )
+
+
+def _places(found: torch.Tensor) -> tuple[_Place, ...]:
+    """[axes, size] as a place for each feature."""
+    return tuple(map(tuple, found.T.tolist()))
 
 
 class _Asking:
@@ -123,11 +144,13 @@ class _Asking:
         named = {value for name, value in fields.items() if name.endswith(("_id", "_index"))}
         self._special = sorted(value for value in named if isinstance(value, int) and value != self._token)
         self._word = next(word for word in range(3, 100) if word not in named)
+        sections = (getattr(model.config.get_text_config(), "rope_parameters", None) or {}).get("mrope_section") or ()
+        self._axes = max(3, len(sections))
         start = fields.get("vision_start_token_id")
         self._start = self._word if start is None else start  # by which some functions count images
 
     def places(self, ids: torch.Tensor, images: int) -> torch.Tensor | None:
-        """What the model says of ``ids`` [1, length], as [3, length]; None where it wants something else."""
+        """What the model says of ``ids`` [1, length], as [axes, length]; None where it wants something else."""
         is_image = ids == self._token
         beside = {name: value[:1].repeat(images, *[1] * (value.dim() - 1)) for name, value in self._beside.items()}
         grids = [value for name, value in beside.items() if name.endswith("grid_thw")]
@@ -143,7 +166,7 @@ class _Asking:
             found, _ = self._count(**{name: value for name, value in known.items() if name in parameters})
         except Exception:  # a function of the model's that wants something else
             return None
-        return found[-3:, 0].long() if found.dim() == 3 else None
+        return found[-self._axes :, 0].long() if found.dim() == 3 else None
 
     def prompt(self, *parts: list[int]) -> torch.Tensor:
         return torch.tensor([[token for part in parts for token in part]])
@@ -156,15 +179,39 @@ class _Asking:
         if alone is None:
             return None
         advance = int(alone[0, _FIRST + size]) - _FIRST
-        inside = tuple(map(tuple, (alone[:, _FIRST : _FIRST + size] - _FIRST).T.tolist()))
-        layout = Layout(inside, advance, tuple((alone[:, _FIRST - 1] - (_FIRST - 1)).tolist()))
+        still, ordinal = self._rules(size, alone)
+        inside = alone[:, _FIRST : _FIRST + size] - _FIRST * (1 - still)
+        layout = Layout(
+            _places(inside),
+            advance,
+            tuple((alone[:, _FIRST - 1] - (_FIRST - 1)).tolist()),
+            behind=((0,) * self._axes, (0,) * self._axes),
+            still=_places(still) if still.any() else (),
+            ordinal=_places(ordinal) if ordinal.any() else (),
+        )
         goes_on = _FIRST + advance
         for token in self._special:
             found = self.places(self.prompt(text, image, [token, token, word]), 1)
-            if found is not None and found[:, -1].tolist() == [goes_on] * 3:
+            if found is not None and found[:, -1].tolist() == [goes_on] * self._axes:
                 first, later = (tuple((found[:, -3 + place] - goes_on).tolist()) for place in (0, 1))
                 layout = replace(layout, closing=(*layout.closing, token), behind=(first, later))
         return layout
+
+    def _rules(self, size: int, alone: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Of each feature [axes, size], 1 where it does not move with a word more before it, and what an image before it
+        adds besides.
+        """
+        word, image = self._word, [self._token] * size
+        later = self.places(self.prompt([word, word, word, self._start], image, [word]), 1)
+        second = self.places(self.prompt([word, word, self._start], image, [word, self._start], image, [word]), 2)
+        if later is None or second is None:
+            return torch.zeros(self._axes, size, dtype=torch.int64), torch.zeros(self._axes, size, dtype=torch.int64)
+        first = alone[:, _FIRST : _FIRST + size]
+        moves = later[:, _FIRST + 1 : _FIRST + 1 + size] - first
+        behind = _FIRST + size + 2  # the place of the second image's first feature
+        advance = alone[0, _FIRST + size] - _FIRST
+        ordinal = second[:, behind : behind + size] - first - moves * (advance + 2)
+        return 1 - moves, ordinal
 
     def agrees(self, layout: Layout) -> bool:
         """Whether ``image_positions`` gives what the model does for two images among text, with and without what closes them."""

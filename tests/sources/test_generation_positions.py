@@ -105,3 +105,25 @@ def test_a_canvas_of_markers_around_images(words: list[int]) -> None:
         assert not torch.equal(
             found, image_positions(ids, ids == 59, mask.bool(), Layout(layout.inside, layout.advance))
         )
+
+
+def test_an_axis_of_its_own_for_the_order_of_images() -> None:
+    text = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4}
+    rope = {"rope_type": "default", "rope_theta": 10_000.0, "mrope_section": [1, 1, 1, 1]}
+    text |= {"vocab_size": 60, "num_key_value_heads": 2, "head_dim": 8, "rope_parameters": rope}
+    vision = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "patch_size": 4}
+    ids = {"image_token_id": 59, "im_start_id": 57, "im_end_id": 58, "im_newline_id": 56}
+    with torch.device("meta"):
+        model = T.HunYuanVLForConditionalGeneration(T.HunYuanVLConfig(text_config=text, vision_config=vision, **ids))
+    layout = image_layout(model, GRID, lambda: 2 * (3 + 1) + 2)  # rows end with a feature more, images with two
+    assert layout is not None
+    assert layout.axes == 4
+    image = [59] * 10
+    rows = torch.tensor([[0, 5, *image, 6, *image, 7], [5, 6, 7, *image, 8, *image]])
+    mask = torch.ones_like(rows)
+    mask[0, 0] = 0
+    expected, _ = model.model.get_rope_index(
+        rows, (rows == 59).int(), GRID["image_grid_thw"].repeat(4, 1), attention_mask=mask
+    )
+    assert torch.equal(image_positions(rows, rows == 59, mask.bool(), layout), expected)
+    assert image_layout(_qwen2_vl(), GRID, _none) == TWO_BY_THREE, "neither still nor in order"

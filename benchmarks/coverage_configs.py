@@ -32,7 +32,11 @@ _WIDTHS: list[tuple[str, int, int]] = [
         64,
         512,
     ),
-    (r"^(word_embed_proj_dim|encoder_hidden_size|encoder_hidden_dim|decoder_hidden_dim|lru_width)$", 64, 512),
+    (
+        r"^(word_embed_proj_dim|encoder_hidden_size|cross_hidden_size|encoder_hidden_dim|decoder_hidden_dim|lru_width)$",
+        64,
+        512,
+    ),
     (r"^(projection_dim|out_hidden_size|projector_dim|proj_dim|output_dim|text_embed_dim)$", 64, 512),
     (r"^(adapter_(in|out)_dim|adapter_input_size|text_hidden_size)$", 64, 512),
     (r"^(\w+_)?(attention_heads|n_heads?|num_heads|num_query_heads)$", 4, 4),
@@ -207,6 +211,8 @@ def shrink(config: Mapping[str, Any], rules: tuple[str, ...]) -> dict[str, Any]:
             result[key] = sorted({min(index, depth - 1) * min(depth, 2) // depth for index in value})
         elif key == "vision_feature_layer" and "depth" in rules and isinstance(value, list):
             result[key] = [-1, -2][: len(value)]
+        elif key == "vocab_size" and isinstance(value, int) and 1024 < value < 1100:
+            result[key] = value  # hardly larger, with special tokens at its end
         elif key == "num_filters" and "downsampling_ratios" in config and "width" in rules:
             result[key] = 4  # doubled at every ratio
         elif key == "downsample_channels" and "width" in rules:

@@ -165,7 +165,7 @@ def _model(task: str, name: str, recipe: str) -> Any:
         "begin_suppress_tokens",
     ):
         setattr(said, word, None)
-    if delays_of(model):  # whose padding is a token that is never generated
+    if delays_of(model) and not model.config.is_encoder_decoder:  # whose padding is a token that is never generated
         said.decoder_start_token_id = said.pad_token_id
     else:
         said.pad_token_id = 0

@@ -70,9 +70,9 @@ def generate_command(
             expected = stages.call(
                 f"generate with {spec}", lambda: _expected(spec, seed, model, inputs, max_new_tokens)
             )
-    start = prompt_length(model, inputs)
+    start = 0 if model.delays else prompt_length(model, inputs)
     if model.delays:  # a row for each codebook, of which given tokens are cut off at both ends
-        start, tokens = 0, tokens.reshape(-1, tokens.shape[-1])
+        tokens = tokens.reshape(-1, tokens.shape[-1])
         expected = None if expected is None else expected.reshape(-1, expected.shape[-1])
     _finish(tokens, start, expected, json_output)
 

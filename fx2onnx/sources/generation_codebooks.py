@@ -1,7 +1,7 @@
-"""Decoders of sound that write one token of each codebook at a time, a row of ids for each (MusicGen).
+"""Decoders of sound that write one token of each codebook at a time, a row of ids for each (MusicGen, Dia).
 
-Each codebook is written later than the one before: the first and last tokens of a row are given. By how many steps, the
-model's own ``build_delay_pattern_mask`` says.
+Each codebook is written later than the one before. By how many steps, the model's own ``build_delay_pattern_mask`` says, or
+the config's ``delay_pattern``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _GIVEN = -7  # no token
 def delays_of(model: Any) -> list[int]:
     """By how many steps each codebook is written later than the first; empty for models of one token at a time."""
     if not hasattr(model, _PATTERN):
-        return []
+        return [int(steps) for steps in getattr(model.config, "delay_pattern", None) or ()]
     count = int(model.config.get_text_config(decoder=True).num_codebooks)
     start = torch.zeros(count, 1, dtype=torch.int64)
     _, pattern = getattr(model, _PATTERN)(start, pad_token_id=_GIVEN, max_length=4 * count)

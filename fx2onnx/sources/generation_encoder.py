@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from fx2onnx.base.dims import Dim
 from fx2onnx.sources.generation import (
     BATCH,
     NEXT_PREFIX,
@@ -22,6 +23,7 @@ from fx2onnx.sources.generation import (
     run_lightly,
     trial,
 )
+from fx2onnx.sources.generation_codebooks import delays_of
 from fx2onnx.sources.generation_state import ENCODER, Memory, tensors_of, unmistakable_sizes
 from fx2onnx.sources.hf_inputs import sample_inputs
 from fx2onnx.sources.source import Options, Source
@@ -40,11 +42,12 @@ class EncoderPart(torch.nn.Module):
         self.model = model
         self._cache_argument = cache_argument
         self._names = [name for name, state in memory.states.items() if state.is_encoder]
+        self._rows = rows_of(model)
 
     def forward(self, **inputs: torch.Tensor) -> dict[str, torch.Tensor]:
         first = next(iter(inputs.values()))
         # One step of the decoder fills the cache; what does not depend on the encoder alone is dropped from the graph.
-        ids = torch.zeros(first.shape[0], 1, dtype=torch.int64, device=first.device)
+        ids = torch.zeros(first.shape[0] * self._rows, 1, dtype=torch.int64, device=first.device)
         encoded, result = first_step(self.model, inputs, ids)
         states = tensors_of(result[self._cache_argument])
         outputs = {"last_hidden_state": encoded["last_hidden_state"]}
@@ -58,7 +61,11 @@ def first_step(model: Any, inputs: Mapping[str, torch.Tensor], ids: torch.Tensor
     encoded = encoder(**_accepted(encoder, inputs), return_dict=True)
     mask = {name: value for name, value in inputs.items() if name == "attention_mask"}
     result = model(
-        encoder_outputs=encoded, decoder_input_ids=ids, use_cache=True, return_dict=True, **_accepted(model, mask)
+        encoder_outputs=encoded,
+        decoder_input_ids=_in_columns(model, ids),
+        use_cache=True,
+        return_dict=True,
+        **_accepted(model, mask),
     )
     return encoded, result
 
@@ -92,7 +99,7 @@ class DecoderPart(CachedDecoder):
         known = {name: value for name, value in extra.items() if name in fields}
         found: dict[str, Any] = {
             "encoder_outputs": self._kind(last_hidden_state=hidden, **known),
-            "decoder_input_ids": plain["input_ids"],
+            "decoder_input_ids": _in_columns(self.model, plain["input_ids"]),
         }
         return found if mask is None else found | _accepted(self.model, {"attention_mask": mask})
 
@@ -106,7 +113,7 @@ def encoder_and_decoder(
     """
     sizes = unmistakable_sizes(model.config)
     trial_inputs, _ = _encoder_inputs(model, Options(batch=sizes.batch, seq=sizes.encoder))
-    ids = torch.zeros(sizes.batch, sizes.past, dtype=torch.int64)
+    ids = torch.zeros(sizes.batch * rows_of(model), sizes.past, dtype=torch.int64)
     seen: list[Any] = []
 
     def call(decoder_input_ids: torch.Tensor, **inputs: torch.Tensor) -> Any:
@@ -139,6 +146,17 @@ def encoder_and_decoder(
     )
 
 
+def rows_of(model: Any) -> int:
+    """How many rows of the decoder's ids a sample has: one for each codebook."""
+    return max(len(delays_of(model)), 1)
+
+
+def _in_columns(model: Any, ids: torch.Tensor) -> torch.Tensor:
+    """``ids`` as forward takes them: those of several codebooks [batch, sequence, codebooks]."""
+    rows = rows_of(model)
+    return ids if rows == 1 else ids.reshape(-1, rows, ids.shape[1]).transpose(1, 2).contiguous()
+
+
 def _one_number_a_position(encoded: Mapping[str, torch.Tensor], tried: Mapping[str, Any]) -> set[str]:
     """What is handed on as [batch, positions of the last hidden state], such as a mask.
 
@@ -163,8 +181,10 @@ def _decoder_source(
     new: int,
 ) -> Source:
     varies = any(ENCODER in state.axes.values() for state in memory.states.values())
-    kwargs: dict[str, torch.Tensor] = {"input_ids": torch.randint(3, 10, (batch, new))}
-    shapes: dict[str, Any] = {"input_ids": {0: BATCH} if new == 1 else {0: BATCH, 1: SEQUENCE}}
+    rows = rows_of(module.model)
+    kwargs: dict[str, torch.Tensor] = {"input_ids": torch.randint(3, 10, (batch * rows, new))}
+    wide = Dim.symbol(BATCH) * rows if rows > 1 else BATCH
+    shapes: dict[str, Any] = {"input_ids": {0: wide} if new == 1 else {0: wide, 1: SEQUENCE}}
     if "attention_mask" in encoder.kwargs:
         kwargs["encoder_attention_mask"] = encoder.kwargs["attention_mask"]
         shapes["encoder_attention_mask"] = dict((encoder.dynamic_shapes or {})["attention_mask"])

@@ -212,3 +212,40 @@ def test_a_mask_of_frames_is_part_of_the_encoder(tmp_path: Path) -> None:
         assert torch.equal(loaded.generate(**inputs, max_new_tokens=6), expected), engine
         seen = inputs["attention_mask"].bool()
         assert torch.allclose(loaded(**inputs).logits[seen], logits[seen], atol=1e-4)
+
+
+def _dialogue() -> Any:
+    part = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "head_dim": 8}
+    text = {**part, "num_key_value_heads": 4, "vocab_size": 40}
+    sound = {**part, "num_key_value_heads": 2, "vocab_size": 30, "num_channels": 3}
+    sound |= {"cross_hidden_size": 32, "cross_num_attention_heads": 4, "cross_num_key_value_heads": 4}
+    sound |= {"cross_head_dim": 8, "eos_token_id": 26, "pad_token_id": 27, "bos_token_id": 28}
+    config = T.DiaConfig(encoder_config=text, decoder_config=sound, delay_pattern=[0, 2, 3])
+    model = T.DiaForConditionalGeneration(config)
+    model.generation_config.decoder_start_token_id = 28
+    return model
+
+
+def test_codebooks_end_one_after_another(tmp_path: Path) -> None:
+    model, done = exported(_dialogue, tmp_path / "out", pad=27)
+    assert set(done.sources) == {"encoder_model.onnx", "decoder_model.onnx"}
+    draw = torch.Generator().manual_seed(1)
+    ids, mask = torch.randint(3, 40, (2, 5), generator=draw), torch.ones(2, 5, dtype=torch.int64)
+    mask[1, 3:] = 0
+    sound = torch.randint(0, 26, (2, 6, 3), generator=draw)
+    sound[:, 0] = 28
+    for column, delay in enumerate((0, 2, 3)):  # what is yet to choose, as its processor pads a prompt
+        sound[:, : delay + 1, column] = 28
+        sound[:, 4 + delay :, column] = 27
+    for prompt in ({}, {"decoder_input_ids": sound, "decoder_attention_mask": torch.ones(2, 6, dtype=torch.int64)}):
+        for new in (3, 12):
+            inputs = {"input_ids": ids, "attention_mask": mask, **prompt}
+            expected = generate_eagerly(model, inputs, new)
+            inputs.pop("decoder_attention_mask", None)
+            for engine in ENGINES:
+                found = load(tmp_path / "out", engine).generate(**inputs, max_new_tokens=new)
+                assert torch.equal(found, expected), (engine, new, list(prompt))
+    ends = [(row == 26).int().argmax() for row in expected[0].T]
+    assert [int(end - ends[0]) for end in ends] == [0, 2, 3]
+    with pytest.raises(UserError, match="codebooks come last"):
+        load(tmp_path / "out", "runner").generate(**{**inputs, "decoder_input_ids": sound[..., :2]})

@@ -147,9 +147,9 @@ def cached_decoder(
         shapes["position_ids"] = {axis + 1: word for axis, word in shapes["position_ids"].items()}
     add_states(kwargs, shapes, memory, batch, past)
     if one_token:
-        for axes in shapes.values():
-            for axis in [axis for axis, word in axes.items() if word == SEQUENCE]:
-                del axes[axis]
+        for words in shapes.values():
+            for axis in [axis for axis, word in words.items() if word == SEQUENCE]:
+                del words[axis]
     return Source(name, module, (), kwargs, shapes)
 
 

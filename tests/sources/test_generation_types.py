@@ -26,12 +26,13 @@ from transformers import LlamaConfig  # noqa: E402   after prepare(), which lets
 from transformers.cache_utils import DynamicCache, DynamicIndexedLayer  # noqa: E402
 from transformers.masking_utils import create_recurrent_attention_mask  # noqa: E402
 
-SLOW = ("glm5_next", "minicpmv4_7", "qwen4_exp", "emu3")  # a prompt token by token, in two engines
+SLOW = ("chameleon", "glm5_next", "minicpmv4_7", "qwen4_exp", "emu3")  # prompts token by token, images of many tokens
 CASES = (
     "udop",
     "pix2struct",
     "unlimited_ocr",
     "molmo2",
+    "evolla",
     *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW),
 )
 

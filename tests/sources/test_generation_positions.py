@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from fx2onnx.base.errors import UserError
 from fx2onnx.sources.generation_positions import Layout, image_layout, image_positions
 from fx2onnx.sources.torchvision_compat import prepare
 
@@ -127,3 +128,26 @@ def test_an_axis_of_its_own_for_the_order_of_images() -> None:
     )
     assert torch.equal(image_positions(rows, rows == 59, mask.bool(), layout), expected)
     assert image_layout(_qwen2_vl(), GRID, _none) == TWO_BY_THREE, "neither still nor in order"
+
+
+def test_a_model_that_wants_a_token_behind_each_image() -> None:
+    """As Qwen Omni's thinkers do: images side by side are nothing to ask about, others have to agree all the same."""
+    model = _qwen2_vl()
+    own, token = model.model.get_rope_index, model.config.image_token_id
+    shift = 0
+
+    def count(input_ids: torch.Tensor, **beside: Any) -> Any:
+        ids = input_ids[0].tolist()
+        if any(ids[place : place + 3] == [token, 57, token] for place in range(len(ids))):
+            raise IndexError("no token behind the first image")
+        found, delta = own(input_ids=input_ids, **beside)
+        found[..., -1] += shift * (ids.count(57) == 2)
+        return found, delta
+
+    model.get_rope_index = lambda input_ids, mm_token_type_ids, image_grid_thw: count(
+        input_ids, mm_token_type_ids=mm_token_type_ids, image_grid_thw=image_grid_thw
+    )
+    assert image_layout(model, GRID, _none) == TWO_BY_THREE
+    shift = 1
+    with pytest.raises(UserError, match="counts positions by rules of its own"):
+        image_layout(model, GRID, lambda: 6)

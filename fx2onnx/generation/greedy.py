@@ -10,7 +10,7 @@ import numpy as np
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.generation.checks import cast, check_feeds, check_known
-from fx2onnx.generation.codebooks import Shifted, batch_of, shifted
+from fx2onnx.generation.codebooks import Shifted, batch_of, rows_of_prompt, shifted
 from fx2onnx.generation.engine import LENGTH, PAST, PRESENT, Array, Graph, as_array, dtype_of
 from fx2onnx.generation.loaded import LoadedModel, positions
 from fx2onnx.generation.media import PROMPT, STREAM, TEXT, brought
@@ -57,7 +57,7 @@ def generate(
     stop = _stop(model, max_new_tokens, eos_token_id, pad_token_id)
     ids, mask, states, fixed = _start(model, arrays, stop.max_new_tokens)
     stop = _heard_out(stop, ids, fixed)
-    rows = shifted(model, ids, stop.max_new_tokens)
+    rows, ids = shifted(model, ids, stop.max_new_tokens)
     tokens = [ids]
     for following in _steps(model, ids, mask, states, fixed, stop, rows):
         tokens.append(following[:, None])
@@ -154,8 +154,12 @@ def _start(
     feeds = {name: cast(name, given[name], arg.type) for name, arg in encoder.inputs.items()}
     check_feeds(encoder, feeds)
     encoded = encoder.run(feeds)
-    ids = _decoder_prompt(encoder, given, _first_token(model))
-    states = _empty(model.main, len(ids)) | _following(encoded)
+    batch = len(given[next(iter(encoder.inputs))])
+    if model.delays:
+        ids = rows_of_prompt(model, given.get("decoder_input_ids"), batch, _first_token(model))
+    else:
+        ids = _decoder_prompt(encoder, given, _first_token(model))
+    states = _empty(model.main, batch) | _following(encoded)
     fixed: dict[str, Any] = {"encoder_hidden_states": encoded["last_hidden_state"]}
     if "attention_mask" in given:
         fixed["encoder_attention_mask"] = given["attention_mask"]
@@ -186,7 +190,8 @@ def _decoder_prompt(encoder: Graph, given: Mapping[str, Array], start: int) -> A
 
 
 def _first_token(model: LoadedModel) -> int:
-    for said in (model.generation_config, model.config, model.config.get("decoder") or {}):
+    parts = (model.config.get(name) or {} for name in ("decoder", "decoder_config"))
+    for said in (model.generation_config, model.config, *parts):
         for key in ("decoder_start_token_id", "bos_token_id"):
             if isinstance(said.get(key), int):
                 return int(said[key])
@@ -221,6 +226,7 @@ def _steps(
     """The next token of every row [batch], until all rows have ended."""
     open_rows = np.ones(len(ids), bool)
     rules = _rules(model, stop)
+    rules += [rows.ends] if rows is not None and rows.ends is not None else []
     tokens = ids
     takes_last = _keeps_states(model.main) and not model.main.takes_all_tokens
     prompt = model.graphs.get(PROMPT)

@@ -48,6 +48,11 @@ class CachedDecoder(torch.nn.Module):
         self._one_token = one_token
         self._cache_argument = cache_argument
         self._memory = memory
+        self._whole = [name for name, state in memory.states.items() if state.is_row_of_numbers]
+        self._behind_padding: dict[str, torch.Tensor] = {}
+        if self._whole and not any(weight.is_meta for weight in model.parameters()):  # else the graph computes them
+            with torch.no_grad(), untouched(model):
+                self._behind_padding = self._behind(torch.zeros(1, 2, dtype=torch.int64))
 
     def forward(self, **inputs: torch.Tensor) -> dict[str, torch.Tensor]:
         states = {name.removeprefix(PREFIX): value for name, value in inputs.items() if name.startswith(PREFIX)}
@@ -87,15 +92,19 @@ class CachedDecoder(torch.nn.Module):
         """``states``; of rows without a token so far, whole numbers (the last tokens) are as the model itself begins with
         them, which is how it leaves them behind padding alone.
         """
-        whole = [name for name, state in self._memory.states.items() if state.is_row_of_numbers]
-        if not whole or not {"input_ids", "attention_mask"} <= set(plain):
+        if not self._whole or not {"input_ids", "attention_mask"} <= set(plain):
             return states
         ids, mask = plain["input_ids"], plain["attention_mask"]
-        padding = ids[:, :1].repeat(1, 2) * 0
-        alike = {name: padding for name in ("input_ids", "attention_mask", "position_ids") if name in plain}
-        first = self._memory.taken_from(self.model(**alike, use_cache=True)[self._cache_argument])
+        known = self._behind_padding or self._behind(ids[:, :1].repeat(1, 2) * 0)
         is_empty = mask[:, : mask.shape[1] - ids.shape[1]].sum(dim=1, keepdim=True) == 0
-        return states | {name: torch.where(is_empty, first[name], states[name]) for name in whole}
+        return states | {name: torch.where(is_empty, first, states[name]) for name, first in known.items()}
+
+    def _behind(self, padding: torch.Tensor) -> dict[str, torch.Tensor]:
+        """The states of whole numbers that the model leaves behind ``padding`` [batch, length]."""
+        known = inspect.signature(self.model.forward).parameters
+        alike = {name: padding for name in ("input_ids", "attention_mask", "position_ids") if name in known}
+        states = self._memory.taken_from(self.model(**alike, use_cache=True)[self._cache_argument])
+        return {name: states[name] for name in self._whole}
 
     def _past(self, plain: Mapping[str, torch.Tensor], states: Mapping[str, torch.Tensor]) -> Any:
         for name, state in self._memory.states.items():

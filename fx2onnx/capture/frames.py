@@ -7,14 +7,15 @@ import dis
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
-from types import CodeType, FrameType
-from typing import Any
+from types import CodeType, FrameType, FunctionType
+from typing import Any, cast
 
 import torch
 
 from fx2onnx.base.source import SourceLocation
+from fx2onnx.capture.exchange import Exchange
 
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__))
@@ -156,8 +157,17 @@ def tracked_modules(root: torch.nn.Module) -> Iterator[ModulePaths]:
     """Keep ``PATHS`` while modules of ``root`` are called by this thread."""
     PATHS.names = {id(module): name for name, module in reversed(list(root.named_modules(remove_duplicate=False)))}
     PATHS.stack = []
-    original = torch.nn.Module.__call__
+    exchanged = _CALLS.on()
+    try:
+        yield PATHS
+    finally:
+        if exchanged:
+            _CALLS.off()
+        PATHS.names = None
+        PATHS.stack = []
 
+
+def _tracked(original: FunctionType) -> Callable[..., Any]:
     def call(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
         if PATHS.names is None:
             return original(self, *args, **kwargs)
@@ -168,10 +178,8 @@ def tracked_modules(root: torch.nn.Module) -> Iterator[ModulePaths]:
         finally:
             PATHS.stack.pop()
 
-    torch.nn.Module.__call__ = call  # type: ignore[method-assign]
-    try:
-        yield PATHS
-    finally:
-        torch.nn.Module.__call__ = original  # type: ignore[method-assign]
-        PATHS.names = None
-        PATHS.stack = []
+    return call
+
+
+_CALLS = Exchange(cast(FunctionType, torch.nn.Module._wrapped_call_impl), _tracked)
+"""What ``torch.nn.Module.__call__`` is."""

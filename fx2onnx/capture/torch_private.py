@@ -71,6 +71,10 @@ HIGHER_ORDER: dict[str, Any] = {
 """Control-flow operators whose arguments are functions."""
 
 
+_SEEN: dict[OpOverload, None] = {}
+"""Operators that a ``PreDispatchMode`` has seen."""
+
+
 class PreDispatchMode(SchemaCheckMode):  # type: ignore[no-untyped-call]
     """A dispatch mode that sees operators before composite ones are split.
 
@@ -81,13 +85,18 @@ class PreDispatchMode(SchemaCheckMode):  # type: ignore[no-untyped-call]
         super().__init__()
         self._dispatch_key = PRE_DISPATCH
         self._handler = handler
-        self._direct: list[OpOverload] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if PRE_DISPATCH not in func._dispatch_cache:
             func._dispatch_cache[PRE_DISPATCH] = partial(self._directly, func)
-            self._direct.append(func)
+            _SEEN[func] = None
         return self._handler(func, args, kwargs or {})
+
+    def call_directly(self) -> None:
+        """Operators that came here before come by the short way from the first time on."""
+        for func in _SEEN:
+            if PRE_DISPATCH not in func._dispatch_cache:
+                func._dispatch_cache[PRE_DISPATCH] = partial(self._directly, func)
 
     def _directly(self, func: OpOverload, *args: Any, **kwargs: Any) -> Any:
         """What torch does between an operator's call and this mode's handler, without the search for modes and for
@@ -107,8 +116,8 @@ class PreDispatchMode(SchemaCheckMode):  # type: ignore[no-untyped-call]
 
     def call_directly_no_more(self) -> None:
         """Operators are as torch has them again."""
-        while self._direct:
-            self._direct.pop()._dispatch_cache.pop(PRE_DISPATCH, None)
+        for func in _SEEN:
+            func._dispatch_cache.pop(PRE_DISPATCH, None)
 
 
 class SplitMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -229,6 +238,8 @@ def capture_modes(fake_mode: FakeTensorMode, recorder: PreDispatchMode | SplitMo
             enable_python_dispatcher(),
             recorder,
         ):
+            if isinstance(recorder, PreDispatchMode):
+                recorder.call_directly()
             yield
     finally:
         if isinstance(recorder, PreDispatchMode):

@@ -230,3 +230,17 @@ def blocks_of(tensor: Any, buffers: Buffers) -> Iterator[Bytes]:
         yield from blocks(buffers)
     else:
         yield np.frombuffer(tensor.tobytes(), np.uint8)
+
+
+def all_bytes(tensor: Any) -> bytes:
+    """What ``blocks_of`` gives, at once."""
+    return b"".join(block.data for block in blocks_of(tensor, _Fresh()))
+
+
+class _Fresh:
+    """A new buffer for each block."""
+
+    size = BUFFER_BYTES
+
+    def take(self) -> Bytes:
+        return np.empty(self.size, np.uint8)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
+import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -43,14 +43,10 @@ def check_writable(path: str | os.PathLike[str]) -> str:
         raise UserError("E301", f"{text} is a folder", next="give a file name in it, such as model.onnx")
     if not os.path.isdir(folder):
         raise UserError("E301", f"the folder {folder} does not exist", next=f"make it: mkdir -p {folder}")
-    try:
-        handle, probe = tempfile.mkstemp(prefix=".fx2onnx-", dir=folder)
-        os.close(handle)
-        os.unlink(probe)
-    except OSError as cause:
+    if not os.access(folder, os.W_OK | os.X_OK):
         raise UserError(
-            "E301", f"{text} cannot be written", why=str(cause), next="choose a folder you may write to"
-        ) from cause
+            "E301", f"{text} cannot be written", why=f"{folder} is read-only", next="choose a folder you may write to"
+        )
     return text
 
 
@@ -90,44 +86,48 @@ def save(
     weights = [(value, value.const_value.nbytes) for value in values if value.const_value is not None]
     outside = sum(length for _, length in weights) > SMALL_MODEL_BYTES if external_data is None else external_data
     large = [value for value, length in weights if length >= EXTERNAL_MIN_BYTES] if outside else []
-    folder = os.path.dirname(os.path.abspath(target))
-    with tempfile.TemporaryDirectory(prefix=".fx2onnx-", dir=folder) as work:
-        try:
-            return _write(model, target, work, large, durable)
-        except OSError as cause:
-            raise UserError(
-                "E301", f"{target} cannot be written", why=str(cause), next="free space or choose another folder"
-            ) from cause
+    work = os.path.join(os.path.dirname(os.path.abspath(target)), f".fx2onnx-{secrets.token_hex(8)}")
+    try:
+        return _write(model, target, work, large, durable)
+    except OSError as cause:
+        raise UserError(
+            "E301", f"{target} cannot be written", why=str(cause), next="free space or choose another folder"
+        ) from cause
+    finally:
+        for unfinished in (work, f"{work}.data"):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(unfinished)
 
 
 def _write(model: ir.Model, target: str, work: str, large: list[ir.Value], durable: bool) -> Written:
+    """``work``: the path, in the target's folder, under which the model is written before it gets its name."""
     data_name = os.path.basename(target) + ".data"
     data_path = os.path.join(os.path.dirname(target), data_name) if large else None
+    work_data = f"{work}.data"
     data_bytes = 0
     places: list[tuple[int, int]] = []
     if large:
         tensors = [value.const_value for value in large if value.const_value is not None]
         with record("write weights", bytes=sum(tensor.nbytes for tensor in tensors)):
-            places = write_data(os.path.join(work, data_name), tensors)
-        data_bytes = os.path.getsize(os.path.join(work, data_name))
+            places = write_data(work_data, tensors)
+        data_bytes = os.path.getsize(work_data)
     with record("serialise"), placed(large, data_name, places):
         content = ir.to_proto(model).SerializeToString(deterministic=True)
-    model_file = os.path.join(work, "model")
-    with record("write model", bytes=len(content)), open(model_file, "wb") as stream:
+    with record("write model", bytes=len(content)), open(work, "xb") as stream:
         stream.write(content)
         stream.flush()
         if durable:
             os.fsync(stream.fileno())
     if data_path is not None:
         if durable:
-            _sync(os.path.join(work, data_name))
+            _sync(work_data)
         # The old pair goes first: an old model must never point into new weights, not even for a moment. (Besides, ext4
         # flushes a file that is renamed over another one, which would cost more than writing it.)
         for old in (target, data_path):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(old)
-        os.replace(os.path.join(work, data_name), data_path)
-    os.replace(model_file, target)
+        os.replace(work_data, data_path)
+    os.replace(work, target)
     if durable:
         _sync(os.path.dirname(os.path.abspath(target)))
     return Written(target, data_path, len(content), data_bytes)

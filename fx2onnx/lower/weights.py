@@ -11,7 +11,7 @@ import torch
 from onnx_ir.tensor_adapters import TorchTensor
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.irx.data_file import Buffers, Bytes
+from fx2onnx.irx.data_file import Buffers, Bytes, all_bytes
 from fx2onnx.irx.transposition import transposed_blocks
 from fx2onnx.irx.values import LOOKS
 
@@ -43,6 +43,10 @@ class Weight(TorchTensor):
         """The bytes in C order: the tensor's own memory where it lies so, else copied into ``buffers``."""
         for block in _blocks(self.raw.cpu(), buffers):
             yield block.reshape(-1).view(torch.uint8).numpy() if isinstance(block, torch.Tensor) else block
+
+    def tobytes(self) -> bytes:
+        """The bytes in C order, little-endian."""
+        return all_bytes(self)
 
     @property
     def lacks_data(self) -> bool:

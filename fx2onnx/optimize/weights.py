@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from fx2onnx.irx.data_file import Buffers, Bytes, blocks_of
+from fx2onnx.irx.data_file import Buffers, Bytes, all_bytes, blocks_of
 
 Array: TypeAlias = npt.NDArray[Any]
 
@@ -48,6 +48,10 @@ class DerivedTensor(ir.LazyTensor):
     def lacks_data(self) -> bool:
         """Whether a source is a mere description without numbers."""
         return any(lacks_data(source) for source in self.sources)
+
+    def tobytes(self) -> bytes:
+        """The bytes in C order, little-endian."""
+        return all_bytes(self)
 
     def blocks(self, buffers: Buffers) -> Iterator[Bytes]:
         """The bytes, from the one copy that is made now."""

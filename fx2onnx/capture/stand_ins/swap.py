@@ -7,14 +7,15 @@ imported. It must compute what the function computes, for any sizes and data, wi
 from __future__ import annotations
 
 import contextlib
-import functools
 import inspect
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from types import CodeType, FunctionType
+from types import FunctionType
 from typing import Any
+
+from fx2onnx.capture.exchange import Exchange
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,28 +43,50 @@ class _Thread(threading.local):
 
 
 _THREAD = _Thread()
-_CALL = "__fx2onnx_stand_in_"
+_EXCHANGES: dict[StandIn, Exchange] = {}
+"""How each one is put in, from when it was first."""
 
 
 @contextlib.contextmanager
 def standing_in(stand_ins: tuple[StandIn, ...]) -> Iterator[dict[str, str]]:
     """Inside, the stand-ins of those modules that are loaded are used by this thread. Gives the ones called."""
-    swapped: list[tuple[FunctionType, Any, str]] = []
+    swapped: list[Exchange] = []
     outer, _THREAD.used = _THREAD.used, {}
     try:
         for stand_in in stand_ins:
             function: Any = sys.modules.get(stand_in.module)
             for part in stand_in.function.split("."):
                 function = getattr(function, part, None)
-            function = inspect.unwrap(function) if isinstance(function, FunctionType) else None
-            if isinstance(function, FunctionType) and _fits(function, stand_in):
-                swapped.append((function, function.__code__, _put(function, stand_in)))
+            exchange = _exchange(inspect.unwrap(function), stand_in) if isinstance(function, FunctionType) else None
+            if exchange is not None and exchange.on():
+                swapped.append(exchange)
         yield _THREAD.used
     finally:
         _THREAD.used = outer
-        for function, code, name in reversed(swapped):
-            function.__code__ = code
-            function.__globals__.pop(name, None)
+        for exchange in reversed(swapped):
+            exchange.off()
+
+
+def _exchange(function: Any, stand_in: StandIn) -> Exchange | None:
+    """None where the function is not as the stand-in knows it."""
+    known = _EXCHANGES.get(stand_in)
+    if known is not None and known.still_fits(function):
+        return known
+    if not isinstance(function, FunctionType) or not _fits(function, stand_in):
+        return None
+
+    def replacement(original: FunctionType) -> Callable[..., Any]:
+        def called(*args: Any, **kwargs: Any) -> Any:
+            if _THREAD.used is None:
+                return original(*args, **kwargs)
+            if stand_in.reason:
+                _THREAD.used[stand_in.name] = stand_in.reason
+            return stand_in.compute(original, *args, **kwargs) if stand_in.around else stand_in.compute(*args, **kwargs)
+
+        return called
+
+    made = _EXCHANGES[stand_in] = Exchange(function, replacement)
+    return made
 
 
 def _fits(function: FunctionType, stand_in: StandIn) -> bool:
@@ -71,40 +94,3 @@ def _fits(function: FunctionType, stand_in: StandIn) -> bool:
         return True
     own, theirs = inspect.signature(stand_in.compute).parameters, inspect.signature(function).parameters
     return list(own) == list(theirs)
-
-
-def _put(function: FunctionType, stand_in: StandIn) -> str:
-    """Exchange the code; the function's globals get one name, which is returned."""
-    original = FunctionType(
-        function.__code__, function.__globals__, function.__name__, function.__defaults__, function.__closure__
-    )
-    original.__kwdefaults__ = function.__kwdefaults__
-
-    @functools.wraps(function)
-    def called(*args: Any, **kwargs: Any) -> Any:
-        if _THREAD.used is None:
-            return original(*args, **kwargs)
-        if stand_in.reason:
-            _THREAD.used[stand_in.name] = stand_in.reason
-        return stand_in.compute(original, *args, **kwargs) if stand_in.around else stand_in.compute(*args, **kwargs)
-
-    name = _CALL + stand_in.function.replace(".", "_")
-    function.__globals__[name] = called
-    function.__code__ = _calling(name, function.__name__, function.__code__.co_freevars).replace(
-        co_filename=function.__code__.co_filename, co_firstlineno=function.__code__.co_firstlineno
-    )
-    return name
-
-
-def _calling(name: str, function: str, cells: tuple[str, ...]) -> CodeType:
-    """Code of ``function`` that calls ``name``; it holds as many ``cells`` as the code in whose place it is put."""
-    lines = ["def outer():", *(f"    {cell} = None" for cell in cells), f"    def {function}(*args, **kwargs):"]
-    lines += [
-        f"        return {name}(*args, **kwargs)",
-        *(f"        {cell}" for cell in cells),
-        f"    return {function}",
-    ]
-    space: dict[str, Any] = {}
-    exec("\n".join(lines), space)
-    code: CodeType = space["outer"]().__code__
-    return code

@@ -43,7 +43,7 @@ def main() -> None:
                     seconds[profile].append(time.process_time() - start)
                 if result._measured is not None:
                     assert result._measured.memory is not None
-                    counts = f"{len(result._measured.recorder._log)} | {len(result._measured.memory.readings)}"
+                    counts = f"{len(result._measured.recorder.log)} | {len(result._measured.memory.readings)}"
         off = statistics.median(seconds[False])
         low, cost, high = statistics.quantiles([b - a for a, b in zip(*seconds.values(), strict=True)], n=4)
         told = f"{cost * 1e3:.2f} ({low * 1e3:.1f} to {high * 1e3:.1f}) | {cost / off:.1%}"

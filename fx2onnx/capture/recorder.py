@@ -120,12 +120,11 @@ class Recorder(KnownTensors):
 
     # -- dispatch -------------------------------------------------------------------------------------------------
     def _handle_timed(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        assert self._spans is not None
-        self._spans.begin(func, PATHS.current)
+        start_ns = time.perf_counter_ns()
         try:
             return self.handle(func, args, kwargs)
         finally:
-            self._spans.end(self._where)
+            self._spans.detail(func, start_ns, PATHS.stack[-1] if PATHS.stack else "", self._where)  # type: ignore[union-attr]
 
     def handle(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What one call of an ATen overload inside the module becomes: nodes, and fakes for the module to go on with."""

@@ -129,12 +129,10 @@ def _wrapped(original: Any, probe: Probe) -> Any:
         recorder = details()
         if recorder is None:
             return function(*args, **kwargs)
-        recorder.begin(probe.name if probe.label is None else probe.label(args))
+        start_ns = time.perf_counter_ns()
         try:
             return function(*args, **kwargs)
         finally:
-            recorder.end()
-            if recorder.memory is not None and time.perf_counter_ns() > recorder.memory.next_ns:
-                recorder.memory.read()  # what this function left, before another one begins
+            recorder.detail(probe.name if probe.label is None else probe.label(args), start_ns)
 
     return timed if kind is None else kind(timed)

@@ -145,7 +145,7 @@ class Emit:
         try:
             return shapes.infer(call)
         finally:
-            self.builder.spans.add("shapes", start_ns)
+            self.builder.spans.log.append(("shapes", start_ns, time.perf_counter_ns(), 1))
 
     def _append(
         self,

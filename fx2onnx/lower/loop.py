@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import operator
 import os
+import time
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import onnx_ir as ir
@@ -17,7 +19,7 @@ from fx2onnx.aten_map.scalars import onnx_dtype
 from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import Fx2OnnxError, InternalError, UserError
 from fx2onnx.base.events import details, record
-from fx2onnx.capture.captured import Captured, GraphOutput, TensorInfo, describe, where_of
+from fx2onnx.capture.captured import Captured, GraphOutput, TensorInfo, describe, told, where_of
 from fx2onnx.capture.control_flow import Nested
 from fx2onnx.irx.emit import Builder, Emit, OutputType
 from fx2onnx.irx.schema import IR_VERSIONS
@@ -50,8 +52,9 @@ class Lowering:
         self.resorts: dict[str, str] = {}
         """Overloads without an entry of ours, and where their form comes from."""
         self._named: set[int] = set()
-        self._spans = details()
-        self._translate = self._node if self._spans is None else self._node_timed
+        recorder = details()
+        self._log = recorder.log if recorder is not None else []
+        self._translate = self._node if recorder is None else self._node_timed
         self.used: set[torch.fx.Node] = set()
         self._symbol_nodes = {symbol.node for symbol in captured.symbols.values()}
         self._layers = Layers(self.builder, self.values, self._translate, self._stamped, self._may_repeat)
@@ -165,12 +168,11 @@ class Lowering:
 
     # -- nodes ----------------------------------------------------------------------------------------------------
     def _node_timed(self, node: torch.fx.Node) -> None:
-        assert self._spans is not None
-        self._spans.begin("weight" if node.op == "get_attr" else node.target, node.meta.get("module") or "")
+        start_ns = time.perf_counter_ns()
         try:
             self._node(node)
         finally:
-            self._spans.end(where_of(node))
+            self._log.append((partial(told, node), start_ns, time.perf_counter_ns()))
 
     def _node(self, node: torch.fx.Node) -> None:
         if node.op == "placeholder":

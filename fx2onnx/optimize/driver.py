@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import Counter, defaultdict, deque
+from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -81,7 +81,7 @@ class Driver:
         self._graphs = list(graphs_of(model))
         self._op: Emit | None = None
         self._spans = details()
-        self._matching: defaultdict[str, list[int]] = defaultdict(lambda: [0, 0])
+        self._matching = {rewrite: [0, 0] for rewrite in rewrites}
         """Nanoseconds and calls of each rewrite's ``match``, for the recorder."""
         self._queue: deque[ir.Node] = deque()
         self._queued: set[ir.Node] = set()
@@ -90,6 +90,7 @@ class Driver:
         """One visit of every node that is a root, then of those around each edit."""
         for graph in self._graphs:
             self._push(graph)
+        visit = self._visit if self._spans is None else self._visit_timed
         limit = EDITS_PER_NODE * len(self._queue) + 100
         start = self.outcome.total
         while self._queue and not self.budget.is_spent:
@@ -97,12 +98,13 @@ class Driver:
             self._queued.discard(node)
             if node.graph is None:
                 continue
-            self._visit(node)
+            visit(node)
             if self.outcome.total - start > limit:
                 raise InternalError("E900", f"the rewrites do not end; the last was {self.outcome.last}")
         if self._spans is not None:
-            for name, (spent_ns, calls) in self._matching.items():
-                self._spans.add_sum(f"match {name}", spent_ns, calls)
+            for rewrite, (spent_ns, calls) in self._matching.items():
+                if calls:
+                    self._spans.add_sum(f"match {rewrite.name}", spent_ns, calls)
 
     def _push(self, nodes: Iterable[ir.Node]) -> None:
         for node in nodes:
@@ -111,30 +113,42 @@ class Driver:
                 self._queue.append(node)
 
     def _visit(self, node: ir.Node) -> None:
+        """Match and apply, until a rewrite does not refuse."""
         for rewrite in self._by_root[node.op_type]:
-            refused = self._tried(rewrite, node)
+            found = rewrite.match(node)
+            refused = found if isinstance(found, Why) else self._apply(rewrite, node, found)
             if refused is None:
                 return
             if self.explain:
-                self.outcome.refusals.setdefault(rewrite.name, Counter())[str(refused)] += 1
+                self._explain(rewrite, refused)
 
-    def _tried(self, rewrite: Rewrite, node: ir.Node) -> Why | None:
-        """Match and apply; the reason where either refuses."""
-        if self._spans is None:
-            found = rewrite.match(node)
-            return found if isinstance(found, Why) else self._apply(rewrite, node, found)
+    def _visit_timed(self, node: ir.Node) -> None:
+        """``_visit``, for the recorder."""
+        assert self._spans is not None
         start_ns = time.perf_counter_ns()
-        found = rewrite.match(node)
-        spent = self._matching[rewrite.name]
-        spent[0] += time.perf_counter_ns() - start_ns
-        spent[1] += 1
-        if isinstance(found, Why):
-            return found
-        self._spans.begin(f"apply {rewrite.name}")
-        try:
-            return self._apply(rewrite, node, found)
-        finally:
-            self._spans.end()
+        for rewrite in self._by_root[node.op_type]:
+            found = rewrite.match(node)
+            end_ns = time.perf_counter_ns()
+            spent = self._matching[rewrite]
+            spent[0] += end_ns - start_ns
+            spent[1] += 1
+            refused: Why | None
+            if isinstance(found, Why):
+                refused = found
+            else:
+                try:
+                    refused = self._apply(rewrite, node, found)
+                finally:
+                    self._spans.detail(f"apply {rewrite.name}", end_ns)
+                end_ns = time.perf_counter_ns()
+            if refused is None:
+                return
+            if self.explain:
+                self._explain(rewrite, refused)
+            start_ns = end_ns
+
+    def _explain(self, rewrite: Rewrite, refused: Why) -> None:
+        self.outcome.refusals.setdefault(rewrite.name, Counter())[str(refused)] += 1
 
     # -- one edit -----------------------------------------------------------------------------------------------
     def _emitter(self) -> Emit:

@@ -50,10 +50,10 @@ class Call:
 
 @dataclass(frozen=True)
 class Maker:
-    """How one argument is made, and the names of its dynamic axes."""
+    """How one argument is made, and the names of its dynamic axes, or what they are by names."""
 
     make: Callable[[Call], torch.Tensor]
-    axes: dict[int, str]
+    axes: dict[int, Any]
 
 
 def with_sub_configs(config: Any) -> Iterator[Any]:

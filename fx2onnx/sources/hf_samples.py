@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import nn
 
+from fx2onnx.base.dims import Dim
 from fx2onnx.sources.hf_call import Call, Maker
 
 _MAX_TOKEN = 30_000  # sample ids stay below this, clear of the special tokens that multimodal models put at the end
@@ -377,7 +378,8 @@ def other_forms(name: str, call: Call, *, in_patches: bool) -> Iterator[Maker]:
         return
     for argument, field, maker in _OTHER_FORMS:
         if argument == name and (field is None or call.find(field) is not None):
-            yield maker
+            rows = Dim.symbol("batch") * int(call.find("num_codebooks", default=1))
+            yield Maker(maker.make, {0: rows, 1: "sequence"}) if maker.make is _codebook_rows else maker
 
 
 # Argument, the config field without which no model has the form, and how it is made.

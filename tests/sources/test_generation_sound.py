@@ -19,9 +19,11 @@ from fx2onnx.sources.generation_codebooks import delays_of
 from fx2onnx.sources.generation_eager import generate_eagerly
 from fx2onnx.sources.generation_streamed import stream_of
 from fx2onnx.sources.hf_call import Call
+from fx2onnx.sources.hf_inputs import sample_inputs
 from fx2onnx.sources.seeding import seeded
 from fx2onnx.sources.source import Options
 from fx2onnx.sources.torchvision_compat import prepare
+from fx2onnx.verify import verify
 from tests.sources.test_generation import prompts
 from tests.sources.test_generation_images import ENGINES, TEXT, exported
 
@@ -249,3 +251,15 @@ def test_codebooks_end_one_after_another(tmp_path: Path) -> None:
     assert [int(end - ends[0]) for end in ends] == [0, 2, 3]
     with pytest.raises(UserError, match="codebooks come last"):
         load(tmp_path / "out", "runner").generate(**{**inputs, "decoder_input_ids": sound[..., :2]})
+
+
+@pytest.mark.parametrize("build", [lambda: _music(num_codebooks=4), _melody])
+def test_proposed_sizes_of_codebooks(build: Any) -> None:
+    """A row of ids for each codebook: so many times the batch, and as long as the mask."""
+    module = build().eval()
+    module.config.use_cache = False  # as sources have it
+    samples, shapes = sample_inputs(module, Options())
+    result = fx2onnx.export(module, (), kwargs=samples, dynamic_shapes=shapes)
+    verdict = verify(result, module, (), samples)
+    verdict.raise_if_failed()
+    assert "sizes +1" in {row.inputs for row in verdict.rows}

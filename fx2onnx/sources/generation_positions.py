@@ -114,7 +114,8 @@ def image_layout(model: Any, samples: Mapping[str, torch.Tensor], features: Call
     grid = next((value for name, value in samples.items() if name.endswith("grid_thw")), None)
     sizes = [lambda: int(grid[0].prod()) // merge**2] if grid is not None and merge else []
     for size in (*sizes, features):  # some have more than the grid: one at the end of every row
-        layout = asking.measured(size())
+        held = size()
+        layout = asking.measured(held) if held else None
         if layout is not None and asking.agrees(layout):
             return layout
     raise UserError(

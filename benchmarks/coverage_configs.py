@@ -205,6 +205,8 @@ def shrink(config: Mapping[str, Any], rules: tuple[str, ...]) -> dict[str, Any]:
             result[key] = "".join(_two_kinds(list(value)))
         elif layers and key == "cross_attention_layers" and isinstance(value, list):
             result[key] = [min(layers, 2) - 1]
+        elif "depth" in rules and isinstance(value, list) and key.endswith("target_layers"):
+            result[key] = [place % 2 for place in range(len(value))]  # of the language model's
         elif "depth" in rules and isinstance(value, list) and re.fullmatch(r"(\w+_)?(depths?|num_blocks|layers)", key):
             result[key] = [min(item, 2) if isinstance(item, int) else item for item in value]
         elif depth and isinstance(value, list | tuple) and _INDEXES.search(key):
@@ -230,6 +232,9 @@ def shrink(config: Mapping[str, Any], rules: tuple[str, ...]) -> dict[str, Any]:
         _fit_image(result)
     if config.get("vocabulary_map") is _CODES:
         _fit_codes(result)
+    tile = (result.get("vision_config") or {}).get("image_size")
+    if "image" in rules and isinstance(tile, int) and "image_grid_pinpoints" in config:
+        result["image_grid_pinpoints"] = [[tile, 2 * tile], [2 * tile, tile], [2 * tile, 2 * tile]]
     for heads, shared in (("num_attention_heads", "num_key_value_heads"), ("num_heads", "num_kv_heads")):
         if shared in config and config[shared] == config.get(heads):
             result[shared] = result[heads]

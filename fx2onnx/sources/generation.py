@@ -239,7 +239,19 @@ def trial(model: Any, prompt: Mapping[str, torch.Tensor], call: Callable[..., An
     if call is None and may_hold(model):
         _, state = run_lightly(model, partial(_as_keywords, state_behind, model), prompt)
         return CACHE_ARGUMENT, state
+    if call is None and CACHE_ARGUMENT in parameters:  # some fill a cache that is given, and make none
+        result = run_lightly(model, partial(_with_cache, model), prompt)
+        if result.get(CACHE_ARGUMENT) is not None:
+            return CACHE_ARGUMENT, result[CACHE_ARGUMENT]
     raise no_cache(model)
+
+
+def _with_cache(model: Any, **inputs: Any) -> Any:
+    """A run with the cache that ``generate`` gives to a model."""
+    from transformers import DynamicCache
+
+    cache = DynamicCache(config=model.config.get_text_config(decoder=True))
+    return model(**inputs, **{CACHE_ARGUMENT: cache}, use_cache=True, return_dict=True)
 
 
 def _as_keywords(call: Callable[..., Any], model: Any, **inputs: Any) -> Any:

@@ -1,5 +1,5 @@
 """What language models take beside embedded tokens: a second embedding for every layer, and features of images that are
-added to the states behind the first layers.
+added to the states behind the first layers, or before those that the encoder names.
 
 The names are those that transformers gives them: ``per_layer_inputs`` of forward, ``deepstack_features`` of what
 ``get_image_features`` returns.
@@ -10,7 +10,9 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
@@ -19,6 +21,8 @@ from fx2onnx.base.errors import UserError
 
 PER_LAYER, DEEP, KINDS = "per_layer_inputs", "deepstack_features", "mm_token_type_ids"
 _ADDING = "_deepstack_process"  # the method of language models that adds features behind a layer
+_NAMED: WeakKeyDictionary[nn.Module, list[int]] = WeakKeyDictionary()
+"""Of language models whose encoder says before which layer features are added: those layers."""
 
 
 def deep_features(model: nn.Module, found: Any) -> torch.Tensor | None:
@@ -29,7 +33,12 @@ def deep_features(model: nn.Module, found: Any) -> torch.Tensor | None:
     levels = found.get(DEEP) if isinstance(found, Mapping) else None
     if not levels:
         return None
-    if _adding(model) is None:
+    language = _named(model)
+    if language is not None and all(isinstance(level, tuple) and isinstance(level[0], int) for level in levels):
+        # The last one counts of several for a layer, and there may be layers that the language model has not.
+        by_layer = {layer: features for layer, features in levels if layer < len(language.layers)}
+        _NAMED[language], levels = list(by_layer), list(by_layer.values())
+    elif _adding(model) is None:
         raise UserError(
             "E601",
             f"{type(model).__name__} hands features of images to later layers by rules of its own",
@@ -87,31 +96,47 @@ def takes_kinds(model: Any) -> bool:
 
 @contextlib.contextmanager
 def behind_layers(model: nn.Module, features: torch.Tensor | None) -> Iterator[None]:
-    """Within, ``model`` adds ``features`` [batch, sequence, layers, width] to the states behind its first layers.
+    """Within, ``model`` adds ``features`` [batch, sequence, layers, width] to the states behind its first layers, or before
+    those that its encoder named.
 
     The language model gets them as its outer class would hand them on, spread over all tokens: those of text have zeros.
     """
-    language: Any = None if features is None else _adding(model)
-    if language is None or features is None:
+    if features is None:
         yield
         return
+    language: Any = _adding(model)
+    with contextlib.ExitStack() as stack:
+        if language is not None:
 
-    def hand_on(_: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        return args, {**kwargs, "deepstack_visual_embeds": list(features.unbind(2))}
+            def hand_on(_: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+                return args, {**kwargs, "deepstack_visual_embeds": list(features.unbind(2))}
 
-    handle = language.register_forward_pre_hook(hand_on, with_kwargs=True)
-    setattr(language, _ADDING, lambda states, _, added: states + added.to(states.dtype))
-    try:
+            setattr(language, _ADDING, lambda states, _, added: states + added.to(states.dtype))
+            stack.callback(delattr, language, _ADDING)
+            stack.callback(language.register_forward_pre_hook(hand_on, with_kwargs=True).remove)
+        else:
+            language = _named(model)
+            for place, layer in enumerate(_NAMED[language]):
+                adding = partial(_add_before, features[:, :, place])
+                stack.callback(language.layers[layer].register_forward_pre_hook(adding).remove)
         yield
-    finally:
-        delattr(language, _ADDING)
-        handle.remove()
+
+
+def _add_before(features: torch.Tensor, _: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    states, *others = args
+    return states + features.to(states.dtype), *others
 
 
 def takes_deep_features(model: nn.Module) -> bool:
-    """Whether the language model adds features of images behind its first layers."""
-    return _adding(model) is not None
+    """Whether the language model adds features of images to the states of its layers."""
+    return _adding(model) is not None or _named(model) is not None
 
 
 def _adding(model: nn.Module) -> Any:
     return next((part for part in model.modules() if hasattr(part, _ADDING)), None)
+
+
+def _named(model: nn.Module) -> Any:
+    """The language model that takes features by the number of a layer."""
+    parts = (part for part in model.modules() if hasattr(part, "layers"))
+    return next((part for part in parts if DEEP in inspect.signature(part.forward).parameters), None)

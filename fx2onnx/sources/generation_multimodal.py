@@ -112,6 +112,9 @@ class FeaturePart(torch.nn.Module):
         encode: Any = getattr(_owner(self.model, self._modality), self._modality.method)
         found = encode(**inputs, return_dict=True)
         rows = found if isinstance(found, torch.Tensor | list | tuple) else found.get("pooler_output")
+        deep = deep_features(self.model, found)
+        if rows is None and deep is not None and found.get("last_hidden_state") is None:
+            rows = torch.zeros_like(deep[:, 0])  # forward embeds the tokens of images as nothing
         if rows is None:  # left to forward
             rows = found["last_hidden_state"]
             projector: Any = getattr(_owner(self.model, self._modality), "multi_modal_projector", None)
@@ -119,7 +122,6 @@ class FeaturePart(torch.nn.Module):
         if isinstance(rows, list | tuple):
             rows = torch.cat([row.flatten(0, -2) for row in rows])
         outputs = {self._modality.features: rows.flatten(0, -2)}
-        deep = deep_features(self.model, found)
         return outputs if deep is None else outputs | {self._modality.deep: deep}
 
 

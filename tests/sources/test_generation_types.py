@@ -33,6 +33,7 @@ CASES = (
     "unlimited_ocr",
     "molmo2",
     "evolla",
+    "granite4_vision",
     *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW),
 )
 

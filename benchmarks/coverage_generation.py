@@ -272,12 +272,14 @@ def write_page(rows: dict[str, Row], cases: Sequence[tuple[str, str]]) -> None:
         share = f"{100 * len(equal) / len(cached):.1f} %" if cached else ""
         counts = [len(group) for group in (names, tried, eager, cached, exported, shapes, equal)]
         lines.append(f"| {task} | {' | '.join(map(str, counts))} | {share} |")
-    lines += ["", "## What does not work", "", "| type | stage | error | at |", "|---|---|---|---|"]
+    failed = []
     for name, row in sorted(rows.items()):
         error = row.get("error")
         if error and not _is_no_case(row):
             what = f"{error['code']} {error['what']}; {error['why']}"[:220].replace("|", "/").replace("\n", " ")
-            lines.append(f"| {name} | {error['stage']} | {what} | {error['where']} |")
+            failed.append(f"| {name} | {error['stage']} | {what} | {error['where']} |")
+    if failed:
+        lines += ["", "## What does not work", "", "| type | stage | error | at |", "|---|---|---|---|", *failed]
     single = sorted(name for name, row in rows.items() if any("one token" in note for note in row.get("notes", ())))
     if single:
         lines += [

@@ -20,11 +20,13 @@ class Exchange:
             self.code, function.__globals__, function.__name__, function.__defaults__, function.__closure__
         )
         original.__kwdefaults__ = function.__kwdefaults__
-        self._called = functools.wraps(function)(replacement(original))
+        called = functools.wraps(function)(replacement(original))
         self._name = f"__fx2onnx_{function.__qualname__.replace('.', '_').replace('<', '').replace('>', '')}"
         self._calling = _calling(self._name, function.__name__, self.code.co_freevars).replace(
             co_filename=self.code.co_filename, co_firstlineno=self.code.co_firstlineno
         )
+        # The name stays: another thread may have entered the exchanged code when this one ends the exchange.
+        function.__globals__[self._name] = called
 
     def still_fits(self, function: FunctionType) -> bool:
         """Whether this is for ``function`` with the code that it has now."""
@@ -34,14 +36,12 @@ class Exchange:
         """Exchange the code. Returns whether it was not so already (in a capture around this one)."""
         if self.function.__code__ is self._calling:
             return False
-        self.function.__globals__[self._name] = self._called
         self.function.__code__ = self._calling
         return True
 
     def off(self) -> None:
         """The function's own code again."""
         self.function.__code__ = self.code
-        self.function.__globals__.pop(self._name, None)
 
 
 def _calling(name: str, function: str, cells: tuple[str, ...]) -> CodeType:

@@ -30,7 +30,7 @@ BUFFER_BYTES = WRITE_BYTES
 not written as it lies, or neighbours that are small (each write call has its own cost)."""
 
 BUFFERS = 4
-"""One is filled while another one is written and the third one waits."""
+"""One is filled while another one is written, and two wait: the one that is faster at times need not stop."""
 
 
 def write_data(path: str, tensors: Sequence[ir.TensorProtocol]) -> list[tuple[int, int]]:

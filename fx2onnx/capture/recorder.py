@@ -6,7 +6,7 @@ import contextlib
 import operator
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.fx
@@ -24,12 +24,12 @@ from fx2onnx.capture.constants import evaluate
 from fx2onnx.capture.frames import PATHS, asked_by_user, asserted_by_user, refused_by_torch, user_location
 from fx2onnx.capture.known_tensors import KnownTensors, NeedsSplit, tensor_info
 from fx2onnx.capture.numbers import number_of, truth_of
-from fx2onnx.capture.replay import MISSING, Replay
+from fx2onnx.capture.replay import IMMEDIATE, MISSING, Replay
 from fx2onnx.capture.symnode import sym_int, unwrap
 from fx2onnx.capture.torch_private import (
     DynamicOutputShapeException,
+    FakeMode,
     FakeTensor,
-    FakeTensorMode,
     OpOverload,
     PreDispatchMode,
     SplitMode,
@@ -53,6 +53,29 @@ SPECIAL = {
 }
 
 
+class Way:
+    """How calls of an overload are recorded. One for each overload, kept with it, so that ``id(overload)`` names it."""
+
+    __slots__ = ("asks", "func", "is_mutable", "is_query", "lifts", "name", "special")
+    known: ClassVar[dict[int, Way]] = {}
+
+    def __init__(self, func: OpOverload) -> None:
+        self.func = func
+        self.name = func._schema.name
+        self.asks = func in TO_PYTHON
+        self.is_query = func.namespace in ("prim", "profiler") or func in functional.QUERIES
+        self.lifts = func is aten.lift_fresh.default
+        self.special = SPECIAL.get(func) or unbacked.SPECIAL_BY_NAME.get(self.name)
+        self.is_mutable = func._schema.is_mutable and self.special is None
+
+
+def _way_of(func: OpOverload) -> Way:
+    way = Way.known.get(id(func))
+    if way is None:
+        way = Way.known[id(func)] = Way(func)
+    return way
+
+
 def _dtype_of_number(value: Any) -> torch.dtype:
     if isinstance(value, bool):
         return torch.bool
@@ -70,7 +93,7 @@ class Recorder(KnownTensors):
         whole: bool = True,
         branches: Branches | None = None,
     ) -> None:
-        super().__init__(FakeTensorMode(allow_non_fake_inputs=True), weight_names, whole)
+        super().__init__(FakeMode(allow_non_fake_inputs=True), weight_names, whole)
         self.assumptions = assumptions
         assumptions.locate = lambda: (user_location(), asked_by_user())
         assumptions.advise = self._advice
@@ -97,6 +120,7 @@ class Recorder(KnownTensors):
         self.packed_batches: dict[torch.fx.Node, DimLike] = {}
         """The number of packed sequences, by the node of their batch sizes."""
         self._keep = keep
+        self._keeps: dict[Way, bool] = {}
         self._where: SourceLocation | None = None
 
     def is_known(self, tensor: torch.Tensor) -> bool:
@@ -131,23 +155,26 @@ class Recorder(KnownTensors):
         if self._whole and in_function_transform():
             raise NeedsSplit
         self._where = user_location()
-        self.assumptions.during = func._schema.name
-        if func in TO_PYTHON:
+        way = _way_of(func)
+        self.assumptions.during = way.name
+        if way.asks:
             return self._to_python(func, args[0])
-        if func.namespace in ("prim", "profiler") or func in functional.QUERIES:
+        if way.is_query:
             return func(*map(self.to_fake, args), **{name: self.to_fake(arg) for name, arg in kwargs.items()})
-        if func is aten.lift_fresh.default and not isinstance(args[0], FakeTensor):
+        if way.lifts and not isinstance(args[0], FakeTensor):
             return self.constant(args[0])
-        special = SPECIAL.get(func) or unbacked.SPECIAL_BY_NAME.get(func._schema.name)
-        if func._schema.is_mutable and special is None:
+        if way.is_mutable:
             return functional.mutate(self, func, args, kwargs)
         if autocast.is_active():
             args = autocast.cast_arguments(self, func, args, kwargs)
-        if special is not None:
-            replaced = special(self, func, args, kwargs)
+        if way.special is not None:
+            replaced = way.special(self, func, args, kwargs)
             if replaced is not NotImplemented:
                 return replaced
-        if not self._keep(func):
+        keep = self._keeps.get(way)
+        if keep is None:
+            keep = self._keeps[way] = self._keep(func)
+        if not keep:
             with self.mode:
                 result = functional.decompose(func, args, kwargs)
             if result is not NotImplemented:
@@ -156,11 +183,12 @@ class Recorder(KnownTensors):
 
     def record(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run ``func`` on fakes and add its node(s)."""
-        node_args = tuple(self.to_node(arg) for arg in args)
-        node_kwargs = {name: self.to_node(arg) for name, arg in kwargs.items()} if kwargs else {}
-        fake_args = tuple(self.to_fake(arg) for arg in args)
-        fake_kwargs = {name: self.to_fake(arg) for name, arg in kwargs.items()} if kwargs else {}
-        key = self.replay.key(func, fake_args, fake_kwargs)
+        to_node, to_fake = self.to_node, self.to_fake
+        node_args = tuple([to_node(arg) for arg in args])
+        node_kwargs = {name: to_node(arg) for name, arg in kwargs.items()} if kwargs else {}
+        fake_args = tuple([to_fake(arg) for arg in args])
+        fake_kwargs = {name: to_fake(arg) for name, arg in kwargs.items()} if kwargs else {}
+        key = self.replay.key(_way_of(func), fake_args, fake_kwargs)
         result = self.replay.again(key, fake_args) if key is not None else MISSING
         if result is not MISSING:
             return self.finish(func, args, node_args, node_kwargs, result)
@@ -190,9 +218,10 @@ class Recorder(KnownTensors):
     ) -> Any:
         """Add the node of ``func`` and tie its results to it."""
         if isinstance(result, torch.Tensor):
-            if any(result is arg for arg in args):
-                return result
-            info = tensor_info(result)
+            for arg in args:
+                if result is arg:
+                    return result
+            info = self.replay.infos.get(id(result)) or tensor_info(result)
             node = self.call(func, node_args, node_kwargs, info)
             self._bind(result, node, func, args, node_args, node_kwargs, info, None, ())
             return result
@@ -360,6 +389,8 @@ class Recorder(KnownTensors):
         return tuple(map(self.to_node, args)), {name: self.to_node(arg) for name, arg in kwargs.items()}
 
     def to_node(self, arg: Any) -> Any:
+        if type(arg) in IMMEDIATE:
+            return arg
         if isinstance(arg, torch.Tensor):
             return self.node_of(arg)
         if isinstance(arg, list):
@@ -369,6 +400,8 @@ class Recorder(KnownTensors):
         return unwrap(arg)
 
     def to_fake(self, arg: Any) -> Any:
+        if type(arg) in IMMEDIATE or type(arg) is FakeTensor:
+            return arg
         if isinstance(arg, torch.Tensor):
             return arg if isinstance(arg, FakeTensor) else self.fake_of(arg)
         if isinstance(arg, list):

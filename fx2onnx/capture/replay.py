@@ -14,6 +14,7 @@ import torch
 
 from fx2onnx.base.dims import Dim
 from fx2onnx.capture.assumptions import Assumptions
+from fx2onnx.capture.captured import TensorInfo
 from fx2onnx.capture.symnode import sym_int, unwrap
 from fx2onnx.capture.torch_private import FakeTensor, FakeTensorMode, fake_from_meta, fake_view, storage_key
 from fx2onnx.capture.type_rules import RULES
@@ -30,7 +31,8 @@ _SHARED: dict[tuple[bool, bool], dict[Any, tuple[Specs, Questions]]] = {}
 _MANY = 20_000
 """So many kinds of calls are remembered at most."""
 
-_HASHABLE = (bool, int, float, str, type(None), torch.dtype, torch.device, torch.memory_format, torch.layout)
+IMMEDIATE = frozenset({bool, int, float, str, type(None), torch.dtype, torch.device, torch.memory_format, torch.layout})
+"""Types of arguments that stand for themselves in a key and in a graph."""
 
 
 class Replay:
@@ -43,30 +45,38 @@ class Replay:
         self._shared = _SHARED.setdefault(settings, {})
         self._known: dict[Any, Specs] = {}
         self._types: dict[int, tuple[Any, ...]] = {}
+        self.infos: dict[int, TensorInfo] = {}
+        """The types of tensors made here, by id, one for all of a kind."""
+        self._infos_of: dict[int, TensorInfo] = {}
 
     def forget(self, tensor: torch.Tensor) -> None:
         """The tensor's own type changed (``unsqueeze_``)."""
         self._types.pop(id(tensor), None)
+        self.infos.pop(id(tensor), None)
 
-    def key(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def key(self, way: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The key of a call, or None where it cannot be replayed: results that were made anew have no gradient."""
         if torch.is_grad_enabled():
             return None
         try:
             parts = [self._part(arg) for arg in args]
-            parts += [(name, self._part(kwargs[name])) for name in sorted(kwargs)]
+            if kwargs:
+                parts += [(name, self._part(kwargs[name])) for name in sorted(kwargs)]
         except TypeError:
             return None
         autocast = torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu")
-        return (func, torch.get_default_dtype(), autocast, *parts)
+        return (way, torch.get_default_dtype(), autocast, *parts)
 
     def _part(self, arg: Any) -> Any:
-        if isinstance(arg, FakeTensor):
-            return self._type(arg)
-        if isinstance(arg, list | tuple):
-            return tuple(map(self._part, arg))
+        kind = type(arg)
+        if kind is FakeTensor:
+            return self._types.get(id(arg)) or self._type(arg)
+        if kind in IMMEDIATE:
+            return (kind, arg)
+        if isinstance(arg, (list, tuple)):
+            return tuple([self._part(item) for item in arg])
         arg = unwrap(arg)
-        if isinstance(arg, _HASHABLE):
+        if type(arg) in IMMEDIATE:
             return (type(arg), arg)
         if isinstance(arg, Dim):
             return arg
@@ -98,7 +108,11 @@ class Replay:
         if None in specs:
             return
         self._known[key] = specs
-        if key[0].namespace == "aten" and not self._assumptions.unbacked and all(how != "pin" for how, _, _ in asked):
+        if (
+            key[0].func.namespace == "aten"
+            and not self._assumptions.unbacked
+            and all(how != "pin" for how, _, _ in asked)
+        ):
             if len(self._shared) >= _MANY:
                 self._shared.clear()
             self._shared[key] = (specs, tuple(dict.fromkeys(asked)))
@@ -144,7 +158,7 @@ class Replay:
 
     def _by_rule(self, key: Any) -> Specs | None:
         """The result type by formula, where sizes are symbolic and running would be slow."""
-        rule = RULES.get(key[0]) if self._assumptions.hints else None
+        rule = RULES.get(key[0].func) if self._assumptions.hints else None
         kind = rule(key[3:]) if rule is not None and all(_is_positional(part) for part in key[3:]) else None
         if kind is None:
             return None
@@ -169,6 +183,10 @@ class Replay:
         finally:
             env.takes_notes = True
         self._types[id(made)] = spec[1]
+        info = self._infos_of.get(id(spec))
+        if info is None:
+            info = self._infos_of[id(spec)] = TensorInfo(dtype, spec[1][1])
+        self.infos[id(made)] = info
         return made
 
 

@@ -341,9 +341,10 @@ def sym_int(env: Assumptions, dim: Scalar) -> Any:
 
 def unwrap(value: Any) -> Any:
     """The ``Dim`` (or plain number) behind a SymInt or SymFloat; a SymBool is decided."""
-    if isinstance(value, torch.SymBool):
+    kind = type(value)
+    if kind is torch.SymBool:
         return bool(value)
-    if isinstance(value, torch.SymInt | torch.SymFloat):
+    if kind is torch.SymInt or kind is torch.SymFloat:
         node: Any = value.node
         return node.value if isinstance(node, DimNode) else node.maybe_as_int() if value.node.is_int() else float(value)
     return value

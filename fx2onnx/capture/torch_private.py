@@ -34,6 +34,7 @@ __all__ = [
     "HIGHER_ORDER",
     "DataDependentOutputException",
     "DynamicOutputShapeException",
+    "FakeMode",
     "FakeTensor",
     "FakeTensorMode",
     "PreDispatchMode",
@@ -118,6 +119,23 @@ class PreDispatchMode(SchemaCheckMode):  # type: ignore[no-untyped-call]
         """Operators are as torch has them again."""
         for func in _SEEN:
             func._dispatch_cache.pop(PRE_DISPATCH, None)
+
+
+class FakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
+    """``FakeTensorMode``, which answers at once what torch itself asks most: a tensor's device (at each index), and the
+    alias of a tensor that a factory has just made.
+    """
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is _device_of and type(args[0]) is FakeTensor and not self.in_kernel_invocation:
+            return args[0].fake_device
+        if func is _detach and type(args[0]) is FakeTensor and args[0].fake_mode is self:
+            with torch._C._DisableTorchDispatch():
+                return _fake(self, args[0], args[0].fake_device)
+        return super().__torch_dispatch__(func, types, args, kwargs or {})
+
+
+_device_of, _detach = torch.ops.prim.device.default, torch.ops.aten.detach.default
 
 
 class SplitMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -257,12 +275,12 @@ def fake_from_meta(
     mode: FakeTensorMode, sizes: Any, dtype: torch.dtype, device: torch.device, strides: Any = None
 ) -> FakeTensor:
     """A fake tensor of the given sizes (ints or SymInts); nothing is allocated."""
-    with torch._C._DisableTorchDispatch():
+    with torch._C._DisablePythonDispatcher(), torch._C._DisableTorchDispatch():
         if strides is None:
             meta = torch.empty(sizes, dtype=dtype, device="meta")
         else:
             meta = torch.empty_strided(sizes, strides, dtype=dtype, device="meta")
-    return _fake(mode, meta, torch.device("cpu") if device.type == "meta" else device)
+    return _over(mode, meta, torch.device("cpu") if device.type == "meta" else device)
 
 
 def _fake(mode: FakeTensorMode, meta: torch.Tensor, device: torch.device) -> FakeTensor:
@@ -280,6 +298,16 @@ def _fake(mode: FakeTensorMode, meta: torch.Tensor, device: torch.device) -> Fak
     )
     torch._C._set_throw_on_mutable_data_ptr(fake)
     fake.__dict__.update(attributes)
+    return fake
+
+
+_META = "_fx2onnx_meta"
+
+
+def _over(mode: FakeTensorMode, meta: torch.Tensor, device: torch.device) -> FakeTensor:
+    """``_fake``, which keeps ``meta``: ``as_strided`` of it needs none of the care that a fake tensor's does."""
+    fake = _fake(mode, meta, device)
+    fake.__dict__[_META] = meta
     return fake
 
 
@@ -303,6 +331,11 @@ def registered_overloads(namespace: str) -> Iterator[OpOverload]:
 
 def fake_view(mode: FakeTensorMode, base: torch.Tensor, sizes: Any, strides: Any, offset: Any) -> FakeTensor:
     """A view of a fake tensor's memory."""
+    plain = base.__dict__.get(_META)
+    if plain is not None:
+        with torch._C._DisablePythonDispatcher(), torch._C._DisableTorchDispatch():
+            meta = torch.as_strided(plain, sizes, strides, offset)
+        return _over(mode, meta, base.fake_device)  # type: ignore[attr-defined]
     device = base.device
     with in_kernel_invocation_manager(mode):
         meta = torch.as_strided(base, sizes, strides, offset)
@@ -359,11 +392,15 @@ class RecordedGraph(torch.fx.Graph):
         return name
 
 
+_OF_MODES = torch._C.DispatchKeySet(PRE_DISPATCH)
+
+
 @contextlib.contextmanager
 def no_dispatch() -> Iterator[None]:
     """Operators inside are seen by no mode and run for real."""
     with (
-        torch.utils._python_dispatch._disable_current_modes(),
+        torch._C._DisablePythonDispatcher(),
+        torch._C._ExcludeDispatchKeyGuard(_OF_MODES),
         torch._C._DisableTorchDispatch(),
     ):
         yield

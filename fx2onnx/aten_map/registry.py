@@ -12,6 +12,7 @@ import importlib
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, TypeAlias, TypeVar
 
 import torch
@@ -109,9 +110,10 @@ class Table:
 
     def find(self, overload: Any, opset: int, is_complex: bool = False) -> Entry | None:
         """The best entry that ``opset`` admits, or None. ``is_complex``: for a call that touches complex numbers."""
-        if overload not in self:
-            return None
-        for entry in (self.complex_entries if is_complex else self.entries).get(overload, ()):
+        forms = (self.complex_entries if is_complex else self.entries).get(overload)
+        if forms is None and overload in self:
+            forms = (self.complex_entries if is_complex else self.entries).get(overload)
+        for entry in forms or ():
             if entry.since <= opset:
                 return entry
         return None
@@ -241,12 +243,18 @@ def schema_line(overload: torch._ops.OpOverload) -> str:
 
 def fill_defaults(overload: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
     """Every schema argument by name, defaults filled in."""
-    filled: dict[str, Any] = {}
-    for index, argument in enumerate(overload._schema.arguments):
-        if index < len(args):
-            filled[argument.name] = args[index]
-        elif argument.name in kwargs:
-            filled[argument.name] = kwargs[argument.name]
-        else:
-            filled[argument.name] = argument.default_value if argument.has_default_value() else None
+    filled = dict(_defaults(overload))
+    filled.update(zip(filled, args, strict=False))
+    for name, value in kwargs.items():
+        if name in filled:
+            filled[name] = value
     return filled
+
+
+@lru_cache(maxsize=4096)
+def _defaults(overload: torch._ops.OpOverload) -> dict[str, Any]:
+    """The schema's arguments in order, None where one has no default."""
+    return {
+        argument.name: argument.default_value if argument.has_default_value() else None
+        for argument in overload._schema.arguments
+    }

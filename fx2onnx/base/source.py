@@ -5,6 +5,7 @@ from __future__ import annotations
 import linecache
 import os
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 
@@ -21,11 +22,7 @@ class SourceLocation:
 
     def relative_file(self) -> str:
         """The path below the working directory or the installed package, so that no machine's layout leaks."""
-        marker = f"{os.sep}site-packages{os.sep}"
-        if marker in self.file:
-            return self.file.split(marker, 1)[1]
-        relative = os.path.relpath(self.file) if os.path.isabs(self.file) else self.file
-        return os.path.basename(self.file) if relative.startswith("..") else relative
+        return _relative(self.file, os.getcwd())
 
     def excerpt(self, module_path: str = "", around: int = 1) -> list[str]:
         """Heading and the lines around the place, the place marked with ``>``."""
@@ -40,3 +37,12 @@ class SourceLocation:
 
     def as_dict(self) -> dict[str, Any]:
         return {"file": self.relative_file(), "line": self.line, "function": self.function}
+
+
+@lru_cache(maxsize=4096)
+def _relative(file: str, folder: str) -> str:
+    marker = f"{os.sep}site-packages{os.sep}"
+    if marker in file:
+        return file.split(marker, 1)[1]
+    relative = os.path.relpath(file, folder) if os.path.isabs(file) else file
+    return os.path.basename(file) if relative.startswith("..") else relative

@@ -14,8 +14,7 @@ from fx2onnx.irx.values import dtype_of
 if TYPE_CHECKING:
     from fx2onnx.irx.emit import Emit
 
-FLOAT = ir.DataType.FLOAT
-HALF_PRECISION = frozenset([ir.DataType.FLOAT16, ir.DataType.BFLOAT16])
+FLOAT, FLOAT16, BFLOAT16 = ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16
 
 
 def missing_half(schema: OpSchema, opset: int, values: Sequence[ir.Value | None]) -> ir.DataType | None:
@@ -24,7 +23,7 @@ def missing_half(schema: OpSchema, opset: int, values: Sequence[ir.Value | None]
         return None
     for index, value in enumerate(values):
         dtype = None if value is None else value.dtype
-        if dtype in HALF_PRECISION and not admits(schema.op_type, opset, index, dtype):
+        if (dtype is FLOAT16 or dtype is BFLOAT16) and not admits(schema.op_type, opset, index, dtype):
             return dtype
     return None
 

@@ -27,13 +27,14 @@ def set_type(value: ir.Value, dtype: ir.DataType, dims: Sequence[DimLike]) -> ir
     """Give ``value`` its dtype and dims; returns it."""
     value.dtype = dtype
     value.shape = ir_shape(dims)
-    value.meta[_DIMS_KEY] = tuple(dims)
+    value.meta.data[_DIMS_KEY] = tuple(dims)
     return value
 
 
 def new_value(name: str | None, dtype: ir.DataType, dims: Sequence[DimLike]) -> ir.Value:
+    dims = tuple(dims)
     value = ir.Value(name=name, shape=ir_shape(dims), type=ir.TensorType(dtype))
-    value.meta[_DIMS_KEY] = tuple(dims)
+    value.meta.data[_DIMS_KEY] = dims
     return value
 
 
@@ -46,7 +47,7 @@ def copied_type(value: ir.Value, name: str) -> ir.Value:
 
 def dims_of(value: ir.Value) -> Dims:
     """The dims: ints and ``Dim`` expressions. Raises ValueError where the rank is unknown."""
-    dims: Dims | None = value.meta.get(_DIMS_KEY)
+    dims: Dims | None = value.meta.data.get(_DIMS_KEY)
     if dims is not None:
         return dims
     if value.shape is None:
@@ -59,9 +60,10 @@ def dims_of(value: ir.Value) -> Dims:
 
 def dtype_of(value: ir.Value) -> ir.DataType:
     """The dtype. Raises ValueError where it is unknown."""
-    if value.dtype is None:
+    dtype = value.dtype
+    if dtype is None:
         raise ValueError(f"value {value.name} has no dtype")
-    return value.dtype
+    return dtype
 
 
 def rank_of(value: ir.Value) -> int:
@@ -112,14 +114,14 @@ def set_known_sizes(value: ir.Value, sizes: Sequence[DimLike]) -> None:
 
 def noted_sizes(value: ir.Value) -> tuple[DimLike, ...] | None:
     """What ``set_known_sizes`` noted."""
-    return value.meta.get(_SIZES_KEY)
+    return value.meta.data.get(_SIZES_KEY)
 
 
 def known_sizes(value: ir.Value | None) -> list[DimLike] | None:
     """The sizes an int64 value holds: of a constant, or noted by ``set_known_sizes``; else None."""
     if value is None:
         return None
-    noted = value.meta.get(_SIZES_KEY)
+    noted = value.meta.data.get(_SIZES_KEY)
     if noted is not None:
         return list(noted)
     ints = known_ints(value)
@@ -136,4 +138,4 @@ def mark_complex(value: ir.Value) -> ir.Value:
 
 
 def is_complex(value: ir.Value) -> bool:
-    return bool(value.meta.get(_COMPLEX_KEY))
+    return bool(value.meta.data.get(_COMPLEX_KEY))

@@ -56,6 +56,7 @@ class Lowering:
         self._log = recorder.log if recorder is not None else []
         self._translate = self._node if recorder is None else self._node_timed
         self.used: set[torch.fx.Node] = set()
+        self._touching_complex: frozenset[torch.fx.Node] = frozenset()
         self._symbol_nodes = {symbol.node for symbol in captured.symbols.values()}
         self._layers = Layers(self.builder, self.values, self._translate, self._stamped, self._may_repeat)
 
@@ -63,7 +64,8 @@ class Lowering:
         captured = self.captured
         with record("preflight"):
             used = preflight.used_nodes(captured, [mutation.node for mutation in self.lifted])
-            preflight.check(captured, used, self.table, self.builder.opset)
+            self._touching_complex = preflight.touching_complex(captured)
+            preflight.check(captured, used, self._touching_complex, self.table, self.builder.opset)
         with record("translate"):
             inputs = self.builder.inputs = [self._input(graph_input) for graph_input in captured.inputs]
             self.output_names = [self.builder.unique(output.name) for output in captured.outputs]
@@ -191,7 +193,7 @@ class Lowering:
         """Whether a node's ONNX form follows from its operands alone: it is none of the user's, and no size comes from it."""
         if node in self._symbol_nodes or node.target in control_flow.EMITTERS or self.refusals:
             return False
-        entry = self.table.find(node.target, self.builder.opset, preflight.touches_complex(node))
+        entry = self.table.find(node.target, self.builder.opset, node in self._touching_complex)
         return node.op != "call_function" or node.target is operator.getitem or (entry is not None and entry.is_ours)
 
     def _stamped(self, node: torch.fx.Node, value: Any, made: Sequence[ir.Node]) -> None:
@@ -225,7 +227,7 @@ class Lowering:
         if node.target in control_flow.EMITTERS:
             self._control_flow(node)
             return
-        is_complex = preflight.touches_complex(node)
+        is_complex = node in self._touching_complex
         entry = self.table.find(node.target, self.builder.opset, is_complex)
         if entry is None:
             entry = torchlib.entry_for(node.target, is_complex)

@@ -39,6 +39,8 @@ def used_nodes(captured: Captured, extra: Iterable[torch.fx.Node] = ()) -> set[t
 
 def nested_graphs(node: torch.fx.Node) -> list[Nested]:
     """The graphs that a control-flow node holds."""
+    if type(node.target) is torch._ops.OpOverload or node.op != "call_function":
+        return []
     args: tuple[Any, ...] = node.args
     return [arg for arg in args if isinstance(arg, Nested)]
 
@@ -73,18 +75,28 @@ def symbols_in(node: torch.fx.Node) -> frozenset[str]:
     return frozenset(found)
 
 
-def touches_complex(node: torch.fx.Node) -> bool:
-    """Whether an operand or a result is complex."""
-    for item in (node, *node.all_input_nodes):
-        values = item.meta.get("val")
-        for info in values if isinstance(values, tuple) else (values,):
-            if getattr(info, "dtype", None) is not None and info.dtype.is_complex:
-                return True
-    return False
+def touching_complex(captured: Captured) -> frozenset[torch.fx.Node]:
+    """The nodes of which an operand or a result is complex."""
+    nodes = list(all_nodes(captured.graph))
+    made = {node for node in nodes if _is_complex(node.meta.get("val"))}
+    return (
+        frozenset(node for node in nodes if node in made or not made.isdisjoint(node.all_input_nodes))
+        if made
+        else frozenset()
+    )
 
 
-def check(captured: Captured, used: set[torch.fx.Node], table: Table, opset: int) -> None:
-    """Raises UserError E201 (no entry) or E202 (needs a newer opset) that lists every overload concerned."""
+def _is_complex(values: Any) -> bool:
+    if isinstance(values, tuple):
+        return any(map(_is_complex, values))
+    dtype = getattr(values, "dtype", None)
+    return dtype is not None and bool(dtype.is_complex)
+
+
+def check(
+    captured: Captured, used: set[torch.fx.Node], touching: frozenset[torch.fx.Node], table: Table, opset: int
+) -> None:
+    """``touching`` are the nodes that touch complex numbers. Raises UserError E201 (no entry) or E202 (needs a newer opset) that lists every overload concerned."""
     missing: Counter[object] = Counter()
     too_old: Counter[object] = Counter()
     first: dict[object, torch.fx.Node] = {}
@@ -94,7 +106,7 @@ def check(captured: Captured, used: set[torch.fx.Node], table: Table, opset: int
             continue
         if nested_graphs(node):
             continue
-        is_complex = touches_complex(node)
+        is_complex = node in touching
         if table.find(node.target, opset, is_complex) is None:
             if node.target not in table and torchlib.find(node.target, is_complex) is not None:
                 continue
@@ -104,7 +116,7 @@ def check(captured: Captured, used: set[torch.fx.Node], table: Table, opset: int
                 needs[node.target] = min(entry.since for entry in known)
             first.setdefault(node.target, node)
     if missing:
-        raise _missing_error(missing, first, table, opset)
+        raise _missing_error(missing, first, touching, table, opset)
     if too_old:
         node = next(iter(first.values()))
         raise UserError(
@@ -146,7 +158,13 @@ def _lines(advice: str | Sequence[str]) -> Sequence[str]:
     return [advice] if isinstance(advice, str) else advice
 
 
-def _missing_error(missing: Counter[object], first: dict[object, torch.fx.Node], table: Table, opset: int) -> UserError:
+def _missing_error(
+    missing: Counter[object],
+    first: dict[object, torch.fx.Node],
+    touching: frozenset[torch.fx.Node],
+    table: Table,
+    opset: int,
+) -> UserError:
     names = [str(overload) for overload in table.entries]
     target, count = missing.most_common(1)[0]
     node = first[target]
@@ -158,9 +176,7 @@ def _missing_error(missing: Counter[object], first: dict[object, torch.fx.Node],
     )
     why = "no entry for this overload in fx2onnx.aten_map, no decomposition in PyTorch, no function in torchlib"
     if target in table:
-        why = "fx2onnx.aten_map has an entry for " + (
-            "real numbers only" if touches_complex(node) else "complex ones only"
-        )
+        why = "fx2onnx.aten_map has an entry for " + ("real numbers only" if node in touching else "complex ones only")
     elif closest:
         why += f"; closest: {closest[0]}"
     if count > 1:
@@ -173,7 +189,7 @@ def _missing_error(missing: Counter[object], first: dict[object, torch.fx.Node],
         else f"cannot translate {len(missing)} ATen overloads to ONNX (opset {opset}), first {target}"
     )
     advice = "express the line with operators that ONNX has"
-    if target in table and touches_complex(node):
+    if target in table and node in touching:
         advice = "compute with the real and the imaginary parts: torch.view_as_real, x.real, x.imag"
     return UserError(
         "E201",

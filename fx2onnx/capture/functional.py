@@ -78,13 +78,14 @@ def mutate(recorder: Recorder, func: OpOverload, args: tuple[Any, ...], kwargs: 
             node=str(func._schema),
             next="use the operator that returns a new tensor",
         )
+    arguments = _arguments_of(func)
     written = [
         kwargs.get(argument.name, args[index] if index < len(args) else None)
-        for index, argument in enumerate(func._schema.arguments)
+        for index, argument in enumerate(arguments)
         if argument.alias_info is not None and argument.alias_info.is_write
     ]
-    keep = sum(not argument.is_out for argument in func._schema.arguments[: len(args)])
-    outs = {argument.name for argument in func._schema.arguments if argument.is_out}
+    keep = sum(not argument.is_out for argument in arguments[: len(args)])
+    outs = {argument.name for argument in arguments if argument.is_out}
     call_kwargs = {key: value for key, value in kwargs.items() if key not in outs}
     results = recorder.handle(target, args[:keep], call_kwargs)
     results = list(results) if isinstance(results, tuple | list) else [results]
@@ -94,6 +95,12 @@ def mutate(recorder: Recorder, func: OpOverload, args: tuple[Any, ...], kwargs: 
     if not func._schema.returns:
         return None
     return written[0] if len(written) == 1 else tuple(written)
+
+
+@lru_cache(maxsize=4096)
+def _arguments_of(func: OpOverload) -> Any:
+    """The schema's arguments, which torch makes anew at each look."""
+    return func._schema.arguments
 
 
 def _fill_diagonal(recorder: Recorder, tensor: torch.Tensor, value: Any, wrap: bool = False) -> torch.Tensor:
@@ -221,7 +228,7 @@ def is_decomposable(func: OpOverload) -> bool:
 
 def _batch_norm(recorder: Recorder, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """batch_norm in training mode updates the running statistics."""
-    names = [argument.name for argument in func._schema.arguments]
+    names = [argument.name for argument in _arguments_of(func)]
     given = dict(zip(names, args, strict=False)) | kwargs
     if not given["training"] or given.get("running_mean") is None:
         return NotImplemented

@@ -13,6 +13,7 @@ from fx2onnx.base.errors import UserError
 from fx2onnx.capture import aliasing
 from fx2onnx.capture.aliasing import Memory, Step, View
 from fx2onnx.capture.captured import TensorInfo, Weight
+from fx2onnx.capture.replay import PLAIN
 from fx2onnx.capture.symnode import unwrap
 from fx2onnx.capture.torch_private import (
     FakeTensor,
@@ -24,8 +25,6 @@ from fx2onnx.capture.torch_private import (
     shares_converted_memory,
     storage_key,
 )
-
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 def _address(tensor: torch.Tensor) -> tuple[Any, ...]:
@@ -73,12 +72,18 @@ class KnownTensors(ABC):
         self._kept: list[torch.Tensor] = []
         """Real tensors whose ids are keys of ``_fakes``: they must not be freed."""
         self._by_address: dict[tuple[Any, ...], View] = {}
+        self._unlisted: list[View] = []
+        """Views that ``_memories`` or ``_by_address`` do not list yet: they are asked for tensors of unknown origin only."""
         self._first_call: torch.fx.Node | None = None
         self._whole = whole
 
     @abstractmethod
     def call(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any], info: Any) -> torch.fx.Node:
         """Add a node whose type is known; nothing runs."""
+
+    @abstractmethod
+    def to_fake(self, arg: Any) -> Any:
+        """``arg`` with fake tensors in the place of real ones."""
 
     @abstractmethod
     def refuse(self, code: str, what: str, **fields: Any) -> UserError:
@@ -94,16 +99,22 @@ class KnownTensors(ABC):
         view = View(Memory(node, info), (), node, info, 0, tensor)
         self._views[id(tensor)] = view
         self.sources[node] = view
-        if isinstance(tensor, FakeTensor):
-            self._memories[storage_key(tensor)] = view
-        else:
-            self._by_address.setdefault(_address(tensor), view)
+        self._unlisted.append(view)
         return view
+
+    def _list(self) -> None:
+        for view in self._unlisted:
+            if isinstance(view.tensor, FakeTensor):
+                self._memories.setdefault(storage_key(view.tensor), view)
+            else:
+                self._by_address.setdefault(_address(view.tensor), view)
+        self._unlisted.clear()
 
     def weight_view(self, tensor: torch.Tensor) -> View:
         """The view of a real tensor: a parameter, a buffer, or a constant that forward reached some other way."""
         view = self._views.get(id(tensor))
         if view is None and id(tensor) not in self._weight_names:
+            self._list()
             same = self._by_address.get(_address(tensor))
             if same is not None:
                 view = View(same.memory, same.steps, same.node, same.info, same.version, tensor)
@@ -125,7 +136,7 @@ class KnownTensors(ABC):
         if fake is None:
             if tensor.layout == torch.strided and tensor.storage_offset():
                 self.storage_offsets[id(tensor)] = int(tensor.storage_offset())
-            if type(tensor) in _PLAIN and tensor.layout == torch.strided and not tensor.is_quantized:
+            if type(tensor) in PLAIN and tensor.layout == torch.strided and not tensor.is_quantized:
                 fake = fake_from_meta(self.fake_mode, tensor.shape, tensor.dtype, tensor.device, tensor.stride())
             else:
                 with no_dispatch():
@@ -141,6 +152,7 @@ class KnownTensors(ABC):
             return view
         if not isinstance(tensor, FakeTensor):
             return self.weight_view(tensor)
+        self._list()
         base = self._memories.get(storage_key(tensor))
         if base is not None and tensor.shape == base.tensor.shape and tensor.stride() == base.tensor.stride():
             view = View(base.memory, base.steps, base.node, base.info, base.version, tensor)
@@ -180,7 +192,7 @@ class KnownTensors(ABC):
         info = tensor_info(fake)
         node.meta["val"] = info
         self._views[id(fake)] = view = View(Memory(node, info), (), node, info, 0, fake)
-        self._memories[storage_key(fake)] = view
+        self._unlisted.append(view)
         return node
 
     def _bind(
@@ -192,24 +204,22 @@ class KnownTensors(ABC):
         node_args: tuple[Any, ...],
         node_kwargs: dict[str, Any],
         info: TensorInfo,
-        output: int | None,
-        siblings: tuple[Any, ...],
+        output: int | None = None,
+        siblings: tuple[Any, ...] = (),
+        is_fresh: bool = False,
     ) -> None:
-        """Tie ``tensor`` to ``node``, as a view of the argument whose storage it shares or as memory of its own."""
-        key = storage_key(tensor)
-        for arg in args[:1]:
-            if (
-                isinstance(arg, torch.Tensor)
-                and storage_key(arg if isinstance(arg, FakeTensor) else self.fake_of(arg)) == key
-            ):
-                base = self.view_of(arg)
-                step = Step(func, node_args, node_kwargs, info, output, siblings)
-                view = View(base.memory, (*base.steps, step), node, info, base.memory.version, tensor)
-                break
+        """Tie ``tensor`` to ``node``, as a view of the argument whose storage it shares or as memory of its own, which it
+        is known to have where it ``is_fresh``.
+        """
+        arg = args[0] if args and not is_fresh else None
+        if isinstance(arg, torch.Tensor) and storage_key(self.to_fake(arg)) == storage_key(tensor):
+            base = self.view_of(arg)
+            step = Step(func, node_args, node_kwargs, info, output, siblings)
+            view = View(base.memory, (*base.steps, step), node, info, base.memory.version, tensor)
         else:
             view = View(Memory(node, info), (), node, info, 0, tensor)
         self._views[id(tensor)] = view
-        self._memories.setdefault(key, view)
+        self._unlisted.append(view)
 
     def constant(self, tensor: torch.Tensor) -> torch.Tensor:
         """A tensor that forward built from Python numbers."""

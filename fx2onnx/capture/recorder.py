@@ -106,7 +106,7 @@ class Recorder(KnownTensors):
         self._spans = events.details()
         handle = self.handle if self._spans is None else self._handle_timed
         self.mode = PreDispatchMode(handle) if whole else SplitMode(handle)
-        self.replay = Replay(self.fake_mode, assumptions)
+        self.replay = Replay(self.fake_mode, assumptions, self.to_fake)
         self.symbols: dict[str, Symbol] = {}
         self.warnings: list[str] = []
         self.stood_in: list[str] = []
@@ -183,15 +183,15 @@ class Recorder(KnownTensors):
 
     def record(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run ``func`` on fakes and add its node(s)."""
-        to_node, to_fake = self.to_node, self.to_fake
+        to_node = self.to_node
         node_args = tuple([to_node(arg) for arg in args])
         node_kwargs = {name: to_node(arg) for name, arg in kwargs.items()} if kwargs else {}
-        fake_args = tuple([to_fake(arg) for arg in args])
-        fake_kwargs = {name: to_fake(arg) for name, arg in kwargs.items()} if kwargs else {}
-        key = self.replay.key(_way_of(func), fake_args, fake_kwargs)
-        result = self.replay.again(key, fake_args) if key is not None else MISSING
+        key = self.replay.key(_way_of(func), args, kwargs)
+        result = self.replay.again(key, args) if key is not None else MISSING
         if result is not MISSING:
             return self.finish(func, args, node_args, node_kwargs, result)
+        fake_args = tuple(map(self.to_fake, args))
+        fake_kwargs = {name: self.to_fake(arg) for name, arg in kwargs.items()}
         start_ns, asked = time.perf_counter_ns(), len(self.assumptions.asked)
         try:
             result = func(*fake_args, **fake_kwargs)
@@ -221,9 +221,10 @@ class Recorder(KnownTensors):
             for arg in args:
                 if result is arg:
                     return result
-            info = self.replay.infos.get(id(result)) or tensor_info(result)
+            known = self.replay.made.get(id(result))
+            info, is_fresh = known if known is not None else (tensor_info(result), False)
             node = self.call(func, node_args, node_kwargs, info)
-            self._bind(result, node, func, args, node_args, node_kwargs, info, None, ())
+            self._bind(result, node, func, args, node_args, node_kwargs, info, is_fresh=is_fresh)
             return result
         if isinstance(result, tuple | list):
             infos = tuple(tensor_info(item) if isinstance(item, torch.Tensor) else None for item in result)

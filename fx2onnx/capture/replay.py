@@ -8,6 +8,7 @@ sizes: a later export asks them again, and runs the operator where an answer dif
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import torch
@@ -18,6 +19,10 @@ from fx2onnx.capture.captured import TensorInfo
 from fx2onnx.capture.symnode import sym_int, unwrap
 from fx2onnx.capture.torch_private import FakeTensor, FakeTensorMode, fake_from_meta, fake_view, storage_key
 from fx2onnx.capture.type_rules import RULES
+
+PLAIN = (torch.Tensor, torch.nn.Parameter)
+"""Types of real tensors whose fake ones are known without asking torch for them."""
+_CPU = torch.device("cpu")
 
 MISSING: Any = object()
 """The call is not known yet."""
@@ -38,24 +43,29 @@ IMMEDIATE = frozenset({bool, int, float, str, type(None), torch.dtype, torch.dev
 class Replay:
     """What is known of the calls of one run."""
 
-    def __init__(self, mode: FakeTensorMode, assumptions: Assumptions) -> None:
+    def __init__(
+        self, mode: FakeTensorMode, assumptions: Assumptions, to_fake: Callable[[torch.Tensor], torch.Tensor]
+    ) -> None:
         self._mode = mode
         self._assumptions = assumptions
+        self._to_fake = to_fake
         settings = (torch._C._get_mkldnn_enabled(), torch.are_deterministic_algorithms_enabled())
         self._shared = _SHARED.setdefault(settings, {})
         self._known: dict[Any, Specs] = {}
         self._types: dict[int, tuple[Any, ...]] = {}
-        self.infos: dict[int, TensorInfo] = {}
-        """The types of tensors made here, by id, one for all of a kind."""
-        self._infos_of: dict[int, TensorInfo] = {}
+        self.made: dict[int, tuple[TensorInfo, bool]] = {}
+        """By the ids of tensors made here: the type, and whether the tensor has memory of its own. One for all of a kind."""
+        self._made_of: dict[int, tuple[TensorInfo, bool]] = {}
 
     def forget(self, tensor: torch.Tensor) -> None:
         """The tensor's own type changed (``unsqueeze_``)."""
         self._types.pop(id(tensor), None)
-        self.infos.pop(id(tensor), None)
+        self.made.pop(id(tensor), None)
 
     def key(self, way: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The key of a call, or None where it cannot be replayed: results that were made anew have no gradient."""
+        """The key of a call, or None where it cannot be replayed: results that were made anew have no gradient. Real tensors
+        count as their fake ones, which need not be made for it.
+        """
         if torch.is_grad_enabled():
             return None
         try:
@@ -73,7 +83,9 @@ class Replay:
             return self._types.get(id(arg)) or self._type(arg)
         if kind in IMMEDIATE:
             return (kind, arg)
-        if isinstance(arg, (list, tuple)):
+        if isinstance(arg, torch.Tensor):
+            return self._types.get(id(arg)) or self._type(arg)
+        if isinstance(arg, list | tuple):
             return tuple([self._part(item) for item in arg])
         arg = unwrap(arg)
         if type(arg) in IMMEDIATE:
@@ -87,13 +99,18 @@ class Replay:
         if found is None:
             if tensor.layout != torch.strided or tensor.is_conj() or tensor.is_neg():
                 raise TypeError("not replayable")
-            found = (
-                tensor.dtype,
-                tuple(map(unwrap, tensor.shape)),
-                tuple(map(unwrap, tensor.stride())),
-                unwrap(tensor.storage_offset()),
-                tensor.device,
-            )
+            if type(tensor) in PLAIN and not tensor.is_quantized:
+                device = tensor.device if tensor.device.type != "meta" else _CPU
+                found = (tensor.dtype, tuple(tensor.shape), tensor.stride(), 0, device)
+            else:
+                fake = self._to_fake(tensor)
+                found = (
+                    fake.dtype,
+                    tuple(map(unwrap, fake.shape)),
+                    tuple(map(unwrap, fake.stride())),
+                    unwrap(fake.storage_offset()),
+                    fake.device,
+                )
             self._types[id(tensor)] = found
         return found
 
@@ -167,8 +184,7 @@ class Replay:
 
     def _make(self, spec: Any, args: tuple[Any, ...]) -> torch.Tensor:
         if spec[0] == "same":
-            same: torch.Tensor = args[spec[1]]
-            return same
+            return self._to_fake(args[spec[1]])
         dtype, sizes, strides, offset, device = spec[1]
         env = self._assumptions
         if env.hints:
@@ -177,16 +193,16 @@ class Replay:
         env.takes_notes = False
         try:
             if spec[0] == "view":
-                made = fake_view(self._mode, args[0], sizes, strides, offset)
+                made = fake_view(self._mode, self._to_fake(args[0]), sizes, strides, offset)
             else:
                 made = fake_from_meta(self._mode, sizes, dtype, device, strides)
         finally:
             env.takes_notes = True
         self._types[id(made)] = spec[1]
-        info = self._infos_of.get(id(spec))
-        if info is None:
-            info = self._infos_of[id(spec)] = TensorInfo(dtype, spec[1][1])
-        self.infos[id(made)] = info
+        known = self._made_of.get(id(spec))
+        if known is None:
+            known = self._made_of[id(spec)] = (TensorInfo(dtype, spec[1][1]), spec[0] == "new")
+        self.made[id(made)] = known
         return made
 
 

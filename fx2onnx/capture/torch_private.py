@@ -367,9 +367,7 @@ class RecordedGraph(torch.fx.Graph):
         type_expr: Any = None,
     ) -> torch.fx.Node:
         """See ``torch.fx.Graph.create_node``."""
-        unique = self._unique(target) if name is None and callable(target) else None
-        if unique is None:
-            unique = self._graph_namespace.create_name(name or self._target_to_str(target), None)
+        unique = self._unique(target) if name is None else self._graph_namespace.create_name(name, None)
         node = torch.fx.Node(self, unique, op, target, args or (), kwargs or {}, type_expr)
         self._graph_namespace.associate_name_with_obj(unique, node)
         self._insert(node)
@@ -378,9 +376,10 @@ class RecordedGraph(torch.fx.Graph):
         return node
 
     def _unique(self, target: Any) -> str:
-        base = self._bases.get(target)
-        if base is None:
-            base = torch.fx.graph._Namespace().create_name(self._target_to_str(target), None)
+        if type(target) is str:
+            base = _legal_name(target)
+        else:
+            base = self._bases.get(target) or _legal_name(self._target_to_str(target))
             self._bases[target] = base
         space = self._graph_namespace
         name, number = base, space._base_count.get(base, 0)
@@ -393,6 +392,12 @@ class RecordedGraph(torch.fx.Graph):
 
 
 _OF_MODES = torch._C.DispatchKeySet(PRE_DISPATCH)
+
+
+@lru_cache(maxsize=65536)
+def _legal_name(text: str) -> str:
+    """``text`` as a name in a graph that has no other."""
+    return torch.fx.graph._Namespace().create_name(torch.fx.graph._snake_case(text), None)
 
 
 @contextlib.contextmanager

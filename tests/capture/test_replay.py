@@ -11,6 +11,7 @@ import torch
 
 import fx2onnx
 from fx2onnx.capture import replay, torch_private
+from fx2onnx.capture.assumptions import Assumptions
 from fx2onnx.capture.recorder import Recorder
 from tests.support import check
 
@@ -51,6 +52,26 @@ def test_a_second_export_of_the_same_sizes_runs_no_operator(monkeypatch: pytest.
     check(Layers(7).eval(), (torch.randn(5, 7),))
     assert not seen
     assert 0 < len(first) < 15
+
+
+@pytest.mark.parametrize(
+    "weight",
+    [
+        torch.randn(5, 7),
+        torch.randn(7, 5).T,
+        torch.randn(8, 7)[3:, ::2],
+        torch.randn(()).double(),
+        torch.empty(5, 7, device="meta"),
+        torch.nn.Parameter(torch.randn(2, 3, 4).permute(2, 0, 1)),
+        torch.randn(4, 3).t().as_subclass(type("Own", (torch.Tensor,), {})),
+    ],
+    ids=["plain", "transposed", "sliced", "number", "meta", "permuted", "of a subclass"],
+)
+def test_a_weight_counts_as_its_fake(weight: torch.Tensor) -> None:
+    recorder = Recorder(Assumptions(), {id(weight): ("weight", "parameter", weight)}, lambda overload: True)
+    with torch.no_grad():
+        of_weight = recorder.replay.key("any", (weight,), {})
+        assert of_weight == recorder.replay.key("any", (recorder.fake_of(weight),), {})
 
 
 def test_other_sizes_strides_and_dtypes_are_other_calls() -> None:

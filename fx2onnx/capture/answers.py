@@ -45,13 +45,16 @@ def answering_as_tensors(root: torch.nn.Module) -> Iterator[None]:
     ``len(x)`` may be a symbolic size.
     """
     spaces: dict[int, dict[str, Any]] = {}
-    own = [vars(module)["forward"] for module in root.modules() if "forward" in vars(module)]
+    modules = list(root.modules())
+    own = [vars(module)["forward"] for module in modules if "forward" in vars(module)]
+    kinds = {base for kind in set(map(type, modules)) for base in kind.__mro__}
     for space in _asking(iter(own)):
         spaces[id(space)] = space
-    for kind in {kind for module in root.modules() for kind in type(module).__mro__}:
-        spaces |= {id(space): space for space in _spaces_of_class(kind)}
+    for kind in kinds:
+        for space in _spaces_of_class(kind):
+            spaces[id(space)] = space
     spaces = {key: space for key, space in spaces.items() if "type" not in space}
-    counting = {id(space): space for space in _spaces_of_modules(root) if "len" not in space}
+    counting = {id(space): space for space in _spaces_of_modules(kinds, own) if "len" not in space}
     try:
         for space in spaces.values():
             space["type"] = TypeOf
@@ -70,13 +73,13 @@ def _length(value: Any) -> Any:
     return value.shape[0] if type(value) is FakeTensor and value.dim() > 0 else len(value)
 
 
-def _spaces_of_modules(root: torch.nn.Module) -> Iterator[dict[str, Any]]:
-    """Globals of the files that define the classes of ``root`` and its submodules, and of forwards set on them."""
-    for name in {kind.__module__ for module in root.modules() for kind in type(module).__mro__}:
+def _spaces_of_modules(kinds: set[type], own: list[Any]) -> Iterator[dict[str, Any]]:
+    """Globals of the files that define the classes ``kinds``, and the forwards ``own`` that are set on modules."""
+    for name in {kind.__module__ for kind in kinds}:
         if name.split(".")[0] not in ("torch", "builtins", "fx2onnx") and name in sys.modules:
             yield vars(sys.modules[name])
-    for module in root.modules():
-        space = getattr(inspect.unwrap(vars(module).get("forward", len)), "__globals__", None)
+    for forward in own:
+        space = getattr(inspect.unwrap(forward), "__globals__", None)
         if space is not None and not space.get("__name__", "").startswith("torch."):
             yield space
 

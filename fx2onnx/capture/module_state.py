@@ -36,7 +36,7 @@ def preserved(root: torch.nn.Module, training: bool | None) -> Iterator[None]:
                     container.extend(content) if isinstance(container, list) else container.update(content)
 
 
-_CONTAINERS = (dict, list, set, OrderedDict)
+_CONTAINERS = frozenset({dict, list, set, OrderedDict})
 
 
 def _contents(module: torch.nn.Module) -> list[tuple[Any, Any]]:

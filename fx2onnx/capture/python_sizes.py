@@ -24,21 +24,33 @@ def taking_sizes() -> Iterator[None]:
     """Inside, and for this thread, symbolic sizes go where Python's own functions need plain numbers: ``min`` and ``max``
     of sizes, ``math.sqrt(n)``, ``torch.linspace(0, 1, n)``, ``torch.tensor([n, 2])``; a size that is a key is pinned.
     """
-    thread = threading.get_ident()
     swapped = [(space, name, getattr(space, name), wrap) for space, name, wrap in _WRAPPED]
+    outer, _THREAD.takes_sizes = _THREAD.takes_sizes, True
     for space, name, original, wrap in swapped:
-        setattr(space, name, _for_thread(thread, original, wrap(original)))
+        setattr(space, name, _for_thread(original, wrap))
     try:
         yield
     finally:
+        _THREAD.takes_sizes = outer
         for space, name, original, _ in swapped:
             setattr(space, name, original)
 
 
-def _for_thread(thread: int, original: Callable[..., Any], wrapped: Callable[..., Any]) -> Callable[..., Any]:
+class _Thread(threading.local):
+    takes_sizes = False
+
+
+_THREAD = _Thread()
+
+
+@functools.lru_cache(maxsize=64)
+def _for_thread(original: Callable[..., Any], wrap: Callable[..., Any]) -> Callable[..., Any]:
+    """What stands for ``original`` during captures: it takes sizes in threads that capture."""
+    wrapped = wrap(original)
+
     @functools.wraps(original)
     def chosen(*args: Any, **kwargs: Any) -> Any:
-        return (wrapped if threading.get_ident() == thread else original)(*args, **kwargs)
+        return (wrapped if _THREAD.takes_sizes else original)(*args, **kwargs)
 
     return chosen
 

@@ -62,3 +62,15 @@ def test_exit_codes(kind: type[Fx2OnnxError], exit_code: int) -> None:
 def test_unknown_codes_are_a_programming_error() -> None:
     with pytest.raises(KeyError):
         UserError("E999", "x")
+
+
+def test_a_place_is_named_from_the_present_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "inner" / "model.py"
+    where = SourceLocation(str(file), 3, "forward")
+    (tmp_path / "inner").mkdir()
+    for folder, expected in ((tmp_path, "inner/model.py"), (file.parent, "model.py"), (tmp_path.parent, None)):
+        monkeypatch.chdir(folder)
+        assert where.relative_file() == (expected or f"{tmp_path.name}/inner/model.py")
+    monkeypatch.chdir("/")
+    installed = SourceLocation("/opt/lib/site-packages/timm/models/vit.py", 3, "forward")
+    assert installed.relative_file() == "timm/models/vit.py"

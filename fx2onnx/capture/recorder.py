@@ -6,7 +6,7 @@ import contextlib
 import operator
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 import torch.fx
@@ -15,7 +15,7 @@ from fx2onnx.base import events
 from fx2onnx.base.dims import Dim, DimLike
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.source import SourceLocation
-from fx2onnx.capture import aliasing, autocast, functional, recurrent, result_types, slices, strided, unbacked
+from fx2onnx.capture import aliasing, autocast, functional, recurrent
 from fx2onnx.capture.aliasing import View
 from fx2onnx.capture.assumptions import KEEP_BOTH, Assumptions
 from fx2onnx.capture.branches import Branches
@@ -37,43 +37,9 @@ from fx2onnx.capture.torch_private import (
     in_function_transform,
     no_dispatch,
 )
+from fx2onnx.capture.ways import Way, way_of
 
 aten = torch.ops.aten
-
-TO_PYTHON = frozenset({aten.item.default, aten._local_scalar_dense.default, aten.is_nonzero.default})
-"""Overloads by which Python asks for a tensor's number."""
-
-SPECIAL = {
-    **functional.SPECIAL,
-    **unbacked.SPECIAL,
-    **recurrent.SPECIAL,
-    **result_types.SPECIAL,
-    **slices.SPECIAL,
-    aten.as_strided.default: strided.as_strided,
-}
-
-
-class Way:
-    """How calls of an overload are recorded. One for each overload, kept with it, so that ``id(overload)`` names it."""
-
-    __slots__ = ("asks", "func", "is_mutable", "is_query", "lifts", "name", "special")
-    known: ClassVar[dict[int, Way]] = {}
-
-    def __init__(self, func: OpOverload) -> None:
-        self.func = func
-        self.name = func._schema.name
-        self.asks = func in TO_PYTHON
-        self.is_query = func.namespace in ("prim", "profiler") or func in functional.QUERIES
-        self.lifts = func is aten.lift_fresh.default
-        self.special = SPECIAL.get(func) or unbacked.SPECIAL_BY_NAME.get(self.name)
-        self.is_mutable = func._schema.is_mutable and self.special is None
-
-
-def _way_of(func: OpOverload) -> Way:
-    way = Way.known.get(id(func))
-    if way is None:
-        way = Way.known[id(func)] = Way(func)
-    return way
 
 
 def _dtype_of_number(value: Any) -> torch.dtype:
@@ -155,7 +121,7 @@ class Recorder(KnownTensors):
         if self._whole and in_function_transform():
             raise NeedsSplit
         self._where = user_location()
-        way = _way_of(func)
+        way = way_of(func)
         self.assumptions.during = way.name
         if way.asks:
             return self._to_python(func, args[0])
@@ -186,7 +152,7 @@ class Recorder(KnownTensors):
         to_node = self.to_node
         node_args = tuple([to_node(arg) for arg in args])
         node_kwargs = {name: to_node(arg) for name, arg in kwargs.items()} if kwargs else {}
-        key = self.replay.key(_way_of(func), args, kwargs)
+        key = self.replay.key(way_of(func), args, kwargs)
         result = self.replay.again(key, args) if key is not None else MISSING
         if result is not MISSING:
             return self.finish(func, args, node_args, node_kwargs, result)
@@ -221,13 +187,12 @@ class Recorder(KnownTensors):
             for arg in args:
                 if result is arg:
                     return result
-            known = self.replay.made.get(id(result))
-            info, is_fresh = known if known is not None else (tensor_info(result), False)
+            info, is_fresh = self._told(result)
             node = self.call(func, node_args, node_kwargs, info)
             self._bind(result, node, func, args, node_args, node_kwargs, info, is_fresh=is_fresh)
             return result
         if isinstance(result, tuple | list):
-            infos = tuple(tensor_info(item) if isinstance(item, torch.Tensor) else None for item in result)
+            infos = tuple(self._told(item)[0] if isinstance(item, torch.Tensor) else None for item in result)
             node = self.call(func, node_args, node_kwargs, infos)
             for index, (item, part_info) in enumerate(zip(result, infos, strict=True)):
                 if part_info is not None and id(item) not in self._views:
@@ -241,6 +206,10 @@ class Recorder(KnownTensors):
             f"{func} gives Python a {type(result).__name__} that depends on tensor data",
             next="keep the decision in tensors: torch.where, or torch.cond for two branches",
         )
+
+    def _told(self, result: torch.Tensor) -> tuple[TensorInfo, bool]:
+        """The type of a result, and whether it is known to have memory of its own."""
+        return self.replay.made.pop(id(result), None) or (tensor_info(result), False)
 
     def write(self, tensor: torch.Tensor, value: torch.fx.Node, is_one_number: bool = False) -> None:
         """Give ``tensor`` the value of a node of its dtype and shape. ``is_one_number``: all its elements are equal."""

@@ -54,13 +54,13 @@ class Replay:
         self._known: dict[Any, Specs] = {}
         self._types: dict[int, tuple[Any, ...]] = {}
         self.made: dict[int, tuple[TensorInfo, bool]] = {}
-        """By the ids of tensors made here: the type, and whether the tensor has memory of its own. One for all of a kind."""
+        """By the ids of tensors just made here: the type, and whether the tensor has memory of its own. Whoever asks takes it
+        away. One for all of a kind."""
         self._made_of: dict[int, tuple[TensorInfo, bool]] = {}
 
     def forget(self, tensor: torch.Tensor) -> None:
         """The tensor's own type changed (``unsqueeze_``)."""
         self._types.pop(id(tensor), None)
-        self.made.pop(id(tensor), None)
 
     def key(self, way: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The key of a call, or None where it cannot be replayed: results that were made anew have no gradient. Real tensors

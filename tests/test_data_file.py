@@ -2,6 +2,7 @@
 
 import errno
 import itertools
+import threading
 
 import numpy as np
 import onnx_ir as ir
@@ -9,9 +10,10 @@ import pytest
 import torch
 
 from fx2onnx.irx import data_file, transposition
-from fx2onnx.irx.data_file import ALIGNMENT_BYTES, BUFFER_BYTES, write_data
+from fx2onnx.irx.data_file import ALIGNMENT_BYTES, BESIDE_BYTES, BUFFER_BYTES, write_data
+from fx2onnx.irx.pieces import Piece
 from fx2onnx.lower.weights import Weight
-from fx2onnx.optimize.weights import ScaledTensor, TransposedTensor
+from fx2onnx.optimize.weights import DerivedTensor, ScaledTensor, TransposedTensor
 
 BIG = torch.arange(700 * 1100, dtype=torch.float32).reshape(700, 1100)
 WIDE = torch.arange(2 * (BUFFER_BYTES // 4 + 7), dtype=torch.float32).reshape(2, -1)
@@ -23,6 +25,7 @@ LAYOUTS = {
     "every second column": BIG[:, ::2],
     "rows longer than the buffers": WIDE.flip(0).t().contiguous().t(),
     "columns longer than the buffers": WIDE.t(),
+    "a vector with gaps, longer than the buffers": WIDE.reshape(-1)[::2],
     "a stack of transposed matrices": torch.stack([BIG, -BIG]).mT,
     "axes in another order": torch.arange(24 * 50 * 700).reshape(24, 50, 700).permute(2, 0, 1),
     "expanded": torch.arange(1000.0).expand(900, 1000),
@@ -52,7 +55,7 @@ def test_bytes_are_those_of_the_contiguous_tensor(layout, tmp_path):
 
 @pytest.mark.parametrize("lazy", [False, True])
 def test_many_tensors_lie_at_their_places(lazy, tmp_path):
-    """Written at once where all are plain, in a thread of its own where some are reordered."""
+    """Written by one thread where all are plain, by two where some are reordered."""
     torch.manual_seed(0)
     tensors = [torch.randn(1 + 37 * i, 300 + i) for i in range(40)]
     sources = [Weight(tensor, f"w{i}") for i, tensor in enumerate(tensors)]
@@ -73,11 +76,18 @@ def test_many_tensors_lie_at_their_places(lazy, tmp_path):
 @pytest.mark.parametrize("given", [1, 3])
 def test_a_weight_that_gives_another_number_of_bytes_is_an_error(given, tmp_path):
     class Wrong(Weight):
-        def blocks(self, buffers):
-            yield from [np.zeros(4, np.uint8)] * given
+        def pieces(self, size):
+            yield from [Piece(4, lambda _: np.zeros(4, np.uint8))] * given
 
-    with pytest.raises(OSError, match="the weight b gave"):
+    with pytest.raises(OSError, match=f"the weight b gave {4 * given} bytes instead of 8"):
         write_data(str(tmp_path / "data"), [Weight(torch.ones(9), "a"), Wrong(torch.ones(2), "b")])
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_piece_of_another_length_is_an_error(alone, tmp_path):
+    wrong = DerivedTensor(lambda: np.zeros(3, np.float32), (), ir.DataType.FLOAT, (2,), "wrong")
+    with pytest.raises(OSError, match="gave 12 bytes instead of 8"):
+        write_data(str(tmp_path / "data"), [wrong] if alone else [Weight(torch.ones(9), "a"), wrong])
 
 
 def test_a_tensor_of_onnx_ir_is_written_too(tmp_path):
@@ -87,13 +97,48 @@ def test_a_tensor_of_onnx_ir_is_written_too(tmp_path):
     assert path.read_bytes() == array.tobytes()
 
 
-def test_an_error_of_a_weight_reaches_the_caller(tmp_path):
-    class Broken(Weight):
-        def blocks(self, buffers):
-            raise MemoryError("no")
+@pytest.mark.parametrize("when", ["preparing", "making"])
+@pytest.mark.parametrize("beside", [False, True])
+def test_an_error_of_a_weight_reaches_the_caller_and_ends_the_work(when, beside, tmp_path):
+    made = []
 
+    def make(failing):
+        if failing and when == "making":
+            raise MemoryError("no")
+        made.append(failing)
+        return np.zeros(BUFFER_BYTES, np.uint8)
+
+    class Failing(DerivedTensor):
+        def pieces(self, size):
+            if when == "preparing":
+                raise MemoryError("no")
+            return super().pieces(size)
+
+    def tensor(failing):
+        kind = Failing if failing else DerivedTensor
+        return kind(lambda: make(failing), (), ir.DataType.UINT8, (BUFFER_BYTES,), "w")
+
+    count = 2 * BESIDE_BYTES // BUFFER_BYTES if beside else 3
     with pytest.raises(MemoryError):
-        write_data(str(tmp_path / "data"), [Weight(BIG, "a"), Broken(BIG, "b")])
+        write_data(str(tmp_path / "data"), [tensor(True)] + [tensor(False) for _ in range(count)])
+    assert len(made) < count
+
+
+def test_two_threads_make_at_the_same_time(tmp_path):
+    meeting = threading.Barrier(2, timeout=60)
+
+    def make():
+        if len(met) < 2:
+            met.append(None)
+            meeting.wait()  # breaks where one thread does all
+        return np.full(BUFFER_BYTES, 7, np.uint8)
+
+    met = []
+    count = BESIDE_BYTES // BUFFER_BYTES
+    tensors = [DerivedTensor(make, (), ir.DataType.UINT8, (BUFFER_BYTES,), "w") for _ in range(count)]
+    path = tmp_path / "data"
+    write_data(str(path), tensors)
+    assert path.read_bytes() == b"\7" * BESIDE_BYTES
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.float64, torch.bfloat16])
@@ -124,13 +169,7 @@ def test_a_float32_matrix_is_transposed_by_blas():
 @pytest.mark.parametrize(
     ("rows", "columns", "width"), [(1, 1, 1), (3, 5, 9), (16, 16, 16), (257, 31, 40), (2000, 3, 3)]
 )
-def test_transposed_blocks(rows, columns, width, dtype, blas, monkeypatch):
-    class Small:
-        size = rows * np.dtype(dtype).itemsize * 2
-
-        def take(self):
-            return np.empty(self.size, np.uint8)
-
+def test_transposed_pieces(rows, columns, width, dtype, blas, monkeypatch):
     if not blas:
         monkeypatch.setattr(transposition, "_somatcopy", lambda: None)
     whole = np.random.default_rng(0).integers(-100, 100, (rows, width)).astype(dtype)
@@ -138,7 +177,13 @@ def test_transposed_blocks(rows, columns, width, dtype, blas, monkeypatch):
         whole.flat[0] = 1e-41  # a denormal number
         whole.flat[-1] = np.nan
     matrix = whole[:, :columns]
-    content = b"".join(block.tobytes() for block in transposition.transposed_blocks(matrix, Small()))
+    size = 2 * rows * matrix.itemsize
+    content = b""
+    for length, make in transposition.transposed_pieces(matrix, size):
+        assert length <= size
+        place = np.full(length, 255, np.uint8)
+        assert make(place) is None
+        content += place.tobytes()
     assert content == np.ascontiguousarray(matrix.T).tobytes()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,8 +12,8 @@ import torch
 from onnx_ir.tensor_adapters import TorchTensor
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.irx.data_file import Buffers, Bytes, all_bytes
-from fx2onnx.irx.transposition import transposed_blocks
+from fx2onnx.irx.pieces import Bytes, Piece, all_bytes
+from fx2onnx.irx.transposition import transposed_pieces
 from fx2onnx.irx.values import LOOKS
 
 
@@ -35,14 +36,13 @@ class Weight(TorchTensor):
         LOOKS.note(self)
         return self.raw.numpy(force=True) if self.raw.dtype == torch.float32 else super().numpy()
 
-    def permuted(self, perm: tuple[int, ...]) -> Weight:
-        """The weight in another axis order, over the same memory."""
-        return Weight(self.raw.permute(perm), self.name or "")
+    def pieces(self, size: int) -> Iterator[Piece]:
+        """The bytes in C order: the tensor's own memory where it lies so, else copies of some rows."""
+        return _pieces(self.raw.cpu(), size)
 
-    def blocks(self, buffers: Buffers) -> Iterator[Bytes]:
-        """The bytes in C order: the tensor's own memory where it lies so, else copied into ``buffers``."""
-        for block in _blocks(self.raw.cpu(), buffers):
-            yield block.reshape(-1).view(torch.uint8).numpy() if isinstance(block, torch.Tensor) else block
+    def permuted_pieces(self, perm: tuple[int, ...], size: int) -> Iterator[Piece]:
+        """The bytes of the weight in another axis order."""
+        return _pieces(self.raw.cpu().permute(perm), size)
 
     def tobytes(self) -> bytes:
         """The bytes in C order, little-endian."""
@@ -54,35 +54,35 @@ class Weight(TorchTensor):
         return self.raw.device.type == "meta"
 
 
-def _blocks(tensor: torch.Tensor, buffers: Buffers) -> Iterator[torch.Tensor | Bytes]:
-    """Pieces of ``tensor`` in C order, as contiguous tensors or as bytes."""
+def _pieces(tensor: torch.Tensor, size: int) -> Iterator[Piece]:
     if tensor.is_contiguous():
-        yield tensor
+        yield Piece(tensor.nbytes, lambda _: tensor.reshape(-1).view(torch.uint8).numpy())
         return
-    if (
-        tensor.dim() == 2
-        and tensor.stride(0) == 1
-        and 0 < tensor[0].nbytes <= buffers.size
-        and tensor.dtype == torch.float32
-    ):
-        yield from transposed_blocks(tensor.t().numpy(), buffers)
-    elif tensor.nbytes <= buffers.size:
-        yield _held(tensor, buffers.take())
-    elif tensor.dim() == 2 and (rows := buffers.size // 2 // tensor[0].nbytes):
-        transposed = tensor.stride(0) == 1
+    flat = tensor.dim() <= 2
+    transposed = tensor.dim() == 2 and tensor.stride(0) == 1
+    if transposed and tensor.dtype == torch.float32 and 0 < tensor[0].nbytes <= size:
+        yield from transposed_pieces(tensor.t().numpy(), size)
+    elif tensor.nbytes <= size:
+        yield Piece(tensor.nbytes, functools.partial(_copy, tensor))
+    elif flat and (rows := size // 2 // tensor[0].nbytes):
+        copy = _copy_transposed if transposed else _copy
         for start in range(0, len(tensor), rows):
-            first, second = buffers.take().reshape(2, -1)
-            piece = tensor[start : start + rows]
-            # Copied as it lies and transposed in the cache: twice as fast as in one go (torch blocks only the transpose
-            # of a whole contiguous matrix).
-            yield _held(_held(piece.t(), second).t() if transposed else piece, first)
+            part = tensor[start : start + rows]
+            yield Piece(part.nbytes, functools.partial(copy, part))
     else:
         for part in tensor:
-            yield from _blocks(part, buffers)
+            yield from _pieces(part, size)
 
 
-def _held(tensor: torch.Tensor, buffer: Bytes) -> torch.Tensor:
-    return torch.from_numpy(buffer[: tensor.nbytes]).view(tensor.dtype).view(tensor.shape).copy_(tensor)
+def _copy(tensor: torch.Tensor, memory: Bytes) -> None:
+    torch.from_numpy(memory).view(tensor.dtype).view(tensor.shape).copy_(tensor)
+
+
+def _copy_transposed(tensor: torch.Tensor, memory: Bytes) -> None:
+    """Copied as it lies and transposed in the cache: twice as fast as in one go (torch blocks only the transpose of a
+    whole contiguous matrix).
+    """
+    _copy(tensor.t().contiguous().t(), memory)
 
 
 def as_onnx(tensor: torch.Tensor, name: str) -> ir.TensorProtocol:

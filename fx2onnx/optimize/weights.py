@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from fx2onnx.irx.data_file import Buffers, Bytes, all_bytes, blocks_of
+from fx2onnx.irx.pieces import Bytes, Piece, all_bytes
 
 Array: TypeAlias = npt.NDArray[Any]
 
@@ -53,12 +54,14 @@ class DerivedTensor(ir.LazyTensor):
         """The bytes in C order, little-endian."""
         return all_bytes(self)
 
-    def blocks(self, buffers: Buffers) -> Iterator[Bytes]:
-        """The bytes, from the one copy that is made now."""
+    def pieces(self, size: int) -> Iterable[Piece]:
+        """The bytes, in one copy that is made when it is written."""
+        return (Piece(self._nbytes, self._content),)
+
+    def _content(self, _: Bytes) -> Bytes:
         if self.dtype.bitwidth < 8:
-            yield from blocks_of(self._made(), buffers)
-        else:
-            yield self._array().reshape(-1).view(np.uint8)
+            return np.frombuffer(self._made().tobytes(), np.uint8)
+        return self._array().reshape(-1).view(np.uint8)
 
 
 class TransposedTensor(DerivedTensor):
@@ -72,16 +75,10 @@ class TransposedTensor(DerivedTensor):
             lambda array: array.transpose(perm), (source,), source.dtype, [sizes[axis] for axis in perm], name
         )
 
-    def _made(self) -> ir.TensorProtocol:
-        permuted = getattr(self.source, "permuted", None)
-        if permuted is not None:
-            made: ir.TensorProtocol = permuted(self.perm)
-            return made
-        return super()._made()
-
-    def blocks(self, buffers: Buffers) -> Iterator[Bytes]:
-        """The bytes, as the reordered source gives them."""
-        return blocks_of(self._made(), buffers)
+    def pieces(self, size: int) -> Iterable[Piece]:
+        """The bytes, as the source gives them in another order."""
+        permuted = getattr(self.source, "permuted_pieces", None)
+        return super().pieces(size) if permuted is None else permuted(self.perm, size)
 
 
 class ScaledTensor(DerivedTensor):
@@ -112,21 +109,22 @@ class ScaledTensor(DerivedTensor):
         computed = part.dtype if part.dtype.itemsize >= 4 else np.dtype(np.float32)
         np.multiply(part, factor.astype(computed, copy=False), out=out, dtype=computed, casting="unsafe")
 
-    def blocks(self, buffers: Buffers) -> Iterator[Bytes]:
+    def pieces(self, size: int) -> Iterable[Piece]:
         """The bytes, some rows at a time."""
         array, *factor_sources = (source.numpy() for source in self.sources)
         rows, factor = array.reshape(self.view), self.factor(*factor_sources)
-        count = buffers.size // max(1, array.nbytes // max(1, len(rows)))
+        count = size // max(1, array.nbytes // max(1, len(rows)))
         if not count:
-            yield self._scaled(array, *factor_sources).reshape(-1).view(np.uint8)
+            yield from super().pieces(size)
             return
         by_row = len(factor) == len(rows)
         for start in range(0, len(rows), count):
             part = rows[start : start + count]
-            block = buffers.take()[: part.nbytes]
-            made = block.view(array.dtype).reshape(part.shape)
-            self._multiply(part, factor[start : start + count] if by_row else factor, made)
-            yield block
+            part_factor = factor[start : start + count] if by_row else factor
+            yield Piece(part.nbytes, functools.partial(self._fill, part, part_factor))
+
+    def _fill(self, part: Array, factor: Array, memory: Bytes) -> None:
+        self._multiply(part, factor, memory.view(part.dtype).reshape(part.shape))
 
 
 def is_literal(tensor: ir.TensorProtocol) -> bool:

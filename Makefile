@@ -49,7 +49,7 @@ figures: $(VENV)/.installed  ## measure and draw the two figures of docs/figures
 
 profile-page-test: $(VENV)/.installed ## the profile page in a real headless browser; installs Chromium where there is none
 	command -v chromium chromium-browser google-chrome >/dev/null || { apt-get update && apt-get install -y chromium; } || $(BIN)/python -m playwright install chromium
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/report -n 0
+	OMP_NUM_THREADS=1 BROWSER_REQUIRED=1 $(BIN)/python -m pytest tests/report -n 0
 
 sweep-torchvision sweep-timm sweep-hf: sweep-%: $(VENV)/.installed ## export and verify every model of a library into docs/coverage.md; goes on where it stopped
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.coverage --source $* --jobs 2

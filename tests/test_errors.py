@@ -71,6 +71,8 @@ def test_a_place_is_named_from_the_present_folder(tmp_path: Path, monkeypatch: p
     for folder, expected in ((tmp_path, "inner/model.py"), (file.parent, "model.py"), (tmp_path.parent, None)):
         monkeypatch.chdir(folder)
         assert where.relative_file() == (expected or f"{tmp_path.name}/inner/model.py")
-    monkeypatch.chdir("/")
     installed = SourceLocation("/opt/lib/site-packages/timm/models/vit.py", 3, "forward")
-    assert installed.relative_file() == "timm/models/vit.py"
+    with monkeypatch.context() as elsewhere:
+        elsewhere.delattr("os.getcwd")  # as where the folder is gone
+        found = installed.relative_file()
+    assert found == "timm/models/vit.py"

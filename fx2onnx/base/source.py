@@ -22,7 +22,7 @@ class SourceLocation:
 
     def relative_file(self) -> str:
         """The path below the working directory or the installed package, so that no machine's layout leaks."""
-        return _relative(self.file, os.getcwd())
+        return _installed(self.file) or _relative(self.file, os.getcwd())
 
     def excerpt(self, module_path: str = "", around: int = 1) -> list[str]:
         """Heading and the lines around the place, the place marked with ``>``."""
@@ -39,10 +39,12 @@ class SourceLocation:
         return {"file": self.relative_file(), "line": self.line, "function": self.function}
 
 
+def _installed(file: str) -> str:
+    """The path below the folder of installed packages; empty for other files."""
+    return file.partition(f"{os.sep}site-packages{os.sep}")[2]
+
+
 @lru_cache(maxsize=4096)
 def _relative(file: str, folder: str) -> str:
-    marker = f"{os.sep}site-packages{os.sep}"
-    if marker in file:
-        return file.split(marker, 1)[1]
     relative = os.path.relpath(file, folder) if os.path.isabs(file) else file
     return os.path.basename(file) if relative.startswith("..") else relative

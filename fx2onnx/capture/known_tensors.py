@@ -102,7 +102,8 @@ class KnownTensors(ABC):
         self._unlisted.append(view)
         return view
 
-    def _list(self) -> None:
+    def _list_views(self) -> None:
+        """Bring ``_memories`` and ``_by_address`` up to date."""
         for view in self._unlisted:
             if isinstance(view.tensor, FakeTensor):
                 self._memories.setdefault(storage_key(view.tensor), view)
@@ -114,7 +115,7 @@ class KnownTensors(ABC):
         """The view of a real tensor: a parameter, a buffer, or a constant that forward reached some other way."""
         view = self._views.get(id(tensor))
         if view is None and id(tensor) not in self._weight_names:
-            self._list()
+            self._list_views()
             same = self._by_address.get(_address(tensor))
             if same is not None:
                 view = View(same.memory, same.steps, same.node, same.info, same.version, tensor)
@@ -152,7 +153,7 @@ class KnownTensors(ABC):
             return view
         if not isinstance(tensor, FakeTensor):
             return self.weight_view(tensor)
-        self._list()
+        self._list_views()
         base = self._memories.get(storage_key(tensor))
         if base is not None and tensor.shape == base.tensor.shape and tensor.stride() == base.tensor.stride():
             view = View(base.memory, base.steps, base.node, base.info, base.version, tensor)

@@ -391,13 +391,13 @@ class RecordedGraph(torch.fx.Graph):
         return name
 
 
-_OF_MODES = torch._C.DispatchKeySet(PRE_DISPATCH)
-
-
 @lru_cache(maxsize=65536)
 def _legal_name(text: str) -> str:
     """``text`` as a name in a graph that has no other."""
     return torch.fx.graph._Namespace().create_name(torch.fx.graph._snake_case(text), None)
+
+
+_OF_MODES = torch._C.DispatchKeySet(PRE_DISPATCH)
 
 
 @contextlib.contextmanager

@@ -96,7 +96,10 @@ def _is_complex(values: Any) -> bool:
 def check(
     captured: Captured, used: set[torch.fx.Node], touching: frozenset[torch.fx.Node], table: Table, opset: int
 ) -> None:
-    """``touching`` are the nodes that touch complex numbers. Raises UserError E201 (no entry) or E202 (needs a newer opset) that lists every overload concerned."""
+    """``touching`` are the nodes that touch complex numbers.
+
+    Raises: UserError E201 (no entry) or E202 (needs a newer opset) that lists every overload concerned.
+    """
     missing: Counter[object] = Counter()
     too_old: Counter[object] = Counter()
     first: dict[object, torch.fx.Node] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import re
 import shutil
 from collections.abc import Iterator
@@ -27,8 +28,8 @@ def browser() -> Iterator[Any]:
     installed = next(filter(None, map(shutil.which, BROWSERS)), None)
     with playwright.sync_playwright() as started:
         if installed is None and not Path(started.chromium.executable_path).exists():
-            # pip installs no browser: only the make target, which may fetch system packages, does
-            pytest.skip("no Chromium on this machine: make profile-page-test installs one")
+            assert "BROWSER_REQUIRED" not in os.environ, "make profile-page-test found and installed no Chromium"
+            pytest.skip("pip installs no browser, make profile-page-test does: it may fetch system packages")
         opened = started.chromium.launch(executable_path=installed, args=["--no-sandbox"])
         yield opened
         opened.close()

@@ -154,16 +154,16 @@ def measure(name: str, rounds: int, folder: Path) -> Row:
     row.saving.clear()
     for _ in range(rounds):
         for variant, function in functions.items():
-            _clear(folder)
+            clear(folder)
             row.seconds.setdefault(variant, []).append(seconds(function))
             if variant == "dynamo":
                 row.their_nodes = len(onnx.load(folder / "theirs.onnx", load_external_data=False).graph.node)
     row.nodes, row.file_bytes = reports[-1].nodes_onnx, reports[-1].file_bytes
-    _clear(folder)
+    clear(folder)
     return row
 
 
-def _clear(folder: Path) -> None:
+def clear(folder: Path) -> None:
     """Every file is written anew: replacing one costs a flush to the disk, whoever does it."""
     for path in folder.iterdir():
         path.unlink()

@@ -169,15 +169,21 @@ def clear(folder: Path) -> None:
         path.unlink()
 
 
+def zoo_parser(description: str | None, rounds: int) -> argparse.ArgumentParser:
+    """The options of a benchmark that writes files of the zoo's models."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=rounds)
+    parser.add_argument("--models", help="a,b (default: the whole zoo)")
+    parser.add_argument("--folder", default="out", help="where the files go (default: out)")
+    return parser
+
+
 def main() -> None:
     machine.unpinned()
     from benchmarks.export_page import page
     from models_zoo.registry import names
 
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--models", help="a,b (default: the whole zoo)")
-    parser.add_argument("--folder", default="out", help="where the files go (default: out)")
+    parser = zoo_parser(__doc__, rounds=5)
     parser.add_argument("--write", metavar="FILE.md", help="write the page and its plot")
     options = parser.parse_args()
     os.makedirs(options.folder, exist_ok=True)

@@ -8,7 +8,6 @@ and one ``write`` of as many bytes into a new file of the same folder. Medians o
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 import tempfile
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import machine
-from benchmarks.export_time import calls, clear, seconds
+from benchmarks.export_time import calls, clear, seconds, zoo_parser
 
 
 def measure(name: str, rounds: int, folder: Path) -> tuple[int, list[float]]:
@@ -42,11 +41,7 @@ def main() -> None:
     machine.unpinned()
     from models_zoo.registry import names
 
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=21)
-    parser.add_argument("--models", help="a,b (default: the whole zoo)")
-    parser.add_argument("--folder", default="out", help="where the files go (default: out)")
-    options = parser.parse_args()
+    options = zoo_parser(__doc__, rounds=21).parse_args()
     os.makedirs(options.folder, exist_ok=True)
     print(f"{machine.describe()}. Medians of {options.rounds}, in brackets the middle half.\n")
     print("| model | MB | speed of writing by a plain write's |\n| --- | --- | --- |")

@@ -27,6 +27,7 @@ class Mutant:
 
 
 CAPTURE, DYNAMIC = "tests/capture/test_in_place.py", "tests/capture/test_dynamic.py"
+MODES = "tests/capture/test_modes.py"
 EXPORTED = "tests/ops/test_exported.py"
 RARE, RESORT = "tests/ops/test_rare.py", "tests/ops/test_resort.py"
 MUTANTS = [
@@ -75,13 +76,17 @@ MUTANTS = [
     Mutant("capture/strided.py", "        offset = fake.storage_offset()", "        offset = 0", CAPTURE),
     Mutant("lower/torchlib.py", "dtype_of(result) != dtype or", "False or", RESORT),
     Mutant("lower/preflight.py", "    if len(distinct) == 1:\n        return first", "    if True:\n        return first", RESORT),
+    Mutant("capture/torch_private.py", "real.\"\"\"\n    with torch._C._DisablePythonDispatcher(), torch", "real.\"\"\"\n    with torch", MODES),
+    Mutant("capture/torch_private.py", "Dispatcher(), torch._C._DisableTorchDispatch():\n        yield", "Dispatcher():\n        yield", MODES),
+    Mutant("capture/torch_private.py", "            return args[0].fake_device\n", "            return torch.device('meta')\n", MODES),
+    Mutant("capture/torch_private.py", "return _fake(self, args[0], args[0].fake_device)", "return args[0]", MODES),
     # lowering and files
     Mutant("irx/data_file.py", "    stream.seek(offset)", "    pass", "tests/test_data_file.py"),
     Mutant("irx/data_file.py", "// ALIGNMENT_BYTES) * ALIGNMENT_BYTES", "// 1)", "tests/test_data_file.py"),
     Mutant("irx/data_file.py", "            self._failed = True", "            pass", "tests/test_data_file.py"),
     Mutant("irx/data_file.py", "if length < BESIDE_BYTES or", "if True or", "tests/test_data_file.py"),
     Mutant("irx/data_file.py", "            buffer[end:start] = 0", "            pass", "tests/test_data_file.py"),
-    Mutant("irx/pieces.py", "    if len(made) != length:", "    if False:", "tests/test_data_file.py"),
+    Mutant("irx/pieces.py", "    if len(made) != piece.length:", "    if False:", "tests/test_data_file.py"),
     Mutant("base/source.py", "return _installed(self.file) or", "return", "tests/test_errors.py"),
     Mutant("lower/weights.py", "    _copy(tensor.t().contiguous().t(), memory)", "    _copy(tensor.flip(0), memory)",
            "tests/test_data_file.py"),

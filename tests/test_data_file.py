@@ -86,7 +86,7 @@ def test_a_weight_that_gives_another_number_of_bytes_is_an_error(given, tmp_path
 @pytest.mark.parametrize("alone", [True, False])
 def test_a_piece_of_another_length_is_an_error(alone, tmp_path):
     wrong = DerivedTensor(lambda: np.zeros(3, np.float32), (), ir.DataType.FLOAT, (2,), "wrong")
-    with pytest.raises(OSError, match="gave 12 bytes instead of 8"):
+    with pytest.raises(OSError, match="the weight wrong gave 12 bytes instead of 8"):
         write_data(str(tmp_path / "data"), [wrong] if alone else [Weight(torch.ones(9), "a"), wrong])
 
 

@@ -397,17 +397,10 @@ def _legal_name(text: str) -> str:
     return torch.fx.graph._Namespace().create_name(torch.fx.graph._snake_case(text), None)
 
 
-_OF_MODES = torch._C.DispatchKeySet(PRE_DISPATCH)
-
-
 @contextlib.contextmanager
 def no_dispatch() -> Iterator[None]:
     """Operators inside are seen by no mode and run for real."""
-    with (
-        torch._C._DisablePythonDispatcher(),
-        torch._C._ExcludeDispatchKeyGuard(_OF_MODES),
-        torch._C._DisableTorchDispatch(),
-    ):
+    with torch._C._DisablePythonDispatcher(), torch._C._DisableTorchDispatch():
         yield
 
 

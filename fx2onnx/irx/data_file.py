@@ -13,12 +13,12 @@ from typing import TypeAlias
 import numpy as np
 import onnx_ir as ir
 
-from fx2onnx.irx.pieces import Bytes, Piece, check, make_in, pieces_of
+from fx2onnx.irx.pieces import Bytes, Piece, made_with, make_in, pieces_of
 
 Place: TypeAlias = tuple[int, int]
 """Offset and length in the file, in bytes."""
-Run: TypeAlias = tuple[int, list[tuple[int, Piece]]]
-"""What is written in one go: where it starts, and pieces with their distance from there."""
+Pieces: TypeAlias = list[tuple[int, Piece, ir.TensorProtocol]]
+"""What is written in one go: how far from the first one each piece begins, and whose it is."""
 
 ALIGNMENT_BYTES = 4096
 """Start of each tensor: a page, so that a mapped weight needs no copy."""
@@ -77,10 +77,10 @@ def _places(tensors: Sequence[ir.TensorProtocol]) -> Iterator[Place]:
         offset += -(-length // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
 
 
-def _runs(tensors: Sequence[ir.TensorProtocol], places: Sequence[Place]) -> Iterator[Run]:
-    """Pieces one by one, those that fit into one buffer together."""
+def _runs(tensors: Sequence[ir.TensorProtocol], places: Sequence[Place]) -> Iterator[tuple[int, Pieces]]:
+    """Pieces and where they start, those that fit into one buffer together."""
     start = 0
-    run: list[tuple[int, Piece]] = []
+    run: Pieces = []
     for tensor, (offset, length) in zip(tensors, places, strict=True):
         end = offset + length
         for piece in pieces_of(tensor, BUFFER_BYTES):
@@ -89,7 +89,7 @@ def _runs(tensors: Sequence[ir.TensorProtocol], places: Sequence[Place]) -> Iter
                 run = []
             if not run:
                 start = offset
-            run.append((offset - start, piece))
+            run.append((offset - start, piece, tensor))
             offset += piece.length
         if offset != end:
             raise OSError(f"the weight {tensor.name} gave {length + offset - end} bytes instead of {length}")
@@ -100,7 +100,7 @@ def _runs(tensors: Sequence[ir.TensorProtocol], places: Sequence[Place]) -> Iter
 class _Work:
     """Runs to make and to write, by one thread or several."""
 
-    def __init__(self, runs: Iterator[Run]) -> None:
+    def __init__(self, runs: Iterator[tuple[int, Pieces]]) -> None:
         self._runs = runs
         self._taking = threading.Lock()
         self._failed = False
@@ -116,26 +116,22 @@ class _Work:
             self._failed = True
             raise
 
-    def _next(self) -> Run | None:
+    def _next(self) -> tuple[int, Pieces] | None:
         with self._taking:
             return None if self._failed else next(self._runs, None)
 
 
-def _joined(run: list[tuple[int, Piece]], buffer: Bytes) -> Bytes:
+def _joined(run: Pieces, buffer: Bytes) -> Bytes:
     """The bytes of a run, with zeros between the tensors; in ``buffer`` but for a piece that lies in memory."""
     if len(run) == 1:
-        length, make = run[0][1]
-        made = make(buffer[:length])
-        if made is None:
-            return buffer[:length]
-        check(made, length)
-        return made
+        _, piece, tensor = run[0]
+        return made_with(buffer[: piece.length], piece, tensor)
     end = 0
-    for start, (length, make) in run:
+    for start, piece, tensor in run:
         if start > end:
             buffer[end:start] = 0
-        end = start + length
-        make_in(buffer[start:end], make)
+        end = start + piece.length
+        make_in(buffer[start:end], piece, tensor)
     return buffer[:end]
 
 

@@ -38,21 +38,27 @@ def all_bytes(tensor: Any) -> bytes:
     """What ``pieces_of`` gives, at once."""
     whole = np.empty(tensor.nbytes, np.uint8)
     start = 0
-    for length, make in pieces_of(tensor, whole.size):
-        make_in(whole[start : start + length], make)
-        start += length
+    for piece in pieces_of(tensor, whole.size):
+        make_in(whole[start : start + piece.length], piece, tensor)
+        start += piece.length
     return whole.tobytes()
 
 
-def make_in(place: Bytes, make: Callable[[Bytes], Bytes | None]) -> None:
-    """Have the bytes of a piece in ``place``. Raises OSError where they are not as many."""
-    made = make(place)
-    if made is not None:
-        check(made, len(place))
+def make_in(place: Bytes, piece: Piece, tensor: Any) -> None:
+    """Have the bytes of a piece of ``tensor`` in ``place``. Raises OSError where they are not as many."""
+    made = made_with(place, piece, tensor)
+    if made is not place:
         place[:] = made
 
 
-def check(made: Bytes, length: int) -> None:
-    """Raises OSError where a piece is not as long as it said."""
-    if len(made) != length:
-        raise OSError(f"a weight gave {len(made)} bytes instead of {length}")
+def made_with(memory: Bytes, piece: Piece, tensor: Any) -> Bytes:
+    """The bytes of a piece of ``tensor``: ``memory``, or other memory that has them already.
+
+    Raises: OSError where they are not as many as the piece said.
+    """
+    made = piece.make(memory)
+    if made is None:
+        return memory
+    if len(made) != piece.length:
+        raise OSError(f"the weight {tensor.name} gave {len(made)} bytes instead of {piece.length}")
+    return made

@@ -29,7 +29,7 @@ def browser() -> Iterator[Any]:
     with playwright.sync_playwright() as started:
         if installed is None and not Path(started.chromium.executable_path).exists():
             assert "BROWSER_REQUIRED" not in os.environ, "make profile-page-test found and installed no Chromium"
-            pytest.skip("pip installs no browser, make profile-page-test does: it may fetch system packages")
+            pytest.skip("no Chromium on this machine, and pip cannot bring one: make profile-page-test does")
         opened = started.chromium.launch(executable_path=installed, args=["--no-sandbox"])
         yield opened
         opened.close()

@@ -63,7 +63,6 @@ class _Statm:
     def __init__(self) -> None:
         self._handle = os.open("/proc/self/statm", os.O_RDONLY | os.O_CLOEXEC)
         self._page_bytes = os.sysconf("SC_PAGE_SIZE")
-        self.read()
 
     def read(self) -> int:
         return int(os.pread(self._handle, 96, 0).split()[1]) * self._page_bytes

@@ -105,7 +105,7 @@ def where_of(node: torch.fx.Node) -> SourceLocation | None:
 
 def told(node: torch.fx.Node) -> tuple[str, str, SourceLocation | None]:
     """Name, module path and source line, for the recorder of events."""
-    return "weight" if node.op == "get_attr" else str(node.target), node.meta.get("module") or "", where_of(node)
+    return str(node.target), node.meta.get("module") or "", where_of(node)
 
 
 def describe(node: torch.fx.Node) -> str:

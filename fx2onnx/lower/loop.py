@@ -174,7 +174,9 @@ class Lowering:
         try:
             self._node(node)
         finally:
-            self._log.append((partial(told, node), start_ns, time.perf_counter_ns()))
+            end_ns = time.perf_counter_ns()
+            is_call = node.op == "call_function"
+            self._log.append((partial(told, node), start_ns, end_ns) if is_call else ("weight", start_ns, end_ns, 1))
 
     def _node(self, node: torch.fx.Node) -> None:
         if node.op == "placeholder":

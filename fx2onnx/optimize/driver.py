@@ -81,8 +81,9 @@ class Driver:
         self._graphs = list(graphs_of(model))
         self._op: Emit | None = None
         self._spans = details()
-        self._matching: dict[Rewrite, list[int]] = {rewrite: [] for rewrite in rewrites}
-        """Nanoseconds of each call of a rewrite's ``match``, for the recorder."""
+        self._matching: dict[str, list[int]] = {op_type: [] for op_type in self._by_root}
+        """Nanoseconds of matching at each visited node of an operator, for the recorder."""
+        self._applying_ns = 0
         self._queue: deque[ir.Node] = deque()
         self._queued: set[ir.Node] = set()
 
@@ -102,9 +103,9 @@ class Driver:
             if self.outcome.total - start > limit:
                 raise InternalError("E900", f"the rewrites do not end; the last was {self.outcome.last}")
         if self._spans is not None:
-            for rewrite, spent_ns in self._matching.items():
+            for op_type, spent_ns in self._matching.items():
                 if spent_ns:
-                    self._spans.add_sum(f"match {rewrite.name}", sum(spent_ns), len(spent_ns))
+                    self._spans.add_sum(f"match at {op_type}", sum(spent_ns), len(spent_ns))
 
     def _push(self, nodes: Iterable[ir.Node]) -> None:
         for node in nodes:
@@ -114,36 +115,28 @@ class Driver:
 
     def _visit(self, node: ir.Node) -> None:
         """Match and apply, until a rewrite does not refuse."""
+        apply = self._apply if self._spans is None else self._apply_timed
         for rewrite in self._by_root[node.op_type]:
             found = rewrite.match(node)
-            refused = found if isinstance(found, Why) else self._apply(rewrite, node, found)
+            refused = found if isinstance(found, Why) else apply(rewrite, node, found)
             if refused is None:
                 return
             if self.explain:
                 self._explain(rewrite, refused)
 
     def _visit_timed(self, node: ir.Node) -> None:
-        """``_visit``, for the recorder."""
+        start_ns, applying_ns, matching = time.perf_counter_ns(), self._applying_ns, self._matching[node.op_type]
+        self._visit(node)
+        matching.append(time.perf_counter_ns() - start_ns - (self._applying_ns - applying_ns))
+
+    def _apply_timed(self, rewrite: Rewrite, root: ir.Node, match: Match) -> Why | None:
         assert self._spans is not None
         start_ns = time.perf_counter_ns()
-        for rewrite in self._by_root[node.op_type]:
-            found = rewrite.match(node)
-            end_ns = time.perf_counter_ns()
-            self._matching[rewrite].append(end_ns - start_ns)
-            refused: Why | None
-            if isinstance(found, Why):
-                refused = found
-            else:
-                try:
-                    refused = self._apply(rewrite, node, found)
-                finally:
-                    self._spans.detail(f"apply {rewrite.name}", end_ns)
-                end_ns = time.perf_counter_ns()
-            if refused is None:
-                return
-            if self.explain:
-                self._explain(rewrite, refused)
-            start_ns = end_ns
+        try:
+            return self._apply(rewrite, root, match)
+        finally:
+            self._spans.detail(f"apply {rewrite.name}", start_ns)
+            self._applying_ns += time.perf_counter_ns() - start_ns
 
     def _explain(self, rewrite: Rewrite, refused: Why) -> None:
         self.outcome.refusals.setdefault(rewrite.name, Counter())[str(refused)] += 1

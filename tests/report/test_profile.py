@@ -325,7 +325,7 @@ def test_the_profile_knows_the_file(exported: fx2onnx.ExportResult) -> None:
     assert profile.ours.file_bytes > 0
 
 
-def test_the_matching_of_each_rewrite_is_summed_up() -> None:
+def test_the_matching_at_each_operator_is_summed_up() -> None:
     import torch
 
     import fx2onnx
@@ -335,4 +335,4 @@ def test_the_matching_of_each_rewrite_is_summed_up() -> None:
     spans = [result._measured.recorder.tree()]
     for span in spans:
         spans.extend(span.children)
-    assert any(span.name.startswith("match ") and span.stretches and span.seconds > 0 for span in spans)
+    assert any(span.name.startswith("match at ") and span.stretches and span.seconds > 0 for span in spans)

@@ -92,10 +92,6 @@ class Recorder:
         """A stretch that ends now and holds nothing; those of one name and parent become one span."""
         self.log.append((name, start_ns, time.perf_counter_ns(), 1))
 
-    def add_sum(self, name: str, spent_ns: int, count: int) -> None:
-        """``count`` stretches that took ``spent_ns`` together."""
-        self.log.append((name, 0, spent_ns, count))
-
     def close(self) -> Span:
         if not self.root.end_ns:
             self.root.end_ns = time.perf_counter_ns()

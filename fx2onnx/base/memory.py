@@ -7,11 +7,11 @@ import os
 import time
 from collections.abc import Callable
 
-INTERVAL_NS = 20_000_000
+INTERVAL_NS = 50_000_000
 """Between two readings inside a phase: one costs 5 microseconds, but some 50 where the kernel's part is not in the cache,
-so this keeps them below a quarter of a per cent."""
+so this keeps them near a tenth of a per cent."""
 
-_OLD_NS = 10_000_000
+_OLD_NS = 20_000_000
 """What was read less long ago still holds where a phase begins or ends."""
 
 

@@ -81,9 +81,6 @@ class Driver:
         self._graphs = list(graphs_of(model))
         self._op: Emit | None = None
         self._spans = details()
-        self._matching: dict[str, list[int]] = {op_type: [] for op_type in self._by_root}
-        """Nanoseconds of matching at each visited node of an operator, for the recorder."""
-        self._applying_ns = 0
         self._queue: deque[ir.Node] = deque()
         self._queued: set[ir.Node] = set()
 
@@ -91,7 +88,6 @@ class Driver:
         """One visit of every node that is a root, then of those around each edit."""
         for graph in self._graphs:
             self._push(graph)
-        visit = self._visit if self._spans is None else self._visit_timed
         limit = EDITS_PER_NODE * len(self._queue) + 100
         start = self.outcome.total
         while self._queue and not self.budget.is_spent:
@@ -99,13 +95,9 @@ class Driver:
             self._queued.discard(node)
             if node.graph is None:
                 continue
-            visit(node)
+            self._visit(node)
             if self.outcome.total - start > limit:
                 raise InternalError("E900", f"the rewrites do not end; the last was {self.outcome.last}")
-        if self._spans is not None:
-            for op_type, spent_ns in self._matching.items():
-                if spent_ns:
-                    self._spans.add_sum(f"match at {op_type}", sum(spent_ns), len(spent_ns))
 
     def _push(self, nodes: Iterable[ir.Node]) -> None:
         for node in nodes:
@@ -124,11 +116,6 @@ class Driver:
             if self.explain:
                 self._explain(rewrite, refused)
 
-    def _visit_timed(self, node: ir.Node) -> None:
-        start_ns, applying_ns, matching = time.perf_counter_ns(), self._applying_ns, self._matching[node.op_type]
-        self._visit(node)
-        matching.append(time.perf_counter_ns() - start_ns - (self._applying_ns - applying_ns))
-
     def _apply_timed(self, rewrite: Rewrite, root: ir.Node, match: Match) -> Why | None:
         assert self._spans is not None
         start_ns = time.perf_counter_ns()
@@ -136,7 +123,6 @@ class Driver:
             return self._apply(rewrite, root, match)
         finally:
             self._spans.detail(f"apply {rewrite.name}", start_ns)
-            self._applying_ns += time.perf_counter_ns() - start_ns
 
     def _explain(self, rewrite: Rewrite, refused: Why) -> None:
         self.outcome.refusals.setdefault(rewrite.name, Counter())[str(refused)] += 1

@@ -131,7 +131,6 @@ def test_every_stage_of_the_pipeline_is_recorded(exported: fx2onnx.ExportResult)
         "verify/onnxruntime",
     }
     assert wanted - paths == set()
-    assert any(path.startswith("optimize/fuse/match ") for path in paths)
 
 
 def test_phases_know_their_bytes_and_the_rung(tmp_path: Path) -> None:
@@ -217,7 +216,7 @@ def test_a_phase_right_after_another_takes_no_reading_of_its_own() -> None:
                 pass
     assert 2 <= len(memory.readings) <= 3, "the beginning and the end; not each phase's"
     time_before = memory.readings[-1][0]
-    memory.readings[-1] = (time_before - 10_000_000, *memory.readings[-1][1:])
+    memory.readings[-1] = (time_before - 30_000_000, *memory.readings[-1][1:])
     memory.read_if_old()
     assert memory.readings[-1][0] > time_before, "an old one is taken anew"
 

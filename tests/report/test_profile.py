@@ -325,14 +325,13 @@ def test_the_profile_knows_the_file(exported: fx2onnx.ExportResult) -> None:
     assert profile.ours.file_bytes > 0
 
 
-def test_the_matching_at_each_operator_is_summed_up() -> None:
+def test_the_applying_of_rewrites_lies_in_its_phase() -> None:
     import torch
 
     import fx2onnx
 
     result = fx2onnx.export(torch.nn.Linear(3, 4), (torch.ones(2, 5, 3),), profile=True)
-    assert result._measured is not None
-    spans = [result._measured.recorder.tree()]
-    for span in spans:
-        spans.extend(span.children)
-    assert any(span.name.startswith("match at ") and span.stretches and span.seconds > 0 for span in spans)
+    assert result.profile is not None
+    assert result.profile.ours.events is not None
+    (fuse,) = (event for _, event in walk(result.profile.ours.events) if event.name == "fuse")
+    assert any(event.name.startswith("apply ") and 0 < event.seconds < fuse.seconds for event in fuse.children)

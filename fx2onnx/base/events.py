@@ -3,7 +3,7 @@
 ``with record("lower"): ...`` costs about a microsecond; it does nothing where no recorder is active. One recorder is
 active per thread and task (a context variable), so concurrent exports do not mix. Phases are always recorded; what
 happens a thousand times (operators, shapes, rewrites) only where the recorder was asked for details: a hot loop takes
-``details()`` once, reads the clock where something begins and calls ``detail`` or ``add`` where it ends, or appends to
+``details()`` once, reads the clock where something begins and calls ``detail`` or ``add`` where it ends, or extends
 ``log`` itself: some 0.2 microseconds.
 """
 
@@ -54,9 +54,10 @@ class Recorder:
         self._open = [self.root]
         self._phases: list[Span] = []
         self.log: list[Any] = []
-        """Where they end: details (name, start ns, end ns, module path, where) or (told, start ns, end ns), where
-        ``told()`` gives name, module path and where; stretches (name, start ns, end ns, count). A phase is there twice: its
-        Span where it begins, None where it ends."""
+        """Where they end, five items each and none of them a container, which the collector would look through: details
+        (name, start ns, end ns, module path, where) or (what, start ns, end ns, told, None), where ``told(what)`` gives name,
+        module path and where; stretches (name, start ns, end ns, None, None). A phase is there twice: (span, 0, 0, None,
+        None) where it begins, (None, 0, 0, None, None) where it ends."""
         self._is_tree = False
 
     @contextlib.contextmanager
@@ -69,12 +70,12 @@ class Recorder:
             self._phases.append(span)
         depth = len(self._open)
         self._open.append(span)
-        self.log.append(span)
+        self.log.extend((span, 0, 0, None, None))
         try:
             yield span
         finally:
             span.end_ns = time.perf_counter_ns()
-            self.log.append(None)
+            self.log.extend((None, 0, 0, None, None))
             del self._open[depth:]
             if self.memory is not None:
                 self.memory.read_if_old()
@@ -84,13 +85,13 @@ class Recorder:
         source line. ``str`` of ``name`` and ``where`` is taken when somebody looks.
         """
         at_ns = time.perf_counter_ns()
-        self.log.append((name, start_ns, at_ns, module_path, where))
+        self.log.extend((name, start_ns, at_ns, module_path, where))
         if self.memory is not None and at_ns > self.memory.next_ns:
             self.memory.read()
 
     def add(self, name: str, start_ns: int) -> None:
         """A stretch that ends now and holds nothing; those of one name and parent become one span."""
-        self.log.append((name, start_ns, time.perf_counter_ns(), 1))
+        self.log.extend((name, start_ns, time.perf_counter_ns(), None, None))
 
     def close(self) -> Span:
         if not self.root.end_ns:
@@ -119,8 +120,8 @@ class Recorder:
         return seconds
 
 
-Stretch: TypeAlias = tuple[str, int, int, int]
-"""Name, start, end, count."""
+Stretch: TypeAlias = tuple[str, int, int]
+"""Name, start, end."""
 
 
 def _grow(root: Span, log: list[Any]) -> None:
@@ -128,24 +129,20 @@ def _grow(root: Span, log: list[Any]) -> None:
     phases = [root]
     ended: list[list[Span | Stretch]] = [[]]
     """What ended in each open phase and is in no detail so far."""
-    for entry in log:
-        if isinstance(entry, Span):
-            phases.append(entry)
+    items = iter(log)
+    for name, start_ns, end_ns, path, where in zip(items, items, items, items, items, strict=True):
+        if isinstance(name, Span):
+            phases.append(name)
             ended.append([])
-        elif entry is None:
+        elif name is None:
             phase = phases.pop()
             _fill(phase, ended.pop())
             ended[-1].append(phase)
-        elif len(entry) == 4:
-            ended[-1].append(entry)
+        elif path is None:
+            ended[-1].append((name, start_ns, end_ns))
         else:
-            if len(entry) == 3:
-                told, start_ns, end_ns = entry
-                name, module_path, where = told()
-            else:
-                name, start_ns, end_ns, module_path, where = entry
-            args = {"module": module_path} if module_path else {}
-            span = Span(str(name), start_ns, end_ns, args if where is None else args | {"where": str(where)})
+            told = path(name) if callable(path) else (str(name), path, where)
+            span = _detail(told, start_ns, end_ns)
             held = len(ended[-1])
             while held and _start_ns(ended[-1][held - 1]) >= start_ns:
                 held -= 1
@@ -153,6 +150,12 @@ def _grow(root: Span, log: list[Any]) -> None:
             ended[-1][held:] = [span]
     while phases:
         _fill(phases.pop(), ended.pop())
+
+
+def _detail(told: tuple[str, str, object], start_ns: int, end_ns: int) -> Span:
+    name, module_path, where = told
+    args = {"module": module_path} if module_path else {}
+    return Span(name, start_ns, end_ns, args if where is None else args | {"where": str(where)})
 
 
 def _start_ns(ended: Span | Stretch) -> int:
@@ -166,13 +169,13 @@ def _fill(parent: Span, ended: list[Span | Stretch]) -> None:
         if isinstance(item, Span):
             parent.children.append(item)
             continue
-        name, start_ns, end_ns, count = item
+        name, start_ns, end_ns = item
         found = together.get(name)
         if found is None:
             found = together[name] = Span(name, parent.start_ns, parent.start_ns)
             parent.children.append(found)
         found.end_ns += end_ns - start_ns
-        found.stretches += count
+        found.stretches += 1
 
 
 _active: contextvars.ContextVar[Recorder | None] = contextvars.ContextVar("fx2onnx_recorder", default=None)

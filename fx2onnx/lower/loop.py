@@ -7,7 +7,6 @@ import operator
 import os
 import time
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import onnx_ir as ir
@@ -177,7 +176,7 @@ class Lowering:
         try:
             self._node(node)
         finally:
-            self._log.append((partial(told, node), start_ns, time.perf_counter_ns()))
+            self._log.extend((node, start_ns, time.perf_counter_ns(), told, None))
 
     def _node(self, node: torch.fx.Node) -> None:
         if node.op == "placeholder":

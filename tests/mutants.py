@@ -110,6 +110,11 @@ MUTANTS = [
     Mutant("runner/static_shapes.py", "and not self.fits_somehow(step, operands)", "", "tests/runner/test_static_bodies.py"),
     Mutant("runner/static_bodies.py", "is_counted and starts,", "True,", "tests/runner/test_static_bodies.py"),
     # verification
+    Mutant("base/events.py", "        elif path is None:", "        elif False:", "tests/report/test_events.py"),
+    Mutant("base/events.py", "            while held and _start_ns(ended[-1][held - 1]) >= start_ns:", "            while False:",
+           "tests/report/test_events.py"),
+    Mutant("lower/loop.py", "            self._log.extend((node, start_ns,", "            self._log.extend((node, 0,",
+           "tests/report"),
     Mutant("verify/compare.py", "ERROR_RATIO = 16.0", "ERROR_RATIO = 1e9", "tests/test_export.py tests/cli tests/test_zoo.py"),
 ]  # fmt: skip
 

@@ -3,7 +3,7 @@
 One process, warm, variants in turn, medians; ratios are the claim. Memory is the growth of the peak resident set during one
 whole export, in a process of its own that has the model loaded and a smaller one of its kind exported before.
 
-    python -m benchmarks.export_scaling [--rounds 25] [--write docs/scaling.md]
+    python -m benchmarks.export_scaling [--rounds 60] [--write docs/scaling.md]
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def measure_memory(name: str) -> None:
 def main() -> None:
     machine.unpinned()
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=25)
+    parser.add_argument("--rounds", type=int, default=60)
     parser.add_argument("--write", metavar="FILE.md")
     parser.add_argument("--memory-of", help=argparse.SUPPRESS)
     options = parser.parse_args()

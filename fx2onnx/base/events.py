@@ -108,6 +108,11 @@ class Recorder:
         return self.root
 
     @property
+    def entries(self) -> int:
+        """How many entries the log has."""
+        return len(self.log) // 5
+
+    @property
     def open_spans(self) -> tuple[Span, ...]:
         """The phases that are running now, outermost first."""
         return tuple(self._open)

@@ -145,7 +145,7 @@ class Emit:
         try:
             return shapes.infer(call)
         finally:
-            self.builder.spans.log.extend(("shapes", start_ns, time.perf_counter_ns(), None, None))
+            self.builder.spans.add("shapes", start_ns)
 
     def _append(
         self,

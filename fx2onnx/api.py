@@ -15,6 +15,7 @@ import onnx_ir as ir
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.events import Recorder, record, recording
+from fx2onnx.base.targets import check_target
 from fx2onnx.base.weight_file import WeightFile
 from fx2onnx.irx import io, reference
 
@@ -165,8 +166,9 @@ def export(
     Returns: ``ExportResult``. Raises: ``UserError`` with a code, the line and what to do; ``VerificationError``.
     """
     _check_arguments(state, metadata, ignored)
-    target = io.check_writable(f) if f is not None else None
-    profile_path = None if isinstance(profile, bool) else _checked_profile_path(profile)
+    target = None if f is None else check_target(f, inputs=[file.path for file in weight_files])
+    read_or_written = [file.path for file in weight_files] + ([] if target is None else [target])
+    profile_path = None if isinstance(profile, bool) else _checked_profile_path(profile, read_or_written)
     memory = _memory_reader() if profile else None
     verdict = None
     with recording("export", detailed=bool(profile), memory=memory) as recorder, _collector_paused():
@@ -404,11 +406,11 @@ def _memory_reader() -> MemoryReader:
     return MemoryReader()
 
 
-def _checked_profile_path(path: str | os.PathLike[str]) -> str:
+def _checked_profile_path(path: str | os.PathLike[str], inputs: Sequence[str]) -> str:
     from fx2onnx.report.profile import writer
 
     writer(path)
-    return io.check_writable(path)
+    return check_target(path, inputs=inputs, what="the profile")
 
 
 def _profile_of(result: ExportResult, measured: Measured) -> Profile:

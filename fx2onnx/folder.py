@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import shutil
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fx2onnx.base.errors import UserError
+from fx2onnx.base.folder_commit import CHECKED_SUFFIXES, MANIFEST, commit_folder
+from fx2onnx.base.staging import cannot_write, staged
+from fx2onnx.base.targets import path_text
 from fx2onnx.irx import reference
 from fx2onnx.irx.shared_data import save_together
 
@@ -23,16 +24,16 @@ if TYPE_CHECKING:
     from fx2onnx.sources.generation_parts import Assembly, Part
     from fx2onnx.verify import Verdict
 
-DATA_FILE = "weights.data"
-"""Weights of several models in one folder."""
+DATA_STEM = "weights"
+"""Weights of several models in one folder: ``weights.<digest>.data``."""
 
 _COPIED = (".json", ".txt", ".model", ".jinja", ".tiktoken", ".bpe")
 _NOT_COPIED = (".index.json",)
 IN_PLACE_OPSET = 24
 """The first with TensorScatter, which writes into a cache."""
 
-ORIGIN_FILE = "fx2onnx.json"
-"""What the folder was made from, for ``fx2onnx generate --verify``."""
+ORIGIN_FILE = MANIFEST
+"""What the folder was made from, for ``fx2onnx generate --verify``, and which files it has."""
 
 
 @dataclass
@@ -71,7 +72,7 @@ def export_folder(
     """
     from fx2onnx.sources.generation_parts import assemble
 
-    target = check_folder(Path(output).expanduser())
+    target = check_folder(Path(path_text(output, "the folder")).expanduser())
     if cache == "static" and opset_version is None:
         opset_version = IN_PLACE_OPSET
     in_place = opset_version is not None and opset_version >= IN_PLACE_OPSET
@@ -96,14 +97,18 @@ def export_assembly(
         done.notes += [part.note] if part.note else []
         results[part.file], done.sources[part.file] = _export_part(part, opset_version, done.notes)
     needs_weights_beside_it = _refers(results)
+    facts = {
+        **_origin(told or {}, assembly, target),
+        **_baked(done.sources),
+        **_delays(assembly),
+        **_own_prompt(assembly),
+    }
     with _staging(target) as stage:
         _write(results, stage, target)
         _write_configs(assembly, stage, target)
-        rules = _delays(assembly) | _own_prompt(assembly)
-        if told is not None or rules:
-            _write_origin({**(told or {}), **_baked(done.sources), **rules}, assembly, stage, target)
         if verify and not needs_weights_beside_it:
             _verify(done, stage, engines)
+        commit_folder(stage, target, facts, keep=_own_files(assembly, target))
     if verify and needs_weights_beside_it:
         _verify(done, target, engines)
     done.files = sorted(entry.name for entry in target.iterdir() if entry.is_file())
@@ -223,7 +228,7 @@ def _write(results: dict[str, ExportResult], stage: Path, target: Path) -> None:
         for name, result in results.items():
             result.save(stage / name)
     else:
-        total_bytes = save_together({name: result.model for name, result in results.items()}, stage, DATA_FILE)
+        total_bytes = save_together({name: result.model for name, result in results.items()}, stage, DATA_STEM)
         for result in results.values():
             result.report.file_bytes = total_bytes
 
@@ -266,13 +271,20 @@ def _own_prompt(assembly: Assembly) -> dict[str, Any]:
     return {"own_prompt": found} if found else {}
 
 
-def _write_origin(told: Mapping[str, Any], assembly: Assembly, stage: Path, target: Path) -> None:
+def _origin(told: Mapping[str, Any], assembly: Assembly, target: Path) -> Mapping[str, Any]:
     """What is told; the source as seen from the folder, so that both can be moved together."""
     if "source" in told and assembly.folder is not None:
         _, mark, query = str(told["source"]).partition("?")
         spec = f"hf:{os.path.relpath(assembly.folder.resolve(), target.resolve())}{mark}{query}"
-        told = {**told, "source": spec}
-    (stage / ORIGIN_FILE).write_text(json.dumps(dict(told), indent=2) + "\n", encoding="utf-8")
+        return {**told, "source": spec}
+    return told
+
+
+def _own_files(assembly: Assembly, target: Path) -> list[str]:
+    """The checkpoint's files, where the folder is the checkpoint's own."""
+    if assembly.folder is None or assembly.folder.resolve() != target.resolve():
+        return []
+    return [path.name for path in target.iterdir() if not path.name.endswith(CHECKED_SUFFIXES)]
 
 
 def _verify(done: ExportedFolder, folder: Path, engines: Sequence[str] | None) -> None:
@@ -284,18 +296,16 @@ def _verify(done: ExportedFolder, folder: Path, engines: Sequence[str] | None) -
 
 @contextlib.contextmanager
 def _staging(target: Path) -> Iterator[Path]:
-    """A folder beside ``target`` whose files move there when the block ends well; else nothing is left of it."""
-    with tempfile.TemporaryDirectory(prefix=".fx2onnx-", dir=target.absolute().parent) as work:
-        stage = Path(work)
-        try:
-            yield stage
-            target.mkdir(exist_ok=True)
-            for path in _models_last(stage):
-                os.replace(path, target / path.name)
-        except OSError as cause:
-            raise UserError("E301", f"cannot write into '{target}'", why=cause.strerror or str(cause)) from cause
-
-
-def _models_last(stage: Path) -> Sequence[Path]:
-    """A model never stands there before its weights do."""
-    return sorted((path for path in stage.iterdir() if path.is_file()), key=lambda path: path.suffix == ".onnx")
+    """A folder in ``target`` to write into. Where the block fails, nothing is left of it, nor of a new ``target``."""
+    is_new = not target.exists()
+    try:
+        target.mkdir(exist_ok=True)
+        with staged(target) as stage:
+            yield Path(stage)
+    except BaseException as cause:
+        if is_new:
+            with contextlib.suppress(OSError):  # not empty: the new files are there
+                target.rmdir()
+        if isinstance(cause, OSError):
+            raise cannot_write(target, cause) from cause
+        raise

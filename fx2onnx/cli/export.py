@@ -11,7 +11,7 @@ import typer
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.cli import options
-from fx2onnx.cli.files import check_writable, write_report
+from fx2onnx.cli.files import check_apart, check_writable, write_report
 from fx2onnx.cli.job import Job, run
 from fx2onnx.cli.outcome import print_json, reports_errors
 
@@ -116,8 +116,6 @@ def export_command(
         weights=weights,
         dtype=dtype,
     )
-    if report is not None:
-        check_writable(report)
     if len(sources) == 1 and not is_pattern(sources[0]):
         _export_one(replace(template, source=with_task(sources[0], task)), report, json_output, quiet)
         return
@@ -156,11 +154,15 @@ def _folder(output: Path) -> Path:
 
 def _export_one(job: Job, report: Path | None, json_output: bool, quiet: bool) -> None:
     from fx2onnx.cli.progress import Stages
+    from fx2onnx.irx.model_files import is_file_of
+    from fx2onnx.sources.inputs import input_files
 
     output = Path(job.output)
-    check_writable(output)
-    if report is not None and report.resolve() == output.resolve():
+    inputs = input_files(job.source, job.weights)
+    check_writable(output, inputs=inputs)
+    if report is not None and is_file_of(report, job.output):
         raise UserError("E001", "--report and --output name the same file")
+    check_apart([report], [output, *inputs])
     with Stages(quiet=quiet or json_output) as stages:
         done = run(job, stages)
     if report is not None:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.cli.files import check_writable, write_report
+from fx2onnx.base.folder_commit import is_file_of_folder
+from fx2onnx.cli.files import check_apart, write_report
 from fx2onnx.cli.outcome import print_json
 from fx2onnx.cli.target import engines_for, opset_for
 
@@ -70,12 +71,12 @@ def export_into_folder(asked: FolderJob, *, json_output: bool, quiet: bool) -> N
 
     from fx2onnx.cli.progress import Stages
     from fx2onnx.folder import IN_PLACE_OPSET, check_folder, export_folder
+    from fx2onnx.sources.inputs import input_files
 
     opset = opset_for(asked.target, asked.opset, IN_PLACE_OPSET if asked.cache == "static" else None)
     engines = engines_for(asked.target)
     check_folder(asked.output)
-    if asked.report is not None:
-        check_writable(asked.report)
+    check_apart([asked.report], input_files(asked.source, asked.options.get("weights")))
     with Stages(quiet=quiet or json_output) as stages, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         done = stages.call(
@@ -94,6 +95,10 @@ def export_into_folder(asked: FolderJob, *, json_output: bool, quiet: bool) -> N
     ok = all(verdict.ok for verdict in done.verdicts.values())
     summary = _summary(asked.source, asked.task, done, ok)
     if asked.report is not None:
+        if is_file_of_folder(asked.report, asked.output):
+            raise UserError(
+                "E301", f"cannot write '{asked.report}'", why="it is a file of the export", next="give another name"
+            )
         write_report(asked.report, summary)
     if json_output:
         print_json(summary)

@@ -1,34 +1,18 @@
-"""Paths that a command will write to, checked before anything expensive happens."""
+"""Paths of a command: those that it reads, and those that it will write to."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
-import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from fx2onnx.base.errors import UserError
+from fx2onnx.base.staging import replacing, write_text
+from fx2onnx.base.targets import check_target as check_writable
 
-
-def check_writable(path: Path) -> None:
-    """Raise UserError E301 unless a file can be created or replaced at ``path``. Leaves nothing behind."""
-    folder = path.parent
-    if path.is_dir():
-        raise UserError(
-            "E301", f"cannot write '{path}'", why="it is a folder", next="give a file name, such as model.onnx"
-        )
-    if not folder.is_dir():
-        what = "is not a folder" if folder.exists() else "does not exist"
-        raise UserError("E301", f"cannot write '{path}'", why=f"'{folder}' {what}", next=f"mkdir -p '{folder}'")
-    try:
-        # Replacing a file needs a writable folder, whatever the file's own mode; only trying tells for sure.
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise UserError("E301", f"cannot write '{path}'", why=error.strerror or str(error)) from error
+__all__ = ["check_apart", "check_readable", "check_writable", "replacing", "write_report"]
 
 
 def check_readable(path: Path) -> None:
@@ -41,28 +25,15 @@ def check_readable(path: Path) -> None:
         raise UserError("E302", f"cannot read '{path}'", why="permission denied")
 
 
-@contextlib.contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """A temporary path beside ``path`` that takes its place when the block ends well and disappears otherwise.
-
-    Raises:   UserError E301 where the system refuses to write.
-    """
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=path.suffix)
-    os.close(handle)
-    temporary = Path(name)
-    try:
-        yield temporary
-        umask = os.umask(0)
-        os.umask(umask)
-        temporary.chmod(0o666 & ~umask)  # mkstemp makes private files; the result is an ordinary one
-        temporary.replace(path)
-    except OSError as error:
-        raise UserError("E301", f"cannot write '{path}'", why=error.strerror or str(error)) from error
-    finally:
-        temporary.unlink(missing_ok=True)
+def check_apart(outputs: Iterable[Path | None], inputs: Iterable[str | Path]) -> None:
+    """Every output can be written and is neither one of ``inputs`` nor another output. Raises UserError E301."""
+    taken = list(inputs)
+    for path in outputs:
+        if path is not None:
+            check_writable(path, inputs=taken)
+            taken.append(path)
 
 
 def write_report(path: Path, summary: Any) -> None:
     """``summary`` as JSON, whole or not at all. Raises UserError E301."""
-    with replacing(path) as temporary:
-        temporary.write_text(json.dumps(summary, indent=2, default=str) + "\n", encoding="utf-8")
+    write_text(path, json.dumps(summary, indent=2, default=str) + "\n")

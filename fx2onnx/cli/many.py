@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fnmatch
 import json
@@ -10,17 +11,20 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import typer
 
+from fx2onnx.base.digest import digest_of
 from fx2onnx.base.errors import UserError
-from fx2onnx.cli.files import write_report
+from fx2onnx.base.staging import sweep
+from fx2onnx.cli.files import check_apart, write_report
 from fx2onnx.cli.job import Job
 from fx2onnx.cli.outcome import print_json, show_error
+from fx2onnx.irx.model_files import digest_of_model
 
 Row: TypeAlias = dict[str, Any]
 
@@ -58,28 +62,39 @@ def expand(sources: Sequence[str]) -> list[str]:
 
 
 def plan(template: Job, sources: Sequence[str], folder: Path) -> list[Job]:
-    """One job a source, each with a file of its own in ``folder``."""
-    taken: set[str] = set()
+    """One job a source, each with a file of its own in ``folder``, whatever other runs put there."""
+    owners = _owners(folder)
     jobs = []
     for source in sources:
-        stem = re.sub(r"[^A-Za-z0-9.]+", "_", source).strip("_.") or "model"
-        name = next(name for name in _numbered(stem) if name not in taken)
-        taken.add(name)
+        name = next(name for name in _names(source) if owners.get(name, source) == source)
+        owners[name] = source
         jobs.append(replace(template, source=source, output=str(folder / f"{name}.onnx")))
     return jobs
 
 
-def _numbered(stem: str) -> Iterator[str]:
-    yield stem
-    number = 2
-    while True:
-        yield f"{stem}_{number}"
-        number += 1
+def _owners(folder: Path) -> dict[str, str]:
+    """The source of each file that earlier runs made, by its stem; nothing where that cannot be read."""
+    with contextlib.suppress(UserError):
+        return {Path(row["job"]["output"]).stem: row["source"] for row in finished(folder)}
+    return {}
 
 
-def finished(folder: Path) -> dict[str, Row]:
-    """The last row of each source; a line that a killed run left half-written is skipped."""
-    rows: dict[str, Row] = {}
+_LONGEST_STEM = 150
+_SAME_AS_FILE = re.compile(r"[A-Za-z0-9]\w*:[A-Za-z0-9][\w.-]*", re.ASCII)
+
+
+def _names(source: str) -> Iterator[str]:
+    """File names for a source, the best one first: with a digest of it where characters were lost."""
+    stem = re.sub(r"[^A-Za-z0-9.]+", "_", source).strip("_.")[:_LONGEST_STEM] or "model"
+    if _SAME_AS_FILE.fullmatch(source):
+        yield stem
+    for digits in range(8, 33):
+        yield f"{stem}-{digest_of(source.encode())[:digits]}"
+
+
+def finished(folder: Path) -> list[Row]:
+    """The rows of earlier runs, oldest first; a line that a killed run left half-written is skipped."""
+    rows: list[Row] = []
     try:
         lines = (folder / RESULTS).read_text(encoding="utf-8").splitlines()
     except FileNotFoundError:
@@ -89,16 +104,41 @@ def finished(folder: Path) -> dict[str, Row]:
     for line in lines:
         try:
             row = json.loads(line)
-            rows[row["source"]] = row
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, RecursionError):
             continue
+        if _is_row(row):
+            rows.append(row)
     return rows
 
 
-def is_done(job: Job, rows: dict[str, Row]) -> bool:
-    """Whether an earlier run made this file with these options and found nothing wrong with it."""
-    row = rows.get(job.source)
-    return row is not None and bool(row.get("ok")) and row.get("job") == job.as_dict() and Path(job.output).is_file()
+_NUMBER = (int, float)
+_ROW_TYPES = {"source": str, "ok": bool, "exit_code": int, "seconds": _NUMBER, "job": dict}
+_REPORT_TYPES = {"nodes_onnx": int, "file_bytes": int, "seconds": _NUMBER}
+
+
+def _is_row(row: Any) -> bool:
+    """Whether a line of ``exports.jsonl`` is what a run writes, so that it can be shown and gone on from."""
+    if not _has_types(row, _ROW_TYPES) or not isinstance(row["job"].get("output"), str):
+        return False
+    verdict = row.get("verify") or {"rows": []}
+    return not row["ok"] or (
+        _has_types(row.get("report"), _REPORT_TYPES)
+        and _has_types(verdict, {"rows": list})
+        and all(_has_types(line, {"max_abs_error": _NUMBER}) for line in verdict["rows"])
+    )
+
+
+def _has_types(found: Any, types: Mapping[str, Any]) -> bool:
+    return isinstance(found, dict) and all(isinstance(found.get(key), kind) for key, kind in types.items())
+
+
+def done_before(job: Job, rows: Sequence[Row]) -> Row | None:
+    """The row of an earlier run that made the file which is there now, with these options, and found nothing wrong."""
+    wanted = job.as_dict()
+    for row in reversed(rows):
+        if row["ok"] and row["job"] == wanted and row.get("digest") and row["digest"] == digest_of_model(job.output):
+            return row
+    return None
 
 
 def export_many(
@@ -115,10 +155,17 @@ def export_many(
     """Run the jobs and show the table. Exits with 1 where a model differs from eager PyTorch or a fault of ours showed,
     with 2 where something else could not be exported or ``exports.jsonl`` could not be written.
     """
-    earlier = {} if again else finished(folder)
-    rows = {job.source: earlier[job.source] for job in jobs if is_done(job, earlier)}
+    from fx2onnx.sources.inputs import input_files
+
+    earlier = [] if again else finished(folder)
+    done = {job.source: done_before(job, earlier) for job in jobs}
+    rows = {source: row for source, row in done.items() if row is not None}
     left = [job for job in jobs if job.source not in rows]
+    if report is not None:
+        read = [path for job in jobs for path in input_files(job.source, job.weights)]
+        check_apart([report], [folder / RESULTS, *(job.output for job in jobs), *read])
     start = time.perf_counter()
+    sweep(folder)
     parts = _parts(folder)
     unrecorded: UserError | None = None
     for row in _shown(left, len(rows), processes, limit_s, quiet=quiet or json_output):
@@ -126,6 +173,7 @@ def export_many(
         rows[row["source"]] = row
     for part in _parts(folder) - parts:
         shutil.rmtree(part, ignore_errors=True)
+    sweep(folder)
     ordered = [rows[job.source] for job in jobs]
     code = exit_code(ordered) or (2 if unrecorded else 0)
     summary = {

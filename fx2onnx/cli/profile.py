@@ -13,7 +13,7 @@ import typer
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.cli import options
-from fx2onnx.cli.files import check_readable, check_writable
+from fx2onnx.cli.files import check_apart, check_readable
 from fx2onnx.cli.outcome import print_json, reports_errors
 
 if TYPE_CHECKING:
@@ -93,10 +93,10 @@ def profile_command(
     if limit is not None and not earlier:
         raise UserError("E001", "--fail-if-slower needs an earlier profile", next="--compare EARLIER.json")
     to_stdout = json_file is not None and str(json_file) == "-"
-    for path in (html, None if to_stdout else json_file, trace, speedscope):
-        if path is not None:
-            check_writable(path)
     from fx2onnx.cli.progress import Stages
+    from fx2onnx.sources.inputs import input_files
+
+    check_apart((html, None if to_stdout else json_file, trace, speedscope), [*input_files(source), *earlier])
 
     with Stages(quiet=quiet or to_stdout) as stages, _working_folder(folder, write) as path:
         profile = _measured(

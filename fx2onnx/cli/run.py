@@ -14,7 +14,7 @@ import typer
 
 from fx2onnx.base.errors import Fx2OnnxError, UserError
 from fx2onnx.cli import options
-from fx2onnx.cli.files import check_readable, check_writable, replacing
+from fx2onnx.cli.files import check_apart, check_readable, replacing
 from fx2onnx.cli.outcome import print_json, reports_errors
 
 if TYPE_CHECKING:
@@ -78,9 +78,6 @@ def run_command(
 
     file = model_in(model)
     check_readable(file)
-    for path in (save_outputs, dump_dag, trace):
-        if path is not None:
-            check_writable(path)
     if engine is Engine.onnxruntime and (dump_graph or dump_ir or dump_dag is not None):
         raise UserError("E001", "--dump-graph, --dump-dag and --dump-ir show the runner", next="leave out --engine")
     folders = data_folders(test_data or model) if test_data is not None or model.is_dir() else []
@@ -90,6 +87,9 @@ def run_command(
         raise UserError("E001", "the inputs come from the test data; --input and --dim have no place beside it")
     if len(folders) > 1 and (save_outputs is not None or assert_outputs is not None):
         raise UserError("E001", "one .npz file cannot hold several data sets", next=f"--test-data '{folders[0]}'")
+    outputs_to = (save_outputs, dump_dag, trace)
+    if any(outputs_to):
+        check_apart(outputs_to, _inputs(file, folders, input or [], assert_outputs))
 
     from fx2onnx.cli import run_data, run_show
     from fx2onnx.cli.progress import Stages
@@ -124,6 +124,20 @@ def run_command(
     if assert_outputs is not None:
         run_data.assert_outputs(outputs, run_data.read_npz(assert_outputs), rtol, atol, str(assert_outputs))
     _show_rest(session, shown, sets, rows if profile else [], dump_ir, json_output)
+
+
+def _inputs(file: Path, folders: list[Path], feeds: list[str], wanted: Path | None) -> list[Path]:
+    """The files that the command reads: the model's, arrays, test data."""
+    from fx2onnx.cli.feeds import parse_pairs
+    from fx2onnx.irx.model_files import external_files
+
+    try:
+        weights = external_files(file)
+    except Exception:  # no ONNX file, or a damaged one: the session says what is wrong with it
+        weights = []
+    arrays = [value for value in parse_pairs(feeds, "--input").values() if value != "random"]
+    data = [path for folder in folders for path in folder.iterdir()]
+    return [file, *map(Path, weights), *map(Path, arrays), *data, *filter(None, [wanted])]
 
 
 def _feeds(

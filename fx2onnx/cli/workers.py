@@ -14,6 +14,7 @@ from typing import Any, TypeAlias, TypeVar
 from fx2onnx.base.errors import Fx2OnnxError
 from fx2onnx.cli.job import Job, Told, run
 from fx2onnx.cli.outcome import as_internal
+from fx2onnx.irx.model_files import digest_of_model
 
 Row: TypeAlias = dict[str, Any]
 Result = TypeVar("Result")
@@ -36,6 +37,7 @@ def attempt(job: Job, told: Told) -> Row:
         done = run(job, told)
         row |= {"file": job.output, "ok": done.summary["ok"], "exit_code": 0 if done.summary["ok"] else 1}
         row |= {key: done.summary[key] for key in ("origin", "report", "verify")}
+        row["digest"] = digest_of_model(job.output)
     except Fx2OnnxError as error:
         row |= {"error": error.as_dict(), "exit_code": error.exit_code}
     except Exception as error:  # the model's code may raise anything; the run goes on with the next model

@@ -13,6 +13,7 @@ from typing import TypeAlias
 import numpy as np
 import onnx_ir as ir
 
+from fx2onnx.base.digest import BlockDigests
 from fx2onnx.irx.pieces import Bytes, Piece, made_with, make_in, pieces_of
 
 Place: TypeAlias = tuple[int, int]
@@ -36,16 +37,16 @@ BESIDE_BYTES = 8 * BUFFER_BYTES
 the other one makes."""
 
 
-def write_data(path: str, tensors: Sequence[ir.TensorProtocol]) -> list[Place]:
-    """Write ``tensors`` to a new file. Returns offset and length of each, in bytes.
+def write_data(path: str, tensors: Sequence[ir.TensorProtocol], digests: BlockDigests | None = None) -> list[Place]:
+    """Write ``tensors`` to a new file, and note what is written in ``digests``.
 
-    Raises: OSError.
+    Returns: offset and length of each, in bytes. Raises: OSError.
     """
     places = list(_places(tensors))
     length = sum(places[-1]) if places else 0
     with open(path, "xb", buffering=0) as stream:
         _reserve(stream, length)
-        work = _Work(_runs(tensors, places))
+        work = _Work(_runs(tensors, places), digests)
         if length < BESIDE_BYTES or not any(isinstance(tensor, ir.LazyTensor) for tensor in tensors):
             work.do(stream)
         else:
@@ -100,8 +101,9 @@ def _runs(tensors: Sequence[ir.TensorProtocol], places: Sequence[Place]) -> Iter
 class _Work:
     """Runs to make and to write, by one thread or several."""
 
-    def __init__(self, runs: Iterator[tuple[int, Pieces]]) -> None:
+    def __init__(self, runs: Iterator[tuple[int, Pieces]], digests: BlockDigests | None) -> None:
         self._runs = runs
+        self._digests = digests
         self._taking = threading.Lock()
         self._failed = False
 
@@ -111,7 +113,7 @@ class _Work:
         try:
             while (run := self._next()) is not None:
                 offset, pieces = run
-                _write(stream, offset, _joined(pieces, buffer))
+                self._write(stream, offset, _joined(pieces, buffer))
         except BaseException:
             self._failed = True
             raise
@@ -119,6 +121,13 @@ class _Work:
     def _next(self) -> tuple[int, Pieces] | None:
         with self._taking:
             return None if self._failed else next(self._runs, None)
+
+    def _write(self, stream: io.FileIO, offset: int, block: Bytes) -> None:
+        for start in range(0, len(block), WRITE_BYTES):
+            part = block[start : start + WRITE_BYTES]
+            if self._digests is not None:
+                self._digests.add(offset + start, part.data)  # first: the write then finds it in the core's cache
+            _write(stream, offset + start, part)
 
 
 def _joined(run: Pieces, buffer: Bytes) -> Bytes:
@@ -137,7 +146,6 @@ def _joined(run: Pieces, buffer: Bytes) -> Bytes:
 
 def _write(stream: io.FileIO, offset: int, block: Bytes) -> None:
     stream.seek(offset)
-    for start in range(0, len(block), WRITE_BYTES):
-        part = block[start : start + WRITE_BYTES].data
-        while part:
-            part = part[stream.write(part) :]
+    part = block.data
+    while part:
+        part = part[stream.write(part) :]

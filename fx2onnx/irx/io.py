@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import onnx
 import onnx_ir as ir
 
+from fx2onnx.base.digest import BlockDigests
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.events import record
+from fx2onnx.base.staging import cannot_write, staged
+from fx2onnx.base.targets import check_target
 from fx2onnx.irx.data_file import write_data
+from fx2onnx.irx.model_files import DATA, GRAPH, Staged, commit, data_name
 
 SMALL_MODEL_BYTES = 16 * 1024 * 1024
 """Up to this much weight data a model is one file. Beyond, loaders gain by mapping the weights, and protobuf's three
@@ -31,23 +34,6 @@ class Written:
     data_path: str | None
     model_bytes: int
     data_bytes: int
-
-
-def check_writable(path: str | os.PathLike[str]) -> str:
-    """The path as text, if a file can be made there. Raises UserError E301."""
-    text = os.fspath(path)
-    if not isinstance(text, str) or not text:
-        raise UserError("E301", "the path of the model is empty", next="give a path such as model.onnx")
-    folder = os.path.dirname(os.path.abspath(text))
-    if os.path.isdir(text):
-        raise UserError("E301", f"{text} is a folder", next="give a file name in it, such as model.onnx")
-    if not os.path.isdir(folder):
-        raise UserError("E301", f"the folder {folder} does not exist", next=f"make it: mkdir -p {folder}")
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise UserError(
-            "E301", f"{text} cannot be written", why=f"{folder} is read-only", next="choose a folder you may write to"
-        )
-    return text
 
 
 def to_proto(model: ir.Model) -> onnx.ModelProto:
@@ -75,62 +61,52 @@ def save(
     external_data: bool | None = None,
     durable: bool = False,
 ) -> Written:
-    """Write ``model``. A crash, a full disk or an error leaves the old file or none, never a part.
+    """Write ``model``. A crash, a full disk or an error leaves the old model or none, never a part (``model_files``).
 
     ``external_data`` forces (True) or forbids (False) the ``.data`` file; None decides by size. ``durable`` waits until
     the disk has it. Raises UserError E301.
     """
-    target = check_writable(path)
+    target = check_target(path)
     require_data(model)
     values = model.graph.initializers.values()
     weights = [(value, value.const_value.nbytes) for value in values if value.const_value is not None]
     outside = sum(length for _, length in weights) > SMALL_MODEL_BYTES if external_data is None else external_data
     large = [value for value, length in weights if length >= EXTERNAL_MIN_BYTES] if outside else []
-    work = os.path.join(os.path.dirname(os.path.abspath(target)), f".fx2onnx-{secrets.token_hex(8)}")
     try:
-        return _write(model, target, work, large, durable)
+        with staged(os.path.dirname(os.path.abspath(target))) as stage:
+            return _write(model, target, stage, large, durable)
     except OSError as cause:
-        raise UserError(
-            "E301", f"{target} cannot be written", why=str(cause), next="free space or choose another folder"
-        ) from cause
-    finally:
-        for unfinished in (work, f"{work}.data"):
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(unfinished)
+        raise cannot_write(target, cause) from cause
 
 
-def _write(model: ir.Model, target: str, work: str, large: list[ir.Value], durable: bool) -> Written:
-    """``work``: the path, in the target's folder, under which the model is written before it gets its name."""
-    data_name = os.path.basename(target) + ".data"
-    data_path = os.path.join(os.path.dirname(target), data_name) if large else None
-    work_data = f"{work}.data"
+def _write(model: ir.Model, target: str, stage: str, large: list[ir.Value], durable: bool) -> Written:
+    """``stage``: a folder in the target's, in which the model is written before it gets its name."""
+    files = Staged(os.path.join(stage, GRAPH))
     data_bytes = 0
     places: list[tuple[int, int]] = []
     if large:
         tensors = [value.const_value for value in large if value.const_value is not None]
+        digests = BlockDigests()
+        data = os.path.join(stage, DATA)
         with record("write weights", bytes=sum(tensor.nbytes for tensor in tensors)):
-            places = write_data(work_data, tensors)
-        data_bytes = os.path.getsize(work_data)
-    with record("serialise"), placed(large, data_name, places):
+            places = write_data(data, tensors, digests)
+        data_bytes = os.path.getsize(data)
+        files = Staged(files.graph, data, data_name(target, digests.hexdigest()))
+    with record("serialise"), placed(large, files.data_name or "", places):
         content = ir.to_proto(model).SerializeToString(deterministic=True)
-    with record("write model", bytes=len(content)), open(work, "xb") as stream:
-        stream.write(content)
-        stream.flush()
-        if durable:
-            os.fsync(stream.fileno())
-    if data_path is not None:
-        if durable:
-            _sync(work_data)
-        # The old pair goes first: an old model must never point into new weights, not even for a moment. (Besides, ext4
-        # flushes a file that is renamed over another one, which would cost more than writing it.)
-        for old in (target, data_path):
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(old)
-        os.replace(work_data, data_path)
-    os.replace(work, target)
-    if durable:
-        _sync(os.path.dirname(os.path.abspath(target)))
+    with record("write model", bytes=len(content)):
+        write_bytes(files.graph, content)
+    commit(files, target, durable=durable)
+    data_path = os.path.join(os.path.dirname(target), files.data_name) if files.data_name else None
     return Written(target, data_path, len(content), data_bytes)
+
+
+def write_bytes(path: str, content: bytes) -> None:
+    """A new file."""
+    with open(path, "xb", buffering=0) as stream:
+        left = memoryview(content)
+        while left:
+            left = left[stream.write(left) :]
 
 
 @contextlib.contextmanager
@@ -147,11 +123,3 @@ def placed(values: list[ir.Value], data_name: str, places: list[tuple[int, int]]
     finally:
         for value, original in zip(values, originals, strict=True):
             value.const_value = original
-
-
-def _sync(path: str) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -8,7 +8,6 @@ nothing of the weights is read or copied.
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,8 +16,11 @@ import onnx_ir as ir
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.events import record
+from fx2onnx.base.staging import cannot_write, staged
+from fx2onnx.base.targets import check_target
 from fx2onnx.base.weight_file import WeightFile
 from fx2onnx.irx import io
+from fx2onnx.irx.model_files import GRAPH, Staged, commit
 
 LARGEST_COPY_BYTES = 256 * 1024 * 1024
 """Weights that no file holds as the graph needs them (converted, cast or missing in the checkpoint) are put into the
@@ -125,12 +127,13 @@ def save(
     Raises:   UserError E301: the files lie outside the model's folder, or are symbolic links (ONNX engines open external
               data only inside the model's own folder), or the file cannot be written.
     """
-    target = io.check_writable(path)
-    folder = os.path.dirname(os.path.abspath(target))
-    place = os.path.abspath(home) if home is not None else folder
     values = [v for v in model.graph.initializers.values() if isinstance(v.const_value, ReferencedTensor)]
     originals = [value.const_value for value in values]
-    for file in sorted({str(tensor.path) for tensor in originals if isinstance(tensor, ReferencedTensor)}):
+    files = sorted({str(tensor.path) for tensor in originals if isinstance(tensor, ReferencedTensor)})
+    target = check_target(path, inputs=files)
+    folder = os.path.dirname(os.path.abspath(target))
+    place = os.path.abspath(home) if home is not None else folder
+    for file in files:
         _check_place(file, place, os.path.basename(target))
     try:
         for value, tensor in zip(values, originals, strict=True):
@@ -141,8 +144,13 @@ def save(
     finally:
         for value, tensor in zip(values, originals, strict=True):
             value.const_value = tensor
-    with record("write model", bytes=len(content)):
-        _write(content, target, folder, durable)
+    try:
+        with record("write model", bytes=len(content)), staged(folder) as stage:
+            graph = Staged(os.path.join(stage, GRAPH))
+            io.write_bytes(graph.graph, content)
+            commit(graph, target, durable=durable)
+    except OSError as cause:
+        raise cannot_write(target, cause) from cause
     return io.Written(target, None, len(content), 0)
 
 
@@ -174,25 +182,3 @@ def _check_place(file: str, folder: str, name: str) -> None:
             why="ONNX engines refuse external data behind a link, which could lead anywhere",
             next=f"put a hard link or the file itself there: ln -f {os.path.realpath(file)} {file}",
         )
-
-
-def _write(content: bytes, target: str, folder: str, durable: bool) -> None:
-    try:
-        handle, temporary = tempfile.mkstemp(prefix=".fx2onnx-", dir=folder)
-        try:
-            with open(handle, "wb") as stream:
-                stream.write(content)
-                stream.flush()
-                if durable:
-                    os.fsync(stream.fileno())
-            umask = os.umask(0)
-            os.umask(umask)
-            os.chmod(temporary, 0o666 & ~umask)  # mkstemp makes private files
-            os.replace(temporary, target)
-        except BaseException:
-            os.unlink(temporary)
-            raise
-    except OSError as cause:
-        raise UserError(
-            "E301", f"{target} cannot be written", why=str(cause), next="free space or choose another folder"
-        ) from cause

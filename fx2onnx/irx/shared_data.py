@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 from collections.abc import Hashable, Mapping
@@ -10,14 +9,16 @@ from typing import Any
 
 import onnx_ir as ir
 
-from fx2onnx.base.errors import UserError
+from fx2onnx.base.digest import BlockDigests
 from fx2onnx.base.events import record
-from fx2onnx.irx.data_file import write_data
-from fx2onnx.irx.io import EXTERNAL_MIN_BYTES, placed, require_data
+from fx2onnx.base.staging import cannot_write
+from fx2onnx.irx.data_file import Place, write_data
+from fx2onnx.irx.io import EXTERNAL_MIN_BYTES, placed, require_data, write_bytes
+from fx2onnx.irx.model_files import data_name
 
 
-def save_together(models: Mapping[str, ir.Model], folder: str | os.PathLike[str], data_name: str) -> int:
-    """Write each model under its file name into ``folder``, their large weights into ``data_name`` beside them.
+def save_together(models: Mapping[str, ir.Model], folder: str | os.PathLike[str], data_stem: str) -> int:
+    """Write each model under its file name into ``folder``, their large weights into ``DATA_STEM.<digest>.data`` beside them.
 
     Returns: bytes written. ``folder`` is expected to be a temporary one: nothing is cleaned up.
     Raises: UserError E301 where a weight has no data or the system refuses to write.
@@ -30,23 +31,32 @@ def save_together(models: Mapping[str, ir.Model], folder: str | os.PathLike[str]
         for value, key in keys[file]:
             first.setdefault(key, value)
     try:
-        tensors = [value.const_value for value in first.values() if value.const_value is not None]
-        with record("write weights", bytes=sum(tensor.nbytes for tensor in tensors)):
-            places = (
-                dict(zip(first, write_data(os.path.join(folder, data_name), tensors), strict=True)) if first else {}
-            )
+        data_file, places = _write_weights(first, folder, data_stem)
         for file, model in models.items():
             values = [value for value, _ in keys[file]]
-            with record("serialise"), placed(values, data_name, [places[key] for _, key in keys[file]]):
+            with record("serialise"), placed(values, data_file, [places[key] for _, key in keys[file]]):
                 content = ir.to_proto(model).SerializeToString(deterministic=True)
-            model_file = os.path.join(folder, file)
-            with record("write model", bytes=len(content)), open(model_file, "wb") as stream:
-                stream.write(content)
-        return sum(entry.stat().st_size for entry in os.scandir(folder) if entry.name in {*models, data_name})
+            with record("write model", bytes=len(content)):
+                write_bytes(os.path.join(folder, file), content)
+        return sum(os.path.getsize(os.path.join(folder, name)) for name in (*models, *filter(None, [data_file])))
     except OSError as cause:
-        with contextlib.suppress(OSError):
-            os.unlink(os.path.join(folder, data_name))
-        raise UserError("E301", f"the models cannot be written into {folder}", why=str(cause)) from cause
+        raise cannot_write(folder, cause) from cause
+
+
+def _write_weights(
+    first: Mapping[Hashable, ir.Value], folder: str | os.PathLike[str], stem: str
+) -> tuple[str, dict[Hashable, Place]]:
+    """The name of the file, empty where there is no weight, and each one's place in it."""
+    if not first:
+        return "", {}
+    tensors = [value.const_value for value in first.values() if value.const_value is not None]
+    digests = BlockDigests()
+    unnamed = os.path.join(folder, stem)
+    with record("write weights", bytes=sum(tensor.nbytes for tensor in tensors)):
+        places = write_data(unnamed, tensors, digests)
+    name = data_name(stem, digests.hexdigest())
+    os.replace(unnamed, os.path.join(folder, name))
+    return name, dict(zip(first, places, strict=True))
 
 
 def _large(model: ir.Model) -> list[ir.Value]:

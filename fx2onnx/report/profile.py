@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.events import Span
 from fx2onnx.base.memory import MemoryReader
+from fx2onnx.base.staging import write_text
+from fx2onnx.base.targets import check_target
 
 if TYPE_CHECKING:
     from fx2onnx.report.compare import Comparison
@@ -270,7 +272,4 @@ def _series_from_dict(data: Mapping[str, Any]) -> Series:
 
 
 def _write(path: str | os.PathLike[str], text: str) -> None:
-    try:
-        Path(path).write_text(text, encoding="utf-8")
-    except OSError as cause:
-        raise UserError("E301", f"cannot write '{path}'", why=cause.strerror or str(cause)) from cause
+    write_text(check_target(path, what="the profile"), text)

@@ -16,6 +16,8 @@ import onnx_ir as ir
 
 from fx2onnx.base.errors import Fx2OnnxError, UserError
 from fx2onnx.base.events import record
+from fx2onnx.base.staging import replacing, write_text
+from fx2onnx.base.targets import check_target
 from fx2onnx.runner.build import build_program
 from fx2onnx.runner.execute import Executor
 from fx2onnx.runner.feeds import FeedChecker, NodeArg, fix_denoted, listed
@@ -263,11 +265,7 @@ class InferenceSession:
         path = f"{self._options.profile_file_prefix}_{stamp}.json"
         with self._lock:
             events, self._events = self._events, []
-        try:
-            with open(path, "w", encoding="utf-8") as file:
-                json.dump(events, file)
-        except OSError as error:
-            raise UserError("E301", f"the profile {path!r} cannot be written", why=str(error)) from error
+        write_text(check_target(path, what="the profile"), json.dumps(events))
         return path
 
 
@@ -281,7 +279,7 @@ def _save(loaded: LoadedModel, options: SessionOptions) -> None:
     """Write the model as ``fx2onnx.optimize`` rewrites it at the session's level."""
     from fx2onnx.optimize import pipelines
 
-    path = options.optimized_model_filepath
+    path = check_target(options.optimized_model_filepath, inputs=[loaded.path] if loaded.path else [])
     model = ir.from_proto(loaded.proto)
     for name, tensor in loaded.held.items():
         value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=tensor.shape, const_value=tensor)
@@ -290,8 +288,9 @@ def _save(loaded: LoadedModel, options: SessionOptions) -> None:
         ir.external_data.set_base_dir(model.graph, os.path.dirname(loaded.path) or ".")
     pipelines.run(model, OPTIMIZER_LEVELS[options.graph_optimization_level], fold_weights=True)
     try:
-        ir.save(model, path)
-    except (OSError, ValueError) as error:
+        with replacing(path) as temporary:
+            ir.save(model, temporary)
+    except ValueError as error:
         raise UserError("E301", f"the optimized model {path!r} cannot be written", why=str(error)) from error
 
 

@@ -14,7 +14,7 @@ from typing import Any, NoReturn, Protocol, cast
 from urllib.parse import parse_qsl
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.sources.source import Options, Source
+from fx2onnx.sources.source import WEIGHT_WORDS, Options, Source
 
 
 class Builder(Protocol):
@@ -127,7 +127,7 @@ def _with_weights(kind: SourceKind, builder: Builder, name: str, options: Option
             next="it works for hf:FOLDER; docs/weights.md shows it for modules of your own",
         )
     source = builder.build(name, options)
-    if options.weights not in (None, *weights.WORDS):
+    if options.weights not in (None, *WEIGHT_WORDS):
         weights.load_state(source.module, Path(str(options.weights)).expanduser())
         source.origin = f"{source.origin.partition(', random')[0]}, weights of {options.weights}"
     source.has_weights = options.weights != "none"

@@ -17,6 +17,9 @@ DynamicShapes: TypeAlias = Mapping[str, Mapping[int, Any]]
 DEFAULT_BATCH = 2
 DEFAULT_SEQ = 16
 
+WEIGHT_WORDS = ("random", "reference", "none")
+"""What ``weights`` may be beside a path."""
+
 
 @dataclass(frozen=True)
 class Options:

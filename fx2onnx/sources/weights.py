@@ -11,7 +11,6 @@ from fx2onnx.base.errors import UserError
 from fx2onnx.sources.source import Source
 from fx2onnx.sources.weight_files import map_file
 
-WORDS = ("random", "reference", "none")
 DTYPES = ("float16", "bfloat16", "float32", "float64")
 
 

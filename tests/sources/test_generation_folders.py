@@ -133,10 +133,10 @@ def test_a_call_of_a_decoder_alone_says_what_is_missing(folders: dict[str, tuple
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("file", ["embed_tokens.onnx", "weights.data", "decoder_model.onnx"])
+@pytest.mark.parametrize("file", ["embed_tokens.onnx", "weights.*.data", "decoder_model.onnx"])
 def test_a_folder_without_a_file(file: str, engine: str, folders: dict[str, tuple[Any, Path]], tmp_path: Path) -> None:
     shutil.copytree(folders["llava"][1], tmp_path / "out")
-    (tmp_path / "out" / file).unlink()
+    next((tmp_path / "out").glob(file)).unlink()
     with pytest.raises(UserError) as caught:
         load(tmp_path / "out", engine).generate(input_ids=IDS, pixel_values=PIXELS, max_new_tokens=2)
     assert file in str(caught.value)

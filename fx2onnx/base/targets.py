@@ -1,0 +1,90 @@
+"""Paths that something will be written to, checked before anything expensive happens."""
+
+from __future__ import annotations
+
+import os
+import stat
+import tempfile
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from fx2onnx.base.errors import UserError
+
+if TYPE_CHECKING:
+    from os import PathLike
+
+_KINDS = (
+    (stat.S_ISCHR, "a character device"),
+    (stat.S_ISBLK, "a block device"),
+    (stat.S_ISFIFO, "a pipe"),
+    (stat.S_ISSOCK, "a socket"),
+)
+
+
+def check_target(path: Any, *, inputs: Iterable[str | PathLike[str]] = (), what: str = "the model") -> str:
+    """The path as text, if a file can be made or replaced there that is none of ``inputs``. Leaves nothing behind.
+
+    Raises:   UserError E301.
+    """
+    text = path_text(path, what)
+    folder = os.path.dirname(os.path.abspath(text))
+    try:
+        found = os.stat(text)
+    except (FileNotFoundError, NotADirectoryError):
+        found = None
+    except OSError as cause:
+        raise _refusal(text, cause.strerror or str(cause)) from cause
+    if found is not None and stat.S_ISDIR(found.st_mode):
+        raise _refusal(text, "it is a folder", "give a file name in it, such as model.onnx")
+    if found is not None and not stat.S_ISREG(found.st_mode):
+        kind = next((words for is_kind, words in _KINDS if is_kind(found.st_mode)), "something else")
+        raise _refusal(text, f"it is no regular file but {kind}", "give the name of a file")
+    if not os.path.isdir(folder):
+        state = "is not a folder" if os.path.exists(folder) else "does not exist"
+        raise _refusal(text, f"'{folder}' {state}", f"mkdir -p '{folder}'")
+    try:
+        # Replacing a file needs a writable folder, whatever the file's own mode; only trying tells for sure.
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as cause:
+        raise _refusal(text, cause.strerror or str(cause), "choose a folder you may write to") from cause
+    for given in inputs:
+        if is_same_file(given, text):
+            raise _refusal(text, "this command reads that file or writes something else to it", "give another name")
+    return text
+
+
+def is_same_file(one: str | PathLike[str], other: str | PathLike[str]) -> bool:
+    """Whether two paths lead to one file, by links or by another spelling."""
+    try:
+        return os.path.samefile(one, other)
+    except OSError:
+        return os.path.realpath(one) == os.path.realpath(other)
+
+
+def path_text(path: Any, what: str) -> str:
+    """A path as text that every system call and every engine takes. Raises UserError E301."""
+    try:
+        text = os.fsdecode(path)
+    except TypeError:
+        raise UserError(
+            "E301", f"the path of {what} is {type(path).__name__}, no path", next="give a path such as model.onnx"
+        ) from None
+    if not text:
+        raise UserError("E301", f"the path of {what} is empty", next="give a path such as model.onnx")
+    if "\0" in text:
+        raise UserError("E301", f"the path {text[:200]!r} holds a NUL character", next="give a path such as model.onnx")
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        raise UserError(
+            "E301",
+            f"the path {text[:200]!r} is not UTF-8",
+            why="ONNX files name the file of their weights, and engines take paths, in UTF-8",
+            next="give a path whose names are UTF-8",
+        ) from None
+    return text
+
+
+def _refusal(path: str, why: str, next: str = "") -> UserError:
+    return UserError("E301", f"cannot write '{path}'", why=why, next=next or "choose another name or folder")

@@ -1,0 +1,139 @@
+"""A model's files in its folder: the graph, and the data of large weights under a name that its content gives.
+
+The graph's rename is what makes a model new. Before it the old graph and its data stand there untouched; after it the old
+data is removed. So at every moment the folder holds the old model or the new one, whole, and a graph can never be read with
+the weights of another.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import re
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from fx2onnx.base.digest import digest_of, digest_of_file
+from fx2onnx.base.staging import locked, sync
+from fx2onnx.base.targets import is_same_file
+
+DIGEST_DIGITS = 16
+_LONGEST_STEM_BYTES = 200
+"""File systems take names of 255 bytes; the digest and the endings need 40."""
+GRAPH, DATA = "graph", "data"
+"""Names in a stage, short because a path has a limit, too."""
+
+
+def data_name(target: str, digest: str) -> str:
+    """The name of the weights' file beside ``target``: ``model.onnx.<16 hex digits>.data``."""
+    return f"{_stem(target)}.{digest[:DIGEST_DIGITS]}.data"
+
+
+def _stem(target: str) -> str:
+    """The target's own name, or of a long one the beginning and a digest."""
+    name = os.path.basename(target)
+    encoded = name.encode()
+    if len(encoded) <= _LONGEST_STEM_BYTES:
+        return name
+    return f"{encoded[: _LONGEST_STEM_BYTES - 32].decode(errors='ignore')}~{digest_of(encoded)[:DIGEST_DIGITS]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """What a stage holds: the path of the graph, and of the data with its name to be, where there is any."""
+
+    graph: str
+    data: str | None = None
+    data_name: str | None = None
+
+
+def commit(staged: Staged, target: str, *, durable: bool = False) -> None:
+    """Let ``staged`` take the place of the model at ``target``. Raises OSError; then the old model stands there."""
+    folder = os.path.dirname(os.path.abspath(target))
+    if durable:
+        for path in filter(None, (staged.data, staged.graph)):
+            sync(path)
+    with locked(folder):
+        old = data_files(target)
+        _rename(staged, folder, target)
+        for name in old:
+            if name != staged.data_name:
+                with contextlib.suppress(OSError):  # in use, or somebody else's in a sticky folder: only room is lost
+                    os.unlink(os.path.join(folder, name))
+    if durable:
+        sync(folder)
+
+
+def _rename(staged: Staged, folder: str, target: str) -> None:
+    if staged.data is None or staged.data_name is None:
+        os.replace(staged.graph, target)
+        return
+    final = os.path.join(folder, staged.data_name)
+    is_new = not os.path.lexists(final)
+    try:
+        os.replace(staged.data, final)
+        os.replace(staged.graph, target)
+    except BaseException:
+        if is_new and os.path.exists(staged.graph):  # the graph that would refer to the data is not in place
+            with contextlib.suppress(OSError):
+                os.unlink(final)
+        raise
+
+
+def data_files(target: str) -> list[str]:
+    """Names of data files beside ``target`` that belong to its model, or to exports there that were killed."""
+    folder = os.path.dirname(os.path.abspath(target))
+    ours = _pattern(target)
+    try:
+        found = [name for name in os.listdir(folder) if ours.fullmatch(name)]
+    except PermissionError:  # a folder that may be written to but not listed
+        return []
+    plain = f"{os.path.basename(target)}.data"  # how torch.onnx.export names it
+    if os.path.isfile(os.path.join(folder, plain)) and _mentions(target, plain):
+        found.append(plain)
+    return found
+
+
+def is_file_of(path: str | os.PathLike[str], target: str) -> bool:
+    """Whether ``path`` is, or is named as, the graph at ``target`` or a file of its weights."""
+    if is_same_file(path, target):
+        return True
+    name, here = os.path.basename(path), os.path.dirname(os.path.abspath(target))
+    if os.path.realpath(os.path.dirname(os.path.abspath(path))) != os.path.realpath(here):
+        return False
+    return name == f"{os.path.basename(target)}.data" or _pattern(target).fullmatch(name) is not None
+
+
+def external_files(graph: str | os.PathLike[str]) -> list[str]:
+    """Paths of the files in which tensors of an ONNX file lie. Raises what onnx_ir raises for a file that is none."""
+    model = ir.load(graph)
+    found: dict[str, None] = {}
+    for part in model.graphs():
+        tensors = [value.const_value for value in part.initializers.values()]
+        tensors += [attribute.value for node in part for attribute in node.attributes.values()]
+        for tensor in tensors:
+            if isinstance(tensor, ir.ExternalTensor):
+                found[str(tensor.path)] = None
+    return list(found)
+
+
+def digest_of_model(graph: str | os.PathLike[str]) -> str | None:
+    """The digest of an ONNX file that is there with all of its weights, whose file the graph names by their content."""
+    try:
+        return digest_of_file(graph) if all(map(os.path.isfile, external_files(graph))) else None
+    except Exception:  # protobuf and onnx_ir have a class for each kind of damage
+        return None
+
+
+def _pattern(target: str) -> re.Pattern[str]:
+    return re.compile(re.escape(_stem(target)) + rf"\.[0-9a-f]{{{DIGEST_DIGITS}}}\.data")
+
+
+def _mentions(graph: str, name: str) -> bool:
+    try:
+        with open(graph, "rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            return content.find(name.encode()) >= 0
+    except (OSError, ValueError):  # no such file, an empty one
+        return False

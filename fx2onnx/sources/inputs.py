@@ -1,0 +1,29 @@
+"""The files that a source is read from, which no output of the same command may replace."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from fx2onnx.sources.registry import KINDS
+from fx2onnx.sources.source import WEIGHT_WORDS
+
+_EXPORTED = (".onnx", ".data")
+"""What lies in a checkpoint's folder and is none of its files: exports by reference, which are made anew there."""
+
+
+def input_files(spec: str, weights: str | None = None) -> list[Path]:
+    """The files of ``hf:FOLDER``, the file of a factory, and a file given as ``weights``. Imports nothing."""
+    kind, _, rest = spec.partition(":")
+    found = [] if weights is None or weights in WEIGHT_WORDS else [Path(weights).expanduser()]
+    if kind == "hf":
+        folder = Path(rest.partition("?")[0]).expanduser()
+        inside = folder.iterdir() if folder.is_dir() else ()
+        found += [path for path in inside if path.suffix not in _EXPORTED and path.is_file()]
+    elif kind not in KINDS:
+        parts = kind.split(".")
+        places = (Path(base, *parts) for base in ("", *sys.path))
+        found += [
+            file for place in places for file in (place.with_suffix(".py"), place / "__init__.py") if file.is_file()
+        ]
+    return found

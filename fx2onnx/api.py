@@ -84,7 +84,7 @@ class ExportResult:
         return io.to_proto(self.model)
 
     def save(self, path: str | os.PathLike[str], *, external_data: bool | None = None, durable: bool = False) -> None:
-        """Write the model (and ``path.data`` where it is large). Raises UserError E301; never leaves a part."""
+        """Write the model (and its weights beside it where they are large). Raises UserError E301; never leaves a part."""
         if reference.is_referenced(self.model):
             written = reference.save(self.model, path, durable=durable)
         else:
@@ -145,7 +145,7 @@ def export(
     opset_version: 11 to 26; the file has exactly that opset (default 20).
     dynamic_shapes: as ``torch.export`` takes it, names instead of Dims allowed, or ``"auto"``.
     dynamic_axes: as the older exporter took it: ``{"x": {0: "batch"}}``.
-    external_data: force (True) or forbid (False) a ``.data`` file; default: above 16 MiB of weights.
+    external_data: force (True) or forbid (False) weights in a file of their own, ``f.<digest>.data``; default: above 16 MiB.
     verify: run the result in the runner and in onnxruntime and compare with eager PyTorch.
     profile: record what the export costs, as ``result.profile``; a path (.html, .json, .trace.json, .speedscope.json,
         .txt) writes it as well.

@@ -208,9 +208,10 @@ def export(
         if profile_path is not None and result.profile is not None:
             result.profile.write(profile_path)
     if verbose:
+        from fx2onnx.base.plain import plain
         from fx2onnx.report.text import summary
 
-        print(summary(result.report.as_dict()))
+        print(plain(summary(result.report.as_dict())))
     return result
 
 

@@ -57,10 +57,11 @@ def _list_kinds(json_output: bool) -> None:
         print_json([{"kind": kind.prefix, "summary": kind.summary, "example": kind.example} for kind in kinds])
         return
     from rich.table import Table
+    from rich.text import Text
 
     from fx2onnx.cli.progress import console
 
     table = Table.grid(padding=(0, 2))
     for kind in kinds:
-        table.add_row(f"[bold]{kind.prefix}:[/]", kind.summary, f"[dim]{kind.example}[/]")
+        table.add_row(Text(f"{kind.prefix}:", "bold"), kind.summary, Text(kind.example, "dim"))
     console().print(table)

@@ -233,7 +233,6 @@ def _parts(folder: Path) -> set[Path]:
 
 def _shown(jobs: Sequence[Job], skipped: int, processes: int, limit_s: float, *, quiet: bool) -> Iterator[Row]:
     """The rows as they become ready, with a live display on terminals and one line a model elsewhere (stderr)."""
-    from rich.markup import escape
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     from fx2onnx.cli.progress import console
@@ -243,9 +242,9 @@ def _shown(jobs: Sequence[Job], skipped: int, processes: int, limit_s: float, *,
     live = out.is_terminal and not quiet
     columns = (
         SpinnerColumn(),
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
-        TextColumn("{task.fields[done]}"),
+        TextColumn("{task.fields[done]}", markup=False),
         TimeElapsedColumn(),
     )
     with Progress(*columns, console=out, disable=not live) as progress:
@@ -259,15 +258,13 @@ def _shown(jobs: Sequence[Job], skipped: int, processes: int, limit_s: float, *,
             if source != running[number]:
                 running[number] = source
                 progress.reset(tasks[number])  # each model has a clock of its own
-            progress.update(tasks[number], description=f"  {escape(source)}  [dim]{stage}[/]", visible=bool(source))
+            progress.update(tasks[number], description=f"  {source}  {stage}", visible=bool(source))
 
         for finished_now, row in enumerate(run_all(jobs, count, limit_s, on_stage) if jobs else (), skipped + 1):
             progress.update(whole, advance=1, done=f"{finished_now} of {total}")
             if not quiet:
                 verdict = "ok" if row["ok"] else _problem(row)
-                progress.print(
-                    f"{row['source']:<44} {row['seconds']:7.2f} s  {verdict[:200]}", markup=False, soft_wrap=True
-                )
+                progress.print(f"{row['source']:<44} {row['seconds']:7.2f} s  {verdict[:200]}", soft_wrap=True)
                 sys.stderr.flush()
             yield row
 

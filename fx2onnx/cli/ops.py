@@ -154,14 +154,15 @@ def may_be_called(overload: OpOverload) -> bool:
 
 def _print_table(found: list[Row]) -> None:
     from rich.table import Table
+    from rich.text import Text
 
     from fx2onnx.cli.progress import console
 
     table = Table.grid(padding=(0, 2))
-    table.add_row("[bold]overload[/]", "[bold]opset[/]", "[bold]source[/]", "")
+    table.add_row(*(Text(title, "bold") for title in ("overload", "opset", "source")), "")
     for row in found:
         shown = ", ".join(f"{opset}+" for opset in row["since"]) if row["source"] in (ENTRY, TORCHLIB) else ""
         opset = shown or "-"
-        table.add_row(row["overload"], opset, row["source"], "[dim]complex too[/]" if row["complex"] else "")
+        table.add_row(row["overload"], opset, row["source"], Text("complex too" if row["complex"] else "", "dim"))
     console().print(table)
-    console(stderr=True).print(f"[dim]{len(found)} overloads[/]")
+    console(stderr=True).print(Text(f"{len(found)} overloads", "dim"))

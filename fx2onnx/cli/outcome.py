@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import typer
 
 from fx2onnx.base.errors import Fx2OnnxError, InternalError
+from fx2onnx.base.plain import plain
 
 Result = TypeVar("Result")
 
@@ -53,6 +54,11 @@ def print_json(value: Any) -> None:
     print(json.dumps(value, indent=2, default=str))
 
 
+def print_text(text: str) -> None:
+    """``text`` on stdout, whatever stands in the names of a file."""
+    print(plain(text), end="")
+
+
 def as_internal(error: Exception) -> InternalError:
     """An exception that nobody expected, as E900 with its place."""
     frame = traceback.extract_tb(error.__traceback__)[-1]
@@ -76,7 +82,7 @@ def _short(file: str) -> str:
 def _show(error: Fx2OnnxError, *, as_json: bool) -> None:
     if wants_traceback():
         cause = error.__cause__ if error.code == "E900" and error.__cause__ is not None else error
-        traceback.print_exception(cause)
+        typer.echo(plain("".join(traceback.format_exception(cause))), nl=False, err=True)
     if as_json:
         print_json(error.as_dict())
     else:
@@ -85,7 +91,7 @@ def _show(error: Fx2OnnxError, *, as_json: bool) -> None:
 
 def show_error(error: Fx2OnnxError) -> None:
     """The error's block on stderr."""
-    heading, _, rest = error.render().partition("\n")
+    heading, _, rest = plain(error.render()).partition("\n")
     typer.secho(heading, fg="red", bold=True, err=True)
     if rest:
         typer.echo(rest, err=True)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fx2onnx.base.errors import UserError
+from fx2onnx.base.plain import plain
 from fx2onnx.cli import options
 from fx2onnx.cli.files import check_apart, check_readable
 from fx2onnx.cli.outcome import print_json, reports_errors
@@ -261,7 +262,7 @@ def _fail(comparisons: list[Comparison], limit: float | None, profile: Profile) 
     for comparison in slower:
         total = comparison.total
         typer.secho(
-            f"slower than {comparison.before}: {total.before * 1e3:.1f} ms -> {total.after * 1e3:.1f} ms "
+            f"slower than {plain(comparison.before)}: {total.before * 1e3:.1f} ms -> {total.after * 1e3:.1f} ms "
             f"({total.share:+.0%}, {limit:.0%} allowed)",
             fg="red",
             err=True,

@@ -20,10 +20,10 @@ _PLAIN_WIDTH = 120  # columns of tables that go to a file or a pipe
 
 def console(*, stderr: bool = False) -> Console:
     """A console that does not squeeze tables into 80 columns where there is no terminal."""
-    from rich.console import Console
+    from fx2onnx.report.console import PlainConsole
 
     stream = sys.stderr if stderr else sys.stdout
-    return Console(stderr=stderr, highlight=False, width=None if stream.isatty() else _PLAIN_WIDTH)
+    return PlainConsole(stderr=stderr, width=None if stream.isatty() else _PLAIN_WIDTH)
 
 
 class Stages:
@@ -65,7 +65,7 @@ class Stages:
         seconds = time.perf_counter() - start
         self._done.append((title, seconds))
         if not self._live and not self._quiet:
-            self._console.print(f"{title:<44} {seconds:7.2f} s", markup=False)
+            self._console.print(f"{title:<44} {seconds:7.2f} s")
 
     def call(self, title: str, function: Callable[[], Result]) -> Result:
         """``function()`` as a stage, showing the phase that its event recorder is in.
@@ -100,10 +100,9 @@ class Stages:
 
         grid = Table.grid(padding=(0, 1))
         for title, seconds in self._done:
-            grid.add_row("[green]✓[/]", Text(title), f"{seconds:6.2f} s", "")
+            grid.add_row(Text("✓", "green"), Text(title), f"{seconds:6.2f} s", "")
         if self._current is not None:
             title, start = self._current
-            grid.add_row(
-                Spinner("dots"), Text(title), f"{time.perf_counter() - start:6.2f} s", f"[dim]{self._phase()}[/]"
-            )
+            spent = f"{time.perf_counter() - start:6.2f} s"
+            grid.add_row(Spinner("dots"), Text(title), spent, Text(self._phase(), "dim"))
         return grid

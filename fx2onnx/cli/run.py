@@ -15,7 +15,7 @@ import typer
 from fx2onnx.base.errors import Fx2OnnxError, UserError
 from fx2onnx.cli import options
 from fx2onnx.cli.files import check_apart, check_readable, replacing
-from fx2onnx.cli.outcome import print_json, reports_errors
+from fx2onnx.cli.outcome import print_json, print_text, reports_errors
 
 if TYPE_CHECKING:
     from fx2onnx.cli.run_data import DataSet
@@ -109,7 +109,7 @@ def run_command(
                 values = stages.call(title, lambda data=data, repeats=repeats: _run(session, data.feeds, repeats))  # type: ignore[misc]
             except Fx2OnnxError:
                 if dump_ir and not json_output:
-                    print(_dump_ir(session), end="")
+                    print_text(_dump_ir(session))
                 raise
             outputs = dict(zip(names, values, strict=True))
             described = [run_show.describe(name, value) for name, value in outputs.items()]
@@ -163,7 +163,7 @@ def _dump_before(session: Any, shown: dict[str, Any], graph: bool, dag: Path | N
     if graph:
         shown["graph"] = dump.dump_graph(session)
         if not as_json:
-            print(shown["graph"], end="")
+            print_text(shown["graph"])
     if dag is not None:
         with replacing(dag) as temporary:
             temporary.write_text(dump.dump_dag(session), encoding="utf-8")
@@ -189,7 +189,7 @@ def _show_rest(
         if rows:
             print_profile(rows)
         if dump_ir:
-            print(_dump_ir(session), end="")
+            print_text(_dump_ir(session))
         return
     shown |= sets[-1]
     if len(sets) > 1:

@@ -18,6 +18,7 @@ from fx2onnx.base.events import Span
 from fx2onnx.base.memory import MemoryReader
 from fx2onnx.base.staging import write_text
 from fx2onnx.base.targets import check_target
+from fx2onnx.report.form import check_profile
 
 if TYPE_CHECKING:
     from fx2onnx.report.compare import Comparison
@@ -175,11 +176,12 @@ class Profile:
         try:
             if data["version"] == 1:
                 data = {**data, "sweeps": [data["sweep"]] if data["sweep"] else []}
+            check_profile(data)
             known = {item.name: data[item.name] for item in fields(cls)}
             known["exports"] = [_export_from_dict(export) for export in data["exports"]]
             known["sweeps"] = [_series_from_dict(series) for series in data["sweeps"]]
             known["depth"] = data["depth"] and _series_from_dict(data["depth"])
-        except (KeyError, TypeError) as cause:
+        except (KeyError, TypeError, ValueError) as cause:
             raise UserError("E302", "the profile is damaged", why=f"{type(cause).__name__}: {cause}") from cause
         return cls(**known)
 
@@ -188,7 +190,7 @@ class Profile:
         """Raises UserError E302."""
         try:
             data = json.loads(Path(path).read_text(encoding="utf-8"))
-        except (OSError, ValueError) as cause:
+        except (OSError, ValueError, RecursionError) as cause:
             raise UserError("E302", f"cannot read the profile '{path}'", why=str(cause)) from cause
         if not isinstance(data, dict):
             raise UserError("E302", f"'{path}' is not a profile")

@@ -20,10 +20,10 @@ _WIDTH = 120
 
 def as_text(profile: Profile) -> str:
     """``view`` without colours, for files and notebooks."""
-    from rich.console import Console
+    from fx2onnx.report.console import PlainConsole
 
     stream = io.StringIO()
-    Console(file=stream, width=_WIDTH, highlight=False, color_system=None).print(view(profile))
+    PlainConsole(file=stream, width=_WIDTH, color_system=None).print(view(profile))
     return stream.getvalue().rstrip("\n")
 
 

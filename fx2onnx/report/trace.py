@@ -5,6 +5,7 @@ Source: the Trace Event Format document; speedscope's file-format-schema.json.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +14,7 @@ from fx2onnx.report.tree import own_seconds
 
 SPEEDSCOPE_SCHEMA = "https://www.speedscope.app/file-format-schema.json"
 _MICRO = 1e6
+_LINE = re.compile(r"[0-9]{1,9}")
 
 
 def chrome_trace(profile: Profile) -> dict[str, Any]:
@@ -69,7 +71,7 @@ def speedscope(profile: Profile) -> dict[str, Any]:
 def _frame(name: str, where: str) -> dict[str, Any]:
     file, colon, rest = where.partition(":")
     line = rest.split(",")[0]
-    return {"name": name, "file": file, "line": int(line)} if colon and line.isdigit() else {"name": name}
+    return {"name": name, "file": file, "line": int(line)} if colon and _LINE.fullmatch(line) else {"name": name}
 
 
 def _sampled(export: Export, frames: dict[tuple[str, str], int]) -> dict[str, Any]:

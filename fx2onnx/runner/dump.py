@@ -6,6 +6,7 @@ import html
 from collections.abc import Iterable
 from typing import Any
 
+from fx2onnx.base.plain import plain
 from fx2onnx.runner.plan import Plan
 from fx2onnx.runner.program import Program, Slot, Step
 from fx2onnx.runner.types import describe, type_name
@@ -101,6 +102,10 @@ def _plan_lines(plan: Plan) -> Iterable[str]:
         yield f"  {position:4} {action.kind:5} {action.step.op_type}  {'; '.join(places)}"
 
 
+def _xml(text: str) -> str:
+    return html.escape(plain(text))
+
+
 BOX_WIDTH, BOX_HEIGHT, GAP_X, GAP_Y = 150, 34, 24, 30
 MAX_BOXES = 4000
 """Steps drawn at most; a browser still scrolls that many boxes."""
@@ -157,12 +162,12 @@ def dump_dag(session: Any) -> str:
         x, y = corner[step.index]
         name = _name(program, step.outputs[0]) if step.outputs else ""
         parts.append(
-            f'<g><title>{html.escape(str(step.origin))}</title><rect x="{x:.0f}" y="{y:.0f}" width="{BOX_WIDTH}"'
+            f'<g><title>{_xml(str(step.origin))}</title><rect x="{x:.0f}" y="{y:.0f}" width="{BOX_WIDTH}"'
             f' height="{BOX_HEIGHT}" rx="4" fill="#eef3fb" stroke="#456"/>'
             f'<text x="{x + BOX_WIDTH / 2:.0f}" y="{y + 14:.0f}" text-anchor="middle" font-weight="bold">'
-            f"{html.escape(step.op_type)}</text>"
+            f"{_xml(step.op_type)}</text>"
             f'<text x="{x + BOX_WIDTH / 2:.0f}" y="{y + 27:.0f}" text-anchor="middle" fill="#555">'
-            f"{html.escape(name[-24:])}</text></g>"
+            f"{_xml(name[-24:])}</text></g>"
         )
     parts.append("</svg>")
     return "\n".join(parts) + "\n"

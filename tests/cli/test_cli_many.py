@@ -15,7 +15,6 @@ from typing import Any
 import onnx
 import pytest
 import torch
-from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from fx2onnx.base.errors import UserError
@@ -24,6 +23,7 @@ from fx2onnx.cli.job import Job
 from fx2onnx.cli.main import app
 from fx2onnx.cli.progress import Stages
 from fx2onnx.cli.target import engines_for, opset_for
+from fx2onnx.report.console import PlainConsole
 
 _MODELS = """
 import os, time
@@ -128,7 +128,7 @@ def test_other_options_or_again_export_anew(in_this_process: list[str]) -> None:
 
 def test_the_live_display_shows_models_stages_and_how_many_are_done(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = io.StringIO()
-    terminal = Console(file=shown, force_terminal=True, width=100)
+    terminal = PlainConsole(file=shown, force_terminal=True, width=100)
     monkeypatch.setattr(progress, "console", lambda **_: terminal)
 
     def run_all(jobs: Sequence[Job], processes: int, limit_s: float, on_stage: Any) -> Iterator[dict[str, Any]]:

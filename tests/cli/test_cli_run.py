@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import onnx
@@ -103,3 +105,29 @@ def test_a_missing_onnxruntime_is_named(model: Path, monkeypatch: pytest.MonkeyP
     done = invoke("run", model, "--engine", "onnxruntime")
     assert done.exit_code == 2
     assert "pip install onnxruntime" in done.stderr
+
+
+HOSTILE = "[bold]a[/] <img src=x onerror=1> \x1b]8;;https://example.org\x1b\\b\x1b[2J \u202ec"
+
+
+@pytest.mark.parametrize("arguments", [[], ["--dump-graph", "--dump-ir"], ["--profile"], ["--input", "y=missing.npy"]])
+def test_names_of_a_file_are_no_orders(arguments: list[str], tmp_path: Path) -> None:
+    """Neither markup nor control sequences of a terminal, in tables, dumps, pictures and errors."""
+    shape = ["[red]n[/]\x1b[31m"]
+    graph = helper.make_graph(
+        [helper.make_node("Neg", [HOSTILE], ["b" + HOSTILE], name="n" + HOSTILE)],
+        "g" + HOSTILE,
+        [helper.make_tensor_value_info(HOSTILE, TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info("b" + HOSTILE, TensorProto.FLOAT, shape)],
+    )
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    onnx.save(proto, tmp_path / "hostile.onnx")
+    picture = tmp_path / "dag.svg"
+    done = invoke("run", tmp_path / "hostile.onnx", "--dump-dag", picture, *arguments)
+    assert done.exit_code == (2 if "--input" in arguments else 0), done.output
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e]", done.output)
+    assert "[bold]a[/]" in done.output
+    assert r"\x1b]8;;" in done.output
+    text = picture.read_text()
+    assert "<img" not in text
+    assert r"\x1b[2J" in "".join(ElementTree.fromstring(text).itertext())

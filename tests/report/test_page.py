@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import copy
-import os
 import re
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,24 +12,9 @@ import pytest
 from fx2onnx.report.compare import compare
 from fx2onnx.report.page import page, weight_tree
 from fx2onnx.report.profile import Export, Profile
+from tests.report.browsing import DESK, PHONE, Opened
 
 TABS = ("overview", "flames", "operations", "changes", "sizes", "weights", "graph", "verification")
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-PHONE, DESK = {"width": 360, "height": 740}, {"width": 1280, "height": 900}
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    from playwright import sync_api as playwright
-
-    installed = next(filter(None, map(shutil.which, BROWSERS)), None)
-    with playwright.sync_playwright() as started:
-        if installed is None and not Path(started.chromium.executable_path).exists():
-            assert "BROWSER_REQUIRED" not in os.environ, "make profile-page-test found and installed no Chromium"
-            pytest.skip("no Chromium on this machine, and pip cannot bring one: make profile-page-test does")
-        opened = started.chromium.launch(executable_path=installed, args=["--no-sandbox"])
-        yield opened
-        opened.close()
 
 
 @pytest.fixture
@@ -41,29 +23,6 @@ def file(profile: Profile, tmp_path: Path) -> Path:
     earlier.ours.seconds = [seconds / 2 for seconds in profile.ours.seconds]
     profile.to_html(tmp_path / "profile.html", [compare(earlier, profile, "main.json")])
     return tmp_path / "profile.html"
-
-
-class Opened:
-    """A page on the disk with everything that it complained about or asked the network for."""
-
-    def __init__(self, browser: Any, file: Path, size: dict[str, int] = DESK, scheme: str = "light") -> None:
-        self.complaints: list[str] = []
-        self.page = browser.new_page(viewport=size, color_scheme=scheme)
-        self.page.on("console", lambda message: self.complaints.append(f"{message.type}: {message.text}"))
-        self.page.on("pageerror", lambda error: self.complaints.append(f"error: {error}"))
-        self.page.on("request", lambda request: self._request(request.url, file))
-        self.page.goto(file.as_uri())
-
-    def _request(self, url: str, file: Path) -> None:
-        if not url.startswith((file.as_uri(), "data:")):
-            self.complaints.append(f"asks for {url}")
-
-    def show(self, tab: str) -> None:
-        self.page.click(f"#tab-{tab}")
-        assert self.page.is_visible(f"#{tab}")
-
-    def count(self, selector: str) -> int:
-        return int(self.page.locator(selector).count())
 
 
 def test_every_tab_draws_without_complaint(browser: Any, file: Path) -> None:

@@ -17,7 +17,7 @@ function chart(id, option) {
   return made;
 }
 const axis = (more) => ({ axisLine: { lineStyle: { color: ink('line') } }, axisLabel: { color: ink('soft') }, splitLine: { lineStyle: { color: ink('line') } }, nameTextStyle: { color: ink('soft') }, ...more });
-const legend = (more) => ({ type: 'plain', top: 0, left: 0, textStyle: { color: ink('soft') }, itemWidth: 14, itemHeight: 10, ...more });
+const legend = (more) => ({ type: 'plain', top: 0, left: 0, textStyle: { color: ink('soft') }, formatter: (name) => cut(name, 40), itemWidth: 14, itemHeight: 10, ...more });
 const measured = () => DATA.exports.filter((item) => item.phases.length);
 
 function drawPhases(id, share) {
@@ -31,9 +31,12 @@ function drawPhases(id, share) {
   chart(id, {
     legend: legend(),
     grid: { left: 4, right: 24, top: 18 + rows * 24, bottom: 4, containLabel: true },
-    tooltip: { formatter: (hit) => `${hit.marker}<b>${hit.seriesName}</b> ${hit.name}<br>${time(of(exporters[hit.dataIndex], hit.seriesName))} · ${percent(of(exporters[hit.dataIndex], hit.seriesName) / total(exporters[hit.dataIndex]))}` },
+    tooltip: { formatter: (hit) => {
+      const item = exporters[hit.dataIndex], seconds = of(item, names[hit.seriesIndex]);
+      return told(hit.color, `${names[hit.seriesIndex]}: ${item.exporter}`, `${time(seconds)} · ${percent(seconds / (total(item) || 1))}`);
+    } },
     xAxis: axis({ type: 'value', max: share ? 1 : undefined, splitNumber: narrow() ? 3 : 6, axisLabel: { color: ink('soft'), hideOverlap: true, formatter: (value) => share ? percent(value) : time(value) } }),
-    yAxis: axis({ type: 'category', inverse: true, data: exporters.map((item) => item.exporter), axisLabel: { color: ink('ink') } }),
+    yAxis: axis({ type: 'category', inverse: true, data: exporters.map((item) => cut(item.exporter, 40)), axisLabel: { color: ink('ink') } }),
     series: names.map((name) => ({
       name, type: 'bar', stack: 'all', barMaxWidth: 26, itemStyle: { color: phaseColour(name), borderColor: ink('card'), borderWidth: 0.5 },
       data: exporters.map((item) => share ? of(item, name) / (total(item) || 1) : of(item, name)),
@@ -45,7 +48,7 @@ function drawMemory() {
   chart('memory', {
     legend: legend(),
     grid: { left: 4, right: 18, top: 36, bottom: 4, containLabel: true },
-    tooltip: { trigger: 'axis', valueFormatter: (value) => size(Math.max(0, value || 0)) },
+    tooltip: { trigger: 'axis', formatter: (hits) => make('div', {}, ...hits.map((hit) => told(hit.color, hit.seriesName, size(Math.max(0, hit.value[1] || 0))))) },
     xAxis: axis({ type: 'value', min: 0, max: 1, axisLabel: { color: ink('soft'), formatter: percent }, axisPointer: { label: { formatter: (at) => percent(at.value) } } }),
     yAxis: axis({ type: 'value', axisLabel: { color: ink('soft'), formatter: size } }),
     series: measured().map((item, index) => {
@@ -77,13 +80,12 @@ VIEWS.overview = { draw() {
 
 function drawSlowest(rows) {
   const top = rows.slice(0, 14).reverse();
-  const short = (text) => narrow() && text.length > 22 ? `${text.slice(0, 21)}…` : text;
   byId('slowest').style.height = `${60 + top.length * 24}px`;
   chart('slowest', {
     grid: { left: 4, right: 60, top: 6, bottom: 4, containLabel: true },
-    tooltip: { formatter: (hit) => { const row = top[hit.dataIndex]; return `<b>${row.name}</b> (${row.phase})<br>${time(row.seconds)} in ${row.count} calls<br>${row.line || ''}`; } },
+    tooltip: { formatter: (hit) => { const row = top[hit.dataIndex]; return told(hit.color, `${row.name} (${row.phase})`, `${time(row.seconds)} in ${row.count} calls`, row.line || ''); } },
     xAxis: axis({ type: 'value', show: !narrow(), splitNumber: 4, axisLabel: { color: ink('soft'), formatter: time, hideOverlap: true } }),
-    yAxis: axis({ type: 'category', data: top.map((row) => short(row.name)), axisLabel: { color: ink('ink'), fontSize: 11 }, axisTick: { show: false } }),
+    yAxis: axis({ type: 'category', data: top.map((row) => cut(row.name, narrow() ? 22 : 60)), axisLabel: { color: ink('ink'), fontSize: 11 }, axisTick: { show: false } }),
     series: [{ type: 'bar', barMaxWidth: 16, data: top.map((row) => ({ value: row.seconds, itemStyle: { color: phaseColour(row.phase), borderRadius: [0, 4, 4, 0] } })),
       label: { show: true, position: 'right', color: ink('soft'), formatter: (hit) => time(hit.value) } }],
   });
@@ -131,12 +133,13 @@ function drawSeries(holder, series, number) {
   const values = series.exporters.flatMap((item) => item.points.map((point) => point.value));
   const seconds = series.exporters.flatMap((item) => item.points.flatMap((point) => point.seconds));
   const ticks = [...new Set(values)].sort((a, b) => a - b);
-  const wide = Math.max(...seconds) > 6 * Math.min(...seconds);
+  const isWide = (numbers) => Math.min(...numbers) > 0 && Math.max(...numbers) > 6 * Math.min(...numbers);
+  const wide = isWide(seconds);
   chart(id, {
     legend: legend({ data: series.exporters.map((item) => item.exporter) }),
     grid: { left: 4, right: 30, top: 40, bottom: 24, containLabel: true },
-    tooltip: { formatter: (hit) => `${hit.marker}<b>${hit.seriesName}</b> at ${hit.value[0]}<br>${time(hit.value[1])}` },
-    xAxis: axis({ type: Math.max(...values) > 6 * Math.min(...values) ? 'log' : 'value', logBase: 2, name: series.label, nameLocation: 'middle', nameGap: 26, min: ticks[0], max: ticks[ticks.length - 1],
+    tooltip: { formatter: (hit) => told(hit.color, `${hit.seriesName} at ${hit.value[0]}`, time(hit.value[1])) },
+    xAxis: axis({ type: isWide(values) ? 'log' : 'value', logBase: 2, name: cut(series.label, 60), nameLocation: 'middle', nameGap: 26, min: ticks[0], max: ticks[ticks.length - 1],
       axisLabel: { color: ink('soft'), customValues: ticks, hideOverlap: true }, axisTick: { customValues: ticks } }),
     yAxis: axis({ type: wide ? 'log' : 'value', min: wide ? undefined : 0, axisLabel: { color: ink('soft'), formatter: time } }),
     series: series.exporters.flatMap((item, index) => {
@@ -171,7 +174,7 @@ VIEWS.weights = { has: () => DATA.weights.length > 0, draw() {
   const tree = structuredClone(DATA.weight_tree);
   paint(tree, total);
   chart('weight-map', {
-    tooltip: { formatter: (hit) => `<b>${hit.treePathInfo.slice(1).map((step) => step.name).join('.') || DATA.source}</b><br>${size(hit.value)} · ${percent(hit.value / total)}` },
+    tooltip: { formatter: (hit) => told(hit.color, hit.treePathInfo.slice(1).map((step) => step.name).join('.') || DATA.source, `${size(hit.value)} · ${percent(hit.value / (total || 1))}`) },
     series: [{ type: 'treemap', name: 'all weights', data: tree, roam: false, leafDepth: 20, width: '100%', height: '92%', top: 0, left: 0, visibleMin: 60, childrenVisibleMin: 400,
       label: { formatter: (hit) => `${hit.name}\n${size(hit.value)}`, color: '#10151d', fontSize: 11, lineHeight: 15, overflow: 'truncate' },
       upperLabel: { show: true, height: 20, formatter: (hit) => `${hit.name}  ${size(hit.value)}`, color: '#10151d', fontSize: 11, fontWeight: 600, overflow: 'truncate' },
@@ -185,7 +188,7 @@ VIEWS.weights = { has: () => DATA.weights.length > 0, draw() {
   ], DATA.weights.slice(0, 300)));
 } };
 
-const fact = (name, value) => Array.isArray(value) ? value.join(', ') : name === 'seconds' ? time(value) : name.endsWith('bytes') ? size(value) : String(value);
+const fact = (name, value) => typeof value !== 'number' ? shown(value) : name === 'seconds' ? time(value) : name.endsWith('bytes') ? size(value) : String(value);
 
 VIEWS.verification = { draw() {
   const verdict = DATA.verification;

@@ -14,16 +14,30 @@ const change = (found) => found.share === null ? 'new' : found.share === 0 ? '±
 
 const PALETTE = ['#4e8ef7', '#f2a33c', '#3fb68b', '#e8637c', '#9a7ff0', '#35b5cf', '#c9a227', '#e07ac3', '#7fa650', '#8d99ae'];
 const PHASES = ['import', 'registry', 'capture', 'decompose', 'lower', 'translate', 'convert', 'convert version', 'optimize', 'serialise', 'save', 'verify', '(between)'];
-const PHASE_COLOURS = { import: '#7fa650', registry: '#c9a227', capture: '#4e8ef7', decompose: '#9a7ff0', lower: '#3fb68b', translate: '#2f9a74',
-  convert: '#74cfae', 'convert version': '#d9825b', optimize: '#f2a33c', serialise: '#e07ac3', save: '#e8637c', verify: '#35b5cf', 'add functions': '#b08968', '(between)': '#a9b4c2' };
-const phaseColour = (name) => PHASE_COLOURS[name] || PALETTE[[...name].reduce((sum, c) => sum + c.charCodeAt(0), 0) % PALETTE.length];
+const PHASE_COLOURS = new Map(Object.entries({ import: '#7fa650', registry: '#c9a227', capture: '#4e8ef7', decompose: '#9a7ff0', lower: '#3fb68b', translate: '#2f9a74',
+  convert: '#74cfae', 'convert version': '#d9825b', optimize: '#f2a33c', serialise: '#e07ac3', save: '#e8637c', verify: '#35b5cf', 'add functions': '#b08968', '(between)': '#a9b4c2' }));
+const phaseColour = (name) => PHASE_COLOURS.get(name) || PALETTE[[...name].reduce((sum, c) => sum + c.charCodeAt(0), 0) % PALETTE.length];
 
+// The one way into the page: text becomes text nodes, and no string is ever read as HTML.
 function make(tag, attributes = {}, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
   element.append(...children);
   return element;
 }
+
+// What a chart shows beside the pointer: a coloured square before the first line, which is bold.
+function told(colour, title, ...lines) {
+  const square = make('span', { class: 'square' });
+  square.style.background = colour;
+  return make('div', { class: 'told' }, square, make('b', {}, cut(title, 300)), ...lines.flatMap((line) => [make('br'), cut(line, 300)]));
+}
+
+// Pictures have no room for long names; tables show all of them.
+const cut = (text, most) => text.length > most ? `${text.slice(0, most - 1)}…` : text;
+
+// Any value of the JSON as text.
+const shown = (value) => typeof value === 'string' ? value : Array.isArray(value) ? value.map(shown).join(', ') : JSON.stringify(value);
 
 // Text that may go on in a new line after a dot, a slash or an underscore, or before a capital.
 const breakable = (text) => text.split(/(?<=[._/])|(?<=[a-z])(?=[A-Z])/).flatMap((part, index) => index ? [make('wbr'), part] : [part]);
@@ -68,7 +82,7 @@ function table(columns, rows, options = {}) {
 function showHeader() {
   byId('source').textContent = DATA.source;
   const known = Object.entries(DATA.machine).filter(([name, value]) => value !== '' && !['platform', 'fx2onnx'].includes(name));
-  byId('machine').textContent = `${DATA.created.replace('T', ' ').replace('+00:00', ' UTC')} · ${known.map(([name, value]) => `${name} ${value}`).join(' · ')}`;
+  byId('machine').textContent = `${DATA.created.replace('T', ' ').replace('+00:00', ' UTC')} · ${known.map(([name, value]) => `${name} ${shown(value)}`).join(' · ')}`;
   const first = DATA.exports[0];
   const cards = [[first.exporter, time(first.median), first.runs > 1 ? `${time(first.least)} to ${time(first.most)}, ${first.runs} runs` : 'one run']];
   for (const other of DATA.exports.slice(1)) {
@@ -81,7 +95,7 @@ function showHeader() {
   cards.push(['nodes', String(first.nodes), first.file_bytes ? `${size(first.file_bytes)} on disk` : 'no file written']);
   if (DATA.verification) cards.push(['verified', DATA.verification.ok ? 'agrees' : 'differs', DATA.verification.summary || `${DATA.verification.rows.length} comparisons`]);
   byId('cards').replaceChildren(...cards.map(([title, value, small, tone]) =>
-    make('div', {}, make('dt', {}, title), make('dd', { class: tone || (value === 'agrees' ? 'good' : ['failed', 'differs'].includes(value) ? 'bad' : '') }, value, make('small', {}, small)))));
+    make('div', {}, make('dt', {}, cut(title, 80)), make('dd', { class: tone || (value === 'agrees' ? 'good' : ['failed', 'differs'].includes(value) ? 'bad' : '') }, value, make('small', {}, cut(small, 200))))));
 }
 
 function startTabs() {

@@ -3,22 +3,25 @@
 const MOST_BOXES = 400, LEAST_ZOOM = 0.8;
 const picture = { shown: null };
 
-// Boxes at a depth of module names: {key, scope, ops: {op: count}}, and the edges between them.
+// Boxes at a depth of module names: {id, key, name, scope, ops: Map(op -> count)}, and the edges between their ids. Names of a
+// model are keys of Maps alone: of an object, some of them would be its own parts.
 function grouped(depth) {
   const boxes = new Map();
   const keys = DATA.graph.nodes.map(([op, scope], index) => {
     const parts = scope ? scope.split('.') : [];
-    return depth === Infinity ? `${index}` : parts.length ? parts.slice(0, depth).join('.') : `:${op}`;
+    return depth === Infinity ? index : parts.length ? parts.slice(0, depth).join('.') : `\0${op}`;
   });
   keys.forEach((key, index) => {
     const [op, scope] = DATA.graph.nodes[index];
-    const box = boxes.get(key) || { key, name: depth === Infinity ? op : key.startsWith(':') ? op : key.split('.').slice(-4).join('.'), scope, ops: {} };
-    box.ops[op] = (box.ops[op] || 0) + 1;
+    const name = depth === Infinity || !scope ? op : key.split('.').slice(-4).join('.');
+    const box = boxes.get(key) || { id: `box${boxes.size}`, key, name, scope, ops: new Map() };
+    box.ops.set(op, (box.ops.get(op) || 0) + 1);
     boxes.set(key, box);
   });
   const edges = new Map();
   for (const [from, to] of DATA.graph.edges) {
-    if (keys[from] !== keys[to]) edges.set(`${keys[from]}>${keys[to]}`, [keys[from], keys[to]]);
+    const [source, target] = [boxes.get(keys[from]).id, boxes.get(keys[to]).id];
+    if (source !== target) edges.set(`${source}>${target}`, [source, target]);
   }
   return { boxes: [...boxes.values()], edges: [...edges.values()] };
 }
@@ -49,12 +52,12 @@ function startReadable(shown) {
 function drawGraph(level) {
   const { boxes, edges } = grouped(level);
   if (picture.shown) picture.shown.destroy();
-  const total = (box) => Object.values(box.ops).reduce((sum, count) => sum + count, 0);
+  const total = (box) => [...box.ops.values()].reduce((sum, count) => sum + count, 0);
   byId('graph-count').textContent = `${boxes.length} boxes, ${edges.length} arrows, ${DATA.graph.nodes.length} nodes`;
   picture.shown = graph.default({
     container: byId('graph-picture'),
     elements: [
-      ...boxes.map((box) => ({ data: { id: box.key, label: total(box) > 1 ? `${box.name}\n${total(box)} nodes` : box.name, box, tint: phaseColour(box.name.replace(/\d+/g, '')) } })),
+      ...boxes.map((box) => ({ data: { id: box.id, label: cut(box.name, 60) + (total(box) > 1 ? `\n${total(box)} nodes` : ''), box, tint: phaseColour(box.name.replace(/\d+/g, '')) } })),
       ...edges.map(([source, target]) => ({ data: { source, target } })),
     ],
     style: [
@@ -68,8 +71,8 @@ function drawGraph(level) {
   startReadable(picture.shown);
   picture.shown.on('tap', 'node', (event) => {
     const box = event.target.data('box');
-    const counts = Object.entries(box.ops).sort((a, b) => b[1] - a[1]).map(([op, count]) => count > 1 ? `${op} × ${count}` : op);
-    byId('graph-details').textContent = `${level === Infinity ? `${box.name} in ${box.scope || 'the model itself'}` : box.key.replace(':', '')}: ${counts.join(', ')}`;
+    const counts = [...box.ops].sort((a, b) => b[1] - a[1]).map(([op, count]) => count > 1 ? `${op} × ${count}` : op);
+    byId('graph-details').textContent = `${level === Infinity ? `${box.name} in ${box.scope || 'the model itself'}` : box.scope ? box.key : box.name}: ${counts.join(', ')}`;
   });
   window.graphPicture = picture.shown;
 }

@@ -1,0 +1,16 @@
+"""Text that came from a model or a file, made safe to show."""
+
+from __future__ import annotations
+
+import re
+
+_ORDERS = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]"
+)
+"""What a terminal obeys and nobody sees: control characters (line feed and tab stay), ends of lines and paragraphs, marks
+that turn the direction of text, characters without width; and halves of characters, which no file takes."""
+
+
+def plain(text: str) -> str:
+    r"""``text`` with every character that is an order rather than a letter written as its escape, such as ``\x1b``."""
+    return _ORDERS.sub(lambda found: ascii(found[0])[1:-1], text)

@@ -55,8 +55,15 @@ def _error(value: Any, place: str) -> None:
         _refuse(value, place, "a number")
 
 
-def _anything(value: Any, place: str) -> None:
-    pass
+def _anything(value: Any, place: str, depth: int = 0) -> None:
+    """Any JSON without infinite numbers, which other readers of the views do not know."""
+    if isinstance(value, float):
+        _number(value, place)
+    if isinstance(value, dict | list):
+        if depth >= _DEEPEST:
+            raise ValueError(f"{place[:60]}...: more than {_DEEPEST} values inside each other")
+        for inner in value.values() if isinstance(value, dict) else value:
+            _anything(inner, place, depth + 1)
 
 
 def _maybe(check: Check) -> Check:
@@ -88,6 +95,18 @@ def _fields(needed: Mapping[str, Check], optional: Mapping[str, Check] | None = 
     return inner
 
 
+def _facts(known: Mapping[str, Check]) -> Check:
+    def inner(value: Any, place: str) -> None:
+        _fields({}, known)(value, place)
+        _anything(value, place)
+
+    return inner
+
+
+def _seen_later(value: Any, place: str) -> None:
+    """An event's child, which ``_event`` looks at."""
+
+
 def _graph(value: Any, place: str) -> None:
     if value == {}:
         return
@@ -109,8 +128,8 @@ _EVENT = _fields(
     {"name": _text, "start": _number, "seconds": _seconds},
     {
         "stretches": _count,
-        "args": _fields({}, {"where": _text, "module": _text, "bytes": _count}),
-        "children": _every(_anything),
+        "args": _facts({"where": _text, "module": _text, "bytes": _count}),
+        "children": _every(_seen_later),
     },
 )
 _EXPORT = _fields(
@@ -133,7 +152,7 @@ _PROFILE = _fields(
     {
         "source": _text,
         "created": _text,
-        "machine": _fields({}),
+        "machine": _facts({}),
         "exports": _every(_EXPORT),
         "sweeps": _every(_SERIES),
         "depth": _maybe(_SERIES),
@@ -142,6 +161,6 @@ _PROFILE = _fields(
         "verification": _maybe(
             _fields({"ok": _anything, "rows": _every(_ROW), "notes": _every(_text)}, {"summary": _text})
         ),
-        "report": _fields({}),
+        "report": _facts({}),
     }
 )

@@ -196,20 +196,22 @@ def _parse_keywords(spec: str, query: str) -> dict[str, Any]:
         raise UserError(
             "E601", f"cannot read '?{query}' of '{spec}'", why=str(error), next="write ?key=value&key=value"
         ) from error
-    return {key: _literal(value) for key, value in pairs}
+    return {key: _literal(key, value) for key, value in pairs}
 
 
 _WORDS = {"true": True, "false": False, "none": None}
 
 
-def _literal(text: str) -> Any:
-    """A Python literal where ``text`` is one, else the text."""
+def _literal(key: str, text: str) -> Any:
+    """A Python literal where ``text`` is one, else the text. Raises UserError E601 for one that Python cannot read."""
     if text.lower() in _WORDS:
         return _WORDS[text.lower()]
     try:
         return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
+    except (ValueError, SyntaxError, TypeError):
         return text
+    except (RecursionError, MemoryError) as error:
+        raise UserError("E601", f"cannot read the value of '{key}'", why="it is nested too deeply") from error
 
 
 def _check_sizes(kind: SourceKind, sizes: Mapping[str, int | None]) -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 
+from fx2onnx.base.dim_text import parse_dim, size_of
+from fx2onnx.base.dims import Dim
 from fx2onnx.capture.inputs import Arguments
+
+MOST_GROWTH = 16
+"""A size may become so many times what it is: a file may name a size ``n**9``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,18 +56,20 @@ def _like(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 
 def _sizes(pairs: Sequence[tuple[torch.Tensor, Mapping[int, str] | None]]) -> dict[str, int]:
     """The sample's size of every dim that is a plain name, or of which an axis has a multiple, such as ``8*frames + 3``."""
-    named = [(tensor.shape[axis], name) for tensor, axes in pairs for axis, name in (axes or {}).items()]
-    found = {name: size for size, name in named if name.isidentifier()}
-    for size, text in named:
-        for factor, name, more in re.findall(r"^(\d+)\*([A-Za-z_]\w*)(?: \+ (\d+))?$", text):
-            found.setdefault(name, (size - int(more or 0)) // int(factor))
+    named = [(tensor.shape[axis], parse_dim(text)) for tensor, axes in pairs for axis, text in (axes or {}).items()]
+    sums = [(size, dim) for size, dim in named if isinstance(dim, Dim) and len(dim.terms) == 1]
+    found = {name: size for size, dim in sums if (name := dim.as_symbol()) is not None}
+    for size, dim in sums:
+        ((monomial, factor),) = dim.terms.items()
+        if len(monomial) == 1 and monomial[0].op == "symbol" and not dim.is_real:
+            found.setdefault(monomial[0].text, int(size - dim.constant) // int(factor))
     return found
 
 
 def _resized(tensor: torch.Tensor, axes: Mapping[int, str], sizes: Mapping[str, int], delta: int) -> torch.Tensor:
     """The sample where every named size is larger (or smaller) by ``delta``, its content repeated."""
-    for axis, name in axes.items():
-        size = tensor.shape[axis] + _growth(name, sizes, delta)
+    for axis, text in axes.items():
+        size = _grown(tensor.shape[axis], text, sizes, delta)
         index = torch.arange(size) % max(tensor.shape[axis], 1)
         tensor = (
             tensor.index_select(axis, index)
@@ -73,14 +79,13 @@ def _resized(tensor: torch.Tensor, axes: Mapping[int, str], sizes: Mapping[str, 
     return tensor
 
 
-def _growth(expression: str, sizes: Mapping[str, int], delta: int) -> int:
-    """What ``expression``, such as ``past + sequence``, gains when every name in it gains ``delta``."""
-    names = set(re.findall(r"[A-Za-z_]\w*", expression))
-    if expression.isidentifier() or not names <= set(sizes) or not re.fullmatch(r"[\w\s+*()-]+", expression):
-        return delta
-
-    def at(more: int) -> int:
-        code = compile(expression, "dim", "eval")
-        return int(eval(code, {"__builtins__": {}}, {name: sizes[name] + more for name in names}))
-
-    return at(delta) - at(0)
+def _grown(size: int, text: str, sizes: Mapping[str, int], delta: int) -> int:
+    """What ``size`` becomes where every name in ``text``, such as ``past + sequence``, gains ``delta``. A text that says
+    nothing of the sample's size, or more than memory may hold, is one name.
+    """
+    dim = parse_dim(text)
+    if isinstance(dim, Dim) and dim.symbols() <= set(sizes) and size_of(dim, sizes) == size:
+        grown = size_of(dim, {name: sizes[name] + delta for name in dim.symbols()})
+        if grown is not None and grown <= MOST_GROWTH * (size + 1):
+            return grown
+    return max(0, size + delta)

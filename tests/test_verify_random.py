@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import onnx
 import pytest
 import torch
 from torch import nn
@@ -126,3 +129,162 @@ def test_a_wrong_factor_is_found_where_nothing_is_chosen() -> None:
     module, wrong = nn.Linear(8, 4), nn.Linear(8, 4)
     wrong.load_state_dict({name: value * (1 + 1e-5) for name, value in module.state_dict().items()})
     assert not verify(fx2onnx.export(module, (X,)), wrong, (X,)).ok
+
+
+class Plain(nn.Module):
+    """Draws nothing."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x * 2, x + 1
+
+
+class Beside(nn.Module):
+    """Draws, but not for its first output; in ``Plain``'s form."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x * 2, x[:, torch.randperm(8)]
+
+
+NOISE = {
+    "normal": "noise = RandomNormal <shape: ints = [3, 8]> ()",
+    "hardly any": "noise = RandomNormal <shape: ints = [3, 8], scale: float = 1e-30> ()",
+    "like": "noise = RandomUniformLike (x)",
+    "bernoulli": "half = Constant <value_float: float = 0.5> () halves = Expand (half, sizes) noise = Bernoulli (halves)",
+    "dropout": "half = Constant <value_float: float = 0.5> () yes = Constant <value: tensor = bool {1}> ()"
+    " noise = Dropout (x, half, yes)",
+    "in a branch": "yes = Constant <value: tensor = bool {1}> () noise = If (yes) <"
+    " then_branch = a () => (float[3, 8] n) { n = RandomUniformLike (x) },"
+    " else_branch = b () => (float[3, 8] m) { m = Identity (x) }>",
+    "in a function": "noise = own.outer (x)",
+}
+
+
+def noisy(kind: str, y: str, z: str, folder: Path) -> str:
+    """The path of a file of ``Plain``'s form that draws ``noise``; ``nothing`` is 0 times it."""
+    text = f"""<ir_version: 9, opset_import: ["" : 18, "own" : 1]>
+g (float[3, 8] x) => (float[3, 8] y, float[3, 8] z) {{
+  zero = Constant <value_float: float = 0.0> ()
+  one = Constant <value_float: float = 1.0> ()
+  two = Constant <value_float: float = 2.0> ()
+  large = Constant <value_float: float = 777.0> ()
+  sizes = Shape (x)
+  {NOISE[kind]}
+  nothing = Mul (noise, zero)
+  doubled = Mul (x, two)
+  larger = Mul (x, large)
+  more = Add (x, one)
+  y = Add ({y}, nothing)
+  z = Add ({z}, nothing)
+}}
+<opset_import: ["" : 18], domain: "own"> inner (a) => (b) {{ b = RandomNormalLike (a) }}
+<opset_import: ["" : 18, "own" : 1], domain: "own"> outer (a) => (b) {{ b = own.inner (a) }}
+"""
+    path = folder / "noisy.onnx"
+    onnx.save(onnx.parser.parse_model(text), path)
+    return str(path)
+
+
+@pytest.mark.parametrize("kind", NOISE)
+def test_noise_of_the_file_alone_hides_nothing(kind: str, tmp_path: Path) -> None:
+    """Eager PyTorch draws nothing, so every number counts."""
+    verdict = verify(noisy(kind, "doubled", "more", tmp_path), Plain(), (X,))
+    assert verdict.ok, verdict.describe()
+    assert not verdict.notes
+    wrong = verify(noisy(kind, "larger", "more", tmp_path), Plain(), (X,))
+    assert {(row.engine, row.output) for row in wrong.rows if not row.ok} == {("runner", "y"), ("onnxruntime", "y")}
+    drawn = verify(noisy(kind, "doubled", "noise", tmp_path), Plain(), (X,))
+    assert {row.output for row in drawn.rows if not row.ok} == {"z"}
+
+
+@pytest.mark.parametrize("kind", NOISE)
+def test_draws_of_one_output_hide_no_other(kind: str, tmp_path: Path) -> None:
+    """Eager PyTorch draws, and not for the first output."""
+    verdict = verify(noisy(kind, "doubled", "more", tmp_path), Beside(), (X,))
+    assert verdict.ok, verdict.describe()
+    assert any("random" in note for note in verdict.notes)
+    wrong = verify(noisy(kind, "larger", "more", tmp_path), Beside(), (X,))
+    assert {row.output for row in wrong.rows if not row.ok} == {"y"}
+
+
+class Frozen(nn.Module):
+    """What an exporter that runs the module once would make of ``Drawing``."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + torch.linspace(0, 1, 24).reshape(3, 8)
+
+
+class Drawing(nn.Module):
+    def __init__(self, generator: torch.Generator | None = None) -> None:
+        super().__init__()
+        self.generator = generator
+
+    def __deepcopy__(self, memo: object) -> Drawing:
+        return Drawing(self.generator)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + torch.rand(3, 8, generator=self.generator)
+
+
+@pytest.mark.parametrize("module", [Drawing(), Drawing(torch.Generator()), nn.Dropout(0.5), nn.RReLU()])
+def test_a_file_with_frozen_numbers_is_wrong(module: nn.Module) -> None:
+    """Other draws of the judge would make any error look like its own."""
+    verdict = verify(fx2onnx.export(Frozen(), (X,)), module, (X,), training=True)
+    assert not verdict.ok
+
+
+class Seeding(nn.Module):
+    """Draws the same in every call."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        torch.manual_seed(0)
+        return x[:, torch.randperm(8)], x * 2
+
+
+class Sizes(nn.Module):
+    """A random size, of a form that no single random node of a file has."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x[:, torch.randperm(8) > torch.randperm(8)], torch.randperm(8)
+
+
+class Dropped(nn.Module):
+    def __init__(self, p: float) -> None:
+        super().__init__()
+        self.p = p
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return nn.functional.dropout(x, self.p, self.training), x * 3
+
+
+@pytest.mark.parametrize(
+    ("module", "is_random"),
+    [(Seeding(), True), (Sizes(), True), (Dropped(0.5), True), (Dropped(0.0), False), (nn.RReLU(), True)],
+)
+def test_what_eager_pytorch_draws_is_random(module: nn.Module, is_random: bool) -> None:
+    verdict = verify(fx2onnx.export(module.train(), (X,), training=True), module, (X,), training=True)
+    assert verdict.ok, verdict.describe()
+    assert any("random" in note for note in verdict.notes) == is_random
+
+
+def test_a_training_module_is_compared_where_its_draws_do_not_reach() -> None:
+    class Wrong(Dropped):
+        def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            return nn.functional.dropout(x, self.p, self.training), x * 3.01
+
+    result = fx2onnx.export(Wrong(0.5).train(), (X,), training=True)
+    verdict = verify(result, Dropped(0.5), (X,), training=True)
+    assert {row.output for row in verdict.rows if not row.ok} == {"output_1"}
+
+
+def test_nothing_runs_more_often_where_nothing_is_random() -> None:
+    calls = []
+
+    class Counting(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            calls.append(x.dtype)
+            return x * 2
+
+    result = fx2onnx.export(Counting(), (X,))
+    calls.clear()
+    assert verify(result, Counting(), (X,), seeds=()).ok
+    assert calls == [torch.float32, torch.float64]

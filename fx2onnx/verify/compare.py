@@ -23,7 +23,7 @@ from fx2onnx.capture.inputs import Arguments, bind, normalise_args
 from fx2onnx.capture.rungs import as_module
 from fx2onnx.capture.trees import flatten
 from fx2onnx.verify.engines import ENGINES, Array, Run, available_engines, to_numpy
-from fx2onnx.verify.noise import Draw, RandomNodes, Recording, Replaying
+from fx2onnx.verify.noise import Draw, RandomNodes, Recording, Replaying, drawn_outputs
 from fx2onnx.verify.rounding import nudged
 from fx2onnx.verify.samples import Sample, samples
 from fx2onnx.verify.verdict import Row, Verdict
@@ -126,9 +126,9 @@ def _inputs_of(arguments: Sequence[str], names: Sequence[str]) -> list[str | Non
 
 
 def _compare_sample(verdict: Verdict, case: _Case, sample: Sample) -> None:
-    recording = Recording() if case.random is not None else None
+    recording = Recording()  # also where the file draws nothing: the judge has to draw what eager PyTorch drew
     try:
-        with record("eager PyTorch"), recording or contextlib.nullcontext():
+        with record("eager PyTorch"), recording:
             expected = _run_eager(case.root, case.arguments, sample.tensors)
     except Exception as cause:  # forward is the user's code
         if sample.name == "sample":
@@ -140,12 +140,12 @@ def _compare_sample(verdict: Verdict, case: _Case, sample: Sample) -> None:
             ) from cause
         verdict.notes.append(f"{sample.name}: eager PyTorch itself fails ({_first_line(cause)})")
         return
-    draws = recording.draws if recording is not None else []
+    draws = recording.draws
     exact = _exact(verdict, case, sample, draws)
     feeds = {name: np.ascontiguousarray(to_numpy(tensor)).reshape(tuple(to_numpy(tensor).shape))
              for name, tensor in zip(case.names, sample.tensors, strict=True) if name is not None}  # fmt: skip
-    drawn = case.random.inputs_for(draws) if case.random is not None else None
-    unknown = case.random.tainted if case.random is not None and drawn is None else frozenset()
+    drawn = case.random.inputs_for(draws) if case.random is not None and draws else None
+    unknown = _random_outputs(case, sample, expected) if draws and drawn is None else frozenset()
     if unknown:
         verdict.note(TYPES_ONLY)
     with _runs_on(case, drawn) as runs:
@@ -158,7 +158,7 @@ def _compare_sample(verdict: Verdict, case: _Case, sample: Sample) -> None:
             continue
         for index, (name, want) in enumerate(zip(case.outputs, expected, strict=False)):
             reference = exact[index] if exact is not None and index < len(exact) else None
-            if name in unknown:
+            if index in unknown:
                 rows.append((index, _judge_type(engine, name, sample.name, results[index], want)))
             else:
                 rows.append((index, _judge(engine, name, sample.name, results[index], want, reference)))
@@ -166,6 +166,16 @@ def _compare_sample(verdict: Verdict, case: _Case, sample: Sample) -> None:
             problem = f"{len(results)} outputs, eager PyTorch has {len(expected)}"
             rows.append((-1, Row(engine, "(all)", float("inf"), 0.0, False, sample.name, problem)))
     verdict.rows += _judged_again(verdict, case, sample, draws, expected, rows)
+
+
+def _random_outputs(case: _Case, sample: Sample, expected: Sequence[Array]) -> frozenset[int]:
+    """The outputs that depend on random numbers in the file and in the module."""
+    if case.random is None:
+        return frozenset()
+    named = zip(case.outputs, range(len(expected)), strict=False)
+    asked = frozenset(index for name, index in named if name in case.random.tainted)
+    with record("eager PyTorch, other draws"):
+        return drawn_outputs(lambda: _run_eager(case.root, case.arguments, sample.tensors), expected, asked)
 
 
 def _exact(verdict: Verdict, case: _Case, sample: Sample, draws: Sequence[Draw]) -> list[Array] | None:

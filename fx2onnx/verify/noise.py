@@ -3,12 +3,16 @@
 An engine draws other numbers than PyTorch, so outputs that depend on them could be compared by type alone. Where each
 random node of the file stands for one draw of the module (``rand`` and ``randn`` in any form), the draws become inputs
 of a copy of the file, and every output is compared by value. ``randint`` is a uniform draw, scaled and cut.
+
+Whether an output is random, eager PyTorch says, not the file: one whose numbers stay when every draw of the module
+changes is compared in full, whatever the file draws for it.
 """
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +27,9 @@ from fx2onnx.verify.engines import Array, to_numpy
 _KINDS = {"rand": "Uniform", "rand_like": "Uniform", "randn": "Normal", "randn_like": "Normal"}
 """Which random node an ATen operator becomes as it is."""
 _INPUT = "fx2onnx.draw.{}"
+
+REDRAWS = 4
+"""Times that a module's draws are changed before an output counts as one that they do not reach."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +72,44 @@ class Replaying(TorchDispatchMode):
         return result
 
 
+class Redrawing(TorchDispatchMode):
+    """Random operators give other numbers than they would, also where forward seeds the generator itself: those of a
+    later call.
+    """
+
+    def __init__(self, later: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._later = later
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        for _ in range(self._later if _is_random(func) else 0):
+            func(*args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+
+def drawn_outputs(run: Callable[[], list[Array]], expected: Sequence[Array], asked: frozenset[int]) -> frozenset[int]:
+    """Which of the outputs that are ``asked`` for depend on what the module draws: all of them, where forward fails on
+    other draws.
+    """
+    moved: set[int] = set()
+    if not asked:
+        return asked
+    for later in range(1, REDRAWS + 1):
+        try:
+            with Redrawing(later):
+                again = run()
+        except Exception:  # forward is the user's code
+            return asked
+        moved |= {index for index in asked if index >= len(again) or not _same(again[index], expected[index])}
+        if moved == asked:
+            break
+    return frozenset(moved)
+
+
+def _same(one: Array, other: Array) -> bool:
+    return one.shape == other.shape and bool(np.all((one == other) | ((one != one) & (other != other))))
+
+
 def _draw(func: Any, args: Any, kwargs: Any, result: torch.Tensor) -> Draw:
     name = str(func._schema.name).rpartition("::")[2]
     if name not in ("randint", "randint_like"):
@@ -77,6 +122,7 @@ def _draw(func: Any, args: Any, kwargs: Any, result: torch.Tensor) -> Draw:
     return Draw("rand", result, (result.double() - low + 0.5) / (high - low))
 
 
+@functools.cache
 def _is_random(func: Any) -> bool:
     return torch.Tag.nondeterministic_seeded in func.tags
 
@@ -92,16 +138,17 @@ class RandomNodes:
     @staticmethod
     def of(path: str) -> RandomNodes | None:
         """None where the file draws nothing."""
-        graph = onnx.load(path, load_external_data=False).graph
+        model = onnx.load(path, load_external_data=False)
+        functions = _drawing_functions(model)
         nodes: list[Any] = []
         drawn: set[str] = set()
-        for node in graph.node:
-            is_random = _draws(node)
+        for node in model.graph.node:
+            is_random = _draws(node, functions)
             if is_random:
                 nodes.append(node)
             if is_random or _reads(node) & drawn:
                 drawn.update(node.output)
-        tainted = frozenset(output.name for output in graph.output if output.name in drawn)
+        tainted = frozenset(output.name for output in model.graph.output if output.name in drawn)
         return RandomNodes(path, nodes, tainted) if nodes else None
 
     def inputs_for(self, draws: Sequence[Draw]) -> dict[str, Array] | None:
@@ -137,8 +184,22 @@ class RandomNodes:
         return path
 
 
-def _draws(node: Any) -> bool:
-    return node.op_type in RANDOM or any(_draws(inner) for graph in _bodies(node) for inner in graph.node)
+def _draws(node: Any, functions: set[tuple[str, str]]) -> bool:
+    """Whether the node may draw. ``Dropout`` with a training mode may, whatever the mode turns out to be."""
+    if node.op_type in RANDOM or (node.op_type == "Dropout" and len(node.input) > 2):
+        return True
+    inside = (inner for graph in _bodies(node) for inner in graph.node)
+    return (node.domain, node.op_type) in functions or any(_draws(inner, functions) for inner in inside)
+
+
+def _drawing_functions(model: Any) -> set[tuple[str, str]]:
+    """The model's functions that draw, in themselves or in those that they call."""
+    found: set[tuple[str, str]] = set()
+    count = -1
+    while count < len(found):
+        count = len(found)
+        found |= {(f.domain, f.name) for f in model.functions if any(_draws(node, found) for node in f.node)}
+    return found
 
 
 def _reads(node: Any) -> set[str]:

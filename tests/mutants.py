@@ -116,6 +116,15 @@ MUTANTS = [
     Mutant("lower/loop.py", "            self._log.extend((node, start_ns,", "            self._log.extend((node, 0,",
            "tests/report"),
     Mutant("verify/compare.py", "ERROR_RATIO = 16.0", "ERROR_RATIO = 1e9", "tests/test_export.py tests/cli tests/test_zoo.py"),
+    # what stands in a file's or a model's names
+    Mutant("report/page.py", 'for letter in "<>&"', 'for letter in "&"', "tests/report/test_page_hostile.py"),
+    Mutant("report/console.py", "segment if segment.control else segment._replace(text=plain(segment.text))", "segment",
+           "tests/report/test_page_hostile.py"),
+    Mutant("base/dim_text.py", "        if degree > MOST_DEGREE:", "        if False:", "tests/test_dim_text.py"),
+    Mutant("verify/samples.py", "size_of(dim, sizes) == size:", "True:", "tests/test_dim_text.py"),
+    Mutant("verify/noise.py", "    if not asked:\n        return asked\n", "    return asked\n", "tests/test_verify_random.py"),
+    Mutant("verify/compare.py", "    draws = recording.draws\n", "    draws = recording.draws if case.random else []\n",
+           "tests/test_verify_random.py"),
 ]  # fmt: skip
 
 

@@ -46,6 +46,13 @@ def generate_command(
         str | None,
         typer.Option("--source", help="hf:FOLDER to compare with; the one that was exported.", show_default=False),
     ] = None,
+    trust_source: Annotated[
+        bool,
+        typer.Option(
+            "--trust-source",
+            help="Compare with whatever the folder's fx2onnx.json names, also outside the folder: it may import code.",
+        ),
+    ] = False,
     json_output: options.Json = False,
 ) -> None:
     """Generate text greedily from an exported folder."""
@@ -61,15 +68,13 @@ def generate_command(
     with Stages(quiet=json_output) as stages:
         with stages.stage(f"load {folder}"):
             model = load(folder, engine.value)
+        spec = _source(model, source, trust_source) if verify else ""
         inputs = _inputs(model, rows, input or [])
         _check_range(model, rows)
         tokens = stages.call("generate", lambda: model.generate(**inputs, max_new_tokens=max_new_tokens))
         expected = None
-        if verify:
-            spec, seed = _source(folder, source)
-            expected = stages.call(
-                f"generate with {spec}", lambda: _expected(spec, seed, model, inputs, max_new_tokens)
-            )
+        if spec:
+            expected = stages.call(f"generate with {spec}", lambda: _expected(spec, model, inputs, max_new_tokens))
     start = 0 if model.delays else prompt_length(model, inputs)
     if model.delays:  # a row for each codebook, of which given tokens are cut off at both ends
         tokens = tokens.reshape(-1, tokens.shape[-1])
@@ -121,28 +126,23 @@ def _inputs(model: LoadedModel, rows: Sequence[Sequence[int]], files: Sequence[s
     return found
 
 
-def _source(folder: Path, given: str | None) -> tuple[str, int]:
-    """What the folder was made from, as its own file says unless the caller does; and the seed of random weights."""
-    from fx2onnx.folder import ORIGIN_FILE
-    from fx2onnx.generation.loaded import read_json
+def _source(model: LoadedModel, given: str | None, trusts: bool) -> str:
+    """What to compare with: what the caller names, else what the folder was made from, as far as that may be followed."""
+    from fx2onnx.generation.manifest import source_within, trusted_source
 
-    said: Mapping[str, Any] = read_json(folder / ORIGIN_FILE)
-    spec = given or said.get("source")
-    if not spec:
-        raise UserError("E302", f"'{folder}' does not say what it was made from", next="--source hf:CHECKPOINT_FOLDER")
-    name = spec.removeprefix("hf:").partition("?")[0]
-    if given is None and (folder / name).is_dir():
-        spec = f"hf:{(folder / name).resolve()}{spec.removeprefix('hf:' + name)}"
-    return spec, int(said.get("seed") or 0)
+    if given is None and not model.manifest.source:
+        raise UserError(
+            "E302", f"'{model.folder}' does not say what it was made from", next="--source hf:CHECKPOINT_FOLDER"
+        )
+    if given is not None:
+        return given
+    return (trusted_source if trusts else source_within)(model.folder, model.manifest)
 
 
-def _expected(spec: str, seed: int, model: LoadedModel, inputs: Mapping[str, Any], new: int) -> Any:
-    from fx2onnx.folder import ORIGIN_FILE
-    from fx2onnx.generation.loaded import read_json
+def _expected(spec: str, model: LoadedModel, inputs: Mapping[str, Any], new: int) -> Any:
     from fx2onnx.sources.generation_eager import expected_tokens
 
-    task = str(read_json(model.folder / ORIGIN_FILE).get("task") or "")
-    return expected_tokens(spec, task, seed, inputs, new)
+    return expected_tokens(spec, model.manifest.task, model.manifest.seed, inputs, new)
 
 
 def _finish(tokens: Any, start: int, expected: Any, json_output: bool) -> None:

@@ -111,7 +111,7 @@ def drop_baked(model: LoadedModel, rest: dict[str, Array]) -> None:
         if name not in rest:
             continue
         value, baked = rest.pop(name), np.asarray(numbers)
-        times = len(value) // len(baked) if value.ndim == baked.ndim else 0
+        times = len(value) // len(baked) if value.ndim == baked.ndim > 0 and baked.size else 0
         expected = np.concatenate([baked] * times) if times else baked
         if name in _COUNTED_THROUGH and times and value.shape == expected.shape:
             value = _counted_alone(value, times)

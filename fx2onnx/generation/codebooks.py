@@ -134,7 +134,10 @@ def _told(model: LoadedModel, ids: Array, new: int) -> tuple[Shifted, Array]:
     given = np.full((len(ids), length + new), _FREE)
     width = min(ids.shape[1], length + new)
     given[:, :width] = np.where(chosen, _FREE, ids)[:, :width]
-    ends = EndInTurn(model.delays, int(said["eos_token_id"]), len(ids) // count, length + new)
+    end = said.get("eos_token_id")
+    if not isinstance(end, int):
+        raise UserError("E302", f"config.json of '{model.folder}' has no single eos_token_id", why=f"it is {end}")
+    ends = EndInTurn(model.delays, end, len(ids) // count, length + new)
     return Shifted(given, count, ends), ids[:, :length]
 
 

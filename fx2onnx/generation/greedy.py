@@ -329,12 +329,16 @@ def _rules(model: LoadedModel, stop: Stop) -> list[Rule]:
     always, first = said.get("suppress_tokens") or [], said.get("begin_suppress_tokens") or []
 
     def suppress(scores: Array, _: Array, step: int) -> None:
-        scores[:, always + (first if step == 0 else [])] = -np.inf
+        tokens = always + (first if step == 0 else [])
+        scores[:, [token for token in tokens if 0 <= token < scores.shape[1]]] = -np.inf
 
     def force(scores: Array, _: Array, step: int) -> None:
         at = {0: said.get("forced_bos_token_id"), stop.max_new_tokens - 1: said.get("forced_eos_token_id")}
         token = at.get(step)
         if token is not None:
+            if not all(0 <= forced < scores.shape[1] for forced in (token if isinstance(token, list) else [token])):
+                why = f"the vocabulary has {scores.shape[1]}"
+                raise UserError("E302", f"generation_config.json of '{model.folder}' forces the token {token}", why=why)
             scores[:] = -np.inf
             scores[:, token] = 0
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +10,9 @@ import numpy as np
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.generation.checks import cast, check_feeds, check_files, check_known
+from fx2onnx.generation.configs import read_config
 from fx2onnx.generation.engine import LENGTH, PAST, PRESENT, Graph, as_array, chosen_engine, dtype_of
+from fx2onnx.generation.manifest import read_manifest
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -64,12 +65,12 @@ class LoadedModel:
         self.folder = folder
         self.engine = engine
         self.graphs = {path.stem: Graph(path, engine) for path in sorted(folder.glob("*.onnx"))}
-        self.config = read_json(folder / "config.json")
-        self.generation_config = read_json(folder / "generation_config.json")
-        origin = read_json(folder / "fx2onnx.json")
-        self.baked: dict[str, Any] = origin.get("baked") or {}
-        self.own_prompt: dict[str, int] = origin.get("own_prompt") or {}
-        self.delays: list[int] = origin.get("codebook_delays") or []
+        self.config = read_config(folder, "config.json")
+        self.generation_config = read_config(folder, "generation_config.json")
+        self.manifest = read_manifest(folder)
+        self.baked = self.manifest.baked
+        self.own_prompt = self.manifest.own_prompt
+        self.delays = list(self.manifest.codebook_delays)
         check_files(folder, self.main)
 
     @property
@@ -122,18 +123,6 @@ def load(folder: str | PathLike[str], engine: str | None = None) -> LoadedModel:
     if not any(path.glob("*.onnx")):
         raise UserError("E302", f"the folder '{path}' holds no .onnx file", next="give the folder that export wrote")
     return LoadedModel(path, chosen_engine(engine))
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
-    try:
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as cause:
-        raise UserError("E302", f"cannot read '{path}'", why=str(cause)) from cause
-    if not isinstance(found, dict):
-        raise UserError("E302", f"cannot read '{path}'", why=f"it holds a {type(found).__name__}, no JSON object")
-    return found
 
 
 def _feeds(graph: Graph, inputs: Mapping[str, Any]) -> tuple[dict[str, Any], bool]:

@@ -56,9 +56,9 @@ def test_the_folder_has_what_a_runtime_needs(exported: Path) -> None:
 
 
 @pytest.mark.parametrize("engine", ["runner", "onnxruntime"])
-def test_generate_agrees_with_transformers(exported: Path, engine: str) -> None:
+def test_generate_agrees_with_transformers(checkpoint: Path, exported: Path, engine: str) -> None:
     arguments = ("--prompt-ids", "5,6,7,8", "--prompt-ids", "9", "--max-new-tokens", 6, "--engine", engine)
-    done = invoke("generate", exported, *arguments, "--verify", "--json")
+    done = invoke("generate", exported, *arguments, "--verify", "--source", f"hf:{checkpoint}", "--json")
     assert done.exit_code == 0, done.output
     told = json.loads(done.stdout)
     assert told["verified"] is True
@@ -169,7 +169,8 @@ def test_without_a_cache_every_step_takes_all_tokens(
     folder = tmp_path / "whole"
     done = invoke("export", f"hf:{checkpoint}", "--task", "text-generation", "-o", folder, "--no-verify")
     assert done.exit_code == 0, done.output
-    ran = invoke("generate", folder, "--prompt-ids", "5,6,7", "--max-new-tokens", 5, "--engine", engine, "--verify")
+    asked = ("generate", folder, "--prompt-ids", "5,6,7", "--max-new-tokens", 5, "--engine", engine, "--verify")
+    ran = invoke(*asked, "--trust-source")
     assert ran.exit_code == 0, ran.output
     assert lengths == list(range(3, 3 + len(lengths)))
     assert len(lengths) > 1
@@ -184,3 +185,100 @@ def test_a_model_that_gives_no_next_token_is_refused(tmp_path: Path) -> None:
     refused = invoke("generate", tmp_path / "t5", "--prompt-ids", "5,6,7")
     assert refused.exit_code == 2
     assert "text2text-generation-with-past" in refused.stderr
+
+
+PROMPT = ("--prompt-ids", "5,6,7", "--max-new-tokens", 2, "--engine", "runner")
+
+
+@pytest.fixture
+def folder(exported: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(exported, tmp_path / "from-a-stranger")
+
+
+def test_a_checkpoint_beside_the_folder_is_read_where_the_user_says_so(exported: Path, checkpoint: Path) -> None:
+    refused = invoke("generate", exported, *PROMPT, "--verify", "--json")
+    assert refused.exit_code == 2
+    error = json.loads(refused.stdout)
+    assert "hf:../tiny" in error["what"]
+    assert f"--source 'hf:{checkpoint}'" in error["next"][0]
+    assert "--trust-source" in error["next"][1]
+    for asked in (("--trust-source",), ("--source", f"hf:{checkpoint}")):
+        assert invoke("generate", exported, *PROMPT, "--verify", *asked).exit_code == 0
+
+
+def test_a_folder_of_random_weights_is_verified_by_type_and_seed(tmp_path: Path) -> None:
+    source = "hf:gpt2?n_layer=1&n_embd=16&n_head=2&vocab_size=40&bos_token_id=1&eos_token_id=1"
+    task = ("--task", "text-generation-with-past")
+    done = invoke("export", source, *task, "-o", tmp_path / "out", "--no-verify", "--seed", 3)
+    assert done.exit_code == 0, done.output
+    ran = invoke("generate", tmp_path / "out", *PROMPT, "--verify")
+    assert ran.exit_code == 0, ran.output
+    (tmp_path / "out" / "gpt2").mkdir()  # now the file names that folder
+    assert "no config.json" in invoke("generate", tmp_path / "out", *PROMPT, "--verify").stderr
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "os:system?command=touch%20ran",
+        "strange:make",
+        "hf:..",
+        "hf:/etc",
+        "hf:~",
+        "hf:link",
+        "hf:here",
+        "hf:gpt2?_attn_implementation=owner/kernel",
+        "timm:hf-hub:owner/model",
+        "torchvision:resnet18?weights=DEFAULT",
+        "zoo:gpt2_tiny",
+        "hf:",
+        "hf",
+    ],
+)
+def test_what_a_folder_names_is_not_followed(source: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "link").symlink_to(folder.parent)
+    (folder.parent / "here").mkdir()
+    (folder.parent / "strange.py").write_text("raise SystemExit('ran')\n")
+    (folder / "fx2onnx.json").write_text(json.dumps({"source": source, "task": "text-generation"}))
+    monkeypatch.chdir(folder.parent)
+    monkeypatch.setattr("fx2onnx.sources.generation_eager.resolve", lambda *_, **__: pytest.fail("it was followed"))
+    done = invoke("generate", folder, *PROMPT, "--verify")
+    assert done.exit_code == 2, done.output
+    assert "[E302]" in done.stderr
+    assert source in done.stderr
+    assert "--trust-source" in done.stderr
+    assert not (folder.parent / "ran").exists()
+
+
+def test_without_verify_no_source_is_needed(folder: Path) -> None:
+    (folder / "fx2onnx.json").write_text('{"source": "os:system"}')
+    assert invoke("generate", folder, *PROMPT).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "named"),
+    [
+        ("config.json", '{"text_config": [1]}', "text_config"),
+        ("config.json", '{"decoder": {"pad_token_id": "x"}}', "decoder.pad_token_id"),
+        ("generation_config.json", '{"eos_token_id": {}}', "eos_token_id"),
+        ("generation_config.json", '{"max_new_tokens": "many"}', "max_new_tokens"),
+        ("generation_config.json", '{"repetition_penalty": -1}', "repetition_penalty"),
+        ("generation_config.json", '{"suppress_tokens": 1e30}', "suppress_tokens"),
+        ("generation_config.json", '{"forced_bos_token_id": 60}', "forces the token 60"),
+        ("generation_config.json", "[" * 100_000, "nested"),
+    ],
+)
+def test_malformed_configs_of_a_folder(file: str, text: str, named: str, folder: Path) -> None:
+    (folder / file).write_text(text)
+    done = invoke("generate", folder, *PROMPT)
+    assert done.exit_code == 2, done.output
+    assert "[E302]" in done.stderr
+    assert file in done.stderr
+    assert named in done.stderr
+
+
+def test_tokens_beyond_the_vocabulary_are_suppressed_as_transformers_does(folder: Path) -> None:
+    """-1 in Whisper's lists stands for no token."""
+    plain = invoke("generate", folder, *PROMPT).stdout
+    (folder / "generation_config.json").write_text('{"eos_token_id": 2, "suppress_tokens": [-1, 1000]}')
+    assert invoke("generate", folder, *PROMPT).stdout == plain

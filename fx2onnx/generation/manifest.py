@@ -1,0 +1,182 @@
+"""``fx2onnx.json``: what an exported folder says about itself. It is data from wherever the folder comes from.
+
+``read_manifest`` checks every field. ``source_within`` lets the file name its checkpoint in the folder, or a type of model;
+whatever else it says is the user's to repeat.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path, PurePath
+from typing import Any
+from urllib.parse import parse_qsl
+
+from fx2onnx.base.errors import UserError
+from fx2onnx.base.folder_files import inside, read_object
+
+MANIFEST_FILE = "fx2onnx.json"
+
+
+@dataclass(frozen=True)
+class FileEntry:
+    """What the folder says about one of its files."""
+
+    bytes: int
+    digest: str
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """The fields, those of an empty file where the folder has none.
+
+    ``source, task, seed``  what was exported, and how random weights are drawn;
+    ``baked``               inputs that are constants of the graphs, as nested lists of numbers;
+    ``own_prompt``          how the model's own generate changes a prompt;
+    ``codebook_delays``     by how many steps each codebook is written later;
+    ``version, files``      of the file's form, and what each file of the folder is, where they are written;
+    ``others``              options of the export and keys that are not known.
+    """
+
+    source: str = ""
+    task: str = ""
+    seed: int = 0
+    baked: Mapping[str, Any] = field(default_factory=dict)
+    own_prompt: Mapping[str, int] = field(default_factory=dict)
+    codebook_delays: tuple[int, ...] = ()
+    version: int | None = None
+    files: Mapping[str, FileEntry] | None = None
+    others: Mapping[str, Any] = field(default_factory=dict)
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Raises UserError E302, which names the file and the field."""
+    path = inside(folder, MANIFEST_FILE)
+    if not path.exists():
+        return Manifest()
+    stated = read_object(path, finite=True)
+    for name, (is_right, what) in FIELDS.items():
+        if stated.get(name) is not None and not is_right(stated[name]):
+            raise UserError("E302", f"cannot read '{path}'", why=f"{name} is {_short(stated[name])}, not {what}")
+    said = {name: value for name, value in stated.items() if name in FIELDS and value is not None}
+    known = {name: said.pop(name) for name in list(said) if name in Manifest.__dataclass_fields__}
+    if "codebook_delays" in known:
+        known["codebook_delays"] = tuple(known["codebook_delays"])
+    if "files" in known:
+        known["files"] = {name: FileEntry(entry["bytes"], entry["digest"]) for name, entry in known["files"].items()}
+    return Manifest(**known, others=said | {name: value for name, value in stated.items() if name not in FIELDS})
+
+
+def _is_int(low: int, high: int) -> Callable[[Any], bool]:
+    return lambda value: type(value) is int and low <= value <= high
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and len(value) < 4096 and value.isprintable()
+
+
+def _is_mapping(of: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, dict) and all(map(_is_text, value)) and all(map(of, value.values()))
+
+
+def _is_numbers(value: Any) -> bool:
+    """A number, or a list of such of one shape."""
+    if not isinstance(value, list):
+        return isinstance(value, bool | float) or _is_int(-(2**63), 2**63 - 1)(value)
+    return all(map(_is_numbers, value)) and len({_shape(item) for item in value}) <= 1
+
+
+def _shape(value: Any) -> tuple[int, ...]:
+    return (len(value), *_shape(value[0] if value else 0)) if isinstance(value, list) else ()
+
+
+def _is_entry(value: Any) -> bool:
+    return isinstance(value, dict) and _IS_COUNT(value.get("bytes")) and _is_text(value.get("digest"))
+
+
+_IS_COUNT = _is_int(0, 2**63 - 1)
+_SIZE = (_is_int(1, 2**31), "a number from 1 on")
+_TEXT = (_is_text, "a line of text")
+FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "source": _TEXT,
+    "task": _TEXT,
+    "seed": (_is_int(-(2**63), 2**64 - 1), "a whole number of 64 bits"),
+    "baked": (_is_mapping(_is_numbers), "an object of arrays of numbers"),
+    "own_prompt": (_is_mapping(_is_int(0, 2**31)), "an object of whole numbers from 0 on"),
+    "codebook_delays": (
+        lambda value: isinstance(value, list) and len(value) < 4096 and all(map(_is_int(0, 4096), value)),
+        "a list of numbers of steps",
+    ),
+    "version": (_IS_COUNT, "a whole number"),
+    "files": (_is_mapping(_is_entry), 'an object of {"bytes": whole number, "digest": text}'),
+    "batch": _SIZE,
+    "seq": _SIZE,
+    "image_size": _SIZE,
+    "weights": _TEXT,
+    "dtype": _TEXT,
+}
+"""What is checked of the fields that are written: by name, the check and what is expected."""
+
+_TYPE = re.compile(r"[A-Za-z0-9][\w-]*")
+_LITERAL = re.compile(r"[\w\s.,+()\[\]'\"-]*")
+
+
+def source_within(folder: Path, manifest: Manifest) -> str:
+    """The source that the file names, where that leads nowhere but into the folder: ``hf:`` with the folder itself or one
+    inside, or with a type of model. Options have to be literals.
+
+    Raises:   UserError E302, which says what the file names, why that is not followed and what the user can do.
+    """
+    kind, _, rest = manifest.source.partition(":")
+    name, _, query = rest.partition("?")
+    if kind != "hf" or not name:
+        raise _refused(folder, manifest, f"{kind}: can import code or read files, hf: alone is followed")
+    for key, value in parse_qsl(query, keep_blank_values=True):
+        if not key.isidentifier() or not _LITERAL.fullmatch(value):
+            raise _refused(folder, manifest, f"the option {key}={value} is no literal")
+    if _TYPE.fullmatch(name) and not (folder / name).exists():
+        if Path(name).is_dir():
+            raise _refused(folder, manifest, f"there is a folder '{name}' here, which may be meant or not")
+        return manifest.source
+    place = _place(folder, name)
+    if place is None:
+        raise _refused(folder, manifest, f"it lies outside the folder '{folder}'")
+    if not place.is_dir() or "?" in str(place):
+        raise _refused(folder, manifest, f"there is no folder '{place}'")
+    return f"hf:{place}{rest.removeprefix(name)}"
+
+
+def trusted_source(folder: Path, manifest: Manifest) -> str:
+    """The source as the file names it, a path as seen from the folder."""
+    name, mark, query = manifest.source.removeprefix("hf:").partition("?")
+    if manifest.source.startswith("hf:") and (folder / name).is_dir():
+        return f"hf:{(folder / name).resolve()}{mark}{query}"
+    return manifest.source
+
+
+def _place(folder: Path, name: str) -> Path | None:
+    if PurePath(name).is_absolute():
+        return None
+    home = folder.resolve()
+    try:
+        place = (home / name).resolve()
+    except (OSError, RuntimeError, ValueError):
+        return None
+    return place if place == home or home in place.parents else None
+
+
+def _refused(folder: Path, manifest: Manifest, why: str) -> UserError:
+    follow = trusted_source(folder, manifest)
+    own = follow if follow.startswith("hf:") and Path(follow[3:].partition("?")[0]).is_dir() else "hf:CHECKPOINT_FOLDER"
+    return UserError(
+        "E302",
+        f"'{folder / MANIFEST_FILE}' says that the folder was made from '{manifest.source}', which is not followed",
+        why=why,
+        next=[f"name what to compare with yourself: --source '{own}'", "or follow what the file says: --trust-source"],
+    )
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) < 60 else f"{text[:56]}..."

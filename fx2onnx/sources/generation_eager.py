@@ -7,9 +7,11 @@ from typing import Any
 
 import torch
 
+from fx2onnx.base.errors import UserError
 from fx2onnx.sources.generation_codebooks import delays_of
 from fx2onnx.sources.generation_parts import TASKS, WITH_PAST, switch_cache_on
 from fx2onnx.sources.generation_within import language_of
+from fx2onnx.sources.hf_guard import offline
 from fx2onnx.sources.registry import resolve
 
 
@@ -22,8 +24,21 @@ def expected_tokens(spec: str, task: str, seed: int, inputs: Mapping[str, Any], 
     if word is not None and "task=" not in spec:
         spec = f"{spec}{'&' if '?' in spec else '?'}task={word}"
     model: Any = resolve(spec, seed=seed).module
+    if not hasattr(model, "generate"):
+        raise UserError("E601", f"{spec} is a {type(model).__name__}, which has no generate to compare with")
     switch_cache_on(model.config)
-    return generate_rows(model, inputs, max_new_tokens)[0].numpy()
+    try:
+        with offline():
+            return generate_rows(model, inputs, max_new_tokens)[0].numpy()
+    except UserError:
+        raise
+    except Exception as error:  # generate refuses what generation_config.json says in many ways
+        raise UserError(
+            "E601",
+            f"model.generate of {type(model).__name__} fails",
+            why=f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0][:200]}",
+            next="leave out --verify, or correct generation_config.json of the checkpoint",
+        ) from error
 
 
 def generate_rows(model: Any, inputs: Mapping[str, Any], max_new_tokens: int) -> tuple[torch.Tensor, bool]:

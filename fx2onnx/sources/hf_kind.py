@@ -1,11 +1,10 @@
 """``hf:FOLDER_OR_MODEL_TYPE``: any transformers model, by its own config and auto mappings.
 
-Code that comes with a checkpoint is never run: ``trust_remote_code`` stays off.
+Code that comes with a checkpoint is never run and nothing is downloaded: ``fx2onnx.sources.hf_config``.
 """
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,8 @@ import torch
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.weight_file import WeightFile
 from fx2onnx.sources.hf_call import with_sub_configs
+from fx2onnx.sources.hf_config import CONFIG, check_config, read_config, unpack_quantized, without_foreign_code
+from fx2onnx.sources.hf_guard import guarded
 from fx2onnx.sources.hf_inputs import baked_inputs, sample_inputs
 from fx2onnx.sources.hf_reference import LOADING, load_mapped, quiet_loading
 from fx2onnx.sources.hf_tasks import TASKS, every_task, mapping_of
@@ -55,10 +56,16 @@ def build(name: str, options: Options) -> Source:
     Raises:   UserError E601: no such folder or type, a config that cannot be read, an unknown task or field.
     """
     transformers = _transformers()
+    with guarded(name):
+        return _build(transformers, name, options)
+
+
+def _build(transformers: Any, name: str, options: Options) -> Source:
     keywords = dict(options.keywords)
     task = keywords.pop("task", None)
     if task is not None:
         mapping_of(transformers, str(task))
+    check_config(keywords, f"hf:{name}")
     folder = Path(name).expanduser()
     if folder.is_dir():
         config = _config_of_folder(transformers, folder, keywords)
@@ -80,7 +87,7 @@ def build(name: str, options: Options) -> Source:
     with seeded(options.seed):
         loaded = _module(model_class, config, folder if has_weights else None, name, options)
         loaded.module.eval()
-        kwargs, dynamic_shapes = sample_inputs(loaded.module, options)
+        kwargs, dynamic_shapes = _sample(loaded.module, name, options)
     dtype = _main_dtype(loaded.module)
     kwargs = {argument: cast_inputs(value, dtype) for argument, value in kwargs.items()}
     origin = f"transformers {transformers.__version__}, {model_class.__name__}, {loaded.origin}"
@@ -96,6 +103,19 @@ def build(name: str, options: Options) -> Source:
         bake=baked_inputs(kwargs),
         data_branches="if",
     )
+
+
+def _sample(module: torch.nn.Module, name: str, options: Options) -> tuple[dict[str, torch.Tensor], Any]:
+    try:
+        return sample_inputs(module, options)
+    except UserError:
+        raise
+    except Exception as error:  # sizes of a config may be such that no input has them
+        raise UserError(
+            "E601",
+            f"no sample inputs can be made by the config of hf:{name}",
+            why=f"{type(error).__name__}: {_first_line(error)}",
+        ) from error
 
 
 @dataclass(frozen=True)
@@ -142,31 +162,31 @@ def _transformers() -> Any:
 
 
 def _config_of_folder(transformers: Any, folder: Path, keywords: Mapping[str, Any]) -> Any:
-    if not (folder / "config.json").is_file():
+    if not (folder / CONFIG).exists():
         raise UserError(
             "E601",
-            f"the folder '{folder}' has no config.json",
+            f"the folder '{folder}' has no {CONFIG}",
             next="give a folder that model.save_pretrained(FOLDER) wrote",
         )
+    stated = read_config(folder)
+    if "auto_map" in stated and stated.get("model_type") not in names():
+        raise UserError(
+            "E601",
+            f"the checkpoint '{folder}' brings its own model code, which fx2onnx does not run",
+            next="build the model in a factory of your own: fx2onnx export package.module:factory",
+        )
     try:
-        stated = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        if "auto_map" in stated and stated.get("model_type") not in names():
-            raise UserError(
-                "E601",
-                f"the checkpoint '{folder}' brings its own model code, which fx2onnx does not run",
-                next="build the model in a factory of your own: fx2onnx export package.module:factory",
-            )
         config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        _check_fields(config, keywords, str(folder))
+        for key, value in keywords.items():
+            setattr(config, key, value)
+        return without_foreign_code(config)
     except UserError:
         raise
     except Exception as error:  # transformers raises many classes for a bad config
         raise UserError(
-            "E601", f"cannot read the config of '{folder}'", why=f"{type(error).__name__}: {_first_line(error)}"
+            "E601", f"cannot read the config '{folder / CONFIG}'", why=f"{type(error).__name__}: {_first_line(error)}"
         ) from error
-    _check_fields(config, keywords, str(folder))
-    for key, value in keywords.items():
-        setattr(config, key, value)
-    return config
 
 
 def _config_of_type(transformers: Any, name: str, keywords: Mapping[str, Any]) -> Any:
@@ -199,10 +219,10 @@ def _check_fields(config: Any, keywords: Mapping[str, Any], name: str) -> None:
 
 def _model_class(transformers: Any, config: Any, task: str | None) -> Any:
     """The class that the checkpoint or the task names, else that of the first mapping that knows the config."""
-    architectures = getattr(config, "architectures", None) or []
+    architectures = [name for name in getattr(config, "architectures", None) or () if isinstance(name, str)]
     if task is None and architectures:
         named = getattr(transformers, architectures[0], None)
-        if named is not None:
+        if isinstance(named, type) and issubclass(named, transformers.PreTrainedModel):
             return named
     auto = transformers.models.auto.modeling_auto
     every = {word: getattr(auto, name) for word, name in every_task(auto).items()}
@@ -265,12 +285,14 @@ def _load(
 ) -> tuple[torch.nn.Module, Sequence[WeightFile]]:
     """The module with the weights of a folder or, mapped, of a folder or a file; and the files that are mapped."""
     files: Sequence[WeightFile] = ()
+    unpack_quantized(config, place)
     try:
         with quiet_loading():
+            if place.is_dir():
+                check_files(place)
             if by_reference:
                 module, notes, files = load_mapped(model_class, place, config, dtype)
             else:
-                check_files(place)
                 module, notes = model_class.from_pretrained(
                     place,
                     config=config,

@@ -27,6 +27,8 @@ def check_memory(spec: str, build: Callable[[], nn.Module], advice: str) -> None
     try:
         with torch.device("meta"):
             outline = build()
+    except UserError:
+        raise
     except Exception:  # the check is a courtesy: what fails here fails again, with its reason, in the real build
         return
     needed_bytes = sum(value.nbytes for value in (*outline.parameters(), *outline.buffers()))

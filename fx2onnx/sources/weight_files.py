@@ -18,10 +18,15 @@ from typing import Any
 import torch
 
 from fx2onnx.base.errors import UserError
+from fx2onnx.base.folder_files import inside, read_object
 from fx2onnx.base.weight_file import WeightFile
 
 SAFETENSORS, TORCH_SAVE = "model.safetensors", "pytorch_model.bin"
 INDEX = ".index.json"
+_READ = ("*.safetensors", "*.index.json", "*.bin", "*.pt")
+"""What a loader may open."""
+_HEADER_BYTES, _INDEX_BYTES = 64 << 20, 64 << 20
+"""Limits of JSON; a tensor takes about 100 bytes of it."""
 _WRAPPERS = ("state_dict", "model_state_dict", "model")
 """Keys under which training scripts put the state dict beside other things."""
 
@@ -43,12 +48,12 @@ def map_checkpoint(path: Path) -> Checkpoint:
         return map_file(path)
     for name in (SAFETENSORS, TORCH_SAVE):
         if (path / name).is_file():
-            return map_file(path / name)
+            return map_file(inside(path, name))
         if (path / (name + INDEX)).is_file():
-            return _map_shards(path / (name + INDEX))
+            return _map_shards(inside(path, name + INDEX))
     others = sorted(path.glob("*.safetensors"))
     if len(others) == 1:
-        return map_file(others[0])
+        return map_file(inside(path, others[0].name))
     raise UserError(
         "E302",
         f"the folder '{path}' has no weights",
@@ -58,10 +63,15 @@ def map_checkpoint(path: Path) -> Checkpoint:
 
 
 def check_files(folder: Path) -> None:
-    """What ``map_checkpoint`` finds out about the safetensors files of a folder, for a loader that would say it worse.
+    """What ``map_checkpoint`` finds out about the safetensors files of a folder, for a loader that would say it worse; and
+    that no file of weights and no index leads out of the folder.
 
     Raises:   UserError E302.
     """
+    for found in sorted(one for pattern in _READ for one in folder.glob(pattern)):
+        inside(folder, found.name)
+        if found.name.endswith(INDEX):
+            _shards_of(found)
     if any(folder.glob("*.safetensors")) or any(folder.glob("*.safetensors" + INDEX)):
         map_checkpoint(folder)
 
@@ -87,14 +97,25 @@ def map_file(path: Path) -> Checkpoint:
         ) from error
 
 
+def _shards_of(index: Path) -> dict[str, list[str]]:
+    """By file name in the index's folder, the weights that it has. Raises UserError E302."""
+    weight_map = read_object(index, limit_bytes=_INDEX_BYTES).get("weight_map")
+    if not isinstance(weight_map, dict):
+        raise UserError("E302", f"cannot read the index '{index}'", why=f"weight_map is {weight_map!r:.60}, no object")
+    shards: dict[str, list[str]] = {}
+    for key, shard in weight_map.items():
+        if not isinstance(shard, str):
+            raise UserError(
+                "E302", f"cannot read the index '{index}'", why=f"{key} lies in {shard!r:.60}, no file name"
+            )
+        shards.setdefault(shard, []).append(key)
+    for name in shards:
+        inside(index.parent, name, said_by=index.name)
+    return shards
+
+
 def _map_shards(index: Path) -> Checkpoint:
-    try:
-        weight_map: Mapping[str, str] = json.loads(index.read_text(encoding="utf-8"))["weight_map"]
-        shards: dict[str, list[str]] = {}
-        for key, shard in weight_map.items():
-            shards.setdefault(shard, []).append(key)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError("E302", f"cannot read the index '{index}'", why=f"{type(error).__name__}: {error}") from error
+    shards = _shards_of(index)
     missing = [name for name in sorted(shards) if not (index.parent / name).is_file()]
     if missing:
         raise UserError(
@@ -122,13 +143,24 @@ def _map_shards(index: Path) -> Checkpoint:
 def _map_safetensors(path: Path) -> Checkpoint:
     from safetensors import safe_open
 
-    with safe_open(path, framework="pt") as handle:  # checks the header against the file's size
+    starts = _starts(path)
+    with safe_open(path, framework="pt") as handle:  # checks each place against the others and the file's size
         state = {key: handle.get_tensor(key) for key in handle.keys()}  # noqa: SIM118 (the handle is no mapping)
+    return Checkpoint(state, _located(path, state, {key: starts[key] for key in state}))
+
+
+def _starts(path: Path) -> dict[str, int]:
+    """Where in the file each tensor begins, by the header. Raises ValueError and whatever else damaged JSON leads to."""
     with path.open("rb") as stream:
         (header_bytes,) = struct.unpack("<Q", stream.read(8))
-        header = json.loads(stream.read(header_bytes))
-    offsets = {key: 8 + header_bytes + header[key]["data_offsets"][0] for key in state}
-    return Checkpoint(state, _located(path, state, offsets))
+        if header_bytes > min(_HEADER_BYTES, path.stat().st_size - 8):
+            raise ValueError(f"the header says that it is {header_bytes} bytes long")
+        header: dict[str, Any] = json.loads(stream.read(header_bytes))
+    header.pop("__metadata__", None)
+    unprintable = [key for key in header if not key.isprintable()]
+    if unprintable:
+        raise ValueError(f"the header has the name {unprintable[0]!r:.60}")
+    return {key: 8 + header_bytes + entry["data_offsets"][0] for key, entry in header.items()}
 
 
 def _map_torch_save(path: Path) -> Checkpoint:

@@ -182,7 +182,8 @@ class TestCheckpointFolder:
 
     def test_a_broken_config_and_a_folder_without_one_are_reported(self, folder: Path) -> None:
         (folder / "config.json").write_text("{")
-        assert refusal(f"hf:{folder}").code == "E601"
+        error = refusal(f"hf:{folder}")
+        assert (error.code, "config.json" in error.what) == ("E302", True)
         (folder / "config.json").unlink()
         assert "config.json" in refusal(f"hf:{folder}").what
 

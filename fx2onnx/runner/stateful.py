@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,9 +26,9 @@ class StatefulSession:
 
     def __init__(self, session: InferenceSession | Any, initial_state: Mapping[str, npt.ArrayLike]) -> None:
         self.session = session
-        text = session.get_modelmeta().custom_metadata_map.get(METADATA_KEY)
         inputs = [value.name for value in session.get_inputs()]
-        mapping: dict[str, str] = json.loads(text) if text else {}
+        outputs = [value.name for value in session.get_outputs()]
+        mapping = _read(session.get_modelmeta().custom_metadata_map.get(METADATA_KEY) or "{}", outputs)
         self._next = mapping
         carried = sorted(name for name in self._next if name in inputs and name in initial_state)
         missing = sorted(set(initial_state) - set(carried))
@@ -40,7 +40,7 @@ class StatefulSession:
                 next='export with state="io" and give result.initial_state',
             )
         self.state: dict[str, Any] = {name: np.asarray(initial_state[name]) for name in carried}
-        self._outputs = [value.name for value in session.get_outputs() if value.name not in self._next.values()]
+        self._outputs = [name for name in outputs if name not in self._next.values()]
 
     def run(self, output_names: Sequence[str] | None, feeds: Mapping[str, Any]) -> list[Any]:
         """As ``InferenceSession.run``, without the state inputs and outputs."""
@@ -49,3 +49,23 @@ class StatefulSession:
         results = self.session.run([*wanted, *following], {**feeds, **self.state})
         self.state = dict(zip(self.state, results[len(wanted) :], strict=True))
         return list(results[: len(wanted)])
+
+
+def _read(text: str, outputs: Collection[str]) -> dict[str, str]:
+    """The output with the next value of each state input. Raises UserError E303 where ``text`` does not say that."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as cause:
+        raise _malformed(str(cause)) from cause
+    if not isinstance(found, dict):
+        raise _malformed(f"it is a {type(found).__name__}, no JSON object")
+    for name, following in found.items():
+        if not isinstance(following, str) or following not in outputs:
+            raise _malformed(f"the model has no output {following!r:.80}, which it names for {name}")
+    return found
+
+
+def _malformed(why: str) -> UserError:
+    return UserError(
+        "E303", f"the model's metadata {METADATA_KEY} is malformed", why=why, next="export the model again"
+    )

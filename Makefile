@@ -29,8 +29,9 @@ unit: $(VENV)/.installed
 test-all: $(VENV)/.installed ## the slow sweeps too
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
-fuzz: $(VENV)/.installed    ## 20 000 malformed files in the runner, memory and time limited (minutes)
+fuzz: $(VENV)/.installed    ## malformed files: 20 000 in the runner, 10 000 of each target of tests/fuzz; time and memory limited (minutes)
 	cd tests/runner && OMP_NUM_THREADS=1 $(abspath $(BIN))/python fuzz.py --keep ../../out/fuzz
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz --cases 10000
 
 mutants: $(VENV)/.installed ## small sabotages that the tests must notice (minutes)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.mutants

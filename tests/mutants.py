@@ -30,6 +30,7 @@ CAPTURE, DYNAMIC = "tests/capture/test_in_place.py", "tests/capture/test_dynamic
 MODES = "tests/capture/test_modes.py"
 EXPORTED = "tests/ops/test_exported.py"
 RARE, RESORT = "tests/ops/test_rare.py", "tests/ops/test_resort.py"
+STRANGERS = "tests/sources/test_strangers.py tests/test_folder_files.py"
 MUTANTS = [
     # capture
     Mutant("capture/aliasing.py", "    if view.version != memory.version:", "    if False:", CAPTURE),
@@ -109,6 +110,15 @@ MUTANTS = [
            "tests/runner/test_planner.py"),
     Mutant("runner/static_shapes.py", "and not self.fits_somehow(step, operands)", "", "tests/runner/test_static_bodies.py"),
     Mutant("runner/static_bodies.py", "is_counted and starts,", "True,", "tests/runner/test_static_bodies.py"),
+    # files of strangers
+    Mutant("base/folder_files.py", "    if real != home and home not in real.parents and", "    if False and", STRANGERS),
+    Mutant("base/folder_files.py", "real.parent == home.parent.parent / \"blobs\"", "\"blobs\" in real.parts",
+           "tests/test_folder_files.py"),
+    Mutant("generation/manifest.py", "    if place is None:", "    if False:", "tests/sources/test_manifest.py"),
+    Mutant("generation/manifest.py", "    if kind != \"hf\" or not name:", "    if not name:", "tests/cli/test_cli_generate.py"),
+    Mutant("sources/hf_config.py", "                pending.append((depth + 1,", "                _ = ((depth + 1,", STRANGERS),
+    Mutant("sources/hf_guard.py", "constants.HF_HUB_OFFLINE, hub_kernels.get_kernel = True, _no_kernel",
+           "constants.HF_HUB_OFFLINE = True", STRANGERS),
     # verification
     Mutant("base/events.py", "        elif path is None:", "        elif False:", "tests/report/test_events.py"),
     Mutant("base/events.py", "            while held and _start_ns(ended[-1][held - 1]) >= start_ns:", "            while False:",

@@ -33,7 +33,9 @@ def snapshot(tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("name", ["../x", "a/../../x", "/etc/passwd", "", "a\0b", "a\nb", 3, None, ["a"], ".."])
+@pytest.mark.parametrize(
+    "name", ["../x", "a/../../x", "/etc/passwd", "", "a\0b", "a\nb", "x" * 300, "\udc80", 3, None, ["a"], ".."]
+)
 def test_names_that_lead_nowhere_or_out(name: Any, tmp_path: Path) -> None:
     assert "said by me" in refusal(inside, tmp_path, name, said_by="said by me").render()
 

@@ -15,6 +15,8 @@ from fx2onnx.base.errors import UserError
 
 LIMIT_BYTES = 16 << 20
 """Of a config; the largest that are known have a megabyte of labels."""
+_LONGEST_NAME = 255
+"""Of bytes; Linux takes no longer one for a file."""
 _DEEPEST = 64
 """Levels of objects and lists. Configs have four or five; what walks them may be recursive."""
 
@@ -26,7 +28,7 @@ def inside(folder: Path, name: Any, *, said_by: str = "") -> Path:
     Raises:   UserError E302 for a name that is no text, is absolute or goes up, and for a link that leads elsewhere.
     """
     by = f"{said_by} names it" if said_by else ""
-    if not isinstance(name, str) or not name or "\0" in name or not name.isprintable():
+    if not isinstance(name, str) or not name.isprintable() or not 0 < len(os.fsencode(name)) <= _LONGEST_NAME:
         raise UserError("E302", f"{name!r:.80} is no name of a file in '{folder}'", why=by)
     if PurePath(name).is_absolute() or ".." in PurePath(name).parts:
         raise UserError(

@@ -6,6 +6,7 @@ whatever else it says is the user's to repeat.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -118,7 +119,7 @@ FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
 }
 """What is checked of the fields that are written: by name, the check and what is expected."""
 
-_TYPE = re.compile(r"[A-Za-z0-9][\w-]*")
+_TYPE = re.compile(r"[A-Za-z0-9][\w-]{0,99}")
 _LITERAL = re.compile(r"[\w\s.,+()\[\]'\"-]*")
 
 
@@ -135,14 +136,14 @@ def source_within(folder: Path, manifest: Manifest) -> str:
     for key, value in parse_qsl(query, keep_blank_values=True):
         if not key.isidentifier() or not _LITERAL.fullmatch(value):
             raise _refused(folder, manifest, f"the option {key}={value} is no literal")
-    if _TYPE.fullmatch(name) and not (folder / name).exists():
-        if Path(name).is_dir():
+    if _TYPE.fullmatch(name) and not os.path.lexists(folder / name):
+        if os.path.isdir(name):
             raise _refused(folder, manifest, f"there is a folder '{name}' here, which may be meant or not")
         return manifest.source
     place = _place(folder, name)
     if place is None:
         raise _refused(folder, manifest, f"it lies outside the folder '{folder}'")
-    if not place.is_dir() or "?" in str(place):
+    if not os.path.isdir(place) or "?" in str(place):
         raise _refused(folder, manifest, f"there is no folder '{place}'")
     return f"hf:{place}{rest.removeprefix(name)}"
 
@@ -150,7 +151,7 @@ def source_within(folder: Path, manifest: Manifest) -> str:
 def trusted_source(folder: Path, manifest: Manifest) -> str:
     """The source as the file names it, a path as seen from the folder."""
     name, mark, query = manifest.source.removeprefix("hf:").partition("?")
-    if manifest.source.startswith("hf:") and (folder / name).is_dir():
+    if manifest.source.startswith("hf:") and os.path.isdir(folder / name):
         return f"hf:{(folder / name).resolve()}{mark}{query}"
     return manifest.source
 
@@ -168,7 +169,7 @@ def _place(folder: Path, name: str) -> Path | None:
 
 def _refused(folder: Path, manifest: Manifest, why: str) -> UserError:
     follow = trusted_source(folder, manifest)
-    own = follow if follow.startswith("hf:") and Path(follow[3:].partition("?")[0]).is_dir() else "hf:CHECKPOINT_FOLDER"
+    own = follow if follow.startswith("hf:") and os.path.isdir(follow[3:].partition("?")[0]) else "hf:CHECKPOINT_FOLDER"
     return UserError(
         "E302",
         f"'{folder / MANIFEST_FILE}' says that the folder was made from '{manifest.source}', which is not followed",

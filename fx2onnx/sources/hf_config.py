@@ -112,13 +112,14 @@ def check_config(stated: Mapping[str, Any], where: str) -> None:
 
 
 def _walk(stated: Mapping[str, Any]) -> Iterator[tuple[int, str, str, Any]]:
-    """Depth, dotted name, key and value of every member."""
+    """Depth, dotted name, key and value of every member of an object."""
     pending: list[tuple[int, str, Any]] = [(0, "", stated)]
     while pending:
         depth, prefix, item = pending.pop()
-        members = item.items() if isinstance(item, Mapping) else ((str(at), each) for at, each in enumerate(item))
-        for key, value in members:
-            yield depth, f"{prefix}{key}", str(key), value
+        is_object = isinstance(item, Mapping)
+        for key, value in item.items() if is_object else enumerate(item):
+            if is_object:
+                yield depth, f"{prefix}{key}", key, value
             if isinstance(value, dict | list):
                 pending.append((depth + 1, f"{prefix}{key}.", value))
 

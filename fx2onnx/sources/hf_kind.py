@@ -288,11 +288,10 @@ def _load(
     unpack_quantized(config, place)
     try:
         with quiet_loading():
-            if place.is_dir():
-                check_files(place)
             if by_reference:
                 module, notes, files = load_mapped(model_class, place, config, dtype)
             else:
+                check_files(place)
                 module, notes = model_class.from_pretrained(
                     place,
                     config=config,

@@ -119,7 +119,7 @@ def _walk(stated: Mapping[str, Any]) -> Iterator[tuple[int, str, str, Any]]:
         is_object = isinstance(item, Mapping)
         for key, value in item.items() if is_object else enumerate(item):
             if is_object:
-                yield depth, f"{prefix}{key}", key, value
+                yield depth, f"{prefix}{key}", str(key), value
             if isinstance(value, dict | list):
                 pending.append((depth + 1, f"{prefix}{key}.", value))
 

@@ -174,7 +174,16 @@ def test_a_decoder_of_codebooks_that_was_saved_alone(tmp_path: Path) -> None:
         _melody().save_pretrained(tmp_path / "saved")
     fx2onnx.export_folder(f"hf:{tmp_path / 'saved'}", tmp_path / "out")
     prompt = [word for row in ("30", "30", "30") for word in ("--prompt-ids", row)]
-    command = ["generate", str(tmp_path / "out"), *prompt, "--max-new-tokens", "8", "--verify", "--json"]
+    command = [
+        "generate",
+        str(tmp_path / "out"),
+        *prompt,
+        "--max-new-tokens",
+        "8",
+        "--verify",
+        "--trust-source",
+        "--json",
+    ]
     result = CliRunner().invoke(app, command)
     assert result.exit_code == 0, result.output
     said = json.loads(result.stdout)

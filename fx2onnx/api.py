@@ -15,6 +15,7 @@ import onnx_ir as ir
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.events import Recorder, record, recording
+from fx2onnx.base.recursion import room_to_recurse
 from fx2onnx.base.targets import check_target
 from fx2onnx.base.weight_file import WeightFile
 from fx2onnx.irx import io, reference
@@ -171,7 +172,7 @@ def export(
     profile_path = None if isinstance(profile, bool) else _checked_profile_path(profile, read_or_written)
     memory = _memory_reader() if profile else None
     verdict = None
-    with recording("export", detailed=bool(profile), memory=memory) as recorder, _collector_paused():
+    with recording("export", detailed=bool(profile), memory=memory) as recorder, _collector_paused(), room_to_recurse():
         result = _export(
             model,
             args,

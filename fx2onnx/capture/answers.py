@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from fx2onnx.capture.module_tree import modules
 from fx2onnx.capture.torch_private import FakeTensor
 
 
@@ -45,9 +46,9 @@ def answering_as_tensors(root: torch.nn.Module) -> Iterator[None]:
     ``len(x)`` may be a symbolic size.
     """
     spaces: dict[int, dict[str, Any]] = {}
-    modules = list(root.modules())
-    own = [vars(module)["forward"] for module in modules if "forward" in vars(module)]
-    kinds = {base for kind in set(map(type, modules)) for base in kind.__mro__}
+    parts = modules(root)
+    own = [vars(part)["forward"] for part in parts if "forward" in vars(part)]
+    kinds = {base for kind in set(map(type, parts)) for base in kind.__mro__}
     for space in _asking(iter(own)):
         spaces[id(space)] = space
     for kind in kinds:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import operator
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, TypeAlias
 
 import torch
 import torch.fx
@@ -18,43 +19,60 @@ MAX_ELEMENTS = 1 << 16
 _RANDOM = torch.Tag.nondeterministic_seeded
 
 
-def evaluate(node: torch.fx.Node, weights: dict[str, Weight]) -> torch.Tensor | None:
-    """The node's real value, or None where an input, a dynamic size, randomness or a large tensor is involved."""
+Known: TypeAlias = dict[torch.fx.Node, torch.Tensor | None]
+
+KEPT_ELEMENTS = 1024
+"""Values of more are computed anew for each question rather than kept: Python asks for small numbers, again and again."""
+
+
+def evaluate(node: torch.fx.Node, weights: dict[str, Weight], known: Known) -> torch.Tensor | None:
+    """The node's real value, or None where an input, a dynamic size, randomness or a large tensor is involved.
+
+    ``known`` keeps what was found for the questions that follow.
+    """
+    found: Known = {}
+    pending = [node]
     with no_dispatch(), torch.no_grad():
-        value: torch.Tensor | None = _evaluate(node, weights, {})
-        return value
+        while pending:
+            current = pending[-1]
+            if current not in found and current in known:
+                found[current] = known[current]
+            if current not in found:
+                operands = current.all_input_nodes if _is_computable(current) else ()
+                missing = [operand for operand in operands if operand not in found]
+                if missing and not any(found.get(operand, 0) is None for operand in operands):
+                    pending += missing
+                    continue
+                found[current] = _value(current, weights, found)
+            pending.pop()
+    known.update((key, value) for key, value in found.items() if value is None or _is_kept(value))
+    return found[node]
 
 
-def _evaluate(node: torch.fx.Node, weights: dict[str, Weight], known: dict[torch.fx.Node, Any]) -> Any:
-    if node in known:
-        return known[node]
-    known[node] = None
-    value: Any = None
+def _is_kept(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.numel() <= KEPT_ELEMENTS
+
+
+def _is_computable(node: torch.fx.Node) -> bool:
+    """Whether numbers of the operands would give the node's."""
+    target = node.target
+    if isinstance(target, torch._ops.OpOverload):
+        if _RANDOM in target.tags:
+            return False
+    elif target is not operator.getitem:
+        return False
+    return _is_small(node) and not _depends_on_size(node.args) and not _depends_on_size(tuple(node.kwargs.values()))
+
+
+def _value(node: torch.fx.Node, weights: dict[str, Weight], found: Mapping[torch.fx.Node, Any]) -> Any:
+    """The value of a node whose operands have theirs."""
     if node.op == "get_attr":
         tensor = weights[str(node.target)].tensor
-        value = tensor if tensor.device.type != "meta" and tensor.numel() <= MAX_ELEMENTS else None
-    elif (
-        node.op == "call_function"
-        and _is_small(node)
-        and not _depends_on_size(node.args)
-        and not _depends_on_size(tuple(node.kwargs.values()))
-    ):
-        value = _call(node, weights, known)
-    known[node] = value
-    return value
-
-
-def _call(node: torch.fx.Node, weights: dict[str, Weight], known: dict[torch.fx.Node, Any]) -> Any:
-    if isinstance(node.target, torch._ops.OpOverload):
-        if _RANDOM in node.target.tags:
-            return None
-    elif node.target is not operator.getitem:
+        return tensor if tensor.device.type != "meta" and tensor.numel() <= MAX_ELEMENTS else None
+    if not _is_computable(node) or any(found.get(operand) is None for operand in node.all_input_nodes):
         return None
-    operands = {found: _evaluate(found, weights, known) for found in node.all_input_nodes}
-    if any(value is None for value in operands.values()):
-        return None
-    args = torch.fx.map_arg(node.args, operands.__getitem__)
-    kwargs = torch.fx.map_arg(node.kwargs, operands.__getitem__)
+    args = torch.fx.map_arg(node.args, found.__getitem__)
+    kwargs = torch.fx.map_arg(node.kwargs, found.__getitem__)
     target: Any = node.target
     return target(*args, **kwargs)
 

@@ -21,12 +21,22 @@ class Exchange:
         )
         original.__kwdefaults__ = function.__kwdefaults__
         called = functools.wraps(function)(replacement(original))
-        self._name = f"__fx2onnx_{function.__qualname__.replace('.', '_').replace('<', '').replace('>', '')}"
-        self._calling = _calling(self._name, function.__name__, self.code.co_freevars).replace(
-            co_filename=self.code.co_filename, co_firstlineno=self.code.co_firstlineno
-        )
-        # The name stays: another thread may have entered the exchanged code when this one ends the exchange.
-        function.__globals__[self._name] = called
+        name = f"__fx2onnx_{function.__qualname__.replace('.', '_').replace('<', '').replace('>', '')}"
+        self._put_in_place(_calling(name, function.__name__, self.code.co_freevars), {name: called})
+
+    @classmethod
+    def of_code(cls, function: FunctionType, code: CodeType, **names: Any) -> Exchange:
+        """``function`` runs ``code``, which finds ``names`` among the function's globals: no frame more than before."""
+        made = cls.__new__(cls)
+        made.function = function
+        made.code = function.__code__
+        made._put_in_place(code, names)
+        return made
+
+    def _put_in_place(self, code: CodeType, names: dict[str, Any]) -> None:
+        self._calling = code.replace(co_filename=self.code.co_filename, co_firstlineno=self.code.co_firstlineno)
+        # The names stay: another thread may have entered the exchanged code when this one ends the exchange.
+        self.function.__globals__.update(names)
 
     def still_fits(self, function: FunctionType) -> bool:
         """Whether this is for ``function`` with the code that it has now."""

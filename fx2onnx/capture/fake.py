@@ -11,13 +11,14 @@ import torch.fx
 
 from fx2onnx.base.dims import Dim, DimLike
 from fx2onnx.base.errors import Fx2OnnxError, UserError
+from fx2onnx.base.recursion import limit_of_user
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture import control_flow
 from fx2onnx.capture.answers import answering_as_tensors
 from fx2onnx.capture.assumptions import Assumptions
 from fx2onnx.capture.branches import Branches
 from fx2onnx.capture.captured import Captured, GraphInput, GraphOutput, Mutation, Symbol
-from fx2onnx.capture.frames import is_user, tracked_modules
+from fx2onnx.capture.frames import PATHS, is_user, tracked_modules
 from fx2onnx.capture.inputs import Arguments, Leaf
 from fx2onnx.capture.known_tensors import NeedsSplit, tensor_info
 from fx2onnx.capture.module_state import preserved, weight_names
@@ -60,6 +61,9 @@ _STAND_INS = (
     *prompts.STAND_INS,
     *udop.STAND_INS,
 )
+
+MAX_PATH_CHARS = 60
+"""Of a module's path, in an error about modules nested a thousand deep."""
 
 
 def run(
@@ -191,6 +195,18 @@ def _mutations(recorder: Recorder, inputs: list[GraphInput]) -> list[Mutation]:
 def _explained(cause: Exception) -> UserError:
     """The user's error for an exception that came out of forward."""
     where = _innermost_user_line(cause)
+    if isinstance(cause, RecursionError):
+        return UserError(
+            "E101",
+            "forward calls deeper than Python's recursion limit",
+            where=where,
+            module_path=_innermost_module(cause),
+            why=f"the limit is {limit_of_user()} calls; eager PyTorch stops here, too",
+            next=(
+                "sys.setrecursionlimit(...) before the export, where the modules really are nested so deep",
+                "otherwise end the recursion in forward",
+            ),
+        )
     text = str(cause).strip().splitlines()[0] if str(cause).strip() else type(cause).__name__
     if isinstance(cause, DataDependentOutputException):
         return UserError(
@@ -215,6 +231,14 @@ def _explained(cause: Exception) -> UserError:
         why=f"{type(cause).__name__}: {text[:300]}",
         next="check that module(*args, **kwargs) runs in eager PyTorch with these arguments",
     )
+
+
+def _innermost_module(cause: BaseException) -> str:
+    """The path of the module in whose call the exception was raised; of a long one, its end."""
+    path = ""
+    for frame, _ in traceback.walk_tb(cause.__traceback__):
+        path = PATHS.name_of(frame.f_locals.get("self")) or path
+    return path if len(path) <= MAX_PATH_CHARS else f"...{path[-MAX_PATH_CHARS:]}"
 
 
 def _innermost_user_line(cause: BaseException) -> SourceLocation | None:

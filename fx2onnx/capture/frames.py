@@ -7,7 +7,7 @@ import dis
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import lru_cache
 from types import CodeType, FrameType, FunctionType
 from typing import Any, cast
@@ -16,6 +16,7 @@ import torch
 
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture.exchange import Exchange
+from fx2onnx.capture.module_tree import named_modules
 
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__))
@@ -148,6 +149,18 @@ class ModulePaths(threading.local):
     def current(self) -> str:
         return self.stack[-1] if self.stack else ""
 
+    def name_of(self, module: object) -> str:
+        """The path of a module of the root, else an empty one."""
+        return (self.names or {}).get(id(module), "")
+
+    def entered(self, module: torch.nn.Module) -> list[str] | None:
+        """The paths, that of ``module`` being the last now; None in a thread that does not capture."""
+        if self.names is None:
+            return None
+        stack = self.stack
+        stack.append(self.names.get(id(module)) or (stack[-1] if stack else ""))
+        return stack
+
 
 PATHS = ModulePaths()
 
@@ -155,7 +168,7 @@ PATHS = ModulePaths()
 @contextlib.contextmanager
 def tracked_modules(root: torch.nn.Module) -> Iterator[ModulePaths]:
     """Keep ``PATHS`` while modules of ``root`` are called by this thread."""
-    PATHS.names = {id(module): name for name, module in reversed(list(root.named_modules(remove_duplicate=False)))}
+    PATHS.names = {id(module): name for name, module in named_modules(root)}
     PATHS.stack = []
     exchanged = _CALLS.on()
     try:
@@ -167,19 +180,24 @@ def tracked_modules(root: torch.nn.Module) -> Iterator[ModulePaths]:
         PATHS.stack = []
 
 
-def _tracked(original: FunctionType) -> Callable[..., Any]:
-    def call(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
-        if PATHS.names is None:
-            return original(self, *args, **kwargs)
-        name = PATHS.names.get(id(self))
-        PATHS.stack.append(PATHS.current if name is None else name)
-        try:
-            return original(self, *args, **kwargs)
-        finally:
-            PATHS.stack.pop()
-
-    return call
+_fx2onnx_entered = PATHS.entered
 
 
-_CALLS = Exchange(cast(FunctionType, torch.nn.Module._wrapped_call_impl), _tracked)
+def _call(self: Any, *args: Any, **kwargs: Any) -> Any:
+    """As ``torch.nn.Module._wrapped_call_impl``, in whose place this code is put: a frame more for each module would end
+    the run at fewer levels of modules than eager PyTorch can run.
+    """
+    stack = _fx2onnx_entered(self)
+    try:
+        if self._compiled_call_impl is not None:
+            return self._compiled_call_impl(*args, **kwargs)
+        return self._call_impl(*args, **kwargs)
+    finally:
+        if stack is not None:
+            stack.pop()
+
+
+_CALLS = Exchange.of_code(
+    cast(FunctionType, torch.nn.Module._wrapped_call_impl), _call.__code__, _fx2onnx_entered=_fx2onnx_entered
+)
 """What ``torch.nn.Module.__call__`` is."""

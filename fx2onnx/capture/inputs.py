@@ -121,9 +121,11 @@ def _holds_data(value: Any) -> bool:
 
 def refuse_repeated(argument: str, names: Sequence[str]) -> None:
     """Raises UserError E001 where two of ``names`` are equal."""
+    seen: set[str] = set()
     for name in names:
-        if list(names).count(name) > 1:
+        if name in seen:
             raise UserError("E001", f"{argument} gives {name!r} twice", next="give each tensor a name of its own")
+        seen.add(name)
 
 
 def _argument_names(

@@ -13,6 +13,7 @@ from fx2onnx.base.errors import UserError
 from fx2onnx.capture import aliasing
 from fx2onnx.capture.aliasing import Memory, Step, View
 from fx2onnx.capture.captured import TensorInfo, Weight
+from fx2onnx.capture.constants import Known
 from fx2onnx.capture.replay import PLAIN
 from fx2onnx.capture.symnode import unwrap
 from fx2onnx.capture.torch_private import (
@@ -74,6 +75,9 @@ class KnownTensors(ABC):
         self._by_address: dict[tuple[Any, ...], View] = {}
         self._unlisted: list[View] = []
         """Views that ``_memories`` or ``_by_address`` do not list yet: they are asked for tensors of unknown origin only."""
+        self.known: Known = {}
+        """Numbers that Python asked for, and what led to them."""
+        self._constants = 0
         self._first_call: torch.fx.Node | None = None
         self._whole = whole
 
@@ -124,7 +128,8 @@ class KnownTensors(ABC):
         if view is None:
             name, kind = self._weight_names.get(id(tensor), ("", "constant"))
             if not name:
-                name = f"constant_{sum(weight.kind == 'constant' for weight in self.weights.values())}"
+                name = f"constant_{self._constants}"
+                self._constants += 1
             with self.root.inserting_before(self._first_call or self.root._root):
                 node = self.root.create_node("get_attr", name)
             view = self._source(node, tensor, tensor_info(tensor))

@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from fx2onnx.capture.module_tree import modules
+
 _LIBRARY: Any = torch.library.Library("fx2onnx_modules", "FRAGMENT")  # type: ignore[no-untyped-call]
 _numbers = itertools.count()
 
@@ -20,7 +22,7 @@ Declared = Callable[[torch._ops.OpOverload, torch.nn.Module, int, Sequence[str]]
 @contextlib.contextmanager
 def as_single_calls(root: torch.nn.Module, kinds: Sequence[type], declared: Declared) -> Iterator[None]:
     """Inside, a call of any submodule of ``kinds`` (not of ``root`` itself) is one call of an operator."""
-    chosen = [module for module in root.modules() if module is not root and isinstance(module, tuple(kinds))]
+    chosen = [module for module in modules(root) if module is not root and isinstance(module, tuple(kinds))]
     before = {id(module): vars(module).get("forward") for module in chosen}
     try:
         for module in chosen:

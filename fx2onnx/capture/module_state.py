@@ -10,13 +10,14 @@ from typing import Any
 import torch
 
 from fx2onnx.base.memoized import forgotten
+from fx2onnx.capture.module_tree import modules, named_tensors
 
 
 @contextlib.contextmanager
 def preserved(root: torch.nn.Module, training: bool | None) -> Iterator[None]:
     """Inside, the module is in eval mode (``training=None`` or False) or in training mode; afterwards as before."""
-    frozen = [(parameter, parameter.requires_grad) for parameter in root.parameters()]
-    saved = [(module, dict(module.__dict__), _contents(module)) for module in root.modules()]
+    frozen = [(tensor, tensor.requires_grad) for _, kind, tensor in named_tensors(root) if kind == "parameter"]
+    saved = [(module, dict(module.__dict__), _contents(module)) for module in modules(root)]
     own = [attributes["forward"] for _, attributes, _ in saved if callable(attributes.get("forward"))]
     try:
         for module, _, _ in saved:
@@ -54,16 +55,20 @@ def _contents(module: torch.nn.Module) -> list[tuple[Any, Any]]:
 
 
 def _add_nested(container: Any, found: dict[int, tuple[Any, Any]]) -> None:
-    for value in container.values() if isinstance(container, dict) else container:
-        if type(value) in _CONTAINERS and id(value) not in found:
-            found[id(value)] = (value, value.copy())
-            _add_nested(value, found)
+    pending = [container]
+    while pending:
+        current = pending.pop()
+        for value in current.values() if isinstance(current, dict) else current:
+            if type(value) in _CONTAINERS and id(value) not in found:
+                found[id(value)] = (value, value.copy())
+                pending.append(value)
 
 
 @contextlib.contextmanager
 def buffers_kept(root: torch.nn.Module) -> Iterator[None]:
     """For a run on the real module (tracing with proxies): buffers that it writes have their values again afterwards."""
-    saved = [(buffer, buffer.detach().clone(), buffer._version) for buffer in root.buffers()]
+    buffers = [tensor for _, kind, tensor in named_tensors(root) if kind == "buffer"]
+    saved = [(buffer, buffer.detach().clone(), buffer._version) for buffer in buffers]
     try:
         yield
     finally:
@@ -75,9 +80,4 @@ def buffers_kept(root: torch.nn.Module) -> Iterator[None]:
 
 def weight_names(root: torch.nn.Module) -> dict[int, tuple[str, str, torch.Tensor]]:
     """State-dict name, kind and tensor of every parameter and buffer, by the tensor's id; tied ones under one name."""
-    names: dict[int, tuple[str, str, torch.Tensor]] = {}
-    for name, parameter in root.named_parameters(remove_duplicate=False):
-        names.setdefault(id(parameter), (name, "parameter", parameter))
-    for name, buffer in root.named_buffers(remove_duplicate=False):
-        names.setdefault(id(buffer), (name, "buffer", buffer))
-    return names
+    return {id(tensor): (name, kind, tensor) for name, kind, tensor in named_tensors(root)}

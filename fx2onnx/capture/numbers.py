@@ -83,7 +83,7 @@ def _operand(recorder: Recorder, arg: Any) -> Any:
         return None if isinstance(arg, bool | float) else arg
     if arg.meta["val"].dtype != torch.int64 or any(size != 1 for size in arg.meta["val"].dims):
         return None
-    value = evaluate(arg, recorder.weights)
+    value = evaluate(arg, recorder.weights, recorder.known)
     if value is None:
         return _derived(recorder, arg)
     with no_dispatch():

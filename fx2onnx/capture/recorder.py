@@ -91,7 +91,7 @@ class Recorder(KnownTensors):
 
     def is_known(self, tensor: torch.Tensor) -> bool:
         """Whether only constants lead to the tensor's value."""
-        return evaluate(self.node_of(tensor), self.weights) is not None
+        return evaluate(self.node_of(tensor), self.weights, self.known) is not None
 
     # -- nodes ----------------------------------------------------------------------------------------------------
     def call(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any], info: Any) -> torch.fx.Node:
@@ -235,7 +235,7 @@ class Recorder(KnownTensors):
     def _to_python(self, func: OpOverload, tensor: torch.Tensor) -> Any:
         """The number of a one-element tensor: known where only constants lead to it, else a symbol."""
         node = self.node_of(tensor)
-        value = evaluate(node, self.weights)
+        value = evaluate(node, self.weights, self.known)
         if value is not None:
             with no_dispatch():
                 number = value.item()

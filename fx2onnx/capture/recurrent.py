@@ -101,7 +101,7 @@ _SORTS = frozenset({aten.sort.default, aten.sort.stable})
 def _pack(recorder: Recorder, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """_pack_padded_sequence(input, lengths, batch_first): rows in order of time, longest sequences first."""
     source, lengths, batch_first = args
-    known = evaluate(recorder.node_of(lengths), recorder.weights)
+    known = evaluate(recorder.node_of(lengths), recorder.weights, recorder.known)
     if known is None:
         return _pack_by_data(recorder, func, source, lengths, batch_first)
     with no_dispatch():
@@ -120,7 +120,7 @@ def _pad(recorder: Recorder, func: OpOverload, args: tuple[Any, ...], kwargs: di
     """_pad_packed_sequence(data, batch_sizes, batch_first, padding_value, total_length)."""
     data, batch_sizes, batch_first, padding_value, total_length = args
     sizes = recorder.node_of(batch_sizes)
-    known = evaluate(sizes, recorder.weights)
+    known = evaluate(sizes, recorder.weights, recorder.known)
     if known is None:
         batch = recorder.packed_batches.get(sizes)
         batch = recorder.unknown_size() if batch is None else batch

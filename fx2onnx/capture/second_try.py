@@ -32,7 +32,7 @@ class NeedsPlainNumber(UserError):
 
 def _may_be_due_to_fakes(cause: BaseException | None) -> bool:
     """Not where torch refused the shapes or dtypes, nor where the module's own code raised."""
-    if cause is None or isinstance(cause, Fx2OnnxError):
+    if cause is None or isinstance(cause, Fx2OnnxError | RecursionError):
         return False
     files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(cause.__traceback__)]
     if isinstance(cause, _FAITHFUL) and not files[-1].startswith(_TORCH):

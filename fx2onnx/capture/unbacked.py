@@ -44,7 +44,7 @@ def record_sized(
 
 def _known(recorder: Recorder, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor] | None:
     """The real values of tensors that only constants lead to."""
-    values = [evaluate(recorder.node_of(tensor), recorder.weights) for tensor in tensors]
+    values = [evaluate(recorder.node_of(tensor), recorder.weights, recorder.known) for tensor in tensors]
     return None if any(value is None for value in values) else values  # type: ignore[return-value]
 
 

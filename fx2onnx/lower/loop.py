@@ -56,7 +56,11 @@ class Lowering:
         self._translate = self._node if recorder is None else self._node_timed
         self.used: set[torch.fx.Node] = set()
         self._touching_complex: frozenset[torch.fx.Node] = frozenset()
-        self._symbol_nodes = {symbol.node for symbol in captured.symbols.values()}
+        self._symbols: dict[torch.fx.Node, list[str]] = {}
+        """The names of the sizes that each node gives."""
+        for name, symbol in captured.symbols.items():
+            self._symbols.setdefault(symbol.node, []).append(name)
+        self._lifted_weights = {mutation.name for mutation in self.lifted if mutation.kind != "input"}
         self._layers = Layers(self.builder, self.values, self._translate, self._stamped, self._may_repeat)
 
     def run(self) -> ir.Model:
@@ -99,7 +103,7 @@ class Lowering:
     def _weight(self, node: torch.fx.Node) -> ir.Value:
         weight = self.captured.weights[str(node.target)]
         tensor = weight.tensor
-        if any(mutation.name == weight.name and mutation.kind != "input" for mutation in self.lifted):
+        if weight.name in self._lifted_weights:
             value = new_value(self.builder.unique(weight.name), *self._type(node.meta["val"]))
             self.state_inputs.append(value)
             return value
@@ -116,14 +120,16 @@ class Lowering:
         output already is copied by Identity, save an input returned under its own name.
         """
         self.op.origin, self.op.scope = {}, ""
-        taken = {id(value) for value in inputs} | {id(value) for value in self.builder.initializers.values()}
+        given = {id(value) for value in inputs}
+        taken = given | {id(value) for value in self.builder.initializers.values()}
         results: list[ir.Value] = []
         wanted = [*self.captured.outputs, *(GraphOutput(m.name, m.node, m.name) for m in self.lifted)]
         for index, (output, name) in enumerate(zip(wanted, self.output_names, strict=True)):
             value = self._output_value(output)
             if id(value) in taken:
                 is_own = index < len(self.captured.outputs) and value.name == output.name
-                if is_own and value in inputs and value not in results:
+                if is_own and id(value) in given:
+                    given.discard(id(value))
                     results.append(value)
                     continue
                 value = self.op.Identity(value)
@@ -193,7 +199,7 @@ class Lowering:
 
     def _may_repeat(self, node: torch.fx.Node) -> bool:
         """Whether a node's ONNX form follows from its operands alone: it is none of the user's, and no size comes from it."""
-        if node in self._symbol_nodes or node.target in control_flow.EMITTERS or self.refusals:
+        if node in self._symbols or node.target in control_flow.EMITTERS or self.refusals:
             return False
         entry = self.table.find(node.target, self.builder.opset, node in self._touching_complex)
         return node.op != "call_function" or node.target is operator.getitem or (entry is not None and entry.is_ours)
@@ -354,11 +360,11 @@ class Lowering:
 
     def _bind_symbols(self, node: torch.fx.Node) -> None:
         """Sizes that only the data tells come from the node that has them."""
-        for name, symbol in self.captured.symbols.items():
-            if symbol.node is node and name not in self.builder.symbols:
-                value = self.values[node]
-                self.builder.symbols[name] = (value, symbol.axis)
-                if symbol.axis is None:
+        for name in self._symbols.get(node, ()):
+            if name not in self.builder.symbols:
+                value, axis = self.values[node], self.captured.symbols[name].axis
+                self.builder.symbols[name] = (value, axis)
+                if axis is None:
                     set_known_sizes(value, (Dim.symbol(name),))
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from fx2onnx.base.dims import Dim
-from fx2onnx.irx.edit import graphs_of, is_read, remove_unread, replace
+from fx2onnx.irx.edit import graphs_of, is_read, remove_unread, replace_inputs, use_count
 from fx2onnx.irx.facts import is_random
 from fx2onnx.irx.values import dims_of, known_sizes, set_type
 from fx2onnx.optimize.evaluate import EVALUATORS, Array, Inputs, evaluate
@@ -65,6 +65,7 @@ class Folder:
                 self._node(node)
         folded = set(self.nodes)
         left_bytes, unread = self.budget.total_bytes, []
+        replaced: list[tuple[ir.Value, ir.Value]] = []
         for node in self.nodes:
             value = node.outputs[0]
             array = self.arrays[value]
@@ -72,9 +73,11 @@ class Folder:
             if array is None or value.is_graph_output() or not stays or array.nbytes > left_bytes:
                 continue
             left_bytes -= array.nbytes
-            self._initialize(value, array)
+            dtype = value.dtype if value.dtype is not None else ir.DataType.from_numpy(array.dtype)
+            replaced.append((value, self._initializer(value, ir.Tensor(array, dtype=dtype, name=value.name))))
             unread.append(node)
             count += 1
+        replace_inputs(replaced)
         remove_unread(unread)
         return count
 
@@ -140,32 +143,31 @@ class Folder:
             and all(isinstance(dim, Dim) or dim == size for dim, size in zip(dims, array.shape, strict=True))
         )
 
-    def _initialize(self, old: ir.Value, array: Array) -> None:
-        dtype = old.dtype if old.dtype is not None else ir.DataType.from_numpy(array.dtype)
-        self._replace(old, ir.Tensor(array, dtype=dtype, name=old.name), array.shape)
-
-    def _replace(self, old: ir.Value, tensor: ir.TensorProtocol, sizes: Sequence[int]) -> None:
+    def _initializer(self, old: ir.Value, tensor: ir.TensorProtocol) -> ir.Value:
+        """A weight under the name of ``old``, which loses it."""
         new = ir.Value(name=old.name, const_value=tensor)
-        set_type(new, tensor.dtype, tuple(sizes))
+        set_type(new, tensor.dtype, [int(size) for size in tensor.shape])  # type: ignore[arg-type]
         assert new.name is not None
         old.name = None
         self.model.graph.initializers[new.name] = new
-        replace(old, new)
+        return new
 
     def _constant_nodes(self, graphs: Sequence[ir.Graph]) -> int:
         """``Constant`` nodes -> initializers that share their tensors."""
-        count = 0
+        found: list[ir.Node] = []
+        replaced: list[tuple[ir.Value, ir.Value]] = []
         for graph in graphs:
-            for node in [node for node in graph if node.op_type == "Constant" and not node.domain]:
-                if node.outputs[0].is_graph_output():
+            for node in graph:
+                if node.op_type != "Constant" or node.domain or node.outputs[0].is_graph_output():
                     continue
                 tensor = _constant_tensor(node)
                 if tensor is None or not is_read(node.outputs[0]):
                     continue
-                self._replace(node.outputs[0], tensor, [int(size) for size in tensor.shape])  # type: ignore[arg-type]
-                remove_unread([node])
-                count += 1
-        return count
+                replaced.append((node.outputs[0], self._initializer(node.outputs[0], tensor)))
+                found.append(node)
+        replace_inputs(replaced)
+        remove_unread(found)
+        return len(found)
 
 
 def _is_moved_weight(node: ir.Node) -> bool:
@@ -177,7 +179,7 @@ def _is_moved_weight(node: ir.Node) -> bool:
 
 def _is_shared_weight(value: ir.Value) -> bool:
     """Whether the numbers would be stored twice: once as they are, once in what is folded."""
-    return value.dtype is not None and value.dtype.is_floating_point() and len(value.uses()) != 1
+    return value.dtype is not None and value.dtype.is_floating_point() and use_count(value) != 1
 
 
 def _sizes(node: ir.Node) -> Array | None:

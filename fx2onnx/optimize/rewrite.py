@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, ClassVar
 
 import onnx_ir as ir
 
 from fx2onnx.base.dims import DimLike
+from fx2onnx.irx.edit import nodes_before, use_count
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import Dims, dims_of, known_array
 
@@ -80,15 +81,42 @@ def operand_produced_by(node: ir.Node, *op_types: str) -> tuple[ir.Node, ir.Valu
 
 def sole_use(value: ir.Value) -> bool:
     """Whether exactly one input reads the value and the graph does not give it out."""
-    return not value.is_graph_output() and len(value.uses()) == 1
+    return not value.is_graph_output() and use_count(value) == 1
 
 
 def sole_reader(value: ir.Value) -> ir.Node | None:
     """The one node that reads the value, at however many inputs, if it is not a graph output."""
     if value.is_graph_output():
         return None
-    readers = {user for user, _ in value.uses()}
-    return readers.pop() if len(readers) == 1 else None
+    readers: set[ir.Node] = set()
+    for user, _ in value._uses:
+        readers.add(user)
+        if len(readers) > 1:
+            return None
+    return readers.pop() if readers else None
+
+
+MANY_READERS = 64
+"""Of more, one looks at the others: if each did, that would take time by the square of their number."""
+
+
+def speaks_for_readers(node: ir.Node, value: ir.Value) -> bool:
+    """Whether ``node``, which reads ``value``, is to look for a change of all readers that are of its operator."""
+    if use_count(value) <= MANY_READERS:
+        return True
+    return next(user for user, _ in value._uses if user.op_type == node.op_type) is node
+
+
+def first_reader(nodes: Collection[ir.Node], value: ir.Value) -> ir.Node:
+    """Of ``nodes``, which lie in one graph and read ``value``, the one that comes first there."""
+    chosen, producer = set(nodes), value.producer()
+    first = next(iter(nodes))
+    for node in nodes_before(first):
+        if node is producer:
+            break
+        if node in chosen:
+            first = node
+    return first
 
 
 def operand(node: ir.Node, index: int) -> ir.Value | None:

@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import dims_of
-from fx2onnx.optimize.rewrite import Match, Rewrite, Why, is_constant, perm_of
+from fx2onnx.optimize.rewrite import Match, Rewrite, Why, is_constant, perm_of, sole_use
 from fx2onnx.optimize.weights import TransposedTensor
 
 
@@ -28,7 +28,7 @@ class FoldWeightTranspose(Rewrite):
             return Why("the operand is no weight")
         if node.outputs[0].is_graph_output():
             return Why("the transposed weight is a graph output")
-        if len(weight.uses()) != 1 or weight.is_graph_output():
+        if not sole_use(weight):
             return Why("the weight is read elsewhere; it would be stored twice")
         perm = perm_of(node)
         if perm is None:

@@ -55,15 +55,23 @@ def _close(number: float | None, wanted: float) -> bool:
     return number is not None and math.isclose(number, wanted, rel_tol=RELATIVE_TOLERANCE)
 
 
-def _product(value: ir.Value, is_root: bool = False) -> tuple[float, list[ir.Value]]:
-    """The constant and the other factors of a product, through every Mul and Div that nobody else reads."""
+MAX_PRODUCTS = 8
+"""One behind the other; the patterns have 3: ``0.044715 * x * x * x``. A long chain of products is not walked to its end
+from each of them.
+"""
+
+
+def _product(value: ir.Value, is_root: bool = False, room: int = MAX_PRODUCTS) -> tuple[float, list[ir.Value]]:
+    """The constant and the other factors of a product, through every Mul and Div that nobody else reads, ``room`` of them
+    one behind the other at most: what begins further away is one factor.
+    """
     number = scalar_of(value)
     if number is not None:
         return number, []
     node = produced_by(value, "Mul", "Div")
-    if node is None or not (is_root or sole_use(value)) or node.inputs[0] is None or node.inputs[1] is None:
+    if node is None or not room or not (is_root or sole_use(value)) or node.inputs[0] is None or node.inputs[1] is None:
         return 1.0, [value]
-    left, right = _product(node.inputs[0]), _product(node.inputs[1])
+    left, right = _product(node.inputs[0], room=room - 1), _product(node.inputs[1], room=room - 1)
     if node.op_type == "Mul":
         return left[0] * right[0], left[1] + right[1]
     return (left[0] / right[0], left[1]) if not right[1] and right[0] else (1.0, [value])

@@ -15,9 +15,11 @@ from fx2onnx.optimize.rewrite import (
     Rewrite,
     Why,
     dims_or_none,
+    first_reader,
     is_constant,
     sole_reader,
     sole_use,
+    speaks_for_readers,
     static_dims,
 )
 from fx2onnx.optimize.weights import Array, DerivedTensor
@@ -39,6 +41,8 @@ class MergeMatMuls(Rewrite):
         x = node.inputs[0]
         if x is None or x.is_initializer():
             return Why("the left operand is a weight")
+        if not speaks_for_readers(node, x):
+            return Why("the first of the many MatMuls that read the operand looks at the others")
         products = [
             user
             for user, index in x.uses()
@@ -50,11 +54,9 @@ class MergeMatMuls(Rewrite):
             return Why("a product is a graph output")
         biased = [_bias_of(product) for product in products]
         biases = [found for found in biased if found is not None]
-        assert node.graph is not None
-        first = next(item for item in node.graph if item in set(products))
         has_biases = len(biases) == len(products)
         return Match(
-            before=first,
+            before=first_reader(products, x),
             replaces=[(add if has_biases else product).outputs[0] for product, add in _pairs(products, biased)],
             x=x,
             weights=[product.inputs[1] for product in products],

@@ -9,7 +9,16 @@ import onnx_ir as ir
 
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import dtype_of, known_ints
-from fx2onnx.optimize.rewrite import Match, Rewrite, Why, attribute, dims_or_none, sole_reader
+from fx2onnx.optimize.rewrite import (
+    Match,
+    Rewrite,
+    Why,
+    attribute,
+    dims_or_none,
+    first_reader,
+    sole_reader,
+    speaks_for_readers,
+)
 
 
 class SplitGathers(Rewrite):
@@ -27,6 +36,8 @@ class SplitGathers(Rewrite):
         dims = dims_or_none(x)
         if x is None or dims is None or x.is_graph_output():
             return Why("the rank is unknown, or the operand is an output")
+        if not speaks_for_readers(node, x):
+            return Why("the first of the many Gathers that read the operand looks at the others")
         axis = attribute(node, "axis", 0) % max(len(dims), 1)
         parts: dict[int, ir.Node] = {}
         for user, index in x.uses():
@@ -42,11 +53,9 @@ class SplitGathers(Rewrite):
             parts[number[0] % size if isinstance(size, int) and size else number[0]] = user
         if len(parts) < 2 or sorted(parts) != list(range(len(parts))) or dims[axis] != len(parts):
             return Why("the numbers do not cover the axis")
-        assert node.graph is not None
         users = [parts[number] for number in range(len(parts))]
-        first = next(item for item in node.graph if item in set(users))
         replaces = [user.outputs[0] for user in users]
-        return Match(before=first, replaces=replaces, x=x, axis=axis, dims=dims)
+        return Match(before=first_reader(users, x), replaces=replaces, x=x, axis=axis, dims=dims)
 
     def build(self, op: Emit, m: Match) -> Sequence[ir.Value]:
         count = m.dims[m.axis]

@@ -8,6 +8,7 @@ hash, so ``(s + 1) * 2 == 2 * s + 2``. Arithmetic returns a plain number as soon
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter
@@ -19,20 +20,27 @@ Scalar: TypeAlias = Union[int, float, "Dim"]
 Monomial: TypeAlias = tuple["Atom", ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class Atom:
-    """A symbol (``op == "symbol"``, one argument: its name) or an operation over expressions."""
+    """A symbol (``op == "symbol"``, one argument: its name) or an operation over expressions. Made by ``atom_of``."""
 
     op: str
     args: tuple[str | int | float | Dim, ...]
     text: str = field(init=False, compare=False, repr=False)
     is_real: bool = field(init=False, compare=False, repr=False)
+    symbols: frozenset[str] = field(init=False, compare=False, repr=False)
+    depth: int = field(init=False, compare=False, repr=False)
+    """How many operations lie inside each other; 0 for a symbol."""
     _hash: int = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         is_real = self.op in _REAL_OPS or (self.op in _REAL_OF_REAL and any(map(_is_real, self.args)))
         object.__setattr__(self, "text", self._text())
         object.__setattr__(self, "is_real", is_real)
+        inner = [atom for arg in self.args if isinstance(arg, Dim) for atom in arg.atoms()]
+        own = frozenset([str(self.args[0])]) if self.op == "symbol" else frozenset()
+        object.__setattr__(self, "symbols", own.union(*(atom.symbols for atom in inner)))
+        object.__setattr__(self, "depth", 0 if own else 1 + max((atom.depth for atom in inner), default=0))
         object.__setattr__(self, "_hash", hash((self.op, self.args)))
 
     def _text(self) -> str:
@@ -47,6 +55,19 @@ class Atom:
 
     def __str__(self) -> str:
         return self.text
+
+
+_ATOMS: weakref.WeakValueDictionary[tuple[object, ...], Atom] = weakref.WeakValueDictionary()
+"""Equal atoms are one: two expressions of a thousand operations inside each other are compared by their outermost."""
+
+
+def atom_of(op: str, args: tuple[str | int | float | Dim, ...]) -> Atom:
+    """The atom. ``2`` and ``2.0`` are equal and make different ones."""
+    key = (op, args, tuple(map(_is_real, args)))
+    found = _ATOMS.get(key)
+    if found is None:
+        found = _ATOMS[key] = Atom(op, args)
+    return found
 
 
 _text_of = attrgetter("text")
@@ -95,7 +116,7 @@ class Dim:
 
     @staticmethod
     def symbol(name: str) -> Dim:
-        return Dim({(Atom("symbol", (name,)),): 1})
+        return Dim({(atom_of("symbol", (name,)),): 1})
 
     def __hash__(self) -> int:
         return self._hash
@@ -176,17 +197,13 @@ class Dim:
                 return monomial[0]
         return None
 
-    def symbols(self) -> frozenset[str]:
-        found: set[str] = set()
+    def atoms(self) -> Iterator[Atom]:
+        """The atoms of every term."""
         for monomial in self.terms:
-            for atom in monomial:
-                if atom.op == "symbol":
-                    found.add(str(atom.args[0]))
-                else:
-                    for arg in atom.args:
-                        if isinstance(arg, Dim):
-                            found |= arg.symbols()
-        return frozenset(found)
+            yield from monomial
+
+    def symbols(self) -> frozenset[str]:
+        return frozenset().union(*(atom.symbols for atom in self.atoms()))
 
     @property
     def free_symbols(self) -> frozenset[object]:
@@ -199,11 +216,22 @@ class Dim:
 
     def substitute(self, sizes: Mapping[str, Scalar]) -> Scalar:
         """The expression with symbols replaced by numbers or other expressions."""
+        values: dict[Atom, Scalar] = {}
+        for atom in innermost_first(self):
+            if atom.op == "symbol":
+                name = str(atom.args[0])
+                values[atom] = sizes[name] if name in sizes else Dim({(atom,): 1})
+            else:
+                args = [arg._with(values) if isinstance(arg, Dim) else arg for arg in atom.args]
+                values[atom] = apply(atom.op, *args)  # type: ignore[arg-type]
+        return self._with(values)
+
+    def _with(self, values: Mapping[Atom, Scalar]) -> Scalar:
         total: Scalar = self.constant
         for monomial, factor in self.terms.items():
             product: Scalar = factor
             for atom in monomial:
-                product = product * _substitute_atom(atom, sizes)
+                product = product * values[atom]
             total = total + product
         return total
 
@@ -227,12 +255,23 @@ class Dim:
     __repr__ = __str__
 
 
-def _substitute_atom(atom: Atom, sizes: Mapping[str, Scalar]) -> Scalar:
-    if atom.op == "symbol":
-        name = str(atom.args[0])
-        return sizes[name] if name in sizes else Dim({(atom,): 1})
-    args = [arg.substitute(sizes) if isinstance(arg, Dim) else arg for arg in atom.args]
-    return apply(atom.op, *args)  # type: ignore[arg-type]
+def innermost_first(dim: Dim, is_known: Callable[[Atom], bool] = lambda atom: False) -> list[Atom]:
+    """The atoms of ``dim`` and those inside them, each after all that are inside it, save what ``is_known``."""
+    found: dict[Atom, None] = {}
+    pending = [atom for atom in dim.atoms() if not is_known(atom)]
+    while pending:
+        atom = pending[-1]
+        if atom in found:
+            pending.pop()
+            continue
+        inside = [part for arg in atom.args if isinstance(arg, Dim) for part in arg.atoms()] if atom.depth else []
+        missing = [part for part in inside if part not in found and not is_known(part)]
+        if missing:
+            pending += missing
+        else:
+            found[atom] = None
+            pending.pop()
+    return list(found)
 
 
 def _make(terms: dict[Monomial, Number], constant: Number) -> Scalar:
@@ -279,7 +318,7 @@ def apply(op: str, *args: Scalar) -> Scalar:
             return args[0]
     if op == "float" and isinstance(args[0], Dim) and args[0].is_real:
         return args[0]
-    return Dim({(Atom(op, args),): 1})
+    return Dim({(atom_of(op, args),): 1})
 
 
 def _is_real(value: object) -> bool:

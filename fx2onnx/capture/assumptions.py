@@ -238,9 +238,15 @@ def _bounds(dim: Dim) -> tuple[float | None, float | None]:
     return low, high
 
 
+DEEPEST = 50
+"""Operations inside each other, of whose sign nothing is said: the answer needs a look at all of them."""
+
+
 def _nonnegative(atom: Any) -> bool:
     if atom.op == "symbol":
         return True
+    if atom.depth > DEEPEST:
+        return False
     if atom.op == "max":
         return any(map(_is_nonnegative, atom.args))
     if atom.op == "mod" and type(atom.args[1]) is int:

@@ -27,34 +27,59 @@ class Leaf:
 Rebuild = Callable[[list[Any]], Any]
 
 
+Build = Callable[[list[Any]], Any]
+"""A structure from its children."""
+
+
 def flatten(tree: Any) -> tuple[list[Leaf], Rebuild]:
     """The leaves of ``tree`` in order, and a function that builds the same structure from as many new leaves."""
     leaves: list[Leaf] = []
-    build = _flatten(tree, (), leaves)
+    parts: list[tuple[Build | None, int]] = []  # outer ones first: what builds it (None: a leaf), how many children
+    pending: list[tuple[tuple[Key, ...], Any]] = [((), tree)]
+    while pending:
+        keys, part = pending.pop()
+        taken_apart = _children(part)
+        if taken_apart is None:
+            leaves.append(Leaf(keys, part))
+            parts.append((None, 0))
+            continue
+        names, children, build = taken_apart
+        parts.append((build, len(children)))
+        pending += [((*keys, name), child) for name, child in zip(reversed(names), reversed(children), strict=True)]
 
     def rebuild(values: list[Any]) -> Any:
-        return build(iter(values))
+        remaining, made = list(values), []
+        for build, count in reversed(parts):  # the first child of each was made last
+            if build is None:
+                made.append(remaining.pop())
+            else:
+                inner = [made.pop() for _ in range(count)]
+                made.append(build(inner))
+        return made.pop()
 
     return leaves, rebuild
 
 
-def _flatten(tree: Any, keys: tuple[Key, ...], leaves: list[Leaf]) -> Callable[[Any], Any]:
+def _children(tree: Any) -> tuple[list[Key], list[Any], Build] | None:
+    """The keys and values directly inside, and what builds the structure from others; None for a leaf."""
     kind = pytree._get_node_type(tree)
     registered = pytree.SUPPORTED_NODES.get(kind)
     if registered is not None:
-        children, context = registered.flatten_fn(tree)
-        children = list(children)
-        names = _names(registered, tree, len(children))
-        builders = [_flatten(child, (*keys, name), leaves) for child, name in zip(children, names, strict=True)]
-        return lambda values: registered.unflatten_fn([build(values) for build in builders], context)
+        inside, context = registered.flatten_fn(tree)
+        children = list(inside)
+        return (
+            _names(registered, tree, len(children)),
+            children,
+            lambda values: registered.unflatten_fn(values, context),
+        )
     if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
         fields = [field.name for field in dataclasses.fields(tree) if field.init and hasattr(tree, field.name)]
-        builders = [_flatten(getattr(tree, name), (*keys, name), leaves) for name in fields]
-        return lambda values: dataclasses.replace(
-            tree, **{name: build(values) for name, build in zip(fields, builders, strict=True)}
+        return (
+            list(fields),
+            [getattr(tree, name) for name in fields],
+            lambda values: dataclasses.replace(tree, **dict(zip(fields, values, strict=True))),
         )
-    leaves.append(Leaf(keys, tree))
-    return next
+    return None
 
 
 def _names(registered: Any, tree: Any, count: int) -> list[Key]:

@@ -11,10 +11,11 @@ same in the layers that are stamped from it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import groupby
+from itertools import groupby, islice
 from typing import Any
 
 import onnx_ir as ir
@@ -32,6 +33,9 @@ _PLAIN = (
 )
 FEWEST = 4
 """Nodes of the smallest layer that is worth comparing."""
+
+DEEPEST = 8
+"""Layers in layers are looked at down to here: modules nested a thousand deep would be compared at every level."""
 
 Values = dict[torch.fx.Node, Any]
 
@@ -179,12 +183,19 @@ class Layers:
         )
 
 
-@lru_cache(maxsize=65536)
+_NUMBER = re.compile(r"(?:^|(?<=[._]))\d+(?=\.|$)")
+
+
 def _layer(path: str, depth: int) -> str | None:
     """``path`` up to its number (``3`` or ``layer_3``) after ``depth`` others: the layer that the module lies in."""
-    parts = path.split(".")
-    numbers = [place for place, part in enumerate(parts) if part.rpartition("_")[2].isdecimal()]
-    return ".".join(parts[: numbers[depth] + 1]) if depth < len(numbers) else None
+    layers = _layers(path)
+    return layers[depth] if depth < len(layers) else None
+
+
+@lru_cache(maxsize=65536)
+def _layers(path: str) -> tuple[str, ...]:
+    """The layers around a module, outer ones first."""
+    return tuple(path[: number.end()] for number in islice(_NUMBER.finditer(path), DEEPEST))
 
 
 def _outer(value: Any, outside: dict[int, tuple[int, ir.Value]]) -> Any:

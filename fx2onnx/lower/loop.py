@@ -68,6 +68,7 @@ class Lowering:
         with record("preflight"):
             used = preflight.used_nodes(captured, [mutation.node for mutation in self.lifted])
             self._touching_complex = preflight.touching_complex(captured)
+            preflight.check_depth(captured, used)
             preflight.check(captured, used, self._touching_complex, self.table, self.builder.opset)
         with record("translate"):
             inputs = self.builder.inputs = [self._input(graph_input) for graph_input in captured.inputs]

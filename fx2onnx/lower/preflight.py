@@ -47,10 +47,42 @@ def nested_graphs(node: torch.fx.Node) -> list[Nested]:
 
 def all_nodes(graph: torch.fx.Graph) -> Iterator[torch.fx.Node]:
     """The nodes of a graph and of the graphs nested in it."""
-    for node in graph.nodes:
-        yield node
-        for nested in nested_graphs(node):
-            yield from all_nodes(nested.graph)
+    return (node for node, _ in nodes_with_depth(graph))
+
+
+def nodes_with_depth(graph: torch.fx.Graph) -> Iterator[tuple[torch.fx.Node, int]]:
+    """Each node, and in how many graphs its own graph lies."""
+    pending = [(iter(graph.nodes), 0)]
+    while pending:
+        nodes, depth = pending[-1]
+        node = next(nodes, None)
+        if node is None:
+            pending.pop()
+            continue
+        yield node, depth
+        pending += [(iter(nested.graph.nodes), depth + 1) for nested in reversed(nested_graphs(node))]
+
+
+MAX_DEPTH = 30
+"""Graphs in graphs. protobuf reads 100 messages in each other: 2 around the nodes of the main graph, 3 for each graph in a
+node, 5 for the type of an output; one graph is left for the form of an operator."""
+
+
+def check_depth(captured: Captured, used: set[torch.fx.Node]) -> None:
+    """Raises: UserError E203 where branches and loops are nested more deeply than a file can hold."""
+    for node, depth in nodes_with_depth(captured.graph):
+        if depth > MAX_DEPTH and node in used and node.op == "call_function":
+            raise UserError(
+                "E203",
+                f"branches and loops are nested more than {MAX_DEPTH} deep",
+                where=where_of(node),
+                module_path=node.meta.get("module", ""),
+                why="protobuf, which reads ONNX files, stops at 100 messages inside each other",
+                next=(
+                    "torch.where where both values may be computed, which needs no graph inside another",
+                    "or torch.while_loop for what is done again and again",
+                ),
+            )
 
 
 def symbols_in(node: torch.fx.Node) -> frozenset[str]:

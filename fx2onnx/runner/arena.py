@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import bisect
 import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 ALIGN_BYTES = 64
 """A cache line, and the widest vector register."""
@@ -20,13 +22,15 @@ class Buffer:
     offset: int = -1
 
 
-MAX_TIGHT = 8192
-"""More buffers are placed by a faster rule: looking for the lowest gap takes time by the square of their number."""
+MAX_LOOKS = 4_000_000
+"""Looks at buffers that were placed before, 0.3 s of them: their number grows by the square of that of the buffers, so the
+offsets of a very large model are found by a faster rule."""
 
 
 def assign_offsets(buffers: Sequence[Buffer]) -> int:
     """Give each buffer an offset; returns the arena's size in bytes."""
-    return _lowest_gaps(buffers) if len(buffers) <= MAX_TIGHT else _size_classes(buffers)
+    found = _lowest_gaps(buffers)
+    return _size_classes(buffers) if found is None else found
 
 
 def _size_classes(buffers: Sequence[Buffer]) -> int:
@@ -47,26 +51,30 @@ def _size_classes(buffers: Sequence[Buffer]) -> int:
     return total
 
 
-def _lowest_gaps(buffers: Sequence[Buffer]) -> int:
-    """The largest first, each in the lowest gap."""
+def _lowest_gaps(buffers: Sequence[Buffer]) -> int | None:
+    """The largest first, each in the lowest gap; None where that takes too long."""
     placed: list[Buffer] = []
-    total = 0
+    total, looks = 0, 0
     for buffer in sorted(buffers, key=lambda b: (-b.size_bytes, b.start)):
         size = -(-max(buffer.size_bytes, 1) // ALIGN_BYTES) * ALIGN_BYTES
-        offset = 0
-        for other in placed:  # sorted by offset
+        offset, seen = 0, len(placed)
+        for place, other in enumerate(placed):  # sorted by offset
             if other.end < buffer.start or buffer.end < other.start:
                 continue
             if offset + size <= other.offset:
+                seen = place
                 break
             offset = max(offset, other.offset + -(-max(other.size_bytes, 1) // ALIGN_BYTES) * ALIGN_BYTES)
+        looks += seen
+        if looks > MAX_LOOKS:
+            return None
         buffer.offset = offset
         total = max(total, offset + size)
-        position = 0
-        while position < len(placed) and placed[position].offset <= offset:
-            position += 1
-        placed.insert(position, buffer)
+        bisect.insort_right(placed, buffer, key=_OFFSET)
     return total
+
+
+_OFFSET = attrgetter("offset")
 
 
 def overlaps(buffers: Sequence[Buffer]) -> list[tuple[int, int]]:

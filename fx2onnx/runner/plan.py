@@ -51,6 +51,7 @@ class Plan:
         self._bases: dict[int, frozenset[int]] = {}
         self._longest: dict[int, list[tuple[int, int]]] = {}
         self.last_use = _last_uses(program)
+        self._outputs = frozenset(program.outputs)
         for step in program.steps:
             self._add(step)
         for index in program.outputs:
@@ -107,7 +108,7 @@ class Plan:
         action.outs = action.step.outputs
         for number, index in enumerate(action.outs):
             shape, dtype = self.trace.specs[index]
-            if index in self.program.outputs:
+            if index in self._outputs:
                 continue
             shared = self._inplace_buffer(action, index) if number == 0 else None
             if shared is None:
@@ -186,10 +187,11 @@ class State:
             part = self.arena[buffer.offset : buffer.offset + buffer.size_bytes]
             self.registers[index] = shaped(part, *specs[index], index in plan.trace.channels_last)
             self.fixed.add(index)
+        written = {index for action in plan.actions for index in action.outs}
         self.fresh = [
             (index, *specs[index], index in plan.trace.channels_last)
             for index in dict.fromkeys(program.outputs)
-            if any(index in action.outs for action in plan.actions)
+            if index in written
         ]
         self.steps: list[tuple[Callable[[], None], Step]] = []
         kept = {*plan.feeds, *program.outputs}

@@ -225,14 +225,15 @@ class InferenceSession:
     def _wanted(self, output_names: Sequence[str] | None) -> list[int]:
         if not output_names:
             return list(range(len(self._output_names)))
+        places = {name: place for place, name in reversed([*enumerate(self._output_names)])}
         for name in output_names:
-            if name not in self._output_names:
+            if name not in places:
                 raise UserError(
                     "E401",
                     f"the model has no output {name!r}",
                     why=f"its outputs are {listed(map(repr, self._output_names))}",
                 )
-        return [self._output_names.index(name) for name in output_names]
+        return [places[name] for name in output_names]
 
     def _observe(self, program: Program, step: Step, start_ns: int, end_ns: int, results: Sequence[Value]) -> None:
         args = {"op_name": step.op_type, "node": str(step.origin), "outputs": [describe(value) for value in results]}

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
-from fx2onnx.runner import InferenceSession
-from fx2onnx.runner.arena import MAX_TIGHT, Buffer, assign_offsets, overlaps
+from fx2onnx.runner import InferenceSession, arena
+from fx2onnx.runner.arena import MAX_LOOKS, Buffer, assign_offsets, overlaps
 
 SHAPE = (4, 6)
 
@@ -152,9 +152,11 @@ def test_planning_takes_time_by_the_length_of_the_graph() -> None:
             assert result.tolist() == ([1, 2] if outputs != ["y"] else [0, 0])
 
 
-def test_many_buffers_do_not_overlap() -> None:
+@pytest.mark.parametrize("looks", [MAX_LOOKS, 0])
+def test_many_buffers_do_not_overlap(looks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arena, "MAX_LOOKS", looks)
     generator = np.random.default_rng(0)
-    starts = np.sort(generator.integers(0, 3000, MAX_TIGHT + 1))
+    starts = np.sort(generator.integers(0, 3000, 8000))
     sizes, lengths = generator.integers(0, 5000, starts.size), generator.geometric(0.05, starts.size)
     rows = zip(sizes.tolist(), starts.tolist(), lengths.tolist(), strict=True)
     buffers = [Buffer(size, start, start + length) for size, start, length in rows]

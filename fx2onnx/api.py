@@ -294,7 +294,7 @@ def _export(
         import torch
 
         from fx2onnx.aten_map import TABLE
-        from fx2onnx.aten_map.registry import MODULE_TRANSLATIONS, add_module_call, is_module_class
+        from fx2onnx.aten_map.registry import MODULE_TRANSLATIONS, ModuleCalls, add_module_calls, is_module_class
         from fx2onnx.capture.functional import is_decomposable
         from fx2onnx.capture.rungs import capture
         from fx2onnx.lower.loop import lower
@@ -311,15 +311,19 @@ def _export(
         resorts[str(overload)] = "decomposition"
         return False
 
-    def declared(overload: Any, part: torch.nn.Module, inputs: int, weights: Sequence[str]) -> None:
-        kind = next(kind for kind in type(part).__mro__ if kind in of_modules)
-        add_module_call(table, of_modules[kind], overload, part, inputs, weights)
+    calls: ModuleCalls = {}
+
+    def called(overload: Any, number: int, part: torch.nn.Module, weights: Sequence[str]) -> None:
+        calls[overload, number] = (part, weights)
+        if overload not in table:
+            kind = next(kind for kind in type(part).__mro__ if kind in of_modules)
+            add_module_calls(table, of_modules[kind], overload, calls)
 
     with contextlib.ExitStack() as stack, record("capture") as capturing:
         if of_modules and isinstance(module, torch.nn.Module):
             from fx2onnx.capture.module_calls import as_single_calls
 
-            stack.enter_context(as_single_calls(module, tuple(of_modules), declared))
+            stack.enter_context(as_single_calls(module, tuple(of_modules), called))
             rung = "fake" if rung == "auto" else rung
         captured = capture(
             module,

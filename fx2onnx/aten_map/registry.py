@@ -214,19 +214,18 @@ def is_module_class(key: object) -> bool:
     return isinstance(key, type) and issubclass(key, torch.nn.Module)
 
 
-def add_module_call(
-    table: Table,
-    function: Translation,
-    overload: torch._ops.OpOverload,
-    module: torch.nn.Module,
-    inputs: int,
-    weights: Sequence[str],
-) -> None:
-    """The entry of one call of a module: ``function(op, module, *inputs, weights={name: value})``."""
+ModuleCalls: TypeAlias = dict[tuple[torch._ops.OpOverload, int], tuple[torch.nn.Module, Sequence[str]]]
+"""The module of each call, by operator and number, and the names of its weights."""
+
+
+def add_module_calls(table: Table, function: Translation, overload: torch._ops.OpOverload, calls: ModuleCalls) -> None:
+    """The entry of the operator that stands for modules: ``function(op, module, *inputs, weights={name: value})``."""
 
     def entry(op: Any, *arguments: Any) -> Any:
-        named = dict(zip(weights, arguments[inputs:], strict=True))
-        return function(op, module, *arguments[:inputs], weights=named)
+        *operands, number = arguments
+        module, weights = calls[overload, number]
+        inputs = len(operands) - len(weights)
+        return function(op, module, *operands[:inputs], weights=dict(zip(weights, operands[inputs:], strict=True)))
 
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     names = ["op", *(argument.name for argument in overload._schema.arguments)]

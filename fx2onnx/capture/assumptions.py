@@ -6,12 +6,16 @@ import contextlib
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fx2onnx.base.dims import Dim, Scalar, apply, without_remainders
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.source import SourceLocation
+from fx2onnx.capture.frames import asked_by_user, asserted_by_user, user_location
 from fx2onnx.capture.second_try import NeedsPlainNumber
+
+if TYPE_CHECKING:
+    from fx2onnx.capture.recorder import Recorder
 
 COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     "eq": operator.eq,
@@ -67,7 +71,11 @@ class Assumption:
 
 @dataclass
 class Assumptions:
-    """Hints of the symbols and what was decided from them during one run."""
+    """Hints of the symbols and what was decided from them during one run.
+
+    Plain data: every size refers to it from C++, where the collector sees no cycle, so that tensors which it led to would
+    never be freed.
+    """
 
     hints: dict[str, int] = field(default_factory=dict)
     unbacked: set[str] = field(default_factory=set)
@@ -83,15 +91,8 @@ class Assumptions:
     """Off while a tensor of known type is made anew: what its constructor asks (is it empty? contiguous?) decides nothing."""
     during: str = ""
     """The overload that runs now."""
-    advise: Callable[[frozenset[str]], list[str]] = lambda names: []
-    """Further ways out where symbols of unknown size are in the way."""
-    locate: Callable[[], tuple[SourceLocation | None, bool]] = lambda: (None, False)
-    """Gives the user's line and whether the user's own code asked."""
-
-    answer: Callable[[Relation, UserError], bool] | None = None
-    """Answers a question about unknown sizes, or raises the error."""
-    is_asserted: Callable[[], bool] = lambda: False
-    """Whether the user's code asks in an ``assert``."""
+    recorder: Callable[[], Recorder | None] = lambda: None
+    """A weak reference to who records the run, if anybody."""
     asserted: dict[str, None] = field(default_factory=dict)
     """What eager PyTorch checks and the file does not, in order."""
 
@@ -145,9 +146,9 @@ class Assumptions:
         """The truth at the sample's sizes, remembered. ``by_python``: Python asked, not a kernel."""
         if not self.unbacked or not self.symbols(relation) & self.unbacked:
             return self._decided(relation, by_python)
-        where, by_user = self.locate()
+        where, by_user = user_location(), asked_by_user()
         if by_user and by_python:
-            if self.is_asserted():
+            if asserted_by_user():
                 self.take_for_true(str(relation), where)
                 return True
             error = UserError(
@@ -159,12 +160,13 @@ class Assumptions:
                     "torch.cond for two branches",
                     "torch.where to select values",
                     KEEP_BOTH,
-                    *self.advise(self.symbols(relation)),
+                    *self._advice(self.symbols(relation)),
                 ),
             )
-            if self.answer is None:
+            recorder = self.recorder()
+            if recorder is None or recorder.branches is None:
                 raise error
-            return self.answer(relation, error)
+            return recorder.branches.answer(recorder, relation, error)
         return self._decided(relation, by_python)
 
     def _decided(self, relation: Relation, by_python: bool) -> bool:
@@ -173,13 +175,18 @@ class Assumptions:
             return holds
         self.asked.append(("decide", relation, holds))
         if (relation, holds) not in self.decided:
-            where, by_user = self.locate()
+            where, by_user = user_location(), asked_by_user()
             self.decided[relation, holds] = Assumption(relation, holds, where, by_user and by_python, self.during)
         return holds
 
+    def _advice(self, names: frozenset[str]) -> list[str]:
+        """Further ways out where symbols of unknown size are in the way."""
+        recorder = self.recorder()
+        return recorder.advice(names) if recorder is not None else []
+
     def pin(self, dim: Dim) -> int:
         """The plain number at the sample's sizes, remembered as pinned."""
-        where, _ = self.locate()
+        where = user_location()
         if dim.symbols() & self.unbacked:
             raise NeedsPlainNumber(
                 "E104",
@@ -189,7 +196,7 @@ class Assumptions:
                 next=(
                     "where the number is a size, take it with x.item() and not with int(x), which must be a plain number",
                     "or keep it a tensor, or pass it as an argument of forward",
-                    *self.advise(dim.symbols()),
+                    *self._advice(dim.symbols()),
                 ),
             )
         number = int(dim.evaluate(self.hints))

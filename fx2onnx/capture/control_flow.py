@@ -153,7 +153,7 @@ def register() -> None:
     for name, handler in _HANDLERS.items():
 
         def rule(mode: Any, *args: Any, _handler: Any = handler, **kwargs: Any) -> Any:
-            recorder = mode._handler.__self__
+            recorder = mode._handler().__self__
             recorder.mark()
             return _handler(recorder, *args, **kwargs)
 

@@ -1,9 +1,14 @@
-"""Modules of chosen classes, each call of them one node: an operator is declared for it, whose fake runs the module."""
+"""Modules of chosen classes, each call of them one node: an operator stands for it, whose fake runs the module.
+
+torch keeps an operator for the life of the process, so there is one for all calls of a kind, in every export; its last
+argument is the number of the call.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import itertools
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -13,29 +18,54 @@ from torch.utils import _pytree as pytree
 from fx2onnx.capture.module_tree import modules
 
 _LIBRARY: Any = torch.library.Library("fx2onnx_modules", "FRAGMENT")  # type: ignore[no-untyped-call]
-_numbers = itertools.count()
+_DECLARED: dict[str, torch._ops.OpOverload] = {}
 
-Declared = Callable[[torch._ops.OpOverload, torch.nn.Module, int, Sequence[str]], None]
-"""Is told of each new overload: whose module, how many inputs come first, the names of the weights that follow."""
+MOST_DECLARED = 1000
+"""So many operators are named after classes; what comes later shares one for each number of inputs and weights."""
+
+Called = Callable[[torch._ops.OpOverload, int, torch.nn.Module, Sequence[str]], None]
+"""Is told of each call: operator and number, whose call it is, the names of the weights that follow the inputs."""
+
+
+class _Thread(threading.local):
+    calls: list[Callable[..., list[torch.Tensor]]] | None = None
+    """What each call of this thread's capture runs, by its number."""
+
+
+_THREAD = _Thread()
 
 
 @contextlib.contextmanager
-def as_single_calls(root: torch.nn.Module, kinds: Sequence[type], declared: Declared) -> Iterator[None]:
+def as_single_calls(root: torch.nn.Module, kinds: Sequence[type], called: Called) -> Iterator[None]:
     """Inside, a call of any submodule of ``kinds`` (not of ``root`` itself) is one call of an operator."""
     chosen = [module for module in modules(root) if module is not root and isinstance(module, tuple(kinds))]
     before = {id(module): vars(module).get("forward") for module in chosen}
+    names = _distinct_names(map(type, chosen))
+    outer, _THREAD.calls = _THREAD.calls, []
     try:
         for module in chosen:
-            object.__setattr__(module, "forward", _forward_of(module, declared))
+            object.__setattr__(module, "forward", _forward_of(module, names[type(module)], _THREAD.calls, called))
         yield
     finally:
+        _THREAD.calls = outer
         for module in chosen:
             vars(module).pop("forward", None)
             if before[id(module)] is not None:
                 object.__setattr__(module, "forward", before[id(module)])
 
 
-def _forward_of(module: torch.nn.Module, declared: Declared) -> Callable[..., Any]:
+def _distinct_names(kinds: Iterator[type]) -> dict[type, str]:
+    """A name for each class; another class of the same name gets a number."""
+    names: dict[type, str] = {}
+    for kind in dict.fromkeys(kinds):
+        same = sum(other.__name__ == kind.__name__ for other in names)
+        names[kind] = f"{kind.__name__}_{same}" if same else kind.__name__
+    return names
+
+
+def _forward_of(
+    module: torch.nn.Module, name: str, calls: list[Callable[..., list[torch.Tensor]]], called: Called
+) -> Callable[..., Any]:
     original = module.forward
     weights = dict(itertools.chain(module.named_parameters(), module.named_buffers()))
 
@@ -53,9 +83,11 @@ def _forward_of(module: torch.nn.Module, declared: Declared) -> Callable[..., An
             structure[:] = [results, shape]
             return [result for result in results if isinstance(result, torch.Tensor)]
 
-        overload = _declared_operator(type(module).__name__, len(places), len(weights), run)
-        declared(overload, module, len(places), list(weights))
-        tensors = iter(overload(*(leaves[place] for place in places), *weights.values()))
+        overload = _operator(name, len(places), len(weights))
+        calls.append(run)
+        number = len(calls) - 1
+        called(overload, number, module, list(weights))
+        tensors = iter(overload(*(leaves[place] for place in places), *weights.values(), number))
         results, shape = structure
         return pytree.tree_unflatten(
             [next(tensors) if isinstance(result, torch.Tensor) else result for result in results], shape
@@ -64,14 +96,20 @@ def _forward_of(module: torch.nn.Module, declared: Declared) -> Callable[..., An
     return forward
 
 
-def _declared_operator(
-    kind: str, inputs: int, weights: int, run: Callable[..., list[torch.Tensor]]
-) -> torch._ops.OpOverload:
-    name = f"{kind}_{next(_numbers)}"
-    arguments = [f"Tensor input{index}" for index in range(inputs)]
-    arguments += [f"Tensor weight{index}" for index in range(weights)]
-    _LIBRARY.define(f"{name}({', '.join(arguments)}) -> Tensor[]")
-    torch.library.impl(f"fx2onnx_modules::{name}", "CompositeExplicitAutograd", run, lib=_LIBRARY)
-    torch.library.register_fake(f"fx2onnx_modules::{name}", run, lib=_LIBRARY)
-    overload: torch._ops.OpOverload = getattr(torch.ops.fx2onnx_modules, name).default
-    return overload
+def _operator(name: str, inputs: int, weights: int) -> torch._ops.OpOverload:
+    full = f"{name}_{inputs}_{weights}"
+    if full not in _DECLARED and len(_DECLARED) >= MOST_DECLARED:
+        full = f"Module_{inputs}_{weights}"
+    if full not in _DECLARED:
+        arguments = [f"Tensor input{index}" for index in range(inputs)]
+        arguments += [f"Tensor weight{index}" for index in range(weights)]
+        _LIBRARY.define(f"{full}({', '.join([*arguments, 'int call'])}) -> Tensor[]")
+        torch.library.impl(f"fx2onnx_modules::{full}", "CompositeExplicitAutograd", _run, lib=_LIBRARY)
+        torch.library.register_fake(f"fx2onnx_modules::{full}", _run, lib=_LIBRARY)
+        _DECLARED[full] = getattr(torch.ops.fx2onnx_modules, full).default
+    return _DECLARED[full]
+
+
+def _run(*arguments: Any) -> Any:
+    assert _THREAD.calls is not None, "the capture that this call belongs to is over"
+    return _THREAD.calls[arguments[-1]](*arguments[:-1])

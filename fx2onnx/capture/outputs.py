@@ -54,7 +54,7 @@ def graph_outputs(recorder: Recorder, result: Any) -> tuple[list[GraphOutput], C
         )
     recorder.warnings += [f"not in the file: of what forward returns, {text}" for text in others]
 
-    constants = [leaf.value for leaf in leaves]
+    constants = [leaf.value if place is None else None for leaf, place in zip(leaves, places, strict=True)]
 
     def restore(values: list[Any]) -> Any:
         return rebuild([constants[i] if place is None else values[place] for i, place in enumerate(places)])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import operator
 import time
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -21,7 +22,7 @@ from fx2onnx.capture.assumptions import KEEP_BOTH, Assumptions
 from fx2onnx.capture.branches import Branches
 from fx2onnx.capture.captured import Symbol, TensorInfo
 from fx2onnx.capture.constants import evaluate
-from fx2onnx.capture.frames import PATHS, asked_by_user, asserted_by_user, refused_by_torch, user_location
+from fx2onnx.capture.frames import PATHS, asserted_by_user, refused_by_torch, user_location
 from fx2onnx.capture.known_tensors import KnownTensors, NeedsSplit, tensor_info
 from fx2onnx.capture.numbers import number_of, truth_of
 from fx2onnx.capture.replay import IMMEDIATE, MISSING, Replay
@@ -49,7 +50,10 @@ def _dtype_of_number(value: Any) -> torch.dtype:
 
 
 class Recorder(KnownTensors):
-    """The graph of one run. ``mode`` is the dispatch mode to be active while the module runs."""
+    """The graph of one run. ``mode`` is the dispatch mode to be active while the module runs.
+
+    What it makes refers to it weakly, so that it and the weights are freed with the last reference from outside.
+    """
 
     def __init__(
         self,
@@ -61,18 +65,14 @@ class Recorder(KnownTensors):
     ) -> None:
         super().__init__(FakeMode(allow_non_fake_inputs=True), weight_names, whole)
         self.assumptions = assumptions
-        assumptions.locate = lambda: (user_location(), asked_by_user())
-        assumptions.advise = self._advice
-        assumptions.is_asserted = asserted_by_user
+        assumptions.recorder = weakref.ref(self)
         self.branches = branches
         """What questions about data are answered with, if not with an error."""
-        if branches is not None:
-            assumptions.answer = lambda relation, error: branches.answer(self, relation, error)
         self.fake_mode.cache_enabled = not assumptions.hints
         self._spans = events.details()
-        handle = self.handle if self._spans is None else self._handle_timed
+        handle = weakref.WeakMethod(self.handle if self._spans is None else self._handle_timed)
         self.mode = PreDispatchMode(handle) if whole else SplitMode(handle)
-        self.replay = Replay(self.fake_mode, assumptions, self.to_fake)
+        self.replay = Replay(self.fake_mode, assumptions, weakref.WeakMethod(self.to_fake))
         self.symbols: dict[str, Symbol] = {}
         self.warnings: list[str] = []
         self.stood_in: list[str] = []
@@ -271,7 +271,8 @@ class Recorder(KnownTensors):
             return sym_int(self.assumptions, known)
         return sym_int(self.assumptions, number_of(self, node))
 
-    def _advice(self, names: frozenset[str]) -> list[str]:
+    def advice(self, names: frozenset[str]) -> list[str]:
+        """Ways out for a question about sizes that only the data tells."""
         nodes = [self.symbols[name].node for name in sorted(names) if name in self.symbols]
         return self._baking_advice(nodes[0]) if nodes else []
 

@@ -44,11 +44,14 @@ class Replay:
     """What is known of the calls of one run."""
 
     def __init__(
-        self, mode: FakeTensorMode, assumptions: Assumptions, to_fake: Callable[[torch.Tensor], torch.Tensor]
+        self,
+        mode: FakeTensorMode,
+        assumptions: Assumptions,
+        to_fake: Callable[[], Callable[[torch.Tensor], torch.Tensor] | None],
     ) -> None:
         self._mode = mode
         self._assumptions = assumptions
-        self._to_fake = to_fake
+        self._weak_to_fake = to_fake
         settings = (torch._C._get_mkldnn_enabled(), torch.are_deterministic_algorithms_enabled())
         self._shared = _SHARED.setdefault(settings, {})
         self._known: dict[Any, Specs] = {}
@@ -57,6 +60,11 @@ class Replay:
         """By the ids of tensors just made here: the type, and whether the tensor has memory of its own. Whoever asks takes it
         away. One for all of a kind."""
         self._made_of: dict[int, tuple[TensorInfo, bool]] = {}
+
+    def _to_fake(self, tensor: torch.Tensor) -> torch.Tensor:
+        to_fake = self._weak_to_fake()
+        assert to_fake is not None, "who has this is gone"
+        return to_fake(tensor)
 
     def forget(self, tensor: torch.Tensor) -> None:
         """The tensor's own type changed (``unsqueeze_``)."""

@@ -14,6 +14,7 @@ import torch
 
 from fx2onnx.base.dims import Dim, Scalar, apply
 from fx2onnx.capture.assumptions import COMPARE, NEGATED, Assumptions, Relation, certain
+from fx2onnx.capture.frames import asked_by_user
 
 
 class _Environment:
@@ -319,7 +320,7 @@ for _name, _op in {
 
 def _sym_max(self: DimNode, other: DimNode) -> DimNode:
     """torch writes strides as ``max(size, 1)``; for the graph, which has no strides, that is the size."""
-    if other.value == 1 and isinstance(self.value, Dim) and not self.env.locate()[1]:
+    if other.value == 1 and isinstance(self.value, Dim) and not asked_by_user():
         return self
     return _extreme("max")(self, other)
 

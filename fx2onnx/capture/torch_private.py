@@ -8,7 +8,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from functools import lru_cache, partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import torch
 import torch.fx
@@ -72,6 +72,9 @@ HIGHER_ORDER: dict[str, Any] = {
 """Control-flow operators whose arguments are functions."""
 
 
+Handler: TypeAlias = Callable[[], Any]
+"""Gives what is told of each call of an operator: a ``weakref.WeakMethod``, as the method's object has the mode."""
+
 _SEEN: dict[OpOverload, None] = {}
 """Operators that a ``PreDispatchMode`` has seen."""
 
@@ -82,7 +85,7 @@ class PreDispatchMode(SchemaCheckMode):  # type: ignore[no-untyped-call]
     torch admits only modes of its own classes on the PreDispatch key, hence the base class, whose checks are replaced.
     """
 
-    def __init__(self, handler: Callable[[OpOverload, tuple[Any, ...], dict[str, Any]], Any]) -> None:
+    def __init__(self, handler: Handler) -> None:
         super().__init__()
         self._dispatch_key = PRE_DISPATCH
         self._handler = handler
@@ -91,7 +94,7 @@ class PreDispatchMode(SchemaCheckMode):  # type: ignore[no-untyped-call]
         if PRE_DISPATCH not in func._dispatch_cache:
             func._dispatch_cache[PRE_DISPATCH] = partial(self._directly, func)
             _SEEN[func] = None
-        return self._handler(func, args, kwargs or {})
+        return self._handler()(func, args, kwargs or {})
 
     def call_directly(self) -> None:
         """Operators that came here before come by the short way from the first time on."""
@@ -110,7 +113,7 @@ class PreDispatchMode(SchemaCheckMode):  # type: ignore[no-untyped-call]
         stack._schema_check_mode = None
         _include(PRE_DISPATCH, False)
         try:
-            return self._handler(func, args, kwargs)
+            return self._handler()(func, args, kwargs)
         finally:
             stack._schema_check_mode = self
             _include(PRE_DISPATCH, True)
@@ -141,12 +144,12 @@ _device_of, _detach = torch.ops.prim.device.default, torch.ops.aten.detach.defau
 class SplitMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """A dispatch mode that sees operators after autograd, functorch and composite ones are dealt with."""
 
-    def __init__(self, handler: Callable[[OpOverload, tuple[Any, ...], dict[str, Any]], Any]) -> None:
+    def __init__(self, handler: Handler) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._handler = handler
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return self._handler(func, args, kwargs or {})
+        return self._handler()(func, args, kwargs or {})
 
 
 def _call_directly(function: Callable[..., Any], args: Any, *_: Any, **__: Any) -> Any:

@@ -17,8 +17,10 @@ from fx2onnx.base.errors import UserError
 from fx2onnx.base.events import Recorder, record, recording
 from fx2onnx.base.recursion import room_to_recurse
 from fx2onnx.base.targets import check_target
+from fx2onnx.base.tracebacks import frames_emptied
 from fx2onnx.base.weight_file import WeightFile
 from fx2onnx.irx import io, reference
+from fx2onnx.irx.values import let_go
 
 if TYPE_CHECKING:
     from fx2onnx.base.memory import MemoryReader
@@ -60,17 +62,39 @@ class Report:
         return asdict(self)
 
 
-class ExportResult:
-    """A finished export. ``model`` is the onnx_ir model; its weights share the module's memory until saved."""
+class _Owned:
+    """A model whose weights are let go when its owners are gone, unless somebody else got it.
 
-    def __init__(self, model: ir.Model, report: Report, restore: Callable[[list[Any]], Any] | None) -> None:
+    Its nodes and values refer to each other, so that the weights would else stay until the collector comes by.
+    """
+
+    def __init__(self, model: ir.Model) -> None:
         self.model = model
+        self.is_shared = False
+
+    def __del__(self) -> None:
+        if not self.is_shared:
+            let_go(self.model.graph.initializers.values())
+
+
+class ExportResult:
+    """A finished export. ``model`` is the onnx_ir model; its weights share the module's memory."""
+
+    def __init__(self, owned: _Owned, report: Report, restore: Callable[[list[Any]], Any] | None) -> None:
+        self._owned = owned
+        self._model = owned.model
         self.report = report
         self.path: str | None = None
         self.initial_state: dict[str, Any] = {}
         """With ``state="io"``: the value of every buffer that is an input, before the first call."""
         self._restore = restore
         self._measured: Measured | None = None
+
+    @property
+    def model(self) -> ir.Model:
+        """The onnx_ir model."""
+        self._owned.is_shared = True
+        return self._model
 
     @functools.cached_property
     def profile(self) -> Profile | None:
@@ -82,14 +106,14 @@ class ExportResult:
     @property
     def model_proto(self) -> onnx.ModelProto:
         """The model as protobuf, weights inside."""
-        return io.to_proto(self.model)
+        return io.to_proto(self._model)
 
     def save(self, path: str | os.PathLike[str], *, external_data: bool | None = None, durable: bool = False) -> None:
         """Write the model (and its weights beside it where they are large). Raises UserError E301; never leaves a part."""
-        if reference.is_referenced(self.model):
-            written = reference.save(self.model, path, durable=durable)
+        if reference.is_referenced(self._model):
+            written = reference.save(self._model, path, durable=durable)
         else:
-            written = io.save(self.model, path, external_data=external_data, durable=durable)
+            written = io.save(self._model, path, external_data=external_data, durable=durable)
         self.path = written.path
         self.report.file_bytes = written.model_bytes + written.data_bytes
 
@@ -172,7 +196,12 @@ def export(
     profile_path = None if isinstance(profile, bool) else _checked_profile_path(profile, read_or_written)
     memory = _memory_reader() if profile else None
     verdict = None
-    with recording("export", detailed=bool(profile), memory=memory) as recorder, _collector_paused(), room_to_recurse():
+    with (
+        recording("export", detailed=bool(profile), memory=memory) as recorder,
+        frames_emptied(),
+        _collector_paused(),
+        room_to_recurse(),
+    ):
         result = _export(
             model,
             args,
@@ -354,6 +383,7 @@ def _export(
         )
     with record("lower"):
         model = lower(captured, table, opset, metadata, lift_state=state == "io", resorts=resorts)
+    owned = _Owned(model)
     if optimize:
         with record("optimize"):
             run_default(model, keep_weights=not export_params or bool(weight_files))
@@ -378,7 +408,7 @@ def _export(
         report.warnings += [f"forward changes the {text}; the file does not" for text in mutations]
     if not export_params:
         _weights_to_inputs(model)
-    result = ExportResult(model, report, captured.restore)
+    result = ExportResult(owned, report, captured.restore)
     if state == "io":
         result.initial_state = {
             m.name: captured.weights[m.name].tensor.detach() for m in captured.mutations if m.kind != "input"
@@ -433,8 +463,8 @@ def _profile_of(result: ExportResult, measured: Measured) -> Profile:
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         machine=machine(),
         exports=[Export(OURS, [events.seconds], events, readings, report.file_bytes, report.nodes_onnx)],
-        weights=weight_outline(result.model),
-        graph=graph_outline(result.model),
+        weights=weight_outline(result._model),
+        graph=graph_outline(result._model),
         verification=None if measured.verdict is None else measured.verdict.as_dict(),
         report=report.as_dict(),
     )

@@ -177,7 +177,7 @@ def _export(source: Source, opset: int | None) -> ExportResult:
 
 def _drop_unused(result: ExportResult, source: Source) -> None:
     """The encoder's states, where cross attention has all it needs in the cache."""
-    graph = result.model.graph
+    graph = result._model.graph
     for value in [v for v in graph.inputs if v.name == "encoder_hidden_states" and not v.uses()]:
         graph.inputs.remove(value)
         del source.kwargs["encoder_hidden_states"]
@@ -199,7 +199,7 @@ _WITHOUT_FACTOR = re.compile(r"^(?:(\w+)\*(\w+) != \1|(\w+) != \3\*(\w+))$")
 
 def _flaw(result: ExportResult, source: Source) -> str:
     """Why the graph would be wrong at other lengths or after a past; empty where it is right."""
-    unused = [v.name for v in result.model.graph.inputs if (v.name or "").startswith("past_") and not v.uses()]
+    unused = [v.name for v in result._model.graph.inputs if (v.name or "").startswith("past_") and not v.uses()]
     if unused:
         return f"forward ignores the state {unused[0]} where it gets several tokens"
     if not any(name.endswith(("_state", "recurrent")) for name in source.kwargs):
@@ -214,21 +214,21 @@ def _flaw(result: ExportResult, source: Source) -> str:
 
 
 def _refers(results: dict[str, ExportResult]) -> bool:
-    return any(reference.is_referenced(result.model) for result in results.values())
+    return any(reference.is_referenced(result._model) for result in results.values())
 
 
 def _write(results: dict[str, ExportResult], stage: Path, target: Path) -> None:
     if _refers(results):
         for name, result in results.items():
-            if reference.is_referenced(result.model):
-                result.report.file_bytes = reference.save(result.model, stage / name, home=target).model_bytes
+            if reference.is_referenced(result._model):
+                result.report.file_bytes = reference.save(result._model, stage / name, home=target).model_bytes
             else:
                 result.save(stage / name)
     elif len(results) == 1:
         for name, result in results.items():
             result.save(stage / name)
     else:
-        total_bytes = save_together({name: result.model for name, result in results.items()}, stage, DATA_STEM)
+        total_bytes = save_together({name: result._model for name, result in results.items()}, stage, DATA_STEM)
         for result in results.values():
             result.report.file_bytes = total_bytes
 

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import inspect
 import sys
+import weakref
 from collections.abc import Iterable, Iterator
 from types import FunctionType
 from typing import Any
@@ -30,14 +31,19 @@ def forgotten(kinds: Iterable[type], functions: Iterable[Any] = ()) -> Iterator[
                 cache.cache_clear()
 
 
-@functools.lru_cache(maxsize=4096)
-def _caches_near(kind: type) -> tuple[Any, ...]:
-    found: list[Any] = []
-    for base in kind.__mro__:
-        if base.__module__.split(".")[0] not in ("torch", "builtins", "fx2onnx"):
-            found += _caches_in(vars(base).values())
-            found += _caches_in(vars(sys.modules.get(base.__module__, sys)).values())
-    return tuple(found)
+_NEAR: weakref.WeakKeyDictionary[type, tuple[weakref.ref[Any], ...]] = weakref.WeakKeyDictionary()
+"""The caches of a class, not held: a function holds what its body reads from around it."""
+
+
+def _caches_near(kind: type) -> Iterator[Any]:
+    if kind not in _NEAR:
+        found: list[Any] = []
+        for base in kind.__mro__:
+            if base.__module__.split(".")[0] not in ("torch", "builtins", "fx2onnx"):
+                found += _caches_in(vars(base).values())
+                found += _caches_in(vars(sys.modules.get(base.__module__, sys)).values())
+        _NEAR[kind] = tuple(map(weakref.ref, found))
+    yield from filter(None, (cache() for cache in _NEAR[kind]))
 
 
 def _caches_in(values: Iterable[Any]) -> Iterator[Any]:

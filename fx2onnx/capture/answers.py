@@ -10,8 +10,8 @@ from __future__ import annotations
 import contextlib
 import inspect
 import sys
+import weakref
 from collections.abc import Iterator
-from functools import lru_cache
 from types import CodeType
 from typing import Any
 
@@ -85,11 +85,16 @@ def _spaces_of_modules(kinds: set[type], own: list[Any]) -> Iterator[dict[str, A
             yield space
 
 
-@lru_cache(maxsize=4096)
-def _spaces_of_class(kind: type) -> tuple[dict[str, Any], ...]:
+_ASKING: weakref.WeakKeyDictionary[type, tuple[str, ...]] = weakref.WeakKeyDictionary()
+"""Names of the functions of a class whose code mentions ``type``."""
+
+
+def _spaces_of_class(kind: type) -> Iterator[dict[str, Any]]:
     if kind.__module__.split(".")[0] in ("torch", "builtins"):
-        return ()
-    return tuple(_asking(iter(vars(kind).values())))
+        return
+    if kind not in _ASKING:
+        _ASKING[kind] = tuple(name for name, value in vars(kind).items() if any(_asking(iter((value,)))))
+    yield from _asking(iter([vars(kind)[name] for name in _ASKING[kind] if name in vars(kind)]))
 
 
 def _asking(functions: Iterator[Any]) -> Iterator[dict[str, Any]]:

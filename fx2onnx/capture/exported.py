@@ -13,6 +13,7 @@ import torch
 from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import UserError
 from fx2onnx.capture.inputs import Arguments
+from fx2onnx.capture.torch_private import forget_sizes
 
 
 def exported(root: torch.nn.Module, arguments: Arguments) -> torch.nn.Module:
@@ -30,16 +31,20 @@ def exported(root: torch.nn.Module, arguments: Arguments) -> torch.nn.Module:
         try:
             with _silent():
                 program = torch.export.export(root, args, kwargs, dynamic_shapes=shapes, strict=strict)
+            forget_sizes(program.graph)
             return program.module()
         except Exception as cause:  # torch.export passes on whatever forward raises, besides its own classes
             failure = failure or cause
     text = str(failure).strip().splitlines()[0] if str(failure).strip() else type(failure).__name__
-    raise UserError(
-        "E107",
-        "torch.export cannot capture the module",
-        why=f"{type(failure).__name__}: {text[:300]}",
-        next='export with capture="auto"',
-    ) from failure
+    try:
+        raise UserError(
+            "E107",
+            "torch.export cannot capture the module",
+            why=f"{type(failure).__name__}: {text[:300]}",
+            next='export with capture="auto"',
+        ) from failure
+    finally:
+        del failure  # this frame is in its traceback
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ from fx2onnx.base.dims import Dim, DimLike
 from fx2onnx.base.errors import Fx2OnnxError, UserError
 from fx2onnx.base.recursion import limit_of_user
 from fx2onnx.base.source import SourceLocation
+from fx2onnx.base.tracebacks import empty_frames
 from fx2onnx.capture import control_flow
 from fx2onnx.capture.answers import answering_as_tensors
 from fx2onnx.capture.assumptions import Assumptions
@@ -116,6 +117,7 @@ def run(
         code = transformers.decided_by_data(error) if error.code == "E104" else None
         if code is None:
             raise
+        empty_frames(error)
         return run(root, arguments, hints, keep, training, bake, whole, traced | {code}, branches)
     return (
         Captured(

@@ -14,6 +14,7 @@ from typing import Any, cast
 
 import torch
 
+from fx2onnx.base.bounded import Bounded
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture.exchange import Exchange
 from fx2onnx.capture.module_tree import named_modules
@@ -28,8 +29,8 @@ _NOT_USER = (
     os.path.dirname(contextlib.__file__) + os.sep + "contextlib",
 )
 _FUNCTIONAL = os.path.join(_TORCH, "nn", "functional.py")
-_is_user_code: dict[CodeType, bool] = {}
-_locations: dict[tuple[CodeType, int], SourceLocation] = {}
+_is_user_code: Bounded[CodeType, bool] = Bounded(20_000)
+_locations: Bounded[tuple[CodeType, int], SourceLocation] = Bounded(20_000)
 
 
 def is_user(code: CodeType) -> bool:

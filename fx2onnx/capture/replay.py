@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 
 import torch
 
+from fx2onnx.base.bounded import Bounded
 from fx2onnx.base.dims import Dim
 from fx2onnx.capture.assumptions import Assumptions
 from fx2onnx.capture.captured import TensorInfo
@@ -30,7 +31,7 @@ MISSING: Any = object()
 Specs: TypeAlias = tuple[Any, ...]
 Questions: TypeAlias = tuple[tuple[str, Any, Any], ...]
 
-_SHARED: dict[tuple[bool, bool], dict[Any, tuple[Specs, Questions]]] = {}
+_SHARED: dict[tuple[bool, bool], Bounded[Any, tuple[Specs, Questions]]] = {}
 """Calls of PyTorch's own operators, by the settings of torch that strides of results depend on."""
 
 _MANY = 20_000
@@ -53,7 +54,7 @@ class Replay:
         self._assumptions = assumptions
         self._weak_to_fake = to_fake
         settings = (torch._C._get_mkldnn_enabled(), torch.are_deterministic_algorithms_enabled())
-        self._shared = _SHARED.setdefault(settings, {})
+        self._shared = _SHARED.setdefault(settings, Bounded(_MANY))
         self._known: dict[Any, Specs] = {}
         self._types: dict[int, tuple[Any, ...]] = {}
         self.made: dict[int, tuple[TensorInfo, bool]] = {}
@@ -138,8 +139,6 @@ class Replay:
             and not self._assumptions.unbacked
             and all(how != "pin" for how, _, _ in asked)
         ):
-            if len(self._shared) >= _MANY:
-                self._shared.clear()
             self._shared[key] = (specs, tuple(dict.fromkeys(asked)))
 
     def _from_before(self, key: Any) -> Specs | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -13,6 +14,7 @@ from fx2onnx.base.dims import Dim, DimLike
 from fx2onnx.base.errors import Fx2OnnxError, UserError
 from fx2onnx.base.events import record
 from fx2onnx.base.source import SourceLocation
+from fx2onnx.base.tracebacks import empty_frames
 from fx2onnx.capture import branches, fake, ones, symbolic
 from fx2onnx.capture.assumptions import Assumption, Assumptions, Relation
 from fx2onnx.capture.captured import Captured
@@ -118,18 +120,20 @@ def _by_best(root: torch.nn.Module, arguments: Arguments, settled: Settled, trai
     except Exception as found:  # ours too: a fault of the recorder need not stop the user
         if not export_may_help(found):
             raise
+        empty_frames(found)
         failure = found
     else:
         captured.rung_reason = "the module ran on fake tensors as it is: its own Python, no traced copy to compare with"
         return captured
     for leaf, sizes in zip(arguments.leaves, axes, strict=True):
         leaf.axes = sizes
-    try:
+    with contextlib.suppress(
+        Exception
+    ):  # whatever torch.export raises says less than the failure of the module's own run
         captured = _by_export(root, arguments, settled, training)
-    except Exception:  # whatever torch.export raises says less than the failure of the module's own run
-        raise failure from failure.__cause__
-    captured.rung_reason = f"the module's own run on fake tensors failed: {_in_a_line(failure)}"
-    return captured
+        captured.rung_reason = f"the module's own run on fake tensors failed: {_in_a_line(failure)}"
+        return captured
+    raise failure from failure.__cause__
 
 
 _RUNS = {"auto": _by_best, "symbolic": _by_symbolic, "fake": _by_fake, "export": _by_export}
@@ -249,7 +253,8 @@ def _settled(
 def _unless_refused(run: Callable[[], tuple[Captured, Assumptions]]) -> tuple[Captured, Assumptions] | None:
     try:
         return run()
-    except UserError:
+    except UserError as error:
+        empty_frames(error)
         return None
 
 

@@ -30,6 +30,8 @@ from torch._subclasses.schema_check_mode import SchemaCheckMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from fx2onnx.base.bounded import Bounded
+
 __all__ = [
     "HIGHER_ORDER",
     "DataDependentOutputException",
@@ -49,6 +51,7 @@ __all__ = [
     "default_device_context",
     "fake_from_meta",
     "fake_view",
+    "forget_sizes",
     "in_function_transform",
     "no_dispatch",
     "pytree",
@@ -77,6 +80,8 @@ Handler: TypeAlias = Callable[[], Any]
 
 _SEEN: dict[OpOverload, None] = {}
 """Operators that a ``PreDispatchMode`` has seen."""
+_MANY = 10_000
+"""So many operators are remembered."""
 
 
 class PreDispatchMode(SchemaCheckMode):  # type: ignore[no-untyped-call]
@@ -122,6 +127,8 @@ class PreDispatchMode(SchemaCheckMode):  # type: ignore[no-untyped-call]
         """Operators are as torch has them again."""
         for func in _SEEN:
             func._dispatch_cache.pop(PRE_DISPATCH, None)
+        if len(_SEEN) > _MANY:
+            _SEEN.clear()
 
 
 class FakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
@@ -314,6 +321,17 @@ def _over(mode: FakeTensorMode, meta: torch.Tensor, device: torch.device) -> Fak
     return fake
 
 
+def forget_sizes(graph: torch.fx.Graph) -> None:
+    """Empty what torch keeps with the sizes of an exported graph: results by sizes, which refer to what they are kept
+    with from C++, where the collector sees no cycle.
+    """
+    for node in graph.nodes:
+        environment = getattr(getattr(node.meta.get("val"), "fake_mode", None), "shape_env", None)
+        if environment is not None:
+            environment.fake_tensor_cache.clear()
+            return
+
+
 @lru_cache(maxsize=1)
 def decompositions() -> dict[OpOverload, Callable[..., Any]]:
     """PyTorch's decompositions into core ATen overloads (those into ``prims`` help nobody here)."""
@@ -357,7 +375,7 @@ class RecordedGraph(torch.fx.Graph):
     ``SymInt``, of which a recorder gives none.
     """
 
-    _bases: ClassVar[dict[Any, str]] = {}
+    _bases: ClassVar[Bounded[Any, str]] = Bounded(_MANY)
     """The legal name of each callable target, without number."""
 
     def create_node(
@@ -382,8 +400,9 @@ class RecordedGraph(torch.fx.Graph):
         if type(target) is str:
             base = _legal_name(target)
         else:
-            base = self._bases.get(target) or _legal_name(self._target_to_str(target))
-            self._bases[target] = base
+            base = self._bases.get(target) or ""
+            if not base:
+                base = self._bases[target] = _legal_name(self._target_to_str(target))
         space = self._graph_namespace
         name, number = base, space._base_count.get(base, 0)
         while name in space._used_names:

@@ -6,6 +6,7 @@ from typing import ClassVar
 
 import torch
 
+from fx2onnx.base.bounded import Bounded
 from fx2onnx.capture import functional, recurrent, result_types, slices, strided, unbacked
 from fx2onnx.capture.torch_private import OpOverload
 
@@ -30,7 +31,8 @@ class Way:
     """
 
     __slots__ = ("asks", "func", "is_mutable", "is_query", "lifts", "name", "special")
-    known: ClassVar[dict[int, Way]] = {}
+    known: ClassVar[Bounded[int, Way]] = Bounded(10_000)
+    """By the id of the overload, which each holds."""
 
     def __init__(self, func: OpOverload) -> None:
         self.func = func

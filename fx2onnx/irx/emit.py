@@ -7,6 +7,7 @@ so nothing newer can slip in; a keyword is an attribute or an input, whichever t
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias, overload
@@ -95,11 +96,11 @@ class Emit:
         if not op_type[:1].isupper():
             raise AttributeError(op_type)
 
-        def call(*inputs: Operand, **keywords: Any) -> Any:
+        def call(self: Emit, *inputs: Operand, **keywords: Any) -> Any:
             return self.node(op_type, *inputs, **keywords)
 
-        object.__setattr__(self, op_type, call)
-        return call
+        setattr(Emit, op_type, call)  # not of this object, which would be in a cycle with it
+        return functools.partial(call, self)
 
     # -- nodes --------------------------------------------------------------------------------------------------
     def node(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -36,6 +36,14 @@ def new_value(name: str | None, dtype: ir.DataType, dims: Sequence[DimLike]) -> 
     value = ir.Value(name=name, shape=ir_shape(dims), type=ir.TensorType(dtype))
     value.meta.data[_DIMS_KEY] = dims
     return value
+
+
+def let_go(values: Iterable[ir.Value]) -> None:
+    """Take the numbers from the values of a graph that is done with: its parts refer to each other, so that they and the
+    weights are freed only when the collector comes by.
+    """
+    for value in values:
+        value.const_value = None
 
 
 def copied_type(value: ir.Value, name: str) -> ir.Value:

@@ -22,7 +22,7 @@ from fx2onnx.capture.captured import Captured, GraphOutput, TensorInfo, describe
 from fx2onnx.capture.control_flow import Nested
 from fx2onnx.irx.emit import Builder, Emit, OutputType
 from fx2onnx.irx.schema import IR_VERSIONS
-from fx2onnx.irx.values import dims_of, dtype_of, mark_complex, new_value, set_known_sizes, set_type
+from fx2onnx.irx.values import dims_of, dtype_of, let_go, mark_complex, new_value, set_known_sizes, set_type
 from fx2onnx.lower import control_flow, preflight, torchlib
 from fx2onnx.lower.layers import Layers
 from fx2onnx.lower.weights import as_onnx
@@ -53,7 +53,7 @@ class Lowering:
         self._named: set[int] = set()
         recorder = details()
         self._log = recorder.log if recorder is not None else []
-        self._translate = self._node if recorder is None else self._node_timed
+        self._is_timed = recorder is not None
         self.used: set[torch.fx.Node] = set()
         self._touching_complex: frozenset[torch.fx.Node] = frozenset()
         self._symbols: dict[torch.fx.Node, list[str]] = {}
@@ -61,7 +61,6 @@ class Lowering:
         for name, symbol in captured.symbols.items():
             self._symbols.setdefault(symbol.node, []).append(name)
         self._lifted_weights = {mutation.name for mutation in self.lifted if mutation.kind != "input"}
-        self._layers = Layers(self.builder, self.values, self._translate, self._stamped, self._may_repeat)
 
     def run(self) -> ir.Model:
         captured = self.captured
@@ -78,7 +77,8 @@ class Lowering:
                 if symbol.node.op == "placeholder":
                     self.builder.symbols[name] = (self.values[symbol.node], symbol.axis)
             self.used = used
-            self._layers.run([node for node in captured.graph.nodes if node in used])
+            layers = Layers(self.builder, self.values, self._translate, self._stamped, self._may_repeat)
+            layers.run([node for node in captured.graph.nodes if node in used])
             if self.refusals:
                 raise preflight.combined(self.refusals, self.builder.opset)
             outputs = self._outputs(inputs)
@@ -175,8 +175,8 @@ class Lowering:
         )
 
     # -- nodes ----------------------------------------------------------------------------------------------------
-    def _node_timed(self, node: torch.fx.Node) -> None:
-        if node.op != "call_function":  # a weight takes a few microseconds, and there are as many as operators
+    def _translate(self, node: torch.fx.Node) -> None:
+        if not self._is_timed or node.op != "call_function":  # a weight takes a few microseconds, and there are many
             self._node(node)
             return
         start_ns = time.perf_counter_ns()
@@ -407,7 +407,11 @@ def lower(
             next=f"use {min(IR_VERSIONS)} to {max(IR_VERSIONS)}",
         )
     lowering = Lowering(captured, table, opset, metadata, lift_state)
-    model = lowering.run()
+    try:
+        model = lowering.run()
+    except BaseException:
+        let_go(lowering.builder.initializers.values())
+        raise
     if resorts is not None:
         resorts.update(lowering.resorts)
     return model

@@ -29,7 +29,7 @@ class DerivedTensor(ir.LazyTensor):
     ) -> None:
         self.sources = tuple(sources)
         self.function = function
-        super().__init__(self._made, dtype=dtype, shape=ir.Shape(sizes), cache=False, name=name)
+        super().__init__(_unasked, dtype=dtype, shape=ir.Shape(sizes), cache=False, name=name)
         self._wanted = dtype.numpy()
         self._nbytes = math.ceil(math.prod(sizes) * dtype.itemsize)
 
@@ -37,6 +37,14 @@ class DerivedTensor(ir.LazyTensor):
     def nbytes(self) -> int:
         """Bytes of the numbers."""
         return self._nbytes
+
+    @property
+    def raw(self) -> Callable[[], ir.TensorProtocol]:
+        """Makes the tensor. Not kept: a method in its own object would be a cycle, which frees sources late."""
+        return self._made
+
+    def _evaluate(self) -> ir.TensorProtocol:
+        return self._made()
 
     def _array(self) -> Array:
         array = self.function(*(source.numpy() for source in self.sources))
@@ -62,6 +70,10 @@ class DerivedTensor(ir.LazyTensor):
         if self.dtype.bitwidth < 8:
             return np.frombuffer(self._made().tobytes(), np.uint8)
         return self._array().reshape(-1).view(np.uint8)
+
+
+def _unasked() -> ir.TensorProtocol:
+    raise AssertionError("a derived tensor makes itself")
 
 
 class TransposedTensor(DerivedTensor):
@@ -98,16 +110,9 @@ class ScaledTensor(DerivedTensor):
         self.view = tuple(view)
         self.factor = factor
         sizes = source.shape.numpy()
-        super().__init__(self._scaled, (source, *factor_sources), source.dtype, sizes, name)
-
-    def _scaled(self, array: Array, *factor_sources: Array) -> Array:
-        made = np.empty(array.shape, array.dtype)
-        self._multiply(array.reshape(self.view), self.factor(*factor_sources), made.reshape(self.view))
-        return made
-
-    def _multiply(self, part: Array, factor: Array, out: Array) -> None:
-        computed = part.dtype if part.dtype.itemsize >= 4 else np.dtype(np.float32)
-        np.multiply(part, factor.astype(computed, copy=False), out=out, dtype=computed, casting="unsafe")
+        super().__init__(
+            functools.partial(_scaled, self.view, factor), (source, *factor_sources), source.dtype, sizes, name
+        )
 
     def pieces(self, size: int) -> Iterable[Piece]:
         """The bytes, some rows at a time."""
@@ -121,10 +126,22 @@ class ScaledTensor(DerivedTensor):
         for start in range(0, len(rows), count):
             part = rows[start : start + count]
             part_factor = factor[start : start + count] if by_row else factor
-            yield Piece(part.nbytes, functools.partial(self._fill, part, part_factor))
+            yield Piece(part.nbytes, functools.partial(_fill, part, part_factor))
 
-    def _fill(self, part: Array, factor: Array, memory: Bytes) -> None:
-        self._multiply(part, factor, memory.view(part.dtype).reshape(part.shape))
+
+def _scaled(view: tuple[int, ...], factor: Callable[..., Array], array: Array, *factor_sources: Array) -> Array:
+    made = np.empty(array.shape, array.dtype)
+    _multiply(array.reshape(view), factor(*factor_sources), made.reshape(view))
+    return made
+
+
+def _fill(part: Array, factor: Array, memory: Bytes) -> None:
+    _multiply(part, factor, memory.view(part.dtype).reshape(part.shape))
+
+
+def _multiply(part: Array, factor: Array, out: Array) -> None:
+    computed = part.dtype if part.dtype.itemsize >= 4 else np.dtype(np.float32)
+    np.multiply(part, factor.astype(computed, copy=False), out=out, dtype=computed, casting="unsafe")
 
 
 def is_literal(tensor: ir.TensorProtocol) -> bool:

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from fx2onnx.base.bounded import Bounded
 from fx2onnx.base.errors import UserError
 from fx2onnx.sources.generation_compressed import Compressing, compresses, sizes_of_their_own, tokens_for_an_entry
 from fx2onnx.sources.generation_reference import PROMPT_FIELDS, PROMPT_LENGTH, KeepingPrompt, keeps_prompt
@@ -293,7 +294,7 @@ class _Window:
         return keys, values
 
 
-_ANSWERING: dict[type, type] = {}
+_ANSWERING: Bounded[type, type] = Bounded(64)
 
 
 def answering_by_shape(kind: type) -> type:

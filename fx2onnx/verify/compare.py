@@ -379,7 +379,7 @@ def _as_file(model: Any) -> Iterator[str]:
 
     with tempfile.TemporaryDirectory(prefix="fx2onnx-verify-") as folder:
         path = os.path.join(folder, "model.onnx")
-        io.save(model.model, path)
+        io.save(model._model, path)
         yield path
 
 

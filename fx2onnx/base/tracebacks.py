@@ -1,0 +1,40 @@
+"""What an error's traceback holds on to: frames, with everything that their variables refer to."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import traceback
+from collections.abc import Iterator
+
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+
+
+def empty_frames(error: BaseException) -> None:
+    """Empty the finished frames of this package in the tracebacks of ``error`` and of the errors that it came from.
+
+    A variable there that holds the error makes a cycle: what else the frames have, weights among it, would live until the
+    collector comes by, long after the error. Frames of the user's and of torch stay as they are, for a debugger.
+    """
+    pending: list[BaseException | None] = [error]
+    seen: set[int] = set()
+    while pending:
+        found = pending.pop()
+        if found is None or id(found) in seen:
+            continue
+        seen.add(id(found))
+        pending += [found.__cause__, found.__context__]
+        for frame, _ in traceback.walk_tb(found.__traceback__):
+            if frame.f_code.co_filename.startswith(_PACKAGE):
+                with contextlib.suppress(RuntimeError):  # it is running
+                    frame.clear()
+
+
+@contextlib.contextmanager
+def frames_emptied() -> Iterator[None]:
+    """Errors that leave the block hold nothing through frames of this package."""
+    try:
+        yield
+    except BaseException as error:
+        empty_frames(error)
+        raise

@@ -7,6 +7,8 @@ import os
 import traceback
 from collections.abc import Iterator
 
+from fx2onnx.base.errors import UserError
+
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
@@ -16,18 +18,30 @@ def empty_frames(error: BaseException) -> None:
     A variable there that holds the error makes a cycle: what else the frames have, weights among it, would live until the
     collector comes by, long after the error. Frames of the user's and of torch stay as they are, for a debugger.
     """
-    pending: list[BaseException | None] = [error]
-    seen: set[int] = set()
-    while pending:
-        found = pending.pop()
-        if found is None or id(found) in seen:
-            continue
-        seen.add(id(found))
-        pending += [found.__cause__, found.__context__]
+    for found in _chain(error):
         for frame, _ in traceback.walk_tb(found.__traceback__):
             if frame.f_code.co_filename.startswith(_PACKAGE):
                 with contextlib.suppress(RuntimeError):  # it is running
                     frame.clear()
+
+
+def drop_frames(error: UserError) -> UserError:
+    """``error``, which is kept and not raised on, without the tracebacks: a frame also holds the one that called it."""
+    for found in _chain(error):
+        found.__traceback__ = None
+    return error
+
+
+def _chain(error: BaseException) -> list[BaseException]:
+    """The error, and all that it came from."""
+    chain: list[BaseException] = []
+    pending: list[BaseException | None] = [error]
+    while pending:
+        found = pending.pop()
+        if found is not None and all(found is not other for other in chain):
+            chain.append(found)
+            pending += [found.__cause__, found.__context__]
+    return chain
 
 
 @contextlib.contextmanager

@@ -18,7 +18,7 @@ import torch.fx
 from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.source import SourceLocation
-from fx2onnx.base.tracebacks import empty_frames
+from fx2onnx.base.tracebacks import drop_frames
 from fx2onnx.capture.assumptions import Assumptions, Relation
 from fx2onnx.capture.captured import Captured, GraphOutput, Mutation, Symbol, TensorInfo, Weight
 from fx2onnx.capture.control_flow import Nested
@@ -113,7 +113,7 @@ def _explored(run: Run, answers: tuple[Answer, ...], traced: TracedCode, runs_le
     except UserError as found:
         if found is not branches.undecided:
             raise
-        error = found.with_traceback(None)  # which has this frame, where the error stays
+        error = drop_frames(found)
     else:
         return _Path(captured, assumptions, branches.decisions)
     runs_left[0] -= 1
@@ -143,8 +143,7 @@ def _unless_raised(
     except UserError as error:
         if not _is_raised_by_user(error.__cause__):
             raise
-        empty_frames(error)
-        return error.with_traceback(None)
+        return drop_frames(error)
 
 
 def _is_raised_by_user(cause: BaseException | None) -> bool:

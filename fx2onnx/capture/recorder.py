@@ -68,7 +68,7 @@ class Recorder(KnownTensors):
         assumptions.recorder = weakref.ref(self)
         self.branches = branches
         """What questions about data are answered with, if not with an error."""
-        self.fake_mode.cache_enabled = not assumptions.hints
+        self.fake_mode.cache_enabled = False  # it grows for ever, and its keys cost more than it saves
         self._spans = events.details()
         handle = weakref.WeakMethod(self.handle if self._spans is None else self._handle_timed)
         self.mode = PreDispatchMode(handle) if whole else SplitMode(handle)
@@ -295,7 +295,6 @@ class Recorder(KnownTensors):
         env.next_unknown += 1
         env.unbacked.add(name)
         env.hints[name] = 11 + 2 * len(env.unbacked)
-        self.fake_mode.cache_enabled = False
         return Dim.symbol(name)
 
     def tie_symbols(self, node: torch.fx.Node) -> None:

@@ -127,13 +127,14 @@ def _by_best(root: torch.nn.Module, arguments: Arguments, settled: Settled, trai
         return captured
     for leaf, sizes in zip(arguments.leaves, axes, strict=True):
         leaf.axes = sizes
-    with contextlib.suppress(
-        Exception
-    ):  # whatever torch.export raises says less than the failure of the module's own run
-        captured = _by_export(root, arguments, settled, training)
-        captured.rung_reason = f"the module's own run on fake tensors failed: {_in_a_line(failure)}"
-        return captured
-    raise failure from failure.__cause__
+    second: Captured | None = None
+    with contextlib.suppress(Exception):  # what torch.export raises says less than the failure of the module's own run
+        second = _by_export(root, arguments, settled, training)
+    if second is None:
+        raise failure from failure.__cause__
+    second.rung_reason = f"the module's own run on fake tensors failed: {_in_a_line(failure)}"
+    del failure  # its traceback leads to this frame
+    return second
 
 
 _RUNS = {"auto": _by_best, "symbolic": _by_symbolic, "fake": _by_fake, "export": _by_export}

@@ -1,0 +1,485 @@
+"""What an export leaves behind: nothing that it was given, and nothing that grows.
+
+Weights lie over NumPy arrays, whose end is the end of the memory (a parameter may be gone while a view of it lives).
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import functools
+import gc
+import sys
+import types
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+import torch
+from torch import nn
+
+import fx2onnx
+import fx2onnx.runner as ort
+from fx2onnx.base.bounded import Bounded
+from fx2onnx.base.dims import Atom, Dim
+from fx2onnx.base.errors import Fx2OnnxError
+from fx2onnx.base.source import SourceLocation
+from fx2onnx.capture.assumptions import Assumption, Assumptions, Relation
+from fx2onnx.capture.known_tensors import tensor_info
+from fx2onnx.capture.recorder import Recorder
+from fx2onnx.capture.symnode import DimNode, sym_int
+from fx2onnx.capture.torch_private import FakeTensor, fake_from_meta
+
+DYNAMIC: dict[str, Any] = {"dynamic_shapes": ({0: "batch"},)}
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 16), nn.Linear(16, 8)
+        self.register_buffer("steps", torch.zeros(8))
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.second(torch.relu(self.first(x))).reshape(x.shape[0], -1) + x.shape[0]
+
+
+class Images(nn.Module):
+    """Its weights are made anew by rewrites: a norm goes into a convolution, a matrix is transposed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm, self.last = nn.Conv2d(1, 4, 1), nn.BatchNorm2d(4), nn.Linear(4, 3, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.norm(self.conv(x[:, None, None]))[:, :, 0, :4])
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.LSTM(8, 8, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x[:, None])[0]
+
+
+class Counting(Net):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.steps.add_(1)
+        return super().forward(x) + self.steps
+
+
+class Deciding(Net):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found = super().forward(x)
+        return found + 1 if found.sum() > 0 else found - 1
+
+
+class Raising(Net):
+    """Which branch it is only the data tells; one ends the run."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found = super().forward(x)
+        if found.sum() > 0:
+            raise ValueError("too large")
+        return found
+
+
+class Pinning(Net):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x) + int(x.shape[0])
+
+
+class Failing(Net):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        raise ValueError(f"no {super().forward(x).shape}")
+
+
+class Searching(Net):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x)[x.sum(1) > 0]
+
+
+class Mapping(Net):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.vmap(torch.sin)(super().forward(x))
+
+
+class Branching(Net):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        found = super().forward(x)
+        return torch.cond(found.sum() > 0, lambda y: y + 1, lambda y: y - 1, (found,))
+
+
+class Complex(Net):
+    """Fails in lowering."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.linalg.eig(super().forward(x)[:, None].expand(-1, 8, 8))[0].abs()
+
+
+class Scale(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.weight
+
+
+class Scaled(Net):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = Scale()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.scale(super().forward(x))
+
+
+def scale(op: Any, module: Any, x: Any, *, weights: dict[str, Any]) -> Any:
+    return op.Mul(x, weights["weight"])
+
+
+def unlucky(op: Any, module: Any, x: Any, *, weights: dict[str, Any]) -> Any:
+    raise RuntimeError("a fault of the user's")
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A way to export. ``code``: the error it ends in. ``after``: what is done with the result."""
+
+    module: Callable[[], nn.Module] = Net
+    options: dict[str, Any] = field(default_factory=dict)
+    code: str = ""
+    after: Callable[[Any, Path], object] = lambda result, folder: None
+    is_torchs: bool = False
+    """Whether torch's own tracing makes cycles, so that the collector has to come by."""
+    leaves_nodes: bool = False
+    """Whether ``torch.export`` itself keeps some of what it made, no weights among it."""
+
+
+KINDS = {
+    "static": Kind(),
+    "dynamic": Kind(options=DYNAMIC),
+    "auto": Kind(options={"dynamic_shapes": "auto"}),
+    "file": Kind(options=DYNAMIC, after=lambda result, folder: result.save(folder / "m.onnx", external_data=True)),
+    "proto": Kind(options=DYNAMIC, after=lambda result, folder: result.model_proto),
+    "model taken": Kind(options=DYNAMIC, after=lambda result, folder: result.model, is_torchs=True),
+    "restored": Kind(options=DYNAMIC, after=lambda result, folder: result.restore_outputs([1])),
+    "profile": Kind(options=DYNAMIC | {"profile": True}, after=lambda result, folder: result.profile.table()),
+    "verified": Kind(options=DYNAMIC | {"verify": True}),
+    "folded": Kind(Images, DYNAMIC),
+    "recurrent": Kind(Recurrent, DYNAMIC),
+    "state": Kind(Counting, DYNAMIC | {"state": "io"}),
+    "both branches": Kind(Deciding, DYNAMIC | {"data_branches": "if"}),
+    "one branch": Kind(Raising, DYNAMIC | {"data_branches": "if"}),
+    "control flow": Kind(Branching, DYNAMIC),
+    "unknown size": Kind(Searching, DYNAMIC),
+    "split": Kind(Mapping, DYNAMIC),
+    "module calls": Kind(Scaled, DYNAMIC | {"custom_translations": {Scale: scale}}),
+    "symbolic": Kind(options=DYNAMIC | {"capture": "symbolic"}, is_torchs=True),
+    "torch.export": Kind(options=DYNAMIC | {"capture": "export"}, is_torchs=True, leaves_nodes=True),
+    "data decides": Kind(Deciding, DYNAMIC, "E104"),
+    "pinned": Kind(Pinning, DYNAMIC, "E105"),
+    "forward fails": Kind(Failing, DYNAMIC, "E101"),
+    "state refused": Kind(Counting, DYNAMIC | {"state": "error"}, "E106"),
+    "lowering fails": Kind(Complex, DYNAMIC, "E203"),
+    "translation fails": Kind(Scaled, DYNAMIC | {"custom_translations": {Scale: unlucky}}, "E001"),
+    "no such opset": Kind(options=DYNAMIC | {"opset_version": 5}, code="E001"),
+    "write fails": Kind(
+        options=DYNAMIC, after=lambda result, folder: result.save(folder / "none" / "m.onnx"), code="E301"
+    ),
+}
+
+
+def over_arrays(module: nn.Module) -> list[weakref.ref[Any]]:
+    """Put the parameters over NumPy arrays. Gives references to those."""
+    arrays = [parameter.detach().numpy().copy() for parameter in module.parameters()]
+    for parameter, array in zip(module.parameters(), arrays, strict=True):
+        parameter.data = torch.from_numpy(array)
+    return [weakref.ref(array) for array in arrays]
+
+
+def exported_and_dropped(kind: Kind, folder: Path) -> dict[str, weakref.ref[Any]]:
+    """Export, drop everything; references to what was dropped."""
+    module = kind.module().eval()
+    held = {f"weight {index}": found for index, found in enumerate(over_arrays(module))}
+    sample = np.ones((4, 8), np.float32)
+    held |= {"module": weakref.ref(module), "sample": weakref.ref(sample)}
+    code = ""
+    try:
+        result = fx2onnx.export(module, (torch.from_numpy(sample),), **kind.options)
+        held["result"] = weakref.ref(result)
+        kind.after(result, folder)
+    except Fx2OnnxError as error:
+        code = error.code
+    assert code == kind.code
+    return held
+
+
+def alive(held: dict[str, weakref.ref[Any]]) -> list[str]:
+    return [name for name, found in held.items() if found() is not None]
+
+
+COUNTED = (FakeTensor, DimNode, torch.SymInt, torch.fx.Node, Recorder)
+
+
+def counts() -> collections.Counter[str]:
+    """Objects of capture that were made since ``uncollected`` began."""
+    return collections.Counter(type(found).__name__ for found in gc.get_objects() if type(found) in COUNTED)
+
+
+@contextlib.contextmanager
+def uncollected() -> Iterator[None]:
+    """No garbage collection inside but of what was made inside, which takes no time."""
+    gc.disable()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
+        gc.enable()
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_what_was_dropped_is_freed(name: str, tmp_path: Path) -> None:
+    """At once, without the collector; where torch's own cycles forbid that, after one collection."""
+    kind = KINDS[name]
+    exported_and_dropped(kind, tmp_path)  # imports, and what is kept once
+    with uncollected():
+        held = exported_and_dropped(kind, tmp_path)
+        if not kind.is_torchs:
+            assert not alive(held)
+        gc.collect()
+        assert not alive(held)
+        if not kind.leaves_nodes:
+            assert counts() == {}
+
+
+@pytest.mark.parametrize("name", ["data decides", "forward fails", "lowering fails"])
+def test_an_error_that_is_kept_keeps_no_frames_of_ours(name: str, tmp_path: Path) -> None:
+    """What its traceback holds are the user's frames and torch's; those of the exporter are empty, save export's own."""
+    kind = KINDS[name]
+    with pytest.raises(Fx2OnnxError) as caught:
+        fx2onnx.export(kind.module(), (torch.ones(4, 8),), **kind.options)
+    inside = Path(fx2onnx.__file__).parent
+    traceback, held = caught.value.__traceback__, []
+    while traceback is not None:
+        frame = traceback.tb_frame
+        if inside in Path(frame.f_code.co_filename).parents and frame.f_code.co_name != "export":
+            held += list(frame.f_locals)
+        traceback = traceback.tb_next
+    assert held == []
+    assert "forward" in str(caught.value)
+
+
+PLAIN = (
+    *(DimNode, Assumptions, Assumption, Relation, Dim, Atom, SourceLocation, torch.SymInt),
+    *(int, float, str, bool, type(None), dict, list, tuple, set, frozenset, weakref.ref, types.MappingProxyType),
+)
+"""What a size may lead to. C++ holds its node, so the collector sees no cycle through it."""
+
+
+def test_a_size_leads_to_plain_data_only() -> None:
+    """By walking whatever it refers to, after questions and with a recorder that could answer them."""
+    assumptions = Assumptions({"n": 4})
+    recorder = Recorder(assumptions, {}, lambda overload: True)
+    size = sym_int(assumptions, Dim.symbol("n"))
+    fake = fake_from_meta(recorder.fake_mode, (size, 3), torch.float32, torch.device("cpu"))
+    recorder.add_input("x", fake)
+    assert size > 3
+    assert tensor_info(fake).dims[0] == Dim.symbol("n")
+    pending, seen, others = [size.node], set(), set()
+    while pending:
+        found = pending.pop()
+        if id(found) in seen or isinstance(found, type):
+            continue
+        seen.add(id(found))
+        if not isinstance(found, PLAIN) and type(found).__name__ != "_Environment":
+            others.add(type(found))
+            continue
+        pending += gc.get_referents(found)
+    assert len(seen) > 10
+    assert others == set()
+
+
+def test_sizes_outlive_their_capture() -> None:
+    """A size that was left somewhere prints, compares and is decided as before."""
+    left = []
+
+    class Leaving(Net):
+        def forward(self, x: torch.Tensor) -> Any:
+            left.append(x)
+            return super().forward(x)
+
+    fx2onnx.export(Leaving().eval(), (torch.ones(4, 8),), **DYNAMIC)
+    gc.collect()
+    size = left[0].shape[0]
+    assert str(size) == "batch"
+    assert size > 3
+    assert size * 2 == size + size
+
+
+# -- sessions and folders ---------------------------------------------------------------------------------------------
+def test_a_dropped_session_gives_its_arrays_back(tmp_path: Path) -> None:
+    fx2onnx.export(Net().eval(), (torch.ones(4, 8),), tmp_path / "m.onnx", external_data=True)
+    with uncollected():
+        session = ort.InferenceSession(str(tmp_path / "m.onnx"))
+        (found,) = session.run(None, {"x": np.ones((4, 8), np.float32)})
+        held = {"session": weakref.ref(session), "output": weakref.ref(found)}
+        del session, found
+        gc.collect()
+        assert not alive(held)
+        assert not [one.path for one in psutil.Process().memory_maps() if str(tmp_path) in one.path]
+
+
+# -- what lives on ----------------------------------------------------------------------------------------------------
+def containers() -> Iterator[tuple[str, Any]]:
+    """Every dict, list, set and function with kept results in the package's modules and their classes."""
+    for name, module in list(sys.modules.items()):
+        if name.split(".")[0] != "fx2onnx" or module is None:
+            continue
+        spaces = [(name, vars(module))]
+        spaces += [(f"{name}.{key}", vars(value)) for key, value in vars(module).items() if isinstance(value, type)]
+        for path, space in spaces:
+            for key, value in list(space.items()):
+                if not key.startswith("__") and isinstance(
+                    value, dict | list | set | weakref.WeakKeyDictionary | functools._lru_cache_wrapper
+                ):
+                    yield f"{path}.{key}", value
+
+
+def entries(container: Any) -> int:
+    if isinstance(container, functools._lru_cache_wrapper):
+        return int(container.cache_info().currsize)
+    nested = container.values() if isinstance(container, dict) else ()
+    return len(container) + sum(len(value) for value in nested if isinstance(value, dict | list | set))
+
+
+def is_bounded(container: Any) -> bool:
+    if isinstance(container, functools._lru_cache_wrapper):
+        return container.cache_info().maxsize is not None
+    values = list(container.values()) if isinstance(container, dict) else []
+    return isinstance(container, Bounded | weakref.WeakKeyDictionary) or (
+        bool(values) and all(isinstance(value, Bounded) for value in values)
+    )
+
+
+def export_another(index: int) -> None:
+    """A class, sizes and a module path of its own."""
+
+    class Another(Scaled):
+        def __init__(self) -> None:
+            super().__init__()
+            setattr(self, f"part_{index}", nn.Linear(8, index + 2))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return getattr(self, f"part_{index}")(super().forward(x)).reshape(-1, 1, index + 2)
+
+    Another.__name__ = f"Another{index}"
+    options: list[dict[str, Any]] = [{}, DYNAMIC, {"custom_translations": {Scale: scale}}, {"capture": "symbolic"}]
+    for option in options:
+        fx2onnx.export(Another().eval(), (torch.ones(index + 2, 8),), **option)
+
+
+def test_what_lives_on_is_bounded() -> None:
+    """Whatever grows from one export to the next forgets when it is full, or is keyed weakly by what is dropped."""
+    export_another(0)
+    before = {name: entries(found) for name, found in containers()}
+    assert len(before) > 100
+    for index in range(1, 4):
+        export_another(index)
+    gc.collect()
+    grown = {name: found for name, found in containers() if entries(found) > before.get(name, 0)}
+    assert grown  # the test sees what is kept
+    assert [name for name, found in grown.items() if not is_bounded(found)] == []
+
+
+def test_nothing_that_lives_on_holds_a_class() -> None:
+    """A class holds what its functions read from around them: here, a weight."""
+
+    def export_local() -> list[weakref.ref[Any]]:
+        weight = np.ones(8, np.float32)
+        tensor = torch.from_numpy(weight)
+
+        class Local(nn.Module):
+            def forward(self, x: torch.Tensor) -> torch.Tensor:
+                return x * tensor if type(x) is torch.Tensor else x
+
+        fx2onnx.export(Local(), (torch.ones(4, 8),), **DYNAMIC)
+        return [weakref.ref(weight), weakref.ref(Local)]
+
+    held = export_local()
+    gc.collect()
+    assert [found() for found in held] == [None, None]
+
+
+def test_a_full_store_forgets_and_goes_on() -> None:
+    kept: Bounded[int, str] = Bounded(2)
+    for key in (1, 2, 2):
+        kept[key] = "a"
+    assert len(kept) == 2
+    kept[3] = "b"
+    assert dict(kept) == {3: "b"}
+
+
+def test_operators_are_known_anew_after_all_were_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ids of dropped overloads may be used again: an entry holds the overload that it is for."""
+    from fx2onnx.capture.ways import Way, way_of
+
+    monkeypatch.setattr(Way, "known", Bounded(3))
+    overloads = [torch.ops.aten.add.Tensor, torch.ops.aten.relu.default, torch.ops.aten.add_.Tensor] * 3
+    overloads += [torch.ops.aten.mul.Tensor, torch.ops.aten.item.default]
+    for overload in overloads:
+        assert way_of(overload).func is overload
+        assert len(Way.known) <= 3
+    result = fx2onnx.export(Net().eval(), (torch.ones(4, 8),), **DYNAMIC)
+    assert result.report.nodes_onnx > 3
+
+
+# -- memory -----------------------------------------------------------------------------------------------------------
+class Wide(nn.Module):
+    """Many weights for few nodes; nothing is computed to make them."""
+
+    def __init__(self, megabytes: int) -> None:
+        super().__init__()
+        width = megabytes * 2**20 // 4 // 8 // 1024
+        shapes = [(width, 1024), (1024, width)] * 4
+        self.weights = nn.ParameterList(torch.empty(shape) for shape in shapes)
+        for weight in self.weights:
+            weight.data.fill_(1.0)  # every page is there
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for weight in self.weights:
+            x = torch.relu(torch.nn.functional.linear(x, weight))
+        return x
+
+
+def resident_after(exports: int, megabytes: int, path: Path | None, **options: Any) -> list[float]:
+    """MB of the process after each export, while its result is there."""
+    process, found = psutil.Process(), []
+    for _ in range(exports):
+        result = fx2onnx.export(Wide(megabytes), (torch.ones(2, 1024),), path, **options)
+        found.append(process.memory_info().rss / 1e6)
+        del result
+    return found
+
+
+@pytest.mark.parametrize("options", [{}, DYNAMIC], ids=["static", "dynamic"])
+def test_exports_in_a_loop_pile_nothing_up(options: dict[str, Any]) -> None:
+    """Although no collection runs in them: the highest is that of one model."""
+    resident = resident_after(12, 24, None, **options)
+    assert max(resident[2:]) - min(resident[2:]) < 24
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_written", [False, True], ids=["in memory", "on disk"])
+def test_300_dynamic_exports_run_in_flat_memory(is_written: bool, tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx" if is_written else None
+    resident = resident_after(300, 96, path, **DYNAMIC)
+    assert max(resident[20:]) - min(resident[20:]) < 16

@@ -3,13 +3,17 @@
 import errno
 import itertools
 import threading
+import tracemalloc
+from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
 import pytest
 import torch
 
-from fx2onnx.irx import data_file, transposition
+import fx2onnx
+from fx2onnx.irx import data_file, reference, transposition
+from fx2onnx.irx import io as irx_io
 from fx2onnx.irx.data_file import ALIGNMENT_BYTES, BESIDE_BYTES, BUFFER_BYTES, write_data
 from fx2onnx.irx.pieces import Piece
 from fx2onnx.lower.weights import Weight
@@ -211,3 +215,40 @@ def test_a_file_system_that_cannot_reserve_is_written_to(tmp_path, monkeypatch):
     monkeypatch.setattr(data_file.os, "posix_fallocate", refuse)
     write_data(str(tmp_path / "data"), [Weight(BIG, "w")])
     assert (tmp_path / "data").read_bytes() == raw(BIG)
+
+
+class Vast(torch.nn.Module):
+    """3.6 GB of weights that take 4 bytes: one number, seen 30,000 x 30,000 times."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(1).expand(30_000, 30_000))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.weight
+
+
+def test_more_than_protobuf_holds_is_refused_before_it_is_copied(tmp_path: Path) -> None:
+    """As one file, as a message, and beside a checkpoint; what lies in other files does not count."""
+    result = fx2onnx.export(Vast(), (torch.ones(1, 30_000),))
+    path, model = tmp_path / "m.onnx", result.model
+    tracemalloc.start()
+    for write in (
+        lambda: result.save(path, external_data=False),
+        lambda: result.model_proto,
+        lambda: reference.save(model, path),
+    ):
+        with pytest.raises(fx2onnx.UserError, match=r"3\.6 GB of weights do not fit into one file") as caught:
+            write()
+        assert caught.value.code == "E301"
+        assert "external_data=True" in caught.value.next[0]
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 10**7
+    assert list(tmp_path.iterdir()) == []
+    weights = list(model.graph.initializers.values())
+    irx_io.require_fitting(model, outside=weights)
+    for value in weights:
+        size = ir.Shape([30_000, 30_000])
+        value.const_value = ir.ExternalTensor("w", 0, value.const_value.nbytes, ir.DataType.FLOAT, shape=size, name="w")
+    assert reference.save(model, path).model_bytes < 10_000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import onnx
@@ -26,6 +26,10 @@ EXTERNAL_MIN_BYTES = 1024
 """Tensors below this stay in the model file, where shape inference can read them."""
 
 
+PROTOBUF_BYTES = 2**31 - 1
+"""No protobuf message is longer. Only weights can make a model so long."""
+
+
 @dataclass(frozen=True, slots=True)
 class Written:
     """What was written: paths and bytes."""
@@ -37,8 +41,9 @@ class Written:
 
 
 def to_proto(model: ir.Model) -> onnx.ModelProto:
-    """The protobuf message with every weight inside (a copy of them)."""
+    """The protobuf message with every weight inside (a copy of them). Raises UserError E301."""
     require_data(model)
+    require_fitting(model)
     return ir.to_proto(model)
 
 
@@ -52,6 +57,22 @@ def require_data(model: ir.Model) -> None:
                 why="the module is on the meta device",
                 next="export with f=None for the structure only, or load the weights before exporting",
             )
+
+
+def require_fitting(model: ir.Model, outside: Iterable[ir.Value] = ()) -> None:
+    """Raises UserError E301 where the weights, less those ``outside`` and in other files, are too much for one message."""
+    beside = set(outside)
+    inside = [value.const_value for value in model.graph.initializers.values() if value not in beside]
+    total_bytes = sum(
+        tensor.nbytes for tensor in inside if tensor is not None and not isinstance(tensor, ir.ExternalTensor)
+    )
+    if total_bytes > PROTOBUF_BYTES:
+        raise UserError(
+            "E301",
+            f"{total_bytes / 1e9:.1f} GB of weights do not fit into one file",
+            why="a protobuf message holds less than 2 GiB",
+            next="write them beside it: result.save(path, external_data=True)",
+        )
 
 
 def save(
@@ -72,6 +93,7 @@ def save(
     weights = [(value, value.const_value.nbytes) for value in values if value.const_value is not None]
     outside = sum(length for _, length in weights) > SMALL_MODEL_BYTES if external_data is None else external_data
     large = [value for value, length in weights if length >= EXTERNAL_MIN_BYTES] if outside else []
+    require_fitting(model, large)
     try:
         with staged(os.path.dirname(os.path.abspath(target))) as stage:
             return _write(model, target, stage, large, durable)

@@ -127,6 +127,7 @@ def save(
     Raises:   UserError E301: the files lie outside the model's folder, or are symbolic links (ONNX engines open external
               data only inside the model's own folder), or the file cannot be written.
     """
+    io.require_fitting(model)
     values = [v for v in model.graph.initializers.values() if isinstance(v.const_value, ReferencedTensor)]
     originals = [value.const_value for value in values]
     files = sorted({str(tensor.path) for tensor in originals if isinstance(tensor, ReferencedTensor)})

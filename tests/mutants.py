@@ -27,6 +27,7 @@ class Mutant:
 
 
 CAPTURE, DYNAMIC = "tests/capture/test_in_place.py", "tests/capture/test_dynamic.py"
+LEAKS = "tests/test_leaks.py"
 MODES = "tests/capture/test_modes.py"
 EXPORTED = "tests/ops/test_exported.py"
 RARE, RESORT = "tests/ops/test_rare.py", "tests/ops/test_resort.py"
@@ -135,6 +136,13 @@ MUTANTS = [
     Mutant("verify/noise.py", "    if not asked:\n        return asked\n", "    return asked\n", "tests/test_verify_random.py"),
     Mutant("verify/compare.py", "    draws = recording.draws\n", "    draws = recording.draws if case.random else []\n",
            "tests/test_verify_random.py"),
+    Mutant("capture/recorder.py", "        assumptions.recorder = weakref.ref(self)", "        assumptions.recorder = lambda: self",
+           LEAKS),
+    Mutant("base/tracebacks.py", "                    frame.clear()", "                    pass", LEAKS),
+    Mutant("base/bounded.py", "            self.clear()", "            pass", LEAKS),
+    Mutant("irx/values.py", "        value.const_value = None", "        pass", LEAKS),
+    Mutant("capture/module_calls.py", "        _THREAD.calls = outer", "        pass", LEAKS),
+    Mutant("irx/io.py", "    if total_bytes > PROTOBUF_BYTES:", "    if False:", "tests/test_data_file.py"),
 ]  # fmt: skip
 
 

@@ -206,6 +206,17 @@ def test_draws_of_one_output_hide_no_other(kind: str, tmp_path: Path) -> None:
     assert {row.output for row in wrong.rows if not row.ok} == {"y"}
 
 
+@pytest.mark.parametrize(
+    "kind", ["RandomNormal <shape: ints = [3, 8], scale: float = 0.0> ()", "RandomUniformLike <low: float = 2.0> (x)"]
+)
+def test_noise_without_spread_ends_no_process(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does in onnxruntime, whose C++ library asserts; the runner judges alone."""
+    monkeypatch.setitem(NOISE, "flat", f"noise = {kind}")
+    verdict = verify(noisy("flat", "larger", "more", tmp_path), Plain(), (X,))
+    assert {row.engine for row in verdict.rows if not row.ok} == {"runner"}
+    assert any("onnxruntime is left out" in note for note in verdict.notes)
+
+
 class Frozen(nn.Module):
     """What an exporter that runs the module once would make of ``Drawing``."""
 

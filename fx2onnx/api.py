@@ -96,6 +96,10 @@ class ExportResult:
         self._owned.is_shared = True
         return self._model
 
+    def _take_back(self) -> None:
+        """Who asked for the model has it no more."""
+        self._owned.is_shared = False
+
     @functools.cached_property
     def profile(self) -> Profile | None:
         """What the export cost, with ``export(..., profile=True)``: ``.table()``, ``.to_json(path)``,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.folder_commit import CHECKED_SUFFIXES, MANIFEST, commit_folder
+from fx2onnx.base.folder_files import inside
 from fx2onnx.base.staging import cannot_write, staged
 from fx2onnx.base.targets import path_text
 from fx2onnx.irx import reference
@@ -96,9 +97,28 @@ def export_assembly(
     for part in assembly.parts:
         done.notes += [part.note] if part.note else []
         results[part.file], done.sources[part.file] = _export_part(part, opset_version, done.notes)
+    try:
+        _write_folder(assembly, results, done, verify, engines, told or {})
+    finally:
+        for result in results.values():
+            result._take_back()
+    done.files = sorted(entry.name for entry in target.iterdir() if entry.is_file())
+    done.reports = {name: result.report for name, result in results.items()}
+    return done
+
+
+def _write_folder(
+    assembly: Assembly,
+    results: dict[str, ExportResult],
+    done: ExportedFolder,
+    verify: bool,
+    engines: Sequence[str] | None,
+    told: Mapping[str, Any],
+) -> None:
+    target = done.path
     needs_weights_beside_it = _refers(results)
     facts = {
-        **_origin(told or {}, assembly, target),
+        **_origin(told, assembly, target),
         **_baked(done.sources),
         **_delays(assembly),
         **_own_prompt(assembly),
@@ -111,9 +131,6 @@ def export_assembly(
         commit_folder(stage, target, facts, keep=_own_files(assembly, target))
     if verify and needs_weights_beside_it:
         _verify(done, target, engines)
-    done.files = sorted(entry.name for entry in target.iterdir() if entry.is_file())
-    done.reports = {name: result.report for name, result in results.items()}
-    return done
 
 
 def check_folder(target: Path) -> Path:
@@ -141,6 +158,7 @@ def _export_part(part: Part, opset: int | None, notes: list[str]) -> tuple[Expor
             problem = problem or error
             continue
         why = _flaw(result, source) if make is not part.forms[-1] else ""
+        result._take_back()
         if not why:
             if problem is not None and part.narrow:
                 notes.append(f"{part.file} takes {part.narrow} a call: {problem.what}")
@@ -177,7 +195,7 @@ def _export(source: Source, opset: int | None) -> ExportResult:
 
 def _drop_unused(result: ExportResult, source: Source) -> None:
     """The encoder's states, where cross attention has all it needs in the cache."""
-    graph = result._model.graph
+    graph = result.model.graph
     for value in [v for v in graph.inputs if v.name == "encoder_hidden_states" and not v.uses()]:
         graph.inputs.remove(value)
         del source.kwargs["encoder_hidden_states"]
@@ -199,7 +217,7 @@ _WITHOUT_FACTOR = re.compile(r"^(?:(\w+)\*(\w+) != \1|(\w+) != \3\*(\w+))$")
 
 def _flaw(result: ExportResult, source: Source) -> str:
     """Why the graph would be wrong at other lengths or after a past; empty where it is right."""
-    unused = [v.name for v in result._model.graph.inputs if (v.name or "").startswith("past_") and not v.uses()]
+    unused = [v.name for v in result.model.graph.inputs if (v.name or "").startswith("past_") and not v.uses()]
     if unused:
         return f"forward ignores the state {unused[0]} where it gets several tokens"
     if not any(name.endswith(("_state", "recurrent")) for name in source.kwargs):
@@ -214,21 +232,21 @@ def _flaw(result: ExportResult, source: Source) -> str:
 
 
 def _refers(results: dict[str, ExportResult]) -> bool:
-    return any(reference.is_referenced(result._model) for result in results.values())
+    return any(reference.is_referenced(result.model) for result in results.values())
 
 
 def _write(results: dict[str, ExportResult], stage: Path, target: Path) -> None:
     if _refers(results):
         for name, result in results.items():
-            if reference.is_referenced(result._model):
-                result.report.file_bytes = reference.save(result._model, stage / name, home=target).model_bytes
+            if reference.is_referenced(result.model):
+                result.report.file_bytes = reference.save(result.model, stage / name, home=target).model_bytes
             else:
                 result.save(stage / name)
     elif len(results) == 1:
         for name, result in results.items():
             result.save(stage / name)
     else:
-        total_bytes = save_together({name: result._model for name, result in results.items()}, stage, DATA_STEM)
+        total_bytes = save_together({name: result.model for name, result in results.items()}, stage, DATA_STEM)
         for result in results.values():
             result.report.file_bytes = total_bytes
 
@@ -245,8 +263,8 @@ def _write_configs(assembly: Assembly, stage: Path, target: Path) -> None:
     if assembly.folder.resolve() == target.resolve():
         return
     for path in sorted(assembly.folder.iterdir()):
-        if path.is_file() and path.name.endswith(_COPIED) and not path.name.endswith(_NOT_COPIED):
-            shutil.copyfile(path, stage / path.name)
+        if path.name.endswith(_COPIED) and not path.name.endswith(_NOT_COPIED) and path.is_file():
+            shutil.copyfile(inside(assembly.folder, path.name), stage / path.name)
 
 
 def _baked(sources: Mapping[str, Source]) -> dict[str, Any]:

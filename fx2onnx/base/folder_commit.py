@@ -19,11 +19,13 @@ from typing import Any
 
 from fx2onnx.base.digest import digest_of, digest_of_file
 from fx2onnx.base.errors import UserError
+from fx2onnx.base.folder_files import read_object
 from fx2onnx.base.staging import PREFIX, locked
 
 MANIFEST = "fx2onnx.json"
 VERSION = 1
 _OBSOLETE = "obsolete"
+_DIGEST = re.compile("[0-9a-f]{32}")
 CHECKED_SUFFIXES = (".onnx", ".data")
 """Graphs and weights must be those that were written; what else is there (configs) people may edit."""
 
@@ -39,6 +41,14 @@ class FileEntry:
     def of(path: Path) -> FileEntry:
         """Raises OSError."""
         return FileEntry(path.stat().st_size, digest_of_file(path))
+
+    @staticmethod
+    def from_json(value: Any) -> FileEntry | None:
+        """None where ``value`` is no entry. A digest becomes part of a path, so it has to be one."""
+        if not isinstance(value, dict) or type(value.get("bytes")) is not int or not 0 <= value["bytes"] < 2**63:
+            return None
+        digest = value.get("digest")
+        return FileEntry(value["bytes"], digest) if isinstance(digest, str) and _DIGEST.fullmatch(digest) else None
 
 
 def pending_path(folder: Path, name: str, digest: str) -> Path:
@@ -87,8 +97,8 @@ def _check_places(target: Path, earlier: Mapping[str, FileEntry], entries: Mappi
     is_ours = (target / MANIFEST).is_file()
     for name in (*entries, MANIFEST):
         path = target / name
-        if path.is_dir():
-            raise UserError("E301", f"cannot write '{path}'", why="it is a folder", next="remove or rename it")
+        if path.exists() and not path.is_file():
+            raise UserError("E301", f"cannot write '{path}'", why="it is no regular file", next="remove or rename it")
         foreign = not is_ours and name not in earlier and not name.endswith(CHECKED_SUFFIXES)
         if foreign and path.exists() and not _is_unchanged(path, entries[name]):
             raise UserError(
@@ -146,13 +156,16 @@ def read_entries(folder: Path) -> dict[str, FileEntry]:
 
 
 def _read(folder: Path, keys: Sequence[str]) -> dict[str, FileEntry]:
+    path = folder / MANIFEST
     try:
-        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        listed = {name: entry for key in keys for name, entry in manifest.get(key, {}).items()}
-        found = {name: FileEntry(int(entry["bytes"]), str(entry["digest"])) for name, entry in listed.items()}
-    except (FileNotFoundError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        return {}
-    return {name: entry for name, entry in found.items() if is_plain_name(name)}
+        manifest = read_object(path) if path.exists() else {}
+    except UserError as error:
+        if isinstance(error.__cause__, OSError):
+            raise
+        return {}  # a damaged one says nothing
+    parts = [manifest[key] for key in keys if isinstance(manifest.get(key), dict)]
+    found = {name: FileEntry.from_json(value) for part in parts for name, value in part.items()}
+    return {name: entry for name, entry in found.items() if entry is not None and is_plain_name(name)}
 
 
 def is_plain_name(name: str) -> bool:

@@ -30,12 +30,14 @@ def shape_of(value: Any) -> tuple[int, ...]:
     return tuple(value.shape() if callable(value.shape) else value.shape)
 
 
-def check_files(folder: Path, main: Graph) -> None:
+def check_files(folder: Path, main: Graph, graphs: Collection[str]) -> None:
     """Raises UserError E302 where the folder lacks the decoder, or a file that makes what the decoder takes."""
     if main.path.stem in _BEFORE and "logits" not in main.outputs:
         raise UserError("E302", f"the folder '{folder}' lacks decoder_model.onnx", why="the other files are there")
     for mark, files in _NEEDED.items():
-        if any(mark in name for name in main.inputs) and not any((folder / file).is_file() for file in files):
+        if any(mark in name for name in main.inputs) and not any(
+            file.removesuffix(".onnx") in graphs for file in files
+        ):
             raise UserError(
                 "E302",
                 f"the folder '{folder}' lacks {' or '.join(files)}",

@@ -13,9 +13,12 @@ PARTS = ("text_config", "decoder", "decoder_config")
 """Configs inside a config, of the language model."""
 
 
-def read_config(folder: Path, name: str) -> dict[str, Any]:
-    """The file as an object, empty where there is none. Raises UserError E302, which names the file and the field."""
-    path = inside(folder, name)
+def read_config(folder: Path, name: str, file: Path | None = None) -> dict[str, Any]:
+    """The file as an object, empty where there is none; ``file`` is what is read, where that is not (yet) called ``name``.
+
+    Raises:   UserError E302, which names the file and the field.
+    """
+    path = inside(folder, name if file is None else file.name)
     if not path.exists():
         return {}
     stated = read_object(path)

@@ -69,9 +69,10 @@ def chosen_engine(name: str | None) -> str:
 class Graph:
     """One ONNX file, opened. Values are arrays or the engine's ``OrtValue``; the latter are handed on without a copy."""
 
-    def __init__(self, path: Path, engine: str) -> None:
+    def __init__(self, path: Path, engine: str, file: Path | None = None) -> None:
+        """``file`` is what is opened, where that is not (yet) called ``path``."""
         self.path = path
-        self._session, self._to_value = ENGINES[engine](str(path))
+        self._session, self._to_value = ENGINES[engine](str(file or path))
         self.inputs: dict[str, Any] = {arg.name: arg for arg in self._session.get_inputs()}
         self.outputs: dict[str, Any] = {arg.name: arg for arg in self._session.get_outputs()}
 

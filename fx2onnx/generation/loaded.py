@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fx2onnx.base.errors import UserError
+from fx2onnx.base.staging import locked
 from fx2onnx.generation.checks import cast, check_feeds, check_files, check_known
 from fx2onnx.generation.configs import read_config
 from fx2onnx.generation.engine import LENGTH, PAST, PRESENT, Graph, as_array, chosen_engine, dtype_of
-from fx2onnx.generation.manifest import read_manifest
+from fx2onnx.generation.manifest import file_now, graph_files, read_manifest
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -64,14 +65,18 @@ class LoadedModel:
     def __init__(self, folder: Path, engine: str) -> None:
         self.folder = folder
         self.engine = engine
-        self.graphs = {path.stem: Graph(path, engine) for path in sorted(folder.glob("*.onnx"))}
-        self.config = read_config(folder, "config.json")
-        self.generation_config = read_config(folder, "generation_config.json")
-        self.manifest = read_manifest(folder)
+        with locked(folder, shared=True):  # an export that finishes meanwhile waits
+            self.manifest = read_manifest(folder)
+            files = graph_files(folder, self.manifest)
+            self.graphs = {Path(name).stem: Graph(folder / name, engine, file) for name, file in files.items()}
+            self.config, self.generation_config = (
+                read_config(folder, name, file_now(folder, self.manifest, name))
+                for name in ("config.json", "generation_config.json")
+            )
         self.baked = self.manifest.baked
         self.own_prompt = self.manifest.own_prompt
         self.delays = list(self.manifest.codebook_delays)
-        check_files(folder, self.main)
+        check_files(folder, self.main, self.graphs)
 
     @property
     def main(self) -> Graph:

@@ -15,17 +15,10 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from fx2onnx.base.errors import UserError
+from fx2onnx.base.folder_commit import MANIFEST as MANIFEST_FILE
+from fx2onnx.base.folder_commit import VERSION, FileEntry, is_plain_name, path_now
 from fx2onnx.base.folder_files import inside, read_object
-
-MANIFEST_FILE = "fx2onnx.json"
-
-
-@dataclass(frozen=True)
-class FileEntry:
-    """What the folder says about one of its files."""
-
-    bytes: int
-    digest: str
+from fx2onnx.base.staging import PREFIX
 
 
 @dataclass(frozen=True)
@@ -36,7 +29,8 @@ class Manifest:
     ``baked``               inputs that are constants of the graphs, as nested lists of numbers;
     ``own_prompt``          how the model's own generate changes a prompt;
     ``codebook_delays``     by how many steps each codebook is written later;
-    ``version, files``      of the file's form, and what each file of the folder is, where they are written;
+    ``version``             of the file's form;
+    ``files, copied``       what each graph and file of weights is, and each config; None where that is not written;
     ``others``              options of the export and keys that are not known.
     """
 
@@ -48,6 +42,7 @@ class Manifest:
     codebook_delays: tuple[int, ...] = ()
     version: int | None = None
     files: Mapping[str, FileEntry] | None = None
+    copied: Mapping[str, FileEntry] | None = None
     others: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -64,9 +59,55 @@ def read_manifest(folder: Path) -> Manifest:
     known = {name: said.pop(name) for name in list(said) if name in Manifest.__dataclass_fields__}
     if "codebook_delays" in known:
         known["codebook_delays"] = tuple(known["codebook_delays"])
-    if "files" in known:
-        known["files"] = {name: FileEntry(entry["bytes"], entry["digest"]) for name, entry in known["files"].items()}
+    for key in ("files", "copied"):
+        if key in known:
+            known[key] = {name: FileEntry.from_json(entry) for name, entry in known[key].items()}
+    if known.get("version", VERSION) > VERSION:
+        raise UserError(
+            "E302",
+            f"cannot read '{path}'",
+            why=f"it is of version {known['version']}, this fx2onnx knows {VERSION}",
+            next="pip install --upgrade fx2onnx",
+        )
     return Manifest(**known, others=said | {name: value for name, value in stated.items() if name not in FIELDS})
+
+
+def graph_files(folder: Path, manifest: Manifest) -> dict[str, Path]:
+    """By name where each graph is read from: those that the manifest names, else all that are there.
+
+    Raises:   UserError E302 where a graph or weights are missing, or not what was written.
+    """
+    if manifest.files is None:
+        return {path.name: path for path in sorted(folder.glob("*.onnx")) if not path.name.startswith(PREFIX)}
+    for name, entry in manifest.files.items():
+        _check_file(folder, name, entry)
+    names = sorted(name for name in manifest.files if name.endswith(".onnx"))
+    return {name: path_now(folder, name, manifest.files[name].digest) for name in names}
+
+
+def file_now(folder: Path, manifest: Manifest, name: str) -> Path:
+    """Where the config ``name`` is read from, if it is there."""
+    entry = (manifest.copied or {}).get(name)
+    return folder / name if entry is None else path_now(folder, name, entry.digest)
+
+
+def _check_file(folder: Path, name: str, entry: FileEntry) -> None:
+    path = inside(folder, path_now(folder, name, entry.digest).name)
+    try:
+        found = FileEntry.of(path) if path.is_file() and path.stat().st_size == entry.bytes else None
+    except OSError as cause:
+        raise UserError("E302", f"cannot read '{path}'", why=str(cause)) from cause
+    if found == entry:
+        return
+    if not path.exists():
+        raise UserError("E302", f"the folder '{folder}' lacks {name}", why=f"{MANIFEST_FILE} names it")
+    raise UserError(
+        "E302",
+        f"'{folder / name}' is not the file that was exported",
+        why=f"{MANIFEST_FILE} has another size or digest for it",
+        next=["export the folder again, or copy all of its files",
+              f"or take files and copied out of {MANIFEST_FILE}, if you changed the file on purpose"],
+    )  # fmt: skip
 
 
 def _is_int(low: int, high: int) -> Callable[[Any], bool]:
@@ -77,7 +118,7 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str) and len(value) < 4096 and value.isprintable()
 
 
-def _is_mapping(of: Callable[[Any], bool]) -> Callable[[Any], bool]:
+def _is_mapping(of: Callable[[Any], object]) -> Callable[[Any], bool]:
     return lambda value: isinstance(value, dict) and all(map(_is_text, value)) and all(map(of, value.values()))
 
 
@@ -92,13 +133,13 @@ def _shape(value: Any) -> tuple[int, ...]:
     return (len(value), *_shape(value[0] if value else 0)) if isinstance(value, list) else ()
 
 
-def _is_entry(value: Any) -> bool:
-    return isinstance(value, dict) and _IS_COUNT(value.get("bytes")) and _is_text(value.get("digest"))
-
-
 _IS_COUNT = _is_int(0, 2**63 - 1)
 _SIZE = (_is_int(1, 2**31), "a number from 1 on")
 _TEXT = (_is_text, "a line of text")
+_ENTRIES = (
+    lambda value: _is_mapping(FileEntry.from_json)(value) and all(map(is_plain_name, value)),
+    'an object of names in the folder with {"bytes": whole number, "digest": 32 hex digits}',
+)
 FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "source": _TEXT,
     "task": _TEXT,
@@ -110,7 +151,8 @@ FIELDS: dict[str, tuple[Callable[[Any], bool], str]] = {
         "a list of numbers of steps",
     ),
     "version": (_IS_COUNT, "a whole number"),
-    "files": (_is_mapping(_is_entry), 'an object of {"bytes": whole number, "digest": text}'),
+    "files": _ENTRIES,
+    "copied": _ENTRIES,
     "batch": _SIZE,
     "seq": _SIZE,
     "image_size": _SIZE,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import signal
 from collections.abc import Callable
@@ -14,8 +15,10 @@ import onnx_ir as ir
 import pytest
 
 from fx2onnx import folder as folders
+from fx2onnx import load
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.folder_commit import MANIFEST, FileEntry, commit_folder, path_now, read_entries
+from fx2onnx.folder import export_folder
 from fx2onnx.irx import io
 from fx2onnx.irx.shared_data import save_together
 from tests.faults import harness
@@ -228,7 +231,7 @@ def test_interrupted_before_every_call(case: Case, fault: harness.Fault) -> None
 def test_a_call_that_fails(case: Case, fault: harness.Fault, lasting: bool) -> None:
     states = []
     for error in struck(case.commit_anew, fault, lasting):
-        assert error is None or (isinstance(error, UserError) and error.code == "E301")
+        assert error is None or (isinstance(error, UserError) and error.code in ("E301", "E302"))
         states.append(check_after(case, error, lasting))
         case.check_next(case.place)
     assert set(states) == {"old", "new"}
@@ -285,12 +288,119 @@ def test_a_manifest_names_nothing_outside_its_folder(tmp_path: Path) -> None:
     (tmp_path / "victim.data").write_text("precious")
     place = tmp_path / "place"
     place.mkdir()
-    entry = '{"bytes": 8, "digest": "0"}'
-    (place / "notes.txt").write_text("mine")
+    entry = f'{{"bytes": 8, "digest": "{FileEntry.of(tmp_path / "victim.data").digest}"}}'
+    (place / "notes.txt").write_text("my notes")
     (place / MANIFEST).write_text(
         f'{{"files": {{"../victim.data": {entry}, "/etc/victim.data": {entry}}}, "copied": {{"notes.txt": {entry}}}}}'
     )
     exporting(1, "a.onnx")(place)
     assert (tmp_path / "victim.data").read_text() == "precious"
-    assert (place / "notes.txt").read_text() == "mine"
+    assert (place / "notes.txt").read_text() == "my notes"
     assert folder_state(place) == "old"
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Two folders of models that generate: one graph, and an encoder with its decoder."""
+    places = {name: tmp_path_factory.mktemp(name) for name in ("gpt2", "t5")}
+    export_folder("hf:gpt2?n_layer=1&n_embd=8&n_head=1&vocab_size=50&bos_token_id=1&eos_token_id=2", places["gpt2"])
+    export_folder(
+        "hf:t5?num_layers=1&d_model=8&d_kv=4&d_ff=8&num_heads=2&vocab_size=50",
+        places["t5"],
+        task="text2text-generation-with-past",
+    )
+    config = places["t5"] / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"decoder_start_token_id": 0}))
+    return places
+
+
+def restage(source: Path, target: Path) -> None:
+    """Commit the files of an exported folder once more, into ``target``."""
+    facts = json.loads((source / MANIFEST).read_text())
+    for key in ("files", "copied", "version"):
+        facts.pop(key)
+    with folders._staging(target) as stage:
+        for path in source.iterdir():
+            if path.name != MANIFEST:
+                shutil.copyfile(path, stage / path.name)
+        commit_folder(stage, target, facts)
+
+
+@apart
+def test_load_opens_one_export_or_the_other_at_every_call(exported: dict[str, Path], tmp_path: Path) -> None:
+    place = tmp_path / "place"
+    restage(exported["gpt2"], place)
+    kinds: list[tuple[str, ...]] = []
+
+    def look(*_: object) -> None:
+        copy = tmp_path / "copy"
+        shutil.copytree(place, copy)
+        model = load(copy, "runner")
+        tokens = model.generate(
+            input_ids=np.array([[3, 4]]), attention_mask=np.ones((1, 2), np.int64), max_new_tokens=1
+        )
+        assert tokens.shape[0] == 1
+        kinds.append(tuple(sorted(model.graphs)))
+        assert model.config["model_type"] == {1: "gpt2", 2: "t5"}[len(model.graphs)]
+        shutil.rmtree(copy)
+
+    with Striker(1, look, lasting=True):
+        restage(exported["t5"], place)
+    assert set(kinds) == {("model",), ("decoder_model", "encoder_model")}
+    assert kinds == sorted(kinds, key=len)
+    assert not (place / "model.onnx").exists()
+
+
+@pytest.mark.parametrize("file", ["decoder_model.onnx", "weights.*.data"])
+@pytest.mark.parametrize("engine", ["runner", "onnxruntime"])
+def test_load_refuses_files_that_were_not_written(
+    file: str, engine: str, exported: dict[str, Path], tmp_path: Path
+) -> None:
+    place = tmp_path / "place"
+    shutil.copytree(exported["t5"], place)
+    (path,) = place.glob(file)
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    for changed in (content, content[:-1], content + b"0"):
+        path.write_bytes(changed)
+        with pytest.raises(UserError, match="is not the file that was exported"):
+            load(place, engine)
+    path.unlink()
+    with pytest.raises(UserError, match="lacks"):
+        load(place, engine)
+
+
+def test_load_reads_what_the_manifest_names_and_configs_may_be_edited(
+    exported: dict[str, Path], tmp_path: Path
+) -> None:
+    place = tmp_path / "place"
+    shutil.copytree(exported["t5"], place)
+    (place / "model.onnx").write_bytes((exported["gpt2"] / "model.onnx").read_bytes())
+    settings = json.loads((place / "generation_config.json").read_text())
+    (place / "generation_config.json").write_text(json.dumps(settings | {"max_new_tokens": 3}))
+    model = load(place, "runner")
+    assert sorted(model.graphs) == ["decoder_model", "encoder_model"]
+    assert model.generation_config["max_new_tokens"] == 3
+
+
+def test_a_newer_manifest_is_refused(exported: dict[str, Path], tmp_path: Path) -> None:
+    place = tmp_path / "place"
+    shutil.copytree(exported["t5"], place)
+    stated = json.loads((place / MANIFEST).read_text())
+    (place / MANIFEST).write_text(json.dumps(stated | {"version": 99}))
+    with pytest.raises(UserError, match="of version 99"):
+        load(place, "runner")
+
+
+def test_a_digest_of_a_manifest_is_no_path(tmp_path: Path) -> None:
+    """What a pending file is called comes from the digest."""
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    place = tmp_path / "place"
+    place.mkdir()
+    (place / MANIFEST).write_text(
+        json.dumps({"files": {"a.onnx": {"bytes": 1, "digest": "/../../outside/" + "x" * 17}}})
+    )
+    assert read_entries(place) == {}
+    with pytest.raises(UserError, match="E302"):
+        load(place, "runner")

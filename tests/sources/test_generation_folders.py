@@ -139,7 +139,7 @@ def test_a_folder_without_a_file(file: str, engine: str, folders: dict[str, tupl
     next((tmp_path / "out").glob(file)).unlink()
     with pytest.raises(UserError) as caught:
         load(tmp_path / "out", engine).generate(input_ids=IDS, pixel_values=PIXELS, max_new_tokens=2)
-    assert file in str(caught.value)
+    assert file.partition("*")[0] in str(caught.value)
 
 
 @pytest.mark.parametrize("text", ["{", "[1]", '"x"', ""])

@@ -38,8 +38,8 @@ def test_what_is_written_is_what_is_read(tmp_path: Path) -> None:
         baked={"grid": [[1, 2], [3, 4]], "mask": [True], "size": 1.5},
         own_prompt={"left_out": 1},
         codebook_delays=[0, 1],
-        version=2,
-        files={"model.onnx": {"bytes": 7, "digest": "sha256:00"}},
+        version=1,
+        files={"model.onnx": {"bytes": 7, "digest": "0123456789abcdef0123456789abcdef"}},
         later={"any": [{}]},
     )
     assert read_manifest(tmp_path) == Manifest(
@@ -49,8 +49,8 @@ def test_what_is_written_is_what_is_read(tmp_path: Path) -> None:
         baked={"grid": [[1, 2], [3, 4]], "mask": [True], "size": 1.5},
         own_prompt={"left_out": 1},
         codebook_delays=(0, 1),
-        version=2,
-        files={"model.onnx": FileEntry(7, "sha256:00")},
+        version=1,
+        files={"model.onnx": FileEntry(7, "0123456789abcdef0123456789abcdef")},
         others={"dtype": "float16", "later": {"any": [{}]}},
     )
 

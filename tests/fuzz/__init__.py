@@ -10,13 +10,15 @@ import random
 from collections.abc import Callable
 from pathlib import Path
 
-from tests.fuzz import checkpoint, config, header, index, manifest
+from tests.fuzz import checkpoint, config, dims, header, index, manifest, page
 
 TARGETS: dict[str, Callable[[random.Random, Path], None]] = {
     "manifest": manifest.case,
     "config": config.case,
     "header": header.case,
     "index": index.case,
+    "dims": dims.case,
+    "page": page.case,
     "checkpoint": checkpoint.case,
 }
 SLOW = {"checkpoint": 30}

@@ -8,6 +8,7 @@ import operator
 import random
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -29,7 +30,7 @@ _SECONDS = 0.25
 """The bounds allow some milliseconds; the machine may be busy."""
 
 
-def run_case(rng: random.Random) -> None:
+def case(rng: random.Random, _: Path | None = None) -> None:
     """Raises AssertionError where a text is read wrongly, slowly, or not at all."""
     text, value = _expression(rng, rng.randrange(5))
     is_whole = rng.random() < 0.5

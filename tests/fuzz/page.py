@@ -7,7 +7,6 @@ import functools
 import json
 import random
 import re
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +44,7 @@ def _base() -> str:
     return json.dumps(profile.as_dict())
 
 
-def run_case(rng: random.Random) -> None:
+def case(rng: random.Random, folder: Path) -> None:
     """Raises AssertionError where a changed profile ends otherwise than well or in a UserError."""
     data = json.loads(_base())
     for _ in range(rng.choice((1, 1, 2, 5))):
@@ -59,10 +58,9 @@ def run_case(rng: random.Random) -> None:
             + text[at + rng.randrange(3) :]
         )
     try:
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "profile.json"
-            path.write_text(text, encoding="utf-8")
-            profile = Profile.from_json(path)
+        path = folder / "profile.json"
+        path.write_text(text, encoding="utf-8")
+        profile = Profile.from_json(path)
     except UserError:
         return
     _use(profile)

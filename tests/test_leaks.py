@@ -34,6 +34,7 @@ from fx2onnx.capture.known_tensors import tensor_info
 from fx2onnx.capture.recorder import Recorder
 from fx2onnx.capture.symnode import DimNode, sym_int
 from fx2onnx.capture.torch_private import FakeTensor, fake_from_meta
+from fx2onnx.sources.torchvision_compat import prepare
 
 DYNAMIC: dict[str, Any] = {"dynamic_shapes": ({0: "batch"},)}
 
@@ -335,7 +336,49 @@ def test_a_dropped_session_gives_its_arrays_back(tmp_path: Path) -> None:
         del session, found
         gc.collect()
         assert not alive(held)
-        assert not [one.path for one in psutil.Process().memory_maps() if str(tmp_path) in one.path]
+        assert mapped(tmp_path) == []
+
+
+def mapped(folder: Path) -> list[str]:
+    """Files of ``folder`` that are mapped into memory."""
+    return [one.path for one in psutil.Process().memory_maps() if str(folder) in one.path]
+
+
+def modules_of(kind: str) -> list[str]:
+    return [kind for found in gc.get_objects() if type(found).__name__ == kind]
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    prepare()
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    folder = tmp_path_factory.mktemp("checkpoints") / "tiny"
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
+    LlamaForCausalLM(LlamaConfig(**sizes, vocab_size=60, eos_token_id=2)).save_pretrained(folder)
+    gc.collect()
+    return folder
+
+
+@pytest.mark.parametrize("weights", ["copy", "reference"])
+def test_an_exported_folder_leaves_no_model_and_no_mapped_file(weights: str, checkpoint: Path) -> None:
+    """``reference``: the checkpoint's files are mapped while they are exported, beside the weights."""
+    out = checkpoint if weights == "reference" else checkpoint.parent / "out"
+    options = {"weights": "reference"} if weights == "reference" else {}
+    done = fx2onnx.export_folder(f"hf:{checkpoint}", out, **options)
+    assert "model.onnx" in done.files
+    assert modules_of("LlamaForCausalLM")  # with its sample inputs, for who asks
+    del done
+    gc.collect()
+    assert modules_of("LlamaForCausalLM") == []
+    assert mapped(checkpoint) == []
+    loaded = fx2onnx.load(out, engine="runner")
+    assert loaded.generate(torch.tensor([[5, 6]]), max_new_tokens=2).shape == (1, 4)
+    held = {"loaded": weakref.ref(loaded)}
+    del loaded
+    gc.collect()
+    assert not alive(held)
+    assert mapped(checkpoint.parent) == []
 
 
 # -- what lives on ----------------------------------------------------------------------------------------------------

@@ -143,6 +143,15 @@ MUTANTS = [
     Mutant("irx/values.py", "        value.const_value = None", "        pass", LEAKS),
     Mutant("capture/module_calls.py", "        _THREAD.calls = outer", "        pass", LEAKS),
     Mutant("irx/io.py", "    if total_bytes > PROTOBUF_BYTES:", "    if False:", "tests/test_data_file.py"),
+    Mutant("capture/frames.py", "        stack.append(self.names.get(id(module)) or (stack[-1] if stack else \"\"))",
+           "        stack.append(\"\")", "tests/capture tests/test_layers_stamped.py"),
+    Mutant("base/recursion.py", "            sys.setrecursionlimit(limit + FRAMES)", "            pass", "tests/test_growth.py"),
+    Mutant("base/recursion.py", "                sys.setrecursionlimit(before)", "                pass", "tests/test_growth.py"),
+    Mutant("base/dims.py", "    key = (op, args, tuple(map(_is_real, args)))", "    key = (op, args)", "tests/test_growth.py"),
+    Mutant("irx/edit.py", "    if len(node.inputs) <= FEW_INPUTS:", "    if True:", "tests/test_growth.py"),
+    Mutant("irx/edit.py", "            before._remove_usage(node, index)", "            pass", "tests/test_growth.py"),
+    Mutant("lower/preflight.py", "MAX_DEPTH = 30", "MAX_DEPTH = 40", "tests/test_growth.py"),
+    Mutant("runner/arena.py", "        looks += seen", "        pass", "tests/test_growth.py"),
 ]  # fmt: skip
 
 

@@ -203,7 +203,8 @@ class Dim:
             yield from monomial
 
     def symbols(self) -> frozenset[str]:
-        return frozenset().union(*(atom.symbols for atom in self.atoms()))
+        sets = [atom.symbols for monomial in self.terms for atom in monomial]
+        return sets[0] if len(sets) == 1 else frozenset().union(*sets)
 
     @property
     def free_symbols(self) -> frozenset[object]:
@@ -216,15 +217,15 @@ class Dim:
 
     def substitute(self, sizes: Mapping[str, Scalar]) -> Scalar:
         """The expression with symbols replaced by numbers or other expressions."""
-        values: dict[Atom, Scalar] = {}
-        for atom in innermost_first(self):
-            if atom.op == "symbol":
-                name = str(atom.args[0])
-                values[atom] = sizes[name] if name in sizes else Dim({(atom,): 1})
-            else:
-                args = [arg._with(values) if isinstance(arg, Dim) else arg for arg in atom.args]
-                values[atom] = apply(atom.op, *args)  # type: ignore[arg-type]
-        return self._with(values)
+        total: Scalar = self.constant
+        for monomial, factor in self.terms.items():
+            product: Scalar = factor
+            for atom in monomial:
+                if atom.depth > DEEP:
+                    return self._with(_substituted(self, sizes))
+                product = product * _substitute_atom(atom, sizes)
+            total = total + product
+        return total
 
     def _with(self, values: Mapping[Atom, Scalar]) -> Scalar:
         total: Scalar = self.constant
@@ -253,6 +254,30 @@ class Dim:
         return text[2:] if text.startswith("+ ") else "-" + text[2:]
 
     __repr__ = __str__
+
+
+DEEP = 20
+"""Operations inside each other; more are gone through from the innermost outwards, not by functions that call themselves."""
+
+
+def _substitute_atom(atom: Atom, sizes: Mapping[str, Scalar]) -> Scalar:
+    if atom.op == "symbol":
+        name = str(atom.args[0])
+        return sizes[name] if name in sizes else Dim({(atom,): 1})
+    args = [arg.substitute(sizes) if isinstance(arg, Dim) else arg for arg in atom.args]
+    return apply(atom.op, *args)  # type: ignore[arg-type]
+
+
+def _substituted(dim: Dim, sizes: Mapping[str, Scalar]) -> dict[Atom, Scalar]:
+    """What each atom of ``dim`` becomes."""
+    values: dict[Atom, Scalar] = {}
+    for atom in innermost_first(dim):
+        if atom.depth:
+            args = [arg._with(values) if isinstance(arg, Dim) else arg for arg in atom.args]
+            values[atom] = apply(atom.op, *args)  # type: ignore[arg-type]
+        else:
+            values[atom] = _substitute_atom(atom, sizes)
+    return values
 
 
 def innermost_first(dim: Dim, is_known: Callable[[Atom], bool] = lambda atom: False) -> list[Atom]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import onnx_ir as ir
 
-from fx2onnx.base.dims import Atom, Dim, Scalar, innermost_first
+from fx2onnx.base.dims import DEEP, Atom, Dim, Scalar, innermost_first
 from fx2onnx.base.errors import InternalError
 from fx2onnx.irx.values import dims_of, dtype_of
 
@@ -16,13 +16,12 @@ if TYPE_CHECKING:
     from fx2onnx.irx.emit import Emit
 
 INT64, DOUBLE = ir.DataType.INT64, ir.DataType.DOUBLE
-DEEP = 20
-"""Operations inside each other; of more, the inner ones are emitted first, so that the outer ones find them made."""
 
 
 def emit_scalar(op: Emit, dim: Dim) -> ir.Value:
     """The expression as a rank-0 value: int64, or float64 where it is real."""
     if any(atom.depth > DEEP for atom in dim.atoms()):
+        # The inner ones first, so that the outer ones find them made.
         for atom in innermost_first(dim, lambda atom: ("atom", atom) in op.builder.size_cache):
             _emit_atom(op, atom)
     dtype = DOUBLE if dim.is_real else INT64

@@ -135,11 +135,15 @@ def _write_folder(
 
 def check_folder(target: Path) -> Path:
     """``target``, if files can be put there. Raises UserError E301."""
-    if target.exists() and not target.is_dir():
+    try:
+        is_there = target.exists()
+    except OSError as cause:
+        raise UserError("E301", f"cannot write into '{target}'", why=cause.strerror or str(cause)) from cause
+    if is_there and not target.is_dir():
         raise UserError(
             "E301", f"cannot write into '{target}'", why="it is a file", next="give a folder: -o OUT_FOLDER"
         )
-    parent = target if target.is_dir() else target.absolute().parent
+    parent = target if os.path.isdir(target) else target.absolute().parent
     if not parent.is_dir():
         raise UserError("E301", f"cannot write into '{target}'", why=f"the folder '{parent}' does not exist")
     if not os.access(parent, os.W_OK | os.X_OK):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -135,14 +136,14 @@ def export_command(
 def _default_output(sources: list[str], weights: str | None, into_folder: bool) -> Path:
     """A model by reference lies beside its weights; everything else needs ``-o``."""
     folder = Path(sources[0].partition("?")[0].removeprefix("hf:")).expanduser()
-    if weights == "reference" and len(sources) == 1 and folder.is_dir():
+    if weights == "reference" and len(sources) == 1 and os.path.isdir(folder):
         return folder if into_folder else folder / "model.onnx"
     raise UserError("E001", "--output is missing", next="-o model.onnx, or -o FOLDER with several models")
 
 
 def _folder(output: Path) -> Path:
     """The folder for several models, made where only its last part is missing. Raises UserError E301."""
-    if output.exists() and not output.is_dir():
+    if os.path.exists(output) and not output.is_dir():
         raise UserError("E301", f"'{output}' is a file", next="several models need a folder: -o FOLDER")
     try:
         output.mkdir(exist_ok=True)

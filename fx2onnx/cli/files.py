@@ -17,9 +17,9 @@ __all__ = ["check_apart", "check_readable", "check_writable", "replacing", "writ
 
 def check_readable(path: Path) -> None:
     """Raise UserError E302 unless ``path`` is a readable file."""
-    if path.is_dir():
+    if os.path.isdir(path):
         raise UserError("E302", f"cannot read '{path}'", why="it is a folder")
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise UserError("E302", f"cannot read '{path}'", why="there is no such file")
     if not os.access(path, os.R_OK):
         raise UserError("E302", f"cannot read '{path}'", why="permission denied")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import enum
 import importlib.util
+import os
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -80,7 +81,7 @@ def run_command(
     check_readable(file)
     if engine is Engine.onnxruntime and (dump_graph or dump_ir or dump_dag is not None):
         raise UserError("E001", "--dump-graph, --dump-dag and --dump-ir show the runner", next="leave out --engine")
-    folders = data_folders(test_data or model) if test_data is not None or model.is_dir() else []
+    folders = data_folders(test_data or model) if test_data is not None or os.path.isdir(model) else []
     if test_data is not None and not folders:
         raise UserError("E302", f"no test data in '{test_data}'", why="it has no input_0.pb and no test_data_set_*")
     if folders and (input or dim):

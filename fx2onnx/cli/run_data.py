@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -32,7 +33,7 @@ def model_in(path: Path) -> Path:
 
     Raises:   UserError E302 where the folder does not have exactly one.
     """
-    if not path.is_dir():
+    if not os.path.isdir(path):
         return path
     if (path / "model.onnx").is_file():
         return path / "model.onnx"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -123,7 +124,7 @@ def load(folder: str | PathLike[str], engine: str | None = None) -> LoadedModel:
     Raises:   UserError E302 where the folder holds no model, E001 and E602 for an engine that is unknown or missing.
     """
     path = Path(folder).expanduser()
-    if not path.is_dir():
+    if not os.path.isdir(path):
         raise UserError("E302", f"there is no folder '{path}'", next="fx2onnx export hf:FOLDER -o FOLDER --task ...")
     if not any(path.glob("*.onnx")):
         raise UserError("E302", f"the folder '{path}' holds no .onnx file", next="give the folder that export wrote")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -85,7 +86,7 @@ def assemble(spec: str, task: str, *, cache: str = "dynamic", in_place: bool = T
         parts = [Part("model.onnx", [lambda: source])]
     else:
         parts = cached_parts(source, cache, in_place=in_place, images=not task.startswith("text-generation"))
-    return Assembly(source.module, parts, folder if folder.is_dir() else None, source.origin)
+    return Assembly(source.module, parts, folder if os.path.isdir(folder) else None, source.origin)
 
 
 def cached_parts(source: Source, cache: str = "dynamic", *, in_place: bool = True, images: bool = True) -> list[Part]:

@@ -5,6 +5,7 @@ Code that comes with a checkpoint is never run and nothing is downloaded: ``fx2o
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -67,7 +68,7 @@ def _build(transformers: Any, name: str, options: Options) -> Source:
         mapping_of(transformers, str(task))
     check_config(keywords, f"hf:{name}")
     folder = Path(name).expanduser()
-    if folder.is_dir():
+    if os.path.isdir(folder):  # which takes any text for a path
         config = _config_of_folder(transformers, folder, keywords)
         has_weights = any(any(folder.glob(pattern)) for pattern in _WEIGHT_FILES)
         label = folder.resolve().name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -18,12 +19,15 @@ def input_files(spec: str, weights: str | None = None) -> list[Path]:
     found = [] if weights is None or weights in WEIGHT_WORDS else [Path(weights).expanduser()]
     if kind == "hf":
         folder = Path(rest.partition("?")[0]).expanduser()
-        inside = folder.iterdir() if folder.is_dir() else ()
-        found += [path for path in inside if path.suffix not in _EXPORTED and path.is_file()]
+        inside = folder.iterdir() if os.path.isdir(folder) else ()
+        found += [path for path in inside if path.suffix not in _EXPORTED and os.path.isfile(path)]
     elif kind not in KINDS:
         parts = kind.split(".")
         places = (Path(base, *parts) for base in ("", *sys.path))
         found += [
-            file for place in places for file in (place.with_suffix(".py"), place / "__init__.py") if file.is_file()
+            file
+            for place in places
+            for file in (place.with_suffix(".py"), place / "__init__.py")
+            if os.path.isfile(file)
         ]
     return found

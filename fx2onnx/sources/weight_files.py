@@ -7,6 +7,7 @@ parameter) still lies in the file, which is how ``fx2onnx.irx.reference`` finds 
 from __future__ import annotations
 
 import json
+import os
 import pickle
 import struct
 import zipfile
@@ -44,7 +45,7 @@ def map_checkpoint(path: Path) -> Checkpoint:
 
     Raises:   UserError E302: nothing to read, a missing or corrupt shard, an index that names what a shard lacks.
     """
-    if not path.is_dir():
+    if not os.path.isdir(path):
         return map_file(path)
     for name in (SAFETENSORS, TORCH_SAVE):
         if (path / name).is_file():
@@ -81,7 +82,7 @@ def map_file(path: Path) -> Checkpoint:
 
     Raises:   UserError E302.
     """
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise UserError("E302", f"cannot read the weights '{path}'", why="there is no such file")
     try:
         return _map_safetensors(path) if path.suffix == ".safetensors" else _map_torch_save(path)

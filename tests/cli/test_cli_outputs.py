@@ -235,3 +235,31 @@ class TestSeveral:
         done = invoke("export", "output_models:signed", "output_models:signed?sign=2", "-o", "out", "--no-verify")
         assert done.exit_code == 0, done.output
         assert sorted(path.suffix for path in Path("out").iterdir()) == [".jsonl", ".onnx", ".onnx"]
+
+
+_LONG = "x" * 300
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        ["run", _LONG],
+        ["verify", _LONG + ".onnx", "zoo:mnist_cnn"],
+        ["export", f"hf:{_LONG}", "-o", "a.onnx"],
+        ["export", f"hf:{_LONG}", "-o", "out", "--task", "text-generation"],
+        ["export", "zoo:mnist_cnn", "--weights", _LONG + ".safetensors", "-o", "a.onnx"],
+        ["export", "zoo:mnist_cnn", "-o", f"{_LONG}/a.onnx"],
+        ["export", "zoo:mnist_cnn", "zoo:bert_tiny", "-o", _LONG],
+        ["export", "hf:gpt2", "--task", "text-generation", "-o", _LONG],
+        ["export", "zoo:mnist_cnn", "-o", "a.onnx", "--report", _LONG],
+        ["export", f"{_LONG}:f", "-o", "a.onnx"],
+        ["generate", _LONG, "--prompt-ids", "1"],
+        ["profile", "zoo:mnist_cnn", "--compare", _LONG + ".json"],
+    ],
+)
+def test_names_that_are_too_long_are_an_error_of_the_user(call: list[str], folder: Path) -> None:
+    before = contents(folder)
+    done = invoke(*call)
+    assert done.exit_code == 2, done.output
+    assert "[E" in done.stderr
+    assert contents(folder) == before

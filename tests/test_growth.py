@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 import torch
 
@@ -21,6 +22,8 @@ import fx2onnx
 from fx2onnx.base.dims import Dim, apply
 from fx2onnx.base.errors import UserError
 from fx2onnx.capture.trees import flatten
+from fx2onnx.irx.edit import replace_inputs, use_count
+from fx2onnx.irx.values import new_value
 from fx2onnx.runner import InferenceSession, arena
 
 X = torch.ones(2)
@@ -106,7 +109,7 @@ def joined(result: torch.Tensor, x: torch.Tensor, number: int) -> torch.Tensor:
 
 EXPORTS: dict[str, tuple[Callable[[int], torch.nn.Module], int]] = {
     "parameters": (Parameters, 60),
-    "parameters in one operator": (lambda count: Parameters(count, stacked=True), 100),
+    "parameters in one operator": (lambda count: Parameters(count, stacked=True), 300),
     "a chain": (lambda count: Turns(count, lambda y, x, _: y * 1.01 + 0.5), 50),
     "products": (lambda count: Turns(count, lambda y, x, _: y * x), 100),
     "joins": (lambda count: Turns(count, joined), 40),
@@ -172,6 +175,19 @@ def test_runner_calls_in_proportion(name: str, monkeypatch: pytest.MonkeyPatch) 
     run(count)()
     small, large = calls_of(run(count)), calls_of(run(4 * count))
     assert large < 4.6 * small
+
+
+@pytest.mark.parametrize("width", [3, 300])
+def test_inputs_are_replaced_at_once(width: int) -> None:
+    first, second = (
+        [new_value(f"{name}_{place}", ir.DataType.FLOAT, (1,)) for place in range(width)] for name in ("a", "b")
+    )
+    node = ir.Node("", "Concat", [*first, first[0]], [ir.AttrInt64("axis", 0)], name="joined")
+    assert replace_inputs(zip(first, second, strict=True)) == [node]
+    assert list(node.inputs) == [*second, second[0]]
+    assert not any(value.uses() for value in first)
+    assert [use_count(value) for value in second] == [2] + [1] * (width - 1)
+    assert [tuple(use) for use in second[1].uses()] == [(node, 1)]
 
 
 def test_looks_for_gaps_in_memory_are_limited() -> None:
@@ -376,8 +392,10 @@ def test_sizes_of_many_operations(name: str) -> None:
 
 def test_equal_numbers_of_two_types_make_two_atoms() -> None:
     size = Dim.symbol("s")
-    assert apply("floordiv", size, 2).is_real is False
-    assert apply("floordiv", size, 2.0).is_real is True
+    whole, real = apply("floordiv", size, 2), apply("floordiv", size, 2.0)
+    assert isinstance(whole, Dim)
+    assert isinstance(real, Dim)
+    assert (whole.is_real, real.is_real) == (False, True)
 
 
 def test_a_size_of_a_thousand_operations_is_computed() -> None:

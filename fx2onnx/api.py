@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import gc
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import onnx
 import onnx_ir as ir
 
+from fx2onnx.base.changes import before_change, undone
 from fx2onnx.base.errors import UserError
-from fx2onnx.base.events import Recorder, record, recording
+from fx2onnx.base.events import Recorder, active_as_now, record, recording
 from fx2onnx.base.recursion import room_to_recurse
 from fx2onnx.base.targets import check_target
 from fx2onnx.base.tracebacks import frames_emptied
@@ -199,43 +199,46 @@ def export(
     read_or_written = [file.path for file in weight_files] + ([] if target is None else [target])
     profile_path = None if isinstance(profile, bool) else _checked_profile_path(profile, read_or_written)
     memory = _memory_reader() if profile else None
-    verdict = None
-    with (
-        recording("export", detailed=bool(profile), memory=memory) as recorder,
-        frames_emptied(),
-        _collector_paused(),
-        room_to_recurse(),
-    ):
-        result = _export(
-            model,
-            args,
-            kwargs,
-            input_names=input_names,
-            output_names=output_names,
-            opset=DEFAULT_OPSET if opset_version is None else opset_version,
-            dynamic_shapes=dynamic_shapes,
-            dynamic_axes=dynamic_axes,
-            training=_training_flag(training),
-            rung=capture,
-            metadata=metadata,
-            state=state,
-            bake=bake,
-            data_branches=data_branches,
-            custom_translations=custom_translations,
-            optimize=optimize,
-            export_params=export_params,
-            weight_files=weight_files,
-        )
-        if target is not None:
-            with record("save"):
-                result.save(target, external_data=external_data, durable=durable)
-        if verify:
-            from fx2onnx.verify import verify as verify_model
 
-            with record("verify"):
-                flag = _training_flag(training)
-                verdict = verify_model(result, model, args, kwargs, training=flag, input_names=input_names)
-                verdict.raise_if_failed()
+    def run() -> tuple[ExportResult, Recorder, Verdict | None]:
+        verdict = None
+        _pause_collector()
+        before_change(active_as_now())
+        with recording("export", detailed=bool(profile), memory=memory) as recorder, room_to_recurse():
+            result = _export(
+                model,
+                args,
+                kwargs,
+                input_names=input_names,
+                output_names=output_names,
+                opset=DEFAULT_OPSET if opset_version is None else opset_version,
+                dynamic_shapes=dynamic_shapes,
+                dynamic_axes=dynamic_axes,
+                training=_training_flag(training),
+                rung=capture,
+                metadata=metadata,
+                state=state,
+                bake=bake,
+                data_branches=data_branches,
+                custom_translations=custom_translations,
+                optimize=optimize,
+                export_params=export_params,
+                weight_files=weight_files,
+            )
+            if target is not None:
+                with record("save"):
+                    result.save(target, external_data=external_data, durable=durable)
+            if verify:
+                from fx2onnx.verify import verify as verify_model
+
+                with record("verify"):
+                    flag = _training_flag(training)
+                    verdict = verify_model(result, model, args, kwargs, training=flag, input_names=input_names)
+                    verdict.raise_if_failed()
+        return result, recorder, verdict
+
+    with frames_emptied():
+        result, recorder, verdict = undone(run)
     _finish_report(result.report, recorder)
     if profile:
         result._measured = Measured(type(model).__name__, recorder, memory, verdict)
@@ -249,18 +252,13 @@ def export(
     return result
 
 
-@contextlib.contextmanager
-def _collector_paused() -> Iterator[None]:
-    """No cyclic garbage collection inside: an export makes many objects that all live until its end, and a full
-    collection over torch's and the model's objects takes longer than the graph work.
+def _pause_collector() -> None:
+    """No cyclic garbage collection until ``undone``: an export makes many objects that all live until its end, and a full
+    collection over torch's and the model's objects takes longer than the graph work. Other threads' garbage waits, too.
     """
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
+    if gc.isenabled():
+        before_change(gc.enable)
+        gc.disable()
 
 
 _TORCH_ONLY = frozenset(
@@ -352,11 +350,10 @@ def _export(
             kind = next(kind for kind in type(part).__mro__ if kind in of_modules)
             add_module_calls(table, of_modules[kind], overload, calls)
 
-    with contextlib.ExitStack() as stack, record("capture") as capturing:
+    with record("capture") as capturing:
+        single_calls = None
         if of_modules and isinstance(module, torch.nn.Module):
-            from fx2onnx.capture.module_calls import as_single_calls
-
-            stack.enter_context(as_single_calls(module, tuple(of_modules), called))
+            single_calls = (tuple(of_modules), called)
             rung = "fake" if rung == "auto" else rung
         captured = capture(
             module,
@@ -371,6 +368,7 @@ def _export(
             training=training,
             bake=bake,
             data_branches=data_branches,
+            single_calls=single_calls,
         )
     if capturing is not None:
         capturing.args["rung"] = captured.rung

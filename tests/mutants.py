@@ -39,8 +39,7 @@ MUTANTS = [
     Mutant("capture/aliasing.py", "    memory.version += 1", "    pass", CAPTURE),
     Mutant("capture/inputs.py", "        while name in taken:", "        while False:", "tests/test_export.py"),
     Mutant("capture/functional.py", "    if result.dtype != tensor.dtype:", "    if False:", CAPTURE),
-    Mutant("capture/module_state.py", "            module.__dict__.update(attributes)", "            pass",
-           "tests/capture"),
+    Mutant("capture/module_state.py", "        _fill_dict(module.__dict__, attributes)", "        pass", "tests/capture"),
     Mutant("capture/module_state.py", "                container.clear()", "                continue", "tests/capture"),
     # table
     Mutant("aten_map/pooling.py", "op.Mod(result[1], op.size(plane))", "result[1]", "tests/ops/test_windows.py"),
@@ -59,8 +58,7 @@ MUTANTS = [
            "tests/ops/test_complex.py"),
     Mutant("aten_map/complex_functions.py", "    return conjugate(op, turned) if overload in CONJUGATED else turned",
            "    return turned", "tests/ops/test_complex.py"),
-    Mutant("capture/module_calls.py", "            vars(module).pop(\"forward\", None)", "            pass",
-           "tests/test_custom_ops.py"),
+    Mutant("base/exchange.py", "        _put(holder, name, before)", "        pass", "tests/test_custom_ops.py tests/capture"),
     Mutant("aten_map/scalars.py", "classes[0 if rank_of(operand) else 1]", "classes[0]", "tests/ops/test_promotion.py"),
     Mutant("aten_map/scalars.py", "        elif _category(combined) > _category(result):", "        elif False:",
            "tests/ops/test_promotion.py"),
@@ -91,8 +89,8 @@ MUTANTS = [
     Mutant("base/source.py", "return _installed(self.file) or", "return", "tests/test_errors.py"),
     Mutant("lower/weights.py", "    _copy(tensor.t().contiguous().t(), memory)", "    _copy(tensor.flip(0), memory)",
            "tests/test_data_file.py"),
-    Mutant("irx/io.py", "    os.replace(work, target)", "    os.link(work, target)",
-           "tests/test_export.py"),
+    Mutant("irx/model_files.py", "        os.replace(staged.data, final)\n        os.replace(staged.graph, target)",
+           "        os.replace(staged.graph, target)\n        os.replace(staged.data, final)", "tests/faults"),
     Mutant("irx/io.py", 'if getattr(value.const_value, "lacks_data", False):', "if False:",
            "tests/capture/test_no_compute.py tests/test_export.py"),
     # optimiser
@@ -141,7 +139,7 @@ MUTANTS = [
     Mutant("base/tracebacks.py", "                    frame.clear()", "                    pass", LEAKS),
     Mutant("base/bounded.py", "            self.clear()", "            pass", "tests/test_kept.py"),
     Mutant("irx/values.py", "        value.const_value = None", "        pass", LEAKS),
-    Mutant("capture/module_calls.py", "        _THREAD.calls = outer", "        pass", LEAKS),
+    Mutant("capture/module_calls.py", '    before_change(partial(setattr, _THREAD, "calls", _THREAD.calls))', "    pass", LEAKS),
     Mutant("irx/io.py", "    if total_bytes > PROTOBUF_BYTES:", "    if False:", "tests/test_data_file.py"),
     Mutant("capture/frames.py", "        stack.append(self.names.get(id(module)) or (stack[-1] if stack else \"\"))",
            "        stack.append(\"\")", "tests/capture tests/test_layers_stamped.py"),
@@ -153,6 +151,16 @@ MUTANTS = [
     Mutant("irx/edit.py", "            before._remove_usage(node, index)", "            pass", "tests/test_growth.py"),
     Mutant("lower/preflight.py", "MAX_DEPTH = 30", "MAX_DEPTH = 40", "tests/test_growth.py"),
     Mutant("runner/arena.py", "        looks += seen", "        pass", "tests/test_growth.py"),
+    # what stands on the disk at each step
+    Mutant("base/folder_commit.py", "    return pending if pending.is_file() else folder / name", "    return folder / name",
+           "tests/faults"),
+    Mutant("base/folder_commit.py", "named = {**_read(target, (_OBSOLETE,)), **earlier}", "named = earlier", "tests/faults"),
+    Mutant("base/staging.py", "        return lock.take()", "        return True", "tests/test_targets.py"),
+    Mutant("base/targets.py", "        if is_same_file(given, text):", "        if given == text:",
+           "tests/test_targets.py tests/cli/test_cli_outputs.py"),
+    Mutant("irx/model_files.py", "if is_new and os.path.exists(staged.graph):", "if is_new:", "tests/faults"),
+    Mutant("generation/manifest.py", "    if found == entry:", "    if found:", "tests/faults"),
+    Mutant("cli/many.py", ' and row["digest"] == digest_of_model(job.output)', "", "tests/cli/test_cli_outputs.py"),
 ]  # fmt: skip
 
 

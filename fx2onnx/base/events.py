@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import functools
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -197,15 +198,21 @@ def details() -> Recorder | None:
     return recorder if recorder is not None and recorder.detailed else None
 
 
+def active_as_now() -> Callable[[], object]:
+    """What makes the recorder active again that is so now, if any."""
+    return functools.partial(_active.set, _active.get())
+
+
 @contextlib.contextmanager
 def recording(name: str, *, detailed: bool = False, memory: MemoryReader | None = None) -> Iterator[Recorder]:
     """Make a new recorder active for the block; it is closed afterwards, also after an error."""
     recorder = Recorder(name, detailed=detailed, memory=memory)
-    token = _active.set(recorder)
+    outer = _active.get()
     try:
+        _active.set(recorder)
         yield recorder
     finally:
-        _active.reset(token)
+        _active.set(outer)
         recorder.close()
 
 

@@ -1,62 +1,157 @@
-"""Results that a class's functions keep between calls (``functools.lru_cache``), forgotten after a run without numbers."""
+"""Results that a class's functions keep between calls (``functools.lru_cache``): a run without numbers keeps its own."""
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
 import sys
+import threading
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import FunctionType
-from typing import Any
+from typing import Any, NamedTuple
+
+from fx2onnx.base.changes import before_change
+from fx2onnx.base.exchange import Exchange, content_of, put_name
 
 
-@contextlib.contextmanager
-def forgotten(kinds: Iterable[type], functions: Iterable[Any] = ()) -> Iterator[None]:
-    """What is kept inside by functions of ``kinds``, or of the files that define them or ``functions``, is not afterwards.
+class _Missing(Exception):
+    """What a function raises that is asked only for what it kept."""
 
-    A cache that a call inside adds to is emptied; its other results are computed anew when they are next asked for.
+
+class _Thread(threading.local):
+    kept: dict[int, Any] | None = None
+    """The caches of this thread's run, by the id of the one that each stands for; None outside."""
+    looks = False
+    """Whether a cache is asked only for what it holds."""
+
+
+_THREAD = _Thread()
+
+
+class _Place(NamedTuple):
+    """Where a cache is found: under a name of a class or of a file's globals, or in a cell."""
+
+    holder: Any
+    name: str
+    value: Any
+    cache: Any
+
+
+def keep_apart(kinds: Iterable[type], functions: Iterable[Any] = ()) -> None:
+    """Until ``Changes`` end and for this thread, functions of ``kinds``, and of the files that define them or
+    ``functions``, keep what they compute apart; what they kept before is still used.
     """
-    caches = {id(cache): cache for kind in kinds for cache in _caches_near(kind)}
+    found = [place for kind in kinds for place in _places_near(kind)]
     for function in functions:
         space = getattr(inspect.unwrap(function), "__globals__", {})
-        caches |= {id(cache): cache for cache in _caches_in(space.values())}
-    before = [(cache, cache.cache_info().misses) for cache in caches.values()]
-    try:
-        yield
-    finally:
-        for cache, misses in before:
-            if cache.cache_info().misses != misses:
-                cache.cache_clear()
+        found += _places_in(space, list(space))
+    places = {(id(place.holder), place.name): place for place in found}.values()
+    before_change(functools.partial(setattr, _THREAD, "kept", _THREAD.kept))
+    _THREAD.kept = {}
+    for place in places:
+        if content_of(place.holder, place.name) is place.value:
+            _looked_into(place.cache)
+            put_name(place.holder, place.name, _standing_for(place.value, place.cache))
 
 
-_NEAR: weakref.WeakKeyDictionary[type, tuple[weakref.ref[Any], ...]] = weakref.WeakKeyDictionary()
-"""The caches of a class, not held: a function holds what its body reads from around it."""
+def _made_once(make: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """What ``make`` gives for a cache is kept by the cache itself, so that the two go together."""
+
+    def found(cache: Any) -> Any:
+        kept, name = vars(cache), f"_fx2onnx{make.__name__}"
+        if name not in kept:
+            kept[name] = make(cache)
+        return kept[name]
+
+    return found
 
 
-def _caches_near(kind: type) -> Iterator[Any]:
-    if kind not in _NEAR:
-        found: list[Any] = []
-        for base in kind.__mro__:
-            if base.__module__.split(".")[0] not in ("torch", "builtins", "fx2onnx"):
-                found += _caches_in(vars(base).values())
-                found += _caches_in(vars(sys.modules.get(base.__module__, sys)).values())
-        _NEAR[kind] = tuple(map(weakref.ref, found))
-    yield from filter(None, (cache() for cache in _NEAR[kind]))
+def _standing_for(value: Any, cache: Any) -> Any:
+    """What stands in a cache's place."""
+    chosen = _chosen(cache)
+    return type(value)(chosen) if isinstance(value, classmethod | staticmethod) else chosen
 
 
-def _caches_in(values: Iterable[Any]) -> Iterator[Any]:
-    for value in list(values):
+@_made_once
+def _chosen(cache: Any) -> Any:
+    """The cache, which in a thread that runs without numbers keeps results of its own."""
+
+    @functools.wraps(cache)
+    def chosen(*args: Any, **kwargs: Any) -> Any:
+        if _THREAD.kept is None:
+            return cache(*args, **kwargs)
+        own = _THREAD.kept.get(id(cache))
+        if own is None:
+            own = _THREAD.kept[id(cache)] = functools.lru_cache(**cache.cache_parameters())(_computing(cache))
+        return own(*args, **kwargs)
+
+    for name in ("cache_info", "cache_clear", "cache_parameters"):
+        setattr(chosen, name, getattr(cache, name))
+    return chosen
+
+
+def _computing(cache: Any) -> Callable[..., Any]:
+    """What the cache holds, else the function's own result, which the cache does not see."""
+    exchange = _looked_into(cache)
+    function = cache.__wrapped__ if exchange is None else exchange.original
+
+    def computed(*args: Any, **kwargs: Any) -> Any:
+        if exchange is not None:
+            _THREAD.looks = True
+            try:
+                return cache(*args, **kwargs)
+            except _Missing:
+                pass
+            finally:
+                _THREAD.looks = False
+        return function(*args, **kwargs)
+
+    return computed
+
+
+def _looked_into(cache: Any) -> Exchange | None:
+    """Makes the cache's function raise where it is asked only for what is kept. None where that cannot be."""
+    exchange = _exchange(cache) if isinstance(cache.__wrapped__, FunctionType) else None
+    return exchange if exchange is not None and exchange.still_fits(cache.__wrapped__) and exchange.put_in() else None
+
+
+@_made_once
+def _exchange(cache: Any) -> Exchange:
+    def looked_into(original: FunctionType) -> Callable[..., Any]:
+        def called(*args: Any, **kwargs: Any) -> Any:
+            if _THREAD.looks:
+                raise _Missing
+            return original(*args, **kwargs)
+
+        return called
+
+    return Exchange(cache.__wrapped__, looked_into)
+
+
+_NAMES: weakref.WeakKeyDictionary[type, tuple[tuple[str, ...], tuple[str, ...]]] = weakref.WeakKeyDictionary()
+"""Under which names of a class and of its file caches are found. No cache is held: a function holds what it reads."""
+
+
+def _places_near(kind: type) -> Iterator[_Place]:
+    for base in kind.__mro__:
+        if base.__module__.split(".")[0] in ("torch", "builtins", "fx2onnx"):
+            continue
+        spaces = vars(base), vars(sys.modules.get(base.__module__, sys))
+        if base not in _NAMES:
+            own, others = (tuple(name for name in list(space) if any(_places_in(space, [name]))) for space in spaces)
+            _NAMES[base] = own, others
+        for holder, space, names in zip((base, spaces[1]), spaces, _NAMES[base], strict=True):
+            yield from _places_in(space, names, holder)
+
+
+def _places_in(space: Any, names: Iterable[str], holder: Any = None) -> Iterator[_Place]:
+    for name in names:
+        value = space.get(name)
         plain = value.__func__ if isinstance(value, classmethod | staticmethod) else value
-        cells = (plain.__closure__ or ()) if isinstance(plain, FunctionType) else ()
-        for candidate in (plain, *(_content(cell) for cell in cells)):
-            if isinstance(candidate, functools._lru_cache_wrapper):
-                yield candidate
-
-
-def _content(cell: Any) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:  # a cell that was not filled yet
-        return None
+        if isinstance(plain, functools._lru_cache_wrapper):
+            yield _Place(space if holder is None else holder, name, value, plain)
+        for cell in (plain.__closure__ or ()) if isinstance(plain, FunctionType) else ():
+            kept = content_of(cell, "")
+            if isinstance(kept, functools._lru_cache_wrapper):
+                yield _Place(cell, "", kept, kept)

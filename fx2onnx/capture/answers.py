@@ -7,7 +7,6 @@ A fake tensor is of a subclass, so ``type(x) is torch.Tensor`` would be false du
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 import sys
 import weakref
@@ -17,6 +16,7 @@ from typing import Any
 
 import torch
 
+from fx2onnx.base.exchange import THREAD, put_name
 from fx2onnx.capture.module_tree import modules
 from fx2onnx.capture.torch_private import FakeTensor
 
@@ -31,7 +31,7 @@ class _AsBuiltin(type):
         return issubclass(subclass, type)
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        if len(args) == 1 and type(args[0]) is FakeTensor:
+        if len(args) == 1 and type(args[0]) is FakeTensor and THREAD.captures:
             return torch.Tensor
         return type(*args, **kwargs)
 
@@ -40,38 +40,25 @@ class TypeOf(metaclass=_AsBuiltin):
     """``type``, save that a fake tensor is a ``torch.Tensor``."""
 
 
-@contextlib.contextmanager
-def answering_as_tensors(root: torch.nn.Module) -> Iterator[None]:
-    """Inside, in the code of ``root`` and its submodules, ``type(x)`` says ``torch.Tensor`` for a fake tensor, and
-    ``len(x)`` may be a symbolic size.
+def answer_as_tensors(root: torch.nn.Module) -> None:
+    """Until ``Changes`` end, in the code of ``root`` and its submodules, ``type(x)`` says ``torch.Tensor`` for a fake tensor,
+    and ``len(x)`` may be a symbolic size; in this thread.
     """
-    spaces: dict[int, dict[str, Any]] = {}
     parts = modules(root)
     own = [vars(part)["forward"] for part in parts if "forward" in vars(part)]
     kinds = {base for kind in set(map(type, parts)) for base in kind.__mro__}
-    for space in _asking(iter(own)):
-        spaces[id(space)] = space
-    for kind in kinds:
-        for space in _spaces_of_class(kind):
-            spaces[id(space)] = space
-    spaces = {key: space for key, space in spaces.items() if "type" not in space}
-    counting = {id(space): space for space in _spaces_of_modules(kinds, own) if "len" not in space}
-    try:
-        for space in spaces.values():
-            space["type"] = TypeOf
-        for space in counting.values():
-            space["len"] = _length
-        yield
-    finally:
-        for space in spaces.values():
-            del space["type"]
-        for space in counting.values():
-            del space["len"]
+    for name, instead, spaces in (
+        ("type", TypeOf, (*_asking(iter(own)), *(space for kind in kinds for space in _spaces_of_class(kind)))),
+        ("len", _length, _spaces_of_modules(kinds, own)),
+    ):
+        for space in spaces:
+            if name not in space:
+                put_name(space, name, instead)
 
 
 def _length(value: Any) -> Any:
     """``len``, save that a tensor's may be a symbolic size, where Python's own has to be a plain number."""
-    return value.shape[0] if type(value) is FakeTensor and value.dim() > 0 else len(value)
+    return value.shape[0] if type(value) is FakeTensor and THREAD.captures and value.dim() > 0 else len(value)
 
 
 def _spaces_of_modules(kinds: set[type], own: list[Any]) -> Iterator[dict[str, Any]]:

@@ -21,7 +21,7 @@ def calls_cached(frame: FrameType) -> bool:
     for name in path[1:]:
         found = inspect.getattr_static(found, name, None)
     found = found.__func__ if isinstance(found, classmethod | staticmethod) else found
-    return isinstance(found, functools._lru_cache_wrapper)
+    return any(isinstance(one, functools._lru_cache_wrapper) for one in (found, getattr(found, "__wrapped__", None)))
 
 
 @functools.lru_cache(maxsize=1024)
@@ -31,7 +31,8 @@ def _callee(code: CodeType, offset: int) -> tuple[str, ...]:
     The instructions that load a callee stand in the source where the call begins, its arguments further on.
     """
     instructions = list(dis.get_instructions(code))
-    place = next((place for place, one in enumerate(instructions) if one.offset == offset), None)
+    # While a function of Python runs, its caller is at the end of the call's instruction: it has no offset of its own.
+    place = max((place for place, one in enumerate(instructions) if one.offset <= offset), default=None)
     if place is None or not instructions[place].opname.startswith("CALL"):
         return ()
     begin = _begin(instructions[place])

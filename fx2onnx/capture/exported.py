@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
+import functools
 import logging
-from collections.abc import Iterator
-from typing import Any
+import sys
+import threading
+from types import FunctionType
+from typing import Any, cast
 
 import torch
 
+from fx2onnx.base.changes import Changes, before_change
 from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import UserError
+from fx2onnx.base.exchange import Exchange, put_name
 from fx2onnx.capture.inputs import Arguments
 from fx2onnx.capture.torch_private import forget_sizes
 
@@ -29,7 +32,8 @@ def exported(root: torch.nn.Module, arguments: Arguments) -> torch.nn.Module:
     failure: Exception | None = None
     for strict in (False, True):
         try:
-            with _silent():
+            with Changes():
+                _silence()
                 program = torch.export.export(root, args, kwargs, dynamic_shapes=shapes, strict=strict)
             forget_sizes(program.graph)
             return program.module()
@@ -47,13 +51,28 @@ def exported(root: torch.nn.Module, arguments: Arguments) -> torch.nn.Module:
         del failure  # this frame is in its traceback
 
 
-@contextlib.contextmanager
-def _silent() -> Iterator[None]:
-    """torch.export logs and prints what it could not do besides raising it; the error says it all."""
-    before = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    try:
-        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-            yield
-    finally:
-        logging.disable(before)
+class _Muted:
+    """A stream to which one thread writes in vain."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream, self.thread = stream, threading.get_ident()
+
+    def write(self, text: str) -> int:
+        return len(text) if threading.get_ident() == self.thread else int(self._stream.write(text))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+_LOGGING = Exchange(cast(FunctionType, logging.Logger.handle), lambda original: lambda *_: None)
+
+
+def _silence() -> None:
+    """Until ``Changes`` end, this thread logs and prints nothing: torch.export says what it could not do besides raising it;
+    the error says it all.
+    """
+    _LOGGING.put_in()
+    for name in ("stdout", "stderr"):
+        muted = _Muted(getattr(sys, name))
+        before_change(functools.partial(setattr, muted, "thread", 0))  # somebody may have taken it for the stream
+        put_name(sys, name, muted)

@@ -9,22 +9,23 @@ from typing import Any
 import torch
 import torch.fx
 
+from fx2onnx.base.changes import Changes
 from fx2onnx.base.dims import Dim, DimLike
 from fx2onnx.base.errors import Fx2OnnxError, UserError
 from fx2onnx.base.recursion import limit_of_user
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.base.tracebacks import empty_frames
 from fx2onnx.capture import control_flow
-from fx2onnx.capture.answers import answering_as_tensors
+from fx2onnx.capture.answers import answer_as_tensors
 from fx2onnx.capture.assumptions import Assumptions
 from fx2onnx.capture.branches import Branches
 from fx2onnx.capture.captured import Captured, GraphInput, GraphOutput, Mutation, Symbol
-from fx2onnx.capture.frames import PATHS, is_user, tracked_modules
+from fx2onnx.capture.frames import PATHS, is_user, track_modules
 from fx2onnx.capture.inputs import Arguments, Leaf
 from fx2onnx.capture.known_tensors import NeedsSplit, tensor_info
-from fx2onnx.capture.module_state import preserved, weight_names
+from fx2onnx.capture.module_state import preserve, weight_names
 from fx2onnx.capture.outputs import graph_outputs
-from fx2onnx.capture.python_sizes import taking_sizes
+from fx2onnx.capture.python_sizes import take_sizes
 from fx2onnx.capture.recorder import Recorder
 from fx2onnx.capture.stand_ins import (
     chunks,
@@ -39,14 +40,14 @@ from fx2onnx.capture.stand_ins import (
     transformers,
     udop,
 )
-from fx2onnx.capture.stand_ins.swap import standing_in
+from fx2onnx.capture.stand_ins.swap import stand_in_for
 from fx2onnx.capture.symnode import sym_int
 from fx2onnx.capture.torch_private import (
     DataDependentOutputException,
     UnsupportedOperatorException,
     capture_modes,
-    data_assignments,
     fake_from_meta,
+    take_assignments,
 )
 
 _STAND_INS = (
@@ -109,7 +110,8 @@ def run(
                 recorder.symbols.setdefault(name, Symbol(name, graph_input.node, axis))
     args, kwargs = arguments.rebuilt(fakes)
     try:
-        with transformers.answering(traced, recorder.is_known):
+        with Changes():
+            transformers.answer(traced, recorder.is_known)
             outputs, restore, mutations = _run_module(recorder, root, args, kwargs, inputs, training)
     except NeedsSplit:
         return run(root, arguments, hints, keep, training, bake, False, traced, branches)
@@ -144,15 +146,14 @@ def _run_module(
     inputs: list[GraphInput],
     training: bool | None,
 ) -> tuple[list[GraphOutput], Callable[[list[Any]], Any], list[Mutation]]:
-    with (
-        preserved(root, training),
-        tracked_modules(root),
-        answering_as_tensors(root),
-        taking_sizes(),
-        standing_in(_STAND_INS) as stood_in,
-        data_assignments(recorder.take_data),
-        capture_modes(recorder.fake_mode, recorder.mode),
-    ):
+    """What the run changes is as before when the caller's ``Changes`` end."""
+    preserve(root, training)
+    track_modules(root)
+    answer_as_tensors(root)
+    take_sizes()
+    stood_in = stand_in_for(_STAND_INS)
+    take_assignments(recorder.take_data)
+    with capture_modes(recorder.fake_mode, recorder.mode):
         try:
             result = root(*args, **kwargs)
         except Fx2OnnxError:

@@ -7,16 +7,16 @@ import dis
 import os
 import sys
 import threading
-from collections.abc import Iterator
-from functools import lru_cache
+from functools import lru_cache, partial
 from types import CodeType, FrameType, FunctionType
 from typing import Any, cast
 
 import torch
 
 from fx2onnx.base.bounded import Bounded
+from fx2onnx.base.changes import before_change
+from fx2onnx.base.exchange import Exchange
 from fx2onnx.base.source import SourceLocation
-from fx2onnx.capture.exchange import Exchange
 from fx2onnx.capture.module_tree import named_modules
 
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -100,6 +100,7 @@ _ANSWERING = frozenset(
             os.path.join(_HERE, "capture", name)
             for name in ("symnode.py", "assumptions.py", "frames.py", "python_sizes.py", "recorder.py")
         ),
+        os.path.join(_HERE, "base", "memoized.py"),
     }
 )
 """Files between a question about a size and who asked it."""
@@ -166,19 +167,12 @@ class ModulePaths(threading.local):
 PATHS = ModulePaths()
 
 
-@contextlib.contextmanager
-def tracked_modules(root: torch.nn.Module) -> Iterator[ModulePaths]:
-    """Keep ``PATHS`` while modules of ``root`` are called by this thread."""
+def track_modules(root: torch.nn.Module) -> None:
+    """Keep ``PATHS`` while modules of ``root`` are called by this thread, until ``Changes`` end."""
+    before_change(partial(vars(PATHS).update, names=PATHS.names, stack=PATHS.stack))
     PATHS.names = {id(module): name for name, module in named_modules(root)}
     PATHS.stack = []
-    exchanged = _CALLS.on()
-    try:
-        yield PATHS
-    finally:
-        if exchanged:
-            _CALLS.off()
-        PATHS.names = None
-        PATHS.stack = []
+    _CALLS.put_in()
 
 
 _fx2onnx_entered = PATHS.entered

@@ -6,15 +6,17 @@ argument is the number of the call.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 
+from fx2onnx.base.changes import before_change
+from fx2onnx.base.exchange import put_name
 from fx2onnx.capture.module_tree import modules
 
 _LIBRARY: Any = torch.library.Library("fx2onnx_modules", "FRAGMENT")  # type: ignore[no-untyped-call]
@@ -35,23 +37,16 @@ class _Thread(threading.local):
 _THREAD = _Thread()
 
 
-@contextlib.contextmanager
-def as_single_calls(root: torch.nn.Module, kinds: Sequence[type], called: Called) -> Iterator[None]:
-    """Inside, a call of any submodule of ``kinds`` (not of ``root`` itself) is one call of an operator."""
+def call_as_one(root: torch.nn.Module, kinds: Sequence[type], called: Called) -> None:
+    """Until ``Changes`` end, a call of any submodule of ``kinds`` (not of ``root`` itself) is one call of an operator, in this
+    thread.
+    """
     chosen = [module for module in modules(root) if module is not root and isinstance(module, tuple(kinds))]
-    before = {id(module): vars(module).get("forward") for module in chosen}
     names = _distinct_names(map(type, chosen))
-    outer, _THREAD.calls = _THREAD.calls, []
-    try:
-        for module in chosen:
-            object.__setattr__(module, "forward", _forward_of(module, names[type(module)], _THREAD.calls, called))
-        yield
-    finally:
-        _THREAD.calls = outer
-        for module in chosen:
-            vars(module).pop("forward", None)
-            if before[id(module)] is not None:
-                object.__setattr__(module, "forward", before[id(module)])
+    before_change(partial(setattr, _THREAD, "calls", _THREAD.calls))
+    _THREAD.calls = []
+    for module in chosen:
+        put_name(vars(module), "forward", _forward_of(module, names[type(module)], _THREAD.calls, called))
 
 
 def _distinct_names(kinds: Iterator[type]) -> dict[type, str]:
@@ -66,10 +61,12 @@ def _distinct_names(kinds: Iterator[type]) -> dict[type, str]:
 def _forward_of(
     module: torch.nn.Module, name: str, calls: list[Callable[..., list[torch.Tensor]]], called: Called
 ) -> Callable[..., Any]:
-    original = module.forward
+    original, thread = module.forward, threading.get_ident()
     weights = dict(itertools.chain(module.named_parameters(), module.named_buffers()))
 
     def forward(*args: Any, **kwargs: Any) -> Any:
+        if threading.get_ident() != thread:
+            return original(*args, **kwargs)
         leaves, spec = pytree.tree_flatten((args, kwargs))
         places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
         structure: list[Any] = []

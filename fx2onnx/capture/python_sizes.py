@@ -3,44 +3,28 @@
 from __future__ import annotations
 
 import builtins
-import contextlib
 import functools
 import math
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from fx2onnx.base.dims import DimLike, apply
+from fx2onnx.base.exchange import THREAD, put_name
 from fx2onnx.capture.assumptions import Assumptions, Relation
 from fx2onnx.capture.cached_calls import calls_cached
 from fx2onnx.capture.frames import asking_frame, is_user
 from fx2onnx.capture.symnode import DimNode, sym_int, unwrap
 
 
-@contextlib.contextmanager
-def taking_sizes() -> Iterator[None]:
-    """Inside, and for this thread, symbolic sizes go where Python's own functions need plain numbers: ``min`` and ``max``
-    of sizes, ``math.sqrt(n)``, ``torch.linspace(0, 1, n)``, ``torch.tensor([n, 2])``; a size that is a key is pinned.
+def take_sizes() -> None:
+    """Until ``Changes`` end, and for this thread, symbolic sizes go where Python's own functions need plain numbers: ``min``
+    and ``max`` of sizes, ``math.sqrt(n)``, ``torch.linspace(0, 1, n)``, ``torch.tensor([n, 2])``; a size that is a key is
+    pinned.
     """
-    swapped = [(space, name, getattr(space, name), wrap) for space, name, wrap in _WRAPPED]
-    outer, _THREAD.takes_sizes = _THREAD.takes_sizes, True
-    for space, name, original, wrap in swapped:
-        setattr(space, name, _for_thread(original, wrap))
-    try:
-        yield
-    finally:
-        _THREAD.takes_sizes = outer
-        for space, name, original, _ in swapped:
-            setattr(space, name, original)
-
-
-class _Thread(threading.local):
-    takes_sizes = False
-
-
-_THREAD = _Thread()
+    for space, name, wrap in _WRAPPED:
+        put_name(space, name, _for_thread(getattr(space, name), wrap))
 
 
 @functools.lru_cache(maxsize=64)
@@ -50,7 +34,7 @@ def _for_thread(original: Callable[..., Any], wrap: Callable[..., Any]) -> Calla
 
     @functools.wraps(original)
     def chosen(*args: Any, **kwargs: Any) -> Any:
-        return (wrapped if _THREAD.takes_sizes else original)(*args, **kwargs)
+        return (wrapped if THREAD.captures else original)(*args, **kwargs)
 
     return chosen
 

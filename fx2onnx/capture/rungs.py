@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from fx2onnx.base.changes import Changes, before_change, undone
 from fx2onnx.base.dims import Dim, DimLike
 from fx2onnx.base.errors import Fx2OnnxError, UserError
 from fx2onnx.base.events import record
@@ -21,8 +22,9 @@ from fx2onnx.capture.captured import Captured
 from fx2onnx.capture.dynamic import hints_of, set_dynamic_axes
 from fx2onnx.capture.exported import exported
 from fx2onnx.capture.inputs import Arguments, bind, normalise_args, refuse_repeated
-from fx2onnx.capture.module_state import buffers_kept, preserved
-from fx2onnx.capture.process_state import process_state_kept
+from fx2onnx.capture.module_calls import Called, call_as_one
+from fx2onnx.capture.module_state import keep_buffers, preserve
+from fx2onnx.capture.process_state import keep_process_state
 from fx2onnx.capture.second_try import export_may_help
 
 RUNGS = ("auto", "symbolic", "fake", "export")
@@ -30,8 +32,27 @@ DATA_BRANCHES = ("error", "if")
 MAX_RUNS = 16
 """Each further run settles at least one size; a module that pins more sizes than this is refused."""
 
-_LOCK = threading.RLock()
-"""Capture changes process-wide state of torch for its duration, so one thread captures at a time."""
+_LOCK: Any = threading.RLock()
+"""One thread captures at a time: a function is exchanged for one thread only."""
+
+
+def _alone(run: Callable[[], Captured]) -> Captured:
+    """``run()`` while no other thread captures; whatever it changes is as before afterwards."""
+    is_outermost = not _LOCK._is_owned()
+
+    def locked() -> Captured:
+        if is_outermost:
+            before_change(_let_go)
+        with _LOCK:
+            return undone(run)
+
+    return undone(locked)
+
+
+def _let_go() -> None:
+    """An interrupt may come on the way out of the block that holds the lock."""
+    while _LOCK._is_owned():
+        _LOCK.release()
 
 
 def capture(
@@ -48,12 +69,14 @@ def capture(
     training: bool | None = None,
     bake: Sequence[str] = (),
     data_branches: str = "error",
+    single_calls: tuple[tuple[type, ...], Called] | None = None,
 ) -> Captured:
     """``module(*args, **kwargs)`` as a functional ATen graph; nothing of it is computed.
 
     ``keep(overload)`` says which overloads stay whole; others are split by PyTorch's decompositions where there are.
     ``training`` is the mode to capture in (None: eval). ``bake`` names inputs whose sample values become constants.
     ``data_branches="if"`` keeps both branches of a Python decision by data; ``"error"`` refuses it (E104).
+    ``single_calls``: classes of submodules each call of which is one operator, and who is told of it.
     Raises UserError E1xx.
     """
     if rung not in RUNGS:
@@ -77,8 +100,14 @@ def capture(
         bake=frozenset(bake),
         both=data_branches == "if",
     )
-    with _LOCK, process_state_kept():
-        captured = _RUNS[rung](root, arguments, settled, training)
+
+    def run() -> Captured:
+        keep_process_state()
+        if single_calls is not None:
+            call_as_one(root, *single_calls)
+        return _RUNS[rung](root, arguments, settled, training)
+
+    captured = _alone(run)
     captured.warnings = arguments.notes + captured.warnings
     _name_outputs(captured, output_names)
     return captured
@@ -88,8 +117,10 @@ Settled = Callable[[torch.nn.Module], Captured]
 
 
 def _by_symbolic(root: torch.nn.Module, arguments: Arguments, settled: Settled, training: bool | None) -> Captured:
-    with record("symbolic trace"), preserved(root, training):
-        with buffers_kept(root):
+    with record("symbolic trace"), Changes():
+        preserve(root, training)
+        with Changes():
+            keep_buffers(root)
             copy = symbolic.traced(root, arguments)
         captured = symbolic.as_traced(lambda: settled(copy))
     with record("compare with the module's own run"):
@@ -105,7 +136,8 @@ def _by_fake(root: torch.nn.Module, arguments: Arguments, settled: Settled, trai
 
 
 def _by_export(root: torch.nn.Module, arguments: Arguments, settled: Settled, training: bool | None) -> Captured:
-    with record("torch.export"), preserved(root, training):
+    with record("torch.export"), Changes():
+        preserve(root, training)
         program = exported(root, arguments)
     captured = settled(program)
     captured.rung, captured.rung_reason = "export", "asked for"

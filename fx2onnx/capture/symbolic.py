@@ -1,4 +1,4 @@
-"""The symbolic rung: ``torch.fx.symbolic_trace``, used only where it gives the same program as the module itself.
+"""The symbolic rung: ``torch.fx``'s tracing with proxies, used only where it gives the same program as the module itself.
 
 Tracing with proxies proves that no Python decision depends on a size or on data. What it cannot prove is that Python
 took the branch that it takes with tensors (``type(x)``, ``isinstance``), so the traced copy and the module are both run
@@ -18,6 +18,7 @@ from fx2onnx.base.errors import UserError
 from fx2onnx.capture.captured import Captured, describe, where_of
 from fx2onnx.capture.frames import is_user
 from fx2onnx.capture.inputs import Arguments
+from fx2onnx.capture.tracing import trace
 
 
 def traced(root: torch.nn.Module, arguments: Arguments) -> torch.fx.GraphModule:
@@ -34,14 +35,12 @@ def traced(root: torch.nn.Module, arguments: Arguments) -> torch.fx.GraphModule:
     bound = inspect.signature(root.forward).bind(*args, **kwargs)
     bound.apply_defaults()
     constants = {name: value for name, value in bound.arguments.items() if not isinstance(value, torch.Tensor)}
-    tracer = torch.fx.Tracer()
     target: Any = root.forward if "forward" in vars(root) else root
     try:
-        graph = tracer.trace(target, concrete_args=constants)
+        traced_root, graph = trace(target, constants)
     except Exception as cause:  # forward is the user's code, run on proxies
         raise _refusal(cause) from cause
-    holder = root if target is root else torch.nn.Module()
-    return torch.fx.GraphModule(tracer.root if isinstance(tracer.root, torch.nn.Module) else holder, graph)
+    return torch.fx.GraphModule(traced_root, graph)
 
 
 def _refusal(cause: Exception) -> UserError:

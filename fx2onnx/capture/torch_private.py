@@ -13,6 +13,7 @@ from typing import Any, ClassVar, TypeAlias
 import torch
 import torch.fx
 from torch._decomp import core_aten_decompositions
+from torch._decomp import decompositions as torch_decompositions
 from torch._dispatch.python import enable_python_dispatcher
 from torch._higher_order_ops import utils as higher_order_utils
 from torch._higher_order_ops.map import map_impl
@@ -31,6 +32,8 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fx2onnx.base.bounded import Bounded
+from fx2onnx.base.changes import Changes, before_change
+from fx2onnx.base.exchange import THREAD, Exchange, put_name
 
 __all__ = [
     "HIGHER_ORDER",
@@ -39,16 +42,14 @@ __all__ = [
     "FakeMode",
     "FakeTensor",
     "FakeTensorMode",
+    "NoDraws",
     "PreDispatchMode",
     "RecordedGraph",
     "SplitMode",
     "TorchDispatchMode",
     "UnsupportedOperatorException",
     "capture_modes",
-    "control_flow_uncompiled",
-    "data_assignments",
     "decompositions",
-    "default_device_context",
     "fake_from_meta",
     "fake_view",
     "forget_sizes",
@@ -58,6 +59,7 @@ __all__ = [
     "registered_overloads",
     "shares_converted_memory",
     "storage_key",
+    "take_assignments",
 ]
 
 OpOverload = torch._ops.OpOverload
@@ -84,6 +86,30 @@ _MANY = 10_000
 """So many operators are remembered."""
 
 
+class _ModesOfThread(threading.local, torch._ops._ModeStackStateForPreDispatch):
+    """Which modes are on the PreDispatch key: torch has one note of it for all threads, though the key is each one's own, so
+    that what one thread captures would be told to another that calls ``torch.export``.
+    """
+
+
+_ops: Any = torch._ops
+if _ops._mode_stack_state_for_pre_dispatch.count() == 0:
+    _ops._mode_stack_state_for_pre_dispatch = _ModesOfThread()  # type: ignore[no-untyped-call]
+
+
+class _Unnoted(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """A mode that is on in its thread and nowhere noted: torch notes in variables of the process that a mode is on, and
+    functions compiled in other threads look there.
+    """
+
+    def __enter__(self) -> Any:
+        torch._C._push_on_torch_dispatch_stack(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        torch._C._pop_torch_dispatch_stack(self.__dict__.get("_mode_key"))
+
+
 class PreDispatchMode(SchemaCheckMode):  # type: ignore[no-untyped-call]
     """A dispatch mode that sees operators before composite ones are split.
 
@@ -95,6 +121,13 @@ class PreDispatchMode(SchemaCheckMode):  # type: ignore[no-untyped-call]
         self._dispatch_key = PRE_DISPATCH
         self._handler = handler
 
+    def __enter__(self) -> Any:
+        _ops._set_mode_pre_dispatch(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _ops.unset_mode_pre_dispatch(None, schema_check=True)
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if PRE_DISPATCH not in func._dispatch_cache:
             func._dispatch_cache[PRE_DISPATCH] = partial(self._directly, func)
@@ -103,17 +136,18 @@ class PreDispatchMode(SchemaCheckMode):  # type: ignore[no-untyped-call]
 
     def call_directly(self) -> None:
         """Operators that came here before come by the short way from the first time on."""
+        for func in tuple(_ops.get_cached_ops()):
+            func._uncache_dispatch(PRE_DISPATCH)  # as torch does where modes change; other threads may add to the set
         for func in _SEEN:
-            if PRE_DISPATCH not in func._dispatch_cache:
-                func._dispatch_cache[PRE_DISPATCH] = partial(self._directly, func)
+            func._dispatch_cache[PRE_DISPATCH] = partial(self._directly, func)
 
     def _directly(self, func: OpOverload, *args: Any, **kwargs: Any) -> Any:
         """What torch does between an operator's call and this mode's handler, without the search for modes and for
         tensor subclasses that it makes at every call.
         """
-        stack = torch._ops._mode_stack_state_for_pre_dispatch
+        stack = _ops._mode_stack_state_for_pre_dispatch
         if stack._schema_check_mode is not self or _is_excluded(torch._C.DispatchKey.Python):
-            del func._dispatch_cache[PRE_DISPATCH]
+            func._dispatch_cache.pop(PRE_DISPATCH, None)
             return func(*args, **kwargs)
         stack._schema_check_mode = None
         _include(PRE_DISPATCH, False)
@@ -131,7 +165,7 @@ class PreDispatchMode(SchemaCheckMode):  # type: ignore[no-untyped-call]
             _SEEN.clear()
 
 
-class FakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
+class FakeMode(FakeTensorMode, _Unnoted):  # type: ignore[no-untyped-call, misc]
     """``FakeTensorMode``, which answers at once what torch itself asks most: a tensor's device (at each index), and the
     alias of a tensor that a factory has just made.
     """
@@ -148,7 +182,7 @@ class FakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
 _device_of, _detach = torch.ops.prim.device.default, torch.ops.aten.detach.default
 
 
-class SplitMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class SplitMode(_Unnoted):  # type: ignore[no-untyped-call]
     """A dispatch mode that sees operators after autograd, functorch and composite ones are dealt with."""
 
     def __init__(self, handler: Handler) -> None:
@@ -157,6 +191,15 @@ class SplitMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return self._handler()(func, args, kwargs or {})
+
+
+class NoDraws(_Unnoted):  # type: ignore[no-untyped-call]
+    """Refuses random numbers: a trace would draw them once, for every run of the file."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if torch.Tag.nondeterministic_seeded in func.tags:
+            raise RuntimeError(f"{func} would be drawn once, while the module is traced")
+        return func(*args, **(kwargs or {}))
 
 
 def _call_directly(function: Callable[..., Any], args: Any, *_: Any, **__: Any) -> Any:
@@ -174,37 +217,13 @@ def _on_leaves(branch: Callable[..., Any], structure: Any) -> Callable[..., Any]
     return lambda *leaves: branch(*pytree.tree_unflatten(leaves, structure))
 
 
-@contextlib.contextmanager
-def control_flow_uncompiled() -> Iterator[None]:
-    """Inside, torch does not compile the functions given to control-flow operators before it calls them."""
-    utils: Any = higher_order_utils
-    original = utils._hop_compile_and_call
-    utils._hop_compile_and_call = _call_directly
-    try:
-        yield
-    finally:
-        utils._hop_compile_and_call = original
-
-
 def in_function_transform() -> bool:
     """Whether ``torch.vmap``, ``torch.func.grad`` or the like is running."""
     return torch._C._functorch.peek_interpreter_stack() is not None
 
 
-@contextlib.contextmanager
-def _split_into_aten(recorder: PreDispatchMode | SplitMode) -> Iterator[None]:
-    """Recurrent layers that are not recorded whole split into ATen overloads, not into oneDNN's own."""
-    before = torch._C._get_mkldnn_enabled()
-    torch._C._set_mkldnn_enabled(before and not isinstance(recorder, SplitMode))
-    try:
-        yield
-    finally:
-        torch._C._set_mkldnn_enabled(before)
-
-
-@contextlib.contextmanager
-def data_assignments(assigned: Callable[[torch.Tensor, torch.Tensor], None]) -> Iterator[None]:
-    """Inside, ``assigned(x, y)`` is called before ``x.data = y`` in this thread, which no dispatcher shows."""
+def take_assignments(assigned: Callable[[torch.Tensor, torch.Tensor], None]) -> None:
+    """Until ``Changes`` end, ``assigned(x, y)`` is called before ``x.data = y`` in this thread, which no dispatcher shows."""
     plain: Any = torch._C.TensorBase.data
     thread = threading.get_ident()
 
@@ -213,28 +232,30 @@ def data_assignments(assigned: Callable[[torch.Tensor, torch.Tensor], None]) -> 
             assigned(self, value)
         plain.__set__(self, value)
 
-    torch.Tensor.data = property(plain.__get__, replace)  # type: ignore[assignment]
-    try:
-        yield
-    finally:
-        del torch.Tensor.data
+    put_name(torch.Tensor, "data", property(plain.__get__, replace))
 
 
-@contextlib.contextmanager
-def _uncompiled() -> Iterator[None]:
-    """Functions that ``torch.compile`` made run as they were written: their compiled code would read memory that fake
-    tensors do not have.
+class _EagerHere:
+    """A stance of ``torch.compile`` (``torch.compiler.set_stance``) under which this thread's captures run functions as they
+    were written: compiled code would read memory that fake tensors do not have.
     """
-    if "torch._dynamo" in sys.modules:
-        with torch.compiler.set_stance("force_eager"):
-            yield
-        return
-    original = torch.compile  # nothing was compiled yet; importing torch._dynamo takes a second
-    torch.compile = _as_written
-    try:
-        yield
-    finally:
-        torch.compile = original
+
+    def __init__(self, stance: Any) -> None:
+        self._elsewhere = stance
+
+    @property
+    def stance(self) -> str:
+        return "force_eager" if THREAD.captures else str(self._elsewhere.stance)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._elsewhere, name)
+
+
+def _run_as_written() -> None:
+    eval_frame: Any = sys.modules.get("torch._dynamo.eval_frame")
+    stance = getattr(eval_frame, "_stance", None)
+    if stance is not None and not isinstance(stance, _EagerHere):
+        put_name(eval_frame, "_stance", _EagerHere(stance))
 
 
 def _as_written(model: Any = None, **_: Any) -> Any:
@@ -242,43 +263,45 @@ def _as_written(model: Any = None, **_: Any) -> Any:
     return _as_written if model is None else model
 
 
+def _instead(function: Any, instead: Callable[..., Any]) -> Exchange:
+    return Exchange(function, lambda original: instead)
+
+
+_EXCHANGED = (
+    _instead(torch.backends.mha.get_fastpath_enabled, lambda: False),
+    _instead(higher_order_utils._hop_compile_and_call, _call_directly),
+    _instead(torch.compile, _as_written),
+)
+"""Attention's fused inference path is off, and nothing is compiled."""
+
+_LSTM = _instead(torch_decompositions.select_one_layer_lstm_function, lambda *_: torch_decompositions.one_layer_lstm)
+"""Recurrent layers that are not recorded whole split into ATen overloads, not into oneDNN's own."""
+
 _FAKE_TENSOR_LOG = logging.getLogger("torch._subclasses.fake_tensor")
+
+
+def _unlogged(record: logging.LogRecord) -> bool:
+    """A failing operator becomes our error; torch would print its own stack before."""
+    return record.exc_info is None or not THREAD.captures
 
 
 @contextlib.contextmanager
 def capture_modes(fake_mode: FakeTensorMode, recorder: PreDispatchMode | SplitMode) -> Iterator[None]:
-    """Everything inside runs on fake tensors, seen by ``recorder``; attention's fused inference path is off."""
-    fast_path = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-
-    def unlogged(record: logging.LogRecord) -> bool:
-        """A failing operator becomes our error; torch would print its own stack before."""
-        return record.exc_info is None
-
-    _FAKE_TENSOR_LOG.addFilter(unlogged)
-    try:
-        with (
-            torch.no_grad(),
-            control_flow_uncompiled(),
-            _uncompiled(),
-            _split_into_aten(recorder),
-            fake_mode,
-            enable_python_dispatcher(),
-            recorder,
-        ):
+    """Everything inside runs on fake tensors, seen by ``recorder``; other threads see nothing of it."""
+    with Changes():
+        before_change(partial(setattr, THREAD, "captures", THREAD.captures))
+        THREAD.captures = True
+        for exchange in (*_EXCHANGED, *([_LSTM] if isinstance(recorder, SplitMode) else [])):
+            exchange.put_in()
+        _run_as_written()
+        if _unlogged not in _FAKE_TENSOR_LOG.filters:
+            before_change(partial(_FAKE_TENSOR_LOG.removeFilter, _unlogged))
+            _FAKE_TENSOR_LOG.addFilter(_unlogged)
+        with torch.no_grad(), fake_mode, enable_python_dispatcher(), recorder:
             if isinstance(recorder, PreDispatchMode):
+                before_change(recorder.call_directly_no_more)
                 recorder.call_directly()
             yield
-    finally:
-        if isinstance(recorder, PreDispatchMode):
-            recorder.call_directly_no_more()
-        torch.backends.mha.set_fastpath_enabled(fast_path)
-        _FAKE_TENSOR_LOG.removeFilter(unlogged)
-
-
-def default_device_context() -> Any:
-    """What ``torch.set_default_device`` entered in this thread, if anything."""
-    return getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
 
 
 def fake_from_meta(

@@ -13,8 +13,9 @@ from typing import Any
 
 import torch
 
+from fx2onnx.base.changes import Changes
 from fx2onnx.base.errors import UserError
-from fx2onnx.base.memoized import forgotten
+from fx2onnx.base.memoized import keep_apart
 from fx2onnx.sources.hf_call import Call, Maker
 from fx2onnx.sources.hf_samples import (
     CHOICE_MAKERS,
@@ -87,7 +88,8 @@ def _is_accepted(module: Any, samples: Mapping[str, torch.Tensor]) -> bool:
     cast = {name: value.to(dtype) if value.is_floating_point() else value for name, value in samples.items()}
     try:
         shell = _shell(module)
-        with forgotten({type(part) for part in module.modules()}):
+        with Changes():
+            keep_apart({type(part) for part in module.modules()})
             run_lightly(shell, shell, cast)
     except Exception:  # a model raises whatever an input that it does not take leads to
         return False

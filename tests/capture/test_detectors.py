@@ -12,8 +12,9 @@ import torch
 from torch import nn
 
 import fx2onnx
+from fx2onnx.base.changes import Changes
 from fx2onnx.capture.stand_ins import torchvision as said
-from fx2onnx.capture.stand_ins.swap import standing_in
+from fx2onnx.capture.stand_ins.swap import stand_in_for
 from fx2onnx.sources.torchvision_compat import prepare
 from tests.support import check
 
@@ -157,7 +158,8 @@ def test_only_the_capturing_thread_and_only_then() -> None:
         found.append(roi_heads.paste_masks_in_image(*arguments))
 
     def inside() -> None:
-        with standing_in(said.STAND_INS) as used:
+        with Changes():
+            used = stand_in_for(said.STAND_INS)
             thread = threading.Thread(target=elsewhere)
             thread.start()
             thread.join()
@@ -175,7 +177,8 @@ def test_only_the_capturing_thread_and_only_then() -> None:
 
 def test_stand_ins_take_what_the_functions_take() -> None:
     """A function that changed its parameters would be left as it is, and the export refused: notice it here."""
-    with standing_in(said.STAND_INS):
+    with Changes():
+        stand_in_for(said.STAND_INS)
         for stand_in in said.STAND_INS:
             function: Any = __import__(stand_in.module, fromlist=["_"])
             for part in stand_in.function.split("."):

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 import fx2onnx
-from fx2onnx.capture.exchange import Exchange
+from fx2onnx.base.changes import Changes
+from fx2onnx.base.exchange import Exchange
 
 
 def _made(factor: int) -> FunctionType:
@@ -26,20 +27,22 @@ def _exchange(function: FunctionType) -> Exchange:
 def test_a_function_with_cells_and_keywords_is_exchanged_and_given_back() -> None:
     function, other = _made(3), _made(5)
     exchange = _exchange(function)
-    assert exchange.on()
-    assert (function(2), function(2, more=4), other(2)) == (-7, -10, 11)
-    assert not exchange.on(), "it is so already"
-    exchange.off()
+    with Changes():
+        assert exchange.put_in()
+        assert (function(2), function(2, more=4), other(2)) == (-7, -10, 11)
+        with Changes():
+            assert exchange.put_in(), "it is so already"
+        assert function(2) == -7
     assert (function(2), function(2, more=4)) == (7, 10)
 
 
 def test_a_call_that_was_entered_before_the_end_finds_its_way() -> None:
     function = _made(3)
     exchange = _exchange(function)
-    exchange.on()
-    entered = FunctionType(function.__code__, function.__globals__, "entered", None, function.__closure__)
-    exchange.off()
-    assert entered(2) == -7
+    with Changes():
+        exchange.put_in()
+        entered = FunctionType(function.__code__, function.__globals__, "entered", None, function.__closure__)
+    assert entered(2, more=1) == 7
 
 
 def test_modules_that_another_thread_runs_meanwhile_compute() -> None:

@@ -7,10 +7,10 @@ the mask says: a layer that is not marked as causal sees every token. Such a lay
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import inspect
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fx2onnx.base.changes import before_change
 from fx2onnx.capture.stand_ins.swap import StandIn
 from fx2onnx.capture.symnode import unwrap
 
@@ -50,14 +51,10 @@ class _Masks(threading.local):
 _MASKS = _Masks()
 
 
-@contextlib.contextmanager
-def remembered() -> Iterator[None]:
-    """Inside, masks that are kept for capture's sake are remembered, in this thread."""
+def remember() -> None:
+    """Masks that are kept for capture's sake are remembered in this thread, until ``Changes`` end."""
+    before_change(functools.partial(vars(_MASKS).update, kept=_MASKS.kept, asked=_MASKS.asked, made=_MASKS.made))
     _MASKS.kept, _MASKS.asked, _MASKS.made = {}, [], {}
-    try:
-        yield
-    finally:
-        _MASKS.kept = _MASKS.asked = _MASKS.made = None
 
 
 def keep_mask(function: str) -> None:

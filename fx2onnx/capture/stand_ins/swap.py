@@ -6,16 +6,17 @@ imported. It must compute what the function computes, for any sizes and data, wi
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import inspect
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
 
-from fx2onnx.capture.exchange import Exchange
+from fx2onnx.base.changes import before_change
+from fx2onnx.base.exchange import Exchange
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +39,9 @@ class StandIn:
 
 
 class _Thread(threading.local):
-    used: dict[str, str] | None = None
-    """The stand-ins that were called in this capture, by name, with their reasons; None outside a capture."""
+    def __init__(self) -> None:
+        self.used: dict[str, str] = {}
+        """The stand-ins that were called in this capture, by name, with their reasons."""
 
 
 _THREAD = _Thread()
@@ -47,24 +49,19 @@ _EXCHANGES: dict[StandIn, Exchange] = {}
 """How each one is put in, from when it was first."""
 
 
-@contextlib.contextmanager
-def standing_in(stand_ins: tuple[StandIn, ...]) -> Iterator[dict[str, str]]:
-    """Inside, the stand-ins of those modules that are loaded are used by this thread. Gives the ones called."""
-    swapped: list[Exchange] = []
-    outer, _THREAD.used = _THREAD.used, {}
-    try:
-        for stand_in in stand_ins:
-            function: Any = sys.modules.get(stand_in.module)
-            for part in stand_in.function.split("."):
-                function = getattr(function, part, None)
-            exchange = _exchange(inspect.unwrap(function), stand_in) if isinstance(function, FunctionType) else None
-            if exchange is not None and exchange.on():
-                swapped.append(exchange)
-        yield _THREAD.used
-    finally:
-        _THREAD.used = outer
-        for exchange in reversed(swapped):
-            exchange.off()
+def stand_in_for(stand_ins: tuple[StandIn, ...]) -> dict[str, str]:
+    """Until ``Changes`` end, the stand-ins of those modules that are loaded are used by this thread. Gives the ones called."""
+    used: dict[str, str] = {}
+    before_change(functools.partial(setattr, _THREAD, "used", _THREAD.used))
+    _THREAD.used = used
+    for stand_in in stand_ins:
+        function: Any = sys.modules.get(stand_in.module)
+        for part in stand_in.function.split("."):
+            function = getattr(function, part, None)
+        exchange = _exchange(inspect.unwrap(function), stand_in) if isinstance(function, FunctionType) else None
+        if exchange is not None:
+            exchange.put_in()
+    return used
 
 
 def _exchange(function: Any, stand_in: StandIn) -> Exchange | None:
@@ -77,8 +74,6 @@ def _exchange(function: Any, stand_in: StandIn) -> Exchange | None:
 
     def replacement(original: FunctionType) -> Callable[..., Any]:
         def called(*args: Any, **kwargs: Any) -> Any:
-            if _THREAD.used is None:
-                return original(*args, **kwargs)
             if stand_in.reason:
                 _THREAD.used[stand_in.name] = stand_in.reason
             return stand_in.compute(original, *args, **kwargs) if stand_in.around else stand_in.compute(*args, **kwargs)

@@ -8,17 +8,18 @@ yes for that function. The report names every function that was told yes.
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import inspect
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import CodeType, FunctionType
 from typing import Any
 
 import torch
 
+from fx2onnx.base.changes import before_change
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture.frames import location_at
 from fx2onnx.capture.stand_ins import attention_masks, packed, sound_windows, strides
@@ -42,20 +43,18 @@ class _Asked(threading.local):
 _ASKED = _Asked()
 
 
-@contextlib.contextmanager
-def answering(traced: TracedCode, known: Known) -> Iterator[None]:
-    """Inside, ``is_tracing`` is true for masks that are not ``known``, and for the functions ``traced``, in this thread."""
+def answer(traced: TracedCode, known: Known) -> None:
+    """Until ``Changes`` end, ``is_tracing`` is true for masks that are not ``known``, and for the functions ``traced``, in
+    this thread.
+    """
+    before_change(functools.partial(vars(_ASKED).update, traced=_ASKED.traced, known=_ASKED.known))
     _ASKED.traced, _ASKED.known, _ASKED.told_no, _ASKED.told_yes = traced, known, set(), {}
-    try:
-        with attention_masks.remembered():
-            yield
-    finally:
-        del _ASKED.traced, _ASKED.known
+    attention_masks.remember()
 
 
 def is_tracing(tensor: Any = None) -> bool:
     """Stands in for ``transformers.utils.import_utils.is_tracing``."""
-    asking = sys._getframe(3)  # this function, the exchanged code's caller, the exchanged code, who asked
+    asking = sys._getframe(4)  # this function, its caller in swap, in exchange, the exchanged code, who asked
     code = asking.f_code
     if tensor is None or _ASKED.told_no is None or _ASKED.told_yes is None:
         return False

@@ -1,0 +1,101 @@
+"""What an export changes outside itself is put back, wherever an exception strikes: Ctrl-C comes between any two steps.
+
+Who changes something says first how it is put back (``before_change``); to put back what was not changed, or twice, does
+no harm. ``Changes`` puts back at the end of its block, and ``undone`` whatever an interrupt in the middle of that left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+_TRIES = 100
+"""So often is a step tried that exceptions interrupt; then it is left out, and the others still done."""
+
+
+class _Journal(threading.local):
+    def __init__(self) -> None:
+        self.steps: list[Callable[[], object]] = []
+        """How what this thread changed is put back, in the order of the changes."""
+
+
+_JOURNAL = _Journal()
+
+
+def before_change(put_back: Callable[[], object]) -> None:
+    """``put_back`` undoes what the caller does next. Only inside ``Changes`` or ``undone``."""
+    _JOURNAL.steps.append(put_back)
+
+
+class Changes:
+    """A block; what is changed inside is put back at its end, the last first."""
+
+    def __enter__(self) -> None:
+        self._mark = len(_JOURNAL.steps)
+
+    def __exit__(self, *_: object) -> None:
+        _put_back(self._mark)
+
+
+def undone(run: Callable[[], T]) -> T:
+    """``run()``; afterwards all is put back. Twice: an exception may strike on the way to the first time."""
+    return _put_back_after(lambda: _put_back_after(run))
+
+
+def _put_back_after(run: Callable[[], T]) -> T:
+    mark = len(_JOURNAL.steps)
+    try:
+        return run()
+    except BaseException as error:
+        _close_left_open(error)
+        raise
+    finally:
+        _put_back(mark)
+
+
+def _put_back(mark: int) -> None:
+    steps, tries = _JOURNAL.steps, 0
+    struck: BaseException | None = None
+    while len(steps) > mark:
+        try:
+            steps[-1]()
+            steps.pop()
+            tries = 0
+        except BaseException as error:  # an interrupt: the step is done again, then the others
+            struck, tries = error, tries + 1
+            if tries > _TRIES:
+                steps.pop()
+    if struck is not None:
+        raise struck
+
+
+def _close_left_open(error: BaseException) -> None:
+    """End the generators of ``with`` blocks whose entry or exit was interrupted: the traceback keeps them alive."""
+    for frames in map(_frames, _with_contexts(error)):
+        for frame in reversed(frames):
+            manager = frame.f_locals.get("self") if frame.f_code.co_filename == contextlib.__file__ else None
+            if isinstance(manager, contextlib._GeneratorContextManager):
+                with contextlib.suppress(Exception):  # what its own cleaning up raises matters less than ``error``
+                    manager.gen.close()
+
+
+def _with_contexts(error: BaseException) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    found: BaseException | None = error
+    while found is not None and id(found) not in seen:
+        seen.add(id(found))
+        yield found
+        found = found.__context__
+
+
+def _frames(error: BaseException) -> list[Any]:
+    found, step = [], error.__traceback__
+    while isinstance(step, TracebackType):
+        found.append(step.tb_frame)
+        step = step.tb_next
+    return found

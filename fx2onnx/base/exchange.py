@@ -1,0 +1,131 @@
+"""Let the callers of a function reach another one: by its code object, so it does not matter under which names they have
+it, and no class changes (torch.nn.Module has thousands of subclasses, whose caches would have to be forgotten).
+
+Only the thread that made the exchange reaches the other function; in every other one the function does what it does. What
+has no code object (a builtin) is exchanged by name, for something that asks ``THREAD`` which of the two it is.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable
+from functools import partial, wraps
+from threading import get_ident
+from types import CellType, CodeType, FunctionType
+from typing import Any
+
+from fx2onnx.base.changes import before_change
+
+_NUMBERS = itertools.count()
+_ABSENT = object()
+
+
+class _Thread(threading.local):
+    captures = False
+    """Whether this thread runs a module on fake tensors."""
+
+
+THREAD = _Thread()
+
+
+def put_name(holder: Any, name: str, value: Any) -> None:
+    """``name`` of a dict, module, class or cell is ``value`` until ``Changes`` end, or until somebody else sets it."""
+    before = content_of(holder, name)
+    if before is not value:  # else a capture around this one did it
+        before_change(partial(_put_back, holder, name, value, before))
+        _put(holder, name, value)
+
+
+def content_of(holder: Any, name: str) -> Any:
+    if isinstance(holder, CellType):
+        try:
+            return holder.cell_contents
+        except ValueError:  # a cell that was not filled yet
+            return _ABSENT
+    return (holder if isinstance(holder, dict) else vars(holder)).get(name, _ABSENT)
+
+
+def _put_back(holder: Any, name: str, value: Any, before: Any) -> None:
+    if content_of(holder, name) is value:
+        _put(holder, name, before)
+
+
+def _put(holder: Any, name: str, value: Any) -> None:
+    if isinstance(holder, CellType):
+        holder.cell_contents = value
+    elif isinstance(holder, dict):
+        holder.pop(name, None) if value is _ABSENT else holder.__setitem__(name, value)
+    elif value is _ABSENT:
+        delattr(holder, name)
+    else:
+        setattr(holder, name, value)
+
+
+class Exchange:
+    """``function`` calls ``replacement(original)`` while ``on``; ``original`` computes what it computes otherwise."""
+
+    def __init__(self, function: FunctionType, replacement: Callable[[FunctionType], Callable[..., Any]]) -> None:
+        original = FunctionType(
+            function.__code__, function.__globals__, function.__name__, function.__defaults__, function.__closure__
+        )
+        original.__kwdefaults__ = function.__kwdefaults__
+        instead = replacement(original)
+
+        @wraps(function)
+        def called(*args: Any, **kwargs: Any) -> Any:
+            return (instead if get_ident() == self._thread else original)(*args, **kwargs)
+
+        self.original = original
+        name = f"__fx2onnx_exchange_{next(_NUMBERS)}"
+        self._prepare(function, _calling(name, function.__code__), {name: called})
+
+    @classmethod
+    def of_code(cls, function: FunctionType, code: CodeType, **names: Any) -> Exchange:
+        """``function`` runs ``code``, which finds ``names`` among the function's globals: no frame more than before. In other
+        threads, too, so ``code`` asks which one it is.
+        """
+        made = cls.__new__(cls)
+        made._prepare(function, code, names)
+        return made
+
+    def _prepare(self, function: FunctionType, code: CodeType, names: dict[str, Any]) -> None:
+        self.function = function
+        self.code = function.__code__
+        self._thread = 0
+        self._calling = code.replace(
+            co_name=self.code.co_name,
+            co_qualname=self.code.co_qualname,
+            co_filename=self.code.co_filename,
+            co_firstlineno=self.code.co_firstlineno,
+        )
+        # The names stay: another thread may have entered the exchanged code when this one ends the exchange.
+        function.__globals__.update(names)
+
+    def still_fits(self, function: FunctionType) -> bool:
+        """Whether this is for ``function`` with the code that it has now."""
+        return self.function is function and (function.__code__ is self.code or function.__code__ is self._calling)
+
+    def put_in(self) -> bool:
+        """Exchange the code for this thread until its ``Changes`` end. Returns whether it is: another one may have it."""
+        if not self._thread:
+            before_change(self.take_out)
+            self._thread = get_ident()
+            self.function.__code__ = self._calling
+        return self._thread == get_ident()
+
+    def take_out(self) -> None:
+        """The function's own code again."""
+        self.function.__code__ = self.code
+        self._thread = 0
+
+
+def _calling(name: str, code: CodeType) -> CodeType:
+    """Code that calls ``name``; it holds as many cells as ``code``, in whose place it is put."""
+    cells = code.co_freevars
+    lines = ["def outer():", *(f"    {cell} = None" for cell in cells), "    def calling(*args, **kwargs):"]
+    lines += [f"        return {name}(*args, **kwargs)", *(f"        {cell}" for cell in cells), "    return calling"]
+    space: dict[str, Any] = {}
+    exec("\n".join(lines), space)
+    made: CodeType = space["outer"]().__code__
+    return made

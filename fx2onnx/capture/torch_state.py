@@ -1,0 +1,129 @@
+"""torch's state of this thread that an interrupted ``with`` may leave: modes, dispatch keys, function transforms."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+_C: Any = torch._C
+_overrides: Any = torch.overrides
+_python_dispatch: Any = torch.utils._python_dispatch
+_functorch: Any = torch._C._functorch
+
+
+def default_device_context() -> Any:
+    """What ``torch.set_default_device`` entered in this thread, if anything."""
+    return getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
+
+
+def set_default_device_context(context: Any) -> None:
+    torch.set_default_device(getattr(context, "device", None))
+
+
+def function_modes() -> list[Any]:
+    if not _C._len_torch_function_stack():
+        return []
+    found: list[Any] = _overrides._get_current_function_mode_stack()
+    context = default_device_context()
+    return [mode for mode in found if mode is not context]
+
+
+def set_function_modes(modes: list[Any]) -> None:
+    context = default_device_context()
+    while _C._len_torch_function_stack():
+        _C._pop_torch_function_stack()
+    for mode in ([] if context is None else [context]) + modes:
+        _C._push_on_torch_function_stack(mode)
+
+
+def dispatch_modes() -> tuple[list[Any], Any]:
+    """The modes on operators, and the one that sees them before composite ones are split."""
+    stack = _python_dispatch._get_current_dispatch_mode_stack() if _C._len_torch_dispatch_stack() else []
+    return stack, _ops()._schema_check_mode
+
+
+def set_dispatch_modes(modes: tuple[list[Any], Any]) -> None:
+    for mode in reversed(_python_dispatch._get_current_dispatch_mode_stack()):
+        _C._pop_torch_dispatch_stack(getattr(mode, "_mode_key", None))
+    for mode in modes[0]:
+        _C._push_on_torch_dispatch_stack(mode)
+    _ops()._schema_check_mode = modes[1]
+
+
+_NOTES = (
+    "_is_in_torch_dispatch_mode",
+    "_is_in_non_infra_torch_dispatch_mode",
+    "_is_in_any_mode_without_ignore_compile_internals",
+)
+
+
+def mode_notes() -> tuple[bool, ...]:
+    """What torch notes, for all threads, of modes that are on in some."""
+    space = vars(_python_dispatch)
+    return tuple([space[name] for name in _NOTES])
+
+
+def set_mode_notes(notes: tuple[bool, ...]) -> None:
+    vars(_python_dispatch).update(zip(_NOTES, notes, strict=True))
+    _python_dispatch.set_is_in_mode_without_ignore_compile_internals(notes[-1])
+
+
+def _ops() -> Any:
+    return torch._ops._mode_stack_state_for_pre_dispatch
+
+
+def dispatch_keys() -> tuple[int, int]:
+    """Those that are on and off; autocast is on for a kind of device where its key is not off."""
+    return _C._dispatch_tls_local_include_set().raw_repr(), _C._dispatch_tls_local_exclude_set().raw_repr()
+
+
+def set_dispatch_keys(keys: tuple[int, int]) -> None:
+    include, exclude = (_C.DispatchKeySet.from_raw_repr(key) for key in keys)
+    for key in _KEYS:
+        if _C._dispatch_tls_is_dispatch_key_included(key) != include.has(key):
+            _C._dispatch_tls_set_dispatch_key_included(key, include.has(key))
+        if _C._dispatch_tls_is_dispatch_key_excluded(key) != exclude.has(key):
+            _C._dispatch_tls_set_dispatch_key_excluded(key, exclude.has(key))
+    off = str(exclude)
+    for kind, name in AUTOCAST.items():
+        torch.set_autocast_enabled(kind, f"Autocast{name}" not in off)
+
+
+_KEYS = tuple(
+    getattr(_C.DispatchKey, name)
+    for name in (
+        "Python", "PythonTLSSnapshot", "PythonDispatcher", "PreDispatch", "BackendSelect", "ADInplaceOrView", "Functionalize",
+        "FuncTorchDynamicLayerBackMode", "FuncTorchDynamicLayerFrontMode", "FuncTorchBatched", "FuncTorchVmapMode",
+        "FuncTorchGradWrapper", "Conjugate", "Negative", "Tracer", "Autograd", "AutogradCPU", "AutogradCUDA", "AutogradMeta",
+    )
+    if hasattr(_C.DispatchKey, name)
+)  # fmt: skip
+
+
+AUTOCAST = {
+    "cpu": "CPU", "cuda": "CUDA", "xpu": "XPU", "mps": "MPS", "hpu": "HPU", "mtia": "MTIA", "maia": "MAIA", "xla": "XLA",
+    "ipu": "IPU", "privateuseone": "PrivateUse1",
+}  # fmt: skip
+"""Kinds of devices, as their keys name them."""
+
+
+def transforms() -> int:
+    """How many of ``torch.vmap``, ``torch.func.grad`` and the like are running."""
+    return int(_functorch.get_dynamic_layer_stack_depth())
+
+
+def set_transforms(depth: int) -> None:
+    if transforms() > depth:
+        _functorch.pop_dynamic_layer_stack_and_undo_to_depth(depth)
+
+
+def print_options() -> dict[str, Any]:
+    return dict(vars(_tensor_str.PRINT_OPTS))
+
+
+def set_print_options(options: dict[str, Any]) -> None:
+    vars(_tensor_str.PRINT_OPTS).update(options)
+
+
+_tensor_str: Any = torch._tensor_str

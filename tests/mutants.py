@@ -32,6 +32,7 @@ MODES = "tests/capture/test_modes.py"
 EXPORTED = "tests/ops/test_exported.py"
 RARE, RESORT = "tests/ops/test_rare.py", "tests/ops/test_resort.py"
 STRANGERS = "tests/sources/test_strangers.py tests/test_folder_files.py"
+STATE, INTERRUPTS, THREADS = (f"tests/capture/test_{name}.py" for name in ("state", "interrupts", "threads"))
 MUTANTS = [
     # capture
     Mutant("capture/aliasing.py", "    if view.version != memory.version:", "    if False:", CAPTURE),
@@ -39,8 +40,15 @@ MUTANTS = [
     Mutant("capture/aliasing.py", "    memory.version += 1", "    pass", CAPTURE),
     Mutant("capture/inputs.py", "        while name in taken:", "        while False:", "tests/test_export.py"),
     Mutant("capture/functional.py", "    if result.dtype != tensor.dtype:", "    if False:", CAPTURE),
-    Mutant("capture/module_state.py", "        _fill_dict(module.__dict__, attributes)", "        pass", "tests/capture"),
-    Mutant("capture/module_state.py", "                container.clear()", "                continue", "tests/capture"),
+    Mutant("capture/module_state.py", "        _fill_dict(module.__dict__, attributes)\n", "", STATE),
+    Mutant("capture/module_state.py", "                container[:] = content", "                continue", STATE),
+    Mutant("base/changes.py", "_put_back_after(lambda: _put_back_after(run))", "_put_back_after(run)", INTERRUPTS),
+    Mutant("base/changes.py", "        _close_left_open(error)\n", "        pass\n", INTERRUPTS),
+    Mutant("base/exchange.py", "(instead if get_ident() == self._thread else original)", "instead", THREADS),
+    Mutant("base/memoized.py", "        if _THREAD.kept is None:\n            return", "        if False:\n            return", THREADS),
+    Mutant("capture/process_state.py", "        if value is not _UNREADABLE and _value(flag) != value:\n            flag.set",
+           "        if False:\n            flag.set", "tests/capture/test_process_state.py"),
+    Mutant("capture/process_state.py", "                    _SEEN.before.setdefault(flag, old)", "                    pass", THREADS),
     # table
     Mutant("aten_map/pooling.py", "op.Mod(result[1], op.size(plane))", "result[1]", "tests/ops/test_windows.py"),
     Mutant("aten_map/pooling.py", "        attrs[\"ceil_mode\"] = 1\n    with_places", "        pass\n    with_places",
@@ -58,7 +66,8 @@ MUTANTS = [
            "tests/ops/test_complex.py"),
     Mutant("aten_map/complex_functions.py", "    return conjugate(op, turned) if overload in CONJUGATED else turned",
            "    return turned", "tests/ops/test_complex.py"),
-    Mutant("base/exchange.py", "        _put(holder, name, before)", "        pass", "tests/test_custom_ops.py tests/capture"),
+    Mutant("capture/module_calls.py", "put_name(vars(module), \"forward\"", "vars(module).__setitem__(\"forward\"",
+           "tests/test_custom_ops.py"),
     Mutant("aten_map/scalars.py", "classes[0 if rank_of(operand) else 1]", "classes[0]", "tests/ops/test_promotion.py"),
     Mutant("aten_map/scalars.py", "        elif _category(combined) > _category(result):", "        elif False:",
            "tests/ops/test_promotion.py"),

@@ -8,6 +8,7 @@ import locale
 import logging
 import os
 import sys
+import threading
 import types
 import warnings
 from collections.abc import Callable, Iterator
@@ -120,15 +121,14 @@ def _change(flag: Flag) -> None:
 
 
 class Setting(nn.Module):
-    def __init__(self, flag: Flag, fails: bool) -> None:
+    def __init__(self, flag: Flag, change: Callable[[], object], fails: bool) -> None:
         super().__init__()
-        self.flag, self.fails = flag, fails
-        self.changed = False
+        self.flag, self.change, self.fails = flag, change, fails
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         before = _value(self.flag)
         try:
-            _change(self.flag)
+            self.change()
         finally:
             _CHANGED[self.flag.name] = _value(self.flag) != before
         if self.fails:
@@ -152,13 +152,73 @@ def everything() -> Iterator[None]:
 @pytest.mark.usefixtures("everything")
 @pytest.mark.parametrize("fails", [False, True], ids=["returns", "interrupted"])
 @pytest.mark.parametrize("name", FLAGS)
-def test_what_forward_sets_is_as_before(name: str, fails: bool) -> None:
+def test_what_forward_sets_is_as_before(name: str, fails: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("threading.active_count", lambda: 1)  # other tests may have left threads
     flag = FLAGS[name]
     before = _value(flag)
     _CHANGED.clear()
     with contextlib.suppress(KeyboardInterrupt, fx2onnx.UserError):
-        fx2onnx.export(Setting(flag, fails), (X,), None, capture="fake")
+        fx2onnx.export(Setting(flag, lambda: _change(flag), fails), (X,), None, capture="fake")
     assert _CHANGED.get(name) or name in NOT_HERE, "forward did change it"
+    assert _value(flag) == before
+
+
+backends: Any = torch.backends
+PUBLIC: dict[str, Callable[[], object]] = {
+    "default dtype": lambda: torch.set_default_dtype(torch.float64),
+    "deterministic algorithms": lambda: torch.set_deterministic_debug_mode("warn"),
+    "anomaly detection": lambda: torch.autograd.set_detect_anomaly(True),
+    "warn always": lambda: torch.set_warn_always(True),
+    "attention: fast path": lambda: backends.mha.set_fastpath_enabled(False),
+    "attention: flash": lambda: backends.cuda.enable_flash_sdp(False),
+    "attention: memory-efficient": lambda: backends.cuda.enable_mem_efficient_sdp(False),
+    "attention: math": lambda: backends.cuda.enable_math_sdp(False),
+    "attention: cuDNN": lambda: backends.cuda.enable_cudnn_sdp(False),
+    "attention: reduced precision": lambda: backends.cuda.allow_fp16_bf16_reduction_math_sdp(True),
+    "cuDNN": lambda: setattr(backends.cudnn, "enabled", False),
+    "cuDNN: benchmark": lambda: backends.cudnn.set_flags(_benchmark=True),
+    "cuDNN: deterministic": lambda: setattr(backends.cudnn, "deterministic", True),
+    "cuDNN: TF32": lambda: setattr(backends.cudnn, "allow_tf32", False),
+    "cuDNN: depthwise kernel": lambda: setattr(backends.cudnn, "depthwise_kernel", "cudnn"),
+    "oneDNN": lambda: setattr(backends.mkldnn, "enabled", False),
+    "oneDNN: deterministic": lambda: backends.mkldnn.set_flags(_deterministic=True),
+    "NNPACK": lambda: backends.nnpack.set_flags(False),
+    "MIOpen: immediate": lambda: setattr(backends.miopen, "immediate", True),
+    "quantized engine": lambda: setattr(backends.quantized, "engine", "qnnpack"),
+    "cuBLAS: TF32": lambda: setattr(backends.cuda.matmul, "allow_tf32", True),
+    "cuBLAS: float16 reductions": lambda: setattr(
+        backends.cuda.matmul, "allow_fp16_reduced_precision_reduction", False
+    ),
+    "float32 products": lambda: torch.set_float32_matmul_precision("high"),
+    "float32 precision: generic all": lambda: setattr(backends, "fp32_precision", "ieee"),
+    "float32 precision: cuda conv": lambda: setattr(backends.cudnn.conv, "fp32_precision", "ieee"),
+    "conversion swaps parameters": lambda: torch.__future__.set_swap_module_params_on_conversion(True),
+    "conversion overwrites parameters": lambda: torch.__future__.set_overwrite_module_params_on_conversion(True),
+    "torch's print options": _print_options,
+    "sharing strategy": lambda: torch.multiprocessing.set_sharing_strategy("file_system"),
+    "warnings' filters": lambda: warnings.simplefilter("ignore"),
+    "environment": _environment,
+    "locale": lambda: locale.setlocale(locale.LC_ALL, "C.UTF-8"),
+    "logging": lambda: logging.disable(5),
+}
+"""Flags of all threads, and how a model sets them."""
+
+
+@pytest.mark.usefixtures("everything")
+@pytest.mark.parametrize("name", PUBLIC)
+def test_what_forward_sets_is_as_before_where_other_threads_run(name: str) -> None:
+    flag = FLAGS[name]
+    before = _value(flag)
+    _CHANGED.clear()
+    over = threading.Event()
+    other = threading.Thread(target=lambda: over.wait(60))
+    other.start()
+    try:
+        fx2onnx.export(Setting(flag, PUBLIC[name], False), (X,), None, capture="fake")
+    finally:
+        over.set()
+        other.join()
+    assert _CHANGED[name]
     assert _value(flag) == before
 
 

@@ -77,7 +77,8 @@ def check_small(name: str, folder: Path, *, dynamic: bool, **options: int) -> No
     assert verdict.ok, verdict.describe()
     assert {row.engine for row in verdict.rows} == {"runner", "onnxruntime"}
     assert any(row.inputs.startswith("sizes") for row in verdict.rows) == dynamic, verdict.notes
-    assert not verdict.notes
+    # Where an image is rounded to whole numbers, the BLAS of some processors flips a few that lie between two.
+    assert all("move by rounding" in note for note in verdict.notes), verdict.notes
     check_tolerance(name, path, entry)
 
 

@@ -35,6 +35,8 @@ def _may_be_due_to_fakes(cause: BaseException | None) -> bool:
     if cause is None or isinstance(cause, Fx2OnnxError | RecursionError):
         return False
     files = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(cause.__traceback__)]
+    if not files:  # of a branch of both that failed, which keeps no frames
+        return False
     if isinstance(cause, _FAITHFUL) and not files[-1].startswith(_TORCH):
         return False
     return not any(file.startswith(_SHAPE_RULES) for file in files) or isinstance(cause, _FAITHFUL)

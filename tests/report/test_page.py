@@ -224,7 +224,9 @@ def test_a_change_of_width_and_scheme_redraws(browser: Any, file: Path) -> None:
     opened = Opened(browser, file)
     opened.show("flames")
     opened.page.set_viewport_size(PHONE)
-    opened.page.wait_for_function("document.querySelector('#flame-charts svg').getBoundingClientRect().width < 360")
+    opened.page.wait_for_function(
+        "() => document.querySelector('#flame-charts svg').getBoundingClientRect().width < 360"
+    )
     opened.show("overview")
     opened.page.emulate_media(color_scheme="dark")
     assert opened.page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]

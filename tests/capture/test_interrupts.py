@@ -139,8 +139,10 @@ def places(run: Callable[[], object], files: tuple[str, ...]) -> dict[Place, int
     return found
 
 
-def strike(run: Callable[[], object], place: Place, time: int = 1) -> bool:
-    """Raise where ``run`` comes to ``place`` for the n-th time. Returns whether it did."""
+def strike(
+    run: Callable[[], object], place: Place, time: int = 1, only: Callable[[FrameType], bool] = lambda frame: True
+) -> Struck | None:
+    """Raise where ``run`` comes to ``place`` for the n-th time. Returns what was raised, if it came there."""
     code, line = place
     left = time
 
@@ -153,11 +155,13 @@ def strike(run: Callable[[], object], place: Place, time: int = 1) -> bool:
         return local
 
     def begin(frame: FrameType, event: str, _: Any) -> Any:
-        return local if frame.f_code is code and left > 0 else None
+        return local if frame.f_code is code and left > 0 and only(frame) else None
 
-    with contextlib.suppress(Struck):
+    try:
         _traced(begin, run)
-    return left <= 0
+    except Struck as error:
+        return error
+    return None
 
 
 def _traced(begin: Any, run: Callable[[], object]) -> None:
@@ -186,7 +190,8 @@ def check(
     assert len(chosen) > 50
     missed = 0
     for place, time in chosen:
-        missed += not strike(run, place, time)
+        error = strike(run, place, time)  # kept: its traceback holds the frames that it left
+        missed += error is None
         where = f"{os.path.basename(place[0].co_filename)}:{place[1]} in {place[0].co_name}, time {time}"
         assert module_state(module) == wanted_module, where
         now = process()
@@ -196,7 +201,9 @@ def check(
 
 
 def each_once(found: dict[Place, int]) -> list[tuple[Place, int]]:
-    return [(place, 1) for place in found]
+    """And the last time, too, in the file that puts back: then it is the outermost that does so."""
+    last = [(place, count) for place, count in found.items() if place[0].co_filename == changes.__file__ and count > 1]
+    return [(place, 1) for place in found] + last
 
 
 def first_and_last(found: dict[Place, int]) -> list[tuple[Place, int]]:
@@ -234,6 +241,21 @@ def test_struck_at_every_line(kind: type[Net], rung: str) -> None:
 @pytest.mark.slow
 def test_struck_where_with_blocks_begin_and_end() -> None:
     check(Writing, "fake", every_time, contextlib.__file__)
+
+
+def test_struck_on_the_way_out_of_a_block_that_a_generator_keeps() -> None:
+    module, managers = Net(), list[Any]()
+
+    def of_the_modes(frame: FrameType) -> bool:
+        managers.append(frame.f_locals["self"])
+        return managers[-1].gen.__name__ == "capture_modes"
+
+    code = contextlib._GeneratorContextManager.__exit__.__code__
+    place = (code, code.co_firstlineno + 1)
+    error = strike(lambda: fx2onnx.export(module, (X,), None), place, only=of_the_modes)
+    assert error is not None
+    assert managers[-1].gen.gi_frame is None, "it must not end when the exception is forgotten"
+    assert torch.is_grad_enabled()
 
 
 def test_struck_while_another_thread_waits_to_capture() -> None:

@@ -227,7 +227,10 @@ def defaults() -> Any:
 pytestmark = pytest.mark.usefixtures("defaults")
 
 
-@pytest.mark.parametrize(("kind", "rung"), [(Writing, "fake"), (Net, "symbolic")])
+@pytest.mark.parametrize(
+    ("kind", "rung"),
+    [(Writing, "fake"), pytest.param(Net, "symbolic", marks=pytest.mark.slow)],  # 12 s
+)
 def test_struck_at_every_line_that_changes_something(kind: type[Net], rung: str) -> None:
     check(kind, rung, each_once, CHANGING)
 

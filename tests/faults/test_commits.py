@@ -38,6 +38,7 @@ class Scenario:
 
 FILES = ("base/staging.py", "base/folder_commit.py", "irx/io.py", "irx/model_files.py", "irx/data_file.py",
          "irx/shared_data.py", "fx2onnx/folder.py")  # fmt: skip
+SLOW = pytest.mark.slow  # the same as the shorter ones, on more files
 SIZE = 600
 """Of a weight: more than ``EXTERNAL_MIN_BYTES``."""
 
@@ -194,7 +195,7 @@ def test_killed_before_every_call(case: Case) -> None:
     assert is_in_order(states)
 
 
-@pytest.mark.parametrize("name", ["two files", "a folder"])
+@pytest.mark.parametrize("name", ["two files", pytest.param("a folder", marks=SLOW)])
 @apart
 def test_really_killed_before_every_call(name: str, tmp_path: Path) -> None:
     case = Case(SCENARIOS[name], tmp_path)
@@ -214,7 +215,7 @@ def die_at(call: int, case: Case) -> None:
         case.commit_anew()
 
 
-@pytest.mark.parametrize("fault", [harness.interrupt, harness.terminate])
+@pytest.mark.parametrize("fault", [harness.interrupt, pytest.param(harness.terminate, marks=SLOW)])
 @apart
 def test_interrupted_before_every_call(case: Case, fault: harness.Fault) -> None:
     states = []
@@ -237,7 +238,10 @@ def test_a_call_that_fails(case: Case, fault: harness.Fault, lasting: bool) -> N
     assert set(states) == {"old", "new"}
 
 
-@pytest.mark.parametrize("name", ["two files", "one file over two", "a folder of another kind"])
+@pytest.mark.parametrize(
+    "name",
+    ["two files", pytest.param("one file over two", marks=SLOW), pytest.param("a folder of another kind", marks=SLOW)],
+)
 @apart
 def test_a_second_writer_at_every_call(name: str, tmp_path: Path) -> None:
     case = Case(SCENARIOS[name], tmp_path)
@@ -252,7 +256,7 @@ def test_a_second_writer_at_every_call(name: str, tmp_path: Path) -> None:
     assert ends == {"new", "other"}
 
 
-@pytest.mark.parametrize("name", ["two files", "a folder of another kind"])
+@pytest.mark.parametrize("name", ["two files", pytest.param("a folder of another kind", marks=SLOW)])
 @apart
 def test_interrupted_at_every_line(name: str, tmp_path: Path) -> None:
     case = Case(SCENARIOS[name], tmp_path)

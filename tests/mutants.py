@@ -167,7 +167,7 @@ MUTANTS = [
     Mutant("base/staging.py", "        return lock.take()", "        return True", "tests/test_targets.py"),
     Mutant("base/targets.py", "        if is_same_file(given, text):", "        if given == text:",
            "tests/test_targets.py tests/cli/test_cli_outputs.py"),
-    Mutant("irx/model_files.py", "if is_new and os.path.exists(staged.graph):", "if is_new:", "tests/faults"),
+    Mutant("irx/model_files.py", "if is_new and os.path.exists(staged.graph):", "if False:", "tests/faults"),
     Mutant("generation/manifest.py", "    if found == entry:", "    if found:", "tests/faults"),
     Mutant("cli/many.py", ' and row["digest"] == digest_of_model(job.output)', "", "tests/cli/test_cli_outputs.py"),
 ]  # fmt: skip

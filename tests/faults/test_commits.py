@@ -169,6 +169,7 @@ def check_after(case: Case, error: BaseException | None, lasting: bool = False) 
     assert left <= {*case.old_names, *case.new_names}
     state = case.scenario.state(case.place)
     assert error is not None or state == "new"
+    assert lasting or state == "new" or left == set(case.old_names), "nothing of what failed is left"
     return state
 
 

@@ -15,7 +15,7 @@ import onnx_ir as ir
 from fx2onnx.base.changes import before_change, undone
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.events import Recorder, active_as_now, record, recording
-from fx2onnx.base.recursion import room_to_recurse
+from fx2onnx.base.recursion import make_room_to_recurse
 from fx2onnx.base.targets import check_target
 from fx2onnx.base.tracebacks import frames_emptied
 from fx2onnx.base.weight_file import WeightFile
@@ -204,7 +204,8 @@ def export(
         verdict = None
         _pause_collector()
         before_change(active_as_now())
-        with recording("export", detailed=bool(profile), memory=memory) as recorder, room_to_recurse():
+        make_room_to_recurse()
+        with recording("export", detailed=bool(profile), memory=memory) as recorder:
             result = _export(
                 model,
                 args,

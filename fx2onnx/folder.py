@@ -323,7 +323,9 @@ def _staging(target: Path) -> Iterator[Path]:
     try:
         target.mkdir(exist_ok=True)
         with staged(target) as stage:
-            yield Path(stage)
+            inside = Path(stage, "new")
+            inside.mkdir()
+            yield inside
     except BaseException as cause:
         if is_new:
             with contextlib.suppress(OSError):  # not empty: the new files are there

@@ -153,7 +153,7 @@ MUTANTS = [
     Mutant("capture/frames.py", "        stack.append(self.names.get(id(module)) or (stack[-1] if stack else \"\"))",
            "        stack.append(\"\")", "tests/capture tests/test_layers_stamped.py"),
     Mutant("base/recursion.py", "            sys.setrecursionlimit(limit + FRAMES)", "            pass", "tests/test_growth.py"),
-    Mutant("base/recursion.py", "            if not _inside and sys.getrecursionlimit() == raised:", "            if not _inside:",
+    Mutant("base/recursion.py", '            if sys.getrecursionlimit() == _LIMITS["raised"]:', "            if True:",
            "tests/test_growth.py"),
     Mutant("base/dims.py", "    key = (op, args, tuple(map(_is_real, args)))", "    key = (op, args)", "tests/test_growth.py"),
     Mutant("irx/edit.py", "    if len(node.inputs) <= FEW_INPUTS:", "    if True:", "tests/test_growth.py"),

@@ -7,6 +7,7 @@ the time by the square would be inside one call, seconds are compared, generousl
 from __future__ import annotations
 
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -275,7 +276,7 @@ def test_a_recursion_of_forward_is_named() -> None:
     assert sys.getrecursionlimit() == limit
 
 
-def test_a_limit_that_forward_sets_stays() -> None:
+def test_a_limit_that_forward_sets_is_as_before() -> None:
     class Raising(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             sys.setrecursionlimit(12_345)
@@ -284,9 +285,34 @@ def test_a_limit_that_forward_sets_stays() -> None:
     limit = sys.getrecursionlimit()
     try:
         fx2onnx.export(Raising(), (X,))
+        assert sys.getrecursionlimit() == limit
+    finally:
+        sys.setrecursionlimit(limit)
+
+
+def test_a_limit_that_another_thread_sets_stays() -> None:
+    asked, done = threading.Event(), threading.Event()
+
+    def other() -> None:
+        asked.wait()
+        sys.setrecursionlimit(12_345)
+        done.set()
+
+    class Waiting(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            asked.set()
+            done.wait()
+            return x + 1
+
+    limit = sys.getrecursionlimit()
+    thread = threading.Thread(target=other)
+    thread.start()
+    try:
+        fx2onnx.export(Waiting(), (X,))
         assert sys.getrecursionlimit() == 12_345
     finally:
         sys.setrecursionlimit(limit)
+        thread.join()
 
 
 def test_two_thousand_modules_inside_each_other() -> None:

@@ -42,7 +42,8 @@ def keep_apart(kinds: Iterable[type], functions: Iterable[Any] = ()) -> None:
     """Until ``Changes`` end and for this thread, functions of ``kinds``, and of the files that define them or
     ``functions``, keep what they compute apart; what they kept before is still used.
     """
-    found = [place for kind in kinds for place in _places_near(kind)]
+    bases = {base for kind in kinds for base in kind.__mro__}
+    found = [place for base in bases for place in _places_near(base)]
     for function in functions:
         space = getattr(inspect.unwrap(function), "__globals__", {})
         found += _places_in(space, list(space))
@@ -133,16 +134,16 @@ _NAMES: weakref.WeakKeyDictionary[type, tuple[tuple[str, ...], tuple[str, ...]]]
 """Under which names of a class and of its file caches are found. No cache is held: a function holds what it reads."""
 
 
-def _places_near(kind: type) -> Iterator[_Place]:
-    for base in kind.__mro__:
-        if base.__module__.split(".")[0] in ("torch", "builtins", "fx2onnx"):
-            continue
-        spaces = vars(base), vars(sys.modules.get(base.__module__, sys))
-        if base not in _NAMES:
-            own, others = (tuple(name for name in list(space) if any(_places_in(space, [name]))) for space in spaces)
-            _NAMES[base] = own, others
-        for holder, space, names in zip((base, spaces[1]), spaces, _NAMES[base], strict=True):
-            yield from _places_in(space, names, holder)
+def _places_near(kind: type) -> list[_Place]:
+    """In the class and in the file that defines it."""
+    if kind.__module__.split(".")[0] in ("torch", "builtins", "fx2onnx"):
+        return []
+    spaces = vars(kind), vars(sys.modules.get(kind.__module__, sys))
+    names = _NAMES.get(kind)
+    if names is None:
+        own, others = (tuple(name for name in list(space) if any(_places_in(space, [name]))) for space in spaces)
+        _NAMES[kind] = names = own, others
+    return [*_places_in(spaces[0], names[0], kind), *_places_in(spaces[1], names[1])]
 
 
 def _places_in(space: Any, names: Iterable[str], holder: Any = None) -> Iterator[_Place]:

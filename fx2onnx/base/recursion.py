@@ -2,43 +2,49 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 import threading
-from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+from fx2onnx.base.changes import before_change
 
 FRAMES = 1000
 """What an export has above forward (20) and below it (an operator that PyTorch decomposes on fake tensors: 150; torch.export
 and its compiler of Python: several hundred), where eager PyTorch has almost nothing."""
 
-_LOCK = threading.Lock()
-_inside = 0
-_limits = (0, 0)
-"""Before and since the first one that is inside."""
+_LOCK: Any = threading.RLock()
+_INSIDE: set[object] = set()
+"""A token of each export that runs."""
+_LIMITS = {"before": 0, "raised": 0}
+"""While one runs; else zeros, which no limit is."""
 
 
-@contextlib.contextmanager
-def room_to_recurse() -> Iterator[None]:
-    """Python's recursion limit, which all threads share, is higher inside by ``FRAMES``: what runs in eager PyTorch just
-    below the limit has to run here, too. A limit that is set inside stays.
+def make_room_to_recurse() -> None:
+    """Python's recursion limit, which all threads share, is higher by ``FRAMES`` until ``undone`` ends: what runs in eager
+    PyTorch just below the limit has to run here, too. A limit that is set meanwhile stays.
     """
-    global _inside, _limits
+    token = object()
+    before_change(partial(_leave, token))
     with _LOCK:
-        if not _inside:
+        if not _INSIDE:
             limit = sys.getrecursionlimit()
-            _limits = limit, limit + FRAMES
+            _LIMITS.update(before=limit, raised=limit + FRAMES)
             sys.setrecursionlimit(limit + FRAMES)
-        _inside += 1
-    try:
-        yield
-    finally:
-        with _LOCK:
-            _inside -= 1
-            before, raised = _limits
-            if not _inside and sys.getrecursionlimit() == raised:
-                sys.setrecursionlimit(before)
+        _INSIDE.add(token)
+
+
+def _leave(token: object) -> None:
+    while _LOCK._is_owned():  # an interrupt may come on the way out of the block that holds it
+        _LOCK.release()
+    with _LOCK:
+        _INSIDE.discard(token)
+        if not _INSIDE:
+            if sys.getrecursionlimit() == _LIMITS["raised"]:
+                sys.setrecursionlimit(_LIMITS["before"])
+            _LIMITS.update(before=0, raised=0)
 
 
 def limit_of_user() -> int:
     """The limit without that room."""
-    return _limits[0] if _inside else sys.getrecursionlimit()
+    return _LIMITS["before"] or sys.getrecursionlimit()

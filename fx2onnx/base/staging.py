@@ -1,6 +1,6 @@
-"""Files that appear whole or not at all: written in a folder of their own beside the target, then renamed.
+"""Files that appear whole or not at all: written beside the target under another name, then renamed.
 
-A stage is a folder ``.fx2onnx-<16 hex digits>`` that its writer holds a lock on. A writer that was killed holds none any
+A stage is a file or a folder ``.fx2onnx-<16 hex digits>`` that its writer holds a lock on. A writer that was killed holds none any
 more, so the next one in the same folder knows the stage for a leftover and removes it.
 """
 
@@ -9,12 +9,13 @@ from __future__ import annotations
 import collections
 import contextlib
 import errno
+import io
 import os
 import re
 import secrets
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -66,16 +67,21 @@ def locked(folder: str | PathLike[str], *, shared: bool = False) -> Iterator[Non
 
 
 class _Lock:
-    """A lock on a folder, open until ``release`` or until the object goes: an interruption may keep the call from happening.
+    """A lock on a file or a folder, open until ``release`` or until the object goes: an interruption may keep the call from happening.
 
-    It is free for all where the system has no locks, or the folder cannot be listed.
+    It is free for all where the system has no locks, or what is to be locked cannot be read.
     """
 
-    def __init__(self, folder: str | PathLike[str]) -> None:
+    def __init__(self, path: str | PathLike[str]) -> None:
         self._handles: list[int] = []
         if fcntl is not None:
             with contextlib.suppress(PermissionError):
-                self._handles.append(os.open(folder, os.O_RDONLY))
+                self._handles.append(os.open(path, os.O_RDONLY))
+
+    @property
+    def is_open(self) -> bool:
+        """Whether ``take`` can tell."""
+        return bool(self._handles)
 
     def take(self, shared: bool = False) -> bool:
         """Whether the lock was free."""
@@ -100,27 +106,61 @@ class _Lock:
 
 @contextlib.contextmanager
 def staged(folder: str | PathLike[str]) -> Iterator[str]:
-    """The path of a new folder in ``folder``, removed at the end with what is still in it.
+    """The path of a new folder in ``folder``, removed at the end with what is still in it. Its lock is taken: who writes
+    into it by way of ``locked`` takes a folder inside.
 
     Raises:   OSError.
     """
-    stage = os.path.join(folder, f"{PREFIX}{secrets.token_hex(8)}")
-    alive = None
+    with _staged(folder, [os.mkdir]) as (stage,):
+        yield stage
+
+
+@contextlib.contextmanager
+def staged_files(folder: str | PathLike[str], count: int) -> Iterator[list[str]]:
+    """The paths of new files in ``folder``, empty and locked; those that are still there at the end are removed.
+
+    Raises:   OSError.
+    """
+    with _staged(folder, [_make_file] * count) as stages:
+        yield stages
+
+
+@contextlib.contextmanager
+def _staged(folder: str | PathLike[str], makers: list[Callable[[str], object]]) -> Iterator[list[str]]:
+    stages = [os.path.join(folder, f"{PREFIX}{secrets.token_hex(8)}") for _ in makers]
+    alive: list[_Lock] = []
     try:
         with locked(folder):
             _sweep(folder)
-            os.mkdir(stage)
-            alive = _Lock(stage)
-            alive.take()
-        inside = os.path.join(stage, "new")  # may be locked in its turn, while the stage's own lock says who is alive
-        os.mkdir(inside)
-        yield inside
+            for make, stage in zip(makers, stages, strict=True):
+                make(stage)
+                alive.append(_Lock(stage))
+                alive[-1].take()
+        yield stages
     finally:
         try:
-            shutil.rmtree(stage, ignore_errors=True)
+            for stage in stages:
+                _remove(stage)
         finally:
-            if alive is not None:
-                alive.release()
+            for lock in alive:
+                lock.release()
+
+
+def open_to_write(path: str | PathLike[str]) -> io.FileIO:
+    """A new file, or an empty one. Nothing is truncated: what was, ext4 flushes to the disk when it is closed."""
+    return open(os.open(path, os.O_CREAT | os.O_WRONLY, 0o666), "wb", buffering=0)
+
+
+def _make_file(path: str) -> None:
+    os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+
+
+def _remove(stage: str) -> None:
+    with contextlib.suppress(OSError):
+        if os.path.isdir(stage):
+            shutil.rmtree(stage, ignore_errors=True)
+        else:
+            os.unlink(stage)
 
 
 def sweep(folder: str | PathLike[str]) -> None:
@@ -137,11 +177,11 @@ def _sweep(folder: str | PathLike[str]) -> None:
     for name in names:
         path = os.path.join(folder, name)
         if _is_abandoned(path):
-            shutil.rmtree(path, ignore_errors=True)
+            _remove(path)
 
 
 def _is_abandoned(stage: str) -> bool:
-    if os.path.islink(stage) or not os.path.isdir(stage):
+    if os.path.islink(stage):
         return False
     try:
         if fcntl is None:
@@ -150,7 +190,7 @@ def _is_abandoned(stage: str) -> bool:
     except OSError:
         return False
     try:
-        return lock.take()
+        return lock.is_open and lock.take()
     finally:
         lock.release()
 

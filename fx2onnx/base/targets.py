@@ -21,8 +21,12 @@ _KINDS = (
 )
 
 
-def check_target(path: Any, *, inputs: Iterable[str | PathLike[str]] = (), what: str = "the model") -> str:
+def check_target(
+    path: Any, *, inputs: Iterable[str | PathLike[str]] = (), what: str = "the model", is_trying: bool = True
+) -> str:
     """The path as text, if a file can be made or replaced there that is none of ``inputs``. Leaves nothing behind.
+
+    ``is_trying=False`` where the file is written next, which tells whether the folder may be written to.
 
     Raises:   UserError E301.
     """
@@ -42,16 +46,21 @@ def check_target(path: Any, *, inputs: Iterable[str | PathLike[str]] = (), what:
     if not os.path.isdir(folder):
         state = "is not a folder" if os.path.exists(folder) else "does not exist"
         raise _refusal(text, f"'{folder}' {state}", f"mkdir -p '{folder}'")
-    try:
-        # Replacing a file needs a writable folder, whatever the file's own mode; only trying tells for sure.
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as cause:
-        raise _refusal(text, cause.strerror or str(cause), "choose a folder you may write to") from cause
+    if is_trying:
+        _try_writing(text, folder)
     for given in inputs:
         if is_same_file(given, text):
             raise _refusal(text, "this command reads that file or writes something else to it", "give another name")
     return text
+
+
+def _try_writing(path: str, folder: str) -> None:
+    """Replacing a file needs a writable folder, whatever the file's own mode; only trying tells for sure."""
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as cause:
+        raise _refusal(path, cause.strerror or str(cause), "choose a folder you may write to") from cause
 
 
 def is_same_file(one: str | PathLike[str], other: str | PathLike[str]) -> bool:

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from fx2onnx.base.exchange import THREAD, put_name
-from fx2onnx.capture.module_tree import modules
+from fx2onnx.capture.module_tree import ModuleTree
 from fx2onnx.capture.torch_private import FakeTensor
 
 
@@ -40,11 +40,11 @@ class TypeOf(metaclass=_AsBuiltin):
     """``type``, save that a fake tensor is a ``torch.Tensor``."""
 
 
-def answer_as_tensors(root: torch.nn.Module) -> None:
-    """Until ``Changes`` end, in the code of ``root`` and its submodules, ``type(x)`` says ``torch.Tensor`` for a fake tensor,
+def answer_as_tensors(tree: ModuleTree) -> None:
+    """Until ``Changes`` end, in the code of the modules of ``tree``, ``type(x)`` says ``torch.Tensor`` for a fake tensor,
     and ``len(x)`` may be a symbolic size; in this thread.
     """
-    parts = modules(root)
+    parts = tree.modules
     own = [vars(part)["forward"] for part in parts if "forward" in vars(part)]
     kinds = {base for kind in set(map(type, parts)) for base in kind.__mro__}
     for name, instead, spaces in (
@@ -81,7 +81,8 @@ def _spaces_of_class(kind: type) -> Iterator[dict[str, Any]]:
         return
     if kind not in _ASKING:
         _ASKING[kind] = tuple(name for name, value in vars(kind).items() if any(_asking(iter((value,)))))
-    yield from _asking(iter([vars(kind)[name] for name in _ASKING[kind] if name in vars(kind)]))
+    if _ASKING[kind]:
+        yield from _asking(iter([vars(kind)[name] for name in _ASKING[kind] if name in vars(kind)]))
 
 
 def _asking(functions: Iterator[Any]) -> Iterator[dict[str, Any]]:

@@ -24,6 +24,7 @@ from fx2onnx.capture.frames import PATHS, is_user, track_modules
 from fx2onnx.capture.inputs import Arguments, Leaf
 from fx2onnx.capture.known_tensors import NeedsSplit, tensor_info
 from fx2onnx.capture.module_state import preserve, weight_names
+from fx2onnx.capture.module_tree import ModuleTree
 from fx2onnx.capture.outputs import graph_outputs
 from fx2onnx.capture.python_sizes import take_sizes
 from fx2onnx.capture.recorder import Recorder
@@ -86,11 +87,11 @@ def run(
     """
     control_flow.register()
     assumptions = Assumptions(hints=dict(hints))
-    names = weight_names(root)
+    tree = ModuleTree(root)
     if branches is not None:
         branches.begin(traced)
         traced = branches.traced
-    recorder = Recorder(assumptions, names, keep, whole, branches)
+    recorder = Recorder(assumptions, weight_names(tree), keep, whole, branches)
     fakes = [
         recorder.constant(leaf.tensor) if leaf.name in bake else _fake_input(recorder, leaf)
         for leaf in arguments.leaves
@@ -112,7 +113,7 @@ def run(
     try:
         with Changes():
             transformers.answer(traced, recorder.is_known)
-            outputs, restore, mutations = _run_module(recorder, root, args, kwargs, inputs, training)
+            outputs, restore, mutations = _run_module(recorder, root, tree, args, kwargs, inputs, training)
     except NeedsSplit:
         return run(root, arguments, hints, keep, training, bake, False, traced, branches)
     except UserError as error:
@@ -141,15 +142,16 @@ def run(
 def _run_module(
     recorder: Recorder,
     root: torch.nn.Module,
+    tree: ModuleTree,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     inputs: list[GraphInput],
     training: bool | None,
 ) -> tuple[list[GraphOutput], Callable[[list[Any]], Any], list[Mutation]]:
     """What the run changes is as before when the caller's ``Changes`` end."""
-    preserve(root, training)
-    track_modules(root)
-    answer_as_tensors(root)
+    preserve(tree, training)
+    track_modules(tree)
+    answer_as_tensors(tree)
     take_sizes()
     stood_in = stand_in_for(_STAND_INS)
     take_assignments(recorder.take_data)

@@ -17,7 +17,7 @@ from fx2onnx.base.bounded import Bounded
 from fx2onnx.base.changes import before_change
 from fx2onnx.base.exchange import Exchange
 from fx2onnx.base.source import SourceLocation
-from fx2onnx.capture.module_tree import named_modules
+from fx2onnx.capture.module_tree import ModuleTree
 
 _HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__))
@@ -167,10 +167,10 @@ class ModulePaths(threading.local):
 PATHS = ModulePaths()
 
 
-def track_modules(root: torch.nn.Module) -> None:
-    """Keep ``PATHS`` while modules of ``root`` are called by this thread, until ``Changes`` end."""
+def track_modules(tree: ModuleTree) -> None:
+    """Keep ``PATHS`` while modules of ``tree`` are called by this thread, until ``Changes`` end."""
     before_change(partial(vars(PATHS).update, names=PATHS.names, stack=PATHS.stack))
-    PATHS.names = {id(module): name for name, module in named_modules(root)}
+    PATHS.names = {id(module): name for name, module in tree.named}
     PATHS.stack = []
     _CALLS.put_in()
 

@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 
 from fx2onnx.base.changes import before_change
 from fx2onnx.base.exchange import put_name
-from fx2onnx.capture.module_tree import modules
+from fx2onnx.capture.module_tree import ModuleTree
 
 _LIBRARY: Any = torch.library.Library("fx2onnx_modules", "FRAGMENT")  # type: ignore[no-untyped-call]
 _DECLARED: dict[str, torch._ops.OpOverload] = {}
@@ -41,7 +41,7 @@ def call_as_one(root: torch.nn.Module, kinds: Sequence[type], called: Called) ->
     """Until ``Changes`` end, a call of any submodule of ``kinds`` (not of ``root`` itself) is one call of an operator, in this
     thread.
     """
-    chosen = [module for module in modules(root) if module is not root and isinstance(module, tuple(kinds))]
+    chosen = [module for module in ModuleTree(root).modules if module is not root and isinstance(module, tuple(kinds))]
     names = _distinct_names(map(type, chosen))
     before_change(partial(setattr, _THREAD, "calls", _THREAD.calls))
     _THREAD.calls = []

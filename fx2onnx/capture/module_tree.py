@@ -6,38 +6,43 @@ As torch's ``named_modules`` and its like, which resume one generator for each l
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import torch
 
 
-def named_modules(root: torch.nn.Module) -> Iterator[tuple[str, torch.nn.Module]]:
-    """Each module once, under the first of its names; outer ones first."""
-    seen: set[int] = set()
+class ModuleTree:
+    """The modules of ``root``, and their tensors, found once for all who look at them before a run."""
+
+    def __init__(self, root: torch.nn.Module) -> None:
+        self.named = _named_modules(root)
+        """Each module once, under the first of its names; outer ones first."""
+        self.modules = [module for _, module in self.named]
+        self.tensors = _named_tensors(self.named)
+        """Name, kind (``parameter`` or ``buffer``) and tensor of each parameter, then of each buffer, tied ones once."""
+
+
+def _named_modules(root: torch.nn.Module) -> list[tuple[str, torch.nn.Module]]:
+    found: dict[int, tuple[str, torch.nn.Module]] = {}
     pending: list[tuple[str, torch.nn.Module]] = [("", root)]
     while pending:
-        name, module = pending.pop()
-        if id(module) in seen:
+        place = pending.pop()
+        name, module = place
+        if id(module) in found:
             continue
-        seen.add(id(module))
-        yield name, module
-        prefix = f"{name}." if name else ""
-        inner = [(prefix + key, child) for key, child in module._modules.items() if child is not None]
-        pending.extend(reversed(inner))
+        found[id(module)] = place
+        children = module._modules
+        if children:
+            prefix = f"{name}." if name else ""
+            inner = [(prefix + key, child) for key, child in children.items() if child is not None]
+            pending.extend(reversed(inner))
+    return list(found.values())
 
 
-def modules(root: torch.nn.Module) -> list[torch.nn.Module]:
-    """``root`` and all modules below it."""
-    return [module for _, module in named_modules(root)]
-
-
-def named_tensors(root: torch.nn.Module) -> Iterator[tuple[str, str, torch.Tensor]]:
-    """Name, kind (``parameter`` or ``buffer``) and tensor of each parameter, then of each buffer, tied ones once."""
-    tree = [(f"{name}." if name else "", module) for name, module in named_modules(root)]
-    seen: set[int] = set()
-    for kind in ("parameter", "buffer"):
-        for prefix, module in tree:
-            for key, tensor in (module._parameters if kind == "parameter" else module._buffers).items():
-                if tensor is not None and id(tensor) not in seen:
-                    seen.add(id(tensor))
-                    yield prefix + key, kind, tensor
+def _named_tensors(modules: list[tuple[str, torch.nn.Module]]) -> list[tuple[str, str, torch.Tensor]]:
+    found: dict[int, tuple[str, str, torch.Tensor]] = {}
+    for kind, registry in (("parameter", "_parameters"), ("buffer", "_buffers")):
+        for name, module in modules:
+            tensors = getattr(module, registry)
+            for key, tensor in tensors.items() if tensors else ():
+                if tensor is not None and id(tensor) not in found:
+                    found[id(tensor)] = (f"{name}.{key}" if name else key, kind, tensor)
+    return list(found.values())

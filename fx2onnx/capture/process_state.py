@@ -225,7 +225,7 @@ def _value(flag: Flag) -> Any:
 
 def _values(flags: Sequence[Flag]) -> list[Any]:
     try:
-        return [flag.get() for flag in flags]
+        return [get() for _, get, _ in flags]
     except (RuntimeError, OSError):
         return [_value(flag) for flag in flags]
 

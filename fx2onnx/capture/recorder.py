@@ -63,12 +63,11 @@ class Recorder(KnownTensors):
         whole: bool = True,
         branches: Branches | None = None,
     ) -> None:
-        super().__init__(FakeMode(allow_non_fake_inputs=True), weight_names, whole)
+        super().__init__(FakeMode(), weight_names, whole)
         self.assumptions = assumptions
         assumptions.recorder = weakref.ref(self)
         self.branches = branches
         """What questions about data are answered with, if not with an error."""
-        self.fake_mode.cache_enabled = False  # it grows for ever, and its keys cost more than it saves
         self._spans = events.details()
         handle = weakref.WeakMethod(self.handle if self._spans is None else self._handle_timed)
         self.mode = PreDispatchMode(handle) if whole else SplitMode(handle)

@@ -24,6 +24,7 @@ from fx2onnx.capture.exported import exported
 from fx2onnx.capture.inputs import Arguments, bind, normalise_args, refuse_repeated
 from fx2onnx.capture.module_calls import Called, call_as_one
 from fx2onnx.capture.module_state import keep_buffers, preserve
+from fx2onnx.capture.module_tree import ModuleTree
 from fx2onnx.capture.process_state import keep_process_state
 from fx2onnx.capture.second_try import export_may_help
 
@@ -118,9 +119,10 @@ Settled = Callable[[torch.nn.Module], Captured]
 
 def _by_symbolic(root: torch.nn.Module, arguments: Arguments, settled: Settled, training: bool | None) -> Captured:
     with record("symbolic trace"), Changes():
-        preserve(root, training)
+        tree = ModuleTree(root)
+        preserve(tree, training)
         with Changes():
-            keep_buffers(root)
+            keep_buffers(tree)
             copy = symbolic.traced(root, arguments)
         captured = symbolic.as_traced(lambda: settled(copy))
     with record("compare with the module's own run"):
@@ -137,7 +139,7 @@ def _by_fake(root: torch.nn.Module, arguments: Arguments, settled: Settled, trai
 
 def _by_export(root: torch.nn.Module, arguments: Arguments, settled: Settled, training: bool | None) -> Captured:
     with record("torch.export"), Changes():
-        preserve(root, training)
+        preserve(ModuleTree(root), training)
         program = exported(root, arguments)
     captured = settled(program)
     captured.rung, captured.rung_reason = "export", "asked for"

@@ -6,6 +6,7 @@ import contextlib
 import logging
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from functools import lru_cache, partial
 from typing import Any, ClassVar, TypeAlias
@@ -19,6 +20,7 @@ from torch._higher_order_ops import utils as higher_order_utils
 from torch._higher_order_ops.map import map_impl
 from torch._higher_order_ops.scan import scan_op
 from torch._higher_order_ops.while_loop import while_loop_op
+from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -165,10 +167,31 @@ class PreDispatchMode(SchemaCheckMode):  # type: ignore[no-untyped-call]
             _SEEN.clear()
 
 
+class _Traceback:
+    """``traceback`` for torch's file of fake tensors: a mode notes the stack that made it, which takes longer than the rest."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(traceback, name)
+
+    @staticmethod
+    def extract_stack() -> traceback.StackSummary:
+        return traceback.StackSummary() if THREAD.captures else traceback.extract_stack(sys._getframe(1))
+
+
+_TRACEBACK = _Traceback()
+
+
 class FakeMode(FakeTensorMode, _Unnoted):  # type: ignore[no-untyped-call, misc]
     """``FakeTensorMode``, which answers at once what torch itself asks most: a tensor's device (at each index), and the
     alias of a tensor that a factory has just made.
     """
+
+    def __init__(self) -> None:
+        with Changes():
+            _note_capture()
+            put_name(vars(fake_tensor), "traceback", _TRACEBACK)
+            super().__init__(allow_non_fake_inputs=True)
+        self.cache_enabled = False  # it grows for ever, and its keys cost more than it saves
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is _device_of and type(args[0]) is FakeTensor and not self.in_kernel_invocation:
@@ -285,12 +308,16 @@ def _unlogged(record: logging.LogRecord) -> bool:
     return record.exc_info is None or not THREAD.captures
 
 
+def _note_capture() -> None:
+    before_change(partial(setattr, THREAD, "captures", THREAD.captures))
+    THREAD.captures = True
+
+
 @contextlib.contextmanager
 def capture_modes(fake_mode: FakeTensorMode, recorder: PreDispatchMode | SplitMode) -> Iterator[None]:
     """Everything inside runs on fake tensors, seen by ``recorder``; other threads see nothing of it."""
     with Changes():
-        before_change(partial(setattr, THREAD, "captures", THREAD.captures))
-        THREAD.captures = True
+        _note_capture()
         for exchange in (*_EXCHANGED, *([_LSTM] if isinstance(recorder, SplitMode) else [])):
             exchange.put_in()
         _run_as_written()

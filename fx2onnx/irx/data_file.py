@@ -14,6 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from fx2onnx.base.digest import BlockDigests
+from fx2onnx.base.staging import open_to_write
 from fx2onnx.irx.pieces import Bytes, Piece, made_with, make_in, pieces_of
 
 Place: TypeAlias = tuple[int, int]
@@ -38,13 +39,13 @@ the other one makes."""
 
 
 def write_data(path: str, tensors: Sequence[ir.TensorProtocol], digests: BlockDigests | None = None) -> list[Place]:
-    """Write ``tensors`` to a new file, and note what is written in ``digests``.
+    """Write ``tensors`` to a new file or an empty one, and note what is written in ``digests``.
 
     Returns: offset and length of each, in bytes. Raises: OSError.
     """
     places = list(_places(tensors))
     length = sum(places[-1]) if places else 0
-    with open(path, "xb", buffering=0) as stream:
+    with open_to_write(path) as stream:
         _reserve(stream, length)
         work = _Work(_runs(tensors, places), digests)
         if length < BESIDE_BYTES or not any(isinstance(tensor, ir.LazyTensor) for tensor in tensors):

@@ -13,10 +13,10 @@ import onnx_ir as ir
 from fx2onnx.base.digest import BlockDigests
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.events import record
-from fx2onnx.base.staging import cannot_write, staged
+from fx2onnx.base.staging import cannot_write, open_to_write, staged_files
 from fx2onnx.base.targets import check_target
 from fx2onnx.irx.data_file import write_data
-from fx2onnx.irx.model_files import DATA, GRAPH, Staged, commit, data_name
+from fx2onnx.irx.model_files import Staged, commit, data_name
 
 SMALL_MODEL_BYTES = 16 * 1024 * 1024
 """Up to this much weight data a model is one file. Beyond, loaders gain by mapping the weights, and protobuf's three
@@ -87,7 +87,7 @@ def save(
     ``external_data`` forces (True) or forbids (False) the ``.data`` file; None decides by size. ``durable`` waits until
     the disk has it. Raises UserError E301.
     """
-    target = check_target(path)
+    target = check_target(path, is_trying=False)
     require_data(model)
     values = model.graph.initializers.values()
     weights = [(value, value.const_value.nbytes) for value in values if value.const_value is not None]
@@ -95,21 +95,21 @@ def save(
     large = [value for value, length in weights if length >= EXTERNAL_MIN_BYTES] if outside else []
     require_fitting(model, large)
     try:
-        with staged(os.path.dirname(os.path.abspath(target))) as stage:
-            return _write(model, target, stage, large, durable)
+        with staged_files(os.path.dirname(os.path.abspath(target)), 2 if large else 1) as stages:
+            return _write(model, target, stages, large, durable)
     except OSError as cause:
         raise cannot_write(target, cause) from cause
 
 
-def _write(model: ir.Model, target: str, stage: str, large: list[ir.Value], durable: bool) -> Written:
-    """``stage``: a folder in the target's, in which the model is written before it gets its name."""
-    files = Staged(os.path.join(stage, GRAPH))
+def _write(model: ir.Model, target: str, stages: list[str], large: list[ir.Value], durable: bool) -> Written:
+    """``stages``: files in the target's folder that are written before they get their names: graph, weights."""
+    files = Staged(stages[0])
     data_bytes = 0
     places: list[tuple[int, int]] = []
     if large:
         tensors = [value.const_value for value in large if value.const_value is not None]
         digests = BlockDigests()
-        data = os.path.join(stage, DATA)
+        data = stages[1]
         with record("write weights", bytes=sum(tensor.nbytes for tensor in tensors)):
             places = write_data(data, tensors, digests)
         data_bytes = os.path.getsize(data)
@@ -124,8 +124,8 @@ def _write(model: ir.Model, target: str, stage: str, large: list[ir.Value], dura
 
 
 def write_bytes(path: str, content: bytes) -> None:
-    """A new file."""
-    with open(path, "xb", buffering=0) as stream:
+    """Into a new file, or an empty one."""
+    with open_to_write(path) as stream:
         left = memoryview(content)
         while left:
             left = left[stream.write(left) :]

@@ -22,8 +22,6 @@ from fx2onnx.base.targets import is_same_file
 DIGEST_DIGITS = 16
 _LONGEST_STEM_BYTES = 200
 """File systems take names of 255 bytes; the digest and the endings need 40."""
-GRAPH, DATA = "graph", "data"
-"""Names in a stage, short because a path has a limit, too."""
 
 
 def data_name(target: str, digest: str) -> str:
@@ -42,7 +40,7 @@ def _stem(target: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """What a stage holds: the path of the graph, and of the data with its name to be, where there is any."""
+    """What is written: the path of the graph, and of the data with its name to be, where there is any."""
 
     graph: str
     data: str | None = None

@@ -16,11 +16,11 @@ import onnx_ir as ir
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.events import record
-from fx2onnx.base.staging import cannot_write, staged
+from fx2onnx.base.staging import cannot_write, staged_files
 from fx2onnx.base.targets import check_target
 from fx2onnx.base.weight_file import WeightFile
 from fx2onnx.irx import io
-from fx2onnx.irx.model_files import GRAPH, Staged, commit
+from fx2onnx.irx.model_files import Staged, commit
 
 LARGEST_COPY_BYTES = 256 * 1024 * 1024
 """Weights that no file holds as the graph needs them (converted, cast or missing in the checkpoint) are put into the
@@ -131,7 +131,7 @@ def save(
     values = [v for v in model.graph.initializers.values() if isinstance(v.const_value, ReferencedTensor)]
     originals = [value.const_value for value in values]
     files = sorted({str(tensor.path) for tensor in originals if isinstance(tensor, ReferencedTensor)})
-    target = check_target(path, inputs=files)
+    target = check_target(path, inputs=files, is_trying=False)
     folder = os.path.dirname(os.path.abspath(target))
     place = os.path.abspath(home) if home is not None else folder
     for file in files:
@@ -146,10 +146,9 @@ def save(
         for value, tensor in zip(values, originals, strict=True):
             value.const_value = tensor
     try:
-        with record("write model", bytes=len(content)), staged(folder) as stage:
-            graph = Staged(os.path.join(stage, GRAPH))
-            io.write_bytes(graph.graph, content)
-            commit(graph, target, durable=durable)
+        with record("write model", bytes=len(content)), staged_files(folder, 1) as (stage,):
+            io.write_bytes(stage, content)
+            commit(Staged(stage), target, durable=durable)
     except OSError as cause:
         raise cannot_write(target, cause) from cause
     return io.Written(target, None, len(content), 0)

@@ -55,12 +55,13 @@ def nodes_with_depth(graph: torch.fx.Graph) -> Iterator[tuple[torch.fx.Node, int
     pending = [(iter(graph.nodes), 0)]
     while pending:
         nodes, depth = pending[-1]
-        node = next(nodes, None)
-        if node is None:
+        for node in nodes:
+            yield node, depth
+            if found := nested_graphs(node):
+                pending += [(iter(nested.graph.nodes), depth + 1) for nested in reversed(found)]
+                break
+        else:
             pending.pop()
-            continue
-        yield node, depth
-        pending += [(iter(nested.graph.nodes), depth + 1) for nested in reversed(nested_graphs(node))]
 
 
 MAX_DEPTH = 30

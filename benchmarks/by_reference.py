@@ -114,7 +114,7 @@ def export_here(folder: Path) -> dict[str, Any]:
 
     import fx2onnx
     from fx2onnx.sources import resolve
-    from fx2onnx.sources.hf_kind import _transformers
+    from fx2onnx.sources.hf.kind import _transformers
 
     _transformers()
     fx2onnx.export(torch.nn.Linear(2, 2), torch.ones(1, 2))  # the first export pays for imports

@@ -11,6 +11,7 @@ import gc
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from benchmarks import machine
@@ -46,7 +47,10 @@ def bare_run(module: Any, args: Any, kwargs: Any) -> Callable[[], Any]:
 
 
 def models(rounds: int) -> None:
-    from fx2onnx.capture.rungs import capture
+    from fx2onnx.capture.driver import capture as plain_capture
+    from fx2onnx.model_patches.library import LibraryPatches
+
+    capture = partial(plain_capture, patches=LibraryPatches())
     from models_zoo.registry import build
 
     print("\n| model | bare fake run s | capture s | capture / bare | dynamic s | dynamic / static |")
@@ -74,7 +78,10 @@ def models(rounds: int) -> None:
 def depth(rounds: int) -> None:
     import torch
 
-    from fx2onnx.capture.rungs import capture
+    from fx2onnx.capture.driver import capture as plain_capture
+    from fx2onnx.model_patches.library import LibraryPatches
+
+    capture = partial(plain_capture, patches=LibraryPatches())
     from fx2onnx.sources.torchvision_compat import prepare
 
     prepare()
@@ -98,7 +105,10 @@ def depth(rounds: int) -> None:
 def size(rounds: int) -> None:
     import torch
 
-    from fx2onnx.capture.rungs import capture
+    from fx2onnx.capture.driver import capture as plain_capture
+    from fx2onnx.model_patches.library import LibraryPatches
+
+    capture = partial(plain_capture, patches=LibraryPatches())
     from models_zoo.registry import build
 
     entry = build("t5_tiny")

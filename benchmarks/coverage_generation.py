@@ -42,9 +42,9 @@ LIMIT_S = 180.0
 
 def all_cases() -> list[tuple[str, str]]:
     """(task, model type), in an order that makes the first so many a fair sample."""
-    from fx2onnx.sources import hf_kind
+    from fx2onnx.sources.hf import kind
 
-    auto = hf_kind._transformers().models.auto
+    auto = kind._transformers().models.auto
     cases = [
         (task, name)
         for task, mapping in TASKS.items()
@@ -71,7 +71,7 @@ def _built(row: Row, task: str, name: str) -> tuple[Any, dict[str, Any], Any] | 
     """The first shrunk form that transformers itself can generate with: module, inputs, tokens."""
     import torch
 
-    from fx2onnx.sources.generation_eager import generate_eagerly, generate_rows
+    from fx2onnx.decoding.reference_generate import generate_eagerly, generate_rows
 
     failure: Any = None
     unfit: Exception | None = None
@@ -107,7 +107,7 @@ def _built(row: Row, task: str, name: str) -> tuple[Any, dict[str, Any], Any] | 
 
 def _heard(row: Row, model: Any, inputs: dict[str, Any], expected: Any) -> tuple[Any, dict[str, Any], Any]:
     """The prompts with a recording each, where ``model.generate`` takes it; else those of text alone."""
-    from fx2onnx.sources.generation_eager import generate_eagerly
+    from fx2onnx.decoding.reference_generate import generate_eagerly
 
     try:
         heard = with_sound(model, inputs)
@@ -124,12 +124,12 @@ def _heard(row: Row, model: Any, inputs: dict[str, Any], expected: Any) -> tuple
 def _model(task: str, name: str, recipe: str) -> Any:
     import torch
 
-    from fx2onnx.sources import hf_kind
-    from fx2onnx.sources.generation_codebooks import delays_of
-    from fx2onnx.sources.generation_within import language_of
+    from fx2onnx.decoding.recipes.delay_pattern import delays_of
+    from fx2onnx.decoding.recipes.inner_language_model import language_of
+    from fx2onnx.sources.hf import kind
     from fx2onnx.sources.seeding import move_constants, seeded
 
-    transformers = hf_kind._transformers()
+    transformers = kind._transformers()
     auto = transformers.models.auto
     config_class = auto.configuration_auto.CONFIG_MAPPING[name]
     config = config_class(**optional_parts(config_class, ("vision_config",) if task == "image-text-to-text" else ()))
@@ -142,7 +142,7 @@ def _model(task: str, name: str, recipe: str) -> Any:
     known = inspect.signature(model_class.forward).parameters
     if "shared_kv_states" in known and "past_key_values" not in known:
         raise TypeError("assists another model: forward takes its shared_kv_states and keeps no cache")
-    config = hf_kind.config_for(model_class, config)
+    config = kind.config_for(model_class, config)
     with torch.device("meta"):
         parameters = sum(value.numel() for value in model_class(config).parameters())
     if parameters > LARGEST_PARAMETERS:
@@ -177,9 +177,9 @@ def _model(task: str, name: str, recipe: str) -> Any:
 def _exported(row: Row, model: Any, inputs: dict[str, Any], expected: Any, folder: Path) -> None:
     import torch
 
+    from fx2onnx.decoding.parts import Assembly, cached_parts
     from fx2onnx.folder import export_assembly
     from fx2onnx.generation import load
-    from fx2onnx.sources.generation_parts import Assembly, cached_parts
     from fx2onnx.sources.source import Source
     from fx2onnx.verify import verify
 

@@ -27,7 +27,7 @@ def all_names(source: str, full: bool = False) -> list[str]:
         return names(source)
     if full:
         return names(source)
-    from fx2onnx.sources.timm_kind import _timm as imported
+    from fx2onnx.sources.timm import _timm as imported
 
     timm = imported()
     families = {family: timm.list_models(module=family) for family in timm.list_modules()}
@@ -69,7 +69,7 @@ def _torchvision(name: str) -> Iterator[Attempt]:
 
 
 def _timm(name: str) -> Iterator[Attempt]:
-    from fx2onnx.sources.timm_kind import _timm as imported
+    from fx2onnx.sources.timm import _timm as imported
 
     timm = imported()
     configured = timm.get_pretrained_cfg(name)
@@ -87,19 +87,19 @@ def shrunk(name: str, recipe: str) -> Source:
     """The transformers type ``name`` with a config made smaller, random weights and sample inputs."""
     import torch
 
-    from fx2onnx.sources import hf_kind
-    from fx2onnx.sources.hf_inputs import baked_inputs, sample_inputs
+    from fx2onnx.sources.hf import kind
+    from fx2onnx.sources.hf.inputs import baked_inputs, sample_inputs
     from fx2onnx.sources.seeding import move_constants, seeded
 
-    transformers = hf_kind._transformers()
+    transformers = kind._transformers()
     config_class = transformers.models.auto.configuration_auto.CONFIG_MAPPING[name]
     rules = RECIPES[recipe]
     config = config_class()
     if rules:
         config = config_class(**shrink(config.to_dict(), rules))
-    hf_kind._switch_cache_off(config)
-    model_class = hf_kind._model_class(transformers, config, None)
-    config = hf_kind.config_for(model_class, config)
+    kind._switch_cache_off(config)
+    model_class = kind._model_class(transformers, config, None)
+    config = kind.config_for(model_class, config)
     with torch.device("meta"):
         parameters = sum(value.numel() for value in model_class(config).parameters())
     if parameters > LARGEST_PARAMETERS:

@@ -12,10 +12,10 @@ def text_prompts(model: Any) -> dict[str, Any]:
     """Three prompts of different lengths: padded on the left, of encoders on the right."""
     import torch
 
-    from fx2onnx.sources.generation_codebooks import delays_of
-    from fx2onnx.sources.generation_encoder import _encoder_inputs
-    from fx2onnx.sources.generation_streamed import stream_of
-    from fx2onnx.sources.hf_call import Call
+    from fx2onnx.decoding.recipes.delay_pattern import delays_of
+    from fx2onnx.decoding.recipes.encoder_decoder import _encoder_inputs
+    from fx2onnx.decoding.recipes.streaming_audio import stream_of
+    from fx2onnx.sources.hf.call import Call
     from fx2onnx.sources.seeding import seeded
     from fx2onnx.sources.source import Options
 
@@ -45,10 +45,10 @@ def text_prompts(model: Any) -> dict[str, Any]:
 
 def generates_alone(model: Any) -> bool:
     """Whether the model may be given text without an image: not where forward demands one, or generation hands over."""
-    from fx2onnx.sources.generation_carried import runs_on_text
-    from fx2onnx.sources.generation_multimodal import modalities_of
-    from fx2onnx.sources.generation_prompt import takes_images
-    from fx2onnx.sources.generation_within import language_of
+    from fx2onnx.decoding.recipes.cross_attention import runs_on_text
+    from fx2onnx.decoding.recipes.image_prompt import takes_images
+    from fx2onnx.decoding.recipes.inner_language_model import language_of
+    from fx2onnx.decoding.recipes.multimodal import modalities_of
 
     if not takes_images(model) or getattr(model.config, "is_encoder_decoder", False):
         return True
@@ -59,7 +59,7 @@ def with_images(model: Any) -> dict[str, Any]:
     """Three prompts with an image each, of as many placeholder tokens as the encoder gives features."""
     import torch
 
-    from fx2onnx.sources.generation_multimodal import FeaturePart, encoders_and_embedding, modalities_of
+    from fx2onnx.decoding.recipes.multimodal import FeaturePart, encoders_and_embedding, modalities_of
     from fx2onnx.sources.source import Options
 
     inputs = text_prompts(model)
@@ -124,7 +124,7 @@ def mixes_images(model: Any, inputs: dict[str, Any]) -> bool:
     """Whether the model's own features of an image depend on the other images of the call."""
     import torch
 
-    from fx2onnx.sources.generation_multimodal import FeaturePart, modalities_of
+    from fx2onnx.decoding.recipes.multimodal import FeaturePart, modalities_of
 
     image = next((m for m in modalities_of(model) if m.name == "image"), None)
     if image is None:
@@ -142,9 +142,9 @@ _OF_TEXT = ("input_ids", "attention_mask", "mm_token_type_ids")
 
 def _with_prompt(model: Any, inputs: dict[str, Any]) -> dict[str, Any]:
     """Three prompts for a model whose images enter the language model itself; of a model without images, of text."""
-    from fx2onnx.sources.generation_carried import image_parts
-    from fx2onnx.sources.generation_prompt import DECODER_FILE, ENCODER_FILE, MEDIA, PROMPT_FILE, takes_images
-    from fx2onnx.sources.hf_call import Call
+    from fx2onnx.decoding.recipes.cross_attention import image_parts
+    from fx2onnx.decoding.recipes.image_prompt import DECODER_FILE, ENCODER_FILE, MEDIA, PROMPT_FILE, takes_images
+    from fx2onnx.sources.hf.call import Call
     from fx2onnx.sources.source import Options
 
     if not takes_images(model):

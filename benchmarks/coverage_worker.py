@@ -82,8 +82,9 @@ def _built(row: Row, source: str, name: str) -> Any:
 def _exported(row: Row, built: Any, dynamic: bool) -> None:
     import fx2onnx
     from fx2onnx.aten_map import TABLE
-    from fx2onnx.capture.functional import is_decomposable
-    from fx2onnx.capture.rungs import capture
+    from fx2onnx.capture.driver import capture
+    from fx2onnx.capture.recording.functionalize import is_decomposable
+    from fx2onnx.model_patches.library import LibraryPatches
     from fx2onnx.verify import verify
     from fx2onnx.verify.compare import TYPES_ONLY
 
@@ -98,6 +99,7 @@ def _exported(row: Row, built: Any, dynamic: bool) -> None:
             dynamic_shapes=shapes,
             bake=built.bake,
             data_branches=built.data_branches,
+            patches=LibraryPatches(),
             keep=lambda overload: overload in TABLE or not is_decomposable(overload),
         )
     )
@@ -142,7 +144,7 @@ def _same(one: Any, two: Any) -> bool:
     """Whether two eager results are the same numbers (a model that draws noise gives others)."""
     import torch
 
-    from fx2onnx.capture.trees import flatten
+    from fx2onnx.capture.python.pytrees import flatten
 
     pairs = zip(flatten(one)[0], flatten(two)[0], strict=False)
     return all(

@@ -12,7 +12,7 @@ from fx2onnx.base.version import VERSION as __version__
 
 if TYPE_CHECKING:
     from fx2onnx.api import ExportResult, Report, export
-    from fx2onnx.aten_map.registry import translates
+    from fx2onnx.aten_map.table.registry import translates
     from fx2onnx.folder import export_folder
     from fx2onnx.generation import load
 

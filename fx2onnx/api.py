@@ -326,10 +326,11 @@ def _export(
         import torch
 
         from fx2onnx.aten_map import TABLE
-        from fx2onnx.aten_map.registry import MODULE_TRANSLATIONS, ModuleCalls, add_module_calls, is_module_class
-        from fx2onnx.capture.functional import is_decomposable
-        from fx2onnx.capture.rungs import capture
+        from fx2onnx.aten_map.table.registry import MODULE_TRANSLATIONS, ModuleCalls, add_module_calls, is_module_class
+        from fx2onnx.capture.driver import capture
+        from fx2onnx.capture.recording.functionalize import is_decomposable
         from fx2onnx.lower.loop import lower
+        from fx2onnx.model_patches.library import LibraryPatches
         from fx2onnx.optimize.pipelines import run_default
 
     custom = dict(custom_translations or {})
@@ -370,6 +371,7 @@ def _export(
             bake=bake,
             data_branches=data_branches,
             single_calls=single_calls,
+            patches=LibraryPatches(),
         )
     if capturing is not None:
         capturing.args["rung"] = captured.rung

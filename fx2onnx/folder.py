@@ -21,8 +21,8 @@ from fx2onnx.irx.shared_data import save_together
 
 if TYPE_CHECKING:
     from fx2onnx.api import ExportResult, Report
+    from fx2onnx.decoding.parts import Assembly, Part
     from fx2onnx.sources import Source
-    from fx2onnx.sources.generation_parts import Assembly, Part
     from fx2onnx.verify import Verdict
 
 DATA_STEM = "weights"
@@ -71,7 +71,7 @@ def export_folder(
 
     Returns: ``ExportedFolder``. Raises: ``UserError``, then nothing is left in ``output``; ``VerificationError``.
     """
-    from fx2onnx.sources.generation_parts import assemble
+    from fx2onnx.decoding.parts import assemble
 
     target = check_folder(Path(path_text(output, "the folder")).expanduser())
     if cache == "static" and opset_version is None:
@@ -176,7 +176,7 @@ def _export_part(part: Part, opset: int | None, notes: list[str]) -> tuple[Expor
 def _export(source: Source, opset: int | None) -> ExportResult:
     from fx2onnx import api
     from fx2onnx.aten_map.cache_update import cache_update
-    from fx2onnx.sources.generation_static import OVERLOAD, StaticDecoder
+    from fx2onnx.decoding.cache.static import OVERLOAD, StaticDecoder
 
     shapes = {name: dict(axes) for name, axes in (source.dynamic_shapes or {}).items()}
     more: dict[str, Any] = {"weight_files": source.weight_files} if source.weight_files else {}
@@ -257,7 +257,7 @@ def _write(results: dict[str, ExportResult], stage: Path, target: Path) -> None:
 
 def _write_configs(assembly: Assembly, stage: Path, target: Path) -> None:
     """Config and tokenizer files of the checkpoint; of a model without one, what it was made from."""
-    from fx2onnx.sources.generation_within import language_of
+    from fx2onnx.decoding.recipes.inner_language_model import language_of
 
     if assembly.folder is None:
         assembly.model.config.save_pretrained(stage)
@@ -279,7 +279,7 @@ def _baked(sources: Mapping[str, Source]) -> dict[str, Any]:
 
 def _delays(assembly: Assembly) -> dict[str, Any]:
     """By how many steps each codebook is written later than the first, which no config says."""
-    from fx2onnx.sources.generation_codebooks import delays_of
+    from fx2onnx.decoding.recipes.delay_pattern import delays_of
 
     found = delays_of(assembly.model)
     return {"codebook_delays": found} if found else {}
@@ -287,7 +287,7 @@ def _delays(assembly: Assembly) -> dict[str, Any]:
 
 def _own_prompt(assembly: Assembly) -> dict[str, Any]:
     """How the model's own ``generate`` changes a prompt that comes with images."""
-    from fx2onnx.sources.generation_carried import own_prompt
+    from fx2onnx.decoding.recipes.cross_attention import own_prompt
 
     found = own_prompt(assembly.model) if assembly.parts[0].file != "model.onnx" else {}
     return {"own_prompt": found} if found else {}

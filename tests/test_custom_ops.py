@@ -12,7 +12,7 @@ import torch
 
 import fx2onnx
 import fx2onnx.runner as ort
-from fx2onnx.aten_map.registry import MODULE_TRANSLATIONS
+from fx2onnx.aten_map.table.registry import MODULE_TRANSLATIONS
 from fx2onnx.irx.values import dims_of, dtype_of
 from fx2onnx.runner.registry import unregister
 from tests.support import check

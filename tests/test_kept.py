@@ -112,7 +112,7 @@ def test_a_full_store_forgets_and_goes_on() -> None:
 
 def test_operators_are_known_anew_after_all_were_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ids of dropped overloads may be used again: an entry holds the overload that it is for."""
-    from fx2onnx.capture.ways import Way, way_of
+    from fx2onnx.capture.recording.op_traits import Way, way_of
 
     monkeypatch.setattr(Way, "known", Bounded(3))
     overloads = [torch.ops.aten.add.Tensor, torch.ops.aten.relu.default, torch.ops.aten.add_.Tensor] * 3

@@ -22,7 +22,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "training": {"base", "capture", "irx", "aten_map", "lower"},
     "verify": {"base", "capture", "irx", "aten_map", "lower", "optimize", "runner", "training"},
     "report": {"base"},
+    "model_patches": {"base", "capture"},
     "sources": {"base"},
+    "decoding": {"base", "sources"},
     "generation": {"base", "runner"},
 }
 NEVER: dict[str, set[str]] = {

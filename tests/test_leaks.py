@@ -26,10 +26,10 @@ import fx2onnx.runner as ort
 from fx2onnx.base.dims import Atom, Dim
 from fx2onnx.base.errors import Fx2OnnxError
 from fx2onnx.base.source import SourceLocation
-from fx2onnx.capture.assumptions import Assumption, Assumptions, Relation
-from fx2onnx.capture.known_tensors import tensor_info
-from fx2onnx.capture.recorder import Recorder
-from fx2onnx.capture.symnode import DimNode, sym_int
+from fx2onnx.capture.recording.recorder import Recorder
+from fx2onnx.capture.recording.tensor_tracker import tensor_info
+from fx2onnx.capture.shapes.shape_env import Assumption, Assumptions, Relation
+from fx2onnx.capture.shapes.symnode import DimNode, sym_int
 from fx2onnx.capture.torch_private import FakeTensor, fake_from_meta
 from fx2onnx.sources.torchvision_compat import prepare
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 
-from fx2onnx.aten_map.registry import TABLE, Entry, Table, translates
+from fx2onnx.aten_map.table.registry import TABLE, Entry, Table, translates
 
 __all__ = ["TABLE", "Entry", "Table", "translates"]
 

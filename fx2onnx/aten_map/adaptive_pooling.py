@@ -8,9 +8,9 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
-from fx2onnx.aten_map.axes import as_list, fixed, squeeze, steps, swap, unsqueeze, whole
 from fx2onnx.aten_map.pooling import max_pooled
-from fx2onnx.aten_map.registry import translates
+from fx2onnx.aten_map.table.axes import as_list, fixed, squeeze, steps, swap, unsqueeze, whole
+from fx2onnx.aten_map.table.registry import translates
 from fx2onnx.base.dims import Dim, DimLike, product
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import Dims, dims_of, dtype_of, rank_of

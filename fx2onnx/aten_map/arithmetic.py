@@ -9,10 +9,10 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
-from fx2onnx.aten_map.registry import translates
-from fx2onnx.aten_map.scalars import FLOATS, Number, Operand, as_dtype
+from fx2onnx.aten_map.table.dtype_support import SMALL_INTEGERS, in_opmath, opmath, register, result_dtype, through
+from fx2onnx.aten_map.table.dtypes import FLOATS, Number, Operand, as_dtype
+from fx2onnx.aten_map.table.registry import translates
 from fx2onnx.aten_map.unary import truncated
-from fx2onnx.aten_map.widening import SMALL_INTEGERS, in_opmath, opmath, register, result_dtype, through
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import dtype_of

@@ -9,10 +9,10 @@ import onnx_ir as ir
 import torch
 
 from fx2onnx.aten_map.activations import softmax_of
-from fx2onnx.aten_map.axes import steps, swap, unsqueeze, whole
 from fx2onnx.aten_map.dropout import dropped
-from fx2onnx.aten_map.registry import translates
-from fx2onnx.aten_map.scalars import FLOATS
+from fx2onnx.aten_map.table.axes import steps, swap, unsqueeze, whole
+from fx2onnx.aten_map.table.dtypes import FLOATS
+from fx2onnx.aten_map.table.registry import translates
 from fx2onnx.base.dims import Dim, DimLike, apply
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import LOOKS, dims_of, dtype_of, lacks_data, rank_of

@@ -8,8 +8,8 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
-from fx2onnx.aten_map.axes import filled, zeros
-from fx2onnx.aten_map.registry import translates
+from fx2onnx.aten_map.table.axes import filled, zeros
+from fx2onnx.aten_map.table.registry import translates
 from fx2onnx.base.dims import DimLike, product
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import dims_of, dtype_of, rank_of

@@ -8,11 +8,11 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
-from fx2onnx.aten_map.axes import axis_of
 from fx2onnx.aten_map.powers import mantissa_and_exponent
-from fx2onnx.aten_map.registry import translates
-from fx2onnx.aten_map.scalars import FLOATS
-from fx2onnx.aten_map.widening import result_dtype
+from fx2onnx.aten_map.table.axes import axis_of
+from fx2onnx.aten_map.table.dtype_support import result_dtype
+from fx2onnx.aten_map.table.dtypes import FLOATS
+from fx2onnx.aten_map.table.registry import translates
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.schema import has_op

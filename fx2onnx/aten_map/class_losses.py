@@ -11,9 +11,9 @@ import torch
 from fx2onnx.aten_map.creation import counted
 from fx2onnx.aten_map.losses import MEAN, NONE, at_least_zero, reduced_loss, worked, zero_like
 from fx2onnx.aten_map.reductions import reduce
-from fx2onnx.aten_map.scalars import is_float
 from fx2onnx.aten_map.scans import cumulative_sum
-from fx2onnx.aten_map.widening import overloads_of, register_shared, result_dtype
+from fx2onnx.aten_map.table.dtype_support import overloads_of, register_shared, result_dtype
+from fx2onnx.aten_map.table.dtypes import is_float
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import dims_of, dtype_of, rank_of
 

@@ -9,10 +9,10 @@ import onnx_ir as ir
 import torch
 
 from fx2onnx.aten_map.arithmetic import UNSIGNED
-from fx2onnx.aten_map.registry import translates
-from fx2onnx.aten_map.scalars import FLOATS, Operand, as_dtype, is_bool, promoted
 from fx2onnx.aten_map.selection import where
-from fx2onnx.aten_map.widening import opmath, register, result_dtype, through
+from fx2onnx.aten_map.table.dtype_support import opmath, register, result_dtype, through
+from fx2onnx.aten_map.table.dtypes import FLOATS, Operand, as_dtype, is_bool, promoted
+from fx2onnx.aten_map.table.registry import translates
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.schema import has_op

@@ -24,8 +24,8 @@ from fx2onnx.aten_map.complex_numbers import (
     register_complex,
     scaled,
 )
-from fx2onnx.aten_map.registry import TABLE
-from fx2onnx.aten_map.widening import overloads_of, result_dtype, schema_text
+from fx2onnx.aten_map.table.dtype_support import overloads_of, result_dtype, schema_text
+from fx2onnx.aten_map.table.registry import TABLE
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import dtype_of, is_complex, rank_of

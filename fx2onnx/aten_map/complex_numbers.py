@@ -12,9 +12,9 @@ import torch
 
 from fx2onnx.aten_map.matmul import product as matrix_product
 from fx2onnx.aten_map.powers import arc_tangent
-from fx2onnx.aten_map.registry import TABLE
-from fx2onnx.aten_map.scalars import Operand, as_dtype
-from fx2onnx.aten_map.widening import overloads_of, result_dtype, schema_text
+from fx2onnx.aten_map.table.dtype_support import overloads_of, result_dtype, schema_text
+from fx2onnx.aten_map.table.dtypes import Operand, as_dtype
+from fx2onnx.aten_map.table.registry import TABLE
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import dims_of, dtype_of, is_complex, mark_complex, rank_of
 

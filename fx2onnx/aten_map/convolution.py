@@ -8,9 +8,9 @@ from typing import Any
 import onnx_ir as ir
 import torch
 
-from fx2onnx.aten_map.axes import as_list, fixed, squeeze, transpose, unsqueeze
-from fx2onnx.aten_map.registry import translates
-from fx2onnx.aten_map.scalars import FLOATS
+from fx2onnx.aten_map.table.axes import as_list, fixed, squeeze, transpose, unsqueeze
+from fx2onnx.aten_map.table.dtypes import FLOATS
+from fx2onnx.aten_map.table.registry import translates
 from fx2onnx.base.dims import DimLike
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import Dims, dims_of, dtype_of, rank_of

@@ -10,9 +10,9 @@ import onnx_ir as ir
 import torch
 
 from fx2onnx.aten_map.casts import cast
-from fx2onnx.aten_map.registry import translates
-from fx2onnx.aten_map.scalars import FLOATS, Operand, as_dtype
-from fx2onnx.aten_map.widening import overloads_of, register_shared, result_dtype, takes
+from fx2onnx.aten_map.table.dtype_support import overloads_of, register_shared, result_dtype, takes
+from fx2onnx.aten_map.table.dtypes import FLOATS, Operand, as_dtype
+from fx2onnx.aten_map.table.registry import translates
 from fx2onnx.base.dims import Dim, DimLike
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import dims_of, dtype_of, rank_of

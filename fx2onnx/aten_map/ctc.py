@@ -10,11 +10,11 @@ import onnx_ir as ir
 import torch
 
 from fx2onnx.aten_map.creation import counted
-from fx2onnx.aten_map.elimination import WORK, loop
+from fx2onnx.aten_map.linalg.linear_solve import WORK, loop
 from fx2onnx.aten_map.losses import MEAN, NONE
 from fx2onnx.aten_map.reductions import reduce
 from fx2onnx.aten_map.scans import cumulative_sum
-from fx2onnx.aten_map.widening import overloads_of, register_shared, result_dtype
+from fx2onnx.aten_map.table.dtype_support import overloads_of, register_shared, result_dtype
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import Dims, dims_of, rank_of
 

@@ -10,15 +10,15 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
-from fx2onnx.aten_map.axes import axes_of, moved
 from fx2onnx.aten_map.comparison import compare
 from fx2onnx.aten_map.creation import filled, identity_matrix
-from fx2onnx.aten_map.elimination import WORK, column_of, loop, positions, row_of
-from fx2onnx.aten_map.factorizations import turned
+from fx2onnx.aten_map.linalg.factorizations import turned
+from fx2onnx.aten_map.linalg.linear_solve import WORK, column_of, loop, positions, row_of
 from fx2onnx.aten_map.reductions import reduce
-from fx2onnx.aten_map.registry import translates
 from fx2onnx.aten_map.searching import _edges as edges_of
-from fx2onnx.aten_map.widening import floating, overloads_of, register_shared, result_dtype
+from fx2onnx.aten_map.table.axes import axes_of, moved
+from fx2onnx.aten_map.table.dtype_support import floating, overloads_of, register_shared, result_dtype
+from fx2onnx.aten_map.table.registry import translates
 from fx2onnx.base.dims import Dim, DimLike, product
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit

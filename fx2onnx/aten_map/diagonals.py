@@ -9,7 +9,8 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
-from fx2onnx.aten_map.axes import (
+from fx2onnx.aten_map.selection import where
+from fx2onnx.aten_map.table.axes import (
     INT64,
     axis_of,
     flat,
@@ -24,9 +25,8 @@ from fx2onnx.aten_map.axes import (
     whole,
     zeros,
 )
-from fx2onnx.aten_map.registry import translates
-from fx2onnx.aten_map.selection import where
-from fx2onnx.aten_map.widening import takes
+from fx2onnx.aten_map.table.dtype_support import takes
+from fx2onnx.aten_map.table.registry import translates
 from fx2onnx.base.dims import Dim, DimLike
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import dims_of, dtype_of, rank_of

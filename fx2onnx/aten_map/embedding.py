@@ -7,9 +7,9 @@ import math
 import onnx_ir as ir
 import torch
 
-from fx2onnx.aten_map.axes import INT64, flat, sliced, steps, unsqueeze, whole
 from fx2onnx.aten_map.joining import joined
-from fx2onnx.aten_map.registry import translates
+from fx2onnx.aten_map.table.axes import INT64, flat, sliced, steps, unsqueeze, whole
+from fx2onnx.aten_map.table.registry import translates
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import dims_of, dtype_of
 

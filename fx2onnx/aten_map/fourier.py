@@ -9,9 +9,9 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
-from fx2onnx.aten_map.axes import moved
 from fx2onnx.aten_map.complex_numbers import as_pair, conjugate, pair, parts, register_complex
-from fx2onnx.aten_map.widening import floating, overloads_of, register_shared, result_dtype
+from fx2onnx.aten_map.table.axes import moved
+from fx2onnx.aten_map.table.dtype_support import floating, overloads_of, register_shared, result_dtype
 from fx2onnx.base.dims import Dim, DimLike, product
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit

@@ -8,9 +8,9 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
-from fx2onnx.aten_map.axes import fixed, unsqueeze
 from fx2onnx.aten_map.reductions import max_with_place
-from fx2onnx.aten_map.registry import translates
+from fx2onnx.aten_map.table.axes import fixed, unsqueeze
+from fx2onnx.aten_map.table.registry import translates
 from fx2onnx.base.dims import product
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import dims_of, dtype_of, rank_of

@@ -6,9 +6,19 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
-from fx2onnx.aten_map.axes import INT64, as_plain, axis_of, filled, flat, result_dims, squeeze, transpose, unsqueeze
-from fx2onnx.aten_map.registry import translates
-from fx2onnx.aten_map.widening import takes
+from fx2onnx.aten_map.table.axes import (
+    INT64,
+    as_plain,
+    axis_of,
+    filled,
+    flat,
+    result_dims,
+    squeeze,
+    transpose,
+    unsqueeze,
+)
+from fx2onnx.aten_map.table.dtype_support import takes
+from fx2onnx.aten_map.table.registry import translates
 from fx2onnx.base.dims import Dim, DimLike
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.shapes import broadcast_dims

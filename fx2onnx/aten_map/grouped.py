@@ -8,8 +8,8 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
-from fx2onnx.aten_map.registry import translates
-from fx2onnx.aten_map.scalars import onnx_dtype
+from fx2onnx.aten_map.table.dtypes import onnx_dtype
+from fx2onnx.aten_map.table.registry import translates
 from fx2onnx.base.dims import Dim, DimLike
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import dims_of, dtype_of, rank_of

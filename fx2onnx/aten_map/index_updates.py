@@ -9,13 +9,25 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
-from fx2onnx.aten_map.axes import END, INT64, axis_of, fixed, flat, sliced, squeeze, steps, unsqueeze, whole, zeros
 from fx2onnx.aten_map.gathering import at_least_vector
 from fx2onnx.aten_map.joining import joined
-from fx2onnx.aten_map.registry import translates
-from fx2onnx.aten_map.scalars import as_dtype
 from fx2onnx.aten_map.scattering import reduced_into, reducing_dtype, scattered, written_nd
 from fx2onnx.aten_map.selection import where
+from fx2onnx.aten_map.table.axes import (
+    END,
+    INT64,
+    axis_of,
+    fixed,
+    flat,
+    sliced,
+    squeeze,
+    steps,
+    unsqueeze,
+    whole,
+    zeros,
+)
+from fx2onnx.aten_map.table.dtypes import as_dtype
+from fx2onnx.aten_map.table.registry import translates
 from fx2onnx.base.dims import Dim, DimLike
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.shapes import broadcast_dims

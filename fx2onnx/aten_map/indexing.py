@@ -9,12 +9,12 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
-from fx2onnx.aten_map.axes import INT64, as_plain, flat, flattened, inverse, transpose, unsqueeze
 from fx2onnx.aten_map.gathering import nonzero_rows
-from fx2onnx.aten_map.registry import translates
-from fx2onnx.aten_map.scalars import as_dtype
 from fx2onnx.aten_map.scattering import scattered, written_nd
 from fx2onnx.aten_map.selection import where
+from fx2onnx.aten_map.table.axes import INT64, as_plain, flat, flattened, inverse, transpose, unsqueeze
+from fx2onnx.aten_map.table.dtypes import as_dtype
+from fx2onnx.aten_map.table.registry import translates
 from fx2onnx.base.dims import Dim, DimLike, product
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.shapes import broadcast_dims

@@ -11,9 +11,9 @@ import onnx_ir as ir
 import torch
 
 from fx2onnx.aten_map.antialias import fixed_point, resampling_matrix
-from fx2onnx.aten_map.axes import fixed, result_dims, steps, swap
-from fx2onnx.aten_map.registry import schema_line, translates
-from fx2onnx.aten_map.scalars import FLOATS
+from fx2onnx.aten_map.table.axes import fixed, result_dims, steps, swap
+from fx2onnx.aten_map.table.dtypes import FLOATS
+from fx2onnx.aten_map.table.registry import schema_line, translates
 from fx2onnx.base.dims import Dim, DimLike
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import dims_of, dtype_of, rank_of

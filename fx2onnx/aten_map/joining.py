@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import onnx_ir as ir
 import torch
 
-from fx2onnx.aten_map.axes import axis_of, flat, is_empty, result_dims, unsqueeze, whole, zeros
-from fx2onnx.aten_map.registry import translates
+from fx2onnx.aten_map.table.axes import axis_of, flat, is_empty, result_dims, unsqueeze, whole, zeros
+from fx2onnx.aten_map.table.registry import translates
 from fx2onnx.aten_map.views import atleast_3d
 from fx2onnx.base.dims import Dim, product
 from fx2onnx.irx.emit import Emit

@@ -9,12 +9,12 @@ import onnx_ir as ir
 import torch
 
 from fx2onnx.aten_map.arithmetic import add
-from fx2onnx.aten_map.axes import axis_of
 from fx2onnx.aten_map.norms import vector_norm
 from fx2onnx.aten_map.powers import xlogy
 from fx2onnx.aten_map.reductions import mean, reduce
-from fx2onnx.aten_map.scalars import promoted
-from fx2onnx.aten_map.widening import opmath, overloads_of, register_shared, result_dtype
+from fx2onnx.aten_map.table.axes import axis_of
+from fx2onnx.aten_map.table.dtype_support import opmath, overloads_of, register_shared, result_dtype
+from fx2onnx.aten_map.table.dtypes import promoted
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.shapes import broadcast_dims
 from fx2onnx.irx.values import dims_of, dtype_of, rank_of

@@ -7,10 +7,10 @@ from typing import Any
 import onnx_ir as ir
 import torch
 
-from fx2onnx.aten_map.axes import swap, unsqueeze, whole
-from fx2onnx.aten_map.registry import translates
-from fx2onnx.aten_map.scalars import FLOATS, as_dtype
-from fx2onnx.aten_map.widening import opmath
+from fx2onnx.aten_map.table.axes import swap, unsqueeze, whole
+from fx2onnx.aten_map.table.dtype_support import opmath
+from fx2onnx.aten_map.table.dtypes import FLOATS, as_dtype
+from fx2onnx.aten_map.table.registry import translates
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import dims_of, dtype_of, rank_of
 

@@ -9,11 +9,11 @@ import torch
 
 from fx2onnx.aten_map.activations import gelu_of
 from fx2onnx.aten_map.attention import minus_infinity_where, probabilities
-from fx2onnx.aten_map.axes import transpose, unsqueeze, whole
 from fx2onnx.aten_map.matmul import dense
 from fx2onnx.aten_map.normalization import layer_normalized
-from fx2onnx.aten_map.registry import translates
 from fx2onnx.aten_map.slicing import pieces
+from fx2onnx.aten_map.table.axes import transpose, unsqueeze, whole
+from fx2onnx.aten_map.table.registry import translates
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import dims_of, dtype_of
 

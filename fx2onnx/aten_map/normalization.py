@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import onnx_ir as ir
 import torch
 
-from fx2onnx.aten_map.axes import axis_of, filled, reshaped_like, whole
 from fx2onnx.aten_map.batch_norm import FLOAT, HALF, channel_vector, normalized_by, over_channels
-from fx2onnx.aten_map.registry import translates
-from fx2onnx.aten_map.scalars import TORCH_DTYPES
+from fx2onnx.aten_map.table.axes import axis_of, filled, reshaped_like, whole
+from fx2onnx.aten_map.table.dtypes import TORCH_DTYPES
+from fx2onnx.aten_map.table.registry import translates
 from fx2onnx.base.dims import DimLike, product
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import dims_of, dtype_of, rank_of

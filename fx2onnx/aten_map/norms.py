@@ -10,12 +10,12 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
-from fx2onnx.aten_map.axes import axes_of, transpose
-from fx2onnx.aten_map.elimination import WORK, inverse
+from fx2onnx.aten_map.linalg.eigen import singular_values, spectral_norm
+from fx2onnx.aten_map.linalg.linear_solve import WORK, inverse
 from fx2onnx.aten_map.reductions import Dimensions, count_of, reduce, reduced_axes
-from fx2onnx.aten_map.scalars import is_float, promoted
-from fx2onnx.aten_map.spectra import singular_values, spectral_norm
-from fx2onnx.aten_map.widening import opmath, overloads_of, register_shared, result_dtype, through
+from fx2onnx.aten_map.table.axes import axes_of, transpose
+from fx2onnx.aten_map.table.dtype_support import opmath, overloads_of, register_shared, result_dtype, through
+from fx2onnx.aten_map.table.dtypes import is_float, promoted
 from fx2onnx.base.dims import DimLike
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit

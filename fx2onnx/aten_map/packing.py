@@ -9,10 +9,10 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
-from fx2onnx.aten_map.axes import INT64, steps, transpose, unsqueeze
 from fx2onnx.aten_map.gathering import nonzero_rows
-from fx2onnx.aten_map.registry import translates
-from fx2onnx.aten_map.scalars import as_dtype
+from fx2onnx.aten_map.table.axes import INT64, steps, transpose, unsqueeze
+from fx2onnx.aten_map.table.dtypes import as_dtype
+from fx2onnx.aten_map.table.registry import translates
 from fx2onnx.base.dims import Dim, DimLike
 from fx2onnx.irx.emit import Emit, OutputType
 from fx2onnx.irx.values import dims_of, dtype_of

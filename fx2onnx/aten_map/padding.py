@@ -8,11 +8,11 @@ from typing import Any
 import onnx_ir as ir
 import torch
 
-from fx2onnx.aten_map.axes import END, is_empty, result_dims, sliced, unsqueeze, whole, zeros
 from fx2onnx.aten_map.joining import joined
-from fx2onnx.aten_map.registry import translates
-from fx2onnx.aten_map.scalars import as_dtype
-from fx2onnx.aten_map.widening import compute_dtype
+from fx2onnx.aten_map.table.axes import END, is_empty, result_dims, sliced, unsqueeze, whole, zeros
+from fx2onnx.aten_map.table.dtype_support import compute_dtype
+from fx2onnx.aten_map.table.dtypes import as_dtype
+from fx2onnx.aten_map.table.registry import translates
 from fx2onnx.base.dims import Dim, DimLike
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import dims_of, dtype_of, rank_of

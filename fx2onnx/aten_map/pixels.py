@@ -5,8 +5,8 @@ from __future__ import annotations
 import onnx_ir as ir
 import torch
 
-from fx2onnx.aten_map.axes import is_empty, reshaped_like, result_dims, transpose, whole, zeros
-from fx2onnx.aten_map.registry import translates
+from fx2onnx.aten_map.table.axes import is_empty, reshaped_like, result_dims, transpose, whole, zeros
+from fx2onnx.aten_map.table.registry import translates
 from fx2onnx.base.dims import DimLike
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import dims_of, dtype_of, rank_of

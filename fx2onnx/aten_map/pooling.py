@@ -10,10 +10,10 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
-from fx2onnx.aten_map.axes import as_list, fixed, squeeze, unsqueeze, whole
-from fx2onnx.aten_map.registry import schema_line, translates
-from fx2onnx.aten_map.scalars import FLOATS
-from fx2onnx.aten_map.widening import takes
+from fx2onnx.aten_map.table.axes import as_list, fixed, squeeze, unsqueeze, whole
+from fx2onnx.aten_map.table.dtype_support import takes
+from fx2onnx.aten_map.table.dtypes import FLOATS
+from fx2onnx.aten_map.table.registry import schema_line, translates
 from fx2onnx.base.dims import Dim, DimLike, product
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import Dims, dims_of, dtype_of, rank_of

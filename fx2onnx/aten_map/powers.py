@@ -11,11 +11,8 @@ import torch
 
 from fx2onnx.aten_map.arithmetic import UNSIGNED, is_number
 from fx2onnx.aten_map.creation import filled
-from fx2onnx.aten_map.registry import translates
-from fx2onnx.aten_map.scalars import FLOATS, Operand, as_dtype, is_float
 from fx2onnx.aten_map.selection import where
-from fx2onnx.aten_map.unary import log1p
-from fx2onnx.aten_map.widening import (
+from fx2onnx.aten_map.table.dtype_support import (
     in_opmath,
     opmath,
     overloads_of,
@@ -24,6 +21,9 @@ from fx2onnx.aten_map.widening import (
     result_dtype,
     through,
 )
+from fx2onnx.aten_map.table.dtypes import FLOATS, Operand, as_dtype, is_float
+from fx2onnx.aten_map.table.registry import translates
+from fx2onnx.aten_map.unary import log1p
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import dims_of, dtype_of
 

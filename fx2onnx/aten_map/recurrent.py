@@ -10,12 +10,12 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
-from fx2onnx.aten_map.axes import sliced, squeeze, transpose, unsqueeze, whole
 from fx2onnx.aten_map.dropout import dropped
 from fx2onnx.aten_map.joining import joined
+from fx2onnx.aten_map.lstm_cells import projected_layer
 from fx2onnx.aten_map.packing import Packing, packing_of
-from fx2onnx.aten_map.projections import projected_layer
-from fx2onnx.aten_map.registry import schema_line, translates
+from fx2onnx.aten_map.table.axes import sliced, squeeze, transpose, unsqueeze, whole
+from fx2onnx.aten_map.table.registry import schema_line, translates
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import LOOKS, Dims, dims_of, dtype_of, lacks_data
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import onnx_ir as ir
 
-from fx2onnx.aten_map.axes import INT64, fixed
-from fx2onnx.aten_map.elimination import loop
+from fx2onnx.aten_map.linalg.linear_solve import loop
+from fx2onnx.aten_map.table.axes import INT64, fixed
 from fx2onnx.base.dims import product
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import dims_of, dtype_of

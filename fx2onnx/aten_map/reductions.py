@@ -10,12 +10,11 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
-from fx2onnx.aten_map.axes import axes_of, axis_of
 from fx2onnx.aten_map.casts import cast
 from fx2onnx.aten_map.creation import filled
-from fx2onnx.aten_map.scalars import TORCH_DTYPES, Number, as_dtype, is_float
 from fx2onnx.aten_map.selection import where
-from fx2onnx.aten_map.widening import (
+from fx2onnx.aten_map.table.axes import axes_of, axis_of
+from fx2onnx.aten_map.table.dtype_support import (
     compute_dtype,
     opmath,
     overloads_of,
@@ -24,6 +23,7 @@ from fx2onnx.aten_map.widening import (
     takes,
     through,
 )
+from fx2onnx.aten_map.table.dtypes import TORCH_DTYPES, Number, as_dtype, is_float
 from fx2onnx.base.dims import Dim, DimLike, product
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import dims_of, dtype_of, rank_of

@@ -8,7 +8,8 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
-from fx2onnx.aten_map.axes import (
+from fx2onnx.aten_map.gathering import nonzero_rows
+from fx2onnx.aten_map.table.axes import (
     END,
     INT64,
     axes_of,
@@ -24,8 +25,7 @@ from fx2onnx.aten_map.axes import (
     with_rank,
     zeros,
 )
-from fx2onnx.aten_map.gathering import nonzero_rows
-from fx2onnx.aten_map.registry import translates
+from fx2onnx.aten_map.table.registry import translates
 from fx2onnx.base.dims import Dim, DimLike, apply
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import dims_of, dtype_of, rank_of

@@ -11,9 +11,9 @@ import torch
 
 from fx2onnx.aten_map.arithmetic import add
 from fx2onnx.aten_map.creation import filled
-from fx2onnx.aten_map.scalars import FLOATS, Operand, as_dtype
 from fx2onnx.aten_map.sorting import top
-from fx2onnx.aten_map.widening import opmath, overloads_of, register_shared, result_dtype
+from fx2onnx.aten_map.table.dtype_support import opmath, overloads_of, register_shared, result_dtype
+from fx2onnx.aten_map.table.dtypes import FLOATS, Operand, as_dtype
 from fx2onnx.base.dims import Dim, DimLike
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit

@@ -10,14 +10,12 @@ import onnx_ir as ir
 import torch
 
 from fx2onnx.aten_map.arithmetic import extremum
-from fx2onnx.aten_map.axes import axis_of
 from fx2onnx.aten_map.casts import cast
 from fx2onnx.aten_map.comparison import compare
 from fx2onnx.aten_map.creation import filled
-from fx2onnx.aten_map.scalars import FLOATS, is_bool, is_float, promoted
 from fx2onnx.aten_map.selection import where
-from fx2onnx.aten_map.unary import log1p
-from fx2onnx.aten_map.widening import (
+from fx2onnx.aten_map.table.axes import axis_of
+from fx2onnx.aten_map.table.dtype_support import (
     floating,
     in_opmath,
     opmath,
@@ -27,6 +25,8 @@ from fx2onnx.aten_map.widening import (
     result_dtype,
     through,
 )
+from fx2onnx.aten_map.table.dtypes import FLOATS, is_bool, is_float, promoted
+from fx2onnx.aten_map.unary import log1p
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.schema import has_op
 from fx2onnx.irx.values import Dims, dims_of, dtype_of, rank_of

@@ -9,12 +9,12 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
-from fx2onnx.aten_map.axes import INT64, axis_of, squeeze
 from fx2onnx.aten_map.gathering import at_least_vector
 from fx2onnx.aten_map.reduced_writes import scatter_elements, scatter_nd
-from fx2onnx.aten_map.registry import translates
-from fx2onnx.aten_map.scalars import FLOATS, as_dtype
-from fx2onnx.aten_map.widening import opmath
+from fx2onnx.aten_map.table.axes import INT64, axis_of, squeeze
+from fx2onnx.aten_map.table.dtype_support import opmath
+from fx2onnx.aten_map.table.dtypes import FLOATS, as_dtype
+from fx2onnx.aten_map.table.registry import translates
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import dims_of, dtype_of, rank_of
 

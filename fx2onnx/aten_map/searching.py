@@ -8,14 +8,14 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
-from fx2onnx.aten_map.axes import axis_of
 from fx2onnx.aten_map.comparison import compare
 from fx2onnx.aten_map.creation import filled
 from fx2onnx.aten_map.reductions import reduce
-from fx2onnx.aten_map.registry import translates
-from fx2onnx.aten_map.scalars import FLOATS, Operand, is_float
 from fx2onnx.aten_map.scans import neighbours
-from fx2onnx.aten_map.widening import opmath, overloads_of, register_shared, result_dtype, takes
+from fx2onnx.aten_map.table.axes import axis_of
+from fx2onnx.aten_map.table.dtype_support import opmath, overloads_of, register_shared, result_dtype, takes
+from fx2onnx.aten_map.table.dtypes import FLOATS, Operand, is_float
+from fx2onnx.aten_map.table.registry import translates
 from fx2onnx.base.dims import DimLike, product
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import dims_of, dtype_of, rank_of

@@ -9,9 +9,9 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
-from fx2onnx.aten_map.axes import axis_of, sliced, steps, unsqueeze
-from fx2onnx.aten_map.registry import translates
-from fx2onnx.aten_map.widening import opmath, result_dtype
+from fx2onnx.aten_map.table.axes import axis_of, sliced, steps, unsqueeze
+from fx2onnx.aten_map.table.dtype_support import opmath, result_dtype
+from fx2onnx.aten_map.table.registry import translates
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import dims_of, dtype_of, rank_of

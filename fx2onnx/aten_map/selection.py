@@ -10,9 +10,9 @@ import onnx_ir as ir
 import torch
 
 from fx2onnx.aten_map.arithmetic import extremum
-from fx2onnx.aten_map.registry import translates
-from fx2onnx.aten_map.scalars import FLOATS, TORCH_DTYPES, Operand, as_dtype, is_float
-from fx2onnx.aten_map.widening import opmath, result_dtype, takes, through
+from fx2onnx.aten_map.table.dtype_support import opmath, result_dtype, takes, through
+from fx2onnx.aten_map.table.dtypes import FLOATS, TORCH_DTYPES, Operand, as_dtype, is_float
+from fx2onnx.aten_map.table.registry import translates
 from fx2onnx.base.dims import Dim
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import dims_of, dtype_of

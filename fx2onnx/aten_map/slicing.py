@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import onnx_ir as ir
 import torch
 
-from fx2onnx.aten_map.axes import END, axis_of, fixed, is_empty, result_dims, sliced, steps, whole, zeros
-from fx2onnx.aten_map.registry import schema_line, translates
+from fx2onnx.aten_map.table.axes import END, axis_of, fixed, is_empty, result_dims, sliced, steps, whole, zeros
+from fx2onnx.aten_map.table.registry import schema_line, translates
 from fx2onnx.base.dims import Dim, DimLike
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import dims_of, dtype_of, known_ints, rank_of

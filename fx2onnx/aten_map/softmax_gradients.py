@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 import torch
 
-from fx2onnx.aten_map.registry import translates
+from fx2onnx.aten_map.table.registry import translates
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import rank_of
 

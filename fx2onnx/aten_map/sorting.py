@@ -9,12 +9,19 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
-from fx2onnx.aten_map.axes import axis_of, moved, swap, transpose
 from fx2onnx.aten_map.creation import counted
 from fx2onnx.aten_map.reductions import reduce
-from fx2onnx.aten_map.scalars import as_dtype, is_float
 from fx2onnx.aten_map.selection import where
-from fx2onnx.aten_map.widening import compute_dtype, opmath, overloads_of, register_shared, result_dtype, through
+from fx2onnx.aten_map.table.axes import axis_of, moved, swap, transpose
+from fx2onnx.aten_map.table.dtype_support import (
+    compute_dtype,
+    opmath,
+    overloads_of,
+    register_shared,
+    result_dtype,
+    through,
+)
+from fx2onnx.aten_map.table.dtypes import as_dtype, is_float
 from fx2onnx.base.dims import Dim, DimLike, product
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import dims_of, dtype_of, rank_of

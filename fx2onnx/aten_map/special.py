@@ -10,9 +10,9 @@ import onnx_ir as ir
 import torch
 
 from fx2onnx.aten_map import special_tables as tables
-from fx2onnx.aten_map.scalars import Operand, as_dtype
+from fx2onnx.aten_map.table.dtype_support import overloads_of, register_shared, result_dtype
+from fx2onnx.aten_map.table.dtypes import Operand, as_dtype
 from fx2onnx.aten_map.unary import log1p
-from fx2onnx.aten_map.widening import overloads_of, register_shared, result_dtype
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import rank_of
 

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 import torch
 
-from fx2onnx.aten_map.axes import (
+from fx2onnx.aten_map.table.axes import (
     INT64,
     axis_of,
     fixed,
@@ -23,7 +23,7 @@ from fx2onnx.aten_map.axes import (
     whole,
     zeros,
 )
-from fx2onnx.aten_map.registry import translates
+from fx2onnx.aten_map.table.registry import translates
 from fx2onnx.base.dims import Dim, DimLike, product
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit

@@ -10,8 +10,8 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
-from fx2onnx.aten_map.scalars import FLOATS, is_bool, is_float
-from fx2onnx.aten_map.widening import in_opmath, register, result_dtype, through
+from fx2onnx.aten_map.table.dtype_support import in_opmath, register, result_dtype, through
+from fx2onnx.aten_map.table.dtypes import FLOATS, is_bool, is_float
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import dims_of, dtype_of
 

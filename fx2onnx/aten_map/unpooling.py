@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import onnx_ir as ir
 import torch
 
-from fx2onnx.aten_map.axes import filled, steps, unsqueeze
-from fx2onnx.aten_map.registry import translates
 from fx2onnx.aten_map.scattering import scattered
+from fx2onnx.aten_map.table.axes import filled, steps, unsqueeze
+from fx2onnx.aten_map.table.registry import translates
 from fx2onnx.base.dims import DimLike, product
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import Dims, dims_of, dtype_of, rank_of

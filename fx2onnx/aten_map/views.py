@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import onnx_ir as ir
 import torch
 
-from fx2onnx.aten_map.axes import (
+from fx2onnx.aten_map.table.axes import (
     axes_of,
     axis_of,
     is_empty,
@@ -19,7 +19,7 @@ from fx2onnx.aten_map.axes import (
     unsqueeze,
     zeros,
 )
-from fx2onnx.aten_map.registry import translates
+from fx2onnx.aten_map.table.registry import translates
 from fx2onnx.base.dims import DimLike
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import dims_of, dtype_of, rank_of

@@ -12,7 +12,7 @@ from types import FunctionType
 from typing import Any, NamedTuple
 
 from fx2onnx.base.changes import before_change
-from fx2onnx.base.exchange import Exchange, content_of, put_name
+from fx2onnx.base.code_patch import Exchange, content_of, put_name
 
 
 class _Missing(Exception):

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+PACKAGE_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+"""Where fx2onnx lies."""
+
 
 @dataclass(frozen=True, slots=True)
 class SourceLocation:

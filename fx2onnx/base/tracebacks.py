@@ -8,8 +8,9 @@ import traceback
 from collections.abc import Iterator
 
 from fx2onnx.base.errors import UserError
+from fx2onnx.base.source import PACKAGE_FOLDER
 
-_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_PACKAGE = PACKAGE_FOLDER + os.sep
 
 
 def empty_frames(error: BaseException) -> None:

@@ -35,7 +35,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fx2onnx.base.bounded import Bounded
 from fx2onnx.base.changes import Changes, before_change
-from fx2onnx.base.exchange import THREAD, Exchange, put_name
+from fx2onnx.base.code_patch import THREAD, Exchange, put_name
 
 __all__ = [
     "HIGHER_ORDER",

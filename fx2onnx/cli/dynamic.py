@@ -47,7 +47,7 @@ def dynamic_shapes_of(source: Source, wanted: dict[str, dict[int, str]] | str) -
     if wanted == "none":
         return None
     if isinstance(wanted, str):
-        from fx2onnx.capture.dynamic import Proposed
+        from fx2onnx.capture.shapes.dynamic import Proposed
 
         if source.dynamic_shapes is None:
             return None

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def is_folder_task(task: str) -> bool:
     """Whether ``task`` gives a folder rather than a file."""
-    from fx2onnx.sources.generation_parts import is_generation_task
+    from fx2onnx.decoding.parts import is_generation_task
 
     return is_generation_task(task)
 
@@ -33,8 +33,8 @@ def with_task(source: str, task: str | None) -> str:
     """
     if task is None:
         return source
-    from fx2onnx.sources.generation_parts import GENERATION_WORDS
-    from fx2onnx.sources.hf_kind import check_task
+    from fx2onnx.decoding.parts import GENERATION_WORDS
+    from fx2onnx.sources.hf.kind import check_task
 
     if not source.startswith("hf:"):
         raise UserError("E001", f"--task has no meaning for '{source}'", next="it takes hf:FOLDER or hf:MODEL_TYPE")

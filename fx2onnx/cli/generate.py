@@ -140,7 +140,7 @@ def _source(model: LoadedModel, given: str | None, trusts: bool) -> str:
 
 
 def _expected(spec: str, model: LoadedModel, inputs: Mapping[str, Any], new: int) -> Any:
-    from fx2onnx.sources.generation_eager import expected_tokens
+    from fx2onnx.decoding.reference_generate import expected_tokens
 
     return expected_tokens(spec, model.manifest.task, model.manifest.seed, inputs, new)
 

@@ -103,8 +103,8 @@ def measured_opsets() -> dict[str, list[int]]:
 def rows(opset_min: int) -> Iterator[Row]:
     """Every overload with an entry, and the functional ones of ATen that a model may call."""
     from fx2onnx.aten_map import TABLE
-    from fx2onnx.aten_map.registry import load_namespace
-    from fx2onnx.capture.functional import is_decomposable
+    from fx2onnx.aten_map.table.registry import load_namespace
+    from fx2onnx.capture.recording.functionalize import is_decomposable
     from fx2onnx.capture.torch_private import registered_overloads
     from fx2onnx.lower import torchlib
     from fx2onnx.sources import torchvision_compat

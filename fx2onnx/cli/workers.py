@@ -25,7 +25,7 @@ JOBS_A_PROCESS = 50
 START_SECONDS = 300.0
 """A new process imports torch before its first model; on a busy disk that alone takes tens of seconds."""
 
-_PIPELINE = ("fx2onnx.capture.rungs", "fx2onnx.lower.loop", "fx2onnx.optimize.pipelines", "fx2onnx.sources")
+_PIPELINE = ("fx2onnx.capture.driver", "fx2onnx.lower.loop", "fx2onnx.optimize.pipelines", "fx2onnx.sources")
 """Imported before the first model's time counts: what an export imports when it begins."""
 
 

@@ -13,13 +13,13 @@ import onnx_ir as ir
 import torch
 import torch.fx
 
-from fx2onnx.aten_map.registry import Entry, Table, fill_defaults
-from fx2onnx.aten_map.scalars import onnx_dtype
+from fx2onnx.aten_map.table.dtypes import onnx_dtype
+from fx2onnx.aten_map.table.registry import Entry, Table, fill_defaults
 from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import Fx2OnnxError, InternalError, UserError
 from fx2onnx.base.events import details, record
 from fx2onnx.capture.captured import Captured, GraphOutput, TensorInfo, describe, told, where_of
-from fx2onnx.capture.control_flow import Nested
+from fx2onnx.capture.recording.control_flow import Nested
 from fx2onnx.irx.emit import Builder, Emit, OutputType
 from fx2onnx.irx.schema import IR_VERSIONS
 from fx2onnx.irx.values import dims_of, dtype_of, let_go, mark_complex, new_value, set_known_sizes, set_type

@@ -16,8 +16,8 @@ import onnx
 import onnx_ir as ir
 import torch
 
-from fx2onnx.aten_map.registry import IGNORED, Entry
-from fx2onnx.aten_map.scalars import onnx_dtype
+from fx2onnx.aten_map.table.dtypes import onnx_dtype
+from fx2onnx.aten_map.table.registry import IGNORED, Entry
 from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import Fx2OnnxError, InternalError, UserError
 from fx2onnx.irx.emit import Emit

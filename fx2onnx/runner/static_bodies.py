@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fx2onnx.runner.abstract_values import MAX_DIM, Fact, Facts, World, stand_in
 from fx2onnx.runner.kernels.control import scan_layout
 from fx2onnx.runner.program import Step
-from fx2onnx.runner.stand_ins import MAX_DIM, Fact, Facts, World, stand_in
 from fx2onnx.runner.types import INT64
 
 

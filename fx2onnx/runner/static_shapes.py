@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 
 from fx2onnx.base.errors import UserError
+from fx2onnx.runner.abstract_values import DimKey, Facts, World, declared_dims, holds_values, stand_in
 from fx2onnx.runner.execute import KERNEL_FAULTS, check_dtypes, node_line
 from fx2onnx.runner.limits import memory_limit
 from fx2onnx.runner.program import Program, Slot, Step
 from fx2onnx.runner.registry import outputs_of
-from fx2onnx.runner.stand_ins import DimKey, Facts, World, declared_dims, holds_values, stand_in
 from fx2onnx.runner.static_bodies import entries_of, outcome_of
 from fx2onnx.runner.types import Array, Spec, Value, as_value
 

@@ -43,7 +43,7 @@ _TEXT_AND_IMAGE = frozenset({"batch", "seq", "image_size"})
 FACTORY = SourceKind(
     "package.module",
     "a function of yours that returns a module, or (module, args[, kwargs])",
-    "fx2onnx.sources.factory_kind",
+    "fx2onnx.sources.factory",
     options=_TEXT_AND_IMAGE,
     example="my_package.models:make_net?width=64",
 )
@@ -53,14 +53,14 @@ KINDS: dict[str, SourceKind] = {
         SourceKind(
             "zoo",
             "the models that fx2onnx promises to export",
-            "fx2onnx.sources.zoo_kind",
+            "fx2onnx.sources.zoo",
             options=_TEXT_AND_IMAGE,
             example="zoo:resnet50",
         ),
         SourceKind(
             "torchvision",
             "any entry of torchvision.models.list_models(), random weights",
-            "fx2onnx.sources.torchvision_kind",
+            "fx2onnx.sources.torchvision",
             package="torchvision",
             options=frozenset({"batch", "image_size"}),
             example="torchvision:convnext_tiny?num_classes=10",
@@ -68,7 +68,7 @@ KINDS: dict[str, SourceKind] = {
         SourceKind(
             "timm",
             "any entry of timm.list_models(), random weights",
-            "fx2onnx.sources.timm_kind",
+            "fx2onnx.sources.timm",
             package="timm",
             options=frozenset({"batch", "image_size"}),
             example="timm:resnet26d",
@@ -76,7 +76,7 @@ KINDS: dict[str, SourceKind] = {
         SourceKind(
             "hf",
             "a folder written by save_pretrained, or a transformers model type with its default config",
-            "fx2onnx.sources.hf_kind",
+            "fx2onnx.sources.hf.kind",
             package="transformers",
             options=_TEXT_AND_IMAGE,
             example="hf:./my-bert  or  hf:gpt2?n_layer=2",

@@ -9,7 +9,7 @@ import torch
 
 from fx2onnx.base.dim_text import parse_dim, size_of
 from fx2onnx.base.dims import Dim
-from fx2onnx.capture.inputs import Arguments
+from fx2onnx.capture.python.inputs import Arguments
 
 MOST_GROWTH = 16
 """A size may become so many times what it is: a file may name a size ``n**9``."""

@@ -10,7 +10,7 @@ from torch import nn
 
 import fx2onnx
 from fx2onnx.base.errors import UserError
-from fx2onnx.capture import branches
+from fx2onnx.capture.recording import branches
 from tests.support import check, run_engines
 
 X = torch.tensor([[1.0, -2.0, 3.0, -4.0], [0.0, 5.0, -6.0, 7.0], [-1.0, 2.0, 0.0, 2.0]])

@@ -13,7 +13,7 @@ from torch._higher_order_ops.scan import scan
 from torch._higher_order_ops.while_loop import while_loop
 
 import fx2onnx
-from fx2onnx.capture.rungs import capture
+from fx2onnx.capture.driver import capture
 from tests.support import check, run_engines
 
 X = torch.tensor([[1.0, -2.0, 3.0, -4.0], [0.0, 5.0, -6.0, 7.0], [-1.0, 2.0, 0.0, 2.0]])

@@ -13,8 +13,8 @@ from torch import nn
 
 import fx2onnx
 from fx2onnx.base.changes import Changes
-from fx2onnx.capture.stand_ins import torchvision as said
-from fx2onnx.capture.stand_ins.swap import stand_in_for
+from fx2onnx.model_patches import torchvision as said
+from fx2onnx.model_patches.patching import stand_in_for
 from fx2onnx.sources.torchvision_compat import prepare
 from tests.support import check
 

@@ -10,7 +10,7 @@ import torch
 
 import fx2onnx
 from fx2onnx.base.changes import Changes
-from fx2onnx.base.exchange import Exchange
+from fx2onnx.base.code_patch import Exchange
 
 
 def _made(factor: int) -> FunctionType:

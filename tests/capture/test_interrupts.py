@@ -19,18 +19,19 @@ import torch
 from torch import nn
 
 import fx2onnx
-from fx2onnx.base import changes, events, exchange
-from fx2onnx.capture import process_state, rungs
+from fx2onnx.base import changes, code_patch, events
+from fx2onnx.capture import driver
+from fx2onnx.capture.python import process_state
 
 ROOT = os.path.dirname(fx2onnx.__file__) + os.sep
 WATCHED = (ROOT + "capture" + os.sep, ROOT + "base" + os.sep)
 CHANGING = tuple(
     ROOT + os.path.join(*path.split("/"))
     for path in (
-        "base/changes.py", "base/exchange.py", "base/memoized.py", "base/events.py", "capture/module_state.py",
-        "capture/process_state.py", "capture/torch_state.py", "capture/random_draws.py", "capture/rungs.py",
-        "capture/answers.py", "capture/tracing.py", "capture/module_calls.py", "capture/python_sizes.py",
-        "capture/stand_ins/swap.py", "capture/torch_private.py", "capture/fake.py",
+        "base/changes.py", "base/code_patch.py", "base/memoized.py", "base/events.py", "capture/python/module_state.py",
+        "capture/python/process_state.py", "capture/python/torch_state.py", "capture/python/random_draws.py", "capture/driver.py",
+        "capture/python/type_questions.py", "capture/strategies/tracing.py", "capture/python/module_calls.py", "capture/shapes/python_sizes.py",
+        "model_patches/patching.py", "capture/torch_private.py", "capture/strategies/fake.py",
     )
 )  # fmt: skip
 """Files that change something, and put it back."""
@@ -112,14 +113,14 @@ def process() -> dict[str, Any]:
             "len" in globals(),
         ),
         "journal": len(changes._JOURNAL.steps),
-        "lock": rungs._LOCK._is_owned(),
+        "lock": driver._LOCK._is_owned(),
         "recording": events.active(),
-        "captures": exchange.THREAD.captures,
+        "captures": code_patch.THREAD.captures,
         "handlers": signal.getsignal(signal.SIGINT),
     }
 
 
-_EXCHANGES: list[exchange.Exchange] = []
+_EXCHANGES: list[code_patch.Exchange] = []
 """All that were ever made."""
 
 
@@ -184,7 +185,7 @@ def check(
         fx2onnx.export(module, (X,), None, capture=rung)
 
     run()
-    _EXCHANGES[:] = [thing for thing in gc.get_objects() if type(thing) is exchange.Exchange]
+    _EXCHANGES[:] = [thing for thing in gc.get_objects() if type(thing) is code_patch.Exchange]
     wanted_module, wanted_process = module_state(module), process()
     chosen = strikes(places(run, files))
     assert len(chosen) > 50
@@ -221,7 +222,7 @@ def defaults() -> Any:
     torch.set_default_dtype(torch.float32)
     sys.settrace(None)
     del changes._JOURNAL.steps[:]
-    rungs._let_go()
+    driver._let_go()
 
 
 pytestmark = pytest.mark.usefixtures("defaults")

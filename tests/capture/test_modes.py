@@ -28,7 +28,7 @@ def test_nothing_is_seen_of_what_runs_for_real() -> None:
         return func(*args, **kwargs)
 
     real = torch.tensor([3.0, 4.0])
-    with capture_modes(FakeMode(allow_non_fake_inputs=True), PreDispatchMode(lambda: handler)):
+    with capture_modes(FakeMode(), PreDispatchMode(lambda: handler)):
         torch.ones(2)
         before = list(seen)
         with no_dispatch():

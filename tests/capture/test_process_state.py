@@ -20,9 +20,9 @@ import torch
 from torch import nn
 
 import fx2onnx
-from fx2onnx.capture.process_state import OF_PROCESS, OF_THREAD, Flag, _value
+from fx2onnx.capture.python.process_state import OF_PROCESS, OF_THREAD, Flag, _value
+from fx2onnx.capture.python.torch_state import AUTOCAST
 from fx2onnx.capture.torch_private import TorchDispatchMode
-from fx2onnx.capture.torch_state import AUTOCAST
 
 X = torch.ones(2, 3)
 FLAGS = {flag.name: flag for flag in (*OF_PROCESS, *OF_THREAD)}
@@ -83,7 +83,7 @@ OTHER: dict[str, Any] = {
     "garbage collector's thresholds": (900, 11, 11),
     "logging": 5,
     "parametrizations are cached": 1,
-    "threads": 2,
+    "threads": torch.get_num_threads() + 1,
     "__torch_function__": torch._C._TorchFunctionState.SUBCLASSES_DISABLED,
     "quantized engine": 2,
     "linear algebra library": torch._C._LinalgBackend.Cusolver,

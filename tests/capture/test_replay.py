@@ -10,9 +10,10 @@ import pytest
 import torch
 
 import fx2onnx
-from fx2onnx.capture import replay, torch_private
-from fx2onnx.capture.assumptions import Assumptions
-from fx2onnx.capture.recorder import Recorder
+from fx2onnx.capture import torch_private
+from fx2onnx.capture.recording import meta_cache
+from fx2onnx.capture.recording.recorder import Recorder
+from fx2onnx.capture.shapes.shape_env import Assumptions
 from tests.support import check
 
 
@@ -155,10 +156,10 @@ def test_what_other_sizes_taught_changes_nothing(name: str) -> None:
 
     alone = []
     for sample in samples:
-        replay._SHARED.clear()
+        meta_cache._SHARED.clear()
         alone.append(exported(sample))
     for order in (samples, samples[::-1]):
-        replay._SHARED.clear()
+        meta_cache._SHARED.clear()
         for sample in order:
             exported(sample)
         assert [exported(sample) for sample in samples] == alone

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import fx2onnx
-from fx2onnx.capture import fake
+from fx2onnx.capture.strategies import fake
 from tests.support import check
 
 X = torch.linspace(-1, 1, 12).reshape(3, 4)
@@ -106,7 +106,7 @@ def test_what_export_cannot_help_is_not_tried_twice(
     def exported(*args: Any) -> Any:
         raise AssertionError("tried")
 
-    monkeypatch.setattr("fx2onnx.capture.rungs.exported", exported)
+    monkeypatch.setattr("fx2onnx.capture.driver.exported", exported)
     with pytest.raises(fx2onnx.UserError) as caught:
         fx2onnx.export(function, (X,), **arguments)
     assert caught.value.code == code

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from fx2onnx.capture.stand_ins.sound_windows import STAND_INS
+from fx2onnx.model_patches.transformers.sound_windows import STAND_INS
 from fx2onnx.sources.torchvision_compat import prepare
 
 prepare()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from fx2onnx.capture.stand_ins.strides import _CODECS
+from fx2onnx.model_patches.transformers.strides import _CODECS
 from fx2onnx.sources.torchvision_compat import prepare
 from tests.support import check
 

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from fx2onnx.capture.assumptions import Assumptions
-from fx2onnx.capture.replay import Replay
-from fx2onnx.capture.type_rules import RULES
+from fx2onnx.capture.recording.meta_cache import Replay
+from fx2onnx.capture.recording.meta_rules import RULES
+from fx2onnx.capture.shapes.shape_env import Assumptions
 
 aten = torch.ops.aten
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from typer.testing import CliRunner, Result
 
-from fx2onnx.capture.rungs import as_module
+from fx2onnx.capture.driver import as_module
 from fx2onnx.cli import job as job_module
 from fx2onnx.cli import verdict as verdict_module
 from fx2onnx.cli.main import app

@@ -241,7 +241,7 @@ def test_what_a_folder_names_is_not_followed(source: str, folder: Path, monkeypa
     (folder.parent / "strange.py").write_text("raise SystemExit('ran')\n")
     (folder / "fx2onnx.json").write_text(json.dumps({"source": source, "task": "text-generation"}))
     monkeypatch.chdir(folder.parent)
-    monkeypatch.setattr("fx2onnx.sources.generation_eager.resolve", lambda *_, **__: pytest.fail("it was followed"))
+    monkeypatch.setattr("fx2onnx.decoding.reference_generate.resolve", lambda *_, **__: pytest.fail("it was followed"))
     done = invoke("generate", folder, *PROMPT, "--verify")
     assert done.exit_code == 2, done.output
     assert "[E302]" in done.stderr

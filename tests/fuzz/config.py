@@ -7,7 +7,7 @@ import random
 from pathlib import Path
 from typing import Any
 
-from fx2onnx.sources.hf_config import read_config
+from fx2onnx.sources.hf.config import read_config
 from tests.fuzz.mutate import as_json, structurally
 
 TEXT = {"num_hidden_layers": 1, "hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2, "vocab_size": 20}

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
-from fx2onnx.aten_map.registry import fill_defaults
+from fx2onnx.aten_map.table.registry import fill_defaults
 
 TOLERANCES: dict[torch.dtype, tuple[float, float]] = {
     torch.float64: (1e-7, 1e-7),

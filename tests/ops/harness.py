@@ -17,8 +17,8 @@ from torch._subclasses.schema_check_mode import SchemaCheckMode
 from torch.utils import _pytree as pytree
 
 from fx2onnx.aten_map import TABLE
-from fx2onnx.aten_map.registry import fill_defaults
-from fx2onnx.aten_map.scalars import ONNX_DTYPES
+from fx2onnx.aten_map.table.dtypes import ONNX_DTYPES
+from fx2onnx.aten_map.table.registry import fill_defaults
 from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Builder, Emit

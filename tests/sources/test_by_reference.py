@@ -170,7 +170,7 @@ class TestConversions:
     def test_weights_that_are_stacked_are_refused_where_they_are_large(
         self, folder: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("fx2onnx.sources.hf_reference.LARGEST_CONVERTED_BYTES", 100)
+        monkeypatch.setattr("fx2onnx.sources.hf.by_reference.LARGEST_CONVERTED_BYTES", 100)
         with pytest.raises(UserError, match="cannot be referred to") as caught:
             resolve(f"hf:{folder}", weights="reference")
         assert caught.value.code == "E601"

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from fx2onnx.sources.hf_inputs import baked_inputs, sample_inputs
+from fx2onnx.sources.hf.inputs import baked_inputs, sample_inputs
 from fx2onnx.sources.source import Options
 
 

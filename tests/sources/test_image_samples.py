@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from benchmarks.coverage_configs import shrink
-from fx2onnx.sources.hf_call import Call
-from fx2onnx.sources.hf_image_samples import image_forms
+from fx2onnx.sources.hf.call import Call
+from fx2onnx.sources.hf.image_samples import image_forms
 from fx2onnx.sources.source import Options
 
 

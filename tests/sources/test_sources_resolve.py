@@ -102,7 +102,7 @@ def test_a_vision_transformer_gets_images_of_its_own_size(
 ) -> None:
     # As with vit_h_14 (too large for a test), whose best published weights are of 518 pixels.
     monkeypatch.setattr(
-        "fx2onnx.sources.torchvision_kind._sizes", lambda models, name, task, options: (options.image_size or 518, 16)
+        "fx2onnx.sources.torchvision._sizes", lambda models, name, task, options: (options.image_size or 518, 16)
     )
     assert resolve("torchvision:vit_b_32", image_size=option, batch=1).args[0].shape == (1, 3, size, size)
 

@@ -13,7 +13,9 @@ import pytest
 import torch
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.sources import hf_config, hf_guard, hf_kind, resolve
+from fx2onnx.sources import resolve
+from fx2onnx.sources.hf import config as hf_config
+from fx2onnx.sources.hf import guard, kind
 from fx2onnx.sources.torchvision_compat import prepare
 from fx2onnx.sources.weight_files import map_checkpoint, map_file
 
@@ -126,8 +128,8 @@ def test_they_would_reach_out_where_nobody_checked(
     stated: dict[str, Any], key: str, reaches: bool, tmp_path: Path, reached: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hf_config, "check_config", lambda *_: None)
-    monkeypatch.setattr(hf_kind, "without_foreign_code", lambda config: config)
-    monkeypatch.setattr(hf_kind, "guarded", lambda _: contextlib.nullcontext())
+    monkeypatch.setattr(kind, "without_foreign_code", lambda config: config)
+    monkeypatch.setattr(kind, "guarded", lambda _: contextlib.nullcontext())
     with contextlib.suppress(UserError):
         resolve(config_folder(tmp_path, stated), weights="random")
     assert reached, key
@@ -233,7 +235,7 @@ def test_keys_of_a_generation_config(stated: dict[str, Any], key: str, tmp_path:
 
 def test_what_the_hub_has_to_do_with_generation_is_refused(tmp_path: Path, reached: list[str]) -> None:
     """Contrastive search is code on the hub since transformers 4.57."""
-    from fx2onnx.sources.generation_eager import expected_tokens
+    from fx2onnx.decoding.reference_generate import expected_tokens
 
     sizes = {"n_layer": 1, "n_embd": 16, "n_head": 2, "vocab_size": 20, "bos_token_id": 1, "eos_token_id": 1}
     made: Any = resolve("hf:gpt2?task=causal-lm&" + "&".join(f"{key}={size}" for key, size in sizes.items())).module
@@ -250,9 +252,9 @@ def test_while_a_model_is_made_the_hub_is_out_of_reach(reached: list[str]) -> No
     from transformers.utils import hf_api
 
     before = constants.HF_HUB_OFFLINE, hub_kernels.get_kernel
-    outer = hf_guard.offline()
+    outer = guard.offline()
     outer.__enter__()
-    with hf_guard.offline():
+    with guard.offline():
         with pytest.raises(Exception, match="offline"):
             hf_api().repo_exists("owner/name")
         outer.__exit__(None, None, None)  # as another thread may
@@ -264,7 +266,7 @@ def test_while_a_model_is_made_the_hub_is_out_of_reach(reached: list[str]) -> No
 
 
 def test_a_model_of_too_many_modules_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hf_guard, "MOST_MODULES", 100)
+    monkeypatch.setattr(guard, "MOST_MODULES", 100)
     assert refusal("hf:bert?num_hidden_layers=90&hidden_size=16&num_attention_heads=2&vocab_size=20").code == "E404"
     resolve("hf:bert?num_hidden_layers=1&hidden_size=16&num_attention_heads=2&vocab_size=20")
 

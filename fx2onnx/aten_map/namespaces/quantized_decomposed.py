@@ -8,10 +8,10 @@ import onnx_ir as ir
 import torch
 import torch.ao.quantization.fx._decomposed
 
-from fx2onnx.aten_map.axes import axis_of, whole
 from fx2onnx.aten_map.quantization import Parameter, dequantized, fake_quantized, quantized
-from fx2onnx.aten_map.registry import translates
-from fx2onnx.aten_map.scalars import onnx_dtype
+from fx2onnx.aten_map.table.axes import axis_of, whole
+from fx2onnx.aten_map.table.dtypes import onnx_dtype
+from fx2onnx.aten_map.table.registry import translates
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import dims_of, dtype_of, known_ints, rank_of

@@ -10,7 +10,7 @@ import torch
 from fx2onnx.aten_map.class_losses import cross_entropy
 from fx2onnx.aten_map.losses import MEAN, NONE, SUM
 from fx2onnx.aten_map.matmul import linear
-from fx2onnx.aten_map.registry import translates
+from fx2onnx.aten_map.table.registry import translates
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit
 

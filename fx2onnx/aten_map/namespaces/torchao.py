@@ -8,10 +8,10 @@ from typing import Any
 import onnx_ir as ir
 import torch
 
-from fx2onnx.aten_map.axes import fixed
 from fx2onnx.aten_map.quantization import dequantized, quantized
-from fx2onnx.aten_map.registry import translates
-from fx2onnx.aten_map.scalars import onnx_dtype
+from fx2onnx.aten_map.table.axes import fixed
+from fx2onnx.aten_map.table.dtypes import onnx_dtype
+from fx2onnx.aten_map.table.registry import translates
 from fx2onnx.base.dims import DimLike
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import dims_of, dtype_of

@@ -6,8 +6,8 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
-from fx2onnx.aten_map.axes import END, INT64, sliced, squeeze, unsqueeze
-from fx2onnx.aten_map.registry import translates
+from fx2onnx.aten_map.table.axes import END, INT64, sliced, squeeze, unsqueeze
+from fx2onnx.aten_map.table.registry import translates
 from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit

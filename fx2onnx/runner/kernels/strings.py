@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from fx2onnx.runner.limits import check_bytes, check_shape, count_iteration
-from fx2onnx.runner.patterns import compiled_pattern
+from fx2onnx.runner.re2 import compiled_pattern
 from fx2onnx.runner.registry import kernel
 from fx2onnx.runner.types import FLOAT32, INT64, Array, string_array
 

@@ -1,0 +1,338 @@
+"""Products of tensors: einsum, tensordot, kron, cross, outer; sums of products."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import torch
+
+from fx2onnx.aten_map.creation import counted, identity_matrix
+from fx2onnx.aten_map.diagonals import diagonal_of
+from fx2onnx.aten_map.matmul import product as matrix_product
+from fx2onnx.aten_map.reductions import count_of, mean, reduce
+from fx2onnx.aten_map.table.axes import axis_of
+from fx2onnx.aten_map.table.dtype_support import (
+    compute_dtype,
+    floating,
+    opmath,
+    overloads_of,
+    register_shared,
+    result_dtype,
+    through,
+)
+from fx2onnx.aten_map.table.dtypes import is_bool
+from fx2onnx.aten_map.table.registry import translates
+from fx2onnx.base.dims import Dim, DimLike, apply
+from fx2onnx.base.errors import UserError
+from fx2onnx.irx.emit import Emit
+from fx2onnx.irx.schema import has_op
+from fx2onnx.irx.values import dims_of, dtype_of, rank_of
+
+aten = torch.ops.aten
+D = ir.DataType
+LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+
+
+def einsum(op: Emit, equation: str, tensors: Sequence[ir.Value], dims: Sequence[DimLike]) -> ir.Value:
+    """One Einsum-12; before it, products of axes set side by side and a ReduceSum."""
+    dtype = dtype_of(tensors[0])
+    if not has_op("Einsum", op.opset):
+        return _spread_einsum(op, equation, tensors)
+    wide = compute_dtype(op, "Einsum", dtype)
+    operands = [op.cast(tensor, wide) for tensor in tensors]
+    result = op.node("Einsum", *operands, equation=equation, outputs=[(wide, tuple(dims))])
+    return op.cast(result, dtype)
+
+
+def _spread_einsum(op: Emit, equation: str, tensors: Sequence[ir.Value]) -> ir.Value:
+    left, output = equation.split("->")
+    terms = left.split(",")
+    letters = output + "".join(sorted({letter for term in terms for letter in term} - set(output)))
+    if "." in equation or any(len(set(term)) < len(term) for term in terms):
+        raise UserError("E203", f"einsum {equation} needs Einsum", next="export with opset_version=12 or newer")
+    total: ir.Value | None = None
+    for term, tensor in zip(terms, tensors, strict=True):
+        kept = [letter for letter in letters if letter in term]
+        value = op.Transpose(tensor, perm=[term.index(letter) for letter in kept]) if len(kept) > 1 else tensor
+        new = [axis for axis, letter in enumerate(letters) if letter not in term]
+        value = op.Unsqueeze(value, axes=new) if new else value
+        total = value if total is None else through(op, "Mul", total, value)
+    assert total is not None
+    gone = list(range(len(output), len(letters)))
+    return through(op, "ReduceSum", total, axes=gone, keepdims=0) if gone else total
+
+
+def explicit_terms(equation: str, ranks: Sequence[int]) -> tuple[list[str], str]:
+    """The operands' letters and the output's: no blanks, no ellipsis (letters of its own, counted from the right), and
+    where no output is written the letters that occur once, in alphabetical order.
+    """
+    text = equation.replace(" ", "")
+    left, arrow, output = text.partition("->")
+    terms = left.split(",")
+    if not arrow:
+        body = text.replace("...", "").replace(",", "")
+        output = ("..." if "..." in text else "") + "".join(sorted(c for c in set(body) if body.count(c) == 1))
+    spare = [letter for letter in LETTERS if letter not in text]
+    widths = [rank - len(term.replace("...", "")) for term, rank in zip(terms, ranks, strict=True) if "..." in term]
+    common = spare[: max(widths, default=0)]
+    terms = [
+        term.replace("...", "".join(common[len(common) - rank + len(term.replace("...", "")) :]))
+        for term, rank in zip(terms, ranks, strict=True)
+    ]
+    return terms, output.replace("...", "".join(common))
+
+
+def _squeezed(op: Emit, terms: list[str], tensors: Sequence[ir.Value]) -> tuple[list[str], list[ir.Value]]:
+    """Axes of size 1 that broadcast against larger ones taken out: Einsum does not broadcast."""
+    sizes: dict[str, DimLike] = {}
+    for term, tensor in zip(terms, tensors, strict=True):
+        for letter, dim in zip(term, dims_of(tensor), strict=True):
+            sizes[letter] = dim if sizes.get(letter, 1) == 1 else sizes[letter]
+    kept_terms, kept = [], []
+    for term, tensor in zip(terms, tensors, strict=True):
+        gone = [axis for axis, dim in enumerate(dims_of(tensor)) if dim == 1 and sizes[term[axis]] != 1]
+        kept.append(op.Squeeze(tensor, axes=gone) if gone else tensor)
+        kept_terms.append("".join(letter for axis, letter in enumerate(term) if axis not in gone))
+    return kept_terms, kept
+
+
+@translates(aten.einsum.default)
+def einsum_default(op: Emit, equation: str, tensors: Sequence[ir.Value], path: Any) -> ir.Value:
+    """einsum(str equation, Tensor[] tensors, *, int[]? path=None) -> Tensor
+
+    ONNX:    Einsum-12.
+    """
+    terms, output = explicit_terms(equation, [rank_of(tensor) for tensor in tensors])
+    terms, kept = _squeezed(op, terms, [op.cast(tensor, result_dtype(op)) for tensor in tensors])
+    return einsum(op, f"{','.join(terms)}->{output}", kept, op.result[0][1])
+
+
+@translates(aten.tensordot.default)
+def tensordot(
+    op: Emit, self: ir.Value, other: ir.Value, dims_self: Sequence[int], dims_other: Sequence[int]
+) -> ir.Value:
+    """tensordot(Tensor self, Tensor other, int[] dims_self, int[] dims_other) -> Tensor
+
+    ONNX:    Einsum.
+    """
+    left = list(LETTERS[: rank_of(self)])
+    right = list(LETTERS[rank_of(self) : rank_of(self) + rank_of(other)])
+    shared = set()
+    for first, second in zip(dims_self, dims_other, strict=True):
+        letter = left[axis_of(first, rank_of(self))]
+        right[axis_of(second, rank_of(other))] = letter
+        shared.add(letter)
+    output = [letter for letter in left + right if letter not in shared]
+    equation = f"{''.join(left)},{''.join(right)}->{''.join(output)}"
+    return einsum(op, equation, [self, other], op.result[0][1])
+
+
+def _outer(op: Emit, self: ir.Value, vec2: ir.Value) -> ir.Value:
+    dtype = result_dtype(op)
+    column, row = op.Unsqueeze(op.cast(self, dtype), axes=[1]), op.cast(vec2, dtype)
+    if dtype == D.BOOL:
+        return op.And(column, row)  # type: ignore[no-any-return]
+    return through(op, "Mul", column, row)
+
+
+register_shared(_outer, "Mul of a column and a row", *overloads_of("outer ger"))
+
+
+@translates(aten.kron.default)
+def kron(op: Emit, self: ir.Value, other: ir.Value) -> ir.Value:
+    """kron(Tensor self, Tensor other) -> Tensor
+
+    ONNX:    Mul with the axes interleaved, Reshape.
+    """
+    rank = max(rank_of(self), rank_of(other))
+    dtype = result_dtype(op)
+
+    def padded(value: ir.Value) -> list[DimLike]:
+        return [1] * (rank - rank_of(value)) + list(dims_of(value))
+
+    left = op.reshape(op.cast(self, dtype), [size for dim in padded(self) for size in (dim, 1)])
+    right = op.reshape(op.cast(other, dtype), [size for dim in padded(other) for size in (1, dim)])
+    mixed = op.And(left, right) if dtype == D.BOOL else through(op, "Mul", left, right)
+    sizes = [first * second for first, second in zip(padded(self), padded(other), strict=True)]
+    return op.reshape(mixed, sizes)  # type: ignore[arg-type]
+
+
+def cross_product(op: Emit, left: ir.Value, right: ir.Value, axis: int) -> ir.Value:
+    """(a2 b3 - a3 b2, a3 b1 - a1 b3, a1 b2 - a2 b1) along ``axis``."""
+    dtype = result_dtype(op)
+    left, right = op.cast(left, dtype), op.cast(right, dtype)
+    ahead, behind = np.array([1, 2, 0]), np.array([2, 0, 1])
+
+    def turned(value: ir.Value, order: Any) -> ir.Value:
+        result: ir.Value = op.Gather(value, order, axis=axis - len(op.result[0][1]) + rank_of(value))
+        return result
+
+    first = through(op, "Mul", turned(left, ahead), turned(right, behind))
+    second = through(op, "Mul", turned(left, behind), turned(right, ahead))
+    return through(op, "Sub", first, second)
+
+
+@translates(aten.linalg_cross.default)
+def linalg_cross(op: Emit, self: ir.Value, other: ir.Value, dim: int) -> ir.Value:
+    """linalg_cross(Tensor self, Tensor other, *, int dim=-1) -> Tensor
+
+    ONNX:    Gather of rotated components, Mul, Sub.
+    """
+    return cross_product(op, self, other, axis_of(dim, len(op.result[0][1])))
+
+
+@translates(aten.cross.default)
+def cross(op: Emit, self: ir.Value, other: ir.Value, dim: int | None) -> ir.Value:
+    """cross(Tensor self, Tensor other, int? dim=None) -> Tensor
+
+    ONNX:    as ``linalg_cross``; without ``dim`` along the first axis of size 3.
+    """
+    dims = op.result[0][1]
+    axis = list(dims).index(3) if dim is None else axis_of(dim, len(dims))
+    return cross_product(op, self, other, axis)
+
+
+@translates(aten.inner.default)
+def inner(op: Emit, self: ir.Value, other: ir.Value) -> ir.Value:
+    """inner(Tensor self, Tensor other) -> Tensor
+
+    ONNX:    Einsum over the last axes; Mul of a scalar.
+    """
+    if rank_of(self) == 0 or rank_of(other) == 0:
+        return through(op, "Mul", self, other)
+    left, right = LETTERS[: rank_of(self) - 1], LETTERS[26 : 25 + rank_of(other)]
+    return einsum(op, f"{left}z,{right}z->{left}{right}", [self, other], op.result[0][1])
+
+
+@translates(aten.linalg_vecdot.default)
+def linalg_vecdot(op: Emit, x: ir.Value, y: ir.Value, dim: int) -> ir.Value:
+    """linalg_vecdot(Tensor x, Tensor y, *, int dim=-1) -> Tensor
+
+    ONNX:    Mul, ReduceSum.
+    """
+    dtype = result_dtype(op)
+    return reduce(op, "ReduceSum", through(op, "Mul", op.cast(x, dtype), op.cast(y, dtype)), dim)
+
+
+def _chain(op: Emit, values: Sequence[ir.Value]) -> ir.Value:
+    total = values[0]
+    for value in values[1:]:
+        total = matrix_product(op, total, value)
+    return total
+
+
+@translates(aten.linalg_multi_dot.default)
+def linalg_multi_dot(op: Emit, tensors: Sequence[ir.Value]) -> ir.Value:
+    """linalg_multi_dot(Tensor[] tensors) -> Tensor
+
+    ONNX:    MatMul from left to right.
+    """
+    return _chain(op, tensors)
+
+
+@translates(aten.chain_matmul.default)
+def chain_matmul(op: Emit, matrices: Sequence[ir.Value]) -> ir.Value:
+    """chain_matmul(Tensor[] matrices) -> Tensor
+
+    ONNX:    MatMul from left to right.
+    """
+    return _chain(op, matrices)
+
+
+@translates(aten.trace.default)
+def trace(op: Emit, self: ir.Value) -> ir.Value:
+    """trace(Tensor self) -> Tensor
+
+    ONNX:    the diagonal, ReduceSum.
+    """
+    rows, columns = dims_of(self)
+    count = apply("min", rows, columns) if isinstance(rows, Dim) or isinstance(columns, Dim) else min(rows, columns)
+    diagonal = diagonal_of(op, op.cast(self, result_dtype(op)), 0, 0, 1, count)  # type: ignore[arg-type]
+    return reduce(op, "ReduceSum", diagonal)
+
+
+def covariance(
+    op: Emit, value: ir.Value, correction: int, fweights: ir.Value | None, aweights: ir.Value | None
+) -> ir.Value:
+    """Rows are variables. Weighted means and sums; the divisor is sum w - correction (sum w a / sum w)."""
+    rows = op.reshape(value, (1, dims_of(value)[0] if rank_of(value) else 1)) if rank_of(value) < 2 else value
+    dtype = dtype_of(rows)
+    if fweights is None and aweights is None:
+        count = count_of(rows, 1)
+        centered = op.Sub(rows, mean(op, rows, 1, True))
+        weighted, divisor = centered, op.Sub(op.size(count, dtype), float(correction))
+    else:
+        parts = [op.cast(item, dtype) for item in (fweights, aweights) if item is not None]
+        weights = parts[0] if len(parts) == 1 else op.Mul(*parts)
+        total = reduce(op, "ReduceSum", weights)
+        center = op.Div(reduce(op, "ReduceSum", op.Mul(rows, weights), 1, True), total)
+        centered = op.Sub(rows, center)
+        weighted = op.Mul(centered, weights)
+        if aweights is not None and correction:
+            share = op.Div(reduce(op, "ReduceSum", op.Mul(weights, op.cast(aweights, dtype))), total)
+            divisor = op.Sub(total, op.Mul(share, float(correction)))
+        else:
+            divisor = op.Sub(total, float(correction))
+    divisor = op.Max(divisor, 0.0)
+    result: ir.Value = op.Div(op.MatMul(weighted, op.Transpose(centered, perm=[1, 0])), divisor)
+    return result
+
+
+@translates(aten.cov.default)
+def cov(op: Emit, self: ir.Value, correction: int, fweights: ir.Value | None, aweights: ir.Value | None) -> ir.Value:
+    """cov(Tensor self, *, int correction=1, Tensor? fweights=None, Tensor? aweights=None) -> Tensor
+
+    ONNX:    MatMul of the centered rows.
+    """
+    value = op.cast(op.cast(self, D.INT64) if is_bool(self) else self, floating(opmath(result_dtype(op))))
+    found = covariance(op, value, correction, fweights, aweights)
+    return op.cast(op.reshape(found, op.result[0][1]), result_dtype(op))
+
+
+@translates(aten.corrcoef.default)
+def corrcoef(op: Emit, self: ir.Value) -> ir.Value:
+    """corrcoef(Tensor self) -> Tensor
+
+    ONNX:    the covariance over the deviations, Clip to [-1, 1].
+    """
+    dtype = floating(opmath(result_dtype(op)))
+    found = covariance(op, op.cast(self, dtype), 1, None, None)
+    if not op.result[0][1]:
+        return op.cast(op.reshape(op.Div(found, found), ()), result_dtype(op))
+    size = dims_of(found)[0]
+    deviation = op.Sqrt(diagonal_of(op, found, 0, 0, 1, size))
+    scaled = op.Div(op.Div(found, op.Unsqueeze(deviation, axes=[1])), op.Unsqueeze(deviation, axes=[0]))
+    held = op.Clip(scaled, min=op.const(-1.0, dtype), max=op.const(1.0, dtype))
+    return op.cast(held, result_dtype(op))
+
+
+@translates(aten.linalg_vander.default)
+def linalg_vander(op: Emit, x: ir.Value, N: DimLike | None) -> ir.Value:
+    """linalg_vander(Tensor x, *, SymInt? N=None) -> Tensor
+
+    ONNX:    Pow by 0, 1, .. N - 1.
+    """
+    dtype = result_dtype(op)
+    count = dims_of(x)[-1] if N is None else N
+    column = op.Unsqueeze(op.cast(x, dtype), axes=[rank_of(x)])
+    return op.reshape(through(op, "Pow", column, counted(op, count, dtype)), op.result[0][1])
+
+
+def matrix_power(op: Emit, value: ir.Value, exponent: int) -> ir.Value:
+    """Powers by repeated squaring; ``exponent`` >= 0."""
+    if exponent == 0:
+        size = dims_of(value)[-1]
+        return op.expand(identity_matrix(op, size, size, dtype_of(value)), dims_of(value))
+    result: ir.Value | None = None
+    square = value
+    while exponent:
+        if exponent & 1:
+            result = square if result is None else matrix_product(op, result, square)
+        exponent >>= 1
+        if exponent:
+            square = matrix_product(op, square, square)
+    assert result is not None
+    return result

@@ -1,0 +1,172 @@
+"""Short-time Fourier transforms, shifts of spectra, frequencies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import torch
+
+from fx2onnx.aten_map.complex_numbers import register_complex
+from fx2onnx.aten_map.fourier import rescaled, resized, to_real, transform
+from fx2onnx.aten_map.repeating import _rolled as rolled
+from fx2onnx.aten_map.table.dtype_support import overloads_of, register_shared, result_dtype
+from fx2onnx.base.dims import Dim, DimLike
+from fx2onnx.base.errors import UserError
+from fx2onnx.irx.emit import Emit
+from fx2onnx.irx.schema import has_op
+from fx2onnx.irx.values import dims_of, is_complex, rank_of
+
+aten = torch.ops.aten
+D = ir.DataType
+
+
+# -- shifts and frequencies -------------------------------------------------------------------------------------------
+def _shift(back: bool) -> Callable[..., ir.Value]:
+    def entry(op: Emit, self: ir.Value, dim: Any) -> ir.Value:
+        rank = rank_of(self) - is_complex(self)
+        axes = list(range(rank)) if dim is None else [axis % rank for axis in ([dim] if isinstance(dim, int) else dim)]
+        value = self
+        for axis in axes:
+            size = dims_of(value)[axis]
+            value = rolled(op, value, axis, (size + 1) // 2 if back else size // 2)  # type: ignore[arg-type]
+        return value
+
+    return entry
+
+
+for _name, _back in {"fft_fftshift": False, "fft_ifftshift": True}.items():
+    register_shared(_shift(_back), "roll by half of each axis", *overloads_of(_name))
+    register_complex(_shift(_back), "roll by half of each axis", *overloads_of(_name))
+
+
+def _frequencies(half: bool) -> Callable[..., ir.Value]:
+    def entry(op: Emit, n: int, d: float) -> ir.Value:
+        numbers = np.fft.rfftfreq(n, d) if half else np.fft.fftfreq(n, d)
+        return op.const(numbers, result_dtype(op))
+
+    return entry
+
+
+register_shared(_frequencies(False), "a constant", *overloads_of("fft_fftfreq"))
+register_shared(_frequencies(True), "a constant", *overloads_of("fft_rfftfreq"))
+
+
+# -- STFT -------------------------------------------------------------------------------------------------------------
+def window_of(op: Emit, window: ir.Value | None, length: int, n_fft: int, dtype: ir.DataType) -> ir.Value | None:
+    """The window, zeros around it up to ``n_fft``; None for a rectangle of that length."""
+    if window is not None and is_complex(window):
+        raise UserError("E203", "a complex window of a short-time Fourier transform", next="use a real window")
+    if window is None and length == n_fft:
+        return None
+    value = op.const(np.ones(length), dtype) if window is None else op.cast(window, dtype)
+    left = (n_fft - length) // 2
+    if length == n_fft:
+        return value
+    result: ir.Value = op.Pad(value, pads=np.array([left, n_fft - length - left]))
+    return result
+
+
+def _stft(
+    op: Emit,
+    self: ir.Value,
+    n_fft: int,
+    hop_length: int | None,
+    win_length: int | None,
+    window: ir.Value | None,
+    normalized: bool,
+    onesided: bool | None,
+    center: bool = False,
+) -> ir.Value:
+    """[*, L] -> [*, bins, frames, 2]: one STFT-17; before it (and of complex signals) frames by Gather, then a DFT."""
+    if center:
+        raise UserError("E203", "stft with center=True as one operator", next="call torch.stft, which pads first")
+    hop = n_fft // 4 if hop_length is None else hop_length
+    dtype, dims = op.result[0]
+    whole = is_complex(self)
+    half = (not whole) if onesided is None else onesided
+    rank = rank_of(self) - whole
+    shape = window_of(op, window, n_fft if win_length is None else win_length, n_fft, dtype)
+    bins, frames = dims[-3], dims[-2]
+    if has_op("STFT", op.opset) and not whole:
+        signal = op.Unsqueeze(self if rank == 2 else op.Unsqueeze(self, axes=[0]), axes=[2])
+        batch = dims_of(signal)[0]
+        shape = shape if shape is not None else op.const(np.ones(n_fft), dtype)
+        typed = [(dtype, (batch, frames, bins, 2))]
+        found = op.node(
+            "STFT", signal, op.const(np.int64(hop)), shape, op.const(np.int64(n_fft)), onesided=int(half), outputs=typed
+        )
+        found = op.Transpose(found, perm=[0, 2, 1, 3])
+        found = found if rank == 2 else op.Squeeze(found, axes=[0])
+    else:
+        if isinstance(frames, Dim):
+            raise UserError("E203", "stft of a dynamic length", next="export with opset_version=17 or newer")
+        places = np.arange(frames)[:, None] * hop + np.arange(n_fft)[None, :]
+        pieces = op.Gather(self, places, axis=rank - 1)
+        pieces = pieces if whole else op.Unsqueeze(pieces, axes=[rank + 1])
+        if shape is not None:
+            pieces = op.Mul(pieces, op.Unsqueeze(shape, axes=[1]))
+        found = transform(op, pieces, rank, False, half)
+        perm = [*range(rank - 1), rank, rank - 1, rank + 1]
+        found = op.Transpose(found, perm=perm)
+    found = rescaled(op, found, -0.5, n_fft) if normalized else found
+    return found
+
+
+register_complex(_stft, "STFT-17; Gather of frames and DFT before", *overloads_of("stft stft.center"))
+register_shared(_stft, "STFT-17; Gather of frames and DFT before", *overloads_of("stft stft.center"))
+
+
+def _istft(
+    op: Emit,
+    self: ir.Value,
+    n_fft: int,
+    hop_length: int | None,
+    win_length: int | None,
+    window: ir.Value | None,
+    center: bool,
+    normalized: bool,
+    onesided: bool | None,
+    length: int | None,
+    return_complex: bool,
+) -> ir.Value:
+    """[*, bins, frames, 2] -> [*, L]: inverse DFT of each frame's first half, times the window, added where frames overlap (one
+    ConvTranspose with a unit kernel), over the same sum of squared windows.
+    """
+    if return_complex:
+        raise UserError("E203", "istft with return_complex=True", next="use return_complex=False")
+    hop = n_fft // 4 if hop_length is None else hop_length
+    dtype = result_dtype(op)
+    rank = rank_of(self) - 1
+    value = self if rank == 3 else op.Unsqueeze(self, axes=[0])
+    value = op.cast(value, dtype)
+    frames = dims_of(value)[2]
+    signal = rescaled(op, to_real(op, value, 1, n_fft), -0.5 if normalized else -1.0, n_fft)
+    size = n_fft if win_length is None else win_length
+    shape = window_of(op, window, size, n_fft, dtype)
+    column = op.Unsqueeze(shape if shape is not None else op.const(np.ones(n_fft), dtype), axes=[1])
+    kernel = op.const(np.eye(n_fft)[:, None, :], dtype)
+    total: DimLike = (frames - 1) * hop + n_fft  # type: ignore[assignment]
+    overlapped, envelope = (
+        op.node("ConvTranspose", item, kernel, strides=[hop], outputs=[(dtype, (dims_of(item)[0], 1, total))])
+        for item in (
+            op.Mul(signal, column),
+            op.expand(op.Unsqueeze(op.Mul(column, column), axes=[0]), (1, n_fft, frames)),
+        )
+    )
+    start = n_fft // 2 if center else 0
+    end = start + length if length is not None else (total - n_fft // 2 if center else total)
+    if isinstance(end, Dim) or isinstance(total, Dim):
+        raise UserError("E203", "istft of a dynamic number of frames", next="make the number of frames static")
+    kept = min(int(end), int(total))
+    found, weight = (
+        op.Slice(item, starts=[start], ends=[kept], axes=[2]) if (start, kept) != (0, total) else item
+        for item in (overlapped, envelope)
+    )
+    found = resized(op, op.Div(found, weight), 2, int(end) - start)
+    return op.Squeeze(found, axes=[1] if rank == 3 else [0, 1])  # type: ignore[no-any-return]
+
+
+register_complex(_istft, "inverse DFT, ConvTranspose, Div", *overloads_of("istft"))

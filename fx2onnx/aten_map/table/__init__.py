@@ -1,0 +1,1 @@
+"""The table itself, and what its entries share: dtypes, axes."""

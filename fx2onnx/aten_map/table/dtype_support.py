@@ -1,0 +1,165 @@
+"""Operators at dtypes they do not take: the same node one dtype wider, then a cast back."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+import torch
+
+from fx2onnx.aten_map.table.dtypes import FLOATS, Operand, as_dtype
+from fx2onnx.aten_map.table.registry import TABLE
+from fx2onnx.irx.emit import Emit
+from fx2onnx.irx.schema import schema_of
+from fx2onnx.irx.values import dtype_of
+
+D = ir.DataType
+SMALL_INTEGERS = frozenset({D.INT8, D.UINT8, D.INT16, D.UINT16})
+UNSIGNED_WIDE = frozenset({D.UINT32, D.UINT64})
+
+_WIDER: dict[ir.DataType, ir.DataType] = {
+    D.BOOL: D.INT32,
+    D.UINT8: D.INT32,
+    D.INT8: D.INT32,
+    D.UINT16: D.INT32,
+    D.INT16: D.INT32,
+    D.INT32: D.INT64,
+    D.UINT32: D.INT64,
+    D.UINT64: D.INT64,
+    D.INT64: D.DOUBLE,
+    D.FLOAT16: D.FLOAT,
+    D.BFLOAT16: D.FLOAT,
+    D.FLOAT: D.DOUBLE,
+}
+
+_REDUCTIONS = ("Sum", "Mean", "Prod", "Max", "Min", "L1", "L2", "LogSumExp", "SumSquare")
+NO_KERNEL: dict[str, frozenset[ir.DataType]] = {
+    "Where": frozenset({D.BOOL, D.INT16, D.UINT16, D.UINT64}),
+    "Max": frozenset({D.INT16, D.UINT16}),
+    "Min": frozenset({D.INT16, D.UINT16}),
+    "Clip": frozenset({D.INT16, D.UINT16}),
+    "Relu": frozenset({D.INT16, D.INT64}),
+    "NonZero": SMALL_INTEGERS | UNSIGNED_WIDE,
+    "Trilu": SMALL_INTEGERS | UNSIGNED_WIDE,
+    "TopK": frozenset({D.UINT16}) | UNSIGNED_WIDE,
+    "ArgMax": frozenset({D.INT16, D.UINT16}) | UNSIGNED_WIDE,
+    "ArgMin": frozenset({D.INT16, D.UINT16}) | UNSIGNED_WIDE,
+    "CumSum": UNSIGNED_WIDE,
+    "Einsum": SMALL_INTEGERS | UNSIGNED_WIDE,
+    "Unique": SMALL_INTEGERS | UNSIGNED_WIDE | {D.INT32, D.BOOL},
+    "EyeLike": SMALL_INTEGERS | {D.UINT32, D.BOOL},
+    "OneHot": SMALL_INTEGERS | UNSIGNED_WIDE | {D.INT32, D.BOOL},
+    "Pad": frozenset({D.INT16, D.UINT16}),
+    "Pow": frozenset(),
+    **{f"Reduce{name}": UNSIGNED_WIDE for name in _REDUCTIONS},
+}
+"""Integer dtypes that the standard admits and onnxruntime 1.31 has no CPU kernel for. Measured node by node."""
+
+
+@lru_cache(maxsize=4096)
+def takes(op_type: str, opset: int, dtype: ir.DataType) -> bool:
+    """Whether ``op_type`` computes with ``dtype`` in ``opset``: the standard admits it and a kernel is known."""
+    schema_of(op_type, opset)
+    schema = onnx.defs.get_schema(op_type, opset)
+    parameter = schema.inputs[min(1, len(schema.inputs) - 1)] if op_type == "Where" else schema.inputs[0]
+    admitted = next(set(c.allowed_type_strs) for c in schema.type_constraints if c.type_param_str == parameter.type_str)
+    return f"tensor({_type_name(dtype)})" in admitted and dtype not in NO_KERNEL.get(op_type, ())
+
+
+def _type_name(dtype: ir.DataType) -> str:
+    return dtype.name.lower()
+
+
+def compute_dtype(op: Emit, op_type: str, dtype: ir.DataType) -> ir.DataType:
+    """``dtype``, or the next wider one that ``op_type`` takes; ``dtype`` itself where none is."""
+    wide: ir.DataType | None = dtype
+    while wide is not None and not takes(op_type, op.opset, wide):
+        wide = _WIDER.get(wide)
+    return dtype if wide is None else wide
+
+
+def through(op: Emit, op_type: str, *operands: ir.Value, **keywords: Any) -> ir.Value:
+    """One node over operands of one dtype, in a wider dtype where the operator does not take theirs."""
+    dtype = dtype_of(operands[0])
+    wide = compute_dtype(op, op_type, dtype)
+    result: ir.Value = op.node(op_type, *(op.cast(operand, wide) for operand in operands), **keywords)
+    return op.cast(result, dtype) if dtype_of(result) == wide else result
+
+
+def opmath(dtype: ir.DataType) -> ir.DataType:
+    """The dtype in which PyTorch computes inside a kernel: float32 for half precision."""
+    return D.FLOAT if dtype in (D.FLOAT16, D.BFLOAT16) else dtype
+
+
+def floating(dtype: ir.DataType) -> ir.DataType:
+    """``dtype``, or float32 (torch's default) for integers and bools."""
+    return dtype if dtype in FLOATS else D.FLOAT
+
+
+def result_dtype(op: Emit, index: int = 0) -> ir.DataType:
+    """The dtype PyTorch gives output ``index``."""
+    return op.result[index][0]
+
+
+def operands_of(op: Emit, dtype: ir.DataType, *operands: Operand) -> list[ir.Value]:
+    """Tensors and numbers as values of ``dtype``."""
+    return [as_dtype(op, operand, dtype) for operand in operands]
+
+
+def in_opmath(op: Emit, formula: Callable[..., ir.Value], *operands: Operand) -> ir.Value:
+    """``formula`` over ``operands`` cast to the result's opmath dtype, its value cast to the result's dtype.
+
+    For formulas of several nodes: half precision would round after each of them, PyTorch rounds once.
+    """
+    target = result_dtype(op)
+    wide = opmath(target)
+    return op.cast(formula(op, *operands_of(op, wide, *operands)), target)
+
+
+def schema_text(overload: torch._ops.OpOverload) -> str:
+    """The schema as docstrings write it."""
+    head, rest = str(overload._schema).split("(", 1)
+    return f"{head.split('::')[-1].split('.')[0]}({rest}"
+
+
+def register(overload: torch._ops.OpOverload, function: Callable[..., Any], onnx_form: str, since: int = 0) -> None:
+    """Register an entry that a table made; its docstring is the schema and ``onnx_form``."""
+    function.__doc__ = f"{schema_text(overload)}\n\n    ONNX:    {onnx_form}\n    "
+    function.__name__ = str(overload).removeprefix("aten.").replace(".", "_")
+    TABLE.add(overload, since, function)
+
+
+def register_shared(function: Callable[..., Any], onnx_form: str, *overloads: torch._ops.OpOverload) -> None:
+    """Register one function for overloads whose arguments differ; it takes by name those of each that it names.
+
+    The arguments it does not name are those that its reading of ``op.result`` makes superfluous (sizes, dtypes).
+    """
+    code_names = inspect.signature(function).parameters
+    for overload in overloads:
+        names = ["from_" if argument.name == "from" else argument.name for argument in overload._schema.arguments]
+        wanted = [(index, name) for index, name in enumerate(names) if name in code_names]
+
+        def entry(op: Emit, *arguments: Any, _wanted: list[tuple[int, str]] = wanted) -> Any:
+            return function(op, **{name: arguments[index] for index, name in _wanted})
+
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        entry.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+            [inspect.Parameter(name, kind) for name in ["op", *names]]
+        )
+        entry.__wrapped__ = function  # type: ignore[attr-defined]
+        register(overload, entry, onnx_form)
+
+
+def overloads_of(names: str) -> list[torch._ops.OpOverload]:
+    """``"zeros.default full.default"`` as overloads of aten; those this torch does not have are left out."""
+    found = []
+    for name in names.split():
+        packet, _, overload = name.partition(".")
+        item = getattr(getattr(torch.ops.aten, packet, None), overload or "default", None)
+        if item is not None:
+            found.append(item)
+    return found

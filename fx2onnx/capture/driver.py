@@ -1,0 +1,379 @@
+"""``capture``: choose a rung, run it, and settle which dynamic sizes really are dynamic."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from fx2onnx.base.changes import Changes, before_change, undone
+from fx2onnx.base.dims import Dim, DimLike
+from fx2onnx.base.errors import Fx2OnnxError, UserError
+from fx2onnx.base.events import record
+from fx2onnx.base.source import SourceLocation
+from fx2onnx.base.tracebacks import empty_frames
+from fx2onnx.capture.captured import Captured
+from fx2onnx.capture.fallback import export_may_help
+from fx2onnx.capture.patches import NO_PATCHES, Patches
+from fx2onnx.capture.python.inputs import Arguments, bind, normalise_args, refuse_repeated
+from fx2onnx.capture.python.module_calls import Called, call_as_one
+from fx2onnx.capture.python.module_state import keep_buffers, preserve
+from fx2onnx.capture.python.module_tree import ModuleTree
+from fx2onnx.capture.python.process_state import keep_process_state
+from fx2onnx.capture.recording import branches
+from fx2onnx.capture.shapes import zero_one
+from fx2onnx.capture.shapes.dynamic import hints_of, set_dynamic_axes
+from fx2onnx.capture.shapes.shape_env import Assumption, Assumptions, Relation
+from fx2onnx.capture.strategies import fake, symbolic
+from fx2onnx.capture.strategies.exported import exported
+
+RUNGS = ("auto", "symbolic", "fake", "export")
+DATA_BRANCHES = ("error", "if")
+MAX_RUNS = 16
+"""Each further run settles at least one size; a module that pins more sizes than this is refused."""
+
+_LOCK: Any = threading.RLock()
+"""One thread captures at a time: a function is exchanged for one thread only."""
+
+
+def _alone(run: Callable[[], Captured]) -> Captured:
+    """``run()`` while no other thread captures; whatever it changes is as before afterwards."""
+    is_outermost = not _LOCK._is_owned()
+
+    def locked() -> Captured:
+        if is_outermost:
+            before_change(_let_go)
+        with _LOCK:
+            return undone(run)
+
+    return undone(locked)
+
+
+def _let_go() -> None:
+    """An interrupt may come on the way out of the block that holds the lock."""
+    while _LOCK._is_owned():
+        _LOCK.release()
+
+
+def capture(
+    module: Any,
+    args: Any = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    rung: str = "auto",
+    dynamic_shapes: Any = None,
+    dynamic_axes: Any = None,
+    input_names: Sequence[str] | None = None,
+    output_names: Sequence[str] | None = None,
+    keep: Callable[[Any], bool] = lambda overload: True,
+    training: bool | None = None,
+    bake: Sequence[str] = (),
+    data_branches: str = "error",
+    single_calls: tuple[tuple[type, ...], Called] | None = None,
+    patches: Patches = NO_PATCHES,
+) -> Captured:
+    """``module(*args, **kwargs)`` as a functional ATen graph; nothing of it is computed.
+
+    ``keep(overload)`` says which overloads stay whole; others are split by PyTorch's decompositions where there are.
+    ``training`` is the mode to capture in (None: eval). ``bake`` names inputs whose sample values become constants.
+    ``data_branches="if"`` keeps both branches of a Python decision by data; ``"error"`` refuses it (E104).
+    ``patches`` of library functions are in place while the module runs. ``single_calls``: classes of submodules each call of which is one operator, and who is told of it.
+    Raises UserError E1xx.
+    """
+    if rung not in RUNGS:
+        raise UserError("E001", f"capture={rung!r} is not known", next=f"one of {', '.join(RUNGS)}")
+    if data_branches not in DATA_BRANCHES:
+        raise UserError(
+            "E001", f"data_branches={data_branches!r} is not known", next=f"one of {', '.join(DATA_BRANCHES)}"
+        )
+    with record("bind arguments"):
+        root = as_module(module)
+        positional, named = normalise_args(args, kwargs)
+        arguments = bind(root.forward, positional, named, input_names)
+        optional = set_dynamic_axes(arguments, dynamic_shapes, dynamic_axes)
+        _check_baked(arguments, bake)
+    settled = functools.partial(
+        _settled,
+        arguments=arguments,
+        optional=optional,
+        keep=keep,
+        training=training,
+        bake=frozenset(bake),
+        both=data_branches == "if",
+        patches=patches,
+    )
+
+    def run() -> Captured:
+        keep_process_state()
+        if single_calls is not None:
+            call_as_one(root, *single_calls)
+        return _RUNS[rung](root, arguments, settled, training)
+
+    captured = _alone(run)
+    captured.warnings = arguments.notes + captured.warnings
+    _name_outputs(captured, output_names)
+    return captured
+
+
+Settled = Callable[[torch.nn.Module], Captured]
+
+
+def _by_symbolic(root: torch.nn.Module, arguments: Arguments, settled: Settled, training: bool | None) -> Captured:
+    with record("symbolic trace"), Changes():
+        tree = ModuleTree(root)
+        preserve(tree, training)
+        with Changes():
+            keep_buffers(tree)
+            copy = symbolic.traced(root, arguments)
+        captured = symbolic.as_traced(lambda: settled(copy))
+    with record("compare with the module's own run"):
+        symbolic.check_same_program(captured, settled(root))
+    captured.rung, captured.rung_reason = "symbolic", "asked for; checked against the module's own run"
+    return captured
+
+
+def _by_fake(root: torch.nn.Module, arguments: Arguments, settled: Settled, training: bool | None) -> Captured:
+    captured = settled(root)
+    captured.rung_reason = "asked for"
+    return captured
+
+
+def _by_export(root: torch.nn.Module, arguments: Arguments, settled: Settled, training: bool | None) -> Captured:
+    with record("torch.export"), Changes():
+        preserve(ModuleTree(root), training)
+        program = exported(root, arguments)
+    captured = settled(program)
+    captured.rung, captured.rung_reason = "export", "asked for"
+    return captured
+
+
+def _by_best(root: torch.nn.Module, arguments: Arguments, settled: Settled, training: bool | None) -> Captured:
+    """The module's own run; where that fails and torch.export may help, torch.export; the first failure is the one raised."""
+    axes = [dict(leaf.axes) for leaf in arguments.leaves]
+    try:
+        captured = settled(root)
+    except Exception as found:  # ours too: a fault of the recorder need not stop the user
+        if not export_may_help(found):
+            raise
+        empty_frames(found)
+        failure = found
+    else:
+        captured.rung_reason = "the module ran on fake tensors as it is: its own Python, no traced copy to compare with"
+        return captured
+    for leaf, sizes in zip(arguments.leaves, axes, strict=True):
+        leaf.axes = sizes
+    second: Captured | None = None
+    with contextlib.suppress(Exception):  # what torch.export raises says less than the failure of the module's own run
+        second = _by_export(root, arguments, settled, training)
+    if second is None:
+        raise failure from failure.__cause__
+    second.rung_reason = f"the module's own run on fake tensors failed: {_in_a_line(failure)}"
+    del failure  # its traceback leads to this frame
+    return second
+
+
+_RUNS = {"auto": _by_best, "symbolic": _by_symbolic, "fake": _by_fake, "export": _by_export}
+
+
+def _in_a_line(failure: Exception) -> str:
+    if not isinstance(failure, Fx2OnnxError):
+        return f"{type(failure).__name__}: {str(failure)[:200]}"
+    return f"[{failure.code}] {failure.what}" + (f"   ({failure.where})" if failure.where else "")
+
+
+def _check_baked(arguments: Arguments, bake: Sequence[str]) -> None:
+    names = [leaf.name for leaf in arguments.leaves]
+    for name in bake:
+        if name not in names:
+            raise UserError(
+                "E001", f"bake names {name!r}, which is no input", next=f"the inputs are {', '.join(names)}"
+            )
+    for leaf in arguments.leaves:
+        if leaf.name in bake and leaf.axes:
+            raise UserError("E001", f"{leaf.name} is baked and dynamic", next="leave it out of one of the two")
+
+
+def as_module(module: Any) -> torch.nn.Module:
+    """An ``nn.Module`` for whatever can be exported. Raises UserError E001."""
+    if isinstance(module, torch.export.ExportedProgram):
+        return module.module()
+    original = getattr(module, "_orig_mod", None)
+    if isinstance(original, torch.nn.Module):
+        return original
+    if isinstance(module, torch.nn.DataParallel):
+        return as_module(module.module)
+    if isinstance(module, torch.jit.ScriptModule):
+        raise UserError(
+            "E001",
+            "a torch.jit.ScriptModule cannot be exported",
+            why="its Python is gone; only TorchScript's own graph is left",
+            next="export the nn.Module that was scripted",
+        )
+    if isinstance(module, torch.nn.Module):
+        return module
+    if callable(module):
+        return _FunctionModule(module)
+    raise UserError(
+        "E001", f"an object of type {type(module).__name__} cannot be exported", next="pass an nn.Module or a function"
+    )
+
+
+class _FunctionModule(torch.nn.Module):
+    """A plain function as a module; ``forward`` is the function, so that its signature names the inputs."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.forward = function
+
+
+def _settled(
+    root: torch.nn.Module,
+    arguments: Arguments,
+    optional: set[str],
+    keep: Callable[[Any], bool],
+    training: bool | None,
+    bake: frozenset[str],
+    both: bool,
+    patches: Patches,
+) -> Captured:
+    """Run until no dynamic size is pinned any more. A size that Python pins becomes static, or is refused."""
+    notes: list[str] = []
+    for _ in range(MAX_RUNS):
+        hints = {name: _hint(size) for name, size in hints_of(arguments).items()}
+        with record("run on fake tensors"):
+            run = functools.partial(fake.run, root, arguments, hints, keep, training, bake, patches)
+            captured, assumptions = branches.both_ways(run) if both else run()
+        with record("settle dynamic sizes"):
+            change = _pinned(assumptions, hints)
+        may_differ: frozenset[Any] = frozenset()
+        larger = zero_one.sizes_above_one(assumptions, hints) if change is not None else {}
+        if larger:
+            run = functools.partial(fake.run, root, arguments, hints | larger, keep, training, bake, patches)
+            again = _unless_refused(functools.partial(branches.both_ways, run) if both else run)
+            if again is not None and zero_one.decides_as_at(again[1], hints):
+                left = _pinned(again[1], hints | larger)
+                if left is None or left[0] not in larger:
+                    (captured, assumptions), change = again, left
+                    may_differ = zero_one.kernels_differ_at(assumptions, hints)
+        if change is None:
+            captured.assumptions += (
+                notes
+                + list(assumptions.asserted)
+                + [
+                    str(found)
+                    for key, found in assumptions.decided.items()
+                    if key not in may_differ and (found.by_user or not _harmless(found, hints))
+                ]
+            )
+            return captured
+        name, value, where = change
+        if isinstance(value, int) and name not in optional:
+            raise UserError(
+                "E105",
+                f"the dynamic size {name} is used as the fixed number {value}",
+                where=where,
+                why="Python or an operator there needs a plain number, so the graph holds only for that size",
+                next=(
+                    f"make the size static (leave {name} out of dynamic_shapes)",
+                    "or keep it symbolic: no int(), no loop over it, no comparison with a number",
+                ),
+            )
+        notes.append(f"{name} == {value}   ({where})" if where else f"{name} == {value}")
+        for leaf in arguments.leaves:
+            leaf.axes = {
+                axis: size.substitute({name: value}) if isinstance(size, Dim) else size  # type: ignore[misc]
+                for axis, size in leaf.axes.items()
+            }
+    raise UserError("E105", f"more than {MAX_RUNS} dynamic sizes are pinned by the module", why="; ".join(notes))
+
+
+def _unless_refused(run: Callable[[], tuple[Captured, Assumptions]]) -> tuple[Captured, Assumptions] | None:
+    try:
+        return run()
+    except UserError as error:
+        empty_frames(error)
+        return None
+
+
+def _hint(size: int) -> int:
+    """The size at which comparisons are decided; 0 and 1 would hide what happens at all others."""
+    return size if size > 1 else 2
+
+
+def _pinned(assumptions: Assumptions, hints: Mapping[str, int]) -> tuple[str, DimLike, SourceLocation | None] | None:
+    """A symbol that the run forced to a number (or to another symbol), and the line that did it."""
+    for dim, (_, where) in assumptions.pinned.items():
+        for name in sorted(dim.symbols() & set(hints)):
+            return name, hints[name], where
+    for found in assumptions.decided.values():
+        relation = found.relation
+        is_equality = (relation.op == "eq" and found.holds) or (relation.op == "ne" and not found.holds)
+        if not is_equality:
+            continue
+        gap = relation.args[0] - relation.args[1]
+        if not isinstance(gap, Dim):
+            continue
+        if all(isinstance(arg, Dim) for arg in relation.args) and _holds_nearby(gap, hints):
+            continue
+        change = _solved(gap, hints)
+        if change is not None:
+            return (*change, found.where)
+    return None
+
+
+def _holds_nearby(gap: Dim, hints: Mapping[str, int]) -> bool:
+    """Whether ``gap == 0`` is true of a range of sizes, such as ``min(n, 512) == n``: an assumption, but no fixed size."""
+    names = gap.symbols()
+    if len(names) != 1 or not names <= set(hints):
+        return False
+    (name,) = names
+    return any(gap.evaluate({name: hints[name] + step}) == 0 for step in (-1, 1))
+
+
+def _solved(gap: Dim, hints: Mapping[str, int]) -> tuple[str, DimLike] | None:
+    """``gap == 0`` solved for one symbol, where that is possible without a remainder and does not hang on the data."""
+    names = sorted(gap.symbols() & set(hints))
+    if gap.symbols() - set(hints):
+        return None
+    plain = [
+        (str(monomial[0].args[0]), factor)
+        for monomial, factor in gap.terms.items()
+        if len(monomial) == 1 and monomial[0].op == "symbol"
+    ]
+    if len(names) == 1:
+        return names[0], hints[names[0]]
+    for name, factor in plain:
+        rest = gap - factor * Dim.symbol(name)
+        if abs(factor) == 1 and isinstance(rest, Dim) and name not in rest.symbols() and name in hints:
+            return name, rest * -int(factor)  # type: ignore[return-value]
+    return None
+
+
+def _harmless(found: Assumption, hints: Mapping[str, int]) -> bool:
+    """Whether the decision is the same at every size of a varied list: true of torch's checks for 0, 1 and strides."""
+    if not found.by_user and found.during in _CHOOSES_KERNELS:
+        return True
+    relation = found.relation if found.holds else Relation("not", (found.relation,))
+    return Assumptions(dict(hints)).holds_at_ordinary_sizes(relation)
+
+
+_CHOOSES_KERNELS = frozenset(f"aten::{name}" for name in ("conv1d", "conv2d", "conv3d", "convolution"))
+"""Overloads that look at sizes to choose a kernel; their result's shape follows a formula whatever they choose."""
+
+
+def _name_outputs(captured: Captured, output_names: Sequence[str] | None) -> None:
+    if output_names is None:
+        return
+    if len(output_names) > len(captured.outputs):
+        raise UserError(
+            "E001",
+            f"output_names has {len(output_names)} names, the module returns {len(captured.outputs)} tensors",
+            next="give one name for each tensor that forward returns",
+        )
+    refuse_repeated("output_names", output_names)
+    for output, name in zip(captured.outputs, output_names, strict=False):
+        output.name = name

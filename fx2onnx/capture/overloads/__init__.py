@@ -1,0 +1,1 @@
+"""Overloads of which capture itself knows more than torch tells."""

@@ -1,0 +1,182 @@
+"""Slices and chunks of symbolic sizes, exact at every size; torch's own code decides them as for the sample."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from fx2onnx.base.dims import Dim, DimLike, apply
+from fx2onnx.capture.shapes.shape_env import Relation, certain
+from fx2onnx.capture.shapes.symnode import sym_int, unwrap
+from fx2onnx.capture.torch_private import OpOverload, fake_view
+
+if TYPE_CHECKING:
+    from fx2onnx.capture.recording.recorder import Recorder
+
+aten = torch.ops.aten
+_END = 1 << 62
+"""Ends beyond are no ends."""
+_LARGEST = 1 << 40
+"""No bound is as large."""
+
+
+def _slice(recorder: Recorder, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """slice(self, dim=0, start=None, end=None, step=1) by plain numbers of an axis of symbolic size, or by numbers that
+    only the data tells.
+    """
+    given = dict(zip(("self", "dim", "start", "end", "step"), args, strict=False)) | kwargs
+    tensor, axis = given["self"], given.get("dim", 0)
+    start, end, step = given.get("start"), given.get("end"), given.get("step", 1)
+    start, end = 0 if start is None else start, _END if end is None else end
+    size = unwrap(tensor.shape[axis]) if tensor.dim() else 0
+    begin: Any
+    if type(step) is int and any(_is_unknown(recorder, number) for number in (start, end)):
+        begin, length = _unknown_extent(size, unwrap(start), unwrap(end))
+    elif not isinstance(size, Dim) or not all(type(number) is int for number in (start, end, step)):
+        return NotImplemented
+    else:
+        begin, length, is_exact = _extent(recorder, size, start, end)
+        if not is_exact:
+            return NotImplemented
+    node_args, node_kwargs = recorder.to_nodes(args, kwargs)
+    made = _view(recorder, tensor, axis, begin, (length + step - 1) // step, step, args, node_args, node_kwargs)
+    view = recorder.view_of(made)
+    *before, last = view.steps
+    # The node has the user's numbers, which a slice clamps itself; what is written through the view needs the bounds.
+    last.args, last.kwargs = (last.args[0], axis, begin, begin + length, step), {}
+    view.steps = (*before, last)
+    return made
+
+
+def _is_unknown(recorder: Recorder, number: Any) -> bool:
+    """Whether only the data tells the number, and whether it is negative."""
+    dim = unwrap(number)
+    is_unknown = isinstance(dim, Dim) and bool(dim.symbols() & recorder.assumptions.unbacked)
+    return is_unknown and certain("ge", dim, 0) is None
+
+
+def _unknown_extent(size: DimLike, start: DimLike, end: DimLike) -> tuple[Any, Any]:
+    """Where ``start:end`` begins, and its length, where even the signs of the bounds may hang on the data."""
+
+    def place(bound: DimLike) -> Any:
+        if bound == _END:
+            return size
+        if certain("ge", bound, 0) is not True:
+            is_negative = -apply("floordiv", bound, _LARGEST)
+            return apply("min", apply("max", bound + size * is_negative, 0), size)
+        return apply("min", bound, size)
+
+    begin, stop = place(start), place(end)
+    return begin, apply("max", stop - begin, 0)
+
+
+def _extent(recorder: Recorder, size: Dim, start: int, end: int) -> tuple[DimLike, Any, bool]:
+    """Where ``start:end`` begins, its length, and whether a bound had to be clamped by an expression."""
+    is_exact = False
+
+    def clamped(op: str, value: Any, bound: Any) -> Any:
+        """``op(value, bound)``; ``value`` alone where it is that at every ordinary size."""
+        nonlocal is_exact
+        relation = Relation("ge" if op == "max" else "le", (value, bound))
+        env = recorder.assumptions
+        is_sure = not env.symbols(relation) & env.unbacked and not is_exact
+        if is_sure and env.holds_at_ordinary_sizes(relation):
+            return value
+        is_exact = True
+        return apply(op, value, bound)
+
+    begin = clamped("min", start, size) if start > 0 else clamped("max", size + start, 0) if start < 0 else 0
+    if end >= _END:
+        length = clamped("max", size - start, 0) if start > 0 else -start if start < 0 else size
+        return begin, clamped("min", length, size) if start < 0 else length, is_exact
+    stop = clamped("max", size + end, 0) if end < 0 else clamped("min", end, size) if end else 0
+    gap = stop - begin
+    return begin, clamped("max", gap, 0) if isinstance(gap, Dim) else max(gap, 0), is_exact
+
+
+def _view(
+    recorder: Recorder,
+    tensor: torch.Tensor,
+    axis: int,
+    begin: Any,
+    length: Any,
+    step: int,
+    args: tuple[Any, ...],
+    node_args: tuple[Any, ...],
+    node_kwargs: dict[str, Any],
+) -> torch.Tensor:
+    fake, env = recorder.to_fake(tensor), recorder.assumptions
+    sizes, strides = list(map(unwrap, fake.shape)), list(map(unwrap, fake.stride()))
+    offset = unwrap(fake.storage_offset()) + begin * strides[axis]
+    sizes[axis], strides[axis] = length, strides[axis] * step
+    sym_sizes, sym_strides = ([sym_int(env, number) for number in group] for group in (sizes, strides))
+    made = fake_view(recorder.fake_mode, fake, sym_sizes, sym_strides, sym_int(env, offset))
+    result: torch.Tensor = recorder.finish(aten.slice.Tensor, args, node_args, node_kwargs, made)
+    return result
+
+
+def _parts(recorder: Recorder, tensor: torch.Tensor, axis: int, lengths: Sequence[Any]) -> list[torch.Tensor]:
+    """Consecutive slices of the given lengths."""
+    found, begin = [], 0
+    for length in lengths:
+        node_args = (recorder.node_of(tensor), axis, begin, begin + length, 1)
+        found.append(_view(recorder, tensor, axis, begin, length, 1, (tensor,), node_args, {}))
+        begin = begin + length
+    return found
+
+
+def _axis_of(tensor: torch.Tensor, axis: int) -> tuple[int, Any]:
+    axis = axis % max(tensor.dim(), 1)
+    return axis, unwrap(tensor.shape[axis]) if tensor.dim() else 0
+
+
+def _tensor_split(recorder: Recorder, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """tensor_split(self, sections, dim=0): part i has (size + sections - 1 - i) // sections."""
+    given = dict(zip(("self", "sections", "dim"), args, strict=False)) | kwargs
+    axis, size = _axis_of(given["self"], given.get("dim", 0))
+    count = given["sections"]
+    if not isinstance(size, Dim) or type(count) is not int:
+        return NotImplemented
+    return _parts(recorder, given["self"], axis, [(size + count - 1 - place) // count for place in range(count)])
+
+
+def _chunk(recorder: Recorder, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """chunk(self, chunks, dim=0): parts of ceil(size / chunks), the last one what is left; all of them there, as in the
+    sample.
+    """
+    given = dict(zip(("self", "chunks", "dim"), args, strict=False)) | kwargs
+    axis, size = _axis_of(given["self"], given.get("dim", 0))
+    count, env = given["chunks"], recorder.assumptions
+    if not isinstance(size, Dim) or size.symbols() & env.unbacked:
+        return NotImplemented
+    each = (size + count - 1) // count
+    rest = size - (count - 1) * each
+    relation = Relation("gt", (rest, 0))
+    if not env.hint(relation):
+        return NotImplemented
+    if isinstance(rest, Dim):
+        env.decide(relation)
+    return _parts(recorder, given["self"], axis, [*[each] * (count - 1), rest])
+
+
+def _split(recorder: Recorder, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """split(self, split_size, dim=0) by a symbolic size that divides the whole: as many parts at every size."""
+    given = dict(zip(("self", "split_size", "dim"), args, strict=False)) | kwargs
+    axis, size = _axis_of(given["self"], given.get("dim", 0))
+    each = unwrap(given["split_size"])
+    if not isinstance(each, Dim):
+        return NotImplemented
+    count = apply("floordiv", size, each)
+    if type(count) is not int or count * each != size:
+        return NotImplemented
+    return _parts(recorder, given["self"], axis, [each] * count)
+
+
+SPECIAL = {
+    aten.slice.Tensor: _slice,
+    aten.split.Tensor: _split,
+    aten.tensor_split.sections: _tensor_split,
+    aten.chunk.default: _chunk,
+}

@@ -1,0 +1,90 @@
+"""The number of an integer tensor as a size: one symbol for each value, and arithmetic of symbols for arithmetic of values."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.fx
+
+from fx2onnx.base.dims import Scalar, apply
+from fx2onnx.capture.captured import Symbol
+from fx2onnx.capture.python.constants import evaluate
+from fx2onnx.capture.shapes.shape_env import certain
+from fx2onnx.capture.torch_private import no_dispatch
+
+if TYPE_CHECKING:
+    from fx2onnx.capture.recording.recorder import Recorder
+
+aten = torch.ops.aten
+
+_SIGNS = {
+    aten.add.Tensor: (1, 1),
+    aten.add.Scalar: (1, 1),
+    aten.sub.Tensor: (1, -1),
+    aten.sub.Scalar: (1, -1),
+    aten.rsub.Tensor: (-1, 1),
+    aten.rsub.Scalar: (-1, 1),
+}
+"""Sums: the factors of the operands."""
+
+
+def number_of(recorder: Recorder, node: torch.fx.Node) -> Scalar:
+    """The number of the one-element integer ``node`` that only the data tells; the same node has the same symbol."""
+    found = _derived(recorder, node)
+    if found is None:
+        found = recorder.unknown_size()
+        recorder.symbols[str(found)] = Symbol(str(found), node, None)
+        recorder.numbers[node] = found
+    return found
+
+
+def _derived(recorder: Recorder, node: torch.fx.Node) -> Scalar | None:
+    """The expression over symbols that other nodes already have; None where there is none."""
+    if node in recorder.numbers:
+        return recorder.numbers[node]
+    if node.target is aten.div.Tensor_mode:
+        top, bottom = (_operand(recorder, arg) for arg in node.args)
+        return _quotient(top, bottom, node.kwargs.get("rounding_mode"))
+    signs = _SIGNS.get(node.target)  # type: ignore[call-overload]
+    if signs is None or len(node.args) != 2 or node.kwargs:
+        return None
+    numbers = [_operand(recorder, arg) for arg in node.args]
+    if any(number is None for number in numbers):
+        return None
+    return signs[0] * numbers[0] + signs[1] * numbers[1]  # type: ignore[no-any-return]
+
+
+def _quotient(top: Any, bottom: Any, rounding: Any) -> Scalar | None:
+    if rounding not in ("floor", "trunc") or type(bottom) is not int or bottom <= 0 or top is None:
+        return None
+    if rounding == "trunc" and apply("mod", top, bottom) != 0 and not certain("ge", top, 0):
+        return None
+    return apply("floordiv", top, bottom)
+
+
+_COMPARED = {
+    **dict.fromkeys((aten.eq.Tensor, aten.eq.Scalar), "eq"),
+    **dict.fromkeys((aten.ne.Tensor, aten.ne.Scalar), "ne"),
+}
+
+
+def truth_of(recorder: Recorder, node: torch.fx.Node) -> bool | None:
+    """The truth of a comparison of integers that have equal symbols; None where only the data tells."""
+    op = _COMPARED.get(node.target)  # type: ignore[call-overload]
+    if op is None or node.kwargs:
+        return None
+    left, right = (_operand(recorder, arg) for arg in node.args)
+    return None if left is None or right is None else certain(op, left, right)
+
+
+def _operand(recorder: Recorder, arg: Any) -> Any:
+    if not isinstance(arg, torch.fx.Node):
+        return None if isinstance(arg, bool | float) else arg
+    if arg.meta["val"].dtype != torch.int64 or any(size != 1 for size in arg.meta["val"].dims):
+        return None
+    value = evaluate(arg, recorder.weights, recorder.known)
+    if value is None:
+        return _derived(recorder, arg)
+    with no_dispatch():
+        return int(value.item())

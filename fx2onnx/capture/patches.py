@@ -1,0 +1,41 @@
+"""What capture asks of the patches that it is given: library functions whose Python decides by data, put in tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import CodeType
+from typing import Protocol, TypeAlias
+
+import torch
+
+TracedCode: TypeAlias = frozenset[CodeType]
+"""Functions that are to take the branch for traced code."""
+
+Known: TypeAlias = Callable[[torch.Tensor], bool]
+"""Whether the numbers of a tensor are known during capture."""
+
+
+class Patches(Protocol):
+    def apply(self, traced: TracedCode, known: Known) -> None:
+        """Until ``Changes`` end, this thread runs the patched functions, those ``traced`` on their branch for tracing."""
+
+    def notes(self) -> list[str]:
+        """What the report says of the patches that the last run called."""
+
+    def decided_by_data(self, error: BaseException) -> CodeType | None:
+        """The function that has to be traced, where it is what raised ``error``."""
+
+
+class NoPatches:
+    """Every library as it is."""
+
+    def apply(self, traced: TracedCode, known: Known) -> None: ...
+
+    def notes(self) -> list[str]:
+        return []
+
+    def decided_by_data(self, error: BaseException) -> CodeType | None:
+        return None
+
+
+NO_PATCHES = NoPatches()

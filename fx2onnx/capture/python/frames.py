@@ -1,0 +1,203 @@
+"""Who is calling: the user's source line, and the path of the module whose forward runs."""
+
+from __future__ import annotations
+
+import contextlib
+import dis
+import os
+import sys
+import threading
+from functools import lru_cache, partial
+from types import CodeType, FrameType, FunctionType
+from typing import Any, cast
+
+import torch
+
+from fx2onnx.base.bounded import Bounded
+from fx2onnx.base.changes import before_change
+from fx2onnx.base.code_patch import Exchange
+from fx2onnx.base.source import PACKAGE_FOLDER, SourceLocation
+from fx2onnx.capture.python.module_tree import ModuleTree
+
+_TORCH = os.path.dirname(os.path.abspath(torch.__file__))
+_NOT_USER = (
+    _TORCH + os.sep,
+    PACKAGE_FOLDER + os.sep,
+    "<frozen",
+    "<string>",
+    os.path.dirname(contextlib.__file__) + os.sep + "contextlib",
+)
+_FUNCTIONAL = os.path.join(_TORCH, "nn", "functional.py")
+_is_user_code: Bounded[CodeType, bool] = Bounded(20_000)
+_locations: Bounded[tuple[CodeType, int], SourceLocation] = Bounded(20_000)
+
+
+def is_user(code: CodeType) -> bool:
+    found = _is_user_code.get(code)
+    if found is None:
+        found = not code.co_filename.startswith(_NOT_USER)
+        _is_user_code[code] = found
+    return found
+
+
+def user_location(stop: FrameType | None = None) -> SourceLocation | None:
+    """The innermost line outside torch and fx2onnx, looking outwards up to frame ``stop``."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame is not stop:
+        code = frame.f_code
+        if is_user(code):
+            return location_at(code, frame.f_lineno)
+        frame = frame.f_back
+    return None
+
+
+def location_at(code: CodeType, line: int) -> SourceLocation:
+    found = _locations.get((code, line))
+    if found is None:
+        found = SourceLocation(code.co_filename, line, code.co_name)
+        _locations[code, line] = found
+    return found
+
+
+def asked_by_user() -> bool:
+    """Whether a decision on a size comes straight from the user's code rather than from inside torch."""
+    frame = asking_frame()
+    return frame is not None and is_user(frame.f_code)
+
+
+def asserted_by_user() -> bool:
+    """Whether the user's code decides in an ``assert``: its other branch ends the run."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and not is_user(frame.f_code):
+        frame = frame.f_back
+    return frame is not None and frame.f_lasti in _assertions(frame.f_code)
+
+
+def refused_by_torch() -> bool:
+    """Whether ``torch.nn.functional`` asks in an ``if`` whose body raises: the test is false wherever the run goes on."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename != _FUNCTIONAL and not is_user(frame.f_code):
+        frame = frame.f_back
+    if frame is None or frame.f_code.co_filename != _FUNCTIONAL:
+        return False
+    return frame.f_lasti in _refusals(frame.f_code)
+
+
+def asking_frame() -> FrameType | None:
+    """The innermost frame that is not part of answering for a size."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and frame.f_code.co_filename in _ANSWERING:
+        frame = frame.f_back
+    return frame
+
+
+_ANSWERING = frozenset(
+    {
+        os.path.join(_TORCH, "__init__.py"),
+        os.path.join(_TORCH, "fx", "experimental", "sym_node.py"),
+        *(
+            os.path.join(PACKAGE_FOLDER, "capture", folder, f"{name}.py")
+            for folder, name in (
+                ("shapes", "symnode"),
+                ("shapes", "shape_env"),
+                ("shapes", "python_sizes"),
+                ("python", "frames"),
+                ("recording", "recorder"),
+            )
+        ),
+        os.path.join(PACKAGE_FOLDER, "base", "memoized.py"),
+    }
+)
+"""Files between a question about a size and who asked it."""
+
+
+@lru_cache(maxsize=1024)
+def _assertions(code: CodeType) -> frozenset[int]:
+    """Offsets of the instructions that ask for the truth of what ``assert`` states."""
+    instructions = list(dis.get_instructions(code))
+    failures = {one.offset for one in instructions if one.opname == "LOAD_ASSERTION_ERROR"}
+    found: list[int] = []
+    tests: list[int] = []
+    for instruction in instructions:
+        if instruction.offset in failures:
+            found += tests
+        is_jump = instruction.opname.startswith("POP_JUMP")
+        if is_jump and "FALSE" in instruction.opname and instruction.argval in failures:  # assert a and b
+            found += [*tests, instruction.offset]
+        tests = [*tests, instruction.offset] if is_jump or instruction.opname == "TO_BOOL" else []
+    return frozenset(found)
+
+
+@lru_cache(maxsize=1024)
+def _refusals(code: CodeType) -> frozenset[int]:
+    """Offsets of the instructions that ask for the truth of a test before a block that only raises."""
+    instructions = list(dis.get_instructions(code))
+    places = {one.offset: place for place, one in enumerate(instructions)}
+    found: list[int] = []
+    for place, instruction in enumerate(instructions):
+        is_jump = instruction.opname.startswith("POP_JUMP") and "FALSE" in instruction.opname
+        body = instructions[place + 1 : places.get(instruction.argval, 0)] if is_jump else []
+        if body and body[-1].opname == "RAISE_VARARGS" and not any("JUMP" in one.opname for one in body):
+            found += [
+                instruction.offset,
+                *(one.offset for one in instructions[place - 1 : place] if one.opname == "TO_BOOL"),
+            ]
+    return frozenset(found)
+
+
+class ModulePaths(threading.local):
+    """Paths of the modules whose ``__call__`` is running in this thread, outermost first."""
+
+    def __init__(self) -> None:
+        self.names: dict[int, str] | None = None
+        self.stack: list[str] = []
+
+    @property
+    def current(self) -> str:
+        return self.stack[-1] if self.stack else ""
+
+    def name_of(self, module: object) -> str:
+        """The path of a module of the root, else an empty one."""
+        return (self.names or {}).get(id(module), "")
+
+    def entered(self, module: torch.nn.Module) -> list[str] | None:
+        """The paths, that of ``module`` being the last now; None in a thread that does not capture."""
+        if self.names is None:
+            return None
+        stack = self.stack
+        stack.append(self.names.get(id(module)) or (stack[-1] if stack else ""))
+        return stack
+
+
+PATHS = ModulePaths()
+
+
+def track_modules(tree: ModuleTree) -> None:
+    """Keep ``PATHS`` while modules of ``tree`` are called by this thread, until ``Changes`` end."""
+    before_change(partial(vars(PATHS).update, names=PATHS.names, stack=PATHS.stack))
+    PATHS.names = {id(module): name for name, module in tree.named}
+    PATHS.stack = []
+    _CALLS.put_in()
+
+
+_fx2onnx_entered = PATHS.entered
+
+
+def _call(self: Any, *args: Any, **kwargs: Any) -> Any:
+    """As ``torch.nn.Module._wrapped_call_impl``, in whose place this code is put: a frame more for each module would end
+    the run at fewer levels of modules than eager PyTorch can run.
+    """
+    stack = _fx2onnx_entered(self)
+    try:
+        if self._compiled_call_impl is not None:
+            return self._compiled_call_impl(*args, **kwargs)
+        return self._call_impl(*args, **kwargs)
+    finally:
+        if stack is not None:
+            stack.pop()
+
+
+_CALLS = Exchange.of_code(
+    cast(FunctionType, torch.nn.Module._wrapped_call_impl), _call.__code__, _fx2onnx_entered=_fx2onnx_entered
+)
+"""What ``torch.nn.Module.__call__`` is."""

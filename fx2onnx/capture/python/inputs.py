@@ -1,0 +1,163 @@
+"""Arguments of forward: binding, flattening, names."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from fx2onnx.base.dims import DimLike
+from fx2onnx.base.errors import UserError
+from fx2onnx.capture.python.pytrees import Key, flatten
+
+
+@dataclass(slots=True)
+class Leaf:
+    """One tensor among the arguments."""
+
+    name: str
+    keys: tuple[Key, ...]
+    """Argument name and the keys inside the argument."""
+    tensor: torch.Tensor
+    position: int
+    """Index among all flat leaves."""
+    axes: dict[int, DimLike] = field(default_factory=dict)
+    """Dynamic axes and their sizes, as symbols or expressions over symbols."""
+
+    @property
+    def path(self) -> str:
+        """Such as ``ids`` or ``past[0][1]``."""
+        return str(self.keys[0]) + "".join(f"[{key!r}]" for key in self.keys[1:])
+
+
+@dataclass(slots=True)
+class Arguments:
+    """Flat arguments of one call, the tensors among them named."""
+
+    flat: list[Any]
+    leaves: list[Leaf]
+    values: dict[str, Any]
+    """The arguments by name; those of ``*args`` as ``args_0``, ``args_1``."""
+    rebuild: Callable[[list[Any]], Any]
+    notes: list[str] = field(default_factory=list)
+    """What of the arguments is constant in the file though it looks like data."""
+
+    def rebuilt(self, replacements: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """``(args, kwargs)`` with the tensors replaced, in order of ``leaves``."""
+        flat = list(self.flat)
+        for leaf, value in zip(self.leaves, replacements, strict=True):
+            flat[leaf.position] = value
+        args, kwargs = self.rebuild(flat)
+        return tuple(args), kwargs
+
+
+def normalise_args(args: Any, kwargs: Mapping[str, Any] | None) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """``args`` as torch.onnx.export takes it (a tensor, a tuple, a dict of keywords)."""
+    named = dict(kwargs or {})
+    if isinstance(args, Mapping) and not named:
+        return (), dict(args)
+    if isinstance(args, torch.Tensor) or not isinstance(args, tuple | list):
+        return (args,), named
+    return tuple(args), named
+
+
+def bind(
+    forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], input_names: Sequence[str] | None
+) -> Arguments:
+    """Check the call against the signature and flatten it.
+
+    Raises: UserError E101 where the arguments do not fit, E001 where ``input_names`` has too many names.
+    """
+    try:
+        signature: inspect.Signature | None = inspect.signature(forward)
+    except (TypeError, ValueError):
+        signature = None
+    names = _argument_names(forward, signature, args, kwargs)
+    found, rebuild = flatten((args, kwargs))
+    leaves: list[Leaf] = []
+    notes: list[str] = []
+    taken: set[str] = set()
+    for position, item in enumerate(found):
+        if not isinstance(item.value, torch.Tensor) and not _holds_data(item.value):
+            continue
+        part, place, *inner = item.keys
+        keys: tuple[Key, ...] = (names[int(place)] if part == 0 else place, *inner)
+        if not isinstance(item.value, torch.Tensor):
+            notes.append(
+                f"the argument {'.'.join(map(str, keys))} is a {type(item.value).__name__}: what it holds is constant in "
+                "the file; pass tensors, or dicts, tuples, lists and dataclasses of them"
+            )
+            continue
+        name = "_".join(map(str, keys))
+        while name in taken:
+            name += "_"
+        taken.add(name)
+        leaves.append(Leaf(name, keys, item.value, position))
+    if input_names is not None:
+        if len(input_names) > len(leaves):
+            raise UserError(
+                "E001",
+                f"input_names has {len(input_names)} names, forward gets {len(leaves)} tensors",
+                why=f"the tensors are {', '.join(leaf.path for leaf in leaves) or 'none'}",
+                next="give one name for each tensor",
+            )
+        refuse_repeated("input_names", input_names)
+        for leaf, name in zip(leaves, input_names, strict=False):
+            leaf.name = name
+    values = dict(zip(names, args, strict=True)) | kwargs
+    return Arguments([item.value for item in found], leaves, values, rebuild, notes)
+
+
+def _holds_data(value: Any) -> bool:
+    """Whether an argument that is no tensor has tensors or arrays inside that no input of the file stands for."""
+    inside = vars(value).values() if hasattr(value, "__dict__") and not isinstance(value, torch.nn.Module) else ()
+    return any(isinstance(item, torch.Tensor | np.ndarray) for item in (value, *inside))
+
+
+def refuse_repeated(argument: str, names: Sequence[str]) -> None:
+    """Raises UserError E001 where two of ``names`` are equal."""
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise UserError("E001", f"{argument} gives {name!r} twice", next="give each tensor a name of its own")
+        seen.add(name)
+
+
+def _argument_names(
+    forward: Callable[..., Any], signature: inspect.Signature | None, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> list[str]:
+    """The parameter name of each positional argument."""
+    if signature is None:
+        return [f"input_{index}" for index in range(len(args))]
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as cause:
+        text = re.sub(r"\s+", " ", str(signature))
+        raise UserError(
+            "E101",
+            f"the arguments do not fit forward{text if len(text) < 200 else text[:200] + '...'}",
+            why=f"{cause}; given: {_given(args, kwargs)}",
+            next="pass the arguments that you would call the module with: args=(...), kwargs={...}",
+        ) from cause
+    names: list[str] = []
+    variadic = 0
+    parameters = [p for p in signature.parameters.values() if p.kind not in (p.KEYWORD_ONLY, p.VAR_KEYWORD)]
+    for index in range(len(args)):
+        parameter = parameters[min(index, len(parameters) - 1)]
+        if parameter.kind == parameter.VAR_POSITIONAL:
+            names.append(f"{parameter.name}_{variadic}")
+            variadic += 1
+        else:
+            names.append(parameter.name)
+    return names
+
+
+def _given(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    parts = [f"{len(args)} positional"] if args else []
+    parts += [f"{name}=" for name in kwargs]
+    return ", ".join(parts) or "nothing"

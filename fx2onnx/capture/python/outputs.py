@@ -1,0 +1,68 @@
+"""What forward returned: outputs of the graph, and what is not one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from fx2onnx.base.errors import UserError
+from fx2onnx.capture.captured import GraphOutput
+from fx2onnx.capture.python.pytrees import Key, flatten
+from fx2onnx.capture.shapes.symnode import unwrap
+
+if TYPE_CHECKING:
+    from fx2onnx.capture.recording.recorder import Recorder
+
+_HELD = (torch.Tensor, int, float, bool, torch.SymInt, torch.SymFloat)
+
+
+def graph_outputs(recorder: Recorder, result: Any) -> tuple[list[GraphOutput], Callable[[list[Any]], Any]]:
+    """Every tensor and number in ``result``, named, and a function that builds ``result`` again from their values.
+
+    Anything else but None is said in the recorder's warnings. Raises: UserError E107 where nothing is left.
+    """
+    leaves, rebuild = flatten(result)
+    outputs: list[GraphOutput] = []
+    places: list[int | None] = []
+    taken: set[str] = set()
+    others: list[str] = []
+    for leaf in leaves:
+        value = leaf.value
+        if not isinstance(value, _HELD):
+            places.append(None)
+            if value is not None:
+                others.append(f"{leaf.path() or 'it'} is a {type(value).__name__}")
+            continue
+        name = _output_name(leaf.keys)
+        while name in taken:
+            name += "_"
+        taken.add(name)
+        node = recorder.node_of(value) if isinstance(value, torch.Tensor) else unwrap(value)
+        places.append(len(outputs))
+        outputs.append(GraphOutput(name, node, leaf.path()))
+    if others and not outputs:
+        raise UserError(
+            "E107",
+            "forward returns nothing that a file can hold",
+            why=f"of what it returns, {'; '.join(others[:5])}",
+            next=(
+                "return tensors, numbers, or dicts, tuples, lists and dataclasses of them",
+                "or register the class with torch.utils._pytree.register_pytree_node",
+            ),
+        )
+    recorder.warnings += [f"not in the file: of what forward returns, {text}" for text in others]
+
+    constants = [leaf.value if place is None else None for leaf, place in zip(leaves, places, strict=True)]
+
+    def restore(values: list[Any]) -> Any:
+        return rebuild([constants[i] if place is None else values[place] for i, place in enumerate(places)])
+
+    return outputs, restore
+
+
+def _output_name(keys: tuple[Key, ...]) -> str:
+    """``logits`` for a key or field, ``output_0`` for a position, ``output`` for a lone tensor."""
+    text = "_".join(map(str, keys))
+    return text if keys and isinstance(keys[0], str) and not keys[0].isdigit() else f"output_{text}".rstrip("_")

@@ -1,0 +1,72 @@
+"""Autocast regions: the casts that autocast would make, as recorded operators.
+
+The recorder sees overloads before autocast does, so the casts are found by looking: the overload runs once on fakes
+below a mode that notes which of its arguments are cast first thing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from fx2onnx.capture.torch_private import TorchDispatchMode
+
+if TYPE_CHECKING:
+    from fx2onnx.capture.recording.recorder import Recorder
+
+aten = torch.ops.aten
+
+
+class _FirstCasts(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Notes the casts of the given tensors, up to the first other operator."""
+
+    def __init__(self, tensors: list[torch.Tensor]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.wanted = {id(tensor) for tensor in tensors}
+        self.found: dict[int, torch.dtype] = {}
+        self.open = True
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is aten._to_copy.default and id(args[0]) in self.wanted:
+            if self.open and kwargs.get("dtype") is not None:
+                self.found[id(args[0])] = kwargs["dtype"]
+        elif func.namespace != "prim":
+            self.open = False
+        return func(*args, **kwargs)
+
+
+def is_active() -> bool:
+    """Whether autocast is on for the CPU or an accelerator."""
+    return torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
+
+
+def cast_arguments(recorder: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+    """``args`` with the casts that autocast makes for ``func``, recorded."""
+    fakes = [recorder.to_fake(arg) for arg in args]
+    tensors = [
+        tensor
+        for arg in fakes
+        for tensor in (arg if isinstance(arg, list | tuple) else [arg])
+        if isinstance(tensor, torch.Tensor) and tensor.is_floating_point()
+    ]
+    if not tensors or func._schema.name == "aten::to":
+        return args
+    with _FirstCasts(tensors) as casts:
+        func(*fakes, **{name: recorder.to_fake(arg) for name, arg in kwargs.items()})
+    if not casts.found:
+        return args
+    return tuple(_cast(recorder, arg, casts.found) for arg in args)
+
+
+def _cast(recorder: Recorder, arg: Any, dtypes: dict[int, torch.dtype]) -> Any:
+    if isinstance(arg, list | tuple):
+        return [_cast(recorder, item, dtypes) for item in arg]
+    if not isinstance(arg, torch.Tensor):
+        return arg
+    dtype = dtypes.get(id(recorder.to_fake(arg)))
+    if dtype is None or dtype == arg.dtype:
+        return arg
+    with recorder.mode:
+        return aten.to.dtype(arg, dtype)

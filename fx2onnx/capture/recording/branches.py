@@ -1,0 +1,375 @@
+"""Python's branches on data as branches of the file: the module is run once for each answer, and the programs joined.
+
+A run that asks for the truth of a tensor stops at the first question that it has no answer to. It is run again with
+"true" and with "false"; up to the question both programs are the same, and what follows becomes the two branches of an
+If. Questions in what follows are treated likewise, so every run of the module is one path from the root of a tree.
+"""
+
+from __future__ import annotations
+
+import dis
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import torch.fx
+
+from fx2onnx.base.dims import Dim
+from fx2onnx.base.errors import UserError
+from fx2onnx.base.source import SourceLocation
+from fx2onnx.base.tracebacks import drop_frames
+from fx2onnx.capture.captured import Captured, GraphOutput, Mutation, Symbol, TensorInfo, Weight
+from fx2onnx.capture.patches import TracedCode
+from fx2onnx.capture.python.frames import is_user
+from fx2onnx.capture.recording.control_flow import Nested
+from fx2onnx.capture.shapes.shape_env import Assumptions, Relation
+from fx2onnx.capture.torch_private import HIGHER_ORDER
+
+if TYPE_CHECKING:
+    from fx2onnx.capture.recording.recorder import Recorder
+
+Node: TypeAlias = torch.fx.Node
+Test: TypeAlias = Node | Relation
+MAX_PATHS = 16
+"""Runs of the module; a loop that Python leaves by data has a path for each turn, and bodies nested as deeply."""
+
+_INTEGERS = frozenset({torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a question is answered with."""
+
+    holds: bool
+    first_unknown: int = 0
+    """Where sizes that only the data tells are counted on from, so that no two paths give one name to two sizes."""
+
+
+@dataclass(slots=True)
+class Decision:
+    """A question about data that was answered: what was asked, and how far the program was."""
+
+    test: Test
+    calls: int
+    weights: int
+    where: SourceLocation | None
+
+
+@dataclass(slots=True)
+class Branches:
+    """The answers of one run, and the questions that it asked."""
+
+    answers: tuple[Answer, ...]
+    traced: TracedCode = frozenset()
+    """Functions that were told in this run that they are traced (see ``stand_ins.transformers``)."""
+    decisions: list[Decision] = field(default_factory=list)
+    undecided: UserError | None = None
+    """The error of the first question without an answer."""
+
+    def begin(self, traced: TracedCode) -> None:
+        """The module is run from the start, perhaps not for the first time."""
+        self.traced |= traced
+        self.decisions, self.undecided = [], None
+
+    def answer(self, recorder: Recorder, test: Test, error: UserError) -> bool:
+        """The next answer. Raises ``error`` where there is none, or within the body of an operator's branch or loop."""
+        if recorder.graph is not recorder.root:
+            raise error
+        if len(self.decisions) == len(self.answers):
+            self.undecided = error
+            raise error
+        found = self.answers[len(self.decisions)]
+        calls = sum(node.op == "call_function" for node in recorder.root.nodes)
+        self.decisions.append(Decision(test, calls, len(recorder.weights), error.where))
+        env = recorder.assumptions
+        env.next_unknown = max(env.next_unknown, found.first_unknown)
+        return found.holds
+
+
+@dataclass(slots=True)
+class _Path:
+    """One run, or several joined."""
+
+    captured: Captured
+    assumptions: Assumptions
+    decisions: list[Decision]
+
+
+Run: TypeAlias = Callable[..., tuple[Captured, Assumptions]]
+"""Takes ``branches=``."""
+
+
+def both_ways(run: Run) -> tuple[Captured, Assumptions]:
+    """The program of all paths. Raises UserError E104 where there are too many, or where two cannot be joined."""
+    path = _explored(run, (), frozenset(), [MAX_PATHS])
+    return path.captured, path.assumptions
+
+
+def _explored(run: Run, answers: tuple[Answer, ...], traced: TracedCode, runs_left: list[int]) -> _Path:
+    branches = Branches(answers, traced)
+    try:
+        captured, assumptions = run(branches=branches)
+    except UserError as found:
+        if found is not branches.undecided:
+            raise
+        error = drop_frames(found)
+    else:
+        return _Path(captured, assumptions, branches.decisions)
+    runs_left[0] -= 1
+    if runs_left[0] <= 0:
+        raise _unjoined(error, f"there are more than {MAX_PATHS} ways through forward")
+    then = _unless_raised(run, (*answers, Answer(True)), branches.traced, runs_left)
+    unknown = 0 if isinstance(then, UserError) else then.assumptions.next_unknown
+    otherwise = _unless_raised(run, (*answers, Answer(False, unknown)), branches.traced, runs_left)
+    if not isinstance(then, UserError) and not isinstance(otherwise, UserError):
+        return _Join(then, otherwise, len(answers), error).path()
+    for path, answer in ((then, "true"), (otherwise, "false")):
+        if not isinstance(path, UserError):
+            test = path.decisions[len(answers)].test
+            name = f"%{test.name}" if isinstance(test, Node) else str(test)
+            path.assumptions.take_for_true(f"{name} is {answer}", error.where)
+            return path
+    assert isinstance(then, UserError)
+    raise then
+
+
+def _unless_raised(
+    run: Run, answers: tuple[Answer, ...], traced: TracedCode, runs_left: list[int]
+) -> _Path | UserError:
+    """The path; its error where forward's own ``raise`` or ``assert`` ends the run: eager PyTorch ends there, too."""
+    try:
+        return _explored(run, answers, traced, runs_left)
+    except UserError as error:
+        if not _is_raised_by_user(error.__cause__):
+            raise
+        return drop_frames(error)
+
+
+def _is_raised_by_user(cause: BaseException | None) -> bool:
+    """Whether a statement of forward's code raised ``cause``, and not what it called."""
+    traceback = cause.__traceback__ if cause is not None else None
+    while traceback is not None and traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    if traceback is None or not is_user(traceback.tb_frame.f_code):
+        return False
+    found = {item.offset: item.opname for item in dis.get_instructions(traceback.tb_frame.f_code)}
+    return found.get(traceback.tb_lasti) == "RAISE_VARARGS"
+
+
+def _unjoined(error: UserError, why: str) -> UserError:
+    """``error``, saying why both branches cannot be in one file."""
+    return UserError(
+        error.code,
+        error.what,
+        where=error.where,
+        module_path=error.module_path,
+        node=error.node,
+        why=f"{error.why}; {why}",
+        next=error.next,
+    )
+
+
+class _Join:
+    """Two paths that part at decision ``depth``, as one graph."""
+
+    def __init__(self, one: _Path, two: _Path, depth: int, error: UserError) -> None:
+        self._one, self._two, self._error = one, two, error
+        self._decision = one.decisions[depth]
+        self._depth = depth
+        self._graph = torch.fx.Graph()
+        self._seen: dict[Node, Node] = {}
+        """The node of the joined graph for a node of either path."""
+        self._weights: dict[str, Weight] = {}
+        self._symbols: dict[str, Symbol] = {}
+        self._unknowns = max(one.assumptions.next_unknown, two.assumptions.next_unknown)
+        self._notes: list[str] = []
+
+    def path(self) -> _Path:
+        one, two = self._one.captured, self._two.captured
+        self._heads()
+        suffixes = self._prefix()
+        graphs = [self._suffix(nodes) for nodes in suffixes]
+        for captured in (one, two):
+            for name, symbol in captured.symbols.items():
+                self._symbols.setdefault(name, replace(symbol, node=self._seen[symbol.node]))
+        outputs, mutations = self._ends(graphs)
+        joined = Captured(
+            graph=self._graph,
+            inputs=[replace(found, node=self._seen[found.node]) for found in one.inputs],
+            outputs=outputs,
+            weights=self._weights,
+            symbols=self._symbols,
+            mutations=mutations,
+            rung=one.rung,
+            warnings=list(dict.fromkeys(one.warnings + two.warnings)),
+            assumptions=list(dict.fromkeys([self._note(), *self._notes, *one.assumptions, *two.assumptions])),
+            restore=one.restore,
+        )
+        decisions = self._one.decisions[: self._depth]
+        for decision in decisions:
+            decision.test = self._mapped(decision.test)
+        return _Path(joined, self._assumptions(), decisions)
+
+    def _note(self) -> str:
+        return f"both branches of a decision by data are in the file   ({self._decision.where})"
+
+    def _refused(self, why: str) -> UserError:
+        return _unjoined(self._error, why)
+
+    # -- what both paths have in common ---------------------------------------------------------------------------
+    def _heads(self) -> None:
+        """Inputs and weights."""
+        one, two = self._one.captured, self._two.captured
+        for first, second in zip(one.inputs, two.inputs, strict=True):
+            self._seen[first.node] = self._seen[second.node] = self._copied(first.node, self._graph)
+        for weight in one.weights.values():
+            self._add_weight(weight, weight.name)
+        shared = list(one.weights.values())[: self._decision.weights]
+        for index, weight in enumerate(two.weights.values()):
+            same = shared[index] if index < len(shared) else one.weights.get(weight.name)
+            if same is not None and (index < len(shared) or same.tensor is weight.tensor):
+                self._seen[weight.node] = self._seen[same.node]
+            else:
+                name, taken = weight.name, {**one.weights, **self._weights}
+                while name in taken:
+                    name += "_"
+                self._add_weight(weight, name)
+
+    def _add_weight(self, weight: Weight, name: str) -> None:
+        node = self._graph.create_node("get_attr", name)
+        node.meta = dict(weight.node.meta)
+        self._seen[weight.node] = node
+        self._weights[name] = replace(weight, name=name, node=node)
+
+    def _prefix(self) -> list[list[Node]]:
+        """Copy the calls before the decision; give those that follow it, path by path."""
+        calls = [
+            [node for node in path.captured.graph.nodes if node.op == "call_function"]
+            for path in (self._one, self._two)
+        ]
+        count = self._decision.calls
+        other = self._two.decisions[self._depth]
+        if (other.calls, other.weights) != (count, self._decision.weights):
+            raise self._refused("another run of forward came to it another way")
+        for first, second in zip(calls[0][:count], calls[1][:count], strict=True):
+            if first.target is not second.target or first.meta["val"] != second.meta["val"]:
+                raise self._refused(f"another run of forward called {second.target} in the place of {first.target}")
+            self._seen[first] = self._seen[second] = self._copied(first, self._graph)
+        return [nodes[count:] for nodes in calls]
+
+    def _suffix(self, nodes: Sequence[Node]) -> torch.fx.Graph:
+        graph = torch.fx.Graph()
+        for node in nodes:
+            self._seen[node] = self._copied(node, graph)
+        return graph
+
+    def _copied(self, node: Node, graph: torch.fx.Graph) -> Node:
+        args, kwargs = self._mapped(node.args), self._mapped(node.kwargs)
+        made = graph.create_node(node.op, node.target, args, kwargs, node.name)
+        made.meta = dict(node.meta)
+        return made
+
+    def _mapped(self, arg: Any) -> Any:
+        return torch.fx.node.map_aggregate(arg, self._mapped_leaf)
+
+    def _mapped_leaf(self, leaf: Any) -> Any:
+        if isinstance(leaf, Node):
+            return self._seen[leaf]
+        if not isinstance(leaf, Nested):
+            return leaf
+        graph = self._suffix(list(leaf.graph.nodes))
+        inputs, outputs = ([self._seen[node] for node in nodes] for nodes in (leaf.inputs, leaf.outputs))
+        return Nested(graph, inputs, outputs, leaf.infos)
+
+    # -- outputs and changed state --------------------------------------------------------------------------------
+    def _ends(self, graphs: Sequence[torch.fx.Graph]) -> tuple[list[GraphOutput], list[Mutation]]:
+        one, two = self._one.captured, self._two.captured
+        if [output.name for output in one.outputs] != [output.name for output in two.outputs]:
+            names = [", ".join(output.name for output in captured.outputs) for captured in (one, two)]
+            raise self._refused(f"the branches return different structures ({names[0]}; {names[1]})")
+        changed = {found.name: found for captured in (two, one) for found in captured.mutations}
+        before = {name: weight.node for name, weight in self._weights.items()}
+        before |= {found.name: self._seen[found.node] for found in one.inputs}
+        values = ([self._mapped(output.value) for output in captured.outputs] for captured in (one, two))
+        pairs: list[tuple[Any, Any]] = list(zip(*values, strict=True))
+        for name in changed:
+            after = [next((m.node for m in captured.mutations if m.name == name), None) for captured in (one, two)]
+            first, second = (before[name] if node is None else self._seen[node] for node in after)
+            pairs.append((first, second))
+        chosen = self._chosen(graphs, pairs)
+        outputs = [replace(output, value=value) for output, value in zip(one.outputs, chosen, strict=False)]
+        ends = chosen[len(outputs) :]
+        return outputs, [replace(found, node=node) for found, node in zip(changed.values(), ends, strict=True)]
+
+    def _chosen(self, graphs: Sequence[torch.fx.Graph], pairs: Sequence[tuple[Any, Any]]) -> list[Any]:
+        """The If, and for each pair the value that comes from either branch; a value that both have is that value."""
+        places: dict[tuple[Node, Node], int] = {}
+        for first, second in pairs:
+            if isinstance(first, Node) and isinstance(second, Node):
+                if first is not second:
+                    places.setdefault((first, second), len(places))
+            elif type(first) is not type(second) or first != second:
+                raise self._refused(f"the branches return the numbers {first} and {second}; return a tensor instead")
+        if not places:
+            return [first for first, _ in pairs]
+        infos = [self._joined(first.meta["val"], second.meta["val"]) for first, second in places]
+        ends = [
+            [self._widened(graph, pair[side], info) for pair, info in zip(places, infos, strict=True)]
+            for side, graph in enumerate(graphs)
+        ]
+        sides = [
+            Nested(graph, [], nodes, tuple(node.meta["val"] for node in nodes))
+            for graph, nodes in zip(graphs, ends, strict=True)
+        ]
+        meta = {"where": self._decision.where, "module": ""}
+        args: Any = (self._mapped(self._decision.test), *sides, [])
+        node = self._graph.call_function(HIGHER_ORDER["cond"], args)
+        node.meta = {**meta, "val": tuple(infos)}
+        parts = []
+        for index, info in enumerate(infos):
+            part = self._graph.call_function(operator.getitem, (node, index))
+            part.meta = {**meta, "val": info}
+            parts.append(part)
+            for axis, dim in enumerate(info.dims):
+                name = dim.as_symbol() if isinstance(dim, Dim) else None
+                if name is not None and name not in self._symbols:
+                    self._symbols[name] = Symbol(name, part, axis)
+        return [parts[places[pair]] if pair in places else pair[0] for pair in pairs]
+
+    def _joined(self, one: TensorInfo, two: TensorInfo) -> TensorInfo:
+        """The type of a value that comes from either branch: a size in which they differ is known only at run time, and
+        of two integer types it is the one that holds both.
+        """
+        dtypes = {one.dtype, two.dtype}
+        if (len(dtypes) > 1 and not dtypes <= _INTEGERS) or len(one.dims) != len(two.dims):
+            raise self._refused(f"the branches return different types, {one} and {two}")
+        dtype = torch.promote_types(one.dtype, two.dtype)
+        if len(dtypes) > 1:
+            where = f"   ({self._decision.where})"
+            self._notes.append(f"{dtype} from either branch of a decision by data: {one} and {two}{where}")
+        dims = tuple(left if left == right else self._unknown() for left, right in zip(one.dims, two.dims, strict=True))
+        return TensorInfo(dtype, dims)
+
+    def _widened(self, graph: torch.fx.Graph, node: Node, joined: TensorInfo) -> Node:
+        """What a branch returns of ``node``: itself, or cast to the integer type that holds both branches' values."""
+        info = node.meta["val"]
+        if info.dtype == joined.dtype:
+            return node
+        cast = graph.call_function(torch.ops.aten._to_copy.default, (node,), {"dtype": joined.dtype})
+        cast.meta = dict(node.meta) | {"val": TensorInfo(joined.dtype, info.dims)}
+        return cast
+
+    def _unknown(self) -> Dim:
+        self._unknowns += 1
+        return Dim.symbol(f"u{self._unknowns - 1}")
+
+    def _assumptions(self) -> Assumptions:
+        one, two = self._one.assumptions, self._two.assumptions
+        one.hints |= two.hints
+        one.unbacked |= two.unbacked
+        one.decided = two.decided | one.decided
+        one.pinned = two.pinned | one.pinned
+        one.asserted |= two.asserted
+        one.next_unknown = self._unknowns
+        return one

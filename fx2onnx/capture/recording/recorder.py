@@ -1,0 +1,381 @@
+"""Records the ATen overloads that a module calls while it runs on fake tensors, as a functional graph."""
+
+from __future__ import annotations
+
+import contextlib
+import operator
+import time
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+import torch.fx
+
+from fx2onnx.base import events
+from fx2onnx.base.dims import Dim, DimLike
+from fx2onnx.base.errors import UserError
+from fx2onnx.base.source import SourceLocation
+from fx2onnx.capture.captured import Symbol, TensorInfo
+from fx2onnx.capture.overloads import recurrent
+from fx2onnx.capture.overloads.unbacked_scalars import number_of, truth_of
+from fx2onnx.capture.python.constants import evaluate
+from fx2onnx.capture.python.frames import PATHS, asserted_by_user, refused_by_torch, user_location
+from fx2onnx.capture.recording import aliasing, autocast, functionalize
+from fx2onnx.capture.recording.aliasing import View
+from fx2onnx.capture.recording.branches import Branches
+from fx2onnx.capture.recording.meta_cache import IMMEDIATE, MISSING, Replay
+from fx2onnx.capture.recording.op_traits import Way, way_of
+from fx2onnx.capture.recording.tensor_tracker import KnownTensors, NeedsSplit, tensor_info
+from fx2onnx.capture.shapes.shape_env import KEEP_BOTH, Assumptions
+from fx2onnx.capture.shapes.symnode import sym_int, unwrap
+from fx2onnx.capture.torch_private import (
+    DynamicOutputShapeException,
+    FakeMode,
+    FakeTensor,
+    OpOverload,
+    PreDispatchMode,
+    SplitMode,
+    fake_from_meta,
+    in_function_transform,
+    no_dispatch,
+)
+
+aten = torch.ops.aten
+
+
+def _dtype_of_number(value: Any) -> torch.dtype:
+    if isinstance(value, bool):
+        return torch.bool
+    return torch.float32 if isinstance(value, float) else torch.int64
+
+
+class Recorder(KnownTensors):
+    """The graph of one run. ``mode`` is the dispatch mode to be active while the module runs.
+
+    What it makes refers to it weakly, so that it and the weights are freed with the last reference from outside.
+    """
+
+    def __init__(
+        self,
+        assumptions: Assumptions,
+        weight_names: dict[int, tuple[str, str, torch.Tensor]],
+        keep: Callable[[OpOverload], bool],
+        whole: bool = True,
+        branches: Branches | None = None,
+    ) -> None:
+        super().__init__(FakeMode(), weight_names, whole)
+        self.assumptions = assumptions
+        assumptions.recorder = weakref.ref(self)
+        self.branches = branches
+        """What questions about data are answered with, if not with an error."""
+        self._spans = events.details()
+        handle = weakref.WeakMethod(self.handle if self._spans is None else self._handle_timed)
+        self.mode = PreDispatchMode(handle) if whole else SplitMode(handle)
+        self.replay = Replay(self.fake_mode, assumptions, weakref.WeakMethod(self.to_fake))
+        self.symbols: dict[str, Symbol] = {}
+        self.warnings: list[str] = []
+        self.stood_in: list[str] = []
+        """The library functions that were said in tensors, and how."""
+        self.written: dict[int, SourceLocation | None] = {}
+        """Memories that were written, by id, with the first writer's line."""
+        self.numbers: dict[torch.fx.Node, Dim] = {}
+        """The symbol of an integer that Python asked for, by its node."""
+        self.nonzero_rows: dict[tuple[torch.fx.Graph, torch.fx.Node], Dim] = {}
+        """The unknown number of nonzero elements of a value, so that two selections by one mask have one size."""
+        self.packed_batches: dict[torch.fx.Node, DimLike] = {}
+        """The number of packed sequences, by the node of their batch sizes."""
+        self._keep = keep
+        self._keeps: dict[Way, bool] = {}
+        self._where: SourceLocation | None = None
+
+    def is_known(self, tensor: torch.Tensor) -> bool:
+        """Whether only constants lead to the tensor's value."""
+        return evaluate(self.node_of(tensor), self.weights, self.known) is not None
+
+    # -- nodes ----------------------------------------------------------------------------------------------------
+    def call(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any], info: Any) -> torch.fx.Node:
+        """Add a node whose type is known; nothing runs."""
+        node = self.graph.call_function(func, tuple(args), kwargs)
+        if self._first_call is None and self.graph is self.root:
+            self._first_call = node
+        meta = node.meta
+        meta["val"] = info
+        meta["where"] = self._where
+        meta["module"] = PATHS.current
+        return node
+
+    def refuse(self, code: str, what: str, **fields: Any) -> UserError:
+        return UserError(code, what, where=self._where or user_location(), module_path=PATHS.current, **fields)
+
+    # -- dispatch -------------------------------------------------------------------------------------------------
+    def _handle_timed(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        start_ns = time.perf_counter_ns()
+        try:
+            return self.handle(func, args, kwargs)
+        finally:
+            self._spans.detail(func, start_ns, PATHS.stack[-1] if PATHS.stack else "", self._where)  # type: ignore[union-attr]
+
+    def handle(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What one call of an ATen overload inside the module becomes: nodes, and fakes for the module to go on with."""
+        if self._whole and in_function_transform():
+            raise NeedsSplit
+        self._where = user_location()
+        way = way_of(func)
+        self.assumptions.during = way.name
+        if way.asks:
+            return self._to_python(func, args[0])
+        if way.is_query:
+            return func(*map(self.to_fake, args), **{name: self.to_fake(arg) for name, arg in kwargs.items()})
+        if way.lifts and not isinstance(args[0], FakeTensor):
+            return self.constant(args[0])
+        if way.is_mutable:
+            return functionalize.mutate(self, func, args, kwargs)
+        if autocast.is_active():
+            args = autocast.cast_arguments(self, func, args, kwargs)
+        if way.special is not None:
+            replaced = way.special(self, func, args, kwargs)
+            if replaced is not NotImplemented:
+                return replaced
+        keep = self._keeps.get(way)
+        if keep is None:
+            keep = self._keeps[way] = self._keep(func)
+        if not keep:
+            with self.mode:
+                result = functionalize.decompose(func, args, kwargs)
+            if result is not NotImplemented:
+                return result
+        return self.record(func, args, kwargs)
+
+    def record(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run ``func`` on fakes and add its node(s)."""
+        to_node = self.to_node
+        node_args = tuple([to_node(arg) for arg in args])
+        node_kwargs = {name: to_node(arg) for name, arg in kwargs.items()} if kwargs else {}
+        key = self.replay.key(way_of(func), args, kwargs)
+        result = self.replay.again(key, args) if key is not None else MISSING
+        if result is not MISSING:
+            return self.finish(func, args, node_args, node_kwargs, result)
+        fake_args = tuple(map(self.to_fake, args))
+        fake_kwargs = {name: self.to_fake(arg) for name, arg in kwargs.items()}
+        start_ns, asked = time.perf_counter_ns(), len(self.assumptions.asked)
+        try:
+            result = func(*fake_args, **fake_kwargs)
+        except DynamicOutputShapeException as cause:
+            raise self.refuse(
+                "E107",
+                f"the size of {func}'s result depends on data",
+                next="use an operator whose result has a fixed size, such as torch.where or topk",
+            ) from cause
+        finally:
+            if self._spans is not None:
+                self._spans.add("fake op", start_ns)
+        if key is not None:
+            self.replay.remember(key, fake_args, result, tuple(self.assumptions.asked[asked:]))
+        return self.finish(func, args, node_args, node_kwargs, result)
+
+    def finish(
+        self,
+        func: OpOverload,
+        args: tuple[Any, ...],
+        node_args: tuple[Any, ...],
+        node_kwargs: dict[str, Any],
+        result: Any,
+    ) -> Any:
+        """Add the node of ``func`` and tie its results to it."""
+        if isinstance(result, torch.Tensor):
+            for arg in args:
+                if result is arg:
+                    return result
+            info, is_fresh = self._told(result)
+            node = self.call(func, node_args, node_kwargs, info)
+            self._bind(result, node, func, args, node_args, node_kwargs, info, is_fresh=is_fresh)
+            return result
+        if isinstance(result, tuple | list):
+            infos = tuple(self._told(item)[0] if isinstance(item, torch.Tensor) else None for item in result)
+            node = self.call(func, node_args, node_kwargs, infos)
+            for index, (item, part_info) in enumerate(zip(result, infos, strict=True)):
+                if part_info is not None and id(item) not in self._views:
+                    part = self.call(operator.getitem, (node, index), {}, part_info)
+                    self._bind(item, part, func, args, node_args, node_kwargs, part_info, index, infos)
+            return result
+        if result is None or isinstance(result, torch.dtype | torch.device | torch.layout | str):
+            return result
+        raise self.refuse(
+            "E104",
+            f"{func} gives Python a {type(result).__name__} that depends on tensor data",
+            next="keep the decision in tensors: torch.where, or torch.cond for two branches",
+        )
+
+    def _told(self, result: torch.Tensor) -> tuple[TensorInfo, bool]:
+        """The type of a result, and whether it is known to have memory of its own."""
+        return self.replay.made.pop(id(result), None) or (tensor_info(result), False)
+
+    def write(self, tensor: torch.Tensor, value: torch.fx.Node, is_one_number: bool = False) -> None:
+        """Give ``tensor`` the value of a node of its dtype and shape. ``is_one_number``: all its elements are equal."""
+        view = self.view_of(tensor)
+        self.written.setdefault(id(view.memory), self._where)
+        aliasing.write(self, view, value, is_one_number)
+
+    def take_data(self, tensor: torch.Tensor, value: torch.Tensor) -> None:
+        """``tensor.data = value``: from now on the tensor is one over the memory of ``value``."""
+        if not isinstance(tensor, FakeTensor) or any(tensor is source.tensor for source in self.sources.values()):
+            raise self.refuse(
+                "E103",
+                "the .data of an input or weight is replaced",
+                next="write into it with copy_, or use the new value under another name",
+            )
+        new = self.view_of(value)
+        self._views[id(tensor)] = View(new.memory, new.steps, new.node, new.info, new.version, tensor)
+        self.replay.forget(tensor)
+
+    def was_written(self, view: View) -> tuple[bool, SourceLocation | None]:
+        return id(view.memory) in self.written, self.written.get(id(view.memory))
+
+    def _to_python(self, func: OpOverload, tensor: torch.Tensor) -> Any:
+        """The number of a one-element tensor: known where only constants lead to it, else a symbol."""
+        node = self.node_of(tensor)
+        value = evaluate(node, self.weights, self.known)
+        if value is not None:
+            with no_dispatch():
+                number = value.item()
+            return bool(number) if func is aten.is_nonzero.default else number
+        truth = truth_of(self, node)
+        if truth is not None:
+            return truth
+        if node.target is aten._is_all_true.default or (tensor.dtype == torch.bool and asserted_by_user()):
+            self.assumptions.take_for_true(f"%{node.name} is true", self._where)
+            return True
+        if func is aten.is_nonzero.default and refused_by_torch():
+            self.assumptions.take_for_true(f"%{node.name} is false", self._where)
+            return False
+        if tensor.dtype.is_floating_point or tensor.dtype == torch.bool or func is aten.is_nonzero.default:
+            is_truth = tensor.dtype == torch.bool or func is aten.is_nonzero.default
+            error = self.refuse(
+                "E104",
+                "Python control flow depends on tensor data",
+                node=f"{func} of %{node.name}",
+                why="the number is known only when the model runs",
+                next=(
+                    "torch.cond for two branches",
+                    "torch.where to select values",
+                    *([KEEP_BOTH] if is_truth else []),
+                    *self._baking_advice(node),
+                ),
+            )
+            if self.branches is None or not is_truth:
+                raise error
+            return self.branches.answer(self, node, error)
+        known = recurrent.batch_of(self, node)
+        if known is not None:
+            return sym_int(self.assumptions, known)
+        return sym_int(self.assumptions, number_of(self, node))
+
+    def advice(self, names: frozenset[str]) -> list[str]:
+        """Ways out for a question about sizes that only the data tells."""
+        nodes = [self.symbols[name].node for name in sorted(names) if name in self.symbols]
+        return self._baking_advice(nodes[0]) if nodes else []
+
+    def _baking_advice(self, node: torch.fx.Node) -> list[str]:
+        """Which inputs decide the number: their sample values could be fixed."""
+        pending, seen, names = [node], {node}, []
+        while pending:
+            current = pending.pop()
+            if current.op == "placeholder":
+                names.append(str(current.target))
+            pending += [operand for operand in current.all_input_nodes if operand not in seen]
+            seen.update(current.all_input_nodes)
+        quoted = ", ".join(f'"{name}"' for name in sorted(names))
+        return [f"bake=[{quoted}] to fix the sample's values in the file"] if names else []
+
+    def unknown_size(self) -> Dim:
+        """A new symbol for a number that only the data tells; ``tie_symbols`` says later where it comes from."""
+        env = self.assumptions
+        name = f"u{env.next_unknown}"
+        env.next_unknown += 1
+        env.unbacked.add(name)
+        env.hints[name] = 11 + 2 * len(env.unbacked)
+        return Dim.symbol(name)
+
+    def tie_symbols(self, node: torch.fx.Node) -> None:
+        """New symbols among the sizes of ``node`` stand for those axes of it."""
+        for axis, dim in enumerate(node.meta["val"].dims):
+            name = dim.as_symbol() if isinstance(dim, Dim) else None
+            if name in self.assumptions.unbacked and name not in self.symbols:
+                self.symbols[str(name)] = Symbol(str(name), node, axis)
+
+    # -- nested graphs --------------------------------------------------------------------------------------------
+    @contextlib.contextmanager
+    def nested(self) -> Iterator[torch.fx.Graph]:
+        """Nodes made inside go to a graph of their own. Writes to tensors of the outer graph are refused."""
+        outer, outer_where = self.graph, self._where
+        views = {key: (view, view.node, view.version) for key, view in self._views.items()}
+        memories = {id(view.memory): (view.memory, view.memory.version) for view in self._views.values()}
+        self.graph = torch.fx.Graph()
+        try:
+            yield self.graph
+            for source in self.sources.values():  # weights that were first met inside
+                memories.setdefault(id(source.memory), (source.memory, 0))
+            if any(memory.version != version for memory, version in memories.values()):
+                raise self.writes_outside()
+        finally:
+            self.graph, self._where = outer, outer_where
+            for view, node, version in views.values():
+                view.node, view.version = node, version
+
+    def writes_outside(self) -> UserError:
+        return self.refuse(
+            "E103",
+            "a branch or loop body writes into a tensor from outside it",
+            next="return the new value from the function instead",
+        )
+
+    def fake_like(self, info: TensorInfo, tensor: torch.Tensor | None) -> torch.Tensor:
+        """A new fake of the given type."""
+        device = tensor.device if tensor is not None else torch.device("cpu")
+        return fake_from_meta(
+            self.fake_mode, [sym_int(self.assumptions, size) for size in info.dims], info.dtype, device
+        )
+
+    def as_tensor(self, value: Any) -> torch.Tensor:
+        """A tensor for a number among the operands of control flow."""
+        if isinstance(value, torch.Tensor):
+            return value
+        if isinstance(value, torch.SymInt | int | float | bool):
+            with self.mode:
+                made: torch.Tensor = aten.scalar_tensor.default(value, dtype=_dtype_of_number(value))
+            return made
+        raise self.refuse(
+            "E107",
+            f"control flow handles a {type(value).__name__}",
+            next="give and return tensors",
+        )
+
+    def mark(self) -> None:
+        """Remember the user's line for the nodes that follow."""
+        self._where = user_location()
+
+    def to_nodes(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        return tuple(map(self.to_node, args)), {name: self.to_node(arg) for name, arg in kwargs.items()}
+
+    def to_node(self, arg: Any) -> Any:
+        if type(arg) in IMMEDIATE:
+            return arg
+        if isinstance(arg, torch.Tensor):
+            return self.node_of(arg)
+        if isinstance(arg, list):
+            return [self.to_node(item) for item in arg]
+        if isinstance(arg, tuple):
+            return tuple(self.to_node(item) for item in arg)
+        return unwrap(arg)
+
+    def to_fake(self, arg: Any) -> Any:
+        if type(arg) in IMMEDIATE or type(arg) is FakeTensor:
+            return arg
+        if isinstance(arg, torch.Tensor):
+            return arg if isinstance(arg, FakeTensor) else self.fake_of(arg)
+        if isinstance(arg, list):
+            return [self.to_fake(item) for item in arg]
+        if isinstance(arg, tuple):
+            return tuple(self.to_fake(item) for item in arg)
+        return arg

@@ -1,0 +1,270 @@
+"""What is decided about symbolic sizes: comparisons, what is certain of them, and what was assumed from the sample."""
+
+from __future__ import annotations
+
+import contextlib
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from fx2onnx.base.dims import Dim, Scalar, apply, without_remainders
+from fx2onnx.base.errors import UserError
+from fx2onnx.base.source import SourceLocation
+from fx2onnx.capture.fallback import NeedsPlainNumber
+from fx2onnx.capture.python.frames import asked_by_user, asserted_by_user, user_location
+
+if TYPE_CHECKING:
+    from fx2onnx.capture.recording.recorder import Recorder
+
+COMPARE: dict[str, Callable[[Any, Any], bool]] = {
+    "eq": operator.eq,
+    "ne": operator.ne,
+    "lt": operator.lt,
+    "le": operator.le,
+    "gt": operator.gt,
+    "ge": operator.ge,
+}
+_SIGNS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
+NEGATED = {"eq": "ne", "ne": "eq", "lt": "ge", "ge": "lt", "gt": "le", "le": "gt"}
+KEEP_BOTH = 'data_branches="if" to keep both branches in the file'
+"""Advice where Python decides by data."""
+
+
+_PROBES = ((2, 3, 5), (7, 2, 3), (3, 11, 4), (64, 48, 17), (129, 1, 640), (8191, 4099, 2), (20011, 30011, 40009))
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """A comparison of sizes whose truth depends on them; ``and``/``or`` hold relations and bools."""
+
+    op: str
+    args: tuple[Any, ...]
+
+    is_number = False
+    is_Boolean = False
+
+    def __str__(self) -> str:
+        if self.op in _SIGNS:
+            return f"{self.args[0]} {_SIGNS[self.op]} {self.args[1]}"
+        return f" {self.op} ".join(f"({arg})" for arg in self.args)
+
+
+@dataclass(frozen=True, slots=True)
+class Assumption:
+    """A decision taken from the sample's sizes."""
+
+    relation: Relation
+    holds: bool
+    where: SourceLocation | None
+    by_user: bool
+    during: str = ""
+    """The overload that asked."""
+
+    def __str__(self) -> str:
+        relation = self.relation
+        if not self.holds and relation.op in NEGATED:
+            relation = Relation(NEGATED[relation.op], relation.args)
+        text = str(relation) if self.holds or self.relation.op in NEGATED else f"not ({relation})"
+        return f"{text}   ({self.where})" if self.where else text
+
+
+@dataclass
+class Assumptions:
+    """Hints of the symbols and what was decided from them during one run.
+
+    Plain data: every size refers to it from C++, where the collector sees no cycle, so that tensors which it led to would
+    never be freed.
+    """
+
+    hints: dict[str, int] = field(default_factory=dict)
+    unbacked: set[str] = field(default_factory=set)
+    """Symbols whose number only the data tells."""
+    next_unknown: int = 0
+    """The number in the name of the next of them."""
+    decided: dict[tuple[Relation, bool], Assumption] = field(default_factory=dict)
+    pinned: dict[Dim, tuple[int, SourceLocation | None]] = field(default_factory=dict)
+    """Expressions that were turned into a plain number, and where."""
+    asked: list[tuple[str, Any, Any]] = field(default_factory=list)
+    """Every answer that the sample's sizes gave, in order: "decide", "look" or "pin", what was asked, the answer."""
+    takes_notes: bool = True
+    """Off while a tensor of known type is made anew: what its constructor asks (is it empty? contiguous?) decides nothing."""
+    during: str = ""
+    """The overload that runs now."""
+    recorder: Callable[[], Recorder | None] = lambda: None
+    """A weak reference to who records the run, if anybody."""
+    asserted: dict[str, None] = field(default_factory=dict)
+    """What eager PyTorch checks and the file does not, in order."""
+
+    def take_for_true(self, what: str, where: SourceLocation | None) -> None:
+        """Take for true what ends the run where it is false."""
+        self.asserted[f"asserted: {what}   ({where})" if where else f"asserted: {what}"] = None
+
+    def hint(self, value: Any) -> Any:
+        if isinstance(value, Dim):
+            return value.evaluate(self.hints)
+        if isinstance(value, Relation):
+            if value.op in COMPARE:
+                return COMPARE[value.op](self.hint(value.args[0]), self.hint(value.args[1]))
+            parts = [self.hint(arg) for arg in value.args]
+            return not parts[0] if value.op == "not" else all(parts) if value.op == "and" else any(parts)
+        return value
+
+    def is_no_multiple(self, value: Scalar, number: int) -> bool:
+        """Whether Python went on where ``value`` is no multiple of ``number``."""
+        rest = apply("mod", value, number)
+        return (Relation("ne", (rest, 0)), True) in self.decided or (Relation("eq", (rest, 0)), False) in self.decided
+
+    def look(self, value: Any) -> Any:
+        """The value at the sample's sizes, for a kernel that asks without deciding by it."""
+        found = self.hint(value)
+        self.asked.append(("look", value, found))
+        return found
+
+    def holds_at_ordinary_sizes(self, relation: Relation) -> bool:
+        """Whether ``relation`` is true at the sample's sizes and at every size of a varied list."""
+        names = sorted(self.symbols(relation))
+        hints = self.hints
+        try:
+            for sizes in ((), *_PROBES) if set(names) <= set(hints) else _PROBES:
+                self.hints = hints | {name: sizes[index % len(sizes)] for index, name in enumerate(names) if sizes}
+                with contextlib.suppress(ZeroDivisionError):  # no such size
+                    if not self.hint(relation):
+                        return False
+        finally:
+            self.hints = hints
+        return True
+
+    def symbols(self, value: Any) -> frozenset[str]:
+        if isinstance(value, Dim):
+            return value.symbols()
+        if isinstance(value, Relation):
+            return frozenset().union(*(self.symbols(arg) for arg in value.args))
+        return frozenset()
+
+    def decide(self, relation: Relation, by_python: bool = False) -> bool:
+        """The truth at the sample's sizes, remembered. ``by_python``: Python asked, not a kernel."""
+        if not self.unbacked or not self.symbols(relation) & self.unbacked:
+            return self._decided(relation, by_python)
+        where, by_user = user_location(), asked_by_user()
+        if by_user and by_python:
+            if asserted_by_user():
+                self.take_for_true(str(relation), where)
+                return True
+            error = UserError(
+                "E104",
+                "Python control flow depends on tensor data",
+                where=where,
+                why=f"whether {relation} holds is known only when the model runs",
+                next=(
+                    "torch.cond for two branches",
+                    "torch.where to select values",
+                    KEEP_BOTH,
+                    *self._advice(self.symbols(relation)),
+                ),
+            )
+            recorder = self.recorder()
+            if recorder is None or recorder.branches is None:
+                raise error
+            return recorder.branches.answer(recorder, relation, error)
+        return self._decided(relation, by_python)
+
+    def _decided(self, relation: Relation, by_python: bool) -> bool:
+        holds = bool(self.hint(relation))
+        if not self.takes_notes:
+            return holds
+        self.asked.append(("decide", relation, holds))
+        if (relation, holds) not in self.decided:
+            where, by_user = user_location(), asked_by_user()
+            self.decided[relation, holds] = Assumption(relation, holds, where, by_user and by_python, self.during)
+        return holds
+
+    def _advice(self, names: frozenset[str]) -> list[str]:
+        """Further ways out where symbols of unknown size are in the way."""
+        recorder = self.recorder()
+        return recorder.advice(names) if recorder is not None else []
+
+    def pin(self, dim: Dim) -> int:
+        """The plain number at the sample's sizes, remembered as pinned."""
+        where = user_location()
+        if dim.symbols() & self.unbacked:
+            raise NeedsPlainNumber(
+                "E104",
+                "Python needs a number that only the data tells",
+                where=where,
+                why=f"{dim} is known only when the model runs",
+                next=(
+                    "where the number is a size, take it with x.item() and not with int(x), which must be a plain number",
+                    "or keep it a tensor, or pass it as an argument of forward",
+                    *self._advice(dim.symbols()),
+                ),
+            )
+        number = int(dim.evaluate(self.hints))
+        self.asked.append(("pin", dim, number))
+        self.pinned.setdefault(dim, (number, where))
+        return number
+
+
+def certain(op: str, lhs: Any, rhs: Any) -> bool | None:
+    """The truth of a comparison whatever the sizes are (all symbols >= 0), or None."""
+    gap = lhs - rhs
+    known = _known(op, gap)
+    if known is not None or not isinstance(gap, Dim):
+        return known
+    whole = without_remainders(gap)
+    return None if whole is gap else _known(op, whole)
+
+
+def _known(op: str, gap: Any) -> bool | None:
+    """The truth of ``gap`` compared with 0."""
+    if not isinstance(gap, Dim):
+        return COMPARE[op](gap, 0)
+    low, high = _bounds(gap)
+    if low is not None and low > 0:
+        return op in ("ne", "gt", "ge")
+    if high is not None and high < 0:
+        return op in ("ne", "lt", "le")
+    if low == 0 and op in ("ge", "lt"):
+        return op == "ge"
+    if high == 0 and op in ("le", "gt"):
+        return op == "le"
+    return None
+
+
+def _bounds(dim: Dim) -> tuple[float | None, float | None]:
+    """Lower and upper bound where every symbol is >= 0 and atoms of unknown sign say nothing."""
+    low: float | None = dim.constant
+    high: float | None = dim.constant
+    for monomial, factor in dim.terms.items():
+        if not all(_nonnegative(atom) for atom in monomial):
+            return None, None
+        if factor > 0:
+            high = None
+        else:
+            low = None
+    return low, high
+
+
+DEEPEST = 50
+"""Operations inside each other, of whose sign nothing is said: the answer needs a look at all of them."""
+
+
+def _nonnegative(atom: Any) -> bool:
+    if atom.op == "symbol":
+        return True
+    if atom.depth > DEEPEST:
+        return False
+    if atom.op == "max":
+        return any(map(_is_nonnegative, atom.args))
+    if atom.op == "mod" and type(atom.args[1]) is int:
+        return atom.args[1] > 0
+    return atom.op in _KEEPS_SIGN and all(map(_is_nonnegative, atom.args))
+
+
+_KEEPS_SIGN = frozenset({"floordiv", "truediv", "mod", "min", "float", "floor", "ceil", "sqrt"})
+"""Functions whose value is >= 0 where their arguments are."""
+
+
+def _is_nonnegative(arg: Scalar) -> bool:
+    low = _bounds(arg)[0] if isinstance(arg, Dim) else arg
+    return low is not None and low >= 0

@@ -1,0 +1,59 @@
+"""Sizes that are 1 at the sample alone, such as the number of windows in a short text: looked at where they are more.
+
+torch's kernels ask whether a size is 1 (does it broadcast? which strides count?), and what they do then holds for that
+size only, though the general way gives the same at 1. So the module is run with larger sizes in the sample's place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from fx2onnx.base.dims import Dim
+from fx2onnx.capture.shapes.shape_env import Assumption, Assumptions, Relation
+
+_LARGEST_STEP = 1 << 14
+
+
+def sizes_above_one(assumptions: Assumptions, hints: Mapping[str, int]) -> dict[str, int]:
+    """Larger numbers for the symbols of sizes that a kernel found to be 1; none where there is no such size.
+
+    Powers of 2 are added, so that what is left over in windows of such a size stays what it is in the sample.
+    """
+    larger: dict[str, int] = {}
+    for size in _ones(assumptions):
+        for name in sorted(size.symbols() & set(hints)):
+            step = 2
+            while step <= _LARGEST_STEP and size.evaluate({**hints, name: hints[name] + step}) <= 1:
+                step *= 2
+            if step <= _LARGEST_STEP:
+                larger[name] = max(larger.get(name, 0), hints[name] + step)
+    return larger
+
+
+def _ones(assumptions: Assumptions) -> Iterator[Dim]:
+    for found in assumptions.decided.values():
+        relation = found.relation
+        if not found.by_user and (relation.op, found.holds) in (("eq", True), ("ne", False)):
+            for size, other in (relation.args, relation.args[::-1]):
+                is_derived = isinstance(size, Dim) and size.as_symbol() is None
+                if is_derived and other == 1 and not size.symbols() & assumptions.unbacked:
+                    yield size
+
+
+def decides_as_at(assumptions: Assumptions, hints: Mapping[str, int]) -> bool:
+    """Whether the module's own code decided everything as it does at the sizes ``hints``."""
+    return not any(found.by_user for found in _others_at(assumptions, hints).values())
+
+
+def kernels_differ_at(assumptions: Assumptions, hints: Mapping[str, int]) -> frozenset[tuple[Relation, bool]]:
+    """What kernels decide otherwise at the sizes ``hints``, for which the program is right, too."""
+    return frozenset(key for key, found in _others_at(assumptions, hints).items() if not found.by_user)
+
+
+def _others_at(assumptions: Assumptions, hints: Mapping[str, int]) -> dict[tuple[Relation, bool], Assumption]:
+    sample = Assumptions(dict(hints))
+    return {
+        key: found
+        for key, found in assumptions.decided.items()
+        if assumptions.symbols(found.relation) <= set(hints) and sample.hint(found.relation) != found.holds
+    }

@@ -1,0 +1,231 @@
+"""The fake rung: run the module itself on fake tensors and record."""
+
+from __future__ import annotations
+
+import functools
+import traceback
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+import torch.fx
+
+from fx2onnx.base.changes import Changes
+from fx2onnx.base.dims import Dim, DimLike
+from fx2onnx.base.errors import Fx2OnnxError, UserError
+from fx2onnx.base.recursion import limit_of_user
+from fx2onnx.base.source import SourceLocation
+from fx2onnx.base.tracebacks import empty_frames
+from fx2onnx.capture.captured import Captured, GraphInput, GraphOutput, Mutation, Symbol
+from fx2onnx.capture.patches import NO_PATCHES, Patches, TracedCode
+from fx2onnx.capture.python.frames import PATHS, is_user, track_modules
+from fx2onnx.capture.python.inputs import Arguments, Leaf
+from fx2onnx.capture.python.module_state import preserve, weight_names
+from fx2onnx.capture.python.module_tree import ModuleTree
+from fx2onnx.capture.python.outputs import graph_outputs
+from fx2onnx.capture.python.type_questions import answer_as_tensors
+from fx2onnx.capture.recording import control_flow
+from fx2onnx.capture.recording.branches import Branches
+from fx2onnx.capture.recording.recorder import Recorder
+from fx2onnx.capture.recording.tensor_tracker import NeedsSplit, tensor_info
+from fx2onnx.capture.shapes.python_sizes import take_sizes
+from fx2onnx.capture.shapes.shape_env import Assumptions
+from fx2onnx.capture.shapes.symnode import sym_int
+from fx2onnx.capture.torch_private import (
+    DataDependentOutputException,
+    UnsupportedOperatorException,
+    capture_modes,
+    fake_from_meta,
+    take_assignments,
+)
+
+MAX_PATH_CHARS = 60
+"""Of a module's path, in an error about modules nested a thousand deep."""
+
+
+def run(
+    root: torch.nn.Module,
+    arguments: Arguments,
+    hints: Mapping[str, int],
+    keep: Callable[[Any], bool],
+    training: bool | None,
+    bake: frozenset[str] = frozenset(),
+    patches: Patches = NO_PATCHES,
+    whole: bool = True,
+    traced: TracedCode = frozenset(),
+    branches: Branches | None = None,
+) -> tuple[Captured, Assumptions]:
+    """One run of ``root`` on fake tensors whose dynamic sizes are symbols with the given hints. ``branches`` answers what
+    Python asks about data.
+
+    Raises: UserError for whatever forward does that cannot be captured, with the user's line.
+    """
+    control_flow.register()
+    assumptions = Assumptions(hints=dict(hints))
+    tree = ModuleTree(root)
+    if branches is not None:
+        branches.begin(traced)
+        traced = branches.traced
+    recorder = Recorder(assumptions, weight_names(tree), keep, whole, branches)
+    fakes = [
+        recorder.constant(leaf.tensor) if leaf.name in bake else _fake_input(recorder, leaf)
+        for leaf in arguments.leaves
+    ]
+    for leaf, fake in zip(arguments.leaves, fakes, strict=True):
+        if leaf.tensor.layout == torch.strided and leaf.tensor.storage_offset():
+            recorder.storage_offsets[id(fake)] = int(leaf.tensor.storage_offset())
+    inputs = [
+        GraphInput(leaf.name, tensor_info(fake), recorder.add_input(leaf.name, fake), leaf.tensor, leaf.path)
+        for leaf, fake in zip(arguments.leaves, fakes, strict=True)
+        if leaf.name not in bake
+    ]
+    for graph_input in inputs:
+        for axis, dim in enumerate(graph_input.info.dims):
+            name = dim.as_symbol() if isinstance(dim, Dim) else None
+            if name is not None:
+                recorder.symbols.setdefault(name, Symbol(name, graph_input.node, axis))
+    args, kwargs = arguments.rebuilt(fakes)
+    try:
+        with Changes():
+            apply_patches = functools.partial(patches.apply, traced, recorder.is_known)
+            outputs, restore, mutations = _run_module(
+                recorder, root, tree, args, kwargs, inputs, training, apply_patches
+            )
+            recorder.stood_in = patches.notes()
+    except NeedsSplit:
+        return run(root, arguments, hints, keep, training, bake, patches, False, traced, branches)
+    except UserError as error:
+        code = patches.decided_by_data(error) if error.code == "E104" else None
+        if code is None:
+            raise
+        empty_frames(error)
+        return run(root, arguments, hints, keep, training, bake, patches, whole, traced | {code}, branches)
+    return (
+        Captured(
+            graph=recorder.graph,
+            inputs=inputs,
+            outputs=outputs,
+            weights=recorder.weights,
+            symbols=recorder.symbols,
+            mutations=mutations,
+            rung="fake",
+            warnings=recorder.warnings,
+            assumptions=recorder.stood_in,
+            restore=restore,
+        ),
+        assumptions,
+    )
+
+
+def _run_module(
+    recorder: Recorder,
+    root: torch.nn.Module,
+    tree: ModuleTree,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    inputs: list[GraphInput],
+    training: bool | None,
+    apply_patches: Callable[[], None],
+) -> tuple[list[GraphOutput], Callable[[list[Any]], Any], list[Mutation]]:
+    """What the run changes is as before when the caller's ``Changes`` end."""
+    preserve(tree, training)
+    track_modules(tree)
+    answer_as_tensors(tree)
+    take_sizes()
+    apply_patches()
+    take_assignments(recorder.take_data)
+    with capture_modes(recorder.fake_mode, recorder.mode):
+        try:
+            result = root(*args, **kwargs)
+        except Fx2OnnxError:
+            raise
+        except Exception as cause:  # forward is the user's code: chained under the error with its line
+            raise _explained(cause) from cause
+        outputs, restore = graph_outputs(recorder, result)
+        return outputs, restore, _mutations(recorder, inputs)
+
+
+def _fake_input(recorder: Recorder, leaf: Leaf) -> torch.Tensor:
+    tensor, mode = leaf.tensor, recorder.fake_mode
+    sizes: list[DimLike] = [leaf.axes.get(axis, int(size)) for axis, size in enumerate(tensor.shape)]
+    strides: list[Any] | None = None
+    steps: tuple[int, ...] = tensor.stride()
+    if not any(isinstance(size, Dim) for size in sizes):
+        return fake_from_meta(mode, tensor.shape, tensor.dtype, tensor.device, steps)
+    order = sorted(range(tensor.dim()), key=lambda axis: (-steps[axis], axis))
+    if order != list(range(tensor.dim())) and 0 not in steps:
+        strides, step = [0] * tensor.dim(), 1
+        for axis in reversed(order):
+            strides[axis], step = sym_int(recorder.assumptions, step), step * sizes[axis]  # type: ignore[assignment]
+    return fake_from_meta(
+        mode, [sym_int(recorder.assumptions, size) for size in sizes], tensor.dtype, tensor.device, strides
+    )
+
+
+def _mutations(recorder: Recorder, inputs: list[GraphInput]) -> list[Mutation]:
+    names = {graph_input.node: (graph_input.name, "input") for graph_input in inputs}
+    names |= {weight.node: (weight.name, weight.kind) for weight in recorder.weights.values()}
+    found = []
+    for node, view in recorder.sources.items():
+        name, kind = names[node]
+        written, where = recorder.was_written(view)
+        if written and kind != "constant":
+            found.append(Mutation(name, kind, view.memory.node, where))
+    return found
+
+
+def _explained(cause: Exception) -> UserError:
+    """The user's error for an exception that came out of forward."""
+    where = _innermost_user_line(cause)
+    if isinstance(cause, RecursionError):
+        return UserError(
+            "E101",
+            "forward calls deeper than Python's recursion limit",
+            where=where,
+            module_path=_innermost_module(cause),
+            why=f"the limit is {limit_of_user()} calls; eager PyTorch stops here, too",
+            next=(
+                "sys.setrecursionlimit(...) before the export, where the modules really are nested so deep",
+                "otherwise end the recursion in forward",
+            ),
+        )
+    text = str(cause).strip().splitlines()[0] if str(cause).strip() else type(cause).__name__
+    if isinstance(cause, DataDependentOutputException):
+        return UserError(
+            "E104",
+            "Python control flow depends on tensor data",
+            where=where,
+            why=f"{cause.func} would need the tensor's numbers",
+            next=("torch.cond for two branches", "torch.where to select values"),
+        )
+    if isinstance(cause, UnsupportedOperatorException):
+        return UserError(
+            "E107",
+            f"{cause.func} cannot run on fake tensors",
+            where=where,
+            why="the operator has no implementation that computes only shapes",
+            next="register one with torch.library.register_fake",
+        )
+    return UserError(
+        "E101",
+        "the module failed while it was run on fake tensors (shapes only, no data)",
+        where=where,
+        why=f"{type(cause).__name__}: {text[:300]}",
+        next="check that module(*args, **kwargs) runs in eager PyTorch with these arguments",
+    )
+
+
+def _innermost_module(cause: BaseException) -> str:
+    """The path of the module in whose call the exception was raised; of a long one, its end."""
+    path = ""
+    for frame, _ in traceback.walk_tb(cause.__traceback__):
+        path = PATHS.name_of(frame.f_locals.get("self")) or path
+    return path if len(path) <= MAX_PATH_CHARS else f"...{path[-MAX_PATH_CHARS:]}"
+
+
+def _innermost_user_line(cause: BaseException) -> SourceLocation | None:
+    found = None
+    for frame, line in traceback.walk_tb(cause.__traceback__):
+        if is_user(frame.f_code):
+            found = SourceLocation(frame.f_code.co_filename, line, frame.f_code.co_name)
+    return found

@@ -1,0 +1,117 @@
+"""The symbolic rung: ``torch.fx``'s tracing with proxies, used only where it gives the same program as the module itself.
+
+Tracing with proxies proves that no Python decision depends on a size or on data. What it cannot prove is that Python
+took the branch that it takes with tensors (``type(x)``, ``isinstance``), so the traced copy and the module are both run
+on fake tensors and their programs compared, operator by operator.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.fx
+
+from fx2onnx.base.errors import UserError
+from fx2onnx.capture.captured import Captured, describe, where_of
+from fx2onnx.capture.python.frames import is_user
+from fx2onnx.capture.python.inputs import Arguments
+from fx2onnx.capture.strategies.tracing import trace
+
+
+def traced(root: torch.nn.Module, arguments: Arguments) -> torch.fx.GraphModule:
+    """The traced copy of ``root``; its weights are the module's own. Raises UserError E102."""
+    args, kwargs = arguments.rebuilt([leaf.tensor for leaf in arguments.leaves])
+    nested = [leaf.path for leaf in arguments.leaves if len(leaf.keys) > 1]
+    if nested:
+        raise UserError(
+            "E102",
+            "the symbolic rung takes tensors only as plain arguments",
+            why=f"{nested[0]} sits inside another argument",
+            next='export with capture="fake"',
+        )
+    bound = inspect.signature(root.forward).bind(*args, **kwargs)
+    bound.apply_defaults()
+    constants = {name: value for name, value in bound.arguments.items() if not isinstance(value, torch.Tensor)}
+    target: Any = root.forward if "forward" in vars(root) else root
+    try:
+        traced_root, graph = trace(target, constants)
+    except Exception as cause:  # forward is the user's code, run on proxies
+        raise _refusal(cause) from cause
+    return torch.fx.GraphModule(traced_root, graph)
+
+
+def _refusal(cause: Exception) -> UserError:
+    import traceback
+
+    from fx2onnx.base.source import SourceLocation
+
+    where = None
+    for frame, line in traceback.walk_tb(cause.__traceback__):
+        if is_user(frame.f_code):
+            where = SourceLocation(frame.f_code.co_filename, line, frame.f_code.co_name)
+    first = str(cause).strip().splitlines()[0] if str(cause).strip() else type(cause).__name__
+    return UserError(
+        "E102",
+        "the module cannot be traced symbolically",
+        where=where,
+        why=first[:300],
+        next='export with capture="auto", which runs the module on fake tensors',
+    )
+
+
+def as_traced(run: Callable[[], Captured]) -> Captured:
+    """Run the traced copy; where only it fails, say that it is another program. Raises UserError E102."""
+    try:
+        return run()
+    except UserError as error:
+        if error.code != "E101":
+            raise
+        raise UserError(
+            "E102",
+            "symbolic tracing gives another program than the module itself",
+            where=error.where,
+            why=f"the traced copy fails: {error.why}",
+            next='export with capture="auto", which runs the module on fake tensors',
+        ) from error
+
+
+def check_same_program(traced_run: Captured, own_run: Captured) -> None:
+    """Raises UserError E102 at the first operator in which the two programs differ."""
+    left, right = _program(traced_run), _program(own_run)
+    for (one, node), (two, own) in zip(left, right, strict=False):
+        if one != two:
+            raise _difference(own, f"the module calls {describe(own)}, the traced copy {describe(node)}")
+    if len(left) != len(right):
+        longer = (left if len(left) > len(right) else right)[min(len(left), len(right))][1]
+        raise _difference(longer, f"the module calls {len(right)} operators, the traced copy {len(left)}")
+
+
+def _difference(node: torch.fx.Node, why: str) -> UserError:
+    return UserError(
+        "E102",
+        "symbolic tracing gives another program than the module itself",
+        where=where_of(node),
+        module_path=node.meta.get("module", ""),
+        why=why,
+        next='export with capture="auto", which runs the module on fake tensors',
+    )
+
+
+def _program(captured: Captured) -> list[tuple[Any, torch.fx.Node]]:
+    """Every call as (overload, arguments), with operands as the position of their node."""
+    index: dict[torch.fx.Node, Any] = {}
+    calls: list[tuple[Any, torch.fx.Node]] = []
+    for node in captured.graph.nodes:
+        if node.op == "call_function":
+            index[node] = len(calls)
+            operands = torch.fx.map_arg((node.args, node.kwargs), lambda operand: index[operand])
+            calls.append(((node.target, operands, str(node.meta["val"])), node))
+        else:
+            index[node] = str(node.target) if not str(node.target).startswith("constant_") else "constant"
+    outputs = [index.get(o.value, o.value) if isinstance(o.value, torch.fx.Node) else o.value for o in captured.outputs]
+    if calls:
+        calls.append((outputs, calls[-1][1]))
+    return calls

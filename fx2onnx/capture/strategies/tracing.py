@@ -1,0 +1,120 @@
+"""``torch.fx``'s tracing, seen by the tracing thread alone.
+
+``Tracer.trace`` puts its wrappers into ``nn.Module``, into ``math`` and into modules' files, for all threads. Here its code
+runs with other globals: the wrappers are reached by this thread only.
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import functools
+import inspect
+import threading
+from collections.abc import Callable, Iterator
+from types import FunctionType
+from typing import Any, cast
+
+import torch
+import torch.fx
+
+from fx2onnx.base.changes import Changes, before_change
+from fx2onnx.base.code_patch import Exchange, content_of, put_name
+from fx2onnx.capture.torch_private import NoDraws
+
+_fx: Any = torch.fx._symbolic_trace
+_TRACE = cast(FunctionType, inspect.unwrap(torch.fx.Tracer.trace))  # torch._dynamo puts a wrapper around it
+
+
+class _Thread(threading.local):
+    wrappers: dict[str, Callable[..., Any]] | None = None
+    """What stands for ``nn.Module``'s methods in this thread's trace; None outside."""
+
+
+_THREAD = _Thread()
+
+
+def trace(target: Any, constants: dict[str, Any]) -> tuple[torch.nn.Module, torch.fx.Graph]:
+    """``Tracer().trace(target, constants)``: the root and the graph."""
+    tracer = torch.fx.Tracer()
+    space = vars(_fx) | {
+        "_new_patcher": _new_patcher,
+        "_autowrap_check": _autowrap_check,
+        "_orig_module_call": _METHODS["__call__"].original,
+        "_orig_module_getattr": _METHODS["__getattr__"].original,
+    }
+    run = FunctionType(_TRACE.__code__, space, "trace", _TRACE.__defaults__)
+    with Changes():
+        before_change(functools.partial(setattr, _THREAD, "wrappers", _THREAD.wrappers))
+        _THREAD.wrappers = {}
+        for exchange in (*_METHODS.values(), *_QUESTIONS):
+            exchange.put_in()
+        with NoDraws():  # type: ignore[no-untyped-call]
+            graph = run(tracer, target, constants)
+    return tracer.root, graph
+
+
+class _Patcher:
+    """In the place of ``torch.fx._symbolic_trace._Patcher``."""
+
+    def __init__(self) -> None:
+        self._visited: set[int] = set()
+
+    def patch(self, space: dict[str, Any], name: str, wrapper: Callable[..., Any], deduplicate: bool = True) -> None:
+        found = content_of(space, name)
+        if not getattr(found, "__fx2onnx_traced__", False):
+            put_name(space, name, _for_thread(wrapper, found if name in space else getattr(builtins, name)))
+
+    def patch_method(self, kind: type, name: str, wrapper: Callable[..., Any], deduplicate: bool = True) -> None:
+        if kind is torch.nn.Module and name in _METHODS and _THREAD.wrappers is not None:
+            _THREAD.wrappers[name] = wrapper
+        else:
+            put_name(kind, name, _for_thread(wrapper, getattr(kind, name)))
+
+    def visit_once(self, thing: object) -> bool:
+        is_new = id(thing) not in self._visited
+        self._visited.add(id(thing))
+        return is_new
+
+
+@contextlib.contextmanager
+def _new_patcher() -> Iterator[_Patcher]:
+    yield _Patcher()
+
+
+def _autowrap_check(patcher: _Patcher, space: dict[str, Any], functions: set[int]) -> None:
+    """Wraps functions such as ``math.sqrt`` under the names that a file has for them."""
+    if patcher.visit_once(space):
+        for name, value in tuple(space.items()):  # other threads may add names meanwhile
+            if not name.startswith("_") and callable(value) and id(value) in functions:
+                patcher.patch(space, name, _fx._create_wrapped_func(value))
+
+
+def _for_thread(wrapper: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def chosen(*args: Any, **kwargs: Any) -> Any:
+        return (original if _THREAD.wrappers is None else wrapper)(*args, **kwargs)
+
+    chosen.__fx2onnx_traced__ = True  # type: ignore[attr-defined]
+    return chosen
+
+
+def _method(function: Any, name: str) -> Exchange:
+    def replacement(original: FunctionType) -> Callable[..., Any]:
+        def called(*args: Any, **kwargs: Any) -> Any:
+            return (_THREAD.wrappers or {}).get(name, original)(*args, **kwargs)
+
+        return called
+
+    return Exchange(cast(FunctionType, function), replacement)
+
+
+_METHODS = {
+    "__call__": _method(torch.nn.Module._wrapped_call_impl, "__call__"),
+    "__getattr__": _method(torch.nn.Module.__getattr__, "__getattr__"),
+}
+_QUESTIONS = tuple(
+    Exchange(cast(FunctionType, function), lambda original: lambda: True)
+    for function in (_fx.is_fx_tracing, _fx.is_fx_symbolic_tracing)
+)
+"""Whether a trace is running; torch answers from a variable of the process."""

@@ -1,0 +1,1 @@
+"""Generating models as graphs whose caches are plain tensors."""

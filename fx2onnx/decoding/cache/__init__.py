@@ -1,0 +1,1 @@
+"""What a model keeps between two steps of generation."""

@@ -1,0 +1,334 @@
+"""What a model remembers between two steps of text generation, as named tensors.
+
+A cache is taken apart into its tensors (``take_apart``) after one run of the model, and put together again from other
+tensors (``Memory.rebuilt``), whatever its class: attention caches, windows, states of recurrent layers. No model is
+named here, and none is changed: it is handed a cache whose layers answer questions about length by the shapes of
+their tensors.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from fx2onnx.base.bounded import Bounded
+from fx2onnx.base.errors import UserError
+from fx2onnx.decoding.cache.compressed import Compressing, compresses, sizes_of_their_own, tokens_for_an_entry
+from fx2onnx.decoding.cache.prompt_window import PROMPT_FIELDS, PROMPT_LENGTH, KeepingPrompt, keeps_prompt
+
+PAST = "past_sequence_length"
+_SAMPLE = 3  # of a length that has no other
+ENCODER = "encoder_sequence_length"
+_FIELD_NAMES = {
+    "keys": "key",
+    "values": "value",
+    "conv_states": "conv_state",
+    "recurrent_states": "recurrent_state",
+    "self_attention_cache": "decoder",
+    "cross_attention_cache": "encoder",
+}
+"""Attributes of caches under the names that the files of others use; any other attribute keeps its name."""
+_SILENT = frozenset({"layers", "held"})
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Sizes of a trial run, none of which is a number of the config, so that each is known where it turns up."""
+
+    batch: int
+    past: int
+    encoder: int
+
+    def name_of(self, size: int) -> str | None:
+        return {self.batch: "batch_size", self.past: PAST, self.encoder: ENCODER}.get(size)
+
+
+def unmistakable_sizes(config: Any, least: int = 3) -> Sizes:
+    """Three small primes from ``least`` on that are no number of ``config`` nor one less (a convolution keeps one less than
+    it is wide), and no square of patches with a few tokens beside it.
+    """
+    taken = {number - less for number in _numbers(config.to_dict()) for less in (0, 1)}
+    beside = {side * side + more for side in range(2, 100) for more in range(1, 6)}
+    numbers = (n for n in range(max(least, 3), 10_000) if n not in taken and n not in beside)
+    primes = (n for n in numbers if all(n % k for k in range(2, int(n**0.5) + 1)))
+    batch, past, encoder = next(primes), next(primes), next(primes)
+    return Sizes(batch, past, encoder)
+
+
+def _numbers(value: Any) -> set[int]:
+    if isinstance(value, Mapping):
+        return set().union(*(_numbers(item) for item in value.values()))
+    if isinstance(value, list | tuple):
+        return set().union(*(_numbers(item) for item in value))
+    return {value} if isinstance(value, int) else set()
+
+
+@dataclass(frozen=True)
+class State:
+    """One tensor of a cache: its name without prefix (``0.key``), shape and dtype in the trial run, dynamic axes.
+
+    The shape of an axis that is named neither batch nor past is a sample's, too.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    axes: dict[int, str]
+
+    @property
+    def is_row_of_numbers(self) -> bool:
+        """Whether the tensor is so many whole numbers for each row."""
+        return len(self.shape) == 2 and not self.dtype.is_floating_point and list(self.axes.values()) == ["batch_size"]
+
+    @property
+    def is_encoder(self) -> bool:
+        """Whether the tensor comes from the encoder alone and stays the same at every step."""
+        return ".encoder." in self.name
+
+
+@dataclass(frozen=True)
+class _Slot:
+    """Where a tensor goes; without a name, one that is no state: an empty tensor, a counter of the tokens so far, or a
+    constant that is left out.
+    """
+
+    name: str | None
+    empty: torch.Tensor | None = None
+    counter: torch.dtype | None = None
+    """Of a tensor of one number."""
+
+
+class Memory:
+    """The tensors of a cache by name, and how to make such a cache of others."""
+
+    def __init__(self, cache: Any, sizes: Sizes) -> None:
+        self._sizes = sizes
+        self.states: dict[str, State] = {}
+        names: dict[int, str] = {}
+        _walk(cache, (), lambda keys, tensor: self._add(keys, tensor, names), set())
+        for layer in _structures(cache, set()):
+            if issubclass(answering_by_shape(type(layer)), _Window):
+                self._name_window(layer, names)
+            for tensor, word, sample in sizes_of_their_own(layer) if compresses(type(layer)) else ():
+                state = self.states[names[id(tensor)]]
+                shape = (state.shape[0], sample, *state.shape[2:])
+                self.states[state.name] = replace(state, shape=shape, axes={**state.axes, 1: word})
+            if keeps_prompt(type(layer)):
+                self._add_prompt_and_window(layer, names)
+
+        def slot(value: Any) -> Any:
+            if not isinstance(value, torch.Tensor):
+                return value
+            empty = torch.empty(tuple(value.shape), dtype=value.dtype) if value.numel() == 0 else None
+            is_counter = tuple(value.shape) == (1,) and not value.dtype.is_floating_point
+            return _Slot(names.get(id(value)), empty, value.dtype if is_counter else None)
+
+        self._template = _copied(cache, slot, {})
+
+    def rebuilt(self, tensors: Mapping[str, torch.Tensor], past: Any) -> Any:
+        """A cache like the one of the trial, holding ``tensors`` after ``past`` tokens."""
+
+        def leaf(value: Any) -> Any:
+            if isinstance(value, _Slot):
+                if value.name is None and value.counter is not None:
+                    return torch.full((1,), past, dtype=value.counter)
+                # Recurrent layers write into their states.
+                return value.empty if value.name is None else tensors[value.name].clone()
+            return past if type(value) is int and value == self._sizes.past else value
+
+        return _copied(self._template, leaf, {})
+
+    def taken_from(self, cache: Any) -> dict[str, torch.Tensor]:
+        """The tensors of ``cache``, which has the structure of the trial's, by name."""
+        found = tensors_of(cache)
+        return {name: found[name] for name in self.states}
+
+    def _add(self, keys: tuple[Any, ...], tensor: torch.Tensor, names: dict[int, str]) -> None:
+        if id(tensor) in names or self._sizes.batch not in tensor.shape:
+            return
+        axes = {axis: self._sizes.name_of(size) for axis, size in enumerate(tensor.shape)}
+        named = {axis: word for axis, word in axes.items() if word is not None}
+        name = names[id(tensor)] = _name(keys)
+        self.states[name] = State(name, tuple(tensor.shape), tensor.dtype, named)
+
+    def _add_prompt_and_window(self, layer: Any, names: dict[int, str]) -> None:
+        """The lengths of both are sizes of their own; the window, which is empty behind a prompt, is shaped as that."""
+        for field, beside in PROMPT_FIELDS.items():
+            prompt = self.states[names[id(getattr(layer, field))]]
+            name = names[id(getattr(layer, beside))] = prompt.name.replace(field, _FIELD_NAMES[beside])
+            shape = (*prompt.shape[:2], _SAMPLE, *prompt.shape[3:])
+            for key, word in ((prompt.name, PROMPT_LENGTH), (name, f"past_window_{layer.sliding_window}_length")):
+                self.states[key] = replace(prompt, name=key, shape=shape, axes={**prompt.axes, 2: word})
+
+    def _name_window(self, layer: Any, names: Mapping[int, str]) -> None:
+        """The length of a window is a size of its own: at most one less than the window, whatever the past."""
+        for tensor in (layer.keys, layer.values):
+            if id(tensor) in names:
+                self.states[names[id(tensor)]].axes[2] = f"past_window_{layer.sliding_window}_length"
+
+
+def tokens_for_every_state(cache: Any) -> int:
+    """So many tokens have to be behind ``cache`` until it holds every tensor that it may hold."""
+    return max((tokens_for_an_entry(layer) for layer in _structures(cache, set())), default=0)
+
+
+def tensors_of(cache: Any) -> dict[str, torch.Tensor]:
+    """Every tensor of ``cache`` by name."""
+    found: dict[str, torch.Tensor] = {}
+    _walk(cache, (), lambda keys, value: found.setdefault(_name(keys), value), set())
+    return found
+
+
+def _name(keys: tuple[Any, ...]) -> str:
+    """``("layers", 3, "conv_states", 0)`` -> ``3.conv_state``: layer first, a state's index only from the second on."""
+    words = [_FIELD_NAMES.get(key, key) for key in keys if key not in _SILENT]
+    numbers = [index for index, word in enumerate(words) if isinstance(word, int)]
+    if numbers:
+        words.insert(0, words.pop(numbers[0]))
+    if len(words) > 2 and words[-1] == 0 and isinstance(words[-2], str):
+        words.pop()
+    return ".".join(str(word).strip("_") for word in words)
+
+
+def _is_structure(value: Any) -> bool:
+    """Whether ``value`` is an object of a library's cache classes, whose attributes may hold tensors."""
+    kind = type(value)
+    return (
+        hasattr(value, "__dict__")
+        and not isinstance(value, torch.nn.Module | torch.Tensor | type)
+        and not callable(value)
+        and bool(re.search(r"cache|layer|state", kind.__name__, re.IGNORECASE))
+    )
+
+
+def _walk(
+    value: Any, keys: tuple[Any, ...], visit: Callable[[tuple[Any, ...], torch.Tensor], Any], seen: set[int]
+) -> None:
+    if isinstance(value, torch.Tensor):
+        visit(keys, value)
+        return
+    if id(value) in seen:
+        return
+    if isinstance(value, Mapping):
+        items = list(value.items())
+    elif isinstance(value, list | tuple):
+        items = list(enumerate(value))
+    elif _is_structure(value):
+        items = list(vars(value).items())
+    else:
+        return
+    seen.add(id(value))
+    for key, item in items:
+        _walk(item, (*keys, key), visit, seen)
+
+
+def _structures(value: Any, seen: set[int]) -> Iterator[Any]:
+    if id(value) in seen or isinstance(value, torch.Tensor):
+        return
+    seen.add(id(value))
+    if _is_structure(value):
+        yield value
+    items = vars(value) if _is_structure(value) else value
+    if isinstance(items, Mapping):
+        items = list(items.values())
+    for item in items if isinstance(items, list | tuple) else ():
+        yield from _structures(item, seen)
+
+
+def _copied(value: Any, leaf: Callable[[Any], Any], copies: dict[int, Any]) -> Any:
+    """A copy of the structure with ``leaf`` of every value that holds no others."""
+    if id(value) in copies and not isinstance(value, int):
+        return copies[id(value)]
+    if isinstance(value, dict):
+        made = {key: _copied(item, leaf, copies) for key, item in value.items()}
+        result: Any = made if type(value) is dict else type(value)(made)
+    elif isinstance(value, list | tuple):
+        result = type(value)(_copied(item, leaf, copies) for item in value)
+    elif _is_structure(value):
+        result = object.__new__(answering_by_shape(type(value)))
+        copies[id(value)] = result
+        for key, item in vars(value).items():
+            result.__dict__[key] = _copied(item, leaf, copies)
+        return result
+    else:
+        return leaf(value)
+    copies[id(value)] = result
+    return result
+
+
+class _Growing:
+    """A layer of a dynamic cache that is never empty-and-special: its length is that of its keys."""
+
+    keys: torch.Tensor
+
+    def get_seq_length(self) -> Any:
+        return self.keys.shape[-2]
+
+
+class _Window:
+    """A layer that keeps the last ``sliding_window - 1`` tokens, fewer at the start, without asking which it is."""
+
+    keys: torch.Tensor
+    values: torch.Tensor
+    cumulative_length: Any
+    sliding_window: int
+
+    def get_seq_length(self) -> Any:
+        return self.cumulative_length
+
+    def get_mask_sizes(self, query_length: Any) -> tuple[Any, Any]:
+        kept = self.keys.shape[-2]
+        return kept + query_length, self.cumulative_length - kept
+
+    def update(self, key: torch.Tensor, value: torch.Tensor, *_: Any, **__: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        keys, values = torch.cat([self.keys, key], dim=-2), torch.cat([self.values, value], dim=-2)
+        self.cumulative_length = self.cumulative_length + key.shape[-2]
+        first = torch.sym_max(  # type: ignore[no-untyped-call]
+            keys.shape[-2] - (self.sliding_window - 1), 0
+        )
+        self.keys, self.values = keys[:, :, first:], values[:, :, first:]
+        return keys, values
+
+
+_ANSWERING: Bounded[type, type] = Bounded(64)
+
+
+def answering_by_shape(kind: type) -> type:
+    """``kind``, or where it is a layer of a dynamic cache, a subclass that decides nothing by the lengths."""
+    if kind not in _ANSWERING:
+        _ANSWERING[kind] = _subclass(kind)
+    return _ANSWERING[kind]
+
+
+def _unlisted(kind: Any, *before: type) -> type:
+    """A subclass that transformers does not make every new cache of."""
+    made: Any = type(kind.__name__, (*before, kind), {"_layer_type": None})
+    made._layer_type = kind._layer_type
+    return made  # type: ignore[no-any-return]
+
+
+def _subclass(kind: type) -> type:
+    from transformers import cache_utils
+
+    if issubclass(kind, _Window | _Growing | KeepingPrompt):
+        return kind
+    if keeps_prompt(kind):
+        return _unlisted(kind, KeepingPrompt)
+    if compresses(kind):
+        return _unlisted(kind, Compressing, _Window)
+    if issubclass(kind, cache_utils.DynamicSlidingWindowLayer):
+        if kind.update is not cache_utils.DynamicSlidingWindowLayer.update:  # type: ignore[attr-defined]
+            raise UserError(
+                "E601",
+                f"the cache layer {kind.__name__} cannot be one graph for the prompt and later steps",
+                why="it keeps its window by rules of its own, which decide by the number of tokens so far",
+                next="export the model without its cache: --task text-generation",
+            )
+        return type(kind.__name__, (_Window, kind), {})
+    if issubclass(kind, cache_utils.DynamicLayer):
+        return type(kind.__name__, (_Growing, kind), {})
+    return kind

@@ -1,0 +1,134 @@
+"""Decoders over caches of fixed size, into which every step writes its keys and values: no cache is copied to grow.
+
+Beside the cache, a graph takes ``past_length`` [], the number of tokens that it holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from fx2onnx.base.errors import UserError
+from fx2onnx.decoding.cache.layout import unmistakable_sizes
+from fx2onnx.decoding.decoder import (
+    BATCH,
+    NEXT_PREFIX,
+    PREFIX,
+    SEQUENCE,
+    TOTAL,
+    prompt_of,
+    trial,
+)
+from fx2onnx.sources.source import Options, Source
+
+LENGTH, LIMIT = "past_length", "max_length"
+_PAST_SAMPLE, _LIMIT_SAMPLE = 6, 16
+
+_LIBRARY: Any = torch.library.Library("fx2onnx", "FRAGMENT")  # type: ignore[no-untyped-call]
+_LIBRARY.define("cache_update(Tensor past, Tensor update, Tensor start) -> Tensor")
+
+
+def _cache_update(past: torch.Tensor, update: torch.Tensor, start: torch.Tensor) -> torch.Tensor:
+    return past.index_copy(2, torch.arange(update.shape[2], device=start.device) + start, update)
+
+
+_LIBRARY.impl("cache_update", _cache_update, "CompositeExplicitAutograd")
+torch.library.register_fake("fx2onnx::cache_update", lambda past, update, start: torch.empty_like(past), lib=_LIBRARY)
+OVERLOAD: Any = torch.ops.fx2onnx.cache_update.default
+
+
+class StaticDecoder(torch.nn.Module):
+    """``model`` with keys and values [batch, heads, max_length, width] as inputs and outputs."""
+
+    def __init__(self, model: Any, cache_argument: str, layers: int, *, in_place: bool) -> None:
+        super().__init__()
+        self.model = model
+        self._cache_argument = cache_argument
+        self._layers = layers
+        self._write = OVERLOAD if in_place else _cache_update
+
+    def forward(self, **inputs: torch.Tensor) -> dict[str, torch.Tensor]:
+        from transformers.cache_utils import Cache
+
+        past = inputs[LENGTH]
+        names = [f"{layer}.{part}" for layer in range(self._layers) for part in ("key", "value")]
+        tensors = [inputs[PREFIX + name] for name in names]
+        layers: Any = [
+            _layer(key, value, past, self._write) for key, value in zip(tensors[::2], tensors[1::2], strict=True)
+        ]
+        plain = {name: value for name, value in inputs.items() if not name.startswith(PREFIX) and name != LENGTH}
+        result = self.model(**plain, **{self._cache_argument: Cache(layers=layers)}, use_cache=True)
+        written = [tensor for layer in layers for tensor in (layer.keys, layer.values)]
+        following = {NEXT_PREFIX + name: tensor for name, tensor in zip(names, written, strict=True)}
+        return {"logits": result["logits"]} | following
+
+
+def static_decoder(model: Any, name: str, options: Options, *, in_place: bool = True) -> Source:
+    """``model`` as one graph over caches of fixed size; ``in_place``, through an operator that ONNX has from opset 24.
+
+    Raises:   UserError E601 where a layer keeps something else than keys and values of all its tokens.
+    """
+    sizes = unmistakable_sizes(model.config)
+    cache_argument, cache = trial(model, prompt_of(model, sizes))
+    layers = _checked_layers(model, cache)
+    batch, new = options.batch_or(), options.seq_or(4)
+    prompt = prompt_of(model, sizes)
+    vocabulary = int(model.config.get_text_config(decoder=True).vocab_size)
+    made: dict[str, tuple[torch.Tensor, Mapping[int, str]]] = {
+        "input_ids": (torch.randint(min(10, vocabulary - 1), vocabulary, (batch, new)), {0: BATCH, 1: SEQUENCE}),
+        "attention_mask": (torch.ones(batch, _PAST_SAMPLE + new, dtype=torch.int64), {0: BATCH, 1: TOTAL}),
+        "position_ids": (torch.arange(_PAST_SAMPLE, _PAST_SAMPLE + new).repeat(batch, 1), {0: BATCH, 1: SEQUENCE}),
+    }
+    made = {key: value for key, value in made.items() if key in prompt}
+    made[LENGTH] = torch.tensor(_PAST_SAMPLE), {}
+    for index, layer in enumerate(layers):
+        for part, tensor in (("key", layer.keys), ("value", layer.values)):
+            shape = (batch, tensor.shape[1], _LIMIT_SAMPLE, tensor.shape[3])
+            made[f"{PREFIX}{index}.{part}"] = torch.randn(shape).to(tensor.dtype), {0: BATCH, 2: LIMIT}
+    module = StaticDecoder(model, cache_argument, len(layers), in_place=in_place).eval()
+    kwargs = {key: value for key, (value, _) in made.items()}
+    return Source(name, module, (), kwargs, {key: dict(axes) for key, (_, axes) in made.items()})
+
+
+def _checked_layers(model: Any, cache: Any) -> list[Any]:
+    from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
+
+    layers = list(getattr(cache, "layers", ()))
+    for layer in layers:
+        if type(layer) not in (DynamicLayer, DynamicSlidingWindowLayer) or layer.keys.dim() != 4:
+            raise UserError(
+                "E601",
+                f"{type(model).__name__} has no cache of fixed size",
+                why=f"a {type(layer).__name__} keeps something else than the keys and values of its tokens",
+                next="export it with the cache that grows",
+            )
+    if not layers:
+        raise UserError("E601", f"{type(model).__name__} has no cache of fixed size", why="its cache has no layers")
+    return layers
+
+
+def _layer(key: torch.Tensor, value: torch.Tensor, past: torch.Tensor, write: Any) -> Any:
+    """A static layer of transformers that holds these tensors; windows are left to the mask."""
+    from transformers.cache_utils import StaticLayer
+
+    class Layer(StaticLayer):  # type: ignore[misc]
+        def __init__(self) -> None:
+            self.keys, self.values, self.cumulative_length = key, value, past
+            self.is_initialized = True
+            self.dtype, self.device = key.dtype, key.device
+
+        def update(self, key_states: Any, value_states: Any, *_: Any, **__: Any) -> Any:
+            start = self.cumulative_length
+            self.keys, self.values = write(self.keys, key_states, start), write(self.values, value_states, start)
+            self.cumulative_length = start + key_states.shape[-2]
+            return self.keys, self.values
+
+        def get_mask_sizes(self, query_length: Any) -> tuple[Any, int]:
+            return self.keys.shape[-2], 0
+
+        def get_max_length(self) -> Any:
+            return self.keys.shape[-2]
+
+    return Layer()

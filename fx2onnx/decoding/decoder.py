@@ -1,0 +1,302 @@
+"""Models that generate text, as modules whose caches are plain tensors: one graph for the prompt and every later step.
+
+``cached_decoder`` gives a ``Source`` with inputs ``input_ids``, ``attention_mask``, ``position_ids`` (where forward
+takes them) and ``past_key_values.{i}.key`` and the like, and outputs ``logits`` and ``present.{i}.key``. At the prompt
+the past has length 0.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+
+from fx2onnx.base.dims import Dim
+from fx2onnx.base.errors import UserError
+from fx2onnx.decoding.cache.compressed import OWN_SIZES
+from fx2onnx.decoding.cache.layout import (
+    PAST,
+    Memory,
+    Sizes,
+    State,
+    tokens_for_every_state,
+    unmistakable_sizes,
+)
+from fx2onnx.decoding.cache.module_state import CACHE_ARGUMENT, is_holding, may_hold, state_behind, step, untouched
+from fx2onnx.decoding.probes import before_the_prompt
+from fx2onnx.decoding.recipes.deepstack import DEEP, KINDS, behind_layers
+from fx2onnx.sources.light_run import run_lightly
+from fx2onnx.sources.source import Options, Source
+
+BATCH, SEQUENCE, TOTAL = "batch_size", "sequence_length", "total_sequence_length"
+PREFIX, NEXT_PREFIX = "past_key_values.", "present."
+EMBEDDED = "inputs_embeds"
+_PAST_SAMPLE = 6
+
+
+class CachedDecoder(torch.nn.Module):
+    """``model`` with its cache as flat tensors: ``forward(input_ids=..., **{"past_key_values.0.key": ...})``."""
+
+    def __init__(self, model: Any, cache_argument: str, memory: Memory, *, one_token: bool = False) -> None:
+        super().__init__()
+        self.model = model
+        self._one_token = one_token
+        self._cache_argument = cache_argument
+        self._memory = memory
+        self._whole = [name for name, state in memory.states.items() if state.is_row_of_numbers]
+        self._behind_padding: dict[str, torch.Tensor] = {}
+        if self._whole and not any(weight.is_meta for weight in model.parameters()):  # else the graph computes them
+            with torch.no_grad(), untouched(model):
+                self._behind_padding = self._behind(torch.zeros(1, 2, dtype=torch.int64))
+
+    def forward(self, **inputs: torch.Tensor) -> dict[str, torch.Tensor]:
+        states = {name.removeprefix(PREFIX): value for name, value in inputs.items() if name.startswith(PREFIX)}
+        plain = {name: value for name, value in inputs.items() if not name.startswith(PREFIX)}
+        cache = self._memory.rebuilt(self._begun(plain, states), self._past(plain, states))
+        if KINDS in plain:
+            cache = before_the_prompt(cache)
+        with behind_layers(self.model, plain.pop(DEEP, None)):
+            result, behind = self._run(self.arguments(plain, states), cache)
+        following = self._memory.taken_from(behind)
+        if self._one_token and not is_holding(cache) and "attention_mask" in plain:
+            seen = plain["attention_mask"][:, -1] != 0
+            following = {name: self._kept(name, seen, states[name], value) for name, value in following.items()}
+        return {"logits": result["logits"]} | {NEXT_PREFIX + name: value for name, value in following.items()}
+
+    def _run(self, arguments: Mapping[str, Any], cache: Any) -> tuple[Any, Any]:
+        """What the model gives, and its cache behind that."""
+        if is_holding(cache):
+            return step(self.model, arguments, cache)
+        result = self.model(**arguments, **{self._cache_argument: cache}, use_cache=True)
+        return result, result[self._cache_argument]
+
+    def arguments(self, plain: Mapping[str, torch.Tensor], _: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+        """The model's arguments beside the cache."""
+        return dict(plain)
+
+    def _kept(self, name: str, seen: torch.Tensor, old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
+        """The new state where the row's token is none of padding; models leave a single token's padding unmasked."""
+        axes = self._memory.states[name].axes
+        if list(axes.values()) != [BATCH]:
+            return new
+        shape = [1] * new.dim()
+        shape[next(iter(axes))] = -1
+        return torch.where(seen.reshape(shape), new, old)
+
+    def _begun(self, plain: Mapping[str, torch.Tensor], states: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """``states``; of rows without a token so far, whole numbers (the last tokens) are as the model itself begins with
+        them, which is how it leaves them behind padding alone.
+        """
+        if not self._whole or not {"input_ids", "attention_mask"} <= set(plain):
+            return states
+        ids, mask = plain["input_ids"], plain["attention_mask"]
+        known = self._behind_padding or self._behind(ids[:, :1].repeat(1, 2) * 0)
+        is_empty = mask[:, : mask.shape[1] - ids.shape[1]].sum(dim=1, keepdim=True) == 0
+        return states | {name: torch.where(is_empty, first, states[name]) for name, first in known.items()}
+
+    def _behind(self, padding: torch.Tensor) -> dict[str, torch.Tensor]:
+        """The states of whole numbers that the model leaves behind ``padding`` [batch, length]."""
+        known = inspect.signature(self.model.forward).parameters
+        alike = {name: padding for name in ("input_ids", "attention_mask", "position_ids") if name in known}
+        states = self._memory.taken_from(self.model(**alike, use_cache=True)[self._cache_argument])
+        return {name: states[name] for name in self._whole}
+
+    def _past(self, plain: Mapping[str, torch.Tensor], states: Mapping[str, torch.Tensor]) -> Any:
+        for name, state in self._memory.states.items():
+            for axis, word in state.axes.items():
+                if word == PAST:
+                    return states[name].shape[axis]
+        mask = plain.get("attention_mask")
+        return (
+            0
+            if mask is None
+            else mask.shape[1] - (plain["input_ids"] if "input_ids" in plain else plain[EMBEDDED]).shape[1]
+        )
+
+
+def cached_decoder(
+    model: Any,
+    name: str,
+    options: Options,
+    *,
+    one_token: bool = False,
+    width: int | None = None,
+    axes: int = 0,
+    beside: Mapping[str, tuple[int, ...]] | None = None,
+    past: int = _PAST_SAMPLE,
+) -> Source:
+    """``model`` as one graph with its cache in and out.
+
+    With ``one_token``, a graph that takes one token a call; with ``width``, one that takes embedded tokens of so many
+    numbers; with ``axes``, one that takes so many numbers as the position of each token (a time, a row and a column); with
+    ``beside``, one that takes more for each token, of the sizes that it says by name. ``past`` is the sample's number of past tokens.
+
+    Raises:   UserError E601 where the model keeps nothing between calls.
+    """
+    beside = beside or {}
+    cache_argument, memory = _remembered(model, unmistakable_sizes(model.config), width, beside)
+    if not memory.states:
+        raise no_cache(model)
+    module = CachedDecoder(model, cache_argument, memory, one_token=one_token).eval()
+    batch, new = options.batch_or(), 1 if one_token else options.seq_or(4)
+    kwargs, shapes = text_inputs(model, memory, batch, new, past)
+    if width is not None:
+        del kwargs["input_ids"]
+        kwargs[EMBEDDED], shapes[EMBEDDED] = torch.randn(batch, new, width), shapes.pop("input_ids")
+    for key, wide in beside.items():
+        sample = torch.randn(batch, new, *wide) if wide else torch.zeros(batch, new, dtype=torch.int64)
+        kwargs[key], shapes[key] = sample, {0: BATCH, 1: SEQUENCE}
+    if axes and "position_ids" in kwargs:
+        kwargs["position_ids"] = kwargs["position_ids"].repeat(axes, 1, 1)
+        shapes["position_ids"] = {axis + 1: word for axis, word in shapes["position_ids"].items()}
+    add_states(kwargs, shapes, memory, batch, past)
+    if one_token:
+        for words in shapes.values():
+            for axis in [axis for axis, word in words.items() if word == SEQUENCE]:
+                del words[axis]
+    return Source(name, module, (), kwargs, shapes)
+
+
+def _remembered(
+    model: Any, sizes: Sizes, width: int | None, beside: Mapping[str, tuple[int, ...]]
+) -> tuple[str, Memory]:
+    """The argument that takes the cache, and what a trial run says that it holds behind a text that is long enough."""
+    known = inspect.signature(model.forward).parameters
+    more = {
+        key: torch.zeros(sizes.batch, sizes.past, *wide, dtype=torch.float32 if wide else torch.int64)
+        for key, wide in beside.items()
+        if key in known
+    }
+    cache_argument, cache = trial(model, prompt_of(model, sizes, width) | more)
+    tokens = tokens_for_every_state(cache)
+    if tokens > sizes.past:
+        longer = unmistakable_sizes(model.config, least=tokens)
+        return _remembered(model, replace(longer, batch=sizes.batch), width, beside)
+    return cache_argument, Memory(cache, sizes)
+
+
+def add_states(
+    kwargs: dict[str, torch.Tensor], shapes: dict[str, Any], memory: Memory, batch: int, past: int = _PAST_SAMPLE
+) -> None:
+    """The cache's tensors beside the other inputs."""
+    for state in memory.states.values():
+        kwargs[PREFIX + state.name] = _sample_state(state, batch, past)
+        shapes[PREFIX + state.name] = dict(state.axes)
+
+
+def no_cache(model: Any) -> UserError:
+    return UserError(
+        "E601",
+        f"{type(model).__name__} keeps no cache between steps",
+        why="its forward, called with use_cache=True, returns none",
+        next="export it without: --task text-generation",
+    )
+
+
+def trial(model: Any, prompt: Mapping[str, torch.Tensor], call: Callable[..., Any] | None = None) -> tuple[str, Any]:
+    """The argument of forward that takes the cache, and the cache that follows ``prompt``.
+
+    ``call(**prompt)`` runs the model, as ``model`` itself does.
+    """
+    with untouched(model):
+        result = run_lightly(model, call or partial(model, use_cache=True, return_dict=True), prompt)
+    parameters = inspect.signature(model.forward).parameters
+    hands_on = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    for name in result:
+        is_taken = name in parameters or (name == CACHE_ARGUMENT and hands_on)
+        if is_taken and name not in prompt and not isinstance(result[name], torch.Tensor):
+            return name, result[name]
+    if call is None and may_hold(model):
+        _, state = run_lightly(model, partial(_as_keywords, state_behind, model), prompt)
+        return CACHE_ARGUMENT, state
+    if call is None and CACHE_ARGUMENT in parameters:  # some fill a cache that is given, and make none
+        result = run_lightly(model, partial(_with_cache, model), prompt)
+        if result.get(CACHE_ARGUMENT) is not None:
+            return CACHE_ARGUMENT, result[CACHE_ARGUMENT]
+    raise no_cache(model)
+
+
+def _with_cache(model: Any, **inputs: Any) -> Any:
+    """A run with the cache that ``generate`` gives to a model."""
+    from transformers import DynamicCache
+
+    cache = DynamicCache(config=model.config.get_text_config(decoder=True))
+    return model(**inputs, **{CACHE_ARGUMENT: cache}, use_cache=True, return_dict=True)
+
+
+def _as_keywords(call: Callable[..., Any], model: Any, **inputs: Any) -> Any:
+    return call(model, inputs)
+
+
+def prompt_of(model: Any, sizes: Sizes, width: int | None = None) -> dict[str, torch.Tensor]:
+    """Inputs of the trial run of a decoder, embedded where ``width`` says how wide."""
+    parameters = inspect.signature(model.forward).parameters
+    ids = torch.zeros(sizes.batch, sizes.past, dtype=torch.int64)
+    first = {"input_ids": ids} if width is None else {EMBEDDED: torch.zeros(*ids.shape, width)}
+    found = {**first, "attention_mask": torch.ones_like(ids), "position_ids": ids}
+    left_out = dropped_in_steps(model)
+    return {name: value for name, value in found.items() if name in parameters and name not in left_out}
+
+
+def dropped_in_steps(model: Any) -> set[str]:
+    """What generation does not hand to forward, though that would take it: by the model's own preparation of a step."""
+    from transformers import GenerationMixin
+
+    def own(name: str) -> Any:
+        found = getattr(type(model), name, None)
+        return None if found in (None, getattr(GenerationMixin, name, None)) else found
+
+    ids = torch.zeros(1, 2, dtype=torch.int64)
+    given = {"attention_mask": torch.ones_like(ids)}
+    dropped = set()
+    try:
+        if own("prepare_inputs_for_generation"):
+            handed = model.prepare_inputs_for_generation(ids, **given, is_first_iteration=True, use_cache=True)
+            dropped |= {name for name in given if handed.get(name) is None}
+        if own("_prepare_position_ids_for_generation"):
+            counted = model._prepare_position_ids_for_generation(ids, dict(given))
+            dropped |= {"position_ids"} if counted is None else set()
+    except Exception:  # a model's own code, called as generation would; the trial run tells what is wrong
+        return set()
+    return dropped
+
+
+def text_inputs(
+    model: Any, memory: Memory, batch: int, new: int, past: int = _PAST_SAMPLE
+) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    parameters = inspect.signature(model.forward).parameters
+    lengths = [state for state in memory.states.values() if PAST in state.axes.values()]
+    recurrent_only = not any(set(state.axes.values()) - {BATCH} for state in memory.states.values())
+    total = past + new
+    mask_dim: Any = TOTAL
+    if lengths:
+        mask_dim = Dim.symbol(PAST) + (1 if new == 1 else Dim.symbol(SEQUENCE))
+    if recurrent_only:
+        total, mask_dim = new, SEQUENCE
+    vocabulary = int(model.config.get_text_config(decoder=True).vocab_size)
+    made: dict[str, tuple[torch.Tensor, Any]] = {
+        "input_ids": (torch.randint(min(10, vocabulary - 1), vocabulary, (batch, new)), SEQUENCE),
+        "attention_mask": (torch.ones(batch, total, dtype=torch.int64), mask_dim),
+        "position_ids": (torch.arange(total - new, total).expand(batch, -1).contiguous(), SEQUENCE),
+    }
+    left_out = dropped_in_steps(model)
+    kept = {name: pair for name, pair in made.items() if name in parameters and name not in left_out}
+    return {name: value for name, (value, _) in kept.items()}, {
+        name: {0: BATCH, 1: word} for name, (_, word) in kept.items()
+    }
+
+
+def _sample_state(state: State, batch: int, past: int) -> torch.Tensor:
+    def size_of(axis: int, size: int) -> int:
+        word = state.axes.get(axis, "")
+        is_window = bool(word) and not word.startswith(OWN_SIZES)
+        return {BATCH: batch, PAST: past}.get(word, min(size, past) if is_window else size)
+
+    shape = [size_of(axis, size) for axis, size in enumerate(state.shape)]
+    return (
+        torch.randn(shape).to(state.dtype) if state.dtype.is_floating_point else torch.zeros(shape, dtype=state.dtype)
+    )

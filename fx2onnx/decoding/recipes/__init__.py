@@ -1,0 +1,1 @@
+"""Forms of generating models, a file each."""

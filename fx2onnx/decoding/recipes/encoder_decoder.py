@@ -1,0 +1,228 @@
+"""Encoder-decoders as two modules: the encoder, which also computes the keys and values of cross attention, and the
+decoder with its cache. So one decoder graph serves the first step and all later ones.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from fx2onnx.base.dims import Dim
+from fx2onnx.decoding.cache.layout import ENCODER, Memory, tensors_of, unmistakable_sizes
+from fx2onnx.decoding.decoder import (
+    BATCH,
+    NEXT_PREFIX,
+    PREFIX,
+    SEQUENCE,
+    CachedDecoder,
+    add_states,
+    no_cache,
+    trial,
+)
+from fx2onnx.decoding.recipes.delay_pattern import delays_of
+from fx2onnx.sources.hf.inputs import sample_inputs
+from fx2onnx.sources.light_run import run_lightly
+from fx2onnx.sources.source import Options, Source
+
+_HANDED_ON = "encoder_"
+_DECODER_ONLY = ("decoder_input_ids", "decoder_attention_mask")
+_ENCODER_SAMPLE = 13
+"""No multiple of a block: encoders that pad to one do so for this sample, and what they pad by is right for any length."""
+
+
+class EncoderPart(torch.nn.Module):
+    """The encoder's last hidden state, what else it hands to the decoder, and what cross attention makes of it."""
+
+    def __init__(self, model: torch.nn.Module, cache_argument: str, memory: Memory) -> None:
+        super().__init__()
+        self.model = model
+        self._cache_argument = cache_argument
+        self._names = [name for name, state in memory.states.items() if state.is_encoder]
+        self._rows = rows_of(model)
+
+    def forward(self, **inputs: torch.Tensor) -> dict[str, torch.Tensor]:
+        first = next(iter(inputs.values()))
+        # One step of the decoder fills the cache; what does not depend on the encoder alone is dropped from the graph.
+        ids = torch.zeros(first.shape[0] * self._rows, 1, dtype=torch.int64, device=first.device)
+        encoded, result = first_step(self.model, inputs, ids)
+        states = tensors_of(result[self._cache_argument])
+        outputs = {"last_hidden_state": encoded["last_hidden_state"]}
+        outputs |= {_HANDED_ON + name: encoded[name] for name in handed_on(encoded)}
+        return outputs | {NEXT_PREFIX + name: states[name] for name in self._names}
+
+
+def first_step(model: Any, inputs: Mapping[str, torch.Tensor], ids: torch.Tensor) -> tuple[Any, Any]:
+    """What the encoder gives for ``inputs``, and what the whole model gives for the decoder's ``ids``."""
+    encoder = model.get_encoder()
+    encoded = encoder(**_accepted(encoder, inputs), return_dict=True)
+    mask = {name: value for name, value in inputs.items() if name == "attention_mask"}
+    result = model(
+        encoder_outputs=encoded,
+        decoder_input_ids=_in_columns(model, ids),
+        use_cache=True,
+        return_dict=True,
+        **_accepted(model, mask),
+    )
+    return encoded, result
+
+
+def handed_on(encoded: Mapping[str, Any]) -> list[str]:
+    """Fields of the encoder's output beside the states themselves that the decoder may read, such as a shortened mask."""
+    return [name for name, value in encoded.items() if isinstance(value, torch.Tensor) and name != "last_hidden_state"]
+
+
+class DecoderPart(CachedDecoder):
+    """The decoder with its cache; the encoder's part of the cache is given and stays."""
+
+    def __init__(self, model: Any, cache_argument: str, memory: Memory, kind: type, width: int) -> None:
+        super().__init__(model, cache_argument, memory)
+        self._kind = kind
+        self._width = width
+
+    def forward(self, **inputs: torch.Tensor) -> dict[str, torch.Tensor]:
+        outputs = super().forward(**inputs)
+        fixed = {NEXT_PREFIX + name for name, state in self._memory.states.items() if state.is_encoder}
+        return {name: value for name, value in outputs.items() if name not in fixed}
+
+    def arguments(self, plain: Mapping[str, torch.Tensor], states: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+        mask = plain.get("encoder_attention_mask")
+        hidden = plain.get("encoder_hidden_states")
+        if hidden is None:  # dropped from a graph that does not read it
+            own = next(value for name, value in states.items() if self._memory.states[name].is_encoder)
+            hidden = own.new_zeros(own.shape[0], own.shape[-2] if mask is None else mask.shape[1], self._width)
+        fields = inspect.signature(self._kind).parameters
+        extra = {name.removeprefix(_HANDED_ON): value for name, value in plain.items() if name.startswith(_HANDED_ON)}
+        known = {name: value for name, value in extra.items() if name in fields}
+        found: dict[str, Any] = {
+            "encoder_outputs": self._kind(last_hidden_state=hidden, **known),
+            "decoder_input_ids": _in_columns(self.model, plain["input_ids"]),
+        }
+        return found if mask is None else found | _accepted(self.model, {"attention_mask": mask})
+
+
+def encoder_and_decoder(
+    model: Any, name: str, options: Options, origin: str = "", *, one_token: bool = False
+) -> tuple[Source, Source]:
+    """Both parts of an encoder-decoder; with ``one_token``, the decoder takes one token a call.
+
+    Raises:   UserError E601 where the model keeps nothing between calls.
+    """
+    sizes = unmistakable_sizes(model.config)
+    trial_inputs, _ = _encoder_inputs(model, Options(batch=sizes.batch, seq=sizes.encoder))
+    ids = torch.zeros(sizes.batch * rows_of(model), sizes.past, dtype=torch.int64)
+    seen: list[Any] = []
+
+    def call(decoder_input_ids: torch.Tensor, **inputs: torch.Tensor) -> Any:
+        encoded, result = first_step(model, inputs, decoder_input_ids)
+        seen.append(encoded)
+        return result
+
+    cache_argument, cache = trial(model, trial_inputs | {"decoder_input_ids": ids}, call)
+    memory = Memory(cache, sizes)
+    if not memory.states:
+        raise no_cache(model)
+    samples, shapes = _encoder_inputs(model, replace(options, seq=options.seq_or(_ENCODER_SAMPLE)))
+    shapes = {
+        key: {axis: {"batch": BATCH, "sequence": ENCODER}.get(word, word) for axis, word in axes.items()}
+        for key, axes in shapes.items()
+    }
+    encoder = Source(name, EncoderPart(model, cache_argument, memory).eval(), (), samples, shapes, origin=origin)
+    encoded = _like_outputs(encoder.module, samples)
+    lengths = options.seq_or(_ENCODER_SAMPLE), sizes.encoder
+    more, also = (
+        run["last_hidden_state"].shape[1] - length for run, length in zip((encoded, seen[-1]), lengths, strict=True)
+    )
+    if "input_ids" in samples and more == also > 0:  # positions beside those of the text, such as an image's
+        memory = Memory(cache, replace(sizes, encoder=sizes.encoder + more))
+    width = encoded["last_hidden_state"].shape[-1]
+    decoder = DecoderPart(model, cache_argument, memory, type(seen[-1]), width).eval()
+    masks = _one_number_a_position(encoded, seen[-1])
+    return replace(encoder, data_branches="if"), _decoder_source(
+        decoder, memory, encoder, encoded, masks, options.batch_or(), 1 if one_token else 4
+    )
+
+
+def rows_of(model: Any) -> int:
+    """How many rows of the decoder's ids a sample has: one for each codebook."""
+    return max(len(delays_of(model)), 1)
+
+
+def _in_columns(model: Any, ids: torch.Tensor) -> torch.Tensor:
+    """``ids`` as forward takes them: those of several codebooks [batch, sequence, codebooks]."""
+    rows = rows_of(model)
+    return ids if rows == 1 else ids.reshape(-1, rows, ids.shape[1]).transpose(1, 2).contiguous()
+
+
+def _one_number_a_position(encoded: Mapping[str, torch.Tensor], tried: Mapping[str, Any]) -> set[str]:
+    """What is handed on as [batch, positions of the last hidden state], such as a mask.
+
+    A pooled state [batch, width] can be as wide as one run has positions, but not as two runs of different lengths.
+    """
+    positions = [run["last_hidden_state"].shape[1] for run in (encoded, tried)]
+    handed = {name: name.removeprefix(_HANDED_ON) for name in encoded if name.startswith(_HANDED_ON)}
+    return {
+        name
+        for name, field in handed.items()
+        if encoded[name].dim() == 2 and [encoded[name].shape[1], tried[field].shape[1]] == positions
+    }
+
+
+def _decoder_source(
+    module: DecoderPart,
+    memory: Memory,
+    encoder: Source,
+    encoded: Mapping[str, torch.Tensor],
+    masks: set[str],
+    batch: int,
+    new: int,
+) -> Source:
+    varies = any(ENCODER in state.axes.values() for state in memory.states.values())
+    rows = rows_of(module.model)
+    kwargs: dict[str, torch.Tensor] = {"input_ids": torch.randint(3, 10, (batch * rows, new))}
+    wide = Dim.symbol(BATCH) * rows if rows > 1 else BATCH
+    shapes: dict[str, Any] = {"input_ids": {0: wide} if new == 1 else {0: wide, 1: SEQUENCE}}
+    if "attention_mask" in encoder.kwargs:
+        kwargs["encoder_attention_mask"] = encoder.kwargs["attention_mask"]
+        shapes["encoder_attention_mask"] = dict((encoder.dynamic_shapes or {})["attention_mask"])
+    for name, value in encoded.items():
+        if name.startswith(_HANDED_ON):
+            kwargs[name] = value
+            shapes[name] = {0: BATCH, 1: ENCODER} if varies and name in masks else {0: BATCH}
+    add_states(kwargs, shapes, memory, batch)
+    for name, value in encoded.items():  # sizes that the encoder makes of its input
+        past = PREFIX + name.removeprefix(NEXT_PREFIX)
+        if past in kwargs:
+            kwargs[past] = value
+    # Last, so that sizes are read from other inputs and this one can be dropped where its numbers are not needed.
+    kwargs["encoder_hidden_states"] = encoded["last_hidden_state"]
+    shapes["encoder_hidden_states"] = {0: BATCH, 1: ENCODER} if varies else {0: BATCH}
+    return Source(encoder.name, module, (), kwargs, shapes, origin=encoder.origin)
+
+
+def _like_outputs(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Random tensors of the shapes that ``module(**inputs)`` gives; nothing is computed."""
+    found = {name: (tuple(value.shape), value.dtype) for name, value in run_lightly(module, module, inputs).items()}
+    return {
+        name: torch.randn(shape).to(dtype) if dtype.is_floating_point else torch.ones(shape, dtype=dtype)
+        for name, (shape, dtype) in found.items()
+    }
+
+
+def _encoder_inputs(model: Any, options: Options) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    samples, shapes = sample_inputs(model, options)
+    encoder = model.get_encoder()
+    taken = {*inspect.signature(encoder.forward).parameters, "attention_mask"}
+    # A model put together of any two (speech-encoder-decoder) calls its input by a word that no encoder has.
+    words = {str(model.main_input_name): str(encoder.main_input_name)} if model.main_input_name not in taken else {}
+    names = {words.get(name, name): name for name in samples if name not in _DECODER_ONLY}
+    kept = {own: name for own, name in names.items() if own in taken}
+    return {own: samples[name] for own, name in kept.items()}, {own: dict(shapes[name]) for own, name in kept.items()}
+
+
+def _accepted(module: Any, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    parameters = inspect.signature(module.forward).parameters
+    return {name: value for name, value in inputs.items() if name in parameters}

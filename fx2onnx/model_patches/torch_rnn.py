@@ -1,0 +1,53 @@
+"""Stand-ins for functions of torch's packed sequences that take a length or a number of sequences as a plain number."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from fx2onnx.model_patches.patching import StandIn
+
+
+def pad_packed_sequence(
+    sequence: Any, batch_first: bool = False, padding_value: float = 0.0, total_length: int | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """As torch's, save that the length of the longest sequence, or ``total_length``, may be a symbolic size."""
+    sizes = sequence.batch_sizes
+    longest = sizes.shape[0]
+    if total_length is not None and total_length < longest:
+        raise ValueError(
+            f"Expected total_length to be at least the length of the longest sequence in input, but got {total_length=}"
+        )
+    plain = total_length if type(total_length) is int else 0
+    padded, lengths = torch._VF._pad_packed_sequence(sequence.data, sizes, batch_first, padding_value, plain)
+    if plain == 0 and total_length is not None:
+        missing = [0, 0] * (padded.dim() - 1 - batch_first) + [0, total_length - longest]
+        padded = torch.nn.functional.pad(padded, missing, value=padding_value)
+    if sequence.unsorted_indices is not None:
+        padded = padded.index_select(0 if batch_first else 1, sequence.unsorted_indices)
+        lengths = lengths[sequence.unsorted_indices.cpu()]
+    return padded, lengths
+
+
+def get_expected_hidden_size(self: Any, input: torch.Tensor, batch_sizes: torch.Tensor | None) -> tuple[Any, ...]:
+    """As that of ``RNNBase``, save that the batch may be a symbolic size."""
+    return _state_size(self, input, batch_sizes, self.proj_size or self.hidden_size)
+
+
+def get_expected_cell_size(self: Any, input: torch.Tensor, batch_sizes: torch.Tensor | None) -> tuple[Any, ...]:
+    """As that of ``LSTM``, save that the batch may be a symbolic size."""
+    return _state_size(self, input, batch_sizes, self.hidden_size)
+
+
+def _state_size(layers: Any, input: torch.Tensor, batch_sizes: torch.Tensor | None, features: int) -> tuple[Any, ...]:
+    batch = batch_sizes[0].item() if batch_sizes is not None else input.size(0 if layers.batch_first else 1)
+    return layers.num_layers * (2 if layers.bidirectional else 1), batch, features
+
+
+_RNN = "torch.nn.modules.rnn"
+STAND_INS = (
+    StandIn("torch.nn.utils.rnn", "pad_packed_sequence", pad_packed_sequence, ""),
+    StandIn(_RNN, "RNNBase.get_expected_hidden_size", get_expected_hidden_size, ""),
+    StandIn(_RNN, "LSTM.get_expected_cell_size", get_expected_cell_size, ""),
+)

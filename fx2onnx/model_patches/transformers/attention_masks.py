@@ -1,0 +1,149 @@
+"""transformers leaves an attention mask out where no token is padded, and what its attention does then need not be what
+the mask says: a layer that is not marked as causal sees every token. Such a layer gets a mask that holds both cases.
+
+``sdpa_mask`` decides by the numbers of the padding mask, which only the data tells, so capture always makes the mask
+(see ``stand_ins.transformers``); ``sdpa_attention_forward`` is where it is known what eager PyTorch does without one.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fx2onnx.base.changes import before_change
+from fx2onnx.capture.shapes.symnode import unwrap
+from fx2onnx.model_patches.patching import StandIn
+
+
+@dataclass(slots=True)
+class _Kept:
+    """A mask that eager PyTorch leaves out where ``padding`` is all true and the window is not reached."""
+
+    mask: Tensor
+    padding: Callable[[], Tensor]
+    keys: Any
+    window: int | None
+    is_causal: bool
+    """Whether the mask is that of causal attention."""
+
+    def left_out(self) -> Tensor:
+        """bool []: whether eager PyTorch leaves the mask out."""
+        where = self.padding().all()
+        return where if self.window is None else where & (torch.scalar_tensor(self.keys) < self.window)
+
+
+class _Masks(threading.local):
+    kept: dict[int, _Kept] | None = None
+    asked: list[str] | None = None
+    """Names of the functions that were told to keep a mask."""
+    made: dict[int, Tensor] | None = None
+    """The mask that holds both cases, by the id of the one kept."""
+
+
+_MASKS = _Masks()
+
+
+def remember() -> None:
+    """Masks that are kept for capture's sake are remembered in this thread, until ``Changes`` end."""
+    before_change(functools.partial(vars(_MASKS).update, kept=_MASKS.kept, asked=_MASKS.asked, made=_MASKS.made))
+    _MASKS.kept, _MASKS.asked, _MASKS.made = {}, [], {}
+
+
+def keep_mask(function: str) -> None:
+    """``function`` was told not to look whether a mask could be left out."""
+    if _MASKS.asked is not None:
+        _MASKS.asked.append(function)
+
+
+_KINDS = {"_ignore_causal_mask_sdpa": True, "_ignore_bidirectional_mask_sdpa": False}
+
+
+def sdpa_mask(original: FunctionType, *args: Any, **kwargs: Any) -> Any:
+    """``transformers.masking_utils.sdpa_mask``, which asks one of ``_KINDS``."""
+    before = len(_MASKS.asked or ())
+    mask = original(*args, **kwargs)
+    asked = [name for name in (_MASKS.asked or ())[before:] if name in _KINDS]
+    if mask is None or not asked or _MASKS.kept is None:
+        return mask
+    given = _arguments(original, args, kwargs)
+    queries, keys = given["q_length"], given["kv_length"]
+    # With other lengths (a cache), eager PyTorch leaves a causal mask out for single queries only, which see every key.
+    if _KINDS[asked[0]] and unwrap(queries) != unwrap(keys):
+        return mask
+
+    def padding() -> Tensor:
+        first = given["kv_offset"]
+        whole: Tensor = original.__globals__["prepare_padding_mask"](given["attention_mask"], keys, first)
+        return whole[:, first : first + keys]
+
+    _MASKS.kept[id(mask)] = _Kept(mask, padding, keys, given["local_size"], _KINDS[asked[0]])
+    return mask
+
+
+def sdpa_attention_forward(original: FunctionType, *args: Any, **kwargs: Any) -> Any:
+    """``transformers.integrations.sdpa_attention.sdpa_attention_forward``: without a mask, causal as the layer says.
+
+    Shapes:  attention_mask bool [batch, 1, queries, keys].
+    """
+    mask = kwargs["attention_mask"] if "attention_mask" in kwargs else args[4] if len(args) > 4 else None
+    kept = (_MASKS.kept or {}).get(id(mask))
+    if kept is None or _MASKS.made is None or kept.mask.dtype != torch.bool:
+        return original(*args, **kwargs)
+    given = _arguments(original, args, kwargs)
+    asked = given["is_causal"]
+    is_causal = bool(getattr(given["module"], "is_causal", True) if asked is None else asked)
+    if is_causal == kept.is_causal or unwrap(given["query"].shape[2]) == 1:
+        return original(*args, **kwargs)
+    if id(mask) not in _MASKS.made:
+        _MASKS.made[id(mask)] = _with_both(kept, is_causal)
+    extra = given.pop("kwargs", {})
+    return original(**{**given, "attention_mask": _MASKS.made[id(mask)]}, **extra)
+
+
+def recurrent_mask(original: FunctionType, *args: Any, **kwargs: Any) -> Any:
+    """``transformers.masking_utils.create_recurrent_attention_mask``, which leaves the mask of a single token out: one that
+    was generated is none of padding. A graph that takes its prompt token by token gets padding, too, and an indexer keeps
+    beside each key whether it is.
+
+    Shapes:  attention_mask [batch, keys], inputs_embeds [batch, tokens, width] -> [batch, tokens] or None.
+    """
+    given = _arguments(original, args, kwargs)
+    mask, cache = given["attention_mask"], given["past_key_values"]
+    keeps_masks = any(getattr(layer, "is_indexer_initialized", False) for layer in getattr(cache, "layers", ()))
+    if mask is None or mask.dim() != 2 or unwrap(given["inputs_embeds"].shape[1]) != 1 or not keeps_masks:
+        return original(*args, **kwargs)
+    return mask[:, -1:]
+
+
+def _with_both(kept: _Kept, is_causal: bool) -> Tensor:
+    if not is_causal:
+        return kept.mask | kept.left_out()
+    rows, columns = (torch.arange(size) for size in kept.mask.shape[-2:])
+    return torch.where(kept.left_out(), rows[:, None] >= columns, kept.mask)
+
+
+def _arguments(function: FunctionType, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    bound = inspect.signature(function).bind(*args, **kwargs)
+    bound.apply_defaults()
+    return dict(bound.arguments)
+
+
+STAND_INS = (
+    StandIn("transformers.masking_utils", "sdpa_mask", sdpa_mask, "", around=True),
+    StandIn(
+        "transformers.integrations.sdpa_attention",
+        "sdpa_attention_forward",
+        sdpa_attention_forward,
+        "",
+        around=True,
+    ),
+    StandIn("transformers.masking_utils", "create_recurrent_attention_mask", recurrent_mask, "", around=True),
+)

@@ -1,0 +1,159 @@
+"""``package.module:factory``: a function of the user's own."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from fx2onnx.base.errors import UserError
+from fx2onnx.base.source import PACKAGE_FOLDER, SourceLocation
+from fx2onnx.sources.registry import KINDS, fail_unknown
+from fx2onnx.sources.seeding import seeded
+from fx2onnx.sources.source import Options, Source
+
+_RETURNS = "a factory returns a module, (module, args), (module, args, kwargs) or a fx2onnx.sources.Source"
+
+
+def names() -> list[str]:
+    """Nothing: the functions of all importable modules cannot be listed."""
+    return []
+
+
+def build(name: str, options: Options) -> Source:
+    """What the factory returns, its module in eval mode (a ``Source`` is taken as it is).
+
+    The working directory is importable. ``?key=value`` pairs, and ``--batch``, ``--seq``, ``--image-size`` where
+    given, become keyword arguments of the factory; PyTorch's random numbers are seeded around the call.
+
+    Raises:   UserError E601 (cannot be imported, raised, returned something else), E001 (unknown keyword).
+    """
+    module_name, _, path = name.partition(":")
+    factory = _find(module_name, path)
+    keywords = _keywords(factory, name, options)
+    try:
+        with seeded(options.seed):
+            result = factory(**keywords)
+    except UserError:
+        raise
+    except Exception as error:  # the factory is the user's code
+        raise UserError(
+            "E601",
+            f"the factory {name} raised {type(error).__name__}",
+            where=_deepest_user_frame(error),
+            why=_one_line(error),
+            next="call it in Python on its own; FX2ONNX_TRACEBACK=1 shows the whole traceback",
+        ) from error
+    return _as_source(name, path, result)
+
+
+def _find(module_name: str, path: str) -> Callable[..., Any]:
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        found: Any = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        missing = error.name or ""
+        if module_name == missing or module_name.startswith(missing + "."):
+            fail_unknown(
+                "module or source kind", module_name, KINDS, hint="run fx2onnx where the module can be imported"
+            )
+        raise UserError(
+            "E602",
+            f"importing {module_name} needs {missing}, which is not installed",
+            next=f"pip install {missing.split('.')[0]}",
+        ) from error
+    except Exception as error:  # so is its module
+        raise UserError(
+            "E601",
+            f"importing {module_name} raised {type(error).__name__}",
+            where=_deepest_user_frame(error),
+            why=_one_line(error),
+        ) from error
+    for part in path.split("."):
+        if not hasattr(found, part):
+            public = [key for key, value in vars(found).items() if callable(value) and not key.startswith("_")]
+            fail_unknown(f"function of {module_name}", path, public)
+        found = getattr(found, part)
+    if not callable(found):
+        raise UserError(
+            "E601", f"{module_name}:{path} is not a function", why=f"it is a {type(found).__name__}", next=_RETURNS
+        )
+    return found  # type: ignore[no-any-return]
+
+
+def _keywords(factory: Callable[..., Any], name: str, options: Options) -> dict[str, Any]:
+    asked = {"batch": options.batch, "seq": options.seq, "image_size": options.image_size}
+    keywords = dict(options.keywords) | {key: size for key, size in asked.items() if size is not None}
+    try:
+        parameters = inspect.signature(factory).parameters.values()
+    except (TypeError, ValueError):
+        return keywords
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        return keywords
+    accepted = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    for key in keywords:
+        if key not in accepted:
+            raise UserError(
+                "E001", f"{name} does not take {key}", next=f"it takes {', '.join(accepted) or 'no argument'}"
+            )
+    return keywords
+
+
+def _as_source(name: str, path: str, result: Any) -> Source:
+    if isinstance(result, Source):
+        return result
+    parts = result if isinstance(result, tuple) else (result,)
+    if not 1 <= len(parts) <= 3 or not isinstance(parts[0], torch.nn.Module):
+        kinds = ", ".join(type(part).__name__ for part in parts)
+        raise UserError(
+            "E601",
+            f"{name} returned ({kinds})" if isinstance(result, tuple) else f"{name} returned {kinds}",
+            next=_RETURNS,
+        )
+    module = parts[0].eval()
+    args: Any = parts[1] if len(parts) > 1 else ()
+    kwargs: dict[str, Any] = dict(parts[2]) if len(parts) > 2 else {}
+    if isinstance(args, dict):
+        args, kwargs = (), {**args, **kwargs}
+    if not isinstance(args, (tuple, list)):
+        args = (args,)
+    _check_call(name, module, tuple(args), kwargs)
+    return Source(path.rsplit(".", 1)[-1], module, tuple(args), kwargs, origin=f"factory {name}")
+
+
+def _check_call(name: str, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Sample inputs must bind to forward; a bare module has none."""
+    try:
+        inspect.signature(module.forward).bind(*args, **kwargs)
+    except TypeError as error:
+        raise UserError(
+            "E601",
+            f"the sample inputs of {name} do not fit {type(module).__name__}.forward",
+            why=str(error),
+            next="return (module, args) or (module, args, kwargs) with one sample call",
+        ) from error
+
+
+def _deepest_user_frame(error: BaseException) -> SourceLocation | None:
+    """The last frame of the traceback that is neither an installed package nor fx2onnx nor the import system."""
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if "site-packages" not in frame.filename
+        and not frame.filename.startswith((PACKAGE_FOLDER + os.sep, "<frozen", os.path.dirname(os.__file__) + os.sep))
+    ]
+    if not frames:
+        return None
+    return SourceLocation(frames[-1].filename, frames[-1].lineno or 0, frames[-1].name)
+
+
+def _one_line(error: BaseException) -> str:
+    text = (str(error).splitlines() or [""])[0]
+    return f"{type(error).__name__}: {text[:200]}"

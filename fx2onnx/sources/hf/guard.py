@@ -1,0 +1,62 @@
+"""While a transformers model is made: no request to the hub, no kernel from there, no more modules than a limit.
+
+The second line behind ``fx2onnx.sources.hf.config``, for what a type of model does without being told so by a key.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from typing import Any, NoReturn
+
+from torch.nn.modules.module import register_module_module_registration_hook
+
+from fx2onnx.base.errors import UserError
+
+MOST_MODULES = 400_000
+"""The largest models that people export have some ten thousand."""
+_LOCK = threading.Lock()
+_INSIDE: list[Any] = []
+"""What was there before the first of the calls that are now inside, one entry for each."""
+
+
+@contextlib.contextmanager
+def offline() -> Iterator[None]:
+    """Inside, huggingface_hub refuses requests and transformers finds no kernels."""
+    from huggingface_hub import constants
+    from transformers.integrations import hub_kernels
+
+    with _LOCK:
+        _INSIDE.append(_INSIDE[0] if _INSIDE else (constants.HF_HUB_OFFLINE, hub_kernels.get_kernel))
+        constants.HF_HUB_OFFLINE, hub_kernels.get_kernel = True, _no_kernel
+    try:
+        yield
+    finally:
+        with _LOCK:
+            before = _INSIDE.pop()
+            if not _INSIDE:
+                constants.HF_HUB_OFFLINE, hub_kernels.get_kernel = before
+
+
+@contextlib.contextmanager
+def guarded(name: str) -> Iterator[None]:
+    """``offline``, and UserError E404 where building takes more than ``MOST_MODULES`` modules."""
+    count = 0
+
+    def counted(*_: Any) -> None:
+        nonlocal count
+        count += 1
+        if count > MOST_MODULES:
+            raise UserError("E404", f"hf:{name} has more than {MOST_MODULES} modules", next="check its config.json")
+
+    hook = register_module_module_registration_hook(counted)
+    try:
+        with offline():
+            yield
+    finally:
+        hook.remove()
+
+
+def _no_kernel(kernel_name: str, *_: Any, **__: Any) -> NoReturn:
+    raise UserError("E601", f"the model wants the kernel '{kernel_name}'", why="fx2onnx downloads nothing")

@@ -1,0 +1,344 @@
+"""``hf:FOLDER_OR_MODEL_TYPE``: any transformers model, by its own config and auto mappings.
+
+Code that comes with a checkpoint is never run and nothing is downloaded: ``fx2onnx.sources.hf.config``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fx2onnx.base.errors import UserError
+from fx2onnx.base.weight_file import WeightFile
+from fx2onnx.sources.hf.by_reference import LOADING, load_mapped, quiet_loading
+from fx2onnx.sources.hf.call import with_sub_configs
+from fx2onnx.sources.hf.config import CONFIG, check_config, read_config, unpack_quantized, without_foreign_code
+from fx2onnx.sources.hf.guard import guarded
+from fx2onnx.sources.hf.inputs import baked_inputs, sample_inputs
+from fx2onnx.sources.hf.tasks import TASKS, every_task, mapping_of
+from fx2onnx.sources.memory import check_memory
+from fx2onnx.sources.registry import fail_unknown
+from fx2onnx.sources.seeding import move_constants, seeded
+from fx2onnx.sources.source import Options, Source
+from fx2onnx.sources.torchvision_compat import prepare
+from fx2onnx.sources.weight_files import check_files
+from fx2onnx.sources.weights import cast_inputs, check_dtype
+
+_MAPPING = re.compile(r"MODEL_(FOR_\w+_)?MAPPING_NAMES$")
+_WEIGHT_FILES = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin", "pytorch_model.bin.index.json")
+
+
+def names() -> list[str]:
+    """All model types that transformers knows, without the parts of models that it can only build inside a whole one."""
+    auto = _transformers().models.auto
+    whole = set().union(
+        *(getattr(auto.modeling_auto, name) for name in vars(auto.modeling_auto) if _MAPPING.match(name))
+    )
+    return [name for name in auto.configuration_auto.CONFIG_MAPPING_NAMES if name in whole]
+
+
+def check_task(task: str, also: Iterable[str] = ()) -> None:
+    """Raise UserError E601 for a word that is no task; ``also`` are others to name in the advice."""
+    mapping_of(_transformers(), task, also)
+
+
+def build(name: str, options: Options) -> Source:
+    """The checkpoint in the folder ``name``, or a model of type ``name`` with default config and random weights.
+
+    ``?task=WORD`` chooses the model class (``hf_tasks``), other ``?key=value`` pairs override config fields. The cache is
+    off, so that outputs are those of a plain forward. Batch and sequence are dynamic.
+
+    Raises:   UserError E601: no such folder or type, a config that cannot be read, an unknown task or field.
+    """
+    transformers = _transformers()
+    with guarded(name):
+        return _build(transformers, name, options)
+
+
+def _build(transformers: Any, name: str, options: Options) -> Source:
+    keywords = dict(options.keywords)
+    task = keywords.pop("task", None)
+    if task is not None:
+        mapping_of(transformers, str(task))
+    check_config(keywords, f"hf:{name}")
+    folder = Path(name).expanduser()
+    if os.path.isdir(folder):  # which takes any text for a path
+        config = _config_of_folder(transformers, folder, keywords)
+        has_weights = any(any(folder.glob(pattern)) for pattern in _WEIGHT_FILES)
+        label = folder.resolve().name
+        if not has_weights and options.weights is None:
+            raise UserError(
+                "E302",
+                f"the folder '{folder}' has no weights",
+                why="neither *.safetensors nor pytorch_model*.bin is in it",
+                next=["copy the missing files into the folder", "--weights random draws some"],
+            )
+    else:
+        config = _config_of_type(transformers, name, keywords)
+        has_weights, label = False, name
+    model_class = _model_class(transformers, config, task)
+    config = config_for(model_class, config)
+    _switch_cache_off(config)
+    with seeded(options.seed):
+        loaded = _module(model_class, config, folder if has_weights else None, name, options)
+        loaded.module.eval()
+        kwargs, dynamic_shapes = _sample(loaded.module, name, options)
+    dtype = _main_dtype(loaded.module)
+    kwargs = {argument: cast_inputs(value, dtype) for argument, value in kwargs.items()}
+    origin = f"transformers {transformers.__version__}, {model_class.__name__}, {loaded.origin}"
+    return Source(
+        label,
+        loaded.module,
+        (),
+        kwargs,
+        dynamic_shapes,
+        origin=origin,
+        weight_files=loaded.files,
+        has_weights=options.weights != "none",
+        bake=baked_inputs(kwargs),
+        data_branches="if",
+    )
+
+
+def _sample(module: torch.nn.Module, name: str, options: Options) -> tuple[dict[str, torch.Tensor], Any]:
+    try:
+        return sample_inputs(module, options)
+    except UserError:
+        raise
+    except Exception as error:  # sizes of a config may be such that no input has them
+        raise UserError(
+            "E601",
+            f"no sample inputs can be made by the config of hf:{name}",
+            why=f"{type(error).__name__}: {_first_line(error)}",
+        ) from error
+
+
+@dataclass(frozen=True)
+class _Loaded:
+    module: torch.nn.Module
+    origin: str
+    files: Sequence[WeightFile] = ()
+
+
+def _module(model_class: Any, config: Any, folder: Path | None, name: str, options: Options) -> _Loaded:
+    """The module with the weights that ``options.weights`` asks for; ``folder`` is None where there are none to load."""
+    dtype = check_dtype(options.dtype)
+    words = {None: folder, "reference": folder, "random": None, "none": None}
+    source = words[options.weights] if options.weights in words else Path(str(options.weights)).expanduser()
+    if options.weights == "reference" and folder is None:
+        raise UserError(
+            "E001",
+            f"--weights reference: hf:{name} has no weights to refer to",
+            next="give a folder that model.save_pretrained(FOLDER) wrote",
+        )
+    if options.weights == "none":
+        with torch.device("meta"):
+            return _Loaded(_create(model_class, config, name, check=False), "no weights")
+    if source is None:
+        module = _create(model_class, config, name)
+        move_constants(module, options.seed)
+        return _Loaded(module if dtype is None else module.to(dtype), f"random weights, seed {options.seed}")
+    by_reference = options.weights == "reference"
+    found, files = _load(model_class, source, config, options.dtype, by_reference=by_reference or source != folder)
+    return _Loaded(found, f"weights of {source.resolve().name}", files if by_reference else ())
+
+
+def _main_dtype(module: torch.nn.Module) -> torch.dtype:
+    return next((value.dtype for value in module.parameters() if value.is_floating_point()), torch.float32)
+
+
+def _transformers() -> Any:
+    prepare()
+    import transformers
+    import transformers.models.auto.configuration_auto
+    import transformers.models.auto.modeling_auto
+
+    return transformers
+
+
+def _config_of_folder(transformers: Any, folder: Path, keywords: Mapping[str, Any]) -> Any:
+    if not (folder / CONFIG).exists():
+        raise UserError(
+            "E601",
+            f"the folder '{folder}' has no {CONFIG}",
+            next="give a folder that model.save_pretrained(FOLDER) wrote",
+        )
+    stated = read_config(folder)
+    if "auto_map" in stated and stated.get("model_type") not in names():
+        raise UserError(
+            "E601",
+            f"the checkpoint '{folder}' brings its own model code, which fx2onnx does not run",
+            next="build the model in a factory of your own: fx2onnx export package.module:factory",
+        )
+    try:
+        config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        _check_fields(config, keywords, str(folder))
+        for key, value in keywords.items():
+            setattr(config, key, value)
+        return without_foreign_code(config)
+    except UserError:
+        raise
+    except Exception as error:  # transformers raises many classes for a bad config
+        raise UserError(
+            "E601", f"cannot read the config '{folder / CONFIG}'", why=f"{type(error).__name__}: {_first_line(error)}"
+        ) from error
+
+
+def _config_of_type(transformers: Any, name: str, keywords: Mapping[str, Any]) -> Any:
+    mapping = transformers.models.auto.configuration_auto.CONFIG_MAPPING
+    if name not in mapping:
+        if "/" in name or name.startswith((".", "~")):
+            raise UserError(
+                "E601",
+                f"there is no folder '{name}'",
+                why="hf: reads local folders only and downloads nothing",
+                next="save the model once: model.save_pretrained(FOLDER)",
+            )
+        fail_unknown("model type or folder", name, names(), hint="fx2onnx list hf")
+    _check_fields(mapping[name](), keywords, name)
+    try:
+        return mapping[name](**keywords)  # not set afterwards: some fields are computed from others
+    except Exception as error:  # a config class checks its fields as it likes
+        raise UserError(
+            "E601",
+            f"hf:{name} has no config with {dict(keywords)}",
+            why=f"{type(error).__name__}: {_first_line(error)}",
+        ) from error
+
+
+def _check_fields(config: Any, keywords: Mapping[str, Any], name: str) -> None:
+    for key in keywords:
+        if not hasattr(config, key):
+            fail_unknown(f"config field of hf:{name}", key, config.to_dict())
+
+
+def _model_class(transformers: Any, config: Any, task: str | None) -> Any:
+    """The class that the checkpoint or the task names, else that of the first mapping that knows the config."""
+    architectures = [name for name in getattr(config, "architectures", None) or () if isinstance(name, str)]
+    if task is None and architectures:
+        named = getattr(transformers, architectures[0], None)
+        if isinstance(named, type) and issubclass(named, transformers.PreTrainedModel):
+            return named
+    auto = transformers.models.auto.modeling_auto
+    every = {word: getattr(auto, name) for word, name in every_task(auto).items()}
+    for mapping in [mapping_of(transformers, task)] if task is not None else every.values():
+        if type(config) in mapping:
+            found = mapping[type(config)]
+            return found[0] if isinstance(found, (tuple, list)) else found
+    for name in architectures:  # a part of a model, saved alone, is known by its class only
+        if task is not None and name in mapping_of(transformers, task)._model_mapping.values():  # type: ignore[attr-defined]
+            return getattr(transformers, name)
+    fitting = [word for word, mapping in every.items() if type(config) in mapping]
+    raise UserError(
+        "E601",
+        f"transformers has no {task or 'known'} model for the type {config.model_type}",
+        next=f"tasks of this type: {', '.join(fitting)}" if fitting else "",
+    )
+
+
+def config_for(model_class: Any, config: Any) -> Any:
+    """The part of a config with several that ``model_class`` is built from, as transformers' auto classes choose it."""
+    text_class = getattr(config, "sub_configs", {}).get("text_config")
+    wanted = getattr(model_class, "config_class", None)
+    if text_class is not None and wanted is text_class:
+        return config.get_text_config()
+    if wanted is None or isinstance(config, wanted):
+        return config
+    return next((part for part in with_sub_configs(config) if isinstance(part, wanted)), config)
+
+
+def _switch_cache_off(config: Any) -> None:
+    for part in with_sub_configs(config):
+        if hasattr(part, "use_cache"):
+            part.use_cache = False
+
+
+def _create(model_class: Any, config: Any, name: str, *, check: bool = True) -> torch.nn.Module:
+    try:
+        advice = f"make it smaller by config fields: hf:{name}?num_hidden_layers=2 (hidden_size, vocab_size, ...)"
+        if check:
+            check_memory(f"hf:{name}", lambda: model_class(config), advice)
+        return model_class(config)  # type: ignore[no-any-return]
+    except UserError:
+        raise
+    except ImportError as error:
+        wanted = re.search(r"requires the (\S+) library", str(error))
+        package = wanted[1] if wanted else error.name or "a package"
+        raise UserError(
+            "E602", f"hf:{name} needs {package}, which is not installed", next=f"pip install {package}"
+        ) from error
+    except Exception as error:  # a model's __init__ raises whatever does not fit its config
+        raise UserError(
+            "E601",
+            f"hf:{name} cannot be built from its config",
+            why=f"{type(error).__name__}: {_first_line(error)}",
+        ) from error
+
+
+def _load(
+    model_class: Any, place: Path, config: Any, dtype: str | None, *, by_reference: bool
+) -> tuple[torch.nn.Module, Sequence[WeightFile]]:
+    """The module with the weights of a folder or, mapped, of a folder or a file; and the files that are mapped."""
+    files: Sequence[WeightFile] = ()
+    unpack_quantized(config, place)
+    try:
+        with quiet_loading():
+            if by_reference:
+                module, notes, files = load_mapped(model_class, place, config, dtype)
+            else:
+                check_files(place)
+                module, notes = model_class.from_pretrained(
+                    place,
+                    config=config,
+                    local_files_only=True,
+                    trust_remote_code=False,
+                    **LOADING,
+                    **({} if dtype is None else {"dtype": dtype}),
+                )
+    except UserError:
+        raise
+    except Exception as error:  # transformers and safetensors raise many classes for bad shards
+        raise UserError(
+            "E601",
+            f"cannot load the weights of '{place}' into {model_class.__name__}",
+            why=f"{type(error).__name__}: {_telling_line(error)}",
+        ) from error
+    _check_fit(notes, place, model_class)
+    return module, files
+
+
+def _check_fit(notes: Mapping[str, Any], place: Path, model_class: Any) -> None:
+    mismatched = sorted(notes.get("mismatched_keys", ()))
+    if mismatched:
+        name, stored, expected = mismatched[0]
+        raise UserError(
+            "E601",
+            f"the weights of '{place}' do not fit its config",
+            why=f"{len(mismatched)} differ in shape, the first is {name}: {list(stored)} in the file, "
+            f"{list(expected)} by config.json",
+            next="restore the config.json that belongs to the weights",
+        )
+    missing = sorted(notes.get("missing_keys", ()))
+    if missing:
+        raise UserError(
+            "E601",
+            f"the checkpoint '{place}' lacks weights of {model_class.__name__}",
+            why=f"{len(missing)} missing, the first is {missing[0]}",
+            next="choose the task that the checkpoint was saved for: hf:FOLDER?task=WORD, one of " + ", ".join(TASKS),
+        )
+
+
+def _telling_line(error: BaseException) -> str:
+    """The first line that says more than that something failed."""
+    lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
+    return next((line for line in lines if not line.endswith(":")), lines[0] if lines else "")[:200]
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [""])[0][:200]

@@ -1,0 +1,51 @@
+"""Decoders that attend within chunks and keep the states of their tokens (Reformer)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fx2onnx.decoding.reference_generate import generate_eagerly
+from fx2onnx.generation import load
+from fx2onnx.sources.torchvision_compat import prepare
+from fx2onnx.verify import verify
+from tests.decoding.test_generation import ENGINES, exported, prompts
+
+prepare()
+import transformers as T  # noqa: E402   after prepare(), which lets it find torchvision
+
+HASHED_FROM = 64
+
+
+def _reformer() -> Any:
+    return T.ReformerModelWithLMHead(
+        T.ReformerConfig(
+            hidden_size=32,
+            feed_forward_size=32,
+            num_attention_heads=2,
+            attention_head_size=16,
+            attn_layers=["local", "lsh", "local"],
+            local_attn_chunk_length=4,
+            lsh_attn_chunk_length=HASHED_FROM,
+            axial_pos_shape=[4, 16],
+            axial_pos_embds_dim=[8, 24],
+            is_decoder=True,
+            vocab_size=60,
+            initializer_range=0.4,
+        )
+    )
+
+
+def test_chunks_of_the_past_end_where_the_model_ends_them(tmp_path: Path) -> None:
+    model, done = exported(_reformer, tmp_path / "out")
+    source = done.sources["model.onnx"]
+    assert set(source.kwargs) == {"input_ids", *(f"past_key_values.{layer}.states_cache" for layer in range(3))}
+    assert any(note.endswith(f"past_sequence_length + 1 < {HASHED_FROM}") for note in done.notes)
+    verify(str(tmp_path / "out" / "model.onnx"), source.module, source.args, source.kwargs).raise_if_failed()
+    for lengths in ((3, 1), (11, 7)):
+        inputs = prompts(lengths)
+        expected = generate_eagerly(model, inputs, 18)
+        for engine in ENGINES:
+            assert torch.equal(load(tmp_path / "out", engine).generate(**inputs, max_new_tokens=18), expected), engine

@@ -117,7 +117,7 @@ def _exported(row: Row, built: Any, dynamic: bool) -> None:
     worst = verdict.worst()
     row["notes"] = verdict.notes
     row["errors"] = {
-        engine: [found.output, found.max_abs_error, found.allowed, found.ok]
+        engine: [found.output, found.relative_error, found.allowed / (found.scale or 1.0), found.ok]
         for engine in ENGINES
         if (found := verdict.worst(engine)) is not None
     }

@@ -79,3 +79,14 @@ def test_bfloat16_goes_in_and_out_of_onnxruntime() -> None:
     module, x = torch.nn.Flatten(), torch.randn(2, 3, 4, dtype=torch.bfloat16)
     verdict = verify(fx2onnx.export(module, (x,)), module, (x,), engines=["onnxruntime"])
     assert verdict.ok, verdict.describe()
+
+
+def test_errors_as_shares_of_the_output() -> None:
+    module = torch.nn.Linear(4, 3).requires_grad_(False)
+    module.weight.mul_(1e6)
+    verdict = verify(fx2onnx.export(module, (torch.ones(2, 4),)), module, (torch.ones(2, 4),))
+    (row,) = [row for row in verdict.rows if row.engine == "runner" and row.inputs == "sample"]
+    assert row.scale == pytest.approx(float(module(torch.ones(2, 4)).abs().max()))
+    assert row.relative_error * row.scale == pytest.approx(row.max_abs_error)
+    assert row.relative_error < 1e-6
+    assert verdict.as_dict()["rows"][0]["scale"] > 1e5

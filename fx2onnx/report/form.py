@@ -146,7 +146,8 @@ _EXPORT = _fields(
 _POINT = _fields({"value": _number, "exporter": _text}, {"seconds": _every(_seconds), "error": _text})
 _SERIES = _fields({"label": _text, "points": _every(_POINT)})
 _ROW = _fields(
-    {"engine": _text, "output": _text, "inputs": _text, "max_abs_error": _error, "allowed": _error}, {"problem": _text}
+    {"engine": _text, "output": _text, "inputs": _text, "max_abs_error": _error, "allowed": _error},
+    {"problem": _text, "scale": _number},
 )
 _PROFILE = _fields(
     {

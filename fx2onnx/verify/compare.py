@@ -306,7 +306,7 @@ def _judge(engine: str, name: str, inputs: str, got: Any, want: Array, exact: Ar
         if judged
         else UNJUDGED_EPSILONS * epsilon * max(scale, 1e-3)
     )
-    return Row(engine, name, error, allowed, error <= allowed, inputs)
+    return Row(engine, name, error, allowed, error <= allowed, inputs, scale=scale)
 
 
 def _can_judge(exact: Array, want: Array) -> bool:

@@ -12,7 +12,8 @@ from fx2onnx.base.errors import VerificationError
 class Row:
     """One output of one engine on one set of inputs.
 
-    ``max_abs_error`` and ``allowed`` are absolute. ``problem`` says what is wrong beyond numbers: a dtype, a shape, an
+    ``max_abs_error`` and ``allowed`` are absolute; ``scale`` is the largest finite magnitude of the output in eager PyTorch,
+    0 where no numbers were compared. ``problem`` says what is wrong beyond numbers: a dtype, a shape, an
     exception.
     """
 
@@ -23,6 +24,12 @@ class Row:
     ok: bool
     inputs: str
     problem: str = ""
+    scale: float = 0.0
+
+    @property
+    def relative_error(self) -> float:
+        """The error as a share of the scale; of an output of zeros, the error itself."""
+        return self.max_abs_error / (self.scale or 1.0)
 
 
 @dataclass(slots=True)

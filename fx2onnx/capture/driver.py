@@ -37,7 +37,7 @@ MAX_RUNS = 16
 """Each further run settles at least one size; a module that pins more sizes than this is refused."""
 
 _LOCK: Any = threading.RLock()
-"""One thread captures at a time: a function is exchanged for one thread only."""
+"""One thread captures at a time: a function is patched for one thread only."""
 
 
 def _alone(run: Callable[[], Captured]) -> Captured:

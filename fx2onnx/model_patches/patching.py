@@ -16,7 +16,7 @@ from types import FunctionType
 from typing import Any
 
 from fx2onnx.base.changes import before_change
-from fx2onnx.base.code_patch import Exchange
+from fx2onnx.base.code_patch import CodePatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class _Thread(threading.local):
 
 
 _THREAD = _Thread()
-_EXCHANGES: dict[StandIn, Exchange] = {}
+_CODE_PATCHES: dict[StandIn, CodePatch] = {}
 """How each one is put in, from when it was first."""
 
 
@@ -58,15 +58,15 @@ def stand_in_for(stand_ins: tuple[StandIn, ...]) -> dict[str, str]:
         function: Any = sys.modules.get(stand_in.module)
         for part in stand_in.function.split("."):
             function = getattr(function, part, None)
-        exchange = _exchange(inspect.unwrap(function), stand_in) if isinstance(function, FunctionType) else None
-        if exchange is not None:
-            exchange.put_in()
+        code_patch = _code_patch(inspect.unwrap(function), stand_in) if isinstance(function, FunctionType) else None
+        if code_patch is not None:
+            code_patch.put_in()
     return used
 
 
-def _exchange(function: Any, stand_in: StandIn) -> Exchange | None:
+def _code_patch(function: Any, stand_in: StandIn) -> CodePatch | None:
     """None where the function is not as the stand-in knows it."""
-    known = _EXCHANGES.get(stand_in)
+    known = _CODE_PATCHES.get(stand_in)
     if known is not None and known.still_fits(function):
         return known
     if not isinstance(function, FunctionType) or not _fits(function, stand_in):
@@ -80,7 +80,7 @@ def _exchange(function: Any, stand_in: StandIn) -> Exchange | None:
 
         return called
 
-    made = _EXCHANGES[stand_in] = Exchange(function, replacement)
+    made = _CODE_PATCHES[stand_in] = CodePatch(function, replacement)
     return made
 
 

@@ -113,7 +113,11 @@ def capture(
             call_as_one(root, *single_calls)
         return _RUNS[rung](root, arguments, settled, training)
 
-    captured = _alone(run)
+    try:
+        captured = _alone(run)
+    except UserError as error:
+        error.add_next(patches.warnings())
+        raise
     captured.warnings = arguments.notes + captured.warnings
     _name_outputs(captured, output_names)
     return captured

@@ -104,12 +104,12 @@ _CODE_PATCHES: dict[Patch, CodePatch] = {}
 """How each one is put in, from when it was first."""
 
 
-def apply_patches(patches: Iterable[Patch]) -> Applied:
+def apply_patches(registered: Iterable[Patch]) -> Applied:
     """Until ``Changes`` end, the patches of those modules that are loaded are used by this thread."""
     applied = Applied()
     before_change(functools.partial(setattr, _THREAD, "called", _THREAD.called))
     _THREAD.called = applied.called
-    for patch in patches:
+    for patch in registered:
         module = sys.modules.get(patch.module)
         if module is None or not is_meant(patch):
             continue

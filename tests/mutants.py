@@ -33,6 +33,7 @@ EXPORTED = "tests/ops/test_exported.py"
 RARE, RESORT = "tests/ops/test_rare.py", "tests/ops/test_resort.py"
 STRANGERS = "tests/sources/test_strangers.py tests/test_folder_files.py"
 STATE, INTERRUPTS, THREADS = (f"tests/capture/test_{name}.py" for name in ("state", "interrupts", "threads"))
+PATCHES = "tests/model_patches/test_patching.py"
 MUTANTS = [
     # capture
     Mutant("capture/recording/aliasing.py", "    if view.version != memory.version:", "    if False:", CAPTURE),
@@ -49,6 +50,9 @@ MUTANTS = [
     Mutant("capture/python/process_state.py", "        if value is not _UNREADABLE and _value(flag) != value:\n            flag.set",
            "        if False:\n            flag.set", "tests/capture/test_process_state.py"),
     Mutant("capture/python/process_state.py", "                    _SEEN.before.setdefault(flag, old)", "                    pass", THREADS),
+    Mutant("model_patches/patching.py", "            applied.warnings.append(_warning(patch, change))", "            pass", PATCHES),
+    Mutant("model_patches/patching.py", "    return taken == known", "    return True", PATCHES),
+    Mutant("model_patches/patching.py", "            if target in PATCHES:", "            if False:", PATCHES),
     # table
     Mutant("aten_map/pooling.py", "op.Mod(result[1], op.size(plane))", "result[1]", "tests/ops/test_windows.py"),
     Mutant("aten_map/pooling.py", "        attrs[\"ceil_mode\"] = 1\n    with_places", "        pass\n    with_places",

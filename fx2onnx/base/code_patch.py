@@ -1,8 +1,8 @@
 """Let the callers of a function reach another one: by its code object, so it does not matter under which names they have
 it, and no class changes (torch.nn.Module has thousands of subclasses, whose caches would have to be forgotten).
 
-Only the thread that made the exchange reaches the other function; in every other one the function does what it does. What
-has no code object (a builtin) is exchanged by name, for something that asks ``THREAD`` which of the two it is.
+Only the thread that put the patch in reaches the other function; in every other one the function does what it does. What
+has no code object (a builtin) is replaced by name, by something that asks ``THREAD`` which of the two it is.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ def _put(holder: Any, name: str, value: Any) -> None:
         setattr(holder, name, value)
 
 
-class Exchange:
-    """``function`` calls ``replacement(original)`` while ``on``; ``original`` computes what it computes otherwise."""
+class CodePatch:
+    """``function`` calls ``replacement(original)`` while the patch is in; ``original`` computes what it computes otherwise."""
 
     def __init__(self, function: FunctionType, replacement: Callable[[FunctionType], Callable[..., Any]]) -> None:
         original = FunctionType(
@@ -77,11 +77,11 @@ class Exchange:
             return (instead if get_ident() == self._thread else original)(*args, **kwargs)
 
         self.original = original
-        name = f"__fx2onnx_exchange_{next(_NUMBERS)}"
+        name = f"__fx2onnx_patch_{next(_NUMBERS)}"
         self._prepare(function, _calling(name, function.__code__), {name: called})
 
     @classmethod
-    def of_code(cls, function: FunctionType, code: CodeType, **names: Any) -> Exchange:
+    def of_code(cls, function: FunctionType, code: CodeType, **names: Any) -> CodePatch:
         """``function`` runs ``code``, which finds ``names`` among the function's globals: no frame more than before. In other
         threads, too, so ``code`` asks which one it is.
         """
@@ -99,7 +99,7 @@ class Exchange:
             co_filename=self.code.co_filename,
             co_firstlineno=self.code.co_firstlineno,
         )
-        # The names stay: another thread may have entered the exchanged code when this one ends the exchange.
+        # The names stay: another thread may have entered the patched code when this one takes the patch out.
         function.__globals__.update(names)
 
     def still_fits(self, function: FunctionType) -> bool:
@@ -107,7 +107,7 @@ class Exchange:
         return self.function is function and (function.__code__ is self.code or function.__code__ is self._calling)
 
     def put_in(self) -> bool:
-        """Exchange the code for this thread until its ``Changes`` end. Returns whether it is: another one may have it."""
+        """Patch the code for this thread until its ``Changes`` end. Returns whether it is: another one may have it."""
         if not self._thread:
             before_change(self.take_out)
             self._thread = get_ident()

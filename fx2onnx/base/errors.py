@@ -81,6 +81,12 @@ class Fx2OnnxError(Exception):
             lines += ["", *body]
         return "\n".join(lines)
 
+    def add_next(self, steps: Sequence[str]) -> None:
+        """Say more of what to do, where an error passes that knows it."""
+        if steps:
+            self.next += tuple(steps)
+            self.args = (self.render(),)
+
     def as_dict(self) -> dict[str, Any]:
         """The fields as JSON types."""
         return {

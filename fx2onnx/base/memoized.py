@@ -12,7 +12,7 @@ from types import FunctionType
 from typing import Any, NamedTuple
 
 from fx2onnx.base.changes import before_change
-from fx2onnx.base.code_patch import Exchange, content_of, put_name
+from fx2onnx.base.code_patch import CodePatch, content_of, put_name
 
 
 class _Missing(Exception):
@@ -94,11 +94,11 @@ def _chosen(cache: Any) -> Any:
 
 def _computing(cache: Any) -> Callable[..., Any]:
     """What the cache holds, else the function's own result, which the cache does not see."""
-    exchange = _looked_into(cache)
-    function = cache.__wrapped__ if exchange is None else exchange.original
+    code_patch = _looked_into(cache)
+    function = cache.__wrapped__ if code_patch is None else code_patch.original
 
     def computed(*args: Any, **kwargs: Any) -> Any:
-        if exchange is not None:
+        if code_patch is not None:
             _THREAD.looks = True
             try:
                 return cache(*args, **kwargs)
@@ -111,14 +111,18 @@ def _computing(cache: Any) -> Callable[..., Any]:
     return computed
 
 
-def _looked_into(cache: Any) -> Exchange | None:
+def _looked_into(cache: Any) -> CodePatch | None:
     """Makes the cache's function raise where it is asked only for what is kept. None where that cannot be."""
-    exchange = _exchange(cache) if isinstance(cache.__wrapped__, FunctionType) else None
-    return exchange if exchange is not None and exchange.still_fits(cache.__wrapped__) and exchange.put_in() else None
+    code_patch = _code_patch(cache) if isinstance(cache.__wrapped__, FunctionType) else None
+    return (
+        code_patch
+        if code_patch is not None and code_patch.still_fits(cache.__wrapped__) and code_patch.put_in()
+        else None
+    )
 
 
 @_made_once
-def _exchange(cache: Any) -> Exchange:
+def _code_patch(cache: Any) -> CodePatch:
     def looked_into(original: FunctionType) -> Callable[..., Any]:
         def called(*args: Any, **kwargs: Any) -> Any:
             if _THREAD.looks:
@@ -127,7 +131,7 @@ def _exchange(cache: Any) -> Exchange:
 
         return called
 
-    return Exchange(cache.__wrapped__, looked_into)
+    return CodePatch(cache.__wrapped__, looked_into)
 
 
 _NAMES: weakref.WeakKeyDictionary[type, tuple[tuple[str, ...], tuple[str, ...]]] = weakref.WeakKeyDictionary()

@@ -37,7 +37,7 @@ MAX_RUNS = 16
 """Each further run settles at least one size; a module that pins more sizes than this is refused."""
 
 _LOCK: Any = threading.RLock()
-"""One thread captures at a time: a function is exchanged for one thread only."""
+"""One thread captures at a time: a function is patched for one thread only."""
 
 
 def _alone(run: Callable[[], Captured]) -> Captured:
@@ -113,7 +113,11 @@ def capture(
             call_as_one(root, *single_calls)
         return _RUNS[rung](root, arguments, settled, training)
 
-    captured = _alone(run)
+    try:
+        captured = _alone(run)
+    except UserError as error:
+        error.add_next(patches.warnings())
+        raise
     captured.warnings = arguments.notes + captured.warnings
     _name_outputs(captured, output_names)
     return captured

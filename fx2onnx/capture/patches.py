@@ -22,6 +22,9 @@ class Patches(Protocol):
     def notes(self) -> list[str]:
         """What the report says of the patches that the last run called."""
 
+    def warnings(self) -> list[str]:
+        """A line for each patch that the last run left out, as the library is another than the patch knows."""
+
     def decided_by_data(self, error: BaseException) -> CodeType | None:
         """The function that has to be traced, where it is what raised ``error``."""
 
@@ -32,6 +35,9 @@ class NoPatches:
     def apply(self, traced: TracedCode, known: Known) -> None: ...
 
     def notes(self) -> list[str]:
+        return []
+
+    def warnings(self) -> list[str]:
         return []
 
     def decided_by_data(self, error: BaseException) -> CodeType | None:

@@ -35,7 +35,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fx2onnx.base.bounded import Bounded
 from fx2onnx.base.changes import Changes, before_change
-from fx2onnx.base.code_patch import THREAD, Exchange, put_name
+from fx2onnx.base.code_patch import THREAD, CodePatch, put_name
 
 __all__ = [
     "HIGHER_ORDER",
@@ -286,11 +286,11 @@ def _as_written(model: Any = None, **_: Any) -> Any:
     return _as_written if model is None else model
 
 
-def _instead(function: Any, instead: Callable[..., Any]) -> Exchange:
-    return Exchange(function, lambda original: instead)
+def _instead(function: Any, instead: Callable[..., Any]) -> CodePatch:
+    return CodePatch(function, lambda original: instead)
 
 
-_EXCHANGED = (
+_CODE_PATCHES = (
     _instead(torch.backends.mha.get_fastpath_enabled, lambda: False),
     _instead(higher_order_utils._hop_compile_and_call, _call_directly),
     _instead(torch.compile, _as_written),
@@ -318,8 +318,8 @@ def capture_modes(fake_mode: FakeTensorMode, recorder: PreDispatchMode | SplitMo
     """Everything inside runs on fake tensors, seen by ``recorder``; other threads see nothing of it."""
     with Changes():
         _note_capture()
-        for exchange in (*_EXCHANGED, *([_LSTM] if isinstance(recorder, SplitMode) else [])):
-            exchange.put_in()
+        for code_patch in (*_CODE_PATCHES, *([_LSTM] if isinstance(recorder, SplitMode) else [])):
+            code_patch.put_in()
         _run_as_written()
         if _unlogged not in _FAKE_TENSOR_LOG.filters:
             before_change(partial(_FAKE_TENSOR_LOG.removeFilter, _unlogged))

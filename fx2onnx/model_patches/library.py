@@ -5,22 +5,22 @@ from __future__ import annotations
 from types import CodeType
 
 from fx2onnx.capture.patches import Known, TracedCode
-from fx2onnx.model_patches import recurrences, torch_rnn, torchvision
-from fx2onnx.model_patches.patching import stand_in_for
-from fx2onnx.model_patches.transformers import chunks, compressors, experts, indexers, positions, prompts, tracing, udop
-
-_STAND_INS = (
-    *torchvision.STAND_INS,
-    *tracing.STAND_INS,
-    *torch_rnn.STAND_INS,
-    *recurrences.STAND_INS,
-    *experts.STAND_INS,
-    *indexers.STAND_INS,
-    *chunks.STAND_INS,
-    *compressors.STAND_INS,
-    *positions.STAND_INS,
-    *prompts.STAND_INS,
-    *udop.STAND_INS,
+from fx2onnx.model_patches import torch_rnn, torchvision  # noqa: F401  (each file registers its patches)
+from fx2onnx.model_patches.patching import PATCHES, Applied, apply_patches
+from fx2onnx.model_patches.transformers import (  # noqa: F401
+    attention_masks,
+    chunks,
+    compressors,
+    experts,
+    indexers,
+    packed_texts,
+    positions,
+    prompts,
+    recurrences,
+    sound_windows,
+    strides,
+    tracing,
+    udop,
 )
 
 
@@ -28,14 +28,18 @@ class LibraryPatches:
     """``fx2onnx.capture.patches.Patches``: those of torch, torchvision and transformers."""
 
     def __init__(self) -> None:
-        self._used: dict[str, str] = {}
+        self._applied = Applied()
 
     def apply(self, traced: TracedCode, known: Known) -> None:
         tracing.answer(traced, known)
-        self._used = stand_in_for(_STAND_INS)
+        self._applied = apply_patches(PATCHES.values())
 
     def notes(self) -> list[str]:
-        return [f"{name} {reason}" for name, reason in self._used.items()] + tracing.branches_for_tracing()
+        called = self._applied.called.values()
+        return [f"{patch.name} {patch.reason}" for patch in called if patch.reason] + tracing.branches_for_tracing()
+
+    def warnings(self) -> list[str]:
+        return self._applied.warnings
 
     def decided_by_data(self, error: BaseException) -> CodeType | None:
         return tracing.decided_by_data(error)

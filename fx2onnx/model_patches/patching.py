@@ -1,7 +1,8 @@
-"""Put stand-ins in the place of library functions while a module is captured, and only for the capturing thread.
+"""Patches of library functions: one registry, and how they are put in while a module is captured, for the capturing thread
+only.
 
-A stand-in is put in by exchanging the function's code object, so it does not matter under which names the function was
-imported. It must compute what the function computes, for any sizes and data, without a Python decision on either.
+A patch replaces the function's code object, so it does not matter under which names the function was imported. It must
+compute what the function computes, for any sizes and data, without a Python decision on either.
 """
 
 from __future__ import annotations
@@ -10,82 +11,183 @@ import functools
 import inspect
 import sys
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from inspect import Parameter
 from types import FunctionType
-from typing import Any
+from typing import Any, TypeVar
 
 from fx2onnx.base.changes import before_change
-from fx2onnx.base.code_patch import Exchange
+from fx2onnx.base.code_patch import CodePatch
+from fx2onnx.base.errors import InternalError
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
-@dataclass(frozen=True, slots=True)
-class StandIn:
-    """What stands in for ``function`` of ``module``, which is never imported for it."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Patch:
+    """``compute`` instead of the function ``qualname`` of ``module``, which is never imported for it."""
 
     module: str
-    function: str
-    """Its qualified name."""
+    qualname: str
     compute: Callable[..., Any]
-    """Takes the function's own parameters; a library whose function takes others keeps its own."""
-    reason: str
+    """Takes the function's own parameters."""
+    reason: str = ""
     """What the function decides by data, and what is done instead; said in the report, if anything."""
     around: bool = False
-    """Whether ``compute`` takes the function itself first, then whatever the function was called with."""
+    """Whether ``compute`` takes the function itself first. Then it may leave the function's last parameters to ``*args``
+    and ``**kwargs``."""
+    names: tuple[str, ...] = ()
+    """Parameters of the function that ``compute`` uses by name without taking them itself."""
+    versions: str = ""
+    """The versions of the library that it is meant for, as packaging writes them (``">=5,<5.30"``); "": any."""
 
     @property
     def name(self) -> str:
-        return f"{self.module}.{self.function}"
+        return f"{self.module}.{self.qualname}"
+
+    @property
+    def library(self) -> str:
+        return self.module.partition(".")[0]
+
+
+PATCHES: dict[str, Patch] = {}
+"""All that are registered, by ``"module:qualname"`` of what they replace."""
+
+
+def patches(
+    *targets: str, reason: str = "", around: bool = False, names: tuple[str, ...] = (), versions: str = ""
+) -> Callable[[F], F]:
+    """The decorated function is the patch of each target ``"module:qualname"``. Fields: see ``Patch``.
+
+    Raises: InternalError E900 for a target that has a patch already.
+    """
+
+    def register(compute: F) -> F:
+        for target in targets:
+            if target in PATCHES:
+                raise InternalError(
+                    "E900",
+                    f"{target} is patched twice",
+                    why=f"first at {_place(PATCHES[target].compute)}, again at {_place(compute)}",
+                    next="remove one of them",
+                )
+            module, _, qualname = target.partition(":")
+            PATCHES[target] = Patch(module, qualname, compute, reason, around, names, versions)
+        return compute
+
+    return register
+
+
+def _place(function: Callable[..., Any]) -> str:
+    code = inspect.unwrap(function).__code__
+    return f"{code.co_filename}:{code.co_firstlineno}"
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What became of the patches in one run."""
+
+    called: dict[str, Patch] = field(default_factory=dict)
+    """The patches that the run called, by name."""
+    warnings: list[str] = field(default_factory=list)
+    """A line for each patch that could not be applied, as the library is another than the patch knows."""
 
 
 class _Thread(threading.local):
     def __init__(self) -> None:
-        self.used: dict[str, str] = {}
-        """The stand-ins that were called in this capture, by name, with their reasons."""
+        self.called: dict[str, Patch] = {}
 
 
 _THREAD = _Thread()
-_EXCHANGES: dict[StandIn, Exchange] = {}
+_CODE_PATCHES: dict[Patch, CodePatch] = {}
 """How each one is put in, from when it was first."""
 
 
-def stand_in_for(stand_ins: tuple[StandIn, ...]) -> dict[str, str]:
-    """Until ``Changes`` end, the stand-ins of those modules that are loaded are used by this thread. Gives the ones called."""
-    used: dict[str, str] = {}
-    before_change(functools.partial(setattr, _THREAD, "used", _THREAD.used))
-    _THREAD.used = used
-    for stand_in in stand_ins:
-        function: Any = sys.modules.get(stand_in.module)
-        for part in stand_in.function.split("."):
-            function = getattr(function, part, None)
-        exchange = _exchange(inspect.unwrap(function), stand_in) if isinstance(function, FunctionType) else None
-        if exchange is not None:
-            exchange.put_in()
-    return used
+def apply_patches(registered: Iterable[Patch]) -> Applied:
+    """Until ``Changes`` end, the patches of those modules that are loaded are used by this thread."""
+    applied = Applied()
+    before_change(functools.partial(setattr, _THREAD, "called", _THREAD.called))
+    _THREAD.called = applied.called
+    for patch in registered:
+        module = sys.modules.get(patch.module)
+        if module is None or not is_meant(patch):
+            continue
+        function = target_of(module, patch.qualname)
+        code_patch = _CODE_PATCHES.get(patch)
+        if code_patch is not None and code_patch.still_fits(function):
+            code_patch.put_in()
+            continue
+        change = change_of(patch, function)
+        if change:
+            applied.warnings.append(_warning(patch, change))
+        else:
+            code_patch = _CODE_PATCHES[patch] = CodePatch(function, functools.partial(_calling, patch))
+            code_patch.put_in()
+    return applied
 
 
-def _exchange(function: Any, stand_in: StandIn) -> Exchange | None:
-    """None where the function is not as the stand-in knows it."""
-    known = _EXCHANGES.get(stand_in)
-    if known is not None and known.still_fits(function):
-        return known
-    if not isinstance(function, FunctionType) or not _fits(function, stand_in):
-        return None
-
-    def replacement(original: FunctionType) -> Callable[..., Any]:
-        def called(*args: Any, **kwargs: Any) -> Any:
-            if stand_in.reason:
-                _THREAD.used[stand_in.name] = stand_in.reason
-            return stand_in.compute(original, *args, **kwargs) if stand_in.around else stand_in.compute(*args, **kwargs)
-
-        return called
-
-    made = _EXCHANGES[stand_in] = Exchange(function, replacement)
-    return made
-
-
-def _fits(function: FunctionType, stand_in: StandIn) -> bool:
-    if stand_in.around:
+def is_meant(patch: Patch) -> bool:
+    """Whether the library that is loaded is of the versions that the patch is for."""
+    if not patch.versions:
         return True
-    own, theirs = inspect.signature(stand_in.compute).parameters, inspect.signature(function).parameters
-    return list(own) == list(theirs)
+    from packaging.specifiers import SpecifierSet
+
+    return SpecifierSet(patch.versions).contains(_version(patch.library), prereleases=True)
+
+
+def _version(library: str) -> str:
+    return str(getattr(sys.modules.get(library), "__version__", "0"))
+
+
+def target_of(module: Any, qualname: str) -> Any:
+    """What stands under ``qualname``, below its decorators; None where nothing does."""
+    found = module
+    for part in qualname.split("."):
+        found = getattr(found, part, None)
+    return inspect.unwrap(found) if isinstance(found, FunctionType) else found
+
+
+def _calling(patch: Patch, original: FunctionType) -> Callable[..., Any]:
+    def called(*args: Any, **kwargs: Any) -> Any:
+        _THREAD.called[patch.name] = patch
+        return patch.compute(original, *args, **kwargs) if patch.around else patch.compute(*args, **kwargs)
+
+    return called
+
+
+def change_of(patch: Patch, function: Any) -> str:
+    """How ``function`` is another than the patch knows; "" where it is the same."""
+    if function is None:
+        return "the library no longer has it"
+    if not isinstance(function, FunctionType):
+        return f"it is a {type(function).__name__}, no plain function"
+    theirs = inspect.signature(function).parameters
+    missing = [name for name in patch.names if name not in theirs]
+    if missing:
+        return f"it takes no {', '.join(missing)}"
+    if not _takes_the_same(patch, theirs):
+        return f"it takes {inspect.Signature([one.replace(annotation=Parameter.empty) for one in theirs.values()])}"
+    return ""
+
+
+_REST = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+
+
+def _takes_the_same(patch: Patch, theirs: Mapping[str, Parameter]) -> bool:
+    own = list(inspect.signature(patch.compute).parameters.values())[int(patch.around) :]
+    taken = [(one.name, one.kind, one.default) for one in own]
+    known = [(one.name, one.kind, one.default) for one in theirs.values()]
+    if patch.around and any(one.kind in _REST for one in own):
+        named = [one for one in taken if one[1] not in _REST]
+        return known[: len(named)] == named
+    return taken == known
+
+
+def _warning(patch: Patch, change: str) -> str:
+    library = f"{patch.library} {_version(patch.library)}"
+    return (
+        f"fx2onnx's patch of {patch.name} does not fit {library} and was left out: {change}; a model that needs it may fail"
+        f" or export for one size only: install a version of {patch.library} that fx2onnx is tested with"
+        " (constraints.txt), or report it"
+    )

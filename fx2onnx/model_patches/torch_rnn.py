@@ -1,4 +1,4 @@
-"""Stand-ins for functions of torch's packed sequences that take a length or a number of sequences as a plain number."""
+"""Patches of functions of torch's packed sequences that take a length or a number of sequences as a plain number."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from typing import Any
 
 import torch
 
-from fx2onnx.model_patches.patching import StandIn
+from fx2onnx.model_patches.patching import patches
 
 
+@patches("torch.nn.utils.rnn:pad_packed_sequence")
 def pad_packed_sequence(
     sequence: Any, batch_first: bool = False, padding_value: float = 0.0, total_length: int | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -30,11 +31,13 @@ def pad_packed_sequence(
     return padded, lengths
 
 
+@patches("torch.nn.modules.rnn:RNNBase.get_expected_hidden_size")
 def get_expected_hidden_size(self: Any, input: torch.Tensor, batch_sizes: torch.Tensor | None) -> tuple[Any, ...]:
     """As that of ``RNNBase``, save that the batch may be a symbolic size."""
     return _state_size(self, input, batch_sizes, self.proj_size or self.hidden_size)
 
 
+@patches("torch.nn.modules.rnn:LSTM.get_expected_cell_size")
 def get_expected_cell_size(self: Any, input: torch.Tensor, batch_sizes: torch.Tensor | None) -> tuple[Any, ...]:
     """As that of ``LSTM``, save that the batch may be a symbolic size."""
     return _state_size(self, input, batch_sizes, self.hidden_size)
@@ -43,11 +46,3 @@ def get_expected_cell_size(self: Any, input: torch.Tensor, batch_sizes: torch.Te
 def _state_size(layers: Any, input: torch.Tensor, batch_sizes: torch.Tensor | None, features: int) -> tuple[Any, ...]:
     batch = batch_sizes[0].item() if batch_sizes is not None else input.size(0 if layers.batch_first else 1)
     return layers.num_layers * (2 if layers.bidirectional else 1), batch, features
-
-
-_RNN = "torch.nn.modules.rnn"
-STAND_INS = (
-    StandIn("torch.nn.utils.rnn", "pad_packed_sequence", pad_packed_sequence, ""),
-    StandIn(_RNN, "RNNBase.get_expected_hidden_size", get_expected_hidden_size, ""),
-    StandIn(_RNN, "LSTM.get_expected_cell_size", get_expected_cell_size, ""),
-)

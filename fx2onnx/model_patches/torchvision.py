@@ -10,9 +10,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fx2onnx.capture.torch_private import HIGHER_ORDER
-from fx2onnx.model_patches.patching import StandIn
+from fx2onnx.model_patches.patching import patches
 
 
+@patches(
+    "torchvision.ops.boxes:batched_nms",
+    reason="suppresses by moving the classes apart for any number of boxes; torchvision goes class by class above 1000",
+)
 def batched_nms(boxes: Tensor, scores: Tensor, idxs: Tensor, iou_threshold: float) -> Tensor:
     """Every class moved away from the others, then one suppression for all.
 
@@ -28,6 +32,10 @@ def batched_nms(boxes: Tensor, scores: Tensor, idxs: Tensor, iou_threshold: floa
     return kept
 
 
+@patches(
+    "torchvision.models.detection._utils:BoxCoder.decode",
+    reason="reshapes whether there are boxes or not; torchvision only where there are",
+)
 def decode(self: Any, rel_codes: Tensor, boxes: list[Tensor]) -> Tensor:
     """The same shapes for no box as for many.
 
@@ -38,6 +46,10 @@ def decode(self: Any, rel_codes: Tensor, boxes: list[Tensor]) -> Tensor:
     return moved.reshape(moved.shape[0], moved.shape[1] // 4, 4)
 
 
+@patches(
+    "torchvision.models.detection.roi_heads:paste_masks_in_image",
+    reason="pastes all masks by two matrix products; torchvision resizes them one by one",
+)
 def paste_masks_in_image(masks: Tensor, boxes: Tensor, img_shape: Any, padding: int = 1) -> Tensor:
     """Every mask resized to its box by two products with the weights of bilinear interpolation.
 
@@ -67,6 +79,10 @@ def _bilinear_weights(first: Tensor, last: Tensor, source: int, target: int, dty
     return (1 - distance).clamp(min=0) * inside[:, :, None].to(dtype)
 
 
+@patches(
+    "torchvision.models.detection.roi_heads:heatmaps_to_keypoints",
+    reason="resizes the heatmaps in a loop of the file; torchvision's loop is one of Python",
+)
 def heatmaps_to_keypoints(maps: Tensor, rois: Tensor) -> tuple[Tensor, Tensor]:
     """A loop in the file over the boxes, each resizing its heatmaps to the box's own size.
 
@@ -95,31 +111,3 @@ def heatmaps_to_keypoints(maps: Tensor, rois: Tensor) -> tuple[Tensor, Tensor]:
 
 def _module(name: str) -> Any:
     return sys.modules[name]
-
-
-STAND_INS = (
-    StandIn(
-        "torchvision.ops.boxes",
-        "batched_nms",
-        batched_nms,
-        "suppresses by moving the classes apart for any number of boxes; torchvision goes class by class above 1000",
-    ),
-    StandIn(
-        "torchvision.models.detection._utils",
-        "BoxCoder.decode",
-        decode,
-        "reshapes whether there are boxes or not; torchvision only where there are",
-    ),
-    StandIn(
-        "torchvision.models.detection.roi_heads",
-        "paste_masks_in_image",
-        paste_masks_in_image,
-        "pastes all masks by two matrix products; torchvision resizes them one by one",
-    ),
-    StandIn(
-        "torchvision.models.detection.roi_heads",
-        "heatmaps_to_keypoints",
-        heatmaps_to_keypoints,
-        "resizes the heatmaps in a loop of the file; torchvision's loop is one of Python",
-    ),
-)

@@ -102,7 +102,7 @@ def process() -> dict[str, Any]:
     return {
         "flags": {flag.name: process_state._value(flag) for flag in flags},
         "random": torch.get_rng_state().tolist(),
-        "codes": [one.function.__code__ is one.code for one in _EXCHANGES],
+        "codes": [one.function.__code__ is one.code for one in _CODE_PATCHES],
         "names": (
             min,
             max,
@@ -120,7 +120,7 @@ def process() -> dict[str, Any]:
     }
 
 
-_EXCHANGES: list[code_patch.Exchange] = []
+_CODE_PATCHES: list[code_patch.CodePatch] = []
 """All that were ever made."""
 
 
@@ -185,7 +185,7 @@ def check(
         fx2onnx.export(module, (X,), None, capture=rung)
 
     run()
-    _EXCHANGES[:] = [thing for thing in gc.get_objects() if type(thing) is code_patch.Exchange]
+    _CODE_PATCHES[:] = [thing for thing in gc.get_objects() if type(thing) is code_patch.CodePatch]
     wanted_module, wanted_process = module_state(module), process()
     chosen = strikes(places(run, files))
     assert len(chosen) > 50

@@ -17,14 +17,10 @@ from fx2onnx.decoding.parts import cached_parts
 from fx2onnx.decoding.probes import adds_features, sees_kinds, settle
 from fx2onnx.decoding.recipes.deepstack import KINDS
 from fx2onnx.generation.checks import drop_baked
-from fx2onnx.model_patches.transformers.attention_masks import recurrent_mask
 from fx2onnx.sources.source import Source
 from fx2onnx.sources.torchvision_compat import prepare
 
 prepare()
-from transformers import LlamaConfig  # noqa: E402   after prepare(), which lets it find torchvision
-from transformers.cache_utils import DynamicCache, DynamicIndexedLayer  # noqa: E402
-from transformers.masking_utils import create_recurrent_attention_mask  # noqa: E402
 
 SLOW = ("chameleon", "glm5_next", "minicpmv4_7", "qwen4_exp", "emu3")  # prompts token by token, images of many tokens
 CASES = (
@@ -96,22 +92,3 @@ def test_places_that_count_through_the_images_of_a_call_are_those_of_each_alone(
         drop_baked(model, {"image_token_pooling": np.array(baked + wrong)})
     with pytest.raises(UserError, match="was exported for"):
         drop_baked(model, {"image_token_pooling": np.array(second[:1])})
-
-
-@pytest.mark.parametrize("indexed", [True, False])
-@pytest.mark.parametrize("tokens", [1, 2])
-def test_an_indexer_is_told_of_padding_that_comes_as_a_single_token(tokens: int, indexed: bool) -> None:
-    cache = DynamicCache()
-    cache.layers.append(DynamicIndexedLayer())
-    if indexed:
-        cache.layers[0].update_indexer(torch.zeros(2, 3, 4))
-    mask = torch.tensor([[0, 1, 1, 1, 1], [1, 1, 1, 1, 0]])
-    given = LlamaConfig(), torch.zeros(2, tokens, 4), mask, cache
-    expected = create_recurrent_attention_mask(*given)
-    found = recurrent_mask(create_recurrent_attention_mask, *given)
-    if tokens == 1 and indexed:
-        assert expected is None
-        assert found is not None
-        assert found.tolist() == [[1], [0]]
-    else:
-        assert (found is None and expected is None) or torch.equal(found, expected)

@@ -15,7 +15,7 @@ import torch
 
 from fx2onnx.base.bounded import Bounded
 from fx2onnx.base.changes import before_change
-from fx2onnx.base.code_patch import Exchange
+from fx2onnx.base.code_patch import CodePatch
 from fx2onnx.base.source import PACKAGE_FOLDER, SourceLocation
 from fx2onnx.capture.python.module_tree import ModuleTree
 
@@ -197,7 +197,7 @@ def _call(self: Any, *args: Any, **kwargs: Any) -> Any:
             stack.pop()
 
 
-_CALLS = Exchange.of_code(
+_CALLS = CodePatch.of_code(
     cast(FunctionType, torch.nn.Module._wrapped_call_impl), _call.__code__, _fx2onnx_entered=_fx2onnx_entered
 )
 """What ``torch.nn.Module.__call__`` is."""

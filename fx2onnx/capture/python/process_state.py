@@ -1,7 +1,7 @@
 """State of the process that forward may change: afterwards as before.
 
 What only this thread sees is put back where it differs, and so is what all threads see, where this is the only thread.
-Else a difference could be another thread's: then setters are exchanged for ones that say what this thread changes, and
+Else a difference could be another thread's: then setters are patched to say what this thread changes, and
 what was changed by a way that does not say so stays.
 """
 
@@ -24,7 +24,7 @@ import torch.multiprocessing
 import torch.nn.utils.parametrize
 
 from fx2onnx.base.changes import before_change
-from fx2onnx.base.code_patch import Exchange
+from fx2onnx.base.code_patch import CodePatch
 from fx2onnx.capture.python import torch_state
 from fx2onnx.capture.python.random_draws import draw_apart, keep_random_states
 
@@ -256,8 +256,8 @@ def keep_process_state() -> None:
         before_change(functools.partial(setattr, _SEEN, "before", _SEEN.before))
         _SEEN.before = {}
         before_change(functools.partial(_put_back_seen, _SEEN.before))
-        for exchange in _setters():
-            exchange.put_in()
+        for code_patch in _setters():
+            code_patch.put_in()
         draw_apart()
     _LEVELS.put_in()
     before_change(functools.partial(_put_back, OF_THREAD, _values(OF_THREAD)))
@@ -289,7 +289,7 @@ def _level_noticed(setter: FunctionType) -> Callable[..., Any]:
 
 
 @functools.cache
-def _setters() -> tuple[Exchange, ...]:
+def _setters() -> tuple[CodePatch, ...]:
     """Setters of flags of the process that are functions of Python."""
     plain = (
         torch.set_default_dtype,
@@ -323,9 +323,9 @@ def _setters() -> tuple[Exchange, ...]:
         locale.setlocale,
         logging.disable,
     )
-    return tuple(Exchange(cast(FunctionType, setter), _noticed) for setter in plain)
+    return tuple(CodePatch(cast(FunctionType, setter), _noticed) for setter in plain)
 
 
 _ANOMALY = (torch.autograd.anomaly_mode.detect_anomaly, torch.autograd.anomaly_mode.set_detect_anomaly)
-_LEVELS = Exchange(cast(FunctionType, logging.Logger.setLevel), _level_noticed)
+_LEVELS = CodePatch(cast(FunctionType, logging.Logger.setLevel), _level_noticed)
 """There are too many loggers to look at each."""

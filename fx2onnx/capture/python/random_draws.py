@@ -17,7 +17,7 @@ from typing import Any, cast
 import torch
 
 from fx2onnx.base.changes import before_change
-from fx2onnx.base.code_patch import Exchange
+from fx2onnx.base.code_patch import CodePatch
 
 
 class _Thread(threading.local):
@@ -37,8 +37,8 @@ def draw_apart() -> None:
     """Until ``Changes`` end, this thread draws numbers of its own."""
     before_change(functools.partial(setattr, _THREAD, "own", _THREAD.own))
     _THREAD.own = {}
-    for exchange in _of_torch():
-        exchange.put_in()
+    for code_patch in _of_torch():
+        code_patch.put_in()
     for module in ("random", "numpy.random"):
         if module in sys.modules:
             functions, instead = _functions(module)
@@ -115,12 +115,12 @@ def _ignored(result: Callable[[], Any] = lambda: None) -> Callable[[FunctionType
 
 
 @functools.cache
-def _of_torch() -> tuple[Exchange, ...]:
+def _of_torch() -> tuple[CodePatch, ...]:
     """Seeds decide what a run draws; a graph draws anew."""
     of_cuda = torch.cuda.random
     setters = (torch.random.set_rng_state, of_cuda.set_rng_state, of_cuda.manual_seed, of_cuda.manual_seed_all)
     return tuple(
-        Exchange(cast(FunctionType, function), replacement)
+        CodePatch(cast(FunctionType, function), replacement)
         for function, replacement in (
             (torch.random.manual_seed, _ignored(lambda: torch.default_generator)),
             (torch.random.seed, _ignored(torch.random.initial_seed)),

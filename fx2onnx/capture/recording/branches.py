@@ -62,7 +62,7 @@ class Branches:
 
     answers: tuple[Answer, ...]
     traced: TracedCode = frozenset()
-    """Functions that were told in this run that they are traced (see ``stand_ins.transformers``)."""
+    """Functions that take their branch for traced code in this run."""
     decisions: list[Decision] = field(default_factory=list)
     undecided: UserError | None = None
     """The error of the first question without an answer."""

@@ -75,7 +75,7 @@ class Recorder(KnownTensors):
         self.replay = Replay(self.fake_mode, assumptions, weakref.WeakMethod(self.to_fake))
         self.symbols: dict[str, Symbol] = {}
         self.warnings: list[str] = []
-        self.stood_in: list[str] = []
+        self.patch_notes: list[str] = []
         """The library functions that were said in tensors, and how."""
         self.written: dict[int, SourceLocation | None] = {}
         """Memories that were written, by id, with the first writer's line."""

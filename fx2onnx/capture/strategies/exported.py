@@ -12,7 +12,7 @@ from typing import Any, cast
 import torch
 
 from fx2onnx.base.changes import Changes, before_change
-from fx2onnx.base.code_patch import Exchange, put_name
+from fx2onnx.base.code_patch import CodePatch, put_name
 from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import UserError
 from fx2onnx.capture.python.inputs import Arguments
@@ -64,7 +64,7 @@ class _Muted:
         return getattr(self._stream, name)
 
 
-_LOGGING = Exchange(cast(FunctionType, logging.Logger.handle), lambda original: lambda *_: None)
+_LOGGING = CodePatch(cast(FunctionType, logging.Logger.handle), lambda original: lambda *_: None)
 
 
 def _silence() -> None:

@@ -91,7 +91,8 @@ def run(
             outputs, restore, mutations = _run_module(
                 recorder, root, tree, args, kwargs, inputs, training, apply_patches
             )
-            recorder.stood_in = patches.notes()
+            recorder.patch_notes = patches.notes()
+            recorder.warnings += patches.warnings()
     except NeedsSplit:
         return run(root, arguments, hints, keep, training, bake, patches, False, traced, branches)
     except UserError as error:
@@ -110,7 +111,7 @@ def run(
             mutations=mutations,
             rung="fake",
             warnings=recorder.warnings,
-            assumptions=recorder.stood_in,
+            assumptions=recorder.patch_notes,
             restore=restore,
         ),
         assumptions,

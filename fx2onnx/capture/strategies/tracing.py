@@ -19,7 +19,7 @@ import torch
 import torch.fx
 
 from fx2onnx.base.changes import Changes, before_change
-from fx2onnx.base.code_patch import Exchange, content_of, put_name
+from fx2onnx.base.code_patch import CodePatch, content_of, put_name
 from fx2onnx.capture.torch_private import NoDraws
 
 _fx: Any = torch.fx._symbolic_trace
@@ -47,8 +47,8 @@ def trace(target: Any, constants: dict[str, Any]) -> tuple[torch.nn.Module, torc
     with Changes():
         before_change(functools.partial(setattr, _THREAD, "wrappers", _THREAD.wrappers))
         _THREAD.wrappers = {}
-        for exchange in (*_METHODS.values(), *_QUESTIONS):
-            exchange.put_in()
+        for code_patch in (*_METHODS.values(), *_QUESTIONS):
+            code_patch.put_in()
         with NoDraws():  # type: ignore[no-untyped-call]
             graph = run(tracer, target, constants)
     return tracer.root, graph
@@ -99,14 +99,14 @@ def _for_thread(wrapper: Callable[..., Any], original: Callable[..., Any]) -> Ca
     return chosen
 
 
-def _method(function: Any, name: str) -> Exchange:
+def _method(function: Any, name: str) -> CodePatch:
     def replacement(original: FunctionType) -> Callable[..., Any]:
         def called(*args: Any, **kwargs: Any) -> Any:
             return (_THREAD.wrappers or {}).get(name, original)(*args, **kwargs)
 
         return called
 
-    return Exchange(cast(FunctionType, function), replacement)
+    return CodePatch(cast(FunctionType, function), replacement)
 
 
 _METHODS = {
@@ -114,7 +114,7 @@ _METHODS = {
     "__getattr__": _method(torch.nn.Module.__getattr__, "__getattr__"),
 }
 _QUESTIONS = tuple(
-    Exchange(cast(FunctionType, function), lambda original: lambda: True)
+    CodePatch(cast(FunctionType, function), lambda original: lambda: True)
     for function in (_fx.is_fx_tracing, _fx.is_fx_symbolic_tracing)
 )
 """Whether a trace is running; torch answers from a variable of the process."""

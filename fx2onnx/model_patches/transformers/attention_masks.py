@@ -2,7 +2,7 @@
 the mask says: a layer that is not marked as causal sees every token. Such a layer gets a mask that holds both cases.
 
 ``sdpa_mask`` decides by the numbers of the padding mask, which only the data tells, so capture always makes the mask
-(see ``stand_ins.transformers``); ``sdpa_attention_forward`` is where it is known what eager PyTorch does without one.
+(see ``tracing``); ``sdpa_attention_forward`` is where it is known what eager PyTorch does without one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch import Tensor
 
 from fx2onnx.base.changes import before_change
 from fx2onnx.capture.shapes.symnode import unwrap
-from fx2onnx.model_patches.patching import StandIn
+from fx2onnx.model_patches.patching import patches
 
 
 @dataclass(slots=True)
@@ -43,7 +43,7 @@ class _Kept:
 class _Masks(threading.local):
     kept: dict[int, _Kept] | None = None
     asked: list[str] | None = None
-    """Names of the functions that were told to keep a mask."""
+    """Names of the functions that keep a mask because of ``keep_mask``."""
     made: dict[int, Tensor] | None = None
     """The mask that holds both cases, by the id of the one kept."""
 
@@ -58,7 +58,7 @@ def remember() -> None:
 
 
 def keep_mask(function: str) -> None:
-    """``function`` was told not to look whether a mask could be left out."""
+    """``function`` takes the branch that does not look whether a mask could be left out."""
     if _MASKS.asked is not None:
         _MASKS.asked.append(function)
 
@@ -66,6 +66,11 @@ def keep_mask(function: str) -> None:
 _KINDS = {"_ignore_causal_mask_sdpa": True, "_ignore_bidirectional_mask_sdpa": False}
 
 
+@patches(
+    "transformers.masking_utils:sdpa_mask",
+    around=True,
+    names=("q_length", "kv_length", "kv_offset", "attention_mask", "local_size"),
+)
 def sdpa_mask(original: FunctionType, *args: Any, **kwargs: Any) -> Any:
     """``transformers.masking_utils.sdpa_mask``, which asks one of ``_KINDS``."""
     before = len(_MASKS.asked or ())
@@ -88,26 +93,43 @@ def sdpa_mask(original: FunctionType, *args: Any, **kwargs: Any) -> Any:
     return mask
 
 
-def sdpa_attention_forward(original: FunctionType, *args: Any, **kwargs: Any) -> Any:
+@patches(
+    "transformers.integrations.sdpa_attention:sdpa_attention_forward",
+    around=True,
+    names=("is_causal",),
+)
+def sdpa_attention_forward(
+    original: FunctionType,
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Any,
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
     """``transformers.integrations.sdpa_attention.sdpa_attention_forward``: without a mask, causal as the layer says.
 
     Shapes:  attention_mask bool [batch, 1, queries, keys].
     """
-    mask = kwargs["attention_mask"] if "attention_mask" in kwargs else args[4] if len(args) > 4 else None
-    kept = (_MASKS.kept or {}).get(id(mask))
+    all_args = (module, query, key, value, attention_mask, *args)
+    kept = (_MASKS.kept or {}).get(id(attention_mask))
     if kept is None or _MASKS.made is None or kept.mask.dtype != torch.bool:
-        return original(*args, **kwargs)
-    given = _arguments(original, args, kwargs)
-    asked = given["is_causal"]
-    is_causal = bool(getattr(given["module"], "is_causal", True) if asked is None else asked)
-    if is_causal == kept.is_causal or unwrap(given["query"].shape[2]) == 1:
-        return original(*args, **kwargs)
-    if id(mask) not in _MASKS.made:
-        _MASKS.made[id(mask)] = _with_both(kept, is_causal)
-    extra = given.pop("kwargs", {})
-    return original(**{**given, "attention_mask": _MASKS.made[id(mask)]}, **extra)
+        return original(*all_args, **kwargs)
+    asked = _arguments(original, all_args, kwargs)["is_causal"]
+    is_causal = bool(getattr(module, "is_causal", True) if asked is None else asked)
+    if is_causal == kept.is_causal or unwrap(query.shape[2]) == 1:
+        return original(*all_args, **kwargs)
+    if id(attention_mask) not in _MASKS.made:
+        _MASKS.made[id(attention_mask)] = _with_both(kept, is_causal)
+    return original(module, query, key, value, _MASKS.made[id(attention_mask)], *args, **kwargs)
 
 
+@patches(
+    "transformers.masking_utils:create_recurrent_attention_mask",
+    around=True,
+    names=("inputs_embeds", "attention_mask", "past_key_values"),
+)
 def recurrent_mask(original: FunctionType, *args: Any, **kwargs: Any) -> Any:
     """``transformers.masking_utils.create_recurrent_attention_mask``, which leaves the mask of a single token out: one that
     was generated is none of padding. A graph that takes its prompt token by token gets padding, too, and an indexer keeps
@@ -134,16 +156,3 @@ def _arguments(function: FunctionType, args: tuple[Any, ...], kwargs: dict[str, 
     bound = inspect.signature(function).bind(*args, **kwargs)
     bound.apply_defaults()
     return dict(bound.arguments)
-
-
-STAND_INS = (
-    StandIn("transformers.masking_utils", "sdpa_mask", sdpa_mask, "", around=True),
-    StandIn(
-        "transformers.integrations.sdpa_attention",
-        "sdpa_attention_forward",
-        sdpa_attention_forward,
-        "",
-        around=True,
-    ),
-    StandIn("transformers.masking_utils", "create_recurrent_attention_mask", recurrent_mask, "", around=True),
-)

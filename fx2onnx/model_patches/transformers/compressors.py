@@ -1,4 +1,4 @@
-"""Stand-ins for attention over entries that are made of so many tokens each, whose Python asks whether there is one."""
+"""Patches of attention over entries that are made of so many tokens each, whose Python asks whether there is one."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fx2onnx.model_patches.patching import StandIn
+from fx2onnx.model_patches.patching import patches
 
 _MODULE = "transformers.models.deepseek_v4.modeling_deepseek_v4"
 
 
+@patches(f"{_MODULE}:DeepseekV4HCACompressor.forward")
 def heavy_compressor(
     self: Any, hidden_states: Tensor, q_residual: Tensor, position_ids: Tensor, past_key_values: Any, layer_idx: int
 ) -> tuple[Tensor, Tensor]:
@@ -27,6 +28,7 @@ def heavy_compressor(
     return entries.unsqueeze(1), torch.where(hidden, -torch.inf, 0.0).to(entries.dtype)
 
 
+@patches(f"{_MODULE}:DeepseekV4CSACompressor.forward")
 def sparse_compressor(
     self: Any, hidden_states: Tensor, q_residual: Tensor, position_ids: Tensor, past_key_values: Any, layer_idx: int
 ) -> tuple[Tensor, Tensor]:
@@ -43,6 +45,7 @@ def sparse_compressor(
     return entries.unsqueeze(1), bias[:, None, :, :-1]
 
 
+@patches(f"{_MODULE}:DeepseekV4Indexer.forward")
 def indexer(
     self: Any, hidden_states: Tensor, q_residual: Tensor, position_ids: Tensor, past_key_values: Any, layer_idx: int
 ) -> Tensor:
@@ -120,10 +123,3 @@ def _with_the_group_before(
         lagging = torch.cat([left[:, None].to(numbers.dtype), numbers[..., :head]], dim=1)[:, :-1]
         joined.append(torch.cat([lagging, numbers[..., head:]], dim=2))
     return joined[0], joined[1]
-
-
-STAND_INS = (
-    StandIn(_MODULE, "DeepseekV4HCACompressor.forward", heavy_compressor, ""),
-    StandIn(_MODULE, "DeepseekV4CSACompressor.forward", sparse_compressor, ""),
-    StandIn(_MODULE, "DeepseekV4Indexer.forward", indexer, ""),
-)

@@ -1,4 +1,4 @@
-"""Stand-ins for mixtures of experts whose Python loops over the experts that some token chose.
+"""Patches of mixtures of experts whose Python loops over the experts that some token chose.
 
 Which those are only the data tells, so all are run, on the tokens that chose them.
 """
@@ -13,9 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fx2onnx.model_patches.patching import StandIn
+from fx2onnx.model_patches.patching import patches
 
 
+@patches("transformers.models.switch_transformers.modeling_switch_transformers:SwitchTransformersExperts.forward")
 def switch_experts(self: Any, hidden_states: Tensor, selected_experts: Tensor, routing_weights: Tensor) -> Tensor:
     """``SwitchTransformersExperts``: each expert on the tokens that chose it; on none it adds nothing.
 
@@ -30,6 +31,7 @@ def switch_experts(self: Any, hidden_states: Tensor, selected_experts: Tensor, r
     return total
 
 
+@patches("transformers.models.longcat_flash.modeling_longcat_flash:LongcatFlashExperts.forward")
 def longcat_experts(self: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
     """``LongcatFlashExperts``: the experts with weights in groups, as transformers runs them elsewhere; the others,
     counted after those, return what they get.
@@ -63,7 +65,10 @@ def _gated(activation: Callable[[Tensor], Tensor], both: Tensor) -> Tensor:
     return activation(gate) * up
 
 
-def privacy_filter_experts(self: Any, hidden_states: Tensor, router_indices: Tensor, routing_weights: Tensor) -> Tensor:
+@patches("transformers.models.openai_privacy_filter.modeling_openai_privacy_filter:OpenAIPrivacyFilterExperts.forward")
+def privacy_filter_experts(
+    self: Any, hidden_states: Tensor, router_indices: Any = None, routing_weights: Any = None
+) -> Tensor:
     """``OpenAIPrivacyFilterExperts``: each expert, in float32, on the tokens that chose it.
 
     Shapes:  hidden_states [tokens, width], router_indices and routing_weights [tokens, choices] -> [tokens, width].
@@ -77,6 +82,7 @@ def privacy_filter_experts(self: Any, hidden_states: Tensor, router_indices: Ten
     return total.to(hidden_states.dtype)
 
 
+@patches("transformers.models.step3p7.modeling_step3p7:Step3p7Experts.forward")
 def step_experts(self: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
     """``Step3p7Experts``: each expert on the tokens that chose it; ids from ``num_experts`` on belong to nobody.
 
@@ -91,6 +97,7 @@ def step_experts(self: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_we
     return total
 
 
+@patches("transformers.models.dbrx.modeling_dbrx:DbrxExperts.forward")
 def dbrx_experts(self: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor) -> Tensor:
     """``DbrxExperts``, whose weights stand one expert after the other in three matrices.
 
@@ -106,23 +113,3 @@ def dbrx_experts(self: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_we
         output = self.mlp(states[token], w1[index], v1[index], w2[index])
         total.index_add_(0, token, output * top_k_weights[token, choice, None])
     return total.view(hidden_states.shape[0], -1, self.hidden_size)
-
-
-_MODELS = "transformers.models"
-STAND_INS = (
-    StandIn(
-        f"{_MODELS}.switch_transformers.modeling_switch_transformers",
-        "SwitchTransformersExperts.forward",
-        switch_experts,
-        "",
-    ),
-    StandIn(f"{_MODELS}.longcat_flash.modeling_longcat_flash", "LongcatFlashExperts.forward", longcat_experts, ""),
-    StandIn(
-        f"{_MODELS}.openai_privacy_filter.modeling_openai_privacy_filter",
-        "OpenAIPrivacyFilterExperts.forward",
-        privacy_filter_experts,
-        "",
-    ),
-    StandIn(f"{_MODELS}.dbrx.modeling_dbrx", "DbrxExperts.forward", dbrx_experts, ""),
-    StandIn(f"{_MODELS}.step3p7.modeling_step3p7", "Step3p7Experts.forward", step_experts, ""),
-)

@@ -1,4 +1,4 @@
-"""Stand-in for indexers whose Python goes through the queries one by one, since each sees another number of keys."""
+"""Patch of indexers whose Python goes through the queries one by one, since each sees another number of keys."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fx2onnx.model_patches.patching import StandIn
+from fx2onnx.model_patches.patching import patches
 
 _MODULE = "transformers.models.qwen4_exp.modeling_qwen4_exp"
 
 
+@patches(f"{_MODULE}:Qwen4ExpTextQSAIndexer.forward")
 def block_indexer(
     self: Any,
     hidden_states: Tensor,
@@ -65,6 +66,3 @@ def _rows(values: Tensor, places: Tensor) -> Tensor:
     """Shapes: values [batch, keys, width], places [batch, queries, n, m] -> [batch, queries, n, m, width]."""
     batch = torch.arange(values.shape[0]).view(-1, 1, 1, 1)
     return values[batch, places]
-
-
-STAND_INS = (StandIn(_MODULE, "Qwen4ExpTextQSAIndexer.forward", block_indexer, ""),)

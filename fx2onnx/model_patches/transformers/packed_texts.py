@@ -1,6 +1,6 @@
 """Texts packed one after another in a row are told apart by jumps of their positions: at every length, without ``diff``.
 
-transformers looks for jumps wherever it is given no mask and no cache, as in encoders that hear sound.
+transformers looks for jumps wherever it is given no mask and no cache, as in encoders of sound.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fx2onnx.model_patches.patching import StandIn
+from fx2onnx.model_patches.patching import patches
 
 
+@patches("transformers.masking_utils:find_packed_sequence_indices", around=True)
 def sequence_indices(original: Any, position_ids: Tensor) -> Tensor | None:
     """``transformers.masking_utils.find_packed_sequence_indices``, whose ``torch.diff`` takes plain lengths only.
 
@@ -23,6 +24,3 @@ def sequence_indices(original: Any, position_ids: Tensor) -> Tensor | None:
         return found
     jumps = position_ids[:, 1:] - position_ids[:, :-1] != 1
     return torch.cat([torch.zeros_like(position_ids[:, :1]), jumps.cumsum(-1)], dim=-1)
-
-
-STAND_INS = (StandIn("transformers.masking_utils", "find_packed_sequence_indices", sequence_indices, "", around=True),)

@@ -1,4 +1,4 @@
-"""Stand-ins for functions of transformers that make a plain number of a length, and a position of that."""
+"""Patches of functions of transformers that make a plain number of a length, and a position of that."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fx2onnx.model_patches.patching import StandIn
+from fx2onnx.model_patches.patching import patches
 
 
+@patches("transformers.models.prophetnet.modeling_prophetnet:ProphetNetPositionalEmbeddings.forward")
 def prophetnet_positions(
     self: Any,
     inputs_shape: Any,
@@ -35,6 +36,7 @@ def prophetnet_positions(
     return self._forward(position_ids), position_ids
 
 
+@patches("transformers.models.cpmant.modeling_cpmant:CpmAntModel._prepare_attention_mask")
 def cpmant_mask(self: Any, input_ids: Tensor, span: Tensor, context: Tensor, length: Tensor) -> Tensor:
     """``CpmAntModel._prepare_attention_mask``, save that it counts the tokens from the last in the graph.
 
@@ -52,6 +54,7 @@ def cpmant_mask(self: Any, input_ids: Tensor, span: Tensor, context: Tensor, len
     return kept.view(batch, total, 1) & kept.view(batch, 1, total) & seen
 
 
+@patches("transformers.models.reformer.modeling_reformer:AxialPositionEmbeddings.forward", around=True)
 def axial_positions(original: Callable[..., Tensor], self: Any, position_ids: Tensor) -> Tensor:
     """``reformer.AxialPositionEmbeddings`` in one look-up, where Python goes through the batch.
 
@@ -94,6 +97,7 @@ class _Places:
         return _Places(kept.first, 2 * kept.step, (kept.count + 1) // 2, head)
 
 
+@patches("transformers.models.funnel.modeling_funnel:FunnelAttentionStructure.get_position_embeds", around=True)
 def funnel_positions(
     original: Callable[..., Any], self: Any, seq_len: Any, dtype: torch.dtype, device: torch.device
 ) -> Any:
@@ -124,28 +128,3 @@ def funnel_positions(
             pooling = embedded(before, places, 2 ** (block - 1), 2)
         found.append([embedded(places, places, 2**block, 1), pooling])
     return found
-
-
-STAND_INS = (
-    StandIn(
-        "transformers.models.reformer.modeling_reformer",
-        "AxialPositionEmbeddings.forward",
-        axial_positions,
-        "",
-        around=True,
-    ),
-    StandIn(
-        "transformers.models.funnel.modeling_funnel",
-        "FunnelAttentionStructure.get_position_embeds",
-        funnel_positions,
-        "",
-        around=True,
-    ),
-    StandIn("transformers.models.cpmant.modeling_cpmant", "CpmAntModel._prepare_attention_mask", cpmant_mask, ""),
-    StandIn(
-        "transformers.models.prophetnet.modeling_prophetnet",
-        "ProphetNetPositionalEmbeddings.forward",
-        prophetnet_positions,
-        "",
-    ),
-)

@@ -1,4 +1,4 @@
-"""Stand-ins for functions that keep the embeddings of prompts by their tokens: here the tokens are an input."""
+"""Patches of functions that keep the embeddings of prompts by their tokens: here the tokens are an input."""
 
 from __future__ import annotations
 
@@ -6,9 +6,13 @@ from typing import Any
 
 from torch import Tensor
 
-from fx2onnx.model_patches.patching import StandIn
+from fx2onnx.model_patches.patching import patches
+
+_OMDET = "transformers.models.omdet_turbo.modeling_omdet_turbo:OmDetTurboPreTrainedModel"
+_ANEW = "keeps embeddings by tokens: all are computed anew"
 
 
+@patches(f"{_OMDET}.get_cached_class_embeddings", reason=_ANEW)
 def class_embeddings(self: Any, classes_input_ids: Tensor, classes_attention_mask: Tensor) -> Tensor:
     """``OmDetTurboPreTrainedModel.get_cached_class_embeddings``, of every class anew.
 
@@ -18,6 +22,7 @@ def class_embeddings(self: Any, classes_input_ids: Tensor, classes_attention_mas
     return embeddings.to(self.device)
 
 
+@patches(f"{_OMDET}.get_cached_task_embeddings", reason=_ANEW)
 def task_embeddings(self: Any, tasks_input_ids: Tensor, tasks_attention_mask: Tensor) -> tuple[Tensor, Tensor]:
     """``OmDetTurboPreTrainedModel.get_cached_task_embeddings``, of every task anew.
 
@@ -25,15 +30,3 @@ def task_embeddings(self: Any, tasks_input_ids: Tensor, tasks_attention_mask: Te
     """
     features, masks = self.language_backbone(tasks_input_ids, mask=tasks_attention_mask, encode_type="task")
     return features.to(self.device), masks.to(self.device)
-
-
-_OMDET = "transformers.models.omdet_turbo.modeling_omdet_turbo"
-STAND_INS = tuple(
-    StandIn(
-        _OMDET,
-        f"OmDetTurboPreTrainedModel.get_cached_{name}_embeddings",
-        compute,
-        "keeps embeddings by tokens: all are computed anew",
-    )
-    for name, compute in (("class", class_embeddings), ("task", task_embeddings))
-)

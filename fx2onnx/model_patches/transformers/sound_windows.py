@@ -7,11 +7,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fx2onnx.model_patches.patching import StandIn
+from fx2onnx.model_patches.patching import patches
 
 _LENGTHS = "_get_feat_extract_output_lengths"
 
 
+@patches(
+    *(f"transformers.models.{name}.modeling_{name}:get_audio_cu_seqlens" for name in ("qwen3_asr", "qwen3_omni_moe")),
+    around=True,
+)
 def audio_cu_seqlens(
     original: Any,
     chunk_lengths: Tensor,
@@ -34,9 +38,3 @@ def audio_cu_seqlens(
         rest = length % window
         starts += [window] * (length // window) + ([rest] if rest else [])
     return torch.tensor(starts, device=feature_lens.device).cumsum(-1, dtype=torch.int32)
-
-
-STAND_INS = tuple(
-    StandIn(f"transformers.models.{name}.modeling_{name}", "get_audio_cu_seqlens", audio_cu_seqlens, "", around=True)
-    for name in ("qwen3_asr", "qwen3_omni_moe")
-)

@@ -9,9 +9,18 @@ from typing import Any
 
 from torch import Tensor
 
-from fx2onnx.model_patches.patching import StandIn
+from fx2onnx.model_patches.patching import patches
+
+_CODECS = (("encodec", "Encodec"), ("mimi", "Mimi"), ("pocket_tts_audio_tokenizer", "PocketTTSAudioTokenizer"))
 
 
+@patches(
+    *(
+        f"transformers.models.{folder}.modeling_{folder}:{name}Conv1d._get_extra_padding_for_conv1d"
+        for folder, name in _CODECS
+    ),
+    around=True,
+)
 def extra_padding(original: Any, self: Any, hidden_states: Tensor) -> Any:
     """``EncodecConv1d._get_extra_padding_for_conv1d`` and its copies: ``ceil(length / stride) * stride - length``.
 
@@ -24,16 +33,3 @@ def extra_padding(original: Any, self: Any, hidden_states: Tensor) -> Any:
         return original(self, hidden_states)
     stride = int(self.conv.stride[0])
     return -(-length // stride) * stride - length
-
-
-_CODECS = (("encodec", "Encodec"), ("mimi", "Mimi"), ("pocket_tts_audio_tokenizer", "PocketTTSAudioTokenizer"))
-STAND_INS = tuple(
-    StandIn(
-        f"transformers.models.{folder}.modeling_{folder}",
-        f"{name}Conv1d._get_extra_padding_for_conv1d",
-        extra_padding,
-        "",
-        around=True,
-    )
-    for folder, name in _CODECS
-)

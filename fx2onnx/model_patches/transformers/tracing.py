@@ -2,8 +2,8 @@
 
 ``is_tracing(x)`` says yes for fake tensors, and what follows may compute other numbers than in eager PyTorch. So the
 answer is no, as in eager PyTorch, save for a mask (an integer or bool tensor) whose numbers only the data tells: the
-eager branch would look at them. Where a function that was told no decides by data all the same, capture starts anew with
-yes for that function. The report names every function that was told yes.
+eager branch would look at them. Where a function that got a no decides by data all the same, capture starts anew with
+yes for that function. The report names every function that got a yes.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from fx2onnx.base.changes import before_change
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture.patches import Known, TracedCode
 from fx2onnx.capture.python.frames import location_at
-from fx2onnx.model_patches.patching import StandIn
-from fx2onnx.model_patches.transformers import attention_masks, packed_texts, sound_windows, strides
+from fx2onnx.model_patches.patching import patches
+from fx2onnx.model_patches.transformers import attention_masks
 
 
 class _Asked(threading.local):
     traced: TracedCode = frozenset()
     known: Known = staticmethod(lambda tensor: True)
-    told_no: set[CodeType] | None = None
-    told_yes: dict[CodeType, SourceLocation] | None = None
+    answered_no: set[CodeType] | None = None
+    answered_yes: dict[CodeType, SourceLocation] | None = None
 
 
 _ASKED = _Asked()
@@ -41,41 +41,42 @@ def answer(traced: TracedCode, known: Known) -> None:
     this thread.
     """
     before_change(functools.partial(vars(_ASKED).update, traced=_ASKED.traced, known=_ASKED.known))
-    _ASKED.traced, _ASKED.known, _ASKED.told_no, _ASKED.told_yes = traced, known, set(), {}
+    _ASKED.traced, _ASKED.known, _ASKED.answered_no, _ASKED.answered_yes = traced, known, set(), {}
     attention_masks.remember()
 
 
+@patches("transformers.utils.import_utils:is_tracing")
 def is_tracing(tensor: Any = None) -> bool:
-    """Stands in for ``transformers.utils.import_utils.is_tracing``."""
-    asking = sys._getframe(4)  # this function, its caller in swap, in exchange, the exchanged code, who asked
+    """Eager PyTorch's answer where no number of an unknown mask is looked at."""
+    asking = sys._getframe(4)  # this function, its caller in patching, in code_patch, the patched code, who asked
     code = asking.f_code
-    if tensor is None or _ASKED.told_no is None or _ASKED.told_yes is None:
+    if tensor is None or _ASKED.answered_no is None or _ASKED.answered_yes is None:
         return False
     is_mask = isinstance(tensor, torch.Tensor) and not tensor.is_floating_point()
     if code in _ASKED.traced or (is_mask and not _ASKED.known(tensor)):
-        _ASKED.told_yes[code] = location_at(code, asking.f_lineno)
+        _ASKED.answered_yes[code] = location_at(code, asking.f_lineno)
         attention_masks.keep_mask(code.co_name)
         return True
-    _ASKED.told_no.add(code)
+    _ASKED.answered_no.add(code)
     return False
 
 
-def ignore_causal_mask(original: FunctionType, *args: Any, **kwargs: Any) -> Any:
+@patches("transformers.masking_utils:_ignore_causal_mask_sdpa", around=True, names=("kv_length",))
+def ignore_causal_mask(original: FunctionType, padding_mask: Any, *args: Any, **kwargs: Any) -> Any:
     """``transformers.masking_utils._ignore_causal_mask_sdpa``: no for a mask of unknown numbers, whatever the lengths.
 
     It would compare the mask's length with the keys' first, to cut a mask that its answer does not depend on.
     """
-    mask = kwargs.get("padding_mask", args[0] if args else None)
-    if _ASKED.told_yes is None or not isinstance(mask, torch.Tensor) or _ASKED.known(mask):
-        return original(*args, **kwargs)
-    given = inspect.signature(original).bind(*args, **kwargs).arguments
-    return original(**{**given, "kv_length": mask.shape[-1]})
+    if _ASKED.answered_yes is None or not isinstance(padding_mask, torch.Tensor) or _ASKED.known(padding_mask):
+        return original(padding_mask, *args, **kwargs)
+    given = inspect.signature(original).bind(padding_mask, *args, **kwargs).arguments
+    return original(**{**given, "kv_length": padding_mask.shape[-1]})
 
 
 def decided_by_data(error: BaseException) -> CodeType | None:
-    """The innermost function that was told that it is not traced, and went on to what raised ``error``."""
-    told_no = _ASKED.told_no or ()
-    codes = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__) if frame.f_code in told_no]
+    """The innermost function that ``is_tracing`` answered no, and that went on to what raised ``error``."""
+    answered_no = _ASKED.answered_no or ()
+    codes = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__) if frame.f_code in answered_no]
     return codes[-1] if codes else None
 
 
@@ -83,15 +84,5 @@ def branches_for_tracing() -> list[str]:
     """A line for each function that took the branch for traced code in the last run."""
     return [
         f"the branch for traced code, as the other looks at the numbers of an input (bake it to take that)   ({where})"
-        for where in (_ASKED.told_yes or {}).values()
+        for where in (_ASKED.answered_yes or {}).values()
     ]
-
-
-STAND_INS = (
-    StandIn("transformers.utils.import_utils", "is_tracing", is_tracing, ""),
-    StandIn("transformers.masking_utils", "_ignore_causal_mask_sdpa", ignore_causal_mask, "", around=True),
-    *attention_masks.STAND_INS,
-    *packed_texts.STAND_INS,
-    *strides.STAND_INS,
-    *sound_windows.STAND_INS,
-)

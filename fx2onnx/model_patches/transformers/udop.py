@@ -1,4 +1,4 @@
-"""Stand-in for UDOP's joining of patches and words: Python counts the patches in which no word lies."""
+"""Patch of UDOP's joining of patches and words: Python counts the patches in which no word lies."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ import sys
 import torch
 from torch import Tensor
 
-from fx2onnx.model_patches.patching import StandIn
+from fx2onnx.model_patches.patching import patches
 
 _MODULE = "transformers.models.udop.modeling_udop"
 
 
+@patches(
+    f"{_MODULE}:combine_image_text_embeddings",
+    reason="counts the patches without words: they are sorted to the front",
+)
 def combine_image_text_embeddings(
     image_embeddings: Tensor,
     inputs_embeds: Tensor,
@@ -56,13 +60,3 @@ def combine_image_text_embeddings(
         attention_mask = torch.cat([attention_mask, ones], 1)
     joined = torch.cat([inputs_embeds, packed(image_embeddings)], 1)
     return joined, torch.cat([bbox, packed(visual_bbox)], 1), attention_mask
-
-
-STAND_INS = (
-    StandIn(
-        _MODULE,
-        "combine_image_text_embeddings",
-        combine_image_text_embeddings,
-        "counts the patches without words: they are sorted to the front",
-    ),
-)

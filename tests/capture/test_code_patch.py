@@ -1,4 +1,4 @@
-"""Exchanged functions: for whom, for how long, and what another thread sees."""
+"""Patched functions: for whom, for how long, and what another thread sees."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 import fx2onnx
 from fx2onnx.base.changes import Changes
-from fx2onnx.base.code_patch import Exchange
+from fx2onnx.base.code_patch import CodePatch
 
 
 def _made(factor: int) -> FunctionType:
@@ -20,27 +20,27 @@ def _made(factor: int) -> FunctionType:
     return scaled  # type: ignore[return-value]
 
 
-def _exchange(function: FunctionType) -> Exchange:
-    return Exchange(function, lambda original: lambda *args, **kwargs: -original(*args, **kwargs))
+def _code_patch(function: FunctionType) -> CodePatch:
+    return CodePatch(function, lambda original: lambda *args, **kwargs: -original(*args, **kwargs))
 
 
-def test_a_function_with_cells_and_keywords_is_exchanged_and_given_back() -> None:
+def test_a_function_with_cells_and_keywords_is_patched_and_given_back() -> None:
     function, other = _made(3), _made(5)
-    exchange = _exchange(function)
+    code_patch = _code_patch(function)
     with Changes():
-        assert exchange.put_in()
+        assert code_patch.put_in()
         assert (function(2), function(2, more=4), other(2)) == (-7, -10, 11)
         with Changes():
-            assert exchange.put_in(), "it is so already"
+            assert code_patch.put_in(), "it is so already"
         assert function(2) == -7
     assert (function(2), function(2, more=4)) == (7, 10)
 
 
 def test_a_call_that_was_entered_before_the_end_finds_its_way() -> None:
     function = _made(3)
-    exchange = _exchange(function)
+    code_patch = _code_patch(function)
     with Changes():
-        exchange.put_in()
+        code_patch.put_in()
         entered = FunctionType(function.__code__, function.__globals__, "entered", None, function.__closure__)
     assert entered(2, more=1) == 7
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,6 +24,10 @@ def _function(kind: str, name: str) -> Any:
     for part in name.split("."):
         found = getattr(found, part)
     return found
+
+
+def _compares(kind: str, name: str) -> pytest.MarkDecorator:
+    return pytest.mark.compares(f"transformers.models.{kind}.modeling_{kind}:{name}")
 
 
 def _loops(result: fx2onnx.ExportResult) -> set[str]:
@@ -70,10 +75,15 @@ def _griffin() -> Any:
 @pytest.mark.parametrize(
     "make",
     [
-        *(lambda kind=kind: _mamba(kind) for kind in ("mamba", "falcon_mamba", "jamba", "zamba")),
-        lambda: _rwkv(False),
-        lambda: _rwkv(True),
-        _griffin,
+        *(
+            pytest.param(partial(_mamba, kind), marks=_compares(kind, "mamba_selective_scan"))
+            for kind in ("mamba", "falcon_mamba", "jamba", "zamba")
+        ),
+        *(
+            pytest.param(partial(_rwkv, with_state), marks=_compares("rwkv", "rwkv_linear_attention_cpu"))
+            for with_state in (False, True)
+        ),
+        pytest.param(_griffin, marks=_compares("recurrent_gemma", "RecurrentGemmaRglru._rnn_scan")),
     ],
 )
 def test_every_length(make: Any) -> None:
@@ -87,7 +97,10 @@ def test_a_fixed_length_is_stepped_through() -> None:
     assert not _loops(result)
 
 
-@pytest.mark.parametrize("kind", ["SLANet", "SLANeXt"])
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(kind, marks=_compares(kind.lower(), f"{kind}SLAHead.forward")) for kind in ("SLANet", "SLANeXt")],
+)
 def test_tables_end_where_each_has_its_last_token(kind: str) -> None:
     import transformers
 

@@ -1,5 +1,5 @@
-"""Stand-ins for recurrences that Python steps through, one position at a time: a scan where the length is a dynamic size,
-a loop where what is found ends it.
+"""Patches of recurrences that Python steps through, one position at a time: a scan where the length is a dynamic size,
+a loop where the data ends it.
 
 Where the number of steps is known, the functions are left as they are.
 """
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fx2onnx.capture.torch_private import HIGHER_ORDER
-from fx2onnx.model_patches.patching import StandIn
+from fx2onnx.model_patches.patching import patches
 
 
 def _is_dynamic(size: Any) -> bool:
@@ -29,6 +29,13 @@ def _scanned(step: Callable[..., Any], states: Sequence[Tensor], inputs: Sequenc
     return [*last, output.movedim(0, axis)]
 
 
+_MODELS = "transformers.models"
+
+
+@patches(
+    *(f"{_MODELS}.{kind}.modeling_{kind}:mamba_selective_scan" for kind in ("mamba", "falcon_mamba", "jamba", "zamba")),
+    around=True,
+)
 def selective_scan(
     original: Callable[..., Any],
     hidden_states: Tensor,
@@ -36,6 +43,11 @@ def selective_scan(
     A: Tensor,
     B: Tensor,
     C: Tensor,
+    D: Tensor | None = None,
+    z: Tensor | None = None,
+    delta_bias: Tensor | None = None,
+    delta_softplus: bool = False,
+    return_last_state: bool = False,
     *args: Any,
     **kwargs: Any,
 ) -> Any:
@@ -45,12 +57,11 @@ def selective_scan(
         -> [batch, channels, length], and the last state [batch, channels, states] where it is asked for.
     """
     if not _is_dynamic(hidden_states.shape[2]):
-        return original(hidden_states, dt, A, B, C, *args, **kwargs)
-    names = ("D", "z", "delta_bias", "delta_softplus", "return_last_state")
-    given = dict(zip(names, args, strict=False)) | kwargs
-    if given.get("delta_bias") is not None:
-        dt = dt + given["delta_bias"].to(dt.dtype)[..., None]
-    if given.get("delta_softplus"):
+        given = (D, z, delta_bias, delta_softplus, return_last_state, *args)
+        return original(hidden_states, dt, A, B, C, *given, **kwargs)
+    if delta_bias is not None:
+        dt = dt + delta_bias.to(dt.dtype)[..., None]
+    if delta_softplus:
         dt = torch.nn.functional.softplus(dt)
     decay = torch.exp(A[None, :, :, None] * dt[:, :, None])
     added = dt[:, :, None] * B[:, None].float() * hidden_states[:, :, None].float()
@@ -61,13 +72,14 @@ def selective_scan(
         return state, torch.matmul(state.to(dtype), read.unsqueeze(-1)).squeeze(-1)
 
     state, output = _scanned(step, [torch.zeros_like(added[..., 0])], [decay, added, C], axis=-1)
-    if given.get("D") is not None:
-        output = output + hidden_states * given["D"][None, :, None]
-    if given.get("z") is not None:
-        output = output * torch.nn.functional.silu(given["z"])
-    return (output, state) if given.get("return_last_state") else output
+    if D is not None:
+        output = output + hidden_states * D[None, :, None]
+    if z is not None:
+        output = output * torch.nn.functional.silu(z)
+    return (output, state) if return_last_state else output
 
 
+@patches(f"{_MODELS}.rwkv.modeling_rwkv:rwkv_linear_attention_cpu", around=True)
 def rwkv_attention(
     original: Callable[..., Any],
     time_decay: Tensor,
@@ -103,6 +115,7 @@ def rwkv_attention(
     return output.to(key.dtype), after if return_state or state is not None else None
 
 
+@patches(f"{_MODELS}.recurrent_gemma.modeling_recurrent_gemma:RecurrentGemmaRglru._rnn_scan", around=True)
 def griffin_recurrence(
     original: Callable[..., Any],
     self: Any,
@@ -134,6 +147,11 @@ _NO_LIST = "as many as the data tells"
 """Instead of a list of every step's logits, which is dropped where it is not asked for, and else left out with a warning."""
 
 
+@patches(
+    *(f"{_MODELS}.{kind.lower()}.modeling_{kind.lower()}:{kind}SLAHead.forward" for kind in ("SLANet", "SLANeXt")),
+    reason="steps in a loop of the file; Python's is left where every table has its end",
+    around=True,
+)
 def table_structure(
     original: Callable[..., Any], self: Any, hidden_states: Tensor, targets: Any = None, **kwargs: Any
 ) -> Any:
@@ -170,30 +188,3 @@ def table_structure(
     probabilities = torch.softmax(made, dim=-1, dtype=torch.float32).to(hidden_states.dtype)
     output: Callable[..., Any] = sys.modules[type(self).__module__].BaseModelOutput
     return output(last_hidden_state=probabilities, hidden_states=_NO_LIST)
-
-
-_MODELS = "transformers.models"
-STAND_INS = (
-    *(
-        StandIn(f"{_MODELS}.{kind}.modeling_{kind}", "mamba_selective_scan", selective_scan, "", around=True)
-        for kind in ("mamba", "falcon_mamba", "jamba", "zamba")
-    ),
-    *(
-        StandIn(
-            f"{_MODELS}.{kind.lower()}.modeling_{kind.lower()}",
-            f"{kind}SLAHead.forward",
-            table_structure,
-            "steps in a loop of the file; Python's is left where every table has its end",
-            around=True,
-        )
-        for kind in ("SLANet", "SLANeXt")
-    ),
-    StandIn(f"{_MODELS}.rwkv.modeling_rwkv", "rwkv_linear_attention_cpu", rwkv_attention, "", around=True),
-    StandIn(
-        f"{_MODELS}.recurrent_gemma.modeling_recurrent_gemma",
-        "RecurrentGemmaRglru._rnn_scan",
-        griffin_recurrence,
-        "",
-        around=True,
-    ),
-)

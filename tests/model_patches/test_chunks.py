@@ -1,4 +1,4 @@
-"""Where the last chunks of a past begin: the stand-in cuts as the function does, at every length of the past."""
+"""Where the last chunks of a past begin: the patch cuts as the function does, at every length of the past."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ pytest.importorskip("transformers", reason="transformers is not installed")
 from transformers.models.reformer.modeling_reformer import LocalSelfAttention  # noqa: E402
 
 
+@pytest.mark.compares(f"{LocalSelfAttention.__module__}:LocalSelfAttention._retrieve_relevant_hidden_states")
 @pytest.mark.parametrize("before", [0, 1, 2])
 def test_the_chunks_before_the_next_token(before: int) -> None:
     def kept(past: torch.Tensor) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Indexers whose Python goes through the queries one by one: the stand-in keeps the keys that they keep."""
+"""Indexers whose Python goes through the queries one by one: the patch keeps the keys that they keep."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ def _sample(queries: int, keys: int, padded: int = 0, holes: bool = False) -> tu
         return torch.randn(2, queries, WIDTH), angles.cos(), angles.sin(), seen
 
 
+@pytest.mark.compares(f"{qwen4_exp.__name__}:Qwen4ExpTextQSAIndexer.forward")
 @pytest.mark.parametrize(("ratio", "budget"), [(2, 4), (3, 9), (4, 4)])
 def test_every_query_keeps_its_best_blocks_and_the_tail(ratio: int, budget: int) -> None:
     config = transformers.Qwen4ExpTextConfig(

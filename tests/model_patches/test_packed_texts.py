@@ -18,6 +18,7 @@ class Packed(torch.nn.Module):
         return position_ids * 0 if found is None else found
 
 
+@pytest.mark.compares("transformers.masking_utils:find_packed_sequence_indices")
 def test_texts_are_told_apart_at_every_length() -> None:
     one, two = [0, 1, 2, 3, 4, 5], [0, 1, 2, 0, 1, 0]
     others = [torch.tensor([[0, 1, 2], [0, 0, 0]]), torch.tensor([[3]]), torch.tensor([[0, 1, 2, 3, 0]])]

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 
-from fx2onnx.model_patches.transformers.strides import _CODECS
 from fx2onnx.sources.torchvision_compat import prepare
 from tests.support import check
 
@@ -20,13 +19,21 @@ class Config:
     use_causal_conv, pad_mode, norm_type, trim_right_ratio = True, "constant", "weight_norm", 1.0
 
 
-@pytest.mark.parametrize(("folder", "name"), _CODECS)
+CODECS = [("encodec", "Encodec"), ("mimi", "Mimi"), ("pocket_tts_audio_tokenizer", "PocketTTSAudioTokenizer")]
+
+
+def _compares(folder: str, name: str) -> pytest.MarkDecorator:
+    method = f"{name}Conv1d._get_extra_padding_for_conv1d"
+    return pytest.mark.compares(f"transformers.models.{folder}.modeling_{folder}:{method}")
+
+
+@pytest.mark.parametrize(("folder", "name"), [pytest.param(*codec, marks=_compares(*codec)) for codec in CODECS])
 @pytest.mark.parametrize("is_causal", [True, False])
 def test_sound_is_padded_to_whole_strides(folder: str, name: str, is_causal: bool) -> None:
     module: Any = importlib.import_module(f"transformers.models.{folder}.modeling_{folder}")
     config = Config()
     config.use_causal_conv = is_causal
     layer = getattr(module, f"{name}Conv1d")(config, 2, 3, kernel_size=7, stride=4)
-    assert int(layer.padding_total) == 7 - 4  # what the stand-in rests on
+    assert int(layer.padding_total) == 7 - 4  # what the patch rests on
     others = [(torch.randn(2, 2, length),) for length in (12, 13, 15, 16, 29)]
     check(layer.eval(), (torch.randn(2, 2, 22),), others=others, dynamic_shapes=[{2: "length"}])

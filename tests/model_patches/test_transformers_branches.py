@@ -51,6 +51,7 @@ def branches(result: fx2onnx.ExportResult) -> list[str]:
     return [line for line in result.report.assumptions if "traced code" in line]
 
 
+@pytest.mark.compares("transformers.utils.import_utils:is_tracing")
 @pytest.mark.parametrize("kind", [Scaled, LooksAtConstants])
 def test_eagers_branch(kind: type[nn.Module]) -> None:
     assert not branches(check(kind(), (X,)))
@@ -93,6 +94,7 @@ def test_a_models_mask() -> None:
     assert any("_ignore_causal_mask_sdpa" in line for line in branches(result))
 
 
+@pytest.mark.compares("transformers.masking_utils:_ignore_causal_mask_sdpa")
 def test_a_mask_longer_than_the_keys() -> None:
     """A cache that keeps a window: eager PyTorch cuts the mask and then asks for its numbers, which capture need not."""
     from transformers.masking_utils import _ignore_causal_mask_sdpa
@@ -117,6 +119,9 @@ class FirstHidden(nn.Module):
         return self.model(input_ids=input_ids, attention_mask=attention_mask, use_cache=False)[0]  # type: ignore[no-any-return]
 
 
+@pytest.mark.compares(
+    "transformers.masking_utils:sdpa_mask", "transformers.integrations.sdpa_attention:sdpa_attention_forward"
+)
 @pytest.mark.parametrize("dynamic", [None, {"input_ids": {1: "length"}, "attention_mask": {1: "length"}}])
 @pytest.mark.parametrize(("kind", "is_causal"), [("Llama", False), ("Mistral", False), ("Bert", True)])
 def test_a_mask_that_eager_leaves_out_where_no_token_is_padded(kind: str, is_causal: bool, dynamic: Any) -> None:

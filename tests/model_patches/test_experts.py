@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -61,7 +62,20 @@ def _dbrx() -> tuple[torch.nn.Module, Callable[[torch.Tensor], torch.Tensor]]:
     return _filled(dbrx.DbrxExperts(config)), lambda index: index
 
 
-@pytest.mark.parametrize("build", [_switch, _longcat, _privacy_filter, _step, _dbrx])
+def _case(build: Callable[[], object], kind: type[torch.nn.Module]) -> Any:
+    return pytest.param(build, marks=pytest.mark.compares(f"{kind.__module__}:{kind.__name__}.forward"))
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        _case(_switch, switch.SwitchTransformersExperts),
+        _case(_longcat, longcat.LongcatFlashExperts),
+        _case(_privacy_filter, privacy_filter.OpenAIPrivacyFilterExperts),
+        _case(_step, step.Step3p7Experts),
+        _case(_dbrx, dbrx.DbrxExperts),
+    ],
+)
 def test_every_expert_runs_on_the_tokens_that_chose_it(
     build: Callable[[], tuple[torch.nn.Module, Callable[[torch.Tensor], torch.Tensor]]],
 ) -> None:

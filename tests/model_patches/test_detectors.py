@@ -1,8 +1,7 @@
-"""torchvision's detectors: their functions said in tensors compute what they computed, for any number of boxes."""
+"""torchvision's detectors: their functions in tensors compute what they computed, for any number of boxes."""
 
 from __future__ import annotations
 
-import inspect
 import threading
 from collections import OrderedDict
 from typing import Any
@@ -12,10 +11,8 @@ import torch
 from torch import nn
 
 import fx2onnx
-from fx2onnx.base.changes import Changes
-from fx2onnx.model_patches import torchvision as said
-from fx2onnx.model_patches.patching import stand_in_for
 from fx2onnx.sources.torchvision_compat import prepare
+from tests.model_patches.support import patched
 from tests.support import check
 
 pytestmark = pytest.mark.skipif(not prepare(), reason="torchvision is not installed")
@@ -31,29 +28,36 @@ def boxes_of(count: int, extent: float = 40.0) -> torch.Tensor:
     return torch.cat([corners, corners + 1 + torch.rand(count, 2) * extent / 3], dim=1)
 
 
+@pytest.mark.compares("torchvision.ops.boxes:batched_nms")
 @pytest.mark.parametrize("count", [0, 1, 60, 1400])
 def test_suppression_by_class(count: int) -> None:
     torch.manual_seed(count)
     boxes, scores, classes = boxes_of(count, 200), torch.rand(count), torch.randint(0, 7, (count,))
     want = batched_nms(boxes, scores, classes, 0.3)
-    assert torch.equal(said.batched_nms(boxes, scores, classes, 0.3), want)
+    with patched():
+        assert torch.equal(batched_nms(boxes, scores, classes, 0.3), want)
     assert count < 2 or 0 < len(want) < count
 
 
+@pytest.mark.compares("torchvision.models.detection.roi_heads:paste_masks_in_image")
 @pytest.mark.parametrize("count", [0, 1, 9])
 @pytest.mark.parametrize("padding", [0, 1])
 def test_pasted_masks(count: int, padding: int) -> None:
     torch.manual_seed(count)
     masks, boxes = torch.rand(count, 1, 7, 7), boxes_of(count) - 6
     want = roi_heads.paste_masks_in_image(masks, boxes, (33, 41), padding=padding)
-    torch.testing.assert_close(said.paste_masks_in_image(masks, boxes, (33, 41), padding), want)
+    with patched():
+        torch.testing.assert_close(roi_heads.paste_masks_in_image(masks, boxes, (33, 41), padding), want)
 
 
+@pytest.mark.compares("torchvision.models.detection._utils:BoxCoder.decode")
 def test_decoded_boxes() -> None:
     coder = _utils.BoxCoder((10.0, 10.0, 5.0, 5.0))
     codes, boxes = torch.randn(5, 12), [boxes_of(2), boxes_of(3)]
-    torch.testing.assert_close(said.decode(coder, codes, boxes), coder.decode(codes, boxes))
-    assert said.decode(coder, torch.randn(0, 12), [boxes_of(0)]).shape == (0, 3, 4)
+    want = coder.decode(codes, boxes)
+    with patched():
+        torch.testing.assert_close(coder.decode(codes, boxes), want)
+        assert coder.decode(torch.randn(0, 12), [boxes_of(0)]).shape == (0, 3, 4)
 
 
 class Suppress(nn.Module):
@@ -89,7 +93,15 @@ def test_any_number_of_boxes() -> None:
     assert any("batched_nms" in line for line in result.report.assumptions)
 
 
-@pytest.mark.parametrize("kind", [Paste, Keypoints])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        Paste,
+        pytest.param(
+            Keypoints, marks=pytest.mark.compares("torchvision.models.detection.roi_heads:heatmaps_to_keypoints")
+        ),
+    ],
+)
 def test_as_many_results_as_boxes(kind: type[nn.Module]) -> None:
     def sample(count: int, seed: int, extent: float) -> tuple[torch.Tensor, ...]:
         torch.manual_seed(seed)
@@ -158,33 +170,20 @@ def test_only_the_capturing_thread_and_only_then() -> None:
         found.append(roi_heads.paste_masks_in_image(*arguments))
 
     def inside() -> None:
-        with Changes():
-            used = stand_in_for(said.STAND_INS)
+        with patched() as patches:
             thread = threading.Thread(target=elsewhere)
             thread.start()
             thread.join()
             assert torch.equal(found[0], want)
-            assert not used
+            assert not patches.notes()
             roi_heads.paste_masks_in_image(*arguments)
-            assert set(used) == {"torchvision.models.detection.roi_heads.paste_masks_in_image"}
+            assert [note.split()[0].rpartition(".")[2] for note in patches.notes()] == ["paste_masks_in_image"]
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         inside()
     assert roi_heads.paste_masks_in_image.__code__ is code
     assert torch.equal(roi_heads.paste_masks_in_image(*arguments), want)
-
-
-def test_stand_ins_take_what_the_functions_take() -> None:
-    """A function that changed its parameters would be left as it is, and the export refused: notice it here."""
-    with Changes():
-        stand_in_for(said.STAND_INS)
-        for stand_in in said.STAND_INS:
-            function: Any = __import__(stand_in.module, fromlist=["_"])
-            for part in stand_in.function.split("."):
-                function = getattr(function, part)
-            exchanged = inspect.unwrap(function).__code__
-            assert any(name.startswith("__fx2onnx") for name in exchanged.co_names), stand_in.name
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Attention over entries of so many tokens each: the stand-ins make the entries and biases that the modules make."""
+"""Attention over entries of so many tokens each: the patches make the entries and biases that the modules make."""
 
 from __future__ import annotations
 
@@ -17,6 +17,10 @@ transformers = pytest.importorskip("transformers", reason="transformers is not i
 from transformers.models.deepseek_v4 import modeling_deepseek_v4 as deepseek  # noqa: E402
 
 WIDTH, RANK, SPARSE, HEAVY = 16, 8, 2, 3
+
+
+def _compares(*names: str) -> pytest.MarkDecorator:
+    return pytest.mark.compares(*(f"{deepseek.__name__}:{name}.forward" for name in names))
 
 
 def _sample(length: int, skipped: int = 0) -> tuple[torch.Tensor, ...]:
@@ -51,8 +55,16 @@ class _WithoutCache(torch.nn.Module):
 @pytest.mark.parametrize(
     ("kind", "lengths"),
     [
-        (deepseek.DeepseekV4CSACompressor, (1, 2, 3, 13)),
-        (deepseek.DeepseekV4HCACompressor, (3, 5, 13)),  # fewer tokens than make an entry: it gives no bias
+        pytest.param(
+            deepseek.DeepseekV4CSACompressor,
+            (1, 2, 3, 13),
+            marks=_compares("DeepseekV4CSACompressor", "DeepseekV4Indexer"),
+        ),
+        pytest.param(
+            deepseek.DeepseekV4HCACompressor,
+            (3, 5, 13),  # fewer tokens than make an entry: it gives no bias
+            marks=_compares("DeepseekV4HCACompressor"),
+        ),
     ],
 )
 def test_entries_of_whole_groups(kind: type[torch.nn.Module], lengths: tuple[int, ...]) -> None:

@@ -1,4 +1,4 @@
-"""UDOP joins patches and words by where the words lie: the stand-in computes what the function does."""
+"""UDOP joins patches and words by where the words lie: the patch computes what the function does."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ def _sample(words: int) -> tuple[torch.Tensor, ...]:
     return torch.randn(2, SIDE * SIDE, WIDTH), torch.randn(2, words, WIDTH), boxes, torch.ones(2, words)
 
 
+@pytest.mark.compares("transformers.models.udop.modeling_udop:combine_image_text_embeddings")
 @pytest.mark.parametrize(("max_len", "given"), [(0, False), (0, True), (20, False), (10, True)])
 def test_words_and_free_patches(max_len: int, given: bool) -> None:
     def forward(patches: torch.Tensor, words: torch.Tensor, boxes: torch.Tensor, mask: torch.Tensor) -> Any:

@@ -53,14 +53,12 @@ def _least_squares(recorder: BaseRecorder, call: Call, self: torch.Tensor, b: to
     return record_sized(recorder, call, outputs)
 
 
-_POOLS = [
-    getattr(aten, f"{kind}_pool{spatial}d{suffix}").default
-    for spatial in (1, 2, 3)
-    for kind, suffix in (("avg", ""), ("max", ""), ("max", "_with_indices"))
-]
-
-
-@register(Kind.RECORD, *(pool for pool in _POOLS if pool is not aten.max_pool1d.default))
+@register(
+    Kind.RECORD,
+    *(getattr(aten, f"avg_pool{spatial}d").default for spatial in (1, 2, 3)),
+    *(getattr(aten, f"max_pool{spatial}d").default for spatial in (2, 3)),
+    *(getattr(aten, f"max_pool{spatial}d_with_indices").default for spatial in (1, 2, 3)),
+)
 def _pooled(
     recorder: BaseRecorder,
     call: Call,

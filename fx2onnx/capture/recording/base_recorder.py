@@ -32,8 +32,8 @@ def _dtype_of_number(value: Any) -> torch.dtype:
 
 
 class BaseRecorder(KnownTensors):
-    """The graph of one run and what was learnt of its values. ``Recorder`` adds how calls are recorded; files below it know it
-    by this class.
+    """The graph of one run and what was learnt of its values. ``Recorder`` adds how calls are recorded; the files that it
+    imports know it by this class.
     """
 
     mode: PreDispatchMode | SplitMode
@@ -93,7 +93,7 @@ class BaseRecorder(KnownTensors):
     def refuse(self, code: str, what: str, **fields: Any) -> UserError:
         return UserError(code, what, where=self._where or user_location(), module_path=PATHS.current, **fields)
 
-    # -- sizes ------------------------------------------------------------------------------------------------------
+    # -- sizes ----------------------------------------------------------------------------------------------------
     def unknown_size(self) -> Dim:
         """A new symbol for a number that only the data tells; ``tie_symbols`` says later where it comes from."""
         env = self.assumptions

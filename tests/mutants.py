@@ -29,6 +29,7 @@ class Mutant:
 CAPTURE, DYNAMIC = "tests/capture/test_in_place.py", "tests/capture/test_dynamic.py"
 LEAKS = "tests/test_leaks.py"
 MODES = "tests/capture/test_modes.py"
+REGISTRY = "tests/capture/test_registry.py"
 EXPORTED = "tests/ops/test_exported.py"
 RARE, RESORT = "tests/ops/test_rare.py", "tests/ops/test_resort.py"
 STRANGERS = "tests/sources/test_strangers.py tests/test_folder_files.py"
@@ -86,12 +87,16 @@ MUTANTS = [
     Mutant("aten_map/reductions.py", "finite = through(op, \"Min\" if sign > 0 else \"Max\", self, most)", "finite = self", RARE),
     Mutant("aten_map/strided.py", "        _check_inside(self, whole(start + count - 1))\n", "", "tests/ops/test_views.py"),
     Mutant("aten_map/namespaces/torchao.py", "scales += [blocks, 1]", "scales += [1, inside]", "tests/ops/test_torchao.py"),
-    Mutant("capture/overloads/strided.py", "        offset = fake.storage_offset()", "        offset = 0", CAPTURE),
+    Mutant("capture/overloads/strided.py", "        storage_offset = fake.storage_offset()", "        storage_offset = 0", CAPTURE),
     Mutant("lower/torchlib.py", "dtype_of(result) != dtype or", "False or", RESORT),
     Mutant("lower/preflight.py", "    if len(distinct) == 1:\n        return first", "    if True:\n        return first", RESORT),
     Mutant("capture/torch_private.py", "Dispatcher(), torch._C._DisableTorchDispatch():\n        yield", "Dispatcher():\n        yield", MODES),
     Mutant("capture/torch_private.py", "            return args[0].fake_device\n", "            return torch.device('meta')\n", MODES),
     Mutant("capture/torch_private.py", "return _fake(self, args[0], args[0].fake_device)", "return args[0]", MODES),
+    Mutant("capture/overloads/registry.py", "            if name in known and not _is_of", "            if False and not _is_of", REGISTRY),
+    Mutant("capture/overloads/registry.py", "argument.default_value if argument.has_default_value() else None", "None", REGISTRY),
+    Mutant("capture/recording/op_traits.py", "    return handler(Kind.WRITE, func) or functionalize.mutate", "    return functionalize.mutate",
+           REGISTRY),
     # lowering and files
     Mutant("irx/data_file.py", "    stream.seek(offset)", "    pass", "tests/test_data_file.py"),
     Mutant("irx/data_file.py", "// ALIGNMENT_BYTES) * ALIGNMENT_BYTES", "// 1)", "tests/test_data_file.py"),

@@ -112,14 +112,14 @@ def test_a_full_store_forgets_and_goes_on() -> None:
 
 def test_operators_are_known_anew_after_all_were_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ids of dropped overloads may be used again: an entry holds the overload that it is for."""
-    from fx2onnx.capture.recording.op_traits import Way, way_of
+    from fx2onnx.capture.recording.op_traits import OpTraits, traits_of
 
-    monkeypatch.setattr(Way, "known", Bounded(3))
+    monkeypatch.setattr(OpTraits, "known", Bounded(3))
     overloads = [torch.ops.aten.add.Tensor, torch.ops.aten.relu.default, torch.ops.aten.add_.Tensor] * 3
     overloads += [torch.ops.aten.mul.Tensor, torch.ops.aten.item.default]
     for overload in overloads:
-        assert way_of(overload).func is overload
-        assert len(Way.known) <= 3
+        assert traits_of(overload).func is overload
+        assert len(OpTraits.known) <= 3
     result = fx2onnx.export(Net().eval(), (torch.ones(4, 8),), **DYNAMIC)
     assert result.report.nodes_onnx > 3
 

@@ -91,6 +91,29 @@ def test_nobody_imports_the_top() -> None:
     assert not wrong
 
 
+def files_imported_by(path: Path) -> set[Path]:
+    """Files of the package that a file imports anywhere, also under TYPE_CHECKING."""
+    found: set[Path] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names = [f"{node.module}.{alias.name}" for alias in node.names] + [str(node.module)]
+        else:
+            continue
+        paths = [PACKAGE.parent.joinpath(*name.split(".")).with_suffix(".py") for name in names]
+        found.update(path for path in paths if path.exists())
+    return found
+
+
+def test_no_file_of_capture_is_in_an_import_circle() -> None:
+    above = {path: files_imported_by(path) for path in files_of("capture")}
+    while free := [path for path, imported in above.items() if not imported & above.keys()]:
+        for path in free:
+            del above[path]
+    assert not above, "these import each other, or what does"
+
+
 def test_torch_private_names_live_in_one_file() -> None:
     wrong = []
     for path in files_of("capture"):

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from fx2onnx.capture.overloads.registry import Kind, entries
 from fx2onnx.capture.recording.meta_cache import Replay
-from fx2onnx.capture.recording.meta_rules import RULES
+from fx2onnx.capture.recording.op_traits import traits_of
 from fx2onnx.capture.shapes.shape_env import Assumptions
 
 aten = torch.ops.aten
@@ -24,7 +25,9 @@ def agree(func: Any, *args: Any) -> bool:
         fakes = tuple(mode.from_tensor(arg) if isinstance(arg, torch.Tensor) else arg for arg in args)
         replay = Replay(mode, Assumptions(), lambda: lambda tensor: tensor)
         key = replay.key(func, fakes, {})
-        kind = RULES[func](key[3:])
+        rule = traits_of(func).result_type
+        assert rule is not None
+        kind = rule(key[3:])
         if kind is None:
             return False
         assert kind == replay._type(func(*fakes))
@@ -69,7 +72,11 @@ def test_pool(rank: int, kernel: int, stride: int, padding: int, side: int, maxi
     assert not agree(func, x, [kernel], [stride], [padding], *([1] * maximum), True)
 
 
-ELEMENTWISE = [f for f in RULES if not any(word in str(f) for word in ("conv", "linear", "pool"))]
+ELEMENTWISE = [
+    entry.overload
+    for entry in entries(Kind.RESULT_TYPE)
+    if not any(word in str(entry.overload) for word in ("conv", "linear", "pool"))
+]
 
 
 @pytest.mark.parametrize("func", ELEMENTWISE, ids=str)

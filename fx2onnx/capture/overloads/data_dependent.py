@@ -3,46 +3,41 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 
 from fx2onnx.base.dims import Dim, DimLike
-from fx2onnx.capture.overloads import quantized
-from fx2onnx.capture.overloads.schemas import given
-from fx2onnx.capture.overloads.unbacked import Special, record_sized
-from fx2onnx.capture.recording import functionalize
+from fx2onnx.capture.overloads.registry import Call, Kind, register
+from fx2onnx.capture.overloads.unbacked import record_sized
+from fx2onnx.capture.recording.base_recorder import BaseRecorder
 from fx2onnx.capture.shapes.symnode import unwrap
 
-if TYPE_CHECKING:
-    from fx2onnx.capture.recording.recorder import Recorder
-
 aten = torch.ops.aten
-OpOverload = torch._ops.OpOverload
 
 
 def _sizes(tensor: torch.Tensor) -> list[DimLike]:
     return [unwrap(size) for size in tensor.shape]
 
 
-def _covariance(recorder: Recorder, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+@register(Kind.RECORD, aten.cov.default, aten.corrcoef.default)
+def _covariance(recorder: BaseRecorder, call: Call, self: torch.Tensor, aweights: torch.Tensor | None = None) -> Any:
     """cov, corrcoef: variables [N, samples] -> [N, N]; of one variable a number."""
-    filled = given(func, args, kwargs)
-    variables, weights = filled["self"], filled.get("aweights")
-    dtype = variables.dtype if weights is None else torch.result_type(variables, weights)
+    dtype = self.dtype if aweights is None else torch.result_type(self, aweights)
     if not (dtype.is_floating_point or dtype.is_complex):
         dtype = torch.get_default_dtype()
-    shape = _sizes(variables)[:1] * 2 if variables.dim() == 2 and variables.shape[0] != 1 else []
-    return record_sized(recorder, func, args, kwargs, [(dtype, shape)])
+    shape = _sizes(self)[:1] * 2 if self.dim() == 2 and self.shape[0] != 1 else []
+    return record_sized(recorder, call, [(dtype, shape)])
 
 
-def _least_squares(recorder: Recorder, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+@register(Kind.RECORD, aten.linalg_lstsq.default)
+def _least_squares(recorder: BaseRecorder, call: Call, self: torch.Tensor, b: torch.Tensor, driver: str | None) -> Any:
     """linalg_lstsq: solution, residuals (of more equations than unknowns), rank, singular values, as the driver gives.
 
     Of a matrix without full rank PyTorch gives no residuals; that is known only when the model runs.
     """
-    filled = given(func, args, kwargs)
-    matrix, right, driver = filled["self"], filled["b"], filled["driver"] or "gelsy"
+    matrix, right, driver = self, b, driver or "gelsy"
     *batch, rows, columns = _sizes(matrix)
     is_vector = right.dim() == 1 or (matrix.dim() - 1 == right.dim() and _sizes(right) == [*batch, rows])
     columns_of_right = [] if is_vector else _sizes(right)[-1:]
@@ -55,121 +50,133 @@ def _least_squares(recorder: Recorder, func: OpOverload, args: tuple[Any, ...], 
         (torch.int64, batch if driver != "gels" else [0]),
         (matrix.dtype.to_real(), [*batch, smaller] if driver in ("gelsd", "gelss") else [0]),
     ]
-    return record_sized(recorder, func, args, kwargs, outputs)
+    return record_sized(recorder, call, outputs)
 
 
-def _pooled(recorder: Recorder, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+@register(
+    Kind.RECORD,
+    *(getattr(aten, f"avg_pool{spatial}d").default for spatial in (1, 2, 3)),
+    *(getattr(aten, f"max_pool{spatial}d").default for spatial in (2, 3)),
+    *(getattr(aten, f"max_pool{spatial}d_with_indices").default for spatial in (1, 2, 3)),
+)
+def _pooled(
+    recorder: BaseRecorder,
+    call: Call,
+    self: torch.Tensor,
+    kernel_size: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    ceil_mode: bool,
+    dilation: Sequence[int] = (1,),
+) -> Any:
     """Pooling with ceil_mode over symbolic sizes, where PyTorch compares: (size + 2 pad + more - reach) // stride + 1.
 
     A last window may begin in the input or the padding before it and end beyond the padding after it: ``more`` is
     stride - 1, at most what a window that begins at the input's last element needs.
     """
-    filled = given(func, args, kwargs)
-    source = filled["self"]
-    spatial = int(func._schema.name.split("pool")[1][0])
-    sizes = _sizes(source)
-    if not filled["ceil_mode"] or not any(isinstance(size, Dim) for size in sizes[-spatial:]):
+    spatial = int(call.func._schema.name.split("pool")[1][0])
+    sizes = _sizes(self)
+    if not ceil_mode or not any(isinstance(size, Dim) for size in sizes[-spatial:]):
         return NotImplemented
 
-    def each(name: str) -> list[int]:
-        numbers = filled.get(name, 1)
+    def each(numbers: Any) -> list[int]:
         numbers = numbers if isinstance(numbers, list | tuple) else [numbers]
         return list(numbers) * (spatial if len(numbers) == 1 else 1)
 
-    kernel, padding, dilation = each("kernel_size"), each("padding"), each("dilation")
-    stride = each("stride") or kernel
+    kernel, padding, dilation = each(kernel_size), each(padding), each(dilation)
+    stride = each(stride) or kernel
     for axis in range(spatial):
         reach = dilation[axis] * (kernel[axis] - 1) + 1
         more = min(stride[axis] - 1, reach - 1 - padding[axis])
         place = len(sizes) - spatial + axis
         sizes[place] = (sizes[place] + 2 * padding[axis] + more - reach) // stride[axis] + 1  # type: ignore[assignment]
-    outputs = [(source.dtype, sizes), (torch.int64, sizes)]
-    return record_sized(recorder, func, args, kwargs, outputs[: len(func._schema.returns)])
+    outputs = [(self.dtype, sizes), (torch.int64, sizes)]
+    return record_sized(recorder, call, outputs[: len(call.func._schema.returns)])
 
 
-def _max_pool1d(recorder: Recorder, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    found = _pooled(recorder, func, args, kwargs)
-    return functionalize.max_pool1d(recorder, func, args, kwargs) if found is NotImplemented else found
+@register(Kind.RECORD, aten.max_pool1d.default)
+def _max_pool1d(
+    recorder: BaseRecorder,
+    call: Call,
+    self: torch.Tensor,
+    kernel_size: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
+    ceil_mode: bool,
+) -> Any:
+    """torch's own kernel asks for plain sizes; a contiguous argument is typed by formula instead."""
+    pooled = _pooled(recorder, call, self, kernel_size, stride, padding, ceil_mode, dilation)
+    if pooled is not NotImplemented or not recorder.assumptions.hints or self.is_contiguous():
+        return pooled
+    with recorder.mode:
+        return call.func(self.contiguous(), *call.args[1:], **call.kwargs)
 
 
-def _combinations(recorder: Recorder, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+@register(Kind.RECORD, aten.combinations.default)
+def _combinations(recorder: BaseRecorder, call: Call, self: torch.Tensor, r: int, with_replacement: bool) -> Any:
     """combinations: [N] -> [N choose r, r]; with replacement, [N + r - 1 choose r, r]."""
-    filled = given(func, args, kwargs)
-    (count,), chosen = _sizes(filled["self"]), filled["r"]
+    (count,) = _sizes(self)
     rows: DimLike
     if isinstance(count, Dim):
         rows = recorder.unknown_size()
-    elif filled["with_replacement"]:
-        rows = math.comb(count + chosen - 1, chosen) if count else 0
+    elif with_replacement:
+        rows = math.comb(count + r - 1, r) if count else 0
     else:
-        rows = math.comb(count, chosen)
-    return record_sized(recorder, func, args, kwargs, [(filled["self"].dtype, [rows, chosen])])
+        rows = math.comb(count, r)
+    return record_sized(recorder, call, [(self.dtype, [rows, r])])
 
 
-def _ctc_loss(recorder: Recorder, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+@register(Kind.RECORD, aten.ctc_loss.IntList, aten.ctc_loss.Tensor)
+def _ctc_loss(recorder: BaseRecorder, call: Call, log_probs: torch.Tensor, reduction: int) -> Any:
     """ctc_loss: a number; unreduced, one a sequence of log_probs [T, N, C] or [T, C]."""
-    filled = given(func, args, kwargs)
-    log_probs = filled["log_probs"]
-    shape = _sizes(log_probs)[1:-1] if filled["reduction"] == 0 else []
-    return record_sized(recorder, func, args, kwargs, [(log_probs.dtype, shape)])
+    shape = _sizes(log_probs)[1:-1] if reduction == 0 else []
+    return record_sized(recorder, call, [(log_probs.dtype, shape)])
 
 
-def _histogram_of_several(recorder: Recorder, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+@register(Kind.RECORD, aten.histogramdd.default, aten.histogramdd.int_bins, aten.histogramdd.TensorList_bins)
+def _histogram_of_several(
+    recorder: BaseRecorder,
+    call: Call,
+    self: torch.Tensor,
+    bins: Any,
+    range: Sequence[float] | None,
+    weight: torch.Tensor | None,
+    density: bool,
+) -> Any:
     """histogramdd: a tensor and a list of tensors, which two overloads give one by one."""
-    filled = given(func, args, kwargs)
-    samples, bins = filled["self"], filled["bins"]
-    rest = {name: filled[name] for name in ("range", "weight", "density")}
+    rest: dict[str, Any] = {"weight": weight, "density": density}
     with recorder.mode:
-        if func is aten.histogramdd.TensorList_bins:
-            del rest["range"]
-            return aten._histogramdd_from_bin_tensors.default(samples, bins, **rest), list(bins)
-        counts = [bins] * int(samples.shape[-1]) if isinstance(bins, int) else bins
-        hist = aten._histogramdd_from_bin_cts.default(samples, counts, **rest)
-        return hist, list(aten._histogramdd_bin_edges.default(samples, counts, **rest))
+        if call.func is aten.histogramdd.TensorList_bins:
+            return aten._histogramdd_from_bin_tensors.default(self, bins, **rest), list(bins)
+        counts = [bins] * int(self.shape[-1]) if isinstance(bins, int) else bins
+        hist = aten._histogramdd_from_bin_cts.default(self, counts, range=range, **rest)
+        return hist, list(aten._histogramdd_bin_edges.default(self, counts, range=range, **rest))
 
 
-def _histogram(recorder: Recorder, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+@register(
+    Kind.RECORD,
+    aten.histogram.bin_ct,
+    aten.histogram.bins_tensor,
+    aten._histogramdd_from_bin_cts.default,
+    aten._histogramdd_from_bin_tensors.default,
+    aten._histogramdd_bin_edges.default,
+)
+def _histogram(recorder: BaseRecorder, call: Call, self: torch.Tensor, bins: Any) -> Any:
     """histogram, and histogramdd by parts: counts [bins, ..], edges [bins + 1] of each variable."""
-    filled = given(func, args, kwargs)
-    dtype, bins = filled["self"].dtype, filled["bins"]
+    func, dtype = call.func, self.dtype
     each = bins if isinstance(bins, list | tuple) else [bins]
     edges: list[DimLike] = [_sizes(one)[0] if isinstance(one, torch.Tensor) else one + 1 for one in each]
     counts: list[DimLike] = [size - 1 for size in edges]  # type: ignore[misc]
     outputs: list[tuple[torch.dtype, list[DimLike]]] = [(dtype, counts), *((dtype, [size]) for size in edges)]
     if func is aten._histogramdd_bin_edges.default:
-        found = record_sized(recorder, func, args, kwargs, outputs[1:])
+        found = record_sized(recorder, call, outputs[1:])
         return [found] if len(each) == 1 else list(found)
-    return record_sized(recorder, func, args, kwargs, outputs[: len(func._schema.returns)])
+    return record_sized(recorder, call, outputs[: len(func._schema.returns)])
 
 
-def _reflections(recorder: Recorder, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+@register(Kind.RECORD, aten.geqrf.default)
+def _reflections(recorder: BaseRecorder, call: Call, self: torch.Tensor) -> Any:
     """geqrf: the matrix [.., M, N] and the factors [.., min(M, N)]."""
-    matrix = args[0]
-    factors = [*_sizes(matrix)[:-2], unwrap(min(matrix.shape[-2:]))]
-    return record_sized(recorder, func, args, kwargs, [(matrix.dtype, _sizes(matrix)), (matrix.dtype, factors)])
-
-
-SPECIAL: dict[OpOverload, Special] = {
-    **quantized.SPECIAL,
-    aten.cov.default: _covariance,
-    aten.corrcoef.default: _covariance,
-    aten.linalg_lstsq.default: _least_squares,
-    aten.combinations.default: _combinations,
-    aten.geqrf.default: _reflections,
-    aten.histogram.bin_ct: _histogram,
-    aten.histogram.bins_tensor: _histogram,
-    aten._histogramdd_from_bin_cts.default: _histogram,
-    aten._histogramdd_from_bin_tensors.default: _histogram,
-    aten._histogramdd_bin_edges.default: _histogram,
-    aten.ctc_loss.IntList: _ctc_loss,
-    aten.ctc_loss.Tensor: _ctc_loss,
-    **{
-        getattr(aten, f"{kind}_pool{spatial}d{suffix}").default: _pooled
-        for spatial in (1, 2, 3)
-        for kind, suffix in (("avg", ""), ("max", ""), ("max", "_with_indices"))
-    },
-    aten.max_pool1d.default: _max_pool1d,
-    **dict.fromkeys(
-        (aten.histogramdd.default, aten.histogramdd.int_bins, aten.histogramdd.TensorList_bins), _histogram_of_several
-    ),
-}
+    factors = [*_sizes(self)[:-2], unwrap(min(self.shape[-2:]))]
+    return record_sized(recorder, call, [(self.dtype, _sizes(self)), (self.dtype, factors)])

@@ -8,15 +8,12 @@ from __future__ import annotations
 import importlib
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-from fx2onnx.capture.overloads.schemas import given
-from fx2onnx.capture.overloads.unbacked import Special
-
-if TYPE_CHECKING:
-    from fx2onnx.capture.recording.recorder import Recorder
+from fx2onnx.capture.overloads.registry import Call, Kind, register
+from fx2onnx.capture.recording.base_recorder import BaseRecorder
 
 aten = torch.ops.aten
 OpOverload = torch._ops.OpOverload
@@ -41,54 +38,59 @@ def _operators() -> Any:
     return torch.ops.quantized_decomposed
 
 
-def _quantized(recorder: Recorder, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """quantize_per_tensor, quantize_per_channel: the integers; how to read them back is kept beside."""
-    filled = given(func, args, kwargs)
-    if filled["dtype"] not in STORED_AS:
-        raise recorder.refuse(
-            "E203", f"{func} to {filled['dtype']}", next=f"use one of {', '.join(map(str, STORED_AS))}"
-        )
-    dtype, low, high = STORED_AS[filled["dtype"]]
+@register(Kind.RECORD, aten.quantize_per_tensor.default, aten.quantize_per_tensor.tensor_qparams)
+def _per_tensor(
+    recorder: BaseRecorder, call: Call, self: torch.Tensor, scale: Any, zero_point: Any, dtype: torch.dtype
+) -> Any:
     operators = _operators()
-    if "axis" in filled:
-        parameters: tuple[Any, ...] = (filled["scales"], filled["zero_points"], filled["axis"])
-        write, read = operators.quantize_per_channel.default, operators.dequantize_per_channel.default
-    elif isinstance(filled["scale"], torch.Tensor):
-        parameters = (filled["scale"], filled["zero_point"])
-        write, read = operators.quantize_per_tensor.tensor, operators.dequantize_per_tensor.tensor
-    else:
-        parameters = (filled["scale"], filled["zero_point"])
-        write, read = operators.quantize_per_tensor.default, operators.dequantize_per_tensor.default
-    rest = (*parameters, low, high, dtype)
+    form = "tensor" if isinstance(scale, torch.Tensor) else "default"
+    write, read = (getattr(packet, form) for packet in (operators.quantize_per_tensor, operators.dequantize_per_tensor))
+    return _quantized(recorder, call, dtype, self, (scale, zero_point), write, read)
+
+
+@register(Kind.RECORD, aten.quantize_per_channel.default)
+def _per_channel(
+    recorder: BaseRecorder, call: Call, self: torch.Tensor, scales: Any, zero_points: Any, axis: int, dtype: torch.dtype
+) -> Any:
+    operators = _operators()
+    write, read = operators.quantize_per_channel.default, operators.dequantize_per_channel.default
+    return _quantized(recorder, call, dtype, self, (scales, zero_points, axis), write, read)
+
+
+def _quantized(
+    recorder: BaseRecorder,
+    call: Call,
+    dtype: torch.dtype,
+    tensor: torch.Tensor,
+    parameters: tuple[Any, ...],
+    write: OpOverload,
+    read: OpOverload,
+) -> Any:
+    """The integers; how to read them back is kept beside."""
+    if dtype not in STORED_AS:
+        raise recorder.refuse("E203", f"{call.func} to {dtype}", next=f"use one of {', '.join(map(str, STORED_AS))}")
+    stored, low, high = STORED_AS[dtype]
+    rest = (*parameters, low, high, stored)
     with recorder.mode:
-        integers = write(filled["self"], *rest)
+        integers = write(tensor, *rest)
     _KEPT.setdefault(recorder, {})[id(integers)] = (integers, lambda: read(integers, *rest))
     return integers
 
 
-def _integers(recorder: Recorder, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+@register(Kind.RECORD, aten.dequantize.self, aten.int_repr.default)
+def _integers(recorder: BaseRecorder, call: Call, self: torch.Tensor) -> Any:
     """dequantize and int_repr of what was quantised here."""
-    tensor = args[0]
-    found = _KEPT.get(recorder, {}).get(id(tensor))
-    if found is None:
-        if func is aten.dequantize.self and tensor.dtype.is_floating_point:
+    known = _KEPT.get(recorder, {}).get(id(self))
+    if known is None:
+        if call.func is aten.dequantize.self and self.dtype.is_floating_point:
             return NotImplemented
         raise recorder.refuse(
             "E203",
-            f"{func} of a tensor that is not directly the result of quantize_per_tensor or quantize_per_channel",
+            f"{call.func} of a tensor that is not directly the result of quantize_per_tensor or quantize_per_channel",
             why="the scale and the zero point of other quantised tensors are not followed",
             next="dequantize first, compute in floats, quantize again",
         )
-    if func is aten.int_repr.default:
-        return tensor
+    if call.func is aten.int_repr.default:
+        return self
     with recorder.mode:
-        return found[1]()
-
-
-SPECIAL: dict[OpOverload, Special] = {
-    aten.quantize_per_tensor.default: _quantized,
-    aten.quantize_per_tensor.tensor_qparams: _quantized,
-    aten.quantize_per_channel.default: _quantized,
-    aten.dequantize.self: _integers,
-    aten.int_repr.default: _integers,
-}
+        return known[1]()

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from fx2onnx.base.dims import Dim, DimLike, apply
+from fx2onnx.capture.overloads.registry import Call, Kind, register
+from fx2onnx.capture.recording.base_recorder import BaseRecorder
 from fx2onnx.capture.shapes.shape_env import Relation, certain
 from fx2onnx.capture.shapes.symnode import sym_int, unwrap
-from fx2onnx.capture.torch_private import OpOverload, fake_view
-
-if TYPE_CHECKING:
-    from fx2onnx.capture.recording.recorder import Recorder
+from fx2onnx.capture.torch_private import fake_view
 
 aten = torch.ops.aten
 _END = 1 << 62
@@ -22,15 +21,13 @@ _LARGEST = 1 << 40
 """No bound is as large."""
 
 
-def _slice(recorder: Recorder, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+@register(Kind.RECORD, aten.slice.Tensor)
+def _slice(recorder: BaseRecorder, call: Call, self: torch.Tensor, dim: int, start: Any, end: Any, step: Any) -> Any:
     """slice(self, dim=0, start=None, end=None, step=1) by plain numbers of an axis of symbolic size, or by numbers that
     only the data tells.
     """
-    given = dict(zip(("self", "dim", "start", "end", "step"), args, strict=False)) | kwargs
-    tensor, axis = given["self"], given.get("dim", 0)
-    start, end, step = given.get("start"), given.get("end"), given.get("step", 1)
     start, end = 0 if start is None else start, _END if end is None else end
-    size = unwrap(tensor.shape[axis]) if tensor.dim() else 0
+    size = unwrap(self.shape[dim]) if self.dim() else 0
     begin: Any
     if type(step) is int and any(_is_unknown(recorder, number) for number in (start, end)):
         begin, length = _unknown_extent(size, unwrap(start), unwrap(end))
@@ -40,17 +37,17 @@ def _slice(recorder: Recorder, func: OpOverload, args: tuple[Any, ...], kwargs: 
         begin, length, is_exact = _extent(recorder, size, start, end)
         if not is_exact:
             return NotImplemented
-    node_args, node_kwargs = recorder.to_nodes(args, kwargs)
-    made = _view(recorder, tensor, axis, begin, (length + step - 1) // step, step, args, node_args, node_kwargs)
+    node_args, node_kwargs = recorder.to_nodes(call.args, call.kwargs)
+    made = _view(recorder, self, dim, begin, (length + step - 1) // step, step, call.args, node_args, node_kwargs)
     view = recorder.view_of(made)
     *before, last = view.steps
     # The node has the user's numbers, which a slice clamps itself; what is written through the view needs the bounds.
-    last.args, last.kwargs = (last.args[0], axis, begin, begin + length, step), {}
+    last.args, last.kwargs = (last.args[0], dim, begin, begin + length, step), {}
     view.steps = (*before, last)
     return made
 
 
-def _is_unknown(recorder: Recorder, number: Any) -> bool:
+def _is_unknown(recorder: BaseRecorder, number: Any) -> bool:
     """Whether only the data tells the number, and whether it is negative."""
     dim = unwrap(number)
     is_unknown = isinstance(dim, Dim) and bool(dim.symbols() & recorder.assumptions.unbacked)
@@ -72,7 +69,7 @@ def _unknown_extent(size: DimLike, start: DimLike, end: DimLike) -> tuple[Any, A
     return begin, apply("max", stop - begin, 0)
 
 
-def _extent(recorder: Recorder, size: Dim, start: int, end: int) -> tuple[DimLike, Any, bool]:
+def _extent(recorder: BaseRecorder, size: Dim, start: int, end: int) -> tuple[DimLike, Any, bool]:
     """Where ``start:end`` begins, its length, and whether a bound had to be clamped by an expression."""
     is_exact = False
 
@@ -97,7 +94,7 @@ def _extent(recorder: Recorder, size: Dim, start: int, end: int) -> tuple[DimLik
 
 
 def _view(
-    recorder: Recorder,
+    recorder: BaseRecorder,
     tensor: torch.Tensor,
     axis: int,
     begin: Any,
@@ -117,7 +114,7 @@ def _view(
     return result
 
 
-def _parts(recorder: Recorder, tensor: torch.Tensor, axis: int, lengths: Sequence[Any]) -> list[torch.Tensor]:
+def _parts(recorder: BaseRecorder, tensor: torch.Tensor, axis: int, lengths: Sequence[Any]) -> list[torch.Tensor]:
     """Consecutive slices of the given lengths."""
     found, begin = [], 0
     for length in lengths:
@@ -132,51 +129,43 @@ def _axis_of(tensor: torch.Tensor, axis: int) -> tuple[int, Any]:
     return axis, unwrap(tensor.shape[axis]) if tensor.dim() else 0
 
 
-def _tensor_split(recorder: Recorder, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+@register(Kind.RECORD, aten.tensor_split.sections)
+def _tensor_split(recorder: BaseRecorder, call: Call, self: torch.Tensor, sections: Any, dim: int) -> Any:
     """tensor_split(self, sections, dim=0): part i has (size + sections - 1 - i) // sections."""
-    given = dict(zip(("self", "sections", "dim"), args, strict=False)) | kwargs
-    axis, size = _axis_of(given["self"], given.get("dim", 0))
-    count = given["sections"]
-    if not isinstance(size, Dim) or type(count) is not int:
+    axis, size = _axis_of(self, dim)
+    if not isinstance(size, Dim) or type(sections) is not int:
         return NotImplemented
-    return _parts(recorder, given["self"], axis, [(size + count - 1 - place) // count for place in range(count)])
+    lengths = [(size + sections - 1 - place) // sections for place in range(sections)]
+    return _parts(recorder, self, axis, lengths)
 
 
-def _chunk(recorder: Recorder, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+@register(Kind.RECORD, aten.chunk.default)
+def _chunk(recorder: BaseRecorder, call: Call, self: torch.Tensor, chunks: int, dim: int) -> Any:
     """chunk(self, chunks, dim=0): parts of ceil(size / chunks), the last one what is left; all of them there, as in the
     sample.
     """
-    given = dict(zip(("self", "chunks", "dim"), args, strict=False)) | kwargs
-    axis, size = _axis_of(given["self"], given.get("dim", 0))
-    count, env = given["chunks"], recorder.assumptions
+    axis, size = _axis_of(self, dim)
+    env = recorder.assumptions
     if not isinstance(size, Dim) or size.symbols() & env.unbacked:
         return NotImplemented
-    each = (size + count - 1) // count
-    rest = size - (count - 1) * each
+    each = (size + chunks - 1) // chunks
+    rest = size - (chunks - 1) * each
     relation = Relation("gt", (rest, 0))
     if not env.hint(relation):
         return NotImplemented
     if isinstance(rest, Dim):
         env.decide(relation)
-    return _parts(recorder, given["self"], axis, [*[each] * (count - 1), rest])
+    return _parts(recorder, self, axis, [*[each] * (chunks - 1), rest])
 
 
-def _split(recorder: Recorder, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+@register(Kind.RECORD, aten.split.Tensor)
+def _split(recorder: BaseRecorder, call: Call, self: torch.Tensor, split_size: Any, dim: int) -> Any:
     """split(self, split_size, dim=0) by a symbolic size that divides the whole: as many parts at every size."""
-    given = dict(zip(("self", "split_size", "dim"), args, strict=False)) | kwargs
-    axis, size = _axis_of(given["self"], given.get("dim", 0))
-    each = unwrap(given["split_size"])
+    axis, size = _axis_of(self, dim)
+    each = unwrap(split_size)
     if not isinstance(each, Dim):
         return NotImplemented
     count = apply("floordiv", size, each)
     if type(count) is not int or count * each != size:
         return NotImplemented
-    return _parts(recorder, given["self"], axis, [each] * count)
-
-
-SPECIAL = {
-    aten.slice.Tensor: _slice,
-    aten.split.Tensor: _split,
-    aten.tensor_split.sections: _tensor_split,
-    aten.chunk.default: _chunk,
-}
+    return _parts(recorder, self, axis, [each] * count)

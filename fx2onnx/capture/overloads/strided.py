@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from fx2onnx.base.dims import Dim
+from fx2onnx.capture.overloads.registry import Call, Kind, register
 from fx2onnx.capture.recording.aliasing import View
-
-if TYPE_CHECKING:
-    from fx2onnx.capture.recording.recorder import Recorder
+from fx2onnx.capture.recording.base_recorder import BaseRecorder
 
 aten = torch.ops.aten
 
 
-def as_strided(recorder: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+@register(Kind.RECORD, aten.as_strided.default)
+def _as_strided(
+    recorder: BaseRecorder, call: Call, self: torch.Tensor, size: Any, stride: Any, storage_offset: Any
+) -> Any:
     """Say it of the tensor that the operand is a view of: where that one is contiguous, storage and value are the same.
 
     Raises: UserError E203 where the storage's order, or what lies around the operand in it, is not in the graph.
     """
-    names = [argument.name for argument in func._schema.arguments]
-    given = dict(zip(names, args, strict=False)) | kwargs
-    operand: torch.Tensor = given["self"]
-    fake = recorder.to_fake(operand)
-    whole = _viewed(recorder, recorder.view_of(operand))
+    fake = recorder.to_fake(self)
+    whole = _viewed(recorder, recorder.view_of(self))
     base = recorder.to_fake(whole)
-    offset = given.get("storage_offset")
-    moved = recorder.storage_offsets.get(id(whole), 0) if isinstance(offset, int) or base is not fake else 0
+    is_given = isinstance(storage_offset, int)
+    moved = recorder.storage_offsets.get(id(whole), 0) if is_given or base is not fake else 0
     if not base.is_contiguous() or base.dtype != fake.dtype or moved:
         raise recorder.refuse(
             "E203",
@@ -40,11 +39,11 @@ def as_strided(recorder: Recorder, func: Any, args: tuple[Any, ...], kwargs: dic
         )
     if base is fake:
         return NotImplemented
-    if offset is None:
-        offset = fake.storage_offset()
-    return recorder.record(func, (whole, given["size"], given["stride"], offset), {})
+    if storage_offset is None:
+        storage_offset = fake.storage_offset()
+    return recorder.record(call.func, (whole, size, stride, storage_offset), {})
 
 
-def _viewed(recorder: Recorder, view: View) -> Any:
+def _viewed(recorder: BaseRecorder, view: View) -> Any:
     """The tensor whose memory the view looks at: the one that is a view by no step."""
     return next((v.tensor for v in recorder.views() if v.memory is view.memory and not v.steps), view.tensor)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.fx
@@ -10,11 +10,9 @@ import torch.fx
 from fx2onnx.base.dims import Scalar, apply
 from fx2onnx.capture.captured import Symbol
 from fx2onnx.capture.python.constants import evaluate
+from fx2onnx.capture.recording.base_recorder import BaseRecorder
 from fx2onnx.capture.shapes.shape_env import certain
 from fx2onnx.capture.torch_private import no_dispatch
-
-if TYPE_CHECKING:
-    from fx2onnx.capture.recording.recorder import Recorder
 
 aten = torch.ops.aten
 
@@ -29,7 +27,7 @@ _SIGNS = {
 """Sums: the factors of the operands."""
 
 
-def number_of(recorder: Recorder, node: torch.fx.Node) -> Scalar:
+def number_of(recorder: BaseRecorder, node: torch.fx.Node) -> Scalar:
     """The number of the one-element integer ``node`` that only the data tells; the same node has the same symbol."""
     found = _derived(recorder, node)
     if found is None:
@@ -39,7 +37,7 @@ def number_of(recorder: Recorder, node: torch.fx.Node) -> Scalar:
     return found
 
 
-def _derived(recorder: Recorder, node: torch.fx.Node) -> Scalar | None:
+def _derived(recorder: BaseRecorder, node: torch.fx.Node) -> Scalar | None:
     """The expression over symbols that other nodes already have; None where there is none."""
     if node in recorder.numbers:
         return recorder.numbers[node]
@@ -69,7 +67,7 @@ _COMPARED = {
 }
 
 
-def truth_of(recorder: Recorder, node: torch.fx.Node) -> bool | None:
+def truth_of(recorder: BaseRecorder, node: torch.fx.Node) -> bool | None:
     """The truth of a comparison of integers that have equal symbols; None where only the data tells."""
     op = _COMPARED.get(node.target)  # type: ignore[call-overload]
     if op is None or node.kwargs:
@@ -78,7 +76,7 @@ def truth_of(recorder: Recorder, node: torch.fx.Node) -> bool | None:
     return None if left is None or right is None else certain(op, left, right)
 
 
-def _operand(recorder: Recorder, arg: Any) -> Any:
+def _operand(recorder: BaseRecorder, arg: Any) -> Any:
     if not isinstance(arg, torch.fx.Node):
         return None if isinstance(arg, bool | float) else arg
     if arg.meta["val"].dtype != torch.int64 or any(size != 1 for size in arg.meta["val"].dims):

@@ -18,8 +18,11 @@ import torch.fx
 from fx2onnx.base.dims import DimLike
 from fx2onnx.base.errors import UserError
 from fx2onnx.capture.captured import TensorInfo
+from fx2onnx.capture.overloads.registry import Kind, find, register
 
 aten = torch.ops.aten
+
+_EXPANDS = (aten.expand.default, aten.expand_as.default, aten.broadcast_to.default)
 
 
 @dataclass(slots=True, eq=False)
@@ -158,6 +161,16 @@ def _extent(step: Step, axis: int) -> tuple[Any, Any]:
 Inverse: TypeAlias = Callable[[Graph, Step, torch.fx.Node, TensorInfo, torch.fx.Node], torch.fx.Node]
 
 
+@register(
+    Kind.INVERSE,
+    aten.view.default, aten._unsafe_view.default, aten.reshape.default, aten.view_as.default,
+    aten.reshape_as.default, aten.flatten.using_ints, aten.unflatten.int, aten.ravel.default,
+    aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims, aten.unsqueeze.default, aten.alias.default,
+    aten.detach.default, aten.contiguous.default, aten.to.dtype, aten.to.device, aten.to.dtype_layout,
+    aten.to.other, aten.type_as.default, aten.lift_fresh.default, aten._reshape_alias.default,
+    aten.atleast_1d.default, aten.atleast_2d.default, aten.atleast_3d.default, aten.positive.default,
+    aten.resolve_conj.default, aten.resolve_neg.default,
+)  # fmt: skip
 def _reshaped(graph: Graph, step: Step, before: torch.fx.Node, info: TensorInfo, new: torch.fx.Node) -> torch.fx.Node:
     """The view lists the same elements in the same order."""
     return graph.call(aten.reshape.default, (new, list(info.dims)), {}, info)
@@ -172,11 +185,27 @@ def _scattered(target: Any) -> Inverse:
     return inverse
 
 
+for _view, _scatter in (
+    (aten.slice.Tensor, aten.slice_scatter.default),
+    (aten.select.int, aten.select_scatter.default),
+    (aten.diagonal.default, aten.diagonal_scatter.default),
+    (aten.as_strided.default, aten.as_strided_scatter.default),
+):
+    register(Kind.INVERSE, _view)(_scattered(_scatter))
+
+
+@register(Kind.INVERSE, aten.narrow.default)
 def _narrowed(graph: Graph, step: Step, before: torch.fx.Node, info: TensorInfo, new: torch.fx.Node) -> torch.fx.Node:
     axis, start, length = step.args[1:4]
     return graph.call(aten.slice_scatter.default, (before, new, axis, start, start + length, 1), {}, info)
 
 
+@register(
+    Kind.INVERSE,
+    aten.split.Tensor, aten.split.sizes, aten.split_with_sizes.default, aten.chunk.default, aten.unbind.int,
+    aten.tensor_split.sections, aten.tensor_split.indices, aten.hsplit.int, aten.vsplit.int, aten.dsplit.int,
+    aten.unsafe_chunk.default,
+)  # fmt: skip
 def _split(graph: Graph, step: Step, before: torch.fx.Node, info: TensorInfo, new: torch.fx.Node) -> torch.fx.Node:
     axis = _split_axis(step)
     if step.func is aten.unbind.int:
@@ -218,6 +247,16 @@ def _last_two(step: Step, rank: int) -> list[int]:
     return [*order[:-2], order[-1], order[-2]] if rank > 1 else order
 
 
+register(Kind.INVERSE, aten.transpose.int, aten.swapaxes.default, aten.swapdims.default)(_permuted(_swap))
+register(Kind.INVERSE, aten.movedim.int, aten.movedim.intlist, aten.moveaxis.int, aten.moveaxis.intlist)(
+    _permuted(_moved)
+)
+register(Kind.INVERSE, aten.t.default, aten.mT.default, aten.adjoint.default)(_permuted(_last_two))
+register(Kind.INVERSE, aten.permute.default)(_permuted(lambda step, rank: [axis % rank for axis in step.args[1]]))
+register(Kind.INVERSE, aten.numpy_T.default)(_permuted(lambda step, rank: list(reversed(range(rank)))))
+
+
+@register(Kind.INVERSE, *_EXPANDS)
 def _collapsed(graph: Graph, step: Step, before: torch.fx.Node, info: TensorInfo, new: torch.fx.Node) -> torch.fx.Node:
     """The view repeats elements (expand); PyTorch writes through it only where all repeats get one value."""
     shape: Sequence[DimLike] = info.dims
@@ -233,6 +272,7 @@ def _collapsed(graph: Graph, step: Step, before: torch.fx.Node, info: TensorInfo
     return graph.call(aten.reshape.default, (node, list(shape)), {}, info)
 
 
+@register(Kind.INVERSE, aten.real.default, aten.imag.default)
 def _part_of_complex(
     graph: Graph, step: Step, before: torch.fx.Node, info: TensorInfo, new: torch.fx.Node
 ) -> torch.fx.Node:
@@ -246,52 +286,14 @@ def _part_of_complex(
     return graph.call(aten.view_as_complex.default, (node,), {}, info)
 
 
+@register(Kind.INVERSE, aten.view_as_real.default, aten.view_as_complex.default)
 def _complex_of(graph: Graph, step: Step, before: torch.fx.Node, info: TensorInfo, new: torch.fx.Node) -> torch.fx.Node:
     target = aten.view_as_complex.default if step.func is aten.view_as_real.default else aten.view_as_real.default
     return graph.call(target, (new,), {}, info)
 
 
-_EXPANDS = (aten.expand.default, aten.expand_as.default, aten.broadcast_to.default)
-
-_INVERSES: dict[Any, Inverse] = {
-    **dict.fromkeys(
-        (
-            aten.view.default, aten._unsafe_view.default, aten.reshape.default, aten.view_as.default,
-            aten.reshape_as.default, aten.flatten.using_ints, aten.unflatten.int, aten.ravel.default,
-            aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims, aten.unsqueeze.default, aten.alias.default,
-            aten.detach.default, aten.contiguous.default, aten.to.dtype, aten.to.device, aten.to.dtype_layout,
-            aten.to.other, aten.type_as.default, aten.lift_fresh.default, aten._reshape_alias.default,
-            aten.atleast_1d.default, aten.atleast_2d.default, aten.atleast_3d.default, aten.positive.default,
-            aten.resolve_conj.default, aten.resolve_neg.default,
-        ),
-        _reshaped,
-    ),
-    aten.slice.Tensor: _scattered(aten.slice_scatter.default),
-    aten.select.int: _scattered(aten.select_scatter.default),
-    aten.diagonal.default: _scattered(aten.diagonal_scatter.default),
-    aten.as_strided.default: _scattered(aten.as_strided_scatter.default),
-    aten.narrow.default: _narrowed,
-    **dict.fromkeys(
-        (
-            aten.split.Tensor, aten.split.sizes, aten.split_with_sizes.default, aten.chunk.default, aten.unbind.int,
-            aten.tensor_split.sections, aten.tensor_split.indices, aten.hsplit.int, aten.vsplit.int, aten.dsplit.int,
-            aten.unsafe_chunk.default,
-        ),
-        _split,
-    ),
-    **dict.fromkeys((aten.transpose.int, aten.swapaxes.default, aten.swapdims.default), _permuted(_swap)),
-    aten.permute.default: _permuted(lambda step, rank: [axis % rank for axis in step.args[1]]),
-    **dict.fromkeys((aten.movedim.int, aten.movedim.intlist, aten.moveaxis.int, aten.moveaxis.intlist), _permuted(_moved)),
-    **dict.fromkeys((aten.t.default, aten.mT.default, aten.adjoint.default), _permuted(_last_two)),
-    **dict.fromkeys((aten.numpy_T.default,), _permuted(lambda step, rank: list(reversed(range(rank))))),
-    **dict.fromkeys(_EXPANDS, _collapsed),
-    **dict.fromkeys((aten.real.default, aten.imag.default), _part_of_complex),
-    **dict.fromkeys((aten.view_as_real.default, aten.view_as_complex.default), _complex_of),
-}  # fmt: skip
-
-
 def _carry_back(graph: Graph, step: Step, before: torch.fx.Node, info: TensorInfo, new: torch.fx.Node) -> torch.fx.Node:
-    inverse = _INVERSES.get(step.func)
+    inverse = find(Kind.INVERSE, step.func)
     if inverse is None:
         raise graph.refuse(
             "E103",
@@ -299,4 +301,5 @@ def _carry_back(graph: Graph, step: Step, before: torch.fx.Node, info: TensorInf
             why="this view has no inverse that could be expressed as a value",
             next="write to the tensor itself, or build the result with torch.where or torch.cat",
         )
-    return inverse(graph, step, before, info, new)
+    node: torch.fx.Node = inverse(graph, step, before, info, new)
+    return node

@@ -6,14 +6,12 @@ below a mode that notes which of its arguments are cast first thing.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
+from fx2onnx.capture.recording.base_recorder import BaseRecorder
 from fx2onnx.capture.torch_private import TorchDispatchMode
-
-if TYPE_CHECKING:
-    from fx2onnx.capture.recording.recorder import Recorder
 
 aten = torch.ops.aten
 
@@ -42,7 +40,7 @@ def is_active() -> bool:
     return torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
 
 
-def cast_arguments(recorder: Recorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+def cast_arguments(recorder: BaseRecorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
     """``args`` with the casts that autocast makes for ``func``, recorded."""
     fakes = [recorder.to_fake(arg) for arg in args]
     tensors = [
@@ -60,7 +58,7 @@ def cast_arguments(recorder: Recorder, func: Any, args: tuple[Any, ...], kwargs:
     return tuple(_cast(recorder, arg, casts.found) for arg in args)
 
 
-def _cast(recorder: Recorder, arg: Any, dtypes: dict[int, torch.dtype]) -> Any:
+def _cast(recorder: BaseRecorder, arg: Any, dtypes: dict[int, torch.dtype]) -> Any:
     if isinstance(arg, list | tuple):
         return [_cast(recorder, item, dtypes) for item in arg]
     if not isinstance(arg, torch.Tensor):

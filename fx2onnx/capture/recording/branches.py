@@ -11,7 +11,7 @@ import dis
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import torch.fx
 
@@ -22,12 +22,10 @@ from fx2onnx.base.tracebacks import drop_frames
 from fx2onnx.capture.captured import Captured, GraphOutput, Mutation, Symbol, TensorInfo, Weight
 from fx2onnx.capture.patches import TracedCode
 from fx2onnx.capture.python.frames import is_user
+from fx2onnx.capture.recording.base_recorder import BaseRecorder
 from fx2onnx.capture.recording.control_flow import Nested
 from fx2onnx.capture.shapes.shape_env import Assumptions, Relation
 from fx2onnx.capture.torch_private import HIGHER_ORDER
-
-if TYPE_CHECKING:
-    from fx2onnx.capture.recording.recorder import Recorder
 
 Node: TypeAlias = torch.fx.Node
 Test: TypeAlias = Node | Relation
@@ -72,7 +70,7 @@ class Branches:
         self.traced |= traced
         self.decisions, self.undecided = [], None
 
-    def answer(self, recorder: Recorder, test: Test, error: UserError) -> bool:
+    def answer(self, recorder: BaseRecorder, test: Test, error: UserError) -> bool:
         """The next answer. Raises ``error`` where there is none, or within the body of an operator's branch or loop."""
         if recorder.graph is not recorder.root:
             raise error

@@ -8,17 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.fx
 
 from fx2onnx.capture.captured import TensorInfo
 from fx2onnx.capture.python.pytrees import flatten
+from fx2onnx.capture.recording.base_recorder import BaseRecorder
 from fx2onnx.capture.torch_private import HIGHER_ORDER, PreDispatchMode, SplitMode
-
-if TYPE_CHECKING:
-    from fx2onnx.capture.recording.recorder import Recorder
 
 
 @dataclass(slots=True, eq=False)
@@ -35,7 +33,7 @@ class Nested:
 
 
 def record_nested(
-    recorder: Recorder, function: Callable[..., Any], operands: Sequence[torch.Tensor]
+    recorder: BaseRecorder, function: Callable[..., Any], operands: Sequence[torch.Tensor]
 ) -> tuple[Nested, Any]:
     """Run ``function`` on stand-ins of ``operands`` into a graph of its own. Returns it and what the function returned."""
     with recorder.nested() as graph:
@@ -56,14 +54,16 @@ def record_nested(
     return Nested(graph, inputs, nodes, infos), rebuild
 
 
-def _results(recorder: Recorder, target: Any, args: tuple[Any, ...], infos: Sequence[TensorInfo]) -> list[torch.Tensor]:
+def _results(
+    recorder: BaseRecorder, target: Any, args: tuple[Any, ...], infos: Sequence[TensorInfo]
+) -> list[torch.Tensor]:
     """Add the node of a control-flow operator; its results are new tensors."""
     fakes = [recorder.fake_like(info, None) for info in infos]
     recorder.finish(target, (), args, {}, tuple(fakes))
     return fakes
 
 
-def cond(recorder: Recorder, pred: Any, true_fn: Any, false_fn: Any, operands: Any = ()) -> Any:
+def cond(recorder: BaseRecorder, pred: Any, true_fn: Any, false_fn: Any, operands: Any = ()) -> Any:
     """``torch.cond`` -> If. Both branches must return the same dtypes and shapes, as torch itself demands."""
     leaves, rebuild_operands = flatten(tuple(operands))
     tensors = [leaf.value for leaf in leaves]
@@ -89,7 +89,7 @@ def cond(recorder: Recorder, pred: Any, true_fn: Any, false_fn: Any, operands: A
     return rebuild(results)
 
 
-def _joined(recorder: Recorder, one: TensorInfo, two: TensorInfo) -> TensorInfo:
+def _joined(recorder: BaseRecorder, one: TensorInfo, two: TensorInfo) -> TensorInfo:
     """The type of a value that comes from either branch: a size in which they differ is known only at run time."""
     dims = tuple(
         left if left == right else recorder.unknown_size() for left, right in zip(one.dims, two.dims, strict=True)
@@ -97,7 +97,9 @@ def _joined(recorder: Recorder, one: TensorInfo, two: TensorInfo) -> TensorInfo:
     return TensorInfo(one.dtype, dims)
 
 
-def while_loop(recorder: Recorder, cond_fn: Any, body_fn: Any, carried_inputs: Any, additional_inputs: Any = ()) -> Any:
+def while_loop(
+    recorder: BaseRecorder, cond_fn: Any, body_fn: Any, carried_inputs: Any, additional_inputs: Any = ()
+) -> Any:
     """``torch.while_loop`` -> Loop."""
     carried = [recorder.as_tensor(value) for value in carried_inputs]
     extra = [recorder.as_tensor(value) for value in additional_inputs]
@@ -116,7 +118,7 @@ def while_loop(recorder: Recorder, cond_fn: Any, body_fn: Any, carried_inputs: A
     return tuple(_results(recorder, HIGHER_ORDER["while_loop"], (test, body, nodes, others), infos))
 
 
-def scan(recorder: Recorder, combine_fn: Any, init: Any, xs: Any, additional_inputs: Any = ()) -> Any:
+def scan(recorder: BaseRecorder, combine_fn: Any, init: Any, xs: Any, additional_inputs: Any = ()) -> Any:
     """``scan`` along axis 0 -> Scan: ``combine_fn(*carry, *slices, *additional)`` gives new carry and one output a step."""
     carry = [recorder.as_tensor(value) for value in init]
     extra = [recorder.as_tensor(value) for value in additional_inputs]
@@ -129,12 +131,12 @@ def scan(recorder: Recorder, combine_fn: Any, init: Any, xs: Any, additional_inp
     return _results(recorder, HIGHER_ORDER["scan"], (body, *args), infos)
 
 
-def map_along(recorder: Recorder, function: Any, xs: Any, pos_args: Any = ()) -> Any:
+def map_along(recorder: BaseRecorder, function: Any, xs: Any, pos_args: Any = ()) -> Any:
     """``map`` along axis 0 -> Scan without carried values."""
     return scan(recorder, function, (), xs, tuple(pos_args))
 
 
-def _first_slice(recorder: Recorder, tensor: torch.Tensor) -> torch.Tensor:
+def _first_slice(recorder: BaseRecorder, tensor: torch.Tensor) -> torch.Tensor:
     info = recorder.info_of(tensor)
     return recorder.fake_like(TensorInfo(info.dtype, info.dims[1:]), tensor)
 

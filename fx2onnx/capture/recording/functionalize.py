@@ -2,33 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.fx
 
+from fx2onnx.capture.overloads.registry import Call, Kind, overloads_of, register
 from fx2onnx.capture.recording.aliasing import Step
+from fx2onnx.capture.recording.base_recorder import BaseRecorder
 from fx2onnx.capture.recording.tensor_tracker import tensor_info
 from fx2onnx.capture.torch_private import decompositions
 
-if TYPE_CHECKING:
-    from fx2onnx.capture.recording.recorder import Recorder
-
 aten = torch.ops.aten
 OpOverload = torch._ops.OpOverload
-
-QUERIES = frozenset(
-    {
-        aten.sym_size.int, aten.sym_stride.int, aten.sym_numel.default, aten.sym_storage_offset.default,
-        aten.is_contiguous.default, aten.is_contiguous.memory_format, aten.is_strides_like_format.default,
-        aten.is_non_overlapping_and_dense.default, aten.size.default, aten.stride.default, aten.dim.default,
-        aten._has_compatible_shallow_copy_type.default, aten.is_complex.default, aten.is_floating_point.default,
-        aten.is_same_size.default, aten.result_type.Tensor, aten.can_cast.default, aten._has_same_storage_numel.default,
-    }
-)  # fmt: skip
-"""Overloads that ask about a tensor's type, not its values."""
 
 _REFUSED = {
     "set_": "it makes the tensor share other memory",
@@ -49,27 +36,14 @@ _VIEWS_IN_PLACE = {
 }
 _RENAMED = {
     aten.floor_divide_.Tensor: aten.floor_divide.default,
-    aten.detach_.default: None,
     aten.random_.default: None,
 }
-_NOTHING = frozenset({aten.detach_.default, aten.requires_grad_.default})
 
 
-def mutate(recorder: Recorder, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """A write: compute the functional overload, then give the value to the written tensor(s)."""
-    name = func._schema.name.split("::")[1]
-    if name in _REFUSED:
-        raise recorder.refuse(
-            "E103", f"{func} cannot be exported", why=_REFUSED[name], next="make a new tensor instead"
-        )
-    if func in _NOTHING:
-        return args[0]
-    if func in _VIEWS_IN_PLACE:
-        return _view_in_place(recorder, func, args, kwargs)
-    if func in _BY_OTHERS:
-        return _BY_OTHERS[func](recorder, *args, **kwargs)
-    if func in (aten.copy_.default, aten.fill_.Scalar, aten.fill_.Tensor, aten.zero_.default):
-        return _assign(recorder, func, args, kwargs)
+def mutate(recorder: BaseRecorder, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A write: compute the functional overload, then give the value to the written tensor(s). For overloads of which the
+    registry has no ``Kind.WRITE``.
+    """
     target = functional_overload(func)
     if target is None:
         raise recorder.refuse(
@@ -103,32 +77,38 @@ def _arguments_of(func: OpOverload) -> Any:
     return func._schema.arguments
 
 
-def _fill_diagonal(recorder: Recorder, tensor: torch.Tensor, value: Any, wrap: bool = False) -> torch.Tensor:
+@register(Kind.WRITE, *(overload for name in _REFUSED for overload in overloads_of(getattr(aten, name))))
+def _refused(recorder: BaseRecorder, call: Call) -> Any:
+    name = call.func._schema.name.split("::")[1]
+    raise recorder.refuse(
+        "E103", f"{call.func} cannot be exported", why=_REFUSED[name], next="make a new tensor instead"
+    )
+
+
+@register(Kind.WRITE, aten.detach_.default, aten.requires_grad_.default)
+def _unchanged(recorder: BaseRecorder, call: Call, self: torch.Tensor) -> torch.Tensor:
+    return self
+
+
+@register(Kind.WRITE, aten.fill_diagonal_.default)
+def _fill_diagonal(recorder: BaseRecorder, call: Call, self: torch.Tensor, fill_value: Any, wrap: bool) -> torch.Tensor:
     """The diagonal of a matrix is a view; those of tall wrapped and of higher ones are left to the refusal."""
-    if tensor.dim() != 2 or wrap:
+    if self.dim() != 2 or wrap:
         raise recorder.refuse(
             "E103", "fill_diagonal_ of this tensor is not known", next="torch.where with a mask of the diagonal"
         )
     with recorder.mode:
-        tensor.diagonal().fill_(value)
-    return tensor
+        self.diagonal().fill_(fill_value)
+    return self
 
 
-def _normal(
-    recorder: Recorder, tensor: torch.Tensor, mean: float = 0, std: float = 1, generator: Any = None
-) -> torch.Tensor:
+@register(Kind.WRITE, aten.normal_.default)
+def _normal(recorder: BaseRecorder, call: Call, self: torch.Tensor, mean: float, std: float) -> torch.Tensor:
     with recorder.mode:
-        return tensor.copy_(torch.randn_like(tensor) * std + mean)
+        return self.copy_(torch.randn_like(self) * std + mean)
 
 
-_BY_OTHERS: dict[OpOverload, Callable[..., torch.Tensor]] = {
-    aten.fill_diagonal_.default: _fill_diagonal,
-    aten.normal_.default: _normal,
-}
-"""In-place overloads without a functional form, in terms of others."""
-
-
-def _store(recorder: Recorder, func: OpOverload, tensor: torch.Tensor, result: torch.Tensor) -> None:
+def _store(recorder: BaseRecorder, func: OpOverload, tensor: torch.Tensor, result: torch.Tensor) -> None:
     if result is tensor:
         return
     if tuple(result.shape) != tuple(tensor.shape):
@@ -151,10 +131,23 @@ def _store(recorder: Recorder, func: OpOverload, tensor: torch.Tensor, result: t
     recorder.write(tensor, recorder.node_of(result))
 
 
-def _assign(recorder: Recorder, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
-    """``copy_``, ``fill_``, ``zero_``: the new value does not depend on the old one."""
-    target: torch.Tensor = args[0]
-    source = 0 if func is aten.zero_.default else args[1]
+@register(Kind.WRITE, aten.copy_.default)
+def _copy(recorder: BaseRecorder, call: Call, self: torch.Tensor, src: Any) -> torch.Tensor:
+    return _assign(recorder, self, src)
+
+
+@register(Kind.WRITE, aten.fill_.Scalar, aten.fill_.Tensor)
+def _fill(recorder: BaseRecorder, call: Call, self: torch.Tensor, value: Any) -> torch.Tensor:
+    return _assign(recorder, self, value, is_one_number=True)
+
+
+@register(Kind.WRITE, aten.zero_.default)
+def _zero(recorder: BaseRecorder, call: Call, self: torch.Tensor) -> torch.Tensor:
+    return _assign(recorder, self, 0, is_one_number=True)
+
+
+def _assign(recorder: BaseRecorder, target: torch.Tensor, source: Any, is_one_number: bool = False) -> torch.Tensor:
+    """The new value does not depend on the old one."""
     with recorder.mode:
         if isinstance(source, torch.Tensor):
             source = recorder.to_fake(source) if id(source) in recorder._fakes else source
@@ -163,23 +156,24 @@ def _assign(recorder: Recorder, func: OpOverload, args: tuple[Any, ...], kwargs:
                 value = value.expand(target.shape)
         else:
             value = torch.full_like(target, source)
-    recorder.write(target, recorder.node_of(value), is_one_number=func is not aten.copy_.default)
+    recorder.write(target, recorder.node_of(value), is_one_number=is_one_number)
     return target
 
 
-def _view_in_place(recorder: Recorder, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.Tensor:
+@register(Kind.WRITE, *_VIEWS_IN_PLACE)
+def _view_in_place(recorder: BaseRecorder, call: Call, self: torch.Tensor) -> torch.Tensor:
     """``t_``, ``squeeze_``, ...: the tensor itself becomes a view of its memory."""
-    tensor: torch.Tensor = args[0]
-    view = recorder.view_of(tensor)
-    before = recorder.node_of(tensor)
+    func, args, kwargs = call
+    view = recorder.view_of(self)
+    before = recorder.node_of(self)
     func(*args, **kwargs)
-    recorder.replay.forget(tensor)
+    recorder.replay.forget(self)
     target = _VIEWS_IN_PLACE[func]
-    info = tensor_info(tensor)
+    info = tensor_info(self)
     view.node = recorder.call(target, (before, *args[1:]), kwargs, info)
     view.info = info
     view.steps = (*view.steps, Step(target, (before, *args[1:]), kwargs, info, None))
-    return tensor
+    return self
 
 
 @lru_cache(maxsize=4096)
@@ -226,58 +220,50 @@ def is_decomposable(func: OpOverload) -> bool:
 # -- overloads that change state without saying so in their schema ---------------------------------------------------
 
 
-def _batch_norm(recorder: Recorder, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+@register(Kind.RECORD, aten.batch_norm.default)
+def _batch_norm(
+    recorder: BaseRecorder,
+    call: Call,
+    input: torch.Tensor,
+    weight: torch.Tensor | None,
+    bias: torch.Tensor | None,
+    running_mean: torch.Tensor | None,
+    running_var: torch.Tensor | None,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> Any:
     """batch_norm in training mode updates the running statistics."""
-    names = [argument.name for argument in _arguments_of(func)]
-    given = dict(zip(names, args, strict=False)) | kwargs
-    if not given["training"] or given.get("running_mean") is None:
+    if not training or running_mean is None or running_var is None:
         return NotImplemented
     with recorder.mode:
         result, _, _, mean, var = aten._native_batch_norm_legit_functional.default(
-            given["input"], given["weight"], given["bias"], given["running_mean"], given["running_var"], True,
-            given["momentum"], given["eps"],
-        )  # fmt: skip
-    _store(recorder, func, given["running_mean"], mean)
-    _store(recorder, func, given["running_var"], var)
+            input, weight, bias, running_mean, running_var, True, momentum, eps
+        )
+    _store(recorder, call.func, running_mean, mean)
+    _store(recorder, call.func, running_var, var)
     return result
 
 
-def _batch_norm_legit(recorder: Recorder, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """_native_batch_norm_legit(input, weight, bias, running_mean, running_var, training, momentum, eps)."""
+@register(Kind.RECORD, aten._native_batch_norm_legit.default)
+def _batch_norm_legit(
+    recorder: BaseRecorder, call: Call, running_mean: torch.Tensor, running_var: torch.Tensor, training: bool
+) -> Any:
     with recorder.mode:
-        *results, mean, var = aten._native_batch_norm_legit_functional.default(*args, **kwargs)
-    if args[5]:
-        _store(recorder, func, args[3], mean)
-        _store(recorder, func, args[4], var)
+        *results, mean, var = aten._native_batch_norm_legit_functional.default(*call.args, **call.kwargs)
+    if training:
+        _store(recorder, call.func, running_mean, mean)
+        _store(recorder, call.func, running_var, var)
     return tuple(results)
 
 
-def _to_copy(recorder: Recorder, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+@register(Kind.RECORD, aten._to_copy.default)
+def _to_copy(recorder: BaseRecorder, call: Call, self: Any, dtype: torch.dtype | None) -> Any:
     """Nested function transforms copy a plain number as if it were a tensor."""
-    if isinstance(args[0], torch.Tensor):
-        return NotImplemented
-    dtype = kwargs.get("dtype") or torch.tensor(args[0]).dtype
-    with recorder.mode:
-        return aten.scalar_tensor.default(args[0], dtype=dtype)
-
-
-def max_pool1d(recorder: Recorder, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """torch's own kernel asks for plain sizes; a contiguous argument is typed by formula instead."""
-    if not recorder.assumptions.hints or args[0].is_contiguous():
+    if isinstance(self, torch.Tensor):
         return NotImplemented
     with recorder.mode:
-        source = args[0].contiguous()
-        return func(source, *args[1:], **kwargs)
-
-
-def _foreach(recorder: Recorder, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """``_foreach_add(self[], other)``: the operator for each element; lists among the arguments give one element each."""
-    packet = getattr(aten, func._schema.name.removeprefix("aten::_foreach_"))
-    with recorder.mode:
-        return [
-            packet(*(arg[place] if isinstance(arg, list | tuple) else arg for arg in args), **kwargs)
-            for place in range(len(args[0]))
-        ]
+        return aten.scalar_tensor.default(self, dtype=dtype or torch.tensor(self).dtype)
 
 
 _ELEMENTWISE = (
@@ -286,14 +272,22 @@ _ELEMENTWISE = (
 )  # fmt: skip
 """What ``_foreach_`` operators do to each element."""
 
-SPECIAL: dict[OpOverload, Callable[[Recorder, OpOverload, tuple[Any, ...], dict[str, Any]], Any]] = {
-    aten.batch_norm.default: _batch_norm,
-    aten._to_copy.default: _to_copy,
-    aten._native_batch_norm_legit.default: _batch_norm_legit,
-    **{
-        getattr(packet, overload): _foreach
-        for packet in (getattr(aten, f"_foreach_{name}") for name in _ELEMENTWISE)
-        for overload in packet.overloads()
-        if not getattr(packet, overload)._schema.is_mutable
-    },
-}
+
+@register(
+    Kind.RECORD,
+    *(
+        overload
+        for name in _ELEMENTWISE
+        for overload in overloads_of(getattr(aten, f"_foreach_{name}"))
+        if not overload._schema.is_mutable
+    ),
+)
+def _foreach(recorder: BaseRecorder, call: Call) -> Any:
+    """``_foreach_add(self[], other)``: the operator for each element; lists among the arguments give one element each."""
+    func, args, kwargs = call
+    packet = getattr(aten, func._schema.name.removeprefix("aten::_foreach_"))
+    with recorder.mode:
+        return [
+            packet(*(arg[place] if isinstance(arg, list | tuple) else arg for arg in args), **kwargs)
+            for place in range(len(args[0]))
+        ]

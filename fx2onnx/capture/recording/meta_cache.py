@@ -16,7 +16,6 @@ import torch
 from fx2onnx.base.bounded import Bounded
 from fx2onnx.base.dims import Dim
 from fx2onnx.capture.captured import TensorInfo
-from fx2onnx.capture.recording.meta_rules import RULES
 from fx2onnx.capture.shapes.shape_env import Assumptions
 from fx2onnx.capture.shapes.symnode import sym_int, unwrap
 from fx2onnx.capture.torch_private import FakeTensor, FakeTensorMode, fake_from_meta, fake_view, storage_key
@@ -71,7 +70,7 @@ class Replay:
         """The tensor's own type changed (``unsqueeze_``)."""
         self._types.pop(id(tensor), None)
 
-    def key(self, way: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def key(self, traits: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The key of a call, or None where it cannot be replayed: results that were made anew have no gradient. Real tensors
         count as their fake ones, which need not be made for it.
         """
@@ -84,7 +83,7 @@ class Replay:
         except TypeError:
             return None
         autocast = torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu")
-        return (way, torch.get_default_dtype(), autocast, *parts)
+        return (traits, torch.get_default_dtype(), autocast, *parts)
 
     def _part(self, arg: Any) -> Any:
         kind = type(arg)
@@ -182,7 +181,7 @@ class Replay:
 
     def _by_rule(self, key: Any) -> Specs | None:
         """The result type by formula, where sizes are symbolic and running would be slow."""
-        rule = RULES.get(key[0].func) if self._assumptions.hints else None
+        rule = key[0].result_type if self._assumptions.hints else None
         kind = rule(key[3:]) if rule is not None and all(_is_positional(part) for part in key[3:]) else None
         if kind is None:
             return None

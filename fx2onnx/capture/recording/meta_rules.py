@@ -12,12 +12,13 @@ from typing import Any
 import torch
 
 from fx2onnx.base.dims import Scalar
+from fx2onnx.capture.overloads.registry import Kind, register
 
 aten = torch.ops.aten
-Kind = tuple[Any, ...]
+TensorType = tuple[Any, ...]
 """(dtype, sizes, strides, offset, device), as ``Replay`` has it."""
 
-Rule = Callable[[Sequence[Any]], Kind | None]
+Rule = Callable[[Sequence[Any]], TensorType | None]
 
 
 def contiguous_strides(sizes: Sequence[Scalar]) -> tuple[Scalar, ...]:
@@ -29,15 +30,25 @@ def contiguous_strides(sizes: Sequence[Scalar]) -> tuple[Scalar, ...]:
     return tuple(reversed(strides))
 
 
-def is_contiguous(kind: Kind) -> bool:
+def is_contiguous(kind: TensorType) -> bool:
     return bool(kind[3] == 0 and kind[2] == contiguous_strides(kind[1]))
 
 
-def _fresh(kind: Kind, sizes: Sequence[Scalar]) -> Kind:
+def _fresh(kind: TensorType, sizes: Sequence[Scalar]) -> TensorType:
     return (kind[0], tuple(sizes), contiguous_strides(sizes), 0, kind[4])
 
 
-def _same(parts: Sequence[Any]) -> Kind | None:
+@register(
+    Kind.RESULT_TYPE,
+    aten.relu.default,
+    aten.hardswish.default,
+    aten.hardsigmoid.default,
+    aten.silu.default,
+    aten.gelu.default,
+    aten.sigmoid.default,
+    aten.tanh.default,
+)
+def _same(parts: Sequence[Any]) -> TensorType | None:
     """The result has the type of a floating-point first argument."""
     kind = parts[0]
     return _fresh(kind, kind[1]) if kind[0].is_floating_point and is_contiguous(kind) else None
@@ -46,7 +57,7 @@ def _same(parts: Sequence[Any]) -> Kind | None:
 def _convolution(rank: int) -> Rule:
     """conv(input, weight, bias, stride, padding, dilation, groups) -> floor((in + 2 p - d (k - 1) - 1) / s) + 1."""
 
-    def rule(parts: Sequence[Any]) -> Kind | None:
+    def rule(parts: Sequence[Any]) -> TensorType | None:
         kind, weight = parts[0], parts[1]
         if len(kind[1]) != rank + 2 or not is_contiguous(kind) or not is_contiguous(weight) or kind[0] != weight[0]:
             return None
@@ -65,7 +76,7 @@ def _convolution(rank: int) -> Rule:
 def _pool(rank: int, dilated: bool) -> Rule:
     """pool(self, kernel, stride, padding[, dilation], ceil_mode): as a convolution, the stride defaulting to the kernel."""
 
-    def rule(parts: Sequence[Any]) -> Kind | None:
+    def rule(parts: Sequence[Any]) -> TensorType | None:
         kind = parts[0]
         ceil_mode = parts[4 + dilated] if len(parts) > 4 + dilated else (bool, False)
         if len(kind[1]) <= rank or not is_contiguous(kind) or ceil_mode[1]:
@@ -93,13 +104,15 @@ def _pairs(parts: Sequence[Any], index: int, default: int, rank: int) -> list[in
     return values * rank if len(values) == 1 else values
 
 
-def _layer_norm(parts: Sequence[Any]) -> Kind | None:
+@register(Kind.RESULT_TYPE, aten.layer_norm.default)
+def _layer_norm(parts: Sequence[Any]) -> TensorType | None:
     """Only where the normalised sizes are plain numbers that fit."""
     sizes = tuple(value for _, value in parts[1]) if all(isinstance(part, tuple) for part in parts[1]) else ()
     return _same(parts) if sizes and parts[0][1][-len(sizes) :] == sizes else None
 
 
-def _batch_norm(parts: Sequence[Any]) -> Kind | None:
+@register(Kind.RESULT_TYPE, aten.batch_norm.default)
+def _batch_norm(parts: Sequence[Any]) -> TensorType | None:
     """Only where the number of channels is a plain number that fits the statistics."""
     statistics = parts[3]
     if len(statistics) != 5 or len(parts[0][1]) < 2 or parts[0][1][1:2] != statistics[1]:
@@ -107,14 +120,16 @@ def _batch_norm(parts: Sequence[Any]) -> Kind | None:
     return _same(parts)
 
 
-def _linear(parts: Sequence[Any]) -> Kind | None:
+@register(Kind.RESULT_TYPE, aten.linear.default)
+def _linear(parts: Sequence[Any]) -> TensorType | None:
     kind, weight = parts[0], parts[1]
     if not is_contiguous(kind) or kind[0] != weight[0] or len(weight[1]) != 2 or kind[1][-1:] != weight[1][1:]:
         return None
     return _fresh(kind, (*kind[1][:-1], weight[1][0]))
 
 
-def _binary(parts: Sequence[Any]) -> Kind | None:
+@register(Kind.RESULT_TYPE, aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor)
+def _binary(parts: Sequence[Any]) -> TensorType | None:
     """Two floating-point tensors of one dtype and one shape."""
     kind, other = parts[0], parts[1]
     if not isinstance(other, tuple) or len(other) != 5 or kind[:2] != other[:2] or not kind[0].is_floating_point:
@@ -122,25 +137,7 @@ def _binary(parts: Sequence[Any]) -> Kind | None:
     return _same([kind]) if is_contiguous(other) else None
 
 
-RULES: dict[Any, Rule] = {
-    aten.conv1d.default: _convolution(1),
-    aten.conv2d.default: _convolution(2),
-    aten.conv3d.default: _convolution(3),
-    aten.max_pool1d.default: _pool(1, dilated=True),
-    aten.max_pool2d.default: _pool(2, dilated=True),
-    aten.max_pool3d.default: _pool(3, dilated=True),
-    aten.avg_pool1d.default: _pool(1, dilated=False),
-    aten.avg_pool2d.default: _pool(2, dilated=False),
-    aten.avg_pool3d.default: _pool(3, dilated=False),
-    aten.linear.default: _linear,
-    aten.layer_norm.default: _layer_norm,
-    aten.batch_norm.default: _batch_norm,
-    **dict.fromkeys((aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor), _binary),
-    **dict.fromkeys(
-        (
-            aten.relu.default, aten.hardswish.default,
-            aten.hardsigmoid.default, aten.silu.default, aten.gelu.default, aten.sigmoid.default, aten.tanh.default,
-        ),
-        _same,
-    ),
-}  # fmt: skip
+for _rank in (1, 2, 3):
+    register(Kind.RESULT_TYPE, getattr(aten, f"conv{_rank}d").default)(_convolution(_rank))
+    register(Kind.RESULT_TYPE, getattr(aten, f"max_pool{_rank}d").default)(_pool(_rank, dilated=True))
+    register(Kind.RESULT_TYPE, getattr(aten, f"avg_pool{_rank}d").default)(_pool(_rank, dilated=False))

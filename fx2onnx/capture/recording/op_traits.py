@@ -7,46 +7,57 @@ from typing import ClassVar
 import torch
 
 from fx2onnx.base.bounded import Bounded
-from fx2onnx.capture.overloads import data_dependent, recurrent, slices, strided, unbacked
-from fx2onnx.capture.recording import functionalize
+from fx2onnx.capture.overloads import data_dependent, quantized, recurrent, slices, strided, unbacked
+from fx2onnx.capture.overloads.registry import Handler, Kind, find, handler
+from fx2onnx.capture.recording import aliasing, functionalize, meta_rules
 from fx2onnx.capture.torch_private import OpOverload
 
 aten = torch.ops.aten
 
+FAMILIES = (aliasing, data_dependent, functionalize, meta_rules, quantized, recurrent, slices, strided, unbacked)
+"""Files that register functions: they must be imported before the first question."""
+
 TO_PYTHON = frozenset({aten.item.default, aten._local_scalar_dense.default, aten.is_nonzero.default})
 """Overloads by which Python asks for a tensor's number."""
 
-SPECIAL = {
-    **functionalize.SPECIAL,
-    **unbacked.SPECIAL,
-    **recurrent.SPECIAL,
-    **data_dependent.SPECIAL,
-    **slices.SPECIAL,
-    aten.as_strided.default: strided.as_strided,
-}
+QUERIES = frozenset(
+    {
+        aten.sym_size.int, aten.sym_stride.int, aten.sym_numel.default, aten.sym_storage_offset.default,
+        aten.is_contiguous.default, aten.is_contiguous.memory_format, aten.is_strides_like_format.default,
+        aten.is_non_overlapping_and_dense.default, aten.size.default, aten.stride.default, aten.dim.default,
+        aten._has_compatible_shallow_copy_type.default, aten.is_complex.default, aten.is_floating_point.default,
+        aten.is_same_size.default, aten.result_type.Tensor, aten.can_cast.default, aten._has_same_storage_numel.default,
+    }
+)  # fmt: skip
+"""Overloads that ask about a tensor's type, not its values."""
 
 
-class Way:
+class OpTraits:
     """How calls of an overload are recorded. There is one for each overload, which it keeps, so that ``id(func)`` stays its
     own: it takes the overload's place in keys, as torch hashes overloads in Python.
     """
 
-    __slots__ = ("asks", "func", "is_mutable", "is_query", "lifts", "name", "special")
-    known: ClassVar[Bounded[int, Way]] = Bounded(10_000)
+    __slots__ = ("asks", "func", "is_query", "lifts", "name", "records", "result_type", "writes")
+    known: ClassVar[Bounded[int, OpTraits]] = Bounded(10_000)
     """By the id of the overload, which each holds."""
 
     def __init__(self, func: OpOverload) -> None:
         self.func = func
         self.name = func._schema.name
         self.asks = func in TO_PYTHON
-        self.is_query = func.namespace in ("prim", "profiler") or func in functionalize.QUERIES
+        self.is_query = func.namespace in ("prim", "profiler") or func in QUERIES
         self.lifts = func is aten.lift_fresh.default
-        self.special = SPECIAL.get(func) or unbacked.SPECIAL_BY_NAME.get(self.name)
-        self.is_mutable = func._schema.is_mutable and self.special is None
+        self.records = handler(Kind.RECORD, func)
+        self.writes = _writes(func) if func._schema.is_mutable and self.records is None else None
+        self.result_type = find(Kind.RESULT_TYPE, func)
 
 
-def way_of(func: OpOverload) -> Way:
-    way = Way.known.get(id(func))
-    if way is None:
-        way = Way.known[id(func)] = Way(func)
-    return way
+def _writes(func: OpOverload) -> Handler:
+    return handler(Kind.WRITE, func) or functionalize.mutate
+
+
+def traits_of(func: OpOverload) -> OpTraits:
+    traits = OpTraits.known.get(id(func))
+    if traits is None:
+        traits = OpTraits.known[id(func)] = OpTraits(func)
+    return traits

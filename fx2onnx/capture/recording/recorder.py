@@ -2,41 +2,38 @@
 
 from __future__ import annotations
 
-import contextlib
 import operator
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.fx
 
 from fx2onnx.base import events
-from fx2onnx.base.dims import Dim, DimLike
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.source import SourceLocation
-from fx2onnx.capture.captured import Symbol, TensorInfo
+from fx2onnx.capture.captured import TensorInfo
 from fx2onnx.capture.overloads import recurrent
 from fx2onnx.capture.overloads.unbacked_scalars import number_of, truth_of
 from fx2onnx.capture.python.constants import evaluate
 from fx2onnx.capture.python.frames import PATHS, asserted_by_user, refused_by_torch, user_location
 from fx2onnx.capture.recording import aliasing, autocast, functionalize
 from fx2onnx.capture.recording.aliasing import View
-from fx2onnx.capture.recording.branches import Branches
-from fx2onnx.capture.recording.meta_cache import IMMEDIATE, MISSING, Replay
-from fx2onnx.capture.recording.op_traits import Way, way_of
-from fx2onnx.capture.recording.tensor_tracker import KnownTensors, NeedsSplit, tensor_info
+from fx2onnx.capture.recording.base_recorder import BaseRecorder
+from fx2onnx.capture.recording.branches import Branches, Test
+from fx2onnx.capture.recording.meta_cache import MISSING
+from fx2onnx.capture.recording.op_traits import OpTraits, traits_of
+from fx2onnx.capture.recording.tensor_tracker import NeedsDecomposition, tensor_info
 from fx2onnx.capture.shapes.shape_env import KEEP_BOTH, Assumptions
-from fx2onnx.capture.shapes.symnode import sym_int, unwrap
+from fx2onnx.capture.shapes.symnode import sym_int
 from fx2onnx.capture.torch_private import (
     DynamicOutputShapeException,
-    FakeMode,
     FakeTensor,
     OpOverload,
     PreDispatchMode,
     SplitMode,
-    fake_from_meta,
     in_function_transform,
     no_dispatch,
 )
@@ -44,13 +41,7 @@ from fx2onnx.capture.torch_private import (
 aten = torch.ops.aten
 
 
-def _dtype_of_number(value: Any) -> torch.dtype:
-    if isinstance(value, bool):
-        return torch.bool
-    return torch.float32 if isinstance(value, float) else torch.int64
-
-
-class Recorder(KnownTensors):
+class Recorder(BaseRecorder):
     """The graph of one run. ``mode`` is the dispatch mode to be active while the module runs.
 
     What it makes refers to it weakly, so that it and the weights are freed with the last reference from outside.
@@ -64,49 +55,23 @@ class Recorder(KnownTensors):
         whole: bool = True,
         branches: Branches | None = None,
     ) -> None:
-        super().__init__(FakeMode(), weight_names, whole)
-        self.assumptions = assumptions
+        super().__init__(assumptions, weight_names, whole)
         assumptions.recorder = weakref.ref(self)
         self.branches = branches
         """What questions about data are answered with, if not with an error."""
         self._spans = events.details()
         handle = weakref.WeakMethod(self.handle if self._spans is None else self._handle_timed)
         self.mode = PreDispatchMode(handle) if whole else SplitMode(handle)
-        self.replay = Replay(self.fake_mode, assumptions, weakref.WeakMethod(self.to_fake))
-        self.symbols: dict[str, Symbol] = {}
-        self.warnings: list[str] = []
         self.patch_notes: list[str] = []
         """The library functions that were said in tensors, and how."""
         self.written: dict[int, SourceLocation | None] = {}
         """Memories that were written, by id, with the first writer's line."""
-        self.numbers: dict[torch.fx.Node, Dim] = {}
-        """The symbol of an integer that Python asked for, by its node."""
-        self.nonzero_rows: dict[tuple[torch.fx.Graph, torch.fx.Node], Dim] = {}
-        """The unknown number of nonzero elements of a value, so that two selections by one mask have one size."""
-        self.packed_batches: dict[torch.fx.Node, DimLike] = {}
-        """The number of packed sequences, by the node of their batch sizes."""
         self._keep = keep
-        self._keeps: dict[Way, bool] = {}
-        self._where: SourceLocation | None = None
+        self._keeps: dict[OpTraits, bool] = {}
 
     def is_known(self, tensor: torch.Tensor) -> bool:
         """Whether only constants lead to the tensor's value."""
         return evaluate(self.node_of(tensor), self.weights, self.known) is not None
-
-    # -- nodes ----------------------------------------------------------------------------------------------------
-    def call(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any], info: Any) -> torch.fx.Node:
-        """Add a node whose type is known; nothing runs."""
-        node = self.graph.call_function(func, tuple(args), kwargs)
-        if self._first_call is None and self.graph is self.root:
-            self._first_call = node
-        meta = node.meta
-        meta["val"] = info
-        meta["where"] = self._where
-        meta["module"] = PATHS.current
-        return node
-
-    def refuse(self, code: str, what: str, **fields: Any) -> UserError:
-        return UserError(code, what, where=self._where or user_location(), module_path=PATHS.current, **fields)
 
     # -- dispatch -------------------------------------------------------------------------------------------------
     def _handle_timed(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -119,27 +84,27 @@ class Recorder(KnownTensors):
     def handle(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What one call of an ATen overload inside the module becomes: nodes, and fakes for the module to go on with."""
         if self._whole and in_function_transform():
-            raise NeedsSplit
+            raise NeedsDecomposition
         self._where = user_location()
-        way = way_of(func)
-        self.assumptions.during = way.name
-        if way.asks:
+        traits = traits_of(func)
+        self.assumptions.during = traits.name
+        if traits.asks:
             return self._to_python(func, args[0])
-        if way.is_query:
+        if traits.is_query:
             return func(*map(self.to_fake, args), **{name: self.to_fake(arg) for name, arg in kwargs.items()})
-        if way.lifts and not isinstance(args[0], FakeTensor):
+        if traits.lifts and not isinstance(args[0], FakeTensor):
             return self.constant(args[0])
-        if way.is_mutable:
-            return functionalize.mutate(self, func, args, kwargs)
+        if traits.writes is not None:
+            return traits.writes(self, func, args, kwargs)
         if autocast.is_active():
             args = autocast.cast_arguments(self, func, args, kwargs)
-        if way.special is not None:
-            replaced = way.special(self, func, args, kwargs)
+        if traits.records is not None:
+            replaced = traits.records(self, func, args, kwargs)
             if replaced is not NotImplemented:
                 return replaced
-        keep = self._keeps.get(way)
+        keep = self._keeps.get(traits)
         if keep is None:
-            keep = self._keeps[way] = self._keep(func)
+            keep = self._keeps[traits] = self._keep(func)
         if not keep:
             with self.mode:
                 result = functionalize.decompose(func, args, kwargs)
@@ -152,7 +117,7 @@ class Recorder(KnownTensors):
         to_node = self.to_node
         node_args = tuple([to_node(arg) for arg in args])
         node_kwargs = {name: to_node(arg) for name, arg in kwargs.items()} if kwargs else {}
-        key = self.replay.key(way_of(func), args, kwargs)
+        key = self.replay.key(traits_of(func), args, kwargs)
         result = self.replay.again(key, args) if key is not None else MISSING
         if result is not MISSING:
             return self.finish(func, args, node_args, node_kwargs, result)
@@ -263,13 +228,19 @@ class Recorder(KnownTensors):
                     *self._baking_advice(node),
                 ),
             )
-            if self.branches is None or not is_truth:
+            if not is_truth:
                 raise error
-            return self.branches.answer(self, node, error)
+            return self.truth(node, error)
         known = recurrent.batch_of(self, node)
         if known is not None:
             return sym_int(self.assumptions, known)
         return sym_int(self.assumptions, number_of(self, node))
+
+    def truth(self, test: Test, error: UserError) -> bool:
+        """The answer to a question about data. Raises ``error`` where there is none."""
+        if self.branches is None:
+            raise error
+        return self.branches.answer(self, test, error)
 
     def advice(self, names: frozenset[str]) -> list[str]:
         """Ways out for a question about sizes that only the data tells."""
@@ -287,95 +258,3 @@ class Recorder(KnownTensors):
             seen.update(current.all_input_nodes)
         quoted = ", ".join(f'"{name}"' for name in sorted(names))
         return [f"bake=[{quoted}] to fix the sample's values in the file"] if names else []
-
-    def unknown_size(self) -> Dim:
-        """A new symbol for a number that only the data tells; ``tie_symbols`` says later where it comes from."""
-        env = self.assumptions
-        name = f"u{env.next_unknown}"
-        env.next_unknown += 1
-        env.unbacked.add(name)
-        env.hints[name] = 11 + 2 * len(env.unbacked)
-        return Dim.symbol(name)
-
-    def tie_symbols(self, node: torch.fx.Node) -> None:
-        """New symbols among the sizes of ``node`` stand for those axes of it."""
-        for axis, dim in enumerate(node.meta["val"].dims):
-            name = dim.as_symbol() if isinstance(dim, Dim) else None
-            if name in self.assumptions.unbacked and name not in self.symbols:
-                self.symbols[str(name)] = Symbol(str(name), node, axis)
-
-    # -- nested graphs --------------------------------------------------------------------------------------------
-    @contextlib.contextmanager
-    def nested(self) -> Iterator[torch.fx.Graph]:
-        """Nodes made inside go to a graph of their own. Writes to tensors of the outer graph are refused."""
-        outer, outer_where = self.graph, self._where
-        views = {key: (view, view.node, view.version) for key, view in self._views.items()}
-        memories = {id(view.memory): (view.memory, view.memory.version) for view in self._views.values()}
-        self.graph = torch.fx.Graph()
-        try:
-            yield self.graph
-            for source in self.sources.values():  # weights that were first met inside
-                memories.setdefault(id(source.memory), (source.memory, 0))
-            if any(memory.version != version for memory, version in memories.values()):
-                raise self.writes_outside()
-        finally:
-            self.graph, self._where = outer, outer_where
-            for view, node, version in views.values():
-                view.node, view.version = node, version
-
-    def writes_outside(self) -> UserError:
-        return self.refuse(
-            "E103",
-            "a branch or loop body writes into a tensor from outside it",
-            next="return the new value from the function instead",
-        )
-
-    def fake_like(self, info: TensorInfo, tensor: torch.Tensor | None) -> torch.Tensor:
-        """A new fake of the given type."""
-        device = tensor.device if tensor is not None else torch.device("cpu")
-        return fake_from_meta(
-            self.fake_mode, [sym_int(self.assumptions, size) for size in info.dims], info.dtype, device
-        )
-
-    def as_tensor(self, value: Any) -> torch.Tensor:
-        """A tensor for a number among the operands of control flow."""
-        if isinstance(value, torch.Tensor):
-            return value
-        if isinstance(value, torch.SymInt | int | float | bool):
-            with self.mode:
-                made: torch.Tensor = aten.scalar_tensor.default(value, dtype=_dtype_of_number(value))
-            return made
-        raise self.refuse(
-            "E107",
-            f"control flow handles a {type(value).__name__}",
-            next="give and return tensors",
-        )
-
-    def mark(self) -> None:
-        """Remember the user's line for the nodes that follow."""
-        self._where = user_location()
-
-    def to_nodes(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        return tuple(map(self.to_node, args)), {name: self.to_node(arg) for name, arg in kwargs.items()}
-
-    def to_node(self, arg: Any) -> Any:
-        if type(arg) in IMMEDIATE:
-            return arg
-        if isinstance(arg, torch.Tensor):
-            return self.node_of(arg)
-        if isinstance(arg, list):
-            return [self.to_node(item) for item in arg]
-        if isinstance(arg, tuple):
-            return tuple(self.to_node(item) for item in arg)
-        return unwrap(arg)
-
-    def to_fake(self, arg: Any) -> Any:
-        if type(arg) in IMMEDIATE or type(arg) is FakeTensor:
-            return arg
-        if isinstance(arg, torch.Tensor):
-            return arg if isinstance(arg, FakeTensor) else self.fake_of(arg)
-        if isinstance(arg, list):
-            return [self.to_fake(item) for item in arg]
-        if isinstance(arg, tuple):
-            return tuple(self.to_fake(item) for item in arg)
-        return arg

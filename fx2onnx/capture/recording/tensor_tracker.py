@@ -43,7 +43,7 @@ def tensor_info(tensor: torch.Tensor) -> TensorInfo:
     return TensorInfo(tensor.dtype, tuple(unwrap(size) for size in tensor.shape))
 
 
-class NeedsSplit(BaseException):
+class NeedsDecomposition(BaseException):
     """The module transforms functions (``torch.vmap``) or takes gradients: composite overloads cannot be seen whole. Not an
     Exception, so that no ``except Exception`` of the module swallows it.
     """
@@ -171,7 +171,7 @@ class KnownTensors(ABC):
                 self._views[id(tensor)] = view
                 return view
         if self._whole:
-            raise NeedsSplit  # autograd keeps tensors that it makes inside composite overloads
+            raise NeedsDecomposition  # autograd keeps tensors that it makes inside composite overloads
         raise self.refuse(
             "E107",
             "a tensor reached an operator from outside the recorded program",

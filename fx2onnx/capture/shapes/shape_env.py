@@ -6,16 +6,13 @@ import contextlib
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from fx2onnx.base.dims import Dim, Scalar, apply, without_remainders
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture.fallback import NeedsPlainNumber
 from fx2onnx.capture.python.frames import asked_by_user, asserted_by_user, user_location
-
-if TYPE_CHECKING:
-    from fx2onnx.capture.recording.recorder import Recorder
 
 COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     "eq": operator.eq,
@@ -69,6 +66,14 @@ class Assumption:
         return f"{text}   ({self.where})" if self.where else text
 
 
+class RunRecorder(Protocol):
+    """What is asked of who records the run."""
+
+    def truth(self, test: Relation, error: UserError) -> bool: ...
+
+    def advice(self, names: frozenset[str]) -> list[str]: ...
+
+
 @dataclass
 class Assumptions:
     """Hints of the symbols and what was decided from them during one run.
@@ -91,7 +96,7 @@ class Assumptions:
     """Off while a tensor of known type is made anew: what its constructor asks (is it empty? contiguous?) decides nothing."""
     during: str = ""
     """The overload that runs now."""
-    recorder: Callable[[], Recorder | None] = lambda: None
+    recorder: Callable[[], RunRecorder | None] = lambda: None
     """A weak reference to who records the run, if anybody."""
     asserted: dict[str, None] = field(default_factory=dict)
     """What eager PyTorch checks and the file does not, in order."""
@@ -164,9 +169,9 @@ class Assumptions:
                 ),
             )
             recorder = self.recorder()
-            if recorder is None or recorder.branches is None:
+            if recorder is None:
                 raise error
-            return recorder.branches.answer(recorder, relation, error)
+            return recorder.truth(relation, error)
         return self._decided(relation, by_python)
 
     def _decided(self, relation: Relation, by_python: bool) -> bool:

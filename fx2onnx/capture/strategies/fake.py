@@ -27,7 +27,7 @@ from fx2onnx.capture.python.type_questions import answer_as_tensors
 from fx2onnx.capture.recording import control_flow
 from fx2onnx.capture.recording.branches import Branches
 from fx2onnx.capture.recording.recorder import Recorder
-from fx2onnx.capture.recording.tensor_tracker import NeedsSplit, tensor_info
+from fx2onnx.capture.recording.tensor_tracker import NeedsDecomposition, tensor_info
 from fx2onnx.capture.shapes.python_sizes import take_sizes
 from fx2onnx.capture.shapes.shape_env import Assumptions
 from fx2onnx.capture.shapes.symnode import sym_int
@@ -93,7 +93,7 @@ def run(
             )
             recorder.patch_notes = patches.notes()
             recorder.warnings += patches.warnings()
-    except NeedsSplit:
+    except NeedsDecomposition:
         return run(root, arguments, hints, keep, training, bake, patches, False, traced, branches)
     except UserError as error:
         code = patches.decided_by_data(error) if error.code == "E104" else None

@@ -1,0 +1,143 @@
+"""What capture knows of ATen overloads: one registry, in which an overload has at most one function of each kind.
+
+``@register(Kind.RECORD, aten.cov.default, aten.corrcoef.default)`` registers with the real overload objects. A function
+that handles calls (``Kind.RECORD``, ``Kind.WRITE``) takes the recorder, the call, and those of the call's arguments that it
+needs, under the names of the schema; an argument that only some of its overloads have gets a Python default.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from enum import Enum
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+import torch
+
+from fx2onnx.base.errors import InternalError
+
+OpOverload = torch._ops.OpOverload
+
+
+class Kind(Enum):
+    """The kinds of knowledge. The values say what a function of the kind does."""
+
+    RECORD = "records a call that is more than one node, or NotImplemented"
+    WRITE = "says a call that writes into its arguments by others"
+    RESULT_TYPE = "gives the type of the result by formula, or None"
+    INVERSE = "carries a write through a view back to what is viewed"
+
+
+class Call(NamedTuple):
+    """A call of an overload as it was made."""
+
+    func: OpOverload
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+
+Handler: TypeAlias = Callable[[Any, OpOverload, tuple[Any, ...], dict[str, Any]], Any]
+"""Takes the recorder and a call."""
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Entry(NamedTuple):
+    overload: OpOverload | str
+    function: Callable[..., Any]
+
+
+_ENTRIES: dict[Kind, dict[str, Entry]] = {kind: {} for kind in Kind}
+"""By the full names of overloads."""
+
+
+def register(kind: Kind, *overloads: OpOverload | str) -> Callable[[F], F]:
+    """Register the decorated function. An overload of a package that may not be there is given by its full name.
+
+    Raises: InternalError E900 where an overload has a function of this kind.
+    """
+
+    def decorate(function: F) -> F:
+        known = _ENTRIES[kind]
+        for overload in overloads:
+            name = overload if isinstance(overload, str) else _full_name(overload)
+            if name in known and not _is_of_module_run_again(known[name].function, function):
+                raise InternalError(
+                    "E900",
+                    f"{name} is registered twice as Kind.{kind.name}",
+                    why=f"first at {place_of(known[name].function)}, again at {place_of(function)}",
+                    next="keep one of the two functions",
+                )
+            known[name] = Entry(overload, function)
+        return function
+
+    return decorate
+
+
+def _full_name(overload: OpOverload) -> str:
+    return overload.name()  # type: ignore[no-any-return, no-untyped-call]
+
+
+def _is_of_module_run_again(old: Callable[..., Any], new: Callable[..., Any]) -> bool:
+    """An import that an interrupt ended is run again from the start."""
+    return old.__module__ == new.__module__ and old.__globals__ is not new.__globals__
+
+
+def place_of(function: Callable[..., Any]) -> str:
+    return f"{function.__code__.co_filename}:{function.__code__.co_firstlineno}"
+
+
+def find(kind: Kind, overload: OpOverload) -> Callable[..., Any] | None:
+    entry = _ENTRIES[kind].get(_full_name(overload))
+    return None if entry is None else entry.function
+
+
+def entries(kind: Kind) -> Iterator[Entry]:
+    return iter(_ENTRIES[kind].values())
+
+
+def overloads_of(packet: Any) -> list[OpOverload]:
+    return [getattr(packet, name) for name in packet.overloads()]
+
+
+def handler(kind: Kind, overload: OpOverload) -> Handler | None:
+    """The registered function as one of a call, which hands it its arguments by name."""
+    function = find(kind, overload)
+    if function is None:
+        return None
+    wanted = _arguments(function, overload)
+
+    def handle(recorder: Any, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        count = len(args)
+        values = [args[i] if i < count else kwargs.get(name, default) for i, name, default in wanted]
+        return function(recorder, Call(func, args, kwargs), *values)
+
+    return handle
+
+
+_NOWHERE = 1 << 30
+"""The position of an argument that the overload does not have."""
+
+
+def _arguments(function: Callable[..., Any], overload: OpOverload) -> list[tuple[int, str, Any]]:
+    """Position, name and default of the arguments that ``function`` names.
+
+    Raises: InternalError E900 for a name without a default that is not in the schema.
+    """
+    schema = {argument.name: (index, argument) for index, argument in enumerate(overload._schema.arguments)}
+    found: list[tuple[int, str, Any]] = []
+    for name, parameter in list(inspect.signature(function).parameters.items())[2:]:
+        if name in schema:
+            index, argument = schema[name]
+            found.append((index, name, argument.default_value if argument.has_default_value() else None))
+        elif parameter.default is not parameter.empty:
+            found.append((_NOWHERE, name, parameter.default))
+        else:
+            raise InternalError(
+                "E900",
+                f"{overload} has no argument {name!r}",
+                node=str(overload._schema),
+                why=f"the function at {place_of(function)} names it",
+                next="name the parameters as the schema does",
+            )
+    return found

@@ -143,7 +143,7 @@ MUTANTS = [
     Mutant("verify/noise.py", "    if not asked:\n        return asked\n", "    return asked\n", "tests/test_verify_random.py"),
     Mutant("verify/compare.py", "    draws = recording.draws\n", "    draws = recording.draws if case.random else []\n",
            "tests/test_verify_random.py"),
-    Mutant("capture/recording/recorder.py", "        assumptions.recorder = weakref.ref(self)", "        assumptions.recorder = lambda: self",
+    Mutant("capture/recording/recorder.py", "        shape_env.recorder = weakref.ref(self)", "        shape_env.recorder = lambda: self",
            LEAKS),
     Mutant("base/tracebacks.py", "                    frame.clear()", "                    pass", LEAKS),
     Mutant("base/bounded.py", "            self.clear()", "            pass", "tests/test_kept.py"),

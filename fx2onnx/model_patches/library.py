@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from types import CodeType
 
+from fx2onnx.base.assumptions import Assumption
 from fx2onnx.capture.patches import Known, TracedCode
 from fx2onnx.model_patches import recurrences, torch_rnn, torchvision
 from fx2onnx.model_patches.patching import stand_in_for
@@ -34,8 +35,8 @@ class LibraryPatches:
         tracing.answer(traced, known)
         self._used = stand_in_for(_STAND_INS)
 
-    def notes(self) -> list[str]:
-        return [f"{name} {reason}" for name, reason in self._used.items()] + tracing.branches_for_tracing()
+    def notes(self) -> list[Assumption]:
+        return [Assumption(f"{name} {reason}") for name, reason in self._used.items()] + tracing.branches_for_tracing()
 
     def decided_by_data(self, error: BaseException) -> CodeType | None:
         return tracing.decided_by_data(error)

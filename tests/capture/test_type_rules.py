@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from fx2onnx.capture.recording.meta_cache import Replay
 from fx2onnx.capture.recording.meta_rules import RULES
-from fx2onnx.capture.shapes.shape_env import Assumptions
+from fx2onnx.capture.shapes.shape_env import ShapeEnv
 
 aten = torch.ops.aten
 
@@ -22,7 +22,7 @@ def agree(func: Any, *args: Any) -> bool:
     mode = FakeTensorMode()
     with mode, torch.no_grad():
         fakes = tuple(mode.from_tensor(arg) if isinstance(arg, torch.Tensor) else arg for arg in args)
-        replay = Replay(mode, Assumptions(), lambda: lambda tensor: tensor)
+        replay = Replay(mode, ShapeEnv(), lambda: lambda tensor: tensor)
         key = replay.key(func, fakes, {})
         kind = RULES[func](key[3:])
         if kind is None:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from fx2onnx.base.assumptions import Relation
 from fx2onnx.base.dims import Dim, DimLike, apply
-from fx2onnx.capture.shapes.shape_env import Relation, certain
+from fx2onnx.capture.shapes.shape_env import certain
 from fx2onnx.capture.shapes.symnode import sym_int, unwrap
 from fx2onnx.capture.torch_private import OpOverload, fake_view
 
@@ -53,7 +54,7 @@ def _slice(recorder: Recorder, func: OpOverload, args: tuple[Any, ...], kwargs: 
 def _is_unknown(recorder: Recorder, number: Any) -> bool:
     """Whether only the data tells the number, and whether it is negative."""
     dim = unwrap(number)
-    is_unknown = isinstance(dim, Dim) and bool(dim.symbols() & recorder.assumptions.unbacked)
+    is_unknown = isinstance(dim, Dim) and bool(dim.symbols() & recorder.shape_env.unbacked)
     return is_unknown and certain("ge", dim, 0) is None
 
 
@@ -80,8 +81,8 @@ def _extent(recorder: Recorder, size: Dim, start: int, end: int) -> tuple[DimLik
         """``op(value, bound)``; ``value`` alone where it is that at every ordinary size."""
         nonlocal is_exact
         relation = Relation("ge" if op == "max" else "le", (value, bound))
-        env = recorder.assumptions
-        is_sure = not env.symbols(relation) & env.unbacked and not is_exact
+        env = recorder.shape_env
+        is_sure = not relation.symbols() & env.unbacked and not is_exact
         if is_sure and env.holds_at_ordinary_sizes(relation):
             return value
         is_exact = True
@@ -107,7 +108,7 @@ def _view(
     node_args: tuple[Any, ...],
     node_kwargs: dict[str, Any],
 ) -> torch.Tensor:
-    fake, env = recorder.to_fake(tensor), recorder.assumptions
+    fake, env = recorder.to_fake(tensor), recorder.shape_env
     sizes, strides = list(map(unwrap, fake.shape)), list(map(unwrap, fake.stride()))
     offset = unwrap(fake.storage_offset()) + begin * strides[axis]
     sizes[axis], strides[axis] = length, strides[axis] * step
@@ -148,7 +149,7 @@ def _chunk(recorder: Recorder, func: OpOverload, args: tuple[Any, ...], kwargs: 
     """
     given = dict(zip(("self", "chunks", "dim"), args, strict=False)) | kwargs
     axis, size = _axis_of(given["self"], given.get("dim", 0))
-    count, env = given["chunks"], recorder.assumptions
+    count, env = given["chunks"], recorder.shape_env
     if not isinstance(size, Dim) or size.symbols() & env.unbacked:
         return NotImplemented
     each = (size + count - 1) // count
@@ -157,7 +158,7 @@ def _chunk(recorder: Recorder, func: OpOverload, args: tuple[Any, ...], kwargs: 
     if not env.hint(relation):
         return NotImplemented
     if isinstance(rest, Dim):
-        env.decide(relation)
+        env.guard(relation)
     return _parts(recorder, given["self"], axis, [*[each] * (count - 1), rest])
 
 

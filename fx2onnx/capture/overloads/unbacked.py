@@ -29,7 +29,7 @@ def record_sized(
 ) -> Any:
     """Add the node of ``func`` with outputs of the given types; new symbols among the sizes are tied to their axes."""
     device = next((arg.device for arg in args if isinstance(arg, torch.Tensor)), torch.device("cpu"))
-    env = recorder.assumptions
+    env = recorder.shape_env
     fakes = [
         fake_from_meta(recorder.fake_mode, [sym_int(env, size) for size in shape], dtype, device)
         for dtype, shape in outputs

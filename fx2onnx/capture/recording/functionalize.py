@@ -263,7 +263,7 @@ def _to_copy(recorder: Recorder, func: OpOverload, args: tuple[Any, ...], kwargs
 
 def max_pool1d(recorder: Recorder, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """torch's own kernel asks for plain sizes; a contiguous argument is typed by formula instead."""
-    if not recorder.assumptions.hints or args[0].is_contiguous():
+    if not recorder.shape_env.hints or args[0].is_contiguous():
         return NotImplemented
     with recorder.mode:
         source = args[0].contiguous()

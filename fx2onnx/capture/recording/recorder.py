@@ -13,6 +13,7 @@ import torch
 import torch.fx
 
 from fx2onnx.base import events
+from fx2onnx.base.assumptions import Assumption
 from fx2onnx.base.dims import Dim, DimLike
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.source import SourceLocation
@@ -27,7 +28,7 @@ from fx2onnx.capture.recording.branches import Branches
 from fx2onnx.capture.recording.meta_cache import IMMEDIATE, MISSING, Replay
 from fx2onnx.capture.recording.op_traits import Way, way_of
 from fx2onnx.capture.recording.tensor_tracker import KnownTensors, NeedsSplit, tensor_info
-from fx2onnx.capture.shapes.shape_env import KEEP_BOTH, Assumptions
+from fx2onnx.capture.shapes.shape_env import KEEP_BOTH, ShapeEnv
 from fx2onnx.capture.shapes.symnode import sym_int, unwrap
 from fx2onnx.capture.torch_private import (
     DynamicOutputShapeException,
@@ -58,24 +59,24 @@ class Recorder(KnownTensors):
 
     def __init__(
         self,
-        assumptions: Assumptions,
+        shape_env: ShapeEnv,
         weight_names: dict[int, tuple[str, str, torch.Tensor]],
         keep: Callable[[OpOverload], bool],
         whole: bool = True,
         branches: Branches | None = None,
     ) -> None:
         super().__init__(FakeMode(), weight_names, whole)
-        self.assumptions = assumptions
-        assumptions.recorder = weakref.ref(self)
+        self.shape_env = shape_env
+        shape_env.recorder = weakref.ref(self)
         self.branches = branches
         """What questions about data are answered with, if not with an error."""
         self._spans = events.details()
         handle = weakref.WeakMethod(self.handle if self._spans is None else self._handle_timed)
         self.mode = PreDispatchMode(handle) if whole else SplitMode(handle)
-        self.replay = Replay(self.fake_mode, assumptions, weakref.WeakMethod(self.to_fake))
+        self.replay = Replay(self.fake_mode, shape_env, weakref.WeakMethod(self.to_fake))
         self.symbols: dict[str, Symbol] = {}
         self.warnings: list[str] = []
-        self.stood_in: list[str] = []
+        self.stood_in: list[Assumption] = []
         """The library functions that were said in tensors, and how."""
         self.written: dict[int, SourceLocation | None] = {}
         """Memories that were written, by id, with the first writer's line."""
@@ -122,7 +123,7 @@ class Recorder(KnownTensors):
             raise NeedsSplit
         self._where = user_location()
         way = way_of(func)
-        self.assumptions.during = way.name
+        self.shape_env.during = way.name
         if way.asks:
             return self._to_python(func, args[0])
         if way.is_query:
@@ -158,7 +159,7 @@ class Recorder(KnownTensors):
             return self.finish(func, args, node_args, node_kwargs, result)
         fake_args = tuple(map(self.to_fake, args))
         fake_kwargs = {name: self.to_fake(arg) for name, arg in kwargs.items()}
-        start_ns, asked = time.perf_counter_ns(), len(self.assumptions.asked)
+        start_ns, asked = time.perf_counter_ns(), len(self.shape_env.asked)
         try:
             result = func(*fake_args, **fake_kwargs)
         except DynamicOutputShapeException as cause:
@@ -171,7 +172,7 @@ class Recorder(KnownTensors):
             if self._spans is not None:
                 self._spans.add("fake op", start_ns)
         if key is not None:
-            self.replay.remember(key, fake_args, result, tuple(self.assumptions.asked[asked:]))
+            self.replay.remember(key, fake_args, result, tuple(self.shape_env.asked[asked:]))
         return self.finish(func, args, node_args, node_kwargs, result)
 
     def finish(
@@ -244,10 +245,10 @@ class Recorder(KnownTensors):
         if truth is not None:
             return truth
         if node.target is aten._is_all_true.default or (tensor.dtype == torch.bool and asserted_by_user()):
-            self.assumptions.take_for_true(f"%{node.name} is true", self._where)
+            self.shape_env.take_for_true(f"%{node.name} is true", self._where)
             return True
         if func is aten.is_nonzero.default and refused_by_torch():
-            self.assumptions.take_for_true(f"%{node.name} is false", self._where)
+            self.shape_env.take_for_true(f"%{node.name} is false", self._where)
             return False
         if tensor.dtype.is_floating_point or tensor.dtype == torch.bool or func is aten.is_nonzero.default:
             is_truth = tensor.dtype == torch.bool or func is aten.is_nonzero.default
@@ -268,8 +269,8 @@ class Recorder(KnownTensors):
             return self.branches.answer(self, node, error)
         known = recurrent.batch_of(self, node)
         if known is not None:
-            return sym_int(self.assumptions, known)
-        return sym_int(self.assumptions, number_of(self, node))
+            return sym_int(self.shape_env, known)
+        return sym_int(self.shape_env, number_of(self, node))
 
     def advice(self, names: frozenset[str]) -> list[str]:
         """Ways out for a question about sizes that only the data tells."""
@@ -290,7 +291,7 @@ class Recorder(KnownTensors):
 
     def unknown_size(self) -> Dim:
         """A new symbol for a number that only the data tells; ``tie_symbols`` says later where it comes from."""
-        env = self.assumptions
+        env = self.shape_env
         name = f"u{env.next_unknown}"
         env.next_unknown += 1
         env.unbacked.add(name)
@@ -301,7 +302,7 @@ class Recorder(KnownTensors):
         """New symbols among the sizes of ``node`` stand for those axes of it."""
         for axis, dim in enumerate(node.meta["val"].dims):
             name = dim.as_symbol() if isinstance(dim, Dim) else None
-            if name in self.assumptions.unbacked and name not in self.symbols:
+            if name in self.shape_env.unbacked and name not in self.symbols:
                 self.symbols[str(name)] = Symbol(str(name), node, axis)
 
     # -- nested graphs --------------------------------------------------------------------------------------------
@@ -333,9 +334,7 @@ class Recorder(KnownTensors):
     def fake_like(self, info: TensorInfo, tensor: torch.Tensor | None) -> torch.Tensor:
         """A new fake of the given type."""
         device = tensor.device if tensor is not None else torch.device("cpu")
-        return fake_from_meta(
-            self.fake_mode, [sym_int(self.assumptions, size) for size in info.dims], info.dtype, device
-        )
+        return fake_from_meta(self.fake_mode, [sym_int(self.shape_env, size) for size in info.dims], info.dtype, device)
 
     def as_tensor(self, value: Any) -> torch.Tensor:
         """A tensor for a number among the operands of control flow."""

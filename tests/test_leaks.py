@@ -89,7 +89,7 @@ class Raising(Net):
         return found
 
 
-class Pinning(Net):
+class Specializing(Net):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return super().forward(x) + int(x.shape[0])
 
@@ -184,7 +184,7 @@ KINDS = {
     "symbolic": Kind(options=DYNAMIC | {"capture": "symbolic"}, is_torchs=True),
     "torch.export": Kind(options=DYNAMIC | {"capture": "export"}, is_torchs=True, leaves_nodes=True),
     "data decides": Kind(Deciding, DYNAMIC, "E104"),
-    "pinned": Kind(Pinning, DYNAMIC, "E105"),
+    "specialized": Kind(Specializing, DYNAMIC, "E105"),
     "forward fails": Kind(Failing, DYNAMIC, "E101"),
     "state refused": Kind(Counting, DYNAMIC | {"state": "error"}, "E106"),
     "lowering fails": Kind(Complex, DYNAMIC, "E203"),

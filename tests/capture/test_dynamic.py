@@ -1,4 +1,4 @@
-"""Dynamic sizes: every spelling, related sizes, sizes that Python pins."""
+"""Dynamic sizes: every spelling, related sizes, sizes that Python specializes."""
 
 from __future__ import annotations
 
@@ -258,7 +258,7 @@ def test_slices_of_what_the_data_chooses(function: Any) -> None:
     check(function, samples[0], others=samples[1:], dynamic_shapes=({0: "n"},))
 
 
-def test_auto_pins_what_python_needs() -> None:
+def test_auto_specializes_what_python_needs() -> None:
     result = check(Loop(), (torch.randn(3, 4),), dynamic_shapes="auto")
     assert shape_of(result, "x")[0] == 3
     assert any("x_dim_0 == 3" in str(note) and "test_dynamic.py" in str(note) for note in result.report.assumptions)
@@ -331,6 +331,6 @@ def test_a_derived_size_that_is_one_in_the_sample_alone() -> None:
 
 
 @pytest.mark.parametrize("kind", ["broadcasts", "decides"])
-def test_one_window_is_pinned_where_more_are_another_program(kind: str) -> None:
+def test_one_window_is_specialized_where_more_are_another_program(kind: str) -> None:
     with pytest.raises(fx2onnx.UserError, match="length is used as the fixed number 5"):
         fx2onnx.export(Windowed(kind), _texts(5)[0], dynamic_shapes=({0: "batch", 1: "length"},))

@@ -22,7 +22,7 @@ from fx2onnx.capture.shapes.symnode import DimNode, sym_int, unwrap
 def take_sizes() -> None:
     """Until ``Changes`` end, and for this thread, symbolic sizes go where Python's own functions need plain numbers: ``min``
     and ``max`` of sizes, ``math.sqrt(n)``, ``torch.linspace(0, 1, n)``, ``torch.tensor([n, 2])``; a size that is a key is
-    pinned.
+    specialized.
     """
     for space, name, wrap in _WRAPPED:
         put_name(space, name, _for_thread(getattr(space, name), wrap))

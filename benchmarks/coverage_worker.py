@@ -112,7 +112,7 @@ def _exported(row: Row, built: Any, dynamic: bool) -> None:
     )
     report = result.report
     row |= {"passed": "export", "export_s": round(seconds, 3), "onnx_nodes": report.nodes_onnx}
-    row |= {"warnings": report.warnings[:3], "assumptions": report.assumptions[:5]}
+    row |= {"warnings": report.warnings[:3], "assumptions": [str(assumed) for assumed in report.assumptions[:5]]}
     verdict = verify(result, module, args, kwargs, engines=ENGINES, seeds=())
     worst = verdict.worst()
     row["notes"] = verdict.notes

@@ -6,12 +6,13 @@ import functools
 import gc
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import onnx
 import onnx_ir as ir
 
+from fx2onnx.base.assumptions import Assumed, described
 from fx2onnx.base.changes import before_change, undone
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.events import Recorder, active_as_now, record, recording
@@ -47,8 +48,8 @@ class Report:
     """Bytes on disk, weights included; 0 where nothing was written."""
     input_names: list[str] = field(default_factory=list)
     output_names: list[str] = field(default_factory=list)
-    assumptions: list[str] = field(default_factory=list)
-    """Decisions that Python took from sizes that are dynamic in the file, with the line."""
+    assumptions: list[Assumed] = field(default_factory=list)
+    """What the file takes for true, of dynamic sizes above all, with the line; ``str()`` of each says it."""
     mutations: list[str] = field(default_factory=list)
     """Buffers and inputs that forward changes and the file does not."""
     baked: list[str] = field(default_factory=list)
@@ -58,8 +59,11 @@ class Report:
     """Overloads without an entry in the table, and what took its place: ``decomposition`` or ``torchlib``."""
 
     def as_dict(self) -> dict[str, Any]:
-        """The fields as JSON types."""
-        return asdict(self)
+        """The fields as JSON types; ``assumption_details`` has the parts of each of ``assumptions``."""
+        return asdict(replace(self, assumptions=[])) | {
+            "assumptions": [str(assumed) for assumed in self.assumptions],
+            "assumption_details": [described(assumed) for assumed in self.assumptions],
+        }
 
 
 class _Owned:

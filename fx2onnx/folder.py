@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fx2onnx.base.assumptions import Guard, Relation, Specialization
+from fx2onnx.base.dims import Dim, apply, innermost_first
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.folder_commit import CHECKED_SUFFIXES, MANIFEST, commit_folder
 from fx2onnx.base.folder_files import inside
@@ -206,17 +207,25 @@ def _drop_unused(result: ExportResult, source: Source) -> None:
     result.report.input_names = [value.name or "" for value in graph.inputs]
 
 
-_LIMIT = re.compile(r"^past_sequence_length( \+ \d+)? <=? \d+")
+_PAST = Dim.symbol("past_sequence_length")
 
 
 def _limits(result: ExportResult) -> list[str]:
     """Up to which length of the past the model's Python does what the graph does."""
-    found = (_LIMIT.match(text) for text in result.report.assumptions)
-    return sorted({match[0] for match in found if match})
+    relations = (found.relation for found in result.report.assumptions if isinstance(found, Guard))
+    return sorted({str(relation) for relation in relations if _is_limit(relation)})
 
 
-_WITHOUT_FACTOR = re.compile(r"^(?:(\w+)\*(\w+) != \1|(\w+) != \3\*(\w+))$")
-"""``n*m != n`` and ``n != n*m``, which say of sizes that ``m != 1``."""
+def _is_limit(relation: Relation) -> bool:
+    """Whether it is ``past_sequence_length + NUMBER < NUMBER``, or with ``<=``."""
+    if relation.op not in ("lt", "le"):
+        return False
+    length, limit = relation.args
+    return isinstance(length, Dim) and not isinstance(length - _PAST, Dim) and not isinstance(limit, Dim)
+
+
+_ABOUT_ONE_TOKEN = frozenset({("ne", 1), ("eq", 1), ("ne", 0), ("gt", 0), ("gt", 1)})
+"""Comparisons that all prompts of several tokens answer alike."""
 
 
 def _flaw(result: ExportResult, source: Source) -> str:
@@ -226,13 +235,31 @@ def _flaw(result: ExportResult, source: Source) -> str:
         return f"forward ignores the state {unused[0]} where it gets several tokens"
     if not any(name.endswith(("_state", "recurrent")) for name in source.kwargs):
         return ""
-    for text in result.report.assumptions:
-        condition = _WITHOUT_FACTOR.sub(r"\2\4 != 1", text.partition("   (")[0])
-        if "sequence_length" in condition and not condition.endswith(("!= 1", "== 1", "!= 0", "> 0", "> 1")):
-            return f"forward decides by the length: {text}"
-        if "sequence_length" in condition and "//" in condition:
-            return f"forward decides by the length: {text}"
+    for found in result.report.assumptions:
+        if isinstance(found, Guard | Specialization) and _depends_on_length(found.relation):
+            return f"forward decides by the length: {found}"
     return ""
+
+
+def _depends_on_length(relation: Relation) -> bool:
+    """Whether some lengths of several tokens make it true and others false."""
+    relation = _without_common_factor(relation)
+    if not any(f"_{name}".endswith("_sequence_length") for name in relation.symbols()):
+        return False
+    size, other = relation.args[0], relation.args[-1]
+    if not isinstance(size, Dim) or (relation.op, other) not in _ABOUT_ONE_TOKEN:
+        return True
+    return any(atom.op == "floordiv" for atom in innermost_first(size))
+
+
+def _without_common_factor(relation: Relation) -> Relation:
+    """``m != 1`` for ``n*m != n`` and ``n != n*m``, which are the same of sizes above 0."""
+    if relation.op == "ne" and all(isinstance(arg, Dim) for arg in relation.args):
+        for product, factor in (relation.args, relation.args[::-1]):
+            quotient = apply("floordiv", product, factor)
+            if isinstance(quotient, Dim) and quotient * factor == product:
+                return Relation("ne", (quotient, 1))
+    return relation
 
 
 def _refers(results: dict[str, ExportResult]) -> bool:

@@ -54,6 +54,11 @@ MUTANTS = [
     Mutant("model_patches/patching.py", "            applied.warnings.append(_warning(patch, change))", "            pass", PATCHES),
     Mutant("model_patches/patching.py", "    return taken == known", "    return True", PATCHES),
     Mutant("model_patches/patching.py", "            if target in PATCHES:", "            if False:", PATCHES),
+    Mutant("base/assumptions.py", '        return Relation(NEGATED[self.op], self.args) if self.op in NEGATED else Relation("not", (self,))',
+           "        return Relation(NEGATED.get(self.op, self.op), self.args)", "tests/test_assumptions.py"),
+    Mutant("base/dims.py", "        return Dim, (self.terms, self.constant)", "        return object.__reduce_ex__(self, 2)",
+           "tests/test_assumptions.py"),
+    Mutant("capture/driver.py", "any(isinstance(arg, Relation) for arg in relation.args)", "False", DYNAMIC),
     # table
     Mutant("aten_map/pooling.py", "op.Mod(result[1], op.size(plane))", "result[1]", "tests/ops/test_windows.py"),
     Mutant("aten_map/pooling.py", "        attrs[\"ceil_mode\"] = 1\n    with_places", "        pass\n    with_places",
@@ -136,6 +141,7 @@ MUTANTS = [
     Mutant("sources/hf/config.py", "                pending.append((depth + 1,", "                _ = ((depth + 1,", STRANGERS),
     Mutant("sources/hf/guard.py", "constants.HF_HUB_OFFLINE, hub_kernels.get_kernel = True, _no_kernel",
            "constants.HF_HUB_OFFLINE = True", STRANGERS),
+    Mutant("folder.py", "not isinstance(limit, Dim)", "True", "tests/decoding/test_generation_folders.py"),
     # verification
     Mutant("base/events.py", "        elif path is None:", "        elif False:", "tests/report/test_events.py"),
     Mutant("base/events.py", "            while held and _start_ns(ended[-1][held - 1]) >= start_ns:", "            while False:",
@@ -152,7 +158,7 @@ MUTANTS = [
     Mutant("verify/noise.py", "    if not asked:\n        return asked\n", "    return asked\n", "tests/test_verify_random.py"),
     Mutant("verify/compare.py", "    draws = recording.draws\n", "    draws = recording.draws if case.random else []\n",
            "tests/test_verify_random.py"),
-    Mutant("capture/recording/recorder.py", "        assumptions.recorder = weakref.ref(self)", "        assumptions.recorder = lambda: self",
+    Mutant("capture/recording/recorder.py", "        shape_env.recorder = weakref.ref(self)", "        shape_env.recorder = lambda: self",
            LEAKS),
     Mutant("base/tracebacks.py", "                    frame.clear()", "                    pass", LEAKS),
     Mutant("base/bounded.py", "            self.clear()", "            pass", "tests/test_kept.py"),

@@ -23,12 +23,13 @@ from torch import nn
 
 import fx2onnx
 import fx2onnx.runner as ort
+from fx2onnx.base.assumptions import Assumption, Guard, Relation, Specialization
 from fx2onnx.base.dims import Atom, Dim
 from fx2onnx.base.errors import Fx2OnnxError
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture.recording.recorder import Recorder
 from fx2onnx.capture.recording.tensor_tracker import tensor_info
-from fx2onnx.capture.shapes.shape_env import Assumption, Assumptions, Relation
+from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.capture.shapes.symnode import DimNode, sym_int
 from fx2onnx.capture.torch_private import FakeTensor, fake_from_meta
 from fx2onnx.sources.torchvision_compat import prepare
@@ -88,7 +89,7 @@ class Raising(Net):
         return found
 
 
-class Pinning(Net):
+class Specializing(Net):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return super().forward(x) + int(x.shape[0])
 
@@ -183,7 +184,7 @@ KINDS = {
     "symbolic": Kind(options=DYNAMIC | {"capture": "symbolic"}, is_torchs=True),
     "torch.export": Kind(options=DYNAMIC | {"capture": "export"}, is_torchs=True, leaves_nodes=True),
     "data decides": Kind(Deciding, DYNAMIC, "E104"),
-    "pinned": Kind(Pinning, DYNAMIC, "E105"),
+    "specialized": Kind(Specializing, DYNAMIC, "E105"),
     "forward fails": Kind(Failing, DYNAMIC, "E101"),
     "state refused": Kind(Counting, DYNAMIC | {"state": "error"}, "E106"),
     "lowering fails": Kind(Complex, DYNAMIC, "E203"),
@@ -277,7 +278,7 @@ def test_an_error_that_is_kept_keeps_no_frames_of_ours(name: str, tmp_path: Path
 
 
 PLAIN = (
-    *(DimNode, Assumptions, Assumption, Relation, Dim, Atom, SourceLocation, torch.SymInt),
+    *(DimNode, ShapeEnv, Guard, Specialization, Assumption, Relation, Dim, Atom, SourceLocation, torch.SymInt),
     *(int, float, str, bool, type(None), dict, list, tuple, set, frozenset, weakref.ref, types.MappingProxyType),
 )
 """What a size may lead to. C++ holds its node, so the collector sees no cycle through it."""
@@ -285,9 +286,9 @@ PLAIN = (
 
 def test_a_size_leads_to_plain_data_only() -> None:
     """By walking whatever it refers to, after questions and with a recorder that could answer them."""
-    assumptions = Assumptions({"n": 4})
-    recorder = Recorder(assumptions, {}, lambda overload: True)
-    size = sym_int(assumptions, Dim.symbol("n"))
+    env = ShapeEnv({"n": 4})
+    recorder = Recorder(env, {}, lambda overload: True)
+    size = sym_int(env, Dim.symbol("n"))
     fake = fake_from_meta(recorder.fake_mode, (size, 3), torch.float32, torch.device("cpu"))
     recorder.add_input("x", fake)
     assert size > 3

@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import TypeAlias, Union
+from typing import Any, TypeAlias, Union
 
 Number: TypeAlias = int | float
 DimLike: TypeAlias = Union[int, "Dim"]
@@ -52,6 +52,9 @@ class Atom:
 
     def __hash__(self) -> int:
         return self._hash
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return atom_of, (self.op, self.args)  # hashes of texts differ between processes
 
     def __str__(self) -> str:
         return self.text
@@ -120,6 +123,9 @@ class Dim:
 
     def __hash__(self) -> int:
         return self._hash
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Dim, (self.terms, self.constant)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Dim) and self.constant == other.constant and self.terms == other.terms

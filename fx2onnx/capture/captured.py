@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import torch.fx
 
+from fx2onnx.base.assumptions import Assumed
 from fx2onnx.base.dims import DimLike, Scalar
 from fx2onnx.base.source import SourceLocation
 
@@ -92,7 +93,7 @@ class Captured:
     mutations: list[Mutation]
     rung: str
     rung_reason: str = ""
-    assumptions: list[str] = field(default_factory=list)
+    assumptions: list[Assumed] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     restore: Callable[[list[Any]], Any] | None = None
     """Rebuilds forward's output structure from the flat tensors."""

@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 
+from fx2onnx.base.assumptions import Guard, Relation, Specialization
 from fx2onnx.base.changes import Changes, before_change, undone
 from fx2onnx.base.dims import Dim, DimLike
 from fx2onnx.base.errors import Fx2OnnxError, UserError
 from fx2onnx.base.events import record
-from fx2onnx.base.source import SourceLocation
 from fx2onnx.base.tracebacks import empty_frames
 from fx2onnx.capture.captured import Captured
 from fx2onnx.capture.fallback import export_may_help
@@ -27,14 +27,14 @@ from fx2onnx.capture.python.process_state import keep_process_state
 from fx2onnx.capture.recording import branches
 from fx2onnx.capture.shapes import zero_one
 from fx2onnx.capture.shapes.dynamic import hints_of, set_dynamic_axes
-from fx2onnx.capture.shapes.shape_env import Assumption, Assumptions, Relation
+from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.capture.strategies import fake, symbolic
 from fx2onnx.capture.strategies.exported import exported
 
 RUNGS = ("auto", "symbolic", "fake", "export")
 DATA_BRANCHES = ("error", "if")
 MAX_RUNS = 16
-"""Each further run settles at least one size; a module that pins more sizes than this is refused."""
+"""Each further run settles at least one size; a module that specializes more sizes than this is refused."""
 
 _LOCK: Any = threading.RLock()
 """One thread captures at a time: a function is patched for one thread only."""
@@ -244,58 +244,59 @@ def _settled(
     both: bool,
     patches: Patches,
 ) -> Captured:
-    """Run until no dynamic size is pinned any more. A size that Python pins becomes static, or is refused."""
-    notes: list[str] = []
+    """Run until no dynamic size is specialized any more. A size that Python specializes becomes static, or is refused."""
+    specializations: list[Specialization] = []
     for _ in range(MAX_RUNS):
         hints = {name: _hint(size) for name, size in hints_of(arguments).items()}
         with record("run on fake tensors"):
             run = functools.partial(fake.run, root, arguments, hints, keep, training, bake, patches)
-            captured, assumptions = branches.both_ways(run) if both else run()
+            captured, shape_env = branches.both_ways(run) if both else run()
         with record("settle dynamic sizes"):
-            change = _pinned(assumptions, hints)
+            change = _specialized(shape_env, hints)
         may_differ: frozenset[Any] = frozenset()
-        larger = zero_one.sizes_above_one(assumptions, hints) if change is not None else {}
+        larger = zero_one.sizes_above_one(shape_env, hints) if change is not None else {}
         if larger:
             run = functools.partial(fake.run, root, arguments, hints | larger, keep, training, bake, patches)
             again = _unless_refused(functools.partial(branches.both_ways, run) if both else run)
-            if again is not None and zero_one.decides_as_at(again[1], hints):
-                left = _pinned(again[1], hints | larger)
-                if left is None or left[0] not in larger:
-                    (captured, assumptions), change = again, left
-                    may_differ = zero_one.kernels_differ_at(assumptions, hints)
+            if again is not None and zero_one.user_guards_hold_at(again[1], hints):
+                left = _specialized(again[1], hints | larger)
+                if left is None or left.size.as_symbol() not in larger:
+                    (captured, shape_env), change = again, left
+                    may_differ = zero_one.kernels_differ_at(shape_env, hints)
         if change is None:
-            captured.assumptions += (
-                notes
-                + list(assumptions.asserted)
-                + [
-                    str(found)
-                    for key, found in assumptions.decided.items()
-                    if key not in may_differ and (found.by_user or not _harmless(found, hints))
-                ]
-            )
+            captured.assumptions += [
+                *specializations,
+                *shape_env.assertions,
+                *(
+                    guard
+                    for key, guard in shape_env.guards.items()
+                    if key not in may_differ and (guard.by_user or not _is_harmless(guard, hints))
+                ),
+            ]
             return captured
-        name, value, where = change
-        if isinstance(value, int) and name not in optional:
+        name = str(change.size.as_symbol())
+        if isinstance(change.value, int) and name not in optional:
             raise UserError(
                 "E105",
-                f"the dynamic size {name} is used as the fixed number {value}",
-                where=where,
+                f"the dynamic size {name} is used as the fixed number {change.value}",
+                where=change.where,
                 why="Python or an operator there needs a plain number, so the graph holds only for that size",
                 next=(
                     f"make the size static (leave {name} out of dynamic_shapes)",
                     "or keep it symbolic: no int(), no loop over it, no comparison with a number",
                 ),
             )
-        notes.append(f"{name} == {value}   ({where})" if where else f"{name} == {value}")
+        specializations.append(change)
         for leaf in arguments.leaves:
             leaf.axes = {
-                axis: size.substitute({name: value}) if isinstance(size, Dim) else size  # type: ignore[misc]
+                axis: size.substitute({name: change.value}) if isinstance(size, Dim) else size  # type: ignore[misc]
                 for axis, size in leaf.axes.items()
             }
-    raise UserError("E105", f"more than {MAX_RUNS} dynamic sizes are pinned by the module", why="; ".join(notes))
+    why = "; ".join(map(str, specializations))
+    raise UserError("E105", f"more than {MAX_RUNS} dynamic sizes are specialized by the module", why=why)
 
 
-def _unless_refused(run: Callable[[], tuple[Captured, Assumptions]]) -> tuple[Captured, Assumptions] | None:
+def _unless_refused(run: Callable[[], tuple[Captured, ShapeEnv]]) -> tuple[Captured, ShapeEnv] | None:
     try:
         return run()
     except UserError as error:
@@ -308,15 +309,14 @@ def _hint(size: int) -> int:
     return size if size > 1 else 2
 
 
-def _pinned(assumptions: Assumptions, hints: Mapping[str, int]) -> tuple[str, DimLike, SourceLocation | None] | None:
+def _specialized(env: ShapeEnv, hints: Mapping[str, int]) -> Specialization | None:
     """A symbol that the run forced to a number (or to another symbol), and the line that did it."""
-    for dim, (_, where) in assumptions.pinned.items():
-        for name in sorted(dim.symbols() & set(hints)):
-            return name, hints[name], where
-    for found in assumptions.decided.values():
-        relation = found.relation
-        is_equality = (relation.op == "eq" and found.holds) or (relation.op == "ne" and not found.holds)
-        if not is_equality:
+    for done in env.specializations.values():
+        for name in sorted(done.size.symbols() & set(hints)):
+            return Specialization(Dim.symbol(name), hints[name], done.where)
+    for guard in env.guards.values():
+        relation = guard.relation
+        if relation.op != "eq" or any(isinstance(arg, Relation) for arg in relation.args):
             continue
         gap = relation.args[0] - relation.args[1]
         if not isinstance(gap, Dim):
@@ -325,7 +325,7 @@ def _pinned(assumptions: Assumptions, hints: Mapping[str, int]) -> tuple[str, Di
             continue
         change = _solved(gap, hints)
         if change is not None:
-            return (*change, found.where)
+            return Specialization(Dim.symbol(change[0]), change[1], guard.where)
     return None
 
 
@@ -357,12 +357,11 @@ def _solved(gap: Dim, hints: Mapping[str, int]) -> tuple[str, DimLike] | None:
     return None
 
 
-def _harmless(found: Assumption, hints: Mapping[str, int]) -> bool:
-    """Whether the decision is the same at every size of a varied list: true of torch's checks for 0, 1 and strides."""
-    if not found.by_user and found.during in _CHOOSES_KERNELS:
+def _is_harmless(guard: Guard, hints: Mapping[str, int]) -> bool:
+    """Whether the relation is true at every size of a varied list: true of torch's checks for 0, 1 and strides."""
+    if not guard.by_user and guard.during in _CHOOSES_KERNELS:
         return True
-    relation = found.relation if found.holds else Relation("not", (found.relation,))
-    return Assumptions(dict(hints)).holds_at_ordinary_sizes(relation)
+    return ShapeEnv(dict(hints)).holds_at_ordinary_sizes(guard.relation)
 
 
 _CHOOSES_KERNELS = frozenset(f"aten::{name}" for name in ("conv1d", "conv2d", "conv3d", "convolution"))

@@ -8,6 +8,8 @@ from typing import Protocol, TypeAlias
 
 import torch
 
+from fx2onnx.base.assumptions import Assumption
+
 TracedCode: TypeAlias = frozenset[CodeType]
 """Functions that are to take the branch for traced code."""
 
@@ -19,7 +21,7 @@ class Patches(Protocol):
     def apply(self, traced: TracedCode, known: Known) -> None:
         """Until ``Changes`` end, this thread runs the patched functions, those ``traced`` on their branch for tracing."""
 
-    def notes(self) -> list[str]:
+    def notes(self) -> list[Assumption]:
         """What the report says of the patches that the last run called."""
 
     def warnings(self) -> list[str]:
@@ -34,7 +36,7 @@ class NoPatches:
 
     def apply(self, traced: TracedCode, known: Known) -> None: ...
 
-    def notes(self) -> list[str]:
+    def notes(self) -> list[Assumption]:
         return []
 
     def warnings(self) -> list[str]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from fx2onnx.base.assumptions import Specialization
 from fx2onnx.cli.target import engines_for, opset_for
 
 if TYPE_CHECKING:
@@ -119,8 +119,12 @@ def _export(job: Job, model: Source, shapes: Any, opset: int | None) -> ExportRe
 def _turned_static(result: ExportResult, shapes: Any) -> list[str]:
     """A line for each size that was to be dynamic and became a number, with what fixed it."""
     wanted = dict.fromkeys(name for axes in (shapes or {}).values() for name in axes.values())
-    notes = [(name, note) for name in wanted for note in result.report.assumptions]
-    return [f"the size {name} is fixed: {note}" for name, note in notes if re.match(rf"{name} == \d+\b", note)]
+    fixed = {
+        assumed.size.as_symbol(): assumed
+        for assumed in result.report.assumptions
+        if isinstance(assumed, Specialization) and isinstance(assumed.value, int)
+    }
+    return [f"the size {name} is fixed: {fixed[name]}" for name in wanted if name in fixed]
 
 
 def _verify(job: Job, model: Source) -> Verdict:

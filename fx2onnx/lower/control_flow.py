@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import onnx_ir as ir
 import torch.fx
 
+from fx2onnx.base.assumptions import Relation
 from fx2onnx.base.dims import Dim, Scalar
 from fx2onnx.capture.recording.control_flow import Nested
-from fx2onnx.capture.shapes.shape_env import Relation
 from fx2onnx.capture.torch_private import HIGHER_ORDER
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import dims_of, dtype_of, rank_of

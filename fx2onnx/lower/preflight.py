@@ -12,11 +12,11 @@ import torch
 import torch.fx
 
 from fx2onnx.aten_map.table.registry import Table
+from fx2onnx.base.assumptions import Relation
 from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import Fx2OnnxError, UserError
 from fx2onnx.capture.captured import Captured, describe, where_of
 from fx2onnx.capture.recording.control_flow import Nested
-from fx2onnx.capture.shapes.shape_env import Relation
 from fx2onnx.lower import torchlib
 
 

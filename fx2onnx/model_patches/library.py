@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from types import CodeType
 
+from fx2onnx.base.assumptions import Assumption
 from fx2onnx.capture.patches import Known, TracedCode
 from fx2onnx.model_patches import torch_rnn, torchvision  # noqa: F401  (each file registers its patches)
 from fx2onnx.model_patches.patching import PATCHES, Applied, apply_patches
@@ -34,9 +35,10 @@ class LibraryPatches:
         tracing.answer(traced, known)
         self._applied = apply_patches(PATCHES.values())
 
-    def notes(self) -> list[str]:
+    def notes(self) -> list[Assumption]:
         called = self._applied.called.values()
-        return [f"{patch.name} {patch.reason}" for patch in called if patch.reason] + tracing.branches_for_tracing()
+        notes = [Assumption(f"{patch.name} {patch.reason}") for patch in called if patch.reason]
+        return notes + tracing.branches_for_tracing()
 
     def warnings(self) -> list[str]:
         return self._applied.warnings

@@ -80,7 +80,7 @@ def test_a_result_kept_for_a_dynamic_size(kind: Any) -> None:
     assert type(module(X)) is torch.Tensor
 
 
-def test_a_size_that_is_a_key_of_a_dict_is_pinned() -> None:
+def test_a_size_that_is_a_key_of_a_dict_is_specialized() -> None:
     def forward(x: torch.Tensor) -> torch.Tensor:
         return x * {4: 2.0}[x.shape[1]] + grid_of(x.shape[1])
 

@@ -100,5 +100,5 @@ def test_that_lengths_are_sorted_is_reported() -> None:
         others=[(X[:2], torch.tensor([5, 1]))],
         dynamic_shapes=SHAPES,
     )
-    assert any(note.startswith("asserted: lengths") for note in result.report.assumptions)
+    assert any(str(note).startswith("asserted: lengths") for note in result.report.assumptions)
     assert not fx2onnx.export(Packed(), (X, LENGTHS)).report.assumptions

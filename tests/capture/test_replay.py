@@ -13,7 +13,7 @@ import fx2onnx
 from fx2onnx.capture import torch_private
 from fx2onnx.capture.recording import meta_cache
 from fx2onnx.capture.recording.recorder import Recorder
-from fx2onnx.capture.shapes.shape_env import Assumptions
+from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from tests.support import check
 
 
@@ -69,7 +69,7 @@ def test_a_second_export_of_the_same_sizes_runs_no_operator(monkeypatch: pytest.
     ids=["plain", "transposed", "sliced", "number", "meta", "permuted", "of a subclass"],
 )
 def test_a_weight_counts_as_its_fake(weight: torch.Tensor) -> None:
-    recorder = Recorder(Assumptions(), {id(weight): ("weight", "parameter", weight)}, lambda overload: True)
+    recorder = Recorder(ShapeEnv(), {id(weight): ("weight", "parameter", weight)}, lambda overload: True)
     with torch.no_grad():
         of_weight = recorder.replay.key("any", (weight,), {})
         assert of_weight == recorder.replay.key("any", (recorder.fake_of(weight),), {})

@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from fx2onnx.capture.overloads.registry import Kind, entries
 from fx2onnx.capture.recording.meta_cache import Replay
 from fx2onnx.capture.recording.op_traits import traits_of
-from fx2onnx.capture.shapes.shape_env import Assumptions
+from fx2onnx.capture.shapes.shape_env import ShapeEnv
 
 aten = torch.ops.aten
 
@@ -23,7 +23,7 @@ def agree(func: Any, *args: Any) -> bool:
     mode = FakeTensorMode()
     with mode, torch.no_grad():
         fakes = tuple(mode.from_tensor(arg) if isinstance(arg, torch.Tensor) else arg for arg in args)
-        replay = Replay(mode, Assumptions(), lambda: lambda tensor: tensor)
+        replay = Replay(mode, ShapeEnv(), lambda: lambda tensor: tensor)
         key = replay.key(func, fakes, {})
         rule = traits_of(func).result_type
         assert rule is not None

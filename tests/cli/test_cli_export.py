@@ -6,12 +6,17 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import onnx
 import pytest
 import torch
 from typer.testing import CliRunner, Result
 
+from fx2onnx.api import ExportResult, Report
+from fx2onnx.base.assumptions import Assumed, Assumption, Guard, Relation, Specialization
+from fx2onnx.base.dims import Dim
 from fx2onnx.capture.driver import as_module
 from fx2onnx.cli import job as job_module
 from fx2onnx.cli import verdict as verdict_module
@@ -108,6 +113,23 @@ def test_a_size_that_nobody_named_may_turn_out_fixed(monkeypatch: pytest.MonkeyP
     assert "in unrolled" in warning
     named = invoke("export", "unrolled", "-o", "m.onnx", "--no-verify", "--dynamic", "x:1=sequence")
     assert (named.exit_code, "E105" in named.output) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("assumed", "is_fixed"),
+    [
+        (Specialization(Dim.symbol("n"), 4), True),
+        (Specialization(Dim.symbol("n"), 2 * Dim.symbol("m")), False),  # type: ignore[arg-type]
+        (Specialization(Dim.symbol("n == 4"), 4), False),
+        (Guard(Relation("gt", (Dim.symbol("n == 4\n"), 4))), False),
+        (Assumption("n == 4"), False),
+    ],
+    ids=str,
+)
+def test_only_a_size_that_became_a_number_is_fixed(assumed: Assumed, is_fixed: bool) -> None:
+    result = SimpleNamespace(report=Report(assumptions=[assumed]))
+    expected = [f"the size n is fixed: {assumed}"] if is_fixed else []
+    assert job_module._turned_static(cast(ExportResult, result), {"x": {0: "n", 1: "(", 2: "n"}}) == expected
 
 
 @pytest.mark.parametrize("name", ["mnist_cnn_same", "t5_tiny"])

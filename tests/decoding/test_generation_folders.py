@@ -13,11 +13,14 @@ import numpy as np
 import pytest
 import torch
 
+from fx2onnx.base.assumptions import Assumed, Assumption, Guard, Relation, Specialization
+from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import UserError
+from fx2onnx.base.source import SourceLocation
 from fx2onnx.decoding.cache.layout import unmistakable_sizes
 from fx2onnx.decoding.parts import Assembly, cached_parts
 from fx2onnx.decoding.recipes.multimodal import EmbedPart, modalities_of
-from fx2onnx.folder import _flaw, export_assembly
+from fx2onnx.folder import _flaw, _limits, export_assembly
 from fx2onnx.generation import load
 from fx2onnx.generation.media import _cut
 from fx2onnx.sources.seeding import move_constants, seeded
@@ -181,21 +184,66 @@ def test_a_generated_placeholder_is_a_token_as_any_other() -> None:
         assert torch.equal(found, expected), count
 
 
+BATCH, TOKENS, PAST = map(Dim.symbol, ("batch_size", "sequence_length", "past_sequence_length"))
+HERE = SourceLocation("model.py", 1, "forward")
+
+
+def exported_with(assumed: Assumed) -> Any:
+    graph = SimpleNamespace(inputs=[])
+    return SimpleNamespace(model=SimpleNamespace(graph=graph), report=SimpleNamespace(assumptions=[assumed]))
+
+
 @pytest.mark.parametrize(
-    ("condition", "is_flaw"),
+    ("op", "args", "is_flaw"),
     [
-        ("sequence_length != 1", False),
-        ("batch_size*sequence_length != batch_size", False),
-        ("batch_size != batch_size*sequence_length", False),
-        ("batch_size*sequence_length != past_sequence_length", True),
-        ("sequence_length <= 4", True),
+        ("ne", (TOKENS, 1), False),
+        ("gt", (TOKENS + PAST, 1), False),
+        ("ne", (BATCH * TOKENS, BATCH), False),
+        ("ne", (BATCH, BATCH * TOKENS), False),
+        ("ne", (BATCH * TOKENS, TOKENS), False),
+        ("ne", (BATCH * TOKENS, PAST), True),
+        ("le", (TOKENS, 4), True),
+        ("gt", (TOKENS // 4, 1), True),
+        ("ne", (Dim.symbol("encoder_sequence_length"), 8), True),
+        ("and", (Relation("gt", (TOKENS, 1)), Relation("le", (TOKENS, 4))), True),
+        ("eq", (Relation("gt", (TOKENS, 9)), True), True),
+        # names that a text would hide in or be hidden by
+        ("le", (Dim.symbol("rows_of_sequence_lengths"), 4), False),
+        ("le", (Dim.symbol("rows\nsequence_length"), 4), False),
+        ("le", (TOKENS, Dim.symbol("n != 1")), True),
+        ("le", (Dim.symbol("n   (model.py"), TOKENS), True),
+        ("ne", (Dim.symbol("sequence_length*n"), Dim.symbol("sequence_length")), True),
     ],
+    ids=str,
 )
-def test_decisions_that_hold_for_every_prompt_are_no_flaw(condition: str, is_flaw: bool) -> None:
-    report = SimpleNamespace(assumptions=[condition + "   (model.py:1, in forward)"])
-    result: Any = SimpleNamespace(model=SimpleNamespace(graph=SimpleNamespace(inputs=[])), report=report)
+def test_decisions_that_hold_for_every_prompt_are_no_flaw(op: str, args: tuple[Any, ...], is_flaw: bool) -> None:
     source: Any = SimpleNamespace(kwargs={"past_key_values.0.conv_state": None})
-    assert bool(_flaw(result, source)) is is_flaw
+    assert bool(_flaw(exported_with(Guard(Relation(op, args), HERE)), source)) is is_flaw
+
+
+def test_only_sizes_make_a_flaw() -> None:
+    source: Any = SimpleNamespace(kwargs={"past_key_values.0.conv_state": None})
+    assert "sequence_length == 7" in _flaw(exported_with(Specialization(TOKENS, 7, HERE)), source)
+    for harmless in (Specialization(BATCH, 7, HERE), Assumption("keeps the sequence_length", HERE)):
+        assert _flaw(exported_with(harmless), source) == ""
+
+
+@pytest.mark.parametrize(
+    ("op", "args", "limits"),
+    [
+        ("le", (PAST + 1, 512), ["past_sequence_length + 1 <= 512"]),
+        ("lt", (PAST, 512), ["past_sequence_length < 512"]),
+        ("gt", (PAST, 512), []),
+        ("le", (PAST + TOKENS, 512), []),
+        ("lt", (PAST, 5 * BATCH), []),  # a text would say: past_sequence_length < 5
+        ("gt", (Dim.symbol("past_sequence_length < 7\n"), 2), []),
+        ("lt", (Dim.symbol("past_sequence_length + 1 <= 7"), 9), []),
+    ],
+    ids=str,
+)
+def test_limits_of_the_past(op: str, args: tuple[Any, ...], limits: list[str]) -> None:
+    assert _limits(exported_with(Guard(Relation(op, args), HERE))) == limits
+    assert _limits(exported_with(Assumption(str(Relation(op, args)), HERE))) == []
 
 
 def test_sizes_of_trial_runs_are_no_number_of_patches() -> None:

@@ -36,4 +36,4 @@ def test_words_and_free_patches(max_len: int, given: bool) -> None:
     torch.manual_seed(0)
     others = [_sample(4), _sample(4)]
     result = check(forward, _sample(4), others=others)
-    assert any("sorted to the front" in note for note in result.report.assumptions)
+    assert any("sorted to the front" in str(note) for note in result.report.assumptions)

@@ -107,7 +107,7 @@ def _max_pool1d(
 ) -> Any:
     """torch's own kernel asks for plain sizes; a contiguous argument is typed by formula instead."""
     pooled = _pooled(recorder, call, self, kernel_size, stride, padding, ceil_mode, dilation)
-    if pooled is not NotImplemented or not recorder.assumptions.hints or self.is_contiguous():
+    if pooled is not NotImplemented or not recorder.shape_env.hints or self.is_contiguous():
         return pooled
     with recorder.mode:
         return call.func(self.contiguous(), *call.args[1:], **call.kwargs)

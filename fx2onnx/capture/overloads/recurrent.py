@@ -1,6 +1,6 @@
 """Recurrent overloads: result types by formula, and packed sequences.
 
-PyTorch's fake implementations unroll the time axis, which takes long and pins its size; the types follow from the
+PyTorch's fake implementations unroll the time axis, which takes long and specializes its size; the types follow from the
 arguments alone. Packing and padding with lengths that only constants (or baked inputs) decide is a selection of rows;
 with lengths that the data tells, the number of steps in all and of the longest sequence are sizes of their own.
 """
@@ -94,9 +94,9 @@ def _pack_by_data(
     time, batch = (unwrap(source.shape[axis]) for axis in ((1, 0) if batch_first else (0, 1)))
     producer = recorder.node_of(lengths).args[:1]
     if not (producer and isinstance(producer[0], torch.fx.Node) and producer[0].target in _SORTS):
-        recorder.assumptions.take_for_true("lengths of packed sequences fall from the first on", user_location())
+        recorder.shape_env.take_for_true("lengths of packed sequences fall from the first on", user_location())
     steps, longest = recorder.unknown_size(), recorder.unknown_size()
-    hints = recorder.assumptions.hints
+    hints = recorder.shape_env.hints
     hints[str(longest)] = int(evaluate_dim(time, hints))
     outputs = [(source.dtype, [steps, *map(unwrap, source.shape[2:])]), (torch.int64, [longest])]
     data, batch_sizes = record_sized(recorder, call, outputs)

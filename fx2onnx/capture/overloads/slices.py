@@ -7,10 +7,11 @@ from typing import Any
 
 import torch
 
+from fx2onnx.base.assumptions import Relation
 from fx2onnx.base.dims import Dim, DimLike, apply
 from fx2onnx.capture.overloads.registry import Call, Kind, register
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
-from fx2onnx.capture.shapes.shape_env import Relation, certain
+from fx2onnx.capture.shapes.shape_env import certain
 from fx2onnx.capture.shapes.symnode import sym_int, unwrap
 from fx2onnx.capture.torch_private import fake_view
 
@@ -50,7 +51,7 @@ def _slice(recorder: BaseRecorder, call: Call, self: torch.Tensor, dim: int, sta
 def _is_unknown(recorder: BaseRecorder, number: Any) -> bool:
     """Whether only the data tells the number, and whether it is negative."""
     dim = unwrap(number)
-    is_unknown = isinstance(dim, Dim) and bool(dim.symbols() & recorder.assumptions.unbacked)
+    is_unknown = isinstance(dim, Dim) and bool(dim.symbols() & recorder.shape_env.unbacked)
     return is_unknown and certain("ge", dim, 0) is None
 
 
@@ -77,8 +78,8 @@ def _extent(recorder: BaseRecorder, size: Dim, start: int, end: int) -> tuple[Di
         """``op(value, bound)``; ``value`` alone where it is that at every ordinary size."""
         nonlocal is_exact
         relation = Relation("ge" if op == "max" else "le", (value, bound))
-        env = recorder.assumptions
-        is_sure = not env.symbols(relation) & env.unbacked and not is_exact
+        env = recorder.shape_env
+        is_sure = not relation.symbols() & env.unbacked and not is_exact
         if is_sure and env.holds_at_ordinary_sizes(relation):
             return value
         is_exact = True
@@ -104,7 +105,7 @@ def _view(
     node_args: tuple[Any, ...],
     node_kwargs: dict[str, Any],
 ) -> torch.Tensor:
-    fake, env = recorder.to_fake(tensor), recorder.assumptions
+    fake, env = recorder.to_fake(tensor), recorder.shape_env
     sizes, strides = list(map(unwrap, fake.shape)), list(map(unwrap, fake.stride()))
     offset = unwrap(fake.storage_offset()) + begin * strides[axis]
     sizes[axis], strides[axis] = length, strides[axis] * step
@@ -145,7 +146,7 @@ def _chunk(recorder: BaseRecorder, call: Call, self: torch.Tensor, chunks: int, 
     sample.
     """
     axis, size = _axis_of(self, dim)
-    env = recorder.assumptions
+    env = recorder.shape_env
     if not isinstance(size, Dim) or size.symbols() & env.unbacked:
         return NotImplemented
     each = (size + chunks - 1) // chunks
@@ -154,7 +155,7 @@ def _chunk(recorder: BaseRecorder, call: Call, self: torch.Tensor, chunks: int, 
     if not env.hint(relation):
         return NotImplemented
     if isinstance(rest, Dim):
-        env.decide(relation)
+        env.guard(relation)
     return _parts(recorder, self, axis, [*[each] * (chunks - 1), rest])
 
 

@@ -22,7 +22,7 @@ def record_sized(recorder: BaseRecorder, call: Call, outputs: Sequence[tuple[tor
     """Add the node of ``call`` with outputs of the given types; new symbols among the sizes are tied to their axes."""
     func, args, kwargs = call
     device = next((arg.device for arg in args if isinstance(arg, torch.Tensor)), torch.device("cpu"))
-    env = recorder.assumptions
+    env = recorder.shape_env
     fakes = [
         fake_from_meta(recorder.fake_mode, [sym_int(env, size) for size in shape], dtype, device)
         for dtype, shape in outputs

@@ -18,7 +18,7 @@ from fx2onnx.capture.captured import Symbol, TensorInfo
 from fx2onnx.capture.python.frames import PATHS, user_location
 from fx2onnx.capture.recording.meta_cache import IMMEDIATE, Replay
 from fx2onnx.capture.recording.tensor_tracker import KnownTensors
-from fx2onnx.capture.shapes.shape_env import Assumptions
+from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.capture.shapes.symnode import sym_int, unwrap
 from fx2onnx.capture.torch_private import FakeMode, FakeTensor, OpOverload, PreDispatchMode, SplitMode, fake_from_meta
 
@@ -40,11 +40,11 @@ class BaseRecorder(KnownTensors):
     """To be active while code runs whose calls are to be recorded."""
 
     def __init__(
-        self, assumptions: Assumptions, weight_names: dict[int, tuple[str, str, torch.Tensor]], whole: bool
+        self, shape_env: ShapeEnv, weight_names: dict[int, tuple[str, str, torch.Tensor]], whole: bool
     ) -> None:
         super().__init__(FakeMode(), weight_names, whole)
-        self.assumptions = assumptions
-        self.replay = Replay(self.fake_mode, assumptions, weakref.WeakMethod(self.to_fake))
+        self.shape_env = shape_env
+        self.replay = Replay(self.fake_mode, shape_env, weakref.WeakMethod(self.to_fake))
         self.symbols: dict[str, Symbol] = {}
         self.warnings: list[str] = []
         self.numbers: dict[torch.fx.Node, Dim] = {}
@@ -96,7 +96,7 @@ class BaseRecorder(KnownTensors):
     # -- sizes ----------------------------------------------------------------------------------------------------
     def unknown_size(self) -> Dim:
         """A new symbol for a number that only the data tells; ``tie_symbols`` says later where it comes from."""
-        env = self.assumptions
+        env = self.shape_env
         name = f"u{env.next_unknown}"
         env.next_unknown += 1
         env.unbacked.add(name)
@@ -107,7 +107,7 @@ class BaseRecorder(KnownTensors):
         """New symbols among the sizes of ``node`` stand for those axes of it."""
         for axis, dim in enumerate(node.meta["val"].dims):
             name = dim.as_symbol() if isinstance(dim, Dim) else None
-            if name in self.assumptions.unbacked and name not in self.symbols:
+            if name in self.shape_env.unbacked and name not in self.symbols:
                 self.symbols[str(name)] = Symbol(str(name), node, axis)
 
     # -- nested graphs --------------------------------------------------------------------------------------------
@@ -139,9 +139,7 @@ class BaseRecorder(KnownTensors):
     def fake_like(self, info: TensorInfo, tensor: torch.Tensor | None) -> torch.Tensor:
         """A new fake of the given type."""
         device = tensor.device if tensor is not None else torch.device("cpu")
-        return fake_from_meta(
-            self.fake_mode, [sym_int(self.assumptions, size) for size in info.dims], info.dtype, device
-        )
+        return fake_from_meta(self.fake_mode, [sym_int(self.shape_env, size) for size in info.dims], info.dtype, device)
 
     def as_tensor(self, value: Any) -> torch.Tensor:
         """A tensor for a number among the operands of control flow."""

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 
 import torch.fx
 
+from fx2onnx.base.assumptions import Assumption, Relation
 from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.source import SourceLocation
@@ -24,7 +25,7 @@ from fx2onnx.capture.patches import TracedCode
 from fx2onnx.capture.python.frames import is_user
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
 from fx2onnx.capture.recording.control_flow import Nested
-from fx2onnx.capture.shapes.shape_env import Assumptions, Relation
+from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.capture.torch_private import HIGHER_ORDER
 
 Node: TypeAlias = torch.fx.Node
@@ -80,7 +81,7 @@ class Branches:
         found = self.answers[len(self.decisions)]
         calls = sum(node.op == "call_function" for node in recorder.root.nodes)
         self.decisions.append(Decision(test, calls, len(recorder.weights), error.where))
-        env = recorder.assumptions
+        env = recorder.shape_env
         env.next_unknown = max(env.next_unknown, found.first_unknown)
         return found.holds
 
@@ -90,35 +91,35 @@ class _Path:
     """One run, or several joined."""
 
     captured: Captured
-    assumptions: Assumptions
+    shape_env: ShapeEnv
     decisions: list[Decision]
 
 
-Run: TypeAlias = Callable[..., tuple[Captured, Assumptions]]
+Run: TypeAlias = Callable[..., tuple[Captured, ShapeEnv]]
 """Takes ``branches=``."""
 
 
-def both_ways(run: Run) -> tuple[Captured, Assumptions]:
+def both_ways(run: Run) -> tuple[Captured, ShapeEnv]:
     """The program of all paths. Raises UserError E104 where there are too many, or where two cannot be joined."""
     path = _explored(run, (), frozenset(), [MAX_PATHS])
-    return path.captured, path.assumptions
+    return path.captured, path.shape_env
 
 
 def _explored(run: Run, answers: tuple[Answer, ...], traced: TracedCode, runs_left: list[int]) -> _Path:
     branches = Branches(answers, traced)
     try:
-        captured, assumptions = run(branches=branches)
+        captured, shape_env = run(branches=branches)
     except UserError as found:
         if found is not branches.undecided:
             raise
         error = drop_frames(found)
     else:
-        return _Path(captured, assumptions, branches.decisions)
+        return _Path(captured, shape_env, branches.decisions)
     runs_left[0] -= 1
     if runs_left[0] <= 0:
         raise _unjoined(error, f"there are more than {MAX_PATHS} ways through forward")
     then = _unless_raised(run, (*answers, Answer(True)), branches.traced, runs_left)
-    unknown = 0 if isinstance(then, UserError) else then.assumptions.next_unknown
+    unknown = 0 if isinstance(then, UserError) else then.shape_env.next_unknown
     otherwise = _unless_raised(run, (*answers, Answer(False, unknown)), branches.traced, runs_left)
     if not isinstance(then, UserError) and not isinstance(otherwise, UserError):
         return _Join(then, otherwise, len(answers), error).path()
@@ -126,7 +127,7 @@ def _explored(run: Run, answers: tuple[Answer, ...], traced: TracedCode, runs_le
         if not isinstance(path, UserError):
             test = path.decisions[len(answers)].test
             name = f"%{test.name}" if isinstance(test, Node) else str(test)
-            path.assumptions.take_for_true(f"{name} is {answer}", error.where)
+            path.shape_env.take_for_true(f"{name} is {answer}", error.where)
             return path
     assert isinstance(then, UserError)
     raise then
@@ -180,8 +181,8 @@ class _Join:
         """The node of the joined graph for a node of either path."""
         self._weights: dict[str, Weight] = {}
         self._symbols: dict[str, Symbol] = {}
-        self._unknowns = max(one.assumptions.next_unknown, two.assumptions.next_unknown)
-        self._notes: list[str] = []
+        self._unknowns = max(one.shape_env.next_unknown, two.shape_env.next_unknown)
+        self._notes: list[Assumption] = []
 
     def path(self) -> _Path:
         one, two = self._one.captured, self._two.captured
@@ -207,10 +208,10 @@ class _Join:
         decisions = self._one.decisions[: self._depth]
         for decision in decisions:
             decision.test = self._mapped(decision.test)
-        return _Path(joined, self._assumptions(), decisions)
+        return _Path(joined, self._shape_env(), decisions)
 
-    def _note(self) -> str:
-        return f"both branches of a decision by data are in the file   ({self._decision.where})"
+    def _note(self) -> Assumption:
+        return Assumption("both branches of a decision by data are in the file", self._decision.where)
 
     def _refused(self, why: str) -> UserError:
         return _unjoined(self._error, why)
@@ -344,8 +345,8 @@ class _Join:
             raise self._refused(f"the branches return different types, {one} and {two}")
         dtype = torch.promote_types(one.dtype, two.dtype)
         if len(dtypes) > 1:
-            where = f"   ({self._decision.where})"
-            self._notes.append(f"{dtype} from either branch of a decision by data: {one} and {two}{where}")
+            what = f"{dtype} from either branch of a decision by data: {one} and {two}"
+            self._notes.append(Assumption(what, self._decision.where))
         dims = tuple(left if left == right else self._unknown() for left, right in zip(one.dims, two.dims, strict=True))
         return TensorInfo(dtype, dims)
 
@@ -362,12 +363,12 @@ class _Join:
         self._unknowns += 1
         return Dim.symbol(f"u{self._unknowns - 1}")
 
-    def _assumptions(self) -> Assumptions:
-        one, two = self._one.assumptions, self._two.assumptions
+    def _shape_env(self) -> ShapeEnv:
+        one, two = self._one.shape_env, self._two.shape_env
         one.hints |= two.hints
         one.unbacked |= two.unbacked
-        one.decided = two.decided | one.decided
-        one.pinned = two.pinned | one.pinned
-        one.asserted |= two.asserted
+        one.guards = two.guards | one.guards
+        one.specializations = two.specializations | one.specializations
+        one.assertions |= two.assertions
         one.next_unknown = self._unknowns
         return one

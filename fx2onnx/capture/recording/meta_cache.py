@@ -16,7 +16,7 @@ import torch
 from fx2onnx.base.bounded import Bounded
 from fx2onnx.base.dims import Dim
 from fx2onnx.capture.captured import TensorInfo
-from fx2onnx.capture.shapes.shape_env import Assumptions
+from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.capture.shapes.symnode import sym_int, unwrap
 from fx2onnx.capture.torch_private import FakeTensor, FakeTensorMode, fake_from_meta, fake_view, storage_key
 
@@ -46,11 +46,11 @@ class Replay:
     def __init__(
         self,
         mode: FakeTensorMode,
-        assumptions: Assumptions,
+        env: ShapeEnv,
         to_fake: Callable[[], Callable[[torch.Tensor], torch.Tensor] | None],
     ) -> None:
         self._mode = mode
-        self._assumptions = assumptions
+        self._env = env
         self._weak_to_fake = to_fake
         settings = (torch._C._get_mkldnn_enabled(), torch.are_deterministic_algorithms_enabled())
         self._shared = _SHARED.setdefault(settings, Bounded(_MANY))
@@ -135,22 +135,22 @@ class Replay:
         self._known[key] = specs
         if (
             key[0].func.namespace == "aten"
-            and not self._assumptions.unbacked
-            and all(how != "pin" for how, _, _ in asked)
+            and not self._env.unbacked
+            and all(how != "specialize" for how, _, _ in asked)
         ):
             self._shared[key] = (specs, tuple(dict.fromkeys(asked)))
 
     def _from_before(self, key: Any) -> Specs | None:
         """What an earlier export learnt, where the sizes give the same answers now."""
         specs, asked = self._shared.get(key, (None, ()))
-        if specs is None or self._assumptions.unbacked:
+        if specs is None or self._env.unbacked:
             return None
-        env = self._assumptions
+        env = self._env
         if any(env.hint(what) != answer for _, what, answer in asked):
             return None
         for how, what, _ in asked:
-            if how == "decide":
-                env.decide(what)
+            if how == "guard":
+                env.guard(what)
         self._known[key] = specs
         return specs
 
@@ -181,7 +181,7 @@ class Replay:
 
     def _by_rule(self, key: Any) -> Specs | None:
         """The result type by formula, where sizes are symbolic and running would be slow."""
-        rule = key[0].result_type if self._assumptions.hints else None
+        rule = key[0].result_type if self._env.hints else None
         kind = rule(key[3:]) if rule is not None and all(_is_positional(part) for part in key[3:]) else None
         if kind is None:
             return None
@@ -192,7 +192,7 @@ class Replay:
         if spec[0] == "same":
             return self._to_fake(args[spec[1]])
         dtype, sizes, strides, offset, device = spec[1]
-        env = self._assumptions
+        env = self._env
         if env.hints:
             sizes, strides = [sym_int(env, size) for size in sizes], [sym_int(env, stride) for stride in strides]
             offset = sym_int(env, offset)

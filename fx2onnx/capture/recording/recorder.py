@@ -12,6 +12,7 @@ import torch
 import torch.fx
 
 from fx2onnx.base import events
+from fx2onnx.base.assumptions import Assumption
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture.captured import TensorInfo
@@ -26,7 +27,7 @@ from fx2onnx.capture.recording.branches import Branches, Test
 from fx2onnx.capture.recording.meta_cache import MISSING
 from fx2onnx.capture.recording.op_traits import OpTraits, traits_of
 from fx2onnx.capture.recording.tensor_tracker import NeedsDecomposition, tensor_info
-from fx2onnx.capture.shapes.shape_env import KEEP_BOTH, Assumptions
+from fx2onnx.capture.shapes.shape_env import KEEP_BOTH, ShapeEnv
 from fx2onnx.capture.shapes.symnode import sym_int
 from fx2onnx.capture.torch_private import (
     DynamicOutputShapeException,
@@ -49,20 +50,20 @@ class Recorder(BaseRecorder):
 
     def __init__(
         self,
-        assumptions: Assumptions,
+        shape_env: ShapeEnv,
         weight_names: dict[int, tuple[str, str, torch.Tensor]],
         keep: Callable[[OpOverload], bool],
         whole: bool = True,
         branches: Branches | None = None,
     ) -> None:
-        super().__init__(assumptions, weight_names, whole)
-        assumptions.recorder = weakref.ref(self)
+        super().__init__(shape_env, weight_names, whole)
+        shape_env.recorder = weakref.ref(self)
         self.branches = branches
         """What questions about data are answered with, if not with an error."""
         self._spans = events.details()
         handle = weakref.WeakMethod(self.handle if self._spans is None else self._handle_timed)
         self.mode = PreDispatchMode(handle) if whole else SplitMode(handle)
-        self.patch_notes: list[str] = []
+        self.patch_notes: list[Assumption] = []
         """The library functions that were said in tensors, and how."""
         self.written: dict[int, SourceLocation | None] = {}
         """Memories that were written, by id, with the first writer's line."""
@@ -87,7 +88,7 @@ class Recorder(BaseRecorder):
             raise NeedsDecomposition
         self._where = user_location()
         traits = traits_of(func)
-        self.assumptions.during = traits.name
+        self.shape_env.during = traits.name
         if traits.asks:
             return self._to_python(func, args[0])
         if traits.is_query:
@@ -123,7 +124,7 @@ class Recorder(BaseRecorder):
             return self.finish(func, args, node_args, node_kwargs, result)
         fake_args = tuple(map(self.to_fake, args))
         fake_kwargs = {name: self.to_fake(arg) for name, arg in kwargs.items()}
-        start_ns, asked = time.perf_counter_ns(), len(self.assumptions.asked)
+        start_ns, asked = time.perf_counter_ns(), len(self.shape_env.asked)
         try:
             result = func(*fake_args, **fake_kwargs)
         except DynamicOutputShapeException as cause:
@@ -136,7 +137,7 @@ class Recorder(BaseRecorder):
             if self._spans is not None:
                 self._spans.add("fake op", start_ns)
         if key is not None:
-            self.replay.remember(key, fake_args, result, tuple(self.assumptions.asked[asked:]))
+            self.replay.remember(key, fake_args, result, tuple(self.shape_env.asked[asked:]))
         return self.finish(func, args, node_args, node_kwargs, result)
 
     def finish(
@@ -209,10 +210,10 @@ class Recorder(BaseRecorder):
         if truth is not None:
             return truth
         if node.target is aten._is_all_true.default or (tensor.dtype == torch.bool and asserted_by_user()):
-            self.assumptions.take_for_true(f"%{node.name} is true", self._where)
+            self.shape_env.take_for_true(f"%{node.name} is true", self._where)
             return True
         if func is aten.is_nonzero.default and refused_by_torch():
-            self.assumptions.take_for_true(f"%{node.name} is false", self._where)
+            self.shape_env.take_for_true(f"%{node.name} is false", self._where)
             return False
         if tensor.dtype.is_floating_point or tensor.dtype == torch.bool or func is aten.is_nonzero.default:
             is_truth = tensor.dtype == torch.bool or func is aten.is_nonzero.default
@@ -233,8 +234,8 @@ class Recorder(BaseRecorder):
             return self.truth(node, error)
         known = recurrent.batch_of(self, node)
         if known is not None:
-            return sym_int(self.assumptions, known)
-        return sym_int(self.assumptions, number_of(self, node))
+            return sym_int(self.shape_env, known)
+        return sym_int(self.shape_env, number_of(self, node))
 
     def truth(self, test: Test, error: UserError) -> bool:
         """The answer to a question about data. Raises ``error`` where there is none."""

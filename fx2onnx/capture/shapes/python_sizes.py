@@ -10,18 +10,19 @@ from typing import Any
 
 import torch
 
+from fx2onnx.base.assumptions import Relation
 from fx2onnx.base.code_patch import THREAD, put_name
 from fx2onnx.base.dims import DimLike, apply
 from fx2onnx.capture.python.cached_calls import calls_cached
 from fx2onnx.capture.python.frames import asking_frame, is_user
-from fx2onnx.capture.shapes.shape_env import Assumptions, Relation
+from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.capture.shapes.symnode import DimNode, sym_int, unwrap
 
 
 def take_sizes() -> None:
     """Until ``Changes`` end, and for this thread, symbolic sizes go where Python's own functions need plain numbers: ``min``
     and ``max`` of sizes, ``math.sqrt(n)``, ``torch.linspace(0, 1, n)``, ``torch.tensor([n, 2])``; a size that is a key is
-    pinned.
+    specialized.
     """
     for space, name, wrap in _WRAPPED:
         put_name(space, name, _for_thread(getattr(space, name), wrap))
@@ -57,11 +58,11 @@ def _extreme(op: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     return wrap
 
 
-def _extreme_of_two(op: str, env: Assumptions, one: DimLike, two: DimLike) -> Any:
+def _extreme_of_two(op: str, env: ShapeEnv, one: DimLike, two: DimLike) -> Any:
     """``min`` or ``max``; one of the two where it is that at every ordinary size."""
     for first, second in ((one, two), (two, one)):
         relation = Relation("le" if op == "min" else "ge", (first, second))
-        if not env.symbols(relation) & env.unbacked and env.holds_at_ordinary_sizes(relation):
+        if not relation.symbols() & env.unbacked and env.holds_at_ordinary_sizes(relation):
             return first
     return apply(op, one, two)
 

@@ -1,69 +1,24 @@
-"""What is decided about symbolic sizes: comparisons, what is certain of them, and what was assumed from the sample."""
+"""What a run asks about symbolic sizes: what is certain of them, and what holds as the sample has it."""
 
 from __future__ import annotations
 
 import contextlib
-import operator
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from fx2onnx.base.assumptions import COMPARE, Assumption, Guard, Relation, Specialization
 from fx2onnx.base.dims import Dim, Scalar, apply, without_remainders
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture.fallback import NeedsPlainNumber
 from fx2onnx.capture.python.frames import asked_by_user, asserted_by_user, user_location
 
-COMPARE: dict[str, Callable[[Any, Any], bool]] = {
-    "eq": operator.eq,
-    "ne": operator.ne,
-    "lt": operator.lt,
-    "le": operator.le,
-    "gt": operator.gt,
-    "ge": operator.ge,
-}
-_SIGNS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
-NEGATED = {"eq": "ne", "ne": "eq", "lt": "ge", "ge": "lt", "gt": "le", "le": "gt"}
 KEEP_BOTH = 'data_branches="if" to keep both branches in the file'
 """Advice where Python decides by data."""
 
 
 _PROBES = ((2, 3, 5), (7, 2, 3), (3, 11, 4), (64, 48, 17), (129, 1, 640), (8191, 4099, 2), (20011, 30011, 40009))
-
-
-@dataclass(frozen=True, slots=True)
-class Relation:
-    """A comparison of sizes whose truth depends on them; ``and``/``or`` hold relations and bools."""
-
-    op: str
-    args: tuple[Any, ...]
-
-    is_number = False
-    is_Boolean = False
-
-    def __str__(self) -> str:
-        if self.op in _SIGNS:
-            return f"{self.args[0]} {_SIGNS[self.op]} {self.args[1]}"
-        return f" {self.op} ".join(f"({arg})" for arg in self.args)
-
-
-@dataclass(frozen=True, slots=True)
-class Assumption:
-    """A decision taken from the sample's sizes."""
-
-    relation: Relation
-    holds: bool
-    where: SourceLocation | None
-    by_user: bool
-    during: str = ""
-    """The overload that asked."""
-
-    def __str__(self) -> str:
-        relation = self.relation
-        if not self.holds and relation.op in NEGATED:
-            relation = Relation(NEGATED[relation.op], relation.args)
-        text = str(relation) if self.holds or self.relation.op in NEGATED else f"not ({relation})"
-        return f"{text}   ({self.where})" if self.where else text
 
 
 class RunRecorder(Protocol):
@@ -75,8 +30,8 @@ class RunRecorder(Protocol):
 
 
 @dataclass
-class Assumptions:
-    """Hints of the symbols and what was decided from them during one run.
+class ShapeEnv:
+    """Hints of the symbols and what was taken from them during one run.
 
     Plain data: every size refers to it from C++, where the collector sees no cycle, so that tensors which it led to would
     never be freed.
@@ -87,23 +42,24 @@ class Assumptions:
     """Symbols whose number only the data tells."""
     next_unknown: int = 0
     """The number in the name of the next of them."""
-    decided: dict[tuple[Relation, bool], Assumption] = field(default_factory=dict)
-    pinned: dict[Dim, tuple[int, SourceLocation | None]] = field(default_factory=dict)
-    """Expressions that were turned into a plain number, and where."""
+    guards: dict[tuple[Relation, bool], Guard] = field(default_factory=dict)
+    """By what was asked and whether it holds."""
+    specializations: dict[Dim, Specialization] = field(default_factory=dict)
+    """Expressions that were turned into a plain number."""
     asked: list[tuple[str, Any, Any]] = field(default_factory=list)
-    """Every answer that the sample's sizes gave, in order: "decide", "look" or "pin", what was asked, the answer."""
+    """Every answer that the sample's sizes gave, in order: "guard", "look" or "specialize", what was asked, the answer."""
     takes_notes: bool = True
     """Off while a tensor of known type is made anew: what its constructor asks (is it empty? contiguous?) decides nothing."""
     during: str = ""
     """The overload that runs now."""
     recorder: Callable[[], RunRecorder | None] = lambda: None
     """A weak reference to who records the run, if anybody."""
-    asserted: dict[str, None] = field(default_factory=dict)
+    assertions: dict[Assumption, None] = field(default_factory=dict)
     """What eager PyTorch checks and the file does not, in order."""
 
     def take_for_true(self, what: str, where: SourceLocation | None) -> None:
         """Take for true what ends the run where it is false."""
-        self.asserted[f"asserted: {what}   ({where})" if where else f"asserted: {what}"] = None
+        self.assertions[Assumption(what, where, "assertion")] = None
 
     def hint(self, value: Any) -> Any:
         if isinstance(value, Dim):
@@ -118,17 +74,17 @@ class Assumptions:
     def is_no_multiple(self, value: Scalar, number: int) -> bool:
         """Whether Python went on where ``value`` is no multiple of ``number``."""
         rest = apply("mod", value, number)
-        return (Relation("ne", (rest, 0)), True) in self.decided or (Relation("eq", (rest, 0)), False) in self.decided
+        return (Relation("ne", (rest, 0)), True) in self.guards or (Relation("eq", (rest, 0)), False) in self.guards
 
     def look(self, value: Any) -> Any:
-        """The value at the sample's sizes, for a kernel that asks without deciding by it."""
+        """The value at the sample's sizes, for a kernel that asks without a guard."""
         found = self.hint(value)
         self.asked.append(("look", value, found))
         return found
 
     def holds_at_ordinary_sizes(self, relation: Relation) -> bool:
         """Whether ``relation`` is true at the sample's sizes and at every size of a varied list."""
-        names = sorted(self.symbols(relation))
+        names = sorted(relation.symbols())
         hints = self.hints
         try:
             for sizes in ((), *_PROBES) if set(names) <= set(hints) else _PROBES:
@@ -140,17 +96,10 @@ class Assumptions:
             self.hints = hints
         return True
 
-    def symbols(self, value: Any) -> frozenset[str]:
-        if isinstance(value, Dim):
-            return value.symbols()
-        if isinstance(value, Relation):
-            return frozenset().union(*(self.symbols(arg) for arg in value.args))
-        return frozenset()
-
-    def decide(self, relation: Relation, by_python: bool = False) -> bool:
+    def guard(self, relation: Relation, by_python: bool = False) -> bool:
         """The truth at the sample's sizes, remembered. ``by_python``: Python asked, not a kernel."""
-        if not self.unbacked or not self.symbols(relation) & self.unbacked:
-            return self._decided(relation, by_python)
+        if not self.unbacked or not relation.symbols() & self.unbacked:
+            return self._guarded(relation, by_python)
         where, by_user = user_location(), asked_by_user()
         if by_user and by_python:
             if asserted_by_user():
@@ -165,23 +114,24 @@ class Assumptions:
                     "torch.cond for two branches",
                     "torch.where to select values",
                     KEEP_BOTH,
-                    *self._advice(self.symbols(relation)),
+                    *self._advice(relation.symbols()),
                 ),
             )
             recorder = self.recorder()
             if recorder is None:
                 raise error
             return recorder.truth(relation, error)
-        return self._decided(relation, by_python)
+        return self._guarded(relation, by_python)
 
-    def _decided(self, relation: Relation, by_python: bool) -> bool:
+    def _guarded(self, relation: Relation, by_python: bool) -> bool:
         holds = bool(self.hint(relation))
         if not self.takes_notes:
             return holds
-        self.asked.append(("decide", relation, holds))
-        if (relation, holds) not in self.decided:
+        self.asked.append(("guard", relation, holds))
+        if (relation, holds) not in self.guards:
             where, by_user = user_location(), asked_by_user()
-            self.decided[relation, holds] = Assumption(relation, holds, where, by_user and by_python, self.during)
+            true = relation if holds else relation.negated()
+            self.guards[relation, holds] = Guard(true, where, by_user and by_python, self.during)
         return holds
 
     def _advice(self, names: frozenset[str]) -> list[str]:
@@ -189,8 +139,8 @@ class Assumptions:
         recorder = self.recorder()
         return recorder.advice(names) if recorder is not None else []
 
-    def pin(self, dim: Dim) -> int:
-        """The plain number at the sample's sizes, remembered as pinned."""
+    def specialize(self, dim: Dim) -> int:
+        """The plain number at the sample's sizes, remembered as a specialization."""
         where = user_location()
         if dim.symbols() & self.unbacked:
             raise NeedsPlainNumber(
@@ -205,8 +155,8 @@ class Assumptions:
                 ),
             )
         number = int(dim.evaluate(self.hints))
-        self.asked.append(("pin", dim, number))
-        self.pinned.setdefault(dim, (number, where))
+        self.asked.append(("specialize", dim, number))
+        self.specializations.setdefault(dim, Specialization(dim, number, where))
         return number
 
 

@@ -1,8 +1,8 @@
 """Symbolic sizes for fake tensors: a ``torch.SymInt`` over ``base.dims``, without sympy.
 
 torch asks a SymInt's node to do arithmetic and to decide comparisons. ``DimNode`` answers from the polynomial where it
-is certain and from the sample's size (the hint) where it is not; every such decision is kept in ``Assumptions`` with
-the user's line, so that a size that Python pinned is reported and never baked in silence.
+is certain and from the sample's size (the hint) where it is not; every such guard is kept in ``ShapeEnv`` with
+the user's line, so that a size that Python specialized is reported and never baked in silence.
 """
 
 from __future__ import annotations
@@ -12,21 +12,22 @@ from typing import Any
 
 import torch
 
+from fx2onnx.base.assumptions import COMPARE, Relation
 from fx2onnx.base.dims import Dim, Scalar, apply
 from fx2onnx.capture.python.frames import asked_by_user
-from fx2onnx.capture.shapes.shape_env import COMPARE, NEGATED, Assumptions, Relation, certain
+from fx2onnx.capture.shapes.shape_env import ShapeEnv, certain
 
 
 class _Environment:
     """What torch's helpers (``guard_or_false``, ``statically_known_true``) expect behind a node."""
 
-    def __init__(self, assumptions: Assumptions) -> None:
-        self.assumptions = assumptions
+    def __init__(self, env: ShapeEnv) -> None:
+        self.env = env
 
     def evaluate_sym_node(self, node: DimNode, size_oblivious: bool = False, fallback_value: bool | None = None) -> Any:
         if fallback_value is not None and isinstance(node.value, Relation):
-            env = self.assumptions
-            if env.symbols(node.value) & env.unbacked or bool(env.look(node.value)) == fallback_value:
+            env = self.env
+            if node.value.symbols() & env.unbacked or bool(env.look(node.value)) == fallback_value:
                 return fallback_value
         return node.guard_bool("", 0) if node.is_bool() else node.guard_int("", 0)
 
@@ -42,7 +43,7 @@ class DimNode:
 
     __slots__ = ("env", "pytype", "shape_env", "value")
 
-    def __init__(self, env: Assumptions, value: Any, pytype: type) -> None:
+    def __init__(self, env: ShapeEnv, value: Any, pytype: type) -> None:
         self.env = env
         self.value = value
         self.pytype = pytype
@@ -125,16 +126,16 @@ class DimNode:
 
     # -- decisions ----------------------------------------------------------------------------------------------
     def guard_bool(self, file: Any, line: Any) -> bool:
-        return self.env.decide(self.value) if isinstance(self.value, Relation) else bool(self.value)
+        return self.env.guard(self.value) if isinstance(self.value, Relation) else bool(self.value)
 
     def bool_(self) -> bool:
-        return self.env.decide(self.value, by_python=True) if isinstance(self.value, Relation) else bool(self.value)
+        return self.env.guard(self.value, by_python=True) if isinstance(self.value, Relation) else bool(self.value)
 
     guard_size_oblivious = guard_bool
 
     def expect_true(self, file: Any, line: Any) -> bool:
         """torch checks an argument. Where only the data tells, the sample's size proves nothing: eager PyTorch checks."""
-        if isinstance(self.value, Relation) and self.env.symbols(self.value) & self.env.unbacked:
+        if isinstance(self.value, Relation) and self.value.symbols() & self.env.unbacked:
             return True
         return self.guard_bool(file, line)
 
@@ -147,14 +148,14 @@ class DimNode:
         return self.constant and bool(self.value)
 
     def guard_int(self, file: Any, line: Any) -> int:
-        return self.env.pin(self.value) if isinstance(self.value, Dim) else int(self.value)
+        return self.env.specialize(self.value) if isinstance(self.value, Dim) else int(self.value)
 
     def int_(self) -> int:
         return self.guard_int("", 0)
 
     def guard_float(self, file: Any, line: Any) -> float:
         if isinstance(self.value, Dim):
-            self.env.pin(self.value)
+            self.env.specialize(self.value)
             return float(self.env.look(self.value))
         return float(self.value)
 
@@ -209,9 +210,7 @@ class DimNode:
     def sym_not(self) -> DimNode:
         if not isinstance(self.value, Relation):
             return self.wrap_bool(not self.value)
-        if self.value.op in NEGATED:
-            return DimNode(self.env, Relation(NEGATED[self.value.op], self.value.args), bool)
-        return DimNode(self.env, Relation("not", (self.value,)), bool)
+        return DimNode(self.env, self.value.negated(), bool)
 
     def _logic(self, op: str, other: DimNode) -> DimNode:
         decided = op == "or"
@@ -335,7 +334,7 @@ for _name in COMPARE:
     setattr(DimNode, _name, _comparison(_name))
 
 
-def sym_int(env: Assumptions, dim: Scalar) -> Any:
+def sym_int(env: ShapeEnv, dim: Scalar) -> Any:
     """A size for torch: a SymInt over ``dim``, or the plain number."""
     return torch.SymInt(DimNode(env, dim, int)) if isinstance(dim, Dim) else dim  # type: ignore[no-untyped-call]
 

@@ -8,19 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from fx2onnx.base.assumptions import Guard, Relation
 from fx2onnx.base.dims import Dim
-from fx2onnx.capture.shapes.shape_env import Assumption, Assumptions, Relation
+from fx2onnx.capture.shapes.shape_env import ShapeEnv
 
 _LARGEST_STEP = 1 << 14
 
 
-def sizes_above_one(assumptions: Assumptions, hints: Mapping[str, int]) -> dict[str, int]:
+def sizes_above_one(env: ShapeEnv, hints: Mapping[str, int]) -> dict[str, int]:
     """Larger numbers for the symbols of sizes that a kernel found to be 1; none where there is no such size.
 
     Powers of 2 are added, so that what is left over in windows of such a size stays what it is in the sample.
     """
     larger: dict[str, int] = {}
-    for size in _ones(assumptions):
+    for size in _ones(env):
         for name in sorted(size.symbols() & set(hints)):
             step = 2
             while step <= _LARGEST_STEP and size.evaluate({**hints, name: hints[name] + step}) <= 1:
@@ -30,30 +31,30 @@ def sizes_above_one(assumptions: Assumptions, hints: Mapping[str, int]) -> dict[
     return larger
 
 
-def _ones(assumptions: Assumptions) -> Iterator[Dim]:
-    for found in assumptions.decided.values():
-        relation = found.relation
-        if not found.by_user and (relation.op, found.holds) in (("eq", True), ("ne", False)):
+def _ones(env: ShapeEnv) -> Iterator[Dim]:
+    for guard in env.guards.values():
+        relation = guard.relation
+        if not guard.by_user and relation.op == "eq":
             for size, other in (relation.args, relation.args[::-1]):
                 is_derived = isinstance(size, Dim) and size.as_symbol() is None
-                if is_derived and other == 1 and not size.symbols() & assumptions.unbacked:
+                if is_derived and other == 1 and not size.symbols() & env.unbacked:
                     yield size
 
 
-def decides_as_at(assumptions: Assumptions, hints: Mapping[str, int]) -> bool:
+def user_guards_hold_at(env: ShapeEnv, hints: Mapping[str, int]) -> bool:
     """Whether the module's own code decided everything as it does at the sizes ``hints``."""
-    return not any(found.by_user for found in _others_at(assumptions, hints).values())
+    return not any(guard.by_user for guard in _false_at(env, hints).values())
 
 
-def kernels_differ_at(assumptions: Assumptions, hints: Mapping[str, int]) -> frozenset[tuple[Relation, bool]]:
+def kernels_differ_at(env: ShapeEnv, hints: Mapping[str, int]) -> frozenset[tuple[Relation, bool]]:
     """What kernels decide otherwise at the sizes ``hints``, for which the program is right, too."""
-    return frozenset(key for key, found in _others_at(assumptions, hints).items() if not found.by_user)
+    return frozenset(key for key, guard in _false_at(env, hints).items() if not guard.by_user)
 
 
-def _others_at(assumptions: Assumptions, hints: Mapping[str, int]) -> dict[tuple[Relation, bool], Assumption]:
-    sample = Assumptions(dict(hints))
+def _false_at(env: ShapeEnv, hints: Mapping[str, int]) -> dict[tuple[Relation, bool], Guard]:
+    sample = ShapeEnv(dict(hints))
     return {
-        key: found
-        for key, found in assumptions.decided.items()
-        if assumptions.symbols(found.relation) <= set(hints) and sample.hint(found.relation) != found.holds
+        key: guard
+        for key, guard in env.guards.items()
+        if guard.relation.symbols() <= set(hints) and not sample.hint(guard.relation)
     }

@@ -29,7 +29,7 @@ from fx2onnx.capture.recording.branches import Branches
 from fx2onnx.capture.recording.recorder import Recorder
 from fx2onnx.capture.recording.tensor_tracker import NeedsDecomposition, tensor_info
 from fx2onnx.capture.shapes.python_sizes import take_sizes
-from fx2onnx.capture.shapes.shape_env import Assumptions
+from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.capture.shapes.symnode import sym_int
 from fx2onnx.capture.torch_private import (
     DataDependentOutputException,
@@ -54,19 +54,19 @@ def run(
     whole: bool = True,
     traced: TracedCode = frozenset(),
     branches: Branches | None = None,
-) -> tuple[Captured, Assumptions]:
+) -> tuple[Captured, ShapeEnv]:
     """One run of ``root`` on fake tensors whose dynamic sizes are symbols with the given hints. ``branches`` answers what
     Python asks about data.
 
     Raises: UserError for whatever forward does that cannot be captured, with the user's line.
     """
     control_flow.register()
-    assumptions = Assumptions(hints=dict(hints))
+    shape_env = ShapeEnv(hints=dict(hints))
     tree = ModuleTree(root)
     if branches is not None:
         branches.begin(traced)
         traced = branches.traced
-    recorder = Recorder(assumptions, weight_names(tree), keep, whole, branches)
+    recorder = Recorder(shape_env, weight_names(tree), keep, whole, branches)
     fakes = [
         recorder.constant(leaf.tensor) if leaf.name in bake else _fake_input(recorder, leaf)
         for leaf in arguments.leaves
@@ -111,10 +111,10 @@ def run(
             mutations=mutations,
             rung="fake",
             warnings=recorder.warnings,
-            assumptions=recorder.patch_notes,
+            assumptions=[*recorder.patch_notes],
             restore=restore,
         ),
-        assumptions,
+        shape_env,
     )
 
 
@@ -157,9 +157,9 @@ def _fake_input(recorder: Recorder, leaf: Leaf) -> torch.Tensor:
     if order != list(range(tensor.dim())) and 0 not in steps:
         strides, step = [0] * tensor.dim(), 1
         for axis in reversed(order):
-            strides[axis], step = sym_int(recorder.assumptions, step), step * sizes[axis]  # type: ignore[assignment]
+            strides[axis], step = sym_int(recorder.shape_env, step), step * sizes[axis]  # type: ignore[assignment]
     return fake_from_meta(
-        mode, [sym_int(recorder.assumptions, size) for size in sizes], tensor.dtype, tensor.device, strides
+        mode, [sym_int(recorder.shape_env, size) for size in sizes], tensor.dtype, tensor.device, strides
     )
 
 

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from fx2onnx.base.assumptions import Assumption
 from fx2onnx.base.changes import before_change
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture.patches import Known, TracedCode
@@ -80,9 +81,7 @@ def decided_by_data(error: BaseException) -> CodeType | None:
     return codes[-1] if codes else None
 
 
-def branches_for_tracing() -> list[str]:
-    """A line for each function that took the branch for traced code in the last run."""
-    return [
-        f"the branch for traced code, as the other looks at the numbers of an input (bake it to take that)   ({where})"
-        for where in (_ASKED.answered_yes or {}).values()
-    ]
+def branches_for_tracing() -> list[Assumption]:
+    """A note for each function that took the branch for traced code in the last run."""
+    what = "the branch for traced code, as the other looks at the numbers of an input (bake it to take that)"
+    return [Assumption(what, where) for where in (_ASKED.answered_yes or {}).values()]

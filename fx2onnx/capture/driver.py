@@ -18,6 +18,7 @@ from fx2onnx.base.source import SourceLocation
 from fx2onnx.base.tracebacks import empty_frames
 from fx2onnx.capture.captured import Captured
 from fx2onnx.capture.fallback import export_may_help
+from fx2onnx.capture.options import CaptureOptions
 from fx2onnx.capture.patches import NO_PATCHES, Patches
 from fx2onnx.capture.python.inputs import Arguments, bind, normalise_args, refuse_repeated
 from fx2onnx.capture.python.module_calls import Called, call_as_one
@@ -31,8 +32,7 @@ from fx2onnx.capture.shapes.shape_env import Assumption, Assumptions, Relation
 from fx2onnx.capture.strategies import fake, symbolic
 from fx2onnx.capture.strategies.exported import exported
 
-RUNGS = ("auto", "symbolic", "fake", "export")
-DATA_BRANCHES = ("error", "if")
+DEFAULTS = CaptureOptions()
 MAX_RUNS = 16
 """Each further run settles at least one size; a module that pins more sizes than this is refused."""
 
@@ -63,47 +63,32 @@ def capture(
     module: Any,
     args: Any = (),
     kwargs: Mapping[str, Any] | None = None,
+    options: CaptureOptions = DEFAULTS,
     *,
-    rung: str = "auto",
-    dynamic_shapes: Any = None,
-    dynamic_axes: Any = None,
-    input_names: Sequence[str] | None = None,
-    output_names: Sequence[str] | None = None,
     keep: Callable[[Any], bool] = lambda overload: True,
-    training: bool | None = None,
-    bake: Sequence[str] = (),
-    data_branches: str = "error",
     single_calls: tuple[tuple[type, ...], Called] | None = None,
     patches: Patches = NO_PATCHES,
 ) -> Captured:
     """``module(*args, **kwargs)`` as a functional ATen graph; nothing of it is computed.
 
     ``keep(overload)`` says which overloads stay whole; others are split by PyTorch's decompositions where there are.
-    ``training`` is the mode to capture in (None: eval). ``bake`` names inputs whose sample values become constants.
-    ``data_branches="if"`` keeps both branches of a Python decision by data; ``"error"`` refuses it (E104).
-    ``patches`` of library functions are in place while the module runs. ``single_calls``: classes of submodules each call of which is one operator, and who is told of it.
-    Raises UserError E1xx.
+    ``patches`` of library functions are in place while the module runs. ``single_calls``: classes of submodules each call
+    of which is one operator, and who is told of it. Raises UserError E1xx.
     """
-    if rung not in RUNGS:
-        raise UserError("E001", f"capture={rung!r} is not known", next=f"one of {', '.join(RUNGS)}")
-    if data_branches not in DATA_BRANCHES:
-        raise UserError(
-            "E001", f"data_branches={data_branches!r} is not known", next=f"one of {', '.join(DATA_BRANCHES)}"
-        )
     with record("bind arguments"):
         root = as_module(module)
         positional, named = normalise_args(args, kwargs)
-        arguments = bind(root.forward, positional, named, input_names)
-        optional = set_dynamic_axes(arguments, dynamic_shapes, dynamic_axes)
-        _check_baked(arguments, bake)
+        arguments = bind(root.forward, positional, named, options.input_names)
+        optional = set_dynamic_axes(arguments, options.dynamic_shapes, options.dynamic_axes)
+        _check_baked(arguments, options.bake)
     settled = functools.partial(
         _settled,
         arguments=arguments,
         optional=optional,
         keep=keep,
-        training=training,
-        bake=frozenset(bake),
-        both=data_branches == "if",
+        training=options.training,
+        bake=frozenset(options.bake),
+        both=options.data_branches == "if",
         patches=patches,
     )
 
@@ -111,11 +96,11 @@ def capture(
         keep_process_state()
         if single_calls is not None:
             call_as_one(root, *single_calls)
-        return _RUNS[rung](root, arguments, settled, training)
+        return _RUNS[options.rung](root, arguments, settled, options.training)
 
     captured = _alone(run)
     captured.warnings = arguments.notes + captured.warnings
-    _name_outputs(captured, output_names)
+    _name_outputs(captured, options.output_names)
     return captured
 
 

@@ -17,7 +17,7 @@ from fx2onnx.base.errors import UserError
 from fx2onnx.decoding.cache.layout import unmistakable_sizes
 from fx2onnx.decoding.parts import Assembly, cached_parts
 from fx2onnx.decoding.recipes.multimodal import EmbedPart, modalities_of
-from fx2onnx.folder import _flaw, export_assembly
+from fx2onnx.exporting.folder import _flaw, export_assembly
 from fx2onnx.generation import load
 from fx2onnx.generation.media import _cut
 from fx2onnx.sources.seeding import move_constants, seeded
@@ -193,7 +193,8 @@ def test_a_generated_placeholder_is_a_token_as_any_other() -> None:
 )
 def test_decisions_that_hold_for_every_prompt_are_no_flaw(condition: str, is_flaw: bool) -> None:
     report = SimpleNamespace(assumptions=[condition + "   (model.py:1, in forward)"])
-    result: Any = SimpleNamespace(model=SimpleNamespace(graph=SimpleNamespace(inputs=[])), report=report)
+    owned = SimpleNamespace(model=SimpleNamespace(graph=SimpleNamespace(inputs=[])))
+    result: Any = SimpleNamespace(owned=owned, report=report)
     source: Any = SimpleNamespace(kwargs={"past_key_values.0.conv_state": None})
     assert bool(_flaw(result, source)) is is_flaw
 

@@ -93,6 +93,7 @@ def _report(captured: Captured, model: ir.Model, options: ExportOptions, resorts
     return Report(
         rung=captured.rung,
         rung_reason=captured.rung_reason,
+        attempts=captured.attempts,
         opset=options.opset,
         nodes_captured=sum(node.op == "call_function" for node in captured.graph.nodes),
         nodes_onnx=len(model.graph),

@@ -12,6 +12,8 @@ class Report:
 
     rung: str = ""
     rung_reason: str = ""
+    attempts: list[str] = field(default_factory=list)
+    """Every run of the module: by which strategy, and what made it differ from the one before."""
     opset: int = 0
     phases: dict[str, float] = field(default_factory=dict)
     """Seconds of each phase, in order."""

@@ -48,6 +48,7 @@ def bare_run(module: Any, args: Any, kwargs: Any) -> Callable[[], Any]:
 
 def models(rounds: int) -> None:
     from fx2onnx.capture.driver import capture as plain_capture
+    from fx2onnx.capture.options import CaptureOptions
     from fx2onnx.model_patches.library import LibraryPatches
 
     capture = partial(plain_capture, patches=LibraryPatches())
@@ -63,7 +64,7 @@ def models(rounds: int) -> None:
                 "bare": bare_run(module, args, kwargs),
                 "static": lambda module=module, args=args, kwargs=kwargs: capture(module, args, kwargs),
                 "dynamic": lambda module=module, args=args, kwargs=kwargs, shapes=entry.dynamic_shapes: capture(
-                    module, args, kwargs, dynamic_shapes=shapes
+                    module, args, kwargs, CaptureOptions(dynamic_shapes=shapes)
                 ),
             },
             rounds,

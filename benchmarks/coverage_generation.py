@@ -178,7 +178,7 @@ def _exported(row: Row, model: Any, inputs: dict[str, Any], expected: Any, folde
     import torch
 
     from fx2onnx.decoding.parts import Assembly, cached_parts
-    from fx2onnx.folder import export_assembly
+    from fx2onnx.exporting.folder import export_assembly
     from fx2onnx.generation import load
     from fx2onnx.sources.source import Source
     from fx2onnx.verify import verify

@@ -83,6 +83,7 @@ def _exported(row: Row, built: Any, dynamic: bool) -> None:
     import fx2onnx
     from fx2onnx.aten_map import TABLE
     from fx2onnx.capture.driver import capture
+    from fx2onnx.capture.options import CaptureOptions
     from fx2onnx.capture.recording.functionalize import is_decomposable
     from fx2onnx.model_patches.library import LibraryPatches
     from fx2onnx.verify import verify
@@ -96,9 +97,7 @@ def _exported(row: Row, built: Any, dynamic: bool) -> None:
             module,
             args,
             kwargs,
-            dynamic_shapes=shapes,
-            bake=built.bake,
-            data_branches=built.data_branches,
+            CaptureOptions(dynamic_shapes=shapes, bake=built.bake, data_branches=built.data_branches),
             patches=LibraryPatches(),
             keep=lambda overload: overload in TABLE or not is_decomposable(overload),
         )

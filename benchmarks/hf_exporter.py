@@ -75,7 +75,7 @@ def _cached(model: Any) -> tuple[Callable[[Path], Any], Callable[[Path], Any]]:
     from transformers.exporters.utils import decompose_prefill_decode
 
     from fx2onnx.decoding.parts import Assembly, cached_parts
-    from fx2onnx.folder import export_assembly
+    from fx2onnx.exporting.folder import export_assembly
     from fx2onnx.sources.source import Source
 
     model.config.use_cache = True

@@ -45,9 +45,9 @@ def main() -> None:
                 result = fx2onnx.export(source.module, source.args, None, kwargs=source.kwargs, profile=profile)
                 if round_number > 1:
                     seconds[profile].append(time.process_time() - start)
-                if result._measured is not None:
-                    assert result._measured.memory is not None
-                    counts = f"{result._measured.recorder.entries} | {len(result._measured.memory.readings)}"
+                if result.measured is not None:
+                    assert result.measured.memory is not None
+                    counts = f"{result.measured.recorder.entries} | {len(result.measured.memory.readings)}"
         off, on = (statistics.mean(sorted(taken)[: max(1, len(taken) // 10)]) for taken in seconds.values())
         low, paired, high = statistics.quantiles([b - a for a, b in zip(*seconds.values(), strict=True)], n=4)
         told = f"{(on - off) * 1e3:.2f} | {on / off - 1:.1%} | {paired * 1e3:.2f} ({low * 1e3:.1f} to {high * 1e3:.1f})"

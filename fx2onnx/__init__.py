@@ -11,9 +11,10 @@ from fx2onnx.base.errors import Fx2OnnxError, InternalError, UserError, Verifica
 from fx2onnx.base.version import VERSION as __version__
 
 if TYPE_CHECKING:
-    from fx2onnx.api import ExportResult, Report, export
+    from fx2onnx.api import export, export_folder
     from fx2onnx.aten_map.table.registry import translates
-    from fx2onnx.folder import export_folder
+    from fx2onnx.exporting.report import Report
+    from fx2onnx.exporting.result import ExportResult
     from fx2onnx.generation import load
 
 __all__ = [
@@ -31,10 +32,10 @@ __all__ = [
 ]
 
 _LAZY = {
-    "ExportResult": "fx2onnx.api",
-    "Report": "fx2onnx.api",
+    "ExportResult": "fx2onnx.exporting.result",
+    "Report": "fx2onnx.exporting.report",
     "export": "fx2onnx.api",
-    "export_folder": "fx2onnx.folder",
+    "export_folder": "fx2onnx.api",
     "load": "fx2onnx.generation",
     "translates": "fx2onnx.aten_map",
 }

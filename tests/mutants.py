@@ -185,6 +185,10 @@ MUTANTS = [
     Mutant("irx/model_files.py", "if is_new and os.path.exists(staged.graph):", "if False:", "tests/faults"),
     Mutant("generation/manifest.py", "    if found == entry:", "    if found:", "tests/faults"),
     Mutant("cli/many.py", ' and row["digest"] == digest_of_model(job.output)', "", "tests/cli/test_cli_outputs.py"),
+    # options
+    Mutant("exporting/options.py", "rung=capture, training=_is_training(training), ", "rung=capture, ", "tests/test_public_api.py"),
+    Mutant("exporting/build.py", "keep_weights=not options.export_params or", "keep_weights=", "tests/test_export.py"),
+    Mutant("exporting/folder.py", "            check(stage)\n", "            pass\n", "tests/cli/test_cli_generate.py"),
 ]  # fmt: skip
 
 

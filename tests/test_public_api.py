@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import inspect
+import pkgutil
+import subprocess
+import sys
+import typing
+from dataclasses import fields
+from typing import Any
 
 import pytest
 import torch
 
 import fx2onnx
+from fx2onnx import api
+from fx2onnx.exporting import pipeline
+from fx2onnx.exporting.options import TORCH_ONLY, ExportOptions
 
 PUBLIC = {
     "ExportResult",
@@ -22,6 +31,45 @@ PUBLIC = {
     "load",
     "translates",
 }
+
+_ERROR = (
+    "(code: str, what: str, *, where: SourceLocation | None = None, module_path: str = '', node: str = '', "
+    "why: str = '', next: Sequence[str] | str = ()) -> None"
+)
+SIGNATURES = {
+    "export": (
+        "(model: Any, args: Any = (), f: str | os.PathLike[str] | None = None, *, "
+        "kwargs: Mapping[str, Any] | None = None, export_params: bool = True, verbose: bool | None = None, "
+        "input_names: Sequence[str] | None = None, output_names: Sequence[str] | None = None, "
+        "opset_version: int | None = None, dynamo: bool = True, external_data: bool | None = None, "
+        "dynamic_shapes: Any = None, dynamic_axes: Mapping[str, Any] | None = None, verify: bool = False, "
+        "training: Any = None, capture: str = 'auto', metadata: str = 'light', state: str = 'warn', "
+        "bake: Sequence[str] = (), data_branches: str = 'error', "
+        "custom_translations: Mapping[Any, Callable[..., Any]] | None = None, optimize: bool = True, "
+        "durable: bool = False, weight_files: Sequence[WeightFile] = (), "
+        "report: bool | str | os.PathLike[str] = False, profile: bool | str | os.PathLike[str] = False, "
+        "**ignored: Any) -> ExportResult"
+    ),
+    "export_folder": (
+        "(spec: str, output: str | os.PathLike[str], *, task: str = 'text-generation-with-past', "
+        "cache: str = 'dynamic', opset_version: int | None = None, verify: bool = False, "
+        "engines: Sequence[str] | None = None, **options: Any) -> ExportedFolder"
+    ),
+    "load": "(folder: str | PathLike[str], engine: str | None = None) -> LoadedModel",
+    "translates": "(*overloads: torch._ops.OpOverload | type, since: int = 0) -> Callable[[F], F]",
+    "ExportResult.restore_outputs": "(self, outputs: Sequence[Any]) -> Any",
+    "ExportResult.save": (
+        "(self, path: str | os.PathLike[str], *, external_data: bool | None = None, durable: bool = False) -> None"
+    ),
+    "Report.as_dict": "(self) -> dict[str, Any]",
+    "Fx2OnnxError": _ERROR,
+    "Fx2OnnxError.as_dict": "(self) -> dict[str, Any]",
+    "Fx2OnnxError.render": "(self) -> str",
+    "InternalError": _ERROR,
+    "UserError": _ERROR,
+    "VerificationError": _ERROR,
+}
+"""Of every public function, method and error, as text."""
 
 
 def test_public_names() -> None:
@@ -40,13 +88,118 @@ def test_keywords_of_torch_onnx_export_are_taken() -> None:
     theirs = inspect.signature(torch.onnx.export).parameters
     positional = [name for name, p in theirs.items() if p.kind is p.POSITIONAL_OR_KEYWORD]
     assert list(ours)[: len(positional)] == positional
-    from fx2onnx.api import _TORCH_ONLY
-
     keyword = {name for name, p in theirs.items() if p.kind is p.KEYWORD_ONLY and not name.startswith("_")}
-    assert keyword - set(ours) - _TORCH_ONLY == set()
+    assert keyword - set(ours) - TORCH_ONLY == set()
 
 
 def test_unknown_keyword_is_refused() -> None:
     with pytest.raises(fx2onnx.UserError, match="opset_versoin") as caught:
         fx2onnx.export(torch.nn.Identity(), (torch.ones(1),), opset_versoin=17)
     assert caught.value.code == "E001"
+
+
+def _signature(found: Any) -> str:
+    """As it is written: annotations are text already, without the quotes that ``inspect`` puts around it."""
+    signature = inspect.signature(found)
+    each = [str(p).replace(f": '{p.annotation}'", f": {p.annotation}") for p in signature.parameters.values()]
+    plain = str(signature.replace(return_annotation=inspect.Signature.empty))
+    for parameter, text in zip(signature.parameters.values(), each, strict=True):
+        plain = plain.replace(str(parameter), text)
+    return f"{plain} -> {signature.return_annotation}"
+
+
+def test_signatures_of_public_functions() -> None:
+    found = {}
+    for name in PUBLIC - {"__version__"}:
+        thing = getattr(fx2onnx, name)
+        if inspect.isfunction(thing) or issubclass(thing, Exception):
+            found[name] = _signature(thing)
+        if inspect.isclass(thing):
+            methods = {key: value for key, value in vars(thing).items() if inspect.isfunction(value) and key[0] != "_"}
+            found |= {f"{name}.{key}": _signature(value) for key, value in methods.items()}
+    assert found == SIGNATURES
+
+
+def test_annotations_of_public_functions_can_be_looked_up() -> None:
+    for function in (fx2onnx.export, fx2onnx.export_folder):
+        assert "return" in typing.get_type_hints(function)
+
+
+_IMPORT_ALL = """
+import importlib, pkgutil, fx2onnx
+for found in pkgutil.iter_modules(fx2onnx.__path__, "fx2onnx."):
+    if found.name != "fx2onnx.__main__":
+        importlib.import_module(found.name)
+import fx2onnx.exporting.pipeline, fx2onnx.exporting.folder
+from fx2onnx.api import export, export_folder
+assert fx2onnx.export is export and fx2onnx.export_folder is export_folder
+"""
+
+
+def test_no_submodule_takes_the_place_of_a_public_name() -> None:
+    """``import fx2onnx.NAME`` sets ``fx2onnx.NAME`` to the module, which would then be called in the place of a function."""
+    assert {found.name for found in pkgutil.iter_modules(fx2onnx.__path__)} & PUBLIC == set()
+    subprocess.run([sys.executable, "-c", _IMPORT_ALL], check=True)
+
+
+ASKED: dict[str, Any] = {
+    "export_params": False,
+    "verbose": True,
+    "input_names": ["a"],
+    "output_names": ["b"],
+    "opset_version": 17,
+    "external_data": True,
+    "dynamic_shapes": {"x": None},
+    "dynamic_axes": {"x": {0: "n"}},
+    "verify": True,
+    "training": True,
+    "capture": "fake",
+    "metadata": "full",
+    "state": "io",
+    "bake": ["x"],
+    "data_branches": "if",
+    "custom_translations": {},
+    "optimize": False,
+    "durable": True,
+    "weight_files": [None],
+    "profile": "p.json",
+}
+WITHOUT_EFFECT = {"dynamo", "report"}
+"""Taken since torch.onnx.export has them."""
+
+
+def test_every_keyword_reaches_the_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[Any] = []
+    monkeypatch.setattr(pipeline, "run", lambda *args: given.append(args))
+    api.export("model", "args", "file", kwargs={"k": 1}, **ASKED)
+    *call, options = given[0]
+    assert call == ["model", "args", {"k": 1}, "file"]
+    found = {item.name: getattr(options, item.name) for item in fields(options)}
+    found |= {item.name: getattr(options.capture, item.name) for item in fields(options.capture)}
+    found["capture"] = found.pop("rung")
+    assert found == ASKED
+    keywords = [p.name for p in inspect.signature(api.export).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    assert set(keywords) - {"kwargs"} - WITHOUT_EFFECT == set(ASKED)
+
+
+def test_defaults_of_the_options_are_those_of_export(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[Any] = []
+    monkeypatch.setattr(pipeline, "run", lambda *args: given.append(args))
+    api.export("model")
+    assert given[0] == ("model", (), None, None, ExportOptions())
+
+
+@pytest.mark.parametrize(
+    "keywords", [{"capture": "c"}, {"data_branches": "d"}, {"state": "s"}, {"metadata": "m"}, {"rung": "fake"}]
+)
+def test_options_are_checked_before_anything_runs(keywords: dict[str, Any]) -> None:
+    with pytest.raises(fx2onnx.UserError) as caught:
+        ExportOptions.of(**keywords)
+    assert caught.value.code == "E001"
+    assert next(iter(keywords)) in caught.value.what
+
+
+def test_options_load_neither_torch_nor_onnx() -> None:
+    code = "import sys, fx2onnx.exporting.options\nprint({'torch', 'onnx', 'onnx_ir'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"

@@ -93,6 +93,8 @@ class Captured:
     mutations: list[Mutation]
     rung: str
     rung_reason: str = ""
+    attempts: list[str] = field(default_factory=list)
+    """Every run of the module: by which strategy, and what made it differ from the one before."""
     assumptions: list[Assumed] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     restore: Callable[[list[Any]], Any] | None = None

@@ -6,7 +6,8 @@ import contextlib
 import functools
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, TypeAlias
 
 import torch
 
@@ -16,8 +17,10 @@ from fx2onnx.base.dims import Dim, DimLike
 from fx2onnx.base.errors import Fx2OnnxError, UserError
 from fx2onnx.base.events import record
 from fx2onnx.base.tracebacks import empty_frames
+from fx2onnx.capture.attempt import Attempt
 from fx2onnx.capture.captured import Captured
 from fx2onnx.capture.fallback import export_may_help
+from fx2onnx.capture.options import CaptureOptions
 from fx2onnx.capture.patches import NO_PATCHES, Patches
 from fx2onnx.capture.python.inputs import Arguments, bind, normalise_args, refuse_repeated
 from fx2onnx.capture.python.module_calls import Called, call_as_one
@@ -25,14 +28,15 @@ from fx2onnx.capture.python.module_state import keep_buffers, preserve
 from fx2onnx.capture.python.module_tree import ModuleTree
 from fx2onnx.capture.python.process_state import keep_process_state
 from fx2onnx.capture.recording import branches
+from fx2onnx.capture.recording.branches import Branches
+from fx2onnx.capture.recording.tensor_tracker import NeedsDecomposition
 from fx2onnx.capture.shapes import zero_one
-from fx2onnx.capture.shapes.dynamic import hints_of, set_dynamic_axes
+from fx2onnx.capture.shapes.dynamic import set_dynamic_axes
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.capture.strategies import fake, symbolic
 from fx2onnx.capture.strategies.exported import exported
 
-RUNGS = ("auto", "symbolic", "fake", "export")
-DATA_BRANCHES = ("error", "if")
+DEFAULTS = CaptureOptions()
 MAX_RUNS = 16
 """Each further run settles at least one size; a module that specializes more sizes than this is refused."""
 
@@ -63,55 +67,31 @@ def capture(
     module: Any,
     args: Any = (),
     kwargs: Mapping[str, Any] | None = None,
+    options: CaptureOptions = DEFAULTS,
     *,
-    rung: str = "auto",
-    dynamic_shapes: Any = None,
-    dynamic_axes: Any = None,
-    input_names: Sequence[str] | None = None,
-    output_names: Sequence[str] | None = None,
     keep: Callable[[Any], bool] = lambda overload: True,
-    training: bool | None = None,
-    bake: Sequence[str] = (),
-    data_branches: str = "error",
     single_calls: tuple[tuple[type, ...], Called] | None = None,
     patches: Patches = NO_PATCHES,
 ) -> Captured:
     """``module(*args, **kwargs)`` as a functional ATen graph; nothing of it is computed.
 
     ``keep(overload)`` says which overloads stay whole; others are split by PyTorch's decompositions where there are.
-    ``training`` is the mode to capture in (None: eval). ``bake`` names inputs whose sample values become constants.
-    ``data_branches="if"`` keeps both branches of a Python decision by data; ``"error"`` refuses it (E104).
-    ``patches`` of library functions are in place while the module runs. ``single_calls``: classes of submodules each call of which is one operator, and who is told of it.
-    Raises UserError E1xx.
+    ``patches`` of library functions are in place while the module runs. ``single_calls``: classes of submodules each call
+    of which is one operator, and who is told of it. Raises UserError E1xx.
     """
-    if rung not in RUNGS:
-        raise UserError("E001", f"capture={rung!r} is not known", next=f"one of {', '.join(RUNGS)}")
-    if data_branches not in DATA_BRANCHES:
-        raise UserError(
-            "E001", f"data_branches={data_branches!r} is not known", next=f"one of {', '.join(DATA_BRANCHES)}"
-        )
     with record("bind arguments"):
         root = as_module(module)
         positional, named = normalise_args(args, kwargs)
-        arguments = bind(root.forward, positional, named, input_names)
-        optional = set_dynamic_axes(arguments, dynamic_shapes, dynamic_axes)
-        _check_baked(arguments, bake)
-    settled = functools.partial(
-        _settled,
-        arguments=arguments,
-        optional=optional,
-        keep=keep,
-        training=training,
-        bake=frozenset(bake),
-        both=data_branches == "if",
-        patches=patches,
-    )
+        arguments = bind(root.forward, positional, named, options.input_names)
+        optional = set_dynamic_axes(arguments, options.dynamic_shapes, options.dynamic_axes)
+        _check_baked(arguments, options.bake)
 
     def run() -> Captured:
         keep_process_state()
         if single_calls is not None:
             call_as_one(root, *single_calls)
-        return _RUNS[rung](root, arguments, settled, training)
+        attempt = Attempt(root, arguments, options, keep, patches)
+        return _RUNS[options.rung](Driver(frozenset(optional)), attempt)
 
     try:
         captured = _alone(run)
@@ -119,47 +99,44 @@ def capture(
         error.add_next(patches.warnings())
         raise
     captured.warnings = arguments.notes + captured.warnings
-    _name_outputs(captured, output_names)
+    _name_outputs(captured, options.output_names)
     return captured
 
 
-Settled = Callable[[torch.nn.Module], Captured]
-
-
-def _by_symbolic(root: torch.nn.Module, arguments: Arguments, settled: Settled, training: bool | None) -> Captured:
+def _by_symbolic(driver: Driver, attempt: Attempt) -> Captured:
     with record("symbolic trace"), Changes():
-        tree = ModuleTree(root)
-        preserve(tree, training)
+        tree = ModuleTree(attempt.root)
+        preserve(tree, attempt.options.training)
         with Changes():
             keep_buffers(tree)
-            copy = symbolic.traced(root, arguments)
-        captured = symbolic.as_traced(lambda: settled(copy))
+            copy = symbolic.traced(attempt.root, attempt.arguments)
+        captured, last = symbolic.as_traced(lambda: driver.run(replace(attempt, root=copy, strategy="symbolic")))
     with record("compare with the module's own run"):
-        symbolic.check_same_program(captured, settled(root))
+        again = replace(attempt, arguments=last.arguments, change="compared with the traced copy")
+        symbolic.check_same_program(captured, driver.run(again)[0])
     captured.rung, captured.rung_reason = "symbolic", "asked for; checked against the module's own run"
     return captured
 
 
-def _by_fake(root: torch.nn.Module, arguments: Arguments, settled: Settled, training: bool | None) -> Captured:
-    captured = settled(root)
+def _by_fake(driver: Driver, attempt: Attempt) -> Captured:
+    captured, _ = driver.run(attempt)
     captured.rung_reason = "asked for"
     return captured
 
 
-def _by_export(root: torch.nn.Module, arguments: Arguments, settled: Settled, training: bool | None) -> Captured:
+def _by_export(driver: Driver, attempt: Attempt) -> Captured:
     with record("torch.export"), Changes():
-        preserve(ModuleTree(root), training)
-        program = exported(root, arguments)
-    captured = settled(program)
+        preserve(ModuleTree(attempt.root), attempt.options.training)
+        program = exported(attempt.root, attempt.arguments)
+    captured, _ = driver.run(replace(attempt, root=program, strategy="export"))
     captured.rung, captured.rung_reason = "export", "asked for"
     return captured
 
 
-def _by_best(root: torch.nn.Module, arguments: Arguments, settled: Settled, training: bool | None) -> Captured:
+def _by_best(driver: Driver, attempt: Attempt) -> Captured:
     """The module's own run; where that fails and torch.export may help, torch.export; the first failure is the one raised."""
-    axes = [dict(leaf.axes) for leaf in arguments.leaves]
     try:
-        captured = settled(root)
+        captured, _ = driver.run(attempt)
     except Exception as found:  # ours too: a fault of the recorder need not stop the user
         if not export_may_help(found):
             raise
@@ -168,14 +145,13 @@ def _by_best(root: torch.nn.Module, arguments: Arguments, settled: Settled, trai
     else:
         captured.rung_reason = "the module ran on fake tensors as it is: its own Python, no traced copy to compare with"
         return captured
-    for leaf, sizes in zip(arguments.leaves, axes, strict=True):
-        leaf.axes = sizes
+    why = f"the module's own run on fake tensors failed: {_in_a_line(failure)}"
     second: Captured | None = None
     with contextlib.suppress(Exception):  # what torch.export raises says less than the failure of the module's own run
-        second = _by_export(root, arguments, settled, training)
+        second = _by_export(driver, replace(attempt, change=why))
     if second is None:
         raise failure from failure.__cause__
-    second.rung_reason = f"the module's own run on fake tensors failed: {_in_a_line(failure)}"
+    second.rung_reason = why
     del failure  # its traceback leads to this frame
     return second
 
@@ -234,48 +210,58 @@ class _FunctionModule(torch.nn.Module):
         self.forward = function
 
 
-def _settled(
-    root: torch.nn.Module,
-    arguments: Arguments,
-    optional: set[str],
-    keep: Callable[[Any], bool],
-    training: bool | None,
-    bake: frozenset[str],
-    both: bool,
-    patches: Patches,
-) -> Captured:
-    """Run until no dynamic size is specialized any more. A size that Python specializes becomes static, or is refused."""
-    specializations: list[Specialization] = []
-    for _ in range(MAX_RUNS):
-        hints = {name: _hint(size) for name, size in hints_of(arguments).items()}
-        with record("run on fake tensors"):
-            run = functools.partial(fake.run, root, arguments, hints, keep, training, bake, patches)
-            captured, shape_env = branches.both_ways(run) if both else run()
-        with record("settle dynamic sizes"):
-            change = _specialized(shape_env, hints)
-        may_differ: frozenset[Any] = frozenset()
-        larger = zero_one.sizes_above_one(shape_env, hints) if change is not None else {}
-        if larger:
-            run = functools.partial(fake.run, root, arguments, hints | larger, keep, training, bake, patches)
-            again = _unless_refused(functools.partial(branches.both_ways, run) if both else run)
-            if again is not None and zero_one.user_guards_hold_at(again[1], hints):
-                left = _specialized(again[1], hints | larger)
-                if left is None or left.size.as_symbol() not in larger:
-                    (captured, shape_env), change = again, left
-                    may_differ = zero_one.kernels_differ_at(shape_env, hints)
-        if change is None:
-            captured.assumptions += [
-                *specializations,
-                *shape_env.assertions,
-                *(
-                    guard
-                    for key, guard in shape_env.guards.items()
-                    if key not in may_differ and (guard.by_user or not _is_harmless(guard, hints))
-                ),
-            ]
-            return captured
+class Driver:
+    """Tries, diagnoses, changes one thing of the attempt, and tries again. ``log`` has every attempt."""
+
+    def __init__(self, optional: frozenset[str]) -> None:
+        self._optional = optional
+        """Sizes that may become static, since nobody asked for them by name."""
+        self.log: list[str] = []
+
+    def run(self, attempt: Attempt) -> tuple[Captured, Attempt]:
+        """Until no dynamic size is specialized any more: the graph, and the attempt that gave it. A size that Python
+        specializes becomes static, or is refused.
+        """
+        specializations: list[Specialization] = []
+        attempt = attempt.at_sample()
+        for _ in range(MAX_RUNS):
+            hints = attempt.hints
+            captured, shape_env = self._outcome(attempt)
+            with record("settle dynamic sizes"):
+                change = _specialized(shape_env, hints)
+            may_differ: frozenset[Any] = frozenset()
+            larger = zero_one.sizes_above_one(shape_env, hints) if change is not None else {}
+            if larger:
+                again = self._unless_refused(
+                    replace(attempt, larger=larger, change=f"with the sizes {_listed(larger)}")
+                )
+                if again is not None and zero_one.user_guards_hold_at(again[1], hints):
+                    left = _specialized(again[1], {**hints, **larger})
+                    if left is None or left.size.as_symbol() not in larger:
+                        (captured, shape_env), change = again, left
+                        may_differ = zero_one.kernels_differ_at(shape_env, hints)
+            if change is None:
+                captured.assumptions += [
+                    *specializations,
+                    *shape_env.assertions,
+                    *(
+                        guard
+                        for key, guard in shape_env.guards.items()
+                        if key not in may_differ and (guard.by_user or not _is_harmless(guard, hints))
+                    ),
+                ]
+                captured.attempts = self.log
+                return captured, attempt
+            self._refuse_static(change)
+            specializations.append(change)
+            attempt = attempt.specialized(change)
+        why = "; ".join(map(str, specializations))
+        raise UserError("E105", f"more than {MAX_RUNS} dynamic sizes are specialized by the module", why=why)
+
+    def _refuse_static(self, change: Specialization) -> None:
+        """Raise UserError E105 where the size must not become a number."""
         name = str(change.size.as_symbol())
-        if isinstance(change.value, int) and name not in optional:
+        if isinstance(change.value, int) and name not in self._optional:
             raise UserError(
                 "E105",
                 f"the dynamic size {name} is used as the fixed number {change.value}",
@@ -286,27 +272,44 @@ def _settled(
                     "or keep it symbolic: no int(), no loop over it, no comparison with a number",
                 ),
             )
-        specializations.append(change)
-        for leaf in arguments.leaves:
-            leaf.axes = {
-                axis: size.substitute({name: change.value}) if isinstance(size, Dim) else size  # type: ignore[misc]
-                for axis, size in leaf.axes.items()
-            }
-    why = "; ".join(map(str, specializations))
-    raise UserError("E105", f"more than {MAX_RUNS} dynamic sizes are specialized by the module", why=why)
+
+    def _outcome(self, attempt: Attempt) -> Outcome:
+        self.log.append(str(attempt))
+        run = functools.partial(self._path, attempt)
+        with record("run on fake tensors"):
+            return branches.both_ways(run) if attempt.options.data_branches == "if" else run()
+
+    def _unless_refused(self, attempt: Attempt) -> Outcome | None:
+        try:
+            return self._outcome(attempt)
+        except UserError as error:
+            empty_frames(error)
+            return None
+
+    def _path(self, attempt: Attempt, branches: Branches | None = None) -> Outcome:
+        """One run of the module, again while a failure says what to do otherwise."""
+        while True:
+            try:
+                return fake.run(attempt, branches)
+            except NeedsDecomposition:
+                attempt = replace(
+                    attempt, whole=False, change="composite operators are recorded by what they consist of"
+                )
+            except UserError as error:
+                code = attempt.patches.decided_by_data(error) if error.code == "E104" else None
+                if code is None:
+                    raise
+                empty_frames(error)
+                change = f"{code.co_qualname} takes its branch for traced code"
+                attempt = replace(attempt, traced=attempt.traced | {code}, change=change)
+            self.log.append(str(attempt))
 
 
-def _unless_refused(run: Callable[[], tuple[Captured, ShapeEnv]]) -> tuple[Captured, ShapeEnv] | None:
-    try:
-        return run()
-    except UserError as error:
-        empty_frames(error)
-        return None
+Outcome: TypeAlias = tuple[Captured, ShapeEnv]
 
 
-def _hint(size: int) -> int:
-    """The size at which comparisons are decided; 0 and 1 would hide what happens at all others."""
-    return size if size > 1 else 2
+def _listed(sizes: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} = {size}" for name, size in sizes.items())
 
 
 def _specialized(env: ShapeEnv, hints: Mapping[str, int]) -> Specialization | None:

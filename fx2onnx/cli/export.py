@@ -89,27 +89,28 @@ def export_command(
         with_task,
     )
     from fx2onnx.cli.many import expand, export_many, is_pattern, plan
+    from fx2onnx.exporting.options import ExportOptions
 
     into_folder = task is not None and is_folder_task(task)
     output = output or _default_output(sources, weights, into_folder)
     if task is not None and into_folder:
         if len(sources) > 1 or is_pattern(sources[0]):
             raise UserError("E001", f"--task {task} takes one model at a time")
+        from fx2onnx.exporting.folder import FolderOptions
+
         refuse_for_folders(dynamic, capture.value)
         sizes = {"batch": batch, "seq": seq, "image_size": image_size, "seed": seed, "weights": weights, "dtype": dtype}
-        asked = FolderJob(sources[0], output, task, cache, opset, target, verify, sizes, report)
-        export_into_folder(asked, json_output=json_output, quiet=quiet)
+        asked = FolderOptions(task, cache, ExportOptions(opset_version=opset, verify=verify), source=sizes)
+        export_into_folder(FolderJob(sources[0], output, asked, target, report), json_output=json_output, quiet=quiet)
         return
     if cache != "dynamic":
         raise UserError("E001", "--cache is for generation tasks", next="--task text-generation-with-past")
     template = Job(
         source="",
         output=str(output),
-        verify=verify,
-        opset=opset,
+        options=ExportOptions.of(capture=capture.value, opset_version=opset, verify=verify),
         target=target,
         dynamic=tuple(dynamic or ["default"]),
-        capture=capture.value,
         batch=batch,
         seq=seq,
         image_size=image_size,

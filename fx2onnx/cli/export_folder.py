@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from fx2onnx.cli.outcome import print_json
 from fx2onnx.cli.target import engines_for, opset_for
 
 if TYPE_CHECKING:
-    from fx2onnx.folder import ExportedFolder
+    from fx2onnx.exporting.folder import ExportedFolder, FolderOptions
 
 
 def is_folder_task(task: str) -> bool:
@@ -45,16 +45,12 @@ def with_task(source: str, task: str | None) -> str:
 
 @dataclass(frozen=True)
 class FolderJob:
-    """What ``fx2onnx export`` was asked for; ``options`` are those of the source."""
+    """What ``fx2onnx export`` was asked for."""
 
     source: str
     output: Path
-    task: str
-    cache: str
-    opset: int | None
+    options: FolderOptions
     target: str | None
-    verify: bool
-    options: Mapping[str, Any]
     report: Path | None
 
 
@@ -70,30 +66,20 @@ def export_into_folder(asked: FolderJob, *, json_output: bool, quiet: bool) -> N
     import warnings
 
     from fx2onnx.cli.progress import Stages
-    from fx2onnx.folder import IN_PLACE_OPSET, check_folder, export_folder
+    from fx2onnx.exporting.folder import check_folder, write_folder
     from fx2onnx.sources.inputs import input_files
 
-    opset = opset_for(asked.target, asked.opset, IN_PLACE_OPSET if asked.cache == "static" else None)
-    engines = engines_for(asked.target)
+    options = _for_target(asked.options, asked.target)
     check_folder(asked.output)
-    check_apart([asked.report], input_files(asked.source, asked.options.get("weights")))
+    check_apart([asked.report], input_files(asked.source, options.source.get("weights")))
     with Stages(quiet=quiet or json_output) as stages, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         done = stages.call(
             f"export {asked.source}",
-            lambda: export_folder(
-                asked.source,
-                asked.output,
-                task=asked.task,
-                cache=asked.cache,
-                opset_version=opset,
-                verify=asked.verify,
-                engines=engines,
-                **asked.options,
-            ),
+            lambda: write_folder(asked.source, asked.output, options),
         )
     ok = all(verdict.ok for verdict in done.verdicts.values())
-    summary = _summary(asked.source, asked.task, done, ok)
+    summary = _summary(asked.source, options.task, done, ok)
     if asked.report is not None:
         if is_file_of_folder(asked.report, asked.output):
             raise UserError(
@@ -106,6 +92,15 @@ def export_into_folder(asked: FolderJob, *, json_output: bool, quiet: bool) -> N
         _show(done)
     if not ok:
         _fail(done, already_told=json_output)
+
+
+def _for_target(options: FolderOptions, target: str | None) -> FolderOptions:
+    """``options`` with an opset and engines that fit ``target``."""
+    from fx2onnx.exporting.folder import IN_PLACE_OPSET
+
+    usual = IN_PLACE_OPSET if options.cache == "static" else None
+    opset = opset_for(target, options.export.opset_version, usual)
+    return replace(options, export=replace(options.export, opset_version=opset), engines=engines_for(target))
 
 
 def _summary(source: str, task: str, done: ExportedFolder, ok: bool) -> dict[str, Any]:

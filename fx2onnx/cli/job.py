@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -12,24 +12,29 @@ from fx2onnx.base.assumptions import Specialization
 from fx2onnx.cli.target import engines_for, opset_for
 
 if TYPE_CHECKING:
-    from fx2onnx.api import ExportResult
+    from fx2onnx.exporting.options import ExportOptions
+    from fx2onnx.exporting.result import ExportResult
     from fx2onnx.sources import Source
     from fx2onnx.verify import Verdict
 
 Result = TypeVar("Result")
 
 
+def _verified() -> ExportOptions:
+    from fx2onnx.exporting.options import ExportOptions
+
+    return ExportOptions(verify=True)
+
+
 @dataclass(frozen=True)
 class Job:
-    """A source, the file to write and every option that has a say in it."""
+    """A source, the file to write, the options of the export, and what has a say in them or in the source."""
 
     source: str
     output: str
-    verify: bool = True
-    opset: int | None = None
+    options: ExportOptions = field(default_factory=_verified)
     target: str | None = None
     dynamic: tuple[str, ...] = ("default",)
-    capture: str = "auto"
     batch: int | None = None
     seq: int | None = None
     image_size: int | None = None
@@ -38,8 +43,14 @@ class Job:
     dtype: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
-        """The fields as JSON types."""
-        return asdict(self) | {"dynamic": list(self.dynamic)}
+        """The fields as JSON types; of ``options``, what the command line can change."""
+        found = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "options"}
+        asked = {
+            "verify": self.options.verify,
+            "opset": self.options.opset_version,
+            "capture": self.options.capture.rung,
+        }
+        return found | asked | {"dynamic": list(self.dynamic)}
 
 
 class Told(Protocol):
@@ -65,7 +76,7 @@ def run(job: Job, told: Told) -> Done:
     """
     from fx2onnx.cli.dynamic import dynamic_shapes_of, parse_dynamic
 
-    opset = opset_for(job.target, job.opset)
+    opset = opset_for(job.target, job.options.opset_version)
     wanted = parse_dynamic(list(job.dynamic))
     with told.stage(f"build {job.source}"):
         model = _resolve(job)
@@ -73,7 +84,7 @@ def run(job: Job, told: Told) -> Done:
     result = told.call("export", lambda: _export(job, model, shapes, opset))
     result.report.warnings += _turned_static(result, shapes)
     verdict = None
-    if job.verify and model.has_weights:
+    if job.options.verify and model.has_weights:
         verdict = told.call("verify against eager PyTorch", lambda: _verify(job, model))
     return Done(_summary(job, model, result, verdict), verdict)
 
@@ -97,23 +108,24 @@ def _resolve(job: Job) -> Source:
 
 
 def _export(job: Job, model: Source, shapes: Any, opset: int | None) -> ExportResult:
-    from fx2onnx import api
+    from fx2onnx.exporting import pipeline
 
-    return api.export(
-        model.module,
-        model.args,
-        job.output,
-        kwargs=model.kwargs or None,
+    capture = replace(
+        job.options.capture,
         output_names=list(model.output_names) or None,
-        opset_version=opset,
         dynamic_shapes=shapes,
-        verify=False,
-        capture=job.capture,
-        export_params=model.has_weights,
-        weight_files=model.weight_files,
         bake=model.bake,
         data_branches=model.data_branches,
     )
+    options = replace(
+        job.options,
+        capture=capture,
+        opset_version=opset,
+        export_params=model.has_weights,
+        weight_files=model.weight_files,
+        verify=False,  # the file is, as a stage of its own
+    )
+    return pipeline.run(model.module, model.args, model.kwargs or None, job.output, options)
 
 
 def _turned_static(result: ExportResult, shapes: Any) -> list[str]:

@@ -22,7 +22,7 @@ from fx2onnx.cli.profile_probes import DYNAMO, TORCHSCRIPT, Probe, probed
 from fx2onnx.report.profile import OURS, Event, Export, Point, Series, events_of
 
 if TYPE_CHECKING:
-    from fx2onnx.api import ExportResult
+    from fx2onnx.exporting.result import ExportResult
     from fx2onnx.sources import Source
 
 

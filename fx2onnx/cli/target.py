@@ -29,7 +29,7 @@ def opset_for(target: str | None, opset: int | None, usual: int | None = None) -
         raise UserError(
             "E202", f"{target} does not know opset {opset}", why=f"its newest is {newest}", next="leave out --opset"
         )
-    from fx2onnx.api import DEFAULT_OPSET  # here, since it imports torch
+    from fx2onnx.exporting.options import DEFAULT_OPSET
 
     return opset or (newest if newest < (usual or DEFAULT_OPSET) else None)
 

@@ -382,7 +382,7 @@ def _as_file(model: Any) -> Iterator[str]:
 
     with tempfile.TemporaryDirectory(prefix="fx2onnx-verify-") as folder:
         path = os.path.join(folder, "model.onnx")
-        io.save(model._model, path)
+        io.save(model.owned.model, path)
         yield path
 
 

@@ -17,7 +17,8 @@ from fx2onnx.decoding.mrope import image_layout
 from fx2onnx.decoding.parts import Assembly, cached_parts
 from fx2onnx.decoding.recipes.multimodal import encoders_and_embedding
 from fx2onnx.decoding.reference_generate import generate_eagerly
-from fx2onnx.folder import ExportedFolder, export_assembly
+from fx2onnx.exporting.folder import ExportedFolder, export_assembly
+from fx2onnx.exporting.options import ExportOptions
 from fx2onnx.generation import load
 from fx2onnx.sources.seeding import move_constants, seeded
 from fx2onnx.sources.source import Options, Source
@@ -334,7 +335,7 @@ def test_a_static_cache_is_written_where_it_stands(name: str, opset: int, writte
     move_constants(model)
     model.generation_config.eos_token_id, model.generation_config.pad_token_id = None, 0
     parts = cached_parts(Source("model", model), "static", in_place=opset >= 24)
-    done = export_assembly(Assembly(model, parts, None, ""), tmp_path / "out", opset_version=opset)
+    done = export_assembly(Assembly(model, parts, None, ""), tmp_path / "out", ExportOptions(opset_version=opset))
     source = done.sources["model.onnx"]
     verify(str(tmp_path / "out" / "model.onnx"), source.module, source.args, source.kwargs).raise_if_failed()
     graph = onnx.load(tmp_path / "out" / "model.onnx").graph

@@ -16,7 +16,7 @@ from fx2onnx.base.errors import UserError
 from fx2onnx.decoding.parts import Assembly, cached_parts
 from fx2onnx.decoding.recipes import cross_attention
 from fx2onnx.decoding.recipes.cross_attention import handed_over, made_of, own_prompt
-from fx2onnx.folder import export_assembly
+from fx2onnx.exporting.folder import export_assembly
 from fx2onnx.generation import load
 from fx2onnx.generation.own_prompt import changed
 from fx2onnx.sources.source import Source

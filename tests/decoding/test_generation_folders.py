@@ -20,7 +20,7 @@ from fx2onnx.base.source import SourceLocation
 from fx2onnx.decoding.cache.layout import unmistakable_sizes
 from fx2onnx.decoding.parts import Assembly, cached_parts
 from fx2onnx.decoding.recipes.multimodal import EmbedPart, modalities_of
-from fx2onnx.folder import _flaw, _limits, export_assembly
+from fx2onnx.exporting.folder import _flaw, _limits, export_assembly
 from fx2onnx.generation import load
 from fx2onnx.generation.media import _cut
 from fx2onnx.sources.seeding import move_constants, seeded
@@ -190,7 +190,9 @@ HERE = SourceLocation("model.py", 1, "forward")
 
 def exported_with(assumed: Assumed) -> Any:
     graph = SimpleNamespace(inputs=[])
-    return SimpleNamespace(model=SimpleNamespace(graph=graph), report=SimpleNamespace(assumptions=[assumed]))
+    return SimpleNamespace(
+        owned=SimpleNamespace(model=SimpleNamespace(graph=graph)), report=SimpleNamespace(assumptions=[assumed])
+    )
 
 
 @pytest.mark.parametrize(

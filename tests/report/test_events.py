@@ -180,7 +180,7 @@ def test_profiling_costs_less_than_two_per_cent() -> None:
 
     export(True)
     export_seconds = min(export(False)[0] for _ in range(3))
-    measured = export(True)[1]._measured
+    measured = export(True)[1].measured
     assert measured is not None
     assert measured.memory is not None
     stretches = sum(path is None for path in measured.recorder.log[3::5])

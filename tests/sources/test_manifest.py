@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.folder import ORIGIN_FILE
+from fx2onnx.base.folder_commit import MANIFEST
 from fx2onnx.generation.manifest import (
     MANIFEST_FILE,
     FileEntry,
@@ -26,7 +26,7 @@ def written(folder: Path, **fields: Any) -> Path:
 
 
 def test_what_is_written_is_what_is_read(tmp_path: Path) -> None:
-    assert MANIFEST_FILE == ORIGIN_FILE
+    assert MANIFEST_FILE == MANIFEST
     assert read_manifest(tmp_path) == Manifest()
     written(
         tmp_path,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,11 +15,10 @@ from fx2onnx.base.dims import Dim, DimLike
 from fx2onnx.base.errors import Fx2OnnxError, UserError
 from fx2onnx.base.recursion import limit_of_user
 from fx2onnx.base.source import SourceLocation
-from fx2onnx.base.tracebacks import empty_frames
+from fx2onnx.capture.attempt import Attempt
 from fx2onnx.capture.captured import Captured, GraphInput, GraphOutput, Mutation, Symbol
-from fx2onnx.capture.patches import NO_PATCHES, Patches, TracedCode
 from fx2onnx.capture.python.frames import PATHS, is_user, track_modules
-from fx2onnx.capture.python.inputs import Arguments, Leaf
+from fx2onnx.capture.python.inputs import Leaf
 from fx2onnx.capture.python.module_state import preserve, weight_names
 from fx2onnx.capture.python.module_tree import ModuleTree
 from fx2onnx.capture.python.outputs import graph_outputs
@@ -27,7 +26,7 @@ from fx2onnx.capture.python.type_questions import answer_as_tensors
 from fx2onnx.capture.recording import control_flow
 from fx2onnx.capture.recording.branches import Branches
 from fx2onnx.capture.recording.recorder import Recorder
-from fx2onnx.capture.recording.tensor_tracker import NeedsDecomposition, tensor_info
+from fx2onnx.capture.recording.tensor_tracker import tensor_info
 from fx2onnx.capture.shapes.python_sizes import take_sizes
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.capture.shapes.symnode import sym_int
@@ -43,30 +42,20 @@ MAX_PATH_CHARS = 60
 """Of a module's path, in an error about modules nested a thousand deep."""
 
 
-def run(
-    root: torch.nn.Module,
-    arguments: Arguments,
-    hints: Mapping[str, int],
-    keep: Callable[[Any], bool],
-    training: bool | None,
-    bake: frozenset[str] = frozenset(),
-    patches: Patches = NO_PATCHES,
-    whole: bool = True,
-    traced: TracedCode = frozenset(),
-    branches: Branches | None = None,
-) -> tuple[Captured, ShapeEnv]:
-    """One run of ``root`` on fake tensors whose dynamic sizes are symbols with the given hints. ``branches`` answers what
+def run(attempt: Attempt, branches: Branches | None = None) -> tuple[Captured, ShapeEnv]:
+    """One run of a module on fake tensors whose dynamic sizes are symbols with the given hints. ``branches`` answers what
     Python asks about data.
 
-    Raises: UserError for whatever forward does that cannot be captured, with the user's line.
+    Raises: UserError for whatever forward does that cannot be captured, with the user's line. NeedsDecomposition.
     """
     control_flow.register()
-    shape_env = ShapeEnv(hints=dict(hints))
-    tree = ModuleTree(root)
+    arguments, bake, traced = attempt.arguments, attempt.options.bake, attempt.traced
+    shape_env = ShapeEnv(hints={**attempt.hints, **attempt.larger})
+    tree = ModuleTree(attempt.root)
     if branches is not None:
         branches.begin(traced)
         traced = branches.traced
-    recorder = Recorder(shape_env, weight_names(tree), keep, whole, branches)
+    recorder = Recorder(shape_env, weight_names(tree), attempt.keep, attempt.whole, branches)
     fakes = [
         recorder.constant(leaf.tensor) if leaf.name in bake else _fake_input(recorder, leaf)
         for leaf in arguments.leaves
@@ -85,22 +74,11 @@ def run(
             if name is not None:
                 recorder.symbols.setdefault(name, Symbol(name, graph_input.node, axis))
     args, kwargs = arguments.rebuilt(fakes)
-    try:
-        with Changes():
-            apply_patches = functools.partial(patches.apply, traced, recorder.is_known)
-            outputs, restore, mutations = _run_module(
-                recorder, root, tree, args, kwargs, inputs, training, apply_patches
-            )
-            recorder.patch_notes = patches.notes()
-            recorder.warnings += patches.warnings()
-    except NeedsDecomposition:
-        return run(root, arguments, hints, keep, training, bake, patches, False, traced, branches)
-    except UserError as error:
-        code = patches.decided_by_data(error) if error.code == "E104" else None
-        if code is None:
-            raise
-        empty_frames(error)
-        return run(root, arguments, hints, keep, training, bake, patches, whole, traced | {code}, branches)
+    with Changes():
+        apply_patches = functools.partial(attempt.patches.apply, traced, recorder.is_known)
+        outputs, restore, mutations = _run_module(recorder, attempt, tree, args, kwargs, inputs, apply_patches)
+        recorder.patch_notes = attempt.patches.notes()
+        recorder.warnings += attempt.patches.warnings()
     return (
         Captured(
             graph=recorder.graph,
@@ -120,16 +98,15 @@ def run(
 
 def _run_module(
     recorder: Recorder,
-    root: torch.nn.Module,
+    attempt: Attempt,
     tree: ModuleTree,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     inputs: list[GraphInput],
-    training: bool | None,
     apply_patches: Callable[[], None],
 ) -> tuple[list[GraphOutput], Callable[[list[Any]], Any], list[Mutation]]:
     """What the run changes is as before when the caller's ``Changes`` end."""
-    preserve(tree, training)
+    preserve(tree, attempt.options.training)
     track_modules(tree)
     answer_as_tensors(tree)
     take_sizes()
@@ -137,7 +114,7 @@ def _run_module(
     take_assignments(recorder.take_data)
     with capture_modes(recorder.fake_mode, recorder.mode):
         try:
-            result = root(*args, **kwargs)
+            result = attempt.root(*args, **kwargs)
         except Fx2OnnxError:
             raise
         except Exception as cause:  # forward is the user's code: chained under the error with its line

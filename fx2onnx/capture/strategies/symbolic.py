@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.fx
@@ -19,6 +19,8 @@ from fx2onnx.capture.captured import Captured, describe, where_of
 from fx2onnx.capture.python.frames import is_user
 from fx2onnx.capture.python.inputs import Arguments
 from fx2onnx.capture.strategies.tracing import trace
+
+Result = TypeVar("Result")
 
 
 def traced(root: torch.nn.Module, arguments: Arguments) -> torch.fx.GraphModule:
@@ -62,7 +64,7 @@ def _refusal(cause: Exception) -> UserError:
     )
 
 
-def as_traced(run: Callable[[], Captured]) -> Captured:
+def as_traced(run: Callable[[], Result]) -> Result:
     """Run the traced copy; where only it fails, say that it is another program. Raises UserError E102."""
     try:
         return run()

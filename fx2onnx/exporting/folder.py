@@ -3,28 +3,34 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fx2onnx.base.assumptions import Guard, Relation, Specialization
 from fx2onnx.base.dims import Dim, apply, innermost_first
 from fx2onnx.base.errors import UserError
-from fx2onnx.base.folder_commit import CHECKED_SUFFIXES, MANIFEST, commit_folder
+from fx2onnx.base.folder_commit import CHECKED_SUFFIXES, commit_folder
 from fx2onnx.base.folder_files import inside
 from fx2onnx.base.staging import cannot_write, staged
 from fx2onnx.base.targets import path_text
+from fx2onnx.exporting import pipeline
+from fx2onnx.exporting.options import ExportOptions
 from fx2onnx.irx import reference
 from fx2onnx.irx.shared_data import save_together
 
 if TYPE_CHECKING:
-    from fx2onnx.api import ExportResult, Report
     from fx2onnx.decoding.parts import Assembly, Part
+    from fx2onnx.exporting.report import Report
+    from fx2onnx.exporting.result import ExportResult
     from fx2onnx.sources import Source
     from fx2onnx.verify import Verdict
+
+DEFAULTS = ExportOptions()
 
 DATA_STEM = "weights"
 """Weights of several models in one folder: ``weights.<digest>.data``."""
@@ -34,8 +40,16 @@ _NOT_COPIED = (".index.json",)
 IN_PLACE_OPSET = 24
 """The first with TensorScatter, which writes into a cache."""
 
-ORIGIN_FILE = MANIFEST
-"""What the folder was made from, for ``fx2onnx generate --verify``, and which files it has."""
+
+@dataclass(frozen=True)
+class FolderOptions:
+    """The options of ``fx2onnx.export_folder``. ``source`` are those of the source, as ``fx2onnx.sources.resolve`` takes them."""
+
+    task: str = "text-generation-with-past"
+    cache: str = "dynamic"
+    export: ExportOptions = DEFAULTS
+    engines: Sequence[str] | None = None
+    source: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass
@@ -50,45 +64,25 @@ class ExportedFolder:
     notes: list[str] = field(default_factory=list)
 
 
-def export_folder(
-    spec: str,
-    output: str | os.PathLike[str],
-    *,
-    task: str = "text-generation-with-past",
-    cache: str = "dynamic",
-    opset_version: int | None = None,
-    verify: bool = False,
-    engines: Sequence[str] | None = None,
-    **options: Any,
-) -> ExportedFolder:
-    """Export ``spec`` (``hf:FOLDER`` or ``hf:MODEL_TYPE``) into the folder ``output``.
-
-    task: ``text-generation``, ``text2text-generation``, ``automatic-speech-recognition``, ``image-text-to-text``, each
-        with ``-with-past`` for caches as inputs and outputs.
-    cache: ``dynamic``, or ``static``: of a fixed size that the caller chooses, written in place (opset 24 unless
-        ``opset_version`` says otherwise).
-    verify: compare every file with eager PyTorch, in ``engines`` or all that are installed.
-    options: as ``fx2onnx.sources.resolve`` takes them (``batch``, ``seq``, ``seed``, ``weights``, ...).
-
-    Returns: ``ExportedFolder``. Raises: ``UserError``, then nothing is left in ``output``; ``VerificationError``.
-    """
+def write_folder(spec: str, output: str | os.PathLike[str], options: FolderOptions) -> ExportedFolder:
+    """``fx2onnx.export_folder`` with its options as one value."""
     from fx2onnx.decoding.parts import assemble
 
     target = check_folder(Path(path_text(output, "the folder")).expanduser())
-    if cache == "static" and opset_version is None:
-        opset_version = IN_PLACE_OPSET
-    in_place = opset_version is not None and opset_version >= IN_PLACE_OPSET
-    assembly = assemble(spec, task, cache=cache, in_place=in_place, **options)
-    told = {"source": spec, "task": task} | {key: value for key, value in options.items() if value is not None}
-    return export_assembly(assembly, target, opset_version=opset_version, verify=verify, engines=engines, told=told)
+    asked, cache, more = options.export, options.cache, options.source
+    if cache == "static" and asked.opset_version is None:
+        asked = replace(asked, opset_version=IN_PLACE_OPSET)
+    in_place = asked.opset_version is not None and asked.opset_version >= IN_PLACE_OPSET
+    assembly = assemble(spec, options.task, cache=cache, in_place=in_place, **more)
+    told = {"source": spec, "task": options.task} | {key: value for key, value in more.items() if value is not None}
+    return export_assembly(assembly, target, asked, engines=options.engines, told=told)
 
 
 def export_assembly(
     assembly: Assembly,
     target: Path,
+    options: ExportOptions = DEFAULTS,
     *,
-    opset_version: int | None = None,
-    verify: bool = False,
     engines: Sequence[str] | None = None,
     told: Mapping[str, Any] | None = None,
 ) -> ExportedFolder:
@@ -97,25 +91,22 @@ def export_assembly(
     results: dict[str, ExportResult] = {}
     for part in assembly.parts:
         done.notes += [part.note] if part.note else []
-        results[part.file], done.sources[part.file] = _export_part(part, opset_version, done.notes)
-    try:
-        _write_folder(assembly, results, done, verify, engines, told or {})
-    finally:
-        for result in results.values():
-            result._take_back()
+        results[part.file], done.sources[part.file] = _export_part(part, options, done.notes)
+    check = functools.partial(_verify, done, engines=engines) if options.verify else None
+    _write_parts(assembly, results, done, check, told or {})
     done.files = sorted(entry.name for entry in target.iterdir() if entry.is_file())
     done.reports = {name: result.report for name, result in results.items()}
     return done
 
 
-def _write_folder(
+def _write_parts(
     assembly: Assembly,
     results: dict[str, ExportResult],
     done: ExportedFolder,
-    verify: bool,
-    engines: Sequence[str] | None,
+    check: Callable[[Path], None] | None,
     told: Mapping[str, Any],
 ) -> None:
+    """Write everything, or nothing. ``check`` looks at a folder of files: before the commit, where they can be read there."""
     target = done.path
     needs_weights_beside_it = _refers(results)
     facts = {
@@ -127,11 +118,11 @@ def _write_folder(
     with _staging(target) as stage:
         _write(results, stage, target)
         _write_configs(assembly, stage, target)
-        if verify and not needs_weights_beside_it:
-            _verify(done, stage, engines)
+        if check is not None and not needs_weights_beside_it:
+            check(stage)
         commit_folder(stage, target, facts, keep=_own_files(assembly, target))
-    if verify and needs_weights_beside_it:
-        _verify(done, target, engines)
+    if check is not None and needs_weights_beside_it:
+        check(target)
 
 
 def check_folder(target: Path) -> Path:
@@ -152,18 +143,17 @@ def check_folder(target: Path) -> Path:
     return target
 
 
-def _export_part(part: Part, opset: int | None, notes: list[str]) -> tuple[ExportResult, Source]:
+def _export_part(part: Part, options: ExportOptions, notes: list[str]) -> tuple[ExportResult, Source]:
     """The first form that exports and holds at every length; a reason is noted where that is not the first."""
     problem: UserError | None = None
     for make in part.forms:
         source = make()
         try:
-            result = _export(source, opset)
+            result = _export(source, options)
         except UserError as error:
             problem = problem or error
             continue
         why = _flaw(result, source) if make is not part.forms[-1] else ""
-        result._take_back()
         if not why:
             if problem is not None and part.narrow:
                 notes.append(f"{part.file} takes {part.narrow} a call: {problem.what}")
@@ -174,33 +164,32 @@ def _export_part(part: Part, opset: int | None, notes: list[str]) -> tuple[Expor
     raise problem
 
 
-def _export(source: Source, opset: int | None) -> ExportResult:
-    from fx2onnx import api
+def _export(source: Source, options: ExportOptions) -> ExportResult:
     from fx2onnx.aten_map.cache_update import cache_update
     from fx2onnx.decoding.cache.static import OVERLOAD, StaticDecoder
 
-    shapes = {name: dict(axes) for name, axes in (source.dynamic_shapes or {}).items()}
-    more: dict[str, Any] = {"weight_files": source.weight_files} if source.weight_files else {}
-    if source.bake:
-        more["bake"] = source.bake
-    if isinstance(source.module, StaticDecoder):
-        more["custom_translations"] = {OVERLOAD: cache_update}
-    result = api.export(
-        source.module,
-        source.args,
-        kwargs=source.kwargs,
-        opset_version=opset,
-        dynamic_shapes=shapes or None,
+    capture = replace(
+        options.capture,
+        dynamic_shapes={name: dict(axes) for name, axes in (source.dynamic_shapes or {}).items()} or None,
+        bake=source.bake,
         data_branches=source.data_branches,
-        **more,
     )
+    is_static = isinstance(source.module, StaticDecoder)
+    asked = replace(
+        options,
+        capture=capture,
+        weight_files=source.weight_files,
+        custom_translations={OVERLOAD: cache_update} if is_static else None,
+        verify=False,
+    )
+    result = pipeline.run(source.module, source.args, source.kwargs, None, asked)
     _drop_unused(result, source)
     return result
 
 
 def _drop_unused(result: ExportResult, source: Source) -> None:
     """The encoder's states, where cross attention has all it needs in the cache."""
-    graph = result.model.graph
+    graph = result.owned.model.graph
     for value in [v for v in graph.inputs if v.name == "encoder_hidden_states" and not v.uses()]:
         graph.inputs.remove(value)
         del source.kwargs["encoder_hidden_states"]
@@ -230,7 +219,7 @@ _ABOUT_ONE_TOKEN = frozenset({("ne", 1), ("eq", 1), ("ne", 0), ("gt", 0), ("gt",
 
 def _flaw(result: ExportResult, source: Source) -> str:
     """Why the graph would be wrong at other lengths or after a past; empty where it is right."""
-    unused = [v.name for v in result.model.graph.inputs if (v.name or "").startswith("past_") and not v.uses()]
+    unused = [v.name for v in result.owned.model.graph.inputs if (v.name or "").startswith("past_") and not v.uses()]
     if unused:
         return f"forward ignores the state {unused[0]} where it gets several tokens"
     if not any(name.endswith(("_state", "recurrent")) for name in source.kwargs):
@@ -263,21 +252,21 @@ def _without_common_factor(relation: Relation) -> Relation:
 
 
 def _refers(results: dict[str, ExportResult]) -> bool:
-    return any(reference.is_referenced(result.model) for result in results.values())
+    return any(reference.is_referenced(result.owned.model) for result in results.values())
 
 
 def _write(results: dict[str, ExportResult], stage: Path, target: Path) -> None:
     if _refers(results):
         for name, result in results.items():
-            if reference.is_referenced(result.model):
-                result.report.file_bytes = reference.save(result.model, stage / name, home=target).model_bytes
+            if reference.is_referenced(result.owned.model):
+                result.report.file_bytes = reference.save(result.owned.model, stage / name, home=target).model_bytes
             else:
                 result.save(stage / name)
     elif len(results) == 1:
         for name, result in results.items():
             result.save(stage / name)
     else:
-        total_bytes = save_together({name: result.model for name, result in results.items()}, stage, DATA_STEM)
+        total_bytes = save_together({name: result.owned.model for name, result in results.items()}, stage, DATA_STEM)
         for result in results.values():
             result.report.file_bytes = total_bytes
 
@@ -336,7 +325,7 @@ def _own_files(assembly: Assembly, target: Path) -> list[str]:
     return [path.name for path in target.iterdir() if not path.name.endswith(CHECKED_SUFFIXES)]
 
 
-def _verify(done: ExportedFolder, folder: Path, engines: Sequence[str] | None) -> None:
+def _verify(done: ExportedFolder, folder: Path, *, engines: Sequence[str] | None) -> None:
     from fx2onnx.verify import verify
 
     for name, source in done.sources.items():

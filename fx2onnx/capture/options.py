@@ -1,0 +1,40 @@
+"""What a capture is asked to do. Imports no torch, so that options can be made and checked before it is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fx2onnx.base.errors import UserError
+
+RUNGS = ("auto", "symbolic", "fake", "export")
+DATA_BRANCHES = ("error", "if")
+
+
+@dataclass(frozen=True)
+class CaptureOptions:
+    """Checked when made. Raises UserError E001.
+
+    rung: ``auto``, or the one to use. training: the mode to capture in. bake: inputs whose sample values become constants.
+    data_branches: ``if`` keeps both branches of a Python decision by data; ``error`` refuses it (E104).
+    """
+
+    rung: str = "auto"
+    dynamic_shapes: Any = None
+    dynamic_axes: Any = None
+    input_names: Sequence[str] | None = None
+    output_names: Sequence[str] | None = None
+    training: bool = False
+    bake: Sequence[str] = ()
+    data_branches: str = "error"
+
+    def __post_init__(self) -> None:
+        check_choice("capture", self.rung, RUNGS)
+        check_choice("data_branches", self.data_branches, DATA_BRANCHES)
+
+
+def check_choice(name: str, value: str, known: Sequence[str]) -> None:
+    """Raise UserError E001 where ``value`` is none of ``known``."""
+    if value not in known:
+        raise UserError("E001", f"{name}={value!r} is not known", next=f"one of {', '.join(known)}")

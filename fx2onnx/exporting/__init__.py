@@ -1,0 +1,1 @@
+"""What ``fx2onnx.export`` and ``fx2onnx.export_folder`` do below their signatures. (``fx2onnx.export`` itself is the function.)"""

@@ -1,0 +1,117 @@
+"""From a module to a model in memory: capture, lower, optimize. Imports torch and all that an export needs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import onnx_ir as ir
+
+from fx2onnx.base.errors import UserError
+from fx2onnx.base.events import record
+from fx2onnx.capture.captured import Captured
+from fx2onnx.capture.driver import capture
+from fx2onnx.exporting.options import ExportOptions
+from fx2onnx.exporting.report import Report
+from fx2onnx.exporting.result import ExportResult, OwnedModel
+from fx2onnx.exporting.translations import Translations
+from fx2onnx.irx import reference
+from fx2onnx.lower.loop import lower
+from fx2onnx.model_patches.library import LibraryPatches
+from fx2onnx.optimize.pipelines import run_default
+
+
+def build(module: Any, args: Any, kwargs: Mapping[str, Any] | None, options: ExportOptions) -> ExportResult:
+    """The model in memory, and what its making has to report."""
+    translations = Translations(options.custom_translations)
+    captured = _capture(module, args, kwargs, options, translations)
+    if options.state == "error":
+        _refuse_mutations(captured)
+    with record("lower"):
+        lifts_state = options.state == "io"
+        model = lower(
+            captured,
+            translations.table,
+            options.opset,
+            options.metadata,
+            lift_state=lifts_state,
+            resorts=translations.resorts,
+        )
+    owned = OwnedModel(model)
+    if options.optimize:
+        with record("optimize"):
+            run_default(model, keep_weights=not options.export_params or bool(options.weight_files))
+    attached = reference.attach(model, options.weight_files) if options.weight_files else None
+    report = _report(captured, model, options, translations.resorts)
+    report.warnings += attached.notes() if attached is not None else []
+    if options.state == "warn":
+        report.warnings += [f"forward changes the {text}; the file does not" for text in report.mutations]
+    if not options.export_params:
+        _weights_to_inputs(model)
+    result = ExportResult(owned, report, captured.restore)
+    if lifts_state:
+        changed = [mutation.name for mutation in captured.mutations if mutation.kind != "input"]
+        result.initial_state = {name: captured.weights[name].tensor.detach() for name in changed}
+    return result
+
+
+def _capture(
+    module: Any, args: Any, kwargs: Mapping[str, Any] | None, options: ExportOptions, translations: Translations
+) -> Captured:
+    with record("capture") as capturing:
+        asked, single_calls = options.capture, translations.single_calls(module)
+        if single_calls is not None and asked.rung == "auto":
+            asked = replace(asked, rung="fake")
+        captured = capture(
+            module, args, kwargs, asked, keep=translations.keep, single_calls=single_calls, patches=LibraryPatches()
+        )
+    if capturing is not None:
+        capturing.args["rung"] = captured.rung
+    return captured
+
+
+def _mutations(captured: Captured) -> list[str]:
+    return [f"{m.kind} {m.name}" + (f"   ({m.where})" if m.where else "") for m in captured.mutations]
+
+
+def _refuse_mutations(captured: Captured) -> None:
+    """Raise UserError E106 where forward changes something that stays."""
+    if not captured.mutations:
+        return
+    first, others = captured.mutations[0], _mutations(captured)[1:]
+    raise UserError(
+        "E106",
+        f"forward changes the {first.kind} {first.name}",
+        where=first.where,
+        why="an ONNX model keeps nothing between runs" + (f"; also: {', '.join(others)}" if others else ""),
+        next='export with state="warn" to leave the change out of the file',
+    )
+
+
+def _report(captured: Captured, model: ir.Model, options: ExportOptions, resorts: dict[str, str]) -> Report:
+    return Report(
+        rung=captured.rung,
+        rung_reason=captured.rung_reason,
+        attempts=captured.attempts,
+        opset=options.opset,
+        nodes_captured=sum(node.op == "call_function" for node in captured.graph.nodes),
+        nodes_onnx=len(model.graph),
+        baked=list(options.capture.bake),
+        input_names=[value.name or "" for value in model.graph.inputs],
+        output_names=[value.name or "" for value in model.graph.outputs],
+        assumptions=captured.assumptions,
+        mutations=_mutations(captured),
+        warnings=list(captured.warnings),
+        resorts=resorts,
+    )
+
+
+def _weights_to_inputs(model: ir.Model) -> None:
+    """Every weight becomes a graph input without data (``export_params=False``)."""
+    for name in list(model.graph.initializers):
+        value = model.graph.initializers[name]
+        if value.const_value is not None and "." in name:
+            del model.graph.initializers[name]
+            value.const_value = None
+            model.graph.inputs.append(value)

@@ -1,0 +1,101 @@
+"""One export: build the model, save, verify; and what it cost."""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from fx2onnx.base.changes import before_change, undone
+from fx2onnx.base.events import Recorder, active_as_now, record, recording
+from fx2onnx.base.recursion import make_room_to_recurse
+from fx2onnx.base.targets import check_target
+from fx2onnx.base.tracebacks import frames_emptied
+from fx2onnx.exporting.measured import Measured
+from fx2onnx.exporting.options import ExportOptions
+
+if TYPE_CHECKING:
+    from fx2onnx.base.memory import MemoryReader
+    from fx2onnx.exporting.result import ExportResult
+    from fx2onnx.verify import Verdict
+
+
+@frames_emptied()
+def run(
+    module: Any,
+    args: Any,
+    kwargs: Mapping[str, Any] | None,
+    path: str | os.PathLike[str] | None,
+    options: ExportOptions,
+) -> ExportResult:
+    """``fx2onnx.export`` with its options as one value."""
+    read = [file.path for file in options.weight_files]
+    target = None if path is None else check_target(path, inputs=read)
+    profile_path = _profile_path(options.profile, read + ([] if target is None else [target]))
+    memory = _memory_reader() if options.profile else None
+
+    def measured() -> tuple[ExportResult, Recorder, Verdict | None]:
+        _pause_collector()
+        before_change(active_as_now())
+        make_room_to_recurse()
+        with recording("export", detailed=bool(options.profile), memory=memory) as recorder:
+            with record("import"):
+                from fx2onnx.exporting.build import build
+            result = build(module, args, kwargs, options)
+            if target is not None:
+                with record("save"):
+                    result.save(target, external_data=options.external_data, durable=options.durable)
+            verdict = _verify(result, module, args, kwargs, options) if options.verify else None
+        return result, recorder, verdict
+
+    result, recorder, verdict = undone(measured)
+    result.report.seconds = recorder.close().seconds
+    result.report.phases = recorder.phases()
+    if options.profile:
+        result.measured = Measured(type(module).__name__, recorder, memory, verdict)
+        if profile_path is not None and result.profile is not None:
+            result.profile.write(profile_path)
+    if options.verbose:
+        from fx2onnx.base.plain import plain
+        from fx2onnx.report.text import summary
+
+        print(plain(summary(result.report.as_dict())))
+    return result
+
+
+def _profile_path(profile: bool | str | os.PathLike[str], inputs: Sequence[str]) -> str | None:
+    """Where the profile goes, checked before anything is exported."""
+    if isinstance(profile, bool):
+        return None
+    from fx2onnx.report.profile import writer
+
+    writer(profile)
+    return check_target(profile, inputs=inputs, what="the profile")
+
+
+def _memory_reader() -> MemoryReader:
+    from fx2onnx.base.memory import MemoryReader
+
+    return MemoryReader()
+
+
+def _pause_collector() -> None:
+    """No cyclic garbage collection until ``undone``: an export makes many objects that all live until its end, and a full
+    collection over torch's and the model's objects takes longer than the graph work. Other threads' garbage waits, too.
+    """
+    if gc.isenabled():
+        before_change(gc.enable)
+        gc.disable()
+
+
+def _verify(
+    result: ExportResult, module: Any, args: Any, kwargs: Mapping[str, Any] | None, options: ExportOptions
+) -> Verdict:
+    from fx2onnx.verify import verify
+
+    asked = options.capture
+    with record("verify"):
+        verdict = verify(result, module, args, kwargs, training=asked.training, input_names=asked.input_names)
+        verdict.raise_if_failed()
+    return verdict

@@ -1,0 +1,44 @@
+"""What an export did, as data."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+from fx2onnx.base.assumptions import Assumed, described
+
+
+@dataclass
+class Report:
+    """What happened: which rung captured, seconds by phase, sizes, what was assumed."""
+
+    rung: str = ""
+    rung_reason: str = ""
+    attempts: list[str] = field(default_factory=list)
+    """Every run of the module: by which strategy, and what made it differ from the one before."""
+    opset: int = 0
+    phases: dict[str, float] = field(default_factory=dict)
+    """Seconds of each phase, in order."""
+    seconds: float = 0.0
+    nodes_captured: int = 0
+    nodes_onnx: int = 0
+    file_bytes: int = 0
+    """Bytes on disk, weights included; 0 where nothing was written."""
+    input_names: list[str] = field(default_factory=list)
+    output_names: list[str] = field(default_factory=list)
+    assumptions: list[Assumed] = field(default_factory=list)
+    """What the file takes for true, of dynamic sizes above all, with the line; ``str()`` of each says it."""
+    mutations: list[str] = field(default_factory=list)
+    """Buffers and inputs that forward changes and the file does not."""
+    baked: list[str] = field(default_factory=list)
+    """Inputs whose sample values are constants of the file."""
+    warnings: list[str] = field(default_factory=list)
+    resorts: dict[str, str] = field(default_factory=dict)
+    """Overloads without an entry in the table, and what took its place: ``decomposition`` or ``torchlib``."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """The fields as JSON types; ``assumption_details`` has the parts of each of ``assumptions``."""
+        return asdict(replace(self, assumptions=[])) | {
+            "assumptions": [str(assumed) for assumed in self.assumptions],
+            "assumption_details": [described(assumed) for assumed in self.assumptions],
+        }

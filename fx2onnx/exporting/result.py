@@ -1,0 +1,88 @@
+"""``ExportResult``: what ``fx2onnx.export`` returns."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import onnx
+import onnx_ir as ir
+
+from fx2onnx.irx import io, reference
+from fx2onnx.irx.values import let_go
+
+if TYPE_CHECKING:
+    from fx2onnx.exporting.measured import Measured
+    from fx2onnx.exporting.report import Report
+    from fx2onnx.report.profile import Profile
+
+
+class OwnedModel:
+    """A model whose weights are let go when its owners are gone, unless somebody else got it.
+
+    Its nodes and values refer to each other, so that the weights would else stay until the collector comes by.
+    """
+
+    def __init__(self, model: ir.Model) -> None:
+        self.model = model
+        self.is_shared = False
+
+    def __del__(self) -> None:
+        if not self.is_shared:
+            let_go(self.model.graph.initializers.values())
+
+
+class ExportResult:
+    """A finished export. ``model`` is the onnx_ir model; its weights share the module's memory."""
+
+    def __init__(self, owned: OwnedModel, report: Report, restore: Callable[[list[Any]], Any] | None) -> None:
+        self.owned = owned
+        """For fx2onnx's own code, which reads ``owned.model`` and keeps it no longer than this result."""
+        self.report = report
+        self.path: str | None = None
+        self.initial_state: dict[str, Any] = {}
+        """With ``state="io"``: the value of every buffer that is an input, before the first call."""
+        self.measured: Measured | None = None
+        """What ``profile`` is made from."""
+        self._restore = restore
+
+    @property
+    def model(self) -> ir.Model:
+        """The onnx_ir model."""
+        self.owned.is_shared = True
+        return self.owned.model
+
+    @functools.cached_property
+    def profile(self) -> Profile | None:
+        """What the export cost, with ``export(..., profile=True)``: ``.table()``, ``.to_json(path)``,
+        ``.to_chrome_trace(path)``, ``.to_speedscope(path)``, ``.to_html(path)`` (docs/profiling.md).
+        """
+        return None if self.measured is None else self.measured.profile(self.owned.model, self.report)
+
+    @property
+    def model_proto(self) -> onnx.ModelProto:
+        """The model as protobuf, weights inside."""
+        return io.to_proto(self.owned.model)
+
+    def save(self, path: str | os.PathLike[str], *, external_data: bool | None = None, durable: bool = False) -> None:
+        """Write the model (and its weights beside it where they are large). Raises UserError E301; never leaves a part."""
+        model = self.owned.model
+        if reference.is_referenced(model):
+            written = reference.save(model, path, durable=durable)
+        else:
+            written = io.save(model, path, external_data=external_data, durable=durable)
+        self.path = written.path
+        self.report.file_bytes = written.model_bytes + written.data_bytes
+
+    def restore_outputs(self, outputs: Sequence[Any]) -> Any:
+        """The structure that forward returns, from the flat list of the model's outputs."""
+        return self._restore(list(outputs)) if self._restore is not None else list(outputs)
+
+    def __repr__(self) -> str:
+        report = self.report
+        return (
+            f"<fx2onnx.ExportResult opset {report.opset}, {report.nodes_onnx} nodes, inputs {report.input_names}, "
+            f"outputs {report.output_names}>"
+        )

@@ -170,6 +170,9 @@ MUTANTS = [
     Mutant("irx/model_files.py", "if is_new and os.path.exists(staged.graph):", "if False:", "tests/faults"),
     Mutant("generation/manifest.py", "    if found == entry:", "    if found:", "tests/faults"),
     Mutant("cli/many.py", ' and row["digest"] == digest_of_model(job.output)', "", "tests/cli/test_cli_outputs.py"),
+    # the operators of Emit
+    Mutant("irx/emit_ops.pyi", "def Add(self, A: Operand, B: Operand, *,", "def Add(self, A: Operand, *,", "tests/ops/test_emit_stub.py"),
+    Mutant("irx/emit.py", "            if not op_type[:1].isupper():", "            if False:", "tests/ops/test_emit_stub.py"),
 ]  # fmt: skip
 
 

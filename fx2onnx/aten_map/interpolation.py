@@ -67,8 +67,7 @@ def resize(op: Emit, value: ir.Value, scales: Scales | None, **attrs: Any) -> ir
         empty = op.const(np.zeros(0, dtype=np.float32))
         inputs.setdefault("scales", empty)
         inputs["roi"] = empty
-    result: ir.Value = op.Resize(value, **inputs, outputs=[(dtype, dims)], **attrs)
-    return result
+    return op.Resize(value, **inputs, outputs=[(dtype, dims)], **attrs)
 
 
 def _sizes_agree(op: Emit, value: ir.Value, scales: Scales) -> bool:

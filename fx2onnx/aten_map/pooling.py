@@ -213,17 +213,16 @@ def _average_beyond_the_end(
     def pooled(image: ir.Value, before: Ints, after: Ints) -> ir.Value:
         lead = dims_of(image)[:2]
         wide = op.Pad(image, pads=[0, 0, *before, 0, 0, *after], outputs=[(dtype, (*lead, *extended))])
-        found: ir.Value = op.AveragePool(
+        return op.AveragePool(
             wide, kernel_shape=list(kernel), strides=list(stride), outputs=[(dtype, (*lead, *dims[2:]))]
         )
-        return found
 
     total = pooled(value, padding, ends)
     if divisor is not None:
-        return op.Mul(total, op.const(math.prod(kernel) / divisor, dtype))  # type: ignore[no-any-return]
+        return op.Mul(total, op.const(math.prod(kernel) / divisor, dtype))
     ones = op.expand(op.const(1, dtype), (1, 1, *(padded if count_include_pad else source)))
     margins = ([0] * len(kernel), beyond) if count_include_pad else (padding, ends)
-    return op.Div(total, pooled(ones, *margins))  # type: ignore[no-any-return]
+    return op.Div(total, pooled(ones, *margins))
 
 
 def overhang(
@@ -249,8 +248,7 @@ def overhang(
 
 
 def _zero_padded(op: Emit, value: ir.Value, begins: Ints, ends: Ints) -> ir.Value:
-    result: ir.Value = op.Pad(value, pads=[*begins, *ends])
-    return result
+    return op.Pad(value, pads=[*begins, *ends])
 
 
 def _average_pool(

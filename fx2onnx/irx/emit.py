@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,11 @@ Operand: TypeAlias = "ir.Value | npt.NDArray[Any] | bool | int | float | Sequenc
 OutputType: TypeAlias = tuple[ir.DataType, Sequence[DimLike]]
 
 INT64 = ir.DataType.INT64
+
+if TYPE_CHECKING:
+    from fx2onnx.irx.emit_ops import Operators
+else:
+    Operators = object
 
 
 class Builder:
@@ -79,7 +84,7 @@ class Builder:
         return found
 
 
-class Emit:
+class Emit(Operators):
     """Adds nodes to a ``Builder``. ``op.result`` tells what the ATen node under translation must give."""
 
     def __init__(self, builder: Builder) -> None:
@@ -92,17 +97,36 @@ class Emit:
         self.scope = ""
         """Prefix of node names: the module path."""
 
-    def __getattr__(self, op_type: str) -> Callable[..., Any]:
-        if not op_type[:1].isupper():
-            raise AttributeError(op_type)
+    if not TYPE_CHECKING:  # there the operators are those of ``Operators``, and no others
 
-        def call(self: Emit, *inputs: Operand, **keywords: Any) -> Any:
-            return self.node(op_type, *inputs, **keywords)
+        def __getattr__(self, op_type: str) -> Callable[..., Any]:
+            if not op_type[:1].isupper():
+                raise AttributeError(op_type)
 
-        setattr(Emit, op_type, call)  # not of this object, which would be in a cycle with it
-        return functools.partial(call, self)
+            def call(self: Emit, *inputs: Operand, **keywords: Any) -> Any:
+                return self.node(op_type, *inputs, **keywords)
+
+            setattr(Emit, op_type, call)  # not of this object, which would be in a cycle with it
+            return functools.partial(call, self)
 
     # -- nodes --------------------------------------------------------------------------------------------------
+    @overload
+    def node(
+        self,
+        op_type: str,
+        *inputs: Operand,
+        outputs: Literal[1] | tuple[OutputType] = 1,
+        domain: str = "",
+        **keywords: Any,
+    ) -> ir.Value: ...
+    @overload
+    def node(
+        self, op_type: str, *inputs: Operand, outputs: int, domain: str = "", **keywords: Any
+    ) -> tuple[ir.Value, ...]: ...
+    @overload
+    def node(
+        self, op_type: str, *inputs: Operand, outputs: Sequence[OutputType], domain: str = "", **keywords: Any
+    ) -> Any: ...
     def node(
         self,
         op_type: str,
@@ -319,8 +343,7 @@ class Emit:
         if 0 in dims and self.opset < 14:
             return self.expand(self.const(0, dtype_of(value)), dims)
         if not any(isinstance(dim, Dim) for dim in dims):
-            keywords = {"allowzero": 1} if 0 in dims and self.opset >= 14 else {}
-            return self._reshaped(value, self.sizes(dims), dims, **keywords)
+            return self._reshaped(value, self.sizes(dims), dims, allowzero=1 if 0 in dims else None)
         if 0 not in dims:
             target = [0 if isinstance(d, Dim) and i < len(source) and source[i] == d else d for i, d in enumerate(dims)]
             open_axes = [axis for axis, dim in enumerate(target) if isinstance(dim, Dim)]
@@ -330,9 +353,8 @@ class Emit:
                 return self._reshaped(value, self.sizes(target), dims)
         return self._reshaped(value, self.sizes(dims), dims)
 
-    def _reshaped(self, value: ir.Value, target: ir.Value, dims: Dims, **keywords: Any) -> ir.Value:
-        result: ir.Value = self.node("Reshape", value, target, outputs=[(dtype_of(value), dims)], **keywords)
-        return result
+    def _reshaped(self, value: ir.Value, target: ir.Value, dims: Dims, allowzero: int | None = None) -> ir.Value:
+        return self.node("Reshape", value, target, allowzero=allowzero, outputs=((dtype_of(value), dims),))
 
     def cast(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
         """``value`` as ``dtype``; nothing is emitted where it is already.
@@ -351,8 +373,7 @@ class Emit:
                 )
         if value.const_value is not None and value.const_value.size <= 1 and not lacks_data(value):
             return self.const(value.const_value.numpy(), dtype)
-        result: ir.Value = self.node("Cast", value, to=dtype)
-        return result
+        return self.node("Cast", value, to=dtype)
 
     def expand(self, value: ir.Value, dims: Sequence[DimLike]) -> ir.Value:
         """``value`` broadcast to ``dims``; nothing is emitted where it has them already.
@@ -364,8 +385,7 @@ class Emit:
             return value
         offset = len(dims) - len(source)
         target = [1 if axis >= offset and source[axis - offset] == dim else dim for axis, dim in enumerate(dims)]
-        result: ir.Value = self.node("Expand", value, self.sizes(target), outputs=[(dtype_of(value), dims)])
-        return result
+        return self.node("Expand", value, self.sizes(target), outputs=((dtype_of(value), dims),))
 
     @overload
     def subgraph(

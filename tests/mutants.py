@@ -189,6 +189,9 @@ MUTANTS = [
     Mutant("exporting/options.py", "rung=capture, training=_is_training(training), ", "rung=capture, ", "tests/test_public_api.py"),
     Mutant("exporting/build.py", "keep_weights=not options.export_params or", "keep_weights=", "tests/test_export.py"),
     Mutant("exporting/folder.py", "            check(stage)\n", "            pass\n", "tests/cli/test_cli_generate.py"),
+    # the operators of Emit
+    Mutant("irx/emit_ops.pyi", "def Add(self, A: Operand, B: Operand, *,", "def Add(self, A: Operand, *,", "tests/ops/test_emit_stub.py"),
+    Mutant("irx/emit.py", "            if not op_type[:1].isupper():", "            if False:", "tests/ops/test_emit_stub.py"),
 ]  # fmt: skip
 
 

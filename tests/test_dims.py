@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fx2onnx.base.dims import Dim, apply, evaluate, product
-from fx2onnx.irx.emit import Builder, Emit
+from fx2onnx.irx.builder import Builder
+from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import new_value
 
 S, T = Dim.symbol("s"), Dim.symbol("t")

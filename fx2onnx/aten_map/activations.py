@@ -32,25 +32,20 @@ def clipped(op: Emit, value: ir.Value, low: float | None, high: float | None) ->
         if high is not None:
             value = op.Where(op.Greater(value, op.const(high, dtype)), op.const(high, dtype), value)
         return value
-    bounds = {name: op.const(bound, dtype) for name, bound in (("min", low), ("max", high)) if bound is not None}
-    result: ir.Value = op.Clip(value, **bounds)
-    return result
+    least, most = (None if bound is None else op.const(bound, dtype) for bound in (low, high))
+    return op.Clip(value, min=least, max=most)
 
 
 def at_most(op: Emit, value: ir.Value, bound: ir.Value) -> ir.Value:
     """``value <= bound``, False for NaN."""
-    result: ir.Value = (
-        op.LessOrEqual(value, bound) if op.opset >= 12 else op.Or(op.Less(value, bound), op.Equal(value, bound))
-    )
-    return result
+    return op.LessOrEqual(value, bound) if op.opset >= 12 else op.Or(op.Less(value, bound), op.Equal(value, bound))
 
 
 @translates(aten.relu.default)
 def relu(op: Emit, self: ir.Value) -> ir.Value:
     """relu(Tensor self) -> Tensor"""
     if dtype_of(self) in FLOATS:
-        result: ir.Value = op.Relu(self)
-        return result
+        return op.Relu(self)
     return clipped(op, self, 0, None)
 
 
@@ -69,8 +64,7 @@ def hardtanh(op: Emit, self: ir.Value, min_val: Any, max_val: Any) -> ir.Value:
 @translates(aten.leaky_relu.default)
 def leaky_relu(op: Emit, self: ir.Value, negative_slope: Any) -> ir.Value:
     """leaky_relu(Tensor self, Scalar negative_slope=0.01) -> Tensor"""
-    result: ir.Value = op.LeakyRelu(self, alpha=float(negative_slope))
-    return result
+    return op.LeakyRelu(self, alpha=float(negative_slope))
 
 
 @translates(aten.rrelu.default)
@@ -82,8 +76,7 @@ def rrelu(op: Emit, self: ir.Value, lower: Any, upper: Any, training: bool) -> i
     if not training:
         return leaky_relu(op, self, (float(lower) + float(upper)) / 2)
     slope = op.RandomUniformLike(self, low=float(lower), high=float(upper))
-    result: ir.Value = op.Where(op.Greater(self, op.const(0, dtype_of(self))), self, op.Mul(self, slope))
-    return result
+    return op.Where(op.Greater(self, op.const(0, dtype_of(self))), self, op.Mul(self, slope))
 
 
 @translates(aten.rrelu_with_noise_functional.default)
@@ -112,8 +105,7 @@ def prelu(op: Emit, self: ir.Value, weight: ir.Value) -> ir.Value:
         weight = op.reshape(weight, (*dims_of(weight), *(1 for _ in range(rank - 2))))
     elif rank_of(weight) > rank:
         weight = op.reshape(weight, (1,) * rank)
-    result: ir.Value = op.PRelu(self, weight)
-    return result
+    return op.PRelu(self, weight)
 
 
 @translates(aten.elu.default)
@@ -124,14 +116,12 @@ def elu(op: Emit, self: ir.Value, alpha: Any, scale: Any, input_scale: Any) -> i
     """
     alpha, scale, input_scale = float(alpha), float(scale), float(input_scale)
     if input_scale == 1 and scale == 1:
-        result: ir.Value = op.Elu(self, **({} if alpha == 1 else {"alpha": alpha}))
-        return result
+        return op.Elu(self, **({} if alpha == 1 else {"alpha": alpha}))
     dtype = dtype_of(self)
     curve = op.Sub(op.Exp(op.Mul(self, op.const(input_scale, dtype))), op.const(1, dtype))
     negative = op.Mul(curve, op.const(alpha * scale, dtype))
     positive = op.Mul(self, op.const(scale, dtype))
-    result = op.Where(op.Greater(self, op.const(0, dtype)), positive, negative)
-    return result
+    return op.Where(op.Greater(self, op.const(0, dtype)), positive, negative)
 
 
 @translates(aten.celu.default)
@@ -141,38 +131,31 @@ def celu(op: Emit, self: ir.Value, alpha: Any) -> ir.Value:
     alpha * elu(x / alpha).
     """
     if float(alpha) == 1:
-        result: ir.Value = op.Elu(self)
-        return result
+        return op.Elu(self)
     if op.opset >= 12 and dtype_of(self) == ir.DataType.FLOAT:
-        result = op.Celu(self, alpha=float(alpha))
-        return result
+        return op.Celu(self, alpha=float(alpha))
     factor = op.const(float(alpha), dtype_of(self))
-    result = op.Mul(op.Elu(op.Div(self, factor)), factor)
-    return result
+    return op.Mul(op.Elu(op.Div(self, factor)), factor)
 
 
 @translates(aten.selu.default)
 def selu(op: Emit, self: ir.Value) -> ir.Value:
     """selu(Tensor self) -> Tensor"""
-    result: ir.Value = op.Selu(self)
-    return result
+    return op.Selu(self)
 
 
 def gelu_of(op: Emit, value: ir.Value, approximate: str) -> ir.Value:
     """Gelu-20, or its formula: x * (1 + erf(x / sqrt(2))) / 2; with tanh, x * (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) / 2."""
     if op.opset >= 20:
-        result: ir.Value = op.Gelu(value, **({} if approximate == "none" else {"approximate": approximate}))
-        return result
+        return op.Gelu(value, approximate=None if approximate == "none" else approximate)
     dtype = dtype_of(value)
     one, half = op.const(1, dtype), op.const(0.5, dtype)
     if approximate == "none":
         curve = op.Erf(op.Div(value, op.const(math.sqrt(2), dtype)))
-        result = op.Mul(op.Mul(value, op.Add(curve, one)), half)
-        return result
+        return op.Mul(op.Mul(value, op.Add(curve, one)), half)
     cube = op.Mul(op.Mul(op.Mul(value, value), value), op.const(0.044715, dtype))
     curve = op.Tanh(op.Mul(op.Add(value, cube), op.const(math.sqrt(2 / math.pi), dtype)))
-    result = op.Mul(op.Mul(value, op.Add(curve, one)), half)
-    return result
+    return op.Mul(op.Mul(value, op.Add(curve, one)), half)
 
 
 @translates(aten.gelu.default)
@@ -190,8 +173,7 @@ def silu(op: Emit, self: ir.Value) -> ir.Value:
 
     ONNX:  Swish from opset 24 on; x * sigmoid(x) below.
     """
-    result: ir.Value = op.Swish(self) if op.opset >= 24 else op.Mul(self, op.Sigmoid(self))
-    return result
+    return op.Swish(self) if op.opset >= 24 else op.Mul(self, op.Sigmoid(self))
 
 
 @translates(aten.mish.default)
@@ -200,15 +182,13 @@ def mish(op: Emit, self: ir.Value) -> ir.Value:
 
     ONNX:  Mish from opset 18 on; x * tanh(softplus(x)) below.
     """
-    result: ir.Value = op.Mish(self) if op.opset >= 18 else op.Mul(self, op.Tanh(op.Softplus(self)))
-    return result
+    return op.Mish(self) if op.opset >= 18 else op.Mul(self, op.Tanh(op.Softplus(self)))
 
 
 @translates(aten.hardsigmoid.default)
 def hardsigmoid(op: Emit, self: ir.Value) -> ir.Value:
     """hardsigmoid(Tensor self) -> Tensor"""
-    result: ir.Value = op.HardSigmoid(self, alpha=1 / 6, beta=0.5)
-    return result
+    return op.HardSigmoid(self, alpha=1 / 6, beta=0.5)
 
 
 @translates(aten.hardswish.default)
@@ -217,8 +197,7 @@ def hardswish(op: Emit, self: ir.Value) -> ir.Value:
 
     ONNX:  HardSwish from opset 14 on; x * hardsigmoid(x) below.
     """
-    result: ir.Value = op.HardSwish(self) if op.opset >= 14 else op.Mul(self, hardsigmoid(op, self))
-    return result
+    return op.HardSwish(self) if op.opset >= 14 else op.Mul(self, hardsigmoid(op, self))
 
 
 @translates(aten.hardshrink.default)
@@ -229,8 +208,7 @@ def hardshrink(op: Emit, self: ir.Value, lambd: Any) -> ir.Value:
     """
     dtype = dtype_of(self)
     inside = at_most(op, op.Abs(self), op.const(float(lambd), dtype))
-    result: ir.Value = op.Where(inside, op.const(0, dtype), self)
-    return result
+    return op.Where(inside, op.const(0, dtype), self)
 
 
 @translates(aten.softshrink.default)
@@ -239,8 +217,7 @@ def softshrink(op: Emit, self: ir.Value, lambd: Any) -> ir.Value:
 
     x - clip(x, -lambd, lambd): NaN stays NaN, which ONNX Shrink does not promise.
     """
-    result: ir.Value = op.Sub(self, clipped(op, self, -float(lambd), float(lambd)))
-    return result
+    return op.Sub(self, clipped(op, self, -float(lambd), float(lambd)))
 
 
 @translates(aten.threshold.default)
@@ -250,8 +227,7 @@ def threshold(op: Emit, self: ir.Value, threshold: Any, value: Any) -> ir.Value:
     x where x > threshold or x is NaN, else value.
     """
     bound, number = as_dtype(op, threshold, dtype_of(self)), as_dtype(op, value, dtype_of(self))
-    result: ir.Value = op.Where(at_most(op, self, bound), number, self)
-    return result
+    return op.Where(at_most(op, self, bound), number, self)
 
 
 @translates(aten.softplus.default)
@@ -264,7 +240,7 @@ def softplus(op: Emit, self: ir.Value, beta: Any, threshold: Any) -> ir.Value:
     dtype = dtype_of(self)
     inner = self if beta == 1 else op.Mul(self, op.const(beta, dtype))
     curve = op.Softplus(inner)
-    result: ir.Value = curve if beta == 1 else op.Div(curve, op.const(beta, dtype))
+    result = curve if beta == 1 else op.Div(curve, op.const(beta, dtype))
     if threshold < 20 or dtype == DOUBLE:
         result = op.Where(op.Greater(inner, op.const(threshold, dtype)), self, result)
     return result
@@ -276,8 +252,7 @@ def log_sigmoid(op: Emit, self: ir.Value) -> ir.Value:
 
     -softplus(-x).
     """
-    result: ir.Value = op.Neg(op.Softplus(op.Neg(self)))
-    return result
+    return op.Neg(op.Softplus(op.Neg(self)))
 
 
 @translates(aten.log_sigmoid_forward.default)
@@ -301,8 +276,7 @@ def glu(op: Emit, self: ir.Value, dim: int) -> ir.Value:
     axis = axis_of(dim, rank_of(self))
     half = op.result[0][1][axis]
     first, second = pieces(op, self, axis, [half, half])
-    result: ir.Value = op.Mul(first, op.Sigmoid(second))
-    return result
+    return op.Mul(first, op.Sigmoid(second))
 
 
 # -- softmax ------------------------------------------------------------------------------------------------------
@@ -311,12 +285,10 @@ def softmax_of(op: Emit, value: ir.Value, dim: int, op_type: str = "Softmax") ->
     rank = rank_of(value)
     if rank == 0:
         whole = softmax_of(op, unsqueeze(op, value, 0), 0, op_type)
-        result: ir.Value = op.Squeeze(whole, axes=[0])
-        return result
+        return op.Squeeze(whole, axes=[0])
     axis = axis_of(dim, rank)
     if op.opset >= 13 or axis == rank - 1:
-        result = op.node(op_type, value, axis=-1 if axis == rank - 1 else axis)
-        return result
+        return op.node(op_type, value, axis=-1 if axis == rank - 1 else axis)
     return swap(op, op.node(op_type, swap(op, value, axis, rank - 1), axis=rank - 1), axis, rank - 1)
 
 
@@ -357,8 +329,7 @@ def _safe_softmax(op: Emit, self: ir.Value, dim: int, dtype: torch.dtype | None)
     value = op.cast(self, op.result[0][0])
     top = op.ReduceMax(value, axes=[dim], keepdims=1)
     masked = op.Equal(top, op.const(-math.inf, dtype_of(value)))
-    result: ir.Value = op.Where(masked, op.const(0, dtype_of(value)), softmax_of(op, value, dim))
-    return result
+    return op.Where(masked, op.const(0, dtype_of(value)), softmax_of(op, value, dim))
 
 
 @translates(aten._masked_softmax.default)

@@ -54,10 +54,8 @@ def adaptive_average(op: Emit, value: ir.Value, spatial: int) -> ir.Value:
         return value
     if all(target[axis] == 1 for axis in changed):
         if len(changed) == spatial and rank == spatial + 2:
-            result: ir.Value = op.GlobalAveragePool(value)
-            return result
-        result = op.ReduceMean(value, axes=changed, keepdims=1)
-        return result
+            return op.GlobalAveragePool(value)
+        return op.ReduceMean(value, axes=changed, keepdims=1)
     sizes = _divisible(dims[-spatial:], target[-spatial:])
     if sizes is not None:
         batched = rank == spatial + 2
@@ -139,8 +137,7 @@ def _window_table(op: Emit, size: DimLike, count: int) -> ir.Value:
         longest = whole(size // count + 2)
         places = op.Add(op.Unsqueeze(start, axes=[1]), steps(op, longest))
         last = op.Unsqueeze(op.Sub(end, op.const(1)), axes=[1])
-        table: ir.Value = op.Where(op.Greater(places, last), last, places)
-        return table
+        return op.Where(op.Greater(places, last), last, places)
     bounds = windows(size, count)
     most = max(end - start for start, end in bounds)
     return op.const(np.array([[min(start + step, end - 1) for step in range(most)] for start, end in bounds]))

@@ -34,8 +34,7 @@ def add(op: Emit, lhs: Operand, rhs: Operand, dtype: ir.DataType, op_type: str =
     """``lhs + rhs`` (or minus) in ``dtype``; bools are or-ed."""
     left, right = as_dtype(op, lhs, dtype), as_dtype(op, rhs, dtype)
     if dtype == D.BOOL and op_type in BOOL_FORMS:
-        result: ir.Value = op.node(BOOL_FORMS[op_type], left, right)
-        return result
+        return op.node(BOOL_FORMS[op_type], left, right)
     return through(op, op_type, left, right)
 
 
@@ -155,7 +154,7 @@ def floor_divide(op: Emit, lhs: Operand, rhs: Operand) -> ir.Value:
     exact = op.Div(op.Sub(left, part), right)
     exact = op.Where(wrong_sign, op.Sub(exact, 1), exact)
     floored = op.Floor(op.Add(exact, 0.5))
-    result: ir.Value = op.Where(op.Equal(right, 0), quotient, floored)
+    result = op.Where(op.Equal(right, 0), quotient, floored)
     return op.cast(result, dtype)
 
 
@@ -186,8 +185,7 @@ def remainder_tensor(op: Emit, self: Operand, other: Operand) -> ir.Value:
 
 def _float_remainder(op: Emit, left: ir.Value, right: ir.Value) -> ir.Value:
     part = op.Mod(left, right, fmod=1)
-    result: ir.Value = op.Where(op.Less(op.Mul(op.Sign(part), op.Sign(right)), 0), op.Add(part, right), part)
-    return result
+    return op.Where(op.Less(op.Mul(op.Sign(part), op.Sign(right)), 0), op.Add(part, right), part)
 
 
 @translates(aten.fmod.Tensor, aten.fmod.Scalar)
@@ -245,11 +243,9 @@ def extremum(op: Emit, op_type: str, left: ir.Value, right: ir.Value) -> ir.Valu
     """Max or Min of two values of one dtype; NaN where either is NaN."""
     dtype = dtype_of(left)
     if dtype == D.BOOL:
-        result: ir.Value = op.node("Or" if op_type == "Max" else "And", left, right)
-        return result
+        return op.node("Or" if op_type == "Max" else "And", left, right)
     if op.opset < 12 and dtype not in FLOATS and dtype not in SMALL_INTEGERS:
-        result = op.Where(op.node("Greater" if op_type == "Max" else "Less", left, right), left, right)
-        return result
+        return op.Where(op.node("Greater" if op_type == "Max" else "Less", left, right), left, right)
     return through(op, op_type, left, right)
 
 
@@ -268,8 +264,7 @@ def _fminmax(op_type: str) -> Callable[[Emit, ir.Value, ir.Value], ir.Value]:
         both = extremum(op, op_type, left, right)
         if dtype not in FLOATS:
             return both
-        result: ir.Value = op.Where(op.IsNaN(left), right, op.Where(op.IsNaN(right), left, both))
-        return result
+        return op.Where(op.IsNaN(left), right, op.Where(op.IsNaN(right), left, both))
 
     return entry
 

@@ -47,7 +47,7 @@ def normalized_by(
     inner = dtype if op.opset >= 15 or dtype_of(mean) == dtype else dtype_of(mean)
     scale_dtype = inner if weight is None and bias is None else dtype_of(weight if weight is not None else bias)  # type: ignore[arg-type]
     scale_dtype = scale_dtype if op.opset >= 15 else inner
-    result: ir.Value = op.BatchNormalization(
+    result = op.BatchNormalization(
         op.cast(value, inner),
         channel_vector(op, weight, 1, channels, scale_dtype),
         channel_vector(op, bias, 0, channels, scale_dtype),
@@ -88,8 +88,7 @@ def updated(op: Emit, running: ir.Value, fresh: ir.Value, momentum: float) -> ir
     """(1 - momentum) * running + momentum * fresh."""
     dtype = dtype_of(running)
     old = op.Mul(running, op.const(1 - momentum, dtype))
-    result: ir.Value = op.Add(old, op.Mul(op.cast(fresh, dtype), op.const(momentum, dtype)))
-    return result
+    return op.Add(old, op.Mul(op.cast(fresh, dtype), op.const(momentum, dtype)))
 
 
 def unbiased(op: Emit, value: ir.Value, variance: ir.Value) -> ir.Value:
@@ -100,8 +99,7 @@ def unbiased(op: Emit, value: ir.Value, variance: ir.Value) -> ir.Value:
         factor = op.const(np.float64(count) / max(count - 1, 1), dtype)
     else:
         factor = op.Div(op.size(count, dtype), op.size(count - 1, dtype))
-    result: ir.Value = op.Mul(variance, factor)
-    return result
+    return op.Mul(variance, factor)
 
 
 @translates(aten.batch_norm.default)

@@ -53,13 +53,11 @@ def i1e(op: Emit, x: ir.Value) -> ir.Value:
 
 
 def i0(op: Emit, x: ir.Value) -> ir.Value:
-    result: ir.Value = op.Mul(op.Exp(op.Abs(x)), i0e(op, x))
-    return result
+    return op.Mul(op.Exp(op.Abs(x)), i0e(op, x))
 
 
 def i1(op: Emit, x: ir.Value) -> ir.Value:
-    result: ir.Value = op.Mul(op.Exp(op.Abs(x)), i1e(op, x))
-    return result
+    return op.Mul(op.Exp(op.Abs(x)), i1e(op, x))
 
 
 def _k(op: Emit, x: ir.Value, order: int, scaled: bool) -> ir.Value:
@@ -101,8 +99,7 @@ def _beyond(op: Emit, x: ir.Value, order: int, second: bool) -> ir.Value:
     angle = op.Sub(x, (2 * order + 1) * math.pi / 4)
     cosine, sine = op.Cos(angle), op.Sin(angle)
     wave = op.Add(op.Mul(p, sine), op.Mul(q, cosine)) if second else op.Sub(op.Mul(p, cosine), op.Mul(q, sine))
-    result: ir.Value = op.Div(op.Mul(wave, math.sqrt(2 / math.pi)), op.Sqrt(x))
-    return result
+    return op.Div(op.Mul(wave, math.sqrt(2 / math.pi)), op.Sqrt(x))
 
 
 J0_ZEROS = (5.78318596294678452118e00, 3.04712623436620863991e01)
@@ -111,8 +108,7 @@ J1_ZEROS = (1.46819706421238932572e01, 4.92184563216946036703e01)
 
 
 def _roots(op: Emit, square: ir.Value, zeros: tuple[float, float]) -> ir.Value:
-    result: ir.Value = op.Mul(op.Sub(square, zeros[0]), op.Sub(square, zeros[1]))
-    return result
+    return op.Mul(op.Sub(square, zeros[0]), op.Sub(square, zeros[1]))
 
 
 def j0(op: Emit, x: ir.Value) -> ir.Value:

@@ -39,20 +39,18 @@ def nextafter(op: Emit, self: ir.Value, other: ir.Value) -> ir.Value:
     value, target = op.cast(self, dtype), op.cast(other, dtype)
     found = op.Where(op.Equal(value, target), target, found)
     nan = op.Or(op.IsNaN(value), op.IsNaN(target))
-    result: ir.Value = op.Where(nan, op.const(math.nan, dtype), found)
-    return result
+    return op.Where(nan, op.const(math.nan, dtype), found)
 
 
 def _next_by_bits(op: Emit, value: ir.Value, target: ir.Value) -> ir.Value:
     dtype = dtype_of(value)
     bits = D.INT32 if dtype == D.FLOAT else D.INT64
-    pattern = op.node("BitCast", value, to=bits, outputs=[(bits, dims_of(value))])
+    pattern = op.BitCast(value, to=bits, outputs=[(bits, dims_of(value))])
     grows = op.Equal(op.Greater(target, value), op.Greater(value, 0))
     moved = op.Add(pattern, op.Where(grows, op.const(1, bits), op.const(-1, bits)))
-    found = op.node("BitCast", moved, to=dtype, outputs=[(dtype, dims_of(moved))])
+    found = op.BitCast(moved, to=dtype, outputs=[(dtype, dims_of(moved))])
     tiny = op.const(float(np.finfo(dtype.numpy()).smallest_subnormal), dtype)
-    result: ir.Value = op.Where(op.Equal(value, 0), op.Mul(op.Sign(target), tiny), found)
-    return result
+    return op.Where(op.Equal(value, 0), op.Mul(op.Sign(target), tiny), found)
 
 
 def _next_by_gap(op: Emit, value: ir.Value, target: ir.Value, dtype: ir.DataType) -> ir.Value:
@@ -71,8 +69,7 @@ def _next_by_gap(op: Emit, value: ir.Value, target: ir.Value, dtype: ir.DataType
     gap = op.Mul(op.Pow(two, half), op.Pow(two, op.Sub(place, half)))
     found = op.Add(value, op.Mul(op.Sign(op.Sub(target, value)), gap))
     infinite = op.Equal(op.Abs(value), math.inf)
-    result: ir.Value = op.Where(infinite, op.Mul(op.Sign(value), _double(op, information.max)), found)
-    return result
+    return op.Where(infinite, op.Mul(op.Sign(value), _double(op, information.max)), found)
 
 
 _TORCH = {
@@ -91,8 +88,7 @@ def _pattern(op: Emit, value: ir.Value) -> ir.Value:
         return op.cast(value, D.INT64)
     value = op.cast(value, D.DOUBLE)
     if has_op("BitCast", op.opset):
-        result: ir.Value = op.node("BitCast", value, to=D.INT64, outputs=[(D.INT64, dims_of(value))])
-        return result
+        return op.BitCast(value, to=D.INT64, outputs=[(D.INT64, dims_of(value))])
     mantissa, exponent = mantissa_and_exponent(op, value)
     size = op.Abs(mantissa)
     stored = op.Add(exponent, float(BIAS - 1))
@@ -107,8 +103,7 @@ def _pattern(op: Emit, value: ir.Value) -> ir.Value:
     found = op.Where(op.Equal(op.Abs(value), math.inf), op.const(TOP << 52, D.INT64), found)
     found = op.Where(op.IsNaN(value), op.const((TOP << 52) | (1 << 51), D.INT64), found)
     negative = op.Or(op.Less(value, 0), op.And(op.Equal(value, 0), op.Less(op.Reciprocal(value), 0)))
-    result = op.Where(negative, op.Add(found, -(1 << 63)), found)
-    return result
+    return op.Where(negative, op.Add(found, -(1 << 63)), found)
 
 
 @translates(aten.hash_tensor.default)

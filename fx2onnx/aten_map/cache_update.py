@@ -17,5 +17,4 @@ def cache_update(op: Emit, past: ir.Value, update: ir.Value, start: ir.Value) ->
     ONNX:    TensorScatter-24 along axis 2, which a runtime may do in place. Refuses older opsets (E202).
     """
     rows = op.expand(op.reshape(op.cast(start, INT64), [1]), dims_of(past)[:1])
-    written: ir.Value = op.TensorScatter(past, update, rows, axis=2, mode="linear")
-    return written
+    return op.TensorScatter(past, update, rows, axis=2, mode="linear")

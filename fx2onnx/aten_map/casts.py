@@ -69,8 +69,7 @@ def view_dtype(op: Emit, self: ir.Value, dtype: torch.dtype) -> ir.Value:
             f"view(dtype) reads {dtype_of(self).name} as {target.name}: ONNX has BitCast from opset 26 on",
             next="export with opset_version=26",
         )
-    result: ir.Value = op.node("BitCast", self, to=target, outputs=[(target, dims_of(self))])
-    return result
+    return op.BitCast(self, to=target, outputs=[(target, dims_of(self))])
 
 
 @translates(aten.item.default, aten._local_scalar_dense.default)
@@ -82,5 +81,4 @@ def item(op: Emit, self: ir.Value) -> ir.Value:
     """
     if rank_of(self) == 0:
         return self
-    result: ir.Value = op.Reshape(self, op.sizes(()))
-    return result
+    return op.Reshape(self, op.sizes(()))

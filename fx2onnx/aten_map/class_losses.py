@@ -24,8 +24,7 @@ D = ir.DataType
 def picked(op: Emit, value: ir.Value, index: ir.Value, axis: int) -> ir.Value:
     """value[.., index[..], ..] along ``axis``; index has no such axis."""
     found = op.GatherElements(value, op.Unsqueeze(index, axes=[axis]), axis=axis)
-    result: ir.Value = op.Squeeze(found, axes=[axis])
-    return result
+    return op.Squeeze(found, axes=[axis])
 
 
 def negative_log_likelihood(
@@ -103,20 +102,17 @@ def log_softmax(op: Emit, value: ir.Value, axis: int) -> ir.Value:
     """LogSoftmax over one axis; before opset 13 the operator flattens, so the axis must be the last one."""
     last = rank_of(value) - 1
     if op.opset >= 13 or axis == last:
-        result: ir.Value = op.LogSoftmax(value, axis=axis)
-        return result
+        return op.LogSoftmax(value, axis=axis)
     perm = [index for index in range(last + 1) if index != axis] + [axis]
     back = [perm.index(index) for index in range(last + 1)]
-    result = op.Transpose(op.LogSoftmax(op.Transpose(value, perm=perm), axis=last), perm=back)
-    return result
+    return op.Transpose(op.LogSoftmax(op.Transpose(value, perm=perm), axis=last), perm=back)
 
 
 def _class_weighted(op: Emit, value: ir.Value, weight: ir.Value | None, axis: int) -> ir.Value:
     if weight is None:
         return value
     shape = [dims_of(weight)[0] if index == axis else 1 for index in range(rank_of(value))]
-    result: ir.Value = op.Mul(value, op.reshape(op.cast(weight, dtype_of(value)), shape))
-    return result
+    return op.Mul(value, op.reshape(op.cast(weight, dtype_of(value)), shape))
 
 
 def _of_probabilities(

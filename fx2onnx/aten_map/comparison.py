@@ -41,14 +41,11 @@ def compare(op: Emit, op_type: str, lhs: Operand, rhs: Operand) -> ir.Value:
     left, right = as_dtype(op, lhs, dtype), as_dtype(op, rhs, dtype)
     if op_type == "NotEqual":
         if dtype == D.BOOL:
-            different: ir.Value = op.Xor(left, right)
-            return different
-        result: ir.Value = op.Not(through(op, "Equal", left, right))
-        return result
+            return op.Xor(left, right)
+        return op.Not(through(op, "Equal", left, right))
     if op_type in WITHOUT_OR_EQUAL and not has_op(op_type, op.opset):
         strict, equal = WITHOUT_OR_EQUAL[op_type]
-        result = op.Or(through(op, strict, left, right), through(op, equal, left, right))
-        return result
+        return op.Or(through(op, strict, left, right), through(op, equal, left, right))
     return through(op, op_type, left, right)
 
 
@@ -81,8 +78,7 @@ def as_bool(op: Emit, operand: Operand) -> ir.Value:
 
 def _logical(op_type: str) -> Callable[..., ir.Value]:
     def entry(op: Emit, self: ir.Value, other: ir.Value) -> ir.Value:
-        result: ir.Value = op.node(op_type, as_bool(op, self), as_bool(op, other))
-        return result
+        return op.node(op_type, as_bool(op, self), as_bool(op, other))
 
     return entry
 
@@ -97,8 +93,7 @@ def logical_not(op: Emit, self: ir.Value) -> ir.Value:
 
     ONNX:    Not.
     """
-    result: ir.Value = op.Not(as_bool(op, self))
-    return result
+    return op.Not(as_bool(op, self))
 
 
 BITWISE: dict[str, tuple[str, str]] = {
@@ -116,8 +111,7 @@ def bitwise(op: Emit, bool_type: str, op_type: str, lhs: Operand, rhs: Operand) 
     dtype = result_dtype(op)
     left, right = as_dtype(op, lhs, dtype), as_dtype(op, rhs, dtype)
     if dtype == D.BOOL:
-        result: ir.Value = op.node(bool_type, left, right)
-        return result
+        return op.node(bool_type, left, right)
     if has_op(op_type, op.opset):
         return through(op, op_type, left, right)
     return _by_digits(op, bool_type, left, right)
@@ -141,7 +135,7 @@ def _by_digits(op: Emit, bool_type: str, left: ir.Value, right: ir.Value) -> ir.
         if bits < 64:
             return op.cast(op.Mod(_floor_div(op, wide, op.const(powers)), 2), D.BOOL)
         low = op.cast(op.Mod(_floor_div(op, wide, op.const(powers[:63])), 2), D.BOOL)
-        return op.Concat(low, op.Less(wide, 0), axis=-1)  # type: ignore[no-any-return]
+        return op.Concat(low, op.Less(wide, 0), axis=-1)
 
     both = op.cast(op.node(bool_type, digits(left), digits(right)), D.INT64)
     weights = np.array([1 << i for i in range(bits - 1)] + [-(1 << (bits - 1))], dtype=np.int64)
@@ -151,8 +145,7 @@ def _by_digits(op: Emit, bool_type: str, left: ir.Value, right: ir.Value) -> ir.
 
 
 def _floor_div(op: Emit, left: ir.Value, right: ir.Value) -> ir.Value:
-    result: ir.Value = op.Div(op.Sub(left, op.Mod(left, right)), right)
-    return result
+    return op.Div(op.Sub(left, op.Mod(left, right)), right)
 
 
 def _bitwise(bool_type: str, op_type: str) -> Callable[..., ir.Value]:
@@ -176,8 +169,7 @@ def bitwise_not(op: Emit, self: ir.Value) -> ir.Value:
     ONNX:    Not of bools; BitwiseNot-18; before it -1 - x, or max - x of unsigned numbers.
     """
     if is_bool(self):
-        result: ir.Value = op.Not(self)
-        return result
+        return op.Not(self)
     if has_op("BitwiseNot", op.opset):
         return through(op, "BitwiseNot", self)
     dtype = dtype_of(self)
@@ -253,7 +245,7 @@ def isclose(op: Emit, self: ir.Value, other: ir.Value, rtol: float, atol: float,
     gap = op.Abs(op.Sub(left, right))
     allowed = op.Add(op.Mul(op.Abs(right), rtol), atol)
     near = op.And(compare(op, "LessOrEqual", gap, allowed), op.Less(gap, float("inf")))
-    result: ir.Value = op.Or(same, near)
+    result = op.Or(same, near)
     if equal_nan and dtype in FLOATS:
         result = op.Or(result, op.And(op.IsNaN(left), op.IsNaN(right)))
     return result

@@ -88,8 +88,7 @@ def _of_parts(formula: Callable[[Emit, ir.Value, ir.Value], Pair]) -> Callable[.
 
 
 def _plus(op: Emit, value: ir.Value, number: float) -> ir.Value:
-    result: ir.Value = op.Add(value, op.const(np.array([number, 0.0]), dtype_of(value)))
-    return result
+    return op.Add(value, op.const(np.array([number, 0.0]), dtype_of(value)))
 
 
 def sigmoid(op: Emit, self: ir.Value) -> ir.Value:
@@ -109,7 +108,7 @@ def power(op: Emit, self: Any, exponent: Any) -> ir.Value:
     found = exponential(op, multiplied(op, wanted, logarithm(op, base)))
     zero, one = op.const(np.zeros(2), dtype), op.const(np.array([1.0, 0.0]), dtype)
     found = op.Where(op.Not(_nonzero(op, base, True)), zero, found)
-    return op.Where(op.Not(_nonzero(op, wanted, True)), one, found)  # type: ignore[no-any-return]
+    return op.Where(op.Not(_nonzero(op, wanted, True)), one, found)
 
 
 # -- questions ------------------------------------------------------------------------------------------------------------
@@ -118,7 +117,7 @@ def _nonzero(op: Emit, value: ir.Value, keepdims: bool = False) -> ir.Value:
     zero = op.const(0.0, dtype_of(value))
     same = op.cast(op.Equal(value, zero), D.INT32)
     both = op.ReduceMin(same, axes=[rank_of(value) - 1], keepdims=int(keepdims))
-    return op.Not(op.cast(both, D.BOOL))  # type: ignore[no-any-return]
+    return op.Not(op.cast(both, D.BOOL))
 
 
 def _any_part(question: Callable[[Emit, ir.Value], ir.Value], negate: bool = False) -> Callable[..., ir.Value]:
@@ -131,21 +130,21 @@ def _any_part(question: Callable[[Emit, ir.Value], ir.Value], negate: bool = Fal
 
 
 def _is_infinite(op: Emit, value: ir.Value) -> ir.Value:
-    return op.Equal(op.Abs(value), op.const(math.inf, dtype_of(value)))  # type: ignore[no-any-return]
+    return op.Equal(op.Abs(value), op.const(math.inf, dtype_of(value)))
 
 
 def _is_unbounded(op: Emit, value: ir.Value) -> ir.Value:
-    return op.Or(_is_infinite(op, value), op.IsNaN(value))  # type: ignore[no-any-return]
+    return op.Or(_is_infinite(op, value), op.IsNaN(value))
 
 
 def _is_real(op: Emit, self: ir.Value) -> ir.Value:
-    return op.Equal(parts(op, self)[1], op.const(0.0, dtype_of(self)))  # type: ignore[no-any-return]
+    return op.Equal(parts(op, self)[1], op.const(0.0, dtype_of(self)))
 
 
 def _filled(op: Emit, self: ir.Value, mask: ir.Value, value: Any) -> ir.Value:
     dtype = result_dtype(op)
     column = op.Unsqueeze(mask, axes=[rank_of(mask)])
-    return op.Where(column, as_pair(op, value, dtype), as_pair(op, self, dtype))  # type: ignore[no-any-return]
+    return op.Where(column, as_pair(op, value, dtype), as_pair(op, self, dtype))
 
 
 # -- linear operators -------------------------------------------------------------------------------------------------------
@@ -213,7 +212,7 @@ def _product_of(first: str, second: str) -> Callable[[Emit, Overload, dict[str, 
         offset = as_pair(op, bias, dtype)
         trailing = 0 if overload is aten.linear.default else rank_of(found) - 3
         axes = list(range(1, trailing + 1))
-        return op.Add(found, op.Unsqueeze(offset, axes=axes) if axes else offset)  # type: ignore[no-any-return]
+        return op.Add(found, op.Unsqueeze(offset, axes=axes) if axes else offset)
 
     return entry
 
@@ -256,7 +255,7 @@ def _added(overload: Overload, names: tuple[str, str], seconds: str) -> Callable
         found = _times(op, _product_of("self", seconds)(op, overload, product), given["alpha"])
         if given["beta"] == 0:
             return found
-        return op.Add(_times(op, as_pair(op, given["self"], result_dtype(op)), given["beta"]), found)  # type: ignore[no-any-return]
+        return op.Add(_times(op, as_pair(op, given["self"], result_dtype(op)), given["beta"]), found)
 
     return entry
 
@@ -264,7 +263,7 @@ def _added(overload: Overload, names: tuple[str, str], seconds: str) -> Callable
 def _with_product(op: Emit, self: Any, tensor1: Any, tensor2: Any, value: Any) -> ir.Value:
     dtype = result_dtype(op)
     product = multiplied(op, as_pair(op, tensor1, dtype), as_pair(op, tensor2, dtype))
-    return op.Add(as_pair(op, self, dtype), _times(op, product, value))  # type: ignore[no-any-return]
+    return op.Add(as_pair(op, self, dtype), _times(op, product, value))
 
 
 def _with_quotient(op: Emit, self: Any, tensor1: Any, tensor2: Any, value: Any) -> ir.Value:

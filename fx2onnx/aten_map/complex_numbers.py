@@ -68,7 +68,7 @@ def as_pair(op: Emit, operand: Any, dtype: ir.DataType) -> ir.Value:
         return op.cast(operand, dtype)
     column = op.Unsqueeze(op.cast(operand, dtype), axes=[rank_of(operand)])
     pads = np.array([0] * (rank_of(column) * 2 - 1) + [1])
-    result: ir.Value = op.Pad(column, pads=pads)
+    result = op.Pad(column, pads=pads)
     return mark_complex(result)
 
 
@@ -83,8 +83,7 @@ def scaled(op: Emit, value: ir.Value, factor: Operand, op_type: str = "Mul") -> 
     real = as_dtype(op, factor, dtype)
     if rank_of(real):
         real = op.Unsqueeze(real, axes=[rank_of(real)])
-    result: ir.Value = op.node(op_type, value, real)
-    return result
+    return op.node(op_type, value, real)
 
 
 def multiplied(op: Emit, left: ir.Value, right: ir.Value, multiply: Callable[..., ir.Value] | None = None) -> ir.Value:
@@ -97,14 +96,14 @@ def multiplied(op: Emit, left: ir.Value, right: ir.Value, multiply: Callable[...
 
 def conjugate(op: Emit, value: ir.Value) -> ir.Value:
     assert value.dtype is not None
-    result: ir.Value = op.Mul(value, op.const(np.array([1.0, -1.0]), value.dtype))
+    result = op.Mul(value, op.const(np.array([1.0, -1.0]), value.dtype))
     return mark_complex(result)
 
 
 def inverse_of(op: Emit, value: ir.Value) -> ir.Value:
     """conj(z) / |z|^2."""
     square = op.ReduceSumSquare(value, axes=[rank_of(value) - 1], keepdims=1)
-    result: ir.Value = op.Div(conjugate(op, value), square)
+    result = op.Div(conjugate(op, value), square)
     return mark_complex(result)
 
 
@@ -118,7 +117,7 @@ def magnitude(op: Emit, value: ir.Value) -> ir.Value:
 # -- entries ----------------------------------------------------------------------------------------------------------------
 def _relabelled(op: Emit, self: ir.Value) -> ir.Value:
     """The same numbers as a value of its own: whether a value is complex is noted on it."""
-    result: ir.Value = op.Identity(self)
+    result = op.Identity(self)
     return mark_complex(result) if len(op.result[0][1]) == rank_of(self) and not is_complex(self) else result
 
 
@@ -149,16 +148,14 @@ def _add(op_type: str) -> Callable[..., ir.Value]:
                 if isinstance(alpha, complex)
                 else scaled(op, right, alpha)
             )
-        result: ir.Value = op.node(op_type, as_pair(op, self, dtype), right)
-        return result
+        return op.node(op_type, as_pair(op, self, dtype), right)
 
     return entry
 
 
 def _rsub(op: Emit, self: Any, other: Any) -> ir.Value:
     dtype = result_dtype(op)
-    result: ir.Value = op.Sub(as_pair(op, other, dtype), as_pair(op, self, dtype))
-    return result
+    return op.Sub(as_pair(op, other, dtype), as_pair(op, self, dtype))
 
 
 def _mul(op: Emit, self: Any, other: Any) -> ir.Value:
@@ -196,8 +193,7 @@ def logarithm(op: Emit, self: ir.Value) -> ir.Value:
 def _sgn(op: Emit, self: ir.Value) -> ir.Value:
     size = op.ReduceL2(self, axes=[rank_of(self) - 1], keepdims=1)
     zero = op.const(0.0, result_dtype(op))
-    result: ir.Value = op.Where(op.Equal(size, 0), zero, op.Div(self, size))
-    return result
+    return op.Where(op.Equal(size, 0), zero, op.Div(self, size))
 
 
 def _to(op: Emit, self: ir.Value) -> ir.Value:
@@ -220,8 +216,7 @@ def _matmul(op: Emit, self: ir.Value, other: ir.Value | None = None, mat2: ir.Va
 def _where(op: Emit, condition: ir.Value, self: Any, other: Any) -> ir.Value:
     dtype = result_dtype(op)
     column = op.Unsqueeze(condition, axes=[rank_of(condition)])
-    result: ir.Value = op.Where(column, as_pair(op, self, dtype), as_pair(op, other, dtype))
-    return result
+    return op.Where(column, as_pair(op, self, dtype), as_pair(op, other, dtype))
 
 
 def _identity(op: Emit, self: ir.Value) -> ir.Value:
@@ -229,8 +224,7 @@ def _identity(op: Emit, self: ir.Value) -> ir.Value:
 
 
 def _neg(op: Emit, self: ir.Value) -> ir.Value:
-    result: ir.Value = op.Neg(self)
-    return result
+    return op.Neg(self)
 
 
 def _not_equal_parts(negate: bool) -> Callable[..., ir.Value]:
@@ -337,7 +331,7 @@ def _over_all(op: Emit, packet: str, value: ir.Value, given: dict[str, Any]) -> 
     if not axes:
         return value
     op_type = "ReduceSum" if packet == "sum" else "ReduceMean"
-    return op.node(op_type, value, axes=axes, keepdims=int(bool(given.get("keepdim"))))  # type: ignore[no-any-return]
+    return op.node(op_type, value, axes=axes, keepdims=int(bool(given.get("keepdim"))))
 
 
 def _register_views() -> None:

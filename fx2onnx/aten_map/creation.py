@@ -38,10 +38,7 @@ def filled(
     shape = op.Shape(like) if symbolic and like is not None else op.sizes(dims)
     with np.errstate(all="ignore"):
         array = np.asarray(number).astype(dtype.numpy()).reshape(1)
-    result: ir.Value = op.node(
-        "ConstantOfShape", shape, value=ir.Tensor(array, dtype=dtype), outputs=[(dtype, tuple(dims))]
-    )
-    return result
+    return op.ConstantOfShape(shape, value=ir.Tensor(array, dtype=dtype), outputs=[(dtype, tuple(dims))])
 
 
 def _filled_with(number: float) -> Any:
@@ -86,7 +83,7 @@ def counted(op: Emit, count: DimLike, dtype: ir.DataType) -> ir.Value:
         return op.const(np.arange(count), dtype)
     made = dtype if takes("Range", op.opset, dtype) and dtype not in FLOATS else D.INT64
     bounds = [op.const(0, made), op.size(count, made), op.const(1, made)]
-    return op.cast(op.node("Range", *bounds, outputs=[(made, (count,))]), dtype)
+    return op.cast(op.Range(*bounds, outputs=[(made, (count,))]), dtype)
 
 
 def _arange(op: Emit, end: Any, start: Any = 0, step: Any = 1) -> ir.Value:
@@ -104,7 +101,7 @@ def _arange(op: Emit, end: Any, start: Any = 0, step: Any = 1) -> ir.Value:
         return cast(op, value, dtype)
     made = dtype if takes("Range", op.opset, dtype) else D.INT64
     bounds = [as_dtype(op, number, made) for number in (start, end, step)]
-    return op.cast(op.node("Range", *bounds, outputs=[(made, (count,))]), dtype)
+    return op.cast(op.Range(*bounds, outputs=[(made, (count,))]), dtype)
 
 
 def _numpy_arange(start: Any, step: Any, count: int, dtype: ir.DataType) -> Any:
@@ -158,8 +155,7 @@ def _spaced(op: Emit, start: Operand, end: Operand, steps: DimLike) -> ir.Value:
     from_start = op.Add(first, op.Mul(step, index))
     from_end = op.Sub(last, op.Mul(step, op.Sub(as_dtype(op, gaps, wide), index)))
     half = op.const(steps // 2, wide) if isinstance(steps, int) else op.size(steps // 2, wide)
-    result: ir.Value = op.Where(op.Less(index, half), from_start, from_end)
-    return result
+    return op.Where(op.Less(index, half), from_start, from_end)
 
 
 def _as_integer(op: Emit, operand: Operand) -> Operand:
@@ -192,7 +188,7 @@ def identity_matrix(op: Emit, rows: DimLike, columns: DimLike, dtype: ir.DataTyp
         return op.const(np.eye(rows, columns), dtype)
     made = dtype if takes("EyeLike", op.opset, dtype) else D.FLOAT
     shape = filled(op, (rows, columns), 0, made)
-    return op.cast(op.node("EyeLike", shape, dtype=made), dtype)
+    return op.cast(op.EyeLike(shape, dtype=made), dtype)
 
 
 def _eye(op: Emit) -> ir.Value:

@@ -16,7 +16,7 @@ from fx2onnx.aten_map.reductions import reduce
 from fx2onnx.aten_map.scans import cumulative_sum
 from fx2onnx.aten_map.table.dtype_support import overloads_of, register_shared, result_dtype
 from fx2onnx.irx.emit import Emit
-from fx2onnx.irx.values import Dims, dims_of, rank_of
+from fx2onnx.irx.values import Dims, dims_of, dtype_of, rank_of
 
 aten = torch.ops.aten
 D = ir.DataType
@@ -37,19 +37,18 @@ def padded_targets(op: Emit, targets: ir.Value, lengths: ir.Value, batched: bool
     if rank_of(labels) == 2:
         return labels
     if not batched:
-        return op.Unsqueeze(labels, axes=[0])  # type: ignore[no-any-return]
+        return op.Unsqueeze(labels, axes=[0])
     total = dims_of(labels)[0]
     offsets = op.Sub(cumulative_sum(op, lengths, 0), lengths)
     places = op.Add(op.Unsqueeze(offsets, axes=[1]), counted(op, total, D.INT64))
     limit = op.size(total - 1)
-    return op.Gather(labels, op.Where(op.Greater(places, limit), limit, places), axis=0)  # type: ignore[no-any-return]
+    return op.Gather(labels, op.Where(op.Greater(places, limit), limit, places), axis=0)
 
 
 def shifted(op: Emit, value: ir.Value, steps: int, filler: ir.Value) -> ir.Value:
     """[N, L] moved right by ``steps``, ``filler`` [N, steps] coming in."""
-    kept = op.Slice(value, starts=[0], ends=[-steps], axes=[1], outputs=[(value.dtype, _shorter(value, steps))])
-    result: ir.Value = op.Concat(filler, kept, axis=1)
-    return result
+    kept = op.Slice(value, starts=[0], ends=[-steps], axes=[1], outputs=[(dtype_of(value), _shorter(value, steps))])
+    return op.Concat(filler, kept, axis=1)
 
 
 def _shorter(value: ir.Value, steps: int) -> Dims:
@@ -101,8 +100,7 @@ def log_likelihood(
 
 
 def target_lengths_column(op: Emit, lengths: ir.Value) -> ir.Value:
-    result: ir.Value = op.Unsqueeze(lengths, axes=[1])
-    return result
+    return op.Unsqueeze(lengths, axes=[1])
 
 
 def _ctc_loss(

@@ -44,8 +44,7 @@ def combinations(op: Emit, self: ir.Value, r: int, with_replacement: bool) -> ir
     count = fixed(dims_of(self)[0], "combinations")
     choose = itertools.combinations_with_replacement if with_replacement else itertools.combinations
     table = np.array(list(choose(range(count), r)), dtype=np.int64).reshape(-1, r)
-    result: ir.Value = op.Gather(self, table, axis=0)
-    return result
+    return op.Gather(self, table, axis=0)
 
 
 @translates(aten.sum_to_size.default)
@@ -104,8 +103,7 @@ def _weights(op: Emit, steps: ir.Value, count: int, edge_order: int) -> ir.Value
     dtype = dtype_of(steps)
 
     def step(index: int) -> ir.Value:
-        result: ir.Value = op.Gather(steps, op.const(np.array([index])), axis=0)
-        return result
+        return op.Gather(steps, op.const(np.array([index])), axis=0)
 
     def three(near: ir.Value, far: ir.Value) -> list[ir.Value]:
         """Coefficients at the first of three points, steps ``near`` then ``far``."""
@@ -140,8 +138,7 @@ def _weights(op: Emit, steps: ir.Value, count: int, edge_order: int) -> ir.Value
     columns = [op.Unsqueeze(op.Concat(*left_parts, *filler, axis=0), axes=[1])]
     columns += [matrix] if matrix is not None else []
     columns.append(op.Unsqueeze(op.Concat(*filler, *right_parts, axis=0), axes=[1]))
-    result: ir.Value = op.Concat(*columns, axis=1)
-    return result
+    return op.Concat(*columns, axis=1)
 
 
 def _gradient(
@@ -197,7 +194,7 @@ def _counts_in_bins(
     if weight is not None:
         hits.append(op.reshape(weight, (product(dims_of(weight)),)))
         terms.append("z")
-    hist: ir.Value = op.node("Einsum", *hits, equation=f"{','.join(terms)}->{letters}", outputs=[op.result[0]])
+    hist = op.Einsum(*hits, equation=f"{','.join(terms)}->{letters}", outputs=[op.result[0]])
     if density:
         hist = op.Div(hist, op.ReduceSum(hist, keepdims=0))
         for axis, edge in enumerate(edges):

@@ -45,7 +45,7 @@ def diagonal_of(op: Emit, value: ir.Value, offset: int, dim1: int, dim2: int, co
     start: Any = offset if offset >= 0 else columns * -offset
     step: Any = columns + 1
     merged = op.reshape(value, (*dims[:-2], whole(rows * columns)))
-    result: ir.Value = op.Slice(
+    return op.Slice(
         merged,
         starts=op.sizes([start]),
         ends=op.sizes([start + count * step]),
@@ -53,7 +53,6 @@ def diagonal_of(op: Emit, value: ir.Value, offset: int, dim1: int, dim2: int, co
         steps=op.sizes([step]),
         outputs=[(dtype_of(value), (*dims[:-2], count))],
     )
-    return result
 
 
 @translates(aten.diagonal.default, aten.diagonal_copy.default)
@@ -77,8 +76,7 @@ def _on_diagonal(op: Emit, rows: DimLike, columns: DimLike, offset: int) -> ir.V
     if not isinstance(rows, Dim) and not isinstance(columns, Dim):
         return op.const(np.eye(rows, columns, offset, dtype=bool))
     row = op.Add(steps(op, rows), op.const(offset)) if offset else steps(op, rows)
-    result: ir.Value = op.Equal(unsqueeze(op, row, 1), steps(op, columns))
-    return result
+    return op.Equal(unsqueeze(op, row, 1), steps(op, columns))
 
 
 def _on_rows(op: Emit, source: ir.Value, rows: DimLike, columns: DimLike, offset: int) -> ir.Value:
@@ -169,8 +167,7 @@ def _triangle(op: Emit, value: ir.Value, diagonal: DimLike, upper: bool) -> ir.V
         return value
     if op.opset >= 14 and takes("Trilu", op.opset, dtype):
         shift = () if diagonal == 0 else (op.size(diagonal),)
-        result: ir.Value = op.Trilu(value, *shift, **({} if upper else {"upper": 0}))
-        return result
+        return op.Trilu(value, *shift, **({} if upper else {"upper": 0}))
     rows, columns = dims_of(value)[-2:]
     if not any(isinstance(size, Dim) for size in (rows, columns, diagonal)):
         gap_known = np.arange(int(columns)) - np.arange(int(rows))[:, None]  # type: ignore[arg-type]

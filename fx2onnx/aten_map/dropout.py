@@ -43,8 +43,7 @@ def _kept(op: Emit, like: ir.Value, dims: Dims, p: float) -> ir.Value:
     shape = op.sizes(dims)
     base = op.ConstantOfShape(shape, outputs=[(FLOAT, dims)])
     uniform = op.RandomUniformLike(base, dtype=FLOAT)
-    result: ir.Value = op.Not(op.Less(uniform, op.const(p, FLOAT)))
-    return result
+    return op.Not(op.Less(uniform, op.const(p, FLOAT)))
 
 
 @translates(aten.dropout.default)
@@ -73,8 +72,7 @@ def feature_dropout(op: Emit, input: ir.Value, p: float, train: bool) -> ir.Valu
     if p == 1:
         return filled(op, dims, 0, dtype)
     keep = _kept(op, input, (*dims[:2], *(1 for _ in dims[2:])), p)
-    result: ir.Value = op.Mul(input, op.Mul(op.cast(keep, dtype), op.const(1 / (1 - p), dtype)))
-    return result
+    return op.Mul(input, op.Mul(op.cast(keep, dtype), op.const(1 / (1 - p), dtype)))
 
 
 def _alpha_dropped(op: Emit, value: ir.Value, p: float, dims: Dims) -> ir.Value:
@@ -87,8 +85,7 @@ def _alpha_dropped(op: Emit, value: ir.Value, p: float, dims: Dims) -> ir.Value:
         return filled(op, dims_of(value), 0, dtype)
     a = 1 / math.sqrt((ALPHA * ALPHA * p + 1) * (1 - p))
     kept = op.Add(op.Mul(value, op.const(a, dtype)), op.const(ALPHA * a * p, dtype))
-    result: ir.Value = op.Where(_kept(op, value, dims, p), kept, op.const(-ALPHA * a + ALPHA * a * p, dtype))
-    return result
+    return op.Where(_kept(op, value, dims, p), kept, op.const(-ALPHA * a + ALPHA * a * p, dtype))
 
 
 @translates(aten.alpha_dropout.default)
@@ -111,5 +108,4 @@ def native_dropout_backward(op: Emit, grad_output: ir.Value, mask: ir.Value, sca
     """native_dropout_backward(Tensor grad_output, Tensor mask, float scale) -> Tensor"""
     dtype = op.result[0][0]
     kept = op.Mul(op.cast(grad_output, dtype), op.cast(mask, dtype))
-    result: ir.Value = kept if scale == 1 else op.Mul(kept, op.const(scale, dtype))
-    return result
+    return kept if scale == 1 else op.Mul(kept, op.const(scale, dtype))

@@ -20,8 +20,7 @@ SUM, MEAN, MAX = 0, 1, 2
 @translates(aten.embedding.default)
 def embedding(op: Emit, weight: ir.Value, indices: ir.Value, padding_idx: int) -> ir.Value:
     """embedding(Tensor weight, Tensor indices, SymInt padding_idx=-1, bool scale_grad_by_freq=False, bool sparse=False) -> Tensor"""
-    result: ir.Value = op.Gather(weight, indices, axis=0)
-    return result
+    return op.Gather(weight, indices, axis=0)
 
 
 def _bagged(
@@ -131,5 +130,4 @@ def embedding_renorm(op: Emit, self: ir.Value, indices: ir.Value, max_norm: floa
     limit = op.const(max_norm, dtype)
     shorter = op.Mul(rows, op.Div(limit, op.Add(norm, op.const(1e-7, dtype))))
     kept = op.Where(op.Greater(norm, limit), shorter, rows)
-    result: ir.Value = op.ScatterND(self, unsqueeze(op, places, 1), kept)
-    return result
+    return op.ScatterND(self, unsqueeze(op, places, 1), kept)

@@ -36,8 +36,7 @@ def rescaled(op: Emit, value: ir.Value, power: float, size: DimLike) -> ir.Value
         factor = op.Pow(op.size(size, dtype_of(value)), op.const(power, dtype_of(value)))
     else:
         factor = op.const(float(size) ** power, dtype_of(value))
-    result: ir.Value = op.Mul(value, factor)
-    return result
+    return op.Mul(value, factor)
 
 
 def resized(op: Emit, value: ir.Value, axis: int, size: DimLike) -> ir.Value:
@@ -49,12 +48,10 @@ def resized(op: Emit, value: ir.Value, axis: int, size: DimLike) -> ir.Value:
     if not isinstance(old, int) or not isinstance(size, int):
         raise UserError("E203", "an FFT that pads a dynamic size", next="pad or cut the signal before the FFT")
     if size < old:
-        result: ir.Value = op.Slice(value, starts=[0], ends=[size], axes=[axis])
-        return result
+        return op.Slice(value, starts=[0], ends=[size], axes=[axis])
     pads = [0] * (2 * len(dims))
     pads[len(dims) + axis] = size - old
-    result = op.Pad(value, pads=np.array(pads))
-    return result
+    return op.Pad(value, pads=np.array(pads))
 
 
 def transform(op: Emit, value: ir.Value, axis: int, inverse: bool, onesided: bool = False) -> ir.Value:
@@ -71,9 +68,9 @@ def transform(op: Emit, value: ir.Value, axis: int, inverse: bool, onesided: boo
         typed = [(dtype_of(value), (1, *dims[:-1], 2))] if flat else typed
         keywords: dict[str, Any] = {"inverse": int(inverse), "onesided": int(onesided)}
         if op.opset >= 20:
-            found = op.node("DFT", source, None, op.const(np.int64(place)), outputs=typed, **keywords)
+            found = op.DFT(source, None, op.const(np.int64(place)), outputs=typed, **keywords)
         else:
-            found = op.node("DFT", source, outputs=typed, axis=place, **keywords)
+            found = op.DFT(source, outputs=typed, axis=place, **keywords)
         found = op.Squeeze(found, axes=[0]) if flat else found
         return mark_complex(rescaled(op, found, 1.0, size) if inverse else found)
     return _by_matrices(op, value, axis, inverse, dims[axis])

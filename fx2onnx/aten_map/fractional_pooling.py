@@ -31,8 +31,7 @@ def _starts(op: Emit, sample: ir.Value, size: int, kernel: int, count: int) -> i
     steps = op.const(np.arange(count), dtype)
     first = op.Cast(op.Mul(sample, alpha), to=INT64)
     places = op.Sub(op.Cast(op.Mul(op.Add(steps, sample), alpha), to=INT64), first)
-    result: ir.Value = op.Where(op.const(np.arange(count) == count - 1), op.const(np.int64(last)), places)
-    return result
+    return op.Where(op.const(np.arange(count) == count - 1), op.const(np.int64(last)), places)
 
 
 @translates(aten.fractional_max_pool2d.default, aten.fractional_max_pool3d.default)

@@ -53,8 +53,7 @@ def index_select(op: Emit, self: ir.Value, dim: int, index: ir.Value) -> ir.Valu
 @translates(aten.take.default)
 def take(op: Emit, self: ir.Value, index: ir.Value) -> ir.Value:
     """take(Tensor self, Tensor index) -> Tensor"""
-    result: ir.Value = op.Gather(flat(op, self), index, axis=0)
-    return result
+    return op.Gather(flat(op, self), index, axis=0)
 
 
 @translates(aten.take_along_dim.default)
@@ -64,8 +63,7 @@ def take_along_dim(op: Emit, self: ir.Value, indices: ir.Value, dim: int | None)
     The other axes broadcast; without ``dim`` both are read flat.
     """
     if dim is None:
-        result: ir.Value = op.GatherElements(flat(op, self), flat(op, indices), axis=0)
-        return result
+        return op.GatherElements(flat(op, self), flat(op, indices), axis=0)
     axis = axis_of(dim, rank_of(self))
     source, wanted = list(dims_of(self)), list(dims_of(indices))
     along = source[axis], wanted[axis]
@@ -73,8 +71,7 @@ def take_along_dim(op: Emit, self: ir.Value, indices: ir.Value, dim: int | None)
     common = list(broadcast_dims(source, wanted))
     self = op.expand(self, [along[0] if place == axis else size for place, size in enumerate(common)])
     indices = op.expand(indices, [along[1] if place == axis else size for place, size in enumerate(common)])
-    result = op.GatherElements(self, indices, axis=axis)
-    return result
+    return op.GatherElements(self, indices, axis=axis)
 
 
 @translates(aten.masked_select.default)
@@ -85,8 +82,7 @@ def masked_select(op: Emit, self: ir.Value, mask: ir.Value) -> ir.Value:
     """
     common = broadcast_dims(dims_of(self), dims_of(mask))
     value, chosen = flat(op, op.expand(self, common)), flat(op, op.expand(op.cast(mask, BOOL), common))
-    result: ir.Value = op.Compress(value, chosen, axis=0, outputs=[op.result[0]])
-    return result
+    return op.Compress(value, chosen, axis=0, outputs=[op.result[0]])
 
 
 def fresh_size(op: Emit, hint: str, source: ir.Value | None = None, axis: int = 0) -> Dim:
@@ -102,7 +98,7 @@ def nonzero_rows(op: Emit, value: ir.Value, count: DimLike | None = None) -> ir.
     if not takes("NonZero", op.opset, dtype_of(value)):
         value = op.cast(value, BOOL)
     size = fresh_size(op, "nonzero") if count is None else count
-    found: ir.Value = op.NonZero(value, outputs=[(INT64, (rank_of(value), size))])
+    found = op.NonZero(value, outputs=[(INT64, (rank_of(value), size))])
     if isinstance(size, Dim) and count is None:
         op.builder.symbols[str(size)] = (found, 1)
     return found
@@ -120,8 +116,7 @@ def nonzero(op: Emit, self: ir.Value) -> ir.Value:
         once = op.Reshape(op.cast(op.cast(self, BOOL), INT64), op.const(np.array([1])))
         shape = op.Concat(once, op.const(np.array([0])), axis=0)
         empty = ir.tensor(np.zeros(1, dtype=np.int64))
-        result: ir.Value = op.ConstantOfShape(shape, value=empty, outputs=[op.result[0]])
-        return result
+        return op.ConstantOfShape(shape, value=empty, outputs=[op.result[0]])
     return transpose(op, nonzero_rows(op, self, count), (1, 0))
 
 
@@ -143,10 +138,7 @@ def nonzero_static(op: Emit, self: ir.Value, size: DimLike, fill_value: int) -> 
         return filled(op, result_dims(op), fill_value, INT64)
     places = transpose(op, nonzero_rows(op, self), (1, 0))
     longer = op.Concat(places, filled(op, (size, rank), fill_value, INT64), axis=0)
-    result: ir.Value = op.Slice(
-        longer, starts=op.sizes([0]), ends=op.sizes([size]), axes=[0], outputs=[(INT64, (size, rank))]
-    )
-    return result
+    return op.Slice(longer, starts=op.sizes([0]), ends=op.sizes([size]), axes=[0], outputs=[(INT64, (size, rank))])
 
 
 @translates(aten.one_hot.default)
@@ -163,5 +155,4 @@ def one_hot(op: Emit, self: ir.Value, num_classes: int) -> ir.Value:
     dtype, dims = op.result[0]
     if rank_of(self) == 0:
         return squeeze(op, op.OneHot(unsqueeze(op, self, 0), depth, values, outputs=[(dtype, (1, *dims))]), 0)
-    result: ir.Value = op.OneHot(self, depth, values, axis=-1, outputs=[(dtype, dims)])
-    return result
+    return op.OneHot(self, depth, values, axis=-1, outputs=[(dtype, dims)])

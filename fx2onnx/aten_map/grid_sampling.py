@@ -39,8 +39,7 @@ def sampled(op: Emit, value: ir.Value, grid: ir.Value, mode: int, padding: int, 
     attrs: dict[str, Any] = {"mode": (MODES_20 if op.opset >= 20 else MODES)[mode], "padding_mode": PADDINGS[padding]}
     if align_corners:
         attrs["align_corners"] = 1
-    result: ir.Value = op.GridSample(value, grid, outputs=[op.result[0]], **attrs)
-    return result
+    return op.GridSample(value, grid, outputs=[op.result[0]], **attrs)
 
 
 @translates(aten.grid_sampler.default, aten.grid_sampler_2d.default, aten.grid_sampler_3d.default)
@@ -76,8 +75,7 @@ def affine_grid_generator(op: Emit, theta: ir.Value, size: Sequence[DimLike], al
     spatial = list(size[2:])
     if any(isinstance(number, Dim) for number in spatial):
         attrs = {"align_corners": 1} if align_corners else {}
-        result: ir.Value = op.AffineGrid(theta, op.sizes(size), outputs=[op.result[0]], **attrs)
-        return result
+        return op.AffineGrid(theta, op.sizes(size), outputs=[op.result[0]], **attrs)
     points = op.const(base_points([int(number) for number in spatial], align_corners), dtype_of(theta))  # type: ignore[arg-type]
     grid = op.MatMul(points, transpose(op, theta, (0, 2, 1)))
     return op.reshape(grid, (dims_of(theta)[0], *spatial, len(spatial)))

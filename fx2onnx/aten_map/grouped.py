@@ -37,7 +37,7 @@ def _grouped_mm(
     ONNX:    MatMul for two stacks of matrices; else a Loop of G rounds, its length read from ``offs``.
     """
     if offs is None:
-        product: ir.Value = op.MatMul(self, mat2)
+        product = op.MatMul(self, mat2)
     elif rank_of(self) == 2 and rank_of(mat2) == 2:
         product = _stacked(op, offs, lambda op, _, start, end: op.MatMul(
             _part(op, self, 1, start, end), _part(op, mat2, 0, start, end)
@@ -59,13 +59,11 @@ def _part(op: Emit, matrix: ir.Value, axis: int, start: ir.Value, end: ir.Value)
     """``matrix[start:end]`` along ``axis``."""
     dims: list[DimLike] = list(dims_of(matrix))
     dims[axis] = Dim.symbol(op.builder.unique("group"))
-    result: ir.Value = op.Slice(matrix, start, end, op.const(np.array([axis])), outputs=[(dtype_of(matrix), dims)])
-    return result
+    return op.Slice(matrix, start, end, op.const(np.array([axis])), outputs=[(dtype_of(matrix), dims)])
 
 
 def _member(op: Emit, matrices: ir.Value, group: ir.Value) -> ir.Value:
-    result: ir.Value = op.Squeeze(op.Gather(matrices, group, axis=0), axes=[0])
-    return result
+    return op.Squeeze(op.Gather(matrices, group, axis=0), axes=[0])
 
 
 def _stacked(op: Emit, offs: ir.Value, product: Product) -> ir.Value:
@@ -81,7 +79,7 @@ def _stacked(op: Emit, offs: ir.Value, product: Product) -> ir.Value:
     graph = op.subgraph("group", [index, go_on, start], round_)
     zero = op.const(np.array([0]))
     outputs = [(INT64, (1,)), result]
-    _, stacked = op.node("Loop", op.size(dims_of(offs)[0]), op.const(np.array(True)), zero, body=graph, outputs=outputs)
+    _, stacked = op.Loop(op.size(dims_of(offs)[0]), op.const(np.array(True)), zero, body=graph, outputs=outputs)
     return stacked  # type: ignore[no-any-return]
 
 
@@ -102,8 +100,8 @@ def _joined(op: Emit, offs: ir.Value, axis: int, product: Product) -> ir.Value:
     graph = op.subgraph("group", [index, go_on, start, before], round_)
     none = [0 if place == axis else size for place, size in enumerate(dims)]
     outputs = [(INT64, (1,)), (dtype, tuple(grown))]
-    end, joined = op.node(
-        "Loop", op.size(dims_of(offs)[0]), op.const(np.array(True)), op.const(np.array([0])), _zeros(op, dtype, none),
+    end, joined = op.Loop(
+        op.size(dims_of(offs)[0]), op.const(np.array(True)), op.const(np.array([0])), _zeros(op, dtype, none),
         body=graph, outputs=outputs,
     )  # fmt: skip
     return _padded(op, joined, axis, end)
@@ -118,13 +116,11 @@ def _padded(op: Emit, joined: ir.Value, axis: int, end: ir.Value) -> ir.Value:
     rest: list[DimLike] = list(dims)
     rest[axis] = Dim.symbol(op.builder.unique("ungrouped"))
     zeros = op.Expand(op.const(0, dtype), shape, outputs=[(dtype, tuple(rest))])
-    result: ir.Value = op.Concat(joined, zeros, axis=axis, outputs=[op.result[0]])
-    return result
+    return op.Concat(joined, zeros, axis=axis, outputs=[op.result[0]])
 
 
 def _zeros(op: Emit, dtype: ir.DataType, dims: list[DimLike]) -> ir.Value:
-    result: ir.Value = op.expand(op.const(0, dtype), dims)
-    return result
+    return op.expand(op.const(0, dtype), dims)
 
 
 def _formal(op: Emit) -> tuple[ir.Value, ir.Value, ir.Value]:

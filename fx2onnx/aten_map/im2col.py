@@ -25,8 +25,7 @@ def _places(op: Emit, size: DimLike, kernel: int, dilation: int, stride: int) ->
     if not isinstance(blocks, Dim):
         return op.const(within + np.arange(blocks) * stride)
     starts = op.Mul(steps(op, blocks), op.const(stride)) if stride != 1 else steps(op, blocks)
-    result: ir.Value = op.Add(op.const(within), starts)
-    return result
+    return op.Add(op.const(within), starts)
 
 
 @translates(aten.im2col.default)

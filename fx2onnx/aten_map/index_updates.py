@@ -241,8 +241,7 @@ def slice_backward(
         return grad_output
     pads: list[Any] = [0] * (2 * len(dims))
     pads[axis], pads[len(dims) + axis] = first, after
-    result: ir.Value = op.Pad(grad_output, pads=op.sizes(pads), outputs=[(dtype, dims)])
-    return result
+    return op.Pad(grad_output, pads=op.sizes(pads), outputs=[(dtype, dims)])
 
 
 @translates(aten.select_backward.default)

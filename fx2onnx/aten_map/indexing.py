@@ -72,8 +72,7 @@ def coordinates(op: Emit, plan: Plan) -> ir.Value:
         parts.append(unsqueeze(op, spread, len(plan.common)))
     if len(parts) == 1:
         return parts[0]
-    result: ir.Value = op.Concat(*parts, axis=-1)
-    return result
+    return op.Concat(*parts, axis=-1)
 
 
 def _linear(op: Emit, value: ir.Value, plan: Plan) -> ir.Value:
@@ -90,8 +89,7 @@ def _linear(op: Emit, value: ir.Value, plan: Plan) -> ir.Value:
             inner = op.Mod(inner, op.size(dims[axis]))
         total = op.Add(op.Mul(total, op.size(dims[axis])), inner)
     merged = flattened(op, value, plan.axes[0], plan.axes[-1] + 1)
-    result: ir.Value = op.Gather(merged, total, axis=plan.axes[0], outputs=[op.result[0]])
-    return result
+    return op.Gather(merged, total, axis=plan.axes[0], outputs=[op.result[0]])
 
 
 def _compressed(op: Emit, value: ir.Value, mask: ir.Value, axis: int) -> ir.Value:
@@ -99,8 +97,7 @@ def _compressed(op: Emit, value: ir.Value, mask: ir.Value, axis: int) -> ir.Valu
     covered = rank_of(mask)
     merged = value if covered == 1 else flattened(op, value, axis, axis + covered)
     chosen = op.cast(mask, BOOL) if covered == 1 else flat(op, op.cast(mask, BOOL))
-    result: ir.Value = op.Compress(merged, chosen, axis=axis, outputs=[op.result[0]])
-    return result
+    return op.Compress(merged, chosen, axis=axis, outputs=[op.result[0]])
 
 
 def indexed(op: Emit, value: ir.Value, indices: Indices) -> ir.Value:
@@ -112,17 +109,14 @@ def indexed(op: Emit, value: ir.Value, indices: Indices) -> ir.Value:
         axis, index = given[0]
         if dtype_of(index) in MASKS:
             return _compressed(op, value, index, axis)
-        result: ir.Value = op.Gather(value, as_plain(op, index), axis=axis)
-        return result
+        return op.Gather(value, as_plain(op, index), axis=axis)
     plan = plan_of(op, indices)
     if len(plan.axes) == 1:
-        result = op.Gather(value, plan.indices[0], axis=plan.axes[0], outputs=[op.result[0]])
-        return result
+        return op.Gather(value, plan.indices[0], axis=plan.axes[0], outputs=[op.result[0]])
     if plan.is_adjacent and plan.axes[0] > 0:
         return _linear(op, value, plan)
     fronted = transpose(op, value, plan.axes + plan.rest(rank_of(value)))
-    result = op.GatherND(fronted, coordinates(op, plan), outputs=[op.result[0]])
-    return result
+    return op.GatherND(fronted, coordinates(op, plan), outputs=[op.result[0]])
 
 
 @translates(
@@ -182,8 +176,7 @@ def _masked_put(
     if not accumulate:
         return where(op, chosen, source, value)
     added = where(op, chosen, source, op.const(0, dtype_of(value)))
-    result: ir.Value = op.Or(value, added) if dtype_of(value) == BOOL else op.Add(value, added)
-    return result
+    return op.Or(value, added) if dtype_of(value) == BOOL else op.Add(value, added)
 
 
 def index_written(op: Emit, value: ir.Value, indices: Indices, source: ir.Value, accumulate: bool) -> ir.Value:

@@ -67,8 +67,7 @@ def resize(op: Emit, value: ir.Value, scales: Scales | None, **attrs: Any) -> ir
         empty = op.const(np.zeros(0, dtype=np.float32))
         inputs.setdefault("scales", empty)
         inputs["roi"] = empty
-    result: ir.Value = op.Resize(value, **inputs, outputs=[(dtype, dims)], **attrs)
-    return result
+    return op.Resize(value, **inputs, outputs=[(dtype, dims)], **attrs)
 
 
 def _sizes_agree(op: Emit, value: ir.Value, scales: Scales) -> bool:
@@ -254,6 +253,10 @@ MODES = {
 """Overload packet -> mode, and the numbers of spatial axes it exists for."""
 
 
+def _given(scales: Scales) -> Scales | None:
+    return scales if any(scale is not None for scale in scales) else None
+
+
 def _register(name: str, mode: str, spatial: int) -> None:
     antialias = name.endswith("_aa")
     packet = getattr(aten, name)
@@ -266,14 +269,11 @@ def _register(name: str, mode: str, spatial: int) -> None:
     ) -> ir.Value:
         return interpolated(op, input, mode, scale_factors, align_corners, antialias)
 
-    def given(scales: Scales) -> Scales | None:
-        return scales if any(scale is not None for scale in scales) else None
-
     def plain1(op: Emit, self: ir.Value, output_size: Sequence[DimLike], scales: float | None) -> ir.Value:
-        return interpolated(op, self, mode, given([scales]), False)
+        return interpolated(op, self, mode, _given([scales]), False)
 
     def plain2(op: Emit, self: ir.Value, output_size: Any, scales_h: float | None, scales_w: float | None) -> ir.Value:
-        return interpolated(op, self, mode, given([scales_h, scales_w]), False)
+        return interpolated(op, self, mode, _given([scales_h, scales_w]), False)
 
     def plain3(
         op: Emit,
@@ -283,10 +283,10 @@ def _register(name: str, mode: str, spatial: int) -> None:
         scales_h: float | None,
         scales_w: float | None,
     ) -> ir.Value:
-        return interpolated(op, self, mode, given([scales_d, scales_h, scales_w]), False)
+        return interpolated(op, self, mode, _given([scales_d, scales_h, scales_w]), False)
 
     def aligned1(op: Emit, self: ir.Value, output_size: Any, align_corners: bool, scales: float | None) -> ir.Value:
-        return interpolated(op, self, mode, given([scales]), align_corners)
+        return interpolated(op, self, mode, _given([scales]), align_corners)
 
     def aligned2(
         op: Emit,
@@ -296,7 +296,7 @@ def _register(name: str, mode: str, spatial: int) -> None:
         scales_h: float | None,
         scales_w: float | None,
     ) -> ir.Value:
-        return interpolated(op, self, mode, given([scales_h, scales_w]), align_corners, antialias)
+        return interpolated(op, self, mode, _given([scales_h, scales_w]), align_corners, antialias)
 
     def aligned3(
         op: Emit,
@@ -307,7 +307,7 @@ def _register(name: str, mode: str, spatial: int) -> None:
         scales_h: float | None,
         scales_w: float | None,
     ) -> ir.Value:
-        return interpolated(op, self, mode, given([scales_d, scales_h, scales_w]), align_corners)
+        return interpolated(op, self, mode, _given([scales_d, scales_h, scales_w]), align_corners)
 
     if mode.startswith("nearest"):
         functions: list[tuple[Any, Any]] = [(packet.vec, vec), (packet.default, (plain1, plain2, plain3)[spatial - 1])]

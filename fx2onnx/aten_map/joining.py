@@ -21,8 +21,7 @@ def joined(op: Emit, tensors: Sequence[ir.Value], axis: int) -> ir.Value:
     """``Concat`` of tensors of one dtype; of a single tensor, the tensor."""
     if len(tensors) == 1:
         return tensors[0]
-    result: ir.Value = op.Concat(*tensors, axis=axis)
-    return result
+    return op.Concat(*tensors, axis=axis)
 
 
 @translates(aten.cat.default, aten.concat.default, aten.concatenate.default)

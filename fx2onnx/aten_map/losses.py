@@ -46,8 +46,7 @@ def _wrapped(op: Emit, op_type: str, left: ir.Value, right: ir.Value) -> ir.Valu
 
 def at_least_zero(op: Emit, value: ir.Value) -> ir.Value:
     """max(x, 0)."""
-    result: ir.Value = op.Relu(value)
-    return result
+    return op.Relu(value)
 
 
 def zero_like(op: Emit, value: ir.Value) -> ir.Value:
@@ -56,13 +55,11 @@ def zero_like(op: Emit, value: ir.Value) -> ir.Value:
 
 def _squares(op: Emit, self: ir.Value, target: ir.Value) -> ir.Value:
     gap = op.Sub(self, target)
-    result: ir.Value = op.Mul(gap, gap)
-    return result
+    return op.Mul(gap, gap)
 
 
 def _distances(op: Emit, self: ir.Value, target: ir.Value) -> ir.Value:
-    result: ir.Value = op.Abs(op.Sub(self, target))
-    return result
+    return op.Abs(op.Sub(self, target))
 
 
 def _pairwise(formula: Callable[..., ir.Value]) -> Callable[..., ir.Value]:
@@ -75,8 +72,7 @@ def _pairwise(formula: Callable[..., ir.Value]) -> Callable[..., ir.Value]:
 
 def _soft_margin(op: Emit, self: ir.Value, target: ir.Value) -> ir.Value:
     """log(1 + exp(-t x))."""
-    result: ir.Value = op.Softplus(op.Neg(op.Mul(self, target)))
-    return result
+    return op.Softplus(op.Neg(op.Mul(self, target)))
 
 
 register_shared(_pairwise(_squares), "Sub, Mul, reduction", *overloads_of("mse_loss"))

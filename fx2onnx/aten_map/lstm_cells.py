@@ -131,8 +131,7 @@ def gru_cell(
     reset = op.Sigmoid(op.Add(from_input[0], from_state[0]))
     update = op.Sigmoid(op.Add(from_input[1], from_state[1]))
     fresh = op.Tanh(op.Add(from_input[2], op.Mul(reset, from_state[2])))
-    result: ir.Value = op.Add(fresh, op.Mul(update, op.Sub(hx, fresh)))
-    return result
+    return op.Add(fresh, op.Mul(update, op.Sub(hx, fresh)))
 
 
 def _simple_cell(op: Emit, activation: str, given: list[ir.Value | None]) -> ir.Value:
@@ -142,8 +141,7 @@ def _simple_cell(op: Emit, activation: str, given: list[ir.Value | None]) -> ir.
     assert w_ih is not None
     assert w_hh is not None
     total = op.Add(dense(op, value, w_ih, b_ih), dense(op, state, w_hh, b_hh))
-    result: ir.Value = op.node(activation, total)
-    return result
+    return op.node(activation, total)
 
 
 @translates(aten.rnn_tanh_cell.default)

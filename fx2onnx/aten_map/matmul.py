@@ -27,8 +27,7 @@ def product(op: Emit, lhs: ir.Value, rhs: ir.Value) -> ir.Value:
     dtype = dtype_of(lhs)
     if dtype in NARROW_INTEGERS:
         return op.cast(op.MatMul(op.cast(lhs, INT32), op.cast(rhs, INT32)), dtype)
-    result: ir.Value = op.MatMul(lhs, rhs)
-    return result
+    return op.MatMul(lhs, rhs)
 
 
 def transposed_weight(op: Emit, weight: ir.Value) -> ir.Value:
@@ -45,15 +44,13 @@ def dense(op: Emit, value: ir.Value, weight: ir.Value, bias: ir.Value | None) ->
     """``value @ weight.T + bias``; one Gemm for matrices."""
     floating = dtype_of(value) in FLOATS
     if rank_of(value) == 2 and rank_of(weight) == 2 and floating and dims_of(value)[1] != 0:
-        result: ir.Value = op.Gemm(value, weight, bias, transB=1)
-        return result
+        return op.Gemm(value, weight, bias, transB=1)
     total = product(op, value, transposed_weight(op, weight) if rank_of(weight) == 2 else weight)
     return total if bias is None else _add(op, total, bias)
 
 
 def _add(op: Emit, lhs: ir.Value, rhs: ir.Value) -> ir.Value:
-    result: ir.Value = op.Add(lhs, rhs)
-    return result
+    return op.Add(lhs, rhs)
 
 
 @translates(aten.linear.default)
@@ -84,8 +81,7 @@ def mm(op: Emit, self: ir.Value, mat2: ir.Value) -> ir.Value:
 @translates(aten._int_mm.default)
 def _int_mm(op: Emit, self: ir.Value, mat2: ir.Value) -> ir.Value:
     """_int_mm(Tensor self, Tensor mat2) -> Tensor"""
-    result: ir.Value = op.MatMul(op.cast(self, INT32), op.cast(mat2, INT32))
-    return result
+    return op.MatMul(op.cast(self, INT32), op.cast(mat2, INT32))
 
 
 @translates(aten.mv.default)
@@ -110,8 +106,7 @@ def scaled(op: Emit, value: ir.Value, factor: Any) -> ir.Value:
     """``value * factor``; nothing is emitted for 1."""
     if not isinstance(factor, ir.Value) and factor == 1:
         return value
-    result: ir.Value = op.Mul(value, as_dtype(op, factor, dtype_of(value)))
-    return result
+    return op.Mul(value, as_dtype(op, factor, dtype_of(value)))
 
 
 def _accumulated(op: Emit, self: ir.Value, beta: Any, alpha: Any, total: ir.Value) -> ir.Value:
@@ -140,9 +135,8 @@ def addmm(op: Emit, self: ir.Value, mat1: ir.Value, mat2: ir.Value, beta: Any, a
     """
     numbers = not isinstance(beta, ir.Value) and not isinstance(alpha, ir.Value)
     if dtype_of(mat1) in FLOATS and numbers and dims_of(mat1)[1] != 0:
-        factors = {name: float(factor) for name, factor in (("alpha", alpha), ("beta", beta)) if factor != 1}
-        result: ir.Value = op.Gemm(mat1, mat2, None if beta == 0 else self, **factors)
-        return result
+        scales = [None if factor == 1 else float(factor) for factor in (alpha, beta)]
+        return op.Gemm(mat1, mat2, None if beta == 0 else self, alpha=scales[0], beta=scales[1])
     return _accumulated(op, self, beta, alpha, product(op, mat1, mat2))
 
 
@@ -154,8 +148,7 @@ def _addmm_activation(
     from fx2onnx.aten_map.activations import gelu_of
 
     total = addmm(op, self, mat1, mat2, beta, alpha)
-    result: ir.Value = gelu_of(op, total, "tanh") if use_gelu else op.Relu(total)
-    return result
+    return gelu_of(op, total, "tanh") if use_gelu else op.Relu(total)
 
 
 @translates(aten.addmv.default)

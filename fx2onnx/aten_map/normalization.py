@@ -36,10 +36,9 @@ def layer_normalized(
     if op.opset >= 17:
         scale = filled(op, dims[-count:], 1, dtype) if weight is None else op.cast(weight, dtype)
         shift = None if bias is None else op.cast(bias, dtype)
-        found = op.LayerNormalization(
-            value, scale, shift, axis=-count, epsilon=float(eps), outputs=3 if statistics else 1
-        )
-        return tuple(found) if statistics else (found,)
+        if statistics:
+            return op.LayerNormalization(value, scale, shift, axis=-count, epsilon=float(eps), outputs=3)
+        return (op.LayerNormalization(value, scale, shift, axis=-count, epsilon=float(eps)),)
     inner = FLOAT if dtype in HALF else dtype
     axes = list(range(-count, 0))
     wide = op.cast(value, inner)
@@ -137,10 +136,7 @@ def group_normalized(
     ones, none = filled(op, (groups,), 1, dtype), filled(op, (groups,), 0, dtype)
     if groups == dims[1] and rank > 2:
         scale, shift = (ones if weight is None else weight), (none if bias is None else bias)
-        result: ir.Value = op.InstanceNormalization(
-            value, op.cast(scale, dtype), op.cast(shift, dtype), epsilon=float(eps)
-        )
-        return result
+        return op.InstanceNormalization(value, op.cast(scale, dtype), op.cast(shift, dtype), epsilon=float(eps))
     rest = product(list(dims[1:]))
     grouped = op.reshape(value, (dims[0], groups, whole(rest // groups)))
     output = reshaped_like(op, op.InstanceNormalization(grouped, ones, none, epsilon=float(eps)), value)
@@ -204,8 +200,7 @@ def instance_norm(
     dtype, channels = dtype_of(input), dims_of(input)[1]
     scale = channel_vector(op, weight, 1, channels, dtype)
     shift = channel_vector(op, bias, 0, channels, dtype)
-    result: ir.Value = op.InstanceNormalization(input, scale, shift, epsilon=float(eps))
-    return result
+    return op.InstanceNormalization(input, scale, shift, epsilon=float(eps))
 
 
 def norm_except(op: Emit, value: ir.Value, dim: int, power: int = 2) -> ir.Value:
@@ -216,10 +211,8 @@ def norm_except(op: Emit, value: ir.Value, dim: int, power: int = 2) -> ir.Value
     if power not in (1, 2):
         dtype = dtype_of(value)
         total = op.ReduceSum(op.Pow(op.Abs(value), op.const(power, dtype)), axes=axes, keepdims=1)
-        result: ir.Value = op.Pow(total, op.const(1 / power, dtype))
-        return result
-    result = op.node("ReduceL2" if power == 2 else "ReduceL1", value, axes=axes, keepdims=1)
-    return result
+        return op.Pow(total, op.const(1 / power, dtype))
+    return op.node("ReduceL2" if power == 2 else "ReduceL1", value, axes=axes, keepdims=1)
 
 
 @translates(aten._weight_norm.default)
@@ -228,8 +221,7 @@ def _weight_norm(op: Emit, v: ir.Value, g: ir.Value, dim: int) -> ir.Value:
 
     v * (g / |v|).
     """
-    result: ir.Value = op.Mul(v, op.Div(g, norm_except(op, v, dim)))
-    return result
+    return op.Mul(v, op.Div(g, norm_except(op, v, dim)))
 
 
 @translates(aten._weight_norm_interface.default)

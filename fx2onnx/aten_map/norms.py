@@ -42,8 +42,7 @@ def vector_norm(op: Emit, value: ir.Value, order: float, dim: Dimensions, keepdi
             return reduce(op, "ReduceSum", magnitudes, dim, keepdim)
         return reduce(op, OF_MAGNITUDES[order], magnitudes, dim, keepdim)
     total = reduce(op, "ReduceSum", op.Pow(magnitudes, order), dim, keepdim)
-    result: ir.Value = op.Pow(total, 1 / order)
-    return result
+    return op.Pow(total, 1 / order)
 
 
 def _in_opmath(op: Emit, self: ir.Value, order: float, dim: Dimensions, keepdim: bool) -> ir.Value:

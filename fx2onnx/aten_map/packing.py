@@ -40,18 +40,15 @@ class Packing:
             empty = op.Expand(as_dtype(op, filler, dtype), shape, outputs=[(dtype, (rows, batch, *features))])
         else:
             empty = op.expand(as_dtype(op, filler, dtype), (rows, batch, *features))
-        result: ir.Value = op.ScatterND(empty, self.coordinates, data)
-        return result
+        return op.ScatterND(empty, self.coordinates, data)
 
     def collect(self, op: Emit, value: ir.Value, typed: OutputType) -> ir.Value:
         """The steps of [time, batch, features] in packed order."""
-        result: ir.Value = op.GatherND(value, self.coordinates, outputs=[typed])
-        return result
+        return op.GatherND(value, self.coordinates, outputs=[typed])
 
     def lengths(self, op: Emit) -> ir.Value:
         """[batch]: how long each sequence is."""
-        result: ir.Value = op.ReduceSum(op.Cast(self.mask, to=INT64), axes=[0], keepdims=0)
-        return result
+        return op.ReduceSum(op.Cast(self.mask, to=INT64), axes=[0], keepdims=0)
 
 
 def _of_mask(op: Emit, mask: ir.Value) -> Packing:

@@ -49,10 +49,14 @@ def padded(op: Emit, value: ir.Value, pad: Sequence[DimLike], mode: str, number:
     if mode != "constant":
         dims = tuple(whole(size + begins[axis] + ends[axis]) for axis, size in enumerate(dims_of(value)))
     inner = compute_dtype(op, "Pad", dtype)
-    constant = {"constant_value": as_dtype(op, number, inner)} if mode == "constant" and number else {}
-    attrs = {} if mode == "constant" else {"mode": ONNX_MODES[mode]}
+    filler = as_dtype(op, number, inner) if mode == "constant" and number else None
+    named = None if mode == "constant" else ONNX_MODES[mode]
     result = op.Pad(
-        op.cast(value, inner), pads=op.sizes([*begins, *ends]), outputs=[(inner, dims)], **constant, **attrs
+        op.cast(value, inner),
+        pads=op.sizes([*begins, *ends]),
+        constant_value=filler,
+        mode=named,
+        outputs=[(inner, dims)],
     )
     result = op.cast(result, dtype)
     return _cropped(op, result, *crops) if mode in ("reflect", "replicate") else result

@@ -24,8 +24,7 @@ def pixel_shuffle(op: Emit, self: ir.Value, upscale_factor: int) -> ir.Value:
     if is_empty(result_dims(op)):
         return zeros(op, result_dims(op), dtype_of(self))
     if rank_of(self) == 4 and dtype_of(self) in (ir.DataType.FLOAT, ir.DataType.DOUBLE):
-        result: ir.Value = op.DepthToSpace(self, blocksize=r, mode="CRD")
-        return result
+        return op.DepthToSpace(self, blocksize=r, mode="CRD")
     lead, (channels, height, width) = dims[:-3], dims[-3:]
     count = len(lead)
     split = op.reshape(self, (*lead, whole(channels // (r * r)), r, r, height, width))
@@ -44,8 +43,7 @@ def pixel_unshuffle(op: Emit, self: ir.Value, downscale_factor: int) -> ir.Value
         return zeros(op, result_dims(op), dtype_of(self))
     lead, (channels, height, width) = dims[:-3], dims[-3:]
     if rank_of(self) == 4 and channels == 1 and dtype_of(self) in (ir.DataType.FLOAT, ir.DataType.DOUBLE):
-        result: ir.Value = op.SpaceToDepth(self, blocksize=r)
-        return result
+        return op.SpaceToDepth(self, blocksize=r)
     count = len(lead)
     split = op.reshape(self, (*lead, channels, whole(height // r), r, whole(width // r), r))
     perm = [*range(count), count, count + 2, count + 4, count + 1, count + 3]

@@ -166,14 +166,7 @@ def average_pooled(
         result = total if factor == 1 else op.Mul(total, op.const(factor, dtype))
     else:
         if any(over) and count_include_pad and padded:
-            reach = [
-                (fixed(dims[axis + 2], "a size pooled with ceil_mode") - 1) * stride[axis]
-                + kernel[axis]
-                - fixed(dims_of(value)[axis + 2], "a size pooled with ceil_mode")
-                - padding[axis]
-                for axis in range(spatial)
-            ]
-            ends = [min(pad, max(0, needed)) for pad, needed in zip(padding, reach, strict=True)]
+            ends = _ends_read(dims_of(value), dims, kernel, stride, padding)
             value = _zero_padded(op, value, [0, 0, *padding], [0, 0, *ends])
             padded = False
         begins = list(padding) if padded else [0] * spatial
@@ -188,6 +181,16 @@ def average_pooled(
                 attrs["count_include_pad"] = 1
         result = op.AveragePool(value, outputs=[(dtype, dims)], **attrs)
     return result if batched else squeeze(op, result, 0)
+
+
+def _ends_read(source: Dims, dims: Dims, kernel: Ints, stride: Ints, padding: Ints) -> list[int]:
+    """How much of the declared padding at the end of each axis the windows reach."""
+    what = "a size pooled with ceil_mode"
+    ends = []
+    for axis, pad in enumerate(padding):
+        last = (fixed(dims[axis + 2], what) - 1) * stride[axis] + kernel[axis]
+        ends.append(min(pad, max(0, last - fixed(source[axis + 2], what) - pad)))
+    return ends
 
 
 def _average_beyond_the_end(
@@ -213,17 +216,16 @@ def _average_beyond_the_end(
     def pooled(image: ir.Value, before: Ints, after: Ints) -> ir.Value:
         lead = dims_of(image)[:2]
         wide = op.Pad(image, pads=[0, 0, *before, 0, 0, *after], outputs=[(dtype, (*lead, *extended))])
-        found: ir.Value = op.AveragePool(
+        return op.AveragePool(
             wide, kernel_shape=list(kernel), strides=list(stride), outputs=[(dtype, (*lead, *dims[2:]))]
         )
-        return found
 
     total = pooled(value, padding, ends)
     if divisor is not None:
-        return op.Mul(total, op.const(math.prod(kernel) / divisor, dtype))  # type: ignore[no-any-return]
+        return op.Mul(total, op.const(math.prod(kernel) / divisor, dtype))
     ones = op.expand(op.const(1, dtype), (1, 1, *(padded if count_include_pad else source)))
     margins = ([0] * len(kernel), beyond) if count_include_pad else (padding, ends)
-    return op.Div(total, pooled(ones, *margins))  # type: ignore[no-any-return]
+    return op.Div(total, pooled(ones, *margins))
 
 
 def overhang(
@@ -249,8 +251,7 @@ def overhang(
 
 
 def _zero_padded(op: Emit, value: ir.Value, begins: Ints, ends: Ints) -> ir.Value:
-    result: ir.Value = op.Pad(value, pads=[*begins, *ends])
-    return result
+    return op.Pad(value, pads=[*begins, *ends])
 
 
 def _average_pool(

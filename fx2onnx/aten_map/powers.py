@@ -62,8 +62,7 @@ def power(op: Emit, base: Operand, exponent: Operand, dtype: ir.DataType) -> ir.
 def _pow(op: Emit, self: Operand, exponent: Operand) -> ir.Value:
     dtype = result_dtype(op)
     if dtype == D.BOOL:
-        result: ir.Value = op.Or(as_dtype(op, self, dtype), op.Not(as_dtype(op, exponent, dtype)))
-        return result
+        return op.Or(as_dtype(op, self, dtype), op.Not(as_dtype(op, exponent, dtype)))
     return power(op, self, exponent, dtype)
 
 
@@ -74,14 +73,12 @@ register_shared(_pow, "Pow in float64", *overloads_of(_POWERS.replace("pow.", "f
 
 def negative(op: Emit, value: ir.Value) -> ir.Value:
     """Whether the sign is minus, that of zero too."""
-    result: ir.Value = op.Or(op.Less(value, 0), op.Less(op.Reciprocal(value), 0))
-    return result
+    return op.Or(op.Less(value, 0), op.Less(op.Reciprocal(value), 0))
 
 
 def _copysign(op: Emit, magnitude: ir.Value, sign: ir.Value) -> ir.Value:
     size = op.Abs(magnitude)
-    result: ir.Value = op.Where(negative(op, sign), op.Neg(size), size)
-    return result
+    return op.Where(negative(op, sign), op.Neg(size), size)
 
 
 def _hypot(op: Emit, left: ir.Value, right: ir.Value) -> ir.Value:
@@ -92,8 +89,7 @@ def _hypot(op: Emit, left: ir.Value, right: ir.Value) -> ir.Value:
     ratio = op.Div(least, op.Max(most, float(np.finfo(np.float32).tiny)))
     length = op.Mul(most, op.Sqrt(op.Add(op.Mul(ratio, ratio), 1)))
     infinite = op.Or(op.Equal(left, math.inf), op.Equal(right, math.inf))
-    result: ir.Value = op.Where(infinite, op.const(math.inf, dtype), length)
-    return result
+    return op.Where(infinite, op.const(math.inf, dtype), length)
 
 
 def arc_tangent(op: Emit, y: ir.Value, x: ir.Value) -> ir.Value:
@@ -109,21 +105,18 @@ def arc_tangent(op: Emit, y: ir.Value, x: ir.Value) -> ir.Value:
     angle = op.Where(op.And(both_zero, op.Not(x_negative)), y, angle)
     angle = op.Where(op.And(both_zero, x_negative), op.const(0, dtype), angle)
     turn = op.Where(y_negative, op.const(-math.pi, dtype), op.const(math.pi, dtype))
-    result: ir.Value = op.Where(x_negative, op.Add(angle, turn), angle)
-    return result
+    return op.Where(x_negative, op.Add(angle, turn), angle)
 
 
 def xlogy(op: Emit, x: ir.Value, y: ir.Value) -> ir.Value:
     """x log y; 0 where x is 0 and y is a number."""
     zero = op.And(op.Equal(x, 0), op.Not(op.IsNaN(y)))
-    result: ir.Value = op.Where(zero, op.const(0, dtype_of(x)), op.Mul(x, op.Log(y)))
-    return result
+    return op.Where(zero, op.const(0, dtype_of(x)), op.Mul(x, op.Log(y)))
 
 
 def _xlog1py(op: Emit, x: ir.Value, y: ir.Value) -> ir.Value:
     zero = op.And(op.Equal(x, 0), op.Not(op.IsNaN(y)))
-    result: ir.Value = op.Where(zero, op.const(0, dtype_of(x)), op.Mul(x, log1p(op, y)))
-    return result
+    return op.Where(zero, op.const(0, dtype_of(x)), op.Mul(x, log1p(op, y)))
 
 
 def _binary(formula: Callable[..., ir.Value]) -> Callable[..., ir.Value]:
@@ -211,7 +204,7 @@ def greatest_common_divisor(op: Emit, left: ir.Value, right: ir.Value) -> ir.Val
 
     graph = op.subgraph("euclid", [count, go_on, a, b], body)
     typed = [(D.INT64, dims), (D.INT64, dims)]
-    found, _ = op.node("Loop", None, op.const(np.array(True)), left, right, body=graph, outputs=typed)
+    found, _ = op.Loop(None, op.const(np.array(True)), left, right, body=graph, outputs=typed)
     return found  # type: ignore[no-any-return]
 
 

@@ -76,15 +76,13 @@ def _float_clip(op: Emit, steps: ir.Value, low: int, high: int) -> ir.Value:
     top = np.float32(high)
     if int(top) > high:
         top = np.nextafter(top, np.float32(0))
-    result: ir.Value = op.Clip(steps, min=op.const(np.float32(low)), max=op.const(top))
-    return result
+    return op.Clip(steps, min=op.const(np.float32(low)), max=op.const(top))
 
 
 def _clipped_code(op: Emit, code: ir.Value, low: int, high: int) -> ir.Value:
     if op.opset >= 12 and dtype_of(code) in (D.UINT8, D.INT8):
         dtype = dtype_of(code)
-        result: ir.Value = op.Clip(code, min=op.const(low, dtype), max=op.const(high, dtype))
-        return result
+        return op.Clip(code, min=op.const(low, dtype), max=op.const(high, dtype))
     return clipped(op, code, low, high)
 
 
@@ -97,15 +95,13 @@ def dequantized(
     if dtype in known and (axis is None or op.opset >= 13):
         attrs = {} if axis is None else {"axis": axis}
         zero = None if zero_point is None else _vector(op, zero_point, dtype, axis)
-        result: ir.Value = op.DequantizeLinear(
+        return op.DequantizeLinear(
             value, _vector(op, scale, D.FLOAT, axis), zero, outputs=[(D.FLOAT, dims_of(value))], **attrs
         )
-        return result
     steps = op.cast(value, D.FLOAT)
     if zero_point is not None and not (isinstance(zero_point, int) and zero_point == 0):
         steps = op.Sub(steps, _broadcast(op, value, zero_point, D.FLOAT, axis))
-    result = op.Mul(steps, _broadcast(op, value, scale, D.FLOAT, axis))
-    return result
+    return op.Mul(steps, _broadcast(op, value, scale, D.FLOAT, axis))
 
 
 def fake_quantized(
@@ -135,8 +131,7 @@ def _in_range(
     steps = op.Round(op.Div(op.cast(value, D.FLOAT), _broadcast(op, value, scale, D.FLOAT, axis)))
     steps = op.Add(steps, _broadcast(op, value, zero_point, D.FLOAT, axis))
     outside = op.Or(op.Less(steps, op.const(float(low))), op.Greater(steps, op.const(float(high))))
-    result: ir.Value = op.Not(outside)
-    return result
+    return op.Not(outside)
 
 
 @translates(aten.fake_quantize_per_tensor_affine.default, aten.fake_quantize_per_tensor_affine.tensor_qparams)

@@ -31,13 +31,11 @@ def scatter_elements(
     they stand in different columns; what several rows name is reduced in their order, as PyTorch does.
     """
     if op.opset >= SINCE[reduction]:
-        result: ir.Value = op.ScatterElements(value, index, source, axis=axis, reduction=reduction)
-        return result
+        return op.ScatterElements(value, index, source, axis=axis, reduction=reduction)
     row_dims = tuple(1 if place == axis else size for place, size in enumerate(dims_of(index)))
 
     def row(op: Emit, rows: ir.Value, number: ir.Value) -> ir.Value:
-        found: ir.Value = op.Gather(rows, op.Reshape(number, [1]), axis=axis, outputs=[(dtype_of(rows), row_dims)])
-        return found
+        return op.Gather(rows, op.Reshape(number, [1]), axis=axis, outputs=[(dtype_of(rows), row_dims)])
 
     def reduced(op: Emit, number: ir.Value, states: list[ir.Value]) -> list[ir.Value]:
         places, new = row(op, index, number), row(op, source, number)
@@ -50,8 +48,7 @@ def scatter_elements(
 def scatter_nd(op: Emit, value: ir.Value, places: ir.Value, source: ir.Value, reduction: str) -> ir.Value:
     """``ScatterND`` with a reduction; below its opset one slice a round."""
     if op.opset >= SINCE[reduction]:
-        result: ir.Value = op.ScatterND(value, places, source, reduction=reduction)
-        return result
+        return op.ScatterND(value, places, source, reduction=reduction)
     *lead, depth = dims_of(places)
     count = product(lead)
     inner = dims_of(value)[fixed(depth, "the number of axes that an index names") :]

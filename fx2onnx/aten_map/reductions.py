@@ -83,8 +83,7 @@ def _mean(op: Emit, self: ir.Value, dim: Dimensions = None, keepdim: bool = Fals
 def mean(op: Emit, value: ir.Value, dim: Dimensions = None, keepdim: bool = False) -> ir.Value:
     """ReduceMean; NaN over no elements, where onnxruntime gives 0."""
     if count_of(value, dim) == 0:
-        result: ir.Value = op.Div(reduce(op, "ReduceSum", value, dim, keepdim), 0.0)
-        return result
+        return op.Div(reduce(op, "ReduceSum", value, dim, keepdim), 0.0)
     return reduce(op, "ReduceMean", value, dim, keepdim)
 
 
@@ -100,7 +99,7 @@ def truth(op: Emit, op_type: str, value: ir.Value, dim: Dimensions = None, keepd
     bools = op.cast(value, D.BOOL)
     if count_of(value, dim) == 0:
         total = reduce(op, "ReduceSum", op.cast(bools, D.INT32), dim, keepdim)
-        return op.Equal(total, 0 if op_type == "ReduceMin" else 1)  # type: ignore[no-any-return]
+        return op.Equal(total, 0 if op_type == "ReduceMin" else 1)
     return reduce(op, op_type, bools, dim, keepdim)
 
 
@@ -232,10 +231,9 @@ def arg_reduce(op: Emit, op_type: str, value: ir.Value, dim: int | None, keepdim
     if dim is None or rank == 0:
         if rank != 1:
             flat = op.Reshape(flat, np.array([-1]))
-        found: ir.Value = op.node(op_type, flat, axis=0, keepdims=0)
+        found = op.node(op_type, flat, axis=0, keepdims=0)
         return op.reshape(found, (1,) * rank) if keepdim and rank else found
-    found = op.node(op_type, flat, axis=axis_of(dim, rank), keepdims=int(keepdim))
-    return found
+    return op.node(op_type, flat, axis=axis_of(dim, rank), keepdims=int(keepdim))
 
 
 def _arg(op_type: str) -> Callable[..., ir.Value]:

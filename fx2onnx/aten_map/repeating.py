@@ -43,8 +43,7 @@ def _repeated(op: Emit, value: ir.Value, repeats: Sequence[DimLike]) -> ir.Value
     source = (*(1 for _ in range(len(dims) - rank_of(value))), *dims_of(value))
     if all(size == 1 or times == 1 for size, times in zip(source, repeats, strict=True)):
         return op.expand(value, dims)
-    result: ir.Value = op.Tile(with_rank(op, value, len(dims)), op.sizes(repeats), outputs=[(dtype_of(value), dims)])
-    return result
+    return op.Tile(with_rank(op, value, len(dims)), op.sizes(repeats), outputs=[(dtype_of(value), dims)])
 
 
 @translates(aten.repeat.default)
@@ -89,8 +88,7 @@ def _interleaving(op: Emit, repeats: ir.Value, count: DimLike) -> ir.Value:
     size = Dim.symbol(op.builder.unique("longest"))
     columns = op.Range(op.const(0), longest, op.const(1), outputs=[(INT64, (size,))])
     rows = nonzero_rows(op, op.Less(columns, unsqueeze(op, times, 1)), count)
-    result: ir.Value = op.Gather(rows, op.const(0), axis=0)
-    return result
+    return op.Gather(rows, op.const(0), axis=0)
 
 
 @translates(aten.repeat_interleave.Tensor)
@@ -107,10 +105,7 @@ def repeat_interleave_self_Tensor(
     value = flat(op, self) if dim is None or rank_of(self) == 0 else self
     axis = 0 if dim is None else axis_of(dim, rank_of(value))
     times = op.expand(repeats, (dims_of(value)[axis],))
-    result: ir.Value = op.Gather(
-        value, _interleaving(op, times, result_dims(op)[axis]), axis=axis, outputs=[op.result[0]]
-    )
-    return result
+    return op.Gather(value, _interleaving(op, times, result_dims(op)[axis]), axis=axis, outputs=[op.result[0]])
 
 
 def _rolled(op: Emit, value: ir.Value, axis: int, shift: DimLike) -> ir.Value:
@@ -120,13 +115,11 @@ def _rolled(op: Emit, value: ir.Value, axis: int, shift: DimLike) -> ir.Value:
         if size == 0 or shift % size == 0:
             return value
         if size <= MAX_ROLLED_INDICES and (axis < rank_of(value) - 1 or size <= 64):
-            result: ir.Value = op.Gather(value, op.const((np.arange(size) - shift) % size), axis=axis)
-            return result
+            return op.Gather(value, op.const((np.arange(size) - shift) % size), axis=axis)
     cut = whole((size - shift) % apply("max", size, 1))
     tail = sliced(op, value, axis, cut, END, whole(size - cut))
     head = sliced(op, value, axis, 0, cut, cut)
-    result = op.Concat(tail, head, axis=axis, outputs=[(dtype_of(value), dims_of(value))])
-    return result
+    return op.Concat(tail, head, axis=axis, outputs=[(dtype_of(value), dims_of(value))])
 
 
 @translates(aten.roll.default)
@@ -148,7 +141,7 @@ def flipped(op: Emit, value: ir.Value, axes: Sequence[int]) -> ir.Value:
     if not axes or is_empty(dims_of(value)):
         return value
     count = len(axes)
-    result: ir.Value = op.Slice(
+    return op.Slice(
         value,
         starts=[-1] * count,
         ends=[-END] * count,
@@ -156,7 +149,6 @@ def flipped(op: Emit, value: ir.Value, axes: Sequence[int]) -> ir.Value:
         steps=[-1] * count,
         outputs=[(dtype_of(value), dims_of(value))],
     )
-    return result
 
 
 @translates(aten.flip.default)

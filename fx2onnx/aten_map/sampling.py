@@ -54,7 +54,7 @@ def integers(op: Emit, low: Any, high: Any, dims: Sequence[DimLike], dtype: ir.D
     """Whole numbers in [low, high), from a uniform number in float64."""
     uniform = drawn(op, "Uniform", dims, D.DOUBLE)
     if isinstance(low, int) and isinstance(high, int):
-        span: ir.Value = op.const(float(high - low), D.DOUBLE)
+        span = op.const(float(high - low), D.DOUBLE)
     else:
         span = op.Sub(as_dtype(op, high, D.DOUBLE), as_dtype(op, low, D.DOUBLE))
     numbers = op.Floor(op.Mul(uniform, span))
@@ -112,8 +112,7 @@ def _multinomial(op: Emit, self: ir.Value, num_samples: DimLike, replacement: bo
     noise = op.Neg(op.Log(op.Neg(op.Log(op.Max(uniform, floor)))))
     race = op.Add(logs, noise)
     if replacement:
-        result: ir.Value = op.ArgMax(race, axis=last + 1, keepdims=0)
-        return result
+        return op.ArgMax(race, axis=last + 1, keepdims=0)
     return top(op, race, num_samples, last, True)[1]
 
 
@@ -129,8 +128,7 @@ register_shared(_randperm, "TopK of RandomUniform", *overloads_of("randperm rand
 def _positive_uniform(op: Emit, self: ir.Value) -> ir.Value:
     """In (0, 1]: what a logarithm takes."""
     wide = opmath(dtype_of(self)) if dtype_of(self) in FLOATS else D.FLOAT
-    result: ir.Value = op.Sub(op.const(1.0, wide), drawn(op, "Uniform", dims_of(self), wide, self))
-    return result
+    return op.Sub(op.const(1.0, wide), drawn(op, "Uniform", dims_of(self), wide, self))
 
 
 def _uniform(op: Emit, self: ir.Value, from_: float, to: float) -> ir.Value:

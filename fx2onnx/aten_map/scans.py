@@ -14,7 +14,7 @@ from fx2onnx.aten_map.casts import cast
 from fx2onnx.aten_map.comparison import compare
 from fx2onnx.aten_map.creation import filled
 from fx2onnx.aten_map.selection import where
-from fx2onnx.aten_map.table.axes import axis_of
+from fx2onnx.aten_map.table.axes import axis_of, whole
 from fx2onnx.aten_map.table.dtype_support import (
     floating,
     in_opmath,
@@ -53,8 +53,7 @@ def scan_along(
 
     graph = op.subgraph("step", [*states, element], body)
     typed = [(dtype_of(state), dims_of(state)) for state in initial] + [(dtype, dims) for dtype in outputs]
-    results = op.node(
-        "Scan",
+    results = op.Scan(
         *initial,
         value,
         body=graph,
@@ -147,14 +146,12 @@ def log_add_exp(op: Emit, left: ir.Value, right: ir.Value) -> ir.Value:
     most, least = extremum(op, "Max", left, right), extremum(op, "Min", left, right)
     zero = op.const(0, dtype_of(left))
     gap = op.Where(op.Equal(most, least), zero, op.Sub(least, most))
-    result: ir.Value = op.Add(most, log1p(op, op.Exp(gap)))
-    return result
+    return op.Add(most, log1p(op, op.Exp(gap)))
 
 
 def _log_add_exp2(op: Emit, left: ir.Value, right: ir.Value) -> ir.Value:
     scale = float(np.log(2))
-    result: ir.Value = op.Div(log_add_exp(op, op.Mul(left, scale), op.Mul(right, scale)), scale)
-    return result
+    return op.Div(log_add_exp(op, op.Mul(left, scale), op.Mul(right, scale)), scale)
 
 
 def _binary(formula: Callable[..., ir.Value]) -> Callable[..., ir.Value]:
@@ -189,8 +186,9 @@ register_shared(_logcumsumexp, "Scan of logaddexp", *overloads_of("logcumsumexp.
 def neighbours(op: Emit, value: ir.Value, axis: int) -> tuple[ir.Value, ir.Value]:
     """(all but the last, all but the first) along ``axis``."""
     dims = list(dims_of(value))
-    size = dims[axis] - 1
-    typed = (dtype_of(value), (*dims[:axis], size if not isinstance(size, int) else max(size, 0), *dims[axis + 1 :]))
+    size = whole(dims[axis] - 1)
+    dims[axis] = max(size, 0) if isinstance(size, int) else size
+    typed = (dtype_of(value), tuple(dims))
     before = op.Slice(value, starts=[0], ends=[-1], axes=[axis], outputs=[typed])
     after = op.Slice(value, starts=[1], ends=[2**63 - 1], axes=[axis], outputs=[typed])
     return before, after
@@ -200,8 +198,7 @@ def difference(op: Emit, value: ir.Value, axis: int) -> ir.Value:
     """x[1:] - x[:-1]; of bools whether they differ."""
     before, after = neighbours(op, value, axis)
     if is_bool(value):
-        result: ir.Value = op.Xor(after, before)
-        return result
+        return op.Xor(after, before)
     return through(op, "Sub", after, before)
 
 
@@ -227,8 +224,7 @@ def _double_areas(op: Emit, y: ir.Value, axis: int, x: ir.Value | None, dx: floa
     before, after = neighbours(op, y, axis)
     if x is None:
         wide = floating(opmath(dtype_of(y)))
-        result: ir.Value = op.Mul(op.Add(op.cast(before, wide), op.cast(after, wide)), float(dx))
-        return result
+        return op.Mul(op.Add(op.cast(before, wide), op.cast(after, wide)), float(dx))
     both = through(op, "Add", before, after)
     if rank_of(x) == 1 and rank_of(y) > 1:
         widths = difference(op, x, 0)

@@ -57,14 +57,13 @@ def elements_like(op: Emit, index: ir.Value, source: ir.Value) -> ir.Value:
     axes = [axis for axis in range(len(dims)) if dims[axis] != wanted[axis]]
     if not axes:
         return source
-    result: ir.Value = op.Slice(
+    return op.Slice(
         source,
         starts=[0] * len(axes),
         ends=op.sizes([wanted[axis] for axis in axes]),
         axes=axes,
         outputs=[(dtype_of(source), wanted)],
     )
-    return result
 
 
 def scattered(
@@ -89,8 +88,7 @@ def written_nd(op: Emit, value: ir.Value, places: ir.Value, source: ir.Value, re
     """``ScatterND``, reducing in a dtype that can."""
     dtype = dtype_of(value)
     if reduce is None:
-        result: ir.Value = op.ScatterND(value, places, op.cast(source, dtype))
-        return result
+        return op.ScatterND(value, places, op.cast(source, dtype))
     inner = reducing_dtype(dtype)
     return op.cast(scatter_nd(op, op.cast(value, inner), places, op.cast(source, inner), REDUCTIONS[reduce]), dtype)
 
@@ -152,8 +150,7 @@ def reduced_into(
         ones = scattered(op, ones, dim, index, spread_number(op, 0, index, count_dtype))
     counts = scattered(op, ones, dim, index, spread_number(op, 1, index, count_dtype), "add")
     if dtype in FLOATS:
-        result: ir.Value = op.Div(total, counts)
-        return result
+        return op.Div(total, counts)
     wide = op.cast(total, INT64)
     return op.cast(op.Div(op.Sub(wide, op.Mod(wide, counts)), counts), dtype)
 

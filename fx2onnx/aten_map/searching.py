@@ -12,7 +12,7 @@ from fx2onnx.aten_map.comparison import compare
 from fx2onnx.aten_map.creation import filled
 from fx2onnx.aten_map.reductions import reduce
 from fx2onnx.aten_map.scans import neighbours
-from fx2onnx.aten_map.table.axes import axis_of
+from fx2onnx.aten_map.table.axes import axis_of, whole
 from fx2onnx.aten_map.table.dtype_support import opmath, overloads_of, register_shared, result_dtype, takes
 from fx2onnx.aten_map.table.dtypes import FLOATS, Operand, is_float
 from fx2onnx.aten_map.table.registry import translates
@@ -115,8 +115,7 @@ def _unique(
     count = dims_of(self)[axis] if axis is not None else product(dims_of(self))
     value = op.cast(self, wide)
     keywords: dict[str, Any] = {} if axis is None else {"axis": axis}
-    found, _, inverse, counts = op.node(
-        "Unique",
+    found, _, inverse, counts = op.Unique(
         value,
         sorted=1,
         outputs=[(wide, dims), (D.INT64, (length,)), (D.INT64, (count,)), (D.INT64, (length,))],
@@ -150,16 +149,16 @@ def _unique_consecutive(
         differs = op.cast(op.ReduceMax(op.cast(differs, D.INT32), axes=others, keepdims=0), D.BOOL)
     starts = op.Concat(op.const(np.array([True])), differs, axis=0)
     dtype, dims = op.result[0]
-    runs = op.node("Compress", value, starts, axis=axis, outputs=[(dtype, dims)])
+    runs = op.Compress(value, starts, axis=axis, outputs=[(dtype, dims)])
     inverse = counts = _empty(op)
     if return_inverse or op.result[1][1] != (0,):
         numbers = op.Sub(op.CumSum(op.cast(starts, D.INT64), op.const(np.int64(0))), 1)
         inverse = op.reshape(numbers, dims_of(self)) if dim is None else numbers
     if return_counts or op.result[2][1] != (0,):
         length = dims[axis]
-        places = op.node("NonZero", starts, outputs=[(D.INT64, (1, length))])
-        places = op.node("Squeeze", places, axes=[0], outputs=[(D.INT64, (length,))])
-        following = op.Slice(places, starts=[1], ends=[2**63 - 1], axes=[0], outputs=[(D.INT64, (length - 1,))])
+        places = op.NonZero(starts, outputs=[(D.INT64, (1, length))])
+        places = op.Squeeze(places, axes=[0], outputs=[(D.INT64, (length,))])
+        following = op.Slice(places, starts=[1], ends=[2**63 - 1], axes=[0], outputs=[(D.INT64, (whole(length - 1),))])
         counts = op.Sub(op.Concat(following, op.sizes([size]), axis=0), places)
     return runs, inverse, counts
 
@@ -189,13 +188,11 @@ def _bincount(op: Emit, self: ir.Value, weights: ir.Value | None, minlength: Dim
     ones = op.cast(weights, dtype) if weights is not None else filled(op, dims_of(self), 1, dtype, self)
     if op.opset >= 16:
         shape = op.Reshape(length, [1])
-        zeros = op.node("ConstantOfShape", shape, value=ir.Tensor(np.zeros(1, dtype.numpy())), outputs=[(dtype, dims)])
-        result: ir.Value = op.ScatterElements(zeros, numbers, ones, axis=0, reduction="add")
-        return result
-    bins = op.node("Range", op.const(np.int64(0)), length, op.const(np.int64(1)), outputs=[(D.INT64, dims)])
+        zeros = op.ConstantOfShape(shape, value=ir.Tensor(np.zeros(1, dtype.numpy())), outputs=[(dtype, dims)])
+        return op.ScatterElements(zeros, numbers, ones, axis=0, reduction="add")
+    bins = op.Range(op.const(np.int64(0)), length, op.const(np.int64(1)), outputs=[(D.INT64, dims)])
     hits = op.cast(op.Equal(bins, op.Unsqueeze(numbers, axes=[1])), dtype)
-    result = op.ReduceSum(op.Mul(hits, op.Unsqueeze(ones, axes=[1])), axes=[0], keepdims=0)
-    return result
+    return op.ReduceSum(op.Mul(hits, op.Unsqueeze(ones, axes=[1])), axes=[0], keepdims=0)
 
 
 register_shared(_bincount, "ScatterElements(add); Equal, ReduceSum before 16", *overloads_of("bincount"))
@@ -212,8 +209,7 @@ def counts_between(op: Emit, values: ir.Value, edges: ir.Value, weight: ir.Value
     if weight is not None:
         amounts = op.Mul(amounts, op.Unsqueeze(op.reshape(weight, (product(dims_of(weight)),)), axes=[1]))
     before, after = neighbours(op, op.ReduceSum(amounts, axes=[0], keepdims=0), 0)
-    result: ir.Value = op.Sub(before, after)
-    return result
+    return op.Sub(before, after)
 
 
 def _less_one(edges: ir.Value) -> DimLike:
@@ -232,8 +228,7 @@ def _edges(op: Emit, values: ir.Value, bins: int, low: float, high: float, margi
         index = np.arange(bins + 1)
         upper = op.Sub(last, op.Mul(step, op.const(bins - index, dtype)))
         lower = op.Add(first, op.Mul(step, op.const(index, dtype)))
-        result: ir.Value = op.Where(op.const(index < (bins + 1) // 2), lower, upper)
-        return result
+        return op.Where(op.const(index < (bins + 1) // 2), lower, upper)
     if low == high:
         low, high = (0.0, 1.0) if product(dims_of(values)) == 0 else (low - margin, high + margin)
     return op.const(np.linspace(low, high, bins + 1), dtype)

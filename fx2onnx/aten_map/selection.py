@@ -25,11 +25,9 @@ def where(op: Emit, condition: ir.Value, left: ir.Value, right: ir.Value) -> ir.
     """Where; of bools by And and Or, of dtypes without a kernel through a wider one."""
     dtype = dtype_of(left)
     if dtype == D.BOOL:
-        result: ir.Value = op.Or(op.And(condition, left), op.And(op.Not(condition), right))
-        return result
+        return op.Or(op.And(condition, left), op.And(op.Not(condition), right))
     if takes("Where", op.opset, dtype):
-        result = op.Where(condition, left, right)
-        return result
+        return op.Where(condition, left, right)
     wide = D.INT64 if dtype == D.UINT64 else D.FLOAT if dtype in FLOATS else D.INT32
     return op.cast(op.Where(condition, op.cast(left, wide), op.cast(right, wide)), dtype)
 
@@ -133,7 +131,7 @@ def nan_to_num(op: Emit, self: ir.Value, nan: float | None, posinf: float | None
     if not is_float(self):
         return self
     dtype = dtype_of(self)
-    value: ir.Value = op.Where(through(op, "IsNaN", self), op.const(0.0 if nan is None else nan, dtype), self)
+    value = op.Where(through(op, "IsNaN", self), op.const(0.0 if nan is None else nan, dtype), self)
     for infinity, number in ((math.inf, posinf), (-math.inf, neginf)):
         if number is not None:
             value = op.Where(through(op, "Equal", value, op.const(infinity, dtype)), op.const(number, dtype), value)

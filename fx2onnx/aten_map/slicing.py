@@ -46,8 +46,7 @@ def narrow_Tensor(op: Emit, self: ir.Value, dim: int, start: ir.Value, length: D
     A negative start counts from the end, as Gather's indices do.
     """
     indices = op.Add(steps(op, length), op.cast(start, ir.DataType.INT64))
-    result: ir.Value = op.Gather(self, indices, axis=axis_of(dim, rank_of(self)))
-    return result
+    return op.Gather(self, indices, axis=axis_of(dim, rank_of(self)))
 
 
 @translates(aten.select.int, aten.select_copy.int)
@@ -55,8 +54,7 @@ def select_int(op: Emit, self: ir.Value, dim: int, index: DimLike) -> ir.Value:
     """select(Tensor(a) self, int dim, SymInt index) -> Tensor(a)
     select_copy(Tensor self, int dim, SymInt index) -> Tensor
     """
-    result: ir.Value = op.Gather(self, op.size(index), axis=axis_of(dim, rank_of(self)))
-    return result
+    return op.Gather(self, op.size(index), axis=axis_of(dim, rank_of(self)))
 
 
 @translates(aten.unbind.int, aten.unbind_copy.int)

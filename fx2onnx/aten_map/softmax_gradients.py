@@ -16,8 +16,7 @@ def _total(op: Emit, value: ir.Value, dim: int) -> ir.Value:
     """The sum along ``dim``, the axis kept."""
     if rank_of(value) == 0:
         return value
-    result: ir.Value = op.ReduceSum(value, axes=[dim % rank_of(value)], keepdims=1)
-    return result
+    return op.ReduceSum(value, axes=[dim % rank_of(value)], keepdims=1)
 
 
 @translates(aten._softmax_backward_data.default)

@@ -42,8 +42,7 @@ def top(
     dims[axis] = count
     wide = compute_dtype(op, "TopK", dtype)
     typed = [(wide, tuple(dims)), (D.INT64, tuple(dims))]
-    values, indices = op.node(
-        "TopK",
+    values, indices = op.TopK(
         op.cast(value, wide),
         op.sizes([count]),
         axis=axis,
@@ -227,8 +226,7 @@ def _quantile(nan: bool) -> Any:
 
 def _interpolated(op: Emit, ordered: ir.Value, place: ir.Value, axis: int, interpolation: str) -> ir.Value:
     def at(position: ir.Value) -> ir.Value:
-        result: ir.Value = op.GatherElements(ordered, op.cast(position, D.INT64), axis=axis)
-        return result
+        return op.GatherElements(ordered, op.cast(position, D.INT64), axis=axis)
 
     if interpolation in _ROUND_PLACE:
         return at(op.node(_ROUND_PLACE[interpolation], place))
@@ -239,8 +237,7 @@ def _interpolated(op: Emit, ordered: ir.Value, place: ir.Value, axis: int, inter
     gap = op.Where(op.Equal(above, below), op.const(0, dtype_of(place)), gap)
     one, half = op.const(1, dtype_of(place)), op.const(0.5, dtype_of(place))
     from_below, from_above = op.Add(below, op.Mul(gap, weight)), op.Sub(above, op.Mul(gap, op.Sub(one, weight)))
-    result: ir.Value = op.Where(op.Less(weight, half), from_below, from_above)
-    return result
+    return op.Where(op.Less(weight, half), from_below, from_above)
 
 
 def _placed(op: Emit, picked: ir.Value, axis: int, scalar: bool, keepdim: bool) -> ir.Value:

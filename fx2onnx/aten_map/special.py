@@ -29,24 +29,21 @@ def number(op: Emit, value: float) -> ir.Value:
 def polynomial(op: Emit, value: ir.Value, coefficients: Sequence[float]) -> ir.Value:
     """The sum of c[k] x^(n - k): Unsqueeze, Pow by 0..n, MatMul. Memory: n times the tensor."""
     powers = op.const(np.arange(len(coefficients) - 1, -1, -1, dtype=np.float64))
-    result: ir.Value = op.MatMul(
+    return op.MatMul(
         op.Pow(op.Unsqueeze(value, axes=[rank_of(value)]), powers), op.const(np.array(coefficients, dtype=np.float64))
     )
-    return result
 
 
 def quotient(op: Emit, value: ir.Value, top: Sequence[float], bottom: Sequence[float]) -> ir.Value:
     """A rational function."""
-    result: ir.Value = op.Div(polynomial(op, value, top), polynomial(op, value, bottom))
-    return result
+    return op.Div(polynomial(op, value, top), polynomial(op, value, bottom))
 
 
 def between(op: Emit, condition: ir.Value, yes: ir.Value | float, no: ir.Value | float) -> ir.Value:
     """Where of float64 values and numbers."""
     left = yes if isinstance(yes, ir.Value) else number(op, yes)
     right = no if isinstance(no, ir.Value) else number(op, no)
-    result: ir.Value = op.Where(condition, left, right)
-    return result
+    return op.Where(condition, left, right)
 
 
 Function = Callable[..., ir.Value]
@@ -76,8 +73,7 @@ def binary(formula: Function) -> Function:
 def erfcx_positive(op: Emit, z: ir.Value) -> ir.Value:
     """exp(z^2) erfc(z) for z >= 0."""
     t = op.Div(number(op, 4.0), op.Add(z, 4.0))
-    result: ir.Value = op.Mul(t, polynomial(op, op.Sub(op.Mul(t, 2.0), 1.0), tables.ERFCX))
-    return result
+    return op.Mul(t, polynomial(op, op.Sub(op.Mul(t, 2.0), 1.0), tables.ERFCX))
 
 
 def erfc(op: Emit, x: ir.Value) -> ir.Value:
@@ -95,8 +91,7 @@ def erfcx(op: Emit, x: ir.Value) -> ir.Value:
 
 
 def _ndtr(op: Emit, x: ir.Value) -> ir.Value:
-    result: ir.Value = op.Mul(erfc(op, op.Mul(x, -math.sqrt(0.5))), 0.5)
-    return result
+    return op.Mul(erfc(op, op.Mul(x, -math.sqrt(0.5))), 0.5)
 
 
 def _log_ndtr(op: Emit, x: ir.Value) -> ir.Value:
@@ -157,13 +152,12 @@ def spread_sum(op: Emit, value: ir.Value, offsets: Sequence[float], formula: Fun
     """The sum over k of formula(x + offsets[k]) along a new last axis."""
     column = op.Unsqueeze(value, axes=[rank_of(value)])
     terms = formula(op, op.Add(column, op.const(np.array(offsets, dtype=np.float64))))
-    result: ir.Value = op.ReduceSum(terms, axes=[-1], keepdims=0)
-    return result
+    return op.ReduceSum(terms, axes=[-1], keepdims=0)
 
 
 def sine_of_pi(op: Emit, x: ir.Value) -> ir.Value:
     """sin(pi x), exactly 0 at whole numbers."""
-    result: ir.Value = op.Sin(op.Mul(op.Mod(x, 2.0, fmod=1), math.pi))
+    result = op.Sin(op.Mul(op.Mod(x, 2.0, fmod=1), math.pi))
     return between(op, op.Equal(op.Floor(x), x), 0.0, result)
 
 
@@ -231,8 +225,7 @@ def _positive_zeta(op: Emit, s: ir.Value, q: ir.Value) -> ir.Value:
         total = op.Add(total, op.Mul(factor, bernoulli / math.factorial(2 * j)))
         step = op.Mul(op.Add(s, 2.0 * j - 1), op.Add(s, 2.0 * j))
         factor = op.Div(op.Mul(factor, step), square)
-    result: ir.Value = total
-    return result
+    return total
 
 
 def zeta(op: Emit, s: ir.Value, q: ir.Value) -> ir.Value:

@@ -65,8 +65,7 @@ def window_of(op: Emit, window: ir.Value | None, length: int, n_fft: int, dtype:
     left = (n_fft - length) // 2
     if length == n_fft:
         return value
-    result: ir.Value = op.Pad(value, pads=np.array([left, n_fft - length - left]))
-    return result
+    return op.Pad(value, pads=np.array([left, n_fft - length - left]))
 
 
 def _stft(
@@ -95,8 +94,8 @@ def _stft(
         batch = dims_of(signal)[0]
         shape = shape if shape is not None else op.const(np.ones(n_fft), dtype)
         typed = [(dtype, (batch, frames, bins, 2))]
-        found = op.node(
-            "STFT", signal, op.const(np.int64(hop)), shape, op.const(np.int64(n_fft)), onesided=int(half), outputs=typed
+        found = op.STFT(
+            signal, op.const(np.int64(hop)), shape, op.const(np.int64(n_fft)), onesided=int(half), outputs=typed
         )
         found = op.Transpose(found, perm=[0, 2, 1, 3])
         found = found if rank == 2 else op.Squeeze(found, axes=[0])
@@ -150,7 +149,7 @@ def _istft(
     kernel = op.const(np.eye(n_fft)[:, None, :], dtype)
     total: DimLike = (frames - 1) * hop + n_fft  # type: ignore[assignment]
     overlapped, envelope = (
-        op.node("ConvTranspose", item, kernel, strides=[hop], outputs=[(dtype, (dims_of(item)[0], 1, total))])
+        op.ConvTranspose(item, kernel, strides=[hop], outputs=[(dtype, (dims_of(item)[0], 1, total))])
         for item in (
             op.Mul(signal, column),
             op.expand(op.Unsqueeze(op.Mul(column, column), axes=[0]), (1, n_fft, frames)),
@@ -166,7 +165,7 @@ def _istft(
         for item in (overlapped, envelope)
     )
     found = resized(op, op.Div(found, weight), 2, int(end) - start)
-    return op.Squeeze(found, axes=[1] if rank == 3 else [0, 1])  # type: ignore[no-any-return]
+    return op.Squeeze(found, axes=[1] if rank == 3 else [0, 1])
 
 
 register_complex(_istft, "inverse DFT, ConvTranspose, Div", *overloads_of("istft"))

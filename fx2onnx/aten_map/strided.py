@@ -103,8 +103,7 @@ def as_strided(
         places = _dynamic_places(op, self, dims, stride, storage_offset or 0)
     else:
         places = op.const(_places(op, self, size, stride, storage_offset))
-    result: ir.Value = op.Gather(flat(op, self), places, axis=0)
-    return result
+    return op.Gather(flat(op, self), places, axis=0)
 
 
 def _refuse_views(value: ir.Value) -> None:

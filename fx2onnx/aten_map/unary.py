@@ -83,19 +83,16 @@ def log1p(op: Emit, value: ir.Value) -> ir.Value:
     rounded = op.Sub(near_one, 1)
     plain = op.Log(near_one)
     corrected = op.Add(plain, op.Div(op.Sub(value, rounded), near_one))
-    result: ir.Value = op.Where(op.Equal(rounded, value), plain, corrected)
-    return result
+    return op.Where(op.Equal(rounded, value), plain, corrected)
 
 
 def expm1(op: Emit, value: ir.Value) -> ir.Value:
     """exp(x) - 1 = tanh(x / 2) (exp(x) + 1), without cancellation near zero."""
-    result: ir.Value = op.Mul(op.Tanh(op.Mul(value, 0.5)), op.Add(op.Exp(value), 1))
-    return result
+    return op.Mul(op.Tanh(op.Mul(value, 0.5)), op.Add(op.Exp(value), 1))
 
 
 def _where_one(op: Emit, condition: ir.Value, number: float, value: ir.Value) -> ir.Value:
-    result: ir.Value = op.Where(condition, op.const(number, dtype_of(value)), value)
-    return result
+    return op.Where(condition, op.const(number, dtype_of(value)), value)
 
 
 def _sinc(op: Emit, value: ir.Value) -> ir.Value:
@@ -151,8 +148,7 @@ def _sign(op: Emit, self: ir.Value) -> ir.Value:
 
 
 def _frac(op: Emit, self: ir.Value) -> ir.Value:
-    result: ir.Value = op.Mod(self, 1, fmod=1)
-    return result
+    return op.Mod(self, 1, fmod=1)
 
 
 def _square(op: Emit, self: ir.Value) -> ir.Value:
@@ -179,8 +175,7 @@ def _isinf(op: Emit, self: ir.Value) -> ir.Value:
 def _isfinite(op: Emit, self: ir.Value) -> ir.Value:
     if not is_float(self):
         return op.expand(op.const(np.array(True)), dims_of(self))
-    result: ir.Value = op.Less(op.Abs(self), math.inf)
-    return result
+    return op.Less(op.Abs(self), math.inf)
 
 
 def _isposinf(op: Emit, self: ir.Value) -> ir.Value:
@@ -201,8 +196,7 @@ def _signbit(op: Emit, self: ir.Value) -> ir.Value:
     negative = through(op, "Less", self, op.const(0, dtype_of(self)))
     if not is_float(self):
         return negative
-    result: ir.Value = op.Or(negative, op.Less(op.Reciprocal(self), 0))
-    return result
+    return op.Or(negative, op.Less(op.Reciprocal(self), 0))
 
 
 OTHERS: dict[str, tuple[str, Callable[[Emit, ir.Value], ir.Value]]] = {

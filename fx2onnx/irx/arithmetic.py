@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx_ir as ir
@@ -38,16 +38,11 @@ def emit_scalar(op: Emit, dim: Dim) -> ir.Value:
             product = op.Mul(product, op.const(factor, dtype))
         total = product if total is None else op.Add(total, product)
     assert total is not None
-    return _node(op, "Add", total, op.const(dim.constant, dtype)) if dim.constant else total
-
-
-def _node(op: Emit, op_type: str, *operands: ir.Value, **keywords: Any) -> ir.Value:
-    result: ir.Value = op.node(op_type, *operands, **keywords)
-    return result
+    return op.Add(total, op.const(dim.constant, dtype)) if dim.constant else total
 
 
 def _as(op: Emit, value: ir.Value, dtype: ir.DataType) -> ir.Value:
-    return value if dtype_of(value) == dtype else _node(op, "Cast", value, to=dtype)
+    return value if dtype_of(value) == dtype else op.Cast(value, to=dtype)
 
 
 def _emit_atom(op: Emit, atom: Atom) -> ir.Value:
@@ -66,7 +61,7 @@ def _emit_symbol(op: Emit, name: str) -> ir.Value:
     value, axis = source
     if axis is None:
         return _as(op, value, INT64)
-    return _node(op, "Squeeze", op.size_of_axis(value, axis), axes=[0])
+    return op.Squeeze(op.size_of_axis(value, axis), axes=[0])
 
 
 def _solved(op: Emit, name: str) -> ir.Value:
@@ -77,39 +72,39 @@ def _solved(op: Emit, name: str) -> ir.Value:
             if not isinstance(dim, Dim) or dim.terms.keys() != symbol.terms.keys():
                 continue
             (factor,) = dim.terms.values()
-            size = _node(op, "Squeeze", op.size_of_axis(value, axis), axes=[0])
+            size = op.Squeeze(op.size_of_axis(value, axis), axes=[0])
             if dim.constant:
-                size = _node(op, "Sub", size, op.const(dim.constant, INT64))
-            return size if factor == 1 else _node(op, "Div", size, op.const(factor, INT64))
+                size = op.Sub(size, op.const(dim.constant, INT64))
+            return size if factor == 1 else op.Div(size, op.const(factor, INT64))
     raise InternalError("E900", f"no value gives the size {name}")
 
 
 def _floordiv(op: Emit, top: ir.Value, bottom: ir.Value) -> ir.Value:
     """Integer division that rounds down, as Python's; ONNX's rounds towards zero. (top - top mod bottom) / bottom."""
     if dtype_of(top) == DOUBLE:
-        return _node(op, "Floor", _node(op, "Div", top, bottom))
-    return _node(op, "Div", _node(op, "Sub", top, _node(op, "Mod", top, bottom)), bottom)
+        return op.Floor(op.Div(top, bottom))
+    return op.Div(op.Sub(top, op.Mod(top, bottom)), bottom)
 
 
 def _truediv(op: Emit, top: ir.Value, bottom: ir.Value) -> ir.Value:
-    return _node(op, "Div", _as(op, top, DOUBLE), _as(op, bottom, DOUBLE))
+    return op.Div(_as(op, top, DOUBLE), _as(op, bottom, DOUBLE))
 
 
 def _extremum(op: Emit, op_type: str, lhs: ir.Value, rhs: ir.Value) -> ir.Value:
     """``Max`` or ``Min``, which have no integers below opset 12."""
     if op.opset >= 12 or dtype_of(lhs) == DOUBLE:
-        return _node(op, op_type, lhs, rhs)
-    return _node(op, "Where", _node(op, "Greater" if op_type == "Max" else "Less", lhs, rhs), lhs, rhs)
+        return op.node(op_type, lhs, rhs)
+    return op.Where(op.node("Greater" if op_type == "Max" else "Less", lhs, rhs), lhs, rhs)
 
 
 def _to_int(op_type: str) -> Callable[[Emit, ir.Value], ir.Value]:
     def emit(op: Emit, value: ir.Value) -> ir.Value:
-        return _as(op, value if op_type == "Cast" else _node(op, op_type, value), INT64)
+        return _as(op, value if op_type == "Cast" else op.node(op_type, value), INT64)
 
     return emit
 
 
-_OPERATIONS: dict[str, Callable[..., Any]] = {
+_OPERATIONS: dict[str, Callable[..., ir.Value]] = {
     "floordiv": _floordiv,
     "mod": lambda op, a, b: op.Mod(a, b),
     "max": lambda op, a, b: _extremum(op, "Max", a, b),
@@ -130,8 +125,7 @@ def _emit_operation(op: Emit, atom: Atom) -> ir.Value:
     operands = [_operand(op, arg) for arg in atom.args]  # type: ignore[arg-type]
     if len(operands) > 1 and any(dtype_of(value) == DOUBLE for value in operands):
         operands = [_as(op, value, DOUBLE) for value in operands]
-    result: ir.Value = _OPERATIONS[atom.op](op, *operands)
-    return result
+    return _OPERATIONS[atom.op](op, *operands)
 
 
 def _operand(op: Emit, arg: Scalar) -> ir.Value:

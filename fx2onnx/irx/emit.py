@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -18,8 +18,8 @@ import onnx_ir as ir
 
 from fx2onnx.base.dims import Dim, DimLike, Scalar
 from fx2onnx.base.errors import InternalError, UserError
-from fx2onnx.base.events import details
 from fx2onnx.irx import precision, shapes
+from fx2onnx.irx.builder import Builder
 from fx2onnx.irx.schema import DTYPE_SINCE, OpSchema, schema_of
 from fx2onnx.irx.values import Dims, dims_of, dtype_of, lacks_data, new_value, set_known_sizes
 
@@ -28,58 +28,13 @@ OutputType: TypeAlias = tuple[ir.DataType, Sequence[DimLike]]
 
 INT64 = ir.DataType.INT64
 
-
-class Builder:
-    """The graph under construction: nodes, initializers, names. Shared by the ``Emit`` of nested subgraphs."""
-
-    def __init__(self, opset: int) -> None:
-        self.opset = opset
-        self.nodes: list[ir.Node] = []
-        self.initializers: dict[str, ir.Value] = {}
-        self.opset_imports: dict[str, int] = {"": opset}
-        self.functions: dict[tuple[str, str, str], ir.Function] = {}
-        self._names: dict[str, int] = {}
-        self._constants: dict[tuple[Any, ...], ir.Value] = {}
-        self.spans = details()
-        self.symbols: dict[str, tuple[ir.Value, int | None]] = {}
-        """Where a symbol's number comes from: axis of a value, or (None) the integer value itself."""
-        self.inputs: list[ir.Value] = []
-        """Of the model: symbols that have no axis to themselves are solved from theirs."""
-        self.size_cache: dict[Any, ir.Value] = {}
-        self.verdicts: dict[tuple[str, int], bool] = {}
-        """What was found out by looking beyond the types of values, by the question and the value's id."""
-
-    def unique(self, name: str) -> str:
-        """``name``, or ``name_N`` where it is taken."""
-        if name not in self._names:
-            self._names[name] = 0
-            return name
-        while True:
-            self._names[name] += 1
-            candidate = f"{name}_{self._names[name]}"
-            if candidate not in self._names:
-                self._names[candidate] = 0
-                return candidate
-
-    def add_initializer(self, name: str, tensor: ir.TensorProtocol, dims: Sequence[DimLike]) -> ir.Value:
-        """Register a weight under ``name`` (made unique)."""
-        value = new_value(self.unique(name), tensor.dtype, dims)
-        value.const_value = tensor
-        assert value.name is not None
-        self.initializers[value.name] = value
-        return value
-
-    def constant(self, array: npt.NDArray[Any], dtype: ir.DataType) -> ir.Value:
-        """An initializer holding ``array``; equal small ones are one."""
-        key = (dtype, array.shape, array.tobytes()) if array.nbytes <= 1024 else (id(array),)
-        found = self._constants.get(key)
-        if found is None:
-            found = self.add_initializer("const", ir.Tensor(array, dtype=dtype), array.shape)
-            self._constants[key] = found
-        return found
+if TYPE_CHECKING:
+    from fx2onnx.irx.emit_ops import Operators
+else:
+    Operators = object
 
 
-class Emit:
+class Emit(Operators):
     """Adds nodes to a ``Builder``. ``op.result`` tells what the ATen node under translation must give."""
 
     def __init__(self, builder: Builder) -> None:
@@ -92,17 +47,36 @@ class Emit:
         self.scope = ""
         """Prefix of node names: the module path."""
 
-    def __getattr__(self, op_type: str) -> Callable[..., Any]:
-        if not op_type[:1].isupper():
-            raise AttributeError(op_type)
+    if not TYPE_CHECKING:  # there the operators are those of ``Operators``, and no others
 
-        def call(self: Emit, *inputs: Operand, **keywords: Any) -> Any:
-            return self.node(op_type, *inputs, **keywords)
+        def __getattr__(self, op_type: str) -> Callable[..., Any]:
+            if not op_type[:1].isupper():
+                raise AttributeError(op_type)
 
-        setattr(Emit, op_type, call)  # not of this object, which would be in a cycle with it
-        return functools.partial(call, self)
+            def call(self: Emit, *inputs: Operand, **keywords: Any) -> Any:
+                return self.node(op_type, *inputs, **keywords)
+
+            setattr(Emit, op_type, call)  # not of this object, which would be in a cycle with it
+            return functools.partial(call, self)
 
     # -- nodes --------------------------------------------------------------------------------------------------
+    @overload
+    def node(
+        self,
+        op_type: str,
+        *inputs: Operand,
+        outputs: Literal[1] | tuple[OutputType] = 1,
+        domain: str = "",
+        **keywords: Any,
+    ) -> ir.Value: ...
+    @overload
+    def node(
+        self, op_type: str, *inputs: Operand, outputs: int, domain: str = "", **keywords: Any
+    ) -> tuple[ir.Value, ...]: ...
+    @overload
+    def node(
+        self, op_type: str, *inputs: Operand, outputs: Sequence[OutputType], domain: str = "", **keywords: Any
+    ) -> Any: ...
     def node(
         self,
         op_type: str,
@@ -319,8 +293,7 @@ class Emit:
         if 0 in dims and self.opset < 14:
             return self.expand(self.const(0, dtype_of(value)), dims)
         if not any(isinstance(dim, Dim) for dim in dims):
-            keywords = {"allowzero": 1} if 0 in dims and self.opset >= 14 else {}
-            return self._reshaped(value, self.sizes(dims), dims, **keywords)
+            return self._reshaped(value, self.sizes(dims), dims, allowzero=1 if 0 in dims else None)
         if 0 not in dims:
             target = [0 if isinstance(d, Dim) and i < len(source) and source[i] == d else d for i, d in enumerate(dims)]
             open_axes = [axis for axis, dim in enumerate(target) if isinstance(dim, Dim)]
@@ -330,9 +303,8 @@ class Emit:
                 return self._reshaped(value, self.sizes(target), dims)
         return self._reshaped(value, self.sizes(dims), dims)
 
-    def _reshaped(self, value: ir.Value, target: ir.Value, dims: Dims, **keywords: Any) -> ir.Value:
-        result: ir.Value = self.node("Reshape", value, target, outputs=[(dtype_of(value), dims)], **keywords)
-        return result
+    def _reshaped(self, value: ir.Value, target: ir.Value, dims: Dims, allowzero: int | None = None) -> ir.Value:
+        return self.node("Reshape", value, target, allowzero=allowzero, outputs=((dtype_of(value), dims),))
 
     def cast(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
         """``value`` as ``dtype``; nothing is emitted where it is already.
@@ -351,8 +323,7 @@ class Emit:
                 )
         if value.const_value is not None and value.const_value.size <= 1 and not lacks_data(value):
             return self.const(value.const_value.numpy(), dtype)
-        result: ir.Value = self.node("Cast", value, to=dtype)
-        return result
+        return self.node("Cast", value, to=dtype)
 
     def expand(self, value: ir.Value, dims: Sequence[DimLike]) -> ir.Value:
         """``value`` broadcast to ``dims``; nothing is emitted where it has them already.
@@ -364,8 +335,7 @@ class Emit:
             return value
         offset = len(dims) - len(source)
         target = [1 if axis >= offset and source[axis - offset] == dim else dim for axis, dim in enumerate(dims)]
-        result: ir.Value = self.node("Expand", value, self.sizes(target), outputs=[(dtype_of(value), dims)])
-        return result
+        return self.node("Expand", value, self.sizes(target), outputs=((dtype_of(value), dims),))
 
     @overload
     def subgraph(

@@ -29,8 +29,7 @@ def _cond(lowering: Lowering, node: torch.fx.Node) -> Sequence[ir.Value]:
     values = [lowering.values[operand] for operand in operands]
     test = _truth(op, pred) if isinstance(pred, Relation | bool) else lowering.values[pred]
     return _several(
-        op.node(
-            "If",
+        op.If(
             _as_scalar_bool(op, test),
             then_branch=_branch(lowering, "then", then, values),
             else_branch=_branch(lowering, "else", otherwise, values),
@@ -65,7 +64,7 @@ def _while_loop(lowering: Lowering, node: torch.fx.Node) -> Sequence[ir.Value]:
 
     graph = op.subgraph("body", inputs, turn)
     op.result = result
-    return _several(op.node("Loop", None, first, *initial, body=graph, outputs=list(result)))
+    return _several(op.Loop(None, first, *initial, body=graph, outputs=list(result)))
 
 
 def _scan(lowering: Lowering, node: torch.fx.Node) -> Sequence[ir.Value]:
@@ -81,9 +80,7 @@ def _scan(lowering: Lowering, node: torch.fx.Node) -> Sequence[ir.Value]:
     inputs += [op.subgraph_input("slice", dtype_of(value), dims_of(value)[1:]) for value in sequences]
     graph = op.subgraph("body", inputs, lambda op: lowering.nested(body, [*inputs, *others]))
     op.result = result
-    return _several(
-        op.node("Scan", *initial, *sequences, body=graph, num_scan_inputs=len(sequences), outputs=list(result))
-    )
+    return _several(op.Scan(*initial, *sequences, body=graph, num_scan_inputs=len(sequences), outputs=list(result)))
 
 
 def _scan_as_loop(
@@ -106,7 +103,7 @@ def _scan_as_loop(
     graph = op.subgraph("body", [index, go_on, *carried], turn)
     op.result = result
     length = op.size(dims_of(sequences[0])[0])
-    return _several(op.node("Loop", length, op.const(True, BOOL), *initial, body=graph, outputs=list(result)))
+    return _several(op.Loop(length, op.const(True, BOOL), *initial, body=graph, outputs=list(result)))
 
 
 def _several(found: Any) -> Sequence[ir.Value]:

@@ -22,8 +22,8 @@ import onnx_ir as ir
 import torch.fx
 
 from fx2onnx.base.dims import Dim
+from fx2onnx.irx.builder import Builder
 from fx2onnx.irx.edit import nested_graphs
-from fx2onnx.irx.emit import Builder
 from fx2onnx.irx.values import LOOKS, copied_type, dims_of, is_complex, lacks_data, noted_sizes
 from fx2onnx.lower.weights import Weight
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import operator
-import os
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -18,17 +17,15 @@ from fx2onnx.aten_map.table.registry import Entry, Table, fill_defaults
 from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import Fx2OnnxError, InternalError, UserError
 from fx2onnx.base.events import details, record
-from fx2onnx.capture.captured import Captured, GraphOutput, TensorInfo, describe, told, where_of
+from fx2onnx.capture.captured import Captured, GraphOutput, TensorInfo, told, where_of
 from fx2onnx.capture.recording.control_flow import Nested
-from fx2onnx.irx.emit import Builder, Emit, OutputType
+from fx2onnx.irx.builder import Builder
+from fx2onnx.irx.emit import Emit, OutputType
 from fx2onnx.irx.schema import IR_VERSIONS
 from fx2onnx.irx.values import dims_of, dtype_of, let_go, mark_complex, new_value, set_known_sizes, set_type
-from fx2onnx.lower import control_flow, preflight, torchlib
+from fx2onnx.lower import control_flow, faults, preflight, torchlib
 from fx2onnx.lower.layers import Layers
 from fx2onnx.lower.weights import as_onnx
-
-_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-"""Where our own entries are; the others are users'."""
 
 PRODUCER = "fx2onnx"
 
@@ -257,24 +254,15 @@ class Lowering:
         try:
             found = entry.call(op, arguments)
         except UserError as error:  # what follows is still looked at, so that one message names all that is refused
-            located = self._located(error, node)
+            located = faults.located(error, node)
             located.__cause__ = error.__cause__
             self.refusals.append((node, located))
             stand_ins = tuple(new_value(self.builder.unique(node.name), dtype, dims) for dtype, dims in op.result)
             found = stand_ins if isinstance(infos, tuple) else stand_ins[0]
         except Fx2OnnxError as error:
-            raise self._located(error, node) from error.__cause__
+            raise faults.located(error, node) from error.__cause__
         except Exception as cause:  # an entry may be the user's; the error names entry, node and line
-            is_ours = entry.place.startswith(_PACKAGE)
-            raise (InternalError if is_ours else UserError)(
-                "E900" if is_ours else "E001",
-                f"the translation of {node.target} failed",
-                where=where_of(node),
-                module_path=node.meta.get("module", ""),
-                node=describe(node),
-                why=f"{type(cause).__name__}: {cause} (at {entry.place})",
-                next="report it with the line above" if is_ours else "correct the translation",
-            ) from cause
+            raise faults.failed(node, entry, cause) from cause
         self.values[node] = self._finished(node, entry, found, infos)
 
     def _origin(self, node: torch.fx.Node) -> dict[str, str]:
@@ -296,20 +284,6 @@ class Lowering:
             return [self._operand(item) for item in arg]
         return arg
 
-    @staticmethod
-    def _located(error: Fx2OnnxError, node: torch.fx.Node) -> Fx2OnnxError:
-        """The same error with the user's line and the node."""
-        kind = type(error)
-        return kind(
-            error.code,
-            error.what,
-            where=error.where or where_of(node),
-            module_path=error.module_path or node.meta.get("module", ""),
-            node=error.node or describe(node),
-            why=error.why,
-            next=error.next,
-        )
-
     def _finished(self, node: torch.fx.Node, entry: Entry, found: Any, infos: Any) -> Any:
         """Check what the entry returned against PyTorch's types, and name it."""
         if not isinstance(infos, tuple):
@@ -327,11 +301,11 @@ class Lowering:
 
     def _checked(self, node: torch.fx.Node, entry: Entry, value: Any, info: TensorInfo, name: str) -> ir.Value:
         if not isinstance(value, ir.Value):
-            raise self._mistaken(node, entry, f"a {type(value).__name__}", "an onnx_ir.Value an output")
+            raise faults.mistaken(node, entry, f"a {type(value).__name__}", "an onnx_ir.Value an output")
         dtype, dims = self._type(info)
         if dtype_of(value) != dtype or len(dims_of(value)) != len(dims):
             given = f"{dtype_of(value).name}{list(dims_of(value))}"
-            raise self._mistaken(node, entry, given, f"{dtype.name}{list(dims)}")
+            raise faults.mistaken(node, entry, given, f"{dtype.name}{list(dims)}")
         if info.dtype.is_complex:
             mark_complex(value)
         if self._name(value, name) and dims_of(value) != tuple(dims):
@@ -345,19 +319,6 @@ class Lowering:
         self._named.add(id(value))
         value.name = self.builder.unique(name)
         return True
-
-    @staticmethod
-    def _mistaken(node: torch.fx.Node, entry: Entry, given: str, wanted: str) -> Fx2OnnxError:
-        """An entry gave something else than PyTorch does: a fault of ours, or of the user who wrote the entry."""
-        is_ours = entry.place.startswith(_PACKAGE)
-        return (InternalError if is_ours else UserError)(
-            "E900" if is_ours else "E001",
-            f"the translation of {node.target} gives {given}, PyTorch {wanted}",
-            where=where_of(node),
-            node=describe(node),
-            why=f"at {entry.place}",
-            next="report it with the line above" if is_ours else "emit what op.result says",
-        )
 
     def _bind_symbols(self, node: torch.fx.Node) -> None:
         """Sizes that only the data tells come from the node that has them."""

@@ -192,8 +192,7 @@ def _as_value(op: Emit, operand: Any, dtype: ir.DataType | None) -> ir.Value | N
         return op.const(operand.numpy(), operand.dtype)
     if isinstance(operand, list | tuple) and any(isinstance(item, ir.Value) for item in operand):
         parts = [item if isinstance(item, ir.Value) else op.const(np.int64(item)) for item in operand]
-        joined: ir.Value = op.Concat(*(op.Reshape(part, [1]) for part in parts), axis=0)
-        return joined
+        return op.Concat(*(op.Reshape(part, [1]) for part in parts), axis=0)
     if isinstance(operand, list | tuple) and dtype is None:
         return op.sizes(operand)
     return op.const(operand, dtype)

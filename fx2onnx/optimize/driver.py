@@ -11,8 +11,9 @@ import onnx_ir as ir
 
 from fx2onnx.base.errors import InternalError
 from fx2onnx.base.events import details
+from fx2onnx.irx.builder import Builder
 from fx2onnx.irx.edit import can_replace, graphs_of, merged_origin, remove_unread, replace
-from fx2onnx.irx.emit import Builder, Emit
+from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import dims_of, set_type
 from fx2onnx.optimize.check import check_model
 from fx2onnx.optimize.rewrite import Match, Rewrite, Why

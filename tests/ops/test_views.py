@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from fx2onnx.aten_map import TABLE
 from fx2onnx.base.errors import UserError
-from fx2onnx.irx.emit import Builder, Emit
+from fx2onnx.irx.builder import Builder
+from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import new_value
 from tests.ops import harness
 from tests.ops.judge import Case, aten, case, judge, judge_at_other_sizes

@@ -11,7 +11,8 @@ import onnx
 import onnx_ir as ir
 import onnxruntime
 
-from fx2onnx.irx.emit import Builder, Emit
+from fx2onnx.irx.builder import Builder
+from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import new_value
 from fx2onnx.optimize.driver import Outcome, apply
 from fx2onnx.optimize.rewrite import Rewrite

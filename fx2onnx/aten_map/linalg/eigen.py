@@ -98,7 +98,7 @@ def diagonalized(op: Emit, matrix: ir.Value) -> tuple[ir.Value, ir.Value]:
         return column_of(op, row_p, p), column_of(op, row_p, q), column_of(op, row_q, q)
 
     def turn_with(op: Emit, state: ir.Value, turn: ir.Value) -> ir.Value:
-        return op.MatMul(op.MatMul(turned(op, turn), state), turn)  # type: ignore[no-any-return]
+        return op.MatMul(op.MatMul(turned(op, turn), state), turn)
 
     if size > 1:
         matrix, vectors = _turned_pairs(op, size, [matrix, vectors], products, turn_with)
@@ -140,8 +140,7 @@ def symmetric(op: Emit, matrix: ir.Value, lower: bool) -> ir.Value:
     columns = op.Transpose(rows, perm=[1, 0])
     own = op.Less(columns, rows) if lower else op.Greater(columns, rows)
     mirrored = op.Where(own, value, turned(op, value))
-    result: ir.Value = op.Where(op.Equal(rows, columns), value, mirrored)
-    return result
+    return op.Where(op.Equal(rows, columns), value, mirrored)
 
 
 def singular_values(op: Emit, matrix: ir.Value) -> ir.Value:
@@ -184,16 +183,16 @@ def cutoff(op: Emit, matrix: ir.Value, largest: ir.Value, atol: Any, rtol: Any) 
             rtol = epsilon
         elif isinstance(atol, ir.Value):
             relative = op.Where(op.Greater(op.cast(atol, WORK), 0), op.const(0.0, WORK), op.const(epsilon, WORK))
-            return op.Max(op.cast(atol, WORK), op.Mul(relative, largest))  # type: ignore[no-any-return]
+            return op.Max(op.cast(atol, WORK), op.Mul(relative, largest))
         else:
             rtol = 0.0 if atol > 0 else epsilon
     relative = op.Mul(as_dtype(op, rtol, WORK), largest)
-    return relative if atol is None else op.Max(as_dtype(op, atol, WORK), relative)  # type: ignore[no-any-return]
+    return relative if atol is None else op.Max(as_dtype(op, atol, WORK), relative)
 
 
 def _magnitudes(op: Emit, matrix: ir.Value, hermitian: bool) -> ir.Value:
     if hermitian:
-        return op.Abs(diagonalized(op, symmetric(op, matrix, True))[0])  # type: ignore[no-any-return]
+        return op.Abs(diagonalized(op, symmetric(op, matrix, True))[0])
     return singular_values(op, matrix)
 
 
@@ -230,8 +229,8 @@ def pseudo_inverse(op: Emit, matrix: ir.Value, atol: Any, rtol: Any, hermitian: 
     inverted = op.Where(kept, op.Reciprocal(op.Where(kept, divisor, one)), zero)
     scaled = op.Mul(vectors, op.Unsqueeze(inverted, axes=[rank_of(inverted) - 1]))
     if is_wide:
-        return op.MatMul(columns, turned(op, scaled))  # type: ignore[no-any-return]
-    return op.MatMul(scaled, turned(op, columns))  # type: ignore[no-any-return]
+        return op.MatMul(columns, turned(op, scaled))
+    return op.MatMul(scaled, turned(op, columns))
 
 
 def _pinv(

@@ -151,9 +151,9 @@ def unpacked(op: Emit, packed: ir.Value) -> tuple[ir.Value, ir.Value]:
     upper = op.Where(op.Greater(rows, columns), zero, packed)
     last = rank_of(packed) - 1
     if small != width:
-        lower = op.node("Slice", lower, [0], op.sizes([small]), [last], outputs=[(dtype, (*batch, count, small))])
+        lower = op.Slice(lower, [0], op.sizes([small]), [last], outputs=[(dtype, (*batch, count, small))])
     if small != count:
-        upper = op.node("Slice", upper, [0], op.sizes([small]), [last - 1], outputs=[(dtype, (*batch, small, width))])
+        upper = op.Slice(upper, [0], op.sizes([small]), [last - 1], outputs=[(dtype, (*batch, small, width))])
     return lower, upper
 
 
@@ -272,8 +272,8 @@ def _qr(op: Emit, A: ir.Value, mode: str) -> tuple[ir.Value, ir.Value]:
     upper = op.Where(op.Greater(rows, columns), zero, upper)
     small, last, dtype = least(count, width), rank_of(A) - 1, result_dtype(op)
     if mode != "complete" and small != count:
-        upper = op.node("Slice", upper, [0], op.sizes([small]), [last - 1], outputs=[(WORK, (*batch, small, width))])
-        rotation = op.node("Slice", rotation, [0], op.sizes([small]), [last], outputs=[(WORK, (*batch, count, small))])
+        upper = op.Slice(upper, [0], op.sizes([small]), [last - 1], outputs=[(WORK, (*batch, small, width))])
+        rotation = op.Slice(rotation, [0], op.sizes([small]), [last], outputs=[(WORK, (*batch, count, small))])
     return (_empty(op, 0) if mode == "r" else op.cast(rotation, dtype)), op.cast(upper, dtype)
 
 
@@ -304,7 +304,7 @@ def _matrix_exp(op: Emit, self: ir.Value) -> ir.Value:
     state = op.subgraph_input("power", WORK, dims)
     body = op.subgraph("square", [index, go_on, state], lambda op: [op.Identity(go_on), op.MatMul(state, state)])
     rounds = op.cast(doublings, D.INT64)
-    found = op.node("Loop", rounds, op.const(np.array(True)), total, body=body, outputs=[(WORK, dims)])
+    found = op.Loop(rounds, op.const(np.array(True)), total, body=body, outputs=[(WORK, dims)])
     return op.cast(found, dtype)
 
 

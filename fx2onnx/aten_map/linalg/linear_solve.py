@@ -39,7 +39,7 @@ def loop(
 
     graph = op.subgraph("rounds", [index, go_on, *formal], inner)
     typed = [(dtype_of(state), dims_of(state)) for state in states]
-    found = op.node("Loop", op.size(count), op.const(np.array(True)), *states, body=graph, outputs=typed)
+    found = op.Loop(op.size(count), op.const(np.array(True)), *states, body=graph, outputs=typed)
     return list(found) if isinstance(found, tuple) else [found]
 
 
@@ -47,23 +47,18 @@ def positions(op: Emit, count: DimLike) -> ir.Value:
     """0 .. count - 1 as a column [count, 1]."""
     if isinstance(count, int):
         return op.const(np.arange(count).reshape(count, 1))
-    numbers = op.node(
-        "Range", op.const(np.int64(0)), op.size(count), op.const(np.int64(1)), outputs=[(D.INT64, (count,))]
-    )
-    result: ir.Value = op.Unsqueeze(numbers, axes=[1])
-    return result
+    numbers = op.Range(op.const(np.int64(0)), op.size(count), op.const(np.int64(1)), outputs=[(D.INT64, (count,))])
+    return op.Unsqueeze(numbers, axes=[1])
 
 
 def column_of(op: Emit, matrix: ir.Value, index: ir.Value) -> ir.Value:
     """matrix[.., :, index] as [.., n, 1]."""
-    result: ir.Value = op.Gather(matrix, op.Reshape(index, [1]), axis=rank_of(matrix) - 1)
-    return result
+    return op.Gather(matrix, op.Reshape(index, [1]), axis=rank_of(matrix) - 1)
 
 
 def row_of(op: Emit, matrix: ir.Value, index: ir.Value) -> ir.Value:
     """matrix[.., index, :] as [.., 1, n]."""
-    result: ir.Value = op.Gather(matrix, op.Reshape(index, [1]), axis=rank_of(matrix) - 2)
-    return result
+    return op.Gather(matrix, op.Reshape(index, [1]), axis=rank_of(matrix) - 2)
 
 
 def pivot_row(
@@ -110,8 +105,7 @@ def solve(op: Emit, matrix: ir.Value, right: ir.Value) -> ir.Value:
     (solved,) = loop(op, count, [both], body)
     typed = (WORK, (*batch, count, width))
     starts, ends = op.sizes([count]), op.const(np.array([2**63 - 1]))
-    result: ir.Value = op.node("Slice", solved, starts, ends, op.const(np.array([rank_of(both) - 1])), outputs=[typed])
-    return result
+    return op.Slice(solved, starts, ends, op.const(np.array([rank_of(both) - 1])), outputs=[typed])
 
 
 def eliminated(op: Emit, matrix: ir.Value, pivot: bool = True) -> tuple[ir.Value, ir.Value, ir.Value, ir.Value]:
@@ -149,8 +143,8 @@ def eliminated(op: Emit, matrix: ir.Value, pivot: bool = True) -> tuple[ir.Value
     found, sign, places = loop(op, rounds, [both, sign, places], body)  # type: ignore[arg-type]
     axis = op.const(np.array([rank_of(matrix) - 1]))
     start, middle, end = op.sizes([0]), op.sizes([width]), op.const(np.array([2**63 - 1]))
-    lower_upper = op.node("Slice", found, start, middle, axis, outputs=[(WORK, dims)])
-    permutation = op.node("Slice", found, middle, end, axis, outputs=[(WORK, (*batch, count, count))])
+    lower_upper = op.Slice(found, start, middle, axis, outputs=[(WORK, dims)])
+    permutation = op.Slice(found, middle, end, axis, outputs=[(WORK, (*batch, count, count))])
     return lower_upper, permutation, sign, op.cast(places, D.INT32)
 
 
@@ -169,7 +163,7 @@ def _det(op: Emit, A: ir.Value | None = None, self: ir.Value | None = None) -> i
     if 0 in dims_of(matrix)[-2:]:
         return filled(op, dims_of(matrix)[:-2], 1.0, dtype)
     if dtype != D.DOUBLE and product(dims_of(matrix)) != 0:
-        value = op.node("Det", op.cast(matrix, opmath(dtype)), outputs=[(opmath(dtype), dims_of(matrix)[:-2])])
+        value = op.Det(op.cast(matrix, opmath(dtype)), outputs=[(opmath(dtype), dims_of(matrix)[:-2])])
         return op.cast(value, dtype)
     pivots, sign = determinant_parts(op, matrix)
     return op.cast(op.Mul(reduce(op, "ReduceProd", pivots, -1), sign), dtype)

@@ -24,25 +24,25 @@ Recurrence: TypeAlias = Callable[[Emit, ir.Value, ir.Value, ir.Value, ir.Value],
 
 
 def _chebyshev(op: Emit, x: ir.Value, k: ir.Value, current: ir.Value, previous: ir.Value) -> ir.Value:
-    return op.Sub(op.Mul(op.Add(x, x), current), previous)  # type: ignore[no-any-return]
+    return op.Sub(op.Mul(op.Add(x, x), current), previous)
 
 
 def _hermite_h(op: Emit, x: ir.Value, k: ir.Value, current: ir.Value, previous: ir.Value) -> ir.Value:
-    return op.Sub(op.Mul(op.Add(x, x), current), op.Mul(op.Add(k, k), previous))  # type: ignore[no-any-return]
+    return op.Sub(op.Mul(op.Add(x, x), current), op.Mul(op.Add(k, k), previous))
 
 
 def _hermite_he(op: Emit, x: ir.Value, k: ir.Value, current: ir.Value, previous: ir.Value) -> ir.Value:
-    return op.Sub(op.Mul(x, current), op.Mul(k, previous))  # type: ignore[no-any-return]
+    return op.Sub(op.Mul(x, current), op.Mul(k, previous))
 
 
 def _laguerre(op: Emit, x: ir.Value, k: ir.Value, current: ir.Value, previous: ir.Value) -> ir.Value:
     factor = op.Sub(op.Add(op.Add(k, k), 1.0), x)
-    return op.Div(op.Sub(op.Mul(factor, current), op.Mul(k, previous)), op.Add(k, 1.0))  # type: ignore[no-any-return]
+    return op.Div(op.Sub(op.Mul(factor, current), op.Mul(k, previous)), op.Add(k, 1.0))
 
 
 def _legendre(op: Emit, x: ir.Value, k: ir.Value, current: ir.Value, previous: ir.Value) -> ir.Value:
     factor = op.Mul(op.Add(op.Add(k, k), 1.0), x)
-    return op.Div(op.Sub(op.Mul(factor, current), op.Mul(k, previous)), op.Add(k, 1.0))  # type: ignore[no-any-return]
+    return op.Div(op.Sub(op.Mul(factor, current), op.Mul(k, previous)), op.Add(k, 1.0))
 
 
 POLYNOMIALS: dict[str, tuple[float, float, bool, Recurrence]] = {
@@ -91,7 +91,7 @@ def _polynomial(slope: float, constant: float, shifted: bool, recurrence: Recurr
         graph = op.subgraph("recurrence", [index, go_on, *states], body)
         typed = [(WORK, dims)] * 3
         positive = op.Where(op.Less(rounds, 0), op.const(np.int64(0)), rounds)
-        _, _, found = op.node("Loop", positive, op.const(np.array(True)), first, one, start, body=graph, outputs=typed)
+        _, _, found = op.Loop(positive, op.const(np.array(True)), first, one, start, body=graph, outputs=typed)
         return op.cast(found, result_dtype(op))
 
     return entry
@@ -127,7 +127,7 @@ def _series(op: Emit, a: ir.Value, x: ir.Value, dims: Dims) -> ir.Value:
     graph = op.subgraph("series", [index, go_on, term_in, total_in], body)
     typed = [(WORK, dims), (WORK, dims)]
     start = op.const(np.array(True))
-    _, total = op.node("Loop", op.const(np.int64(MAX_ROUNDS)), start, one, one, body=graph, outputs=typed)
+    _, total = op.Loop(op.const(np.int64(MAX_ROUNDS)), start, one, one, body=graph, outputs=typed)
     return total  # type: ignore[no-any-return]
 
 
@@ -157,7 +157,7 @@ def _fraction(op: Emit, a: ir.Value, x: ir.Value, dims: Dims) -> ir.Value:
     start = op.const(np.array(True))
     typed = [(WORK, dims)] * 3
     rounds = op.const(np.int64(MAX_ROUNDS))
-    _, _, h = op.node("Loop", rounds, start, c_start, d_start, d_start, body=graph, outputs=typed)
+    _, _, h = op.Loop(rounds, start, c_start, d_start, d_start, body=graph, outputs=typed)
     return h  # type: ignore[no-any-return]
 
 

@@ -43,7 +43,7 @@ def einsum(op: Emit, equation: str, tensors: Sequence[ir.Value], dims: Sequence[
         return _spread_einsum(op, equation, tensors)
     wide = compute_dtype(op, "Einsum", dtype)
     operands = [op.cast(tensor, wide) for tensor in tensors]
-    result = op.node("Einsum", *operands, equation=equation, outputs=[(wide, tuple(dims))])
+    result = op.Einsum(*operands, equation=equation, outputs=[(wide, tuple(dims))])
     return op.cast(result, dtype)
 
 
@@ -134,7 +134,7 @@ def _outer(op: Emit, self: ir.Value, vec2: ir.Value) -> ir.Value:
     dtype = result_dtype(op)
     column, row = op.Unsqueeze(op.cast(self, dtype), axes=[1]), op.cast(vec2, dtype)
     if dtype == D.BOOL:
-        return op.And(column, row)  # type: ignore[no-any-return]
+        return op.And(column, row)
     return through(op, "Mul", column, row)
 
 
@@ -167,8 +167,7 @@ def cross_product(op: Emit, left: ir.Value, right: ir.Value, axis: int) -> ir.Va
     ahead, behind = np.array([1, 2, 0]), np.array([2, 0, 1])
 
     def turned(value: ir.Value, order: Any) -> ir.Value:
-        result: ir.Value = op.Gather(value, order, axis=axis - len(op.result[0][1]) + rank_of(value))
-        return result
+        return op.Gather(value, order, axis=axis - len(op.result[0][1]) + rank_of(value))
 
     first = through(op, "Mul", turned(left, ahead), turned(right, behind))
     second = through(op, "Mul", turned(left, behind), turned(right, ahead))
@@ -277,8 +276,7 @@ def covariance(
         else:
             divisor = op.Sub(total, float(correction))
     divisor = op.Max(divisor, 0.0)
-    result: ir.Value = op.Div(op.MatMul(weighted, op.Transpose(centered, perm=[1, 0])), divisor)
-    return result
+    return op.Div(op.MatMul(weighted, op.Transpose(centered, perm=[1, 0])), divisor)
 
 
 @translates(aten.cov.default)

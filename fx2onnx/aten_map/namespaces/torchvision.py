@@ -31,8 +31,7 @@ def nms(op: Emit, dets: ir.Value, scores: ir.Value, iou_threshold: float) -> ir.
         op.const(np.array([iou_threshold], dtype=np.float32)),
         outputs=[(INT64, (count, 3))],
     )
-    result: ir.Value = op.Gather(chosen, op.const(2), axis=1, outputs=[op.result[0]])
-    return result
+    return op.Gather(chosen, op.const(2), axis=1, outputs=[op.result[0]])
 
 
 def _split_rois(op: Emit, rois: ir.Value) -> tuple[ir.Value, ir.Value]:
@@ -65,7 +64,7 @@ def roi_align(
         )
     boxes, images = _split_rois(op, rois)
     mode = {"coordinate_transformation_mode": "half_pixel" if aligned else "output_half_pixel"}
-    result: ir.Value = op.RoiAlign(
+    return op.RoiAlign(
         input,
         boxes,
         images,
@@ -76,7 +75,6 @@ def roi_align(
         outputs=[op.result[0]],
         **(mode if op.opset >= 16 else {}),
     )
-    return result
 
 
 @translates(vision.roi_pool.default)
@@ -119,7 +117,7 @@ def deform_conv2d(
 
     ONNX:  DeformConv, from opset 19 on.
     """
-    result: ir.Value = op.DeformConv(
+    return op.DeformConv(
         input,
         weight,
         offset,
@@ -133,4 +131,3 @@ def deform_conv2d(
         strides=[stride_h, stride_w],
         outputs=[op.result[0]],
     )
-    return result

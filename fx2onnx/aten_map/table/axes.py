@@ -39,8 +39,7 @@ def transpose(op: Emit, value: ir.Value, perm: Sequence[int]) -> ir.Value:
     """``Transpose``; nothing is emitted for the identity."""
     if list(perm) == list(range(len(perm))):
         return value
-    result: ir.Value = op.Transpose(value, perm=list(perm))
-    return result
+    return op.Transpose(value, perm=list(perm))
 
 
 def swap(op: Emit, value: ir.Value, first: int, second: int) -> ir.Value:
@@ -73,16 +72,14 @@ def unsqueeze(op: Emit, value: ir.Value, *axes: int) -> ir.Value:
     """``Unsqueeze``; nothing is emitted for no axes."""
     if not axes:
         return value
-    result: ir.Value = op.Unsqueeze(value, axes=list(axes))
-    return result
+    return op.Unsqueeze(value, axes=list(axes))
 
 
 def squeeze(op: Emit, value: ir.Value, *axes: int) -> ir.Value:
     """``Squeeze``; nothing is emitted for no axes."""
     if not axes:
         return value
-    result: ir.Value = op.Squeeze(value, axes=list(axes))
-    return result
+    return op.Squeeze(value, axes=list(axes))
 
 
 def with_rank(op: Emit, value: ir.Value, rank: int) -> ir.Value:
@@ -98,7 +95,7 @@ def sliced(
     if step == 1 and dims[axis] == size:
         return value
     steps = {} if step == 1 else {"steps": [step]}
-    result: ir.Value = op.Slice(
+    return op.Slice(
         value,
         starts=op.sizes([start]),
         ends=op.sizes([end]),
@@ -106,7 +103,6 @@ def sliced(
         outputs=[(dtype_of(value), (*dims[:axis], size, *dims[axis + 1 :]))],
         **steps,
     )
-    return result
 
 
 def flat(op: Emit, value: ir.Value) -> ir.Value:
@@ -132,8 +128,7 @@ def reshaped_like(op: Emit, value: ir.Value, like: ir.Value) -> ir.Value:
     dims = dims_of(like)
     if sum(isinstance(dim, Dim) for dim in dims) < 2 or dims_of(value) == dims:
         return op.reshape(value, dims)
-    result: ir.Value = op.Reshape(value, op.Shape(like), outputs=[(dtype_of(value), dims)])
-    return result
+    return op.Reshape(value, op.Shape(like), outputs=[(dtype_of(value), dims)])
 
 
 def is_empty(dims: Iterable[DimLike]) -> bool:
@@ -157,10 +152,7 @@ def steps(op: Emit, size: DimLike, dtype: ir.DataType = INT64) -> ir.Value:
     """``0, 1, .. size-1`` as a vector."""
     if not isinstance(size, Dim):
         return op.const(np.arange(size), dtype)
-    result: ir.Value = op.Range(
-        op.const(0, dtype), op.size(size, dtype), op.const(1, dtype), outputs=[(dtype, (size,))]
-    )
-    return result
+    return op.Range(op.const(0, dtype), op.size(size, dtype), op.const(1, dtype), outputs=[(dtype, (size,))])
 
 
 def result_dims(op: Emit, index: int = 0) -> Dims:

@@ -86,7 +86,7 @@ def through(op: Emit, op_type: str, *operands: ir.Value, **keywords: Any) -> ir.
     """One node over operands of one dtype, in a wider dtype where the operator does not take theirs."""
     dtype = dtype_of(operands[0])
     wide = compute_dtype(op, op_type, dtype)
-    result: ir.Value = op.node(op_type, *(op.cast(operand, wide) for operand in operands), **keywords)
+    result = op.node(op_type, *(op.cast(operand, wide) for operand in operands), **keywords)
     return op.cast(result, dtype) if dtype_of(result) == wide else result
 
 

@@ -47,8 +47,7 @@ class FuseGelu(Rewrite):
         return Why("no factor is 1 + erf or 1 + tanh of the other")
 
     def build(self, op: Emit, m: Match) -> ir.Value:
-        result: ir.Value = op.Gelu(m.x, approximate=m.approximate)
-        return result
+        return op.Gelu(m.x, approximate=m.approximate)
 
 
 def _close(number: float | None, wanted: float) -> bool:

@@ -52,5 +52,5 @@ class FuseMatMulAdd(Rewrite):
 
     def build(self, op: Emit, m: Match) -> ir.Value:
         attrs = {key: attribute(m.product, key) for key in m.product.attributes}
-        result: ir.Value = op.Gemm(*m.product.inputs[:2], m.bias, **attrs)
-        return result
+        lhs, rhs = m.product.inputs
+        return op.Gemm(lhs, rhs, m.bias, **attrs)

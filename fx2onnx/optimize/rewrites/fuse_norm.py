@@ -48,8 +48,7 @@ class FuseLayerNorm(Rewrite):
         return Match(x=sub.inputs[0], weight=weight, epsilon=epsilon, axis=axis)
 
     def build(self, op: Emit, m: Match) -> ir.Value:
-        result: ir.Value = op.LayerNormalization(m.x, m.weight, axis=m.axis, epsilon=m.epsilon)
-        return result
+        return op.LayerNormalization(m.x, m.weight, axis=m.axis, epsilon=m.epsilon)
 
 
 class FuseLayerNormBias(Rewrite):
@@ -74,7 +73,8 @@ class FuseLayerNormBias(Rewrite):
 
     def build(self, op: Emit, m: Match) -> ir.Value:
         attrs = {key: attribute(m.norm, key) for key in m.norm.attributes}
-        result: ir.Value = op.LayerNormalization(*m.norm.inputs[:2], m.bias, **attrs)
+        x, weight = m.norm.inputs[:2]
+        result: ir.Value = op.LayerNormalization(x, weight, m.bias, **attrs)
         return result
 
 
@@ -96,8 +96,7 @@ class FuseRMSNorm(Rewrite):
         return Match(x=x, weight=weight, epsilon=epsilon, axis=axis)
 
     def build(self, op: Emit, m: Match) -> ir.Value:
-        result: ir.Value = op.RMSNormalization(m.x, m.weight, axis=m.axis, epsilon=m.epsilon)
-        return result
+        return op.RMSNormalization(m.x, m.weight, axis=m.axis, epsilon=m.epsilon)
 
 
 def _normalised(node: ir.Node) -> tuple[ir.Value, ir.Value, float, int] | Why:

@@ -49,8 +49,8 @@ class FuseTransposeGemm(Rewrite):
             if source is not None:
                 operands[place] = source
                 attrs[name] = 1 - attrs.get(name, 0)
-        result: ir.Value = op.Gemm(*operands, operand(m.node, 2), **attrs)
-        return result
+        lhs, rhs = operands
+        return op.Gemm(lhs, rhs, operand(m.node, 2), **attrs)
 
 
 def _before_transpose(value: ir.Value | None) -> ir.Value | None:

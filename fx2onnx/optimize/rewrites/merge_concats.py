@@ -40,8 +40,7 @@ class MergeConcats(Rewrite):
         return Match(operands=operands, axis=axis)
 
     def build(self, op: Emit, m: Match) -> ir.Value:
-        result: ir.Value = op.Concat(*m.operands, axis=m.axis)
-        return result
+        return op.Concat(*m.operands, axis=m.axis)
 
 
 def _inner(outer: ir.Node, value: ir.Value | None, axis: int) -> ir.Node | None:

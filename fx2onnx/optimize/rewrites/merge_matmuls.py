@@ -67,7 +67,7 @@ class MergeMatMuls(Rewrite):
     def build(self, op: Emit, m: Match) -> Sequence[ir.Value]:
         counts = [(static_dims(weight) or ())[-1] for weight in m.weights]
         dims = (*m.dims[:-1], sum(counts))
-        joined: ir.Value = op.MatMul(m.x, _joined(op, m.weights), outputs=[(dtype_of(m.x), dims)])
+        joined = op.MatMul(m.x, _joined(op, m.weights), outputs=[(dtype_of(m.x), dims)])
         if m.biases:
             joined = op.Add(joined, _joined(op, m.biases))
         parts: Sequence[ir.Value] = op.Split(joined, split=counts, axis=len(dims) - 1, outputs=op.result)

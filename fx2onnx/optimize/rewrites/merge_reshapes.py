@@ -38,8 +38,7 @@ class MergeReshapes(Rewrite):
 
     def build(self, op: Emit, m: Match) -> ir.Value:
         if m.axes is not None and m.dims != dims_or_none(m.source):
-            result: ir.Value = op.Unsqueeze(m.source, axes=m.axes)
-            return result
+            return op.Unsqueeze(m.source, axes=m.axes)
         return op.reshape(m.source, m.dims)
 
 

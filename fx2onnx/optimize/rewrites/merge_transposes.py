@@ -32,5 +32,4 @@ class MergeTransposes(Rewrite):
         return Match(source=inner.inputs[0], perm=perm, cancels=cancels)
 
     def build(self, op: Emit, m: Match) -> ir.Value:
-        result: ir.Value = m.source if m.cancels else op.Transpose(m.source, perm=m.perm)
-        return result
+        return m.source if m.cancels else op.Transpose(m.source, perm=m.perm)

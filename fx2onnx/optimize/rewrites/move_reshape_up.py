@@ -48,8 +48,7 @@ class MoveReshapeUp(Rewrite):
         return Match(source=first.inputs[0], dims=dims, perm=new_perm)
 
     def build(self, op: Emit, m: Match) -> ir.Value:
-        result: ir.Value = op.Transpose(op.reshape(m.source, m.dims), perm=m.perm)
-        return result
+        return op.Transpose(op.reshape(m.source, m.dims), perm=m.perm)
 
 
 def split_axes(before: Dims, after: Dims) -> list[list[DimLike]] | None:

@@ -105,5 +105,4 @@ class DivideByRoot(Rewrite):
         return Why("no operand is a Reciprocal")
 
     def build(self, op: Emit, m: Match) -> ir.Value:
-        result: ir.Value = op.Div(m.top, m.bottom, outputs=op.result)
-        return result
+        return op.Div(m.top, m.bottom, outputs=op.result)

@@ -39,7 +39,7 @@ class SliceSplat(Rewrite):
     def build(self, op: Emit, m: Match) -> ir.Value:
         shape = np.array(m.dims, dtype=np.int64)
         if m.scalar is not None:
-            result: ir.Value = op.Expand(m.scalar, shape, outputs=op.result)
+            result = op.Expand(m.scalar, shape, outputs=op.result)
         else:
             result = op.ConstantOfShape(shape, value=m.value, outputs=op.result)
         return result

@@ -41,5 +41,4 @@ class SwapReluMaxPool(Rewrite):
 
     def build(self, op: Emit, m: Match) -> ir.Value:
         attrs = {key: attribute(m.pool, key) for key in m.pool.attributes}
-        result: ir.Value = op.Relu(op.node("MaxPool", m.source, outputs=op.result, **attrs))
-        return result
+        return op.Relu(op.MaxPool(m.source, outputs=op.result, **attrs))

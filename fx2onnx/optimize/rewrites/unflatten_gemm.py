@@ -52,11 +52,10 @@ class UnflattenGemm(Rewrite):
         return Match(source=source, weight=gemm.inputs[1], bias=bias, dims=result)
 
     def build(self, op: Emit, m: Match) -> ir.Value:
-        product: ir.Value = op.MatMul(m.source, m.weight, outputs=[(dtype_of(m.source), m.dims)])
+        product = op.MatMul(m.source, m.weight, outputs=[(dtype_of(m.source), m.dims)])
         if m.bias is None:
             return product
-        result: ir.Value = op.Add(product, m.bias)
-        return result
+        return op.Add(product, m.bias)
 
 
 _PLAIN = (("transA", 0), ("transB", 0), ("alpha", 1.0), ("beta", 1.0))

@@ -101,19 +101,14 @@ def attention(
     Shapes:   q [B, H, S, D] or [B, S, H * D]; k, v likewise with their own heads and length.
     Numerics: products are summed in float32, each step is rounded to q's dtype; a row without any key gives zeros. Source: ONNX Attention-25.
     """
-    if (past_key is None) != (past_value is None):
-        raise ValueError("past_key and past_value must be given together")
     if left_window_size < -1 or right_window_size < -1:
         raise ValueError("a window size is below -1")
-    if valid_keys is not None and past_key is not None:
-        raise ValueError("nonpad_kv_seqlen cannot be combined with a past")
     dtype, is_3d = q.dtype, q.ndim == 3
     q4, k4, v4 = (
         split_heads(item, heads, name)
         for item, heads, name in ((q, q_num_heads, "Q"), (k, kv_num_heads, "K"), (v, kv_num_heads, "V"))
     )
-    if past_key is not None and past_value is not None:
-        k4, v4 = np.concatenate([past_key, k4], axis=2), np.concatenate([past_value, v4], axis=2)
+    k4, v4 = _after_past(k4, v4, past_key, past_value, valid_keys)
     batch, heads, queries, depth = q4.shape
     kv_heads, keys = k4.shape[1], k4.shape[2]
     if heads % max(kv_heads, 1) or v4.shape[1:3] != (kv_heads, keys) or k4.shape[3] != depth:
@@ -129,8 +124,7 @@ def attention(
         scores = np.tanh(scores / cap) * cap
     if n_outputs > 3:
         stages.append(scores.copy())
-    if mask is not None and np.broadcast_shapes(mask.shape[:-1], scores.shape[:-1]) != scores.shape[:-1]:
-        raise ValueError(f"a mask of shape {list(mask.shape)} does not fit scores of shape {list(scores.shape)}")
+    _check_mask(mask, scores)
     for bias in _biases(
         mask, valid_keys, past_key, queries, keys, dtype, is_causal, left_window_size, right_window_size
     ):
@@ -151,6 +145,24 @@ def attention(
     if n_outputs > 3:
         results.append(cast_array(stages[qk_matmul_output_mode], dtype))
     return tuple(results[:n_outputs])
+
+
+def _after_past(
+    k: Array, v: Array, past_key: Array | None, past_value: Array | None, valid_keys: Array | None
+) -> tuple[Array, Array]:
+    """Keys and values with those of the cache before them."""
+    if (past_key is None) != (past_value is None):
+        raise ValueError("past_key and past_value must be given together")
+    if past_key is None or past_value is None:
+        return k, v
+    if valid_keys is not None:
+        raise ValueError("nonpad_kv_seqlen cannot be combined with a past")
+    return np.concatenate([past_key, k], axis=2), np.concatenate([past_value, v], axis=2)
+
+
+def _check_mask(mask: Array | None, scores: Array) -> None:
+    if mask is not None and np.broadcast_shapes(mask.shape[:-1], scores.shape[:-1]) != scores.shape[:-1]:
+        raise ValueError(f"a mask of shape {list(mask.shape)} does not fit scores of shape {list(scores.shape)}")
 
 
 def _biases(

@@ -98,23 +98,7 @@ def resize(
 ) -> Array:
     """x interpolated to other sizes, axis by axis."""
     lines = [axis % x.ndim for axis in axes] if axes is not None else list(range(x.ndim))
-    if scales is not None and scales.size:
-        factors = [float(item) for item in scales]
-        # in float32, as onnxruntime: 10 elements by 0.7 are 7
-        real = [
-            float(np.float32(x.shape[axis]) * np.float32(factor)) for axis, factor in zip(lines, factors, strict=True)
-        ]
-        target = [math.floor(size) for size in real]
-    elif sizes is not None and sizes.size:
-        target = ints(sizes)
-        factors = [size / max(x.shape[axis], 1) for axis, size in zip(lines, target, strict=True)]
-        if keep_aspect_ratio_policy in _RATIOS:
-            ratio = _RATIOS[keep_aspect_ratio_policy](factors)
-            factors = [ratio] * len(factors)
-            target = [math.floor(ratio * x.shape[axis] + 0.5) for axis in lines]
-        real = [factor * x.shape[axis] for axis, factor in zip(lines, factors, strict=True)]
-    else:
-        raise ValueError("neither scales nor sizes are given")
+    factors, target, real = _sizes([x.shape[axis] for axis in lines], scales, sizes, keep_aspect_ratio_policy)
     if any(factor <= 0 for factor in factors) and x.size:
         raise ValueError("a scale is not positive")
     dims = list(x.shape)
@@ -149,6 +133,26 @@ def resize(
         info = np.iinfo(x.dtype)
         y = np.clip(np.rint(y), info.min, info.max)
     return np.array(y, dtype=x.dtype, copy=None if y is not x else True)
+
+
+def _sizes(
+    before: Sequence[int], scales: Array | None, sizes: Array | None, policy: str
+) -> tuple[list[float], list[int], list[float]]:
+    """Of each axis: the scale, the size of the result, and that size before it is rounded."""
+    if scales is not None and scales.size:
+        factors = [float(item) for item in scales]
+        # in float32, as onnxruntime: 10 elements by 0.7 are 7
+        real = [float(np.float32(size) * np.float32(factor)) for size, factor in zip(before, factors, strict=True)]
+        return factors, [math.floor(size) for size in real], real
+    if sizes is None or not sizes.size:
+        raise ValueError("neither scales nor sizes are given")
+    target = ints(sizes)
+    factors = [size / max(old, 1) for old, size in zip(before, target, strict=True)]
+    if policy in _RATIOS:
+        ratio = _RATIOS[policy](factors)
+        factors = [ratio] * len(factors)
+        target = [math.floor(ratio * size + 0.5) for size in before]
+    return factors, target, [factor * size for size, factor in zip(before, factors, strict=True)]
 
 
 @kernel("Resize", 10, shape_inputs=(1,))

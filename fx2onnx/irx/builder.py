@@ -1,0 +1,63 @@
+"""The graph under construction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy.typing as npt
+import onnx_ir as ir
+
+from fx2onnx.base.dims import DimLike
+from fx2onnx.base.events import details
+from fx2onnx.irx.values import new_value
+
+
+class Builder:
+    """Nodes, initializers, names. Shared by the ``Emit`` of nested subgraphs."""
+
+    def __init__(self, opset: int) -> None:
+        self.opset = opset
+        self.nodes: list[ir.Node] = []
+        self.initializers: dict[str, ir.Value] = {}
+        self.opset_imports: dict[str, int] = {"": opset}
+        self.functions: dict[tuple[str, str, str], ir.Function] = {}
+        self._names: dict[str, int] = {}
+        self._constants: dict[tuple[Any, ...], ir.Value] = {}
+        self.spans = details()
+        self.symbols: dict[str, tuple[ir.Value, int | None]] = {}
+        """Where a symbol's number comes from: axis of a value, or (None) the integer value itself."""
+        self.inputs: list[ir.Value] = []
+        """Of the model: symbols that have no axis to themselves are solved from theirs."""
+        self.size_cache: dict[Any, ir.Value] = {}
+        self.verdicts: dict[tuple[str, int], bool] = {}
+        """What was found out by looking beyond the types of values, by the question and the value's id."""
+
+    def unique(self, name: str) -> str:
+        """``name``, or ``name_N`` where it is taken."""
+        if name not in self._names:
+            self._names[name] = 0
+            return name
+        while True:
+            self._names[name] += 1
+            candidate = f"{name}_{self._names[name]}"
+            if candidate not in self._names:
+                self._names[candidate] = 0
+                return candidate
+
+    def add_initializer(self, name: str, tensor: ir.TensorProtocol, dims: Sequence[DimLike]) -> ir.Value:
+        """Register a weight under ``name`` (made unique)."""
+        value = new_value(self.unique(name), tensor.dtype, dims)
+        value.const_value = tensor
+        assert value.name is not None
+        self.initializers[value.name] = value
+        return value
+
+    def constant(self, array: npt.NDArray[Any], dtype: ir.DataType) -> ir.Value:
+        """An initializer holding ``array``; equal small ones are one."""
+        key = (dtype, array.shape, array.tobytes()) if array.nbytes <= 1024 else (id(array),)
+        found = self._constants.get(key)
+        if found is None:
+            found = self.add_initializer("const", ir.Tensor(array, dtype=dtype), array.shape)
+            self._constants[key] = found
+        return found

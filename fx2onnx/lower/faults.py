@@ -1,0 +1,55 @@
+"""Errors of table entries, with the node and the user's line."""
+
+from __future__ import annotations
+
+import os
+
+import torch.fx
+
+from fx2onnx.aten_map.table.registry import Entry
+from fx2onnx.base.errors import Fx2OnnxError, InternalError, UserError
+from fx2onnx.capture.captured import describe, where_of
+
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+"""Where our own entries are; the others are users'."""
+
+
+def located(error: Fx2OnnxError, node: torch.fx.Node) -> Fx2OnnxError:
+    """The same error with the user's line and the node."""
+    kind = type(error)
+    return kind(
+        error.code,
+        error.what,
+        where=error.where or where_of(node),
+        module_path=error.module_path or node.meta.get("module", ""),
+        node=error.node or describe(node),
+        why=error.why,
+        next=error.next,
+    )
+
+
+def failed(node: torch.fx.Node, entry: Entry, cause: Exception) -> Fx2OnnxError:
+    """An entry raised something of its own: a fault of ours, or of the user who wrote the entry."""
+    is_ours = entry.place.startswith(_PACKAGE)
+    return (InternalError if is_ours else UserError)(
+        "E900" if is_ours else "E001",
+        f"the translation of {node.target} failed",
+        where=where_of(node),
+        module_path=node.meta.get("module", ""),
+        node=describe(node),
+        why=f"{type(cause).__name__}: {cause} (at {entry.place})",
+        next="report it with the line above" if is_ours else "correct the translation",
+    )
+
+
+def mistaken(node: torch.fx.Node, entry: Entry, given: str, wanted: str) -> Fx2OnnxError:
+    """An entry gave something else than PyTorch does."""
+    is_ours = entry.place.startswith(_PACKAGE)
+    return (InternalError if is_ours else UserError)(
+        "E900" if is_ours else "E001",
+        f"the translation of {node.target} gives {given}, PyTorch {wanted}",
+        where=where_of(node),
+        node=describe(node),
+        why=f"at {entry.place}",
+        next="report it with the line above" if is_ours else "emit what op.result says",
+    )

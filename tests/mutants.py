@@ -141,7 +141,7 @@ MUTANTS = [
     Mutant("sources/hf/config.py", "                pending.append((depth + 1,", "                _ = ((depth + 1,", STRANGERS),
     Mutant("sources/hf/guard.py", "constants.HF_HUB_OFFLINE, hub_kernels.get_kernel = True, _no_kernel",
            "constants.HF_HUB_OFFLINE = True", STRANGERS),
-    Mutant("folder.py", "not isinstance(limit, Dim)", "True", "tests/decoding/test_generation_folders.py"),
+    Mutant("exporting/folder.py", "not isinstance(limit, Dim)", "True", "tests/decoding/test_generation_folders.py"),
     # verification
     Mutant("base/events.py", "        elif path is None:", "        elif False:", "tests/report/test_events.py"),
     Mutant("base/events.py", "            while held and _start_ns(ended[-1][held - 1]) >= start_ns:", "            while False:",

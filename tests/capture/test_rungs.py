@@ -57,6 +57,28 @@ def test_export_where_the_own_run_fails(kind: type[nn.Module], args: Any, other:
     assert caught.value.code == code
 
 
+@pytest.mark.parametrize(
+    ("module", "options", "starts"),
+    [
+        (nn.Linear(4, 2), {}, ["fake"]),
+        (
+            lambda x: x.reshape(3, 4) + 1,
+            {"dynamic_shapes": "auto"},
+            ["fake", "fake: x_dim_0 == 3   (", "fake: x_dim_1 == 4   ("],
+        ),
+        (lambda x: torch.vmap(lambda row: row * 2)(x), {}, ["fake", "fake: composite operators"]),
+        (ThroughNumpy(), {}, ["fake", "export: the module's own run on fake tensors failed: [E101]"]),
+        (nn.Linear(4, 2), {"capture": "symbolic"}, ["symbolic", "fake: compared with the traced copy"]),
+    ],
+)
+def test_every_attempt_is_in_the_report(module: Any, options: dict[str, Any], starts: list[str]) -> None:
+    report = fx2onnx.export(module, (X,), **options).report
+    assert len(report.attempts) == len(starts), report.attempts
+    for attempt, start in zip(report.attempts, starts, strict=True):
+        assert attempt.startswith(start)
+    assert report.as_dict()["attempts"] == report.attempts
+
+
 def test_a_fault_of_ours_does_not_stop_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
     original, runs = fake.run, []
 

@@ -189,7 +189,7 @@ MUTANTS = [
     Mutant("exporting/options.py", "rung=capture, training=_is_training(training), ", "rung=capture, ", "tests/test_public_api.py"),
     Mutant("capture/driver.py", "replace(attempt, root=program, strategy=\"export\")", "replace(attempt, root=program)",
            "tests/capture/test_rungs.py"),
-    Mutant("capture/attempt.py", "axis: size.substitute({name: value})", "axis: size", "tests/capture/test_dynamic.py"),
+    Mutant("capture/attempt.py", "axis: size.substitute({name: done.value})", "axis: size", "tests/capture/test_dynamic.py"),
     Mutant("exporting/build.py", "keep_weights=not options.export_params or", "keep_weights=", "tests/test_export.py"),
     Mutant("exporting/folder.py", "            check(stage)\n", "            pass\n", "tests/cli/test_cli_generate.py"),
     # the operators of Emit

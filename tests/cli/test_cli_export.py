@@ -14,7 +14,7 @@ import pytest
 import torch
 from typer.testing import CliRunner, Result
 
-from fx2onnx.api import ExportResult, Report
+from fx2onnx import ExportResult, Report
 from fx2onnx.base.assumptions import Assumed, Assumption, Guard, Relation, Specialization
 from fx2onnx.base.dims import Dim
 from fx2onnx.capture.driver import as_module

@@ -177,7 +177,7 @@ def test_only_the_capturing_thread_and_only_then() -> None:
             assert torch.equal(found[0], want)
             assert not patches.notes()
             roi_heads.paste_masks_in_image(*arguments)
-            assert [note.split()[0].rpartition(".")[2] for note in patches.notes()] == ["paste_masks_in_image"]
+            assert [str(note).split()[0].rpartition(".")[2] for note in patches.notes()] == ["paste_masks_in_image"]
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):

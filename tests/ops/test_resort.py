@@ -11,7 +11,7 @@ import torch
 
 import fx2onnx
 from fx2onnx.aten_map import TABLE
-from fx2onnx.capture.recording import functionalize
+from fx2onnx.exporting import translations
 from fx2onnx.lower import torchlib
 
 aten = torch.ops.aten
@@ -23,11 +23,11 @@ def lacking(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Takes overloads away: our entries, and (unless ``split``) PyTorch's decompositions."""
 
     def take(*overloads: Any, split: bool = False) -> None:
-        real = functionalize.is_decomposable
+        real = translations.is_decomposable
         for overload in overloads:
             monkeypatch.delitem(TABLE.entries, overload)
             monkeypatch.delitem(TABLE.complex_entries, overload, raising=False)
-        monkeypatch.setattr(functionalize, "is_decomposable", lambda o: real(o) and (split or o not in overloads))
+        monkeypatch.setattr(translations, "is_decomposable", lambda o: real(o) and (split or o not in overloads))
 
     return take
 

@@ -45,7 +45,7 @@ def _file(entry: Any, dynamic: bool, metadata: str) -> bytes:
     return content
 
 
-@pytest.mark.parametrize("metadata", ["light", "full"])
+@pytest.mark.parametrize("metadata", ["light", pytest.param("full", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("dynamic", [False, True])
 @pytest.mark.parametrize("name", ["vit_b_16", "gpt2", "t5_small", "llama_small"])
 def test_the_file_is_the_same(

@@ -191,7 +191,7 @@ MUTANTS = [
            "tests/capture/test_rungs.py"),
     Mutant("capture/attempt.py", "axis: size.substitute({name: done.value})", "axis: size", "tests/capture/test_dynamic.py"),
     Mutant("exporting/build.py", "keep_weights=not options.export_params or", "keep_weights=", "tests/test_export.py"),
-    Mutant("exporting/folder.py", "            check(stage)\n", "            pass\n", "tests/cli/test_cli_generate.py"),
+    Mutant("exporting/folder.py", "            check(stage)\n", "            pass\n", "tests/test_export.py"),
     # the operators of Emit
     Mutant("irx/emit_ops.pyi", "def Add(self, A: Operand, B: Operand, *,", "def Add(self, A: Operand, *,", "tests/ops/test_emit_stub.py"),
     Mutant("irx/emit.py", "            if not op_type[:1].isupper():", "            if False:", "tests/ops/test_emit_stub.py"),

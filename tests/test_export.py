@@ -379,3 +379,18 @@ def test_training_mode() -> None:
     module = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4))
     check(module.train(), (torch.randn(2, 3, 6, 6),), training=True, state="drop")
     assert module.training
+
+
+def test_weights_that_are_inputs_keep_their_names_and_shapes() -> None:
+    module = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.BatchNorm2d(4))
+    result = fx2onnx.export(module, (torch.ones(1, 3, 8, 8),), export_params=False)
+    shapes = {value.name: tuple(value.shape.numpy()) for value in result.model.graph.inputs if value.shape is not None}
+    wanted = {name: tuple(tensor.shape) for name, tensor in module.state_dict().items() if tensor.dim()}
+    assert wanted.items() <= shapes.items()
+
+
+def test_a_folder_that_is_verified_has_a_verdict_for_each_graph(tmp_path: Path) -> None:
+    source = "hf:gpt2?n_layer=1&n_embd=16&n_head=2&vocab_size=20&bos_token_id=1&eos_token_id=2"
+    done = fx2onnx.export_folder(source, tmp_path / "out", task="text-generation-with-past", verify=True)
+    assert done.verdicts.keys() == done.sources.keys()
+    assert all(verdict.ok for verdict in done.verdicts.values())

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import linecache
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -40,6 +42,12 @@ class SourceLocation:
 
     def as_dict(self) -> dict[str, Any]:
         return {"file": self.relative_file(), "line": self.line, "function": self.function}
+
+
+def place_of(function: Callable[..., Any]) -> str:
+    """``file:line`` of a function's definition, below its decorators, for messages."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return f"{code.co_filename}:{code.co_firstlineno}" if code else repr(function)
 
 
 def _installed(file: str) -> str:

@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 from fx2onnx.base.changes import before_change
 from fx2onnx.base.code_patch import CodePatch
 from fx2onnx.base.errors import InternalError
+from fx2onnx.base.source import place_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -69,7 +70,7 @@ def patches(
                 raise InternalError(
                     "E900",
                     f"{target} is patched twice",
-                    why=f"first at {_place(PATCHES[target].compute)}, again at {_place(compute)}",
+                    why=f"first at {place_of(PATCHES[target].compute)}, again at {place_of(compute)}",
                     next="remove one of them",
                 )
             module, _, qualname = target.partition(":")
@@ -77,11 +78,6 @@ def patches(
         return compute
 
     return register
-
-
-def _place(function: Callable[..., Any]) -> str:
-    code = inspect.unwrap(function).__code__
-    return f"{code.co_filename}:{code.co_firstlineno}"
 
 
 @dataclass(frozen=True, slots=True)

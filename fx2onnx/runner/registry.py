@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from fx2onnx.base.source import place_of
 from fx2onnx.runner.types import Array, Spec
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -90,17 +91,14 @@ def kernel(
             )
             versions = _table.setdefault((domain, op_type), {})
             if version in versions:
-                raise ValueError(f"two kernels for {op_type}-{version}: {_place(versions[version].fn)}, {_place(fn)}")
+                raise ValueError(
+                    f"two kernels for {op_type}-{version}: {place_of(versions[version].fn)}, {place_of(fn)}"
+                )
             versions[version] = entry
             _count_change()
         return fn
 
     return register
-
-
-def _place(fn: Callable[..., Any]) -> str:
-    code = getattr(fn, "__code__", None)
-    return f"{code.co_filename}:{code.co_firstlineno}" if code else repr(fn)
 
 
 def find_kernel(domain: str, op_type: str, version: int) -> Kernel | None:

@@ -18,6 +18,7 @@ from typing import Any, TypeAlias, TypeVar
 import torch
 
 from fx2onnx.base.errors import UserError
+from fx2onnx.base.source import place_of
 
 IGNORED = frozenset(
     [
@@ -88,13 +89,12 @@ class Table:
                 f"{overload!r} is not an operator overload",
                 next="name one, such as torch.ops.aten.gelu.default",
             )
-        code = inspect.unwrap(function).__code__
         entry = Entry(
             overload=overload,
             since=since,
             function=function,
             arguments=_checked_arguments(overload, function),
-            place=f"{code.co_filename}:{code.co_firstlineno}",
+            place=place_of(function),
         )
         known = (self.complex_entries if is_complex else self.entries).setdefault(overload, [])
         for other in known:

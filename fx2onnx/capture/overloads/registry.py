@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 import torch
 
 from fx2onnx.base.errors import InternalError
+from fx2onnx.base.source import place_of
 
 OpOverload = torch._ops.OpOverload
 
@@ -81,10 +82,6 @@ def _full_name(overload: OpOverload) -> str:
 def _is_of_module_run_again(old: Callable[..., Any], new: Callable[..., Any]) -> bool:
     """An import that an interrupt ended is run again from the start."""
     return old.__module__ == new.__module__ and old.__globals__ is not new.__globals__
-
-
-def place_of(function: Callable[..., Any]) -> str:
-    return f"{function.__code__.co_filename}:{function.__code__.co_firstlineno}"
 
 
 def find(kind: Kind, overload: OpOverload) -> Callable[..., Any] | None:

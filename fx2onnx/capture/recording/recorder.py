@@ -12,7 +12,6 @@ import torch
 import torch.fx
 
 from fx2onnx.base import events
-from fx2onnx.base.assumptions import Assumption
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture.captured import TensorInfo
@@ -63,8 +62,6 @@ class Recorder(BaseRecorder):
         self._spans = events.details()
         handle = weakref.WeakMethod(self.handle if self._spans is None else self._handle_timed)
         self.mode = PreDispatchMode(handle) if whole else SplitMode(handle)
-        self.patch_notes: list[Assumption] = []
-        """The library functions that were said in tensors, and how."""
         self.written: dict[int, SourceLocation | None] = {}
         """Memories that were written, by id, with the first writer's line."""
         self._keep = keep

@@ -77,7 +77,7 @@ def run(attempt: Attempt, branches: Branches | None = None) -> tuple[Captured, S
     with Changes():
         apply_patches = functools.partial(attempt.patches.apply, traced, recorder.is_known)
         outputs, restore, mutations = _run_module(recorder, attempt, tree, args, kwargs, inputs, apply_patches)
-        recorder.patch_notes = attempt.patches.notes()
+        notes = attempt.patches.notes()
         recorder.warnings += attempt.patches.warnings()
     return (
         Captured(
@@ -89,7 +89,7 @@ def run(attempt: Attempt, branches: Branches | None = None) -> tuple[Captured, S
             mutations=mutations,
             rung="fake",
             warnings=recorder.warnings,
-            assumptions=[*recorder.patch_notes],
+            assumptions=[*notes],
             restore=restore,
         ),
         shape_env,

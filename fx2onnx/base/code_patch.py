@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import itertools
 import threading
+import weakref
 from collections.abc import Callable
 from functools import partial, wraps
 from threading import get_ident
 from types import CellType, CodeType, FunctionType
 from typing import Any
 
+from fx2onnx.base.answering import answers_for_caller
 from fx2onnx.base.changes import before_change
 
 _NUMBERS = itertools.count()
@@ -27,6 +29,9 @@ class _Thread(threading.local):
 
 
 THREAD = _Thread()
+
+CALLING: weakref.WeakValueDictionary[int, CodeType] = weakref.WeakValueDictionary()
+"""Code that is put in the place of a function's, to call another one; by id."""
 
 
 def put_name(holder: Any, name: str, value: Any) -> None:
@@ -72,6 +77,7 @@ class CodePatch:
         original.__kwdefaults__ = function.__kwdefaults__
         instead = replacement(original)
 
+        @answers_for_caller
         @wraps(function)
         def called(*args: Any, **kwargs: Any) -> Any:
             return (instead if get_ident() == self._thread else original)(*args, **kwargs)
@@ -79,6 +85,7 @@ class CodePatch:
         self.original = original
         name = f"__fx2onnx_patch_{next(_NUMBERS)}"
         self._prepare(function, _calling(name, function.__code__), {name: called})
+        CALLING[id(self._calling)] = self._calling
 
     @classmethod
     def of_code(cls, function: FunctionType, code: CodeType, **names: Any) -> CodePatch:

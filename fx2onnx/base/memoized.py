@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from types import FunctionType
 from typing import Any, NamedTuple
 
+from fx2onnx.base.answering import answers_for_caller
 from fx2onnx.base.changes import before_change
 from fx2onnx.base.code_patch import CodePatch, content_of, put_name
 
@@ -75,6 +76,7 @@ def _standing_for(value: Any, cache: Any) -> Any:
 
 
 @_made_once
+@answers_for_caller
 def _chosen(cache: Any) -> Any:
     """The cache, which in a thread that runs without numbers keeps results of its own."""
 
@@ -92,6 +94,7 @@ def _chosen(cache: Any) -> Any:
     return chosen
 
 
+@answers_for_caller
 def _computing(cache: Any) -> Callable[..., Any]:
     """What the cache holds, else the function's own result, which the cache does not see."""
     code_patch = _looked_into(cache)

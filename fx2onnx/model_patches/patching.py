@@ -17,6 +17,7 @@ from inspect import Parameter
 from types import FunctionType
 from typing import Any, TypeVar
 
+from fx2onnx.base.answering import answers_for_caller
 from fx2onnx.base.changes import before_change
 from fx2onnx.base.code_patch import CodePatch
 from fx2onnx.base.errors import InternalError
@@ -144,6 +145,7 @@ def target_of(module: Any, qualname: str) -> Any:
     return inspect.unwrap(found) if isinstance(found, FunctionType) else found
 
 
+@answers_for_caller
 def _calling(patch: Patch, original: FunctionType) -> Callable[..., Any]:
     def called(*args: Any, **kwargs: Any) -> Any:
         _THREAD.called[patch.name] = patch

@@ -13,9 +13,10 @@ from typing import Any, cast
 
 import torch
 
+from fx2onnx.base.answering import ANSWERING, answers_for_caller
 from fx2onnx.base.bounded import Bounded
 from fx2onnx.base.changes import before_change
-from fx2onnx.base.code_patch import CodePatch
+from fx2onnx.base.code_patch import CALLING, CodePatch
 from fx2onnx.base.source import PACKAGE_FOLDER, SourceLocation
 from fx2onnx.capture.python.module_tree import ModuleTree
 
@@ -28,16 +29,23 @@ _NOT_USER = (
     os.path.dirname(contextlib.__file__) + os.sep + "contextlib",
 )
 _FUNCTIONAL = os.path.join(_TORCH, "nn", "functional.py")
-_is_user_code: Bounded[CodeType, bool] = Bounded(20_000)
-_locations: Bounded[tuple[CodeType, int], SourceLocation] = Bounded(20_000)
+_ANSWERING_FILES = frozenset(
+    {os.path.join(_TORCH, "__init__.py"), os.path.join(_TORCH, "fx", "experimental", "sym_node.py")}
+)
+"""Of torch, which makes functions of sizes by the hundred, and registers none."""
+_is_user_code: Bounded[int, tuple[CodeType, bool]] = Bounded(20_000)
+"""By the id of the code, which is kept: the code of equal functions in two files is equal, and its hash takes long."""
+_locations: Bounded[tuple[int, int], tuple[CodeType, SourceLocation]] = Bounded(20_000)
+"""By the id of the code and the line."""
 
 
 def is_user(code: CodeType) -> bool:
-    found = _is_user_code.get(code)
-    if found is None:
-        found = not code.co_filename.startswith(_NOT_USER)
-        _is_user_code[code] = found
-    return found
+    """Whether it is the user's or a library's that is not torch. Only a path can tell; our functions that answer are known."""
+    known = _is_user_code.get(id(code))
+    if known is None:
+        is_ours = id(code) in ANSWERING or code.co_filename.startswith(_NOT_USER)
+        known = _is_user_code[id(code)] = code, not is_ours
+    return known[1]
 
 
 def user_location(stop: FrameType | None = None) -> SourceLocation | None:
@@ -52,13 +60,13 @@ def user_location(stop: FrameType | None = None) -> SourceLocation | None:
 
 
 def location_at(code: CodeType, line: int) -> SourceLocation:
-    found = _locations.get((code, line))
-    if found is None:
-        found = SourceLocation(code.co_filename, line, code.co_name)
-        _locations[code, line] = found
-    return found
+    known = _locations.get((id(code), line))
+    if known is None:
+        known = _locations[id(code), line] = code, SourceLocation(code.co_filename, line, code.co_name)
+    return known[1]
 
 
+@answers_for_caller
 def asked_by_user() -> bool:
     """Whether a decision on a size comes straight from the user's code rather than from inside torch."""
     frame = asking_frame()
@@ -84,31 +92,15 @@ def refused_by_torch() -> bool:
 
 
 def asking_frame() -> FrameType | None:
-    """The innermost frame that is not part of answering for a size."""
-    frame: FrameType | None = sys._getframe(2)
-    while frame is not None and frame.f_code.co_filename in _ANSWERING:
+    """The innermost frame that is not part of answering for its caller."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and _is_answering(frame.f_code):
         frame = frame.f_back
     return frame
 
 
-_ANSWERING = frozenset(
-    {
-        os.path.join(_TORCH, "__init__.py"),
-        os.path.join(_TORCH, "fx", "experimental", "sym_node.py"),
-        *(
-            os.path.join(PACKAGE_FOLDER, "capture", folder, f"{name}.py")
-            for folder, name in (
-                ("shapes", "symnode"),
-                ("shapes", "shape_env"),
-                ("shapes", "python_sizes"),
-                ("python", "frames"),
-                ("recording", "recorder"),
-            )
-        ),
-        os.path.join(PACKAGE_FOLDER, "base", "memoized.py"),
-    }
-)
-"""Files between a question about a size and who asked it."""
+def _is_answering(code: CodeType) -> bool:
+    return id(code) in ANSWERING or code.co_filename in _ANSWERING_FILES or id(code) in CALLING
 
 
 @lru_cache(maxsize=1024)

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from fx2onnx.base.answering import answers_for_caller
 from fx2onnx.base.assumptions import Relation
 from fx2onnx.base.code_patch import THREAD, put_name
 from fx2onnx.base.dims import DimLike, apply
@@ -29,6 +30,7 @@ def take_sizes() -> None:
 
 
 @functools.lru_cache(maxsize=64)
+@answers_for_caller
 def _for_thread(original: Callable[..., Any], wrap: Callable[..., Any]) -> Callable[..., Any]:
     """What stands for ``original`` during captures: it takes sizes in threads that capture."""
     wrapped = wrap(original)
@@ -40,6 +42,7 @@ def _for_thread(original: Callable[..., Any], wrap: Callable[..., Any]) -> Calla
     return chosen
 
 
+@answers_for_caller
 def _extreme(op: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
         def extreme(*values: Any, **keywords: Any) -> Any:
@@ -72,10 +75,12 @@ def _size_node(item: Any) -> DimNode | None:
     return node if isinstance(node, DimNode) else None
 
 
+@answers_for_caller
 def _square_root(original: Callable[..., Any]) -> Callable[..., Any]:
     return lambda value: value**0.5 if type(value) in (torch.SymInt, torch.SymFloat) else original(value)
 
 
+@answers_for_caller
 def _linspace(original: Callable[..., Any]) -> Callable[..., Any]:
     """linspace(start, end, steps): start + i * (end - start) / (steps - 1), from the nearer end, as torch does it."""
 
@@ -90,6 +95,7 @@ def _linspace(original: Callable[..., Any]) -> Callable[..., Any]:
     return linspace
 
 
+@answers_for_caller
 def _tensor(original: Callable[..., Any]) -> Callable[..., Any]:
     """``torch.tensor`` and ``torch.as_tensor`` of numbers, or nested lists of them, with sizes among them."""
 
@@ -107,6 +113,7 @@ def _holds_size(data: Any) -> bool:
     return kind is torch.SymInt or kind is torch.SymFloat or (kind in (list, tuple) and any(map(_holds_size, data)))
 
 
+@answers_for_caller
 def _stacked(data: Any) -> torch.Tensor:
     if isinstance(data, list | tuple):
         parts = [_stacked(part) for part in data]
@@ -119,6 +126,7 @@ def _stacked(data: Any) -> torch.Tensor:
     return torch.scalar_tensor(data, dtype=dtype)
 
 
+@answers_for_caller
 def _hash(original: Callable[..., Any]) -> Callable[..., Any]:
     """A key of a dict has to be a plain number; a function that keeps its results keeps them by expression. torch itself
     counts on sizes that have no hash.

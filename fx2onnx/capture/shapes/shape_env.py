@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from fx2onnx.base.answering import answers_for_caller
 from fx2onnx.base.assumptions import COMPARE, Assumption, Guard, Relation, Specialization
 from fx2onnx.base.dims import Dim, Scalar, apply, without_remainders
 from fx2onnx.base.errors import UserError
@@ -29,6 +30,7 @@ class RunRecorder(Protocol):
     def advice(self, names: frozenset[str]) -> list[str]: ...
 
 
+@answers_for_caller
 @dataclass
 class ShapeEnv:
     """Hints of the symbols and what was taken from them during one run.

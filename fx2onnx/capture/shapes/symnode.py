@@ -12,12 +12,14 @@ from typing import Any
 
 import torch
 
+from fx2onnx.base.answering import answers_for_caller
 from fx2onnx.base.assumptions import COMPARE, Relation
 from fx2onnx.base.dims import Dim, Scalar, apply
 from fx2onnx.capture.python.frames import asked_by_user
 from fx2onnx.capture.shapes.shape_env import ShapeEnv, certain
 
 
+@answers_for_caller
 class _Environment:
     """What torch's helpers (``guard_or_false``, ``statically_known_true``) expect behind a node."""
 
@@ -38,6 +40,7 @@ class _Environment:
         return False
 
 
+@answers_for_caller
 class DimNode:
     """The object behind a ``torch.SymInt``, ``SymFloat`` or ``SymBool``."""
 
@@ -267,6 +270,7 @@ class DimNode:
         return self.wrap_int(int(self.is_non_overlapping_and_dense(sizes, strides).value))
 
 
+@answers_for_caller
 def _binary(op: str) -> Callable[[DimNode, DimNode], DimNode]:
     def method(self: DimNode, other: DimNode) -> DimNode:
         return self._wrap(apply(op, self.value, other.value))
@@ -274,6 +278,7 @@ def _binary(op: str) -> Callable[[DimNode, DimNode], DimNode]:
     return method
 
 
+@answers_for_caller
 def _unary(op: str) -> Callable[..., DimNode]:
     def method(self: DimNode, *_: Any) -> DimNode:
         return self._wrap(apply(op, self.value))
@@ -281,6 +286,7 @@ def _unary(op: str) -> Callable[..., DimNode]:
     return method
 
 
+@answers_for_caller
 def _comparison(op: str) -> Callable[[DimNode, DimNode], DimNode]:
     def method(self: DimNode, other: DimNode) -> DimNode:
         if self.pytype is bool or other.pytype is bool:
@@ -291,6 +297,7 @@ def _comparison(op: str) -> Callable[[DimNode, DimNode], DimNode]:
     return method
 
 
+@answers_for_caller
 def _extreme(op: str) -> Callable[[DimNode, DimNode], DimNode]:
     """min or max; one of the two where it is certain which."""
     below, above = ("le", "ge") if op == "min" else ("ge", "le")
@@ -317,6 +324,7 @@ for _name, _op in {
     setattr(DimNode, _name, _binary(_op))
 
 
+@answers_for_caller
 def _sym_max(self: DimNode, other: DimNode) -> DimNode:
     """torch writes strides as ``max(size, 1)``; for the graph, which has no strides, that is the size."""
     if other.value == 1 and isinstance(self.value, Dim) and not asked_by_user():
@@ -339,6 +347,7 @@ def sym_int(env: ShapeEnv, dim: Scalar) -> Any:
     return torch.SymInt(DimNode(env, dim, int)) if isinstance(dim, Dim) else dim  # type: ignore[no-untyped-call]
 
 
+@answers_for_caller
 def unwrap(value: Any) -> Any:
     """The ``Dim`` (or plain number) behind a SymInt or SymFloat; a SymBool is decided."""
     kind = type(value)

@@ -1,4 +1,4 @@
-"""Whether a line calls a function that keeps its results (``functools.lru_cache``), told from the bytecode.
+"""Whether a line calls a function that keeps its results (``functools.lru_cache``), as the bytecode shows.
 
 Such a call asks for the hash of its arguments, as a dict does for its key, but any hash will do that equal arguments share.
 """

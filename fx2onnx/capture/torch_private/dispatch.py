@@ -34,7 +34,7 @@ _MANY = 10_000
 
 class _ModesOfThread(threading.local, torch._ops._ModeStackStateForPreDispatch):
     """Which modes are on the PreDispatch key: torch has one note of it for all threads, though the key is each one's own, so
-    that what one thread captures would be told to another that calls ``torch.export``.
+    that another that calls ``torch.export`` would see what this one captures.
     """
 
 

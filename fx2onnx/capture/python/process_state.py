@@ -55,7 +55,7 @@ def _of_numpy(name: str, what: str) -> Flag:
 
 OF_THREAD = (
     _of_numpy("NumPy's errors", "err"),
-    _of_numpy("NumPy's print options", "printoptions"),
+    _of_numpy("NumPy's print options", "_printoptions"),
     *TORCH_OF_THREAD,
 )
 """What each thread has of its own."""
@@ -68,7 +68,7 @@ OF_PROCESS = (
     Flag("environment", _environment.copy, _set_environment),
     Flag("working directory", os.getcwd, os.chdir),
     Flag("locale", partial(unpatched_setlocale, locale.LC_ALL), partial(unpatched_setlocale, locale.LC_ALL)),
-    Flag("import path", lambda: list(sys.path), partial(operator.setitem, sys.path, slice(None))),
+    Flag("import path", lambda: list(sys.path), lambda old: operator.setitem(sys.path, slice(None), old)),
     Flag("recursion limit", sys.getrecursionlimit, sys.setrecursionlimit),
     Flag("garbage collector", gc.isenabled, lambda old: gc.enable() if old else gc.disable()),
     Flag("garbage collector's thresholds", gc.get_threshold, lambda old: gc.set_threshold(*old)),

@@ -28,6 +28,7 @@ class Mutant:
 
 CAPTURE, DYNAMIC = "tests/capture/test_in_place.py", "tests/capture/test_dynamic.py"
 LEAKS = "tests/test_leaks.py"
+FRAMES = "tests/capture/test_frames.py"
 MODES = "tests/capture/test_modes.py"
 REGISTRY = "tests/capture/test_registry.py"
 EXPORTED = "tests/ops/test_exported.py"
@@ -68,6 +69,8 @@ MUTANTS = [
     Mutant("capture/overloads/data_dependent.py", "more = min(stride[axis] - 1, reach - 1 - padding[axis])", "more = stride[axis] - 1",
            EXPORTED),
     Mutant("capture/python/frames.py", "    return frame.f_lasti in _refusals(frame.f_code)", "    return False", EXPORTED),
+    Mutant("capture/python/frames.py", "is_ours = id(code) in ANSWERING or ", "is_ours = ", FRAMES),
+    Mutant("base/answering.py", "        if isinstance(constant, CodeType):\n", "        if False:\n", FRAMES),
     Mutant("aten_map/reduced_writes.py", "        old = op.GatherElements(states[0], places, axis=axis)",
            "        old = op.GatherElements(value, places, axis=axis)", EXPORTED),
     Mutant("aten_map/interpolation.py", "step if exact else op.Where(plain, own, step)", "step", EXPORTED),
@@ -95,9 +98,9 @@ MUTANTS = [
     Mutant("capture/overloads/strided.py", "        storage_offset = fake.storage_offset()", "        storage_offset = 0", CAPTURE),
     Mutant("lower/torchlib.py", "dtype_of(result) != dtype or", "False or", RESORT),
     Mutant("lower/preflight.py", "    if len(distinct) == 1:\n        return first", "    if True:\n        return first", RESORT),
-    Mutant("capture/torch_private.py", "Dispatcher(), torch._C._DisableTorchDispatch():\n        yield", "Dispatcher():\n        yield", MODES),
-    Mutant("capture/torch_private.py", "            return args[0].fake_device\n", "            return torch.device('meta')\n", MODES),
-    Mutant("capture/torch_private.py", "return _fake(self, args[0], args[0].fake_device)", "return args[0]", MODES),
+    Mutant("capture/torch_private/dispatch.py", "Dispatcher(), torch._C._DisableTorchDispatch():\n        yield", "Dispatcher():\n        yield", MODES),
+    Mutant("capture/torch_private/fake_tensors.py", "            return args[0].fake_device\n", "            return torch.device('meta')\n", MODES),
+    Mutant("capture/torch_private/fake_tensors.py", "return _fake(self, args[0], args[0].fake_device)", "return args[0]", MODES),
     Mutant("capture/overloads/registry.py", "            if name in known and not _is_of", "            if False and not _is_of", REGISTRY),
     Mutant("capture/overloads/registry.py", "argument.default_value if argument.has_default_value() else None", "None", REGISTRY),
     Mutant("capture/recording/op_traits.py", "    return handler(Kind.WRITE, func) or functionalize.mutate", "    return functionalize.mutate",
@@ -163,9 +166,9 @@ MUTANTS = [
     Mutant("base/tracebacks.py", "                    frame.clear()", "                    pass", LEAKS),
     Mutant("base/bounded.py", "            self.clear()", "            pass", "tests/test_kept.py"),
     Mutant("irx/values.py", "        value.const_value = None", "        pass", LEAKS),
-    Mutant("capture/python/module_calls.py", '    before_change(partial(setattr, _THREAD, "calls", _THREAD.calls))', "    pass", LEAKS),
+    Mutant("capture/python/module_calls.py", '    put_name(_THREAD, "calls", calls)', "    _THREAD.calls = calls", LEAKS),
     Mutant("irx/io.py", "    if total_bytes > PROTOBUF_BYTES:", "    if False:", "tests/test_data_file.py"),
-    Mutant("capture/python/frames.py", "        stack.append(self.names.get(id(module)) or (stack[-1] if stack else \"\"))",
+    Mutant("capture/torch_private/module_paths.py", "        stack.append(self.names.get(id(module)) or (stack[-1] if stack else \"\"))",
            "        stack.append(\"\")", "tests/capture tests/test_layers_stamped.py"),
     Mutant("base/recursion.py", "            sys.setrecursionlimit(limit + FRAMES)", "            pass", "tests/test_growth.py"),
     Mutant("base/recursion.py", '            if sys.getrecursionlimit() == _LIMITS["raised"]:', "            if True:",

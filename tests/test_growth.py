@@ -22,7 +22,7 @@ import torch
 import fx2onnx
 from fx2onnx.base.dims import Dim, apply
 from fx2onnx.base.errors import UserError
-from fx2onnx.capture.python.pytrees import flatten
+from fx2onnx.capture.torch_private.pytrees import flatten
 from fx2onnx.irx.edit import replace_inputs, use_count
 from fx2onnx.irx.values import new_value
 from fx2onnx.runner import InferenceSession, arena

@@ -31,7 +31,7 @@ from fx2onnx.capture.recording.recorder import Recorder
 from fx2onnx.capture.recording.tensor_tracker import tensor_info
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.capture.shapes.symnode import DimNode, sym_int
-from fx2onnx.capture.torch_private import FakeTensor, fake_from_meta
+from fx2onnx.capture.torch_private.fake_tensors import FakeTensor, fake_from_meta
 from fx2onnx.sources.torchvision_compat import prepare
 
 DYNAMIC: dict[str, Any] = {"dynamic_shapes": ({0: "batch"},)}

@@ -26,13 +26,13 @@ from fx2onnx.aten_map.complex_numbers import (
 )
 from fx2onnx.aten_map.table.dtype_support import overloads_of, result_dtype, schema_text
 from fx2onnx.aten_map.table.registry import TABLE
+from fx2onnx.aten_map.table.registry import OpOverload as Overload
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import dtype_of, is_complex, rank_of
 
 aten = torch.ops.aten
 D = ir.DataType
-Overload = torch._ops.OpOverload
 Pair = tuple[ir.Value, ir.Value]
 
 

@@ -15,12 +15,12 @@ from fx2onnx.aten_map.powers import arc_tangent
 from fx2onnx.aten_map.table.dtype_support import overloads_of, result_dtype, schema_text
 from fx2onnx.aten_map.table.dtypes import Operand, as_dtype
 from fx2onnx.aten_map.table.registry import TABLE
+from fx2onnx.aten_map.table.registry import OpOverload as Overload
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import dims_of, dtype_of, is_complex, mark_complex, rank_of
 
 aten = torch.ops.aten
 D = ir.DataType
-Overload = torch._ops.OpOverload
 
 
 def register_complex(function: Callable[..., Any], form: str, *overloads: Overload) -> None:

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import itertools
 import threading
+import weakref
 from collections.abc import Callable
 from functools import partial, wraps
 from threading import get_ident
 from types import CellType, CodeType, FunctionType
-from typing import Any
+from typing import Any, cast
 
+from fx2onnx.base.answering import answers_for_caller
 from fx2onnx.base.changes import before_change
 
 _NUMBERS = itertools.count()
@@ -27,6 +29,9 @@ class _Thread(threading.local):
 
 
 THREAD = _Thread()
+
+CALLING: weakref.WeakValueDictionary[int, CodeType] = weakref.WeakValueDictionary()
+"""Code that is put in the place of a function's, to call another one; by id."""
 
 
 def put_name(holder: Any, name: str, value: Any) -> None:
@@ -62,16 +67,30 @@ def _put(holder: Any, name: str, value: Any) -> None:
         setattr(holder, name, value)
 
 
+class Delegate:
+    """Has every name that ``original`` has, save those that a subclass defines."""
+
+    def __init__(self, original: Any) -> None:
+        self.original = original
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.original, name)
+
+
 class CodePatch:
     """``function`` calls ``replacement(original)`` while the patch is in; ``original`` computes what it computes otherwise."""
 
-    def __init__(self, function: FunctionType, replacement: Callable[[FunctionType], Callable[..., Any]]) -> None:
+    def __init__(
+        self, patched: Callable[..., object], replacement: Callable[[FunctionType], Callable[..., object]]
+    ) -> None:
+        function = cast(FunctionType, patched)
         original = FunctionType(
             function.__code__, function.__globals__, function.__name__, function.__defaults__, function.__closure__
         )
         original.__kwdefaults__ = function.__kwdefaults__
         instead = replacement(original)
 
+        @answers_for_caller
         @wraps(function)
         def called(*args: Any, **kwargs: Any) -> Any:
             return (instead if get_ident() == self._thread else original)(*args, **kwargs)
@@ -79,14 +98,15 @@ class CodePatch:
         self.original = original
         name = f"__fx2onnx_patch_{next(_NUMBERS)}"
         self._prepare(function, _calling(name, function.__code__), {name: called})
+        CALLING[id(self._calling)] = self._calling
 
     @classmethod
-    def of_code(cls, function: FunctionType, code: CodeType, **names: Any) -> CodePatch:
+    def of_code(cls, function: Callable[..., object], code: CodeType, **names: Any) -> CodePatch:
         """``function`` runs ``code``, which finds ``names`` among the function's globals: no frame more than before. In other
         threads, too, so ``code`` asks which one it is.
         """
         made = cls.__new__(cls)
-        made._prepare(function, code, names)
+        made._prepare(cast(FunctionType, function), code, names)
         return made
 
     def _prepare(self, function: FunctionType, code: CodeType, names: dict[str, Any]) -> None:
@@ -102,9 +122,10 @@ class CodePatch:
         # The names stay: another thread may have entered the patched code when this one takes the patch out.
         function.__globals__.update(names)
 
-    def still_fits(self, function: FunctionType) -> bool:
+    def still_fits(self, function: Callable[..., object]) -> bool:
         """Whether this is for ``function`` with the code that it has now."""
-        return self.function is function and (function.__code__ is self.code or function.__code__ is self._calling)
+        code = self.function.__code__
+        return self.function is function and (code is self.code or code is self._calling)
 
     def put_in(self) -> bool:
         """Patch the code for this thread until its ``Changes`` end. Returns whether it is: another one may have it."""

@@ -36,6 +36,11 @@ CODES: dict[str, str] = {
 }
 
 
+def first_line(error: BaseException | None) -> str:
+    """The first line that the error says; where it says nothing, the name of its class."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
 class Fx2OnnxError(Exception):
     """Base of all errors that fx2onnx raises on purpose.
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from types import FunctionType
 from typing import Any, NamedTuple
 
-from fx2onnx.base.changes import before_change
+from fx2onnx.base.answering import answers_for_caller
 from fx2onnx.base.code_patch import CodePatch, content_of, put_name
 
 
@@ -48,12 +48,13 @@ def keep_apart(kinds: Iterable[type], functions: Iterable[Any] = ()) -> None:
         space = getattr(inspect.unwrap(function), "__globals__", {})
         found += _places_in(space, list(space))
     places = {(id(place.holder), place.name): place for place in found}.values()
-    before_change(functools.partial(setattr, _THREAD, "kept", _THREAD.kept))
-    _THREAD.kept = {}
+    put_name(_THREAD, "kept", {})
     for place in places:
         if content_of(place.holder, place.name) is place.value:
             _looked_into(place.cache)
-            put_name(place.holder, place.name, _standing_for(place.value, place.cache))
+            chosen = _chosen(place.cache)
+            is_method = isinstance(place.value, classmethod | staticmethod)
+            put_name(place.holder, place.name, type(place.value)(chosen) if is_method else chosen)
 
 
 def _made_once(make: Callable[[Any], Any]) -> Callable[[Any], Any]:
@@ -68,13 +69,8 @@ def _made_once(make: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return found
 
 
-def _standing_for(value: Any, cache: Any) -> Any:
-    """What stands in a cache's place."""
-    chosen = _chosen(cache)
-    return type(value)(chosen) if isinstance(value, classmethod | staticmethod) else chosen
-
-
 @_made_once
+@answers_for_caller
 def _chosen(cache: Any) -> Any:
     """The cache, which in a thread that runs without numbers keeps results of its own."""
 
@@ -92,6 +88,7 @@ def _chosen(cache: Any) -> Any:
     return chosen
 
 
+@answers_for_caller
 def _computing(cache: Any) -> Callable[..., Any]:
     """What the cache holds, else the function's own result, which the cache does not see."""
     code_patch = _looked_into(cache)
@@ -114,11 +111,8 @@ def _computing(cache: Any) -> Callable[..., Any]:
 def _looked_into(cache: Any) -> CodePatch | None:
     """Makes the cache's function raise where it is asked only for what is kept. None where that cannot be."""
     code_patch = _code_patch(cache) if isinstance(cache.__wrapped__, FunctionType) else None
-    return (
-        code_patch
-        if code_patch is not None and code_patch.still_fits(cache.__wrapped__) and code_patch.put_in()
-        else None
-    )
+    is_in = code_patch is not None and code_patch.still_fits(cache.__wrapped__) and code_patch.put_in()
+    return code_patch if is_in else None
 
 
 @_made_once

@@ -16,7 +16,7 @@ from fx2onnx.cli.listing import fits
 from fx2onnx.cli.outcome import print_json, reports_errors
 
 if TYPE_CHECKING:
-    from fx2onnx.capture.torch_private import OpOverload
+    from fx2onnx.capture.torch_private.operators import OpOverload
 
 ENTRY, DECOMPOSITION, TORCHLIB, REFUSED, MISSING = "entry", "decomposition", "torchlib", "refused", "missing"
 OTHER_STORAGE = (
@@ -105,7 +105,7 @@ def rows(opset_min: int) -> Iterator[Row]:
     from fx2onnx.aten_map import TABLE
     from fx2onnx.aten_map.table.registry import load_namespace
     from fx2onnx.capture.recording.functionalize import is_decomposable
-    from fx2onnx.capture.torch_private import registered_overloads
+    from fx2onnx.capture.torch_private.operators import registered_overloads
     from fx2onnx.lower import torchlib
     from fx2onnx.sources import torchvision_compat
 

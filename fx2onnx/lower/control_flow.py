@@ -11,7 +11,7 @@ import torch.fx
 from fx2onnx.base.assumptions import Relation
 from fx2onnx.base.dims import Dim, Scalar
 from fx2onnx.capture.recording.control_flow import Nested
-from fx2onnx.capture.torch_private import HIGHER_ORDER
+from fx2onnx.capture.torch_private.operators import HIGHER_ORDER
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import dims_of, dtype_of, rank_of
 

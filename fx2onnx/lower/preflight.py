@@ -17,6 +17,7 @@ from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import Fx2OnnxError, UserError
 from fx2onnx.capture.captured import Captured, describe, where_of
 from fx2onnx.capture.recording.control_flow import Nested
+from fx2onnx.capture.torch_private.operators import OpOverload
 from fx2onnx.lower import torchlib
 
 
@@ -39,7 +40,7 @@ def used_nodes(captured: Captured, extra: Iterable[torch.fx.Node] = ()) -> set[t
 
 def nested_graphs(node: torch.fx.Node) -> list[Nested]:
     """The graphs that a control-flow node holds."""
-    if type(node.target) is torch._ops.OpOverload or node.op != "call_function":
+    if type(node.target) is OpOverload or node.op != "call_function":
         return []
     args: tuple[Any, ...] = node.args
     return [arg for arg in args if isinstance(arg, Nested)]

@@ -20,6 +20,7 @@ from fx2onnx.aten_map.table.dtypes import onnx_dtype
 from fx2onnx.aten_map.table.registry import IGNORED, Entry
 from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import Fx2OnnxError, InternalError, UserError
+from fx2onnx.capture.torch_private.operators import OpOverload
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.schema import schema_of
 from fx2onnx.irx.values import dims_of, dtype_of
@@ -42,7 +43,7 @@ def _registry() -> Mapping[str, Any]:
 
 def find(overload: Any, is_complex: bool) -> Any | None:
     """torchlib's function for an overload, or None."""
-    if not isinstance(overload, torch._ops.OpOverload):
+    if not isinstance(overload, OpOverload):
         return None
     name = overload._schema.name
     variant = overload._schema.overload_name
@@ -64,7 +65,7 @@ def entry_for(overload: Any, is_complex: bool) -> Entry | None:
     return Entry(overload, WRITTEN_FOR, translation, names, f"onnxscript's torchlib, {function.name}")
 
 
-def emit(op: Emit, overload: torch._ops.OpOverload, function: Any, arguments: Mapping[str, Any]) -> Any:
+def emit(op: Emit, overload: OpOverload, function: Any, arguments: Mapping[str, Any]) -> Any:
     """Emit torchlib's function for one call; ``arguments`` holds every argument of the schema.
 
     Raises: UserError E202 where the opset lacks what the function uses, E203 where it does not take these arguments.
@@ -110,7 +111,7 @@ def emit(op: Emit, overload: torch._ops.OpOverload, function: Any, arguments: Ma
     return results[0] if only else results
 
 
-def _converted(op: Emit, overload: torch._ops.OpOverload, function: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+def _converted(op: Emit, overload: OpOverload, function: Any, given: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments that the function takes, dtypes as ONNX's numbers and symbolic sizes as values."""
     taken = {parameter.name for parameter in function.op_signature.params}
     converted: dict[str, Any] = {}

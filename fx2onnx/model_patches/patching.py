@@ -17,8 +17,8 @@ from inspect import Parameter
 from types import FunctionType
 from typing import Any, TypeVar
 
-from fx2onnx.base.changes import before_change
-from fx2onnx.base.code_patch import CodePatch
+from fx2onnx.base.answering import answers_for_caller
+from fx2onnx.base.code_patch import CodePatch, put_name
 from fx2onnx.base.errors import InternalError
 from fx2onnx.base.source import place_of
 
@@ -103,8 +103,7 @@ _CODE_PATCHES: dict[Patch, CodePatch] = {}
 def apply_patches(registered: Iterable[Patch]) -> Applied:
     """Until ``Changes`` end, the patches of those modules that are loaded are used by this thread."""
     applied = Applied()
-    before_change(functools.partial(setattr, _THREAD, "called", _THREAD.called))
-    _THREAD.called = applied.called
+    put_name(_THREAD, "called", applied.called)
     for patch in registered:
         module = sys.modules.get(patch.module)
         if module is None or not is_meant(patch):
@@ -144,6 +143,7 @@ def target_of(module: Any, qualname: str) -> Any:
     return inspect.unwrap(found) if isinstance(found, FunctionType) else found
 
 
+@answers_for_caller
 def _calling(patch: Patch, original: FunctionType) -> Callable[..., Any]:
     def called(*args: Any, **kwargs: Any) -> Any:
         _THREAD.called[patch.name] = patch

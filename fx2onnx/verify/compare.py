@@ -21,7 +21,7 @@ from fx2onnx.base.errors import UserError
 from fx2onnx.base.events import record
 from fx2onnx.capture.driver import as_module
 from fx2onnx.capture.python.inputs import Arguments, bind, normalise_args
-from fx2onnx.capture.python.pytrees import flatten
+from fx2onnx.capture.torch_private.pytrees import flatten
 from fx2onnx.verify.engines import ENGINES, Array, Run, available_engines, to_numpy
 from fx2onnx.verify.noise import Draw, RandomNodes, Recording, Replaying, drawn_outputs
 from fx2onnx.verify.rounding import nudged

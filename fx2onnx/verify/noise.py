@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 import onnx
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from fx2onnx.capture.torch_private.dispatch import TorchDispatchMode
 from fx2onnx.irx.facts import RANDOM
 from fx2onnx.verify.engines import Array, to_numpy
 

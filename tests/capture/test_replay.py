@@ -10,10 +10,10 @@ import pytest
 import torch
 
 import fx2onnx
-from fx2onnx.capture import torch_private
 from fx2onnx.capture.recording import meta_cache
 from fx2onnx.capture.recording.recorder import Recorder
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
+from fx2onnx.capture.torch_private.dispatch import PRE_DISPATCH
 from tests.support import check
 
 
@@ -103,10 +103,10 @@ def test_an_operator_of_the_users_is_asked_anew_in_every_export() -> None:
 
 def test_operators_are_as_torch_has_them_after_an_export() -> None:
     fx2onnx.export(Layers(7), (torch.ones(5, 7),), None)
-    assert torch_private.PRE_DISPATCH not in torch.ops.aten.linear.default._dispatch_cache
+    assert PRE_DISPATCH not in torch.ops.aten.linear.default._dispatch_cache
     with pytest.raises(fx2onnx.Fx2OnnxError):
         fx2onnx.export(lambda x: torch.nn.functional.linear(x, torch.ones(3, 4)), (torch.ones(5, 7),), None)
-    assert torch_private.PRE_DISPATCH not in torch.ops.aten.linear.default._dispatch_cache
+    assert PRE_DISPATCH not in torch.ops.aten.linear.default._dispatch_cache
 
 
 def test_gradients_inside_forward_find_what_they_go_through() -> None:

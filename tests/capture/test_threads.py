@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 import fx2onnx
-from fx2onnx.capture.torch_private import FakeTensor
+from fx2onnx.capture.torch_private.fake_tensors import FakeTensor
 
 X = torch.randn(3, 4)
 

@@ -12,7 +12,7 @@ import onnx_ir as ir
 import torch
 
 from fx2onnx.aten_map.table.dtypes import FLOATS, Operand, as_dtype
-from fx2onnx.aten_map.table.registry import TABLE
+from fx2onnx.aten_map.table.registry import TABLE, OpOverload
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.schema import schema_of
 from fx2onnx.irx.values import dtype_of
@@ -120,20 +120,20 @@ def in_opmath(op: Emit, formula: Callable[..., ir.Value], *operands: Operand) ->
     return op.cast(formula(op, *operands_of(op, wide, *operands)), target)
 
 
-def schema_text(overload: torch._ops.OpOverload) -> str:
+def schema_text(overload: OpOverload) -> str:
     """The schema as docstrings write it."""
     head, rest = str(overload._schema).split("(", 1)
     return f"{head.split('::')[-1].split('.')[0]}({rest}"
 
 
-def register(overload: torch._ops.OpOverload, function: Callable[..., Any], onnx_form: str, since: int = 0) -> None:
+def register(overload: OpOverload, function: Callable[..., Any], onnx_form: str, since: int = 0) -> None:
     """Register an entry that a table made; its docstring is the schema and ``onnx_form``."""
     function.__doc__ = f"{schema_text(overload)}\n\n    ONNX:    {onnx_form}\n    "
     function.__name__ = str(overload).removeprefix("aten.").replace(".", "_")
     TABLE.add(overload, since, function)
 
 
-def register_shared(function: Callable[..., Any], onnx_form: str, *overloads: torch._ops.OpOverload) -> None:
+def register_shared(function: Callable[..., Any], onnx_form: str, *overloads: OpOverload) -> None:
     """Register one function for overloads whose arguments differ; it takes by name those of each that it names.
 
     The arguments it does not name are those that its reading of ``op.result`` makes superfluous (sizes, dtypes).
@@ -154,7 +154,7 @@ def register_shared(function: Callable[..., Any], onnx_form: str, *overloads: to
         register(overload, entry, onnx_form)
 
 
-def overloads_of(names: str) -> list[torch._ops.OpOverload]:
+def overloads_of(names: str) -> list[OpOverload]:
     """``"zeros.default full.default"`` as overloads of aten; those this torch does not have are left out."""
     found = []
     for name in names.split():

@@ -40,6 +40,8 @@ IGNORED = frozenset(
 )
 """Arguments without influence on the values: where they are kept, how they are computed, what a gradient would be."""
 
+OpOverload: TypeAlias = torch._ops.OpOverload
+"""It has no public name."""
 Translation: TypeAlias = Callable[..., Any]
 F = TypeVar("F", bound=Translation)
 
@@ -48,7 +50,7 @@ F = TypeVar("F", bound=Translation)
 class Entry:
     """One translation of one overload."""
 
-    overload: torch._ops.OpOverload
+    overload: OpOverload
     since: int
     function: Translation
     arguments: tuple[str, ...]
@@ -77,13 +79,13 @@ class Entry:
 class Table:
     """Entries by overload, each list with the newest form first."""
 
-    entries: dict[torch._ops.OpOverload, list[Entry]] = field(default_factory=dict)
-    complex_entries: dict[torch._ops.OpOverload, list[Entry]] = field(default_factory=dict)
+    entries: dict[OpOverload, list[Entry]] = field(default_factory=dict)
+    complex_entries: dict[OpOverload, list[Entry]] = field(default_factory=dict)
     """Entries for calls with a complex operand or result, which come as a trailing pair of reals."""
 
-    def add(self, overload: torch._ops.OpOverload, since: int, function: Translation, is_complex: bool = False) -> None:
+    def add(self, overload: OpOverload, since: int, function: Translation, is_complex: bool = False) -> None:
         """Register. Raises UserError E001 for a duplicate or a signature that is not the schema's."""
-        if not isinstance(overload, torch._ops.OpOverload):
+        if not isinstance(overload, OpOverload):
             raise UserError(
                 "E001",
                 f"{overload!r} is not an operator overload",
@@ -126,7 +128,7 @@ class Table:
         if overload in self.entries or overload in self.complex_entries:
             return True
         load_namespace(getattr(overload, "namespace", ""))
-        if isinstance(overload, torch._ops.OpOverload) and overload in TABLE.entries:
+        if isinstance(overload, OpOverload) and overload in TABLE.entries:
             self.entries[overload] = TABLE.entries[overload]
         return overload in self.entries
 
@@ -134,7 +136,7 @@ class Table:
         for entries in self.entries.values():
             yield from entries
 
-    def extended(self, custom: dict[torch._ops.OpOverload, Translation]) -> Table:
+    def extended(self, custom: dict[OpOverload, Translation]) -> Table:
         """A copy in which ``custom`` replaces whatever was there."""
         copy = Table(dict(self.entries), dict(self.complex_entries))
         for overload, function in custom.items():
@@ -158,7 +160,7 @@ def load_namespace(namespace: str) -> None:
         importlib.import_module(f"fx2onnx.aten_map.namespaces.{namespace}")
 
 
-def _checked_arguments(overload: torch._ops.OpOverload, function: Translation) -> tuple[str, ...]:
+def _checked_arguments(overload: OpOverload, function: Translation) -> tuple[str, ...]:
     wanted = [argument.name for argument in overload._schema.arguments]
     names = [
         name.removesuffix("_") if name in ("from_",) else name
@@ -188,7 +190,7 @@ MODULE_TRANSLATIONS: dict[type, Translation] = {}
 """Classes of modules of which each call becomes what the function emits: ``function(op, module, *inputs, weights=)``."""
 
 
-def translates(*overloads: torch._ops.OpOverload | type, since: int = 0) -> Callable[[F], F]:
+def translates(*overloads: OpOverload | type, since: int = 0) -> Callable[[F], F]:
     """Register the decorated function for ``overloads`` (they must share the argument names) from opset ``since`` on,
     or for classes of modules.
     """
@@ -214,11 +216,11 @@ def is_module_class(key: object) -> bool:
     return isinstance(key, type) and issubclass(key, torch.nn.Module)
 
 
-ModuleCalls: TypeAlias = dict[tuple[torch._ops.OpOverload, int], tuple[torch.nn.Module, Sequence[str]]]
+ModuleCalls: TypeAlias = dict[tuple[OpOverload, int], tuple[torch.nn.Module, Sequence[str]]]
 """The module of each call, by operator and number, and the names of its weights."""
 
 
-def add_module_calls(table: Table, function: Translation, overload: torch._ops.OpOverload, calls: ModuleCalls) -> None:
+def add_module_calls(table: Table, function: Translation, overload: OpOverload, calls: ModuleCalls) -> None:
     """The entry of the operator that stands for modules: ``function(op, module, *inputs, weights={name: value})``."""
 
     def entry(op: Any, *arguments: Any) -> Any:
@@ -234,13 +236,13 @@ def add_module_calls(table: Table, function: Translation, overload: torch._ops.O
     table.add(overload, 0, entry)
 
 
-def schema_line(overload: torch._ops.OpOverload) -> str:
+def schema_line(overload: OpOverload) -> str:
     """The schema without namespace and overload name: what the first docstring line of an entry says."""
     head, _, rest = str(overload._schema).partition("(")
     return f"{head.partition('::')[2].partition('.')[0]}({rest}"
 
 
-def fill_defaults(overload: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
+def fill_defaults(overload: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
     """Every schema argument by name, defaults filled in."""
     filled = dict(_defaults(overload))
     filled.update(zip(filled, args, strict=False))
@@ -251,7 +253,7 @@ def fill_defaults(overload: torch._ops.OpOverload, args: Sequence[Any], kwargs: 
 
 
 @lru_cache(maxsize=4096)
-def _defaults(overload: torch._ops.OpOverload) -> dict[str, Any]:
+def _defaults(overload: OpOverload) -> dict[str, Any]:
     """The schema's arguments in order, None where one has no default."""
     return {
         argument.name: argument.default_value if argument.has_default_value() else None

@@ -5,7 +5,6 @@ Fake tensors have no such dtypes. What a module may do with the integers is ``de
 
 from __future__ import annotations
 
-import importlib
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -14,9 +13,9 @@ import torch
 
 from fx2onnx.capture.overloads.registry import Call, Kind, register
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
+from fx2onnx.capture.torch_private.operators import OpOverload, quantized_decomposed
 
 aten = torch.ops.aten
-OpOverload = torch._ops.OpOverload
 
 STORED_AS: dict[torch.dtype, tuple[torch.dtype, int, int]] = {
     torch.quint8: (torch.uint8, 0, 255),
@@ -32,17 +31,11 @@ _KEPT: weakref.WeakKeyDictionary[Any, dict[int, tuple[torch.Tensor, Callable[[],
 """By recorder: the integers made in its run, by id, and how they are read back."""
 
 
-def _operators() -> Any:
-    """``torch.ops.quantized_decomposed``, which exists once its declarations are imported."""
-    importlib.import_module("torch.ao.quantization.fx._decomposed")
-    return torch.ops.quantized_decomposed
-
-
 @register(Kind.RECORD, aten.quantize_per_tensor.default, aten.quantize_per_tensor.tensor_qparams)
 def _per_tensor(
     recorder: BaseRecorder, call: Call, self: torch.Tensor, scale: Any, zero_point: Any, dtype: torch.dtype
 ) -> Any:
-    operators = _operators()
+    operators = quantized_decomposed()
     form = "tensor" if isinstance(scale, torch.Tensor) else "default"
     write, read = (getattr(packet, form) for packet in (operators.quantize_per_tensor, operators.dequantize_per_tensor))
     return _quantized(recorder, call, dtype, self, (scale, zero_point), write, read)
@@ -52,7 +45,7 @@ def _per_tensor(
 def _per_channel(
     recorder: BaseRecorder, call: Call, self: torch.Tensor, scales: Any, zero_points: Any, axis: int, dtype: torch.dtype
 ) -> Any:
-    operators = _operators()
+    operators = quantized_decomposed()
     write, read = operators.quantize_per_channel.default, operators.dequantize_per_channel.default
     return _quantized(recorder, call, dtype, self, (scales, zero_points, axis), write, read)
 

@@ -21,7 +21,7 @@ from fx2onnx.capture.python.constants import evaluate
 from fx2onnx.capture.python.frames import user_location
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
 from fx2onnx.capture.shapes.symnode import unwrap
-from fx2onnx.capture.torch_private import no_dispatch
+from fx2onnx.capture.torch_private.dispatch import no_dispatch
 
 aten = torch.ops.aten
 

@@ -12,12 +12,9 @@ from collections.abc import Callable, Iterator
 from enum import Enum
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-import torch
-
 from fx2onnx.base.errors import InternalError
 from fx2onnx.base.source import place_of
-
-OpOverload = torch._ops.OpOverload
+from fx2onnx.capture.torch_private.operators import OpOverload
 
 
 class Kind(Enum):

@@ -13,7 +13,7 @@ from fx2onnx.capture.overloads.registry import Call, Kind, register
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
 from fx2onnx.capture.shapes.shape_env import certain
 from fx2onnx.capture.shapes.symnode import sym_int, unwrap
-from fx2onnx.capture.torch_private import fake_view
+from fx2onnx.capture.torch_private.fake_tensors import fake_view
 
 aten = torch.ops.aten
 _END = 1 << 62

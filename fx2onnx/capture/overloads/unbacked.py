@@ -12,7 +12,8 @@ from fx2onnx.capture.overloads.registry import Call, Kind, register
 from fx2onnx.capture.python.constants import evaluate
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
 from fx2onnx.capture.shapes.symnode import sym_int, unwrap
-from fx2onnx.capture.torch_private import fake_from_meta, no_dispatch
+from fx2onnx.capture.torch_private.dispatch import no_dispatch
+from fx2onnx.capture.torch_private.fake_tensors import fake_from_meta
 
 aten = torch.ops.aten
 Shape = Sequence[DimLike]

@@ -12,7 +12,7 @@ from fx2onnx.capture.captured import Symbol
 from fx2onnx.capture.python.constants import evaluate
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
 from fx2onnx.capture.shapes.shape_env import certain
-from fx2onnx.capture.torch_private import no_dispatch
+from fx2onnx.capture.torch_private.dispatch import no_dispatch
 
 aten = torch.ops.aten
 

@@ -1,4 +1,4 @@
-"""Whether a line calls a function that keeps its results (``functools.lru_cache``), told from the bytecode.
+"""Whether a line calls a function that keeps its results (``functools.lru_cache``), as the bytecode shows.
 
 Such a call asks for the hash of its arguments, as a dict does for its key, but any hash will do that equal arguments share.
 """
@@ -9,7 +9,6 @@ import dis
 import functools
 import inspect
 from types import CodeType, FrameType
-from typing import Any
 
 
 def calls_cached(frame: FrameType) -> bool:
@@ -17,7 +16,7 @@ def calls_cached(frame: FrameType) -> bool:
     path = _callee(frame.f_code, frame.f_lasti)
     if not path:
         return False
-    found: Any = frame.f_locals.get(path[0], frame.f_globals.get(path[0]))
+    found: object = frame.f_locals.get(path[0], frame.f_globals.get(path[0]))
     for name in path[1:]:
         found = inspect.getattr_static(found, name, None)
     found = found.__func__ if isinstance(found, classmethod | staticmethod) else found

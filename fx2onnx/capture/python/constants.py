@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 import torch
@@ -11,7 +10,8 @@ import torch.fx
 
 from fx2onnx.base.dims import Dim
 from fx2onnx.capture.captured import Weight
-from fx2onnx.capture.torch_private import no_dispatch
+from fx2onnx.capture.torch_private.dispatch import no_dispatch
+from fx2onnx.capture.torch_private.operators import OpOverload
 
 MAX_ELEMENTS = 1 << 16
 """Tensors larger than this are never computed during capture: they are model data, not bookkeeping."""
@@ -49,14 +49,14 @@ def evaluate(node: torch.fx.Node, weights: dict[str, Weight], known: Known) -> t
     return found[node]
 
 
-def _is_kept(value: Any) -> bool:
+def _is_kept(value: object) -> bool:
     return isinstance(value, torch.Tensor) and value.numel() <= KEPT_ELEMENTS
 
 
 def _is_computable(node: torch.fx.Node) -> bool:
     """Whether numbers of the operands would give the node's."""
     target = node.target
-    if isinstance(target, torch._ops.OpOverload):
+    if isinstance(target, OpOverload):
         if _RANDOM in target.tags:
             return False
     elif target is not operator.getitem:
@@ -64,7 +64,7 @@ def _is_computable(node: torch.fx.Node) -> bool:
     return _is_small(node) and not _depends_on_size(node.args) and not _depends_on_size(tuple(node.kwargs.values()))
 
 
-def _value(node: torch.fx.Node, weights: dict[str, Weight], found: Mapping[torch.fx.Node, Any]) -> Any:
+def _value(node: torch.fx.Node, weights: dict[str, Weight], found: dict[torch.fx.Node, Any]) -> Any:
     """The value of a node whose operands have theirs."""
     if node.op == "get_attr":
         tensor = weights[str(node.target)].tensor
@@ -90,7 +90,7 @@ def _is_small(node: torch.fx.Node) -> bool:
     return True
 
 
-def _depends_on_size(args: Any) -> bool:
+def _depends_on_size(args: object) -> bool:
     if isinstance(args, list | tuple):
         return any(map(_depends_on_size, args))
     return isinstance(args, Dim)

@@ -1,4 +1,4 @@
-"""Who is calling: the user's source line, and the path of the module whose forward runs."""
+"""Who is calling: the innermost frame of the user, and the one that asks a question."""
 
 from __future__ import annotations
 
@@ -6,18 +6,16 @@ import contextlib
 import dis
 import os
 import sys
-import threading
-from functools import lru_cache, partial
-from types import CodeType, FrameType, FunctionType
-from typing import Any, cast
+import traceback
+from functools import lru_cache
+from types import CodeType, FrameType
 
 import torch
 
+from fx2onnx.base.answering import ANSWERING, answers_for_caller
 from fx2onnx.base.bounded import Bounded
-from fx2onnx.base.changes import before_change
-from fx2onnx.base.code_patch import CodePatch
+from fx2onnx.base.code_patch import CALLING
 from fx2onnx.base.source import PACKAGE_FOLDER, SourceLocation
-from fx2onnx.capture.python.module_tree import ModuleTree
 
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__))
 _NOT_USER = (
@@ -28,22 +26,27 @@ _NOT_USER = (
     os.path.dirname(contextlib.__file__) + os.sep + "contextlib",
 )
 _FUNCTIONAL = os.path.join(_TORCH, "nn", "functional.py")
-_is_user_code: Bounded[CodeType, bool] = Bounded(20_000)
-_locations: Bounded[tuple[CodeType, int], SourceLocation] = Bounded(20_000)
+_ANSWERING_FILES = {os.path.join(_TORCH, *path) for path in (["__init__.py"], ["fx", "experimental", "sym_node.py"])}
+"""Of torch, which makes functions of sizes by the hundred, and registers none."""
+_is_user_code: Bounded[int, tuple[CodeType, bool]] = Bounded(20_000)
+"""By the id of the code, which is kept: the code of equal functions in two files is equal, and its hash takes long."""
+_locations: Bounded[tuple[int, int], tuple[CodeType, SourceLocation]] = Bounded(20_000)
+"""By the id of the code and the line."""
 
 
 def is_user(code: CodeType) -> bool:
-    found = _is_user_code.get(code)
-    if found is None:
-        found = not code.co_filename.startswith(_NOT_USER)
-        _is_user_code[code] = found
-    return found
+    """Whether it is the user's or a library's that is not torch. Only a path can tell; our functions that answer are known."""
+    known = _is_user_code.get(id(code))
+    if known is None:
+        is_ours = id(code) in ANSWERING or code.co_filename.startswith(_NOT_USER)
+        known = _is_user_code[id(code)] = code, not is_ours
+    return known[1]
 
 
-def user_location(stop: FrameType | None = None) -> SourceLocation | None:
-    """The innermost line outside torch and fx2onnx, looking outwards up to frame ``stop``."""
+def user_location() -> SourceLocation | None:
+    """The innermost line outside torch and fx2onnx."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and frame is not stop:
+    while frame is not None:
         code = frame.f_code
         if is_user(code):
             return location_at(code, frame.f_lineno)
@@ -51,14 +54,23 @@ def user_location(stop: FrameType | None = None) -> SourceLocation | None:
     return None
 
 
-def location_at(code: CodeType, line: int) -> SourceLocation:
-    found = _locations.get((code, line))
-    if found is None:
-        found = SourceLocation(code.co_filename, line, code.co_name)
-        _locations[code, line] = found
+def user_location_of(error: BaseException) -> SourceLocation | None:
+    """The innermost line outside torch and fx2onnx that the error passed."""
+    found = None
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        if is_user(frame.f_code):
+            found = location_at(frame.f_code, line)
     return found
 
 
+def location_at(code: CodeType, line: int) -> SourceLocation:
+    known = _locations.get((id(code), line))
+    if known is None:
+        known = _locations[id(code), line] = code, SourceLocation(code.co_filename, line, code.co_name)
+    return known[1]
+
+
+@answers_for_caller
 def asked_by_user() -> bool:
     """Whether a decision on a size comes straight from the user's code rather than from inside torch."""
     frame = asking_frame()
@@ -84,31 +96,13 @@ def refused_by_torch() -> bool:
 
 
 def asking_frame() -> FrameType | None:
-    """The innermost frame that is not part of answering for a size."""
-    frame: FrameType | None = sys._getframe(2)
-    while frame is not None and frame.f_code.co_filename in _ANSWERING:
+    """The innermost frame that is not part of answering for its caller."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and (
+        id(frame.f_code) in ANSWERING or frame.f_code.co_filename in _ANSWERING_FILES or id(frame.f_code) in CALLING
+    ):
         frame = frame.f_back
     return frame
-
-
-_ANSWERING = frozenset(
-    {
-        os.path.join(_TORCH, "__init__.py"),
-        os.path.join(_TORCH, "fx", "experimental", "sym_node.py"),
-        *(
-            os.path.join(PACKAGE_FOLDER, "capture", folder, f"{name}.py")
-            for folder, name in (
-                ("shapes", "symnode"),
-                ("shapes", "shape_env"),
-                ("shapes", "python_sizes"),
-                ("python", "frames"),
-                ("recording", "recorder"),
-            )
-        ),
-        os.path.join(PACKAGE_FOLDER, "base", "memoized.py"),
-    }
-)
-"""Files between a question about a size and who asked it."""
 
 
 @lru_cache(maxsize=1024)
@@ -143,61 +137,3 @@ def _refusals(code: CodeType) -> frozenset[int]:
                 *(one.offset for one in instructions[place - 1 : place] if one.opname == "TO_BOOL"),
             ]
     return frozenset(found)
-
-
-class ModulePaths(threading.local):
-    """Paths of the modules whose ``__call__`` is running in this thread, outermost first."""
-
-    def __init__(self) -> None:
-        self.names: dict[int, str] | None = None
-        self.stack: list[str] = []
-
-    @property
-    def current(self) -> str:
-        return self.stack[-1] if self.stack else ""
-
-    def name_of(self, module: object) -> str:
-        """The path of a module of the root, else an empty one."""
-        return (self.names or {}).get(id(module), "")
-
-    def entered(self, module: torch.nn.Module) -> list[str] | None:
-        """The paths, that of ``module`` being the last now; None in a thread that does not capture."""
-        if self.names is None:
-            return None
-        stack = self.stack
-        stack.append(self.names.get(id(module)) or (stack[-1] if stack else ""))
-        return stack
-
-
-PATHS = ModulePaths()
-
-
-def track_modules(tree: ModuleTree) -> None:
-    """Keep ``PATHS`` while modules of ``tree`` are called by this thread, until ``Changes`` end."""
-    before_change(partial(vars(PATHS).update, names=PATHS.names, stack=PATHS.stack))
-    PATHS.names = {id(module): name for name, module in tree.named}
-    PATHS.stack = []
-    _CALLS.put_in()
-
-
-_fx2onnx_entered = PATHS.entered
-
-
-def _call(self: Any, *args: Any, **kwargs: Any) -> Any:
-    """As ``torch.nn.Module._wrapped_call_impl``, in whose place this code is put: a frame more for each module would end
-    the run at fewer levels of modules than eager PyTorch can run.
-    """
-    stack = _fx2onnx_entered(self)
-    try:
-        if self._compiled_call_impl is not None:
-            return self._compiled_call_impl(*args, **kwargs)
-        return self._call_impl(*args, **kwargs)
-    finally:
-        if stack is not None:
-            stack.pop()
-
-
-_CALLS = CodePatch.of_code(
-    cast(FunctionType, torch.nn.Module._wrapped_call_impl), _call.__code__, _fx2onnx_entered=_fx2onnx_entered
-)
-"""What ``torch.nn.Module.__call__`` is."""

@@ -6,14 +6,17 @@ import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TypeAlias
 
 import numpy as np
 import torch
 
 from fx2onnx.base.dims import DimLike
 from fx2onnx.base.errors import UserError
-from fx2onnx.capture.python.pytrees import Key, flatten
+from fx2onnx.capture.torch_private.pytrees import Key, Rebuild, flatten
+
+Call: TypeAlias = tuple[tuple[object, ...], dict[str, object]]
+"""``(args, kwargs)`` of a call."""
 
 
 @dataclass(slots=True)
@@ -39,15 +42,15 @@ class Leaf:
 class Arguments:
     """Flat arguments of one call, the tensors among them named."""
 
-    flat: list[Any]
+    flat: list[object]
     leaves: list[Leaf]
-    values: dict[str, Any]
+    values: dict[str, object]
     """The arguments by name; those of ``*args`` as ``args_0``, ``args_1``."""
-    rebuild: Callable[[list[Any]], Any]
+    rebuild: Rebuild
     notes: list[str] = field(default_factory=list)
     """What of the arguments is constant in the file though it looks like data."""
 
-    def rebuilt(self, replacements: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def rebuilt(self, replacements: Sequence[object]) -> Call:
         """``(args, kwargs)`` with the tensors replaced, in order of ``leaves``."""
         flat = list(self.flat)
         for leaf, value in zip(self.leaves, replacements, strict=True):
@@ -56,7 +59,7 @@ class Arguments:
         return tuple(args), kwargs
 
 
-def normalise_args(args: Any, kwargs: Mapping[str, Any] | None) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def normalise_args(args: object, kwargs: Mapping[str, object] | None) -> Call:
     """``args`` as torch.onnx.export takes it (a tensor, a tuple, a dict of keywords)."""
     named = dict(kwargs or {})
     if isinstance(args, Mapping) and not named:
@@ -67,7 +70,10 @@ def normalise_args(args: Any, kwargs: Mapping[str, Any] | None) -> tuple[tuple[A
 
 
 def bind(
-    forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], input_names: Sequence[str] | None
+    forward: Callable[..., object],
+    args: tuple[object, ...],
+    kwargs: dict[str, object],
+    input_names: Sequence[str] | None,
 ) -> Arguments:
     """Check the call against the signature and flatten it.
 
@@ -113,7 +119,7 @@ def bind(
     return Arguments([item.value for item in found], leaves, values, rebuild, notes)
 
 
-def _holds_data(value: Any) -> bool:
+def _holds_data(value: object) -> bool:
     """Whether an argument that is no tensor has tensors or arrays inside that no input of the file stands for."""
     inside = vars(value).values() if hasattr(value, "__dict__") and not isinstance(value, torch.nn.Module) else ()
     return any(isinstance(item, torch.Tensor | np.ndarray) for item in (value, *inside))
@@ -129,7 +135,10 @@ def refuse_repeated(argument: str, names: Sequence[str]) -> None:
 
 
 def _argument_names(
-    forward: Callable[..., Any], signature: inspect.Signature | None, args: tuple[Any, ...], kwargs: dict[str, Any]
+    forward: Callable[..., object],
+    signature: inspect.Signature | None,
+    args: tuple[object, ...],
+    kwargs: dict[str, object],
 ) -> list[str]:
     """The parameter name of each positional argument."""
     if signature is None:
@@ -137,11 +146,12 @@ def _argument_names(
     try:
         signature.bind(*args, **kwargs)
     except TypeError as cause:
+        given = [*([f"{len(args)} positional"] if args else []), *(f"{name}=" for name in kwargs)]
         text = re.sub(r"\s+", " ", str(signature))
         raise UserError(
             "E101",
             f"the arguments do not fit forward{text if len(text) < 200 else text[:200] + '...'}",
-            why=f"{cause}; given: {_given(args, kwargs)}",
+            why=f"{cause}; given: {', '.join(given) or 'nothing'}",
             next="pass the arguments that you would call the module with: args=(...), kwargs={...}",
         ) from cause
     names: list[str] = []
@@ -155,9 +165,3 @@ def _argument_names(
         else:
             names.append(parameter.name)
     return names
-
-
-def _given(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
-    parts = [f"{len(args)} positional"] if args else []
-    parts += [f"{name}=" for name in kwargs]
-    return ", ".join(parts) or "nothing"

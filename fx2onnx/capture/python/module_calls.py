@@ -9,28 +9,30 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from typing import Any
 
 import torch
-from torch.utils import _pytree as pytree
 
-from fx2onnx.base.changes import before_change
 from fx2onnx.base.code_patch import put_name
 from fx2onnx.capture.python.module_tree import ModuleTree
+from fx2onnx.capture.torch_private.operators import OpOverload
+from fx2onnx.capture.torch_private.pytrees import pytree
 
 _LIBRARY: Any = torch.library.Library("fx2onnx_modules", "FRAGMENT")  # type: ignore[no-untyped-call]
-_DECLARED: dict[str, torch._ops.OpOverload] = {}
+_DECLARED: dict[str, OpOverload] = {}
 
 MOST_DECLARED = 1000
 """So many operators are named after classes; what comes later shares one for each number of inputs and weights."""
 
-Called = Callable[[torch._ops.OpOverload, int, torch.nn.Module, Sequence[str]], None]
-"""Is told of each call: operator and number, whose call it is, the names of the weights that follow the inputs."""
+Called = Callable[[OpOverload, int, torch.nn.Module, Sequence[str]], None]
+"""Called for each call: with its operator and number, the module, the names of the weights that follow the inputs."""
+
+
+Run = Callable[..., list[torch.Tensor]]
 
 
 class _Thread(threading.local):
-    calls: list[Callable[..., list[torch.Tensor]]] | None = None
+    calls: list[Run] | None = None
     """What each call of this thread's capture runs, by its number."""
 
 
@@ -43,10 +45,10 @@ def call_as_one(root: torch.nn.Module, kinds: Sequence[type], called: Called) ->
     """
     chosen = [module for module in ModuleTree(root).modules if module is not root and isinstance(module, tuple(kinds))]
     names = _distinct_names(map(type, chosen))
-    before_change(partial(setattr, _THREAD, "calls", _THREAD.calls))
-    _THREAD.calls = []
+    calls: list[Run] = []
+    put_name(_THREAD, "calls", calls)
     for module in chosen:
-        put_name(vars(module), "forward", _forward_of(module, names[type(module)], _THREAD.calls, called))
+        put_name(vars(module), "forward", _forward_of(module, names[type(module)], calls, called))
 
 
 def _distinct_names(kinds: Iterator[type]) -> dict[type, str]:
@@ -58,13 +60,11 @@ def _distinct_names(kinds: Iterator[type]) -> dict[type, str]:
     return names
 
 
-def _forward_of(
-    module: torch.nn.Module, name: str, calls: list[Callable[..., list[torch.Tensor]]], called: Called
-) -> Callable[..., Any]:
+def _forward_of(module: torch.nn.Module, name: str, calls: list[Run], called: Called) -> Callable[..., object]:
     original, thread = module.forward, threading.get_ident()
     weights = dict(itertools.chain(module.named_parameters(), module.named_buffers()))
 
-    def forward(*args: Any, **kwargs: Any) -> Any:
+    def forward(*args: object, **kwargs: object) -> object:
         if threading.get_ident() != thread:
             return original(*args, **kwargs)
         leaves, spec = pytree.tree_flatten((args, kwargs))
@@ -93,7 +93,7 @@ def _forward_of(
     return forward
 
 
-def _operator(name: str, inputs: int, weights: int) -> torch._ops.OpOverload:
+def _operator(name: str, inputs: int, weights: int) -> OpOverload:
     full = f"{name}_{inputs}_{weights}"
     if full not in _DECLARED and len(_DECLARED) >= MOST_DECLARED:
         full = f"Module_{inputs}_{weights}"
@@ -107,6 +107,6 @@ def _operator(name: str, inputs: int, weights: int) -> torch._ops.OpOverload:
     return _DECLARED[full]
 
 
-def _run(*arguments: Any) -> Any:
+def _run(*arguments: Any) -> object:
     assert _THREAD.calls is not None, "the capture that this call belongs to is over"
     return _THREAD.calls[arguments[-1]](*arguments[:-1])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections import OrderedDict
 from operator import is_
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -58,9 +58,10 @@ def _set_mode(module: torch.nn.Module, found: bool | None, mode: bool) -> None:
 
 
 _ABSENT = object()
+K = TypeVar("K")
 
 
-def _fill_dict(found: dict[Any, Any], before: dict[Any, Any]) -> None:
+def _fill_dict(found: dict[K, object], before: dict[K, object]) -> None:
     """``found`` is as ``before``, in its order; what is there all the time is never missing, save to change the order."""
     if len(found) == len(before) and all(map(is_, found.values(), before.values())) and list(found) == list(before):
         return

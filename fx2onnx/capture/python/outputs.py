@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.capture.captured import GraphOutput
-from fx2onnx.capture.python.pytrees import Key, flatten
 from fx2onnx.capture.shapes.symnode import unwrap
+from fx2onnx.capture.torch_private.pytrees import Key, Rebuild, flatten
 
 if TYPE_CHECKING:
     from fx2onnx.capture.recording.recorder import Recorder
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _HELD = (torch.Tensor, int, float, bool, torch.SymInt, torch.SymFloat)
 
 
-def graph_outputs(recorder: Recorder, result: Any) -> tuple[list[GraphOutput], Callable[[list[Any]], Any]]:
+def graph_outputs(recorder: Recorder, result: object) -> tuple[list[GraphOutput], Rebuild]:
     """Every tensor and number in ``result``, named, and a function that builds ``result`` again from their values.
 
     Anything else but None is said in the recorder's warnings. Raises: UserError E107 where nothing is left.
@@ -56,7 +56,7 @@ def graph_outputs(recorder: Recorder, result: Any) -> tuple[list[GraphOutput], C
 
     constants = [leaf.value if place is None else None for leaf, place in zip(leaves, places, strict=True)]
 
-    def restore(values: list[Any]) -> Any:
+    def restore(values: Sequence[object]) -> object:
         return rebuild([constants[i] if place is None else values[place] for i, place in enumerate(places)])
 
     return outputs, restore

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import sys
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sized
 from types import CodeType
 from typing import Any
 
@@ -18,19 +18,19 @@ import torch
 
 from fx2onnx.base.code_patch import THREAD, put_name
 from fx2onnx.capture.python.module_tree import ModuleTree
-from fx2onnx.capture.torch_private import FakeTensor
+from fx2onnx.capture.torch_private.fake_tensors import FakeTensor
 
 
 class _AsBuiltin(type):
-    """Makes the stand-in answer ``isinstance`` and ``issubclass`` as the builtin does."""
+    """Makes ``TypeOf`` answer ``isinstance`` and ``issubclass`` as the builtin does."""
 
-    def __instancecheck__(cls, instance: Any) -> bool:
+    def __instancecheck__(cls, instance: object) -> bool:
         return isinstance(instance, type)
 
     def __subclasscheck__(cls, subclass: type) -> bool:
         return issubclass(subclass, type)
 
-    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+    def __call__(cls, *args: Any, **kwargs: object) -> type:
         if len(args) == 1 and type(args[0]) is FakeTensor and THREAD.captures:
             return torch.Tensor
         return type(*args, **kwargs)
@@ -56,12 +56,12 @@ def answer_as_tensors(tree: ModuleTree) -> None:
                 put_name(space, name, instead)
 
 
-def _length(value: Any) -> Any:
+def _length(value: torch.Tensor | Sized) -> int | torch.SymInt:
     """``len``, save that a tensor's may be a symbolic size, where Python's own has to be a plain number."""
     return value.shape[0] if type(value) is FakeTensor and THREAD.captures and value.dim() > 0 else len(value)
 
 
-def _spaces_of_modules(kinds: set[type], own: list[Any]) -> Iterator[dict[str, Any]]:
+def _spaces_of_modules(kinds: set[type], own: list[Callable[..., object]]) -> Iterator[dict[str, object]]:
     """Globals of the files that define the classes ``kinds``, and the forwards ``own`` that are set on modules."""
     for name in {kind.__module__ for kind in kinds}:
         if name.split(".")[0] not in ("torch", "builtins", "fx2onnx") and name in sys.modules:
@@ -76,7 +76,7 @@ _ASKING: weakref.WeakKeyDictionary[type, tuple[str, ...]] = weakref.WeakKeyDicti
 """Names of the functions of a class whose code mentions ``type``."""
 
 
-def _spaces_of_class(kind: type) -> Iterator[dict[str, Any]]:
+def _spaces_of_class(kind: type) -> Iterator[dict[str, object]]:
     if kind.__module__.split(".")[0] in ("torch", "builtins"):
         return
     if kind not in _ASKING:
@@ -85,7 +85,7 @@ def _spaces_of_class(kind: type) -> Iterator[dict[str, Any]]:
         yield from _asking(iter([vars(kind)[name] for name in _ASKING[kind] if name in vars(kind)]))
 
 
-def _asking(functions: Iterator[Any]) -> Iterator[dict[str, Any]]:
+def _asking(functions: Iterator[object]) -> Iterator[dict[str, object]]:
     """Globals of those functions whose code mentions ``type``."""
     for function in functions:
         plain = inspect.unwrap(function) if callable(function) else None

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
-from fx2onnx.capture.torch_private import TorchDispatchMode
+from fx2onnx.capture.torch_private.dispatch import TorchDispatchMode
 
 aten = torch.ops.aten
 

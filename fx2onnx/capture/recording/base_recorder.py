@@ -15,12 +15,15 @@ from fx2onnx.base.dims import Dim, DimLike
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture.captured import Symbol, TensorInfo
-from fx2onnx.capture.python.frames import PATHS, user_location
+from fx2onnx.capture.python.frames import user_location
 from fx2onnx.capture.recording.meta_cache import IMMEDIATE, Replay
 from fx2onnx.capture.recording.tensor_tracker import KnownTensors
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.capture.shapes.symnode import sym_int, unwrap
-from fx2onnx.capture.torch_private import FakeMode, FakeTensor, OpOverload, PreDispatchMode, SplitMode, fake_from_meta
+from fx2onnx.capture.torch_private.dispatch import PreDispatchMode, SplitMode
+from fx2onnx.capture.torch_private.fake_tensors import FakeMode, FakeTensor, fake_from_meta
+from fx2onnx.capture.torch_private.module_paths import PATHS
+from fx2onnx.capture.torch_private.operators import OpOverload
 
 aten = torch.ops.aten
 

@@ -27,7 +27,7 @@ from fx2onnx.capture.python.frames import is_user
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
 from fx2onnx.capture.recording.control_flow import Nested
 from fx2onnx.capture.shapes.shape_env import KEEP_BOTH, ShapeEnv
-from fx2onnx.capture.torch_private import HIGHER_ORDER
+from fx2onnx.capture.torch_private.operators import HIGHER_ORDER
 
 Node: TypeAlias = torch.fx.Node
 Test: TypeAlias = Node | Relation

@@ -14,9 +14,10 @@ import torch
 import torch.fx
 
 from fx2onnx.capture.captured import TensorInfo
-from fx2onnx.capture.python.pytrees import flatten
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
-from fx2onnx.capture.torch_private import HIGHER_ORDER, PreDispatchMode, SplitMode
+from fx2onnx.capture.torch_private.dispatch import PreDispatchMode, SplitMode
+from fx2onnx.capture.torch_private.operators import HIGHER_ORDER
+from fx2onnx.capture.torch_private.pytrees import flatten
 
 
 @dataclass(slots=True, eq=False)

@@ -12,10 +12,9 @@ from fx2onnx.capture.overloads.registry import Call, Kind, overloads_of, registe
 from fx2onnx.capture.recording.aliasing import Step
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
 from fx2onnx.capture.recording.tensor_tracker import tensor_info
-from fx2onnx.capture.torch_private import decompositions
+from fx2onnx.capture.torch_private.operators import OpOverload, decompositions
 
 aten = torch.ops.aten
-OpOverload = torch._ops.OpOverload
 
 _REFUSED = {
     "set_": "it makes the tensor share other memory",

@@ -18,7 +18,14 @@ from fx2onnx.base.dims import Dim
 from fx2onnx.capture.captured import TensorInfo
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.capture.shapes.symnode import sym_int, unwrap
-from fx2onnx.capture.torch_private import FakeTensor, FakeTensorMode, fake_from_meta, fake_view, storage_key
+from fx2onnx.capture.torch_private.fake_tensors import (
+    FakeTensor,
+    FakeTensorMode,
+    fake_from_meta,
+    fake_view,
+    storage_key,
+)
+from fx2onnx.capture.torch_private.flags import mkldnn_is_enabled
 
 PLAIN = (torch.Tensor, torch.nn.Parameter)
 """Types of real tensors whose fake ones are known without asking torch for them."""
@@ -52,7 +59,7 @@ class Replay:
         self._mode = mode
         self._env = env
         self._weak_to_fake = to_fake
-        settings = (torch._C._get_mkldnn_enabled(), torch.are_deterministic_algorithms_enabled())
+        settings = (mkldnn_is_enabled(), torch.are_deterministic_algorithms_enabled())
         self._shared = _SHARED.setdefault(settings, Bounded(_MANY))
         self._known: dict[Any, Specs] = {}
         self._types: dict[int, tuple[Any, ...]] = {}

@@ -10,7 +10,7 @@ from fx2onnx.base.bounded import Bounded
 from fx2onnx.capture.overloads import data_dependent, quantized, recurrent, slices, strided, unbacked
 from fx2onnx.capture.overloads.registry import Handler, Kind, find, handler
 from fx2onnx.capture.recording import aliasing, functionalize, meta_rules
-from fx2onnx.capture.torch_private import OpOverload
+from fx2onnx.capture.torch_private.operators import OpOverload
 
 aten = torch.ops.aten
 

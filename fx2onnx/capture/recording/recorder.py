@@ -18,7 +18,7 @@ from fx2onnx.capture.captured import TensorInfo
 from fx2onnx.capture.overloads import recurrent
 from fx2onnx.capture.overloads.unbacked_scalars import number_of, truth_of
 from fx2onnx.capture.python.constants import evaluate
-from fx2onnx.capture.python.frames import PATHS, asserted_by_user, refused_by_torch, user_location
+from fx2onnx.capture.python.frames import asserted_by_user, refused_by_torch, user_location
 from fx2onnx.capture.recording import aliasing, autocast, functionalize
 from fx2onnx.capture.recording.aliasing import View
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
@@ -28,15 +28,10 @@ from fx2onnx.capture.recording.op_traits import OpTraits, traits_of
 from fx2onnx.capture.recording.tensor_tracker import NeedsDecomposition, tensor_info
 from fx2onnx.capture.shapes.shape_env import KEEP_BOTH, ShapeEnv
 from fx2onnx.capture.shapes.symnode import sym_int
-from fx2onnx.capture.torch_private import (
-    DynamicOutputShapeException,
-    FakeTensor,
-    OpOverload,
-    PreDispatchMode,
-    SplitMode,
-    in_function_transform,
-    no_dispatch,
-)
+from fx2onnx.capture.torch_private.dispatch import PreDispatchMode, SplitMode, in_function_transform, no_dispatch
+from fx2onnx.capture.torch_private.fake_tensors import DynamicOutputShapeException, FakeTensor
+from fx2onnx.capture.torch_private.module_paths import PATHS
+from fx2onnx.capture.torch_private.operators import OpOverload
 
 aten = torch.ops.aten
 

@@ -16,16 +16,16 @@ from fx2onnx.capture.recording import aliasing
 from fx2onnx.capture.recording.aliasing import Memory, Step, View
 from fx2onnx.capture.recording.meta_cache import PLAIN
 from fx2onnx.capture.shapes.symnode import unwrap
-from fx2onnx.capture.torch_private import (
+from fx2onnx.capture.torch_private.dispatch import no_dispatch
+from fx2onnx.capture.torch_private.fake_tensors import (
     FakeTensor,
     FakeTensorMode,
-    OpOverload,
-    RecordedGraph,
     fake_from_meta,
-    no_dispatch,
     shares_converted_memory,
     storage_key,
 )
+from fx2onnx.capture.torch_private.graphs import RecordedGraph
+from fx2onnx.capture.torch_private.operators import OpOverload
 
 
 def _address(tensor: torch.Tensor) -> tuple[Any, ...]:

@@ -9,7 +9,7 @@ from typing import Any
 from fx2onnx.base.dims import Dim, DimLike
 from fx2onnx.base.errors import UserError
 from fx2onnx.capture.python.inputs import Arguments, Leaf
-from fx2onnx.capture.torch_private import pytree
+from fx2onnx.capture.torch_private.pytrees import pytree
 
 
 class Proposed(str):
@@ -18,7 +18,7 @@ class Proposed(str):
     __slots__ = ()
 
 
-def set_dynamic_axes(arguments: Arguments, dynamic_shapes: Any, dynamic_axes: Any) -> set[str]:
+def set_dynamic_axes(arguments: Arguments, dynamic_shapes: object, dynamic_axes: Mapping[str, Any] | None) -> set[str]:
     """Fill ``Leaf.axes`` from the user's ``dynamic_shapes`` or ``dynamic_axes``.
 
     Returns the symbols that may turn out static (``"auto"``, ``Dim.AUTO``, ``Proposed``). Raises UserError E105.
@@ -57,7 +57,7 @@ def _from_dynamic_axes(arguments: Arguments, dynamic_axes: Mapping[str, Any]) ->
             leaf.axes[_axis(leaf, axis)] = Dim.symbol(_symbol_name(size))
 
 
-def _axis(leaf: Leaf, axis: Any) -> int:
+def _axis(leaf: Leaf, axis: object) -> int:
     rank = leaf.tensor.dim()
     if not isinstance(axis, int) or not -rank <= axis < rank:
         raise UserError(
@@ -69,12 +69,12 @@ def _axis(leaf: Leaf, axis: Any) -> int:
     return axis % rank
 
 
-def _symbol_name(text: Any) -> str:
+def _symbol_name(text: object) -> str:
     name = re.sub(r"\W", "_", str(text))
     return f"d{name}" if not name or name[0].isdigit() else name
 
 
-def _from_dynamic_shapes(arguments: Arguments, shapes: Any, optional: set[str]) -> None:
+def _from_dynamic_shapes(arguments: Arguments, shapes: object, optional: set[str]) -> None:
     values = arguments.values
     if isinstance(shapes, Mapping):
         by_name = {name: shapes.get(name) for name in values}
@@ -95,7 +95,7 @@ def _from_dynamic_shapes(arguments: Arguments, shapes: Any, optional: set[str]) 
         _assign([leaf for leaf in arguments.leaves if leaf.keys[0] == name], 1, spec, name, optional)
 
 
-def _spread_variadic(name: str, spec: Any, by_name: dict[str, Any], arguments: Arguments) -> None:
+def _spread_variadic(name: str, spec: object, by_name: dict[str, object], arguments: Arguments) -> None:
     """``*args`` and ``**kwargs`` are named by their parameter in dynamic_shapes, their members by position or key."""
     if isinstance(spec, tuple | list) and f"{name}_0" in by_name:
         by_name.update({f"{name}_{index}": member for index, member in enumerate(spec)})
@@ -111,7 +111,7 @@ def _spread_variadic(name: str, spec: Any, by_name: dict[str, Any], arguments: A
         )
 
 
-def _assign(leaves: list[Leaf], depth: int, spec: Any, path: str, optional: set[str]) -> None:
+def _assign(leaves: list[Leaf], depth: int, spec: object, path: str, optional: set[str]) -> None:
     """Give ``spec`` to the tensors below one argument; ``leaves`` have ``depth`` keys in common."""
     if spec is None or (isinstance(spec, Mapping | tuple | list) and not spec):
         return
@@ -138,7 +138,7 @@ def _assign(leaves: list[Leaf], depth: int, spec: Any, path: str, optional: set[
     _assign_flat(leaves, spec, path, optional)
 
 
-def _assign_flat(leaves: list[Leaf], spec: Any, path: str, optional: set[str]) -> None:
+def _assign_flat(leaves: list[Leaf], spec: object, path: str, optional: set[str]) -> None:
     """Another structure (caches, model outputs): one spec for each of its tensors, in order."""
     specs = pytree.tree_leaves(spec, is_leaf=_is_tensor_spec)
     if not leaves or len(leaves) != len(specs):
@@ -153,11 +153,11 @@ def _assign_flat(leaves: list[Leaf], spec: Any, path: str, optional: set[str]) -
             _assign_tensor(leaf, part, path, optional)
 
 
-def _is_tensor_spec(part: Any) -> bool:
+def _is_tensor_spec(part: object) -> bool:
     return part is None or (isinstance(part, Mapping) and all(isinstance(key, int) for key in part))
 
 
-def _assign_tensor(leaf: Leaf, spec: Any, path: str, optional: set[str]) -> None:
+def _assign_tensor(leaf: Leaf, spec: object, path: str, optional: set[str]) -> None:
     if isinstance(spec, Mapping):
         pairs = list(spec.items())
     elif isinstance(spec, tuple | list):

@@ -6,17 +6,20 @@ import builtins
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
+from fx2onnx.base.answering import answers_for_caller
 from fx2onnx.base.assumptions import Relation
 from fx2onnx.base.code_patch import THREAD, put_name
-from fx2onnx.base.dims import DimLike, apply
+from fx2onnx.base.dims import DimLike, Scalar, apply
 from fx2onnx.capture.python.cached_calls import calls_cached
 from fx2onnx.capture.python.frames import asking_frame, is_user
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.capture.shapes.symnode import DimNode, sym_int, unwrap
+
+Function: TypeAlias = Callable[..., object]
 
 
 def take_sizes() -> None:
@@ -29,36 +32,32 @@ def take_sizes() -> None:
 
 
 @functools.lru_cache(maxsize=64)
-def _for_thread(original: Callable[..., Any], wrap: Callable[..., Any]) -> Callable[..., Any]:
+@answers_for_caller
+def _for_thread(original: Function, wrap: Callable[..., Function]) -> Function:
     """What stands for ``original`` during captures: it takes sizes in threads that capture."""
     wrapped = wrap(original)
 
     @functools.wraps(original)
-    def chosen(*args: Any, **kwargs: Any) -> Any:
+    def chosen(*args: object, **kwargs: object) -> object:
         return (wrapped if THREAD.captures else original)(*args, **kwargs)
 
     return chosen
 
 
-def _extreme(op: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    def wrap(original: Callable[..., Any]) -> Callable[..., Any]:
-        def extreme(*values: Any, **keywords: Any) -> Any:
-            items = values[0] if len(values) == 1 and type(values[0]) in (list, tuple) else values
-            node = (
-                None if keywords else next((found for item in items if (found := _size_node(item)) is not None), None)
-            )
-            if node is None or not all(isinstance(item, int | torch.SymInt) for item in items):
-                return original(*values, **keywords)
-            return sym_int(
-                node.env, functools.reduce(functools.partial(_extreme_of_two, op, node.env), map(unwrap, items))
-            )
+@answers_for_caller
+def _extreme(op: str, original: Function) -> Function:
+    def extreme(*values: Any, **keywords: object) -> object:
+        items = values[0] if len(values) == 1 and type(values[0]) in (list, tuple) else values
+        node = None if keywords else next(filter(None, map(_size_node, items)), None)
+        if node is None or not all(isinstance(item, int | torch.SymInt) for item in items):
+            return original(*values, **keywords)
+        of_two = functools.partial(_extreme_of_two, op, node.env)
+        return sym_int(node.env, functools.reduce(of_two, map(unwrap, items)))
 
-        return extreme
-
-    return wrap
+    return extreme
 
 
-def _extreme_of_two(op: str, env: ShapeEnv, one: DimLike, two: DimLike) -> Any:
+def _extreme_of_two(op: str, env: ShapeEnv, one: DimLike, two: DimLike) -> Scalar:
     """``min`` or ``max``; one of the two where it is that at every ordinary size."""
     for first, second in ((one, two), (two, one)):
         relation = Relation("le" if op == "min" else "ge", (first, second))
@@ -67,19 +66,21 @@ def _extreme_of_two(op: str, env: ShapeEnv, one: DimLike, two: DimLike) -> Any:
     return apply(op, one, two)
 
 
-def _size_node(item: Any) -> DimNode | None:
+def _size_node(item: object) -> DimNode | None:
     node = item.node if type(item) is torch.SymInt else None
     return node if isinstance(node, DimNode) else None
 
 
-def _square_root(original: Callable[..., Any]) -> Callable[..., Any]:
+@answers_for_caller
+def _square_root(original: Function) -> Function:
     return lambda value: value**0.5 if type(value) in (torch.SymInt, torch.SymFloat) else original(value)
 
 
-def _linspace(original: Callable[..., Any]) -> Callable[..., Any]:
+@answers_for_caller
+def _linspace(original: Function) -> Function:
     """linspace(start, end, steps): start + i * (end - start) / (steps - 1), from the nearer end, as torch does it."""
 
-    def linspace(start: Any, end: Any, steps: Any, **kwargs: Any) -> Any:
+    def linspace(start: Any, end: Any, steps: Any, **kwargs: Any) -> object:
         node = _size_node(steps)
         if node is None or not kwargs.keys() <= {"dtype", "device"}:
             return original(start, end, steps, **kwargs)
@@ -90,10 +91,11 @@ def _linspace(original: Callable[..., Any]) -> Callable[..., Any]:
     return linspace
 
 
-def _tensor(original: Callable[..., Any]) -> Callable[..., Any]:
+@answers_for_caller
+def _tensor(original: Function) -> Function:
     """``torch.tensor`` and ``torch.as_tensor`` of numbers, or nested lists of them, with sizes among them."""
 
-    def tensor(data: Any, *args: Any, **kwargs: Any) -> Any:
+    def tensor(data: object, *args: object, **kwargs: Any) -> object:
         if not _holds_size(data) or args or not kwargs.keys() <= {"dtype", "device", "requires_grad"}:
             return original(data, *args, **kwargs)
         made = _stacked(data)
@@ -107,6 +109,7 @@ def _holds_size(data: Any) -> bool:
     return kind is torch.SymInt or kind is torch.SymFloat or (kind in (list, tuple) and any(map(_holds_size, data)))
 
 
+@answers_for_caller
 def _stacked(data: Any) -> torch.Tensor:
     if isinstance(data, list | tuple):
         parts = [_stacked(part) for part in data]
@@ -119,7 +122,8 @@ def _stacked(data: Any) -> torch.Tensor:
     return torch.scalar_tensor(data, dtype=dtype)
 
 
-def _hash(original: Callable[..., Any]) -> Callable[..., Any]:
+@answers_for_caller
+def _hash(original: Callable[[torch.SymInt], int]) -> Function:
     """A key of a dict has to be a plain number; a function that keeps its results keeps them by expression. torch itself
     counts on sizes that have no hash.
     """
@@ -134,9 +138,9 @@ def _hash(original: Callable[..., Any]) -> Callable[..., Any]:
     return hashed
 
 
-_WRAPPED: tuple[tuple[Any, str, Callable[..., Any]], ...] = (
-    (builtins, "min", _extreme("min")),
-    (builtins, "max", _extreme("max")),
+_WRAPPED: tuple[tuple[object, str, Callable[..., Function]], ...] = (
+    (builtins, "min", functools.partial(_extreme, "min")),
+    (builtins, "max", functools.partial(_extreme, "max")),
     (math, "sqrt", _square_root),
     (torch, "linspace", _linspace),
     (torch, "tensor", _tensor),

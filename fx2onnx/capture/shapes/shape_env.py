@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from fx2onnx.base.answering import answers_for_caller
 from fx2onnx.base.assumptions import COMPARE, Assumption, Guard, Relation, Specialization
 from fx2onnx.base.dims import Dim, Scalar, apply, without_remainders
 from fx2onnx.base.errors import UserError
@@ -15,7 +16,8 @@ from fx2onnx.capture.python.frames import asked_by_user, asserted_by_user, user_
 
 KEEP_BOTH = 'data_branches="if" to keep both branches in the file'
 """Advice where Python decides by data."""
-
+DATA_DECIDES = ("E104", "Python control flow depends on tensor data")
+KEEP_TENSORS = ("torch.cond for two branches", "torch.where to select values")
 
 _PROBES = ((2, 3, 5), (7, 2, 3), (3, 11, 4), (64, 48, 17), (129, 1, 640), (8191, 4099, 2), (20011, 30011, 40009))
 
@@ -28,6 +30,7 @@ class RunRecorder(Protocol):
     def advice(self, names: frozenset[str]) -> list[str]: ...
 
 
+@answers_for_caller
 @dataclass
 class ShapeEnv:
     """Hints of the symbols and what was taken from them during one run.
@@ -45,7 +48,7 @@ class ShapeEnv:
     """By what was asked and whether it holds."""
     specializations: dict[Dim, Specialization] = field(default_factory=dict)
     """Expressions that were turned into a plain number."""
-    asked: list[tuple[str, Any, Any]] = field(default_factory=list)
+    asked: list[tuple[str, Any, object]] = field(default_factory=list)
     """Every answer that the sample's sizes gave, in order: "guard", "look" or "specialize", what was asked, the answer."""
     takes_notes: bool = True
     """Off while a tensor of known type is made anew: what its constructor asks (is it empty? contiguous?) decides nothing."""
@@ -107,16 +110,10 @@ class ShapeEnv:
                 self.take_for_true(str(relation), where)
                 return True
             error = UserError(
-                "E104",
-                "Python control flow depends on tensor data",
+                *DATA_DECIDES,
                 where=where,
                 why=f"whether {relation} holds is known only when the model runs",
-                next=(
-                    "torch.cond for two branches",
-                    "torch.where to select values",
-                    KEEP_BOTH,
-                    *self._advice(relation.symbols()),
-                ),
+                next=(*KEEP_TENSORS, KEEP_BOTH, *self._advice(relation.symbols())),
             )
             recorder = self.recorder()
             if recorder is None:
@@ -134,6 +131,20 @@ class ShapeEnv:
             true = relation if holds else relation.negated()
             self.guards[relation, holds] = Guard(true, where, by_user and by_python, self.during)
         return holds
+
+    def evaluate_sym_node(self, node: Any, size_oblivious: bool = False, fallback_value: bool | None = None) -> int:
+        """The answer to torch's helpers (``guard_or_false`` and its like), which ask what is behind a node."""
+        relation = node.value
+        may_fall_back = fallback_value is not None and isinstance(relation, Relation)
+        if may_fall_back and (relation.symbols() & self.unbacked or bool(self.look(relation)) == fallback_value):
+            return bool(fallback_value)
+        return bool(node.guard_bool("", 0)) if node.is_bool() else int(node.guard_int("", 0))
+
+    def _maybe_evaluate_static(self, value: object, **_: object) -> None:
+        """torch's helpers ask what is certain of a condition: they are to ask the node."""
+
+    def is_unbacked_symint(self, _: object) -> bool:
+        return False
 
     def _advice(self, names: frozenset[str]) -> list[str]:
         """Further ways out where symbols of unknown size are in the way."""

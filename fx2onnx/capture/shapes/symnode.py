@@ -7,47 +7,67 @@ the user's line, so that a size that Python specialized is reported and never ba
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from functools import partialmethod
+from typing import Any, TypeVar
 
 import torch
 
+from fx2onnx.base.answering import answers_for_caller
 from fx2onnx.base.assumptions import COMPARE, Relation
 from fx2onnx.base.dims import Dim, Scalar, apply
 from fx2onnx.capture.python.frames import asked_by_user
 from fx2onnx.capture.shapes.shape_env import ShapeEnv, certain
 
-
-class _Environment:
-    """What torch's helpers (``guard_or_false``, ``statically_known_true``) expect behind a node."""
-
-    def __init__(self, env: ShapeEnv) -> None:
-        self.env = env
-
-    def evaluate_sym_node(self, node: DimNode, size_oblivious: bool = False, fallback_value: bool | None = None) -> Any:
-        if fallback_value is not None and isinstance(node.value, Relation):
-            env = self.env
-            if node.value.symbols() & env.unbacked or bool(env.look(node.value)) == fallback_value:
-                return fallback_value
-        return node.guard_bool("", 0) if node.is_bool() else node.guard_int("", 0)
-
-    def _maybe_evaluate_static(self, value: Any, **_: Any) -> bool | None:
-        return None
-
-    def is_unbacked_symint(self, _: Any) -> bool:
-        return False
+T = TypeVar("T")
 
 
+def _always(answer: T) -> Callable[..., T]:
+    return lambda *_: answer
+
+
+def _is(kind: type) -> Callable[[DimNode], bool]:
+    return lambda self: self.pytype is kind
+
+
+def _plain(kind: Callable[[Any], T]) -> Callable[[DimNode], T | None]:
+    """The value of a constant of this kind."""
+    return lambda self: kind(self.value) if self.constant and self.pytype is kind else None
+
+
+def _wrapping(kind: type) -> Callable[[DimNode, Scalar], DimNode]:
+    return lambda self, value: DimNode(self.env, value, kind)
+
+
+def _layout(order: Sequence[int] = ()) -> Callable[[DimNode, list[DimNode], list[DimNode]], DimNode]:
+    """Whether the axes are dense in this order, the innermost first; as they stand where there is none."""
+
+    def is_dense(self: DimNode, sizes: list[DimNode], strides: list[DimNode]) -> DimNode:
+        expected: Scalar = 1
+        axes = order or range(len(sizes) - 1, -1, -1)
+        if len(axes) != len(sizes):
+            return self.wrap_bool(False)
+        for axis in axes:
+            size = sizes[axis].value
+            if size != 1:
+                if strides[axis].value != expected:
+                    return self.wrap_bool(False)
+                expected = expected * size
+        return self.wrap_bool(True)
+
+    return is_dense
+
+
+@answers_for_caller
 class DimNode:
     """The object behind a ``torch.SymInt``, ``SymFloat`` or ``SymBool``."""
 
     __slots__ = ("env", "pytype", "shape_env", "value")
 
     def __init__(self, env: ShapeEnv, value: Any, pytype: type) -> None:
-        self.env = env
+        self.env = self.shape_env = env
         self.value = value
         self.pytype = pytype
-        self.shape_env = _Environment(env)
 
     # -- what it is ---------------------------------------------------------------------------------------------
     @property
@@ -55,7 +75,7 @@ class DimNode:
         return not isinstance(self.value, Dim | Relation)
 
     @property
-    def expr(self) -> Any:
+    def expr(self) -> object:
         return self.value
 
     @property
@@ -64,23 +84,8 @@ class DimNode:
 
     _hint = hint
 
-    def has_hint(self) -> bool:
-        return True
-
-    def is_int(self) -> bool:
-        return self.pytype is int
-
-    def is_float(self) -> bool:
-        return self.pytype is float
-
-    def is_bool(self) -> bool:
-        return self.pytype is bool
-
-    def is_nested_int(self) -> bool:
-        return False
-
-    def nested_int(self) -> None:
-        return None
+    has_hint, is_nested_int, nested_int = _always(True), _always(False), _always(None)
+    is_int, is_float, is_bool = _is(int), _is(float), _is(bool)
 
     def is_constant(self) -> bool:
         return self.constant
@@ -88,18 +93,9 @@ class DimNode:
     def is_symbolic(self) -> bool:
         return not self.constant
 
-    def maybe_as_int(self) -> int | None:
-        return int(self.value) if self.constant and self.pytype is int else None
-
-    constant_int = maybe_as_int
-
-    def maybe_as_float(self) -> float | None:
-        return float(self.value) if self.constant and self.pytype is float else None
-
-    def maybe_as_bool(self) -> bool | None:
-        return bool(self.value) if self.constant and self.pytype is bool else None
-
-    constant_bool = maybe_as_bool
+    maybe_as_int = constant_int = _plain(int)
+    maybe_as_float = _plain(float)
+    maybe_as_bool = constant_bool = _plain(bool)
 
     def __str__(self) -> str:
         return f"{self.value}"
@@ -109,51 +105,41 @@ class DimNode:
     def clone(self) -> DimNode:
         return self
 
+    pos = clone
+
     def _value_eq(self, other: DimNode) -> bool:
         return bool(self.value == other.value)
 
     def _value_hash(self) -> int:
         return hash(self.value)
 
-    def wrap_int(self, number: int) -> DimNode:
-        return DimNode(self.env, number, int)
-
-    def wrap_float(self, number: float) -> DimNode:
-        return DimNode(self.env, number, float)
-
-    def wrap_bool(self, truth: bool) -> DimNode:
-        return DimNode(self.env, truth, bool)
+    wrap_int, wrap_float, wrap_bool = _wrapping(int), _wrapping(float), _wrapping(bool)
 
     # -- decisions ----------------------------------------------------------------------------------------------
-    def guard_bool(self, file: Any, line: Any) -> bool:
+    def guard_bool(self, file: object, line: object) -> bool:
         return self.env.guard(self.value) if isinstance(self.value, Relation) else bool(self.value)
 
     def bool_(self) -> bool:
         return self.env.guard(self.value, by_python=True) if isinstance(self.value, Relation) else bool(self.value)
 
-    guard_size_oblivious = guard_bool
+    guard_size_oblivious = guard_or_false = guard_or_true = guard_bool
 
-    def expect_true(self, file: Any, line: Any) -> bool:
+    def expect_true(self, file: object, line: object) -> bool:
         """torch checks an argument. Where only the data tells, the sample's size proves nothing: eager PyTorch checks."""
         if isinstance(self.value, Relation) and self.value.symbols() & self.env.unbacked:
             return True
         return self.guard_bool(file, line)
 
-    def guard_or_false(self, file: Any, line: Any) -> bool:
-        return self.guard_bool(file, line)
-
-    guard_or_true = guard_or_false
-
-    def statically_known_true(self, file: Any, line: Any) -> bool:
+    def statically_known_true(self, file: object, line: object) -> bool:
         return self.constant and bool(self.value)
 
-    def guard_int(self, file: Any, line: Any) -> int:
+    def guard_int(self, file: object, line: object) -> int:
         return self.env.specialize(self.value) if isinstance(self.value, Dim) else int(self.value)
 
     def int_(self) -> int:
         return self.guard_int("", 0)
 
-    def guard_float(self, file: Any, line: Any) -> float:
+    def guard_float(self, file: object, line: object) -> float:
         if isinstance(self.value, Dim):
             self.env.specialize(self.value)
             return float(self.env.look(self.value))
@@ -189,9 +175,6 @@ class DimNode:
     def neg(self) -> DimNode:
         return self._wrap(-self.value)
 
-    def pos(self) -> DimNode:
-        return self
-
     def sym_sum(self, args: list[DimNode]) -> DimNode:
         total: Scalar = 0
         for arg in args:
@@ -219,40 +202,16 @@ class DimNode:
                 return one if bool(one.value) == decided else two
         return DimNode(self.env, Relation(op, (self.value, other.value)), bool)
 
-    def and_(self, other: DimNode) -> DimNode:
-        return self._logic("and", other)
-
-    def or_(self, other: DimNode) -> DimNode:
-        return self._logic("or", other)
-
-    sym_and, sym_or = and_, or_
+    and_ = sym_and = partialmethod(_logic, "and")
+    or_ = sym_or = partialmethod(_logic, "or")
 
     def sym_ite(self, then: DimNode, otherwise: DimNode) -> DimNode:
         return then if self.guard_bool("", 0) else otherwise
 
     # -- layout: facts about strides, which the graph does not depend on ------------------------------------------
-    def _contiguous(self, sizes: list[DimNode], strides: list[DimNode], order: Any = None) -> bool:
-        expected: Scalar = 1
-        for axis in order or range(len(sizes) - 1, -1, -1):
-            size = sizes[axis].value
-            if size == 1:
-                continue
-            if strides[axis].value != expected:
-                return False
-            expected = expected * size
-        return True
-
-    def is_contiguous(self, sizes: list[DimNode], strides: list[DimNode]) -> DimNode:
-        return self.wrap_bool(self._contiguous(sizes, strides))
-
-    def is_channels_last_contiguous_2d(self, sizes: list[DimNode], strides: list[DimNode]) -> DimNode:
-        return self.wrap_bool(len(sizes) == 4 and self._contiguous(sizes, strides, (1, 3, 2, 0)))
-
-    def is_channels_last_contiguous_3d(self, sizes: list[DimNode], strides: list[DimNode]) -> DimNode:
-        return self.wrap_bool(len(sizes) == 5 and self._contiguous(sizes, strides, (1, 4, 3, 2, 0)))
-
-    is_channels_last_strides_2d = is_channels_last_contiguous_2d
-    is_channels_last_strides_3d = is_channels_last_contiguous_3d
+    is_contiguous = _layout()
+    is_channels_last_contiguous_2d = is_channels_last_strides_2d = _layout((1, 3, 2, 0))
+    is_channels_last_contiguous_3d = is_channels_last_strides_3d = _layout((1, 4, 3, 2, 0))
 
     def is_non_overlapping_and_dense(self, sizes: list[DimNode], strides: list[DimNode]) -> DimNode:
         hints = sorted((node.hint, size.hint) for node, size in zip(strides, sizes, strict=True) if size.hint != 1)
@@ -267,6 +226,7 @@ class DimNode:
         return self.wrap_int(int(self.is_non_overlapping_and_dense(sizes, strides).value))
 
 
+@answers_for_caller
 def _binary(op: str) -> Callable[[DimNode, DimNode], DimNode]:
     def method(self: DimNode, other: DimNode) -> DimNode:
         return self._wrap(apply(op, self.value, other.value))
@@ -274,13 +234,15 @@ def _binary(op: str) -> Callable[[DimNode, DimNode], DimNode]:
     return method
 
 
+@answers_for_caller
 def _unary(op: str) -> Callable[..., DimNode]:
-    def method(self: DimNode, *_: Any) -> DimNode:
+    def method(self: DimNode, *_: object) -> DimNode:
         return self._wrap(apply(op, self.value))
 
     return method
 
 
+@answers_for_caller
 def _comparison(op: str) -> Callable[[DimNode, DimNode], DimNode]:
     def method(self: DimNode, other: DimNode) -> DimNode:
         if self.pytype is bool or other.pytype is bool:
@@ -291,6 +253,7 @@ def _comparison(op: str) -> Callable[[DimNode, DimNode], DimNode]:
     return method
 
 
+@answers_for_caller
 def _extreme(op: str) -> Callable[[DimNode, DimNode], DimNode]:
     """min or max; one of the two where it is certain which."""
     below, above = ("le", "ge") if op == "min" else ("ge", "le")
@@ -303,35 +266,37 @@ def _extreme(op: str) -> Callable[[DimNode, DimNode], DimNode]:
     return method
 
 
-for _name, _op in {
-    "floordiv": "floordiv",
-    "int_floordiv": "floordiv",
-    "mod": "mod",
-    "truediv": "truediv",
-    "int_truediv": "truediv",
-    "float_truediv": "truediv",
-    "pow": "pow",
-    "pow_by_natural": "pow",
-    "float_pow": "pow",
-}.items():
-    setattr(DimNode, _name, _binary(_op))
+_larger = _extreme("max")
 
 
+@answers_for_caller
 def _sym_max(self: DimNode, other: DimNode) -> DimNode:
     """torch writes strides as ``max(size, 1)``; for the graph, which has no strides, that is the size."""
     if other.value == 1 and isinstance(self.value, Dim) and not asked_by_user():
         return self
-    return _extreme("max")(self, other)
+    return _larger(self, other)
 
 
-setattr(DimNode, "str", DimNode.__str__)  # noqa: B010
-setattr(DimNode, "sym_max", _sym_max)  # noqa: B010
-setattr(DimNode, "sym_min", _extreme("min"))  # noqa: B010
-for _name in ("floor", "ceil", "trunc", "round", "abs", "sqrt"):
-    setattr(DimNode, _name, _unary(_name))
-setattr(DimNode, "sym_sqrt", _unary("sqrt"))  # noqa: B010
-for _name in COMPARE:
-    setattr(DimNode, _name, _comparison(_name))
+_BINARY = {
+    "floordiv": ("floordiv", "int_floordiv"),
+    "mod": ("mod",),
+    "truediv": ("truediv", "int_truediv", "float_truediv"),
+    "pow": ("pow", "pow_by_natural", "float_pow"),
+}
+"""Under which names torch calls an operation."""
+_METHODS = {
+    **{name: _binary(op) for op, names in _BINARY.items() for name in names},
+    **{
+        name: _unary(name.removeprefix("sym_"))
+        for name in ("floor", "ceil", "trunc", "round", "abs", "sqrt", "sym_sqrt")
+    },
+    **{op: _comparison(op) for op in COMPARE},
+    "sym_max": _sym_max,
+    "sym_min": _extreme("min"),
+    "str": DimNode.__str__,
+}
+for _name, _method in _METHODS.items():
+    setattr(DimNode, _name, _method)
 
 
 def sym_int(env: ShapeEnv, dim: Scalar) -> Any:
@@ -339,6 +304,7 @@ def sym_int(env: ShapeEnv, dim: Scalar) -> Any:
     return torch.SymInt(DimNode(env, dim, int)) if isinstance(dim, Dim) else dim  # type: ignore[no-untyped-call]
 
 
+@answers_for_caller
 def unwrap(value: Any) -> Any:
     """The ``Dim`` (or plain number) behind a SymInt or SymFloat; a SymBool is decided."""
     kind = type(value)

@@ -6,29 +6,28 @@ import functools
 import logging
 import sys
 import threading
-from types import FunctionType
-from typing import Any, cast
+from typing import TextIO
 
 import torch
 
 from fx2onnx.base.changes import Changes, before_change
-from fx2onnx.base.code_patch import CodePatch, put_name
+from fx2onnx.base.code_patch import CodePatch, Delegate, put_name
 from fx2onnx.base.dims import Dim
-from fx2onnx.base.errors import UserError
+from fx2onnx.base.errors import UserError, first_line
 from fx2onnx.capture.python.inputs import Arguments
-from fx2onnx.capture.torch_private import forget_sizes
+from fx2onnx.capture.torch_private.graphs import forget_sizes
 
 
 def exported(root: torch.nn.Module, arguments: Arguments) -> torch.nn.Module:
     """``root`` through torch.export (non-strict, then strict) as a module again. Raises UserError E107."""
     args, kwargs = arguments.rebuilt([leaf.tensor for leaf in arguments.leaves])
-    specs: list[Any] = [None] * len(arguments.flat)
+    specs: list[object] = [None] * len(arguments.flat)
     for leaf in arguments.leaves:
         specs[leaf.position] = {
             axis: torch.export.Dim.AUTO for axis, size in leaf.axes.items() if isinstance(size, Dim)
         }
     positional, named = arguments.rebuild(specs)
-    shapes: Any = (*positional, *named.values())
+    shapes = (*positional, *named.values())
     failure: Exception | None = None
     for strict in (False, True):
         try:
@@ -39,32 +38,29 @@ def exported(root: torch.nn.Module, arguments: Arguments) -> torch.nn.Module:
             return program.module()
         except Exception as cause:  # torch.export passes on whatever forward raises, besides its own classes
             failure = failure or cause
-    text = str(failure).strip().splitlines()[0] if str(failure).strip() else type(failure).__name__
     try:
         raise UserError(
             "E107",
             "torch.export cannot capture the module",
-            why=f"{type(failure).__name__}: {text[:300]}",
+            why=f"{type(failure).__name__}: {first_line(failure)[:300]}",
             next='export with capture="auto"',
         ) from failure
     finally:
         del failure  # this frame is in its traceback
 
 
-class _Muted:
+class _Muted(Delegate):
     """A stream to which one thread writes in vain."""
 
-    def __init__(self, stream: Any) -> None:
-        self._stream, self.thread = stream, threading.get_ident()
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(stream)
+        self.thread = threading.get_ident()
 
     def write(self, text: str) -> int:
-        return len(text) if threading.get_ident() == self.thread else int(self._stream.write(text))
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
+        return len(text) if threading.get_ident() == self.thread else int(self.original.write(text))
 
 
-_LOGGING = CodePatch(cast(FunctionType, logging.Logger.handle), lambda original: lambda *_: None)
+_LOGGING = CodePatch(logging.Logger.handle, lambda original: lambda *_: None)
 
 
 def _silence() -> None:

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable
-from typing import Any
 
 import torch
 import torch.fx
 
 from fx2onnx.base.changes import Changes
 from fx2onnx.base.dims import Dim, DimLike
-from fx2onnx.base.errors import Fx2OnnxError, UserError
+from fx2onnx.base.errors import Fx2OnnxError, UserError, first_line
 from fx2onnx.base.recursion import limit_of_user
-from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture.attempt import Attempt, Failed, Outcome, Reason, Recorded
 from fx2onnx.capture.captured import Captured, GraphInput, GraphOutput, Mutation, Symbol
-from fx2onnx.capture.python.frames import PATHS, is_user, track_modules
+from fx2onnx.capture.python.frames import user_location_of
 from fx2onnx.capture.python.inputs import Leaf
 from fx2onnx.capture.python.module_state import preserve, weight_names
 from fx2onnx.capture.python.module_tree import ModuleTree
@@ -27,15 +24,16 @@ from fx2onnx.capture.recording.branches import Branches
 from fx2onnx.capture.recording.recorder import Recorder
 from fx2onnx.capture.recording.tensor_tracker import NeedsDecomposition, tensor_info
 from fx2onnx.capture.shapes.python_sizes import take_sizes
-from fx2onnx.capture.shapes.shape_env import ShapeEnv
+from fx2onnx.capture.shapes.shape_env import DATA_DECIDES, KEEP_TENSORS, ShapeEnv
 from fx2onnx.capture.shapes.symnode import sym_int
-from fx2onnx.capture.torch_private import (
+from fx2onnx.capture.torch_private.capture_modes import capture_modes, take_assignments
+from fx2onnx.capture.torch_private.fake_tensors import (
     DataDependentOutputException,
     UnsupportedOperatorException,
-    capture_modes,
     fake_from_meta,
-    take_assignments,
 )
+from fx2onnx.capture.torch_private.module_paths import PATHS, track_modules
+from fx2onnx.capture.torch_private.pytrees import Rebuild
 
 MAX_PATH_CHARS = 60
 """Of a module's path, in an error about modules nested a thousand deep."""
@@ -104,10 +102,10 @@ def _run_module(
     attempt: Attempt,
     program: torch.nn.Module,
     tree: ModuleTree,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    args: tuple[object, ...],
+    kwargs: dict[str, object],
     inputs: list[GraphInput],
-) -> tuple[list[GraphOutput], Callable[[list[Any]], Any], list[Mutation]]:
+) -> tuple[list[GraphOutput], Rebuild, list[Mutation]]:
     """What the run changes is as before when the caller's ``Changes`` end."""
     preserve(tree, attempt.options.training)
     track_modules(tree)
@@ -129,7 +127,7 @@ def _run_module(
 def _fake_input(recorder: Recorder, leaf: Leaf) -> torch.Tensor:
     tensor, mode = leaf.tensor, recorder.fake_mode
     sizes: list[DimLike] = [leaf.axes.get(axis, int(size)) for axis, size in enumerate(tensor.shape)]
-    strides: list[Any] | None = None
+    strides: list[int | torch.SymInt] | None = None
     steps: tuple[int, ...] = tensor.stride()
     if not any(isinstance(size, Dim) for size in sizes):
         return fake_from_meta(mode, tensor.shape, tensor.dtype, tensor.device, steps)
@@ -157,7 +155,7 @@ def _mutations(recorder: Recorder, inputs: list[GraphInput]) -> list[Mutation]:
 
 def _explained(cause: Exception) -> UserError:
     """The user's error for an exception that came out of forward."""
-    where = _innermost_user_line(cause)
+    where = user_location_of(cause)
     if isinstance(cause, RecursionError):
         return UserError(
             "E101",
@@ -170,14 +168,9 @@ def _explained(cause: Exception) -> UserError:
                 "otherwise end the recursion in forward",
             ),
         )
-    text = str(cause).strip().splitlines()[0] if str(cause).strip() else type(cause).__name__
     if isinstance(cause, DataDependentOutputException):
         return UserError(
-            "E104",
-            "Python control flow depends on tensor data",
-            where=where,
-            why=f"{cause.func} would need the tensor's numbers",
-            next=("torch.cond for two branches", "torch.where to select values"),
+            *DATA_DECIDES, where=where, why=f"{cause.func} would need the tensor's numbers", next=KEEP_TENSORS
         )
     if isinstance(cause, UnsupportedOperatorException):
         return UserError(
@@ -191,7 +184,7 @@ def _explained(cause: Exception) -> UserError:
         "E101",
         "the module failed while it was run on fake tensors (shapes only, no data)",
         where=where,
-        why=f"{type(cause).__name__}: {text[:300]}",
+        why=f"{type(cause).__name__}: {first_line(cause)[:300]}",
         next="check that module(*args, **kwargs) runs in eager PyTorch with these arguments",
     )
 
@@ -202,11 +195,3 @@ def _innermost_module(cause: BaseException) -> str:
     for frame, _ in traceback.walk_tb(cause.__traceback__):
         path = PATHS.name_of(frame.f_locals.get("self")) or path
     return path if len(path) <= MAX_PATH_CHARS else f"...{path[-MAX_PATH_CHARS:]}"
-
-
-def _innermost_user_line(cause: BaseException) -> SourceLocation | None:
-    found = None
-    for frame, line in traceback.walk_tb(cause.__traceback__):
-        if is_user(frame.f_code):
-            found = SourceLocation(frame.f_code.co_filename, line, frame.f_code.co_name)
-    return found

@@ -14,13 +14,16 @@ from typing import Any, TypeVar
 import torch
 import torch.fx
 
-from fx2onnx.base.errors import UserError
+from fx2onnx.base.errors import UserError, first_line
 from fx2onnx.capture.captured import Captured, describe, where_of
-from fx2onnx.capture.python.frames import is_user
+from fx2onnx.capture.python.frames import user_location_of
 from fx2onnx.capture.python.inputs import Arguments
-from fx2onnx.capture.strategies.tracing import trace
+from fx2onnx.capture.torch_private.tracing import trace
 
 Result = TypeVar("Result")
+
+RUN_INSTEAD = 'export with capture="auto", which runs the module on fake tensors'
+ANOTHER_PROGRAM = "symbolic tracing gives another program than the module itself"
 
 
 def traced(root: torch.nn.Module, arguments: Arguments) -> torch.fx.GraphModule:
@@ -37,31 +40,15 @@ def traced(root: torch.nn.Module, arguments: Arguments) -> torch.fx.GraphModule:
     bound = inspect.signature(root.forward).bind(*args, **kwargs)
     bound.apply_defaults()
     constants = {name: value for name, value in bound.arguments.items() if not isinstance(value, torch.Tensor)}
-    target: Any = root.forward if "forward" in vars(root) else root
+    target = root.forward if "forward" in vars(root) else root
     try:
         traced_root, graph = trace(target, constants)
     except Exception as cause:  # forward is the user's code, run on proxies
-        raise _refusal(cause) from cause
+        where, why = user_location_of(cause), first_line(cause)[:300]
+        raise UserError(
+            "E102", "the module cannot be traced symbolically", where=where, why=why, next=RUN_INSTEAD
+        ) from cause
     return torch.fx.GraphModule(traced_root, graph)
-
-
-def _refusal(cause: Exception) -> UserError:
-    import traceback
-
-    from fx2onnx.base.source import SourceLocation
-
-    where = None
-    for frame, line in traceback.walk_tb(cause.__traceback__):
-        if is_user(frame.f_code):
-            where = SourceLocation(frame.f_code.co_filename, line, frame.f_code.co_name)
-    first = str(cause).strip().splitlines()[0] if str(cause).strip() else type(cause).__name__
-    return UserError(
-        "E102",
-        "the module cannot be traced symbolically",
-        where=where,
-        why=first[:300],
-        next='export with capture="auto", which runs the module on fake tensors',
-    )
 
 
 def as_traced(run: Callable[[], Result]) -> Result:
@@ -71,13 +58,8 @@ def as_traced(run: Callable[[], Result]) -> Result:
     except UserError as error:
         if error.code != "E101":
             raise
-        raise UserError(
-            "E102",
-            "symbolic tracing gives another program than the module itself",
-            where=error.where,
-            why=f"the traced copy fails: {error.why}",
-            next='export with capture="auto", which runs the module on fake tensors',
-        ) from error
+        why = f"the traced copy fails: {error.why}"
+        raise UserError("E102", ANOTHER_PROGRAM, where=error.where, why=why, next=RUN_INSTEAD) from error
 
 
 def check_same_program(traced_run: Captured, own_run: Captured) -> None:
@@ -92,20 +74,14 @@ def check_same_program(traced_run: Captured, own_run: Captured) -> None:
 
 
 def _difference(node: torch.fx.Node, why: str) -> UserError:
-    return UserError(
-        "E102",
-        "symbolic tracing gives another program than the module itself",
-        where=where_of(node),
-        module_path=node.meta.get("module", ""),
-        why=why,
-        next='export with capture="auto", which runs the module on fake tensors',
-    )
+    path = node.meta.get("module", "")
+    return UserError("E102", ANOTHER_PROGRAM, where=where_of(node), module_path=path, why=why, next=RUN_INSTEAD)
 
 
-def _program(captured: Captured) -> list[tuple[Any, torch.fx.Node]]:
+def _program(captured: Captured) -> list[tuple[object, torch.fx.Node]]:
     """Every call as (overload, arguments), with operands as the position of their node."""
     index: dict[torch.fx.Node, Any] = {}
-    calls: list[tuple[Any, torch.fx.Node]] = []
+    calls: list[tuple[object, torch.fx.Node]] = []
     for node in captured.graph.nodes:
         if node.op == "call_function":
             index[node] = len(calls)

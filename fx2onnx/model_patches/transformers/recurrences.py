@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fx2onnx.capture.torch_private import HIGHER_ORDER
+from fx2onnx.capture.torch_private.operators import HIGHER_ORDER
 from fx2onnx.model_patches.patching import patches
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import sys
 import threading
 import traceback
 from types import CodeType, FunctionType
@@ -18,11 +17,12 @@ from typing import Any
 
 import torch
 
+from fx2onnx.base.answering import answers_for_caller
 from fx2onnx.base.assumptions import Assumption
 from fx2onnx.base.changes import before_change
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture.patches import Known, TracedCode
-from fx2onnx.capture.python.frames import location_at
+from fx2onnx.capture.python.frames import asking_frame, location_at
 from fx2onnx.model_patches.patching import patches
 from fx2onnx.model_patches.transformers import attention_masks
 
@@ -47,12 +47,13 @@ def answer(traced: TracedCode, known: Known) -> None:
 
 
 @patches("transformers.utils.import_utils:is_tracing")
+@answers_for_caller
 def is_tracing(tensor: Any = None) -> bool:
     """Eager PyTorch's answer where no number of an unknown mask is looked at."""
-    asking = sys._getframe(4)  # this function, its caller in patching, in code_patch, the patched code, who asked
-    code = asking.f_code
-    if tensor is None or _ASKED.answered_no is None or _ASKED.answered_yes is None:
+    asking = asking_frame()
+    if asking is None or tensor is None or _ASKED.answered_no is None or _ASKED.answered_yes is None:
         return False
+    code = asking.f_code
     is_mask = isinstance(tensor, torch.Tensor) and not tensor.is_floating_point()
     if code in _ASKED.traced or (is_mask and not _ASKED.known(tensor)):
         _ASKED.answered_yes[code] = location_at(code, asking.f_lineno)

@@ -11,42 +11,45 @@ import contextlib
 import functools
 import inspect
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import FunctionType
-from typing import Any, cast
+from typing import cast
 
 import torch
 import torch.fx
 
-from fx2onnx.base.changes import Changes, before_change
+from fx2onnx.base.changes import Changes
 from fx2onnx.base.code_patch import CodePatch, content_of, put_name
-from fx2onnx.capture.torch_private import NoDraws
+from fx2onnx.capture.torch_private.dispatch import NoDraws
+from fx2onnx.capture.torch_private.module_paths import MODULE_CALL
 
-_fx: Any = torch.fx._symbolic_trace
+_fx = torch.fx._symbolic_trace
 _TRACE = cast(FunctionType, inspect.unwrap(torch.fx.Tracer.trace))  # torch._dynamo puts a wrapper around it
+Wrapper = Callable[..., object]
 
 
 class _Thread(threading.local):
-    wrappers: dict[str, Callable[..., Any]] | None = None
+    wrappers: dict[str, Wrapper] | None = None
     """What stands for ``nn.Module``'s methods in this thread's trace; None outside."""
 
 
 _THREAD = _Thread()
 
 
-def trace(target: Any, constants: dict[str, Any]) -> tuple[torch.nn.Module, torch.fx.Graph]:
+def trace(
+    target: torch.nn.Module | Callable[..., object], constants: dict[str, object]
+) -> tuple[torch.nn.Module, torch.fx.Graph]:
     """``Tracer().trace(target, constants)``: the root and the graph."""
     tracer = torch.fx.Tracer()
     space = vars(_fx) | {
-        "_new_patcher": _new_patcher,
+        "_new_patcher": lambda: contextlib.nullcontext(_Patcher()),
         "_autowrap_check": _autowrap_check,
         "_orig_module_call": _METHODS["__call__"].original,
         "_orig_module_getattr": _METHODS["__getattr__"].original,
     }
     run = FunctionType(_TRACE.__code__, space, "trace", _TRACE.__defaults__)
     with Changes():
-        before_change(functools.partial(setattr, _THREAD, "wrappers", _THREAD.wrappers))
-        _THREAD.wrappers = {}
+        put_name(_THREAD, "wrappers", {})
         for code_patch in (*_METHODS.values(), *_QUESTIONS):
             code_patch.put_in()
         with NoDraws():  # type: ignore[no-untyped-call]
@@ -58,63 +61,53 @@ class _Patcher:
     """In the place of ``torch.fx._symbolic_trace._Patcher``."""
 
     def __init__(self) -> None:
-        self._visited: set[int] = set()
+        self.visited: set[int] = set()
 
-    def patch(self, space: dict[str, Any], name: str, wrapper: Callable[..., Any], deduplicate: bool = True) -> None:
+    def patch(self, space: dict[str, Wrapper], name: str, wrapper: Wrapper, deduplicate: bool = True) -> None:
         found = content_of(space, name)
         if not getattr(found, "__fx2onnx_traced__", False):
             put_name(space, name, _for_thread(wrapper, found if name in space else getattr(builtins, name)))
 
-    def patch_method(self, kind: type, name: str, wrapper: Callable[..., Any], deduplicate: bool = True) -> None:
+    def patch_method(self, kind: type, name: str, wrapper: Wrapper, deduplicate: bool = True) -> None:
         if kind is torch.nn.Module and name in _METHODS and _THREAD.wrappers is not None:
             _THREAD.wrappers[name] = wrapper
         else:
             put_name(kind, name, _for_thread(wrapper, getattr(kind, name)))
 
-    def visit_once(self, thing: object) -> bool:
-        is_new = id(thing) not in self._visited
-        self._visited.add(id(thing))
-        return is_new
 
-
-@contextlib.contextmanager
-def _new_patcher() -> Iterator[_Patcher]:
-    yield _Patcher()
-
-
-def _autowrap_check(patcher: _Patcher, space: dict[str, Any], functions: set[int]) -> None:
+def _autowrap_check(patcher: _Patcher, space: dict[str, Wrapper], functions: set[int]) -> None:
     """Wraps functions such as ``math.sqrt`` under the names that a file has for them."""
-    if patcher.visit_once(space):
+    if id(space) not in patcher.visited:
+        patcher.visited.add(id(space))
         for name, value in tuple(space.items()):  # other threads may add names meanwhile
             if not name.startswith("_") and callable(value) and id(value) in functions:
                 patcher.patch(space, name, _fx._create_wrapped_func(value))
 
 
-def _for_thread(wrapper: Callable[..., Any], original: Callable[..., Any]) -> Callable[..., Any]:
+def _for_thread(wrapper: Wrapper, original: Wrapper) -> Wrapper:
     @functools.wraps(original)
-    def chosen(*args: Any, **kwargs: Any) -> Any:
+    def chosen(*args: object, **kwargs: object) -> object:
         return (original if _THREAD.wrappers is None else wrapper)(*args, **kwargs)
 
     chosen.__fx2onnx_traced__ = True  # type: ignore[attr-defined]
     return chosen
 
 
-def _method(function: Any, name: str) -> CodePatch:
-    def replacement(original: FunctionType) -> Callable[..., Any]:
-        def called(*args: Any, **kwargs: Any) -> Any:
+def _method(function: Wrapper, name: str) -> CodePatch:
+    def replacement(original: FunctionType) -> Wrapper:
+        def called(*args: object, **kwargs: object) -> object:
             return (_THREAD.wrappers or {}).get(name, original)(*args, **kwargs)
 
         return called
 
-    return CodePatch(cast(FunctionType, function), replacement)
+    return CodePatch(function, replacement)
 
 
 _METHODS = {
-    "__call__": _method(torch.nn.Module._wrapped_call_impl, "__call__"),
+    "__call__": _method(MODULE_CALL, "__call__"),
     "__getattr__": _method(torch.nn.Module.__getattr__, "__getattr__"),
 }
 _QUESTIONS = tuple(
-    CodePatch(cast(FunctionType, function), lambda original: lambda: True)
-    for function in (_fx.is_fx_tracing, _fx.is_fx_symbolic_tracing)
+    CodePatch(function, lambda original: lambda: True) for function in (_fx.is_fx_tracing, _fx.is_fx_symbolic_tracing)
 )
 """Whether a trace is running; torch answers from a variable of the process."""

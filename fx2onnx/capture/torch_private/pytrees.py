@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fx2onnx.capture.torch_private import pytree
+from torch.utils import _pytree as pytree
+
+__all__ = ["Key", "Leaf", "Rebuild", "flatten", "pytree"]
 
 Key = str | int
 
@@ -24,18 +26,15 @@ class Leaf:
         return "".join(f"[{key!r}]" for key in self.keys)
 
 
-Rebuild = Callable[[list[Any]], Any]
+Rebuild = Callable[[Sequence[object]], Any]
+"""A structure from its leaves, or from its children."""
 
 
-Build = Callable[[list[Any]], Any]
-"""A structure from its children."""
-
-
-def flatten(tree: Any) -> tuple[list[Leaf], Rebuild]:
+def flatten(tree: object) -> tuple[list[Leaf], Rebuild]:
     """The leaves of ``tree`` in order, and a function that builds the same structure from as many new leaves."""
     leaves: list[Leaf] = []
-    parts: list[tuple[Build | None, int]] = []  # outer ones first: what builds it (None: a leaf), how many children
-    pending: list[tuple[tuple[Key, ...], Any]] = [((), tree)]
+    parts: list[tuple[Rebuild | None, int]] = []  # outer ones first: what builds it (None: a leaf), how many children
+    pending: list[tuple[tuple[Key, ...], object]] = [((), tree)]
     while pending:
         keys, part = pending.pop()
         taken_apart = _children(part)
@@ -47,8 +46,8 @@ def flatten(tree: Any) -> tuple[list[Leaf], Rebuild]:
         parts.append((build, len(children)))
         pending += [((*keys, name), child) for name, child in zip(reversed(names), reversed(children), strict=True)]
 
-    def rebuild(values: list[Any]) -> Any:
-        remaining, made = list(values), []
+    def rebuild(values: Sequence[object]) -> object:
+        remaining, made = list(values), list[object]()
         for build, count in reversed(parts):  # the first child of each was made last
             if build is None:
                 made.append(remaining.pop())
@@ -60,31 +59,25 @@ def flatten(tree: Any) -> tuple[list[Leaf], Rebuild]:
     return leaves, rebuild
 
 
-def _children(tree: Any) -> tuple[list[Key], list[Any], Build] | None:
+def _children(tree: object) -> tuple[list[Key], list[object], Rebuild] | None:
     """The keys and values directly inside, and what builds the structure from others; None for a leaf."""
     kind = pytree._get_node_type(tree)
     registered = pytree.SUPPORTED_NODES.get(kind)
     if registered is not None:
         inside, context = registered.flatten_fn(tree)
         children = list(inside)
-        return (
-            _names(registered, tree, len(children)),
-            children,
-            lambda values: registered.unflatten_fn(values, context),
-        )
+        names = _names(registered, tree, len(children))
+        return names, children, lambda values: registered.unflatten_fn(values, context)
     if dataclasses.is_dataclass(tree) and not isinstance(tree, type):
         fields = [field.name for field in dataclasses.fields(tree) if field.init and hasattr(tree, field.name)]
-        return (
-            list(fields),
-            [getattr(tree, name) for name in fields],
-            lambda values: dataclasses.replace(tree, **dict(zip(fields, values, strict=True))),
-        )
+        children = [getattr(tree, name) for name in fields]
+        return [*fields], children, lambda values: dataclasses.replace(tree, **dict(zip(fields, values, strict=True)))
     return None
 
 
-def _names(registered: Any, tree: Any, count: int) -> list[Key]:
+def _names(registered: pytree.NodeDef, tree: object, count: int) -> list[Key]:
     """The key of each child: dictionary key, field name or position."""
-    with_keys = getattr(registered, "flatten_with_keys_fn", None)
+    with_keys = registered.flatten_with_keys_fn
     if with_keys is None:
         return list(range(count))
     try:
@@ -94,7 +87,7 @@ def _names(registered: Any, tree: Any, count: int) -> list[Key]:
     return [_key(entry) for entry, _ in pairs]
 
 
-def _key(entry: Any) -> Key:
+def _key(entry: pytree.KeyEntry) -> Key:
     for attribute in ("key", "name", "idx"):
         if hasattr(entry, attribute):
             found: Key = getattr(entry, attribute)

@@ -2,34 +2,39 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
+from torch._subclasses.schema_check_mode import SchemaCheckMode
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
-_C: Any = torch._C
+DispatchModes: TypeAlias = tuple[list[TorchDispatchMode], SchemaCheckMode | None]
+
+_C = torch._C
 _overrides: Any = torch.overrides
 _python_dispatch: Any = torch.utils._python_dispatch
-_functorch: Any = torch._C._functorch
+_functorch = torch._C._functorch
 
 
-def default_device_context() -> Any:
+def default_device_context() -> object:
     """What ``torch.set_default_device`` entered in this thread, if anything."""
     return getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
 
 
-def set_default_device_context(context: Any) -> None:
+def set_default_device_context(context: object) -> None:
     torch.set_default_device(getattr(context, "device", None))
 
 
-def function_modes() -> list[Any]:
+def function_modes() -> list[TorchFunctionMode]:
     if not _C._len_torch_function_stack():
         return []
-    found: list[Any] = _overrides._get_current_function_mode_stack()
+    found: list[TorchFunctionMode] = _overrides._get_current_function_mode_stack()
     context = default_device_context()
     return [mode for mode in found if mode is not context]
 
 
-def set_function_modes(modes: list[Any]) -> None:
+def set_function_modes(modes: list[TorchFunctionMode]) -> None:
     context = default_device_context()
     while _C._len_torch_function_stack():
         _C._pop_torch_function_stack()
@@ -37,18 +42,18 @@ def set_function_modes(modes: list[Any]) -> None:
         _C._push_on_torch_function_stack(mode)
 
 
-def dispatch_modes() -> tuple[list[Any], Any]:
+def dispatch_modes() -> DispatchModes:
     """The modes on operators, and the one that sees them before composite ones are split."""
     stack = _python_dispatch._get_current_dispatch_mode_stack() if _C._len_torch_dispatch_stack() else []
-    return stack, _ops()._schema_check_mode
+    return stack, torch._ops._mode_stack_state_for_pre_dispatch._schema_check_mode
 
 
-def set_dispatch_modes(modes: tuple[list[Any], Any]) -> None:
+def set_dispatch_modes(modes: DispatchModes) -> None:
     for mode in reversed(_python_dispatch._get_current_dispatch_mode_stack()):
         _C._pop_torch_dispatch_stack(getattr(mode, "_mode_key", None))
     for mode in modes[0]:
         _C._push_on_torch_dispatch_stack(mode)
-    _ops()._schema_check_mode = modes[1]
+    torch._ops._mode_stack_state_for_pre_dispatch._schema_check_mode = modes[1]
 
 
 _NOTES = (
@@ -67,10 +72,6 @@ def mode_notes() -> tuple[bool, ...]:
 def set_mode_notes(notes: tuple[bool, ...]) -> None:
     vars(_python_dispatch).update(zip(_NOTES, notes, strict=True))
     _python_dispatch.set_is_in_mode_without_ignore_compile_internals(notes[-1])
-
-
-def _ops() -> Any:
-    return torch._ops._mode_stack_state_for_pre_dispatch
 
 
 def dispatch_keys() -> tuple[int, int]:
@@ -116,14 +117,3 @@ def transforms() -> int:
 def set_transforms(depth: int) -> None:
     if transforms() > depth:
         _functorch.pop_dynamic_layer_stack_and_undo_to_depth(depth)
-
-
-def print_options() -> dict[str, Any]:
-    return dict(vars(_tensor_str.PRINT_OPTS))
-
-
-def set_print_options(options: dict[str, Any]) -> None:
-    vars(_tensor_str.PRINT_OPTS).update(options)
-
-
-_tensor_str: Any = torch._tensor_str

@@ -1,0 +1,111 @@
+"""How torch is set up while this thread captures a module."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from types import GetSetDescriptorType
+from typing import Any
+
+import torch
+from torch._decomp import decompositions as torch_decompositions
+from torch._dispatch.python import enable_python_dispatcher
+from torch._higher_order_ops import utils as higher_order_utils
+
+from fx2onnx.base.changes import Changes, before_change
+from fx2onnx.base.code_patch import THREAD, CodePatch, Delegate, put_name
+from fx2onnx.capture.torch_private.dispatch import PreDispatchMode, SplitMode
+from fx2onnx.capture.torch_private.fake_tensors import FakeTensorMode
+from fx2onnx.capture.torch_private.pytrees import pytree
+
+
+def _call_directly(function: Callable[..., object], args: tuple[Any, ...], *_: object, **__: object) -> object:
+    if function.__name__ == "_cond_op_wrapper":  # it takes tensors only; compiling takes nested operands apart
+        *rest, operands = args
+        leaves, structure = pytree.tree_flatten(tuple(operands))
+        pred, *branches = rest
+        args = (pred, *(_on_leaves(branch, structure) for branch in branches), tuple(leaves))
+    return function(*args)
+
+
+def _on_leaves(branch: Callable[..., object], structure: pytree.TreeSpec) -> Callable[..., object]:
+    return lambda *leaves: branch(*pytree.tree_unflatten(leaves, structure))
+
+
+def take_assignments(assigned: Callable[[torch.Tensor, torch.Tensor], None]) -> None:
+    """Until ``Changes`` end, ``assigned(x, y)`` is called before ``x.data = y`` in this thread, which no dispatcher shows."""
+    plain: GetSetDescriptorType = vars(torch._C.TensorBase)["data"]
+    thread = threading.get_ident()
+
+    def replace(self: torch.Tensor, value: torch.Tensor) -> None:
+        if threading.get_ident() == thread:
+            assigned(self, value)
+        plain.__set__(self, value)
+
+    put_name(torch.Tensor, "data", property(plain.__get__, replace))
+
+
+class _EagerHere(Delegate):
+    """A stance of ``torch.compile`` (``torch.compiler.set_stance``) under which this thread's captures run functions as they
+    were written: compiled code would read memory that fake tensors do not have.
+    """
+
+    @property
+    def stance(self) -> str:
+        return "force_eager" if THREAD.captures else str(self.original.stance)
+
+
+def _run_as_written() -> None:
+    eval_frame = sys.modules.get("torch._dynamo.eval_frame")
+    stance = getattr(eval_frame, "_stance", None)
+    if stance is not None and not isinstance(stance, _EagerHere):
+        put_name(eval_frame, "_stance", _EagerHere(stance))
+
+
+def _as_written(model: Callable[..., object] | None = None, **_: object) -> Callable[..., object]:
+    """``torch.compile``, also as a decorator with arguments."""
+    return _as_written if model is None else model
+
+
+def _instead(function: Callable[..., object], instead: Callable[..., object]) -> CodePatch:
+    return CodePatch(function, lambda original: instead)
+
+
+_CODE_PATCHES = (
+    _instead(torch.backends.mha.get_fastpath_enabled, lambda: False),
+    _instead(higher_order_utils._hop_compile_and_call, _call_directly),
+    _instead(torch.compile, _as_written),
+)
+"""Attention's fused inference path is off, and nothing is compiled."""
+
+_LSTM = _instead(torch_decompositions.select_one_layer_lstm_function, lambda *_: torch_decompositions.one_layer_lstm)
+"""Recurrent layers that are not recorded whole split into ATen overloads, not into oneDNN's own."""
+
+_FAKE_TENSOR_LOG = logging.getLogger("torch._subclasses.fake_tensor")
+
+
+def _unlogged(record: logging.LogRecord) -> bool:
+    """A failing operator becomes our error; torch would print its own stack before."""
+    return record.exc_info is None or not THREAD.captures
+
+
+@contextlib.contextmanager
+def capture_modes(fake_mode: FakeTensorMode, recorder: PreDispatchMode | SplitMode) -> Iterator[None]:
+    """Everything inside runs on fake tensors, seen by ``recorder``; other threads see nothing of it."""
+    with Changes():
+        put_name(THREAD, "captures", True)
+        for code_patch in (*_CODE_PATCHES, *([_LSTM] if isinstance(recorder, SplitMode) else [])):
+            code_patch.put_in()
+        _run_as_written()
+        if _unlogged not in _FAKE_TENSOR_LOG.filters:
+            before_change(partial(_FAKE_TENSOR_LOG.removeFilter, _unlogged))
+            _FAKE_TENSOR_LOG.addFilter(_unlogged)
+        with torch.no_grad(), fake_mode, enable_python_dispatcher(), recorder:
+            if isinstance(recorder, PreDispatchMode):
+                before_change(recorder.call_directly_no_more)
+                recorder.call_directly()
+            yield

@@ -1,0 +1,143 @@
+"""Dispatch keys and modes: what sees each operator, and when."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, Self, TypeAlias
+
+import torch
+from torch._subclasses.schema_check_mode import SchemaCheckMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from fx2onnx.capture.torch_private.operators import OpOverload
+
+__all__ = ["PRE_DISPATCH", "NoDraws", "PreDispatchMode", "SplitMode", "TorchDispatchMode", "UnnotedMode", "no_dispatch"]
+
+PRE_DISPATCH = torch._C.DispatchKey.PreDispatch
+_include = torch._C._dispatch_tls_set_dispatch_key_included
+_is_excluded = torch._C._dispatch_tls_is_dispatch_key_excluded
+
+Types: TypeAlias = Sequence[type]
+Operands: TypeAlias = Sequence[object]
+Named: TypeAlias = Mapping[str, object] | None
+Handler: TypeAlias = Callable[[], Any]
+"""Gives the function to which each call of an operator is passed: a ``weakref.WeakMethod``, as the method's object has the mode."""
+
+_SEEN: dict[OpOverload, None] = {}
+"""Operators that a ``PreDispatchMode`` has seen."""
+_MANY = 10_000
+"""So many operators are remembered."""
+
+
+class _ModesOfThread(threading.local, torch._ops._ModeStackStateForPreDispatch):
+    """Which modes are on the PreDispatch key: torch has one note of it for all threads, though the key is each one's own, so
+    that another that calls ``torch.export`` would see what this one captures.
+    """
+
+
+_ops: Any = torch._ops
+if _ops._mode_stack_state_for_pre_dispatch.count() == 0:
+    _ops._mode_stack_state_for_pre_dispatch = _ModesOfThread()  # type: ignore[no-untyped-call]
+
+
+class UnnotedMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """A mode that is on in its thread and nowhere noted: torch notes in variables of the process that a mode is on, and
+    functions compiled in other threads look there.
+    """
+
+    def __enter__(self) -> Self:
+        torch._C._push_on_torch_dispatch_stack(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        torch._C._pop_torch_dispatch_stack(self.__dict__.get("_mode_key"))
+
+
+class PreDispatchMode(SchemaCheckMode):  # type: ignore[no-untyped-call]
+    """A dispatch mode that sees operators before composite ones are split.
+
+    torch admits only modes of its own classes on the PreDispatch key, hence the base class, whose checks are replaced.
+    """
+
+    def __init__(self, handler: Handler) -> None:
+        super().__init__()
+        self._dispatch_key = PRE_DISPATCH
+        self._handler = handler
+
+    def __enter__(self) -> Self:
+        _ops._set_mode_pre_dispatch(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _ops.unset_mode_pre_dispatch(None, schema_check=True)
+
+    def __torch_dispatch__(self, func: OpOverload, types: Types, args: Operands = (), kwargs: Named = None) -> object:
+        if PRE_DISPATCH not in func._dispatch_cache:
+            func._dispatch_cache[PRE_DISPATCH] = partial(self._directly, func)
+            _SEEN[func] = None
+        return self._handler()(func, args, kwargs or {})
+
+    def call_directly(self) -> None:
+        """Operators that came here before come by the short way from the first time on."""
+        for func in tuple(_ops.get_cached_ops()):
+            func._uncache_dispatch(PRE_DISPATCH)  # as torch does where modes change; other threads may add to the set
+        for func in _SEEN:
+            func._dispatch_cache[PRE_DISPATCH] = partial(self._directly, func)
+
+    def _directly(self, func: OpOverload, *args: object, **kwargs: object) -> object:
+        """What torch does between an operator's call and this mode's handler, without the search for modes and for
+        tensor subclasses that it makes at every call.
+        """
+        stack = _ops._mode_stack_state_for_pre_dispatch
+        if stack._schema_check_mode is not self or _is_excluded(torch._C.DispatchKey.Python):
+            func._dispatch_cache.pop(PRE_DISPATCH, None)
+            return func(*args, **kwargs)
+        stack._schema_check_mode = None
+        _include(PRE_DISPATCH, False)
+        try:
+            return self._handler()(func, args, kwargs or {})
+        finally:
+            stack._schema_check_mode = self
+            _include(PRE_DISPATCH, True)
+
+    def call_directly_no_more(self) -> None:
+        """Operators are as torch has them again."""
+        for func in _SEEN:
+            func._dispatch_cache.pop(PRE_DISPATCH, None)
+        if len(_SEEN) > _MANY:
+            _SEEN.clear()
+
+
+class SplitMode(UnnotedMode):  # type: ignore[no-untyped-call]
+    """A dispatch mode that sees operators after autograd, functorch and composite ones are dealt with."""
+
+    def __init__(self, handler: Handler) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._handler = handler
+
+    def __torch_dispatch__(self, func: OpOverload, types: Types, args: Operands = (), kwargs: Named = None) -> object:
+        return self._handler()(func, args, kwargs or {})
+
+
+class NoDraws(UnnotedMode):  # type: ignore[no-untyped-call]
+    """Refuses random numbers: a trace would draw them once, for every run of the file."""
+
+    def __torch_dispatch__(self, func: OpOverload, types: Types, args: Operands = (), kwargs: Named = None) -> object:
+        if torch.Tag.nondeterministic_seeded in func.tags:
+            raise RuntimeError(f"{func} would be drawn once, while the module is traced")
+        return func(*args, **(kwargs or {}))
+
+
+def in_function_transform() -> bool:
+    """Whether ``torch.vmap``, ``torch.func.grad`` or the like is running."""
+    return torch._C._functorch.peek_interpreter_stack() is not None
+
+
+@contextlib.contextmanager
+def no_dispatch() -> Iterator[None]:
+    """Operators inside are seen by no mode and run for real. Without the Python dispatcher each takes 4 us less."""
+    with torch._C._DisablePythonDispatcher(), torch._C._DisableTorchDispatch():
+        yield

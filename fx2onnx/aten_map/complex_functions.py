@@ -24,11 +24,10 @@ from fx2onnx.aten_map.complex_numbers import (
     register_complex,
     scaled,
 )
-from fx2onnx.aten_map.table.dtype_support import overloads_of, result_dtype, schema_text
+from fx2onnx.aten_map.table.dtype_support import overloads_of, schema_text
 from fx2onnx.aten_map.table.registry import TABLE
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit
-from fx2onnx.irx.values import dtype_of, is_complex, rank_of
 
 aten = torch.ops.aten
 D = ir.DataType
@@ -40,10 +39,10 @@ Pair = tuple[ir.Value, ir.Value]
 def root(op: Emit, self: ir.Value) -> ir.Value:
     """The root with a real part of at least 0: u = sqrt((|z| + |a|) / 2) and v = |b| / (2 u), in the order of a's sign."""
     real, imaginary = parts(op, self)
-    zero, half = op.const(0.0, dtype_of(real)), op.const(0.5, dtype_of(real))
+    zero, half = op.const(0.0, op.dtype(real)), op.const(0.5, op.dtype(real))
     large = op.Sqrt(op.Mul(op.Add(magnitude(op, self), op.Abs(real)), half))
     nothing = op.Equal(large, zero)
-    divisor = op.Where(nothing, op.const(1.0, dtype_of(real)), large)
+    divisor = op.Where(nothing, op.const(1.0, op.dtype(real)), large)
     small = op.Div(op.Mul(op.Abs(imaginary), half), divisor)
     is_left = op.Less(real, zero)
     height = op.Where(is_left, large, small)
@@ -68,7 +67,7 @@ def _cosh(op: Emit, a: ir.Value, b: ir.Value) -> Pair:
 
 def _tanh(op: Emit, a: ir.Value, b: ir.Value) -> Pair:
     """(t (1 + s^2) + i s (1 - t^2)) / (1 + t^2 s^2), t = tanh a, s = tan b: nothing overflows for large a."""
-    one, t, s = op.const(1.0, dtype_of(a)), op.Tanh(a), op.Tan(b)
+    one, t, s = op.const(1.0, op.dtype(a)), op.Tanh(a), op.Tan(b)
     t_squared, s_squared = op.Mul(t, t), op.Mul(s, s)
     below = op.Add(one, op.Mul(t_squared, s_squared))
     real = op.Div(op.Mul(t, op.Add(one, s_squared)), below)
@@ -88,7 +87,7 @@ def _of_parts(formula: Callable[[Emit, ir.Value, ir.Value], Pair]) -> Callable[.
 
 
 def _plus(op: Emit, value: ir.Value, number: float) -> ir.Value:
-    return op.Add(value, op.const(np.array([number, 0.0]), dtype_of(value)))
+    return op.Add(value, op.const(np.array([number, 0.0]), op.dtype(value)))
 
 
 def sigmoid(op: Emit, self: ir.Value) -> ir.Value:
@@ -101,7 +100,7 @@ def _logarithm_to(base: float) -> Callable[..., ir.Value]:
 
 def power(op: Emit, self: Any, exponent: Any) -> ir.Value:
     """exp(w log z); 0 to the power of 0 is 1, to any other 0."""
-    dtype = result_dtype(op)
+    dtype = op.result_dtype()
     if isinstance(exponent, int) and exponent == 2:
         return multiplied(op, self, self)
     base, wanted = as_pair(op, self, dtype), as_pair(op, exponent, dtype)
@@ -114,23 +113,23 @@ def power(op: Emit, self: Any, exponent: Any) -> ir.Value:
 # -- questions ------------------------------------------------------------------------------------------------------------
 def _nonzero(op: Emit, value: ir.Value, keepdims: bool = False) -> ir.Value:
     """Whether any part is not zero."""
-    zero = op.const(0.0, dtype_of(value))
+    zero = op.const(0.0, op.dtype(value))
     same = op.cast(op.Equal(value, zero), D.INT32)
-    both = op.ReduceMin(same, axes=[rank_of(value) - 1], keepdims=int(keepdims))
+    both = op.ReduceMin(same, axes=[op.rank(value) - 1], keepdims=int(keepdims))
     return op.Not(op.cast(both, D.BOOL))
 
 
 def _any_part(question: Callable[[Emit, ir.Value], ir.Value], negate: bool = False) -> Callable[..., ir.Value]:
     def entry(op: Emit, self: ir.Value) -> ir.Value:
         answers = op.cast(question(op, self), D.INT32)
-        found = op.cast(op.ReduceMax(answers, axes=[rank_of(self) - 1], keepdims=0), D.BOOL)
+        found = op.cast(op.ReduceMax(answers, axes=[op.rank(self) - 1], keepdims=0), D.BOOL)
         return op.Not(found) if negate else found
 
     return entry
 
 
 def _is_infinite(op: Emit, value: ir.Value) -> ir.Value:
-    return op.Equal(op.Abs(value), op.const(math.inf, dtype_of(value)))
+    return op.Equal(op.Abs(value), op.const(math.inf, op.dtype(value)))
 
 
 def _is_unbounded(op: Emit, value: ir.Value) -> ir.Value:
@@ -138,12 +137,12 @@ def _is_unbounded(op: Emit, value: ir.Value) -> ir.Value:
 
 
 def _is_real(op: Emit, self: ir.Value) -> ir.Value:
-    return op.Equal(parts(op, self)[1], op.const(0.0, dtype_of(self)))
+    return op.Equal(parts(op, self)[1], op.const(0.0, op.dtype(self)))
 
 
 def _filled(op: Emit, self: ir.Value, mask: ir.Value, value: Any) -> ir.Value:
-    dtype = result_dtype(op)
-    column = op.Unsqueeze(mask, axes=[rank_of(mask)])
+    dtype = op.result_dtype()
+    column = op.Unsqueeze(mask, axes=[op.rank(mask)])
     return op.Where(column, as_pair(op, value, dtype), as_pair(op, self, dtype))
 
 
@@ -161,7 +160,7 @@ def real_entry(op: Emit, overload: Overload, given: dict[str, Any]) -> Any:
 
 
 def _part_of(op: Emit, argument: Any, index: int) -> Any:
-    if isinstance(argument, ir.Value) and is_complex(argument):
+    if isinstance(argument, ir.Value) and op.is_complex(argument):
         return parts(op, argument)[index]
     if isinstance(argument, list | tuple):
         return [_part_of(op, item, index) for item in argument]
@@ -175,7 +174,7 @@ VALUES = frozenset(
 
 
 def _as_pairs(op: Emit, given: dict[str, Any]) -> dict[str, Any]:
-    dtype = result_dtype(op)
+    dtype = op.result_dtype()
 
     def paired(argument: Any) -> Any:
         if isinstance(argument, list | tuple):
@@ -200,7 +199,7 @@ def _product_of(first: str, second: str) -> Callable[[Emit, Overload, dict[str, 
     """(a + bi)(c + di) by four real products; a bias is added afterwards."""
 
     def entry(op: Emit, overload: Overload, given: dict[str, Any]) -> ir.Value:
-        dtype, bias = result_dtype(op), given.get("bias")
+        dtype, bias = op.result_dtype(), given.get("bias")
         rest = {**given, "bias": None} if bias is not None else given
 
         def times(op: Emit, left: ir.Value, right: ir.Value) -> ir.Value:
@@ -210,7 +209,7 @@ def _product_of(first: str, second: str) -> Callable[[Emit, Overload, dict[str, 
         if bias is None:
             return found
         offset = as_pair(op, bias, dtype)
-        trailing = 0 if overload is aten.linear.default else rank_of(found) - 3
+        trailing = 0 if overload is aten.linear.default else op.rank(found) - 3
         axes = list(range(1, trailing + 1))
         return op.Add(found, op.Unsqueeze(offset, axes=axes) if axes else offset)
 
@@ -232,19 +231,19 @@ def _einsum(op: Emit, overload: Overload, given: dict[str, Any]) -> ir.Value:
     def times(op: Emit, left: ir.Value, right: ir.Value) -> ir.Value:
         return real_entry(op, overload, {**given, "tensors": [left, right]})  # type: ignore[no-any-return]
 
-    left, right = (as_pair(op, tensor, result_dtype(op)) for tensor in tensors)
+    left, right = (as_pair(op, tensor, op.result_dtype()) for tensor in tensors)
     return multiplied(op, left, right, times)
 
 
 def _vdot(op: Emit, overload: Overload, given: dict[str, Any]) -> ir.Value:
-    left = conjugate(op, as_pair(op, given["self"], result_dtype(op)))
+    left = conjugate(op, as_pair(op, given["self"], op.result_dtype()))
     return _product_of("self", "tensor")(op, aten.dot.default, {"self": left, "tensor": given["other"]})
 
 
 def _times(op: Emit, value: ir.Value, factor: Any) -> ir.Value:
     if factor == 1:
         return value
-    return multiplied(op, value, as_pair(op, factor, dtype_of(value)))
+    return multiplied(op, value, as_pair(op, factor, op.dtype(value)))
 
 
 def _added(overload: Overload, names: tuple[str, str], seconds: str) -> Callable[..., ir.Value]:
@@ -255,19 +254,19 @@ def _added(overload: Overload, names: tuple[str, str], seconds: str) -> Callable
         found = _times(op, _product_of("self", seconds)(op, overload, product), given["alpha"])
         if given["beta"] == 0:
             return found
-        return op.Add(_times(op, as_pair(op, given["self"], result_dtype(op)), given["beta"]), found)
+        return op.Add(_times(op, as_pair(op, given["self"], op.result_dtype()), given["beta"]), found)
 
     return entry
 
 
 def _with_product(op: Emit, self: Any, tensor1: Any, tensor2: Any, value: Any) -> ir.Value:
-    dtype = result_dtype(op)
+    dtype = op.result_dtype()
     product = multiplied(op, as_pair(op, tensor1, dtype), as_pair(op, tensor2, dtype))
     return op.Add(as_pair(op, self, dtype), _times(op, product, value))
 
 
 def _with_quotient(op: Emit, self: Any, tensor1: Any, tensor2: Any, value: Any) -> ir.Value:
-    return _with_product(op, self, tensor1, inverse_of(op, as_pair(op, tensor2, result_dtype(op))), value)
+    return _with_product(op, self, tensor1, inverse_of(op, as_pair(op, tensor2, op.result_dtype())), value)
 
 
 def _created(op: Emit, overload: Overload, given: dict[str, Any]) -> ir.Value:
@@ -282,7 +281,7 @@ def _on_truth(op: Emit, overload: Overload, given: dict[str, Any]) -> ir.Value:
     found = TABLE.find(overload, op.opset)
     assert found is not None
     truths = {
-        name: _nonzero(op, argument) if isinstance(argument, ir.Value) and is_complex(argument) else argument
+        name: _nonzero(op, argument) if isinstance(argument, ir.Value) and op.is_complex(argument) else argument
         for name, argument in given.items()
     }
     return found.call(op, truths)  # type: ignore[no-any-return]
@@ -297,7 +296,7 @@ def _on_size(op: Emit, overload: Overload, given: dict[str, Any]) -> ir.Value:
 
 def _adjoint(op: Emit, overload: Overload, given: dict[str, Any]) -> ir.Value:
     value = given["self"]
-    rank = rank_of(value) - 1
+    rank = op.rank(value) - 1
     perm = [*range(rank), rank]
     if rank >= 2:
         perm[rank - 2], perm[rank - 1] = perm[rank - 1], perm[rank - 2]

@@ -13,7 +13,7 @@ from fx2onnx.aten_map.table.dtypes import FLOATS
 from fx2onnx.aten_map.table.registry import translates
 from fx2onnx.base.dims import DimLike
 from fx2onnx.irx.emit import Emit
-from fx2onnx.irx.values import Dims, dims_of, dtype_of, rank_of
+from fx2onnx.irx.values import Dims
 
 aten = torch.ops.aten
 Ints = Sequence[int]
@@ -37,8 +37,8 @@ def convolved(
     output_padding: Ints | None = None,
 ) -> ir.Value:
     """``Conv``, or ``ConvTranspose`` where ``output_padding`` is given; an input without batch axis gets one."""
-    spatial = rank_of(weight) - 2
-    dtype = dtype_of(value)
+    spatial = op.rank(weight) - 2
+    dtype = op.dtype(value)
     if dtype not in FLOATS:
         double = ir.DataType.DOUBLE
         cast = [None if item is None else op.cast(item, double) for item in (value, weight, bias)]
@@ -46,12 +46,12 @@ def convolved(
         assert cast[1] is not None
         exact = convolved(op, cast[0], cast[1], cast[2], stride, padding, dilation, groups, output_padding)
         return op.cast(exact, dtype)
-    batched = rank_of(value) == spatial + 2
+    batched = op.rank(value) == spatial + 2
     if not batched:
         value = unsqueeze(op, value, 0)
     dilations = as_list(dilation, spatial)
     attrs: dict[str, Any] = {"strides": as_list(stride, spatial), "dilations": dilations, "group": groups}
-    kernel = dims_of(weight)[2:]
+    kernel = op.dims(weight)[2:]
     attrs["kernel_shape"] = [fixed(size, "the kernel's size") for size in kernel]
     if padding == "valid":
         attrs["pads"] = [0] * (2 * spatial)
@@ -63,7 +63,7 @@ def convolved(
         result = op.Conv(value, weight, bias, **attrs)
     else:
         attrs["output_padding"] = as_list(output_padding, spatial)
-        outputs = [(dtype, _transposed_dims(dims_of(value), dims_of(weight), attrs))]
+        outputs = [(dtype, _transposed_dims(op.dims(value), op.dims(weight), attrs))]
         if any(extra >= step for extra, step in zip(attrs["output_padding"], attrs["strides"], strict=True)):
             _cut_less(attrs, spatial)
         result = op.ConvTranspose(value, weight, bias, outputs=outputs, **attrs)
@@ -224,7 +224,7 @@ def _conv_depthwise(
     """_conv_depthwise2d(Tensor self, Tensor weight, SymInt[2] kernel_size, Tensor? bias, SymInt[2] stride, SymInt[2] padding, SymInt[2] dilation) -> Tensor
     conv_depthwise3d(Tensor self, Tensor weight, SymInt[3] kernel_size, Tensor? bias, SymInt[3] stride, SymInt[3] padding, SymInt[3] dilation) -> Tensor
     """
-    channels = fixed(dims_of(self)[-rank_of(weight) + 1], "the number of channels")
+    channels = fixed(op.dims(self)[-op.rank(weight) + 1], "the number of channels")
     return convolved(op, self, weight, bias, stride, padding, dilation, channels)
 
 

@@ -17,12 +17,11 @@ from fx2onnx.aten_map.linalg.linear_solve import WORK, column_of, loop, position
 from fx2onnx.aten_map.reductions import reduce
 from fx2onnx.aten_map.searching import _edges as edges_of
 from fx2onnx.aten_map.table.axes import axes_of, moved
-from fx2onnx.aten_map.table.dtype_support import floating, overloads_of, register_shared, result_dtype
+from fx2onnx.aten_map.table.dtype_support import floating, overloads_of, register_shared
 from fx2onnx.aten_map.table.registry import translates
 from fx2onnx.base.dims import Dim, DimLike, product
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit
-from fx2onnx.irx.values import dims_of, dtype_of, rank_of
 
 aten = torch.ops.aten
 D = ir.DataType
@@ -41,7 +40,7 @@ def combinations(op: Emit, self: ir.Value, r: int, with_replacement: bool) -> ir
 
     ONNX:    Gather by a constant table.
     """
-    count = fixed(dims_of(self)[0], "combinations")
+    count = fixed(op.dims(self)[0], "combinations")
     choose = itertools.combinations_with_replacement if with_replacement else itertools.combinations
     table = np.array(list(choose(range(count), r)), dtype=np.int64).reshape(-1, r)
     return op.Gather(self, table, axis=0)
@@ -53,10 +52,10 @@ def sum_to_size(op: Emit, self: ir.Value, size: Sequence[DimLike]) -> ir.Value:
 
     ONNX:    ReduceSum over the axes that broadcasting added.
     """
-    extra = rank_of(self) - len(size)
+    extra = op.rank(self) - len(size)
     axes = list(range(extra))
-    axes += [axis + extra for axis, dim in enumerate(size) if dim == 1 and dims_of(self)[axis + extra] != 1]
-    value = op.cast(self, result_dtype(op))
+    axes += [axis + extra for axis, dim in enumerate(size) if dim == 1 and op.dims(self)[axis + extra] != 1]
+    value = op.cast(self, op.result_dtype())
     if not axes:
         return value
     return op.reshape(reduce(op, "ReduceSum", value, axes, True), size)
@@ -64,8 +63,8 @@ def sum_to_size(op: Emit, self: ir.Value, size: Sequence[DimLike]) -> ir.Value:
 
 def _resize(op: Emit, self: ir.Value) -> ir.Value:
     """The first elements in a new shape; what is added is 0, where PyTorch leaves whatever was in memory."""
-    dims = op.result[0][1]
-    old, new = fixed(product(dims_of(self)), "resize"), fixed(product(tuple(dims)), "resize")
+    dims = op.result_dims()
+    old, new = fixed(product(op.dims(self)), "resize"), fixed(product(tuple(dims)), "resize")
     flat = op.reshape(self, (old,))
     if new < old:
         flat = op.Slice(flat, starts=[0], ends=[new], axes=[0])
@@ -83,8 +82,8 @@ def _gradient_along(op: Emit, value: ir.Value, axis: int, spacing: Any, edge_ord
 
     As a matrix product along the axis for steps; for places its coefficients are computed in the graph.
     """
-    count = fixed(dims_of(value)[axis], "gradient")
-    dtype, last = dtype_of(value), rank_of(value) - 1
+    count = fixed(op.dims(value)[axis], "gradient")
+    dtype, last = op.dtype(value), op.rank(value) - 1
     rows = moved(op, value, [axis], [last])
     if isinstance(spacing, ir.Value):
         places = op.cast(spacing, dtype)
@@ -100,7 +99,7 @@ def _gradient_along(op: Emit, value: ir.Value, axis: int, spacing: Any, edge_ord
 
 def _weights(op: Emit, steps: ir.Value, count: int, edge_order: int) -> ir.Value:
     """[count, count]: column i holds the coefficients of the derivative at i, from the steps h[0 .. count - 2]."""
-    dtype = dtype_of(steps)
+    dtype = op.dtype(steps)
 
     def step(index: int) -> ir.Value:
         return op.Gather(steps, op.const(np.array([index])), axis=0)
@@ -144,11 +143,11 @@ def _weights(op: Emit, steps: ir.Value, count: int, edge_order: int) -> ir.Value
 def _gradient(
     op: Emit, self: ir.Value, dim: Any = None, spacing: Any = None, edge_order: int = 1
 ) -> tuple[ir.Value, ...]:
-    axes = list(range(rank_of(self))) if dim is None else axes_of(dim, rank_of(self))
+    axes = list(range(op.rank(self))) if dim is None else axes_of(dim, op.rank(self))
     steps = list(spacing) if isinstance(spacing, list | tuple) else [1 if spacing is None else spacing] * len(axes)
-    value = op.cast(self, floating(dtype_of(self)))
+    value = op.cast(self, floating(op.dtype(self)))
     return tuple(
-        op.cast(_gradient_along(op, value, axis, step, edge_order), result_dtype(op))
+        op.cast(_gradient_along(op, value, axis, step, edge_order), op.result_dtype())
         for axis, step in zip(axes, steps, strict=True)
     )
 
@@ -165,7 +164,7 @@ def _edges_of_several(
 ) -> tuple[ir.Value, ...]:
     """The edges of every variable's bins: those given, or even steps over the range (the samples' own, if none)."""
     variables = len(bins)
-    samples = op.reshape(self, (product(dims_of(self)[:-1]), variables))
+    samples = op.reshape(self, (product(op.dims(self)[:-1]), variables))
     edges = []
     for index, given in enumerate(bins):
         low, high = (0.0, 0.0) if range is None else (range[2 * index], range[2 * index + 1])
@@ -178,8 +177,8 @@ def _counts_in_bins(
     op: Emit, self: ir.Value, edges: Sequence[ir.Value], weight: ir.Value | None, density: bool
 ) -> ir.Value:
     """Each variable one-hot in its bins, the outer products of all summed over the samples by Einsum."""
-    dtype, variables = dtype_of(self), len(edges)
-    samples = op.reshape(self, (product(dims_of(self)[:-1]), variables))
+    dtype, variables = op.dtype(self), len(edges)
+    samples = op.reshape(self, (product(op.dims(self)[:-1]), variables))
     hits = []
     for index, edge in enumerate(edges):
         column = op.Gather(samples, op.const(np.array([index])), axis=1)
@@ -192,7 +191,7 @@ def _counts_in_bins(
     letters = "abcdefghijklmnop"[:variables]
     terms = [f"z{letter}" for letter in letters]
     if weight is not None:
-        hits.append(op.reshape(weight, (product(dims_of(weight)),)))
+        hits.append(op.reshape(weight, (product(op.dims(weight)),)))
         terms.append("z")
     hist = op.Einsum(*hits, equation=f"{','.join(terms)}->{letters}", outputs=[op.result[0]])
     if density:
@@ -209,7 +208,7 @@ def _counts_in_bins(
 def _histogramdd(
     op: Emit, self: ir.Value, bins: Any, range: Sequence[float] | None, weight: ir.Value | None, density: bool
 ) -> tuple[ir.Value, ...]:
-    each = [bins] * fixed(dims_of(self)[-1], "histogramdd") if isinstance(bins, int) else bins
+    each = [bins] * fixed(op.dims(self)[-1], "histogramdd") if isinstance(bins, int) else bins
     edges = _edges_of_several(op, self, each, range, weight, density)
     return (_counts_in_bins(op, self, edges, weight, density), *edges)
 
@@ -230,10 +229,10 @@ register_shared(_edges_of_several, "even steps over each variable's range", *ove
 # -- reflections ----------------------------------------------------------------------------------------------------------
 def reflections(op: Emit, vectors: ir.Value, tau: ir.Value, start: ir.Value, transpose: bool = False) -> ir.Value:
     """H1 H2 .. Hk ``start`` (or transposed: Hk .. H1), Hi = 1 - tau[i] v v^T, v the column i below a unit diagonal."""
-    rows = positions(op, dims_of(vectors)[-2])
-    count = dims_of(tau)[-1]
+    rows = positions(op, op.dims(vectors)[-2])
+    count = op.dims(tau)[-1]
     zero, one = op.const(0.0, WORK), op.const(1.0, WORK)
-    scales = op.Unsqueeze(tau, axes=[rank_of(tau) - 1])
+    scales = op.Unsqueeze(tau, axes=[op.rank(tau) - 1])
 
     def body(op: Emit, index: ir.Value, states: list[ir.Value]) -> list[ir.Value]:
         place = index if transpose else op.Sub(op.size(count - 1), index)
@@ -247,10 +246,10 @@ def reflections(op: Emit, vectors: ir.Value, tau: ir.Value, start: ir.Value, tra
 
 
 def _householder_product(op: Emit, input: ir.Value, tau: ir.Value) -> ir.Value:
-    dims = dims_of(input)
+    dims = op.dims(input)
     unit = op.expand(identity_matrix(op, dims[-2], dims[-1], WORK), dims)
     found = reflections(op, op.cast(input, WORK), op.cast(tau, WORK), unit)
-    return op.cast(found, result_dtype(op))
+    return op.cast(found, op.result_dtype())
 
 
 def _orgqr(op: Emit, self: ir.Value, input2: ir.Value) -> ir.Value:
@@ -260,19 +259,19 @@ def _orgqr(op: Emit, self: ir.Value, input2: ir.Value) -> ir.Value:
 def _ormqr(op: Emit, self: ir.Value, input2: ir.Value, input3: ir.Value, left: bool, transpose: bool) -> ir.Value:
     vectors, tau, other = (op.cast(item, WORK) for item in (self, input2, input3))
     if left:
-        found = reflections(op, vectors, tau, op.expand(other, op.result[0][1]), transpose)
+        found = reflections(op, vectors, tau, op.expand(other, op.result_dims()), transpose)
     else:
         found = turned(op, reflections(op, vectors, tau, turned(op, other), not transpose))
-    return op.cast(found, result_dtype(op))
+    return op.cast(found, op.result_dtype())
 
 
 def _geqrf(op: Emit, self: ir.Value) -> tuple[ir.Value, ir.Value]:
     """LAPACK's packed form: R in the upper triangle, below it the reflections' vectors (1 at their top left out)."""
-    dims, width = dims_of(self), dims_of(self)[-1]
-    count, rounds = dims[-2], op.result[1][1][-1]
-    dtype = result_dtype(op)
+    dims, width = op.dims(self), op.dims(self)[-1]
+    count, rounds = dims[-2], op.result_dims(1)[-1]
+    dtype = op.result_dtype()
     if 0 in dims:
-        return filled(op, dims, 0, dtype), filled(op, op.result[1][1], 0, dtype)
+        return filled(op, dims, 0, dtype), filled(op, op.result_dims(1), 0, dtype)
     rows, columns = positions(op, count), op.Transpose(positions(op, width), perm=[1, 0])
     places = op.Transpose(positions(op, rounds), perm=[1, 0])
     zero, one = op.const(0.0, WORK), op.const(1.0, WORK)
@@ -281,7 +280,7 @@ def _geqrf(op: Emit, self: ir.Value) -> tuple[ir.Value, ir.Value]:
         column = column_of(op, states[0], index)
         lead = row_of(op, column, index)
         below = op.Where(op.Greater(rows, index), column, zero)
-        tail = op.ReduceSumSquare(below, axes=[rank_of(column) - 2], keepdims=1)
+        tail = op.ReduceSumSquare(below, axes=[op.rank(column) - 2], keepdims=1)
         idle = op.Equal(tail, 0)
         length = op.Sqrt(op.Add(op.Mul(lead, lead), tail))
         beta = op.Where(idle, lead, op.Where(op.Less(lead, 0), length, op.Neg(length)))
@@ -296,7 +295,7 @@ def _geqrf(op: Emit, self: ir.Value) -> tuple[ir.Value, ir.Value]:
 
     scales = filled(op, (*dims[:-2], 1, rounds), 0, WORK)
     packed, scales = loop(op, rounds, [op.cast(self, WORK), scales], body)
-    return op.cast(packed, dtype), op.cast(op.Squeeze(scales, axes=[rank_of(scales) - 2]), dtype)
+    return op.cast(packed, dtype), op.cast(op.Squeeze(scales, axes=[op.rank(scales) - 2]), dtype)
 
 
 register_shared(_geqrf, "Loop of Householder reflections", *overloads_of("geqrf"))

@@ -11,7 +11,6 @@ from fx2onnx.aten_map.joining import joined
 from fx2onnx.aten_map.table.axes import INT64, flat, sliced, steps, unsqueeze, whole
 from fx2onnx.aten_map.table.registry import translates
 from fx2onnx.irx.emit import Emit
-from fx2onnx.irx.values import dims_of, dtype_of
 
 aten = torch.ops.aten
 SUM, MEAN, MAX = 0, 1, 2
@@ -34,9 +33,9 @@ def _bagged(
     padding_idx: int | None,
 ) -> tuple[ir.Value | None, ...]:
     """A [bags, indices] mask of membership; sums and means are one product with it, maxima a masked reduction."""
-    count = dims_of(indices)[0]
+    count = op.dims(indices)[0]
     offsets = op.cast(offsets, INT64)
-    size = dims_of(offsets)[0]
+    size = op.dims(offsets)[0]
     if include_last_offset:
         starts = sliced(op, offsets, 0, 0, whole(size - 1), whole(size - 1))
         ends = sliced(op, offsets, 0, 1, size, whole(size - 1))
@@ -49,9 +48,9 @@ def _bagged(
         op.Less(place, unsqueeze(op, ends, 1)),
     )
     if padding_idx is not None and padding_idx >= 0:
-        wanted = op.Not(op.Equal(indices, op.const(padding_idx, dtype_of(indices))))
+        wanted = op.Not(op.Equal(indices, op.const(padding_idx, op.dtype(indices))))
         member = op.And(member, wanted)
-    dtype = dtype_of(weight)
+    dtype = op.dtype(weight)
     rows = op.Gather(weight, indices, axis=0)
     sizes = op.ReduceSum(op.Cast(member, to=INT64), axes=[1], keepdims=0)
     if mode == MAX:
@@ -117,7 +116,7 @@ def embedding_renorm(op: Emit, self: ir.Value, indices: ir.Value, max_norm: floa
 
     The rows that are looked up, scaled down to ``max_norm`` where they are longer.
     """
-    dtype = dtype_of(self)
+    dtype = op.dtype(self)
     places = flat(op, op.cast(indices, INT64))
     rows = op.Gather(self, places, axis=0)
     if norm_type in (1, 2):

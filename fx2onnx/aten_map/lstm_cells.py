@@ -13,15 +13,14 @@ from fx2onnx.aten_map.slicing import pieces
 from fx2onnx.aten_map.table.axes import INT64, steps, unsqueeze
 from fx2onnx.aten_map.table.registry import translates
 from fx2onnx.irx.emit import Emit
-from fx2onnx.irx.values import dims_of, dtype_of, rank_of
 
 aten = torch.ops.aten
 
 
 def lstm_step(op: Emit, gates: ir.Value, cell: ir.Value) -> tuple[ir.Value, ir.Value]:
     """Hidden and cell state from the summed gates i, f, g, o."""
-    hidden = dims_of(cell)[-1]
-    i, f, g, o = pieces(op, gates, rank_of(gates) - 1, [hidden] * 4)
+    hidden = op.dims(cell)[-1]
+    i, f, g, o = pieces(op, gates, op.rank(gates) - 1, [hidden] * 4)
     new_cell = op.Add(op.Mul(op.Sigmoid(f), cell), op.Mul(op.Sigmoid(i), op.Tanh(g)))
     return op.Mul(op.Sigmoid(o), op.Tanh(new_cell)), new_cell
 
@@ -64,9 +63,9 @@ def _scan(
     gates = op.MatMul(value, transposed_weight(op, w_ih))
     if has_biases:
         gates = op.Add(gates, op.Add(parts[2], parts[3]))
-    dtype, (time, batch, width) = dtype_of(value), dims_of(gates)
-    h = op.subgraph_input("h", dtype, dims_of(h0))
-    c = op.subgraph_input("c", dtype, dims_of(c0))
+    dtype, (time, batch, width) = op.dtype(value), op.dims(gates)
+    h = op.subgraph_input("h", dtype, op.dims(h0))
+    c = op.subgraph_input("c", dtype, op.dims(c0))
     x = op.subgraph_input("gates", dtype, (batch, width))
     formals, scanned = [h, c, x], [gates]
     running = None
@@ -87,8 +86,8 @@ def _scan(
     graph = op.subgraph("lstm_step", formals, body)
     count = len(scanned)
     directions = {"scan_input_directions": [1] * count, "scan_output_directions": [1]} if reverse else {}
-    projected = dims_of(h0)[-1]
-    outputs = [(dtype, dims_of(h0)), (dtype, dims_of(c0)), (dtype, (time, batch, projected))]
+    projected = op.dims(h0)[-1]
+    outputs = [(dtype, op.dims(h0)), (dtype, op.dims(c0)), (dtype, (time, batch, projected))]
     result: tuple[ir.Value, ir.Value, ir.Value] = op.Scan(
         h0, c0, *scanned, body=graph, num_scan_inputs=count, outputs=outputs, **directions
     )
@@ -125,7 +124,7 @@ def gru_cell(
 
     r, z = sigmoid; n = tanh(W_in x + r * (W_hn h)); h' = n + z * (h - n).
     """
-    size, axis = dims_of(hx)[-1], rank_of(input) - 1
+    size, axis = op.dims(hx)[-1], op.rank(input) - 1
     from_input = pieces(op, dense(op, input, w_ih, b_ih), axis, [size] * 3)
     from_state = pieces(op, dense(op, hx, w_hh, b_hh), axis, [size] * 3)
     reset = op.Sigmoid(op.Add(from_input[0], from_state[0]))

@@ -16,7 +16,7 @@ from fx2onnx.aten_map.table.dtypes import FLOATS
 from fx2onnx.aten_map.table.registry import schema_line, translates
 from fx2onnx.base.dims import Dim, DimLike, product
 from fx2onnx.irx.emit import Emit
-from fx2onnx.irx.values import Dims, dims_of, dtype_of, rank_of
+from fx2onnx.irx.values import Dims
 
 aten = torch.ops.aten
 INT64, FLOAT, DOUBLE = ir.DataType.INT64, ir.DataType.FLOAT, ir.DataType.DOUBLE
@@ -38,7 +38,7 @@ def max_pooled(
     After a Pad by zeros the indices are always asked for: onnxruntime 1.31 would else take the zeros for MaxPool's own
     padding, which is by minus infinity.
     """
-    dtype = dtype_of(value)
+    dtype = op.dtype(value)
     pooled_as = POOLED_AS.get(dtype)
     if pooled_as is None and not takes("MaxPool", op.opset, dtype):
         pooled_as = FLOAT
@@ -46,42 +46,42 @@ def max_pooled(
         found, places = max_pooled(op, op.cast(value, pooled_as), kernel, stride, padding, dilation, ceil_mode, indices)
         return op.cast(found, dtype), places
     spatial = len(kernel)
-    batched = rank_of(value) == spatial + 2
+    batched = op.rank(value) == spatial + 2
     if not batched:
         value = unsqueeze(op, value, 0)
-    dims = (*dims_of(value)[:2], *op.result[0][1][-spatial:])
+    dims = (*op.dims(value)[:2], *op.result_dims()[-spatial:])
     attrs: dict[str, Any] = {"kernel_shape": list(kernel), "strides": list(stride), "pads": list(padding) * 2}
     if any(step != 1 for step in dilation):
         attrs["dilations"] = list(dilation)
     if ceil_mode:
         attrs["ceil_mode"] = 1
-    with_places = indices or _is_padded_by_number(value)
+    with_places = indices or _is_padded_by_number(op, value)
     outputs = [(dtype, dims)] + [(INT64, dims)] * with_places
     result = op.MaxPool(value, outputs=outputs, **attrs)
     if not indices:
         result = result[0] if with_places else result
         return (result if batched else squeeze(op, result, 0)), None
-    plane = product(list(dims_of(value)[2:]))
+    plane = product(list(op.dims(value)[2:]))
     found, places = result[0], op.Mod(result[1], op.size(plane))
     return (found, places) if batched else (squeeze(op, found, 0), squeeze(op, places, 0))
 
 
-def _is_padded_by_number(value: ir.Value) -> bool:
+def _is_padded_by_number(op: Emit, value: ir.Value) -> bool:
     """Whether a Pad makes ``value``, by something else than minus infinity."""
-    producer = value.producer()
+    producer = op.producer(value)
     if producer is None or producer.op_type != "Pad":
         return False
     filler = producer.inputs[2] if len(producer.inputs) > 2 else None
-    number = None if filler is None or filler.const_value is None else filler.const_value.numpy()
+    number = None if filler is None else op.constant(filler)
     return number is None or not bool(np.isneginf(number.astype(np.float64)).all())
 
 
 def _windows_inside(
-    value: ir.Value, kernel: Ints, stride: Ints, padding: Ints, ceil_mode: bool
+    op: Emit, value: ir.Value, kernel: Ints, stride: Ints, padding: Ints, ceil_mode: bool
 ) -> tuple[list[int], list[int]]:
     """Kernel and stride, cut to the input where ceil_mode lets one window reach beyond it: engines would pad up to it."""
     sizes, strides = list(kernel), list(stride)
-    for axis, size in enumerate(dims_of(value)[-len(sizes) :]):
+    for axis, size in enumerate(op.dims(value)[-len(sizes) :]):
         if ceil_mode and isinstance(size, int) and 0 < size < sizes[axis] and padding[axis] == 0:
             sizes[axis] = strides[axis] = size
     return sizes, strides
@@ -102,7 +102,7 @@ def _max_pool(
     strides = as_list(stride, spatial) or sizes
     pads, dilations = as_list(padding, spatial), as_list(dilation, spatial)
     if all(step == 1 for step in dilations):
-        sizes, strides = _windows_inside(value, sizes, strides, pads, ceil_mode)
+        sizes, strides = _windows_inside(op, value, sizes, strides, pads, ceil_mode)
     return max_pooled(op, value, sizes, strides, pads, dilations, ceil_mode, indices)
 
 
@@ -140,20 +140,20 @@ def average_pooled(
 
     PyTorch counts declared padding (``count_include_pad``) but never what ceil_mode adds beyond it.
     """
-    spatial, dtype = len(kernel), dtype_of(value)
+    spatial, dtype = len(kernel), op.dtype(value)
     if dtype not in FLOATS:
         exact = average_pooled(
             op, op.cast(value, DOUBLE), kernel, stride, padding, ceil_mode, count_include_pad, divisor
         )
         return op.cast(exact, dtype)
-    batched = rank_of(value) == spatial + 2
+    batched = op.rank(value) == spatial + 2
     if not batched:
         value = unsqueeze(op, value, 0)
-    dims: Dims = (*dims_of(value)[:2], *op.result[0][1][-spatial:])
-    if ceil_mode and any(isinstance(size, Dim) for size in dims_of(value)[2:]):
+    dims: Dims = (*op.dims(value)[:2], *op.result_dims()[-spatial:])
+    if ceil_mode and any(isinstance(size, Dim) for size in op.dims(value)[2:]):
         ceiled = _average_beyond_the_end(op, value, dims, kernel, stride, padding, count_include_pad, divisor)
         return ceiled if batched else squeeze(op, ceiled, 0)
-    over = overhang(dims_of(value)[2:], dims[2:], kernel, stride, padding, ceil_mode)
+    over = overhang(op.dims(value)[2:], dims[2:], kernel, stride, padding, ceil_mode)
     attrs: dict[str, Any] = {"kernel_shape": list(kernel), "strides": list(stride)}
     padded = any(padding)
     if divisor is not None:
@@ -166,7 +166,7 @@ def average_pooled(
         result = total if factor == 1 else op.Mul(total, op.const(factor, dtype))
     else:
         if any(over) and count_include_pad and padded:
-            ends = _ends_read(dims_of(value), dims, kernel, stride, padding)
+            ends = _ends_read(op.dims(value), dims, kernel, stride, padding)
             value = _zero_padded(op, value, [0, 0, *padding], [0, 0, *ends])
             padded = False
         begins = list(padding) if padded else [0] * spatial
@@ -207,14 +207,14 @@ def _average_beyond_the_end(
 
     The sum of a window is divided by how many of its places count, which a tensor of ones tells by the same windows.
     """
-    dtype, source, axes = dtype_of(value), dims_of(value)[2:], range(len(kernel))
+    dtype, source, axes = op.dtype(value), op.dims(value)[2:], range(len(kernel))
     beyond = [min(stride[axis] - 1, kernel[axis] - 1 - padding[axis]) for axis in axes]
     padded = [whole(source[axis] + 2 * padding[axis]) for axis in axes]
     extended = [whole(padded[axis] + beyond[axis]) for axis in axes]
     ends = [pad + more for pad, more in zip(padding, beyond, strict=True)]
 
     def pooled(image: ir.Value, before: Ints, after: Ints) -> ir.Value:
-        lead = dims_of(image)[:2]
+        lead = op.dims(image)[:2]
         wide = op.Pad(image, pads=[0, 0, *before, 0, 0, *after], outputs=[(dtype, (*lead, *extended))])
         return op.AveragePool(
             wide, kernel_shape=list(kernel), strides=list(stride), outputs=[(dtype, (*lead, *dims[2:]))]
@@ -268,7 +268,7 @@ def _average_pool(
     sizes = as_list(kernel, spatial)
     strides = as_list(stride, spatial) or sizes
     pads = as_list(padding, spatial)
-    sizes, strides = _windows_inside(value, sizes, strides, pads, ceil_mode)
+    sizes, strides = _windows_inside(op, value, sizes, strides, pads, ceil_mode)
     return average_pooled(op, value, sizes, strides, pads, ceil_mode, count_include_pad, divisor)
 
 

@@ -10,7 +10,6 @@ from fx2onnx.aten_map.activations import clipped
 from fx2onnx.aten_map.table.dtypes import FLOATS, as_dtype
 from fx2onnx.aten_map.table.registry import translates
 from fx2onnx.irx.emit import Emit
-from fx2onnx.irx.values import dims_of, dtype_of, rank_of
 
 aten = torch.ops.aten
 D = ir.DataType
@@ -32,15 +31,15 @@ def _broadcast(op: Emit, value: ir.Value, parameter: Parameter, dtype: ir.DataTy
         return op.const(parameter, dtype)
     found = op.cast(parameter, dtype)
     if axis is None:
-        return found if rank_of(found) == 0 else op.reshape(found, ())
-    trailing = rank_of(value) - 1 - axis % rank_of(value)
-    return op.reshape(found, (*dims_of(found), *(1 for _ in range(trailing)))) if trailing else found
+        return found if op.rank(found) == 0 else op.reshape(found, ())
+    trailing = op.rank(value) - 1 - axis % op.rank(value)
+    return op.reshape(found, (*op.dims(found), *(1 for _ in range(trailing)))) if trailing else found
 
 
 def _vector(op: Emit, parameter: Parameter, dtype: ir.DataType, axis: int | None) -> ir.Value:
     """A scale or zero point as Q/DQ take it: a scalar, or a vector along ``axis``."""
     found = as_dtype(op, parameter, dtype)
-    return op.reshape(found, ()) if axis is None and rank_of(found) else found
+    return op.reshape(found, ()) if axis is None and op.rank(found) else found
 
 
 def quantized(
@@ -57,7 +56,7 @@ def quantized(
 
     ONNX:  QuantizeLinear, and a Clip where the range is narrower than the dtype; plain nodes for other dtypes.
     """
-    value = value if dtype_of(value) == D.FLOAT else op.cast(value, D.FLOAT)
+    value = value if op.dtype(value) == D.FLOAT else op.cast(value, D.FLOAT)
     storage = storage_of(op, low, high)
     if storage == dtype and (axis is None or op.opset >= 13):
         attrs = {} if axis is None else {"axis": axis}
@@ -80,8 +79,8 @@ def _float_clip(op: Emit, steps: ir.Value, low: int, high: int) -> ir.Value:
 
 
 def _clipped_code(op: Emit, code: ir.Value, low: int, high: int) -> ir.Value:
-    if op.opset >= 12 and dtype_of(code) in (D.UINT8, D.INT8):
-        dtype = dtype_of(code)
+    if op.opset >= 12 and op.dtype(code) in (D.UINT8, D.INT8):
+        dtype = op.dtype(code)
         return op.Clip(code, min=op.const(low, dtype), max=op.const(high, dtype))
     return clipped(op, code, low, high)
 
@@ -90,13 +89,13 @@ def dequantized(
     op: Emit, value: ir.Value, scale: Parameter, zero_point: Parameter | None, axis: int | None = None
 ) -> ir.Value:
     """(value - zero_point) * scale in float32. ONNX: DequantizeLinear; plain nodes for dtypes it lacks."""
-    dtype = dtype_of(value)
+    dtype = op.dtype(value)
     known = {D.UINT8, D.INT8} | ({D.UINT16, D.INT16} if op.opset >= 21 else set())
     if dtype in known and (axis is None or op.opset >= 13):
         attrs = {} if axis is None else {"axis": axis}
         zero = None if zero_point is None else _vector(op, zero_point, dtype, axis)
         return op.DequantizeLinear(
-            value, _vector(op, scale, D.FLOAT, axis), zero, outputs=[(D.FLOAT, dims_of(value))], **attrs
+            value, _vector(op, scale, D.FLOAT, axis), zero, outputs=[(D.FLOAT, op.dims(value))], **attrs
         )
     steps = op.cast(value, D.FLOAT)
     if zero_point is not None and not (isinstance(zero_point, int) and zero_point == 0):
@@ -108,7 +107,7 @@ def fake_quantized(
     op: Emit, value: ir.Value, scale: Parameter, zero_point: Parameter, low: int, high: int, axis: int | None = None
 ) -> ir.Value:
     """Quantised and dequantised again, in ``value``'s dtype."""
-    dtype = dtype_of(value)
+    dtype = op.dtype(value)
     storage = storage_of(op, low, high)
     if storage is not None and (axis is None or op.opset >= 13) and dtype in FLOATS:
         code = quantized(op, value, scale, zero_point, low, high, storage, axis)

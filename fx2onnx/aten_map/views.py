@@ -12,7 +12,6 @@ from fx2onnx.aten_map.table.axes import (
     axis_of,
     is_empty,
     move_permutation,
-    result_dims,
     squeeze,
     swap,
     transpose,
@@ -22,16 +21,15 @@ from fx2onnx.aten_map.table.axes import (
 from fx2onnx.aten_map.table.registry import translates
 from fx2onnx.base.dims import DimLike
 from fx2onnx.irx.emit import Emit
-from fx2onnx.irx.values import dims_of, dtype_of, rank_of
 
 aten = torch.ops.aten
 
 
 def _to_result(op: Emit, value: ir.Value) -> ir.Value:
     """``value`` reshaped to what PyTorch gives."""
-    dims = result_dims(op)
-    if is_empty(dims) and dims_of(value) != dims:
-        return zeros(op, dims, dtype_of(value))
+    dims = op.result_dims()
+    if is_empty(dims) and op.dims(value) != dims:
+        return zeros(op, dims, op.dtype(value))
     return op.reshape(value, dims)
 
 
@@ -90,7 +88,7 @@ def atleast(op: Emit, self: ir.Value) -> ir.Value:
     """atleast_1d(Tensor self) -> Tensor
     atleast_2d(Tensor self) -> Tensor
     """
-    return unsqueeze(op, self, *range(len(result_dims(op)) - rank_of(self)))
+    return unsqueeze(op, self, *range(len(op.result_dims()) - op.rank(self)))
 
 
 @translates(aten.atleast_3d.default)
@@ -99,7 +97,7 @@ def atleast_3d(op: Emit, self: ir.Value) -> ir.Value:
 
     A vector becomes [1, N, 1], a matrix [M, N, 1].
     """
-    return unsqueeze(op, self, *{0: (0, 1, 2), 1: (0, 2), 2: (2,)}.get(rank_of(self), ()))
+    return unsqueeze(op, self, *{0: (0, 1, 2), 1: (0, 2), 2: (2,)}.get(op.rank(self), ()))
 
 
 @translates(aten.squeeze.default, aten.squeeze_copy.default)
@@ -107,7 +105,7 @@ def squeeze_default(op: Emit, self: ir.Value) -> ir.Value:
     """squeeze(Tensor(a) self) -> Tensor(a)
     squeeze_copy(Tensor self) -> Tensor
     """
-    return squeeze(op, self, *(axis for axis, size in enumerate(dims_of(self)) if size == 1))
+    return squeeze(op, self, *(axis for axis, size in enumerate(op.dims(self)) if size == 1))
 
 
 @translates(aten.squeeze.dim, aten.squeeze.dims, aten.squeeze_copy.dim, aten.squeeze_copy.dims)
@@ -117,7 +115,7 @@ def squeeze_dim(op: Emit, self: ir.Value, dim: int | Sequence[int]) -> ir.Value:
     squeeze_copy(Tensor self, int dim) -> Tensor
     squeeze_copy(Tensor self, int[] dim) -> Tensor
     """
-    dims = dims_of(self)
+    dims = op.dims(self)
     return squeeze(op, self, *(axis for axis in sorted(axes_of(dim, len(dims))) if dims and dims[axis] == 1))
 
 
@@ -126,7 +124,7 @@ def unsqueeze_default(op: Emit, self: ir.Value, dim: int) -> ir.Value:
     """unsqueeze(Tensor(a) self, int dim) -> Tensor(a)
     unsqueeze_copy(Tensor self, int dim) -> Tensor
     """
-    return unsqueeze(op, self, axis_of(dim, rank_of(self) + 1))
+    return unsqueeze(op, self, axis_of(dim, op.rank(self) + 1))
 
 
 @translates(aten.transpose.int, aten.transpose_copy.int, aten.swapdims.default)
@@ -135,7 +133,7 @@ def transpose_int(op: Emit, self: ir.Value, dim0: int, dim1: int) -> ir.Value:
     transpose_copy(Tensor self, int dim0, int dim1) -> Tensor
     swapdims(Tensor(a) self, int dim0, int dim1) -> Tensor(a)
     """
-    rank = rank_of(self)
+    rank = op.rank(self)
     return swap(op, self, axis_of(dim0, rank), axis_of(dim1, rank))
 
 
@@ -156,7 +154,7 @@ def t(op: Emit, self: ir.Value) -> ir.Value:
     t_copy(Tensor self) -> Tensor
     numpy_T(Tensor(a) self) -> Tensor(a)
     """
-    return transpose(op, self, list(reversed(range(rank_of(self)))))
+    return transpose(op, self, list(reversed(range(op.rank(self)))))
 
 
 @translates(
@@ -174,7 +172,7 @@ def mT(op: Emit, self: ir.Value) -> ir.Value:
     adjoint(Tensor(a) self) -> Tensor(a)
     matrix_H(Tensor(a) self) -> Tensor(a)
     """
-    rank = rank_of(self)
+    rank = op.rank(self)
     return swap(op, self, rank - 2, rank - 1)
 
 
@@ -183,7 +181,7 @@ def permute(op: Emit, self: ir.Value, dims: Sequence[int]) -> ir.Value:
     """permute(Tensor(a) self, int[] dims) -> Tensor(a)
     permute_copy(Tensor self, int[] dims) -> Tensor
     """
-    return transpose(op, self, axes_of(dims, rank_of(self)))
+    return transpose(op, self, axes_of(dims, op.rank(self)))
 
 
 @translates(aten.movedim.int, aten.movedim.intlist, aten.moveaxis.int, aten.moveaxis.intlist)
@@ -193,7 +191,7 @@ def movedim(op: Emit, self: ir.Value, source: int | Sequence[int], destination: 
     moveaxis(Tensor(a) self, int source, int destination) -> Tensor(a)
     moveaxis(Tensor(a) self, int[] source, int[] destination) -> Tensor(a)
     """
-    rank = rank_of(self)
+    rank = op.rank(self)
     return transpose(op, self, move_permutation(rank, axes_of(source, rank), axes_of(destination, rank)))
 
 
@@ -202,25 +200,25 @@ def expand(op: Emit, self: ir.Value, size: Sequence[DimLike], implicit: bool) ->
     """expand(Tensor(a) self, SymInt[] size, *, bool implicit=False) -> Tensor(a)
     expand_copy(Tensor self, SymInt[] size, *, bool implicit=False) -> Tensor
     """
-    return op.expand(self, result_dims(op))
+    return op.expand(self, op.result_dims())
 
 
 @translates(aten.broadcast_to.default)
 def broadcast_to(op: Emit, self: ir.Value, size: Sequence[DimLike]) -> ir.Value:
     """broadcast_to(Tensor(a) self, SymInt[] size) -> Tensor(a)"""
-    return op.expand(self, result_dims(op))
+    return op.expand(self, op.result_dims())
 
 
 @translates(aten.expand_as.default)
 def expand_as(op: Emit, self: ir.Value, other: ir.Value) -> ir.Value:
     """expand_as(Tensor(a) self, Tensor other) -> Tensor(a)"""
-    return op.expand(self, result_dims(op))
+    return op.expand(self, op.result_dims())
 
 
 @translates(aten.broadcast_tensors.default)
 def broadcast_tensors(op: Emit, tensors: Sequence[ir.Value]) -> tuple[ir.Value, ...]:
     """broadcast_tensors(Tensor[] tensors) -> Tensor[]"""
-    return tuple(op.expand(tensor, op.result[index][1]) for index, tensor in enumerate(tensors))
+    return tuple(op.expand(tensor, op.result_dims(index)) for index, tensor in enumerate(tensors))
 
 
 @translates(aten.atleast_1d.Sequence, aten.atleast_2d.Sequence)
@@ -229,7 +227,7 @@ def atleast_sequence(op: Emit, tensors: Sequence[ir.Value]) -> tuple[ir.Value, .
     atleast_2d(Tensor[] tensors) -> Tensor[]
     """
     return tuple(
-        unsqueeze(op, tensor, *range(len(op.result[index][1]) - rank_of(tensor)))
+        unsqueeze(op, tensor, *range(len(op.result_dims(index)) - op.rank(tensor)))
         for index, tensor in enumerate(tensors)
     )
 

@@ -22,7 +22,7 @@ def _window(name: str) -> Callable[..., ir.Value]:
     def entry(
         op: Emit, window_length: Any, periodic: bool = True, alpha: float | None = None, beta: float | None = None
     ) -> ir.Value:
-        dtype = op.result[0][0]
+        dtype = op.result_dtype()
         shape = {key: number for key, number in (("alpha", alpha), ("beta", beta)) if number is not None}
         length = fixed(window_length, "the length of a window")
         found = function(length, periodic, **shape, dtype=TORCH_DTYPES[dtype], device="cpu")

@@ -15,7 +15,6 @@ from fx2onnx.aten_map.table.dtypes import FLOATS, Operand, as_dtype
 from fx2onnx.aten_map.table.registry import TABLE
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.schema import schema_of
-from fx2onnx.irx.values import dtype_of
 
 D = ir.DataType
 SMALL_INTEGERS = frozenset({D.INT8, D.UINT8, D.INT16, D.UINT16})
@@ -84,10 +83,10 @@ def compute_dtype(op: Emit, op_type: str, dtype: ir.DataType) -> ir.DataType:
 
 def through(op: Emit, op_type: str, *operands: ir.Value, **keywords: Any) -> ir.Value:
     """One node over operands of one dtype, in a wider dtype where the operator does not take theirs."""
-    dtype = dtype_of(operands[0])
+    dtype = op.dtype(operands[0])
     wide = compute_dtype(op, op_type, dtype)
     result = op.node(op_type, *(op.cast(operand, wide) for operand in operands), **keywords)
-    return op.cast(result, dtype) if dtype_of(result) == wide else result
+    return op.cast(result, dtype) if op.dtype(result) == wide else result
 
 
 def opmath(dtype: ir.DataType) -> ir.DataType:
@@ -100,11 +99,6 @@ def floating(dtype: ir.DataType) -> ir.DataType:
     return dtype if dtype in FLOATS else D.FLOAT
 
 
-def result_dtype(op: Emit, index: int = 0) -> ir.DataType:
-    """The dtype PyTorch gives output ``index``."""
-    return op.result[index][0]
-
-
 def operands_of(op: Emit, dtype: ir.DataType, *operands: Operand) -> list[ir.Value]:
     """Tensors and numbers as values of ``dtype``."""
     return [as_dtype(op, operand, dtype) for operand in operands]
@@ -115,7 +109,7 @@ def in_opmath(op: Emit, formula: Callable[..., ir.Value], *operands: Operand) ->
 
     For formulas of several nodes: half precision would round after each of them, PyTorch rounds once.
     """
-    target = result_dtype(op)
+    target = op.result_dtype()
     wide = opmath(target)
     return op.cast(formula(op, *operands_of(op, wide, *operands)), target)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import onnx_ir as ir
@@ -10,7 +11,7 @@ import torch
 
 from fx2onnx.aten_map.table.axes import axis_of, swap, unsqueeze
 from fx2onnx.aten_map.table.dtypes import FLOATS, as_dtype
-from fx2onnx.aten_map.table.registry import translates
+from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
 from fx2onnx.irx.emit import Emit
 
 aten = torch.ops.aten
@@ -291,32 +292,12 @@ def softmax_of(op: Emit, value: ir.Value, dim: int, op_type: str = "Softmax") ->
     return swap(op, op.node(op_type, swap(op, value, axis, rank - 1), axis=rank - 1), axis, rank - 1)
 
 
-@translates(aten.softmax.int, aten.special_softmax.default)
-def softmax_int(op: Emit, self: ir.Value, dim: int, dtype: torch.dtype | None) -> ir.Value:
-    """softmax(Tensor self, int dim, ScalarType? dtype=None) -> Tensor
-    special_softmax(Tensor self, int dim, ScalarType? dtype=None) -> Tensor
-    """
-    return softmax_of(op, op.cast(self, op.result_dtype()), dim)
+def _softmax(op_type: str) -> Callable[..., ir.Value]:
+    return lambda op, self, dim: softmax_of(op, op.cast(self, op.result_dtype()), dim, op_type)
 
 
-@translates(aten.log_softmax.int, aten.special_log_softmax.default)
-def log_softmax_int(op: Emit, self: ir.Value, dim: int, dtype: torch.dtype | None) -> ir.Value:
-    """log_softmax(Tensor self, int dim, ScalarType? dtype=None) -> Tensor
-    special_log_softmax(Tensor self, int dim, *, ScalarType? dtype=None) -> Tensor
-    """
-    return softmax_of(op, op.cast(self, op.result_dtype()), dim, "LogSoftmax")
-
-
-@translates(aten._softmax.default)
-def _softmax(op: Emit, self: ir.Value, dim: int, half_to_float: bool) -> ir.Value:
-    """_softmax(Tensor self, int dim, bool half_to_float) -> Tensor"""
-    return softmax_of(op, op.cast(self, op.result_dtype()), dim)
-
-
-@translates(aten._log_softmax.default)
-def _log_softmax(op: Emit, self: ir.Value, dim: int, half_to_float: bool) -> ir.Value:
-    """_log_softmax(Tensor self, int dim, bool half_to_float) -> Tensor"""
-    return softmax_of(op, op.cast(self, op.result_dtype()), dim, "LogSoftmax")
+register_shared(_softmax("Softmax"), "Softmax", *overloads_of("softmax.int special_softmax _softmax"))
+register_shared(_softmax("LogSoftmax"), "LogSoftmax", *overloads_of("log_softmax.int special_log_softmax _log_softmax"))
 
 
 @translates(aten._safe_softmax.default)

@@ -9,9 +9,9 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
-from fx2onnx.aten_map.table.dtype_support import SMALL_INTEGERS, in_opmath, opmath, register, through
+from fx2onnx.aten_map.table.dtype_support import SMALL_INTEGERS, in_opmath, opmath, through
 from fx2onnx.aten_map.table.dtypes import FLOATS, Number, Operand, as_dtype
-from fx2onnx.aten_map.table.registry import translates
+from fx2onnx.aten_map.table.registry import register_shared, translates
 from fx2onnx.aten_map.unary import truncated
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit
@@ -252,8 +252,7 @@ for _op_type, _overloads in {
     "Max": (aten.maximum.default, aten.max.other),
     "Min": (aten.minimum.default, aten.min.other),
 }.items():
-    for _overload in _overloads:
-        register(_overload, _minmax(_op_type), _op_type)
+    register_shared(_minmax(_op_type), _op_type, *_overloads)
 
 
 def _fminmax(op_type: str) -> Callable[[Emit, ir.Value, ir.Value], ir.Value]:
@@ -268,5 +267,5 @@ def _fminmax(op_type: str) -> Callable[[Emit, ir.Value, ir.Value], ir.Value]:
     return entry
 
 
-register(aten.fmax.default, _fminmax("Max"), "Max; the other operand where one is NaN")
-register(aten.fmin.default, _fminmax("Min"), "Min; the other operand where one is NaN")
+register_shared(_fminmax("Max"), "Max; the other operand where one is NaN", aten.fmax.default)
+register_shared(_fminmax("Min"), "Min; the other operand where one is NaN", aten.fmin.default)

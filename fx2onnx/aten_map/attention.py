@@ -11,7 +11,7 @@ import torch
 from fx2onnx.aten_map.activations import softmax_of
 from fx2onnx.aten_map.dropout import dropped
 from fx2onnx.aten_map.table.axes import steps, swap, unsqueeze, whole
-from fx2onnx.aten_map.table.registry import translates
+from fx2onnx.aten_map.table.registry import overloads_of, register_shared
 from fx2onnx.base.dims import Dim, DimLike, apply
 from fx2onnx.irx.emit import Emit
 
@@ -230,8 +230,7 @@ def _by_products(
     return op.reshape(output, (*dims[:-1], op.dims(value)[-1])), weights
 
 
-@translates(aten.scaled_dot_product_attention.default)
-def scaled_dot_product_attention(
+def _scaled_dot_product(
     op: Emit,
     query: ir.Value,
     key: ir.Value,
@@ -241,74 +240,31 @@ def scaled_dot_product_attention(
     is_causal: bool,
     scale: float | None,
     enable_gqa: bool,
-) -> ir.Value:
-    """scaled_dot_product_attention(Tensor query, Tensor key, Tensor value, Tensor? attn_mask=None, float dropout_p=0., bool is_causal=False, *, float? scale=None, bool enable_gqa=False) -> Tensor
-
-    ONNX:  Attention from opset 23 on, for 4-D operands; else Transpose, Mul, MatMul, Add, Softmax, MatMul.
-    """
-    return attended(op, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)[0]
+) -> ir.Value | tuple[ir.Value, ir.Value | None]:
+    need_weights = len(op.result) > 1
+    found = attended(op, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, need_weights)
+    return found if need_weights else found[0]
 
 
-@translates(aten._scaled_dot_product_attention_math.default)
-def _scaled_dot_product_attention_math(
-    op: Emit,
-    query: ir.Value,
-    key: ir.Value,
-    value: ir.Value,
-    attn_mask: ir.Value | None,
-    dropout_p: float,
-    is_causal: bool,
-    dropout_mask: ir.Value | None,
-    scale: float | None,
-    enable_gqa: bool,
-) -> tuple[ir.Value, ir.Value | None]:
-    """_scaled_dot_product_attention_math(Tensor query, Tensor key, Tensor value, Tensor? attn_mask=None, float dropout_p=0., bool is_causal=False, Tensor? dropout_mask=None, *, float? scale=None, bool enable_gqa=False) -> (Tensor, Tensor)"""
-    return attended(op, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, True)
-
-
-@translates(aten._scaled_dot_product_flash_attention_for_cpu.default)
-def _scaled_dot_product_flash_attention_for_cpu(
+def _fused(
     op: Emit,
     query: ir.Value,
     key: ir.Value,
     value: ir.Value,
     dropout_p: float,
     is_causal: bool,
-    attn_mask: ir.Value | None,
     scale: float | None,
-) -> tuple[ir.Value, None]:
-    """_scaled_dot_product_flash_attention_for_cpu(Tensor query, Tensor key, Tensor value, float dropout_p=0., bool is_causal=False, *, Tensor? attn_mask=None, float? scale=None) -> (Tensor output, Tensor logsumexp)"""
-    return attended(op, query, key, value, attn_mask, dropout_p, is_causal, scale, True)[0], None
-
-
-@translates(aten._scaled_dot_product_efficient_attention.default)
-def _scaled_dot_product_efficient_attention(
-    op: Emit,
-    query: ir.Value,
-    key: ir.Value,
-    value: ir.Value,
-    attn_bias: ir.Value | None,
-    compute_log_sumexp: bool,
-    dropout_p: float,
-    is_causal: bool,
-    scale: float | None,
+    attn_mask: ir.Value | None = None,
+    attn_bias: ir.Value | None = None,
 ) -> tuple[ir.Value | None, ...]:
-    """_scaled_dot_product_efficient_attention(Tensor query, Tensor key, Tensor value, Tensor? attn_bias, bool compute_log_sumexp, float dropout_p=0., bool is_causal=False, *, float? scale=None) -> (Tensor output, Tensor log_sumexp, Tensor philox_seed, Tensor philox_offset)"""
-    output = attended(op, query, key, value, attn_bias, dropout_p, is_causal, scale, False)[0]
+    """The output only; what else these kernels give serves their backward pass."""
+    mask = attn_bias if attn_mask is None else attn_mask
+    output = attended(op, query, key, value, mask, dropout_p, is_causal, scale, True)[0]
     return (output, *(None for _ in op.result[1:]))
 
 
-@translates(aten._scaled_dot_product_flash_attention.default)
-def _scaled_dot_product_flash_attention(
-    op: Emit,
-    query: ir.Value,
-    key: ir.Value,
-    value: ir.Value,
-    dropout_p: float,
-    is_causal: bool,
-    return_debug_mask: bool,
-    scale: float | None,
-) -> tuple[ir.Value | None, ...]:
-    """_scaled_dot_product_flash_attention(Tensor query, Tensor key, Tensor value, float dropout_p=0., bool is_causal=False, bool return_debug_mask=False, *, float? scale=None) -> (Tensor output, Tensor logsumexp, Tensor cum_seq_q, Tensor cum_seq_k, SymInt max_q, SymInt max_k, Tensor rng_state, Tensor unused, Tensor debug_attn_mask)"""
-    output = attended(op, query, key, value, None, dropout_p, is_causal, scale, False)[0]
-    return (output, *(None for _ in op.result[1:]))
+_FORM = "Attention from opset 23 on, for 4-D operands; else Transpose, Mul, MatMul, Add, Softmax, MatMul"
+_KERNELS = "flash_attention_for_cpu efficient_attention flash_attention"
+_PRODUCTS = "scaled_dot_product_attention _scaled_dot_product_attention_math"
+register_shared(_scaled_dot_product, _FORM, *overloads_of(_PRODUCTS))
+register_shared(_fused, _FORM, *overloads_of(" ".join(f"_scaled_dot_product_{name}" for name in _KERNELS.split())))

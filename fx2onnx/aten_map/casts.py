@@ -5,9 +5,9 @@ from __future__ import annotations
 import onnx_ir as ir
 import torch
 
-from fx2onnx.aten_map.table.dtype_support import SMALL_INTEGERS, overloads_of, register_shared
+from fx2onnx.aten_map.table.dtype_support import SMALL_INTEGERS
 from fx2onnx.aten_map.table.dtypes import FLOATS, INTEGERS, onnx_dtype
-from fx2onnx.aten_map.table.registry import translates
+from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.schema import has_op

@@ -12,7 +12,7 @@ from fx2onnx.aten_map.creation import counted
 from fx2onnx.aten_map.losses import MEAN, NONE, at_least_zero, reduced_loss, worked, zero_like
 from fx2onnx.aten_map.reductions import reduce
 from fx2onnx.aten_map.scans import cumulative_sum
-from fx2onnx.aten_map.table.dtype_support import overloads_of, register_shared
+from fx2onnx.aten_map.table.registry import overloads_of, register_shared
 from fx2onnx.irx.emit import Emit
 
 aten = torch.ops.aten

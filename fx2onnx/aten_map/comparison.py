@@ -10,9 +10,9 @@ import torch
 
 from fx2onnx.aten_map.arithmetic import UNSIGNED
 from fx2onnx.aten_map.selection import where
-from fx2onnx.aten_map.table.dtype_support import opmath, register, through
+from fx2onnx.aten_map.table.dtype_support import opmath, through
 from fx2onnx.aten_map.table.dtypes import FLOATS, Operand, as_dtype, promoted
-from fx2onnx.aten_map.table.registry import translates
+from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.schema import has_op
@@ -64,8 +64,7 @@ def _comparison(op_type: str) -> Callable[..., ir.Value]:
 
 for _names, _op_type in COMPARISONS.items():
     for _name in _names.split():
-        for _overload_name in ("Tensor", "Scalar"):
-            register(getattr(getattr(aten, _name), _overload_name), _comparison(_op_type), _op_type)
+        register_shared(_comparison(_op_type), _op_type, *overloads_of(f"{_name}.Tensor {_name}.Scalar"))
 
 LOGICAL = {"logical_and": "And", "logical_or": "Or", "logical_xor": "Xor"}
 
@@ -83,7 +82,7 @@ def _logical(op_type: str) -> Callable[..., ir.Value]:
 
 
 for _name, _op_type in LOGICAL.items():
-    register(getattr(aten, _name).default, _logical(_op_type), _op_type)
+    register_shared(_logical(_op_type), _op_type, *overloads_of(_name))
 
 
 @translates(aten.logical_not.default)
@@ -155,10 +154,11 @@ def _bitwise(bool_type: str, op_type: str) -> Callable[..., ir.Value]:
 
 
 for _name, (_bool_type, _op_type) in BITWISE.items():
-    for _overload_name in ("Tensor", "Scalar", "Scalar_Tensor"):
-        _overload = getattr(getattr(aten, _name), _overload_name, None)
-        if _overload is not None:
-            register(_overload, _bitwise(_bool_type, _op_type), f"{_op_type}; {_bool_type} of bools; digits before 18")
+    register_shared(
+        _bitwise(_bool_type, _op_type),
+        f"{_op_type}; {_bool_type} of bools; digits before 18",
+        *overloads_of(f"{_name}.Tensor {_name}.Scalar {_name}.Scalar_Tensor"),
+    )
 
 
 @translates(aten.bitwise_not.default)
@@ -223,10 +223,11 @@ for _names, _direction in {
     "bitwise_right_shift __rshift__": "RIGHT",
 }.items():
     for _name in _names.split():
-        for _overload_name in ("Tensor", "Tensor_Scalar", "Scalar_Tensor", "Scalar"):
-            _overload = getattr(getattr(aten, _name), _overload_name, None)
-            if _overload is not None:
-                register(_overload, _shift(_direction), f"BitShift {_direction} of uint64, 0 beyond the width")
+        register_shared(
+            _shift(_direction),
+            f"BitShift {_direction} of uint64, 0 beyond the width",
+            *overloads_of(f"{_name}.Tensor {_name}.Tensor_Scalar {_name}.Scalar_Tensor {_name}.Scalar"),
+        )
 
 
 @translates(aten.isclose.default)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Callable
 from typing import Any
@@ -21,11 +20,9 @@ from fx2onnx.aten_map.complex_numbers import (
     multiplied,
     pair,
     parts,
-    register_complex,
     scaled,
 )
-from fx2onnx.aten_map.table.dtype_support import overloads_of, schema_text
-from fx2onnx.aten_map.table.registry import TABLE
+from fx2onnx.aten_map.table.registry import TABLE, overloads_of, register_shared
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit
 
@@ -368,21 +365,12 @@ _BY_PARTS: list[tuple[str, str, Callable[[Emit, Overload, dict[str, Any]], ir.Va
 ]  # fmt: skip
 
 
-def _register_by_parts(overload: Overload, form: str, function: Callable[..., ir.Value]) -> None:
-    names = [argument.name for argument in overload._schema.arguments]
-
-    def entry(op: Emit, *arguments: Any) -> ir.Value:
-        return function(op, overload, dict(zip(names, arguments, strict=True)))
-
-    entry.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in ["op", *names]]
-    )
-    entry.__doc__ = f"{schema_text(overload)}\n\n    ONNX:    {form}\n    "
-    TABLE.add(overload, 0, entry, is_complex=True)
+def _by_parts(function: Callable[..., ir.Value], overload: Overload) -> Callable[..., ir.Value]:
+    return lambda op, **given: function(op, overload, given)
 
 
 for _names, _form, _function in _BY_FORMULA:
-    register_complex(_function, _form, *overloads_of(_names))
-for _names, _form, _by_parts in _BY_PARTS:
+    register_shared(_function, _form, *overloads_of(_names), is_complex=True)
+for _names, _form, _function in _BY_PARTS:
     for _overload in overloads_of(_names):
-        _register_by_parts(_overload, _form, _by_parts)
+        register_shared(_by_parts(_function, _overload), _form, _overload, is_complex=True)

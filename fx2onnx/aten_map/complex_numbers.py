@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -12,33 +11,14 @@ import torch
 
 from fx2onnx.aten_map.matmul import product as matrix_product
 from fx2onnx.aten_map.powers import arc_tangent
-from fx2onnx.aten_map.table.dtype_support import overloads_of, schema_text
 from fx2onnx.aten_map.table.dtypes import Operand, as_dtype
-from fx2onnx.aten_map.table.registry import TABLE
+from fx2onnx.aten_map.table.registry import TABLE, overloads_of, register_shared
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import mark_complex
 
 aten = torch.ops.aten
 D = ir.DataType
 Overload = torch._ops.OpOverload
-
-
-def register_complex(function: Callable[..., Any], form: str, *overloads: Overload) -> None:
-    """Register for calls that touch complex numbers; the function takes by name the arguments it wants."""
-    wanted = inspect.signature(function).parameters
-    for overload in overloads:
-        names = [argument.name for argument in overload._schema.arguments]
-        kept = [(index, name) for index, name in enumerate(names) if name in wanted]
-
-        def entry(op: Emit, *arguments: Any, _kept: list[tuple[int, str]] = kept) -> Any:
-            return function(op, **{name: arguments[index] for index, name in _kept})
-
-        entry.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-            [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in ["op", *names]]
-        )
-        entry.__doc__ = f"{schema_text(overload)}\n\n    ONNX:    {form}\n    "
-        entry.__wrapped__ = function  # type: ignore[attr-defined]
-        TABLE.add(overload, 0, entry, is_complex=True)
 
 
 # -- parts ----------------------------------------------------------------------------------------------------------------
@@ -265,10 +245,10 @@ _FORMS: list[tuple[str, str, Callable[..., Any]]] = [
     ("ne.Tensor ne.Scalar", "Equal of both parts, Not", _not_equal_parts(True)),
 ]
 for _names, _form, _function in _FORMS:
-    register_complex(_function, _form, *overloads_of(_names))
-register_complex(_to, "Cast, Pad to a pair", *overloads_of("chalf"))
+    register_shared(_function, _form, *overloads_of(_names), is_complex=True)
+register_shared(_to, "Cast, Pad to a pair", *overloads_of("chalf"), is_complex=True)
 
-# Views of pairs: the real entry, told that sizes have one more axis and that dims count without it.
+# Views of pairs: the real entry, with one more axis in sizes, and dims that count without it.
 SIZES = frozenset({"size", "shape", "sizes", "repeats"})
 DIMS = frozenset(
     {"dim", "dim0", "dim1", "dims", "axis", "axis0", "axis1", "start_dim", "end_dim", "source", "destination"}
@@ -287,11 +267,9 @@ REPEATS_ONE = frozenset({"repeat"})
 
 def _with_pair(overload: Overload) -> Callable[..., Any]:
     packet = str(overload._schema.name).split("::")[-1]
-    names = [argument.name for argument in overload._schema.arguments]
 
-    def entry(op: Emit, *arguments: Any) -> Any:
-        given = dict(zip(names, arguments, strict=True))
-        first = given[names[0]]
+    def entry(op: Emit, **given: Any) -> Any:
+        first = next(iter(given.values()))
         source = first[0] if isinstance(first, list | tuple) else first
         rank = op.rank(source) - 1 + (packet in NEW_AXIS)
         if not rank and packet in ONE_ELEMENT:
@@ -330,15 +308,5 @@ def _over_all(op: Emit, packet: str, value: ir.Value, given: dict[str, Any]) -> 
     return op.node(op_type, value, axes=axes, keepdims=int(bool(given.get("keepdim"))))
 
 
-def _register_views() -> None:
-    for overload in overloads_of(_VIEWS):
-        names = [argument.name for argument in overload._schema.arguments]
-        entry = _with_pair(overload)
-        entry.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-            [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in ["op", *names]]
-        )
-        entry.__doc__ = f"{schema_text(overload)}\n\n    ONNX:    as of reals, with the pair as a last axis\n    "
-        TABLE.add(overload, 0, entry, is_complex=True)
-
-
-_register_views()
+for _overload in overloads_of(_VIEWS):
+    register_shared(_with_pair(_overload), "as of reals, with the pair as a last axis", _overload, is_complex=True)

@@ -10,9 +10,9 @@ import onnx_ir as ir
 import torch
 
 from fx2onnx.aten_map.casts import cast
-from fx2onnx.aten_map.table.dtype_support import overloads_of, register_shared, takes
+from fx2onnx.aten_map.table.dtype_support import takes
 from fx2onnx.aten_map.table.dtypes import FLOATS, Operand, as_dtype
-from fx2onnx.aten_map.table.registry import translates
+from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
 from fx2onnx.base.dims import Dim, DimLike
 from fx2onnx.irx.emit import Emit
 
@@ -116,7 +116,7 @@ register_shared(
 
 
 def _range(op: Emit, start: Any, end: Any, step: Any = 1) -> ir.Value:
-    """As arange, the end included: the number of elements, which PyTorch tells, is all the difference."""
+    """As arange, the end included: only the number of elements differs, and it is in the result's dims."""
     dtype, (count,) = op.result[0]
     numbers = [number for number in (start, step) if not isinstance(number, Dim)]
     if len(numbers) == 2 and isinstance(count, int) and count <= FOLDED_ELEMENTS:
@@ -210,7 +210,7 @@ register_shared(_triangle_indices(False), "a constant", *overloads_of("tril_indi
 register_shared(_triangle_indices(True), "a constant", *overloads_of("triu_indices"))
 
 
-def meshgrid(op: Emit, tensors: Sequence[ir.Value], indexing: str) -> tuple[ir.Value, ...]:
+def meshgrid(op: Emit, tensors: Sequence[ir.Value], indexing: str = "ij") -> tuple[ir.Value, ...]:
     """Each tensor along an axis of its own, repeated along the others."""
     order = list(range(len(tensors)))
     if indexing == "xy" and len(tensors) > 1:
@@ -225,19 +225,4 @@ def meshgrid(op: Emit, tensors: Sequence[ir.Value], indexing: str) -> tuple[ir.V
     return tuple(results)
 
 
-@translates(aten.meshgrid.default)
-def meshgrid_default(op: Emit, tensors: Sequence[ir.Value]) -> tuple[ir.Value, ...]:
-    """meshgrid(Tensor[] tensors) -> Tensor[]
-
-    ONNX:    Reshape and Expand of each.
-    """
-    return meshgrid(op, tensors, "ij")
-
-
-@translates(aten.meshgrid.indexing)
-def meshgrid_indexing(op: Emit, tensors: Sequence[ir.Value], indexing: str) -> tuple[ir.Value, ...]:
-    """meshgrid(Tensor[] tensors, *, str indexing) -> Tensor[]
-
-    ONNX:    Reshape and Expand of each.
-    """
-    return meshgrid(op, tensors, indexing)
+register_shared(meshgrid, "Reshape and Expand of each", *overloads_of("meshgrid meshgrid.indexing"))

@@ -15,7 +15,7 @@ from fx2onnx.aten_map.losses import MEAN, NONE
 from fx2onnx.aten_map.reductions import reduce
 from fx2onnx.aten_map.scans import cumulative_sum
 from fx2onnx.aten_map.table.axes import whole
-from fx2onnx.aten_map.table.dtype_support import overloads_of, register_shared
+from fx2onnx.aten_map.table.registry import overloads_of, register_shared
 from fx2onnx.irx.emit import Emit
 
 aten = torch.ops.aten

@@ -17,8 +17,8 @@ from fx2onnx.aten_map.linalg.linear_solve import WORK, column_of, loop, position
 from fx2onnx.aten_map.reductions import reduce
 from fx2onnx.aten_map.searching import _edges as edges_of
 from fx2onnx.aten_map.table.axes import axes_of, moved
-from fx2onnx.aten_map.table.dtype_support import floating, overloads_of, register_shared
-from fx2onnx.aten_map.table.registry import translates
+from fx2onnx.aten_map.table.dtype_support import floating
+from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
 from fx2onnx.base.dims import Dim, DimLike, product
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit
@@ -252,10 +252,6 @@ def _householder_product(op: Emit, input: ir.Value, tau: ir.Value) -> ir.Value:
     return op.cast(found, op.result_dtype())
 
 
-def _orgqr(op: Emit, self: ir.Value, input2: ir.Value) -> ir.Value:
-    return _householder_product(op, self, input2)
-
-
 def _ormqr(op: Emit, self: ir.Value, input2: ir.Value, input3: ir.Value, left: bool, transpose: bool) -> ir.Value:
     vectors, tau, other = (op.cast(item, WORK) for item in (self, input2, input3))
     if left:
@@ -299,6 +295,5 @@ def _geqrf(op: Emit, self: ir.Value) -> tuple[ir.Value, ir.Value]:
 
 
 register_shared(_geqrf, "Loop of Householder reflections", *overloads_of("geqrf"))
-register_shared(_householder_product, "Loop of reflections", *overloads_of("linalg_householder_product"))
-register_shared(_orgqr, "Loop of reflections", *overloads_of("orgqr"))
+register_shared(_householder_product, "Loop of reflections", *overloads_of("linalg_householder_product orgqr"))
 register_shared(_ormqr, "Loop of reflections", *overloads_of("ormqr"))

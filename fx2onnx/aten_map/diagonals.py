@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,7 @@ from fx2onnx.aten_map.table.axes import (
     zeros,
 )
 from fx2onnx.aten_map.table.dtype_support import takes
-from fx2onnx.aten_map.table.registry import translates
+from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
 from fx2onnx.base.dims import Dim, DimLike
 from fx2onnx.irx.emit import Emit
 
@@ -53,20 +53,12 @@ def diagonal_of(op: Emit, value: ir.Value, offset: int, dim1: int, dim2: int, co
     )
 
 
-@translates(aten.diagonal.default, aten.diagonal_copy.default)
-def diagonal(op: Emit, self: ir.Value, offset: int, dim1: int, dim2: int) -> ir.Value:
-    """diagonal(Tensor(a) self, int offset=0, int dim1=0, int dim2=1) -> Tensor(a)
-    diagonal_copy(Tensor self, int offset=0, int dim1=0, int dim2=1) -> Tensor
-
-    ONNX:  Reshape and Slice with a step of columns + 1.
-    """
+def _diagonal(op: Emit, self: ir.Value, offset: int, dim1: int, dim2: int) -> ir.Value:
     return diagonal_of(op, self, offset, dim1, dim2, op.result_dims()[-1])
 
 
-@translates(aten.linalg_diagonal.default)
-def linalg_diagonal(op: Emit, A: ir.Value, offset: int, dim1: int, dim2: int) -> ir.Value:
-    """linalg_diagonal(Tensor(a) A, *, int offset=0, int dim1=-2, int dim2=-1) -> Tensor(a)"""
-    return diagonal_of(op, A, offset, dim1, dim2, op.result_dims()[-1])
+_DIAGONALS = overloads_of("diagonal diagonal_copy linalg_diagonal")
+register_shared(_diagonal, "Reshape and Slice with a step of columns + 1", *_DIAGONALS)
 
 
 def _on_diagonal(op: Emit, rows: DimLike, columns: DimLike, offset: int) -> ir.Value:
@@ -104,10 +96,7 @@ def diagonal_written(op: Emit, value: ir.Value, source: ir.Value, offset: int, d
     return transpose(op, where(op, mask, _on_rows(op, source, rows, columns, offset), value), inverse(perm))
 
 
-@translates(aten.diagonal_scatter.default)
-def diagonal_scatter(op: Emit, self: ir.Value, src: ir.Value, offset: int, dim1: int, dim2: int) -> ir.Value:
-    """diagonal_scatter(Tensor self, Tensor src, int offset=0, int dim1=0, int dim2=1) -> Tensor"""
-    return diagonal_written(op, self, src, offset, dim1, dim2)
+register_shared(diagonal_written, "Where against a mask of the diagonal", aten.diagonal_scatter.default)
 
 
 @translates(aten.diagonal_backward.default)
@@ -158,38 +147,27 @@ def diag(op: Emit, self: ir.Value, diagonal: int) -> ir.Value:
     return diagonal_of(op, self, diagonal, 0, 1, op.result_dims()[-1])
 
 
-def _triangle(op: Emit, value: ir.Value, diagonal: DimLike, upper: bool) -> ir.Value:
-    """``Trilu`` from opset 14 on; below, and for dtypes it lacks, Where against a mask."""
-    dtype = op.dtype(value)
-    if is_empty(op.dims(value)):
-        return value
-    if op.opset >= 14 and takes("Trilu", op.opset, dtype):
-        shift = () if diagonal == 0 else (op.size(diagonal),)
-        return op.Trilu(value, *shift, **({} if upper else {"upper": 0}))
-    rows, columns = op.dims(value)[-2:]
-    if not any(isinstance(size, Dim) for size in (rows, columns, diagonal)):
-        gap_known = np.arange(int(columns)) - np.arange(int(rows))[:, None]  # type: ignore[arg-type]
-        mask = op.const(gap_known >= int(diagonal) if upper else gap_known <= int(diagonal))  # type: ignore[arg-type]
-    else:
-        gap = op.Sub(steps(op, columns), unsqueeze(op, steps(op, rows), 1))
-        bound = op.size(diagonal, INT64)
-        mask = op.Not(op.Less(gap, bound) if upper else op.Greater(gap, bound))
-    return where(op, mask, value, op.const(0, dtype))
+def _triangle(upper: bool) -> Callable[..., ir.Value]:
+    def entry(op: Emit, value: ir.Value, diagonal: DimLike) -> ir.Value:
+        """``Trilu`` from opset 14 on; below, and for dtypes it lacks, Where against a mask."""
+        dtype = op.dtype(value)
+        if is_empty(op.dims(value)):
+            return value
+        if op.opset >= 14 and takes("Trilu", op.opset, dtype):
+            shift = () if diagonal == 0 else (op.size(diagonal),)
+            return op.Trilu(value, *shift, **({} if upper else {"upper": 0}))
+        rows, columns = op.dims(value)[-2:]
+        if not any(isinstance(size, Dim) for size in (rows, columns, diagonal)):
+            gap_known = np.arange(int(columns)) - np.arange(int(rows))[:, None]  # type: ignore[arg-type]
+            mask = op.const(gap_known >= int(diagonal) if upper else gap_known <= int(diagonal))  # type: ignore[arg-type]
+        else:
+            gap = op.Sub(steps(op, columns), unsqueeze(op, steps(op, rows), 1))
+            bound = op.size(diagonal, INT64)
+            mask = op.Not(op.Less(gap, bound) if upper else op.Greater(gap, bound))
+        return where(op, mask, value, op.const(0, dtype))
+
+    return entry
 
 
-@translates(aten.tril.default)
-def tril(op: Emit, self: ir.Value, diagonal: DimLike) -> ir.Value:
-    """tril(Tensor self, SymInt diagonal=0) -> Tensor
-
-    ONNX:  Trilu from opset 14 on.
-    """
-    return _triangle(op, self, diagonal, upper=False)
-
-
-@translates(aten.triu.default)
-def triu(op: Emit, self: ir.Value, diagonal: DimLike) -> ir.Value:
-    """triu(Tensor self, SymInt diagonal=0) -> Tensor
-
-    ONNX:  Trilu from opset 14 on.
-    """
-    return _triangle(op, self, diagonal, upper=True)
+for _overload, _upper in ((aten.tril.default, False), (aten.triu.default, True)):
+    register_shared(_triangle(_upper), "Trilu from opset 14 on; Where against a mask", _overload)

@@ -9,7 +9,7 @@ import torch
 
 from fx2onnx.aten_map.joining import joined
 from fx2onnx.aten_map.table.axes import INT64, flat, sliced, steps, unsqueeze, whole
-from fx2onnx.aten_map.table.registry import translates
+from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
 from fx2onnx.irx.emit import Emit
 
 aten = torch.ops.aten
@@ -30,9 +30,12 @@ def _bagged(
     mode: int,
     per_sample_weights: ir.Value | None,
     include_last_offset: bool,
-    padding_idx: int | None,
+    padding_idx: int | None = None,
 ) -> tuple[ir.Value | None, ...]:
-    """A [bags, indices] mask of membership; sums and means are one product with it, maxima a masked reduction."""
+    """A [bags, indices] mask of membership; sums and means are one product with it, maxima a masked reduction.
+
+    Only the first output is given; the others serve the backward pass.
+    """
     count = op.dims(indices)[0]
     offsets = op.cast(offsets, INT64)
     size = op.dims(offsets)[0]
@@ -69,45 +72,8 @@ def _bagged(
     return output, None, None, None
 
 
-@translates(
-    aten.embedding_bag.default,
-)
-def embedding_bag(
-    op: Emit,
-    weight: ir.Value,
-    indices: ir.Value,
-    offsets: ir.Value,
-    mode: int,
-    per_sample_weights: ir.Value | None,
-    include_last_offset: bool,
-) -> tuple[ir.Value | None, ...]:
-    """embedding_bag(Tensor weight, Tensor indices, Tensor offsets, bool scale_grad_by_freq=False, int mode=0, bool sparse=False, Tensor? per_sample_weights=None, bool include_last_offset=False) -> (Tensor, Tensor, Tensor, Tensor)
-
-    Only the first output is given; the others serve the backward pass.
-    """
-    return _bagged(op, weight, indices, offsets, mode, per_sample_weights, include_last_offset, None)
-
-
-@translates(aten.embedding_bag.padding_idx, aten._embedding_bag.default, aten._embedding_bag_forward_only.default)
-def embedding_bag_padding_idx(
-    op: Emit,
-    weight: ir.Value,
-    indices: ir.Value,
-    offsets: ir.Value,
-    mode: int,
-    per_sample_weights: ir.Value | None,
-    include_last_offset: bool,
-    padding_idx: int | None,
-) -> tuple[ir.Value | None, ...]:
-    """embedding_bag(Tensor weight, Tensor indices, Tensor offsets, bool scale_grad_by_freq, int mode, bool sparse, Tensor? per_sample_weights, bool include_last_offset, int? padding_idx) -> (Tensor, Tensor, Tensor, Tensor)
-    _embedding_bag(Tensor weight, Tensor indices, Tensor offsets, bool scale_grad_by_freq=False, int mode=0, bool sparse=False, Tensor? per_sample_weights=None, bool include_last_offset=False, int padding_idx=-1) -> (Tensor, Tensor, Tensor, Tensor)
-    _embedding_bag_forward_only(Tensor weight, Tensor indices, Tensor offsets, bool scale_grad_by_freq=False, int mode=0, bool sparse=False, Tensor? per_sample_weights=None, bool include_last_offset=False, int padding_idx=-1) -> (Tensor, Tensor, Tensor, Tensor)
-
-    Only the first output is given; the others serve the backward pass.
-    """
-    if padding_idx is not None and padding_idx < 0:
-        padding_idx = None
-    return _bagged(op, weight, indices, offsets, mode, per_sample_weights, include_last_offset, padding_idx)
+_BAGS = "embedding_bag embedding_bag.padding_idx _embedding_bag _embedding_bag_forward_only"
+register_shared(_bagged, "MatMul with a mask of membership, or ReduceMax", *overloads_of(_BAGS))
 
 
 @translates(aten.embedding_renorm.default)

@@ -9,9 +9,10 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
-from fx2onnx.aten_map.complex_numbers import as_pair, conjugate, pair, parts, register_complex
+from fx2onnx.aten_map.complex_numbers import as_pair, conjugate, pair, parts
 from fx2onnx.aten_map.table.axes import moved
-from fx2onnx.aten_map.table.dtype_support import floating, overloads_of, register_shared
+from fx2onnx.aten_map.table.dtype_support import floating
+from fx2onnx.aten_map.table.registry import overloads_of, register_shared
 from fx2onnx.base.dims import Dim, DimLike, product
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit
@@ -211,8 +212,8 @@ FAMILY: dict[str, tuple[Callable[..., ir.Value], bool]] = {
 }
 for _name, (_function, _flag) in FAMILY.items():
     _form = "DFT-17; MatMul with cosines and sines before"
-    register_complex(_one(_function, _flag), _form, *overloads_of(f"fft_{_name}"))
-    register_complex(_many(_function, _flag), _form, *overloads_of(f"fft_{_name}2 fft_{_name}n"))
+    register_shared(_one(_function, _flag), _form, *overloads_of(f"fft_{_name}"), is_complex=True)
+    register_shared(_many(_function, _flag), _form, *overloads_of(f"fft_{_name}2 fft_{_name}n"), is_complex=True)
     if _function is backward_real:
         register_shared(_one(_function, _flag), _form, *overloads_of(f"fft_{_name}"))
         register_shared(_many(_function, _flag), _form, *overloads_of(f"fft_{_name}2 fft_{_name}n"))
@@ -248,6 +249,6 @@ def _c2r(op: Emit, self: ir.Value, dim: Sequence[int], normalization: int, last_
     return rescaled(op, to_real(op, found, axes[-1], last_dim_size), SCALES[normalization], total)
 
 
-register_complex(_c2c, "DFT-17", *overloads_of("_fft_c2c"))
-register_complex(_r2c, "DFT-17", *overloads_of("_fft_r2c"))
-register_complex(_c2r, "DFT-17", *overloads_of("_fft_c2r"))
+register_shared(_c2c, "DFT-17", *overloads_of("_fft_c2c"), is_complex=True)
+register_shared(_r2c, "DFT-17", *overloads_of("_fft_r2c"), is_complex=True)
+register_shared(_c2r, "DFT-17", *overloads_of("_fft_c2r"), is_complex=True)

@@ -129,7 +129,7 @@ def nonzero_numpy(op: Emit, self: ir.Value) -> tuple[ir.Value, ...]:
 def nonzero_static(op: Emit, self: ir.Value, size: DimLike, fill_value: int) -> ir.Value:
     """nonzero_static(Tensor self, *, SymInt size, int fill_value=-1) -> Tensor
 
-    The found places, then filler, cut to ``size``.
+    The places, then filler, cut to ``size``.
     """
     rank = op.rank(self)
     if rank == 0:

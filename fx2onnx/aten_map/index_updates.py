@@ -27,8 +27,8 @@ from fx2onnx.aten_map.table.axes import (
     zeros,
 )
 from fx2onnx.aten_map.table.dtypes import as_dtype
-from fx2onnx.aten_map.table.registry import translates
-from fx2onnx.base.dims import Dim, DimLike
+from fx2onnx.aten_map.table.registry import register_shared, translates
+from fx2onnx.base.dims import Dim, DimLike, product
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.shapes import broadcast_dims
 
@@ -70,10 +70,7 @@ def index_add(op: Emit, self: ir.Value, dim: int, index: ir.Value, source: ir.Va
     return _written(op, self, dim, index, source, "add")
 
 
-@translates(aten.index_copy.default)
-def index_copy(op: Emit, self: ir.Value, dim: int, index: ir.Value, source: ir.Value) -> ir.Value:
-    """index_copy(Tensor self, int dim, Tensor index, Tensor source) -> Tensor"""
-    return _written(op, self, dim, index, source)
+register_shared(_written, "ScatterND along axis 0", aten.index_copy.default)
 
 
 @translates(aten.index_fill.int_Scalar, aten.index_fill.int_Tensor)
@@ -129,17 +126,10 @@ def masked_scatter_backward(op: Emit, grad_output: ir.Value, mask: ir.Value, siz
     chosen = op.Compress(
         flat(op, grad_output), flat(op, op.cast(mask, BOOL)), axis=0, outputs=[(dtype, (Dim.symbol("kept"),))]
     )
-    filler = zeros(op, (_numel(dims),), dtype)
-    longer = op.Concat(chosen, filler, axis=0)
-    cut = op.Slice(longer, starts=[0], ends=op.sizes([_numel(dims)]), axes=[0], outputs=[(dtype, (_numel(dims),))])
+    count = product(list(dims))
+    longer = op.Concat(chosen, zeros(op, (count,), dtype), axis=0)
+    cut = op.Slice(longer, starts=[0], ends=op.sizes([count]), axes=[0], outputs=[(dtype, (count,))])
     return op.reshape(cut, dims)
-
-
-def _numel(dims: Sequence[DimLike]) -> DimLike:
-    total: Any = 1
-    for size in dims:
-        total = total * size
-    return whole(total)
 
 
 # -- slices and selections ----------------------------------------------------------------------------------------

@@ -78,7 +78,7 @@ def coordinates(op: Emit, plan: Plan) -> ir.Value:
 def _linear(op: Emit, value: ir.Value, plan: Plan) -> ir.Value:
     """Adjacent indices as one into the merged axis: no copy of ``value``, no expanded indices.
 
-    A negative first index stays negative, which Gather allows; the others are brought into range.
+    A negative first index stays negative, which Gather allows; the others are made positive.
     """
     dims = op.dims(value)
     total = op.cast(plan.indices[0], INT64)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -13,7 +13,7 @@ import torch
 from fx2onnx.aten_map.antialias import fixed_point, resampling_matrix
 from fx2onnx.aten_map.table.axes import fixed, steps, swap
 from fx2onnx.aten_map.table.dtypes import FLOATS
-from fx2onnx.aten_map.table.registry import schema_line, translates
+from fx2onnx.aten_map.table.registry import overloads_of, register_shared
 from fx2onnx.base.dims import Dim, DimLike
 from fx2onnx.irx.emit import Emit
 
@@ -252,71 +252,27 @@ MODES = {
 """Overload packet -> mode, and the numbers of spatial axes it exists for."""
 
 
-def _given(scales: Scales) -> Scales | None:
-    return scales if any(scale is not None for scale in scales) else None
-
-
-def _register(name: str, mode: str, spatial: int) -> None:
-    antialias = name.endswith("_aa")
-    packet = getattr(aten, name)
-
-    def vec(op: Emit, input: ir.Value, output_size: Any, scale_factors: Scales | None) -> ir.Value:
-        return interpolated(op, input, mode, scale_factors, False)
-
-    def vec_aligned(
-        op: Emit, input: ir.Value, output_size: Any, align_corners: bool, scale_factors: Scales | None
-    ) -> ir.Value:
-        return interpolated(op, input, mode, scale_factors, align_corners, antialias)
-
-    def plain1(op: Emit, self: ir.Value, output_size: Sequence[DimLike], scales: float | None) -> ir.Value:
-        return interpolated(op, self, mode, _given([scales]), False)
-
-    def plain2(op: Emit, self: ir.Value, output_size: Any, scales_h: float | None, scales_w: float | None) -> ir.Value:
-        return interpolated(op, self, mode, _given([scales_h, scales_w]), False)
-
-    def plain3(
+def _resize(mode: str, antialias: bool) -> Callable[..., ir.Value]:
+    def entry(
         op: Emit,
         self: ir.Value,
-        output_size: Any,
-        scales_d: float | None,
-        scales_h: float | None,
-        scales_w: float | None,
+        scale_factors: Scales | None = None,
+        scales: float | None = None,
+        scales_d: float | None = None,
+        scales_h: float | None = None,
+        scales_w: float | None = None,
+        align_corners: bool = False,
     ) -> ir.Value:
-        return interpolated(op, self, mode, _given([scales_d, scales_h, scales_w]), False)
+        if scale_factors is None:
+            spatial = op.rank(self) - 2
+            each = [scales] if spatial == 1 else [scales_d, scales_h, scales_w][-spatial:]
+            scale_factors = each if any(scale is not None for scale in each) else None
+        return interpolated(op, self, mode, scale_factors, align_corners, antialias)
 
-    def aligned1(op: Emit, self: ir.Value, output_size: Any, align_corners: bool, scales: float | None) -> ir.Value:
-        return interpolated(op, self, mode, _given([scales]), align_corners)
-
-    def aligned2(
-        op: Emit,
-        self: ir.Value,
-        output_size: Any,
-        align_corners: bool,
-        scales_h: float | None,
-        scales_w: float | None,
-    ) -> ir.Value:
-        return interpolated(op, self, mode, _given([scales_h, scales_w]), align_corners, antialias)
-
-    def aligned3(
-        op: Emit,
-        self: ir.Value,
-        output_size: Any,
-        align_corners: bool,
-        scales_d: float | None,
-        scales_h: float | None,
-        scales_w: float | None,
-    ) -> ir.Value:
-        return interpolated(op, self, mode, _given([scales_d, scales_h, scales_w]), align_corners)
-
-    if mode.startswith("nearest"):
-        functions: list[tuple[Any, Any]] = [(packet.vec, vec), (packet.default, (plain1, plain2, plain3)[spatial - 1])]
-    else:
-        functions = [(packet.vec, vec_aligned), (packet.default, (aligned1, aligned2, aligned3)[spatial - 1])]
-    for overload, function in functions:
-        function.__doc__ = f"{schema_line(overload)}\n\n    ONNX:    Resize\n    "
-        translates(overload)(function)
+    return entry
 
 
 for _name, (_mode, _ranks) in MODES.items():
     for _spatial in _ranks:
-        _register(_name.format(_spatial), _mode, _spatial)
+        _packet = _name.format(_spatial)
+        register_shared(_resize(_mode, _packet.endswith("_aa")), "Resize", *overloads_of(f"{_packet}.vec {_packet}"))

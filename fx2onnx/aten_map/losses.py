@@ -13,8 +13,9 @@ from fx2onnx.aten_map.norms import vector_norm
 from fx2onnx.aten_map.powers import xlogy
 from fx2onnx.aten_map.reductions import mean, reduce
 from fx2onnx.aten_map.table.axes import axis_of
-from fx2onnx.aten_map.table.dtype_support import opmath, overloads_of, register_shared
+from fx2onnx.aten_map.table.dtype_support import opmath
 from fx2onnx.aten_map.table.dtypes import promoted
+from fx2onnx.aten_map.table.registry import overloads_of, register_shared
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.shapes import broadcast_dims
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import onnx_ir as ir
 import torch
@@ -11,7 +11,7 @@ from fx2onnx.aten_map.joining import joined
 from fx2onnx.aten_map.matmul import dense, transposed_weight
 from fx2onnx.aten_map.slicing import pieces
 from fx2onnx.aten_map.table.axes import INT64, steps, unsqueeze
-from fx2onnx.aten_map.table.registry import translates
+from fx2onnx.aten_map.table.registry import register_shared, translates
 from fx2onnx.irx.emit import Emit
 
 aten = torch.ops.aten
@@ -133,39 +133,20 @@ def gru_cell(
     return op.Add(fresh, op.Mul(update, op.Sub(hx, fresh)))
 
 
-def _simple_cell(op: Emit, activation: str, given: list[ir.Value | None]) -> ir.Value:
-    value, state, w_ih, w_hh, b_ih, b_hh = given
-    assert value is not None
-    assert state is not None
-    assert w_ih is not None
-    assert w_hh is not None
-    total = op.Add(dense(op, value, w_ih, b_ih), dense(op, state, w_hh, b_hh))
-    return op.node(activation, total)
+def _simple_cell(activation: str) -> Callable[..., ir.Value]:
+    def entry(
+        op: Emit,
+        input: ir.Value,
+        hx: ir.Value,
+        w_ih: ir.Value,
+        w_hh: ir.Value,
+        b_ih: ir.Value | None,
+        b_hh: ir.Value | None,
+    ) -> ir.Value:
+        return op.node(activation, op.Add(dense(op, input, w_ih, b_ih), dense(op, hx, w_hh, b_hh)))
+
+    return entry
 
 
-@translates(aten.rnn_tanh_cell.default)
-def rnn_tanh_cell(
-    op: Emit,
-    input: ir.Value,
-    hx: ir.Value,
-    w_ih: ir.Value,
-    w_hh: ir.Value,
-    b_ih: ir.Value | None,
-    b_hh: ir.Value | None,
-) -> ir.Value:
-    """rnn_tanh_cell(Tensor input, Tensor hx, Tensor w_ih, Tensor w_hh, Tensor? b_ih=None, Tensor? b_hh=None) -> Tensor"""
-    return _simple_cell(op, "Tanh", [input, hx, w_ih, w_hh, b_ih, b_hh])
-
-
-@translates(aten.rnn_relu_cell.default)
-def rnn_relu_cell(
-    op: Emit,
-    input: ir.Value,
-    hx: ir.Value,
-    w_ih: ir.Value,
-    w_hh: ir.Value,
-    b_ih: ir.Value | None,
-    b_hh: ir.Value | None,
-) -> ir.Value:
-    """rnn_relu_cell(Tensor input, Tensor hx, Tensor w_ih, Tensor w_hh, Tensor? b_ih=None, Tensor? b_hh=None) -> Tensor"""
-    return _simple_cell(op, "Relu", [input, hx, w_ih, w_hh, b_ih, b_hh])
+register_shared(_simple_cell("Tanh"), "Gemm, Gemm, Add, Tanh", aten.rnn_tanh_cell.default)
+register_shared(_simple_cell("Relu"), "Gemm, Gemm, Add, Relu", aten.rnn_relu_cell.default)

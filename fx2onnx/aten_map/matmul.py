@@ -10,7 +10,7 @@ import torch
 from fx2onnx.aten_map.table.axes import swap, unsqueeze, whole
 from fx2onnx.aten_map.table.dtype_support import opmath
 from fx2onnx.aten_map.table.dtypes import FLOATS, as_dtype
-from fx2onnx.aten_map.table.registry import translates
+from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
 from fx2onnx.irx.emit import Emit
 
 aten = torch.ops.aten
@@ -30,7 +30,7 @@ def product(op: Emit, lhs: ir.Value, rhs: ir.Value) -> ir.Value:
 
 
 def transposed_weight(op: Emit, weight: ir.Value) -> ir.Value:
-    """``weight`` with its last two axes exchanged; emitted once a weight."""
+    """``weight`` with its last two axes swapped; emitted once a weight."""
     key = ("transposed", id(weight))
     found = op.builder.size_cache.get(key)
     if found is None:
@@ -45,11 +45,7 @@ def dense(op: Emit, value: ir.Value, weight: ir.Value, bias: ir.Value | None) ->
     if op.rank(value) == 2 and op.rank(weight) == 2 and floating and op.dims(value)[1] != 0:
         return op.Gemm(value, weight, bias, transB=1)
     total = product(op, value, transposed_weight(op, weight) if op.rank(weight) == 2 else weight)
-    return total if bias is None else _add(op, total, bias)
-
-
-def _add(op: Emit, lhs: ir.Value, rhs: ir.Value) -> ir.Value:
-    return op.Add(lhs, rhs)
+    return total if bias is None else op.Add(total, bias)
 
 
 @translates(aten.linear.default)
@@ -61,44 +57,13 @@ def linear(op: Emit, input: ir.Value, weight: ir.Value, bias: ir.Value | None) -
     return dense(op, input, weight, bias)
 
 
-@translates(aten.matmul.default, aten.linalg_matmul.default)
-def matmul(op: Emit, self: ir.Value, other: ir.Value) -> ir.Value:
-    """matmul(Tensor self, Tensor other) -> Tensor
-    linalg_matmul(Tensor self, Tensor other) -> Tensor
-    """
-    return product(op, self, other)
-
-
-@translates(aten.mm.default, aten.bmm.default)
-def mm(op: Emit, self: ir.Value, mat2: ir.Value) -> ir.Value:
-    """mm(Tensor self, Tensor mat2) -> Tensor
-    bmm(Tensor self, Tensor mat2) -> Tensor
-    """
-    return product(op, self, mat2)
+register_shared(product, "MatMul", *overloads_of("matmul linalg_matmul mm bmm mv dot vdot"))
 
 
 @translates(aten._int_mm.default)
 def _int_mm(op: Emit, self: ir.Value, mat2: ir.Value) -> ir.Value:
     """_int_mm(Tensor self, Tensor mat2) -> Tensor"""
     return op.MatMul(op.cast(self, INT32), op.cast(mat2, INT32))
-
-
-@translates(aten.mv.default)
-def mv(op: Emit, self: ir.Value, vec: ir.Value) -> ir.Value:
-    """mv(Tensor self, Tensor vec) -> Tensor"""
-    return product(op, self, vec)
-
-
-@translates(aten.dot.default)
-def dot(op: Emit, self: ir.Value, tensor: ir.Value) -> ir.Value:
-    """dot(Tensor self, Tensor tensor) -> Tensor"""
-    return product(op, self, tensor)
-
-
-@translates(aten.vdot.default)
-def vdot(op: Emit, self: ir.Value, other: ir.Value) -> ir.Value:
-    """vdot(Tensor self, Tensor other) -> Tensor"""
-    return product(op, self, other)
 
 
 def scaled(op: Emit, value: ir.Value, factor: Any) -> ir.Value:
@@ -119,7 +84,7 @@ def _accumulated(op: Emit, self: ir.Value, beta: Any, alpha: Any, total: ir.Valu
     total = scaled(op, op.cast(total, inner), _whole(alpha, dtype))
     if not isinstance(beta, ir.Value) and beta == 0:
         return op.cast(total, dtype)
-    return op.cast(_add(op, scaled(op, op.cast(self, inner), _whole(beta, dtype)), total), dtype)
+    return op.cast(op.Add(scaled(op, op.cast(self, inner), _whole(beta, dtype)), total), dtype)
 
 
 def _whole(factor: Any, dtype: ir.DataType) -> Any:

@@ -10,7 +10,7 @@ import torch
 from fx2onnx.aten_map.batch_norm import FLOAT, HALF, channel_vector, normalized_by, over_channels
 from fx2onnx.aten_map.table.axes import axis_of, filled, reshaped_like, whole
 from fx2onnx.aten_map.table.dtypes import TORCH_DTYPES
-from fx2onnx.aten_map.table.registry import translates
+from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
 from fx2onnx.base.dims import DimLike, product
 from fx2onnx.irx.emit import Emit
 
@@ -54,22 +54,7 @@ def layer_normalized(
     return (output, mean, op.Reciprocal(deviation)) if statistics else (output,)
 
 
-@translates(aten.layer_norm.default)
-def layer_norm(
-    op: Emit,
-    input: ir.Value,
-    normalized_shape: Sequence[DimLike],
-    weight: ir.Value | None,
-    bias: ir.Value | None,
-    eps: float,
-    cudnn_enable: bool,
-) -> ir.Value:
-    """layer_norm(Tensor input, SymInt[] normalized_shape, Tensor? weight=None, Tensor? bias=None, float eps=1.0000000000000001e-05, bool cudnn_enable=True) -> Tensor"""
-    return layer_normalized(op, input, len(normalized_shape), weight, bias, eps)[0]
-
-
-@translates(aten.native_layer_norm.default)
-def native_layer_norm(
+def _layer_norm(
     op: Emit,
     input: ir.Value,
     normalized_shape: Sequence[DimLike],
@@ -77,9 +62,11 @@ def native_layer_norm(
     bias: ir.Value | None,
     eps: float,
 ) -> tuple[ir.Value, ...]:
-    """native_layer_norm(Tensor input, SymInt[] normalized_shape, Tensor? weight, Tensor? bias, float eps) -> (Tensor, Tensor, Tensor)"""
-    found = layer_normalized(op, input, len(normalized_shape), weight, bias, eps, statistics=True)
+    found = layer_normalized(op, input, len(normalized_shape), weight, bias, eps, statistics=len(op.result) > 1)
     return tuple(op.cast(value, op.result_dtype(index)) for index, value in enumerate(found))
+
+
+register_shared(_layer_norm, "LayerNormalization from opset 17 on", *overloads_of("layer_norm native_layer_norm"))
 
 
 def rms_normalized(
@@ -105,22 +92,14 @@ def rms_normalized(
     return (op.cast(output, dtype), op.Reciprocal(rms)) if statistics else (op.cast(output, dtype),)
 
 
-@translates(aten.rms_norm.default)
-def rms_norm(
+def _rms_norm(
     op: Emit, input: ir.Value, normalized_shape: Sequence[DimLike], weight: ir.Value | None, eps: float | None
-) -> ir.Value:
-    """rms_norm(Tensor input, SymInt[] normalized_shape, Tensor? weight=None, float? eps=None) -> Tensor"""
-    found = rms_normalized(op, input, len(normalized_shape), weight, eps)[0]
-    return op.cast(found, op.result_dtype())
-
-
-@translates(aten._fused_rms_norm.default)
-def _fused_rms_norm(
-    op: Emit, input: ir.Value, normalized_shape: Sequence[int], weight: ir.Value | None, eps: float | None
 ) -> tuple[ir.Value, ...]:
-    """_fused_rms_norm(Tensor input, int[] normalized_shape, Tensor? weight, float? eps) -> (Tensor, Tensor)"""
-    found = rms_normalized(op, input, len(normalized_shape), weight, eps, statistics=True)
+    found = rms_normalized(op, input, len(normalized_shape), weight, eps, statistics=len(op.result) > 1)
     return tuple(op.cast(value, op.result_dtype(index)) for index, value in enumerate(found))
+
+
+register_shared(_rms_norm, "RMSNormalization from opset 23 on", *overloads_of("rms_norm _fused_rms_norm"))
 
 
 def group_normalized(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import onnx_ir as ir
@@ -12,7 +12,7 @@ from fx2onnx.aten_map.joining import joined
 from fx2onnx.aten_map.table.axes import END, is_empty, sliced, unsqueeze, whole, zeros
 from fx2onnx.aten_map.table.dtype_support import compute_dtype
 from fx2onnx.aten_map.table.dtypes import as_dtype
-from fx2onnx.aten_map.table.registry import translates
+from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
 from fx2onnx.base.dims import Dim, DimLike
 from fx2onnx.irx.emit import Emit
 
@@ -108,28 +108,13 @@ def _pad_enum(op: Emit, self: ir.Value, pad: Sequence[DimLike], mode: int, value
     return padded(op, self, pad, ENUM_MODES[mode], 0 if value is None else value)
 
 
-@translates(aten._pad_circular.default)
-def _pad_circular(op: Emit, self: ir.Value, pad: Sequence[DimLike]) -> ir.Value:
-    """_pad_circular(Tensor self, SymInt[] pad) -> Tensor"""
-    return padded(op, self, pad, "circular")
+def _pad(mode: str) -> Callable[..., ir.Value]:
+    return lambda op, self, padding: padded(op, self, padding, mode)
 
 
-@translates(aten.reflection_pad1d.default, aten.reflection_pad2d.default, aten.reflection_pad3d.default)
-def reflection_pad(op: Emit, self: ir.Value, padding: Sequence[DimLike]) -> ir.Value:
-    """reflection_pad1d(Tensor self, SymInt[2] padding) -> Tensor
-    reflection_pad2d(Tensor self, SymInt[4] padding) -> Tensor
-    reflection_pad3d(Tensor self, SymInt[6] padding) -> Tensor
-    """
-    return padded(op, self, padding, "reflect")
-
-
-@translates(aten.replication_pad1d.default, aten.replication_pad2d.default, aten.replication_pad3d.default)
-def replication_pad(op: Emit, self: ir.Value, padding: Sequence[DimLike]) -> ir.Value:
-    """replication_pad1d(Tensor self, SymInt[2] padding) -> Tensor
-    replication_pad2d(Tensor self, SymInt[4] padding) -> Tensor
-    replication_pad3d(Tensor self, SymInt[6] padding) -> Tensor
-    """
-    return padded(op, self, padding, "replicate")
+register_shared(_pad("circular"), "Pad", *overloads_of("_pad_circular"))
+register_shared(_pad("reflect"), "Pad", *overloads_of("reflection_pad1d reflection_pad2d reflection_pad3d"))
+register_shared(_pad("replicate"), "Pad", *overloads_of("replication_pad1d replication_pad2d replication_pad3d"))
 
 
 @translates(aten.pad_sequence.default)

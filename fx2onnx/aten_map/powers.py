@@ -12,16 +12,9 @@ import torch
 from fx2onnx.aten_map.arithmetic import UNSIGNED, is_number
 from fx2onnx.aten_map.creation import filled
 from fx2onnx.aten_map.selection import where
-from fx2onnx.aten_map.table.dtype_support import (
-    in_opmath,
-    opmath,
-    overloads_of,
-    register,
-    register_shared,
-    through,
-)
+from fx2onnx.aten_map.table.dtype_support import in_opmath, opmath, through
 from fx2onnx.aten_map.table.dtypes import FLOATS, Operand, as_dtype
-from fx2onnx.aten_map.table.registry import translates
+from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
 from fx2onnx.aten_map.unary import log1p
 from fx2onnx.irx.emit import Emit
 
@@ -183,7 +176,7 @@ def _angle(op: Emit, self: ir.Value) -> ir.Value:
     return where(op, through(op, "IsNaN", value), value, turned)
 
 
-register(aten.angle.default, lambda op, self: _angle(op, self), "pi below 0, 0 above, NaN stays")
+register_shared(_angle, "pi below 0, 0 above, NaN stays", aten.angle.default)
 
 
 def greatest_common_divisor(op: Emit, left: ir.Value, right: ir.Value) -> ir.Value:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from fx2onnx.aten_map.joining import joined
 from fx2onnx.aten_map.lstm_cells import projected_layer
 from fx2onnx.aten_map.packing import Packing, packing_of
 from fx2onnx.aten_map.table.axes import sliced, squeeze, transpose, unsqueeze, whole
-from fx2onnx.aten_map.table.registry import schema_line, translates
+from fx2onnx.aten_map.table.registry import overloads_of, register_shared
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import Dims
 
@@ -162,89 +162,34 @@ def _run_packed(
     return (packing.collect(op, output, op.result[0]), *finals)
 
 
-@translates(aten.lstm.input)
-def lstm_input(
-    op: Emit,
-    input: ir.Value,
-    hx: Sequence[ir.Value],
-    params: Sequence[ir.Value],
-    has_biases: bool,
-    num_layers: int,
-    dropout: float,
-    train: bool,
-    bidirectional: bool,
-    batch_first: bool,
-) -> tuple[ir.Value, ...]:
-    """lstm(Tensor input, Tensor[] hx, Tensor[] params, bool has_biases, int num_layers, float dropout, bool train, bool bidirectional, bool batch_first) -> (Tensor, Tensor, Tensor)
-
-    ONNX:  one LSTM a layer; a Scan a direction where there is a projection.
-    """
-    stack = Stack("LSTM", params, has_biases, num_layers, dropout, bidirectional)
-    return _run_input(op, stack, input, hx, train, batch_first)
-
-
-@translates(aten.lstm.data)
-def lstm_data(
-    op: Emit,
-    data: ir.Value,
-    batch_sizes: ir.Value,
-    hx: Sequence[ir.Value],
-    params: Sequence[ir.Value],
-    has_biases: bool,
-    num_layers: int,
-    dropout: float,
-    train: bool,
-    bidirectional: bool,
-) -> tuple[ir.Value, ...]:
-    """lstm(Tensor data, Tensor batch_sizes, Tensor[] hx, Tensor[] params, bool has_biases, int num_layers, float dropout, bool train, bool bidirectional) -> (Tensor, Tensor, Tensor)
-
-    ONNX:  LSTM with sequence_lens between a ScatterND and a GatherND.
-    """
-    stack = Stack("LSTM", params, has_biases, num_layers, dropout, bidirectional)
-    return _run_packed(op, stack, data, batch_sizes, hx, train)
-
-
-_SINGLE_STATE = {"gru": ("GRU", "Tanh"), "rnn_tanh": ("RNN", "Tanh"), "rnn_relu": ("RNN", "Relu")}
-
-
-def _register(name: str) -> None:
-    op_type, activation = _SINGLE_STATE[name]
-    packet = getattr(aten, name)
-
-    def whole_input(
+def _recurrent(op_type: str, activation: str = "Tanh") -> Callable[..., tuple[ir.Value, ...]]:
+    def entry(
         op: Emit,
-        input: ir.Value,
-        hx: ir.Value,
+        hx: ir.Value | Sequence[ir.Value],
         params: Sequence[ir.Value],
         has_biases: bool,
         num_layers: int,
         dropout: float,
         train: bool,
         bidirectional: bool,
-        batch_first: bool,
+        input: ir.Value | None = None,
+        batch_first: bool = False,
+        data: ir.Value | None = None,
+        batch_sizes: ir.Value | None = None,
     ) -> tuple[ir.Value, ...]:
+        """Whole sequences ``input``, or packed ``data``."""
         stack = Stack(op_type, params, has_biases, num_layers, dropout, bidirectional, activation)
-        return _run_input(op, stack, input, [hx], train, batch_first)
+        states = [hx] if isinstance(hx, ir.Value) else hx
+        if data is not None and batch_sizes is not None:
+            return _run_packed(op, stack, data, batch_sizes, states, train)
+        assert input is not None
+        return _run_input(op, stack, input, states, train, batch_first)
 
-    def packed_data(
-        op: Emit,
-        data: ir.Value,
-        batch_sizes: ir.Value,
-        hx: ir.Value,
-        params: Sequence[ir.Value],
-        has_biases: bool,
-        num_layers: int,
-        dropout: float,
-        train: bool,
-        bidirectional: bool,
-    ) -> tuple[ir.Value, ...]:
-        stack = Stack(op_type, params, has_biases, num_layers, dropout, bidirectional, activation)
-        return _run_packed(op, stack, data, batch_sizes, [hx], train)
-
-    for overload, function in ((packet.input, whole_input), (packet.data, packed_data)):
-        function.__doc__ = f"{schema_line(overload)}\n\n    ONNX:    one {op_type} a layer\n    "
-        translates(overload)(function)
+    return entry
 
 
-for _name in _SINGLE_STATE:
-    _register(_name)
+for _name, _kind in {"lstm": ("LSTM",), "gru": ("GRU",), "rnn_tanh": ("RNN",), "rnn_relu": ("RNN", "Relu")}.items():
+    _form = (
+        f"one {_kind[0]} a layer, with sequence_lens for packed data; a Scan a direction where there is a projection"
+    )
+    register_shared(_recurrent(*_kind), _form, *overloads_of(f"{_name}.input {_name}.data"))

@@ -14,15 +14,9 @@ from fx2onnx.aten_map.casts import cast
 from fx2onnx.aten_map.creation import filled
 from fx2onnx.aten_map.selection import where
 from fx2onnx.aten_map.table.axes import axes_of, axis_of
-from fx2onnx.aten_map.table.dtype_support import (
-    compute_dtype,
-    opmath,
-    overloads_of,
-    register_shared,
-    takes,
-    through,
-)
+from fx2onnx.aten_map.table.dtype_support import compute_dtype, opmath, takes, through
 from fx2onnx.aten_map.table.dtypes import TORCH_DTYPES, Number, as_dtype
+from fx2onnx.aten_map.table.registry import overloads_of, register_shared
 from fx2onnx.base.dims import Dim, DimLike, product
 from fx2onnx.irx.emit import Emit
 

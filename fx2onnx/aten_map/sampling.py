@@ -12,8 +12,9 @@ import torch
 from fx2onnx.aten_map.arithmetic import add
 from fx2onnx.aten_map.creation import filled
 from fx2onnx.aten_map.sorting import top
-from fx2onnx.aten_map.table.dtype_support import opmath, overloads_of, register_shared
+from fx2onnx.aten_map.table.dtype_support import opmath
 from fx2onnx.aten_map.table.dtypes import FLOATS, Operand, as_dtype
+from fx2onnx.aten_map.table.registry import overloads_of, register_shared
 from fx2onnx.base.dims import Dim, DimLike
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit

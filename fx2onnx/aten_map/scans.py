@@ -15,16 +15,9 @@ from fx2onnx.aten_map.comparison import compare
 from fx2onnx.aten_map.creation import filled
 from fx2onnx.aten_map.selection import where
 from fx2onnx.aten_map.table.axes import axis_of, whole
-from fx2onnx.aten_map.table.dtype_support import (
-    floating,
-    in_opmath,
-    opmath,
-    overloads_of,
-    register,
-    register_shared,
-    through,
-)
+from fx2onnx.aten_map.table.dtype_support import floating, in_opmath, opmath, through
 from fx2onnx.aten_map.table.dtypes import FLOATS, promoted
+from fx2onnx.aten_map.table.registry import overloads_of, register_shared
 from fx2onnx.aten_map.unary import log1p
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.schema import has_op
@@ -160,8 +153,8 @@ def _binary(formula: Callable[..., ir.Value]) -> Callable[..., ir.Value]:
     return entry
 
 
-register(aten.logaddexp.default, _binary(log_add_exp), "Max + log1p(Exp(Min - Max))")
-register(aten.logaddexp2.default, _binary(_log_add_exp2), "Max + log1p(Exp(Min - Max)), scaled by log 2")
+register_shared(_binary(log_add_exp), "Max + log1p(Exp(Min - Max))", aten.logaddexp.default)
+register_shared(_binary(_log_add_exp2), "Max + log1p(Exp(Min - Max)), scaled by log 2", aten.logaddexp2.default)
 
 
 def _logcumsumexp(op: Emit, self: ir.Value, dim: int) -> ir.Value:

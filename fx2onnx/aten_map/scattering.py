@@ -14,7 +14,7 @@ from fx2onnx.aten_map.reduced_writes import scatter_elements, scatter_nd
 from fx2onnx.aten_map.table.axes import INT64, axis_of, squeeze
 from fx2onnx.aten_map.table.dtype_support import opmath
 from fx2onnx.aten_map.table.dtypes import FLOATS, as_dtype
-from fx2onnx.aten_map.table.registry import translates
+from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
 from fx2onnx.irx.emit import Emit
 
 aten = torch.ops.aten
@@ -97,28 +97,14 @@ def spread_number(op: Emit, number: Any, index: ir.Value, dtype: ir.DataType) ->
     return op.expand(as_dtype(op, number, dtype), op.dims(index))
 
 
-@translates(aten.scatter.src)
-def scatter_src(op: Emit, self: ir.Value, dim: int, index: ir.Value, src: ir.Value) -> ir.Value:
-    """scatter(Tensor self, int dim, Tensor index, Tensor src) -> Tensor"""
-    return scattered(op, self, dim, index, src)
-
-
-@translates(aten.scatter.value)
-def scatter_value(op: Emit, self: ir.Value, dim: int, index: ir.Value, value: Any) -> ir.Value:
-    """scatter(Tensor self, int dim, Tensor index, Scalar value) -> Tensor"""
-    return scattered(op, self, dim, index, spread_number(op, value, index, op.dtype(self)))
-
-
-@translates(aten.scatter.reduce)
-def scatter_reduce(op: Emit, self: ir.Value, dim: int, index: ir.Value, src: ir.Value, reduce: str) -> ir.Value:
-    """scatter(Tensor self, int dim, Tensor index, Tensor src, *, str reduce) -> Tensor"""
-    return scattered(op, self, dim, index, src, reduce)
-
-
-@translates(aten.scatter.value_reduce)
-def scatter_value_reduce(op: Emit, self: ir.Value, dim: int, index: ir.Value, value: Any, reduce: str) -> ir.Value:
-    """scatter(Tensor self, int dim, Tensor index, Scalar value, *, str reduce) -> Tensor"""
+def _scatter_number(
+    op: Emit, self: ir.Value, dim: int, index: ir.Value, value: Any, reduce: str | None = None
+) -> ir.Value:
     return scattered(op, self, dim, index, spread_number(op, value, index, op.dtype(self)), reduce)
+
+
+register_shared(scattered, "ScatterElements", *overloads_of("scatter.src scatter.reduce"))
+register_shared(_scatter_number, "ScatterElements", *overloads_of("scatter.value scatter.value_reduce"))
 
 
 @translates(aten.scatter_add.default)
@@ -154,9 +140,4 @@ def reduced_into(
     return op.cast(op.Div(op.Sub(wide, op.Mod(wide, counts)), counts), dtype)
 
 
-@translates(aten.scatter_reduce.two)
-def scatter_reduce_two(
-    op: Emit, self: ir.Value, dim: int, index: ir.Value, src: ir.Value, reduce: str, include_self: bool
-) -> ir.Value:
-    """scatter_reduce(Tensor self, int dim, Tensor index, Tensor src, str reduce, *, bool include_self=True) -> Tensor"""
-    return reduced_into(op, self, dim, index, src, reduce, include_self)
+register_shared(reduced_into, "ScatterElements with a reduction", aten.scatter_reduce.two)

@@ -13,9 +13,9 @@ from fx2onnx.aten_map.creation import filled
 from fx2onnx.aten_map.reductions import reduce
 from fx2onnx.aten_map.scans import neighbours
 from fx2onnx.aten_map.table.axes import axis_of, whole
-from fx2onnx.aten_map.table.dtype_support import opmath, overloads_of, register_shared, takes
+from fx2onnx.aten_map.table.dtype_support import opmath, takes
 from fx2onnx.aten_map.table.dtypes import FLOATS, Operand
-from fx2onnx.aten_map.table.registry import translates
+from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
 from fx2onnx.base.dims import DimLike, product
 from fx2onnx.irx.emit import Emit
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import onnx_ir as ir
 import torch
 
 from fx2onnx.aten_map.table.axes import END, axis_of, fixed, is_empty, sliced, steps, whole, zeros
-from fx2onnx.aten_map.table.registry import schema_line, translates
+from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
 from fx2onnx.base.dims import Dim, DimLike
 from fx2onnx.irx.emit import Emit
 
@@ -92,37 +92,9 @@ def _split_as_result(op: Emit, value: ir.Value, dim: int) -> tuple[ir.Value, ...
     return pieces(op, value, axis, [dims[axis] for _, dims in op.result])
 
 
-@translates(aten.split.Tensor, aten.split.sizes, aten.split_copy.Tensor, aten.unsafe_split.Tensor)
-def split_Tensor(op: Emit, self: ir.Value, split_size: DimLike | Sequence[DimLike], dim: int) -> tuple[ir.Value, ...]:
-    """split(Tensor(a -> *) self, SymInt split_size, int dim=0) -> Tensor(a)[]
-    split(Tensor(a -> *) self, SymInt[] split_size, int dim=0) -> Tensor(a)[]
-    split_copy(Tensor self, SymInt split_size, int dim=0) -> Tensor[]
-    unsafe_split(Tensor self, SymInt split_size, int dim=0) -> Tensor[]
-    """
-    return _split_as_result(op, self, dim)
-
-
-@translates(
-    aten.split_with_sizes.default,
-    aten.split_with_sizes_copy.default,
-    aten.unsafe_split_with_sizes.default,
-    aten.split.default,
-)
-def split_with_sizes(op: Emit, self: ir.Value, split_sizes: Sequence[DimLike], dim: int) -> tuple[ir.Value, ...]:
-    """split_with_sizes(Tensor(a -> *) self, SymInt[] split_sizes, int dim=0) -> Tensor(a)[]
-    split_with_sizes_copy(Tensor self, SymInt[] split_sizes, int dim=0) -> Tensor[]
-    unsafe_split_with_sizes(Tensor self, SymInt[] split_sizes, int dim=0) -> Tensor[]
-    split(Tensor(a -> *) self, int[] split_sizes, int dim=0) -> Tensor(a)[]
-    """
-    return _split_as_result(op, self, dim)
-
-
-@translates(aten.chunk.default, aten.unsafe_chunk.default)
-def chunk(op: Emit, self: ir.Value, chunks: int, dim: int) -> tuple[ir.Value, ...]:
-    """chunk(Tensor(a -> *) self, int chunks, int dim=0) -> Tensor(a)[]
-    unsafe_chunk(Tensor self, int chunks, int dim=0) -> Tensor[]
-    """
-    return _split_as_result(op, self, dim)
+_SPLITS = "split.Tensor split.sizes split split_copy.Tensor split_with_sizes split_with_sizes_copy unsafe_split.Tensor "
+_SPLITS += "unsafe_split_with_sizes chunk unsafe_chunk tensor_split.sections"
+register_shared(_split_as_result, "Split", *overloads_of(_SPLITS))
 
 
 def _tensor_split(op: Emit, value: ir.Value, axis: int, cuts: Sequence[DimLike]) -> tuple[ir.Value, ...]:
@@ -146,12 +118,6 @@ def tensor_split_indices(op: Emit, self: ir.Value, indices: Sequence[DimLike], d
     return _tensor_split(op, self, axis_of(dim, op.rank(self)), indices)
 
 
-@translates(aten.tensor_split.sections)
-def tensor_split_sections(op: Emit, self: ir.Value, sections: DimLike, dim: int) -> tuple[ir.Value, ...]:
-    """tensor_split(Tensor(a -> *) self, SymInt sections, int dim=0) -> Tensor(a)[]"""
-    return _split_as_result(op, self, dim)
-
-
 @translates(aten.tensor_split.tensor_indices_or_sections)
 def tensor_split_tensor(
     op: Emit, self: ir.Value, tensor_indices_or_sections: ir.Value, dim: int
@@ -164,23 +130,13 @@ def tensor_split_tensor(
     return _tensor_split(op, self, axis, cuts)
 
 
-_OUTER_AXES = {"hsplit": 1, "vsplit": 0, "dsplit": 2}
+def _split_along(axis: int, is_hsplit: bool = False) -> Callable[..., tuple[ir.Value, ...]]:
+    def entry(op: Emit, self: ir.Value, indices: Sequence[int] | None = None) -> tuple[ir.Value, ...]:
+        along = 0 if is_hsplit and op.rank(self) == 1 else axis
+        return _split_as_result(op, self, along) if indices is None else _tensor_split(op, self, along, indices)
+
+    return entry
 
 
-def _register_outer_split(name: str) -> None:
-    packet = getattr(aten, name)
-
-    def by_indices(op: Emit, self: ir.Value, indices: Sequence[int]) -> tuple[ir.Value, ...]:
-        axis = 0 if name == "hsplit" and op.rank(self) == 1 else _OUTER_AXES[name]
-        return _tensor_split(op, self, axis, indices)
-
-    def by_sections(op: Emit, self: ir.Value, sections: int) -> tuple[ir.Value, ...]:
-        return _split_as_result(op, self, 0 if name == "hsplit" and op.rank(self) == 1 else _OUTER_AXES[name])
-
-    for overload, function in ((packet.array, by_indices), (packet.int, by_sections)):
-        function.__doc__ = schema_line(overload)
-        translates(overload)(function)
-
-
-for _name in _OUTER_AXES:
-    _register_outer_split(_name)
+for _name, _axis in (("hsplit", 1), ("vsplit", 0), ("dsplit", 2)):
+    register_shared(_split_along(_axis, _name == "hsplit"), "Split", *overloads_of(f"{_name}.array {_name}.int"))

@@ -13,14 +13,9 @@ from fx2onnx.aten_map.creation import counted
 from fx2onnx.aten_map.reductions import reduce
 from fx2onnx.aten_map.selection import where
 from fx2onnx.aten_map.table.axes import axis_of, moved, swap, transpose
-from fx2onnx.aten_map.table.dtype_support import (
-    compute_dtype,
-    opmath,
-    overloads_of,
-    register_shared,
-    through,
-)
+from fx2onnx.aten_map.table.dtype_support import compute_dtype, opmath, through
 from fx2onnx.aten_map.table.dtypes import as_dtype
+from fx2onnx.aten_map.table.registry import overloads_of, register_shared
 from fx2onnx.base.dims import Dim, DimLike, product
 from fx2onnx.irx.emit import Emit
 

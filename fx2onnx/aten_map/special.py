@@ -10,8 +10,8 @@ import onnx_ir as ir
 import torch
 
 from fx2onnx.aten_map import special_tables as tables
-from fx2onnx.aten_map.table.dtype_support import overloads_of, register_shared
 from fx2onnx.aten_map.table.dtypes import Operand, as_dtype
+from fx2onnx.aten_map.table.registry import overloads_of, register_shared
 from fx2onnx.aten_map.unary import log1p
 from fx2onnx.irx.emit import Emit
 
@@ -51,10 +51,8 @@ Function = Callable[..., ir.Value]
 def unary(formula: Function) -> Function:
     """An entry that runs ``formula`` in float64."""
 
-    def entry(op: Emit, self: ir.Value | None = None, x: ir.Value | None = None) -> ir.Value:
-        value = self if self is not None else x
-        assert value is not None
-        return op.cast(formula(op, op.cast(value, WORK)), op.result_dtype())
+    def entry(op: Emit, self: ir.Value) -> ir.Value:
+        return op.cast(formula(op, op.cast(self, WORK)), op.result_dtype())
 
     return entry
 

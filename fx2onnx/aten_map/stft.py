@@ -9,10 +9,9 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
-from fx2onnx.aten_map.complex_numbers import register_complex
 from fx2onnx.aten_map.fourier import rescaled, resized, to_real, transform
 from fx2onnx.aten_map.repeating import _rolled as rolled
-from fx2onnx.aten_map.table.dtype_support import overloads_of, register_shared
+from fx2onnx.aten_map.table.registry import overloads_of, register_shared
 from fx2onnx.base.dims import Dim, DimLike
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit
@@ -38,7 +37,7 @@ def _shift(back: bool) -> Callable[..., ir.Value]:
 
 for _name, _back in {"fft_fftshift": False, "fft_ifftshift": True}.items():
     register_shared(_shift(_back), "roll by half of each axis", *overloads_of(_name))
-    register_complex(_shift(_back), "roll by half of each axis", *overloads_of(_name))
+    register_shared(_shift(_back), "roll by half of each axis", *overloads_of(_name), is_complex=True)
 
 
 def _frequencies(half: bool) -> Callable[..., ir.Value]:
@@ -113,7 +112,7 @@ def _stft(
     return found
 
 
-register_complex(_stft, "STFT-17; Gather of frames and DFT before", *overloads_of("stft stft.center"))
+register_shared(_stft, "STFT-17; Gather of frames and DFT before", *overloads_of("stft stft.center"), is_complex=True)
 register_shared(_stft, "STFT-17; Gather of frames and DFT before", *overloads_of("stft stft.center"))
 
 
@@ -167,4 +166,4 @@ def _istft(
     return op.Squeeze(found, axes=[1] if rank == 3 else [0, 1])
 
 
-register_complex(_istft, "inverse DFT, ConvTranspose, Div", *overloads_of("istft"))
+register_shared(_istft, "inverse DFT, ConvTranspose, Div", *overloads_of("istft"), is_complex=True)

@@ -10,8 +10,9 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
-from fx2onnx.aten_map.table.dtype_support import in_opmath, register, through
+from fx2onnx.aten_map.table.dtype_support import in_opmath, through
 from fx2onnx.aten_map.table.dtypes import FLOATS
+from fx2onnx.aten_map.table.registry import overloads_of, register_shared
 from fx2onnx.irx.emit import Emit
 
 aten = torch.ops.aten
@@ -134,10 +135,6 @@ def _formula(name: str, formula: Formula) -> Callable[[Emit, ir.Value], ir.Value
     return native if name in NATIVE_FORMULAS else entry
 
 
-def _trunc(op: Emit, self: ir.Value) -> ir.Value:
-    return truncated(op, self)
-
-
 def _sign(op: Emit, self: ir.Value) -> ir.Value:
     """Of NaN 0, as PyTorch has it."""
     if op.is_bool(self):
@@ -172,17 +169,14 @@ def _isinf(op: Emit, self: ir.Value) -> ir.Value:
 
 
 def _isfinite(op: Emit, self: ir.Value) -> ir.Value:
-    if not op.is_float(self):
-        return op.expand(op.const(np.array(True)), op.dims(self))
-    return op.Less(op.Abs(self), math.inf)
+    return op.Less(op.Abs(self), math.inf) if op.is_float(self) else _isreal(op, self)
 
 
-def _isposinf(op: Emit, self: ir.Value) -> ir.Value:
-    return through(op, "Equal", self, op.const(math.inf, op.dtype(self))) if op.is_float(self) else _false(op, self)
+def _equals(number: float) -> Formula:
+    def entry(op: Emit, self: ir.Value) -> ir.Value:
+        return through(op, "Equal", self, op.const(number, op.dtype(self))) if op.is_float(self) else _false(op, self)
 
-
-def _isneginf(op: Emit, self: ir.Value) -> ir.Value:
-    return through(op, "Equal", self, op.const(-math.inf, op.dtype(self))) if op.is_float(self) else _false(op, self)
+    return entry
 
 
 def _isreal(op: Emit, self: ir.Value) -> ir.Value:
@@ -200,40 +194,25 @@ def _signbit(op: Emit, self: ir.Value) -> ir.Value:
 
 OTHERS: dict[str, tuple[str, Callable[[Emit, ir.Value], ir.Value]]] = {
     "sign sgn": ("Sign; 0 for NaN", _sign),
-    "trunc fix": ("Sign(x) Floor(Abs(x))", _trunc),
+    "trunc fix": ("Sign(x) Floor(Abs(x))", truncated),
     "frac": ("Mod(x, 1, fmod=1)", _frac),
     "square": ("Mul(x, x)", _square),
     IDENTITIES: ("nothing", _identity),
     "isnan": ("IsNaN", _isnan),
     "isinf": ("IsInf", _isinf),
     "isfinite": ("Abs(x) < inf", _isfinite),
-    "isposinf": ("x == inf", _isposinf),
-    "isneginf": ("x == -inf", _isneginf),
+    "isposinf": ("x == inf", _equals(math.inf)),
+    "isneginf": ("x == -inf", _equals(-math.inf)),
     "isreal": ("true", _isreal),
     "signbit": ("x < 0 or 1 / x < 0", _signbit),
 }
 
 
-def _register_all() -> None:
-    tables: list[tuple[str, str, Callable[[Emit, ir.Value], ir.Value]]] = []
-    tables += [(names, op_type, _plain(op_type)) for op_type, names in PLAIN.items()]
-    tables += [(names, op_type, _rounding(op_type)) for op_type, names in ROUNDING.items()]
-    tables += [(names, form, _formula(names, formula)) for names, (form, formula) in FORMULAS.items()]
-    tables += [(names, form, entry) for names, (form, entry) in OTHERS.items()]
-    for names, form, entry in tables:
-        for name in names.split():
-            packet = getattr(aten, name, None)
-            overload = getattr(packet, "default", None)
-            if overload is None:
-                continue
-            register(overload, _copy(entry, overload._schema.arguments[0].name), form)
-
-
-def _copy(entry: Callable[[Emit, ir.Value], ir.Value], argument: str) -> Callable[[Emit, ir.Value], ir.Value]:
-    """A function of its own (one docstring each) whose parameter has the schema's name."""
-    if argument == "input":
-        return lambda op, input: entry(op, input)
-    return lambda op, self: entry(op, self)
-
-
-_register_all()
+for _op_type, _names in PLAIN.items():
+    register_shared(_plain(_op_type), _op_type, *overloads_of(_names))
+for _op_type, _names in ROUNDING.items():
+    register_shared(_rounding(_op_type), _op_type, *overloads_of(_names))
+for _names, (_form, _entry) in FORMULAS.items():
+    register_shared(_formula(_names, _entry), _form, *overloads_of(_names))
+for _names, (_form, _entry) in OTHERS.items():
+    register_shared(_entry, _form, *overloads_of(_names))

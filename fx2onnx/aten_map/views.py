@@ -18,8 +18,7 @@ from fx2onnx.aten_map.table.axes import (
     unsqueeze,
     zeros,
 )
-from fx2onnx.aten_map.table.registry import translates
-from fx2onnx.base.dims import DimLike
+from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
 from fx2onnx.irx.emit import Emit
 
 aten = torch.ops.aten
@@ -33,54 +32,9 @@ def _to_result(op: Emit, value: ir.Value) -> ir.Value:
     return op.reshape(value, dims)
 
 
-@translates(aten.view.default, aten._unsafe_view.default, aten.view_copy.default, aten._reshape_copy.default)
-def view(op: Emit, self: ir.Value, size: Sequence[DimLike]) -> ir.Value:
-    """view(Tensor(a) self, SymInt[] size) -> Tensor(a)
-    _unsafe_view(Tensor self, SymInt[] size) -> Tensor
-    view_copy(Tensor self, SymInt[] size) -> Tensor
-    _reshape_copy(Tensor self, SymInt[] size) -> Tensor
-    """
-    return _to_result(op, self)
-
-
-@translates(aten._reshape_alias.default, aten._reshape_alias_copy.default)
-def _reshape_alias(op: Emit, self: ir.Value, size: Sequence[DimLike], stride: Sequence[DimLike]) -> ir.Value:
-    """_reshape_alias(Tensor(a) self, SymInt[] size, SymInt[] stride) -> Tensor(a)
-    _reshape_alias_copy(Tensor self, SymInt[] size, SymInt[] stride) -> Tensor
-    """
-    return _to_result(op, self)
-
-
-@translates(aten.reshape.default)
-def reshape(op: Emit, self: ir.Value, shape: Sequence[DimLike]) -> ir.Value:
-    """reshape(Tensor(a) self, SymInt[] shape) -> Tensor(a)"""
-    return _to_result(op, self)
-
-
-@translates(aten.view_as.default, aten.reshape_as.default)
-def view_as(op: Emit, self: ir.Value, other: ir.Value) -> ir.Value:
-    """view_as(Tensor(a) self, Tensor other) -> Tensor(a)
-    reshape_as(Tensor(a) self, Tensor other) -> Tensor(a)
-    """
-    return _to_result(op, self)
-
-
-@translates(aten.flatten.using_ints)
-def flatten_using_ints(op: Emit, self: ir.Value, start_dim: int, end_dim: int) -> ir.Value:
-    """flatten(Tensor(a) self, int start_dim=0, int end_dim=-1) -> Tensor(a)"""
-    return _to_result(op, self)
-
-
-@translates(aten.unflatten.int)
-def unflatten_int(op: Emit, self: ir.Value, dim: int, sizes: Sequence[DimLike]) -> ir.Value:
-    """unflatten(Tensor(a) self, int dim, SymInt[] sizes) -> Tensor(a)"""
-    return _to_result(op, self)
-
-
-@translates(aten.ravel.default)
-def ravel(op: Emit, self: ir.Value) -> ir.Value:
-    """ravel(Tensor(a) self) -> Tensor(a)"""
-    return _to_result(op, self)
+_RESHAPES = "view _unsafe_view view_copy _reshape_copy _reshape_alias _reshape_alias_copy reshape view_as reshape_as "
+_RESHAPES += "flatten.using_ints unflatten.int ravel"
+register_shared(_to_result, "Reshape", *overloads_of(_RESHAPES))
 
 
 @translates(aten.atleast_1d.default, aten.atleast_2d.default)
@@ -127,20 +81,12 @@ def unsqueeze_default(op: Emit, self: ir.Value, dim: int) -> ir.Value:
     return unsqueeze(op, self, axis_of(dim, op.rank(self) + 1))
 
 
-@translates(aten.transpose.int, aten.transpose_copy.int, aten.swapdims.default)
-def transpose_int(op: Emit, self: ir.Value, dim0: int, dim1: int) -> ir.Value:
-    """transpose(Tensor(a) self, int dim0, int dim1) -> Tensor(a)
-    transpose_copy(Tensor self, int dim0, int dim1) -> Tensor
-    swapdims(Tensor(a) self, int dim0, int dim1) -> Tensor(a)
-    """
+def _swap(op: Emit, self: ir.Value, dim0: int, dim1: int) -> ir.Value:
     rank = op.rank(self)
     return swap(op, self, axis_of(dim0, rank), axis_of(dim1, rank))
 
 
-@translates(aten.swapaxes.default)
-def swapaxes(op: Emit, self: ir.Value, axis0: int, axis1: int) -> ir.Value:
-    """swapaxes(Tensor(a) self, int axis0, int axis1) -> Tensor(a)"""
-    return transpose_int(op, self, axis0, axis1)
+register_shared(_swap, "Transpose", *overloads_of("transpose.int transpose_copy.int swapdims swapaxes"))
 
 
 @translates(
@@ -195,24 +141,11 @@ def movedim(op: Emit, self: ir.Value, source: int | Sequence[int], destination: 
     return transpose(op, self, move_permutation(rank, axes_of(source, rank), axes_of(destination, rank)))
 
 
-@translates(aten.expand.default, aten.expand_copy.default)
-def expand(op: Emit, self: ir.Value, size: Sequence[DimLike], implicit: bool) -> ir.Value:
-    """expand(Tensor(a) self, SymInt[] size, *, bool implicit=False) -> Tensor(a)
-    expand_copy(Tensor self, SymInt[] size, *, bool implicit=False) -> Tensor
-    """
+def _expand(op: Emit, self: ir.Value) -> ir.Value:
     return op.expand(self, op.result_dims())
 
 
-@translates(aten.broadcast_to.default)
-def broadcast_to(op: Emit, self: ir.Value, size: Sequence[DimLike]) -> ir.Value:
-    """broadcast_to(Tensor(a) self, SymInt[] size) -> Tensor(a)"""
-    return op.expand(self, op.result_dims())
-
-
-@translates(aten.expand_as.default)
-def expand_as(op: Emit, self: ir.Value, other: ir.Value) -> ir.Value:
-    """expand_as(Tensor(a) self, Tensor other) -> Tensor(a)"""
-    return op.expand(self, op.result_dims())
+register_shared(_expand, "Expand", *overloads_of("expand expand_copy broadcast_to expand_as"))
 
 
 @translates(aten.broadcast_tensors.default)

@@ -9,8 +9,8 @@ import onnx_ir as ir
 import torch
 
 from fx2onnx.aten_map.table.axes import fixed
-from fx2onnx.aten_map.table.dtype_support import overloads_of, register_shared
 from fx2onnx.aten_map.table.dtypes import TORCH_DTYPES
+from fx2onnx.aten_map.table.registry import overloads_of, register_shared
 from fx2onnx.irx.emit import Emit
 
 NAMES = ("bartlett_window", "blackman_window", "hamming_window", "hann_window", "kaiser_window")

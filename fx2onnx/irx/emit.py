@@ -35,7 +35,7 @@ else:
 
 
 class Emit(Accessors, Operators):
-    """Adds nodes to a ``Builder``. ``op.result`` tells what the ATen node under translation must give."""
+    """Adds nodes to a ``Builder``; ``Accessors`` are what a translation may look at."""
 
     def __init__(self, builder: Builder) -> None:
         self.builder = builder

@@ -20,8 +20,8 @@ from fx2onnx.aten_map.linalg.linear_solve import WORK, column_of, loop, position
 from fx2onnx.aten_map.reductions import reduce
 from fx2onnx.aten_map.sorting import sort
 from fx2onnx.aten_map.table.axes import fixed
-from fx2onnx.aten_map.table.dtype_support import overloads_of, register_shared
 from fx2onnx.aten_map.table.dtypes import TORCH_DTYPES, as_dtype
+from fx2onnx.aten_map.table.registry import overloads_of, register_shared
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit
 

@@ -12,8 +12,7 @@ from fx2onnx.aten_map.creation import filled, identity_matrix
 from fx2onnx.aten_map.linalg.linear_solve import WORK, column_of, eliminated, loop, positions, row_of
 from fx2onnx.aten_map.reductions import reduce
 from fx2onnx.aten_map.table.axes import swap
-from fx2onnx.aten_map.table.dtype_support import overloads_of, register_shared
-from fx2onnx.aten_map.table.registry import TABLE
+from fx2onnx.aten_map.table.registry import TABLE, overloads_of, register_shared
 from fx2onnx.base.dims import Dim, DimLike, apply
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit
@@ -24,7 +23,7 @@ D = ir.DataType
 
 
 def turned(op: Emit, matrix: ir.Value) -> ir.Value:
-    """The last two axes exchanged."""
+    """The last two axes swapped."""
     return swap(op, matrix, op.rank(matrix) - 2, op.rank(matrix) - 1)
 
 
@@ -184,7 +183,7 @@ register_shared(_lu_factor, "Loop of eliminations", *overloads_of("linalg_lu_fac
 
 
 def permutation_of(op: Emit, places: ir.Value, count: DimLike, dtype: ir.DataType) -> ir.Value:
-    """P with A = P L U from LAPACK's pivots (row k was exchanged with row places[k] - 1)."""
+    """P with A = P L U from LAPACK's pivots (row k was swapped with row places[k] - 1)."""
     batch, rounds = op.dims(places)[:-1], op.dims(places)[-1]
     rows = positions(op, count)
     start = op.expand(identity_matrix(op, count, count, dtype), (*batch, count, count))

@@ -14,7 +14,8 @@ from fx2onnx.aten_map.diagonals import diagonal_of
 from fx2onnx.aten_map.linalg.products import matrix_power
 from fx2onnx.aten_map.reductions import reduce
 from fx2onnx.aten_map.table.axes import swap
-from fx2onnx.aten_map.table.dtype_support import opmath, overloads_of, register_shared
+from fx2onnx.aten_map.table.dtype_support import opmath
+from fx2onnx.aten_map.table.registry import overloads_of, register_shared
 from fx2onnx.base.dims import Dim, DimLike, apply, product
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.shapes import broadcast_dims
@@ -63,7 +64,7 @@ def row_of(op: Emit, matrix: ir.Value, index: ir.Value) -> ir.Value:
 def pivot_row(
     op: Emit, matrix: ir.Value, index: ir.Value, rows: ir.Value, pivot: bool = True
 ) -> tuple[ir.Value, ir.Value, ir.Value]:
-    """(the row with the greatest element of column ``index`` at or below it, the matrix with that row exchanged with
+    """(the row with the greatest element of column ``index`` at or below it, the matrix with that row swapped with
     row ``index``, the place of that row as [.., 1, 1])."""
     if not pivot:
         return row_of(op, matrix, index), matrix, op.Reshape(index, [1, 1])
@@ -76,8 +77,8 @@ def pivot_row(
     zero = op.const(0.0, op.dtype(matrix))
     chosen = op.ReduceSum(op.Where(is_best, matrix, zero), axes=[axis], keepdims=1)
     own = row_of(op, matrix, index)
-    exchanged = op.Where(is_own, chosen, op.Where(is_best, own, matrix))
-    return chosen, exchanged, best
+    swapped = op.Where(is_own, chosen, op.Where(is_best, own, matrix))
+    return chosen, swapped, best
 
 
 def solve(op: Emit, matrix: ir.Value, right: ir.Value) -> ir.Value:
@@ -95,10 +96,10 @@ def solve(op: Emit, matrix: ir.Value, right: ir.Value) -> ir.Value:
     rows = positions(op, count)
 
     def body(op: Emit, index: ir.Value, states: list[ir.Value]) -> list[ir.Value]:
-        chosen, exchanged, _ = pivot_row(op, states[0], index, rows)
+        chosen, swapped, _ = pivot_row(op, states[0], index, rows)
         scaled = op.Div(chosen, column_of(op, chosen, index))
-        factors = column_of(op, exchanged, index)
-        cleared = op.Sub(exchanged, op.Mul(factors, scaled))
+        factors = column_of(op, swapped, index)
+        cleared = op.Sub(swapped, op.Mul(factors, scaled))
         return [op.Where(op.Equal(rows, index), scaled, cleared)]
 
     (solved,) = loop(op, count, [both], body)
@@ -126,16 +127,16 @@ def eliminated(op: Emit, matrix: ir.Value, pivot: bool = True) -> tuple[ir.Value
     places = filled(op, (*batch, rounds), 0, D.INT64)  # type: ignore[arg-type]
 
     def body(op: Emit, index: ir.Value, states: list[ir.Value]) -> list[ir.Value]:
-        chosen, exchanged, place = pivot_row(op, states[0], index, rows, pivot)
+        chosen, swapped, place = pivot_row(op, states[0], index, rows, pivot)
         sign = op.Where(op.Equal(place, index), op.Identity(states[1]), op.Neg(states[1]))
         flat = op.Squeeze(place, axes=[op.rank(place) - 1])
         places = op.Where(op.Equal(numbers, index), op.Add(flat, 1), states[2])
         lead = column_of(op, chosen, index)
         zero, one = op.const(0.0, WORK), op.const(1.0, WORK)
-        factors = op.Div(column_of(op, exchanged, index), op.Where(op.Equal(lead, 0), one, lead))
+        factors = op.Div(column_of(op, swapped, index), op.Where(op.Equal(lead, 0), one, lead))
         factors = op.Where(op.Greater(rows, index), factors, zero)
         inside = op.And(op.Greater(wide, index), op.Less(wide, op.size(width)))
-        cleared = op.Sub(exchanged, op.Mul(factors, op.Where(inside, chosen, zero)))
+        cleared = op.Sub(swapped, op.Mul(factors, op.Where(inside, chosen, zero)))
         here = op.And(op.Equal(wide, index), op.Greater(rows, index))
         return [op.Where(here, factors, cleared), sign, places]
 

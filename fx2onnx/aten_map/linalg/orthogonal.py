@@ -12,8 +12,8 @@ import torch
 
 from fx2onnx.aten_map.creation import filled
 from fx2onnx.aten_map.special import WORK, between, binary, lgamma, number
-from fx2onnx.aten_map.table.dtype_support import overloads_of, register_shared
 from fx2onnx.aten_map.table.dtypes import Operand, as_dtype
+from fx2onnx.aten_map.table.registry import overloads_of, register_shared
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import Dims
 

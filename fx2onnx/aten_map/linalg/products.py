@@ -14,15 +14,8 @@ from fx2onnx.aten_map.diagonals import diagonal_of
 from fx2onnx.aten_map.matmul import product as matrix_product
 from fx2onnx.aten_map.reductions import count_of, mean, reduce
 from fx2onnx.aten_map.table.axes import axis_of
-from fx2onnx.aten_map.table.dtype_support import (
-    compute_dtype,
-    floating,
-    opmath,
-    overloads_of,
-    register_shared,
-    through,
-)
-from fx2onnx.aten_map.table.registry import translates
+from fx2onnx.aten_map.table.dtype_support import compute_dtype, floating, opmath, through
+from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
 from fx2onnx.base.dims import Dim, DimLike, apply
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit
@@ -171,24 +164,14 @@ def cross_product(op: Emit, left: ir.Value, right: ir.Value, axis: int) -> ir.Va
     return through(op, "Sub", first, second)
 
 
-@translates(aten.linalg_cross.default)
-def linalg_cross(op: Emit, self: ir.Value, other: ir.Value, dim: int) -> ir.Value:
-    """linalg_cross(Tensor self, Tensor other, *, int dim=-1) -> Tensor
-
-    ONNX:    Gather of rotated components, Mul, Sub.
-    """
-    return cross_product(op, self, other, axis_of(dim, len(op.result_dims())))
-
-
-@translates(aten.cross.default)
-def cross(op: Emit, self: ir.Value, other: ir.Value, dim: int | None) -> ir.Value:
-    """cross(Tensor self, Tensor other, int? dim=None) -> Tensor
-
-    ONNX:    as ``linalg_cross``; without ``dim`` along the first axis of size 3.
-    """
+def _cross(op: Emit, self: ir.Value, other: ir.Value, dim: int | None) -> ir.Value:
+    """Without ``dim`` along the first axis of size 3."""
     dims = op.result_dims()
     axis = list(dims).index(3) if dim is None else axis_of(dim, len(dims))
     return cross_product(op, self, other, axis)
+
+
+register_shared(_cross, "Gather of rotated components, Mul, Sub", *overloads_of("linalg_cross cross"))
 
 
 @translates(aten.inner.default)
@@ -213,29 +196,14 @@ def linalg_vecdot(op: Emit, x: ir.Value, y: ir.Value, dim: int) -> ir.Value:
     return reduce(op, "ReduceSum", through(op, "Mul", op.cast(x, dtype), op.cast(y, dtype)), dim)
 
 
-def _chain(op: Emit, values: Sequence[ir.Value]) -> ir.Value:
-    total = values[0]
-    for value in values[1:]:
+def _chain(op: Emit, tensors: Sequence[ir.Value]) -> ir.Value:
+    total = tensors[0]
+    for value in tensors[1:]:
         total = matrix_product(op, total, value)
     return total
 
 
-@translates(aten.linalg_multi_dot.default)
-def linalg_multi_dot(op: Emit, tensors: Sequence[ir.Value]) -> ir.Value:
-    """linalg_multi_dot(Tensor[] tensors) -> Tensor
-
-    ONNX:    MatMul from left to right.
-    """
-    return _chain(op, tensors)
-
-
-@translates(aten.chain_matmul.default)
-def chain_matmul(op: Emit, matrices: Sequence[ir.Value]) -> ir.Value:
-    """chain_matmul(Tensor[] matrices) -> Tensor
-
-    ONNX:    MatMul from left to right.
-    """
-    return _chain(op, matrices)
+register_shared(_chain, "MatMul from left to right", *overloads_of("linalg_multi_dot chain_matmul"))
 
 
 @translates(aten.trace.default)

@@ -42,7 +42,7 @@ def transpose(op: Emit, value: ir.Value, perm: Sequence[int]) -> ir.Value:
 
 
 def swap(op: Emit, value: ir.Value, first: int, second: int) -> ir.Value:
-    """``value`` with two axes exchanged."""
+    """``value`` with two axes swapped."""
     perm = list(range(op.rank(value)))
     if perm:
         perm[first], perm[second] = perm[second], perm[first]

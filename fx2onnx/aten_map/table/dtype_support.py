@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
 import onnx
 import onnx_ir as ir
-import torch
 
 from fx2onnx.aten_map.table.dtypes import FLOATS, Operand, as_dtype
-from fx2onnx.aten_map.table.registry import TABLE
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.schema import schema_of
 
@@ -66,11 +63,7 @@ def takes(op_type: str, opset: int, dtype: ir.DataType) -> bool:
     schema = onnx.defs.get_schema(op_type, opset)
     parameter = schema.inputs[min(1, len(schema.inputs) - 1)] if op_type == "Where" else schema.inputs[0]
     admitted = next(set(c.allowed_type_strs) for c in schema.type_constraints if c.type_param_str == parameter.type_str)
-    return f"tensor({_type_name(dtype)})" in admitted and dtype not in NO_KERNEL.get(op_type, ())
-
-
-def _type_name(dtype: ir.DataType) -> str:
-    return dtype.name.lower()
+    return f"tensor({dtype.name.lower()})" in admitted and dtype not in NO_KERNEL.get(op_type, ())
 
 
 def compute_dtype(op: Emit, op_type: str, dtype: ir.DataType) -> ir.DataType:
@@ -112,48 +105,3 @@ def in_opmath(op: Emit, formula: Callable[..., ir.Value], *operands: Operand) ->
     target = op.result_dtype()
     wide = opmath(target)
     return op.cast(formula(op, *operands_of(op, wide, *operands)), target)
-
-
-def schema_text(overload: torch._ops.OpOverload) -> str:
-    """The schema as docstrings write it."""
-    head, rest = str(overload._schema).split("(", 1)
-    return f"{head.split('::')[-1].split('.')[0]}({rest}"
-
-
-def register(overload: torch._ops.OpOverload, function: Callable[..., Any], onnx_form: str, since: int = 0) -> None:
-    """Register an entry that a table made; its docstring is the schema and ``onnx_form``."""
-    function.__doc__ = f"{schema_text(overload)}\n\n    ONNX:    {onnx_form}\n    "
-    function.__name__ = str(overload).removeprefix("aten.").replace(".", "_")
-    TABLE.add(overload, since, function)
-
-
-def register_shared(function: Callable[..., Any], onnx_form: str, *overloads: torch._ops.OpOverload) -> None:
-    """Register one function for overloads whose arguments differ; it takes by name those of each that it names.
-
-    The arguments it does not name are those that its reading of ``op.result`` makes superfluous (sizes, dtypes).
-    """
-    code_names = inspect.signature(function).parameters
-    for overload in overloads:
-        names = ["from_" if argument.name == "from" else argument.name for argument in overload._schema.arguments]
-        wanted = [(index, name) for index, name in enumerate(names) if name in code_names]
-
-        def entry(op: Emit, *arguments: Any, _wanted: list[tuple[int, str]] = wanted) -> Any:
-            return function(op, **{name: arguments[index] for index, name in _wanted})
-
-        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-        entry.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-            [inspect.Parameter(name, kind) for name in ["op", *names]]
-        )
-        entry.__wrapped__ = function  # type: ignore[attr-defined]
-        register(overload, entry, onnx_form)
-
-
-def overloads_of(names: str) -> list[torch._ops.OpOverload]:
-    """``"zeros.default full.default"`` as overloads of aten; those this torch does not have are left out."""
-    found = []
-    for name in names.split():
-        packet, _, overload = name.partition(".")
-        item = getattr(getattr(torch.ops.aten, packet, None), overload or "default", None)
-        if item is not None:
-            found.append(item)
-    return found

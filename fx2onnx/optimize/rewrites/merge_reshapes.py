@@ -27,7 +27,7 @@ class MergeReshapes(Rewrite[ReshapeMatch]):
     """Two consecutive of ``Reshape``, ``Flatten``, ``Squeeze``, ``Unsqueeze`` -> one ``Reshape``; two ``Unsqueeze`` ->
     one ``Unsqueeze``.
 
-    Refuses:   more than one size that only a run tells (they would have to be computed), empty tensors, unknown ranks.
+    Refuses:   more than one size that is known only while running (it would have to be computed), empty tensors, unknown ranks.
     """
 
     roots: ClassVar = VIEWS

@@ -28,7 +28,7 @@ class MoveReshapeUp(Rewrite[ReshapeMatch]):
 
     PyTorch's multi-head attention splits batch * heads so.
 
-    Refuses:   a Reshape that joins axes, steps read elsewhere, several sizes that only a run tells.
+    Refuses:   a Reshape that joins axes, steps read elsewhere, several sizes that are known only while running.
     """
 
     roots: ClassVar = VIEWS

@@ -86,7 +86,7 @@ MUTANTS = [
     Mutant("aten_map/segments.py", "op.Not(op.Less(places, before))", "op.Greater(places, before)", RARE),
     Mutant("aten_map/fractional_pooling.py", "op.const(np.arange(count) == count - 1)", "op.const(np.arange(count) < 0)", RARE),
     Mutant("aten_map/linalg/eigen.py", "theta = op.Div(op.Sub(aqq, app),", "theta = op.Div(op.Sub(app, aqq),", RARE),
-    Mutant("aten_map/derived.py", "op.Where(op.Less(columns, index), states[0], reflected)", "reflected", RARE),
+    Mutant("aten_map/linalg/reflections.py", "op.Where(op.Less(columns, index), states[0], reflected)", "reflected", RARE),
     Mutant("aten_map/special.py", "op.Equal(op.Mod(s, 2.0, fmod=1), 0.0), gap, op.Neg(gap)",
            "op.Equal(op.Mod(s, 2.0, fmod=1), 0.0), gap, gap", "tests/ops/test_math.py"),
     Mutant("aten_map/reductions.py", "finite = through(op, \"Min\" if sign > 0 else \"Max\", self, most)", "finite = self", RARE),

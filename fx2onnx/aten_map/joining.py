@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
+import numpy as np
 import onnx_ir as ir
 import torch
 
-from fx2onnx.aten_map.table.axes import axis_of, flat, is_empty, unsqueeze, whole, zeros
+from fx2onnx.aten_map.table.axes import axis_of, fixed, flat, is_empty, unsqueeze, whole, zeros
 from fx2onnx.aten_map.table.registry import translates
 from fx2onnx.aten_map.views import atleast_3d
 from fx2onnx.base.dims import Dim, product
@@ -149,3 +151,15 @@ def _chunk_cat(op: Emit, tensors: Sequence[ir.Value], dim: int, num_chunks: int)
             wide = op.Concat(wide, after, axis=axis)
         parts.append(op.reshape(wide, (*size[:axis], num_chunks, whole(length * product(list(size[axis + 1 :]))))))
     return joined(op, parts, axis + 1)
+
+
+@translates(aten.combinations.default)
+def combinations(op: Emit, self: ir.Value, r: int, with_replacement: bool) -> ir.Value:
+    """combinations(Tensor self, int r=2, bool with_replacement=False) -> Tensor
+
+    ONNX:    Gather by a constant table.
+    """
+    count = fixed(op.dims(self)[0], "the number of elements to combine")
+    choose = itertools.combinations_with_replacement if with_replacement else itertools.combinations
+    table = np.array(list(choose(range(count), r)), dtype=np.int64).reshape(-1, r)
+    return op.Gather(self, table, axis=0)

@@ -16,7 +16,7 @@ from fx2onnx.aten_map.selection import where
 from fx2onnx.aten_map.table.axes import axes_of, axis_of
 from fx2onnx.aten_map.table.dtype_support import compute_dtype, opmath, takes, through
 from fx2onnx.aten_map.table.dtypes import TORCH_DTYPES, Number, as_dtype
-from fx2onnx.aten_map.table.registry import overloads_of, register_shared
+from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
 from fx2onnx.base.dims import Dim, DimLike, product
 from fx2onnx.irx.emit import Emit
 
@@ -270,3 +270,18 @@ def _aminmax(op: Emit, self: ir.Value, dim: int | None, keepdim: bool) -> tuple[
 register_shared(_with_indices("Max"), "ReduceMax, ArgMax", *overloads_of("max.dim"))
 register_shared(_with_indices("Min"), "ReduceMin, ArgMin", *overloads_of("min.dim"))
 register_shared(_aminmax, "ReduceMin, ReduceMax", *overloads_of("aminmax"))
+
+
+@translates(aten.sum_to_size.default)
+def sum_to_size(op: Emit, self: ir.Value, size: Sequence[DimLike]) -> ir.Value:
+    """sum_to_size(Tensor self, SymInt[] size) -> Tensor
+
+    ONNX:    ReduceSum over the axes that broadcasting added.
+    """
+    extra = op.rank(self) - len(size)
+    axes = list(range(extra))
+    axes += [axis + extra for axis, dim in enumerate(size) if dim == 1 and op.dims(self)[axis + extra] != 1]
+    value = op.cast(self, op.result_dtype())
+    if not axes:
+        return value
+    return op.reshape(reduce(op, "ReduceSum", value, axes, True), size)

@@ -12,7 +12,7 @@ import torch
 from fx2onnx.aten_map.arithmetic import extremum
 from fx2onnx.aten_map.table.dtype_support import opmath, takes, through
 from fx2onnx.aten_map.table.dtypes import FLOATS, TORCH_DTYPES, Operand, as_dtype
-from fx2onnx.aten_map.table.registry import translates
+from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
 from fx2onnx.base.dims import Dim
 from fx2onnx.irx.emit import Emit
 
@@ -89,36 +89,16 @@ def _clip(op: Emit, value: ir.Value, low: ir.Value, high: ir.Value) -> ir.Value:
     return op.cast(op.Clip(op.cast(value, wide), min=op.cast(low, wide), max=op.cast(high, wide)), dtype)
 
 
-@translates(aten.clamp.default, aten.clamp.Tensor, aten.clip.default, aten.clip.Tensor)
-def clamp_default(op: Emit, self: ir.Value, min: Operand | None, max: Operand | None) -> ir.Value:
-    """clamp(Tensor self, Scalar? min=None, Scalar? max=None) -> Tensor
-    clamp(Tensor self, Tensor? min=None, Tensor? max=None) -> Tensor
-    clip(Tensor self, Scalar? min=None, Scalar? max=None) -> Tensor
-    clip(Tensor self, Tensor? min=None, Tensor? max=None) -> Tensor
-
-    ONNX:    Clip; Max or Min of one limit (Clip's default limits are finite in onnxruntime), of tensors, of crossed limits (Greater, Less and Where of integers in opset 11).
-    """
+def _clamp(op: Emit, self: ir.Value, min: Operand | None = None, max: Operand | None = None) -> ir.Value:
     return clamp(op, self, min, max)
 
 
-@translates(aten.clamp_min.default, aten.clamp_min.Tensor)
-def clamp_min(op: Emit, self: ir.Value, min: Operand) -> ir.Value:
-    """clamp_min(Tensor self, Scalar min) -> Tensor
-    clamp_min(Tensor self, Tensor min) -> Tensor
-
-    ONNX:    Max.
-    """
-    return clamp(op, self, min, None)
-
-
-@translates(aten.clamp_max.default, aten.clamp_max.Tensor)
-def clamp_max(op: Emit, self: ir.Value, max: Operand) -> ir.Value:
-    """clamp_max(Tensor self, Scalar max) -> Tensor
-    clamp_max(Tensor self, Tensor max) -> Tensor
-
-    ONNX:    Min.
-    """
-    return clamp(op, self, None, max)
+_CLAMPS = "clamp clamp.Tensor clip clip.Tensor clamp_min clamp_min.Tensor clamp_max clamp_max.Tensor"
+_FORM = (
+    "Clip; Max or Min of one limit (Clip's default limits are finite in onnxruntime), of tensors, of crossed limits "
+)
+_FORM += "(Greater, Less and Where of integers in opset 11)"
+register_shared(_clamp, _FORM, *overloads_of(_CLAMPS))
 
 
 @translates(aten.nan_to_num.default)

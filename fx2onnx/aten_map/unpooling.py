@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 
 import onnx_ir as ir
 import torch
 
 from fx2onnx.aten_map.scattering import scattered
 from fx2onnx.aten_map.table.axes import filled, steps, unsqueeze
-from fx2onnx.aten_map.table.registry import translates
-from fx2onnx.base.dims import DimLike, product
+from fx2onnx.aten_map.table.registry import register_shared
+from fx2onnx.base.dims import product
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import Dims
 
@@ -27,22 +27,8 @@ def _unpooled(op: Emit, value: ir.Value, indices: ir.Value, sizes: Dims) -> ir.V
     return op.reshape(op.ScatterElements(empty, places, values, axis=lead), (*dims, *sizes))
 
 
-@translates(aten.max_pool2d_with_indices_backward.default)
-def max_pool2d_with_indices_backward(
-    op: Emit,
-    grad_output: ir.Value,
-    self: ir.Value,
-    kernel_size: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    ceil_mode: bool,
-    indices: ir.Value,
-) -> ir.Value:
-    """max_pool2d_with_indices_backward(Tensor grad_output, Tensor self, int[2] kernel_size, int[2] stride, int[2] padding, int[2] dilation, bool ceil_mode, Tensor indices) -> Tensor
-
-    ONNX:  ScatterElements(add) from opset 16 on; before, each place compared with every index. Overlapping windows add up.
-    """
+def _max_pool_backward(op: Emit, grad_output: ir.Value, self: ir.Value, indices: ir.Value) -> ir.Value:
+    """Overlapping windows add up."""
     sizes = op.dims(self)[-2:]
     lead = op.dims(self)[:-2]
     plane, taken = product(list(sizes)), product(list(op.dims(grad_output)[-2:]))
@@ -56,20 +42,11 @@ def max_pool2d_with_indices_backward(
     return op.reshape(found, op.dims(self))
 
 
-@translates(aten.max_unpool2d.default)
-def max_unpool2d(op: Emit, self: ir.Value, indices: ir.Value, output_size: Sequence[DimLike]) -> ir.Value:
-    """max_unpool2d(Tensor self, Tensor indices, SymInt[2] output_size) -> Tensor"""
-    return _unpooled(op, self, indices, op.result_dims()[-2:])
+def _unpool(spatial: int) -> Callable[..., ir.Value]:
+    return lambda op, self, indices: _unpooled(op, self, indices, op.result_dims()[-spatial:])
 
 
-@translates(aten.max_unpool3d.default)
-def max_unpool3d(
-    op: Emit,
-    self: ir.Value,
-    indices: ir.Value,
-    output_size: Sequence[DimLike],
-    stride: Sequence[int],
-    padding: Sequence[int],
-) -> ir.Value:
-    """max_unpool3d(Tensor self, Tensor indices, SymInt[3] output_size, int[3] stride, int[3] padding) -> Tensor"""
-    return _unpooled(op, self, indices, op.result_dims()[-3:])
+_FORM = "ScatterElements(add) from opset 16 on; before, each place compared with every index"
+register_shared(_max_pool_backward, _FORM, aten.max_pool2d_with_indices_backward.default)
+register_shared(_unpool(2), "ScatterElements", aten.max_unpool2d.default)
+register_shared(_unpool(3), "ScatterElements", aten.max_unpool3d.default)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import onnx_ir as ir
 import torch
 
 from fx2onnx.aten_map.table.axes import (
     axes_of,
     axis_of,
+    fixed,
     is_empty,
     move_permutation,
     squeeze,
@@ -19,6 +21,7 @@ from fx2onnx.aten_map.table.axes import (
     zeros,
 )
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
+from fx2onnx.base.dims import product
 from fx2onnx.irx.emit import Emit
 
 aten = torch.ops.aten
@@ -169,3 +172,18 @@ def atleast_sequence(op: Emit, tensors: Sequence[ir.Value]) -> tuple[ir.Value, .
 def atleast_3d_sequence(op: Emit, tensors: Sequence[ir.Value]) -> tuple[ir.Value, ...]:
     """atleast_3d(Tensor[] tensors) -> Tensor[]"""
     return tuple(atleast_3d(op, tensor) for tensor in tensors)
+
+
+def _resize(op: Emit, self: ir.Value) -> ir.Value:
+    """The first elements in a new shape; what is added is 0, where PyTorch leaves whatever was in memory."""
+    dims = op.result_dims()
+    old, new = fixed(product(op.dims(self)), "a size of resize"), fixed(product(dims), "a size of resize")
+    flat = op.reshape(self, (old,))
+    if new < old:
+        flat = op.Slice(flat, starts=[0], ends=[new], axes=[0])
+    elif new > old:
+        flat = op.Pad(flat, pads=np.array([0, new - old]))
+    return op.reshape(flat, dims)
+
+
+register_shared(_resize, "Slice or Pad of the flat tensor, Reshape", *overloads_of("resize resize_as"))

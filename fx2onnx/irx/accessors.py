@@ -20,6 +20,8 @@ OutputType: TypeAlias = tuple[ir.DataType, Sequence[DimLike]]
 
 
 class Accessors:
+    """The part of ``Emit`` that looks; values and nodes are not changed."""
+
     result: tuple[OutputType, ...]
     """dtype and dims of each output of the ATen node being translated, as PyTorch has them."""
 
@@ -56,9 +58,11 @@ class Accessors:
     @staticmethod
     def constant(value: ir.Value, most: int = MAX_KNOWN_INTS) -> npt.NDArray[np.generic] | None:
         """The numbers of a constant of at most ``most`` elements; None for others, and on the meta device."""
-        LOOKS.note(value)
         tensor = value.const_value
-        return None if tensor is None or tensor.size > most or lacks_data(value) else np.asarray(tensor.numpy())
+        if tensor is None or tensor.size > most or lacks_data(value):
+            return None  # as for every operand of this type: layers are compared by it
+        LOOKS.note(value)
+        return np.asarray(tensor.numpy())
 
     def integers(self, value: ir.Value) -> list[int] | None:
         """The numbers of a small integer constant as a flat list, else None."""

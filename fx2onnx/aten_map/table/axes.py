@@ -8,7 +8,7 @@ from typing import cast
 import numpy as np
 import onnx_ir as ir
 
-from fx2onnx.base.dims import Dim, DimLike, Scalar
+from fx2onnx.base.dims import Dim, DimLike, Scalar, product
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit
 
@@ -111,8 +111,6 @@ def flat(op: Emit, value: ir.Value) -> ir.Value:
 
 def flattened(op: Emit, value: ir.Value, start: int, end: int) -> ir.Value:
     """``value`` with the axes ``start..end-1`` as one (none of them: a new axis of size 1)."""
-    from fx2onnx.base.dims import product
-
     dims = op.dims(value)
     return op.reshape(value, (*dims[:start], product(list(dims[start:end])), *dims[end:]))
 

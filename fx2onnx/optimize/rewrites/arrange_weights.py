@@ -18,7 +18,7 @@ MAX_ROWS = 1 << 16
 """So many indices are looked at."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Arrangement(Match):
     weights: list[ir.Value]
     sizes: tuple[int, ...]

@@ -27,7 +27,7 @@ from fx2onnx.optimize.rewrite import (
 from fx2onnx.optimize.weights import Array, DerivedTensor, ScaledTensor, tensors_of
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class BatchNormMatch(Match):
     layer: ir.Node
     weight: ir.Value

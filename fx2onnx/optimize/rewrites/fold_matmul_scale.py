@@ -33,7 +33,7 @@ EXPONENT_LIMIT = 16
 """Scaling by 2**-16 to 2**16 leaves weights of trained models far from float32's ends, where a power of two is inexact."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ScaleMatch(Match):
     chain: list[ir.Node]
     """The product, the Add if there is one, the views: in the order of computation."""

@@ -13,7 +13,7 @@ from fx2onnx.optimize.rewrite import Match, Rewrite, Why, is_constant, perm_of, 
 from fx2onnx.optimize.weights import TransposedTensor, tensors_of
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class TransposeMatch(Match):
     weight: ir.Value
     perm: tuple[int, ...]

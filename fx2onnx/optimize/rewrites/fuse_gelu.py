@@ -16,7 +16,7 @@ RELATIVE_TOLERANCE = 1e-6
 CUBIC = 0.044715
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class GeluMatch(Match):
     x: ir.Value
     approximate: str

@@ -21,7 +21,7 @@ from fx2onnx.optimize.rewrite import (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ProductMatch(Match):
     product: ir.Node
     bias: ir.Value

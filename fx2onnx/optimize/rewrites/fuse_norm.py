@@ -25,7 +25,7 @@ from fx2onnx.optimize.rewrite import (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class NormMatch(Match):
     x: ir.Value
     weight: ir.Value
@@ -60,7 +60,7 @@ class FuseLayerNorm(Rewrite[NormMatch]):
         return op.LayerNormalization(m.x, m.weight, axis=m.axis, epsilon=m.epsilon)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class BiasMatch(Match):
     norm: ir.Node
     bias: ir.Value

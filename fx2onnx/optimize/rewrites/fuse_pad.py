@@ -25,7 +25,7 @@ from fx2onnx.optimize.rewrite import (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PadMatch(Match):
     node: ir.Node
     source: ir.Value

@@ -21,7 +21,7 @@ from fx2onnx.optimize.rewrite import (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class TransposesMatch(Match):
     node: ir.Node
     sources: list[ir.Value | None]

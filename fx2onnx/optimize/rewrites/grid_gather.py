@@ -16,7 +16,7 @@ LIMIT_INDICES = 1 << 18
 """Larger index tensors are not compared: it would cost milliseconds."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class GridMatch(Match):
     x: ir.Value
     dims: tuple[int, ...]

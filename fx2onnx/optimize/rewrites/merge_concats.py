@@ -11,7 +11,7 @@ from fx2onnx.irx.emit import Emit
 from fx2onnx.optimize.rewrite import Match, Rewrite, Why, attribute, dims_or_none, produced_by, sole_reader, sole_use
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ConcatMatch(Match):
     operands: list[ir.Value | None]
     axis: int

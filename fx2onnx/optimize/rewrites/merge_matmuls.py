@@ -27,7 +27,7 @@ from fx2onnx.optimize.rewrite import (
 from fx2onnx.optimize.weights import Array, DerivedTensor, tensors_of
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ProductsMatch(Match):
     x: ir.Value
     weights: list[ir.Value]

@@ -15,7 +15,7 @@ from fx2onnx.optimize.rewrite import Match, Rewrite, Why, attribute, dims_or_non
 VIEWS = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ReshapeMatch(Match):
     source: ir.Value
     dims: Dims

@@ -11,7 +11,7 @@ from fx2onnx.irx.emit import Emit
 from fx2onnx.optimize.rewrite import Match, Rewrite, Why, perm_of, produced_by, required, sole_use
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class TransposeMatch(Match):
     source: ir.Value
     perm: tuple[int, ...]

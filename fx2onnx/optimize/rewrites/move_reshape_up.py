@@ -15,7 +15,7 @@ from fx2onnx.optimize.rewrite import Match, Rewrite, Why, dims_or_none, perm_of,
 from fx2onnx.optimize.rewrites.merge_reshapes import VIEWS, is_cheap
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ReshapeMatch(Match):
     source: ir.Value
     dims: Dims

@@ -82,7 +82,7 @@ class CancelInvolution(Removal):
         return Why(f"the operand is no {node.op_type}") if inner is None else Kept(required(inner, 0))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Quotient(Match):
     top: ir.Value
     bottom: ir.Value

@@ -13,7 +13,7 @@ from fx2onnx.irx.shapes import broadcast_dims
 from fx2onnx.optimize.rewrite import Match, Rewrite, Why, attributes, dims_or_none, produced_by
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ExpandMatch(Match):
     node: ir.Node
     operands: list[ir.Value | None]

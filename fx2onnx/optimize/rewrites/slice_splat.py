@@ -12,7 +12,7 @@ from fx2onnx.irx.emit import Emit
 from fx2onnx.optimize.rewrite import Match, Rewrite, Why, attribute, produced_by, static_dims
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Splat(Match):
     dims: tuple[int, ...]
     scalar: ir.Value | None

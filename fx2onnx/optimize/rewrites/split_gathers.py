@@ -22,7 +22,7 @@ from fx2onnx.optimize.rewrite import (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class GathersMatch(Match):
     x: ir.Value
     axis: int

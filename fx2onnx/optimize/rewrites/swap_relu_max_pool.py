@@ -25,7 +25,7 @@ FUSING = ("Conv", "ConvTranspose", "Gemm", "MatMul", "BatchNormalization", "Add"
 """Runtimes compute a Relu within these for nothing."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PoolMatch(Match):
     pool: ir.Node
     source: ir.Value

@@ -23,7 +23,7 @@ from fx2onnx.optimize.rewrite import (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class GemmMatch(Match):
     source: ir.Value
     weight: ir.Value

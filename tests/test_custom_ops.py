@@ -13,7 +13,6 @@ import torch
 import fx2onnx
 import fx2onnx.runner as ort
 from fx2onnx.aten_map.table.registry import MODULE_TRANSLATIONS
-from fx2onnx.irx.values import dims_of, dtype_of
 from fx2onnx.runner.registry import unregister
 from tests.support import check
 
@@ -49,7 +48,7 @@ class Clipped(torch.nn.Module):
 
 def as_one_node(op: Any, x: Any, limit: float) -> Any:
     """soft_clip(Tensor x, float limit) -> Tensor"""
-    return op.custom(DOMAIN, "SoftClip", [x], [(dtype_of(x), dims_of(x))], limit=limit)[0]
+    return op.custom(DOMAIN, "SoftClip", [x], [(op.dtype(x), op.dims(x))], limit=limit)[0]
 
 
 def in_standard_nodes(op: Any, x: Any, limit: float) -> Any:
@@ -124,7 +123,7 @@ class TwoClips(torch.nn.Module):
 
 def linear_clip(op: Any, module: Any, x: Any, *, weights: dict[str, Any]) -> Any:
     product = op.MatMul(x, op.Transpose(weights["weight"], perm=[1, 0]))
-    limited = op.Neg(op.Max(op.Neg(product), op.const(-module.limit, dtype_of(x))))
+    limited = op.Neg(op.Max(op.Neg(product), op.const(-module.limit, op.dtype(x))))
     clipped = op.Mul(limited, weights["scale"])
     return (clipped, op.ReduceSum(clipped, axes=[0], keepdims=0)) if len(op.result) == 2 else clipped
 

@@ -228,6 +228,38 @@ def test_public_names_of_torch_are_not_private(text: str) -> None:
     assert not private_names_of_torch(text)
 
 
+LOOKS = {"const_value", "producer", "shape", "dtype", "type", "meta", "uses", "consumers", "is_graph_input"}
+"""Attributes of values that a translation reads through the accessors of ``Emit``, which record the look."""
+
+
+def looks_past_emit(source: str) -> list[str]:
+    """Where code reads these of anything but ``op`` and torch, or imports what reads them."""
+    wrong = []
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Attribute) and node.attr in LOOKS:
+            base = ast.unparse(node.value)
+            if base != "op" and base.split(".")[0] not in ("torch", "aten") and "_schema" not in base:
+                wrong.append(f"line {node.lineno}: {base}.{node.attr}")
+        if isinstance(node, ast.ImportFrom) and node.module == "fx2onnx.irx.values":
+            names = {alias.name for alias in node.names} - {"Dims", "mark_complex"}
+            wrong += [f"line {node.lineno}: {name}" for name in sorted(names)]
+    return wrong
+
+
+@pytest.mark.parametrize("path", files_of("aten_map"), ids=lambda path: path.stem)
+def test_translations_look_at_values_through_emit(path: Path) -> None:
+    assert looks_past_emit(path.read_text()) == []
+
+
+@pytest.mark.parametrize(
+    "look",
+    ["value.const_value", "value.producer()", "value.shape[0]", "from fx2onnx.irx.values import known_ints"],
+)
+def test_a_look_past_emit_is_seen(look: str) -> None:
+    assert looks_past_emit(look)
+    assert not looks_past_emit("op.producer(value), op.dtype(value), torch.dtype")
+
+
 def lengths_of_files() -> dict[str, int]:
     return {str(path.relative_to(PACKAGE)): len(path.read_text().splitlines()) for path in PACKAGE.rglob("*.py")}
 

@@ -77,6 +77,8 @@ class Block(nn.Module):
             x = nn.functional.scaled_dot_product_attention(x, x, x, self.mask)
         if self.kind == "mask from outside":
             x = nn.functional.scaled_dot_product_attention(x, x, x, mask)
+        if self.kind == "padded outside":
+            x = x * nn.functional.max_pool1d(mask, 3, 1, 1).sum()
         if self.kind == "number of its own":
             x = x * (1 + self.index / 10)
         if self.kind == "buffer":
@@ -101,6 +103,8 @@ class Tower(nn.Module):
         seen = []
         open_rows = mask.exp()
         closed_row = torch.where(torch.arange(6)[:, None] == 1, -torch.inf, open_rows)
+        if self.layers[0].kind == "padded outside":
+            open_rows, closed_row = open_rows[None], nn.functional.pad(open_rows[None, :, 1:], (1, 0), value=0.5)
         for layer in self.layers:
             x = layer(x, closed_row if layer.index == 4 else open_rows)
             seen.append(x)
@@ -111,6 +115,7 @@ KINDS = [
     "plain",
     "own mask",
     "mask from outside",
+    "padded outside",
     "number of its own",
     "buffer",
     "other branch",
@@ -126,6 +131,17 @@ def test_layers_differ_where_their_operands_do(kind: str, dynamic: bool, stamped
     others = [(torch.randn(3, 6, 8), torch.rand(6, 6))] if dynamic else []
     check(Tower(kind).eval(), (torch.randn(2, 6, 8), torch.rand(6, 6)), others=others, **arguments)
     assert bool(stamped.nodes) == (kind not in ("own mask", "number of its own"))
+
+
+@pytest.mark.parametrize("kind", ["own mask", "mask from outside", "padded outside"])
+def test_a_copy_is_what_a_translation_would_be(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def operators() -> list[tuple[str, int]]:
+        found = fx2onnx.export(Tower(kind).eval(), (torch.randn(2, 6, 8), torch.rand(6, 6)), optimize=0)
+        return [(node.op_type, len(node.output)) for node in found.model_proto.graph.node]
+
+    copied = operators()
+    monkeypatch.setattr(Layers, "run", _one_by_one)
+    assert copied == operators()
 
 
 def test_a_users_translation_is_asked_for_every_layer(stamped: Counted) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import onnx_ir as ir
@@ -10,9 +11,8 @@ import torch
 
 from fx2onnx.aten_map.table.axes import axis_of, swap, unsqueeze
 from fx2onnx.aten_map.table.dtypes import FLOATS, as_dtype
-from fx2onnx.aten_map.table.registry import translates
+from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
 from fx2onnx.irx.emit import Emit
-from fx2onnx.irx.values import dims_of, dtype_of, rank_of
 
 aten = torch.ops.aten
 DOUBLE, INT32 = ir.DataType.DOUBLE, ir.DataType.INT32
@@ -21,7 +21,7 @@ NARROW = frozenset([ir.DataType.UINT8, ir.DataType.INT8, ir.DataType.INT16, ir.D
 
 def clipped(op: Emit, value: ir.Value, low: float | None, high: float | None) -> ir.Value:
     """``value`` between bounds; Clip has the integers from opset 12 on, and not the narrow ones in onnxruntime."""
-    dtype = dtype_of(value)
+    dtype = op.dtype(value)
     if dtype in NARROW:
         return op.cast(clipped(op, op.cast(value, INT32), low, high), dtype)
     if op.opset < 16 and dtype == ir.DataType.BFLOAT16:  # onnxruntime splits Clip into a Where, which has none below 16
@@ -44,7 +44,7 @@ def at_most(op: Emit, value: ir.Value, bound: ir.Value) -> ir.Value:
 @translates(aten.relu.default)
 def relu(op: Emit, self: ir.Value) -> ir.Value:
     """relu(Tensor self) -> Tensor"""
-    if dtype_of(self) in FLOATS:
+    if op.dtype(self) in FLOATS:
         return op.Relu(self)
     return clipped(op, self, 0, None)
 
@@ -76,7 +76,7 @@ def rrelu(op: Emit, self: ir.Value, lower: Any, upper: Any, training: bool) -> i
     if not training:
         return leaky_relu(op, self, (float(lower) + float(upper)) / 2)
     slope = op.RandomUniformLike(self, low=float(lower), high=float(upper))
-    return op.Where(op.Greater(self, op.const(0, dtype_of(self))), self, op.Mul(self, slope))
+    return op.Where(op.Greater(self, op.const(0, op.dtype(self))), self, op.Mul(self, slope))
 
 
 @translates(aten.rrelu_with_noise_functional.default)
@@ -86,7 +86,7 @@ def rrelu_with_noise_functional(
     """rrelu_with_noise_functional(Tensor self, Tensor noise, Scalar lower=0.125, Scalar upper=0.33333333333333331, bool training=False, Generator? generator=None) -> (Tensor, Tensor noise_out)"""
     if not training:
         return rrelu(op, self, lower, upper, False), noise
-    dtype = dtype_of(self)
+    dtype = op.dtype(self)
     positive = op.Greater(self, op.const(0, dtype))
     drawn = op.RandomUniformLike(self, low=float(lower), high=float(upper))
     factor = op.Where(positive, op.const(1, dtype), drawn)
@@ -100,10 +100,10 @@ def prelu(op: Emit, self: ir.Value, weight: ir.Value) -> ir.Value:
 
     One slope a channel (axis 1), or one for all.
     """
-    rank = rank_of(self)
-    if rank_of(weight) == 1 and dims_of(weight)[0] != 1 and rank > 2:
-        weight = op.reshape(weight, (*dims_of(weight), *(1 for _ in range(rank - 2))))
-    elif rank_of(weight) > rank:
+    rank = op.rank(self)
+    if op.rank(weight) == 1 and op.dims(weight)[0] != 1 and rank > 2:
+        weight = op.reshape(weight, (*op.dims(weight), *(1 for _ in range(rank - 2))))
+    elif op.rank(weight) > rank:
         weight = op.reshape(weight, (1,) * rank)
     return op.PRelu(self, weight)
 
@@ -117,7 +117,7 @@ def elu(op: Emit, self: ir.Value, alpha: Any, scale: Any, input_scale: Any) -> i
     alpha, scale, input_scale = float(alpha), float(scale), float(input_scale)
     if input_scale == 1 and scale == 1:
         return op.Elu(self, **({} if alpha == 1 else {"alpha": alpha}))
-    dtype = dtype_of(self)
+    dtype = op.dtype(self)
     curve = op.Sub(op.Exp(op.Mul(self, op.const(input_scale, dtype))), op.const(1, dtype))
     negative = op.Mul(curve, op.const(alpha * scale, dtype))
     positive = op.Mul(self, op.const(scale, dtype))
@@ -132,9 +132,9 @@ def celu(op: Emit, self: ir.Value, alpha: Any) -> ir.Value:
     """
     if float(alpha) == 1:
         return op.Elu(self)
-    if op.opset >= 12 and dtype_of(self) == ir.DataType.FLOAT:
+    if op.opset >= 12 and op.dtype(self) == ir.DataType.FLOAT:
         return op.Celu(self, alpha=float(alpha))
-    factor = op.const(float(alpha), dtype_of(self))
+    factor = op.const(float(alpha), op.dtype(self))
     return op.Mul(op.Elu(op.Div(self, factor)), factor)
 
 
@@ -148,7 +148,7 @@ def gelu_of(op: Emit, value: ir.Value, approximate: str) -> ir.Value:
     """Gelu-20, or its formula: x * (1 + erf(x / sqrt(2))) / 2; with tanh, x * (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) / 2."""
     if op.opset >= 20:
         return op.Gelu(value, approximate=None if approximate == "none" else approximate)
-    dtype = dtype_of(value)
+    dtype = op.dtype(value)
     one, half = op.const(1, dtype), op.const(0.5, dtype)
     if approximate == "none":
         curve = op.Erf(op.Div(value, op.const(math.sqrt(2), dtype)))
@@ -206,7 +206,7 @@ def hardshrink(op: Emit, self: ir.Value, lambd: Any) -> ir.Value:
 
     0 between -lambd and lambd; NaN stays NaN, which ONNX Shrink does not promise.
     """
-    dtype = dtype_of(self)
+    dtype = op.dtype(self)
     inside = at_most(op, op.Abs(self), op.const(float(lambd), dtype))
     return op.Where(inside, op.const(0, dtype), self)
 
@@ -226,7 +226,7 @@ def threshold(op: Emit, self: ir.Value, threshold: Any, value: Any) -> ir.Value:
 
     x where x > threshold or x is NaN, else value.
     """
-    bound, number = as_dtype(op, threshold, dtype_of(self)), as_dtype(op, value, dtype_of(self))
+    bound, number = as_dtype(op, threshold, op.dtype(self)), as_dtype(op, value, op.dtype(self))
     return op.Where(at_most(op, self, bound), number, self)
 
 
@@ -237,7 +237,7 @@ def softplus(op: Emit, self: ir.Value, beta: Any, threshold: Any) -> ir.Value:
     log(1 + exp(beta x)) / beta; x itself where beta x > threshold, which from 20 on is the same in float32.
     """
     beta, threshold = float(beta), float(threshold)
-    dtype = dtype_of(self)
+    dtype = op.dtype(self)
     inner = self if beta == 1 else op.Mul(self, op.const(beta, dtype))
     curve = op.Softplus(inner)
     result = curve if beta == 1 else op.Div(curve, op.const(beta, dtype))
@@ -261,7 +261,7 @@ def log_sigmoid_forward(op: Emit, self: ir.Value) -> tuple[ir.Value, ir.Value | 
 
     The buffer, exp(-|x|), is what CPU kernels keep for the backward pass.
     """
-    buffer = op.Exp(op.Neg(op.Abs(self))) if dims_of(self) == tuple(op.result[1][1]) else None
+    buffer = op.Exp(op.Neg(op.Abs(self))) if op.dims(self) == op.result_dims(1) else None
     return log_sigmoid(op, self), buffer
 
 
@@ -273,8 +273,8 @@ def glu(op: Emit, self: ir.Value, dim: int) -> ir.Value:
     """
     from fx2onnx.aten_map.slicing import pieces
 
-    axis = axis_of(dim, rank_of(self))
-    half = op.result[0][1][axis]
+    axis = axis_of(dim, op.rank(self))
+    half = op.result_dims()[axis]
     first, second = pieces(op, self, axis, [half, half])
     return op.Mul(first, op.Sigmoid(second))
 
@@ -282,7 +282,7 @@ def glu(op: Emit, self: ir.Value, dim: int) -> ir.Value:
 # -- softmax ------------------------------------------------------------------------------------------------------
 def softmax_of(op: Emit, value: ir.Value, dim: int, op_type: str = "Softmax") -> ir.Value:
     """``Softmax`` or ``LogSoftmax`` along any axis; below opset 13 they work on trailing axes, so the axis goes last."""
-    rank = rank_of(value)
+    rank = op.rank(value)
     if rank == 0:
         whole = softmax_of(op, unsqueeze(op, value, 0), 0, op_type)
         return op.Squeeze(whole, axes=[0])
@@ -292,32 +292,12 @@ def softmax_of(op: Emit, value: ir.Value, dim: int, op_type: str = "Softmax") ->
     return swap(op, op.node(op_type, swap(op, value, axis, rank - 1), axis=rank - 1), axis, rank - 1)
 
 
-@translates(aten.softmax.int, aten.special_softmax.default)
-def softmax_int(op: Emit, self: ir.Value, dim: int, dtype: torch.dtype | None) -> ir.Value:
-    """softmax(Tensor self, int dim, ScalarType? dtype=None) -> Tensor
-    special_softmax(Tensor self, int dim, ScalarType? dtype=None) -> Tensor
-    """
-    return softmax_of(op, op.cast(self, op.result[0][0]), dim)
+def _softmax(op_type: str) -> Callable[..., ir.Value]:
+    return lambda op, self, dim: softmax_of(op, op.cast(self, op.result_dtype()), dim, op_type)
 
 
-@translates(aten.log_softmax.int, aten.special_log_softmax.default)
-def log_softmax_int(op: Emit, self: ir.Value, dim: int, dtype: torch.dtype | None) -> ir.Value:
-    """log_softmax(Tensor self, int dim, ScalarType? dtype=None) -> Tensor
-    special_log_softmax(Tensor self, int dim, *, ScalarType? dtype=None) -> Tensor
-    """
-    return softmax_of(op, op.cast(self, op.result[0][0]), dim, "LogSoftmax")
-
-
-@translates(aten._softmax.default)
-def _softmax(op: Emit, self: ir.Value, dim: int, half_to_float: bool) -> ir.Value:
-    """_softmax(Tensor self, int dim, bool half_to_float) -> Tensor"""
-    return softmax_of(op, op.cast(self, op.result[0][0]), dim)
-
-
-@translates(aten._log_softmax.default)
-def _log_softmax(op: Emit, self: ir.Value, dim: int, half_to_float: bool) -> ir.Value:
-    """_log_softmax(Tensor self, int dim, bool half_to_float) -> Tensor"""
-    return softmax_of(op, op.cast(self, op.result[0][0]), dim, "LogSoftmax")
+register_shared(_softmax("Softmax"), "Softmax", *overloads_of("softmax.int special_softmax _softmax"))
+register_shared(_softmax("LogSoftmax"), "LogSoftmax", *overloads_of("log_softmax.int special_log_softmax _log_softmax"))
 
 
 @translates(aten._safe_softmax.default)
@@ -326,10 +306,10 @@ def _safe_softmax(op: Emit, self: ir.Value, dim: int, dtype: torch.dtype | None)
 
     A softmax that gives 0 where every element is minus infinity.
     """
-    value = op.cast(self, op.result[0][0])
+    value = op.cast(self, op.result_dtype())
     top = op.ReduceMax(value, axes=[dim], keepdims=1)
-    masked = op.Equal(top, op.const(-math.inf, dtype_of(value)))
-    return op.Where(masked, op.const(0, dtype_of(value)), softmax_of(op, value, dim))
+    masked = op.Equal(top, op.const(-math.inf, op.dtype(value)))
+    return op.Where(masked, op.const(0, op.dtype(value)), softmax_of(op, value, dim))
 
 
 @translates(aten._masked_softmax.default)
@@ -339,6 +319,6 @@ def _masked_softmax(op: Emit, self: ir.Value, mask: ir.Value, dim: int | None, m
     True masks out. mask_type 1: [batch, keys] over [batch, heads, queries, keys].
     """
     chosen = op.cast(mask, ir.DataType.BOOL)
-    chosen = unsqueeze(op, chosen, 1, 2) if mask_type == 1 and rank_of(self) == 4 and rank_of(mask) == 2 else chosen
-    shown = op.Where(chosen, op.const(-math.inf, dtype_of(self)), self)
+    chosen = unsqueeze(op, chosen, 1, 2) if mask_type == 1 and op.rank(self) == 4 and op.rank(mask) == 2 else chosen
+    shown = op.Where(chosen, op.const(-math.inf, op.dtype(self)), self)
     return softmax_of(op, shown, -1 if dim is None else dim)

@@ -13,7 +13,7 @@ from fx2onnx.aten_map.table.axes import as_list, fixed, squeeze, steps, swap, un
 from fx2onnx.aten_map.table.registry import translates
 from fx2onnx.base.dims import Dim, DimLike, product
 from fx2onnx.irx.emit import Emit
-from fx2onnx.irx.values import Dims, dims_of, dtype_of, rank_of
+from fx2onnx.irx.values import Dims
 
 aten = torch.ops.aten
 
@@ -47,7 +47,7 @@ def _bounds(op: Emit, size: DimLike, count: DimLike) -> tuple[ir.Value, ir.Value
 
 def adaptive_average(op: Emit, value: ir.Value, spatial: int) -> ir.Value:
     """Global: one mean. Divisible: AveragePool. Else one product with a matrix of window weights an axis."""
-    rank, dims, target = rank_of(value), dims_of(value), tuple(op.result[0][1])
+    rank, dims, target = op.rank(value), op.dims(value), op.result_dims()
     axes = range(rank - spatial, rank)
     changed = [axis for axis in axes if dims[axis] != target[axis]]
     if not changed:
@@ -62,7 +62,7 @@ def adaptive_average(op: Emit, value: ir.Value, spatial: int) -> ir.Value:
         pooled = op.AveragePool(value if batched else unsqueeze(op, value, 0), kernel_shape=sizes, strides=sizes)
         return pooled if batched else squeeze(op, pooled, 0)
     for axis in changed:
-        matrix = averaging_matrix(op, dims[axis], target[axis], dtype_of(value), rows_first=axis == rank - 2)
+        matrix = averaging_matrix(op, dims[axis], target[axis], op.dtype(value), rows_first=axis == rank - 2)
         if axis == rank - 2:
             value = op.MatMul(matrix, value)
         else:
@@ -105,15 +105,15 @@ def adaptive_max_pool(op: Emit, self: ir.Value, output_size: Sequence[int]) -> t
     Windows of one size: MaxPool; one window over symbolic sizes: ReduceMax. Else every window is gathered (short ones
     repeat their last element) and reduced.
     """
-    spatial, rank = len(output_size), rank_of(self)
-    source, target = dims_of(self)[-spatial:], tuple(op.result[0][1])[-spatial:]
+    spatial, rank = len(output_size), op.rank(self)
+    source, target = op.dims(self)[-spatial:], op.result_dims()[-spatial:]
     sizes = _divisible(source, target)
     if sizes is not None:
         return max_pooled(op, self, sizes, sizes, as_list(0, spatial), as_list(1, spatial), False, True)
     if all(count == 1 for count in target):
-        flat = op.reshape(self, (*dims_of(self)[:-spatial], product(source)))
+        flat = op.reshape(self, (*op.dims(self)[:-spatial], product(source)))
         found = op.ReduceMax(flat, axes=[-1], keepdims=1), op.ArgMax(flat, axis=rank - spatial, keepdims=1)
-        return op.reshape(found[0], op.result[0][1]), op.reshape(found[1], op.result[0][1])
+        return op.reshape(found[0], op.result_dims()), op.reshape(found[1], op.result_dims())
     counts = [fixed(count, "the number of windows of adaptive_max_pool") for count in target]
     tables = [_window_table(op, size, count) for size, count in zip(source, counts, strict=True)]
     value = self
@@ -123,10 +123,10 @@ def adaptive_max_pool(op: Emit, self: ir.Value, output_size: Sequence[int]) -> t
     outer = [rank - spatial + 2 * place for place in range(spatial)]
     inner = [axis + 1 for axis in outer]
     value = op.Transpose(value, perm=[*lead, *outer, *inner]) if spatial > 1 else value
-    value = op.reshape(value, (*dims_of(value)[:rank], product([dims_of(table)[1] for table in tables])))
+    value = op.reshape(value, (*op.dims(value)[:rank], product([op.dims(table)[1] for table in tables])))
     best = op.ReduceMax(value, axes=[-1], keepdims=0)
     chosen = op.ArgMax(value, axis=rank, keepdims=1)
-    spread = op.expand(_flat_places(op, tables, source), dims_of(value))
+    spread = op.expand(_flat_places(op, tables, source), op.dims(value))
     return best, op.Squeeze(op.GatherElements(spread, chosen, axis=rank), axes=[rank])
 
 
@@ -151,4 +151,4 @@ def _flat_places(op: Emit, tables: Sequence[ir.Value], sizes: Dims) -> ir.Value:
         spread = op.Unsqueeze(table, axes=others) if others else table
         total = spread if total is None else op.Add(op.Mul(total, op.size(size)), spread)
     assert total is not None
-    return op.reshape(total, (*dims_of(total)[:spatial], product(list(dims_of(total)[spatial:]))))
+    return op.reshape(total, (*op.dims(total)[:spatial], product(list(op.dims(total)[spatial:]))))

@@ -9,13 +9,12 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
-from fx2onnx.aten_map.table.dtype_support import SMALL_INTEGERS, in_opmath, opmath, register, result_dtype, through
+from fx2onnx.aten_map.table.dtype_support import SMALL_INTEGERS, in_opmath, opmath, through
 from fx2onnx.aten_map.table.dtypes import FLOATS, Number, Operand, as_dtype
-from fx2onnx.aten_map.table.registry import translates
+from fx2onnx.aten_map.table.registry import register_shared, translates
 from fx2onnx.aten_map.unary import truncated
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit
-from fx2onnx.irx.values import dtype_of
 
 aten = torch.ops.aten
 D = ir.DataType
@@ -50,7 +49,7 @@ def add_tensor(op: Emit, self: ir.Value, other: Operand, alpha: Number) -> ir.Va
 
     ONNX:    Add; Or of bools; ``other`` times alpha first.
     """
-    dtype = result_dtype(op)
+    dtype = op.result_dtype()
     return add(op, self, _scaled(op, other, alpha, dtype), dtype)
 
 
@@ -63,7 +62,7 @@ def sub_tensor(op: Emit, self: ir.Value, other: Operand, alpha: Number) -> ir.Va
 
     ONNX:    Sub; ``other`` times alpha first.
     """
-    dtype = result_dtype(op)
+    dtype = op.result_dtype()
     return add(op, self, _scaled(op, other, alpha, dtype), dtype, "Sub")
 
 
@@ -74,7 +73,7 @@ def rsub_tensor(op: Emit, self: ir.Value, other: Operand, alpha: Number) -> ir.V
 
     ONNX:    Sub(other, alpha * self).
     """
-    dtype = result_dtype(op)
+    dtype = op.result_dtype()
     return add(op, other, _scaled(op, self, alpha, dtype), dtype, "Sub")
 
 
@@ -87,7 +86,7 @@ def mul_tensor(op: Emit, self: ir.Value, other: Operand) -> ir.Value:
 
     ONNX:    Mul; And of bools.
     """
-    return add(op, self, other, result_dtype(op), "Mul")
+    return add(op, self, other, op.result_dtype(), "Mul")
 
 
 @translates(
@@ -108,7 +107,7 @@ def div_tensor(op: Emit, self: ir.Value, other: Operand) -> ir.Value:
 
     ONNX:    Div of floats; integers are cast first.
     """
-    return add(op, self, other, result_dtype(op), "Div")
+    return add(op, self, other, op.result_dtype(), "Div")
 
 
 @translates(aten.div.Tensor_mode, aten.div.Scalar_mode, aten.divide.Tensor_mode, aten.divide.Scalar_mode)
@@ -121,13 +120,13 @@ def div_tensor_mode(op: Emit, self: ir.Value, other: Operand, rounding_mode: str
     ONNX:    Div, then Floor or the truncation; integers: ONNX's Div truncates.
     """
     if rounding_mode is None:
-        return add(op, self, other, result_dtype(op), "Div")
+        return add(op, self, other, op.result_dtype(), "Div")
     return (floor_divide if rounding_mode == "floor" else trunc_divide)(op, self, other)
 
 
 def trunc_divide(op: Emit, lhs: Operand, rhs: Operand) -> ir.Value:
     """The quotient rounded towards zero, in the result's dtype."""
-    dtype = result_dtype(op)
+    dtype = op.result_dtype()
     if dtype not in FLOATS:
         return add(op, lhs, rhs, dtype, "Div")
     return truncated(op, add(op, lhs, rhs, dtype, "Div"))
@@ -139,7 +138,7 @@ def floor_divide(op: Emit, lhs: Operand, rhs: Operand) -> ir.Value:
     Integers: (a - a mod b) / b with the remainder's sign the divisor's. Floats: as PyTorch (and C++'s fmod) has it,
     the exact quotient is wanted, not the floor of the rounded one: 1 // 0.1 is 9.
     """
-    dtype = result_dtype(op)
+    dtype = op.result_dtype()
     left, right = as_dtype(op, lhs, opmath(dtype)), as_dtype(op, rhs, opmath(dtype))
     if dtype not in FLOATS:
         if dtype in UNSIGNED:
@@ -176,7 +175,7 @@ def remainder_tensor(op: Emit, self: Operand, other: Operand) -> ir.Value:
 
     ONNX:    Mod of integers, which takes the divisor's sign; floats: fmod, and the divisor added where signs differ.
     """
-    dtype = result_dtype(op)
+    dtype = op.result_dtype()
     left, right = as_dtype(op, self, dtype), as_dtype(op, other, dtype)
     if dtype not in FLOATS:
         return through(op, "Mod", left, right)
@@ -195,7 +194,7 @@ def fmod_tensor(op: Emit, self: ir.Value, other: Operand) -> ir.Value:
 
     ONNX:    Mod with fmod=1.
     """
-    dtype = result_dtype(op)
+    dtype = op.result_dtype()
     return through(op, "Mod", as_dtype(op, self, dtype), as_dtype(op, other, dtype), fmod=1)
 
 
@@ -205,7 +204,7 @@ def addcmul(op: Emit, self: ir.Value, tensor1: ir.Value, tensor2: ir.Value, valu
 
     ONNX:    Mul, Add.
     """
-    dtype = result_dtype(op)
+    dtype = op.result_dtype()
     return add(op, self, _scaled(op, add(op, tensor1, tensor2, dtype, "Mul"), value, dtype), dtype)
 
 
@@ -215,7 +214,7 @@ def addcdiv(op: Emit, self: ir.Value, tensor1: ir.Value, tensor2: ir.Value, valu
 
     ONNX:    Div, Add. PyTorch refuses integer division here too.
     """
-    dtype = result_dtype(op)
+    dtype = op.result_dtype()
     if dtype not in FLOATS:
         raise UserError("E203", "addcdiv divides integers", why="PyTorch refuses it too", next="cast to float first")
     return add(op, self, _scaled(op, add(op, tensor1, tensor2, dtype, "Div"), value, dtype), dtype)
@@ -233,7 +232,7 @@ def lerp_tensor(op: Emit, self: ir.Value, end: ir.Value, weight: Operand) -> ir.
 
 def _minmax(op_type: str) -> Callable[[Emit, ir.Value, ir.Value], ir.Value]:
     def entry(op: Emit, self: ir.Value, other: ir.Value) -> ir.Value:
-        dtype = result_dtype(op)
+        dtype = op.result_dtype()
         return extremum(op, op_type, op.cast(self, dtype), op.cast(other, dtype))
 
     return entry
@@ -241,7 +240,7 @@ def _minmax(op_type: str) -> Callable[[Emit, ir.Value, ir.Value], ir.Value]:
 
 def extremum(op: Emit, op_type: str, left: ir.Value, right: ir.Value) -> ir.Value:
     """Max or Min of two values of one dtype; NaN where either is NaN."""
-    dtype = dtype_of(left)
+    dtype = op.dtype(left)
     if dtype == D.BOOL:
         return op.node("Or" if op_type == "Max" else "And", left, right)
     if op.opset < 12 and dtype not in FLOATS and dtype not in SMALL_INTEGERS:
@@ -253,13 +252,12 @@ for _op_type, _overloads in {
     "Max": (aten.maximum.default, aten.max.other),
     "Min": (aten.minimum.default, aten.min.other),
 }.items():
-    for _overload in _overloads:
-        register(_overload, _minmax(_op_type), _op_type)
+    register_shared(_minmax(_op_type), _op_type, *_overloads)
 
 
 def _fminmax(op_type: str) -> Callable[[Emit, ir.Value, ir.Value], ir.Value]:
     def entry(op: Emit, self: ir.Value, other: ir.Value) -> ir.Value:
-        dtype = result_dtype(op)
+        dtype = op.result_dtype()
         left, right = op.cast(self, dtype), op.cast(other, dtype)
         both = extremum(op, op_type, left, right)
         if dtype not in FLOATS:
@@ -269,5 +267,5 @@ def _fminmax(op_type: str) -> Callable[[Emit, ir.Value, ir.Value], ir.Value]:
     return entry
 
 
-register(aten.fmax.default, _fminmax("Max"), "Max; the other operand where one is NaN")
-register(aten.fmin.default, _fminmax("Min"), "Min; the other operand where one is NaN")
+register_shared(_fminmax("Max"), "Max; the other operand where one is NaN", aten.fmax.default)
+register_shared(_fminmax("Min"), "Min; the other operand where one is NaN", aten.fmin.default)

@@ -11,11 +11,9 @@ import torch
 from fx2onnx.aten_map.activations import softmax_of
 from fx2onnx.aten_map.dropout import dropped
 from fx2onnx.aten_map.table.axes import steps, swap, unsqueeze, whole
-from fx2onnx.aten_map.table.dtypes import FLOATS
-from fx2onnx.aten_map.table.registry import translates
+from fx2onnx.aten_map.table.registry import overloads_of, register_shared
 from fx2onnx.base.dims import Dim, DimLike, apply
 from fx2onnx.irx.emit import Emit
-from fx2onnx.irx.values import LOOKS, dims_of, dtype_of, lacks_data, rank_of
 
 aten = torch.ops.aten
 BOOL, FLOAT, FLOAT16, BFLOAT16 = ir.DataType.BOOL, ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16
@@ -59,16 +57,16 @@ def causal_bias(op: Emit, rows: DimLike, columns: DimLike, dtype: ir.DataType) -
 
 def may_mask_all(op: Emit, mask: ir.Value) -> bool:
     """Whether a row of the mask may allow nothing: any row of a bool one; looked for once a mask."""
-    if dtype_of(mask) == BOOL:
+    if op.dtype(mask) == BOOL:
         return True
     verdicts = op.builder.verdicts
     key = ("may mask all", id(mask))
     if key not in verdicts:
-        verdicts[key] = may_be_minus_infinity(mask)
+        verdicts[key] = may_be_minus_infinity(op, mask)
     return verdicts[key]
 
 
-def may_be_minus_infinity(value: ir.Value) -> bool:
+def may_be_minus_infinity(op: Emit, value: ir.Value) -> bool:
     """Whether a number in ``value`` may be minus infinity: whether one can be found in what it is computed from.
 
     Float inputs of the graph may be anything; parameters are finite unless they are seen not to be.
@@ -76,14 +74,14 @@ def may_be_minus_infinity(value: ir.Value) -> bool:
     waiting, seen = [value], {id(value)}
     while waiting:
         current = waiting.pop()
-        LOOKS.note(current)
-        if dtype_of(current) not in FLOATS:
+        if not op.is_float(current):
             continue
-        if current.const_value is not None:
-            if current.const_value.size <= MAX_INSPECTED and _holds_minus_infinity(current):
+        if op.is_constant(current):
+            numbers = op.constant(current, most=MAX_INSPECTED)
+            if numbers is not None and bool(np.isneginf(numbers.astype(np.float32)).any()):
                 return True
             continue
-        producer = current.producer()
+        producer = op.producer(current)
         if producer is None or producer.op_type in UNBOUNDED or len(seen) > MAX_ANCESTORS:
             return True
         if producer.op_type in BOUNDED:
@@ -94,21 +92,14 @@ def may_be_minus_infinity(value: ir.Value) -> bool:
     return False
 
 
-def _holds_minus_infinity(value: ir.Value) -> bool:
-    assert value.const_value is not None
-    if lacks_data(value):
-        return False
-    return bool(np.isneginf(np.asarray(value.const_value.numpy()).astype(np.float32)).any())
-
-
 def rows_with_any(op: Emit, mask: ir.Value) -> ir.Value:
     """[..., L, 1]: whether a row of a bool mask allows anything, or a row of a float one is not all minus infinity."""
     key = ("rows with any", id(mask))
     found = op.builder.size_cache.get(key)
     if found is None:
-        if dtype_of(mask) != BOOL:
+        if op.dtype(mask) != BOOL:
             top = op.ReduceMax(mask, axes=[-1], keepdims=1)
-            found = op.Greater(top, op.const(-math.inf, dtype_of(mask)))
+            found = op.Greater(top, op.const(-math.inf, op.dtype(mask)))
         elif op.opset >= 20:
             found = op.ReduceMax(mask, axes=[-1], keepdims=1)
         else:
@@ -121,7 +112,7 @@ def default_scale(op: Emit, query: ir.Value, scale: float | None) -> float | Dim
     """``scale``, or 1 / sqrt(size of the last axis)."""
     if scale is not None:
         return scale
-    size = dims_of(query)[-1]
+    size = op.dims(query)[-1]
     if isinstance(size, Dim):
         return apply("truediv", 1, apply("sqrt", size))
     return 1 / math.sqrt(size) if size else 1.0
@@ -131,12 +122,12 @@ def probabilities(
     op: Emit, query: ir.Value, key: ir.Value, bias: ir.Value | None, scale: float | Dim, dropout: float = 0
 ) -> ir.Value:
     """softmax(scale * query @ key.T + bias)."""
-    dtype = dtype_of(query)
+    dtype = op.dtype(query)
     if isinstance(scale, Dim):
         query = op.Mul(query, op.size(scale, dtype))
     elif scale != 1:
         query = op.Mul(query, op.const(scale, dtype))
-    scores = op.MatMul(query, swap(op, key, rank_of(key) - 2, rank_of(key) - 1))
+    scores = op.MatMul(query, swap(op, key, op.rank(key) - 2, op.rank(key) - 1))
     if bias is not None:
         scores = op.Add(scores, op.cast(bias, dtype))
     weights = softmax_of(op, scores, -1)
@@ -160,11 +151,11 @@ def attended(
     Rows in which a mask allows nothing give 0, as PyTorch's kernels do, not the NaN of a plain softmax.
     Numerics:  half precision in float32, as PyTorch's kernels; scores of 8 or 11 bits would be off by whole numbers.
     """
-    dtype = dtype_of(query)
+    dtype = op.dtype(query)
     as_one = not need_weights and _fits_attention(op, query, key, value, mask, dropout, grouped)
     if dtype == BFLOAT16 or (dtype == FLOAT16 and not as_one):
         wide = [op.cast(operand, FLOAT) for operand in (query, key, value)]
-        soft = mask if mask is None or dtype_of(mask) != dtype else op.cast(mask, FLOAT)
+        soft = mask if mask is None or op.dtype(mask) != dtype else op.cast(mask, FLOAT)
         found = attended(op, wide[0], wide[1], wide[2], soft, dropout, is_causal, scale, grouped, need_weights)
         return op.cast(found[0], dtype), None if found[1] is None else op.cast(found[1], dtype)
     valid = None
@@ -179,30 +170,30 @@ def attended(
             mask,
             is_causal=int(is_causal) or None,
             scale=scale,
-            outputs=[(dtype_of(query), (*dims_of(query)[:-1], dims_of(value)[-1]))],
+            outputs=[(op.dtype(query), (*op.dims(query)[:-1], op.dims(value)[-1]))],
         )
     else:
         output, weights = _by_products(op, query, key, value, mask, dropout, is_causal, scale, grouped)
         weights = weights if need_weights else None
-        if weights is not None and rank_of(weights) != rank_of(query):
-            weights = op.reshape(weights, (*dims_of(query)[:-1], dims_of(weights)[-1]))
+        if weights is not None and op.rank(weights) != op.rank(query):
+            weights = op.reshape(weights, (*op.dims(query)[:-1], op.dims(weights)[-1]))
     if valid is None:
         return output, weights
-    zero = op.const(0, dtype_of(output))
+    zero = op.const(0, op.dtype(output))
     return op.Where(valid, output, zero), None if weights is None else op.Where(valid, weights, zero)
 
 
 def _fits_attention(
     op: Emit, query: ir.Value, key: ir.Value, value: ir.Value, mask: ir.Value | None, dropout: float, grouped: bool
 ) -> bool:
-    if op.opset < 23 or dropout > 0 or rank_of(query) != 4 or rank_of(key) != 4 or rank_of(value) != 4:
+    if op.opset < 23 or dropout > 0 or op.rank(query) != 4 or op.rank(key) != 4 or op.rank(value) != 4:
         return False
-    if dims_of(query)[0] != dims_of(key)[0] or (not grouped and dims_of(query)[1] != dims_of(key)[1]):
+    if op.dims(query)[0] != op.dims(key)[0] or (not grouped and op.dims(query)[1] != op.dims(key)[1]):
         return False
     if mask is None:
         return True
-    whole = (dims_of(query)[-2], dims_of(key)[-2])
-    return 2 <= rank_of(mask) <= 4 and dims_of(mask)[-2:] == whole and dtype_of(mask) in (BOOL, dtype_of(query))
+    whole = (op.dims(query)[-2], op.dims(key)[-2])
+    return 2 <= op.rank(mask) <= 4 and op.dims(mask)[-2:] == whole and op.dtype(mask) in (BOOL, op.dtype(query))
 
 
 def _by_products(
@@ -216,31 +207,30 @@ def _by_products(
     scale: float | None,
     grouped: bool,
 ) -> tuple[ir.Value, ir.Value]:
-    dtype, dims = dtype_of(query), dims_of(query)
+    dtype, dims = op.dtype(query), op.dims(query)
     bias = mask
     if is_causal:
-        bias = causal_bias(op, dims[-2], dims_of(key)[-2], dtype)
-    elif mask is not None and dtype_of(mask) == BOOL:
+        bias = causal_bias(op, dims[-2], op.dims(key)[-2], dtype)
+    elif mask is not None and op.dtype(mask) == BOOL:
         bias = minus_infinity_where(op, mask, dtype, False)
     factor = default_scale(op, query, scale)
-    groups = dims_of(key)[-3] if grouped else 1
+    groups = op.dims(key)[-3] if grouped else 1
     if not grouped or groups == dims[-3]:
         weights = probabilities(op, query, key, bias, factor, dropout)
         return op.MatMul(weights, value), weights
     place = len(dims) - 3
     times = whole(dims[-3] // groups)
     query = op.reshape(query, (*dims[:-3], groups, times, *dims[-2:]))
-    if bias is not None and rank_of(bias) > 2:
-        heads = dims_of(bias)[-3]
+    if bias is not None and op.rank(bias) > 2:
+        heads = op.dims(bias)[-3]
         split = (1, 1) if heads == 1 else (groups, times)
-        bias = op.reshape(bias, (*dims_of(bias)[:-3], *split, *dims_of(bias)[-2:]))
+        bias = op.reshape(bias, (*op.dims(bias)[:-3], *split, *op.dims(bias)[-2:]))
     weights = probabilities(op, query, unsqueeze(op, key, place + 1), bias, factor, dropout)
-    output = op.MatMul(weights, unsqueeze(op, value, rank_of(value) - 2))
-    return op.reshape(output, (*dims[:-1], dims_of(value)[-1])), weights
+    output = op.MatMul(weights, unsqueeze(op, value, op.rank(value) - 2))
+    return op.reshape(output, (*dims[:-1], op.dims(value)[-1])), weights
 
 
-@translates(aten.scaled_dot_product_attention.default)
-def scaled_dot_product_attention(
+def _scaled_dot_product(
     op: Emit,
     query: ir.Value,
     key: ir.Value,
@@ -250,74 +240,31 @@ def scaled_dot_product_attention(
     is_causal: bool,
     scale: float | None,
     enable_gqa: bool,
-) -> ir.Value:
-    """scaled_dot_product_attention(Tensor query, Tensor key, Tensor value, Tensor? attn_mask=None, float dropout_p=0., bool is_causal=False, *, float? scale=None, bool enable_gqa=False) -> Tensor
-
-    ONNX:  Attention from opset 23 on, for 4-D operands; else Transpose, Mul, MatMul, Add, Softmax, MatMul.
-    """
-    return attended(op, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)[0]
+) -> ir.Value | tuple[ir.Value, ir.Value | None]:
+    need_weights = len(op.result) > 1
+    found = attended(op, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, need_weights)
+    return found if need_weights else found[0]
 
 
-@translates(aten._scaled_dot_product_attention_math.default)
-def _scaled_dot_product_attention_math(
-    op: Emit,
-    query: ir.Value,
-    key: ir.Value,
-    value: ir.Value,
-    attn_mask: ir.Value | None,
-    dropout_p: float,
-    is_causal: bool,
-    dropout_mask: ir.Value | None,
-    scale: float | None,
-    enable_gqa: bool,
-) -> tuple[ir.Value, ir.Value | None]:
-    """_scaled_dot_product_attention_math(Tensor query, Tensor key, Tensor value, Tensor? attn_mask=None, float dropout_p=0., bool is_causal=False, Tensor? dropout_mask=None, *, float? scale=None, bool enable_gqa=False) -> (Tensor, Tensor)"""
-    return attended(op, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa, True)
-
-
-@translates(aten._scaled_dot_product_flash_attention_for_cpu.default)
-def _scaled_dot_product_flash_attention_for_cpu(
+def _fused(
     op: Emit,
     query: ir.Value,
     key: ir.Value,
     value: ir.Value,
     dropout_p: float,
     is_causal: bool,
-    attn_mask: ir.Value | None,
     scale: float | None,
-) -> tuple[ir.Value, None]:
-    """_scaled_dot_product_flash_attention_for_cpu(Tensor query, Tensor key, Tensor value, float dropout_p=0., bool is_causal=False, *, Tensor? attn_mask=None, float? scale=None) -> (Tensor output, Tensor logsumexp)"""
-    return attended(op, query, key, value, attn_mask, dropout_p, is_causal, scale, True)[0], None
-
-
-@translates(aten._scaled_dot_product_efficient_attention.default)
-def _scaled_dot_product_efficient_attention(
-    op: Emit,
-    query: ir.Value,
-    key: ir.Value,
-    value: ir.Value,
-    attn_bias: ir.Value | None,
-    compute_log_sumexp: bool,
-    dropout_p: float,
-    is_causal: bool,
-    scale: float | None,
+    attn_mask: ir.Value | None = None,
+    attn_bias: ir.Value | None = None,
 ) -> tuple[ir.Value | None, ...]:
-    """_scaled_dot_product_efficient_attention(Tensor query, Tensor key, Tensor value, Tensor? attn_bias, bool compute_log_sumexp, float dropout_p=0., bool is_causal=False, *, float? scale=None) -> (Tensor output, Tensor log_sumexp, Tensor philox_seed, Tensor philox_offset)"""
-    output = attended(op, query, key, value, attn_bias, dropout_p, is_causal, scale, False)[0]
+    """The output only; what else these kernels give serves their backward pass."""
+    mask = attn_bias if attn_mask is None else attn_mask
+    output = attended(op, query, key, value, mask, dropout_p, is_causal, scale, True)[0]
     return (output, *(None for _ in op.result[1:]))
 
 
-@translates(aten._scaled_dot_product_flash_attention.default)
-def _scaled_dot_product_flash_attention(
-    op: Emit,
-    query: ir.Value,
-    key: ir.Value,
-    value: ir.Value,
-    dropout_p: float,
-    is_causal: bool,
-    return_debug_mask: bool,
-    scale: float | None,
-) -> tuple[ir.Value | None, ...]:
-    """_scaled_dot_product_flash_attention(Tensor query, Tensor key, Tensor value, float dropout_p=0., bool is_causal=False, bool return_debug_mask=False, *, float? scale=None) -> (Tensor output, Tensor logsumexp, Tensor cum_seq_q, Tensor cum_seq_k, SymInt max_q, SymInt max_k, Tensor rng_state, Tensor unused, Tensor debug_attn_mask)"""
-    output = attended(op, query, key, value, None, dropout_p, is_causal, scale, False)[0]
-    return (output, *(None for _ in op.result[1:]))
+_FORM = "Attention from opset 23 on, for 4-D operands; else Transpose, Mul, MatMul, Add, Softmax, MatMul"
+_KERNELS = "flash_attention_for_cpu efficient_attention flash_attention"
+_PRODUCTS = "scaled_dot_product_attention _scaled_dot_product_attention_math"
+register_shared(_scaled_dot_product, _FORM, *overloads_of(_PRODUCTS))
+register_shared(_fused, _FORM, *overloads_of(" ".join(f"_scaled_dot_product_{name}" for name in _KERNELS.split())))

@@ -9,10 +9,9 @@ import onnx_ir as ir
 import torch
 
 from fx2onnx.aten_map.table.axes import filled, zeros
-from fx2onnx.aten_map.table.registry import translates
+from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
 from fx2onnx.base.dims import DimLike, product
 from fx2onnx.irx.emit import Emit
-from fx2onnx.irx.values import dims_of, dtype_of, rank_of
 
 aten = torch.ops.aten
 FLOAT = ir.DataType.FLOAT
@@ -43,16 +42,16 @@ def normalized_by(
     eps: float,
 ) -> ir.Value:
     """``BatchNormalization`` with stored statistics. Below opset 15 all operands have one dtype."""
-    dtype, channels = dtype_of(value), dims_of(value)[1]
-    inner = dtype if op.opset >= 15 or dtype_of(mean) == dtype else dtype_of(mean)
-    scale_dtype = inner if weight is None and bias is None else dtype_of(weight if weight is not None else bias)  # type: ignore[arg-type]
+    dtype, channels = op.dtype(value), op.dims(value)[1]
+    inner = dtype if op.opset >= 15 or op.dtype(mean) == dtype else op.dtype(mean)
+    scale_dtype = inner if weight is None and bias is None else op.dtype(weight if weight is not None else bias)  # type: ignore[arg-type]
     scale_dtype = scale_dtype if op.opset >= 15 else inner
     result = op.BatchNormalization(
         op.cast(value, inner),
         channel_vector(op, weight, 1, channels, scale_dtype),
         channel_vector(op, bias, 0, channels, scale_dtype),
-        op.cast(mean, inner if op.opset < 15 else dtype_of(mean)),
-        op.cast(variance, inner if op.opset < 15 else dtype_of(mean)),
+        op.cast(mean, inner if op.opset < 15 else op.dtype(mean)),
+        op.cast(variance, inner if op.opset < 15 else op.dtype(mean)),
         epsilon=float(eps),
     )
     return op.cast(result, dtype)
@@ -60,12 +59,12 @@ def normalized_by(
 
 def over_channels(op: Emit, vector: ir.Value, rank: int) -> ir.Value:
     """A vector of channels shaped to broadcast over axis 1 of ``rank`` axes."""
-    return op.reshape(vector, (*dims_of(vector), *(1 for _ in range(rank - 2)))) if rank > 2 else vector
+    return op.reshape(vector, (*op.dims(vector), *(1 for _ in range(rank - 2)))) if rank > 2 else vector
 
 
 def trained(op: Emit, value: ir.Value, weight: ir.Value | None, bias: ir.Value | None, eps: float) -> Statistics:
     """Normalised by the batch's mean and biased variance. Numerics: in float32 at least."""
-    dtype, rank = dtype_of(value), rank_of(value)
+    dtype, rank = op.dtype(value), op.rank(value)
     inner = FLOAT if dtype in HALF else dtype
     axes = [axis for axis in range(rank) if axis != 1]
     wide = op.cast(value, inner)
@@ -78,7 +77,7 @@ def trained(op: Emit, value: ir.Value, weight: ir.Value | None, bias: ir.Value |
         output = op.Mul(output, over_channels(op, op.cast(weight, inner), rank))
     if bias is not None:
         output = op.Add(output, over_channels(op, op.cast(bias, inner), rank))
-    channels = (dims_of(value)[1],)
+    channels = (op.dims(value)[1],)
     return Statistics(
         op.cast(output, dtype), op.reshape(mean, channels), op.reshape(variance, channels), op.reshape(rstd, channels)
     )
@@ -86,14 +85,14 @@ def trained(op: Emit, value: ir.Value, weight: ir.Value | None, bias: ir.Value |
 
 def updated(op: Emit, running: ir.Value, fresh: ir.Value, momentum: float) -> ir.Value:
     """(1 - momentum) * running + momentum * fresh."""
-    dtype = dtype_of(running)
+    dtype = op.dtype(running)
     old = op.Mul(running, op.const(1 - momentum, dtype))
     return op.Add(old, op.Mul(op.cast(fresh, dtype), op.const(momentum, dtype)))
 
 
 def unbiased(op: Emit, value: ir.Value, variance: ir.Value) -> ir.Value:
     """The variance by n - 1, which PyTorch stores, from the one by n, which it normalises with."""
-    dims, dtype = dims_of(value), dtype_of(variance)
+    dims, dtype = op.dims(value), op.dtype(variance)
     count = product([size for axis, size in enumerate(dims) if axis != 1])
     if isinstance(count, int):
         factor = op.const(np.float64(count) / max(count - 1, 1), dtype)
@@ -131,58 +130,26 @@ def _saved(op: Emit, index: int, value: ir.Value) -> ir.Value:
 
 def _native(
     op: Emit,
-    value: ir.Value,
+    input: ir.Value,
     weight: ir.Value | None,
     bias: ir.Value | None,
-    running_mean: ir.Value | None,
-    running_var: ir.Value | None,
-    training: bool,
     eps: float,
-) -> tuple[ir.Value, ir.Value, ir.Value, Statistics | None]:
-    """Output, saved mean, saved rstd, and the statistics of training."""
+    running_mean: ir.Value | None = None,
+    running_var: ir.Value | None = None,
+    training: bool = False,
+) -> tuple[ir.Value, ir.Value, ir.Value]:
+    """Output, saved mean, saved rstd."""
     if training or running_mean is None or running_var is None:
-        found = trained(op, value, weight, bias, eps)
-        return found.output, _saved(op, 1, found.mean), _saved(op, 2, found.rstd), found
-    output = normalized_by(op, value, weight, bias, running_mean, running_var, eps)
-    if tuple(op.result[1][1]) == (0,):
-        return output, _saved(op, 1, running_mean), _saved(op, 2, running_mean), None
-    dtype = dtype_of(running_var)
-    rstd = op.Reciprocal(op.Sqrt(op.Add(running_var, op.const(float(eps), dtype))))
-    return output, _saved(op, 1, running_mean), _saved(op, 2, rstd), None
+        found = trained(op, input, weight, bias, eps)
+        return found.output, _saved(op, 1, found.mean), _saved(op, 2, found.rstd)
+    output = normalized_by(op, input, weight, bias, running_mean, running_var, eps)
+    if op.result_dims(1) == (0,):
+        return output, _saved(op, 1, running_mean), _saved(op, 2, running_mean)
+    rstd = op.Reciprocal(op.Sqrt(op.Add(running_var, op.const(float(eps), op.dtype(running_var)))))
+    return output, _saved(op, 1, running_mean), _saved(op, 2, rstd)
 
 
-@translates(aten.native_batch_norm.default)
-def native_batch_norm(
-    op: Emit,
-    input: ir.Value,
-    weight: ir.Value | None,
-    bias: ir.Value | None,
-    running_mean: ir.Value | None,
-    running_var: ir.Value | None,
-    training: bool,
-    momentum: float,
-    eps: float,
-) -> tuple[ir.Value, ir.Value, ir.Value]:
-    """native_batch_norm(Tensor input, Tensor? weight, Tensor? bias, Tensor? running_mean, Tensor? running_var, bool training, float momentum, float eps) -> (Tensor, Tensor, Tensor)"""
-    return _native(op, input, weight, bias, running_mean, running_var, training, eps)[:3]
-
-
-@translates(aten._native_batch_norm_legit.no_stats)
-def _native_batch_norm_legit_no_stats(
-    op: Emit,
-    input: ir.Value,
-    weight: ir.Value | None,
-    bias: ir.Value | None,
-    training: bool,
-    momentum: float,
-    eps: float,
-) -> tuple[ir.Value, ir.Value, ir.Value]:
-    """_native_batch_norm_legit(Tensor input, Tensor? weight, Tensor? bias, bool training, float momentum, float eps) -> (Tensor, Tensor, Tensor)"""
-    return _native(op, input, weight, bias, None, None, True, eps)[:3]
-
-
-@translates(aten._native_batch_norm_legit_no_training.default)
-def _native_batch_norm_legit_no_training(
+def _functional(
     op: Emit,
     input: ir.Value,
     weight: ir.Value | None,
@@ -191,62 +158,34 @@ def _native_batch_norm_legit_no_training(
     running_var: ir.Value,
     momentum: float,
     eps: float,
-) -> tuple[ir.Value, ir.Value, ir.Value]:
-    """_native_batch_norm_legit_no_training(Tensor input, Tensor? weight, Tensor? bias, Tensor running_mean, Tensor running_var, float momentum, float eps) -> (Tensor, Tensor, Tensor)"""
-    return _native(op, input, weight, bias, running_mean, running_var, False, eps)[:3]
-
-
-@translates(aten._native_batch_norm_legit_functional.default)
-def _native_batch_norm_legit_functional(
-    op: Emit,
-    input: ir.Value,
-    weight: ir.Value | None,
-    bias: ir.Value | None,
-    running_mean: ir.Value,
-    running_var: ir.Value,
-    training: bool,
-    momentum: float,
-    eps: float,
+    training: bool = True,
 ) -> tuple[ir.Value, ...]:
-    """_native_batch_norm_legit_functional(Tensor input, Tensor? weight, Tensor? bias, Tensor running_mean, Tensor running_var, bool training, float momentum, float eps) -> (Tensor, Tensor, Tensor, Tensor running_mean_out, Tensor running_var_out)"""
-    output, mean, rstd, found = _native(op, input, weight, bias, running_mean, running_var, training, eps)
-    if found is None:
-        return output, mean, rstd, running_mean, running_var
-    new_mean = op.cast(updated(op, running_mean, found.mean, momentum), op.result[3][0])
-    new_var = updated(op, running_var, unbiased(op, input, found.variance), momentum)
-    return output, mean, rstd, new_mean, op.cast(new_var, op.result[4][0])
-
-
-@translates(aten._batch_norm_with_update_functional.default)
-def _batch_norm_with_update_functional(
-    op: Emit,
-    input: ir.Value,
-    weight: ir.Value | None,
-    bias: ir.Value | None,
-    running_mean: ir.Value,
-    running_var: ir.Value,
-    momentum: float,
-    eps: float,
-) -> tuple[ir.Value, ...]:
-    """_batch_norm_with_update_functional(Tensor input, Tensor? weight, Tensor? bias, Tensor running_mean, Tensor running_var, float momentum, float eps) -> (Tensor, Tensor, Tensor, Tensor, Tensor running_mean_out, Tensor running_var_out)"""
+    """Output, saved mean, saved rstd, (a reserve that cuDNN uses,) and the new running statistics."""
+    if not training:
+        return *_native(op, input, weight, bias, eps, running_mean, running_var), running_mean, running_var
     found = trained(op, input, weight, bias, eps)
-    reserve = zeros(op, op.result[3][1], op.result[3][0])
+    reserve = [zeros(op, op.result_dims(3), op.result_dtype(3))] if len(op.result) == 6 else []
     new_mean = updated(op, running_mean, found.mean, momentum)
     new_var = updated(op, running_var, unbiased(op, input, found.variance), momentum)
-    return found.output, _saved(op, 1, found.mean), _saved(op, 2, found.rstd), reserve, new_mean, new_var
+    return found.output, _saved(op, 1, found.mean), _saved(op, 2, found.rstd), *reserve, new_mean, new_var
 
 
-@translates(aten._batch_norm_no_update.default)
-def _batch_norm_no_update(
+def _no_update(
     op: Emit,
     input: ir.Value,
     weight: ir.Value | None,
     bias: ir.Value | None,
     running_mean: ir.Value | None,
     running_var: ir.Value | None,
-    momentum: float,
     eps: float,
 ) -> tuple[ir.Value, ...]:
-    """_batch_norm_no_update(Tensor input, Tensor? weight, Tensor? bias, Tensor? running_mean, Tensor? running_var, float momentum, float eps) -> (Tensor, Tensor, Tensor, Tensor)"""
-    output, mean, rstd, _ = _native(op, input, weight, bias, running_mean, running_var, False, eps)
-    return output, mean, rstd, zeros(op, op.result[3][1], op.result[3][0])
+    reserve = zeros(op, op.result_dims(3), op.result_dtype(3))
+    return *_native(op, input, weight, bias, eps, running_mean, running_var), reserve
+
+
+_NATIVE = "native_batch_norm _native_batch_norm_legit.no_stats _native_batch_norm_legit_no_training"
+_FUNCTIONAL = "_native_batch_norm_legit_functional _batch_norm_with_update_functional"
+_FORM = "BatchNormalization in eval mode; in training the batch's mean and variance by plain nodes"
+register_shared(_native, _FORM, *overloads_of(_NATIVE))
+register_shared(_functional, _FORM, *overloads_of(_FUNCTIONAL))
+register_shared(_no_update, _FORM, aten._batch_norm_no_update.default)

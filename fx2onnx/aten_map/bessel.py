@@ -14,7 +14,7 @@ from numpy.polynomial import chebyshev
 from fx2onnx.aten_map import bessel_tables as tables
 from fx2onnx.aten_map import special_tables
 from fx2onnx.aten_map.special import Function, between, number, polynomial, quotient, unary
-from fx2onnx.aten_map.table.dtype_support import overloads_of, register_shared
+from fx2onnx.aten_map.table.registry import overloads_of, register_shared
 from fx2onnx.irx.emit import Emit
 
 aten = torch.ops.aten

@@ -10,13 +10,11 @@ import torch
 
 from fx2onnx.aten_map.powers import mantissa_and_exponent
 from fx2onnx.aten_map.table.axes import axis_of
-from fx2onnx.aten_map.table.dtype_support import result_dtype
 from fx2onnx.aten_map.table.dtypes import FLOATS
 from fx2onnx.aten_map.table.registry import translates
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.schema import has_op
-from fx2onnx.irx.values import dims_of, dtype_of, rank_of
 
 aten = torch.ops.aten
 D = ir.DataType
@@ -31,7 +29,7 @@ def nextafter(op: Emit, self: ir.Value, other: ir.Value) -> ir.Value:
 
     ONNX:    BitCast-26 to integers, one up or down, and back; before 26 x plus or minus the gap that x's exponent gives.
     """
-    dtype = result_dtype(op)
+    dtype = op.result_dtype()
     if has_op("BitCast", op.opset) and dtype in (D.FLOAT, D.DOUBLE):
         found = _next_by_bits(op, op.cast(self, dtype), op.cast(other, dtype))
     else:
@@ -43,12 +41,12 @@ def nextafter(op: Emit, self: ir.Value, other: ir.Value) -> ir.Value:
 
 
 def _next_by_bits(op: Emit, value: ir.Value, target: ir.Value) -> ir.Value:
-    dtype = dtype_of(value)
+    dtype = op.dtype(value)
     bits = D.INT32 if dtype == D.FLOAT else D.INT64
-    pattern = op.BitCast(value, to=bits, outputs=[(bits, dims_of(value))])
+    pattern = op.BitCast(value, to=bits, outputs=[(bits, op.dims(value))])
     grows = op.Equal(op.Greater(target, value), op.Greater(value, 0))
     moved = op.Add(pattern, op.Where(grows, op.const(1, bits), op.const(-1, bits)))
-    found = op.BitCast(moved, to=dtype, outputs=[(dtype, dims_of(moved))])
+    found = op.BitCast(moved, to=dtype, outputs=[(dtype, op.dims(moved))])
     tiny = op.const(float(np.finfo(dtype.numpy()).smallest_subnormal), dtype)
     return op.Where(op.Equal(value, 0), op.Mul(op.Sign(target), tiny), found)
 
@@ -84,11 +82,11 @@ def _double(op: Emit, number: float) -> ir.Value:
 # -- hash_tensor ----------------------------------------------------------------------------------------------------------
 def _pattern(op: Emit, value: ir.Value) -> ir.Value:
     """The 64 bits that PyTorch hashes, as int64: those of a float as float64, of an integer as it is."""
-    if dtype_of(value) not in FLOATS:
+    if op.dtype(value) not in FLOATS:
         return op.cast(value, D.INT64)
     value = op.cast(value, D.DOUBLE)
     if has_op("BitCast", op.opset):
-        return op.BitCast(value, to=D.INT64, outputs=[(D.INT64, dims_of(value))])
+        return op.BitCast(value, to=D.INT64, outputs=[(D.INT64, op.dims(value))])
     mantissa, exponent = mantissa_and_exponent(op, value)
     size = op.Abs(mantissa)
     stored = op.Add(exponent, float(BIAS - 1))
@@ -116,15 +114,15 @@ def hash_tensor(op: Emit, self: ir.Value, dim: list[int], keepdim: bool, mode: i
     """
     if mode:
         raise UserError("E203", f"hash_tensor with mode {mode}", why="PyTorch defines mode 0 only")
-    rank = rank_of(self)
+    rank = op.rank(self)
     axes = sorted(axis_of(axis, rank) for axis in dim) if dim and rank else list(range(rank))
     bits = op.Unsqueeze(op.cast(_pattern(op, self), D.UINT64), axes=[rank])
     left = op.BitShift(bits, op.const(np.arange(63, -1, -1, dtype=np.uint64)), direction="LEFT")
     ones = op.cast(op.BitShift(left, op.const(63, D.UINT64), direction="RIGHT"), D.INT64)
     parity = op.Mod(op.ReduceSum(ones, axes=axes, keepdims=int(keepdim)) if axes else ones, 2)
-    last = rank_of(parity) - 1
-    halves = op.reshape(parity, (*dims_of(parity)[:-1], 2, 32))
+    last = op.rank(parity) - 1
+    halves = op.reshape(parity, (*op.dims(parity)[:-1], 2, 32))
     weights = op.const(np.int64(1) << np.arange(32, dtype=np.int64))
     sums = op.ReduceSum(op.Mul(halves, weights), axes=[last + 1], keepdims=0)  # onnxruntime sums int64 in float64
     low, high = (op.Gather(sums, op.const(np.int64(index)), axis=last) for index in range(2))
-    return op.cast(op.Add(op.Mul(high, 1 << 32), low), result_dtype(op))
+    return op.cast(op.Add(op.Mul(high, 1 << 32), low), op.result_dtype())

@@ -5,13 +5,12 @@ from __future__ import annotations
 import onnx_ir as ir
 import torch
 
-from fx2onnx.aten_map.table.dtype_support import SMALL_INTEGERS, overloads_of, register_shared, result_dtype
+from fx2onnx.aten_map.table.dtype_support import SMALL_INTEGERS
 from fx2onnx.aten_map.table.dtypes import FLOATS, INTEGERS, onnx_dtype
-from fx2onnx.aten_map.table.registry import translates
+from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.schema import has_op
-from fx2onnx.irx.values import dims_of, dtype_of, rank_of
 
 aten = torch.ops.aten
 D = ir.DataType
@@ -19,13 +18,13 @@ D = ir.DataType
 
 def cast(op: Emit, value: ir.Value, dtype: ir.DataType) -> ir.Value:
     """Cast with PyTorch's values: towards zero; what does not fit a small integer wraps around, by way of int64."""
-    if dtype_of(value) in FLOATS and (dtype in SMALL_INTEGERS or dtype in (D.UINT32, D.UINT64)):
+    if op.dtype(value) in FLOATS and (dtype in SMALL_INTEGERS or dtype in (D.UINT32, D.UINT64)):
         value = op.cast(value, D.INT64)
     return op.cast(value, dtype)
 
 
 def _to(op: Emit, self: ir.Value) -> ir.Value:
-    return cast(op, self, result_dtype(op))
+    return cast(op, self, op.result_dtype())
 
 
 _TO = "to.device to.dtype to.dtype_layout to.other to.prim_Device to.prim_dtype to.prim_other _to_copy type_as "
@@ -40,7 +39,7 @@ def copy_default(op: Emit, self: ir.Value, src: ir.Value) -> ir.Value:
 
     ONNX:    Cast and Expand of ``src``.
     """
-    return op.expand(cast(op, src, dtype_of(self)), dims_of(self))
+    return op.expand(cast(op, src, op.dtype(self)), op.dims(self))
 
 
 @translates(aten.view.dtype, aten.view_copy.dtype)
@@ -52,24 +51,24 @@ def view_dtype(op: Emit, self: ir.Value, dtype: torch.dtype) -> ir.Value:
     Refuses: dtypes of other widths, and opsets before 26.
     """
     target = onnx_dtype(dtype)
-    if target == dtype_of(self):
+    if target == op.dtype(self):
         return self
-    if target.bitwidth != dtype_of(self).bitwidth:
+    if target.bitwidth != op.dtype(self).bitwidth:
         raise UserError(
             "E203",
             "view(dtype) to a dtype of another width cannot be expressed in ONNX",
-            why=f"{dtype_of(self).name} has {dtype_of(self).bitwidth} bits, {target.name} {target.bitwidth}",
+            why=f"{op.dtype(self).name} has {op.dtype(self).bitwidth} bits, {target.name} {target.bitwidth}",
             next="convert values with .to(dtype), or keep the tensor in one width",
         )
-    if {target, dtype_of(self)} <= INTEGERS:
+    if {target, op.dtype(self)} <= INTEGERS:
         return op.cast(self, target)
     if not has_op("BitCast", op.opset):
         raise UserError(
             "E203",
-            f"view(dtype) reads {dtype_of(self).name} as {target.name}: ONNX has BitCast from opset 26 on",
+            f"view(dtype) reads {op.dtype(self).name} as {target.name}: ONNX has BitCast from opset 26 on",
             next="export with opset_version=26",
         )
-    return op.BitCast(self, to=target, outputs=[(target, dims_of(self))])
+    return op.BitCast(self, to=target, outputs=[(target, op.dims(self))])
 
 
 @translates(aten.item.default, aten._local_scalar_dense.default)
@@ -79,6 +78,6 @@ def item(op: Emit, self: ir.Value) -> ir.Value:
 
     ONNX:    Reshape to rank 0.
     """
-    if rank_of(self) == 0:
+    if op.rank(self) == 0:
         return self
     return op.Reshape(self, op.sizes(()))

@@ -12,10 +12,8 @@ from fx2onnx.aten_map.creation import counted
 from fx2onnx.aten_map.losses import MEAN, NONE, at_least_zero, reduced_loss, worked, zero_like
 from fx2onnx.aten_map.reductions import reduce
 from fx2onnx.aten_map.scans import cumulative_sum
-from fx2onnx.aten_map.table.dtype_support import overloads_of, register_shared, result_dtype
-from fx2onnx.aten_map.table.dtypes import is_float
+from fx2onnx.aten_map.table.registry import overloads_of, register_shared
 from fx2onnx.irx.emit import Emit
-from fx2onnx.irx.values import dims_of, dtype_of, rank_of
 
 aten = torch.ops.aten
 D = ir.DataType
@@ -31,7 +29,7 @@ def negative_log_likelihood(
     op: Emit, logs: ir.Value, target: ir.Value, weight: ir.Value | None, reduction: int, ignore_index: int
 ) -> tuple[ir.Value, ir.Value]:
     """(-w[t] logs[t] reduced, sum of the weights); ignored targets weigh nothing. The mean is over the weights."""
-    dtype, axis = dtype_of(logs), 1 if rank_of(logs) > 1 else 0
+    dtype, axis = op.dtype(logs), 1 if op.rank(logs) > 1 else 0
     index = op.cast(target, D.INT64)
     ignored = op.Equal(index, ignore_index)
     safe = op.Where(ignored, op.const(np.int64(0)), index)
@@ -53,7 +51,7 @@ def _nll(
     op: Emit, self: ir.Value, target: ir.Value, weight: ir.Value | None, reduction: int, ignore_index: int
 ) -> ir.Value:
     (logs,) = worked(op, self)
-    return op.cast(negative_log_likelihood(op, logs, target, weight, reduction, ignore_index)[0], result_dtype(op))
+    return op.cast(negative_log_likelihood(op, logs, target, weight, reduction, ignore_index)[0], op.result_dtype())
 
 
 def _nll_forward(
@@ -63,7 +61,7 @@ def _nll_forward(
     loss, total = negative_log_likelihood(op, logs, target, weight, reduction, ignore_index)
     if reduction == NONE:
         total = zero_like(op, logs)
-    return op.cast(loss, result_dtype(op)), op.cast(total, result_dtype(op, 1))
+    return op.cast(loss, op.result_dtype()), op.cast(total, op.result_dtype(1))
 
 
 register_shared(_nll, "GatherElements, Neg, Where", *overloads_of("nll_loss nll_loss_nd nll_loss2d"))
@@ -80,9 +78,9 @@ def cross_entropy(
     label_smoothing: float,
 ) -> ir.Value:
     (value,) = worked(op, self)
-    axis = 1 if rank_of(self) > 1 else 0
+    axis = 1 if op.rank(self) > 1 else 0
     logs = log_softmax(op, value, axis)
-    if is_float(target):
+    if op.is_float(target):
         return _of_probabilities(op, logs, target, weight, reduction, label_smoothing, axis)
     loss, total = negative_log_likelihood(op, logs, target, weight, reduction, ignore_index)
     if label_smoothing:
@@ -93,14 +91,14 @@ def cross_entropy(
             smooth = reduce(op, "ReduceSum", smooth)
         if reduction == MEAN:
             smooth = op.Div(smooth, total)
-        share = op.Div(smooth, op.size(dims_of(self)[axis], dtype_of(smooth)))
+        share = op.Div(smooth, op.size(op.dims(self)[axis], op.dtype(smooth)))
         loss = op.Add(op.Mul(loss, 1 - label_smoothing), op.Mul(share, label_smoothing))
-    return op.cast(loss, result_dtype(op))
+    return op.cast(loss, op.result_dtype())
 
 
 def log_softmax(op: Emit, value: ir.Value, axis: int) -> ir.Value:
     """LogSoftmax over one axis; before opset 13 the operator flattens, so the axis must be the last one."""
-    last = rank_of(value) - 1
+    last = op.rank(value) - 1
     if op.opset >= 13 or axis == last:
         return op.LogSoftmax(value, axis=axis)
     perm = [index for index in range(last + 1) if index != axis] + [axis]
@@ -111,17 +109,17 @@ def log_softmax(op: Emit, value: ir.Value, axis: int) -> ir.Value:
 def _class_weighted(op: Emit, value: ir.Value, weight: ir.Value | None, axis: int) -> ir.Value:
     if weight is None:
         return value
-    shape = [dims_of(weight)[0] if index == axis else 1 for index in range(rank_of(value))]
-    return op.Mul(value, op.reshape(op.cast(weight, dtype_of(value)), shape))
+    shape = [op.dims(weight)[0] if index == axis else 1 for index in range(op.rank(value))]
+    return op.Mul(value, op.reshape(op.cast(weight, op.dtype(value)), shape))
 
 
 def _of_probabilities(
     op: Emit, logs: ir.Value, target: ir.Value, weight: ir.Value | None, reduction: int, smoothing: float, axis: int
 ) -> ir.Value:
     """-sum of p w log q over the classes; the mean is over the samples."""
-    chances = op.cast(target, dtype_of(logs))
+    chances = op.cast(target, op.dtype(logs))
     if smoothing:
-        share = op.Div(op.const(smoothing, dtype_of(logs)), op.size(dims_of(logs)[axis], dtype_of(logs)))
+        share = op.Div(op.const(smoothing, op.dtype(logs)), op.size(op.dims(logs)[axis], op.dtype(logs)))
         chances = op.Add(op.Mul(chances, 1 - smoothing), share)
     loss = op.Neg(reduce(op, "ReduceSum", op.Mul(_class_weighted(op, logs, weight, axis), chances), axis))
     return reduced_loss(op, loss, reduction)
@@ -141,30 +139,30 @@ def _multi_margin(
 ) -> ir.Value:
     """The mean over the classes j != t of max(margin - x[t] + x[j], 0)^p w[t]."""
     (value,) = worked(op, self)
-    value = op.reshape(value, (1,)) if rank_of(value) == 0 else value
-    axis = rank_of(value) - 1
-    index = op.reshape(target, dims_of(value)[:-1])
+    value = op.reshape(value, (1,)) if op.rank(value) == 0 else value
+    axis = op.rank(value) - 1
+    index = op.reshape(target, op.dims(value)[:-1])
     column = op.Unsqueeze(index, axes=[axis])
     gap = at_least_zero(op, op.Add(op.Sub(value, op.GatherElements(value, column, axis=axis)), float(margin)))
     if p == 2:
         gap = op.Mul(gap, gap)
     if weight is not None:
-        gap = op.Mul(gap, op.Gather(op.cast(weight, dtype_of(gap)), column, axis=0))
-    own = op.Equal(counted(op, dims_of(value)[-1], D.INT64), column)
+        gap = op.Mul(gap, op.Gather(op.cast(weight, op.dtype(gap)), column, axis=0))
+    own = op.Equal(counted(op, op.dims(value)[-1], D.INT64), column)
     return reduced_loss(op, reduce(op, "ReduceMean", op.Where(own, zero_like(op, gap), gap), axis), reduction)
 
 
 def _multilabel_margin(op: Emit, self: ir.Value, target: ir.Value, reduction: int) -> Any:
     """Over the classes d named before the first -1 and the classes i never named: max(1 - (x[d] - x[i]), 0) / classes."""
     (value,) = worked(op, self)
-    if rank_of(value) == 0:
+    if op.rank(value) == 0:
         value, target = op.reshape(value, (1,)), op.reshape(target, (1,))
-    dtype, axis = dtype_of(value), rank_of(value) - 1
+    dtype, axis = op.dtype(value), op.rank(value) - 1
     index = op.cast(target, D.INT64)
     ended = cumulative_sum(op, op.cast(op.Less(index, 0), D.INT32), axis)
     named = op.Equal(ended, 0)
     safe = op.Where(named, index, op.const(np.int64(0)))
-    classes = counted(op, dims_of(value)[axis], D.INT64)
+    classes = counted(op, op.dims(value)[axis], D.INT64)
     hits = op.And(op.Equal(op.Unsqueeze(safe, axes=[axis + 1]), classes), op.Unsqueeze(named, axes=[axis + 1]))
     is_target = reduce(op, "ReduceMax", op.cast(hits, dtype), axis)
     aimed = op.Unsqueeze(op.GatherElements(value, safe, axis=axis), axes=[axis + 1])
@@ -174,10 +172,10 @@ def _multilabel_margin(op: Emit, self: ir.Value, target: ir.Value, reduction: in
         op.Unsqueeze(op.Sub(op.const(1.0, dtype), is_target), axes=[axis]),
     )
     total = op.ReduceSum(op.Mul(gap, counts), axes=[axis, axis + 1], keepdims=0)
-    loss = op.Div(total, op.size(dims_of(value)[axis], dtype))
+    loss = op.Div(total, op.size(op.dims(value)[axis], dtype))
     result = reduced_loss(op, loss, reduction)
-    is_target = op.reshape(is_target, op.result[1][1]) if len(op.result) > 1 else is_target
-    return result if len(op.result) == 1 else (result, op.cast(is_target, result_dtype(op, 1)))
+    is_target = op.reshape(is_target, op.result_dims(1)) if len(op.result) > 1 else is_target
+    return result if len(op.result) == 1 else (result, op.cast(is_target, op.result_dtype(1)))
 
 
 register_shared(_multi_margin, "GatherElements, Relu, Where, ReduceMean", *overloads_of("multi_margin_loss"))

@@ -10,13 +10,12 @@ import torch
 
 from fx2onnx.aten_map.arithmetic import UNSIGNED
 from fx2onnx.aten_map.selection import where
-from fx2onnx.aten_map.table.dtype_support import opmath, register, result_dtype, through
-from fx2onnx.aten_map.table.dtypes import FLOATS, Operand, as_dtype, is_bool, promoted
-from fx2onnx.aten_map.table.registry import translates
+from fx2onnx.aten_map.table.dtype_support import opmath, through
+from fx2onnx.aten_map.table.dtypes import FLOATS, Operand, as_dtype, promoted
+from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.schema import has_op
-from fx2onnx.irx.values import dims_of, dtype_of, rank_of
 
 aten = torch.ops.aten
 D = ir.DataType
@@ -35,7 +34,7 @@ WITHOUT_OR_EQUAL = {"LessOrEqual": ("Less", "Equal"), "GreaterOrEqual": ("Greate
 
 def compare(op: Emit, op_type: str, lhs: Operand, rhs: Operand) -> ir.Value:
     """``lhs op_type rhs`` in the dtype PyTorch compares in."""
-    dtype = promoted(lhs, rhs)
+    dtype = promoted(op, lhs, rhs)
     if not isinstance(rhs, ir.Value) and isinstance(rhs, int | float) and not _fits(rhs, dtype):
         dtype = D.DOUBLE if isinstance(rhs, float) else D.INT64
     left, right = as_dtype(op, lhs, dtype), as_dtype(op, rhs, dtype)
@@ -65,8 +64,7 @@ def _comparison(op_type: str) -> Callable[..., ir.Value]:
 
 for _names, _op_type in COMPARISONS.items():
     for _name in _names.split():
-        for _overload_name in ("Tensor", "Scalar"):
-            register(getattr(getattr(aten, _name), _overload_name), _comparison(_op_type), _op_type)
+        register_shared(_comparison(_op_type), _op_type, *overloads_of(f"{_name}.Tensor {_name}.Scalar"))
 
 LOGICAL = {"logical_and": "And", "logical_or": "Or", "logical_xor": "Xor"}
 
@@ -84,7 +82,7 @@ def _logical(op_type: str) -> Callable[..., ir.Value]:
 
 
 for _name, _op_type in LOGICAL.items():
-    register(getattr(aten, _name).default, _logical(_op_type), _op_type)
+    register_shared(_logical(_op_type), _op_type, *overloads_of(_name))
 
 
 @translates(aten.logical_not.default)
@@ -108,7 +106,7 @@ BITWISE: dict[str, tuple[str, str]] = {
 
 def bitwise(op: Emit, bool_type: str, op_type: str, lhs: Operand, rhs: Operand) -> ir.Value:
     """The bitwise operator; of bools the logical one; before opset 18 from 0/1 digits."""
-    dtype = result_dtype(op)
+    dtype = op.result_dtype()
     left, right = as_dtype(op, lhs, dtype), as_dtype(op, rhs, dtype)
     if dtype == D.BOOL:
         return op.node(bool_type, left, right)
@@ -124,14 +122,14 @@ def _by_digits(op: Emit, bool_type: str, left: ir.Value, right: ir.Value) -> ir.
     complement; the top digit of a signed number weighs -2^(bits - 1). They are added by MatMul: onnxruntime's
     ReduceSum of int64 loses digits beyond 2^53.
     """
-    dtype = dtype_of(left)
+    dtype = op.dtype(left)
     bits = dtype.numpy().itemsize * 8
     powers = np.array([1 << i for i in range(63)] + [0] * (bits == 64), dtype=np.int64)[: min(bits, 64)]
     if bits == 64 and dtype in UNSIGNED:
         raise UserError("E203", "bitwise operators of uint64 need opset 18", next="export with opset_version=18")
 
     def digits(value: ir.Value) -> ir.Value:
-        wide = op.Unsqueeze(op.cast(value, D.INT64), axes=[rank_of(value)])
+        wide = op.Unsqueeze(op.cast(value, D.INT64), axes=[op.rank(value)])
         if bits < 64:
             return op.cast(op.Mod(_floor_div(op, wide, op.const(powers)), 2), D.BOOL)
         low = op.cast(op.Mod(_floor_div(op, wide, op.const(powers[:63])), 2), D.BOOL)
@@ -156,10 +154,11 @@ def _bitwise(bool_type: str, op_type: str) -> Callable[..., ir.Value]:
 
 
 for _name, (_bool_type, _op_type) in BITWISE.items():
-    for _overload_name in ("Tensor", "Scalar", "Scalar_Tensor"):
-        _overload = getattr(getattr(aten, _name), _overload_name, None)
-        if _overload is not None:
-            register(_overload, _bitwise(_bool_type, _op_type), f"{_op_type}; {_bool_type} of bools; digits before 18")
+    register_shared(
+        _bitwise(_bool_type, _op_type),
+        f"{_op_type}; {_bool_type} of bools; digits before 18",
+        *overloads_of(f"{_name}.Tensor {_name}.Scalar {_name}.Scalar_Tensor"),
+    )
 
 
 @translates(aten.bitwise_not.default)
@@ -168,18 +167,18 @@ def bitwise_not(op: Emit, self: ir.Value) -> ir.Value:
 
     ONNX:    Not of bools; BitwiseNot-18; before it -1 - x, or max - x of unsigned numbers.
     """
-    if is_bool(self):
+    if op.is_bool(self):
         return op.Not(self)
     if has_op("BitwiseNot", op.opset):
         return through(op, "BitwiseNot", self)
-    dtype = dtype_of(self)
+    dtype = op.dtype(self)
     top = np.iinfo(dtype.numpy()).max if dtype in UNSIGNED else -1
     return through(op, "Sub", op.const(top, dtype), self)
 
 
 def _shift(direction: str) -> Callable[..., ir.Value]:
     def entry(op: Emit, self: Operand, other: Operand) -> ir.Value:
-        dtype = result_dtype(op)
+        dtype = op.result_dtype()
         left, right = as_dtype(op, self, dtype), as_dtype(op, other, dtype)
         return (shift_left if direction == "LEFT" else shift_right)(op, left, right)
 
@@ -191,7 +190,7 @@ def shift_left(op: Emit, value: ir.Value, count: ir.Value) -> ir.Value:
 
     ONNX:    BitShift takes unsigned numbers only: through uint64, whose low digits are the ones wanted.
     """
-    dtype = dtype_of(value)
+    dtype = op.dtype(value)
     bits = dtype.numpy().itemsize * 8
     shifted = op.BitShift(op.cast(value, D.UINT64), op.cast(count, D.UINT64), direction="LEFT")
     outside = op.Or(op.Less(op.cast(count, D.INT64), 0), op.Greater(op.cast(count, D.INT64), bits - 1))
@@ -204,7 +203,7 @@ def shift_right(op: Emit, value: ir.Value, count: ir.Value) -> ir.Value:
     ONNX:    of x >= 0 a BitShift; of x < 0 the complement of the shifted complement. Counts beyond the width act as
              width - 1, as in PyTorch.
     """
-    dtype = dtype_of(value)
+    dtype = op.dtype(value)
     bits = dtype.numpy().itemsize * 8
     wide, steps = op.cast(value, D.INT64), op.cast(count, D.INT64)
     outside = op.Or(op.Less(steps, 0), op.Greater(steps, bits - 1))
@@ -224,10 +223,11 @@ for _names, _direction in {
     "bitwise_right_shift __rshift__": "RIGHT",
 }.items():
     for _name in _names.split():
-        for _overload_name in ("Tensor", "Tensor_Scalar", "Scalar_Tensor", "Scalar"):
-            _overload = getattr(getattr(aten, _name), _overload_name, None)
-            if _overload is not None:
-                register(_overload, _shift(_direction), f"BitShift {_direction} of uint64, 0 beyond the width")
+        register_shared(
+            _shift(_direction),
+            f"BitShift {_direction} of uint64, 0 beyond the width",
+            *overloads_of(f"{_name}.Tensor {_name}.Tensor_Scalar {_name}.Scalar_Tensor {_name}.Scalar"),
+        )
 
 
 @translates(aten.isclose.default)
@@ -236,8 +236,8 @@ def isclose(op: Emit, self: ir.Value, other: ir.Value, rtol: float, atol: float,
 
     ONNX:    a == b or (finite and |a - b| <= atol + rtol |b|); both NaN by ``equal_nan``.
     """
-    dtype = promoted(self, other)
-    if is_bool(self) and is_bool(other):
+    dtype = promoted(op, self, other)
+    if op.is_bool(self) and op.is_bool(other):
         return compare(op, "Equal", self, other)
     wide = opmath(dtype) if dtype in FLOATS else D.DOUBLE
     left, right = op.cast(self, wide), op.cast(other, wide)
@@ -257,7 +257,7 @@ def equal(op: Emit, self: ir.Value, other: ir.Value) -> ir.Value:
 
     ONNX:    all of Equal, as a bool of rank 0; false where the shapes differ.
     """
-    if dims_of(self) != dims_of(other):
+    if op.dims(self) != op.dims(other):
         return op.const(np.array(False))
     same = op.cast(compare(op, "Equal", self, other), D.INT32)
     return op.cast(op.ReduceMin(same, keepdims=0), D.BOOL)

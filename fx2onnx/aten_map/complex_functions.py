@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Callable
 from typing import Any
@@ -21,15 +20,11 @@ from fx2onnx.aten_map.complex_numbers import (
     multiplied,
     pair,
     parts,
-    register_complex,
     scaled,
 )
-from fx2onnx.aten_map.table.dtype_support import overloads_of, result_dtype, schema_text
-from fx2onnx.aten_map.table.registry import TABLE
-from fx2onnx.aten_map.table.registry import OpOverload as Overload
+from fx2onnx.aten_map.table.registry import TABLE, OpOverload, overloads_of, register_shared
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit
-from fx2onnx.irx.values import dtype_of, is_complex, rank_of
 
 aten = torch.ops.aten
 D = ir.DataType
@@ -40,10 +35,10 @@ Pair = tuple[ir.Value, ir.Value]
 def root(op: Emit, self: ir.Value) -> ir.Value:
     """The root with a real part of at least 0: u = sqrt((|z| + |a|) / 2) and v = |b| / (2 u), in the order of a's sign."""
     real, imaginary = parts(op, self)
-    zero, half = op.const(0.0, dtype_of(real)), op.const(0.5, dtype_of(real))
+    zero, half = op.const(0.0, op.dtype(real)), op.const(0.5, op.dtype(real))
     large = op.Sqrt(op.Mul(op.Add(magnitude(op, self), op.Abs(real)), half))
     nothing = op.Equal(large, zero)
-    divisor = op.Where(nothing, op.const(1.0, dtype_of(real)), large)
+    divisor = op.Where(nothing, op.const(1.0, op.dtype(real)), large)
     small = op.Div(op.Mul(op.Abs(imaginary), half), divisor)
     is_left = op.Less(real, zero)
     height = op.Where(is_left, large, small)
@@ -68,7 +63,7 @@ def _cosh(op: Emit, a: ir.Value, b: ir.Value) -> Pair:
 
 def _tanh(op: Emit, a: ir.Value, b: ir.Value) -> Pair:
     """(t (1 + s^2) + i s (1 - t^2)) / (1 + t^2 s^2), t = tanh a, s = tan b: nothing overflows for large a."""
-    one, t, s = op.const(1.0, dtype_of(a)), op.Tanh(a), op.Tan(b)
+    one, t, s = op.const(1.0, op.dtype(a)), op.Tanh(a), op.Tan(b)
     t_squared, s_squared = op.Mul(t, t), op.Mul(s, s)
     below = op.Add(one, op.Mul(t_squared, s_squared))
     real = op.Div(op.Mul(t, op.Add(one, s_squared)), below)
@@ -88,7 +83,7 @@ def _of_parts(formula: Callable[[Emit, ir.Value, ir.Value], Pair]) -> Callable[.
 
 
 def _plus(op: Emit, value: ir.Value, number: float) -> ir.Value:
-    return op.Add(value, op.const(np.array([number, 0.0]), dtype_of(value)))
+    return op.Add(value, op.const(np.array([number, 0.0]), op.dtype(value)))
 
 
 def sigmoid(op: Emit, self: ir.Value) -> ir.Value:
@@ -101,7 +96,7 @@ def _logarithm_to(base: float) -> Callable[..., ir.Value]:
 
 def power(op: Emit, self: Any, exponent: Any) -> ir.Value:
     """exp(w log z); 0 to the power of 0 is 1, to any other 0."""
-    dtype = result_dtype(op)
+    dtype = op.result_dtype()
     if isinstance(exponent, int) and exponent == 2:
         return multiplied(op, self, self)
     base, wanted = as_pair(op, self, dtype), as_pair(op, exponent, dtype)
@@ -114,23 +109,23 @@ def power(op: Emit, self: Any, exponent: Any) -> ir.Value:
 # -- questions ------------------------------------------------------------------------------------------------------------
 def _nonzero(op: Emit, value: ir.Value, keepdims: bool = False) -> ir.Value:
     """Whether any part is not zero."""
-    zero = op.const(0.0, dtype_of(value))
+    zero = op.const(0.0, op.dtype(value))
     same = op.cast(op.Equal(value, zero), D.INT32)
-    both = op.ReduceMin(same, axes=[rank_of(value) - 1], keepdims=int(keepdims))
+    both = op.ReduceMin(same, axes=[op.rank(value) - 1], keepdims=int(keepdims))
     return op.Not(op.cast(both, D.BOOL))
 
 
 def _any_part(question: Callable[[Emit, ir.Value], ir.Value], negate: bool = False) -> Callable[..., ir.Value]:
     def entry(op: Emit, self: ir.Value) -> ir.Value:
         answers = op.cast(question(op, self), D.INT32)
-        found = op.cast(op.ReduceMax(answers, axes=[rank_of(self) - 1], keepdims=0), D.BOOL)
+        found = op.cast(op.ReduceMax(answers, axes=[op.rank(self) - 1], keepdims=0), D.BOOL)
         return op.Not(found) if negate else found
 
     return entry
 
 
 def _is_infinite(op: Emit, value: ir.Value) -> ir.Value:
-    return op.Equal(op.Abs(value), op.const(math.inf, dtype_of(value)))
+    return op.Equal(op.Abs(value), op.const(math.inf, op.dtype(value)))
 
 
 def _is_unbounded(op: Emit, value: ir.Value) -> ir.Value:
@@ -138,17 +133,17 @@ def _is_unbounded(op: Emit, value: ir.Value) -> ir.Value:
 
 
 def _is_real(op: Emit, self: ir.Value) -> ir.Value:
-    return op.Equal(parts(op, self)[1], op.const(0.0, dtype_of(self)))
+    return op.Equal(parts(op, self)[1], op.const(0.0, op.dtype(self)))
 
 
 def _filled(op: Emit, self: ir.Value, mask: ir.Value, value: Any) -> ir.Value:
-    dtype = result_dtype(op)
-    column = op.Unsqueeze(mask, axes=[rank_of(mask)])
+    dtype = op.result_dtype()
+    column = op.Unsqueeze(mask, axes=[op.rank(mask)])
     return op.Where(column, as_pair(op, value, dtype), as_pair(op, self, dtype))
 
 
 # -- linear operators -------------------------------------------------------------------------------------------------------
-def real_entry(op: Emit, overload: Overload, given: dict[str, Any]) -> Any:
+def real_entry(op: Emit, overload: OpOverload, given: dict[str, Any]) -> Any:
     """The entry for real numbers, its results without the axis of the pair."""
     found = TABLE.find(overload, op.opset)
     assert found is not None
@@ -161,7 +156,7 @@ def real_entry(op: Emit, overload: Overload, given: dict[str, Any]) -> Any:
 
 
 def _part_of(op: Emit, argument: Any, index: int) -> Any:
-    if isinstance(argument, ir.Value) and is_complex(argument):
+    if isinstance(argument, ir.Value) and op.is_complex(argument):
         return parts(op, argument)[index]
     if isinstance(argument, list | tuple):
         return [_part_of(op, item, index) for item in argument]
@@ -175,7 +170,7 @@ VALUES = frozenset(
 
 
 def _as_pairs(op: Emit, given: dict[str, Any]) -> dict[str, Any]:
-    dtype = result_dtype(op)
+    dtype = op.result_dtype()
 
     def paired(argument: Any) -> Any:
         if isinstance(argument, list | tuple):
@@ -185,7 +180,7 @@ def _as_pairs(op: Emit, given: dict[str, Any]) -> dict[str, Any]:
     return {name: paired(argument) if name in VALUES else argument for name, argument in given.items()}
 
 
-def _part_by_part(op: Emit, overload: Overload, given: dict[str, Any]) -> Any:
+def _part_by_part(op: Emit, overload: OpOverload, given: dict[str, Any]) -> Any:
     pairs = _as_pairs(op, given)
     real, imaginary = [
         real_entry(op, overload, {name: _part_of(op, argument, index) for name, argument in pairs.items()})
@@ -196,11 +191,11 @@ def _part_by_part(op: Emit, overload: Overload, given: dict[str, Any]) -> Any:
     return tuple(pair(op, *both) for both in zip(real, imaginary, strict=True))
 
 
-def _product_of(first: str, second: str) -> Callable[[Emit, Overload, dict[str, Any]], ir.Value]:
+def _product_of(first: str, second: str) -> Callable[[Emit, OpOverload, dict[str, Any]], ir.Value]:
     """(a + bi)(c + di) by four real products; a bias is added afterwards."""
 
-    def entry(op: Emit, overload: Overload, given: dict[str, Any]) -> ir.Value:
-        dtype, bias = result_dtype(op), given.get("bias")
+    def entry(op: Emit, overload: OpOverload, given: dict[str, Any]) -> ir.Value:
+        dtype, bias = op.result_dtype(), given.get("bias")
         rest = {**given, "bias": None} if bias is not None else given
 
         def times(op: Emit, left: ir.Value, right: ir.Value) -> ir.Value:
@@ -210,14 +205,14 @@ def _product_of(first: str, second: str) -> Callable[[Emit, Overload, dict[str, 
         if bias is None:
             return found
         offset = as_pair(op, bias, dtype)
-        trailing = 0 if overload is aten.linear.default else rank_of(found) - 3
+        trailing = 0 if overload is aten.linear.default else op.rank(found) - 3
         axes = list(range(1, trailing + 1))
         return op.Add(found, op.Unsqueeze(offset, axes=axes) if axes else offset)
 
     return entry
 
 
-def _einsum(op: Emit, overload: Overload, given: dict[str, Any]) -> ir.Value:
+def _einsum(op: Emit, overload: OpOverload, given: dict[str, Any]) -> ir.Value:
     tensors = given["tensors"]
     if len(tensors) > 2:
         raise UserError(
@@ -232,72 +227,72 @@ def _einsum(op: Emit, overload: Overload, given: dict[str, Any]) -> ir.Value:
     def times(op: Emit, left: ir.Value, right: ir.Value) -> ir.Value:
         return real_entry(op, overload, {**given, "tensors": [left, right]})  # type: ignore[no-any-return]
 
-    left, right = (as_pair(op, tensor, result_dtype(op)) for tensor in tensors)
+    left, right = (as_pair(op, tensor, op.result_dtype()) for tensor in tensors)
     return multiplied(op, left, right, times)
 
 
-def _vdot(op: Emit, overload: Overload, given: dict[str, Any]) -> ir.Value:
-    left = conjugate(op, as_pair(op, given["self"], result_dtype(op)))
+def _vdot(op: Emit, overload: OpOverload, given: dict[str, Any]) -> ir.Value:
+    left = conjugate(op, as_pair(op, given["self"], op.result_dtype()))
     return _product_of("self", "tensor")(op, aten.dot.default, {"self": left, "tensor": given["other"]})
 
 
 def _times(op: Emit, value: ir.Value, factor: Any) -> ir.Value:
     if factor == 1:
         return value
-    return multiplied(op, value, as_pair(op, factor, dtype_of(value)))
+    return multiplied(op, value, as_pair(op, factor, op.dtype(value)))
 
 
-def _added(overload: Overload, names: tuple[str, str], seconds: str) -> Callable[..., ir.Value]:
+def _added(overload: OpOverload, names: tuple[str, str], seconds: str) -> Callable[..., ir.Value]:
     """beta self + alpha (first second), by the product's own overload."""
 
-    def entry(op: Emit, _: Overload, given: dict[str, Any]) -> ir.Value:
+    def entry(op: Emit, _: OpOverload, given: dict[str, Any]) -> ir.Value:
         product = {"self": given[names[0]], seconds: given[names[1]]}
         found = _times(op, _product_of("self", seconds)(op, overload, product), given["alpha"])
         if given["beta"] == 0:
             return found
-        return op.Add(_times(op, as_pair(op, given["self"], result_dtype(op)), given["beta"]), found)
+        return op.Add(_times(op, as_pair(op, given["self"], op.result_dtype()), given["beta"]), found)
 
     return entry
 
 
 def _with_product(op: Emit, self: Any, tensor1: Any, tensor2: Any, value: Any) -> ir.Value:
-    dtype = result_dtype(op)
+    dtype = op.result_dtype()
     product = multiplied(op, as_pair(op, tensor1, dtype), as_pair(op, tensor2, dtype))
     return op.Add(as_pair(op, self, dtype), _times(op, product, value))
 
 
 def _with_quotient(op: Emit, self: Any, tensor1: Any, tensor2: Any, value: Any) -> ir.Value:
-    return _with_product(op, self, tensor1, inverse_of(op, as_pair(op, tensor2, result_dtype(op))), value)
+    return _with_product(op, self, tensor1, inverse_of(op, as_pair(op, tensor2, op.result_dtype())), value)
 
 
-def _created(op: Emit, overload: Overload, given: dict[str, Any]) -> ir.Value:
+def _created(op: Emit, overload: OpOverload, given: dict[str, Any]) -> ir.Value:
     """One number everywhere; the elements of empty tensors, which are any, are 0."""
     number = given.get("fill_value", given.get("value", 1 if "ones" in overload._schema.name else 0))
     dtype, dims = op.result[0]
     return op.expand(as_pair(op, number, dtype), dims)
 
 
-def _on_truth(op: Emit, overload: Overload, given: dict[str, Any]) -> ir.Value:
+def _on_truth(op: Emit, overload: OpOverload, given: dict[str, Any]) -> ir.Value:
     """Of whether each number is not zero."""
     found = TABLE.find(overload, op.opset)
     assert found is not None
     truths = {
-        name: _nonzero(op, argument) if isinstance(argument, ir.Value) and is_complex(argument) else argument
+        name: _nonzero(op, argument) if isinstance(argument, ir.Value) and op.is_complex(argument) else argument
         for name, argument in given.items()
     }
     return found.call(op, truths)  # type: ignore[no-any-return]
 
 
-def _on_size(op: Emit, overload: Overload, given: dict[str, Any]) -> ir.Value:
+def _on_size(op: Emit, overload: OpOverload, given: dict[str, Any]) -> ir.Value:
     """Of the numbers' distances from zero."""
     found = TABLE.find(overload, op.opset)
     assert found is not None
     return found.call(op, {**given, "self": magnitude(op, given["self"])})  # type: ignore[no-any-return]
 
 
-def _adjoint(op: Emit, overload: Overload, given: dict[str, Any]) -> ir.Value:
+def _adjoint(op: Emit, overload: OpOverload, given: dict[str, Any]) -> ir.Value:
     value = given["self"]
-    rank = rank_of(value) - 1
+    rank = op.rank(value) - 1
     perm = [*range(rank), rank]
     if rank >= 2:
         perm[rank - 2], perm[rank - 1] = perm[rank - 1], perm[rank - 2]
@@ -333,7 +328,7 @@ _BY_FORMULA: list[tuple[str, str, Callable[..., ir.Value]]] = [
     ("isreal", "Equal of the imaginary part", _is_real),
     ("masked_fill.Scalar masked_fill.Tensor", "Where of pairs", _filled),
 ]
-_BY_PARTS: list[tuple[str, str, Callable[[Emit, Overload, dict[str, Any]], ir.Value]]] = [
+_BY_PARTS: list[tuple[str, str, Callable[[Emit, OpOverload, dict[str, Any]], ir.Value]]] = [
     (
         "tril triu diagonal diag diag_embed gather index_add index_copy take trace fliplr flipud rot90 tile scatter.src "
         "scatter_add repeat_interleave.self_int pad constant_pad_nd take_along_dim index_put expand_as expand_copy "
@@ -369,21 +364,12 @@ _BY_PARTS: list[tuple[str, str, Callable[[Emit, Overload, dict[str, Any]], ir.Va
 ]  # fmt: skip
 
 
-def _register_by_parts(overload: Overload, form: str, function: Callable[..., ir.Value]) -> None:
-    names = [argument.name for argument in overload._schema.arguments]
-
-    def entry(op: Emit, *arguments: Any) -> ir.Value:
-        return function(op, overload, dict(zip(names, arguments, strict=True)))
-
-    entry.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in ["op", *names]]
-    )
-    entry.__doc__ = f"{schema_text(overload)}\n\n    ONNX:    {form}\n    "
-    TABLE.add(overload, 0, entry, is_complex=True)
+def _by_parts(function: Callable[..., ir.Value], overload: OpOverload) -> Callable[..., ir.Value]:
+    return lambda op, **given: function(op, overload, given)
 
 
 for _names, _form, _function in _BY_FORMULA:
-    register_complex(_function, _form, *overloads_of(_names))
-for _names, _form, _by_parts in _BY_PARTS:
+    register_shared(_function, _form, *overloads_of(_names), is_complex=True)
+for _names, _form, _function in _BY_PARTS:
     for _overload in overloads_of(_names):
-        _register_by_parts(_overload, _form, _by_parts)
+        register_shared(_by_parts(_function, _overload), _form, _overload, is_complex=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -12,46 +11,26 @@ import torch
 
 from fx2onnx.aten_map.matmul import product as matrix_product
 from fx2onnx.aten_map.powers import arc_tangent
-from fx2onnx.aten_map.table.dtype_support import overloads_of, result_dtype, schema_text
 from fx2onnx.aten_map.table.dtypes import Operand, as_dtype
-from fx2onnx.aten_map.table.registry import TABLE
-from fx2onnx.aten_map.table.registry import OpOverload as Overload
+from fx2onnx.aten_map.table.registry import TABLE, OpOverload, overloads_of, register_shared
 from fx2onnx.irx.emit import Emit
-from fx2onnx.irx.values import dims_of, dtype_of, is_complex, mark_complex, rank_of
+from fx2onnx.irx.values import mark_complex
 
 aten = torch.ops.aten
 D = ir.DataType
 
 
-def register_complex(function: Callable[..., Any], form: str, *overloads: Overload) -> None:
-    """Register for calls that touch complex numbers; the function takes by name the arguments it wants."""
-    wanted = inspect.signature(function).parameters
-    for overload in overloads:
-        names = [argument.name for argument in overload._schema.arguments]
-        kept = [(index, name) for index, name in enumerate(names) if name in wanted]
-
-        def entry(op: Emit, *arguments: Any, _kept: list[tuple[int, str]] = kept) -> Any:
-            return function(op, **{name: arguments[index] for index, name in _kept})
-
-        entry.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-            [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in ["op", *names]]
-        )
-        entry.__doc__ = f"{schema_text(overload)}\n\n    ONNX:    {form}\n    "
-        entry.__wrapped__ = function  # type: ignore[attr-defined]
-        TABLE.add(overload, 0, entry, is_complex=True)
-
-
 # -- parts ----------------------------------------------------------------------------------------------------------------
 def parts(op: Emit, value: ir.Value) -> tuple[ir.Value, ir.Value]:
     """(real, imaginary) of a pair."""
-    axis = rank_of(value) - 1
+    axis = op.rank(value) - 1
     zero, one = op.const(np.int64(0)), op.const(np.int64(1))
     return op.Gather(value, zero, axis=axis), op.Gather(value, one, axis=axis)
 
 
 def pair(op: Emit, real: ir.Value, imaginary: ir.Value) -> ir.Value:
     """A pair of two parts of equal dims."""
-    axis = rank_of(real)
+    axis = op.rank(real)
     joined = op.Concat(op.Unsqueeze(real, axes=[axis]), op.Unsqueeze(imaginary, axes=[axis]), axis=axis)
     return mark_complex(joined)
 
@@ -64,25 +43,23 @@ def as_pair(op: Emit, operand: Any, dtype: ir.DataType) -> ir.Value:
         if isinstance(operand, bool | int | float):
             return op.const(np.array([float(operand), 0.0]), dtype)
         operand = as_dtype(op, operand, dtype)
-    if is_complex(operand):
+    if op.is_complex(operand):
         return op.cast(operand, dtype)
-    column = op.Unsqueeze(op.cast(operand, dtype), axes=[rank_of(operand)])
-    pads = np.array([0] * (rank_of(column) * 2 - 1) + [1])
+    column = op.Unsqueeze(op.cast(operand, dtype), axes=[op.rank(operand)])
+    pads = np.array([0] * (op.rank(column) * 2 - 1) + [1])
     result = op.Pad(column, pads=pads)
     return mark_complex(result)
 
 
-def is_real(operand: Any) -> bool:
-    return not isinstance(operand, complex) and not (isinstance(operand, ir.Value) and is_complex(operand))
+def is_real(op: Emit, operand: Any) -> bool:
+    return not isinstance(operand, complex) and not (isinstance(operand, ir.Value) and op.is_complex(operand))
 
 
 def scaled(op: Emit, value: ir.Value, factor: Operand, op_type: str = "Mul") -> ir.Value:
     """A pair times (or over) a real operand."""
-    dtype = value.dtype
-    assert dtype is not None
-    real = as_dtype(op, factor, dtype)
-    if rank_of(real):
-        real = op.Unsqueeze(real, axes=[rank_of(real)])
+    real = as_dtype(op, factor, op.dtype(value))
+    if op.rank(real):
+        real = op.Unsqueeze(real, axes=[op.rank(real)])
     return op.node(op_type, value, real)
 
 
@@ -95,52 +72,51 @@ def multiplied(op: Emit, left: ir.Value, right: ir.Value, multiply: Callable[...
 
 
 def conjugate(op: Emit, value: ir.Value) -> ir.Value:
-    assert value.dtype is not None
-    result = op.Mul(value, op.const(np.array([1.0, -1.0]), value.dtype))
+    result = op.Mul(value, op.const(np.array([1.0, -1.0]), op.dtype(value)))
     return mark_complex(result)
 
 
 def inverse_of(op: Emit, value: ir.Value) -> ir.Value:
     """conj(z) / |z|^2."""
-    square = op.ReduceSumSquare(value, axes=[rank_of(value) - 1], keepdims=1)
+    square = op.ReduceSumSquare(value, axes=[op.rank(value) - 1], keepdims=1)
     result = op.Div(conjugate(op, value), square)
     return mark_complex(result)
 
 
 def magnitude(op: Emit, value: ir.Value) -> ir.Value:
     """|z|. Numerics: float32 in float64, since the squares of large and small parts leave float32."""
-    dtype = dtype_of(value)
+    dtype = op.dtype(value)
     wide = op.cast(value, ir.DataType.DOUBLE)
-    return op.cast(op.ReduceL2(wide, axes=[rank_of(value) - 1], keepdims=0), dtype)
+    return op.cast(op.ReduceL2(wide, axes=[op.rank(value) - 1], keepdims=0), dtype)
 
 
 # -- entries ----------------------------------------------------------------------------------------------------------------
 def _relabelled(op: Emit, self: ir.Value) -> ir.Value:
     """The same numbers as a value of its own: whether a value is complex is noted on it."""
     result = op.Identity(self)
-    return mark_complex(result) if len(op.result[0][1]) == rank_of(self) and not is_complex(self) else result
+    return mark_complex(result) if len(op.result_dims()) == op.rank(self) and not op.is_complex(self) else result
 
 
 def _complex(op: Emit, real: ir.Value, imag: ir.Value) -> ir.Value:
-    dims = op.result[0][1][:-1]
+    dims = op.result_dims()[:-1]
     return pair(op, op.expand(real, dims), op.expand(imag, dims))
 
 
 def _polar(op: Emit, abs: ir.Value, angle: ir.Value) -> ir.Value:
-    dims = op.result[0][1][:-1]
+    dims = op.result_dims()[:-1]
     return pair(op, op.expand(op.Mul(abs, op.Cos(angle)), dims), op.expand(op.Mul(abs, op.Sin(angle)), dims))
 
 
 def _part(index: int) -> Callable[..., ir.Value]:
     def entry(op: Emit, self: ir.Value) -> ir.Value:
-        return parts(op, self)[index] if is_complex(self) else self
+        return parts(op, self)[index] if op.is_complex(self) else self
 
     return entry
 
 
 def _add(op_type: str) -> Callable[..., ir.Value]:
     def entry(op: Emit, self: Any, other: Any, alpha: Any = 1) -> ir.Value:
-        dtype = result_dtype(op)
+        dtype = op.result_dtype()
         right = as_pair(op, other, dtype)
         if alpha != 1:
             right = (
@@ -154,25 +130,25 @@ def _add(op_type: str) -> Callable[..., ir.Value]:
 
 
 def _rsub(op: Emit, self: Any, other: Any) -> ir.Value:
-    dtype = result_dtype(op)
+    dtype = op.result_dtype()
     return op.Sub(as_pair(op, other, dtype), as_pair(op, self, dtype))
 
 
 def _mul(op: Emit, self: Any, other: Any) -> ir.Value:
-    dtype = result_dtype(op)
-    if is_real(other):
+    dtype = op.result_dtype()
+    if is_real(op, other):
         return scaled(op, op.cast(self, dtype), other)
-    if is_real(self):
+    if is_real(op, self):
         return scaled(op, as_pair(op, other, dtype), self)
     return multiplied(op, as_pair(op, self, dtype), as_pair(op, other, dtype))
 
 
 def _div(op: Emit, self: Any, other: Any) -> ir.Value:
-    dtype = result_dtype(op)
-    if is_real(other):
+    dtype = op.result_dtype()
+    if is_real(op, other):
         return scaled(op, op.cast(self, dtype), other, "Div")
     inverse = inverse_of(op, as_pair(op, other, dtype))
-    return scaled(op, inverse, self) if is_real(self) else multiplied(op, as_pair(op, self, dtype), inverse)
+    return scaled(op, inverse, self) if is_real(op, self) else multiplied(op, as_pair(op, self, dtype), inverse)
 
 
 def exponential(op: Emit, self: ir.Value) -> ir.Value:
@@ -191,15 +167,15 @@ def logarithm(op: Emit, self: ir.Value) -> ir.Value:
 
 
 def _sgn(op: Emit, self: ir.Value) -> ir.Value:
-    size = op.ReduceL2(self, axes=[rank_of(self) - 1], keepdims=1)
-    zero = op.const(0.0, result_dtype(op))
+    size = op.ReduceL2(self, axes=[op.rank(self) - 1], keepdims=1)
+    zero = op.const(0.0, op.result_dtype())
     return op.Where(op.Equal(size, 0), zero, op.Div(self, size))
 
 
 def _to(op: Emit, self: ir.Value) -> ir.Value:
-    if is_complex(self) and len(op.result[0][1]) == rank_of(self) - 1:
-        return op.cast(parts(op, self)[0], result_dtype(op))
-    return as_pair(op, self, result_dtype(op))
+    if op.is_complex(self) and len(op.result_dims()) == op.rank(self) - 1:
+        return op.cast(parts(op, self)[0], op.result_dtype())
+    return as_pair(op, self, op.result_dtype())
 
 
 def _square(op: Emit, self: ir.Value) -> ir.Value:
@@ -209,13 +185,13 @@ def _square(op: Emit, self: ir.Value) -> ir.Value:
 def _matmul(op: Emit, self: ir.Value, other: ir.Value | None = None, mat2: ir.Value | None = None) -> ir.Value:
     right = other if other is not None else mat2
     assert right is not None
-    dtype = result_dtype(op)
+    dtype = op.result_dtype()
     return multiplied(op, as_pair(op, self, dtype), as_pair(op, right, dtype), matrix_product)
 
 
 def _where(op: Emit, condition: ir.Value, self: Any, other: Any) -> ir.Value:
-    dtype = result_dtype(op)
-    column = op.Unsqueeze(condition, axes=[rank_of(condition)])
+    dtype = op.result_dtype()
+    column = op.Unsqueeze(condition, axes=[op.rank(condition)])
     return op.Where(column, as_pair(op, self, dtype), as_pair(op, other, dtype))
 
 
@@ -230,9 +206,8 @@ def _neg(op: Emit, self: ir.Value) -> ir.Value:
 def _not_equal_parts(negate: bool) -> Callable[..., ir.Value]:
     def entry(op: Emit, self: Any, other: Any) -> ir.Value:
         operand = next(item for item in (self, other) if isinstance(item, ir.Value))
-        assert operand.dtype is not None
-        same = op.Equal(as_pair(op, self, operand.dtype), as_pair(op, other, operand.dtype))
-        axis = rank_of(same) - 1
+        same = op.Equal(as_pair(op, self, op.dtype(operand)), as_pair(op, other, op.dtype(operand)))
+        axis = op.rank(same) - 1
         found = op.cast(op.ReduceMin(op.cast(same, D.INT32), axes=[axis], keepdims=0), D.BOOL)
         return op.Not(found) if negate else found
 
@@ -269,10 +244,10 @@ _FORMS: list[tuple[str, str, Callable[..., Any]]] = [
     ("ne.Tensor ne.Scalar", "Equal of both parts, Not", _not_equal_parts(True)),
 ]
 for _names, _form, _function in _FORMS:
-    register_complex(_function, _form, *overloads_of(_names))
-register_complex(_to, "Cast, Pad to a pair", *overloads_of("chalf"))
+    register_shared(_function, _form, *overloads_of(_names), is_complex=True)
+register_shared(_to, "Cast, Pad to a pair", *overloads_of("chalf"), is_complex=True)
 
-# Views of pairs: the real entry, told that sizes have one more axis and that dims count without it.
+# Views of pairs: the real entry, with one more axis in sizes, and dims that count without it.
 SIZES = frozenset({"size", "shape", "sizes", "repeats"})
 DIMS = frozenset(
     {"dim", "dim0", "dim1", "dims", "axis", "axis0", "axis1", "start_dim", "end_dim", "source", "destination"}
@@ -289,17 +264,15 @@ ONE_ELEMENT = frozenset({"cumsum", "index_select", "flip", "roll"})
 REPEATS_ONE = frozenset({"repeat"})
 
 
-def _with_pair(overload: Overload) -> Callable[..., Any]:
+def _with_pair(overload: OpOverload) -> Callable[..., Any]:
     packet = str(overload._schema.name).split("::")[-1]
-    names = [argument.name for argument in overload._schema.arguments]
 
-    def entry(op: Emit, *arguments: Any) -> Any:
-        given = dict(zip(names, arguments, strict=True))
-        first = given[names[0]]
+    def entry(op: Emit, **given: Any) -> Any:
+        first = next(iter(given.values()))
         source = first[0] if isinstance(first, list | tuple) else first
-        rank = rank_of(source) - 1 + (packet in NEW_AXIS)
+        rank = op.rank(source) - 1 + (packet in NEW_AXIS)
         if not rank and packet in ONE_ELEMENT:
-            return source if packet == "cumsum" else op.reshape(source, op.result[0][1])
+            return source if packet == "cumsum" else op.reshape(source, op.result_dims())
         if packet == "squeeze" and given.get("dim") == []:
             return source
         if packet == "roll" and not given["dims"]:  # all elements in a row, two numbers each
@@ -324,9 +297,9 @@ def _with_pair(overload: Overload) -> Callable[..., Any]:
 
 def _over_all(op: Emit, packet: str, value: ir.Value, given: dict[str, Any]) -> ir.Value:
     """sum, mean and squeeze over every axis but the pair's."""
-    axes = list(range(rank_of(value) - 1))
+    axes = list(range(op.rank(value) - 1))
     if packet == "squeeze":
-        ones = [axis for axis in axes if dims_of(value)[axis] == 1]
+        ones = [axis for axis in axes if op.dims(value)[axis] == 1]
         return op.Squeeze(value, axes=ones) if ones else value
     if not axes:
         return value
@@ -334,15 +307,5 @@ def _over_all(op: Emit, packet: str, value: ir.Value, given: dict[str, Any]) -> 
     return op.node(op_type, value, axes=axes, keepdims=int(bool(given.get("keepdim"))))
 
 
-def _register_views() -> None:
-    for overload in overloads_of(_VIEWS):
-        names = [argument.name for argument in overload._schema.arguments]
-        entry = _with_pair(overload)
-        entry.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-            [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in ["op", *names]]
-        )
-        entry.__doc__ = f"{schema_text(overload)}\n\n    ONNX:    as of reals, with the pair as a last axis\n    "
-        TABLE.add(overload, 0, entry, is_complex=True)
-
-
-_register_views()
+for _overload in overloads_of(_VIEWS):
+    register_shared(_with_pair(_overload), "as of reals, with the pair as a last axis", _overload, is_complex=True)

@@ -10,10 +10,10 @@ import torch
 
 from fx2onnx.aten_map.table.axes import as_list, fixed, squeeze, transpose, unsqueeze
 from fx2onnx.aten_map.table.dtypes import FLOATS
-from fx2onnx.aten_map.table.registry import translates
+from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
 from fx2onnx.base.dims import DimLike
 from fx2onnx.irx.emit import Emit
-from fx2onnx.irx.values import Dims, dims_of, dtype_of, rank_of
+from fx2onnx.irx.values import Dims
 
 aten = torch.ops.aten
 Ints = Sequence[int]
@@ -37,8 +37,8 @@ def convolved(
     output_padding: Ints | None = None,
 ) -> ir.Value:
     """``Conv``, or ``ConvTranspose`` where ``output_padding`` is given; an input without batch axis gets one."""
-    spatial = rank_of(weight) - 2
-    dtype = dtype_of(value)
+    spatial = op.rank(weight) - 2
+    dtype = op.dtype(value)
     if dtype not in FLOATS:
         double = ir.DataType.DOUBLE
         cast = [None if item is None else op.cast(item, double) for item in (value, weight, bias)]
@@ -46,12 +46,12 @@ def convolved(
         assert cast[1] is not None
         exact = convolved(op, cast[0], cast[1], cast[2], stride, padding, dilation, groups, output_padding)
         return op.cast(exact, dtype)
-    batched = rank_of(value) == spatial + 2
+    batched = op.rank(value) == spatial + 2
     if not batched:
         value = unsqueeze(op, value, 0)
     dilations = as_list(dilation, spatial)
     attrs: dict[str, Any] = {"strides": as_list(stride, spatial), "dilations": dilations, "group": groups}
-    kernel = dims_of(weight)[2:]
+    kernel = op.dims(weight)[2:]
     attrs["kernel_shape"] = [fixed(size, "the kernel's size") for size in kernel]
     if padding == "valid":
         attrs["pads"] = [0] * (2 * spatial)
@@ -63,7 +63,7 @@ def convolved(
         result = op.Conv(value, weight, bias, **attrs)
     else:
         attrs["output_padding"] = as_list(output_padding, spatial)
-        outputs = [(dtype, _transposed_dims(dims_of(value), dims_of(weight), attrs))]
+        outputs = [(dtype, _transposed_dims(op.dims(value), op.dims(weight), attrs))]
         if any(extra >= step for extra, step in zip(attrs["output_padding"], attrs["strides"], strict=True)):
             _cut_less(attrs, spatial)
         result = op.ConvTranspose(value, weight, bias, outputs=outputs, **attrs)
@@ -91,45 +91,20 @@ def _cut_less(attrs: dict[str, Any], spatial: int) -> None:
         attrs["output_padding"][axis] -= saved
 
 
-@translates(aten.conv1d.default, aten.conv2d.default, aten.conv3d.default)
-@translates(aten.conv1d.padding, aten.conv2d.padding, aten.conv3d.padding)
-def conv(
+def _conv(
     op: Emit,
     input: ir.Value,
     weight: ir.Value,
     bias: ir.Value | None,
     stride: Ints,
     padding: Ints | str,
-    dilation: Ints,
-    groups: int,
+    dilation: Ints = (1,),
+    groups: int = 1,
 ) -> ir.Value:
-    """conv1d(Tensor input, Tensor weight, Tensor? bias=None, SymInt[1] stride=[1], SymInt[1] padding=[0], SymInt[1] dilation=[1], SymInt groups=1) -> Tensor
-    conv2d(Tensor input, Tensor weight, Tensor? bias=None, SymInt[2] stride=[1, 1], SymInt[2] padding=[0, 0], SymInt[2] dilation=[1, 1], SymInt groups=1) -> Tensor
-    conv3d(Tensor input, Tensor weight, Tensor? bias=None, SymInt[3] stride=[1, 1, 1], SymInt[3] padding=[0, 0, 0], SymInt[3] dilation=[1, 1, 1], SymInt groups=1) -> Tensor
-    conv1d(Tensor input, Tensor weight, Tensor? bias=None, SymInt[1] stride=[1], str padding="valid", SymInt[1] dilation=[1], SymInt groups=1) -> Tensor
-    conv2d(Tensor input, Tensor weight, Tensor? bias=None, SymInt[2] stride=[1, 1], str padding="valid", SymInt[2] dilation=[1, 1], SymInt groups=1) -> Tensor
-    conv3d(Tensor input, Tensor weight, Tensor? bias=None, SymInt[3] stride=[1, 1, 1], str padding="valid", SymInt[3] dilation=[1, 1, 1], SymInt groups=1) -> Tensor
-    """
     return convolved(op, input, weight, bias, stride, padding, dilation, groups)
 
 
-@translates(aten._convolution_mode.default)
-def _convolution_mode(
-    op: Emit,
-    input: ir.Value,
-    weight: ir.Value,
-    bias: ir.Value | None,
-    stride: Ints,
-    padding: str,
-    dilation: Ints,
-    groups: int,
-) -> ir.Value:
-    """_convolution_mode(Tensor input, Tensor weight, Tensor? bias, SymInt[] stride, str padding, SymInt[] dilation, SymInt groups) -> Tensor"""
-    return convolved(op, input, weight, bias, stride, padding, dilation, groups)
-
-
-@translates(aten.conv_transpose1d.default, aten.conv_transpose2d.input, aten.conv_transpose3d.input)
-def conv_transpose(
+def _conv_transpose(
     op: Emit,
     input: ir.Value,
     weight: ir.Value,
@@ -137,39 +112,10 @@ def conv_transpose(
     stride: Ints,
     padding: Ints,
     output_padding: Ints,
-    groups: int,
     dilation: Ints,
+    groups: int = 1,
+    transposed: bool = True,
 ) -> ir.Value:
-    """conv_transpose1d(Tensor input, Tensor weight, Tensor? bias=None, SymInt[1] stride=[1], SymInt[1] padding=[0], SymInt[1] output_padding=[0], SymInt groups=1, SymInt[1] dilation=[1]) -> Tensor
-    conv_transpose2d(Tensor input, Tensor weight, Tensor? bias=None, SymInt[2] stride=[1, 1], SymInt[2] padding=[0, 0], SymInt[2] output_padding=[0, 0], SymInt groups=1, SymInt[2] dilation=[1, 1]) -> Tensor
-    conv_transpose3d(Tensor input, Tensor weight, Tensor? bias=None, SymInt[3] stride=[1, 1, 1], SymInt[3] padding=[0, 0, 0], SymInt[3] output_padding=[0, 0, 0], SymInt groups=1, SymInt[3] dilation=[1, 1, 1]) -> Tensor
-    """
-    return convolved(op, input, weight, bias, stride, padding, dilation, groups, output_padding)
-
-
-@translates(
-    aten.convolution.default,
-    aten.convolution_overrideable.default,
-    aten._convolution.default,
-    aten._convolution.deprecated,
-)
-def convolution(
-    op: Emit,
-    input: ir.Value,
-    weight: ir.Value,
-    bias: ir.Value | None,
-    stride: Ints,
-    padding: Ints,
-    dilation: Ints,
-    transposed: bool,
-    output_padding: Ints,
-    groups: int,
-) -> ir.Value:
-    """convolution(Tensor input, Tensor weight, Tensor? bias, SymInt[] stride, SymInt[] padding, SymInt[] dilation, bool transposed, SymInt[] output_padding, SymInt groups) -> Tensor
-    convolution_overrideable(Tensor input, Tensor weight, Tensor? bias, SymInt[] stride, SymInt[] padding, SymInt[] dilation, bool transposed, SymInt[] output_padding, SymInt groups) -> Tensor
-    _convolution(Tensor input, Tensor weight, Tensor? bias, SymInt[] stride, SymInt[] padding, SymInt[] dilation, bool transposed, SymInt[] output_padding, SymInt groups, bool benchmark, bool deterministic, bool cudnn_enabled, bool allow_tf32) -> Tensor
-    _convolution(Tensor input, Tensor weight, Tensor? bias, SymInt[] stride, SymInt[] padding, SymInt[] dilation, bool transposed, int[] output_padding, SymInt groups, bool benchmark, bool deterministic, bool cudnn_enabled) -> Tensor
-    """
     return convolved(op, input, weight, bias, stride, padding, dilation, groups, output_padding if transposed else None)
 
 
@@ -183,64 +129,26 @@ def conv_tbc(op: Emit, self: ir.Value, weight: ir.Value, bias: ir.Value, pad: in
     return transpose(op, result, (2, 0, 1))
 
 
-@translates(aten.thnn_conv2d.default, aten.slow_conv3d.default)
-def thnn_conv2d(
-    op: Emit, self: ir.Value, weight: ir.Value, kernel_size: Ints, bias: ir.Value | None, stride: Ints, padding: Ints
-) -> ir.Value:
-    """thnn_conv2d(Tensor self, Tensor weight, SymInt[2] kernel_size, Tensor? bias=None, SymInt[2] stride=[1, 1], SymInt[2] padding=[0, 0]) -> Tensor
-    slow_conv3d(Tensor self, Tensor weight, SymInt[3] kernel_size, Tensor? bias=None, SymInt[3] stride=[1, 1, 1], SymInt[3] padding=[0, 0, 0]) -> Tensor
-    """
-    return convolved(op, self, weight, bias, stride, padding, [1], 1)
-
-
-@translates(aten.slow_conv_dilated2d.default, aten.slow_conv_dilated3d.default)
-def slow_conv_dilated(
-    op: Emit,
-    self: ir.Value,
-    weight: ir.Value,
-    kernel_size: Ints,
-    bias: ir.Value | None,
-    stride: Ints,
-    padding: Ints,
-    dilation: Ints,
-) -> ir.Value:
-    """slow_conv_dilated2d(Tensor self, Tensor weight, SymInt[2] kernel_size, Tensor? bias=None, SymInt[2] stride=[1, 1], SymInt[2] padding=[0, 0], SymInt[2] dilation=[1, 1]) -> Tensor
-    slow_conv_dilated3d(Tensor self, Tensor weight, SymInt[3] kernel_size, Tensor? bias=None, SymInt[3] stride=[1, 1, 1], SymInt[3] padding=[0, 0, 0], SymInt[3] dilation=[1, 1, 1]) -> Tensor
-    """
-    return convolved(op, self, weight, bias, stride, padding, dilation, 1)
-
-
-@translates(aten._conv_depthwise2d.default, aten.conv_depthwise3d.default)
 def _conv_depthwise(
     op: Emit,
     self: ir.Value,
     weight: ir.Value,
-    kernel_size: Ints,
     bias: ir.Value | None,
     stride: Ints,
     padding: Ints,
     dilation: Ints,
 ) -> ir.Value:
-    """_conv_depthwise2d(Tensor self, Tensor weight, SymInt[2] kernel_size, Tensor? bias, SymInt[2] stride, SymInt[2] padding, SymInt[2] dilation) -> Tensor
-    conv_depthwise3d(Tensor self, Tensor weight, SymInt[3] kernel_size, Tensor? bias, SymInt[3] stride, SymInt[3] padding, SymInt[3] dilation) -> Tensor
-    """
-    channels = fixed(dims_of(self)[-rank_of(weight) + 1], "the number of channels")
+    channels = fixed(op.dims(self)[-op.rank(weight) + 1], "the number of channels")
     return convolved(op, self, weight, bias, stride, padding, dilation, channels)
 
 
-@translates(aten.slow_conv_transpose2d.default, aten.slow_conv_transpose3d.default)
-def slow_conv_transpose(
-    op: Emit,
-    self: ir.Value,
-    weight: ir.Value,
-    kernel_size: Ints,
-    bias: ir.Value | None,
-    stride: Ints,
-    padding: Ints,
-    output_padding: Ints,
-    dilation: Ints,
-) -> ir.Value:
-    """slow_conv_transpose2d(Tensor self, Tensor weight, SymInt[2] kernel_size, Tensor? bias=None, SymInt[2] stride=[1, 1], SymInt[2] padding=[0, 0], SymInt[2] output_padding=[0, 0], SymInt[2] dilation=[1, 1]) -> Tensor
-    slow_conv_transpose3d(Tensor self, Tensor weight, SymInt[3] kernel_size, Tensor? bias=None, SymInt[3] stride=[1, 1, 1], SymInt[3] padding=[0, 0, 0], SymInt[3] output_padding=[0, 0, 0], SymInt[3] dilation=[1, 1, 1]) -> Tensor
-    """
-    return convolved(op, self, weight, bias, stride, padding, dilation, 1, output_padding)
+_CONV = "conv1d conv2d conv3d conv1d.padding conv2d.padding conv3d.padding _convolution_mode "
+_CONV += "thnn_conv2d slow_conv3d slow_conv_dilated2d slow_conv_dilated3d"
+register_shared(_conv, "Conv", *overloads_of(_CONV))
+_TRANSPOSED = (
+    "conv_transpose1d conv_transpose2d.input conv_transpose3d.input slow_conv_transpose2d slow_conv_transpose3d"
+)
+register_shared(_conv_transpose, "ConvTranspose", *overloads_of(_TRANSPOSED))
+_EITHER = "convolution convolution_overrideable _convolution _convolution.deprecated"
+register_shared(_conv_transpose, "Conv, ConvTranspose", *overloads_of(_EITHER))
+register_shared(_conv_depthwise, "Conv of one channel a group", *overloads_of("_conv_depthwise2d conv_depthwise3d"))

@@ -10,12 +10,11 @@ import onnx_ir as ir
 import torch
 
 from fx2onnx.aten_map.casts import cast
-from fx2onnx.aten_map.table.dtype_support import overloads_of, register_shared, result_dtype, takes
+from fx2onnx.aten_map.table.dtype_support import takes
 from fx2onnx.aten_map.table.dtypes import FLOATS, Operand, as_dtype
-from fx2onnx.aten_map.table.registry import translates
+from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
 from fx2onnx.base.dims import Dim, DimLike
 from fx2onnx.irx.emit import Emit
-from fx2onnx.irx.values import dims_of, dtype_of, rank_of
 
 aten = torch.ops.aten
 D = ir.DataType
@@ -44,7 +43,7 @@ def filled(
 def _filled_with(number: float) -> Any:
     def entry(op: Emit, self: ir.Value | None = None) -> ir.Value:
         dtype, dims = op.result[0]
-        like = self if self is not None and dims_of(self) == tuple(dims) else None
+        like = self if self is not None and op.dims(self) == tuple(dims) else None
         return filled(op, dims, number, dtype, like)
 
     return entry
@@ -52,12 +51,12 @@ def _filled_with(number: float) -> Any:
 
 def _full(op: Emit, self: ir.Value | None = None, fill_value: Any = 0) -> ir.Value:
     dtype, dims = op.result[0]
-    like = self if self is not None and dims_of(self) == tuple(dims) else None
+    like = self if self is not None and op.dims(self) == tuple(dims) else None
     return filled(op, dims, fill_value, dtype, like)
 
 
 def _fill(op: Emit, self: ir.Value, value: Any) -> ir.Value:
-    return filled(op, dims_of(self), value, dtype_of(self), self)
+    return filled(op, op.dims(self), value, op.dtype(self), self)
 
 
 _ZEROS = "zeros zeros_like new_zeros zero empty.memory_format empty_like empty_strided empty_permuted new_empty "
@@ -74,7 +73,7 @@ def scalar_tensor(op: Emit, s: Any, dtype: torch.dtype | None) -> ir.Value:
 
     ONNX:    a constant.
     """
-    return as_dtype(op, s, result_dtype(op))
+    return as_dtype(op, s, op.result_dtype())
 
 
 def counted(op: Emit, count: DimLike, dtype: ir.DataType) -> ir.Value:
@@ -117,7 +116,7 @@ register_shared(
 
 
 def _range(op: Emit, start: Any, end: Any, step: Any = 1) -> ir.Value:
-    """As arange, the end included: the number of elements, which PyTorch tells, is all the difference."""
+    """As arange, the end included: only the number of elements differs, and it is in the result's dims."""
     dtype, (count,) = op.result[0]
     numbers = [number for number in (start, step) if not isinstance(number, Dim)]
     if len(numbers) == 2 and isinstance(count, int) and count <= FOLDED_ELEMENTS:
@@ -131,7 +130,7 @@ register_shared(_range, "Range of integers, Mul, Add; a constant where it is sho
 
 
 def _linspace(op: Emit, start: Operand, end: Operand, steps: DimLike) -> ir.Value:
-    return cast(op, _spaced(op, start, end, steps), result_dtype(op))
+    return cast(op, _spaced(op, start, end, steps), op.result_dtype())
 
 
 def _spaced(op: Emit, start: Operand, end: Operand, steps: DimLike) -> ir.Value:
@@ -140,8 +139,8 @@ def _spaced(op: Emit, start: Operand, end: Operand, steps: DimLike) -> ir.Value:
     Where the result holds integers, the ends are made integers first.
     Source: ATen/native/cpu/RangeFactoriesKernel.cpp, linspace.
     """
-    wide = D.DOUBLE if result_dtype(op) not in FLOATS or result_dtype(op) == D.DOUBLE else D.FLOAT
-    if result_dtype(op) not in FLOATS:
+    wide = D.DOUBLE if op.result_dtype() not in FLOATS or op.result_dtype() == D.DOUBLE else D.FLOAT
+    if op.result_dtype() not in FLOATS:
         start, end = (_as_integer(op, item) for item in (start, end))
     if not any(isinstance(item, ir.Value | Dim) for item in (start, end, steps)) and steps <= FOLDED_ELEMENTS:  # type: ignore[operator]
         return op.const(_numpy_linspace(start, end, int(steps)), wide)  # type: ignore[arg-type]
@@ -174,7 +173,7 @@ def _numpy_linspace(start: float, end: float, steps: int) -> Any:
 
 def _logspace(op: Emit, start: Operand, end: Operand, steps: DimLike, base: float) -> ir.Value:
     spaced = _spaced(op, start, end, steps)
-    return cast(op, op.Pow(op.const(float(base), dtype_of(spaced)), spaced), result_dtype(op))
+    return cast(op, op.Pow(op.const(float(base), op.dtype(spaced)), spaced), op.result_dtype())
 
 
 _ENDS = ("default", "Tensor_Tensor", "Tensor_Scalar", "Scalar_Tensor")
@@ -202,7 +201,7 @@ register_shared(_eye, "EyeLike(ConstantOfShape); a constant where small", *overl
 def _triangle_indices(upper: bool) -> Any:
     def entry(op: Emit, row: int, col: int, offset: int) -> ir.Value:
         grid = np.triu(np.ones((row, col)), offset) if upper else np.tril(np.ones((row, col)), offset)
-        return op.const(np.stack(np.nonzero(grid)), result_dtype(op))
+        return op.const(np.stack(np.nonzero(grid)), op.result_dtype())
 
     return entry
 
@@ -211,12 +210,12 @@ register_shared(_triangle_indices(False), "a constant", *overloads_of("tril_indi
 register_shared(_triangle_indices(True), "a constant", *overloads_of("triu_indices"))
 
 
-def meshgrid(op: Emit, tensors: Sequence[ir.Value], indexing: str) -> tuple[ir.Value, ...]:
+def meshgrid(op: Emit, tensors: Sequence[ir.Value], indexing: str = "ij") -> tuple[ir.Value, ...]:
     """Each tensor along an axis of its own, repeated along the others."""
     order = list(range(len(tensors)))
     if indexing == "xy" and len(tensors) > 1:
         order[0], order[1] = 1, 0
-    sizes: list[DimLike] = [dims_of(tensor)[0] if rank_of(tensor) else 1 for tensor in tensors]
+    sizes: list[DimLike] = [op.dims(tensor)[0] if op.rank(tensor) else 1 for tensor in tensors]
     dims = [sizes[index] for index in order]
     results = []
     for index, tensor in enumerate(tensors):
@@ -226,19 +225,4 @@ def meshgrid(op: Emit, tensors: Sequence[ir.Value], indexing: str) -> tuple[ir.V
     return tuple(results)
 
 
-@translates(aten.meshgrid.default)
-def meshgrid_default(op: Emit, tensors: Sequence[ir.Value]) -> tuple[ir.Value, ...]:
-    """meshgrid(Tensor[] tensors) -> Tensor[]
-
-    ONNX:    Reshape and Expand of each.
-    """
-    return meshgrid(op, tensors, "ij")
-
-
-@translates(aten.meshgrid.indexing)
-def meshgrid_indexing(op: Emit, tensors: Sequence[ir.Value], indexing: str) -> tuple[ir.Value, ...]:
-    """meshgrid(Tensor[] tensors, *, str indexing) -> Tensor[]
-
-    ONNX:    Reshape and Expand of each.
-    """
-    return meshgrid(op, tensors, indexing)
+register_shared(meshgrid, "Reshape and Expand of each", *overloads_of("meshgrid meshgrid.indexing"))

@@ -14,9 +14,9 @@ from fx2onnx.aten_map.linalg.linear_solve import WORK, loop
 from fx2onnx.aten_map.losses import MEAN, NONE
 from fx2onnx.aten_map.reductions import reduce
 from fx2onnx.aten_map.scans import cumulative_sum
-from fx2onnx.aten_map.table.dtype_support import overloads_of, register_shared, result_dtype
+from fx2onnx.aten_map.table.axes import whole
+from fx2onnx.aten_map.table.registry import overloads_of, register_shared
 from fx2onnx.irx.emit import Emit
-from fx2onnx.irx.values import Dims, dims_of, dtype_of, rank_of
 
 aten = torch.ops.aten
 D = ir.DataType
@@ -28,17 +28,17 @@ def lengths_of(op: Emit, lengths: Lengths) -> ir.Value:
     if not isinstance(lengths, ir.Value):
         return op.const(np.array(list(lengths), dtype=np.int64))
     value = op.cast(lengths, D.INT64)
-    return op.reshape(value, (1,)) if rank_of(value) == 0 else value
+    return op.reshape(value, (1,)) if op.rank(value) == 0 else value
 
 
 def padded_targets(op: Emit, targets: ir.Value, lengths: ir.Value, batched: bool) -> ir.Value:
     """Targets as [N, S]; concatenated ones (1-D) are read from the offsets that the lengths give."""
     labels = op.cast(targets, D.INT64)
-    if rank_of(labels) == 2:
+    if op.rank(labels) == 2:
         return labels
     if not batched:
         return op.Unsqueeze(labels, axes=[0])
-    total = dims_of(labels)[0]
+    total = op.dims(labels)[0]
     offsets = op.Sub(cumulative_sum(op, lengths, 0), lengths)
     places = op.Add(op.Unsqueeze(offsets, axes=[1]), counted(op, total, D.INT64))
     limit = op.size(total - 1)
@@ -47,13 +47,11 @@ def padded_targets(op: Emit, targets: ir.Value, lengths: ir.Value, batched: bool
 
 def shifted(op: Emit, value: ir.Value, steps: int, filler: ir.Value) -> ir.Value:
     """[N, L] moved right by ``steps``, ``filler`` [N, steps] coming in."""
-    kept = op.Slice(value, starts=[0], ends=[-steps], axes=[1], outputs=[(dtype_of(value), _shorter(value, steps))])
+    rows, length = op.dims(value)
+    kept = op.Slice(
+        value, starts=[0], ends=[-steps], axes=[1], outputs=[(op.dtype(value), (rows, whole(length - steps)))]
+    )
     return op.Concat(filler, kept, axis=1)
-
-
-def _shorter(value: ir.Value, steps: int) -> Dims:
-    dims = dims_of(value)
-    return (dims[0], dims[1] - steps)  # type: ignore[return-value]
 
 
 def log_likelihood(
@@ -64,11 +62,11 @@ def log_likelihood(
     alpha[s] <- logs[t, z[s]] + log(exp alpha[s] + exp alpha[s - 1] + exp alpha[s - 2] where z[s] is neither blank nor
     z[s - 2]), z = blank, l0, blank, l1, .. blank; it starts from 0 at s = 0 before the first step.
     """
-    steps, batch = dims_of(logs)[0], dims_of(logs)[1]
-    length = 2 * dims_of(labels)[1] + 1
-    blanks = op.expand(op.const(np.int64(blank)), dims_of(labels))
+    steps, batch = op.dims(logs)[0], op.dims(logs)[1]
+    length = 2 * op.dims(labels)[1] + 1
+    blanks = op.expand(op.const(np.int64(blank)), op.dims(labels))
     both = op.Concat(op.Unsqueeze(blanks, axes=[2]), op.Unsqueeze(labels, axes=[2]), axis=2)
-    flat = op.reshape(both, (batch, 2 * dims_of(labels)[1]))  # type: ignore[arg-type]
+    flat = op.reshape(both, (batch, 2 * op.dims(labels)[1]))  # type: ignore[arg-type]
     extended = op.Concat(flat, op.expand(op.const(np.int64(blank)), (batch, 1)), axis=1)
     places = counted(op, length, D.INT64)  # type: ignore[arg-type]
     named = op.And(
@@ -113,7 +111,7 @@ def _ctc_loss(
     reduction: int,
     zero_infinity: bool,
 ) -> ir.Value:
-    batched = rank_of(log_probs) == 3
+    batched = op.rank(log_probs) == 3
     logs = op.cast(log_probs if batched else op.Unsqueeze(log_probs, axes=[1]), WORK)
     inputs, wanted = lengths_of(op, input_lengths), lengths_of(op, target_lengths)
     labels = padded_targets(op, targets, wanted, batched)
@@ -127,7 +125,7 @@ def _ctc_loss(
         loss = reduce(op, "ReduceSum", loss)
     elif not batched:
         loss = op.reshape(loss, ())
-    return op.cast(loss, result_dtype(op))
+    return op.cast(loss, op.result_dtype())
 
 
 register_shared(_ctc_loss, "Loop over time", *overloads_of("ctc_loss.IntList ctc_loss.Tensor"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,6 @@ from fx2onnx.aten_map.table.axes import (
     is_empty,
     move_permutation,
     moved,
-    result_dims,
     steps,
     transpose,
     unsqueeze,
@@ -26,21 +25,20 @@ from fx2onnx.aten_map.table.axes import (
     zeros,
 )
 from fx2onnx.aten_map.table.dtype_support import takes
-from fx2onnx.aten_map.table.registry import translates
+from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
 from fx2onnx.base.dims import Dim, DimLike
 from fx2onnx.irx.emit import Emit
-from fx2onnx.irx.values import dims_of, dtype_of, rank_of
 
 aten = torch.ops.aten
 
 
 def diagonal_of(op: Emit, value: ir.Value, offset: int, dim1: int, dim2: int, count: DimLike) -> ir.Value:
     """The ``count`` elements of a diagonal as the last axis: every (columns + 1)-th of the flattened matrix."""
-    rank = rank_of(value)
+    rank = op.rank(value)
     value = moved(op, value, [axis_of(dim1, rank), axis_of(dim2, rank)], [rank - 2, rank - 1])
-    dims = dims_of(value)
+    dims = op.dims(value)
     if count == 0:
-        return zeros(op, (*dims[:-2], 0), dtype_of(value))
+        return zeros(op, (*dims[:-2], 0), op.dtype(value))
     rows, columns = dims[-2:]
     start: Any = offset if offset >= 0 else columns * -offset
     step: Any = columns + 1
@@ -51,24 +49,16 @@ def diagonal_of(op: Emit, value: ir.Value, offset: int, dim1: int, dim2: int, co
         ends=op.sizes([start + count * step]),
         axes=[rank - 2],
         steps=op.sizes([step]),
-        outputs=[(dtype_of(value), (*dims[:-2], count))],
+        outputs=[(op.dtype(value), (*dims[:-2], count))],
     )
 
 
-@translates(aten.diagonal.default, aten.diagonal_copy.default)
-def diagonal(op: Emit, self: ir.Value, offset: int, dim1: int, dim2: int) -> ir.Value:
-    """diagonal(Tensor(a) self, int offset=0, int dim1=0, int dim2=1) -> Tensor(a)
-    diagonal_copy(Tensor self, int offset=0, int dim1=0, int dim2=1) -> Tensor
-
-    ONNX:  Reshape and Slice with a step of columns + 1.
-    """
-    return diagonal_of(op, self, offset, dim1, dim2, result_dims(op)[-1])
+def _diagonal(op: Emit, self: ir.Value, offset: int, dim1: int, dim2: int) -> ir.Value:
+    return diagonal_of(op, self, offset, dim1, dim2, op.result_dims()[-1])
 
 
-@translates(aten.linalg_diagonal.default)
-def linalg_diagonal(op: Emit, A: ir.Value, offset: int, dim1: int, dim2: int) -> ir.Value:
-    """linalg_diagonal(Tensor(a) A, *, int offset=0, int dim1=-2, int dim2=-1) -> Tensor(a)"""
-    return diagonal_of(op, A, offset, dim1, dim2, result_dims(op)[-1])
+_DIAGONALS = overloads_of("diagonal diagonal_copy linalg_diagonal")
+register_shared(_diagonal, "Reshape and Slice with a step of columns + 1", *_DIAGONALS)
 
 
 def _on_diagonal(op: Emit, rows: DimLike, columns: DimLike, offset: int) -> ir.Value:
@@ -81,13 +71,13 @@ def _on_diagonal(op: Emit, rows: DimLike, columns: DimLike, offset: int) -> ir.V
 
 def _on_rows(op: Emit, source: ir.Value, rows: DimLike, columns: DimLike, offset: int) -> ir.Value:
     """[..., rows, 1] or [..., 1, columns]: ``source`` so placed that it meets the diagonal when it broadcasts."""
-    rank, count = rank_of(source), dims_of(source)[-1]
+    rank, count = op.rank(source), op.dims(source)[-1]
     along_rows = offset >= 0
     missing = whole((rows if along_rows else columns) - count)
     if missing != 0:
         pads: list[Any] = [0] * (2 * rank)
         pads[-1] = missing
-        dtype = dtype_of(source)
+        dtype = op.dtype(source)
         inner = dtype if takes("Pad", op.opset, dtype) else ir.DataType.INT32
         source = op.cast(op.Pad(op.cast(source, inner), pads=op.sizes(pads)), dtype)
     return unsqueeze(op, source, rank if along_rows else rank - 1)
@@ -95,21 +85,18 @@ def _on_rows(op: Emit, source: ir.Value, rows: DimLike, columns: DimLike, offset
 
 def diagonal_written(op: Emit, value: ir.Value, source: ir.Value, offset: int, dim1: int, dim2: int) -> ir.Value:
     """``value`` with ``source`` on a diagonal. ONNX: Where against a mask of the diagonal."""
-    rank = rank_of(value)
+    rank = op.rank(value)
     perm = move_permutation(rank, [axis_of(dim1, rank), axis_of(dim2, rank)], [rank - 2, rank - 1])
     value = transpose(op, value, perm)
-    rows, columns = dims_of(value)[-2:]
-    source = op.cast(source, dtype_of(value))
-    if dims_of(source)[-1] == 0:
+    rows, columns = op.dims(value)[-2:]
+    source = op.cast(source, op.dtype(value))
+    if op.dims(source)[-1] == 0:
         return transpose(op, value, inverse(perm))
     mask = _on_diagonal(op, rows, columns, offset)
     return transpose(op, where(op, mask, _on_rows(op, source, rows, columns, offset), value), inverse(perm))
 
 
-@translates(aten.diagonal_scatter.default)
-def diagonal_scatter(op: Emit, self: ir.Value, src: ir.Value, offset: int, dim1: int, dim2: int) -> ir.Value:
-    """diagonal_scatter(Tensor self, Tensor src, int offset=0, int dim1=0, int dim2=1) -> Tensor"""
-    return diagonal_written(op, self, src, offset, dim1, dim2)
+register_shared(diagonal_written, "Where against a mask of the diagonal", aten.diagonal_scatter.default)
 
 
 @translates(aten.diagonal_backward.default)
@@ -123,14 +110,14 @@ def diagonal_backward(
 
 def _embedded(op: Emit, source: ir.Value, offset: int, dim1: int, dim2: int) -> ir.Value:
     """A square matrix for each vector of the last axis, zero off the diagonal."""
-    dims, dtype = result_dims(op), dtype_of(source)
+    dims, dtype = op.result_dims(), op.dtype(source)
     if is_empty(dims):
         return zeros(op, dims, dtype)
     rank = len(dims)
-    size = whole(dims_of(source)[-1] + abs(offset))
+    size = whole(op.dims(source)[-1] + abs(offset))
     mask = _on_diagonal(op, size, size, offset)
     square = where(op, mask, _on_rows(op, source, size, size, offset), op.const(0, dtype))
-    if is_empty(dims_of(source)):
+    if is_empty(op.dims(source)):
         return zeros(op, dims, dtype)
     return moved(op, square, [rank - 2, rank - 1], [axis_of(dim1, rank), axis_of(dim2, rank)])
 
@@ -141,7 +128,7 @@ def diag_embed(op: Emit, self: ir.Value, offset: int, dim1: int, dim2: int) -> i
 
     ONNX:  Where against a constant mask.
     """
-    rank = rank_of(self) + 1
+    rank = op.rank(self) + 1
     first, second = axis_of(dim1, rank), axis_of(dim2, rank)
     return _embedded(op, self, offset, first, second)
 
@@ -155,43 +142,32 @@ def diagflat(op: Emit, self: ir.Value, offset: int) -> ir.Value:
 @translates(aten.diag.default)
 def diag(op: Emit, self: ir.Value, diagonal: int) -> ir.Value:
     """diag(Tensor self, int diagonal=0) -> Tensor"""
-    if rank_of(self) == 1:
+    if op.rank(self) == 1:
         return _embedded(op, self, diagonal, 0, 1)
-    return diagonal_of(op, self, diagonal, 0, 1, result_dims(op)[-1])
+    return diagonal_of(op, self, diagonal, 0, 1, op.result_dims()[-1])
 
 
-def _triangle(op: Emit, value: ir.Value, diagonal: DimLike, upper: bool) -> ir.Value:
-    """``Trilu`` from opset 14 on; below, and for dtypes it lacks, Where against a mask."""
-    dtype = dtype_of(value)
-    if is_empty(dims_of(value)):
-        return value
-    if op.opset >= 14 and takes("Trilu", op.opset, dtype):
-        shift = () if diagonal == 0 else (op.size(diagonal),)
-        return op.Trilu(value, *shift, **({} if upper else {"upper": 0}))
-    rows, columns = dims_of(value)[-2:]
-    if not any(isinstance(size, Dim) for size in (rows, columns, diagonal)):
-        gap_known = np.arange(int(columns)) - np.arange(int(rows))[:, None]  # type: ignore[arg-type]
-        mask = op.const(gap_known >= int(diagonal) if upper else gap_known <= int(diagonal))  # type: ignore[arg-type]
-    else:
-        gap = op.Sub(steps(op, columns), unsqueeze(op, steps(op, rows), 1))
-        bound = op.size(diagonal, INT64)
-        mask = op.Not(op.Less(gap, bound) if upper else op.Greater(gap, bound))
-    return where(op, mask, value, op.const(0, dtype))
+def _triangle(upper: bool) -> Callable[..., ir.Value]:
+    def entry(op: Emit, value: ir.Value, diagonal: DimLike) -> ir.Value:
+        """``Trilu`` from opset 14 on; below, and for dtypes it lacks, Where against a mask."""
+        dtype = op.dtype(value)
+        if is_empty(op.dims(value)):
+            return value
+        if op.opset >= 14 and takes("Trilu", op.opset, dtype):
+            shift = () if diagonal == 0 else (op.size(diagonal),)
+            return op.Trilu(value, *shift, **({} if upper else {"upper": 0}))
+        rows, columns = op.dims(value)[-2:]
+        if not any(isinstance(size, Dim) for size in (rows, columns, diagonal)):
+            gap_known = np.arange(int(columns)) - np.arange(int(rows))[:, None]  # type: ignore[arg-type]
+            mask = op.const(gap_known >= int(diagonal) if upper else gap_known <= int(diagonal))  # type: ignore[arg-type]
+        else:
+            gap = op.Sub(steps(op, columns), unsqueeze(op, steps(op, rows), 1))
+            bound = op.size(diagonal, INT64)
+            mask = op.Not(op.Less(gap, bound) if upper else op.Greater(gap, bound))
+        return where(op, mask, value, op.const(0, dtype))
+
+    return entry
 
 
-@translates(aten.tril.default)
-def tril(op: Emit, self: ir.Value, diagonal: DimLike) -> ir.Value:
-    """tril(Tensor self, SymInt diagonal=0) -> Tensor
-
-    ONNX:  Trilu from opset 14 on.
-    """
-    return _triangle(op, self, diagonal, upper=False)
-
-
-@translates(aten.triu.default)
-def triu(op: Emit, self: ir.Value, diagonal: DimLike) -> ir.Value:
-    """triu(Tensor self, SymInt diagonal=0) -> Tensor
-
-    ONNX:  Trilu from opset 14 on.
-    """
-    return _triangle(op, self, diagonal, upper=True)
+for _overload, _upper in ((aten.tril.default, False), (aten.triu.default, True)):
+    register_shared(_triangle(_upper), "Trilu from opset 14 on; Where against a mask", _overload)

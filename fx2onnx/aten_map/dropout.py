@@ -11,7 +11,7 @@ import torch
 from fx2onnx.aten_map.table.axes import filled
 from fx2onnx.aten_map.table.registry import translates
 from fx2onnx.irx.emit import Emit
-from fx2onnx.irx.values import Dims, dims_of, dtype_of, rank_of
+from fx2onnx.irx.values import Dims
 
 aten = torch.ops.aten
 FLOAT, BOOL = ir.DataType.FLOAT, ir.DataType.BOOL
@@ -25,7 +25,7 @@ def dropped(op: Emit, value: ir.Value, p: float) -> ir.Value:
 
 
 def _with_mask(op: Emit, value: ir.Value, p: float) -> tuple[ir.Value, ir.Value]:
-    dtype, dims = dtype_of(value), dims_of(value)
+    dtype, dims = op.dtype(value), op.dims(value)
     if p == 1:
         return filled(op, dims, 0, dtype), filled(op, dims, 0, BOOL)
     if op.opset >= 12:
@@ -56,7 +56,7 @@ def dropout(op: Emit, input: ir.Value, p: float, train: bool) -> ir.Value:
 def native_dropout(op: Emit, input: ir.Value, p: float, train: bool | None) -> tuple[ir.Value, ir.Value]:
     """native_dropout(Tensor input, float p, bool? train) -> (Tensor, Tensor)"""
     if train is False or p == 0:
-        return input, filled(op, dims_of(input), 1, BOOL)
+        return input, filled(op, op.dims(input), 1, BOOL)
     return _with_mask(op, input, p)
 
 
@@ -68,7 +68,7 @@ def feature_dropout(op: Emit, input: ir.Value, p: float, train: bool) -> ir.Valu
     """
     if not train or p == 0:
         return input
-    dtype, dims = dtype_of(input), dims_of(input)
+    dtype, dims = op.dtype(input), op.dims(input)
     if p == 1:
         return filled(op, dims, 0, dtype)
     keep = _kept(op, input, (*dims[:2], *(1 for _ in dims[2:])), p)
@@ -80,9 +80,9 @@ def _alpha_dropped(op: Emit, value: ir.Value, p: float, dims: Dims) -> ir.Value:
 
     Source: ATen/native/Dropout.cpp.
     """
-    dtype = dtype_of(value)
+    dtype = op.dtype(value)
     if p == 1:
-        return filled(op, dims_of(value), 0, dtype)
+        return filled(op, op.dims(value), 0, dtype)
     a = 1 / math.sqrt((ALPHA * ALPHA * p + 1) * (1 - p))
     kept = op.Add(op.Mul(value, op.const(a, dtype)), op.const(ALPHA * a * p, dtype))
     return op.Where(_kept(op, value, dims, p), kept, op.const(-ALPHA * a + ALPHA * a * p, dtype))
@@ -91,7 +91,7 @@ def _alpha_dropped(op: Emit, value: ir.Value, p: float, dims: Dims) -> ir.Value:
 @translates(aten.alpha_dropout.default)
 def alpha_dropout(op: Emit, input: ir.Value, p: float, train: bool) -> ir.Value:
     """alpha_dropout(Tensor input, float p, bool train) -> Tensor"""
-    return _alpha_dropped(op, input, p, dims_of(input)) if train and p > 0 else input
+    return _alpha_dropped(op, input, p, op.dims(input)) if train and p > 0 else input
 
 
 @translates(aten.feature_alpha_dropout.default)
@@ -99,13 +99,13 @@ def feature_alpha_dropout(op: Emit, input: ir.Value, p: float, train: bool) -> i
     """feature_alpha_dropout(Tensor input, float p, bool train) -> Tensor"""
     if not train or p == 0:
         return input
-    dims = dims_of(input)
-    return _alpha_dropped(op, input, p, (*dims[:2], *(1 for _ in range(rank_of(input) - 2))))
+    dims = op.dims(input)
+    return _alpha_dropped(op, input, p, (*dims[:2], *(1 for _ in range(op.rank(input) - 2))))
 
 
 @translates(aten.native_dropout_backward.default)
 def native_dropout_backward(op: Emit, grad_output: ir.Value, mask: ir.Value, scale: float) -> ir.Value:
     """native_dropout_backward(Tensor grad_output, Tensor mask, float scale) -> Tensor"""
-    dtype = op.result[0][0]
+    dtype = op.result_dtype()
     kept = op.Mul(op.cast(grad_output, dtype), op.cast(mask, dtype))
     return kept if scale == 1 else op.Mul(kept, op.const(scale, dtype))

@@ -9,9 +9,8 @@ import torch
 
 from fx2onnx.aten_map.joining import joined
 from fx2onnx.aten_map.table.axes import INT64, flat, sliced, steps, unsqueeze, whole
-from fx2onnx.aten_map.table.registry import translates
+from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
 from fx2onnx.irx.emit import Emit
-from fx2onnx.irx.values import dims_of, dtype_of
 
 aten = torch.ops.aten
 SUM, MEAN, MAX = 0, 1, 2
@@ -31,12 +30,15 @@ def _bagged(
     mode: int,
     per_sample_weights: ir.Value | None,
     include_last_offset: bool,
-    padding_idx: int | None,
+    padding_idx: int | None = None,
 ) -> tuple[ir.Value | None, ...]:
-    """A [bags, indices] mask of membership; sums and means are one product with it, maxima a masked reduction."""
-    count = dims_of(indices)[0]
+    """A [bags, indices] mask of membership; sums and means are one product with it, maxima a masked reduction.
+
+    Only the first output is given; the others serve the backward pass.
+    """
+    count = op.dims(indices)[0]
     offsets = op.cast(offsets, INT64)
-    size = dims_of(offsets)[0]
+    size = op.dims(offsets)[0]
     if include_last_offset:
         starts = sliced(op, offsets, 0, 0, whole(size - 1), whole(size - 1))
         ends = sliced(op, offsets, 0, 1, size, whole(size - 1))
@@ -49,9 +51,9 @@ def _bagged(
         op.Less(place, unsqueeze(op, ends, 1)),
     )
     if padding_idx is not None and padding_idx >= 0:
-        wanted = op.Not(op.Equal(indices, op.const(padding_idx, dtype_of(indices))))
+        wanted = op.Not(op.Equal(indices, op.const(padding_idx, op.dtype(indices))))
         member = op.And(member, wanted)
-    dtype = dtype_of(weight)
+    dtype = op.dtype(weight)
     rows = op.Gather(weight, indices, axis=0)
     sizes = op.ReduceSum(op.Cast(member, to=INT64), axes=[1], keepdims=0)
     if mode == MAX:
@@ -70,45 +72,8 @@ def _bagged(
     return output, None, None, None
 
 
-@translates(
-    aten.embedding_bag.default,
-)
-def embedding_bag(
-    op: Emit,
-    weight: ir.Value,
-    indices: ir.Value,
-    offsets: ir.Value,
-    mode: int,
-    per_sample_weights: ir.Value | None,
-    include_last_offset: bool,
-) -> tuple[ir.Value | None, ...]:
-    """embedding_bag(Tensor weight, Tensor indices, Tensor offsets, bool scale_grad_by_freq=False, int mode=0, bool sparse=False, Tensor? per_sample_weights=None, bool include_last_offset=False) -> (Tensor, Tensor, Tensor, Tensor)
-
-    Only the first output is given; the others serve the backward pass.
-    """
-    return _bagged(op, weight, indices, offsets, mode, per_sample_weights, include_last_offset, None)
-
-
-@translates(aten.embedding_bag.padding_idx, aten._embedding_bag.default, aten._embedding_bag_forward_only.default)
-def embedding_bag_padding_idx(
-    op: Emit,
-    weight: ir.Value,
-    indices: ir.Value,
-    offsets: ir.Value,
-    mode: int,
-    per_sample_weights: ir.Value | None,
-    include_last_offset: bool,
-    padding_idx: int | None,
-) -> tuple[ir.Value | None, ...]:
-    """embedding_bag(Tensor weight, Tensor indices, Tensor offsets, bool scale_grad_by_freq, int mode, bool sparse, Tensor? per_sample_weights, bool include_last_offset, int? padding_idx) -> (Tensor, Tensor, Tensor, Tensor)
-    _embedding_bag(Tensor weight, Tensor indices, Tensor offsets, bool scale_grad_by_freq=False, int mode=0, bool sparse=False, Tensor? per_sample_weights=None, bool include_last_offset=False, int padding_idx=-1) -> (Tensor, Tensor, Tensor, Tensor)
-    _embedding_bag_forward_only(Tensor weight, Tensor indices, Tensor offsets, bool scale_grad_by_freq=False, int mode=0, bool sparse=False, Tensor? per_sample_weights=None, bool include_last_offset=False, int padding_idx=-1) -> (Tensor, Tensor, Tensor, Tensor)
-
-    Only the first output is given; the others serve the backward pass.
-    """
-    if padding_idx is not None and padding_idx < 0:
-        padding_idx = None
-    return _bagged(op, weight, indices, offsets, mode, per_sample_weights, include_last_offset, padding_idx)
+_BAGS = "embedding_bag embedding_bag.padding_idx _embedding_bag _embedding_bag_forward_only"
+register_shared(_bagged, "MatMul with a mask of membership, or ReduceMax", *overloads_of(_BAGS))
 
 
 @translates(aten.embedding_renorm.default)
@@ -117,7 +82,7 @@ def embedding_renorm(op: Emit, self: ir.Value, indices: ir.Value, max_norm: floa
 
     The rows that are looked up, scaled down to ``max_norm`` where they are longer.
     """
-    dtype = dtype_of(self)
+    dtype = op.dtype(self)
     places = flat(op, op.cast(indices, INT64))
     rows = op.Gather(self, places, axis=0)
     if norm_type in (1, 2):

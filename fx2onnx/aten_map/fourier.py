@@ -9,14 +9,15 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
-from fx2onnx.aten_map.complex_numbers import as_pair, conjugate, pair, parts, register_complex
+from fx2onnx.aten_map.complex_numbers import as_pair, conjugate, pair, parts
 from fx2onnx.aten_map.table.axes import moved
-from fx2onnx.aten_map.table.dtype_support import floating, overloads_of, register_shared, result_dtype
+from fx2onnx.aten_map.table.dtype_support import floating
+from fx2onnx.aten_map.table.registry import overloads_of, register_shared
 from fx2onnx.base.dims import Dim, DimLike, product
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.schema import has_op
-from fx2onnx.irx.values import dims_of, dtype_of, is_complex, mark_complex, rank_of
+from fx2onnx.irx.values import mark_complex
 
 aten = torch.ops.aten
 D = ir.DataType
@@ -33,15 +34,15 @@ def rescaled(op: Emit, value: ir.Value, power: float, size: DimLike) -> ir.Value
     if power == 0 or size == 1:
         return value
     if isinstance(size, Dim):
-        factor = op.Pow(op.size(size, dtype_of(value)), op.const(power, dtype_of(value)))
+        factor = op.Pow(op.size(size, op.dtype(value)), op.const(power, op.dtype(value)))
     else:
-        factor = op.const(float(size) ** power, dtype_of(value))
+        factor = op.const(float(size) ** power, op.dtype(value))
     return op.Mul(value, factor)
 
 
 def resized(op: Emit, value: ir.Value, axis: int, size: DimLike) -> ir.Value:
     """Cut or filled with zeros at the end of ``axis`` to ``size``."""
-    dims = list(dims_of(value))
+    dims = list(op.dims(value))
     old = dims[axis]
     if old == size:
         return value
@@ -56,16 +57,16 @@ def resized(op: Emit, value: ir.Value, axis: int, size: DimLike) -> ir.Value:
 
 def transform(op: Emit, value: ir.Value, axis: int, inverse: bool, onesided: bool = False) -> ir.Value:
     """The unscaled DFT of a pair (or of reals as [.., 1]) over ``axis``; ``onesided`` keeps the first half."""
-    dims = list(dims_of(value))
+    dims = list(op.dims(value))
     size = dims[axis]
     if onesided:
         dims[axis] = size // 2 + 1  # type: ignore[assignment]
-    typed = [(dtype_of(value), (*dims[:-1], 2))]
+    typed = [(op.dtype(value), (*dims[:-1], 2))]
     if has_op("DFT", op.opset):
         flat = len(dims) == 2
         source = op.Unsqueeze(value, axes=[0]) if flat else value
         place = axis + 1 if flat else axis
-        typed = [(dtype_of(value), (1, *dims[:-1], 2))] if flat else typed
+        typed = [(op.dtype(value), (1, *dims[:-1], 2))] if flat else typed
         keywords: dict[str, Any] = {"inverse": int(inverse), "onesided": int(onesided)}
         if op.opset >= 20:
             found = op.DFT(source, None, op.const(np.int64(place)), outputs=typed, **keywords)
@@ -77,14 +78,14 @@ def transform(op: Emit, value: ir.Value, axis: int, inverse: bool, onesided: boo
 
 
 def _by_matrices(op: Emit, value: ir.Value, axis: int, inverse: bool, kept: DimLike) -> ir.Value:
-    size = dims_of(value)[axis]
+    size = op.dims(value)[axis]
     if not isinstance(size, int) or not isinstance(kept, int):
         raise UserError("E203", "an FFT over a dynamic size needs DFT", next="export with opset_version=17 or newer")
     angle = 2 * np.pi * np.outer(np.arange(size), np.arange(kept)) / size * (1 if inverse else -1)
-    dtype, last = dtype_of(value), rank_of(value) - 2
+    dtype, last = op.dtype(value), op.rank(value) - 2
     cosine, sine = op.const(np.cos(angle), dtype), op.const(np.sin(angle), dtype)
-    if dims_of(value)[-1] == 1:
-        real = moved(op, op.Squeeze(value, axes=[rank_of(value) - 1]), [axis], [last])
+    if op.dims(value)[-1] == 1:
+        real = moved(op, op.Squeeze(value, axes=[op.rank(value) - 1]), [axis], [last])
         found = [op.MatMul(real, cosine), op.MatMul(real, sine)]
     else:
         real, imaginary = (moved(op, part, [axis], [last]) for part in parts(op, value))
@@ -97,7 +98,7 @@ def _by_matrices(op: Emit, value: ir.Value, axis: int, inverse: bool, kept: DimL
 
 def complex_transform(op: Emit, value: ir.Value, axes: Sequence[int], inverse: bool) -> ir.Value:
     """Unscaled, over several axes, of any operand."""
-    found = as_pair(op, value, result_dtype(op) if is_complex(value) else floating(dtype_of(value)))
+    found = as_pair(op, value, op.result_dtype() if op.is_complex(value) else floating(op.dtype(value)))
     for axis in axes:
         found = transform(op, found, axis, inverse)
     return found
@@ -105,8 +106,8 @@ def complex_transform(op: Emit, value: ir.Value, axes: Sequence[int], inverse: b
 
 def real_transform(op: Emit, value: ir.Value, axis: int) -> ir.Value:
     """Unscaled, the first half of the spectrum of a real signal."""
-    real = op.cast(value, floating(dtype_of(value)))
-    return transform(op, op.Unsqueeze(real, axes=[rank_of(real)]), axis, False, True)
+    real = op.cast(value, floating(op.dtype(value)))
+    return transform(op, op.Unsqueeze(real, axes=[op.rank(real)]), axis, False, True)
 
 
 def to_real(op: Emit, value: ir.Value, axis: int, size: DimLike) -> ir.Value:
@@ -119,20 +120,16 @@ def to_real(op: Emit, value: ir.Value, axis: int, size: DimLike) -> ir.Value:
     weights[0] = 1.0
     if size % 2 == 0:
         weights[-1] = 1.0
-    shape = [half if index == axis else 1 for index in range(rank_of(value))]
-    weighted = op.Mul(value, op.const(weights.reshape(shape), dtype_of(value)))
+    shape = [half if index == axis else 1 for index in range(op.rank(value))]
+    weighted = op.Mul(value, op.const(weights.reshape(shape), op.dtype(value)))
     return parts(op, transform(op, resized(op, weighted, axis, size), axis, True))[0]
 
 
-def _rank(value: ir.Value) -> int:
-    return rank_of(value) - is_complex(value)
-
-
 def _plan(
-    value: ir.Value, sizes: Sequence[DimLike] | None, dim: Sequence[int] | None
+    op: Emit, value: ir.Value, sizes: Sequence[DimLike] | None, dim: Sequence[int] | None
 ) -> tuple[list[int], list[DimLike | None]]:
     """The axes transformed and the size wanted of each (None: its own)."""
-    rank = _rank(value)
+    rank = op.rank(value) - op.is_complex(value)
     if dim is None:
         axes = list(range(rank)) if sizes is None else list(range(rank - len(sizes), rank))
     else:
@@ -146,18 +143,15 @@ def _plan(
 def _fitted(op: Emit, value: ir.Value, axes: Sequence[int], sizes: Sequence[DimLike | None]) -> ir.Value:
     for axis, size in zip(axes, sizes, strict=True):
         if size is not None:
-            value = _keep_mark(value, resized(op, value, axis, size))
+            cut = resized(op, value, axis, size)
+            value = mark_complex(cut) if op.is_complex(value) else cut
     return value
 
 
-def _keep_mark(before: ir.Value, after: ir.Value) -> ir.Value:
-    return mark_complex(after) if is_complex(before) else after
-
-
 def forward_complex(op: Emit, value: ir.Value, sizes: Any, dim: Any, norm: str | None, inverse: bool) -> ir.Value:
-    axes, wanted = _plan(value, sizes, dim)
+    axes, wanted = _plan(op, value, sizes, dim)
     value = _fitted(op, value, axes, wanted)
-    total = product([dims_of(value)[axis] for axis in axes])
+    total = product([op.dims(value)[axis] for axis in axes])
     found = complex_transform(op, value, axes, inverse)
     return mark_complex(rescaled(op, found, *scale_of(norm, total, inverse)))
 
@@ -166,9 +160,9 @@ def forward_real(
     op: Emit, value: ir.Value, sizes: Any, dim: Any, norm: str | None, hermitian: bool = False
 ) -> ir.Value:
     """rfft over the last axis given, fft over the others; ``hermitian``: ihfft, the conjugate with inverse scaling."""
-    axes, wanted = _plan(value, sizes, dim)
+    axes, wanted = _plan(op, value, sizes, dim)
     value = _fitted(op, value, axes, wanted)
-    total = product([dims_of(value)[axis] for axis in axes])
+    total = product([op.dims(value)[axis] for axis in axes])
     found = real_transform(op, value, axes[-1])
     if hermitian:
         found = conjugate(op, found)
@@ -181,11 +175,11 @@ def backward_real(
     op: Emit, value: ir.Value, sizes: Any, dim: Any, norm: str | None, hermitian: bool = False
 ) -> ir.Value:
     """irfft over the last axis given, ifft over the others; ``hermitian``: hfft, of the conjugate, scaled forward."""
-    axes, wanted = _plan(value, sizes, dim)
+    axes, wanted = _plan(op, value, sizes, dim)
     last = axes[-1]
-    size = wanted[-1] if wanted[-1] is not None else 2 * (dims_of(value)[last] - 1)
-    found = as_pair(op, _fitted(op, value, axes[:-1], wanted[:-1]), result_dtype(op))
-    total = product([*(dims_of(found)[axis] for axis in axes[:-1]), size])  # type: ignore[list-item]
+    size = wanted[-1] if wanted[-1] is not None else 2 * (op.dims(value)[last] - 1)
+    found = as_pair(op, _fitted(op, value, axes[:-1], wanted[:-1]), op.result_dtype())
+    total = product([*(op.dims(found)[axis] for axis in axes[:-1]), size])  # type: ignore[list-item]
     for axis in axes[:-1]:
         found = transform(op, found, axis, not hermitian)
     if hermitian:
@@ -218,8 +212,8 @@ FAMILY: dict[str, tuple[Callable[..., ir.Value], bool]] = {
 }
 for _name, (_function, _flag) in FAMILY.items():
     _form = "DFT-17; MatMul with cosines and sines before"
-    register_complex(_one(_function, _flag), _form, *overloads_of(f"fft_{_name}"))
-    register_complex(_many(_function, _flag), _form, *overloads_of(f"fft_{_name}2 fft_{_name}n"))
+    register_shared(_one(_function, _flag), _form, *overloads_of(f"fft_{_name}"), is_complex=True)
+    register_shared(_many(_function, _flag), _form, *overloads_of(f"fft_{_name}2 fft_{_name}n"), is_complex=True)
     if _function is backward_real:
         register_shared(_one(_function, _flag), _form, *overloads_of(f"fft_{_name}"))
         register_shared(_many(_function, _flag), _form, *overloads_of(f"fft_{_name}2 fft_{_name}n"))
@@ -229,14 +223,14 @@ SCALES = {0: 0.0, 1: -0.5, 2: -1.0}
 
 
 def _c2c(op: Emit, self: ir.Value, dim: Sequence[int], normalization: int, forward: bool) -> ir.Value:
-    axes, _ = _plan(self, None, dim)
-    total = product([dims_of(self)[axis] for axis in axes])
+    axes, _ = _plan(op, self, None, dim)
+    total = product([op.dims(self)[axis] for axis in axes])
     return mark_complex(rescaled(op, complex_transform(op, self, axes, not forward), SCALES[normalization], total))
 
 
 def _r2c(op: Emit, self: ir.Value, dim: Sequence[int], normalization: int, onesided: bool) -> ir.Value:
-    axes, _ = _plan(self, None, dim)
-    total = product([dims_of(self)[axis] for axis in axes])
+    axes, _ = _plan(op, self, None, dim)
+    total = product([op.dims(self)[axis] for axis in axes])
     if not onesided:
         found = complex_transform(op, self, axes, False)
     else:
@@ -247,14 +241,14 @@ def _r2c(op: Emit, self: ir.Value, dim: Sequence[int], normalization: int, onesi
 
 
 def _c2r(op: Emit, self: ir.Value, dim: Sequence[int], normalization: int, last_dim_size: DimLike) -> ir.Value:
-    axes, _ = _plan(self, None, dim)
+    axes, _ = _plan(op, self, None, dim)
     found = self
     for axis in axes[:-1]:
         found = transform(op, found, axis, True)
-    total = product([*(dims_of(self)[axis] for axis in axes[:-1]), last_dim_size])
+    total = product([*(op.dims(self)[axis] for axis in axes[:-1]), last_dim_size])
     return rescaled(op, to_real(op, found, axes[-1], last_dim_size), SCALES[normalization], total)
 
 
-register_complex(_c2c, "DFT-17", *overloads_of("_fft_c2c"))
-register_complex(_r2c, "DFT-17", *overloads_of("_fft_r2c"))
-register_complex(_c2r, "DFT-17", *overloads_of("_fft_c2r"))
+register_shared(_c2c, "DFT-17", *overloads_of("_fft_c2c"), is_complex=True)
+register_shared(_r2c, "DFT-17", *overloads_of("_fft_r2c"), is_complex=True)
+register_shared(_c2r, "DFT-17", *overloads_of("_fft_c2r"), is_complex=True)

@@ -13,7 +13,6 @@ from fx2onnx.aten_map.table.axes import fixed, unsqueeze
 from fx2onnx.aten_map.table.registry import translates
 from fx2onnx.base.dims import product
 from fx2onnx.irx.emit import Emit
-from fx2onnx.irx.values import dims_of, dtype_of, rank_of
 
 aten = torch.ops.aten
 FLOAT, INT64 = ir.DataType.FLOAT, ir.DataType.INT64
@@ -25,7 +24,7 @@ def _starts(op: Emit, sample: ir.Value, size: int, kernel: int, count: int) -> i
     Source: generate_intervals in ATen/native/FractionalMaxPool2d.cpp: int((i + u) a) - int(u a), a = (size - kernel) /
     (count - 1), in the sample's dtype; the last window ends at the end.
     """
-    dtype = dtype_of(sample)
+    dtype = op.dtype(sample)
     last = size - kernel
     alpha = op.const(np.asarray(last, dtype.numpy()) / np.asarray(max(count - 1, 1), dtype.numpy()), dtype)
     steps = op.const(np.arange(count), dtype)
@@ -45,8 +44,8 @@ def fractional_max_pool(
     ONNX:    the windows' places by arithmetic, GatherElements, ReduceMax and ArgMax.
     """
     spatial = len(kernel_size)
-    value = self if rank_of(self) == spatial + 2 else unsqueeze(op, self, 0)
-    lead, sizes = dims_of(value)[:2], [fixed(size, "a size of fractional pooling") for size in dims_of(value)[2:]]
+    value = self if op.rank(self) == spatial + 2 else unsqueeze(op, self, 0)
+    lead, sizes = op.dims(value)[:2], [fixed(size, "a size of fractional pooling") for size in op.dims(value)[2:]]
     columns = range(spatial) if spatial == 3 else reversed(range(spatial))
     places: ir.Value | None = None
     for axis, column in enumerate(columns):

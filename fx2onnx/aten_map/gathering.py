@@ -12,7 +12,6 @@ from fx2onnx.aten_map.table.axes import (
     axis_of,
     filled,
     flat,
-    result_dims,
     squeeze,
     transpose,
     unsqueeze,
@@ -22,7 +21,6 @@ from fx2onnx.aten_map.table.registry import translates
 from fx2onnx.base.dims import Dim, DimLike
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.shapes import broadcast_dims
-from fx2onnx.irx.values import dims_of, dtype_of, rank_of
 
 aten = torch.ops.aten
 BOOL = ir.DataType.BOOL
@@ -30,23 +28,23 @@ BOOL = ir.DataType.BOOL
 
 def at_least_vector(op: Emit, value: ir.Value) -> ir.Value:
     """A 0-d tensor as a vector of one."""
-    return value if rank_of(value) else unsqueeze(op, value, 0)
+    return value if op.rank(value) else unsqueeze(op, value, 0)
 
 
 @translates(aten.gather.default)
 def gather(op: Emit, self: ir.Value, dim: int, index: ir.Value, sparse_grad: bool) -> ir.Value:
     """gather(Tensor self, int dim, Tensor index, *, bool sparse_grad=False) -> Tensor"""
-    axis = axis_of(dim, rank_of(self))
-    scalar = rank_of(index) == 0
+    axis = axis_of(dim, op.rank(self))
+    scalar = op.rank(index) == 0
     found = op.GatherElements(at_least_vector(op, self), as_plain(op, at_least_vector(op, index)), axis=axis)
-    return squeeze(op, found, 0) if scalar and rank_of(found) else found
+    return squeeze(op, found, 0) if scalar and op.rank(found) else found
 
 
 @translates(aten.index_select.default)
 def index_select(op: Emit, self: ir.Value, dim: int, index: ir.Value) -> ir.Value:
     """index_select(Tensor self, int dim, Tensor index) -> Tensor"""
-    scalar = rank_of(self) == 0
-    found = op.Gather(at_least_vector(op, self), at_least_vector(op, index), axis=axis_of(dim, rank_of(self)))
+    scalar = op.rank(self) == 0
+    found = op.Gather(at_least_vector(op, self), at_least_vector(op, index), axis=axis_of(dim, op.rank(self)))
     return squeeze(op, found, 0) if scalar else found
 
 
@@ -64,8 +62,8 @@ def take_along_dim(op: Emit, self: ir.Value, indices: ir.Value, dim: int | None)
     """
     if dim is None:
         return op.GatherElements(flat(op, self), flat(op, indices), axis=0)
-    axis = axis_of(dim, rank_of(self))
-    source, wanted = list(dims_of(self)), list(dims_of(indices))
+    axis = axis_of(dim, op.rank(self))
+    source, wanted = list(op.dims(self)), list(op.dims(indices))
     along = source[axis], wanted[axis]
     source[axis] = wanted[axis] = 1
     common = list(broadcast_dims(source, wanted))
@@ -80,7 +78,7 @@ def masked_select(op: Emit, self: ir.Value, mask: ir.Value) -> ir.Value:
 
     ONNX:  Compress over the flattened tensor.
     """
-    common = broadcast_dims(dims_of(self), dims_of(mask))
+    common = broadcast_dims(op.dims(self), op.dims(mask))
     value, chosen = flat(op, op.expand(self, common)), flat(op, op.expand(op.cast(mask, BOOL), common))
     return op.Compress(value, chosen, axis=0, outputs=[op.result[0]])
 
@@ -95,10 +93,10 @@ def fresh_size(op: Emit, hint: str, source: ir.Value | None = None, axis: int = 
 
 def nonzero_rows(op: Emit, value: ir.Value, count: DimLike | None = None) -> ir.Value:
     """``NonZero``: [rank, count] int64, one column an element, in row-major order."""
-    if not takes("NonZero", op.opset, dtype_of(value)):
+    if not takes("NonZero", op.opset, op.dtype(value)):
         value = op.cast(value, BOOL)
     size = fresh_size(op, "nonzero") if count is None else count
-    found = op.NonZero(value, outputs=[(INT64, (rank_of(value), size))])
+    found = op.NonZero(value, outputs=[(INT64, (op.rank(value), size))])
     if isinstance(size, Dim) and count is None:
         op.builder.symbols[str(size)] = (found, 1)
     return found
@@ -111,8 +109,8 @@ def nonzero(op: Emit, self: ir.Value) -> ir.Value:
 
     ONNX:  NonZero and Transpose; a 0-d tensor gives [0 or 1, 0].
     """
-    count = result_dims(op)[0]
-    if rank_of(self) == 0:
+    count = op.result_dims()[0]
+    if op.rank(self) == 0:
         once = op.Reshape(op.cast(op.cast(self, BOOL), INT64), op.const(np.array([1])))
         shape = op.Concat(once, op.const(np.array([0])), axis=0)
         empty = ir.tensor(np.zeros(1, dtype=np.int64))
@@ -123,19 +121,19 @@ def nonzero(op: Emit, self: ir.Value) -> ir.Value:
 @translates(aten.nonzero_numpy.default)
 def nonzero_numpy(op: Emit, self: ir.Value) -> tuple[ir.Value, ...]:
     """nonzero_numpy(Tensor self) -> Tensor[]"""
-    rows = nonzero_rows(op, at_least_vector(op, self), op.result[0][1][0])
-    return tuple(op.Gather(rows, op.const(axis), axis=0) for axis in range(max(rank_of(self), 1)))
+    rows = nonzero_rows(op, at_least_vector(op, self), op.result_dims()[0])
+    return tuple(op.Gather(rows, op.const(axis), axis=0) for axis in range(max(op.rank(self), 1)))
 
 
 @translates(aten.nonzero_static.default)
 def nonzero_static(op: Emit, self: ir.Value, size: DimLike, fill_value: int) -> ir.Value:
     """nonzero_static(Tensor self, *, SymInt size, int fill_value=-1) -> Tensor
 
-    The found places, then filler, cut to ``size``.
+    The places, then filler, cut to ``size``.
     """
-    rank = rank_of(self)
+    rank = op.rank(self)
     if rank == 0:
-        return filled(op, result_dims(op), fill_value, INT64)
+        return filled(op, op.result_dims(), fill_value, INT64)
     places = transpose(op, nonzero_rows(op, self), (1, 0))
     longer = op.Concat(places, filled(op, (size, rank), fill_value, INT64), axis=0)
     return op.Slice(longer, starts=op.sizes([0]), ends=op.sizes([size]), axes=[0], outputs=[(INT64, (size, rank))])
@@ -153,6 +151,6 @@ def one_hot(op: Emit, self: ir.Value, num_classes: int) -> ir.Value:
     else:
         depth = op.const(num_classes)
     dtype, dims = op.result[0]
-    if rank_of(self) == 0:
+    if op.rank(self) == 0:
         return squeeze(op, op.OneHot(unsqueeze(op, self, 0), depth, values, outputs=[(dtype, (1, *dims))]), 0)
     return op.OneHot(self, depth, values, axis=-1, outputs=[(dtype, dims)])

@@ -14,7 +14,6 @@ from fx2onnx.aten_map.table.registry import translates
 from fx2onnx.base.dims import Dim, DimLike
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit
-from fx2onnx.irx.values import dims_of, dtype_of, rank_of
 
 aten = torch.ops.aten
 MODES = ("bilinear", "nearest", "bicubic")
@@ -28,11 +27,11 @@ def sampled(op: Emit, value: ir.Value, grid: ir.Value, mode: int, padding: int, 
 
     Raises UserError E202 below that.
     """
-    needed = 16 if rank_of(value) == 4 else 20
+    needed = 16 if op.rank(value) == 4 else 20
     if op.opset < needed:
         raise UserError(
             "E202",
-            f"grid_sample of a {rank_of(value)}-D tensor needs opset {needed}, the export asks for {op.opset}",
+            f"grid_sample of a {op.rank(value)}-D tensor needs opset {needed}, the export asks for {op.opset}",
             why=f"ONNX GridSample takes it from opset {needed} on",
             next=f"export with opset_version={needed} or newer",
         )
@@ -76,6 +75,6 @@ def affine_grid_generator(op: Emit, theta: ir.Value, size: Sequence[DimLike], al
     if any(isinstance(number, Dim) for number in spatial):
         attrs = {"align_corners": 1} if align_corners else {}
         return op.AffineGrid(theta, op.sizes(size), outputs=[op.result[0]], **attrs)
-    points = op.const(base_points([int(number) for number in spatial], align_corners), dtype_of(theta))  # type: ignore[arg-type]
+    points = op.const(base_points([int(number) for number in spatial], align_corners), op.dtype(theta))  # type: ignore[arg-type]
     grid = op.MatMul(points, transpose(op, theta, (0, 2, 1)))
-    return op.reshape(grid, (dims_of(theta)[0], *spatial, len(spatial)))
+    return op.reshape(grid, (op.dims(theta)[0], *spatial, len(spatial)))

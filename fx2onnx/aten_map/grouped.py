@@ -12,7 +12,6 @@ from fx2onnx.aten_map.table.dtypes import onnx_dtype
 from fx2onnx.aten_map.table.registry import translates
 from fx2onnx.base.dims import Dim, DimLike
 from fx2onnx.irx.emit import Emit
-from fx2onnx.irx.values import dims_of, dtype_of, rank_of
 
 aten = torch.ops.aten
 BOOL, INT64 = ir.DataType.BOOL, ir.DataType.INT64
@@ -38,11 +37,11 @@ def _grouped_mm(
     """
     if offs is None:
         product = op.MatMul(self, mat2)
-    elif rank_of(self) == 2 and rank_of(mat2) == 2:
+    elif op.rank(self) == 2 and op.rank(mat2) == 2:
         product = _stacked(op, offs, lambda op, _, start, end: op.MatMul(
             _part(op, self, 1, start, end), _part(op, mat2, 0, start, end)
         ))  # fmt: skip
-    elif rank_of(self) == 2:
+    elif op.rank(self) == 2:
         product = _joined(op, offs, 0, lambda op, group, start, end: op.MatMul(
             _part(op, self, 0, start, end), _member(op, mat2, group)
         ))  # fmt: skip
@@ -57,9 +56,9 @@ def _grouped_mm(
 
 def _part(op: Emit, matrix: ir.Value, axis: int, start: ir.Value, end: ir.Value) -> ir.Value:
     """``matrix[start:end]`` along ``axis``."""
-    dims: list[DimLike] = list(dims_of(matrix))
+    dims: list[DimLike] = list(op.dims(matrix))
     dims[axis] = Dim.symbol(op.builder.unique("group"))
-    return op.Slice(matrix, start, end, op.const(np.array([axis])), outputs=[(dtype_of(matrix), dims)])
+    return op.Slice(matrix, start, end, op.const(np.array([axis])), outputs=[(op.dtype(matrix), dims)])
 
 
 def _member(op: Emit, matrices: ir.Value, group: ir.Value) -> ir.Value:
@@ -79,7 +78,7 @@ def _stacked(op: Emit, offs: ir.Value, product: Product) -> ir.Value:
     graph = op.subgraph("group", [index, go_on, start], round_)
     zero = op.const(np.array([0]))
     outputs = [(INT64, (1,)), result]
-    _, stacked = op.Loop(op.size(dims_of(offs)[0]), op.const(np.array(True)), zero, body=graph, outputs=outputs)
+    _, stacked = op.Loop(op.size(op.dims(offs)[0]), op.const(np.array(True)), zero, body=graph, outputs=outputs)
     return stacked  # type: ignore[no-any-return]
 
 
@@ -101,7 +100,7 @@ def _joined(op: Emit, offs: ir.Value, axis: int, product: Product) -> ir.Value:
     none = [0 if place == axis else size for place, size in enumerate(dims)]
     outputs = [(INT64, (1,)), (dtype, tuple(grown))]
     end, joined = op.Loop(
-        op.size(dims_of(offs)[0]), op.const(np.array(True)), op.const(np.array([0])), _zeros(op, dtype, none),
+        op.size(op.dims(offs)[0]), op.const(np.array(True)), op.const(np.array([0])), _zeros(op, dtype, none),
         body=graph, outputs=outputs,
     )  # fmt: skip
     return _padded(op, joined, axis, end)

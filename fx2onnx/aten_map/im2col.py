@@ -12,7 +12,6 @@ from fx2onnx.aten_map.table.axes import as_list, fixed, squeeze, steps, transpos
 from fx2onnx.aten_map.table.registry import translates
 from fx2onnx.base.dims import Dim, DimLike
 from fx2onnx.irx.emit import Emit
-from fx2onnx.irx.values import dims_of, dtype_of, rank_of
 
 aten = torch.ops.aten
 Ints = Sequence[int]
@@ -38,11 +37,11 @@ def im2col(op: Emit, self: ir.Value, kernel_size: Ints, dilation: Ints, padding:
     """
     kernel, pads, strides = as_list(kernel_size, 2), as_list(padding, 2), as_list(stride, 2)
     dilations = as_list(dilation, 2)
-    batched = rank_of(self) == 4
+    batched = op.rank(self) == 4
     value = self if batched else unsqueeze(op, self, 0)
     if any(pads):
         value = op.Pad(value, pads=[0, 0, *pads, 0, 0, *pads])
-    batch, channels, height, width = dims_of(value)
+    batch, channels, height, width = op.dims(value)
     if strides == kernel and dilations == [1, 1] and height % kernel[0] == 0 and width % kernel[1] == 0:
         rows, columns = whole(height // kernel[0]), whole(width // kernel[1])
         split = op.reshape(value, (batch, channels, rows, kernel[0], columns, kernel[1]))
@@ -51,7 +50,7 @@ def im2col(op: Emit, self: ir.Value, kernel_size: Ints, dilation: Ints, padding:
         value = op.Gather(value, _places(op, height, kernel[0], dilations[0], strides[0]), axis=2)
         value = op.Gather(value, _places(op, width, kernel[1], dilations[1], strides[1]), axis=4)
         blocks = transpose(op, value, (0, 1, 2, 4, 3, 5))
-    shape = dims_of(blocks)
+    shape = op.dims(blocks)
     count = whole(shape[4] * shape[5])
     columns_of = op.reshape(blocks, (batch, whole(channels * kernel[0] * kernel[1]), count))
     return columns_of if batched else squeeze(op, columns_of, 0)
@@ -73,10 +72,10 @@ def col2im(
     """
     kernel, pads, strides = as_list(kernel_size, 2), as_list(padding, 2), as_list(stride, 2)
     dilations = as_list(dilation, 2)
-    batched = rank_of(self) == 3
+    batched = op.rank(self) == 3
     value = self if batched else unsqueeze(op, self, 0)
-    batch, rows = dims_of(value)[:2]
-    dtype = dtype_of(value)
+    batch, rows = op.dims(value)[:2]
+    dtype = op.dtype(value)
     channels = whole(rows // (kernel[0] * kernel[1]))
     dims = (batch, channels, *output_size)
     if op.opset >= 18:

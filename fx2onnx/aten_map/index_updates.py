@@ -27,11 +27,10 @@ from fx2onnx.aten_map.table.axes import (
     zeros,
 )
 from fx2onnx.aten_map.table.dtypes import as_dtype
-from fx2onnx.aten_map.table.registry import translates
-from fx2onnx.base.dims import Dim, DimLike
+from fx2onnx.aten_map.table.registry import register_shared, translates
+from fx2onnx.base.dims import Dim, DimLike, product
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.shapes import broadcast_dims
-from fx2onnx.irx.values import dims_of, dtype_of, rank_of
 
 aten = torch.ops.aten
 BOOL = ir.DataType.BOOL
@@ -39,8 +38,8 @@ BOOL = ir.DataType.BOOL
 
 def _index_over(op: Emit, index: ir.Value, like: ir.Value, axis: int) -> ir.Value:
     """A vector of indices along ``axis``, repeated over the other axes of ``like``."""
-    dims = dims_of(like)
-    count = dims_of(index)[0]
+    dims = op.dims(like)
+    count = op.dims(index)[0]
     column = unsqueeze(op, op.cast(index, INT64), *range(1, len(dims) - axis))
     return op.expand(column, [count if place == axis else size for place, size in enumerate(dims)])
 
@@ -49,10 +48,10 @@ def _written(
     op: Emit, value: ir.Value, dim: int, index: ir.Value, source: ir.Value, reduce: str | None = None
 ) -> ir.Value:
     """``source``'s slices written to (or reduced into) ``value``'s slices ``index``. ONNX: ScatterND along axis 0."""
-    scalar, axis = rank_of(value) == 0, axis_of(dim, rank_of(value))
+    scalar, axis = op.rank(value) == 0, axis_of(dim, op.rank(value))
     value, index, source = (at_least_vector(op, item) for item in (value, index, source))
-    source = op.cast(source, dtype_of(value))
-    if 0 in dims_of(index):
+    source = op.cast(source, op.dtype(value))
+    if 0 in op.dims(index):
         found = value
     elif axis == 0:
         places = unsqueeze(op, op.cast(index, INT64), 1)
@@ -66,15 +65,12 @@ def _written(
 def index_add(op: Emit, self: ir.Value, dim: int, index: ir.Value, source: ir.Value, alpha: Any) -> ir.Value:
     """index_add(Tensor self, int dim, Tensor index, Tensor source, *, Scalar alpha=1) -> Tensor"""
     if isinstance(alpha, ir.Value) or alpha != 1:
-        inner = reducing_dtype(dtype_of(source))
-        source = op.cast(op.Mul(op.cast(source, inner), as_dtype(op, alpha, inner)), dtype_of(source))
+        inner = reducing_dtype(op.dtype(source))
+        source = op.cast(op.Mul(op.cast(source, inner), as_dtype(op, alpha, inner)), op.dtype(source))
     return _written(op, self, dim, index, source, "add")
 
 
-@translates(aten.index_copy.default)
-def index_copy(op: Emit, self: ir.Value, dim: int, index: ir.Value, source: ir.Value) -> ir.Value:
-    """index_copy(Tensor self, int dim, Tensor index, Tensor source) -> Tensor"""
-    return _written(op, self, dim, index, source)
+register_shared(_written, "ScatterND along axis 0", aten.index_copy.default)
 
 
 @translates(aten.index_fill.int_Scalar, aten.index_fill.int_Tensor)
@@ -82,11 +78,11 @@ def index_fill(op: Emit, self: ir.Value, dim: int, index: ir.Value, value: Any) 
     """index_fill(Tensor self, int dim, Tensor index, Scalar value) -> Tensor
     index_fill(Tensor self, int dim, Tensor index, Tensor value) -> Tensor
     """
-    axis = axis_of(dim, rank_of(self))
+    axis = axis_of(dim, op.rank(self))
     vector = at_least_vector(op, index)
-    dims = list(dims_of(at_least_vector(op, self)))
-    dims[axis] = dims_of(vector)[0]
-    return _written(op, self, dim, vector, op.expand(as_dtype(op, value, dtype_of(self)), dims))
+    dims = list(op.dims(at_least_vector(op, self)))
+    dims[axis] = op.dims(vector)[0]
+    return _written(op, self, dim, vector, op.expand(as_dtype(op, value, op.dtype(self)), dims))
 
 
 @translates(aten.index_reduce.default)
@@ -94,7 +90,7 @@ def index_reduce(
     op: Emit, self: ir.Value, dim: int, index: ir.Value, source: ir.Value, reduce: str, include_self: bool
 ) -> ir.Value:
     """index_reduce(Tensor self, int dim, Tensor index, Tensor source, str reduce, *, bool include_self=True) -> Tensor"""
-    scalar, axis = rank_of(self) == 0, axis_of(dim, rank_of(self))
+    scalar, axis = op.rank(self) == 0, axis_of(dim, op.rank(self))
     value, vector, rows = (at_least_vector(op, item) for item in (self, index, source))
     found = reduced_into(op, value, axis, _index_over(op, vector, rows, axis), rows, reduce, include_self)
     return squeeze(op, found, 0) if scalar else found
@@ -107,15 +103,15 @@ def masked_scatter(op: Emit, self: ir.Value, mask: ir.Value, source: ir.Value) -
     The n-th True takes the n-th element of ``source``: its number is a cumulative sum over the flat mask. A source that may
     be empty gets one element more: ONNX's Gather refuses every number in an empty axis, also those not taken.
     """
-    common = broadcast_dims(dims_of(self), dims_of(mask))
+    common = broadcast_dims(op.dims(self), op.dims(mask))
     value, chosen = op.expand(self, common), op.expand(op.cast(mask, BOOL), common)
-    if 0 in dims_of(source) or 0 in common:
+    if 0 in op.dims(source) or 0 in common:
         return value
     count = op.CumSum(op.cast(flat(op, chosen), INT64), op.const(0))
     number = op.Sub(count, op.const(1))
     given = flat(op, source)
-    if not all(isinstance(size, int) for size in dims_of(source)):
-        given = op.Concat(given, zeros(op, (1,), dtype_of(source)), axis=0)
+    if not all(isinstance(size, int) for size in op.dims(source)):
+        given = op.Concat(given, zeros(op, (1,), op.dtype(source)), axis=0)
     taken = op.Gather(given, op.reshape(number, common), axis=0)
     return where(op, chosen, taken, value)
 
@@ -130,17 +126,10 @@ def masked_scatter_backward(op: Emit, grad_output: ir.Value, mask: ir.Value, siz
     chosen = op.Compress(
         flat(op, grad_output), flat(op, op.cast(mask, BOOL)), axis=0, outputs=[(dtype, (Dim.symbol("kept"),))]
     )
-    filler = zeros(op, (_numel(dims),), dtype)
-    longer = op.Concat(chosen, filler, axis=0)
-    cut = op.Slice(longer, starts=[0], ends=op.sizes([_numel(dims)]), axes=[0], outputs=[(dtype, (_numel(dims),))])
+    count = product(list(dims))
+    longer = op.Concat(chosen, zeros(op, (count,), dtype), axis=0)
+    cut = op.Slice(longer, starts=[0], ends=op.sizes([count]), axes=[0], outputs=[(dtype, (count,))])
     return op.reshape(cut, dims)
-
-
-def _numel(dims: Sequence[DimLike]) -> DimLike:
-    total: Any = 1
-    for size in dims:
-        total = total * size
-    return whole(total)
 
 
 # -- slices and selections ----------------------------------------------------------------------------------------
@@ -160,8 +149,8 @@ def slice_written(op: Emit, value: ir.Value, source: ir.Value, axis: int, start:
 
     ONNX:  Concat of what stays and what is new; a step above 1 by Where over the axis.
     """
-    size, count = dims_of(value)[axis], dims_of(source)[axis]
-    source = op.cast(source, dtype_of(value))
+    size, count = op.dims(value)[axis], op.dims(source)[axis]
+    source = op.cast(source, op.dtype(value))
     first = _start_of(start, size)
     if count == 0:
         return value
@@ -180,7 +169,7 @@ def slice_written(op: Emit, value: ir.Value, source: ir.Value, axis: int, start:
     begin = fixed(first, "a start written to with a step")
     places = np.arange(length) - begin
     inside = (places >= 0) & (places % step == 0) & (places // step < fixed(count, "a slice's size"))
-    trailing = (1,) * (rank_of(value) - axis - 1)
+    trailing = (1,) * (op.rank(value) - axis - 1)
     taken = op.Gather(source, op.const(np.where(inside, places // step, 0)), axis=axis)
     return where(op, op.const(inside.reshape(length, *trailing)), taken, value)
 
@@ -190,7 +179,7 @@ def slice_scatter(
     op: Emit, self: ir.Value, src: ir.Value, dim: int, start: DimLike | None, end: DimLike | None, step: int
 ) -> ir.Value:
     """slice_scatter(Tensor self, Tensor src, int dim=0, SymInt? start=None, SymInt? end=None, SymInt step=1) -> Tensor"""
-    return slice_written(op, self, src, axis_of(dim, rank_of(self)), start, step)
+    return slice_written(op, self, src, axis_of(dim, op.rank(self)), start, step)
 
 
 @translates(aten.slice_inverse.default)
@@ -201,16 +190,16 @@ def slice_inverse(
 
     What ``slice`` was taken from: ``src`` with ``self`` in the slice's place.
     """
-    return slice_written(op, src, self, axis_of(dim, rank_of(self)), start, step)
+    return slice_written(op, src, self, axis_of(dim, op.rank(self)), start, step)
 
 
 def select_written(op: Emit, value: ir.Value, source: ir.Value, axis: int, index: DimLike) -> ir.Value:
     """``value`` with ``source`` as its element ``index`` along ``axis``. ONNX: Where against a mask of the axis."""
-    size = dims_of(value)[axis]
-    row = unsqueeze(op, op.cast(source, dtype_of(value)), axis)
+    size = op.dims(value)[axis]
+    row = unsqueeze(op, op.cast(source, op.dtype(value)), axis)
     if size == 1:
         return row
-    trailing = rank_of(value) - axis - 1
+    trailing = op.rank(value) - axis - 1
     if isinstance(size, int) and isinstance(index, int):
         mask = np.zeros((size, *(1,) * trailing), dtype=bool)
         mask[index] = True
@@ -223,7 +212,7 @@ def select_written(op: Emit, value: ir.Value, source: ir.Value, axis: int, index
 @translates(aten.select_scatter.default)
 def select_scatter(op: Emit, self: ir.Value, src: ir.Value, dim: int, index: DimLike) -> ir.Value:
     """select_scatter(Tensor self, Tensor src, int dim, SymInt index) -> Tensor"""
-    return select_written(op, self, src, axis_of(dim, rank_of(self)), index)
+    return select_written(op, self, src, axis_of(dim, op.rank(self)), index)
 
 
 @translates(aten.slice_backward.default)
@@ -236,7 +225,7 @@ def slice_backward(
     if step != 1:
         return slice_written(op, zeros(op, dims, dtype), grad_output, axis, start, step)
     first = _start_of(start, dims[axis])
-    after = dims[axis] - first - dims_of(grad_output)[axis]
+    after = dims[axis] - first - op.dims(grad_output)[axis]
     if first == 0 and after == 0:
         return grad_output
     pads: list[Any] = [0] * (2 * len(dims))

@@ -18,7 +18,7 @@ from fx2onnx.aten_map.table.registry import translates
 from fx2onnx.base.dims import Dim, DimLike, product
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.shapes import broadcast_dims
-from fx2onnx.irx.values import Dims, dims_of, dtype_of, known_ints, rank_of
+from fx2onnx.irx.values import Dims
 
 aten = torch.ops.aten
 BOOL = ir.DataType.BOOL
@@ -51,9 +51,9 @@ def plan_of(op: Emit, indices: Indices) -> Plan:
     for index in indices:
         if index is None:
             axis += 1
-        elif dtype_of(index) in MASKS:
+        elif op.dtype(index) in MASKS:
             rows = nonzero_rows(op, index)
-            for place in range(rank_of(index)):
+            for place in range(op.rank(index)):
                 axes.append(axis)
                 found.append(op.Gather(rows, op.const(place), axis=0))
                 axis += 1
@@ -61,7 +61,7 @@ def plan_of(op: Emit, indices: Indices) -> Plan:
             axes.append(axis)
             found.append(index)
             axis += 1
-    return Plan(axes, found, broadcast_dims(*(dims_of(index) for index in found)))
+    return Plan(axes, found, broadcast_dims(*(op.dims(index) for index in found)))
 
 
 def coordinates(op: Emit, plan: Plan) -> ir.Value:
@@ -78,12 +78,12 @@ def coordinates(op: Emit, plan: Plan) -> ir.Value:
 def _linear(op: Emit, value: ir.Value, plan: Plan) -> ir.Value:
     """Adjacent indices as one into the merged axis: no copy of ``value``, no expanded indices.
 
-    A negative first index stays negative, which Gather allows; the others are brought into range.
+    A negative first index stays negative, which Gather allows; the others are made positive.
     """
-    dims = dims_of(value)
+    dims = op.dims(value)
     total = op.cast(plan.indices[0], INT64)
     for axis, index in zip(plan.axes[1:], plan.indices[1:], strict=True):
-        known = known_ints(index)
+        known = op.integers(index)
         inner = op.cast(index, INT64)
         if known is None or min(known, default=0) < 0:
             inner = op.Mod(inner, op.size(dims[axis]))
@@ -94,7 +94,7 @@ def _linear(op: Emit, value: ir.Value, plan: Plan) -> ir.Value:
 
 def _compressed(op: Emit, value: ir.Value, mask: ir.Value, axis: int) -> ir.Value:
     """A single mask: ``Compress`` along the axes it covers, merged."""
-    covered = rank_of(mask)
+    covered = op.rank(mask)
     merged = value if covered == 1 else flattened(op, value, axis, axis + covered)
     chosen = op.cast(mask, BOOL) if covered == 1 else flat(op, op.cast(mask, BOOL))
     return op.Compress(merged, chosen, axis=axis, outputs=[op.result[0]])
@@ -107,7 +107,7 @@ def indexed(op: Emit, value: ir.Value, indices: Indices) -> ir.Value:
         return value
     if len(given) == 1:
         axis, index = given[0]
-        if dtype_of(index) in MASKS:
+        if op.dtype(index) in MASKS:
             return _compressed(op, value, index, axis)
         return op.Gather(value, as_plain(op, index), axis=axis)
     plan = plan_of(op, indices)
@@ -115,7 +115,7 @@ def indexed(op: Emit, value: ir.Value, indices: Indices) -> ir.Value:
         return op.Gather(value, plan.indices[0], axis=plan.axes[0], outputs=[op.result[0]])
     if plan.is_adjacent and plan.axes[0] > 0:
         return _linear(op, value, plan)
-    fronted = transpose(op, value, plan.axes + plan.rest(rank_of(value)))
+    fronted = transpose(op, value, plan.axes + plan.rest(op.rank(value)))
     return op.GatherND(fronted, coordinates(op, plan), outputs=[op.result[0]])
 
 
@@ -143,7 +143,7 @@ def _unsafe_masked_index(op: Emit, self: ir.Value, mask: ir.Value, indices: Indi
     Indices that are masked out may be out of range: they are clamped first.
     """
     safe = _clamped(op, self, indices)
-    return where(op, mask, indexed(op, self, safe), as_dtype(op, fill, dtype_of(self)))
+    return where(op, mask, indexed(op, self, safe), as_dtype(op, fill, op.dtype(self)))
 
 
 def _clamped(op: Emit, value: ir.Value, indices: Indices) -> list[ir.Value | None]:
@@ -154,7 +154,7 @@ def _clamped(op: Emit, value: ir.Value, indices: Indices) -> list[ir.Value | Non
             continue
         wide = op.cast(index, INT64)
         floor = op.Where(op.Less(wide, op.const(0)), op.const(0), wide)
-        last = op.size(dims_of(value)[axis] - 1)
+        last = op.size(op.dims(value)[axis] - 1)
         found.append(op.Where(op.Greater(floor, last), last, floor))
     return found
 
@@ -164,9 +164,9 @@ def _masked_put(
     op: Emit, value: ir.Value, mask: ir.Value, axis: int, source: ir.Value, accumulate: bool
 ) -> ir.Value | None:
     """A single mask and a source that does not depend on how many elements it chooses: ``Where``; else None."""
-    covered, rank = rank_of(mask), rank_of(value)
+    covered, rank = op.rank(mask), op.rank(value)
     rest = rank - axis - covered
-    dims = dims_of(source)
+    dims = op.dims(source)
     if len(dims) > rest and dims[len(dims) - rest - 1] != 1:
         return None
     if len(dims) > rest:
@@ -175,8 +175,8 @@ def _masked_put(
     chosen = unsqueeze(op, op.cast(mask, BOOL), *range(covered, covered + rest))
     if not accumulate:
         return where(op, chosen, source, value)
-    added = where(op, chosen, source, op.const(0, dtype_of(value)))
-    return op.Or(value, added) if dtype_of(value) == BOOL else op.Add(value, added)
+    added = where(op, chosen, source, op.const(0, op.dtype(value)))
+    return op.Or(value, added) if op.dtype(value) == BOOL else op.Add(value, added)
 
 
 def index_written(op: Emit, value: ir.Value, indices: Indices, source: ir.Value, accumulate: bool) -> ir.Value:
@@ -184,21 +184,21 @@ def index_written(op: Emit, value: ir.Value, indices: Indices, source: ir.Value,
 
     ONNX:  Where for a mask and a source of one element; else ScatterND with the indexed axes in front.
     """
-    source = op.cast(source, dtype_of(value))
+    source = op.cast(source, op.dtype(value))
     given = [(axis, index) for axis, index in enumerate(indices) if index is not None]
     if not given:
-        return op.Add(value, source) if accumulate else op.expand(source, dims_of(value))
-    if len(given) == 1 and dtype_of(given[0][1]) in MASKS:
+        return op.Add(value, source) if accumulate else op.expand(source, op.dims(value))
+    if len(given) == 1 and op.dtype(given[0][1]) in MASKS:
         found = _masked_put(op, value, given[0][1], given[0][0], source, accumulate)
         if found is not None:
             return found
     plan = plan_of(op, indices)
-    rank, dims = rank_of(value), dims_of(value)
+    rank, dims = op.rank(value), op.dims(value)
     rest = plan.rest(rank)
     lead = plan.axes[0] if plan.is_adjacent else 0
     target: list[DimLike] = [dims[axis] for axis in rest]
     target[lead:lead] = plan.common
-    if _holds_as_is(source, target):
+    if _holds_as_is(op, source, target):
         spread = source
     else:
         spread = op.expand(source, target)
@@ -209,9 +209,9 @@ def index_written(op: Emit, value: ir.Value, indices: Indices, source: ir.Value,
     return transpose(op, written, inverse(perm))
 
 
-def _holds_as_is(source: ir.Value, target: Sequence[DimLike]) -> bool:
+def _holds_as_is(op: Emit, source: ir.Value, target: Sequence[DimLike]) -> bool:
     """Whether a source of full rank can only have the target's dims: none of its sizes is 1 and it need not spread."""
-    dims = dims_of(source)
+    dims = op.dims(source)
     return len(dims) == len(target) and all(
         size == wanted or (isinstance(wanted, Dim) and size != 1) for size, wanted in zip(dims, target, strict=True)
     )
@@ -245,7 +245,7 @@ def _unsafe_masked_index_put_accumulate(
     op: Emit, self: ir.Value, mask: ir.Value, indices: Indices, values: ir.Value
 ) -> ir.Value:
     """_unsafe_masked_index_put_accumulate(Tensor self, Tensor mask, Tensor?[] indices, Tensor values) -> Tensor"""
-    kept = where(op, mask, values, op.const(0, dtype_of(values)))
+    kept = where(op, mask, values, op.const(0, op.dtype(values)))
     return index_written(op, self, _clamped(op, self, indices), kept, True)
 
 
@@ -255,9 +255,9 @@ def put(op: Emit, self: ir.Value, index: ir.Value, source: ir.Value, accumulate:
 
     ONNX:  ScatterElements on the flattened tensor.
     """
-    size = product(list(dims_of(self)))
+    size = product(list(op.dims(self)))
     places = flat(op, op.cast(index, INT64))
     if accumulate and not isinstance(size, Dim):
         places = op.Mod(places, op.const(np.int64(size)))
     written = scattered(op, flat(op, self), 0, places, flat(op, source), "add" if accumulate else None)
-    return op.reshape(written, dims_of(self))
+    return op.reshape(written, op.dims(self))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -11,12 +11,11 @@ import onnx_ir as ir
 import torch
 
 from fx2onnx.aten_map.antialias import fixed_point, resampling_matrix
-from fx2onnx.aten_map.table.axes import fixed, result_dims, steps, swap
+from fx2onnx.aten_map.table.axes import fixed, steps, swap
 from fx2onnx.aten_map.table.dtypes import FLOATS
-from fx2onnx.aten_map.table.registry import schema_line, translates
+from fx2onnx.aten_map.table.registry import overloads_of, register_shared
 from fx2onnx.base.dims import Dim, DimLike
 from fx2onnx.irx.emit import Emit
-from fx2onnx.irx.values import dims_of, dtype_of, rank_of
 
 aten = torch.ops.aten
 CUBIC_COEFFICIENT = -0.75
@@ -53,7 +52,7 @@ def _onnx_nearest_places(size: int, count: int, scale: float | None, exact: bool
 
 def resize(op: Emit, value: ir.Value, scales: Scales | None, **attrs: Any) -> ir.Value:
     """``Resize`` of the spatial axes: by scales where the user's factors decide the coordinates, else by sizes."""
-    dims, dtype = result_dims(op), dtype_of(value)
+    dims, dtype = op.result_dims(), op.dtype(value)
     inputs: dict[str, Any] = {}
     by_scales = scales is not None and all(scale is not None for scale in scales)
     # Not ``axes``: onnxruntime 1.31 moves a Transpose, from further up too, behind Resize and orders sizes and scales by
@@ -74,7 +73,7 @@ def _sizes_agree(op: Emit, value: ir.Value, scales: Scales) -> bool:
     """Whether Resize by these factors gives PyTorch's sizes, be the product taken in float32 (onnxruntime) or in
     float64; symbolic ones are computed by the same formula.
     """
-    for size, count, scale in zip(dims_of(value)[2:], result_dims(op)[2:], scales, strict=True):
+    for size, count, scale in zip(op.dims(value)[2:], op.result_dims()[2:], scales, strict=True):
         if scale is None:
             return False
         if isinstance(size, Dim) != isinstance(count, Dim):
@@ -90,14 +89,14 @@ def interpolated(
     op: Emit, value: ir.Value, mode: str, scales: Scales | None, align_corners: bool, antialias: bool = False
 ) -> ir.Value:
     """``torch.nn.functional.interpolate`` in any mode."""
-    dtype = dtype_of(value)
+    dtype = op.dtype(value)
     if mode.startswith("nearest"):
         return _nearest(op, value, scales, mode == "nearest-exact")
     if dtype not in FLOATS:
         return _in_fixed_point(op, value, mode, None if align_corners else scales, align_corners, antialias)
     if scales is not None and (antialias or mode != "cubic"):
         scales = _without_idle(op, value, scales)
-    fixed_sizes = not any(isinstance(size, Dim) for size in (*dims_of(value)[2:], *result_dims(op)[2:]))
+    fixed_sizes = not any(isinstance(size, Dim) for size in (*op.dims(value)[2:], *op.result_dims()[2:]))
     if dtype == ir.DataType.DOUBLE and fixed_sizes:
         return _by_matrices(op, value, mode, None if align_corners else scales, align_corners, antialias)
     usable = None if align_corners or scales is None or not _sizes_agree(op, value, scales) else scales
@@ -117,7 +116,7 @@ def interpolated(
 
 def _without_idle(op: Emit, value: ir.Value, scales: Scales) -> Scales:
     """PyTorch leaves an axis as it is where the sizes are equal, whatever the factor: the factor is 1 then."""
-    sizes = zip(dims_of(value)[2:], result_dims(op)[2:], scales, strict=True)
+    sizes = zip(op.dims(value)[2:], op.result_dims()[2:], scales, strict=True)
     return [1.0 if isinstance(size, int) and size == count else scale for size, count, scale in sizes]
 
 
@@ -125,10 +124,10 @@ def _in_fixed_point(
     op: Emit, value: ir.Value, mode: str, scales: Scales | None, align_corners: bool, antialias: bool
 ) -> ir.Value:
     """uint8: integer weights, the last axis first, rounded and clipped to a byte after each."""
-    rank, what, double = rank_of(value), "a size of an integer image interpolated", ir.DataType.DOUBLE
+    rank, what, double = op.rank(value), "a size of an integer image interpolated", ir.DataType.DOUBLE
     current = op.cast(value, double)
     for axis in reversed(range(2, rank)):
-        size, count = fixed(dims_of(value)[axis], what), fixed(result_dims(op)[axis], what)
+        size, count = fixed(op.dims(value)[axis], what), fixed(op.result_dims()[axis], what)
         if size == count:
             continue
         scale = scales[axis - 2] if scales is not None else None
@@ -141,12 +140,12 @@ def _in_fixed_point(
             current = op.MatMul(op.const(exact, double), current)
         rounded = op.Floor(op.Add(current, op.const(0.5, double)))
         current = op.Min(op.Max(rounded, op.const(0.0, double)), op.const(255.0, double))
-    return op.cast(current, dtype_of(value))
+    return op.cast(current, op.dtype(value))
 
 
 def _nearest(op: Emit, value: ir.Value, scales: Scales | None, exact: bool) -> ir.Value:
     """Resize where its formula picks PyTorch's elements; else one Gather an axis with PyTorch's places."""
-    source, target = dims_of(value), result_dims(op)
+    source, target = op.dims(value), op.result_dims()
     if scales is not None and not _sizes_agree(op, value, scales):
         factors: Scales = scales
         usable = None
@@ -198,7 +197,7 @@ def _gathered(op: Emit, value: ir.Value, factors: Scales, exact: bool) -> ir.Val
     """One Gather an axis with places computed as PyTorch does: floor((i + 0 or 0.5) in / out), in float32; nearest
     ignores the factor where the axis stays as it is or doubles.
     """
-    pairs = zip(dims_of(value)[2:], result_dims(op)[2:], factors, strict=True)
+    pairs = zip(op.dims(value)[2:], op.result_dims()[2:], factors, strict=True)
     for axis, (size, count, factor) in enumerate(pairs, start=2):
         if size == count and (factor is None or not exact):
             continue
@@ -219,21 +218,21 @@ def _by_matrices(
     op: Emit, value: ir.Value, mode: str, scales: Scales | None, align_corners: bool, antialias: bool = True
 ) -> ir.Value:
     """One product with a matrix of filter weights an axis: what Resize cannot say exactly, and float64."""
-    rank, what = rank_of(value), "a size interpolated with antialias in this form"
+    rank, what = op.rank(value), "a size interpolated with antialias in this form"
     for axis in range(2, rank):
-        size, count = fixed(dims_of(value)[axis], what), fixed(result_dims(op)[axis], what)
+        size, count = fixed(op.dims(value)[axis], what), fixed(op.result_dims()[axis], what)
         scale = scales[axis - 2] if scales is not None else None
         if size == count and (mode != "cubic" or antialias or scale is None):
             continue
         delta = 0.5 if align_corners and not antialias else 0.0
         matrix = resampling_matrix(size, count, mode, scale, align_corners, antialias, delta)
         if axis == rank - 1:
-            value = op.MatMul(value, op.const(matrix.T, dtype_of(value)))
+            value = op.MatMul(value, op.const(matrix.T, op.dtype(value)))
         elif axis == rank - 2:
-            value = op.MatMul(op.const(matrix, dtype_of(value)), value)
+            value = op.MatMul(op.const(matrix, op.dtype(value)), value)
         else:
             value = swap(
-                op, op.MatMul(swap(op, value, axis, rank - 1), op.const(matrix.T, dtype_of(value))), axis, rank - 1
+                op, op.MatMul(swap(op, value, axis, rank - 1), op.const(matrix.T, op.dtype(value))), axis, rank - 1
             )
     return value
 
@@ -253,71 +252,27 @@ MODES = {
 """Overload packet -> mode, and the numbers of spatial axes it exists for."""
 
 
-def _given(scales: Scales) -> Scales | None:
-    return scales if any(scale is not None for scale in scales) else None
-
-
-def _register(name: str, mode: str, spatial: int) -> None:
-    antialias = name.endswith("_aa")
-    packet = getattr(aten, name)
-
-    def vec(op: Emit, input: ir.Value, output_size: Any, scale_factors: Scales | None) -> ir.Value:
-        return interpolated(op, input, mode, scale_factors, False)
-
-    def vec_aligned(
-        op: Emit, input: ir.Value, output_size: Any, align_corners: bool, scale_factors: Scales | None
-    ) -> ir.Value:
-        return interpolated(op, input, mode, scale_factors, align_corners, antialias)
-
-    def plain1(op: Emit, self: ir.Value, output_size: Sequence[DimLike], scales: float | None) -> ir.Value:
-        return interpolated(op, self, mode, _given([scales]), False)
-
-    def plain2(op: Emit, self: ir.Value, output_size: Any, scales_h: float | None, scales_w: float | None) -> ir.Value:
-        return interpolated(op, self, mode, _given([scales_h, scales_w]), False)
-
-    def plain3(
+def _resize(mode: str, antialias: bool) -> Callable[..., ir.Value]:
+    def entry(
         op: Emit,
         self: ir.Value,
-        output_size: Any,
-        scales_d: float | None,
-        scales_h: float | None,
-        scales_w: float | None,
+        scale_factors: Scales | None = None,
+        scales: float | None = None,
+        scales_d: float | None = None,
+        scales_h: float | None = None,
+        scales_w: float | None = None,
+        align_corners: bool = False,
     ) -> ir.Value:
-        return interpolated(op, self, mode, _given([scales_d, scales_h, scales_w]), False)
+        if scale_factors is None:
+            spatial = op.rank(self) - 2
+            each = [scales] if spatial == 1 else [scales_d, scales_h, scales_w][-spatial:]
+            scale_factors = each if any(scale is not None for scale in each) else None
+        return interpolated(op, self, mode, scale_factors, align_corners, antialias)
 
-    def aligned1(op: Emit, self: ir.Value, output_size: Any, align_corners: bool, scales: float | None) -> ir.Value:
-        return interpolated(op, self, mode, _given([scales]), align_corners)
-
-    def aligned2(
-        op: Emit,
-        self: ir.Value,
-        output_size: Any,
-        align_corners: bool,
-        scales_h: float | None,
-        scales_w: float | None,
-    ) -> ir.Value:
-        return interpolated(op, self, mode, _given([scales_h, scales_w]), align_corners, antialias)
-
-    def aligned3(
-        op: Emit,
-        self: ir.Value,
-        output_size: Any,
-        align_corners: bool,
-        scales_d: float | None,
-        scales_h: float | None,
-        scales_w: float | None,
-    ) -> ir.Value:
-        return interpolated(op, self, mode, _given([scales_d, scales_h, scales_w]), align_corners)
-
-    if mode.startswith("nearest"):
-        functions: list[tuple[Any, Any]] = [(packet.vec, vec), (packet.default, (plain1, plain2, plain3)[spatial - 1])]
-    else:
-        functions = [(packet.vec, vec_aligned), (packet.default, (aligned1, aligned2, aligned3)[spatial - 1])]
-    for overload, function in functions:
-        function.__doc__ = f"{schema_line(overload)}\n\n    ONNX:    Resize\n    "
-        translates(overload)(function)
+    return entry
 
 
 for _name, (_mode, _ranks) in MODES.items():
     for _spatial in _ranks:
-        _register(_name.format(_spatial), _mode, _spatial)
+        _packet = _name.format(_spatial)
+        register_shared(_resize(_mode, _packet.endswith("_aa")), "Resize", *overloads_of(f"{_packet}.vec {_packet}"))

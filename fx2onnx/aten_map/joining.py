@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
+import numpy as np
 import onnx_ir as ir
 import torch
 
-from fx2onnx.aten_map.table.axes import axis_of, flat, is_empty, result_dims, unsqueeze, whole, zeros
+from fx2onnx.aten_map.table.axes import axis_of, fixed, flat, is_empty, unsqueeze, whole, zeros
 from fx2onnx.aten_map.table.registry import translates
 from fx2onnx.aten_map.views import atleast_3d
 from fx2onnx.base.dims import Dim, product
 from fx2onnx.irx.emit import Emit
-from fx2onnx.irx.values import dims_of, rank_of
 
 aten = torch.ops.aten
 
@@ -36,7 +37,7 @@ def cat(op: Emit, tensors: Sequence[ir.Value], dim: int) -> ir.Value:
     axis = axis_of(dim, len(dims))
     if is_empty(dims):
         return zeros(op, dims, dtype)
-    kept = [tensor for tensor in tensors if not is_empty(dims_of(tensor))]
+    kept = [tensor for tensor in tensors if not is_empty(op.dims(tensor))]
     return joined(op, [op.cast(tensor, dtype) for tensor in kept], axis)
 
 
@@ -62,8 +63,8 @@ def stack(op: Emit, tensors: Sequence[ir.Value], dim: int) -> ir.Value:
 @translates(aten.hstack.default)
 def hstack(op: Emit, tensors: Sequence[ir.Value]) -> ir.Value:
     """hstack(Tensor[] tensors) -> Tensor"""
-    raised = [tensor if rank_of(tensor) else unsqueeze(op, tensor, 0) for tensor in tensors]
-    return cat(op, raised, 0 if rank_of(raised[0]) == 1 else 1)
+    raised = [tensor if op.rank(tensor) else unsqueeze(op, tensor, 0) for tensor in tensors]
+    return cat(op, raised, 0 if op.rank(raised[0]) == 1 else 1)
 
 
 @translates(aten.vstack.default, aten.row_stack.default)
@@ -71,7 +72,7 @@ def vstack(op: Emit, tensors: Sequence[ir.Value]) -> ir.Value:
     """vstack(Tensor[] tensors) -> Tensor
     row_stack(Tensor[] tensors) -> Tensor
     """
-    return cat(op, [unsqueeze(op, tensor, *range(2 - rank_of(tensor))) for tensor in tensors], 0)
+    return cat(op, [unsqueeze(op, tensor, *range(2 - op.rank(tensor))) for tensor in tensors], 0)
 
 
 @translates(aten.dstack.default)
@@ -84,7 +85,7 @@ def dstack(op: Emit, tensors: Sequence[ir.Value]) -> ir.Value:
 def column_stack(op: Emit, tensors: Sequence[ir.Value]) -> ir.Value:
     """column_stack(Tensor[] tensors) -> Tensor"""
     columns = [
-        tensor if rank_of(tensor) > 1 else op.reshape(tensor, (dims_of(tensor)[0] if rank_of(tensor) else 1, 1))
+        tensor if op.rank(tensor) > 1 else op.reshape(tensor, (op.dims(tensor)[0] if op.rank(tensor) else 1, 1))
         for tensor in tensors
     ]
     return cat(op, columns, 1)
@@ -99,8 +100,8 @@ def block_diag(op: Emit, tensors: Sequence[ir.Value]) -> ir.Value:
     dtype, dims = op.result[0]
     rows, start = [], 0
     for tensor in tensors:
-        block = op.cast(op.reshape(tensor, (1,) * (2 - rank_of(tensor)) + dims_of(tensor)), dtype)
-        height, width = dims_of(block)
+        block = op.cast(op.reshape(tensor, (1,) * (2 - op.rank(tensor)) + op.dims(tensor)), dtype)
+        height, width = op.dims(block)
         pads = [0, start, 0, dims[1] - start - width]
         start = start + width  # type: ignore[assignment]
         if height != 0 and not is_empty(dims):
@@ -116,12 +117,12 @@ def cartesian_prod(op: Emit, tensors: Sequence[ir.Value]) -> ir.Value:
     """cartesian_prod(Tensor[] tensors) -> Tensor"""
     if len(tensors) == 1:
         return tensors[0]
-    sizes = [dims_of(tensor)[0] for tensor in tensors]
+    sizes = [op.dims(tensor)[0] for tensor in tensors]
     columns = []
     for place, tensor in enumerate(tensors):
         dims = [sizes[place] if axis == place else 1 for axis in range(len(sizes))]
         grid = op.expand(op.reshape(tensor, dims), sizes)
-        columns.append(op.reshape(grid, (*result_dims(op)[:1], 1)))
+        columns.append(op.reshape(grid, (*op.result_dims()[:1], 1)))
     return joined(op, columns, 1)
 
 
@@ -137,11 +138,11 @@ def _chunk_cat(op: Emit, tensors: Sequence[ir.Value], dim: int, num_chunks: int)
 
     Each tensor padded along ``dim`` to a multiple of the chunks, cut, its trailing axes flattened; chunks joined.
     """
-    dtype = op.result[0][0]
-    axis = axis_of(dim, rank_of(tensors[0]))
+    dtype = op.result_dtype()
+    axis = axis_of(dim, op.rank(tensors[0]))
     parts = []
     for tensor in tensors:
-        size = dims_of(tensor)
+        size = op.dims(tensor)
         length = whole(-(-size[axis] // num_chunks))
         missing = whole(length * num_chunks - size[axis])
         wide = op.cast(tensor, dtype)
@@ -150,3 +151,15 @@ def _chunk_cat(op: Emit, tensors: Sequence[ir.Value], dim: int, num_chunks: int)
             wide = op.Concat(wide, after, axis=axis)
         parts.append(op.reshape(wide, (*size[:axis], num_chunks, whole(length * product(list(size[axis + 1 :]))))))
     return joined(op, parts, axis + 1)
+
+
+@translates(aten.combinations.default)
+def combinations(op: Emit, self: ir.Value, r: int, with_replacement: bool) -> ir.Value:
+    """combinations(Tensor self, int r=2, bool with_replacement=False) -> Tensor
+
+    ONNX:    Gather by a constant table.
+    """
+    count = fixed(op.dims(self)[0], "the number of elements to combine")
+    choose = itertools.combinations_with_replacement if with_replacement else itertools.combinations
+    table = np.array(list(choose(range(count), r)), dtype=np.int64).reshape(-1, r)
+    return op.Gather(self, table, axis=0)

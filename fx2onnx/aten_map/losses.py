@@ -13,11 +13,11 @@ from fx2onnx.aten_map.norms import vector_norm
 from fx2onnx.aten_map.powers import xlogy
 from fx2onnx.aten_map.reductions import mean, reduce
 from fx2onnx.aten_map.table.axes import axis_of
-from fx2onnx.aten_map.table.dtype_support import opmath, overloads_of, register_shared, result_dtype
+from fx2onnx.aten_map.table.dtype_support import opmath
 from fx2onnx.aten_map.table.dtypes import promoted
+from fx2onnx.aten_map.table.registry import overloads_of, register_shared
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.shapes import broadcast_dims
-from fx2onnx.irx.values import dims_of, dtype_of, rank_of
 
 aten = torch.ops.aten
 D = ir.DataType
@@ -31,17 +31,17 @@ def reduced_loss(op: Emit, loss: ir.Value, reduction: int) -> ir.Value:
         loss = mean(op, loss)
     elif reduction == SUM:
         loss = reduce(op, "ReduceSum", loss)
-    return op.cast(loss, result_dtype(op))
+    return op.cast(loss, op.result_dtype())
 
 
 def worked(op: Emit, *values: ir.Value) -> list[ir.Value]:
     """The values in the result's opmath dtype."""
-    return [op.cast(value, opmath(result_dtype(op))) for value in values]
+    return [op.cast(value, opmath(op.result_dtype())) for value in values]
 
 
 def _wrapped(op: Emit, op_type: str, left: ir.Value, right: ir.Value) -> ir.Value:
     """Two tensors combined in their common dtype, where integers wrap; half precision in float32."""
-    return add(op, left, right, opmath(promoted(left, right)), op_type)
+    return add(op, left, right, opmath(promoted(op, left, right)), op_type)
 
 
 def at_least_zero(op: Emit, value: ir.Value) -> ir.Value:
@@ -50,7 +50,7 @@ def at_least_zero(op: Emit, value: ir.Value) -> ir.Value:
 
 
 def zero_like(op: Emit, value: ir.Value) -> ir.Value:
-    return op.const(0.0, dtype_of(value))
+    return op.const(0.0, op.dtype(value))
 
 
 def _squares(op: Emit, self: ir.Value, target: ir.Value) -> ir.Value:
@@ -64,7 +64,7 @@ def _distances(op: Emit, self: ir.Value, target: ir.Value) -> ir.Value:
 
 def _pairwise(formula: Callable[..., ir.Value]) -> Callable[..., ir.Value]:
     def entry(op: Emit, self: ir.Value, target: ir.Value, reduction: int) -> ir.Value:
-        dtype = result_dtype(op) if formula is not _soft_margin else opmath(result_dtype(op))
+        dtype = op.result_dtype() if formula is not _soft_margin else opmath(op.result_dtype())
         return reduced_loss(op, formula(op, op.cast(self, dtype), op.cast(target, dtype)), reduction)
 
     return entry
@@ -106,14 +106,14 @@ def _binary_cross_entropy(
 ) -> ir.Value:
     """-(t log x + (1 - t) log(1 - x)), logarithms held at -100 or above."""
     value, aim = worked(op, self, target)
-    one, floor = op.const(1.0, dtype_of(value)), op.const(-100.0, dtype_of(value))
+    one, floor = op.const(1.0, op.dtype(value)), op.const(-100.0, op.dtype(value))
     yes, no = op.Max(op.Log(value), floor), op.Max(op.Log(op.Sub(one, value)), floor)
     loss = op.Sub(op.Mul(op.Sub(aim, one), no), op.Mul(aim, yes))
     return reduced_loss(op, _weighted(op, loss, weight), reduction)
 
 
 def _weighted(op: Emit, loss: ir.Value, weight: ir.Value | None) -> ir.Value:
-    return loss if weight is None else op.Mul(loss, op.cast(weight, dtype_of(loss)))
+    return loss if weight is None else op.Mul(loss, op.cast(weight, op.dtype(loss)))
 
 
 def _with_logits(
@@ -126,10 +126,10 @@ def _with_logits(
 ) -> ir.Value:
     """(1 - t) x + (1 + (p - 1) t) softplus(-x)."""
     value, aim = worked(op, self, target)
-    one = op.const(1.0, dtype_of(value))
+    one = op.const(1.0, op.dtype(value))
     soft = op.Softplus(op.Neg(value))
     if pos_weight is not None:
-        soft = op.Mul(soft, op.Add(op.Mul(op.Sub(op.cast(pos_weight, dtype_of(value)), one), aim), one))
+        soft = op.Mul(soft, op.Add(op.Mul(op.Sub(op.cast(pos_weight, op.dtype(value)), one), aim), one))
     loss = op.Add(op.Mul(op.Sub(one, aim), value), soft)
     return reduced_loss(op, _weighted(op, loss, weight), reduction)
 
@@ -170,7 +170,7 @@ def _hinge_embedding(op: Emit, self: ir.Value, target: ir.Value, margin: float, 
     """x where t = 1, max(margin - x, 0) where t = -1, both elsewhere."""
     value, aim = worked(op, self, target)
     zero = zero_like(op, value)
-    apart = op.Where(op.Equal(aim, 1), zero, at_least_zero(op, op.Sub(op.const(margin, dtype_of(value)), value)))
+    apart = op.Where(op.Equal(aim, 1), zero, at_least_zero(op, op.Sub(op.const(margin, op.dtype(value)), value)))
     return reduced_loss(op, op.Add(apart, op.Where(op.Equal(aim, -1), zero, value)), reduction)
 
 
@@ -191,12 +191,12 @@ def _cosine_embedding(
 ) -> ir.Value:
     """1 - cos where t = 1, max(cos - margin, 0) where t = -1."""
     first, second, aim = worked(op, input1, input2, target)
-    axis = rank_of(target)
+    axis = op.rank(target)
     product = reduce(op, "ReduceSum", op.Mul(first, second), axis)
     lengths = [op.Add(reduce(op, "ReduceSumSquare", item, axis), COSINE_EPSILON) for item in (first, second)]
     cosine = op.Div(product, op.Sqrt(op.Mul(*lengths)))
     zero = zero_like(op, cosine)
-    near = op.Where(op.Equal(aim, 1), op.Sub(op.const(1.0, dtype_of(cosine)), cosine), zero)
+    near = op.Where(op.Equal(aim, 1), op.Sub(op.const(1.0, op.dtype(cosine)), cosine), zero)
     far = op.Where(op.Equal(aim, -1), at_least_zero(op, op.Sub(cosine, float(margin))), zero)
     return reduced_loss(op, op.Add(near, far), reduction)
 
@@ -227,16 +227,16 @@ def _triplet_margin(
 def _cosine_similarity(op: Emit, x1: ir.Value, x2: ir.Value, dim: int, eps: float) -> ir.Value:
     """x1 . x2 / (max(|x1|, eps) max(|x2|, eps))."""
     first, second = worked(op, x1, x2)
-    shared = broadcast_dims(dims_of(first), dims_of(second)) or (1,)
+    shared = broadcast_dims(op.dims(first), op.dims(second)) or (1,)
     axis = axis_of(dim, len(shared)) - len(shared)
-    if any(rank_of(item) < -axis or dims_of(item)[axis] != shared[axis] for item in (first, second)):
+    if any(op.rank(item) < -axis or op.dims(item)[axis] != shared[axis] for item in (first, second)):
         first, second = op.expand(first, shared), op.expand(second, shared)
     dim = axis
     first, second = (
-        op.Div(item, op.Max(reduce(op, "ReduceL2", item, dim, True), op.const(eps, dtype_of(item))))
+        op.Div(item, op.Max(reduce(op, "ReduceL2", item, dim, True), op.const(eps, op.dtype(item))))
         for item in (first, second)
     )
-    return op.cast(reduce(op, "ReduceSum", op.Mul(first, second), dim), result_dtype(op))
+    return op.cast(reduce(op, "ReduceSum", op.Mul(first, second), dim), op.result_dtype())
 
 
 register_shared(_hinge_embedding, "Where by target, Relu", *overloads_of("hinge_embedding_loss"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import onnx_ir as ir
 import torch
@@ -11,17 +11,16 @@ from fx2onnx.aten_map.joining import joined
 from fx2onnx.aten_map.matmul import dense, transposed_weight
 from fx2onnx.aten_map.slicing import pieces
 from fx2onnx.aten_map.table.axes import INT64, steps, unsqueeze
-from fx2onnx.aten_map.table.registry import translates
+from fx2onnx.aten_map.table.registry import register_shared, translates
 from fx2onnx.irx.emit import Emit
-from fx2onnx.irx.values import dims_of, dtype_of, rank_of
 
 aten = torch.ops.aten
 
 
 def lstm_step(op: Emit, gates: ir.Value, cell: ir.Value) -> tuple[ir.Value, ir.Value]:
     """Hidden and cell state from the summed gates i, f, g, o."""
-    hidden = dims_of(cell)[-1]
-    i, f, g, o = pieces(op, gates, rank_of(gates) - 1, [hidden] * 4)
+    hidden = op.dims(cell)[-1]
+    i, f, g, o = pieces(op, gates, op.rank(gates) - 1, [hidden] * 4)
     new_cell = op.Add(op.Mul(op.Sigmoid(f), cell), op.Mul(op.Sigmoid(i), op.Tanh(g)))
     return op.Mul(op.Sigmoid(o), op.Tanh(new_cell)), new_cell
 
@@ -64,9 +63,9 @@ def _scan(
     gates = op.MatMul(value, transposed_weight(op, w_ih))
     if has_biases:
         gates = op.Add(gates, op.Add(parts[2], parts[3]))
-    dtype, (time, batch, width) = dtype_of(value), dims_of(gates)
-    h = op.subgraph_input("h", dtype, dims_of(h0))
-    c = op.subgraph_input("c", dtype, dims_of(c0))
+    dtype, (time, batch, width) = op.dtype(value), op.dims(gates)
+    h = op.subgraph_input("h", dtype, op.dims(h0))
+    c = op.subgraph_input("c", dtype, op.dims(c0))
     x = op.subgraph_input("gates", dtype, (batch, width))
     formals, scanned = [h, c, x], [gates]
     running = None
@@ -87,8 +86,8 @@ def _scan(
     graph = op.subgraph("lstm_step", formals, body)
     count = len(scanned)
     directions = {"scan_input_directions": [1] * count, "scan_output_directions": [1]} if reverse else {}
-    projected = dims_of(h0)[-1]
-    outputs = [(dtype, dims_of(h0)), (dtype, dims_of(c0)), (dtype, (time, batch, projected))]
+    projected = op.dims(h0)[-1]
+    outputs = [(dtype, op.dims(h0)), (dtype, op.dims(c0)), (dtype, (time, batch, projected))]
     result: tuple[ir.Value, ir.Value, ir.Value] = op.Scan(
         h0, c0, *scanned, body=graph, num_scan_inputs=count, outputs=outputs, **directions
     )
@@ -125,7 +124,7 @@ def gru_cell(
 
     r, z = sigmoid; n = tanh(W_in x + r * (W_hn h)); h' = n + z * (h - n).
     """
-    size, axis = dims_of(hx)[-1], rank_of(input) - 1
+    size, axis = op.dims(hx)[-1], op.rank(input) - 1
     from_input = pieces(op, dense(op, input, w_ih, b_ih), axis, [size] * 3)
     from_state = pieces(op, dense(op, hx, w_hh, b_hh), axis, [size] * 3)
     reset = op.Sigmoid(op.Add(from_input[0], from_state[0]))
@@ -134,39 +133,20 @@ def gru_cell(
     return op.Add(fresh, op.Mul(update, op.Sub(hx, fresh)))
 
 
-def _simple_cell(op: Emit, activation: str, given: list[ir.Value | None]) -> ir.Value:
-    value, state, w_ih, w_hh, b_ih, b_hh = given
-    assert value is not None
-    assert state is not None
-    assert w_ih is not None
-    assert w_hh is not None
-    total = op.Add(dense(op, value, w_ih, b_ih), dense(op, state, w_hh, b_hh))
-    return op.node(activation, total)
+def _simple_cell(activation: str) -> Callable[..., ir.Value]:
+    def entry(
+        op: Emit,
+        input: ir.Value,
+        hx: ir.Value,
+        w_ih: ir.Value,
+        w_hh: ir.Value,
+        b_ih: ir.Value | None,
+        b_hh: ir.Value | None,
+    ) -> ir.Value:
+        return op.node(activation, op.Add(dense(op, input, w_ih, b_ih), dense(op, hx, w_hh, b_hh)))
+
+    return entry
 
 
-@translates(aten.rnn_tanh_cell.default)
-def rnn_tanh_cell(
-    op: Emit,
-    input: ir.Value,
-    hx: ir.Value,
-    w_ih: ir.Value,
-    w_hh: ir.Value,
-    b_ih: ir.Value | None,
-    b_hh: ir.Value | None,
-) -> ir.Value:
-    """rnn_tanh_cell(Tensor input, Tensor hx, Tensor w_ih, Tensor w_hh, Tensor? b_ih=None, Tensor? b_hh=None) -> Tensor"""
-    return _simple_cell(op, "Tanh", [input, hx, w_ih, w_hh, b_ih, b_hh])
-
-
-@translates(aten.rnn_relu_cell.default)
-def rnn_relu_cell(
-    op: Emit,
-    input: ir.Value,
-    hx: ir.Value,
-    w_ih: ir.Value,
-    w_hh: ir.Value,
-    b_ih: ir.Value | None,
-    b_hh: ir.Value | None,
-) -> ir.Value:
-    """rnn_relu_cell(Tensor input, Tensor hx, Tensor w_ih, Tensor w_hh, Tensor? b_ih=None, Tensor? b_hh=None) -> Tensor"""
-    return _simple_cell(op, "Relu", [input, hx, w_ih, w_hh, b_ih, b_hh])
+register_shared(_simple_cell("Tanh"), "Gemm, Gemm, Add, Tanh", aten.rnn_tanh_cell.default)
+register_shared(_simple_cell("Relu"), "Gemm, Gemm, Add, Relu", aten.rnn_relu_cell.default)

@@ -10,9 +10,8 @@ import torch
 from fx2onnx.aten_map.table.axes import swap, unsqueeze, whole
 from fx2onnx.aten_map.table.dtype_support import opmath
 from fx2onnx.aten_map.table.dtypes import FLOATS, as_dtype
-from fx2onnx.aten_map.table.registry import translates
+from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
 from fx2onnx.irx.emit import Emit
-from fx2onnx.irx.values import dims_of, dtype_of, rank_of
 
 aten = torch.ops.aten
 INT32, BOOL = ir.DataType.INT32, ir.DataType.BOOL
@@ -24,33 +23,29 @@ NARROW_INTEGERS = frozenset(
 
 def product(op: Emit, lhs: ir.Value, rhs: ir.Value) -> ir.Value:
     """``MatMul`` in every dtype PyTorch multiplies in."""
-    dtype = dtype_of(lhs)
+    dtype = op.dtype(lhs)
     if dtype in NARROW_INTEGERS:
         return op.cast(op.MatMul(op.cast(lhs, INT32), op.cast(rhs, INT32)), dtype)
     return op.MatMul(lhs, rhs)
 
 
 def transposed_weight(op: Emit, weight: ir.Value) -> ir.Value:
-    """``weight`` with its last two axes exchanged; emitted once a weight."""
+    """``weight`` with its last two axes swapped; emitted once a weight."""
     key = ("transposed", id(weight))
     found = op.builder.size_cache.get(key)
     if found is None:
-        found = swap(op, weight, rank_of(weight) - 2, rank_of(weight) - 1)
+        found = swap(op, weight, op.rank(weight) - 2, op.rank(weight) - 1)
         op.builder.size_cache[key] = found
     return found
 
 
 def dense(op: Emit, value: ir.Value, weight: ir.Value, bias: ir.Value | None) -> ir.Value:
     """``value @ weight.T + bias``; one Gemm for matrices."""
-    floating = dtype_of(value) in FLOATS
-    if rank_of(value) == 2 and rank_of(weight) == 2 and floating and dims_of(value)[1] != 0:
+    floating = op.dtype(value) in FLOATS
+    if op.rank(value) == 2 and op.rank(weight) == 2 and floating and op.dims(value)[1] != 0:
         return op.Gemm(value, weight, bias, transB=1)
-    total = product(op, value, transposed_weight(op, weight) if rank_of(weight) == 2 else weight)
-    return total if bias is None else _add(op, total, bias)
-
-
-def _add(op: Emit, lhs: ir.Value, rhs: ir.Value) -> ir.Value:
-    return op.Add(lhs, rhs)
+    total = product(op, value, transposed_weight(op, weight) if op.rank(weight) == 2 else weight)
+    return total if bias is None else op.Add(total, bias)
 
 
 @translates(aten.linear.default)
@@ -62,20 +57,7 @@ def linear(op: Emit, input: ir.Value, weight: ir.Value, bias: ir.Value | None) -
     return dense(op, input, weight, bias)
 
 
-@translates(aten.matmul.default, aten.linalg_matmul.default)
-def matmul(op: Emit, self: ir.Value, other: ir.Value) -> ir.Value:
-    """matmul(Tensor self, Tensor other) -> Tensor
-    linalg_matmul(Tensor self, Tensor other) -> Tensor
-    """
-    return product(op, self, other)
-
-
-@translates(aten.mm.default, aten.bmm.default)
-def mm(op: Emit, self: ir.Value, mat2: ir.Value) -> ir.Value:
-    """mm(Tensor self, Tensor mat2) -> Tensor
-    bmm(Tensor self, Tensor mat2) -> Tensor
-    """
-    return product(op, self, mat2)
+register_shared(product, "MatMul", *overloads_of("matmul linalg_matmul mm bmm mv dot vdot"))
 
 
 @translates(aten._int_mm.default)
@@ -84,29 +66,11 @@ def _int_mm(op: Emit, self: ir.Value, mat2: ir.Value) -> ir.Value:
     return op.MatMul(op.cast(self, INT32), op.cast(mat2, INT32))
 
 
-@translates(aten.mv.default)
-def mv(op: Emit, self: ir.Value, vec: ir.Value) -> ir.Value:
-    """mv(Tensor self, Tensor vec) -> Tensor"""
-    return product(op, self, vec)
-
-
-@translates(aten.dot.default)
-def dot(op: Emit, self: ir.Value, tensor: ir.Value) -> ir.Value:
-    """dot(Tensor self, Tensor tensor) -> Tensor"""
-    return product(op, self, tensor)
-
-
-@translates(aten.vdot.default)
-def vdot(op: Emit, self: ir.Value, other: ir.Value) -> ir.Value:
-    """vdot(Tensor self, Tensor other) -> Tensor"""
-    return product(op, self, other)
-
-
 def scaled(op: Emit, value: ir.Value, factor: Any) -> ir.Value:
     """``value * factor``; nothing is emitted for 1."""
     if not isinstance(factor, ir.Value) and factor == 1:
         return value
-    return op.Mul(value, as_dtype(op, factor, dtype_of(value)))
+    return op.Mul(value, as_dtype(op, factor, op.dtype(value)))
 
 
 def _accumulated(op: Emit, self: ir.Value, beta: Any, alpha: Any, total: ir.Value) -> ir.Value:
@@ -114,13 +78,13 @@ def _accumulated(op: Emit, self: ir.Value, beta: Any, alpha: Any, total: ir.Valu
 
     Half precision with factors is computed in float32, bools as integers.
     """
-    dtype = op.result[0][0]
+    dtype = op.result_dtype()
     plain = not isinstance(beta, ir.Value) and not isinstance(alpha, ir.Value) and beta in (0, 1) and alpha == 1
-    inner = INT32 if dtype == BOOL else dtype if plain and dtype_of(total) == dtype else opmath(dtype)
+    inner = INT32 if dtype == BOOL else dtype if plain and op.dtype(total) == dtype else opmath(dtype)
     total = scaled(op, op.cast(total, inner), _whole(alpha, dtype))
     if not isinstance(beta, ir.Value) and beta == 0:
         return op.cast(total, dtype)
-    return op.cast(_add(op, scaled(op, op.cast(self, inner), _whole(beta, dtype)), total), dtype)
+    return op.cast(op.Add(scaled(op, op.cast(self, inner), _whole(beta, dtype)), total), dtype)
 
 
 def _whole(factor: Any, dtype: ir.DataType) -> Any:
@@ -134,7 +98,7 @@ def addmm(op: Emit, self: ir.Value, mat1: ir.Value, mat2: ir.Value, beta: Any, a
     ONNX:  one Gemm for floats.
     """
     numbers = not isinstance(beta, ir.Value) and not isinstance(alpha, ir.Value)
-    if dtype_of(mat1) in FLOATS and numbers and dims_of(mat1)[1] != 0:
+    if op.dtype(mat1) in FLOATS and numbers and op.dims(mat1)[1] != 0:
         scales = [None if factor == 1 else float(factor) for factor in (alpha, beta)]
         return op.Gemm(mat1, mat2, None if beta == 0 else self, alpha=scales[0], beta=scales[1])
     return _accumulated(op, self, beta, alpha, product(op, mat1, mat2))
@@ -154,13 +118,13 @@ def _addmm_activation(
 @translates(aten.addmv.default)
 def addmv(op: Emit, self: ir.Value, mat: ir.Value, vec: ir.Value, beta: Any, alpha: Any) -> ir.Value:
     """addmv(Tensor self, Tensor mat, Tensor vec, *, Scalar beta=1, Scalar alpha=1) -> Tensor"""
-    return op.expand(_accumulated(op, self, beta, alpha, product(op, mat, vec)), op.result[0][1])
+    return op.expand(_accumulated(op, self, beta, alpha, product(op, mat, vec)), op.result_dims())
 
 
 @translates(aten.addr.default)
 def addr(op: Emit, self: ir.Value, vec1: ir.Value, vec2: ir.Value, beta: Any, alpha: Any) -> ir.Value:
     """addr(Tensor self, Tensor vec1, Tensor vec2, *, Scalar beta=1, Scalar alpha=1) -> Tensor"""
-    dtype = op.result[0][0]
+    dtype = op.result_dtype()
     inner = INT32 if dtype == BOOL else opmath(dtype)
     outer = op.Mul(unsqueeze(op, op.cast(vec1, inner), 1), op.cast(vec2, inner))
     return _accumulated(op, self, beta, alpha, outer)
@@ -175,7 +139,7 @@ def baddbmm(op: Emit, self: ir.Value, batch1: ir.Value, batch2: ir.Value, beta: 
 @translates(aten.addbmm.default)
 def addbmm(op: Emit, self: ir.Value, batch1: ir.Value, batch2: ir.Value, beta: Any, alpha: Any) -> ir.Value:
     """addbmm(Tensor self, Tensor batch1, Tensor batch2, *, Scalar beta=1, Scalar alpha=1) -> Tensor"""
-    dtype = dtype_of(batch1)
+    dtype = op.dtype(batch1)
     inner = INT32 if dtype in NARROW_INTEGERS else opmath(dtype)
     total = op.ReduceSum(op.MatMul(op.cast(batch1, inner), op.cast(batch2, inner)), axes=[0], keepdims=0)
     return _accumulated(op, self, beta, alpha, total)
@@ -187,8 +151,8 @@ def bilinear(op: Emit, input1: ir.Value, input2: ir.Value, weight: ir.Value, bia
 
     The products of all pairs of features, then one dense layer over them: ``y[o] = sum_ij x1[i] W[o, i, j] x2[j]``.
     """
-    left, right, rank = dims_of(input1)[-1], dims_of(input2)[-1], rank_of(input1)
+    left, right, rank = op.dims(input1)[-1], op.dims(input2)[-1], op.rank(input1)
     pairs = op.Mul(unsqueeze(op, input1, rank), unsqueeze(op, input2, rank - 1))
     flat = whole(left * right)
-    features = op.reshape(pairs, (*dims_of(input1)[:-1], flat))
-    return dense(op, features, op.reshape(weight, (dims_of(weight)[0], flat)), bias)
+    features = op.reshape(pairs, (*op.dims(input1)[:-1], flat))
+    return dense(op, features, op.reshape(weight, (op.dims(weight)[0], flat)), bias)

@@ -15,7 +15,6 @@ from fx2onnx.aten_map.slicing import pieces
 from fx2onnx.aten_map.table.axes import transpose, unsqueeze, whole
 from fx2onnx.aten_map.table.registry import translates
 from fx2onnx.irx.emit import Emit
-from fx2onnx.irx.values import dims_of, dtype_of
 
 aten = torch.ops.aten
 KEY_PADDING = 1
@@ -32,17 +31,17 @@ def _heads(
     bias: ir.Value,
 ) -> list[ir.Value]:
     """Query, key and value as [batch, heads, time, size]; one product where all three are one tensor."""
-    width = whole(dims_of(weight)[0] // 3)
+    width = whole(op.dims(weight)[0] // 3)
     size = whole(width // heads)
     if query is key and key is value:
-        batch, time = dims_of(query)[:2]
+        batch, time = op.dims(query)[:2]
         joined = op.reshape(dense(op, query, weight, bias), (batch, time, 3, heads, size))
         stacked = transpose(op, joined, (2, 0, 3, 1, 4))
         return [op.Gather(stacked, op.const(index), axis=0) for index in range(3)]
     weights, biases = pieces(op, weight, 0, [width] * 3), pieces(op, bias, 0, [width] * 3)
     found = []
     for operand, part, shift in zip((query, key, value), weights, biases, strict=True):
-        batch, time = dims_of(operand)[:2]
+        batch, time = op.dims(operand)[:2]
         found.append(
             transpose(op, op.reshape(dense(op, operand, part, shift), (batch, time, heads, size)), (0, 2, 1, 3))
         )
@@ -68,11 +67,11 @@ def multi_head(
     q, k, v = _heads(op, query, key, value, heads, qkv_weight, qkv_bias)
     bias = None
     if mask is not None:
-        bias = minus_infinity_where(op, op.cast(mask, ir.DataType.BOOL), dtype_of(q), True)
+        bias = minus_infinity_where(op, op.cast(mask, ir.DataType.BOOL), op.dtype(q), True)
         bias = unsqueeze(op, bias, 1, 2) if mask_type == KEY_PADDING else bias
-    weights = probabilities(op, q, k, bias, 1 / math.sqrt(int(dims_of(q)[-1])))  # type: ignore[arg-type]
+    weights = probabilities(op, q, k, bias, 1 / math.sqrt(int(op.dims(q)[-1])))  # type: ignore[arg-type]
     merged = transpose(op, op.MatMul(weights, v), (0, 2, 1, 3))
-    batch, time, _, size = dims_of(merged)
+    batch, time, _, size = op.dims(merged)
     return dense(op, op.reshape(merged, (batch, time, whole(heads * size))), proj_weight, proj_bias), weights
 
 

@@ -10,10 +10,9 @@ import torch
 from fx2onnx.aten_map.batch_norm import FLOAT, HALF, channel_vector, normalized_by, over_channels
 from fx2onnx.aten_map.table.axes import axis_of, filled, reshaped_like, whole
 from fx2onnx.aten_map.table.dtypes import TORCH_DTYPES
-from fx2onnx.aten_map.table.registry import translates
+from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
 from fx2onnx.base.dims import DimLike, product
 from fx2onnx.irx.emit import Emit
-from fx2onnx.irx.values import dims_of, dtype_of, rank_of
 
 aten = torch.ops.aten
 
@@ -32,7 +31,7 @@ def layer_normalized(
     ONNX:      LayerNormalization from opset 17 on (it needs a weight: ones where PyTorch has none); plain nodes below.
     Numerics:  in float32 at least.
     """
-    dtype, dims = dtype_of(value), dims_of(value)
+    dtype, dims = op.dtype(value), op.dims(value)
     if op.opset >= 17:
         scale = filled(op, dims[-count:], 1, dtype) if weight is None else op.cast(weight, dtype)
         shift = None if bias is None else op.cast(bias, dtype)
@@ -55,22 +54,7 @@ def layer_normalized(
     return (output, mean, op.Reciprocal(deviation)) if statistics else (output,)
 
 
-@translates(aten.layer_norm.default)
-def layer_norm(
-    op: Emit,
-    input: ir.Value,
-    normalized_shape: Sequence[DimLike],
-    weight: ir.Value | None,
-    bias: ir.Value | None,
-    eps: float,
-    cudnn_enable: bool,
-) -> ir.Value:
-    """layer_norm(Tensor input, SymInt[] normalized_shape, Tensor? weight=None, Tensor? bias=None, float eps=1.0000000000000001e-05, bool cudnn_enable=True) -> Tensor"""
-    return layer_normalized(op, input, len(normalized_shape), weight, bias, eps)[0]
-
-
-@translates(aten.native_layer_norm.default)
-def native_layer_norm(
+def _layer_norm(
     op: Emit,
     input: ir.Value,
     normalized_shape: Sequence[DimLike],
@@ -78,9 +62,11 @@ def native_layer_norm(
     bias: ir.Value | None,
     eps: float,
 ) -> tuple[ir.Value, ...]:
-    """native_layer_norm(Tensor input, SymInt[] normalized_shape, Tensor? weight, Tensor? bias, float eps) -> (Tensor, Tensor, Tensor)"""
-    found = layer_normalized(op, input, len(normalized_shape), weight, bias, eps, statistics=True)
-    return tuple(op.cast(value, op.result[index][0]) for index, value in enumerate(found))
+    found = layer_normalized(op, input, len(normalized_shape), weight, bias, eps, statistics=len(op.result) > 1)
+    return tuple(op.cast(value, op.result_dtype(index)) for index, value in enumerate(found))
+
+
+register_shared(_layer_norm, "LayerNormalization from opset 17 on", *overloads_of("layer_norm native_layer_norm"))
 
 
 def rms_normalized(
@@ -90,7 +76,7 @@ def rms_normalized(
 
     ONNX:  RMSNormalization from opset 23 on; plain nodes below. ``eps=None`` is the dtype's machine epsilon.
     """
-    dtype, dims = dtype_of(value), dims_of(value)
+    dtype, dims = op.dtype(value), op.dims(value)
     inner = FLOAT if dtype in HALF else dtype
     if eps is None:
         eps = torch.finfo(TORCH_DTYPES[inner]).eps
@@ -106,22 +92,14 @@ def rms_normalized(
     return (op.cast(output, dtype), op.Reciprocal(rms)) if statistics else (op.cast(output, dtype),)
 
 
-@translates(aten.rms_norm.default)
-def rms_norm(
+def _rms_norm(
     op: Emit, input: ir.Value, normalized_shape: Sequence[DimLike], weight: ir.Value | None, eps: float | None
-) -> ir.Value:
-    """rms_norm(Tensor input, SymInt[] normalized_shape, Tensor? weight=None, float? eps=None) -> Tensor"""
-    found = rms_normalized(op, input, len(normalized_shape), weight, eps)[0]
-    return op.cast(found, op.result[0][0])
-
-
-@translates(aten._fused_rms_norm.default)
-def _fused_rms_norm(
-    op: Emit, input: ir.Value, normalized_shape: Sequence[int], weight: ir.Value | None, eps: float | None
 ) -> tuple[ir.Value, ...]:
-    """_fused_rms_norm(Tensor input, int[] normalized_shape, Tensor? weight, float? eps) -> (Tensor, Tensor)"""
-    found = rms_normalized(op, input, len(normalized_shape), weight, eps, statistics=True)
-    return tuple(op.cast(value, op.result[index][0]) for index, value in enumerate(found))
+    found = rms_normalized(op, input, len(normalized_shape), weight, eps, statistics=len(op.result) > 1)
+    return tuple(op.cast(value, op.result_dtype(index)) for index, value in enumerate(found))
+
+
+register_shared(_rms_norm, "RMSNormalization from opset 23 on", *overloads_of("rms_norm _fused_rms_norm"))
 
 
 def group_normalized(
@@ -132,7 +110,7 @@ def group_normalized(
     ONNX:  InstanceNormalization over the groups as channels, then the channels' weight and bias. GroupNormalization
            (right from opset 21 on) is not used: onnxruntime runs its function body, which is slower.
     """
-    dtype, dims, rank = dtype_of(value), dims_of(value), rank_of(value)
+    dtype, dims, rank = op.dtype(value), op.dims(value), op.rank(value)
     ones, none = filled(op, (groups,), 1, dtype), filled(op, (groups,), 0, dtype)
     if groups == dims[1] and rank > 2:
         scale, shift = (ones if weight is None else weight), (none if bias is None else bias)
@@ -169,14 +147,14 @@ def native_group_norm(
 ) -> tuple[ir.Value, ...]:
     """native_group_norm(Tensor input, Tensor? weight, Tensor? bias, SymInt N, SymInt C, SymInt HxW, int group, float eps) -> (Tensor, Tensor, Tensor)"""
     output = group_normalized(op, input, group, weight, bias, eps)
-    dtype = op.result[1][0]
+    dtype = op.result_dtype(1)
     inner = FLOAT if dtype in HALF else dtype
     grouped = op.cast(op.reshape(input, (N, group, whole(C * HxW // group))), inner)
     mean = op.ReduceMean(grouped, axes=[2], keepdims=1)
     centred = op.Sub(grouped, mean)
     variance = op.ReduceMean(op.Mul(centred, centred), axes=[2], keepdims=0)
     rstd = op.Reciprocal(op.Sqrt(op.Add(variance, op.const(float(eps), inner))))
-    return output, op.cast(op.Squeeze(mean, axes=[2]), dtype), op.cast(rstd, op.result[2][0])
+    return output, op.cast(op.Squeeze(mean, axes=[2]), dtype), op.cast(rstd, op.result_dtype(2))
 
 
 @translates(aten.instance_norm.default)
@@ -197,7 +175,7 @@ def instance_norm(
     """
     if not use_input_stats and running_mean is not None and running_var is not None:
         return normalized_by(op, input, weight, bias, running_mean, running_var, eps)
-    dtype, channels = dtype_of(input), dims_of(input)[1]
+    dtype, channels = op.dtype(input), op.dims(input)[1]
     scale = channel_vector(op, weight, 1, channels, dtype)
     shift = channel_vector(op, bias, 0, channels, dtype)
     return op.InstanceNormalization(input, scale, shift, epsilon=float(eps))
@@ -205,11 +183,11 @@ def instance_norm(
 
 def norm_except(op: Emit, value: ir.Value, dim: int, power: int = 2) -> ir.Value:
     """The norm over all axes but ``dim`` (-1: over all), axes kept."""
-    rank = rank_of(value)
+    rank = op.rank(value)
     kept = set() if dim == -1 else {axis_of(dim, rank)}
     axes = [axis for axis in range(rank) if axis not in kept]
     if power not in (1, 2):
-        dtype = dtype_of(value)
+        dtype = op.dtype(value)
         total = op.ReduceSum(op.Pow(op.Abs(value), op.const(power, dtype)), axes=axes, keepdims=1)
         return op.Pow(total, op.const(1 / power, dtype))
     return op.node("ReduceL2" if power == 2 else "ReduceL1", value, axes=axes, keepdims=1)
@@ -228,11 +206,11 @@ def _weight_norm(op: Emit, v: ir.Value, g: ir.Value, dim: int) -> ir.Value:
 def _weight_norm_interface(op: Emit, v: ir.Value, g: ir.Value, dim: int) -> tuple[ir.Value, ir.Value]:
     """_weight_norm_interface(Tensor v, Tensor g, int dim=0) -> (Tensor, Tensor)"""
     norm = norm_except(op, v, dim)
-    return op.Mul(v, op.Div(g, norm)), op.cast(norm, op.result[1][0])
+    return op.Mul(v, op.Div(g, norm)), op.cast(norm, op.result_dtype(1))
 
 
 @translates(aten.norm_except_dim.default)
 def norm_except_dim(op: Emit, v: ir.Value, pow: int, dim: int) -> ir.Value:
     """norm_except_dim(Tensor v, int pow=2, int dim=0) -> Tensor"""
     found = norm_except(op, v, dim, pow)
-    return op.reshape(found, op.result[0][1])
+    return op.reshape(found, op.result_dims())

@@ -14,12 +14,12 @@ from fx2onnx.aten_map.linalg.eigen import singular_values, spectral_norm
 from fx2onnx.aten_map.linalg.linear_solve import WORK, inverse
 from fx2onnx.aten_map.reductions import Dimensions, count_of, reduce, reduced_axes
 from fx2onnx.aten_map.table.axes import axes_of, transpose
-from fx2onnx.aten_map.table.dtype_support import opmath, overloads_of, register_shared, result_dtype, through
-from fx2onnx.aten_map.table.dtypes import is_float, promoted
+from fx2onnx.aten_map.table.dtype_support import opmath, through
+from fx2onnx.aten_map.table.dtypes import promoted
+from fx2onnx.aten_map.table.registry import overloads_of, register_shared
 from fx2onnx.base.dims import DimLike
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit
-from fx2onnx.irx.values import dims_of, dtype_of, rank_of
 
 aten = torch.ops.aten
 D = ir.DataType
@@ -34,11 +34,11 @@ def vector_norm(op: Emit, value: ir.Value, order: float, dim: Dimensions, keepdi
     if order in ONE_NODE:
         return reduce(op, ONE_NODE[order], value, dim, keepdim)
     if order == 0:
-        nonzero = op.cast(op.cast(value, D.BOOL), dtype_of(value))
+        nonzero = op.cast(op.cast(value, D.BOOL), op.dtype(value))
         return reduce(op, "ReduceSum", nonzero, dim, keepdim)
     magnitudes = op.Abs(value)
     if order in OF_MAGNITUDES:
-        if count_of(value, dim) == 0:
+        if count_of(op, value, dim) == 0:
             return reduce(op, "ReduceSum", magnitudes, dim, keepdim)
         return reduce(op, OF_MAGNITUDES[order], magnitudes, dim, keepdim)
     total = reduce(op, "ReduceSum", op.Pow(magnitudes, order), dim, keepdim)
@@ -46,7 +46,7 @@ def vector_norm(op: Emit, value: ir.Value, order: float, dim: Dimensions, keepdi
 
 
 def _in_opmath(op: Emit, self: ir.Value, order: float, dim: Dimensions, keepdim: bool) -> ir.Value:
-    dtype = result_dtype(op)
+    dtype = op.result_dtype()
     native = float(order) in ONE_NODE or float(order) in OF_MAGNITUDES
     value = op.cast(self, dtype if native else opmath(dtype))
     return op.cast(vector_norm(op, value, order, dim, keepdim), dtype)
@@ -59,7 +59,7 @@ def _linalg_vector_norm(
 
 
 def _keep_all(op: Emit, value: ir.Value) -> ir.Value:
-    return op.reshape(value, op.result[0][1])
+    return op.reshape(value, op.result_dims())
 
 
 def _norm(op: Emit, self: ir.Value, p: float | None = 2, dim: Dimensions = None, keepdim: bool = False) -> ir.Value:
@@ -78,15 +78,15 @@ register_shared(_frobenius, "ReduceL2", *overloads_of("frobenius_norm.dim"))
 
 def matrix_norm(op: Emit, value: ir.Value, order: Any, dim: Sequence[int], keepdim: bool) -> ir.Value:
     """Frobenius, the largest (smallest) absolute column or row sum, or of the singular values (2, -2, "nuc")."""
-    rows, columns = axes_of(dim, rank_of(value))
-    if order == "fro" or (count_of(value, dim) == 0 and order in (1, 2, "nuc", math.inf)):
+    rows, columns = axes_of(dim, op.rank(value))
+    if order == "fro" or (count_of(op, value, dim) == 0 and order in (1, 2, "nuc", math.inf)):
         return reduce(op, "ReduceL2", value, [rows, columns], keepdim)
     if order in (1, -1, math.inf, -math.inf):
         inner, outer = (rows, columns) if abs(order) == 1 else (columns, rows)
         sums = reduce(op, "ReduceL1", value, inner, True)
         most = reduce(op, "ReduceMax" if order > 0 else "ReduceMin", sums, outer, True)
         return most if keepdim else op.Squeeze(most, axes=sorted((rows, columns)))
-    others = [axis for axis in range(rank_of(value)) if axis not in (rows, columns)]
+    others = [axis for axis in range(op.rank(value)) if axis not in (rows, columns)]
     found = spectral_norm(op, transpose(op, value, [*others, rows, columns]), order)
     return op.Unsqueeze(found, axes=sorted((rows, columns))) if keepdim else found
 
@@ -94,12 +94,12 @@ def matrix_norm(op: Emit, value: ir.Value, order: Any, dim: Sequence[int], keepd
 def _linalg_matrix_norm(
     op: Emit, self: ir.Value, ord: Any = "fro", dim: Sequence[int] = (-2, -1), keepdim: bool = False
 ) -> ir.Value:
-    return op.cast(matrix_norm(op, op.cast(self, opmath(result_dtype(op))), ord, dim, keepdim), result_dtype(op))
+    return op.cast(matrix_norm(op, op.cast(self, opmath(op.result_dtype())), ord, dim, keepdim), op.result_dtype())
 
 
 def _linalg_norm(op: Emit, self: ir.Value, ord: Any = None, dim: Dimensions = None, keepdim: bool = False) -> ir.Value:
-    axes = reduced_axes(self, dim)
-    if ord is None or (len(axes) == 1 and not isinstance(ord, str)) or rank_of(self) == 0:
+    axes = reduced_axes(op, self, dim)
+    if ord is None or (len(axes) == 1 and not isinstance(ord, str)) or op.rank(self) == 0:
         flat = 2 if ord is None else ord
         return _keep_all(op, _in_opmath(op, self, flat, dim, keepdim))
     dims = list(dim) if isinstance(dim, list | tuple) and dim else [-2, -1]
@@ -107,7 +107,7 @@ def _linalg_norm(op: Emit, self: ir.Value, ord: Any = None, dim: Dimensions = No
 
 
 def _nuclear(op: Emit, self: ir.Value, dim: Sequence[int] = (-2, -1), keepdim: bool = False) -> ir.Value:
-    return op.cast(matrix_norm(op, self, "nuc", dim, keepdim), result_dtype(op))
+    return op.cast(matrix_norm(op, self, "nuc", dim, keepdim), op.result_dtype())
 
 
 def _cond(op: Emit, self: ir.Value, p: Any = None) -> ir.Value:
@@ -116,7 +116,7 @@ def _cond(op: Emit, self: ir.Value, p: Any = None) -> ir.Value:
         values = singular_values(op, self)
         low, high = reduce(op, "ReduceMin", values, -1), reduce(op, "ReduceMax", values, -1)
         found = op.Div(high, low) if order == 2 else op.Div(low, high)
-        return op.cast(found, result_dtype(op))
+        return op.cast(found, op.result_dtype())
     value = op.cast(self, WORK)
     if order == "nuc":
         other = op.cast(inverse(op, value), D.FLOAT)
@@ -126,7 +126,7 @@ def _cond(op: Emit, self: ir.Value, p: Any = None) -> ir.Value:
             matrix_norm(op, value, order, [-2, -1], False),
             matrix_norm(op, inverse(op, value), order, [-2, -1], False),
         )
-    return op.cast(found, result_dtype(op))
+    return op.cast(found, op.result_dtype())
 
 
 register_shared(_cond, "norms or singular values of A and its inverse", *overloads_of("linalg_cond linalg_cond.p_str"))
@@ -142,24 +142,24 @@ register_shared(_nuclear, "sum of the singular values", *overloads_of("nuclear_n
 
 
 def _dist(op: Emit, self: ir.Value, other: ir.Value, p: float) -> ir.Value:
-    wide = opmath(result_dtype(op))
+    wide = opmath(op.result_dtype())
     gap = op.Sub(op.cast(self, wide), op.cast(other, wide))
-    return op.cast(vector_norm(op, gap, p, None, False), result_dtype(op))
+    return op.cast(vector_norm(op, gap, p, None, False), op.result_dtype())
 
 
 def _renorm(op: Emit, self: ir.Value, p: float, dim: int, maxnorm: float) -> ir.Value:
     """Slices along ``dim`` longer than ``maxnorm`` scaled by maxnorm / (norm + 1e-7)."""
-    wide = opmath(result_dtype(op))
+    wide = opmath(op.result_dtype())
     value = op.cast(self, wide)
-    kept = axes_of(dim, rank_of(self))[0]
-    rest = [axis for axis in range(rank_of(self)) if axis != kept]
+    kept = axes_of(dim, op.rank(self))[0]
+    rest = [axis for axis in range(op.rank(self)) if axis != kept]
     norm = vector_norm(op, value, p, rest, True)
     factor = op.Where(
         op.Greater(norm, float(maxnorm)),
         op.Div(op.const(float(maxnorm), wide), op.Add(norm, 1e-7)),
         op.const(1.0, wide),
     )
-    return op.cast(op.Mul(value, factor), result_dtype(op))
+    return op.cast(op.Mul(value, factor), op.result_dtype())
 
 
 register_shared(_dist, "vector norm of the difference", *overloads_of("dist"))
@@ -168,7 +168,7 @@ register_shared(_renorm, "vector norms, Where, Mul", *overloads_of("renorm"))
 
 def pairwise_norm(op: Emit, left: ir.Value, right: ir.Value, order: float) -> ir.Value:
     """Norms of all differences of rows: left [*, P, M], right [*, R, M] -> [*, P, R]. Memory: P x R x M."""
-    gaps = op.Sub(op.Unsqueeze(left, axes=[rank_of(left) - 1]), op.Unsqueeze(right, axes=[rank_of(right) - 2]))
+    gaps = op.Sub(op.Unsqueeze(left, axes=[op.rank(left) - 1]), op.Unsqueeze(right, axes=[op.rank(right) - 2]))
     return vector_norm(op, gaps, order, -1, False)
 
 
@@ -178,7 +178,7 @@ def _cdist(op: Emit, x1: ir.Value, x2: ir.Value, p: float, compute_mode: int | N
 
 def _pdist(op: Emit, self: ir.Value, p: float) -> ir.Value:
     """The upper triangle of the distances of all rows of [N, M], row by row."""
-    rows: DimLike = dims_of(self)[0]
+    rows: DimLike = op.dims(self)[0]
     if not isinstance(rows, int):
         raise UserError("E203", "pdist needs a fixed number of rows", next="make the first dim static, or use cdist")
     first, second = np.triu_indices(rows, 1)
@@ -191,10 +191,10 @@ register_shared(_pdist, "Gather twice, norm", *overloads_of("pdist _pdist_forwar
 
 
 def _pairwise_distance(op: Emit, x1: ir.Value, x2: ir.Value, p: float, eps: float, keepdim: bool) -> ir.Value:
-    dtype = result_dtype(op)
-    if is_float(x1) or is_float(x2):
+    dtype = op.result_dtype()
+    if op.is_float(x1) or op.is_float(x2):
         x1, x2 = op.cast(x1, opmath(dtype)), op.cast(x2, opmath(dtype))
-    shared = promoted(x1, x2)
+    shared = promoted(op, x1, x2)
     gap = op.Add(op.cast(through(op, "Sub", op.cast(x1, shared), op.cast(x2, shared)), opmath(dtype)), eps)
     return op.cast(vector_norm(op, gap, p, -1, keepdim), dtype)
 

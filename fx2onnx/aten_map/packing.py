@@ -14,8 +14,8 @@ from fx2onnx.aten_map.table.axes import INT64, steps, transpose, unsqueeze
 from fx2onnx.aten_map.table.dtypes import as_dtype
 from fx2onnx.aten_map.table.registry import translates
 from fx2onnx.base.dims import Dim, DimLike
-from fx2onnx.irx.emit import Emit, OutputType
-from fx2onnx.irx.values import dims_of, dtype_of
+from fx2onnx.irx.accessors import OutputType
+from fx2onnx.irx.emit import Emit
 
 aten = torch.ops.aten
 
@@ -29,8 +29,8 @@ class Packing:
 
     def spread(self, op: Emit, data: ir.Value, filler: Any, time: DimLike | None = None) -> ir.Value:
         """Packed steps over [time, batch, features], ``filler`` elsewhere."""
-        dtype, features = dtype_of(data), dims_of(data)[1:]
-        rows, batch = dims_of(self.mask)
+        dtype, features = op.dtype(data), op.dims(data)[1:]
+        rows, batch = op.dims(self.mask)
         rows = rows if time is None else time
         if isinstance(rows, Dim) or isinstance(batch, Dim):
             sizes = op.Shape(self.mask)
@@ -71,9 +71,9 @@ def _pack_padded_sequence(op: Emit, input: ir.Value, lengths: ir.Value, batch_fi
 
     Lengths fall from the first sequence on, so the first one is the longest.
     """
-    value = transpose(op, input, (1, 0, *range(2, len(dims_of(input))))) if batch_first else input
+    value = transpose(op, input, (1, 0, *range(2, len(op.dims(input))))) if batch_first else input
     longest = op.Gather(op.cast(lengths, INT64), op.const(0), axis=0)
-    time = op.Range(op.const(0), longest, op.const(1), outputs=[(INT64, op.result[1][1])])
+    time = op.Range(op.const(0), longest, op.const(1), outputs=[(INT64, op.result_dims(1))])
     packing = _of_mask(op, op.Less(unsqueeze(op, time, 1), op.cast(lengths, INT64)))
     sizes = op.ReduceSum(op.Cast(packing.mask, to=INT64), axes=[1], keepdims=0)
     return packing.collect(op, value, op.result[0]), sizes
@@ -84,8 +84,8 @@ def _pad_packed_sequence(
     op: Emit, data: ir.Value, batch_sizes: ir.Value, batch_first: bool, padding_value: Any, total_length: int
 ) -> tuple[ir.Value, ir.Value]:
     """_pad_packed_sequence(Tensor data, Tensor batch_sizes, bool batch_first, Scalar padding_value, int total_length) -> (Tensor, Tensor)"""
-    batch = op.result[1][1][0]
+    batch = op.result_dims(1)[0]
     packing = packing_of(op, batch_sizes, batch)
     padded = packing.spread(op, data, padding_value, total_length if total_length > 0 else None)
-    output = transpose(op, padded, (1, 0, *range(2, len(dims_of(padded))))) if batch_first else padded
+    output = transpose(op, padded, (1, 0, *range(2, len(op.dims(padded))))) if batch_first else padded
     return output, packing.lengths(op)

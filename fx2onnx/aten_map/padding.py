@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import onnx_ir as ir
 import torch
 
 from fx2onnx.aten_map.joining import joined
-from fx2onnx.aten_map.table.axes import END, is_empty, result_dims, sliced, unsqueeze, whole, zeros
+from fx2onnx.aten_map.table.axes import END, is_empty, sliced, unsqueeze, whole, zeros
 from fx2onnx.aten_map.table.dtype_support import compute_dtype
 from fx2onnx.aten_map.table.dtypes import as_dtype
-from fx2onnx.aten_map.table.registry import translates
+from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
 from fx2onnx.base.dims import Dim, DimLike
 from fx2onnx.irx.emit import Emit
-from fx2onnx.irx.values import dims_of, dtype_of, rank_of
 
 aten = torch.ops.aten
 ONNX_MODES = {"constant": "constant", "reflect": "reflect", "replicate": "edge", "circular": "wrap"}
@@ -28,7 +27,7 @@ def padded(op: Emit, value: ir.Value, pad: Sequence[DimLike], mode: str, number:
 
     ONNX:  Pad. Where the mode copies elements, negative pads are Slices: before a circular pad, after the others.
     """
-    rank, dims, dtype = rank_of(value), result_dims(op), dtype_of(value)
+    rank, dims, dtype = op.rank(value), op.result_dims(), op.dtype(value)
     if is_empty(dims):
         return zeros(op, dims, dtype)
     begins: list[DimLike] = [0] * rank
@@ -42,12 +41,12 @@ def padded(op: Emit, value: ir.Value, pad: Sequence[DimLike], mode: str, number:
         value = _cropped(op, value, *crops)
     if all(pad == 0 for pad in (*begins, *ends)):
         return _cropped(op, value, *crops)
-    if is_empty(dims_of(value)):
+    if is_empty(op.dims(value)):
         return op.expand(as_dtype(op, 0 if number is None else number, dtype), dims)
     if mode == "circular" and op.opset < 19:
         return _wrapped(op, value, begins, ends)
     if mode != "constant":
-        dims = tuple(whole(size + begins[axis] + ends[axis]) for axis, size in enumerate(dims_of(value)))
+        dims = tuple(whole(size + begins[axis] + ends[axis]) for axis, size in enumerate(op.dims(value)))
     inner = compute_dtype(op, "Pad", dtype)
     filler = as_dtype(op, number, inner) if mode == "constant" and number else None
     named = None if mode == "constant" else ONNX_MODES[mode]
@@ -71,7 +70,7 @@ def _cropped(op: Emit, value: ir.Value, begins: Sequence[DimLike], ends: Sequenc
         first = -begin if isinstance(begin, int) and begin < 0 else 0
         last = -end if isinstance(end, int) and end < 0 else 0
         if first or last:
-            size = whole(dims_of(value)[axis] - first - last)
+            size = whole(op.dims(value)[axis] - first - last)
             value = sliced(op, value, axis, first, -last if last else END, size)
     return value
 
@@ -81,7 +80,7 @@ def _wrapped(op: Emit, value: ir.Value, begins: Sequence[DimLike], ends: Sequenc
     for axis, (begin, end) in enumerate(zip(begins, ends, strict=True)):
         if begin == 0 and end == 0:
             continue
-        size = dims_of(value)[axis]
+        size = op.dims(value)[axis]
         parts = [value]
         if begin != 0:
             parts.insert(0, sliced(op, value, axis, whole(size - begin), END, begin))
@@ -109,28 +108,13 @@ def _pad_enum(op: Emit, self: ir.Value, pad: Sequence[DimLike], mode: int, value
     return padded(op, self, pad, ENUM_MODES[mode], 0 if value is None else value)
 
 
-@translates(aten._pad_circular.default)
-def _pad_circular(op: Emit, self: ir.Value, pad: Sequence[DimLike]) -> ir.Value:
-    """_pad_circular(Tensor self, SymInt[] pad) -> Tensor"""
-    return padded(op, self, pad, "circular")
+def _pad(mode: str) -> Callable[..., ir.Value]:
+    return lambda op, self, padding: padded(op, self, padding, mode)
 
 
-@translates(aten.reflection_pad1d.default, aten.reflection_pad2d.default, aten.reflection_pad3d.default)
-def reflection_pad(op: Emit, self: ir.Value, padding: Sequence[DimLike]) -> ir.Value:
-    """reflection_pad1d(Tensor self, SymInt[2] padding) -> Tensor
-    reflection_pad2d(Tensor self, SymInt[4] padding) -> Tensor
-    reflection_pad3d(Tensor self, SymInt[6] padding) -> Tensor
-    """
-    return padded(op, self, padding, "reflect")
-
-
-@translates(aten.replication_pad1d.default, aten.replication_pad2d.default, aten.replication_pad3d.default)
-def replication_pad(op: Emit, self: ir.Value, padding: Sequence[DimLike]) -> ir.Value:
-    """replication_pad1d(Tensor self, SymInt[2] padding) -> Tensor
-    replication_pad2d(Tensor self, SymInt[4] padding) -> Tensor
-    replication_pad3d(Tensor self, SymInt[6] padding) -> Tensor
-    """
-    return padded(op, self, padding, "replicate")
+register_shared(_pad("circular"), "Pad", *overloads_of("_pad_circular"))
+register_shared(_pad("reflect"), "Pad", *overloads_of("reflection_pad1d reflection_pad2d reflection_pad3d"))
+register_shared(_pad("replicate"), "Pad", *overloads_of("replication_pad1d replication_pad2d replication_pad3d"))
 
 
 @translates(aten.pad_sequence.default)
@@ -145,8 +129,8 @@ def pad_sequence(
     longest = dims[1 if batch_first else 0]
     rows = []
     for sequence in sequences:
-        missing = whole(longest - dims_of(sequence)[0])
-        rank = rank_of(sequence)
+        missing = whole(longest - op.dims(sequence)[0])
+        rank = op.rank(sequence)
         pads: list[DimLike] = [0] * (2 * rank)
         pads[rank if padding_side == "right" else 0] = missing
         wide = op.cast(sequence, dtype)
@@ -155,7 +139,7 @@ def pad_sequence(
                 wide,
                 pads=op.sizes(pads),
                 constant_value=as_dtype(op, padding_value, dtype),
-                outputs=[(dtype, (longest, *dims_of(sequence)[1:]))],
+                outputs=[(dtype, (longest, *op.dims(sequence)[1:]))],
             )
         rows.append(unsqueeze(op, wide, 0 if batch_first else 1))
     return joined(op, rows, 0 if batch_first else 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,10 +13,10 @@ import torch
 from fx2onnx.aten_map.table.axes import as_list, fixed, squeeze, unsqueeze, whole
 from fx2onnx.aten_map.table.dtype_support import takes
 from fx2onnx.aten_map.table.dtypes import FLOATS
-from fx2onnx.aten_map.table.registry import schema_line, translates
+from fx2onnx.aten_map.table.registry import overloads_of, register_shared
 from fx2onnx.base.dims import Dim, DimLike, product
 from fx2onnx.irx.emit import Emit
-from fx2onnx.irx.values import Dims, dims_of, dtype_of, rank_of
+from fx2onnx.irx.values import Dims
 
 aten = torch.ops.aten
 INT64, FLOAT, DOUBLE = ir.DataType.INT64, ir.DataType.FLOAT, ir.DataType.DOUBLE
@@ -38,7 +38,7 @@ def max_pooled(
     After a Pad by zeros the indices are always asked for: onnxruntime 1.31 would else take the zeros for MaxPool's own
     padding, which is by minus infinity.
     """
-    dtype = dtype_of(value)
+    dtype = op.dtype(value)
     pooled_as = POOLED_AS.get(dtype)
     if pooled_as is None and not takes("MaxPool", op.opset, dtype):
         pooled_as = FLOAT
@@ -46,84 +46,60 @@ def max_pooled(
         found, places = max_pooled(op, op.cast(value, pooled_as), kernel, stride, padding, dilation, ceil_mode, indices)
         return op.cast(found, dtype), places
     spatial = len(kernel)
-    batched = rank_of(value) == spatial + 2
+    batched = op.rank(value) == spatial + 2
     if not batched:
         value = unsqueeze(op, value, 0)
-    dims = (*dims_of(value)[:2], *op.result[0][1][-spatial:])
+    dims = (*op.dims(value)[:2], *op.result_dims()[-spatial:])
     attrs: dict[str, Any] = {"kernel_shape": list(kernel), "strides": list(stride), "pads": list(padding) * 2}
     if any(step != 1 for step in dilation):
         attrs["dilations"] = list(dilation)
     if ceil_mode:
         attrs["ceil_mode"] = 1
-    with_places = indices or _is_padded_by_number(value)
+    with_places = indices or _is_padded_by_number(op, value)
     outputs = [(dtype, dims)] + [(INT64, dims)] * with_places
     result = op.MaxPool(value, outputs=outputs, **attrs)
     if not indices:
         result = result[0] if with_places else result
         return (result if batched else squeeze(op, result, 0)), None
-    plane = product(list(dims_of(value)[2:]))
+    plane = product(list(op.dims(value)[2:]))
     found, places = result[0], op.Mod(result[1], op.size(plane))
     return (found, places) if batched else (squeeze(op, found, 0), squeeze(op, places, 0))
 
 
-def _is_padded_by_number(value: ir.Value) -> bool:
+def _is_padded_by_number(op: Emit, value: ir.Value) -> bool:
     """Whether a Pad makes ``value``, by something else than minus infinity."""
-    producer = value.producer()
+    producer = op.producer(value)
     if producer is None or producer.op_type != "Pad":
         return False
     filler = producer.inputs[2] if len(producer.inputs) > 2 else None
-    number = None if filler is None or filler.const_value is None else filler.const_value.numpy()
+    number = None if filler is None else op.constant(filler)
     return number is None or not bool(np.isneginf(number.astype(np.float64)).all())
 
 
 def _windows_inside(
-    value: ir.Value, kernel: Ints, stride: Ints, padding: Ints, ceil_mode: bool
+    op: Emit, value: ir.Value, kernel: Ints, stride: Ints, padding: Ints, ceil_mode: bool
 ) -> tuple[list[int], list[int]]:
     """Kernel and stride, cut to the input where ceil_mode lets one window reach beyond it: engines would pad up to it."""
     sizes, strides = list(kernel), list(stride)
-    for axis, size in enumerate(dims_of(value)[-len(sizes) :]):
+    for axis, size in enumerate(op.dims(value)[-len(sizes) :]):
         if ceil_mode and isinstance(size, int) and 0 < size < sizes[axis] and padding[axis] == 0:
             sizes[axis] = strides[axis] = size
     return sizes, strides
 
 
-def _max_pool(
-    op: Emit,
-    value: ir.Value,
-    spatial: int,
-    kernel: Ints,
-    stride: Ints,
-    padding: Ints,
-    dilation: Ints,
-    ceil_mode: bool,
-    indices: bool,
-) -> tuple[ir.Value, ir.Value | None]:
-    sizes = as_list(kernel, spatial)
-    strides = as_list(stride, spatial) or sizes
-    pads, dilations = as_list(padding, spatial), as_list(dilation, spatial)
-    if all(step == 1 for step in dilations):
-        sizes, strides = _windows_inside(value, sizes, strides, pads, ceil_mode)
-    return max_pooled(op, value, sizes, strides, pads, dilations, ceil_mode, indices)
-
-
-def _register_max_pool(spatial: int) -> None:
-    def without_indices(
+def _max_pool(spatial: int, indices: bool) -> Callable[..., Any]:
+    def entry(
         op: Emit, self: ir.Value, kernel_size: Ints, stride: Ints, padding: Ints, dilation: Ints, ceil_mode: bool
-    ) -> ir.Value:
-        return _max_pool(op, self, spatial, kernel_size, stride, padding, dilation, ceil_mode, False)[0]
+    ) -> Any:
+        sizes = as_list(kernel_size, spatial)
+        strides = as_list(stride, spatial) or sizes
+        pads, dilations = as_list(padding, spatial), as_list(dilation, spatial)
+        if all(step == 1 for step in dilations):
+            sizes, strides = _windows_inside(op, self, sizes, strides, pads, ceil_mode)
+        found = max_pooled(op, self, sizes, strides, pads, dilations, ceil_mode, indices)
+        return found if indices else found[0]
 
-    def with_indices(
-        op: Emit, self: ir.Value, kernel_size: Ints, stride: Ints, padding: Ints, dilation: Ints, ceil_mode: bool
-    ) -> tuple[ir.Value, ir.Value | None]:
-        return _max_pool(op, self, spatial, kernel_size, stride, padding, dilation, ceil_mode, True)
-
-    for name, function in (
-        (f"max_pool{spatial}d", without_indices),
-        (f"max_pool{spatial}d_with_indices", with_indices),
-    ):
-        overload = getattr(aten, name).default
-        function.__doc__ = schema_line(overload)
-        translates(overload)(function)
+    return entry
 
 
 def average_pooled(
@@ -140,34 +116,33 @@ def average_pooled(
 
     PyTorch counts declared padding (``count_include_pad``) but never what ceil_mode adds beyond it.
     """
-    spatial, dtype = len(kernel), dtype_of(value)
+    spatial, dtype = len(kernel), op.dtype(value)
     if dtype not in FLOATS:
         exact = average_pooled(
             op, op.cast(value, DOUBLE), kernel, stride, padding, ceil_mode, count_include_pad, divisor
         )
         return op.cast(exact, dtype)
-    batched = rank_of(value) == spatial + 2
+    batched = op.rank(value) == spatial + 2
     if not batched:
         value = unsqueeze(op, value, 0)
-    dims: Dims = (*dims_of(value)[:2], *op.result[0][1][-spatial:])
-    if ceil_mode and any(isinstance(size, Dim) for size in dims_of(value)[2:]):
+    dims: Dims = (*op.dims(value)[:2], *op.result_dims()[-spatial:])
+    if ceil_mode and any(isinstance(size, Dim) for size in op.dims(value)[2:]):
         ceiled = _average_beyond_the_end(op, value, dims, kernel, stride, padding, count_include_pad, divisor)
         return ceiled if batched else squeeze(op, ceiled, 0)
-    over = overhang(dims_of(value)[2:], dims[2:], kernel, stride, padding, ceil_mode)
+    over = overhang(op.dims(value)[2:], dims[2:], kernel, stride, padding, ceil_mode)
     attrs: dict[str, Any] = {"kernel_shape": list(kernel), "strides": list(stride)}
     padded = any(padding)
     if divisor is not None:
         if padded or any(over):
-            value = _zero_padded(
-                op, value, [0, 0, *padding], [0, 0, *(p + o for p, o in zip(padding, over, strict=True))]
-            )
+            ends = [pad + beyond for pad, beyond in zip(padding, over, strict=True)]
+            value = op.Pad(value, pads=[0, 0, *padding, 0, 0, *ends])
         total = op.AveragePool(value, outputs=[(dtype, dims)], **attrs)
         factor = math.prod(kernel) / divisor
         result = total if factor == 1 else op.Mul(total, op.const(factor, dtype))
     else:
         if any(over) and count_include_pad and padded:
-            ends = _ends_read(dims_of(value), dims, kernel, stride, padding)
-            value = _zero_padded(op, value, [0, 0, *padding], [0, 0, *ends])
+            ends = _ends_read(op.dims(value), dims, kernel, stride, padding)
+            value = op.Pad(value, pads=[0, 0, *padding, 0, 0, *ends])
             padded = False
         begins = list(padding) if padded else [0] * spatial
         ends = [begin + beyond for begin, beyond in zip(begins, over, strict=True)]
@@ -205,16 +180,16 @@ def _average_beyond_the_end(
 ) -> ir.Value:
     """ceil_mode over symbolic sizes: zeros at the end, as many as any last window can need and none beyond.
 
-    The sum of a window is divided by how many of its places count, which a tensor of ones tells by the same windows.
+    The sum of a window is divided by how many of its places count, counted by the same windows over a tensor of ones.
     """
-    dtype, source, axes = dtype_of(value), dims_of(value)[2:], range(len(kernel))
+    dtype, source, axes = op.dtype(value), op.dims(value)[2:], range(len(kernel))
     beyond = [min(stride[axis] - 1, kernel[axis] - 1 - padding[axis]) for axis in axes]
     padded = [whole(source[axis] + 2 * padding[axis]) for axis in axes]
     extended = [whole(padded[axis] + beyond[axis]) for axis in axes]
     ends = [pad + more for pad, more in zip(padding, beyond, strict=True)]
 
     def pooled(image: ir.Value, before: Ints, after: Ints) -> ir.Value:
-        lead = dims_of(image)[:2]
+        lead = op.dims(image)[:2]
         wide = op.Pad(image, pads=[0, 0, *before, 0, 0, *after], outputs=[(dtype, (*lead, *extended))])
         return op.AveragePool(
             wide, kernel_shape=list(kernel), strides=list(stride), outputs=[(dtype, (*lead, *dims[2:]))]
@@ -250,38 +225,8 @@ def overhang(
     ]
 
 
-def _zero_padded(op: Emit, value: ir.Value, begins: Ints, ends: Ints) -> ir.Value:
-    return op.Pad(value, pads=[*begins, *ends])
-
-
-def _average_pool(
-    op: Emit,
-    value: ir.Value,
-    spatial: int,
-    kernel: Ints,
-    stride: Ints,
-    padding: Ints,
-    ceil_mode: bool,
-    count_include_pad: bool,
-    divisor: int | None,
-) -> ir.Value:
-    sizes = as_list(kernel, spatial)
-    strides = as_list(stride, spatial) or sizes
-    pads = as_list(padding, spatial)
-    sizes, strides = _windows_inside(value, sizes, strides, pads, ceil_mode)
-    return average_pooled(op, value, sizes, strides, pads, ceil_mode, count_include_pad, divisor)
-
-
-@translates(aten.avg_pool1d.default)
-def avg_pool1d(
-    op: Emit, self: ir.Value, kernel_size: Ints, stride: Ints, padding: Ints, ceil_mode: bool, count_include_pad: bool
-) -> ir.Value:
-    """avg_pool1d(Tensor self, int[1] kernel_size, int[1] stride=[], int[1] padding=[0], bool ceil_mode=False, bool count_include_pad=True) -> Tensor"""
-    return _average_pool(op, self, 1, kernel_size, stride, padding, ceil_mode, count_include_pad, None)
-
-
-def _register_average_pool(spatial: int) -> None:
-    def avg_pool(
+def _average_pool(spatial: int) -> Callable[..., ir.Value]:
+    def entry(
         op: Emit,
         self: ir.Value,
         kernel_size: Ints,
@@ -289,18 +234,19 @@ def _register_average_pool(spatial: int) -> None:
         padding: Ints,
         ceil_mode: bool,
         count_include_pad: bool,
-        divisor_override: int | None,
+        divisor_override: int | None = None,
     ) -> ir.Value:
-        return _average_pool(
-            op, self, spatial, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override
-        )
+        sizes = as_list(kernel_size, spatial)
+        strides = as_list(stride, spatial) or sizes
+        pads = as_list(padding, spatial)
+        sizes, strides = _windows_inside(op, self, sizes, strides, pads, ceil_mode)
+        return average_pooled(op, self, sizes, strides, pads, ceil_mode, count_include_pad, divisor_override)
 
-    overload = getattr(aten, f"avg_pool{spatial}d").default
-    avg_pool.__doc__ = schema_line(overload)
-    translates(overload)(avg_pool)
+    return entry
 
 
 for _spatial in (1, 2, 3):
-    _register_max_pool(_spatial)
-for _spatial in (2, 3):
-    _register_average_pool(_spatial)
+    _name = f"max_pool{_spatial}d"
+    register_shared(_max_pool(_spatial, False), "MaxPool", *overloads_of(_name))
+    register_shared(_max_pool(_spatial, True), "MaxPool with indices", *overloads_of(f"{_name}_with_indices"))
+    register_shared(_average_pool(_spatial), "AveragePool", *overloads_of(f"avg_pool{_spatial}d"))

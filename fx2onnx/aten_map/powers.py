@@ -12,20 +12,11 @@ import torch
 from fx2onnx.aten_map.arithmetic import UNSIGNED, is_number
 from fx2onnx.aten_map.creation import filled
 from fx2onnx.aten_map.selection import where
-from fx2onnx.aten_map.table.dtype_support import (
-    in_opmath,
-    opmath,
-    overloads_of,
-    register,
-    register_shared,
-    result_dtype,
-    through,
-)
-from fx2onnx.aten_map.table.dtypes import FLOATS, Operand, as_dtype, is_float
-from fx2onnx.aten_map.table.registry import translates
+from fx2onnx.aten_map.table.dtype_support import in_opmath, opmath, through
+from fx2onnx.aten_map.table.dtypes import FLOATS, Operand, as_dtype
+from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
 from fx2onnx.aten_map.unary import log1p
 from fx2onnx.irx.emit import Emit
-from fx2onnx.irx.values import dims_of, dtype_of
 
 aten = torch.ops.aten
 D = ir.DataType
@@ -40,7 +31,7 @@ def power(op: Emit, base: Operand, exponent: Operand, dtype: ir.DataType) -> ir.
     if is_number(exponent, 1):
         return left
     if is_number(exponent, 0):
-        return filled(op, dims_of(left), 1, dtype, left)
+        return filled(op, op.dims(left), 1, dtype, left)
     if is_number(exponent, 2):
         return through(op, "Mul", left, left)
     if dtype not in FLOATS and isinstance(exponent, int) and 2 < exponent <= 4:
@@ -60,7 +51,7 @@ def power(op: Emit, base: Operand, exponent: Operand, dtype: ir.DataType) -> ir.
 
 
 def _pow(op: Emit, self: Operand, exponent: Operand) -> ir.Value:
-    dtype = result_dtype(op)
+    dtype = op.result_dtype()
     if dtype == D.BOOL:
         return op.Or(as_dtype(op, self, dtype), op.Not(as_dtype(op, exponent, dtype)))
     return power(op, self, exponent, dtype)
@@ -83,7 +74,7 @@ def _copysign(op: Emit, magnitude: ir.Value, sign: ir.Value) -> ir.Value:
 
 def _hypot(op: Emit, left: ir.Value, right: ir.Value) -> ir.Value:
     """m sqrt(1 + (n / m)^2) with m >= n the magnitudes: no overflow on the way."""
-    dtype = dtype_of(left)
+    dtype = op.dtype(left)
     left, right = op.Abs(left), op.Abs(right)
     most, least = op.Max(left, right), op.Min(left, right)
     ratio = op.Div(least, op.Max(most, float(np.finfo(np.float32).tiny)))
@@ -94,7 +85,7 @@ def _hypot(op: Emit, left: ir.Value, right: ir.Value) -> ir.Value:
 
 def arc_tangent(op: Emit, y: ir.Value, x: ir.Value) -> ir.Value:
     """The angle of (x, y) with every quadrant, signed zeros and infinities."""
-    dtype = dtype_of(y)
+    dtype = op.dtype(y)
     one = op.const(1, dtype)
     both_zero = op.And(op.Equal(x, 0), op.Equal(y, 0))
     both_infinite = op.And(op.Equal(op.Abs(x), math.inf), op.Equal(op.Abs(y), math.inf))
@@ -111,12 +102,12 @@ def arc_tangent(op: Emit, y: ir.Value, x: ir.Value) -> ir.Value:
 def xlogy(op: Emit, x: ir.Value, y: ir.Value) -> ir.Value:
     """x log y; 0 where x is 0 and y is a number."""
     zero = op.And(op.Equal(x, 0), op.Not(op.IsNaN(y)))
-    return op.Where(zero, op.const(0, dtype_of(x)), op.Mul(x, op.Log(y)))
+    return op.Where(zero, op.const(0, op.dtype(x)), op.Mul(x, op.Log(y)))
 
 
 def _xlog1py(op: Emit, x: ir.Value, y: ir.Value) -> ir.Value:
     zero = op.And(op.Equal(x, 0), op.Not(op.IsNaN(y)))
-    return op.Where(zero, op.const(0, dtype_of(x)), op.Mul(x, log1p(op, y)))
+    return op.Where(zero, op.const(0, op.dtype(x)), op.Mul(x, log1p(op, y)))
 
 
 def _binary(formula: Callable[..., ir.Value]) -> Callable[..., ir.Value]:
@@ -133,19 +124,19 @@ BINARY: dict[str, tuple[str, Callable[..., ir.Value]]] = {
     "xlogy.Tensor xlogy.Scalar_Other xlogy.Scalar_Self": ("Where(x == 0, 0, x Log(y))", xlogy),
     "special_xlogy special_xlogy.other_scalar special_xlogy.self_scalar": ("Where(x == 0, 0, x Log(y))", xlogy),
     "special_xlog1py special_xlog1py.other_scalar special_xlog1py.self_scalar": ("x log1p(y), 0 at 0", _xlog1py),
-    "ldexp.Tensor": ("x Pow(2, y)", lambda op, x, y: op.Mul(x, op.Pow(op.const(2.0, dtype_of(y)), y))),
+    "ldexp.Tensor": ("x Pow(2, y)", lambda op, x, y: op.Mul(x, op.Pow(op.const(2.0, op.dtype(y)), y))),
 }
 for _names, (_form, _function) in BINARY.items():
     register_shared(_binary(_function), _form, *overloads_of(_names))
 
 
 def _logit(op: Emit, self: ir.Value, eps: float | None) -> ir.Value:
-    dtype = result_dtype(op)
+    dtype = op.result_dtype()
     value = op.cast(self, opmath(dtype))
     if eps is not None:
-        low, high = op.const(eps, dtype_of(value)), op.const(1 - eps, dtype_of(value))
+        low, high = op.const(eps, op.dtype(value)), op.const(1 - eps, op.dtype(value))
         value = op.Clip(value, min=low, max=high) if eps <= 0.5 else op.Min(op.Max(value, low), high)
-    return op.cast(op.Log(op.Div(value, op.Sub(op.const(1.0, dtype_of(value)), value))), dtype)
+    return op.cast(op.Log(op.Div(value, op.Sub(op.const(1.0, op.dtype(value)), value))), dtype)
 
 
 register_shared(_logit, "Log(x / (1 - x))", *overloads_of("logit special_logit"))
@@ -157,40 +148,40 @@ def heaviside(op: Emit, self: ir.Value, values: ir.Value) -> ir.Value:
 
     ONNX:    Where(x == 0, values, x > 0).
     """
-    dtype = result_dtype(op)
+    dtype = op.result_dtype()
     value = op.cast(self, D.INT32) if dtype == D.BOOL else self
-    zero = op.const(0, dtype_of(value))
+    zero = op.const(0, op.dtype(value))
     positive = op.cast(through(op, "Greater", value, zero), dtype)
     return where(op, through(op, "Equal", value, zero), op.cast(values, dtype), positive)
 
 
 def _rounded(op: Emit, self: ir.Value, decimals: int) -> ir.Value:
-    if not is_float(self):
+    if not op.is_float(self):
         return self
     if decimals == 0:
         return through(op, "Round", self)
-    value = op.cast(self, opmath(dtype_of(self)))
+    value = op.cast(self, opmath(op.dtype(self)))
     scale = 10.0 ** abs(decimals)
     first, second = ("Mul", "Div") if decimals > 0 else ("Div", "Mul")
-    return op.cast(op.node(second, op.Round(op.node(first, value, scale)), scale), dtype_of(self))
+    return op.cast(op.node(second, op.Round(op.node(first, value, scale)), scale), op.dtype(self))
 
 
 register_shared(_rounded, "Round of the scaled value", *overloads_of("round.decimals special_round"))
 
 
 def _angle(op: Emit, self: ir.Value) -> ir.Value:
-    dtype = result_dtype(op)
+    dtype = op.result_dtype()
     value = op.cast(self, dtype)
     turned = where(op, op.Less(value, 0), op.const(math.pi, dtype), op.const(0, dtype))
     return where(op, through(op, "IsNaN", value), value, turned)
 
 
-register(aten.angle.default, lambda op, self: _angle(op, self), "pi below 0, 0 above, NaN stays")
+register_shared(_angle, "pi below 0, 0 above, NaN stays", aten.angle.default)
 
 
 def greatest_common_divisor(op: Emit, left: ir.Value, right: ir.Value) -> ir.Value:
     """Euclid's algorithm in a Loop, until every remainder is 0; of magnitudes, in int64."""
-    dims = op.result[0][1]
+    dims = op.result_dims()
     left = op.expand(op.Abs(op.cast(left, D.INT64)), dims)
     right = op.expand(op.Abs(op.cast(right, D.INT64)), dims)
     count, go_on = op.subgraph_input("iteration", D.INT64, ()), op.subgraph_input("go_on", D.BOOL, ())
@@ -214,7 +205,7 @@ def gcd(op: Emit, self: ir.Value, other: ir.Value) -> ir.Value:
 
     ONNX:    Loop of Mod.
     """
-    return op.cast(greatest_common_divisor(op, self, other), result_dtype(op))
+    return op.cast(greatest_common_divisor(op, self, other), op.result_dtype())
 
 
 @translates(aten.lcm.default)
@@ -223,7 +214,7 @@ def lcm(op: Emit, self: ir.Value, other: ir.Value) -> ir.Value:
 
     ONNX:    |a / gcd * b|, 0 where both are 0.
     """
-    dtype = result_dtype(op)
+    dtype = op.result_dtype()
     divisor = greatest_common_divisor(op, self, other)
     zero = op.Equal(divisor, 0)
     share = op.Div(op.cast(self, D.INT64), op.Where(zero, op.const(np.int64(1)), divisor))
@@ -236,7 +227,7 @@ def mantissa_and_exponent(op: Emit, value: ir.Value) -> tuple[ir.Value, ir.Value
 
     The logarithm's guess may be one off beside powers of two: one step of correction each way.
     """
-    dtype = dtype_of(value)
+    dtype = op.dtype(value)
     size = op.Abs(value)
     plain = op.Or(op.Equal(value, 0), op.Not(op.Less(size, math.inf)))
     safe = op.Where(plain, op.const(1.0, dtype), value)
@@ -258,6 +249,6 @@ def frexp_tensor(op: Emit, self: ir.Value) -> tuple[ir.Value, ir.Value]:
 
     ONNX:    Floor(Log(|x|) / log 2) + 1, corrected by one where the mantissa falls outside [0.5, 1).
     """
-    dtype = dtype_of(self)
+    dtype = op.dtype(self)
     mantissa, exponent = mantissa_and_exponent(op, op.cast(self, opmath(dtype)))
     return op.cast(mantissa, dtype), op.cast(exponent, D.INT32)

@@ -8,9 +8,8 @@ import torch
 
 from fx2onnx.aten_map.activations import clipped
 from fx2onnx.aten_map.table.dtypes import FLOATS, as_dtype
-from fx2onnx.aten_map.table.registry import translates
+from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
 from fx2onnx.irx.emit import Emit
-from fx2onnx.irx.values import dims_of, dtype_of, rank_of
 
 aten = torch.ops.aten
 D = ir.DataType
@@ -32,15 +31,15 @@ def _broadcast(op: Emit, value: ir.Value, parameter: Parameter, dtype: ir.DataTy
         return op.const(parameter, dtype)
     found = op.cast(parameter, dtype)
     if axis is None:
-        return found if rank_of(found) == 0 else op.reshape(found, ())
-    trailing = rank_of(value) - 1 - axis % rank_of(value)
-    return op.reshape(found, (*dims_of(found), *(1 for _ in range(trailing)))) if trailing else found
+        return found if op.rank(found) == 0 else op.reshape(found, ())
+    trailing = op.rank(value) - 1 - axis % op.rank(value)
+    return op.reshape(found, (*op.dims(found), *(1 for _ in range(trailing)))) if trailing else found
 
 
 def _vector(op: Emit, parameter: Parameter, dtype: ir.DataType, axis: int | None) -> ir.Value:
     """A scale or zero point as Q/DQ take it: a scalar, or a vector along ``axis``."""
     found = as_dtype(op, parameter, dtype)
-    return op.reshape(found, ()) if axis is None and rank_of(found) else found
+    return op.reshape(found, ()) if axis is None and op.rank(found) else found
 
 
 def quantized(
@@ -57,7 +56,7 @@ def quantized(
 
     ONNX:  QuantizeLinear, and a Clip where the range is narrower than the dtype; plain nodes for other dtypes.
     """
-    value = value if dtype_of(value) == D.FLOAT else op.cast(value, D.FLOAT)
+    value = value if op.dtype(value) == D.FLOAT else op.cast(value, D.FLOAT)
     storage = storage_of(op, low, high)
     if storage == dtype and (axis is None or op.opset >= 13):
         attrs = {} if axis is None else {"axis": axis}
@@ -80,8 +79,8 @@ def _float_clip(op: Emit, steps: ir.Value, low: int, high: int) -> ir.Value:
 
 
 def _clipped_code(op: Emit, code: ir.Value, low: int, high: int) -> ir.Value:
-    if op.opset >= 12 and dtype_of(code) in (D.UINT8, D.INT8):
-        dtype = dtype_of(code)
+    if op.opset >= 12 and op.dtype(code) in (D.UINT8, D.INT8):
+        dtype = op.dtype(code)
         return op.Clip(code, min=op.const(low, dtype), max=op.const(high, dtype))
     return clipped(op, code, low, high)
 
@@ -90,13 +89,13 @@ def dequantized(
     op: Emit, value: ir.Value, scale: Parameter, zero_point: Parameter | None, axis: int | None = None
 ) -> ir.Value:
     """(value - zero_point) * scale in float32. ONNX: DequantizeLinear; plain nodes for dtypes it lacks."""
-    dtype = dtype_of(value)
+    dtype = op.dtype(value)
     known = {D.UINT8, D.INT8} | ({D.UINT16, D.INT16} if op.opset >= 21 else set())
     if dtype in known and (axis is None or op.opset >= 13):
         attrs = {} if axis is None else {"axis": axis}
         zero = None if zero_point is None else _vector(op, zero_point, dtype, axis)
         return op.DequantizeLinear(
-            value, _vector(op, scale, D.FLOAT, axis), zero, outputs=[(D.FLOAT, dims_of(value))], **attrs
+            value, _vector(op, scale, D.FLOAT, axis), zero, outputs=[(D.FLOAT, op.dims(value))], **attrs
         )
     steps = op.cast(value, D.FLOAT)
     if zero_point is not None and not (isinstance(zero_point, int) and zero_point == 0):
@@ -105,22 +104,28 @@ def dequantized(
 
 
 def fake_quantized(
-    op: Emit, value: ir.Value, scale: Parameter, zero_point: Parameter, low: int, high: int, axis: int | None = None
+    op: Emit,
+    value: ir.Value,
+    scale: Parameter,
+    zero_point: Parameter,
+    quant_min: int,
+    quant_max: int,
+    axis: int | None = None,
 ) -> ir.Value:
     """Quantised and dequantised again, in ``value``'s dtype."""
-    dtype = dtype_of(value)
-    storage = storage_of(op, low, high)
+    dtype = op.dtype(value)
+    storage = storage_of(op, quant_min, quant_max)
     if storage is not None and (axis is None or op.opset >= 13) and dtype in FLOATS:
-        code = quantized(op, value, scale, zero_point, low, high, storage, axis)
+        code = quantized(op, value, scale, zero_point, quant_min, quant_max, storage, axis)
         return op.cast(dequantized(op, code, scale, zero_point, axis), dtype)
     wide = op.cast(value, D.FLOAT)
     factor = _broadcast(op, value, scale, D.FLOAT, axis)
     steps = op.Round(op.Div(wide, factor))
     if isinstance(zero_point, int):
-        steps = _float_clip(op, steps, low - zero_point, high - zero_point)
+        steps = _float_clip(op, steps, quant_min - zero_point, quant_max - zero_point)
     else:
         zero = _broadcast(op, value, zero_point, D.FLOAT, axis)
-        steps = op.Sub(_float_clip(op, op.Add(steps, zero), low, high), zero)
+        steps = op.Sub(_float_clip(op, op.Add(steps, zero), quant_min, quant_max), zero)
     return op.cast(op.Mul(steps, factor), dtype)
 
 
@@ -134,25 +139,28 @@ def _in_range(
     return op.Not(outside)
 
 
-@translates(aten.fake_quantize_per_tensor_affine.default, aten.fake_quantize_per_tensor_affine.tensor_qparams)
-def fake_quantize_per_tensor_affine(
-    op: Emit, self: ir.Value, scale: Parameter, zero_point: Parameter, quant_min: int, quant_max: int
-) -> ir.Value:
-    """fake_quantize_per_tensor_affine(Tensor self, float scale, int zero_point, int quant_min, int quant_max) -> Tensor
-    fake_quantize_per_tensor_affine(Tensor self, Tensor scale, Tensor zero_point, int quant_min, int quant_max) -> Tensor
-
-    ONNX:  QuantizeLinear and DequantizeLinear; plain nodes for ranges that no dtype holds.
-    """
-    return fake_quantized(op, self, scale, zero_point, quant_min, quant_max)
+_FAKE = (
+    "fake_quantize_per_tensor_affine fake_quantize_per_tensor_affine.tensor_qparams fake_quantize_per_channel_affine"
+)
+_FORM = "QuantizeLinear and DequantizeLinear; plain nodes for ranges that no dtype holds"
+register_shared(fake_quantized, _FORM, *overloads_of(_FAKE))
 
 
-@translates(aten.fake_quantize_per_tensor_affine_cachemask.default)
-def fake_quantize_per_tensor_affine_cachemask(
-    op: Emit, self: ir.Value, scale: float, zero_point: int, quant_min: int, quant_max: int
+def _with_mask(
+    op: Emit,
+    self: ir.Value,
+    scale: Parameter,
+    zero_point: Parameter,
+    quant_min: int,
+    quant_max: int,
+    axis: int | None = None,
 ) -> tuple[ir.Value, ir.Value]:
-    """fake_quantize_per_tensor_affine_cachemask(Tensor self, float scale, int zero_point, int quant_min, int quant_max) -> (Tensor output, Tensor mask)"""
-    mask = _in_range(op, self, scale, zero_point, quant_min, quant_max, None)
-    return fake_quantized(op, self, scale, zero_point, quant_min, quant_max), mask
+    mask = _in_range(op, self, scale, zero_point, quant_min, quant_max, axis)
+    return fake_quantized(op, self, scale, zero_point, quant_min, quant_max, axis), mask
+
+
+_MASKED = "fake_quantize_per_tensor_affine_cachemask fake_quantize_per_channel_affine_cachemask"
+register_shared(_with_mask, "QuantizeLinear, DequantizeLinear; where nothing is clipped", *overloads_of(_MASKED))
 
 
 @translates(aten._fake_quantize_per_tensor_affine_cachemask_tensor_qparams.default)
@@ -170,20 +178,3 @@ def _fake_quantize_per_tensor_affine_cachemask_tensor_qparams(
     output = op.Where(enabled, fake_quantized(op, self, scale, zero_point, quant_min, quant_max), self)
     mask = op.Or(op.Not(enabled), _in_range(op, self, scale, zero_point, quant_min, quant_max, None))
     return output, mask
-
-
-@translates(aten.fake_quantize_per_channel_affine.default)
-def fake_quantize_per_channel_affine(
-    op: Emit, self: ir.Value, scale: ir.Value, zero_point: ir.Value, axis: int, quant_min: int, quant_max: int
-) -> ir.Value:
-    """fake_quantize_per_channel_affine(Tensor self, Tensor scale, Tensor zero_point, int axis, int quant_min, int quant_max) -> Tensor"""
-    return fake_quantized(op, self, scale, zero_point, quant_min, quant_max, axis)
-
-
-@translates(aten.fake_quantize_per_channel_affine_cachemask.default)
-def fake_quantize_per_channel_affine_cachemask(
-    op: Emit, self: ir.Value, scale: ir.Value, zero_point: ir.Value, axis: int, quant_min: int, quant_max: int
-) -> tuple[ir.Value, ir.Value]:
-    """fake_quantize_per_channel_affine_cachemask(Tensor self, Tensor scale, Tensor zero_point, int axis, int quant_min, int quant_max) -> (Tensor output, Tensor mask)"""
-    mask = _in_range(op, self, scale, zero_point, quant_min, quant_max, axis)
-    return fake_quantized(op, self, scale, zero_point, quant_min, quant_max, axis), mask

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,9 +15,9 @@ from fx2onnx.aten_map.joining import joined
 from fx2onnx.aten_map.lstm_cells import projected_layer
 from fx2onnx.aten_map.packing import Packing, packing_of
 from fx2onnx.aten_map.table.axes import sliced, squeeze, transpose, unsqueeze, whole
-from fx2onnx.aten_map.table.registry import schema_line, translates
+from fx2onnx.aten_map.table.registry import overloads_of, register_shared
 from fx2onnx.irx.emit import Emit
-from fx2onnx.irx.values import LOOKS, Dims, dims_of, dtype_of, lacks_data
+from fx2onnx.irx.values import Dims
 
 aten = torch.ops.aten
 GATE_ORDER: dict[str, tuple[int, ...]] = {"LSTM": (0, 3, 1, 2), "GRU": (1, 0, 2), "RNN": (0,)}
@@ -51,23 +51,17 @@ class Stack:
         return len(self.params) // (self.num_layers * self.directions) == (5 if self.has_biases else 3)
 
 
-def is_zero(value: ir.Value) -> bool:
+def is_zero(op: Emit, value: ir.Value) -> bool:
     """Whether ``value`` is known to hold zeros only: a constant, or one number expanded."""
-    LOOKS.note(value)
-    if value.const_value is not None:
-        return (
-            not lacks_data(value)
-            and value.const_value.size <= 1 << 16
-            and not np.asarray(value.const_value.numpy()).any()
-        )
-    producer = value.producer()
+    producer = op.producer(value)
     if producer is None:
-        return False
+        numbers = op.constant(value, most=1 << 16)
+        return numbers is not None and not numbers.any()
     if producer.op_type == "ConstantOfShape":
         number = producer.attributes.get("value")
         return number is None or not np.asarray(number.as_tensor().numpy()).any()
     source = producer.inputs[0] if producer.op_type in ("Expand", "Slice", "Reshape", "Identity") else None
-    return source is not None and is_zero(source)
+    return source is not None and is_zero(op, source)
 
 
 def _reordered(op: Emit, value: ir.Value, order: tuple[int, ...]) -> ir.Value:
@@ -78,7 +72,7 @@ def _reordered(op: Emit, value: ir.Value, order: tuple[int, ...]) -> ir.Value:
         if len(order) == 1:
             found = unsqueeze(op, value, 0)
         else:
-            rows = np.arange(int(dims_of(value)[0])).reshape(len(order), -1)[list(order)]  # type: ignore[arg-type]
+            rows = np.arange(int(op.dims(value)[0])).reshape(len(order), -1)[list(order)]  # type: ignore[arg-type]
             found = op.Gather(value, op.const(rows.reshape(1, -1)), axis=0)
         op.builder.size_cache[key] = found
     return found
@@ -94,9 +88,9 @@ def _layer(
 ) -> tuple[ir.Value, ...]:
     """One layer over [time, batch, features]: [time, batch, directions * hidden] and the last states."""
     order = GATE_ORDER[stack.op_type]
-    dtype = dtype_of(value)
-    time, batch = dims_of(value)[:2]
-    hidden, count = dims_of(weights[0][1])[1], stack.directions
+    dtype = op.dtype(value)
+    time, batch = op.dims(value)[:2]
+    hidden, count = op.dims(weights[0][1])[1], stack.directions
     w, r = (joined(op, [_reordered(op, side[place], order) for side in weights], 0) for place in (0, 1))
     bias = None
     if stack.has_biases:
@@ -123,7 +117,7 @@ def _layer(
 
 def _state_of(op: Emit, state: ir.Value, stack: Stack, layer: int) -> ir.Value | None:
     """The initial state of one layer; None (zeros) where it is known to be zero."""
-    if is_zero(state):
+    if is_zero(op, state):
         return None
     count = stack.directions
     return sliced(op, state, 0, layer * count, (layer + 1) * count, count)
@@ -162,95 +156,40 @@ def _run_packed(
     op: Emit, stack: Stack, data: ir.Value, batch_sizes: ir.Value, states: Sequence[ir.Value], train: bool
 ) -> tuple[ir.Value, ...]:
     """Packed data is spread over [time, batch], run with the sequences' lengths, and packed again."""
-    packing: Packing = packing_of(op, batch_sizes, dims_of(states[0])[1])
+    packing: Packing = packing_of(op, batch_sizes, op.dims(states[0])[1])
     padded = packing.spread(op, data, 0)
     output, *finals = run_stack(op, stack, padded, states, train, op.cast(packing.lengths(op), ir.DataType.INT32))
     return (packing.collect(op, output, op.result[0]), *finals)
 
 
-@translates(aten.lstm.input)
-def lstm_input(
-    op: Emit,
-    input: ir.Value,
-    hx: Sequence[ir.Value],
-    params: Sequence[ir.Value],
-    has_biases: bool,
-    num_layers: int,
-    dropout: float,
-    train: bool,
-    bidirectional: bool,
-    batch_first: bool,
-) -> tuple[ir.Value, ...]:
-    """lstm(Tensor input, Tensor[] hx, Tensor[] params, bool has_biases, int num_layers, float dropout, bool train, bool bidirectional, bool batch_first) -> (Tensor, Tensor, Tensor)
-
-    ONNX:  one LSTM a layer; a Scan a direction where there is a projection.
-    """
-    stack = Stack("LSTM", params, has_biases, num_layers, dropout, bidirectional)
-    return _run_input(op, stack, input, hx, train, batch_first)
-
-
-@translates(aten.lstm.data)
-def lstm_data(
-    op: Emit,
-    data: ir.Value,
-    batch_sizes: ir.Value,
-    hx: Sequence[ir.Value],
-    params: Sequence[ir.Value],
-    has_biases: bool,
-    num_layers: int,
-    dropout: float,
-    train: bool,
-    bidirectional: bool,
-) -> tuple[ir.Value, ...]:
-    """lstm(Tensor data, Tensor batch_sizes, Tensor[] hx, Tensor[] params, bool has_biases, int num_layers, float dropout, bool train, bool bidirectional) -> (Tensor, Tensor, Tensor)
-
-    ONNX:  LSTM with sequence_lens between a ScatterND and a GatherND.
-    """
-    stack = Stack("LSTM", params, has_biases, num_layers, dropout, bidirectional)
-    return _run_packed(op, stack, data, batch_sizes, hx, train)
-
-
-_SINGLE_STATE = {"gru": ("GRU", "Tanh"), "rnn_tanh": ("RNN", "Tanh"), "rnn_relu": ("RNN", "Relu")}
-
-
-def _register(name: str) -> None:
-    op_type, activation = _SINGLE_STATE[name]
-    packet = getattr(aten, name)
-
-    def whole_input(
+def _recurrent(op_type: str, activation: str = "Tanh") -> Callable[..., tuple[ir.Value, ...]]:
+    def entry(
         op: Emit,
-        input: ir.Value,
-        hx: ir.Value,
+        hx: ir.Value | Sequence[ir.Value],
         params: Sequence[ir.Value],
         has_biases: bool,
         num_layers: int,
         dropout: float,
         train: bool,
         bidirectional: bool,
-        batch_first: bool,
+        input: ir.Value | None = None,
+        batch_first: bool = False,
+        data: ir.Value | None = None,
+        batch_sizes: ir.Value | None = None,
     ) -> tuple[ir.Value, ...]:
+        """Whole sequences ``input``, or packed ``data``."""
         stack = Stack(op_type, params, has_biases, num_layers, dropout, bidirectional, activation)
-        return _run_input(op, stack, input, [hx], train, batch_first)
+        states = [hx] if isinstance(hx, ir.Value) else hx
+        if data is not None and batch_sizes is not None:
+            return _run_packed(op, stack, data, batch_sizes, states, train)
+        assert input is not None
+        return _run_input(op, stack, input, states, train, batch_first)
 
-    def packed_data(
-        op: Emit,
-        data: ir.Value,
-        batch_sizes: ir.Value,
-        hx: ir.Value,
-        params: Sequence[ir.Value],
-        has_biases: bool,
-        num_layers: int,
-        dropout: float,
-        train: bool,
-        bidirectional: bool,
-    ) -> tuple[ir.Value, ...]:
-        stack = Stack(op_type, params, has_biases, num_layers, dropout, bidirectional, activation)
-        return _run_packed(op, stack, data, batch_sizes, [hx], train)
-
-    for overload, function in ((packet.input, whole_input), (packet.data, packed_data)):
-        function.__doc__ = f"{schema_line(overload)}\n\n    ONNX:    one {op_type} a layer\n    "
-        translates(overload)(function)
+    return entry
 
 
-for _name in _SINGLE_STATE:
-    _register(_name)
+for _name, _kind in {"lstm": ("LSTM",), "gru": ("GRU",), "rnn_tanh": ("RNN",), "rnn_relu": ("RNN", "Relu")}.items():
+    _form = (
+        f"one {_kind[0]} a layer, with sequence_lens for packed data; a Scan a direction where there is a projection"
+    )
+    register_shared(_recurrent(*_kind), _form, *overloads_of(f"{_name}.input {_name}.data"))

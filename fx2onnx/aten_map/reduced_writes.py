@@ -10,7 +10,6 @@ from fx2onnx.aten_map.linalg.linear_solve import loop
 from fx2onnx.aten_map.table.axes import INT64, fixed
 from fx2onnx.base.dims import product
 from fx2onnx.irx.emit import Emit
-from fx2onnx.irx.values import dims_of, dtype_of
 
 SINCE = {"add": 16, "mul": 16, "max": 18, "min": 18}
 """The opset whose scatter operators have each value of the attribute ``reduction``."""
@@ -32,26 +31,26 @@ def scatter_elements(
     """
     if op.opset >= SINCE[reduction]:
         return op.ScatterElements(value, index, source, axis=axis, reduction=reduction)
-    row_dims = tuple(1 if place == axis else size for place, size in enumerate(dims_of(index)))
+    row_dims = tuple(1 if place == axis else size for place, size in enumerate(op.dims(index)))
 
     def row(op: Emit, rows: ir.Value, number: ir.Value) -> ir.Value:
-        return op.Gather(rows, op.Reshape(number, [1]), axis=axis, outputs=[(dtype_of(rows), row_dims)])
+        return op.Gather(rows, op.Reshape(number, [1]), axis=axis, outputs=[(op.dtype(rows), row_dims)])
 
     def reduced(op: Emit, number: ir.Value, states: list[ir.Value]) -> list[ir.Value]:
         places, new = row(op, index, number), row(op, source, number)
         old = op.GatherElements(states[0], places, axis=axis)
         return [op.ScatterElements(states[0], places, COMBINED[reduction](op, old, new), axis=axis)]
 
-    return loop(op, dims_of(index)[axis], [value], reduced)[0]
+    return loop(op, op.dims(index)[axis], [value], reduced)[0]
 
 
 def scatter_nd(op: Emit, value: ir.Value, places: ir.Value, source: ir.Value, reduction: str) -> ir.Value:
     """``ScatterND`` with a reduction; below its opset one slice a round."""
     if op.opset >= SINCE[reduction]:
         return op.ScatterND(value, places, source, reduction=reduction)
-    *lead, depth = dims_of(places)
+    *lead, depth = op.dims(places)
     count = product(lead)
-    inner = dims_of(value)[fixed(depth, "the number of axes that an index names") :]
+    inner = op.dims(value)[fixed(depth, "the number of axes that an index names") :]
     flat_places = op.reshape(op.cast(places, INT64), (count, depth))
     flat_source = op.reshape(source, (count, *inner))
 
@@ -59,7 +58,7 @@ def scatter_nd(op: Emit, value: ir.Value, places: ir.Value, source: ir.Value, re
         chosen = op.Reshape(number, [1])
         place = op.Gather(flat_places, chosen, axis=0)
         new = op.Gather(flat_source, chosen, axis=0)
-        old = op.GatherND(states[0], place, outputs=[(dtype_of(value), (1, *inner))])
+        old = op.GatherND(states[0], place, outputs=[(op.dtype(value), (1, *inner))])
         return [op.ScatterND(states[0], place, COMBINED[reduction](op, old, new))]
 
     return loop(op, count, [value], reduced)[0]

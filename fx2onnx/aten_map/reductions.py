@@ -14,19 +14,11 @@ from fx2onnx.aten_map.casts import cast
 from fx2onnx.aten_map.creation import filled
 from fx2onnx.aten_map.selection import where
 from fx2onnx.aten_map.table.axes import axes_of, axis_of
-from fx2onnx.aten_map.table.dtype_support import (
-    compute_dtype,
-    opmath,
-    overloads_of,
-    register_shared,
-    result_dtype,
-    takes,
-    through,
-)
-from fx2onnx.aten_map.table.dtypes import TORCH_DTYPES, Number, as_dtype, is_float
+from fx2onnx.aten_map.table.dtype_support import compute_dtype, opmath, takes, through
+from fx2onnx.aten_map.table.dtypes import TORCH_DTYPES, Number, as_dtype
+from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
 from fx2onnx.base.dims import Dim, DimLike, product
 from fx2onnx.irx.emit import Emit
-from fx2onnx.irx.values import dims_of, dtype_of, rank_of
 
 aten = torch.ops.aten
 D = ir.DataType
@@ -37,9 +29,9 @@ SUMS = frozenset(
 """Reductions that PyTorch accumulates in float32: in bfloat16, the 8 bits are gone after some hundred elements."""
 
 
-def reduced_axes(value: ir.Value, dim: Dimensions) -> list[int]:
+def reduced_axes(op: Emit, value: ir.Value, dim: Dimensions) -> list[int]:
     """The axes that a reduction over ``dim`` takes: all of them for None and for an empty list."""
-    rank = rank_of(value)
+    rank = op.rank(value)
     if rank == 0:
         return []
     if dim is None or (not isinstance(dim, int) and len(dim) == 0):
@@ -52,37 +44,37 @@ def reduce(op: Emit, op_type: str, value: ir.Value, dim: Dimensions = None, keep
 
     Where an axis that stays is empty, onnxruntime's shape is wrong: an empty tensor is made instead.
     """
-    axes = reduced_axes(value, dim)
-    dims = dims_of(value)
+    axes = reduced_axes(op, value, dim)
+    dims = op.dims(value)
     if any(size == 0 for axis, size in enumerate(dims) if axis not in axes):
         left = [1 if axis in axes else size for axis, size in enumerate(dims) if keepdim or axis not in axes]
-        return filled(op, left, 0, dtype_of(value))
-    keywords: dict[str, Any] = {} if len(axes) == rank_of(value) else {"axes": axes}
-    dtype = dtype_of(value)
+        return filled(op, left, 0, op.dtype(value))
+    keywords: dict[str, Any] = {} if len(axes) == op.rank(value) else {"axes": axes}
+    dtype = op.dtype(value)
     wide = op.cast(value, D.FLOAT) if dtype == D.BFLOAT16 and op_type in SUMS else value
     return op.cast(through(op, op_type, wide, keepdims=int(keepdim and bool(axes)), **keywords), dtype)
 
 
-def count_of(value: ir.Value, dim: Dimensions) -> DimLike:
+def count_of(op: Emit, value: ir.Value, dim: Dimensions) -> DimLike:
     """How many elements a reduction over ``dim`` combines."""
-    dims = dims_of(value)
-    return product([dims[axis] for axis in reduced_axes(value, dim)])
+    dims = op.dims(value)
+    return product([dims[axis] for axis in reduced_axes(op, value, dim)])
 
 
 def _reduction(op_type: str) -> Callable[..., ir.Value]:
     def entry(op: Emit, self: ir.Value, dim: Dimensions = None, keepdim: bool = False) -> ir.Value:
-        return reduce(op, op_type, cast(op, self, result_dtype(op)), dim, keepdim)
+        return reduce(op, op_type, cast(op, self, op.result_dtype()), dim, keepdim)
 
     return entry
 
 
 def _mean(op: Emit, self: ir.Value, dim: Dimensions = None, keepdim: bool = False) -> ir.Value:
-    return mean(op, op.cast(self, result_dtype(op)), dim, keepdim)
+    return mean(op, op.cast(self, op.result_dtype()), dim, keepdim)
 
 
 def mean(op: Emit, value: ir.Value, dim: Dimensions = None, keepdim: bool = False) -> ir.Value:
     """ReduceMean; NaN over no elements, where onnxruntime gives 0."""
-    if count_of(value, dim) == 0:
+    if count_of(op, value, dim) == 0:
         return op.Div(reduce(op, "ReduceSum", value, dim, keepdim), 0.0)
     return reduce(op, "ReduceMean", value, dim, keepdim)
 
@@ -97,7 +89,7 @@ register_shared(_reduction("ReduceMin"), "ReduceMin", *overloads_of("amin.defaul
 def truth(op: Emit, op_type: str, value: ir.Value, dim: Dimensions = None, keepdim: bool = False) -> ir.Value:
     """ReduceMax (any) or ReduceMin (all) of bools; the neutral element over no elements."""
     bools = op.cast(value, D.BOOL)
-    if count_of(value, dim) == 0:
+    if count_of(op, value, dim) == 0:
         total = reduce(op, "ReduceSum", op.cast(bools, D.INT32), dim, keepdim)
         return op.Equal(total, 0 if op_type == "ReduceMin" else 1)
     return reduce(op, op_type, bools, dim, keepdim)
@@ -105,9 +97,9 @@ def truth(op: Emit, op_type: str, value: ir.Value, dim: Dimensions = None, keepd
 
 def _truth(op_type: str) -> Callable[..., ir.Value]:
     def entry(op: Emit, self: ir.Value, dim: Dimensions = None, keepdim: bool = False) -> ir.Value:
-        if dim is not None and not isinstance(dim, int) and not len(dim) and rank_of(self):
-            return op.cast(op.cast(self, D.BOOL), result_dtype(op))
-        return op.cast(truth(op, op_type, self, dim, keepdim), result_dtype(op))
+        if dim is not None and not isinstance(dim, int) and not len(dim) and op.rank(self):
+            return op.cast(op.cast(self, D.BOOL), op.result_dtype())
+        return op.cast(truth(op, op_type, self, dim, keepdim), op.result_dtype())
 
     return entry
 
@@ -132,16 +124,16 @@ register_shared(_count_nonzero, "ReduceSum(x != 0)", *overloads_of("count_nonzer
 
 def without_nan(op: Emit, value: ir.Value, instead: float = 0.0) -> ir.Value:
     """NaN replaced by ``instead``."""
-    return where(op, through(op, "IsNaN", value), op.const(instead, dtype_of(value)), value)
+    return where(op, through(op, "IsNaN", value), op.const(instead, op.dtype(value)), value)
 
 
 def _nansum(op: Emit, self: ir.Value, dim: Dimensions = None, keepdim: bool = False) -> ir.Value:
-    value = without_nan(op, self) if is_float(self) else self
-    return reduce(op, "ReduceSum", op.cast(value, result_dtype(op)), dim, keepdim)
+    value = without_nan(op, self) if op.is_float(self) else self
+    return reduce(op, "ReduceSum", op.cast(value, op.result_dtype()), dim, keepdim)
 
 
 def _nanmean(op: Emit, self: ir.Value, dim: Dimensions = None, keepdim: bool = False) -> ir.Value:
-    dtype = result_dtype(op)
+    dtype = op.result_dtype()
     total = _nansum(op, self, dim, keepdim)
     present = op.cast(op.Not(through(op, "IsNaN", self)), opmath(dtype))
     count = op.cast(reduce(op, "ReduceSum", present, dim, keepdim), dtype)
@@ -165,18 +157,18 @@ def variance(
 
     The divisor is max(count - correction, 0), so that too few elements give NaN or inf.
     """
-    value = op.cast(value, opmath(dtype_of(value)))
-    dtype = dtype_of(value)
+    value = op.cast(value, opmath(op.dtype(value)))
+    dtype = op.dtype(value)
     center = mean(op, value, dim, True)
     squares = reduce(op, "ReduceSumSquare", op.Sub(value, center), dim, keepdim)
-    count = count_of(value, dim)
+    count = count_of(op, value, dim)
     if isinstance(count, Dim) or isinstance(correction, Dim):
         divisor = op.Max(op.Sub(op.size(count, dtype), as_dtype(op, correction, dtype)), 0)
     else:
         divisor = op.const(max(float(count) - float(correction), 0.0), dtype)
     spread = op.Div(squares, divisor)
-    if with_mean and not keepdim and rank_of(value):
-        axes = reduced_axes(value, dim)
+    if with_mean and not keepdim and op.rank(value):
+        axes = reduced_axes(op, value, dim)
         center = op.Squeeze(center, axes=axes)
     return (op.Sqrt(spread) if root else spread), center
 
@@ -193,9 +185,9 @@ def _variance(root: bool, with_mean: bool) -> Callable[..., Any]:
         delta = (1 if unbiased else 0) if correction is None else correction
         if with_mean:
             spread, center = variance(op, self, dim, delta, keepdim, root)
-            return op.cast(spread, result_dtype(op)), op.cast(center, result_dtype(op, 1))
+            return op.cast(spread, op.result_dtype()), op.cast(center, op.result_dtype(1))
         spread, _ = variance(op, self, dim, delta, keepdim, root, with_mean=False)
-        return op.cast(spread, result_dtype(op))
+        return op.cast(spread, op.result_dtype())
 
     return entry
 
@@ -214,7 +206,7 @@ for _name, _root, _with_mean in (
 
 
 def _logsumexp(op: Emit, self: ir.Value, dim: Dimensions, keepdim: bool = False) -> ir.Value:
-    return reduce(op, "ReduceLogSumExp", op.cast(self, result_dtype(op)), dim, keepdim)
+    return reduce(op, "ReduceLogSumExp", op.cast(self, op.result_dtype()), dim, keepdim)
 
 
 register_shared(_logsumexp, "ReduceLogSumExp", *overloads_of("logsumexp special_logsumexp"))
@@ -223,10 +215,10 @@ register_shared(_logsumexp, "ReduceLogSumExp", *overloads_of("logsumexp special_
 # -- extremes with their places -----------------------------------------------------------------------------------
 def arg_reduce(op: Emit, op_type: str, value: ir.Value, dim: int | None, keepdim: bool) -> ir.Value:
     """ArgMax or ArgMin, the first of equals; over all elements for ``dim`` None."""
-    rank = rank_of(value)
-    if value.dtype == D.INT64 and not takes(op_type, op.opset, D.INT64):
+    rank = op.rank(value)
+    if op.dtype(value) == D.INT64 and not takes(op_type, op.opset, D.INT64):
         value = op.cast(value, D.DOUBLE)
-    wide = compute_dtype(op, op_type, dtype_of(value))
+    wide = compute_dtype(op, op_type, op.dtype(value))
     flat = op.cast(value, wide)
     if dim is None or rank == 0:
         if rank != 1:
@@ -238,10 +230,10 @@ def arg_reduce(op: Emit, op_type: str, value: ir.Value, dim: int | None, keepdim
 
 def _arg(op_type: str) -> Callable[..., ir.Value]:
     def entry(op: Emit, self: ir.Value, dim: int | None = None, keepdim: bool = False) -> ir.Value:
-        if not is_float(self):
+        if not op.is_float(self):
             return arg_reduce(op, op_type, self, dim, keepdim)
         sign = 1 if op_type == "ArgMax" else -1
-        dtype = dtype_of(self)
+        dtype = op.dtype(self)
         most = op.const(sign * torch.finfo(TORCH_DTYPES[dtype]).max, dtype)
         finite = through(op, "Min" if sign > 0 else "Max", self, most)  # so that NaN is above infinity
         value = where(op, through(op, "IsNaN", self), op.const(sign * math.inf, dtype), finite)
@@ -271,10 +263,25 @@ def _with_indices(name: str) -> Callable[..., tuple[ir.Value, ir.Value]]:
 
 def _aminmax(op: Emit, self: ir.Value, dim: int | None, keepdim: bool) -> tuple[ir.Value, ir.Value]:
     low, high = (reduce(op, op_type, self, dim, False) for op_type in ("ReduceMin", "ReduceMax"))
-    dims = op.result[0][1]
+    dims = op.result_dims()
     return (low, high) if not keepdim else (op.reshape(low, dims), op.reshape(high, dims))
 
 
 register_shared(_with_indices("Max"), "ReduceMax, ArgMax", *overloads_of("max.dim"))
 register_shared(_with_indices("Min"), "ReduceMin, ArgMin", *overloads_of("min.dim"))
 register_shared(_aminmax, "ReduceMin, ReduceMax", *overloads_of("aminmax"))
+
+
+@translates(aten.sum_to_size.default)
+def sum_to_size(op: Emit, self: ir.Value, size: Sequence[DimLike]) -> ir.Value:
+    """sum_to_size(Tensor self, SymInt[] size) -> Tensor
+
+    ONNX:    ReduceSum over the axes that broadcasting added.
+    """
+    extra = op.rank(self) - len(size)
+    axes = list(range(extra))
+    axes += [axis + extra for axis, dim in enumerate(size) if dim == 1 and op.dims(self)[axis + extra] != 1]
+    value = op.cast(self, op.result_dtype())
+    if not axes:
+        return value
+    return op.reshape(reduce(op, "ReduceSum", value, axes, True), size)

@@ -17,7 +17,6 @@ from fx2onnx.aten_map.table.axes import (
     flat,
     is_empty,
     reshaped_like,
-    result_dims,
     sliced,
     transpose,
     unsqueeze,
@@ -28,7 +27,6 @@ from fx2onnx.aten_map.table.axes import (
 from fx2onnx.aten_map.table.registry import translates
 from fx2onnx.base.dims import Dim, DimLike, apply
 from fx2onnx.irx.emit import Emit
-from fx2onnx.irx.values import dims_of, dtype_of, rank_of
 
 aten = torch.ops.aten
 MAX_ROLLED_INDICES = 4096
@@ -37,13 +35,13 @@ MAX_ROLLED_INDICES = 4096
 
 def _repeated(op: Emit, value: ir.Value, repeats: Sequence[DimLike]) -> ir.Value:
     """``Expand`` where only axes of size 1 are repeated, else ``Tile``."""
-    dims = result_dims(op)
+    dims = op.result_dims()
     if is_empty(dims):
-        return zeros(op, dims, dtype_of(value))
-    source = (*(1 for _ in range(len(dims) - rank_of(value))), *dims_of(value))
+        return zeros(op, dims, op.dtype(value))
+    source = (*(1 for _ in range(len(dims) - op.rank(value))), *op.dims(value))
     if all(size == 1 or times == 1 for size, times in zip(source, repeats, strict=True)):
         return op.expand(value, dims)
-    return op.Tile(with_rank(op, value, len(dims)), op.sizes(repeats), outputs=[(dtype_of(value), dims)])
+    return op.Tile(with_rank(op, value, len(dims)), op.sizes(repeats), outputs=[(op.dtype(value), dims)])
 
 
 @translates(aten.repeat.default)
@@ -58,7 +56,7 @@ def repeat(op: Emit, self: ir.Value, repeats: Sequence[DimLike]) -> ir.Value:
 @translates(aten.tile.default)
 def tile(op: Emit, self: ir.Value, dims: Sequence[DimLike]) -> ir.Value:
     """tile(Tensor self, SymInt[] dims) -> Tensor"""
-    return _repeated(op, self, [1] * (rank_of(self) - len(dims)) + list(dims))
+    return _repeated(op, self, [1] * (op.rank(self) - len(dims)) + list(dims))
 
 
 @translates(aten.repeat_interleave.self_int)
@@ -69,14 +67,14 @@ def repeat_interleave_self_int(
 
     A new axis after ``dim``, expanded and merged with it.
     """
-    value = flat(op, self) if dim is None or rank_of(self) == 0 else self
-    axis = 0 if dim is None else axis_of(dim, rank_of(value))
-    dims = result_dims(op)
+    value = flat(op, self) if dim is None or op.rank(self) == 0 else self
+    axis = 0 if dim is None else axis_of(dim, op.rank(value))
+    dims = op.result_dims()
     if repeats == 1:
         return value
     if is_empty(dims):
-        return zeros(op, dims, dtype_of(self))
-    source = dims_of(value)
+        return zeros(op, dims, op.dtype(self))
+    source = op.dims(value)
     spread = op.expand(unsqueeze(op, value, axis + 1), (*source[: axis + 1], repeats, *source[axis + 1 :]))
     return op.reshape(spread, (*source[:axis], whole(source[axis] * repeats), *source[axis + 1 :]))
 
@@ -94,7 +92,7 @@ def _interleaving(op: Emit, repeats: ir.Value, count: DimLike) -> ir.Value:
 @translates(aten.repeat_interleave.Tensor)
 def repeat_interleave_Tensor(op: Emit, repeats: ir.Value, output_size: DimLike | None) -> ir.Value:
     """repeat_interleave(Tensor repeats, *, SymInt? output_size=None) -> Tensor"""
-    return op.cast(_interleaving(op, repeats, result_dims(op)[0]), op.result[0][0])
+    return op.cast(_interleaving(op, repeats, op.result_dims()[0]), op.result_dtype())
 
 
 @translates(aten.repeat_interleave.self_Tensor)
@@ -102,33 +100,33 @@ def repeat_interleave_self_Tensor(
     op: Emit, self: ir.Value, repeats: ir.Value, dim: int | None, output_size: DimLike | None
 ) -> ir.Value:
     """repeat_interleave(Tensor self, Tensor repeats, int? dim=None, *, SymInt? output_size=None) -> Tensor"""
-    value = flat(op, self) if dim is None or rank_of(self) == 0 else self
-    axis = 0 if dim is None else axis_of(dim, rank_of(value))
-    times = op.expand(repeats, (dims_of(value)[axis],))
-    return op.Gather(value, _interleaving(op, times, result_dims(op)[axis]), axis=axis, outputs=[op.result[0]])
+    value = flat(op, self) if dim is None or op.rank(self) == 0 else self
+    axis = 0 if dim is None else axis_of(dim, op.rank(value))
+    times = op.expand(repeats, (op.dims(value)[axis],))
+    return op.Gather(value, _interleaving(op, times, op.result_dims()[axis]), axis=axis, outputs=[op.result[0]])
 
 
 def _rolled(op: Emit, value: ir.Value, axis: int, shift: DimLike) -> ir.Value:
     """``value`` moved by ``shift`` along ``axis``, what falls out coming in at the other end."""
-    size = dims_of(value)[axis]
+    size = op.dims(value)[axis]
     if not isinstance(size, Dim) and not isinstance(shift, Dim):
         if size == 0 or shift % size == 0:
             return value
-        if size <= MAX_ROLLED_INDICES and (axis < rank_of(value) - 1 or size <= 64):
+        if size <= MAX_ROLLED_INDICES and (axis < op.rank(value) - 1 or size <= 64):
             return op.Gather(value, op.const((np.arange(size) - shift) % size), axis=axis)
     cut = whole((size - shift) % apply("max", size, 1))
     tail = sliced(op, value, axis, cut, END, whole(size - cut))
     head = sliced(op, value, axis, 0, cut, cut)
-    return op.Concat(tail, head, axis=axis, outputs=[(dtype_of(value), dims_of(value))])
+    return op.Concat(tail, head, axis=axis, outputs=[(op.dtype(value), op.dims(value))])
 
 
 @translates(aten.roll.default)
 def roll(op: Emit, self: ir.Value, shifts: DimLike | Sequence[DimLike], dims: int | Sequence[int]) -> ir.Value:
     """roll(Tensor self, SymInt[1] shifts, int[1] dims=[]) -> Tensor"""
     moves = [shifts] if isinstance(shifts, int | Dim) else list(shifts)
-    if rank_of(self) == 0:
+    if op.rank(self) == 0:
         return self
-    axes = axes_of(dims, rank_of(self))
+    axes = axes_of(dims, op.rank(self))
     if not axes:
         return reshaped_like(op, _rolled(op, flat(op, self), 0, moves[0]), self)
     for axis, shift in zip(axes, moves, strict=True):
@@ -138,7 +136,7 @@ def roll(op: Emit, self: ir.Value, shifts: DimLike | Sequence[DimLike], dims: in
 
 def flipped(op: Emit, value: ir.Value, axes: Sequence[int]) -> ir.Value:
     """``value`` backwards along ``axes``: one Slice."""
-    if not axes or is_empty(dims_of(value)):
+    if not axes or is_empty(op.dims(value)):
         return value
     count = len(axes)
     return op.Slice(
@@ -147,14 +145,14 @@ def flipped(op: Emit, value: ir.Value, axes: Sequence[int]) -> ir.Value:
         ends=[-END] * count,
         axes=list(axes),
         steps=[-1] * count,
-        outputs=[(dtype_of(value), dims_of(value))],
+        outputs=[(op.dtype(value), op.dims(value))],
     )
 
 
 @translates(aten.flip.default)
 def flip(op: Emit, self: ir.Value, dims: Sequence[int]) -> ir.Value:
     """flip(Tensor self, int[] dims) -> Tensor"""
-    return flipped(op, self, axes_of(dims, rank_of(self)) if rank_of(self) else [])
+    return flipped(op, self, axes_of(dims, op.rank(self)) if op.rank(self) else [])
 
 
 @translates(aten.fliplr.default)
@@ -172,7 +170,7 @@ def flipud(op: Emit, self: ir.Value) -> ir.Value:
 @translates(aten.rot90.default)
 def rot90(op: Emit, self: ir.Value, k: int, dims: Sequence[int]) -> ir.Value:
     """rot90(Tensor self, int k=1, int[] dims=[0, 1]) -> Tensor"""
-    rank = rank_of(self)
+    rank = op.rank(self)
     first, second = axes_of(dims, rank)
     if k % 4 == 0:
         return self

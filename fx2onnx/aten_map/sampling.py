@@ -12,12 +12,12 @@ import torch
 from fx2onnx.aten_map.arithmetic import add
 from fx2onnx.aten_map.creation import filled
 from fx2onnx.aten_map.sorting import top
-from fx2onnx.aten_map.table.dtype_support import opmath, overloads_of, register_shared, result_dtype
+from fx2onnx.aten_map.table.dtype_support import opmath
 from fx2onnx.aten_map.table.dtypes import FLOATS, Operand, as_dtype
+from fx2onnx.aten_map.table.registry import overloads_of, register_shared
 from fx2onnx.base.dims import Dim, DimLike
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit
-from fx2onnx.irx.values import dims_of, dtype_of, rank_of
 
 aten = torch.ops.aten
 D = ir.DataType
@@ -33,7 +33,7 @@ def drawn(op: Emit, kind: str, dims: Sequence[DimLike], dtype: ir.DataType, like
             else op.reshape(op.node(f"Random{kind}", shape=[1], dtype=wide), ())
         )
     else:
-        source = like if like is not None and dims_of(like) == tuple(dims) else filled(op, dims, 0, wide)
+        source = like if like is not None and op.dims(like) == tuple(dims) else filled(op, dims, 0, wide)
         value = op.node(f"Random{kind}Like", source, dtype=wide)
     return op.cast(value, dtype)
 
@@ -91,7 +91,7 @@ register_shared(_normal, "RandomNormal * std + mean", *overloads_of(_NORMALS))
 def _bernoulli(op: Emit, self: ir.Value, p: Operand | None = None) -> ir.Value:
     dtype, dims = op.result[0]
     chance: Operand = self if p is None else p
-    wide = D.DOUBLE if isinstance(chance, ir.Value) and dtype_of(chance) == D.DOUBLE else D.FLOAT
+    wide = D.DOUBLE if isinstance(chance, ir.Value) and op.dtype(chance) == D.DOUBLE else D.FLOAT
     hit = op.Less(drawn(op, "Uniform", dims, wide), as_dtype(op, chance, wide))
     return op.cast(hit, dtype)
 
@@ -101,9 +101,9 @@ register_shared(_bernoulli, "RandomUniform < p", *overloads_of("bernoulli bernou
 
 def _multinomial(op: Emit, self: ir.Value, num_samples: DimLike, replacement: bool) -> ir.Value:
     """With replacement: each sample by its own race of log p + Gumbel noise; without: the best of one race."""
-    logs = op.Log(op.cast(self, D.FLOAT if dtype_of(self) != D.DOUBLE else D.DOUBLE))
-    dtype, last = dtype_of(logs), rank_of(self) - 1
-    dims = dims_of(self)
+    logs = op.Log(op.cast(self, D.FLOAT if op.dtype(self) != D.DOUBLE else D.DOUBLE))
+    dtype, last = op.dtype(logs), op.rank(self) - 1
+    dims = op.dims(self)
     if replacement:
         logs = op.Unsqueeze(logs, axes=[last])
         dims = (*dims[:-1], num_samples, dims[-1])
@@ -118,7 +118,7 @@ def _multinomial(op: Emit, self: ir.Value, num_samples: DimLike, replacement: bo
 
 def _randperm(op: Emit, n: DimLike) -> ir.Value:
     uniform = drawn(op, "Uniform", (n,), D.DOUBLE)
-    return op.cast(top(op, uniform, n, 0, True)[1], result_dtype(op))
+    return op.cast(top(op, uniform, n, 0, True)[1], op.result_dtype())
 
 
 register_shared(_multinomial, "Log + Gumbel noise, ArgMax or TopK", *overloads_of("multinomial"))
@@ -127,35 +127,35 @@ register_shared(_randperm, "TopK of RandomUniform", *overloads_of("randperm rand
 
 def _positive_uniform(op: Emit, self: ir.Value) -> ir.Value:
     """In (0, 1]: what a logarithm takes."""
-    wide = opmath(dtype_of(self)) if dtype_of(self) in FLOATS else D.FLOAT
-    return op.Sub(op.const(1.0, wide), drawn(op, "Uniform", dims_of(self), wide, self))
+    wide = opmath(op.dtype(self)) if op.dtype(self) in FLOATS else D.FLOAT
+    return op.Sub(op.const(1.0, wide), drawn(op, "Uniform", op.dims(self), wide, self))
 
 
 def _uniform(op: Emit, self: ir.Value, from_: float, to: float) -> ir.Value:
-    dtype = dtype_of(self)
-    value = drawn(op, "Uniform", dims_of(self), dtype, self)
+    dtype = op.dtype(self)
+    value = drawn(op, "Uniform", op.dims(self), dtype, self)
     value = value if (from_, to) == (0.0, 1.0) else op.Add(op.Mul(value, float(to - from_)), float(from_))
     return value
 
 
 def _exponential(op: Emit, self: ir.Value, lambd: float) -> ir.Value:
     value = op.Mul(op.Log(_positive_uniform(op, self)), -1.0 / float(lambd))
-    return op.cast(value, dtype_of(self))
+    return op.cast(value, op.dtype(self))
 
 
 def _log_normal(op: Emit, self: ir.Value, mean: float, std: float) -> ir.Value:
-    value = drawn(op, "Normal", dims_of(self), opmath(dtype_of(self)), self)
-    return op.cast(op.Exp(op.Add(op.Mul(value, float(std)), float(mean))), dtype_of(self))
+    value = drawn(op, "Normal", op.dims(self), opmath(op.dtype(self)), self)
+    return op.cast(op.Exp(op.Add(op.Mul(value, float(std)), float(mean))), op.dtype(self))
 
 
 def _geometric(op: Emit, self: ir.Value, p: float) -> ir.Value:
     value = op.Ceil(op.Div(op.Log(_positive_uniform(op, self)), math.log1p(-p)))
-    return op.cast(op.Max(value, op.const(1.0, dtype_of(value))), dtype_of(self))
+    return op.cast(op.Max(value, op.const(1.0, op.dtype(value))), op.dtype(self))
 
 
 def _cauchy(op: Emit, self: ir.Value, median: float, sigma: float) -> ir.Value:
     angle = op.Mul(op.Sub(_positive_uniform(op, self), 0.5), math.pi)
-    return op.cast(op.Add(op.Mul(op.Tan(angle), float(sigma)), float(median)), dtype_of(self))
+    return op.cast(op.Add(op.Mul(op.Tan(angle), float(sigma)), float(median)), op.dtype(self))
 
 
 register_shared(_uniform, "RandomUniform * (to - from) + from", *overloads_of("uniform"))
@@ -166,11 +166,11 @@ register_shared(_cauchy, "Tan(pi (RandomUniform - 1/2)) * sigma + median", *over
 
 
 def _random(op: Emit, self: ir.Value, from_: int = 0, to: int | None = None) -> ir.Value:
-    dtype = dtype_of(self)
+    dtype = op.dtype(self)
     if to is None:
         limits = {D.FLOAT: 2**24 + 1, D.FLOAT16: 2**11 + 1, D.BFLOAT16: 2**8 + 1, D.DOUBLE: 2**53 + 1, D.BOOL: 2}
         to = limits.get(dtype, min(2 ** (8 * dtype.numpy().itemsize - 1), 2**53))
-    return integers(op, from_, to, dims_of(self), dtype)
+    return integers(op, from_, to, op.dims(self), dtype)
 
 
 register_shared(_random, "Floor(RandomUniform * span) + from", *overloads_of("random random.to random.from"))

@@ -15,21 +15,13 @@ from fx2onnx.aten_map.comparison import compare
 from fx2onnx.aten_map.creation import filled
 from fx2onnx.aten_map.selection import where
 from fx2onnx.aten_map.table.axes import axis_of, whole
-from fx2onnx.aten_map.table.dtype_support import (
-    floating,
-    in_opmath,
-    opmath,
-    overloads_of,
-    register,
-    register_shared,
-    result_dtype,
-    through,
-)
-from fx2onnx.aten_map.table.dtypes import FLOATS, is_bool, is_float, promoted
+from fx2onnx.aten_map.table.dtype_support import floating, in_opmath, opmath, through
+from fx2onnx.aten_map.table.dtypes import FLOATS, promoted
+from fx2onnx.aten_map.table.registry import overloads_of, register_shared
 from fx2onnx.aten_map.unary import log1p
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.schema import has_op
-from fx2onnx.irx.values import Dims, dims_of, dtype_of, rank_of
+from fx2onnx.irx.values import Dims
 
 aten = torch.ops.aten
 D = ir.DataType
@@ -40,19 +32,19 @@ def scan_along(
     op: Emit, value: ir.Value, axis: int, initial: Sequence[ir.Value], step: Step, outputs: Sequence[ir.DataType]
 ) -> list[ir.Value]:
     """``Scan`` over ``axis``: ``step(op, states, element)`` gives the new states and one piece of each output."""
-    dims = dims_of(value)
+    dims = op.dims(value)
     if dims[axis] == 0:
         return [op.cast(value, dtype) for dtype in outputs]
     rest: Dims = dims[:axis] + dims[axis + 1 :]
-    states = [op.subgraph_input("state", dtype_of(state), dims_of(state)) for state in initial]
-    element = op.subgraph_input("element", dtype_of(value), rest)
+    states = [op.subgraph_input("state", op.dtype(state), op.dims(state)) for state in initial]
+    element = op.subgraph_input("element", op.dtype(value), rest)
 
     def body(inner: Emit) -> list[ir.Value]:
         new_states, pieces = step(inner, states, element)
         return [*new_states, *pieces]
 
     graph = op.subgraph("step", [*states, element], body)
-    typed = [(dtype_of(state), dims_of(state)) for state in initial] + [(dtype, dims) for dtype in outputs]
+    typed = [(op.dtype(state), op.dims(state)) for state in initial] + [(dtype, dims) for dtype in outputs]
     results = op.Scan(
         *initial,
         value,
@@ -66,41 +58,41 @@ def scan_along(
     return list(found[len(initial) :])
 
 
-def _without_axis(value: ir.Value, axis: int) -> Dims:
-    dims = dims_of(value)
+def _without_axis(op: Emit, value: ir.Value, axis: int) -> Dims:
+    dims = op.dims(value)
     return dims[:axis] + dims[axis + 1 :]
 
 
 def cumulative_sum(op: Emit, value: ir.Value, dim: int) -> ir.Value:
     """CumSum over ``dim``; a 0-d value as it is."""
-    if rank_of(value) == 0:
+    if op.rank(value) == 0:
         return value
-    return through(op, "CumSum", value, axis=op.const(np.int64(axis_of(dim, rank_of(value)))))
+    return through(op, "CumSum", value, axis=op.const(np.int64(axis_of(dim, op.rank(value)))))
 
 
 def _cumsum(op: Emit, self: ir.Value, dim: int) -> ir.Value:
-    return cumulative_sum(op, cast(op, self, result_dtype(op)), dim)
+    return cumulative_sum(op, cast(op, self, op.result_dtype()), dim)
 
 
 def cumulative_product(op: Emit, value: ir.Value, dim: int) -> ir.Value:
     """CumProd-26, else a Scan of Mul."""
-    if rank_of(value) == 0:
+    if op.rank(value) == 0:
         return value
-    axis = axis_of(dim, rank_of(value))
+    axis = axis_of(dim, op.rank(value))
     if has_op("CumProd", op.opset):
         return through(op, "CumProd", value, axis=op.const(np.int64(axis)))
-    dtype = dtype_of(value)
+    dtype = op.dtype(value)
 
     def step(op: Emit, states: list[ir.Value], element: ir.Value) -> tuple[list[ir.Value], list[ir.Value]]:
         total = through(op, "Mul", states[0], element)
         return [total], [op.Identity(total)]
 
-    ones = filled(op, _without_axis(value, axis), 1, dtype)
+    ones = filled(op, _without_axis(op, value, axis), 1, dtype)
     return scan_along(op, value, axis, [ones], step, [dtype])[0]
 
 
 def _cumprod(op: Emit, self: ir.Value, dim: int) -> ir.Value:
-    dtype = result_dtype(op)
+    dtype = op.result_dtype()
     return op.cast(cumulative_product(op, cast(op, self, opmath(dtype)), dim), dtype)
 
 
@@ -110,14 +102,14 @@ register_shared(_cumprod, "CumProd-26, else Scan of Mul", *overloads_of("cumprod
 
 def _running_extreme(comparison: str) -> Callable[..., tuple[ir.Value, ir.Value]]:
     def entry(op: Emit, self: ir.Value, dim: int) -> tuple[ir.Value, ir.Value]:
-        if rank_of(self) == 0:
+        if op.rank(self) == 0:
             return self, op.const(np.int64(0))
-        dtype, axis = dtype_of(self), axis_of(dim, rank_of(self))
-        worked = D.INT32 if is_bool(self) else dtype
+        dtype, axis = op.dtype(self), axis_of(dim, op.rank(self))
+        worked = D.INT32 if op.is_bool(self) else dtype
         limits = torch.finfo(torch.float32) if worked in FLOATS else np.iinfo(worked.numpy())
         lowest: float = -np.inf if worked in FLOATS else limits.min
         highest: float = np.inf if worked in FLOATS else limits.max
-        rest = _without_axis(self, axis)
+        rest = _without_axis(op, self, axis)
         first = filled(op, rest, lowest if comparison == "GreaterOrEqual" else highest, worked)
         place = filled(op, rest, 0, D.INT64)
 
@@ -144,7 +136,7 @@ register_shared(_running_extreme("LessOrEqual"), "Scan of LessOrEqual and Where"
 def log_add_exp(op: Emit, left: ir.Value, right: ir.Value) -> ir.Value:
     """log(exp(a) + exp(b)) = max + log1p(exp(min - max)); equal infinities stay."""
     most, least = extremum(op, "Max", left, right), extremum(op, "Min", left, right)
-    zero = op.const(0, dtype_of(left))
+    zero = op.const(0, op.dtype(left))
     gap = op.Where(op.Equal(most, least), zero, op.Sub(least, most))
     return op.Add(most, log1p(op, op.Exp(gap)))
 
@@ -161,22 +153,22 @@ def _binary(formula: Callable[..., ir.Value]) -> Callable[..., ir.Value]:
     return entry
 
 
-register(aten.logaddexp.default, _binary(log_add_exp), "Max + log1p(Exp(Min - Max))")
-register(aten.logaddexp2.default, _binary(_log_add_exp2), "Max + log1p(Exp(Min - Max)), scaled by log 2")
+register_shared(_binary(log_add_exp), "Max + log1p(Exp(Min - Max))", aten.logaddexp.default)
+register_shared(_binary(_log_add_exp2), "Max + log1p(Exp(Min - Max)), scaled by log 2", aten.logaddexp2.default)
 
 
 def _logcumsumexp(op: Emit, self: ir.Value, dim: int) -> ir.Value:
-    dtype = result_dtype(op)
-    if rank_of(self) == 0:
+    dtype = op.result_dtype()
+    if op.rank(self) == 0:
         return self
-    value, axis = op.cast(self, opmath(dtype)), axis_of(dim, rank_of(self))
+    value, axis = op.cast(self, opmath(dtype)), axis_of(dim, op.rank(self))
 
     def step(op: Emit, states: list[ir.Value], element: ir.Value) -> tuple[list[ir.Value], list[ir.Value]]:
         total = log_add_exp(op, states[0], element)
         return [total], [op.Identity(total)]
 
-    start = filled(op, _without_axis(self, axis), -np.inf, dtype_of(value))
-    return op.cast(scan_along(op, value, axis, [start], step, [dtype_of(value)])[0], dtype)
+    start = filled(op, _without_axis(op, self, axis), -np.inf, op.dtype(value))
+    return op.cast(scan_along(op, value, axis, [start], step, [op.dtype(value)])[0], dtype)
 
 
 register_shared(_logcumsumexp, "Scan of logaddexp", *overloads_of("logcumsumexp.default"))
@@ -185,10 +177,10 @@ register_shared(_logcumsumexp, "Scan of logaddexp", *overloads_of("logcumsumexp.
 # -- differences ----------------------------------------------------------------------------------------------------
 def neighbours(op: Emit, value: ir.Value, axis: int) -> tuple[ir.Value, ir.Value]:
     """(all but the last, all but the first) along ``axis``."""
-    dims = list(dims_of(value))
+    dims = list(op.dims(value))
     size = whole(dims[axis] - 1)
     dims[axis] = max(size, 0) if isinstance(size, int) else size
-    typed = (dtype_of(value), tuple(dims))
+    typed = (op.dtype(value), tuple(dims))
     before = op.Slice(value, starts=[0], ends=[-1], axes=[axis], outputs=[typed])
     after = op.Slice(value, starts=[1], ends=[2**63 - 1], axes=[axis], outputs=[typed])
     return before, after
@@ -197,7 +189,7 @@ def neighbours(op: Emit, value: ir.Value, axis: int) -> tuple[ir.Value, ir.Value
 def difference(op: Emit, value: ir.Value, axis: int) -> ir.Value:
     """x[1:] - x[:-1]; of bools whether they differ."""
     before, after = neighbours(op, value, axis)
-    if is_bool(value):
+    if op.is_bool(value):
         return op.Xor(after, before)
     return through(op, "Sub", after, before)
 
@@ -205,12 +197,12 @@ def difference(op: Emit, value: ir.Value, axis: int) -> ir.Value:
 def _diff(op: Emit, self: ir.Value, n: int, dim: int, prepend: ir.Value | None, append: ir.Value | None) -> ir.Value:
     if n == 0:
         return self
-    axis = axis_of(dim, rank_of(self))
-    dtype = result_dtype(op)
+    axis = axis_of(dim, op.rank(self))
+    dtype = op.result_dtype()
     parts = [op.cast(part, dtype) for part in (prepend, self, append) if part is not None]
     value = op.Concat(*parts, axis=axis) if len(parts) > 1 else parts[0]
     for _ in range(n):
-        if dims_of(value)[axis] == 0:
+        if op.dims(value)[axis] == 0:
             break
         value = difference(op, value, axis)
     return value
@@ -223,39 +215,39 @@ def _double_areas(op: Emit, y: ir.Value, axis: int, x: ir.Value | None, dx: floa
     """(y[:-1] + y[1:]) (x[1:] - x[:-1]), in the dtype PyTorch multiplies in: integers wrap around before they widen."""
     before, after = neighbours(op, y, axis)
     if x is None:
-        wide = floating(opmath(dtype_of(y)))
+        wide = floating(opmath(op.dtype(y)))
         return op.Mul(op.Add(op.cast(before, wide), op.cast(after, wide)), float(dx))
     both = through(op, "Add", before, after)
-    if rank_of(x) == 1 and rank_of(y) > 1:
+    if op.rank(x) == 1 and op.rank(y) > 1:
         widths = difference(op, x, 0)
-        trailing = rank_of(y) - 1 - axis
+        trailing = op.rank(y) - 1 - axis
         if trailing:
             widths = op.Unsqueeze(widths, axes=list(range(1, trailing + 1)))
     else:
-        widths = difference(op, x, axis_of(axis - rank_of(y), rank_of(x)))
-    dtype = promoted(both, widths)
+        widths = difference(op, x, axis_of(axis - op.rank(y), op.rank(x)))
+    dtype = promoted(op, both, widths)
     return through(op, "Mul", op.cast(both, dtype), op.cast(widths, dtype))
 
 
 def _half(op: Emit, total: ir.Value) -> ir.Value:
-    wide = floating(opmath(dtype_of(total)))
-    return op.cast(op.Mul(op.cast(total, wide), 0.5), result_dtype(op))
+    wide = floating(opmath(op.dtype(total)))
+    return op.cast(op.Mul(op.cast(total, wide), 0.5), op.result_dtype())
 
 
 def _summable(op: Emit, value: ir.Value) -> ir.Value:
-    return value if is_float(value) else op.cast(value, D.INT64)
+    return value if op.is_float(value) else op.cast(value, D.INT64)
 
 
 def _trapezoid(op: Emit, y: ir.Value, dim: int, x: ir.Value | None = None, dx: Any = 1) -> ir.Value:
-    axis = axis_of(dim, rank_of(y))
-    if dims_of(y)[axis] in (0, 1):
-        return filled(op, op.result[0][1], 0, result_dtype(op))
+    axis = axis_of(dim, op.rank(y))
+    if op.dims(y)[axis] in (0, 1):
+        return filled(op, op.result_dims(), 0, op.result_dtype())
     areas = _summable(op, _double_areas(op, y, axis, x, dx))
     return _half(op, op.ReduceSum(areas, axes=[axis], keepdims=0))
 
 
 def _cumulative_trapezoid(op: Emit, y: ir.Value, dim: int, x: ir.Value | None = None, dx: Any = 1) -> ir.Value:
-    axis = axis_of(dim, rank_of(y))
+    axis = axis_of(dim, op.rank(y))
     return _half(op, cumulative_sum(op, _summable(op, _double_areas(op, y, axis, x, dx)), axis))
 
 

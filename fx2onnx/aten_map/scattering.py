@@ -14,9 +14,8 @@ from fx2onnx.aten_map.reduced_writes import scatter_elements, scatter_nd
 from fx2onnx.aten_map.table.axes import INT64, axis_of, squeeze
 from fx2onnx.aten_map.table.dtype_support import opmath
 from fx2onnx.aten_map.table.dtypes import FLOATS, as_dtype
-from fx2onnx.aten_map.table.registry import translates
+from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
 from fx2onnx.irx.emit import Emit
-from fx2onnx.irx.values import dims_of, dtype_of, rank_of
 
 aten = torch.ops.aten
 REDUCTIONS = {
@@ -53,7 +52,7 @@ def reducing_dtype(dtype: ir.DataType) -> ir.DataType:
 
 def elements_like(op: Emit, index: ir.Value, source: ir.Value) -> ir.Value:
     """The part of ``source`` that ``index`` covers; it may be larger."""
-    wanted, dims = dims_of(index), dims_of(source)
+    wanted, dims = op.dims(index), op.dims(source)
     axes = [axis for axis in range(len(dims)) if dims[axis] != wanted[axis]]
     if not axes:
         return source
@@ -62,7 +61,7 @@ def elements_like(op: Emit, index: ir.Value, source: ir.Value) -> ir.Value:
         starts=[0] * len(axes),
         ends=op.sizes([wanted[axis] for axis in axes]),
         axes=axes,
-        outputs=[(dtype_of(source), wanted)],
+        outputs=[(op.dtype(source), wanted)],
     )
 
 
@@ -70,15 +69,15 @@ def scattered(
     op: Emit, value: ir.Value, dim: int, index: ir.Value, source: ir.Value, reduce: str | None = None
 ) -> ir.Value:
     """``ScatterElements``, with 0-d tensors as vectors."""
-    scalar, axis = rank_of(value) == 0, axis_of(dim, rank_of(value))
-    if 0 in dims_of(index):
+    scalar, axis = op.rank(value) == 0, axis_of(dim, op.rank(value))
+    if 0 in op.dims(index):
         return value
     value, index = at_least_vector(op, value), op.cast(at_least_vector(op, index), INT64)
-    source = elements_like(op, index, op.cast(at_least_vector(op, source), dtype_of(value)))
+    source = elements_like(op, index, op.cast(at_least_vector(op, source), op.dtype(value)))
     if reduce is None:
         found = op.ScatterElements(value, index, source, axis=axis)
     else:
-        dtype, inner = dtype_of(value), reducing_dtype(dtype_of(value))
+        dtype, inner = op.dtype(value), reducing_dtype(op.dtype(value))
         reduced = scatter_elements(op, op.cast(value, inner), index, op.cast(source, inner), axis, REDUCTIONS[reduce])
         found = op.cast(reduced, dtype)
     return squeeze(op, found, 0) if scalar else found
@@ -86,7 +85,7 @@ def scattered(
 
 def written_nd(op: Emit, value: ir.Value, places: ir.Value, source: ir.Value, reduce: str | None) -> ir.Value:
     """``ScatterND``, reducing in a dtype that can."""
-    dtype = dtype_of(value)
+    dtype = op.dtype(value)
     if reduce is None:
         return op.ScatterND(value, places, op.cast(source, dtype))
     inner = reducing_dtype(dtype)
@@ -95,31 +94,17 @@ def written_nd(op: Emit, value: ir.Value, places: ir.Value, source: ir.Value, re
 
 def spread_number(op: Emit, number: Any, index: ir.Value, dtype: ir.DataType) -> ir.Value:
     """A number for every element of ``index``."""
-    return op.expand(as_dtype(op, number, dtype), dims_of(index))
+    return op.expand(as_dtype(op, number, dtype), op.dims(index))
 
 
-@translates(aten.scatter.src)
-def scatter_src(op: Emit, self: ir.Value, dim: int, index: ir.Value, src: ir.Value) -> ir.Value:
-    """scatter(Tensor self, int dim, Tensor index, Tensor src) -> Tensor"""
-    return scattered(op, self, dim, index, src)
+def _scatter_number(
+    op: Emit, self: ir.Value, dim: int, index: ir.Value, value: Any, reduce: str | None = None
+) -> ir.Value:
+    return scattered(op, self, dim, index, spread_number(op, value, index, op.dtype(self)), reduce)
 
 
-@translates(aten.scatter.value)
-def scatter_value(op: Emit, self: ir.Value, dim: int, index: ir.Value, value: Any) -> ir.Value:
-    """scatter(Tensor self, int dim, Tensor index, Scalar value) -> Tensor"""
-    return scattered(op, self, dim, index, spread_number(op, value, index, dtype_of(self)))
-
-
-@translates(aten.scatter.reduce)
-def scatter_reduce(op: Emit, self: ir.Value, dim: int, index: ir.Value, src: ir.Value, reduce: str) -> ir.Value:
-    """scatter(Tensor self, int dim, Tensor index, Tensor src, *, str reduce) -> Tensor"""
-    return scattered(op, self, dim, index, src, reduce)
-
-
-@translates(aten.scatter.value_reduce)
-def scatter_value_reduce(op: Emit, self: ir.Value, dim: int, index: ir.Value, value: Any, reduce: str) -> ir.Value:
-    """scatter(Tensor self, int dim, Tensor index, Scalar value, *, str reduce) -> Tensor"""
-    return scattered(op, self, dim, index, spread_number(op, value, index, dtype_of(self)), reduce)
+register_shared(scattered, "ScatterElements", *overloads_of("scatter.src scatter.reduce"))
+register_shared(_scatter_number, "ScatterElements", *overloads_of("scatter.value scatter.value_reduce"))
 
 
 @translates(aten.scatter_add.default)
@@ -135,8 +120,8 @@ def reduced_into(
 
     A mean divides the sum by how many numbers went into each place; integers are divided rounding down.
     """
-    dtype = dtype_of(value)
-    if 0 in dims_of(index):
+    dtype = op.dtype(value)
+    if 0 in op.dims(index):
         return value
     start = value
     if not include_self:
@@ -155,9 +140,4 @@ def reduced_into(
     return op.cast(op.Div(op.Sub(wide, op.Mod(wide, counts)), counts), dtype)
 
 
-@translates(aten.scatter_reduce.two)
-def scatter_reduce_two(
-    op: Emit, self: ir.Value, dim: int, index: ir.Value, src: ir.Value, reduce: str, include_self: bool
-) -> ir.Value:
-    """scatter_reduce(Tensor self, int dim, Tensor index, Tensor src, str reduce, *, bool include_self=True) -> Tensor"""
-    return reduced_into(op, self, dim, index, src, reduce, include_self)
+register_shared(reduced_into, "ScatterElements with a reduction", aten.scatter_reduce.two)

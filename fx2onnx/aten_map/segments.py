@@ -10,11 +10,10 @@ import onnx_ir as ir
 import torch
 
 from fx2onnx.aten_map.table.axes import axis_of, sliced, steps, unsqueeze
-from fx2onnx.aten_map.table.dtype_support import opmath, result_dtype
+from fx2onnx.aten_map.table.dtype_support import opmath
 from fx2onnx.aten_map.table.registry import translates
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit
-from fx2onnx.irx.values import dims_of, dtype_of, rank_of
 
 aten = torch.ops.aten
 REDUCTIONS = {
@@ -43,21 +42,21 @@ def segment_reduce(
     ONNX:    the elements outside of each segment replaced by what changes nothing, then reduced. Memory: S times the data.
     Source:  ATen/native/SegmentReduce.cpp: a mean over no element is NaN without ``initial``.
     """
-    axis, dtype = axis_of(axis, rank_of(data)), opmath(dtype_of(data))
+    axis, dtype = axis_of(axis, op.rank(data)), opmath(op.dtype(data))
     if indices is not None or (lengths is None) == (offsets is None):
         raise UserError("E203", "segment_reduce by indices", next="give either lengths or offsets")
     if offsets is not None:
-        last = dims_of(offsets)[-1]
+        last = op.dims(offsets)[-1]
         starts = sliced(op, offsets, axis, 0, last - 1, last - 1)  # type: ignore[arg-type]
         ends = sliced(op, offsets, axis, 1, last, last - 1)  # type: ignore[arg-type]
     else:
         assert lengths is not None
         ends = op.CumSum(lengths, op.const(np.int64(axis)))
         starts = op.Sub(ends, lengths)
-    places = op.cast(steps(op, dims_of(data)[axis]), dtype_of(ends))
+    places = op.cast(steps(op, op.dims(data)[axis]), op.dtype(ends))
     before, after = unsqueeze(op, starts, axis + 1), unsqueeze(op, ends, axis + 1)
     inside = op.And(op.Not(op.Less(places, before)), op.Less(places, after))
-    rest = rank_of(data) - axis - 1
+    rest = op.rank(data) - axis - 1
     if rest:
         inside = unsqueeze(op, inside, *range(axis + 2, axis + 2 + rest))
     op_type, idle = REDUCTIONS[reduce]
@@ -69,4 +68,4 @@ def segment_reduce(
         count = op.cast(op.Sub(ends, starts), dtype)
         count = unsqueeze(op, count, *range(axis + 1, axis + 1 + rest)) if rest else count
         found = op.Div(found, count if initial is None else op.Max(count, 1.0))
-    return op.cast(found, result_dtype(op))
+    return op.cast(found, op.result_dtype())

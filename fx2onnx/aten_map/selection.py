@@ -10,12 +10,11 @@ import onnx_ir as ir
 import torch
 
 from fx2onnx.aten_map.arithmetic import extremum
-from fx2onnx.aten_map.table.dtype_support import opmath, result_dtype, takes, through
-from fx2onnx.aten_map.table.dtypes import FLOATS, TORCH_DTYPES, Operand, as_dtype, is_float
-from fx2onnx.aten_map.table.registry import translates
+from fx2onnx.aten_map.table.dtype_support import opmath, takes, through
+from fx2onnx.aten_map.table.dtypes import FLOATS, TORCH_DTYPES, Operand, as_dtype
+from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
 from fx2onnx.base.dims import Dim
 from fx2onnx.irx.emit import Emit
-from fx2onnx.irx.values import dims_of, dtype_of
 
 aten = torch.ops.aten
 D = ir.DataType
@@ -23,7 +22,7 @@ D = ir.DataType
 
 def where(op: Emit, condition: ir.Value, left: ir.Value, right: ir.Value) -> ir.Value:
     """Where; of bools by And and Or, of dtypes without a kernel through a wider one."""
-    dtype = dtype_of(left)
+    dtype = op.dtype(left)
     if dtype == D.BOOL:
         return op.Or(op.And(condition, left), op.And(op.Not(condition), right))
     if takes("Where", op.opset, dtype):
@@ -41,7 +40,7 @@ def where_self(op: Emit, condition: ir.Value, self: Operand, other: Operand) -> 
 
     ONNX:    Where; bools by And and Or.
     """
-    dtype = result_dtype(op)
+    dtype = op.result_dtype()
     return where(op, op.cast(condition, D.BOOL), as_dtype(op, self, dtype), as_dtype(op, other, dtype))
 
 
@@ -52,19 +51,19 @@ def masked_fill_scalar(op: Emit, self: ir.Value, mask: ir.Value, value: Operand)
 
     ONNX:    Where.
     """
-    dtype = result_dtype(op)
+    dtype = op.result_dtype()
     return where(op, op.cast(mask, D.BOOL), as_dtype(op, value, dtype), op.cast(self, dtype))
 
 
 def clamp(op: Emit, value: ir.Value, low: Operand | None, high: Operand | None) -> ir.Value:
     """``min(max(value, low), high)`` in the result's dtype; Clip where both limits are numbers."""
-    dtype = result_dtype(op)
+    dtype = op.result_dtype()
     value = op.cast(value, dtype)
     if low is None and high is None:
         return value
     tensors = any(isinstance(limit, ir.Value | Dim) for limit in (low, high))
     if any(isinstance(limit, float) and math.isnan(limit) for limit in (low, high)):
-        return op.expand(op.const(math.nan, dtype), dims_of(value))
+        return op.expand(op.const(math.nan, dtype), op.dims(value))
     crossed = not tensors and low is not None and high is not None and low > high  # type: ignore[operator]
     whole = low is not None and high is not None
     if whole and not tensors and not crossed and dtype != D.BOOL and (op.opset >= 12 or dtype in FLOATS):
@@ -85,41 +84,21 @@ def _limit(op: Emit, limit: Any, dtype: ir.DataType) -> ir.Value:
 
 
 def _clip(op: Emit, value: ir.Value, low: ir.Value, high: ir.Value) -> ir.Value:
-    dtype = dtype_of(value)
-    wide = dtype if takes("Clip", op.opset, dtype) else opmath(dtype) if is_float(value) else D.INT32
+    dtype = op.dtype(value)
+    wide = dtype if takes("Clip", op.opset, dtype) else opmath(dtype) if op.is_float(value) else D.INT32
     return op.cast(op.Clip(op.cast(value, wide), min=op.cast(low, wide), max=op.cast(high, wide)), dtype)
 
 
-@translates(aten.clamp.default, aten.clamp.Tensor, aten.clip.default, aten.clip.Tensor)
-def clamp_default(op: Emit, self: ir.Value, min: Operand | None, max: Operand | None) -> ir.Value:
-    """clamp(Tensor self, Scalar? min=None, Scalar? max=None) -> Tensor
-    clamp(Tensor self, Tensor? min=None, Tensor? max=None) -> Tensor
-    clip(Tensor self, Scalar? min=None, Scalar? max=None) -> Tensor
-    clip(Tensor self, Tensor? min=None, Tensor? max=None) -> Tensor
-
-    ONNX:    Clip; Max or Min of one limit (Clip's default limits are finite in onnxruntime), of tensors, of crossed limits (Greater, Less and Where of integers in opset 11).
-    """
+def _clamp(op: Emit, self: ir.Value, min: Operand | None = None, max: Operand | None = None) -> ir.Value:
     return clamp(op, self, min, max)
 
 
-@translates(aten.clamp_min.default, aten.clamp_min.Tensor)
-def clamp_min(op: Emit, self: ir.Value, min: Operand) -> ir.Value:
-    """clamp_min(Tensor self, Scalar min) -> Tensor
-    clamp_min(Tensor self, Tensor min) -> Tensor
-
-    ONNX:    Max.
-    """
-    return clamp(op, self, min, None)
-
-
-@translates(aten.clamp_max.default, aten.clamp_max.Tensor)
-def clamp_max(op: Emit, self: ir.Value, max: Operand) -> ir.Value:
-    """clamp_max(Tensor self, Scalar max) -> Tensor
-    clamp_max(Tensor self, Tensor max) -> Tensor
-
-    ONNX:    Min.
-    """
-    return clamp(op, self, None, max)
+_CLAMPS = "clamp clamp.Tensor clip clip.Tensor clamp_min clamp_min.Tensor clamp_max clamp_max.Tensor"
+_FORM = (
+    "Clip; Max or Min of one limit (Clip's default limits are finite in onnxruntime), of tensors, of crossed limits "
+)
+_FORM += "(Greater, Less and Where of integers in opset 11)"
+register_shared(_clamp, _FORM, *overloads_of(_CLAMPS))
 
 
 @translates(aten.nan_to_num.default)
@@ -128,9 +107,9 @@ def nan_to_num(op: Emit, self: ir.Value, nan: float | None, posinf: float | None
 
     ONNX:    Where(IsNaN); infinities by Clip to the dtype's range, or by Where where another number is given.
     """
-    if not is_float(self):
+    if not op.is_float(self):
         return self
-    dtype = dtype_of(self)
+    dtype = op.dtype(self)
     value = op.Where(through(op, "IsNaN", self), op.const(0.0 if nan is None else nan, dtype), self)
     for infinity, number in ((math.inf, posinf), (-math.inf, neginf)):
         if number is not None:

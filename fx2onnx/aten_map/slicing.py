@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import onnx_ir as ir
 import torch
 
-from fx2onnx.aten_map.table.axes import END, axis_of, fixed, is_empty, result_dims, sliced, steps, whole, zeros
-from fx2onnx.aten_map.table.registry import schema_line, translates
+from fx2onnx.aten_map.table.axes import END, axis_of, fixed, is_empty, sliced, steps, whole, zeros
+from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
 from fx2onnx.base.dims import Dim, DimLike
 from fx2onnx.irx.emit import Emit
-from fx2onnx.irx.values import dims_of, dtype_of, known_ints, rank_of
 
 aten = torch.ops.aten
 
@@ -21,10 +20,10 @@ def slice_Tensor(op: Emit, self: ir.Value, dim: int, start: DimLike | None, end:
     """slice(Tensor(a) self, int dim=0, SymInt? start=None, SymInt? end=None, SymInt step=1) -> Tensor(a)
     slice_copy(Tensor self, int dim=0, SymInt? start=None, SymInt? end=None, SymInt step=1) -> Tensor
     """
-    axis = axis_of(dim, rank_of(self))
-    size = result_dims(op)[axis]
-    if is_empty(result_dims(op)):
-        return zeros(op, result_dims(op), dtype_of(self))
+    axis = axis_of(dim, op.rank(self))
+    size = op.result_dims()[axis]
+    if is_empty(op.result_dims()):
+        return zeros(op, op.result_dims(), op.dtype(self))
     return sliced(op, self, axis, 0 if start is None else start, END if end is None else end, size, step)
 
 
@@ -33,9 +32,9 @@ def narrow(op: Emit, self: ir.Value, dim: int, start: DimLike, length: DimLike) 
     """narrow(Tensor(a) self, int dim, SymInt start, SymInt length) -> Tensor(a)
     narrow_copy(Tensor self, int dim, SymInt start, SymInt length) -> Tensor
     """
-    axis = axis_of(dim, rank_of(self))
+    axis = axis_of(dim, op.rank(self))
     if not isinstance(start, Dim) and start < 0:
-        start = whole(start + dims_of(self)[axis])
+        start = whole(start + op.dims(self)[axis])
     return sliced(op, self, axis, start, whole(start + length), length)
 
 
@@ -46,7 +45,7 @@ def narrow_Tensor(op: Emit, self: ir.Value, dim: int, start: ir.Value, length: D
     A negative start counts from the end, as Gather's indices do.
     """
     indices = op.Add(steps(op, length), op.cast(start, ir.DataType.INT64))
-    return op.Gather(self, indices, axis=axis_of(dim, rank_of(self)))
+    return op.Gather(self, indices, axis=axis_of(dim, op.rank(self)))
 
 
 @translates(aten.select.int, aten.select_copy.int)
@@ -54,7 +53,7 @@ def select_int(op: Emit, self: ir.Value, dim: int, index: DimLike) -> ir.Value:
     """select(Tensor(a) self, int dim, SymInt index) -> Tensor(a)
     select_copy(Tensor self, int dim, SymInt index) -> Tensor
     """
-    return op.Gather(self, op.size(index), axis=axis_of(dim, rank_of(self)))
+    return op.Gather(self, op.size(index), axis=axis_of(dim, op.rank(self)))
 
 
 @translates(aten.unbind.int, aten.unbind_copy.int)
@@ -64,7 +63,7 @@ def unbind_int(op: Emit, self: ir.Value, dim: int) -> tuple[ir.Value, ...]:
 
     One Gather a piece, so that pieces nobody reads cost nothing.
     """
-    axis = axis_of(dim, rank_of(self))
+    axis = axis_of(dim, op.rank(self))
     return tuple(op.Gather(self, op.size(index), axis=axis) for index in range(len(op.result)))
 
 
@@ -74,7 +73,7 @@ def pieces(op: Emit, value: ir.Value, axis: int, sizes: Sequence[DimLike]) -> tu
         return ()
     if len(sizes) == 1:
         return (value,)
-    dims, dtype = dims_of(value), dtype_of(value)
+    dims, dtype = op.dims(value), op.dtype(value)
     if op.opset < 13 and any(isinstance(size, Dim) for size in sizes):
         start: DimLike = 0
         found = []
@@ -89,52 +88,24 @@ def pieces(op: Emit, value: ir.Value, axis: int, sizes: Sequence[DimLike]) -> tu
 
 
 def _split_as_result(op: Emit, value: ir.Value, dim: int) -> tuple[ir.Value, ...]:
-    axis = axis_of(dim, rank_of(value))
+    axis = axis_of(dim, op.rank(value))
     return pieces(op, value, axis, [dims[axis] for _, dims in op.result])
 
 
-@translates(aten.split.Tensor, aten.split.sizes, aten.split_copy.Tensor, aten.unsafe_split.Tensor)
-def split_Tensor(op: Emit, self: ir.Value, split_size: DimLike | Sequence[DimLike], dim: int) -> tuple[ir.Value, ...]:
-    """split(Tensor(a -> *) self, SymInt split_size, int dim=0) -> Tensor(a)[]
-    split(Tensor(a -> *) self, SymInt[] split_size, int dim=0) -> Tensor(a)[]
-    split_copy(Tensor self, SymInt split_size, int dim=0) -> Tensor[]
-    unsafe_split(Tensor self, SymInt split_size, int dim=0) -> Tensor[]
-    """
-    return _split_as_result(op, self, dim)
-
-
-@translates(
-    aten.split_with_sizes.default,
-    aten.split_with_sizes_copy.default,
-    aten.unsafe_split_with_sizes.default,
-    aten.split.default,
-)
-def split_with_sizes(op: Emit, self: ir.Value, split_sizes: Sequence[DimLike], dim: int) -> tuple[ir.Value, ...]:
-    """split_with_sizes(Tensor(a -> *) self, SymInt[] split_sizes, int dim=0) -> Tensor(a)[]
-    split_with_sizes_copy(Tensor self, SymInt[] split_sizes, int dim=0) -> Tensor[]
-    unsafe_split_with_sizes(Tensor self, SymInt[] split_sizes, int dim=0) -> Tensor[]
-    split(Tensor(a -> *) self, int[] split_sizes, int dim=0) -> Tensor(a)[]
-    """
-    return _split_as_result(op, self, dim)
-
-
-@translates(aten.chunk.default, aten.unsafe_chunk.default)
-def chunk(op: Emit, self: ir.Value, chunks: int, dim: int) -> tuple[ir.Value, ...]:
-    """chunk(Tensor(a -> *) self, int chunks, int dim=0) -> Tensor(a)[]
-    unsafe_chunk(Tensor self, int chunks, int dim=0) -> Tensor[]
-    """
-    return _split_as_result(op, self, dim)
+_SPLITS = "split.Tensor split.sizes split split_copy.Tensor split_with_sizes split_with_sizes_copy unsafe_split.Tensor "
+_SPLITS += "unsafe_split_with_sizes chunk unsafe_chunk tensor_split.sections"
+register_shared(_split_as_result, "Split", *overloads_of(_SPLITS))
 
 
 def _tensor_split(op: Emit, value: ir.Value, axis: int, cuts: Sequence[DimLike]) -> tuple[ir.Value, ...]:
     """Pieces between cuts, which may overlap or run backwards (an empty piece then), as NumPy has it."""
     sizes = [dims[axis] for _, dims in op.result]
-    total = dims_of(value)[axis]
+    total = op.dims(value)[axis]
     if not isinstance(total, Dim) and all(not isinstance(size, Dim) for size in sizes) and sum(sizes) == total:
         return pieces(op, value, axis, sizes)
     bounds: list[DimLike] = [0, *cuts, END]
     return tuple(
-        zeros(op, op.result[place][1], dtype_of(value))
+        zeros(op, op.result_dims(place), op.dtype(value))
         if sizes[place] == 0
         else sliced(op, value, axis, bounds[place], bounds[place + 1], sizes[place])
         for place in range(len(sizes))
@@ -144,13 +115,7 @@ def _tensor_split(op: Emit, value: ir.Value, axis: int, cuts: Sequence[DimLike])
 @translates(aten.tensor_split.indices)
 def tensor_split_indices(op: Emit, self: ir.Value, indices: Sequence[DimLike], dim: int) -> tuple[ir.Value, ...]:
     """tensor_split(Tensor(a -> *) self, SymInt[] indices, int dim=0) -> Tensor(a)[]"""
-    return _tensor_split(op, self, axis_of(dim, rank_of(self)), indices)
-
-
-@translates(aten.tensor_split.sections)
-def tensor_split_sections(op: Emit, self: ir.Value, sections: DimLike, dim: int) -> tuple[ir.Value, ...]:
-    """tensor_split(Tensor(a -> *) self, SymInt sections, int dim=0) -> Tensor(a)[]"""
-    return _split_as_result(op, self, dim)
+    return _tensor_split(op, self, axis_of(dim, op.rank(self)), indices)
 
 
 @translates(aten.tensor_split.tensor_indices_or_sections)
@@ -158,30 +123,20 @@ def tensor_split_tensor(
     op: Emit, self: ir.Value, tensor_indices_or_sections: ir.Value, dim: int
 ) -> tuple[ir.Value, ...]:
     """tensor_split(Tensor(a -> *) self, Tensor tensor_indices_or_sections, int dim=0) -> Tensor(a)[]"""
-    axis = axis_of(dim, rank_of(self))
-    cuts = known_ints(tensor_indices_or_sections)
-    if rank_of(tensor_indices_or_sections) == 0 or cuts is None:
+    axis = axis_of(dim, op.rank(self))
+    cuts = op.integers(tensor_indices_or_sections)
+    if op.rank(tensor_indices_or_sections) == 0 or cuts is None:
         return _split_as_result(op, self, dim)
     return _tensor_split(op, self, axis, cuts)
 
 
-_OUTER_AXES = {"hsplit": 1, "vsplit": 0, "dsplit": 2}
+def _split_along(axis: int, is_hsplit: bool = False) -> Callable[..., tuple[ir.Value, ...]]:
+    def entry(op: Emit, self: ir.Value, indices: Sequence[int] | None = None) -> tuple[ir.Value, ...]:
+        along = 0 if is_hsplit and op.rank(self) == 1 else axis
+        return _split_as_result(op, self, along) if indices is None else _tensor_split(op, self, along, indices)
+
+    return entry
 
 
-def _register_outer_split(name: str) -> None:
-    packet = getattr(aten, name)
-
-    def by_indices(op: Emit, self: ir.Value, indices: Sequence[int]) -> tuple[ir.Value, ...]:
-        axis = 0 if name == "hsplit" and rank_of(self) == 1 else _OUTER_AXES[name]
-        return _tensor_split(op, self, axis, indices)
-
-    def by_sections(op: Emit, self: ir.Value, sections: int) -> tuple[ir.Value, ...]:
-        return _split_as_result(op, self, 0 if name == "hsplit" and rank_of(self) == 1 else _OUTER_AXES[name])
-
-    for overload, function in ((packet.array, by_indices), (packet.int, by_sections)):
-        function.__doc__ = schema_line(overload)
-        translates(overload)(function)
-
-
-for _name in _OUTER_AXES:
-    _register_outer_split(_name)
+for _name, _axis in (("hsplit", 1), ("vsplit", 0), ("dsplit", 2)):
+    register_shared(_split_along(_axis, _name == "hsplit"), "Split", *overloads_of(f"{_name}.array {_name}.int"))

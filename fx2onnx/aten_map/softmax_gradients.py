@@ -7,16 +7,15 @@ import torch
 
 from fx2onnx.aten_map.table.registry import translates
 from fx2onnx.irx.emit import Emit
-from fx2onnx.irx.values import rank_of
 
 aten = torch.ops.aten
 
 
 def _total(op: Emit, value: ir.Value, dim: int) -> ir.Value:
     """The sum along ``dim``, the axis kept."""
-    if rank_of(value) == 0:
+    if op.rank(value) == 0:
         return value
-    return op.ReduceSum(value, axes=[dim % rank_of(value)], keepdims=1)
+    return op.ReduceSum(value, axes=[dim % op.rank(value)], keepdims=1)
 
 
 @translates(aten._softmax_backward_data.default)
@@ -28,7 +27,7 @@ def _softmax_backward_data(
     (grad - sum(grad * output)) * output.
     """
     weighted = op.Mul(grad_output, output)
-    return op.cast(op.Sub(weighted, op.Mul(output, _total(op, weighted, dim))), op.result[0][0])
+    return op.cast(op.Sub(weighted, op.Mul(output, _total(op, weighted, dim))), op.result_dtype())
 
 
 @translates(aten._log_softmax_backward_data.default)
@@ -40,4 +39,4 @@ def _log_softmax_backward_data(
     grad - exp(output) * sum(grad).
     """
     total = _total(op, grad_output, dim)
-    return op.cast(op.Sub(grad_output, op.Mul(op.Exp(output), total)), op.result[0][0])
+    return op.cast(op.Sub(grad_output, op.Mul(op.Exp(output), total)), op.result_dtype())

@@ -13,18 +13,11 @@ from fx2onnx.aten_map.creation import counted
 from fx2onnx.aten_map.reductions import reduce
 from fx2onnx.aten_map.selection import where
 from fx2onnx.aten_map.table.axes import axis_of, moved, swap, transpose
-from fx2onnx.aten_map.table.dtype_support import (
-    compute_dtype,
-    opmath,
-    overloads_of,
-    register_shared,
-    result_dtype,
-    through,
-)
-from fx2onnx.aten_map.table.dtypes import as_dtype, is_float
+from fx2onnx.aten_map.table.dtype_support import compute_dtype, opmath, through
+from fx2onnx.aten_map.table.dtypes import as_dtype
+from fx2onnx.aten_map.table.registry import overloads_of, register_shared
 from fx2onnx.base.dims import Dim, DimLike, product
 from fx2onnx.irx.emit import Emit
-from fx2onnx.irx.values import dims_of, dtype_of, rank_of
 
 aten = torch.ops.aten
 D = ir.DataType
@@ -34,11 +27,11 @@ def top(
     op: Emit, value: ir.Value, count: DimLike, axis: int, largest: bool, sorted_: bool = True
 ) -> tuple[ir.Value, ir.Value]:
     """TopK along ``axis``; equal elements in their order. NaN counts as the greatest only where the runtime does so."""
-    if rank_of(value) == 0:
+    if op.rank(value) == 0:
         values, indices = top(op, op.reshape(value, (1,)), count, 0, largest)
         return op.reshape(values, ()), op.reshape(indices, ())
-    dtype = dtype_of(value)
-    dims = list(dims_of(value))
+    dtype = op.dtype(value)
+    dims = list(op.dims(value))
     dims[axis] = count
     wide = compute_dtype(op, "TopK", dtype)
     typed = [(wide, tuple(dims)), (D.INT64, tuple(dims))]
@@ -55,8 +48,8 @@ def top(
 
 def sort(op: Emit, value: ir.Value, dim: int = -1, descending: bool = False) -> tuple[ir.Value, ir.Value]:
     """All elements in order: TopK of the whole axis."""
-    axis = axis_of(dim, rank_of(value))
-    return top(op, value, dims_of(value)[axis] if rank_of(value) else 1, axis, descending)
+    axis = axis_of(dim, op.rank(value))
+    return top(op, value, op.dims(value)[axis] if op.rank(value) else 1, axis, descending)
 
 
 def _sort(op: Emit, self: ir.Value, dim: int = -1, descending: bool = False) -> tuple[ir.Value, ir.Value]:
@@ -72,7 +65,7 @@ def _msort(op: Emit, self: ir.Value) -> ir.Value:
 
 
 def _topk(op: Emit, self: ir.Value, k: DimLike, dim: int, largest: bool, sorted: bool) -> tuple[ir.Value, ir.Value]:
-    return top(op, self, k, axis_of(dim, rank_of(self)), largest, sorted)
+    return top(op, self, k, axis_of(dim, op.rank(self)), largest, sorted)
 
 
 register_shared(_sort, "TopK of the whole axis, which is stable", *overloads_of("sort.default sort.stable"))
@@ -102,9 +95,9 @@ def kth_smallest(op: Emit, value: ir.Value, place: DimLike, axis: int, keepdim: 
 
 
 def _kthvalue(op: Emit, self: ir.Value, k: DimLike, dim: int, keepdim: bool) -> tuple[ir.Value, ir.Value]:
-    if rank_of(self) == 0:
+    if op.rank(self) == 0:
         return self, op.const(np.int64(0))
-    return kth_smallest(op, self, k - 1, axis_of(dim, rank_of(self)), keepdim)  # type: ignore[arg-type]
+    return kth_smallest(op, self, k - 1, axis_of(dim, op.rank(self)), keepdim)  # type: ignore[arg-type]
 
 
 register_shared(_kthvalue, "TopK of the k smallest, Gather", *overloads_of("kthvalue.default"))
@@ -115,18 +108,18 @@ def _median(op: Emit, self: ir.Value, dim: int | None = None, keepdim: bool = Fa
     whole = dim is None
     if whole:
         value, axis = _flat(op, self), 0
-    elif rank_of(self) == 0:
+    elif op.rank(self) == 0:
         return self, op.const(np.int64(0))
     else:
         assert dim is not None
-        value, axis = self, axis_of(dim, rank_of(self))
-    size = dims_of(value)[axis]
+        value, axis = self, axis_of(dim, op.rank(self))
+    size = op.dims(value)[axis]
     if size == 0:
-        return op.const(math.nan if is_float(self) else np.iinfo(dtype_of(self).numpy()).min, dtype_of(self))
+        return op.const(math.nan if op.is_float(self) else np.iinfo(op.dtype(self).numpy()).min, op.dtype(self))
     picked, index = kth_smallest(op, value, (size - 1) // 2, axis, keepdim)  # type: ignore[arg-type]
-    if is_float(value):
+    if op.is_float(value):
         has_nan = nan_in(op, value, axis, keepdim)
-        picked = where(op, has_nan, op.const(math.nan, dtype_of(value)), picked)
+        picked = where(op, has_nan, op.const(math.nan, op.dtype(value)), picked)
         if not whole:
             first = op.ArgMax(op.cast(through(op, "IsNaN", value), D.INT32), axis=axis, keepdims=int(keepdim))
             index = op.Where(has_nan, first, index)
@@ -134,21 +127,21 @@ def _median(op: Emit, self: ir.Value, dim: int | None = None, keepdim: bool = Fa
 
 
 def _flat(op: Emit, value: ir.Value) -> ir.Value:
-    return op.reshape(value, (product(dims_of(value)),))
+    return op.reshape(value, (product(op.dims(value)),))
 
 
 def _nanmedian(op: Emit, self: ir.Value, dim: int | None = None, keepdim: bool = False) -> Any:
     """The lower median of the numbers: NaN sorts last, as infinity; of none NaN."""
-    if not is_float(self):
+    if not op.is_float(self):
         return _median(op, self, dim, keepdim)
     whole = dim is None
-    if rank_of(self) == 0:
+    if op.rank(self) == 0:
         return self if whole else (self, op.const(np.int64(0)))
     value = _flat(op, self) if whole else self
-    axis = 0 if dim is None else axis_of(dim, rank_of(self))
-    if dims_of(value)[axis] == 0:
-        return op.const(math.nan, dtype_of(self))
-    dtype = dtype_of(value)
+    axis = 0 if dim is None else axis_of(dim, op.rank(self))
+    if op.dims(value)[axis] == 0:
+        return op.const(math.nan, op.dtype(self))
+    dtype = op.dtype(value)
     missing = through(op, "IsNaN", value)
     values, indices = sort(op, where(op, missing, op.const(math.inf, dtype), value), axis)
     count = op.ReduceSum(op.cast(op.Not(missing), D.INT64), axes=[axis], keepdims=1)
@@ -166,18 +159,18 @@ register_shared(_nanmedian, "TopK, GatherElements at half the count", *overloads
 
 def _mode(op: Emit, self: ir.Value, dim: int, keepdim: bool) -> tuple[ir.Value, ir.Value]:
     """The smallest of the most frequent elements, and its last place. Memory: the axis squared."""
-    if rank_of(self) == 0:
+    if op.rank(self) == 0:
         return self, op.const(np.int64(0))
-    dtype, axis, last = dtype_of(self), axis_of(dim, rank_of(self)), rank_of(self) - 1
+    dtype, axis, last = op.dtype(self), axis_of(dim, op.rank(self)), op.rank(self) - 1
     value = swap(op, op.cast(self, D.INT32) if dtype == D.BOOL else self, axis, last)
-    worked = dtype_of(value)
+    worked = op.dtype(value)
     same = through(op, "Equal", op.Unsqueeze(value, axes=[last]), op.Unsqueeze(value, axes=[last + 1]))
     counts = op.ReduceSum(op.cast(same, D.INT32), axes=[last + 1], keepdims=0)
     best = op.ReduceMax(counts, axes=[last], keepdims=1)
-    highest = math.inf if is_float(value) else np.iinfo(worked.numpy()).max
+    highest = math.inf if op.is_float(value) else np.iinfo(worked.numpy()).max
     frequent = where(op, op.Equal(counts, best), value, op.const(highest, worked))
     chosen = reduce(op, "ReduceMin", frequent, last, True)
-    places = counted(op, dims_of(value)[last], D.INT64)
+    places = counted(op, op.dims(value)[last], D.INT64)
     index = op.Where(through(op, "Equal", value, chosen), places, op.const(np.int64(-1)))
     index = op.ReduceMax(index, axes=[last], keepdims=1)
     if keepdim:
@@ -193,33 +186,33 @@ _ROUND_PLACE = {"lower": "Floor", "higher": "Ceil", "nearest": "Round"}
 def _quantile(nan: bool) -> Any:
     def entry(op: Emit, self: ir.Value, q: Any, dim: int | None, keepdim: bool, interpolation: str) -> ir.Value:
         """Order the axis, read at q (n - 1), interpolate; NaN wins (quantile) or is left out (nanquantile)."""
-        dtype = dtype_of(self)
-        rank = rank_of(self)
+        dtype = op.dtype(self)
+        rank = op.rank(self)
         value = _flat(op, self) if dim is None or rank == 0 else self
-        axis = 0 if dim is None else axis_of(dim, rank_of(value))
-        last = rank_of(value) - 1
+        axis = 0 if dim is None else axis_of(dim, op.rank(value))
+        last = op.rank(value) - 1
         value = op.cast(moved(op, value, [axis], [last]), opmath(dtype))
-        worked = dtype_of(value)
+        worked = op.dtype(value)
         missing = op.IsNaN(value)
         ordered = sort(op, op.Where(missing, op.const(math.inf, worked), value), last)[0]
         share = op.cast(as_dtype(op, q, dtype), worked)
-        share = op.reshape(share, (1,)) if rank_of(share) == 0 else share
+        share = op.reshape(share, (1,)) if op.rank(share) == 0 else share
         if nan:
             count = op.ReduceSum(op.cast(op.Not(missing), worked), axes=[last], keepdims=1)
             place = op.Mul(share, op.Max(op.Sub(count, 1), 0))
         else:
-            place = op.Mul(share, as_dtype(op, dims_of(value)[last] - 1, worked))
-            place = op.expand(place, (*dims_of(value)[:last], dims_of(share)[0]))
+            place = op.Mul(share, as_dtype(op, op.dims(value)[last] - 1, worked))
+            place = op.expand(place, (*op.dims(value)[:last], op.dims(share)[0]))
         picked = _interpolated(op, ordered, place, last, interpolation)
         invalid = (
             op.Equal(count, 0)
             if nan
             else op.cast(op.ReduceMax(op.cast(missing, D.INT32), axes=[last], keepdims=1), D.BOOL)
         )
-        picked = op.cast(op.Where(invalid, op.const(math.nan, worked), picked), result_dtype(op))
-        scalar = not isinstance(q, ir.Value) or rank_of(q) == 0
+        picked = op.cast(op.Where(invalid, op.const(math.nan, worked), picked), op.result_dtype())
+        scalar = not isinstance(q, ir.Value) or op.rank(q) == 0
         placed = _placed(op, picked, axis, scalar, keepdim and dim is not None and rank > 0)
-        return op.reshape(placed, op.result[0][1]) if keepdim and dim is None else placed
+        return op.reshape(placed, op.result_dims()) if keepdim and dim is None else placed
 
     return entry
 
@@ -232,17 +225,17 @@ def _interpolated(op: Emit, ordered: ir.Value, place: ir.Value, axis: int, inter
         return at(op.node(_ROUND_PLACE[interpolation], place))
     low = op.Floor(place)
     below, above = at(low), at(op.Ceil(place))
-    weight = op.const(0.5, dtype_of(place)) if interpolation == "midpoint" else op.Sub(place, low)
+    weight = op.const(0.5, op.dtype(place)) if interpolation == "midpoint" else op.Sub(place, low)
     gap = op.Sub(above, below)
-    gap = op.Where(op.Equal(above, below), op.const(0, dtype_of(place)), gap)
-    one, half = op.const(1, dtype_of(place)), op.const(0.5, dtype_of(place))
+    gap = op.Where(op.Equal(above, below), op.const(0, op.dtype(place)), gap)
+    one, half = op.const(1, op.dtype(place)), op.const(0.5, op.dtype(place))
     from_below, from_above = op.Add(below, op.Mul(gap, weight)), op.Sub(above, op.Mul(gap, op.Sub(one, weight)))
     return op.Where(op.Less(weight, half), from_below, from_above)
 
 
 def _placed(op: Emit, picked: ir.Value, axis: int, scalar: bool, keepdim: bool) -> ir.Value:
     """[*, Q] -> PyTorch's layout: Q first or (for one q) gone, the reduced axis 1 or gone."""
-    last = rank_of(picked) - 1
+    last = op.rank(picked) - 1
     value = op.Squeeze(picked, axes=[last]) if scalar else transpose(op, picked, [last, *range(last)])
     if keepdim:
         value = op.Unsqueeze(value, axes=[axis if scalar else axis + 1])

@@ -10,11 +10,10 @@ import onnx_ir as ir
 import torch
 
 from fx2onnx.aten_map import special_tables as tables
-from fx2onnx.aten_map.table.dtype_support import overloads_of, register_shared, result_dtype
 from fx2onnx.aten_map.table.dtypes import Operand, as_dtype
+from fx2onnx.aten_map.table.registry import overloads_of, register_shared
 from fx2onnx.aten_map.unary import log1p
 from fx2onnx.irx.emit import Emit
-from fx2onnx.irx.values import rank_of
 
 aten = torch.ops.aten
 D = ir.DataType
@@ -30,7 +29,7 @@ def polynomial(op: Emit, value: ir.Value, coefficients: Sequence[float]) -> ir.V
     """The sum of c[k] x^(n - k): Unsqueeze, Pow by 0..n, MatMul. Memory: n times the tensor."""
     powers = op.const(np.arange(len(coefficients) - 1, -1, -1, dtype=np.float64))
     return op.MatMul(
-        op.Pow(op.Unsqueeze(value, axes=[rank_of(value)]), powers), op.const(np.array(coefficients, dtype=np.float64))
+        op.Pow(op.Unsqueeze(value, axes=[op.rank(value)]), powers), op.const(np.array(coefficients, dtype=np.float64))
     )
 
 
@@ -52,10 +51,8 @@ Function = Callable[..., ir.Value]
 def unary(formula: Function) -> Function:
     """An entry that runs ``formula`` in float64."""
 
-    def entry(op: Emit, self: ir.Value | None = None, x: ir.Value | None = None) -> ir.Value:
-        value = self if self is not None else x
-        assert value is not None
-        return op.cast(formula(op, op.cast(value, WORK)), result_dtype(op))
+    def entry(op: Emit, self: ir.Value) -> ir.Value:
+        return op.cast(formula(op, op.cast(self, WORK)), op.result_dtype())
 
     return entry
 
@@ -64,7 +61,7 @@ def binary(formula: Function) -> Function:
     """As ``unary``, of two operands."""
 
     def entry(op: Emit, self: Operand, other: Operand) -> ir.Value:
-        return op.cast(formula(op, as_dtype(op, self, WORK), as_dtype(op, other, WORK)), result_dtype(op))
+        return op.cast(formula(op, as_dtype(op, self, WORK), as_dtype(op, other, WORK)), op.result_dtype())
 
     return entry
 
@@ -150,7 +147,7 @@ LANCZOS = [
 
 def spread_sum(op: Emit, value: ir.Value, offsets: Sequence[float], formula: Function) -> ir.Value:
     """The sum over k of formula(x + offsets[k]) along a new last axis."""
-    column = op.Unsqueeze(value, axes=[rank_of(value)])
+    column = op.Unsqueeze(value, axes=[op.rank(value)])
     terms = formula(op, op.Add(column, op.const(np.array(offsets, dtype=np.float64))))
     return op.ReduceSum(terms, axes=[-1], keepdims=0)
 
@@ -213,7 +210,7 @@ def _positive_zeta(op: Emit, s: ir.Value, q: ir.Value) -> ir.Value:
 
     a^(1-s) / (s - 1) + a^-s / 2 + sum of B2j / (2j)! s (s + 1) .. (s + 2j - 2) a^(-s - 2j + 1).
     """
-    column_s = op.Unsqueeze(s, axes=[rank_of(s)]) if rank_of(s) else s
+    column_s = op.Unsqueeze(s, axes=[op.rank(s)]) if op.rank(s) else s
     total = spread_sum(op, q, range(ZETA_TERMS), lambda op, column: op.Pow(column, op.Neg(column_s)))
     a = op.Add(q, float(ZETA_TERMS))
     power = op.Pow(a, op.Neg(s))
@@ -235,9 +232,9 @@ def zeta(op: Emit, s: ir.Value, q: ir.Value) -> ir.Value:
     whole, positive, one = op.Equal(op.Floor(q), q), op.Greater(q, 0.0), number(op, 1.0)
     rest = between(op, positive, q, op.Sub(q, op.Floor(q)))
     starts = [rest, op.Sub(one, rest), op.Sub(one, between(op, positive, 0.0, q))]
-    last = rank_of(q)
+    last = op.rank(q)
     stacked = op.Concat(*(op.Unsqueeze(start, axes=[last]) for start in starts), axis=last)
-    parts = _positive_zeta(op, op.Unsqueeze(s, axes=[rank_of(s)]), stacked)
+    parts = _positive_zeta(op, op.Unsqueeze(s, axes=[op.rank(s)]), stacked)
     first, second, third = (op.Gather(parts, op.const(np.int64(index)), axis=-1) for index in range(3))
     gap = op.Sub(second, third)
     total = op.Add(first, between(op, op.Equal(op.Mod(s, 2.0, fmod=1), 0.0), gap, op.Neg(gap)))
@@ -255,7 +252,7 @@ def trigamma(op: Emit, x: ir.Value) -> ir.Value:
     """
     low = op.Less(x, 0.5)
     found = _positive_zeta(op, number(op, 2.0), between(op, low, op.Sub(number(op, 1.0), x), x))
-    dtype = WORK if result_dtype(op) == WORK else D.FLOAT
+    dtype = WORK if op.result_dtype() == WORK else D.FLOAT
     sine = op.cast(op.Sin(op.Mul(op.cast(x, dtype), op.const(math.pi, dtype))), WORK)
     ratio = op.Div(number(op, math.pi), sine)
     found = between(op, op.Equal(x, math.inf), 0.0, found)
@@ -271,15 +268,15 @@ def _polygamma(op: Emit, n: int, self: ir.Value) -> ir.Value:
     else:
         scale = (-1.0) ** (n + 1) * math.gamma(n + 1)
         found = op.Mul(zeta(op, number(op, n + 1), value), scale)
-    return op.cast(found, result_dtype(op))
+    return op.cast(found, op.result_dtype())
 
 
 def _multigamma(op: Emit, self: ir.Value, p: int) -> ir.Value:
     """p (p - 1) / 4 log pi + the sum of lgamma(x - j / 2), j = 0 .. p - 1."""
-    value = op.Unsqueeze(op.cast(self, WORK), axes=[rank_of(self)])
+    value = op.Unsqueeze(op.cast(self, WORK), axes=[op.rank(self)])
     terms = lgamma(op, op.Sub(value, op.const(np.arange(p) / 2.0)))
-    total = op.ReduceSum(terms, axes=[rank_of(self)], keepdims=0)
-    return op.cast(op.Add(total, p * (p - 1) / 4 * math.log(math.pi)), result_dtype(op))
+    total = op.ReduceSum(terms, axes=[op.rank(self)], keepdims=0)
+    return op.cast(op.Add(total, p * (p - 1) / 4 * math.log(math.pi)), op.result_dtype())
 
 
 UNARY: dict[str, tuple[str, Function]] = {

@@ -9,15 +9,13 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
-from fx2onnx.aten_map.complex_numbers import register_complex
 from fx2onnx.aten_map.fourier import rescaled, resized, to_real, transform
 from fx2onnx.aten_map.repeating import _rolled as rolled
-from fx2onnx.aten_map.table.dtype_support import overloads_of, register_shared, result_dtype
+from fx2onnx.aten_map.table.registry import overloads_of, register_shared
 from fx2onnx.base.dims import Dim, DimLike
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.schema import has_op
-from fx2onnx.irx.values import dims_of, is_complex, rank_of
 
 aten = torch.ops.aten
 D = ir.DataType
@@ -26,11 +24,11 @@ D = ir.DataType
 # -- shifts and frequencies -------------------------------------------------------------------------------------------
 def _shift(back: bool) -> Callable[..., ir.Value]:
     def entry(op: Emit, self: ir.Value, dim: Any) -> ir.Value:
-        rank = rank_of(self) - is_complex(self)
+        rank = op.rank(self) - op.is_complex(self)
         axes = list(range(rank)) if dim is None else [axis % rank for axis in ([dim] if isinstance(dim, int) else dim)]
         value = self
         for axis in axes:
-            size = dims_of(value)[axis]
+            size = op.dims(value)[axis]
             value = rolled(op, value, axis, (size + 1) // 2 if back else size // 2)  # type: ignore[arg-type]
         return value
 
@@ -39,13 +37,13 @@ def _shift(back: bool) -> Callable[..., ir.Value]:
 
 for _name, _back in {"fft_fftshift": False, "fft_ifftshift": True}.items():
     register_shared(_shift(_back), "roll by half of each axis", *overloads_of(_name))
-    register_complex(_shift(_back), "roll by half of each axis", *overloads_of(_name))
+    register_shared(_shift(_back), "roll by half of each axis", *overloads_of(_name), is_complex=True)
 
 
 def _frequencies(half: bool) -> Callable[..., ir.Value]:
     def entry(op: Emit, n: int, d: float) -> ir.Value:
         numbers = np.fft.rfftfreq(n, d) if half else np.fft.fftfreq(n, d)
-        return op.const(numbers, result_dtype(op))
+        return op.const(numbers, op.result_dtype())
 
     return entry
 
@@ -57,7 +55,7 @@ register_shared(_frequencies(True), "a constant", *overloads_of("fft_rfftfreq"))
 # -- STFT -------------------------------------------------------------------------------------------------------------
 def window_of(op: Emit, window: ir.Value | None, length: int, n_fft: int, dtype: ir.DataType) -> ir.Value | None:
     """The window, zeros around it up to ``n_fft``; None for a rectangle of that length."""
-    if window is not None and is_complex(window):
+    if window is not None and op.is_complex(window):
         raise UserError("E203", "a complex window of a short-time Fourier transform", next="use a real window")
     if window is None and length == n_fft:
         return None
@@ -84,14 +82,14 @@ def _stft(
         raise UserError("E203", "stft with center=True as one operator", next="call torch.stft, which pads first")
     hop = n_fft // 4 if hop_length is None else hop_length
     dtype, dims = op.result[0]
-    whole = is_complex(self)
+    whole = op.is_complex(self)
     half = (not whole) if onesided is None else onesided
-    rank = rank_of(self) - whole
+    rank = op.rank(self) - whole
     shape = window_of(op, window, n_fft if win_length is None else win_length, n_fft, dtype)
     bins, frames = dims[-3], dims[-2]
     if has_op("STFT", op.opset) and not whole:
         signal = op.Unsqueeze(self if rank == 2 else op.Unsqueeze(self, axes=[0]), axes=[2])
-        batch = dims_of(signal)[0]
+        batch = op.dims(signal)[0]
         shape = shape if shape is not None else op.const(np.ones(n_fft), dtype)
         typed = [(dtype, (batch, frames, bins, 2))]
         found = op.STFT(
@@ -114,7 +112,7 @@ def _stft(
     return found
 
 
-register_complex(_stft, "STFT-17; Gather of frames and DFT before", *overloads_of("stft stft.center"))
+register_shared(_stft, "STFT-17; Gather of frames and DFT before", *overloads_of("stft stft.center"), is_complex=True)
 register_shared(_stft, "STFT-17; Gather of frames and DFT before", *overloads_of("stft stft.center"))
 
 
@@ -137,11 +135,11 @@ def _istft(
     if return_complex:
         raise UserError("E203", "istft with return_complex=True", next="use return_complex=False")
     hop = n_fft // 4 if hop_length is None else hop_length
-    dtype = result_dtype(op)
-    rank = rank_of(self) - 1
+    dtype = op.result_dtype()
+    rank = op.rank(self) - 1
     value = self if rank == 3 else op.Unsqueeze(self, axes=[0])
     value = op.cast(value, dtype)
-    frames = dims_of(value)[2]
+    frames = op.dims(value)[2]
     signal = rescaled(op, to_real(op, value, 1, n_fft), -0.5 if normalized else -1.0, n_fft)
     size = n_fft if win_length is None else win_length
     shape = window_of(op, window, size, n_fft, dtype)
@@ -149,7 +147,7 @@ def _istft(
     kernel = op.const(np.eye(n_fft)[:, None, :], dtype)
     total: DimLike = (frames - 1) * hop + n_fft  # type: ignore[assignment]
     overlapped, envelope = (
-        op.ConvTranspose(item, kernel, strides=[hop], outputs=[(dtype, (dims_of(item)[0], 1, total))])
+        op.ConvTranspose(item, kernel, strides=[hop], outputs=[(dtype, (op.dims(item)[0], 1, total))])
         for item in (
             op.Mul(signal, column),
             op.expand(op.Unsqueeze(op.Mul(column, column), axes=[0]), (1, n_fft, frames)),
@@ -168,4 +166,4 @@ def _istft(
     return op.Squeeze(found, axes=[1] if rank == 3 else [0, 1])
 
 
-register_complex(_istft, "inverse DFT, ConvTranspose, Div", *overloads_of("istft"))
+register_shared(_istft, "inverse DFT, ConvTranspose, Div", *overloads_of("istft"), is_complex=True)

@@ -15,7 +15,6 @@ from fx2onnx.aten_map.table.axes import (
     fixed,
     flat,
     is_empty,
-    result_dims,
     sliced,
     steps,
     transpose,
@@ -27,7 +26,6 @@ from fx2onnx.aten_map.table.registry import translates
 from fx2onnx.base.dims import Dim, DimLike, product
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit
-from fx2onnx.irx.values import LOOKS, dims_of, dtype_of, rank_of
 
 aten = torch.ops.aten
 VIEWS = frozenset(["Slice", "Split", "Transpose", "Expand"])
@@ -49,7 +47,7 @@ def _places(
             step, "a stride of as_strided"
         )
     if places.size:
-        _check_inside(value, int(places.max()))
+        _check_inside(op, value, int(places.max()))
     return places
 
 
@@ -65,13 +63,13 @@ def _dynamic_places(
         if step != 1:
             along = op.Mul(along, op.size(step))
         places = op.Add(places, unsqueeze(op, along, *range(1, len(size) - axis)))
-    _check_inside(value, last)
+    _check_inside(op, value, last)
     return places
 
 
-def _check_inside(value: ir.Value, last: DimLike) -> None:
+def _check_inside(op: Emit, value: ir.Value, last: DimLike) -> None:
     """Raises UserError E203 where the element at ``last`` is not in ``value``."""
-    left = product(list(dims_of(value))) - last
+    left = product(list(op.dims(value))) - last
     if not isinstance(left, Dim) and left < 1:
         raise UserError(
             "E203",
@@ -90,14 +88,14 @@ def as_strided(
 
     ONNX:  Gather of the flattened tensor; a Reshape (of a Slice) where the strides are those of a contiguous one.
     """
-    dims = result_dims(op)
+    dims = op.result_dims()
     if is_empty(dims):
-        return zeros(op, dims, dtype_of(self))
-    _refuse_views(self)
+        return zeros(op, dims, op.dtype(self))
+    _refuse_views(op, self)
     count = whole(product(list(dims)))
     if _is_contiguous(dims, stride):
         start = storage_offset or 0
-        _check_inside(self, whole(start + count - 1))
+        _check_inside(op, self, whole(start + count - 1))
         return op.reshape(sliced(op, flat(op, self), 0, start, whole(start + count), count), dims)
     if any(isinstance(number, Dim) for number in (*size, *stride, storage_offset)):
         places = _dynamic_places(op, self, dims, stride, storage_offset or 0)
@@ -106,12 +104,11 @@ def as_strided(
     return op.Gather(flat(op, self), places, axis=0)
 
 
-def _refuse_views(value: ir.Value) -> None:
+def _refuse_views(op: Emit, value: ir.Value) -> None:
     """Raises UserError E203 for a view of another tensor: strides and offset would be those of the other's storage."""
     current: ir.Value | None = value
-    while current is not None and (producer := current.producer()) is not None:
-        LOOKS.note(current)
-        selects = producer.op_type == "Gather" and producer.inputs[1] is not None and not rank_of(producer.inputs[1])
+    while current is not None and (producer := op.producer(current)) is not None:
+        selects = producer.op_type == "Gather" and producer.inputs[1] is not None and not op.rank(producer.inputs[1])
         if producer.op_type in VIEWS or selects:
             raise UserError(
                 "E203",
@@ -141,13 +138,13 @@ def as_strided_scatter(
     storage_offset: DimLike | None,
 ) -> ir.Value:
     """as_strided_scatter(Tensor self, Tensor src, SymInt[] size, SymInt[] stride, SymInt? storage_offset=None) -> Tensor"""
-    _refuse_views(self)
+    _refuse_views(op, self)
     places = _places(op, self, size, stride, storage_offset)
     if not places.size:
         return self
     flat_places = op.const(places.reshape(-1))
-    written = op.ScatterElements(flat(op, self), flat_places, flat(op, op.cast(src, dtype_of(self))), axis=0)
-    return op.reshape(written, dims_of(self))
+    written = op.ScatterElements(flat(op, self), flat_places, flat(op, op.cast(src, op.dtype(self))), axis=0)
+    return op.reshape(written, op.dims(self))
 
 
 @translates(aten.unfold.default, aten.unfold_copy.default)
@@ -159,13 +156,13 @@ def unfold(op: Emit, self: ir.Value, dimension: int, size: int, step: int) -> ir
 
     ONNX:  Reshape where windows touch without overlap; else Gather with the windows' places; the new axis goes last.
     """
-    dims = result_dims(op)
-    if rank_of(self) == 0:
-        return unsqueeze(op, self, 0) if size else zeros(op, dims, dtype_of(self))
+    dims = op.result_dims()
+    if op.rank(self) == 0:
+        return unsqueeze(op, self, 0) if size else zeros(op, dims, op.dtype(self))
     if is_empty(dims):
-        return zeros(op, dims, dtype_of(self))
-    axis = axis_of(dimension, rank_of(self))
-    source, count = dims_of(self), dims[axis]
+        return zeros(op, dims, op.dtype(self))
+    axis = axis_of(dimension, op.rank(self))
+    source, count = op.dims(self), dims[axis]
     if size == step:
         length = whole(count * size)
         kept = sliced(op, self, axis, 0, length, length)
@@ -177,5 +174,5 @@ def unfold(op: Emit, self: ir.Value, dimension: int, size: int, step: int) -> ir
         starts = op.Mul(steps(op, count), op.const(step)) if step != 1 else steps(op, count)
         places_value = op.Add(unsqueeze(op, starts, 1), steps(op, size, INT64))
         windows = op.Gather(self, places_value, axis=axis)
-    rank = rank_of(windows)
+    rank = op.rank(windows)
     return transpose(op, windows, [place for place in range(rank) if place != axis + 1] + [axis + 1])

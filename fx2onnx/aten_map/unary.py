@@ -10,10 +10,10 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
-from fx2onnx.aten_map.table.dtype_support import in_opmath, register, result_dtype, through
-from fx2onnx.aten_map.table.dtypes import FLOATS, is_bool, is_float
+from fx2onnx.aten_map.table.dtype_support import in_opmath, through
+from fx2onnx.aten_map.table.dtypes import FLOATS
+from fx2onnx.aten_map.table.registry import overloads_of, register_shared
 from fx2onnx.irx.emit import Emit
-from fx2onnx.irx.values import dims_of, dtype_of
 
 aten = torch.ops.aten
 Formula: TypeAlias = Callable[[Emit, ir.Value], ir.Value]
@@ -52,23 +52,23 @@ IDENTITIES += "conj conj_physical _conj _conj_physical _neg_view_copy real clone
 
 def _plain(op_type: str) -> Callable[[Emit, ir.Value], ir.Value]:
     def entry(op: Emit, self: ir.Value) -> ir.Value:
-        dtype = result_dtype(op)
+        dtype = op.result_dtype()
         value = op.cast(self, dtype)
-        return value if is_bool(value) else through(op, op_type, value)
+        return value if op.is_bool(value) else through(op, op_type, value)
 
     return entry
 
 
 def _rounding(op_type: str) -> Callable[[Emit, ir.Value], ir.Value]:
     def entry(op: Emit, self: ir.Value) -> ir.Value:
-        return through(op, op_type, self) if is_float(self) else self
+        return through(op, op_type, self) if op.is_float(self) else self
 
     return entry
 
 
 def truncated(op: Emit, value: ir.Value) -> ir.Value:
     """Rounded towards zero; the sign of zero is kept."""
-    if dtype_of(value) not in FLOATS:
+    if op.dtype(value) not in FLOATS:
         return value
     return through(op, "Mul", through(op, "Sign", value), through(op, "Floor", through(op, "Abs", value)))
 
@@ -92,7 +92,7 @@ def expm1(op: Emit, value: ir.Value) -> ir.Value:
 
 
 def _where_one(op: Emit, condition: ir.Value, number: float, value: ir.Value) -> ir.Value:
-    return op.Where(condition, op.const(number, dtype_of(value)), value)
+    return op.Where(condition, op.const(number, op.dtype(value)), value)
 
 
 def _sinc(op: Emit, value: ir.Value) -> ir.Value:
@@ -108,12 +108,12 @@ def _entr(op: Emit, value: ir.Value) -> ir.Value:
 
 FORMULAS: dict[str, tuple[str, Formula]] = {
     "rsqrt": ("Sqrt, Reciprocal", lambda op, x: op.Reciprocal(op.Sqrt(x))),
-    "exp2 special_exp2": ("Pow(2, x)", lambda op, x: op.Pow(op.const(2.0, dtype_of(x)), x)),
+    "exp2 special_exp2": ("Pow(2, x)", lambda op, x: op.Pow(op.const(2.0, op.dtype(x)), x)),
     "log2": ("Log / log 2", lambda op, x: op.Div(op.Log(x), math.log(2))),
     "log10": ("Log / log 10", lambda op, x: op.Div(op.Log(x), math.log(10))),
     "log1p special_log1p": ("Log(1 + x) with a correction", log1p),
     "expm1 special_expm1": ("Tanh(x / 2) (Exp(x) + 1)", expm1),
-    "erfc special_erfc": ("1 - Erf", lambda op, x: op.Sub(op.const(1.0, dtype_of(x)), op.Erf(x))),
+    "erfc special_erfc": ("1 - Erf", lambda op, x: op.Sub(op.const(1.0, op.dtype(x)), op.Erf(x))),
     "deg2rad": ("Mul", lambda op, x: op.Mul(x, math.pi / 180)),
     "rad2deg": ("Mul", lambda op, x: op.Mul(x, 180 / math.pi)),
     "sinc special_sinc": ("Sin(pi x) / (pi x), 1 at zero", _sinc),
@@ -127,7 +127,7 @@ NATIVE_FORMULAS = frozenset({"rsqrt", "deg2rad", "rad2deg"})
 
 def _formula(name: str, formula: Formula) -> Callable[[Emit, ir.Value], ir.Value]:
     def native(op: Emit, self: ir.Value) -> ir.Value:
-        return formula(op, op.cast(self, result_dtype(op)))
+        return formula(op, op.cast(self, op.result_dtype()))
 
     def entry(op: Emit, self: ir.Value) -> ir.Value:
         return in_opmath(op, formula, self)
@@ -135,16 +135,12 @@ def _formula(name: str, formula: Formula) -> Callable[[Emit, ir.Value], ir.Value
     return native if name in NATIVE_FORMULAS else entry
 
 
-def _trunc(op: Emit, self: ir.Value) -> ir.Value:
-    return truncated(op, self)
-
-
 def _sign(op: Emit, self: ir.Value) -> ir.Value:
     """Of NaN 0, as PyTorch has it."""
-    if is_bool(self):
+    if op.is_bool(self):
         return self
     sign = through(op, "Sign", self)
-    return _where_one(op, through(op, "IsNaN", self), 0.0, sign) if is_float(self) else sign
+    return _where_one(op, through(op, "IsNaN", self), 0.0, sign) if op.is_float(self) else sign
 
 
 def _frac(op: Emit, self: ir.Value) -> ir.Value:
@@ -152,7 +148,7 @@ def _frac(op: Emit, self: ir.Value) -> ir.Value:
 
 
 def _square(op: Emit, self: ir.Value) -> ir.Value:
-    value = op.cast(self, result_dtype(op))
+    value = op.cast(self, op.result_dtype())
     return through(op, "Mul", value, value)
 
 
@@ -161,80 +157,62 @@ def _identity(op: Emit, self: ir.Value) -> ir.Value:
 
 
 def _false(op: Emit, like: ir.Value) -> ir.Value:
-    return op.expand(op.const(np.array(False)), dims_of(like))
+    return op.expand(op.const(np.array(False)), op.dims(like))
 
 
 def _isnan(op: Emit, self: ir.Value) -> ir.Value:
-    return through(op, "IsNaN", self) if is_float(self) else _false(op, self)
+    return through(op, "IsNaN", self) if op.is_float(self) else _false(op, self)
 
 
 def _isinf(op: Emit, self: ir.Value) -> ir.Value:
-    return through(op, "IsInf", self) if is_float(self) else _false(op, self)
+    return through(op, "IsInf", self) if op.is_float(self) else _false(op, self)
 
 
 def _isfinite(op: Emit, self: ir.Value) -> ir.Value:
-    if not is_float(self):
-        return op.expand(op.const(np.array(True)), dims_of(self))
-    return op.Less(op.Abs(self), math.inf)
+    return op.Less(op.Abs(self), math.inf) if op.is_float(self) else _isreal(op, self)
 
 
-def _isposinf(op: Emit, self: ir.Value) -> ir.Value:
-    return through(op, "Equal", self, op.const(math.inf, dtype_of(self))) if is_float(self) else _false(op, self)
+def _equals(number: float) -> Formula:
+    def entry(op: Emit, self: ir.Value) -> ir.Value:
+        return through(op, "Equal", self, op.const(number, op.dtype(self))) if op.is_float(self) else _false(op, self)
 
-
-def _isneginf(op: Emit, self: ir.Value) -> ir.Value:
-    return through(op, "Equal", self, op.const(-math.inf, dtype_of(self))) if is_float(self) else _false(op, self)
+    return entry
 
 
 def _isreal(op: Emit, self: ir.Value) -> ir.Value:
-    return op.expand(op.const(np.array(True)), dims_of(self))
+    return op.expand(op.const(np.array(True)), op.dims(self))
 
 
 def _signbit(op: Emit, self: ir.Value) -> ir.Value:
-    if is_bool(self):
+    if op.is_bool(self):
         return _false(op, self)
-    negative = through(op, "Less", self, op.const(0, dtype_of(self)))
-    if not is_float(self):
+    negative = through(op, "Less", self, op.const(0, op.dtype(self)))
+    if not op.is_float(self):
         return negative
     return op.Or(negative, op.Less(op.Reciprocal(self), 0))
 
 
 OTHERS: dict[str, tuple[str, Callable[[Emit, ir.Value], ir.Value]]] = {
     "sign sgn": ("Sign; 0 for NaN", _sign),
-    "trunc fix": ("Sign(x) Floor(Abs(x))", _trunc),
+    "trunc fix": ("Sign(x) Floor(Abs(x))", truncated),
     "frac": ("Mod(x, 1, fmod=1)", _frac),
     "square": ("Mul(x, x)", _square),
     IDENTITIES: ("nothing", _identity),
     "isnan": ("IsNaN", _isnan),
     "isinf": ("IsInf", _isinf),
     "isfinite": ("Abs(x) < inf", _isfinite),
-    "isposinf": ("x == inf", _isposinf),
-    "isneginf": ("x == -inf", _isneginf),
+    "isposinf": ("x == inf", _equals(math.inf)),
+    "isneginf": ("x == -inf", _equals(-math.inf)),
     "isreal": ("true", _isreal),
     "signbit": ("x < 0 or 1 / x < 0", _signbit),
 }
 
 
-def _register_all() -> None:
-    tables: list[tuple[str, str, Callable[[Emit, ir.Value], ir.Value]]] = []
-    tables += [(names, op_type, _plain(op_type)) for op_type, names in PLAIN.items()]
-    tables += [(names, op_type, _rounding(op_type)) for op_type, names in ROUNDING.items()]
-    tables += [(names, form, _formula(names, formula)) for names, (form, formula) in FORMULAS.items()]
-    tables += [(names, form, entry) for names, (form, entry) in OTHERS.items()]
-    for names, form, entry in tables:
-        for name in names.split():
-            packet = getattr(aten, name, None)
-            overload = getattr(packet, "default", None)
-            if overload is None:
-                continue
-            register(overload, _copy(entry, overload._schema.arguments[0].name), form)
-
-
-def _copy(entry: Callable[[Emit, ir.Value], ir.Value], argument: str) -> Callable[[Emit, ir.Value], ir.Value]:
-    """A function of its own (one docstring each) whose parameter has the schema's name."""
-    if argument == "input":
-        return lambda op, input: entry(op, input)
-    return lambda op, self: entry(op, self)
-
-
-_register_all()
+for _op_type, _names in PLAIN.items():
+    register_shared(_plain(_op_type), _op_type, *overloads_of(_names))
+for _op_type, _names in ROUNDING.items():
+    register_shared(_rounding(_op_type), _op_type, *overloads_of(_names))
+for _names, (_form, _entry) in FORMULAS.items():
+    register_shared(_formula(_names, _entry), _form, *overloads_of(_names))
+for _names, (_form, _entry) in OTHERS.items():
+    register_shared(_entry, _form, *overloads_of(_names))

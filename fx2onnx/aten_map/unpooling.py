@@ -2,74 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 
 import onnx_ir as ir
 import torch
 
 from fx2onnx.aten_map.scattering import scattered
 from fx2onnx.aten_map.table.axes import filled, steps, unsqueeze
-from fx2onnx.aten_map.table.registry import translates
-from fx2onnx.base.dims import DimLike, product
+from fx2onnx.aten_map.table.registry import register_shared
+from fx2onnx.base.dims import product
 from fx2onnx.irx.emit import Emit
-from fx2onnx.irx.values import Dims, dims_of, dtype_of, rank_of
+from fx2onnx.irx.values import Dims
 
 aten = torch.ops.aten
 
 
 def _unpooled(op: Emit, value: ir.Value, indices: ir.Value, sizes: Dims) -> ir.Value:
     """PyTorch's indices count within one channel, so each channel is scattered into a vector of its own."""
-    lead = rank_of(value) - len(sizes)
-    dims = dims_of(value)[:lead]
-    plane, taken = product(list(sizes)), product(list(dims_of(value)[lead:]))
-    empty = filled(op, (*dims, plane), 0, dtype_of(value))
+    lead = op.rank(value) - len(sizes)
+    dims = op.dims(value)[:lead]
+    plane, taken = product(list(sizes)), product(list(op.dims(value)[lead:]))
+    empty = filled(op, (*dims, plane), 0, op.dtype(value))
     places, values = op.reshape(indices, (*dims, taken)), op.reshape(value, (*dims, taken))
     return op.reshape(op.ScatterElements(empty, places, values, axis=lead), (*dims, *sizes))
 
 
-@translates(aten.max_pool2d_with_indices_backward.default)
-def max_pool2d_with_indices_backward(
-    op: Emit,
-    grad_output: ir.Value,
-    self: ir.Value,
-    kernel_size: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    ceil_mode: bool,
-    indices: ir.Value,
-) -> ir.Value:
-    """max_pool2d_with_indices_backward(Tensor grad_output, Tensor self, int[2] kernel_size, int[2] stride, int[2] padding, int[2] dilation, bool ceil_mode, Tensor indices) -> Tensor
-
-    ONNX:  ScatterElements(add) from opset 16 on; before, each place compared with every index. Overlapping windows add up.
-    """
-    sizes = dims_of(self)[-2:]
-    lead = dims_of(self)[:-2]
-    plane, taken = product(list(sizes)), product(list(dims_of(grad_output)[-2:]))
+def _max_pool_backward(op: Emit, grad_output: ir.Value, self: ir.Value, indices: ir.Value) -> ir.Value:
+    """Overlapping windows add up."""
+    sizes = op.dims(self)[-2:]
+    lead = op.dims(self)[:-2]
+    plane, taken = product(list(sizes)), product(list(op.dims(grad_output)[-2:]))
     places, values = op.reshape(indices, (*lead, taken)), op.reshape(grad_output, (*lead, taken))
     if op.opset >= 16:
-        found = scattered(op, filled(op, (*lead, plane), 0, dtype_of(self)), len(lead), places, values, "add")
+        found = scattered(op, filled(op, (*lead, plane), 0, op.dtype(self)), len(lead), places, values, "add")
     else:
         hits = op.Equal(unsqueeze(op, places, len(lead)), unsqueeze(op, steps(op, plane), 1))
-        zero = op.const(0, dtype_of(self))
+        zero = op.const(0, op.dtype(self))
         found = op.ReduceSum(op.Where(hits, unsqueeze(op, values, len(lead)), zero), axes=[len(lead) + 1], keepdims=0)
-    return op.reshape(found, dims_of(self))
+    return op.reshape(found, op.dims(self))
 
 
-@translates(aten.max_unpool2d.default)
-def max_unpool2d(op: Emit, self: ir.Value, indices: ir.Value, output_size: Sequence[DimLike]) -> ir.Value:
-    """max_unpool2d(Tensor self, Tensor indices, SymInt[2] output_size) -> Tensor"""
-    return _unpooled(op, self, indices, tuple(op.result[0][1])[-2:])
+def _unpool(spatial: int) -> Callable[..., ir.Value]:
+    return lambda op, self, indices: _unpooled(op, self, indices, op.result_dims()[-spatial:])
 
 
-@translates(aten.max_unpool3d.default)
-def max_unpool3d(
-    op: Emit,
-    self: ir.Value,
-    indices: ir.Value,
-    output_size: Sequence[DimLike],
-    stride: Sequence[int],
-    padding: Sequence[int],
-) -> ir.Value:
-    """max_unpool3d(Tensor self, Tensor indices, SymInt[3] output_size, int[3] stride, int[3] padding) -> Tensor"""
-    return _unpooled(op, self, indices, tuple(op.result[0][1])[-3:])
+_FORM = "ScatterElements(add) from opset 16 on; before, each place compared with every index"
+register_shared(_max_pool_backward, _FORM, aten.max_pool2d_with_indices_backward.default)
+register_shared(_unpool(2), "ScatterElements", aten.max_unpool2d.default)
+register_shared(_unpool(3), "ScatterElements", aten.max_unpool3d.default)

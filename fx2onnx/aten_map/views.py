@@ -4,85 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import onnx_ir as ir
 import torch
 
 from fx2onnx.aten_map.table.axes import (
     axes_of,
     axis_of,
+    fixed,
     is_empty,
     move_permutation,
-    result_dims,
     squeeze,
     swap,
     transpose,
     unsqueeze,
     zeros,
 )
-from fx2onnx.aten_map.table.registry import translates
-from fx2onnx.base.dims import DimLike
+from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
+from fx2onnx.base.dims import product
 from fx2onnx.irx.emit import Emit
-from fx2onnx.irx.values import dims_of, dtype_of, rank_of
 
 aten = torch.ops.aten
 
 
 def _to_result(op: Emit, value: ir.Value) -> ir.Value:
     """``value`` reshaped to what PyTorch gives."""
-    dims = result_dims(op)
-    if is_empty(dims) and dims_of(value) != dims:
-        return zeros(op, dims, dtype_of(value))
+    dims = op.result_dims()
+    if is_empty(dims) and op.dims(value) != dims:
+        return zeros(op, dims, op.dtype(value))
     return op.reshape(value, dims)
 
 
-@translates(aten.view.default, aten._unsafe_view.default, aten.view_copy.default, aten._reshape_copy.default)
-def view(op: Emit, self: ir.Value, size: Sequence[DimLike]) -> ir.Value:
-    """view(Tensor(a) self, SymInt[] size) -> Tensor(a)
-    _unsafe_view(Tensor self, SymInt[] size) -> Tensor
-    view_copy(Tensor self, SymInt[] size) -> Tensor
-    _reshape_copy(Tensor self, SymInt[] size) -> Tensor
-    """
-    return _to_result(op, self)
-
-
-@translates(aten._reshape_alias.default, aten._reshape_alias_copy.default)
-def _reshape_alias(op: Emit, self: ir.Value, size: Sequence[DimLike], stride: Sequence[DimLike]) -> ir.Value:
-    """_reshape_alias(Tensor(a) self, SymInt[] size, SymInt[] stride) -> Tensor(a)
-    _reshape_alias_copy(Tensor self, SymInt[] size, SymInt[] stride) -> Tensor
-    """
-    return _to_result(op, self)
-
-
-@translates(aten.reshape.default)
-def reshape(op: Emit, self: ir.Value, shape: Sequence[DimLike]) -> ir.Value:
-    """reshape(Tensor(a) self, SymInt[] shape) -> Tensor(a)"""
-    return _to_result(op, self)
-
-
-@translates(aten.view_as.default, aten.reshape_as.default)
-def view_as(op: Emit, self: ir.Value, other: ir.Value) -> ir.Value:
-    """view_as(Tensor(a) self, Tensor other) -> Tensor(a)
-    reshape_as(Tensor(a) self, Tensor other) -> Tensor(a)
-    """
-    return _to_result(op, self)
-
-
-@translates(aten.flatten.using_ints)
-def flatten_using_ints(op: Emit, self: ir.Value, start_dim: int, end_dim: int) -> ir.Value:
-    """flatten(Tensor(a) self, int start_dim=0, int end_dim=-1) -> Tensor(a)"""
-    return _to_result(op, self)
-
-
-@translates(aten.unflatten.int)
-def unflatten_int(op: Emit, self: ir.Value, dim: int, sizes: Sequence[DimLike]) -> ir.Value:
-    """unflatten(Tensor(a) self, int dim, SymInt[] sizes) -> Tensor(a)"""
-    return _to_result(op, self)
-
-
-@translates(aten.ravel.default)
-def ravel(op: Emit, self: ir.Value) -> ir.Value:
-    """ravel(Tensor(a) self) -> Tensor(a)"""
-    return _to_result(op, self)
+_RESHAPES = "view _unsafe_view view_copy _reshape_copy _reshape_alias _reshape_alias_copy reshape view_as reshape_as "
+_RESHAPES += "flatten.using_ints unflatten.int ravel"
+register_shared(_to_result, "Reshape", *overloads_of(_RESHAPES))
 
 
 @translates(aten.atleast_1d.default, aten.atleast_2d.default)
@@ -90,7 +45,7 @@ def atleast(op: Emit, self: ir.Value) -> ir.Value:
     """atleast_1d(Tensor self) -> Tensor
     atleast_2d(Tensor self) -> Tensor
     """
-    return unsqueeze(op, self, *range(len(result_dims(op)) - rank_of(self)))
+    return unsqueeze(op, self, *range(len(op.result_dims()) - op.rank(self)))
 
 
 @translates(aten.atleast_3d.default)
@@ -99,7 +54,7 @@ def atleast_3d(op: Emit, self: ir.Value) -> ir.Value:
 
     A vector becomes [1, N, 1], a matrix [M, N, 1].
     """
-    return unsqueeze(op, self, *{0: (0, 1, 2), 1: (0, 2), 2: (2,)}.get(rank_of(self), ()))
+    return unsqueeze(op, self, *{0: (0, 1, 2), 1: (0, 2), 2: (2,)}.get(op.rank(self), ()))
 
 
 @translates(aten.squeeze.default, aten.squeeze_copy.default)
@@ -107,7 +62,7 @@ def squeeze_default(op: Emit, self: ir.Value) -> ir.Value:
     """squeeze(Tensor(a) self) -> Tensor(a)
     squeeze_copy(Tensor self) -> Tensor
     """
-    return squeeze(op, self, *(axis for axis, size in enumerate(dims_of(self)) if size == 1))
+    return squeeze(op, self, *(axis for axis, size in enumerate(op.dims(self)) if size == 1))
 
 
 @translates(aten.squeeze.dim, aten.squeeze.dims, aten.squeeze_copy.dim, aten.squeeze_copy.dims)
@@ -117,7 +72,7 @@ def squeeze_dim(op: Emit, self: ir.Value, dim: int | Sequence[int]) -> ir.Value:
     squeeze_copy(Tensor self, int dim) -> Tensor
     squeeze_copy(Tensor self, int[] dim) -> Tensor
     """
-    dims = dims_of(self)
+    dims = op.dims(self)
     return squeeze(op, self, *(axis for axis in sorted(axes_of(dim, len(dims))) if dims and dims[axis] == 1))
 
 
@@ -126,23 +81,15 @@ def unsqueeze_default(op: Emit, self: ir.Value, dim: int) -> ir.Value:
     """unsqueeze(Tensor(a) self, int dim) -> Tensor(a)
     unsqueeze_copy(Tensor self, int dim) -> Tensor
     """
-    return unsqueeze(op, self, axis_of(dim, rank_of(self) + 1))
+    return unsqueeze(op, self, axis_of(dim, op.rank(self) + 1))
 
 
-@translates(aten.transpose.int, aten.transpose_copy.int, aten.swapdims.default)
-def transpose_int(op: Emit, self: ir.Value, dim0: int, dim1: int) -> ir.Value:
-    """transpose(Tensor(a) self, int dim0, int dim1) -> Tensor(a)
-    transpose_copy(Tensor self, int dim0, int dim1) -> Tensor
-    swapdims(Tensor(a) self, int dim0, int dim1) -> Tensor(a)
-    """
-    rank = rank_of(self)
+def _swap(op: Emit, self: ir.Value, dim0: int, dim1: int) -> ir.Value:
+    rank = op.rank(self)
     return swap(op, self, axis_of(dim0, rank), axis_of(dim1, rank))
 
 
-@translates(aten.swapaxes.default)
-def swapaxes(op: Emit, self: ir.Value, axis0: int, axis1: int) -> ir.Value:
-    """swapaxes(Tensor(a) self, int axis0, int axis1) -> Tensor(a)"""
-    return transpose_int(op, self, axis0, axis1)
+register_shared(_swap, "Transpose", *overloads_of("transpose.int transpose_copy.int swapdims swapaxes"))
 
 
 @translates(
@@ -156,7 +103,7 @@ def t(op: Emit, self: ir.Value) -> ir.Value:
     t_copy(Tensor self) -> Tensor
     numpy_T(Tensor(a) self) -> Tensor(a)
     """
-    return transpose(op, self, list(reversed(range(rank_of(self)))))
+    return transpose(op, self, list(reversed(range(op.rank(self)))))
 
 
 @translates(
@@ -174,7 +121,7 @@ def mT(op: Emit, self: ir.Value) -> ir.Value:
     adjoint(Tensor(a) self) -> Tensor(a)
     matrix_H(Tensor(a) self) -> Tensor(a)
     """
-    rank = rank_of(self)
+    rank = op.rank(self)
     return swap(op, self, rank - 2, rank - 1)
 
 
@@ -183,7 +130,7 @@ def permute(op: Emit, self: ir.Value, dims: Sequence[int]) -> ir.Value:
     """permute(Tensor(a) self, int[] dims) -> Tensor(a)
     permute_copy(Tensor self, int[] dims) -> Tensor
     """
-    return transpose(op, self, axes_of(dims, rank_of(self)))
+    return transpose(op, self, axes_of(dims, op.rank(self)))
 
 
 @translates(aten.movedim.int, aten.movedim.intlist, aten.moveaxis.int, aten.moveaxis.intlist)
@@ -193,34 +140,21 @@ def movedim(op: Emit, self: ir.Value, source: int | Sequence[int], destination: 
     moveaxis(Tensor(a) self, int source, int destination) -> Tensor(a)
     moveaxis(Tensor(a) self, int[] source, int[] destination) -> Tensor(a)
     """
-    rank = rank_of(self)
+    rank = op.rank(self)
     return transpose(op, self, move_permutation(rank, axes_of(source, rank), axes_of(destination, rank)))
 
 
-@translates(aten.expand.default, aten.expand_copy.default)
-def expand(op: Emit, self: ir.Value, size: Sequence[DimLike], implicit: bool) -> ir.Value:
-    """expand(Tensor(a) self, SymInt[] size, *, bool implicit=False) -> Tensor(a)
-    expand_copy(Tensor self, SymInt[] size, *, bool implicit=False) -> Tensor
-    """
-    return op.expand(self, result_dims(op))
+def _expand(op: Emit, self: ir.Value) -> ir.Value:
+    return op.expand(self, op.result_dims())
 
 
-@translates(aten.broadcast_to.default)
-def broadcast_to(op: Emit, self: ir.Value, size: Sequence[DimLike]) -> ir.Value:
-    """broadcast_to(Tensor(a) self, SymInt[] size) -> Tensor(a)"""
-    return op.expand(self, result_dims(op))
-
-
-@translates(aten.expand_as.default)
-def expand_as(op: Emit, self: ir.Value, other: ir.Value) -> ir.Value:
-    """expand_as(Tensor(a) self, Tensor other) -> Tensor(a)"""
-    return op.expand(self, result_dims(op))
+register_shared(_expand, "Expand", *overloads_of("expand expand_copy broadcast_to expand_as"))
 
 
 @translates(aten.broadcast_tensors.default)
 def broadcast_tensors(op: Emit, tensors: Sequence[ir.Value]) -> tuple[ir.Value, ...]:
     """broadcast_tensors(Tensor[] tensors) -> Tensor[]"""
-    return tuple(op.expand(tensor, op.result[index][1]) for index, tensor in enumerate(tensors))
+    return tuple(op.expand(tensor, op.result_dims(index)) for index, tensor in enumerate(tensors))
 
 
 @translates(aten.atleast_1d.Sequence, aten.atleast_2d.Sequence)
@@ -229,7 +163,7 @@ def atleast_sequence(op: Emit, tensors: Sequence[ir.Value]) -> tuple[ir.Value, .
     atleast_2d(Tensor[] tensors) -> Tensor[]
     """
     return tuple(
-        unsqueeze(op, tensor, *range(len(op.result[index][1]) - rank_of(tensor)))
+        unsqueeze(op, tensor, *range(len(op.result_dims(index)) - op.rank(tensor)))
         for index, tensor in enumerate(tensors)
     )
 
@@ -238,3 +172,18 @@ def atleast_sequence(op: Emit, tensors: Sequence[ir.Value]) -> tuple[ir.Value, .
 def atleast_3d_sequence(op: Emit, tensors: Sequence[ir.Value]) -> tuple[ir.Value, ...]:
     """atleast_3d(Tensor[] tensors) -> Tensor[]"""
     return tuple(atleast_3d(op, tensor) for tensor in tensors)
+
+
+def _resize(op: Emit, self: ir.Value) -> ir.Value:
+    """The first elements in a new shape; what is added is 0, where PyTorch leaves whatever was in memory."""
+    dims = op.result_dims()
+    old, new = fixed(product(op.dims(self)), "a size of resize"), fixed(product(dims), "a size of resize")
+    flat = op.reshape(self, (old,))
+    if new < old:
+        flat = op.Slice(flat, starts=[0], ends=[new], axes=[0])
+    elif new > old:
+        flat = op.Pad(flat, pads=np.array([0, new - old]))
+    return op.reshape(flat, dims)
+
+
+register_shared(_resize, "Slice or Pad of the flat tensor, Reshape", *overloads_of("resize resize_as"))

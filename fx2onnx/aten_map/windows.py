@@ -9,8 +9,8 @@ import onnx_ir as ir
 import torch
 
 from fx2onnx.aten_map.table.axes import fixed
-from fx2onnx.aten_map.table.dtype_support import overloads_of, register_shared
 from fx2onnx.aten_map.table.dtypes import TORCH_DTYPES
+from fx2onnx.aten_map.table.registry import overloads_of, register_shared
 from fx2onnx.irx.emit import Emit
 
 NAMES = ("bartlett_window", "blackman_window", "hamming_window", "hann_window", "kaiser_window")
@@ -22,7 +22,7 @@ def _window(name: str) -> Callable[..., ir.Value]:
     def entry(
         op: Emit, window_length: Any, periodic: bool = True, alpha: float | None = None, beta: float | None = None
     ) -> ir.Value:
-        dtype = op.result[0][0]
+        dtype = op.result_dtype()
         shape = {key: number for key, number in (("alpha", alpha), ("beta", beta)) if number is not None}
         length = fixed(window_length, "the length of a window")
         found = function(length, periodic, **shape, dtype=TORCH_DTYPES[dtype], device="cpu")

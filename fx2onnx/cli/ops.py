@@ -116,7 +116,7 @@ def rows(opset_min: int) -> Iterator[Row]:
     known = [*TABLE.entries, *(overload for overload in TABLE.complex_entries if overload not in TABLE.entries)]
     for overload in known:
         entries = TABLE.entries.get(overload) or TABLE.complex_entries[overload]
-        form = form_of(entries[0].function.__doc__)
+        form = entries[0].form or form_of(entries[0].function.__doc__)
         yield Row(
             overload=str(overload),
             source=REFUSED if form.startswith(REFUSED) else ENTRY,

@@ -19,12 +19,12 @@ import onnx_ir as ir
 from fx2onnx.base.dims import Dim, DimLike, Scalar
 from fx2onnx.base.errors import InternalError, UserError
 from fx2onnx.irx import precision, shapes
+from fx2onnx.irx.accessors import Accessors, OutputType
 from fx2onnx.irx.builder import Builder
 from fx2onnx.irx.schema import DTYPE_SINCE, OpSchema, schema_of
 from fx2onnx.irx.values import Dims, dims_of, dtype_of, lacks_data, new_value, set_known_sizes
 
 Operand: TypeAlias = "ir.Value | npt.NDArray[Any] | bool | int | float | Sequence[int] | None"
-OutputType: TypeAlias = tuple[ir.DataType, Sequence[DimLike]]
 
 INT64 = ir.DataType.INT64
 
@@ -34,14 +34,13 @@ else:
     Operators = object
 
 
-class Emit(Operators):
-    """Adds nodes to a ``Builder``. ``op.result`` tells what the ATen node under translation must give."""
+class Emit(Accessors, Operators):
+    """Adds nodes to a ``Builder``; ``Accessors`` are what a translation may look at."""
 
     def __init__(self, builder: Builder) -> None:
         self.builder = builder
         self.opset = builder.opset
-        self.result: tuple[OutputType, ...] = ()
-        """dtype and dims of each output of the ATen node being translated, as PyTorch has them."""
+        self.result = ()
         self.origin: dict[str, str] = {}
         """Metadata for every node emitted now."""
         self.scope = ""

@@ -79,8 +79,8 @@ def rank_of(value: ir.Value) -> int:
 
 
 class Looks(threading.local):
-    """What translations looked at beyond the types of their operands: numbers of weights, and what made an operand. What
-    they emit then need not hold for another layer's operands of the same types.
+    """What translations looked at beyond the types of their operands (``irx.accessors``): numbers, and what made an
+    operand. What they emit then need not hold for another layer's operands of the same types.
     """
 
     def __init__(self) -> None:

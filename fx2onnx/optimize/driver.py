@@ -6,6 +6,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import onnx_ir as ir
 
@@ -61,7 +62,7 @@ class Driver:
     def __init__(
         self,
         model: ir.Model,
-        rewrites: Iterable[Rewrite],
+        rewrites: Iterable[Rewrite[Any]],
         outcome: Outcome,
         *,
         check: bool = False,
@@ -74,7 +75,7 @@ class Driver:
         self.explain = explain
         self.budget = budget or Budget()
         self.opset = model.graph.opset_imports.get("", 0)
-        self._by_root: dict[str, list[Rewrite]] = {}
+        self._by_root: dict[str, list[Rewrite[Any]]] = {}
         for rewrite in rewrites:
             if rewrite.since <= self.opset:
                 for root in rewrite.roots:
@@ -117,7 +118,7 @@ class Driver:
             if self.explain:
                 self._explain(rewrite, refused)
 
-    def _apply_timed(self, rewrite: Rewrite, root: ir.Node, match: Match) -> Why | None:
+    def _apply_timed(self, rewrite: Rewrite[Any], root: ir.Node, match: Match) -> Why | None:
         assert self._spans is not None
         start_ns = time.perf_counter_ns()
         try:
@@ -125,7 +126,7 @@ class Driver:
         finally:
             self._spans.detail(f"apply {rewrite.name}", start_ns)
 
-    def _explain(self, rewrite: Rewrite, refused: Why) -> None:
+    def _explain(self, rewrite: Rewrite[Any], refused: Why) -> None:
         self.outcome.refusals.setdefault(rewrite.name, Counter())[str(refused)] += 1
 
     # -- one edit -----------------------------------------------------------------------------------------------
@@ -143,7 +144,7 @@ class Driver:
             self._op = Emit(builder)
         return self._op
 
-    def _apply(self, rewrite: Rewrite, root: ir.Node, match: Match) -> Why | None:
+    def _apply(self, rewrite: Rewrite[Any], root: ir.Node, match: Match) -> Why | None:
         graph = root.graph
         assert graph is not None
         olds = list(match.replaces) if match.replaces is not None else [root.outputs[0]]
@@ -193,7 +194,7 @@ class Driver:
         if fresh:
             graph.insert_before(before, fresh)
 
-    def _settle(self, rewrite: Rewrite, old: ir.Value, new: ir.Value, is_fresh: bool) -> None:
+    def _settle(self, rewrite: Rewrite[Any], old: ir.Value, new: ir.Value, is_fresh: bool) -> None:
         """The new value has the old one's dtype and dims, and its name where it is new."""
         if new.const_value is not None and new.graph is None and new.name is not None:
             self.model.graph.initializers[new.name] = new
@@ -212,7 +213,7 @@ class Driver:
             if not old.is_graph_output():
                 new.name, old.name = old.name, None
 
-    def _mark(self, rewrite: Rewrite, fresh: Sequence[ir.Node], removed: Sequence[ir.Node]) -> None:
+    def _mark(self, rewrite: Rewrite[Any], fresh: Sequence[ir.Node], removed: Sequence[ir.Node]) -> None:
         """New nodes come from where the removed ones came from; full metadata also says by which rewrite."""
         origin = merged_origin(reversed(removed))
         if "aten" in origin:
@@ -221,7 +222,7 @@ class Driver:
             node.metadata_props.update(origin)
 
 
-def apply(model: ir.Model, *rewrites: Rewrite, check: bool = True, explain: bool = False) -> Outcome:
+def apply(model: ir.Model, *rewrites: Rewrite[Any], check: bool = True, explain: bool = False) -> Outcome:
     """Run these rewrites alone: for tests and tools."""
     outcome = Outcome()
     Driver(model, rewrites, outcome, check=check, explain=explain).run()

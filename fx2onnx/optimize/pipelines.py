@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import onnx_ir as ir
 
@@ -57,7 +58,7 @@ class Rewrites:
     """Rewrites that the driver applies together until none matches."""
 
     name: str
-    rewrites: tuple[Rewrite, ...]
+    rewrites: tuple[Rewrite[Any], ...]
     requires: frozenset[str] = frozenset()
     ensures: frozenset[str] = frozenset()
     breaks: frozenset[str] = frozenset({"constants folded", "no equal nodes"})

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Sequence
-from typing import Any, ClassVar
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Generic, TypeVar
 
 import onnx_ir as ir
 
@@ -20,26 +21,23 @@ class Why(str):
     __slots__ = ()
 
 
+@dataclass(frozen=True, eq=False)
 class Match:
-    """What ``match`` found, by name, for ``build``. ``replaces``: the values that ``build`` returns anew (default: the
-    root's first output). ``before``: the node before which new nodes go (default: the root).
+    """What ``match`` sees and ``build`` needs: each rewrite adds its own fields.
+
+    Matches are never compared; ``eq=False`` saves half the time that making such a class takes at import.
     """
 
-    def __init__(
-        self, *, replaces: Sequence[ir.Value] | None = None, before: ir.Node | None = None, **found: Any
-    ) -> None:
-        self.replaces = replaces
-        self.before = before
-        self._found = found
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return self.__dict__["_found"][name]
-        except KeyError:
-            raise AttributeError(name) from None
+    replaces: Sequence[ir.Value] | None = field(default=None, kw_only=True)
+    """The values that ``build`` returns anew; default: the root's first output."""
+    before: ir.Node | None = field(default=None, kw_only=True)
+    """The node before which new nodes go; default: the root."""
 
 
-class Rewrite(ABC):
+M = TypeVar("M", bound=Match)
+
+
+class Rewrite(ABC, Generic[M]):
     """One local change of the graph. Stateless."""
 
     roots: ClassVar[tuple[str, ...]]
@@ -54,12 +52,24 @@ class Rewrite(ABC):
         return type(self).__name__
 
     @abstractmethod
-    def match(self, node: ir.Node) -> Match | Why:
+    def match(self, node: ir.Node) -> M | Why:
         """Whether the pattern ends at ``node``, whose operator is one of ``roots``. Must not edit."""
 
     @abstractmethod
-    def build(self, op: Emit, m: Match) -> ir.Value | Sequence[ir.Value]:
+    def build(self, op: Emit, m: M) -> ir.Value | Sequence[ir.Value]:
         """The value, new or existing, that takes the place of each in ``m.replaces``."""
+
+
+@dataclass(frozen=True, eq=False)
+class Kept(Match):
+    value: ir.Value
+
+
+class Removal(Rewrite[Kept]):
+    """A rewrite that emits nothing: readers of the root read a value that was there before."""
+
+    def build(self, op: Emit, m: Kept) -> ir.Value:
+        return m.value
 
 
 # -- looking ------------------------------------------------------------------------------------------------------
@@ -119,6 +129,13 @@ def first_reader(nodes: Collection[ir.Node], value: ir.Value) -> ir.Node:
     return first
 
 
+def required(node: ir.Node, index: int) -> ir.Value:
+    """Input ``index``, without which the operator cannot be."""
+    value = node.inputs[index]
+    assert value is not None, f"{node.op_type} has no input {index}"
+    return value
+
+
 def operand(node: ir.Node, index: int) -> ir.Value | None:
     """Input ``index``, None where it is not given."""
     return node.inputs[index] if index < len(node.inputs) else None
@@ -166,6 +183,11 @@ def attribute(node: ir.Node, name: str, default: Any = None) -> Any:
         return default
     value = found.value
     return list(value) if isinstance(value, tuple) else value
+
+
+def attributes(node: ir.Node) -> dict[str, Any]:
+    """All attributes as Python has them."""
+    return {name: attribute(node, name) for name in node.attributes}
 
 
 def perm_of(node: ir.Node) -> tuple[int, ...] | None:

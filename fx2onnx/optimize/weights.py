@@ -16,6 +16,11 @@ from fx2onnx.irx.pieces import Bytes, Piece, all_bytes
 Array: TypeAlias = npt.NDArray[Any]
 
 
+def tensors_of(values: Iterable[ir.Value]) -> list[ir.TensorProtocol]:
+    """The tensors of weights."""
+    return [value.const_value for value in values if value.const_value is not None]
+
+
 class DerivedTensor(ir.LazyTensor):
     """``function(*sources)``: made when it is written, not kept. Sources may lack data until then, or for ever."""
 

@@ -26,7 +26,8 @@ from typing import Any, Literal, overload
 
 import onnx_ir as ir
 
-from fx2onnx.irx.emit import Operand, OutputType
+from fx2onnx.irx.accessors import OutputType
+from fx2onnx.irx.emit import Operand
 
 class Operators:
 '''

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 import fx2onnx.aten_map
-from fx2onnx.aten_map import TABLE
+from fx2onnx.aten_map import TABLE, Table
+from fx2onnx.base.errors import UserError
 from tests.ops import database
 
 FILES = sorted(Path(fx2onnx.aten_map.__file__).parent.glob("*.py"))
 MAX_LINES = 400
+aten = torch.ops.aten
 
 
 def schema_line(overload: torch._ops.OpOverload) -> str:
@@ -21,13 +24,37 @@ def schema_line(overload: torch._ops.OpOverload) -> str:
     return f"{head.split('::')[-1].split('.')[0]}({rest}"
 
 
-@pytest.mark.parametrize("entry", TABLE, ids=lambda entry: f"{entry.overload}-{entry.since}")
+@pytest.mark.parametrize(
+    "entry", [entry for entry in TABLE if not entry.form], ids=lambda entry: f"{entry.overload}-{entry.since}"
+)
 def test_first_docstring_line_is_the_schema(entry):
     lines = [line.strip() for line in (entry.function.__doc__ or "").strip().splitlines()]
     schemas = [line for line in lines if "->" in line and "(" in line]
     assert lines, f"{entry.place} has no docstring"
     assert schema_line(entry.overload) in schemas, f"{entry.place} lacks: {schema_line(entry.overload)}"
     assert lines[0] in schemas
+
+
+def called(function, overload, **arguments):
+    table = Table()
+    table.add(overload, 0, function, form="in words")
+    return table.entries[overload][0].call(SimpleNamespace(result=()), arguments)
+
+
+def test_a_function_for_many_overloads_takes_what_it_names():
+    def product(op, lhs, rhs, alpha=1):
+        return lhs, rhs, alpha
+
+    assert called(product, aten.mv.default, self=2, vec=3) == (2, 3, 1)
+    assert called(product, aten.add.Tensor, self=2, other=3, alpha=4) == (2, 3, 4)
+    assert called(lambda op, size: size, aten.reshape_as.default, self=2, other=3) == 2
+    assert called(lambda op, **given: given, aten.mv.default, self=2, vec=3) == {"self": 2, "vec": 3}
+
+
+@pytest.mark.parametrize("function", [lambda op, lhs, rhs, third: None, lambda op, vec, rhs: None])
+def test_a_function_for_many_overloads_that_does_not_fit_is_refused(function):
+    with pytest.raises(UserError, match="not in the schema: "):
+        called(function, aten.mv.default)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)

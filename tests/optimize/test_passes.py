@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_args, get_type_hints
 
 import numpy as np
 import onnx
@@ -21,7 +22,7 @@ from fx2onnx.optimize.driver import apply
 from fx2onnx.optimize.fold_constants import FoldBudget, fold_constants
 from fx2onnx.optimize.merge_equal import merge_equal_nodes
 from fx2onnx.optimize.pipelines import DEAD, EQUAL, LEVELS, Pass, Rewrites, run, run_default, run_stages
-from fx2onnx.optimize.rewrite import Match, Rewrite, Why
+from fx2onnx.optimize.rewrite import Kept, Match, Removal, Rewrite, Why, required
 from fx2onnx.optimize.rewrites.remove_noop import RemoveNoop
 from tests.optimize.support import model, random, same_results, types, weight
 
@@ -201,27 +202,27 @@ def test_refusals_are_counted() -> None:
     assert outcome.refusals == {"RemoveNoop": {"the result is a graph output and its source is none": 1}}
 
 
-class _Restless(Rewrite):
+class _Restless(Removal):
     """``Relu`` -> ``Relu``, for ever."""
 
     roots: ClassVar = ("Relu",)
 
-    def match(self, node: ir.Node) -> Match | Why:
-        return Match(x=node.inputs[0])
+    def match(self, node: ir.Node) -> Kept | Why:
+        return Kept(required(node, 0))
 
-    def build(self, op: Emit, m: Match) -> ir.Value:
-        return op.Relu(m.x)  # type: ignore[no-any-return]
+    def build(self, op: Emit, m: Kept) -> ir.Value:
+        return op.Relu(m.value)
 
 
 class _Widening(_Restless):
     """``Relu`` -> a value of other dims."""
 
-    def build(self, op: Emit, m: Match) -> ir.Value:
-        return op.Unsqueeze(m.x, axes=[0])  # type: ignore[no-any-return]
+    def build(self, op: Emit, m: Kept) -> ir.Value:
+        return op.Unsqueeze(m.value, axes=[0])
 
 
 @pytest.mark.parametrize(("rewrite", "why"), [(_Restless(), "do not end"), (_Widening(), "_Widening turns out0")])
-def test_faults_name_the_rewrite(rewrite: Rewrite, why: str) -> None:
+def test_faults_name_the_rewrite(rewrite: Rewrite[Any], why: str) -> None:
     with pytest.raises(InternalError, match=why):
         apply(model(lambda op, v: op.Relu(v["x"]), {"x": (4,)}), rewrite)
 
@@ -284,3 +285,15 @@ def test_the_documentation_lists_every_rewrite_and_pass() -> None:
         for stage in stages:
             names = [stage.name] if isinstance(stage, Pass) else [rewrite.name for rewrite in stage.rewrites]
             assert [name for name in names if f"`{name}`" not in text] == []
+
+
+EVERY = {rewrite.name: rewrite for stage in LEVELS[3] if isinstance(stage, Rewrites) for rewrite in stage.rewrites}
+
+
+@pytest.mark.parametrize("rewrite", EVERY.values(), ids=EVERY)
+def test_what_match_gives_build_takes(rewrite: Rewrite[Any]) -> None:
+    found, _ = get_args(get_type_hints(rewrite.match)["return"])
+    assert issubclass(found, Match)
+    assert len(fields(found)) > len(fields(Match))
+    assert found.__dataclass_params__.frozen
+    assert get_type_hints(rewrite.build)["m"] is found

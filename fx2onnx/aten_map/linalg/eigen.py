@@ -20,11 +20,10 @@ from fx2onnx.aten_map.linalg.linear_solve import WORK, column_of, loop, position
 from fx2onnx.aten_map.reductions import reduce
 from fx2onnx.aten_map.sorting import sort
 from fx2onnx.aten_map.table.axes import fixed
-from fx2onnx.aten_map.table.dtype_support import overloads_of, register_shared, result_dtype
 from fx2onnx.aten_map.table.dtypes import TORCH_DTYPES, as_dtype
+from fx2onnx.aten_map.table.registry import overloads_of, register_shared
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit
-from fx2onnx.irx.values import dims_of, dtype_of, rank_of
 
 aten = torch.ops.aten
 D = ir.DataType
@@ -34,9 +33,9 @@ MAX_SIZE = 64
 """A sweep takes n^2 / 2 rotations of n^3 operations each."""
 
 
-def size_of(matrix: ir.Value) -> int:
+def size_of(op: Emit, matrix: ir.Value) -> int:
     """The size of a square matrix. Raises UserError E203 where it is dynamic or too large."""
-    size = dims_of(matrix)[-1]
+    size = op.dims(matrix)[-1]
     if not isinstance(size, int) or size > MAX_SIZE:
         raise UserError(
             "E203",
@@ -89,8 +88,8 @@ def _turned_pairs(
 
 def diagonalized(op: Emit, matrix: ir.Value) -> tuple[ir.Value, ir.Value]:
     """(eigenvalues [*, N] unsorted, eigenvectors [*, N, N] in columns) of symmetric float64 matrices."""
-    size, dims = size_of(matrix), dims_of(matrix)
-    last = rank_of(matrix) - 1
+    size, dims = size_of(op, matrix), op.dims(matrix)
+    last = op.rank(matrix) - 1
     vectors = op.expand(identity_matrix(op, size, size, WORK), dims)
 
     def products(op: Emit, state: ir.Value, p: ir.Value, q: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value]:
@@ -111,8 +110,8 @@ def orthogonalized(op: Emit, matrix: ir.Value) -> tuple[ir.Value, ir.Value, ir.V
     The lengths are the singular values; those of wide matrices are taken from the transpose, so that M >= N.
     """
     value = op.cast(matrix, WORK)
-    size, axis = size_of(value), rank_of(value) - 2
-    vectors = op.expand(identity_matrix(op, size, size, WORK), (*dims_of(value)[:-2], size, size))
+    size, axis = size_of(op, value), op.rank(value) - 2
+    vectors = op.expand(identity_matrix(op, size, size, WORK), (*op.dims(value)[:-2], size, size))
 
     def products(op: Emit, state: ir.Value, p: ir.Value, q: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value]:
         first, second = column_of(op, state, p), column_of(op, state, q)
@@ -128,7 +127,7 @@ def orthogonalized(op: Emit, matrix: ir.Value) -> tuple[ir.Value, ir.Value, ir.V
 
 def tall(op: Emit, matrix: ir.Value) -> tuple[ir.Value, bool]:
     """The matrix, or its transpose where it is wider than high; and whether it is the transpose."""
-    rows, columns = dims_of(matrix)[-2:]
+    rows, columns = op.dims(matrix)[-2:]
     is_wide = isinstance(rows, int) and isinstance(columns, int) and rows < columns
     return (turned(op, matrix) if is_wide else matrix), is_wide
 
@@ -136,7 +135,7 @@ def tall(op: Emit, matrix: ir.Value) -> tuple[ir.Value, bool]:
 def symmetric(op: Emit, matrix: ir.Value, lower: bool) -> ir.Value:
     """The matrix that one triangle stands for, in float64."""
     value = op.cast(matrix, WORK)
-    rows = positions(op, size_of(matrix))
+    rows = positions(op, size_of(op, matrix))
     columns = op.Transpose(rows, perm=[1, 0])
     own = op.Less(columns, rows) if lower else op.Greater(columns, rows)
     mirrored = op.Where(own, value, turned(op, value))
@@ -149,14 +148,14 @@ def singular_values(op: Emit, matrix: ir.Value) -> ir.Value:
 
 
 def _eigvalsh(op: Emit, self: ir.Value, UPLO: str) -> ir.Value:
-    if dims_of(self)[-1] == 0:
-        return filled(op, op.result[0][1], 0, result_dtype(op))
+    if op.dims(self)[-1] == 0:
+        return filled(op, op.result_dims(), 0, op.result_dtype())
     values, _ = diagonalized(op, symmetric(op, self, UPLO.upper() == "L"))
-    return op.cast(sort(op, values, -1)[0], result_dtype(op))
+    return op.cast(sort(op, values, -1)[0], op.result_dtype())
 
 
 def _svdvals(op: Emit, A: ir.Value) -> ir.Value:
-    return op.cast(singular_values(op, A), result_dtype(op))
+    return op.cast(singular_values(op, A), op.result_dtype())
 
 
 register_shared(_eigvalsh, "Jacobi rotations in a Loop, TopK", *overloads_of("linalg_eigvalsh"))
@@ -170,15 +169,15 @@ def spectral_norm(op: Emit, matrix: ir.Value, order: Any) -> ir.Value:
     return reduce(op, op_type, values, -1)
 
 
-def epsilon_of(matrix: ir.Value) -> float:
-    return float(torch.finfo(TORCH_DTYPES[dtype_of(matrix)]).eps)
+def epsilon_of(op: Emit, matrix: ir.Value) -> float:
+    return float(torch.finfo(TORCH_DTYPES[op.dtype(matrix)]).eps)
 
 
 def cutoff(op: Emit, matrix: ir.Value, largest: ir.Value, atol: Any, rtol: Any) -> ir.Value:
     """max(atol, rtol * largest) as [*]; rtol is eps * max(M, N) where neither is given, 0 where only atol is."""
-    rows, columns = dims_of(matrix)[-2:]
+    rows, columns = op.dims(matrix)[-2:]
     if rtol is None:
-        epsilon = epsilon_of(matrix) * max(int(rows), int(columns))  # type: ignore[arg-type]
+        epsilon = epsilon_of(op, matrix) * max(int(rows), int(columns))  # type: ignore[arg-type]
         if atol is None:
             rtol = epsilon
         elif isinstance(atol, ir.Value):
@@ -200,12 +199,12 @@ def _matrix_rank(
     op: Emit, hermitian: bool, input: Any = None, self: Any = None, atol: Any = None, rtol: Any = None, tol: Any = None
 ) -> ir.Value:
     matrix = input if input is not None else self
-    if 0 in dims_of(matrix):
-        return filled(op, op.result[0][1], 0, D.INT64)
+    if 0 in op.dims(matrix):
+        return filled(op, op.result_dims(), 0, D.INT64)
     values = _magnitudes(op, matrix, hermitian)
     largest = reduce(op, "ReduceMax", values, -1)
     limit = as_dtype(op, tol, WORK) if tol is not None else cutoff(op, matrix, largest, atol, rtol)
-    column = op.Unsqueeze(limit, axes=[rank_of(limit)])
+    column = op.Unsqueeze(limit, axes=[op.rank(limit)])
     return reduce(op, "ReduceSum", op.cast(op.Greater(values, column), D.INT64), -1)
 
 
@@ -225,9 +224,9 @@ def pseudo_inverse(op: Emit, matrix: ir.Value, atol: Any, rtol: Any, hermitian: 
         columns, vectors, sizes = orthogonalized(op, source)
         divisor = op.Mul(sizes, sizes)
     limit = cutoff(op, matrix, reduce(op, "ReduceMax", sizes, -1), atol, rtol)
-    kept = op.Greater(sizes, op.Unsqueeze(limit, axes=[rank_of(limit)]))
+    kept = op.Greater(sizes, op.Unsqueeze(limit, axes=[op.rank(limit)]))
     inverted = op.Where(kept, op.Reciprocal(op.Where(kept, divisor, one)), zero)
-    scaled = op.Mul(vectors, op.Unsqueeze(inverted, axes=[rank_of(inverted) - 1]))
+    scaled = op.Mul(vectors, op.Unsqueeze(inverted, axes=[op.rank(inverted) - 1]))
     if is_wide:
         return op.MatMul(columns, turned(op, scaled))
     return op.MatMul(scaled, turned(op, columns))
@@ -236,11 +235,11 @@ def pseudo_inverse(op: Emit, matrix: ir.Value, atol: Any, rtol: Any, hermitian: 
 def _pinv(
     op: Emit, self: ir.Value, hermitian: bool = False, atol: Any = None, rtol: Any = None, rcond: Any = None
 ) -> ir.Value:
-    if 0 in dims_of(self):
-        return filled(op, op.result[0][1], 0, result_dtype(op))
+    if 0 in op.dims(self):
+        return filled(op, op.result_dims(), 0, op.result_dtype())
     relative = rcond if rcond is not None else rtol
     absolute = 0.0 if atol is None and rcond is not None else atol
-    return op.cast(pseudo_inverse(op, self, absolute, relative, hermitian), result_dtype(op))
+    return op.cast(pseudo_inverse(op, self, absolute, relative, hermitian), op.result_dtype())
 
 
 def _lstsq(op: Emit, self: ir.Value, b: ir.Value, rcond: float | None, driver: str | None) -> tuple[ir.Value, ...]:
@@ -248,25 +247,25 @@ def _lstsq(op: Emit, self: ir.Value, b: ir.Value, rcond: float | None, driver: s
 
     Source:  linalg_lstsq_out_info in ATen/native/BatchLinearAlgebra.cpp; the driver is gelsy unless one is named.
     """
-    dtype, driver = result_dtype(op), driver or "gelsy"
-    rows, columns = (fixed(size, "a size of the matrix of linalg_lstsq") for size in dims_of(self)[-2:])
-    is_vector = rank_of(b) == 1 or (rank_of(self) - 1 == rank_of(b) and dims_of(b) == dims_of(self)[:-1])
-    right = op.Unsqueeze(op.cast(b, WORK), axes=[rank_of(b)]) if is_vector else op.cast(b, WORK)
-    relative = rcond if rcond is not None else epsilon_of(self) * max(rows, columns)
+    dtype, driver = op.result_dtype(), driver or "gelsy"
+    rows, columns = (fixed(size, "a size of the matrix of linalg_lstsq") for size in op.dims(self)[-2:])
+    is_vector = op.rank(b) == 1 or (op.rank(self) - 1 == op.rank(b) and op.dims(b) == op.dims(self)[:-1])
+    right = op.Unsqueeze(op.cast(b, WORK), axes=[op.rank(b)]) if is_vector else op.cast(b, WORK)
+    relative = rcond if rcond is not None else epsilon_of(op, self) * max(rows, columns)
     inverse = pseudo_inverse(op, self, 0.0, relative, False)
     solution = op.MatMul(inverse, right)
     gaps = op.Sub(op.MatMul(op.cast(self, WORK), solution), right)
     empty = [op.expand(op.const(0, kind), dims) for kind, dims in op.result]
     values = singular_values(op, self) if driver != "gels" else None
     residuals, rank, singular = empty[1], empty[2], empty[3]
-    if 0 not in op.result[1][1]:
-        residuals = op.reshape(op.cast(reduce(op, "ReduceSumSquare", gaps, -2), dtype), op.result[1][1])
+    if 0 not in op.result_dims(1):
+        residuals = op.reshape(op.cast(reduce(op, "ReduceSumSquare", gaps, -2), dtype), op.result_dims(1))
     if values is not None:
         limit = op.Mul(op.ReduceMax(values, axes=[-1], keepdims=1), op.const(relative, WORK))
         rank = reduce(op, "ReduceSum", op.cast(op.Greater(values, limit), D.INT64), -1)
     if values is not None and driver in ("gelsd", "gelss"):
         singular = op.cast(values, dtype)
-    solution = op.Squeeze(solution, axes=[rank_of(solution) - 1]) if is_vector else solution
+    solution = op.Squeeze(solution, axes=[op.rank(solution) - 1]) if is_vector else solution
     return op.cast(solution, dtype), residuals, rank, singular
 
 

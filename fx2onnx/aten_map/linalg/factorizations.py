@@ -12,21 +12,19 @@ from fx2onnx.aten_map.creation import filled, identity_matrix
 from fx2onnx.aten_map.linalg.linear_solve import WORK, column_of, eliminated, loop, positions, row_of
 from fx2onnx.aten_map.reductions import reduce
 from fx2onnx.aten_map.table.axes import swap
-from fx2onnx.aten_map.table.dtype_support import overloads_of, register_shared, result_dtype
-from fx2onnx.aten_map.table.registry import TABLE
+from fx2onnx.aten_map.table.registry import TABLE, overloads_of, register_shared
 from fx2onnx.base.dims import Dim, DimLike, apply
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.shapes import broadcast_dims
-from fx2onnx.irx.values import dims_of, dtype_of, rank_of
 
 aten = torch.ops.aten
 D = ir.DataType
 
 
 def turned(op: Emit, matrix: ir.Value) -> ir.Value:
-    """The last two axes exchanged."""
-    return swap(op, matrix, rank_of(matrix) - 2, rank_of(matrix) - 1)
+    """The last two axes swapped."""
+    return swap(op, matrix, op.rank(matrix) - 2, op.rank(matrix) - 1)
 
 
 def least(first: DimLike, second: DimLike) -> DimLike:
@@ -41,17 +39,17 @@ def triangular_solve(op: Emit, matrix: ir.Value, right: ir.Value, upper: bool, u
     Rows not yet found are 0, so the whole row of A can be multiplied; its other triangle is cleared before.
     Shapes:  matrix [*, N, N], right [*, N, K] -> [*, N, K].
     """
-    dims = (*broadcast_dims(dims_of(matrix)[:-2], dims_of(right)[:-2], (1,)), *dims_of(right)[-2:])
-    dims = dims if rank_of(matrix) > 2 or rank_of(right) > 2 else dims[-2:]
+    dims = (*broadcast_dims(op.dims(matrix)[:-2], op.dims(right)[:-2], (1,)), *op.dims(right)[-2:])
+    dims = dims if op.rank(matrix) > 2 or op.rank(right) > 2 else dims[-2:]
     count = dims[-2]
     if 0 in dims:
         return op.expand(right, dims)
     rows = positions(op, count)
     columns = op.Transpose(rows, perm=[1, 0])
-    zero = op.const(0, dtype_of(matrix))
+    zero = op.const(0, op.dtype(matrix))
     inside = op.Greater(columns, rows) if upper else op.Less(columns, rows)
     strict = op.Where(inside, matrix, zero)
-    start = filled(op, dims, 0, dtype_of(right))
+    start = filled(op, dims, 0, op.dtype(right))
 
     def body(op: Emit, index: ir.Value, states: list[ir.Value]) -> list[ir.Value]:
         place = op.Sub(op.size(count - 1), index) if upper else index
@@ -78,7 +76,7 @@ def _triangular_solve(
 ) -> tuple[ir.Value, ir.Value]:
     matrix = turned(op, A) if transpose else A
     found = triangular_solve(op, matrix, self, upper != transpose, unitriangular)
-    return found, op.expand(A, op.result[1][1])
+    return found, op.expand(A, op.result_dims(1))
 
 
 register_shared(_linalg_solve_triangular, "Loop of rows", *overloads_of("linalg_solve_triangular"))
@@ -88,7 +86,7 @@ register_shared(_triangular_solve, "Loop of rows", *overloads_of("triangular_sol
 # -- Cholesky -----------------------------------------------------------------------------------------------------------
 def cholesky(op: Emit, matrix: ir.Value) -> ir.Value:
     """L with L L^T = ``matrix``, read from the lower triangle; column k is (a[k] - L L[k]^T) / its root, in float64."""
-    dims = dims_of(matrix)
+    dims = op.dims(matrix)
     matrix = op.cast(matrix, WORK)
     if 0 in dims:
         return matrix
@@ -107,10 +105,10 @@ def cholesky(op: Emit, matrix: ir.Value) -> ir.Value:
 
 def _cholesky(op: Emit, self: ir.Value, upper: bool = False) -> Any:
     found = cholesky(op, turned(op, self) if upper else self)
-    found = op.cast(turned(op, found) if upper else found, result_dtype(op))
+    found = op.cast(turned(op, found) if upper else found, op.result_dtype())
     if len(op.result) == 1:
         return found
-    return found, filled(op, op.result[1][1], 0, op.result[1][0])
+    return found, filled(op, op.result_dims(1), 0, op.result_dtype(1))
 
 
 def _from_factor(op: Emit, factor: ir.Value, right: ir.Value, upper: bool) -> ir.Value:
@@ -122,13 +120,13 @@ def _from_factor(op: Emit, factor: ir.Value, right: ir.Value, upper: bool) -> ir
 
 
 def _cholesky_solve(op: Emit, self: ir.Value, input2: ir.Value, upper: bool) -> ir.Value:
-    return op.cast(_from_factor(op, input2, self, upper), result_dtype(op))
+    return op.cast(_from_factor(op, input2, self, upper), op.result_dtype())
 
 
 def _cholesky_inverse(op: Emit, self: ir.Value, upper: bool) -> ir.Value:
-    count = dims_of(self)[-1]
-    unit = op.expand(identity_matrix(op, count, count, WORK), dims_of(self))
-    return op.cast(_from_factor(op, self, unit, upper), result_dtype(op))
+    count = op.dims(self)[-1]
+    unit = op.expand(identity_matrix(op, count, count, WORK), op.dims(self))
+    return op.cast(_from_factor(op, self, unit, upper), op.result_dtype())
 
 
 _CHOLESKY = "linalg_cholesky linalg_cholesky_ex cholesky"
@@ -140,16 +138,16 @@ register_shared(_cholesky_inverse, "two triangular Loops", *overloads_of("choles
 # -- LU -----------------------------------------------------------------------------------------------------------------
 def unpacked(op: Emit, packed: ir.Value) -> tuple[ir.Value, ir.Value]:
     """(L with a unit diagonal [*, M, K], U [*, K, N]), K = min(M, N)."""
-    dims = dims_of(packed)
+    dims = op.dims(packed)
     batch, count, width = dims[:-2], dims[-2], dims[-1]
-    small, dtype = least(count, width), dtype_of(packed)
+    small, dtype = least(count, width), op.dtype(packed)
     rows = positions(op, count)
     columns = op.Transpose(positions(op, width), perm=[1, 0])
     zero, one = op.const(0.0, dtype), op.const(1.0, dtype)
     lower = op.Where(op.Greater(rows, columns), packed, zero)
     lower = op.Where(op.Equal(rows, columns), one, lower)
     upper = op.Where(op.Greater(rows, columns), zero, packed)
-    last = rank_of(packed) - 1
+    last = op.rank(packed) - 1
     if small != width:
         lower = op.Slice(lower, [0], op.sizes([small]), [last], outputs=[(dtype, (*batch, count, small))])
     if small != count:
@@ -164,14 +162,14 @@ def _empty(op: Emit, index: int) -> ir.Value:
 
 def _lu(op: Emit, A: ir.Value, pivot: bool) -> tuple[ir.Value, ir.Value, ir.Value]:
     packed, permutation, _, _ = eliminated(op, A, pivot)
-    lower, upper = (op.cast(part, result_dtype(op)) for part in unpacked(op, packed))
-    order = op.cast(turned(op, permutation), result_dtype(op)) if pivot else _empty(op, 0)
+    lower, upper = (op.cast(part, op.result_dtype()) for part in unpacked(op, packed))
+    order = op.cast(turned(op, permutation), op.result_dtype()) if pivot else _empty(op, 0)
     return order, lower, upper
 
 
 def _lu_factor(op: Emit, A: ir.Value, pivot: bool) -> tuple[ir.Value, ...]:
     packed, _, _, places = eliminated(op, A, pivot)
-    found = (op.cast(packed, result_dtype(op)), places)
+    found = (op.cast(packed, op.result_dtype()), places)
     return found if len(op.result) == 2 else (*found, _empty(op, 2))
 
 
@@ -185,16 +183,16 @@ register_shared(_lu_factor, "Loop of eliminations", *overloads_of("linalg_lu_fac
 
 
 def permutation_of(op: Emit, places: ir.Value, count: DimLike, dtype: ir.DataType) -> ir.Value:
-    """P with A = P L U from LAPACK's pivots (row k was exchanged with row places[k] - 1)."""
-    batch, rounds = dims_of(places)[:-1], dims_of(places)[-1]
+    """P with A = P L U from LAPACK's pivots (row k was swapped with row places[k] - 1)."""
+    batch, rounds = op.dims(places)[:-1], op.dims(places)[-1]
     rows = positions(op, count)
     start = op.expand(identity_matrix(op, count, count, dtype), (*batch, count, count))
-    numbers = op.Unsqueeze(op.cast(places, D.INT64), axes=[rank_of(places)])
+    numbers = op.Unsqueeze(op.cast(places, D.INT64), axes=[op.rank(places)])
 
     def body(op: Emit, index: ir.Value, states: list[ir.Value]) -> list[ir.Value]:
         place = op.Sub(row_of(op, numbers, index), 1)
         chosen = op.Where(op.Equal(rows, place), states[0], op.const(0, dtype))
-        chosen = op.ReduceSum(chosen, axes=[rank_of(chosen) - 2], keepdims=1)
+        chosen = op.ReduceSum(chosen, axes=[op.rank(chosen) - 2], keepdims=1)
         own = row_of(op, states[0], index)
         kept = op.Where(op.Equal(rows, place), own, states[0])
         return [op.Where(op.Equal(rows, index), chosen, kept)]
@@ -207,7 +205,7 @@ def _lu_unpack(
 ) -> tuple[ir.Value, ir.Value, ir.Value]:
     order, lower, upper = (_empty(op, index) for index in range(3))
     if unpack_pivots:
-        order = permutation_of(op, LU_pivots, dims_of(LU_data)[-2], op.result[0][0])
+        order = permutation_of(op, LU_pivots, op.dims(LU_data)[-2], op.result_dtype())
     if unpack_data:
         lower, upper = unpacked(op, LU_data)
     return order, lower, upper
@@ -217,7 +215,7 @@ def _lu_solve(
     op: Emit, LU: ir.Value, pivots: ir.Value, B: ir.Value, left: bool = True, adjoint: bool = False
 ) -> ir.Value:
     packed, right = op.cast(LU, WORK), op.cast(B, WORK)
-    order = permutation_of(op, pivots, dims_of(LU)[-2], WORK)
+    order = permutation_of(op, pivots, op.dims(LU)[-2], WORK)
     lower, upper = unpacked(op, packed)
     right = right if left else turned(op, right)
     if adjoint != (not left):
@@ -226,7 +224,7 @@ def _lu_solve(
     else:
         half = triangular_solve(op, lower, op.MatMul(turned(op, order), right), False, True)
         found = triangular_solve(op, upper, half, True)
-    return op.cast(found if left else turned(op, found), result_dtype(op))
+    return op.cast(found if left else turned(op, found), op.result_dtype())
 
 
 def _old_lu_solve(op: Emit, self: ir.Value, LU_data: ir.Value, LU_pivots: ir.Value) -> ir.Value:
@@ -241,7 +239,7 @@ register_shared(_old_lu_solve, "Loops", *overloads_of("lu_solve"))
 # -- QR and exp -----------------------------------------------------------------------------------------------------------
 def _qr(op: Emit, A: ir.Value, mode: str) -> tuple[ir.Value, ir.Value]:
     """Householder reflections, the signs LAPACK's: R[k, k] = -sign(x) |x|; a column that is done is left alone."""
-    dims = dims_of(A)
+    dims = op.dims(A)
     batch, count, width = dims[:-2], dims[-2], dims[-1]
     if 0 in dims:
         raise UserError("E203", "the QR factorisation of an empty matrix", next="skip it where a size is 0")
@@ -252,7 +250,7 @@ def _qr(op: Emit, A: ir.Value, mode: str) -> tuple[ir.Value, ir.Value]:
     def body(op: Emit, index: ir.Value, states: list[ir.Value]) -> list[ir.Value]:
         column = column_of(op, states[0], index)
         below = op.Where(op.Greater(rows, index), column, zero)
-        axes = [rank_of(column) - 2]
+        axes = [op.rank(column) - 2]
         tail = op.ReduceSumSquare(below, axes=axes, keepdims=1)
         lead = row_of(op, column, index)
         length = op.Sqrt(op.Add(op.Mul(lead, lead), tail))
@@ -270,7 +268,7 @@ def _qr(op: Emit, A: ir.Value, mode: str) -> tuple[ir.Value, ir.Value]:
     upper, rotation = loop(op, rounds, [op.cast(A, WORK), unit], body)
     columns = op.Transpose(positions(op, width), perm=[1, 0])
     upper = op.Where(op.Greater(rows, columns), zero, upper)
-    small, last, dtype = least(count, width), rank_of(A) - 1, result_dtype(op)
+    small, last, dtype = least(count, width), op.rank(A) - 1, op.result_dtype()
     if mode != "complete" and small != count:
         upper = op.Slice(upper, [0], op.sizes([small]), [last - 1], outputs=[(WORK, (*batch, small, width))])
         rotation = op.Slice(rotation, [0], op.sizes([small]), [last], outputs=[(WORK, (*batch, count, small))])
@@ -287,7 +285,7 @@ TAYLOR_TERMS = 18
 
 def _matrix_exp(op: Emit, self: ir.Value) -> ir.Value:
     """Scaling and squaring: exp(A) = exp(A / 2^s)^(2^s), by Horner's Taylor sum; s from the greatest norm, in a Loop."""
-    dims, dtype = dims_of(self), result_dtype(op)
+    dims, dtype = op.dims(self), op.result_dtype()
     if 0 in dims:
         return self
     value = op.cast(self, WORK)

@@ -14,22 +14,12 @@ from fx2onnx.aten_map.diagonals import diagonal_of
 from fx2onnx.aten_map.matmul import product as matrix_product
 from fx2onnx.aten_map.reductions import count_of, mean, reduce
 from fx2onnx.aten_map.table.axes import axis_of
-from fx2onnx.aten_map.table.dtype_support import (
-    compute_dtype,
-    floating,
-    opmath,
-    overloads_of,
-    register_shared,
-    result_dtype,
-    through,
-)
-from fx2onnx.aten_map.table.dtypes import is_bool
-from fx2onnx.aten_map.table.registry import translates
+from fx2onnx.aten_map.table.dtype_support import compute_dtype, floating, opmath, through
+from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
 from fx2onnx.base.dims import Dim, DimLike, apply
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.schema import has_op
-from fx2onnx.irx.values import dims_of, dtype_of, rank_of
 
 aten = torch.ops.aten
 D = ir.DataType
@@ -38,7 +28,7 @@ LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 def einsum(op: Emit, equation: str, tensors: Sequence[ir.Value], dims: Sequence[DimLike]) -> ir.Value:
     """One Einsum-12; before it, products of axes set side by side and a ReduceSum."""
-    dtype = dtype_of(tensors[0])
+    dtype = op.dtype(tensors[0])
     if not has_op("Einsum", op.opset):
         return _spread_einsum(op, equation, tensors)
     wide = compute_dtype(op, "Einsum", dtype)
@@ -89,11 +79,11 @@ def _squeezed(op: Emit, terms: list[str], tensors: Sequence[ir.Value]) -> tuple[
     """Axes of size 1 that broadcast against larger ones taken out: Einsum does not broadcast."""
     sizes: dict[str, DimLike] = {}
     for term, tensor in zip(terms, tensors, strict=True):
-        for letter, dim in zip(term, dims_of(tensor), strict=True):
+        for letter, dim in zip(term, op.dims(tensor), strict=True):
             sizes[letter] = dim if sizes.get(letter, 1) == 1 else sizes[letter]
     kept_terms, kept = [], []
     for term, tensor in zip(terms, tensors, strict=True):
-        gone = [axis for axis, dim in enumerate(dims_of(tensor)) if dim == 1 and sizes[term[axis]] != 1]
+        gone = [axis for axis, dim in enumerate(op.dims(tensor)) if dim == 1 and sizes[term[axis]] != 1]
         kept.append(op.Squeeze(tensor, axes=gone) if gone else tensor)
         kept_terms.append("".join(letter for axis, letter in enumerate(term) if axis not in gone))
     return kept_terms, kept
@@ -105,9 +95,9 @@ def einsum_default(op: Emit, equation: str, tensors: Sequence[ir.Value], path: A
 
     ONNX:    Einsum-12.
     """
-    terms, output = explicit_terms(equation, [rank_of(tensor) for tensor in tensors])
-    terms, kept = _squeezed(op, terms, [op.cast(tensor, result_dtype(op)) for tensor in tensors])
-    return einsum(op, f"{','.join(terms)}->{output}", kept, op.result[0][1])
+    terms, output = explicit_terms(equation, [op.rank(tensor) for tensor in tensors])
+    terms, kept = _squeezed(op, terms, [op.cast(tensor, op.result_dtype()) for tensor in tensors])
+    return einsum(op, f"{','.join(terms)}->{output}", kept, op.result_dims())
 
 
 @translates(aten.tensordot.default)
@@ -118,20 +108,20 @@ def tensordot(
 
     ONNX:    Einsum.
     """
-    left = list(LETTERS[: rank_of(self)])
-    right = list(LETTERS[rank_of(self) : rank_of(self) + rank_of(other)])
+    left = list(LETTERS[: op.rank(self)])
+    right = list(LETTERS[op.rank(self) : op.rank(self) + op.rank(other)])
     shared = set()
     for first, second in zip(dims_self, dims_other, strict=True):
-        letter = left[axis_of(first, rank_of(self))]
-        right[axis_of(second, rank_of(other))] = letter
+        letter = left[axis_of(first, op.rank(self))]
+        right[axis_of(second, op.rank(other))] = letter
         shared.add(letter)
     output = [letter for letter in left + right if letter not in shared]
     equation = f"{''.join(left)},{''.join(right)}->{''.join(output)}"
-    return einsum(op, equation, [self, other], op.result[0][1])
+    return einsum(op, equation, [self, other], op.result_dims())
 
 
 def _outer(op: Emit, self: ir.Value, vec2: ir.Value) -> ir.Value:
-    dtype = result_dtype(op)
+    dtype = op.result_dtype()
     column, row = op.Unsqueeze(op.cast(self, dtype), axes=[1]), op.cast(vec2, dtype)
     if dtype == D.BOOL:
         return op.And(column, row)
@@ -147,11 +137,11 @@ def kron(op: Emit, self: ir.Value, other: ir.Value) -> ir.Value:
 
     ONNX:    Mul with the axes interleaved, Reshape.
     """
-    rank = max(rank_of(self), rank_of(other))
-    dtype = result_dtype(op)
+    rank = max(op.rank(self), op.rank(other))
+    dtype = op.result_dtype()
 
     def padded(value: ir.Value) -> list[DimLike]:
-        return [1] * (rank - rank_of(value)) + list(dims_of(value))
+        return [1] * (rank - op.rank(value)) + list(op.dims(value))
 
     left = op.reshape(op.cast(self, dtype), [size for dim in padded(self) for size in (dim, 1)])
     right = op.reshape(op.cast(other, dtype), [size for dim in padded(other) for size in (1, dim)])
@@ -162,36 +152,26 @@ def kron(op: Emit, self: ir.Value, other: ir.Value) -> ir.Value:
 
 def cross_product(op: Emit, left: ir.Value, right: ir.Value, axis: int) -> ir.Value:
     """(a2 b3 - a3 b2, a3 b1 - a1 b3, a1 b2 - a2 b1) along ``axis``."""
-    dtype = result_dtype(op)
+    dtype = op.result_dtype()
     left, right = op.cast(left, dtype), op.cast(right, dtype)
     ahead, behind = np.array([1, 2, 0]), np.array([2, 0, 1])
 
     def turned(value: ir.Value, order: Any) -> ir.Value:
-        return op.Gather(value, order, axis=axis - len(op.result[0][1]) + rank_of(value))
+        return op.Gather(value, order, axis=axis - len(op.result_dims()) + op.rank(value))
 
     first = through(op, "Mul", turned(left, ahead), turned(right, behind))
     second = through(op, "Mul", turned(left, behind), turned(right, ahead))
     return through(op, "Sub", first, second)
 
 
-@translates(aten.linalg_cross.default)
-def linalg_cross(op: Emit, self: ir.Value, other: ir.Value, dim: int) -> ir.Value:
-    """linalg_cross(Tensor self, Tensor other, *, int dim=-1) -> Tensor
-
-    ONNX:    Gather of rotated components, Mul, Sub.
-    """
-    return cross_product(op, self, other, axis_of(dim, len(op.result[0][1])))
-
-
-@translates(aten.cross.default)
-def cross(op: Emit, self: ir.Value, other: ir.Value, dim: int | None) -> ir.Value:
-    """cross(Tensor self, Tensor other, int? dim=None) -> Tensor
-
-    ONNX:    as ``linalg_cross``; without ``dim`` along the first axis of size 3.
-    """
-    dims = op.result[0][1]
+def _cross(op: Emit, self: ir.Value, other: ir.Value, dim: int | None) -> ir.Value:
+    """Without ``dim`` along the first axis of size 3."""
+    dims = op.result_dims()
     axis = list(dims).index(3) if dim is None else axis_of(dim, len(dims))
     return cross_product(op, self, other, axis)
+
+
+register_shared(_cross, "Gather of rotated components, Mul, Sub", *overloads_of("linalg_cross cross"))
 
 
 @translates(aten.inner.default)
@@ -200,10 +180,10 @@ def inner(op: Emit, self: ir.Value, other: ir.Value) -> ir.Value:
 
     ONNX:    Einsum over the last axes; Mul of a scalar.
     """
-    if rank_of(self) == 0 or rank_of(other) == 0:
+    if op.rank(self) == 0 or op.rank(other) == 0:
         return through(op, "Mul", self, other)
-    left, right = LETTERS[: rank_of(self) - 1], LETTERS[26 : 25 + rank_of(other)]
-    return einsum(op, f"{left}z,{right}z->{left}{right}", [self, other], op.result[0][1])
+    left, right = LETTERS[: op.rank(self) - 1], LETTERS[26 : 25 + op.rank(other)]
+    return einsum(op, f"{left}z,{right}z->{left}{right}", [self, other], op.result_dims())
 
 
 @translates(aten.linalg_vecdot.default)
@@ -212,33 +192,18 @@ def linalg_vecdot(op: Emit, x: ir.Value, y: ir.Value, dim: int) -> ir.Value:
 
     ONNX:    Mul, ReduceSum.
     """
-    dtype = result_dtype(op)
+    dtype = op.result_dtype()
     return reduce(op, "ReduceSum", through(op, "Mul", op.cast(x, dtype), op.cast(y, dtype)), dim)
 
 
-def _chain(op: Emit, values: Sequence[ir.Value]) -> ir.Value:
-    total = values[0]
-    for value in values[1:]:
+def _chain(op: Emit, tensors: Sequence[ir.Value]) -> ir.Value:
+    total = tensors[0]
+    for value in tensors[1:]:
         total = matrix_product(op, total, value)
     return total
 
 
-@translates(aten.linalg_multi_dot.default)
-def linalg_multi_dot(op: Emit, tensors: Sequence[ir.Value]) -> ir.Value:
-    """linalg_multi_dot(Tensor[] tensors) -> Tensor
-
-    ONNX:    MatMul from left to right.
-    """
-    return _chain(op, tensors)
-
-
-@translates(aten.chain_matmul.default)
-def chain_matmul(op: Emit, matrices: Sequence[ir.Value]) -> ir.Value:
-    """chain_matmul(Tensor[] matrices) -> Tensor
-
-    ONNX:    MatMul from left to right.
-    """
-    return _chain(op, matrices)
+register_shared(_chain, "MatMul from left to right", *overloads_of("linalg_multi_dot chain_matmul"))
 
 
 @translates(aten.trace.default)
@@ -247,9 +212,9 @@ def trace(op: Emit, self: ir.Value) -> ir.Value:
 
     ONNX:    the diagonal, ReduceSum.
     """
-    rows, columns = dims_of(self)
+    rows, columns = op.dims(self)
     count = apply("min", rows, columns) if isinstance(rows, Dim) or isinstance(columns, Dim) else min(rows, columns)
-    diagonal = diagonal_of(op, op.cast(self, result_dtype(op)), 0, 0, 1, count)  # type: ignore[arg-type]
+    diagonal = diagonal_of(op, op.cast(self, op.result_dtype()), 0, 0, 1, count)  # type: ignore[arg-type]
     return reduce(op, "ReduceSum", diagonal)
 
 
@@ -257,10 +222,10 @@ def covariance(
     op: Emit, value: ir.Value, correction: int, fweights: ir.Value | None, aweights: ir.Value | None
 ) -> ir.Value:
     """Rows are variables. Weighted means and sums; the divisor is sum w - correction (sum w a / sum w)."""
-    rows = op.reshape(value, (1, dims_of(value)[0] if rank_of(value) else 1)) if rank_of(value) < 2 else value
-    dtype = dtype_of(rows)
+    rows = op.reshape(value, (1, op.dims(value)[0] if op.rank(value) else 1)) if op.rank(value) < 2 else value
+    dtype = op.dtype(rows)
     if fweights is None and aweights is None:
-        count = count_of(rows, 1)
+        count = count_of(op, rows, 1)
         centered = op.Sub(rows, mean(op, rows, 1, True))
         weighted, divisor = centered, op.Sub(op.size(count, dtype), float(correction))
     else:
@@ -285,9 +250,9 @@ def cov(op: Emit, self: ir.Value, correction: int, fweights: ir.Value | None, aw
 
     ONNX:    MatMul of the centered rows.
     """
-    value = op.cast(op.cast(self, D.INT64) if is_bool(self) else self, floating(opmath(result_dtype(op))))
+    value = op.cast(op.cast(self, D.INT64) if op.is_bool(self) else self, floating(opmath(op.result_dtype())))
     found = covariance(op, value, correction, fweights, aweights)
-    return op.cast(op.reshape(found, op.result[0][1]), result_dtype(op))
+    return op.cast(op.reshape(found, op.result_dims()), op.result_dtype())
 
 
 @translates(aten.corrcoef.default)
@@ -296,15 +261,15 @@ def corrcoef(op: Emit, self: ir.Value) -> ir.Value:
 
     ONNX:    the covariance over the deviations, Clip to [-1, 1].
     """
-    dtype = floating(opmath(result_dtype(op)))
+    dtype = floating(opmath(op.result_dtype()))
     found = covariance(op, op.cast(self, dtype), 1, None, None)
-    if not op.result[0][1]:
-        return op.cast(op.reshape(op.Div(found, found), ()), result_dtype(op))
-    size = dims_of(found)[0]
+    if not op.result_dims():
+        return op.cast(op.reshape(op.Div(found, found), ()), op.result_dtype())
+    size = op.dims(found)[0]
     deviation = op.Sqrt(diagonal_of(op, found, 0, 0, 1, size))
     scaled = op.Div(op.Div(found, op.Unsqueeze(deviation, axes=[1])), op.Unsqueeze(deviation, axes=[0]))
     held = op.Clip(scaled, min=op.const(-1.0, dtype), max=op.const(1.0, dtype))
-    return op.cast(held, result_dtype(op))
+    return op.cast(held, op.result_dtype())
 
 
 @translates(aten.linalg_vander.default)
@@ -313,17 +278,17 @@ def linalg_vander(op: Emit, x: ir.Value, N: DimLike | None) -> ir.Value:
 
     ONNX:    Pow by 0, 1, .. N - 1.
     """
-    dtype = result_dtype(op)
-    count = dims_of(x)[-1] if N is None else N
-    column = op.Unsqueeze(op.cast(x, dtype), axes=[rank_of(x)])
-    return op.reshape(through(op, "Pow", column, counted(op, count, dtype)), op.result[0][1])
+    dtype = op.result_dtype()
+    count = op.dims(x)[-1] if N is None else N
+    column = op.Unsqueeze(op.cast(x, dtype), axes=[op.rank(x)])
+    return op.reshape(through(op, "Pow", column, counted(op, count, dtype)), op.result_dims())
 
 
 def matrix_power(op: Emit, value: ir.Value, exponent: int) -> ir.Value:
     """Powers by repeated squaring; ``exponent`` >= 0."""
     if exponent == 0:
-        size = dims_of(value)[-1]
-        return op.expand(identity_matrix(op, size, size, dtype_of(value)), dims_of(value))
+        size = op.dims(value)[-1]
+        return op.expand(identity_matrix(op, size, size, op.dtype(value)), op.dims(value))
     result: ir.Value | None = None
     square = value
     while exponent:

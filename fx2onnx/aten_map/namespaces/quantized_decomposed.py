@@ -11,20 +11,19 @@ import torch.ao.quantization.fx._decomposed
 from fx2onnx.aten_map.quantization import Parameter, dequantized, fake_quantized, quantized
 from fx2onnx.aten_map.table.axes import axis_of, whole
 from fx2onnx.aten_map.table.dtypes import onnx_dtype
-from fx2onnx.aten_map.table.registry import translates
+from fx2onnx.aten_map.table.registry import register_shared, translates
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit
-from fx2onnx.irx.values import dims_of, dtype_of, known_ints, rank_of
 
 decomposed = torch.ops.quantized_decomposed
 D = ir.DataType
 
 
-def _number(bound: Any) -> int:
+def _number(op: Emit, bound: Any) -> int:
     """A bound of the range. Raises UserError E203 for one that is computed while the model runs."""
     if not isinstance(bound, ir.Value):
         return int(bound)
-    known = known_ints(bound)
+    known = op.integers(bound)
     if known is None:
         raise UserError(
             "E203",
@@ -35,9 +34,7 @@ def _number(bound: Any) -> int:
     return known[0]
 
 
-@translates(decomposed.quantize_per_tensor.default, decomposed.quantize_per_tensor.tensor)
-@translates(decomposed.quantize_per_tensor.tensor2)
-def quantize_per_tensor(
+def _quantize(
     op: Emit,
     input: ir.Value,
     scale: Parameter,
@@ -46,11 +43,7 @@ def quantize_per_tensor(
     quant_max: Any,
     dtype: torch.dtype,
 ) -> ir.Value:
-    """quantize_per_tensor(Tensor input, float scale, int zero_point, int quant_min, int quant_max, ScalarType dtype) -> Tensor
-    quantize_per_tensor(Tensor input, Tensor scale, Tensor zero_point, int quant_min, int quant_max, ScalarType dtype) -> Tensor
-    quantize_per_tensor(Tensor input, Tensor scale, Tensor zero_point, Tensor quant_min, Tensor quant_max, ScalarType dtype) -> Tensor
-    """
-    low, high = _number(quant_min), _number(quant_max)
+    low, high = _number(op, quant_min), _number(op, quant_max)
     return quantized(op, input, scale, zero_point, low, high, onnx_dtype(dtype))
 
 
@@ -67,7 +60,7 @@ def quantize_per_channel(
 ) -> ir.Value:
     """quantize_per_channel(Tensor input, Tensor scales, Tensor zero_points, int axis, int quant_min, int quant_max, ScalarType dtype) -> Tensor"""
     return quantized(
-        op, input, scales, zero_points, quant_min, quant_max, onnx_dtype(dtype), axis_of(axis, rank_of(input))
+        op, input, scales, zero_points, quant_min, quant_max, onnx_dtype(dtype), axis_of(axis, op.rank(input))
     )
 
 
@@ -91,88 +84,63 @@ def quantize_per_token(
     return op.cast(op.Clip(steps, min=op.const(float(quant_min)), max=op.const(float(quant_max))), onnx_dtype(dtype))
 
 
-@translates(decomposed.dequantize_per_token.default)
-def dequantize_per_token(
-    op: Emit,
-    input: ir.Value,
-    scales: ir.Value,
-    zero_points: ir.Value,
-    quant_min: int,
-    quant_max: int,
-    dtype: torch.dtype,
-    output_dtype: torch.dtype,
-) -> ir.Value:
-    """dequantize_per_token(Tensor input, Tensor scales, Tensor zero_points, int quant_min, int quant_max, ScalarType dtype, ScalarType output_dtype) -> Tensor"""
+def _dequantize_per_token(op: Emit, input: ir.Value, scales: ir.Value, zero_points: ir.Value) -> ir.Value:
     centred = op.Sub(op.cast(input, D.FLOAT), op.cast(zero_points, D.FLOAT))
-    return op.cast(op.Mul(centred, op.cast(scales, D.FLOAT)), op.result[0][0])
+    return op.cast(op.Mul(centred, op.cast(scales, D.FLOAT)), op.result_dtype())
 
 
-@translates(decomposed.dequantize_per_tensor.default, decomposed.dequantize_per_tensor.tensor)
-@translates(decomposed.dequantize_per_tensor.tensor2)
-def dequantize_per_tensor(
-    op: Emit,
-    input: ir.Value,
-    scale: Parameter,
-    zero_point: Parameter,
-    quant_min: Any,
-    quant_max: Any,
-    dtype: torch.dtype,
-    out_dtype: torch.dtype | None,
+def _dequantize(op: Emit, input: ir.Value, scale: Parameter, zero_point: Parameter) -> ir.Value:
+    return op.cast(dequantized(op, input, scale, zero_point), op.result_dtype())
+
+
+def _dequantize_per_channel(
+    op: Emit, input: ir.Value, scales: ir.Value, zero_points: ir.Value | None, axis: int
 ) -> ir.Value:
-    """dequantize_per_tensor(Tensor input, float scale, int zero_point, int quant_min, int quant_max, ScalarType dtype, *, ScalarType? out_dtype=None) -> Tensor
-    dequantize_per_tensor(Tensor input, Tensor scale, Tensor zero_point, int quant_min, int quant_max, ScalarType dtype, *, ScalarType? out_dtype=None) -> Tensor
-    dequantize_per_tensor(Tensor input, Tensor scale, Tensor zero_point, Tensor quant_min, Tensor quant_max, ScalarType dtype, *, ScalarType? out_dtype=None) -> Tensor
-    """
-    return op.cast(dequantized(op, input, scale, zero_point), op.result[0][0])
+    found = dequantized(op, input, scales, zero_points, axis_of(axis, op.rank(input)))
+    return op.cast(found, op.result_dtype())
 
 
-@translates(decomposed.dequantize_per_channel.default)
-def dequantize_per_channel(
-    op: Emit,
-    input: ir.Value,
-    scales: ir.Value,
-    zero_points: ir.Value | None,
-    axis: int,
-    quant_min: int,
-    quant_max: int,
-    dtype: torch.dtype,
-    out_dtype: torch.dtype | None,
+def _dequantize_per_channel_group(
+    op: Emit, input: ir.Value, scales: ir.Value, zero_points: ir.Value | None, group_size: int
 ) -> ir.Value:
-    """dequantize_per_channel(Tensor input, Tensor scales, Tensor? zero_points, int axis, int quant_min, int quant_max, ScalarType dtype, *, ScalarType? out_dtype=None) -> Tensor"""
-    found = dequantized(op, input, scales, zero_points, axis_of(axis, rank_of(input)))
-    return op.cast(found, op.result[0][0])
-
-
-@translates(decomposed.dequantize_per_channel_group.default)
-def dequantize_per_channel_group(
-    op: Emit,
-    input: ir.Value,
-    scales: ir.Value,
-    zero_points: ir.Value | None,
-    quant_min: int,
-    quant_max: int,
-    dtype: torch.dtype,
-    group_size: int,
-    output_dtype: torch.dtype,
-) -> ir.Value:
-    """dequantize_per_channel_group(Tensor input, Tensor scales, Tensor? zero_points, int quant_min, int quant_max, ScalarType dtype, int group_size, ScalarType output_dtype) -> Tensor
-
-    [rows, columns] in groups of columns. ONNX: DequantizeLinear with block_size from opset 21 on.
-    """
-    rows, columns = dims_of(input)
-    if op.opset >= 21 and dtype_of(input) in (D.INT8, D.UINT8, D.INT16, D.UINT16):
-        zero = None if zero_points is None else op.cast(zero_points, dtype_of(input))
-        outputs = [(D.FLOAT, dims_of(input))]
+    """[rows, columns] in groups of columns."""
+    rows, columns = op.dims(input)
+    if op.opset >= 21 and op.dtype(input) in (D.INT8, D.UINT8, D.INT16, D.UINT16):
+        zero = None if zero_points is None else op.cast(zero_points, op.dtype(input))
+        outputs = [(D.FLOAT, op.dims(input))]
         found = op.DequantizeLinear(
             input, op.cast(scales, D.FLOAT), zero, axis=1, block_size=group_size, outputs=outputs
         )
-        return op.cast(found, op.result[0][0])
+        return op.cast(found, op.result_dtype())
     groups = whole(columns // group_size)
     steps = op.reshape(op.cast(input, D.FLOAT), (rows, groups, group_size))
     if zero_points is not None:
         steps = op.Sub(steps, op.Unsqueeze(op.cast(zero_points, D.FLOAT), axes=[2]))
     scaled = op.Mul(steps, op.Unsqueeze(op.cast(scales, D.FLOAT), axes=[2]))
-    return op.cast(op.reshape(scaled, (rows, columns)), op.result[0][0])
+    return op.cast(op.reshape(scaled, (rows, columns)), op.result_dtype())
+
+
+register_shared(
+    _quantize,
+    "QuantizeLinear",
+    decomposed.quantize_per_tensor.default,
+    decomposed.quantize_per_tensor.tensor,
+    decomposed.quantize_per_tensor.tensor2,
+)
+register_shared(
+    _dequantize,
+    "DequantizeLinear",
+    decomposed.dequantize_per_tensor.default,
+    decomposed.dequantize_per_tensor.tensor,
+    decomposed.dequantize_per_tensor.tensor2,
+)
+register_shared(_dequantize_per_channel, "DequantizeLinear", decomposed.dequantize_per_channel.default)
+register_shared(_dequantize_per_token, "Sub, Mul", decomposed.dequantize_per_token.default)
+register_shared(
+    _dequantize_per_channel_group,
+    "DequantizeLinear with block_size from opset 21 on",
+    decomposed.dequantize_per_channel_group.default,
+)
 
 
 @translates(decomposed.quantize_per_channel_group.default)
@@ -187,7 +155,7 @@ def quantize_per_channel_group(
     group_size: int,
 ) -> ir.Value:
     """quantize_per_channel_group(Tensor input, Tensor scales, Tensor zero_points, int quant_min, int quant_max, ScalarType dtype, int group_size) -> Tensor"""
-    rows, columns = dims_of(input)
+    rows, columns = op.dims(input)
     groups = whole(columns // group_size)
     grouped = op.reshape(op.cast(input, D.FLOAT), (rows, groups, group_size))
     steps = op.Round(op.Div(grouped, op.Unsqueeze(op.cast(scales, D.FLOAT), axes=[2])))
@@ -201,7 +169,7 @@ def fake_quant_per_channel(
     op: Emit, input: ir.Value, scales: ir.Value, zero_points: ir.Value, axis: int, quant_min: int, quant_max: int
 ) -> ir.Value:
     """fake_quant_per_channel(Tensor input, Tensor scales, Tensor zero_points, int axis, int quant_min, int quant_max) -> Tensor"""
-    return fake_quantized(op, input, scales, zero_points, quant_min, quant_max, axis_of(axis, rank_of(input)))
+    return fake_quantized(op, input, scales, zero_points, quant_min, quant_max, axis_of(axis, op.rank(input)))
 
 
 @translates(decomposed.convert_element_type.no_fuse)

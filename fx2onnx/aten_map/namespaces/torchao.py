@@ -14,16 +14,15 @@ from fx2onnx.aten_map.table.dtypes import onnx_dtype
 from fx2onnx.aten_map.table.registry import translates
 from fx2onnx.base.dims import DimLike
 from fx2onnx.irx.emit import Emit
-from fx2onnx.irx.values import dims_of, dtype_of
 
 torchao = torch.ops.torchao
 D = ir.DataType
 CODES = (D.INT8, D.UINT8, D.INT16, D.UINT16)
 
 
-def _axis_of_blocks(value: ir.Value, block_size: Sequence[DimLike]) -> int | None:
+def _axis_of_blocks(op: Emit, value: ir.Value, block_size: Sequence[DimLike]) -> int | None:
     """-1 for one block of all, the axis where each of its indices is a block, None for any other blocks."""
-    split = [axis for axis, size in enumerate(dims_of(value)) if block_size[axis] != size]
+    split = [axis for axis, size in enumerate(op.dims(value)) if block_size[axis] != size]
     if not split:
         return -1
     return split[0] if len(split) == 1 and block_size[split[0]] == 1 else None
@@ -33,7 +32,7 @@ def _in_blocks(op: Emit, value: ir.Value, block_size: Sequence[DimLike]) -> tupl
     """(the value as [blocks, inside, blocks, inside, ..], the shape of scales beside it)."""
     shape: list[DimLike] = []
     scales: list[DimLike] = []
-    for axis, size in enumerate(dims_of(value)):
+    for axis, size in enumerate(op.dims(value)):
         inside = fixed(block_size[axis], "a block's size")
         blocks = size // inside
         shape += [blocks, inside]  # type: ignore[list-item]
@@ -62,9 +61,9 @@ def quantize_affine(
     ONNX:    QuantizeLinear for one block and for one a channel; else Div, Round, Add, Clip over the blocks.
     """
     low, high = _bounds(output_dtype, quant_min, quant_max)
-    target, axis = onnx_dtype(output_dtype), _axis_of_blocks(input, block_size)
+    target, axis = onnx_dtype(output_dtype), _axis_of_blocks(op, input, block_size)
     if axis is not None and target in CODES:
-        shape = () if axis < 0 else (dims_of(input)[axis],)
+        shape = () if axis < 0 else (op.dims(input)[axis],)
         zeros = op.expand(op.const(0, D.INT64), shape) if zero_point is None else op.reshape(zero_point, shape)
         return quantized(op, input, op.reshape(scale, shape), zeros, low, high, target, *([axis] if axis >= 0 else []))
     wide, scales = _in_blocks(op, op.cast(input, D.FLOAT), block_size)
@@ -72,7 +71,7 @@ def quantize_affine(
     if zero_point is not None:
         steps = op.Add(steps, op.reshape(op.cast(zero_point, D.FLOAT), scales))
     codes = op.Clip(steps, min=op.const(float(low)), max=op.const(float(high)))
-    return op.reshape(op.cast(codes, target), dims_of(input))
+    return op.reshape(op.cast(codes, target), op.dims(input))
 
 
 @translates(torchao.dequantize_affine.default)
@@ -92,28 +91,28 @@ def dequantize_affine(
     ONNX:    DequantizeLinear for one block, for one a channel, and from opset 21 on for blocks along one axis; else Cast,
         Sub and Mul over the blocks.
     """
-    axis, target = _axis_of_blocks(input, block_size), op.result[0][0]
-    if axis is not None and dtype_of(input) in CODES:
-        shape = () if axis < 0 else (dims_of(input)[axis],)
+    axis, target = _axis_of_blocks(op, input, block_size), op.result_dtype()
+    if axis is not None and op.dtype(input) in CODES:
+        shape = () if axis < 0 else (op.dims(input)[axis],)
         zeros = None if zero_point is None else op.reshape(zero_point, shape)
         return op.cast(dequantized(op, input, op.reshape(scale, shape), zeros, *([axis] if axis >= 0 else [])), target)
     blocked = [place for place, size in enumerate(block_size) if size != 1]
-    if op.opset >= 21 and len(blocked) == 1 and dtype_of(input) in CODES:
+    if op.opset >= 21 and len(blocked) == 1 and op.dtype(input) in CODES:
         groups = [
-            size // fixed(inside, "a block's size") for size, inside in zip(dims_of(input), block_size, strict=True)
+            size // fixed(inside, "a block's size") for size, inside in zip(op.dims(input), block_size, strict=True)
         ]
-        zeros = None if zero_point is None else op.reshape(op.cast(zero_point, dtype_of(input)), groups)  # type: ignore[arg-type]
+        zeros = None if zero_point is None else op.reshape(op.cast(zero_point, op.dtype(input)), groups)  # type: ignore[arg-type]
         found = op.DequantizeLinear(
             input,
             op.reshape(op.cast(scale, D.FLOAT), groups),  # type: ignore[arg-type]
             zeros,
             axis=blocked[0],
             block_size=fixed(block_size[blocked[0]], "a block's size"),
-            outputs=[(D.FLOAT, dims_of(input))],
+            outputs=[(D.FLOAT, op.dims(input))],
         )
         return op.cast(found, target)
     wide, scales = _in_blocks(op, op.cast(input, D.FLOAT), block_size)
     if zero_point is not None:
         wide = op.Sub(wide, op.reshape(op.cast(zero_point, D.FLOAT), scales))
     found = op.Mul(wide, op.reshape(op.cast(scale, D.FLOAT), scales))
-    return op.reshape(op.cast(found, target), dims_of(input))
+    return op.reshape(op.cast(found, target), op.dims(input))

@@ -11,7 +11,6 @@ from fx2onnx.aten_map.table.registry import translates
 from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit
-from fx2onnx.irx.values import dims_of
 
 vision = torch.ops.torchvision
 
@@ -125,7 +124,7 @@ def deform_conv2d(
         mask if use_mask else None,
         dilations=[dilation_h, dilation_w],
         group=groups,
-        kernel_shape=[int(size) for size in dims_of(weight)[2:]],  # type: ignore[arg-type]
+        kernel_shape=[int(size) for size in op.dims(weight)[2:]],  # type: ignore[arg-type]
         offset_group=offset_groups,
         pads=[pad_h, pad_w, pad_h, pad_w],
         strides=[stride_h, stride_w],

@@ -8,10 +8,9 @@ from typing import cast
 import numpy as np
 import onnx_ir as ir
 
-from fx2onnx.base.dims import Dim, DimLike, Scalar
+from fx2onnx.base.dims import Dim, DimLike, Scalar, product
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit
-from fx2onnx.irx.values import Dims, dims_of, dtype_of, rank_of
 
 INT64 = ir.DataType.INT64
 END = 2**63 - 1
@@ -43,8 +42,8 @@ def transpose(op: Emit, value: ir.Value, perm: Sequence[int]) -> ir.Value:
 
 
 def swap(op: Emit, value: ir.Value, first: int, second: int) -> ir.Value:
-    """``value`` with two axes exchanged."""
-    perm = list(range(rank_of(value)))
+    """``value`` with two axes swapped."""
+    perm = list(range(op.rank(value)))
     if perm:
         perm[first], perm[second] = perm[second], perm[first]
     return transpose(op, value, perm)
@@ -52,7 +51,7 @@ def swap(op: Emit, value: ir.Value, first: int, second: int) -> ir.Value:
 
 def moved(op: Emit, value: ir.Value, source: Sequence[int], destination: Sequence[int]) -> ir.Value:
     """``value`` with the axes ``source`` at the places ``destination``, the others in order (``torch.movedim``)."""
-    return transpose(op, value, move_permutation(rank_of(value), source, destination))
+    return transpose(op, value, move_permutation(op.rank(value), source, destination))
 
 
 def move_permutation(rank: int, source: Sequence[int], destination: Sequence[int]) -> list[int]:
@@ -84,14 +83,14 @@ def squeeze(op: Emit, value: ir.Value, *axes: int) -> ir.Value:
 
 def with_rank(op: Emit, value: ir.Value, rank: int) -> ir.Value:
     """``value`` with axes of size 1 in front until it has ``rank``."""
-    return unsqueeze(op, value, *range(rank - rank_of(value)))
+    return unsqueeze(op, value, *range(rank - op.rank(value)))
 
 
 def sliced(
     op: Emit, value: ir.Value, axis: int, start: DimLike, end: DimLike, size: DimLike, step: int = 1
 ) -> ir.Value:
     """``value[start:end:step]`` along ``axis``, which takes ``size`` elements."""
-    dims = dims_of(value)
+    dims = op.dims(value)
     if step == 1 and dims[axis] == size:
         return value
     steps = {} if step == 1 else {"steps": [step]}
@@ -100,35 +99,33 @@ def sliced(
         starts=op.sizes([start]),
         ends=op.sizes([end]),
         axes=[axis],
-        outputs=[(dtype_of(value), (*dims[:axis], size, *dims[axis + 1 :]))],
+        outputs=[(op.dtype(value), (*dims[:axis], size, *dims[axis + 1 :]))],
         **steps,
     )
 
 
 def flat(op: Emit, value: ir.Value) -> ir.Value:
     """``value`` as a vector."""
-    return flattened(op, value, 0, rank_of(value))
+    return flattened(op, value, 0, op.rank(value))
 
 
 def flattened(op: Emit, value: ir.Value, start: int, end: int) -> ir.Value:
     """``value`` with the axes ``start..end-1`` as one (none of them: a new axis of size 1)."""
-    from fx2onnx.base.dims import product
-
-    dims = dims_of(value)
+    dims = op.dims(value)
     return op.reshape(value, (*dims[:start], product(list(dims[start:end])), *dims[end:]))
 
 
 def as_plain(op: Emit, index: ir.Value) -> ir.Value:
     """Indices in a dtype that Gather reads: int32 and int64 stay."""
-    return index if dtype_of(index) in (INT64, ir.DataType.INT32) else op.cast(index, INT64)
+    return index if op.dtype(index) in (INT64, ir.DataType.INT32) else op.cast(index, INT64)
 
 
 def reshaped_like(op: Emit, value: ir.Value, like: ir.Value) -> ir.Value:
     """``value`` with the dims of ``like``; where several are symbolic, its ``Shape`` says them in one node."""
-    dims = dims_of(like)
-    if sum(isinstance(dim, Dim) for dim in dims) < 2 or dims_of(value) == dims:
+    dims = op.dims(like)
+    if sum(isinstance(dim, Dim) for dim in dims) < 2 or op.dims(value) == dims:
         return op.reshape(value, dims)
-    return op.Reshape(value, op.Shape(like), outputs=[(dtype_of(value), dims)])
+    return op.Reshape(value, op.Shape(like), outputs=[(op.dtype(value), dims)])
 
 
 def is_empty(dims: Iterable[DimLike]) -> bool:
@@ -153,11 +150,6 @@ def steps(op: Emit, size: DimLike, dtype: ir.DataType = INT64) -> ir.Value:
     if not isinstance(size, Dim):
         return op.const(np.arange(size), dtype)
     return op.Range(op.const(0, dtype), op.size(size, dtype), op.const(1, dtype), outputs=[(dtype, (size,))])
-
-
-def result_dims(op: Emit, index: int = 0) -> Dims:
-    """The dims PyTorch gives output ``index`` of the node under translation."""
-    return tuple(op.result[index][1])
 
 
 def whole(size: Scalar) -> DimLike:

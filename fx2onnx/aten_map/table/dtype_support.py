@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
 import onnx
 import onnx_ir as ir
-import torch
 
 from fx2onnx.aten_map.table.dtypes import FLOATS, Operand, as_dtype
-from fx2onnx.aten_map.table.registry import TABLE, OpOverload
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.schema import schema_of
-from fx2onnx.irx.values import dtype_of
 
 D = ir.DataType
 SMALL_INTEGERS = frozenset({D.INT8, D.UINT8, D.INT16, D.UINT16})
@@ -67,11 +63,7 @@ def takes(op_type: str, opset: int, dtype: ir.DataType) -> bool:
     schema = onnx.defs.get_schema(op_type, opset)
     parameter = schema.inputs[min(1, len(schema.inputs) - 1)] if op_type == "Where" else schema.inputs[0]
     admitted = next(set(c.allowed_type_strs) for c in schema.type_constraints if c.type_param_str == parameter.type_str)
-    return f"tensor({_type_name(dtype)})" in admitted and dtype not in NO_KERNEL.get(op_type, ())
-
-
-def _type_name(dtype: ir.DataType) -> str:
-    return dtype.name.lower()
+    return f"tensor({dtype.name.lower()})" in admitted and dtype not in NO_KERNEL.get(op_type, ())
 
 
 def compute_dtype(op: Emit, op_type: str, dtype: ir.DataType) -> ir.DataType:
@@ -84,10 +76,10 @@ def compute_dtype(op: Emit, op_type: str, dtype: ir.DataType) -> ir.DataType:
 
 def through(op: Emit, op_type: str, *operands: ir.Value, **keywords: Any) -> ir.Value:
     """One node over operands of one dtype, in a wider dtype where the operator does not take theirs."""
-    dtype = dtype_of(operands[0])
+    dtype = op.dtype(operands[0])
     wide = compute_dtype(op, op_type, dtype)
     result = op.node(op_type, *(op.cast(operand, wide) for operand in operands), **keywords)
-    return op.cast(result, dtype) if dtype_of(result) == wide else result
+    return op.cast(result, dtype) if op.dtype(result) == wide else result
 
 
 def opmath(dtype: ir.DataType) -> ir.DataType:
@@ -100,11 +92,6 @@ def floating(dtype: ir.DataType) -> ir.DataType:
     return dtype if dtype in FLOATS else D.FLOAT
 
 
-def result_dtype(op: Emit, index: int = 0) -> ir.DataType:
-    """The dtype PyTorch gives output ``index``."""
-    return op.result[index][0]
-
-
 def operands_of(op: Emit, dtype: ir.DataType, *operands: Operand) -> list[ir.Value]:
     """Tensors and numbers as values of ``dtype``."""
     return [as_dtype(op, operand, dtype) for operand in operands]
@@ -115,51 +102,6 @@ def in_opmath(op: Emit, formula: Callable[..., ir.Value], *operands: Operand) ->
 
     For formulas of several nodes: half precision would round after each of them, PyTorch rounds once.
     """
-    target = result_dtype(op)
+    target = op.result_dtype()
     wide = opmath(target)
     return op.cast(formula(op, *operands_of(op, wide, *operands)), target)
-
-
-def schema_text(overload: OpOverload) -> str:
-    """The schema as docstrings write it."""
-    head, rest = str(overload._schema).split("(", 1)
-    return f"{head.split('::')[-1].split('.')[0]}({rest}"
-
-
-def register(overload: OpOverload, function: Callable[..., Any], onnx_form: str, since: int = 0) -> None:
-    """Register an entry that a table made; its docstring is the schema and ``onnx_form``."""
-    function.__doc__ = f"{schema_text(overload)}\n\n    ONNX:    {onnx_form}\n    "
-    function.__name__ = str(overload).removeprefix("aten.").replace(".", "_")
-    TABLE.add(overload, since, function)
-
-
-def register_shared(function: Callable[..., Any], onnx_form: str, *overloads: OpOverload) -> None:
-    """Register one function for overloads whose arguments differ; it takes by name those of each that it names.
-
-    The arguments it does not name are those that its reading of ``op.result`` makes superfluous (sizes, dtypes).
-    """
-    code_names = inspect.signature(function).parameters
-    for overload in overloads:
-        names = ["from_" if argument.name == "from" else argument.name for argument in overload._schema.arguments]
-        wanted = [(index, name) for index, name in enumerate(names) if name in code_names]
-
-        def entry(op: Emit, *arguments: Any, _wanted: list[tuple[int, str]] = wanted) -> Any:
-            return function(op, **{name: arguments[index] for index, name in _wanted})
-
-        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-        entry.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-            [inspect.Parameter(name, kind) for name in ["op", *names]]
-        )
-        entry.__wrapped__ = function  # type: ignore[attr-defined]
-        register(overload, entry, onnx_form)
-
-
-def overloads_of(names: str) -> list[OpOverload]:
-    """``"zeros.default full.default"`` as overloads of aten; those this torch does not have are left out."""
-    found = []
-    for name in names.split():
-        packet, _, overload = name.partition(".")
-        item = getattr(getattr(torch.ops.aten, packet, None), overload or "default", None)
-        if item is not None:
-            found.append(item)
-    return found

@@ -10,7 +10,6 @@ import torch
 from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit
-from fx2onnx.irx.values import dtype_of, rank_of
 
 Number: TypeAlias = "bool | int | float | Dim"
 Operand: TypeAlias = "ir.Value | Number"
@@ -52,19 +51,7 @@ def onnx_dtype(dtype: torch.dtype) -> ir.DataType:
     return ONNX_DTYPES[dtype]
 
 
-def is_float(value: ir.Value) -> bool:
-    return dtype_of(value) in FLOATS
-
-
-def is_integer(value: ir.Value) -> bool:
-    return dtype_of(value) in INTEGERS
-
-
-def is_bool(value: ir.Value) -> bool:
-    return dtype_of(value) == ir.DataType.BOOL
-
-
-def promoted(*operands: Operand) -> ir.DataType:
+def promoted(op: Emit, *operands: Operand) -> ir.DataType:
     """The dtype in which PyTorch computes with ``operands`` (tensors, 0-d tensors and Python numbers rank differently).
 
     Source: ``torch.result_type``; three classes of operand, each raising the result only to a higher category.
@@ -73,7 +60,7 @@ def promoted(*operands: Operand) -> ir.DataType:
     classes: tuple[list[torch.dtype], list[torch.dtype], list[torch.dtype]] = ([], [], [])
     for operand in operands:
         if isinstance(operand, ir.Value):
-            classes[0 if rank_of(operand) else 1].append(TORCH_DTYPES[dtype_of(operand)])
+            classes[0 if op.rank(operand) else 1].append(TORCH_DTYPES[op.dtype(operand)])
         else:
             classes[2].append(_number_dtype(operand))
     for index, dtypes in enumerate(classes):

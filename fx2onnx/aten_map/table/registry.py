@@ -3,7 +3,7 @@
 ``@translates(aten.gelu.default, since=20)`` registers with the real overload object. Several entries for one overload
 may differ in ``since``; the highest that the opset admits is used. The function's parameters after ``op`` are the
 schema's arguments, in order, under the schema's names; arguments that say nothing to ONNX (``IGNORED``) may be left
-out. The first docstring line is the schema.
+out. The first docstring line is the schema. ``register_shared`` is for functions that serve many overloads.
 """
 
 from __future__ import annotations
@@ -57,6 +57,10 @@ class Entry:
     """Schema arguments that the function takes, in its order."""
     place: str
     """file:line of the function."""
+    parameters: tuple[str, ...] | None = None
+    """The function's own names of ``arguments``, where it is called by name."""
+    form: str = ""
+    """The ONNX form, where the function serves many overloads and its docstring does not say it."""
 
     @property
     def is_ours(self) -> bool:
@@ -72,7 +76,10 @@ class Entry:
             empty = tuple(op.expand(op.const(0, dtype), dims) for dtype, dims in op.result)
             is_list = isinstance(self.overload._schema.returns[0].type, torch.ListType)
             return empty if is_list or len(empty) > 1 else empty[0]
-        return self.function(op, *(arguments[name] for name in self.arguments))
+        values = [arguments[name] for name in self.arguments]
+        if self.parameters is None:
+            return self.function(op, *values)
+        return self.function(op, **dict(zip(self.parameters, values, strict=True)))
 
 
 @dataclass
@@ -83,21 +90,26 @@ class Table:
     complex_entries: dict[OpOverload, list[Entry]] = field(default_factory=dict)
     """Entries for calls with a complex operand or result, which come as a trailing pair of reals."""
 
-    def add(self, overload: OpOverload, since: int, function: Translation, is_complex: bool = False) -> None:
-        """Register. Raises UserError E001 for a duplicate or a signature that is not the schema's."""
+    def add(
+        self,
+        overload: OpOverload,
+        since: int,
+        function: Translation,
+        is_complex: bool = False,
+        form: str = "",
+    ) -> None:
+        """Register. With ``form`` the function takes by name what it wants of the arguments.
+
+        Raises: UserError E001 for a duplicate or a signature that is not the schema's.
+        """
         if not isinstance(overload, OpOverload):
             raise UserError(
                 "E001",
                 f"{overload!r} is not an operator overload",
                 next="name one, such as torch.ops.aten.gelu.default",
             )
-        entry = Entry(
-            overload=overload,
-            since=since,
-            function=function,
-            arguments=_checked_arguments(overload, function),
-            place=place_of(function),
-        )
+        arguments, parameters = _wanted(overload, function) if form else (_checked_arguments(overload, function), None)
+        entry = Entry(overload, since, function, arguments, place_of(function), parameters, form)
         known = (self.complex_entries if is_complex else self.entries).setdefault(overload, [])
         for other in known:
             if other.since == since:
@@ -160,12 +172,31 @@ def load_namespace(namespace: str) -> None:
         importlib.import_module(f"fx2onnx.aten_map.namespaces.{namespace}")
 
 
+def _wanted(overload: OpOverload, function: Translation) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The arguments that a function for many overloads takes of this one, and its own names for them.
+
+    A parameter that the schema does not have is the argument at its place: operands are ``self`` here and ``input``
+    there. ``**given`` takes all.
+    """
+    names = [argument.name for argument in overload._schema.arguments]
+    parameters = list(inspect.signature(function, follow_wrapped=False).parameters.values())[1:]
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        return tuple(names), tuple(names)
+    arguments: dict[str, str] = {}
+    for index, parameter in enumerate(parameters):
+        name = "from" if parameter.name == "from_" else parameter.name
+        if name not in names and parameter.default is parameter.empty and index < len(names):
+            name = names[index]
+        if name in names and name not in arguments.values():
+            arguments[parameter.name] = name
+        elif parameter.default is parameter.empty:
+            _checked_arguments(overload, function)
+    return tuple(arguments.values()), tuple(arguments)
+
+
 def _checked_arguments(overload: OpOverload, function: Translation) -> tuple[str, ...]:
     wanted = [argument.name for argument in overload._schema.arguments]
-    names = [
-        name.removesuffix("_") if name in ("from_",) else name
-        for name in list(inspect.signature(function).parameters)[1:]
-    ]
+    names = ["from" if name == "from_" else name for name in list(inspect.signature(function).parameters)[1:]]
     missing = [name for name in wanted if name not in names and name not in IGNORED]
     unknown = [name for name in names if name not in wanted]
     if missing or unknown:
@@ -212,6 +243,23 @@ def translates(*overloads: OpOverload | type, since: int = 0) -> Callable[[F], F
     return register
 
 
+def register_shared(function: Translation, form: str, *overloads: OpOverload, is_complex: bool = False) -> None:
+    """Register one function for overloads whose arguments differ; it takes by name those of each that it names.
+
+    The arguments it does not name are those that its reading of the result's type makes superfluous (sizes, dtypes), or
+    that say nothing to ONNX. ``form``: the ONNX form in a few words.
+    """
+    for overload in overloads:
+        TABLE.add(overload, 0, function, is_complex, form)
+
+
+def overloads_of(names: str) -> list[OpOverload]:
+    """``"zeros.default full.default"`` as overloads of aten; those this torch does not have are left out."""
+    packets = (name.partition(".") for name in names.split())
+    found = (getattr(getattr(torch.ops.aten, packet, None), name or "default", None) for packet, _, name in packets)
+    return [overload for overload in found if overload is not None]
+
+
 def is_module_class(key: object) -> bool:
     return isinstance(key, type) and issubclass(key, torch.nn.Module)
 
@@ -223,23 +271,14 @@ ModuleCalls: TypeAlias = dict[tuple[OpOverload, int], tuple[torch.nn.Module, Seq
 def add_module_calls(table: Table, function: Translation, overload: OpOverload, calls: ModuleCalls) -> None:
     """The entry of the operator that stands for modules: ``function(op, module, *inputs, weights={name: value})``."""
 
-    def entry(op: Any, *arguments: Any) -> Any:
-        *operands, number = arguments
+    def entry(op: Any, **arguments: Any) -> Any:
+        *operands, number = arguments.values()
         module, weights = calls[overload, number]
         inputs = len(operands) - len(weights)
         return function(op, module, *operands[:inputs], weights=dict(zip(weights, operands[inputs:], strict=True)))
 
-    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    names = ["op", *(argument.name for argument in overload._schema.arguments)]
-    entry.__signature__ = inspect.Signature([inspect.Parameter(name, kind) for name in names])  # type: ignore[attr-defined]
-    entry.__wrapped__ = function  # type: ignore[attr-defined]
-    table.add(overload, 0, entry)
-
-
-def schema_line(overload: OpOverload) -> str:
-    """The schema without namespace and overload name: what the first docstring line of an entry says."""
-    head, _, rest = str(overload._schema).partition("(")
-    return f"{head.partition('::')[2].partition('.')[0]}({rest}"
+    entry.__wrapped__ = function  # type: ignore[attr-defined]  # the place that messages name
+    table.add(overload, 0, entry, form="as the translation of the module says")
 
 
 def fill_defaults(overload: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:

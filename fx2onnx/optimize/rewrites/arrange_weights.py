@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 import onnx_ir as ir
 
 from fx2onnx.irx.emit import Emit
+from fx2onnx.irx.values import dtype_of
 from fx2onnx.optimize.rewrite import Match, Rewrite, Why, attribute, is_constant, operand, sole_use, static_dims
-from fx2onnx.optimize.weights import Array, DerivedTensor, is_literal
+from fx2onnx.optimize.weights import Array, DerivedTensor, is_literal, tensors_of
 
 MAX_ROWS = 1 << 16
 """So many indices are looked at."""
 
 
-class ArrangeWeights(Rewrite):
+@dataclass(frozen=True, eq=False)
+class Arrangement(Match):
+    weights: list[ir.Value]
+    sizes: tuple[int, ...]
+    arranged: Callable[..., Array]
+
+
+class ArrangeWeights(Rewrite[Arrangement]):
     """``Reshape(weight)``, ``Concat(weights)``, ``Gather(weight, every row once)`` -> an initializer of those numbers.
 
     Recurrent layers put their gates in ONNX's order and both directions into one tensor so, group norms their scales.
@@ -28,9 +37,10 @@ class ArrangeWeights(Rewrite):
     roots: ClassVar = ("Reshape", "Unsqueeze", "Squeeze", "Flatten", "Concat", "Gather")
     changes_weights = True
 
-    def match(self, node: ir.Node) -> Match | Why:
-        weights = list(node.inputs) if node.op_type == "Concat" else [node.inputs[0]]
-        for weight in weights:
+    def match(self, node: ir.Node) -> Arrangement | Why:
+        operands = list(node.inputs) if node.op_type == "Concat" else [node.inputs[0]]
+        weights: list[ir.Value] = []
+        for weight in operands:
             if (
                 weight is None
                 or not is_constant(weight)
@@ -41,16 +51,17 @@ class ArrangeWeights(Rewrite):
                 return Why("an operand is no weight of numbers")
             if not sole_use(weight):
                 return Why("a weight is read elsewhere; it would be stored twice")
+            weights.append(weight)
         sizes = static_dims(node.outputs[0])
         if sizes is None or node.outputs[0].is_graph_output():
             return Why("the sizes are not known, or the result is a graph output")
-        made = _arrangement(node, sizes)
-        return Why("rows are left out or repeated") if made is None else Match(weights=weights, sizes=sizes, made=made)
+        arranged = _arrangement(node, sizes)
+        return Why("rows are left out or repeated") if arranged is None else Arrangement(weights, sizes, arranged)
 
-    def build(self, op: Emit, m: Match) -> ir.Value:
+    def build(self, op: Emit, m: Arrangement) -> ir.Value:
         first = m.weights[0]
         name = f"{first.name}.arranged"
-        tensor = DerivedTensor(m.made, [weight.const_value for weight in m.weights], first.dtype, m.sizes, name)
+        tensor = DerivedTensor(m.arranged, tensors_of(m.weights), dtype_of(first), m.sizes, name)
         return op.builder.add_initializer(name, tensor, m.sizes)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,17 +15,29 @@ from fx2onnx.optimize.rewrite import (
     Rewrite,
     Why,
     attribute,
+    attributes,
     is_constant,
     is_float,
     operand,
     produced_by,
+    required,
     sole_use,
     static_dims,
 )
-from fx2onnx.optimize.weights import Array, DerivedTensor, ScaledTensor
+from fx2onnx.optimize.weights import Array, DerivedTensor, ScaledTensor, tensors_of
 
 
-class FoldBatchNorm(Rewrite):
+@dataclass(frozen=True, eq=False)
+class BatchNormMatch(Match):
+    layer: ir.Node
+    weight: ir.Value
+    bias: ir.Value | None
+    statistics: list[ir.Value]
+    channels: tuple[int, ...]
+    epsilon: float
+
+
+class FoldBatchNorm(Rewrite[BatchNormMatch]):
     """``BatchNormalization(Conv(x, w, b), gamma, beta, mean, var)`` -> ``Conv(x, w * s, (b - mean) * s + beta)``.
 
     Shapes:    s = gamma / sqrt(var + epsilon), one number for each output channel of w.
@@ -37,7 +50,7 @@ class FoldBatchNorm(Rewrite):
     since = 9
     changes_weights = True
 
-    def match(self, node: ir.Node) -> Match | Why:
+    def match(self, node: ir.Node) -> BatchNormMatch | Why:
         layer = produced_by(node.inputs[0], "Conv", "ConvTranspose", "Gemm")
         if layer is None:
             return Why("the input comes from no Conv, ConvTranspose or Gemm")
@@ -46,7 +59,7 @@ class FoldBatchNorm(Rewrite):
         if not sole_use(layer.outputs[0]):
             return Why("the layer's output is read elsewhere")
         weight, bias = layer.inputs[1], operand(layer, 2)
-        statistics = list(node.inputs[1:5])
+        statistics = [required(node, index) for index in range(1, 5)]
         if weight is None or not all(map(is_constant, (weight, *statistics))):
             return Why("a weight is not constant")
         if not sole_use(weight):
@@ -61,20 +74,12 @@ class FoldBatchNorm(Rewrite):
             return Why("the sizes of a weight are unknown")
         if layer.op_type == "Gemm" and (attribute(layer, "alpha", 1.0) != 1.0 or attribute(layer, "beta", 1.0) != 1.0):
             return Why("the Gemm scales its operands")
-        return Match(
-            layer=layer,
-            weight=weight,
-            bias=bias,
-            statistics=statistics,
-            channels=channels,
-            view=_scale_view(layer, sizes),
-            epsilon=attribute(node, "epsilon", 1e-5),
-        )
+        return BatchNormMatch(layer, weight, bias, statistics, channels, attribute(node, "epsilon", 1e-5))
 
-    def build(self, op: Emit, m: Match) -> ir.Value:
-        gamma, variance = m.statistics[0], m.statistics[3]
-        epsilon = m.epsilon
-        grouped, view = m.view
+    def build(self, op: Emit, m: BatchNormMatch) -> ir.Value:
+        sizes = static_dims(m.weight) or ()
+        grouped, view = _scale_view(m.layer, sizes)
+        epsilon = m.epsilon  # not the match itself: the new weights would keep the old graph
 
         def factor(gamma: Array, variance: Array) -> Array:
             return _factor(gamma, variance, epsilon).reshape(view)
@@ -83,21 +88,20 @@ class FoldBatchNorm(Rewrite):
             shift = (bias[0] if bias else 0.0) - mean.astype(np.float64)
             return np.asarray(shift * _factor(gamma, variance, epsilon) + beta)
 
-        constants = [value.const_value for value in m.statistics]
         name = f"{m.weight.name}.folded"
-        weight = ScaledTensor(m.weight.const_value, grouped, factor, [gamma.const_value, variance.const_value], name)
+        (own,), constants = tensors_of([m.weight]), tensors_of(m.statistics)
+        weight = ScaledTensor(own, grouped, factor, [constants[0], constants[3]], name)
         stem = (m.weight.name or "").removesuffix(".T").removesuffix(".weight")
         bias_name = f"{m.bias.name if m.bias is not None else stem + '.bias'}.folded"
-        sources = [*constants, *([m.bias.const_value] if m.bias is not None else [])]
+        sources = constants + tensors_of([] if m.bias is None else [m.bias])
         bias = DerivedTensor(new_bias, sources, dtype_of(m.weight), m.channels, bias_name)
-        attrs = {key: attribute(m.layer, key) for key in m.layer.attributes}
         result: ir.Value = op.node(
             m.layer.op_type,
             m.layer.inputs[0],
-            op.builder.add_initializer(name, weight, static_dims(m.weight) or ()),
+            op.builder.add_initializer(name, weight, sizes),
             op.builder.add_initializer(bias_name, bias, m.channels),
-            outputs=op.result,
-            **attrs,
+            outputs=(op.result[0],),
+            **attributes(m.layer),
         )
         return result
 

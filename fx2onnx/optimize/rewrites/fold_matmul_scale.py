@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -14,6 +15,7 @@ from fx2onnx.optimize.rewrite import (
     Match,
     Rewrite,
     Why,
+    attributes,
     dims_or_none,
     is_constant,
     is_float,
@@ -24,14 +26,22 @@ from fx2onnx.optimize.rewrite import (
     sole_use,
     static_dims,
 )
-from fx2onnx.optimize.weights import Array, DerivedTensor
+from fx2onnx.optimize.weights import Array, DerivedTensor, tensors_of
 
 VIEWS = ("Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten")
 EXPONENT_LIMIT = 16
 """Scaling by 2**-16 to 2**16 leaves weights of trained models far from float32's ends, where a power of two is inexact."""
 
 
-class FoldMatMulScale(Rewrite):
+@dataclass(frozen=True, eq=False)
+class ScaleMatch(Match):
+    chain: list[ir.Node]
+    """The product, the Add if there is one, the views: in the order of computation."""
+    constants: list[ir.Value]
+    factor: float
+
+
+class FoldMatMulScale(Rewrite[ScaleMatch]):
     """``Mul(views(Add(MatMul(x, w), b)), 2**k)`` -> ``views(Add(MatMul(x, w * 2**k), b * 2**k))``.
 
     Refuses:   a factor that is no power of two (another would round every weight), half precision, weights or steps
@@ -43,7 +53,7 @@ class FoldMatMulScale(Rewrite):
     roots: ClassVar = ("Mul",)
     changes_weights = True
 
-    def match(self, node: ir.Node) -> Match | Why:
+    def match(self, node: ir.Node) -> ScaleMatch | Why:
         scaled = next(
             ((value, factor) for value, other in ((node.inputs[0], node.inputs[1]), (node.inputs[1], node.inputs[0]))
              if value is not None and (factor := scalar_of(other)) is not None), None
@@ -63,7 +73,7 @@ class FoldMatMulScale(Rewrite):
             value = view.inputs[0]  # type: ignore[assignment]
         return self._product(value, views, factor)
 
-    def _product(self, value: ir.Value, views: list[ir.Node], factor: float) -> Match | Why:
+    def _product(self, value: ir.Value, views: list[ir.Node], factor: float) -> ScaleMatch | Why:
         add, bias = produced_by(value, "Add"), None
         if add is not None and sole_use(value):
             pair = [(v, w) for v, w in (add.inputs, add.inputs[::-1]) if is_constant(w)]
@@ -83,29 +93,25 @@ class FoldMatMulScale(Rewrite):
                 return Why("a weight is not constant or read elsewhere")
         if weight is None or static_dims(weight) is None:
             return Why("the sizes of the weight are unknown")
-        return Match(product=product, add=add, views=views, weight=weight, bias=bias, factor=factor)
+        chain = [product, *([] if add is None else [add]), *reversed(views)]
+        return ScaleMatch(chain, [weight] if bias is None else [weight, bias], factor)
 
-    def build(self, op: Emit, m: Match) -> ir.Value:
-        new = {value: _scaled(op, value, m.factor) for value in (m.weight, m.bias) if value is not None}
-        chain = [m.product, *([m.add] if m.add is not None else []), *reversed(m.views)]
-        for node in chain:
+    def build(self, op: Emit, m: ScaleMatch) -> ir.Value:
+        new: dict[ir.Value | None, ir.Value] = {value: _scaled(op, value, m.factor) for value in m.constants}
+        for node in m.chain:
             inputs = [new.get(value, value) for value in node.inputs]
-            attrs = {key: item.value for key, item in node.attributes.items()}
             old = node.outputs[0]
-            new[old] = op.node(
-                node.op_type, *inputs, outputs=[(dtype_of(old), dims_or_none(old) or ())], **attrs
-            )  # fmt: skip
-        return new[chain[-1].outputs[0]]
+            typed = (dtype_of(old), dims_or_none(old) or ())
+            new[old] = op.node(node.op_type, *inputs, outputs=(typed,), **attributes(node))
+        return new[m.chain[-1].outputs[0]]
 
 
 def _scaled(op: Emit, value: ir.Value, factor: float) -> ir.Value:
     sizes = static_dims(value) or ()
     name = f"{value.name}.scaled"
-    assert value.const_value is not None
 
     def scale(array: Array) -> Array:
         return np.asarray(array * array.dtype.type(factor))
 
-    return op.builder.add_initializer(
-        name, DerivedTensor(scale, [value.const_value], dtype_of(value), sizes, name), sizes
-    )
+    tensor = DerivedTensor(scale, tensors_of([value]), dtype_of(value), sizes, name)
+    return op.builder.add_initializer(name, tensor, sizes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 import onnx_ir as ir
@@ -9,10 +10,16 @@ import onnx_ir as ir
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import dims_of
 from fx2onnx.optimize.rewrite import Match, Rewrite, Why, is_constant, perm_of, sole_use
-from fx2onnx.optimize.weights import TransposedTensor
+from fx2onnx.optimize.weights import TransposedTensor, tensors_of
 
 
-class FoldWeightTranspose(Rewrite):
+@dataclass(frozen=True, eq=False)
+class TransposeMatch(Match):
+    weight: ir.Value
+    perm: tuple[int, ...]
+
+
+class FoldWeightTranspose(Rewrite[TransposeMatch]):
     """``Transpose(weight)`` -> ``weight.T``, an initializer.
 
     Refuses:   a weight read elsewhere: it would be stored twice (tied embeddings).
@@ -22,7 +29,7 @@ class FoldWeightTranspose(Rewrite):
     roots: ClassVar = ("Transpose",)
     changes_weights = True
 
-    def match(self, node: ir.Node) -> Match | Why:
+    def match(self, node: ir.Node) -> TransposeMatch | Why:
         weight = node.inputs[0]
         if weight is None or not is_constant(weight):
             return Why("the operand is no weight")
@@ -33,9 +40,11 @@ class FoldWeightTranspose(Rewrite):
         perm = perm_of(node)
         if perm is None:
             return Why("the rank is unknown")
-        return Match(weight=weight, perm=perm)
+        return TransposeMatch(weight, perm)
 
-    def build(self, op: Emit, m: Match) -> ir.Value:
+    def build(self, op: Emit, m: TransposeMatch) -> ir.Value:
         name = f"{m.weight.name}.T"
-        tensor = TransposedTensor(m.weight.const_value, m.perm, name)
-        return op.builder.add_initializer(name, tensor, [dims_of(m.weight)[axis] for axis in m.perm])
+        (tensor,) = tensors_of([m.weight])
+        return op.builder.add_initializer(
+            name, TransposedTensor(tensor, m.perm, name), [dims_of(m.weight)[axis] for axis in m.perm]
+        )

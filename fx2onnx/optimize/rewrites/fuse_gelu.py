@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import ClassVar
 
 import onnx_ir as ir
@@ -15,7 +16,13 @@ RELATIVE_TOLERANCE = 1e-6
 CUBIC = 0.044715
 
 
-class FuseGelu(Rewrite):
+@dataclass(frozen=True, eq=False)
+class GeluMatch(Match):
+    x: ir.Value
+    approximate: str
+
+
+class FuseGelu(Rewrite[GeluMatch]):
     """``0.5 * x * (1 + Erf(x / sqrt(2)))`` -> ``Gelu(x)``;
     ``0.5 * x * (1 + Tanh(sqrt(2 / pi) * (x + 0.044715 * x**3)))`` -> ``Gelu(x, approximate="tanh")``.
 
@@ -28,7 +35,7 @@ class FuseGelu(Rewrite):
     roots: ClassVar = ("Mul", "Div")
     since = 20
 
-    def match(self, node: ir.Node) -> Match | Why:
+    def match(self, node: ir.Node) -> GeluMatch | Why:
         result = node.outputs[0]
         if result.dtype not in (ir.DataType.FLOAT, ir.DataType.DOUBLE):
             return Why("not float32 or float64")
@@ -41,12 +48,12 @@ class FuseGelu(Rewrite):
             inner = _other_than(cdf, "Add", 1.0)
             erf, tanh = produced_by(inner, "Erf"), produced_by(inner, "Tanh")
             if erf is not None and _is_scaled(erf.inputs[0], x, math.sqrt(0.5)):
-                return Match(x=x, approximate="none")
+                return GeluMatch(x, "none")
             if tanh is not None and _is_cubic(tanh.inputs[0], x):
-                return Match(x=x, approximate="tanh")
+                return GeluMatch(x, "tanh")
         return Why("no factor is 1 + erf or 1 + tanh of the other")
 
-    def build(self, op: Emit, m: Match) -> ir.Value:
+    def build(self, op: Emit, m: GeluMatch) -> ir.Value:
         return op.Gelu(m.x, approximate=m.approximate)
 
 

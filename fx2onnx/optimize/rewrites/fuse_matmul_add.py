@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 import onnx_ir as ir
@@ -11,7 +12,7 @@ from fx2onnx.optimize.rewrite import (
     Match,
     Rewrite,
     Why,
-    attribute,
+    attributes,
     dims_or_none,
     is_float,
     operand,
@@ -20,7 +21,13 @@ from fx2onnx.optimize.rewrite import (
 )
 
 
-class FuseMatMulAdd(Rewrite):
+@dataclass(frozen=True, eq=False)
+class ProductMatch(Match):
+    product: ir.Node
+    bias: ir.Value
+
+
+class FuseMatMulAdd(Rewrite[ProductMatch]):
     """``Add(MatMul(a, b), c)`` -> ``Gemm(a, b, c)``; also of a Gemm that has no bias yet.
 
     Shapes:    a [M, K], b [K, N], c broadcastable to [M, N]  ->  [M, N].
@@ -30,7 +37,7 @@ class FuseMatMulAdd(Rewrite):
     roots: ClassVar = ("Add",)
     since = 11
 
-    def match(self, node: ir.Node) -> Match | Why:
+    def match(self, node: ir.Node) -> ProductMatch | Why:
         found = operand_produced_by(node, "MatMul", "Gemm")
         if found is None:
             return Why("no operand is a MatMul or Gemm that nobody else reads")
@@ -48,9 +55,8 @@ class FuseMatMulAdd(Rewrite):
             return Why("the other operand does not broadcast to the product")
         if not is_float(bias):
             return Why(f"runtimes have no Gemm of {bias.dtype}")
-        return Match(product=product, bias=bias)
+        return ProductMatch(product, bias)
 
-    def build(self, op: Emit, m: Match) -> ir.Value:
-        attrs = {key: attribute(m.product, key) for key in m.product.attributes}
+    def build(self, op: Emit, m: ProductMatch) -> ir.Value:
         lhs, rhs = m.product.inputs
-        return op.Gemm(lhs, rhs, m.bias, **attrs)
+        return op.Gemm(lhs, rhs, m.bias, **attributes(m.product))

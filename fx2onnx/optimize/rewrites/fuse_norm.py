@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import onnx_ir as ir
@@ -13,6 +14,7 @@ from fx2onnx.optimize.rewrite import (
     Rewrite,
     Why,
     attribute,
+    attributes,
     dims_or_none,
     is_float,
     operand,
@@ -23,7 +25,15 @@ from fx2onnx.optimize.rewrite import (
 )
 
 
-class FuseLayerNorm(Rewrite):
+@dataclass(frozen=True, eq=False)
+class NormMatch(Match):
+    x: ir.Value
+    weight: ir.Value
+    epsilon: float
+    axis: int
+
+
+class FuseLayerNorm(Rewrite[NormMatch]):
     """``Mul(Div(d, Sqrt(Add(ReduceMean(d * d), eps))), weight)`` with ``d = Sub(x, ReduceMean(x))`` ->
     ``LayerNormalization(x, weight)``.
 
@@ -34,24 +44,29 @@ class FuseLayerNorm(Rewrite):
     roots: ClassVar = ("Mul",)
     since = 17
 
-    def match(self, node: ir.Node) -> Match | Why:
+    def match(self, node: ir.Node) -> NormMatch | Why:
         found = _normalised(node)
         if isinstance(found, Why):
             return found
-        centred, weight, epsilon, axis = found
-        sub = produced_by(centred, "Sub")
+        sub = produced_by(found.x, "Sub")
         if sub is None or sub.inputs[0] is None:
             return Why("nothing is subtracted: no LayerNorm")
         mean = produced_by(sub.inputs[1], "ReduceMean")
-        if mean is None or mean.inputs[0] is not sub.inputs[0] or _first_axis(mean) != axis:
+        if mean is None or mean.inputs[0] is not sub.inputs[0] or _first_axis(mean) != found.axis:
             return Why("what is subtracted is not the mean over the same axes")
-        return Match(x=sub.inputs[0], weight=weight, epsilon=epsilon, axis=axis)
+        return replace(found, x=sub.inputs[0])
 
-    def build(self, op: Emit, m: Match) -> ir.Value:
+    def build(self, op: Emit, m: NormMatch) -> ir.Value:
         return op.LayerNormalization(m.x, m.weight, axis=m.axis, epsilon=m.epsilon)
 
 
-class FuseLayerNormBias(Rewrite):
+@dataclass(frozen=True, eq=False)
+class BiasMatch(Match):
+    norm: ir.Node
+    bias: ir.Value
+
+
+class FuseLayerNormBias(Rewrite[BiasMatch]):
     """``Add(LayerNormalization(x, weight), bias)`` -> ``LayerNormalization(x, weight, bias)``.
 
     Refuses:   a bias of other dims than the weight, a norm that is read elsewhere.
@@ -60,7 +75,7 @@ class FuseLayerNormBias(Rewrite):
     roots: ClassVar = ("Add",)
     since = 17
 
-    def match(self, node: ir.Node) -> Match | Why:
+    def match(self, node: ir.Node) -> BiasMatch | Why:
         found = operand_produced_by(node, "LayerNormalization")
         if found is None:
             return Why("no operand is a LayerNormalization that nobody else reads")
@@ -69,16 +84,15 @@ class FuseLayerNormBias(Rewrite):
             return Why("it has a bias, or its statistics are read")
         if not same_dims(dims_or_none(bias), dims_or_none(norm.inputs[1])):
             return Why("the bias has other dims than the weight")
-        return Match(norm=norm, bias=bias)
+        return BiasMatch(norm, bias)
 
-    def build(self, op: Emit, m: Match) -> ir.Value:
-        attrs = {key: attribute(m.norm, key) for key in m.norm.attributes}
+    def build(self, op: Emit, m: BiasMatch) -> ir.Value:
         x, weight = m.norm.inputs[:2]
-        result: ir.Value = op.LayerNormalization(x, weight, m.bias, **attrs)
+        result: ir.Value = op.LayerNormalization(x, weight, m.bias, **attributes(m.norm))
         return result
 
 
-class FuseRMSNorm(Rewrite):
+class FuseRMSNorm(Rewrite[NormMatch]):
     """``Mul(Div(x, Sqrt(Add(ReduceMean(x * x), eps))), weight)`` -> ``RMSNormalization(x, weight)``.
 
     Shapes:    weight [N1..Nk], the last k dims of x.
@@ -88,18 +102,14 @@ class FuseRMSNorm(Rewrite):
     roots: ClassVar = ("Mul",)
     since = 23
 
-    def match(self, node: ir.Node) -> Match | Why:
-        found = _normalised(node)
-        if isinstance(found, Why):
-            return found
-        x, weight, epsilon, axis = found
-        return Match(x=x, weight=weight, epsilon=epsilon, axis=axis)
+    def match(self, node: ir.Node) -> NormMatch | Why:
+        return _normalised(node)
 
-    def build(self, op: Emit, m: Match) -> ir.Value:
+    def build(self, op: Emit, m: NormMatch) -> ir.Value:
         return op.RMSNormalization(m.x, m.weight, axis=m.axis, epsilon=m.epsilon)
 
 
-def _normalised(node: ir.Node) -> tuple[ir.Value, ir.Value, float, int] | Why:
+def _normalised(node: ir.Node) -> NormMatch | Why:
     """x, weight, epsilon and the first (negative) axis of ``weight * x / sqrt(mean(x * x) + epsilon)``."""
     found = operand_produced_by(node, "Div", "Mul")
     if found is None:
@@ -119,7 +129,7 @@ def _normalised(node: ir.Node) -> tuple[ir.Value, ir.Value, float, int] | Why:
             axis, dims = _first_axis(mean), dims_or_none(top)
             if axis is None or dims is None or not same_dims(dims_or_none(weight), dims[axis:]):
                 return Why("the weight does not have the dims that the mean is over")
-            return top, weight, epsilon, axis
+            return NormMatch(top, weight, epsilon, axis)
     return Why("what is under the root is not a mean of squares")
 
 

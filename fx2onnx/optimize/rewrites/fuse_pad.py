@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -14,15 +15,24 @@ from fx2onnx.optimize.rewrite import (
     Rewrite,
     Why,
     attribute,
+    attributes,
     dims_or_none,
     operand,
     produced_by,
+    required,
     scalar_of,
     sole_use,
 )
 
 
-class FusePad(Rewrite):
+@dataclass(frozen=True, eq=False)
+class PadMatch(Match):
+    node: ir.Node
+    source: ir.Value
+    pads: list[int]
+
+
+class FusePad(Rewrite[PadMatch]):
     """``Conv(Pad(x))`` -> ``Conv(x)`` with larger ``pads``; likewise ``MaxPool`` of a padding with -inf.
 
     Refuses:   padding by another number or mode, negative pads, padded batch or channels, ``auto_pad``,
@@ -31,7 +41,7 @@ class FusePad(Rewrite):
 
     roots: ClassVar = ("Conv", "MaxPool")
 
-    def match(self, node: ir.Node) -> Match | Why:
+    def match(self, node: ir.Node) -> PadMatch | Why:
         pad = produced_by(node.inputs[0], "Pad")
         if pad is None or not sole_use(pad.outputs[0]):
             return Why("the operand is no Pad that nobody else reads")
@@ -57,11 +67,10 @@ class FusePad(Rewrite):
             if refusal:
                 return Why(refusal)
         total = [a + b for a, b in zip(own, [*pads[2:rank], *pads[rank + 2 :]], strict=True)]
-        return Match(node=node, source=pad.inputs[0], pads=total)
+        return PadMatch(node, required(pad, 0), total)
 
-    def build(self, op: Emit, m: Match) -> ir.Value:
-        attrs = {key: attribute(m.node, key) for key in m.node.attributes}
-        attrs["pads"] = m.pads
+    def build(self, op: Emit, m: PadMatch) -> ir.Value:
+        attrs = {**attributes(m.node), "pads": m.pads}
         result: ir.Value = op.node(m.node.op_type, m.source, *m.node.inputs[1:], outputs=op.result, **attrs)
         return result
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 import onnx_ir as ir
@@ -11,7 +12,7 @@ from fx2onnx.optimize.rewrite import (
     Match,
     Rewrite,
     Why,
-    attribute,
+    attributes,
     dims_or_none,
     is_float,
     operand,
@@ -20,7 +21,14 @@ from fx2onnx.optimize.rewrite import (
 )
 
 
-class FuseTransposeGemm(Rewrite):
+@dataclass(frozen=True, eq=False)
+class TransposesMatch(Match):
+    node: ir.Node
+    sources: list[ir.Value | None]
+    """Of each operand, what is transposed; None where nothing is."""
+
+
+class FuseTransposeGemm(Rewrite[TransposesMatch]):
     """``Gemm(Transpose(a), b)`` -> ``Gemm(a, b, transA=1)``, likewise b; also of a ``MatMul`` of rank 2.
 
     Refuses:   rank other than 2, no transposed operand, integers.
@@ -30,7 +38,7 @@ class FuseTransposeGemm(Rewrite):
     roots: ClassVar = ("Gemm", "MatMul")
     since = 11
 
-    def match(self, node: ir.Node) -> Match | Why:
+    def match(self, node: ir.Node) -> TransposesMatch | Why:
         lhs, rhs = node.inputs[0], node.inputs[1]
         sources = [_before_transpose(lhs), _before_transpose(rhs)]
         if sources == [None, None]:
@@ -40,10 +48,10 @@ class FuseTransposeGemm(Rewrite):
             return Why("MatMul is not 2-D")
         if not is_float(node.outputs[0]):
             return Why(f"runtimes have no Gemm of {node.outputs[0].dtype}")
-        return Match(node=node, sources=sources)
+        return TransposesMatch(node, sources)
 
-    def build(self, op: Emit, m: Match) -> ir.Value:
-        attrs = {key: attribute(m.node, key) for key in m.node.attributes}
+    def build(self, op: Emit, m: TransposesMatch) -> ir.Value:
+        attrs = attributes(m.node)
         operands = list(m.node.inputs[:2])
         for place, (source, name) in enumerate(zip(m.sources, ("transA", "transB"), strict=True)):
             if source is not None:

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 import onnx_ir as ir
 
 from fx2onnx.irx.emit import Emit
-from fx2onnx.optimize.rewrite import Match, Rewrite, Why, attribute, is_constant, static_dims
+from fx2onnx.optimize.rewrite import Match, Rewrite, Why, attribute, is_constant, required, static_dims
 
 LIMIT_INDICES = 1 << 18
 """Larger index tensors are not compared: it would cost milliseconds."""
 
 
-class GridGather(Rewrite):
+@dataclass(frozen=True, eq=False)
+class GridMatch(Match):
+    x: ir.Value
+    dims: tuple[int, ...]
+
+
+class GridGather(Rewrite[GridMatch]):
     """``GatherND(x, all indices in order)`` -> ``Reshape(x)``.
 
     transformers index their padding masks so: ``mask[batch_indices, key_indices]``.
@@ -26,7 +33,7 @@ class GridGather(Rewrite):
     roots: ClassVar = ("GatherND",)
     since = 11
 
-    def match(self, node: ir.Node) -> Match | Why:
+    def match(self, node: ir.Node) -> GridMatch | Why:
         x, indices = node.inputs[0], node.inputs[1]
         dims, places = static_dims(x), static_dims(indices)
         if not dims or not places or attribute(node, "batch_dims", 0):
@@ -39,7 +46,7 @@ class GridGather(Rewrite):
         grid = np.stack(np.unravel_index(np.arange(count), dims), axis=-1)
         if not np.array_equal(indices.const_value.numpy().reshape(-1, len(dims)), grid):
             return Why("the indices are in another order")
-        return Match(x=x, dims=places[:-1])
+        return GridMatch(required(node, 0), places[:-1])
 
-    def build(self, op: Emit, m: Match) -> ir.Value:
+    def build(self, op: Emit, m: GridMatch) -> ir.Value:
         return op.reshape(m.x, m.dims)

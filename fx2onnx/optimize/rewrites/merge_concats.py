@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 import onnx_ir as ir
@@ -10,7 +11,13 @@ from fx2onnx.irx.emit import Emit
 from fx2onnx.optimize.rewrite import Match, Rewrite, Why, attribute, dims_or_none, produced_by, sole_reader, sole_use
 
 
-class MergeConcats(Rewrite):
+@dataclass(frozen=True, eq=False)
+class ConcatMatch(Match):
+    operands: list[ir.Value | None]
+    axis: int
+
+
+class MergeConcats(Rewrite[ConcatMatch]):
     """``Concat(Concat(a, b), c)`` -> ``Concat(a, b, c)`` on one axis.
 
     Refuses:   an inner Concat on another axis, or read elsewhere (its parts would be copied twice).
@@ -18,7 +25,7 @@ class MergeConcats(Rewrite):
 
     roots: ClassVar = ("Concat",)
 
-    def match(self, node: ir.Node) -> Match | Why:
+    def match(self, node: ir.Node) -> ConcatMatch | Why:
         dims = dims_or_none(node.outputs[0])
         if dims is None:
             return Why("the rank is unknown")
@@ -37,9 +44,9 @@ class MergeConcats(Rewrite):
                 pending += reversed(inner.inputs)
         if len(operands) == len(node.inputs):
             return Why("no operand is a Concat on the same axis that nobody else reads")
-        return Match(operands=operands, axis=axis)
+        return ConcatMatch(operands, axis)
 
-    def build(self, op: Emit, m: Match) -> ir.Value:
+    def build(self, op: Emit, m: ConcatMatch) -> ir.Value:
         return op.Concat(*m.operands, axis=m.axis)
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 import onnx_ir as ir
 
 from fx2onnx.irx.emit import Emit
-from fx2onnx.irx.values import dtype_of
+from fx2onnx.irx.values import Dims, dims_of, dtype_of
 from fx2onnx.optimize.rewrite import (
     Match,
     Rewrite,
@@ -17,15 +18,24 @@ from fx2onnx.optimize.rewrite import (
     dims_or_none,
     first_reader,
     is_constant,
+    required,
     sole_reader,
     sole_use,
     speaks_for_readers,
     static_dims,
 )
-from fx2onnx.optimize.weights import Array, DerivedTensor
+from fx2onnx.optimize.weights import Array, DerivedTensor, tensors_of
 
 
-class MergeMatMuls(Rewrite):
+@dataclass(frozen=True, eq=False)
+class ProductsMatch(Match):
+    x: ir.Value
+    weights: list[ir.Value]
+    biases: list[ir.Value]
+    dims: Dims
+
+
+class MergeMatMuls(Rewrite[ProductsMatch]):
     """``MatMul(x, w1), MatMul(x, w2), ...`` -> ``Split(MatMul(x, Concat(w1, w2, ...)))``, with the biases where each
     product has one.
 
@@ -37,7 +47,7 @@ class MergeMatMuls(Rewrite):
     roots: ClassVar = ("MatMul",)
     changes_weights = True
 
-    def match(self, node: ir.Node) -> Match | Why:
+    def match(self, node: ir.Node) -> ProductsMatch | Why:
         x = node.inputs[0]
         if x is None or x.is_initializer():
             return Why("the left operand is a weight")
@@ -55,23 +65,22 @@ class MergeMatMuls(Rewrite):
         biased = [_bias_of(product) for product in products]
         biases = [found for found in biased if found is not None]
         has_biases = len(biases) == len(products)
-        return Match(
+        return ProductsMatch(
             before=first_reader(products, x),
             replaces=[(add if has_biases else product).outputs[0] for product, add in _pairs(products, biased)],
             x=x,
-            weights=[product.inputs[1] for product in products],
+            weights=[required(product, 1) for product in products],
             biases=[bias for _, bias in biases] if has_biases else [],
-            dims=dims_or_none(products[0].outputs[0]),
+            dims=dims_of(products[0].outputs[0]),
         )
 
-    def build(self, op: Emit, m: Match) -> Sequence[ir.Value]:
+    def build(self, op: Emit, m: ProductsMatch) -> Sequence[ir.Value]:
         counts = [(static_dims(weight) or ())[-1] for weight in m.weights]
         dims = (*m.dims[:-1], sum(counts))
         joined = op.MatMul(m.x, _joined(op, m.weights), outputs=[(dtype_of(m.x), dims)])
         if m.biases:
             joined = op.Add(joined, _joined(op, m.biases))
-        parts: Sequence[ir.Value] = op.Split(joined, split=counts, axis=len(dims) - 1, outputs=op.result)
-        return parts
+        return op.Split(joined, split=counts, axis=len(dims) - 1, outputs=op.result)  # type: ignore[no-any-return]
 
 
 def _has_own_weight(node: ir.Node, x: ir.Value) -> bool:
@@ -110,9 +119,10 @@ def _joined(op: Emit, values: Sequence[ir.Value]) -> ir.Value:
     sizes = [static_dims(value) or () for value in values]
     total = (*sizes[0][:-1], sum(size[-1] for size in sizes))
     name = "+".join(value.name or "" for value in values)
-    tensors = [value.const_value for value in values if value.const_value is not None]
 
     def join(*arrays: Array) -> Array:
         return np.concatenate(arrays, axis=-1)
 
-    return op.builder.add_initializer(name, DerivedTensor(join, tensors, dtype_of(values[0]), total, name), total)
+    return op.builder.add_initializer(
+        name, DerivedTensor(join, tensors_of(values), dtype_of(values[0]), total, name), total
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 import onnx_ir as ir
@@ -14,16 +15,24 @@ from fx2onnx.optimize.rewrite import Match, Rewrite, Why, attribute, dims_or_non
 VIEWS = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
 
 
-class MergeReshapes(Rewrite):
+@dataclass(frozen=True, eq=False)
+class ReshapeMatch(Match):
+    source: ir.Value
+    dims: Dims
+    axes: list[int] | None
+    """Of one Unsqueeze that does the same, if one does."""
+
+
+class MergeReshapes(Rewrite[ReshapeMatch]):
     """Two consecutive of ``Reshape``, ``Flatten``, ``Squeeze``, ``Unsqueeze`` -> one ``Reshape``; two ``Unsqueeze`` ->
     one ``Unsqueeze``.
 
-    Refuses:   more than one size that only a run tells (they would have to be computed), empty tensors, unknown ranks.
+    Refuses:   more than one size that is known only while running (it would have to be computed), empty tensors, unknown ranks.
     """
 
     roots: ClassVar = VIEWS
 
-    def match(self, node: ir.Node) -> Match | Why:
+    def match(self, node: ir.Node) -> ReshapeMatch | Why:
         inner = produced_by(node.inputs[0], *VIEWS)
         if inner is None or inner.inputs[0] is None:
             return Why("the operand is no view")
@@ -34,9 +43,9 @@ class MergeReshapes(Rewrite):
         axes = _unsqueezed_axes(inner, node, len(after))
         if axes is None and not is_cheap(before, after):
             return Why("several sizes would have to be computed")
-        return Match(source=source, dims=after, axes=axes)
+        return ReshapeMatch(source, after, axes)
 
-    def build(self, op: Emit, m: Match) -> ir.Value:
+    def build(self, op: Emit, m: ReshapeMatch) -> ir.Value:
         if m.axes is not None and m.dims != dims_or_none(m.source):
             return op.Unsqueeze(m.source, axes=m.axes)
         return op.reshape(m.source, m.dims)

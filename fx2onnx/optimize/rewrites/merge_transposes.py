@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 import onnx_ir as ir
 
 from fx2onnx.irx.emit import Emit
-from fx2onnx.optimize.rewrite import Match, Rewrite, Why, perm_of, produced_by, sole_use
+from fx2onnx.optimize.rewrite import Match, Rewrite, Why, perm_of, produced_by, required, sole_use
 
 
-class MergeTransposes(Rewrite):
+@dataclass(frozen=True, eq=False)
+class TransposeMatch(Match):
+    source: ir.Value
+    perm: tuple[int, ...]
+    cancels: bool
+
+
+class MergeTransposes(Rewrite[TransposeMatch]):
     """``Transpose(Transpose(x, p), q)`` -> ``Transpose(x, p[q])``, or x where that moves nothing.
 
     Refuses:   an inner Transpose that is read elsewhere, unless both cancel (its result is at hand already).
@@ -18,7 +26,7 @@ class MergeTransposes(Rewrite):
 
     roots: ClassVar = ("Transpose",)
 
-    def match(self, node: ir.Node) -> Match | Why:
+    def match(self, node: ir.Node) -> TransposeMatch | Why:
         inner = produced_by(node.inputs[0], "Transpose")
         if inner is None:
             return Why("the operand is not transposed")
@@ -29,7 +37,7 @@ class MergeTransposes(Rewrite):
         cancels = perm == tuple(range(len(perm)))
         if not cancels and not sole_use(inner.outputs[0]):
             return Why("the inner Transpose is read elsewhere")
-        return Match(source=inner.inputs[0], perm=perm, cancels=cancels)
+        return TransposeMatch(required(inner, 0), perm, cancels)
 
-    def build(self, op: Emit, m: Match) -> ir.Value:
+    def build(self, op: Emit, m: TransposeMatch) -> ir.Value:
         return m.source if m.cancels else op.Transpose(m.source, perm=m.perm)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 import onnx_ir as ir
@@ -10,22 +11,29 @@ import onnx_ir as ir
 from fx2onnx.base.dims import DimLike
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import Dims
-from fx2onnx.optimize.rewrite import Match, Rewrite, Why, dims_or_none, perm_of, produced_by, sole_use
+from fx2onnx.optimize.rewrite import Match, Rewrite, Why, dims_or_none, perm_of, produced_by, required, sole_use
 from fx2onnx.optimize.rewrites.merge_reshapes import VIEWS, is_cheap
 
 
-class MoveReshapeUp(Rewrite):
+@dataclass(frozen=True, eq=False)
+class ReshapeMatch(Match):
+    source: ir.Value
+    dims: Dims
+    perm: list[int]
+
+
+class MoveReshapeUp(Rewrite[ReshapeMatch]):
     """``Reshape(Transpose(Reshape(x)))`` -> ``Transpose(Reshape(x))`` where the last Reshape only splits axes, or adds
     and removes axes of size 1: it then does so before the Transpose, in the first Reshape.
 
     PyTorch's multi-head attention splits batch * heads so.
 
-    Refuses:   a Reshape that joins axes, steps read elsewhere, several sizes that only a run tells.
+    Refuses:   a Reshape that joins axes, steps read elsewhere, several sizes that are known only while running.
     """
 
     roots: ClassVar = VIEWS
 
-    def match(self, node: ir.Node) -> Match | Why:
+    def match(self, node: ir.Node) -> ReshapeMatch | Why:
         transpose = produced_by(node.inputs[0], "Transpose")
         first = produced_by(transpose.inputs[0], *VIEWS) if transpose is not None else None
         if transpose is None or first is None:
@@ -45,9 +53,9 @@ class MoveReshapeUp(Rewrite):
             return Why("several sizes would have to be computed")
         starts = _starts([len(groups[place]) for place in order])
         new_perm = [starts[perm[place]] + k for place in range(len(perm)) for k in range(len(groups[place]))]
-        return Match(source=first.inputs[0], dims=dims, perm=new_perm)
+        return ReshapeMatch(required(first, 0), dims, new_perm)
 
-    def build(self, op: Emit, m: Match) -> ir.Value:
+    def build(self, op: Emit, m: ReshapeMatch) -> ir.Value:
         return op.Transpose(op.reshape(m.source, m.dims), perm=m.perm)
 
 

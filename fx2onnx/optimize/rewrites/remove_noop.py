@@ -7,11 +7,10 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import known_ints
 from fx2onnx.optimize.rewrite import (
-    Match,
-    Rewrite,
+    Kept,
+    Removal,
     Why,
     attribute,
     dims_or_none,
@@ -80,7 +79,7 @@ REFUSALS: dict[str, Callable[[ir.Node], str]] = {
 """For each operator, why this node of it does something; empty where it does not."""
 
 
-class RemoveNoop(Rewrite):
+class RemoveNoop(Removal):
     """``Cast`` to the same dtype, ``Reshape``/``Expand``/``Slice`` to the same dims, ``Identity``, ``Dropout`` outside
     training, ``Transpose`` that moves no axis, ``Concat`` of one, ``Pad`` by nothing -> the operand.
 
@@ -90,12 +89,8 @@ class RemoveNoop(Rewrite):
     roots: ClassVar = tuple(REFUSALS)
     since = 7
 
-    def match(self, node: ir.Node) -> Match | Why:
+    def match(self, node: ir.Node) -> Kept | Why:
         if not node.inputs or node.inputs[0] is None:
             return Why("there is no operand")
         refusal = REFUSALS[node.op_type](node)
-        return Why(refusal) if refusal else Match(source=node.inputs[0])
-
-    def build(self, op: Emit, m: Match) -> ir.Value:
-        source: ir.Value = m.source
-        return source
+        return Why(refusal) if refusal else Kept(node.inputs[0])

@@ -6,15 +6,14 @@ from typing import ClassVar
 
 import onnx_ir as ir
 
-from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import known_array
-from fx2onnx.optimize.rewrite import Match, Rewrite, Why, attribute, operand, produced_by
+from fx2onnx.optimize.rewrite import Kept, Removal, Why, attribute, operand, produced_by
 
 EXACT_STEPS_BITS = 16
 """q - z of up to 17 bits times a float32 scale, divided by it again, is within half a step of q - z."""
 
 
-class RemoveRequantize(Rewrite):
+class RemoveRequantize(Removal):
     """``QuantizeLinear(DequantizeLinear(q, s, z), s, z)`` -> ``q``; so a chain of fake quantisations becomes one.
 
     Refuses:   other scale or zero point, blocks or axes that differ, another integer dtype, more than 16 bits,
@@ -23,7 +22,7 @@ class RemoveRequantize(Rewrite):
 
     roots: ClassVar = ("QuantizeLinear",)
 
-    def match(self, node: ir.Node) -> Match | Why:
+    def match(self, node: ir.Node) -> Kept | Why:
         inner = produced_by(node.inputs[0], "DequantizeLinear")
         if inner is None or inner.inputs[0] is None:
             return Why("the operand was not quantised")
@@ -42,11 +41,7 @@ class RemoveRequantize(Rewrite):
             return Why("the scale is not a small float32 constant")
         if not bool(((scale > 1e-30) & (scale < 1e30)).all()):  # type: ignore[operator]
             return Why("the scale is near the ends of float32")
-        return Match(source=source)
-
-    def build(self, op: Emit, m: Match) -> ir.Value:
-        source: ir.Value = m.source
-        return source
+        return Kept(source)
 
 
 def _equal(lhs: ir.Value | None, rhs: ir.Value | None) -> bool:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import ClassVar
 
 import onnx_ir as ir
 
 from fx2onnx.irx.emit import Emit
 from fx2onnx.optimize.rewrite import (
+    Kept,
     Match,
+    Removal,
     Rewrite,
     Why,
     dims_or_none,
     is_float,
     produced_by,
+    required,
     same_dims,
     scalar_of,
     sole_use,
@@ -36,7 +40,7 @@ NEUTRAL: dict[str, tuple[tuple[int, float], ...]] = {
 neutral to Add, and only ``+0.0`` to Sub."""
 
 
-class DropNeutralOperand(Rewrite):
+class DropNeutralOperand(Removal):
     """``x + 0``, ``x - 0``, ``x * 1``, ``x / 1``, ``x ** 1``, ``x and True``, ``x or False``, ``x xor False`` -> ``x``.
 
     Refuses:   where the constant widens x or another dtype results; ``x + 0.0`` of floats, which turns -0.0 into 0.0.
@@ -44,7 +48,7 @@ class DropNeutralOperand(Rewrite):
 
     roots: ClassVar = tuple(NEUTRAL)
 
-    def match(self, node: ir.Node) -> Match | Why:
+    def match(self, node: ir.Node) -> Kept | Why:
         for index, number in NEUTRAL[node.op_type]:
             value, kept = node.inputs[index], node.inputs[1 - index]
             if kept is None or scalar_of(value) != number:
@@ -55,12 +59,8 @@ class DropNeutralOperand(Rewrite):
                 return Why("the dtype changes")
             if not same_dims(dims_or_none(kept), dims_or_none(node.outputs[0])):
                 return Why("the constant widens the operand")
-            return Match(kept=kept)
+            return Kept(kept)
         return Why("no operand is the neutral number")
-
-    def build(self, op: Emit, m: Match) -> ir.Value:
-        kept: ir.Value = m.kept
-        return kept
 
 
 def _is_negative(value: ir.Value | None) -> bool:
@@ -72,21 +72,23 @@ def _is_negative(value: ir.Value | None) -> bool:
 INVOLUTIONS = ("Neg", "Not", "BitwiseNot")
 
 
-class CancelInvolution(Rewrite):
+class CancelInvolution(Removal):
     """``Neg(Neg(x))``, ``Not(Not(x))``, ``BitwiseNot(BitwiseNot(x))`` -> ``x``."""
 
     roots: ClassVar = INVOLUTIONS
 
-    def match(self, node: ir.Node) -> Match | Why:
+    def match(self, node: ir.Node) -> Kept | Why:
         inner = produced_by(node.inputs[0], node.op_type)
-        return Why(f"the operand is no {node.op_type}") if inner is None else Match(kept=inner.inputs[0])
-
-    def build(self, op: Emit, m: Match) -> ir.Value:
-        kept: ir.Value = m.kept
-        return kept
+        return Why(f"the operand is no {node.op_type}") if inner is None else Kept(required(inner, 0))
 
 
-class DivideByRoot(Rewrite):
+@dataclass(frozen=True, eq=False)
+class Quotient(Match):
+    top: ir.Value
+    bottom: ir.Value
+
+
+class DivideByRoot(Rewrite[Quotient]):
     """``Mul(x, Reciprocal(y))`` -> ``Div(x, y)``.
 
     Refuses:   a Reciprocal that is read elsewhere, integers.
@@ -95,14 +97,14 @@ class DivideByRoot(Rewrite):
 
     roots: ClassVar = ("Mul",)
 
-    def match(self, node: ir.Node) -> Match | Why:
+    def match(self, node: ir.Node) -> Quotient | Why:
         for index in (0, 1):
             inner = produced_by(node.inputs[index], "Reciprocal")
             if inner is not None and node.inputs[0] is not node.inputs[1]:
                 if not sole_use(inner.outputs[0]):
                     return Why("the Reciprocal is read elsewhere")
-                return Match(top=node.inputs[1 - index], bottom=inner.inputs[0])
+                return Quotient(required(node, 1 - index), required(inner, 0))
         return Why("no operand is a Reciprocal")
 
-    def build(self, op: Emit, m: Match) -> ir.Value:
-        return op.Div(m.top, m.bottom, outputs=op.result)
+    def build(self, op: Emit, m: Quotient) -> ir.Value:
+        return op.Div(m.top, m.bottom, outputs=(op.result[0],))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 import onnx_ir as ir
@@ -9,10 +10,16 @@ import onnx_ir as ir
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.facts import BROADCASTING
 from fx2onnx.irx.shapes import broadcast_dims
-from fx2onnx.optimize.rewrite import Match, Rewrite, Why, attribute, dims_or_none, produced_by
+from fx2onnx.optimize.rewrite import Match, Rewrite, Why, attributes, dims_or_none, produced_by
 
 
-class SkipExpand(Rewrite):
+@dataclass(frozen=True, eq=False)
+class ExpandMatch(Match):
+    node: ir.Node
+    operands: list[ir.Value | None]
+
+
+class SkipExpand(Rewrite[ExpandMatch]):
     """``Add(x, Expand(c, dims))`` -> ``Add(x, c)``, and every other operator that broadcasts.
 
     Refuses:   where the other operands do not give the result its dims.
@@ -22,7 +29,7 @@ class SkipExpand(Rewrite):
     roots: ClassVar = tuple(sorted(BROADCASTING))
     since = 7
 
-    def match(self, node: ir.Node) -> Match | Why:
+    def match(self, node: ir.Node) -> ExpandMatch | Why:
         operands = list(node.inputs)
         for index, value in enumerate(operands):
             expand = produced_by(value, "Expand")
@@ -36,9 +43,8 @@ class SkipExpand(Rewrite):
                 operands = candidate if got == wanted else operands
         if operands == list(node.inputs):
             return Why("no operand is an Expand that can be left out")
-        return Match(node=node, operands=operands)
+        return ExpandMatch(node, operands)
 
-    def build(self, op: Emit, m: Match) -> ir.Value:
-        attrs = {key: attribute(m.node, key) for key in m.node.attributes}
-        result: ir.Value = op.node(m.node.op_type, *m.operands, outputs=op.result, **attrs)
+    def build(self, op: Emit, m: ExpandMatch) -> ir.Value:
+        result: ir.Value = op.node(m.node.op_type, *m.operands, outputs=op.result, **attributes(m.node))
         return result

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 import onnx_ir as ir
@@ -11,7 +12,14 @@ from fx2onnx.irx.emit import Emit
 from fx2onnx.optimize.rewrite import Match, Rewrite, Why, attribute, produced_by, static_dims
 
 
-class SliceSplat(Rewrite):
+@dataclass(frozen=True, eq=False)
+class Splat(Match):
+    dims: tuple[int, ...]
+    scalar: ir.Value | None
+    value: Any
+
+
+class SliceSplat(Rewrite[Splat]):
     """``Slice``, ``Gather``, ``Reshape``, ``Transpose``, ... of ``ConstantOfShape(v)`` or of ``Expand(scalar)`` -> a
     splat of the resulting dims.
 
@@ -20,7 +28,7 @@ class SliceSplat(Rewrite):
 
     roots: ClassVar = ("Slice", "Gather", "Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Expand", "Tile")
 
-    def match(self, node: ir.Node) -> Match | Why:
+    def match(self, node: ir.Node) -> Splat | Why:
         splat = produced_by(node.inputs[0], "ConstantOfShape", "Expand")
         if splat is None:
             return Why("the operand is no splat")
@@ -28,18 +36,16 @@ class SliceSplat(Rewrite):
         if dims is None:
             return Why("the dims are unknown")
         if splat.op_type == "ConstantOfShape":
-            return Match(dims=dims, scalar=None, value=attribute(splat, "value"))
+            return Splat(dims, None, attribute(splat, "value"))
         scalar = splat.inputs[0]
         if static_dims(scalar) is None or np.prod(static_dims(scalar) or (), dtype=np.int64) != 1:
             return Why("what is expanded is not one number")
         if len(static_dims(scalar) or ()) > len(dims):
             return Why("the number has more axes than the result")
-        return Match(dims=dims, scalar=scalar, value=None)
+        return Splat(dims, scalar, None)
 
-    def build(self, op: Emit, m: Match) -> ir.Value:
+    def build(self, op: Emit, m: Splat) -> ir.Value:
         shape = np.array(m.dims, dtype=np.int64)
         if m.scalar is not None:
-            result = op.Expand(m.scalar, shape, outputs=op.result)
-        else:
-            result = op.ConstantOfShape(shape, value=m.value, outputs=op.result)
-        return result
+            return op.Expand(m.scalar, shape, outputs=(op.result[0],))
+        return op.ConstantOfShape(shape, value=m.value, outputs=(op.result[0],))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 import onnx_ir as ir
 
 from fx2onnx.irx.emit import Emit
-from fx2onnx.irx.values import dtype_of, known_ints
+from fx2onnx.irx.values import Dims, dtype_of, known_ints
 from fx2onnx.optimize.rewrite import (
     Match,
     Rewrite,
@@ -21,7 +22,14 @@ from fx2onnx.optimize.rewrite import (
 )
 
 
-class SplitGathers(Rewrite):
+@dataclass(frozen=True, eq=False)
+class GathersMatch(Match):
+    x: ir.Value
+    axis: int
+    dims: Dims
+
+
+class SplitGathers(Rewrite[GathersMatch]):
     """``Reshape(Gather(x, 0)), Reshape(Gather(x, 1)), ...`` -> ``Reshape`` of each part of one ``Split(x)``.
 
     Refuses:   numbers that do not cover the axis once each; a part that is read by other than one Reshape, which takes
@@ -31,7 +39,7 @@ class SplitGathers(Rewrite):
     roots: ClassVar = ("Gather",)
     since = 13
 
-    def match(self, node: ir.Node) -> Match | Why:
+    def match(self, node: ir.Node) -> GathersMatch | Why:
         x = node.inputs[0]
         dims = dims_or_none(x)
         if x is None or dims is None or x.is_graph_output():
@@ -55,10 +63,10 @@ class SplitGathers(Rewrite):
             return Why("the numbers do not cover the axis")
         users = [parts[number] for number in range(len(parts))]
         replaces = [user.outputs[0] for user in users]
-        return Match(before=first_reader(users, x), replaces=replaces, x=x, axis=axis, dims=dims)
+        return GathersMatch(before=first_reader(users, x), replaces=replaces, x=x, axis=axis, dims=dims)
 
-    def build(self, op: Emit, m: Match) -> Sequence[ir.Value]:
-        count = m.dims[m.axis]
+    def build(self, op: Emit, m: GathersMatch) -> Sequence[ir.Value]:
+        count = len(m.replaces or ())
         part = (dtype_of(m.x), (*m.dims[: m.axis], 1, *m.dims[m.axis + 1 :]))
         values = op.Split(m.x, split=[1] * count, axis=m.axis, outputs=[part] * count)
         return [op.Squeeze(value, axes=[m.axis]) for value in values]

@@ -3,18 +3,35 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import ClassVar
 
 import onnx_ir as ir
 
 from fx2onnx.irx.emit import Emit
-from fx2onnx.optimize.rewrite import Match, Rewrite, Why, attribute, produced_by, sole_use, static_dims
+from fx2onnx.optimize.rewrite import (
+    Match,
+    Rewrite,
+    Why,
+    attribute,
+    attributes,
+    produced_by,
+    required,
+    sole_use,
+    static_dims,
+)
 
 FUSING = ("Conv", "ConvTranspose", "Gemm", "MatMul", "BatchNormalization", "Add")
 """Runtimes compute a Relu within these for nothing."""
 
 
-class SwapReluMaxPool(Rewrite):
+@dataclass(frozen=True, eq=False)
+class PoolMatch(Match):
+    pool: ir.Node
+    source: ir.Value
+
+
+class SwapReluMaxPool(Rewrite[PoolMatch]):
     """``MaxPool(Relu(x))`` -> ``Relu(MaxPool(x))``: the Relu sees fewer elements.
 
     Refuses:   a pool that does not shrink, indices that are read, a Relu that its producer takes in.
@@ -23,7 +40,7 @@ class SwapReluMaxPool(Rewrite):
 
     roots: ClassVar = ("MaxPool",)
 
-    def match(self, node: ir.Node) -> Match | Why:
+    def match(self, node: ir.Node) -> PoolMatch | Why:
         relu = produced_by(node.inputs[0], "Relu")
         if relu is None or not sole_use(relu.outputs[0]):
             return Why("the operand is no Relu that nobody else reads")
@@ -37,8 +54,7 @@ class SwapReluMaxPool(Rewrite):
             if before is not None and after is not None
             else math.prod(attribute(node, "strides") or [1]) > 1
         )
-        return Match(pool=node, source=relu.inputs[0]) if shrinks else Why("the pool does not shrink")
+        return PoolMatch(node, required(relu, 0)) if shrinks else Why("the pool does not shrink")
 
-    def build(self, op: Emit, m: Match) -> ir.Value:
-        attrs = {key: attribute(m.pool, key) for key in m.pool.attributes}
-        return op.Relu(op.MaxPool(m.source, outputs=op.result, **attrs))
+    def build(self, op: Emit, m: PoolMatch) -> ir.Value:
+        return op.Relu(op.MaxPool(m.source, outputs=(op.result[0],), **attributes(m.pool)))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 import onnx_ir as ir
 
 from fx2onnx.irx.emit import Emit
-from fx2onnx.irx.values import dtype_of
+from fx2onnx.irx.values import Dims, dtype_of
 from fx2onnx.optimize.rewrite import (
     Match,
     Rewrite,
@@ -16,12 +17,21 @@ from fx2onnx.optimize.rewrite import (
     dims_or_none,
     operand,
     produced_by,
+    required,
     same_dims,
     sole_use,
 )
 
 
-class UnflattenGemm(Rewrite):
+@dataclass(frozen=True, eq=False)
+class GemmMatch(Match):
+    source: ir.Value
+    weight: ir.Value
+    bias: ir.Value | None
+    dims: Dims
+
+
+class UnflattenGemm(Rewrite[GemmMatch]):
     """``Reshape(Gemm(Reshape(x, [M, K]), w, b), [*, N])`` -> ``Add(MatMul(x, w), b)``.
 
     Shapes:    x [*, K], w [K, N], b broadcastable to [N]  ->  [*, N].
@@ -31,7 +41,7 @@ class UnflattenGemm(Rewrite):
 
     roots: ClassVar = ("Reshape",)
 
-    def match(self, node: ir.Node) -> Match | Why:
+    def match(self, node: ir.Node) -> GemmMatch | Why:
         gemm = produced_by(node.inputs[0], "Gemm")
         if gemm is None or not sole_use(gemm.outputs[0]):
             return Why("the operand is no Gemm that nobody else reads")
@@ -49,13 +59,11 @@ class UnflattenGemm(Rewrite):
         bias_dims = dims_or_none(bias) if bias is not None else ()
         if bias_dims is None or len(bias_dims) > 1:
             return Why("the bias has rows")
-        return Match(source=source, weight=gemm.inputs[1], bias=bias, dims=result)
+        return GemmMatch(source, required(gemm, 1), bias, result)
 
-    def build(self, op: Emit, m: Match) -> ir.Value:
+    def build(self, op: Emit, m: GemmMatch) -> ir.Value:
         product = op.MatMul(m.source, m.weight, outputs=[(dtype_of(m.source), m.dims)])
-        if m.bias is None:
-            return product
-        return op.Add(product, m.bias)
+        return product if m.bias is None else op.Add(product, m.bias)
 
 
 _PLAIN = (("transA", 0), ("transB", 0), ("alpha", 1.0), ("beta", 1.0))

@@ -12,8 +12,8 @@ import torch
 
 from fx2onnx.aten_map.creation import filled
 from fx2onnx.aten_map.special import WORK, between, binary, lgamma, number
-from fx2onnx.aten_map.table.dtype_support import overloads_of, register_shared, result_dtype
 from fx2onnx.aten_map.table.dtypes import Operand, as_dtype
+from fx2onnx.aten_map.table.registry import overloads_of, register_shared
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import Dims
 
@@ -65,7 +65,7 @@ POLYNOMIALS: dict[str, tuple[float, float, bool, Recurrence]] = {
 def _polynomial(slope: float, constant: float, shifted: bool, recurrence: Recurrence) -> Callable[..., ir.Value]:
     def entry(op: Emit, x: Operand, n: Operand) -> ir.Value:
         """p[0] = 1 where n = 0, 0 where n < 0; a Loop as long as the greatest n keeps p[n] where k reaches n."""
-        dims = op.result[0][1]
+        dims = op.result_dims()
         value, degree = as_dtype(op, x, WORK), op.cast(as_dtype(op, n, WORK), D.INT64)
         value, degree = op.expand(value, dims), op.expand(degree, dims)
         if shifted:
@@ -75,7 +75,7 @@ def _polynomial(slope: float, constant: float, shifted: bool, recurrence: Recurr
         one = filled(op, dims, 1.0, WORK)
         start = between(op, op.Equal(degree, 0), 1.0, between(op, op.Less(degree, 0), 0.0, first))
         if 0 in dims:
-            return op.cast(start, result_dtype(op))
+            return op.cast(start, op.result_dtype())
         rounds = op.Sub(op.ReduceMax(degree, keepdims=0), 1)
         index, go_on = op.subgraph_input("round", D.INT64, ()), op.subgraph_input("go_on", D.BOOL, ())
         states = [op.subgraph_input(name, WORK, dims) for name in ("current", "previous", "found")]
@@ -92,7 +92,7 @@ def _polynomial(slope: float, constant: float, shifted: bool, recurrence: Recurr
         typed = [(WORK, dims)] * 3
         positive = op.Where(op.Less(rounds, 0), op.const(np.int64(0)), rounds)
         _, _, found = op.Loop(positive, op.const(np.array(True)), first, one, start, body=graph, outputs=typed)
-        return op.cast(found, result_dtype(op))
+        return op.cast(found, op.result_dtype())
 
     return entry
 
@@ -164,7 +164,7 @@ def _fraction(op: Emit, a: ir.Value, x: ir.Value, dims: Dims) -> ir.Value:
 def _incomplete(upper: bool) -> Callable[..., ir.Value]:
     def formula(op: Emit, a: ir.Value, x: ir.Value) -> ir.Value:
         """P(a, x) by the series where x < a + 1, Q(a, x) by the fraction elsewhere; each is 1 less the other."""
-        dims = tuple(op.result[0][1])
+        dims = op.result_dims()
         a, x = op.expand(a, dims), op.expand(x, dims)
         valid = op.And(op.Greater(a, 0), op.And(op.Greater(x, 0), op.Less(x, math.inf)))
         valid = op.And(valid, op.Less(a, math.inf))

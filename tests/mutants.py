@@ -29,7 +29,7 @@ class Mutant:
 CAPTURE, DYNAMIC = "tests/capture/test_in_place.py", "tests/capture/test_dynamic.py"
 LEAKS = "tests/test_leaks.py"
 MODES = "tests/capture/test_modes.py"
-REGISTRY = "tests/capture/test_registry.py"
+REGISTRY = "tests/capture/overloads/test_registry.py"
 EXPORTED = "tests/ops/test_exported.py"
 RARE, RESORT = "tests/ops/test_rare.py", "tests/ops/test_resort.py"
 STRANGERS = "tests/sources/test_strangers.py tests/test_folder_files.py"
@@ -65,7 +65,7 @@ MUTANTS = [
            "tests/ops/test_windows.py"),
     Mutant("aten_map/pooling.py", "[min(stride[axis] - 1, kernel[axis] - 1 - padding[axis]) for", "[stride[axis] - 1 for",
            EXPORTED),
-    Mutant("capture/overloads/data_dependent.py", "more = min(stride[axis] - 1, reach - 1 - padding[axis])", "more = stride[axis] - 1",
+    Mutant("capture/overloads/data_dependent.py", "more = min(stride[axis] - 1, dilation[axis] * (kernel[axis] - 1) - padding[axis])", "more = stride[axis] - 1",
            EXPORTED),
     Mutant("capture/python/frames.py", "    return frame.f_lasti in _refusals(frame.f_code)", "    return False", EXPORTED),
     Mutant("aten_map/reduced_writes.py", "        old = op.GatherElements(states[0], places, axis=axis)",
@@ -100,7 +100,7 @@ MUTANTS = [
     Mutant("capture/torch_private.py", "return _fake(self, args[0], args[0].fake_device)", "return args[0]", MODES),
     Mutant("capture/overloads/registry.py", "            if name in known and not _is_of", "            if False and not _is_of", REGISTRY),
     Mutant("capture/overloads/registry.py", "argument.default_value if argument.has_default_value() else None", "None", REGISTRY),
-    Mutant("capture/recording/op_traits.py", "    return handler(Kind.WRITE, func) or functionalize.mutate", "    return functionalize.mutate",
+    Mutant("capture/recording/op_traits.py", "(handler(Kind.WRITE, func) or functionalize.mutate)", "functionalize.mutate",
            REGISTRY),
     # lowering and files
     Mutant("irx/data_file.py", "    stream.seek(offset)", "    pass", "tests/test_data_file.py"),

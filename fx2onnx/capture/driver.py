@@ -277,7 +277,7 @@ class Driver:
         self.log.append(str(attempt))
         run = functools.partial(self._path, attempt)
         with record("run on fake tensors"):
-            return branches.both_ways(run) if attempt.options.data_branches == "if" else run()
+            return branches.joined_paths(run) if attempt.options.data_branches == "if" else run()
 
     def _unless_refused(self, attempt: Attempt) -> Outcome | None:
         try:

@@ -12,11 +12,10 @@ from typing import Any
 
 import torch
 
-from fx2onnx.capture.overloads.registry import Call, Kind, register
+from fx2onnx.capture.overloads.registry import Call, Kind, OpOverload, register
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
 
 aten = torch.ops.aten
-OpOverload = torch._ops.OpOverload
 
 STORED_AS: dict[torch.dtype, tuple[torch.dtype, int, int]] = {
     torch.quint8: (torch.uint8, 0, 255),
@@ -26,7 +25,7 @@ STORED_AS: dict[torch.dtype, tuple[torch.dtype, int, int]] = {
 """Quantised dtype -> the integers it is made of, and their range."""
 
 
-_KEPT: weakref.WeakKeyDictionary[Any, dict[int, tuple[torch.Tensor, Callable[[], torch.Tensor]]]] = (
+_KEPT: weakref.WeakKeyDictionary[BaseRecorder, dict[int, tuple[torch.Tensor, Callable[[], torch.Tensor]]]] = (
     weakref.WeakKeyDictionary()
 )
 """By recorder: the integers made in its run, by id, and how they are read back."""
@@ -40,8 +39,8 @@ def _operators() -> Any:
 
 @register(Kind.RECORD, aten.quantize_per_tensor.default, aten.quantize_per_tensor.tensor_qparams)
 def _per_tensor(
-    recorder: BaseRecorder, call: Call, self: torch.Tensor, scale: Any, zero_point: Any, dtype: torch.dtype
-) -> Any:
+    recorder: BaseRecorder, call: Call, self: torch.Tensor, scale: object, zero_point: object, dtype: torch.dtype
+) -> torch.Tensor:
     operators = _operators()
     form = "tensor" if isinstance(scale, torch.Tensor) else "default"
     write, read = (getattr(packet, form) for packet in (operators.quantize_per_tensor, operators.dequantize_per_tensor))
@@ -50,8 +49,14 @@ def _per_tensor(
 
 @register(Kind.RECORD, aten.quantize_per_channel.default)
 def _per_channel(
-    recorder: BaseRecorder, call: Call, self: torch.Tensor, scales: Any, zero_points: Any, axis: int, dtype: torch.dtype
-) -> Any:
+    recorder: BaseRecorder,
+    call: Call,
+    self: torch.Tensor,
+    scales: torch.Tensor,
+    zero_points: torch.Tensor,
+    axis: int,
+    dtype: torch.dtype,
+) -> torch.Tensor:
     operators = _operators()
     write, read = operators.quantize_per_channel.default, operators.dequantize_per_channel.default
     return _quantized(recorder, call, dtype, self, (scales, zero_points, axis), write, read)
@@ -62,23 +67,23 @@ def _quantized(
     call: Call,
     dtype: torch.dtype,
     tensor: torch.Tensor,
-    parameters: tuple[Any, ...],
+    parameters: tuple[object, ...],
     write: OpOverload,
     read: OpOverload,
-) -> Any:
+) -> torch.Tensor:
     """The integers; how to read them back is kept beside."""
     if dtype not in STORED_AS:
         raise recorder.refuse("E203", f"{call.func} to {dtype}", next=f"use one of {', '.join(map(str, STORED_AS))}")
     stored, low, high = STORED_AS[dtype]
     rest = (*parameters, low, high, stored)
     with recorder.mode:
-        integers = write(tensor, *rest)
+        integers: torch.Tensor = write(tensor, *rest)
     _KEPT.setdefault(recorder, {})[id(integers)] = (integers, lambda: read(integers, *rest))
     return integers
 
 
 @register(Kind.RECORD, aten.dequantize.self, aten.int_repr.default)
-def _integers(recorder: BaseRecorder, call: Call, self: torch.Tensor) -> Any:
+def _integers(recorder: BaseRecorder, call: Call, self: torch.Tensor) -> object:
     """dequantize and int_repr of what was quantised here."""
     known = _KEPT.get(recorder, {}).get(id(self))
     if known is None:

@@ -24,7 +24,7 @@ class Kind(Enum):
     """The kinds of knowledge. The values say what a function of the kind does."""
 
     RECORD = "records a call that is more than one node, or NotImplemented"
-    WRITE = "says a call that writes into its arguments by others"
+    WRITE = "expresses a call that writes into its arguments by other calls"
     RESULT_TYPE = "gives the type of the result by formula, or None"
     INVERSE = "carries a write through a view back to what is viewed"
 
@@ -37,15 +37,15 @@ class Call(NamedTuple):
     kwargs: dict[str, Any]
 
 
-Handler: TypeAlias = Callable[[Any, OpOverload, tuple[Any, ...], dict[str, Any]], Any]
+Handler: TypeAlias = Callable[[Any, OpOverload, tuple[object, ...], dict[str, object]], object]
 """Takes the recorder and a call."""
 
-F = TypeVar("F", bound=Callable[..., Any])
+F = TypeVar("F", bound=Callable[..., object])
 
 
 class Entry(NamedTuple):
     overload: OpOverload | str
-    function: Callable[..., Any]
+    function: Callable[..., object]
 
 
 _ENTRIES: dict[Kind, dict[str, Entry]] = {kind: {} for kind in Kind}
@@ -79,7 +79,7 @@ def _full_name(overload: OpOverload) -> str:
     return overload.name()  # type: ignore[no-any-return, no-untyped-call]
 
 
-def _is_of_module_run_again(old: Callable[..., Any], new: Callable[..., Any]) -> bool:
+def _is_of_module_run_again(old: Callable[..., object], new: Callable[..., object]) -> bool:
     """An import that an interrupt ended is run again from the start."""
     return old.__module__ == new.__module__ and old.__globals__ is not new.__globals__
 
@@ -104,7 +104,7 @@ def handler(kind: Kind, overload: OpOverload) -> Handler | None:
         return None
     wanted = _arguments(function, overload)
 
-    def handle(recorder: Any, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def handle(recorder: object, func: OpOverload, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         count = len(args)
         values = [args[i] if i < count else kwargs.get(name, default) for i, name, default in wanted]
         return function(recorder, Call(func, args, kwargs), *values)
@@ -116,19 +116,19 @@ _NOWHERE = 1 << 30
 """The position of an argument that the overload does not have."""
 
 
-def _arguments(function: Callable[..., Any], overload: OpOverload) -> list[tuple[int, str, Any]]:
+def _arguments(function: Callable[..., object], overload: OpOverload) -> list[tuple[int, str, object]]:
     """Position, name and default of the arguments that ``function`` names.
 
     Raises: InternalError E900 for a name without a default that is not in the schema.
     """
     schema = {argument.name: (index, argument) for index, argument in enumerate(overload._schema.arguments)}
-    found: list[tuple[int, str, Any]] = []
+    wanted: list[tuple[int, str, object]] = []
     for name, parameter in list(inspect.signature(function).parameters.items())[2:]:
         if name in schema:
             index, argument = schema[name]
-            found.append((index, name, argument.default_value if argument.has_default_value() else None))
+            wanted.append((index, name, argument.default_value if argument.has_default_value() else None))
         elif parameter.default is not parameter.empty:
-            found.append((_NOWHERE, name, parameter.default))
+            wanted.append((_NOWHERE, name, parameter.default))
         else:
             raise InternalError(
                 "E900",
@@ -137,4 +137,4 @@ def _arguments(function: Callable[..., Any], overload: OpOverload) -> list[tuple
                 why=f"the function at {place_of(function)} names it",
                 next="name the parameters as the schema does",
             )
-    return found
+    return wanted

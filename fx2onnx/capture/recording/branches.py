@@ -1,8 +1,8 @@
-"""Python's branches on data as branches of the file: the module is run once for each answer, and the programs joined.
+"""Python's branches on data as branches of the file: the module is run once for each outcome, and the programs joined.
 
-A run that asks for the truth of a tensor stops at the first question that it has no answer to. It is run again with
-"true" and with "false"; up to the question both programs are the same, and what follows becomes the two branches of an
-If. Questions in what follows are treated likewise, so every run of the module is one path from the root of a tree.
+A run stops at the first decision by a tensor's truth whose outcome is not given. The module is run again with "true" and
+with "false"; up to the decision both programs are the same, and what follows becomes the two branches of an If. Later
+decisions are treated likewise, so every run of the module is one path from the root of a tree.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.base.tracebacks import drop_frames
-from fx2onnx.capture.captured import Captured, GraphOutput, Mutation, Symbol, TensorInfo, Weight
+from fx2onnx.capture.captured import Captured, GraphOutput, Mutation, Symbol, TensorInfo, Weight, symbols_of
 from fx2onnx.capture.patches import TracedCode
 from fx2onnx.capture.python.frames import is_user
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
-from fx2onnx.capture.recording.control_flow import Nested
+from fx2onnx.capture.recording.control_flow import Nested, joined_dims
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.capture.torch_private import HIGHER_ORDER
 
@@ -37,17 +37,17 @@ _INTEGERS = frozenset({torch.uint8, torch.int8, torch.int16, torch.int32, torch.
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """What a question is answered with."""
+class Outcome:
+    """How a decision goes in one run."""
 
     holds: bool
     first_unknown: int = 0
-    """Where sizes that only the data tells are counted on from, so that no two paths give one name to two sizes."""
+    """The least number of a new symbol from here on, so that no two paths give one name to two sizes."""
 
 
 @dataclass(slots=True)
 class Decision:
-    """A question about data that was answered: what was asked, and how far the program was."""
+    """A decision by data that a run made, and how far its program was."""
 
     test: Test
     calls: int
@@ -57,33 +57,33 @@ class Decision:
 
 @dataclass(slots=True)
 class Branches:
-    """The answers of one run, and the questions that it asked."""
+    """The outcomes that one run is given, and the decisions that it made."""
 
-    answers: tuple[Answer, ...]
+    outcomes: tuple[Outcome, ...]
     traced: TracedCode = frozenset()
     """Functions that take their branch for traced code in this run."""
     decisions: list[Decision] = field(default_factory=list)
     undecided: UserError | None = None
-    """The error of the first question without an answer."""
+    """The error of the first decision without an outcome."""
 
     def begin(self, traced: TracedCode) -> None:
         """The module is run from the start, perhaps not for the first time."""
         self.traced |= traced
         self.decisions, self.undecided = [], None
 
-    def answer(self, recorder: BaseRecorder, test: Test, error: UserError) -> bool:
-        """The next answer. Raises ``error`` where there is none, or within the body of an operator's branch or loop."""
+    def outcome(self, recorder: BaseRecorder, test: Test, error: UserError) -> bool:
+        """The next outcome. Raises ``error`` where there is none, or within the body of an operator's branch or loop."""
         if recorder.graph is not recorder.root:
             raise error
-        if len(self.decisions) == len(self.answers):
+        if len(self.decisions) == len(self.outcomes):
             self.undecided = error
             raise error
-        found = self.answers[len(self.decisions)]
+        outcome = self.outcomes[len(self.decisions)]
         calls = sum(node.op == "call_function" for node in recorder.root.nodes)
         self.decisions.append(Decision(test, calls, len(recorder.weights), error.where))
         env = recorder.shape_env
-        env.next_unknown = max(env.next_unknown, found.first_unknown)
-        return found.holds
+        env.next_unknown = max(env.next_unknown, outcome.first_unknown)
+        return outcome.holds
 
 
 @dataclass(slots=True)
@@ -99,46 +99,46 @@ Run: TypeAlias = Callable[..., tuple[Captured, ShapeEnv]]
 """Takes ``branches=``."""
 
 
-def both_ways(run: Run) -> tuple[Captured, ShapeEnv]:
+def joined_paths(run: Run) -> tuple[Captured, ShapeEnv]:
     """The program of all paths. Raises UserError E104 where there are too many, or where two cannot be joined."""
     path = _explored(run, (), frozenset(), [MAX_PATHS])
     return path.captured, path.shape_env
 
 
-def _explored(run: Run, answers: tuple[Answer, ...], traced: TracedCode, runs_left: list[int]) -> _Path:
-    branches = Branches(answers, traced)
+def _explored(run: Run, outcomes: tuple[Outcome, ...], traced: TracedCode, runs_left: list[int]) -> _Path:
+    branches = Branches(outcomes, traced)
     try:
         captured, shape_env = run(branches=branches)
-    except UserError as found:
-        if found is not branches.undecided:
+    except UserError as raised:
+        if raised is not branches.undecided:
             raise
-        error = drop_frames(found)
+        error = drop_frames(raised)
     else:
         return _Path(captured, shape_env, branches.decisions)
     runs_left[0] -= 1
     if runs_left[0] <= 0:
         raise _unjoined(error, f"there are more than {MAX_PATHS} ways through forward")
-    then = _unless_raised(run, (*answers, Answer(True)), branches.traced, runs_left)
+    then = _unless_raised(run, (*outcomes, Outcome(True)), branches.traced, runs_left)
     unknown = 0 if isinstance(then, UserError) else then.shape_env.next_unknown
-    otherwise = _unless_raised(run, (*answers, Answer(False, unknown)), branches.traced, runs_left)
+    otherwise = _unless_raised(run, (*outcomes, Outcome(False, unknown)), branches.traced, runs_left)
     if not isinstance(then, UserError) and not isinstance(otherwise, UserError):
-        return _Join(then, otherwise, len(answers), error).path()
-    for path, answer in ((then, "true"), (otherwise, "false")):
+        return _Join(then, otherwise, len(outcomes), error).path()
+    for path, truth in ((then, "true"), (otherwise, "false")):
         if not isinstance(path, UserError):
-            test = path.decisions[len(answers)].test
+            test = path.decisions[len(outcomes)].test
             name = f"%{test.name}" if isinstance(test, Node) else str(test)
-            path.shape_env.take_for_true(f"{name} is {answer}", error.where)
+            path.shape_env.take_for_true(f"{name} is {truth}", error.where)
             return path
     assert isinstance(then, UserError)
     raise then
 
 
 def _unless_raised(
-    run: Run, answers: tuple[Answer, ...], traced: TracedCode, runs_left: list[int]
+    run: Run, outcomes: tuple[Outcome, ...], traced: TracedCode, runs_left: list[int]
 ) -> _Path | UserError:
     """The path; its error where forward's own ``raise`` or ``assert`` ends the run: eager PyTorch ends there, too."""
     try:
-        return _explored(run, answers, traced, runs_left)
+        return _explored(run, outcomes, traced, runs_left)
     except UserError as error:
         if not _is_raised_by_user(error.__cause__):
             raise
@@ -152,8 +152,8 @@ def _is_raised_by_user(cause: BaseException | None) -> bool:
         traceback = traceback.tb_next
     if traceback is None or not is_user(traceback.tb_frame.f_code):
         return False
-    found = {item.offset: item.opname for item in dis.get_instructions(traceback.tb_frame.f_code)}
-    return found.get(traceback.tb_lasti) == "RAISE_VARARGS"
+    opnames = {item.offset: item.opname for item in dis.get_instructions(traceback.tb_frame.f_code)}
+    return opnames.get(traceback.tb_lasti) == "RAISE_VARARGS"
 
 
 def _unjoined(error: UserError, why: str) -> UserError:
@@ -182,7 +182,7 @@ class _Join:
         self._weights: dict[str, Weight] = {}
         self._symbols: dict[str, Symbol] = {}
         self._unknowns = max(one.shape_env.next_unknown, two.shape_env.next_unknown)
-        self._notes: list[Assumption] = []
+        self._notes = [Assumption("both branches of a decision by data are in the file", self._decision.where)]
 
     def path(self) -> _Path:
         one, two = self._one.captured, self._two.captured
@@ -195,23 +195,20 @@ class _Join:
         outputs, mutations = self._ends(graphs)
         joined = Captured(
             graph=self._graph,
-            inputs=[replace(found, node=self._seen[found.node]) for found in one.inputs],
+            inputs=[replace(graph_input, node=self._seen[graph_input.node]) for graph_input in one.inputs],
             outputs=outputs,
             weights=self._weights,
             symbols=self._symbols,
             mutations=mutations,
             rung=one.rung,
             warnings=list(dict.fromkeys(one.warnings + two.warnings)),
-            assumptions=list(dict.fromkeys([self._note(), *self._notes, *one.assumptions, *two.assumptions])),
+            assumptions=list(dict.fromkeys([*self._notes, *one.assumptions, *two.assumptions])),
             restore=one.restore,
         )
         decisions = self._one.decisions[: self._depth]
         for decision in decisions:
             decision.test = self._mapped(decision.test)
         return _Path(joined, self._shape_env(), decisions)
-
-    def _note(self) -> Assumption:
-        return Assumption("both branches of a decision by data are in the file", self._decision.where)
 
     def _refused(self, why: str) -> UserError:
         return _unjoined(self._error, why)
@@ -272,7 +269,7 @@ class _Join:
     def _mapped(self, arg: Any) -> Any:
         return torch.fx.node.map_aggregate(arg, self._mapped_leaf)
 
-    def _mapped_leaf(self, leaf: Any) -> Any:
+    def _mapped_leaf(self, leaf: object) -> Any:
         if isinstance(leaf, Node):
             return self._seen[leaf]
         if not isinstance(leaf, Nested):
@@ -287,11 +284,11 @@ class _Join:
         if [output.name for output in one.outputs] != [output.name for output in two.outputs]:
             names = [", ".join(output.name for output in captured.outputs) for captured in (one, two)]
             raise self._refused(f"the branches return different structures ({names[0]}; {names[1]})")
-        changed = {found.name: found for captured in (two, one) for found in captured.mutations}
+        changed = {mutation.name: mutation for captured in (two, one) for mutation in captured.mutations}
         before = {name: weight.node for name, weight in self._weights.items()}
-        before |= {found.name: self._seen[found.node] for found in one.inputs}
+        before |= {graph_input.name: self._seen[graph_input.node] for graph_input in one.inputs}
         values = ([self._mapped(output.value) for output in captured.outputs] for captured in (one, two))
-        pairs: list[tuple[Any, Any]] = list(zip(*values, strict=True))
+        pairs: list[tuple[object, object]] = list(zip(*values, strict=True))
         for name in changed:
             after = [next((m.node for m in captured.mutations if m.name == name), None) for captured in (one, two)]
             first, second = (before[name] if node is None else self._seen[node] for node in after)
@@ -299,9 +296,9 @@ class _Join:
         chosen = self._chosen(graphs, pairs)
         outputs = [replace(output, value=value) for output, value in zip(one.outputs, chosen, strict=False)]
         ends = chosen[len(outputs) :]
-        return outputs, [replace(found, node=node) for found, node in zip(changed.values(), ends, strict=True)]
+        return outputs, [replace(each, node=node) for each, node in zip(changed.values(), ends, strict=True)]
 
-    def _chosen(self, graphs: Sequence[torch.fx.Graph], pairs: Sequence[tuple[Any, Any]]) -> list[Any]:
+    def _chosen(self, graphs: Sequence[torch.fx.Graph], pairs: Sequence[tuple[object, object]]) -> list[Any]:
         """The If, and for each pair the value that comes from either branch; a value that both have is that value."""
         places: dict[tuple[Node, Node], int] = {}
         for first, second in pairs:
@@ -330,16 +327,12 @@ class _Join:
             part = self._graph.call_function(operator.getitem, (node, index))
             part.meta = {**meta, "val": info}
             parts.append(part)
-            for axis, dim in enumerate(info.dims):
-                name = dim.as_symbol() if isinstance(dim, Dim) else None
-                if name is not None and name not in self._symbols:
-                    self._symbols[name] = Symbol(name, part, axis)
+            for symbol in symbols_of(part):
+                self._symbols.setdefault(symbol.name, symbol)
         return [parts[places[pair]] if pair in places else pair[0] for pair in pairs]
 
     def _joined(self, one: TensorInfo, two: TensorInfo) -> TensorInfo:
-        """The type of a value that comes from either branch: a size in which they differ is known only at run time, and
-        of two integer types it is the one that holds both.
-        """
+        """The type of a value that comes from either branch; of two integer types, the one that holds both."""
         dtypes = {one.dtype, two.dtype}
         if (len(dtypes) > 1 and not dtypes <= _INTEGERS) or len(one.dims) != len(two.dims):
             raise self._refused(f"the branches return different types, {one} and {two}")
@@ -347,8 +340,7 @@ class _Join:
         if len(dtypes) > 1:
             what = f"{dtype} from either branch of a decision by data: {one} and {two}"
             self._notes.append(Assumption(what, self._decision.where))
-        dims = tuple(left if left == right else self._unknown() for left, right in zip(one.dims, two.dims, strict=True))
-        return TensorInfo(dtype, dims)
+        return TensorInfo(dtype, joined_dims(one, two, self._unknown))
 
     def _widened(self, graph: torch.fx.Graph, node: Node, joined: TensorInfo) -> Node:
         """What a branch returns of ``node``: itself, or cast to the integer type that holds both branches' values."""

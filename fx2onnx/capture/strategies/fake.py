@@ -16,7 +16,7 @@ from fx2onnx.base.errors import Fx2OnnxError, UserError
 from fx2onnx.base.recursion import limit_of_user
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture.attempt import Attempt
-from fx2onnx.capture.captured import Captured, GraphInput, GraphOutput, Mutation, Symbol
+from fx2onnx.capture.captured import Captured, GraphInput, GraphOutput, Mutation, symbols_of
 from fx2onnx.capture.python.frames import PATHS, is_user, track_modules
 from fx2onnx.capture.python.inputs import Leaf
 from fx2onnx.capture.python.module_state import preserve, weight_names
@@ -69,10 +69,8 @@ def run(attempt: Attempt, branches: Branches | None = None) -> tuple[Captured, S
         if leaf.name not in bake
     ]
     for graph_input in inputs:
-        for axis, dim in enumerate(graph_input.info.dims):
-            name = dim.as_symbol() if isinstance(dim, Dim) else None
-            if name is not None:
-                recorder.symbols.setdefault(name, Symbol(name, graph_input.node, axis))
+        for symbol in symbols_of(graph_input.node):
+            recorder.symbols.setdefault(symbol.name, symbol)
     args, kwargs = arguments.rebuilt(fakes)
     with Changes():
         apply_patches = functools.partial(attempt.patches.apply, traced, recorder.is_known)
@@ -146,9 +144,8 @@ def _mutations(recorder: Recorder, inputs: list[GraphInput]) -> list[Mutation]:
     found = []
     for node, view in recorder.sources.items():
         name, kind = names[node]
-        written, where = recorder.was_written(view)
-        if written and kind != "constant":
-            found.append(Mutation(name, kind, view.memory.node, where))
+        if id(view.memory) in recorder.written and kind != "constant":
+            found.append(Mutation(name, kind, view.memory.node, recorder.written[id(view.memory)]))
     return found
 
 

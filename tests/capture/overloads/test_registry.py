@@ -1,0 +1,119 @@
+"""What capture knows of overloads: refused duplicates, and arguments by the names of the schema."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fx2onnx.base.errors import InternalError
+from fx2onnx.capture.overloads import registry
+from fx2onnx.capture.overloads.registry import Call, Entry, Kind, entries, find, handler, register
+from fx2onnx.capture.recording import op_traits
+from fx2onnx.capture.recording.op_traits import traits_of
+
+aten = torch.ops.aten
+BY_NAME = (Kind.RECORD, Kind.WRITE)
+CASES = [(kind, entry) for kind in BY_NAME for entry in entries(kind)]
+PACKAGE = Path(op_traits.__file__).parents[1]
+
+
+@pytest.fixture
+def empty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A registry of this test's own."""
+    monkeypatch.setattr(registry, "_ENTRIES", {kind: {} for kind in Kind})
+
+
+def first(recorder: Any, call: Call) -> str:
+    return "first"
+
+
+def second(recorder: Any, call: Call) -> str:
+    return "second"
+
+
+def test_a_duplicate_is_refused_naming_both_places(empty: None) -> None:
+    register(Kind.RECORD, aten.cov.default)(first)
+    register(Kind.WRITE, aten.cov.default)(second)
+    with pytest.raises(InternalError) as caught:
+        register(Kind.RECORD, aten.relu.default, aten.cov.default)(second)
+    assert caught.value.what == "aten::cov is registered twice as Kind.RECORD"
+    for function in (first, second):
+        assert f"{__file__}:{function.__code__.co_firstlineno}" in caught.value.why
+    assert find(Kind.RECORD, aten.cov.default) is first
+
+
+def test_one_function_is_not_registered_twice_for_an_overload(empty: None) -> None:
+    with pytest.raises(InternalError, match="registered twice"):
+        register(Kind.RECORD, aten.cov.default, aten.cov.default)(first)
+
+
+def test_a_name_and_its_overload_are_one(empty: None) -> None:
+    register(Kind.RECORD, "aten::slice.Tensor")(first)
+    assert find(Kind.RECORD, aten.slice.Tensor) is first
+    with pytest.raises(InternalError, match="registered twice"):
+        register(Kind.RECORD, aten.slice.Tensor)(second)
+
+
+def test_an_import_that_was_ended_may_be_run_again(empty: None) -> None:
+    code = "@register(Kind.RECORD, overload)\ndef twice(recorder, call): return NotImplemented"
+    for _ in range(2):
+        run = {"__name__": "family", "register": register, "Kind": Kind, "overload": aten.cov.default}
+        exec(code, run)
+        assert find(Kind.RECORD, aten.cov.default) is run["twice"]
+
+
+def test_arguments_are_handed_by_name(empty: None) -> None:
+    def function(recorder: Any, call: Call, end: Any, dim: Any, step: Any, missing: Any = "own") -> Any:
+        return recorder, call.func, end, dim, step, missing
+
+    register(Kind.RECORD, aten.slice.Tensor)(function)
+    handle = handler(Kind.RECORD, aten.slice.Tensor)
+    assert handle is not None
+    assert handle("r", aten.slice.Tensor, ("x", 2, 0), {"end": 7}) == ("r", aten.slice.Tensor, 7, 2, 1, "own")
+    assert handle("r", aten.slice.Tensor, ("x",), {})[2:] == (None, 0, 1, "own")
+
+
+def test_a_name_that_the_schema_lacks_is_refused(empty: None) -> None:
+    def function(recorder: Any, call: Call, axis: int) -> None:
+        raise AssertionError
+
+    register(Kind.RECORD, aten.slice.Tensor)(function)
+    with pytest.raises(InternalError, match="has no argument 'axis'"):
+        handler(Kind.RECORD, aten.slice.Tensor)
+
+
+@pytest.mark.parametrize(("kind", "entry"), CASES, ids=[f"{kind.name}-{entry.overload}" for kind, entry in CASES])
+def test_parameters_are_names_of_the_schema(kind: Kind, entry: Entry) -> None:
+    """A parameter with a default of its own may be missing in one schema, not in those of all the function's overloads."""
+    names = list(inspect.signature(entry.function).parameters)
+    assert names[:2] == ["recorder", "call"]
+    if isinstance(entry.overload, str):
+        assert names[2:] == []
+        return
+    assert handler(kind, entry.overload) is not None
+    overloads = [other.overload for other in entries(kind) if other.function is entry.function]
+    known = {argument.name for overload in overloads for argument in overload._schema.arguments}  # type: ignore[union-attr]
+    assert set(names[2:]) <= known
+
+
+def test_each_file_that_registers_is_imported_with_the_traits() -> None:
+    """A function of a file that nobody imports would be missed in silence."""
+    registering = {path.stem for path in PACKAGE.rglob("*.py") if re.search(r"register\(\s*Kind\.", path.read_text())}
+    imported = {family.__name__.rsplit(".", 1)[1] for family in op_traits.FAMILIES}
+    assert registering - {"registry"} == imported
+    assert {entry.function.__module__.rsplit(".", 1)[1] for kind in Kind for entry in entries(kind)} == imported
+
+
+def test_the_traits_of_an_overload_are_what_the_registry_has() -> None:
+    assert traits_of(aten.relu.default).records is None
+    assert traits_of(aten.relu.default).result_type is find(Kind.RESULT_TYPE, aten.relu.default)
+    assert traits_of(aten.slice.Tensor).records is not None
+    assert traits_of(aten.add_.Tensor).writes is op_traits.functionalize.mutate
+    assert traits_of(aten.zero_.default).writes not in (None, op_traits.functionalize.mutate)
+    assert traits_of(aten.add.Tensor).writes is None
+    assert traits_of(aten._native_batch_norm_legit.default).writes is None, "its call is recorded whole"

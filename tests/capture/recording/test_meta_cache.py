@@ -1,0 +1,165 @@
+"""Calls on known types are not run again, in this export or a later one; whatever else they depend on is seen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import onnx_ir as ir
+import pytest
+import torch
+
+import fx2onnx
+from fx2onnx.capture import torch_private
+from fx2onnx.capture.recording import meta_cache
+from fx2onnx.capture.recording.recorder import Recorder
+from fx2onnx.capture.shapes.shape_env import ShapeEnv
+from tests.support import check
+
+
+class Layers(torch.nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(width, width) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x).relu().transpose(0, 1).contiguous().transpose(0, 1)
+        return x
+
+
+def _fake_operators(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the operators that run on fake tensors from now on."""
+    seen: list[str] = []
+    remember = Recorder.record
+
+    def recorded(self: Recorder, func: Any, args: Any, kwargs: Any) -> Any:
+        before = self.meta_cache.remember
+        self.meta_cache.remember = lambda *given: (seen.append(str(func)), before(*given))
+        try:
+            return remember(self, func, args, kwargs)
+        finally:
+            self.meta_cache.remember = before
+
+    monkeypatch.setattr(Recorder, "record", recorded)
+    return seen
+
+
+def test_a_second_export_of_the_same_sizes_runs_no_operator(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = _fake_operators(monkeypatch)
+    fx2onnx.export(Layers(7), (torch.ones(5, 7),), None)
+    first = list(seen)
+    seen.clear()
+    check(Layers(7).eval(), (torch.randn(5, 7),))
+    assert not seen
+    assert 0 < len(first) < 15
+
+
+@pytest.mark.parametrize(
+    "weight",
+    [
+        torch.randn(5, 7),
+        torch.randn(7, 5).T,
+        torch.randn(8, 7)[3:, ::2],
+        torch.randn(()).double(),
+        torch.empty(5, 7, device="meta"),
+        torch.nn.Parameter(torch.randn(2, 3, 4).permute(2, 0, 1)),
+        torch.randn(4, 3).t().as_subclass(type("Own", (torch.Tensor,), {})),
+    ],
+    ids=["plain", "transposed", "sliced", "number", "meta", "permuted", "of a subclass"],
+)
+def test_a_weight_counts_as_its_fake(weight: torch.Tensor) -> None:
+    recorder = Recorder(ShapeEnv(), {id(weight): ("weight", "parameter", weight)}, lambda overload: True)
+    with torch.no_grad():
+        of_weight = recorder.meta_cache.key("any", (weight,), {})
+        assert of_weight == recorder.meta_cache.key("any", (recorder.fake_of(weight),), {})
+
+
+def test_other_sizes_strides_and_dtypes_are_other_calls() -> None:
+    module = Layers(7).eval()
+    for x in (torch.randn(5, 7), torch.randn(7, 5).T, torch.randn(1, 7), torch.randn(5, 14)[:, ::2]):
+        check(module, (x,))
+    check(module.double(), (torch.randn(5, 7).double(),))
+
+
+def test_an_operator_of_the_users_is_asked_anew_in_every_export() -> None:
+    def shape_of(x: torch.Tensor) -> tuple[int, ...]:
+        return (x.shape[0] * factor, *x.shape[1:])
+
+    def export() -> tuple[int, ...]:
+        with torch.library._scoped_library("replayed", "FRAGMENT") as library:
+            library.define("stretch(Tensor x) -> Tensor")
+            library.impl("stretch", lambda x: x.new_empty(shape_of(x)), "Meta")
+            stretch = torch.ops.replayed.stretch.default
+            translations = {stretch: lambda op, x: op.Concat(*[x] * factor, axis=0)}
+            found = fx2onnx.export(lambda x: stretch(x), (torch.ones(2, 3),), None, custom_translations=translations)
+            return tuple(found.model.graph.outputs[0].shape)
+
+    factor = 2
+    assert export() == (4, 3)
+    factor = 3
+    assert export() == (6, 3)
+
+
+def test_operators_are_as_torch_has_them_after_an_export() -> None:
+    fx2onnx.export(Layers(7), (torch.ones(5, 7),), None)
+    assert torch_private.PRE_DISPATCH not in torch.ops.aten.linear.default._dispatch_cache
+    with pytest.raises(fx2onnx.Fx2OnnxError):
+        fx2onnx.export(lambda x: torch.nn.functional.linear(x, torch.ones(3, 4)), (torch.ones(5, 7),), None)
+    assert torch_private.PRE_DISPATCH not in torch.ops.aten.linear.default._dispatch_cache
+
+
+def test_gradients_inside_forward_find_what_they_go_through() -> None:
+    def step(x: torch.Tensor) -> torch.Tensor:
+        with torch.enable_grad():
+            y = x.detach().requires_grad_()
+            return torch.autograd.grad((y * y * y).sum(), y)[0]
+
+    for x in (torch.randn(3, 4), torch.randn(3, 4)):
+        assert check(step, (x,)).report.rung == "fake"
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_autocast_to_another_dtype_is_another_call(dtype: torch.dtype) -> None:
+    def product(x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", dtype):
+            return x @ x
+
+    result = fx2onnx.export(product, (torch.ones(3, 3),), None)
+    assert result.model.graph.outputs[0].dtype == {torch.bfloat16: ir.DataType.BFLOAT16}.get(dtype, ir.DataType.FLOAT16)
+
+
+FUNCTIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "diagonal": lambda x: torch.diagonal(x),
+    "slice": lambda x: torch.ops.aten.slice(x, 0, 0, x.shape[1]),
+    "triangle": lambda x: torch.tril(x) @ x.t(),
+    "pool": lambda x: torch.nn.functional.max_pool1d(x[None], 2, ceil_mode=True),
+    "view": lambda x: x.reshape(x.shape[1], x.shape[0]).contiguous().view(-1, x.shape[1]),
+    "sum with its transpose": lambda x: (x[: x.shape[1], :1] + x[:1]).sum(1),
+    "interpolate": lambda x: torch.nn.functional.interpolate(x[None], scale_factor=1.5),
+    "repeat": lambda x: x.repeat(2, 1).unflatten(0, (2, -1)).squeeze(1),
+    "middle": lambda x: x[3:-3].exp().repeat(x[3:-3].shape[0], 1).exp().exp(),
+    "attention": lambda x: torch.nn.functional.scaled_dot_product_attention(x[None], x[None], x[None], is_causal=True),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_what_other_sizes_taught_changes_nothing(name: str) -> None:
+    samples = [torch.randn(sizes) for sizes in ((3, 5), (5, 3), (4, 4), (1, 6), (6, 1), (2, 2))]
+
+    def exported(x: torch.Tensor) -> object:
+        try:
+            found = fx2onnx.export(FUNCTIONS[name], (x,), None, dynamic_shapes="auto")
+        except fx2onnx.Fx2OnnxError as error:
+            return str(error)
+        return found.model_proto, found.report.assumptions
+
+    alone = []
+    for sample in samples:
+        meta_cache._SHARED.clear()
+        alone.append(exported(sample))
+    for order in (samples, samples[::-1]):
+        meta_cache._SHARED.clear()
+        for sample in order:
+            exported(sample)
+        assert [exported(sample) for sample in samples] == alone

@@ -1,0 +1,109 @@
+"""The formulas for result types say what torch's own fake run says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from fx2onnx.capture.overloads.registry import Kind, entries
+from fx2onnx.capture.recording.meta_cache import MetaCache
+from fx2onnx.capture.recording.op_traits import traits_of
+from fx2onnx.capture.shapes.shape_env import ShapeEnv
+
+aten = torch.ops.aten
+
+
+def agree(func: Any, *args: Any) -> bool:
+    """Whether the rule answers; if it does, it must answer as the fake run does."""
+    mode = FakeTensorMode()
+    with mode, torch.no_grad():
+        fakes = tuple(mode.from_tensor(arg) if isinstance(arg, torch.Tensor) else arg for arg in args)
+        cache = MetaCache(mode, ShapeEnv(), lambda: lambda tensor: tensor)
+        key = cache.key(func, fakes, {})
+        rule = traits_of(func).result_type
+        assert rule is not None
+        kind = rule(*key[3:])
+        if kind is None:
+            return False
+        assert kind == cache.type_of(func(*fakes))
+        return True
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(
+    rank=st.integers(1, 3),
+    batch=st.integers(1, 3),
+    groups=st.integers(1, 2),
+    kernel=st.integers(1, 3),
+    stride=st.integers(1, 3),
+    padding=st.integers(0, 2),
+    dilation=st.integers(1, 2),
+    side=st.integers(5, 9),
+)
+def test_convolution(
+    rank: int, batch: int, groups: int, kernel: int, stride: int, padding: int, dilation: int, side: int
+) -> None:
+    x = torch.empty(batch, 2 * groups, *[side + axis for axis in range(rank)])
+    weight = torch.empty(3 * groups, 2, *[kernel] * rank)
+    func = {1: aten.conv1d, 2: aten.conv2d, 3: aten.conv3d}[rank].default
+    assert agree(func, x, weight, None, [stride] * rank, [padding] * rank, [dilation] * rank, groups)
+    assert agree(func, x, weight, None, [stride], [padding], [dilation], groups)
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(
+    rank=st.integers(1, 3),
+    kernel=st.integers(2, 3),
+    stride=st.integers(1, 3),
+    padding=st.integers(0, 1),
+    side=st.integers(5, 9),
+    maximum=st.booleans(),
+)
+def test_pool(rank: int, kernel: int, stride: int, padding: int, side: int, maximum: bool) -> None:
+    x = torch.empty(2, 3, *[side + axis for axis in range(rank)])
+    func = getattr(aten, f"{'max' if maximum else 'avg'}_pool{rank}d").default
+    assert agree(func, x, [kernel] * rank)
+    assert agree(func, x, [kernel], [stride], [padding])
+    assert not agree(func, x, [kernel], [stride], [padding], *([1] * maximum), True)
+
+
+ELEMENTWISE = [
+    entry.overload
+    for entry in entries(Kind.RESULT_TYPE)
+    if not any(word in str(entry.overload) for word in ("conv", "linear", "pool"))
+]
+
+
+@pytest.mark.parametrize("func", ELEMENTWISE, ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_elementwise(func: Any, dtype: torch.dtype) -> None:
+    x = torch.empty(2, 3, 4, dtype=dtype)
+    name = func._schema.name
+    if name == "aten::batch_norm":
+        rest = (None, None, torch.empty(3), torch.empty(3), False, 0.1, 1e-5, False)
+        assert agree(func, x, *rest)
+    elif name == "aten::layer_norm":
+        assert agree(func, x, [4])
+    elif len(func._schema.arguments) > 1 and str(func._schema.arguments[1].type) == "Tensor":
+        assert agree(func, x, torch.empty(2, 3, 4, dtype=dtype))
+        assert not agree(func, x, torch.empty(3, 4, dtype=dtype))
+        assert not agree(func, x, torch.empty(2, 3, 4, dtype=torch.float64))
+    else:
+        assert agree(func, x)
+
+
+@pytest.mark.parametrize("shape", [(5, 4), (2, 3, 4), (4,)])
+def test_linear(shape: tuple[int, ...]) -> None:
+    assert agree(aten.linear.default, torch.empty(shape), torch.empty(6, 4), torch.empty(6))
+
+
+def test_other_layouts_are_left_to_torch() -> None:
+    x = torch.empty(2, 3, 4, 4).to(memory_format=torch.channels_last)
+    assert not agree(aten.relu.default, x)
+    assert not agree(aten.conv2d.default, x, torch.empty(3, 3, 1, 1), None, [1, 1], [0, 0], [1, 1], 1)
+    assert not agree(aten.relu.default, torch.empty(2, 3, dtype=torch.int64))

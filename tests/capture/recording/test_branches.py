@@ -1,0 +1,136 @@
+"""Outcomes of decisions by data: given in order, and the paths of small programs joined."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from fx2onnx.base.errors import UserError
+from fx2onnx.capture.captured import Captured, GraphInput, GraphOutput
+from fx2onnx.capture.recording import branches as branches_module
+from fx2onnx.capture.recording.branches import Branches, Outcome, joined_paths
+from fx2onnx.capture.recording.recorder import Recorder
+from fx2onnx.capture.shapes.shape_env import ShapeEnv
+from fx2onnx.capture.torch_private import HIGHER_ORDER, capture_modes
+from tests.capture.recorded import info, inputs_of, recorder_of
+
+ERROR = UserError("E104", "depends on data")
+
+
+def paths_of(function: Callable[[Any], Any]) -> Captured:
+    """The joined program of a function of a float32[4, 3]."""
+
+    def run(branches: Branches) -> tuple[Captured, ShapeEnv]:
+        branches.begin(frozenset())
+        recorder = Recorder(ShapeEnv(), {}, lambda overload: True, branches=branches)
+        recorders.append(recorder)
+        (x,) = inputs_of(recorder, (4, 3))
+        with capture_modes(recorder.fake_mode, recorder.mode):
+            result = recorder.node_of(function(x))
+        node = next(iter(recorder.graph.nodes))
+        inputs = [GraphInput("x0", info(4, 3), node, torch.ones(4, 3), "x0")]
+        outputs = [GraphOutput("output", result, "")]
+        captured = Captured(recorder.graph, inputs, outputs, recorder.weights, recorder.symbols, [], "fake")
+        return captured, recorder.shape_env
+
+    recorders: list[Recorder] = []
+    return joined_paths(run)[0]
+
+
+def value_of(captured: Captured) -> Any:
+    value = captured.outputs[0].value
+    assert isinstance(value, torch.fx.Node)
+    return value.meta["val"]
+
+
+def conds(graph: torch.fx.Graph) -> list[torch.fx.Node]:
+    return [node for node in graph.nodes if node.target is HIGHER_ORDER["cond"]]
+
+
+def test_outcomes_are_given_in_order_until_one_is_missing() -> None:
+    branches = Branches((Outcome(True), Outcome(False, first_unknown=7)))
+    recorder = recorder_of()
+    (x,) = inputs_of(recorder, (4,))
+    node = recorder.node_of(x)
+    assert branches.outcome(recorder, node, ERROR) is True
+    assert recorder.shape_env.next_unknown == 0
+    assert branches.outcome(recorder, node, ERROR) is False
+    assert recorder.shape_env.next_unknown == 7
+    with pytest.raises(UserError) as caught:
+        branches.outcome(recorder, node, ERROR)
+    assert branches.undecided is caught.value is ERROR
+    assert [decision.test for decision in branches.decisions] == [node, node]
+    branches.begin(frozenset())
+    assert (branches.decisions, branches.undecided) == ([], None)
+
+
+def test_within_a_nested_graph_nothing_is_decided() -> None:
+    branches = Branches((Outcome(True),))
+    recorder = recorder_of()
+    (x,) = inputs_of(recorder, (4,))
+    with recorder.nested(), pytest.raises(UserError):
+        branches.outcome(recorder, recorder.node_of(x), ERROR)
+    assert branches.undecided is None
+
+
+def test_both_branches_are_joined_after_what_they_share() -> None:
+    captured = paths_of(lambda x: x.relu().exp() if x.sum() > 0 else x.relu().tanh())
+    (cond,) = conds(captured.graph)
+    assert [str(node.target) for node in cond.args[1].graph.nodes] == ["aten.relu.default", "aten.exp.default"]  # type: ignore[union-attr]
+    assert [str(node.target) for node in cond.args[2].graph.nodes] == ["aten.relu.default", "aten.tanh.default"]  # type: ignore[union-attr]
+    assert str(cond.args[0].target) == "aten.gt.Scalar"  # type: ignore[union-attr]
+    assert value_of(captured) == info(4, 3)
+    assert [str(note) for note in captured.assumptions] == [str(captured.assumptions[0])]
+
+
+def test_later_decisions_are_ifs_within_branches() -> None:
+    captured = paths_of(lambda x: x.exp() if x.sum() > 0 else (x.tanh() if x.max() > 1 else x.sin()))
+    (outer,) = conds(captured.graph)
+    assert not conds(outer.args[1].graph)  # type: ignore[union-attr]
+    assert len(conds(outer.args[2].graph)) == 1  # type: ignore[union-attr]
+
+
+def test_sizes_and_integer_types_are_joined() -> None:
+    captured = paths_of(lambda x: x[:2].argmax(1) if x.sum() > 0 else x.argmax(1).int())
+    found = value_of(captured)
+    assert found.dtype == torch.int64
+    assert str(found.dims[0]) in captured.symbols
+
+
+@pytest.mark.parametrize(
+    ("function", "why"),
+    [
+        (lambda x: x if x.sum() > 0 else x.double(), "the branches return different types"),
+        (lambda x: x if x.sum() > 0 else x[0], "the branches return different types"),
+    ],
+    ids=["dtypes", "ranks"],
+)
+def test_what_cannot_be_joined_says_why(function: Any, why: str) -> None:
+    with pytest.raises(UserError, match=why) as caught:
+        paths_of(function)
+    assert caught.value.code == "E104"
+
+
+def test_a_branch_that_raises_is_assumed_not_to_be_taken() -> None:
+    def checked(x: Any) -> Any:
+        if x.sum() > 0:
+            raise ValueError("too large")
+        return x.exp()
+
+    with pytest.raises(ValueError, match="too large"):
+        paths_of(checked)  # the strategy makes such an error the user's
+
+
+def test_paths_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(branches_module, "MAX_PATHS", 3)
+
+    def halved(x: Any) -> Any:
+        while x.sum() > 0:
+            x = x / 2
+        return x
+
+    with pytest.raises(UserError, match="more than 3 ways through forward"):
+        paths_of(halved)

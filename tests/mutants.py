@@ -29,6 +29,8 @@ class Mutant:
 CAPTURE, DYNAMIC = "tests/capture/test_in_place.py", "tests/capture/test_dynamic.py"
 LEAKS = "tests/test_leaks.py"
 MODES = "tests/capture/test_modes.py"
+RECORDING = "tests/capture/recording"
+META_CACHE = f"{RECORDING}/test_meta_cache.py"
 REGISTRY = "tests/capture/overloads/test_registry.py"
 EXPORTED = "tests/ops/test_exported.py"
 RARE, RESORT = "tests/ops/test_rare.py", "tests/ops/test_resort.py"
@@ -92,6 +94,13 @@ MUTANTS = [
     Mutant("aten_map/reductions.py", "finite = through(op, \"Min\" if sign > 0 else \"Max\", self, most)", "finite = self", RARE),
     Mutant("aten_map/strided.py", "        _check_inside(self, whole(start + count - 1))\n", "", "tests/ops/test_views.py"),
     Mutant("aten_map/namespaces/torchao.py", "scales += [blocks, 1]", "scales += [1, inside]", "tests/ops/test_torchao.py"),
+    Mutant("capture/recording/meta_cache.py", "any(env.hint(what) != answer for", "any(False for", META_CACHE),
+    Mutant("capture/recording/meta_cache.py", "is_view_of_first = sharing[0] is args[0]", "is_view_of_first = True", META_CACHE),
+    Mutant("capture/recording/meta_rules.py", "(dilation * (kernel - 1) + 1)", "(dilation * kernel)", f"{RECORDING}/test_meta_rules.py"),
+    Mutant("capture/recording/tensor_tracker.py", "        if self.graph is self.root:\n            self.sources", "        if True:\n            self.sources",
+           f"{RECORDING}/test_tensor_tracker.py"),
+    Mutant("capture/overloads/unbacked_scalars.py", "signs[0] * left + signs[1] * right", "left + right",
+           "tests/capture/overloads/test_unbacked_scalars.py"),
     Mutant("capture/overloads/strided.py", "        storage_offset = fake.storage_offset()", "        storage_offset = 0", CAPTURE),
     Mutant("lower/torchlib.py", "dtype_of(result) != dtype or", "False or", RESORT),
     Mutant("lower/preflight.py", "    if len(distinct) == 1:\n        return first", "    if True:\n        return first", RESORT),

@@ -48,7 +48,7 @@ class GraphOutput:
 
 @dataclass(slots=True)
 class Weight:
-    """A parameter, a buffer or a constant found on the way. ``tensor`` is the module's own, never a copy."""
+    """A parameter, a buffer or a constant of forward. ``tensor`` is the module's own, never a copy."""
 
     name: str
     tensor: torch.Tensor
@@ -110,11 +110,11 @@ class Captured:
 
 
 def where_of(node: torch.fx.Node) -> SourceLocation | None:
-    found: SourceLocation | None = node.meta.get("where")
-    return found
+    where: SourceLocation | None = node.meta.get("where")
+    return where
 
 
-def told(node: torch.fx.Node) -> tuple[str, str, SourceLocation | None]:
+def label_of(node: torch.fx.Node) -> tuple[str, str, SourceLocation | None]:
     """Name, module path and source line, for the recorder of events."""
     return str(node.target), node.meta.get("module") or "", where_of(node)
 

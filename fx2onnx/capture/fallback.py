@@ -27,7 +27,7 @@ def export_may_help(failure: Exception) -> bool:
 
 
 class NeedsPlainNumber(UserError):
-    """Python turns a size that only the data tells into a plain number (E104)."""
+    """Python turns a size that depends on data into a plain number (E104)."""
 
 
 def _may_be_due_to_fakes(cause: BaseException | None) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch._dispatch.python import enable_python_dispatcher
@@ -12,6 +12,8 @@ from torch._dispatch.python import enable_python_dispatcher
 from fx2onnx.base.changes import Changes
 from fx2onnx.base.dims import Dim, DimLike
 from fx2onnx.capture.captured import TensorInfo
+from fx2onnx.capture.overloads import registry
+from fx2onnx.capture.overloads.registry import Kind
 from fx2onnx.capture.recording import control_flow
 from fx2onnx.capture.recording.recorder import Recorder
 from fx2onnx.capture.recording.tensor_tracker import tensor_info
@@ -21,6 +23,23 @@ from fx2onnx.capture.torch_private import capture_modes
 
 N, M = Dim.symbol("n"), Dim.symbol("m")
 Input = tuple[Sequence[DimLike], torch.dtype]
+
+
+class Entry(NamedTuple):
+    """What the registry has: an overload, or the name of one of a package that may not be there."""
+
+    overload: Any
+    function: Callable[..., Any]
+
+
+def entries(kind: Kind) -> list[Entry]:
+    return [Entry(_overload(name), function) for name, function in registry._ENTRIES[kind].items()]
+
+
+def _overload(name: str) -> Any:
+    namespace, _, rest = name.partition("::")
+    packet, _, overload = rest.partition(".")
+    return getattr(getattr(torch.ops.aten, packet), overload or "default") if namespace == "aten" else name
 
 
 def recorder_of(hints: dict[str, int] | None = None, whole: bool = True) -> Recorder:

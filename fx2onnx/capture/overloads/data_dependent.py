@@ -104,7 +104,7 @@ def _max_pool1d(
     dilation: Sequence[int],
     ceil_mode: bool,
 ) -> object:
-    """torch's own kernel asks for plain sizes; a contiguous argument is typed by formula instead."""
+    """torch's own kernel takes plain sizes only; a contiguous argument is typed by formula instead."""
     pooled = _pooled(recorder, call, self, kernel_size, stride, padding, ceil_mode, dilation)
     if pooled is not NotImplemented or not recorder.shape_env.hints or self.is_contiguous():
         return pooled

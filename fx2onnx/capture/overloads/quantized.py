@@ -12,8 +12,9 @@ from typing import Any
 
 import torch
 
-from fx2onnx.capture.overloads.registry import Call, Kind, OpOverload, register
+from fx2onnx.capture.overloads.registry import Call, Kind, register
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
+from fx2onnx.capture.torch_private import OpOverload
 
 aten = torch.ops.aten
 

@@ -8,16 +8,13 @@ needs, under the names of the schema; an argument that only some of its overload
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from enum import Enum
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-import torch
-
 from fx2onnx.base.errors import InternalError
 from fx2onnx.base.source import place_of
-
-OpOverload = torch._ops.OpOverload
+from fx2onnx.capture.torch_private import OpOverload
 
 
 class Kind(Enum):
@@ -43,12 +40,7 @@ Handler: TypeAlias = Callable[[Any, OpOverload, tuple[object, ...], dict[str, ob
 F = TypeVar("F", bound=Callable[..., object])
 
 
-class Entry(NamedTuple):
-    overload: OpOverload | str
-    function: Callable[..., object]
-
-
-_ENTRIES: dict[Kind, dict[str, Entry]] = {kind: {} for kind in Kind}
+_ENTRIES: dict[Kind, dict[str, Callable[..., Any]]] = {kind: {} for kind in Kind}
 """By the full names of overloads."""
 
 
@@ -62,14 +54,14 @@ def register(kind: Kind, *overloads: OpOverload | str) -> Callable[[F], F]:
         known = _ENTRIES[kind]
         for overload in overloads:
             name = overload if isinstance(overload, str) else _full_name(overload)
-            if name in known and not _is_of_module_run_again(known[name].function, function):
+            if name in known and not _is_of_module_run_again(known[name], function):
                 raise InternalError(
                     "E900",
                     f"{name} is registered twice as Kind.{kind.name}",
-                    why=f"first at {place_of(known[name].function)}, again at {place_of(function)}",
+                    why=f"first at {place_of(known[name])}, again at {place_of(function)}",
                     next="keep one of the two functions",
                 )
-            known[name] = Entry(overload, function)
+            known[name] = function
         return function
 
     return decorate
@@ -85,12 +77,7 @@ def _is_of_module_run_again(old: Callable[..., object], new: Callable[..., objec
 
 
 def find(kind: Kind, overload: OpOverload) -> Callable[..., Any] | None:
-    entry = _ENTRIES[kind].get(_full_name(overload))
-    return None if entry is None else entry.function
-
-
-def entries(kind: Kind) -> Iterator[Entry]:
-    return iter(_ENTRIES[kind].values())
+    return _ENTRIES[kind].get(_full_name(overload))
 
 
 def overloads_of(packet: Any) -> list[OpOverload]:

@@ -26,7 +26,7 @@ MOST_DECLARED = 1000
 """So many operators are named after classes; what comes later shares one for each number of inputs and weights."""
 
 Called = Callable[[torch._ops.OpOverload, int, torch.nn.Module, Sequence[str]], None]
-"""Is told of each call: operator and number, whose call it is, the names of the weights that follow the inputs."""
+"""Called for each call: operator and number, whose call it is, the names of the weights that follow the inputs."""
 
 
 class _Thread(threading.local):

@@ -18,7 +18,8 @@ import torch.fx
 from fx2onnx.base.dims import Scalar
 from fx2onnx.base.errors import UserError
 from fx2onnx.capture.captured import TensorInfo
-from fx2onnx.capture.overloads.registry import Kind, OpOverload, find, register
+from fx2onnx.capture.overloads.registry import Kind, find, register
+from fx2onnx.capture.torch_private import OpOverload
 
 aten = torch.ops.aten
 

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 import torch.fx
 
-from fx2onnx.capture.overloads.registry import Call, Kind, OpOverload, overloads_of, register
+from fx2onnx.capture.overloads.registry import Call, Kind, overloads_of, register
 from fx2onnx.capture.recording.aliasing import Step
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
 from fx2onnx.capture.recording.tensor_tracker import tensor_info
-from fx2onnx.capture.torch_private import decompositions
+from fx2onnx.capture.torch_private import OpOverload, decompositions
 
 aten = torch.ops.aten
 
@@ -184,8 +184,7 @@ def functional_overload(func: OpOverload) -> OpOverload | None:
     packet = getattr(getattr(torch.ops, namespace), plain, None)
     if packet is None:
         return None
-    outs = {argument.name for argument in func._schema.arguments if argument.is_out}
-    wanted = [argument for argument in func._schema.arguments if argument.name not in outs]
+    wanted = [argument for argument in func._schema.arguments if not argument.is_out]
     candidates = [getattr(packet, overload) for overload in packet.overloads()]
     for same in (
         lambda argument: (argument.name, str(argument.type)),

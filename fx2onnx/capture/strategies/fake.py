@@ -43,8 +43,8 @@ MAX_PATH_CHARS = 60
 
 
 def run(attempt: Attempt, branches: Branches | None = None) -> tuple[Captured, ShapeEnv]:
-    """One run of a module on fake tensors whose dynamic sizes are symbols with the given hints. ``branches`` answers what
-    Python asks about data.
+    """One run of a module on fake tensors whose dynamic sizes are symbols with the given hints. ``branches`` decides what
+    Python decides by data.
 
     Raises: UserError for whatever forward does that cannot be captured, with the user's line. NeedsDecomposition.
     """
@@ -141,12 +141,12 @@ def _fake_input(recorder: Recorder, leaf: Leaf) -> torch.Tensor:
 def _mutations(recorder: Recorder, inputs: list[GraphInput]) -> list[Mutation]:
     names = {graph_input.node: (graph_input.name, "input") for graph_input in inputs}
     names |= {weight.node: (weight.name, weight.kind) for weight in recorder.weights.values()}
-    found = []
+    mutations = []
     for node, view in recorder.sources.items():
         name, kind = names[node]
         if id(view.memory) in recorder.written and kind != "constant":
-            found.append(Mutation(name, kind, view.memory.node, recorder.written[id(view.memory)]))
-    return found
+            mutations.append(Mutation(name, kind, view.memory.node, recorder.written[id(view.memory)]))
+    return mutations
 
 
 def _explained(cause: Exception) -> UserError:
@@ -199,8 +199,8 @@ def _innermost_module(cause: BaseException) -> str:
 
 
 def _innermost_user_line(cause: BaseException) -> SourceLocation | None:
-    found = None
+    where = None
     for frame, line in traceback.walk_tb(cause.__traceback__):
         if is_user(frame.f_code):
-            found = SourceLocation(frame.f_code.co_filename, line, frame.f_code.co_name)
-    return found
+            where = SourceLocation(frame.f_code.co_filename, line, frame.f_code.co_name)
+    return where

@@ -10,8 +10,9 @@ import torch.fx
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.capture.captured import TensorInfo
-from fx2onnx.capture.overloads.registry import Kind, entries
+from fx2onnx.capture.overloads.registry import Kind
 from fx2onnx.capture.recording.aliasing import Memory, Step, View, read, write
+from tests.capture.recorded import entries
 
 aten = torch.ops.aten
 COMPLEX = torch.complex(torch.arange(6.0).reshape(2, 3), torch.ones(2, 3))

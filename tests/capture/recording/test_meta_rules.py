@@ -10,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from fx2onnx.capture.overloads.registry import Kind, entries
+from fx2onnx.capture.overloads.registry import Kind
 from fx2onnx.capture.recording.meta_cache import MetaCache
 from fx2onnx.capture.recording.op_traits import traits_of
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
+from tests.capture.recorded import entries
 
 aten = torch.ops.aten
 

@@ -11,7 +11,7 @@ from fx2onnx.base.dims import Dim, DimLike, Scalar, apply
 from fx2onnx.capture.overloads.registry import Call, Kind, register
 from fx2onnx.capture.overloads.unbacked import Size
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
-from fx2onnx.capture.recording.tensor_tracker import dims_of
+from fx2onnx.capture.recording.tensor_tracker import Arguments, dims_of
 from fx2onnx.capture.shapes.shape_env import certain
 from fx2onnx.capture.shapes.symnode import sym_int, unwrap
 from fx2onnx.capture.torch_private import fake_view
@@ -41,8 +41,8 @@ def _slice(
             return NotImplemented
     else:
         return NotImplemented
-    node_args, node_kwargs = recorder.to_nodes(call.args, call.kwargs)
-    made = _view(recorder, self, dim, begin, (length + step - 1) // step, step, node_args, node_kwargs)
+    nodes = recorder.to_nodes(call.args, call.kwargs)
+    made = _view(recorder, self, dim, begin, (length + step - 1) // step, step, nodes)
     view = recorder.view_of(made)
     *before, last = view.steps
     # The node has the user's numbers, which a slice clamps itself; what is written through the view needs the bounds.
@@ -104,8 +104,7 @@ def _view(
     begin: Scalar,
     length: Scalar,
     step: int,
-    node_args: tuple[object, ...],
-    node_kwargs: dict[str, object],
+    nodes: Arguments,
 ) -> torch.Tensor:
     fake, env = recorder.fake_of(tensor), recorder.shape_env
     sizes: list[Scalar] = [*dims_of(fake)]
@@ -114,7 +113,7 @@ def _view(
     sizes[axis], strides[axis] = length, strides[axis] * step
     sym_sizes, sym_strides = ([sym_int(env, number) for number in group] for group in (sizes, strides))
     made = fake_view(recorder.fake_mode, fake, sym_sizes, sym_strides, sym_int(env, offset))
-    recorder.finish(aten.slice.Tensor, (tensor,), node_args, node_kwargs, made)
+    recorder.finish(aten.slice.Tensor, (tensor,), nodes, made)
     return made
 
 
@@ -124,7 +123,7 @@ def _parts(recorder: BaseRecorder, tensor: torch.Tensor, axis: int, lengths: Seq
     begin: Scalar = 0
     for length in lengths:
         node_args = (recorder.node_of(tensor), axis, begin, begin + length, 1)
-        parts.append(_view(recorder, tensor, axis, begin, length, 1, node_args, {}))
+        parts.append(_view(recorder, tensor, axis, begin, length, 1, (node_args, {})))
         begin = begin + length
     return parts
 

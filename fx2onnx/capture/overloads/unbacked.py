@@ -22,12 +22,10 @@ Size: TypeAlias = int | torch.SymInt
 
 def record_sized(recorder: BaseRecorder, call: Call, outputs: Sequence[tuple[torch.dtype, Shape]]) -> Any:
     """Add the node of ``call`` with outputs of the given types; new symbols among the sizes are tied to their axes."""
-    func, args, kwargs = call
-    device = next((arg.device for arg in args if isinstance(arg, torch.Tensor)), CPU)
+    device = next((arg.device for arg in call.args if isinstance(arg, torch.Tensor)), CPU)
     fakes = tuple(recorder.new_fake(shape, dtype, device) for dtype, shape in outputs)
     result = fakes[0] if len(fakes) == 1 else fakes
-    node_args, node_kwargs = recorder.to_nodes(args, kwargs)
-    recorder.finish(func, (), node_args, node_kwargs, result)
+    recorder.finish(call.func, (), recorder.to_nodes(call.args, call.kwargs), result)
     for fake in fakes:
         recorder.tie_symbols(recorder.view_of(fake).node)
     return result

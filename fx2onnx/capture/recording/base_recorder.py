@@ -16,7 +16,7 @@ from fx2onnx.base.errors import UserError
 from fx2onnx.capture.captured import Symbol, symbols_of
 from fx2onnx.capture.python.frames import user_location
 from fx2onnx.capture.recording.meta_cache import CPU, MetaCache
-from fx2onnx.capture.recording.tensor_tracker import TensorTracker
+from fx2onnx.capture.recording.tensor_tracker import Arguments, TensorTracker
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.capture.shapes.symnode import sym_int
 from fx2onnx.capture.torch_private import FakeMode, OpOverload, PreDispatchMode, SplitMode, fake_from_meta
@@ -62,15 +62,8 @@ class BaseRecorder(TensorTracker):
         """Run ``func`` on fakes and add its node(s)."""
 
     @abstractmethod
-    def finish(
-        self,
-        func: OpOverload,
-        args: tuple[object, ...],
-        node_args: tuple[object, ...],
-        node_kwargs: dict[str, object],
-        result: object,
-    ) -> object:
-        """Add the node of ``func`` and tie its results to it."""
+    def finish(self, func: OpOverload, args: tuple[object, ...], nodes: Arguments, result: object) -> object:
+        """Add the node of ``func`` with the arguments ``nodes``, and tie the results of the call with ``args`` to it."""
 
     @abstractmethod
     def write(self, tensor: torch.Tensor, value: torch.fx.Node, is_one_number: bool = False) -> None:

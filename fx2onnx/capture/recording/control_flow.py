@@ -62,7 +62,7 @@ def _results(
 ) -> list[torch.Tensor]:
     """Add the node of a control-flow operator; its results are new tensors."""
     fakes = [recorder.new_fake(info.dims, info.dtype) for info in infos]
-    recorder.finish(HIGHER_ORDER[name], (), args, {}, tuple(fakes))
+    recorder.finish(HIGHER_ORDER[name], (), (args, {}), tuple(fakes))
     return fakes
 
 

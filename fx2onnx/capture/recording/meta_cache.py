@@ -56,8 +56,8 @@ class Specs(NamedTuple):
     container: Callable[[Iterable[torch.Tensor]], object] | None = None
 
 
-Key: TypeAlias = tuple[Any, torch.dtype, bool | torch.dtype, *tuple[object, ...]]
-"""The ``OpTraits`` of the overload, the default dtype, the dtype of autocast, and the arguments."""
+Key: TypeAlias = tuple[Any, torch.dtype, bool | torch.dtype, tuple[object, ...], *tuple[object, ...]]
+"""The ``OpTraits`` of the overload, the default dtype, the dtype of autocast, named arguments, and the others."""
 
 Decided: TypeAlias = tuple[tuple[str, Any, object], ...]
 """What was decided by the sample's sizes, as in ``ShapeEnv.asked``."""
@@ -105,12 +105,11 @@ class MetaCache:
             return None
         try:
             parts = [self._part(arg) for arg in args]
-            if kwargs:
-                parts += [(name, self._part(kwargs[name])) for name in sorted(kwargs)]
+            named = tuple([(name, self._part(kwargs[name])) for name in sorted(kwargs)])
         except TypeError:
             return None
         autocast = torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu")
-        return (traits, torch.get_default_dtype(), autocast, *parts)
+        return (traits, torch.get_default_dtype(), autocast, named, *parts)
 
     def _part(self, arg: Any) -> object:
         kind = type(arg)
@@ -201,8 +200,8 @@ class MetaCache:
 
     def _by_rule(self, key: Key) -> Specs | None:
         """The result type by formula, where sizes are symbolic and running would be slow."""
-        rule = key[0].result_type if self._env.hints else None
-        kind = rule(*key[3:]) if rule is not None and all(map(_is_positional, key[3:])) else None
+        rule = key[0].result_type if self._env.hints and not key[3] else None
+        kind = rule(*key[4:]) if rule is not None else None
         if kind is None:
             return None
         specs = self._specs[key] = Specs((_fresh(kind),))
@@ -231,11 +230,6 @@ class MetaCache:
 
 def _fresh(kind: TensorType) -> Spec:
     return Spec(kind, TensorInfo(kind.dtype, kind.sizes), is_view=False)
-
-
-def _is_positional(part: object) -> bool:
-    """Keyword arguments are (name, part) pairs; no rule reads them."""
-    return not (isinstance(part, tuple) and part and isinstance(part[0], str))
 
 
 def _tensors(arg: object) -> list[torch.Tensor]:

@@ -3,7 +3,7 @@
 Running a convolution on fake tensors with symbolic sizes takes torch about a hundred symbolic operations; the formula
 takes five. A rule says nothing of other strides than those of a fresh contiguous tensor: then the operator runs.
 
-A rule takes the arguments as ``MetaCache`` has them in its keys: a ``TensorType`` for a tensor, ``(type, value)`` for a
+A rule takes the positional arguments as ``MetaCache`` has them in its keys: a ``TensorType`` for a tensor, ``(type, value)`` for a
 number, None, ..., a tuple for a list.
 """
 

@@ -23,7 +23,7 @@ from fx2onnx.capture.recording.base_recorder import BaseRecorder
 from fx2onnx.capture.recording.branches import Branches, Test
 from fx2onnx.capture.recording.meta_cache import MISSING
 from fx2onnx.capture.recording.op_traits import OpTraits, traits_of
-from fx2onnx.capture.recording.tensor_tracker import NeedsDecomposition, tensor_info
+from fx2onnx.capture.recording.tensor_tracker import Arguments, NeedsDecomposition, tensor_info
 from fx2onnx.capture.shapes.shape_env import KEEP_BOTH, ShapeEnv
 from fx2onnx.capture.shapes.symnode import sym_int
 from fx2onnx.capture.torch_private import (
@@ -109,12 +109,12 @@ class Recorder(BaseRecorder):
         return self.record(func, args, kwargs)
 
     def record(self, func: OpOverload, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
-        node_args, node_kwargs = self.to_nodes(args, kwargs)
+        nodes = self.to_nodes(args, kwargs)
         cache = self.meta_cache
         key = cache.key(traits_of(func), args, kwargs)
         result = cache.again(key, args) if key is not None else MISSING
         if result is not MISSING:
-            return self.finish(func, args, node_args, node_kwargs, result)
+            return self.finish(func, args, nodes, result)
         fake_args, fake_kwargs = self.to_fakes(args, kwargs)
         start_ns, asked = time.perf_counter_ns(), len(self.shape_env.asked)
         try:
@@ -130,31 +130,24 @@ class Recorder(BaseRecorder):
                 self._spans.add("fake op", start_ns)
         if key is not None:
             cache.remember(key, fake_args, result, tuple(self.shape_env.asked[asked:]))
-        return self.finish(func, args, node_args, node_kwargs, result)
+        return self.finish(func, args, nodes, result)
 
-    def finish(
-        self,
-        func: OpOverload,
-        args: tuple[object, ...],
-        node_args: tuple[object, ...],
-        node_kwargs: dict[str, object],
-        result: object,
-    ) -> object:
+    def finish(self, func: OpOverload, args: tuple[object, ...], nodes: Arguments, result: object) -> object:
         if isinstance(result, torch.Tensor):
             for arg in args:
                 if result is arg:
                     return result
             info, is_fresh = self._type_of_result(result)
-            node = self.call(func, node_args, node_kwargs, info)
-            self._bind(result, node, func, args, node_args, node_kwargs, info, is_fresh=is_fresh)
+            node = self.call(func, *nodes, info)
+            self._bind(result, node, func, args, nodes, info, is_fresh=is_fresh)
             return result
         if isinstance(result, tuple | list):
             infos = tuple(self._type_of_result(item)[0] if isinstance(item, torch.Tensor) else None for item in result)
-            node = self.call(func, node_args, node_kwargs, infos)
+            node = self.call(func, *nodes, infos)
             for index, (item, part_info) in enumerate(zip(result, infos, strict=True)):
                 if part_info is not None and id(item) not in self.views:
                     part = self.call(operator.getitem, (node, index), {}, part_info)
-                    self._bind(item, part, func, args, node_args, node_kwargs, part_info, index, infos)
+                    self._bind(item, part, func, args, nodes, part_info, index, infos)
             return result
         if result is None or isinstance(result, torch.dtype | torch.device | torch.layout | str):
             return result

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 import torch.fx
@@ -29,6 +29,9 @@ from fx2onnx.capture.torch_private import (
     shares_converted_memory,
     storage_key,
 )
+
+Arguments: TypeAlias = tuple[tuple[object, ...], dict[str, object]]
+"""Of one call."""
 
 
 def _address(tensor: torch.Tensor) -> tuple[object, ...]:
@@ -129,9 +132,7 @@ class TensorTracker:
             return tuple(self.to_node(item) for item in arg)
         return unwrap(arg)
 
-    def to_nodes(
-        self, args: tuple[object, ...], kwargs: dict[str, object]
-    ) -> tuple[tuple[object, ...], dict[str, object]]:
+    def to_nodes(self, args: tuple[object, ...], kwargs: dict[str, object]) -> Arguments:
         to_node = self.to_node
         return tuple([to_node(arg) for arg in args]), {name: to_node(arg) for name, arg in kwargs.items()}
 
@@ -166,9 +167,7 @@ class TensorTracker:
             return tuple(self.to_fake(item) for item in arg)
         return arg
 
-    def to_fakes(
-        self, args: tuple[object, ...], kwargs: dict[str, object]
-    ) -> tuple[tuple[object, ...], dict[str, object]]:
+    def to_fakes(self, args: tuple[object, ...], kwargs: dict[str, object]) -> Arguments:
         return tuple(map(self.to_fake, args)), {name: self.to_fake(arg) for name, arg in kwargs.items()}
 
     # -- views ----------------------------------------------------------------------------------------------------
@@ -256,8 +255,7 @@ class TensorTracker:
         node: torch.fx.Node,
         func: OpOverload,
         args: tuple[object, ...],
-        node_args: tuple[object, ...],
-        node_kwargs: dict[str, object],
+        nodes: Arguments,
         info: TensorInfo,
         output: int | None = None,
         siblings: tuple[TensorInfo | None, ...] = (),
@@ -269,7 +267,7 @@ class TensorTracker:
         arg = args[0] if args and not is_fresh else None
         if isinstance(arg, torch.Tensor) and storage_key(self.fake_of(arg)) == storage_key(tensor):
             base = self.view_of(arg)
-            step = Step(func, node_args, node_kwargs, info, output, siblings)
+            step = Step(func, *nodes, info, output, siblings)
             view = View(base.memory, (*base.steps, step), node, info, base.memory.version, tensor)
         else:
             view = View(Memory(node, info), (), node, info, 0, tensor)

@@ -28,7 +28,7 @@ def agree(func: Any, *args: Any) -> bool:
         key = cache.key(func, fakes, {})
         rule = traits_of(func).result_type
         assert rule is not None
-        kind = rule(*key[3:])
+        kind = rule(*key[4:])
         if kind is None:
             return False
         assert kind == cache.type_of(func(*fakes))

@@ -60,7 +60,7 @@ MUTANTS = [
            "        return Relation(NEGATED.get(self.op, self.op), self.args)", "tests/test_assumptions.py"),
     Mutant("base/dims.py", "        return Dim, (self.terms, self.constant)", "        return object.__reduce_ex__(self, 2)",
            "tests/test_assumptions.py"),
-    Mutant("capture/driver.py", "any(isinstance(arg, Relation) for arg in relation.args)", "False", DYNAMIC),
+    Mutant("capture/diagnosis.py", "any(isinstance(arg, Relation) for arg in relation.args)", "False", DYNAMIC),
     # table
     Mutant("aten_map/pooling.py", "op.Mod(result[1], op.size(plane))", "result[1]", "tests/ops/test_windows.py"),
     Mutant("aten_map/pooling.py", "        attrs[\"ceil_mode\"] = 1\n    with_places", "        pass\n    with_places",
@@ -196,8 +196,9 @@ MUTANTS = [
     Mutant("cli/many.py", ' and row["digest"] == digest_of_model(job.output)', "", "tests/cli/test_cli_outputs.py"),
     # options
     Mutant("exporting/options.py", "rung=capture, training=_is_training(training), ", "rung=capture, ", "tests/test_public_api.py"),
-    Mutant("capture/driver.py", "replace(attempt, root=program, strategy=\"export\")", "replace(attempt, root=program)",
-           "tests/capture/test_rungs.py"),
+    Mutant("capture/diagnosis.py", "replace(start, strategy=\"export\", ", "replace(attempt, strategy=\"export\", ", "tests/capture/test_diagnosis.py"),
+    Mutant("capture/diagnosis.py", "is_better and zero_one.", "is_better or zero_one.", "tests/capture/test_diagnosis.py"),
+    Mutant("capture/diagnosis.py", "name not in attempt.optional", "False", "tests/capture/test_diagnosis.py"),
     Mutant("capture/attempt.py", "axis: size.substitute({name: done.value})", "axis: size", "tests/capture/test_dynamic.py"),
     Mutant("exporting/build.py", "keep_weights=not options.export_params or", "keep_weights=", "tests/test_export.py"),
     Mutant("exporting/folder.py", "            check(stage)\n", "            pass\n", "tests/test_export.py"),

@@ -7,7 +7,6 @@ import os
 import traceback
 from collections.abc import Iterator
 
-from fx2onnx.base.errors import UserError
 from fx2onnx.base.source import PACKAGE_FOLDER
 
 _PACKAGE = PACKAGE_FOLDER + os.sep
@@ -26,11 +25,10 @@ def empty_frames(error: BaseException) -> None:
                     frame.clear()
 
 
-def drop_frames(error: UserError) -> UserError:
-    """``error``, which is kept and not raised on, without the tracebacks: a frame also holds the one that called it."""
+def drop_frames(error: BaseException) -> None:
+    """Take the tracebacks from ``error``, which is kept and not raised on: a frame also holds the one that called it."""
     for each in _chain(error):
         each.__traceback__ = None
-    return error
 
 
 def _chain(error: BaseException) -> list[BaseException]:

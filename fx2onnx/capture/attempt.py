@@ -1,19 +1,24 @@
-"""One attempt to capture a module, as a value: the driver changes one thing of it, and tries again."""
+"""One attempt to capture a module and its outcome, as values: the driver changes one thing, and tries again."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from enum import Enum
+from types import CodeType
+from typing import Any, TypeAlias
 
 import torch
 
 from fx2onnx.base.assumptions import Specialization
 from fx2onnx.base.dims import Dim
+from fx2onnx.base.errors import Fx2OnnxError
+from fx2onnx.capture.captured import Captured
 from fx2onnx.capture.options import CaptureOptions
 from fx2onnx.capture.patches import Patches, TracedCode
 from fx2onnx.capture.python.inputs import Arguments
 from fx2onnx.capture.shapes.dynamic import hints_of
+from fx2onnx.capture.shapes.shape_env import ShapeEnv
 
 
 @dataclass(frozen=True)
@@ -27,12 +32,22 @@ class Attempt:
     """Whether an overload stays whole; others are split by PyTorch's decompositions."""
     patches: Patches
     """Of library functions, in place while the module runs."""
+    optional: frozenset[str] = frozenset()
+    """Sizes that may become static, since nobody asked for them by name."""
     strategy: str = "fake"
-    """What ``root`` is: the module itself (``fake``), a traced copy (``symbolic``) or torch.export's program (``export``)."""
+    """What is run: the module itself (``fake``), a traced copy (``symbolic``) or torch.export's program (``export``)."""
+    program: torch.nn.Module | None = None
+    """What the strategy made of ``root``; None until it has."""
     hints: Mapping[str, int] = field(default_factory=dict)
     """The size of each symbol at which comparisons are decided."""
+    specializations: tuple[Specialization, ...] = ()
+    """Of earlier attempts: the sizes that became numbers, or other sizes."""
     larger: Mapping[str, int] = field(default_factory=dict)
     """Sizes in the place of hints at which a derived size is 1."""
+    without_larger: Recorded | None = None
+    """What the run without ``larger`` gave."""
+    first_failure: BaseException | None = None
+    """Of the module's own run, where torch.export is tried in its place."""
     whole: bool = True
     """Whether composite operators are recorded whole, rather than as the operators that they consist of."""
     traced: TracedCode = frozenset()
@@ -60,8 +75,62 @@ class Attempt:
         ]
         arguments = replace(self.arguments, leaves=leaves)
         return replace(
-            self, arguments=arguments, larger={}, whole=True, traced=frozenset(), change=str(done)
+            self,
+            arguments=arguments,
+            specializations=(*self.specializations, done),
+            larger={},
+            without_larger=None,
+            whole=True,
+            traced=frozenset(),
+            change=str(done),
         ).at_sample()
+
+    def reason(self) -> str:
+        """Why the graph comes from this strategy, for the report."""
+        if self.first_failure is not None:
+            return own_run_failed(self.first_failure)
+        if self.options.rung == "auto":
+            return "the module ran on fake tensors as it is: its own Python, no traced copy to compare with"
+        return "asked for" + ("; checked against the module's own run" if self.strategy == "symbolic" else "")
 
     def __str__(self) -> str:
         return self.strategy + (f": {self.change}" if self.change else "")
+
+
+class Reason(Enum):
+    """What an attempt failed of, as far as another attempt may do better."""
+
+    ERROR = "an error"
+    COMPOSITE = "composite operators cannot be seen whole: the module transforms functions or takes gradients"
+    PLAIN_NUMBER = "Python turns a size that only the data gives into a plain number"
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """An attempt that ran to its end."""
+
+    attempt: Attempt
+    captured: Captured
+    shape_env: ShapeEnv
+
+
+@dataclass(frozen=True)
+class Failed:
+    """An attempt that did not."""
+
+    attempt: Attempt
+    error: BaseException
+    reason: Reason = Reason.ERROR
+    library_code: CodeType | None = None
+    """The function of a library that decides by data, where it has a branch for traced code that does not."""
+
+
+Outcome: TypeAlias = Recorded | Failed
+
+
+def own_run_failed(error: BaseException) -> str:
+    """One line about why torch.export takes the place of the module's own run."""
+    text = f"{type(error).__name__}: {str(error)[:200]}"
+    if isinstance(error, Fx2OnnxError):
+        text = f"[{error.code}] {error.what}" + (f"   ({error.where})" if error.where else "")
+    return f"the module's own run on fake tensors failed: {text}"

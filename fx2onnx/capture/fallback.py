@@ -8,6 +8,7 @@ import traceback
 import torch
 
 from fx2onnx.base.errors import Fx2OnnxError, UserError
+from fx2onnx.capture.attempt import Failed, Reason
 
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _SHAPE_RULES = tuple(_TORCH + part for part in ("_meta_registrations", "_prims", "_refs", "_decomp"))
@@ -15,19 +16,16 @@ _FAITHFUL = (NameError, KeyError, IndexError, AssertionError, ImportError, Value
 """What the module raises on its own account, on fake tensors as on real ones."""
 
 
-def export_may_help(failure: Exception) -> bool:
+def export_may_help(failed: Failed) -> bool:
     """torch.export runs the module on fake tensors, too, and knows besides NumPy inside forward and ``int(x)`` as a size;
     its own code stands in for the recorder's faults.
     """
+    failure = failed.error
     if not isinstance(failure, UserError):
         return True
     if failure.code == "E101":
         return _may_be_due_to_fakes(failure.__cause__)
-    return failure.code == "E107" or (failure.code == "E104" and isinstance(failure, NeedsPlainNumber))
-
-
-class NeedsPlainNumber(UserError):
-    """Python turns a size that depends on data into a plain number (E104)."""
+    return failure.code == "E107" or failed.reason is Reason.PLAIN_NUMBER
 
 
 def _may_be_due_to_fakes(cause: BaseException | None) -> bool:

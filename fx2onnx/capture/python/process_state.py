@@ -242,6 +242,8 @@ class _Seen(threading.local):
     def __init__(self) -> None:
         self.before: dict[Flag, Any] = {}
         """Flags of the process that this thread's capture was seen to change, with what they were."""
+        self.setting: list[list[Any]] = []
+        """All values from before each call of a setter that has not ended; an interrupted one stays."""
 
 
 _SEEN = _Seen()
@@ -253,9 +255,10 @@ def keep_process_state() -> None:
         before_change(functools.partial(_put_back, OF_PROCESS, _values(OF_PROCESS)))
         keep_random_states()
     else:
-        before_change(functools.partial(setattr, _SEEN, "before", _SEEN.before))
-        _SEEN.before = {}
-        before_change(functools.partial(_put_back_seen, _SEEN.before))
+        for name in ("before", "setting"):
+            before_change(functools.partial(setattr, _SEEN, name, getattr(_SEEN, name)))
+        _SEEN.before, _SEEN.setting = {}, []
+        before_change(functools.partial(_put_back_seen, _SEEN.before, _SEEN.setting))
         for code_patch in _setters():
             code_patch.put_in()
         draw_apart()
@@ -263,19 +266,23 @@ def keep_process_state() -> None:
     before_change(functools.partial(_put_back, OF_THREAD, _values(OF_THREAD)))
 
 
-def _put_back_seen(seen: dict[Flag, Any]) -> None:
+def _put_back_seen(seen: dict[Flag, Any], setting: list[list[Any]]) -> None:
+    for values in setting:
+        seen = dict(zip(OF_PROCESS, values, strict=True)) | seen
     _put_back(tuple(seen), list(seen.values()))
 
 
 def _noticed(setter: FunctionType) -> Callable[..., Any]:
     def noticed(*args: Any, **kwargs: Any) -> Any:
-        before = _values(OF_PROCESS)
+        before, seen = _values(OF_PROCESS), _SEEN
+        seen.setting.append(before)
         try:
             return setter(*args, **kwargs)
         finally:
             for flag, old, new in zip(OF_PROCESS, before, _values(OF_PROCESS), strict=True):
                 if old is not _UNREADABLE and old != new:
-                    _SEEN.before.setdefault(flag, old)
+                    seen.before.setdefault(flag, old)
+            seen.setting.pop()
 
     return noticed
 

@@ -8,6 +8,7 @@ decisions are treated likewise, so every run of the module is one path from the 
 from __future__ import annotations
 
 import dis
+import functools
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,12 +21,12 @@ from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.base.tracebacks import drop_frames
+from fx2onnx.capture.attempt import Attempt, Failed, Outcome, Recorded
 from fx2onnx.capture.captured import Captured, GraphOutput, Mutation, Symbol, TensorInfo, Weight, symbols_of
-from fx2onnx.capture.patches import TracedCode
 from fx2onnx.capture.python.frames import is_user
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
 from fx2onnx.capture.recording.control_flow import Nested, joined_dims
-from fx2onnx.capture.shapes.shape_env import ShapeEnv
+from fx2onnx.capture.shapes.shape_env import KEEP_BOTH, ShapeEnv
 from fx2onnx.capture.torch_private import HIGHER_ORDER
 
 Node: TypeAlias = torch.fx.Node
@@ -37,7 +38,7 @@ _INTEGERS = frozenset({torch.uint8, torch.int8, torch.int16, torch.int32, torch.
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class Choice:
     """How a decision goes in one run."""
 
     holds: bool
@@ -57,33 +58,26 @@ class Decision:
 
 @dataclass(slots=True)
 class Branches:
-    """The outcomes that one run is given, and the decisions that it made."""
+    """The choices that one run is given, and the decisions that it made."""
 
-    outcomes: tuple[Outcome, ...]
-    traced: TracedCode = frozenset()
-    """Functions that take their branch for traced code in this run."""
+    choices: tuple[Choice, ...]
     decisions: list[Decision] = field(default_factory=list)
     undecided: UserError | None = None
-    """The error of the first decision without an outcome."""
+    """The error of the first decision without a choice."""
 
-    def begin(self, traced: TracedCode) -> None:
-        """The module is run from the start, perhaps not for the first time."""
-        self.traced |= traced
-        self.decisions, self.undecided = [], None
-
-    def outcome(self, recorder: BaseRecorder, test: Test, error: UserError) -> bool:
-        """The next outcome. Raises ``error`` where there is none, or within the body of an operator's branch or loop."""
+    def choose(self, recorder: BaseRecorder, test: Test, error: UserError) -> bool:
+        """The next choice. Raises ``error`` where there is none, or within the body of an operator's branch or loop."""
         if recorder.graph is not recorder.root:
             raise error
-        if len(self.decisions) == len(self.outcomes):
+        if len(self.decisions) == len(self.choices):
             self.undecided = error
             raise error
-        outcome = self.outcomes[len(self.decisions)]
+        choice = self.choices[len(self.decisions)]
         calls = sum(node.op == "call_function" for node in recorder.root.nodes)
         self.decisions.append(Decision(test, calls, len(recorder.weights), error.where))
         env = recorder.shape_env
-        env.next_unknown = max(env.next_unknown, outcome.first_unknown)
-        return outcome.holds
+        env.next_unknown = max(env.next_unknown, choice.first_unknown)
+        return choice.holds
 
 
 @dataclass(slots=True)
@@ -95,65 +89,65 @@ class _Path:
     decisions: list[Decision]
 
 
-Run: TypeAlias = Callable[..., tuple[Captured, ShapeEnv]]
-"""Takes ``branches=``."""
+Run: TypeAlias = Callable[[Attempt, Branches], Outcome]
 
 
-def joined_paths(run: Run) -> tuple[Captured, ShapeEnv]:
-    """The program of all paths. Raises UserError E104 where there are too many, or where two cannot be joined."""
-    path = _explored(run, (), frozenset(), [MAX_PATHS])
-    return path.captured, path.shape_env
+def joined_paths(run: Run, attempt: Attempt) -> Outcome:
+    """The program of all paths. It fails with E104 where there are too many, or where two cannot be joined."""
+    path = _explored(functools.partial(run, attempt), (), [MAX_PATHS])
+    return path if isinstance(path, Failed) else Recorded(attempt, path.captured, path.shape_env)
 
 
-def _explored(run: Run, outcomes: tuple[Outcome, ...], traced: TracedCode, runs_left: list[int]) -> _Path:
-    branches = Branches(outcomes, traced)
-    try:
-        captured, shape_env = run(branches=branches)
-    except UserError as raised:
-        if raised is not branches.undecided:
-            raise
-        error = drop_frames(raised)
-    else:
-        return _Path(captured, shape_env, branches.decisions)
+def _explored(run: Callable[[Branches], Outcome], choices: tuple[Choice, ...], runs_left: list[int]) -> _Path | Failed:
+    branches = Branches(choices)
+    outcome = run(branches)
+    if isinstance(outcome, Recorded):
+        return _Path(outcome.captured, outcome.shape_env, branches.decisions)
+    error = branches.undecided
+    if error is None or error is not outcome.error or outcome.library_code is not None:
+        return outcome
+    drop_frames(error)
     runs_left[0] -= 1
     if runs_left[0] <= 0:
-        raise _unjoined(error, f"there are more than {MAX_PATHS} ways through forward")
-    then = _unless_raised(run, (*outcomes, Outcome(True)), branches.traced, runs_left)
-    unknown = 0 if isinstance(then, UserError) else then.shape_env.next_unknown
-    otherwise = _unless_raised(run, (*outcomes, Outcome(False, unknown)), branches.traced, runs_left)
-    if not isinstance(then, UserError) and not isinstance(otherwise, UserError):
-        return _Join(then, otherwise, len(outcomes), error).path()
-    for path, truth in ((then, "true"), (otherwise, "false")):
-        if not isinstance(path, UserError):
-            test = path.decisions[len(outcomes)].test
-            name = f"%{test.name}" if isinstance(test, Node) else str(test)
-            path.shape_env.take_for_true(f"{name} is {truth}", error.where)
-            return path
-    assert isinstance(then, UserError)
-    raise then
-
-
-def _unless_raised(
-    run: Run, outcomes: tuple[Outcome, ...], traced: TracedCode, runs_left: list[int]
-) -> _Path | UserError:
-    """The path; its error where forward's own ``raise`` or ``assert`` ends the run: eager PyTorch ends there, too."""
+        return replace(outcome, error=_unjoined(error, f"there are more than {MAX_PATHS} paths through forward"))
+    then = _explored(run, (*choices, Choice(True)), runs_left)
+    if isinstance(then, Failed) and not _ends_by_raise(then):
+        return then
+    first_unknown = 0 if isinstance(then, Failed) else then.shape_env.next_unknown
+    otherwise = _explored(run, (*choices, Choice(False, first_unknown)), runs_left)
+    if isinstance(otherwise, Failed):
+        if isinstance(then, Failed) or not _ends_by_raise(otherwise):
+            return otherwise
+        return _only(then, len(choices), "true", error.where)
+    if isinstance(then, Failed):
+        return _only(otherwise, len(choices), "false", error.where)
     try:
-        return _explored(run, outcomes, traced, runs_left)
-    except UserError as error:
-        if not _is_raised_by_user(error.__cause__):
-            raise
-        return drop_frames(error)
+        return _Join(then, otherwise, len(choices), error).path()
+    except UserError as refusal:
+        return replace(outcome, error=refusal)
 
 
-def _is_raised_by_user(cause: BaseException | None) -> bool:
-    """Whether a statement of forward's code raised ``cause``, and not what it called."""
+def _only(path: _Path, depth: int, truth: str, where: SourceLocation | None) -> _Path:
+    """The path of one choice, since eager PyTorch ends with the other one."""
+    test = path.decisions[depth].test
+    name = f"%{test.name}" if isinstance(test, Node) else str(test)
+    path.shape_env.take_for_true(f"{name} is {truth}", where)
+    return path
+
+
+def _ends_by_raise(failed: Failed) -> bool:
+    """Whether a statement of forward's own code, ``raise`` or ``assert``, ended the run: eager PyTorch ends there, too."""
+    cause = failed.error.__cause__
     traceback = cause.__traceback__ if cause is not None else None
     while traceback is not None and traceback.tb_next is not None:
         traceback = traceback.tb_next
     if traceback is None or not is_user(traceback.tb_frame.f_code):
         return False
-    opnames = {item.offset: item.opname for item in dis.get_instructions(traceback.tb_frame.f_code)}
-    return opnames.get(traceback.tb_lasti) == "RAISE_VARARGS"
+    names = {item.offset: item.opname for item in dis.get_instructions(traceback.tb_frame.f_code)}
+    ended = names.get(traceback.tb_lasti) == "RAISE_VARARGS"
+    if ended:
+        drop_frames(failed.error)
+    return ended
 
 
 def _unjoined(error: UserError, why: str) -> UserError:
@@ -165,7 +159,7 @@ def _unjoined(error: UserError, why: str) -> UserError:
         module_path=error.module_path,
         node=error.node,
         why=f"{error.why}; {why}",
-        next=error.next,
+        next=[step for step in error.next if step != KEEP_BOTH],
     )
 
 

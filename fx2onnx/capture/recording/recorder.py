@@ -221,7 +221,7 @@ class Recorder(BaseRecorder):
         """How a decision by data goes. Raises ``error`` where both branches are not to be kept."""
         if self.branches is None:
             raise error
-        return self.branches.outcome(self, test, error)
+        return self.branches.choose(self, test, error)
 
     def advice(self, names: frozenset[str]) -> list[str]:
         """What to do about a decision by sizes that depend on data."""

@@ -11,7 +11,6 @@ from fx2onnx.base.assumptions import COMPARE, Assumption, Guard, Relation, Speci
 from fx2onnx.base.dims import Dim, Scalar, apply, without_remainders
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.source import SourceLocation
-from fx2onnx.capture.fallback import NeedsPlainNumber
 from fx2onnx.capture.python.frames import asked_by_user, asserted_by_user, user_location
 
 KEEP_BOTH = 'data_branches="if" to keep both branches in the file'
@@ -54,6 +53,8 @@ class ShapeEnv:
     """The overload that runs now."""
     recorder: Callable[[], RunRecorder | None] = lambda: None
     """A weak reference to the recorder, if there is one."""
+    wanted_number: str = ""
+    """The last error because Python needed a number that depends on data."""
     assertions: dict[Assumption, None] = field(default_factory=dict)
     """What eager PyTorch checks and the file does not, in order."""
 
@@ -143,7 +144,7 @@ class ShapeEnv:
         """The plain number at the sample's sizes, remembered as a specialization."""
         where = user_location()
         if dim.symbols() & self.unbacked:
-            raise NeedsPlainNumber(
+            error = UserError(
                 "E104",
                 "Python needs a number that only the data tells",
                 where=where,
@@ -154,6 +155,8 @@ class ShapeEnv:
                     *self._advice(dim.symbols()),
                 ),
             )
+            self.wanted_number = str(error)
+            raise error
         number = int(dim.evaluate(self.hints))
         self.asked.append(("specialize", dim, number))
         self.specializations.setdefault(dim, Specialization(dim, number, where))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import traceback
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +14,7 @@ from fx2onnx.base.dims import Dim, DimLike
 from fx2onnx.base.errors import Fx2OnnxError, UserError
 from fx2onnx.base.recursion import limit_of_user
 from fx2onnx.base.source import SourceLocation
-from fx2onnx.capture.attempt import Attempt
+from fx2onnx.capture.attempt import Attempt, Failed, Outcome, Reason, Recorded
 from fx2onnx.capture.captured import Captured, GraphInput, GraphOutput, Mutation, symbols_of
 from fx2onnx.capture.python.frames import PATHS, is_user, track_modules
 from fx2onnx.capture.python.inputs import Leaf
@@ -26,7 +25,7 @@ from fx2onnx.capture.python.type_questions import answer_as_tensors
 from fx2onnx.capture.recording import control_flow
 from fx2onnx.capture.recording.branches import Branches
 from fx2onnx.capture.recording.recorder import Recorder
-from fx2onnx.capture.recording.tensor_tracker import tensor_info
+from fx2onnx.capture.recording.tensor_tracker import NeedsDecomposition, tensor_info
 from fx2onnx.capture.shapes.python_sizes import take_sizes
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.capture.shapes.symnode import sym_int
@@ -42,19 +41,27 @@ MAX_PATH_CHARS = 60
 """Of a module's path, in an error about modules nested a thousand deep."""
 
 
-def run(attempt: Attempt, branches: Branches | None = None) -> tuple[Captured, ShapeEnv]:
-    """One run of a module on fake tensors whose dynamic sizes are symbols with the given hints. ``branches`` decides what
-    Python decides by data.
-
-    Raises: UserError for whatever forward does that cannot be captured, with the user's line. NeedsDecomposition.
+def run(attempt: Attempt, branches: Branches | None = None) -> Outcome:
+    """One run of a module on fake tensors whose dynamic sizes are symbols with the given hints. ``branches`` has the
+    choices for Python's decisions by data. Whatever cannot be captured is a UserError with the user's line.
     """
-    control_flow.register()
-    arguments, bake, traced = attempt.arguments, attempt.options.bake, attempt.traced
     shape_env = ShapeEnv(hints={**attempt.hints, **attempt.larger})
-    tree = ModuleTree(attempt.root)
-    if branches is not None:
-        branches.begin(traced)
-        traced = branches.traced
+    try:
+        return Recorded(attempt, _captured(attempt, shape_env, branches), shape_env)
+    except NeedsDecomposition as error:
+        return Failed(attempt, error, Reason.COMPOSITE)
+    except UserError as error:
+        reason = Reason.PLAIN_NUMBER if str(error) == shape_env.wanted_number else Reason.ERROR
+        return Failed(attempt, error, reason, attempt.patches.decided_by_data(error) if error.code == "E104" else None)
+    except Exception as error:  # a fault of the recorder need not stop the user
+        return Failed(attempt, error)
+
+
+def _captured(attempt: Attempt, shape_env: ShapeEnv, branches: Branches | None) -> Captured:
+    control_flow.register()
+    arguments, bake = attempt.arguments, attempt.options.bake
+    program = attempt.program or attempt.root
+    tree = ModuleTree(program)
     recorder = Recorder(shape_env, weight_names(tree), attempt.keep, attempt.whole, branches)
     fakes = [
         recorder.constant(leaf.tensor) if leaf.name in bake else _fake_input(recorder, leaf)
@@ -73,46 +80,42 @@ def run(attempt: Attempt, branches: Branches | None = None) -> tuple[Captured, S
             recorder.symbols.setdefault(symbol.name, symbol)
     args, kwargs = arguments.rebuilt(fakes)
     with Changes():
-        apply_patches = functools.partial(attempt.patches.apply, traced, recorder.is_known)
-        outputs, restore, mutations = _run_module(recorder, attempt, tree, args, kwargs, inputs, apply_patches)
+        outputs, restore, mutations = _run_module(recorder, attempt, program, tree, args, kwargs, inputs)
         notes = attempt.patches.notes()
         recorder.warnings += attempt.patches.warnings()
-    return (
-        Captured(
-            graph=recorder.graph,
-            inputs=inputs,
-            outputs=outputs,
-            weights=recorder.weights,
-            symbols=recorder.symbols,
-            mutations=mutations,
-            rung="fake",
-            warnings=recorder.warnings,
-            assumptions=[*notes],
-            restore=restore,
-        ),
-        shape_env,
+    return Captured(
+        graph=recorder.graph,
+        inputs=inputs,
+        outputs=outputs,
+        weights=recorder.weights,
+        symbols=recorder.symbols,
+        mutations=mutations,
+        rung=attempt.strategy,
+        warnings=recorder.warnings,
+        assumptions=[*notes],
+        restore=restore,
     )
 
 
 def _run_module(
     recorder: Recorder,
     attempt: Attempt,
+    program: torch.nn.Module,
     tree: ModuleTree,
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     inputs: list[GraphInput],
-    apply_patches: Callable[[], None],
 ) -> tuple[list[GraphOutput], Callable[[list[Any]], Any], list[Mutation]]:
     """What the run changes is as before when the caller's ``Changes`` end."""
     preserve(tree, attempt.options.training)
     track_modules(tree)
     answer_as_tensors(tree)
     take_sizes()
-    apply_patches()
+    attempt.patches.apply(attempt.traced, recorder.is_known)
     take_assignments(recorder.take_data)
     with capture_modes(recorder.fake_mode, recorder.mode):
         try:
-            result = attempt.root(*args, **kwargs)
+            result = program(*args, **kwargs)
         except Fx2OnnxError:
             raise
         except Exception as cause:  # forward is the user's code: chained under the error with its line

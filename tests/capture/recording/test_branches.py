@@ -1,4 +1,4 @@
-"""Outcomes of decisions by data: given in order, and the paths of small programs joined."""
+"""Choices for decisions by data: given in order, and the paths of small programs joined."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import pytest
 import torch
 
 from fx2onnx.base.errors import UserError
+from fx2onnx.capture.attempt import Failed, Outcome, Recorded
 from fx2onnx.capture.captured import Captured, GraphInput, GraphOutput
 from fx2onnx.capture.recording import branches as branches_module
-from fx2onnx.capture.recording.branches import Branches, Outcome, joined_paths
+from fx2onnx.capture.recording.branches import Branches, Choice, joined_paths
 from fx2onnx.capture.recording.recorder import Recorder
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.capture.torch_private import HIGHER_ORDER, capture_modes
@@ -20,28 +21,36 @@ from tests.capture.recorded import info, inputs_of, recorder_of
 ERROR = UserError("E104", "depends on data")
 
 
-def paths_of(function: Callable[[Any], Any]) -> Captured:
+def paths_of(function: Callable[[Any], Any]) -> Recorded:
     """The joined program of a function of a float32[4, 3]."""
 
-    def run(branches: Branches) -> tuple[Captured, ShapeEnv]:
-        branches.begin(frozenset())
+    def run(attempt: Any, branches: Branches) -> Outcome:
         recorder = Recorder(ShapeEnv(), {}, lambda overload: True, branches=branches)
-        recorders.append(recorder)
         (x,) = inputs_of(recorder, (4, 3))
-        with capture_modes(recorder.fake_mode, recorder.mode):
-            result = recorder.node_of(function(x))
+        try:
+            with capture_modes(recorder.fake_mode, recorder.mode):
+                result = recorder.node_of(function(x))
+        except UserError as error:
+            return Failed(attempt, error)
+        except ValueError as cause:
+            error = UserError("E101", "the module failed")
+            error.__cause__ = cause
+            return Failed(attempt, error)
         node = next(iter(recorder.graph.nodes))
         inputs = [GraphInput("x0", info(4, 3), node, torch.ones(4, 3), "x0")]
         outputs = [GraphOutput("output", result, "")]
         captured = Captured(recorder.graph, inputs, outputs, recorder.weights, recorder.symbols, [], "fake")
-        return captured, recorder.shape_env
+        return Recorded(attempt, captured, recorder.shape_env)
 
-    recorders: list[Recorder] = []
-    return joined_paths(run)[0]
+    attempt: Any = None  # only the driver reads it
+    joined = joined_paths(run, attempt)
+    if isinstance(joined, Failed):
+        raise joined.error
+    return joined
 
 
-def value_of(captured: Captured) -> Any:
-    value = captured.outputs[0].value
+def value_of(joined: Recorded) -> Any:
+    value = joined.captured.outputs[0].value
     assert isinstance(value, torch.fx.Node)
     return value.meta["val"]
 
@@ -50,54 +59,54 @@ def conds(graph: torch.fx.Graph) -> list[torch.fx.Node]:
     return [node for node in graph.nodes if node.target is HIGHER_ORDER["cond"]]
 
 
-def test_outcomes_are_given_in_order_until_one_is_missing() -> None:
-    branches = Branches((Outcome(True), Outcome(False, first_unknown=7)))
+def test_choices_are_given_in_order_until_one_is_missing() -> None:
+    branches = Branches((Choice(True), Choice(False, first_unknown=7)))
     recorder = recorder_of()
     (x,) = inputs_of(recorder, (4,))
     node = recorder.node_of(x)
-    assert branches.outcome(recorder, node, ERROR) is True
+    assert branches.choose(recorder, node, ERROR) is True
     assert recorder.shape_env.next_unknown == 0
-    assert branches.outcome(recorder, node, ERROR) is False
+    assert branches.choose(recorder, node, ERROR) is False
     assert recorder.shape_env.next_unknown == 7
     with pytest.raises(UserError) as caught:
-        branches.outcome(recorder, node, ERROR)
+        branches.choose(recorder, node, ERROR)
     assert branches.undecided is caught.value is ERROR
     assert [decision.test for decision in branches.decisions] == [node, node]
-    branches.begin(frozenset())
-    assert (branches.decisions, branches.undecided) == ([], None)
 
 
 def test_within_a_nested_graph_nothing_is_decided() -> None:
-    branches = Branches((Outcome(True),))
+    branches = Branches((Choice(True),))
     recorder = recorder_of()
     (x,) = inputs_of(recorder, (4,))
     with recorder.nested(), pytest.raises(UserError):
-        branches.outcome(recorder, recorder.node_of(x), ERROR)
+        branches.choose(recorder, recorder.node_of(x), ERROR)
     assert branches.undecided is None
 
 
 def test_both_branches_are_joined_after_what_they_share() -> None:
-    captured = paths_of(lambda x: x.relu().exp() if x.sum() > 0 else x.relu().tanh())
-    (cond,) = conds(captured.graph)
+    joined = paths_of(lambda x: x.relu().exp() if x.sum() > 0 else x.relu().tanh())
+    (cond,) = conds(joined.captured.graph)
     assert [str(node.target) for node in cond.args[1].graph.nodes] == ["aten.relu.default", "aten.exp.default"]  # type: ignore[union-attr]
     assert [str(node.target) for node in cond.args[2].graph.nodes] == ["aten.relu.default", "aten.tanh.default"]  # type: ignore[union-attr]
     assert str(cond.args[0].target) == "aten.gt.Scalar"  # type: ignore[union-attr]
-    assert value_of(captured) == info(4, 3)
-    assert [str(note) for note in captured.assumptions] == [str(captured.assumptions[0])]
+    assert value_of(joined) == info(4, 3)
+    assert [note.what for note in joined.captured.assumptions] == [
+        "both branches of a decision by data are in the file"
+    ]
 
 
 def test_later_decisions_are_ifs_within_branches() -> None:
-    captured = paths_of(lambda x: x.exp() if x.sum() > 0 else (x.tanh() if x.max() > 1 else x.sin()))
-    (outer,) = conds(captured.graph)
+    joined = paths_of(lambda x: x.exp() if x.sum() > 0 else (x.tanh() if x.max() > 1 else x.sin()))
+    (outer,) = conds(joined.captured.graph)
     assert not conds(outer.args[1].graph)  # type: ignore[union-attr]
     assert len(conds(outer.args[2].graph)) == 1  # type: ignore[union-attr]
 
 
 def test_sizes_and_integer_types_are_joined() -> None:
-    captured = paths_of(lambda x: x[:2].argmax(1) if x.sum() > 0 else x.argmax(1).int())
-    found = value_of(captured)
+    joined = paths_of(lambda x: x[:2].argmax(1) if x.sum() > 0 else x.argmax(1).int())
+    found = value_of(joined)
     assert found.dtype == torch.int64
-    assert str(found.dims[0]) in captured.symbols
+    assert str(found.dims[0]) in joined.captured.symbols
 
 
 @pytest.mark.parametrize(
@@ -120,8 +129,10 @@ def test_a_branch_that_raises_is_assumed_not_to_be_taken() -> None:
             raise ValueError("too large")
         return x.exp()
 
-    with pytest.raises(ValueError, match="too large"):
-        paths_of(checked)  # the strategy makes such an error the user's
+    joined = paths_of(checked)
+    assert not conds(joined.captured.graph)
+    assert value_of(joined) == info(4, 3)
+    assert [note.what for note in joined.shape_env.assertions] == ["%gt_scalar is false"]
 
 
 def test_paths_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,5 +143,5 @@ def test_paths_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
             x = x / 2
         return x
 
-    with pytest.raises(UserError, match="more than 3 ways through forward"):
+    with pytest.raises(UserError, match="more than 3 paths through forward"):
         paths_of(halved)

@@ -1,0 +1,176 @@
+"""Each diagnosis by itself: what follows from an outcome, without a module that is run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from fx2onnx.base.assumptions import Guard, Relation, Specialization
+from fx2onnx.base.dims import Dim, apply
+from fx2onnx.base.errors import UserError
+from fx2onnx.base.source import SourceLocation
+from fx2onnx.capture import diagnosis
+from fx2onnx.capture.attempt import Attempt, Failed, Reason, Recorded
+from fx2onnx.capture.captured import Captured
+from fx2onnx.capture.diagnosis import diagnosed
+from fx2onnx.capture.options import CaptureOptions
+from fx2onnx.capture.patches import NO_PATCHES
+from fx2onnx.capture.python.inputs import bind
+from fx2onnx.capture.shapes.dynamic import set_dynamic_axes
+from fx2onnx.capture.shapes.shape_env import ShapeEnv
+
+N, M = Dim.symbol("n"), Dim.symbol("m")
+LINE = SourceLocation("model.py", 3, "forward")
+
+
+def attempt(**changes: Any) -> Attempt:
+    module = torch.nn.Linear(4, 2)
+    arguments = bind(module.forward, (torch.zeros(6, 4),), {}, None)
+    set_dynamic_axes(arguments, ({0: "n"},), None)
+    return replace(Attempt(module, arguments, CaptureOptions(), lambda _: True, NO_PATCHES).at_sample(), **changes)
+
+
+def ran(tried: Attempt, *guards: Guard, specialized: Specialization | None = None) -> Recorded:
+    env = ShapeEnv(hints={**tried.hints, **tried.larger})
+    env.guards = {(guard.relation, True): guard for guard in guards}
+    if specialized is not None:
+        env.specializations = {specialized.size: specialized}
+    graph = torch.fx.Graph()
+    return Recorded(tried, Captured(graph, [], [], {}, {}, [], tried.strategy), env)
+
+
+def equal(left: Any, right: Any, by_user: bool = False) -> Guard:
+    return Guard(Relation("eq", (left, right)), LINE, by_user, "aten::add")
+
+
+def following(outcome: Recorded | Failed, start: Attempt | None = None) -> Attempt:
+    step = diagnosed(outcome, start or outcome.attempt)
+    assert isinstance(step, Attempt)
+    return step
+
+
+def error_of(outcome: Recorded | Failed, start: Attempt | None = None) -> UserError:
+    step = diagnosed(outcome, start or outcome.attempt)
+    assert isinstance(step, Failed)
+    assert isinstance(step.error, UserError)
+    return step.error
+
+
+def test_a_run_without_remarks_is_the_last() -> None:
+    done = ran(attempt())
+    assert diagnosed(done, done.attempt) is done
+
+
+def test_what_the_user_compared_is_assumed_and_what_always_holds_is_not() -> None:
+    by_user = Guard(Relation("lt", (N, 100)), LINE, True, "")
+    by_kernel = Guard(Relation("ge", (N + 1, 1)), LINE, False, "aten::add")
+    done = ran(attempt(), by_user, by_kernel)
+    assert diagnosed(done, done.attempt) is done
+    assert done.captured.assumptions == [by_user]
+
+
+def test_composite_operators_are_split_once() -> None:
+    first = attempt()
+    again = following(Failed(first, ValueError(), Reason.COMPOSITE))
+    assert (again.whole, again.hints, again.strategy) == (False, first.hints, "fake")
+
+
+def test_library_code_takes_its_traced_branch_beside_those_that_do() -> None:
+    one, two = (function.__code__ for function in (ran, equal))
+    first = attempt(traced=frozenset({one}))
+    again = following(Failed(first, UserError("E104", "decided by data"), library_code=two))
+    assert again.traced == {one, two}
+    assert "equal takes its branch" in again.change
+
+
+def test_a_size_that_must_stay_dynamic_is_refused_with_its_line() -> None:
+    error = error_of(ran(attempt(), specialized=Specialization(N, 6, LINE)))
+    assert (error.code, error.where) == ("E105", LINE)
+
+
+def test_a_size_that_nobody_named_becomes_a_number_and_is_assumed() -> None:
+    first = attempt(optional=frozenset({"n"}), whole=False)
+    again = following(ran(first, specialized=Specialization(N, 6, LINE)))
+    assert not again.hints
+    assert again.whole
+    assert again.arguments.leaves[0].axes[0] == 6
+    done = ran(again)
+    assert diagnosed(done, first) is done
+    assert done.captured.assumptions == [Specialization(N, 6, LINE)]
+
+
+def test_an_equality_is_solved_for_one_size() -> None:
+    first = attempt(hints={"n": 6, "m": 3})
+    again = following(ran(first, equal(N, 2 * M)))
+    assert again.specializations == (Specialization(N, 2 * M, LINE),)
+
+
+def test_an_equality_of_a_range_of_sizes_specializes_nothing() -> None:
+    done = ran(attempt(), equal(apply("min", N, 512), N))
+    assert diagnosed(done, done.attempt) is done
+
+
+def test_too_many_specializations_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(diagnosis, "MAX_SPECIALIZATIONS", 1)
+    error = error_of(ran(attempt(optional=frozenset({"n"})), specialized=Specialization(N, 6, LINE)))
+    assert "more than 1 dynamic sizes" in error.what
+    assert "model.py:3" in error.why
+
+
+class TestASizeThatIsOneAtTheSample:
+    """``n // 6`` is 1 at 6: a kernel found that it broadcasts."""
+
+    first = attempt(optional=frozenset({"n"}))
+    at_sample = ran(first, equal(N // 6, 1))
+    larger = following(at_sample)
+
+    def test_a_larger_size_is_tried(self) -> None:
+        assert self.larger.larger["n"] >= 12
+        assert self.larger.without_larger is self.at_sample
+
+    def test_and_taken_where_nothing_is_specialized_there(self) -> None:
+        done = ran(self.larger)
+        assert diagnosed(done, self.first) is done
+
+    def test_not_where_the_users_code_decided_otherwise_there(self) -> None:
+        long = Guard(Relation("gt", (N, 7)), LINE, True, "")
+        assert following(ran(self.larger, long)).specializations[0].value == 6
+
+    def test_not_where_the_size_is_specialized_there_too(self) -> None:
+        done = ran(self.larger, specialized=Specialization(N, self.larger.larger["n"], LINE))
+        assert following(done).specializations[0].value == 6
+
+    def test_not_where_it_fails(self) -> None:
+        again = following(Failed(self.larger, UserError("E101", "shapes")))
+        assert again.specializations[0].value == 6
+        assert (again.larger, again.without_larger) == ({}, None)
+
+
+class TestTorchExport:
+    first = attempt()
+    failure = UserError("E107", "an unknown operator", where=LINE)
+
+    def test_takes_the_place_of_the_own_run_as_it_was_asked_for(self) -> None:
+        late = replace(self.first, whole=False, specializations=(Specialization(M, 1, LINE),))
+        again = following(Failed(late, self.failure), self.first)
+        assert (again.strategy, again.whole, again.specializations) == ("export", True, ())
+        assert again.reason().startswith("the module's own run on fake tensors failed: [E107] an unknown operator")
+
+    def test_a_plain_number_from_data_is_a_reason(self) -> None:
+        failure = UserError("E104", "a number")
+        assert following(Failed(self.first, failure, Reason.PLAIN_NUMBER)).strategy == "export"
+        assert error_of(Failed(self.first, failure)) is failure
+
+    def test_the_first_failure_is_raised_where_it_fails_too(self) -> None:
+        again = following(Failed(self.first, self.failure))
+        assert error_of(Failed(again, UserError("E107", "another"))) is self.failure
+        refused = ran(again, specialized=Specialization(N, 6, LINE))
+        assert error_of(refused) is self.failure
+
+    @pytest.mark.parametrize("rung", ["fake", "symbolic", "export"])
+    def test_is_not_tried_where_a_strategy_was_asked_for(self, rung: str) -> None:
+        asked = replace(self.first, options=CaptureOptions(rung=rung))
+        assert error_of(Failed(asked, self.failure)) is self.failure

@@ -52,7 +52,7 @@ MUTANTS = [
     Mutant("base/memoized.py", "        if _THREAD.kept is None:\n            return", "        if False:\n            return", THREADS),
     Mutant("capture/python/process_state.py", "        if value is not _UNREADABLE and _value(flag) != value:\n            flag.set",
            "        if False:\n            flag.set", "tests/capture/test_process_state.py"),
-    Mutant("capture/python/process_state.py", "                    _SEEN.before.setdefault(flag, old)", "                    pass", THREADS),
+    Mutant("capture/python/process_state.py", "                    seen.before.setdefault(flag, old)", "                    pass", THREADS),
     Mutant("model_patches/patching.py", "            applied.warnings.append(_warning(patch, change))", "            pass", PATCHES),
     Mutant("model_patches/patching.py", "    return taken == known", "    return True", PATCHES),
     Mutant("model_patches/patching.py", "            if target in PATCHES:", "            if False:", PATCHES),

@@ -1,4 +1,4 @@
-"""``capture``: choose a rung, run it, and settle which dynamic sizes really are dynamic."""
+"""``capture``: choose a strategy, run it, and settle which dynamic sizes really are dynamic."""
 
 from __future__ import annotations
 

@@ -8,13 +8,11 @@ from __future__ import annotations
 import importlib
 import weakref
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
 from fx2onnx.capture.overloads.registry import Call, Kind, register
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
-from fx2onnx.capture.torch_private import OpOverload
 
 aten = torch.ops.aten
 
@@ -32,53 +30,35 @@ _KEPT: weakref.WeakKeyDictionary[BaseRecorder, dict[int, tuple[torch.Tensor, Cal
 """By recorder: the integers made in its run, by id, and how they are read back."""
 
 
-def _operators() -> Any:
-    """``torch.ops.quantized_decomposed``, which exists once its declarations are imported."""
-    importlib.import_module("torch.ao.quantization.fx._decomposed")
-    return torch.ops.quantized_decomposed
-
-
-@register(Kind.RECORD, aten.quantize_per_tensor.default, aten.quantize_per_tensor.tensor_qparams)
-def _per_tensor(
-    recorder: BaseRecorder, call: Call, self: torch.Tensor, scale: object, zero_point: object, dtype: torch.dtype
-) -> torch.Tensor:
-    operators = _operators()
-    form = "tensor" if isinstance(scale, torch.Tensor) else "default"
-    write, read = (getattr(packet, form) for packet in (operators.quantize_per_tensor, operators.dequantize_per_tensor))
-    return _quantized(recorder, call, dtype, self, (scale, zero_point), write, read)
-
-
-@register(Kind.RECORD, aten.quantize_per_channel.default)
-def _per_channel(
-    recorder: BaseRecorder,
-    call: Call,
-    self: torch.Tensor,
-    scales: torch.Tensor,
-    zero_points: torch.Tensor,
-    axis: int,
-    dtype: torch.dtype,
-) -> torch.Tensor:
-    operators = _operators()
-    write, read = operators.quantize_per_channel.default, operators.dequantize_per_channel.default
-    return _quantized(recorder, call, dtype, self, (scales, zero_points, axis), write, read)
-
-
+@register(
+    Kind.RECORD,
+    aten.quantize_per_tensor.default,
+    aten.quantize_per_tensor.tensor_qparams,
+    aten.quantize_per_channel.default,
+)
 def _quantized(
     recorder: BaseRecorder,
     call: Call,
+    self: torch.Tensor,
     dtype: torch.dtype,
-    tensor: torch.Tensor,
-    parameters: tuple[object, ...],
-    write: OpOverload,
-    read: OpOverload,
+    scale: float | torch.Tensor | None = None,
+    zero_point: int | torch.Tensor | None = None,
+    scales: torch.Tensor | None = None,
+    zero_points: torch.Tensor | None = None,
+    axis: int = 0,
 ) -> torch.Tensor:
     """The integers; how to read them back is kept beside."""
     if dtype not in STORED_AS:
         raise recorder.refuse("E203", f"{call.func} to {dtype}", next=f"use one of {', '.join(map(str, STORED_AS))}")
     stored, low, high = STORED_AS[dtype]
+    kind, parameters = ("tensor", (scale, zero_point)) if scales is None else ("channel", (scales, zero_points, axis))
+    importlib.import_module("torch.ao.quantization.fx._decomposed")  # declares the operators
+    form = "tensor" if isinstance(scale, torch.Tensor) else "default"
+    packets = (f"quantize_per_{kind}", f"dequantize_per_{kind}")
+    write, read = (getattr(getattr(torch.ops.quantized_decomposed, packet), form) for packet in packets)
     rest = (*parameters, low, high, stored)
     with recorder.mode:
-        integers: torch.Tensor = write(tensor, *rest)
+        integers: torch.Tensor = write(self, *rest)
     _KEPT.setdefault(recorder, {})[id(integers)] = (integers, lambda: read(integers, *rest))
     return integers
 

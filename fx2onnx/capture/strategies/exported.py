@@ -1,4 +1,4 @@
-"""The export rung: ``torch.export``, for what the module's own run cannot do."""
+"""The export strategy: ``torch.export``, for what the module's own run cannot do."""
 
 from __future__ import annotations
 

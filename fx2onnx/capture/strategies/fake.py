@@ -1,4 +1,4 @@
-"""The fake rung: run the module itself on fake tensors and record."""
+"""The fake strategy: run the module itself on fake tensors and record."""
 
 from __future__ import annotations
 

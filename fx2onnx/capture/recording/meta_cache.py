@@ -105,7 +105,7 @@ class MetaCache:
             return None
         try:
             parts = [self._part(arg) for arg in args]
-            named = tuple([(name, self._part(kwargs[name])) for name in sorted(kwargs)])
+            named = tuple([(name, self._part(kwargs[name])) for name in sorted(kwargs)]) if kwargs else ()
         except TypeError:
             return None
         autocast = torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu")

@@ -30,7 +30,9 @@ CAPTURE, DYNAMIC = "tests/capture/test_in_place.py", "tests/capture/test_dynamic
 LEAKS = "tests/test_leaks.py"
 FRAMES = "tests/capture/test_frames.py"
 MODES = "tests/capture/test_modes.py"
-REGISTRY = "tests/capture/test_registry.py"
+RECORDING = "tests/capture/recording"
+META_CACHE = f"{RECORDING}/test_meta_cache.py"
+REGISTRY = "tests/capture/overloads/test_registry.py"
 EXPORTED = "tests/ops/test_exported.py"
 RARE, RESORT = "tests/ops/test_rare.py", "tests/ops/test_resort.py"
 STRANGERS = "tests/sources/test_strangers.py tests/test_folder_files.py"
@@ -51,7 +53,7 @@ MUTANTS = [
     Mutant("base/memoized.py", "        if _THREAD.kept is None:\n            return", "        if False:\n            return", THREADS),
     Mutant("capture/python/process_state.py", "        if value is not _UNREADABLE and _value(flag) != value:\n            flag.set",
            "        if False:\n            flag.set", "tests/capture/test_process_state.py"),
-    Mutant("capture/python/process_state.py", "                    _SEEN.before.setdefault(flag, old)", "                    pass", THREADS),
+    Mutant("capture/python/process_state.py", "                    seen.before.setdefault(flag, old)", "                    pass", THREADS),
     Mutant("model_patches/patching.py", "            applied.warnings.append(_warning(patch, change))", "            pass", PATCHES),
     Mutant("model_patches/patching.py", "    return taken == known", "    return True", PATCHES),
     Mutant("model_patches/patching.py", "            if target in PATCHES:", "            if False:", PATCHES),
@@ -66,7 +68,7 @@ MUTANTS = [
            "tests/ops/test_windows.py"),
     Mutant("aten_map/pooling.py", "[min(stride[axis] - 1, kernel[axis] - 1 - padding[axis]) for", "[stride[axis] - 1 for",
            EXPORTED),
-    Mutant("capture/overloads/data_dependent.py", "more = min(stride[axis] - 1, reach - 1 - padding[axis])", "more = stride[axis] - 1",
+    Mutant("capture/overloads/data_dependent.py", "more = min(stride[axis] - 1, dilation[axis] * (kernel[axis] - 1) - padding[axis])", "more = stride[axis] - 1",
            EXPORTED),
     Mutant("capture/python/frames.py", "    return frame.f_lasti in _refusals(frame.f_code)", "    return False", EXPORTED),
     Mutant("capture/python/frames.py", "is_ours = id(code) in ANSWERING or ", "is_ours = ", FRAMES),
@@ -97,6 +99,13 @@ MUTANTS = [
     Mutant("irx/accessors.py", "        LOOKS.note(value)\n        return value.producer()", "        return value.producer()", "tests/test_layers_stamped.py"),
     Mutant("aten_map/strided.py", "        _check_inside(op, self, whole(start + count - 1))\n", "", "tests/ops/test_views.py"),
     Mutant("aten_map/namespaces/torchao.py", "scales += [blocks, 1]", "scales += [1, inside]", "tests/ops/test_torchao.py"),
+    Mutant("capture/recording/meta_cache.py", "any(env.hint(what) != answer for", "any(False for", META_CACHE),
+    Mutant("capture/recording/meta_cache.py", "is_view_of_first = sharing[0] is args[0]", "is_view_of_first = True", META_CACHE),
+    Mutant("capture/recording/meta_rules.py", "(dilation * (kernel - 1) + 1)", "(dilation * kernel)", f"{RECORDING}/test_meta_rules.py"),
+    Mutant("capture/recording/tensor_tracker.py", "        if self.graph is self.root:\n            self.sources", "        if True:\n            self.sources",
+           f"{RECORDING}/test_tensor_tracker.py"),
+    Mutant("capture/overloads/unbacked_scalars.py", "signs[0] * left + signs[1] * right", "left + right",
+           "tests/capture/overloads/test_unbacked_scalars.py"),
     Mutant("capture/overloads/strided.py", "        storage_offset = fake.storage_offset()", "        storage_offset = 0", CAPTURE),
     Mutant("lower/torchlib.py", "dtype_of(result) != dtype or", "False or", RESORT),
     Mutant("lower/preflight.py", "    if len(distinct) == 1:\n        return first", "    if True:\n        return first", RESORT),
@@ -105,7 +114,7 @@ MUTANTS = [
     Mutant("capture/torch_private/fake_tensors.py", "return _fake(self, args[0], args[0].fake_device)", "return args[0]", MODES),
     Mutant("capture/overloads/registry.py", "            if name in known and not _is_of", "            if False and not _is_of", REGISTRY),
     Mutant("capture/overloads/registry.py", "argument.default_value if argument.has_default_value() else None", "None", REGISTRY),
-    Mutant("capture/recording/op_traits.py", "    return handler(Kind.WRITE, func) or functionalize.mutate", "    return functionalize.mutate",
+    Mutant("capture/recording/op_traits.py", "(handler(Kind.WRITE, func) or functionalize.mutate)", "functionalize.mutate",
            REGISTRY),
     # lowering and files
     Mutant("irx/data_file.py", "    stream.seek(offset)", "    pass", "tests/test_data_file.py"),

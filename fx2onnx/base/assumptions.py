@@ -63,9 +63,9 @@ class Guard:
     relation: Relation
     where: SourceLocation | None = None
     by_user: bool = False
-    """Whether Python of the user asked, and not torch."""
+    """Whether a decision of the user's Python is why, and not one of torch."""
     during: str = ""
-    """The overload that asked."""
+    """The overload that decided by it."""
 
     @property
     def expression(self) -> str:

@@ -1,4 +1,4 @@
-"""What is kept for the life of the process, bounded: a dict that forgets all when it is full."""
+"""A bounded cache for the life of the process: a dict that forgets all when it is full."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ V = TypeVar("V")
 
 
 class Bounded(dict[K, V]):
-    """A dict of at most ``most`` entries, filled by ``kept[key] = value`` only; what it forgets is found out anew."""
+    """A dict of at most ``most`` entries, filled by ``kept[key] = value`` only; what it forgets is computed again."""
 
     def __init__(self, most: int) -> None:
         super().__init__()

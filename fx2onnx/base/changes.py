@@ -86,16 +86,16 @@ def _close_left_open(error: BaseException) -> None:
 
 def _with_contexts(error: BaseException) -> Iterator[BaseException]:
     seen: set[int] = set()
-    found: BaseException | None = error
-    while found is not None and id(found) not in seen:
-        seen.add(id(found))
-        yield found
-        found = found.__context__
+    current: BaseException | None = error
+    while current is not None and id(current) not in seen:
+        seen.add(id(current))
+        yield current
+        current = current.__context__
 
 
 def _frames(error: BaseException) -> list[Any]:
-    found, step = [], error.__traceback__
+    frames, step = [], error.__traceback__
     while isinstance(step, TracebackType):
-        found.append(step.tb_frame)
+        frames.append(step.tb_frame)
         step = step.tb_next
-    return found
+    return frames

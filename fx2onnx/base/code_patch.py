@@ -2,7 +2,7 @@
 it, and no class changes (torch.nn.Module has thousands of subclasses, whose caches would have to be forgotten).
 
 Only the thread that put the patch in reaches the other function; in every other one the function does what it does. What
-has no code object (a builtin) is replaced by name, by something that asks ``THREAD`` which of the two it is.
+has no code object (a builtin) is replaced by name, by something that looks in ``THREAD`` which of the two it is.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ CALLING: weakref.WeakValueDictionary[int, CodeType] = weakref.WeakValueDictionar
 
 
 def put_name(holder: Any, name: str, value: Any) -> None:
-    """``name`` of a dict, module, class or cell is ``value`` until ``Changes`` end, or until somebody else sets it."""
+    """``name`` of a dict, module, class or cell is ``value`` until ``Changes`` end, or until other code sets it."""
     before = content_of(holder, name)
     if before is not value:  # else a capture around this one did it
         before_change(partial(_put_back, holder, name, value, before))
@@ -103,7 +103,7 @@ class CodePatch:
     @classmethod
     def of_code(cls, function: Callable[..., object], code: CodeType, **names: Any) -> CodePatch:
         """``function`` runs ``code``, which finds ``names`` among the function's globals: no frame more than before. In other
-        threads, too, so ``code`` asks which one it is.
+        threads, too, so ``code`` checks which one it is.
         """
         made = cls.__new__(cls)
         made._prepare(cast(FunctionType, function), code, names)

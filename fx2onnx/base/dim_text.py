@@ -51,20 +51,20 @@ def parse_dim(text: str) -> int | Dim | None:
     ``parse_dim(str(dim)) == dim`` within the bounds. Operations are kept as they are written, simplified or not.
     """
     try:
-        found = _Reader(text).whole()
+        value = _Reader(text).whole()
     except _NO_NUMBER:
         return None
-    return None if isinstance(found, float) else found
+    return None if isinstance(value, float) else value
 
 
 def size_of(dim: int | Dim, sizes: Mapping[str, int]) -> int | None:
     """The size that a parsed ``dim`` has where symbols have ``sizes``; None where it has none: a fraction, less than 0."""
     try:
-        found = evaluate(dim, sizes)
-        size = int(found)
+        value = evaluate(dim, sizes)
+        size = int(value)
     except (*_NO_NUMBER, KeyError):
         return None
-    return size if size == found and 0 <= size < MOST else None
+    return size if size == value and 0 <= size < MOST else None
 
 
 class _Reader:
@@ -77,10 +77,10 @@ class _Reader:
         self._degrees: dict[Atom, int] = {}
 
     def whole(self) -> Scalar:
-        found = self._sum()
+        value = self._sum()
         if self._at < len(self._tokens):
             raise _NoExpression
-        return found
+        return value
 
     def _sum(self) -> Scalar:
         total = self._product()
@@ -183,14 +183,14 @@ class _Reader:
 def _tokens(text: str) -> list[str]:
     if len(text) > MOST_CHARS:
         raise _NoExpression
-    found, at, end = [], 0, len(text.rstrip())
+    tokens, at, end = [], 0, len(text.rstrip())
     while at < end:
         token = _TOKEN.match(text, at)
         if token is None:
             raise _NoExpression
-        found.append(token[token.lastgroup or 0])
+        tokens.append(token[token.lastgroup or 0])
         at = token.end()
-    return found
+    return tokens
 
 
 def _number(token: str) -> Number:

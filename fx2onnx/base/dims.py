@@ -67,10 +67,10 @@ _ATOMS: weakref.WeakValueDictionary[tuple[object, ...], Atom] = weakref.WeakValu
 def atom_of(op: str, args: tuple[str | int | float | Dim, ...]) -> Atom:
     """The atom. ``2`` and ``2.0`` are equal and make different ones."""
     key = (op, args, tuple(map(_is_real, args)))
-    found = _ATOMS.get(key)
-    if found is None:
-        found = _ATOMS[key] = Atom(op, args)
-    return found
+    atom = _ATOMS.get(key)
+    if atom is None:
+        atom = _ATOMS[key] = Atom(op, args)
+    return atom
 
 
 _text_of = attrgetter("text")
@@ -288,21 +288,21 @@ def _substituted(dim: Dim, sizes: Mapping[str, Scalar]) -> dict[Atom, Scalar]:
 
 def innermost_first(dim: Dim, is_known: Callable[[Atom], bool] = lambda atom: False) -> list[Atom]:
     """The atoms of ``dim`` and those inside them, each after all that are inside it, save what ``is_known``."""
-    found: dict[Atom, None] = {}
+    ordered: dict[Atom, None] = {}
     pending = [atom for atom in dim.atoms() if not is_known(atom)]
     while pending:
         atom = pending[-1]
-        if atom in found:
+        if atom in ordered:
             pending.pop()
             continue
         inside = [part for arg in atom.args if isinstance(arg, Dim) for part in arg.atoms()] if atom.depth else []
-        missing = [part for part in inside if part not in found and not is_known(part)]
+        missing = [part for part in inside if part not in ordered and not is_known(part)]
         if missing:
             pending += missing
         else:
-            found[atom] = None
+            ordered[atom] = None
             pending.pop()
-    return list(found)
+    return list(ordered)
 
 
 def _make(terms: dict[Monomial, Number], constant: Number) -> Scalar:
@@ -360,11 +360,11 @@ def _exact_quotient(top: Scalar, bottom: Scalar) -> Scalar | None:
     """``top / bottom`` where every term divides without remainder, whatever the sizes; else None."""
     if _is_real(top) or _is_real(bottom):
         return None
-    found = _quotient(top, bottom)
-    if found is None:
+    quotient = _quotient(top, bottom)
+    if quotient is None:
         pair = without_remainders(top), without_remainders(bottom)
-        found = None if pair == (top, bottom) else _quotient(*pair)
-    return found
+        quotient = None if pair == (top, bottom) else _quotient(*pair)
+    return quotient
 
 
 def _multiples(top: Scalar, bottom: Scalar) -> tuple[Scalar, Scalar]:

@@ -2,7 +2,7 @@
 
 ``with record("lower"): ...`` costs about a microsecond; it does nothing where no recorder is active. One recorder is
 active per thread and task (a context variable), so concurrent exports do not mix. Phases are always recorded; what
-happens a thousand times (operators, shapes, rewrites) only where the recorder was asked for details: a hot loop takes
+happens a thousand times (operators, shapes, rewrites) only where the recorder is to have details: a hot loop takes
 ``details()`` once, reads the clock where something begins and calls ``detail`` or ``add`` where it ends, or extends
 ``log`` itself: some 0.2 microseconds.
 """
@@ -43,7 +43,7 @@ class Span:
 class Recorder:
     """Holds the spans of one pipeline run. ``memory`` is read at the ends of phases, and between while details come in.
 
-    Details go to a flat log, from which ``tree`` makes spans when somebody looks.
+    Details go to a flat log, from which ``tree`` makes spans when they are read.
     """
 
     def __init__(self, name: str, *, detailed: bool = False, memory: MemoryReader | None = None) -> None:
@@ -56,7 +56,7 @@ class Recorder:
         self._phases: list[Span] = []
         self.log: list[Any] = []
         """Where they end, five items each and none of them a container, which the collector would look through: details
-        (name, start ns, end ns, module path, where) or (what, start ns, end ns, told, None), where ``told(what)`` gives name,
+        (name, start ns, end ns, module path, where) or (what, start ns, end ns, label, None), where ``label(what)`` gives name,
         module path and where; stretches (name, start ns, end ns, None, None). A phase is there twice: (span, 0, 0, None,
         None) where it begins, (None, 0, 0, None, None) where it ends."""
         self._is_tree = False
@@ -83,7 +83,7 @@ class Recorder:
 
     def detail(self, name: object, start_ns: int, module_path: str = "", where: object = None) -> None:
         """A detail that began at ``start_ns`` and ends now; what ended since then lies within it. ``where``: the user's
-        source line. ``str`` of ``name`` and ``where`` is taken when somebody looks.
+        source line. ``str`` of ``name`` and ``where`` is taken when they are read.
         """
         at_ns = time.perf_counter_ns()
         self.log.extend((name, start_ns, at_ns, module_path, where))
@@ -147,8 +147,8 @@ def _grow(root: Span, log: list[Any]) -> None:
         elif path is None:
             ended[-1].append((name, start_ns, end_ns))
         else:
-            told = path(name) if callable(path) else (str(name), path, where)
-            span = _detail(told, start_ns, end_ns)
+            label = path(name) if callable(path) else (str(name), path, where)
+            span = _detail(label, start_ns, end_ns)
             held = len(ended[-1])
             while held and _start_ns(ended[-1][held - 1]) >= start_ns:
                 held -= 1
@@ -158,8 +158,8 @@ def _grow(root: Span, log: list[Any]) -> None:
         _fill(phases.pop(), ended.pop())
 
 
-def _detail(told: tuple[str, str, object], start_ns: int, end_ns: int) -> Span:
-    name, module_path, where = told
+def _detail(label: tuple[str, str, object], start_ns: int, end_ns: int) -> Span:
+    name, module_path, where = label
     args = {"module": module_path} if module_path else {}
     return Span(name, start_ns, end_ns, args if where is None else args | {"where": str(where)})
 
@@ -176,12 +176,12 @@ def _fill(parent: Span, ended: list[Span | Stretch]) -> None:
             parent.children.append(item)
             continue
         name, start_ns, end_ns = item
-        found = together.get(name)
-        if found is None:
-            found = together[name] = Span(name, parent.start_ns, parent.start_ns)
-            parent.children.append(found)
-        found.end_ns += end_ns - start_ns
-        found.stretches += 1
+        span = together.get(name)
+        if span is None:
+            span = together[name] = Span(name, parent.start_ns, parent.start_ns)
+            parent.children.append(span)
+        span.end_ns += end_ns - start_ns
+        span.stretches += 1
 
 
 _active: contextvars.ContextVar[Recorder | None] = contextvars.ContextVar("fx2onnx_recorder", default=None)

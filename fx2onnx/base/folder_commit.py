@@ -81,10 +81,10 @@ def commit_folder(stage: Path, target: Path, facts: Mapping[str, Any], keep: Col
         try:
             finish(target, entries)
         except BaseException:
-            finish(target, entries)  # an interruption is heard when the names are right
+            finish(target, entries)  # an interrupt passes on when the names are right
             raise
         for path in (*_unchanged(target, obsolete), *_orphans(target, entries)):
-            with contextlib.suppress(OSError):  # in use, or somebody else's: only room is lost
+            with contextlib.suppress(OSError):  # in use, or another user's: only room is lost
                 path.unlink()
         if obsolete:
             left = {name: entry for name, entry in obsolete.items() if (target / name).exists()}
@@ -123,7 +123,7 @@ def _switch(stage: Path, target: Path, entries: Mapping[str, FileEntry], text: s
     fresh: list[Path] = []
     try:
         for name, entry in entries.items():
-            # The name of weights tells their content: what has it already is the same, and no older graph refers to it.
+            # The name of weights is their digest: a file of that name is the same, and no older graph refers to it.
             place = target / name if name.endswith(".data") else pending_path(target, name, entry.digest)
             if not place.exists():
                 fresh.append(place)
@@ -164,8 +164,8 @@ def _read(folder: Path, keys: Sequence[str]) -> dict[str, FileEntry]:
             raise
         return {}  # a damaged one says nothing
     parts = [manifest[key] for key in keys if isinstance(manifest.get(key), dict)]
-    found = {name: FileEntry.from_json(value) for part in parts for name, value in part.items()}
-    return {name: entry for name, entry in found.items() if entry is not None and is_plain_name(name)}
+    entries = {name: FileEntry.from_json(value) for part in parts for name, value in part.items()}
+    return {name: entry for name, entry in entries.items() if entry is not None and is_plain_name(name)}
 
 
 def is_plain_name(name: str) -> bool:

@@ -1,4 +1,4 @@
-"""Files of a folder that somebody else may have made: nothing outside is read because the folder says so.
+"""Files of a folder that another party may have made: nothing outside is read because the folder says so.
 
 ``inside`` finds a file that the folder names, ``read_object`` reads JSON. Both say in a UserError E302 which file is wrong.
 """
@@ -64,18 +64,18 @@ def read_object(path: Path, *, limit_bytes: int = LIMIT_BYTES, finite: bool = Fa
     """
     text = _text(path, limit_bytes)
     try:
-        found = json.loads(text, parse_constant=_refuse, parse_float=_finite) if finite else json.loads(text)
+        value = json.loads(text, parse_constant=_refuse, parse_float=_finite) if finite else json.loads(text)
         if "\\u" in text:
-            json.dumps(found, ensure_ascii=False).encode()  # half a surrogate pair can neither be printed nor opened
+            json.dumps(value, ensure_ascii=False).encode()  # half a surrogate pair can neither be printed nor opened
     except RecursionError as cause:
         raise _unreadable(path, "it is nested too deeply") from cause
     except ValueError as cause:
         raise _unreadable(path, f"it is no JSON: {cause}") from cause
-    if not isinstance(found, dict):
-        raise _unreadable(path, f"it holds a {type(found).__name__}, no JSON object")
-    if _is_deep(found):
+    if not isinstance(value, dict):
+        raise _unreadable(path, f"it holds a {type(value).__name__}, no JSON object")
+    if _is_deep(value):
         raise _unreadable(path, f"it is nested more than {_DEEPEST} levels deep")
-    return found
+    return value
 
 
 def _text(path: Path, limit_bytes: int) -> str:
@@ -95,8 +95,8 @@ def _text(path: Path, limit_bytes: int) -> str:
         raise _unreadable(path, getattr(cause, "strerror", None) or str(cause)) from cause
 
 
-def _is_deep(found: dict[str, Any]) -> bool:
-    level: list[Any] = [found]
+def _is_deep(value: dict[str, Any]) -> bool:
+    level: list[Any] = [value]
     for _ in range(_DEEPEST):
         level = [
             child

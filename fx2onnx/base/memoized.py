@@ -16,21 +16,21 @@ from fx2onnx.base.code_patch import CodePatch, content_of, put_name
 
 
 class _Missing(Exception):
-    """What a function raises that is asked only for what it kept."""
+    """What a function raises that may only return what it kept."""
 
 
 class _Thread(threading.local):
     kept: dict[int, Any] | None = None
     """The caches of this thread's run, by the id of the one that each stands for; None outside."""
     looks = False
-    """Whether a cache is asked only for what it holds."""
+    """Whether a cache may only return what it holds."""
 
 
 _THREAD = _Thread()
 
 
 class _Place(NamedTuple):
-    """Where a cache is found: under a name of a class or of a file's globals, or in a cell."""
+    """Where a cache is: under a name of a class or of a file's globals, or in a cell."""
 
     holder: Any
     name: str
@@ -43,11 +43,11 @@ def keep_apart(kinds: Iterable[type], functions: Iterable[Any] = ()) -> None:
     ``functions``, keep what they compute apart; what they kept before is still used.
     """
     bases = {base for kind in kinds for base in kind.__mro__}
-    found = [place for base in bases for place in _places_near(base)]
+    near = [place for base in bases for place in _places_near(base)]
     for function in functions:
         space = getattr(inspect.unwrap(function), "__globals__", {})
-        found += _places_in(space, list(space))
-    places = {(id(place.holder), place.name): place for place in found}.values()
+        near += _places_in(space, list(space))
+    places = {(id(place.holder), place.name): place for place in near}.values()
     put_name(_THREAD, "kept", {})
     for place in places:
         if content_of(place.holder, place.name) is place.value:
@@ -60,13 +60,13 @@ def keep_apart(kinds: Iterable[type], functions: Iterable[Any] = ()) -> None:
 def _made_once(make: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """What ``make`` gives for a cache is kept by the cache itself, so that the two go together."""
 
-    def found(cache: Any) -> Any:
+    def kept_by(cache: Any) -> Any:
         kept, name = vars(cache), f"_fx2onnx{make.__name__}"
         if name not in kept:
             kept[name] = make(cache)
         return kept[name]
 
-    return found
+    return kept_by
 
 
 @_made_once
@@ -109,7 +109,7 @@ def _computing(cache: Any) -> Callable[..., Any]:
 
 
 def _looked_into(cache: Any) -> CodePatch | None:
-    """Makes the cache's function raise where it is asked only for what is kept. None where that cannot be."""
+    """Makes the cache's function raise where it may only return what is kept. None where that cannot be."""
     code_patch = _code_patch(cache) if isinstance(cache.__wrapped__, FunctionType) else None
     is_in = code_patch is not None and code_patch.still_fits(cache.__wrapped__) and code_patch.put_in()
     return code_patch if is_in else None
@@ -129,7 +129,7 @@ def _code_patch(cache: Any) -> CodePatch:
 
 
 _NAMES: weakref.WeakKeyDictionary[type, tuple[tuple[str, ...], tuple[str, ...]]] = weakref.WeakKeyDictionary()
-"""Under which names of a class and of its file caches are found. No cache is held: a function holds what it reads."""
+"""Under which names of a class and of its file caches are. No cache is held: a function holds what it reads."""
 
 
 def _places_near(kind: type) -> list[_Place]:

@@ -16,7 +16,7 @@ _OLD_NS = 20_000_000
 
 
 class MemoryReader:
-    """Readings of the resident set size, taken by whoever records events: a thread of its own would fight for the GIL.
+    """Readings of the resident set size, taken where events are recorded: a thread of its own would fight for the GIL.
 
     ``readings`` are (``time.perf_counter_ns``, bytes now, peak bytes since the reading before). The peak is exact where it
     is the process's highest so far, which the kernel keeps; below that it is the higher of the two readings.

@@ -13,4 +13,4 @@ that turn the direction of text, characters without width; and halves of charact
 
 def plain(text: str) -> str:
     r"""``text`` with every character that is an order rather than a letter written as its escape, such as ``\x1b``."""
-    return _ORDERS.sub(lambda found: ascii(found[0])[1:-1], text)
+    return _ORDERS.sub(lambda match: ascii(match[0])[1:-1], text)

@@ -36,9 +36,9 @@ LOCK_SECONDS = 60.0
 """How long a writer waits for the folder; another one holds it for some renames only."""
 _POLL_SECONDS = 0.005
 _ABANDONED_SECONDS = 24 * 3600.0
-"""Age of a leftover where the system has no locks that tell."""
+"""Age of a leftover where the system has no locks that show it."""
 _HELD = frozenset({errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES})
-"""What says that somebody else has the lock; anything else, that there are no locks here."""
+"""What says that another process has the lock; anything else, that there are no locks here."""
 
 
 @contextlib.contextmanager

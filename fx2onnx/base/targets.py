@@ -26,22 +26,22 @@ def check_target(
 ) -> str:
     """The path as text, if a file can be made or replaced there that is none of ``inputs``. Leaves nothing behind.
 
-    ``is_trying=False`` where the file is written next, which tells whether the folder may be written to.
+    ``is_trying=False`` where the file is written next, which shows whether the folder may be written to.
 
     Raises:   UserError E301.
     """
     text = path_text(path, what)
     folder = os.path.dirname(os.path.abspath(text))
     try:
-        found = os.stat(text)
+        status = os.stat(text)
     except (FileNotFoundError, NotADirectoryError):
-        found = None
+        status = None
     except OSError as cause:
         raise _refusal(text, cause.strerror or str(cause)) from cause
-    if found is not None and stat.S_ISDIR(found.st_mode):
+    if status is not None and stat.S_ISDIR(status.st_mode):
         raise _refusal(text, "it is a folder", "give a file name in it, such as model.onnx")
-    if found is not None and not stat.S_ISREG(found.st_mode):
-        kind = next((words for is_kind, words in _KINDS if is_kind(found.st_mode)), "something else")
+    if status is not None and not stat.S_ISREG(status.st_mode):
+        kind = next((words for is_kind, words in _KINDS if is_kind(status.st_mode)), "something else")
         raise _refusal(text, f"it is no regular file but {kind}", "give the name of a file")
     if not os.path.isdir(folder):
         state = "is not a folder" if os.path.exists(folder) else "does not exist"
@@ -55,7 +55,7 @@ def check_target(
 
 
 def _try_writing(path: str, folder: str) -> None:
-    """Replacing a file needs a writable folder, whatever the file's own mode; only trying tells for sure."""
+    """Replacing a file needs a writable folder, whatever the file's own mode; only a try shows for sure."""
     try:
         with tempfile.TemporaryFile(dir=folder):
             pass

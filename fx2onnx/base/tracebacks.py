@@ -18,8 +18,8 @@ def empty_frames(error: BaseException) -> None:
     A variable there that holds the error makes a cycle: what else the frames have, weights among it, would live until the
     collector comes by, long after the error. Frames of the user's and of torch stay as they are, for a debugger.
     """
-    for found in _chain(error):
-        for frame, _ in traceback.walk_tb(found.__traceback__):
+    for each in _chain(error):
+        for frame, _ in traceback.walk_tb(each.__traceback__):
             if frame.f_code.co_filename.startswith(_PACKAGE):
                 with contextlib.suppress(RuntimeError):  # it is running
                     frame.clear()
@@ -27,8 +27,8 @@ def empty_frames(error: BaseException) -> None:
 
 def drop_frames(error: BaseException) -> None:
     """Take the tracebacks from ``error``, which is kept and not raised on: a frame also holds the one that called it."""
-    for found in _chain(error):
-        found.__traceback__ = None
+    for each in _chain(error):
+        each.__traceback__ = None
 
 
 def _chain(error: BaseException) -> list[BaseException]:
@@ -36,10 +36,10 @@ def _chain(error: BaseException) -> list[BaseException]:
     chain: list[BaseException] = []
     pending: list[BaseException | None] = [error]
     while pending:
-        found = pending.pop()
-        if found is not None and all(found is not other for other in chain):
-            chain.append(found)
-            pending += [found.__cause__, found.__context__]
+        last = pending.pop()
+        if last is not None and all(last is not other for other in chain):
+            chain.append(last)
+            pending += [last.__cause__, last.__context__]
     return chain
 
 

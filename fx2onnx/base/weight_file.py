@@ -1,4 +1,4 @@
-"""A checkpoint file in memory: what a model that refers to its weights is told about where they lie."""
+"""A checkpoint file in memory: where the weights that a model refers to lie in the file."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,7 +10,7 @@ import torch
 import torch.fx
 
 from fx2onnx.base.assumptions import Assumed
-from fx2onnx.base.dims import DimLike, Scalar
+from fx2onnx.base.dims import Dim, DimLike, Scalar
 from fx2onnx.base.source import SourceLocation
 
 
@@ -48,7 +48,7 @@ class GraphOutput:
 
 @dataclass(slots=True)
 class Weight:
-    """A parameter, a buffer or a constant found on the way. ``tensor`` is the module's own, never a copy."""
+    """A parameter, a buffer or a constant of forward. ``tensor`` is the module's own, never a copy."""
 
     name: str
     tensor: torch.Tensor
@@ -74,6 +74,14 @@ class Symbol:
     name: str
     node: torch.fx.Node
     axis: int | None
+
+
+def symbols_of(node: torch.fx.Node) -> Iterator[Symbol]:
+    """The sizes of a node's value that are symbols, each as that axis."""
+    for axis, dim in enumerate(node.meta["val"].dims):
+        name = dim.as_symbol() if isinstance(dim, Dim) else None
+        if name is not None:
+            yield Symbol(name, node, axis)
 
 
 @dataclass(slots=True)
@@ -102,11 +110,11 @@ class Captured:
 
 
 def where_of(node: torch.fx.Node) -> SourceLocation | None:
-    found: SourceLocation | None = node.meta.get("where")
-    return found
+    where: SourceLocation | None = node.meta.get("where")
+    return where
 
 
-def told(node: torch.fx.Node) -> tuple[str, str, SourceLocation | None]:
+def label_of(node: torch.fx.Node) -> tuple[str, str, SourceLocation | None]:
     """Name, module path and source line, for the recorder of events."""
     return str(node.target), node.meta.get("module") or "", where_of(node)
 

@@ -1,4 +1,4 @@
-"""``capture``: choose a rung, run it, and settle which dynamic sizes really are dynamic."""
+"""``capture``: choose a strategy, run it, and settle which dynamic sizes really are dynamic."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fx2onnx.capture.python.module_calls import Called, call_as_one
 from fx2onnx.capture.python.module_state import keep_buffers, preserve
 from fx2onnx.capture.python.module_tree import ModuleTree
 from fx2onnx.capture.python.process_state import keep_process_state
-from fx2onnx.capture.recording.branches import both_ways
+from fx2onnx.capture.recording.branches import joined_paths
 from fx2onnx.capture.shapes.dynamic import set_dynamic_axes
 from fx2onnx.capture.strategies import fake, symbolic
 from fx2onnx.capture.strategies.exported import exported
@@ -135,7 +135,7 @@ def _outcome(attempt: Attempt, log: list[str]) -> Outcome:
     log.append(str(attempt))
     with record("run on fake tensors"):
         if attempt.options.data_branches == "if":
-            return both_ways(fake.run, attempt)
+            return joined_paths(fake.run, attempt)
         return fake.run(attempt)
 
 

@@ -1,4 +1,4 @@
-"""What a capture is asked to do. Imports no torch, so that options can be made and checked before it is loaded."""
+"""The options of a capture. Imports no torch, so that they can be made and checked before it is loaded."""
 
 from __future__ import annotations
 

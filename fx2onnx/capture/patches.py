@@ -1,4 +1,4 @@
-"""What capture asks of the patches that it is given: library functions whose Python decides by data, put in tensors."""
+"""What capture needs of patches: of library functions whose Python decides by data, written with tensors instead."""
 
 from __future__ import annotations
 

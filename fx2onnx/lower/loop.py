@@ -17,7 +17,7 @@ from fx2onnx.aten_map.table.registry import Entry, Table, fill_defaults
 from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import Fx2OnnxError, InternalError, UserError
 from fx2onnx.base.events import details, record
-from fx2onnx.capture.captured import Captured, GraphOutput, TensorInfo, told, where_of
+from fx2onnx.capture.captured import Captured, GraphOutput, TensorInfo, label_of, where_of
 from fx2onnx.capture.recording.control_flow import Nested
 from fx2onnx.irx.accessors import OutputType
 from fx2onnx.irx.builder import Builder
@@ -181,7 +181,7 @@ class Lowering:
         try:
             self._node(node)
         finally:
-            self._log.extend((node, start_ns, time.perf_counter_ns(), told, None))
+            self._log.extend((node, start_ns, time.perf_counter_ns(), label_of, None))
 
     def _node(self, node: torch.fx.Node) -> None:
         if node.op == "placeholder":

@@ -137,10 +137,10 @@ def _version(library: str) -> str:
 
 def target_of(module: Any, qualname: str) -> Any:
     """What stands under ``qualname``, below its decorators; None where nothing does."""
-    found = module
+    target = module
     for part in qualname.split("."):
-        found = getattr(found, part, None)
-    return inspect.unwrap(found) if isinstance(found, FunctionType) else found
+        target = getattr(target, part, None)
+    return inspect.unwrap(target) if isinstance(target, FunctionType) else target
 
 
 @answers_for_caller

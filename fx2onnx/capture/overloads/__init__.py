@@ -1,1 +1,1 @@
-"""Overloads of which capture itself knows more than torch tells."""
+"""Overloads of which capture knows more than torch does."""

@@ -1,4 +1,4 @@
-"""Overloads whose result types follow from their arguments, though PyTorch's fake implementations ask for data."""
+"""Overloads whose result types follow from their arguments, though PyTorch's fake implementations read data."""
 
 from __future__ import annotations
 
@@ -8,43 +8,43 @@ from typing import Any
 
 import torch
 
-from fx2onnx.base.dims import Dim, DimLike
+from fx2onnx.base.dims import Dim, DimLike, Scalar
 from fx2onnx.capture.overloads.registry import Call, Kind, register
-from fx2onnx.capture.overloads.unbacked import record_sized
+from fx2onnx.capture.overloads.unbacked import Shape, record_sized
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
+from fx2onnx.capture.recording.meta_rules import window_count
+from fx2onnx.capture.recording.tensor_tracker import dims_of
 from fx2onnx.capture.shapes.symnode import unwrap
 
 aten = torch.ops.aten
 
 
-def _sizes(tensor: torch.Tensor) -> list[DimLike]:
-    return [unwrap(size) for size in tensor.shape]
-
-
 @register(Kind.RECORD, aten.cov.default, aten.corrcoef.default)
-def _covariance(recorder: BaseRecorder, call: Call, self: torch.Tensor, aweights: torch.Tensor | None = None) -> Any:
+def _covariance(recorder: BaseRecorder, call: Call, self: torch.Tensor, aweights: torch.Tensor | None = None) -> object:
     """cov, corrcoef: variables [N, samples] -> [N, N]; of one variable a number."""
     dtype = self.dtype if aweights is None else torch.result_type(self, aweights)
     if not (dtype.is_floating_point or dtype.is_complex):
         dtype = torch.get_default_dtype()
-    shape = _sizes(self)[:1] * 2 if self.dim() == 2 and self.shape[0] != 1 else []
+    shape = dims_of(self)[:1] * 2 if self.dim() == 2 and self.shape[0] != 1 else []
     return record_sized(recorder, call, [(dtype, shape)])
 
 
 @register(Kind.RECORD, aten.linalg_lstsq.default)
-def _least_squares(recorder: BaseRecorder, call: Call, self: torch.Tensor, b: torch.Tensor, driver: str | None) -> Any:
+def _least_squares(
+    recorder: BaseRecorder, call: Call, self: torch.Tensor, b: torch.Tensor, driver: str | None
+) -> object:
     """linalg_lstsq: solution, residuals (of more equations than unknowns), rank, singular values, as the driver gives.
 
     Of a matrix without full rank PyTorch gives no residuals; that is known only when the model runs.
     """
     matrix, right, driver = self, b, driver or "gelsy"
-    *batch, rows, columns = _sizes(matrix)
-    is_vector = right.dim() == 1 or (matrix.dim() - 1 == right.dim() and _sizes(right) == [*batch, rows])
-    columns_of_right = [] if is_vector else _sizes(right)[-1:]
-    lead = [size if size != 1 else other for size, other in zip(batch, _sizes(right)[: len(batch)], strict=False)]
+    *batch, rows, columns = dims_of(matrix)
+    is_vector = right.dim() == 1 or (matrix.dim() - 1 == right.dim() and dims_of(right) == [*batch, rows])
+    columns_of_right = [] if is_vector else dims_of(right)[-1:]
+    lead = [size if size != 1 else other for size, other in zip(batch, dims_of(right)[: len(batch)], strict=False)]
     has_residuals = isinstance(rows, int) and isinstance(columns, int) and rows > columns and driver != "gelsy"
     smaller = unwrap(min(matrix.shape[-2:]))
-    outputs: list[tuple[torch.dtype, list[DimLike]]] = [
+    outputs = [
         (matrix.dtype, [*lead, columns, *columns_of_right]),
         (matrix.dtype.to_real(), [*lead, *(columns_of_right or [1])] if has_residuals else [0]),
         (torch.int64, batch if driver != "gels" else [0]),
@@ -68,28 +68,27 @@ def _pooled(
     padding: Sequence[int],
     ceil_mode: bool,
     dilation: Sequence[int] = (1,),
-) -> Any:
+) -> object:
     """Pooling with ceil_mode over symbolic sizes, where PyTorch compares: (size + 2 pad + more - reach) // stride + 1.
 
     A last window may begin in the input or the padding before it and end beyond the padding after it: ``more`` is
     stride - 1, at most what a window that begins at the input's last element needs.
     """
     spatial = int(call.func._schema.name.split("pool")[1][0])
-    sizes = _sizes(self)
+    sizes: list[Scalar] = [*dims_of(self)]
     if not ceil_mode or not any(isinstance(size, Dim) for size in sizes[-spatial:]):
         return NotImplemented
 
-    def each(numbers: Any) -> list[int]:
-        numbers = numbers if isinstance(numbers, list | tuple) else [numbers]
-        return list(numbers) * (spatial if len(numbers) == 1 else 1)
+    def each(numbers: int | Sequence[int]) -> list[int]:
+        values = [numbers] if isinstance(numbers, int) else list(numbers)
+        return values * (spatial if len(values) == 1 else 1)
 
     kernel, padding, dilation = each(kernel_size), each(padding), each(dilation)
     stride = each(stride) or kernel
     for axis in range(spatial):
-        reach = dilation[axis] * (kernel[axis] - 1) + 1
-        more = min(stride[axis] - 1, reach - 1 - padding[axis])
+        more = min(stride[axis] - 1, dilation[axis] * (kernel[axis] - 1) - padding[axis])
         place = len(sizes) - spatial + axis
-        sizes[place] = (sizes[place] + 2 * padding[axis] + more - reach) // stride[axis] + 1  # type: ignore[assignment]
+        sizes[place] = window_count(sizes[place], kernel[axis], stride[axis], padding[axis], dilation[axis], more)
     outputs = [(self.dtype, sizes), (torch.int64, sizes)]
     return record_sized(recorder, call, outputs[: len(call.func._schema.returns)])
 
@@ -104,8 +103,8 @@ def _max_pool1d(
     padding: Sequence[int],
     dilation: Sequence[int],
     ceil_mode: bool,
-) -> Any:
-    """torch's own kernel asks for plain sizes; a contiguous argument is typed by formula instead."""
+) -> object:
+    """torch's own kernel takes plain sizes only; a contiguous argument is typed by formula instead."""
     pooled = _pooled(recorder, call, self, kernel_size, stride, padding, ceil_mode, dilation)
     if pooled is not NotImplemented or not recorder.shape_env.hints or self.is_contiguous():
         return pooled
@@ -114,9 +113,9 @@ def _max_pool1d(
 
 
 @register(Kind.RECORD, aten.combinations.default)
-def _combinations(recorder: BaseRecorder, call: Call, self: torch.Tensor, r: int, with_replacement: bool) -> Any:
+def _combinations(recorder: BaseRecorder, call: Call, self: torch.Tensor, r: int, with_replacement: bool) -> object:
     """combinations: [N] -> [N choose r, r]; with replacement, [N + r - 1 choose r, r]."""
-    (count,) = _sizes(self)
+    (count,) = dims_of(self)
     rows: DimLike
     if isinstance(count, Dim):
         rows = recorder.unknown_size()
@@ -128,9 +127,9 @@ def _combinations(recorder: BaseRecorder, call: Call, self: torch.Tensor, r: int
 
 
 @register(Kind.RECORD, aten.ctc_loss.IntList, aten.ctc_loss.Tensor)
-def _ctc_loss(recorder: BaseRecorder, call: Call, log_probs: torch.Tensor, reduction: int) -> Any:
+def _ctc_loss(recorder: BaseRecorder, call: Call, log_probs: torch.Tensor, reduction: int) -> object:
     """ctc_loss: a number; unreduced, one a sequence of log_probs [T, N, C] or [T, C]."""
-    shape = _sizes(log_probs)[1:-1] if reduction == 0 else []
+    shape = dims_of(log_probs)[1:-1] if reduction == 0 else []
     return record_sized(recorder, call, [(log_probs.dtype, shape)])
 
 
@@ -143,9 +142,9 @@ def _histogram_of_several(
     range: Sequence[float] | None,
     weight: torch.Tensor | None,
     density: bool,
-) -> Any:
+) -> object:
     """histogramdd: a tensor and a list of tensors, which two overloads give one by one."""
-    rest: dict[str, Any] = {"weight": weight, "density": density}
+    rest = {"weight": weight, "density": density}
     with recorder.mode:
         if call.func is aten.histogramdd.TensorList_bins:
             return aten._histogramdd_from_bin_tensors.default(self, bins, **rest), list(bins)
@@ -162,21 +161,21 @@ def _histogram_of_several(
     aten._histogramdd_from_bin_tensors.default,
     aten._histogramdd_bin_edges.default,
 )
-def _histogram(recorder: BaseRecorder, call: Call, self: torch.Tensor, bins: Any) -> Any:
+def _histogram(recorder: BaseRecorder, call: Call, self: torch.Tensor, bins: Any) -> object:
     """histogram, and histogramdd by parts: counts [bins, ..], edges [bins + 1] of each variable."""
     func, dtype = call.func, self.dtype
     each = bins if isinstance(bins, list | tuple) else [bins]
-    edges: list[DimLike] = [_sizes(one)[0] if isinstance(one, torch.Tensor) else one + 1 for one in each]
-    counts: list[DimLike] = [size - 1 for size in edges]  # type: ignore[misc]
-    outputs: list[tuple[torch.dtype, list[DimLike]]] = [(dtype, counts), *((dtype, [size]) for size in edges)]
+    edges: list[DimLike] = [dims_of(one)[0] if isinstance(one, torch.Tensor) else one + 1 for one in each]
+    outputs: list[tuple[torch.dtype, Shape]] = [(dtype, [size - 1 for size in edges])]
+    outputs += [(dtype, [size]) for size in edges]
     if func is aten._histogramdd_bin_edges.default:
-        found = record_sized(recorder, call, outputs[1:])
-        return [found] if len(each) == 1 else list(found)
+        result = record_sized(recorder, call, outputs[1:])
+        return [result] if len(each) == 1 else list(result)
     return record_sized(recorder, call, outputs[: len(func._schema.returns)])
 
 
 @register(Kind.RECORD, aten.geqrf.default)
-def _reflections(recorder: BaseRecorder, call: Call, self: torch.Tensor) -> Any:
+def _reflections(recorder: BaseRecorder, call: Call, self: torch.Tensor) -> object:
     """geqrf: the matrix [.., M, N] and the factors [.., min(M, N)]."""
-    factors = [*_sizes(self)[:-2], unwrap(min(self.shape[-2:]))]
-    return record_sized(recorder, call, [(self.dtype, _sizes(self)), (self.dtype, factors)])
+    factors = [*dims_of(self)[:-2], unwrap(min(self.shape[-2:]))]
+    return record_sized(recorder, call, [(self.dtype, dims_of(self)), (self.dtype, factors)])

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
 from fx2onnx.capture.overloads.registry import Call, Kind, register
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
-from fx2onnx.capture.torch_private.operators import OpOverload, quantized_decomposed
+from fx2onnx.capture.torch_private.operators import quantized_decomposed
 
 aten = torch.ops.aten
 
@@ -25,53 +24,46 @@ STORED_AS: dict[torch.dtype, tuple[torch.dtype, int, int]] = {
 """Quantised dtype -> the integers it is made of, and their range."""
 
 
-_KEPT: weakref.WeakKeyDictionary[Any, dict[int, tuple[torch.Tensor, Callable[[], torch.Tensor]]]] = (
+_KEPT: weakref.WeakKeyDictionary[BaseRecorder, dict[int, tuple[torch.Tensor, Callable[[], torch.Tensor]]]] = (
     weakref.WeakKeyDictionary()
 )
 """By recorder: the integers made in its run, by id, and how they are read back."""
 
 
-@register(Kind.RECORD, aten.quantize_per_tensor.default, aten.quantize_per_tensor.tensor_qparams)
-def _per_tensor(
-    recorder: BaseRecorder, call: Call, self: torch.Tensor, scale: Any, zero_point: Any, dtype: torch.dtype
-) -> Any:
-    operators = quantized_decomposed()
-    form = "tensor" if isinstance(scale, torch.Tensor) else "default"
-    write, read = (getattr(packet, form) for packet in (operators.quantize_per_tensor, operators.dequantize_per_tensor))
-    return _quantized(recorder, call, dtype, self, (scale, zero_point), write, read)
-
-
-@register(Kind.RECORD, aten.quantize_per_channel.default)
-def _per_channel(
-    recorder: BaseRecorder, call: Call, self: torch.Tensor, scales: Any, zero_points: Any, axis: int, dtype: torch.dtype
-) -> Any:
-    operators = quantized_decomposed()
-    write, read = operators.quantize_per_channel.default, operators.dequantize_per_channel.default
-    return _quantized(recorder, call, dtype, self, (scales, zero_points, axis), write, read)
-
-
+@register(
+    Kind.RECORD,
+    aten.quantize_per_tensor.default,
+    aten.quantize_per_tensor.tensor_qparams,
+    aten.quantize_per_channel.default,
+)
 def _quantized(
     recorder: BaseRecorder,
     call: Call,
+    self: torch.Tensor,
     dtype: torch.dtype,
-    tensor: torch.Tensor,
-    parameters: tuple[Any, ...],
-    write: OpOverload,
-    read: OpOverload,
-) -> Any:
+    scale: float | torch.Tensor | None = None,
+    zero_point: int | torch.Tensor | None = None,
+    scales: torch.Tensor | None = None,
+    zero_points: torch.Tensor | None = None,
+    axis: int = 0,
+) -> torch.Tensor:
     """The integers; how to read them back is kept beside."""
     if dtype not in STORED_AS:
         raise recorder.refuse("E203", f"{call.func} to {dtype}", next=f"use one of {', '.join(map(str, STORED_AS))}")
     stored, low, high = STORED_AS[dtype]
+    kind, parameters = ("tensor", (scale, zero_point)) if scales is None else ("channel", (scales, zero_points, axis))
+    form = "tensor" if isinstance(scale, torch.Tensor) else "default"
+    packets = (f"quantize_per_{kind}", f"dequantize_per_{kind}")
+    write, read = (getattr(getattr(quantized_decomposed(), packet), form) for packet in packets)
     rest = (*parameters, low, high, stored)
     with recorder.mode:
-        integers = write(tensor, *rest)
+        integers: torch.Tensor = write(self, *rest)
     _KEPT.setdefault(recorder, {})[id(integers)] = (integers, lambda: read(integers, *rest))
     return integers
 
 
 @register(Kind.RECORD, aten.dequantize.self, aten.int_repr.default)
-def _integers(recorder: BaseRecorder, call: Call, self: torch.Tensor) -> Any:
+def _integers(recorder: BaseRecorder, call: Call, self: torch.Tensor) -> object:
     """dequantize and int_repr of what was quantised here."""
     known = _KEPT.get(recorder, {}).get(id(self))
     if known is None:

@@ -2,84 +2,62 @@
 
 PyTorch's fake implementations unroll the time axis, which takes long and specializes its size; the types follow from the
 arguments alone. Packing and padding with lengths that only constants (or baked inputs) decide is a selection of rows;
-with lengths that the data tells, the number of steps in all and of the longest sequence are sizes of their own.
+with lengths that depend on data, the number of steps in all and of the longest sequence are sizes of their own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 import torch.fx
 
-from fx2onnx.base.dims import DimLike
-from fx2onnx.base.dims import evaluate as evaluate_dim
+from fx2onnx.base.dims import DimLike, evaluate
 from fx2onnx.capture.overloads.registry import Call, Kind, register
-from fx2onnx.capture.overloads.unbacked import record_sized
-from fx2onnx.capture.python.constants import evaluate
+from fx2onnx.capture.overloads.unbacked import Shape, record_sized
 from fx2onnx.capture.python.frames import user_location
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
+from fx2onnx.capture.recording.tensor_tracker import dims_of
 from fx2onnx.capture.shapes.symnode import unwrap
 from fx2onnx.capture.torch_private.dispatch import no_dispatch
 
 aten = torch.ops.aten
 
 
-@register(Kind.RECORD, aten.lstm.input, aten.gru.input, aten.rnn_tanh.input, aten.rnn_relu.input)
-def _padded(
+@register(
+    Kind.RECORD,
+    *(
+        getattr(packet, form)
+        for packet in (aten.lstm, aten.gru, aten.rnn_tanh, aten.rnn_relu)
+        for form in ("input", "data")
+    ),
+)
+def _recurrent(
     recorder: BaseRecorder,
     call: Call,
-    input: torch.Tensor,
+    hx: torch.Tensor | Sequence[torch.Tensor],
     params: Sequence[torch.Tensor],
     num_layers: int,
     bidirectional: bool,
-    batch_first: bool,
-) -> Any:
-    """input [T, B, F] (or [B, T, F]) -> output [T, B, D*O], h_n [L*D, B, O], for LSTM also c_n [L*D, B, H]."""
-    sizes: list[DimLike] = [unwrap(size) for size in input.shape]
-    return _record(recorder, call, params, num_layers, bidirectional, sizes[:-1], sizes[0 if batch_first else 1])
-
-
-@register(Kind.RECORD, aten.lstm.data, aten.gru.data, aten.rnn_tanh.data, aten.rnn_relu.data)
-def _packed(
-    recorder: BaseRecorder,
-    call: Call,
-    data: torch.Tensor,
-    hx: Any,
-    params: Sequence[torch.Tensor],
-    num_layers: int,
-    bidirectional: bool,
-) -> Any:
-    """data [N, F] -> output [N, D*O] and the states."""
-    first = hx[0] if isinstance(hx, list | tuple) else hx
-    rows = unwrap(data.shape[0])
-    return _record(recorder, call, params, num_layers, bidirectional, [rows], unwrap(first.shape[1]))
-
-
-def _record(
-    recorder: BaseRecorder,
-    call: Call,
-    params: Sequence[torch.Tensor],
-    num_layers: int,
-    bidirectional: bool,
-    leading: list[DimLike],
-    batch: DimLike,
-) -> Any:
+    input: torch.Tensor | None = None,
+    data: torch.Tensor | None = None,
+    batch_first: bool = False,
+) -> object:
+    """input [T, B, F] (or [B, T, F]) -> output [T, B, D*O], h_n [L*D, B, O], for LSTM also c_n [L*D, B, H]; packed data
+    [N, F] -> output [N, D*O] and the states.
+    """
+    if data is not None:
+        leading, batch = dims_of(data)[:1], dims_of(hx if isinstance(hx, torch.Tensor) else hx[0])[1]
+    else:
+        assert input is not None
+        leading = dims_of(input)[:-1]
+        batch = leading[0 if batch_first else 1]
     directions = 2 if bidirectional else 1
-    recurrent_weight = params[1]
-    is_lstm = "lstm" in call.func._schema.name
-    out = int(recurrent_weight.shape[1])
-    hidden = int(recurrent_weight.shape[0]) // 4 if is_lstm else out
+    gates, out = (int(size) for size in params[1].shape)
     layers = int(num_layers) * directions
-    dtype = params[0].dtype
-    outputs: list[tuple[torch.dtype, list[DimLike]]] = [
-        (dtype, [*leading, directions * out]),
-        (dtype, [layers, batch, out]),
-    ]
-    if is_lstm:
-        outputs.append((dtype, [layers, batch, hidden]))
-    return record_sized(recorder, call, outputs)
+    shapes = [[*leading, directions * out], [layers, batch, out], [layers, batch, gates // 4]]
+    is_lstm = "lstm" in call.func._schema.name
+    return record_sized(recorder, call, [(params[0].dtype, shape) for shape in shapes[: 2 + is_lstm]])
 
 
 def batch_of(recorder: BaseRecorder, node: torch.fx.Node) -> DimLike | None:
@@ -90,15 +68,16 @@ def batch_of(recorder: BaseRecorder, node: torch.fx.Node) -> DimLike | None:
 
 def _pack_by_data(
     recorder: BaseRecorder, call: Call, source: torch.Tensor, lengths: torch.Tensor, batch_first: bool
-) -> Any:
-    time, batch = (unwrap(source.shape[axis]) for axis in ((1, 0) if batch_first else (0, 1)))
+) -> tuple[torch.Tensor, torch.Tensor]:
+    dims = dims_of(source)
+    time, batch = (dims[1], dims[0]) if batch_first else dims[:2]
     producer = recorder.node_of(lengths).args[:1]
     if not (producer and isinstance(producer[0], torch.fx.Node) and producer[0].target in _SORTS):
         recorder.shape_env.take_for_true("lengths of packed sequences fall from the first on", user_location())
     steps, longest = recorder.unknown_size(), recorder.unknown_size()
     hints = recorder.shape_env.hints
-    hints[str(longest)] = int(evaluate_dim(time, hints))
-    outputs = [(source.dtype, [steps, *map(unwrap, source.shape[2:])]), (torch.int64, [longest])]
+    hints[str(longest)] = int(evaluate(time, hints))
+    outputs: list[tuple[torch.dtype, Shape]] = [(source.dtype, [steps, *dims[2:]]), (torch.int64, [longest])]
     data, batch_sizes = record_sized(recorder, call, outputs)
     recorder.packed_batches[recorder.node_of(batch_sizes)] = batch
     return data, batch_sizes
@@ -108,9 +87,9 @@ _SORTS = frozenset({aten.sort.default, aten.sort.stable})
 
 
 @register(Kind.RECORD, aten._pack_padded_sequence.default)
-def _pack(recorder: BaseRecorder, call: Call, input: torch.Tensor, lengths: torch.Tensor, batch_first: bool) -> Any:
+def _pack(recorder: BaseRecorder, call: Call, input: torch.Tensor, lengths: torch.Tensor, batch_first: bool) -> object:
     """Rows in order of time, longest sequences first."""
-    known = evaluate(recorder.node_of(lengths), recorder.weights, recorder.known)
+    known = recorder.value_of(recorder.node_of(lengths))
     if known is None:
         return _pack_by_data(recorder, call, input, lengths, batch_first)
     with no_dispatch():
@@ -132,16 +111,16 @@ def _pad(
     data: torch.Tensor,
     batch_sizes: torch.Tensor,
     batch_first: bool,
-    padding_value: Any,
+    padding_value: float,
     total_length: int,
-) -> Any:
+) -> object:
     sizes = recorder.node_of(batch_sizes)
-    known = evaluate(sizes, recorder.weights, recorder.known)
+    known = recorder.value_of(sizes)
     if known is None:
         batch = recorder.packed_batches.get(sizes)
         batch = recorder.unknown_size() if batch is None else batch
         time = unwrap(batch_sizes.shape[0]) if int(total_length) <= 0 else int(total_length)
-        shape = [*((batch, time) if batch_first else (time, batch)), *map(unwrap, data.shape[1:])]
+        shape = [*((batch, time) if batch_first else (time, batch)), *dims_of(data)[1:]]
         return record_sized(recorder, call, [(data.dtype, shape), (torch.int64, [batch])])
     with no_dispatch():
         counts = [int(count) for count in known.tolist()]

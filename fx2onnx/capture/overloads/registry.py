@@ -8,7 +8,7 @@ needs, under the names of the schema; an argument that only some of its overload
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from enum import Enum
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
@@ -21,7 +21,7 @@ class Kind(Enum):
     """The kinds of knowledge. The values say what a function of the kind does."""
 
     RECORD = "records a call that is more than one node, or NotImplemented"
-    WRITE = "says a call that writes into its arguments by others"
+    WRITE = "expresses a call that writes into its arguments by other calls"
     RESULT_TYPE = "gives the type of the result by formula, or None"
     INVERSE = "carries a write through a view back to what is viewed"
 
@@ -34,18 +34,13 @@ class Call(NamedTuple):
     kwargs: dict[str, Any]
 
 
-Handler: TypeAlias = Callable[[Any, OpOverload, tuple[Any, ...], dict[str, Any]], Any]
+Handler: TypeAlias = Callable[[Any, OpOverload, tuple[object, ...], dict[str, object]], object]
 """Takes the recorder and a call."""
 
-F = TypeVar("F", bound=Callable[..., Any])
+F = TypeVar("F", bound=Callable[..., object])
 
 
-class Entry(NamedTuple):
-    overload: OpOverload | str
-    function: Callable[..., Any]
-
-
-_ENTRIES: dict[Kind, dict[str, Entry]] = {kind: {} for kind in Kind}
+_ENTRIES: dict[Kind, dict[str, Callable[..., Any]]] = {kind: {} for kind in Kind}
 """By the full names of overloads."""
 
 
@@ -59,14 +54,14 @@ def register(kind: Kind, *overloads: OpOverload | str) -> Callable[[F], F]:
         known = _ENTRIES[kind]
         for overload in overloads:
             name = overload if isinstance(overload, str) else _full_name(overload)
-            if name in known and not _is_of_module_run_again(known[name].function, function):
+            if name in known and not _is_of_module_run_again(known[name], function):
                 raise InternalError(
                     "E900",
                     f"{name} is registered twice as Kind.{kind.name}",
-                    why=f"first at {place_of(known[name].function)}, again at {place_of(function)}",
+                    why=f"first at {place_of(known[name])}, again at {place_of(function)}",
                     next="keep one of the two functions",
                 )
-            known[name] = Entry(overload, function)
+            known[name] = function
         return function
 
     return decorate
@@ -76,18 +71,13 @@ def _full_name(overload: OpOverload) -> str:
     return overload.name()  # type: ignore[no-any-return, no-untyped-call]
 
 
-def _is_of_module_run_again(old: Callable[..., Any], new: Callable[..., Any]) -> bool:
+def _is_of_module_run_again(old: Callable[..., object], new: Callable[..., object]) -> bool:
     """An import that an interrupt ended is run again from the start."""
     return old.__module__ == new.__module__ and old.__globals__ is not new.__globals__
 
 
 def find(kind: Kind, overload: OpOverload) -> Callable[..., Any] | None:
-    entry = _ENTRIES[kind].get(_full_name(overload))
-    return None if entry is None else entry.function
-
-
-def entries(kind: Kind) -> Iterator[Entry]:
-    return iter(_ENTRIES[kind].values())
+    return _ENTRIES[kind].get(_full_name(overload))
 
 
 def overloads_of(packet: Any) -> list[OpOverload]:
@@ -101,7 +91,7 @@ def handler(kind: Kind, overload: OpOverload) -> Handler | None:
         return None
     wanted = _arguments(function, overload)
 
-    def handle(recorder: Any, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def handle(recorder: object, func: OpOverload, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         count = len(args)
         values = [args[i] if i < count else kwargs.get(name, default) for i, name, default in wanted]
         return function(recorder, Call(func, args, kwargs), *values)
@@ -113,19 +103,19 @@ _NOWHERE = 1 << 30
 """The position of an argument that the overload does not have."""
 
 
-def _arguments(function: Callable[..., Any], overload: OpOverload) -> list[tuple[int, str, Any]]:
+def _arguments(function: Callable[..., object], overload: OpOverload) -> list[tuple[int, str, object]]:
     """Position, name and default of the arguments that ``function`` names.
 
     Raises: InternalError E900 for a name without a default that is not in the schema.
     """
     schema = {argument.name: (index, argument) for index, argument in enumerate(overload._schema.arguments)}
-    found: list[tuple[int, str, Any]] = []
+    wanted: list[tuple[int, str, object]] = []
     for name, parameter in list(inspect.signature(function).parameters.items())[2:]:
         if name in schema:
             index, argument = schema[name]
-            found.append((index, name, argument.default_value if argument.has_default_value() else None))
+            wanted.append((index, name, argument.default_value if argument.has_default_value() else None))
         elif parameter.default is not parameter.empty:
-            found.append((_NOWHERE, name, parameter.default))
+            wanted.append((_NOWHERE, name, parameter.default))
         else:
             raise InternalError(
                 "E900",
@@ -134,4 +124,4 @@ def _arguments(function: Callable[..., Any], overload: OpOverload) -> list[tuple
                 why=f"the function at {place_of(function)} names it",
                 next="name the parameters as the schema does",
             )
-    return found
+    return wanted

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
 from fx2onnx.base.assumptions import Relation
-from fx2onnx.base.dims import Dim, DimLike, apply
+from fx2onnx.base.dims import Dim, DimLike, Scalar, apply
 from fx2onnx.capture.overloads.registry import Call, Kind, register
+from fx2onnx.capture.overloads.unbacked import Size
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
+from fx2onnx.capture.recording.tensor_tracker import Arguments, dims_of
 from fx2onnx.capture.shapes.shape_env import certain
 from fx2onnx.capture.shapes.symnode import sym_int, unwrap
 from fx2onnx.capture.torch_private.fake_tensors import fake_view
@@ -23,23 +24,25 @@ _LARGEST = 1 << 40
 
 
 @register(Kind.RECORD, aten.slice.Tensor)
-def _slice(recorder: BaseRecorder, call: Call, self: torch.Tensor, dim: int, start: Any, end: Any, step: Any) -> Any:
+def _slice(
+    recorder: BaseRecorder, call: Call, self: torch.Tensor, dim: int, start: Size | None, end: Size | None, step: Size
+) -> object:
     """slice(self, dim=0, start=None, end=None, step=1) by plain numbers of an axis of symbolic size, or by numbers that
-    only the data tells.
+    depend on data.
     """
     start, end = 0 if start is None else start, _END if end is None else end
     size = unwrap(self.shape[dim]) if self.dim() else 0
-    begin: Any
+    begin: Scalar
     if type(step) is int and any(_is_unknown(recorder, number) for number in (start, end)):
         begin, length = _unknown_extent(size, unwrap(start), unwrap(end))
-    elif not isinstance(size, Dim) or not all(type(number) is int for number in (start, end, step)):
-        return NotImplemented
-    else:
+    elif isinstance(size, Dim) and type(start) is int and type(end) is int and type(step) is int:
         begin, length, is_exact = _extent(recorder, size, start, end)
         if not is_exact:
             return NotImplemented
-    node_args, node_kwargs = recorder.to_nodes(call.args, call.kwargs)
-    made = _view(recorder, self, dim, begin, (length + step - 1) // step, step, call.args, node_args, node_kwargs)
+    else:
+        return NotImplemented
+    nodes = recorder.to_nodes(call.args, call.kwargs)
+    made = _view(recorder, self, dim, begin, (length + step - 1) // step, step, nodes)
     view = recorder.view_of(made)
     *before, last = view.steps
     # The node has the user's numbers, which a slice clamps itself; what is written through the view needs the bounds.
@@ -48,17 +51,17 @@ def _slice(recorder: BaseRecorder, call: Call, self: torch.Tensor, dim: int, sta
     return made
 
 
-def _is_unknown(recorder: BaseRecorder, number: Any) -> bool:
-    """Whether only the data tells the number, and whether it is negative."""
+def _is_unknown(recorder: BaseRecorder, number: Size) -> bool:
+    """Whether the number, and whether it is negative, depends on data."""
     dim = unwrap(number)
     is_unknown = isinstance(dim, Dim) and bool(dim.symbols() & recorder.shape_env.unbacked)
     return is_unknown and certain("ge", dim, 0) is None
 
 
-def _unknown_extent(size: DimLike, start: DimLike, end: DimLike) -> tuple[Any, Any]:
-    """Where ``start:end`` begins, and its length, where even the signs of the bounds may hang on the data."""
+def _unknown_extent(size: DimLike, start: DimLike, end: DimLike) -> tuple[Scalar, Scalar]:
+    """Where ``start:end`` begins, and its length, where even the signs of the bounds may depend on data."""
 
-    def place(bound: DimLike) -> Any:
+    def place(bound: DimLike) -> Scalar:
         if bound == _END:
             return size
         if certain("ge", bound, 0) is not True:
@@ -70,11 +73,11 @@ def _unknown_extent(size: DimLike, start: DimLike, end: DimLike) -> tuple[Any, A
     return begin, apply("max", stop - begin, 0)
 
 
-def _extent(recorder: BaseRecorder, size: Dim, start: int, end: int) -> tuple[DimLike, Any, bool]:
+def _extent(recorder: BaseRecorder, size: Dim, start: int, end: int) -> tuple[Scalar, Scalar, bool]:
     """Where ``start:end`` begins, its length, and whether a bound had to be clamped by an expression."""
     is_exact = False
 
-    def clamped(op: str, value: Any, bound: Any) -> Any:
+    def clamped(op: str, value: Scalar, bound: Scalar) -> Scalar:
         """``op(value, bound)``; ``value`` alone where it is that at every ordinary size."""
         nonlocal is_exact
         relation = Relation("ge" if op == "max" else "le", (value, bound))
@@ -98,40 +101,40 @@ def _view(
     recorder: BaseRecorder,
     tensor: torch.Tensor,
     axis: int,
-    begin: Any,
-    length: Any,
+    begin: Scalar,
+    length: Scalar,
     step: int,
-    args: tuple[Any, ...],
-    node_args: tuple[Any, ...],
-    node_kwargs: dict[str, Any],
+    nodes: Arguments,
 ) -> torch.Tensor:
-    fake, env = recorder.to_fake(tensor), recorder.shape_env
-    sizes, strides = list(map(unwrap, fake.shape)), list(map(unwrap, fake.stride()))
+    fake, env = recorder.fake_of(tensor), recorder.shape_env
+    sizes: list[Scalar] = [*dims_of(fake)]
+    strides: list[Scalar] = list(map(unwrap, fake.stride()))
     offset = unwrap(fake.storage_offset()) + begin * strides[axis]
     sizes[axis], strides[axis] = length, strides[axis] * step
     sym_sizes, sym_strides = ([sym_int(env, number) for number in group] for group in (sizes, strides))
     made = fake_view(recorder.fake_mode, fake, sym_sizes, sym_strides, sym_int(env, offset))
-    result: torch.Tensor = recorder.finish(aten.slice.Tensor, args, node_args, node_kwargs, made)
-    return result
+    recorder.finish(aten.slice.Tensor, (tensor,), nodes, made)
+    return made
 
 
-def _parts(recorder: BaseRecorder, tensor: torch.Tensor, axis: int, lengths: Sequence[Any]) -> list[torch.Tensor]:
+def _parts(recorder: BaseRecorder, tensor: torch.Tensor, axis: int, lengths: Sequence[Scalar]) -> list[torch.Tensor]:
     """Consecutive slices of the given lengths."""
-    found, begin = [], 0
+    parts: list[torch.Tensor] = []
+    begin: Scalar = 0
     for length in lengths:
         node_args = (recorder.node_of(tensor), axis, begin, begin + length, 1)
-        found.append(_view(recorder, tensor, axis, begin, length, 1, (tensor,), node_args, {}))
+        parts.append(_view(recorder, tensor, axis, begin, length, 1, (node_args, {})))
         begin = begin + length
-    return found
+    return parts
 
 
-def _axis_of(tensor: torch.Tensor, axis: int) -> tuple[int, Any]:
+def _axis_of(tensor: torch.Tensor, axis: int) -> tuple[int, DimLike]:
     axis = axis % max(tensor.dim(), 1)
     return axis, unwrap(tensor.shape[axis]) if tensor.dim() else 0
 
 
 @register(Kind.RECORD, aten.tensor_split.sections)
-def _tensor_split(recorder: BaseRecorder, call: Call, self: torch.Tensor, sections: Any, dim: int) -> Any:
+def _tensor_split(recorder: BaseRecorder, call: Call, self: torch.Tensor, sections: Size, dim: int) -> object:
     """tensor_split(self, sections, dim=0): part i has (size + sections - 1 - i) // sections."""
     axis, size = _axis_of(self, dim)
     if not isinstance(size, Dim) or type(sections) is not int:
@@ -141,7 +144,7 @@ def _tensor_split(recorder: BaseRecorder, call: Call, self: torch.Tensor, sectio
 
 
 @register(Kind.RECORD, aten.chunk.default)
-def _chunk(recorder: BaseRecorder, call: Call, self: torch.Tensor, chunks: int, dim: int) -> Any:
+def _chunk(recorder: BaseRecorder, call: Call, self: torch.Tensor, chunks: int, dim: int) -> object:
     """chunk(self, chunks, dim=0): parts of ceil(size / chunks), the last one what is left; all of them there, as in the
     sample.
     """
@@ -160,7 +163,7 @@ def _chunk(recorder: BaseRecorder, call: Call, self: torch.Tensor, chunks: int, 
 
 
 @register(Kind.RECORD, aten.split.Tensor)
-def _split(recorder: BaseRecorder, call: Call, self: torch.Tensor, split_size: Any, dim: int) -> Any:
+def _split(recorder: BaseRecorder, call: Call, self: torch.Tensor, split_size: Size, dim: int) -> object:
     """split(self, split_size, dim=0) by a symbolic size that divides the whole: as many parts at every size."""
     axis, size = _axis_of(self, dim)
     each = unwrap(split_size)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from fx2onnx.base.dims import Dim
 from fx2onnx.capture.overloads.registry import Call, Kind, register
-from fx2onnx.capture.recording.aliasing import View
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
 
 aten = torch.ops.aten
@@ -16,15 +13,22 @@ aten = torch.ops.aten
 
 @register(Kind.RECORD, aten.as_strided.default)
 def _as_strided(
-    recorder: BaseRecorder, call: Call, self: torch.Tensor, size: Any, stride: Any, storage_offset: Any
-) -> Any:
+    recorder: BaseRecorder,
+    call: Call,
+    self: torch.Tensor,
+    size: object,
+    stride: object,
+    storage_offset: int | torch.SymInt | None,
+) -> object:
     """Say it of the tensor that the operand is a view of: where that one is contiguous, storage and value are the same.
 
     Raises: UserError E203 where the storage's order, or what lies around the operand in it, is not in the graph.
     """
-    fake = recorder.to_fake(self)
-    whole = _viewed(recorder, recorder.view_of(self))
-    base = recorder.to_fake(whole)
+    fake = recorder.fake_of(self)
+    view = recorder.view_of(self)
+    viewed = (other.tensor for other in recorder.views.values() if other.memory is view.memory and not other.steps)
+    whole = next(viewed, self)  # the tensor that shows the memory by no step
+    base = recorder.fake_of(whole)
     is_given = isinstance(storage_offset, int)
     moved = recorder.storage_offsets.get(id(whole), 0) if is_given or base is not fake else 0
     if not base.is_contiguous() or base.dtype != fake.dtype or moved:
@@ -42,8 +46,3 @@ def _as_strided(
     if storage_offset is None:
         storage_offset = fake.storage_offset()
     return recorder.record(call.func, (whole, size, stride, storage_offset), {})
-
-
-def _viewed(recorder: BaseRecorder, view: View) -> Any:
-    """The tensor whose memory the view looks at: the one that is a view by no step."""
-    return next((v.tensor for v in recorder.views() if v.memory is view.memory and not v.steps), view.tensor)

@@ -1,94 +1,83 @@
-"""Results whose size only the data tells: each unknown size becomes a symbol that stands for that axis."""
+"""Results whose size depends on data: each unknown size becomes a symbol that stands for that axis."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
-from fx2onnx.base.dims import DimLike
+from fx2onnx.base.dims import Scalar
 from fx2onnx.capture.overloads.registry import Call, Kind, register
-from fx2onnx.capture.python.constants import evaluate
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
-from fx2onnx.capture.shapes.symnode import sym_int, unwrap
+from fx2onnx.capture.recording.meta_cache import CPU
+from fx2onnx.capture.recording.tensor_tracker import dims_of
+from fx2onnx.capture.shapes.symnode import unwrap
 from fx2onnx.capture.torch_private.dispatch import no_dispatch
-from fx2onnx.capture.torch_private.fake_tensors import fake_from_meta
 
 aten = torch.ops.aten
-Shape = Sequence[DimLike]
+Shape: TypeAlias = Sequence[Scalar]
+Size: TypeAlias = int | torch.SymInt
 
 
 def record_sized(recorder: BaseRecorder, call: Call, outputs: Sequence[tuple[torch.dtype, Shape]]) -> Any:
     """Add the node of ``call`` with outputs of the given types; new symbols among the sizes are tied to their axes."""
-    func, args, kwargs = call
-    device = next((arg.device for arg in args if isinstance(arg, torch.Tensor)), torch.device("cpu"))
-    env = recorder.shape_env
-    fakes = [
-        fake_from_meta(recorder.fake_mode, [sym_int(env, size) for size in shape], dtype, device)
-        for dtype, shape in outputs
-    ]
-    result: Any = fakes[0] if len(fakes) == 1 else tuple(fakes)
-    node_args, node_kwargs = recorder.to_nodes(args, kwargs)
-    recorder.finish(func, (), node_args, node_kwargs, result)
+    device = next((arg.device for arg in call.args if isinstance(arg, torch.Tensor)), CPU)
+    fakes = tuple(recorder.new_fake(shape, dtype, device) for dtype, shape in outputs)
+    result = fakes[0] if len(fakes) == 1 else fakes
+    recorder.finish(call.func, (), recorder.to_nodes(call.args, call.kwargs), result)
     for fake in fakes:
         recorder.tie_symbols(recorder.view_of(fake).node)
     return result
 
 
-def _known(recorder: BaseRecorder, tensor: torch.Tensor) -> torch.Tensor | None:
-    """The real value of a tensor that only constants lead to."""
-    return evaluate(recorder.node_of(tensor), recorder.weights, recorder.known)
-
-
 @register(Kind.RECORD, aten.nonzero.default)
-def _nonzero(recorder: BaseRecorder, call: Call, self: torch.Tensor) -> Any:
+def _nonzero(recorder: BaseRecorder, call: Call, self: torch.Tensor) -> object:
     """The indices of a constant are a constant; any other has an unknown number of rows."""
-    known = _known(recorder, self)
+    node = recorder.node_of(self)
+    known = recorder.value_of(node)
     if known is not None:
         with no_dispatch():
-            found = known.nonzero()
-        return recorder.constant(found)
-    key = (recorder.graph, recorder.node_of(self))
+            indices = known.nonzero()
+        return recorder.constant(indices)
+    key = (recorder.graph, node)
     rows = recorder.nonzero_rows.get(key)
     if rows is None:
         rows = recorder.nonzero_rows[key] = recorder.unknown_size()
     return record_sized(recorder, call, [(torch.int64, (rows, self.dim()))])
 
 
-@register(Kind.RECORD, aten.nonzero_numpy.default)
-def _nonzero_numpy(recorder: BaseRecorder, call: Call, self: torch.Tensor) -> Any:
+@register(Kind.RECORD, aten.nonzero_numpy.default, aten.where.default)
+def _nonzero_numpy(recorder: BaseRecorder, call: Call) -> list[torch.Tensor]:
+    """An index for each axis; the two overloads have other names for their one argument."""
+    (tensor,) = (*call.args, *call.kwargs.values())
     with recorder.mode:
-        return list(self.nonzero().unbind(1))
-
-
-@register(Kind.RECORD, aten.where.default)
-def _where(recorder: BaseRecorder, call: Call, condition: torch.Tensor) -> Any:
-    return _nonzero_numpy(recorder, call, condition)
+        return list(tensor.nonzero().unbind(1))
 
 
 @register(Kind.RECORD, aten.argwhere.default)
-def _argwhere(recorder: BaseRecorder, call: Call, self: torch.Tensor) -> Any:
+def _argwhere(recorder: BaseRecorder, call: Call, self: torch.Tensor) -> torch.Tensor:
     with recorder.mode:
         return self.nonzero()
 
 
 @register(Kind.RECORD, aten.masked_select.default)
-def _masked_select(recorder: BaseRecorder, call: Call, self: torch.Tensor, mask: torch.Tensor) -> Any:
+def _masked_select(recorder: BaseRecorder, call: Call, self: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     """Both broadcast, then indexed."""
     with recorder.mode:
         tensor, mask = aten.broadcast_tensors.default([self, mask])
-        if mask.dim() == 0:  # PyTorch would ask for the mask's number
+        if mask.dim() == 0:  # PyTorch would read the mask's number
             tensor, mask = tensor.reshape(1), mask.reshape(1)
-        return tensor[mask]
+        selected: torch.Tensor = tensor[mask]
+    return selected
 
 
 @register(Kind.RECORD, aten.index.Tensor)
-def _index(recorder: BaseRecorder, call: Call, self: torch.Tensor, indices: Any) -> Any:
+def _index(recorder: BaseRecorder, call: Call, self: torch.Tensor, indices: Sequence[torch.Tensor | None]) -> object:
     """A bool mask among the indices stands for the indices of its true elements."""
     if not any(isinstance(index, torch.Tensor) and index.dtype in (torch.bool, torch.uint8) for index in indices):
         return NotImplemented
-    plain: list[Any] = []
+    plain: list[torch.Tensor | None] = []
     with recorder.mode:
         for index in indices:
             if isinstance(index, torch.Tensor) and index.dtype in (torch.bool, torch.uint8):
@@ -113,34 +102,34 @@ def _unique(
     return_inverse: bool,
     return_counts: bool = False,
     dim: int | None = None,
-) -> Any:
+) -> object:
     """Values, inverse, counts."""
-    known = _known(recorder, self)
+    known = recorder.value_of(recorder.node_of(self))
     if known is not None:
         rest = {name: value for name, value in call.kwargs.items() if name != "self"}
         with no_dispatch():
-            found = call.func(known, *call.args[1:], **rest)
-        return tuple(recorder.constant(part) for part in found)
+            parts = call.func(known, *call.args[1:], **rest)
+        return tuple(map(recorder.constant, parts))
     size = recorder.unknown_size()
-    shape = [unwrap(length) for length in self.shape]
-    values: list[DimLike] = [size]
-    inverse: list[DimLike] = shape
+    shape = dims_of(self)
+    values: Shape = [size]
+    inverse: Shape = shape
     if dim is not None:
         values = [size if place == dim % len(shape) else length for place, length in enumerate(shape)]
         inverse = [shape[dim]]
-    outputs: list[tuple[torch.dtype, Shape]] = [
+    outputs = (
         (self.dtype, values),
         (torch.int64, inverse if return_inverse else (0,)),
         (torch.int64, (size,) if return_counts else (0,)),
-    ]
+    )
     return record_sized(recorder, call, outputs[: len(call.func._schema.returns)])
 
 
 @register(Kind.RECORD, aten.repeat_interleave.Tensor)
-def _repeat_interleave(recorder: BaseRecorder, call: Call, repeats: torch.Tensor, output_size: Any) -> Any:
+def _repeat_interleave(recorder: BaseRecorder, call: Call, repeats: torch.Tensor, output_size: Size | None) -> object:
     """As many rows as the repeats add up to."""
     if output_size is None:
-        known = _known(recorder, repeats)
+        known = recorder.value_of(recorder.node_of(repeats))
         if known is not None:
             with no_dispatch():
                 rows_of = torch.repeat_interleave(known)
@@ -151,8 +140,13 @@ def _repeat_interleave(recorder: BaseRecorder, call: Call, repeats: torch.Tensor
 
 @register(Kind.RECORD, aten.repeat_interleave.self_Tensor)
 def _repeat_interleave_self(
-    recorder: BaseRecorder, call: Call, self: torch.Tensor, repeats: torch.Tensor, dim: int | None, output_size: Any
-) -> Any:
+    recorder: BaseRecorder,
+    call: Call,
+    self: torch.Tensor,
+    repeats: torch.Tensor,
+    dim: int | None,
+    output_size: Size | None,
+) -> torch.Tensor:
     with recorder.mode:
         tensor, axis = (self.flatten(), 0) if dim is None else (self, dim)
         if repeats.dim() == 0 or repeats.shape[0] == 1:
@@ -162,20 +156,22 @@ def _repeat_interleave_self(
 
 
 @register(Kind.RECORD, aten.narrow.Tensor)
-def _narrow(recorder: BaseRecorder, call: Call, self: torch.Tensor, dim: int, start: torch.Tensor, length: Any) -> Any:
-    """The data tells the start: PyTorch takes its number."""
+def _narrow(
+    recorder: BaseRecorder, call: Call, self: torch.Tensor, dim: int, start: torch.Tensor, length: Size
+) -> object:
+    """The start depends on data: PyTorch reads its number."""
     with recorder.mode:
         return aten.narrow.default(self, dim, start.item(), length)
 
 
 @register(Kind.RECORD, aten.bincount.default)
-def _bincount(recorder: BaseRecorder, call: Call, weights: torch.Tensor | None) -> Any:
+def _bincount(recorder: BaseRecorder, call: Call, weights: torch.Tensor | None) -> object:
     dtype = torch.int64 if weights is None else torch.float32 if weights.dtype == torch.float32 else torch.float64
     return record_sized(recorder, call, [(dtype, (recorder.unknown_size(),))])
 
 
 @register(Kind.RECORD, "torchvision::nms")
-def _nms(recorder: BaseRecorder, call: Call) -> Any:
+def _nms(recorder: BaseRecorder, call: Call) -> object:
     return record_sized(recorder, call, [(torch.int64, (recorder.unknown_size(),))])
 
 
@@ -187,7 +183,7 @@ def _grouped_mm(
     mat2: torch.Tensor,
     offs: torch.Tensor | None,
     out_dtype: torch.dtype | None,
-) -> Any:
+) -> object:
     """torch's fake takes bfloat16 only, its CPU kernel any float.
 
     Shapes:  self [M, K] or [G, M, K], mat2 [G, K, N] or [K, N], offs [G] where the groups are along M, N or K.

@@ -1,15 +1,12 @@
-"""The number of an integer tensor as a size: one symbol for each value, and arithmetic of symbols for arithmetic of values."""
+"""The number of an integer tensor as a size: a symbol for each value, and arithmetic of symbols for that of values."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import torch
 import torch.fx
 
-from fx2onnx.base.dims import Scalar, apply
+from fx2onnx.base.dims import Dim, Scalar, apply
 from fx2onnx.capture.captured import Symbol
-from fx2onnx.capture.python.constants import evaluate
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
 from fx2onnx.capture.shapes.shape_env import certain
 from fx2onnx.capture.torch_private.dispatch import no_dispatch
@@ -28,32 +25,30 @@ _SIGNS = {
 
 
 def number_of(recorder: BaseRecorder, node: torch.fx.Node) -> Scalar:
-    """The number of the one-element integer ``node`` that only the data tells; the same node has the same symbol."""
-    found = _derived(recorder, node)
-    if found is None:
-        found = recorder.unknown_size()
-        recorder.symbols[str(found)] = Symbol(str(found), node, None)
-        recorder.numbers[node] = found
-    return found
+    """The number of the one-element integer ``node``, which depends on data; the same node has the same symbol."""
+    known = _derived(recorder, node)
+    if known is not None:
+        return known
+    symbol = recorder.unbacked_scalars[node] = recorder.unknown_size()
+    recorder.symbols[str(symbol)] = Symbol(str(symbol), node, None)
+    return symbol
 
 
 def _derived(recorder: BaseRecorder, node: torch.fx.Node) -> Scalar | None:
     """The expression over symbols that other nodes already have; None where there is none."""
-    if node in recorder.numbers:
-        return recorder.numbers[node]
+    if node in recorder.unbacked_scalars:
+        return recorder.unbacked_scalars[node]
     if node.target is aten.div.Tensor_mode:
         top, bottom = (_operand(recorder, arg) for arg in node.args)
         return _quotient(top, bottom, node.kwargs.get("rounding_mode"))
     signs = _SIGNS.get(node.target)  # type: ignore[call-overload]
     if signs is None or len(node.args) != 2 or node.kwargs:
         return None
-    numbers = [_operand(recorder, arg) for arg in node.args]
-    if any(number is None for number in numbers):
-        return None
-    return signs[0] * numbers[0] + signs[1] * numbers[1]  # type: ignore[no-any-return]
+    left, right = (_operand(recorder, arg) for arg in node.args)
+    return None if left is None or right is None else signs[0] * left + signs[1] * right
 
 
-def _quotient(top: Any, bottom: Any, rounding: Any) -> Scalar | None:
+def _quotient(top: Scalar | None, bottom: Scalar | None, rounding: object) -> Scalar | None:
     if rounding not in ("floor", "trunc") or type(bottom) is not int or bottom <= 0 or top is None:
         return None
     if rounding == "trunc" and apply("mod", top, bottom) != 0 and not certain("ge", top, 0):
@@ -68,7 +63,7 @@ _COMPARED = {
 
 
 def truth_of(recorder: BaseRecorder, node: torch.fx.Node) -> bool | None:
-    """The truth of a comparison of integers that have equal symbols; None where only the data tells."""
+    """The truth of a comparison of integers that have equal symbols; None where it depends on data."""
     op = _COMPARED.get(node.target)  # type: ignore[call-overload]
     if op is None or node.kwargs:
         return None
@@ -76,12 +71,12 @@ def truth_of(recorder: BaseRecorder, node: torch.fx.Node) -> bool | None:
     return None if left is None or right is None else certain(op, left, right)
 
 
-def _operand(recorder: BaseRecorder, arg: Any) -> Any:
+def _operand(recorder: BaseRecorder, arg: object) -> Scalar | None:
     if not isinstance(arg, torch.fx.Node):
-        return None if isinstance(arg, bool | float) else arg
+        return arg if isinstance(arg, int | Dim) and not isinstance(arg, bool) else None
     if arg.meta["val"].dtype != torch.int64 or any(size != 1 for size in arg.meta["val"].dims):
         return None
-    value = evaluate(arg, recorder.weights, recorder.known)
+    value = recorder.value_of(arg)
     if value is None:
         return _derived(recorder, arg)
     with no_dispatch():

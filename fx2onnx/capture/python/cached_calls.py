@@ -1,6 +1,6 @@
-"""Whether a line calls a function that keeps its results (``functools.lru_cache``), as the bytecode shows.
+"""Whether a line calls a function that keeps its results (``functools.lru_cache``), by its bytecode.
 
-Such a call asks for the hash of its arguments, as a dict does for its key, but any hash will do that equal arguments share.
+Such a call takes the hash of its arguments, as a dict does for its key, but any hash will do that equal arguments share.
 """
 
 from __future__ import annotations

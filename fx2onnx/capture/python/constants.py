@@ -1,4 +1,4 @@
-"""Numbers that Python asks for while a module runs: computed where only small constants lead to them."""
+"""Numbers that Python reads while a module runs: computed where only small constants lead to them."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _RANDOM = torch.Tag.nondeterministic_seeded
 Known: TypeAlias = dict[torch.fx.Node, torch.Tensor | None]
 
 KEPT_ELEMENTS = 1024
-"""Values of more are computed anew for each question rather than kept: Python asks for small numbers, again and again."""
+"""Values of more are computed each time rather than kept: Python reads small numbers, again and again."""
 
 
 def evaluate(node: torch.fx.Node, weights: dict[str, Weight], known: Known) -> torch.Tensor | None:
     """The node's real value, or None where an input, a dynamic size, randomness or a large tensor is involved.
 
-    ``known`` keeps what was found for the questions that follow.
+    ``known`` keeps what was computed for later calls.
     """
     found: Known = {}
     pending = [node]

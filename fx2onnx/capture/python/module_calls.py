@@ -25,7 +25,7 @@ MOST_DECLARED = 1000
 """So many operators are named after classes; what comes later shares one for each number of inputs and weights."""
 
 Called = Callable[[OpOverload, int, torch.nn.Module, Sequence[str]], None]
-"""Called for each call: with its operator and number, the module, the names of the weights that follow the inputs."""
+"""Called for each call: operator and number, whose call it is, the names of the weights that follow the inputs."""
 
 
 Run = Callable[..., list[torch.Tensor]]

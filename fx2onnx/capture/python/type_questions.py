@@ -1,4 +1,4 @@
-"""``type(x)`` in a module's own code answers for a fake tensor as it would for a tensor.
+"""``type(x)`` in a module's own code gives for a fake tensor what it would for a tensor.
 
 A fake tensor is of a subclass, so ``type(x) is torch.Tensor`` would be false during capture and true in eager PyTorch.
 ``isinstance`` and ``torch.is_tensor`` need no help. Where the code of a module mentions ``type``, its globals get a
@@ -22,7 +22,7 @@ from fx2onnx.capture.torch_private.fake_tensors import FakeTensor
 
 
 class _AsBuiltin(type):
-    """Makes ``TypeOf`` answer ``isinstance`` and ``issubclass`` as the builtin does."""
+    """Makes the replacement give for ``isinstance`` and ``issubclass`` what the builtin does."""
 
     def __instancecheck__(cls, instance: object) -> bool:
         return isinstance(instance, type)

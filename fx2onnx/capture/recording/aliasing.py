@@ -15,10 +15,11 @@ from typing import Any, Protocol, TypeAlias
 import torch
 import torch.fx
 
-from fx2onnx.base.dims import DimLike
+from fx2onnx.base.dims import Scalar
 from fx2onnx.base.errors import UserError
 from fx2onnx.capture.captured import TensorInfo
 from fx2onnx.capture.overloads.registry import Kind, find, register
+from fx2onnx.capture.torch_private.operators import OpOverload
 
 aten = torch.ops.aten
 
@@ -38,14 +39,14 @@ class Memory:
 class Step:
     """One view operator: ``func(*args, **kwargs)`` with the viewed tensor first in ``args``."""
 
-    func: Any
+    func: OpOverload
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     info: TensorInfo
     """Of the view."""
     output: int | None
     """Which output, where the operator returns several."""
-    siblings: tuple[TensorInfo, ...] = ()
+    siblings: tuple[TensorInfo | None, ...] = ()
     """All outputs' types, where there are several."""
 
 
@@ -58,14 +59,16 @@ class View:
     node: torch.fx.Node
     info: TensorInfo
     version: int
-    tensor: Any
+    tensor: torch.Tensor
     """Keeps the tensor alive, so that its id stays its own."""
 
 
 class Graph(Protocol):
     """What aliasing needs of the recorder."""
 
-    def call(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any], info: TensorInfo) -> torch.fx.Node: ...
+    def call(
+        self, func: OpOverload, args: Sequence[object], kwargs: dict[str, object], info: TensorInfo
+    ) -> torch.fx.Node: ...
 
     def refuse(self, code: str, what: str, **fields: Any) -> UserError: ...
 
@@ -74,7 +77,7 @@ def read(graph: Graph, view: View) -> torch.fx.Node:
     """The node of the view's present value."""
     memory = view.memory
     if view.version != memory.version:
-        view.node = _replay(graph, memory.node, view.steps)
+        view.node = _regenerated(graph, memory.node, view.steps)
         view.version = memory.version
     return view.node
 
@@ -97,7 +100,7 @@ def write(graph: Graph, view: View, value: torch.fx.Node, is_one_number: bool = 
                 why=f"the memory is {info}, the view {step.info}",
                 next="call .clone() before the write",
             )
-        before = _replay(graph, memory.node, view.steps[:depth])
+        before = _regenerated(graph, memory.node, view.steps[:depth])
         node = _carry_back(graph, step, before, info, node)
     memory.node = node
     memory.version += 1
@@ -112,7 +115,7 @@ def _shows_twice(step: Step, info: TensorInfo) -> bool:
         return step.info.dims[extra:] != info.dims or any(dim != 1 for dim in step.info.dims[:extra])
     if step.func is not aten.as_strided.default:
         return False
-    reach: Any = 0
+    reach: Scalar = 0
     for size, stride in sorted(zip(step.args[1], step.args[2], strict=True), key=lambda pair: str(pair[1]).zfill(20)):
         if size == 1:
             continue
@@ -122,23 +125,26 @@ def _shows_twice(step: Step, info: TensorInfo) -> bool:
     return False
 
 
-def _replay(graph: Graph, node: torch.fx.Node, steps: Sequence[Step]) -> torch.fx.Node:
+def _regenerated(graph: Graph, node: torch.fx.Node, steps: Sequence[Step]) -> torch.fx.Node:
+    """The view through ``steps`` of the value ``node``."""
     for step in steps:
         if step.output is None:
             node = graph.call(step.func, (node, *step.args[1:]), step.kwargs, step.info)
         else:
-            node = _part(graph, node, step)
+            view, _, args = _part(step)
+            node = graph.call(view, (node, *args), {}, step.info)
     return node
 
 
-def _part(graph: Graph, node: torch.fx.Node, step: Step) -> torch.fx.Node:
-    """One output of a splitting operator as a slice or a selection."""
+def _part(step: Step) -> tuple[OpOverload, OpOverload, tuple[object, ...]]:
+    """One output of a splitting operator as a view of one: the overload, the one that puts it back, their arguments."""
     axis = _split_axis(step)
-    assert step.output is not None
     if step.func is aten.unbind.int:
-        return graph.call(aten.select.int, (node, axis, step.output), {}, step.info)
-    start, end = _extent(step, axis)
-    return graph.call(aten.slice.Tensor, (node, axis, start, end, 1), {}, step.info)
+        return aten.select.int, aten.select_scatter.default, (axis, step.output)
+    start: Scalar = 0
+    for info in step.siblings[: step.output]:
+        start = start + info.dims[axis] if info else start
+    return aten.slice.Tensor, aten.slice_scatter.default, (axis, start, start + step.info.dims[axis], 1)
 
 
 def _split_axis(step: Step) -> int:
@@ -148,14 +154,6 @@ def _split_axis(step: Step) -> int:
     index = names.index("dim")
     axis = step.args[index] if index < len(step.args) else step.kwargs.get("dim", 0)
     return int(axis) if axis >= 0 else int(axis) + len(step.info.dims) + (step.func is aten.unbind.int)
-
-
-def _extent(step: Step, axis: int) -> tuple[Any, Any]:
-    start: Any = 0
-    assert step.output is not None
-    for info in step.siblings[: step.output]:
-        start = start + info.dims[axis]
-    return start, start + step.info.dims[axis]
 
 
 Inverse: TypeAlias = Callable[[Graph, Step, torch.fx.Node, TensorInfo, torch.fx.Node], torch.fx.Node]
@@ -176,7 +174,7 @@ def _reshaped(graph: Graph, step: Step, before: torch.fx.Node, info: TensorInfo,
     return graph.call(aten.reshape.default, (new, list(info.dims)), {}, info)
 
 
-def _scattered(target: Any) -> Inverse:
+def _scattered(target: OpOverload) -> Inverse:
     """The view takes a part that a scatter operator with the same arguments puts back."""
 
     def inverse(graph: Graph, step: Step, before: torch.fx.Node, info: TensorInfo, new: torch.fx.Node) -> torch.fx.Node:
@@ -207,11 +205,8 @@ def _narrowed(graph: Graph, step: Step, before: torch.fx.Node, info: TensorInfo,
     aten.unsafe_chunk.default,
 )  # fmt: skip
 def _split(graph: Graph, step: Step, before: torch.fx.Node, info: TensorInfo, new: torch.fx.Node) -> torch.fx.Node:
-    axis = _split_axis(step)
-    if step.func is aten.unbind.int:
-        return graph.call(aten.select_scatter.default, (before, new, axis, step.output), {}, info)
-    start, end = _extent(step, axis)
-    return graph.call(aten.slice_scatter.default, (before, new, axis, start, end, 1), {}, info)
+    _, scatter, args = _part(step)
+    return graph.call(scatter, (before, new, *args), {}, info)
 
 
 def _permuted(order: Callable[[Step, int], list[int]]) -> Inverse:
@@ -225,7 +220,7 @@ def _permuted(order: Callable[[Step, int], list[int]]) -> Inverse:
     return inverse
 
 
-def _swap(step: Step, rank: int) -> list[int]:
+def _transposed(step: Step, rank: int) -> list[int]:
     order = list(range(rank))
     if rank:
         one, two = (axis % rank for axis in step.args[1:3])
@@ -247,7 +242,7 @@ def _last_two(step: Step, rank: int) -> list[int]:
     return [*order[:-2], order[-1], order[-2]] if rank > 1 else order
 
 
-register(Kind.INVERSE, aten.transpose.int, aten.swapaxes.default, aten.swapdims.default)(_permuted(_swap))
+register(Kind.INVERSE, aten.transpose.int, aten.swapaxes.default, aten.swapdims.default)(_permuted(_transposed))
 register(Kind.INVERSE, aten.movedim.int, aten.movedim.intlist, aten.moveaxis.int, aten.moveaxis.intlist)(
     _permuted(_moved)
 )
@@ -259,17 +254,16 @@ register(Kind.INVERSE, aten.numpy_T.default)(_permuted(lambda step, rank: list(r
 @register(Kind.INVERSE, *_EXPANDS)
 def _collapsed(graph: Graph, step: Step, before: torch.fx.Node, info: TensorInfo, new: torch.fx.Node) -> torch.fx.Node:
     """The view repeats elements (expand); PyTorch writes through it only where all repeats get one value."""
-    shape: Sequence[DimLike] = info.dims
-    extra = len(step.info.dims) - len(shape)
-    if step.info.dims == tuple(shape):
-        return new
     node, dims = new, list(step.info.dims)
+    extra = len(dims) - len(info.dims)
+    if step.info.dims == info.dims:
+        return new
     for axis in range(len(dims)):
-        if axis < extra or dims[axis] != shape[axis - extra]:
+        if axis < extra or dims[axis] != info.dims[axis - extra]:
             dims[axis] = 1
             part = TensorInfo(info.dtype, tuple(dims))
             node = graph.call(aten.slice.Tensor, (node, axis, 0, 1, 1), {}, part)
-    return graph.call(aten.reshape.default, (node, list(shape)), {}, info)
+    return graph.call(aten.reshape.default, (node, list(info.dims)), {}, info)
 
 
 @register(Kind.INVERSE, aten.real.default, aten.imag.default)
@@ -301,5 +295,5 @@ def _carry_back(graph: Graph, step: Step, before: torch.fx.Node, info: TensorInf
             why="this view has no inverse that could be expressed as a value",
             next="write to the tensor itself, or build the result with torch.where or torch.cat",
         )
-    node: torch.fx.Node = inverse(graph, step, before, info, new)
-    return node
+    value: torch.fx.Node = inverse(graph, step, before, info, new)
+    return value

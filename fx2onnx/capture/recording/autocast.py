@@ -1,7 +1,7 @@
 """Autocast regions: the casts that autocast would make, as recorded operators.
 
-The recorder sees overloads before autocast does, so the casts are found by looking: the overload runs once on fakes
-below a mode that notes which of its arguments are cast first thing.
+The recorder sees overloads before autocast does. To know the casts, the overload runs once on fakes below a mode that
+notes which of its arguments are cast before any other operator runs.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import torch
 
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
 from fx2onnx.capture.torch_private.dispatch import TorchDispatchMode
+from fx2onnx.capture.torch_private.operators import OpOverload
 
 aten = torch.ops.aten
 
@@ -22,14 +23,16 @@ class _FirstCasts(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, tensors: list[torch.Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.wanted = {id(tensor) for tensor in tensors}
-        self.found: dict[int, torch.dtype] = {}
+        self.dtypes: dict[int, torch.dtype] = {}
         self.open = True
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, func: OpOverload, types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> object:
         kwargs = kwargs or {}
         if func is aten._to_copy.default and id(args[0]) in self.wanted:
             if self.open and kwargs.get("dtype") is not None:
-                self.found[id(args[0])] = kwargs["dtype"]
+                self.dtypes[id(args[0])] = kwargs["dtype"]
         elif func.namespace != "prim":
             self.open = False
         return func(*args, **kwargs)
@@ -40,9 +43,11 @@ def is_active() -> bool:
     return torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")
 
 
-def cast_arguments(recorder: BaseRecorder, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
+def cast_arguments(
+    recorder: BaseRecorder, func: OpOverload, args: tuple[object, ...], kwargs: dict[str, object]
+) -> tuple[object, ...]:
     """``args`` with the casts that autocast makes for ``func``, recorded."""
-    fakes = [recorder.to_fake(arg) for arg in args]
+    fakes, fake_kwargs = recorder.to_fakes(args, kwargs)
     tensors = [
         tensor
         for arg in fakes
@@ -52,18 +57,16 @@ def cast_arguments(recorder: BaseRecorder, func: Any, args: tuple[Any, ...], kwa
     if not tensors or func._schema.name == "aten::to":
         return args
     with _FirstCasts(tensors) as casts:
-        func(*fakes, **{name: recorder.to_fake(arg) for name, arg in kwargs.items()})
-    if not casts.found:
-        return args
-    return tuple(_cast(recorder, arg, casts.found) for arg in args)
+        func(*fakes, **fake_kwargs)
+    return tuple(_cast(recorder, arg, casts.dtypes) for arg in args) if casts.dtypes else args
 
 
-def _cast(recorder: BaseRecorder, arg: Any, dtypes: dict[int, torch.dtype]) -> Any:
+def _cast(recorder: BaseRecorder, arg: object, dtypes: dict[int, torch.dtype]) -> object:
     if isinstance(arg, list | tuple):
         return [_cast(recorder, item, dtypes) for item in arg]
     if not isinstance(arg, torch.Tensor):
         return arg
-    dtype = dtypes.get(id(recorder.to_fake(arg)))
+    dtype = dtypes.get(id(recorder.fake_of(arg)))
     if dtype is None or dtype == arg.dtype:
         return arg
     with recorder.mode:

@@ -1,8 +1,8 @@
-"""Python's branches on data as branches of the file: the module is run once for each answer, and the programs joined.
+"""Python's branches on data as branches of the file: the module is run once for each outcome, and the programs joined.
 
-A run that asks for the truth of a tensor stops at the first question that it has no answer to. It is run again with
-"true" and with "false"; up to the question both programs are the same, and what follows becomes the two branches of an
-If. Questions in what follows are treated likewise, so every run of the module is one path from the root of a tree.
+A run stops at the first decision by a tensor's truth whose outcome is not given. The module is run again with "true" and
+with "false"; up to the decision both programs are the same, and what follows becomes the two branches of an If. Later
+decisions are treated likewise, so every run of the module is one path from the root of a tree.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from fx2onnx.base.errors import UserError
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.base.tracebacks import drop_frames
 from fx2onnx.capture.attempt import Attempt, Failed, Outcome, Recorded
-from fx2onnx.capture.captured import Captured, GraphOutput, Mutation, Symbol, TensorInfo, Weight
+from fx2onnx.capture.captured import Captured, GraphOutput, Mutation, Symbol, TensorInfo, Weight, symbols_of
 from fx2onnx.capture.python.frames import is_user
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
-from fx2onnx.capture.recording.control_flow import Nested
+from fx2onnx.capture.recording.control_flow import Nested, joined_dims
 from fx2onnx.capture.shapes.shape_env import KEEP_BOTH, ShapeEnv
 from fx2onnx.capture.torch_private.operators import HIGHER_ORDER
 
@@ -38,17 +38,17 @@ _INTEGERS = frozenset({torch.uint8, torch.int8, torch.int16, torch.int32, torch.
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """What a question is answered with."""
+class Choice:
+    """How a decision goes in one run."""
 
     holds: bool
     first_unknown: int = 0
-    """Where sizes that only the data tells are counted on from, so that no two paths give one name to two sizes."""
+    """The least number of a new symbol from here on, so that no two paths give one name to two sizes."""
 
 
 @dataclass(slots=True)
 class Decision:
-    """A question about data that was answered: what was asked, and how far the program was."""
+    """A decision by data that a run made, and how far its program was."""
 
     test: Test
     calls: int
@@ -58,26 +58,26 @@ class Decision:
 
 @dataclass(slots=True)
 class Branches:
-    """The answers of one run, and the questions that it asked."""
+    """The choices that one run is given, and the decisions that it made."""
 
-    answers: tuple[Answer, ...]
+    choices: tuple[Choice, ...]
     decisions: list[Decision] = field(default_factory=list)
     undecided: UserError | None = None
-    """The error of the first question without an answer."""
+    """The error of the first decision without a choice."""
 
-    def answer(self, recorder: BaseRecorder, test: Test, error: UserError) -> bool:
-        """The next answer. Raises ``error`` where there is none, or within the body of an operator's branch or loop."""
+    def choose(self, recorder: BaseRecorder, test: Test, error: UserError) -> bool:
+        """The next choice. Raises ``error`` where there is none, or within the body of an operator's branch or loop."""
         if recorder.graph is not recorder.root:
             raise error
-        if len(self.decisions) == len(self.answers):
+        if len(self.decisions) == len(self.choices):
             self.undecided = error
             raise error
-        found = self.answers[len(self.decisions)]
+        choice = self.choices[len(self.decisions)]
         calls = sum(node.op == "call_function" for node in recorder.root.nodes)
         self.decisions.append(Decision(test, calls, len(recorder.weights), error.where))
         env = recorder.shape_env
-        env.next_unknown = max(env.next_unknown, found.first_unknown)
-        return found.holds
+        env.next_unknown = max(env.next_unknown, choice.first_unknown)
+        return choice.holds
 
 
 @dataclass(slots=True)
@@ -92,14 +92,14 @@ class _Path:
 Run: TypeAlias = Callable[[Attempt, Branches], Outcome]
 
 
-def both_ways(run: Run, attempt: Attempt) -> Outcome:
+def joined_paths(run: Run, attempt: Attempt) -> Outcome:
     """The program of all paths. It fails with E104 where there are too many, or where two cannot be joined."""
     path = _explored(functools.partial(run, attempt), (), [MAX_PATHS])
     return path if isinstance(path, Failed) else Recorded(attempt, path.captured, path.shape_env)
 
 
-def _explored(run: Callable[[Branches], Outcome], answers: tuple[Answer, ...], runs_left: list[int]) -> _Path | Failed:
-    branches = Branches(answers)
+def _explored(run: Callable[[Branches], Outcome], choices: tuple[Choice, ...], runs_left: list[int]) -> _Path | Failed:
+    branches = Branches(choices)
     outcome = run(branches)
     if isinstance(outcome, Recorded):
         return _Path(outcome.captured, outcome.shape_env, branches.decisions)
@@ -110,28 +110,28 @@ def _explored(run: Callable[[Branches], Outcome], answers: tuple[Answer, ...], r
     runs_left[0] -= 1
     if runs_left[0] <= 0:
         return replace(outcome, error=_unjoined(error, f"there are more than {MAX_PATHS} paths through forward"))
-    then = _explored(run, (*answers, Answer(True)), runs_left)
+    then = _explored(run, (*choices, Choice(True)), runs_left)
     if isinstance(then, Failed) and not _ends_by_raise(then):
         return then
     first_unknown = 0 if isinstance(then, Failed) else then.shape_env.next_unknown
-    otherwise = _explored(run, (*answers, Answer(False, first_unknown)), runs_left)
+    otherwise = _explored(run, (*choices, Choice(False, first_unknown)), runs_left)
     if isinstance(otherwise, Failed):
         if isinstance(then, Failed) or not _ends_by_raise(otherwise):
             return otherwise
-        return _only(then, len(answers), "true", error.where)
+        return _only(then, len(choices), "true", error.where)
     if isinstance(then, Failed):
-        return _only(otherwise, len(answers), "false", error.where)
+        return _only(otherwise, len(choices), "false", error.where)
     try:
-        return _Join(then, otherwise, len(answers), error).path()
+        return _Join(then, otherwise, len(choices), error).path()
     except UserError as refusal:
         return replace(outcome, error=refusal)
 
 
-def _only(path: _Path, depth: int, answer: str, where: SourceLocation | None) -> _Path:
-    """The path of one answer, since eager PyTorch ends with the other one."""
+def _only(path: _Path, depth: int, truth: str, where: SourceLocation | None) -> _Path:
+    """The path of one choice, since eager PyTorch ends with the other one."""
     test = path.decisions[depth].test
     name = f"%{test.name}" if isinstance(test, Node) else str(test)
-    path.shape_env.take_for_true(f"{name} is {answer}", where)
+    path.shape_env.take_for_true(f"{name} is {truth}", where)
     return path
 
 
@@ -176,7 +176,7 @@ class _Join:
         self._weights: dict[str, Weight] = {}
         self._symbols: dict[str, Symbol] = {}
         self._unknowns = max(one.shape_env.next_unknown, two.shape_env.next_unknown)
-        self._notes: list[Assumption] = []
+        self._notes = [Assumption("both branches of a decision by data are in the file", self._decision.where)]
 
     def path(self) -> _Path:
         one, two = self._one.captured, self._two.captured
@@ -189,23 +189,20 @@ class _Join:
         outputs, mutations = self._ends(graphs)
         joined = Captured(
             graph=self._graph,
-            inputs=[replace(found, node=self._seen[found.node]) for found in one.inputs],
+            inputs=[replace(graph_input, node=self._seen[graph_input.node]) for graph_input in one.inputs],
             outputs=outputs,
             weights=self._weights,
             symbols=self._symbols,
             mutations=mutations,
             rung=one.rung,
             warnings=list(dict.fromkeys(one.warnings + two.warnings)),
-            assumptions=list(dict.fromkeys([self._note(), *self._notes, *one.assumptions, *two.assumptions])),
+            assumptions=list(dict.fromkeys([*self._notes, *one.assumptions, *two.assumptions])),
             restore=one.restore,
         )
         decisions = self._one.decisions[: self._depth]
         for decision in decisions:
             decision.test = self._mapped(decision.test)
         return _Path(joined, self._shape_env(), decisions)
-
-    def _note(self) -> Assumption:
-        return Assumption("both branches of a decision by data are in the file", self._decision.where)
 
     def _refused(self, why: str) -> UserError:
         return _unjoined(self._error, why)
@@ -266,7 +263,7 @@ class _Join:
     def _mapped(self, arg: Any) -> Any:
         return torch.fx.node.map_aggregate(arg, self._mapped_leaf)
 
-    def _mapped_leaf(self, leaf: Any) -> Any:
+    def _mapped_leaf(self, leaf: object) -> Any:
         if isinstance(leaf, Node):
             return self._seen[leaf]
         if not isinstance(leaf, Nested):
@@ -281,11 +278,11 @@ class _Join:
         if [output.name for output in one.outputs] != [output.name for output in two.outputs]:
             names = [", ".join(output.name for output in captured.outputs) for captured in (one, two)]
             raise self._refused(f"the branches return different structures ({names[0]}; {names[1]})")
-        changed = {found.name: found for captured in (two, one) for found in captured.mutations}
+        changed = {mutation.name: mutation for captured in (two, one) for mutation in captured.mutations}
         before = {name: weight.node for name, weight in self._weights.items()}
-        before |= {found.name: self._seen[found.node] for found in one.inputs}
+        before |= {graph_input.name: self._seen[graph_input.node] for graph_input in one.inputs}
         values = ([self._mapped(output.value) for output in captured.outputs] for captured in (one, two))
-        pairs: list[tuple[Any, Any]] = list(zip(*values, strict=True))
+        pairs: list[tuple[object, object]] = list(zip(*values, strict=True))
         for name in changed:
             after = [next((m.node for m in captured.mutations if m.name == name), None) for captured in (one, two)]
             first, second = (before[name] if node is None else self._seen[node] for node in after)
@@ -293,9 +290,9 @@ class _Join:
         chosen = self._chosen(graphs, pairs)
         outputs = [replace(output, value=value) for output, value in zip(one.outputs, chosen, strict=False)]
         ends = chosen[len(outputs) :]
-        return outputs, [replace(found, node=node) for found, node in zip(changed.values(), ends, strict=True)]
+        return outputs, [replace(each, node=node) for each, node in zip(changed.values(), ends, strict=True)]
 
-    def _chosen(self, graphs: Sequence[torch.fx.Graph], pairs: Sequence[tuple[Any, Any]]) -> list[Any]:
+    def _chosen(self, graphs: Sequence[torch.fx.Graph], pairs: Sequence[tuple[object, object]]) -> list[Any]:
         """The If, and for each pair the value that comes from either branch; a value that both have is that value."""
         places: dict[tuple[Node, Node], int] = {}
         for first, second in pairs:
@@ -324,16 +321,12 @@ class _Join:
             part = self._graph.call_function(operator.getitem, (node, index))
             part.meta = {**meta, "val": info}
             parts.append(part)
-            for axis, dim in enumerate(info.dims):
-                name = dim.as_symbol() if isinstance(dim, Dim) else None
-                if name is not None and name not in self._symbols:
-                    self._symbols[name] = Symbol(name, part, axis)
+            for symbol in symbols_of(part):
+                self._symbols.setdefault(symbol.name, symbol)
         return [parts[places[pair]] if pair in places else pair[0] for pair in pairs]
 
     def _joined(self, one: TensorInfo, two: TensorInfo) -> TensorInfo:
-        """The type of a value that comes from either branch: a size in which they differ is known only at run time, and
-        of two integer types it is the one that holds both.
-        """
+        """The type of a value that comes from either branch; of two integer types, the one that holds both."""
         dtypes = {one.dtype, two.dtype}
         if (len(dtypes) > 1 and not dtypes <= _INTEGERS) or len(one.dims) != len(two.dims):
             raise self._refused(f"the branches return different types, {one} and {two}")
@@ -341,8 +334,7 @@ class _Join:
         if len(dtypes) > 1:
             what = f"{dtype} from either branch of a decision by data: {one} and {two}"
             self._notes.append(Assumption(what, self._decision.where))
-        dims = tuple(left if left == right else self._unknown() for left, right in zip(one.dims, two.dims, strict=True))
-        return TensorInfo(dtype, dims)
+        return TensorInfo(dtype, joined_dims(one, two, self._unknown))
 
     def _widened(self, graph: torch.fx.Graph, node: Node, joined: TensorInfo) -> Node:
         """What a branch returns of ``node``: itself, or cast to the integer type that holds both branches' values."""

@@ -8,16 +8,21 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 import torch.fx
 
+from fx2onnx.base.dims import Dim, DimLike
 from fx2onnx.capture.captured import TensorInfo
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
+from fx2onnx.capture.recording.tensor_tracker import dims_of, tensor_info
 from fx2onnx.capture.torch_private.dispatch import PreDispatchMode, SplitMode
 from fx2onnx.capture.torch_private.operators import HIGHER_ORDER
 from fx2onnx.capture.torch_private.pytrees import flatten
+
+Function: TypeAlias = Callable[..., object]
+"""What is given to a control-flow operator."""
 
 
 @dataclass(slots=True, eq=False)
@@ -34,16 +39,14 @@ class Nested:
 
 
 def record_nested(
-    recorder: BaseRecorder, function: Callable[..., Any], operands: Sequence[torch.Tensor]
-) -> tuple[Nested, Any]:
-    """Run ``function`` on stand-ins of ``operands`` into a graph of its own. Returns it and what the function returned."""
+    recorder: BaseRecorder, function: Function, operands: Sequence[torch.Tensor]
+) -> tuple[Nested, Callable[[list[Any]], Any]]:
+    """Run ``function`` on fakes of the operands' types into a graph of its own. Returns it, and what rebuilds the function's
+    result from a flat list.
+    """
     with recorder.nested() as graph:
-        fakes, inputs = [], []
-        for index, operand in enumerate(operands):
-            info = recorder.info_of(operand)
-            fake = recorder.fake_like(info, operand)
-            inputs.append(recorder.nested_input(f"arg_{index}", fake))
-            fakes.append(fake)
+        fakes = [recorder.new_fake(dims_of(operand), operand.dtype, operand.device) for operand in operands]
+        inputs = [recorder.add_input(f"arg_{index}", fake) for index, fake in enumerate(fakes)]
         with recorder.mode:
             result = function(*fakes)
         if any(recorder.view_of(fake).memory.version for fake in fakes):
@@ -51,25 +54,31 @@ def record_nested(
         leaves, rebuild = flatten(result)
         values = [recorder.as_tensor(leaf.value) for leaf in leaves]
         nodes = [recorder.node_of(value) for value in values]
-        infos = tuple(recorder.info_of(value) for value in values)
+        infos = tuple(map(tensor_info, values))
     return Nested(graph, inputs, nodes, infos), rebuild
 
 
 def _results(
-    recorder: BaseRecorder, target: Any, args: tuple[Any, ...], infos: Sequence[TensorInfo]
+    recorder: BaseRecorder, name: str, args: tuple[object, ...], infos: Sequence[TensorInfo]
 ) -> list[torch.Tensor]:
     """Add the node of a control-flow operator; its results are new tensors."""
-    fakes = [recorder.fake_like(info, None) for info in infos]
-    recorder.finish(target, (), args, {}, tuple(fakes))
+    fakes = [recorder.new_fake(info.dims, info.dtype) for info in infos]
+    recorder.finish(HIGHER_ORDER[name], (), (args, {}), tuple(fakes))
     return fakes
 
 
-def cond(recorder: BaseRecorder, pred: Any, true_fn: Any, false_fn: Any, operands: Any = ()) -> Any:
+def cond(
+    recorder: BaseRecorder,
+    pred: torch.Tensor | torch.SymBool,
+    true_fn: Function,
+    false_fn: Function,
+    operands: Sequence[object] = (),
+) -> object:
     """``torch.cond`` -> If. Both branches must return the same dtypes and shapes, as torch itself demands."""
     leaves, rebuild_operands = flatten(tuple(operands))
     tensors = [leaf.value for leaf in leaves]
 
-    def on_flat(function: Any) -> Callable[..., Any]:
+    def on_flat(function: Function) -> Function:
         return lambda *values: function(*rebuild_operands(list(values)))
 
     then, rebuild = record_nested(recorder, on_flat(true_fn), tensors)
@@ -81,33 +90,35 @@ def cond(recorder: BaseRecorder, pred: Any, true_fn: Any, false_fn: Any, operand
             why=f"{', '.join(map(str, then.infos))} and {', '.join(map(str, otherwise.infos))}",
             next="make both branches return tensors of the same dtype and shape",
         )
-    infos = [_joined(recorder, one, two) for one, two in zip(then.infos, otherwise.infos, strict=True)]
+    pairs = zip(then.infos, otherwise.infos, strict=True)
+    infos = [TensorInfo(one.dtype, joined_dims(one, two, recorder.unknown_size)) for one, two in pairs]
     value = pred.node.value if isinstance(pred, torch.SymBool) else recorder.node_of(pred)
     nodes = [recorder.node_of(tensor) for tensor in tensors]
-    results = _results(recorder, HIGHER_ORDER["cond"], (value, then, otherwise, nodes), infos)
+    results = _results(recorder, "cond", (value, then, otherwise, nodes), infos)
     for result in results:
         recorder.tie_symbols(recorder.view_of(result).node)
     return rebuild(results)
 
 
-def _joined(recorder: BaseRecorder, one: TensorInfo, two: TensorInfo) -> TensorInfo:
-    """The type of a value that comes from either branch: a size in which they differ is known only at run time."""
-    dims = tuple(
-        left if left == right else recorder.unknown_size() for left, right in zip(one.dims, two.dims, strict=True)
-    )
-    return TensorInfo(one.dtype, dims)
+def joined_dims(one: TensorInfo, two: TensorInfo, unknown_size: Callable[[], Dim]) -> tuple[DimLike, ...]:
+    """The sizes of a value that comes from either branch: one in which they differ is known only at run time."""
+    return tuple(left if left == right else unknown_size() for left, right in zip(one.dims, two.dims, strict=True))
 
 
 def while_loop(
-    recorder: BaseRecorder, cond_fn: Any, body_fn: Any, carried_inputs: Any, additional_inputs: Any = ()
-) -> Any:
+    recorder: BaseRecorder,
+    cond_fn: Function,
+    body_fn: Function,
+    carried_inputs: Sequence[object],
+    additional_inputs: Sequence[object] = (),
+) -> tuple[torch.Tensor, ...]:
     """``torch.while_loop`` -> Loop."""
     carried = [recorder.as_tensor(value) for value in carried_inputs]
     extra = [recorder.as_tensor(value) for value in additional_inputs]
     test, _ = record_nested(recorder, cond_fn, [*carried, *extra])
     body, _ = record_nested(recorder, body_fn, [*carried, *extra])
-    infos = [recorder.info_of(tensor) for tensor in carried]
-    if [(i.dtype, i.dims) for i in body.infos] != [(i.dtype, i.dims) for i in infos]:
+    infos = tuple(map(tensor_info, carried))
+    if body.infos != infos:
         raise recorder.refuse(
             "E107",
             "the body of torch.while_loop changes the type of what it carries",
@@ -116,46 +127,46 @@ def while_loop(
         )
     nodes = [recorder.node_of(tensor) for tensor in carried]
     others = [recorder.node_of(tensor) for tensor in extra]
-    return tuple(_results(recorder, HIGHER_ORDER["while_loop"], (test, body, nodes, others), infos))
+    return tuple(_results(recorder, "while_loop", (test, body, nodes, others), infos))
 
 
-def scan(recorder: BaseRecorder, combine_fn: Any, init: Any, xs: Any, additional_inputs: Any = ()) -> Any:
-    """``scan`` along axis 0 -> Scan: ``combine_fn(*carry, *slices, *additional)`` gives new carry and one output a step."""
+def scan(
+    recorder: BaseRecorder,
+    combine_fn: Function,
+    init: Sequence[object],
+    xs: Sequence[torch.Tensor],
+    additional_inputs: Sequence[object] = (),
+) -> list[torch.Tensor]:
+    """``scan`` along axis 0 -> Scan: ``combine_fn(*carry, *slices, *additional)`` gives new carry and one output a step. ``map``
+    carries nothing.
+    """
     carry = [recorder.as_tensor(value) for value in init]
     extra = [recorder.as_tensor(value) for value in additional_inputs]
-    slices = [_first_slice(recorder, tensor) for tensor in xs]
+    slices = [recorder.new_fake(dims_of(tensor)[1:], tensor.dtype, tensor.device) for tensor in xs]
     body, _ = record_nested(recorder, combine_fn, [*carry, *slices, *extra])
-    length = recorder.info_of(xs[0]).dims[0]
+    length = dims_of(xs[0])[0]
     infos = list(body.infos[: len(carry)])
     infos += [TensorInfo(info.dtype, (length, *info.dims)) for info in body.infos[len(carry) :]]
     args = tuple([recorder.node_of(tensor) for tensor in group] for group in (carry, xs, extra))
-    return _results(recorder, HIGHER_ORDER["scan"], (body, *args), infos)
+    return _results(recorder, "scan", (body, *args), infos)
 
 
-def map_along(recorder: BaseRecorder, function: Any, xs: Any, pos_args: Any = ()) -> Any:
-    """``map`` along axis 0 -> Scan without carried values."""
-    return scan(recorder, function, (), xs, tuple(pos_args))
-
-
-def _first_slice(recorder: BaseRecorder, tensor: torch.Tensor) -> torch.Tensor:
-    info = recorder.info_of(tensor)
-    return recorder.fake_like(TensorInfo(info.dtype, info.dims[1:]), tensor)
-
-
-_HANDLERS: dict[str, Callable[..., Any]] = {
+_HANDLERS: dict[str, Function] = {
     "cond": cond,
     "while_loop": while_loop,
     "scan": scan,
-    "map_impl": map_along,
+    "map_impl": lambda recorder, function, xs, pos_args=(): scan(recorder, function, (), xs, pos_args),
 }
 
 
 @lru_cache(maxsize=1)
 def register() -> None:
-    """Tell torch's higher-order operators what to do below our modes (once a process)."""
+    """Give torch's higher-order operators their implementations under our modes, once in a process."""
     for name, handler in _HANDLERS.items():
 
-        def rule(mode: Any, *args: Any, _handler: Any = handler, **kwargs: Any) -> Any:
+        def rule(
+            mode: PreDispatchMode | SplitMode, *args: object, _handler: Function = handler, **kwargs: object
+        ) -> object:
             recorder = mode._handler().__self__
             recorder.mark()
             return _handler(recorder, *args, **kwargs)

@@ -39,9 +39,9 @@ _RENAMED = {
 }
 
 
-def mutate(recorder: BaseRecorder, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """A write: compute the functional overload, then give the value to the written tensor(s). For overloads of which the
-    registry has no ``Kind.WRITE``.
+def mutate(recorder: BaseRecorder, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
+    """A write of an overload without a ``Kind.WRITE`` of its own: compute the functional overload, then give the value to
+    the written tensor(s).
     """
     target = functional_overload(func)
     if target is None:
@@ -71,13 +71,13 @@ def mutate(recorder: BaseRecorder, func: OpOverload, args: tuple[Any, ...], kwar
 
 
 @lru_cache(maxsize=4096)
-def _arguments_of(func: OpOverload) -> Any:
-    """The schema's arguments, which torch makes anew at each look."""
+def _arguments_of(func: OpOverload) -> list[torch.Argument]:
+    """The schema's arguments, which torch makes anew at each access."""
     return func._schema.arguments
 
 
 @register(Kind.WRITE, *(overload for name in _REFUSED for overload in overloads_of(getattr(aten, name))))
-def _refused(recorder: BaseRecorder, call: Call) -> Any:
+def _refused(recorder: BaseRecorder, call: Call) -> None:
     name = call.func._schema.name.split("::")[1]
     raise recorder.refuse(
         "E103", f"{call.func} cannot be exported", why=_REFUSED[name], next="make a new tensor instead"
@@ -90,8 +90,10 @@ def _unchanged(recorder: BaseRecorder, call: Call, self: torch.Tensor) -> torch.
 
 
 @register(Kind.WRITE, aten.fill_diagonal_.default)
-def _fill_diagonal(recorder: BaseRecorder, call: Call, self: torch.Tensor, fill_value: Any, wrap: bool) -> torch.Tensor:
-    """The diagonal of a matrix is a view; those of tall wrapped and of higher ones are left to the refusal."""
+def _fill_diagonal(
+    recorder: BaseRecorder, call: Call, self: torch.Tensor, fill_value: float, wrap: bool
+) -> torch.Tensor:
+    """The diagonal of a matrix is a view; wrapped ones and those of more axes are refused."""
     if self.dim() != 2 or wrap:
         raise recorder.refuse(
             "E103", "fill_diagonal_ of this tensor is not known", next="torch.where with a mask of the diagonal"
@@ -130,33 +132,26 @@ def _store(recorder: BaseRecorder, func: OpOverload, tensor: torch.Tensor, resul
     recorder.write(tensor, recorder.node_of(result))
 
 
-@register(Kind.WRITE, aten.copy_.default)
-def _copy(recorder: BaseRecorder, call: Call, self: torch.Tensor, src: Any) -> torch.Tensor:
-    return _assign(recorder, self, src)
-
-
-@register(Kind.WRITE, aten.fill_.Scalar, aten.fill_.Tensor)
-def _fill(recorder: BaseRecorder, call: Call, self: torch.Tensor, value: Any) -> torch.Tensor:
-    return _assign(recorder, self, value, is_one_number=True)
-
-
-@register(Kind.WRITE, aten.zero_.default)
-def _zero(recorder: BaseRecorder, call: Call, self: torch.Tensor) -> torch.Tensor:
-    return _assign(recorder, self, 0, is_one_number=True)
-
-
-def _assign(recorder: BaseRecorder, target: torch.Tensor, source: Any, is_one_number: bool = False) -> torch.Tensor:
-    """The new value does not depend on the old one."""
+@register(Kind.WRITE, aten.copy_.default, aten.fill_.Scalar, aten.fill_.Tensor, aten.zero_.default)
+def _assign(
+    recorder: BaseRecorder,
+    call: Call,
+    self: torch.Tensor,
+    src: torch.Tensor | None = None,
+    value: float | torch.Tensor = 0,
+) -> torch.Tensor:
+    """copy_, fill_, zero_: the new value does not depend on the old one."""
+    source = value if src is None else src
     with recorder.mode:
         if isinstance(source, torch.Tensor):
-            source = recorder.to_fake(source) if id(source) in recorder._fakes else source
-            value = source.to(target.dtype) if source.dtype != target.dtype else source
-            if tuple(value.shape) != tuple(target.shape):
-                value = value.expand(target.shape)
+            source = recorder.fake_of(source) if id(source) in recorder._fakes else source
+            source = source.to(self.dtype) if source.dtype != self.dtype else source
+            if tuple(source.shape) != tuple(self.shape):
+                source = source.expand(self.shape)
         else:
-            value = torch.full_like(target, source)
-    recorder.write(target, recorder.node_of(value), is_one_number=is_one_number)
-    return target
+            source = torch.full_like(self, source)
+    recorder.write(self, recorder.node_of(source), is_one_number=src is None)
+    return self
 
 
 @register(Kind.WRITE, *_VIEWS_IN_PLACE)
@@ -166,7 +161,7 @@ def _view_in_place(recorder: BaseRecorder, call: Call, self: torch.Tensor) -> to
     view = recorder.view_of(self)
     before = recorder.node_of(self)
     func(*args, **kwargs)
-    recorder.replay.forget(self)
+    recorder.meta_cache.forget(self)
     target = _VIEWS_IN_PLACE[func]
     info = tensor_info(self)
     view.node = recorder.call(target, (before, *args[1:]), kwargs, info)
@@ -189,8 +184,7 @@ def functional_overload(func: OpOverload) -> OpOverload | None:
     packet = getattr(getattr(torch.ops, namespace), plain, None)
     if packet is None:
         return None
-    outs = {argument.name for argument in func._schema.arguments if argument.is_out}
-    wanted = [argument for argument in func._schema.arguments if argument.name not in outs]
+    wanted = [argument for argument in func._schema.arguments if not argument.is_out]
     candidates = [getattr(packet, overload) for overload in packet.overloads()]
     for same in (
         lambda argument: (argument.name, str(argument.type)),
@@ -205,7 +199,7 @@ def functional_overload(func: OpOverload) -> OpOverload | None:
     return None
 
 
-def decompose(func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def decompose(func: OpOverload, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
     """Run PyTorch's own decomposition of ``func``, or return NotImplemented."""
     known = decompositions().get(func)
     return known(*args, **kwargs) if known is not None else func.decompose(*args, **kwargs)
@@ -219,7 +213,7 @@ def is_decomposable(func: OpOverload) -> bool:
 # -- overloads that change state without saying so in their schema ---------------------------------------------------
 
 
-@register(Kind.RECORD, aten.batch_norm.default)
+@register(Kind.RECORD, aten.batch_norm.default, aten._native_batch_norm_legit.default)
 def _batch_norm(
     recorder: BaseRecorder,
     call: Call,
@@ -231,33 +225,24 @@ def _batch_norm(
     training: bool,
     momentum: float,
     eps: float,
-) -> Any:
+) -> object:
     """batch_norm in training mode updates the running statistics."""
-    if not training or running_mean is None or running_var is None:
+    is_one_result = call.func is aten.batch_norm.default
+    if is_one_result and not (training and running_mean is not None and running_var is not None):
         return NotImplemented
     with recorder.mode:
-        result, _, _, mean, var = aten._native_batch_norm_legit_functional.default(
-            input, weight, bias, running_mean, running_var, True, momentum, eps
+        *results, mean, var = aten._native_batch_norm_legit_functional.default(
+            input, weight, bias, running_mean, running_var, training, momentum, eps
         )
-    _store(recorder, call.func, running_mean, mean)
-    _store(recorder, call.func, running_var, var)
-    return result
-
-
-@register(Kind.RECORD, aten._native_batch_norm_legit.default)
-def _batch_norm_legit(
-    recorder: BaseRecorder, call: Call, running_mean: torch.Tensor, running_var: torch.Tensor, training: bool
-) -> Any:
-    with recorder.mode:
-        *results, mean, var = aten._native_batch_norm_legit_functional.default(*call.args, **call.kwargs)
     if training:
-        _store(recorder, call.func, running_mean, mean)
-        _store(recorder, call.func, running_var, var)
-    return tuple(results)
+        for statistic, value in ((running_mean, mean), (running_var, var)):
+            assert statistic is not None
+            _store(recorder, call.func, statistic, value)
+    return results[0] if is_one_result else tuple(results)
 
 
 @register(Kind.RECORD, aten._to_copy.default)
-def _to_copy(recorder: BaseRecorder, call: Call, self: Any, dtype: torch.dtype | None) -> Any:
+def _to_copy(recorder: BaseRecorder, call: Call, self: object, dtype: torch.dtype | None) -> object:
     """Nested function transforms copy a plain number as if it were a tensor."""
     if isinstance(self, torch.Tensor):
         return NotImplemented
@@ -281,7 +266,7 @@ _ELEMENTWISE = (
         if not overload._schema.is_mutable
     ),
 )
-def _foreach(recorder: BaseRecorder, call: Call) -> Any:
+def _foreach(recorder: BaseRecorder, call: Call) -> list[torch.Tensor]:
     """``_foreach_add(self[], other)``: the operator for each element; lists among the arguments give one element each."""
     func, args, kwargs = call
     packet = getattr(aten, func._schema.name.removeprefix("aten::_foreach_"))

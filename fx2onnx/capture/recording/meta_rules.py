@@ -1,24 +1,30 @@
 """Result types of frequent overloads by formula, for contiguous tensors with symbolic sizes.
 
 Running a convolution on fake tensors with symbolic sizes takes torch about a hundred symbolic operations; the formula
-takes five. Only shapes whose strides are those of a fresh contiguous tensor are answered; everything else runs.
+takes five. A rule says nothing of other strides than those of a fresh contiguous tensor: then the operator runs.
+
+A rule takes the positional arguments as ``MetaCache`` has them in its keys: a ``TensorType`` for a tensor, ``(type, value)`` for a
+number, None, ..., a tuple for a list.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TypeAlias, cast
 
 import torch
 
-from fx2onnx.base.dims import Scalar
+from fx2onnx.base.dims import DimLike, Scalar
 from fx2onnx.capture.overloads.registry import Kind, register
+from fx2onnx.capture.recording.meta_cache import TensorType
 
 aten = torch.ops.aten
-TensorType = tuple[Any, ...]
-"""(dtype, sizes, strides, offset, device), as ``Replay`` has it."""
 
-Rule = Callable[[Sequence[Any]], TensorType | None]
+Rule: TypeAlias = Callable[..., TensorType | None]
+Number: TypeAlias = tuple[type, int]
+Numbers: TypeAlias = Number | tuple[Number, ...]
+"""A number, ``(int, 2)``, or a list of numbers, ``((int, 2), (int, 3))``."""
+_ZERO, _ONE = (int, 0), (int, 1)
 
 
 def contiguous_strides(sizes: Sequence[Scalar]) -> tuple[Scalar, ...]:
@@ -31,11 +37,20 @@ def contiguous_strides(sizes: Sequence[Scalar]) -> tuple[Scalar, ...]:
 
 
 def is_contiguous(kind: TensorType) -> bool:
-    return bool(kind[3] == 0 and kind[2] == contiguous_strides(kind[1]))
+    return kind.offset == 0 and kind.strides == contiguous_strides(kind.sizes)
+
+
+def window_count(
+    size: Scalar, kernel: Scalar, stride: Scalar, padding: Scalar, dilation: Scalar, more: Scalar = 0
+) -> Scalar:
+    """floor((size + 2 padding + more - dilation (kernel - 1) - 1) / stride) + 1: the result of a convolution or pooling."""
+    return (size + 2 * padding + more - (dilation * (kernel - 1) + 1)) // stride + 1
 
 
 def _fresh(kind: TensorType, sizes: Sequence[Scalar]) -> TensorType:
-    return (kind[0], tuple(sizes), contiguous_strides(sizes), 0, kind[4])
+    """The type of a contiguous tensor of other sizes, whole numbers all."""
+    dims, strides = (cast("tuple[DimLike, ...]", tuple(group)) for group in (sizes, contiguous_strides(sizes)))
+    return TensorType(kind.dtype, dims, strides, 0, kind.device)
 
 
 @register(
@@ -48,27 +63,43 @@ def _fresh(kind: TensorType, sizes: Sequence[Scalar]) -> TensorType:
     aten.sigmoid.default,
     aten.tanh.default,
 )
-def _same(parts: Sequence[Any]) -> TensorType | None:
+def _same(kind: TensorType, *rest: object) -> TensorType | None:
     """The result has the type of a floating-point first argument."""
-    kind = parts[0]
-    return _fresh(kind, kind[1]) if kind[0].is_floating_point and is_contiguous(kind) else None
+    return _fresh(kind, kind.sizes) if kind.dtype.is_floating_point and is_contiguous(kind) else None
+
+
+def _numbers(numbers: Numbers, rank: int) -> list[int]:
+    """One number stands for all axes."""
+    values = [part[1] if isinstance(part, tuple) else part for part in numbers if not isinstance(part, type)]
+    return values * rank if len(values) == 1 else values
+
+
+def _windowed(
+    kind: TensorType, leading: Sequence[DimLike], kernel: Sequence[DimLike], *numbers: Numbers
+) -> TensorType | None:
+    """A window for each size after the leading ones; ``numbers`` are stride, padding and dilation."""
+    sizes = kind.sizes[len(leading) :]
+    columns: list[Sequence[Scalar]] = [sizes, kernel, *(_numbers(each, len(sizes)) for each in numbers)]
+    if any(len(column) != len(sizes) for column in columns):
+        return None
+    return _fresh(kind, [*leading, *(window_count(*window) for window in zip(*columns, strict=True))])
 
 
 def _convolution(rank: int) -> Rule:
-    """conv(input, weight, bias, stride, padding, dilation, groups) -> floor((in + 2 p - d (k - 1) - 1) / s) + 1."""
-
-    def rule(parts: Sequence[Any]) -> TensorType | None:
-        kind, weight = parts[0], parts[1]
-        if len(kind[1]) != rank + 2 or not is_contiguous(kind) or not is_contiguous(weight) or kind[0] != weight[0]:
+    def rule(
+        kind: TensorType,
+        weight: TensorType,
+        bias: object = None,
+        stride: Numbers = _ONE,
+        padding: Numbers = _ZERO,
+        dilation: Numbers = _ONE,
+        groups: Number = _ONE,
+    ) -> TensorType | None:
+        if len(kind.sizes) != rank + 2 or not is_contiguous(kind) or not is_contiguous(weight):
             return None
-        if kind[1][1] != weight[1][1] * _pairs(parts, 6, 1, 1)[0]:
+        if kind.dtype != weight.dtype or kind.sizes[1] != weight.sizes[1] * groups[1]:
             return None
-        stride, padding, dilation = (_pairs(parts, index, default, rank) for index, default in ((3, 1), (4, 0), (5, 1)))
-        sizes: list[Scalar] = [kind[1][0], weight[1][0]]
-        for axis in range(rank):
-            reach = dilation[axis] * (weight[1][axis + 2] - 1) + 1
-            sizes.append((kind[1][axis + 2] + 2 * padding[axis] - reach) // stride[axis] + 1)
-        return _fresh(kind, sizes)
+        return _windowed(kind, (kind.sizes[0], weight.sizes[0]), weight.sizes[2:], stride, padding, dilation)
 
     return rule
 
@@ -76,65 +107,44 @@ def _convolution(rank: int) -> Rule:
 def _pool(rank: int, dilated: bool) -> Rule:
     """pool(self, kernel, stride, padding[, dilation], ceil_mode): as a convolution, the stride defaulting to the kernel."""
 
-    def rule(parts: Sequence[Any]) -> TensorType | None:
-        kind = parts[0]
-        ceil_mode = parts[4 + dilated] if len(parts) > 4 + dilated else (bool, False)
-        if len(kind[1]) <= rank or not is_contiguous(kind) or ceil_mode[1]:
+    def rule(
+        kind: TensorType, kernel: Numbers, stride: Numbers = (), padding: Numbers = _ZERO, *rest: Number
+    ) -> TensorType | None:
+        ceil_mode = rest[dilated] if len(rest) > dilated else (bool, False)
+        if len(kind.sizes) <= rank or not is_contiguous(kind) or ceil_mode[1]:
             return None
-        kernel = _pairs(parts, 1, 1, rank)
-        stride = _pairs(parts, 2, 1, rank) if len(parts) > 2 and parts[2] else kernel
-        padding = _pairs(parts, 3, 0, rank)
-        dilation = _pairs(parts, 4, 1, rank) if dilated else [1] * rank
-        sizes = list(kind[1])
-        for axis in range(rank):
-            place = len(sizes) - rank + axis
-            reach = dilation[axis] * (kernel[axis] - 1) + 1
-            sizes[place] = (sizes[place] + 2 * padding[axis] - reach) // stride[axis] + 1
-        return _fresh(kind, sizes)
+        dilation = rest[0] if dilated and rest else _ONE
+        return _windowed(kind, kind.sizes[:-rank], _numbers(kernel, rank), stride or kernel, padding, dilation)
 
     return rule
 
 
-def _pairs(parts: Sequence[Any], index: int, default: int, rank: int) -> list[int]:
-    """An int list argument; keys hold it as (type, value) pairs, one number standing for all axes."""
-    if index >= len(parts):
-        return [default] * rank
-    found = parts[index]
-    values = [found[1]] if found and isinstance(found[0], type) else [value for _, value in found]
-    return values * rank if len(values) == 1 else values
-
-
 @register(Kind.RESULT_TYPE, aten.layer_norm.default)
-def _layer_norm(parts: Sequence[Any]) -> TensorType | None:
+def _layer_norm(kind: TensorType, normalized: tuple[object, ...], *rest: object) -> TensorType | None:
     """Only where the normalised sizes are plain numbers that fit."""
-    sizes = tuple(value for _, value in parts[1]) if all(isinstance(part, tuple) for part in parts[1]) else ()
-    return _same(parts) if sizes and parts[0][1][-len(sizes) :] == sizes else None
+    sizes = tuple(part[1] for part in normalized if isinstance(part, tuple))
+    is_plain = sizes and len(sizes) == len(normalized)
+    return _same(kind) if is_plain and kind.sizes[-len(sizes) :] == sizes else None
 
 
 @register(Kind.RESULT_TYPE, aten.batch_norm.default)
-def _batch_norm(parts: Sequence[Any]) -> TensorType | None:
+def _batch_norm(kind: TensorType, weight: object, bias: object, mean: object, *rest: object) -> TensorType | None:
     """Only where the number of channels is a plain number that fits the statistics."""
-    statistics = parts[3]
-    if len(statistics) != 5 or len(parts[0][1]) < 2 or parts[0][1][1:2] != statistics[1]:
-        return None
-    return _same(parts)
+    fits = isinstance(mean, TensorType) and len(kind.sizes) > 1 and kind.sizes[1:2] == mean.sizes
+    return _same(kind) if fits else None
 
 
 @register(Kind.RESULT_TYPE, aten.linear.default)
-def _linear(parts: Sequence[Any]) -> TensorType | None:
-    kind, weight = parts[0], parts[1]
-    if not is_contiguous(kind) or kind[0] != weight[0] or len(weight[1]) != 2 or kind[1][-1:] != weight[1][1:]:
-        return None
-    return _fresh(kind, (*kind[1][:-1], weight[1][0]))
+def _linear(kind: TensorType, weight: TensorType, *rest: object) -> TensorType | None:
+    fits = kind.dtype == weight.dtype and len(weight.sizes) == 2 and kind.sizes[-1:] == weight.sizes[1:]
+    return _fresh(kind, (*kind.sizes[:-1], weight.sizes[0])) if fits and is_contiguous(kind) else None
 
 
 @register(Kind.RESULT_TYPE, aten.add.Tensor, aten.sub.Tensor, aten.mul.Tensor, aten.div.Tensor)
-def _binary(parts: Sequence[Any]) -> TensorType | None:
+def _binary(kind: TensorType, other: object, *rest: object) -> TensorType | None:
     """Two floating-point tensors of one dtype and one shape."""
-    kind, other = parts[0], parts[1]
-    if not isinstance(other, tuple) or len(other) != 5 or kind[:2] != other[:2] or not kind[0].is_floating_point:
-        return None
-    return _same([kind]) if is_contiguous(other) else None
+    fits = isinstance(other, TensorType) and kind[:2] == other[:2] and is_contiguous(other)
+    return _same(kind) if fits else None
 
 
 for _rank in (1, 2, 3):

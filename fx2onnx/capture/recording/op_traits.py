@@ -1,4 +1,4 @@
-"""What the recorder has to know of an overload, found out once in a process."""
+"""What the recorder has to know of an overload, computed once in a process."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import torch
 
 from fx2onnx.base.bounded import Bounded
 from fx2onnx.capture.overloads import data_dependent, quantized, recurrent, slices, strided, unbacked
-from fx2onnx.capture.overloads.registry import Handler, Kind, find, handler
+from fx2onnx.capture.overloads.registry import Kind, find, handler
 from fx2onnx.capture.recording import aliasing, functionalize, meta_rules
 from fx2onnx.capture.torch_private.operators import OpOverload
 
 aten = torch.ops.aten
 
 FAMILIES = (aliasing, data_dependent, functionalize, meta_rules, quantized, recurrent, slices, strided, unbacked)
-"""Files that register functions: they must be imported before the first question."""
+"""Files that register functions, imported here so that none is missed."""
 
 TO_PYTHON = frozenset({aten.item.default, aten._local_scalar_dense.default, aten.is_nonzero.default})
-"""Overloads by which Python asks for a tensor's number."""
+"""Overloads by which Python reads a tensor's number."""
 
 QUERIES = frozenset(
     {
@@ -29,7 +29,7 @@ QUERIES = frozenset(
         aten.is_same_size.default, aten.result_type.Tensor, aten.can_cast.default, aten._has_same_storage_numel.default,
     }
 )  # fmt: skip
-"""Overloads that ask about a tensor's type, not its values."""
+"""Overloads whose result depends on a tensor's type, not on its values."""
 
 
 class OpTraits:
@@ -37,23 +37,20 @@ class OpTraits:
     own: it takes the overload's place in keys, as torch hashes overloads in Python.
     """
 
-    __slots__ = ("asks", "func", "is_query", "lifts", "name", "records", "result_type", "writes")
+    __slots__ = ("func", "is_query", "lifts", "name", "reads_number", "records", "result_type", "writes")
     known: ClassVar[Bounded[int, OpTraits]] = Bounded(10_000)
     """By the id of the overload, which each holds."""
 
     def __init__(self, func: OpOverload) -> None:
         self.func = func
         self.name = func._schema.name
-        self.asks = func in TO_PYTHON
+        self.reads_number = func in TO_PYTHON
         self.is_query = func.namespace in ("prim", "profiler") or func in QUERIES
         self.lifts = func is aten.lift_fresh.default
         self.records = handler(Kind.RECORD, func)
-        self.writes = _writes(func) if func._schema.is_mutable and self.records is None else None
+        is_write = func._schema.is_mutable and self.records is None
+        self.writes = (handler(Kind.WRITE, func) or functionalize.mutate) if is_write else None
         self.result_type = find(Kind.RESULT_TYPE, func)
-
-
-def _writes(func: OpOverload) -> Handler:
-    return handler(Kind.WRITE, func) or functionalize.mutate
 
 
 def traits_of(func: OpOverload) -> OpTraits:

@@ -17,15 +17,13 @@ from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture.captured import TensorInfo
 from fx2onnx.capture.overloads import recurrent
 from fx2onnx.capture.overloads.unbacked_scalars import number_of, truth_of
-from fx2onnx.capture.python.constants import evaluate
 from fx2onnx.capture.python.frames import asserted_by_user, refused_by_torch, user_location
 from fx2onnx.capture.recording import aliasing, autocast, functionalize
-from fx2onnx.capture.recording.aliasing import View
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
 from fx2onnx.capture.recording.branches import Branches, Test
 from fx2onnx.capture.recording.meta_cache import MISSING
 from fx2onnx.capture.recording.op_traits import OpTraits, traits_of
-from fx2onnx.capture.recording.tensor_tracker import NeedsDecomposition, tensor_info
+from fx2onnx.capture.recording.tensor_tracker import Arguments, NeedsDecomposition, tensor_info
 from fx2onnx.capture.shapes.shape_env import KEEP_BOTH, ShapeEnv
 from fx2onnx.capture.shapes.symnode import sym_int
 from fx2onnx.capture.torch_private.dispatch import PreDispatchMode, SplitMode, in_function_transform, no_dispatch
@@ -53,7 +51,7 @@ class Recorder(BaseRecorder):
         super().__init__(shape_env, weight_names, whole)
         shape_env.recorder = weakref.ref(self)
         self.branches = branches
-        """What questions about data are answered with, if not with an error."""
+        """How Python's decisions by data go, if they are no error."""
         self._spans = events.details()
         handle = weakref.WeakMethod(self.handle if self._spans is None else self._handle_timed)
         self.mode = PreDispatchMode(handle) if whole else SplitMode(handle)
@@ -64,7 +62,7 @@ class Recorder(BaseRecorder):
 
     def is_known(self, tensor: torch.Tensor) -> bool:
         """Whether only constants lead to the tensor's value."""
-        return evaluate(self.node_of(tensor), self.weights, self.known) is not None
+        return self.value_of(self.node_of(tensor)) is not None
 
     # -- dispatch -------------------------------------------------------------------------------------------------
     def _handle_timed(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -75,16 +73,16 @@ class Recorder(BaseRecorder):
             self._spans.detail(func, start_ns, PATHS.stack[-1] if PATHS.stack else "", self._where)  # type: ignore[union-attr]
 
     def handle(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """What one call of an ATen overload inside the module becomes: nodes, and fakes for the module to go on with."""
         if self._whole and in_function_transform():
             raise NeedsDecomposition
         self._where = user_location()
         traits = traits_of(func)
         self.shape_env.during = traits.name
-        if traits.asks:
+        if traits.reads_number:
             return self._to_python(func, args[0])
         if traits.is_query:
-            return func(*map(self.to_fake, args), **{name: self.to_fake(arg) for name, arg in kwargs.items()})
+            fake_args, fake_kwargs = self.to_fakes(args, kwargs)
+            return func(*fake_args, **fake_kwargs)
         if traits.lifts and not isinstance(args[0], FakeTensor):
             return self.constant(args[0])
         if traits.writes is not None:
@@ -105,17 +103,14 @@ class Recorder(BaseRecorder):
                 return result
         return self.record(func, args, kwargs)
 
-    def record(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run ``func`` on fakes and add its node(s)."""
-        to_node = self.to_node
-        node_args = tuple([to_node(arg) for arg in args])
-        node_kwargs = {name: to_node(arg) for name, arg in kwargs.items()} if kwargs else {}
-        key = self.replay.key(traits_of(func), args, kwargs)
-        result = self.replay.again(key, args) if key is not None else MISSING
+    def record(self, func: OpOverload, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
+        nodes = self.to_nodes(args, kwargs)
+        cache = self.meta_cache
+        key = cache.key(traits_of(func), args, kwargs)
+        result = cache.again(key, args) if key is not None else MISSING
         if result is not MISSING:
-            return self.finish(func, args, node_args, node_kwargs, result)
-        fake_args = tuple(map(self.to_fake, args))
-        fake_kwargs = {name: self.to_fake(arg) for name, arg in kwargs.items()}
+            return self.finish(func, args, nodes, result)
+        fake_args, fake_kwargs = self.to_fakes(args, kwargs)
         start_ns, asked = time.perf_counter_ns(), len(self.shape_env.asked)
         try:
             result = func(*fake_args, **fake_kwargs)
@@ -129,33 +124,25 @@ class Recorder(BaseRecorder):
             if self._spans is not None:
                 self._spans.add("fake op", start_ns)
         if key is not None:
-            self.replay.remember(key, fake_args, result, tuple(self.shape_env.asked[asked:]))
-        return self.finish(func, args, node_args, node_kwargs, result)
+            cache.remember(key, fake_args, result, tuple(self.shape_env.asked[asked:]))
+        return self.finish(func, args, nodes, result)
 
-    def finish(
-        self,
-        func: OpOverload,
-        args: tuple[Any, ...],
-        node_args: tuple[Any, ...],
-        node_kwargs: dict[str, Any],
-        result: Any,
-    ) -> Any:
-        """Add the node of ``func`` and tie its results to it."""
+    def finish(self, func: OpOverload, args: tuple[object, ...], nodes: Arguments, result: object) -> object:
         if isinstance(result, torch.Tensor):
             for arg in args:
                 if result is arg:
                     return result
-            info, is_fresh = self._told(result)
-            node = self.call(func, node_args, node_kwargs, info)
-            self._bind(result, node, func, args, node_args, node_kwargs, info, is_fresh=is_fresh)
+            info, is_fresh = self._type_of_result(result)
+            node = self.call(func, *nodes, info)
+            self._bind(result, node, func, args, nodes, info, is_fresh=is_fresh)
             return result
         if isinstance(result, tuple | list):
-            infos = tuple(self._told(item)[0] if isinstance(item, torch.Tensor) else None for item in result)
-            node = self.call(func, node_args, node_kwargs, infos)
+            infos = tuple(self._type_of_result(item)[0] if isinstance(item, torch.Tensor) else None for item in result)
+            node = self.call(func, *nodes, infos)
             for index, (item, part_info) in enumerate(zip(result, infos, strict=True)):
-                if part_info is not None and id(item) not in self._views:
+                if part_info is not None and id(item) not in self.views:
                     part = self.call(operator.getitem, (node, index), {}, part_info)
-                    self._bind(item, part, func, args, node_args, node_kwargs, part_info, index, infos)
+                    self._bind(item, part, func, args, nodes, part_info, index, infos)
             return result
         if result is None or isinstance(result, torch.dtype | torch.device | torch.layout | str):
             return result
@@ -165,12 +152,12 @@ class Recorder(BaseRecorder):
             next="keep the decision in tensors: torch.where, or torch.cond for two branches",
         )
 
-    def _told(self, result: torch.Tensor) -> tuple[TensorInfo, bool]:
+    def _type_of_result(self, result: torch.Tensor) -> tuple[TensorInfo, bool]:
         """The type of a result, and whether it is known to have memory of its own."""
-        return self.replay.made.pop(id(result), None) or (tensor_info(result), False)
+        spec = self.meta_cache.made.pop(id(result), None)
+        return (tensor_info(result), False) if spec is None else (spec.info, not spec.is_view)
 
     def write(self, tensor: torch.Tensor, value: torch.fx.Node, is_one_number: bool = False) -> None:
-        """Give ``tensor`` the value of a node of its dtype and shape. ``is_one_number``: all its elements are equal."""
         view = self.view_of(tensor)
         self.written.setdefault(id(view.memory), self._where)
         aliasing.write(self, view, value, is_one_number)
@@ -183,17 +170,13 @@ class Recorder(BaseRecorder):
                 "the .data of an input or weight is replaced",
                 next="write into it with copy_, or use the new value under another name",
             )
-        new = self.view_of(value)
-        self._views[id(tensor)] = View(new.memory, new.steps, new.node, new.info, new.version, tensor)
-        self.replay.forget(tensor)
-
-    def was_written(self, view: View) -> tuple[bool, SourceLocation | None]:
-        return id(view.memory) in self.written, self.written.get(id(view.memory))
+        self._same_view(tensor, self.view_of(value))
+        self.meta_cache.forget(tensor)
 
     def _to_python(self, func: OpOverload, tensor: torch.Tensor) -> Any:
         """The number of a one-element tensor: known where only constants lead to it, else a symbol."""
         node = self.node_of(tensor)
-        value = evaluate(node, self.weights, self.known)
+        value = self.value_of(node)
         if value is not None:
             with no_dispatch():
                 number = value.item()
@@ -230,13 +213,13 @@ class Recorder(BaseRecorder):
         return sym_int(self.shape_env, number_of(self, node))
 
     def truth(self, test: Test, error: UserError) -> bool:
-        """The answer to a question about data. Raises ``error`` where there is none."""
+        """How a decision by data goes. Raises ``error`` where both branches are not to be kept."""
         if self.branches is None:
             raise error
-        return self.branches.answer(self, test, error)
+        return self.branches.choose(self, test, error)
 
     def advice(self, names: frozenset[str]) -> list[str]:
-        """Ways out for a question about sizes that only the data tells."""
+        """What to do about a decision by sizes that depend on data."""
         nodes = [self.symbols[name].node for name in sorted(names) if name in self.symbols]
         return self._baking_advice(nodes[0]) if nodes else []
 

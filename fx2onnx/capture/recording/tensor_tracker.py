@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, TypeAlias
 
 import torch
 import torch.fx
 
+from fx2onnx.base.dims import DimLike
 from fx2onnx.base.errors import UserError
+from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture.captured import TensorInfo, Weight
-from fx2onnx.capture.python.constants import Known
+from fx2onnx.capture.python.constants import Known, evaluate
+from fx2onnx.capture.python.frames import user_location
 from fx2onnx.capture.recording import aliasing
 from fx2onnx.capture.recording.aliasing import Memory, Step, View
-from fx2onnx.capture.recording.meta_cache import PLAIN
+from fx2onnx.capture.recording.meta_cache import IMMEDIATE, PLAIN
 from fx2onnx.capture.shapes.symnode import unwrap
 from fx2onnx.capture.torch_private.dispatch import no_dispatch
 from fx2onnx.capture.torch_private.fake_tensors import (
@@ -25,10 +28,14 @@ from fx2onnx.capture.torch_private.fake_tensors import (
     storage_key,
 )
 from fx2onnx.capture.torch_private.graphs import RecordedGraph
+from fx2onnx.capture.torch_private.module_paths import PATHS
 from fx2onnx.capture.torch_private.operators import OpOverload
 
+Arguments: TypeAlias = tuple[tuple[object, ...], dict[str, object]]
+"""Of one call."""
 
-def _address(tensor: torch.Tensor) -> tuple[Any, ...]:
+
+def _address(tensor: torch.Tensor) -> tuple[object, ...]:
     """Equal for two tensor objects over the same elements (``p`` and ``p.data``)."""
     where = tensor.data_ptr() if tensor.device.type != "meta" else id(tensor)
     return (
@@ -39,8 +46,13 @@ def _address(tensor: torch.Tensor) -> tuple[Any, ...]:
     )
 
 
+def dims_of(tensor: torch.Tensor) -> list[DimLike]:
+    """The sizes as the graph has them."""
+    return [unwrap(size) for size in tensor.shape]
+
+
 def tensor_info(tensor: torch.Tensor) -> TensorInfo:
-    return TensorInfo(tensor.dtype, tuple(unwrap(size) for size in tensor.shape))
+    return TensorInfo(tensor.dtype, tuple(dims_of(tensor)))
 
 
 class NeedsDecomposition(BaseException):
@@ -49,9 +61,9 @@ class NeedsDecomposition(BaseException):
     """
 
 
-class KnownTensors(ABC):
-    """Inputs, weights, constants and results met so far, fake and real, each with its node; tensors over the same memory
-    know of each other.
+class TensorTracker:
+    """Inputs, weights, constants and results met so far, fake and real, each with its node. Tensors over the same memory
+    are views of one ``Memory``.
     """
 
     def __init__(
@@ -67,77 +79,69 @@ class KnownTensors(ABC):
         self._module_tensors = [tensor for _, _, tensor in weight_names.values()]
         self.storage_offsets: dict[int, int] = {}
         """Where the samples of inputs begin in their storage, by the id of the fake, if not at its beginning."""
-        self._views: dict[int, View] = {}
+        self.views: dict[int, View] = {}
+        """By the id of the tensor."""
         self._memories: dict[int, View] = {}
         self._fakes: dict[int, torch.Tensor] = {}
         self._kept: list[torch.Tensor] = []
         """Real tensors whose ids are keys of ``_fakes``: they must not be freed."""
-        self._by_address: dict[tuple[Any, ...], View] = {}
+        self._by_address: dict[tuple[object, ...], View] = {}
         self._unlisted: list[View] = []
-        """Views that ``_memories`` or ``_by_address`` do not list yet: they are asked for tensors of unknown origin only."""
-        self.known: Known = {}
-        """Numbers that Python asked for, and what led to them."""
+        """Views that ``_memories`` and ``_by_address`` lack so far: only tensors of unknown origin are looked up there."""
+        self._known: Known = {}
+        """What ``value_of`` computed."""
         self._constants = 0
         self._first_call: torch.fx.Node | None = None
         self._whole = whole
+        self._where: SourceLocation | None = None
 
-    @abstractmethod
-    def call(self, func: Any, args: Sequence[Any], kwargs: dict[str, Any], info: Any) -> torch.fx.Node:
+    # -- nodes ----------------------------------------------------------------------------------------------------
+    def call(
+        self, func: Any, args: Sequence[Any], kwargs: dict[str, Any], info: TensorInfo | tuple[TensorInfo | None, ...]
+    ) -> torch.fx.Node:
         """Add a node whose type is known; nothing runs."""
-
-    @abstractmethod
-    def to_fake(self, arg: Any) -> Any:
-        """``arg`` with fake tensors in the place of real ones."""
-
-    @abstractmethod
-    def refuse(self, code: str, what: str, **fields: Any) -> UserError:
-        """The error with the user's present line."""
-
-    def add_input(self, name: str, fake: torch.Tensor) -> torch.fx.Node:
-        node = self.graph.placeholder(name)
-        self._source(node, fake, tensor_info(fake))
+        node = self.graph.call_function(func, tuple(args), kwargs)
+        if self._first_call is None and self.graph is self.root:
+            self._first_call = node
+        meta = node.meta
+        meta["val"] = info
+        meta["where"] = self._where
+        meta["module"] = PATHS.current
         return node
 
-    def _source(self, node: torch.fx.Node, tensor: torch.Tensor, info: TensorInfo) -> View:
-        node.meta["val"] = info
-        view = View(Memory(node, info), (), node, info, 0, tensor)
-        self._views[id(tensor)] = view
-        self.sources[node] = view
-        self._unlisted.append(view)
-        return view
+    def refuse(self, code: str, what: str, **fields: Any) -> UserError:
+        """The error with the user's present line."""
+        return UserError(code, what, where=self._where or user_location(), module_path=PATHS.current, **fields)
 
-    def _list_views(self) -> None:
-        """Bring ``_memories`` and ``_by_address`` up to date."""
-        for view in self._unlisted:
-            if isinstance(view.tensor, FakeTensor):
-                self._memories.setdefault(storage_key(view.tensor), view)
-            else:
-                self._by_address.setdefault(_address(view.tensor), view)
-        self._unlisted.clear()
+    def node_of(self, tensor: torch.Tensor) -> torch.fx.Node:
+        """The node that holds the tensor's present value."""
+        return aliasing.read(self, self.view_of(tensor))
 
-    def weight_view(self, tensor: torch.Tensor) -> View:
-        """The view of a real tensor: a parameter, a buffer, or a constant that forward reached some other way."""
-        view = self._views.get(id(tensor))
-        if view is None and id(tensor) not in self._weight_names:
-            self._list_views()
-            same = self._by_address.get(_address(tensor))
-            if same is not None:
-                view = View(same.memory, same.steps, same.node, same.info, same.version, tensor)
-                self._views[id(tensor)] = view
-                self._fakes[id(tensor)] = self.fake_of(same.tensor)
-        if view is None:
-            name, kind = self._weight_names.get(id(tensor), ("", "constant"))
-            if not name:
-                name = f"constant_{self._constants}"
-                self._constants += 1
-            with self.root.inserting_before(self._first_call or self.root._root):
-                node = self.root.create_node("get_attr", name)
-            view = self._source(node, tensor, tensor_info(tensor))
-            self.weights[name] = Weight(name, tensor, node, kind)
-        return view
+    def value_of(self, node: torch.fx.Node) -> torch.Tensor | None:
+        """The node's real value, where only constants lead to it."""
+        return evaluate(node, self.weights, self._known)
 
+    def to_node(self, arg: object) -> object:
+        """``arg`` with nodes in the place of tensors."""
+        if type(arg) in IMMEDIATE:
+            return arg
+        if isinstance(arg, torch.Tensor):
+            return self.node_of(arg)
+        if isinstance(arg, list):
+            return [self.to_node(item) for item in arg]
+        if isinstance(arg, tuple):
+            return tuple(self.to_node(item) for item in arg)
+        return unwrap(arg)
+
+    def to_nodes(self, args: tuple[object, ...], kwargs: dict[str, object]) -> Arguments:
+        to_node = self.to_node
+        return tuple([to_node(arg) for arg in args]), {name: to_node(arg) for name, arg in kwargs.items()}
+
+    # -- fakes ----------------------------------------------------------------------------------------------------
     def fake_of(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The fake stand-in of a real tensor, one per tensor."""
+        """The fake tensor for a real one, one per tensor; a fake tensor itself."""
+        if isinstance(tensor, FakeTensor):
+            return tensor
         fake = self._fakes.get(id(tensor))
         if fake is None:
             if tensor.layout == torch.strided and tensor.storage_offset():
@@ -152,8 +156,59 @@ class KnownTensors(ABC):
             self._kept.append(tensor)
         return fake
 
+    def to_fake(self, arg: object) -> object:
+        """``arg`` with fake tensors in the place of real ones."""
+        if type(arg) in IMMEDIATE or type(arg) is FakeTensor:
+            return arg
+        if isinstance(arg, torch.Tensor):
+            return self.fake_of(arg)
+        if isinstance(arg, list):
+            return [self.to_fake(item) for item in arg]
+        if isinstance(arg, tuple):
+            return tuple(self.to_fake(item) for item in arg)
+        return arg
+
+    def to_fakes(self, args: tuple[object, ...], kwargs: dict[str, object]) -> Arguments:
+        return tuple(map(self.to_fake, args)), {name: self.to_fake(arg) for name, arg in kwargs.items()}
+
+    # -- views ----------------------------------------------------------------------------------------------------
+    def add_input(self, name: str, fake: torch.Tensor) -> torch.fx.Node:
+        node = self.graph.placeholder(name)
+        view = self._memory_of(fake, node)
+        if self.graph is self.root:
+            self.sources[node] = view
+        return node
+
+    def constant(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A tensor that forward built from Python numbers."""
+        with no_dispatch():
+            kept = tensor.detach().clone()
+        fake = self.fake_mode.from_tensor(kept, static_shapes=True)
+        self._same_view(fake, self.weight_view(kept))
+        return fake
+
+    def weight_view(self, tensor: torch.Tensor) -> View:
+        """The view of a real tensor: a parameter, a buffer, or a constant that forward reached some other way."""
+        view = self.views.get(id(tensor))
+        if view is None and id(tensor) not in self._weight_names:
+            self._list_views()
+            same = self._by_address.get(_address(tensor))
+            if same is not None:
+                view = self._same_view(tensor, same)
+                self._fakes[id(tensor)] = self.fake_of(same.tensor)
+        if view is None:
+            name, kind = self._weight_names.get(id(tensor), ("", "constant"))
+            if not name:
+                name = f"constant_{self._constants}"
+                self._constants += 1
+            with self.root.inserting_before(self._first_call or self.root._root):
+                node = self.root.create_node("get_attr", name)
+            view = self.sources[node] = self._memory_of(tensor, node)
+            self.weights[name] = Weight(name, tensor, node, kind)
+        return view
+
     def view_of(self, tensor: torch.Tensor) -> View:
-        view = self._views.get(id(tensor))
+        view = self.views.get(id(tensor))
         if view is not None:
             return view
         if not isinstance(tensor, FakeTensor):
@@ -161,15 +216,10 @@ class KnownTensors(ABC):
         self._list_views()
         base = self._memories.get(storage_key(tensor))
         if base is not None and tensor.shape == base.tensor.shape and tensor.stride() == base.tensor.stride():
-            view = View(base.memory, base.steps, base.node, base.info, base.version, tensor)
-            self._views[id(tensor)] = view
-            return view
-        for real in self._real_tensors():
+            return self._same_view(tensor, base)
+        for real in (*self._module_tensors, *(weight.tensor for weight in self.weights.values())):
             if tensor.shape == real.shape and shares_converted_memory(self.fake_mode, real, tensor):
-                base = self.weight_view(real)
-                view = View(base.memory, base.steps, base.node, base.info, base.version, tensor)
-                self._views[id(tensor)] = view
-                return view
+                return self._same_view(tensor, self.weight_view(real))
         if self._whole:
             raise NeedsDecomposition  # autograd keeps tensors that it makes inside composite overloads
         raise self.refuse(
@@ -179,62 +229,48 @@ class KnownTensors(ABC):
             next="make the tensor inside forward, or register it as a buffer",
         )
 
-    def views(self) -> Iterator[View]:
-        """Every tensor met so far."""
-        return iter(self._views.values())
+    def _list_views(self) -> None:
+        """Bring ``_memories`` and ``_by_address`` up to date."""
+        for view in self._unlisted:
+            if isinstance(view.tensor, FakeTensor):
+                self._memories.setdefault(storage_key(view.tensor), view)
+            else:
+                self._by_address.setdefault(_address(view.tensor), view)
+        self._unlisted.clear()
 
-    def _real_tensors(self) -> Iterator[torch.Tensor]:
-        """The module's weights, and other real tensors met so far."""
-        yield from self._module_tensors
-        for weight in list(self.weights.values()):
-            yield weight.tensor
-
-    def node_of(self, tensor: torch.Tensor) -> torch.fx.Node:
-        """The node that holds the tensor's present value."""
-        return aliasing.read(self, self.view_of(tensor))
-
-    def nested_input(self, name: str, fake: torch.Tensor) -> torch.fx.Node:
-        node = self.graph.placeholder(name)
-        info = tensor_info(fake)
-        node.meta["val"] = info
-        self._views[id(fake)] = view = View(Memory(node, info), (), node, info, 0, fake)
+    def _memory_of(self, tensor: torch.Tensor, node: torch.fx.Node) -> View:
+        """The view of a tensor with memory of its own."""
+        node.meta["val"] = info = tensor_info(tensor)
+        view = self.views[id(tensor)] = View(Memory(node, info), (), node, info, 0, tensor)
         self._unlisted.append(view)
-        return node
+        return view
+
+    def _same_view(self, tensor: torch.Tensor, view: View) -> View:
+        """``tensor`` is another object for what ``view`` shows."""
+        self.views[id(tensor)] = same = replace(view, tensor=tensor)
+        return same
 
     def _bind(
         self,
         tensor: torch.Tensor,
         node: torch.fx.Node,
         func: OpOverload,
-        args: tuple[Any, ...],
-        node_args: tuple[Any, ...],
-        node_kwargs: dict[str, Any],
+        args: tuple[object, ...],
+        nodes: Arguments,
         info: TensorInfo,
         output: int | None = None,
-        siblings: tuple[Any, ...] = (),
+        siblings: tuple[TensorInfo | None, ...] = (),
         is_fresh: bool = False,
     ) -> None:
         """Tie ``tensor`` to ``node``, as a view of the argument whose storage it shares or as memory of its own, which it
         is known to have where it ``is_fresh``.
         """
         arg = args[0] if args and not is_fresh else None
-        if isinstance(arg, torch.Tensor) and storage_key(self.to_fake(arg)) == storage_key(tensor):
+        if isinstance(arg, torch.Tensor) and storage_key(self.fake_of(arg)) == storage_key(tensor):
             base = self.view_of(arg)
-            step = Step(func, node_args, node_kwargs, info, output, siblings)
+            step = Step(func, *nodes, info, output, siblings)
             view = View(base.memory, (*base.steps, step), node, info, base.memory.version, tensor)
         else:
             view = View(Memory(node, info), (), node, info, 0, tensor)
-        self._views[id(tensor)] = view
+        self.views[id(tensor)] = view
         self._unlisted.append(view)
-
-    def constant(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A tensor that forward built from Python numbers."""
-        with no_dispatch():
-            kept = tensor.detach().clone()
-        fake = self.fake_mode.from_tensor(kept, static_shapes=True)
-        view = self.weight_view(kept)
-        self._views[id(fake)] = View(view.memory, (), view.node, view.info, 0, fake)
-        return fake
-
-    def info_of(self, tensor: torch.Tensor) -> TensorInfo:
-        return tensor_info(tensor)

@@ -13,7 +13,7 @@ from fx2onnx.capture.torch_private.pytrees import pytree
 
 
 class Proposed(str):
-    """The name of a size that nobody asked for to be dynamic: it is where the module allows it, and else static."""
+    """The name of a size that is dynamic without the user's request: it is where the module allows it, and else static."""
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""What a run asks about symbolic sizes: what is certain of them, and what holds as the sample has it."""
+"""Decisions by symbolic sizes in a run: what is certain of them, and what holds at the sample's sizes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PROBES = ((2, 3, 5), (7, 2, 3), (3, 11, 4), (64, 48, 17), (129, 1, 640), (8191,
 
 
 class RunRecorder(Protocol):
-    """What is asked of who records the run."""
+    """What is needed of the recorder."""
 
     def truth(self, test: Relation, error: UserError) -> bool: ...
 
@@ -41,23 +41,23 @@ class ShapeEnv:
 
     hints: dict[str, int] = field(default_factory=dict)
     unbacked: set[str] = field(default_factory=set)
-    """Symbols whose number only the data tells."""
+    """Symbols whose number depends on data."""
     next_unknown: int = 0
     """The number in the name of the next of them."""
     guards: dict[tuple[Relation, bool], Guard] = field(default_factory=dict)
-    """By what was asked and whether it holds."""
+    """By the relation and whether it holds."""
     specializations: dict[Dim, Specialization] = field(default_factory=dict)
     """Expressions that were turned into a plain number."""
     asked: list[tuple[str, Any, object]] = field(default_factory=list)
-    """Every answer that the sample's sizes gave, in order: "guard", "look" or "specialize", what was asked, the answer."""
+    """Everything decided by the sample's sizes, in order: "guard", "look" or "specialize", what, and the value."""
     takes_notes: bool = True
-    """Off while a tensor of known type is made anew: what its constructor asks (is it empty? contiguous?) decides nothing."""
+    """Off while a tensor of known type is made anew: what its constructor checks (is it empty? contiguous?) decides nothing."""
     during: str = ""
     """The overload that runs now."""
     recorder: Callable[[], RunRecorder | None] = lambda: None
-    """A weak reference to who records the run, if anybody."""
+    """A weak reference to the recorder, if there is one."""
     wanted_number: str = ""
-    """The last error because Python wanted a number that only the data gives."""
+    """The last error because Python needed a number that depends on data."""
     assertions: dict[Assumption, None] = field(default_factory=dict)
     """What eager PyTorch checks and the file does not, in order."""
 
@@ -81,7 +81,7 @@ class ShapeEnv:
         return (Relation("ne", (rest, 0)), True) in self.guards or (Relation("eq", (rest, 0)), False) in self.guards
 
     def look(self, value: Any) -> Any:
-        """The value at the sample's sizes, for a kernel that asks without a guard."""
+        """The value at the sample's sizes, for a kernel that needs it without a guard."""
         found = self.hint(value)
         self.asked.append(("look", value, found))
         return found
@@ -101,7 +101,7 @@ class ShapeEnv:
         return True
 
     def guard(self, relation: Relation, by_python: bool = False) -> bool:
-        """The truth at the sample's sizes, remembered. ``by_python``: Python asked, not a kernel."""
+        """The truth at the sample's sizes, remembered. ``by_python``: for Python, not for a kernel."""
         if not self.unbacked or not relation.symbols() & self.unbacked:
             return self._guarded(relation, by_python)
         where, by_user = user_location(), asked_by_user()
@@ -147,7 +147,7 @@ class ShapeEnv:
         return False
 
     def _advice(self, names: frozenset[str]) -> list[str]:
-        """Further ways out where symbols of unknown size are in the way."""
+        """What else to do where symbols of unknown size are in the way."""
         recorder = self.recorder()
         return recorder.advice(names) if recorder is not None else []
 
@@ -215,7 +215,7 @@ def _bounds(dim: Dim) -> tuple[float | None, float | None]:
 
 
 DEEPEST = 50
-"""Operations inside each other, of whose sign nothing is said: the answer needs a look at all of them."""
+"""Operations inside each other, of whose sign nothing is said: that needs a look at all of them."""
 
 
 def _nonnegative(atom: Any) -> bool:

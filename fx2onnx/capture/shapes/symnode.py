@@ -1,6 +1,6 @@
 """Symbolic sizes for fake tensors: a ``torch.SymInt`` over ``base.dims``, without sympy.
 
-torch asks a SymInt's node to do arithmetic and to decide comparisons. ``DimNode`` answers from the polynomial where it
+torch calls a SymInt's node for arithmetic and for comparisons. ``DimNode`` decides from the polynomial where it
 is certain and from the sample's size (the hint) where it is not; every such guard is kept in ``ShapeEnv`` with
 the user's line, so that a size that Python specialized is reported and never baked in silence.
 """
@@ -125,7 +125,7 @@ class DimNode:
     guard_size_oblivious = guard_or_false = guard_or_true = guard_bool
 
     def expect_true(self, file: object, line: object) -> bool:
-        """torch checks an argument. Where only the data tells, the sample's size proves nothing: eager PyTorch checks."""
+        """torch checks an argument. Where it depends on data, the sample's size proves nothing: eager PyTorch checks."""
         if isinstance(self.value, Relation) and self.value.symbols() & self.env.unbacked:
             return True
         return self.guard_bool(file, line)

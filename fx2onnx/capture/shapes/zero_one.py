@@ -1,6 +1,6 @@
 """Sizes that are 1 at the sample alone, such as the number of windows in a short text: looked at where they are more.
 
-torch's kernels ask whether a size is 1 (does it broadcast? which strides count?), and what they do then holds for that
+torch's kernels check whether a size is 1 (does it broadcast? which strides count?), and what they do then holds for that
 size only, though the general way gives the same at 1. So the module is run with larger sizes in the sample's place.
 """
 
@@ -16,7 +16,7 @@ _LARGEST_STEP = 1 << 14
 
 
 def sizes_above_one(env: ShapeEnv, hints: Mapping[str, int]) -> dict[str, int]:
-    """Larger numbers for the symbols of sizes that a kernel found to be 1; none where there is no such size.
+    """Larger numbers for the symbols of sizes that are 1 for a kernel; none where there is no such size.
 
     Powers of 2 are added, so that what is left over in windows of such a size stays what it is in the sample.
     """

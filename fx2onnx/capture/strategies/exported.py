@@ -1,4 +1,4 @@
-"""The export rung: ``torch.export``, for what the module's own run cannot do."""
+"""The export strategy: ``torch.export``, for what the module's own run cannot do."""
 
 from __future__ import annotations
 
@@ -70,5 +70,5 @@ def _silence() -> None:
     _LOGGING.put_in()
     for name in ("stdout", "stderr"):
         muted = _Muted(getattr(sys, name))
-        before_change(functools.partial(setattr, muted, "thread", 0))  # somebody may have taken it for the stream
+        before_change(functools.partial(setattr, muted, "thread", 0))  # other code may have taken it for the stream
         put_name(sys, name, muted)

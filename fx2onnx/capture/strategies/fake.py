@@ -1,4 +1,4 @@
-"""The fake rung: run the module itself on fake tensors and record."""
+"""The fake strategy: run the module itself on fake tensors and record."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fx2onnx.base.dims import Dim, DimLike
 from fx2onnx.base.errors import Fx2OnnxError, UserError, first_line
 from fx2onnx.base.recursion import limit_of_user
 from fx2onnx.capture.attempt import Attempt, Failed, Outcome, Reason, Recorded
-from fx2onnx.capture.captured import Captured, GraphInput, GraphOutput, Mutation, Symbol
+from fx2onnx.capture.captured import Captured, GraphInput, GraphOutput, Mutation, symbols_of
 from fx2onnx.capture.python.frames import user_location_of
 from fx2onnx.capture.python.inputs import Leaf
 from fx2onnx.capture.python.module_state import preserve, weight_names
@@ -41,7 +41,7 @@ MAX_PATH_CHARS = 60
 
 def run(attempt: Attempt, branches: Branches | None = None) -> Outcome:
     """One run of a module on fake tensors whose dynamic sizes are symbols with the given hints. ``branches`` has the
-    answers to what Python asks about data. Whatever cannot be captured is a UserError with the user's line.
+    choices for Python's decisions by data. Whatever cannot be captured is a UserError with the user's line.
     """
     shape_env = ShapeEnv(hints={**attempt.hints, **attempt.larger})
     try:
@@ -74,10 +74,8 @@ def _captured(attempt: Attempt, shape_env: ShapeEnv, branches: Branches | None) 
         if leaf.name not in bake
     ]
     for graph_input in inputs:
-        for axis, dim in enumerate(graph_input.info.dims):
-            name = dim.as_symbol() if isinstance(dim, Dim) else None
-            if name is not None:
-                recorder.symbols.setdefault(name, Symbol(name, graph_input.node, axis))
+        for symbol in symbols_of(graph_input.node):
+            recorder.symbols.setdefault(symbol.name, symbol)
     args, kwargs = arguments.rebuilt(fakes)
     with Changes():
         outputs, restore, mutations = _run_module(recorder, attempt, program, tree, args, kwargs, inputs)
@@ -144,13 +142,12 @@ def _fake_input(recorder: Recorder, leaf: Leaf) -> torch.Tensor:
 def _mutations(recorder: Recorder, inputs: list[GraphInput]) -> list[Mutation]:
     names = {graph_input.node: (graph_input.name, "input") for graph_input in inputs}
     names |= {weight.node: (weight.name, weight.kind) for weight in recorder.weights.values()}
-    found = []
+    mutations = []
     for node, view in recorder.sources.items():
         name, kind = names[node]
-        written, where = recorder.was_written(view)
-        if written and kind != "constant":
-            found.append(Mutation(name, kind, view.memory.node, where))
-    return found
+        if id(view.memory) in recorder.written and kind != "constant":
+            mutations.append(Mutation(name, kind, view.memory.node, recorder.written[id(view.memory)]))
+    return mutations
 
 
 def _explained(cause: Exception) -> UserError:

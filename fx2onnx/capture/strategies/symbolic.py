@@ -1,4 +1,4 @@
-"""The symbolic rung: ``torch.fx``'s tracing with proxies, used only where it gives the same program as the module itself.
+"""The symbolic strategy: ``torch.fx``'s tracing with proxies, used only where it gives the same program as the module itself.
 
 Tracing with proxies proves that no Python decision depends on a size or on data. What it cannot prove is that Python
 took the branch that it takes with tensors (``type(x)``, ``isinstance``), so the traced copy and the module are both run

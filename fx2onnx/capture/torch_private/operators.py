@@ -15,7 +15,7 @@ from torch._higher_order_ops.while_loop import while_loop_op
 
 OpOverload: TypeAlias = torch._ops.OpOverload
 
-HIGHER_ORDER: dict[str, torch._ops.HigherOrderOperator] = {
+HIGHER_ORDER: dict[str, Any] = {
     "cond": torch.ops.higher_order.cond,
     "while_loop": while_loop_op,
     "scan": scan_op,

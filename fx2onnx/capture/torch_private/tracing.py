@@ -110,4 +110,4 @@ _METHODS = {
 _QUESTIONS = tuple(
     CodePatch(function, lambda original: lambda: True) for function in (_fx.is_fx_tracing, _fx.is_fx_symbolic_tracing)
 )
-"""Whether a trace is running; torch answers from a variable of the process."""
+"""Whether a trace is running; torch has a variable of the process for it."""

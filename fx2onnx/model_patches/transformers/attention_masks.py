@@ -1,7 +1,7 @@
 """transformers leaves an attention mask out where no token is padded, and what its attention does then need not be what
 the mask says: a layer that is not marked as causal sees every token. Such a layer gets a mask that holds both cases.
 
-``sdpa_mask`` decides by the numbers of the padding mask, which only the data tells, so capture always makes the mask
+``sdpa_mask`` decides by the numbers of the padding mask, which depend on data, so capture always makes the mask
 (see ``tracing``); ``sdpa_attention_forward`` is where it is known what eager PyTorch does without one.
 """
 
@@ -42,7 +42,7 @@ class _Kept:
 
 class _Masks(threading.local):
     kept: dict[int, _Kept] | None = None
-    asked: list[str] | None = None
+    callers: list[str] | None = None
     """Names of the functions that keep a mask because of ``keep_mask``."""
     made: dict[int, Tensor] | None = None
     """The mask that holds both cases, by the id of the one kept."""
@@ -53,14 +53,14 @@ _MASKS = _Masks()
 
 def remember() -> None:
     """Masks that are kept for capture's sake are remembered in this thread, until ``Changes`` end."""
-    before_change(functools.partial(vars(_MASKS).update, kept=_MASKS.kept, asked=_MASKS.asked, made=_MASKS.made))
-    _MASKS.kept, _MASKS.asked, _MASKS.made = {}, [], {}
+    before_change(functools.partial(vars(_MASKS).update, kept=_MASKS.kept, callers=_MASKS.callers, made=_MASKS.made))
+    _MASKS.kept, _MASKS.callers, _MASKS.made = {}, [], {}
 
 
 def keep_mask(function: str) -> None:
     """``function`` takes the branch that does not look whether a mask could be left out."""
-    if _MASKS.asked is not None:
-        _MASKS.asked.append(function)
+    if _MASKS.callers is not None:
+        _MASKS.callers.append(function)
 
 
 _KINDS = {"_ignore_causal_mask_sdpa": True, "_ignore_bidirectional_mask_sdpa": False}
@@ -72,16 +72,16 @@ _KINDS = {"_ignore_causal_mask_sdpa": True, "_ignore_bidirectional_mask_sdpa": F
     names=("q_length", "kv_length", "kv_offset", "attention_mask", "local_size"),
 )
 def sdpa_mask(original: FunctionType, *args: Any, **kwargs: Any) -> Any:
-    """``transformers.masking_utils.sdpa_mask``, which asks one of ``_KINDS``."""
-    before = len(_MASKS.asked or ())
+    """``transformers.masking_utils.sdpa_mask``, which calls one of ``_KINDS``."""
+    before = len(_MASKS.callers or ())
     mask = original(*args, **kwargs)
-    asked = [name for name in (_MASKS.asked or ())[before:] if name in _KINDS]
-    if mask is None or not asked or _MASKS.kept is None:
+    callers = [name for name in (_MASKS.callers or ())[before:] if name in _KINDS]
+    if mask is None or not callers or _MASKS.kept is None:
         return mask
     given = _arguments(original, args, kwargs)
     queries, keys = given["q_length"], given["kv_length"]
     # With other lengths (a cache), eager PyTorch leaves a causal mask out for single queries only, which see every key.
-    if _KINDS[asked[0]] and unwrap(queries) != unwrap(keys):
+    if _KINDS[callers[0]] and unwrap(queries) != unwrap(keys):
         return mask
 
     def padding() -> Tensor:
@@ -89,7 +89,7 @@ def sdpa_mask(original: FunctionType, *args: Any, **kwargs: Any) -> Any:
         whole: Tensor = original.__globals__["prepare_padding_mask"](given["attention_mask"], keys, first)
         return whole[:, first : first + keys]
 
-    _MASKS.kept[id(mask)] = _Kept(mask, padding, keys, given["local_size"], _KINDS[asked[0]])
+    _MASKS.kept[id(mask)] = _Kept(mask, padding, keys, given["local_size"], _KINDS[callers[0]])
     return mask
 
 
@@ -116,8 +116,8 @@ def sdpa_attention_forward(
     kept = (_MASKS.kept or {}).get(id(attention_mask))
     if kept is None or _MASKS.made is None or kept.mask.dtype != torch.bool:
         return original(*all_args, **kwargs)
-    asked = _arguments(original, all_args, kwargs)["is_causal"]
-    is_causal = bool(getattr(module, "is_causal", True) if asked is None else asked)
+    argument = _arguments(original, all_args, kwargs)["is_causal"]
+    is_causal = bool(getattr(module, "is_causal", True) if argument is None else argument)
     if is_causal == kept.is_causal or unwrap(query.shape[2]) == 1:
         return original(*all_args, **kwargs)
     if id(attention_mask) not in _MASKS.made:

@@ -1,4 +1,4 @@
-"""Patches of attention over entries that are made of so many tokens each, whose Python asks whether there is one."""
+"""Patches of attention over entries that are made of so many tokens each, whose Python checks whether there is one."""
 
 from __future__ import annotations
 

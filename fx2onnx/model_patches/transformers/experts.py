@@ -1,6 +1,6 @@
 """Patches of mixtures of experts whose Python loops over the experts that some token chose.
 
-Which those are only the data tells, so all are run, on the tokens that chose them.
+Which those are depends on data, so all are run, on the tokens that chose them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Texts packed one after another in a row are told apart by jumps of their positions: at every length, without ``diff``.
+"""Texts packed one after another in a row, separated by jumps of their positions: at every length, without ``diff``.
 
 transformers looks for jumps wherever it is given no mask and no cache, as in encoders of sound.
 """
@@ -20,7 +20,7 @@ def sequence_indices(original: Any, position_ids: Tensor) -> Tensor | None:
     Shapes:  position_ids [batch, length] -> [batch, length], the text that each token belongs to, counted from 0.
     """
     if type(position_ids.shape[1]) is int:
-        found: Tensor | None = original(position_ids)
-        return found
+        indices: Tensor | None = original(position_ids)
+        return indices
     jumps = position_ids[:, 1:] - position_ids[:, :-1] != 1
     return torch.cat([torch.zeros_like(position_ids[:, :1]), jumps.cumsum(-1)], dim=-1)

@@ -120,11 +120,11 @@ def funnel_positions(
         angles = distances.to(dtype)[:, None] * inverse[None]
         return torch.cat([self.sin_dropout(torch.sin(angles)), self.cos_dropout(torch.cos(angles))], dim=-1)
 
-    places, found = _Places(0, 1, seq_len), []
+    places, embeddings = _Places(0, 1, seq_len), []
     for block in range(config.num_blocks):
         before, pooling = places, None
         if block:
             places = before.pooled(config, block)
             pooling = embedded(before, places, 2 ** (block - 1), 2)
-        found.append([embedded(places, places, 2**block, 1), pooling])
-    return found
+        embeddings.append([embedded(places, places, 2**block, 1), pooling])
+    return embeddings

@@ -171,10 +171,10 @@ def table_structure(
     def one_step(step: Tensor, features: Tensor, token: Tensor, done: Tensor, logits: Tensor) -> tuple[Tensor, ...]:
         before = torch.nn.functional.one_hot(token, tokens).float()
         features, _ = self.structure_attention_cell(features, seen, before)
-        found = self.structure_generator(features)
-        token = found.argmax(dim=1)
+        scores = self.structure_generator(features)
+        token = scores.argmax(dim=1)
         done = done | (token == tokens - 1)
-        return step + 1, features, token, done, logits.index_copy(0, step.reshape(1), found[None])
+        return step + 1, features, token, done, logits.index_copy(0, step.reshape(1), scores[None])
 
     start = (
         torch.zeros((), dtype=torch.int64),

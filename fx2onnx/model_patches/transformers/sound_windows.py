@@ -30,8 +30,8 @@ def audio_cu_seqlens(
     """
     lengths_of: Any = original.__globals__.get(_LENGTHS)
     if lengths_of is None or (kwargs is not None and kwargs.get("cu_seqlens") is not None):
-        found: Tensor = original(chunk_lengths, feature_lens, n_window_infer, n_window, kwargs)
-        return found
+        ends: Tensor = original(chunk_lengths, feature_lens, n_window_infer, n_window, kwargs)
+        return ends
     window = max(lengths_of(chunk_lengths, n_window).tolist()) * (n_window_infer // (n_window * 2))
     starts = [0]
     for length in lengths_of(feature_lens, n_window).tolist():

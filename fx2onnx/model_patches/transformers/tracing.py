@@ -1,9 +1,9 @@
-"""transformers asks whether it is traced before it looks at a mask's numbers: eager PyTorch's answer where possible.
+"""transformers checks whether it is traced before it looks at a mask's numbers: no, as in eager PyTorch, where possible.
 
 ``is_tracing(x)`` says yes for fake tensors, and what follows may compute other numbers than in eager PyTorch. So the
-answer is no, as in eager PyTorch, save for a mask (an integer or bool tensor) whose numbers only the data tells: the
-eager branch would look at them. Where a function that got a no decides by data all the same, capture starts anew with
-yes for that function. The report names every function that got a yes.
+patch says no, as eager PyTorch does, save for a mask (an integer or bool tensor) whose numbers depend on data: the eager
+branch would look at them. Where a function that got a no decides by data all the same, capture starts again with yes for
+that function. The report names every function that got a yes.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def is_tracing(tensor: Any = None) -> bool:
 def ignore_causal_mask(original: FunctionType, padding_mask: Any, *args: Any, **kwargs: Any) -> Any:
     """``transformers.masking_utils._ignore_causal_mask_sdpa``: no for a mask of unknown numbers, whatever the lengths.
 
-    It would compare the mask's length with the keys' first, to cut a mask that its answer does not depend on.
+    It would compare the mask's length with the keys' first, to cut a mask that its result does not depend on.
     """
     if _ASKED.answered_yes is None or not isinstance(padding_mask, torch.Tensor) or _ASKED.known(padding_mask):
         return original(padding_mask, *args, **kwargs)

@@ -51,7 +51,7 @@ def test_export_where_the_own_run_fails(kind: type[nn.Module], args: Any, other:
     report = check(kind(), args, others=[other]).report
     assert report.rung == "export"
     assert f"[{code}]" in report.rung_reason
-    assert "test_rungs.py" in report.rung_reason
+    assert "test_strategies.py" in report.rung_reason
     with pytest.raises(fx2onnx.UserError) as caught:
         fx2onnx.export(kind(), args, capture="fake")
     assert caught.value.code == code

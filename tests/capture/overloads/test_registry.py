@@ -12,9 +12,10 @@ import torch
 
 from fx2onnx.base.errors import InternalError
 from fx2onnx.capture.overloads import registry
-from fx2onnx.capture.overloads.registry import Call, Entry, Kind, entries, find, handler, register
+from fx2onnx.capture.overloads.registry import Call, Kind, find, handler, register
 from fx2onnx.capture.recording import op_traits
 from fx2onnx.capture.recording.op_traits import traits_of
+from tests.capture.recorded import Entry, entries
 
 aten = torch.ops.aten
 BY_NAME = (Kind.RECORD, Kind.WRITE)

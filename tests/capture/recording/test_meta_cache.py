@@ -10,11 +10,17 @@ import pytest
 import torch
 
 import fx2onnx
+from fx2onnx.base.assumptions import Relation
 from fx2onnx.capture.recording import meta_cache
+from fx2onnx.capture.recording.op_traits import traits_of
 from fx2onnx.capture.recording.recorder import Recorder
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.capture.torch_private.dispatch import PRE_DISPATCH
+from fx2onnx.capture.torch_private.fake_tensors import storage_key
+from tests.capture.recorded import N, info
 from tests.support import check
+
+aten = torch.ops.aten
 
 
 class Layers(torch.nn.Module):
@@ -34,12 +40,12 @@ def _fake_operators(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     remember = Recorder.record
 
     def recorded(self: Recorder, func: Any, args: Any, kwargs: Any) -> Any:
-        before = self.replay.remember
-        self.replay.remember = lambda *given: (seen.append(str(func)), before(*given))
+        before = self.meta_cache.remember
+        self.meta_cache.remember = lambda *given: (seen.append(str(func)), before(*given))
         try:
             return remember(self, func, args, kwargs)
         finally:
-            self.replay.remember = before
+            self.meta_cache.remember = before
 
     monkeypatch.setattr(Recorder, "record", recorded)
     return seen
@@ -71,8 +77,125 @@ def test_a_second_export_of_the_same_sizes_runs_no_operator(monkeypatch: pytest.
 def test_a_weight_counts_as_its_fake(weight: torch.Tensor) -> None:
     recorder = Recorder(ShapeEnv(), {id(weight): ("weight", "parameter", weight)}, lambda overload: True)
     with torch.no_grad():
-        of_weight = recorder.replay.key("any", (weight,), {})
-        assert of_weight == recorder.replay.key("any", (recorder.fake_of(weight),), {})
+        of_weight = recorder.meta_cache.key("any", (weight,), {})
+        assert of_weight == recorder.meta_cache.key("any", (recorder.fake_of(weight),), {})
+
+
+class Lookup:
+    """A cache, and a call that ran once in it."""
+
+    def __init__(self, hints: dict[str, int] | None = None) -> None:
+        self.recorder = Recorder(ShapeEnv(hints or {}), {}, lambda overload: True)
+        self.cache = self.recorder.meta_cache
+
+    def run(self, func: Any, *args: Any) -> Any:
+        with torch.no_grad(), self.recorder.fake_mode:
+            result = func(*args)
+            key = self.cache.key(traits_of(func), args, {})
+            assert key is not None
+            self.cache.remember(key, args, result, tuple(self.recorder.shape_env.asked))
+        return result
+
+    def again(self, func: Any, *args: Any) -> Any:
+        with torch.no_grad():
+            key = self.cache.key(traits_of(func), args, {})
+            assert key is not None
+            return self.cache.again(key, args)
+
+    def new(self, *dims: Any) -> torch.Tensor:
+        return self.recorder.new_fake(dims, torch.float32)
+
+
+def test_a_cached_result_is_a_new_tensor_of_the_same_type() -> None:
+    lookup = Lookup()
+    x, y = lookup.new(3, 4), lookup.new(3, 4)
+    first, second = lookup.run(aten.sum.dim_IntList, x, [1], True), lookup.again(aten.sum.dim_IntList, y, [1], True)
+    assert second is not first
+    assert lookup.cache.type_of(second) == lookup.cache.type_of(first)
+    assert storage_key(second) not in (storage_key(y), storage_key(first))
+    spec = lookup.cache.made.pop(id(second))
+    assert (spec.info, spec.is_view) == (info(3, 1), False)
+
+
+@pytest.mark.parametrize(
+    ("func", "args"),
+    [(aten.transpose.int, (0, 1)), (aten.slice.Tensor, (1, 1, 3, 1)), (aten.detach.default, ())],
+    ids=str,
+)
+def test_a_cached_view_shares_its_arguments_memory(func: Any, args: tuple[Any, ...]) -> None:
+    lookup = Lookup()
+    x, y = lookup.new(3, 4), lookup.new(3, 4)
+    first, second = lookup.run(func, x, *args), lookup.again(func, y, *args)
+    assert storage_key(second) == storage_key(y)
+    assert (second.stride(), second.storage_offset()) == (first.stride(), first.storage_offset())
+    assert lookup.cache.made[id(second)].is_view
+
+
+def test_a_result_that_is_an_argument_is_that_argument() -> None:
+    lookup = Lookup()
+    x, y = lookup.new(3, 4), lookup.new(3, 4)
+    assert lookup.run(aten.contiguous.default, x) is x
+    assert lookup.again(aten.contiguous.default, y) is y
+
+
+def test_several_results_come_in_their_container() -> None:
+    lookup = Lookup()
+    x, y = lookup.new(3, 4), lookup.new(3, 4)
+    first, second = lookup.run(aten.sort.default, x), lookup.again(aten.sort.default, y)
+    assert type(second) is type(first)
+    assert [each.dtype for each in second] == [torch.float32, torch.int64]
+    parts = lookup.run(aten.split.Tensor, x, 2)
+    assert len(lookup.again(aten.split.Tensor, y, 2)) == len(parts)
+
+
+def test_views_of_other_arguments_run_again() -> None:
+    lookup = Lookup()
+    pair = [lookup.new(3, 1), lookup.new(4)]
+    lookup.run(aten.broadcast_tensors.default, pair)
+    assert lookup.again(aten.broadcast_tensors.default, pair) is meta_cache.MISSING
+
+
+def test_other_arguments_are_not_known() -> None:
+    lookup = Lookup()
+    x = lookup.new(3, 4)
+    lookup.run(aten.transpose.int, x, 0, 1)
+    assert lookup.again(aten.transpose.int, x, 1, 0) is meta_cache.MISSING
+    assert lookup.again(aten.transpose.int, lookup.new(4, 4), 0, 1) is meta_cache.MISSING
+    assert lookup.again(aten.cumsum.default, x, True) is meta_cache.MISSING
+
+
+def test_with_gradients_nothing_is_cached() -> None:
+    lookup = Lookup()
+    assert lookup.cache.key(traits_of(aten.relu.default), (lookup.new(3),), {}) is None
+
+
+def test_true_and_1_are_other_arguments() -> None:
+    lookup = Lookup()
+    with torch.no_grad():
+        keys = {lookup.cache.key(traits_of(aten.add.Scalar), (lookup.new(3), one), {}) for one in (1, 1.0, True)}
+    assert len(keys) == 3
+
+
+def test_a_later_run_decides_again_by_its_sizes() -> None:
+    meta_cache._SHARED.clear()
+    first = Lookup({"n": 5})
+    x = first.new(N, 4)
+    assert first.recorder.shape_env.guard(Relation("gt", (N, 3)))
+    first.run(aten.cumsum.default, x, 0)
+    for size, is_known in ((7, True), (2, False)):
+        later = Lookup({"n": size})
+        result = later.again(aten.cumsum.default, later.new(N, 4), 0)
+        assert (result is not meta_cache.MISSING) == is_known
+        assert (Relation("gt", (N, 3)), True) in later.recorder.shape_env.guards or not is_known
+
+
+def test_a_specialized_size_is_not_shared() -> None:
+    meta_cache._SHARED.clear()
+    first = Lookup({"n": 5})
+    first.recorder.shape_env.specialize(N)
+    first.run(aten.cumsum.default, first.new(N, 4), 0)
+    later = Lookup({"n": 5})
+    assert later.again(aten.cumsum.default, later.new(N, 4), 0) is meta_cache.MISSING
 
 
 def test_other_sizes_strides_and_dtypes_are_other_calls() -> None:

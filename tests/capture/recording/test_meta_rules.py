@@ -10,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from fx2onnx.capture.overloads.registry import Kind, entries
-from fx2onnx.capture.recording.meta_cache import Replay
+from fx2onnx.capture.overloads.registry import Kind
+from fx2onnx.capture.recording.meta_cache import MetaCache
 from fx2onnx.capture.recording.op_traits import traits_of
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
+from tests.capture.recorded import entries
 
 aten = torch.ops.aten
 
@@ -23,14 +24,14 @@ def agree(func: Any, *args: Any) -> bool:
     mode = FakeTensorMode()
     with mode, torch.no_grad():
         fakes = tuple(mode.from_tensor(arg) if isinstance(arg, torch.Tensor) else arg for arg in args)
-        replay = Replay(mode, ShapeEnv(), lambda: lambda tensor: tensor)
-        key = replay.key(func, fakes, {})
+        cache = MetaCache(mode, ShapeEnv(), lambda: lambda tensor: tensor)
+        key = cache.key(func, fakes, {})
         rule = traits_of(func).result_type
         assert rule is not None
-        kind = rule(key[3:])
+        kind = rule(*key[4:])
         if kind is None:
             return False
-        assert kind == replay._type(func(*fakes))
+        assert kind == cache.type_of(func(*fakes))
         return True
 
 

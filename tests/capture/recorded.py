@@ -1,0 +1,93 @@
+"""A recorder at work, without the module, the driver and the lowering around it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch._dispatch.python import enable_python_dispatcher
+
+from fx2onnx.base.changes import Changes
+from fx2onnx.base.dims import Dim, DimLike
+from fx2onnx.capture.captured import TensorInfo
+from fx2onnx.capture.overloads import registry
+from fx2onnx.capture.overloads.registry import Kind
+from fx2onnx.capture.recording import control_flow
+from fx2onnx.capture.recording.recorder import Recorder
+from fx2onnx.capture.recording.tensor_tracker import tensor_info
+from fx2onnx.capture.shapes.python_sizes import take_sizes
+from fx2onnx.capture.shapes.shape_env import ShapeEnv
+from fx2onnx.capture.torch_private.capture_modes import capture_modes
+
+N, M = Dim.symbol("n"), Dim.symbol("m")
+Input = tuple[Sequence[DimLike], torch.dtype]
+
+
+class Entry(NamedTuple):
+    """What the registry has: an overload, or the name of one of a package that may not be there."""
+
+    overload: Any
+    function: Callable[..., Any]
+
+
+def entries(kind: Kind) -> list[Entry]:
+    return [Entry(_overload(name), function) for name, function in registry._ENTRIES[kind].items()]
+
+
+def _overload(name: str) -> Any:
+    namespace, _, rest = name.partition("::")
+    packet, _, overload = rest.partition(".")
+    return getattr(getattr(torch.ops.aten, packet), overload or "default") if namespace == "aten" else name
+
+
+def recorder_of(hints: dict[str, int] | None = None, whole: bool = True) -> Recorder:
+    return Recorder(ShapeEnv(hints or {}), {}, lambda overload: True, whole)
+
+
+def inputs_of(recorder: Recorder, *shapes: Sequence[DimLike] | Input) -> list[torch.Tensor]:
+    """Inputs x0, x1, ...; float32 where a shape comes without a dtype."""
+    fakes = []
+    for index, shape in enumerate(shapes):
+        dims, dtype = shape if len(shape) == 2 and isinstance(shape[1], torch.dtype) else (shape, torch.float32)
+        fakes.append(recorder.new_fake(dims, dtype))
+        recorder.add_input(f"x{index}", fakes[-1])
+    return fakes
+
+
+def recorded(
+    function: Callable[..., Any],
+    *shapes: Sequence[DimLike] | Input,
+    hints: dict[str, int] | None = None,
+    whole: bool = True,
+) -> tuple[Recorder, Any]:
+    """``function`` of inputs of the given shapes: the recorder, and what the function returned."""
+    control_flow.register()
+    recorder = recorder_of(hints, whole)
+    fakes = inputs_of(recorder, *shapes)
+    with Changes():
+        take_sizes()
+        with capture_modes(recorder.fake_mode, recorder.mode):
+            return recorder, function(*fakes)
+
+
+@contextlib.contextmanager
+def handling(recorder: Recorder) -> Iterator[None]:
+    """As while the recorder handles a call: its mode is off until it is entered again."""
+    with torch.no_grad(), recorder.fake_mode, enable_python_dispatcher():
+        yield
+
+
+def calls(recorder: Recorder) -> list[str]:
+    """The overloads called, in order."""
+    return [str(node.target).removeprefix("aten.") for node in recorder.graph.nodes if node.op == "call_function"]
+
+
+def sizes_at(tensor: torch.Tensor, **hints: int) -> tuple[int, ...]:
+    """The sizes where the symbols have these values."""
+    return tuple(dim.evaluate(hints) if isinstance(dim, Dim) else dim for dim in tensor_info(tensor).dims)
+
+
+def info(*dims: DimLike, dtype: torch.dtype = torch.float32) -> TensorInfo:
+    return TensorInfo(dtype, dims)

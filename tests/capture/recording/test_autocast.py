@@ -1,0 +1,50 @@
+"""The casts of autocast, as recorded operators."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from fx2onnx.capture.recording import autocast
+from tests.capture.recorded import calls, info, recorded
+
+
+def test_arguments_are_cast_as_autocast_does() -> None:
+    def product(x: Any, y: Any) -> Any:
+        with torch.autocast("cpu", torch.bfloat16):
+            assert autocast.is_active()
+            return x @ y
+
+    recorder, result = recorded(product, (2, 3), (3, 4))
+    assert calls(recorder) == ["to.dtype", "to.dtype", "matmul.default"]
+    assert recorder.node_of(result).meta["val"] == info(2, 4, dtype=torch.bfloat16)
+    assert not autocast.is_active()
+
+
+@pytest.mark.parametrize(
+    "function",
+    [lambda x: x.relu(), lambda x: x.to(torch.float64), lambda x: torch.ones(2), lambda x: torch.cat([x, x])],
+    ids=["relu", "to", "ones", "cat"],
+)
+def test_other_operators_run_as_they_are(function: Any) -> None:
+    def run(x: Any) -> Any:
+        with torch.autocast("cpu", torch.bfloat16):
+            return function(x)
+
+    recorder, result = recorded(run, (2, 3))
+    plain, expected = recorded(function, (2, 3))
+    assert calls(recorder) == calls(plain)
+    assert result.dtype == expected.dtype
+
+
+def test_lists_are_cast_too() -> None:
+    def both(x: Any, y: Any) -> Any:
+        with torch.autocast("cpu", torch.bfloat16):
+            return torch.cat([x, y @ y])
+
+    recorder, result = recorded(both, (2, 2), (2, 2))
+    assert result.dtype == torch.float32, "cat widens to the widest of its tensors"
+    assert calls(recorder)[-1] == "cat.default"
+    assert calls(recorder).count("to.dtype") == 3

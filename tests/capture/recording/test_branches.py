@@ -1,0 +1,148 @@
+"""Choices for decisions by data: given in order, and the paths of small programs joined."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from fx2onnx.base.errors import UserError
+from fx2onnx.capture.attempt import Failed, Outcome, Recorded
+from fx2onnx.capture.captured import Captured, GraphInput, GraphOutput
+from fx2onnx.capture.recording import branches as branches_module
+from fx2onnx.capture.recording.branches import Branches, Choice, joined_paths
+from fx2onnx.capture.recording.recorder import Recorder
+from fx2onnx.capture.shapes.shape_env import ShapeEnv
+from fx2onnx.capture.torch_private.capture_modes import capture_modes
+from fx2onnx.capture.torch_private.operators import HIGHER_ORDER
+from tests.capture.recorded import info, inputs_of, recorder_of
+
+ERROR = UserError("E104", "depends on data")
+
+
+def paths_of(function: Callable[[Any], Any]) -> Recorded:
+    """The joined program of a function of a float32[4, 3]."""
+
+    def run(attempt: Any, branches: Branches) -> Outcome:
+        recorder = Recorder(ShapeEnv(), {}, lambda overload: True, branches=branches)
+        (x,) = inputs_of(recorder, (4, 3))
+        try:
+            with capture_modes(recorder.fake_mode, recorder.mode):
+                result = recorder.node_of(function(x))
+        except UserError as error:
+            return Failed(attempt, error)
+        except ValueError as cause:
+            error = UserError("E101", "the module failed")
+            error.__cause__ = cause
+            return Failed(attempt, error)
+        node = next(iter(recorder.graph.nodes))
+        inputs = [GraphInput("x0", info(4, 3), node, torch.ones(4, 3), "x0")]
+        outputs = [GraphOutput("output", result, "")]
+        captured = Captured(recorder.graph, inputs, outputs, recorder.weights, recorder.symbols, [], "fake")
+        return Recorded(attempt, captured, recorder.shape_env)
+
+    attempt: Any = None  # only the driver reads it
+    joined = joined_paths(run, attempt)
+    if isinstance(joined, Failed):
+        raise joined.error
+    return joined
+
+
+def value_of(joined: Recorded) -> Any:
+    value = joined.captured.outputs[0].value
+    assert isinstance(value, torch.fx.Node)
+    return value.meta["val"]
+
+
+def conds(graph: torch.fx.Graph) -> list[torch.fx.Node]:
+    return [node for node in graph.nodes if node.target is HIGHER_ORDER["cond"]]
+
+
+def test_choices_are_given_in_order_until_one_is_missing() -> None:
+    branches = Branches((Choice(True), Choice(False, first_unknown=7)))
+    recorder = recorder_of()
+    (x,) = inputs_of(recorder, (4,))
+    node = recorder.node_of(x)
+    assert branches.choose(recorder, node, ERROR) is True
+    assert recorder.shape_env.next_unknown == 0
+    assert branches.choose(recorder, node, ERROR) is False
+    assert recorder.shape_env.next_unknown == 7
+    with pytest.raises(UserError) as caught:
+        branches.choose(recorder, node, ERROR)
+    assert branches.undecided is caught.value is ERROR
+    assert [decision.test for decision in branches.decisions] == [node, node]
+
+
+def test_within_a_nested_graph_nothing_is_decided() -> None:
+    branches = Branches((Choice(True),))
+    recorder = recorder_of()
+    (x,) = inputs_of(recorder, (4,))
+    with recorder.nested(), pytest.raises(UserError):
+        branches.choose(recorder, recorder.node_of(x), ERROR)
+    assert branches.undecided is None
+
+
+def test_both_branches_are_joined_after_what_they_share() -> None:
+    joined = paths_of(lambda x: x.relu().exp() if x.sum() > 0 else x.relu().tanh())
+    (cond,) = conds(joined.captured.graph)
+    assert [str(node.target) for node in cond.args[1].graph.nodes] == ["aten.relu.default", "aten.exp.default"]  # type: ignore[union-attr]
+    assert [str(node.target) for node in cond.args[2].graph.nodes] == ["aten.relu.default", "aten.tanh.default"]  # type: ignore[union-attr]
+    assert str(cond.args[0].target) == "aten.gt.Scalar"  # type: ignore[union-attr]
+    assert value_of(joined) == info(4, 3)
+    assert [note.what for note in joined.captured.assumptions] == [
+        "both branches of a decision by data are in the file"
+    ]
+
+
+def test_later_decisions_are_ifs_within_branches() -> None:
+    joined = paths_of(lambda x: x.exp() if x.sum() > 0 else (x.tanh() if x.max() > 1 else x.sin()))
+    (outer,) = conds(joined.captured.graph)
+    assert not conds(outer.args[1].graph)  # type: ignore[union-attr]
+    assert len(conds(outer.args[2].graph)) == 1  # type: ignore[union-attr]
+
+
+def test_sizes_and_integer_types_are_joined() -> None:
+    joined = paths_of(lambda x: x[:2].argmax(1) if x.sum() > 0 else x.argmax(1).int())
+    found = value_of(joined)
+    assert found.dtype == torch.int64
+    assert str(found.dims[0]) in joined.captured.symbols
+
+
+@pytest.mark.parametrize(
+    ("function", "why"),
+    [
+        (lambda x: x if x.sum() > 0 else x.double(), "the branches return different types"),
+        (lambda x: x if x.sum() > 0 else x[0], "the branches return different types"),
+    ],
+    ids=["dtypes", "ranks"],
+)
+def test_what_cannot_be_joined_says_why(function: Any, why: str) -> None:
+    with pytest.raises(UserError, match=why) as caught:
+        paths_of(function)
+    assert caught.value.code == "E104"
+
+
+def test_a_branch_that_raises_is_assumed_not_to_be_taken() -> None:
+    def checked(x: Any) -> Any:
+        if x.sum() > 0:
+            raise ValueError("too large")
+        return x.exp()
+
+    joined = paths_of(checked)
+    assert not conds(joined.captured.graph)
+    assert value_of(joined) == info(4, 3)
+    assert [note.what for note in joined.shape_env.assertions] == ["%gt_scalar is false"]
+
+
+def test_paths_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(branches_module, "MAX_PATHS", 3)
+
+    def halved(x: Any) -> Any:
+        while x.sum() > 0:
+            x = x / 2
+        return x
+
+    with pytest.raises(UserError, match="more than 3 paths through forward"):
+        paths_of(halved)

@@ -93,6 +93,8 @@ MUTANTS = [
     Mutant("aten_map/strided.py", "        _check_inside(self, whole(start + count - 1))\n", "", "tests/ops/test_views.py"),
     Mutant("aten_map/namespaces/torchao.py", "scales += [blocks, 1]", "scales += [1, inside]", "tests/ops/test_torchao.py"),
     Mutant("capture/overloads/strided.py", "        storage_offset = fake.storage_offset()", "        storage_offset = 0", CAPTURE),
+    Mutant("lower/control_flow.py", "from fx2onnx.irx.emit import Emit\n",
+           "from fx2onnx.irx.emit import Emit\nfrom fx2onnx.lower import loop\n", "tests/test_layers.py"),
     Mutant("lower/torchlib.py", "dtype_of(result) != dtype or", "False or", RESORT),
     Mutant("lower/preflight.py", "    if len(distinct) == 1:\n        return first", "    if True:\n        return first", RESORT),
     Mutant("capture/torch_private.py", "Dispatcher(), torch._C._DisableTorchDispatch():\n        yield", "Dispatcher():\n        yield", MODES),

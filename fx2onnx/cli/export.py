@@ -12,7 +12,7 @@ import typer
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.cli import options
-from fx2onnx.cli.files import check_apart, check_writable, write_report
+from fx2onnx.cli.files import check_apart, check_writable, human_size, write_report
 from fx2onnx.cli.job import Job, run
 from fx2onnx.cli.outcome import print_json, reports_errors
 
@@ -219,13 +219,3 @@ def _fail(verdict: Verdict, output: Path, *, already_told: bool) -> None:
     if already_told:
         raise typer.Exit(1)
     require_ok(verdict, output)
-
-
-def human_size(size_bytes: int) -> str:
-    """``size_bytes`` with a unit: 1.2 kB, 97.8 MB."""
-    size = float(size_bytes)
-    for unit in ("bytes", "kB", "MB"):
-        if size < 1000:
-            return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:.2f} GB"

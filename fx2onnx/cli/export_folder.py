@@ -11,7 +11,7 @@ import typer
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.folder_commit import is_file_of_folder
-from fx2onnx.cli.files import check_apart, write_report
+from fx2onnx.cli.files import check_apart, human_size, write_report
 from fx2onnx.cli.outcome import print_json
 from fx2onnx.cli.target import engines_for, opset_for
 
@@ -120,7 +120,6 @@ def _show(done: ExportedFolder) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from fx2onnx.cli.export import human_size
     from fx2onnx.cli.progress import console
     from fx2onnx.cli.verdict import verdict_view
 

@@ -21,7 +21,7 @@ import typer
 from fx2onnx.base.digest import digest_of
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.staging import sweep
-from fx2onnx.cli.files import check_apart, write_report
+from fx2onnx.cli.files import check_apart, human_size, write_report
 from fx2onnx.cli.job import Job
 from fx2onnx.cli.outcome import print_json, show_error
 from fx2onnx.irx.model_files import digest_of_model
@@ -282,7 +282,6 @@ def _print_table(rows: Sequence[Row], summary: Row) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from fx2onnx.cli.export import human_size
     from fx2onnx.cli.progress import console
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)

@@ -170,7 +170,7 @@ def _measured(
     from fx2onnx.cli.dynamic import dynamic_shapes_of, parse_dynamic
     from fx2onnx.cli.profile_measure import Job, measure, measure_depth, measure_sweep
     from fx2onnx.cli.profile_sizes import parse_depth, parse_sweep, with_depth, with_size
-    from fx2onnx.report.profile import OURS
+    from fx2onnx.report.profile_data import OURS
 
     sweeping = [parse_sweep(text) for text in sweeps]
     keys, depths = ((), ()) if depth is None else parse_depth(depth, spec)

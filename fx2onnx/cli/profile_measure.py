@@ -19,7 +19,7 @@ from fx2onnx.base.errors import Fx2OnnxError
 from fx2onnx.base.events import recording
 from fx2onnx.base.memory import MemoryReader
 from fx2onnx.cli.profile_probes import DYNAMO, TORCHSCRIPT, Probe, probed
-from fx2onnx.report.profile import OURS, Event, Export, Point, Series, events_of
+from fx2onnx.report.profile_data import OURS, Event, Export, Point, Series, events_of
 
 if TYPE_CHECKING:
     from fx2onnx.exporting.result import ExportResult

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +14,9 @@ from fx2onnx.base.dims import Dim, DimLike
 
 _DIMS_KEY = "fx2onnx.dims"
 Dims = tuple[DimLike, ...]
+Operand: TypeAlias = ir.Value | npt.NDArray[Any] | bool | int | float | Sequence[int] | None
+"""What ``Emit`` takes as an input of a node."""
+OutputType: TypeAlias = tuple[ir.DataType, Sequence[DimLike]]
 
 MAX_KNOWN_INTS = 64
 """Shape inference reads the numbers of constants up to this many: shapes, axes, pads; never weights."""

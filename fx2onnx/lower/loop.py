@@ -20,9 +20,9 @@ from fx2onnx.base.events import details, record
 from fx2onnx.capture.captured import Captured, GraphOutput, TensorInfo, told, where_of
 from fx2onnx.capture.recording.control_flow import Nested
 from fx2onnx.irx.builder import Builder
-from fx2onnx.irx.emit import Emit, OutputType
+from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.schema import IR_VERSIONS
-from fx2onnx.irx.values import dims_of, dtype_of, let_go, mark_complex, new_value, set_known_sizes, set_type
+from fx2onnx.irx.values import OutputType, dims_of, dtype_of, let_go, mark_complex, new_value, set_known_sizes, set_type
 from fx2onnx.lower import control_flow, faults, preflight, torchlib
 from fx2onnx.lower.layers import Layers
 from fx2onnx.lower.weights import as_onnx

@@ -20,7 +20,7 @@ from typing import Any
 
 from fx2onnx.base.plain import plain
 from fx2onnx.report.compare import Change, Comparison
-from fx2onnx.report.profile import Export, Point, Profile, Series
+from fx2onnx.report.profile_data import Export, Point, ProfileData, Series
 from fx2onnx.report.tree import Row, flame, lines, operations, phases, steps
 
 _HERE = Path(__file__).parent
@@ -54,7 +54,7 @@ _DEEPEST = 48
 """Modules inside each other that the map of weights tells apart."""
 
 
-def page(profile: Profile, comparisons: Sequence[Comparison] = ()) -> str:
+def page(profile: ProfileData, comparisons: Sequence[Comparison] = ()) -> str:
     """The page as text. It loads nothing from anywhere."""
     style = "\n".join((_HERE / name).read_text(encoding="utf-8") for name in _STYLES)
     scripts = [_script(name) for name in _SCRIPTS]
@@ -102,7 +102,7 @@ def _shown(value: Any) -> Any:
     return [_shown(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
-def page_data(profile: Profile, comparisons: Sequence[Comparison] = ()) -> dict[str, Any]:
+def page_data(profile: ProfileData, comparisons: Sequence[Comparison] = ()) -> dict[str, Any]:
     """What the page's scripts read: the views of the profile, ready to draw."""
     first = profile.ours
     return {

@@ -7,7 +7,7 @@ import statistics
 from typing import TYPE_CHECKING
 
 from fx2onnx.report.compare import Change, Comparison
-from fx2onnx.report.profile import Export, Profile, Series
+from fx2onnx.report.profile_data import Export, ProfileData, Series
 from fx2onnx.report.tree import lines, operations, phases, steps
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ _ROWS = 10
 _WIDTH = 120
 
 
-def as_text(profile: Profile) -> str:
+def as_text(profile: ProfileData) -> str:
     """``view`` without colours, for files and notebooks."""
     from fx2onnx.report.console import PlainConsole
 
@@ -27,7 +27,7 @@ def as_text(profile: Profile) -> str:
     return stream.getvalue().rstrip("\n")
 
 
-def view(profile: Profile) -> RenderableType:
+def view(profile: ProfileData) -> RenderableType:
     """The exporters side by side, then phases, operations and lines of the first."""
     from rich.console import Group
     from rich.text import Text

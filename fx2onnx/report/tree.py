@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from fx2onnx.report.profile import Event, Export
+from fx2onnx.report.profile_data import Event, Export
 
 
 @dataclass

@@ -23,7 +23,7 @@ from fx2onnx.runner.load import LoadedModel
 from fx2onnx.runner.nodes import GRAPH, NodeText, check_text, distinct, in_order, read_nodes
 from fx2onnx.runner.ort_value import as_plain
 from fx2onnx.runner.program import Program, Slot, Step
-from fx2onnx.runner.registry import Kernel, find_kernel, table_version
+from fx2onnx.runner.registry import PRIVATE_DOMAIN, Kernel, find_kernel, table_version
 from fx2onnx.runner.schemas import (
     NEWEST_OPSET,
     Signature,
@@ -38,7 +38,6 @@ from fx2onnx.runner.weights import WeightStore, declared
 
 kernels.load_all()
 
-PRIVATE_DOMAIN = "fx2onnx"
 _GRADIENT = ("ai.onnx.preview.training", "Gradient")
 
 _GARBLED = (ValueError, TypeError, KeyError, RuntimeError, AttributeError, AssertionError, IndexError)

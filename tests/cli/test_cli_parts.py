@@ -17,7 +17,7 @@ from fx2onnx.base import events
 from fx2onnx.base.errors import UserError
 from fx2onnx.cli import feeds, files
 from fx2onnx.cli.dynamic import dynamic_shapes_of, parse_dynamic
-from fx2onnx.cli.export import human_size
+from fx2onnx.cli.files import human_size
 from fx2onnx.cli.progress import Stages
 
 

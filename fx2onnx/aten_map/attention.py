@@ -15,7 +15,7 @@ from fx2onnx.aten_map.table.dtypes import FLOATS
 from fx2onnx.aten_map.table.registry import translates
 from fx2onnx.base.dims import Dim, DimLike, apply
 from fx2onnx.irx.emit import Emit
-from fx2onnx.irx.values import LOOKS, dims_of, dtype_of, lacks_data, rank_of
+from fx2onnx.irx.values import READ_SET, dims_of, dtype_of, lacks_data, rank_of
 
 aten = torch.ops.aten
 BOOL, FLOAT, FLOAT16, BFLOAT16 = ir.DataType.BOOL, ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16
@@ -76,7 +76,7 @@ def may_be_minus_infinity(value: ir.Value) -> bool:
     waiting, seen = [value], {id(value)}
     while waiting:
         current = waiting.pop()
-        LOOKS.note(current)
+        READ_SET.add(current)
         if dtype_of(current) not in FLOATS:
             continue
         if current.const_value is not None:

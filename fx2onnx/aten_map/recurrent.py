@@ -17,7 +17,7 @@ from fx2onnx.aten_map.packing import Packing, packing_of
 from fx2onnx.aten_map.table.axes import sliced, squeeze, transpose, unsqueeze, whole
 from fx2onnx.aten_map.table.registry import schema_line, translates
 from fx2onnx.irx.emit import Emit
-from fx2onnx.irx.values import LOOKS, Dims, dims_of, dtype_of, lacks_data
+from fx2onnx.irx.values import READ_SET, Dims, dims_of, dtype_of, lacks_data
 
 aten = torch.ops.aten
 GATE_ORDER: dict[str, tuple[int, ...]] = {"LSTM": (0, 3, 1, 2), "GRU": (1, 0, 2), "RNN": (0,)}
@@ -53,7 +53,7 @@ class Stack:
 
 def is_zero(value: ir.Value) -> bool:
     """Whether ``value`` is known to hold zeros only: a constant, or one number expanded."""
-    LOOKS.note(value)
+    READ_SET.add(value)
     if value.const_value is not None:
         return (
             not lacks_data(value)

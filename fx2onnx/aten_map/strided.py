@@ -27,7 +27,7 @@ from fx2onnx.aten_map.table.registry import translates
 from fx2onnx.base.dims import Dim, DimLike, product
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit
-from fx2onnx.irx.values import LOOKS, dims_of, dtype_of, rank_of
+from fx2onnx.irx.values import READ_SET, dims_of, dtype_of, rank_of
 
 aten = torch.ops.aten
 VIEWS = frozenset(["Slice", "Split", "Transpose", "Expand"])
@@ -110,7 +110,7 @@ def _refuse_views(value: ir.Value) -> None:
     """Raises UserError E203 for a view of another tensor: strides and offset would be those of the other's storage."""
     current: ir.Value | None = value
     while current is not None and (producer := current.producer()) is not None:
-        LOOKS.note(current)
+        READ_SET.add(current)
         selects = producer.op_type == "Gather" and producer.inputs[1] is not None and not rank_of(producer.inputs[1])
         if producer.op_type in VIEWS or selects:
             raise UserError(

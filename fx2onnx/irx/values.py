@@ -82,20 +82,20 @@ def rank_of(value: ir.Value) -> int:
     return len(dims_of(value))
 
 
-class Looks(threading.local):
-    """What translations looked at beyond the types of their operands: numbers of weights, and what made an operand. What
-    they emit then need not hold for another layer's operands of the same types.
+class ReadSet(threading.local):
+    """What translations read beyond the types of their operands: numbers of weights, and what made an operand. What they
+    emit then need not hold for another layer's operands of the same types.
     """
 
     def __init__(self) -> None:
-        self.log: list[int] = []
-        """Ids of values, and of weights' tensors, in the order of the looks."""
+        self.ids: list[int] = []
+        """Of values, and of weights' tensors, in the order of the reads."""
 
-    def note(self, looked_at: object) -> None:
-        self.log.append(id(looked_at))
+    def add(self, read: object) -> None:
+        self.ids.append(id(read))
 
 
-LOOKS = Looks()
+READ_SET = ReadSet()
 
 
 def lacks_data(value: ir.Value) -> bool:

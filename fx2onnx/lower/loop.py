@@ -24,7 +24,7 @@ from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.schema import IR_VERSIONS
 from fx2onnx.irx.values import OutputType, dims_of, dtype_of, let_go, mark_complex, new_value, set_known_sizes, set_type
 from fx2onnx.lower import control_flow, faults, preflight, torchlib
-from fx2onnx.lower.layers import Layers
+from fx2onnx.lower.layers import RepeatedLayers
 from fx2onnx.lower.weights import as_onnx
 
 PRODUCER = "fx2onnx"
@@ -74,7 +74,7 @@ class Lowering:
                 if symbol.node.op == "placeholder":
                     self.builder.symbols[name] = (self.values[symbol.node], symbol.axis)
             self.used = used
-            layers = Layers(self.builder, self.values, self._translate, self._stamped, self._may_repeat)
+            layers = RepeatedLayers(self.builder, self.values, self._translate, self._stamped, self._may_repeat)
             layers.run([node for node in captured.graph.nodes if node in used])
             if self.refusals:
                 raise preflight.combined(self.refusals, self.builder.opset)

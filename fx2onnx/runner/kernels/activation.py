@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from fx2onnx.runner.kernels.elementwise import Outs, broadcast_first, check_same_dtype
+from fx2onnx.runner.kernels.norm import widen
 from fx2onnx.runner.registry import kernel, same_as_first
 from fx2onnx.runner.types import NARROW_FLOATS, Array, narrowed
 
@@ -298,3 +299,13 @@ def gelu_tanh_tile(x: Array, out: Array, first: Array, second: Array, third: Arr
     np.exp(first, out=first)
     np.add(first, _ONE, out=first)
     np.divide(x, first, out=out)
+
+
+@kernel("SwiGLU", 28)
+def swi_glu(a: Array, b: Array, *, alpha: float = 1.0) -> Array:
+    """a * sigmoid(alpha * a) * b."""
+    if a.shape != b.shape or a.dtype != b.dtype:
+        raise ValueError(f"{a.dtype}{list(a.shape)} and {b.dtype}{list(b.shape)} differ")
+    wide = widen(a)
+    gate = narrowed(wide / (1 + np.exp(np.asarray(-alpha, wide.dtype) * wide)), a.dtype)
+    return narrowed(gate * b, a.dtype)

@@ -1,4 +1,4 @@
-"""Conv, ConvTranspose, ConvInteger, DeformConv, Col2Im."""
+"""Conv, ConvTranspose, ConvInteger, Col2Im, FusedConv, CausalConvWithState."""
 
 from __future__ import annotations
 
@@ -262,3 +262,29 @@ def fused_conv(
         known = find_kernel("", activation, 22)
         assert known is not None
         known.fn([y], y.copy())
+
+
+@kernel("CausalConvWithState", 27)
+def causal_conv_with_state(
+    x: Array, weight: Array, bias: Array | None = None, past_state: Array | None = None, *, activation: str = "none"
+) -> tuple[Array, Array]:
+    """A depthwise convolution that sees only the past; the last k - 1 positions are handed on.
+
+    Shapes: x [B, C, L], weight [C, 1, k], state [B, C, k - 1].
+    """
+    if activation not in ("none", "silu", "swish"):
+        raise ValueError(f"the activation is {activation!r}")
+    width = weight.shape[2]
+    past = np.zeros((*x.shape[:2], width - 1), x.dtype) if past_state is None else past_state
+    padded = np.concatenate([past, x], axis=2)
+    wide = widen(padded)
+    total = np.zeros(x.shape, wide.dtype)
+    for tap in range(width):
+        total += wide[:, :, tap : tap + x.shape[2]] * widen(weight)[:, 0, tap, None]
+    if bias is not None:
+        total += widen(bias)[:, None]
+    y = total.astype(x.dtype)
+    if activation != "none":
+        plain = widen(y)
+        y = narrowed(plain / (1 + np.exp(-plain)), x.dtype)
+    return y, padded[:, :, padded.shape[2] - (width - 1) :].copy()

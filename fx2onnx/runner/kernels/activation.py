@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 
 from fx2onnx.runner.kernels.elementwise import Outs, broadcast_first, check_same_dtype
-from fx2onnx.runner.kernels.norm import widen
 from fx2onnx.runner.registry import kernel, same_as_first
-from fx2onnx.runner.types import NARROW_FLOATS, Array, narrowed
+from fx2onnx.runner.types import NARROW_FLOATS, Array, narrowed, widen
 
 _F = np.float32
 TILE = 1 << 15
@@ -55,12 +54,8 @@ def hard_sigmoid(out: Outs, x: Array, *, alpha: float = 0.2, beta: float = 0.5, 
 @kernel("HardSwish", 14, kind="into", infer=same_as_first, elementwise=True)
 def hard_swish(out: Outs, x: Array) -> None:
     """out[0] = x * clip(x / 6 + 0.5, 0, 1)."""
-    y = out[0]
-    np.multiply(x, scalar(1 / 6, x), out=y)
-    np.add(y, scalar(0.5, x), out=y)
-    np.maximum(y, scalar(0, x), out=y)
-    np.minimum(y, scalar(1, x), out=y)
-    np.multiply(y, x, out=y)
+    hard_sigmoid(out, x, alpha=1 / 6, beta=0.5)
+    np.multiply(out[0], x, out=out[0])
 
 
 @kernel("LeakyRelu", kind="into", infer=same_as_first, elementwise=True)
@@ -86,14 +81,10 @@ def prelu_1(x: Array, slope: Array, **_: Any) -> Array:
     return np.where(x >= 0, x, slope * x)
 
 
-def _wide(x: Array) -> Array:
-    return x.astype(_F) if x.dtype in NARROW_FLOATS else x
-
-
 @kernel("Elu")
 def elu(x: Array, *, alpha: float = 1.0, **_: Any) -> Array:
     """x where x > 0 else alpha * (exp(x) - 1)."""
-    wide = _wide(x)
+    wide = widen(x)
     return narrowed(np.where(wide > 0, wide, scalar(alpha, wide) * np.expm1(np.minimum(wide, 0))), x.dtype)
 
 
@@ -102,7 +93,7 @@ def selu(
     x: Array, *, alpha: float = 1.67326319217681884765625, gamma: float = 1.05070102214813232421875, **_: Any
 ) -> Array:
     """gamma * (x where x > 0 else alpha * (exp(x) - 1))."""
-    wide = _wide(x)
+    wide = widen(x)
     low = scalar(alpha, wide) * np.expm1(np.minimum(wide, 0))
     return narrowed((scalar(gamma, wide) * np.where(wide > 0, wide, low)), x.dtype)
 
@@ -110,7 +101,7 @@ def selu(
 @kernel("Celu", 12)
 def celu(x: Array, *, alpha: float = 1.0) -> Array:
     """max(0, x) + min(0, alpha * (exp(x / alpha) - 1))."""
-    wide = _wide(x)
+    wide = widen(x)
     a = scalar(alpha, wide)
     low = np.minimum(0, a * np.expm1(np.minimum(wide / a, 0) if alpha > 0 else wide / a))
     return narrowed((np.maximum(wide, 0) + low), x.dtype)
@@ -119,14 +110,14 @@ def celu(x: Array, *, alpha: float = 1.0) -> Array:
 @kernel("Softplus")
 def softplus(x: Array) -> Array:
     """log(1 + exp(x)), without overflow."""
-    wide = _wide(x)
+    wide = widen(x)
     return narrowed((np.maximum(wide, 0) + np.log1p(np.exp(-np.abs(wide)))), x.dtype)
 
 
 @kernel("Softsign")
 def softsign(x: Array) -> Array:
     """x / (1 + |x|)."""
-    wide = _wide(x)
+    wide = widen(x)
     return narrowed((wide / (1 + np.abs(wide))), x.dtype)
 
 
@@ -139,7 +130,7 @@ def thresholded_relu(x: Array, *, alpha: float = 1.0) -> Array:
 @kernel("Shrink", 9)
 def shrink(x: Array, *, bias: float = 0.0, lambd: float = 0.5) -> Array:
     """x + bias where x < -lambd, x - bias where x > lambd, else 0."""
-    wide = x.astype(np.float64) if x.dtype.kind in "iu" else _wide(x)
+    wide = x.astype(np.float64) if x.dtype.kind in "iu" else widen(x)
     result = np.where(wide < -lambd, wide + bias, np.where(wide > lambd, wide - bias, 0))
     return np.asarray(result).astype(x.dtype, copy=False)
 
@@ -147,7 +138,7 @@ def shrink(x: Array, *, bias: float = 0.0, lambd: float = 0.5) -> Array:
 @kernel("Mish", 18)
 def mish(x: Array) -> Array:
     """x * tanh(softplus(x))."""
-    wide = _wide(x)
+    wide = widen(x)
     plus = np.maximum(wide, 0) + np.log1p(np.exp(-np.abs(wide)))
     return narrowed((wide * np.tanh(plus)), x.dtype)
 
@@ -155,7 +146,7 @@ def mish(x: Array) -> Array:
 @kernel("Swish", 24)
 def swish(x: Array, *, alpha: float = 1.0) -> Array:
     """x / (1 + exp(-alpha * x))."""
-    wide = _wide(x)
+    wide = widen(x)
     return narrowed((wide / (1 + np.exp(scalar(-alpha, wide) * wide))), x.dtype)
 
 
@@ -255,7 +246,7 @@ def gelu(out: Outs, x: Array, *, approximate: str = "none") -> None:
     if approximate not in ("none", "tanh"):
         raise ValueError(f"approximate is {approximate!r}, not 'none' or 'tanh'")
     if x.dtype != np.float32:
-        wide = _wide(x)
+        wide = widen(x)
         y[...] = _gelu_plain(wide, approximate).astype(x.dtype, copy=False)
         return
     if not (x.flags.c_contiguous and y.flags.c_contiguous):
@@ -306,6 +297,4 @@ def swi_glu(a: Array, b: Array, *, alpha: float = 1.0) -> Array:
     """a * sigmoid(alpha * a) * b."""
     if a.shape != b.shape or a.dtype != b.dtype:
         raise ValueError(f"{a.dtype}{list(a.shape)} and {b.dtype}{list(b.shape)} differ")
-    wide = widen(a)
-    gate = narrowed(wide / (1 + np.exp(np.asarray(-alpha, wide.dtype) * wide)), a.dtype)
-    return narrowed(gate * b, a.dtype)
+    return narrowed(swish(a, alpha=alpha) * b, a.dtype)

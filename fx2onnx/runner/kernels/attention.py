@@ -10,12 +10,11 @@ import numpy as np
 
 from fx2onnx.runner.kernels.cast import cast_array
 from fx2onnx.runner.kernels.matmul import matmul_shape
-from fx2onnx.runner.kernels.norm import widen
 from fx2onnx.runner.kernels.softmax import softmax_array
 from fx2onnx.runner.limits import check_shape
 from fx2onnx.runner.registry import kernel
 from fx2onnx.runner.threads import multiply
-from fx2onnx.runner.types import Array, narrowed, numpy_dtype_of_code
+from fx2onnx.runner.types import Array, narrowed, numpy_dtype_of_code, widen
 
 
 def split_heads(x: Array, heads: int | None, what: str) -> Array:

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from fx2onnx.runner.kernels.activation import swish
 from fx2onnx.runner.kernels.conv_plan import prepare_conv
 from fx2onnx.runner.kernels.elementwise import Outs, check_same_dtype
-from fx2onnx.runner.kernels.norm import widen
 from fx2onnx.runner.limits import check_shape
 from fx2onnx.runner.registry import PRIVATE_DOMAIN, find_kernel, kernel
-from fx2onnx.runner.types import NARROW_FLOATS, Array, Spec, narrowed
+from fx2onnx.runner.types import NARROW_FLOATS, Array, Spec, narrowed, widen
 from fx2onnx.runner.windows import COLUMN_BLOCK_BYTES, Window, conv_window, pad_spatial, resolve_window, window_view
 
 
@@ -285,6 +285,5 @@ def causal_conv_with_state(
         total += widen(bias)[:, None]
     y = total.astype(x.dtype)
     if activation != "none":
-        plain = widen(y)
-        y = narrowed(plain / (1 + np.exp(-plain)), x.dtype)
+        y = swish(y)
     return y, padded[:, :, padded.shape[2] - (width - 1) :].copy()

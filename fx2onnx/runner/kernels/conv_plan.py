@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from fx2onnx.runner.kernels.activation import hard_sigmoid, relu, sigmoid
 from fx2onnx.runner.kernels.elementwise import Outs
 from fx2onnx.runner.prepared import Facts, Prepared
 from fx2onnx.runner.threads import are_several, multiply, spread
@@ -38,32 +39,15 @@ def fold_batch_norm(w: Array, bias: Array | None, norm: Sequence[Array | None], 
     return folded, ((shift - mean) * factor + beta).astype(FLOAT32)
 
 
-_ZERO, _ONE, _HALF, _SIXTH = (np.asarray(value, FLOAT32) for value in (0, 1, 0.5, 1 / 6))
-
-
-def _relu(y: Array, scratch: Array) -> None:
-    np.maximum(y, _ZERO, out=y)
-
-
 def _hard_swish(y: Array, scratch: Array) -> None:
-    np.multiply(y, _SIXTH, out=scratch)
-    np.add(scratch, _HALF, out=scratch)
-    np.maximum(scratch, _ZERO, out=scratch)
-    np.minimum(scratch, _ONE, out=scratch)
+    hard_sigmoid([scratch], y, alpha=1 / 6, beta=0.5)
     np.multiply(y, scratch, out=y)
 
 
-def _sigmoid(y: Array, scratch: Array) -> None:
-    np.negative(y, out=scratch)
-    np.exp(scratch, out=scratch)
-    np.add(scratch, _ONE, out=scratch)
-    np.divide(_ONE, scratch, out=y)
-
-
 ACTIVATIONS: dict[str, Callable[[Array, Array], None]] = {
-    "Relu": _relu,
+    "Relu": lambda y, scratch: relu([y], y),
     "HardSwish": _hard_swish,
-    "Sigmoid": _sigmoid,
+    "Sigmoid": lambda y, scratch: sigmoid([y], y),
 }
 
 

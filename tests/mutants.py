@@ -31,7 +31,7 @@ LEAKS = "tests/test_leaks.py"
 MODES = "tests/capture/test_modes.py"
 REGISTRY = "tests/capture/test_registry.py"
 EXPORTED = "tests/ops/test_exported.py"
-RARE, RESORT = "tests/ops/test_rare.py", "tests/ops/test_resort.py"
+RARE, RESORT = "tests/ops/test_rare.py", "tests/lower/test_resort.py"
 STRANGERS = "tests/sources/test_strangers.py tests/test_folder_files.py"
 STATE, INTERRUPTS, THREADS = (f"tests/capture/test_{name}.py" for name in ("state", "interrupts", "threads"))
 PATCHES = "tests/model_patches/test_patching.py"
@@ -105,15 +105,15 @@ MUTANTS = [
     Mutant("capture/recording/op_traits.py", "    return handler(Kind.WRITE, func) or functionalize.mutate", "    return functionalize.mutate",
            REGISTRY),
     # lowering and files
-    Mutant("irx/data_file.py", "    stream.seek(offset)", "    pass", "tests/test_data_file.py"),
-    Mutant("irx/data_file.py", "// ALIGNMENT_BYTES) * ALIGNMENT_BYTES", "// 1)", "tests/test_data_file.py"),
-    Mutant("irx/data_file.py", "            self._failed = True", "            pass", "tests/test_data_file.py"),
-    Mutant("irx/data_file.py", "if length < BESIDE_BYTES or", "if True or", "tests/test_data_file.py"),
-    Mutant("irx/data_file.py", "            buffer[end:start] = 0", "            pass", "tests/test_data_file.py"),
-    Mutant("irx/pieces.py", "    if len(made) != piece.length:", "    if False:", "tests/test_data_file.py"),
+    Mutant("irx/data_file.py", "    stream.seek(offset)", "    pass", "tests/irx/test_data_file.py"),
+    Mutant("irx/data_file.py", "// ALIGNMENT_BYTES) * ALIGNMENT_BYTES", "// 1)", "tests/irx/test_data_file.py"),
+    Mutant("irx/data_file.py", "            self._failed = True", "            pass", "tests/irx/test_data_file.py"),
+    Mutant("irx/data_file.py", "if length < BESIDE_BYTES or", "if True or", "tests/irx/test_data_file.py"),
+    Mutant("irx/data_file.py", "            buffer[end:start] = 0", "            pass", "tests/irx/test_data_file.py"),
+    Mutant("irx/pieces.py", "    if len(made) != piece.length:", "    if False:", "tests/irx/test_data_file.py"),
     Mutant("base/source.py", "return _installed(self.file) or", "return", "tests/test_errors.py"),
     Mutant("lower/weights.py", "    _copy(tensor.t().contiguous().t(), memory)", "    _copy(tensor.flip(0), memory)",
-           "tests/test_data_file.py"),
+           "tests/irx/test_data_file.py"),
     Mutant("irx/model_files.py", "        os.replace(staged.data, final)\n        os.replace(staged.graph, target)",
            "        os.replace(staged.graph, target)\n        os.replace(staged.data, final)", "tests/faults"),
     Mutant("irx/io.py", 'if getattr(value.const_value, "lacks_data", False):', "if False:",
@@ -127,7 +127,7 @@ MUTANTS = [
            "tests/optimize/test_rewrites.py"),
     Mutant("optimize/rewrites/fold_batch_norm.py", "        if not sole_use(weight):", "        if False:",
            "tests/optimize/test_rewrites.py"),
-    Mutant("optimize/weights.py", "        rows, factor = array.reshape(self.view)", "        rows, factor = array", "tests/test_data_file.py"),
+    Mutant("optimize/weights.py", "        rows, factor = array.reshape(self.view)", "        rows, factor = array", "tests/irx/test_data_file.py"),
     # runner
     Mutant("runner/plan.py", "self.last_use.get(index) != step.index:", "False:", "tests/runner/test_planner.py"),
     Mutant("runner/plan.py", "last_use >= step.index for last_use, other in", "False for last_use, other in",
@@ -157,18 +157,18 @@ MUTANTS = [
            "tests/report/test_page_hostile.py"),
     Mutant("base/dim_text.py", "        if degree > MOST_DEGREE:", "        if False:", "tests/test_dim_text.py"),
     Mutant("verify/samples.py", "size_of(dim, sizes) == size:", "True:", "tests/test_dim_text.py"),
-    Mutant("verify/noise.py", "    if not asked:\n        return asked\n", "    return asked\n", "tests/test_verify_random.py"),
+    Mutant("verify/noise.py", "    if not asked:\n        return asked\n", "    return asked\n", "tests/verify/test_verify_random.py"),
     Mutant("verify/compare.py", "    draws = recording.draws\n", "    draws = recording.draws if case.random else []\n",
-           "tests/test_verify_random.py"),
+           "tests/verify/test_verify_random.py"),
     Mutant("capture/recording/recorder.py", "        shape_env.recorder = weakref.ref(self)", "        shape_env.recorder = lambda: self",
            LEAKS),
     Mutant("base/tracebacks.py", "                    frame.clear()", "                    pass", LEAKS),
     Mutant("base/bounded.py", "            self.clear()", "            pass", "tests/test_kept.py"),
     Mutant("irx/values.py", "        value.const_value = None", "        pass", LEAKS),
     Mutant("capture/python/module_calls.py", '    before_change(partial(setattr, _THREAD, "calls", _THREAD.calls))', "    pass", LEAKS),
-    Mutant("irx/io.py", "    if total_bytes > PROTOBUF_BYTES:", "    if False:", "tests/test_data_file.py"),
+    Mutant("irx/io.py", "    if total_bytes > PROTOBUF_BYTES:", "    if False:", "tests/irx/test_data_file.py"),
     Mutant("capture/python/frames.py", "        stack.append(self.names.get(id(module)) or (stack[-1] if stack else \"\"))",
-           "        stack.append(\"\")", "tests/capture tests/test_layers_stamped.py"),
+           "        stack.append(\"\")", "tests/capture tests/lower/test_repeated_layers.py"),
     Mutant("base/recursion.py", "            sys.setrecursionlimit(limit + FRAMES)", "            pass", "tests/test_growth.py"),
     Mutant("base/recursion.py", '            if sys.getrecursionlimit() == _LIMITS["raised"]:', "            if True:",
            "tests/test_growth.py"),
@@ -195,8 +195,8 @@ MUTANTS = [
     Mutant("exporting/build.py", "keep_weights=not options.export_params or", "keep_weights=", "tests/test_export.py"),
     Mutant("exporting/folder.py", "            check(stage)\n", "            pass\n", "tests/test_export.py"),
     # the operators of Emit
-    Mutant("irx/emit_ops.pyi", "def Add(self, A: Operand, B: Operand, *,", "def Add(self, A: Operand, *,", "tests/ops/test_emit_stub.py"),
-    Mutant("irx/emit.py", "            if not op_type[:1].isupper():", "            if False:", "tests/ops/test_emit_stub.py"),
+    Mutant("irx/emit_ops.pyi", "def Add(self, A: Operand, B: Operand, *,", "def Add(self, A: Operand, *,", "tests/irx/test_emit_stub.py"),
+    Mutant("irx/emit.py", "            if not op_type[:1].isupper():", "            if False:", "tests/irx/test_emit_stub.py"),
 ]  # fmt: skip
 
 

@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import typer
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.text import Text
 
 from fx2onnx.base.digest import digest_of
 from fx2onnx.base.errors import UserError
@@ -24,7 +26,9 @@ from fx2onnx.base.staging import sweep
 from fx2onnx.cli.files import check_apart, human_size, write_report
 from fx2onnx.cli.job import Job
 from fx2onnx.cli.outcome import print_json, show_error
+from fx2onnx.cli.progress import console
 from fx2onnx.irx.model_files import digest_of_model
+from fx2onnx.report.console import headed_table
 
 Row: TypeAlias = dict[str, Any]
 
@@ -233,9 +237,6 @@ def _parts(folder: Path) -> set[Path]:
 
 def _shown(jobs: Sequence[Job], skipped: int, processes: int, limit_s: float, *, quiet: bool) -> Iterator[Row]:
     """The rows as they become ready, with a live display on terminals and one line a model elsewhere (stderr)."""
-    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    from fx2onnx.cli.progress import console
     from fx2onnx.cli.workers import run_all
 
     out = console(stderr=True)
@@ -278,17 +279,7 @@ def _problem(row: Row) -> str:
 
 
 def _print_table(rows: Sequence[Row], summary: Row) -> None:
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    from fx2onnx.cli.progress import console
-
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("model", overflow="fold")
-    for title in ("nodes", "size", "seconds", "largest error"):
-        table.add_column(title, justify="right")
-    table.add_column("result", overflow="fold")
+    table = headed_table("model", ">nodes", ">size", ">seconds", ">largest error", "result")
     for row in rows:
         report = row.get("report")
         table.add_row(

@@ -12,7 +12,6 @@ from fx2onnx.base.targets import check_target
 from fx2onnx.report.compare import Comparison
 from fx2onnx.report.page import page
 from fx2onnx.report.profile_data import ProfileData
-from fx2onnx.report.table import as_text
 from fx2onnx.report.trace import chrome_trace, speedscope
 
 
@@ -21,6 +20,8 @@ class Profile(ProfileData):
 
     def table(self) -> str:
         """Phases, operations and lines as text."""
+        from fx2onnx.report.table import as_text  # rich is slow to import
+
         return as_text(self)
 
     def to_json(self, path: str | os.PathLike[str]) -> None:

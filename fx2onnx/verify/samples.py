@@ -38,9 +38,8 @@ def samples(
         shuffled = [tensor if axes is None else _like(tensor, generator) for tensor, axes in pairs]
         yield Sample(f"seed {seed}", shuffled)
     if any(symbolic_axes):
-        for delta in (1,):
-            sizes = _sizes(pairs)
-            yield Sample(f"sizes {delta:+d}", [_resized(tensor, axes or {}, sizes, delta) for tensor, axes in pairs])
+        sizes = _sizes(pairs)
+        yield Sample("sizes +1", [_resized(tensor, axes or {}, sizes) for tensor, axes in pairs])
 
 
 def _like(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
@@ -66,10 +65,10 @@ def _sizes(pairs: Sequence[tuple[torch.Tensor, Mapping[int, str] | None]]) -> di
     return found
 
 
-def _resized(tensor: torch.Tensor, axes: Mapping[int, str], sizes: Mapping[str, int], delta: int) -> torch.Tensor:
-    """The sample where every named size is larger (or smaller) by ``delta``, its content repeated."""
+def _resized(tensor: torch.Tensor, axes: Mapping[int, str], sizes: Mapping[str, int]) -> torch.Tensor:
+    """The sample where every named size is larger by one, its content repeated."""
     for axis, text in axes.items():
-        size = _grown(tensor.shape[axis], text, sizes, delta)
+        size = _grown(tensor.shape[axis], text, sizes)
         index = torch.arange(size) % max(tensor.shape[axis], 1)
         tensor = (
             tensor.index_select(axis, index)
@@ -79,13 +78,13 @@ def _resized(tensor: torch.Tensor, axes: Mapping[int, str], sizes: Mapping[str, 
     return tensor
 
 
-def _grown(size: int, text: str, sizes: Mapping[str, int], delta: int) -> int:
-    """What ``size`` becomes where every name in ``text``, such as ``past + sequence``, gains ``delta``. A text that says
+def _grown(size: int, text: str, sizes: Mapping[str, int]) -> int:
+    """What ``size`` becomes where every name in ``text``, such as ``past + sequence``, gains one. A text that says
     nothing of the sample's size, or more than memory may hold, is one name.
     """
     dim = parse_dim(text)
     if isinstance(dim, Dim) and dim.symbols() <= set(sizes) and size_of(dim, sizes) == size:
-        grown = size_of(dim, {name: sizes[name] + delta for name in dim.symbols()})
+        grown = size_of(dim, {name: sizes[name] + 1 for name in dim.symbols()})
         if grown is not None and grown <= MOST_GROWTH * (size + 1):
             return grown
-    return max(0, size + delta)
+    return size + 1

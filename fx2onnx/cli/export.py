@@ -174,7 +174,7 @@ def _export_one(job: Job, report: Path | None, json_output: bool, quiet: bool) -
     elif not quiet:
         _print_summary(done.summary, done.verdict)
     if done.verdict is not None and not done.verdict.ok:
-        _fail(done.verdict, output, already_told=json_output)
+        _fail(done.verdict, output, is_reported=json_output)
 
 
 def _print_summary(summary: dict[str, Any], verdict: Verdict | None) -> None:
@@ -213,9 +213,9 @@ def _lines(texts: list[str]) -> str:
     return "\n".join(unique[:_LINES_SHOWN] + ([f"and {rest} more (--report)"] if rest > 0 else []))
 
 
-def _fail(verdict: Verdict, output: Path, *, already_told: bool) -> None:
+def _fail(verdict: Verdict, output: Path, *, is_reported: bool) -> None:
     from fx2onnx.cli.verdict import require_ok
 
-    if already_told:
+    if is_reported:
         raise typer.Exit(1)
     require_ok(verdict, output)

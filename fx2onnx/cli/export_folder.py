@@ -91,7 +91,7 @@ def export_into_folder(asked: FolderJob, *, json_output: bool, quiet: bool) -> N
     elif not quiet:
         _show(done)
     if not ok:
-        _fail(done, already_told=json_output)
+        _fail(done, is_reported=json_output)
 
 
 def _for_target(options: FolderOptions, target: str | None) -> FolderOptions:
@@ -128,8 +128,8 @@ def _show(done: ExportedFolder) -> None:
     table.add_row(Text("folder", style="bold"), Text(str(done.path)))
     for name in done.files:
         report = done.reports.get(name)
-        told = f"{report.nodes_onnx} nodes, {report.seconds:.2f} s" if report is not None else ""
-        table.add_row(Text(name), Text(f"{human_size((done.path / name).stat().st_size):>9}   {told}"))
+        facts = f"{report.nodes_onnx} nodes, {report.seconds:.2f} s" if report is not None else ""
+        table.add_row(Text(name), Text(f"{human_size((done.path / name).stat().st_size):>9}   {facts}"))
     for note in done.notes:
         table.add_row(Text("note", style="bold"), Text(note))
     out.print(table)
@@ -138,10 +138,10 @@ def _show(done: ExportedFolder) -> None:
         out.print(verdict_view(verdict))
 
 
-def _fail(done: ExportedFolder, *, already_told: bool) -> None:
+def _fail(done: ExportedFolder, *, is_reported: bool) -> None:
     from fx2onnx.cli.verdict import require_ok
 
-    if already_told:
+    if is_reported:
         raise typer.Exit(1)
     for name, verdict in done.verdicts.items():
         require_ok(verdict, done.path / name)

@@ -45,13 +45,13 @@ class Job:
 
     def as_dict(self) -> dict[str, Any]:
         """The fields as JSON types; of ``options``, what the command line can change."""
-        found = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "options"}
+        result = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "options"}
         asked = {
             "verify": self.options.verify,
             "opset": self.options.opset_version,
             "capture": self.options.capture.rung,
         }
-        return found | asked | {"dynamic": list(self.dynamic)}
+        return result | asked | {"dynamic": list(self.dynamic)}
 
 
 class StageDisplay(Protocol):

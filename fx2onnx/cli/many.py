@@ -48,11 +48,11 @@ def expand(sources: Sequence[str]) -> list[str]:
 
     Raises:   UserError E601 for a pattern that fits none.
     """
-    found: list[str] = []
+    result: list[str] = []
     for source in sources:
         match = _PATTERN.fullmatch(source)
         if match is None:
-            found.append(source)
+            result.append(source)
             continue
         from fx2onnx import sources as kinds
         from fx2onnx.sources.registry import fail_unknown
@@ -61,8 +61,8 @@ def expand(sources: Sequence[str]) -> list[str]:
         fitting = fnmatch.filter(known, match["name"])
         if not fitting:
             fail_unknown(f"{match['kind']} model", match["name"], known, hint=f"fx2onnx list {match['kind']}")
-        found += [f"{match['kind']}:{name}{match['query'] or ''}" for name in fitting]
-    return list(dict.fromkeys(found))
+        result += [f"{match['kind']}:{name}{match['query'] or ''}" for name in fitting]
+    return list(dict.fromkeys(result))
 
 
 def plan(template: Job, sources: Sequence[str], folder: Path) -> list[Job]:
@@ -132,8 +132,8 @@ def _is_row(row: Any) -> bool:
     )
 
 
-def _has_types(found: Any, types: Mapping[str, Any]) -> bool:
-    return isinstance(found, dict) and all(isinstance(found.get(key), kind) for key, kind in types.items())
+def _has_types(value: Any, types: Mapping[str, Any]) -> bool:
+    return isinstance(value, dict) and all(isinstance(value.get(key), kind) for key, kind in types.items())
 
 
 def done_before(job: Job, rows: Sequence[Row]) -> Row | None:

@@ -190,8 +190,8 @@ def measure_depth(
     series = Series(label)
     for layers, make_job in make.items():
         job = make_job()
-        found = measure_sweep(label, names, {layers: job}, repeat, say)
-        series.points += found.points
+        result = measure_sweep(label, names, {layers: job}, repeat, say)
+        series.points += result.points
     return series
 
 
@@ -200,14 +200,14 @@ def _take(point: Point, job: Job, counts: bool) -> None:
     if point.error:
         return
     try:
-        found = _attempt(point.exporter, job, False)
+        result = _attempt(point.exporter, job, False)
     except Fx2OnnxError as error:
-        found = f"{error.code}: {error.what}"
+        result = f"{error.code}: {error.what}"
     _remove(job.path)
-    if isinstance(found, str):
-        point.error = found
+    if isinstance(result, str):
+        point.error = result
     elif counts:
-        point.seconds.append(found.seconds)
+        point.seconds.append(result.seconds)
 
 
 def _nodes(run: Run, path: Path | None) -> int:

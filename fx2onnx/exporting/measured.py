@@ -1,4 +1,4 @@
-"""What an export cost: kept as it was recorded, and a profile when somebody looks."""
+"""What an export cost: kept as it was recorded, and a profile when it is asked for."""
 
 from __future__ import annotations
 

@@ -112,8 +112,8 @@ def _scan_as_loop(
     return _several(op.Loop(length, op.const(True, BOOL), *initial, body=graph, outputs=list(result)))
 
 
-def _several(found: Any) -> Sequence[ir.Value]:
-    return [found] if isinstance(found, ir.Value) else list(found)
+def _several(result: Any) -> Sequence[ir.Value]:
+    return [result] if isinstance(result, ir.Value) else list(result)
 
 
 def _as_scalar_bool(op: Emit, value: ir.Value) -> ir.Value:

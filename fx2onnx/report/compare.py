@@ -78,11 +78,11 @@ def _notes(before: ProfileData, after: ProfileData, old: Export, new: Export) ->
     for key in sorted(set(before.machine) | set(after.machine)):
         was, now = before.machine.get(key), after.machine.get(key)
         if was != now:
-            notes.append(f"{key}: {_told(was)} then, {_told(now)} now")
+            notes.append(f"{key}: {_text(was)} then, {_text(now)} now")
     return notes
 
 
-def _told(value: object) -> str:
+def _text(value: object) -> str:
     return "not set" if value in (None, "") else str(value)
 
 

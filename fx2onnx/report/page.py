@@ -126,7 +126,7 @@ def _export(export: Export) -> dict[str, Any]:
     parts = steps(export)
     least = _LEAST_STEP_SHARE * export.median
     memory = export.memory[:: max(1, len(export.memory) // _READINGS)]
-    found: dict[str, Any] = {
+    result: dict[str, Any] = {
         "exporter": export.exporter,
         "median": export.median,
         "least": min(export.seconds, default=0.0),
@@ -147,11 +147,11 @@ def _export(export: Export) -> dict[str, Any]:
     }
     if export.events is not None:
         narrowest = export.events.seconds * _LEAST_SHARE
-        found["flame"] = {
+        result["flame"] = {
             "operator": flame(export.events).as_dict(narrowest),
             "module": flame(export.events, by_module=True).as_dict(narrowest),
         }
-    return found
+    return result
 
 
 def _row(row: Row) -> dict[str, Any]:

@@ -63,14 +63,14 @@ class Event:
 
     def as_dict(self) -> dict[str, Any]:
         """JSON types; what is empty is left out."""
-        found: dict[str, Any] = {"name": self.name, "start": round(self.start, 9), "seconds": round(self.seconds, 9)}
+        result: dict[str, Any] = {"name": self.name, "start": round(self.start, 9), "seconds": round(self.seconds, 9)}
         if self.stretches:
-            found["stretches"] = self.stretches
+            result["stretches"] = self.stretches
         if self.args:
-            found["args"] = self.args
+            result["args"] = self.args
         if self.children:
-            found["children"] = [child.as_dict() for child in self.children]
-        return found
+            result["children"] = [child.as_dict() for child in self.children]
+        return result
 
 
 @dataclass
@@ -152,13 +152,13 @@ class ProfileData:
 
     def as_dict(self) -> dict[str, Any]:
         """The documented JSON form."""
-        found: dict[str, Any] = {"schema": SCHEMA, "version": VERSION}
+        result: dict[str, Any] = {"schema": SCHEMA, "version": VERSION}
         for item in fields(self):
-            found[item.name] = getattr(self, item.name)
-        found["exports"] = [_export_as_dict(export) for export in self.exports]
-        found["sweeps"] = [asdict(series) for series in self.sweeps]
-        found["depth"] = None if self.depth is None else asdict(self.depth)
-        return found
+            result[item.name] = getattr(self, item.name)
+        result["exports"] = [_export_as_dict(export) for export in self.exports]
+        result["sweeps"] = [asdict(series) for series in self.sweeps]
+        result["depth"] = None if self.depth is None else asdict(self.depth)
+        return result
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
@@ -199,10 +199,10 @@ def events_of(span: Span, memory: MemoryReader | None) -> tuple[Event, list[tupl
 
 
 def _export_as_dict(export: Export) -> dict[str, Any]:
-    found = {item.name: getattr(export, item.name) for item in fields(export)}
-    found["events"] = None if export.events is None else export.events.as_dict()
-    found["memory"] = [[round(at, 6), now, peak] for at, now, peak in export.memory]
-    return found
+    result = {item.name: getattr(export, item.name) for item in fields(export)}
+    result["events"] = None if export.events is None else export.events.as_dict()
+    result["memory"] = [[round(at, 6), now, peak] for at, now, peak in export.memory]
+    return result
 
 
 def _export_from_dict(data: Mapping[str, Any]) -> Export:

@@ -152,13 +152,13 @@ class GraphBuilder:
 
     def collect_constants(self, graph: Any) -> None:
         """Initializers by name; each is read when something asks for it."""
-        found = [(tensor.name, tensor) for tensor in graph.initializer]
-        found += [(sparse.values.name, sparse) for sparse in graph.sparse_initializer]
+        result = [(tensor.name, tensor) for tensor in graph.initializer]
+        result += [(sparse.values.name, sparse) for sparse in graph.sparse_initializer]
         if self.depth == 0:
-            found += self.context.held.items()
-        self.constants = dict(found)
-        if len(self.constants) < len(found):
-            distinct((name for name, _ in found), "initializer")
+            result += self.context.held.items()
+        self.constants = dict(result)
+        if len(self.constants) < len(result):
+            distinct((name for name, _ in result), "initializer")
         if "" in self.constants:
             raise UserError("E303", f"an initializer of graph {graph.name!r} has no name")
 

@@ -47,7 +47,7 @@ OPTIMIZER_LEVELS = {
 
 @dataclass(frozen=True, slots=True)
 class ModelMetadata:
-    """Facts that the model file tells about itself."""
+    """What the model file says about itself."""
 
     producer_name: str
     graph_name: str

@@ -57,12 +57,12 @@ def _sizes(pairs: Sequence[tuple[torch.Tensor, Mapping[int, str] | None]]) -> di
     """The sample's size of every dim that is a plain name, or of which an axis has a multiple, such as ``8*frames + 3``."""
     named = [(tensor.shape[axis], parse_dim(text)) for tensor, axes in pairs for axis, text in (axes or {}).items()]
     sums = [(size, dim) for size, dim in named if isinstance(dim, Dim) and len(dim.terms) == 1]
-    found = {name: size for size, dim in sums if (name := dim.as_symbol()) is not None}
+    result = {name: size for size, dim in sums if (name := dim.as_symbol()) is not None}
     for size, dim in sums:
         ((monomial, factor),) = dim.terms.items()
         if len(monomial) == 1 and monomial[0].op == "symbol" and not dim.is_real:
-            found.setdefault(monomial[0].text, int(size - dim.constant) // int(factor))
-    return found
+            result.setdefault(monomial[0].text, int(size - dim.constant) // int(factor))
+    return result
 
 
 def _resized(tensor: torch.Tensor, axes: Mapping[int, str], sizes: Mapping[str, int]) -> torch.Tensor:

@@ -248,12 +248,12 @@ def is_nan(out: Outs, x: Array) -> None:
 def is_inf(x: Array, *, detect_negative: int = 1, detect_positive: int = 1) -> Array:
     """Whether x is an infinity of a wanted sign."""
     wide = widen(x)
-    found: Array = np.isinf(wide)
+    result: Array = np.isinf(wide)
     if not detect_negative:
-        found &= ~(wide < 0)
+        result &= ~(wide < 0)
     if not detect_positive:
-        found &= ~(wide > 0)
-    return found
+        result &= ~(wide > 0)
+    return result
 
 
 def _where_infer(inputs: Sequence[Array], attrs: Mapping[str, Any]) -> Sequence[Spec]:

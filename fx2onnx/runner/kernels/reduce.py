@@ -96,11 +96,11 @@ def _arg(pick: Callable[..., Any], x: Array, axis: int, keepdims: int, last: int
         return np.zeros((), INT64)
     wide = widen(x)
     if last:
-        found = x.shape[axis] - 1 - pick(np.flip(wide, axis), axis=axis)
+        result = x.shape[axis] - 1 - pick(np.flip(wide, axis), axis=axis)
     else:
-        found = pick(wide, axis=axis)
-    found = np.asarray(found, INT64)
-    return np.expand_dims(found, axis) if keepdims == 1 else found
+        result = pick(wide, axis=axis)
+    result = np.asarray(result, INT64)
+    return np.expand_dims(result, axis) if keepdims == 1 else result
 
 
 @kernel("ArgMax")

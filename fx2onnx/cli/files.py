@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.base.staging import replacing, write_text
+from fx2onnx.base.staging import write_text
 from fx2onnx.base.targets import check_target as check_writable
 
-__all__ = ["check_apart", "check_readable", "check_writable", "human_size", "replacing", "write_report"]
+__all__ = ["check_apart", "check_readable", "check_writable", "human_size", "write_report"]
 
 
 def check_readable(path: Path) -> None:

@@ -173,12 +173,12 @@ def clip_1(x: Array, *, min: float = -3.4028234663852886e38, max: float = 3.4028
     return np.minimum(np.maximum(x, scalar(min, x)), scalar(max, x))
 
 
-_ALPHA = [_F(c) for c in (-2.72614225801306e-10, 2.77068142495902e-08, -2.10102402082508e-06, -5.69250639462346e-05,
-                          -7.34990630326855e-04, -2.95459980854025e-03, -1.60960333262415e-02)]  # fmt: skip
-_BETA = [_F(c) for c in (-1.45660718464996e-05, -2.13374055278905e-04, -1.68282697438203e-03, -7.37332916720468e-03,
-                         -1.42647390514189e-02)]  # fmt: skip
-_ALPHA_0D = [np.asarray(c) for c in _ALPHA]
-_BETA_0D = [np.asarray(c) for c in _BETA]
+_ALPHA = [np.asarray(c, _F) for c in (
+    -2.72614225801306e-10, 2.77068142495902e-08, -2.10102402082508e-06, -5.69250639462346e-05,
+    -7.34990630326855e-04, -2.95459980854025e-03, -1.60960333262415e-02)]  # fmt: skip
+_BETA = [np.asarray(c, _F) for c in (
+    -1.45660718464996e-05, -2.13374055278905e-04, -1.68282697438203e-03, -7.37332916720468e-03,
+    -1.42647390514189e-02)]  # fmt: skip
 _FOUR, _MINUS_FOUR = np.asarray(_F(4)), np.asarray(_F(-4))
 _ONE, _HALF, _SQRT_HALF = np.asarray(_F(1)), np.asarray(_F(0.5)), np.asarray(_F(math.sqrt(0.5)))
 
@@ -191,17 +191,17 @@ def erf_tile(x: Array, out: Array, square: Array, lower: Array) -> None:
     np.minimum(x, _FOUR, out=out)
     np.maximum(out, _MINUS_FOUR, out=out)
     np.multiply(out, out, out=square)
-    np.multiply(square, _BETA_0D[0], out=lower)
-    for coefficient in _BETA_0D[1:-1]:
+    np.multiply(square, _BETA[0], out=lower)
+    for coefficient in _BETA[1:-1]:
         np.add(lower, coefficient, out=lower)
         np.multiply(lower, square, out=lower)
-    np.add(lower, _BETA_0D[-1], out=lower)
+    np.add(lower, _BETA[-1], out=lower)
     np.divide(out, lower, out=out)
-    np.multiply(square, _ALPHA_0D[0], out=lower)
-    for coefficient in _ALPHA_0D[1:-1]:
+    np.multiply(square, _ALPHA[0], out=lower)
+    for coefficient in _ALPHA[1:-1]:
         np.add(lower, coefficient, out=lower)
         np.multiply(lower, square, out=lower)
-    np.add(lower, _ALPHA_0D[-1], out=lower)
+    np.add(lower, _ALPHA[-1], out=lower)
     np.multiply(out, lower, out=out)
 
 

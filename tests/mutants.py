@@ -34,7 +34,7 @@ RECORDING = "tests/capture/recording"
 META_CACHE = f"{RECORDING}/test_meta_cache.py"
 REGISTRY = "tests/capture/overloads/test_registry.py"
 EXPORTED = "tests/ops/test_exported.py"
-RARE, RESORT = "tests/ops/test_rare.py", "tests/ops/test_resort.py"
+RARE, RESORT = "tests/ops/test_rare.py", "tests/lower/test_resort.py"
 STRANGERS = "tests/sources/test_strangers.py tests/test_folder_files.py"
 STATE, INTERRUPTS, THREADS = (f"tests/capture/test_{name}.py" for name in ("state", "interrupts", "threads"))
 PATCHES = "tests/model_patches/test_patching.py"
@@ -96,7 +96,7 @@ MUTANTS = [
            "op.Equal(op.Mod(s, 2.0, fmod=1), 0.0), gap, gap", "tests/ops/test_math.py"),
     Mutant("aten_map/reductions.py", "finite = through(op, \"Min\" if sign > 0 else \"Max\", self, most)", "finite = self", RARE),
     Mutant("aten_map/table/registry.py", "if name in names and name not in arguments.values():", "if name in names:", "tests/ops/test_table.py"),
-    Mutant("irx/accessors.py", "        LOOKS.note(value)\n        return value.producer()", "        return value.producer()", "tests/test_layers_stamped.py"),
+    Mutant("irx/accessors.py", "        READ_SET.add(value)\n        return value.producer()", "        return value.producer()", "tests/lower/test_repeated_layers.py"),
     Mutant("aten_map/strided.py", "        _check_inside(op, self, whole(start + count - 1))\n", "", "tests/ops/test_views.py"),
     Mutant("aten_map/namespaces/torchao.py", "scales += [blocks, 1]", "scales += [1, inside]", "tests/ops/test_torchao.py"),
     Mutant("capture/recording/meta_cache.py", "any(env.hint(what) != answer for", "any(False for", META_CACHE),
@@ -107,6 +107,8 @@ MUTANTS = [
     Mutant("capture/overloads/unbacked_scalars.py", "signs[0] * left + signs[1] * right", "left + right",
            "tests/capture/overloads/test_unbacked_scalars.py"),
     Mutant("capture/overloads/strided.py", "        storage_offset = fake.storage_offset()", "        storage_offset = 0", CAPTURE),
+    Mutant("lower/control_flow.py", "from fx2onnx.irx.emit import Emit\n",
+           "from fx2onnx.irx.emit import Emit\nfrom fx2onnx.lower import loop\n", "tests/test_layers.py"),
     Mutant("lower/torchlib.py", "dtype_of(result) != dtype or", "False or", RESORT),
     Mutant("lower/preflight.py", "    if len(distinct) == 1:\n        return first", "    if True:\n        return first", RESORT),
     Mutant("capture/torch_private/dispatch.py", "Dispatcher(), torch._C._DisableTorchDispatch():\n        yield", "Dispatcher():\n        yield", MODES),
@@ -117,15 +119,15 @@ MUTANTS = [
     Mutant("capture/recording/op_traits.py", "(handler(Kind.WRITE, func) or functionalize.mutate)", "functionalize.mutate",
            REGISTRY),
     # lowering and files
-    Mutant("irx/data_file.py", "    stream.seek(offset)", "    pass", "tests/test_data_file.py"),
-    Mutant("irx/data_file.py", "// ALIGNMENT_BYTES) * ALIGNMENT_BYTES", "// 1)", "tests/test_data_file.py"),
-    Mutant("irx/data_file.py", "            self._failed = True", "            pass", "tests/test_data_file.py"),
-    Mutant("irx/data_file.py", "if length < BESIDE_BYTES or", "if True or", "tests/test_data_file.py"),
-    Mutant("irx/data_file.py", "            buffer[end:start] = 0", "            pass", "tests/test_data_file.py"),
-    Mutant("irx/pieces.py", "    if len(made) != piece.length:", "    if False:", "tests/test_data_file.py"),
+    Mutant("irx/data_file.py", "    stream.seek(offset)", "    pass", "tests/irx/test_data_file.py"),
+    Mutant("irx/data_file.py", "// ALIGNMENT_BYTES) * ALIGNMENT_BYTES", "// 1)", "tests/irx/test_data_file.py"),
+    Mutant("irx/data_file.py", "            self._failed = True", "            pass", "tests/irx/test_data_file.py"),
+    Mutant("irx/data_file.py", "if length < BESIDE_BYTES or", "if True or", "tests/irx/test_data_file.py"),
+    Mutant("irx/data_file.py", "            buffer[end:start] = 0", "            pass", "tests/irx/test_data_file.py"),
+    Mutant("irx/pieces.py", "    if len(made) != piece.length:", "    if False:", "tests/irx/test_data_file.py"),
     Mutant("base/source.py", "return _installed(self.file) or", "return", "tests/test_errors.py"),
     Mutant("lower/weights.py", "    _copy(tensor.t().contiguous().t(), memory)", "    _copy(tensor.flip(0), memory)",
-           "tests/test_data_file.py"),
+           "tests/irx/test_data_file.py"),
     Mutant("irx/model_files.py", "        os.replace(staged.data, final)\n        os.replace(staged.graph, target)",
            "        os.replace(staged.graph, target)\n        os.replace(staged.data, final)", "tests/faults"),
     Mutant("irx/io.py", 'if getattr(value.const_value, "lacks_data", False):', "if False:",
@@ -139,7 +141,7 @@ MUTANTS = [
            "tests/optimize/test_rewrites.py"),
     Mutant("optimize/rewrites/fold_batch_norm.py", "        if not sole_use(weight):", "        if False:",
            "tests/optimize/test_rewrites.py"),
-    Mutant("optimize/weights.py", "        rows, factor = array.reshape(self.view)", "        rows, factor = array", "tests/test_data_file.py"),
+    Mutant("optimize/weights.py", "        rows, factor = array.reshape(self.view)", "        rows, factor = array", "tests/irx/test_data_file.py"),
     # runner
     Mutant("runner/plan.py", "self.last_use.get(index) != step.index:", "False:", "tests/runner/test_planner.py"),
     Mutant("runner/plan.py", "last_use >= step.index for last_use, other in", "False for last_use, other in",
@@ -168,19 +170,23 @@ MUTANTS = [
     Mutant("report/console.py", "segment if segment.control else segment._replace(text=plain(segment.text))", "segment",
            "tests/report/test_page_hostile.py"),
     Mutant("base/dim_text.py", "        if degree > MOST_DEGREE:", "        if False:", "tests/test_dim_text.py"),
+    Mutant("verify/samples.py", "sizes[name] + 1 for name", "sizes[name] for name", "tests/verify/test_verify_parts.py"),
+    Mutant("irx/arithmetic.py", 'size = op.node("Sub", size, op.const(dim.constant, INT64))', "pass", "tests/irx/test_emit_parts.py"),
+    Mutant("lower/layers.py", "islice(_NUMBER.finditer(path), DEEPEST)", "_NUMBER.finditer(path)",
+           "tests/lower/test_lower_parts.py"),
     Mutant("verify/samples.py", "size_of(dim, sizes) == size:", "True:", "tests/test_dim_text.py"),
-    Mutant("verify/noise.py", "    if not asked:\n        return asked\n", "    return asked\n", "tests/test_verify_random.py"),
+    Mutant("verify/noise.py", "    if not asked:\n        return asked\n", "    return asked\n", "tests/verify/test_verify_random.py"),
     Mutant("verify/compare.py", "    draws = recording.draws\n", "    draws = recording.draws if case.random else []\n",
-           "tests/test_verify_random.py"),
+           "tests/verify/test_verify_random.py"),
     Mutant("capture/recording/recorder.py", "        shape_env.recorder = weakref.ref(self)", "        shape_env.recorder = lambda: self",
            LEAKS),
     Mutant("base/tracebacks.py", "                    frame.clear()", "                    pass", LEAKS),
     Mutant("base/bounded.py", "            self.clear()", "            pass", "tests/test_kept.py"),
     Mutant("irx/values.py", "        value.const_value = None", "        pass", LEAKS),
     Mutant("capture/python/module_calls.py", '    put_name(_THREAD, "calls", calls)', "    _THREAD.calls = calls", LEAKS),
-    Mutant("irx/io.py", "    if total_bytes > PROTOBUF_BYTES:", "    if False:", "tests/test_data_file.py"),
+    Mutant("irx/io.py", "    if total_bytes > PROTOBUF_BYTES:", "    if False:", "tests/irx/test_data_file.py"),
     Mutant("capture/torch_private/module_paths.py", "        stack.append(self.names.get(id(module)) or (stack[-1] if stack else \"\"))",
-           "        stack.append(\"\")", "tests/capture tests/test_layers_stamped.py"),
+           "        stack.append(\"\")", "tests/capture tests/lower/test_repeated_layers.py"),
     Mutant("base/recursion.py", "            sys.setrecursionlimit(limit + FRAMES)", "            pass", "tests/test_growth.py"),
     Mutant("base/recursion.py", '            if sys.getrecursionlimit() == _LIMITS["raised"]:', "            if True:",
            "tests/test_growth.py"),
@@ -208,8 +214,8 @@ MUTANTS = [
     Mutant("exporting/build.py", "keep_weights=not options.export_params or", "keep_weights=", "tests/test_export.py"),
     Mutant("exporting/folder.py", "            check(stage)\n", "            pass\n", "tests/test_export.py"),
     # the operators of Emit
-    Mutant("irx/emit_ops.pyi", "def Add(self, A: Operand, B: Operand, *,", "def Add(self, A: Operand, *,", "tests/ops/test_emit_stub.py"),
-    Mutant("irx/emit.py", "            if not op_type[:1].isupper():", "            if False:", "tests/ops/test_emit_stub.py"),
+    Mutant("irx/emit_ops.pyi", "def Add(self, A: Operand, B: Operand, *,", "def Add(self, A: Operand, *,", "tests/irx/test_emit_stub.py"),
+    Mutant("irx/emit.py", "            if not op_type[:1].isupper():", "            if False:", "tests/irx/test_emit_stub.py"),
 ]  # fmt: skip
 
 

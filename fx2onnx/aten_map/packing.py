@@ -14,8 +14,8 @@ from fx2onnx.aten_map.table.axes import INT64, steps, transpose, unsqueeze
 from fx2onnx.aten_map.table.dtypes import as_dtype
 from fx2onnx.aten_map.table.registry import translates
 from fx2onnx.base.dims import Dim, DimLike
-from fx2onnx.irx.accessors import OutputType
 from fx2onnx.irx.emit import Emit
+from fx2onnx.irx.values import OutputType
 
 aten = torch.ops.aten
 

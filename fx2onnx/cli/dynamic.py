@@ -73,13 +73,13 @@ def dynamic_shapes_of(source: Source, wanted: dict[str, dict[int, str]] | str) -
 def arguments_of(source: Source) -> dict[str, Any]:
     """The arguments of the sample call by the names that ``forward`` gives them."""
     bound = inspect.signature(source.module.forward).bind(*source.args, **source.kwargs)
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for name, value in bound.arguments.items():
         kind = bound.signature.parameters[name].kind
         if kind is inspect.Parameter.VAR_POSITIONAL:
-            found.update({f"{name}_{index}": item for index, item in enumerate(value)})
+            result.update({f"{name}_{index}": item for index, item in enumerate(value)})
         elif kind is inspect.Parameter.VAR_KEYWORD:
-            found.update(value)
+            result.update(value)
         else:
-            found[name] = value
-    return found
+            result[name] = value
+    return result

@@ -12,7 +12,7 @@ import typer
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.cli import options
-from fx2onnx.cli.files import check_apart, check_writable, write_report
+from fx2onnx.cli.files import check_apart, check_writable, human_size, write_report
 from fx2onnx.cli.job import Job, run
 from fx2onnx.cli.outcome import print_json, reports_errors
 
@@ -174,7 +174,7 @@ def _export_one(job: Job, report: Path | None, json_output: bool, quiet: bool) -
     elif not quiet:
         _print_summary(done.summary, done.verdict)
     if done.verdict is not None and not done.verdict.ok:
-        _fail(done.verdict, output, already_told=json_output)
+        _fail(done.verdict, output, is_reported=json_output)
 
 
 def _print_summary(summary: dict[str, Any], verdict: Verdict | None) -> None:
@@ -213,19 +213,9 @@ def _lines(texts: list[str]) -> str:
     return "\n".join(unique[:_LINES_SHOWN] + ([f"and {rest} more (--report)"] if rest > 0 else []))
 
 
-def _fail(verdict: Verdict, output: Path, *, already_told: bool) -> None:
+def _fail(verdict: Verdict, output: Path, *, is_reported: bool) -> None:
     from fx2onnx.cli.verdict import require_ok
 
-    if already_told:
+    if is_reported:
         raise typer.Exit(1)
     require_ok(verdict, output)
-
-
-def human_size(size_bytes: int) -> str:
-    """``size_bytes`` with a unit: 1.2 kB, 97.8 MB."""
-    size = float(size_bytes)
-    for unit in ("bytes", "kB", "MB"):
-        if size < 1000:
-            return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:.2f} GB"

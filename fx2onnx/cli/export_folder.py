@@ -11,7 +11,7 @@ import typer
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.folder_commit import is_file_of_folder
-from fx2onnx.cli.files import check_apart, write_report
+from fx2onnx.cli.files import check_apart, human_size, write_report
 from fx2onnx.cli.outcome import print_json
 from fx2onnx.cli.target import engines_for, opset_for
 
@@ -91,7 +91,7 @@ def export_into_folder(asked: FolderJob, *, json_output: bool, quiet: bool) -> N
     elif not quiet:
         _show(done)
     if not ok:
-        _fail(done, already_told=json_output)
+        _fail(done, is_reported=json_output)
 
 
 def _for_target(options: FolderOptions, target: str | None) -> FolderOptions:
@@ -120,7 +120,6 @@ def _show(done: ExportedFolder) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from fx2onnx.cli.export import human_size
     from fx2onnx.cli.progress import console
     from fx2onnx.cli.verdict import verdict_view
 
@@ -129,8 +128,8 @@ def _show(done: ExportedFolder) -> None:
     table.add_row(Text("folder", style="bold"), Text(str(done.path)))
     for name in done.files:
         report = done.reports.get(name)
-        told = f"{report.nodes_onnx} nodes, {report.seconds:.2f} s" if report is not None else ""
-        table.add_row(Text(name), Text(f"{human_size((done.path / name).stat().st_size):>9}   {told}"))
+        facts = f"{report.nodes_onnx} nodes, {report.seconds:.2f} s" if report is not None else ""
+        table.add_row(Text(name), Text(f"{human_size((done.path / name).stat().st_size):>9}   {facts}"))
     for note in done.notes:
         table.add_row(Text("note", style="bold"), Text(note))
     out.print(table)
@@ -139,10 +138,10 @@ def _show(done: ExportedFolder) -> None:
         out.print(verdict_view(verdict))
 
 
-def _fail(done: ExportedFolder, *, already_told: bool) -> None:
+def _fail(done: ExportedFolder, *, is_reported: bool) -> None:
     from fx2onnx.cli.verdict import require_ok
 
-    if already_told:
+    if is_reported:
         raise typer.Exit(1)
     for name, verdict in done.verdicts.items():
         require_ok(verdict, done.path / name)

@@ -11,22 +11,12 @@ import numpy as np
 
 from fx2onnx.base.errors import UserError
 
+_NUMBERS = (
+    *("float16", "bfloat16", "bool", "int8", "int16", "int32", "int64"),
+    *("uint8", "uint16", "uint32", "uint64"),
+)
 # Type strings as onnxruntime and the runner give them, and the NumPy dtype of each.
-DTYPES: dict[str, str] = {
-    "tensor(float)": "float32",
-    "tensor(double)": "float64",
-    "tensor(float16)": "float16",
-    "tensor(bfloat16)": "bfloat16",
-    "tensor(bool)": "bool",
-    "tensor(int8)": "int8",
-    "tensor(int16)": "int16",
-    "tensor(int32)": "int32",
-    "tensor(int64)": "int64",
-    "tensor(uint8)": "uint8",
-    "tensor(uint16)": "uint16",
-    "tensor(uint32)": "uint32",
-    "tensor(uint64)": "uint64",
-}
+DTYPES = {"tensor(float)": "float32", "tensor(double)": "float64"} | {f"tensor({name})": name for name in _NUMBERS}
 # Random integers are 0 or 1: the only range that token ids, token types and masks all accept.
 _INTEGER_LIMIT = 2
 

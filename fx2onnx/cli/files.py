@@ -1,4 +1,4 @@
-"""Paths of a command: those that it reads, and those that it will write to."""
+"""Files of a command: those that it reads, and those that it will write to."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.base.staging import replacing, write_text
+from fx2onnx.base.staging import write_text
 from fx2onnx.base.targets import check_target as check_writable
 
-__all__ = ["check_apart", "check_readable", "check_writable", "replacing", "write_report"]
+__all__ = ["check_apart", "check_readable", "check_writable", "human_size", "write_report"]
 
 
 def check_readable(path: Path) -> None:
@@ -37,3 +37,13 @@ def check_apart(outputs: Iterable[Path | None], inputs: Iterable[str | Path]) ->
 def write_report(path: Path, summary: Any) -> None:
     """``summary`` as JSON, whole or not at all. Raises UserError E301."""
     write_text(path, json.dumps(summary, indent=2, default=str) + "\n")
+
+
+def human_size(size_bytes: int) -> str:
+    """``size_bytes`` with a unit: 1.2 kB, 97.8 MB."""
+    size = float(size_bytes)
+    for unit in ("bytes", "kB", "MB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "bytes" else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.2f} GB"

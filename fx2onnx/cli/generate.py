@@ -107,23 +107,23 @@ def _inputs(model: LoadedModel, rows: Sequence[Sequence[int]], files: Sequence[s
 
     from fx2onnx.cli.feeds import parse_pairs
 
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     if rows:
         length = max(map(len, rows))
         pads = [[0] * (length - len(row)) for row in rows]
         on_left = model.encoder is None
         ones = [[1] * len(row) for row in rows]
-        found["input_ids"] = np.array(
+        result["input_ids"] = np.array(
             [(p + list(r)) if on_left else (list(r) + p) for p, r in zip(pads, rows, strict=True)]
         )
-        found["attention_mask"] = np.array([(p + r) if on_left else (r + p) for p, r in zip(pads, ones, strict=True)])
-        found["attention_mask"] = found["attention_mask"][:: max(len(model.delays), 1)]
+        result["attention_mask"] = np.array([(p + r) if on_left else (r + p) for p, r in zip(pads, ones, strict=True)])
+        result["attention_mask"] = result["attention_mask"][:: max(len(model.delays), 1)]
     for name, file in parse_pairs(files, "--input").items():
         try:
-            found[name] = np.load(file, allow_pickle=False)
+            result[name] = np.load(file, allow_pickle=False)
         except (OSError, ValueError) as cause:
             raise UserError("E302", f"cannot read '{file}'", why=str(cause)) from cause
-    return found
+    return result
 
 
 def _source(model: LoadedModel, given: str | None, trusts: bool) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from fx2onnx.base.assumptions import Specialization
+from fx2onnx.cli.options import resolve_source
 from fx2onnx.cli.target import engines_for, opset_for
 
 if TYPE_CHECKING:
@@ -44,17 +45,17 @@ class Job:
 
     def as_dict(self) -> dict[str, Any]:
         """The fields as JSON types; of ``options``, what the command line can change."""
-        found = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "options"}
+        result = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "options"}
         asked = {
             "verify": self.options.verify,
             "opset": self.options.opset_version,
             "capture": self.options.capture.rung,
         }
-        return found | asked | {"dynamic": list(self.dynamic)}
+        return result | asked | {"dynamic": list(self.dynamic)}
 
 
-class Told(Protocol):
-    """Who is told of the stages: a ``Stages`` display, or the pipe of a worker."""
+class StageDisplay(Protocol):
+    """What shows the stages: a ``Stages`` on the terminal, or the pipe of a worker to one."""
 
     def stage(self, title: str) -> AbstractContextManager[None]: ...
 
@@ -69,42 +70,26 @@ class Done:
     verdict: Verdict | None
 
 
-def run(job: Job, told: Told) -> Done:
+def run(job: Job, display: StageDisplay) -> Done:
     """Build, export, verify. A file that differs from eager PyTorch is kept; every other failure leaves none.
 
     Raises:   Fx2OnnxError.
     """
     from fx2onnx.cli.dynamic import dynamic_shapes_of, parse_dynamic
+    from fx2onnx.cli.verdict import check_model
 
     opset = opset_for(job.target, job.options.opset_version)
     wanted = parse_dynamic(list(job.dynamic))
-    with told.stage(f"build {job.source}"):
-        model = _resolve(job)
+    with display.stage(f"build {job.source}"):
+        model = resolve_source(job.source, job.batch, job.seq, job.image_size, job.seed, job.weights, job.dtype)
         shapes = dynamic_shapes_of(model, wanted)
-    result = told.call("export", lambda: _export(job, model, shapes, opset))
+    result = display.call("export", lambda: _export(job, model, shapes, opset))
     result.report.warnings += _turned_static(result, shapes)
     verdict = None
     if job.options.verify and model.has_weights:
-        verdict = told.call("verify against eager PyTorch", lambda: _verify(job, model))
+        engines = engines_for(job.target)
+        verdict = display.call("verify against eager PyTorch", lambda: check_model(Path(job.output), model, engines))
     return Done(_summary(job, model, result, verdict), verdict)
-
-
-def _resolve(job: Job) -> Source:
-    import warnings
-
-    from fx2onnx import sources
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return sources.resolve(
-            job.source,
-            batch=job.batch,
-            seq=job.seq,
-            image_size=job.image_size,
-            seed=job.seed,
-            weights=job.weights,
-            dtype=job.dtype,
-        )
 
 
 def _export(job: Job, model: Source, shapes: Any, opset: int | None) -> ExportResult:
@@ -137,15 +122,6 @@ def _turned_static(result: ExportResult, shapes: Any) -> list[str]:
         if isinstance(assumed, Specialization) and isinstance(assumed.value, int)
     }
     return [f"the size {name} is fixed: {fixed[name]}" for name in wanted if name in fixed]
-
-
-def _verify(job: Job, model: Source) -> Verdict:
-    from fx2onnx.cli.verdict import check_model
-
-    engines = engines_for(job.target)
-    if engines is None:
-        return check_model(Path(job.output), model)
-    return check_model(Path(job.output), model, engines)
 
 
 def _summary(job: Job, model: Source, result: ExportResult, verdict: Verdict | None) -> dict[str, Any]:

@@ -31,15 +31,15 @@ def list_command(
         _list_kinds(json_output)
         return
     known = sources.names(kind.rstrip(":"))
-    found = [name for name in known if pattern is None or fits(name, pattern)]
-    if not found:
+    result = [name for name in known if pattern is None or fits(name, pattern)]
+    if not result:
         from fx2onnx.sources.registry import fail_unknown
 
         fail_unknown(f"{kind} model", pattern or "", known, hint=f"fx2onnx list {kind}")
     if json_output:
-        print_json(found)
+        print_json(result)
     else:
-        print("\n".join(found))
+        print("\n".join(result))
 
 
 def fits(name: str, pattern: str) -> bool:

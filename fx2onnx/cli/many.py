@@ -17,14 +17,18 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import typer
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.text import Text
 
 from fx2onnx.base.digest import digest_of
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.staging import sweep
-from fx2onnx.cli.files import check_apart, write_report
+from fx2onnx.cli.files import check_apart, human_size, write_report
 from fx2onnx.cli.job import Job
 from fx2onnx.cli.outcome import print_json, show_error
+from fx2onnx.cli.progress import console
 from fx2onnx.irx.model_files import digest_of_model
+from fx2onnx.report.console import headed_table
 
 Row: TypeAlias = dict[str, Any]
 
@@ -44,11 +48,11 @@ def expand(sources: Sequence[str]) -> list[str]:
 
     Raises:   UserError E601 for a pattern that fits none.
     """
-    found: list[str] = []
+    result: list[str] = []
     for source in sources:
         match = _PATTERN.fullmatch(source)
         if match is None:
-            found.append(source)
+            result.append(source)
             continue
         from fx2onnx import sources as kinds
         from fx2onnx.sources.registry import fail_unknown
@@ -57,8 +61,8 @@ def expand(sources: Sequence[str]) -> list[str]:
         fitting = fnmatch.filter(known, match["name"])
         if not fitting:
             fail_unknown(f"{match['kind']} model", match["name"], known, hint=f"fx2onnx list {match['kind']}")
-        found += [f"{match['kind']}:{name}{match['query'] or ''}" for name in fitting]
-    return list(dict.fromkeys(found))
+        result += [f"{match['kind']}:{name}{match['query'] or ''}" for name in fitting]
+    return list(dict.fromkeys(result))
 
 
 def plan(template: Job, sources: Sequence[str], folder: Path) -> list[Job]:
@@ -128,8 +132,8 @@ def _is_row(row: Any) -> bool:
     )
 
 
-def _has_types(found: Any, types: Mapping[str, Any]) -> bool:
-    return isinstance(found, dict) and all(isinstance(found.get(key), kind) for key, kind in types.items())
+def _has_types(value: Any, types: Mapping[str, Any]) -> bool:
+    return isinstance(value, dict) and all(isinstance(value.get(key), kind) for key, kind in types.items())
 
 
 def done_before(job: Job, rows: Sequence[Row]) -> Row | None:
@@ -233,9 +237,6 @@ def _parts(folder: Path) -> set[Path]:
 
 def _shown(jobs: Sequence[Job], skipped: int, processes: int, limit_s: float, *, quiet: bool) -> Iterator[Row]:
     """The rows as they become ready, with a live display on terminals and one line a model elsewhere (stderr)."""
-    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    from fx2onnx.cli.progress import console
     from fx2onnx.cli.workers import run_all
 
     out = console(stderr=True)
@@ -278,18 +279,7 @@ def _problem(row: Row) -> str:
 
 
 def _print_table(rows: Sequence[Row], summary: Row) -> None:
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    from fx2onnx.cli.export import human_size
-    from fx2onnx.cli.progress import console
-
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("model", overflow="fold")
-    for title in ("nodes", "size", "seconds", "largest error"):
-        table.add_column(title, justify="right")
-    table.add_column("result", overflow="fold")
+    table = headed_table("model", ">nodes", ">size", ">seconds", ">largest error", "result")
     for row in rows:
         report = row.get("report")
         table.add_row(

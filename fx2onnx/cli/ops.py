@@ -71,19 +71,19 @@ def ops_command(
 
         raise UserError("E001", f"--opset {opset} is not known", next=f"{OPSET_MIN} to {OPSET_MAX}")
     every = sorted(rows(OPSET_MIN), key=lambda row: row["overload"])
-    found = [
+    result = [
         row
         for row in every
         if (pattern is None or fits(row["overload"], pattern)) and is_missing(row, opset or OPSET_MAX) == missing
     ]
-    if not found and pattern is not None and not any(fits(row["overload"], pattern) for row in every):
+    if not result and pattern is not None and not any(fits(row["overload"], pattern) for row in every):
         from fx2onnx.sources.registry import fail_unknown
 
         fail_unknown("overload", pattern, [row["overload"] for row in every], hint="fx2onnx ops")
     if json_output:
-        print_json(found)
+        print_json(result)
     else:
-        _print_table(found)
+        _print_table(result)
 
 
 def is_missing(row: Row, opset: int) -> bool:
@@ -96,8 +96,8 @@ def measured_opsets() -> dict[str, list[int]]:
     import fx2onnx.aten_map
 
     file = Path(fx2onnx.aten_map.__file__).parent / "measured_opsets.json"
-    found: dict[str, list[int]] = json.loads(file.read_text(encoding="utf-8"))
-    return found
+    result: dict[str, list[int]] = json.loads(file.read_text(encoding="utf-8"))
+    return result
 
 
 def rows(opset_min: int) -> Iterator[Row]:
@@ -152,7 +152,7 @@ def may_be_called(overload: OpOverload) -> bool:
     return not schema.is_mutable and not takes_out and any("Tensor" in str(value.type) for value in schema.returns)
 
 
-def _print_table(found: list[Row]) -> None:
+def _print_table(result: list[Row]) -> None:
     from rich.table import Table
     from rich.text import Text
 
@@ -160,9 +160,9 @@ def _print_table(found: list[Row]) -> None:
 
     table = Table.grid(padding=(0, 2))
     table.add_row(*(Text(title, "bold") for title in ("overload", "opset", "source")), "")
-    for row in found:
+    for row in result:
         shown = ", ".join(f"{opset}+" for opset in row["since"]) if row["source"] in (ENTRY, TORCHLIB) else ""
         opset = shown or "-"
         table.add_row(row["overload"], opset, row["source"], Text("complex too" if row["complex"] else "", "dim"))
     console().print(table)
-    console(stderr=True).print(Text(f"{len(found)} overloads", "dim"))
+    console(stderr=True).print(Text(f"{len(result)} overloads", "dim"))

@@ -170,7 +170,7 @@ def _measured(
     from fx2onnx.cli.dynamic import dynamic_shapes_of, parse_dynamic
     from fx2onnx.cli.profile_measure import Job, measure, measure_depth, measure_sweep
     from fx2onnx.cli.profile_sizes import parse_depth, parse_sweep, with_depth, with_size
-    from fx2onnx.report.profile import OURS
+    from fx2onnx.report.profile_data import OURS
 
     sweeping = [parse_sweep(text) for text in sweeps]
     keys, depths = ((), ()) if depth is None else parse_depth(depth, spec)
@@ -189,7 +189,7 @@ def _measured(
     with stages.stage(f"build {spec}"):
         base = job(spec)
         for sweep in sweeping:
-            with_size(base.source, sweep, sweep.values[0])  # a wrong name is told before the time is spent
+            with_size(base.source, sweep, sweep.values[0])  # a wrong name is refused before the time is spent
     with stages.stage("export " + " and ".join(names)):
         exports, result = measure(names, base, repeat, stages.say)
     profile = _profile(spec, base.source, exports, result)
@@ -250,8 +250,8 @@ def _show(profile: Profile, comparisons: list[Comparison]) -> None:
     out.print(view(profile))
     if profile.verification is not None:
         style = "green" if profile.verification["ok"] else "red"
-        told = f"verified in {profile.verification['seconds']:.1f} s: {profile.verification['summary']}"
-        out.print(Text(told, style))
+        line = f"verified in {profile.verification['seconds']:.1f} s: {profile.verification['summary']}"
+        out.print(Text(line, style))
     for comparison in comparisons:
         out.print(comparison_view(comparison))
 

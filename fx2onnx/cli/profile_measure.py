@@ -19,7 +19,7 @@ from fx2onnx.base.errors import Fx2OnnxError
 from fx2onnx.base.events import recording
 from fx2onnx.base.memory import MemoryReader
 from fx2onnx.cli.profile_probes import DYNAMO, TORCHSCRIPT, Probe, probed
-from fx2onnx.report.profile import OURS, Event, Export, Point, Series, events_of
+from fx2onnx.report.profile_data import OURS, Event, Export, Point, Series, events_of
 
 if TYPE_CHECKING:
     from fx2onnx.exporting.result import ExportResult
@@ -190,8 +190,8 @@ def measure_depth(
     series = Series(label)
     for layers, make_job in make.items():
         job = make_job()
-        found = measure_sweep(label, names, {layers: job}, repeat, say)
-        series.points += found.points
+        result = measure_sweep(label, names, {layers: job}, repeat, say)
+        series.points += result.points
     return series
 
 
@@ -200,14 +200,14 @@ def _take(point: Point, job: Job, counts: bool) -> None:
     if point.error:
         return
     try:
-        found = _attempt(point.exporter, job, False)
+        result = _attempt(point.exporter, job, False)
     except Fx2OnnxError as error:
-        found = f"{error.code}: {error.what}"
+        result = f"{error.code}: {error.what}"
     _remove(job.path)
-    if isinstance(found, str):
-        point.error = found
+    if isinstance(result, str):
+        point.error = result
     elif counts:
-        point.seconds.append(found.seconds)
+        point.seconds.append(result.seconds)
 
 
 def _nodes(run: Run, path: Path | None) -> int:

@@ -88,9 +88,9 @@ def with_size(source: Source, sweep: Sweep, value: int) -> Source:
         raise UserError("E001", what, why=f"its shape is {list(tensor.shape)}")
     own = named.get(sweep.argument, {})
     dims = [own[axis] for axis in sweep.axes if own.get(axis) is not None]
-    axes = {name: [axis for axis, dim in found.items() if dim in dims] for name, found in named.items()}
+    axes = {name: [axis for axis, dim in dim_of.items() if dim in dims] for name, dim_of in named.items()}
     axes[sweep.argument] = sorted({*axes.get(sweep.argument, []), *sweep.axes})
-    resized = {name: _resized(samples[name], found, value) for name, found in axes.items() if name in samples}
+    resized = {name: _resized(samples[name], places, value) for name, places in axes.items() if name in samples}
     positional = list(samples)[: len(source.args)]
     return replace(
         source,

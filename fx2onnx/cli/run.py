@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fx2onnx.base.errors import Fx2OnnxError, UserError
+from fx2onnx.base.staging import replacing
 from fx2onnx.cli import options
-from fx2onnx.cli.files import check_apart, check_readable, replacing
+from fx2onnx.cli.files import check_apart, check_readable
 from fx2onnx.cli.outcome import print_json, print_text, reports_errors
 
 if TYPE_CHECKING:

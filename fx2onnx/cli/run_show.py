@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import collections
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from rich.text import Text
+
+from fx2onnx.cli.progress import console
+from fx2onnx.report.console import headed_table
 
 FIRST_VALUES = 8
 """Values shown of each output: a row of them fits beside name, shape, least and greatest."""
@@ -17,26 +24,11 @@ SLOWEST = 15
 
 def describe(name: str, value: Any) -> dict[str, Any]:
     """Name, shape, dtype, least and greatest value and the first values; NaN counts as neither."""
-    import numpy as np
-
+    described = {"name": name, **_type_of(value), "min": None, "max": None}
     if not isinstance(value, np.ndarray):
-        return {
-            "name": name,
-            "shape": None,
-            "dtype": type(value).__name__,
-            "min": None,
-            "max": None,
-            "first": [str(value)[:80]],
-        }
+        return described | {"first": [str(value)[:80]]}
     first = value.reshape(-1)[:FIRST_VALUES]
-    numeric = value.dtype.kind in "biuf" or value.dtype.name in ("bfloat16",)
-    described: dict[str, Any] = {
-        "name": name,
-        "shape": list(value.shape),
-        "dtype": str(value.dtype),
-        "min": None,
-        "max": None,
-    }
+    numeric = value.dtype.kind in "biuf" or value.dtype.name == "bfloat16"
     if numeric and value.size:
         wide = value.astype(np.float64) if value.dtype.kind not in "biu" else value
         usable = wide[~np.isnan(wide)] if wide.dtype.kind == "f" else wide
@@ -52,32 +44,22 @@ def describe(name: str, value: Any) -> dict[str, Any]:
 
 def describe_inputs(feeds: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Name, shape and dtype of each feed; shape None for what is no array."""
-    return [
-        {"name": name, "shape": list(value.shape), "dtype": str(value.dtype)}
-        if hasattr(value, "dtype")
-        else {"name": name, "shape": None, "dtype": type(value).__name__}
-        for name, value in feeds.items()
-    ]
+    return [{"name": name, **_type_of(value)} for name, value in feeds.items()]
+
+
+def _type_of(value: Any) -> dict[str, Any]:
+    if isinstance(value, np.ndarray):
+        return {"shape": list(value.shape), "dtype": str(value.dtype)}
+    return {"shape": None, "dtype": type(value).__name__}
 
 
 def print_results(model_name: str, feeds: Mapping[str, Any], described: Sequence[Mapping[str, Any]]) -> None:
     """The model's name, its inputs, and a row for each output."""
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    from fx2onnx.cli.progress import console
-
     out = console()
     out.print(Text(f"model  {model_name}"))
     for item in describe_inputs(feeds):
         out.print(Text(f"input  {item['name']}  {_shape(item['shape'])}  {item['dtype']}", style="dim"))
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for heading in ("output", "shape", "dtype"):
-        table.add_column(heading, overflow="fold")
-    for heading in ("min", "max"):
-        table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("values")
+    table = headed_table("output", "shape", "dtype", ">min", ">max", "values")
     for row in described:
         cells = [row["name"], _shape(row["shape"]), row["dtype"], _short(row["min"]), _short(row["max"])]
         table.add_row(*(Text(cell) for cell in (*cells, _values(row))))
@@ -88,10 +70,7 @@ def _values(item: Mapping[str, Any]) -> str:
     """All values of a small output, in brackets; the first ones of a large output."""
     if item["shape"] is None:
         return str(item["first"][0])
-    count = 1
-    for dim in item["shape"]:
-        count *= dim
-    more = ", ..." if count > len(item["first"]) else ""
+    more = ", ..." if math.prod(item["shape"]) > len(item["first"]) else ""
     note = f"   ({item['nan']} NaN)" if "nan" in item else ""
     return "[" + ", ".join(_short(value) for value in item["first"]) + more + "]" + note
 
@@ -136,17 +115,8 @@ def read_profile(trace: Path) -> list[dict[str, Any]]:
 
 def print_profile(rows: Sequence[Mapping[str, Any]]) -> None:
     """The profile as a table with each operator's share."""
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    from fx2onnx.cli.progress import console
-
     total_us = max(sum(row["time_us"] for row in rows), 1)
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("operator")
-    for heading in ("nodes", "ms", "share"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    table = headed_table("operator", ">nodes", ">ms", ">share")
     table.add_column("slowest node", overflow="ellipsis", no_wrap=True)
     for row in rows[:SLOWEST]:
         cells = (row["op_type"], str(row["count"]), f"{row['time_us'] / 1e3:.3f}", f"{row['time_us'] / total_us:.0%}")

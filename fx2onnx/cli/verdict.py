@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rich.console import Group, RenderableType
+from rich.text import Text
+
 from fx2onnx.base.errors import VerificationError
+from fx2onnx.report.console import headed_table
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
     from fx2onnx.sources import Source
     from fx2onnx.verify import Verdict
 
@@ -28,18 +30,7 @@ def check_model(path: Path, source: Source, engines: Sequence[str] | None = None
 
 def verdict_view(verdict: Verdict) -> RenderableType:
     """The worst case of every engine and output, and the notes."""
-    from rich import box
-    from rich.console import Group
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("engine")
-    table.add_column("output", overflow="fold")
-    table.add_column("largest error", justify="right")
-    table.add_column("allowed", justify="right")
-    table.add_column("at")
-    table.add_column("")
+    table = headed_table("engine", "output", ">largest error", ">allowed", "at", "")
     pairs = dict.fromkeys((row.engine, row.output) for row in verdict.rows)
     for engine, output in pairs:
         rows = [row for row in verdict.rows if (row.engine, row.output) == (engine, output)]

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, TypeAlias, TypeVar
 
-from fx2onnx.base.errors import Fx2OnnxError
-from fx2onnx.cli.job import Job, Told, run
+from fx2onnx.base.errors import Fx2OnnxError, InternalError
+from fx2onnx.cli.job import Job, StageDisplay, run
 from fx2onnx.cli.outcome import as_internal
 from fx2onnx.irx.model_files import digest_of_model
 
@@ -29,20 +29,18 @@ _PIPELINE = ("fx2onnx.capture.driver", "fx2onnx.lower.loop", "fx2onnx.optimize.p
 """Imported before the first model's time counts: what an export imports when it begins."""
 
 
-def attempt(job: Job, told: Told) -> Row:
+def attempt(job: Job, display: StageDisplay) -> Row:
     """The row of one job. Errors become rows, too."""
     start = time.perf_counter()
     row: Row = {"source": job.source, "file": None, "ok": False, "exit_code": 0, "error": None, "job": job.as_dict()}
     try:
-        done = run(job, told)
+        done = run(job, display)
         row |= {"file": job.output, "ok": done.summary["ok"], "exit_code": 0 if done.summary["ok"] else 1}
         row |= {key: done.summary[key] for key in ("origin", "report", "verify")}
         row["digest"] = digest_of_model(job.output)
-    except Fx2OnnxError as error:
-        row |= {"error": error.as_dict(), "exit_code": error.exit_code}
     except Exception as error:  # the model's code may raise anything; the run goes on with the next model
-        internal = as_internal(error)
-        row |= {"error": internal.as_dict(), "exit_code": internal.exit_code}
+        known = error if isinstance(error, Fx2OnnxError) else as_internal(error)
+        row |= {"error": known.as_dict(), "exit_code": known.exit_code}
     row["seconds"] = round(time.perf_counter() - start, 3)
     return row
 
@@ -140,20 +138,16 @@ class _Worker:
 
 
 def _lost(job: Job, problem: str, seconds: float) -> Row:
-    error = {
-        "code": "E900",
-        "what": f"the export of {job.source} did not end: {problem}",
-        "where": None,
-        "module_path": "",
-        "node": "",
-        "why": "",
-        "next": ["export this model alone", "--limit SECONDS gives each model more time"],
-    }
-    row: Row = {"source": job.source, "file": None, "ok": False, "exit_code": 1, "error": error}
+    error = InternalError(
+        "E900",
+        f"the export of {job.source} did not end: {problem}",
+        next=["export this model alone", "--limit SECONDS gives each model more time"],
+    )
+    row: Row = {"source": job.source, "file": None, "ok": False, "exit_code": 1, "error": error.as_dict()}
     return row | {"job": job.as_dict(), "seconds": round(seconds, 3)}
 
 
-class _Told:
+class _PipeDisplay:
     """Sends the stages through a pipe."""
 
     def __init__(self, pipe: Any) -> None:
@@ -186,5 +180,5 @@ def _serve(pipe: Any) -> None:
         pipe.send(("begin", "build"))
         # What a model prints would break into the display of the process that shows the progress.
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-            row = attempt(job, _Told(pipe))
+            row = attempt(job, _PipeDisplay(pipe))
         pipe.send(("row", row))

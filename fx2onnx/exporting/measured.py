@@ -1,4 +1,4 @@
-"""What an export cost: kept as it was recorded, and a profile when somebody looks."""
+"""What an export cost: kept as it was recorded, and a profile when it is asked for."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ class Measured:
 
         from fx2onnx.irx.outline import graph_outline, weight_outline
         from fx2onnx.report.machine import machine
-        from fx2onnx.report.profile import OURS, Export, Profile, events_of
+        from fx2onnx.report.profile import Profile
+        from fx2onnx.report.profile_data import OURS, Export, events_of
 
         events, readings = events_of(self.recorder.tree(), self.memory)
         return Profile(

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class OwnedModel:
-    """A model whose weights are let go when its owners are gone, unless somebody else got it.
+    """A model whose weights are let go when its owners are gone, unless others hold it.
 
     Its nodes and values refer to each other, so that the weights would else stay until the collector comes by.
     """

@@ -31,7 +31,7 @@ class Translations:
         return False
 
     def single_calls(self, module: Any) -> tuple[tuple[type, ...], Called] | None:
-        """The classes whose calls are one operator each, and who is told of the calls."""
+        """The classes whose calls are one operator each, and what takes note of the calls."""
         if self._of_modules and isinstance(module, torch.nn.Module):
             return tuple(self._of_modules), self._called
         return None

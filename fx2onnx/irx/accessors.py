@@ -6,17 +6,21 @@ the type of an operand is the same in all of them; what is beyond the type is re
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TypeAlias
-
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from fx2onnx.base.dims import DimLike
-from fx2onnx.irx.values import LOOKS, MAX_KNOWN_INTS, Dims, dims_of, dtype_of, is_complex, lacks_data, rank_of
-
-OutputType: TypeAlias = tuple[ir.DataType, Sequence[DimLike]]
+from fx2onnx.irx.values import (
+    MAX_KNOWN_INTS,
+    READ_SET,
+    Dims,
+    OutputType,
+    dims_of,
+    dtype_of,
+    is_complex,
+    lacks_data,
+    rank_of,
+)
 
 
 class Accessors:
@@ -61,7 +65,7 @@ class Accessors:
         tensor = value.const_value
         if tensor is None or tensor.size > most or lacks_data(value):
             return None  # as for every operand of this type: layers are compared by it
-        LOOKS.note(value)
+        READ_SET.add(value)
         return np.asarray(tensor.numpy())
 
     def integers(self, value: ir.Value) -> list[int] | None:
@@ -72,5 +76,5 @@ class Accessors:
     @staticmethod
     def producer(value: ir.Value) -> ir.Node | None:
         """The node that makes the value; None for inputs and constants."""
-        LOOKS.note(value)
+        READ_SET.add(value)
         return value.producer()

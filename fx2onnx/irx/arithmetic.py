@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx_ir as ir
 
 from fx2onnx.base.dims import DEEP, Atom, Dim, Scalar, innermost_first
 from fx2onnx.base.errors import InternalError
+from fx2onnx.irx.builder import Emitter
 from fx2onnx.irx.values import dims_of, dtype_of
-
-if TYPE_CHECKING:
-    from fx2onnx.irx.emit import Emit
 
 INT64, DOUBLE = ir.DataType.INT64, ir.DataType.DOUBLE
 
 
-def emit_scalar(op: Emit, dim: Dim) -> ir.Value:
+def emit_scalar(op: Emitter, dim: Dim) -> ir.Value:
     """The expression as a rank-0 value: int64, or float64 where it is real."""
     if any(atom.depth > DEEP for atom in dim.atoms()):
         # The inner ones first, so that the outer ones find them made.
@@ -30,22 +27,22 @@ def emit_scalar(op: Emit, dim: Dim) -> ir.Value:
         product: ir.Value | None = None
         for atom in monomial:
             operand = _as(op, _emit_atom(op, atom), dtype)
-            product = operand if product is None else op.Mul(product, operand)
+            product = operand if product is None else op.node("Mul", product, operand)
         assert product is not None
         if factor == -1:
-            product = op.Neg(product)
+            product = op.node("Neg", product)
         elif factor != 1:
-            product = op.Mul(product, op.const(factor, dtype))
-        total = product if total is None else op.Add(total, product)
+            product = op.node("Mul", product, op.const(factor, dtype))
+        total = product if total is None else op.node("Add", total, product)
     assert total is not None
-    return op.Add(total, op.const(dim.constant, dtype)) if dim.constant else total
+    return op.node("Add", total, op.const(dim.constant, dtype)) if dim.constant else total
 
 
-def _as(op: Emit, value: ir.Value, dtype: ir.DataType) -> ir.Value:
-    return value if dtype_of(value) == dtype else op.Cast(value, to=dtype)
+def _as(op: Emitter, value: ir.Value, dtype: ir.DataType) -> ir.Value:
+    return value if dtype_of(value) == dtype else op.node("Cast", value, to=dtype)
 
 
-def _emit_atom(op: Emit, atom: Atom) -> ir.Value:
+def _emit_atom(op: Emitter, atom: Atom) -> ir.Value:
     key = ("atom", atom)
     found = op.builder.size_cache.get(key)
     if found is None:
@@ -54,17 +51,17 @@ def _emit_atom(op: Emit, atom: Atom) -> ir.Value:
     return found
 
 
-def _emit_symbol(op: Emit, name: str) -> ir.Value:
+def _emit_symbol(op: Emitter, name: str) -> ir.Value:
     source = op.builder.symbols.get(name)
     if source is None:
         return _solved(op, name)
     value, axis = source
     if axis is None:
         return _as(op, value, INT64)
-    return op.Squeeze(op.size_of_axis(value, axis), axes=[0])
+    return op.node("Squeeze", op.size_of_axis(value, axis), axes=[0])
 
 
-def _solved(op: Emit, name: str) -> ir.Value:
+def _solved(op: Emitter, name: str) -> ir.Value:
     """A size that inputs have only a multiple of, or plus a number: ``(size - c) / k`` of an axis of ``k * name + c``."""
     symbol = Dim.symbol(name)
     for value in op.builder.inputs:
@@ -72,33 +69,33 @@ def _solved(op: Emit, name: str) -> ir.Value:
             if not isinstance(dim, Dim) or dim.terms.keys() != symbol.terms.keys():
                 continue
             (factor,) = dim.terms.values()
-            size = op.Squeeze(op.size_of_axis(value, axis), axes=[0])
+            size = op.node("Squeeze", op.size_of_axis(value, axis), axes=[0])
             if dim.constant:
-                size = op.Sub(size, op.const(dim.constant, INT64))
-            return size if factor == 1 else op.Div(size, op.const(factor, INT64))
+                size = op.node("Sub", size, op.const(dim.constant, INT64))
+            return size if factor == 1 else op.node("Div", size, op.const(factor, INT64))
     raise InternalError("E900", f"no value gives the size {name}")
 
 
-def _floordiv(op: Emit, top: ir.Value, bottom: ir.Value) -> ir.Value:
+def _floordiv(op: Emitter, top: ir.Value, bottom: ir.Value) -> ir.Value:
     """Integer division that rounds down, as Python's; ONNX's rounds towards zero. (top - top mod bottom) / bottom."""
     if dtype_of(top) == DOUBLE:
-        return op.Floor(op.Div(top, bottom))
-    return op.Div(op.Sub(top, op.Mod(top, bottom)), bottom)
+        return op.node("Floor", op.node("Div", top, bottom))
+    return op.node("Div", op.node("Sub", top, op.node("Mod", top, bottom)), bottom)
 
 
-def _truediv(op: Emit, top: ir.Value, bottom: ir.Value) -> ir.Value:
-    return op.Div(_as(op, top, DOUBLE), _as(op, bottom, DOUBLE))
+def _truediv(op: Emitter, top: ir.Value, bottom: ir.Value) -> ir.Value:
+    return op.node("Div", _as(op, top, DOUBLE), _as(op, bottom, DOUBLE))
 
 
-def _extremum(op: Emit, op_type: str, lhs: ir.Value, rhs: ir.Value) -> ir.Value:
+def _extremum(op: Emitter, op_type: str, lhs: ir.Value, rhs: ir.Value) -> ir.Value:
     """``Max`` or ``Min``, which have no integers below opset 12."""
     if op.opset >= 12 or dtype_of(lhs) == DOUBLE:
         return op.node(op_type, lhs, rhs)
-    return op.Where(op.node("Greater" if op_type == "Max" else "Less", lhs, rhs), lhs, rhs)
+    return op.node("Where", op.node("Greater" if op_type == "Max" else "Less", lhs, rhs), lhs, rhs)
 
 
-def _to_int(op_type: str) -> Callable[[Emit, ir.Value], ir.Value]:
-    def emit(op: Emit, value: ir.Value) -> ir.Value:
+def _to_int(op_type: str) -> Callable[[Emitter, ir.Value], ir.Value]:
+    def emit(op: Emitter, value: ir.Value) -> ir.Value:
         return _as(op, value if op_type == "Cast" else op.node(op_type, value), INT64)
 
     return emit
@@ -106,29 +103,29 @@ def _to_int(op_type: str) -> Callable[[Emit, ir.Value], ir.Value]:
 
 _OPERATIONS: dict[str, Callable[..., ir.Value]] = {
     "floordiv": _floordiv,
-    "mod": lambda op, a, b: op.Mod(a, b),
+    "mod": lambda op, a, b: op.node("Mod", a, b),
     "max": lambda op, a, b: _extremum(op, "Max", a, b),
     "min": lambda op, a, b: _extremum(op, "Min", a, b),
     "truediv": _truediv,
-    "pow": lambda op, a, b: op.Pow(a, b),
-    "sqrt": lambda op, a: op.Sqrt(_as(op, a, DOUBLE)),
+    "pow": lambda op, a, b: op.node("Pow", a, b),
+    "sqrt": lambda op, a: op.node("Sqrt", _as(op, a, DOUBLE)),
     "float": lambda op, a: _as(op, a, DOUBLE),
     "floor": _to_int("Floor"),
     "ceil": _to_int("Ceil"),
     "trunc": _to_int("Cast"),
     "round": _to_int("Round"),
-    "abs": lambda op, a: op.Abs(a),
+    "abs": lambda op, a: op.node("Abs", a),
 }
 
 
-def _emit_operation(op: Emit, atom: Atom) -> ir.Value:
+def _emit_operation(op: Emitter, atom: Atom) -> ir.Value:
     operands = [_operand(op, arg) for arg in atom.args]  # type: ignore[arg-type]
     if len(operands) > 1 and any(dtype_of(value) == DOUBLE for value in operands):
         operands = [_as(op, value, DOUBLE) for value in operands]
     return _OPERATIONS[atom.op](op, *operands)
 
 
-def _operand(op: Emit, arg: Scalar) -> ir.Value:
+def _operand(op: Emitter, arg: Scalar) -> ir.Value:
     if isinstance(arg, Dim):
         return op.size(arg, DOUBLE if arg.is_real else INT64)
     return op.const(np.float64(arg) if isinstance(arg, float) else np.int64(arg))

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy.typing as npt
 import onnx_ir as ir
 
-from fx2onnx.base.dims import DimLike
+from fx2onnx.base.dims import DimLike, Scalar
 from fx2onnx.base.events import details
 from fx2onnx.irx.values import new_value
 
@@ -61,3 +61,20 @@ class Builder:
             found = self.add_initializer("const", ir.Tensor(array, dtype=dtype), array.shape)
             self._constants[key] = found
         return found
+
+
+class Emitter(Protocol):
+    """What the parts of ``Emit`` that have a file of their own need of it; they lie below it."""
+
+    builder: Builder
+    opset: int
+
+    def node(self, op_type: str, *inputs: Any, **keywords: Any) -> ir.Value: ...
+
+    def const(self, data: Any, dtype: ir.DataType | None = None) -> ir.Value: ...
+
+    def cast(self, value: ir.Value, dtype: ir.DataType) -> ir.Value: ...
+
+    def size(self, dim: Scalar, dtype: ir.DataType = ...) -> ir.Value: ...
+
+    def size_of_axis(self, value: ir.Value, axis: int) -> ir.Value: ...

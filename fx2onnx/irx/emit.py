@@ -10,21 +10,19 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
 from fx2onnx.base.dims import Dim, DimLike, Scalar
 from fx2onnx.base.errors import InternalError, UserError
 from fx2onnx.irx import precision, shapes
-from fx2onnx.irx.accessors import Accessors, OutputType
+from fx2onnx.irx.accessors import Accessors
+from fx2onnx.irx.arithmetic import emit_scalar
 from fx2onnx.irx.builder import Builder
 from fx2onnx.irx.schema import DTYPE_SINCE, OpSchema, schema_of
-from fx2onnx.irx.values import Dims, dims_of, dtype_of, lacks_data, new_value, set_known_sizes
-
-Operand: TypeAlias = "ir.Value | npt.NDArray[Any] | bool | int | float | Sequence[int] | None"
+from fx2onnx.irx.values import Dims, Operand, OutputType, dims_of, dtype_of, lacks_data, new_value, set_known_sizes
 
 INT64 = ir.DataType.INT64
 
@@ -242,8 +240,6 @@ class Emit(Accessors, Operators):
         key = ("size", dim, dtype)
         found = self.builder.size_cache.get(key)
         if found is None:
-            from fx2onnx.irx.arithmetic import emit_scalar
-
             found = emit_scalar(self, dim)
             if dtype_of(found) != dtype:
                 found = self.node("Cast", found, to=dtype)

@@ -6,8 +6,7 @@ from typing import Any, Literal, overload
 
 import onnx_ir as ir
 
-from fx2onnx.irx.accessors import OutputType
-from fx2onnx.irx.emit import Operand
+from fx2onnx.irx.values import Operand, OutputType
 
 class Operators:
     def Abs(self, X: Operand, *, outputs: int | Sequence[OutputType] = 1) -> ir.Value: ...

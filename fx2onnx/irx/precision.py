@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import onnx_ir as ir
 
-from fx2onnx.base.dims import DimLike
+from fx2onnx.irx.builder import Emitter
 from fx2onnx.irx.schema import OpSchema, admits
-from fx2onnx.irx.values import dtype_of
-
-if TYPE_CHECKING:
-    from fx2onnx.irx.emit import Emit
+from fx2onnx.irx.values import OutputType, dtype_of
 
 FLOAT, FLOAT16, BFLOAT16 = ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16
 
@@ -29,11 +26,11 @@ def missing_half(schema: OpSchema, opset: int, values: Sequence[ir.Value | None]
 
 
 def in_float32(
-    op: Emit,
+    op: Emitter,
     op_type: str,
     values: Sequence[ir.Value | None],
     half: ir.DataType,
-    outputs: int | Sequence[tuple[ir.DataType, Sequence[DimLike]]],
+    outputs: int | Sequence[OutputType],
     attrs: dict[str, Any],
 ) -> Any:
     """The node with every operand of dtype ``half`` cast to float32, and its float32 outputs cast back."""
@@ -41,7 +38,7 @@ def in_float32(
     wide = (
         outputs if isinstance(outputs, int) else [(FLOAT if dtype == half else dtype, dims) for dtype, dims in outputs]
     )
-    found = op.node(op_type, *operands, outputs=wide, **attrs)
+    found: Any = op.node(op_type, *operands, outputs=wide, **attrs)
     results = []
     for index, value in enumerate(found if isinstance(found, tuple) else (found,)):
         narrow = dtype_of(value) == FLOAT and (isinstance(outputs, int) or outputs[index][0] == half)

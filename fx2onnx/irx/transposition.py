@@ -1,4 +1,4 @@
-"""Transposing a float32 matrix as fast as memory allows, through the BLAS library that NumPy brings."""
+"""Transposing a float32 matrix as fast as memory allows, through the BLAS library that NumPy ships."""
 
 from __future__ import annotations
 

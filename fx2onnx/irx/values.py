@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +14,9 @@ from fx2onnx.base.dims import Dim, DimLike
 
 _DIMS_KEY = "fx2onnx.dims"
 Dims = tuple[DimLike, ...]
+Operand: TypeAlias = ir.Value | npt.NDArray[Any] | bool | int | float | Sequence[int] | None
+"""What ``Emit`` takes as an input of a node."""
+OutputType: TypeAlias = tuple[ir.DataType, Sequence[DimLike]]
 
 MAX_KNOWN_INTS = 64
 """Shape inference reads the numbers of constants up to this many: shapes, axes, pads; never weights."""
@@ -78,20 +82,20 @@ def rank_of(value: ir.Value) -> int:
     return len(dims_of(value))
 
 
-class Looks(threading.local):
-    """What translations looked at beyond the types of their operands (``irx.accessors``): numbers, and what made an
-    operand. What they emit then need not hold for another layer's operands of the same types.
+class ReadSet(threading.local):
+    """What translations read beyond the types of their operands (``irx.accessors``): numbers, and what made an operand.
+    What they emit then need not hold for another layer's operands of the same types.
     """
 
     def __init__(self) -> None:
-        self.log: list[int] = []
-        """Ids of values, and of weights' tensors, in the order of the looks."""
+        self.ids: list[int] = []
+        """Of values, and of weights' tensors, in the order of the reads."""
 
-    def note(self, looked_at: object) -> None:
-        self.log.append(id(looked_at))
+    def add(self, read: object) -> None:
+        self.ids.append(id(read))
 
 
-LOOKS = Looks()
+READ_SET = ReadSet()
 
 
 def lacks_data(value: ir.Value) -> bool:

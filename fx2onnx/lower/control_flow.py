@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import onnx_ir as ir
 import torch.fx
@@ -15,13 +15,19 @@ from fx2onnx.capture.torch_private.operators import HIGHER_ORDER
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import dims_of, dtype_of, rank_of
 
-if TYPE_CHECKING:
-    from fx2onnx.lower.loop import Lowering
-
 BOOL, INT64 = ir.DataType.BOOL, ir.DataType.INT64
 
 
-def _cond(lowering: Lowering, node: torch.fx.Node) -> Sequence[ir.Value]:
+class GraphEmitter(Protocol):
+    """What the operators here need of the conversion around them, whose loop lies above this file."""
+
+    op: Emit
+    values: dict[torch.fx.Node, Any]
+
+    def nested(self, graph: Nested, operands: Sequence[ir.Value]) -> list[ir.Value]: ...
+
+
+def _cond(lowering: GraphEmitter, node: torch.fx.Node) -> Sequence[ir.Value]:
     """If-1 and newer; values of the outer graph are read from inside the branches."""
     pred, then, otherwise, operands = _arguments(node)
     op = lowering.op
@@ -42,11 +48,11 @@ def _arguments(node: torch.fx.Node) -> tuple[Any, ...]:
     return node.args
 
 
-def _branch(lowering: Lowering, name: str, nested: Nested, values: Sequence[ir.Value]) -> ir.Graph:
+def _branch(lowering: GraphEmitter, name: str, nested: Nested, values: Sequence[ir.Value]) -> ir.Graph:
     return lowering.op.subgraph(name, [], lambda op: lowering.nested(nested, values))
 
 
-def _while_loop(lowering: Lowering, node: torch.fx.Node) -> Sequence[ir.Value]:
+def _while_loop(lowering: GraphEmitter, node: torch.fx.Node) -> Sequence[ir.Value]:
     """Loop without trip count; the condition is evaluated once before and at the end of each turn."""
     test, body, carried, extra = _arguments(node)
     op = lowering.op
@@ -67,7 +73,7 @@ def _while_loop(lowering: Lowering, node: torch.fx.Node) -> Sequence[ir.Value]:
     return _several(op.Loop(None, first, *initial, body=graph, outputs=list(result)))
 
 
-def _scan(lowering: Lowering, node: torch.fx.Node) -> Sequence[ir.Value]:
+def _scan(lowering: GraphEmitter, node: torch.fx.Node) -> Sequence[ir.Value]:
     """Scan-9 and newer over axis 0; a Loop where the length may be 0, which onnxruntime's Scan refuses."""
     body, carry, xs, extra = _arguments(node)
     op = lowering.op
@@ -84,7 +90,7 @@ def _scan(lowering: Lowering, node: torch.fx.Node) -> Sequence[ir.Value]:
 
 
 def _scan_as_loop(
-    lowering: Lowering,
+    lowering: GraphEmitter,
     body: Nested,
     carried: list[ir.Value],
     initial: list[ir.Value],
@@ -106,8 +112,8 @@ def _scan_as_loop(
     return _several(op.Loop(length, op.const(True, BOOL), *initial, body=graph, outputs=list(result)))
 
 
-def _several(found: Any) -> Sequence[ir.Value]:
-    return [found] if isinstance(found, ir.Value) else list(found)
+def _several(result: Any) -> Sequence[ir.Value]:
+    return [result] if isinstance(result, ir.Value) else list(result)
 
 
 def _as_scalar_bool(op: Emit, value: ir.Value) -> ir.Value:
@@ -139,7 +145,7 @@ def _number(op: Emit, value: Scalar) -> ir.Value:
     return op.size(value)
 
 
-EMITTERS: dict[Any, Callable[[Lowering, torch.fx.Node], Sequence[ir.Value]]] = {
+EMITTERS: dict[Any, Callable[[GraphEmitter, torch.fx.Node], Sequence[ir.Value]]] = {
     HIGHER_ORDER["cond"]: _cond,
     HIGHER_ORDER["while_loop"]: _while_loop,
     HIGHER_ORDER["scan"]: _scan,

@@ -5,7 +5,7 @@ same overloads, arguments, types and source lines, read each other in the same p
 from outside. Then their ONNX nodes differ in nothing but the values from outside and in names.
 
 The first layer of a kind is translated node by node. So is the second, which finds made what all share (sizes, masks);
-it becomes the pattern. What its translation looked at beyond the types of operands (``irx.values.LOOKS``) must be the very
+it becomes the pattern. What its translation read beyond the types of operands (``irx.values.READ_SET``) must be the very
 same in the layers that are stamped from it.
 """
 
@@ -24,7 +24,7 @@ import torch.fx
 from fx2onnx.base.dims import Dim
 from fx2onnx.irx.builder import Builder
 from fx2onnx.irx.edit import nested_graphs
-from fx2onnx.irx.values import LOOKS, copied_type, dims_of, is_complex, lacks_data, noted_sizes
+from fx2onnx.irx.values import READ_SET, copied_type, dims_of, is_complex, lacks_data, noted_sizes
 from fx2onnx.lower.weights import Weight
 
 _PLAIN = (
@@ -48,10 +48,10 @@ class Pattern:
     made: list[list[ir.Node]]
     outside: list[ir.Value]
     fixed: dict[int, ir.Value]
-    """Which of ``outside`` must be the very same in every layer: what is shared was made from them, or they were looked at."""
+    """Which of ``outside`` must be the very same in every layer: what is shared was made from them, or they were read."""
 
 
-class Layers:
+class RepeatedLayers:
     """The layers met so far in one conversion.
 
     translate: turns one node into ONNX nodes. finish: takes a stamped node and its value, as ``translate`` would have
@@ -74,7 +74,7 @@ class Layers:
         self._made: dict[torch.fx.Node, tuple[int, int]] = {}
         self._seen: set[Any] = set()
         self._patterns: dict[Any, Pattern] = {}
-        LOOKS.log.clear()
+        READ_SET.ids.clear()
 
     def run(self, nodes: Sequence[torch.fx.Node], depth: int = 0) -> None:
         """Translate or stamp ``nodes``, in order. Layers may hold layers: ``depth`` numbers precede theirs."""
@@ -98,15 +98,15 @@ class Layers:
         if pattern is not None and all(outside[index] is value for index, value in pattern.fixed.items()):
             self._stamp(pattern, group, outside)
             return
-        looks, cached = len(LOOKS.log), len(self.builder.size_cache)
+        reads, cached = len(READ_SET.ids), len(self.builder.size_cache)
         self.run(group, depth + 1)
         if kind in self._seen and all(map(self._may_repeat, group)):
-            self._learn(kind, group, outside, cached, set(LOOKS.log[looks:]))
+            self._add_pattern(kind, group, outside, cached, set(READ_SET.ids[reads:]))
         self._seen.add(kind)
 
     # -- what a layer is ------------------------------------------------------------------------------------------
     def _kind(self, path: str, group: list[torch.fx.Node]) -> tuple[Any, list[ir.Value]] | None:
-        """What identical layers have in common, and the values read from outside; None where that cannot be told."""
+        """What identical layers have in common, and the values read from outside; None where they cannot be compared."""
         places = {node: place for place, node in enumerate(group)}
         outside: dict[int, tuple[int, ir.Value]] = {}
 
@@ -118,7 +118,7 @@ class Layers:
                 return tuple(map(part, arg))
             if isinstance(arg, _PLAIN):
                 return (type(arg), arg)
-            raise TypeError("not told apart by type and value")
+            raise TypeError("not compared by type and value")
 
         try:
             kind = tuple(
@@ -138,8 +138,8 @@ class Layers:
             return None
         return kind, [value for _, value in outside.values()]
 
-    def _learn(
-        self, kind: Any, group: list[torch.fx.Node], outside: list[ir.Value], cached: int, looks: set[int]
+    def _add_pattern(
+        self, kind: Any, group: list[torch.fx.Node], outside: list[ir.Value], cached: int, read: set[int]
     ) -> None:
         made = [self.builder.nodes[slice(*self._made[node])] for node in group]
         if any(nested_graphs(node) for nodes in made for node in nodes):
@@ -150,7 +150,7 @@ class Layers:
         if any(own.isdisjoint(_ids(key)) for key in keys[cached:]):
             return  # it made what later layers find made
         mentioned = {name for key in (*keys, *self.builder.verdicts) for name in _ids(key)} - own
-        decisive = mentioned | looks
+        decisive = mentioned | read
         fixed = {
             index: value
             for index, value in enumerate(outside)

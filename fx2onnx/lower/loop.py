@@ -19,13 +19,12 @@ from fx2onnx.base.errors import Fx2OnnxError, InternalError, UserError
 from fx2onnx.base.events import details, record
 from fx2onnx.capture.captured import Captured, GraphOutput, TensorInfo, label_of, where_of
 from fx2onnx.capture.recording.control_flow import Nested
-from fx2onnx.irx.accessors import OutputType
 from fx2onnx.irx.builder import Builder
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.schema import IR_VERSIONS
-from fx2onnx.irx.values import dims_of, dtype_of, let_go, mark_complex, new_value, set_known_sizes, set_type
+from fx2onnx.irx.values import OutputType, dims_of, dtype_of, let_go, mark_complex, new_value, set_known_sizes, set_type
 from fx2onnx.lower import control_flow, faults, preflight, torchlib
-from fx2onnx.lower.layers import Layers
+from fx2onnx.lower.layers import RepeatedLayers
 from fx2onnx.lower.weights import as_onnx
 
 PRODUCER = "fx2onnx"
@@ -75,7 +74,7 @@ class Lowering:
                 if symbol.node.op == "placeholder":
                     self.builder.symbols[name] = (self.values[symbol.node], symbol.axis)
             self.used = used
-            layers = Layers(self.builder, self.values, self._translate, self._stamped, self._may_repeat)
+            layers = RepeatedLayers(self.builder, self.values, self._translate, self._stamped, self._may_repeat)
             layers.run([node for node in captured.graph.nodes if node in used])
             if self.refusals:
                 raise preflight.combined(self.refusals, self.builder.opset)
@@ -253,18 +252,18 @@ class Lowering:
             {name: self._operand(arg) for name, arg in node.kwargs.items()},
         )
         try:
-            found = entry.call(op, arguments)
+            result = entry.call(op, arguments)
         except UserError as error:  # what follows is still looked at, so that one message names all that is refused
             located = faults.located(error, node)
             located.__cause__ = error.__cause__
             self.refusals.append((node, located))
-            stand_ins = tuple(new_value(self.builder.unique(node.name), dtype, dims) for dtype, dims in op.result)
-            found = stand_ins if isinstance(infos, tuple) else stand_ins[0]
+            placeholders = tuple(new_value(self.builder.unique(node.name), dtype, dims) for dtype, dims in op.result)
+            result = placeholders if isinstance(infos, tuple) else placeholders[0]
         except Fx2OnnxError as error:
             raise faults.located(error, node) from error.__cause__
         except Exception as cause:  # an entry may be the user's; the error names entry, node and line
             raise faults.failed(node, entry, cause) from cause
-        self.values[node] = self._finished(node, entry, found, infos)
+        self.values[node] = self._finished(node, entry, result, infos)
 
     def _origin(self, node: torch.fx.Node) -> dict[str, str]:
         if self.metadata == "none":
@@ -285,13 +284,13 @@ class Lowering:
             return [self._operand(item) for item in arg]
         return arg
 
-    def _finished(self, node: torch.fx.Node, entry: Entry, found: Any, infos: Any) -> Any:
+    def _finished(self, node: torch.fx.Node, entry: Entry, result: Any, infos: Any) -> Any:
         """Check what the entry returned against PyTorch's types, and name it."""
         if not isinstance(infos, tuple):
-            if isinstance(found, tuple | list) and len(found) == 1:
-                (found,) = found
-            return self._checked(node, entry, found, infos, node.name)
-        values = list(found) if isinstance(found, tuple | list) else [found]
+            if isinstance(result, tuple | list) and len(result) == 1:
+                (result,) = result
+            return self._checked(node, entry, result, infos, node.name)
+        values = list(result) if isinstance(result, tuple | list) else [result]
         values += [None] * (len(infos) - len(values))
         return tuple(
             None
@@ -322,7 +321,7 @@ class Lowering:
         return True
 
     def _bind_symbols(self, node: torch.fx.Node) -> None:
-        """Sizes that only the data tells come from the node that has them."""
+        """Sizes that follow from the data come from the node that has them."""
         for name in self._symbols.get(node, ()):
             if name not in self.builder.symbols:
                 value, axis = self.values[node], self.captured.symbols[name].axis
@@ -333,16 +332,16 @@ class Lowering:
 
 def _inner_uses(nodes: Sequence[ir.Node]) -> set[int]:
     """Ids of the values that nested graphs read."""
-    found: set[int] = set()
+    result: set[int] = set()
     for node in nodes:
         for attribute in node.attributes.values():
             if attribute.type == ir.AttributeType.GRAPH:
                 graph = attribute.as_graph()
                 inner = list(graph)
-                found |= {id(value) for item in inner for value in item.inputs if value is not None}
-                found |= {id(value) for value in graph.outputs}
-                found |= _inner_uses(inner)
-    return found
+                result |= {id(value) for item in inner for value in item.inputs if value is not None}
+                result |= {id(value) for value in graph.outputs}
+                result |= _inner_uses(inner)
+    return result
 
 
 def lower(

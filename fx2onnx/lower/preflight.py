@@ -58,8 +58,8 @@ def nodes_with_depth(graph: torch.fx.Graph) -> Iterator[tuple[torch.fx.Node, int
         nodes, depth = pending[-1]
         for node in nodes:
             yield node, depth
-            if found := nested_graphs(node):
-                pending += [(iter(nested.graph.nodes), depth + 1) for nested in reversed(found)]
+            if inner := nested_graphs(node):
+                pending += [(iter(nested.graph.nodes), depth + 1) for nested in reversed(inner)]
                 break
         else:
             pending.pop()
@@ -89,11 +89,11 @@ def check_depth(captured: Captured, used: set[torch.fx.Node]) -> None:
 
 def symbols_in(node: torch.fx.Node) -> frozenset[str]:
     """Symbols whose numbers the node's arguments need."""
-    found: set[str] = set()
+    result: set[str] = set()
 
     def visit(value: object) -> None:
         if isinstance(value, Dim):
-            found.update(value.symbols())
+            result.update(value.symbols())
         elif isinstance(value, list | tuple):
             for item in value:
                 visit(item)
@@ -106,7 +106,7 @@ def symbols_in(node: torch.fx.Node) -> frozenset[str]:
     for info in values if isinstance(values, tuple) else (values,):
         if info is not None:
             visit(info.dims)
-    return frozenset(found)
+    return frozenset(result)
 
 
 def touching_complex(captured: Captured) -> frozenset[torch.fx.Node]:

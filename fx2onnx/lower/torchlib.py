@@ -238,10 +238,10 @@ def _inferred(
     node = onnx.helper.make_node(op_type, names, outputs, **keywords)
     schema = onnx.defs.get_schema(op_type, op.opset)
     opsets, version = [onnx.helper.make_opsetid("", op.opset)], onnx.IR_VERSION
-    found = onnx.shape_inference.infer_node_outputs(
+    result = onnx.shape_inference.infer_node_outputs(
         schema, node, typed, known, opset_imports=opsets, ir_version=version
     )
-    return [_type_of(op, op_type, found.get(name)) for name in outputs]
+    return [_type_of(op, op_type, result.get(name)) for name in outputs]
 
 
 def _type_of(op: Emit, op_type: str, found: Any) -> tuple[ir.DataType, tuple[Any, ...]]:
@@ -273,7 +273,7 @@ def _inlined(op: Emit, function: Any, args: Sequence[Any], kwargs: Mapping[str, 
         operands = [None if value is None else values.get(value) for value in node.inputs]
         if node.domain:
             raise NotImplementedError(f"its function calls {node.domain}::{node.op_type}")
-        found = _node(op, node.op_type, operands, keywords | {"_outputs": len(node.outputs)})
-        values |= zip(node.outputs, found if isinstance(found, tuple) else (found,), strict=True)
+        result = _node(op, node.op_type, operands, keywords | {"_outputs": len(node.outputs)})
+        values |= zip(node.outputs, result if isinstance(result, tuple) else (result,), strict=True)
     results = [values[value] for value in body.outputs]
     return results[0] if len(results) == 1 else tuple(results)

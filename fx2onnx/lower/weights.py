@@ -14,7 +14,7 @@ from onnx_ir.tensor_adapters import TorchTensor
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.pieces import Bytes, Piece, all_bytes
 from fx2onnx.irx.transposition import transposed_pieces
-from fx2onnx.irx.values import LOOKS
+from fx2onnx.irx.values import READ_SET
 
 
 class Weight(TorchTensor):
@@ -33,7 +33,7 @@ class Weight(TorchTensor):
 
     def numpy(self) -> npt.NDArray[Any]:
         """The numbers."""
-        LOOKS.note(self)
+        READ_SET.add(self)
         return self.raw.numpy(force=True) if self.raw.dtype == torch.float32 else super().numpy()
 
     def pieces(self, size: int) -> Iterator[Piece]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.report.profile import Export, Profile
+from fx2onnx.report.profile_data import Export, ProfileData
 from fx2onnx.report.tree import Row, operations, phases
 
 
@@ -45,7 +45,7 @@ class Comparison:
         return self.total.difference > share * self.total.before
 
 
-def compare(before: Profile, after: Profile, name: str = "before") -> Comparison:
+def compare(before: ProfileData, after: ProfileData, name: str = "before") -> Comparison:
     """The first exports of two profiles. Raises UserError E302 where one has no seconds."""
     old, new = before.ours, after.ours
     for export, which in ((old, name), (new, "the new profile")):
@@ -68,7 +68,7 @@ def _changes(old: list[Row], new: list[Row]) -> list[Change]:
     return sorted(changes, key=lambda change: -change.difference)
 
 
-def _notes(before: Profile, after: Profile, old: Export, new: Export) -> list[str]:
+def _notes(before: ProfileData, after: ProfileData, old: Export, new: Export) -> list[str]:
     """What else differs than the code."""
     notes = []
     if before.source != after.source:
@@ -78,11 +78,11 @@ def _notes(before: Profile, after: Profile, old: Export, new: Export) -> list[st
     for key in sorted(set(before.machine) | set(after.machine)):
         was, now = before.machine.get(key), after.machine.get(key)
         if was != now:
-            notes.append(f"{key}: {_told(was)} then, {_told(now)} now")
+            notes.append(f"{key}: {_text(was)} then, {_text(now)} now")
     return notes
 
 
-def _told(value: object) -> str:
+def _text(value: object) -> str:
     return "not set" if value in (None, "") else str(value)
 
 

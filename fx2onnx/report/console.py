@@ -1,12 +1,14 @@
-"""The console of every table and line: names are shown as they are, whatever stands in them."""
+"""The console and the form of every table and line: names are shown as they are, whatever stands in them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any
 
+from rich import box
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
+from rich.table import Table
 
 from fx2onnx.base.plain import plain
 
@@ -23,3 +25,12 @@ class PlainConsole(Console):
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
             yield segment if segment.control else segment._replace(text=plain(segment.text))
+
+
+def headed_table(*columns: str) -> Table:
+    """A table with these headings; ``>`` before one puts the column to the right."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in columns:
+        right = column.startswith(">")
+        table.add_column(column.removeprefix(">"), justify="right" if right else "left", overflow="fold", no_wrap=right)
+    return table

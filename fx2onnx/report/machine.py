@@ -12,7 +12,7 @@ _PACKAGES = ("fx2onnx", "torch", "onnx", "onnx_ir", "onnxscript", "numpy")
 
 def machine() -> dict[str, Any]:
     """CPU count, threads, platform, Python, and the versions of the packages that do the work."""
-    found: dict[str, Any] = {
+    result: dict[str, Any] = {
         "cpus": os.cpu_count(),
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", ""),
         "platform": platform.platform(),
@@ -20,7 +20,7 @@ def machine() -> dict[str, Any]:
     }
     for package in _PACKAGES:
         try:
-            found[package] = version(package)
+            result[package] = version(package)
         except PackageNotFoundError:
             continue
-    return found
+    return result

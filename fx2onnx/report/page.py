@@ -20,7 +20,7 @@ from typing import Any
 
 from fx2onnx.base.plain import plain
 from fx2onnx.report.compare import Change, Comparison
-from fx2onnx.report.profile import Export, Point, Profile, Series
+from fx2onnx.report.profile_data import Export, Point, ProfileData, Series
 from fx2onnx.report.tree import Row, flame, lines, operations, phases, steps
 
 _HERE = Path(__file__).parent
@@ -54,7 +54,7 @@ _DEEPEST = 48
 """Modules inside each other that the map of weights tells apart."""
 
 
-def page(profile: Profile, comparisons: Sequence[Comparison] = ()) -> str:
+def page(profile: ProfileData, comparisons: Sequence[Comparison] = ()) -> str:
     """The page as text. It loads nothing from anywhere."""
     style = "\n".join((_HERE / name).read_text(encoding="utf-8") for name in _STYLES)
     scripts = [_script(name) for name in _SCRIPTS]
@@ -102,7 +102,7 @@ def _shown(value: Any) -> Any:
     return [_shown(inner) for inner in value] if isinstance(value, list | tuple) else value
 
 
-def page_data(profile: Profile, comparisons: Sequence[Comparison] = ()) -> dict[str, Any]:
+def page_data(profile: ProfileData, comparisons: Sequence[Comparison] = ()) -> dict[str, Any]:
     """What the page's scripts read: the views of the profile, ready to draw."""
     first = profile.ours
     return {
@@ -126,7 +126,7 @@ def _export(export: Export) -> dict[str, Any]:
     parts = steps(export)
     least = _LEAST_STEP_SHARE * export.median
     memory = export.memory[:: max(1, len(export.memory) // _READINGS)]
-    found: dict[str, Any] = {
+    result: dict[str, Any] = {
         "exporter": export.exporter,
         "median": export.median,
         "least": min(export.seconds, default=0.0),
@@ -147,11 +147,11 @@ def _export(export: Export) -> dict[str, Any]:
     }
     if export.events is not None:
         narrowest = export.events.seconds * _LEAST_SHARE
-        found["flame"] = {
+        result["flame"] = {
             "operator": flame(export.events).as_dict(narrowest),
             "module": flame(export.events, by_module=True).as_dict(narrowest),
         }
-    return found
+    return result
 
 
 def _row(row: Row) -> dict[str, Any]:

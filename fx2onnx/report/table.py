@@ -4,34 +4,29 @@ from __future__ import annotations
 
 import io
 import statistics
-from typing import TYPE_CHECKING
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
 
 from fx2onnx.report.compare import Change, Comparison
-from fx2onnx.report.profile import Export, Profile, Series
+from fx2onnx.report.console import PlainConsole, headed_table
+from fx2onnx.report.profile_data import Export, ProfileData, Series
 from fx2onnx.report.tree import lines, operations, phases, steps
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-    from rich.table import Table
 
 _ROWS = 10
 _WIDTH = 120
 
 
-def as_text(profile: Profile) -> str:
+def as_text(profile: ProfileData) -> str:
     """``view`` without colours, for files and notebooks."""
-    from fx2onnx.report.console import PlainConsole
-
     stream = io.StringIO()
     PlainConsole(file=stream, width=_WIDTH, color_system=None).print(view(profile))
     return stream.getvalue().rstrip("\n")
 
 
-def view(profile: Profile) -> RenderableType:
+def view(profile: ProfileData) -> RenderableType:
     """The exporters side by side, then phases, operations and lines of the first."""
-    from rich.console import Group
-    from rich.text import Text
-
     parts: list[RenderableType] = [_exporters(profile.exports)]
     parts += [Text(f"{export.exporter}: {export.error}", "red") for export in profile.exports if export.error]
     first = profile.ours
@@ -45,16 +40,13 @@ def view(profile: Profile) -> RenderableType:
 
 def comparison_view(comparison: Comparison) -> RenderableType:
     """What became slower, largest loss first."""
-    from rich.console import Group
-    from rich.text import Text
-
     total = comparison.total
     parts: list[RenderableType] = [
         Text(f"against {comparison.before}: {_ms(total.before)} -> {_ms(total.after)} ({_percent(total)})", "bold")
     ]
     parts += [Text(f"note: {note}", "dim") for note in comparison.notes]
     for title, changes in (("phase", comparison.phases), ("operation", comparison.operations)):
-        table = _table(title, "phase", ">before", ">after", ">difference", ">")
+        table = headed_table(title, "phase", ">before", ">after", ">difference", ">")
         for change in changes[:_ROWS]:
             style = "red" if change.difference > 0 else "green"
             table.add_row(
@@ -70,9 +62,9 @@ def comparison_view(comparison: Comparison) -> RenderableType:
 
 
 def _exporters(exports: list[Export]) -> Table:
-    from rich.text import Text
-
-    table = _table("exporter", ">median", ">fastest", ">slowest", ">runs", ">times", ">peak memory", ">file", ">nodes")
+    table = headed_table(
+        "exporter", ">median", ">fastest", ">slowest", ">runs", ">times", ">peak memory", ">file", ">nodes"
+    )
     fastest = exports[0].median
     for export in exports:
         if not export.seconds:
@@ -94,9 +86,7 @@ def _exporters(exports: list[Export]) -> Table:
 
 
 def _phases(export: Export) -> Table:
-    from rich.text import Text
-
-    table = _table(f"{export.exporter}: phase", ">time", ">share", "", ">peak memory", ">bytes", ">calls")
+    table = headed_table(f"{export.exporter}: phase", ">time", ">share", "", ">peak memory", ">bytes", ">calls")
     total = export.events.seconds if export.events is not None and export.events.seconds else 1e-9
     inner = steps(export)
     for row in phases(export):
@@ -112,28 +102,22 @@ def _phases(export: Export) -> Table:
 
 
 def _operations(export: Export) -> Table:
-    from rich.text import Text
-
-    table = _table("slowest operations", "phase", ">time", ">count", ">slowest", "line of the slowest")
+    table = headed_table("slowest operations", "phase", ">time", ">count", ">slowest", "line of the slowest")
     for row in operations(export)[:_ROWS]:
         table.add_row(Text(row.name), row.phase, _ms(row.own), str(row.count), _ms(row.slowest), Text(row.line))
     return table
 
 
 def _lines(export: Export) -> Table:
-    from rich.text import Text
-
-    table = _table("slowest source lines", ">time", ">calls")
+    table = headed_table("slowest source lines", ">time", ">calls")
     for row in lines(export)[:_ROWS]:
         table.add_row(Text(row.line), _ms(row.seconds), str(row.count))
     return table
 
 
 def _series(series: Series) -> Table:
-    from rich.text import Text
-
     exporters = list(dict.fromkeys(point.exporter for point in series.points))
-    table = _table(series.label, *(f">{name}" for name in exporters))
+    table = headed_table(series.label, *(f">{name}" for name in exporters))
     values = list(dict.fromkeys(point.value for point in series.points))
     for value in values:
         cells = []
@@ -145,18 +129,6 @@ def _series(series: Series) -> Table:
                 middle = statistics.median(point.seconds)
                 cells.append(Text(f"{_ms(middle)}  ({_ms(min(point.seconds))} - {_ms(max(point.seconds))})"))
         table.add_row(str(value), *cells)
-    return table
-
-
-def _table(*columns: str) -> Table:
-    """A table with these headings; ``>`` before one puts the column to the right."""
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in columns:
-        right = column.startswith(">")
-        table.add_column(column.removeprefix(">"), justify="right" if right else "left", overflow="fold", no_wrap=right)
     return table
 
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from fx2onnx.report.profile import Event, Export, Profile
+from fx2onnx.report.profile_data import Event, Export, ProfileData
 from fx2onnx.report.tree import own_seconds
 
 SPEEDSCOPE_SCHEMA = "https://www.speedscope.app/file-format-schema.json"
@@ -17,7 +17,7 @@ _MICRO = 1e6
 _LINE = re.compile(r"[0-9]{1,9}")
 
 
-def chrome_trace(profile: Profile) -> dict[str, Any]:
+def chrome_trace(profile: ProfileData) -> dict[str, Any]:
     """One process for each exporter, its events nested on one thread, its memory a counter.
 
     Stretches have no place in time: they are arguments of the event around them.
@@ -54,7 +54,7 @@ def _complete(event: Event, process: int) -> Iterator[dict[str, Any]]:
             yield from _complete(child, process)
 
 
-def speedscope(profile: Profile) -> dict[str, Any]:
+def speedscope(profile: ProfileData) -> dict[str, Any]:
     """One sampled profile for each exporter; a sample is a stretch of one stack, its weight the seconds."""
     frames: dict[tuple[str, str], int] = {}
     profiles = [_sampled(export, frames) for export in profile.exports if export.events is not None]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from fx2onnx.report.profile import Event, Export
+from fx2onnx.report.profile_data import Event, Export
 
 
 @dataclass
@@ -37,11 +37,11 @@ class Flame:
 
     def as_dict(self, least_seconds: float = 0.0) -> dict[str, Any]:
         """``{"name", "value", "count", "children"}``; those below ``least_seconds`` stay in their parent."""
-        found: dict[str, Any] = {"name": self.name, "value": round(self.seconds, 7), "count": self.count}
+        result: dict[str, Any] = {"name": self.name, "value": round(self.seconds, 7), "count": self.count}
         children = [child for child in self.children.values() if child.seconds >= least_seconds]
         if children:
-            found["children"] = [child.as_dict(least_seconds) for child in children]
-        return found
+            result["children"] = [child.as_dict(least_seconds) for child in children]
+        return result
 
 
 def walk(event: Event, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Event]]:

@@ -1,4 +1,4 @@
-"""What is known before the run: values of constants, and stand-ins of known shape for everything else."""
+"""What is known before the run: the values of constants, and the shape and dtype of everything else."""
 
 from __future__ import annotations
 
@@ -14,39 +14,39 @@ from fx2onnx.runner.program import Program, Slot, Step
 from fx2onnx.runner.types import Array, Dtype, Value, is_tensor_type, numpy_dtype
 
 _ZEROS = bytes(16)
-"""One element of the widest dtype: every element of a stand-in lies there."""
+"""One element of the widest dtype: every element of an abstract array lies there."""
 
 MAX_DIM = 1 << 31
 """Shapes with larger dims are left to the run."""
 
 
-def stand_in(shape: tuple[int, ...], dtype: Dtype) -> Array:
-    """A read-only array without memory."""
+def abstract_array(shape: tuple[int, ...], dtype: Dtype) -> Array:
+    """A read-only array that has a shape and dtype and no memory."""
     if dtype.kind == "O":
         return np.broadcast_to(np.zeros((), dtype), shape)
     return np.ndarray(shape, dtype, _ZEROS, 0, (0,) * len(shape))
 
 
 def holds_values(arg: Value) -> bool:
-    """Whether the operand is more than a stand-in, so that its elements may decide."""
+    """Whether the operand is no abstract array, so that its elements may decide."""
     return isinstance(arg, np.ndarray) and bool(arg.size) and (arg.ndim == 0 or any(arg.strides))
 
 
 @dataclass(frozen=True, slots=True)
-class Fact:
+class AbstractValue:
     """What is known of one value: all of it, or its shape and dtype."""
 
     array: Value
     is_value: bool
 
-    def shape_only(self) -> Fact | None:
+    def shape_only(self) -> AbstractValue | None:
         """The same without its elements; None for what is no array."""
         if not isinstance(self.array, np.ndarray):
             return None
-        return Fact(stand_in(self.array.shape, self.array.dtype), False)
+        return AbstractValue(abstract_array(self.array.shape, self.array.dtype), False)
 
 
-Facts: TypeAlias = Sequence[Fact | None]
+AbstractValues: TypeAlias = Sequence[AbstractValue | None]
 
 DimKey: TypeAlias = str | tuple[int, int]
 """A dim that is not known: its name, or the input and axis of one without a name."""
@@ -64,39 +64,39 @@ def _dims(slot: Slot, fixed: Mapping[str, int]) -> list[int | DimKey]:
     ]
 
 
-class World:
-    """Facts about the slots of one program, where each size that is not known has been given a number."""
+class AbstractState:
+    """What is known of the slots of one program, where each size that is not known has been given a number."""
 
     def __init__(
         self, program: Program, fixed: Mapping[str, int] | None = None, sizes: Mapping[Any, int] | None = None
     ) -> None:
         self.program = program
         self.known: dict[int, Value] = {slot.index: slot.const for slot in program.slots if slot.is_const}
-        self.ghosts: dict[int, Array] = {}
+        self.abstract: dict[int, Array] = {}
         if sizes is not None:
             for index in program.inputs:
                 self.take_input(program.slots[index], fixed or {}, sizes)
 
     def take_input(self, slot: Slot, fixed: Mapping[str, int], sizes: Mapping[Any, int]) -> None:
-        """A stand-in for an input, by the shape that the model declares."""
+        """An abstract array for an input, by the shape that the model declares."""
         if is_tensor_type(slot.type) and slot.shape is not None and slot.type.dtype is not ir.DataType.UNDEFINED:
             shape = tuple(dim if isinstance(dim, int) else sizes[dim] for dim in _dims(slot, fixed))
             if len(shape) <= MAX_RANK and all(0 <= dim < MAX_DIM for dim in shape):
-                self.ghosts[slot.index] = stand_in(shape, numpy_dtype(slot.type.dtype))
+                self.abstract[slot.index] = abstract_array(shape, numpy_dtype(slot.type.dtype))
 
-    def fact(self, index: int) -> Fact | None:
+    def value(self, index: int) -> AbstractValue | None:
         if index in self.known:
-            return Fact(self.known[index], True)
-        return Fact(self.ghosts[index], False) if index in self.ghosts else None
+            return AbstractValue(self.known[index], True)
+        return AbstractValue(self.abstract[index], False) if index in self.abstract else None
 
-    def facts(self, step: Step) -> Facts:
+    def values(self, step: Step) -> AbstractValues:
         """What is known of the step's own inputs."""
-        return [self.fact(index) for index in step.inputs[: step.n_inputs]]
+        return [self.value(index) for index in step.inputs[: step.n_inputs]]
 
-    def learn(self, indices: Sequence[int], facts: Facts) -> None:
-        for index, fact in zip(indices, facts, strict=False):
-            if fact is not None and index >= 0:
-                (self.known if fact.is_value else self.ghosts)[index] = fact.array
+    def note(self, indices: Sequence[int], values: AbstractValues) -> None:
+        for index, value in zip(indices, values, strict=False):
+            if value is not None and index >= 0:
+                (self.known if value.is_value else self.abstract)[index] = value.array
 
     def operands(self, step: Step) -> list[Value] | None:
         """What the step reads, or None where something of it is not known at all."""
@@ -106,23 +106,23 @@ class World:
                 args.append(None)
             elif index in self.known:
                 args.append(self.known[index])
-            elif index in self.ghosts:
-                args.append(self.ghosts[index])
+            elif index in self.abstract:
+                args.append(self.abstract[index])
             else:
                 return None
         return args
 
-    def inside(self, body: Program, inputs: Facts) -> World:
-        """The world of a body that is given ``inputs``, with what it captures from this one."""
-        inner = World(body)
-        inner.learn(body.inputs, inputs)
-        inner.learn([index for _, index in body.captures], [self.fact(outer) for outer, _ in body.captures])
+    def inside(self, body: Program, inputs: AbstractValues) -> AbstractState:
+        """The state of a body that is given ``inputs``, with what it captures from this one."""
+        inner = AbstractState(body)
+        inner.note(body.inputs, inputs)
+        inner.note([index for _, index in body.captures], [self.value(outer) for outer, _ in body.captures])
         return inner
 
-    def results(self) -> Facts:
-        return [self.fact(index) for index in self.program.outputs]
+    def results(self) -> AbstractValues:
+        return [self.value(index) for index in self.program.outputs]
 
     def forget(self, step: Step) -> None:
         for index in step.outputs:
             self.known.pop(index, None)
-            self.ghosts.pop(index, None)
+            self.abstract.pop(index, None)

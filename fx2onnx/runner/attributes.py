@@ -18,7 +18,7 @@ def resolved(attributes: Iterable[Any], of_caller: Mapping[str, Any], text: Node
 
     Raises: UserError E303 for a name that occurs twice, and for a reference to an attribute of another type.
     """
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     count = 0
     for attribute in attributes:
         name = attribute.name
@@ -32,10 +32,10 @@ def resolved(attributes: Iterable[Any], of_caller: Mapping[str, Any], text: Node
             if attribute.type not in (0, caller.type):
                 raise UserError("E303", f"the attribute {reference!r} has the wrong type", node=str(text))
             attribute = caller
-        found[name] = attribute
-    if len(found) < count:
+        result[name] = attribute
+    if len(result) < count:
         raise UserError("E303", f"an attribute of {text.op_type} occurs twice", node=str(text))
-    return found
+    return result
 
 
 def _text(item: bytes) -> str:

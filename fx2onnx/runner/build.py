@@ -23,7 +23,7 @@ from fx2onnx.runner.load import LoadedModel
 from fx2onnx.runner.nodes import GRAPH, NodeText, check_text, distinct, in_order, read_nodes
 from fx2onnx.runner.ort_value import as_plain
 from fx2onnx.runner.program import Program, Slot, Step
-from fx2onnx.runner.registry import Kernel, find_kernel, table_version
+from fx2onnx.runner.registry import PRIVATE_DOMAIN, Kernel, find_kernel, table_version
 from fx2onnx.runner.schemas import (
     NEWEST_OPSET,
     Signature,
@@ -38,7 +38,6 @@ from fx2onnx.runner.weights import WeightStore, declared
 
 kernels.load_all()
 
-PRIVATE_DOMAIN = "fx2onnx"
 _GRADIENT = ("ai.onnx.preview.training", "Gradient")
 
 _GARBLED = (ValueError, TypeError, KeyError, RuntimeError, AttributeError, AssertionError, IndexError)
@@ -153,13 +152,13 @@ class GraphBuilder:
 
     def collect_constants(self, graph: Any) -> None:
         """Initializers by name; each is read when something asks for it."""
-        found = [(tensor.name, tensor) for tensor in graph.initializer]
-        found += [(sparse.values.name, sparse) for sparse in graph.sparse_initializer]
+        result = [(tensor.name, tensor) for tensor in graph.initializer]
+        result += [(sparse.values.name, sparse) for sparse in graph.sparse_initializer]
         if self.depth == 0:
-            found += self.context.held.items()
-        self.constants = dict(found)
-        if len(self.constants) < len(found):
-            distinct((name for name, _ in found), "initializer")
+            result += self.context.held.items()
+        self.constants = dict(result)
+        if len(self.constants) < len(result):
+            distinct((name for name, _ in result), "initializer")
         if "" in self.constants:
             raise UserError("E303", f"an initializer of graph {graph.name!r} has no name")
 

@@ -48,9 +48,9 @@ MAX_LISTED = 12
 
 def listed(texts: Iterable[str], separator: str = ", ") -> str:
     """The texts on one line, the first of them where they are many."""
-    found = list(texts)
-    more = [f"... and {len(found) - MAX_LISTED} more"] if len(found) > MAX_LISTED else []
-    return separator.join([*found[:MAX_LISTED], *more])
+    result = list(texts)
+    more = [f"... and {len(result) - MAX_LISTED} more"] if len(result) > MAX_LISTED else []
+    return separator.join([*result[:MAX_LISTED], *more])
 
 
 class FeedChecker:
@@ -237,7 +237,7 @@ class FeedChecker:
 
 def fix_denoted(program: Program, graph: Any, sizes: Mapping[str, int], fixed: Mapping[str, int]) -> dict[str, int]:
     """Fix the dims of the graph's inputs that carry a denotation; returns ``fixed`` with the names of those dims added."""
-    found = dict(fixed)
+    result = dict(fixed)
     denoted = {info.name: denotations_of(info.type) for info in graph.input}
     for index in program.inputs:
         slot = program.slots[index]
@@ -246,7 +246,7 @@ def fix_denoted(program: Program, graph: Any, sizes: Mapping[str, int], fixed: M
             if denotation in sizes and axis < len(dims) and not isinstance(dims[axis], int):
                 name, dims[axis] = dims[axis], sizes[denotation]
                 if isinstance(name, str):
-                    found[name] = sizes[denotation]
+                    result[name] = sizes[denotation]
         if slot.shape is not None:
             slot.shape = tuple(dims)
-    return found
+    return result

@@ -52,15 +52,12 @@ def fuse_conv(program: Program) -> int:
                 last = follower
         if last is step:
             continue
-        _replace(program, last.index, Step(last.index, fused, 1, tuple(inputs), last.outputs, attrs), step, len(inputs))
+        new = Step(last.index, fused, 1, tuple(inputs), last.outputs, attrs)
+        new.n_inputs, new.name, new.origin = len(inputs), step.name, step.origin
+        program.steps[last.index] = new
     program.steps = [step for step in program.steps if step.index not in dropped]
     program.link()
     return len(dropped)
-
-
-def _replace(program: Program, index: int, new: Step, origin: Step, n_inputs: int) -> None:
-    new.n_inputs, new.name, new.origin = n_inputs, origin.name, origin.origin
-    program.steps[index] = new
 
 
 def _is_const(program: Program, slots: tuple[int, ...]) -> bool:

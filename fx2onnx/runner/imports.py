@@ -1,4 +1,4 @@
-"""What a model brings along beside its graph: opsets and functions."""
+"""What a model holds beside its graph: opsets and functions."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def opsets_of(imports: Iterable[Any]) -> dict[str, int]:
 
 def functions_of(proto: Any) -> dict[tuple[str, str, str], Any]:
     """The model's functions by domain, name and overload. Raises: UserError E303 for one that is defined twice."""
-    found: dict[tuple[str, str, str], Any] = {}
+    result: dict[tuple[str, str, str], Any] = {}
     for function in proto.functions:
         domain = "" if function.domain == "ai.onnx" else function.domain
         check_text(domain, function.name, function.overload, *function.output, *function.attribute)
         key = (domain, function.name, function.overload)
-        if key in found:
+        if key in result:
             raise UserError("E303", f"the function {domain}::{function.name} is defined twice")
         inputs = distinct(function.input, "function input")
         known = {*inputs, *(name for node in function.node for name in node.output)}
@@ -44,5 +44,5 @@ def functions_of(proto: Any) -> dict[tuple[str, str, str], Any]:
         for name in function.output:
             if name not in known:
                 raise UserError("E303", f"nothing in function {function.name} makes its output {name!r}")
-        found[key] = function
-    return found
+        result[key] = function
+    return result

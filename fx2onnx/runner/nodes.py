@@ -78,12 +78,12 @@ def check_text(*names: Any) -> None:
 
 def distinct(names: Iterable[str], what: str) -> list[str]:
     """The names as a list. Raises: UserError E303 for one that occurs twice or is not text."""
-    found = list(names)
-    check_text(*found)
-    if len(set(found)) < len(found):
-        twice = next(name for name, count in collections.Counter(found).items() if count > 1)
+    result = list(names)
+    check_text(*result)
+    if len(set(result)) < len(result):
+        twice = next(name for name, count in collections.Counter(result).items() if count > 1)
         raise UserError("E303", f"the {what} {twice!r} occurs twice")
-    return found
+    return result
 
 
 def in_order(nodes: list[Node], known: Iterable[str], where: str) -> list[Node]:

@@ -44,26 +44,6 @@ CONFIG_KEYS = {
 """The config entries that mean something here. Others are kept and ignored, as they steer other engines."""
 
 
-_DEFAULTS: dict[str, Any] = {
-    "graph_optimization_level": GraphOptimizationLevel.ORT_ENABLE_ALL,
-    "intra_op_num_threads": 0,
-    "inter_op_num_threads": 0,
-    "execution_mode": ExecutionMode.ORT_SEQUENTIAL,
-    "execution_order": ExecutionOrder.DEFAULT,
-    "enable_profiling": False,
-    "profile_file_prefix": "fx2onnx_profile",
-    "optimized_model_filepath": "",
-    "log_severity_level": 2,
-    "log_verbosity_level": 0,
-    "logid": "",
-    "enable_mem_pattern": True,
-    "enable_mem_reuse": True,
-    "enable_cpu_mem_arena": True,
-    "use_deterministic_compute": True,
-    "use_per_session_threads": True,
-}
-
-
 class SessionOptions:
     """Settings of a session, with onnxruntime's names and defaults."""
 
@@ -72,22 +52,22 @@ class SessionOptions:
     _config: dict[str, str]
     _external: dict[str, Any]
 
-    graph_optimization_level: GraphOptimizationLevel
-    intra_op_num_threads: int
-    inter_op_num_threads: int
-    execution_mode: ExecutionMode
-    execution_order: ExecutionOrder
-    enable_profiling: bool
-    profile_file_prefix: str
-    optimized_model_filepath: str
-    log_severity_level: int
-    log_verbosity_level: int
-    logid: str
-    enable_mem_pattern: bool
-    enable_mem_reuse: bool
-    enable_cpu_mem_arena: bool
-    use_deterministic_compute: bool
-    use_per_session_threads: bool
+    graph_optimization_level: GraphOptimizationLevel = GraphOptimizationLevel.ORT_ENABLE_ALL
+    intra_op_num_threads: int = 0
+    inter_op_num_threads: int = 0
+    execution_mode: ExecutionMode = ExecutionMode.ORT_SEQUENTIAL
+    execution_order: ExecutionOrder = ExecutionOrder.DEFAULT
+    enable_profiling: bool = False
+    profile_file_prefix: str = "fx2onnx_profile"
+    optimized_model_filepath: str = ""
+    log_severity_level: int = 2
+    log_verbosity_level: int = 0
+    logid: str = ""
+    enable_mem_pattern: bool = True
+    enable_mem_reuse: bool = True
+    enable_cpu_mem_arena: bool = True
+    use_deterministic_compute: bool = True
+    use_per_session_threads: bool = True
 
     def __init__(self) -> None:
         self.__dict__.update(_DEFAULTS)
@@ -152,6 +132,11 @@ class SessionOptions:
     @property
     def external_initializers(self) -> dict[str, Any]:
         return self._external
+
+
+_DEFAULTS = {
+    name: getattr(SessionOptions, name) for name in SessionOptions.__annotations__ if hasattr(SessionOptions, name)
+}
 
 
 class RunOptions:

@@ -129,18 +129,18 @@ class Pattern:
 
     def _closure(self, indices: list[int], text: str, place: int) -> dict[int, None]:
         """The states reached without a character."""
-        found: dict[int, None] = {}
+        result: dict[int, None] = {}
         stack = indices[::-1]
         while stack:
             index = stack.pop()
-            if index in found:
+            if index in result:
                 continue
             count_iteration()
-            found[index] = None
+            result[index] = None
             state = self.states[index]
             if state.holds is None or state.holds(text, place):
                 stack += state.free
-        return found
+        return result
 
     def _new(self, state: _State) -> int:
         if len(self.states) >= MAX_STATES:

@@ -42,6 +42,9 @@ class Kernel:
     """Which of ``n_outputs``, ``version``, ``out_types`` the function takes beside the attributes."""
 
 
+PRIVATE_DOMAIN = "fx2onnx"
+"""Of the runner's own operators, which no model can name."""
+
 _EXTRAS = ("n_outputs", "version")
 _table: dict[tuple[str, str], dict[int, Kernel]] = {}
 _changes = 0

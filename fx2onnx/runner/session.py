@@ -47,7 +47,7 @@ OPTIMIZER_LEVELS = {
 
 @dataclass(frozen=True, slots=True)
 class ModelMetadata:
-    """Facts that the model file tells about itself."""
+    """What the model file says about itself."""
 
     producer_name: str
     graph_name: str
@@ -190,7 +190,8 @@ class InferenceSession:
     def check_feeds(self, input_feed: Mapping[str, Any]) -> list[Value]:
         """The feeds as arrays in the order of the program's inputs. Raises: UserError E401."""
         feeds = self._checker.check(input_feed)
-        return [self._feed(index, feeds) for index in self._program.inputs]
+        named = [(index, self._program.slots[index].name) for index in self._program.inputs]
+        return [feeds[name] if name in feeds else self._program.defaults[index] for index, name in named]
 
     def run_with_ort_values(
         self,
@@ -217,10 +218,6 @@ class InferenceSession:
 
     def disable_fallback(self) -> None:
         """There is one provider, so nothing to fall back to."""
-
-    def _feed(self, index: int, feeds: Mapping[str, Value]) -> Value:
-        name = self._program.slots[index].name
-        return feeds[name] if name in feeds else self._program.defaults[index]
 
     def _wanted(self, output_names: Sequence[str] | None) -> list[int]:
         if not output_names:

@@ -54,15 +54,15 @@ class StatefulSession:
 def _read(text: str, outputs: Collection[str]) -> dict[str, str]:
     """The output with the next value of each state input. Raises UserError E303 where ``text`` does not say that."""
     try:
-        found = json.loads(text)
+        result = json.loads(text)
     except (ValueError, RecursionError) as cause:
         raise _malformed(str(cause)) from cause
-    if not isinstance(found, dict):
-        raise _malformed(f"it is a {type(found).__name__}, no JSON object")
-    for name, following in found.items():
+    if not isinstance(result, dict):
+        raise _malformed(f"it is a {type(result).__name__}, no JSON object")
+    for name, following in result.items():
         if not isinstance(following, str) or following not in outputs:
             raise _malformed(f"the model has no output {following!r:.80}, which it names for {name}")
-    return found
+    return result
 
 
 def _malformed(why: str) -> UserError:

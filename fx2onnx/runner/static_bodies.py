@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fx2onnx.runner.abstract_values import MAX_DIM, Fact, Facts, World, stand_in
+from fx2onnx.runner.abstract_values import MAX_DIM, AbstractState, AbstractValue, AbstractValues, abstract_array
 from fx2onnx.runner.kernels.control import scan_layout
 from fx2onnx.runner.program import Step
 from fx2onnx.runner.types import INT64
@@ -23,132 +23,136 @@ class Entry:
     """A body that a step runs: surely at least once, or perhaps."""
 
     body: str
-    inputs: Facts
+    inputs: AbstractValues
     is_sure: bool
     length: int | None = None
     """The number of iterations, where it is known if the condition stays true."""
 
 
-def entries_of(step: Step, world: World) -> list[Entry]:
+def entries_of(step: Step, state: AbstractState) -> list[Entry]:
     """The bodies that the step may run. Raises: ValueError for operands of Scan that do not fit."""
     kernel = step.kernel
     found = (
         _ENTRIES.get(kernel.op_type) if not kernel.domain and (kernel.op_type, kernel.since) != ("Scan", 8) else None
     )
-    return found(step, world) if found is not None else []
+    return found(step, state) if found is not None else []
 
 
-def outcome_of(step: Step, entries: Sequence[Entry], results: Sequence[Facts]) -> Facts:
-    """Facts about the step's outputs, given those about its bodies' outputs."""
+def outcome_of(step: Step, entries: Sequence[Entry], results: Sequence[AbstractValues]) -> AbstractValues:
+    """What is known of the step's outputs, given what is known of its bodies' outputs."""
     return _OUTCOMES[step.op_type](step, entries, results)
 
 
-def _scalar(fact: Fact | None) -> int | None:
+def _scalar(value: AbstractValue | None) -> int | None:
     """The one number that a trip count or condition is."""
-    if fact is None or not fact.is_value or not isinstance(fact.array, np.ndarray):
+    if value is None or not value.is_value or not isinstance(value.array, np.ndarray):
         return None
-    return int(fact.array.reshape(())) if fact.array.size == 1 and fact.array.dtype.kind in "biu" else None
+    return int(value.array.reshape(())) if value.array.size == 1 and value.array.dtype.kind in "biu" else None
 
 
-def _if_entries(step: Step, world: World) -> list[Entry]:
-    condition = _scalar(world.facts(step)[0])
+def _if_entries(step: Step, state: AbstractState) -> list[Entry]:
+    condition = _scalar(state.values(step)[0])
     if condition is None:
         return [Entry(name, (), False) for name in ("then_branch", "else_branch")]
     return [Entry("then_branch" if condition else "else_branch", (), True)]
 
 
-def _if_outcome(step: Step, entries: Sequence[Entry], results: Sequence[Facts]) -> Facts:
+def _if_outcome(step: Step, entries: Sequence[Entry], results: Sequence[AbstractValues]) -> AbstractValues:
     if len(entries) == 1:
         return results[0]
     return [_common(one, other) for one, other in zip(*results, strict=False)]
 
 
-def _common(one: Fact | None, other: Fact | None) -> Fact | None:
+def _common(one: AbstractValue | None, other: AbstractValue | None) -> AbstractValue | None:
     """What holds of a value that is either of two."""
     return one.shape_only() if one is not None and other is not None and _same_shape(one, other) else None
 
 
-def _same_shape(one: Fact, other: Fact) -> bool:
+def _same_shape(one: AbstractValue, other: AbstractValue) -> bool:
     first, second = one.array, other.array
     if not isinstance(first, np.ndarray) or not isinstance(second, np.ndarray):
         return False
     return bool(first.shape == second.shape and first.dtype == second.dtype)
 
 
-def _loop_entries(step: Step, world: World) -> list[Entry]:
-    trip_count, condition, *state = [*world.facts(step), None, None][: max(2, step.n_inputs)]
+def _loop_entries(step: Step, state: AbstractState) -> list[Entry]:
+    trip_count, condition, *carried = [*state.values(step), None, None][: max(2, step.n_inputs)]
     has_count, has_condition = (step.n_inputs > place and step.inputs[place] >= 0 for place in (0, 1))
     length, keeps_on = _scalar(trip_count), _scalar(condition)
     is_counted = not has_count or (length is not None and length > 0)
     starts = not has_condition or keeps_on == 1
-    inputs = [Fact(stand_in((), INT64), False), Fact(np.array(True), True), *map(_shape_only, state)]
+    inputs = [
+        AbstractValue(abstract_array((), INT64), False),
+        AbstractValue(np.array(True), True),
+        *map(_shape_only, carried),
+    ]
     return [Entry("body", inputs, is_counted and starts, length if starts else None)]
 
 
-def _shape_only(fact: Fact | None) -> Fact | None:
-    return None if fact is None else fact.shape_only()
+def _shape_only(value: AbstractValue | None) -> AbstractValue | None:
+    return None if value is None else value.shape_only()
 
 
-def _loop_outcome(step: Step, entries: Sequence[Entry], results: Sequence[Facts]) -> Facts:
+def _loop_outcome(step: Step, entries: Sequence[Entry], results: Sequence[AbstractValues]) -> AbstractValues:
     entry, again, rest = entries[0], results[0][:1], results[0][1:]
     if len(rest) != len(step.outputs) or len(rest) < len(entry.inputs) - 2:
         return []
-    state, stacked = _carried(entry.inputs[2:], rest)
+    carried, stacked = _carried(entry.inputs[2:], rest)
     always = _scalar(again[0]) == 1
-    return [*state, *(_stacked(fact, entry.length if always else None) for fact in stacked)]
+    return [*carried, *(_stacked(value, entry.length if always else None) for value in stacked)]
 
 
-def _scan_entries(step: Step, world: World) -> list[Entry]:
-    facts, attrs = world.facts(step), step.attrs
-    n_state = len(facts) - attrs["num_scan_inputs"]
-    sequences = [fact for fact in facts[max(n_state, 0) :] if fact is not None]
+def _scan_entries(step: Step, state: AbstractState) -> list[Entry]:
+    values, attrs = state.values(step), step.attrs
+    n_state = len(values) - attrs["num_scan_inputs"]
+    sequences = [value for value in values[max(n_state, 0) :] if value is not None]
     if n_state >= 0 and len(sequences) < attrs["num_scan_inputs"]:
-        return [Entry("body", [*map(_shape_only, facts[:n_state]), *[None] * attrs["num_scan_inputs"]], False)]
-    arrays = [fact.array for fact in sequences]
-    axes, length = scan_layout(arrays, len(facts), attrs["num_scan_inputs"], attrs.get("scan_input_axes"))
+        return [Entry("body", [*map(_shape_only, values[:n_state]), *[None] * attrs["num_scan_inputs"]], False)]
+    arrays = [value.array for value in sequences]
+    axes, length = scan_layout(arrays, len(values), attrs["num_scan_inputs"], attrs.get("scan_input_axes"))
     slices = [
-        Fact(stand_in((*array.shape[:axis], *array.shape[axis + 1 :]), array.dtype), False)
+        AbstractValue(abstract_array((*array.shape[:axis], *array.shape[axis + 1 :]), array.dtype), False)
         for array, axis in zip(arrays, axes, strict=True)
     ]
-    return [Entry("body", [*map(_shape_only, facts[:n_state]), *slices], length > 0, length)]
+    return [Entry("body", [*map(_shape_only, values[:n_state]), *slices], length > 0, length)]
 
 
-def _scan_outcome(step: Step, entries: Sequence[Entry], results: Sequence[Facts]) -> Facts:
+def _scan_outcome(step: Step, entries: Sequence[Entry], results: Sequence[AbstractValues]) -> AbstractValues:
     entry = entries[0]
     n_state = step.n_inputs - step.attrs["num_scan_inputs"]
     if len(results[0]) != len(step.outputs) or len(step.outputs) < n_state:
         return []
-    state, stacked = _carried(entry.inputs[:n_state], results[0])
+    carried, stacked = _carried(entry.inputs[:n_state], results[0])
     axes = step.attrs.get("scan_output_axes") or [0] * len(stacked)
-    return [*state, *(_stacked(fact, entry.length, axis) for fact, axis in zip(stacked, axes, strict=False))]
+    return [*carried, *(_stacked(value, entry.length, axis) for value, axis in zip(stacked, axes, strict=False))]
 
 
-def _carried(before: Facts, after: Facts) -> tuple[Facts, Facts]:
+def _carried(before: AbstractValues, after: AbstractValues) -> tuple[AbstractValues, AbstractValues]:
     """What holds of the carried values after any number of iterations, and the outputs that are stacked."""
-    state, stacked = after[: len(before)], after[len(before) :]
-    pairs = list(zip(before, state, strict=True))
+    carried, stacked = after[: len(before)], after[len(before) :]
+    pairs = list(zip(before, carried, strict=True))
     if all(old is None or (new is not None and _same_shape(old, new)) for old, new in pairs):
         return before, stacked
     return [None] * len(before), [None] * len(stacked)
 
 
-def _stacked(fact: Fact | None, length: int | None, axis: int = 0) -> Fact | None:
-    """``length`` arrays like ``fact`` along a new axis."""
-    if fact is None or not length or not isinstance(fact.array, np.ndarray) or length >= MAX_DIM:
+def _stacked(value: AbstractValue | None, length: int | None, axis: int = 0) -> AbstractValue | None:
+    """``length`` arrays like ``value`` along a new axis."""
+    if value is None or not length or not isinstance(value.array, np.ndarray) or length >= MAX_DIM:
         return None
-    shape = list(fact.array.shape)
+    shape = list(value.array.shape)
     if not -len(shape) - 1 <= axis <= len(shape):
         return None
     shape.insert(axis if axis >= 0 else axis + len(shape) + 1, length)
-    return Fact(stand_in(tuple(shape), fact.array.dtype), False)
+    return AbstractValue(abstract_array(tuple(shape), value.array.dtype), False)
 
 
-_ENTRIES: dict[str, Callable[[Step, World], list[Entry]]] = {
+_ENTRIES: dict[str, Callable[[Step, AbstractState], list[Entry]]] = {
     "If": _if_entries,
     "Loop": _loop_entries,
     "Scan": _scan_entries,
 }
-_OUTCOMES: dict[str, Callable[[Step, Sequence[Entry], Sequence[Facts]], Facts]] = {
+_OUTCOMES: dict[str, Callable[[Step, Sequence[Entry], Sequence[AbstractValues]], AbstractValues]] = {
     "If": _if_outcome,
     "Loop": _loop_outcome,
     "Scan": _scan_outcome,

@@ -1,6 +1,6 @@
 """Shape and dtype errors that can be known before anything runs.
 
-Kernels' own ``infer`` functions run over stand-ins: arrays of stride 0 that have a shape and dtype and no memory. Bodies
+Kernels' own ``infer`` functions run over abstract arrays, of stride 0, which have a shape and dtype and no memory. Bodies
 that surely run are looked at like the graph around them. ONNX's C++ shape inference is not used, because a malformed
 model can make it crash the process.
 """
@@ -16,7 +16,14 @@ from typing import Any
 import numpy as np
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.runner.abstract_values import DimKey, Facts, World, declared_dims, holds_values, stand_in
+from fx2onnx.runner.abstract_values import (
+    AbstractState,
+    AbstractValues,
+    DimKey,
+    abstract_array,
+    declared_dims,
+    holds_values,
+)
 from fx2onnx.runner.execute import KERNEL_FAULTS, check_dtypes, node_line
 from fx2onnx.runner.limits import memory_limit
 from fx2onnx.runner.program import Program, Slot, Step
@@ -62,8 +69,8 @@ def check_static_shapes(program: Program, fixed: Mapping[str, int]) -> None:
     """Raises: UserError E303 for a step whose operands cannot fit, whatever the sizes that are not known yet."""
     unknown = {key for key in declared_dims(program, fixed) if not isinstance(key, int)}
     trials = TRIAL_SIZES if unknown else (0,)
-    worlds = [World(program, fixed, dict.fromkeys(unknown, size)) for size in trials]
-    _Check(program, fixed, sorted(unknown, key=str)).walk(worlds, True)
+    states = [AbstractState(program, fixed, dict.fromkeys(unknown, size)) for size in trials]
+    _Check(program, fixed, sorted(unknown, key=str)).walk(states, True)
 
 
 class _Passed(Exception):
@@ -71,7 +78,7 @@ class _Passed(Exception):
 
 
 class _Check:
-    """One walk over a program and its bodies, in all worlds side by side."""
+    """One walk over a program and its bodies, in all states side by side."""
 
     def __init__(
         self,
@@ -87,33 +94,38 @@ class _Check:
         self.sought = sought
         self.steps_left = steps_left
 
-    def walk(self, worlds: Sequence[World], is_sure: bool) -> None:
-        """Note what follows in each world.
+    def walk(self, states: Sequence[AbstractState], is_sure: bool) -> None:
+        """Note what follows in each state.
 
         Raises: UserError E303 for a step that cannot fit, where ``is_sure`` says that the program runs; _Passed.
         """
-        for step in worlds[0].program.steps:
+        for step in states[0].program.steps:
             if step.bodies:
-                self.enter(step, worlds, is_sure)
+                self.enter(step, states, is_sure)
             else:
-                self.visit(step, worlds, is_sure)
+                self.visit(step, states, is_sure)
             if self.sought is not None:
                 self.steps_left -= 1
                 if step is self.sought or self.steps_left < 0:
                     raise _Passed
 
-    def visit(self, step: Step, worlds: Sequence[World], is_sure: bool) -> None:
-        operands = [args for world in worlds if (args := world.operands(step)) is not None]
-        if len(operands) < len(worlds):
+    def visit(self, step: Step, states: Sequence[AbstractState], is_sure: bool) -> None:
+        operands = [args for state in states if (args := state.operands(step)) is not None]
+        if len(operands) < len(states):
             return
-        for world, args in zip(worlds, operands, strict=True):
-            error = _visit(step, args, world.known, world.ghosts)
+        for state, args in zip(states, operands, strict=True):
+            error = _visit(step, args, state.known, state.abstract)
             if error is not None:
-                self.refuse(step, worlds, operands, error, is_sure)
+                self.refuse(step, states, operands, error, is_sure)
                 return
 
     def refuse(
-        self, step: Step, worlds: Sequence[World], operands: Sequence[list[Value]], error: UserError, is_sure: bool
+        self,
+        step: Step,
+        states: Sequence[AbstractState],
+        operands: Sequence[list[Value]],
+        error: UserError,
+        is_sure: bool,
     ) -> None:
         """Raise the error where it is certain; else nothing is known of what the step makes."""
         if is_sure:
@@ -121,24 +133,24 @@ class _Check:
                 raise error
             if _can_never_fit(step, operands) and not self.fits_somehow(step, operands):
                 raise error
-        for world in worlds:
-            world.forget(step)
+        for state in states:
+            state.forget(step)
 
-    def enter(self, step: Step, worlds: Sequence[World], is_sure: bool) -> None:
+    def enter(self, step: Step, states: Sequence[AbstractState], is_sure: bool) -> None:
         """Walk through the bodies that the step may run."""
-        operands = [[None if fact is None else fact.array for fact in world.facts(step)] for world in worlds]
+        operands = [[None if value is None else value.array for value in state.values(step)] for state in states]
         try:
             check_dtypes(step, operands[0], "E303")
-            entries = [entries_of(step, world) for world in worlds]
+            entries = [entries_of(step, state) for state in states]
         except UserError as error:
-            self.refuse(step, worlds, operands, error, is_sure)
+            self.refuse(step, states, operands, error, is_sure)
             return
         except KERNEL_FAULTS as error:
-            self.refuse(step, worlds, operands, _misfit(step, operands[0], error), is_sure)
+            self.refuse(step, states, operands, _misfit(step, operands[0], error), is_sure)
             return
         if [entry.body for entry in entries[0]] != [entry.body for entry in entries[-1]]:
             return
-        results: list[list[Facts]] = [[] for _ in worlds]
+        results: list[list[AbstractValues]] = [[] for _ in states]
         for together in zip(*entries, strict=True):
             body = step.bodies[together[0].body]
             is_sure_inside = is_sure and all(entry.is_sure for entry in together)
@@ -147,18 +159,18 @@ class _Check:
                     given = f"takes {len(body.inputs)} inputs and is given {len(together[0].inputs)}"
                     raise UserError("E303", f"the body {body.name!r} {given}", node=node_line(step, operands[0]))
                 return
-            inner = [world.inside(body, entry.inputs) for world, entry in zip(worlds, together, strict=True)]
+            inner = [state.inside(body, entry.inputs) for state, entry in zip(states, together, strict=True)]
             self.walk(inner, is_sure_inside)
-            for result, world in zip(results, inner, strict=True):
-                result.append(world.results())
-        for world, entry, result in zip(worlds, entries, results, strict=True):
+            for result, state in zip(results, inner, strict=True):
+                result.append(state.results())
+        for state, entry, result in zip(states, entries, results, strict=True):
             if entry:
-                world.learn(step.outputs, outcome_of(step, entry, result))
+                state.note(step.outputs, outcome_of(step, entry, result))
 
     def fits_somehow(self, step: Step, operands: Sequence[list[Value]]) -> bool:
         """Whether some sizes let the step pass, or too few could be tried.
 
-        Two worlds are not enough where sizes are cut, compared or decide a branch: ``x[:50]`` has 50 rows in both.
+        Two states are not enough where sizes are cut, compared or decide a branch: ``x[:50]`` has 50 rows in both.
         """
         sizes = list(dict.fromkeys([*SEARCH_SIZES[:4], *_numbers(self.program, operands), *SEARCH_SIZES[4:]]))
         trials = [dict.fromkeys(self.unknown, size) for size in sizes]
@@ -168,7 +180,7 @@ class _Check:
         for trial in trials:
             search = _Check(self.program, self.fixed, self.unknown, step, self.steps_left)
             try:
-                search.walk([World(self.program, self.fixed, trial)], True)
+                search.walk([AbstractState(self.program, self.fixed, trial)], True)
             except _Passed:
                 return True
             except UserError:
@@ -195,7 +207,7 @@ def _slots(program: Program) -> Iterator[Slot]:
             yield from _slots(body)
 
 
-def _visit(step: Step, args: list[Value], known: dict[int, Value], ghosts: dict[int, Array]) -> UserError | None:
+def _visit(step: Step, args: list[Value], known: dict[int, Value], abstract: dict[int, Array]) -> UserError | None:
     """Note what follows of the step's outputs; the error where the operands do not fit."""
     kernel = step.kernel
     try:
@@ -209,16 +221,16 @@ def _visit(step: Step, args: list[Value], known: dict[int, Value], ghosts: dict[
                 return None
             for index, (shape, dtype) in zip(step.outputs, specs, strict=False):
                 if max(shape, default=0) < 1 << 31:
-                    ghosts[index] = stand_in(tuple(shape), dtype)
+                    abstract[index] = abstract_array(tuple(shape), dtype)
         elif kernel.shape_inputs is None or kernel.is_random:
             return None
         elif kernel.kind == "view":
             deciding = [step.inputs[p] for p in kernel.shape_inputs if p < len(step.inputs)]
             if all(index < 0 or index in known for index in deciding):
-                _record(step, kernel.fn(*args, **step.attrs), _are_known(step, known), known, ghosts)
+                _record(step, kernel.fn(*args, **step.attrs), _are_known(step, known), known, abstract)
         elif _are_known(step, known) and _are_small(args):
             with memory_limit(MAX_COMPUTED_BYTES):
-                _record(step, kernel.fn(*args, **step.attrs), True, known, ghosts)
+                _record(step, kernel.fn(*args, **step.attrs), True, known, abstract)
     except UserError as error:
         if error.code == "E404":
             return None  # large, but perhaps within the limit: the run decides
@@ -284,7 +296,7 @@ def _can_never_fit(step: Step, operands: Sequence[list[Value]]) -> bool:
             assert dims is not None
             dims[axis] = size
         args = [
-            arg if dims is None or dims == list(arg.shape) else stand_in(tuple(dims), arg.dtype)
+            arg if dims is None or dims == list(arg.shape) else abstract_array(tuple(dims), arg.dtype)
             for arg, dims in zip(first, trial, strict=True)
         ]
         try:
@@ -299,7 +311,7 @@ def _are_small(args: list[Any]) -> bool:
     return all(arg is None or (isinstance(arg, np.ndarray) and arg.size <= MAX_KNOWN) for arg in args)
 
 
-def _record(step: Step, result: Any, is_known: bool, known: dict[int, Value], ghosts: dict[int, Array]) -> None:
+def _record(step: Step, result: Any, is_known: bool, known: dict[int, Value], abstract: dict[int, Array]) -> None:
     for index, value in zip(step.outputs, outputs_of(result), strict=False):
         array = as_value(value)
         if index < 0 or not isinstance(array, np.ndarray):
@@ -307,4 +319,4 @@ def _record(step: Step, result: Any, is_known: bool, known: dict[int, Value], gh
         if is_known:
             known[index] = array
         else:
-            ghosts[index] = array
+            abstract[index] = array

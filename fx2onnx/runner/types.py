@@ -162,6 +162,11 @@ def string_array(items: Sequence[Any], shape: Sequence[int]) -> Array:
     return out.reshape(tuple(shape))
 
 
+def widen(x: Array) -> Array:
+    """Narrow floats as float32; others as they are."""
+    return x.astype(np.float32) if x.dtype in NARROW_FLOATS else x
+
+
 def narrowed(value: Any, dtype: Dtype) -> Array:
     """A result computed in a wider dtype, in the dtype it must have; no copy where it has it already."""
     return np.asarray(value).astype(dtype, copy=False)

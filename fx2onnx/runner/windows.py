@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from fx2onnx.runner.limits import check_shape
 from fx2onnx.runner.types import Array, Shape
+
+COLUMN_BLOCK_BYTES = 1 << 20
+"""Columns are made and multiplied in blocks of about this size, so that they are still in the L2 cache when read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,5 +115,18 @@ def required_after(dims: Shape, window: Window) -> Shape:
     )
 
 
-def product(items: Sequence[int]) -> int:
-    return math.prod(items)
+def conv_window(x: Shape, w: Shape, attrs: Mapping[str, Any]) -> Window:
+    """The geometry of a Conv of an input and weights of these shapes.
+
+    Raises: ValueError where channels, groups or kernel do not fit.
+    """
+    if len(x) < 3 or len(w) != len(x):
+        raise ValueError(f"the input has {len(x)} axes and the weight {len(w)}; both need 3 or more")
+    group = attrs.get("group", 1)
+    if group < 1 or x[1] != w[1] * group or w[0] % group:
+        raise ValueError(f"{x[1]} channels, weight {list(w)} and group {group} do not fit")
+    given = attrs.get("kernel_shape")
+    if given is not None and tuple(given) != w[2:]:
+        raise ValueError(f"kernel_shape is {list(given)}, the weight's {list(w[2:])}")
+    strides, dilations, pads = attrs.get("strides"), attrs.get("dilations"), attrs.get("pads")
+    return resolve_window(x[2:], w[2:], strides, dilations, pads, attrs.get("auto_pad", "NOTSET"))

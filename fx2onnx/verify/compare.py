@@ -43,7 +43,7 @@ TYPES_ONLY = "an engine's random numbers are its own: of outputs that depend on 
 """A note of the verdict."""
 
 UNJUDGED_EPSILONS = 4096.0
-"""The same where the module does not run in float64 and nothing tells how far float32 is off."""
+"""The same where the module does not run in float64 and it is not known how far float32 is off."""
 
 
 def verify(
@@ -153,11 +153,11 @@ def _compare_sample(verdict: Verdict, case: _Case, sample: Sample) -> None:
     if unknown:
         verdict.note(TYPES_ONLY)
     with _runs_on(case, drawn) as runs:
-        found = {
+        result = {
             engine: _run_engine(verdict, engine, run, feeds | (drawn or {}), sample) for engine, run in runs.items()
         }
     rows = []
-    for engine, results in found.items():
+    for engine, results in result.items():
         if results is None:
             continue
         for index, (name, want) in enumerate(zip(case.outputs, expected, strict=False)):

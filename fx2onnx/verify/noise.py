@@ -206,12 +206,12 @@ def _has_no_spread(node: Any) -> bool:
 
 def _drawing_functions(model: Any) -> set[tuple[str, str]]:
     """The model's functions that draw, in themselves or in those that they call."""
-    found: set[tuple[str, str]] = set()
+    result: set[tuple[str, str]] = set()
     count = -1
-    while count < len(found):
-        count = len(found)
-        found |= {(f.domain, f.name) for f in model.functions if any(_draws(node, found) for node in f.node)}
-    return found
+    while count < len(result):
+        count = len(result)
+        result |= {(f.domain, f.name) for f in model.functions if any(_draws(node, result) for node in f.node)}
+    return result
 
 
 def _reads(node: Any) -> set[str]:

@@ -1,6 +1,6 @@
 """How far float32 PyTorch is off from itself where its weights and inputs are off by some units in the last place.
 
-float64 tells how far float32's rounding moves an output, once. Where a program chooses (``topk`` among nearly equal
+float64 shows how far float32's rounding moves an output, once. Where a program chooses (``topk`` among nearly equal
 scores, ``argmax``, sorting), that one number says little: another rounding chooses otherwise, and engines round
 otherwise. So an output that fails is judged again with the largest of several such movements.
 """

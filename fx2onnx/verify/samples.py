@@ -38,9 +38,8 @@ def samples(
         shuffled = [tensor if axes is None else _like(tensor, generator) for tensor, axes in pairs]
         yield Sample(f"seed {seed}", shuffled)
     if any(symbolic_axes):
-        for delta in (1,):
-            sizes = _sizes(pairs)
-            yield Sample(f"sizes {delta:+d}", [_resized(tensor, axes or {}, sizes, delta) for tensor, axes in pairs])
+        sizes = _sizes(pairs)
+        yield Sample("sizes +1", [_resized(tensor, axes or {}, sizes) for tensor, axes in pairs])
 
 
 def _like(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
@@ -58,18 +57,18 @@ def _sizes(pairs: Sequence[tuple[torch.Tensor, Mapping[int, str] | None]]) -> di
     """The sample's size of every dim that is a plain name, or of which an axis has a multiple, such as ``8*frames + 3``."""
     named = [(tensor.shape[axis], parse_dim(text)) for tensor, axes in pairs for axis, text in (axes or {}).items()]
     sums = [(size, dim) for size, dim in named if isinstance(dim, Dim) and len(dim.terms) == 1]
-    found = {name: size for size, dim in sums if (name := dim.as_symbol()) is not None}
+    result = {name: size for size, dim in sums if (name := dim.as_symbol()) is not None}
     for size, dim in sums:
         ((monomial, factor),) = dim.terms.items()
         if len(monomial) == 1 and monomial[0].op == "symbol" and not dim.is_real:
-            found.setdefault(monomial[0].text, int(size - dim.constant) // int(factor))
-    return found
+            result.setdefault(monomial[0].text, int(size - dim.constant) // int(factor))
+    return result
 
 
-def _resized(tensor: torch.Tensor, axes: Mapping[int, str], sizes: Mapping[str, int], delta: int) -> torch.Tensor:
-    """The sample where every named size is larger (or smaller) by ``delta``, its content repeated."""
+def _resized(tensor: torch.Tensor, axes: Mapping[int, str], sizes: Mapping[str, int]) -> torch.Tensor:
+    """The sample where every named size is larger by one, its content repeated."""
     for axis, text in axes.items():
-        size = _grown(tensor.shape[axis], text, sizes, delta)
+        size = _grown(tensor.shape[axis], text, sizes)
         index = torch.arange(size) % max(tensor.shape[axis], 1)
         tensor = (
             tensor.index_select(axis, index)
@@ -79,13 +78,13 @@ def _resized(tensor: torch.Tensor, axes: Mapping[int, str], sizes: Mapping[str, 
     return tensor
 
 
-def _grown(size: int, text: str, sizes: Mapping[str, int], delta: int) -> int:
-    """What ``size`` becomes where every name in ``text``, such as ``past + sequence``, gains ``delta``. A text that says
+def _grown(size: int, text: str, sizes: Mapping[str, int]) -> int:
+    """What ``size`` becomes where every name in ``text``, such as ``past + sequence``, gains one. A text that says
     nothing of the sample's size, or more than memory may hold, is one name.
     """
     dim = parse_dim(text)
     if isinstance(dim, Dim) and dim.symbols() <= set(sizes) and size_of(dim, sizes) == size:
-        grown = size_of(dim, {name: sizes[name] + delta for name in dim.symbols()})
+        grown = size_of(dim, {name: sizes[name] + 1 for name in dim.symbols()})
         if grown is not None and grown <= MOST_GROWTH * (size + 1):
             return grown
-    return max(0, size + delta)
+    return size + 1

@@ -104,7 +104,7 @@ def test_a_size_that_nobody_named_may_turn_out_fixed(monkeypatch: pytest.MonkeyP
 
     proposed = {"x": {0: "batch", 1: "sequence"}}
     source = Source("unrolled", as_module(unrolled), (torch.randn(2, 3),), dynamic_shapes=proposed)
-    monkeypatch.setattr(job_module, "_resolve", lambda job: source)
+    monkeypatch.setattr(job_module, "resolve_source", lambda *_: source)
     done = invoke("export", "unrolled", "-o", "m.onnx", "--json", "--no-verify")
     assert done.exit_code == 0, done.output
     assert shape_of("m.onnx", "x") == ["batch", 3]
@@ -184,7 +184,7 @@ class TestVerdict:
     """What the commands make of a verdict, with the verdict put in their hands."""
 
     def test_a_difference_is_exit_code_1(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(verdict_module, "check_model", lambda path, source: BAD)
+        monkeypatch.setattr(verdict_module, "check_model", lambda path, source, engines=None: BAD)
         done = invoke("export", "cli_models:linear", "-o", "m.onnx")
         assert done.exit_code == 1
         assert "[E501]" in done.stderr
@@ -194,14 +194,14 @@ class TestVerdict:
         assert (checked.exit_code, "[E501]" in checked.stderr) == (1, True)
 
     def test_json_has_the_verdict_and_exit_code_1(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(verdict_module, "check_model", lambda path, source: BAD)
+        monkeypatch.setattr(verdict_module, "check_model", lambda path, source, engines=None: BAD)
         for arguments in (["export", "cli_models:linear", "-o", "m.onnx"], ["verify", "m.onnx", "cli_models:linear"]):
             done = invoke(*arguments, "--json")
             assert done.exit_code == 1
             assert json.loads(done.stdout)["ok"] is False
 
     def test_agreement_is_exit_code_0(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(verdict_module, "check_model", lambda path, source: GOOD)
+        monkeypatch.setattr(verdict_module, "check_model", lambda path, source, engines=None: GOOD)
         assert invoke("export", "cli_models:linear", "-o", "m.onnx").exit_code == 0
         assert invoke("verify", "m.onnx", "cli_models:linear").exit_code == 0
 

@@ -18,7 +18,7 @@ import torch
 from typer.testing import CliRunner, Result
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.cli import many, progress, workers
+from fx2onnx.cli import many, workers
 from fx2onnx.cli.job import Job
 from fx2onnx.cli.main import app
 from fx2onnx.cli.progress import Stages
@@ -129,7 +129,7 @@ def test_other_options_or_again_export_anew(in_this_process: list[str]) -> None:
 def test_the_live_display_shows_models_stages_and_how_many_are_done(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = io.StringIO()
     terminal = PlainConsole(file=shown, force_terminal=True, width=100)
-    monkeypatch.setattr(progress, "console", lambda **_: terminal)
+    monkeypatch.setattr(many, "console", lambda **_: terminal)
 
     def run_all(jobs: Sequence[Job], processes: int, limit_s: float, on_stage: Any) -> Iterator[dict[str, Any]]:
         for job in jobs:

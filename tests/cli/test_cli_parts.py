@@ -15,9 +15,10 @@ from rich.console import Console
 
 from fx2onnx.base import events
 from fx2onnx.base.errors import UserError
+from fx2onnx.base.staging import replacing
 from fx2onnx.cli import feeds, files
 from fx2onnx.cli.dynamic import dynamic_shapes_of, parse_dynamic
-from fx2onnx.cli.export import human_size
+from fx2onnx.cli.files import human_size
 from fx2onnx.cli.progress import Stages
 
 
@@ -148,7 +149,7 @@ class TestFiles:
         target.write_text("old")
 
         def write_and_fail() -> None:
-            with files.replacing(target) as temporary:
+            with replacing(target) as temporary:
                 temporary.write_text("half")
                 raise RuntimeError
 
@@ -156,7 +157,7 @@ class TestFiles:
             write_and_fail()
         assert target.read_text() == "old"
         assert list(tmp_path.iterdir()) == [target]
-        with files.replacing(target) as temporary:
+        with replacing(target) as temporary:
             temporary.write_text("new")
         assert target.read_text() == "new"
         assert list(tmp_path.iterdir()) == [target]

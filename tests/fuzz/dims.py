@@ -39,7 +39,7 @@ def case(rng: random.Random, _: Path | None = None) -> None:
     start = time.thread_time()
     dim = parse_dim(text)
     size = None if dim is None else size_of(dim, SIZES)
-    grown = _grown(7, text, SIZES, 1)
+    grown = _grown(7, text, SIZES)
     seconds = time.thread_time() - start
     assert seconds < _SECONDS, f"{text[:200]!r} takes {seconds:.2f} s"
     if is_whole and dim is not None and value is not None:  # a division by zero may cancel out

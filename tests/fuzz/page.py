@@ -13,7 +13,8 @@ from typing import Any
 from fx2onnx.base.errors import UserError
 from fx2onnx.report.compare import Comparison, compare
 from fx2onnx.report.page import page
-from fx2onnx.report.profile import Event, Export, Point, Profile, Series
+from fx2onnx.report.profile import Profile
+from fx2onnx.report.profile_data import Event, Export, Point, Series
 from fx2onnx.report.trace import chrome_trace, speedscope
 from tests.report.hostile import NAMES
 

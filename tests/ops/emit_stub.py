@@ -26,8 +26,7 @@ from typing import Any, Literal, overload
 
 import onnx_ir as ir
 
-from fx2onnx.irx.accessors import OutputType
-from fx2onnx.irx.emit import Operand
+from fx2onnx.irx.values import Operand, OutputType
 
 class Operators:
 '''

@@ -13,7 +13,8 @@ import pytest
 import torch
 
 import fx2onnx
-from fx2onnx.report.profile import Point, Profile, Series
+from fx2onnx.report.profile import Profile
+from fx2onnx.report.profile_data import Point, Series
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 

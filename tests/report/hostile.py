@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 
 from fx2onnx.report.compare import Comparison, compare
-from fx2onnx.report.profile import Event, Export, Point, Profile, Series
+from fx2onnx.report.profile import Profile
+from fx2onnx.report.profile_data import Event, Export, Point, Series
 
 NAMES = (
     "<img src=x onerror=window.pwned=1>",

@@ -12,7 +12,7 @@ import torch
 import fx2onnx
 from fx2onnx.base import events
 from fx2onnx.base.memory import MemoryReader
-from fx2onnx.report.profile import Event
+from fx2onnx.report.profile_data import Event
 from fx2onnx.report.tree import walk
 from models_zoo.registry import build
 

@@ -11,7 +11,8 @@ import pytest
 
 from fx2onnx.report.compare import compare
 from fx2onnx.report.page import page, weight_tree
-from fx2onnx.report.profile import Export, Profile
+from fx2onnx.report.profile import Profile
+from fx2onnx.report.profile_data import Export
 from tests.report.browsing import DESK, PHONE, Opened
 
 TABS = ("overview", "flames", "operations", "changes", "sizes", "weights", "graph", "verification")

@@ -18,11 +18,12 @@ import numpy as np
 import onnx
 import pytest
 from kernel_cases import CASES, fused_convolution, gradient, sequences
+from overlaps import overlaps
 from test_backend_cases import cases, data_sets
 from test_ml import MAKERS
 
 import fx2onnx.runner as ort
-from fx2onnx.runner.arena import Buffer, assign_offsets, overlaps
+from fx2onnx.runner.arena import Buffer, assign_offsets
 from fx2onnx.runner.execute import Executor
 from fx2onnx.runner.plan import Plan
 from fx2onnx.runner.prepared import Facts

@@ -12,9 +12,10 @@ import onnx
 import pytest
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
+from overlaps import overlaps
 
 from fx2onnx.runner import InferenceSession, arena
-from fx2onnx.runner.arena import MAX_LOOKS, Buffer, assign_offsets, overlaps
+from fx2onnx.runner.arena import MAX_LOOKS, Buffer, assign_offsets
 
 SHAPE = (4, 6)
 

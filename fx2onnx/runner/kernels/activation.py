@@ -9,7 +9,7 @@ import numpy as np
 
 from fx2onnx.runner.kernels.elementwise import Outs, broadcast_first, check_same_dtype
 from fx2onnx.runner.registry import kernel, same_as_first
-from fx2onnx.runner.types import NARROW_FLOATS, Array, narrowed
+from fx2onnx.runner.types import NARROW_FLOATS, Array, narrowed, widen
 
 _F = np.float32
 TILE = 1 << 15
@@ -54,12 +54,8 @@ def hard_sigmoid(out: Outs, x: Array, *, alpha: float = 0.2, beta: float = 0.5, 
 @kernel("HardSwish", 14, kind="into", infer=same_as_first, elementwise=True)
 def hard_swish(out: Outs, x: Array) -> None:
     """out[0] = x * clip(x / 6 + 0.5, 0, 1)."""
-    y = out[0]
-    np.multiply(x, scalar(1 / 6, x), out=y)
-    np.add(y, scalar(0.5, x), out=y)
-    np.maximum(y, scalar(0, x), out=y)
-    np.minimum(y, scalar(1, x), out=y)
-    np.multiply(y, x, out=y)
+    hard_sigmoid(out, x, alpha=1 / 6, beta=0.5)
+    np.multiply(out[0], x, out=out[0])
 
 
 @kernel("LeakyRelu", kind="into", infer=same_as_first, elementwise=True)
@@ -85,14 +81,10 @@ def prelu_1(x: Array, slope: Array, **_: Any) -> Array:
     return np.where(x >= 0, x, slope * x)
 
 
-def _wide(x: Array) -> Array:
-    return x.astype(_F) if x.dtype in NARROW_FLOATS else x
-
-
 @kernel("Elu")
 def elu(x: Array, *, alpha: float = 1.0, **_: Any) -> Array:
     """x where x > 0 else alpha * (exp(x) - 1)."""
-    wide = _wide(x)
+    wide = widen(x)
     return narrowed(np.where(wide > 0, wide, scalar(alpha, wide) * np.expm1(np.minimum(wide, 0))), x.dtype)
 
 
@@ -101,7 +93,7 @@ def selu(
     x: Array, *, alpha: float = 1.67326319217681884765625, gamma: float = 1.05070102214813232421875, **_: Any
 ) -> Array:
     """gamma * (x where x > 0 else alpha * (exp(x) - 1))."""
-    wide = _wide(x)
+    wide = widen(x)
     low = scalar(alpha, wide) * np.expm1(np.minimum(wide, 0))
     return narrowed((scalar(gamma, wide) * np.where(wide > 0, wide, low)), x.dtype)
 
@@ -109,7 +101,7 @@ def selu(
 @kernel("Celu", 12)
 def celu(x: Array, *, alpha: float = 1.0) -> Array:
     """max(0, x) + min(0, alpha * (exp(x / alpha) - 1))."""
-    wide = _wide(x)
+    wide = widen(x)
     a = scalar(alpha, wide)
     low = np.minimum(0, a * np.expm1(np.minimum(wide / a, 0) if alpha > 0 else wide / a))
     return narrowed((np.maximum(wide, 0) + low), x.dtype)
@@ -118,14 +110,14 @@ def celu(x: Array, *, alpha: float = 1.0) -> Array:
 @kernel("Softplus")
 def softplus(x: Array) -> Array:
     """log(1 + exp(x)), without overflow."""
-    wide = _wide(x)
+    wide = widen(x)
     return narrowed((np.maximum(wide, 0) + np.log1p(np.exp(-np.abs(wide)))), x.dtype)
 
 
 @kernel("Softsign")
 def softsign(x: Array) -> Array:
     """x / (1 + |x|)."""
-    wide = _wide(x)
+    wide = widen(x)
     return narrowed((wide / (1 + np.abs(wide))), x.dtype)
 
 
@@ -138,7 +130,7 @@ def thresholded_relu(x: Array, *, alpha: float = 1.0) -> Array:
 @kernel("Shrink", 9)
 def shrink(x: Array, *, bias: float = 0.0, lambd: float = 0.5) -> Array:
     """x + bias where x < -lambd, x - bias where x > lambd, else 0."""
-    wide = x.astype(np.float64) if x.dtype.kind in "iu" else _wide(x)
+    wide = x.astype(np.float64) if x.dtype.kind in "iu" else widen(x)
     result = np.where(wide < -lambd, wide + bias, np.where(wide > lambd, wide - bias, 0))
     return np.asarray(result).astype(x.dtype, copy=False)
 
@@ -146,7 +138,7 @@ def shrink(x: Array, *, bias: float = 0.0, lambd: float = 0.5) -> Array:
 @kernel("Mish", 18)
 def mish(x: Array) -> Array:
     """x * tanh(softplus(x))."""
-    wide = _wide(x)
+    wide = widen(x)
     plus = np.maximum(wide, 0) + np.log1p(np.exp(-np.abs(wide)))
     return narrowed((wide * np.tanh(plus)), x.dtype)
 
@@ -154,7 +146,7 @@ def mish(x: Array) -> Array:
 @kernel("Swish", 24)
 def swish(x: Array, *, alpha: float = 1.0) -> Array:
     """x / (1 + exp(-alpha * x))."""
-    wide = _wide(x)
+    wide = widen(x)
     return narrowed((wide / (1 + np.exp(scalar(-alpha, wide) * wide))), x.dtype)
 
 
@@ -181,12 +173,12 @@ def clip_1(x: Array, *, min: float = -3.4028234663852886e38, max: float = 3.4028
     return np.minimum(np.maximum(x, scalar(min, x)), scalar(max, x))
 
 
-_ALPHA = [_F(c) for c in (-2.72614225801306e-10, 2.77068142495902e-08, -2.10102402082508e-06, -5.69250639462346e-05,
-                          -7.34990630326855e-04, -2.95459980854025e-03, -1.60960333262415e-02)]  # fmt: skip
-_BETA = [_F(c) for c in (-1.45660718464996e-05, -2.13374055278905e-04, -1.68282697438203e-03, -7.37332916720468e-03,
-                         -1.42647390514189e-02)]  # fmt: skip
-_ALPHA_0D = [np.asarray(c) for c in _ALPHA]
-_BETA_0D = [np.asarray(c) for c in _BETA]
+_ALPHA = [np.asarray(c, _F) for c in (
+    -2.72614225801306e-10, 2.77068142495902e-08, -2.10102402082508e-06, -5.69250639462346e-05,
+    -7.34990630326855e-04, -2.95459980854025e-03, -1.60960333262415e-02)]  # fmt: skip
+_BETA = [np.asarray(c, _F) for c in (
+    -1.45660718464996e-05, -2.13374055278905e-04, -1.68282697438203e-03, -7.37332916720468e-03,
+    -1.42647390514189e-02)]  # fmt: skip
 _FOUR, _MINUS_FOUR = np.asarray(_F(4)), np.asarray(_F(-4))
 _ONE, _HALF, _SQRT_HALF = np.asarray(_F(1)), np.asarray(_F(0.5)), np.asarray(_F(math.sqrt(0.5)))
 
@@ -199,17 +191,17 @@ def erf_tile(x: Array, out: Array, square: Array, lower: Array) -> None:
     np.minimum(x, _FOUR, out=out)
     np.maximum(out, _MINUS_FOUR, out=out)
     np.multiply(out, out, out=square)
-    np.multiply(square, _BETA_0D[0], out=lower)
-    for coefficient in _BETA_0D[1:-1]:
+    np.multiply(square, _BETA[0], out=lower)
+    for coefficient in _BETA[1:-1]:
         np.add(lower, coefficient, out=lower)
         np.multiply(lower, square, out=lower)
-    np.add(lower, _BETA_0D[-1], out=lower)
+    np.add(lower, _BETA[-1], out=lower)
     np.divide(out, lower, out=out)
-    np.multiply(square, _ALPHA_0D[0], out=lower)
-    for coefficient in _ALPHA_0D[1:-1]:
+    np.multiply(square, _ALPHA[0], out=lower)
+    for coefficient in _ALPHA[1:-1]:
         np.add(lower, coefficient, out=lower)
         np.multiply(lower, square, out=lower)
-    np.add(lower, _ALPHA_0D[-1], out=lower)
+    np.add(lower, _ALPHA[-1], out=lower)
     np.multiply(out, lower, out=out)
 
 
@@ -254,7 +246,7 @@ def gelu(out: Outs, x: Array, *, approximate: str = "none") -> None:
     if approximate not in ("none", "tanh"):
         raise ValueError(f"approximate is {approximate!r}, not 'none' or 'tanh'")
     if x.dtype != np.float32:
-        wide = _wide(x)
+        wide = widen(x)
         y[...] = _gelu_plain(wide, approximate).astype(x.dtype, copy=False)
         return
     if not (x.flags.c_contiguous and y.flags.c_contiguous):
@@ -298,3 +290,11 @@ def gelu_tanh_tile(x: Array, out: Array, first: Array, second: Array, third: Arr
     np.exp(first, out=first)
     np.add(first, _ONE, out=first)
     np.divide(x, first, out=out)
+
+
+@kernel("SwiGLU", 28)
+def swi_glu(a: Array, b: Array, *, alpha: float = 1.0) -> Array:
+    """a * sigmoid(alpha * a) * b."""
+    if a.shape != b.shape or a.dtype != b.dtype:
+        raise ValueError(f"{a.dtype}{list(a.shape)} and {b.dtype}{list(b.shape)} differ")
+    return narrowed(swish(a, alpha=alpha) * b, a.dtype)

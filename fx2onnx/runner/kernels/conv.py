@@ -1,4 +1,4 @@
-"""Conv, ConvTranspose, ConvInteger, DeformConv, Col2Im."""
+"""Conv, ConvTranspose, ConvInteger, Col2Im, FusedConv, CausalConvWithState."""
 
 from __future__ import annotations
 
@@ -8,58 +8,30 @@ from typing import Any
 
 import numpy as np
 
+from fx2onnx.runner.kernels.activation import swish
+from fx2onnx.runner.kernels.conv_plan import prepare_conv
 from fx2onnx.runner.kernels.elementwise import Outs, check_same_dtype
-from fx2onnx.runner.kernels.norm import widen
 from fx2onnx.runner.limits import check_shape
-from fx2onnx.runner.registry import kernel
-from fx2onnx.runner.types import NARROW_FLOATS, Array, Spec, narrowed
-from fx2onnx.runner.windows import Window, pad_spatial, resolve_window, window_view
-
-COLUMN_BLOCK_BYTES = 1 << 20
-"""Columns are made and multiplied in blocks of about this size, so that they are still in the L2 cache when read."""
-
-
-def conv_window(x: Any, w: Any, attrs: Mapping[str, Any]) -> Window:
-    """The geometry of a Conv. Raises: ValueError where channels, groups or kernel do not fit."""
-    if x.ndim < 3 or w.ndim != x.ndim:
-        raise ValueError(f"the input has {x.ndim} axes and the weight {w.ndim}; both need 3 or more")
-    group = attrs.get("group", 1)
-    if group < 1 or x.shape[1] != w.shape[1] * group or w.shape[0] % group:
-        raise ValueError(f"{x.shape[1]} channels, weight {list(w.shape)} and group {group} do not fit")
-    given = attrs.get("kernel_shape")
-    if given is not None and tuple(given) != w.shape[2:]:
-        raise ValueError(f"kernel_shape is {list(given)}, the weight's {list(w.shape[2:])}")
-    return resolve_window(
-        x.shape[2:],
-        w.shape[2:],
-        attrs.get("strides"),
-        attrs.get("dilations"),
-        attrs.get("pads"),
-        attrs.get("auto_pad", "NOTSET"),
-    )
+from fx2onnx.runner.registry import PRIVATE_DOMAIN, find_kernel, kernel
+from fx2onnx.runner.types import NARROW_FLOATS, Array, Spec, narrowed, widen
+from fx2onnx.runner.windows import COLUMN_BLOCK_BYTES, Window, conv_window, pad_spatial, resolve_window, window_view
 
 
 def _conv_infer(inputs: Sequence[Array], attrs: Mapping[str, Any]) -> Sequence[Spec]:
     x, w = inputs[0], inputs[1]
     check_same_dtype([item for item in inputs if item is not None])
-    window = conv_window(x, w, attrs)
+    window = conv_window(x.shape, w.shape, attrs)
     return (((x.shape[0], w.shape[0], *window.out), x.dtype),)
 
 
-def _prepare(facts: Any) -> Any:
-    from fx2onnx.runner.kernels.conv_plan import prepare_conv
-
-    return prepare_conv(facts)
-
-
-@kernel("Conv", kind="into", infer=_conv_infer, prepare=_prepare)
+@kernel("Conv", kind="into", infer=_conv_infer, prepare=prepare_conv)
 def conv(out: Outs, x: Array, w: Array, bias: Array | None = None, **attrs: Any) -> None:
     """out[0][n, o] = bias[o] + sum over c, k of x[n, c, position + k] * w[o, c, k].
 
     Shapes:   x [N, C, *dims], w [O, C/group, *kernel], bias [O].
     Buffers:  a padded copy of x where there are pads; columns in blocks of ``COLUMN_BLOCK_BYTES``.
     """
-    window = conv_window(x, w, attrs)
+    window = conv_window(x.shape, w.shape, attrs)
     if x.dtype in NARROW_FLOATS:
         wide = np.empty(out[0].shape, np.float32)
         convolve(widen(x), widen(w), window, attrs.get("group", 1), wide)
@@ -90,13 +62,11 @@ def convolve(x: Array, w: Array, window: Window, group: int, y: Array) -> None:
     view = window_view(padded, window)
     n = len(window.out)
     order = (0, 1, *range(2 + n, 2 + 2 * n), *range(2, 2 + n))
-    columns = view.transpose(order).reshape(batch, group, ins, *window.kernel, *window.out) if group == 1 else None
     rows, inner = window.out[0], math.prod(window.out[1:])
     per_row = ins * taps * inner * x.dtype.itemsize
     block = max(1, min(rows, COLUMN_BLOCK_BYTES // max(per_row, 1)))
     scratch = np.empty((ins, *window.kernel, block, *window.out[1:]), x.dtype)
     target = np.empty((outs, block * inner), y.dtype)
-    del columns
     arranged = view.transpose(order)
     for sample in range(batch):
         for part in range(group):
@@ -225,7 +195,7 @@ def add_columns(
 @kernel("ConvInteger", 10)
 def conv_integer(x: Array, w: Array, x_zero: Array | None = None, w_zero: Array | None = None, **attrs: Any) -> Array:
     """Conv of int8 or uint8 with zero points, summed in int32."""
-    window = conv_window(x, w, attrs)
+    window = conv_window(x.shape, w.shape, attrs)
     left = x.astype(np.int32) - (0 if x_zero is None else x_zero.astype(np.int32))
     right = w.astype(np.int32)
     if w_zero is not None:
@@ -255,3 +225,65 @@ def col2im(
     y = np.zeros((x.shape[0], channels, *image), x.dtype)
     add_columns(y, columns, block, window.strides, window.dilations, window.before[:n])
     return y
+
+
+def _fused_infer(inputs: Sequence[Any], attrs: Any) -> Sequence[Spec]:
+    window = conv_window(inputs[0].shape, inputs[1].shape, attrs)
+    return (((inputs[0].shape[0], inputs[1].shape[0], *window.out), inputs[0].dtype),)
+
+
+@kernel("FusedConv", domain=PRIVATE_DOMAIN, kind="into", infer=_fused_infer, prepare=prepare_conv)
+def fused_conv(
+    out: Outs,
+    x: Array,
+    w: Array,
+    bias: Array | None = None,
+    scale: Array | None = None,
+    beta: Array | None = None,
+    mean: Array | None = None,
+    var: Array | None = None,
+    *,
+    activation: str = "",
+    bounds: tuple[float, float] | None = None,
+    epsilon: float = 1e-5,
+    **attrs: Any,
+) -> None:
+    """Conv, then BatchNormalization where its four parameters are given, then an activation."""
+    conv(out, x, w, bias, **attrs)
+    y = out[0]
+    if scale is not None and beta is not None and mean is not None and var is not None:
+        axes = (-1, *(1,) * (y.ndim - 2))
+        factor = scale / np.sqrt(var + np.asarray(epsilon, var.dtype))
+        np.multiply(y, factor.reshape(axes), out=y)
+        np.add(y, (beta - mean * factor).reshape(axes), out=y)
+    if activation == "Clip" and bounds is not None:
+        np.clip(y, *(np.asarray(bound, y.dtype) for bound in bounds), out=y)
+    elif activation:
+        known = find_kernel("", activation, 22)
+        assert known is not None
+        known.fn([y], y.copy())
+
+
+@kernel("CausalConvWithState", 27)
+def causal_conv_with_state(
+    x: Array, weight: Array, bias: Array | None = None, past_state: Array | None = None, *, activation: str = "none"
+) -> tuple[Array, Array]:
+    """A depthwise convolution that sees only the past; the last k - 1 positions are handed on.
+
+    Shapes: x [B, C, L], weight [C, 1, k], state [B, C, k - 1].
+    """
+    if activation not in ("none", "silu", "swish"):
+        raise ValueError(f"the activation is {activation!r}")
+    width = weight.shape[2]
+    past = np.zeros((*x.shape[:2], width - 1), x.dtype) if past_state is None else past_state
+    padded = np.concatenate([past, x], axis=2)
+    wide = widen(padded)
+    total = np.zeros(x.shape, wide.dtype)
+    for tap in range(width):
+        total += wide[:, :, tap : tap + x.shape[2]] * widen(weight)[:, 0, tap, None]
+    if bias is not None:
+        total += widen(bias)[:, None]
+    y = total.astype(x.dtype)
+    if activation != "none":
+        y = swish(y)
+    return y, padded[:, :, padded.shape[2] - (width - 1) :].copy()

@@ -9,36 +9,22 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from fx2onnx.runner.kernels.conv import COLUMN_BLOCK_BYTES, conv, conv_window
+from fx2onnx.runner.kernels.activation import hard_sigmoid, relu, sigmoid
 from fx2onnx.runner.kernels.elementwise import Outs
 from fx2onnx.runner.prepared import Facts, Prepared
-from fx2onnx.runner.registry import find_kernel, kernel
 from fx2onnx.runner.threads import are_several, multiply, spread
 from fx2onnx.runner.types import FLOAT32, Array, Spec
-from fx2onnx.runner.windows import Window
+from fx2onnx.runner.windows import COLUMN_BLOCK_BYTES, Window, conv_window
 
-DOMAIN = "fx2onnx"
 ROW_BLOCK_BYTES = 1 << 18
 """Depthwise taps run over rows of about this size: two of them and the weights stay in the L2 cache."""
 
 Epilogue = Callable[[Array, Array], None]
 """Applies bias and activation to a block [rows, C] in place; the second argument is scratch of its shape."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Dims:
-    """What the window arithmetic needs of an array: rank and shape."""
-
-    shape: tuple[int, ...]
-
-    @property
-    def ndim(self) -> int:
-        return len(self.shape)
 
 
 def fold_batch_norm(w: Array, bias: Array | None, norm: Sequence[Array | None], epsilon: float) -> tuple[Array, Array]:
@@ -53,32 +39,15 @@ def fold_batch_norm(w: Array, bias: Array | None, norm: Sequence[Array | None], 
     return folded, ((shift - mean) * factor + beta).astype(FLOAT32)
 
 
-_ZERO, _ONE, _HALF, _SIXTH = (np.asarray(value, FLOAT32) for value in (0, 1, 0.5, 1 / 6))
-
-
-def _relu(y: Array, scratch: Array) -> None:
-    np.maximum(y, _ZERO, out=y)
-
-
 def _hard_swish(y: Array, scratch: Array) -> None:
-    np.multiply(y, _SIXTH, out=scratch)
-    np.add(scratch, _HALF, out=scratch)
-    np.maximum(scratch, _ZERO, out=scratch)
-    np.minimum(scratch, _ONE, out=scratch)
+    hard_sigmoid([scratch], y, alpha=1 / 6, beta=0.5)
     np.multiply(y, scratch, out=y)
 
 
-def _sigmoid(y: Array, scratch: Array) -> None:
-    np.negative(y, out=scratch)
-    np.exp(scratch, out=scratch)
-    np.add(scratch, _ONE, out=scratch)
-    np.divide(_ONE, scratch, out=y)
-
-
 ACTIVATIONS: dict[str, Callable[[Array, Array], None]] = {
-    "Relu": _relu,
+    "Relu": lambda y, scratch: relu([y], y),
     "HardSwish": _hard_swish,
-    "Sigmoid": _sigmoid,
+    "Sigmoid": lambda y, scratch: sigmoid([y], y),
 }
 
 
@@ -121,7 +90,7 @@ def prepare_conv(facts: Facts) -> Prepared | None:
         return None
     attrs = facts.attrs
     group = attrs.get("group", 1)
-    window = conv_window(_Dims(x[0]), w, attrs)
+    window = conv_window(x[0], w.shape, attrs)
     if any(pad < 0 for pad in (*window.before, *window.after)) or 0 in window.out:
         return None
     padding: list[Array | None] = [None] * (5 - len(extra))
@@ -260,40 +229,3 @@ def _depthwise(shape: Sequence[int], w: Array, window: Window, finish: Epilogue)
                 finish(y.reshape(rows, channels), room[1][:rows])
 
     return Prepared(call, scratch, channels_last=True, inplace=())
-
-
-def _fused_infer(inputs: Sequence[Any], attrs: Any) -> Sequence[Spec]:
-    window = conv_window(inputs[0], inputs[1], attrs)
-    return (((inputs[0].shape[0], inputs[1].shape[0], *window.out), inputs[0].dtype),)
-
-
-@kernel("FusedConv", domain=DOMAIN, kind="into", infer=_fused_infer, prepare=prepare_conv)
-def fused_conv(
-    out: Outs,
-    x: Array,
-    w: Array,
-    bias: Array | None = None,
-    scale: Array | None = None,
-    beta: Array | None = None,
-    mean: Array | None = None,
-    var: Array | None = None,
-    *,
-    activation: str = "",
-    bounds: tuple[float, float] | None = None,
-    epsilon: float = 1e-5,
-    **attrs: Any,
-) -> None:
-    """Conv, then BatchNormalization where its four parameters are given, then an activation."""
-    conv(out, x, w, bias, **attrs)
-    y = out[0]
-    if scale is not None and beta is not None and mean is not None and var is not None:
-        axes = (-1, *(1,) * (y.ndim - 2))
-        factor = scale / np.sqrt(var + np.asarray(epsilon, var.dtype))
-        np.multiply(y, factor.reshape(axes), out=y)
-        np.add(y, (beta - mean * factor).reshape(axes), out=y)
-    if activation == "Clip" and bounds is not None:
-        np.clip(y, *(np.asarray(bound, y.dtype) for bound in bounds), out=y)
-    elif activation:
-        known = find_kernel("", activation, 22)
-        assert known is not None
-        known.fn([y], y.copy())

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from fx2onnx.runner.limits import check_shape
-from fx2onnx.runner.registry import kernel, same_as_first
-from fx2onnx.runner.types import NARROW_FLOATS, NARROW_INTS, Array, Spec, is_float
+from fx2onnx.runner.registry import Infer, kernel, same_as_first
+from fx2onnx.runner.types import NARROW_FLOATS, NARROW_INTS, Array, Spec, is_float, numpy_dtype_of_code, widen
 
 Outs = list[Array]
 BOOL = np.dtype(np.bool_)
@@ -105,6 +105,7 @@ UNARY: dict[str, Callable[..., Any]] = {
     "Acosh": np.arccosh,
     "Atanh": np.arctanh,
     "Round": np.rint,
+    "Sign": np.sign,
     "Not": np.logical_not,
     "BitwiseNot": np.invert,
 }
@@ -129,15 +130,6 @@ COMPARE: dict[str, tuple[int, Callable[..., Any]]] = {
 }
 
 
-def prepared_ufunc(ufunc: Callable[..., Any]) -> Callable[..., Any]:
-    """``prepare`` that skips the wrapper: the plan calls the ufunc itself."""
-
-    def prepare(inputs: Any, attrs: Any) -> Any:
-        return ufunc
-
-    return prepare
-
-
 def _register_unary(op_type: str, ufunc: Callable[..., Any]) -> None:
     def call(out: Outs, x: Array, **_: Any) -> None:
         ufunc(x, out=out[0])
@@ -146,37 +138,22 @@ def _register_unary(op_type: str, ufunc: Callable[..., Any]) -> None:
     kernel(op_type, kind="into", infer=same_as_first, inplace=(0,), elementwise=True)(call)
 
 
-def _register_binary(op_type: str, since: int, ufunc: Callable[..., Any]) -> None:
+def _register_binary(
+    op_type: str, since: int, ufunc: Callable[..., Any], infer: Infer, inplace: tuple[int, ...] = ()
+) -> None:
     def call(out: Outs, a: Array, b: Array, **_: Any) -> None:
         ufunc(a, b, out=out[0])
 
     call.__doc__ = f"out[0] = {op_type}(a, b) with NumPy broadcasting."
-    kernel(op_type, since, kind="into", infer=broadcast_same, inplace=(0, 1), elementwise=True)(call)
+    kernel(op_type, since, kind="into", infer=infer, inplace=inplace, elementwise=True)(call)
 
     def legacy(a: Array, b: Array, *, axis: int | None = None, broadcast: int = 0, **_: Any) -> Array:
         b = align_legacy(a, b, axis, broadcast)
-        check_shape(broadcast_shape((a, b)), a.dtype)
-        out = np.empty(broadcast_shape((a, b)), a.dtype)
+        ((shape, dtype),) = infer((a, b), {})
+        check_shape(shape, dtype)
+        out = np.empty(shape, dtype)
         ufunc(a, b, out=out)
         return out
-
-    legacy.__doc__ = f"{op_type} of opsets 1-6: ``b`` is aligned at ``axis`` where ``broadcast`` is set."
-    if since == 7:
-        kernel(op_type, 1)(legacy)
-
-
-def _register_compare(op_type: str, since: int, ufunc: Callable[..., Any]) -> None:
-    def call(out: Outs, a: Array, b: Array) -> None:
-        if a.dtype.kind == "O":
-            out[0][...] = ufunc(a, b).astype(np.bool_)
-        else:
-            ufunc(a, b, out=out[0])
-
-    call.__doc__ = f"out[0] = {op_type}(a, b), bool, with NumPy broadcasting."
-    kernel(op_type, since, kind="into", infer=broadcast_bool, elementwise=True)(call)
-
-    def legacy(a: Array, b: Array, *, axis: int | None = None, broadcast: int = 0) -> Array:
-        return np.asarray(ufunc(a, align_legacy(a, b, axis, broadcast)))
 
     legacy.__doc__ = f"{op_type} of opsets 1-6: ``b`` is aligned at ``axis`` where ``broadcast`` is set."
     if since == 7:
@@ -195,36 +172,16 @@ def align_legacy(a: Array, b: Array, axis: int | None, broadcast: int) -> Array:
 for _op_type, _ufunc in UNARY.items():
     _register_unary(_op_type, _ufunc)
 for _op_type, (_since, _ufunc) in BINARY.items():
-    _register_binary(_op_type, _since, _ufunc)
+    _register_binary(_op_type, _since, _ufunc, broadcast_same, (0, 1))
 for _op_type, (_since, _ufunc) in COMPARE.items():
-    _register_compare(_op_type, _since, _ufunc)
-
-
-@kernel("Pow", 7, kind="into", infer=broadcast_first, elementwise=True)
-def pow_(out: Outs, a: Array, b: Array) -> None:
-    """out[0] = a ** b in a's dtype; b may have another dtype."""
-    _pow(a, b, out[0])
-
-
-@kernel("Pow", 1)
-def pow_1(a: Array, b: Array, *, axis: int | None = None, broadcast: int = 0) -> Array:
-    """a ** b with the alignment of opsets 1-6."""
-    b = align_legacy(a, b, axis, broadcast)
-    out = np.empty(broadcast_shape((a, b)), a.dtype)
-    _pow(a, b, out)
-    return out
+    _register_binary(_op_type, _since, _ufunc, broadcast_bool)
+_register_binary("Pow", 7, _pow, broadcast_first)
 
 
 @kernel("Reciprocal", kind="into", infer=same_as_first, inplace=(0,), elementwise=True)
 def reciprocal(out: Outs, x: Array, **_: Any) -> None:
     """out[0] = 1 / x."""
     np.divide(np.ones((), x.dtype), x, out=out[0])
-
-
-@kernel("Sign", kind="into", infer=same_as_first, inplace=(0,), elementwise=True)
-def sign(out: Outs, x: Array) -> None:
-    """out[0] = -1, 0 or 1; NaN stays NaN."""
-    np.sign(x, out=out[0])
 
 
 @kernel("Mod", 10)
@@ -262,22 +219,17 @@ def _fold(ufunc: Callable[..., Any], arrays: Sequence[Array]) -> Array:
     return total.copy() if len(arrays) == 1 else np.asarray(total)
 
 
-@kernel("Max")
-def max_(*arrays: Array, **_: Any) -> Array:
-    """The elementwise maximum; NaN wins."""
-    return _fold(np.maximum, arrays)
+def _register_fold(op_type: str, ufunc: Callable[..., Any], what: str) -> None:
+    def call(*arrays: Array, **_: Any) -> Array:
+        return _fold(ufunc, arrays)
+
+    call.__doc__ = f"The elementwise {what}."
+    kernel(op_type)(call)
 
 
-@kernel("Min")
-def min_(*arrays: Array, **_: Any) -> Array:
-    """The elementwise minimum; NaN wins."""
-    return _fold(np.minimum, arrays)
-
-
-@kernel("Sum")
-def sum_(*arrays: Array, **_: Any) -> Array:
-    """The elementwise sum."""
-    return _fold(np.add, arrays)
+_register_fold("Max", np.maximum, "maximum; NaN wins")
+_register_fold("Min", np.minimum, "minimum; NaN wins")
+_register_fold("Sum", np.add, "sum")
 
 
 @kernel("Mean")
@@ -295,13 +247,13 @@ def is_nan(out: Outs, x: Array) -> None:
 @kernel("IsInf", 10)
 def is_inf(x: Array, *, detect_negative: int = 1, detect_positive: int = 1) -> Array:
     """Whether x is an infinity of a wanted sign."""
-    wide = x.astype(np.float32) if x.dtype in NARROW_FLOATS else x
-    found: Array = np.isinf(wide)
+    wide = widen(x)
+    result: Array = np.isinf(wide)
     if not detect_negative:
-        found &= ~(wide < 0)
+        result &= ~(wide < 0)
     if not detect_positive:
-        found &= ~(wide > 0)
-    return found
+        result &= ~(wide > 0)
+    return result
 
 
 def _where_infer(inputs: Sequence[Array], attrs: Mapping[str, Any]) -> Sequence[Spec]:
@@ -323,8 +275,6 @@ def where(out: Outs, condition: Array, x: Array, y: Array) -> None:
 @kernel("BitCast", 26)
 def bit_cast(x: Array, *, to: int) -> Array:
     """The same bits read as another dtype of the same width."""
-    from fx2onnx.runner.types import numpy_dtype_of_code
-
     dtype = numpy_dtype_of_code(to)
     if dtype.itemsize != x.dtype.itemsize or (x.dtype in NARROW_INTS) != (dtype in NARROW_INTS):
         raise ValueError(f"cannot read {x.dtype} as {dtype}: the widths differ")

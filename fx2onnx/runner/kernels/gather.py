@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from fx2onnx.runner.kernels.elementwise import Outs
+from fx2onnx.runner.kernels.shape import ints
 from fx2onnx.runner.kernels.softmax import check_axis
 from fx2onnx.runner.limits import check_shape
 from fx2onnx.runner.registry import kernel
-from fx2onnx.runner.types import INT64, NARROW_FLOATS, Array, Spec, narrowed
+from fx2onnx.runner.types import INT64, NARROW_FLOATS, Array, Spec, narrowed, widen
 
 
 def wrapped(indices: Array, size: int, what: str = "indices") -> Array:
@@ -103,6 +103,7 @@ def _scatter(y: Array, index: tuple[Array, ...], updates: Array, reduction: str)
     return y
 
 
+@kernel("Scatter", 9)
 @kernel("ScatterElements", 11)
 def scatter_elements(x: Array, indices: Array, updates: Array, *, axis: int = 0, reduction: str = "none") -> Array:
     """A copy of x with ``updates`` written (or added, ...) at ``indices`` along ``axis``."""
@@ -110,12 +111,6 @@ def scatter_elements(x: Array, indices: Array, updates: Array, *, axis: int = 0,
     if indices.shape != updates.shape or indices.ndim != x.ndim:
         raise ValueError("indices and updates differ in shape, or in rank from the data")
     return _scatter(x.copy(), _element_index(x, wrapped(indices, x.shape[axis]), axis), updates, reduction)
-
-
-@kernel("Scatter", 9)
-def scatter(x: Array, indices: Array, updates: Array, *, axis: int = 0) -> Array:
-    """The former name of ScatterElements."""
-    return scatter_elements(x, indices, updates, axis=axis)
 
 
 @kernel("ScatterND", 11)
@@ -178,14 +173,17 @@ def non_zero(x: Array) -> Array:
     return np.array(np.nonzero(x), INT64).reshape(x.ndim, -1)
 
 
-@kernel("TopK", 10, shape_inputs=(1,))
-def top_k(x: Array, k: Array, *, axis: int = -1, largest: int = 1, sorted: int = 1) -> tuple[Array, Array]:
-    """The ``k`` largest (or smallest) elements along ``axis`` and their indices; ties go to the lower index."""
+@kernel("TopK", (1, 10), shape_inputs=(1,))
+def top_k(x: Array, k: Array | int, *, axis: int = -1, largest: int = 1, sorted: int = 1) -> tuple[Array, Array]:
+    """The ``k`` largest (or smallest) elements along ``axis`` and their indices; ties go to the lower index.
+
+    ``k`` is an attribute in opsets 1-9.
+    """
     axis = check_axis(axis, x.ndim)
-    count = int(k.reshape(-1)[0])
+    (count,) = ints(k)
     if not 0 <= count <= x.shape[axis]:
         raise ValueError(f"k is {count}, the axis has {x.shape[axis]}")
-    wide = x.astype(np.float32) if x.dtype in NARROW_FLOATS else x
+    wide = widen(x)
     if largest:
         flipped = np.flip(wide, axis)
         order = x.shape[axis] - 1 - np.flip(np.argsort(flipped, axis=axis, kind="stable"), axis)
@@ -193,12 +191,6 @@ def top_k(x: Array, k: Array, *, axis: int = -1, largest: int = 1, sorted: int =
         order = np.argsort(wide, axis=axis, kind="stable")
     chosen = np.take(order, np.arange(count), axis=axis).astype(INT64)
     return np.take_along_axis(x, chosen, axis), chosen
-
-
-@kernel("TopK", 1)
-def top_k_1(x: Array, *, k: int, axis: int = -1) -> tuple[Array, Array]:
-    """TopK of opsets 1-9: k is an attribute."""
-    return top_k(x, np.array(k), axis=axis)
 
 
 @kernel("Unique", 11, shape_inputs=None)
@@ -213,11 +205,3 @@ def unique(x: Array, *, axis: int | None = None, sorted: int = 1) -> tuple[Array
         values = np.take(values, order, axis=0 if axis is None else axis)
         first, counts, inverse = first[order], counts[order], rank[inverse]
     return values, first.astype(INT64), inverse.astype(INT64), counts.astype(INT64)
-
-
-def flat_size(shape: Sequence[int]) -> int:
-    """The number of elements."""
-    return math.prod(shape)
-
-
-Combine = Callable[[Any, Any], Any]

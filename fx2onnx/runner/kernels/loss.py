@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from fx2onnx.runner.kernels.norm import widen
 from fx2onnx.runner.kernels.softmax import log_softmax_into
 from fx2onnx.runner.registry import kernel
-from fx2onnx.runner.types import Array
+from fx2onnx.runner.types import Array, widen
 
 
 def _negative_log_likelihood(

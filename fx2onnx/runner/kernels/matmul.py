@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 
 from fx2onnx.runner.kernels.elementwise import Outs, check_same_dtype
-from fx2onnx.runner.kernels.norm import widen
 from fx2onnx.runner.limits import check_shape
 from fx2onnx.runner.registry import kernel
 from fx2onnx.runner.threads import multiply
-from fx2onnx.runner.types import NARROW_FLOATS, Array, Spec, narrowed
+from fx2onnx.runner.types import NARROW_FLOATS, Array, Spec, narrowed, widen
 
 
 def matmul_shape(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:

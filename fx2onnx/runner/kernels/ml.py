@@ -58,13 +58,13 @@ def label_encoder(
         raise ValueError(f"{len(keys)} keys for {len(values)} values")
     table = dict(zip(keys, values, strict=True))
     nan_value = next((value for key, value in table.items() if isinstance(key, float) and math.isnan(key)), default)
-    found = [
+    result = [
         nan_value if isinstance(item, float) and math.isnan(item) else table.get(item, default)
         for item in x.reshape(-1).tolist()
     ]
     if dtype == np.dtype(object):
-        return string_array(found, x.shape)
-    return np.array(found).astype(dtype).reshape(x.shape)
+        return string_array(result, x.shape)
+    return np.array(result).astype(dtype).reshape(x.shape)
 
 
 def _plain_default(dtype: Any) -> Any:
@@ -80,8 +80,8 @@ def label_encoder_1(
     """Strings to their positions, or positions to strings."""
     if x.dtype.kind == "O":
         positions = {name: index for index, name in enumerate(classes_strings)}
-        found = [positions.get(item, default_int64) for item in x.reshape(-1).tolist()]
-        return np.array(found, INT64).reshape(x.shape)
+        result = [positions.get(item, default_int64) for item in x.reshape(-1).tolist()]
+        return np.array(result, INT64).reshape(x.shape)
     names = [classes_strings[i] if 0 <= i < len(classes_strings) else default_string for i in x.reshape(-1).tolist()]
     return string_array(names, x.shape)
 

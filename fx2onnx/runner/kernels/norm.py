@@ -11,12 +11,7 @@ import numpy as np
 from fx2onnx.runner.kernels.elementwise import Outs
 from fx2onnx.runner.kernels.softmax import check_axis
 from fx2onnx.runner.registry import kernel
-from fx2onnx.runner.types import NARROW_FLOATS, Array, Spec, narrowed, numpy_dtype_of_code
-
-
-def widen(x: Array) -> Array:
-    """Narrow floats as float32; others as they are."""
-    return x.astype(np.float32) if x.dtype in NARROW_FLOATS else x
+from fx2onnx.runner.types import NARROW_FLOATS, Array, Spec, narrowed, numpy_dtype_of_code, widen
 
 
 def _row_means(rows: Array) -> Array:

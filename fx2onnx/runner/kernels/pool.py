@@ -8,19 +8,18 @@ from typing import Any
 
 import numpy as np
 
-from fx2onnx.runner.kernels.norm import widen
 from fx2onnx.runner.limits import check_shape, count_iteration
 from fx2onnx.runner.prepared import Facts, Prepared
 from fx2onnx.runner.registry import kernel
-from fx2onnx.runner.types import INT64, NARROW_FLOATS, Array, Spec, narrowed
+from fx2onnx.runner.types import INT64, NARROW_FLOATS, Array, Shape, Spec, narrowed, widen
 from fx2onnx.runner.windows import Window, pad_spatial, required_after, resolve_window, window_view
 
 
-def pool_window(x: Any, kernel_shape: Sequence[int], attrs: Mapping[str, Any]) -> Window:
-    if x.ndim < 3:
-        raise ValueError(f"the input has {x.ndim} axes, pooling needs 3 or more")
+def pool_window(shape: Shape, kernel_shape: Sequence[int], attrs: Mapping[str, Any]) -> Window:
+    if len(shape) < 3:
+        raise ValueError(f"the input has {len(shape)} axes, pooling needs 3 or more")
     return resolve_window(
-        x.shape[2:],
+        shape[2:],
         kernel_shape,
         attrs.get("strides"),
         attrs.get("dilations"),
@@ -34,9 +33,9 @@ def _lowest(x: Array) -> Any:
     return -np.inf if x.dtype.kind == "f" or x.dtype in NARROW_FLOATS else np.iinfo(x.dtype).min
 
 
-def max_pool_array(x: Array, window: Window) -> Array:
-    """The maximum of each window, axis by axis: separable, so k passes an axis instead of k * k."""
-    y = pad_spatial(x, window.before, required_after(x.shape[2:], window), _lowest(x))
+def over_windows(x: Array, window: Window, combine: np.ufunc, fill: Any) -> Array:
+    """The elements of each window combined, axis by axis: k passes an axis instead of k * k."""
+    y = pad_spatial(x, window.before, required_after(x.shape[2:], window), fill)
     for axis, (size, stride, dilation, out) in enumerate(
         zip(window.kernel, window.strides, window.dilations, window.out, strict=True), 2
     ):
@@ -48,7 +47,7 @@ def max_pool_array(x: Array, window: Window) -> Array:
             if total is None:
                 total = part.copy()
             else:
-                np.maximum(total, part, out=total)
+                combine(total, part, out=total)
         y = total if total is not None else y
     return y
 
@@ -60,7 +59,7 @@ def _prepare_max_pool(facts: Facts) -> Prepared | None:
         return None
     shape, dtype = spec
     attrs = facts.attrs
-    window = pool_window(np.broadcast_to(np.zeros((), dtype), shape), attrs["kernel_shape"], attrs)
+    window = pool_window(shape, attrs["kernel_shape"], attrs)
     top, left = window.before
     bottom, right = required_after(shape[2:], window)
     if min(top, left, bottom, right) < 0 or 0 in shape:
@@ -91,7 +90,7 @@ def _maxima(parts: list[Array], out: Array) -> None:
 
 def _max_pool_infer(inputs: Sequence[Any], attrs: Mapping[str, Any]) -> Sequence[Spec]:
     x = inputs[0]
-    shape = (*x.shape[:2], *pool_window(x, attrs["kernel_shape"], attrs).out)
+    shape = (*x.shape[:2], *pool_window(x.shape, attrs["kernel_shape"], attrs).out)
     return ((shape, x.dtype), (shape, INT64))[: max(attrs.get("n_outputs", 1), 1)]
 
 
@@ -100,9 +99,9 @@ def max_pool(
     out: list[Array], x: Array, *, kernel_shape: Sequence[int], storage_order: int = 0, n_outputs: int = 1, **attrs: Any
 ) -> None:
     """out[0] = the maximum of each window; out[1] = where it was, an index into the flat input."""
-    window = pool_window(x, kernel_shape, attrs)
+    window = pool_window(x.shape, kernel_shape, attrs)
     if n_outputs == 1:
-        out[0][...] = max_pool_array(x, window)
+        out[0][...] = over_windows(x, window, np.maximum, _lowest(x))
         return
     padded = pad_spatial(x, window.before, required_after(x.shape[2:], window), _lowest(x))
     n = len(window.out)
@@ -118,25 +117,6 @@ def max_pool(
     best = np.argmax(widen(masked), axis=-1)[..., None]
     out[0][...] = np.take_along_axis(masked, best, -1)[..., 0]
     out[1][...] = np.take_along_axis(label, best, -1)[..., 0]
-
-
-def _window_sums(x: Array, window: Window) -> Array:
-    """The sum over each window; separable."""
-    y = pad_spatial(x, window.before, required_after(x.shape[2:], window))
-    for axis, (size, stride, dilation, out) in enumerate(
-        zip(window.kernel, window.strides, window.dilations, window.out, strict=True), 2
-    ):
-        head = (slice(None),) * axis
-        total: Array | None = None
-        for tap in range(size):
-            count_iteration()
-            part = y[(*head, slice(tap * dilation, tap * dilation + (out - 1) * stride + 1, stride))]
-            if total is None:
-                total = part.copy()
-            else:
-                np.add(total, part, out=total)
-        y = total if total is not None else y
-    return y
 
 
 def _counts(dims: Sequence[int], window: Window, include_pads: bool) -> Array:
@@ -155,20 +135,20 @@ def _counts(dims: Sequence[int], window: Window, include_pads: bool) -> Array:
 @kernel("AveragePool")
 def average_pool(x: Array, *, kernel_shape: Sequence[int], count_include_pad: int = 0, **attrs: Any) -> Array:
     """The mean of each window."""
-    window = pool_window(x, kernel_shape, attrs)
+    window = pool_window(x.shape, kernel_shape, attrs)
     check_shape((*x.shape[:2], *window.out), x.dtype)
     wide = widen(x)
     counts = np.maximum(_counts(x.shape[2:], window, bool(count_include_pad)), 1).astype(wide.dtype)
-    return narrowed((_window_sums(wide, window) / counts), x.dtype)
+    return narrowed((over_windows(wide, window, np.add, 0) / counts), x.dtype)
 
 
 @kernel("LpPool")
 def lp_pool(x: Array, *, kernel_shape: Sequence[int], p: float = 2, **attrs: Any) -> Array:
     """(sum of |x| ** p over each window) ** (1 / p)."""
-    window = pool_window(x, kernel_shape, attrs)
+    window = pool_window(x.shape, kernel_shape, attrs)
     check_shape((*x.shape[:2], *window.out), x.dtype)
     wide = widen(x)
-    return narrowed((_window_sums(np.abs(wide) ** p, window) ** (1 / p)), x.dtype)
+    return narrowed((over_windows(np.abs(wide) ** p, window, np.add, 0) ** (1 / p)), x.dtype)
 
 
 def _flat(x: Array) -> Array:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from fx2onnx.runner.registry import kernel
+from fx2onnx.runner.registry import PRIVATE_DOMAIN, kernel
 from fx2onnx.runner.types import Array
 
-DOMAIN = "fx2onnx"
 
-
-@kernel("SumTo", domain=DOMAIN)
+@kernel("SumTo", domain=PRIVATE_DOMAIN)
 def sum_to(x: Array, like: Array) -> Array:
     """x summed over the axes along which ``like`` was broadcast to it."""
     extra = x.ndim - like.ndim
@@ -20,19 +18,19 @@ def sum_to(x: Array, like: Array) -> Array:
     return np.array(x.sum(axis=axes, keepdims=True)).reshape(like.shape)
 
 
-@kernel("SwapLast", domain=DOMAIN, kind="view")
+@kernel("SwapLast", domain=PRIVATE_DOMAIN, kind="view")
 def swap_last(x: Array) -> Array:
     """x with its last two axes exchanged."""
     return np.ascontiguousarray(x.swapaxes(-1, -2)) if x.ndim > 1 else x
 
 
-@kernel("OnesLike", domain=DOMAIN)
+@kernel("OnesLike", domain=PRIVATE_DOMAIN)
 def ones_like(x: Array) -> Array:
     """Ones in x's shape."""
     return np.ones_like(x)
 
 
-@kernel("ZerosLike", domain=DOMAIN)
+@kernel("ZerosLike", domain=PRIVATE_DOMAIN)
 def zeros_like(x: Array) -> Array:
     """Zeros in x's shape."""
     return np.zeros_like(x)

@@ -9,10 +9,9 @@ import numpy as np
 
 from fx2onnx.runner.kernels.cast import cast_array
 from fx2onnx.runner.kernels.conv import conv_integer
-from fx2onnx.runner.kernels.norm import widen
 from fx2onnx.runner.kernels.softmax import check_axis
 from fx2onnx.runner.registry import kernel
-from fx2onnx.runner.types import FLOAT32, NARROW_INTS, Array, Dtype, is_float, is_integer, numpy_dtype_of_code
+from fx2onnx.runner.types import FLOAT32, NARROW_INTS, Array, Dtype, is_integer, numpy_dtype_of_code, widen
 
 
 def spread(values: Array, x: Array, axis: int, block_size: int) -> Array:
@@ -171,8 +170,3 @@ def qlinear_conv(
         product = product + bias.astype(np.int32).reshape(channels)
     factor = (x_scale.astype(np.float64) * w_scale / y_scale).reshape(channels if w_scale.size > 1 else ())
     return _requantize(product.astype(np.float64), factor, y_zero.reshape(()))
-
-
-def is_quantized(dtype: Dtype) -> bool:
-    """Whether a dtype is what QuantizeLinear makes."""
-    return is_integer(dtype) or (is_float(dtype) and dtype.itemsize == 1)

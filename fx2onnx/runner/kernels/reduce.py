@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from fx2onnx.runner.kernels.norm import widen
+from fx2onnx.runner.kernels.shape import Ints, ints
 from fx2onnx.runner.kernels.softmax import check_axis
 from fx2onnx.runner.registry import kernel
-from fx2onnx.runner.types import INT64, NARROW_FLOATS, Array, is_float, narrowed
+from fx2onnx.runner.types import INT64, Array, is_float, narrowed, widen
 
 Axes = tuple[int, ...]
 
@@ -67,42 +67,23 @@ REDUCTIONS: dict[str, Callable[[Array, Axes, bool], Any]] = {
     "ReduceLogSumExp": _log_sum_exp,
 }
 _AXES_INPUT_SINCE = {"ReduceSum": 13}
-_EXACT = ("ReduceMax", "ReduceMin")
-
-
-def _reduce(op_type: str, x: Array, axes: Sequence[int] | None, keepdims: int, noop: int) -> Array:
-    if not axes:
-        if noop:
-            chosen: Axes = ()
-        else:
-            chosen = tuple(range(x.ndim))
-    else:
-        chosen = tuple(check_axis(int(axis), x.ndim) for axis in axes)
-    if not chosen and noop and op_type in ("ReduceSum", "ReduceMean", "ReduceProd", *_EXACT):
-        return x.copy()
-    wide = x if op_type in _EXACT else widen(x)
-    if op_type in _EXACT and x.dtype in NARROW_FLOATS:
-        wide = x.astype(np.float32)
-    if wide.dtype.kind in "iu" and op_type in ("ReduceL2", "ReduceLogSum", "ReduceLogSumExp"):
-        wide = wide.astype(np.float64)
-    result = np.asarray(REDUCTIONS[op_type](wide, chosen, keepdims == 1))
-    return narrowed(result, x.dtype)
+_EXTREMES = ("ReduceMax", "ReduceMin")
 
 
 def _register(op_type: str) -> None:
-    def with_axes_input(
-        x: Array, axes: Array | None = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0
-    ) -> Array:
-        chosen = None if axes is None else axes.reshape(-1).tolist()
-        return _reduce(op_type, x, chosen, keepdims, noop_with_empty_axes)
+    def reduce(x: Array, axes: Ints | None = None, *, keepdims: int = 1, noop_with_empty_axes: int = 0) -> Array:
+        chosen = tuple(check_axis(axis, x.ndim) for axis in ints(axes))
+        if not chosen and not noop_with_empty_axes:
+            chosen = tuple(range(x.ndim))
+        if not chosen and noop_with_empty_axes and op_type in ("ReduceSum", "ReduceMean", "ReduceProd", *_EXTREMES):
+            return x.copy()
+        wide = widen(x)
+        if wide.dtype.kind in "iu" and op_type in ("ReduceL2", "ReduceLogSum", "ReduceLogSumExp"):
+            wide = wide.astype(np.float64)
+        return narrowed(np.asarray(REDUCTIONS[op_type](wide, chosen, keepdims == 1)), x.dtype)
 
-    def with_axes_attribute(x: Array, *, axes: Sequence[int] | None = None, keepdims: int = 1) -> Array:
-        return _reduce(op_type, x, axes, keepdims, 0)
-
-    with_axes_input.__doc__ = f"{op_type} over the axes given as an input; none given means all."
-    with_axes_attribute.__doc__ = f"{op_type} over the axes given as an attribute; none given means all."
-    kernel(op_type, _AXES_INPUT_SINCE.get(op_type, 18), shape_inputs=(1,))(with_axes_input)
-    kernel(op_type, 1)(with_axes_attribute)
+    reduce.__doc__ = f"{op_type} over ``axes``, an attribute or an input by the opset; none given means all."
+    kernel(op_type, (1, _AXES_INPUT_SINCE.get(op_type, 18)), shape_inputs=(1,))(reduce)
 
 
 for _op_type in REDUCTIONS:
@@ -115,11 +96,11 @@ def _arg(pick: Callable[..., Any], x: Array, axis: int, keepdims: int, last: int
         return np.zeros((), INT64)
     wide = widen(x)
     if last:
-        found = x.shape[axis] - 1 - pick(np.flip(wide, axis), axis=axis)
+        result = x.shape[axis] - 1 - pick(np.flip(wide, axis), axis=axis)
     else:
-        found = pick(wide, axis=axis)
-    found = np.asarray(found, INT64)
-    return np.expand_dims(found, axis) if keepdims == 1 else found
+        result = pick(wide, axis=axis)
+    result = np.asarray(result, INT64)
+    return np.expand_dims(result, axis) if keepdims == 1 else result
 
 
 @kernel("ArgMax")

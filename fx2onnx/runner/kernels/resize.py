@@ -1,4 +1,4 @@
-"""Resize, Upsample, AffineGrid, GridSample, CenterCropPad."""
+"""Resize, Upsample, CenterCropPad."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from fx2onnx.runner.kernels.norm import widen
 from fx2onnx.runner.kernels.shape import ints, pad_array
 from fx2onnx.runner.limits import check_shape
 from fx2onnx.runner.registry import kernel
-from fx2onnx.runner.types import Array
+from fx2onnx.runner.types import Array, widen
 
 # Each takes the output positions, the scale, the output size as a real number, the input size and the crop.
 _COORDINATES: dict[str, Callable[[Array, float, float, int, float, float], Array]] = {
@@ -155,16 +154,11 @@ def _sizes(
     return factors, target, [factor * size for size, factor in zip(before, factors, strict=True)]
 
 
+@kernel("Upsample", 9, shape_inputs=(1,))
 @kernel("Resize", 10, shape_inputs=(1,))
 def resize_10(x: Array, scales: Array, *, mode: str = "nearest") -> Array:
-    """Resize of opset 10: no roi, asymmetric coordinates, nearest rounds down."""
+    """Resize of opset 10, and Upsample, its former name: no roi, asymmetric coordinates, nearest rounds down."""
     return resize(x, None, scales, mode=mode, coordinate_transformation_mode="asymmetric", nearest_mode="floor")
-
-
-@kernel("Upsample", 9, shape_inputs=(1,))
-def upsample(x: Array, scales: Array, *, mode: str = "nearest") -> Array:
-    """The former name of Resize-10."""
-    return resize_10(x, scales, mode=mode)
 
 
 @kernel("Upsample", (1, 7))

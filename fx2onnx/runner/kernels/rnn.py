@@ -8,12 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from fx2onnx.runner.kernels.norm import widen
 from fx2onnx.runner.limits import check_shape
 from fx2onnx.runner.registry import kernel
-from fx2onnx.runner.types import Array
+from fx2onnx.runner.types import Array, widen
 
 Activation = Callable[[Array], Array]
+Step = Callable[[Array, list[Array]], list[Array]]
+"""From the projected input of one time and the states to the states after it; the first is the output."""
+Direction = Callable[[int, list[Activation]], tuple[Step, Array]]
+"""The step of a direction and the projected input of all times."""
 
 
 def _sigmoid(x: Array) -> Array:
@@ -70,6 +73,7 @@ class _Recurrence:
     def __init__(
         self, x: Array, w: Array, r: Array, lengths: Array | None, attrs: dict[str, Any], n_gates: int
     ) -> None:
+        self.attrs = attrs
         self.direction = attrs.get("direction", "forward")
         if self.direction not in ("forward", "reverse", "bidirectional"):
             raise ValueError(f"the direction is {self.direction!r}")
@@ -110,9 +114,7 @@ class _Recurrence:
         ends = np.full(self.batch, self.steps) if self.lengths is None else self.lengths
         return np.where(time < ends, ends - 1 - time, time)
 
-    def sweep(
-        self, index: int, states: list[Array], step: Callable[[Array, list[Array]], list[Array]], projected: Array
-    ) -> tuple[Array, list[Array]]:
+    def sweep(self, index: int, states: list[Array], step: Step, projected: Array) -> tuple[Array, list[Array]]:
         """All steps of one direction over ``projected`` [steps, batch, *]; hidden outputs in input order, last states."""
         outputs = np.zeros((self.steps, self.batch, self.hidden), self.x.dtype)
         order = self.order(index)
@@ -128,20 +130,27 @@ class _Recurrence:
             outputs[order[time], rows] = shown
         return outputs, states
 
-    def finish(self, outputs: list[Array], lasts: list[list[Array]], dtype: Any) -> tuple[Array, ...]:
+    def run(
+        self, names: Sequence[str], starts: Sequence[Array | None], direction: Direction, dtype: Any
+    ) -> tuple[Array, ...]:
+        """All directions; ``names`` are the usual activations of one, ``starts`` the initial states."""
+        given = self.attrs.get("activations") or tuple(names) * self.n_directions
+        if len(given) != len(names) * self.n_directions:
+            raise ValueError(f"{len(given)} activations, not {len(names) * self.n_directions}")
+        alphas, betas = (self.attrs.get(f"activation_{name}") or () for name in ("alpha", "beta"))
+        functions = activations(given, alphas, betas)
+        outputs, lasts = [], []
+        for index in range(self.n_directions):
+            step, projected = direction(index, functions[index * len(names) : (index + 1) * len(names)])
+            y, last = self.sweep(index, [self.start(state, index) for state in starts], step, projected)
+            outputs.append(y)
+            lasts.append(last)
         y = np.stack(outputs, axis=1)
-        final = [np.stack([last[k] for last in lasts]) for k in range(len(lasts[0]))]
+        final = [np.stack(states) for states in zip(*lasts, strict=True)]
         if self.is_batch_first:
             y = y.transpose(2, 0, 1, 3)
             final = [state.transpose(1, 0, 2) for state in final]
         return tuple(np.ascontiguousarray(item).astype(dtype, copy=False) for item in (y, *final))
-
-
-def _named(attrs: dict[str, Any], default: Sequence[str], n: int) -> list[Activation]:
-    names = attrs.get("activations") or tuple(default) * n
-    if len(names) != len(default) * n:
-        raise ValueError(f"{len(names)} activations, not {len(default) * n}")
-    return activations(names, attrs.get("activation_alpha") or (), attrs.get("activation_beta") or ())
 
 
 @kernel("LSTM")
@@ -160,19 +169,15 @@ def lstm(
 ) -> tuple[Array, ...]:
     """i, o, f, c gates; C = f * C + i * g(c); H = o * h(C). Source: ONNX LSTM-14."""
     run = _Recurrence(x, w, r, lengths, attrs, 4)
-    functions = _named(attrs, ("Sigmoid", "Tanh", "Tanh"), run.n_directions)
     h = run.hidden
-    outputs, lasts = [], []
-    for index in range(run.n_directions):
-        f, g, hh = functions[3 * index : 3 * index + 3]
+
+    def direction(index: int, functions: list[Activation]) -> tuple[Step, Array]:
+        f, g, hh = functions
         weight, recurrent = widen(w[index]).T, widen(r[index]).T
         bias = 0 if b is None else widen(b[index][: 4 * h]) + widen(b[index][4 * h :])
         peep = None if p is None else widen(p[index]).reshape(3, h)
 
-        def step(
-            gates: Array, states: list[Array], f: Activation = f, g: Activation = g, hh: Activation = hh,
-            recurrent: Array = recurrent, peep: Array | None = peep,
-        ) -> list[Array]:  # fmt: skip
+        def step(gates: Array, states: list[Array]) -> list[Array]:
             hidden, cell = states
             total = gates + hidden @ recurrent
             i, o, fg, c = (total[:, k * h : (k + 1) * h] for k in range(4))
@@ -185,12 +190,9 @@ def lstm(
                 o = o + peep[1] * new_cell
             return [f(run.clipped(o)) * hh(new_cell), new_cell]
 
-        y, last = run.sweep(
-            index, [run.start(initial_h, index), run.start(initial_c, index)], step, run.x @ weight + bias
-        )
-        outputs.append(y)
-        lasts.append(last)
-    return run.finish(outputs, lasts, x.dtype)
+        return step, run.x @ weight + bias
+
+    return run.run(("Sigmoid", "Tanh", "Tanh"), (initial_h, initial_c), direction, x.dtype)
 
 
 @kernel("GRU")
@@ -207,18 +209,14 @@ def gru(
 ) -> tuple[Array, ...]:
     """z, r, h gates; H = (1 - z) * h + z * H. Source: ONNX GRU-14."""
     run = _Recurrence(x, w, r, lengths, attrs, 3)
-    functions = _named(attrs, ("Sigmoid", "Tanh"), run.n_directions)
     h = run.hidden
-    outputs, lasts = [], []
-    for index in range(run.n_directions):
-        f, g = functions[2 * index : 2 * index + 2]
+
+    def direction(index: int, functions: list[Activation]) -> tuple[Step, Array]:
+        f, g = functions
         weight, recurrent = widen(w[index]).T, widen(r[index]).T
         both = np.zeros(6 * h, run.x.dtype) if b is None else widen(b[index])
 
-        def step(
-            gates: Array, states: list[Array], f: Activation = f, g: Activation = g,
-            recurrent: Array = recurrent, both: Array = both,
-        ) -> list[Array]:  # fmt: skip
+        def step(gates: Array, states: list[Array]) -> list[Array]:
             hidden = states[0]
             zr = gates[:, : 2 * h] + hidden @ recurrent[:, : 2 * h] + both[3 * h : 5 * h]
             z, reset = f(run.clipped(zr[:, :h])), f(run.clipped(zr[:, h:]))
@@ -228,10 +226,9 @@ def gru(
                 inner = gates[:, 2 * h :] + (reset * hidden) @ recurrent[:, 2 * h :] + both[5 * h :]
             return [(1 - z) * g(run.clipped(inner)) + z * hidden]
 
-        y, last = run.sweep(index, [run.start(initial_h, index)], step, run.x @ weight + both[: 3 * h])
-        outputs.append(y)
-        lasts.append(last)
-    return run.finish(outputs, lasts, x.dtype)
+        return step, run.x @ weight + both[: 3 * h]
+
+    return run.run(("Sigmoid", "Tanh"), (initial_h,), direction, x.dtype)
 
 
 @kernel("RNN")
@@ -246,19 +243,16 @@ def rnn(
 ) -> tuple[Array, ...]:
     """H = f(x W + H R + b). Source: ONNX RNN-14."""
     run = _Recurrence(x, w, r, lengths, attrs, 1)
-    functions = _named(attrs, ("Tanh",), run.n_directions)
     h = run.hidden
-    outputs, lasts = [], []
-    for index in range(run.n_directions):
+
+    def direction(index: int, functions: list[Activation]) -> tuple[Step, Array]:
+        (f,) = functions
         weight, recurrent = widen(w[index]).T, widen(r[index]).T
         bias = 0 if b is None else widen(b[index][:h]) + widen(b[index][h:])
 
-        def step(
-            gates: Array, states: list[Array], f: Activation = functions[index], recurrent: Array = recurrent
-        ) -> list[Array]:
+        def step(gates: Array, states: list[Array]) -> list[Array]:
             return [f(run.clipped(gates + states[0] @ recurrent))]
 
-        y, last = run.sweep(index, [run.start(initial_h, index)], step, run.x @ weight + bias)
-        outputs.append(y)
-        lasts.append(last)
-    return run.finish(outputs, lasts, x.dtype)
+        return step, run.x @ weight + bias
+
+    return run.run(("Tanh",), (initial_h,), direction, x.dtype)

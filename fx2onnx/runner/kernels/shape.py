@@ -5,22 +5,23 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from fx2onnx.runner.kernels.elementwise import Outs
 from fx2onnx.runner.kernels.softmax import check_axis
 from fx2onnx.runner.limits import check_shape
-from fx2onnx.runner.registry import kernel, same_as_first
+from fx2onnx.runner.registry import kernel
 from fx2onnx.runner.types import INT64, Array, Spec
 
+Ints: TypeAlias = Array | Sequence[int]
+"""An input of newer opsets that older ones have as an attribute."""
 
-def ints(values: Array | Sequence[int] | None) -> list[int]:
-    """A 1-D integer input or attribute as a list."""
-    if values is None:
-        return []
-    return [int(item) for item in (values.reshape(-1).tolist() if isinstance(values, np.ndarray) else values)]
+
+def ints(values: Ints | int | None) -> list[int]:
+    """An integer input or attribute as a list."""
+    return [] if values is None else [int(item) for item in np.asarray(values).reshape(-1).tolist()]
 
 
 def _resolve_shape(x: Array, wanted: list[int], allowzero: int) -> list[int]:
@@ -30,16 +31,10 @@ def _resolve_shape(x: Array, wanted: list[int], allowzero: int) -> list[int]:
     return dims
 
 
-@kernel("Reshape", 5, kind="view", shape_inputs=(1,))
-def reshape(x: Array, shape: Array, *, allowzero: int = 0) -> Array:
+@kernel("Reshape", (1, 5), kind="view", shape_inputs=(1,))
+def reshape(x: Array, shape: Ints, *, allowzero: int = 0, **_: Any) -> Array:
     """x in another shape; 0 keeps a dim (unless ``allowzero``), -1 is found from the rest."""
     return x.reshape(_resolve_shape(x, ints(shape), allowzero))
-
-
-@kernel("Reshape", 1, kind="view")
-def reshape_1(x: Array, *, shape: Sequence[int], **_: Any) -> Array:
-    """Reshape of opsets 1-4: the shape is an attribute."""
-    return x.reshape(_resolve_shape(x, ints(shape), 0))
 
 
 @kernel("Flatten", kind="view")
@@ -57,28 +52,16 @@ def transpose(x: Array, *, perm: Sequence[int] | None = None) -> Array:
     return x.transpose(tuple(perm) if perm is not None else None)
 
 
-@kernel("Squeeze", 13, kind="view", shape_inputs=(1,))
-def squeeze(x: Array, axes: Array | None = None) -> Array:
+@kernel("Squeeze", (1, 13), kind="view", shape_inputs=(1,))
+def squeeze(x: Array, axes: Ints | None = None) -> Array:
     """x without the axes of size 1, all or those named."""
     return np.squeeze(x) if axes is None else np.squeeze(x, axis=tuple(ints(axes)))
 
 
-@kernel("Squeeze", 1, kind="view")
-def squeeze_1(x: Array, *, axes: Sequence[int] | None = None) -> Array:
-    """Squeeze of opsets 1-12: the axes are an attribute."""
-    return np.squeeze(x) if axes is None else np.squeeze(x, axis=tuple(axes))
-
-
-@kernel("Unsqueeze", 13, kind="view", shape_inputs=(1,))
-def unsqueeze(x: Array, axes: Array) -> Array:
+@kernel("Unsqueeze", (1, 13), kind="view", shape_inputs=(1,))
+def unsqueeze(x: Array, axes: Ints) -> Array:
     """x with axes of size 1 put in."""
     return np.expand_dims(x, tuple(ints(axes)))
-
-
-@kernel("Unsqueeze", 1, kind="view")
-def unsqueeze_1(x: Array, *, axes: Sequence[int]) -> Array:
-    """Unsqueeze of opsets 1-12: the axes are an attribute."""
-    return np.expand_dims(x, tuple(axes))
 
 
 @kernel("Identity", kind="view")
@@ -152,25 +135,23 @@ def _split(x: Array, axis: int, sizes: Sequence[int] | None, parts: int) -> tupl
     return tuple(x[(*head, slice(low, high))] for low, high in itertools.pairwise(edges))
 
 
-@kernel("Split", 13, kind="view", shape_inputs=(1,))
-def split(
-    x: Array, sizes: Array | None = None, *, axis: int = 0, num_outputs: int | None = None, n_outputs: int = 1
+@kernel("Split", (1, 2, 13), kind="view", shape_inputs=(1,))
+def split_(
+    x: Array,
+    sizes: Array | None = None,
+    *,
+    axis: int = 0,
+    split: Sequence[int] | None = None,
+    num_outputs: int | None = None,
+    n_outputs: int = 1,
 ) -> tuple[Array, ...]:
-    """x cut along ``axis`` into parts of the given sizes, or of equal size."""
+    """x cut along ``axis`` into parts of the given sizes (of ``split`` in opsets 1-12), or of equal size."""
     if num_outputs is not None and num_outputs != n_outputs:
         raise ValueError(f"num_outputs is {num_outputs}, the node has {n_outputs} outputs")
     if num_outputs is not None and sizes is not None:
         raise ValueError("sizes and num_outputs are both given")
-    return _split(x, axis, None if sizes is None else ints(sizes), n_outputs)
-
-
-@kernel("Split", (1, 2), kind="view")
-def split_2(
-    x: Array, sizes: Array | None = None, *, axis: int = 0, split: Sequence[int] | None = None, n_outputs: int = 1
-) -> tuple[Array, ...]:
-    """Split of opsets 1-12: the sizes are an attribute."""
-    given = split if split is not None else None if sizes is None else ints(sizes)
-    return _split(x, axis, given, n_outputs)
+    given = sizes if split is None else split
+    return _split(x, axis, None if given is None else ints(given), n_outputs)
 
 
 def slice_array(x: Array, starts: list[int], ends: list[int], axes: list[int], steps: list[int]) -> Array:
@@ -197,24 +178,12 @@ def slice_array(x: Array, starts: list[int], ends: list[int], axes: list[int], s
     return x[tuple(cuts)]
 
 
-@kernel("Slice", 10, kind="view", shape_inputs=(1, 2, 3, 4))
-def slice_(x: Array, starts: Array, ends: Array, axes: Array | None = None, steps: Array | None = None) -> Array:
+@kernel("Slice", (1, 10), kind="view", shape_inputs=(1, 2, 3, 4))
+def slice_(x: Array, starts: Ints, ends: Ints, axes: Ints | None = None, steps: Array | None = None) -> Array:
     """x cut along axes."""
     low = ints(starts)
-    return slice_array(
-        x,
-        low,
-        ints(ends),
-        list(range(len(low))) if axes is None else ints(axes),
-        [1] * len(low) if steps is None else ints(steps),
-    )
-
-
-@kernel("Slice", 1, kind="view")
-def slice_1(x: Array, *, starts: Sequence[int], ends: Sequence[int], axes: Sequence[int] | None = None) -> Array:
-    """Slice of opsets 1-9: everything is an attribute."""
-    chosen = list(range(len(starts))) if axes is None else list(axes)
-    return slice_array(x, list(starts), list(ends), chosen, [1] * len(starts))
+    chosen = list(range(len(low))) if axes is None else ints(axes)
+    return slice_array(x, low, ints(ends), chosen, [1] * len(low) if steps is None else ints(steps))
 
 
 @kernel("Shape")
@@ -233,7 +202,7 @@ def size(x: Array) -> Array:
     return np.array(x.size, INT64)
 
 
-_PAD_MODES = {"constant": "constant", "reflect": "reflect", "edge": "edge", "wrap": "wrap"}
+_PAD_MODES = ("constant", "reflect", "edge", "wrap")
 
 
 def pad_array(x: Array, before: Sequence[int], after: Sequence[int], mode: str, value: Any) -> Array:
@@ -252,7 +221,7 @@ def pad_array(x: Array, before: Sequence[int], after: Sequence[int], mode: str, 
         y = np.full([dim + low + high for dim, (low, high) in zip(x.shape, grown, strict=True)], fill[()], x.dtype)
         y[tuple(slice(low, low + dim) for dim, (low, _) in zip(x.shape, grown, strict=True))] = x
         return y
-    return np.pad(x, grown, mode=_PAD_MODES[mode])  # type: ignore[call-overload, no-any-return]
+    return np.pad(x, grown, mode=mode)  # type: ignore[call-overload, no-any-return]
 
 
 @kernel("Pad", 11, shape_inputs=(1, 3))
@@ -354,6 +323,3 @@ def dropout_10(
 ) -> Any:
     """x: these versions describe inference only."""
     return (x, np.ones(x.shape, np.bool_ if version >= 10 else x.dtype)) if n_outputs > 1 else x
-
-
-__all__ = ["ints", "pad_array", "same_as_first", "slice_array"]

@@ -8,11 +8,10 @@ from collections.abc import Callable
 import numpy as np
 
 from fx2onnx.runner.kernels.cast import cast_array
-from fx2onnx.runner.kernels.norm import widen
 from fx2onnx.runner.kernels.softmax import check_axis
 from fx2onnx.runner.limits import check_shape
 from fx2onnx.runner.registry import kernel
-from fx2onnx.runner.types import Array, narrowed, numpy_dtype_of_code
+from fx2onnx.runner.types import Array, narrowed, numpy_dtype_of_code, widen
 
 
 def _complex(x: Array) -> Array:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -63,22 +64,19 @@ def _flat2d(x: Array, axis: int) -> Array:
     return x.reshape(math.prod(x.shape[:axis]), math.prod(x.shape[axis:]))
 
 
-@kernel("Softmax", 1)
-def softmax_1(x: Array, *, axis: int = 1) -> Array:
-    """Softmax over all axes from ``axis`` on, taken as one."""
-    flat = _flat2d(x, axis)
-    y = np.empty_like(flat)
-    softmax_into(flat, y, 1)
-    return y.reshape(x.shape)
+def _register_flat(op_type: str, into: Callable[[Array, Array, int], None]) -> None:
+    def flat_softmax(x: Array, *, axis: int = 1) -> Array:
+        flat = _flat2d(x, axis)
+        y = np.empty_like(flat)
+        into(flat, y, 1)
+        return y.reshape(x.shape)
+
+    flat_softmax.__doc__ = f"{op_type} over all axes from ``axis`` on, taken as one."
+    kernel(op_type, 1)(flat_softmax)
 
 
-@kernel("LogSoftmax", 1)
-def log_softmax_1(x: Array, *, axis: int = 1) -> Array:
-    """LogSoftmax over all axes from ``axis`` on, taken as one."""
-    flat = _flat2d(x, axis)
-    y = np.empty_like(flat)
-    log_softmax_into(flat, y, 1)
-    return y.reshape(x.shape)
+_register_flat("Softmax", softmax_into)
+_register_flat("LogSoftmax", log_softmax_into)
 
 
 @kernel("Hardmax", 13)

@@ -173,13 +173,13 @@ def _flags(values: Sequence[int], count: int) -> Array:
 
 def _reached(roots: Sequence[int], true: Sequence[int], false: Sequence[int]) -> set[int]:
     """The nodes and leaves below the roots, the roots included."""
-    found, stack = set(roots), list(roots)
+    result, stack = set(roots), list(roots)
     while stack:
         node = stack.pop()
-        below = {true[node], false[node]} - found if node >= 0 else set()
-        found |= below
+        below = {true[node], false[node]} - result if node >= 0 else set()
+        result |= below
         stack += below
-    return found
+    return result
 
 
 def _old_forest(attrs: Mapping[str, Any], prefix: str) -> tuple[_Forest, Array]:

@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.runner.kernels.norm import widen
 from fx2onnx.runner.limits import check_bytes, check_shape
 from fx2onnx.runner.registry import kernel
-from fx2onnx.runner.types import INT64, Array, narrowed
+from fx2onnx.runner.types import INT64, Array, narrowed, widen
 from fx2onnx.runner.windows import resolve_window
 
 

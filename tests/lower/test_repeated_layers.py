@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import fx2onnx
-from fx2onnx.lower.layers import Layers
+from fx2onnx.lower.layers import RepeatedLayers
 from models_zoo.registry import build
 from tests.support import check
 
@@ -19,13 +19,13 @@ class Counted:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.nodes = 0
-        stamp = Layers._stamp
+        stamp = RepeatedLayers._stamp
 
-        def counting(layers: Layers, pattern: Any, group: Any, outside: Any) -> None:
+        def counting(layers: RepeatedLayers, pattern: Any, group: Any, outside: Any) -> None:
             self.nodes += len(group)
             stamp(layers, pattern, group, outside)
 
-        monkeypatch.setattr(Layers, "_stamp", counting)
+        monkeypatch.setattr(RepeatedLayers, "_stamp", counting)
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def stamped(monkeypatch: pytest.MonkeyPatch) -> Counted:
     return Counted(monkeypatch)
 
 
-def _one_by_one(layers: Layers, nodes: Any, depth: int = 0) -> None:
+def _one_by_one(layers: RepeatedLayers, nodes: Any, depth: int = 0) -> None:
     for node in nodes:
         layers._translate(node)
 
@@ -55,7 +55,7 @@ def test_the_file_is_the_same(
     entry.module.eval()
     found = _file(entry, dynamic, metadata)
     assert stamped.nodes > 200
-    monkeypatch.setattr(Layers, "run", _one_by_one)
+    monkeypatch.setattr(RepeatedLayers, "run", _one_by_one)
     assert found == _file(entry, dynamic, metadata)
 
 
@@ -140,7 +140,7 @@ def test_a_copy_is_what_a_translation_would_be(kind: str, monkeypatch: pytest.Mo
         return [(node.op_type, len(node.output)) for node in found.model_proto.graph.node]
 
     copied = operators()
-    monkeypatch.setattr(Layers, "run", _one_by_one)
+    monkeypatch.setattr(RepeatedLayers, "run", _one_by_one)
     assert copied == operators()
 
 

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from fx2onnx.manifest import names
+
 PACKAGE = Path(__file__).parents[1] / "fx2onnx"
 
 MAY_IMPORT: dict[str, set[str]] = {
@@ -25,14 +27,17 @@ MAY_IMPORT: dict[str, set[str]] = {
     "report": {"base"},
     "model_patches": {"base", "capture"},
     "sources": {"base"},
-    "decoding": {"base", "sources"},
-    "generation": {"base", "runner"},
+    "manifest": {"base"},
+    "decoding": {"base", "sources", "manifest"},
+    "generation": {"base", "runner", "manifest"},
     "exporting": {
-        "base", "capture", "irx", "aten_map", "lower", "optimize", "verify", "report", "model_patches", "sources", "decoding",
+        "base", "capture", "irx", "aten_map", "lower", "optimize", "verify", "report", "model_patches", "sources", "manifest",
+        "decoding",
     },
 }  # fmt: skip
 NEVER: dict[str, set[str]] = {
     "base": {"torch", "onnx", "onnx_ir"},
+    "manifest": {"torch", "onnx", "onnx_ir", "numpy"},
     "capture": {"onnx", "onnx_ir"},
     "irx": {"torch"},
     "optimize": {"torch"},
@@ -124,12 +129,30 @@ def files_imported_by(path: Path) -> set[Path]:
     return found
 
 
-def test_no_file_of_capture_is_in_an_import_circle() -> None:
-    above = {path: files_imported_by(path) for path in files_of("capture")}
+@pytest.mark.parametrize("package", ["capture", "generation", "manifest"])
+def test_no_file_is_in_an_import_circle(package: str) -> None:
+    above = {path: files_imported_by(path) for path in files_of(package)}
     while free := [path for path, imported in above.items() if not imported & above.keys()]:
         for path in free:
             del above[path]
     assert not above, "these import each other, or what does"
+
+
+def test_names_of_an_exported_folder_are_spelled_once() -> None:
+    """Files of graphs, prefixes of caches and what else both sides of a folder have to call alike."""
+    spelled = [names.MODEL_FILE, names.DECODER_FILE, names.PROMPT_FILE, names.ENCODER_FILE, names.EMBED_FILE]
+    spelled += [names.IMAGE_FILE, names.AUDIO_FILE, names.LENGTH, names.STREAM, names.PAST, names.PRESENT]
+    spelled += [names.PAST_SIZE, names.CAPACITY, names.STREAM_SIZE, names.TOTAL, names.ENCODER_MASK]
+    other = {"sources/hf/samples.py": {names.CAPACITY}}  # a field of configs
+    found = [
+        f"{path.relative_to(PACKAGE)}:{node.lineno}: {node.value!r}"
+        for path in PACKAGE.rglob("*.py")
+        if path != PACKAGE / "manifest" / "names.py"
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and node.value in spelled
+        if node.value not in other.get(str(path.relative_to(PACKAGE)), ())
+    ]
+    assert found == []
 
 
 def test_torch_private_names_live_in_one_file() -> None:

@@ -66,7 +66,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Any, Pa
         model.generation_config.pad_token_id, model.generation_config.eos_token_id = 0, None
         folder = tmp_path_factory.mktemp("folders") / name
         assembly = Assembly(model, cached_parts(Source("model", model)), None, "")
-        export_assembly(assembly, folder, told={"source": f"hf:{name}", "task": "any"})
+        export_assembly(assembly, folder, origin={"source": f"hf:{name}", "task": "any"})
         made[name] = model, folder
     return made
 

@@ -12,16 +12,8 @@ import torch
 
 from fx2onnx.base.dims import Dim
 from fx2onnx.decoding.cache.layout import Memory, unmistakable_sizes
-from fx2onnx.decoding.decoder import (
-    BATCH,
-    SEQUENCE,
-    CachedDecoder,
-    add_states,
-    no_cache,
-    prompt_of,
-    text_inputs,
-    trial,
-)
+from fx2onnx.decoding.decoder import CachedDecoder, add_states, no_cache, prompt_of, text_inputs, trial
+from fx2onnx.manifest.names import BATCH, SEQUENCE
 from fx2onnx.sources.source import Options, Source
 
 _PATTERN = "build_delay_pattern_mask"

@@ -18,21 +18,12 @@ import torch
 from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import UserError
 from fx2onnx.decoding.cache.layout import Memory, unmistakable_sizes
-from fx2onnx.decoding.decoder import (
-    BATCH,
-    SEQUENCE,
-    CachedDecoder,
-    add_states,
-    prompt_of,
-    text_inputs,
-    trial,
-)
+from fx2onnx.decoding.decoder import CachedDecoder, add_states, prompt_of, text_inputs, trial
+from fx2onnx.manifest.names import AUDIO_FILE, BATCH, DECODER_FILE, SEQUENCE, STREAM, STREAM_SIZE
 from fx2onnx.sources.hf.call import Call
 from fx2onnx.sources.light_run import run_lightly
 from fx2onnx.sources.source import Options, Source
 
-ENCODER_FILE, DECODER_FILE = "audio_encoder.onnx", "decoder_model.onnx"
-STREAM, STREAM_LENGTH = "audio_stream", "audio_sequence_length"
 _METHOD = "get_audio_features"
 _SAMPLE_ROWS = 7
 
@@ -181,7 +172,7 @@ def encoder_and_hearing_decoder(model: Any, stream: Stream, name: str, options: 
             why=f"{stream.stretch} says {stream.length(model)}; {_SAMPLE_ROWS} of these give {rows.shape[1]} rows",
             next="export it from a factory of your own: fx2onnx export package.module:factory",
         )
-    axes: dict[int, Any] = {0: BATCH, sound.dim() - 1: Dim.symbol(STREAM_LENGTH) * stream.length(model)}
+    axes: dict[int, Any] = {0: BATCH, sound.dim() - 1: Dim.symbol(STREAM_SIZE) * stream.length(model)}
     encoder = Source(name, part, (), {stream.argument: sound}, {stream.argument: axes})
     wide, dtype = tuple(rows.shape[2:]), rows.dtype
 
@@ -204,4 +195,4 @@ def encoder_and_hearing_decoder(model: Any, stream: Stream, name: str, options: 
     kwargs[STREAM], shapes[STREAM] = heard(new, batch), {0: BATCH, 1: SEQUENCE}
     add_states(kwargs, shapes, memory, batch)
     decoder = HearingDecoder(model, argument, memory, stream).eval()
-    return {ENCODER_FILE: encoder, DECODER_FILE: Source(name, decoder, (), kwargs, shapes)}
+    return {AUDIO_FILE: encoder, DECODER_FILE: Source(name, decoder, (), kwargs, shapes)}

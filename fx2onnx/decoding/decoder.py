@@ -131,17 +131,19 @@ def cached_decoder(
     axes: int = 0,
     beside: Mapping[str, tuple[int, ...]] | None = None,
     past: int = _PAST_SAMPLE,
+    rows: int = 1,
 ) -> Source:
     """``model`` as one graph with its cache in and out.
 
     With ``one_token``, a graph that takes one token a call; with ``width``, one that takes embedded tokens of so many
     numbers; with ``axes``, one that takes so many numbers as the position of each token (a time, a row and a column); with
-    ``beside``, one that takes more for each token, of the sizes that it says by name. ``past`` is the sample's number of past tokens.
+    ``beside``, one that takes more for each token, of the sizes that it says by name. ``past`` is the sample's number of past
+    tokens; ``rows``, how many rows of ids there are for each sample, one for each codebook.
 
     Raises:   UserError E601 where the model keeps nothing between calls.
     """
     beside = beside or {}
-    cache_argument, memory = _remembered(model, unmistakable_sizes(model.config), width, beside)
+    cache_argument, memory = _remembered(model, unmistakable_sizes(model.config), width, beside, rows)
     if not memory.states:
         raise no_cache(model)
     module = CachedDecoder(model, cache_argument, memory, one_token=one_token).eval()
@@ -150,6 +152,8 @@ def cached_decoder(
     if width is not None:
         del kwargs["input_ids"]
         kwargs[EMBEDDED], shapes[EMBEDDED] = torch.randn(batch, new, width), shapes.pop("input_ids")
+    if rows > 1:
+        kwargs["input_ids"], shapes["input_ids"][0] = kwargs["input_ids"].repeat(rows, 1), Dim.symbol(BATCH) * rows
     for key, wide in beside.items():
         sample = torch.randn(batch, new, *wide) if wide else torch.zeros(batch, new, dtype=torch.int64)
         kwargs[key], shapes[key] = sample, {0: BATCH, 1: SEQUENCE}
@@ -165,7 +169,7 @@ def cached_decoder(
 
 
 def _remembered(
-    model: Any, sizes: Sizes, width: int | None, beside: Mapping[str, tuple[int, ...]]
+    model: Any, sizes: Sizes, width: int | None, beside: Mapping[str, tuple[int, ...]], rows: int
 ) -> tuple[str, Memory]:
     """The argument that takes the cache, and what a trial run says that it holds behind a text that is long enough."""
     known = inspect.signature(model.forward).parameters
@@ -174,11 +178,14 @@ def _remembered(
         for key, wide in beside.items()
         if key in known
     }
-    cache_argument, cache = trial(model, prompt_of(model, sizes, width) | more)
+    prompt = prompt_of(model, sizes, width) | more
+    if rows > 1:
+        prompt["input_ids"] = prompt["input_ids"].repeat(rows, 1)
+    cache_argument, cache = trial(model, prompt)
     tokens = tokens_for_every_state(cache)
     if tokens > sizes.past:
         longer = unmistakable_sizes(model.config, least=tokens)
-        return _remembered(model, replace(longer, batch=sizes.batch), width, beside)
+        return _remembered(model, replace(longer, batch=sizes.batch), width, beside, rows)
     return cache_argument, Memory(cache, sizes)
 
 

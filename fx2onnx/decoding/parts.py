@@ -13,7 +13,7 @@ from fx2onnx.base.errors import UserError
 from fx2onnx.decoding.cache.static import static_decoder
 from fx2onnx.decoding.decoder import cached_decoder
 from fx2onnx.decoding.recipes.cross_attention import image_parts
-from fx2onnx.decoding.recipes.delay_pattern import codebook_decoder, delays_of
+from fx2onnx.decoding.recipes.delay_pattern import delays_of
 from fx2onnx.decoding.recipes.encoder_decoder import encoder_and_decoder
 from fx2onnx.decoding.recipes.image_prompt import takes_images
 from fx2onnx.decoding.recipes.inner_language_model import language_of
@@ -124,8 +124,9 @@ def cached_parts(source: Source, cache: str = "dynamic", *, in_place: bool = Tru
             Part(ENCODER_FILE, [lambda: encoder, lambda: finished(many_blocks()[0])], narrow=""),
             Part(DECODER_FILE, [lambda: decoder, lambda: finished(single()[1])]),
         ]
-    if delays_of(model):
-        rows = finished(codebook_decoder(model, source.name, options))
+    codebooks = len(delays_of(model))
+    if codebooks:
+        rows = finished(cached_decoder(model, source.name, options, rows=codebooks))
         return [Part(MODEL_FILE, [lambda: rows])]
     stream = stream_of(model)
     if stream is not None:

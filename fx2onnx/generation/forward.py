@@ -9,7 +9,7 @@ import numpy as np
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.generation.checks import cast, check_known
-from fx2onnx.generation.engine import Array, Graph, as_array
+from fx2onnx.generation.engine import Graph, as_array
 from fx2onnx.generation.media import encode_media
 from fx2onnx.generation.opened import CACHE, OpenedFolder, Outputs, from_torch
 from fx2onnx.manifest.names import DECODER_IDS, EMBEDDED, IDS, MASK
@@ -29,14 +29,9 @@ def run_forward(model: OpenedFolder, inputs: Mapping[str, Any]) -> Outputs:
     goes_on = any(name == CACHE or name in main.past for name in given)
     if prompt is not None and (_is_for(prompt, main, given) or (main.form.tokens == "all" and not goes_on)):
         return model.run(prompt, given)
-    sound, vision = model.graph("audio"), model.graph("image")
-    if sound is not None and main.form.input("stream") and _is_for(sound, main, given):
-        return _with_stream(model, sound, given)
-    if vision is not None and _is_for(vision, main, given):
-        media = {name: _array(given.pop(name)) for name in list(given) if name in vision.inputs}
-        found = encode_media(model, media, _ids(given))
-        feeds = vision.following(found, main) | {name: found[name] for name in found if name in main.inputs}
-        return model.run(main, feeds | given)
+    for graph in (model.graph(medium.kind) for medium in model.manifest.media):
+        if graph is not None and _is_for(graph, main, given):
+            return _with_media(model, graph, given)
     return model.run(main, given)
 
 
@@ -79,17 +74,16 @@ def _embedded(model: OpenedFolder, embedding: Graph, given: dict[str, Any]) -> O
     return model.run(main, {**like, **own})
 
 
-def _with_stream(model: OpenedFolder, sound: Graph, given: dict[str, Any]) -> Outputs:
-    """The tokens with their part of the sound: those behind the tokens that the mask has beyond them."""
-    length = _ids(given).shape[1]
-    media = {name: _array(given.pop(name)) for name in list(given) if name in sound.inputs}
-    rows = encode_media(model, media, _ids(given))[sound.form.output("stream")]
-    end = length if MASK not in given else _array(given[MASK]).shape[1]
-    return model.run(model.main, {**given, model.main.form.input("stream"): rows[:, end - length : end]})
-
-
-def _ids(given: Mapping[str, Any]) -> Array:
-    return cast(IDS, _array(given.get(IDS, [[0]])), "tensor(int64)")
+def _with_media(model: OpenedFolder, encoder: Graph, given: dict[str, Any]) -> Outputs:
+    """A stream has a row for each token: those behind the tokens that the mask has beyond the ones of this call."""
+    main, stream = model.main, model.main.form.input("stream")
+    ids = cast(IDS, _array(given.get(IDS, [[0]])), "tensor(int64)")
+    found = encode_media(model, {name: _array(given.pop(name)) for name in list(given) if name in encoder.inputs}, ids)
+    feeds = encoder.following(found, main) | {name: value for name, value in found.items() if name in main.inputs}
+    if stream:
+        end = _array(given.get(MASK, ids)).shape[1]
+        feeds[stream] = found[stream][:, end - ids.shape[1] : end]
+    return model.run(main, feeds | given)
 
 
 def _array(value: Any) -> Any:

@@ -38,14 +38,6 @@ _Token = Annotated[int, within(0, 2**31)]
 _IS_LINE = Only("a line of text", lambda value: len(value) < 4096 and value.isprintable(), {"maxLength": 4095})
 _Text = Annotated[str, _IS_LINE]
 _PlainName = Annotated[str, Only("the name of a file in the folder", is_plain_name, {"pattern": r"^[^/\\:\u0000]+$"})]
-_GraphFile = Annotated[
-    str,
-    Only(
-        "the name of an .onnx file in the folder",
-        lambda value: is_plain_name(value) and value.endswith(".onnx"),
-        {"pattern": r"^[^/\\:\u0000]+\.onnx$"},
-    ),
-]
 _Shape = tuple[int | str, ...]
 
 
@@ -100,7 +92,7 @@ class GraphForm:
     ``positions``         counted from the mask, or as the graph ``embed`` gives them.
     """
 
-    file: _GraphFile
+    file: _PlainName
     kind: Kind
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]

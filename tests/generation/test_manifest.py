@@ -108,7 +108,6 @@ DAMAGES: list[tuple[list[str | int], Any, str]] = [
     (["graphs"], REMOVED, "graphs is missing"),
     (["graphs"], None, "graphs is None, not a list"),
     (["graphs", 0, "file"], "../model.onnx", "graphs[0].file is '../model.onnx', not"),
-    (["graphs", 0, "file"], "model.txt", "graphs[0].file is 'model.txt', not"),
     (["graphs", 0, "kind"], "decoder", "graphs[0].kind is 'decoder', not one of forward, decode"),
     (["graphs", 0, "inputs", 0, "role"], REMOVED, "graphs[0].inputs[0].role is missing"),
     (["graphs", 0, "inputs", 0, "role"], "words", "graphs[0].inputs[0].role is 'words', not one of tokens"),

@@ -1,4 +1,4 @@
-"""Models whose later steps take more than the last token: all tokens so far, or a few of them and a stand-in.
+"""Models whose later steps take more than the last token: all tokens so far, or a few of them and one that stands for the next.
 
 What a step is given, the model's own ``prepare_inputs_for_generation`` makes of the tokens so far; here it is part of the
 graphs. One takes the prompt, the other the prompt and what was generated, beside the cache of all but the last token.

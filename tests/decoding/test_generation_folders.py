@@ -104,6 +104,19 @@ def test_wrong_inputs_are_one_clear_error(
             call()
 
 
+def test_places_of_images_are_the_token_that_the_manifest_names(
+    folders: dict[str, tuple[Any, Path]], tmp_path: Path
+) -> None:
+    shutil.copytree(folders["llava"][1], tmp_path / "out")
+    stated = json.loads((tmp_path / "out" / "fx2onnx.json").read_text())
+    assert stated["media"] == [{"kind": "image", "is_required": False, "features": "image_features", "token": 59}]
+    stated["media"][0]["token"] = 7
+    (tmp_path / "out" / "fx2onnx.json").write_text(json.dumps(stated))
+    with pytest.raises(UserError, match="1 places for an image") as caught:
+        load(tmp_path / "out", "runner").generate(IDS, pixel_values=PIXELS, max_new_tokens=1)
+    assert caught.value.why == "token 7"
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_call_takes_what_the_model_itself_does(engine: str, folders: dict[str, tuple[Any, Path]]) -> None:
     grid = torch.tensor([[1, 4, 4]] * 2)

@@ -15,17 +15,19 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from fx2onnx.base.digest import digest_of, digest_of_file
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.folder_files import read_object
 from fx2onnx.base.staging import PREFIX, locked
+from fx2onnx.base.typed_json import Misfit, Only, built, within
 
 MANIFEST = "fx2onnx.json"
-VERSION = 1
+VERSION = 2
 _OBSOLETE = "obsolete"
-_DIGEST = re.compile("[0-9a-f]{32}")
+_DIGEST = "[0-9a-f]{32}"
+_IS_DIGEST = Only("32 hex digits", lambda value: bool(re.fullmatch(_DIGEST, value)), {"pattern": f"^{_DIGEST}$"})
 CHECKED_SUFFIXES = (".onnx", ".data")
 """Graphs and weights must be those that were written; what else is there (configs) people may edit."""
 
@@ -34,8 +36,8 @@ CHECKED_SUFFIXES = (".onnx", ".data")
 class FileEntry:
     """What the manifest says of a file."""
 
-    bytes: int
-    digest: str
+    bytes: Annotated[int, within(0, 2**63 - 1)]
+    digest: Annotated[str, _IS_DIGEST]
 
     @staticmethod
     def of(path: Path) -> FileEntry:
@@ -45,10 +47,10 @@ class FileEntry:
     @staticmethod
     def from_json(value: Any) -> FileEntry | None:
         """None where ``value`` is no entry. A digest becomes part of a path, so it has to be one."""
-        if not isinstance(value, dict) or type(value.get("bytes")) is not int or not 0 <= value["bytes"] < 2**63:
+        try:
+            return built(FileEntry, value)
+        except Misfit:
             return None
-        digest = value.get("digest")
-        return FileEntry(value["bytes"], digest) if isinstance(digest, str) and _DIGEST.fullmatch(digest) else None
 
 
 def pending_path(folder: Path, name: str, digest: str) -> Path:

@@ -15,6 +15,7 @@ from fx2onnx.cli import options
 from fx2onnx.cli.files import check_apart, check_writable, human_size, write_report
 from fx2onnx.cli.job import Job, run
 from fx2onnx.cli.outcome import print_json, reports_errors
+from fx2onnx.manifest.names import MODEL_FILE
 
 if TYPE_CHECKING:
     from fx2onnx.verify import Verdict
@@ -138,7 +139,7 @@ def _default_output(sources: list[str], weights: str | None, into_folder: bool) 
     """A model by reference lies beside its weights; everything else needs ``-o``."""
     folder = Path(sources[0].partition("?")[0].removeprefix("hf:")).expanduser()
     if weights == "reference" and len(sources) == 1 and os.path.isdir(folder):
-        return folder if into_folder else folder / "model.onnx"
+        return folder if into_folder else folder / MODEL_FILE
     raise UserError("E001", "--output is missing", next="-o model.onnx, or -o FOLDER with several models")
 
 
@@ -150,7 +151,7 @@ def _folder(output: Path) -> Path:
         output.mkdir(exist_ok=True)
     except OSError as error:
         raise UserError("E301", f"cannot make the folder '{output}'", why=error.strerror or str(error)) from error
-    check_writable(output / "model.onnx")
+    check_writable(output / MODEL_FILE)
     return output
 
 

@@ -128,7 +128,7 @@ def _inputs(model: LoadedModel, rows: Sequence[Sequence[int]], files: Sequence[s
 
 def _source(model: LoadedModel, given: str | None, trusts: bool) -> str:
     """What to compare with: what the caller names, else what the folder was made from, as far as that may be followed."""
-    from fx2onnx.generation.manifest import source_within, trusted_source
+    from fx2onnx.manifest.source import source_within, trusted_source
 
     if given is None and not model.manifest.source:
         raise UserError(

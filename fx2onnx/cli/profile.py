@@ -16,6 +16,7 @@ from fx2onnx.base.plain import plain
 from fx2onnx.cli import options
 from fx2onnx.cli.files import check_apart, check_readable
 from fx2onnx.cli.outcome import print_json, reports_errors
+from fx2onnx.manifest.names import MODEL_FILE
 
 if TYPE_CHECKING:
     from fx2onnx.cli.profile_measure import Job
@@ -151,7 +152,7 @@ def _working_folder(folder: Path | None, write: bool) -> Iterator[Path | None]:
     if folder is not None and not folder.is_dir():
         raise UserError("E301", f"'{folder}' is not a folder")
     with tempfile.TemporaryDirectory(prefix="fx2onnx-profile-", dir=folder) as name:
-        yield Path(name) / "model.onnx"
+        yield Path(name) / MODEL_FILE
 
 
 def _measured(

@@ -14,6 +14,7 @@ import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped, unused-ignore]
 
 from fx2onnx.base.errors import UserError, VerificationError
+from fx2onnx.manifest.names import MODEL_FILE
 
 _UNREADABLE = (DecodeError, OSError, ValueError, TypeError, KeyError, EOFError)
 """What protobuf, onnx and NumPy raise on a file that is not what it should be."""
@@ -35,8 +36,8 @@ def model_in(path: Path) -> Path:
     """
     if not os.path.isdir(path):
         return path
-    if (path / "model.onnx").is_file():
-        return path / "model.onnx"
+    if (path / MODEL_FILE).is_file():
+        return path / MODEL_FILE
     found = sorted(path.glob("*.onnx"))
     if len(found) != 1:
         why = f"it holds {', '.join(file.name for file in found)}" if found else "it holds no .onnx file"

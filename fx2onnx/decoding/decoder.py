@@ -8,7 +8,7 @@ the past has length 0.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -18,31 +18,34 @@ import torch
 from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import UserError
 from fx2onnx.decoding.cache.compressed import OWN_SIZES
-from fx2onnx.decoding.cache.layout import (
-    PAST,
-    Memory,
-    Sizes,
-    State,
-    tokens_for_every_state,
-    unmistakable_sizes,
-)
+from fx2onnx.decoding.cache.layout import Memory, Sizes, State, tokens_for_every_state, unmistakable_sizes
 from fx2onnx.decoding.cache.module_state import CACHE_ARGUMENT, is_holding, may_hold, state_behind, step, untouched
 from fx2onnx.decoding.probes import before_the_prompt
 from fx2onnx.decoding.recipes.deepstack import DEEP, KINDS, behind_layers
+from fx2onnx.manifest.names import BATCH, EMBEDDED, PAST, PAST_SIZE, PRESENT, SEQUENCE, TOTAL
 from fx2onnx.sources.light_run import run_lightly
 from fx2onnx.sources.source import Options, Source
 
-BATCH, SEQUENCE, TOTAL = "batch_size", "sequence_length", "total_sequence_length"
-PREFIX, NEXT_PREFIX = "past_key_values.", "present."
-EMBEDDED = "inputs_embeds"
 _PAST_SAMPLE = 6
 
 
 class CachedDecoder(torch.nn.Module):
-    """``model`` with its cache as flat tensors: ``forward(input_ids=..., **{"past_key_values.0.key": ...})``."""
+    """``model`` with its cache as flat tensors: ``forward(input_ids=..., **{"past_key_values.0.key": ...})``.
 
-    def __init__(self, model: Any, cache_argument: str, memory: Memory, *, one_token: bool = False) -> None:
+    The states ``given`` come from an encoder and stay as they are.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        cache_argument: str,
+        memory: Memory,
+        *,
+        one_token: bool = False,
+        given: Collection[str] = (),
+    ) -> None:
         super().__init__()
+        self._given = given
         self.model = model
         self._one_token = one_token
         self._cache_argument = cache_argument
@@ -54,18 +57,18 @@ class CachedDecoder(torch.nn.Module):
                 self._behind_padding = self._behind(torch.zeros(1, 2, dtype=torch.int64))
 
     def forward(self, **inputs: torch.Tensor) -> dict[str, torch.Tensor]:
-        states = {name.removeprefix(PREFIX): value for name, value in inputs.items() if name.startswith(PREFIX)}
-        plain = {name: value for name, value in inputs.items() if not name.startswith(PREFIX)}
+        states = {name.removeprefix(PAST): value for name, value in inputs.items() if name.startswith(PAST)}
+        plain = {name: value for name, value in inputs.items() if not name.startswith(PAST)}
         cache = self._memory.rebuilt(self._begun(plain, states), self._past(plain, states))
         if KINDS in plain:
             cache = before_the_prompt(cache)
         with behind_layers(self.model, plain.pop(DEEP, None)):
             result, behind = self._run(self.arguments(plain, states), cache)
-        following = self._memory.taken_from(behind)
+        following = {name: value for name, value in self._memory.taken_from(behind).items() if name not in self._given}
         if self._one_token and not is_holding(cache) and "attention_mask" in plain:
             seen = plain["attention_mask"][:, -1] != 0
             following = {name: self._kept(name, seen, states[name], value) for name, value in following.items()}
-        return {"logits": result["logits"]} | {NEXT_PREFIX + name: value for name, value in following.items()}
+        return {"logits": result["logits"]} | {PRESENT + name: value for name, value in following.items()}
 
     def _run(self, arguments: Mapping[str, Any], cache: Any) -> tuple[Any, Any]:
         """What the model gives, and its cache behind that."""
@@ -108,7 +111,7 @@ class CachedDecoder(torch.nn.Module):
     def _past(self, plain: Mapping[str, torch.Tensor], states: Mapping[str, torch.Tensor]) -> Any:
         for name, state in self._memory.states.items():
             for axis, word in state.axes.items():
-                if word == PAST:
+                if word == PAST_SIZE:
                     return states[name].shape[axis]
         mask = plain.get("attention_mask")
         return (
@@ -128,17 +131,19 @@ def cached_decoder(
     axes: int = 0,
     beside: Mapping[str, tuple[int, ...]] | None = None,
     past: int = _PAST_SAMPLE,
+    rows: int = 1,
 ) -> Source:
     """``model`` as one graph with its cache in and out.
 
     With ``one_token``, a graph that takes one token a call; with ``width``, one that takes embedded tokens of so many
     numbers; with ``axes``, one that takes so many numbers as the position of each token (a time, a row and a column); with
-    ``beside``, one that takes more for each token, of the sizes that it says by name. ``past`` is the sample's number of past tokens.
+    ``beside``, one that takes more for each token, of the sizes that it says by name. ``past`` is the sample's number of past
+    tokens; ``rows``, how many rows of ids there are for each sample, one for each codebook.
 
     Raises:   UserError E601 where the model keeps nothing between calls.
     """
     beside = beside or {}
-    cache_argument, memory = _remembered(model, unmistakable_sizes(model.config), width, beside)
+    cache_argument, memory = _remembered(model, unmistakable_sizes(model.config), width, beside, rows)
     if not memory.states:
         raise no_cache(model)
     module = CachedDecoder(model, cache_argument, memory, one_token=one_token).eval()
@@ -147,6 +152,8 @@ def cached_decoder(
     if width is not None:
         del kwargs["input_ids"]
         kwargs[EMBEDDED], shapes[EMBEDDED] = torch.randn(batch, new, width), shapes.pop("input_ids")
+    if rows > 1:
+        kwargs["input_ids"], shapes["input_ids"][0] = kwargs["input_ids"].repeat(rows, 1), Dim.symbol(BATCH) * rows
     for key, wide in beside.items():
         sample = torch.randn(batch, new, *wide) if wide else torch.zeros(batch, new, dtype=torch.int64)
         kwargs[key], shapes[key] = sample, {0: BATCH, 1: SEQUENCE}
@@ -162,7 +169,7 @@ def cached_decoder(
 
 
 def _remembered(
-    model: Any, sizes: Sizes, width: int | None, beside: Mapping[str, tuple[int, ...]]
+    model: Any, sizes: Sizes, width: int | None, beside: Mapping[str, tuple[int, ...]], rows: int
 ) -> tuple[str, Memory]:
     """The argument that takes the cache, and what a trial run says that it holds behind a text that is long enough."""
     known = inspect.signature(model.forward).parameters
@@ -171,11 +178,14 @@ def _remembered(
         for key, wide in beside.items()
         if key in known
     }
-    cache_argument, cache = trial(model, prompt_of(model, sizes, width) | more)
+    prompt = prompt_of(model, sizes, width) | more
+    if rows > 1:
+        prompt["input_ids"] = prompt["input_ids"].repeat(rows, 1)
+    cache_argument, cache = trial(model, prompt)
     tokens = tokens_for_every_state(cache)
     if tokens > sizes.past:
         longer = unmistakable_sizes(model.config, least=tokens)
-        return _remembered(model, replace(longer, batch=sizes.batch), width, beside)
+        return _remembered(model, replace(longer, batch=sizes.batch), width, beside, rows)
     return cache_argument, Memory(cache, sizes)
 
 
@@ -184,8 +194,8 @@ def add_states(
 ) -> None:
     """The cache's tensors beside the other inputs."""
     for state in memory.states.values():
-        kwargs[PREFIX + state.name] = _sample_state(state, batch, past)
-        shapes[PREFIX + state.name] = dict(state.axes)
+        kwargs[PAST + state.name] = _sample_state(state, batch, past)
+        shapes[PAST + state.name] = dict(state.axes)
 
 
 def no_cache(model: Any) -> UserError:
@@ -269,12 +279,12 @@ def text_inputs(
     model: Any, memory: Memory, batch: int, new: int, past: int = _PAST_SAMPLE
 ) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
     parameters = inspect.signature(model.forward).parameters
-    lengths = [state for state in memory.states.values() if PAST in state.axes.values()]
+    lengths = [state for state in memory.states.values() if PAST_SIZE in state.axes.values()]
     recurrent_only = not any(set(state.axes.values()) - {BATCH} for state in memory.states.values())
     total = past + new
     mask_dim: Any = TOTAL
     if lengths:
-        mask_dim = Dim.symbol(PAST) + (1 if new == 1 else Dim.symbol(SEQUENCE))
+        mask_dim = Dim.symbol(PAST_SIZE) + (1 if new == 1 else Dim.symbol(SEQUENCE))
     if recurrent_only:
         total, mask_dim = new, SEQUENCE
     vocabulary = int(model.config.get_text_config(decoder=True).vocab_size)
@@ -294,7 +304,7 @@ def _sample_state(state: State, batch: int, past: int) -> torch.Tensor:
     def size_of(axis: int, size: int) -> int:
         word = state.axes.get(axis, "")
         is_window = bool(word) and not word.startswith(OWN_SIZES)
-        return {BATCH: batch, PAST: past}.get(word, min(size, past) if is_window else size)
+        return {BATCH: batch, PAST_SIZE: past}.get(word, min(size, past) if is_window else size)
 
     shape = [size_of(axis, size) for axis, size in enumerate(state.shape)]
     return (

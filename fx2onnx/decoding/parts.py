@@ -13,7 +13,7 @@ from fx2onnx.base.errors import UserError
 from fx2onnx.decoding.cache.static import static_decoder
 from fx2onnx.decoding.decoder import cached_decoder
 from fx2onnx.decoding.recipes.cross_attention import image_parts
-from fx2onnx.decoding.recipes.delay_pattern import codebook_decoder, delays_of
+from fx2onnx.decoding.recipes.delay_pattern import delays_of
 from fx2onnx.decoding.recipes.encoder_decoder import encoder_and_decoder
 from fx2onnx.decoding.recipes.image_prompt import takes_images
 from fx2onnx.decoding.recipes.inner_language_model import language_of
@@ -25,6 +25,7 @@ from fx2onnx.decoding.recipes.multimodal import (
 )
 from fx2onnx.decoding.recipes.prepared_inputs import prepares_steps, prompt_and_steps
 from fx2onnx.decoding.recipes.streaming_audio import encoder_and_hearing_decoder, stream_of
+from fx2onnx.manifest.names import DECODER_FILE, EMBED_FILE, ENCODER_FILE, MODEL_FILE
 from fx2onnx.sources.registry import fail_unknown, resolve
 from fx2onnx.sources.source import Options, Source
 
@@ -83,7 +84,7 @@ def assemble(spec: str, task: str, *, cache: str = "dynamic", in_place: bool = T
     name, _, _ = spec.removeprefix("hf:").partition("?")
     folder = Path(name).expanduser()
     if not task.endswith(WITH_PAST):
-        parts = [Part("model.onnx", [lambda: source])]
+        parts = [Part(MODEL_FILE, [lambda: source])]
     else:
         parts = cached_parts(source, cache, in_place=in_place, images=not task.startswith("text-generation"))
     return Assembly(source.module, parts, folder if os.path.isdir(folder) else None, source.origin)
@@ -114,18 +115,19 @@ def cached_parts(source: Source, cache: str = "dynamic", *, in_place: bool = Tru
             why = "its steps take all tokens, whose number is that of its cache"
             raise UserError("E601", f"{type(model).__name__} has no cache of fixed size", why=why)
         static = finished(static_decoder(model, source.name, options, in_place=in_place))
-        return [Part("model.onnx", [lambda: static])]
+        return [Part(MODEL_FILE, [lambda: static])]
     if getattr(model.config, "is_encoder_decoder", False):
         encoder, decoder = (finished(form) for form in encoder_and_decoder(model, source.name, options))
         single = partial(encoder_and_decoder, model, source.name, options, one_token=True)
         many_blocks = partial(encoder_and_decoder, model, source.name, replace(options, seq=_MANY_BLOCKS))
         return [
-            Part("encoder_model.onnx", [lambda: encoder, lambda: finished(many_blocks()[0])], narrow=""),
-            Part("decoder_model.onnx", [lambda: decoder, lambda: finished(single()[1])]),
+            Part(ENCODER_FILE, [lambda: encoder, lambda: finished(many_blocks()[0])], narrow=""),
+            Part(DECODER_FILE, [lambda: decoder, lambda: finished(single()[1])]),
         ]
-    if delays_of(model):
-        rows = finished(codebook_decoder(model, source.name, options))
-        return [Part("model.onnx", [lambda: rows])]
+    codebooks = len(delays_of(model))
+    if codebooks:
+        rows = finished(cached_decoder(model, source.name, options, rows=codebooks))
+        return [Part(MODEL_FILE, [lambda: rows])]
     stream = stream_of(model)
     if stream is not None:
         found = encoder_and_hearing_decoder(model, stream, source.name, options)
@@ -138,7 +140,7 @@ def cached_parts(source: Source, cache: str = "dynamic", *, in_place: bool = Tru
         except UserError as error:
             note = f"text only: {error.what}"
         else:
-            embedding: Any = forms["embed_tokens.onnx"][0].module
+            embedding: Any = forms[EMBED_FILE][0].module
             embedded = partial(
                 cached_decoder,
                 language,
@@ -146,7 +148,7 @@ def cached_parts(source: Source, cache: str = "dynamic", *, in_place: bool = Tru
                 options,
                 width=width_of(model),
                 axes=embedding.axes,
-                beside=beside_embedded(forms["embed_tokens.onnx"][0]),
+                beside=beside_embedded(forms[EMBED_FILE][0]),
             )
             parts = [
                 Part(file, [partial(finished, form) for form in choices], "one image or recording")
@@ -156,7 +158,7 @@ def cached_parts(source: Source, cache: str = "dynamic", *, in_place: bool = Tru
             decoder = finished(embedded())
             return [
                 *parts,
-                Part("decoder_model.onnx", [lambda: decoder, *_by_token(embedded, finished)]),
+                Part(DECODER_FILE, [lambda: decoder, *_by_token(embedded, finished)]),
             ]
     elif images and takes_images(model):
         try:
@@ -170,7 +172,7 @@ def cached_parts(source: Source, cache: str = "dynamic", *, in_place: bool = Tru
         return [Part(file, [partial(finished, form)], note=note) for file, form in steps.items()]
     first = finished(cached_decoder(model, source.name, options))  # here, so that a model without cache says so early
     by_token = _by_token(partial(cached_decoder, model, source.name, options), finished)
-    return [Part("model.onnx", [lambda: first, *by_token], note=note)]
+    return [Part(MODEL_FILE, [lambda: first, *by_token], note=note)]
 
 
 def _by_token(make: Callable[..., Source], finished: Callable[[Source], Source]) -> list[Callable[[], Source]]:

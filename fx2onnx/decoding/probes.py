@@ -8,17 +8,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
 FEATURES_GIVEN = "mm_encoder_outputs"  # forward's argument for features that are there already
 _SAMPLE = 4  # tokens
-
-
-class _Seen(Exception):
-    """Ends a call at the language model."""
 
 
 def adds_features(model: Any, token: int | None) -> bool:
@@ -87,23 +83,32 @@ def _language_of(model: Any) -> Any:
     return getattr(model.base_model, "language_model", None)
 
 
-def _at(language: Any, model: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+def _at(language: Any, model: Any, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
     """The arguments with which ``model(**inputs)`` calls its language model; empty where it does not come to that."""
-    seen: dict[str, Any] = {}
+    with torch.no_grad():
+        return first_call(language, model, inputs)[1]
 
-    def look(_: Any, __: Any, arguments: Mapping[str, Any]) -> None:
-        seen.update(arguments)
+
+class _Seen(Exception):
+    """Ends a call."""
+
+
+def first_call(part: Any, model: Any, inputs: Mapping[str, Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:
+    """What ``model(**inputs)`` first calls its ``part`` with, where it ends; nothing where it does not come to that."""
+    seen: list[tuple[Sequence[Any], Mapping[str, Any]]] = []
+
+    def look(_: Any, args: Sequence[Any], arguments: Mapping[str, Any]) -> None:
+        seen.append((args, dict(arguments)))
         raise _Seen
 
-    handle = language.register_forward_pre_hook(look, with_kwargs=True)
+    handle = part.register_forward_pre_hook(look, with_kwargs=True)
     try:
-        with torch.no_grad():
-            model(**inputs)
+        model(**inputs)
     except Exception:  # _Seen, or a model that wants something else
         pass
     finally:
         handle.remove()
-    return seen
+    return seen[0] if seen else ((), {})
 
 
 def _differ(one: Any, other: Any) -> bool:

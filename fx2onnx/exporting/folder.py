@@ -19,9 +19,11 @@ from fx2onnx.base.folder_files import inside
 from fx2onnx.base.staging import cannot_write, staged
 from fx2onnx.base.targets import path_text
 from fx2onnx.exporting import pipeline
+from fx2onnx.exporting.contract import manifest_of
 from fx2onnx.exporting.options import ExportOptions
 from fx2onnx.irx import reference
 from fx2onnx.irx.shared_data import save_together
+from fx2onnx.manifest.names import ENCODER_STATES, PAST_SIZE
 
 if TYPE_CHECKING:
     from fx2onnx.decoding.parts import Assembly, Part
@@ -74,8 +76,8 @@ def write_folder(spec: str, output: str | os.PathLike[str], options: FolderOptio
         asked = replace(asked, opset_version=IN_PLACE_OPSET)
     in_place = asked.opset_version is not None and asked.opset_version >= IN_PLACE_OPSET
     assembly = assemble(spec, options.task, cache=cache, in_place=in_place, **more)
-    told = {"source": spec, "task": options.task} | {key: value for key, value in more.items() if value is not None}
-    return export_assembly(assembly, target, asked, engines=options.engines, told=told)
+    origin = {"source": spec, "task": options.task} | {key: value for key, value in more.items() if value is not None}
+    return export_assembly(assembly, target, asked, engines=options.engines, origin=origin)
 
 
 def export_assembly(
@@ -84,16 +86,16 @@ def export_assembly(
     options: ExportOptions = DEFAULTS,
     *,
     engines: Sequence[str] | None = None,
-    told: Mapping[str, Any] | None = None,
+    origin: Mapping[str, Any] | None = None,
 ) -> ExportedFolder:
-    """Export the parts of ``assembly`` into ``target``; ``told`` is what the folder keeps of its origin."""
+    """Export the parts of ``assembly`` into ``target``; ``origin`` is what was asked for, which the folder keeps."""
     done = ExportedFolder(target)
     results: dict[str, ExportResult] = {}
     for part in assembly.parts:
         done.notes += [part.note] if part.note else []
         results[part.file], done.sources[part.file] = _export_part(part, options, done.notes)
     check = functools.partial(_verify, done, engines=engines) if options.verify else None
-    _write_parts(assembly, results, done, check, told or {})
+    _write_parts(assembly, results, done, check, origin or {})
     done.files = sorted(entry.name for entry in target.iterdir() if entry.is_file())
     done.reports = {name: result.report for name, result in results.items()}
     return done
@@ -104,23 +106,18 @@ def _write_parts(
     results: dict[str, ExportResult],
     done: ExportedFolder,
     check: Callable[[Path], None] | None,
-    told: Mapping[str, Any],
+    origin: Mapping[str, Any],
 ) -> None:
     """Write everything, or nothing. ``check`` looks at a folder of files: before the commit, where they can be read there."""
     target = done.path
     needs_weights_beside_it = _refers(results)
-    facts = {
-        **_origin(told, assembly, target),
-        **_baked(done.sources),
-        **_delays(assembly),
-        **_own_prompt(assembly),
-    }
+    manifest = manifest_of(assembly, results, done.sources, origin, target)
     with _staging(target) as stage:
         _write(results, stage, target)
         _write_configs(assembly, stage, target)
         if check is not None and not needs_weights_beside_it:
             check(stage)
-        commit_folder(stage, target, facts, keep=_own_files(assembly, target))
+        commit_folder(stage, target, manifest.facts(), keep=_own_files(assembly, target))
     if check is not None and needs_weights_beside_it:
         check(target)
 
@@ -190,13 +187,13 @@ def _export(source: Source, options: ExportOptions) -> ExportResult:
 def _drop_unused(result: ExportResult, source: Source) -> None:
     """The encoder's states, where cross attention has all it needs in the cache."""
     graph = result.owned.model.graph
-    for value in [v for v in graph.inputs if v.name == "encoder_hidden_states" and not v.uses()]:
+    for value in [v for v in graph.inputs if v.name == ENCODER_STATES and not v.uses()]:
         graph.inputs.remove(value)
-        del source.kwargs["encoder_hidden_states"]
+        del source.kwargs[ENCODER_STATES]
     result.report.input_names = [value.name or "" for value in graph.inputs]
 
 
-_PAST = Dim.symbol("past_sequence_length")
+_PAST = Dim.symbol(PAST_SIZE)
 
 
 def _limits(result: ExportResult) -> list[str]:
@@ -285,37 +282,6 @@ def _write_configs(assembly: Assembly, stage: Path, target: Path) -> None:
     for path in sorted(assembly.folder.iterdir()):
         if path.name.endswith(_COPIED) and not path.name.endswith(_NOT_COPIED) and path.is_file():
             shutil.copyfile(inside(assembly.folder, path.name), stage / path.name)
-
-
-def _baked(sources: Mapping[str, Source]) -> dict[str, Any]:
-    """The inputs that are constants of the graphs, for those who hand them over as they would to the model."""
-    found = {name: source.kwargs[name].tolist() for source in sources.values() for name in source.bake}
-    return {"baked": found} if found else {}
-
-
-def _delays(assembly: Assembly) -> dict[str, Any]:
-    """By how many steps each codebook is written later than the first, which no config says."""
-    from fx2onnx.decoding.recipes.delay_pattern import delays_of
-
-    found = delays_of(assembly.model)
-    return {"codebook_delays": found} if found else {}
-
-
-def _own_prompt(assembly: Assembly) -> dict[str, Any]:
-    """How the model's own ``generate`` changes a prompt that comes with images."""
-    from fx2onnx.decoding.recipes.cross_attention import own_prompt
-
-    found = own_prompt(assembly.model) if assembly.parts[0].file != "model.onnx" else {}
-    return {"own_prompt": found} if found else {}
-
-
-def _origin(told: Mapping[str, Any], assembly: Assembly, target: Path) -> Mapping[str, Any]:
-    """What is told; the source as seen from the folder, so that both can be moved together."""
-    if "source" in told and assembly.folder is not None:
-        _, mark, query = str(told["source"]).partition("?")
-        spec = f"hf:{os.path.relpath(assembly.folder.resolve(), target.resolve())}{mark}{query}"
-        return {**told, "source": spec}
-    return told
 
 
 def _own_files(assembly: Assembly, target: Path) -> list[str]:

@@ -9,15 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.generation.engine import Array
-
-if TYPE_CHECKING:
-    from fx2onnx.generation.loaded import LoadedModel
+from fx2onnx.generation.opened import OpenedFolder
 
 _FREE = -1
 
@@ -80,7 +78,7 @@ class Shifted:
         return result
 
 
-def batch_of(model: LoadedModel, ids: Array) -> int:
+def batch_of(model: OpenedFolder, ids: Array) -> int:
     """The number of samples, which may have several rows of ids. Raises UserError E401 for another number of rows."""
     rows = max(len(model.delays), 1)
     if len(ids) % rows:
@@ -88,7 +86,7 @@ def batch_of(model: LoadedModel, ids: Array) -> int:
     return len(ids) // rows
 
 
-def rows_of_prompt(model: LoadedModel, prompt: Any, batch: int, start: int) -> Array:
+def rows_of_prompt(model: OpenedFolder, prompt: Any, batch: int, start: int) -> Array:
     """The decoder's prompt [batch, length, codebooks] as rows; the start token alone where none is given."""
     count = len(model.delays)
     prompt = np.full((batch, 1, count), start) if prompt is None else np.asarray(prompt)
@@ -102,7 +100,7 @@ def rows_of_prompt(model: LoadedModel, prompt: Any, batch: int, start: int) -> A
     return rows
 
 
-def shifted(model: LoadedModel, ids: Array, new: int) -> tuple[Shifted | None, Array]:
+def shifted(model: OpenedFolder, ids: Array, new: int) -> tuple[Shifted | None, Array]:
     """How ``new`` tokens follow the prompt ``ids`` [rows, length], and that prompt; None for models of one token at a time.
 
     Rows that are too short to be written one after another are not shifted.
@@ -110,7 +108,7 @@ def shifted(model: LoadedModel, ids: Array, new: int) -> tuple[Shifted | None, A
     if not model.delays:
         return None, ids
     if model.encoder is not None:
-        return _told(model, ids, new)
+        return _of_padded_prompt(model, ids, new)
     delays = np.tile(model.delays, batch_of(model, ids))[:, None]
     length, total, last = ids.shape[1], ids.shape[1] + new, int(delays.max())
     if total < 2 * last + 1:
@@ -123,7 +121,7 @@ def shifted(model: LoadedModel, ids: Array, new: int) -> tuple[Shifted | None, A
     return Shifted(np.where(outside, _start(model), given), len(model.delays)), ids
 
 
-def _told(model: LoadedModel, ids: Array, new: int) -> tuple[Shifted, Array]:
+def _of_padded_prompt(model: OpenedFolder, ids: Array, new: int) -> tuple[Shifted, Array]:
     """Of a prompt in which padding stands for tokens to choose; what the first codebook has to choose is yet to come."""
     said: Mapping[str, Any] = model.config.get("decoder_config") or model.config
     count, pad = len(model.delays), said.get("pad_token_id")
@@ -141,7 +139,7 @@ def _told(model: LoadedModel, ids: Array, new: int) -> tuple[Shifted, Array]:
     return Shifted(given, count, ends), ids[:, :length]
 
 
-def _start(model: LoadedModel) -> int:
+def _start(model: OpenedFolder) -> int:
     said: Sequence[Mapping[str, Any]] = (model.generation_config, model.config)
     for word in ("decoder_start_token_id", "bos_token_id"):
         for config in said:

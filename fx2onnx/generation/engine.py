@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -12,9 +12,11 @@ import numpy as np
 import numpy.typing as npt
 
 from fx2onnx.base.errors import UserError
+from fx2onnx.base.folder_commit import MANIFEST
 from fx2onnx.base.ort_values import from_ort_value, to_ort_value
+from fx2onnx.manifest.form import GraphForm, Port, State
+from fx2onnx.manifest.names import BATCH, CAPACITY
 
-PAST, PRESENT, LENGTH = "past_key_values.", "present.", "past_length"
 Array: TypeAlias = npt.NDArray[Any]
 _DTYPES: dict[str, Any] = {
     "tensor(float)": np.float32,
@@ -69,37 +71,87 @@ def chosen_engine(name: str | None) -> str:
 class Graph:
     """One ONNX file, opened. Values are arrays or the engine's ``OrtValue``; the latter are handed on without a copy."""
 
-    def __init__(self, path: Path, engine: str, file: Path | None = None) -> None:
+    def __init__(self, form: GraphForm, path: Path, engine: str, file: Path) -> None:
         """``file`` is what is opened, where that is not (yet) called ``path``."""
+        self.form = form
         self.path = path
-        self._session, self._to_value = ENGINES[engine](str(file or path))
+        self._session, self._to_value = ENGINES[engine](str(file))
         self.inputs: dict[str, Any] = {arg.name: arg for arg in self._session.get_inputs()}
         self.outputs: dict[str, Any] = {arg.name: arg for arg in self._session.get_outputs()}
+        self.past = {state.input: state for state in form.cache if state.input is not None}
+        self.present = {state.output: state for state in form.cache if state.output is not None}
+        self._windows = [
+            (name, state.axis, state.window)
+            for name, state in self.present.items()
+            if state.axis is not None and state.window is not None
+        ]
+        self.names_of_past = {state.name: name for name, state in self.past.items()}
+        self._check(self.inputs, form.inputs, self.past, has_shapes=True)
+        # An engine may know more of an output's shape than the file says.
+        self._check(self.outputs, form.outputs, self.present, has_shapes=False)
+
+    def _check(
+        self, args: Mapping[str, Any], ports: Sequence[Port], cache: Mapping[str, State], *, has_shapes: bool
+    ) -> None:
+        """Raises UserError E302 where the file is not what the manifest says."""
+        stated: dict[str, Port | State] = {port.name: port for port in ports}
+        stated |= cache
+        for name in {**stated, **args}:
+            arg, port = args.get(name), stated.get(name)
+            found = arg and [np.dtype(dtype_of(arg.type)).name, *map(str, arg.shape if has_shapes else ())]
+            expected = port and [port.dtype, *map(str, port.shape if has_shapes else ())]
+            if found != expected:
+                raise UserError(
+                    "E302",
+                    f"'{self.path}' is not what {MANIFEST} says",
+                    why=f"{name} is {found or 'missing'} in the graph, {expected or 'missing'} in {MANIFEST}",
+                    next="export the folder again",
+                )
+
+    def feeds(self, by_role: Mapping[str, Any], by_name: Mapping[str, Any]) -> dict[str, Any]:
+        """What ``run`` takes, of the values of roles, and of other inputs and of the cache by name.
+
+        Raises:   UserError E401 where one is missing.
+        """
+        try:
+            plain = {p.name: by_role[p.role] if p.role in by_role else by_name[p.name] for p in self.form.inputs}
+            return plain | {name: by_name[name] for name in self.past}
+        except KeyError as missing:
+            raise UserError("E401", f"{self.path.name} needs {missing.args[0]}") from missing
+
+    def following(self, outputs: Mapping[str, Any], taker: Graph) -> dict[str, Any]:
+        """The cache among ``outputs``, as inputs of the next call, which is one of ``taker``."""
+        names = taker.names_of_past
+        return {
+            names[state.name]: outputs[name]
+            for name, state in self.present.items()
+            if state.name in names and name in outputs
+        }
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
         """Every output by name, as the engine's values. ``feeds`` are arrays or such values."""
         values = {name: self.value(name, feed) for name, feed in feeds.items()}
-        if self.is_static and hasattr(self._session, "io_binding"):
+        if self.form.has_fixed_cache and hasattr(self._session, "io_binding"):
             return self._run_in_place(values)
-        return dict(zip(self.outputs, self._session.run_with_ort_values(list(self.outputs), values), strict=True))
+        outputs = dict(zip(self.outputs, self._session.run_with_ort_values(list(self.outputs), values), strict=True))
+        for name, axis, window in self._windows:
+            outputs[name] = self._shown(outputs[name], axis, window, self.outputs[name].type)
+        return outputs
 
-    @property
-    def is_static(self) -> bool:
-        """Whether caches have a fixed size, so that each new one may take the memory of the old."""
-        return LENGTH in self.inputs
-
-    @property
-    def takes_all_tokens(self) -> bool:
-        """Whether the graph takes the tokens that its cache has seen, too: their number follows from the cache's length."""
-        shape = self.inputs["input_ids"].shape if "input_ids" in self.inputs else [None]
-        return isinstance(shape[-1], str) and "past_sequence_length" in shape[-1]
+    def _shown(self, value: Any, axis: int, window: int, onnx_type: str) -> Any:
+        """The last ``window`` entries, where there are more."""
+        hidden = shape_of(value)[axis] - window
+        if hidden <= 0:
+            return value
+        return self._to_value(np.split(as_array(value), [hidden], axis)[1], onnx_type)
 
     def _run_in_place(self, values: Mapping[str, Any]) -> dict[str, Any]:
         binding = self._session.io_binding()
         for name, value in values.items():
             binding.bind_ortvalue_input(name, value)
+        pasts = {state.output: state.input for state in self.form.cache}
         for name in self.outputs:
-            past = values.get(PAST + name.removeprefix(PRESENT)) if name.startswith(PRESENT) else None
+            past = values.get(pasts.get(name) or "")
             if past is None:
                 binding.bind_output(name)
             else:
@@ -113,15 +165,19 @@ class Graph:
             return feed
         return self._to_value(feed, self.inputs[name].type)
 
-    def empty(self, name: str, batch: int, limit: int = 0) -> Any:
-        """What the input ``name`` is before the first token: no tokens where it grows, zeros elsewhere.
+    def empty(self, batch: int, capacity: int = 0) -> dict[str, Any]:
+        """The cache before the first token, as the engine's own values; one of fixed size has room for ``capacity`` tokens."""
+        sizes = {BATCH: batch, CAPACITY: capacity}
+        found = {}
+        for name, state in self.past.items():
+            shape = [size if isinstance(size, int) else sizes.get(size, 0) for size in state.shape]
+            found[name] = self.value(name, np.full(shape, state.initial, dtype_of(self.inputs[name].type)))
+        return found
 
-        A cache of fixed size has room for ``limit`` tokens.
-        """
-        arg = self.inputs[name]
-        sizes = {"batch_size": batch, "max_length": limit}
-        shape = [size if isinstance(size, int) else sizes.get(size, 0) for size in arg.shape]
-        return np.zeros(shape, dtype=dtype_of(arg.type))
+
+def shape_of(value: Any) -> tuple[int, ...]:
+    """Of an array or an engine's own value."""
+    return tuple(value.shape() if callable(value.shape) else value.shape)
 
 
 def dtype_of(onnx_type: str) -> Any:

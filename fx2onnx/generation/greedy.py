@@ -11,12 +11,13 @@ import numpy as np
 from fx2onnx.base.errors import UserError
 from fx2onnx.generation.checks import cast, check_feeds, check_known
 from fx2onnx.generation.codebooks import Shifted, batch_of, rows_of_prompt, shifted
-from fx2onnx.generation.engine import LENGTH, PAST, PRESENT, Array, Graph, as_array, dtype_of
-from fx2onnx.generation.loaded import LoadedModel, positions
-from fx2onnx.generation.media import PROMPT, STREAM, TEXT, brought
-from fx2onnx.generation.own_prompt import changed
+from fx2onnx.generation.engine import Array, Graph, as_array, dtype_of
+from fx2onnx.generation.media import TEXT, encode_media
+from fx2onnx.generation.opened import OpenedFolder, positions
+from fx2onnx.generation.prompt_rewrite import rewritten
+from fx2onnx.manifest.form import PromptRewrite
+from fx2onnx.manifest.names import MASK
 
-EMBEDDED = "inputs_embeds"
 _LAST_POSITION = "last_position"  # among the states: the greatest number of any token's position [batch]
 _LENGTH = 20  # transformers' own default of max_length
 
@@ -31,7 +32,7 @@ class Stop:
 
 
 def generate(
-    model: LoadedModel,
+    model: OpenedFolder,
     input_ids: Any = None,
     *,
     attention_mask: Any = None,
@@ -53,10 +54,12 @@ def generate(
     wants_torch = any(hasattr(value, "detach") for value in (input_ids, *encoder_inputs.values()))
     given = {"input_ids": input_ids, "attention_mask": attention_mask, **encoder_inputs}
     arrays = {name: _array(value) for name, value in given.items() if value is not None}
-    arrays = changed(model.own_prompt, arrays)
+    arrays = rewritten(model.manifest.prompt_rewrite, arrays)
     stop = _stop(model, max_new_tokens, eos_token_id, pad_token_id)
     ids, mask, states, fixed = _start(model, arrays, stop.max_new_tokens)
-    stop = _heard_out(stop, ids, fixed)
+    stream = model.main.form.input("stream")
+    if stream:
+        stop = _until_sound_ends(stop, ids, fixed[stream])
     rows, ids = shifted(model, ids, stop.max_new_tokens)
     tokens = [ids]
     for following in _steps(model, ids, mask, states, fixed, stop, rows):
@@ -78,13 +81,12 @@ def _array(value: Any) -> Array:
     return array.astype(np.int64) if array.dtype.kind in "iu" else array
 
 
-def _stop(model: LoadedModel, new: int | None, eos: Any, pad: int | None) -> Stop:
-    said = {**(model.generation_config or model.config), **model.own_prompt}
-    eos = said.get("eos_token_id") if eos is None else eos
+def _stop(model: OpenedFolder, new: int | None, eos: Any, pad: int | None) -> Stop:
+    rewrite, said = model.manifest.prompt_rewrite or PromptRewrite(), model.generation_config or model.config
+    eos = next((end for end in (eos, rewrite.eos_token_id, said.get("eos_token_id")) if end is not None), None)
     ends = () if eos is None else tuple(eos) if isinstance(eos, list | tuple) else (int(eos),)
-    pad = said.get("pad_token_id") if pad is None else pad
-    if pad is None:
-        pad = ends[0] if ends else 0
+    fallback = ends[0] if ends else 0
+    pad = next(token for token in (pad, rewrite.pad_token_id, said.get("pad_token_id"), fallback) if token is not None)
     if new is None:
         new = said.get("max_new_tokens") or _LENGTH
     if new < 1:
@@ -92,59 +94,67 @@ def _stop(model: LoadedModel, new: int | None, eos: Any, pad: int | None) -> Sto
     return Stop(int(new), ends, int(pad))
 
 
-def _heard_out(stop: Stop, ids: Array, fixed: Mapping[str, Any]) -> Stop:
+def _until_sound_ends(stop: Stop, ids: Array, stream: Array) -> Stop:
     """``stop``, where there is sound for fewer tokens. Raises UserError E401 where the prompt leaves none."""
-    if STREAM not in fixed:
-        return stop
-    room = fixed[STREAM].shape[1] - ids.shape[1]
+    room = stream.shape[1] - ids.shape[1]
     if room < 1:
         raise UserError(
             "E401",
             f"the sound ends with the prompt of {ids.shape[1]} tokens",
-            why=f"it is heard with {fixed[STREAM].shape[1]} tokens, given and generated",
+            why=f"it is heard with {stream.shape[1]} tokens, given and generated",
             next="give longer sound or a shorter prompt",
         )
     return replace(stop, max_new_tokens=min(stop.max_new_tokens, room))
 
 
 def _start(
-    model: LoadedModel, given: dict[str, Array], new: int
+    model: OpenedFolder, given: dict[str, Array], new: int
 ) -> tuple[Array, Array, dict[str, Any], dict[str, Any]]:
     """The decoder's first tokens and mask, its states, and inputs that stay the same at every step."""
-    if "logits" not in model.main.outputs or "decoder_input_ids" in model.main.inputs:
+    main = model.main.form
+    if not main.output("logits") or main.input("decoder_tokens"):
         raise UserError(
             "E401",
             f"{model.main.path.name} is no decoder to generate with",
             why=f"it takes {', '.join(model.main.inputs)} and gives {', '.join(model.main.outputs)}",
             next="export with a cache: --task text-generation-with-past, text2text-generation-with-past, ...",
         )
-    if model.encoder is None:
-        if "input_ids" not in given:
-            raise UserError("E401", "generation needs input_ids")
-        ids = cast("input_ids", given["input_ids"], "tensor(int64)")
-        if ids.ndim != 2 or 0 in ids.shape:
-            raise UserError("E401", f"input_ids must be [batch, length] with at least one token, not {list(ids.shape)}")
-        batch = batch_of(model, ids)
-        mask = given.get("attention_mask", np.ones_like(ids[:batch]))
-        if mask.shape != (batch, ids.shape[1]):
-            raise UserError("E401", f"attention_mask is {list(mask.shape)}, input_ids {list(ids.shape)}")
-        if ids.shape[0] > 1 and not mask[:, -1].all():
-            raise UserError(
-                "E401",
-                "the prompts are padded on the right",
-                why="the next token follows the last column, which is padding for some rows",
-                next="pad on the left: tokenizer.padding_side = 'left'",
-            )
-        if not _keeps_states(model.main) and "position_ids" not in model.main.inputs and not mask.all():
-            raise UserError(
-                "E401",
-                "padded prompts need a graph with a cache",
-                why=f"{model.main.path.name} counts positions from the padding on",
-                next="export with --task text-generation-with-past, or give prompts of one length",
-            )
-        beside = brought(model, given, ids)
-        return ids, mask, _empty(model.main, batch, ids.shape[1] + new) | _following(beside), beside
-    encoder = model.encoder
+    if model.encoder is not None:
+        return _encoded(model, model.encoder, given)
+    if "input_ids" not in given:
+        raise UserError("E401", "generation needs input_ids")
+    ids = cast("input_ids", given["input_ids"], "tensor(int64)")
+    if ids.ndim != 2 or 0 in ids.shape:
+        raise UserError("E401", f"input_ids must be [batch, length] with at least one token, not {list(ids.shape)}")
+    batch = batch_of(model, ids)
+    mask = given.get("attention_mask", np.ones_like(ids[:batch]))
+    if mask.shape != (batch, ids.shape[1]):
+        raise UserError("E401", f"attention_mask is {list(mask.shape)}, input_ids {list(ids.shape)}")
+    if ids.shape[0] > 1 and not mask[:, -1].all():
+        raise UserError(
+            "E401",
+            "the prompts are padded on the right",
+            why="the next token follows the last column, which is padding for some rows",
+            next="pad on the left: tokenizer.padding_side = 'left'",
+        )
+    if not main.goes_on and main.positions == "none" and not mask.all():
+        raise UserError(
+            "E401",
+            "padded prompts need a graph with a cache",
+            why=f"{model.main.path.name} counts positions from the padding on",
+            next="export with --task text-generation-with-past, or give prompts of one length",
+        )
+    beside = encode_media(model, given, ids)
+    states = model.main.empty(batch, ids.shape[1] + new)
+    for graph in (model.graph(medium.kind) for medium in model.manifest.media):
+        states |= graph.following(beside, model.main) if graph is not None else {}
+    return ids, mask, states, beside
+
+
+def _encoded(
+    model: OpenedFolder, encoder: Graph, given: dict[str, Array]
+) -> tuple[Array, Array, dict[str, Any], dict[str, Any]]:
+    """What ``_start`` gives of an encoder-decoder."""
     if "attention_mask" in encoder.inputs and "attention_mask" not in given and "input_ids" in given:
         given["attention_mask"] = np.ones_like(given["input_ids"])
     missing = [name for name in encoder.inputs if name not in given]
@@ -159,18 +169,20 @@ def _start(
         ids = rows_of_prompt(model, given.get("decoder_input_ids"), batch, _first_token(model))
     else:
         ids = _decoder_prompt(encoder, given, _first_token(model))
-    states = _empty(model.main, batch) | _following(encoded)
-    fixed: dict[str, Any] = {"encoder_hidden_states": encoded["last_hidden_state"]}
-    if "attention_mask" in given:
-        fixed["encoder_attention_mask"] = given["attention_mask"]
-    fixed |= {name: value for name, value in encoded.items() if name.startswith("encoder_")}
-    return ids, np.ones_like(ids), states, {name: value for name, value in fixed.items() if name in model.main.inputs}
+    states = model.main.empty(batch) | encoder.following(encoded, model.main)
+    by_role = {"encoder_states": encoded.get(encoder.form.output("encoder_states"))}
+    by_role |= {"encoder_mask": given[MASK]} if MASK in given else {}
+    fixed = {port.name: by_role[port.role] for port in model.main.form.inputs if port.role in by_role}
+    fixed |= {
+        p.name: encoded[p.name] for p in encoder.form.outputs if p.role == "handed_on" and p.name in model.main.inputs
+    }
+    return ids, np.ones_like(ids), states, fixed
 
 
-def prompt_length(model: LoadedModel, given: Mapping[str, Array]) -> int:
+def prompt_length(model: OpenedFolder, given: Mapping[str, Array]) -> int:
     """How many of the tokens that ``generate`` gives are none that it made."""
     if model.encoder is None:
-        return int(changed(model.own_prompt, given)["input_ids"].shape[1])
+        return int(rewritten(model.manifest.prompt_rewrite, given)["input_ids"].shape[1])
     return int(_decoder_prompt(model.encoder, given, _first_token(model)).shape[1])
 
 
@@ -189,7 +201,7 @@ def _decoder_prompt(encoder: Graph, given: Mapping[str, Array], start: int) -> A
     return prompt if prompt.shape[1] and (prompt[:, 0] == start).any() else np.concatenate([first, prompt], axis=1)
 
 
-def _first_token(model: LoadedModel) -> int:
+def _first_token(model: OpenedFolder) -> int:
     parts = (model.config.get(name) or {} for name in ("decoder", "decoder_config"))
     for said in (model.generation_config, model.config, *parts):
         for key in ("decoder_start_token_id", "bos_token_id"):
@@ -198,24 +210,8 @@ def _first_token(model: LoadedModel) -> int:
     raise UserError("E401", "neither config.json nor generation_config.json has a decoder_start_token_id")
 
 
-def _empty(graph: Graph, batch: int, limit: int = 0) -> dict[str, Any]:
-    """Caches before the first token, as the engine's own values: those of fixed size are written in place."""
-    names = [name for name in graph.inputs if name.startswith(PAST)]
-    return {name: graph.value(name, graph.empty(name, batch, limit)) for name in names}
-
-
-def _keeps_states(graph: Graph) -> bool:
-    """Whether a call goes on where the last one ended; else every call takes all tokens."""
-    return any(name.startswith(PAST) for name in graph.inputs)
-
-
-def _following(outputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Outputs of one step as inputs of the next."""
-    return {PAST + name.removeprefix(PRESENT): value for name, value in outputs.items() if name.startswith(PRESENT)}
-
-
 def _steps(
-    model: LoadedModel,
+    model: OpenedFolder,
     ids: Array,
     mask: Array,
     states: dict[str, Any],
@@ -228,13 +224,12 @@ def _steps(
     rules = _rules(model, stop)
     rules += [rows.ends] if rows is not None and rows.ends is not None else []
     tokens = ids
-    takes_last = _keeps_states(model.main) and not model.main.takes_all_tokens
-    prompt = model.graphs.get(PROMPT)
+    prompt = model.graph("prompt")
     for step in range(stop.max_new_tokens):
         if rows is not None:
             ids = rows.applied(ids, tokens.shape[1] - ids.shape[1])
         if step == 0 and prompt is not None:
-            logits, states = _prompted(prompt, ids, mask, states, fixed)
+            logits, states = _prompted(model, prompt, ids, mask, states, fixed)
         else:
             logits, states = _advance(model, ids, mask, states, fixed)
         fixed = {name: value for name, value in fixed.items() if name in model.main.inputs}
@@ -248,71 +243,68 @@ def _steps(
             return
         tokens = np.concatenate([tokens, chosen[:, None]], axis=1)
         mask = np.concatenate([mask, np.ones_like(mask[:, :1])], axis=1)
-        ids = chosen[:, None] if takes_last else tokens
+        ids = tokens if model.main.form.tokens == "all" else chosen[:, None]
 
 
 def _advance(
-    model: LoadedModel, ids: Array, mask: Array, states: dict[str, Any], fixed: Mapping[str, Any]
+    model: OpenedFolder, ids: Array, mask: Array, states: dict[str, Any], fixed: Mapping[str, Any]
 ) -> tuple[Array, dict[str, Any]]:
     """Logits after ``ids``, and the states that follow. A graph of one token a call is called once a token."""
     graph, length = model.main, ids.shape[1]
-    made, places = _embedded(model, ids, mask, states, fixed) if EMBEDDED in graph.inputs else ({}, None)
-    main = graph.inputs[EMBEDDED if made else "input_ids"]
-    width = main.shape[1]
-    width = width if isinstance(width, int) else length
+    form, stream = graph.form, graph.form.input("stream")
+    made, places = _embedded(model, ids, mask, states, fixed)
+    width = form.tokens_per_call or length
     for first in range(0, length, width):
         seen = mask[:, : mask.shape[1] - length + first + width]
         part = slice(seen.shape[1] - width, seen.shape[1])
-        feeds: dict[str, Any] = {"input_ids": ids[:, first : first + width], **states}
-        feeds |= {name: _of_tokens(graph, name, value, first, width, length) for name, value in fixed.items()}
-        if STREAM in fixed:
-            feeds[STREAM] = fixed[STREAM][:, part]
-        feeds |= {name: value[:, first : first + width] for name, value in made.items()}
-        if "attention_mask" in graph.inputs:
-            local = graph.inputs["attention_mask"].shape[1] == main.shape[1]
-            feeds["attention_mask"] = seen[:, part] if local else seen
-        if graph.is_static:
-            feeds[LENGTH] = np.asarray(seen.shape[1] - width)
-        if "position_ids" in graph.inputs:
-            counted = positions(seen)[:, part]
-            feeds["position_ids"] = counted if places is None else places[..., first : first + width]
-        outputs = graph.run({name: feeds[name] for name in graph.inputs})
-        states = {name: states[name] for name in states} | _following(outputs)
+        by_role = {
+            "tokens": ids[:, first : first + width],
+            "mask": seen[:, part] if form.mask == "new" else seen,
+            "length": np.asarray(seen.shape[1] - width),
+        }
+        if form.positions != "none":
+            by_role["positions"] = positions(seen)[:, part] if places is None else places[..., first : first + width]
+        if stream:
+            by_role["stream"] = fixed[stream][:, part]
+        by_name = {**states, **fixed, **{name: value[:, first : first + width] for name, value in made.items()}}
+        by_name |= {
+            p.name: _of_tokens(fixed[p.name], first, width, length) for p in form.inputs if p.role == "token_mask"
+        }
+        outputs = graph.run(graph.feeds(by_role, by_name))
+        states = states | graph.following(outputs, graph)
     if places is not None:
         states[_LAST_POSITION] = places.max(axis=(0, 2))
-    return as_array(outputs["logits"]), states
+    return as_array(outputs[form.output("logits")]), states
 
 
 def _prompted(
-    prompt: Graph, ids: Array, mask: Array, states: dict[str, Any], fixed: Mapping[str, Any]
+    model: OpenedFolder, prompt: Graph, ids: Array, mask: Array, states: dict[str, Any], fixed: Mapping[str, Any]
 ) -> tuple[Array, dict[str, Any]]:
     """Logits after a prompt that a graph of its own takes whole, with what comes beside the text."""
-    feeds = {"input_ids": ids, "attention_mask": mask, "position_ids": positions(mask), **fixed}
-    outputs = prompt.run({name: feeds[name] for name in prompt.inputs})
-    return as_array(outputs["logits"]), {**states, **_following(outputs)}
+    outputs = prompt.run(prompt.feeds({"tokens": ids, "mask": mask, "positions": positions(mask)}, fixed))
+    return as_array(outputs[prompt.form.output("logits")]), states | prompt.following(outputs, model.main)
 
 
-def _of_tokens(graph: Graph, name: str, value: Any, first: int, width: int, length: int) -> Any:
+def _of_tokens(value: Any, first: int, width: int, length: int) -> Any:
     """The rows of an input with one for each token that belong to this call; later tokens go on with the last."""
-    shape = graph.inputs[name].shape if name in graph.inputs else []
-    if len(shape) < 2 or shape[1] != "sequence_length" or "input_ids" not in graph.inputs:
-        return value
     return value[:, first : first + width] if value.shape[1] == length else value[:, -1:]
 
 
 def _embedded(
-    model: LoadedModel, ids: Array, mask: Array, states: Mapping[str, Any], fixed: Mapping[str, Any]
+    model: OpenedFolder, ids: Array, mask: Array, states: Mapping[str, Any], fixed: Mapping[str, Any]
 ) -> tuple[dict[str, Array], Array | None]:
     """``ids`` embedded, with the features of ``fixed`` in their places, and what else there is for every token; no
     features after the prompt. And, where images have rows and columns, the tokens' positions [axes, batch, length].
+    Nothing where the language model takes the tokens themselves.
     """
-    graph = model.graphs["embed_tokens"]
-    feeds: dict[str, Any] = {"input_ids": ids, "attention_mask": mask[:, mask.shape[1] - ids.shape[1] :]}
-    for name, arg in graph.inputs.items():
-        if name not in feeds:
-            feeds[name] = fixed.get(name, np.zeros((0, *arg.shape[1:]), dtype_of(arg.type)))
-    outputs = {name: as_array(value) for name, value in graph.run({name: feeds[name] for name in graph.inputs}).items()}
-    places = outputs.pop("position_ids", None)
+    graph = model.graph("embed")
+    if graph is None:
+        return {}, None
+    features = [graph.inputs[port.name] for port in graph.form.inputs if port.role == "features"]
+    none = {arg.name: np.zeros((0, *arg.shape[1:]), dtype_of(arg.type)) for arg in features}
+    feeds = graph.feeds({"tokens": ids, "mask": mask[:, mask.shape[1] - ids.shape[1] :]}, {**none, **fixed})
+    outputs = {name: as_array(value) for name, value in graph.run(feeds).items()}
+    places = outputs.pop(graph.form.output("positions"), None)
     if places is not None and _LAST_POSITION in states:
         following = states[_LAST_POSITION][:, None] + 1 + np.arange(ids.shape[1])
         places = np.repeat(following[None], len(places), axis=0)
@@ -322,7 +314,7 @@ def _embedded(
 Rule = Callable[[Array, Array, int], None]
 
 
-def _rules(model: LoadedModel, stop: Stop) -> list[Rule]:
+def _rules(model: OpenedFolder, stop: Stop) -> list[Rule]:
     """What generation_config.json says about scores, as functions that change scores [batch, vocabulary] in place."""
     said = model.generation_config
     rules: list[Rule] = []

@@ -2,78 +2,122 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.generation.checks import cast, check_places, drop_baked
-from fx2onnx.generation.engine import PAST, PRESENT, Array, Graph, as_array, dtype_of
-from fx2onnx.generation.loaded import LoadedModel
+from fx2onnx.generation.checks import cast
+from fx2onnx.generation.engine import Array, Graph, as_array, dtype_of
+from fx2onnx.generation.opened import OpenedFolder
+from fx2onnx.manifest.form import Medium, Port
+from fx2onnx.manifest.names import EMBEDDED, IDS, LENGTH, MASK, POSITIONS
 
-ENCODERS = ("vision_encoder", "audio_encoder")
-PROMPT = "prompt_model"
-FEATURES = ("image_features", "audio_features")
-STREAM = "audio_stream"  # what is heard with each token, given or generated: a row for each
-TEXT = ("input_ids", "attention_mask", "position_ids", "inputs_embeds", "past_length")
+TEXT = (IDS, MASK, POSITIONS, EMBEDDED, LENGTH)
+"""What a caller gives that is no medium."""
+_TEXT_ROLES = ("tokens", "decoder_tokens", "embedded", "mask", "positions", "length")
+_KINDS_OF_TOKENS = "mm_token_type_ids"
 
 
-def brought(model: LoadedModel, given: Mapping[str, Array], ids: Array) -> dict[str, Any]:
+def encode_media(model: OpenedFolder, given: Mapping[str, Array], ids: Array) -> dict[str, Any]:
     """By name, what the encoders make of ``given`` and what goes to the language model as it is.
 
     Raises:   UserError E401 for an input that is missing, unknown or of another shape.
     """
     rest = {name: value for name, value in given.items() if name not in TEXT}
-    drop_baked(model, rest)
-    if "embed_tokens" in model.graphs:
-        rest.pop("mm_token_type_ids", None)  # which the placeholder tokens say themselves
+    drop_baked(model.manifest.baked, rest)
+    if model.graph("embed") is not None:
+        rest.pop(_KINDS_OF_TOKENS, None)  # which the placeholder tokens say themselves
     found: dict[str, Any] = {}
-    for stem in ENCODERS:
-        graph = model.graphs.get(stem)
-        is_needed = graph is not None and (gives_states(graph) or STREAM in graph.outputs)
-        if graph is not None and (is_needed or any(name in rest for name in graph.inputs)):
+    for medium in model.manifest.media:
+        graph = model.graph(medium.kind)
+        if graph is not None and (medium.is_required or any(name in rest for name in graph.inputs)):
             _check(graph, rest)
             found |= _encoded(graph, {name: rest.pop(name) for name in graph.inputs})
-    prompt = model.graphs.get(PROMPT)
+    prompt = model.graph("prompt")
     if prompt is not None:
         _check(prompt, [*rest, *TEXT, *model.main.inputs])
     for graph in [model.main] if prompt is None else [model.main, prompt]:
-        for name in own_inputs(graph):
-            if name in rest:
-                found[name] = cast(name, rest.pop(name), graph.inputs[name].type)
-            elif name not in found and name.endswith("_mask"):  # nothing is hidden
-                shape = graph.inputs[name].shape
-                found[name] = np.ones((*ids.shape, *shape[2:]), dtype_of(graph.inputs[name].type))
+        for port in beside_text(graph):
+            if port.name in rest:
+                found[port.name] = cast(port.name, rest.pop(port.name), graph.inputs[port.name].type)
+            elif port.name not in found and port.role == "token_mask":  # nothing is hidden
+                sizes = graph.inputs[port.name].shape[2:]
+                found[port.name] = np.ones((*ids.shape, *sizes), dtype_of(graph.inputs[port.name].type))
     if rest:
         raise UserError(
-            "E401", f"the model has no input {next(iter(rest))!r}", why=f"it takes {', '.join(taken(model))}"
+            "E401", f"the model has no input {next(iter(rest))!r}", why=f"it takes {', '.join(_taken(model))}"
         )
-    check_places(model, ids, found)
+    _check_places(model.manifest.media, ids, found)
     return found
 
 
-def own_inputs(graph: Graph) -> list[str]:
-    """Those that are neither text nor cache."""
-    return [name for name in graph.inputs if name not in TEXT and not name.startswith(PAST)]
+def beside_text(graph: Graph) -> list[Port]:
+    """The inputs that are neither text nor cache."""
+    return [port for port in graph.form.inputs if port.role not in _TEXT_ROLES]
 
 
-def taken(model: LoadedModel) -> list[str]:
+def _taken(model: OpenedFolder) -> list[str]:
     """The names that ``generate`` takes."""
-    graphs = [model.graphs[stem] for stem in (*ENCODERS, PROMPT) if stem in model.graphs]
-    return ["input_ids", "attention_mask", *dict.fromkeys(name for graph in graphs for name in own_inputs(graph))]
+    graphs = [graph for kind in ("image", "audio", "prompt") if (graph := model.graph(kind)) is not None]
+    return [IDS, MASK, *dict.fromkeys(port.name for graph in graphs for port in beside_text(graph))]
 
 
-def gives_states(graph: Graph) -> bool:
-    """Whether an encoder gives what the cache of the language model holds from the start."""
-    return any(name.startswith(PRESENT) for name in graph.outputs)
+def _check_places(media: Sequence[Medium], ids: Array, features: Mapping[str, Any]) -> None:
+    """Raises UserError E401 where the prompts have more or fewer placeholder tokens than there are features."""
+    for medium in media:
+        if medium.token is None or medium.features is None:
+            continue
+        has_features = medium.features in features
+        places, rows = int((ids == medium.token).sum()), len(features[medium.features]) if has_features else 0
+        if places != rows:
+            kind = medium.kind
+            given = f"the {kind} inputs give {rows} features" if has_features else f"there is no {kind} input"
+            raise UserError(
+                "E401", f"the prompts have {places} places for an {kind}, and {given}", why=f"token {medium.token}"
+            )
+
+
+def drop_baked(constants: Mapping[str, Any], rest: dict[str, Array]) -> None:
+    """Take out of ``rest`` what the graphs have as constants. Raises UserError E401 where the numbers are others."""
+    for name, numbers in constants.items():
+        if name not in rest:
+            continue
+        value, baked = rest.pop(name), np.asarray(numbers)
+        times = len(value) // len(baked) if value.ndim == baked.ndim > 0 and baked.size else 0
+        expected = np.concatenate([baked] * times) if times else baked
+        if name in _COUNTED_THROUGH and times and value.shape == expected.shape:
+            value = _counted_alone(value, times)
+        if not np.array_equal(value, expected):
+            raise UserError(
+                "E401",
+                f"{name} is {_short(value)}, the folder was exported for {_short(baked)}",
+                why="its values decide shapes, so they are part of the graph",
+                next="export again with images of that size: --image-size",
+            )
+
+
+_COUNTED_THROUGH = ("image_token_pooling",)
+"""Inputs that hold places among the patches of all images of a call."""
+
+
+def _counted_alone(value: Array, images: int) -> Array:
+    """``value``, each image's places counted from its own first; negative ones stand for none."""
+    parts = np.split(value, images)
+    return np.concatenate([np.where(part < 0, part, part - part[part >= 0].min(initial=part.max())) for part in parts])
+
+
+def _short(value: Array) -> str:
+    text = str(value.tolist())
+    return text if len(text) < 80 else f"{text[:76]}..."
 
 
 def _check(graph: Graph, given: Collection[str]) -> None:
     """Raises UserError E401 where an input of ``graph`` is missing."""
     missing = [name for name in graph.inputs if name not in given]
     if missing:
-        needs = ", ".join(own_inputs(graph))
+        needs = ", ".join(port.name for port in beside_text(graph))
         raise UserError("E401", f"{graph.path.name} needs {missing[0]}", why=f"it takes {needs}")
 
 

@@ -381,7 +381,7 @@ def _as_file(model: Any) -> Iterator[str]:
     from fx2onnx.irx import io
 
     with tempfile.TemporaryDirectory(prefix="fx2onnx-verify-") as folder:
-        path = os.path.join(folder, "model.onnx")
+        path = os.path.join(folder, "exported.onnx")
         io.save(model.owned.model, path)
         yield path
 

@@ -217,6 +217,11 @@ def test_a_folder_of_random_weights_is_verified_by_type_and_seed(tmp_path: Path)
     assert "no config.json" in invoke("generate", tmp_path / "out", *PROMPT, "--verify").stderr
 
 
+def name_source(folder: Path, source: str) -> None:
+    stated = json.loads((folder / "fx2onnx.json").read_text())
+    (folder / "fx2onnx.json").write_text(json.dumps(stated | {"source": source}))
+
+
 @pytest.mark.parametrize(
     "source",
     [
@@ -239,7 +244,7 @@ def test_what_a_folder_names_is_not_followed(source: str, folder: Path, monkeypa
     (folder / "link").symlink_to(folder.parent)
     (folder.parent / "here").mkdir()
     (folder.parent / "strange.py").write_text("raise SystemExit('ran')\n")
-    (folder / "fx2onnx.json").write_text(json.dumps({"source": source, "task": "text-generation"}))
+    name_source(folder, source)
     monkeypatch.chdir(folder.parent)
     monkeypatch.setattr("fx2onnx.decoding.reference_generate.resolve", lambda *_, **__: pytest.fail("it was followed"))
     done = invoke("generate", folder, *PROMPT, "--verify")
@@ -251,7 +256,7 @@ def test_what_a_folder_names_is_not_followed(source: str, folder: Path, monkeypa
 
 
 def test_without_verify_no_source_is_needed(folder: Path) -> None:
-    (folder / "fx2onnx.json").write_text('{"source": "os:system"}')
+    name_source(folder, "os:system")
     assert invoke("generate", folder, *PROMPT).exit_code == 0
 
 

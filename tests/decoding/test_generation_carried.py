@@ -15,10 +15,11 @@ from benchmarks.coverage_prompts import with_images
 from fx2onnx.base.errors import UserError
 from fx2onnx.decoding.parts import Assembly, cached_parts
 from fx2onnx.decoding.recipes import cross_attention
-from fx2onnx.decoding.recipes.cross_attention import handed_over, made_of, own_prompt
+from fx2onnx.decoding.recipes.cross_attention import handed_over, made_of, prompt_rewrite
 from fx2onnx.exporting.folder import export_assembly
 from fx2onnx.generation import load
-from fx2onnx.generation.own_prompt import changed
+from fx2onnx.generation.prompt_rewrite import rewritten
+from fx2onnx.manifest.form import PromptRewrite
 from fx2onnx.sources.source import Source
 from fx2onnx.sources.torchvision_compat import prepare
 
@@ -114,7 +115,7 @@ def test_how_a_models_own_generate_changes_prompts(monkeypatch: pytest.MonkeyPat
     given = partial(ChangesPrompts.generate, pixel_values=torch.zeros(1, 2))
     model = ChangesPrompts()
     monkeypatch.setattr(model, "generate", partial(given, model))
-    assert own_prompt(model) == {"left_out": 2, "first_token": 99, "pad_token_id": 8}
+    assert prompt_rewrite(model) == PromptRewrite(left_out=2, first_token=99, pad_token_id=8)
 
 
 def test_prompts_that_are_changed_in_another_way_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,18 +124,18 @@ def test_prompts_that_are_changed_in_another_way_are_refused(monkeypatch: pytest
     model = MixesPrompts()
     monkeypatch.setattr(model, "generate", partial(model.generate, torch.zeros(1, 2)))
     with pytest.raises(UserError, match="rules of its own"):
-        own_prompt(model)
+        prompt_rewrite(model)
 
 
 def test_a_prompt_is_changed_as_the_model_would() -> None:
     ids = np.array([[5, 6, 7], [0, 8, 9]])
-    found = changed({"left_out": 1, "first_token": 99}, {"input_ids": ids, "attention_mask": ids != 0, "other": ids})
+    found = rewritten(PromptRewrite(1, 99), {"input_ids": ids, "attention_mask": ids != 0, "other": ids})
     assert found["input_ids"].tolist() == [[99, 6], [99, 8]]
     assert found["attention_mask"].tolist() == [[True, True], [False, True]]
     assert found["other"] is ids
-    assert changed({}, {"input_ids": ids})["input_ids"] is ids
+    assert rewritten(None, {"input_ids": ids})["input_ids"] is ids
     with pytest.raises(UserError, match="too short"):
-        changed({"left_out": 3}, {"input_ids": ids})
+        rewritten(PromptRewrite(3), {"input_ids": ids})
 
 
 def test_one_call_of_the_whole_shows_each_token_the_images_that_its_mask_says(tmp_path: Path) -> None:

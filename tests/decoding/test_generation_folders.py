@@ -66,7 +66,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Any, Pa
         model.generation_config.pad_token_id, model.generation_config.eos_token_id = 0, None
         folder = tmp_path_factory.mktemp("folders") / name
         assembly = Assembly(model, cached_parts(Source("model", model)), None, "")
-        export_assembly(assembly, folder, told={"source": f"hf:{name}", "task": "any"})
+        export_assembly(assembly, folder, origin={"source": f"hf:{name}", "task": "any"})
         made[name] = model, folder
     return made
 
@@ -102,6 +102,19 @@ def test_wrong_inputs_are_one_clear_error(
     for call in calls:
         with pytest.raises(UserError, match=text):
             call()
+
+
+def test_places_of_images_are_the_token_that_the_manifest_names(
+    folders: dict[str, tuple[Any, Path]], tmp_path: Path
+) -> None:
+    shutil.copytree(folders["llava"][1], tmp_path / "out")
+    stated = json.loads((tmp_path / "out" / "fx2onnx.json").read_text())
+    assert stated["media"] == [{"kind": "image", "is_required": False, "features": "image_features", "token": 59}]
+    stated["media"][0]["token"] = 7
+    (tmp_path / "out" / "fx2onnx.json").write_text(json.dumps(stated))
+    with pytest.raises(UserError, match="1 places for an image") as caught:
+        load(tmp_path / "out", "runner").generate(IDS, pixel_values=PIXELS, max_new_tokens=1)
+    assert caught.value.why == "token 7"
 
 
 @pytest.mark.parametrize("engine", ENGINES)

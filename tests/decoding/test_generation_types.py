@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import functools
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +14,7 @@ from fx2onnx.base.errors import UserError
 from fx2onnx.decoding.parts import cached_parts
 from fx2onnx.decoding.probes import adds_features, sees_kinds, settle
 from fx2onnx.decoding.recipes.deepstack import KINDS
-from fx2onnx.generation.checks import drop_baked
+from fx2onnx.generation.media import drop_baked
 from fx2onnx.sources.source import Source
 from fx2onnx.sources.torchvision_compat import prepare
 
@@ -84,11 +82,11 @@ def test_what_helpers_keep_is_made_of_data() -> None:
 
 def test_places_that_count_through_the_images_of_a_call_are_those_of_each_alone() -> None:
     baked = [[0, 1, 2, 3], [4, -1, -1, -1]]
-    model: Any = SimpleNamespace(baked={"image_token_pooling": baked})
+    constants = {"image_token_pooling": baked}
     second = [[10, 11, 12, 13], [14, -1, -1, -1]]
-    drop_baked(model, {"image_token_pooling": np.array(baked + second)})
+    drop_baked(constants, {"image_token_pooling": np.array(baked + second)})
     wrong = [[10, 11, 12, 13], [15, -1, -1, -1]]
     with pytest.raises(UserError, match="was exported for"):
-        drop_baked(model, {"image_token_pooling": np.array(baked + wrong)})
+        drop_baked(constants, {"image_token_pooling": np.array(baked + wrong)})
     with pytest.raises(UserError, match="was exported for"):
-        drop_baked(model, {"image_token_pooling": np.array(second[:1])})
+        drop_baked(constants, {"image_token_pooling": np.array(second[:1])})

@@ -2,25 +2,46 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import random
 from pathlib import Path
 
+from fx2onnx.base.folder_commit import MANIFEST, VERSION
 from fx2onnx.generation.configs import read_config
-from fx2onnx.generation.manifest import FIELDS, MANIFEST_FILE, read_manifest, source_within
+from fx2onnx.manifest.form import Manifest, read_manifest
+from fx2onnx.manifest.source import source_within
 from tests.fuzz.mutate import as_json, structurally
 
+_TOKENS = {"name": "input_ids", "role": "tokens", "dtype": "int64", "shape": ["batch_size", "sequence_length"]}
+_STATE = {"dtype": "float32", "shape": ["batch_size", 2, "past_sequence_length", 8], "axis": 2}
 VALID = {
+    "version": VERSION,
+    "graphs": [
+        {
+            "file": "model.onnx",
+            "kind": "decode",
+            "inputs": [_TOKENS],
+            "outputs": [{"name": "logits", "role": "logits", "dtype": "float32", "shape": [1, 2, 50]}],
+            "cache": [
+                {"name": "0.key", "input": "past.0", "output": "present.0", "length": "past", **_STATE},
+                {"name": "1.key", "input": "past.1", "output": "present.1", "length": "window", "window": 4, **_STATE},
+            ],
+            "positions": "none",
+        },
+        {"file": "vision_encoder.onnx", "kind": "image", "inputs": [], "outputs": []},
+    ],
     "source": "hf:.?n_layer=1",
     "task": "text-generation-with-past",
     "seed": 3,
-    "dtype": "float16",
+    "options": {"dtype": "float16", "batch": None},
+    "media": [{"kind": "image", "features": "image_features", "token": 7}],
     "baked": {"image_grid_thw": [[1, 4, 4]], "mask": [[True, False]]},
-    "own_prompt": {"left_out": 1, "first_token": 3},
+    "prompt_rewrite": {"left_out": 1, "first_token": 3},
     "codebook_delays": [0, 1, 2],
-    "version": 1,
-    "files": {"model.onnx": {"bytes": 12, "digest": "sha256:00"}},
+    "files": {"model.onnx": {"bytes": 12, "digest": "0123456789abcdef0123456789abcdef"}},
 }
+KEYS = [field.name for field in dataclasses.fields(Manifest)]
 CONFIG = {
     "text_config": {"eos_token_id": 3, "vocab_size": 9},
     "eos_token_id": [1, 2],
@@ -52,8 +73,8 @@ def case(rng: random.Random, folder: Path) -> None:
         (folder / "config.json").write_bytes(as_json(structurally(CONFIG, rng, list(CONFIG)), rng))
         read_config(folder, "config.json")
         return
-    stated = structurally(VALID | {"source": rng.choice(SOURCES)}, rng, list(FIELDS))
-    (folder / MANIFEST_FILE).write_bytes(as_json(stated, rng))
+    stated = structurally(VALID | {"source": rng.choice(SOURCES)}, rng, KEYS)
+    (folder / MANIFEST).write_bytes(as_json(stated, rng))
     found = read_manifest(folder)
     kind, _, name = source_within(folder, found).partition("?")[0].partition(":")
     home = os.path.realpath(folder)

@@ -19,10 +19,9 @@ from fx2onnx.base.bounded import Bounded
 from fx2onnx.base.errors import UserError
 from fx2onnx.decoding.cache.compressed import Compressing, compresses, sizes_of_their_own, tokens_for_an_entry
 from fx2onnx.decoding.cache.prompt_window import PROMPT_FIELDS, PROMPT_LENGTH, KeepingPrompt, keeps_prompt
+from fx2onnx.manifest.names import BATCH, ENCODER_SIZE, PAST_SIZE, window_size
 
-PAST = "past_sequence_length"
 _SAMPLE = 3  # of a length that has no other
-ENCODER = "encoder_sequence_length"
 _FIELD_NAMES = {
     "keys": "key",
     "values": "value",
@@ -44,7 +43,7 @@ class Sizes:
     encoder: int
 
     def name_of(self, size: int) -> str | None:
-        return {self.batch: "batch_size", self.past: PAST, self.encoder: ENCODER}.get(size)
+        return {self.batch: BATCH, self.past: PAST_SIZE, self.encoder: ENCODER_SIZE}.get(size)
 
 
 def unmistakable_sizes(config: Any, least: int = 3) -> Sizes:
@@ -161,14 +160,14 @@ class Memory:
             prompt = self.states[names[id(getattr(layer, field))]]
             name = names[id(getattr(layer, beside))] = prompt.name.replace(field, _FIELD_NAMES[beside])
             shape = (*prompt.shape[:2], _SAMPLE, *prompt.shape[3:])
-            for key, word in ((prompt.name, PROMPT_LENGTH), (name, f"past_window_{layer.sliding_window}_length")):
+            for key, word in ((prompt.name, PROMPT_LENGTH), (name, window_size(layer.sliding_window))):
                 self.states[key] = replace(prompt, name=key, shape=shape, axes={**prompt.axes, 2: word})
 
     def _name_window(self, layer: Any, names: Mapping[int, str]) -> None:
         """The length of a window is a size of its own: at most one less than the window, whatever the past."""
         for tensor in (layer.keys, layer.values):
             if id(tensor) in names:
-                self.states[names[id(tensor)]].axes[2] = f"past_window_{layer.sliding_window}_length"
+                self.states[names[id(tensor)]].axes[2] = window_size(layer.sliding_window)
 
 
 def tokens_for_every_state(cache: Any) -> int:

@@ -12,18 +12,10 @@ import torch
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.decoding.cache.layout import unmistakable_sizes
-from fx2onnx.decoding.decoder import (
-    BATCH,
-    NEXT_PREFIX,
-    PREFIX,
-    SEQUENCE,
-    TOTAL,
-    prompt_of,
-    trial,
-)
+from fx2onnx.decoding.decoder import prompt_of, trial
+from fx2onnx.manifest.names import BATCH, CAPACITY, LENGTH, PAST, PRESENT, SEQUENCE, TOTAL
 from fx2onnx.sources.source import Options, Source
 
-LENGTH, LIMIT = "past_length", "max_length"
 _PAST_SAMPLE, _LIMIT_SAMPLE = 6, 16
 
 _LIBRARY: Any = torch.library.Library("fx2onnx", "FRAGMENT")  # type: ignore[no-untyped-call]
@@ -54,14 +46,14 @@ class StaticDecoder(torch.nn.Module):
 
         past = inputs[LENGTH]
         names = [f"{layer}.{part}" for layer in range(self._layers) for part in ("key", "value")]
-        tensors = [inputs[PREFIX + name] for name in names]
+        tensors = [inputs[PAST + name] for name in names]
         layers: Any = [
             _layer(key, value, past, self._write) for key, value in zip(tensors[::2], tensors[1::2], strict=True)
         ]
-        plain = {name: value for name, value in inputs.items() if not name.startswith(PREFIX) and name != LENGTH}
+        plain = {name: value for name, value in inputs.items() if not name.startswith(PAST) and name != LENGTH}
         result = self.model(**plain, **{self._cache_argument: Cache(layers=layers)}, use_cache=True)
         written = [tensor for layer in layers for tensor in (layer.keys, layer.values)]
-        following = {NEXT_PREFIX + name: tensor for name, tensor in zip(names, written, strict=True)}
+        following = {PRESENT + name: tensor for name, tensor in zip(names, written, strict=True)}
         return {"logits": result["logits"]} | following
 
 
@@ -86,7 +78,7 @@ def static_decoder(model: Any, name: str, options: Options, *, in_place: bool = 
     for index, layer in enumerate(layers):
         for part, tensor in (("key", layer.keys), ("value", layer.values)):
             shape = (batch, tensor.shape[1], _LIMIT_SAMPLE, tensor.shape[3])
-            made[f"{PREFIX}{index}.{part}"] = torch.randn(shape).to(tensor.dtype), {0: BATCH, 2: LIMIT}
+            made[f"{PAST}{index}.{part}"] = torch.randn(shape).to(tensor.dtype), {0: BATCH, 2: CAPACITY}
     module = StaticDecoder(model, cache_argument, len(layers), in_place=in_place).eval()
     kwargs = {key: value for key, (value, _) in made.items()}
     return Source(name, module, (), kwargs, {key: dict(axes) for key, (_, axes) in made.items()})

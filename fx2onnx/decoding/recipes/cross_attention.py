@@ -11,7 +11,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -19,26 +19,19 @@ import torch
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.decoding.cache.layout import Memory
-from fx2onnx.decoding.decoder import (
-    BATCH,
-    NEXT_PREFIX,
-    SEQUENCE,
-    CachedDecoder,
-    add_states,
-    prompt_of,
-    text_inputs,
-    trial,
-)
+from fx2onnx.decoding.decoder import CachedDecoder, prompt_of, trial
 from fx2onnx.decoding.recipes.image_prompt import (
-    DECODER_FILE,
-    ENCODER_FILE,
     choices_of,
+    image_source,
     prompt_and_decoder,
     sizes_of,
+    step_source,
     takes_images,
 )
 from fx2onnx.decoding.recipes.inner_language_model import language_of
 from fx2onnx.decoding.recipes.multimodal import modalities_of
+from fx2onnx.manifest.form import PromptRewrite
+from fx2onnx.manifest.names import DECODER_FILE, IMAGE_FILE, PRESENT, SEQUENCE
 from fx2onnx.sources.hf.call import Call, Maker
 from fx2onnx.sources.light_run import run_lightly
 from fx2onnx.sources.source import Options, Source
@@ -87,15 +80,14 @@ class ImagePart(torch.nn.Module):
             return made
         result = language_of(self.model)(input_ids=ids, **made, use_cache=True, return_dict=True)
         states = self._carried.memory.taken_from(result[self._carried.cache_argument])
-        return made | {NEXT_PREFIX + name: states[name] for name in self._carried.given}
+        return made | {PRESENT + name: value for name, value in states.items() if name in self._carried.given}
 
 
 class CarryingDecoder(CachedDecoder):
     """The language model with its cache, of which the images' part is given and stays."""
 
     def __init__(self, language: Any, carried: Carried) -> None:
-        super().__init__(language, carried.cache_argument, carried.memory)
-        self._given = {NEXT_PREFIX + name for name in carried.given}
+        super().__init__(language, carried.cache_argument, carried.memory, given=carried.given)
         self._made = carried.made
 
     def arguments(self, plain: Mapping[str, torch.Tensor], _: Mapping[str, torch.Tensor]) -> dict[str, Any]:
@@ -108,9 +100,6 @@ class CarryingDecoder(CachedDecoder):
         }
         return {**plain, **unread}
 
-    def forward(self, **inputs: torch.Tensor) -> dict[str, torch.Tensor]:
-        return {name: value for name, value in super().forward(**inputs).items() if name not in self._given}
-
 
 def image_parts(model: Any, name: str, options: Options) -> dict[str, Source]:
     """The parts of a model whose images enter the language model itself, by file name.
@@ -121,7 +110,7 @@ def image_parts(model: Any, name: str, options: Options) -> dict[str, Source]:
     if carried is None:
         return prompt_and_decoder(model, name, options)
     return {
-        ENCODER_FILE: _image_source(model, name, carried, options),
+        IMAGE_FILE: image_source(ImagePart(model, carried), name, carried.makers, options),
         DECODER_FILE: _decoder_source(model, name, carried, options),
     }
 
@@ -166,26 +155,23 @@ def handed_over(model: Any, language: Any, inputs: Mapping[str, Any]) -> dict[st
 
 
 _PROBE_TOKENS = 5
-_SAID = ("eos_token_id", "pad_token_id")
 
 
-def own_prompt(model: Any) -> dict[str, int]:
-    """How the model's own ``generate`` changes the prompt that it hands over with images, and the tokens that end it.
+def prompt_rewrite(model: Any) -> PromptRewrite | None:
+    """How the model's own ``generate`` changes the prompt that it hands over with images; None where nothing of one is handed
+    over. Read from one call with a prompt of distinct tokens.
 
-    ``first_token`` stands in the place of the first, ``left_out`` is how many of the last are missing; both only where
-    it does so. Read from one call with a prompt of distinct tokens.
     Raises:   UserError E601 where it changes prompts in another way.
     """
     language = language_of(model)
     if language is model or not takes_images(model) or modalities_of(model):
-        return {}
+        return None
     if any(value.is_meta for value in model.parameters()):  # no numbers to read it from
-        return {}
+        return None
     ids = torch.arange(10, 10 + _PROBE_TOKENS)[None]
     call = Call(model.config, Options(batch=1, seq=_PROBE_TOKENS), model)
     media = {name: maker.make(call) for name, maker in next(choices_of(model)).items()}
     seen = handed_over(model, language, {"input_ids": ids.clone(), "attention_mask": torch.ones_like(ids), **media})
-    told = {name: seen[name] for name in _SAID if isinstance(seen.get(name), int)}
     handed = seen["input_ids"]
     kept = handed.shape[1]
     if kept > _PROBE_TOKENS or not torch.equal(handed[:, 1:], ids[:, 1:kept]):
@@ -194,8 +180,9 @@ def own_prompt(model: Any) -> dict[str, int]:
             f"{type(model).__name__} changes a prompt by rules of its own",
             why=f"its generate makes {handed.tolist()} of {ids.tolist()}",
         )
-    told |= {"left_out": _PROBE_TOKENS - kept} if kept < _PROBE_TOKENS else {}
-    return told | ({"first_token": int(handed[0, 0])} if handed[0, 0] != ids[0, 0] else {})
+    first = int(handed[0, 0]) if handed[0, 0] != ids[0, 0] else None
+    end, pad = (seen[name] if isinstance(seen.get(name), int) else None for name in ("eos_token_id", "pad_token_id"))
+    return PromptRewrite(_PROBE_TOKENS - kept, first, end, pad)
 
 
 @contextmanager
@@ -240,22 +227,10 @@ def _carried(model: Any) -> Carried | None:
     return None
 
 
-def _image_source(model: Any, name: str, carried: Carried, options: Options) -> Source:
-    call = Call(model.config, options, model)
-    makers = {key: maker for key, maker in carried.makers.items() if key not in carried.by_token}
-    samples = {key: maker.make(call) for key, maker in makers.items()}
-    shapes = {key: dict(maker.axes) for key, maker in makers.items()}
-    return Source(name, ImagePart(model, carried).eval(), (), samples, shapes)
-
-
 def _decoder_source(model: Any, name: str, carried: Carried, options: Options) -> Source:
-    language, batch, new = language_of(model), options.batch_or(), options.seq_or(4)
-    kwargs, shapes = text_inputs(language, carried.memory, batch, new)
+    decoder = CarryingDecoder(language_of(model), carried).eval()
+    kwargs: dict[str, torch.Tensor] = {}
     for key, sample in carried.made.items():
         sized = torch.randn if sample.dtype.is_floating_point else partial(torch.ones, dtype=sample.dtype)
-        kwargs[key], shapes[key] = sized(batch, *sample.shape[1:]), {0: BATCH}
-    call = Call(model.config, replace(options, batch=batch, seq=new), model)
-    for key, maker in carried.by_token.items():
-        kwargs[key], shapes[key] = maker.make(call), dict(maker.axes)
-    add_states(kwargs, shapes, carried.memory, batch)
-    return Source(name, CarryingDecoder(language, carried).eval(), (), kwargs, shapes)
+        kwargs[key] = sized(options.batch_or(), *sample.shape[1:])
+    return step_source(model, decoder, carried.memory, name, options, carried.by_token, kwargs)

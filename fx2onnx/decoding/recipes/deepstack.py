@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from fx2onnx.base.errors import UserError
+from fx2onnx.decoding.probes import first_call
 
 PER_LAYER, DEEP, KINDS = "per_layer_inputs", "deepstack_features", "mm_token_type_ids"
 _ADDING = "_deepstack_process"  # the method of language models that adds features behind a layer
@@ -48,28 +49,13 @@ def deep_features(model: nn.Module, found: Any) -> torch.Tensor | None:
     return torch.stack(joined, dim=1)
 
 
-class _Seen(Exception):
-    """Ends a run at the embedding."""
-
-
 def embedded_as(model: Any) -> dict[int, int]:
     """Special tokens that the model's forward embeds as another token, and that token: what it does with placeholders."""
     config = vars(model.config)
     named = [word for key, word in config.items() if key.endswith(("_token_id", "_token_index"))]
     ids = torch.tensor([sorted({word for word in named if isinstance(word, int) and word >= 0})])
-    seen: list[torch.Tensor] = []
-
-    def look(_: Any, args: Any) -> None:
-        seen.extend(args[:1])
-        raise _Seen
-
-    handle = model.get_input_embeddings().register_forward_pre_hook(look)
-    try:
-        model(input_ids=ids.clone(), attention_mask=torch.ones_like(ids))
-    except Exception:  # _Seen, or a model that wants more than text
-        pass
-    finally:
-        handle.remove()
+    given = {"input_ids": ids.clone(), "attention_mask": torch.ones_like(ids)}
+    seen, _ = first_call(model.get_input_embeddings(), model, given)
     if not seen or seen[0].shape != ids.shape:
         return {}
     pairs = zip(ids.flatten().tolist(), seen[0].flatten().tolist(), strict=True)

@@ -12,23 +12,24 @@ from typing import Any
 import torch
 
 from fx2onnx.base.dims import Dim
-from fx2onnx.decoding.cache.layout import ENCODER, Memory, tensors_of, unmistakable_sizes
-from fx2onnx.decoding.decoder import (
-    BATCH,
-    NEXT_PREFIX,
-    PREFIX,
-    SEQUENCE,
-    CachedDecoder,
-    add_states,
-    no_cache,
-    trial,
-)
+from fx2onnx.decoding.cache.layout import Memory, tensors_of, unmistakable_sizes
+from fx2onnx.decoding.decoder import CachedDecoder, add_states, no_cache, trial
 from fx2onnx.decoding.recipes.delay_pattern import delays_of
+from fx2onnx.manifest.names import (
+    BATCH,
+    ENCODER_MASK,
+    ENCODER_SIZE,
+    ENCODER_STATES,
+    HANDED_ON,
+    LAST_STATES,
+    PAST,
+    PRESENT,
+    SEQUENCE,
+)
 from fx2onnx.sources.hf.inputs import sample_inputs
 from fx2onnx.sources.light_run import run_lightly
 from fx2onnx.sources.source import Options, Source
 
-_HANDED_ON = "encoder_"
 _DECODER_ONLY = ("decoder_input_ids", "decoder_attention_mask")
 _ENCODER_SAMPLE = 13
 """No multiple of a block: encoders that pad to one do so for this sample, and what they pad by is right for any length."""
@@ -50,9 +51,9 @@ class EncoderPart(torch.nn.Module):
         ids = torch.zeros(first.shape[0] * self._rows, 1, dtype=torch.int64, device=first.device)
         encoded, result = first_step(self.model, inputs, ids)
         states = tensors_of(result[self._cache_argument])
-        outputs = {"last_hidden_state": encoded["last_hidden_state"]}
-        outputs |= {_HANDED_ON + name: encoded[name] for name in handed_on(encoded)}
-        return outputs | {NEXT_PREFIX + name: states[name] for name in self._names}
+        outputs = {LAST_STATES: encoded[LAST_STATES]}
+        outputs |= {HANDED_ON + name: encoded[name] for name in handed_on(encoded)}
+        return outputs | {PRESENT + name: states[name] for name in self._names}
 
 
 def first_step(model: Any, inputs: Mapping[str, torch.Tensor], ids: torch.Tensor) -> tuple[Any, Any]:
@@ -72,30 +73,26 @@ def first_step(model: Any, inputs: Mapping[str, torch.Tensor], ids: torch.Tensor
 
 def handed_on(encoded: Mapping[str, Any]) -> list[str]:
     """Fields of the encoder's output beside the states themselves that the decoder may read, such as a shortened mask."""
-    return [name for name, value in encoded.items() if isinstance(value, torch.Tensor) and name != "last_hidden_state"]
+    return [name for name, value in encoded.items() if isinstance(value, torch.Tensor) and name != LAST_STATES]
 
 
 class DecoderPart(CachedDecoder):
     """The decoder with its cache; the encoder's part of the cache is given and stays."""
 
     def __init__(self, model: Any, cache_argument: str, memory: Memory, kind: type, width: int) -> None:
-        super().__init__(model, cache_argument, memory)
+        given = [name for name, state in memory.states.items() if state.is_encoder]
+        super().__init__(model, cache_argument, memory, given=given)
         self._kind = kind
         self._width = width
 
-    def forward(self, **inputs: torch.Tensor) -> dict[str, torch.Tensor]:
-        outputs = super().forward(**inputs)
-        fixed = {NEXT_PREFIX + name for name, state in self._memory.states.items() if state.is_encoder}
-        return {name: value for name, value in outputs.items() if name not in fixed}
-
     def arguments(self, plain: Mapping[str, torch.Tensor], states: Mapping[str, torch.Tensor]) -> dict[str, Any]:
-        mask = plain.get("encoder_attention_mask")
-        hidden = plain.get("encoder_hidden_states")
+        mask = plain.get(ENCODER_MASK)
+        hidden = plain.get(ENCODER_STATES)
         if hidden is None:  # dropped from a graph that does not read it
             own = next(value for name, value in states.items() if self._memory.states[name].is_encoder)
             hidden = own.new_zeros(own.shape[0], own.shape[-2] if mask is None else mask.shape[1], self._width)
         fields = inspect.signature(self._kind).parameters
-        extra = {name.removeprefix(_HANDED_ON): value for name, value in plain.items() if name.startswith(_HANDED_ON)}
+        extra = {name.removeprefix(HANDED_ON): value for name, value in plain.items() if name.startswith(HANDED_ON)}
         known = {name: value for name, value in extra.items() if name in fields}
         found: dict[str, Any] = {
             "encoder_outputs": self._kind(last_hidden_state=hidden, **known),
@@ -127,18 +124,16 @@ def encoder_and_decoder(
         raise no_cache(model)
     samples, shapes = _encoder_inputs(model, replace(options, seq=options.seq_or(_ENCODER_SAMPLE)))
     shapes = {
-        key: {axis: {"batch": BATCH, "sequence": ENCODER}.get(word, word) for axis, word in axes.items()}
+        key: {axis: {"batch": BATCH, "sequence": ENCODER_SIZE}.get(word, word) for axis, word in axes.items()}
         for key, axes in shapes.items()
     }
     encoder = Source(name, EncoderPart(model, cache_argument, memory).eval(), (), samples, shapes, origin=origin)
     encoded = _like_outputs(encoder.module, samples)
     lengths = options.seq_or(_ENCODER_SAMPLE), sizes.encoder
-    more, also = (
-        run["last_hidden_state"].shape[1] - length for run, length in zip((encoded, seen[-1]), lengths, strict=True)
-    )
+    more, also = (run[LAST_STATES].shape[1] - length for run, length in zip((encoded, seen[-1]), lengths, strict=True))
     if "input_ids" in samples and more == also > 0:  # positions beside those of the text, such as an image's
         memory = Memory(cache, replace(sizes, encoder=sizes.encoder + more))
-    width = encoded["last_hidden_state"].shape[-1]
+    width = encoded[LAST_STATES].shape[-1]
     decoder = DecoderPart(model, cache_argument, memory, type(seen[-1]), width).eval()
     masks = _one_number_a_position(encoded, seen[-1])
     return replace(encoder, data_branches="if"), _decoder_source(
@@ -162,8 +157,8 @@ def _one_number_a_position(encoded: Mapping[str, torch.Tensor], tried: Mapping[s
 
     A pooled state [batch, width] can be as wide as one run has positions, but not as two runs of different lengths.
     """
-    positions = [run["last_hidden_state"].shape[1] for run in (encoded, tried)]
-    handed = {name: name.removeprefix(_HANDED_ON) for name in encoded if name.startswith(_HANDED_ON)}
+    positions = [run[LAST_STATES].shape[1] for run in (encoded, tried)]
+    handed = {name: name.removeprefix(HANDED_ON) for name in encoded if name.startswith(HANDED_ON)}
     return {
         name
         for name, field in handed.items()
@@ -180,26 +175,26 @@ def _decoder_source(
     batch: int,
     new: int,
 ) -> Source:
-    varies = any(ENCODER in state.axes.values() for state in memory.states.values())
+    varies = any(ENCODER_SIZE in state.axes.values() for state in memory.states.values())
     rows = rows_of(module.model)
     kwargs: dict[str, torch.Tensor] = {"input_ids": torch.randint(3, 10, (batch * rows, new))}
     wide = Dim.symbol(BATCH) * rows if rows > 1 else BATCH
     shapes: dict[str, Any] = {"input_ids": {0: wide} if new == 1 else {0: wide, 1: SEQUENCE}}
     if "attention_mask" in encoder.kwargs:
-        kwargs["encoder_attention_mask"] = encoder.kwargs["attention_mask"]
-        shapes["encoder_attention_mask"] = dict((encoder.dynamic_shapes or {})["attention_mask"])
+        kwargs[ENCODER_MASK] = encoder.kwargs["attention_mask"]
+        shapes[ENCODER_MASK] = dict((encoder.dynamic_shapes or {})["attention_mask"])
     for name, value in encoded.items():
-        if name.startswith(_HANDED_ON):
+        if name.startswith(HANDED_ON):
             kwargs[name] = value
-            shapes[name] = {0: BATCH, 1: ENCODER} if varies and name in masks else {0: BATCH}
+            shapes[name] = {0: BATCH, 1: ENCODER_SIZE} if varies and name in masks else {0: BATCH}
     add_states(kwargs, shapes, memory, batch)
     for name, value in encoded.items():  # sizes that the encoder makes of its input
-        past = PREFIX + name.removeprefix(NEXT_PREFIX)
+        past = PAST + name.removeprefix(PRESENT)
         if past in kwargs:
             kwargs[past] = value
     # Last, so that sizes are read from other inputs and this one can be dropped where its numbers are not needed.
-    kwargs["encoder_hidden_states"] = encoded["last_hidden_state"]
-    shapes["encoder_hidden_states"] = {0: BATCH, 1: ENCODER} if varies else {0: BATCH}
+    kwargs[ENCODER_STATES] = encoded[LAST_STATES]
+    shapes[ENCODER_STATES] = {0: BATCH, 1: ENCODER_SIZE} if varies else {0: BATCH}
     return Source(encoder.name, module, (), kwargs, shapes, origin=encoder.origin)
 
 

@@ -17,25 +17,14 @@ import torch
 
 from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import UserError
-from fx2onnx.decoding.cache.layout import PAST, Memory, Sizes, unmistakable_sizes
-from fx2onnx.decoding.decoder import (
-    BATCH,
-    NEXT_PREFIX,
-    PREFIX,
-    SEQUENCE,
-    CachedDecoder,
-    add_states,
-    cached_decoder,
-    prompt_of,
-    text_inputs,
-    trial,
-)
+from fx2onnx.decoding.cache.layout import Memory, Sizes, unmistakable_sizes
+from fx2onnx.decoding.decoder import CachedDecoder, add_states, cached_decoder, prompt_of, text_inputs, trial
 from fx2onnx.decoding.recipes.inner_language_model import language_of
+from fx2onnx.manifest.names import BATCH, DECODER_FILE, IMAGE_FILE, PAST, PAST_SIZE, PRESENT, PROMPT_FILE, SEQUENCE
 from fx2onnx.sources.hf.call import Call, Maker
 from fx2onnx.sources.hf.samples import MAKERS
 from fx2onnx.sources.source import Options, Source
 
-ENCODER_FILE, PROMPT_FILE, DECODER_FILE = "vision_encoder.onnx", "prompt_model.onnx", "decoder_model.onnx"
 _TEXT = ("input_ids", "attention_mask", "position_ids")
 _PAST_SAMPLE = 6
 
@@ -125,7 +114,7 @@ class PromptPart(torch.nn.Module):
     def forward(self, **inputs: torch.Tensor) -> dict[str, torch.Tensor]:
         result = self.model(**inputs, use_cache=True, return_dict=True)
         states = self._findings.memory.taken_from(result[self._findings.cache_argument])
-        return {"logits": result["logits"]} | {NEXT_PREFIX + name: value for name, value in states.items()}
+        return {"logits": result["logits"]} | {PRESENT + name: value for name, value in states.items()}
 
 
 class ImageStates(torch.nn.Module):
@@ -142,18 +131,7 @@ class ImageStates(torch.nn.Module):
         ids = torch.zeros(first.shape[0], 1, dtype=torch.int64, device=first.device)
         result = self.model(input_ids=ids, **media, use_cache=True, return_dict=True)
         states = self._findings.memory.taken_from(result[self._findings.cache_argument])
-        return {NEXT_PREFIX + name: value for name, value in states.items() if name in self._findings.given}
-
-
-class StepPart(CachedDecoder):
-    """The language model with its cache, of which the images' part is given and stays."""
-
-    def __init__(self, model: Any, findings: Findings) -> None:
-        super().__init__(model, findings.cache_argument, findings.memory)
-        self._given = {NEXT_PREFIX + name for name in findings.given}
-
-    def forward(self, **inputs: torch.Tensor) -> dict[str, torch.Tensor]:
-        return {name: value for name, value in super().forward(**inputs).items() if name not in self._given}
+        return {PRESENT + name: value for name, value in states.items() if name in self._findings.given}
 
 
 def takes_images(model: Any) -> bool:
@@ -167,10 +145,15 @@ def prompt_and_decoder(model: Any, name: str, options: Options) -> dict[str, Sou
     Raises:   UserError E601 where its arguments are not known, or it keeps nothing between calls.
     """
     found = _findings(model)
-    makers = {ENCODER_FILE: _image_source, DECODER_FILE: _step_source}
     if not found.given:
         makers = {PROMPT_FILE: _prompt_source, DECODER_FILE: _later_source}
-    return {file: make(model, name, found, options) for file, make in makers.items()}
+        return {file: make(model, name, found, options) for file, make in makers.items()}
+    later = {key: found.makers[key] for key in sorted(found.later)}
+    decoder = CachedDecoder(model, found.cache_argument, found.memory, given=found.given)
+    return {
+        IMAGE_FILE: image_source(ImageStates(model, found), name, found.makers, options),
+        DECODER_FILE: step_source(model, decoder, found.memory, name, options, later, {}),
+    }
 
 
 def _findings(model: Any) -> Findings:
@@ -178,7 +161,7 @@ def _findings(model: Any) -> Findings:
     call = Call(model.config, Options(batch=sizes.batch, seq=sizes.past), model)
     text = _text_of(model, prompt_of(model, sizes))
     _, plain = trial(language_of(model), text)
-    growing = {key: state for key, state in Memory(plain, sizes).states.items() if PAST in state.axes.values()}
+    growing = {key: state for key, state in Memory(plain, sizes).states.items() if PAST_SIZE in state.axes.values()}
     reason: Exception | None = None
     for makers in choices_of(model):
         try:
@@ -193,7 +176,7 @@ def _findings(model: Any) -> Findings:
             states[key].shape[axis] - state.shape[axis]
             for key, state in growing.items()
             for axis, word in state.axes.items()
-            if word == PAST
+            if word == PAST_SIZE
         }
         if len(lengths) == 1:
             ahead = lengths.pop()
@@ -246,22 +229,33 @@ def _later(model: Any, text: Any, makers: Mapping[str, Maker], call: Call, cache
     return frozenset(_handed_on(model, {**text, **media}, **step)) & frozenset(makers)
 
 
-def _image_source(model: Any, name: str, found: Findings, options: Options) -> Source:
-    makers = {key: maker for key, maker in found.makers.items() if SEQUENCE not in maker.axes.values()}
-    call = Call(model.config, options, model)
-    samples = {key: maker.make(call) for key, maker in makers.items()}
-    shapes = {key: dict(maker.axes) for key, maker in makers.items()}
-    return Source(name, ImageStates(model, found).eval(), (), samples, shapes)
+def image_source(part: Any, name: str, makers: Mapping[str, Maker], options: Options) -> Source:
+    """The graph of the images; ``makers`` that have a row for each token are of the prompt."""
+    call = Call(part.model.config, options, part.model)
+    own = {key: maker for key, maker in makers.items() if SEQUENCE not in maker.axes.values()}
+    samples = {key: maker.make(call) for key, maker in own.items()}
+    return Source(name, part.eval(), (), samples, {key: dict(maker.axes) for key, maker in own.items()})
 
 
-def _step_source(model: Any, name: str, found: Findings, options: Options) -> Source:
+def step_source(
+    model: Any,
+    decoder: CachedDecoder,
+    memory: Memory,
+    name: str,
+    options: Options,
+    makers: Mapping[str, Maker],
+    made: Mapping[str, torch.Tensor],
+) -> Source:
+    """The graph of the language model, which at every step takes what was ``made`` of the images and what ``makers`` make."""
     batch, new = options.batch_or(), options.seq_or(4)
-    kwargs, shapes = text_inputs(model, found.memory, batch, new)
+    kwargs, shapes = text_inputs(decoder.model, memory, batch, new)
+    kwargs |= made
+    shapes |= {key: {0: BATCH} for key in made}
     call = Call(model.config, replace(options, batch=batch, seq=new), model)
-    for key in sorted(found.later):
-        kwargs[key], shapes[key] = found.makers[key].make(call), dict(found.makers[key].axes)
-    add_states(kwargs, shapes, found.memory, batch)
-    return Source(name, StepPart(model, found).eval(), (), kwargs, shapes)
+    for key, maker in makers.items():
+        kwargs[key], shapes[key] = maker.make(call), dict(maker.axes)
+    add_states(kwargs, shapes, memory, batch)
+    return Source(name, decoder.eval(), (), kwargs, shapes)
 
 
 def _prompt_source(model: Any, name: str, found: Findings, options: Options) -> Source:
@@ -293,11 +287,11 @@ def _later_source(model: Any, name: str, found: Findings, options: Options) -> S
         new = kwargs["input_ids"].shape[1]
         for key, value in kwargs.items():
             for axis, word in shapes[key].items():
-                if key.startswith(PREFIX) and word == PAST:
+                if key.startswith(PAST) and word == PAST_SIZE:
                     kwargs[key] = torch.cat([value] * (1 + found.ahead // _PAST_SAMPLE + 1), dim=axis)
                     past = kwargs[key].shape[axis]
         kwargs["attention_mask"] = torch.ones(len(kwargs["input_ids"]), past + new - found.ahead, dtype=torch.int64)
-        shapes["attention_mask"] = {0: BATCH, 1: Dim.symbol(PAST) + Dim.symbol(SEQUENCE) - found.ahead}
+        shapes["attention_mask"] = {0: BATCH, 1: Dim.symbol(PAST_SIZE) + Dim.symbol(SEQUENCE) - found.ahead}
     call = Call(model.config, replace(options, batch=options.batch_or(), seq=options.seq_or(4)), model)
     for key in sorted(found.later):
         kwargs[key], shapes[key] = found.makers[key].make(call), dict(found.makers[key].axes)

@@ -11,12 +11,11 @@ import inspect
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.decoding.decoder import BATCH, EMBEDDED, SEQUENCE
 from fx2onnx.decoding.mrope import Layout, image_layout, image_positions
 from fx2onnx.decoding.probes import adds_features, sees_kinds, settle
 from fx2onnx.decoding.recipes.deepstack import (
@@ -29,6 +28,8 @@ from fx2onnx.decoding.recipes.deepstack import (
     takes_deep_features,
     takes_kinds,
 )
+from fx2onnx.manifest.form import Medium
+from fx2onnx.manifest.names import AUDIO_FILE, BATCH, EMBED_FILE, EMBEDDED, IMAGE_FILE, SEQUENCE
 from fx2onnx.sources.hf.call import Call, Maker
 from fx2onnx.sources.hf.image_samples import OF_ALL_IMAGES, PIXELS, image_forms
 from fx2onnx.sources.hf.samples import MAKERS
@@ -42,7 +43,7 @@ class Modality:
     """How one kind of input is encoded: the method, its main argument, the config fields that name its token,
     the field of its part of the config."""
 
-    name: str
+    name: Literal["image", "audio"]
     file: str
     method: str
     argument: str
@@ -61,7 +62,7 @@ class Modality:
 MODALITIES = (
     Modality(
         "image",
-        "vision_encoder.onnx",
+        IMAGE_FILE,
         "get_image_features",
         "pixel_values",
         ("image_token_id", "image_token_index"),
@@ -69,7 +70,7 @@ MODALITIES = (
     ),
     Modality(
         "audio",
-        "audio_encoder.onnx",
+        AUDIO_FILE,
         "get_audio_features",
         "input_features",
         ("audio_token_id", "audio_token_index"),
@@ -78,7 +79,7 @@ MODALITIES = (
 )
 _FILM = Modality(
     "image",
-    "vision_encoder.onnx",
+    IMAGE_FILE,
     "get_video_features",
     "pixel_values",
     ("video_token_id", "video_token_index"),
@@ -136,6 +137,7 @@ class EmbedPart(torch.nn.Module):
         super().__init__()
         self.model = model
         self._tokens: dict[str, Any] = {name: _token(model, m) for m in modalities for name in (m.features, m.deep)}
+        self.media = tuple(Medium(m.name, features=m.features, token=_token(model, m)) for m in modalities)
         self._layout = layout
         self.axes = 0 if layout is None else layout.axes
         self._embedded_as = embedded_as(model)
@@ -212,7 +214,7 @@ def encoders_and_embedding(
     if left_out is not None:
         left_out += [f"without {kind}: {error.what}" for kind, error in problems.items()]
     layout = None
-    for form in parts.get("vision_encoder.onnx", [])[-1:]:
+    for form in parts.get(IMAGE_FILE, [])[-1:]:
         layout = image_layout(model, form.kwargs, partial(_features_of, model, form))
     width = width_of(model)
     tokens = {_token(model, modality) for modality in modalities}
@@ -227,7 +229,7 @@ def encoders_and_embedding(
         for key, sizes in _sizes_of_features(model, modality, parts[modality.file][-1], width).items():
             kwargs[key] = torch.randn(options.batch_or(), *sizes)
             shapes[key] = {0: f"{modality.name}_tokens"}
-    parts["embed_tokens.onnx"] = [Source(name, EmbedPart(model, modalities, layout).eval(), (), kwargs, shapes)]
+    parts[EMBED_FILE] = [Source(name, EmbedPart(model, modalities, layout).eval(), (), kwargs, shapes)]
     return parts
 
 

@@ -1,4 +1,4 @@
-"""Models whose later steps take more than the last token: all tokens so far, or a few of them and a stand-in.
+"""Models whose later steps take more than the last token: all tokens so far, or a few of them and one that stands for the next.
 
 What a step is given, the model's own ``prepare_inputs_for_generation`` makes of the tokens so far; here it is part of the
 graphs. One takes the prompt, the other the prompt and what was generated, beside the cache of all but the last token.
@@ -14,17 +14,9 @@ import torch
 
 from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import UserError
-from fx2onnx.decoding.cache.layout import PAST, Memory, Sizes, tensors_of, unmistakable_sizes
-from fx2onnx.decoding.decoder import (
-    BATCH,
-    NEXT_PREFIX,
-    PREFIX,
-    SEQUENCE,
-    add_states,
-    prompt_of,
-    trial,
-)
-from fx2onnx.decoding.recipes.image_prompt import DECODER_FILE, PROMPT_FILE
+from fx2onnx.decoding.cache.layout import Memory, Sizes, tensors_of, unmistakable_sizes
+from fx2onnx.decoding.decoder import add_states, prompt_of, trial
+from fx2onnx.manifest.names import BATCH, DECODER_FILE, PAST, PAST_SIZE, PRESENT, PROMPT_FILE, SEQUENCE
 from fx2onnx.sources.source import Options, Source
 
 
@@ -48,12 +40,12 @@ class PreparedStep(torch.nn.Module):
 
     def forward(self, **inputs: torch.Tensor) -> dict[str, torch.Tensor]:
         memory = self._findings.memory
-        states = {name.removeprefix(PREFIX): value for name, value in inputs.items() if name.startswith(PREFIX)}
-        tokens = {name: value for name, value in inputs.items() if not name.startswith(PREFIX)}
+        states = {name.removeprefix(PAST): value for name, value in inputs.items() if name.startswith(PAST)}
+        tokens = {name: value for name, value in inputs.items() if not name.startswith(PAST)}
         cache = None if self._first else memory.rebuilt(states, _past(memory, states))
         result = self.model(**_prepared(self.model, tokens, cache), return_dict=True)
         following = memory.taken_from(result[self._findings.cache_argument])
-        return {"logits": result["logits"]} | {NEXT_PREFIX + name: value for name, value in following.items()}
+        return {"logits": result["logits"]} | {PRESENT + name: value for name, value in following.items()}
 
 
 def prepares_steps(model: Any) -> bool:
@@ -83,7 +75,7 @@ def prompt_and_steps(model: Any, name: str, options: Options) -> dict[str, Sourc
     batch, new = options.batch_or(), options.seq_or(4)
     prompt, axes = _tokens(model, batch, new), {0: BATCH, 1: SEQUENCE}
     tokens = _tokens(model, batch, new + 1)
-    shapes: dict[str, Any] = {key: {0: BATCH, 1: Dim.symbol(PAST) + (1 - found.ahead)} for key in tokens}
+    shapes: dict[str, Any] = {key: {0: BATCH, 1: Dim.symbol(PAST_SIZE) + (1 - found.ahead)} for key in tokens}
     later = dict(tokens)
     add_states(later, shapes, found.memory, batch, past=new + found.ahead)
     return {
@@ -144,5 +136,5 @@ def _past(memory: Memory, states: dict[str, torch.Tensor]) -> Any:
         states[name].shape[axis]
         for name, state in memory.states.items()
         for axis, word in state.axes.items()
-        if word == PAST
+        if word == PAST_SIZE
     )

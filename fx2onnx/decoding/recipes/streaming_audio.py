@@ -18,21 +18,12 @@ import torch
 from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import UserError
 from fx2onnx.decoding.cache.layout import Memory, unmistakable_sizes
-from fx2onnx.decoding.decoder import (
-    BATCH,
-    SEQUENCE,
-    CachedDecoder,
-    add_states,
-    prompt_of,
-    text_inputs,
-    trial,
-)
+from fx2onnx.decoding.decoder import CachedDecoder, add_states, prompt_of, text_inputs, trial
+from fx2onnx.manifest.names import AUDIO_FILE, BATCH, DECODER_FILE, SEQUENCE, STREAM, STREAM_SIZE
 from fx2onnx.sources.hf.call import Call
 from fx2onnx.sources.light_run import run_lightly
 from fx2onnx.sources.source import Options, Source
 
-ENCODER_FILE, DECODER_FILE = "audio_encoder.onnx", "decoder_model.onnx"
-STREAM, STREAM_LENGTH = "audio_stream", "audio_sequence_length"
 _METHOD = "get_audio_features"
 _SAMPLE_ROWS = 7
 
@@ -59,7 +50,7 @@ class Stream:
         """[batch, rows, ...]: what the model hears with each token."""
         raise NotImplementedError
 
-    def heard(self, model: Any, arguments: Mapping[str, Any], rows: torch.Tensor) -> Any:
+    def taking(self, model: Any, arguments: Mapping[str, Any], rows: torch.Tensor) -> Any:
         """A context in which the model takes ``rows`` with its tokens, and its arguments there."""
         raise NotImplementedError
 
@@ -87,7 +78,7 @@ class _Added(Stream):
         return found
 
     @contextlib.contextmanager
-    def heard(self, model: Any, arguments: Mapping[str, Any], rows: torch.Tensor) -> Iterator[dict[str, Any]]:
+    def taking(self, model: Any, arguments: Mapping[str, Any], rows: torch.Tensor) -> Iterator[dict[str, Any]]:
         """Forward asks its own method for features: here it answers with those that are given."""
         owners = [part for part in model.modules() if hasattr(part, _METHOD)]
         for owner in owners:
@@ -126,7 +117,7 @@ class _Codes(Stream):
         return torch.cat([first, codes], dim=1)
 
     @contextlib.contextmanager
-    def heard(self, model: Any, arguments: Mapping[str, Any], rows: torch.Tensor) -> Iterator[dict[str, Any]]:
+    def taking(self, model: Any, arguments: Mapping[str, Any], rows: torch.Tensor) -> Iterator[dict[str, Any]]:
         yield {**arguments, "input_ids": torch.cat([arguments["input_ids"][..., None], rows], dim=2)}
 
 
@@ -157,7 +148,7 @@ class HearingDecoder(CachedDecoder):
 
     def _run(self, arguments: Mapping[str, Any], cache: Any) -> tuple[Any, Any]:
         plain = {name: value for name, value in arguments.items() if name != STREAM}
-        with self._stream.heard(self.model, plain, arguments[STREAM]) as more:
+        with self._stream.taking(self.model, plain, arguments[STREAM]) as more:
             return super()._run(more, cache)
 
 
@@ -181,11 +172,11 @@ def encoder_and_hearing_decoder(model: Any, stream: Stream, name: str, options: 
             why=f"{stream.stretch} says {stream.length(model)}; {_SAMPLE_ROWS} of these give {rows.shape[1]} rows",
             next="export it from a factory of your own: fx2onnx export package.module:factory",
         )
-    axes: dict[int, Any] = {0: BATCH, sound.dim() - 1: Dim.symbol(STREAM_LENGTH) * stream.length(model)}
+    axes: dict[int, Any] = {0: BATCH, sound.dim() - 1: Dim.symbol(STREAM_SIZE) * stream.length(model)}
     encoder = Source(name, part, (), {stream.argument: sound}, {stream.argument: axes})
     wide, dtype = tuple(rows.shape[2:]), rows.dtype
 
-    def heard(length: int, count: int) -> torch.Tensor:
+    def sample_rows(length: int, count: int) -> torch.Tensor:
         shape = (count, length, *wide)
         return torch.randn(shape).to(dtype) if dtype.is_floating_point else torch.zeros(shape, dtype=dtype)
 
@@ -193,15 +184,15 @@ def encoder_and_hearing_decoder(model: Any, stream: Stream, name: str, options: 
 
     def call(**prompt: torch.Tensor) -> Any:
         plain = {key: value for key, value in prompt.items() if key != STREAM}
-        with stream.heard(model, plain, prompt[STREAM]) as arguments:
+        with stream.taking(model, plain, prompt[STREAM]) as arguments:
             return model(**arguments, use_cache=True, return_dict=True)
 
-    prompt = prompt_of(model, sizes) | {STREAM: heard(sizes.past, sizes.batch)}
+    prompt = prompt_of(model, sizes) | {STREAM: sample_rows(sizes.past, sizes.batch)}
     argument, cache = trial(model, prompt, call)
     memory = Memory(cache, sizes)
     new = options.seq_or(4)
     kwargs, shapes = text_inputs(model, memory, batch, new)
-    kwargs[STREAM], shapes[STREAM] = heard(new, batch), {0: BATCH, 1: SEQUENCE}
+    kwargs[STREAM], shapes[STREAM] = sample_rows(new, batch), {0: BATCH, 1: SEQUENCE}
     add_states(kwargs, shapes, memory, batch)
     decoder = HearingDecoder(model, argument, memory, stream).eval()
-    return {ENCODER_FILE: encoder, DECODER_FILE: Source(name, decoder, (), kwargs, shapes)}
+    return {AUDIO_FILE: encoder, DECODER_FILE: Source(name, decoder, (), kwargs, shapes)}

@@ -1,0 +1,150 @@
+"""What ``fx2onnx.json`` says of an export: each graph's part in generation, by the names that its recipe gave."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from fx2onnx.base.folder_commit import VERSION
+from fx2onnx.manifest import names
+from fx2onnx.manifest.form import GraphForm, Kind, Length, Manifest, Medium, Port, Role, State
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from fx2onnx.decoding.parts import Assembly
+    from fx2onnx.exporting.result import ExportResult
+    from fx2onnx.sources import Source
+
+_KINDS: dict[str, Kind] = {
+    names.DECODER_FILE: "decode",
+    names.PROMPT_FILE: "prompt",
+    names.ENCODER_FILE: "encoder",
+    names.EMBED_FILE: "embed",
+    names.IMAGE_FILE: "image",
+    names.AUDIO_FILE: "audio",
+}
+_ROLES: dict[str, Role] = {
+    names.IDS: "tokens",
+    names.DECODER_IDS: "decoder_tokens",
+    names.EMBEDDED: "embedded",
+    names.MASK: "mask",
+    names.POSITIONS: "positions",
+    names.LENGTH: "length",
+    names.LOGITS: "logits",
+    names.LAST_STATES: "encoder_states",
+    names.ENCODER_STATES: "encoder_states",
+    names.ENCODER_MASK: "encoder_mask",
+    names.STREAM: "stream",
+}
+_GIVEN: dict[Kind, Role] = {"encoder": "handed_on", "embed": "beside", "image": "features", "audio": "features"}
+"""What the outputs of a graph are that have no role by name."""
+_LENGTHS: dict[str, Length] = {names.PAST_SIZE: "past", names.CAPACITY: "capacity"}
+Shape: TypeAlias = tuple[int | str, ...]
+
+
+def manifest_of(
+    assembly: Assembly,
+    results: Mapping[str, ExportResult],
+    sources: Mapping[str, Source],
+    origin: Mapping[str, Any],
+    target: Path,
+) -> Manifest:
+    """All but the files. ``origin`` is what was asked for: the source, the task, the seed and other options."""
+    from fx2onnx.decoding.recipes.cross_attention import prompt_rewrite
+    from fx2onnx.decoding.recipes.delay_pattern import delays_of
+
+    graphs = {name: result.owned.model.graph for name, result in results.items()}
+    given: dict[str, Role] = {}
+    for name, graph in graphs.items():
+        kind = _KINDS.get(name, "forward")
+        given |= {output: _output_role(output, kind) for output in _described(graph.outputs) if kind in _GIVEN}
+    forms = tuple(_form(name, graph, given) for name, graph in graphs.items())
+    embedding = sources.get(names.EMBED_FILE)
+    media: Any = _media(forms) if embedding is None else embedding.module.media
+    baked = {name: source.kwargs[name].tolist() for source in sources.values() for name in source.bake}
+    rewrite = prompt_rewrite(assembly.model) if names.MODEL_FILE not in graphs else None
+    delays = tuple(delays_of(assembly.model))
+    said = {key: origin[key] for key in ("source", "task", "seed") if key in origin}
+    if "source" in said and assembly.folder is not None:
+        # As seen from the folder, so that both can be moved together.
+        _, mark, query = str(said["source"]).partition("?")
+        said["source"] = f"hf:{os.path.relpath(assembly.folder.resolve(), target.resolve())}{mark}{query}"
+    said["options"] = {key: value for key, value in origin.items() if key not in said}
+    return Manifest(VERSION, forms, **said, media=media, baked=baked, prompt_rewrite=rewrite, codebook_delays=delays)
+
+
+def _media(forms: Sequence[GraphForm]) -> tuple[Medium, ...]:
+    """Of models whose encoders make more than features in the places of tokens."""
+    return tuple(
+        Medium(form.kind, is_required=bool(form.cache or form.output("stream")))
+        for form in forms
+        if form.kind == "image" or form.kind == "audio"
+    )
+
+
+def _form(name: str, graph: ir.Graph, given: Mapping[str, Role]) -> GraphForm:
+    """``given`` are the roles of what other graphs give, by name."""
+    inputs, outputs = _described(graph.inputs), _described(graph.outputs)
+    past, present = (
+        {name.removeprefix(prefix): name for name in ends if name.startswith(prefix)}
+        for ends, prefix in ((inputs, names.PAST), (outputs, names.PRESENT))
+    )
+    ends = {state: (past.get(state), present.get(state)) for state in {**past, **present}}
+    states = tuple(
+        _state(state, *pair, *{**outputs, **inputs}[pair[0] or pair[1] or ""]) for state, pair in ends.items()
+    )
+    kind = _KINDS.get(name, "decode" if states else "forward")
+    taken = {name: of for name, of in inputs.items() if name not in past.values()}
+    ports = tuple(Port(name, _input_role(name, of[1], kind, given), *of) for name, of in taken.items())
+    made = {name: of for name, of in outputs.items() if name not in present.values()}
+    shapes = {port.role: port.shape for port in reversed(ports)}
+    tokens = shapes.get("tokens", shapes.get("embedded", ()))
+    width = tokens[1] if len(tokens) > 1 else None
+    return GraphForm(
+        name,
+        kind,
+        ports,
+        tuple(Port(name, _output_role(name, kind), *of) for name, of in made.items()),
+        states,
+        tokens="all" if kind == "forward" or names.PAST_SIZE in str(width) else "new",
+        tokens_per_call=width if isinstance(width, int) else None,
+        mask="new" if "mask" in shapes and shapes["mask"][1] == width else "all",
+        positions="none" if "positions" not in shapes else "mask" if len(shapes["positions"]) == 2 else "embed",
+    )
+
+
+def _input_role(name: str, shape: Shape, kind: Kind, given: Mapping[str, Role]) -> Role:
+    if name in _ROLES:
+        return _ROLES[name]
+    if kind in ("image", "audio", "encoder"):
+        return "media"
+    return given.get(name, "token_mask" if shape[1:2] == (names.SEQUENCE,) else "media")
+
+
+def _output_role(name: str, kind: Kind) -> Role:
+    is_shortened_mask = kind == "encoder" and name == names.ENCODER_MASK
+    return _ROLES[name] if name in _ROLES and not is_shortened_mask else _GIVEN.get(kind, "other")
+
+
+def _state(name: str, past: str | None, present: str | None, dtype: str, shape: Shape) -> State:
+    sizes = {axis: size for axis, size in enumerate(shape) if isinstance(size, str) and size != names.BATCH}
+    for axis, size in sizes.items():
+        window = names.kept_by_window(size)
+        length = _LENGTHS.get(size, "own" if window is None else "window")
+        return State(name, past, present, dtype, shape, length, axis, window)
+    return State(name, past, present, dtype, shape, "constant")
+
+
+def _described(values: Iterable[ir.Value]) -> dict[str, tuple[str, Shape]]:
+    """By name the dtype and the shape."""
+    found = {}
+    for value in values:
+        assert value.name is not None
+        assert value.dtype is not None
+        assert value.shape is not None
+        shape = tuple(size if isinstance(size, int) else str(size.value) for size in value.shape)
+        found[value.name] = str(value.dtype.numpy().name), shape
+    return found

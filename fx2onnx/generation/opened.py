@@ -1,0 +1,171 @@
+"""The graphs of an exported folder, opened in one engine, and a call of one of them: tensors in and out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fx2onnx.base.errors import UserError
+from fx2onnx.base.staging import locked
+from fx2onnx.generation.checks import cast, check_feeds, check_known
+from fx2onnx.generation.configs import read_config
+from fx2onnx.generation.engine import Graph, as_array, dtype_of, shape_of
+from fx2onnx.manifest.form import Kind, file_now, graph_files, read_manifest
+from fx2onnx.manifest.names import PAST
+
+CACHE = "past_key_values"
+"""The argument and the output that holds a whole cache, by the names of its states."""
+
+
+class Outputs(Mapping[str, Any]):
+    """Outputs by name, as attributes, and by position. ``past_key_values`` holds what the next call takes under that name."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self._values = dict(values)
+
+    def __getitem__(self, key: str | int) -> Any:
+        return self._values[key] if isinstance(key, str) else list(self._values.values())[key]
+
+    def __getattr__(self, name: str) -> Any:
+        values = self.__dict__.get("_values", {})
+        if name in values:
+            return values[name]
+        raise AttributeError(f"the model has no output {name!r}; its outputs are {', '.join(values)}")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def to_tuple(self) -> tuple[Any, ...]:
+        return tuple(self._values.values())
+
+    def __repr__(self) -> str:
+        shapes = ", ".join(f"{name} {list(getattr(v, 'shape', [])) or type(v).__name__}" for name, v in self.items())
+        return f"<Outputs {shapes}>"
+
+
+class OpenedFolder:
+    """The graphs by the stem of their file, what the manifest says of them, and the configs beside them."""
+
+    def __init__(self, folder: Path, engine: str) -> None:
+        self.folder = folder
+        self.engine = engine
+        with locked(folder, shared=True):  # an export that finishes meanwhile waits
+            self.manifest = read_manifest(folder)
+            files = graph_files(folder, self.manifest)
+            self.graphs = {
+                form.stem: Graph(form, folder / form.file, engine, files[form.file]) for form in self.manifest.graphs
+            }
+            self.config, self.generation_config = (
+                read_config(folder, name, file_now(folder, self.manifest, name))
+                for name in ("config.json", "generation_config.json")
+            )
+        self.delays = self.manifest.codebook_delays
+
+    def graph(self, *kinds: Kind) -> Graph | None:
+        """The first graph of one of ``kinds``."""
+        form = self.manifest.graph(*kinds)
+        return None if form is None else self.graphs[form.stem]
+
+    @property
+    def main(self) -> Graph:
+        """The graph that gives logits, or the only one."""
+        graph = self.graph("decode", "forward")
+        assert graph is not None  # read_manifest has looked
+        return graph
+
+    @property
+    def encoder(self) -> Graph | None:
+        return self.graph("encoder")
+
+    def run(self, graph: Graph, inputs: Mapping[str, Any]) -> Outputs:
+        """One call of ``graph``, a member of ``graphs``."""
+        hint = "generate(...) takes what all graphs of the folder take together"
+        feeds, wants_torch = _feeds(graph, inputs, hint if graph is self.main and len(self.graphs) > 1 else "")
+        _fill(graph, feeds)
+        check_feeds(graph, feeds)
+        outputs = graph.run(feeds)
+        convert = _to_torch if wants_torch else as_array
+        plain = {name: convert(value) for name, value in outputs.items() if name not in graph.present}
+        past = {state.name: outputs[name] for name, state in graph.present.items()}
+        return Outputs(plain | ({CACHE: past} if past else {}))
+
+
+def _feeds(graph: Graph, inputs: Mapping[str, Any], hint: str) -> tuple[dict[str, Any], bool]:
+    """The inputs under the graph's names with the graph's dtypes, and whether they came as torch tensors."""
+    feeds: dict[str, Any] = {}
+    wants_torch = False
+    for name, value in inputs.items():
+        if name == CACHE:
+            feeds |= {PAST + key: item for key, item in (value or {}).items()}
+        elif value is not None:
+            wants_torch = wants_torch or hasattr(value, "detach")
+            feeds[name] = value
+    check_known(graph, feeds, hint)
+    for name, value in feeds.items():
+        if not hasattr(value, "ortvalue_from_numpy"):
+            plain = from_torch(value) if hasattr(value, "detach") else value
+            feeds[name] = cast(name, plain, graph.inputs[name].type)
+    return feeds, wants_torch
+
+
+def _fill(graph: Graph, feeds: dict[str, Any]) -> None:
+    """Empty caches, a mask of ones and running positions where the caller left them out."""
+    form = graph.form
+    if form.has_fixed_cache:
+        missing = [name for name in (form.input("length"), *graph.past) if name and name not in feeds]
+        if missing:
+            raise UserError(
+                "E401", f"no feed for {missing[0]}", why="only the caller knows how long the cache is to be"
+            )
+    batch = next((shape_of(value)[0] for value in feeds.values() if len(shape_of(value))), 1)
+    if any(name not in feeds for name in graph.past):
+        feeds |= {name: value for name, value in graph.empty(batch).items() if name not in feeds}
+    ids = next((feeds[name] for name in (form.input("tokens"), form.input("embedded")) if name in feeds), None)
+    if ids is None or len(shape_of(ids)) < 2:
+        return
+    length, mask, places = shape_of(ids)[1], form.input("mask"), form.input("positions")
+    if mask and mask not in feeds:
+        total = length + (0 if form.tokens == "all" else _past_length(graph, feeds))
+        feeds[mask] = np.ones((batch, total), dtype_of(graph.inputs[mask].type))
+    if form.positions == "mask" and places not in feeds and mask in feeds and len(shape_of(feeds[mask])) == 2:
+        feeds[places] = positions(feeds[mask])[:, -length:]
+
+
+def _past_length(graph: Graph, feeds: Mapping[str, Any]) -> int:
+    """How many tokens the caches of ``feeds`` hold, 0 where none tells."""
+    for name, state in graph.past.items():
+        if state.length == "past" and state.axis is not None:
+            return shape_of(feeds[name])[state.axis]
+    return 0
+
+
+def positions(mask: Any) -> Any:
+    """Position of each token, counted from the first that the mask shows; 0 for padding."""
+    counted = np.maximum(np.cumsum(mask, axis=1) - 1, 0)
+    return np.where(np.asarray(mask) == 0, 0, counted).astype(np.int64)
+
+
+def from_torch(tensor: Any) -> Any:
+    import ml_dtypes
+    import torch
+
+    tensor = tensor.detach().cpu()
+    if tensor.dtype == torch.bfloat16:
+        return tensor.contiguous().view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+    return tensor.numpy()
+
+
+def _to_torch(value: Any) -> Any:
+    import ml_dtypes
+    import torch
+
+    array = as_array(value)
+    if array.dtype == ml_dtypes.bfloat16:
+        return torch.from_numpy(array.view(np.int16).copy()).view(torch.bfloat16)
+    return torch.from_numpy(array if array.flags.writeable else array.copy())

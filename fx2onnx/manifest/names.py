@@ -1,0 +1,34 @@
+"""How the graphs of an exported folder, their inputs and outputs, and the sizes of these are called: written here alone."""
+
+from __future__ import annotations
+
+import re
+
+MODEL_FILE, DECODER_FILE, PROMPT_FILE = "model.onnx", "decoder_model.onnx", "prompt_model.onnx"
+ENCODER_FILE, EMBED_FILE = "encoder_model.onnx", "embed_tokens.onnx"
+IMAGE_FILE, AUDIO_FILE = "vision_encoder.onnx", "audio_encoder.onnx"
+
+IDS, MASK, POSITIONS = "input_ids", "attention_mask", "position_ids"
+EMBEDDED, DECODER_IDS, LOGITS = "inputs_embeds", "decoder_input_ids", "logits"
+LENGTH, STREAM = "past_length", "audio_stream"
+ENCODER_STATES, ENCODER_MASK, LAST_STATES = "encoder_hidden_states", "encoder_attention_mask", "last_hidden_state"
+HANDED_ON = "encoder_"
+"""How the names begin of what an encoder gives and its decoder takes beside the states."""
+PAST, PRESENT = "past_key_values.", "present."
+"""How the names begin of the inputs and the outputs that hold a cache."""
+
+BATCH, SEQUENCE, TOTAL = "batch_size", "sequence_length", "total_sequence_length"
+PAST_SIZE, ENCODER_SIZE, STREAM_SIZE = "past_sequence_length", "encoder_sequence_length", "audio_sequence_length"
+CAPACITY = "max_length"
+"""The size of a cache that does not grow, which the caller chooses."""
+
+
+def window_size(window: int) -> str:
+    """The name of the size of what a sliding window of ``window`` tokens leaves of the past: at most one less."""
+    return f"past_window_{window}_length"
+
+
+def kept_by_window(size: str) -> int | None:
+    """How many tokens the size of that name is at most; None for other sizes."""
+    found = re.fullmatch(window_size(0).replace("0", r"(\d+)"), size)
+    return int(found[1]) - 1 if found else None

@@ -35,7 +35,7 @@ META_CACHE = f"{RECORDING}/test_meta_cache.py"
 REGISTRY = "tests/capture/overloads/test_registry.py"
 EXPORTED = "tests/ops/test_exported.py"
 RARE, RESORT = "tests/ops/test_rare.py", "tests/lower/test_resort.py"
-STRANGERS = "tests/sources/test_strangers.py tests/test_folder_files.py"
+STRANGERS = "tests/sources/test_strangers.py tests/base/test_folder_files.py"
 STATE, INTERRUPTS, THREADS = (f"tests/capture/test_{name}.py" for name in ("state", "interrupts", "threads"))
 PATCHES = "tests/model_patches/test_patching.py"
 MUTANTS = [
@@ -43,7 +43,7 @@ MUTANTS = [
     Mutant("capture/recording/aliasing.py", "    if view.version != memory.version:", "    if False:", CAPTURE),
     Mutant("capture/recording/aliasing.py", "        node = _carry_back(graph, step, before, info, node)", "        pass", CAPTURE),
     Mutant("capture/recording/aliasing.py", "    memory.version += 1", "    pass", CAPTURE),
-    Mutant("capture/python/inputs.py", "        while name in taken:", "        while False:", "tests/test_export.py"),
+    Mutant("capture/python/inputs.py", "        while name in taken:", "        while False:", "tests/exporting/test_export.py"),
     Mutant("capture/recording/functionalize.py", "    if result.dtype != tensor.dtype:", "    if False:", CAPTURE),
     Mutant("capture/python/module_state.py", "        _fill_dict(state.module.__dict__, state.attributes)\n", "", STATE),
     Mutant("capture/python/module_state.py", "                container[:] = content", "                continue", STATE),
@@ -58,9 +58,9 @@ MUTANTS = [
     Mutant("model_patches/patching.py", "    return taken == known", "    return True", PATCHES),
     Mutant("model_patches/patching.py", "            if target in PATCHES:", "            if False:", PATCHES),
     Mutant("base/assumptions.py", '        return Relation(NEGATED[self.op], self.args) if self.op in NEGATED else Relation("not", (self,))',
-           "        return Relation(NEGATED.get(self.op, self.op), self.args)", "tests/test_assumptions.py"),
+           "        return Relation(NEGATED.get(self.op, self.op), self.args)", "tests/base/test_assumptions.py"),
     Mutant("base/dims.py", "        return Dim, (self.terms, self.constant)", "        return object.__reduce_ex__(self, 2)",
-           "tests/test_assumptions.py"),
+           "tests/base/test_assumptions.py"),
     Mutant("capture/diagnosis.py", "any(isinstance(arg, Relation) for arg in relation.args)", "False", DYNAMIC),
     # table
     Mutant("aten_map/pooling.py", "op.Mod(result[1], op.size(plane))", "result[1]", "tests/ops/test_windows.py"),
@@ -125,13 +125,13 @@ MUTANTS = [
     Mutant("irx/data_file.py", "if length < BESIDE_BYTES or", "if True or", "tests/irx/test_data_file.py"),
     Mutant("irx/data_file.py", "            buffer[end:start] = 0", "            pass", "tests/irx/test_data_file.py"),
     Mutant("irx/pieces.py", "    if len(made) != piece.length:", "    if False:", "tests/irx/test_data_file.py"),
-    Mutant("base/source.py", "return _installed(self.file) or", "return", "tests/test_errors.py"),
+    Mutant("base/source.py", "return _installed(self.file) or", "return", "tests/base/test_errors.py"),
     Mutant("lower/weights.py", "    _copy(tensor.t().contiguous().t(), memory)", "    _copy(tensor.flip(0), memory)",
            "tests/irx/test_data_file.py"),
     Mutant("irx/model_files.py", "        os.replace(staged.data, final)\n        os.replace(staged.graph, target)",
            "        os.replace(staged.graph, target)\n        os.replace(staged.data, final)", "tests/faults"),
     Mutant("irx/io.py", 'if getattr(value.const_value, "lacks_data", False):', "if False:",
-           "tests/capture/test_no_compute.py tests/test_export.py"),
+           "tests/capture/test_no_compute.py tests/exporting/test_export.py"),
     # optimiser
     Mutant("optimize/merge_equal.py", "key = (tensor.dtype, tuple(tensor.shape), tensor.tobytes())", "key = tensor.tobytes()",
            "tests/optimize"),
@@ -151,7 +151,7 @@ MUTANTS = [
     # files of strangers
     Mutant("base/folder_files.py", "    if real != home and home not in real.parents and", "    if False and", STRANGERS),
     Mutant("base/folder_files.py", "real.parent == home.parent.parent / \"blobs\"", "\"blobs\" in real.parts",
-           "tests/test_folder_files.py"),
+           "tests/base/test_folder_files.py"),
     Mutant("manifest/source.py", "    if place is None:", "    if False:", "tests/generation/test_manifest.py"),
     Mutant("manifest/source.py", "    if kind != \"hf\" or not name:", "    if not name:", "tests/cli/test_cli_generate.py"),
     Mutant("sources/hf/config.py", "                pending.append((depth + 1,", "                _ = ((depth + 1,", STRANGERS),
@@ -159,22 +159,22 @@ MUTANTS = [
            "constants.HF_HUB_OFFLINE = True", STRANGERS),
     Mutant("exporting/folder.py", "not isinstance(limit, Dim)", "True", "tests/decoding/test_generation_folders.py"),
     # verification
-    Mutant("base/events.py", "        elif path is None:", "        elif False:", "tests/report/test_events.py"),
+    Mutant("base/events.py", "        elif path is None:", "        elif False:", "tests/base/test_events.py"),
     Mutant("base/events.py", "            while held and _start_ns(ended[-1][held - 1]) >= start_ns:", "            while False:",
-           "tests/report/test_events.py"),
+           "tests/base/test_events.py"),
     Mutant("lower/loop.py", "            self._log.extend((node, start_ns,", "            self._log.extend((node, 0,",
            "tests/report"),
-    Mutant("verify/compare.py", "ERROR_RATIO = 16.0", "ERROR_RATIO = 1e9", "tests/test_export.py tests/cli tests/test_zoo.py"),
+    Mutant("verify/compare.py", "ERROR_RATIO = 16.0", "ERROR_RATIO = 1e9", "tests/exporting/test_export.py tests/cli tests/test_zoo.py"),
     # what stands in a file's or a model's names
     Mutant("report/page.py", 'for letter in "<>&"', 'for letter in "&"', "tests/report/test_page_hostile.py"),
     Mutant("report/console.py", "segment if segment.control else segment._replace(text=plain(segment.text))", "segment",
            "tests/report/test_page_hostile.py"),
-    Mutant("base/dim_text.py", "        if degree > MOST_DEGREE:", "        if False:", "tests/test_dim_text.py"),
+    Mutant("base/dim_text.py", "        if degree > MOST_DEGREE:", "        if False:", "tests/base/test_dim_text.py"),
     Mutant("verify/samples.py", "sizes[name] + 1 for name", "sizes[name] for name", "tests/verify/test_verify_parts.py"),
     Mutant("irx/arithmetic.py", 'size = op.node("Sub", size, op.const(dim.constant, INT64))', "pass", "tests/irx/test_emit_parts.py"),
     Mutant("lower/layers.py", "islice(_NUMBER.finditer(path), DEEPEST)", "_NUMBER.finditer(path)",
            "tests/lower/test_lower_parts.py"),
-    Mutant("verify/samples.py", "size_of(dim, sizes) == size:", "True:", "tests/test_dim_text.py"),
+    Mutant("verify/samples.py", "size_of(dim, sizes) == size:", "True:", "tests/base/test_dim_text.py"),
     Mutant("verify/noise.py", "    if not asked:\n        return asked\n", "    return asked\n", "tests/verify/test_verify_random.py"),
     Mutant("verify/compare.py", "    draws = recording.draws\n", "    draws = recording.draws if case.random else []\n",
            "tests/verify/test_verify_random.py"),
@@ -199,9 +199,9 @@ MUTANTS = [
     Mutant("base/folder_commit.py", "    return pending if pending.is_file() else folder / name", "    return folder / name",
            "tests/faults"),
     Mutant("base/folder_commit.py", "named = {**_read(target, (_OBSOLETE,)), **earlier}", "named = earlier", "tests/faults"),
-    Mutant("base/staging.py", "        return lock.is_open and lock.take()", "        return True", "tests/test_targets.py"),
+    Mutant("base/staging.py", "        return lock.is_open and lock.take()", "        return True", "tests/exporting/test_targets.py"),
     Mutant("base/targets.py", "        if is_same_file(given, text):", "        if given == text:",
-           "tests/test_targets.py tests/cli/test_cli_outputs.py"),
+           "tests/exporting/test_targets.py tests/cli/test_cli_outputs.py"),
     Mutant("irx/model_files.py", "if is_new and os.path.exists(staged.graph):", "if False:", "tests/faults"),
     Mutant("generation/engine.py", "np.full(shape, state.initial, ", "np.zeros(shape, ", "tests/generation/test_obeys.py"),
     Mutant("generation/engine.py", "            if found != expected:", "            if not found:", "tests/generation/test_obeys.py"),
@@ -215,8 +215,8 @@ MUTANTS = [
     Mutant("capture/diagnosis.py", "is_better and zero_one.", "is_better or zero_one.", "tests/capture/test_diagnosis.py"),
     Mutant("capture/diagnosis.py", "name not in attempt.optional", "False", "tests/capture/test_diagnosis.py"),
     Mutant("capture/attempt.py", "axis: size.substitute({name: done.value})", "axis: size", "tests/capture/test_dynamic.py"),
-    Mutant("exporting/build.py", "keep_weights=not options.export_params or", "keep_weights=", "tests/test_export.py"),
-    Mutant("exporting/folder.py", "            check(stage)\n", "            pass\n", "tests/test_export.py"),
+    Mutant("exporting/build.py", "keep_weights=not options.export_params or", "keep_weights=", "tests/exporting/test_export.py"),
+    Mutant("exporting/folder.py", "            check(stage)\n", "            pass\n", "tests/exporting/test_export.py"),
     # the operators of Emit
     Mutant("irx/emit_ops.pyi", "def Add(self, A: Operand, B: Operand, *,", "def Add(self, A: Operand, *,", "tests/irx/test_emit_stub.py"),
     Mutant("irx/emit.py", "            if not op_type[:1].isupper():", "            if False:", "tests/irx/test_emit_stub.py"),

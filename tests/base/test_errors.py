@@ -13,7 +13,7 @@ import fx2onnx
 from fx2onnx.base.errors import CODES, Fx2OnnxError, InternalError, UserError, VerificationError
 from fx2onnx.base.source import SourceLocation
 
-DOCS = Path(__file__).parents[1] / "docs" / "errors.md"
+DOCS = Path(__file__).parents[2] / "docs" / "errors.md"
 
 
 def sample() -> UserError:

@@ -152,7 +152,7 @@ def test_nodes_carry_module_path_and_line() -> None:
             return x.tanh()
 
     (node,) = fx2onnx.export(Own(), (torch.ones(2),)).model.graph
-    assert node.metadata_props["source"].startswith("tests/test_export.py:")
+    assert node.metadata_props["source"].startswith("tests/exporting/test_export.py:")
     (node,) = fx2onnx.export(Own(), (torch.ones(2),), metadata="none").model.graph
     assert not node.metadata_props
 

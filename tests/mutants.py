@@ -159,9 +159,9 @@ MUTANTS = [
            "constants.HF_HUB_OFFLINE = True", STRANGERS),
     Mutant("exporting/folder.py", "not isinstance(limit, Dim)", "True", "tests/decoding/test_generation_folders.py"),
     # verification
-    Mutant("base/events.py", "        elif path is None:", "        elif False:", "tests/base/test_events.py"),
+    Mutant("base/events.py", "        elif path is None:", "        elif False:", "tests/report/test_events.py"),
     Mutant("base/events.py", "            while held and _start_ns(ended[-1][held - 1]) >= start_ns:", "            while False:",
-           "tests/base/test_events.py"),
+           "tests/report/test_events.py"),
     Mutant("lower/loop.py", "            self._log.extend((node, start_ns,", "            self._log.extend((node, 0,",
            "tests/report"),
     Mutant("verify/compare.py", "ERROR_RATIO = 16.0", "ERROR_RATIO = 1e9", "tests/exporting/test_export.py tests/cli tests/test_zoo.py"),

@@ -182,7 +182,7 @@ def _by_token(make: Callable[..., Source], finished: Callable[[Source], Source])
 
 def switch_cache_on(config: Any) -> None:
     """Undo what sources do to the config for a plain forward."""
-    from fx2onnx.sources.hf.call import with_sub_configs
+    from fx2onnx.sources.hf.sample_context import with_sub_configs
 
     for part in with_sub_configs(config):
         if hasattr(part, "use_cache"):

@@ -52,7 +52,7 @@ SCHEMAS: dict[str, str] = {
 CPU_KERNELS = ("nms", "roi_align", "roi_pool", "ps_roi_align", "ps_roi_pool", "deform_conv2d")
 
 _lock = threading.RLock()
-_library: Any = None  # torch.library.Library; the declarations live as long as it does
+_library: object = None  # the declarations live as long as it does
 
 
 def import_torchvision() -> ModuleType:
@@ -94,7 +94,7 @@ def prepare() -> bool:
 
 
 def operators_are_declared_here() -> bool:
-    """Whether torchvision's operators are this module's stand-ins rather than its compiled ones."""
+    """Whether torchvision's operators are declared by this module rather than by its compiled extension."""
     return _library is not None
 
 
@@ -132,7 +132,7 @@ def _declare_operators() -> None:
 
 @contextlib.contextmanager
 def _extension_counts_as_loaded() -> Iterator[None]:
-    """While torchvision is imported, let loading its ``_C`` succeed: the operators it would bring are declared.
+    """While torchvision is imported, let loading its ``_C`` succeed: the operators that it would define are declared.
 
     torchvision registers its fakes, autograd and autocast rules, and calls its operators at all, only if that load
     succeeded; it offers no other switch.

@@ -39,7 +39,7 @@ from fx2onnx.decoding.recipes.image_prompt import (
 )
 from fx2onnx.decoding.recipes.inner_language_model import language_of
 from fx2onnx.decoding.recipes.multimodal import modalities_of
-from fx2onnx.sources.hf.call import Call, Maker
+from fx2onnx.sources.hf.sample_context import InputFactory, SampleContext
 from fx2onnx.sources.light_run import run_lightly
 from fx2onnx.sources.source import Options, Source
 
@@ -52,7 +52,7 @@ class Carried:
     """How images are made, what is made of them by the name of the language model's argument, the cache of a prompt with
     them, and what of that is the images' alone."""
 
-    makers: Mapping[str, Maker]
+    makers: Mapping[str, InputFactory]
     made: Mapping[str, torch.Tensor]
     cache_argument: str
     memory: Memory
@@ -62,7 +62,7 @@ class Carried:
         return frozenset(name for name, state in self.memory.states.items() if state.is_encoder)
 
     @property
-    def by_token(self) -> dict[str, Maker]:
+    def by_token(self) -> dict[str, InputFactory]:
         """Those arguments beside the images that have a row for each token."""
         return {name: maker for name, maker in self.makers.items() if SEQUENCE in maker.axes.values()}
 
@@ -79,7 +79,7 @@ class ImagePart(torch.nn.Module):
         first = next(iter(images.values()))
         # One token is enough: what depends on it is dropped from the graph.
         ids = torch.zeros(first.shape[0], 1, dtype=torch.int64, device=first.device)
-        one = Call(self.model.config, Options(batch=1, seq=1), self.model)
+        one = SampleContext(self.model.config, Options(batch=1, seq=1), self.model)
         masks = {name: maker.make(one) for name, maker in self._carried.by_token.items()}
         spread = {name: mask.expand(first.shape[0], *mask.shape[1:]) for name, mask in masks.items()}
         made = made_of(self.model, {"input_ids": ids, "attention_mask": torch.ones_like(ids), **images, **spread})
@@ -182,7 +182,7 @@ def own_prompt(model: Any) -> dict[str, int]:
     if any(value.is_meta for value in model.parameters()):  # no numbers to read it from
         return {}
     ids = torch.arange(10, 10 + _PROBE_TOKENS)[None]
-    call = Call(model.config, Options(batch=1, seq=_PROBE_TOKENS), model)
+    call = SampleContext(model.config, Options(batch=1, seq=_PROBE_TOKENS), model)
     media = {name: maker.make(call) for name, maker in next(choices_of(model)).items()}
     seen = handed_over(model, language, {"input_ids": ids.clone(), "attention_mask": torch.ones_like(ids), **media})
     told = {name: seen[name] for name in _SAID if isinstance(seen.get(name), int)}
@@ -223,7 +223,7 @@ def runs_on_text(model: Any) -> bool:
 def _carried(model: Any) -> Carried | None:
     """What a trial run with images says; None where later steps take nothing that was made of them."""
     language, sizes = language_of(model), sizes_of(model)
-    call = Call(model.config, Options(batch=sizes.batch, seq=sizes.past), model)
+    call = SampleContext(model.config, Options(batch=sizes.batch, seq=sizes.past), model)
     text = {name: value for name, value in prompt_of(language, sizes).items() if name != "position_ids"}
     for makers in choices_of(model):
         media = {name: maker.make(call) for name, maker in makers.items()}
@@ -241,7 +241,7 @@ def _carried(model: Any) -> Carried | None:
 
 
 def _image_source(model: Any, name: str, carried: Carried, options: Options) -> Source:
-    call = Call(model.config, options, model)
+    call = SampleContext(model.config, options, model)
     makers = {key: maker for key, maker in carried.makers.items() if key not in carried.by_token}
     samples = {key: maker.make(call) for key, maker in makers.items()}
     shapes = {key: dict(maker.axes) for key, maker in makers.items()}
@@ -254,7 +254,7 @@ def _decoder_source(model: Any, name: str, carried: Carried, options: Options) -
     for key, sample in carried.made.items():
         sized = torch.randn if sample.dtype.is_floating_point else partial(torch.ones, dtype=sample.dtype)
         kwargs[key], shapes[key] = sized(batch, *sample.shape[1:]), {0: BATCH}
-    call = Call(model.config, replace(options, batch=batch, seq=new), model)
+    call = SampleContext(model.config, replace(options, batch=batch, seq=new), model)
     for key, maker in carried.by_token.items():
         kwargs[key], shapes[key] = maker.make(call), dict(maker.axes)
     add_states(kwargs, shapes, carried.memory, batch)

@@ -31,8 +31,8 @@ from fx2onnx.decoding.decoder import (
     trial,
 )
 from fx2onnx.decoding.recipes.inner_language_model import language_of
-from fx2onnx.sources.hf.call import Call, Maker
-from fx2onnx.sources.hf.samples import MAKERS
+from fx2onnx.sources.hf.sample_context import InputFactory, SampleContext
+from fx2onnx.sources.hf.samples import INPUT_FACTORIES
 from fx2onnx.sources.source import Options, Source
 
 ENCODER_FILE, PROMPT_FILE, DECODER_FILE = "vision_encoder.onnx", "prompt_model.onnx", "decoder_model.onnx"
@@ -40,42 +40,42 @@ _TEXT = ("input_ids", "attention_mask", "position_ids")
 _PAST_SAMPLE = 6
 
 
-def _tiled_images(call: Call) -> torch.Tensor:
+def _tiled_images(call: SampleContext) -> torch.Tensor:
     """One image a row, in as many tiles as the config allows."""
     return torch.randn(call.options.batch_or(), 1, _tiles(call), int(call.find("num_channels")), *call.image_size())
 
 
-def _listed_images(call: Call) -> torch.Tensor:
+def _listed_images(call: SampleContext) -> torch.Tensor:
     """A list of one image a row."""
-    return MAKERS["pixel_values"].make(call)[:, None]
+    return INPUT_FACTORIES["pixel_values"].make(call)[:, None]
 
 
-def _seen_images(call: Call) -> torch.Tensor:
+def _seen_images(call: SampleContext) -> torch.Tensor:
     return torch.ones(call.options.batch_or(), call.options.seq_or(), 1, dtype=torch.int64)
 
 
-def _tiles(call: Call) -> int:
+def _tiles(call: SampleContext) -> int:
     return int(call.find("max_num_tiles", default=1))
 
 
-def _widest_ratio(call: Call) -> torch.Tensor:
+def _widest_ratio(call: SampleContext) -> torch.Tensor:
     """The number of the last aspect ratio, which has all tiles; they count from 1."""
     return torch.full((call.options.batch_or(), 1), len(call.find("supported_aspect_ratios", default=[0])))
 
 
-def _tile_mask(call: Call) -> torch.Tensor:
+def _tile_mask(call: SampleContext) -> torch.Tensor:
     return torch.ones(call.options.batch_or(), 1, _tiles(call), dtype=torch.int64)
 
 
-def _seen_tiles(call: Call) -> torch.Tensor:
+def _seen_tiles(call: SampleContext) -> torch.Tensor:
     return torch.ones(call.options.batch_or(), call.options.seq_or(), 1, _tiles(call), dtype=torch.int64)
 
 
-def _image_tokens(call: Call) -> int:
+def _image_tokens(call: SampleContext) -> int:
     return int(call.find("latent_query_num", default=0))
 
 
-def _image_places(call: Call) -> torch.Tensor:
+def _image_places(call: SampleContext) -> torch.Tensor:
     """1 where a token stands for a part of the image: all but the first of as many as there are parts."""
     mask = torch.zeros(call.options.batch_or(), call.options.seq_or(), dtype=torch.int64)
     mask[:, 1 : 1 + _image_tokens(call)] = 1
@@ -84,18 +84,18 @@ def _image_places(call: Call) -> torch.Tensor:
 
 _BATCH = {0: BATCH}
 _BY_TOKEN = {0: BATCH, 1: SEQUENCE}
-MEDIA: dict[str, tuple[Maker, ...]] = {
+MEDIA: dict[str, tuple[InputFactory, ...]] = {
     "pixel_values": (
-        Maker(MAKERS["pixel_values"].make, _BATCH),
-        Maker(_tiled_images, _BATCH),
-        Maker(_listed_images, _BATCH),
+        InputFactory(INPUT_FACTORIES["pixel_values"].make, _BATCH),
+        InputFactory(_tiled_images, _BATCH),
+        InputFactory(_listed_images, _BATCH),
     ),
-    "aspect_ratio_ids": (Maker(_widest_ratio, _BATCH),),
-    "aspect_ratio_mask": (Maker(_tile_mask, _BATCH),),
-    "cross_attention_mask": (Maker(_seen_tiles, _BY_TOKEN),),
-    "flattened_patches": (Maker(MAKERS["flattened_patches"].make, _BATCH),),
-    "image_embeds_position_mask": (Maker(_image_places, _BY_TOKEN),),
-    "image_attention_mask": (Maker(_seen_images, _BY_TOKEN),),
+    "aspect_ratio_ids": (InputFactory(_widest_ratio, _BATCH),),
+    "aspect_ratio_mask": (InputFactory(_tile_mask, _BATCH),),
+    "cross_attention_mask": (InputFactory(_seen_tiles, _BY_TOKEN),),
+    "flattened_patches": (InputFactory(INPUT_FACTORIES["flattened_patches"].make, _BATCH),),
+    "image_embeds_position_mask": (InputFactory(_image_places, _BY_TOKEN),),
+    "image_attention_mask": (InputFactory(_seen_images, _BY_TOKEN),),
 }
 """Arguments of forward that bring images or what stands for them, with the forms to try."""
 
@@ -108,7 +108,7 @@ class Findings:
 
     cache_argument: str
     memory: Memory
-    makers: Mapping[str, Maker]
+    makers: Mapping[str, InputFactory]
     ahead: int
     given: frozenset[str]
     later: frozenset[str]
@@ -175,7 +175,7 @@ def prompt_and_decoder(model: Any, name: str, options: Options) -> dict[str, Sou
 
 def _findings(model: Any) -> Findings:
     sizes = sizes_of(model)
-    call = Call(model.config, Options(batch=sizes.batch, seq=sizes.past), model)
+    call = SampleContext(model.config, Options(batch=sizes.batch, seq=sizes.past), model)
     text = _text_of(model, prompt_of(model, sizes))
     _, plain = trial(language_of(model), text)
     growing = {key: state for key, state in Memory(plain, sizes).states.items() if PAST in state.axes.values()}
@@ -211,13 +211,13 @@ def _findings(model: Any) -> Findings:
 def sizes_of(model: Any) -> Sizes:
     """As of other models, with a prompt that has room for the image's places."""
     sizes = unmistakable_sizes(model.config)
-    least = _image_tokens(Call(model.config, Options(), model)) + 1
+    least = _image_tokens(SampleContext(model.config, Options(), model)) + 1
     if sizes.past > least:
         return sizes
     return replace(sizes, past=next(n for n in range(least + 1, 2 * least + 2) if all(n % k for k in range(2, n))))
 
 
-def choices_of(model: Any) -> Iterator[dict[str, Maker]]:
+def choices_of(model: Any) -> Iterator[dict[str, InputFactory]]:
     names = [name for name in inspect.signature(model.forward).parameters if name in MEDIA]
     for chosen in product(*(MEDIA[name] for name in names)):
         yield dict(zip(names, chosen, strict=True))
@@ -240,7 +240,9 @@ def _handed_on(model: Any, inputs: Mapping[str, Any], **step: Any) -> set[str]:
     return {key for key, value in made.items() if value is not None and key in known}
 
 
-def _later(model: Any, text: Any, makers: Mapping[str, Maker], call: Call, cache: Any) -> frozenset[str]:
+def _later(
+    model: Any, text: Any, makers: Mapping[str, InputFactory], call: SampleContext, cache: Any
+) -> frozenset[str]:
     media = {key: maker.make(call) for key, maker in makers.items()}
     step = {"past_key_values": cache, "is_first_iteration": False, "next_sequence_length": 1}
     return frozenset(_handed_on(model, {**text, **media}, **step)) & frozenset(makers)
@@ -248,7 +250,7 @@ def _later(model: Any, text: Any, makers: Mapping[str, Maker], call: Call, cache
 
 def _image_source(model: Any, name: str, found: Findings, options: Options) -> Source:
     makers = {key: maker for key, maker in found.makers.items() if SEQUENCE not in maker.axes.values()}
-    call = Call(model.config, options, model)
+    call = SampleContext(model.config, options, model)
     samples = {key: maker.make(call) for key, maker in makers.items()}
     shapes = {key: dict(maker.axes) for key, maker in makers.items()}
     return Source(name, ImageStates(model, found).eval(), (), samples, shapes)
@@ -257,7 +259,7 @@ def _image_source(model: Any, name: str, found: Findings, options: Options) -> S
 def _step_source(model: Any, name: str, found: Findings, options: Options) -> Source:
     batch, new = options.batch_or(), options.seq_or(4)
     kwargs, shapes = text_inputs(model, found.memory, batch, new)
-    call = Call(model.config, replace(options, batch=batch, seq=new), model)
+    call = SampleContext(model.config, replace(options, batch=batch, seq=new), model)
     for key in sorted(found.later):
         kwargs[key], shapes[key] = found.makers[key].make(call), dict(found.makers[key].axes)
     add_states(kwargs, shapes, found.memory, batch)
@@ -266,8 +268,10 @@ def _step_source(model: Any, name: str, found: Findings, options: Options) -> So
 
 def _prompt_source(model: Any, name: str, found: Findings, options: Options) -> Source:
     batch = options.batch_or()
-    call = Call(model.config, replace(options, batch=batch, seq=options.seq_or(4) + _image_tokens_of(model)), model)
-    ids = MAKERS["input_ids"].make(call)
+    call = SampleContext(
+        model.config, replace(options, batch=batch, seq=options.seq_or(4) + _image_tokens_of(model)), model
+    )
+    ids = INPUT_FACTORIES["input_ids"].make(call)
     mask = torch.ones_like(ids)
     text = {"input_ids": ids, "attention_mask": mask, "position_ids": mask.cumsum(1) - 1}
     known = inspect.signature(model.forward).parameters
@@ -279,7 +283,7 @@ def _prompt_source(model: Any, name: str, found: Findings, options: Options) -> 
 
 
 def _image_tokens_of(model: Any) -> int:
-    return _image_tokens(Call(model.config, Options(), model))
+    return _image_tokens(SampleContext(model.config, Options(), model))
 
 
 def _later_source(model: Any, name: str, found: Findings, options: Options) -> Source:
@@ -298,7 +302,7 @@ def _later_source(model: Any, name: str, found: Findings, options: Options) -> S
                     past = kwargs[key].shape[axis]
         kwargs["attention_mask"] = torch.ones(len(kwargs["input_ids"]), past + new - found.ahead, dtype=torch.int64)
         shapes["attention_mask"] = {0: BATCH, 1: Dim.symbol(PAST) + Dim.symbol(SEQUENCE) - found.ahead}
-    call = Call(model.config, replace(options, batch=options.batch_or(), seq=options.seq_or(4)), model)
+    call = SampleContext(model.config, replace(options, batch=options.batch_or(), seq=options.seq_or(4)), model)
     for key in sorted(found.later):
         kwargs[key], shapes[key] = found.makers[key].make(call), dict(found.makers[key].axes)
     return replace(source, kwargs=kwargs, dynamic_shapes=shapes)

@@ -29,10 +29,11 @@ from fx2onnx.decoding.recipes.deepstack import (
     takes_deep_features,
     takes_kinds,
 )
-from fx2onnx.sources.hf.call import Call, Maker
 from fx2onnx.sources.hf.image_samples import OF_ALL_IMAGES, PIXELS, image_forms
-from fx2onnx.sources.hf.samples import MAKERS
+from fx2onnx.sources.hf.sample_context import InputFactory, SampleContext, samples_of
+from fx2onnx.sources.hf.samples import INPUT_FACTORIES
 from fx2onnx.sources.hf.sound_samples import sound_forms
+from fx2onnx.sources.hf.transformers_types import Inputs, Shapes
 from fx2onnx.sources.light_run import run_lightly
 from fx2onnx.sources.source import Options, Source
 
@@ -272,7 +273,7 @@ def feature_forms(model: Any, modality: Modality, name: str, options: Options) -
 
 def _accepted(
     model: Any, part: FeaturePart, modality: Modality, parameters: Mapping[str, inspect.Parameter], options: Options
-) -> tuple[dict[str, torch.Tensor], dict[str, dict[int, str]]]:
+) -> tuple[Inputs, Shapes]:
     """The first sample of the encoder's arguments that it takes, and the names of their axes."""
     needed = [
         key
@@ -280,14 +281,14 @@ def _accepted(
         if parameter.default is parameter.empty and parameter.kind is parameter.POSITIONAL_OR_KEYWORD
     ]
     reason: Exception | None = None
-    call = Call(model.config, options, model)
+    call = SampleContext(model.config, options, model)
     for makers in _choices(modality, parameters, call):
         if not set(needed) <= set(makers):
             continue
-        samples = {key: maker.make(call) for key, maker in makers.items()}
+        samples, shapes = samples_of(makers, call)
         try:
             run_lightly(model, part, samples)
-            return samples, {key: dict(maker.axes) for key, maker in makers.items()}
+            return samples, shapes
         except UserError:
             raise
         except Exception as error:  # a model raises whatever an input of another shape leads to
@@ -306,11 +307,13 @@ def _accepted(
     ) from reason
 
 
-def _choices(modality: Modality, parameters: Mapping[str, Any], call: Call) -> Iterator[dict[str, Maker]]:
+def _choices(
+    modality: Modality, parameters: Mapping[str, Any], call: SampleContext
+) -> Iterator[dict[str, InputFactory]]:
     """Arguments to try, in their usual forms first."""
     argument = modality.argument
     if modality is _FILM:
-        yield from ({**form, PIXELS: MAKERS["pixel_values_videos"]} for form in image_forms(parameters, call))
+        yield from ({**form, PIXELS: INPUT_FACTORIES["pixel_values_videos"]} for form in image_forms(parameters, call))
     elif argument == PIXELS:
         yield from image_forms(parameters, call)
     elif argument in parameters:

@@ -27,7 +27,7 @@ from fx2onnx.decoding.decoder import (
     text_inputs,
     trial,
 )
-from fx2onnx.sources.hf.call import Call
+from fx2onnx.sources.hf.sample_context import SampleContext
 from fx2onnx.sources.light_run import run_lightly
 from fx2onnx.sources.source import Options, Source
 
@@ -51,7 +51,7 @@ class Stream:
         """Whether ``model`` hears in this way."""
         raise NotImplementedError
 
-    def sample(self, call: Call, stretches: int) -> torch.Tensor:
+    def sample(self, call: SampleContext, stretches: int) -> torch.Tensor:
         """Sound of so many stretches."""
         raise NotImplementedError
 
@@ -77,7 +77,7 @@ class _Added(Stream):
     def _is_complete(self, model: Any) -> bool:
         return self.argument in inspect.signature(model.forward).parameters and hasattr(model.config, self.stretch)
 
-    def sample(self, call: Call, stretches: int) -> torch.Tensor:
+    def sample(self, call: SampleContext, stretches: int) -> torch.Tensor:
         mels, frames = int(call.find("num_mel_bins")), stretches * self.length(call.module)
         return torch.randn(call.options.batch_or(), mels, frames)
 
@@ -117,7 +117,7 @@ class _Codes(Stream):
         taken = inspect.signature(model.forward).parameters
         return self.argument in inspect.signature(prepare).parameters and self.argument not in taken
 
-    def sample(self, call: Call, stretches: int) -> torch.Tensor:
+    def sample(self, call: SampleContext, stretches: int) -> torch.Tensor:
         return torch.randn(call.options.batch_or(), 1, stretches * self.length(call.module))
 
     def rows(self, model: Any, sound: torch.Tensor) -> torch.Tensor:
@@ -172,7 +172,7 @@ def encoder_and_hearing_decoder(model: Any, stream: Stream, name: str, options: 
     Raises:   UserError E601 where the encoder gives other rows than one a stretch, or nothing is kept between calls.
     """
     batch, part = options.batch_or(), StreamPart(model, stream).eval()
-    sound = stream.sample(Call(model.config, options, model), _SAMPLE_ROWS)
+    sound = stream.sample(SampleContext(model.config, options, model), _SAMPLE_ROWS)
     rows = run_lightly(model, part, {stream.argument: sound})[STREAM]
     if rows.shape[1] != _SAMPLE_ROWS + stream.ahead:
         raise UserError(

@@ -144,12 +144,13 @@ def _with_prompt(model: Any, inputs: dict[str, Any]) -> dict[str, Any]:
     """Three prompts for a model whose images enter the language model itself; of a model without images, of text."""
     from fx2onnx.decoding.recipes.cross_attention import image_parts
     from fx2onnx.decoding.recipes.image_prompt import DECODER_FILE, ENCODER_FILE, MEDIA, PROMPT_FILE, takes_images
+    from fx2onnx.decoding.recipes.recipe import Request
     from fx2onnx.sources.hf.sample_context import SampleContext
-    from fx2onnx.sources.source import Options
+    from fx2onnx.sources.source import Options, Source
 
     if not takes_images(model):
         return inputs
-    parts = image_parts(model, "", Options(batch=3))
+    parts = image_parts(Request(Source("", model), options=Options(batch=3)))
     taken = dict(parts[PROMPT_FILE if PROMPT_FILE in parts else ENCODER_FILE].kwargs)
     if "input_ids" in taken:  # of the length that places of images fit
         inputs["input_ids"], inputs["attention_mask"] = taken.pop("input_ids"), taken.pop("attention_mask")

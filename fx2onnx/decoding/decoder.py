@@ -18,19 +18,13 @@ import torch
 from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import UserError
 from fx2onnx.decoding.cache.compressed import OWN_SIZES
-from fx2onnx.decoding.cache.layout import (
-    PAST,
-    Memory,
-    Sizes,
-    State,
-    tokens_for_every_state,
-    unmistakable_sizes,
-)
+from fx2onnx.decoding.cache.layout import PAST, Memory, Sizes, State, tokens_for_every_state, unmistakable_sizes
 from fx2onnx.decoding.cache.module_state import CACHE_ARGUMENT, is_holding, may_hold, state_behind, step, untouched
 from fx2onnx.decoding.probes import before_the_prompt
 from fx2onnx.decoding.recipes.deepstack import DEEP, KINDS, behind_layers
-from fx2onnx.sources.light_run import run_lightly
-from fx2onnx.sources.source import Options, Source
+from fx2onnx.sources.hf.transformers_types import Inputs, Model, Shapes
+from fx2onnx.sources.light_run import Result, run_lightly
+from fx2onnx.sources.source import AxisName, Options, Source
 
 BATCH, SEQUENCE, TOTAL = "batch_size", "sequence_length", "total_sequence_length"
 PREFIX, NEXT_PREFIX = "past_key_values.", "present."
@@ -41,7 +35,7 @@ _PAST_SAMPLE = 6
 class CachedDecoder(torch.nn.Module):
     """``model`` with its cache as flat tensors: ``forward(input_ids=..., **{"past_key_values.0.key": ...})``."""
 
-    def __init__(self, model: Any, cache_argument: str, memory: Memory, *, one_token: bool = False) -> None:
+    def __init__(self, model: Model, cache_argument: str, memory: Memory, *, one_token: bool = False) -> None:
         super().__init__()
         self.model = model
         self._one_token = one_token
@@ -67,14 +61,14 @@ class CachedDecoder(torch.nn.Module):
             following = {name: self._kept(name, seen, states[name], value) for name, value in following.items()}
         return {"logits": result["logits"]} | {NEXT_PREFIX + name: value for name, value in following.items()}
 
-    def _run(self, arguments: Mapping[str, Any], cache: Any) -> tuple[Any, Any]:
+    def _run(self, arguments: Mapping[str, object], cache: object) -> tuple[Mapping[str, torch.Tensor], object]:
         """What the model gives, and its cache behind that."""
         if is_holding(cache):
             return step(self.model, arguments, cache)
         result = self.model(**arguments, **{self._cache_argument: cache}, use_cache=True)
         return result, result[self._cache_argument]
 
-    def arguments(self, plain: Mapping[str, torch.Tensor], _: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+    def arguments(self, plain: Mapping[str, torch.Tensor], _: Mapping[str, torch.Tensor]) -> dict[str, object]:
         """The model's arguments beside the cache."""
         return dict(plain)
 
@@ -105,7 +99,7 @@ class CachedDecoder(torch.nn.Module):
         states = self._memory.taken_from(self.model(**alike, use_cache=True)[self._cache_argument])
         return {name: states[name] for name in self._whole}
 
-    def _past(self, plain: Mapping[str, torch.Tensor], states: Mapping[str, torch.Tensor]) -> Any:
+    def _past(self, plain: Mapping[str, torch.Tensor], states: Mapping[str, torch.Tensor]) -> int:
         for name, state in self._memory.states.items():
             for axis, word in state.axes.items():
                 if word == PAST:
@@ -119,7 +113,7 @@ class CachedDecoder(torch.nn.Module):
 
 
 def cached_decoder(
-    model: Any,
+    model: Model,
     name: str,
     options: Options,
     *,
@@ -162,7 +156,7 @@ def cached_decoder(
 
 
 def _remembered(
-    model: Any, sizes: Sizes, width: int | None, beside: Mapping[str, tuple[int, ...]]
+    model: Model, sizes: Sizes, width: int | None, beside: Mapping[str, tuple[int, ...]]
 ) -> tuple[str, Memory]:
     """The argument that takes the cache, and what a trial run says that it holds behind a text that is long enough."""
     known = inspect.signature(model.forward).parameters
@@ -179,16 +173,14 @@ def _remembered(
     return cache_argument, Memory(cache, sizes)
 
 
-def add_states(
-    kwargs: dict[str, torch.Tensor], shapes: dict[str, Any], memory: Memory, batch: int, past: int = _PAST_SAMPLE
-) -> None:
+def add_states(kwargs: Inputs, shapes: Shapes, memory: Memory, batch: int, past: int = _PAST_SAMPLE) -> None:
     """The cache's tensors beside the other inputs."""
     for state in memory.states.values():
         kwargs[PREFIX + state.name] = _sample_state(state, batch, past)
         shapes[PREFIX + state.name] = dict(state.axes)
 
 
-def no_cache(model: Any) -> UserError:
+def no_cache(model: Model) -> UserError:
     return UserError(
         "E601",
         f"{type(model).__name__} keeps no cache between steps",
@@ -197,7 +189,9 @@ def no_cache(model: Any) -> UserError:
     )
 
 
-def trial(model: Any, prompt: Mapping[str, torch.Tensor], call: Callable[..., Any] | None = None) -> tuple[str, Any]:
+def trial(
+    model: Model, prompt: Mapping[str, torch.Tensor], call: Callable[..., Mapping[str, object]] | None = None
+) -> tuple[str, object]:
     """The argument of forward that takes the cache, and the cache that follows ``prompt``.
 
     ``call(**prompt)`` runs the model, as ``model`` itself does.
@@ -220,7 +214,7 @@ def trial(model: Any, prompt: Mapping[str, torch.Tensor], call: Callable[..., An
     raise no_cache(model)
 
 
-def _with_cache(model: Any, **inputs: Any) -> Any:
+def _with_cache(model: Model, **inputs: object) -> Any:
     """A run with the cache that ``generate`` gives to a model."""
     from transformers import DynamicCache
 
@@ -228,27 +222,26 @@ def _with_cache(model: Any, **inputs: Any) -> Any:
     return model(**inputs, **{CACHE_ARGUMENT: cache}, use_cache=True, return_dict=True)
 
 
-def _as_keywords(call: Callable[..., Any], model: Any, **inputs: Any) -> Any:
+def _as_keywords(call: Callable[..., Result], model: Model, **inputs: object) -> Result:
     return call(model, inputs)
 
 
-def prompt_of(model: Any, sizes: Sizes, width: int | None = None) -> dict[str, torch.Tensor]:
+def prompt_of(model: Model, sizes: Sizes, width: int | None = None) -> dict[str, torch.Tensor]:
     """Inputs of the trial run of a decoder, embedded where ``width`` says how wide."""
     parameters = inspect.signature(model.forward).parameters
     ids = torch.zeros(sizes.batch, sizes.past, dtype=torch.int64)
     first = {"input_ids": ids} if width is None else {EMBEDDED: torch.zeros(*ids.shape, width)}
-    found = {**first, "attention_mask": torch.ones_like(ids), "position_ids": ids}
+    every = {**first, "attention_mask": torch.ones_like(ids), "position_ids": ids}
     left_out = dropped_in_steps(model)
-    return {name: value for name, value in found.items() if name in parameters and name not in left_out}
+    return {name: value for name, value in every.items() if name in parameters and name not in left_out}
 
 
-def dropped_in_steps(model: Any) -> set[str]:
+def dropped_in_steps(model: Model) -> set[str]:
     """What generation does not hand to forward, though that would take it: by the model's own preparation of a step."""
     from transformers import GenerationMixin
 
-    def own(name: str) -> Any:
-        found = getattr(type(model), name, None)
-        return None if found in (None, getattr(GenerationMixin, name, None)) else found
+    def own(name: str) -> bool:
+        return getattr(type(model), name, None) not in (None, getattr(GenerationMixin, name, None))
 
     ids = torch.zeros(1, 2, dtype=torch.int64)
     given = {"attention_mask": torch.ones_like(ids)}
@@ -260,25 +253,23 @@ def dropped_in_steps(model: Any) -> set[str]:
         if own("_prepare_position_ids_for_generation"):
             counted = model._prepare_position_ids_for_generation(ids, dict(given))
             dropped |= {"position_ids"} if counted is None else set()
-    except Exception:  # a model's own code, called as generation would; the trial run tells what is wrong
+    except Exception:  # a model's own code, called as generation would; the trial run shows what is wrong
         return set()
     return dropped
 
 
-def text_inputs(
-    model: Any, memory: Memory, batch: int, new: int, past: int = _PAST_SAMPLE
-) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+def text_inputs(model: Model, memory: Memory, batch: int, new: int, past: int = _PAST_SAMPLE) -> tuple[Inputs, Shapes]:
     parameters = inspect.signature(model.forward).parameters
     lengths = [state for state in memory.states.values() if PAST in state.axes.values()]
     recurrent_only = not any(set(state.axes.values()) - {BATCH} for state in memory.states.values())
     total = past + new
-    mask_dim: Any = TOTAL
+    mask_dim: AxisName = TOTAL
     if lengths:
         mask_dim = Dim.symbol(PAST) + (1 if new == 1 else Dim.symbol(SEQUENCE))
     if recurrent_only:
         total, mask_dim = new, SEQUENCE
     vocabulary = int(model.config.get_text_config(decoder=True).vocab_size)
-    made: dict[str, tuple[torch.Tensor, Any]] = {
+    made: dict[str, tuple[torch.Tensor, AxisName]] = {
         "input_ids": (torch.randint(min(10, vocabulary - 1), vocabulary, (batch, new)), SEQUENCE),
         "attention_mask": (torch.ones(batch, total, dtype=torch.int64), mask_dim),
         "position_ids": (torch.arange(total - new, total).expand(batch, -1).contiguous(), SEQUENCE),

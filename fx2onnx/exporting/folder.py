@@ -24,7 +24,8 @@ from fx2onnx.irx import reference
 from fx2onnx.irx.shared_data import save_together
 
 if TYPE_CHECKING:
-    from fx2onnx.decoding.parts import Assembly, Part
+    from fx2onnx.decoding.parts import Assembly
+    from fx2onnx.decoding.recipes.recipe import Part
     from fx2onnx.exporting.report import Report
     from fx2onnx.exporting.result import ExportResult
     from fx2onnx.sources import Source

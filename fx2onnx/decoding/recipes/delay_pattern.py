@@ -6,29 +6,20 @@ the config's ``delay_pattern``.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 from fx2onnx.base.dims import Dim
 from fx2onnx.decoding.cache.layout import Memory, unmistakable_sizes
-from fx2onnx.decoding.decoder import (
-    BATCH,
-    SEQUENCE,
-    CachedDecoder,
-    add_states,
-    no_cache,
-    prompt_of,
-    text_inputs,
-    trial,
-)
-from fx2onnx.sources.source import Options, Source
+from fx2onnx.decoding.decoder import BATCH, SEQUENCE, CachedDecoder, add_states, no_cache, prompt_of, text_inputs, trial
+from fx2onnx.decoding.recipes.recipe import Part, Request
+from fx2onnx.sources.hf.transformers_types import Model
+from fx2onnx.sources.source import Source
 
 _PATTERN = "build_delay_pattern_mask"
 _GIVEN = -7  # no token
 
 
-def delays_of(model: Any) -> list[int]:
+def delays_of(model: Model) -> list[int]:
     """By how many steps each codebook is written later than the first; empty for models of one token at a time."""
     if not hasattr(model, _PATTERN):
         return [int(steps) for steps in getattr(model.config, "delay_pattern", None) or ()]
@@ -39,11 +30,13 @@ def delays_of(model: Any) -> list[int]:
     return [int(row.int().argmax()) - 1 for row in free]
 
 
-def codebook_decoder(model: Any, name: str, options: Options) -> Source:
-    """``model`` as one graph with its cache in and out; ``input_ids`` [batch * codebooks, sequence], ``logits`` likewise.
+def fits(request: Request) -> bool:
+    return bool(delays_of(request.model))
 
-    Raises:   UserError E601 where the model keeps nothing between calls.
-    """
+
+def parts(request: Request) -> list[Part]:
+    """``input_ids`` and ``logits`` have batch * codebooks rows."""
+    model = request.model
     rows = len(delays_of(model))
     sizes = unmistakable_sizes(model.config)
     prompt = prompt_of(model, sizes)
@@ -52,10 +45,11 @@ def codebook_decoder(model: Any, name: str, options: Options) -> Source:
     memory = Memory(cache, sizes)
     if not memory.states:
         raise no_cache(model)
-    batch, new = options.batch_or(), options.seq_or(4)
+    batch, new = request.options.batch_or(), request.options.seq_or(4)
     kwargs, shapes = text_inputs(model, memory, batch, new)
     vocabulary = int(model.config.get_text_config(decoder=True).vocab_size)
     kwargs["input_ids"] = torch.randint(0, vocabulary, (batch * rows, new))
     shapes["input_ids"] = {0: Dim.symbol(BATCH) * rows, 1: SEQUENCE}
     add_states(kwargs, shapes, memory, batch)
-    return Source(name, CachedDecoder(model, argument, memory).eval(), (), kwargs, shapes)
+    decoder = Source(request.name, CachedDecoder(model, argument, memory).eval(), (), kwargs, shapes)
+    return [request.part("model.onnx", decoder)]

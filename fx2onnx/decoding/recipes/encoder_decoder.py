@@ -5,30 +5,23 @@ decoder with its cache. So one decoder graph serves the first step and all later
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any
 
 import torch
 
 from fx2onnx.base.dims import Dim
 from fx2onnx.decoding.cache.layout import ENCODER, Memory, tensors_of, unmistakable_sizes
-from fx2onnx.decoding.decoder import (
-    BATCH,
-    NEXT_PREFIX,
-    PREFIX,
-    SEQUENCE,
-    CachedDecoder,
-    add_states,
-    no_cache,
-    trial,
-)
+from fx2onnx.decoding.decoder import BATCH, NEXT_PREFIX, PREFIX, SEQUENCE, CachedDecoder, add_states, no_cache, trial
 from fx2onnx.decoding.recipes.delay_pattern import delays_of
+from fx2onnx.decoding.recipes.recipe import MANY_BLOCKS, Part, Request
 from fx2onnx.sources.hf.inputs import sample_inputs
+from fx2onnx.sources.hf.transformers_types import Inputs, Model, Shapes
 from fx2onnx.sources.light_run import run_lightly
 from fx2onnx.sources.source import Options, Source
 
 _HANDED_ON = "encoder_"
+_SIZES = {"batch": BATCH, "sequence": ENCODER}
 _DECODER_ONLY = ("decoder_input_ids", "decoder_attention_mask")
 _ENCODER_SAMPLE = 13
 """No multiple of a block: encoders that pad to one do so for this sample, and what they pad by is right for any length."""
@@ -37,14 +30,14 @@ _ENCODER_SAMPLE = 13
 class EncoderPart(torch.nn.Module):
     """The encoder's last hidden state, what else it hands to the decoder, and what cross attention makes of it."""
 
-    def __init__(self, model: torch.nn.Module, cache_argument: str, memory: Memory) -> None:
+    def __init__(self, model: Model, cache_argument: str, memory: Memory) -> None:
         super().__init__()
         self.model = model
         self._cache_argument = cache_argument
-        self._names = [name for name, state in memory.states.items() if state.is_encoder]
+        self._names = encoder_states(memory)
         self._rows = rows_of(model)
 
-    def forward(self, **inputs: torch.Tensor) -> dict[str, torch.Tensor]:
+    def forward(self, **inputs: torch.Tensor) -> Inputs:
         first = next(iter(inputs.values()))
         # One step of the decoder fills the cache; what does not depend on the encoder alone is dropped from the graph.
         ids = torch.zeros(first.shape[0] * self._rows, 1, dtype=torch.int64, device=first.device)
@@ -55,7 +48,11 @@ class EncoderPart(torch.nn.Module):
         return outputs | {NEXT_PREFIX + name: states[name] for name in self._names}
 
 
-def first_step(model: Any, inputs: Mapping[str, torch.Tensor], ids: torch.Tensor) -> tuple[Any, Any]:
+def encoder_states(memory: Memory) -> list[str]:
+    return [name for name, state in memory.states.items() if state.is_encoder]
+
+
+def first_step(model: Model, inputs: Mapping[str, torch.Tensor], ids: torch.Tensor) -> tuple[Inputs, Inputs]:
     """What the encoder gives for ``inputs``, and what the whole model gives for the decoder's ``ids``."""
     encoder = model.get_encoder()
     encoded = encoder(**_accepted(encoder, inputs), return_dict=True)
@@ -70,25 +67,31 @@ def first_step(model: Any, inputs: Mapping[str, torch.Tensor], ids: torch.Tensor
     return encoded, result
 
 
-def handed_on(encoded: Mapping[str, Any]) -> list[str]:
+def handed_on(encoded: Mapping[str, object]) -> list[str]:
     """Fields of the encoder's output beside the states themselves that the decoder may read, such as a shortened mask."""
     return [name for name, value in encoded.items() if isinstance(value, torch.Tensor) and name != "last_hidden_state"]
 
 
-class DecoderPart(CachedDecoder):
-    """The decoder with its cache; the encoder's part of the cache is given and stays."""
+class DecoderBesideEncoder(CachedDecoder):
+    """The decoder with its cache, of which the states ``given`` come from an encoder and stay."""
 
-    def __init__(self, model: Any, cache_argument: str, memory: Memory, kind: type, width: int) -> None:
+    def __init__(self, model: Model, cache_argument: str, memory: Memory, given: Iterable[str]) -> None:
         super().__init__(model, cache_argument, memory)
+        self._given = {NEXT_PREFIX + name for name in given}
+
+    def forward(self, **inputs: torch.Tensor) -> Inputs:
+        return {name: value for name, value in super().forward(**inputs).items() if name not in self._given}
+
+
+class DecoderPart(DecoderBesideEncoder):
+    """The decoder of an encoder-decoder; ``kind`` is the class of the encoder's output, ``width`` that of its states."""
+
+    def __init__(self, model: Model, cache_argument: str, memory: Memory, kind: type, width: int) -> None:
+        super().__init__(model, cache_argument, memory, encoder_states(memory))
         self._kind = kind
         self._width = width
 
-    def forward(self, **inputs: torch.Tensor) -> dict[str, torch.Tensor]:
-        outputs = super().forward(**inputs)
-        fixed = {NEXT_PREFIX + name for name, state in self._memory.states.items() if state.is_encoder}
-        return {name: value for name, value in outputs.items() if name not in fixed}
-
-    def arguments(self, plain: Mapping[str, torch.Tensor], states: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+    def arguments(self, plain: Mapping[str, torch.Tensor], states: Mapping[str, torch.Tensor]) -> dict[str, object]:
         mask = plain.get("encoder_attention_mask")
         hidden = plain.get("encoder_hidden_states")
         if hidden is None:  # dropped from a graph that does not read it
@@ -97,26 +100,35 @@ class DecoderPart(CachedDecoder):
         fields = inspect.signature(self._kind).parameters
         extra = {name.removeprefix(_HANDED_ON): value for name, value in plain.items() if name.startswith(_HANDED_ON)}
         known = {name: value for name, value in extra.items() if name in fields}
-        found: dict[str, Any] = {
+        arguments: dict[str, object] = {
             "encoder_outputs": self._kind(last_hidden_state=hidden, **known),
             "decoder_input_ids": _in_columns(self.model, plain["input_ids"]),
         }
-        return found if mask is None else found | _accepted(self.model, {"attention_mask": mask})
+        return arguments if mask is None else arguments | _accepted(self.model, {"attention_mask": mask})
 
 
-def encoder_and_decoder(
-    model: Any, name: str, options: Options, origin: str = "", *, one_token: bool = False
-) -> tuple[Source, Source]:
-    """Both parts of an encoder-decoder; with ``one_token``, the decoder takes one token a call.
+def fits(request: Request) -> bool:
+    return bool(getattr(request.model.config, "is_encoder_decoder", False))
 
-    Raises:   UserError E601 where the model keeps nothing between calls.
-    """
+
+def parts(request: Request) -> list[Part]:
+    encoder, decoder = _encoder_and_decoder(request)
+    many = replace(request, options=replace(request.options, seq=MANY_BLOCKS))
+    return [
+        request.part("encoder_model.onnx", encoder, lambda: _encoder_and_decoder(many)[0], narrow=""),
+        request.part("decoder_model.onnx", decoder, lambda: _encoder_and_decoder(request, one_token=True)[1]),
+    ]
+
+
+def _encoder_and_decoder(request: Request, *, one_token: bool = False) -> tuple[Source, Source]:
+    """Both parts; with ``one_token``, the decoder takes one token a call."""
+    model, options = request.model, request.options
     sizes = unmistakable_sizes(model.config)
     trial_inputs, _ = _encoder_inputs(model, Options(batch=sizes.batch, seq=sizes.encoder))
     ids = torch.zeros(sizes.batch * rows_of(model), sizes.past, dtype=torch.int64)
-    seen: list[Any] = []
+    seen: list[Inputs] = []
 
-    def call(decoder_input_ids: torch.Tensor, **inputs: torch.Tensor) -> Any:
+    def call(decoder_input_ids: torch.Tensor, **inputs: torch.Tensor) -> Inputs:
         encoded, result = first_step(model, inputs, decoder_input_ids)
         seen.append(encoded)
         return result
@@ -126,11 +138,8 @@ def encoder_and_decoder(
     if not memory.states:
         raise no_cache(model)
     samples, shapes = _encoder_inputs(model, replace(options, seq=options.seq_or(_ENCODER_SAMPLE)))
-    shapes = {
-        key: {axis: {"batch": BATCH, "sequence": ENCODER}.get(word, word) for axis, word in axes.items()}
-        for key, axes in shapes.items()
-    }
-    encoder = Source(name, EncoderPart(model, cache_argument, memory).eval(), (), samples, shapes, origin=origin)
+    shapes = {key: {axis: _SIZES.get(str(word), word) for axis, word in axes.items()} for key, axes in shapes.items()}
+    encoder = Source(request.name, EncoderPart(model, cache_argument, memory).eval(), (), samples, shapes)
     encoded = _like_outputs(encoder.module, samples)
     lengths = options.seq_or(_ENCODER_SAMPLE), sizes.encoder
     more, also = (
@@ -146,18 +155,18 @@ def encoder_and_decoder(
     )
 
 
-def rows_of(model: Any) -> int:
+def rows_of(model: Model) -> int:
     """How many rows of the decoder's ids a sample has: one for each codebook."""
     return max(len(delays_of(model)), 1)
 
 
-def _in_columns(model: Any, ids: torch.Tensor) -> torch.Tensor:
+def _in_columns(model: Model, ids: torch.Tensor) -> torch.Tensor:
     """``ids`` as forward takes them: those of several codebooks [batch, sequence, codebooks]."""
     rows = rows_of(model)
     return ids if rows == 1 else ids.reshape(-1, rows, ids.shape[1]).transpose(1, 2).contiguous()
 
 
-def _one_number_a_position(encoded: Mapping[str, torch.Tensor], tried: Mapping[str, Any]) -> set[str]:
+def _one_number_a_position(encoded: Mapping[str, torch.Tensor], tried: Mapping[str, torch.Tensor]) -> set[str]:
     """What is handed on as [batch, positions of the last hidden state], such as a mask.
 
     A pooled state [batch, width] can be as wide as one run has positions, but not as two runs of different lengths.
@@ -182,9 +191,9 @@ def _decoder_source(
 ) -> Source:
     varies = any(ENCODER in state.axes.values() for state in memory.states.values())
     rows = rows_of(module.model)
-    kwargs: dict[str, torch.Tensor] = {"input_ids": torch.randint(3, 10, (batch * rows, new))}
+    kwargs: Inputs = {"input_ids": torch.randint(3, 10, (batch * rows, new))}
     wide = Dim.symbol(BATCH) * rows if rows > 1 else BATCH
-    shapes: dict[str, Any] = {"input_ids": {0: wide} if new == 1 else {0: wide, 1: SEQUENCE}}
+    shapes: Shapes = {"input_ids": {0: wide} if new == 1 else {0: wide, 1: SEQUENCE}}
     if "attention_mask" in encoder.kwargs:
         kwargs["encoder_attention_mask"] = encoder.kwargs["attention_mask"]
         shapes["encoder_attention_mask"] = dict((encoder.dynamic_shapes or {})["attention_mask"])
@@ -200,19 +209,19 @@ def _decoder_source(
     # Last, so that sizes are read from other inputs and this one can be dropped where its numbers are not needed.
     kwargs["encoder_hidden_states"] = encoded["last_hidden_state"]
     shapes["encoder_hidden_states"] = {0: BATCH, 1: ENCODER} if varies else {0: BATCH}
-    return Source(encoder.name, module, (), kwargs, shapes, origin=encoder.origin)
+    return Source(encoder.name, module, (), kwargs, shapes)
 
 
-def _like_outputs(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def _like_outputs(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> Inputs:
     """Random tensors of the shapes that ``module(**inputs)`` gives; nothing is computed."""
-    found = {name: (tuple(value.shape), value.dtype) for name, value in run_lightly(module, module, inputs).items()}
+    outputs: Inputs = run_lightly(module, module, inputs)
     return {
-        name: torch.randn(shape).to(dtype) if dtype.is_floating_point else torch.ones(shape, dtype=dtype)
-        for name, (shape, dtype) in found.items()
+        name: (torch.randn if value.is_floating_point() else torch.ones)(tuple(value.shape)).to(value.dtype)
+        for name, value in outputs.items()
     }
 
 
-def _encoder_inputs(model: Any, options: Options) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+def _encoder_inputs(model: Model, options: Options) -> tuple[Inputs, Shapes]:
     samples, shapes = sample_inputs(model, options)
     encoder = model.get_encoder()
     taken = {*inspect.signature(encoder.forward).parameters, "attention_mask"}
@@ -223,6 +232,6 @@ def _encoder_inputs(model: Any, options: Options) -> tuple[dict[str, torch.Tenso
     return {own: samples[name] for own, name in kept.items()}, {own: dict(shapes[name]) for own, name in kept.items()}
 
 
-def _accepted(module: Any, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def _accepted(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> Inputs:
     parameters = inspect.signature(module.forward).parameters
     return {name: value for name, value in inputs.items() if name in parameters}

@@ -1,4 +1,4 @@
-"""Models whose later steps take more than the last token: all tokens so far, or a few of them and a stand-in.
+"""Models whose later steps take more than the last token: all tokens so far, or a few of them and a placeholder.
 
 What a step is given, the model's own ``prepare_inputs_for_generation`` makes of the tokens so far; here it is part of the
 graphs. One takes the prompt, the other the prompt and what was generated, beside the cache of all but the last token.
@@ -8,24 +8,17 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
 from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import UserError
 from fx2onnx.decoding.cache.layout import PAST, Memory, Sizes, tensors_of, unmistakable_sizes
-from fx2onnx.decoding.decoder import (
-    BATCH,
-    NEXT_PREFIX,
-    PREFIX,
-    SEQUENCE,
-    add_states,
-    prompt_of,
-    trial,
-)
+from fx2onnx.decoding.decoder import BATCH, NEXT_PREFIX, PREFIX, SEQUENCE, add_states, prompt_of, trial
 from fx2onnx.decoding.recipes.image_prompt import DECODER_FILE, PROMPT_FILE
-from fx2onnx.sources.source import Options, Source
+from fx2onnx.decoding.recipes.recipe import ModelPart, Part, Request
+from fx2onnx.sources.hf.transformers_types import Inputs, Model, Shapes
+from fx2onnx.sources.source import Source
 
 
 @dataclass(frozen=True)
@@ -37,29 +30,28 @@ class Findings:
     ahead: int
 
 
-class PreparedStep(torch.nn.Module):
+class PreparedStep(ModelPart[Findings]):
     """``model`` on what its own preparation makes of the tokens: of a prompt, or of all tokens so far and a cache."""
 
-    def __init__(self, model: Any, findings: Findings, *, first: bool) -> None:
-        super().__init__()
-        self.model = model
-        self._findings = findings
+    def __init__(self, model: Model, facts: Findings, *, first: bool) -> None:
+        super().__init__(model, facts)
         self._first = first
 
-    def forward(self, **inputs: torch.Tensor) -> dict[str, torch.Tensor]:
-        memory = self._findings.memory
+    def forward(self, **inputs: torch.Tensor) -> Inputs:
+        memory = self.facts.memory
         states = {name.removeprefix(PREFIX): value for name, value in inputs.items() if name.startswith(PREFIX)}
         tokens = {name: value for name, value in inputs.items() if not name.startswith(PREFIX)}
         cache = None if self._first else memory.rebuilt(states, _past(memory, states))
         result = self.model(**_prepared(self.model, tokens, cache), return_dict=True)
-        following = memory.taken_from(result[self._findings.cache_argument])
+        following = memory.taken_from(result[self.facts.cache_argument])
         return {"logits": result["logits"]} | {NEXT_PREFIX + name: value for name, value in following.items()}
 
 
-def prepares_steps(model: Any) -> bool:
+def fits(request: Request) -> bool:
     """Whether the model's own preparation gives a later step other tokens than the last."""
     from transformers import GenerationMixin
 
+    model = request.model
     own = getattr(type(model), "prepare_inputs_for_generation", None)
     if own in (None, GenerationMixin.prepare_inputs_for_generation):
         return False
@@ -69,32 +61,32 @@ def prepares_steps(model: Any) -> bool:
         _, cache = trial(model, prompt)
         following = {name: torch.cat([value, value[:, -1:]], dim=1) for name, value in prompt.items()}
         given = _prepared(model, following, cache)["input_ids"]
-    except Exception:  # a model's own code, called as generation would; another form tells what is wrong
+    except Exception:  # a model's own code, called as generation would; another recipe shows what is wrong
         return False
     return isinstance(given, torch.Tensor) and given.shape[1] > 1
 
 
-def prompt_and_steps(model: Any, name: str, options: Options) -> dict[str, Source]:
-    """The graph of the prompt and that of every later step, by file name.
+def parts(request: Request) -> list[Part]:
+    """The graph of the prompt and that of every later step.
 
     Raises:   UserError E601 where the length of no state follows the prompt's.
     """
-    found = _findings(model)
+    model, options = request.model, request.options
+    findings = _findings(model)
     batch, new = options.batch_or(), options.seq_or(4)
     prompt, axes = _tokens(model, batch, new), {0: BATCH, 1: SEQUENCE}
     tokens = _tokens(model, batch, new + 1)
-    shapes: dict[str, Any] = {key: {0: BATCH, 1: Dim.symbol(PAST) + (1 - found.ahead)} for key in tokens}
+    shapes: Shapes = {key: {0: BATCH, 1: Dim.symbol(PAST) + (1 - findings.ahead)} for key in tokens}
     later = dict(tokens)
-    add_states(later, shapes, found.memory, batch, past=new + found.ahead)
-    return {
-        PROMPT_FILE: Source(
-            name, PreparedStep(model, found, first=True).eval(), (), prompt, {key: dict(axes) for key in prompt}
-        ),
-        DECODER_FILE: Source(name, PreparedStep(model, found, first=False).eval(), (), later, shapes),
-    }
+    add_states(later, shapes, findings.memory, batch, past=new + findings.ahead)
+    first, step = (PreparedStep(model, findings, first=first).eval() for first in (True, False))
+    return [
+        request.part(PROMPT_FILE, Source(request.name, first, (), prompt, {key: dict(axes) for key in prompt})),
+        request.part(DECODER_FILE, Source(request.name, step, (), later, shapes)),
+    ]
 
 
-def _findings(model: Any) -> Findings:
+def _findings(model: Model) -> Findings:
     """Two trial runs: the first says how long a cache is, the second makes one whose length is unmistakable."""
     sizes = unmistakable_sizes(model.config)
     ahead = _ahead(model, sizes)
@@ -103,7 +95,7 @@ def _findings(model: Any) -> Findings:
     return Findings(argument, Memory(cache, longer), ahead)
 
 
-def _ahead(model: Any, sizes: Sizes) -> int:
+def _ahead(model: Model, sizes: Sizes) -> int:
     """By how many the length of the cache exceeds that of the prompt."""
     one, two = (tensors_of(_trial(model, sizes.batch, length)[1]) for length in (sizes.past, sizes.encoder))
     for name, state in one.items():
@@ -118,28 +110,27 @@ def _ahead(model: Any, sizes: Sizes) -> int:
     )
 
 
-def _trial(model: Any, batch: int, length: int) -> tuple[str, Any]:
+def _trial(model: Model, batch: int, length: int) -> tuple[str, object]:
     tokens = _tokens(model, batch, length)
     return trial(model, tokens, lambda **prompt: model(**_prepared(model, prompt, None), return_dict=True))
 
 
-def _tokens(model: Any, batch: int, length: int) -> dict[str, torch.Tensor]:
+def _tokens(model: Model, batch: int, length: int) -> Inputs:
     vocabulary = int(model.config.get_text_config(decoder=True).vocab_size)
     ids = torch.randint(min(10, vocabulary - 1), vocabulary, (batch, length))
     known = inspect.signature(model.forward).parameters
-    found = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-    handed = _prepared(model, found, None)
-    return {name: value for name, value in found.items() if name in known and handed.get(name) is not None}
+    every = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    handed = _prepared(model, every, None)
+    return {name: value for name, value in every.items() if name in known and handed.get(name) is not None}
 
 
-def _prepared(model: Any, tokens: dict[str, torch.Tensor], cache: Any) -> dict[str, Any]:
+def _prepared(model: Model, tokens: Inputs, cache: object) -> dict[str, object]:
     """The model's arguments, as generation makes them of all tokens so far."""
     step = {"is_first_iteration": True} if cache is None else {"past_key_values": cache, "next_sequence_length": 1}
-    made: dict[str, Any] = model.prepare_inputs_for_generation(**tokens, **step, use_cache=True)
-    return made
+    return model.prepare_inputs_for_generation(**tokens, **step, use_cache=True)
 
 
-def _past(memory: Memory, states: dict[str, torch.Tensor]) -> Any:
+def _past(memory: Memory, states: Inputs) -> int:
     return next(
         states[name].shape[axis]
         for name, state in memory.states.items()

@@ -15,7 +15,7 @@ import torch
 from fx2onnx.base.changes import Changes
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.memoized import keep_apart
-from fx2onnx.sources.hf.sample_context import InputFactory, SampleContext, samples_of
+from fx2onnx.sources.hf.sample_context import InputFactory, SampleContext, main_dtype, samples_of
 from fx2onnx.sources.hf.samples import (
     CHOICE_FACTORIES,
     INPUT_FACTORIES,
@@ -28,6 +28,7 @@ from fx2onnx.sources.hf.samples import (
 from fx2onnx.sources.hf.transformers_types import Inputs, Model, Shapes
 from fx2onnx.sources.light_run import run_lightly
 from fx2onnx.sources.source import Options
+from fx2onnx.sources.weights import cast_inputs
 
 
 def sample_inputs(module: Model, options: Options) -> tuple[Inputs, Shapes]:
@@ -85,22 +86,16 @@ def _is_accepted(module: Model, samples: Inputs) -> bool:
     """Whether ``module(**samples)`` runs, on tensors without data where it can."""
     if not isinstance(module, torch.nn.Module):
         return True
-    dtype = next((value.dtype for value in module.parameters() if value.is_floating_point()), torch.float32)
-    cast = {name: value.to(dtype) if value.is_floating_point() else value for name, value in samples.items()}
+    cast = {name: cast_inputs(value, main_dtype(module)) for name, value in samples.items()}
     try:
-        shell = _shell(module)
+        # A copy with the same weights, so that what modules keep of a run without data is forgotten.
+        shell = copy.deepcopy(module, {id(value): value for value in (*module.parameters(), *module.buffers())})
         with Changes():
             keep_apart({type(part) for part in module.modules()})
             run_lightly(shell, shell, cast)
     except Exception:  # a model raises whatever an input that it does not take leads to
         return False
     return True
-
-
-def _shell(module: torch.nn.Module) -> torch.nn.Module:
-    """A copy with the same weights, so that what modules keep of a run without data is forgotten."""
-    shared = {id(value): value for value in (*module.parameters(), *module.buffers())}
-    return copy.deepcopy(module, shared)
 
 
 def baked_inputs(samples: Mapping[str, torch.Tensor]) -> tuple[str, ...]:
@@ -121,25 +116,17 @@ def _factories(module: Model, parameters: Mapping[str, inspect.Parameter]) -> Ma
         return {**INPUT_FACTORIES, **PADDED_PATCH_FACTORIES}
     if "target_sizes" in parameters and "input_ids" not in parameters:
         return {**INPUT_FACTORIES, **STRIP_FACTORIES}
-    if "pixel_values" in parameters and _takes_pairs(module):
+    if "pixel_values" in parameters and module.config.model_type in _names("KEYPOINT_MATCHING"):  # base models, too
         return {**INPUT_FACTORIES, **PAIR_FACTORIES}
-    return {**INPUT_FACTORIES, **CHOICE_FACTORIES} if _is_for(module, "MULTIPLE_CHOICE") else INPUT_FACTORIES
+    class_name = _names("MULTIPLE_CHOICE").get(getattr(module.config, "model_type", ""))
+    return {**INPUT_FACTORIES, **CHOICE_FACTORIES} if class_name == type(module).__name__ else INPUT_FACTORIES
 
 
-def _takes_pairs(module: Model) -> bool:
-    """Whether the model compares two images; its base model does so, too."""
+def _names(task: str) -> Mapping[str, str]:
+    """Of transformers' models for the task, the class by model type."""
     from transformers.models.auto import modeling_auto
 
-    mapping: Mapping[str, str] = getattr(modeling_auto, "MODEL_FOR_KEYPOINT_MATCHING_MAPPING_NAMES", {})
-    return module.config.model_type in mapping
-
-
-def _is_for(module: Model, task: str) -> bool:
-    """Whether transformers has the module's class for the task."""
-    from transformers.models.auto import modeling_auto
-
-    mapping: Mapping[str, str] = getattr(modeling_auto, f"MODEL_FOR_{task}_MAPPING_NAMES", {})
-    return bool(mapping.get(getattr(module.config, "model_type", "")) == type(module).__name__)
+    return getattr(modeling_auto, f"MODEL_FOR_{task}_MAPPING_NAMES", {})
 
 
 def _main_input(module: Model) -> str:

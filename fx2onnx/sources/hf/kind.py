@@ -22,7 +22,7 @@ from fx2onnx.sources.hf.by_reference import LOADING, load_mapped, quiet_loading
 from fx2onnx.sources.hf.config import CONFIG, check_config, read_config, unpack_quantized, without_foreign_code
 from fx2onnx.sources.hf.guard import guarded
 from fx2onnx.sources.hf.inputs import baked_inputs, sample_inputs
-from fx2onnx.sources.hf.sample_context import with_sub_configs
+from fx2onnx.sources.hf.sample_context import main_dtype, set_use_cache, with_sub_configs
 from fx2onnx.sources.hf.tasks import TASKS, AutoMapping, every_task, mapping_of
 from fx2onnx.sources.hf.transformers_types import Config, LoadingNotes, Model
 from fx2onnx.sources.memory import check_memory
@@ -88,13 +88,13 @@ def _build(transformers: ModuleType, name: str, options: Options) -> Source:
         has_weights, label = False, name
     model_class = _model_class(transformers, config, task)
     config = config_for(model_class, config)
-    _switch_cache_off(config)
+    set_use_cache(config, False)
     with seeded(options.seed):
         loaded = _module(model_class, config, folder if has_weights else None, name, options)
         loaded.module.eval()
         with reported(f"no sample inputs can be made by the config of hf:{name}"):
             kwargs, dynamic_shapes = sample_inputs(loaded.module, options)
-    dtype = _main_dtype(loaded.module)
+    dtype = main_dtype(loaded.module)
     kwargs = {argument: cast_inputs(value, dtype) for argument, value in kwargs.items()}
     origin = f"transformers {transformers.__version__}, {model_class.__name__}, {loaded.origin}"
     return Source(
@@ -139,10 +139,6 @@ def _module(model_class: type[Model], config: Config, folder: Path | None, name:
     by_reference = options.weights == "reference"
     module, files = _load(model_class, source, config, options.dtype, by_reference=by_reference or source != folder)
     return _Loaded(module, f"weights of {source.resolve().name}", files if by_reference else ())
-
-
-def _main_dtype(module: torch.nn.Module) -> torch.dtype:
-    return next((value.dtype for value in module.parameters() if value.is_floating_point()), torch.float32)
 
 
 def _transformers() -> ModuleType:
@@ -231,12 +227,6 @@ def config_for(model_class: type[Model], config: Config) -> Config:
     if wanted is None or isinstance(config, wanted):
         return config
     return next((part for part in with_sub_configs(config) if isinstance(part, wanted)), config)
-
-
-def _switch_cache_off(config: Config) -> None:
-    for part in with_sub_configs(config):
-        if hasattr(part, "use_cache"):
-            part.use_cache = False
 
 
 def _create(model_class: type[Model], config: Config, name: str, *, check: bool = True) -> Model:

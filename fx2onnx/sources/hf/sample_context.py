@@ -80,3 +80,15 @@ def with_sub_configs(config: Config) -> Iterator[Config]:
     for value in vars(config).values():
         if hasattr(value, "to_dict") and hasattr(value, "model_type"):
             yield from with_sub_configs(value)
+
+
+def set_use_cache(config: Config, value: bool) -> None:
+    """Whether the model gives its cache, in every part of the config that says so."""
+    for part in with_sub_configs(config):
+        if hasattr(part, "use_cache"):
+            part.use_cache = value
+
+
+def main_dtype(module: nn.Module) -> torch.dtype:
+    """That of the first floating parameter."""
+    return next((value.dtype for value in module.parameters() if value.is_floating_point()), torch.float32)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from typing import TypeAlias
 
 import torch
 from torch import nn
@@ -112,6 +113,10 @@ def _future_series(context: SampleContext) -> torch.Tensor:
     return torch.randn(context.batch, context.number("prediction_length", default=8))
 
 
+def _main_argument(context: SampleContext) -> torch.Tensor:
+    return _token_ids(context) if getattr(context.config, "vocab_size", None) else _waveform(context)
+
+
 def _with_time_features(context: SampleContext, batch: int, length: int) -> torch.Tensor:
     return torch.randn(batch, length, context.number("num_time_features", default=0))
 
@@ -151,13 +156,24 @@ def _strip(context: SampleContext) -> torch.Tensor:
     return torch.randn(1, context.number("num_channels", default=3), side, 16 * side)
 
 
+def _image_pair(context: SampleContext) -> torch.Tensor:
+    return torch.randn(context.batch, 2, context.number("num_channels", default=3), *context.image_size())
+
+
 _TEXT_AXES = {0: "batch", 1: "sequence"}
 _DECODER_AXES = {0: "batch", 1: "decoder_sequence"}
 _BATCH = {0: "batch"}
-_MAKERS_BY_AXES: tuple[tuple[Mapping[int, str], dict[str, Callable[[SampleContext], torch.Tensor]]], ...] = (
-    (_DECODER_AXES, {"decoder_input_ids": _decoder_ids}),
-    ({0: "batch", 1: "encoder_sequence"}, {"encoder_hidden_states": _encoder_states}),
-    (
+_Make: TypeAlias = Callable[[SampleContext], torch.Tensor]
+
+
+def _of(axes: Mapping[int, str], makers: Mapping[str, _Make]) -> dict[str, InputFactory]:
+    return {name: InputFactory(make, axes) for name, make in makers.items()}
+
+
+INPUT_FACTORIES: dict[str, InputFactory] = {
+    **_of(_DECODER_AXES, {"decoder_input_ids": _decoder_ids}),
+    **_of({0: "batch", 1: "encoder_sequence"}, {"encoder_hidden_states": _encoder_states}),
+    **_of(
         _TEXT_AXES,
         {
             "input_ids": _token_ids,
@@ -173,7 +189,7 @@ _MAKERS_BY_AXES: tuple[tuple[Mapping[int, str], dict[str, Callable[[SampleContex
             "bbox": _boxes,
         },
     ),
-    (
+    **_of(
         {},
         {
             "classes_input_ids": _token_ids,
@@ -183,7 +199,7 @@ _MAKERS_BY_AXES: tuple[tuple[Mapping[int, str], dict[str, Callable[[SampleContex
             "tasks_attention_mask": _ones,
         },
     ),
-    (
+    **_of(
         _BATCH,
         {
             "pixel_values": _pixels,
@@ -208,57 +224,44 @@ _MAKERS_BY_AXES: tuple[tuple[Mapping[int, str], dict[str, Callable[[SampleContex
             "audio_mel_mask": lambda context: torch.zeros(context.batch, 64, dtype=torch.bool),  # True is padding
             "hidden_states": _latents,
             "latents": _latents,
-            "inputs": lambda context: (_token_ids if getattr(context.config, "vocab_size", None) else _waveform)(
-                context
-            ),
+            "inputs": _main_argument,
         },
     ),
+}
+PATCH_FACTORIES = _of(
+    {},
+    {
+        "hidden_states": _patches,
+        "pixel_values": _patches,
+        "grid_thw": _grid,
+        "image_grid_thw": _grid,
+        "image_grid_hw": lambda context: _grid(context)[:, 1:],
+    },
 )
-INPUT_FACTORIES: dict[str, InputFactory] = {
-    name: InputFactory(make, axes) for axes, makers in _MAKERS_BY_AXES for name, make in makers.items()
-}
-PATCH_FACTORIES: dict[str, InputFactory] = {
-    "hidden_states": InputFactory(_patches, {}),
-    "pixel_values": InputFactory(_patches, {}),
-    "grid_thw": InputFactory(_grid, {}),
-    "image_grid_thw": InputFactory(_grid, {}),
-    "image_grid_hw": InputFactory(lambda context: _grid(context)[:, 1:], {}),
-}
 """For encoders that take the patches of all images in one matrix and the grid of each; the grid's values decide shapes."""
-PADDED_PATCH_FACTORIES: dict[str, InputFactory] = {
-    "pixel_values": InputFactory(
-        lambda context: torch.randn(context.batch, PATCH_ROWS**2, patch_numbers(context, 16)), _BATCH
-    ),
-    "pixel_attention_mask": InputFactory(
-        lambda context: torch.ones(context.batch, PATCH_ROWS**2, dtype=torch.int64), _BATCH
-    ),
-    "spatial_shapes": InputFactory(lambda context: torch.full((context.batch, 2), PATCH_ROWS), {}),
-    "pixel_position_ids": InputFactory(_patch_places, _BATCH),
+_PATCHES_OF_IMAGES: dict[str, _Make] = {
+    "pixel_values": lambda context: torch.randn(context.batch, PATCH_ROWS**2, patch_numbers(context, 16)),
+    "pixel_attention_mask": lambda context: torch.ones(context.batch, PATCH_ROWS**2, dtype=torch.int64),
+}
+PADDED_PATCH_FACTORIES = {
+    **_of(_BATCH, _PATCHES_OF_IMAGES),
+    **_of({}, {"spatial_shapes": lambda context: torch.full((context.batch, 2), PATCH_ROWS)}),
+    **_of(_BATCH, {"pixel_position_ids": _patch_places}),
 }
 """For encoders that take the patches of each image in a row of its own."""
-STRIP_FACTORIES: dict[str, InputFactory] = {
-    "pixel_values": InputFactory(_strip, {}),
-    "target_sizes": InputFactory(lambda _: torch.tensor([[4, 4]]), {}),
-}
+STRIP_FACTORIES = _of({}, {"pixel_values": _strip, "target_sizes": lambda _: torch.tensor([[4, 4]])})
 """For encoders that take images as strips of patches."""
-COMPANIONS: dict[str, InputFactory] = {
-    "image_sizes": InputFactory(lambda context: torch.tensor([context.image_size()] * context.batch), {})
-}
+COMPANIONS = _of({}, {"image_sizes": lambda context: torch.tensor([context.image_size()] * context.batch)})
 """What encoders of images take beside the images."""
-_CHOICE_AXES = {0: "batch", 1: "choices", 2: "sequence"}
-CHOICE_FACTORIES: dict[str, InputFactory] = {
-    "input_ids": InputFactory(
-        lambda context: torch.stack([_token_ids(context) for _ in range(_CHOICES)], 1), _CHOICE_AXES
-    ),
-    "attention_mask": InputFactory(lambda context: torch.stack([_ones(context)] * _CHOICES, 1), _CHOICE_AXES),
-}
+CHOICE_FACTORIES = _of(
+    {0: "batch", 1: "choices", 2: "sequence"},
+    {
+        "input_ids": lambda context: torch.stack([_token_ids(context) for _ in range(_CHOICES)], 1),
+        "attention_mask": lambda context: torch.stack([_ones(context)] * _CHOICES, 1),
+    },
+)
 """For models that choose among several texts."""
-PAIR_FACTORIES: dict[str, InputFactory] = {
-    "pixel_values": InputFactory(
-        lambda context: torch.randn(context.batch, 2, context.number("num_channels", default=3), *context.image_size()),
-        _BATCH,
-    )
-}
+PAIR_FACTORIES = _of(_BATCH, {"pixel_values": _image_pair})
 """For models that compare two images."""
 
 
@@ -316,7 +319,7 @@ def other_forms(name: str, context: SampleContext, *, in_patches: bool) -> Itera
 
 
 # Argument, the config field without which no model has the form, how it is made, and its dynamic axes.
-_OTHER_FORMS: tuple[tuple[str, str | None, Callable[[SampleContext], torch.Tensor], Mapping[int, str]], ...] = (
+_OTHER_FORMS: tuple[tuple[str, str | None, _Make, Mapping[int, str]], ...] = (
     ("input_values", None, lambda context: torch.randn(context.batch, 1, _WHOLE_WINDOWS), _BATCH),
     ("input_values", None, lambda context: torch.randn(context.batch, _WHOLE_WINDOWS), _BATCH),
     ("input_features", None, _features_of_stem, _BATCH),

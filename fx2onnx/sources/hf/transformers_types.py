@@ -6,6 +6,7 @@ For annotations only: nothing is derived from these classes.
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import ClassVar, Protocol, TypeAlias, TypedDict
 
 import torch
@@ -20,15 +21,27 @@ Shapes: TypeAlias = dict[str, dict[int, AxisName]]
 
 
 class Config(Protocol):
-    """A ``PretrainedConfig``; other fields than these depend on the model's type and are read with ``getattr``."""
+    """A ``PretrainedConfig``. Which fields there are depends on the model's type; these are the ones used without asking."""
 
     model_type: str
     vocab_size: int
+    num_codebooks: int
+    audio_bos_token_id: int
     quantization_config: object
+    use_cache: bool
 
     def to_dict(self) -> dict[str, object]: ...
 
+    def save_pretrained(self, folder: Path) -> None: ...
+
     def get_text_config(self, decoder: bool = False) -> Config: ...
+
+
+class GenerationConfig(Protocol):
+    eos_token_id: int | list[int] | None
+    pad_token_id: int | None
+
+    def save_pretrained(self, folder: Path) -> None: ...
 
 
 class LoadingNotes(TypedDict, total=False):
@@ -39,9 +52,10 @@ class LoadingNotes(TypedDict, total=False):
 
 
 class Model(nn.Module):
-    """A ``PreTrainedModel``."""
+    """A ``PreTrainedModel``, of those that generate."""
 
     config: Config
+    generation_config: GenerationConfig
     base_model: nn.Module
     base_model_prefix: str
     main_input_name: str
@@ -51,3 +65,5 @@ class Model(nn.Module):
     get_encoder: Callable[[], Model]
     prepare_inputs_for_generation: Callable[..., dict[str, object]]
     generate: Callable[..., torch.Tensor]
+    _update_model_kwargs_for_generation: Callable[..., dict[str, object]]
+    _prepare_position_ids_for_generation: Callable[..., torch.Tensor | None]

@@ -1,0 +1,16 @@
+"""Every other generating model: one graph for the prompt and each later step."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from fx2onnx.decoding.decoder import cached_decoder
+from fx2onnx.decoding.recipes.recipe import Part, Request
+
+
+def fits(_: Request) -> bool:
+    return True
+
+
+def parts(request: Request) -> list[Part]:
+    return [request.decoder_part("model.onnx", partial(cached_decoder, request.model, request.name, request.options))]

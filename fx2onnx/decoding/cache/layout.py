@@ -147,8 +147,8 @@ class Memory:
 
     def taken_from(self, cache: object) -> dict[str, torch.Tensor]:
         """The tensors of ``cache``, which has the structure of the trial's, by name."""
-        found = tensors_of(cache)
-        return {name: found[name] for name in self.states}
+        tensors = tensors_of(cache)
+        return {name: tensors[name] for name in self.states}
 
     def _add(self, keys: Keys, tensor: torch.Tensor, names: dict[int, str]) -> None:
         if id(tensor) in names or self._sizes.batch not in tensor.shape:
@@ -181,9 +181,9 @@ def tokens_for_every_state(cache: object) -> int:
 
 def tensors_of(cache: object) -> dict[str, torch.Tensor]:
     """Every tensor of ``cache`` by name."""
-    found: dict[str, torch.Tensor] = {}
-    _walk(cache, (), lambda keys, value: found.setdefault(_name(keys), value), set())
-    return found
+    tensors: dict[str, torch.Tensor] = {}
+    _walk(cache, (), lambda keys, value: tensors.setdefault(_name(keys), value), set())
+    return tensors
 
 
 def _name(keys: Keys) -> str:

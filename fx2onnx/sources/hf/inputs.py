@@ -151,7 +151,7 @@ def _is_wanted(name: str, parameter: inspect.Parameter, module: Model, context: 
         "input_ids": main == "pixel_values" and hasattr(context.config, "text_config"),
         "input_features_mask": main == "input_features",
         "encoder_hidden_states": main == "query_embeds",
-        # Image and text encoders side by side (CLIP and its kin) need both inputs; a language model that embeds images
+        # Image and text encoders side by side (CLIP and the like) need both inputs; a language model that embeds images
         # at placeholder tokens runs on text alone.
         "pixel_values": hasattr(context.config, "text_config")
         and hasattr(context.config, "vision_config")

@@ -15,8 +15,6 @@ from fx2onnx.sources.seeding import seeded, settle
 from fx2onnx.sources.source import Options, Source
 from fx2onnx.sources.torchvision_compat import prepare
 
-_NOT_A_NAME = "timm.list_models() has the architecture names, without a .tag"
-
 
 def names() -> list[str]:
     """Names of all architectures."""
@@ -31,7 +29,9 @@ def build(name: str, options: Options) -> Source:
     """
     timm = _timm()
     if not timm.is_model(name):
-        fail_unknown("timm model", name, timm.list_models(), hint=_NOT_A_NAME)
+        fail_unknown(
+            "timm model", name, timm.list_models(), hint="timm.list_models() has the architecture names, without a .tag"
+        )
     with seeded(options.seed):
         check_memory(f"timm:{name}", lambda: _create(timm, name, options), "choose a smaller architecture")
         module = _create(timm, name, options)

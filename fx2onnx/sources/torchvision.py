@@ -29,10 +29,9 @@ class _Task:
     has_batch_axis: bool = True
 
 
-# Key: the subpackage of torchvision.models that the builder lives in; anything else is classification.
+# Key: the subpackage of torchvision.models that the builder lives in; anything else takes what classification takes.
 _TASKS: dict[str, _Task] = {
     "detection": _Task(lambda batch, size, _: ([torch.rand(3, size, size) for _ in range(batch)],), 320, 1, False),
-    "segmentation": _Task(lambda batch, size, _: (torch.randn(batch, 3, size, size),), 224),
     "video": _Task(lambda batch, size, frames: (torch.randn(batch, 3, frames, size, size),), 112),
     "optical_flow": _Task(
         lambda batch, size, _: tuple(torch.rand(batch, 3, size, size) * 2 - 1 for _ in range(2)), 128

@@ -68,12 +68,18 @@ def import_torchvision() -> ModuleType:
             raise UserError("E602", "torchvision is not installed", next="pip install torchvision")
         try:
             return importlib.import_module("torchvision")
-        except RuntimeError as error:
-            if "torchvision::" not in str(error) or "does not exist" not in str(error):
-                raise _broken(error) from error
-        except ImportError as error:
-            raise _broken(error) from error
-        _forget_half_imported()
+        except (ImportError, RuntimeError) as error:
+            text = str(error)
+            if isinstance(error, ImportError) or "torchvision::" not in text or "does not exist" not in text:
+                raise UserError(
+                    "E602",
+                    "torchvision is installed but cannot be imported",
+                    why=f"{type(error).__name__}: {error}",
+                    next="install the torchvision release that belongs to your PyTorch: "
+                    "pip install --upgrade torch torchvision",
+                ) from error
+        for name in [name for name in sys.modules if name.split(".")[0] == "torchvision"]:  # half imported
+            del sys.modules[name]
         _declare_operators()
         with _extension_counts_as_loaded():
             return importlib.import_module("torchvision")
@@ -96,20 +102,6 @@ def prepare() -> bool:
 def operators_are_declared_here() -> bool:
     """Whether torchvision's operators are declared by this module rather than by its compiled extension."""
     return _library is not None
-
-
-def _broken(error: Exception) -> UserError:
-    return UserError(
-        "E602",
-        "torchvision is installed but cannot be imported",
-        why=f"{type(error).__name__}: {error}",
-        next="install the torchvision release that belongs to your PyTorch: pip install --upgrade torch torchvision",
-    )
-
-
-def _forget_half_imported() -> None:
-    for name in [name for name in sys.modules if name == "torchvision" or name.startswith("torchvision.")]:
-        del sys.modules[name]
 
 
 def _declare_operators() -> None:

@@ -39,10 +39,7 @@ def state_behind(model: Model, inputs: Mapping[str, object]) -> tuple[Mapping[st
     """What ``model`` gives for a prompt, and the state behind it: the cache that it was handed, and what modules hold."""
     from transformers import DynamicCache
 
-    cache = DynamicCache(config=model.config)
-    with untouched(model):
-        result = model(**inputs, past_key_values=cache, use_cache=True, return_dict=True)
-        return result, {"layers": cache, "held": _nested(_held(model))}
+    return step(model, {**inputs, "return_dict": True}, {"layers": DynamicCache(config=model.config), "held": {}})
 
 
 def step(model: Model, inputs: Mapping[str, object], state: HeldCache) -> tuple[Mapping[str, torch.Tensor], HeldCache]:

@@ -9,7 +9,6 @@ import importlib
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
@@ -90,36 +89,34 @@ def _build(transformers: ModuleType, name: str, options: Options) -> Source:
     config = config_for(model_class, config)
     set_use_cache(config, False)
     with seeded(options.seed):
-        loaded = _module(model_class, config, folder if has_weights else None, name, options)
-        loaded.module.eval()
+        module, weights, files = _module(model_class, config, folder if has_weights else None, name, options)
+        module.eval()
         with reported(f"no sample inputs can be made by the config of hf:{name}"):
-            kwargs, dynamic_shapes = sample_inputs(loaded.module, options)
-    dtype = main_dtype(loaded.module)
+            kwargs, dynamic_shapes = sample_inputs(module, options)
+    dtype = main_dtype(module)
     kwargs = {argument: cast_inputs(value, dtype) for argument, value in kwargs.items()}
-    origin = f"transformers {transformers.__version__}, {model_class.__name__}, {loaded.origin}"
+    origin = f"transformers {transformers.__version__}, {model_class.__name__}, {weights}"
     return Source(
         label,
-        loaded.module,
+        module,
         (),
         kwargs,
         dynamic_shapes,
         origin=origin,
-        weight_files=loaded.files,
+        weight_files=files,
         has_weights=options.weights != "none",
         bake=baked_inputs(kwargs),
         data_branches="if",
     )
 
 
-@dataclass(frozen=True)
-class _Loaded:
-    module: Model
-    origin: str
-    files: Sequence[WeightFile] = ()
+def _module(
+    model_class: type[Model], config: Config, folder: Path | None, name: str, options: Options
+) -> tuple[Model, str, Sequence[WeightFile]]:
+    """The module with the weights that ``options.weights`` asks for, where they come from, and the files that it refers to.
 
-
-def _module(model_class: type[Model], config: Config, folder: Path | None, name: str, options: Options) -> _Loaded:
-    """The module with the weights that ``options.weights`` asks for; ``folder`` is None where there are none to load."""
+    ``folder`` is None where there are none to load.
+    """
     dtype = check_dtype(options.dtype)
     words = {None: folder, "reference": folder, "random": None, "none": None}
     source = words[options.weights] if options.weights in words else Path(str(options.weights)).expanduser()
@@ -131,14 +128,14 @@ def _module(model_class: type[Model], config: Config, folder: Path | None, name:
         )
     if options.weights == "none":
         with torch.device("meta"):
-            return _Loaded(_create(model_class, config, name, check=False), "no weights")
+            return _create(model_class, config, name, check=False), "no weights", ()
     if source is None:
         module = _create(model_class, config, name)
         move_constants(module, options.seed)
-        return _Loaded(module if dtype is None else module.to(dtype), f"random weights, seed {options.seed}")
+        return module if dtype is None else module.to(dtype), f"random weights, seed {options.seed}", ()
     by_reference = options.weights == "reference"
     module, files = _load(model_class, source, config, options.dtype, by_reference=by_reference or source != folder)
-    return _Loaded(module, f"weights of {source.resolve().name}", files if by_reference else ())
+    return module, f"weights of {source.resolve().name}", files if by_reference else ()
 
 
 def _transformers() -> ModuleType:

@@ -34,17 +34,12 @@ def _ones(context: SampleContext) -> torch.Tensor:
     return torch.ones(context.batch, context.seq, dtype=torch.int64)
 
 
-def _pixels(context: SampleContext) -> torch.Tensor:
+def _pixels(context: SampleContext, usual_frames: int | None = None) -> torch.Tensor:
+    """Images, or films where the config has a number of frames or ``usual_frames`` gives one."""
     channels = context.number("num_channels", "in_channels", "in_chans", default=3)
-    frames = context.find("num_frames")
+    frames = context.find("num_frames", default=usual_frames)
     lead = (context.batch,) if frames is None else (context.batch, int(frames))
     return torch.randn(*lead, channels, *context.image_size())
-
-
-def _video(context: SampleContext) -> torch.Tensor:
-    channels = context.number("num_channels", "in_channels", "in_chans", default=3)
-    frames = context.number("num_frames", default=4)
-    return torch.randn(context.batch, frames, channels, *context.image_size())
 
 
 def _series(context: SampleContext) -> torch.Tensor:
@@ -203,7 +198,7 @@ INPUT_FACTORIES: dict[str, InputFactory] = {
         _BATCH,
         {
             "pixel_values": _pixels,
-            "pixel_values_videos": _video,
+            "pixel_values_videos": lambda context: _pixels(context, usual_frames=4),
             "pixel_mask": lambda context: torch.ones(context.batch, *context.image_size(), dtype=torch.int64),
             "prompt_pixel_values": _pixels,
             "prompt_masks": _pixels,

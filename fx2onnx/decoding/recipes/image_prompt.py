@@ -89,7 +89,7 @@ class Findings:
     factories: Mapping[str, InputFactory]
     ahead: int
     given: frozenset[str]
-    later: frozenset[str]
+    later: Mapping[str, InputFactory]
 
 
 class PromptPart(ModelPart[Findings]):
@@ -124,13 +124,12 @@ def prompt_and_decoder(request: Request) -> dict[str, Source]:
     Raises:   UserError E601 where its arguments are not known, or it keeps nothing between calls.
     """
     model, findings = request.model, _findings(request.model)
-    later = {key: findings.factories[key] for key in sorted(findings.later)}
     if not findings.given:
-        return {PROMPT_FILE: _prompt_source(request, findings), DECODER_FILE: _later_source(request, findings, later)}
+        return {PROMPT_FILE: _prompt_source(request, findings), DECODER_FILE: _later_source(request, findings)}
     decoder = CachedDecoder(model, findings.cache_argument, findings.layout, given=findings.given)
     return {
         IMAGE_FILE: image_source(request, ImageStates(model, findings), findings.factories),
-        DECODER_FILE: step_source(request, decoder, findings.layout, later, {}),
+        DECODER_FILE: step_source(request, decoder, findings.layout, findings.later, {}),
     }
 
 
@@ -205,10 +204,10 @@ def _handed_on(model: Model, inputs: Mapping[str, object], **step: object) -> se
 
 def _later(
     model: Model, text: Inputs, factories: Mapping[str, InputFactory], context: SampleContext, cache: object
-) -> frozenset[str]:
+) -> dict[str, InputFactory]:
     media, _ = samples_of(factories, context)
     step = {"past_key_values": cache, "is_first_iteration": False, "next_sequence_length": 1}
-    return frozenset(_handed_on(model, {**text, **media}, **step)) & frozenset(factories)
+    return {key: factories[key] for key in sorted(_handed_on(model, {**text, **media}, **step) & set(factories))}
 
 
 def image_source(request: Request, module: torch.nn.Module, factories: Mapping[str, InputFactory]) -> Source:
@@ -250,7 +249,7 @@ def _prompt_source(request: Request, findings: Findings) -> Source:
     return Source(request.name, PromptPart(model, findings).eval(), (), kwargs | samples, shapes | axes)
 
 
-def _later_source(request: Request, findings: Findings, later: Mapping[str, InputFactory]) -> Source:
+def _later_source(request: Request, findings: Findings) -> Source:
     """The language model after a prompt: its attention mask does not count what the images put before the text."""
     model = request.model
     source = cached_decoder(request.language, request.name, request.options)
@@ -268,5 +267,5 @@ def _later_source(request: Request, findings: Findings, later: Mapping[str, Inpu
                     past = kwargs[key].shape[axis]
         kwargs["attention_mask"] = torch.ones(len(kwargs["input_ids"]), past + new - findings.ahead, dtype=torch.int64)
         shapes["attention_mask"] = {0: BATCH, 1: Dim.symbol(PAST_SIZE) + Dim.symbol(SEQUENCE) - findings.ahead}
-    samples, axes = samples_of(later, request.context(seq=request.options.seq_or(4)))
+    samples, axes = samples_of(findings.later, request.context(seq=request.options.seq_or(4)))
     return replace(source, kwargs=kwargs | samples, dynamic_shapes=shapes | axes)

@@ -68,7 +68,7 @@ def capture(
 
     ``keep(overload)`` says which overloads stay whole; others are split by PyTorch's decompositions where there are.
     ``patches`` of library functions are in place while the module runs. ``single_calls``: classes of submodules each call
-    of which is one operator, and who is told of it. Raises UserError E1xx.
+    of which is one operator, and what is called for each. Raises UserError E1xx.
     """
     with record("bind arguments"):
         root = as_module(module)

@@ -89,6 +89,7 @@ def shrunk(name: str, recipe: str) -> Source:
 
     from fx2onnx.sources.hf import kind
     from fx2onnx.sources.hf.inputs import baked_inputs, sample_inputs
+    from fx2onnx.sources.hf.sample_context import set_use_cache
     from fx2onnx.sources.seeding import move_constants, seeded
 
     transformers = kind._transformers()
@@ -97,7 +98,7 @@ def shrunk(name: str, recipe: str) -> Source:
     config = config_class()
     if rules:
         config = config_class(**shrink(config.to_dict(), rules))
-    kind._switch_cache_off(config)
+    set_use_cache(config, False)
     model_class = kind._model_class(transformers, config, None)
     config = kind.config_for(model_class, config)
     with torch.device("meta"):

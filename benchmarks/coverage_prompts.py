@@ -15,7 +15,7 @@ def text_prompts(model: Any) -> dict[str, Any]:
     from fx2onnx.decoding.recipes.delay_pattern import delays_of
     from fx2onnx.decoding.recipes.encoder_decoder import _encoder_inputs
     from fx2onnx.decoding.recipes.streaming_audio import stream_of
-    from fx2onnx.sources.hf.call import Call
+    from fx2onnx.sources.hf.sample_context import SampleContext
     from fx2onnx.sources.seeding import seeded
     from fx2onnx.sources.source import Options
 
@@ -38,7 +38,7 @@ def text_prompts(model: Any) -> dict[str, Any]:
             return {"input_ids": ids, "attention_mask": mask[:, -ids.shape[1] :]}
         stream = stream_of(model)
         if stream is not None:  # sound for all tokens, also those to come
-            call = Call(model.config, Options(batch=3), model)
+            call = SampleContext(model.config, Options(batch=3), model)
             inputs[stream.argument] = stream.sample(call, _STRETCHES)
         return inputs
 
@@ -144,19 +144,20 @@ def _with_prompt(model: Any, inputs: dict[str, Any]) -> dict[str, Any]:
     """Three prompts for a model whose images enter the language model itself; of a model without images, of text."""
     from fx2onnx.decoding.recipes.cross_attention import image_parts
     from fx2onnx.decoding.recipes.image_prompt import MEDIA, takes_images
+    from fx2onnx.decoding.recipes.recipe import Request
     from fx2onnx.manifest.names import DECODER_FILE, IMAGE_FILE, PROMPT_FILE
-    from fx2onnx.sources.hf.call import Call
-    from fx2onnx.sources.source import Options
+    from fx2onnx.sources.hf.sample_context import SampleContext
+    from fx2onnx.sources.source import Options, Source
 
     if not takes_images(model):
         return inputs
-    parts = image_parts(model, "", Options(batch=3))
+    parts = image_parts(Request(Source("", model), options=Options(batch=3)))
     taken = dict(parts[PROMPT_FILE if PROMPT_FILE in parts else IMAGE_FILE].kwargs)
     if "input_ids" in taken:  # of the length that places of images fit
         inputs["input_ids"], inputs["attention_mask"] = taken.pop("input_ids"), taken.pop("attention_mask")
         inputs["input_ids"][1, 0] = inputs["attention_mask"][1, 0] = 0
         taken.pop("position_ids", None)
-    call = Call(model.config, Options(batch=3, seq=inputs["input_ids"].shape[1]), model)
+    call = SampleContext(model.config, Options(batch=3, seq=inputs["input_ids"].shape[1]), model)
     for name in (name for name in parts[DECODER_FILE].kwargs if name in MEDIA and name not in taken):
         taken[name] = MEDIA[name][0].make(call)
         taken[name][1, :3] = 0  # tokens that see no image

@@ -93,10 +93,10 @@ class YoloV5(nn.Module):
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         levels = self.neck(images)
-        found = torch.cat(
+        predictions = torch.cat(
             [self.decode(head(x), at) for at, (head, x) in enumerate(zip(self.heads, levels, strict=True))], 1
         )
-        return self.suppress(found)
+        return self.suppress(predictions)
 
     def neck(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """PANet: down the backbone, up with the coarse maps, down again with the fine ones."""
@@ -121,17 +121,17 @@ class YoloV5(nn.Module):
         decoded = torch.cat((x_centre.unsqueeze(-1), y_centre.unsqueeze(-1), sizes, y[..., 4:]), -1)
         return decoded.reshape(batch, -1, self.outputs)
 
-    def suppress(self, found: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def suppress(self, predictions: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """The best candidates of each image, without those that overlap a better one of the same class."""
         from torchvision.ops import nms
 
-        best, classes = (found[..., 5:] * found[..., 4:5]).max(-1)
+        best, classes = (predictions[..., 5:] * predictions[..., 4:5]).max(-1)
         scores, order = best.topk(CANDIDATES, dim=1)
         classes = classes.gather(1, order)
-        boxes = found[..., :4].gather(1, order.unsqueeze(-1).expand(-1, -1, 4))
+        boxes = predictions[..., :4].gather(1, order.unsqueeze(-1).expand(-1, -1, 4))
         half = boxes[..., 2:] / 2
         corners = torch.cat((boxes[..., :2] - half, boxes[..., :2] + half), -1)
-        image = torch.arange(found.shape[0], device=found.device).unsqueeze(1).expand(-1, CANDIDATES)
+        image = torch.arange(predictions.shape[0], device=predictions.device).unsqueeze(1).expand(-1, CANDIDATES)
         corners, scores, classes, image = corners.flatten(0, 1), scores.flatten(), classes.flatten(), image.flatten()
         # Boxes of other images and classes are moved so far apart that they cannot overlap.
         apart = (image * (self.outputs - 5) + classes).to(corners.dtype) * 8192

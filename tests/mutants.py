@@ -37,6 +37,7 @@ EXPORTED = "tests/ops/test_exported.py"
 RARE, RESORT = "tests/ops/test_rare.py", "tests/lower/test_resort.py"
 STRANGERS = "tests/sources/test_strangers.py tests/base/test_folder_files.py"
 STATE, INTERRUPTS, THREADS = (f"tests/capture/test_{name}.py" for name in ("state", "interrupts", "threads"))
+RECIPES = "tests/decoding/test_recipes.py"
 PATCHES = "tests/model_patches/test_patching.py"
 MUTANTS = [
     # capture
@@ -158,6 +159,10 @@ MUTANTS = [
     Mutant("sources/hf/guard.py", "constants.HF_HUB_OFFLINE, hub_kernels.get_kernel = True, _no_kernel",
            "constants.HF_HUB_OFFLINE = True", STRANGERS),
     Mutant("exporting/folder.py", "not isinstance(limit, Dim)", "True", "tests/decoding/test_generation_folders.py"),
+    Mutant("decoding/parts.py", "            if not isinstance(parts, TextOnly):\n                return [replace(part, note=note) for part in parts] if note else parts",
+           "            if not isinstance(parts, TextOnly):\n                return parts", RECIPES),
+    Mutant("decoding/recipes/recipe.py", "partial(make, one_token=True), partial(make", "partial(make), partial(make", RECIPES),
+    Mutant("sources/foreign_errors.py", "    except UserError:\n        raise\n", "", "tests/sources/test_samples.py"),
     # verification
     Mutant("base/events.py", "        elif path is None:", "        elif False:", "tests/report/test_events.py"),
     Mutant("base/events.py", "            while held and _start_ns(ended[-1][held - 1]) >= start_ns:", "            while False:",

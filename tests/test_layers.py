@@ -57,7 +57,6 @@ LONG_FUNCTIONS = {
     "cli/export.py:export_command": OPTIONS,
     "cli/profile.py:profile_command": OPTIONS,
     "cli/run.py:run_command": OPTIONS,
-    "decoding/parts.py:cached_parts": "to be split",
     "runner/kernels/attention.py:attention": "the operator has 16 inputs and attributes, each a line",
 }
 

@@ -18,13 +18,14 @@ import torch
 from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import UserError
 from fx2onnx.decoding.cache.compressed import OWN_SIZES
-from fx2onnx.decoding.cache.layout import Memory, Sizes, State, tokens_for_every_state, unmistakable_sizes
+from fx2onnx.decoding.cache.layout import CacheLayout, Sizes, State, tokens_for_every_state, unmistakable_sizes
 from fx2onnx.decoding.cache.module_state import CACHE_ARGUMENT, is_holding, may_hold, state_behind, step, untouched
 from fx2onnx.decoding.probes import before_the_prompt
 from fx2onnx.decoding.recipes.deepstack import DEEP, KINDS, behind_layers
 from fx2onnx.manifest.names import BATCH, EMBEDDED, PAST, PAST_SIZE, PRESENT, SEQUENCE, TOTAL
-from fx2onnx.sources.light_run import run_lightly
-from fx2onnx.sources.source import Options, Source
+from fx2onnx.sources.hf.transformers_types import Inputs, Model, Shapes
+from fx2onnx.sources.light_run import Result, run_lightly
+from fx2onnx.sources.source import AxisName, Options, Source
 
 _PAST_SAMPLE = 6
 
@@ -37,9 +38,9 @@ class CachedDecoder(torch.nn.Module):
 
     def __init__(
         self,
-        model: Any,
+        model: Model,
         cache_argument: str,
-        memory: Memory,
+        layout: CacheLayout,
         *,
         one_token: bool = False,
         given: Collection[str] = (),
@@ -49,8 +50,8 @@ class CachedDecoder(torch.nn.Module):
         self.model = model
         self._one_token = one_token
         self._cache_argument = cache_argument
-        self._memory = memory
-        self._whole = [name for name, state in memory.states.items() if state.is_row_of_numbers]
+        self._layout = layout
+        self._whole = [name for name, state in layout.states.items() if state.is_row_of_numbers]
         self._behind_padding: dict[str, torch.Tensor] = {}
         if self._whole and not any(weight.is_meta for weight in model.parameters()):  # else the graph computes them
             with torch.no_grad(), untouched(model):
@@ -59,31 +60,31 @@ class CachedDecoder(torch.nn.Module):
     def forward(self, **inputs: torch.Tensor) -> dict[str, torch.Tensor]:
         states = {name.removeprefix(PAST): value for name, value in inputs.items() if name.startswith(PAST)}
         plain = {name: value for name, value in inputs.items() if not name.startswith(PAST)}
-        cache = self._memory.rebuilt(self._begun(plain, states), self._past(plain, states))
+        cache = self._layout.rebuilt(self._begun(plain, states), self._past(plain, states))
         if KINDS in plain:
             cache = before_the_prompt(cache)
         with behind_layers(self.model, plain.pop(DEEP, None)):
             result, behind = self._run(self.arguments(plain, states), cache)
-        following = {name: value for name, value in self._memory.taken_from(behind).items() if name not in self._given}
+        following = {name: value for name, value in self._layout.taken_from(behind).items() if name not in self._given}
         if self._one_token and not is_holding(cache) and "attention_mask" in plain:
             seen = plain["attention_mask"][:, -1] != 0
             following = {name: self._kept(name, seen, states[name], value) for name, value in following.items()}
         return {"logits": result["logits"]} | {PRESENT + name: value for name, value in following.items()}
 
-    def _run(self, arguments: Mapping[str, Any], cache: Any) -> tuple[Any, Any]:
+    def _run(self, arguments: Mapping[str, object], cache: object) -> tuple[Mapping[str, torch.Tensor], object]:
         """What the model gives, and its cache behind that."""
         if is_holding(cache):
             return step(self.model, arguments, cache)
         result = self.model(**arguments, **{self._cache_argument: cache}, use_cache=True)
         return result, result[self._cache_argument]
 
-    def arguments(self, plain: Mapping[str, torch.Tensor], _: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+    def arguments(self, plain: Mapping[str, torch.Tensor], _: Mapping[str, torch.Tensor]) -> dict[str, object]:
         """The model's arguments beside the cache."""
         return dict(plain)
 
     def _kept(self, name: str, seen: torch.Tensor, old: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
         """The new state where the row's token is none of padding; models leave a single token's padding unmasked."""
-        axes = self._memory.states[name].axes
+        axes = self._layout.states[name].axes
         if list(axes.values()) != [BATCH]:
             return new
         shape = [1] * new.dim()
@@ -105,11 +106,11 @@ class CachedDecoder(torch.nn.Module):
         """The states of whole numbers that the model leaves behind ``padding`` [batch, length]."""
         known = inspect.signature(self.model.forward).parameters
         alike = {name: padding for name in ("input_ids", "attention_mask", "position_ids") if name in known}
-        states = self._memory.taken_from(self.model(**alike, use_cache=True)[self._cache_argument])
+        states = self._layout.taken_from(self.model(**alike, use_cache=True)[self._cache_argument])
         return {name: states[name] for name in self._whole}
 
-    def _past(self, plain: Mapping[str, torch.Tensor], states: Mapping[str, torch.Tensor]) -> Any:
-        for name, state in self._memory.states.items():
+    def _past(self, plain: Mapping[str, torch.Tensor], states: Mapping[str, torch.Tensor]) -> int:
+        for name, state in self._layout.states.items():
             for axis, word in state.axes.items():
                 if word == PAST_SIZE:
                     return states[name].shape[axis]
@@ -122,7 +123,7 @@ class CachedDecoder(torch.nn.Module):
 
 
 def cached_decoder(
-    model: Any,
+    model: Model,
     name: str,
     options: Options,
     *,
@@ -143,12 +144,12 @@ def cached_decoder(
     Raises:   UserError E601 where the model keeps nothing between calls.
     """
     beside = beside or {}
-    cache_argument, memory = _remembered(model, unmistakable_sizes(model.config), width, beside, rows)
-    if not memory.states:
+    cache_argument, layout = _layout_of(model, unmistakable_sizes(model.config), width, beside, rows)
+    if not layout.states:
         raise no_cache(model)
-    module = CachedDecoder(model, cache_argument, memory, one_token=one_token).eval()
+    module = CachedDecoder(model, cache_argument, layout, one_token=one_token).eval()
     batch, new = options.batch_or(), 1 if one_token else options.seq_or(4)
-    kwargs, shapes = text_inputs(model, memory, batch, new, past)
+    kwargs, shapes = text_inputs(model, layout, batch, new, past)
     if width is not None:
         del kwargs["input_ids"]
         kwargs[EMBEDDED], shapes[EMBEDDED] = torch.randn(batch, new, width), shapes.pop("input_ids")
@@ -160,7 +161,7 @@ def cached_decoder(
     if axes and "position_ids" in kwargs:
         kwargs["position_ids"] = kwargs["position_ids"].repeat(axes, 1, 1)
         shapes["position_ids"] = {axis + 1: word for axis, word in shapes["position_ids"].items()}
-    add_states(kwargs, shapes, memory, batch, past)
+    add_states(kwargs, shapes, layout, batch, past)
     if one_token:
         for words in shapes.values():
             for axis in [axis for axis, word in words.items() if word == SEQUENCE]:
@@ -168,9 +169,9 @@ def cached_decoder(
     return Source(name, module, (), kwargs, shapes)
 
 
-def _remembered(
-    model: Any, sizes: Sizes, width: int | None, beside: Mapping[str, tuple[int, ...]], rows: int
-) -> tuple[str, Memory]:
+def _layout_of(
+    model: Model, sizes: Sizes, width: int | None, beside: Mapping[str, tuple[int, ...]], rows: int
+) -> tuple[str, CacheLayout]:
     """The argument that takes the cache, and what a trial run says that it holds behind a text that is long enough."""
     known = inspect.signature(model.forward).parameters
     more = {
@@ -185,20 +186,18 @@ def _remembered(
     tokens = tokens_for_every_state(cache)
     if tokens > sizes.past:
         longer = unmistakable_sizes(model.config, least=tokens)
-        return _remembered(model, replace(longer, batch=sizes.batch), width, beside, rows)
-    return cache_argument, Memory(cache, sizes)
+        return _layout_of(model, replace(longer, batch=sizes.batch), width, beside, rows)
+    return cache_argument, CacheLayout(cache, sizes)
 
 
-def add_states(
-    kwargs: dict[str, torch.Tensor], shapes: dict[str, Any], memory: Memory, batch: int, past: int = _PAST_SAMPLE
-) -> None:
+def add_states(kwargs: Inputs, shapes: Shapes, layout: CacheLayout, batch: int, past: int = _PAST_SAMPLE) -> None:
     """The cache's tensors beside the other inputs."""
-    for state in memory.states.values():
+    for state in layout.states.values():
         kwargs[PAST + state.name] = _sample_state(state, batch, past)
         shapes[PAST + state.name] = dict(state.axes)
 
 
-def no_cache(model: Any) -> UserError:
+def no_cache(model: Model) -> UserError:
     return UserError(
         "E601",
         f"{type(model).__name__} keeps no cache between steps",
@@ -207,7 +206,9 @@ def no_cache(model: Any) -> UserError:
     )
 
 
-def trial(model: Any, prompt: Mapping[str, torch.Tensor], call: Callable[..., Any] | None = None) -> tuple[str, Any]:
+def trial(
+    model: Model, prompt: Mapping[str, torch.Tensor], call: Callable[..., Mapping[str, object]] | None = None
+) -> tuple[str, object]:
     """The argument of forward that takes the cache, and the cache that follows ``prompt``.
 
     ``call(**prompt)`` runs the model, as ``model`` itself does.
@@ -230,7 +231,7 @@ def trial(model: Any, prompt: Mapping[str, torch.Tensor], call: Callable[..., An
     raise no_cache(model)
 
 
-def _with_cache(model: Any, **inputs: Any) -> Any:
+def _with_cache(model: Model, **inputs: object) -> Any:
     """A run with the cache that ``generate`` gives to a model."""
     from transformers import DynamicCache
 
@@ -238,27 +239,26 @@ def _with_cache(model: Any, **inputs: Any) -> Any:
     return model(**inputs, **{CACHE_ARGUMENT: cache}, use_cache=True, return_dict=True)
 
 
-def _as_keywords(call: Callable[..., Any], model: Any, **inputs: Any) -> Any:
+def _as_keywords(call: Callable[..., Result], model: Model, **inputs: object) -> Result:
     return call(model, inputs)
 
 
-def prompt_of(model: Any, sizes: Sizes, width: int | None = None) -> dict[str, torch.Tensor]:
+def prompt_of(model: Model, sizes: Sizes, width: int | None = None) -> dict[str, torch.Tensor]:
     """Inputs of the trial run of a decoder, embedded where ``width`` says how wide."""
     parameters = inspect.signature(model.forward).parameters
     ids = torch.zeros(sizes.batch, sizes.past, dtype=torch.int64)
     first = {"input_ids": ids} if width is None else {EMBEDDED: torch.zeros(*ids.shape, width)}
-    found = {**first, "attention_mask": torch.ones_like(ids), "position_ids": ids}
+    every = {**first, "attention_mask": torch.ones_like(ids), "position_ids": ids}
     left_out = dropped_in_steps(model)
-    return {name: value for name, value in found.items() if name in parameters and name not in left_out}
+    return {name: value for name, value in every.items() if name in parameters and name not in left_out}
 
 
-def dropped_in_steps(model: Any) -> set[str]:
+def dropped_in_steps(model: Model) -> set[str]:
     """What generation does not hand to forward, though that would take it: by the model's own preparation of a step."""
     from transformers import GenerationMixin
 
-    def own(name: str) -> Any:
-        found = getattr(type(model), name, None)
-        return None if found in (None, getattr(GenerationMixin, name, None)) else found
+    def own(name: str) -> bool:
+        return getattr(type(model), name, None) not in (None, getattr(GenerationMixin, name, None))
 
     ids = torch.zeros(1, 2, dtype=torch.int64)
     given = {"attention_mask": torch.ones_like(ids)}
@@ -270,25 +270,25 @@ def dropped_in_steps(model: Any) -> set[str]:
         if own("_prepare_position_ids_for_generation"):
             counted = model._prepare_position_ids_for_generation(ids, dict(given))
             dropped |= {"position_ids"} if counted is None else set()
-    except Exception:  # a model's own code, called as generation would; the trial run tells what is wrong
+    except Exception:  # a model's own code, called as generation would; the trial run shows what is wrong
         return set()
     return dropped
 
 
 def text_inputs(
-    model: Any, memory: Memory, batch: int, new: int, past: int = _PAST_SAMPLE
-) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+    model: Model, layout: CacheLayout, batch: int, new: int, past: int = _PAST_SAMPLE
+) -> tuple[Inputs, Shapes]:
     parameters = inspect.signature(model.forward).parameters
-    lengths = [state for state in memory.states.values() if PAST_SIZE in state.axes.values()]
-    recurrent_only = not any(set(state.axes.values()) - {BATCH} for state in memory.states.values())
+    lengths = [state for state in layout.states.values() if PAST_SIZE in state.axes.values()]
+    recurrent_only = not any(set(state.axes.values()) - {BATCH} for state in layout.states.values())
     total = past + new
-    mask_dim: Any = TOTAL
+    mask_dim: AxisName = TOTAL
     if lengths:
         mask_dim = Dim.symbol(PAST_SIZE) + (1 if new == 1 else Dim.symbol(SEQUENCE))
     if recurrent_only:
         total, mask_dim = new, SEQUENCE
     vocabulary = int(model.config.get_text_config(decoder=True).vocab_size)
-    made: dict[str, tuple[torch.Tensor, Any]] = {
+    made: dict[str, tuple[torch.Tensor, AxisName]] = {
         "input_ids": (torch.randint(min(10, vocabulary - 1), vocabulary, (batch, new)), SEQUENCE),
         "attention_mask": (torch.ones(batch, total, dtype=torch.int64), mask_dim),
         "position_ids": (torch.arange(total - new, total).expand(batch, -1).contiguous(), SEQUENCE),

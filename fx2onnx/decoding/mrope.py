@@ -9,14 +9,17 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TypeAlias
 
 import torch
 
 from fx2onnx.base.errors import UserError
+from fx2onnx.sources.hf.transformers_types import Model
 
 _FIRST = 3  # place of the first feature in the prompts that are asked about
 _Place = tuple[int, ...]
+Count: TypeAlias = Callable[..., tuple[torch.Tensor, object]]
+"""A model's own ``get_rope_index``, whose first result are positions."""
 
 
 @dataclass(frozen=True)
@@ -99,14 +102,14 @@ def _closing(
     return runs & follows, runs & ~follows
 
 
-def image_layout(model: Any, samples: Mapping[str, torch.Tensor], features: Callable[[], int]) -> Layout | None:
+def image_layout(model: Model, samples: Mapping[str, torch.Tensor], features: Callable[[], int]) -> Layout | None:
     """Where the tokens of an image of the size of ``samples`` stand; None for a model whose positions are those of text.
 
     samples: arguments of the encoder, for one image in each row of those that are integers. ``features()`` says how many
     features an image has, where its grid does not. Raises: UserError E601 for a model that counts otherwise.
     """
-    owners: tuple[Any, ...] = (model, getattr(model, "model", None), model.base_model)
-    count: Any = next((owner.get_rope_index for owner in owners if hasattr(owner, "get_rope_index")), None)
+    owners: tuple[object, ...] = (model, getattr(model, "model", None), model.base_model)
+    count: Count | None = next((owner.get_rope_index for owner in owners if hasattr(owner, "get_rope_index")), None)
     if count is None:
         return None
     asking = _Asking(model, count, {name: value for name, value in samples.items() if not value.is_floating_point()})
@@ -125,15 +128,15 @@ def image_layout(model: Any, samples: Mapping[str, torch.Tensor], features: Call
     )
 
 
-def _places(found: torch.Tensor) -> tuple[_Place, ...]:
+def _places(positions: torch.Tensor) -> tuple[_Place, ...]:
     """[axes, size] as a place for each feature."""
-    return tuple(map(tuple, found.T.tolist()))
+    return tuple(map(tuple, positions.T.tolist()))
 
 
 class _Asking:
     """The model's own function, asked about prompts of words, images and special tokens."""
 
-    def __init__(self, model: Any, count: Any, beside: Mapping[str, torch.Tensor]) -> None:
+    def __init__(self, model: Model, count: Count, beside: Mapping[str, torch.Tensor]) -> None:
         self._count = count
         self._beside = beside
         fields = vars(model.config)
@@ -164,10 +167,10 @@ class _Asking:
         }
         parameters = inspect.signature(self._count).parameters
         try:
-            found, _ = self._count(**{name: value for name, value in known.items() if name in parameters})
+            positions, _ = self._count(**{name: value for name, value in known.items() if name in parameters})
         except Exception:  # a function of the model's that wants something else
             return None
-        return found[-self._axes :, 0].long() if found.dim() == 3 else None
+        return positions[-self._axes :, 0].long() if positions.dim() == 3 else None
 
     def prompt(self, *parts: list[int]) -> torch.Tensor:
         return torch.tensor([[token for part in parts for token in part]])
@@ -192,9 +195,9 @@ class _Asking:
         )
         goes_on = _FIRST + advance
         for token in self._special:
-            found = self.places(self.prompt(text, image, [token, token, word]), 1)
-            if found is not None and found[:, -1].tolist() == [goes_on] * self._axes:
-                first, later = (tuple((found[:, -3 + place] - goes_on).tolist()) for place in (0, 1))
+            places = self.places(self.prompt(text, image, [token, token, word]), 1)
+            if places is not None and places[:, -1].tolist() == [goes_on] * self._axes:
+                first, later = (tuple((places[:, -3 + place] - goes_on).tolist()) for place in (0, 1))
                 layout = replace(layout, closing=(*layout.closing, token), behind=(first, later))
         return layout
 
@@ -224,9 +227,9 @@ class _Asking:
             ids = self.prompt(
                 [word, word, word, self._start], image, between, [self._start], image, between, [word, word]
             )
-            found = self.places(ids, 2)
+            places = self.places(ids, 2)
             own = image_positions(ids, ids == self._token, torch.ones_like(ids).bool(), layout)
-            if found is not None and not torch.equal(found, own[:, 0]):
+            if places is not None and not torch.equal(places, own[:, 0]):
                 return False
-            answers += found is not None
+            answers += places is not None
         return answers > 0

@@ -3,34 +3,31 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from fx2onnx.base.errors import UserError
-from fx2onnx.decoding.cache.static import static_decoder
-from fx2onnx.decoding.decoder import cached_decoder
-from fx2onnx.decoding.recipes.cross_attention import image_parts
-from fx2onnx.decoding.recipes.delay_pattern import delays_of
-from fx2onnx.decoding.recipes.encoder_decoder import encoder_and_decoder
-from fx2onnx.decoding.recipes.image_prompt import takes_images
-from fx2onnx.decoding.recipes.inner_language_model import language_of
-from fx2onnx.decoding.recipes.multimodal import (
-    beside_embedded,
-    encoders_and_embedding,
-    modalities_of,
-    width_of,
+from fx2onnx.base.errors import InternalError, UserError
+from fx2onnx.decoding.recipes import (
+    cross_attention,
+    delay_pattern,
+    encoder_decoder,
+    multimodal,
+    plain_decoder,
+    prepared_inputs,
+    static_cache,
+    streaming_audio,
 )
-from fx2onnx.decoding.recipes.prepared_inputs import prepares_steps, prompt_and_steps
-from fx2onnx.decoding.recipes.streaming_audio import encoder_and_hearing_decoder, stream_of
-from fx2onnx.manifest.names import DECODER_FILE, EMBED_FILE, ENCODER_FILE, MODEL_FILE
+from fx2onnx.decoding.recipes.recipe import Part, Recipe, Request, TextOnly
+from fx2onnx.manifest.names import MODEL_FILE
+from fx2onnx.sources.hf.sample_context import set_use_cache
+from fx2onnx.sources.hf.transformers_types import Model
 from fx2onnx.sources.registry import fail_unknown, resolve
-from fx2onnx.sources.source import Options, Source
+from fx2onnx.sources.source import Source
 
 WITH_PAST = "-with-past"
-# Task as users of exported folders know it -> the word that chooses transformers' model class (hf_tasks.TASKS).
+# Task as users of exported folders know it -> the word that chooses transformers' model class (``TASKS`` of sources/hf/tasks.py).
 TASKS: dict[str, str] = {
     "text-generation": "causal-lm",
     "text2text-generation": "seq2seq-lm",
@@ -38,27 +35,24 @@ TASKS: dict[str, str] = {
     "image-text-to-text": "image-text-to-text",
 }
 GENERATION_WORDS = [name + end for name in TASKS for end in ("", WITH_PAST)]
-_MANY_BLOCKS = 1031
-"""A sample for models whose blocks are long: one block is as good as none to Python, which decides by it."""
-
-
-@dataclass(frozen=True)
-class Part:
-    """One file of the folder. Of its ``forms`` the first that can be exported whole is taken; ``narrow`` is what the
-    last of them takes a call, if that is less.
-    """
-
-    file: str
-    forms: Sequence[Callable[[], Source]]
-    narrow: str = "one token"
-    note: str = ""
+RECIPES: tuple[Recipe, ...] = (
+    static_cache,
+    encoder_decoder,
+    delay_pattern,
+    streaming_audio,
+    multimodal,
+    cross_attention,
+    prepared_inputs,
+    plain_decoder,
+)
+"""The first that fits a model is taken."""
 
 
 @dataclass(frozen=True)
 class Assembly:
     """A model as the files of a folder; ``folder`` is the checkpoint that it comes from, if any."""
 
-    model: Any
+    model: Model
     parts: Sequence[Part]
     folder: Path | None
     origin: str
@@ -87,7 +81,7 @@ def assemble(spec: str, task: str, *, cache: str = "dynamic", in_place: bool = T
         parts = [Part(MODEL_FILE, [lambda: source])]
     else:
         parts = cached_parts(source, cache, in_place=in_place, images=not task.startswith("text-generation"))
-    return Assembly(source.module, parts, folder if os.path.isdir(folder) else None, source.origin)
+    return Assembly(cast(Model, source.module), parts, folder if os.path.isdir(folder) else None, source.origin)
 
 
 def cached_parts(source: Source, cache: str = "dynamic", *, in_place: bool = True, images: bool = True) -> list[Part]:
@@ -99,93 +93,13 @@ def cached_parts(source: Source, cache: str = "dynamic", *, in_place: bool = Tru
     """
     if cache not in ("dynamic", "static"):
         raise UserError("E001", f"cache={cache!r} is not known", next="dynamic or static")
-    model: Any = source.module
-    language = language_of(model)
-    for one in {id(model): model, id(language): language}.values():
-        switch_cache_on(one.config)
-    options = Options()
-
-    def finished(form: Source) -> Source:
-        return replace(form, weight_files=source.weight_files, has_weights=source.has_weights, origin=source.origin)
-
-    if cache == "static":
-        if getattr(model.config, "is_encoder_decoder", False) or modalities_of(model):
-            raise UserError("E601", f"{type(model).__name__} has no cache of fixed size", why="only decoders have")
-        if prepares_steps(model):
-            why = "its steps take all tokens, whose number is that of its cache"
-            raise UserError("E601", f"{type(model).__name__} has no cache of fixed size", why=why)
-        static = finished(static_decoder(model, source.name, options, in_place=in_place))
-        return [Part(MODEL_FILE, [lambda: static])]
-    if getattr(model.config, "is_encoder_decoder", False):
-        encoder, decoder = (finished(form) for form in encoder_and_decoder(model, source.name, options))
-        single = partial(encoder_and_decoder, model, source.name, options, one_token=True)
-        many_blocks = partial(encoder_and_decoder, model, source.name, replace(options, seq=_MANY_BLOCKS))
-        return [
-            Part(ENCODER_FILE, [lambda: encoder, lambda: finished(many_blocks()[0])], narrow=""),
-            Part(DECODER_FILE, [lambda: decoder, lambda: finished(single()[1])]),
-        ]
-    codebooks = len(delays_of(model))
-    if codebooks:
-        rows = finished(cached_decoder(model, source.name, options, rows=codebooks))
-        return [Part(MODEL_FILE, [lambda: rows])]
-    stream = stream_of(model)
-    if stream is not None:
-        found = encoder_and_hearing_decoder(model, stream, source.name, options)
-        return [Part(file, [partial(finished, form)]) for file, form in found.items()]
-    note = ""
-    if modalities_of(model):
-        left_out: list[str] = []
-        try:
-            forms = encoders_and_embedding(model, source.name, options, left_out)
-        except UserError as error:
-            note = f"text only: {error.what}"
-        else:
-            embedding: Any = forms[EMBED_FILE][0].module
-            embedded = partial(
-                cached_decoder,
-                language,
-                source.name,
-                options,
-                width=width_of(model),
-                axes=embedding.axes,
-                beside=beside_embedded(forms[EMBED_FILE][0]),
-            )
-            parts = [
-                Part(file, [partial(finished, form) for form in choices], "one image or recording")
-                for file, choices in forms.items()
-            ]
-            parts[-1] = replace(parts[-1], note="; ".join(left_out))
-            decoder = finished(embedded())
-            return [
-                *parts,
-                Part(DECODER_FILE, [lambda: decoder, *_by_token(embedded, finished)]),
-            ]
-    elif images and takes_images(model):
-        try:
-            found = image_parts(model, source.name, options)
-        except UserError as error:
-            note = f"text only: {error.what}"
-        else:
-            return [Part(file, [partial(finished, form)]) for file, form in found.items()]
-    if prepares_steps(model):
-        steps = prompt_and_steps(model, source.name, options)
-        return [Part(file, [partial(finished, form)], note=note) for file, form in steps.items()]
-    first = finished(cached_decoder(model, source.name, options))  # here, so that a model without cache says so early
-    by_token = _by_token(partial(cached_decoder, model, source.name, options), finished)
-    return [Part(MODEL_FILE, [lambda: first, *by_token], note=note)]
-
-
-def _by_token(make: Callable[..., Source], finished: Callable[[Source], Source]) -> list[Callable[[], Source]]:
-    """Forms of a decoder that takes one token a call; the last with a long past, so that tokens pooled in blocks make
-    several blocks.
-    """
-    return [lambda: finished(make(one_token=True)), lambda: finished(make(one_token=True, past=_MANY_BLOCKS))]
-
-
-def switch_cache_on(config: Any) -> None:
-    """Undo what sources do to the config for a plain forward."""
-    from fx2onnx.sources.hf.call import with_sub_configs
-
-    for part in with_sub_configs(config):
-        if hasattr(part, "use_cache"):
-            part.use_cache = True
+    request, note = Request(source, cache, in_place, images), ""
+    for model in {request.model, request.language}:
+        set_use_cache(model.config, True)
+    for recipe in RECIPES:
+        if recipe.fits(request):
+            parts = recipe.parts(request)
+            if not isinstance(parts, TextOnly):
+                return [replace(part, note=note) for part in parts] if note else parts
+            note = f"text only: {parts.why}"
+    raise InternalError("E900", f"no recipe fits {type(source.module).__name__}")

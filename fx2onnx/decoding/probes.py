@@ -6,18 +6,44 @@ The calls end where the language model begins, so no layer runs and no weight is
 from __future__ import annotations
 
 import contextlib
-import functools
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
+from functools import cached_property, partial
 from typing import Any
 
 import torch
+from torch import nn
+
+from fx2onnx.sources.hf.transformers_types import Model
 
 FEATURES_GIVEN = "mm_encoder_outputs"  # forward's argument for features that are there already
 _SAMPLE = 4  # tokens
 
 
-def adds_features(model: Any, token: int | None) -> bool:
+class Seen(Exception):
+    """Ends a run where what it was made for has been seen."""
+
+
+def first_call(module: nn.Module, run: Callable[[], object]) -> tuple[tuple[object, ...], dict[str, Any]]:
+    """The arguments with which ``run()`` first calls ``module``, by place and by name; none where it does not."""
+    seen: list[tuple[tuple[object, ...], dict[str, Any]]] = []
+
+    def look(_: nn.Module, args: tuple[object, ...], kwargs: dict[str, Any]) -> None:
+        seen.append((args, kwargs))
+        raise Seen
+
+    handle = module.register_forward_pre_hook(look, with_kwargs=True)
+    try:
+        with torch.no_grad():
+            run()
+    except Exception:  # Seen, or a model that wants something else
+        pass
+    finally:
+        handle.remove()
+    return seen[0] if seen else ((), {})
+
+
+def adds_features(model: Model, token: int | None) -> bool:
     """Whether a feature is added to the embedded placeholder ``token``; in most models it takes its place."""
     from transformers.modeling_outputs import BaseModelOutputWithPooling
 
@@ -26,7 +52,7 @@ def adds_features(model: Any, token: int | None) -> bool:
         return False
     ids = torch.tensor([[token]])
 
-    def embedded_as_ones(_: Any, __: Any, output: torch.Tensor) -> torch.Tensor:
+    def embedded_as_ones(_: object, __: object, output: torch.Tensor) -> torch.Tensor:
         return torch.ones(output.shape)
 
     embedding = model.get_input_embeddings()
@@ -35,7 +61,7 @@ def adds_features(model: Any, token: int | None) -> bool:
         feature = torch.full((1, embedding(ids).shape[-1]), 2.0)
         for pooled in ((feature,), feature):
             given = {"image": BaseModelOutputWithPooling(pooler_output=pooled)}
-            seen = _at(language, model, {"input_ids": ids, FEATURES_GIVEN: given})
+            _, seen = first_call(language, partial(model, **{"input_ids": ids, FEATURES_GIVEN: given}))
             if seen.get("inputs_embeds") is not None:
                 return bool((seen["inputs_embeds"] == 3).all())
     finally:
@@ -43,7 +69,7 @@ def adds_features(model: Any, token: int | None) -> bool:
     return False
 
 
-def sees_kinds(model: Any, argument: str, width: int) -> bool:
+def sees_kinds(model: Model, argument: str, width: int) -> bool:
     """Whether the kinds of tokens [batch, sequence], which forward takes as ``argument``, decide who sees whom."""
     language = _language_of(model)
     if language is None:
@@ -51,27 +77,27 @@ def sees_kinds(model: Any, argument: str, width: int) -> bool:
     given = {"inputs_embeds": torch.zeros(1, _SAMPLE, width), "attention_mask": torch.ones(1, _SAMPLE).long()}
     masks = []
     for kinds in ([0, 0, 0, 0], [0, 1, 1, 0]):
-        seen = _at(language, model, {**given, argument: torch.tensor([kinds])})
+        _, seen = first_call(language, partial(model, **given, **{argument: torch.tensor([kinds])}))
         if "attention_mask" not in seen:
             return False
         masks.append(seen["attention_mask"])
     return _differ(*masks)
 
 
-def settle(model: Any) -> None:
+def settle(model: Model) -> None:
     """Have the helper objects of modules compute what they keep from then on (``cached_property``).
 
     A tensor that is first computed in a run on tensors without data would stay without.
     """
     for part in model.modules():
         for helper in [value for value in vars(part).values() if type(value).__module__ == type(part).__module__]:
-            for name, found in vars(type(helper)).items():
-                if isinstance(found, functools.cached_property):
+            for name, member in vars(type(helper)).items():
+                if isinstance(member, cached_property):
                     with contextlib.suppress(Exception):  # a helper may lack what the property is made of
                         getattr(helper, name)
 
 
-def before_the_prompt(cache: Any) -> Any:
+def before_the_prompt(cache: object) -> object:
     """``cache``, saying that nothing has been put in: some models look at the kinds of tokens only then."""
     kind = type(cache)
     if hasattr(kind, "is_initialized"):
@@ -79,39 +105,11 @@ def before_the_prompt(cache: Any) -> Any:
     return cache
 
 
-def _language_of(model: Any) -> Any:
+def _language_of(model: Model) -> nn.Module | None:
     return getattr(model.base_model, "language_model", None)
 
 
-def _at(language: Any, model: Any, inputs: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The arguments with which ``model(**inputs)`` calls its language model; empty where it does not come to that."""
-    with torch.no_grad():
-        return first_call(language, model, inputs)[1]
-
-
-class _Seen(Exception):
-    """Ends a call."""
-
-
-def first_call(part: Any, model: Any, inputs: Mapping[str, Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:
-    """What ``model(**inputs)`` first calls its ``part`` with, where it ends; nothing where it does not come to that."""
-    seen: list[tuple[Sequence[Any], Mapping[str, Any]]] = []
-
-    def look(_: Any, args: Sequence[Any], arguments: Mapping[str, Any]) -> None:
-        seen.append((args, dict(arguments)))
-        raise _Seen
-
-    handle = part.register_forward_pre_hook(look, with_kwargs=True)
-    try:
-        model(**inputs)
-    except Exception:  # _Seen, or a model that wants something else
-        pass
-    finally:
-        handle.remove()
-    return seen[0] if seen else ((), {})
-
-
-def _differ(one: Any, other: Any) -> bool:
+def _differ(one: object, other: object) -> bool:
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         return one.keys() != other.keys() or any(_differ(one[key], other[key]) for key in one)
     if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import cast
 
+import numpy as np
 import torch
+from numpy.typing import ArrayLike, NDArray
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.decoding.parts import TASKS, WITH_PAST, switch_cache_on
+from fx2onnx.decoding.parts import TASKS, WITH_PAST
 from fx2onnx.decoding.recipes.delay_pattern import delays_of
 from fx2onnx.decoding.recipes.inner_language_model import language_of
+from fx2onnx.sources.foreign_errors import reported
 from fx2onnx.sources.hf.guard import offline
+from fx2onnx.sources.hf.sample_context import set_use_cache
+from fx2onnx.sources.hf.transformers_types import Model
 from fx2onnx.sources.registry import resolve
 
 
-def expected_tokens(spec: str, task: str, seed: int, inputs: Mapping[str, Any], max_new_tokens: int) -> Any:
+def expected_tokens(
+    spec: str, task: str, seed: int, inputs: Mapping[str, ArrayLike], max_new_tokens: int
+) -> NDArray[np.int64]:
     """The tokens [batch, length] that ``model.generate(do_sample=False)`` gives for ``inputs``, as an array.
 
     Raises:   UserError E601 where the source cannot be built.
@@ -23,33 +30,24 @@ def expected_tokens(spec: str, task: str, seed: int, inputs: Mapping[str, Any], 
     word = TASKS.get(task.removesuffix(WITH_PAST))
     if word is not None and "task=" not in spec:
         spec = f"{spec}{'&' if '?' in spec else '?'}task={word}"
-    model: Any = resolve(spec, seed=seed).module
+    model = cast(Model, resolve(spec, seed=seed).module)
     if not hasattr(model, "generate"):
         raise UserError("E601", f"{spec} is a {type(model).__name__}, which has no generate to compare with")
-    switch_cache_on(model.config)
-    try:
-        with offline():
-            return generate_rows(model, inputs, max_new_tokens)[0].numpy()
-    except UserError:
-        raise
-    except Exception as error:  # generate refuses what generation_config.json says in many ways
-        raise UserError(
-            "E601",
-            f"model.generate of {type(model).__name__} fails",
-            why=f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0][:200]}",
-            next="leave out --verify, or correct generation_config.json of the checkpoint",
-        ) from error
+    set_use_cache(model.config, True)
+    advice = "leave out --verify, or correct generation_config.json of the checkpoint"
+    with reported(f"model.generate of {type(model).__name__} fails", next=advice), offline():
+        return generate_rows(model, inputs, max_new_tokens)[0].numpy()
 
 
-def generate_rows(model: Any, inputs: Mapping[str, Any], max_new_tokens: int) -> tuple[torch.Tensor, bool]:
+def generate_rows(model: Model, inputs: Mapping[str, ArrayLike], max_new_tokens: int) -> tuple[torch.Tensor, bool]:
     """Tokens as ``generate_eagerly`` gives them, or each row's alone, and whether it is that: where a step gives states of
     more tokens than it takes, the model has added the rows to one another (RWKV's step of one token).
     """
     mixed: list[bool] = []
 
-    def look(_: Any, args: Any, given: dict[str, Any], found: Any) -> None:
+    def look(_: torch.nn.Module, args: tuple[object, ...], given: dict[str, object], result: object) -> None:
         ids = given.get("input_ids", args[0] if args else None)
-        states = found.get("last_hidden_state") if isinstance(found, Mapping) else None
+        states = result.get("last_hidden_state") if isinstance(result, Mapping) else None
         if isinstance(ids, torch.Tensor) and isinstance(states, torch.Tensor):
             mixed.append(ids.dim() == 2 and states.dim() == 3 and states.shape[1] > ids.shape[1] == 1)
 
@@ -66,10 +64,10 @@ def generate_rows(model: Any, inputs: Mapping[str, Any], max_new_tokens: int) ->
     said = model.generation_config
     ends = said.eos_token_id if isinstance(said.eos_token_id, list) else [said.eos_token_id]
     pad = next((token for token in (said.pad_token_id, ends[0]) if token is not None), 0)
-    return torch.nn.utils.rnn.pad_sequence([found[0] for found in alone], True, float(pad)), True
+    return torch.nn.utils.rnn.pad_sequence([tokens[0] for tokens in alone], True, float(pad)), True
 
 
-def generate_eagerly(model: Any, inputs: Mapping[str, Any], max_new_tokens: int) -> torch.Tensor:
+def generate_eagerly(model: Model, inputs: Mapping[str, ArrayLike], max_new_tokens: int) -> torch.Tensor:
     """Greedy tokens of ``model``; Whisper's own loop over long audio is left aside, since the graphs do one window.
 
     Of models of several codebooks [batch, codebooks, length], which their own loop alone knows to shift.
@@ -77,10 +75,10 @@ def generate_eagerly(model: Any, inputs: Mapping[str, Any], max_new_tokens: int)
     from transformers import GenerationMixin
 
     is_own = language_of(model) is not model or delays_of(model)
-    mixed: Any = type(model).generate if is_own else GenerationMixin.generate
+    generate = type(model).generate if is_own else GenerationMixin.generate
     tensors = {name: torch.as_tensor(value).clone() for name, value in inputs.items()}
     with torch.no_grad():
-        result: torch.Tensor = mixed(
+        result: torch.Tensor = generate(
             model,
             **tensors,
             do_sample=False,

@@ -26,7 +26,8 @@ from fx2onnx.irx.shared_data import save_together
 from fx2onnx.manifest.names import ENCODER_STATES, PAST_SIZE
 
 if TYPE_CHECKING:
-    from fx2onnx.decoding.parts import Assembly, Part
+    from fx2onnx.decoding.parts import Assembly
+    from fx2onnx.decoding.recipes.recipe import Part
     from fx2onnx.exporting.report import Report
     from fx2onnx.exporting.result import ExportResult
     from fx2onnx.sources import Source

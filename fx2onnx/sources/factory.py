@@ -8,12 +8,12 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.source import PACKAGE_FOLDER, SourceLocation
+from fx2onnx.sources.foreign_errors import summary
 from fx2onnx.sources.registry import KINDS, fail_unknown
 from fx2onnx.sources.seeding import seeded
 from fx2onnx.sources.source import Options, Source
@@ -47,17 +47,17 @@ def build(name: str, options: Options) -> Source:
             "E601",
             f"the factory {name} raised {type(error).__name__}",
             where=_deepest_user_frame(error),
-            why=_one_line(error),
+            why=summary(error),
             next="call it in Python on its own; FX2ONNX_TRACEBACK=1 shows the whole traceback",
         ) from error
     return _as_source(name, path, result)
 
 
-def _find(module_name: str, path: str) -> Callable[..., Any]:
+def _find(module_name: str, path: str) -> Callable[..., object]:
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
-        found: Any = importlib.import_module(module_name)
+        place: object = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         missing = error.name or ""
         if module_name == missing or module_name.startswith(missing + "."):
@@ -74,23 +74,22 @@ def _find(module_name: str, path: str) -> Callable[..., Any]:
             "E601",
             f"importing {module_name} raised {type(error).__name__}",
             where=_deepest_user_frame(error),
-            why=_one_line(error),
+            why=summary(error),
         ) from error
     for part in path.split("."):
-        if not hasattr(found, part):
-            public = [key for key, value in vars(found).items() if callable(value) and not key.startswith("_")]
+        if not hasattr(place, part):
+            public = [key for key, value in vars(place).items() if callable(value) and not key.startswith("_")]
             fail_unknown(f"function of {module_name}", path, public)
-        found = getattr(found, part)
-    if not callable(found):
+        place = getattr(place, part)
+    if not callable(place):
         raise UserError(
-            "E601", f"{module_name}:{path} is not a function", why=f"it is a {type(found).__name__}", next=_RETURNS
+            "E601", f"{module_name}:{path} is not a function", why=f"it is a {type(place).__name__}", next=_RETURNS
         )
-    return found  # type: ignore[no-any-return]
+    return place
 
 
-def _keywords(factory: Callable[..., Any], name: str, options: Options) -> dict[str, Any]:
-    asked = {"batch": options.batch, "seq": options.seq, "image_size": options.image_size}
-    keywords = dict(options.keywords) | {key: size for key, size in asked.items() if size is not None}
+def _keywords(factory: Callable[..., object], name: str, options: Options) -> dict[str, object]:
+    keywords = {**options.keywords, **options.sizes()}
     try:
         parameters = inspect.signature(factory).parameters.values()
     except (TypeError, ValueError):
@@ -106,7 +105,7 @@ def _keywords(factory: Callable[..., Any], name: str, options: Options) -> dict[
     return keywords
 
 
-def _as_source(name: str, path: str, result: Any) -> Source:
+def _as_source(name: str, path: str, result: object) -> Source:
     if isinstance(result, Source):
         return result
     parts = result if isinstance(result, tuple) else (result,)
@@ -118,17 +117,16 @@ def _as_source(name: str, path: str, result: Any) -> Source:
             next=_RETURNS,
         )
     module = parts[0].eval()
-    args: Any = parts[1] if len(parts) > 1 else ()
-    kwargs: dict[str, Any] = dict(parts[2]) if len(parts) > 2 else {}
-    if isinstance(args, dict):
-        args, kwargs = (), {**args, **kwargs}
-    if not isinstance(args, (tuple, list)):
-        args = (args,)
-    _check_call(name, module, tuple(args), kwargs)
-    return Source(path.rsplit(".", 1)[-1], module, tuple(args), kwargs, origin=f"factory {name}")
+    sample: object = parts[1] if len(parts) > 1 else ()
+    kwargs: dict[str, object] = dict(parts[2]) if len(parts) > 2 else {}
+    args: tuple[object, ...] = tuple(sample) if isinstance(sample, (tuple, list)) else (sample,)
+    if isinstance(sample, dict):
+        args, kwargs = (), {**sample, **kwargs}
+    _check_call(name, module, args, kwargs)
+    return Source(path.rsplit(".", 1)[-1], module, args, kwargs, origin=f"factory {name}")
 
 
-def _check_call(name: str, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def _check_call(name: str, module: torch.nn.Module, args: tuple[object, ...], kwargs: dict[str, object]) -> None:
     """Sample inputs must bind to forward; a bare module has none."""
     try:
         inspect.signature(module.forward).bind(*args, **kwargs)
@@ -152,8 +150,3 @@ def _deepest_user_frame(error: BaseException) -> SourceLocation | None:
     if not frames:
         return None
     return SourceLocation(frames[-1].filename, frames[-1].lineno or 0, frames[-1].name)
-
-
-def _one_line(error: BaseException) -> str:
-    text = (str(error).splitlines() or [""])[0]
-    return f"{type(error).__name__}: {text[:200]}"

@@ -16,18 +16,14 @@ _EXPORTED = (".onnx", ".data")
 def input_files(spec: str, weights: str | None = None) -> list[Path]:
     """The files of ``hf:FOLDER``, the file of a factory, and a file given as ``weights``. Imports nothing."""
     kind, _, rest = spec.partition(":")
-    found = [] if weights is None or weights in WEIGHT_WORDS else [Path(weights).expanduser()]
+    files = [] if weights is None or weights in WEIGHT_WORDS else [Path(weights).expanduser()]
     if kind == "hf":
         folder = Path(rest.partition("?")[0]).expanduser()
         inside = folder.iterdir() if os.path.isdir(folder) else ()
-        found += [path for path in inside if path.suffix not in _EXPORTED and os.path.isfile(path)]
+        files += [path for path in inside if path.suffix not in _EXPORTED and os.path.isfile(path)]
     elif kind not in KINDS:
         parts = kind.split(".")
         places = (Path(base, *parts) for base in ("", *sys.path))
-        found += [
-            file
-            for place in places
-            for file in (place.with_suffix(".py"), place / "__init__.py")
-            if os.path.isfile(file)
-        ]
-    return found
+        candidates = (file for place in places for file in (place.with_suffix(".py"), place / "__init__.py"))
+        files += [file for file in candidates if os.path.isfile(file)]
+    return files

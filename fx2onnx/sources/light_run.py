@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import TypeVar
 
 import torch
 
+Result = TypeVar("Result")
 
-def run_lightly(model: Any, call: Callable[..., Any], inputs: Mapping[str, torch.Tensor]) -> Any:
+
+def run_lightly(model: torch.nn.Module, call: Callable[..., Result], inputs: Mapping[str, torch.Tensor]) -> Result:
     """What ``call(**inputs)`` gives, as fake tensors where they do, else as real ones; the inputs are short."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn, Protocol, cast
+from typing import NoReturn, Protocol, cast
 from urllib.parse import parse_qsl
 
 from fx2onnx.base.errors import UserError
@@ -107,9 +107,9 @@ def resolve(
               that cannot be read).
     """
     kind, name, keywords = _parse(spec)
-    sizes = {"batch": batch, "seq": seq, "image_size": image_size}
-    _check_sizes(kind, sizes)
-    return _with_weights(kind, _builder(kind), name, Options(batch, seq, image_size, seed, keywords, weights, dtype))
+    options = Options(batch, seq, image_size, seed, keywords, weights, dtype)
+    _check_sizes(kind, options.sizes())
+    return _with_weights(kind, _builder(kind), name, options)
 
 
 def _with_weights(kind: SourceKind, builder: Builder, name: str, options: Options) -> Source:
@@ -174,7 +174,7 @@ def _builder(kind: SourceKind) -> Builder:
     return cast(Builder, importlib.import_module(kind.module))
 
 
-def _parse(spec: str) -> tuple[SourceKind, str, dict[str, Any]]:
+def _parse(spec: str) -> tuple[SourceKind, str, dict[str, object]]:
     body, _, query = spec.partition("?")
     prefix, colon, name = body.partition(":")
     usage = f"write one of {', '.join(f'{prefix}:NAME' for prefix in KINDS)}, package.module:factory"
@@ -189,7 +189,7 @@ def _parse(spec: str) -> tuple[SourceKind, str, dict[str, Any]]:
     return fail_unknown("source kind", prefix, KINDS, hint=usage)
 
 
-def _parse_keywords(spec: str, query: str) -> dict[str, Any]:
+def _parse_keywords(spec: str, query: str) -> dict[str, object]:
     try:
         pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query))
     except ValueError as error:
@@ -202,22 +202,21 @@ def _parse_keywords(spec: str, query: str) -> dict[str, Any]:
 _WORDS = {"true": True, "false": False, "none": None}
 
 
-def _literal(key: str, text: str) -> Any:
+def _literal(key: str, text: str) -> object:
     """A Python literal where ``text`` is one, else the text. Raises UserError E601 for one that Python cannot read."""
     if text.lower() in _WORDS:
         return _WORDS[text.lower()]
     try:
-        return ast.literal_eval(text)
+        value: object = ast.literal_eval(text)
+        return value
     except (ValueError, SyntaxError, TypeError):
         return text
     except (RecursionError, MemoryError) as error:
         raise UserError("E601", f"cannot read the value of '{key}'", why="it is nested too deeply") from error
 
 
-def _check_sizes(kind: SourceKind, sizes: Mapping[str, int | None]) -> None:
+def _check_sizes(kind: SourceKind, sizes: Mapping[str, int]) -> None:
     for name, size in sizes.items():
-        if size is None:
-            continue
         flag = f"--{name.replace('_', '-')}"
         if size < 1:
             raise UserError("E001", f"{flag} must be at least 1, not {size}")

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
-from fx2onnx.base.errors import UserError
+from fx2onnx.sources.foreign_errors import reported
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -48,7 +48,7 @@ def move_constants(module: nn.Module, seed: int = 0) -> None:
                 var.mul_(_factors(var, generator))
 
 
-def settle(module: nn.Module, seed: int, *args: Any) -> None:
+def settle(module: nn.Module, seed: int, *args: object) -> None:
     """``move_constants``, with the running statistics that ``module(*args)`` really has. In place.
 
     Without batch norms nothing is run. The statistics are not moved any further: deep random networks spread little
@@ -58,19 +58,13 @@ def settle(module: nn.Module, seed: int, *args: Any) -> None:
     """
     move_constants(module, seed)
     if any(isinstance(layer, torch.nn.modules.batchnorm._BatchNorm) for layer in module.modules()):
-        try:
+        shapes = ", ".join(str(list(getattr(arg, "shape", []))) for arg in args)
+        what = f"{type(module).__name__} cannot be called with inputs of shape {shapes}"
+        with reported(what, next="choose other sizes"):
             calibrate_norms(module, *args)
-        except Exception as error:  # the model is anybody's code
-            shapes = ", ".join(str(list(getattr(arg, "shape", []))) for arg in args)
-            raise UserError(
-                "E601",
-                f"{type(module).__name__} cannot be called with inputs of shape {shapes}",
-                why=f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}",
-                next="choose other sizes",
-            ) from error
 
 
-def calibrate_norms(module: nn.Module, *args: Any, **kwargs: Any) -> None:
+def calibrate_norms(module: nn.Module, *args: object, **kwargs: object) -> None:
     """Set the running statistics of all batch norms to those of one forward call, in place.
 
     Random weights with untouched statistics let activations grow from block to block; calibrated, they stay near 1.

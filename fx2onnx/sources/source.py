@@ -6,12 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from fx2onnx.base.dims import Scalar
 from fx2onnx.base.weight_file import WeightFile
 
 if TYPE_CHECKING:
     from torch import nn
 
-DynamicShapes: TypeAlias = Mapping[str, Mapping[int, Any]]
+AxisName: TypeAlias = str | Scalar
+"""Of a dynamic axis: the name of its size, or an expression of such."""
+DynamicShapes: TypeAlias = Mapping[str, Mapping[int, AxisName]]
 
 # A sample batch of 1 would be taken for a constant where a size of 1 broadcasts; 2 is the smallest honest one.
 DEFAULT_BATCH = 2
@@ -32,11 +35,16 @@ class Options:
     seq: int | None = None
     image_size: int | None = None
     seed: int = 0
-    keywords: Mapping[str, Any] = field(default_factory=dict)
+    keywords: Mapping[str, object] = field(default_factory=dict)
     weights: str | None = None
     """``random``, ``reference``, ``none``, a path, or None: a checkpoint's own where there is one, else random."""
     dtype: str | None = None
     """Of parameters and floating inputs: a name that torch has, such as ``float16``."""
+
+    def sizes(self) -> dict[str, int]:
+        """Those that are asked for, by name."""
+        asked = {"batch": self.batch, "seq": self.seq, "image_size": self.image_size}
+        return {name: size for name, size in asked.items() if size is not None}
 
     def batch_or(self, default: int = DEFAULT_BATCH) -> int:
         return default if self.batch is None else self.batch

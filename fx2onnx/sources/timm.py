@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
-from typing import Any
+from types import ModuleType
 
 import torch
 
-from fx2onnx.base.errors import UserError
+from fx2onnx.sources.foreign_errors import reported
 from fx2onnx.sources.memory import check_memory
 from fx2onnx.sources.registry import fail_unknown
 from fx2onnx.sources.seeding import seeded, settle
 from fx2onnx.sources.source import Options, Source
 from fx2onnx.sources.torchvision_compat import prepare
-
-_NOT_A_NAME = "timm.list_models() has the architecture names, without a .tag"
 
 
 def names() -> list[str]:
@@ -30,7 +29,9 @@ def build(name: str, options: Options) -> Source:
     """
     timm = _timm()
     if not timm.is_model(name):
-        fail_unknown("timm model", name, timm.list_models(), hint=_NOT_A_NAME)
+        fail_unknown(
+            "timm model", name, timm.list_models(), hint="timm.list_models() has the architecture names, without a .tag"
+        )
     with seeded(options.seed):
         check_memory(f"timm:{name}", lambda: _create(timm, name, options), "choose a smaller architecture")
         module = _create(timm, name, options)
@@ -49,28 +50,22 @@ def build(name: str, options: Options) -> Source:
     )
 
 
-def _timm() -> Any:
+def _timm() -> ModuleType:
     prepare()
-    import timm
-    import timm.data
-
-    return timm
+    importlib.import_module("timm.data")
+    return importlib.import_module("timm")
 
 
-def _create(timm: Any, name: str, options: Options) -> Any:
+def _create(timm: ModuleType, name: str, options: Options) -> torch.nn.Module:
     keywords = dict(options.keywords)
     sized = {"img_size": options.image_size, **keywords} if options.image_size is not None else keywords
-    try:
+    with reported(f"timm:{name} cannot be built with {sized or 'its defaults'}", text=str):
+        module: torch.nn.Module
         try:
-            return timm.create_model(name, pretrained=False, **sized).eval()
+            module = timm.create_model(name, pretrained=False, **sized)
         except TypeError as error:
             # Only architectures with position embeddings or windows take a size; the others fit any image.
             if "img_size" in keywords or "img_size" not in str(error):
                 raise
-            return timm.create_model(name, pretrained=False, **keywords).eval()
-    except Exception as error:  # timm raises what its builders raise
-        raise UserError(
-            "E601",
-            f"timm:{name} cannot be built with {sized or 'its defaults'}",
-            why=f"{type(error).__name__}: {error}",
-        ) from error
+            module = timm.create_model(name, pretrained=False, **keywords)
+        return module.eval()

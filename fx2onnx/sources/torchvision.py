@@ -6,11 +6,13 @@ import inspect
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 import torch
 
 from fx2onnx.base.errors import UserError
+from fx2onnx.sources.foreign_errors import reported
 from fx2onnx.sources.registry import fail_unknown
 from fx2onnx.sources.seeding import seeded, settle
 from fx2onnx.sources.source import DEFAULT_BATCH, Options, Source
@@ -21,16 +23,15 @@ from fx2onnx.sources.torchvision_compat import import_torchvision
 class _Task:
     """Sample inputs of one family. ``sample(batch, size, frames)`` gives the positional arguments."""
 
-    sample: Callable[[int, int, int], tuple[Any, ...]]
+    sample: Callable[[int, int, int], tuple[object, ...]]
     size: int
     batch: int = DEFAULT_BATCH
     has_batch_axis: bool = True
 
 
-# Key: the subpackage of torchvision.models that the builder lives in; anything else is classification.
+# Key: the subpackage of torchvision.models that the builder lives in; anything else takes what classification takes.
 _TASKS: dict[str, _Task] = {
     "detection": _Task(lambda batch, size, _: ([torch.rand(3, size, size) for _ in range(batch)],), 320, 1, False),
-    "segmentation": _Task(lambda batch, size, _: (torch.randn(batch, 3, size, size),), 224),
     "video": _Task(lambda batch, size, frames: (torch.randn(batch, 3, frames, size, size),), 112),
     "optical_flow": _Task(
         lambda batch, size, _: tuple(torch.rand(batch, 3, size, size) * 2 - 1 for _ in range(2)), 128
@@ -44,10 +45,7 @@ _SIZED_BUILDERS = frozenset({"vision_transformer"})
 
 def names() -> list[str]:
     """``torchvision.models.list_models()``."""
-    import_torchvision()
-    from torchvision import models
-
-    return list(models.list_models())
+    return list(import_torchvision().models.list_models())
 
 
 def build(name: str, options: Options) -> Source:
@@ -57,9 +55,8 @@ def build(name: str, options: Options) -> Source:
               before the size; optical flow: two batches; detection: a list of [3, size, size]). Batch is dynamic.
     Raises:   UserError E601 for an unknown name or arguments that the builder refuses, E001 for too small an image.
     """
-    import_torchvision()
-    from torchvision import models
-
+    torchvision = import_torchvision()
+    models = torchvision.models
     if name not in models.list_models():
         fail_unknown("torchvision model", name, models.list_models(), hint="fx2onnx list torchvision")
     builder = models.get_model_builder(name)
@@ -70,20 +67,16 @@ def build(name: str, options: Options) -> Source:
     if family in _SIZED_BUILDERS and options.image_size is not None:
         keywords.setdefault("image_size", size)
     with seeded(options.seed):
-        module = _construct(name, builder, keywords)
+        module: Any = _construct(name, builder, keywords)
         if family in _SIZED_BUILDERS:  # the best published weights may be of another size than the architecture
             size = module.image_size
         args = task.sample(options.batch_or(task.batch), size, frames)
-        if task.has_batch_axis:
-            # Two images even where one was asked for: statistics of a single value have no variance.
-            settle(module, options.seed, *task.sample(2, size, frames))
-        else:
-            settle(module, options.seed, *task.sample(2, size, frames))
+        # Two images even where one was asked for: statistics of a single value have no variance.
+        settle(module, options.seed, *task.sample(2, size, frames))
+        if not task.has_batch_axis:
             _spread_scores(module, args)
     parameters = list(inspect.signature(module.forward).parameters)
     dynamic = {parameter: {0: "batch"} for parameter in parameters[: len(args)]} if task.has_batch_axis else None
-    import torchvision
-
     origin = f"torchvision {torchvision.__version__}, random weights, seed {options.seed}"
     return Source(name, module, args, dynamic_shapes=dynamic, origin=origin)
 
@@ -93,7 +86,7 @@ _HEAD_LAYER = re.compile(r"(^|\.)(head|roi_heads|rpn)\..*(?<!bbox_pred)(?<!bbox_
 _LOGIT_SPREAD = 2.0
 
 
-def _spread_scores(module: torch.nn.Module, args: tuple[Any, ...]) -> None:
+def _spread_scores(module: torch.nn.Module, args: tuple[object, ...]) -> None:
     """Scale the layers of a detector's heads so that random weights give scores of every size, in place.
 
     Else no score passes the thresholds, or all are so nearly equal that their order is a matter of rounding.
@@ -104,7 +97,7 @@ def _spread_scores(module: torch.nn.Module, args: tuple[Any, ...]) -> None:
         if _HEAD_LAYER.search(name) and isinstance(layer, (torch.nn.Conv2d, torch.nn.Linear))
     }
 
-    def scale(layer: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> torch.Tensor | None:
+    def scale(layer: torch.nn.Module, _: object, output: torch.Tensor) -> torch.Tensor | None:
         if layer not in layers:
             return None
         spread = layers.pop(layer)
@@ -123,7 +116,7 @@ def _spread_scores(module: torch.nn.Module, args: tuple[Any, ...]) -> None:
             hook.remove()
 
 
-def _sizes(models: Any, name: str, task: _Task, options: Options) -> tuple[int, int]:
+def _sizes(models: ModuleType, name: str, task: _Task, options: Options) -> tuple[int, int]:
     """Image size and number of frames: the user's, else those of the published weights, else the task's."""
     weights = models.get_model_weights(name)
     best = getattr(weights, "DEFAULT", None)
@@ -138,15 +131,9 @@ def _sizes(models: Any, name: str, task: _Task, options: Options) -> tuple[int, 
     return size, max(_FRAMES, meta.get("min_temporal_size", 1))
 
 
-def _construct(name: str, builder: Callable[..., Any], keywords: dict[str, Any]) -> Any:
+def _construct(name: str, builder: Callable[..., torch.nn.Module], keywords: dict[str, object]) -> torch.nn.Module:
     accepted = inspect.signature(builder).parameters
     if "weights_backbone" in accepted:
         keywords.setdefault("weights_backbone", None)
-    try:
+    with reported(f"torchvision:{name} cannot be built with {keywords or 'its defaults'}", text=str):
         return builder(weights=None, progress=False, **keywords).eval()
-    except Exception as error:  # torchvision raises what its builders raise
-        raise UserError(
-            "E601",
-            f"torchvision:{name} cannot be built with {keywords or 'its defaults'}",
-            why=f"{type(error).__name__}: {error}",
-        ) from error

@@ -52,7 +52,7 @@ SCHEMAS: dict[str, str] = {
 CPU_KERNELS = ("nms", "roi_align", "roi_pool", "ps_roi_align", "ps_roi_pool", "deform_conv2d")
 
 _lock = threading.RLock()
-_library: Any = None  # torch.library.Library; the declarations live as long as it does
+_library: object = None  # the declarations live as long as it does
 
 
 def import_torchvision() -> ModuleType:
@@ -68,12 +68,18 @@ def import_torchvision() -> ModuleType:
             raise UserError("E602", "torchvision is not installed", next="pip install torchvision")
         try:
             return importlib.import_module("torchvision")
-        except RuntimeError as error:
-            if "torchvision::" not in str(error) or "does not exist" not in str(error):
-                raise _broken(error) from error
-        except ImportError as error:
-            raise _broken(error) from error
-        _forget_half_imported()
+        except (ImportError, RuntimeError) as error:
+            text = str(error)
+            if isinstance(error, ImportError) or "torchvision::" not in text or "does not exist" not in text:
+                raise UserError(
+                    "E602",
+                    "torchvision is installed but cannot be imported",
+                    why=f"{type(error).__name__}: {error}",
+                    next="install the torchvision release that belongs to your PyTorch: "
+                    "pip install --upgrade torch torchvision",
+                ) from error
+        for name in [name for name in sys.modules if name.split(".")[0] == "torchvision"]:  # half imported
+            del sys.modules[name]
         _declare_operators()
         with _extension_counts_as_loaded():
             return importlib.import_module("torchvision")
@@ -94,22 +100,8 @@ def prepare() -> bool:
 
 
 def operators_are_declared_here() -> bool:
-    """Whether torchvision's operators are this module's stand-ins rather than its compiled ones."""
+    """Whether torchvision's operators are declared by this module rather than by its compiled extension."""
     return _library is not None
-
-
-def _broken(error: Exception) -> UserError:
-    return UserError(
-        "E602",
-        "torchvision is installed but cannot be imported",
-        why=f"{type(error).__name__}: {error}",
-        next="install the torchvision release that belongs to your PyTorch: pip install --upgrade torch torchvision",
-    )
-
-
-def _forget_half_imported() -> None:
-    for name in [name for name in sys.modules if name == "torchvision" or name.startswith("torchvision.")]:
-        del sys.modules[name]
 
 
 def _declare_operators() -> None:
@@ -132,7 +124,7 @@ def _declare_operators() -> None:
 
 @contextlib.contextmanager
 def _extension_counts_as_loaded() -> Iterator[None]:
-    """While torchvision is imported, let loading its ``_C`` succeed: the operators it would bring are declared.
+    """While torchvision is imported, let loading its ``_C`` succeed: the operators that it would define are declared.
 
     torchvision registers its fakes, autograd and autocast rules, and calls its operators at all, only if that load
     succeeded; it offers no other switch.

@@ -101,32 +101,21 @@ def _mean_of_samples(
     input: Tensor, images: Tensor, starts: Tensor, sizes: Tensor, pooled: tuple[int, int], grid: tuple[int, int]
 ) -> Tensor:
     channels, count = input.size(1), images.size(0)
-    y_low, y_high, y_weight_low, y_weight_high = _axis_samples(
-        starts[:, 0], sizes[:, 0], pooled[0], grid[0], input.size(2)
-    )
-    x_low, x_high, x_weight_low, x_weight_high = _axis_samples(
-        starts[:, 1], sizes[:, 1], pooled[1], grid[1], input.size(3)
-    )
+    rows = _axis_samples(starts[:, 0], sizes[:, 0], pooled[0], grid[0], input.size(2))
+    columns = _axis_samples(starts[:, 1], sizes[:, 1], pooled[1], grid[1], input.size(3))
     maps = input.permute(0, 2, 3, 1)
     at = images[:, None, None]
 
-    def corner(y: Tensor, x: Tensor, y_weight: Tensor, x_weight: Tensor) -> Tensor:
+    def corner(y: Tensor, y_weight: Tensor, x: Tensor, x_weight: Tensor) -> Tensor:
         return maps[at, y[:, :, None], x[:, None, :]] * (y_weight[:, :, None] * x_weight[:, None, :])[..., None]
 
-    values = (
-        corner(y_low, x_low, y_weight_low, x_weight_low)
-        + corner(y_low, x_high, y_weight_low, x_weight_high)
-        + corner(y_high, x_low, y_weight_high, x_weight_low)
-        + corner(y_high, x_high, y_weight_high, x_weight_high)
-    )
+    values = sum((corner(*row, *column) for row in rows for column in columns), torch.zeros(()))
     bins = values.reshape(count, pooled[0], grid[0], pooled[1], grid[1], channels)
     return (bins.sum((2, 4)) / max(grid[0] * grid[1], 1)).permute(0, 3, 1, 2)
 
 
-def _axis_samples(
-    start: Tensor, size: Tensor, bins: int, grid: int, limit: int
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Lower and upper pixel of every sample along one axis and their weights, each [K, bins * grid]."""
+def _axis_samples(start: Tensor, size: Tensor, bins: int, grid: int, limit: int) -> list[tuple[Tensor, Tensor]]:
+    """Lower pixels of every sample along one axis and their weights, then the upper ones, each [K, bins * grid]."""
     bin_size = (size / bins)[:, None, None]
     bin_index = torch.arange(bins, dtype=start.dtype)[None, :, None]
     sample_index = torch.arange(grid, dtype=start.dtype)[None, None, :]
@@ -138,7 +127,7 @@ def _axis_samples(
     at_edge = low >= limit - 1
     high = torch.where(at_edge, low, low + 1)
     fraction = torch.where(at_edge, torch.zeros_like(position), position - low)
-    return low, high, (1.0 - fraction) * inside, fraction * inside
+    return [(low, (1.0 - fraction) * inside), (high, fraction * inside)]
 
 
 def ps_roi_align(

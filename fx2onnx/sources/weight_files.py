@@ -21,6 +21,7 @@ import torch
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.folder_files import inside, read_object
 from fx2onnx.base.weight_file import WeightFile
+from fx2onnx.sources.foreign_errors import summary
 
 SAFETENSORS, TORCH_SAVE = "model.safetensors", "pytorch_model.bin"
 INDEX = ".index.json"
@@ -69,10 +70,10 @@ def check_files(folder: Path) -> None:
 
     Raises:   UserError E302.
     """
-    for found in sorted(one for pattern in _READ for one in folder.glob(pattern)):
-        inside(folder, found.name)
-        if found.name.endswith(INDEX):
-            _shards_of(found)
+    for path in sorted(one for pattern in _READ for one in folder.glob(pattern)):
+        inside(folder, path.name)
+        if path.name.endswith(INDEX):
+            _shards_of(path)
     if any(folder.glob("*.safetensors")) or any(folder.glob("*.safetensors" + INDEX)):
         map_checkpoint(folder)
 
@@ -89,11 +90,10 @@ def map_file(path: Path) -> Checkpoint:
     except UserError:
         raise
     except Exception as error:  # safetensors, zipfile and pickle have a class for each kind of damage
-        reason = (str(error).strip().splitlines() or [""])[0][:200]
         raise UserError(
             "E302",
             f"cannot read the weights '{path}'",
-            why=f"{type(error).__name__}: {reason}",
+            why=summary(error),
             next="the file is damaged or was not wholly written: copy or save it again",
         ) from error
 
@@ -192,12 +192,12 @@ def _offset_in_file(tensor: torch.Tensor) -> int:
     return int(start + tensor.storage_offset() * tensor.element_size())
 
 
-def _state_of(path: Path, loaded: Any) -> dict[str, torch.Tensor]:
+def _state_of(path: Path, loaded: object) -> dict[str, torch.Tensor]:
     for wrapper in _WRAPPERS:
         if isinstance(loaded, Mapping) and isinstance(loaded.get(wrapper), Mapping):
             loaded = loaded[wrapper]
-    found = loaded if isinstance(loaded, Mapping) else {}
-    state = {key: value.detach() for key, value in found.items() if isinstance(value, torch.Tensor)}
+    entries = loaded if isinstance(loaded, Mapping) else {}
+    state = {key: value.detach() for key, value in entries.items() if isinstance(value, torch.Tensor)}
     if not state:
         raise UserError(
             "E302",

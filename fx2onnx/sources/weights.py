@@ -20,8 +20,8 @@ def check_dtype(dtype: str | None) -> torch.dtype | None:
         return None
     if dtype not in DTYPES:
         raise UserError("E001", f"--dtype '{dtype}' is not known", next=f"one of {', '.join(DTYPES)}")
-    found: torch.dtype = getattr(torch, dtype)
-    return found
+    known: torch.dtype = getattr(torch, dtype)
+    return known
 
 
 def load_state(module: torch.nn.Module, path: Path) -> None:
@@ -41,9 +41,9 @@ def load_state(module: torch.nn.Module, path: Path) -> None:
     missing = [key for key in own if key not in state]
     unknown = [key for key in state if key not in own]
     problems = [
-        f"{len(found)} {what}, the first: {found[0]}"
-        for what, found in (("of another shape", wrong), ("missing", missing), ("unknown", unknown))
-        if found
+        f"{len(names)} {what}, the first: {names[0]}"
+        for what, names in (("of another shape", wrong), ("missing", missing), ("unknown", unknown))
+        if names
     ]
     if problems:
         raise UserError(

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any, cast
+from types import ModuleType
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.sources.registry import fail_unknown
 from fx2onnx.sources.source import Options, Source
 
 
-def _registry() -> Any:
+def _registry() -> ModuleType:
     try:
         return importlib.import_module("models_zoo.registry")
     except ModuleNotFoundError as error:
@@ -32,12 +32,12 @@ def build(name: str, options: Options) -> Source:
     registry = _registry()
     if name not in registry.names():
         fail_unknown("zoo model", name, registry.names(), hint="fx2onnx list zoo")
-    asked: dict[str, Any] = {"batch": options.batch, "seq": options.seq, "image_size": options.image_size}
-    given = {key: value for key, value in asked.items() if value is not None} | dict(options.keywords)
+    given = {**options.sizes(), **options.keywords}
     entry = registry.entry(name)
     for key in given:
         if key not in entry.options:
             raise UserError(
                 "E001", f"zoo:{name} does not take {key}", next=f"it takes {', '.join(entry.options) or 'no option'}"
             )
-    return cast(Source, registry.build(name, seed=options.seed, **given))
+    source: Source = registry.build(name, seed=options.seed, **given)
+    return source

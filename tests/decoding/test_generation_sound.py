@@ -18,8 +18,8 @@ from fx2onnx.decoding.recipes.delay_pattern import delays_of
 from fx2onnx.decoding.recipes.streaming_audio import stream_of
 from fx2onnx.decoding.reference_generate import generate_eagerly
 from fx2onnx.generation import load
-from fx2onnx.sources.hf.call import Call
 from fx2onnx.sources.hf.inputs import sample_inputs
+from fx2onnx.sources.hf.sample_context import SampleContext
 from fx2onnx.sources.seeding import seeded
 from fx2onnx.sources.source import Options
 from fx2onnx.sources.torchvision_compat import prepare
@@ -97,7 +97,7 @@ def test_each_token_is_heard_with_a_stretch_of_sound(build: Any, tmp_path: Path)
     assert stream is not None
     assert set(done.sources) == {"audio_encoder.onnx", "decoder_model.onnx"}
     for lengths, stretches in (((4, 2, 3), 12), ((1, 1), 9)):
-        sound = stream.sample(Call(model.config, Options(batch=len(lengths)), model), stretches)
+        sound = stream.sample(SampleContext(model.config, Options(batch=len(lengths)), model), stretches)
         inputs = {**prompts(lengths), stream.argument: sound}
         expected = generate_eagerly(model, inputs, 7)
         for engine in ENGINES:

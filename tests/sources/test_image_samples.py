@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from benchmarks.coverage_configs import shrink
-from fx2onnx.sources.hf.call import Call
 from fx2onnx.sources.hf.image_samples import image_forms
+from fx2onnx.sources.hf.sample_context import SampleContext
 from fx2onnx.sources.source import Options
 
 
@@ -32,7 +32,7 @@ class Patches(torch.nn.Module):
 
 
 def forms(method: Any, config: Config, module: Any = None) -> list[dict[str, torch.Tensor]]:
-    call = Call(config, Options(batch=2), module)
+    call = SampleContext(config, Options(batch=2), module)
     return [
         {name: maker.make(call) for name, maker in form.items()}
         for form in image_forms(inspect.signature(method).parameters, call)
@@ -129,8 +129,8 @@ def test_shrinking_can_leave_encoders_their_widths() -> None:
 
 def test_images_are_as_large_as_the_arguments_of_a_timm_model_say() -> None:
     vision = Config(model_args={"img_size": [64, 48]})
-    assert Call(Config(vision_config=vision), Options()).image_size() == (64, 48)
-    assert Call(Config(vision_config=Config(model_args=None)), Options()).image_size() == (224, 224)
+    assert SampleContext(Config(vision_config=vision), Options()).image_size() == (64, 48)
+    assert SampleContext(Config(vision_config=Config(model_args=None)), Options()).image_size() == (224, 224)
 
 
 def test_a_part_that_is_all_defaults_gets_what_checkpoints_have() -> None:

@@ -8,7 +8,6 @@ the next (``overlap_kv``, ``overlap_gate``). Here the numbers of both are sizes,
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 
@@ -22,12 +21,12 @@ def compresses(kind: type) -> bool:
     return hasattr(kind, "store_compression_weights") and hasattr(kind, "update_compressor_states")
 
 
-def tokens_for_an_entry(layer: Any) -> int:
+def tokens_for_an_entry(layer: Compressing) -> int:
     """So many tokens until the layer holds all that it may hold; 0 for other layers."""
     return int(layer.compress_rate) if compresses(type(layer)) else 0
 
 
-def sizes_of_their_own(layer: Any) -> Iterator[tuple[torch.Tensor, str, int]]:
+def sizes_of_their_own(layer: Compressing) -> Iterator[tuple[torch.Tensor, str, int]]:
     """The tensors whose axis 1 is no number of past tokens, the name of that size, and a sample that makes no entry or
     group the only one.
     """
@@ -50,7 +49,7 @@ class Compressing:
 
     def store_compression_weights(
         self, name: str, kv: torch.Tensor, gate: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor, Any]:
+    ) -> tuple[torch.Tensor, torch.Tensor, int]:
         """Shapes: kv, gate [batch, tokens, width] -> those of whole groups twice, and the place of the first token."""
         kv, gate = torch.cat([self.buffer_kv[name], kv], dim=1), torch.cat([self.buffer_gate[name], gate], dim=1)
         whole = kv.shape[1] // self.compress_rate * self.compress_rate

@@ -1,7 +1,7 @@
 """What a model remembers between two steps of text generation, as named tensors.
 
-A cache is taken apart into its tensors (``take_apart``) after one run of the model, and put together again from other
-tensors (``Memory.rebuilt``), whatever its class: attention caches, windows, states of recurrent layers. No model is
+A cache is taken apart into its tensors after one run of the model (``CacheLayout``), and put together again from other
+tensors (``CacheLayout.rebuilt``), whatever its class: attention caches, windows, states of recurrent layers. No model is
 named here, and none is changed: it is handed a cache whose layers answer questions about length by the shapes of
 their tensors.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
@@ -20,9 +20,12 @@ from fx2onnx.base.errors import UserError
 from fx2onnx.decoding.cache.compressed import Compressing, compresses, sizes_of_their_own, tokens_for_an_entry
 from fx2onnx.decoding.cache.prompt_window import PROMPT_FIELDS, PROMPT_LENGTH, KeepingPrompt, keeps_prompt
 from fx2onnx.manifest.names import BATCH, ENCODER_SIZE, PAST_SIZE, window_size
+from fx2onnx.sources.hf.transformers_types import Config
 
 _SAMPLE = 3  # of a length that has no other
-_FIELD_NAMES = {
+Keys: TypeAlias = tuple[str | int, ...]
+"""Where a tensor lies in a cache: attributes, keys and places in lists."""
+_FIELD_NAMES: dict[str | int, str] = {
     "keys": "key",
     "values": "value",
     "conv_states": "conv_state",
@@ -46,7 +49,7 @@ class Sizes:
         return {self.batch: BATCH, self.past: PAST_SIZE, self.encoder: ENCODER_SIZE}.get(size)
 
 
-def unmistakable_sizes(config: Any, least: int = 3) -> Sizes:
+def unmistakable_sizes(config: Config, least: int = 3) -> Sizes:
     """Three small primes from ``least`` on that are no number of ``config`` nor one less (a convolution keeps one less than
     it is wide), and no square of patches with a few tokens beside it.
     """
@@ -58,7 +61,7 @@ def unmistakable_sizes(config: Any, least: int = 3) -> Sizes:
     return Sizes(batch, past, encoder)
 
 
-def _numbers(value: Any) -> set[int]:
+def _numbers(value: object) -> set[int]:
     if isinstance(value, Mapping):
         return set().union(*(_numbers(item) for item in value.values()))
     if isinstance(value, list | tuple):
@@ -101,10 +104,10 @@ class _Slot:
     """Of a tensor of one number."""
 
 
-class Memory:
+class CacheLayout:
     """The tensors of a cache by name, and how to make such a cache of others."""
 
-    def __init__(self, cache: Any, sizes: Sizes) -> None:
+    def __init__(self, cache: object, sizes: Sizes) -> None:
         self._sizes = sizes
         self.states: dict[str, State] = {}
         names: dict[int, str] = {}
@@ -119,7 +122,7 @@ class Memory:
             if keeps_prompt(type(layer)):
                 self._add_prompt_and_window(layer, names)
 
-        def slot(value: Any) -> Any:
+        def slot(value: object) -> object:
             if not isinstance(value, torch.Tensor):
                 return value
             empty = torch.empty(tuple(value.shape), dtype=value.dtype) if value.numel() == 0 else None
@@ -128,10 +131,10 @@ class Memory:
 
         self._template = _copied(cache, slot, {})
 
-    def rebuilt(self, tensors: Mapping[str, torch.Tensor], past: Any) -> Any:
+    def rebuilt(self, tensors: Mapping[str, torch.Tensor], past: int) -> object:
         """A cache like the one of the trial, holding ``tensors`` after ``past`` tokens."""
 
-        def leaf(value: Any) -> Any:
+        def leaf(value: object) -> object:
             if isinstance(value, _Slot):
                 if value.name is None and value.counter is not None:
                     return torch.full((1,), past, dtype=value.counter)
@@ -141,12 +144,12 @@ class Memory:
 
         return _copied(self._template, leaf, {})
 
-    def taken_from(self, cache: Any) -> dict[str, torch.Tensor]:
+    def taken_from(self, cache: object) -> dict[str, torch.Tensor]:
         """The tensors of ``cache``, which has the structure of the trial's, by name."""
-        found = tensors_of(cache)
-        return {name: found[name] for name in self.states}
+        tensors = tensors_of(cache)
+        return {name: tensors[name] for name in self.states}
 
-    def _add(self, keys: tuple[Any, ...], tensor: torch.Tensor, names: dict[int, str]) -> None:
+    def _add(self, keys: Keys, tensor: torch.Tensor, names: dict[int, str]) -> None:
         if id(tensor) in names or self._sizes.batch not in tensor.shape:
             return
         axes = {axis: self._sizes.name_of(size) for axis, size in enumerate(tensor.shape)}
@@ -154,7 +157,7 @@ class Memory:
         name = names[id(tensor)] = _name(keys)
         self.states[name] = State(name, tuple(tensor.shape), tensor.dtype, named)
 
-    def _add_prompt_and_window(self, layer: Any, names: dict[int, str]) -> None:
+    def _add_prompt_and_window(self, layer: KeepingPrompt, names: dict[int, str]) -> None:
         """The lengths of both are sizes of their own; the window, which is empty behind a prompt, is shaped as that."""
         for field, beside in PROMPT_FIELDS.items():
             prompt = self.states[names[id(getattr(layer, field))]]
@@ -163,26 +166,26 @@ class Memory:
             for key, word in ((prompt.name, PROMPT_LENGTH), (name, window_size(layer.sliding_window))):
                 self.states[key] = replace(prompt, name=key, shape=shape, axes={**prompt.axes, 2: word})
 
-    def _name_window(self, layer: Any, names: Mapping[int, str]) -> None:
+    def _name_window(self, layer: _Window, names: Mapping[int, str]) -> None:
         """The length of a window is a size of its own: at most one less than the window, whatever the past."""
         for tensor in (layer.keys, layer.values):
             if id(tensor) in names:
                 self.states[names[id(tensor)]].axes[2] = window_size(layer.sliding_window)
 
 
-def tokens_for_every_state(cache: Any) -> int:
+def tokens_for_every_state(cache: object) -> int:
     """So many tokens have to be behind ``cache`` until it holds every tensor that it may hold."""
     return max((tokens_for_an_entry(layer) for layer in _structures(cache, set())), default=0)
 
 
-def tensors_of(cache: Any) -> dict[str, torch.Tensor]:
+def tensors_of(cache: object) -> dict[str, torch.Tensor]:
     """Every tensor of ``cache`` by name."""
-    found: dict[str, torch.Tensor] = {}
-    _walk(cache, (), lambda keys, value: found.setdefault(_name(keys), value), set())
-    return found
+    tensors: dict[str, torch.Tensor] = {}
+    _walk(cache, (), lambda keys, value: tensors.setdefault(_name(keys), value), set())
+    return tensors
 
 
-def _name(keys: tuple[Any, ...]) -> str:
+def _name(keys: Keys) -> str:
     """``("layers", 3, "conv_states", 0)`` -> ``3.conv_state``: layer first, a state's index only from the second on."""
     words = [_FIELD_NAMES.get(key, key) for key in keys if key not in _SILENT]
     numbers = [index for index, word in enumerate(words) if isinstance(word, int)]
@@ -193,7 +196,7 @@ def _name(keys: tuple[Any, ...]) -> str:
     return ".".join(str(word).strip("_") for word in words)
 
 
-def _is_structure(value: Any) -> bool:
+def _is_structure(value: object) -> bool:
     """Whether ``value`` is an object of a library's cache classes, whose attributes may hold tensors."""
     kind = type(value)
     return (
@@ -204,9 +207,7 @@ def _is_structure(value: Any) -> bool:
     )
 
 
-def _walk(
-    value: Any, keys: tuple[Any, ...], visit: Callable[[tuple[Any, ...], torch.Tensor], Any], seen: set[int]
-) -> None:
+def _walk(value: object, keys: Keys, visit: Callable[[Keys, torch.Tensor], object], seen: set[int]) -> None:
     if isinstance(value, torch.Tensor):
         visit(keys, value)
         return
@@ -225,7 +226,7 @@ def _walk(
         _walk(item, (*keys, key), visit, seen)
 
 
-def _structures(value: Any, seen: set[int]) -> Iterator[Any]:
+def _structures(value: object, seen: set[int]) -> Iterator[Any]:
     if id(value) in seen or isinstance(value, torch.Tensor):
         return
     seen.add(id(value))
@@ -238,13 +239,13 @@ def _structures(value: Any, seen: set[int]) -> Iterator[Any]:
         yield from _structures(item, seen)
 
 
-def _copied(value: Any, leaf: Callable[[Any], Any], copies: dict[int, Any]) -> Any:
+def _copied(value: object, leaf: Callable[[object], object], copies: dict[int, object]) -> object:
     """A copy of the structure with ``leaf`` of every value that holds no others."""
     if id(value) in copies and not isinstance(value, int):
         return copies[id(value)]
     if isinstance(value, dict):
         made = {key: _copied(item, leaf, copies) for key, item in value.items()}
-        result: Any = made if type(value) is dict else type(value)(made)
+        result: object = made if type(value) is dict else type(value)(made)
     elif isinstance(value, list | tuple):
         result = type(value)(_copied(item, leaf, copies) for item in value)
     elif _is_structure(value):
@@ -264,7 +265,7 @@ class _Growing:
 
     keys: torch.Tensor
 
-    def get_seq_length(self) -> Any:
+    def get_seq_length(self) -> int:
         return self.keys.shape[-2]
 
 
@@ -273,17 +274,19 @@ class _Window:
 
     keys: torch.Tensor
     values: torch.Tensor
-    cumulative_length: Any
+    cumulative_length: int
     sliding_window: int
 
-    def get_seq_length(self) -> Any:
+    def get_seq_length(self) -> int:
         return self.cumulative_length
 
-    def get_mask_sizes(self, query_length: Any) -> tuple[Any, Any]:
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         kept = self.keys.shape[-2]
         return kept + query_length, self.cumulative_length - kept
 
-    def update(self, key: torch.Tensor, value: torch.Tensor, *_: Any, **__: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    def update(
+        self, key: torch.Tensor, value: torch.Tensor, *_: object, **__: object
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         keys, values = torch.cat([self.keys, key], dim=-2), torch.cat([self.values, value], dim=-2)
         self.cumulative_length = self.cumulative_length + key.shape[-2]
         first = torch.sym_max(  # type: ignore[no-untyped-call]

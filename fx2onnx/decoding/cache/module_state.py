@@ -9,41 +9,47 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, TypeAlias, TypedDict, TypeGuard
 
 import torch
 
+from fx2onnx.sources.hf.transformers_types import Model
+
 CACHE_ARGUMENT = "past_key_values"
-_CACHE, _HELD = "layers", "held"
+Path: TypeAlias = tuple[str | int, ...]
+"""Of an attribute: the words of its module's path, and its name."""
 
 
-def is_holding(cache: Any) -> bool:
+class HeldCache(TypedDict):
+    layers: object
+    held: dict[str | int, Any]
+    """Attributes of modules, nested as the modules are."""
+
+
+def is_holding(cache: object) -> TypeGuard[HeldCache]:
     """Whether ``cache`` is one that ``state_behind`` made."""
-    return isinstance(cache, dict) and _HELD in cache
+    return isinstance(cache, dict) and "held" in cache
 
 
-def may_hold(model: Any) -> bool:
+def may_hold(model: Model) -> bool:
     return bool(getattr(model, "_is_stateful", False)) and CACHE_ARGUMENT in inspect.signature(model.forward).parameters
 
 
-def state_behind(model: Any, inputs: Mapping[str, Any]) -> tuple[Any, Any]:
+def state_behind(model: Model, inputs: Mapping[str, object]) -> tuple[Mapping[str, torch.Tensor], HeldCache]:
     """What ``model`` gives for a prompt, and the state behind it: the cache that it was handed, and what modules hold."""
     from transformers import DynamicCache
 
-    cache = DynamicCache(config=model.config)
-    with untouched(model):
-        result = model(**inputs, past_key_values=cache, use_cache=True, return_dict=True)
-        return result, {_CACHE: cache, _HELD: _nested(_held(model))}
+    return step(model, {**inputs, "return_dict": True}, {"layers": DynamicCache(config=model.config), "held": {}})
 
 
-def step(model: Any, inputs: Mapping[str, Any], state: Any) -> tuple[Any, Any]:
+def step(model: Model, inputs: Mapping[str, object], state: HeldCache) -> tuple[Mapping[str, torch.Tensor], HeldCache]:
     """What ``model`` gives after ``state``, and the state behind that."""
     with untouched(model):
-        for path, value in _flat(state[_HELD]):
+        for path, value in _flat(state["held"]):
             *parents, attribute = path
-            setattr(model.get_submodule(".".join(map(str, parents))), attribute, value)
-        result = model(**inputs, past_key_values=state[_CACHE], use_cache=True)
-        return result, {_CACHE: state[_CACHE], _HELD: _nested(_held(model))}
+            setattr(model.get_submodule(".".join(map(str, parents))), str(attribute), value)
+        result = model(**inputs, past_key_values=state["layers"], use_cache=True)
+        return result, {"layers": state["layers"], "held": _nested(_held(model))}
 
 
 @contextlib.contextmanager
@@ -57,7 +63,7 @@ def untouched(model: torch.nn.Module) -> Iterator[None]:
             vars(module).update(attributes)
 
 
-def _held(model: torch.nn.Module) -> dict[tuple[str | int, ...], torch.Tensor]:
+def _held(model: torch.nn.Module) -> dict[Path, torch.Tensor]:
     """Tensors in plain attributes, by their path; neither weights nor buffers are."""
     return {
         (*(int(word) if word.isdigit() else word for word in name.split(".") if word), attribute): value
@@ -67,7 +73,7 @@ def _held(model: torch.nn.Module) -> dict[tuple[str | int, ...], torch.Tensor]:
     }
 
 
-def _nested(values: Mapping[tuple[str | int, ...], torch.Tensor]) -> dict[str | int, Any]:
+def _nested(values: Mapping[Path, torch.Tensor]) -> dict[str | int, Any]:
     """``{(a, 0, b): tensor}`` -> ``{a: {0: {b: tensor}}}``, which names of states are made of."""
     nested: dict[str | int, Any] = {}
     for path, value in values.items():
@@ -78,7 +84,7 @@ def _nested(values: Mapping[tuple[str | int, ...], torch.Tensor]) -> dict[str | 
     return nested
 
 
-def _flat(nested: Mapping[str | int, Any], path: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
+def _flat(nested: Mapping[str | int, Any], path: Path = ()) -> Iterator[tuple[Path, torch.Tensor]]:
     for key, value in nested.items():
         if isinstance(value, dict):
             yield from _flat(value, (*path, key))

@@ -6,8 +6,6 @@ A layer holds ``prefill_keys`` and ``prefill_values`` of the prompt, which is wh
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
 PROMPT_LENGTH = "past_prompt_length"
@@ -30,32 +28,35 @@ class KeepingPrompt:
     prefill_values: torch.Tensor
     keys: torch.Tensor
     values: torch.Tensor
-    prefill_cumulative_length: Any
+    prefill_cumulative_length: int
     """Here of all tokens so far."""
     sliding_window: int
 
     @property
-    def prefill_length(self) -> Any:
+    def prefill_length(self) -> int:
         """How many keys no window hides; before the prompt all of them."""
         return self._kept + _WITHOUT_END * self._is_first
 
     @property
-    def _kept(self) -> Any:
+    def _kept(self) -> int:
         return self.prefill_keys.shape[-2]
 
     @property
-    def _is_first(self) -> Any:
+    def _is_first(self) -> int:
         """1 before the prompt, 0 behind it."""
-        return 1 - torch.sym_min(self._kept, 1)  # type: ignore[no-untyped-call]
+        kept: int = torch.sym_min(self._kept, 1)  # type: ignore[no-untyped-call]
+        return 1 - kept
 
-    def get_seq_length(self) -> Any:
+    def get_seq_length(self) -> int:
         return self.prefill_cumulative_length
 
-    def get_mask_sizes(self, query_length: Any) -> tuple[Any, Any]:
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         length = self._kept + self.keys.shape[-2]
         return length + query_length, self.prefill_cumulative_length - length
 
-    def update(self, key: torch.Tensor, value: torch.Tensor, *_: Any, **__: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    def update(
+        self, key: torch.Tensor, value: torch.Tensor, *_: object, **__: object
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Shapes: key, value [batch, heads, tokens, size] -> those of the prompt, the window and the tokens."""
         keys = torch.cat([self.prefill_keys, self.keys, key], dim=-2)
         values = torch.cat([self.prefill_values, self.values, value], dim=-2)

@@ -5,15 +5,16 @@ Beside the cache, a graph takes ``past_length`` [], the number of tokens that it
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import torch
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.decoding.cache.layout import unmistakable_sizes
-from fx2onnx.decoding.decoder import prompt_of, trial
-from fx2onnx.manifest.names import BATCH, CAPACITY, LENGTH, PAST, PRESENT, SEQUENCE, TOTAL
+from fx2onnx.decoding.cache.layout import CacheLayout, unmistakable_sizes
+from fx2onnx.decoding.decoder import prompt_of, text_inputs, trial
+from fx2onnx.manifest.names import BATCH, CAPACITY, LENGTH, PAST, PRESENT, TOTAL
+from fx2onnx.sources.hf.transformers_types import Model
 from fx2onnx.sources.source import Options, Source
 
 _PAST_SAMPLE, _LIMIT_SAMPLE = 6, 16
@@ -28,13 +29,14 @@ def _cache_update(past: torch.Tensor, update: torch.Tensor, start: torch.Tensor)
 
 _LIBRARY.impl("cache_update", _cache_update, "CompositeExplicitAutograd")
 torch.library.register_fake("fx2onnx::cache_update", lambda past, update, start: torch.empty_like(past), lib=_LIBRARY)
+Write: TypeAlias = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 OVERLOAD: Any = torch.ops.fx2onnx.cache_update.default
 
 
 class StaticDecoder(torch.nn.Module):
     """``model`` with keys and values [batch, heads, max_length, width] as inputs and outputs."""
 
-    def __init__(self, model: Any, cache_argument: str, layers: int, *, in_place: bool) -> None:
+    def __init__(self, model: Model, cache_argument: str, layers: int, *, in_place: bool) -> None:
         super().__init__()
         self.model = model
         self._cache_argument = cache_argument
@@ -47,9 +49,7 @@ class StaticDecoder(torch.nn.Module):
         past = inputs[LENGTH]
         names = [f"{layer}.{part}" for layer in range(self._layers) for part in ("key", "value")]
         tensors = [inputs[PAST + name] for name in names]
-        layers: Any = [
-            _layer(key, value, past, self._write) for key, value in zip(tensors[::2], tensors[1::2], strict=True)
-        ]
+        layers = [_layer(key, value, past, self._write) for key, value in zip(tensors[::2], tensors[1::2], strict=True)]
         plain = {name: value for name, value in inputs.items() if not name.startswith(PAST) and name != LENGTH}
         result = self.model(**plain, **{self._cache_argument: Cache(layers=layers)}, use_cache=True)
         written = [tensor for layer in layers for tensor in (layer.keys, layer.values)]
@@ -57,7 +57,7 @@ class StaticDecoder(torch.nn.Module):
         return {"logits": result["logits"]} | following
 
 
-def static_decoder(model: Any, name: str, options: Options, *, in_place: bool = True) -> Source:
+def static_decoder(model: Model, name: str, options: Options, *, in_place: bool = True) -> Source:
     """``model`` as one graph over caches of fixed size; ``in_place``, through an operator that ONNX has from opset 24.
 
     Raises:   UserError E601 where a layer keeps something else than keys and values of all its tokens.
@@ -66,25 +66,21 @@ def static_decoder(model: Any, name: str, options: Options, *, in_place: bool = 
     cache_argument, cache = trial(model, prompt_of(model, sizes))
     layers = _checked_layers(model, cache)
     batch, new = options.batch_or(), options.seq_or(4)
-    prompt = prompt_of(model, sizes)
-    vocabulary = int(model.config.get_text_config(decoder=True).vocab_size)
-    made: dict[str, tuple[torch.Tensor, Mapping[int, str]]] = {
-        "input_ids": (torch.randint(min(10, vocabulary - 1), vocabulary, (batch, new)), {0: BATCH, 1: SEQUENCE}),
-        "attention_mask": (torch.ones(batch, _PAST_SAMPLE + new, dtype=torch.int64), {0: BATCH, 1: TOTAL}),
-        "position_ids": (torch.arange(_PAST_SAMPLE, _PAST_SAMPLE + new).repeat(batch, 1), {0: BATCH, 1: SEQUENCE}),
-    }
-    made = {key: value for key, value in made.items() if key in prompt}
-    made[LENGTH] = torch.tensor(_PAST_SAMPLE), {}
+    kwargs, shapes = text_inputs(model, CacheLayout(cache, sizes), batch, new, _PAST_SAMPLE)
+    if "attention_mask" in shapes:
+        shapes["attention_mask"][1] = TOTAL
+    kwargs[LENGTH], shapes[LENGTH] = torch.tensor(_PAST_SAMPLE), {}
     for index, layer in enumerate(layers):
         for part, tensor in (("key", layer.keys), ("value", layer.values)):
             shape = (batch, tensor.shape[1], _LIMIT_SAMPLE, tensor.shape[3])
-            made[f"{PAST}{index}.{part}"] = torch.randn(shape).to(tensor.dtype), {0: BATCH, 2: CAPACITY}
+            name_of_state = f"{PAST}{index}.{part}"
+            kwargs[name_of_state] = torch.randn(shape).to(tensor.dtype)
+            shapes[name_of_state] = {0: BATCH, 2: CAPACITY}
     module = StaticDecoder(model, cache_argument, len(layers), in_place=in_place).eval()
-    kwargs = {key: value for key, (value, _) in made.items()}
-    return Source(name, module, (), kwargs, {key: dict(axes) for key, (_, axes) in made.items()})
+    return Source(name, module, (), kwargs, shapes)
 
 
-def _checked_layers(model: Any, cache: Any) -> list[Any]:
+def _checked_layers(model: Model, cache: object) -> list[Any]:
     from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
     layers = list(getattr(cache, "layers", ()))
@@ -101,7 +97,7 @@ def _checked_layers(model: Any, cache: Any) -> list[Any]:
     return layers
 
 
-def _layer(key: torch.Tensor, value: torch.Tensor, past: torch.Tensor, write: Any) -> Any:
+def _layer(key: torch.Tensor, value: torch.Tensor, past: torch.Tensor, write: Write) -> Any:
     """A static layer of transformers that holds these tensors; windows are left to the mask."""
     from transformers.cache_utils import StaticLayer
 
@@ -111,16 +107,18 @@ def _layer(key: torch.Tensor, value: torch.Tensor, past: torch.Tensor, write: An
             self.is_initialized = True
             self.dtype, self.device = key.dtype, key.device
 
-        def update(self, key_states: Any, value_states: Any, *_: Any, **__: Any) -> Any:
+        def update(
+            self, key_states: torch.Tensor, value_states: torch.Tensor, *_: object, **__: object
+        ) -> tuple[torch.Tensor, torch.Tensor]:
             start = self.cumulative_length
             self.keys, self.values = write(self.keys, key_states, start), write(self.values, value_states, start)
             self.cumulative_length = start + key_states.shape[-2]
             return self.keys, self.values
 
-        def get_mask_sizes(self, query_length: Any) -> tuple[Any, int]:
+        def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
             return self.keys.shape[-2], 0
 
-        def get_max_length(self) -> Any:
+        def get_max_length(self) -> int:
             return self.keys.shape[-2]
 
     return Layer()

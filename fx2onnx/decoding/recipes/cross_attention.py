@@ -9,17 +9,19 @@ step. No model is named: what a later step takes is what the model's own ``prepa
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.decoding.cache.layout import Memory
+from fx2onnx.decoding.cache.layout import CacheLayout
 from fx2onnx.decoding.decoder import CachedDecoder, prompt_of, trial
+from fx2onnx.decoding.probes import Seen
+from fx2onnx.decoding.recipes.encoder_decoder import encoder_states
 from fx2onnx.decoding.recipes.image_prompt import (
     choices_of,
     image_source,
@@ -30,9 +32,11 @@ from fx2onnx.decoding.recipes.image_prompt import (
 )
 from fx2onnx.decoding.recipes.inner_language_model import language_of
 from fx2onnx.decoding.recipes.multimodal import modalities_of
+from fx2onnx.decoding.recipes.recipe import ModelPart, Part, Request, TextOnly
 from fx2onnx.manifest.form import PromptRewrite
 from fx2onnx.manifest.names import DECODER_FILE, IMAGE_FILE, PRESENT, SEQUENCE
-from fx2onnx.sources.hf.call import Call, Maker
+from fx2onnx.sources.hf.sample_context import InputFactory, SampleContext, samples_of
+from fx2onnx.sources.hf.transformers_types import Inputs, Model
 from fx2onnx.sources.light_run import run_lightly
 from fx2onnx.sources.source import Options, Source
 
@@ -45,52 +49,47 @@ class Carried:
     """How images are made, what is made of them by the name of the language model's argument, the cache of a prompt with
     them, and what of that is the images' alone."""
 
-    makers: Mapping[str, Maker]
+    factories: Mapping[str, InputFactory]
     made: Mapping[str, torch.Tensor]
     cache_argument: str
-    memory: Memory
+    layout: CacheLayout
 
     @property
-    def given(self) -> frozenset[str]:
-        return frozenset(name for name, state in self.memory.states.items() if state.is_encoder)
+    def given(self) -> list[str]:
+        return encoder_states(self.layout)
 
     @property
-    def by_token(self) -> dict[str, Maker]:
+    def by_token(self) -> dict[str, InputFactory]:
         """Those arguments beside the images that have a row for each token."""
-        return {name: maker for name, maker in self.makers.items() if SEQUENCE in maker.axes.values()}
+        return {name: factory for name, factory in self.factories.items() if SEQUENCE in factory.axes.values()}
 
 
-class ImagePart(torch.nn.Module):
+class ImagePart(ModelPart[Carried]):
     """Images [batch, ...] as what the language model takes at every step, and what its cross attention keeps."""
 
-    def __init__(self, model: Any, carried: Carried) -> None:
-        super().__init__()
-        self.model = model
-        self._carried = carried
-
-    def forward(self, **images: torch.Tensor) -> dict[str, torch.Tensor]:
+    def forward(self, **images: torch.Tensor) -> Inputs:
         first = next(iter(images.values()))
         # One token is enough: what depends on it is dropped from the graph.
         ids = torch.zeros(first.shape[0], 1, dtype=torch.int64, device=first.device)
-        one = Call(self.model.config, Options(batch=1, seq=1), self.model)
-        masks = {name: maker.make(one) for name, maker in self._carried.by_token.items()}
+        one = SampleContext(self.model.config, Options(batch=1, seq=1), self.model)
+        masks, _ = samples_of(self.facts.by_token, one)
         spread = {name: mask.expand(first.shape[0], *mask.shape[1:]) for name, mask in masks.items()}
         made = made_of(self.model, {"input_ids": ids, "attention_mask": torch.ones_like(ids), **images, **spread})
-        if not self._carried.given:
+        if not self.facts.given:
             return made
         result = language_of(self.model)(input_ids=ids, **made, use_cache=True, return_dict=True)
-        states = self._carried.memory.taken_from(result[self._carried.cache_argument])
-        return made | {PRESENT + name: value for name, value in states.items() if name in self._carried.given}
+        states = self.facts.layout.taken_from(result[self.facts.cache_argument])
+        return made | {PRESENT + name: states[name] for name in self.facts.given}
 
 
 class CarryingDecoder(CachedDecoder):
     """The language model with its cache, of which the images' part is given and stays."""
 
-    def __init__(self, language: Any, carried: Carried) -> None:
-        super().__init__(language, carried.cache_argument, carried.memory, given=carried.given)
+    def __init__(self, language: Model, carried: Carried) -> None:
+        super().__init__(language, carried.cache_argument, carried.layout, given=carried.given)
         self._made = carried.made
 
-    def arguments(self, plain: Mapping[str, torch.Tensor], _: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+    def arguments(self, plain: Mapping[str, torch.Tensor], _: Mapping[str, torch.Tensor]) -> dict[str, object]:
         """States of the encoder that only cross attention reads are in the cache, and dropped from the graph."""
         ids = plain["input_ids"]
         unread = {
@@ -101,27 +100,39 @@ class CarryingDecoder(CachedDecoder):
         return {**plain, **unread}
 
 
-def image_parts(model: Any, name: str, options: Options) -> dict[str, Source]:
+def fits(request: Request) -> bool:
+    return request.images and takes_images(request.model) and not modalities_of(request.model)
+
+
+def parts(request: Request) -> list[Part] | TextOnly:
+    try:
+        return [request.part(file, form) for file, form in image_parts(request).items()]
+    except UserError as error:
+        return TextOnly(error.what)
+
+
+def image_parts(request: Request) -> dict[str, Source]:
     """The parts of a model whose images enter the language model itself, by file name.
 
     Raises:   UserError E601 where its arguments are not known, or it keeps nothing between calls.
     """
+    model = request.model
     carried = None if runs_on_text(model) else _carried(model)
     if carried is None:
-        return prompt_and_decoder(model, name, options)
+        return prompt_and_decoder(request)
     return {
-        IMAGE_FILE: image_source(ImagePart(model, carried), name, carried.makers, options),
-        DECODER_FILE: _decoder_source(model, name, carried, options),
+        IMAGE_FILE: image_source(request, ImagePart(model, carried), carried.factories),
+        DECODER_FILE: _decoder_source(request, carried),
     }
 
 
-def made_of(model: Any, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def made_of(model: Model, inputs: Mapping[str, torch.Tensor]) -> Inputs:
     """What the language model takes at a later step of what was made of the images in ``inputs``, by argument."""
     language, ids = language_of(model), inputs["input_ids"]
     if language is model:
         result = model(**inputs, use_cache=True, return_dict=True)
         beside = {name: value for name, value in inputs.items() if name != "input_ids"}
-        handed = model._update_model_kwargs_for_generation(result, {**beside, "use_cache": True})
+        handed: dict[str, Any] = model._update_model_kwargs_for_generation(result, {**beside, "use_cache": True})
         ids = torch.cat([ids, ids[:, -1:]], dim=1)
     else:
         handed = handed_over(model, language, inputs)
@@ -137,27 +148,27 @@ def made_of(model: Any, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.T
     }
 
 
-class _Seen(Exception):
-    """Ends a run where the language model would generate."""
-
-
-def handed_over(model: Any, language: Any, inputs: Mapping[str, Any]) -> dict[str, Any]:
+def handed_over(model: Model, language: Model, inputs: Mapping[str, object]) -> dict[str, Any]:
     """The arguments with which the model's own ``generate`` calls that of the language model inside."""
     seen: dict[str, Any] = {}
 
-    def look(**arguments: Any) -> None:
+    def look(**arguments: object) -> NoReturn:
         seen.update(arguments)
-        raise _Seen
+        raise Seen
 
-    with _replaced(language, look), suppress(_Seen):
-        model.generate(**inputs)
+    language.generate = look
+    try:
+        with suppress(Seen):
+            model.generate(**inputs)
+    finally:
+        del language.generate
     return seen
 
 
 _PROBE_TOKENS = 5
 
 
-def prompt_rewrite(model: Any) -> PromptRewrite | None:
+def prompt_rewrite(model: Model) -> PromptRewrite | None:
     """How the model's own ``generate`` changes the prompt that it hands over with images; None where nothing of one is handed
     over. Read from one call with a prompt of distinct tokens.
 
@@ -169,8 +180,8 @@ def prompt_rewrite(model: Any) -> PromptRewrite | None:
     if any(value.is_meta for value in model.parameters()):  # no numbers to read it from
         return None
     ids = torch.arange(10, 10 + _PROBE_TOKENS)[None]
-    call = Call(model.config, Options(batch=1, seq=_PROBE_TOKENS), model)
-    media = {name: maker.make(call) for name, maker in next(choices_of(model)).items()}
+    context = SampleContext(model.config, Options(batch=1, seq=_PROBE_TOKENS), model)
+    media, _ = samples_of(next(choices_of(model)), context)
     seen = handed_over(model, language, {"input_ids": ids.clone(), "attention_mask": torch.ones_like(ids), **media})
     handed = seen["input_ids"]
     kept = handed.shape[1]
@@ -185,35 +196,26 @@ def prompt_rewrite(model: Any) -> PromptRewrite | None:
     return PromptRewrite(_PROBE_TOKENS - kept, first, end, pad)
 
 
-@contextmanager
-def _replaced(language: Any, generate: Any) -> Iterator[None]:
-    language.generate = generate
-    try:
-        yield
-    finally:
-        del language.generate
-
-
-def runs_on_text(model: Any) -> bool:
+def runs_on_text(model: Model) -> bool:
     """Whether forward takes a prompt without images."""
     if language_of(model) is not model:
         return False
     try:
         trial(model, prompt_of(model, sizes_of(model)))
     except UserError:
-        return True  # for others to tell
+        return True  # which other recipes report
     except Exception:  # a model raises whatever the lack of images leads to
         return False
     return True
 
 
-def _carried(model: Any) -> Carried | None:
+def _carried(model: Model) -> Carried | None:
     """What a trial run with images says; None where later steps take nothing that was made of them."""
     language, sizes = language_of(model), sizes_of(model)
-    call = Call(model.config, Options(batch=sizes.batch, seq=sizes.past), model)
+    context = SampleContext(model.config, Options(batch=sizes.batch, seq=sizes.past), model)
     text = {name: value for name, value in prompt_of(language, sizes).items() if name != "position_ids"}
-    for makers in choices_of(model):
-        media = {name: maker.make(call) for name, maker in makers.items()}
+    for factories in choices_of(model):
+        media, _ = samples_of(factories, context)
         try:
             made = run_lightly(model, lambda **inputs: made_of(model, inputs), {**text, **media})
         except Exception:  # a model raises whatever an input of another shape leads to
@@ -221,16 +223,16 @@ def _carried(model: Any) -> Carried | None:
         if not made:
             return None
         samples = {name: torch.ones(value.shape, dtype=value.dtype) for name, value in made.items()}
-        masks = {name: media[name] for name, maker in makers.items() if SEQUENCE in maker.axes.values()}
+        masks = {name: media[name] for name, factory in factories.items() if SEQUENCE in factory.axes.values()}
         cache_argument, cache = trial(language, {**text, **samples, **masks})
-        return Carried(makers, samples, cache_argument, Memory(cache, sizes))
+        return Carried(factories, samples, cache_argument, CacheLayout(cache, sizes))
     return None
 
 
-def _decoder_source(model: Any, name: str, carried: Carried, options: Options) -> Source:
-    decoder = CarryingDecoder(language_of(model), carried).eval()
-    kwargs: dict[str, torch.Tensor] = {}
+def _decoder_source(request: Request, carried: Carried) -> Source:
+    decoder = CarryingDecoder(request.language, carried)
+    made: Inputs = {}
     for key, sample in carried.made.items():
         sized = torch.randn if sample.dtype.is_floating_point else partial(torch.ones, dtype=sample.dtype)
-        kwargs[key] = sized(options.batch_or(), *sample.shape[1:])
-    return step_source(model, decoder, carried.memory, name, options, carried.by_token, kwargs)
+        made[key] = sized(request.options.batch_or(), *sample.shape[1:])
+    return step_source(request, decoder, carried.layout, carried.by_token, made)

@@ -19,19 +19,21 @@ from torch import nn
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.decoding.probes import first_call
+from fx2onnx.sources.hf.transformers_types import Model
 
 PER_LAYER, DEEP, KINDS = "per_layer_inputs", "deepstack_features", "mm_token_type_ids"
 _ADDING = "_deepstack_process"  # the method of language models that adds features behind a layer
+_EMBED = "get_per_layer_inputs"
 _NAMED: WeakKeyDictionary[nn.Module, list[int]] = WeakKeyDictionary()
 """Of language models whose encoder says before which layer features are added: those layers."""
 
 
-def deep_features(model: nn.Module, found: Any) -> torch.Tensor | None:
+def deep_features(model: nn.Module, encoded: object) -> torch.Tensor | None:
     """Features for later layers [tokens, layers, width] of an encoder's output, if it has any.
 
     Raises:   UserError E601 where the language model does not take them as others do.
     """
-    levels = found.get(DEEP) if isinstance(found, Mapping) else None
+    levels = encoded.get(DEEP) if isinstance(encoded, Mapping) else None
     if not levels:
         return None
     language = _named(model)
@@ -49,31 +51,32 @@ def deep_features(model: nn.Module, found: Any) -> torch.Tensor | None:
     return torch.stack(joined, dim=1)
 
 
-def embedded_as(model: Any) -> dict[int, int]:
+def embedded_as(model: Model) -> dict[int, int]:
     """Special tokens that the model's forward embeds as another token, and that token: what it does with placeholders."""
     config = vars(model.config)
     named = [word for key, word in config.items() if key.endswith(("_token_id", "_token_index"))]
     ids = torch.tensor([sorted({word for word in named if isinstance(word, int) and word >= 0})])
-    given = {"input_ids": ids.clone(), "attention_mask": torch.ones_like(ids)}
-    seen, _ = first_call(model.get_input_embeddings(), model, given)
-    if not seen or seen[0].shape != ids.shape:
+    run = partial(model, input_ids=ids.clone(), attention_mask=torch.ones_like(ids))
+    args, _ = first_call(model.get_input_embeddings(), run)
+    words = args[0] if args else None
+    if not isinstance(words, torch.Tensor) or words.shape != ids.shape:
         return {}
-    pairs = zip(ids.flatten().tolist(), seen[0].flatten().tolist(), strict=True)
+    pairs = zip(ids.flatten().tolist(), words.flatten().tolist(), strict=True)
     return {token: other for token, other in pairs if token != other}
 
 
-def per_layer_inputs(model: Any, ids: torch.Tensor) -> torch.Tensor | None:
+def per_layer_inputs(model: Model, ids: torch.Tensor) -> torch.Tensor | None:
     """The second embedding [batch, sequence, layers, width] of every token; None for models without."""
     if PER_LAYER not in inspect.signature(model.forward).parameters:
         return None
     if not getattr(model.config.get_text_config(decoder=True), "hidden_size_per_layer_input", None):
         return None
-    embed = next(part.get_per_layer_inputs for part in model.modules() if hasattr(part, "get_per_layer_inputs"))
-    found: torch.Tensor = embed(ids)
-    return found
+    owner = next(part for part in model.modules() if hasattr(part, _EMBED))
+    embedded: torch.Tensor = getattr(owner, _EMBED)(ids)
+    return embedded
 
 
-def takes_kinds(model: Any) -> bool:
+def takes_kinds(model: Model) -> bool:
     """Whether the tokens of an image see each other in both directions, which forward finds by the kind of each token."""
     text = model.config.get_text_config(decoder=True)
     bidirectional = getattr(text, "use_bidirectional_attention", None) == "vision"
@@ -90,11 +93,13 @@ def behind_layers(model: nn.Module, features: torch.Tensor | None) -> Iterator[N
     if features is None:
         yield
         return
-    language: Any = _adding(model)
+    language: Model = _adding(model)
     with contextlib.ExitStack() as stack:
         if language is not None:
 
-            def hand_on(_: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+            def hand_on(
+                _: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]
+            ) -> tuple[tuple[object, ...], dict[str, object]]:
                 return args, {**kwargs, "deepstack_visual_embeds": list(features.unbind(2))}
 
             setattr(language, _ADDING, lambda states, _, added: states + added.to(states.dtype))
@@ -108,7 +113,7 @@ def behind_layers(model: nn.Module, features: torch.Tensor | None) -> Iterator[N
         yield
 
 
-def _add_before(features: torch.Tensor, _: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+def _add_before(features: torch.Tensor, _: nn.Module, args: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
     states, *others = args
     return states + features.to(states.dtype), *others
 

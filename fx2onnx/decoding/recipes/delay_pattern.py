@@ -6,15 +6,18 @@ the config's ``delay_pattern``. Of the graph, ``input_ids`` and ``logits`` are [
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
+
+from fx2onnx.decoding.decoder import cached_decoder
+from fx2onnx.decoding.recipes.recipe import Part, Request
+from fx2onnx.manifest.names import MODEL_FILE
+from fx2onnx.sources.hf.transformers_types import Model
 
 _PATTERN = "build_delay_pattern_mask"
 _GIVEN = -7  # no token
 
 
-def delays_of(model: Any) -> list[int]:
+def delays_of(model: Model) -> list[int]:
     """By how many steps each codebook is written later than the first; empty for models of one token at a time."""
     if not hasattr(model, _PATTERN):
         return [int(steps) for steps in getattr(model.config, "delay_pattern", None) or ()]
@@ -23,3 +26,12 @@ def delays_of(model: Any) -> list[int]:
     _, pattern = getattr(model, _PATTERN)(start, pad_token_id=_GIVEN, max_length=4 * count)
     free = pattern == -1
     return [int(row.int().argmax()) - 1 for row in free]
+
+
+def fits(request: Request) -> bool:
+    return bool(delays_of(request.model))
+
+
+def parts(request: Request) -> list[Part]:
+    rows = len(delays_of(request.model))
+    return [request.part(MODEL_FILE, cached_decoder(request.model, request.name, request.options, rows=rows))]

@@ -7,16 +7,18 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 import torch
 
 from fx2onnx.base.dims import Dim
-from fx2onnx.decoding.cache.layout import Memory, tensors_of, unmistakable_sizes
+from fx2onnx.decoding.cache.layout import CacheLayout, tensors_of, unmistakable_sizes
 from fx2onnx.decoding.decoder import CachedDecoder, add_states, no_cache, trial
 from fx2onnx.decoding.recipes.delay_pattern import delays_of
+from fx2onnx.decoding.recipes.recipe import MANY_BLOCKS, Part, Request
 from fx2onnx.manifest.names import (
     BATCH,
+    DECODER_FILE,
+    ENCODER_FILE,
     ENCODER_MASK,
     ENCODER_SIZE,
     ENCODER_STATES,
@@ -27,9 +29,11 @@ from fx2onnx.manifest.names import (
     SEQUENCE,
 )
 from fx2onnx.sources.hf.inputs import sample_inputs
+from fx2onnx.sources.hf.transformers_types import Inputs, Model, Shapes
 from fx2onnx.sources.light_run import run_lightly
 from fx2onnx.sources.source import Options, Source
 
+_SIZES = {"batch": BATCH, "sequence": ENCODER_SIZE}
 _DECODER_ONLY = ("decoder_input_ids", "decoder_attention_mask")
 _ENCODER_SAMPLE = 13
 """No multiple of a block: encoders that pad to one do so for this sample, and what they pad by is right for any length."""
@@ -38,14 +42,14 @@ _ENCODER_SAMPLE = 13
 class EncoderPart(torch.nn.Module):
     """The encoder's last hidden state, what else it hands to the decoder, and what cross attention makes of it."""
 
-    def __init__(self, model: torch.nn.Module, cache_argument: str, memory: Memory) -> None:
+    def __init__(self, model: Model, cache_argument: str, layout: CacheLayout) -> None:
         super().__init__()
         self.model = model
         self._cache_argument = cache_argument
-        self._names = [name for name, state in memory.states.items() if state.is_encoder]
+        self._names = encoder_states(layout)
         self._rows = rows_of(model)
 
-    def forward(self, **inputs: torch.Tensor) -> dict[str, torch.Tensor]:
+    def forward(self, **inputs: torch.Tensor) -> Inputs:
         first = next(iter(inputs.values()))
         # One step of the decoder fills the cache; what does not depend on the encoder alone is dropped from the graph.
         ids = torch.zeros(first.shape[0] * self._rows, 1, dtype=torch.int64, device=first.device)
@@ -56,7 +60,11 @@ class EncoderPart(torch.nn.Module):
         return outputs | {PRESENT + name: states[name] for name in self._names}
 
 
-def first_step(model: Any, inputs: Mapping[str, torch.Tensor], ids: torch.Tensor) -> tuple[Any, Any]:
+def encoder_states(layout: CacheLayout) -> list[str]:
+    return [name for name, state in layout.states.items() if state.is_encoder]
+
+
+def first_step(model: Model, inputs: Mapping[str, torch.Tensor], ids: torch.Tensor) -> tuple[Inputs, Inputs]:
     """What the encoder gives for ``inputs``, and what the whole model gives for the decoder's ``ids``."""
     encoder = model.get_encoder()
     encoded = encoder(**_accepted(encoder, inputs), return_dict=True)
@@ -71,88 +79,93 @@ def first_step(model: Any, inputs: Mapping[str, torch.Tensor], ids: torch.Tensor
     return encoded, result
 
 
-def handed_on(encoded: Mapping[str, Any]) -> list[str]:
+def handed_on(encoded: Mapping[str, object]) -> list[str]:
     """Fields of the encoder's output beside the states themselves that the decoder may read, such as a shortened mask."""
     return [name for name, value in encoded.items() if isinstance(value, torch.Tensor) and name != LAST_STATES]
 
 
 class DecoderPart(CachedDecoder):
-    """The decoder with its cache; the encoder's part of the cache is given and stays."""
+    """The decoder of an encoder-decoder; ``kind`` is the class of the encoder's output, ``width`` that of its states."""
 
-    def __init__(self, model: Any, cache_argument: str, memory: Memory, kind: type, width: int) -> None:
-        given = [name for name, state in memory.states.items() if state.is_encoder]
-        super().__init__(model, cache_argument, memory, given=given)
+    def __init__(self, model: Model, cache_argument: str, layout: CacheLayout, kind: type, width: int) -> None:
+        super().__init__(model, cache_argument, layout, given=encoder_states(layout))
         self._kind = kind
         self._width = width
 
-    def arguments(self, plain: Mapping[str, torch.Tensor], states: Mapping[str, torch.Tensor]) -> dict[str, Any]:
+    def arguments(self, plain: Mapping[str, torch.Tensor], states: Mapping[str, torch.Tensor]) -> dict[str, object]:
         mask = plain.get(ENCODER_MASK)
         hidden = plain.get(ENCODER_STATES)
         if hidden is None:  # dropped from a graph that does not read it
-            own = next(value for name, value in states.items() if self._memory.states[name].is_encoder)
+            own = next(value for name, value in states.items() if self._layout.states[name].is_encoder)
             hidden = own.new_zeros(own.shape[0], own.shape[-2] if mask is None else mask.shape[1], self._width)
         fields = inspect.signature(self._kind).parameters
         extra = {name.removeprefix(HANDED_ON): value for name, value in plain.items() if name.startswith(HANDED_ON)}
         known = {name: value for name, value in extra.items() if name in fields}
-        found: dict[str, Any] = {
+        arguments: dict[str, object] = {
             "encoder_outputs": self._kind(last_hidden_state=hidden, **known),
             "decoder_input_ids": _in_columns(self.model, plain["input_ids"]),
         }
-        return found if mask is None else found | _accepted(self.model, {"attention_mask": mask})
+        return arguments if mask is None else arguments | _accepted(self.model, {"attention_mask": mask})
 
 
-def encoder_and_decoder(
-    model: Any, name: str, options: Options, origin: str = "", *, one_token: bool = False
-) -> tuple[Source, Source]:
-    """Both parts of an encoder-decoder; with ``one_token``, the decoder takes one token a call.
+def fits(request: Request) -> bool:
+    return bool(getattr(request.model.config, "is_encoder_decoder", False))
 
-    Raises:   UserError E601 where the model keeps nothing between calls.
-    """
+
+def parts(request: Request) -> list[Part]:
+    encoder, decoder = _encoder_and_decoder(request)
+    many = replace(request, options=replace(request.options, seq=MANY_BLOCKS))
+    return [
+        request.part(ENCODER_FILE, encoder, lambda: _encoder_and_decoder(many)[0], narrow=""),
+        request.part(DECODER_FILE, decoder, lambda: _encoder_and_decoder(request, one_token=True)[1]),
+    ]
+
+
+def _encoder_and_decoder(request: Request, *, one_token: bool = False) -> tuple[Source, Source]:
+    """Both parts; with ``one_token``, the decoder takes one token a call."""
+    model, options = request.model, request.options
     sizes = unmistakable_sizes(model.config)
     trial_inputs, _ = _encoder_inputs(model, Options(batch=sizes.batch, seq=sizes.encoder))
     ids = torch.zeros(sizes.batch * rows_of(model), sizes.past, dtype=torch.int64)
-    seen: list[Any] = []
+    seen: list[Inputs] = []
 
-    def call(decoder_input_ids: torch.Tensor, **inputs: torch.Tensor) -> Any:
+    def call(decoder_input_ids: torch.Tensor, **inputs: torch.Tensor) -> Inputs:
         encoded, result = first_step(model, inputs, decoder_input_ids)
         seen.append(encoded)
         return result
 
     cache_argument, cache = trial(model, trial_inputs | {"decoder_input_ids": ids}, call)
-    memory = Memory(cache, sizes)
-    if not memory.states:
+    layout = CacheLayout(cache, sizes)
+    if not layout.states:
         raise no_cache(model)
     samples, shapes = _encoder_inputs(model, replace(options, seq=options.seq_or(_ENCODER_SAMPLE)))
-    shapes = {
-        key: {axis: {"batch": BATCH, "sequence": ENCODER_SIZE}.get(word, word) for axis, word in axes.items()}
-        for key, axes in shapes.items()
-    }
-    encoder = Source(name, EncoderPart(model, cache_argument, memory).eval(), (), samples, shapes, origin=origin)
+    shapes = {key: {axis: _SIZES.get(str(word), word) for axis, word in axes.items()} for key, axes in shapes.items()}
+    encoder = Source(request.name, EncoderPart(model, cache_argument, layout).eval(), (), samples, shapes)
     encoded = _like_outputs(encoder.module, samples)
     lengths = options.seq_or(_ENCODER_SAMPLE), sizes.encoder
     more, also = (run[LAST_STATES].shape[1] - length for run, length in zip((encoded, seen[-1]), lengths, strict=True))
     if "input_ids" in samples and more == also > 0:  # positions beside those of the text, such as an image's
-        memory = Memory(cache, replace(sizes, encoder=sizes.encoder + more))
+        layout = CacheLayout(cache, replace(sizes, encoder=sizes.encoder + more))
     width = encoded[LAST_STATES].shape[-1]
-    decoder = DecoderPart(model, cache_argument, memory, type(seen[-1]), width).eval()
+    decoder = DecoderPart(model, cache_argument, layout, type(seen[-1]), width).eval()
     masks = _one_number_a_position(encoded, seen[-1])
     return replace(encoder, data_branches="if"), _decoder_source(
-        decoder, memory, encoder, encoded, masks, options.batch_or(), 1 if one_token else 4
+        decoder, layout, encoder, encoded, masks, options.batch_or(), 1 if one_token else 4
     )
 
 
-def rows_of(model: Any) -> int:
+def rows_of(model: Model) -> int:
     """How many rows of the decoder's ids a sample has: one for each codebook."""
     return max(len(delays_of(model)), 1)
 
 
-def _in_columns(model: Any, ids: torch.Tensor) -> torch.Tensor:
+def _in_columns(model: Model, ids: torch.Tensor) -> torch.Tensor:
     """``ids`` as forward takes them: those of several codebooks [batch, sequence, codebooks]."""
     rows = rows_of(model)
     return ids if rows == 1 else ids.reshape(-1, rows, ids.shape[1]).transpose(1, 2).contiguous()
 
 
-def _one_number_a_position(encoded: Mapping[str, torch.Tensor], tried: Mapping[str, Any]) -> set[str]:
+def _one_number_a_position(encoded: Mapping[str, torch.Tensor], tried: Mapping[str, torch.Tensor]) -> set[str]:
     """What is handed on as [batch, positions of the last hidden state], such as a mask.
 
     A pooled state [batch, width] can be as wide as one run has positions, but not as two runs of different lengths.
@@ -168,18 +181,18 @@ def _one_number_a_position(encoded: Mapping[str, torch.Tensor], tried: Mapping[s
 
 def _decoder_source(
     module: DecoderPart,
-    memory: Memory,
+    layout: CacheLayout,
     encoder: Source,
     encoded: Mapping[str, torch.Tensor],
     masks: set[str],
     batch: int,
     new: int,
 ) -> Source:
-    varies = any(ENCODER_SIZE in state.axes.values() for state in memory.states.values())
+    varies = any(ENCODER_SIZE in state.axes.values() for state in layout.states.values())
     rows = rows_of(module.model)
-    kwargs: dict[str, torch.Tensor] = {"input_ids": torch.randint(3, 10, (batch * rows, new))}
+    kwargs: Inputs = {"input_ids": torch.randint(3, 10, (batch * rows, new))}
     wide = Dim.symbol(BATCH) * rows if rows > 1 else BATCH
-    shapes: dict[str, Any] = {"input_ids": {0: wide} if new == 1 else {0: wide, 1: SEQUENCE}}
+    shapes: Shapes = {"input_ids": {0: wide} if new == 1 else {0: wide, 1: SEQUENCE}}
     if "attention_mask" in encoder.kwargs:
         kwargs[ENCODER_MASK] = encoder.kwargs["attention_mask"]
         shapes[ENCODER_MASK] = dict((encoder.dynamic_shapes or {})["attention_mask"])
@@ -187,7 +200,7 @@ def _decoder_source(
         if name.startswith(HANDED_ON):
             kwargs[name] = value
             shapes[name] = {0: BATCH, 1: ENCODER_SIZE} if varies and name in masks else {0: BATCH}
-    add_states(kwargs, shapes, memory, batch)
+    add_states(kwargs, shapes, layout, batch)
     for name, value in encoded.items():  # sizes that the encoder makes of its input
         past = PAST + name.removeprefix(PRESENT)
         if past in kwargs:
@@ -195,19 +208,19 @@ def _decoder_source(
     # Last, so that sizes are read from other inputs and this one can be dropped where its numbers are not needed.
     kwargs[ENCODER_STATES] = encoded[LAST_STATES]
     shapes[ENCODER_STATES] = {0: BATCH, 1: ENCODER_SIZE} if varies else {0: BATCH}
-    return Source(encoder.name, module, (), kwargs, shapes, origin=encoder.origin)
+    return Source(encoder.name, module, (), kwargs, shapes)
 
 
-def _like_outputs(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def _like_outputs(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> Inputs:
     """Random tensors of the shapes that ``module(**inputs)`` gives; nothing is computed."""
-    found = {name: (tuple(value.shape), value.dtype) for name, value in run_lightly(module, module, inputs).items()}
+    outputs: Inputs = run_lightly(module, module, inputs)
     return {
-        name: torch.randn(shape).to(dtype) if dtype.is_floating_point else torch.ones(shape, dtype=dtype)
-        for name, (shape, dtype) in found.items()
+        name: (torch.randn if value.is_floating_point() else torch.ones)(tuple(value.shape)).to(value.dtype)
+        for name, value in outputs.items()
     }
 
 
-def _encoder_inputs(model: Any, options: Options) -> tuple[dict[str, torch.Tensor], dict[str, Any]]:
+def _encoder_inputs(model: Model, options: Options) -> tuple[Inputs, Shapes]:
     samples, shapes = sample_inputs(model, options)
     encoder = model.get_encoder()
     taken = {*inspect.signature(encoder.forward).parameters, "attention_mask"}
@@ -218,6 +231,6 @@ def _encoder_inputs(model: Any, options: Options) -> tuple[dict[str, torch.Tenso
     return {own: samples[name] for own, name in kept.items()}, {own: dict(shapes[name]) for own, name in kept.items()}
 
 
-def _accepted(module: Any, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def _accepted(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> Inputs:
     parameters = inspect.signature(module.forward).parameters
     return {name: value for name, value in inputs.items() if name in parameters}

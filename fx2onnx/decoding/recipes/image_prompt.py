@@ -10,83 +10,72 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
-from typing import Any
 
 import torch
 
 from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import UserError
-from fx2onnx.decoding.cache.layout import Memory, Sizes, unmistakable_sizes
+from fx2onnx.decoding.cache.layout import CacheLayout, Sizes, unmistakable_sizes
 from fx2onnx.decoding.decoder import CachedDecoder, add_states, cached_decoder, prompt_of, text_inputs, trial
 from fx2onnx.decoding.recipes.inner_language_model import language_of
+from fx2onnx.decoding.recipes.recipe import ModelPart, Request
 from fx2onnx.manifest.names import BATCH, DECODER_FILE, IMAGE_FILE, PAST, PAST_SIZE, PRESENT, PROMPT_FILE, SEQUENCE
-from fx2onnx.sources.hf.call import Call, Maker
-from fx2onnx.sources.hf.samples import MAKERS
+from fx2onnx.sources.foreign_errors import summary
+from fx2onnx.sources.hf.sample_context import InputFactory, SampleContext, samples_of
+from fx2onnx.sources.hf.samples import INPUT_FACTORIES
+from fx2onnx.sources.hf.transformers_types import Inputs, Model, Shapes
 from fx2onnx.sources.source import Options, Source
 
 _TEXT = ("input_ids", "attention_mask", "position_ids")
 _PAST_SAMPLE = 6
+_ones = partial(torch.ones, dtype=torch.int64)
 
 
-def _tiled_images(call: Call) -> torch.Tensor:
+def _tiled_images(context: SampleContext) -> torch.Tensor:
     """One image a row, in as many tiles as the config allows."""
-    return torch.randn(call.options.batch_or(), 1, _tiles(call), int(call.find("num_channels")), *call.image_size())
+    return torch.randn(context.batch, 1, _tiles(context), context.number("num_channels"), *context.image_size())
 
 
-def _listed_images(call: Call) -> torch.Tensor:
-    """A list of one image a row."""
-    return MAKERS["pixel_values"].make(call)[:, None]
+def _tiles(context: SampleContext) -> int:
+    return context.number("max_num_tiles", default=1)
 
 
-def _seen_images(call: Call) -> torch.Tensor:
-    return torch.ones(call.options.batch_or(), call.options.seq_or(), 1, dtype=torch.int64)
-
-
-def _tiles(call: Call) -> int:
-    return int(call.find("max_num_tiles", default=1))
-
-
-def _widest_ratio(call: Call) -> torch.Tensor:
+def _widest_ratio(context: SampleContext) -> torch.Tensor:
     """The number of the last aspect ratio, which has all tiles; they count from 1."""
-    return torch.full((call.options.batch_or(), 1), len(call.find("supported_aspect_ratios", default=[0])))
+    return torch.full((context.batch, 1), len(context.find("supported_aspect_ratios", default=[0])))
 
 
-def _tile_mask(call: Call) -> torch.Tensor:
-    return torch.ones(call.options.batch_or(), 1, _tiles(call), dtype=torch.int64)
+def _image_tokens(context: SampleContext) -> int:
+    return context.number("latent_query_num", default=0)
 
 
-def _seen_tiles(call: Call) -> torch.Tensor:
-    return torch.ones(call.options.batch_or(), call.options.seq_or(), 1, _tiles(call), dtype=torch.int64)
-
-
-def _image_tokens(call: Call) -> int:
-    return int(call.find("latent_query_num", default=0))
-
-
-def _image_places(call: Call) -> torch.Tensor:
+def _image_places(context: SampleContext) -> torch.Tensor:
     """1 where a token stands for a part of the image: all but the first of as many as there are parts."""
-    mask = torch.zeros(call.options.batch_or(), call.options.seq_or(), dtype=torch.int64)
-    mask[:, 1 : 1 + _image_tokens(call)] = 1
+    mask = torch.zeros(context.batch, context.seq, dtype=torch.int64)
+    mask[:, 1 : 1 + _image_tokens(context)] = 1
     return mask
 
 
 _BATCH = {0: BATCH}
 _BY_TOKEN = {0: BATCH, 1: SEQUENCE}
-MEDIA: dict[str, tuple[Maker, ...]] = {
+MEDIA: dict[str, tuple[InputFactory, ...]] = {
     "pixel_values": (
-        Maker(MAKERS["pixel_values"].make, _BATCH),
-        Maker(_tiled_images, _BATCH),
-        Maker(_listed_images, _BATCH),
+        InputFactory(INPUT_FACTORIES["pixel_values"].make, _BATCH),
+        InputFactory(_tiled_images, _BATCH),
+        InputFactory(lambda context: INPUT_FACTORIES["pixel_values"].make(context)[:, None], _BATCH),  # a list of one
     ),
-    "aspect_ratio_ids": (Maker(_widest_ratio, _BATCH),),
-    "aspect_ratio_mask": (Maker(_tile_mask, _BATCH),),
-    "cross_attention_mask": (Maker(_seen_tiles, _BY_TOKEN),),
-    "flattened_patches": (Maker(MAKERS["flattened_patches"].make, _BATCH),),
-    "image_embeds_position_mask": (Maker(_image_places, _BY_TOKEN),),
-    "image_attention_mask": (Maker(_seen_images, _BY_TOKEN),),
+    "aspect_ratio_ids": (InputFactory(_widest_ratio, _BATCH),),
+    "aspect_ratio_mask": (InputFactory(lambda context: _ones(context.batch, 1, _tiles(context)), _BATCH),),
+    "cross_attention_mask": (
+        InputFactory(lambda context: _ones(context.batch, context.seq, 1, _tiles(context)), _BY_TOKEN),
+    ),
+    "flattened_patches": (InputFactory(INPUT_FACTORIES["flattened_patches"].make, _BATCH),),
+    "image_embeds_position_mask": (InputFactory(_image_places, _BY_TOKEN),),
+    "image_attention_mask": (InputFactory(lambda context: _ones(context.batch, context.seq, 1), _BY_TOKEN),),
 }
-"""Arguments of forward that bring images or what stands for them, with the forms to try."""
+"""Arguments of forward that hold images or what stands for them, with the forms to try."""
 
 
 @dataclass(frozen=True)
@@ -96,82 +85,72 @@ class Findings:
     """
 
     cache_argument: str
-    memory: Memory
-    makers: Mapping[str, Maker]
+    layout: CacheLayout
+    factories: Mapping[str, InputFactory]
     ahead: int
     given: frozenset[str]
-    later: frozenset[str]
+    later: Mapping[str, InputFactory]
 
 
-class PromptPart(torch.nn.Module):
+class PromptPart(ModelPart[Findings]):
     """A prompt with its images: logits of every place, and the cache that follows."""
 
-    def __init__(self, model: Any, findings: Findings) -> None:
-        super().__init__()
-        self.model = model
-        self._findings = findings
-
-    def forward(self, **inputs: torch.Tensor) -> dict[str, torch.Tensor]:
+    def forward(self, **inputs: torch.Tensor) -> Inputs:
         result = self.model(**inputs, use_cache=True, return_dict=True)
-        states = self._findings.memory.taken_from(result[self._findings.cache_argument])
+        states = self.facts.layout.taken_from(result[self.facts.cache_argument])
         return {"logits": result["logits"]} | {PRESENT + name: value for name, value in states.items()}
 
 
-class ImageStates(torch.nn.Module):
+class ImageStates(ModelPart[Findings]):
     """What the layers of cross attention keep of the images."""
 
-    def __init__(self, model: Any, findings: Findings) -> None:
-        super().__init__()
-        self.model = model
-        self._findings = findings
-
-    def forward(self, **media: torch.Tensor) -> dict[str, torch.Tensor]:
+    def forward(self, **media: torch.Tensor) -> Inputs:
         first = next(iter(media.values()))
         # One token fills the cache; what does not depend on the images alone is dropped from the graph.
         ids = torch.zeros(first.shape[0], 1, dtype=torch.int64, device=first.device)
         result = self.model(input_ids=ids, **media, use_cache=True, return_dict=True)
-        states = self._findings.memory.taken_from(result[self._findings.cache_argument])
-        return {PRESENT + name: value for name, value in states.items() if name in self._findings.given}
+        states = self.facts.layout.taken_from(result[self.facts.cache_argument])
+        return {PRESENT + name: value for name, value in states.items() if name in self.facts.given}
 
 
-def takes_images(model: Any) -> bool:
-    """Whether forward has an argument that brings images."""
+def takes_images(model: Model) -> bool:
+    """Whether forward has an argument for images."""
     return any(name in MEDIA for name in inspect.signature(model.forward).parameters)
 
 
-def prompt_and_decoder(model: Any, name: str, options: Options) -> dict[str, Source]:
+def prompt_and_decoder(request: Request) -> dict[str, Source]:
     """The parts of a model that takes images with its prompt, by file name.
 
     Raises:   UserError E601 where its arguments are not known, or it keeps nothing between calls.
     """
-    found = _findings(model)
-    if not found.given:
-        makers = {PROMPT_FILE: _prompt_source, DECODER_FILE: _later_source}
-        return {file: make(model, name, found, options) for file, make in makers.items()}
-    later = {key: found.makers[key] for key in sorted(found.later)}
-    decoder = CachedDecoder(model, found.cache_argument, found.memory, given=found.given)
+    model, findings = request.model, _findings(request.model)
+    if not findings.given:
+        return {PROMPT_FILE: _prompt_source(request, findings), DECODER_FILE: _later_source(request, findings)}
+    decoder = CachedDecoder(model, findings.cache_argument, findings.layout, given=findings.given)
     return {
-        IMAGE_FILE: image_source(ImageStates(model, found), name, found.makers, options),
-        DECODER_FILE: step_source(model, decoder, found.memory, name, options, later, {}),
+        IMAGE_FILE: image_source(request, ImageStates(model, findings), findings.factories),
+        DECODER_FILE: step_source(request, decoder, findings.layout, findings.later, {}),
     }
 
 
-def _findings(model: Any) -> Findings:
+def _findings(model: Model) -> Findings:
     sizes = sizes_of(model)
-    call = Call(model.config, Options(batch=sizes.batch, seq=sizes.past), model)
+    context = SampleContext(model.config, Options(batch=sizes.batch, seq=sizes.past), model)
     text = _text_of(model, prompt_of(model, sizes))
     _, plain = trial(language_of(model), text)
-    growing = {key: state for key, state in Memory(plain, sizes).states.items() if PAST_SIZE in state.axes.values()}
+    growing = {
+        key: state for key, state in CacheLayout(plain, sizes).states.items() if PAST_SIZE in state.axes.values()
+    }
     reason: Exception | None = None
-    for makers in choices_of(model):
+    for factories in choices_of(model):
         try:
-            argument, cache = trial(model, text | {key: maker.make(call) for key, maker in makers.items()})
+            argument, cache = trial(model, text | samples_of(factories, context)[0])
         except UserError:
             raise
         except Exception as error:  # a model raises whatever an input of another shape leads to
             reason = reason or error
             continue
-        states = Memory(cache, sizes).states
+        states = CacheLayout(cache, sizes).states
         lengths = {
             states[key].shape[axis] - state.shape[axis]
             for key, state in growing.items()
@@ -180,119 +159,113 @@ def _findings(model: Any) -> Findings:
         }
         if len(lengths) == 1:
             ahead = lengths.pop()
-            memory = Memory(cache if ahead == 0 else plain, sizes)
-            given = frozenset(memory.states) - frozenset(Memory(plain, sizes).states)
-            return Findings(argument, memory, makers, ahead, given, _later(model, text, makers, call, cache))
+            layout = CacheLayout(cache if ahead == 0 else plain, sizes)
+            given = frozenset(layout.states) - frozenset(CacheLayout(plain, sizes).states)
+            return Findings(argument, layout, factories, ahead, given, _later(model, text, factories, context, cache))
     raise UserError(
         "E601",
         f"{type(model).__name__} does not take the sample of its images",
-        why="" if reason is None else f"{type(reason).__name__}: {(str(reason).splitlines() or [''])[0][:200]}",
+        why=summary(reason),
         next="export it as a model of text: --task text-generation-with-past",
     ) from reason
 
 
-def sizes_of(model: Any) -> Sizes:
+def sizes_of(model: Model) -> Sizes:
     """As of other models, with a prompt that has room for the image's places."""
     sizes = unmistakable_sizes(model.config)
-    least = _image_tokens(Call(model.config, Options(), model)) + 1
+    least = _image_tokens(SampleContext(model.config, Options(), model)) + 1
     if sizes.past > least:
         return sizes
     return replace(sizes, past=next(n for n in range(least + 1, 2 * least + 2) if all(n % k for k in range(2, n))))
 
 
-def choices_of(model: Any) -> Iterator[dict[str, Maker]]:
+def choices_of(model: Model) -> Iterator[dict[str, InputFactory]]:
     names = [name for name in inspect.signature(model.forward).parameters if name in MEDIA]
     for chosen in product(*(MEDIA[name] for name in names)):
         yield dict(zip(names, chosen, strict=True))
 
 
-def _text_of(model: Any, inputs: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def _text_of(model: Model, inputs: Mapping[str, torch.Tensor]) -> Inputs:
     """Those of the inputs that generation hands to forward: some models count positions themselves."""
     kept = _handed_on(model, inputs, is_first_iteration=True)
     return {key: value for key, value in inputs.items() if key in kept}
 
 
-def _handed_on(model: Any, inputs: Mapping[str, Any], **step: Any) -> set[str]:
+def _handed_on(model: Model, inputs: Mapping[str, object], **step: object) -> set[str]:
     """The arguments that the model's own ``prepare_inputs_for_generation`` makes of ``inputs``."""
     language = language_of(model)
     try:
-        made = language.prepare_inputs_for_generation(**inputs, use_cache=True, **step)
+        made: dict[str, object] = language.prepare_inputs_for_generation(**inputs, use_cache=True, **step)
     except Exception:  # a model's own code, called as generation would
         return set(inputs)
     known = inputs if language is model else inspect.signature(language.forward).parameters
     return {key for key, value in made.items() if value is not None and key in known}
 
 
-def _later(model: Any, text: Any, makers: Mapping[str, Maker], call: Call, cache: Any) -> frozenset[str]:
-    media = {key: maker.make(call) for key, maker in makers.items()}
+def _later(
+    model: Model, text: Inputs, factories: Mapping[str, InputFactory], context: SampleContext, cache: object
+) -> dict[str, InputFactory]:
+    media, _ = samples_of(factories, context)
     step = {"past_key_values": cache, "is_first_iteration": False, "next_sequence_length": 1}
-    return frozenset(_handed_on(model, {**text, **media}, **step)) & frozenset(makers)
+    return {key: factories[key] for key in sorted(_handed_on(model, {**text, **media}, **step) & set(factories))}
 
 
-def image_source(part: Any, name: str, makers: Mapping[str, Maker], options: Options) -> Source:
-    """The graph of the images; ``makers`` that have a row for each token are of the prompt."""
-    call = Call(part.model.config, options, part.model)
-    own = {key: maker for key, maker in makers.items() if SEQUENCE not in maker.axes.values()}
-    samples = {key: maker.make(call) for key, maker in own.items()}
-    return Source(name, part.eval(), (), samples, {key: dict(maker.axes) for key, maker in own.items()})
+def image_source(request: Request, module: torch.nn.Module, factories: Mapping[str, InputFactory]) -> Source:
+    """``module`` with images as inputs: those of ``factories`` that have no row for each token."""
+    images = {key: factory for key, factory in factories.items() if SEQUENCE not in factory.axes.values()}
+    samples, shapes = samples_of(images, request.context())
+    return Source(request.name, module.eval(), (), samples, shapes)
 
 
 def step_source(
-    model: Any,
+    request: Request,
     decoder: CachedDecoder,
-    memory: Memory,
-    name: str,
-    options: Options,
-    makers: Mapping[str, Maker],
+    layout: CacheLayout,
+    factories: Mapping[str, InputFactory],
     made: Mapping[str, torch.Tensor],
 ) -> Source:
-    """The graph of the language model, which at every step takes what was ``made`` of the images and what ``makers`` make."""
-    batch, new = options.batch_or(), options.seq_or(4)
-    kwargs, shapes = text_inputs(decoder.model, memory, batch, new)
+    """The language model, which at every step takes what was ``made`` of the images and what ``factories`` make."""
+    batch, new = request.options.batch_or(), request.options.seq_or(4)
+    kwargs, shapes = text_inputs(decoder.model, layout, batch, new)
     kwargs |= made
     shapes |= {key: {0: BATCH} for key in made}
-    call = Call(model.config, replace(options, batch=batch, seq=new), model)
-    for key, maker in makers.items():
-        kwargs[key], shapes[key] = maker.make(call), dict(maker.axes)
-    add_states(kwargs, shapes, memory, batch)
-    return Source(name, decoder.eval(), (), kwargs, shapes)
+    samples, axes = samples_of(factories, request.context(seq=new))
+    kwargs |= samples
+    shapes |= axes
+    add_states(kwargs, shapes, layout, batch)
+    return Source(request.name, decoder.eval(), (), kwargs, shapes)
 
 
-def _prompt_source(model: Any, name: str, found: Findings, options: Options) -> Source:
-    batch = options.batch_or()
-    call = Call(model.config, replace(options, batch=batch, seq=options.seq_or(4) + _image_tokens_of(model)), model)
-    ids = MAKERS["input_ids"].make(call)
+def _prompt_source(request: Request, findings: Findings) -> Source:
+    model = request.model
+    context = request.context(seq=request.options.seq_or(4) + _image_tokens(request.context()))
+    ids = INPUT_FACTORIES["input_ids"].make(context)
     mask = torch.ones_like(ids)
     text = {"input_ids": ids, "attention_mask": mask, "position_ids": mask.cumsum(1) - 1}
     known = inspect.signature(model.forward).parameters
     kwargs = _text_of(model, {key: value for key, value in text.items() if key in known})
-    shapes: dict[str, Any] = {key: dict(_BY_TOKEN) for key in kwargs}
-    for key, maker in found.makers.items():
-        kwargs[key], shapes[key] = maker.make(call), dict(maker.axes)
-    return Source(name, PromptPart(model, found).eval(), (), kwargs, shapes)
+    samples, axes = samples_of(findings.factories, context)
+    shapes: Shapes = {key: dict(_BY_TOKEN) for key in kwargs}
+    return Source(request.name, PromptPart(model, findings).eval(), (), kwargs | samples, shapes | axes)
 
 
-def _image_tokens_of(model: Any) -> int:
-    return _image_tokens(Call(model.config, Options(), model))
-
-
-def _later_source(model: Any, name: str, found: Findings, options: Options) -> Source:
+def _later_source(request: Request, findings: Findings) -> Source:
     """The language model after a prompt: its attention mask does not count what the images put before the text."""
-    source = cached_decoder(language_of(model), name, options)
-    kwargs, shapes = dict(source.kwargs), dict(source.dynamic_shapes or {})
+    model = request.model
+    source = cached_decoder(request.language, request.name, request.options)
+    kwargs: Inputs = dict(source.kwargs)
+    shapes: Shapes = {key: dict(axes) for key, axes in (source.dynamic_shapes or {}).items()}
     kept = _text_of(model, {key: kwargs[key] for key in _TEXT if key in kwargs})
     for key in set(_TEXT) & set(kwargs) - set(kept):
         del kwargs[key], shapes[key]
-    if found.ahead:
+    if findings.ahead:
         new = kwargs["input_ids"].shape[1]
         for key, value in kwargs.items():
             for axis, word in shapes[key].items():
                 if key.startswith(PAST) and word == PAST_SIZE:
-                    kwargs[key] = torch.cat([value] * (1 + found.ahead // _PAST_SAMPLE + 1), dim=axis)
+                    kwargs[key] = torch.cat([value] * (1 + findings.ahead // _PAST_SAMPLE + 1), dim=axis)
                     past = kwargs[key].shape[axis]
-        kwargs["attention_mask"] = torch.ones(len(kwargs["input_ids"]), past + new - found.ahead, dtype=torch.int64)
-        shapes["attention_mask"] = {0: BATCH, 1: Dim.symbol(PAST_SIZE) + Dim.symbol(SEQUENCE) - found.ahead}
-    call = Call(model.config, replace(options, batch=options.batch_or(), seq=options.seq_or(4)), model)
-    for key in sorted(found.later):
-        kwargs[key], shapes[key] = found.makers[key].make(call), dict(found.makers[key].axes)
-    return replace(source, kwargs=kwargs, dynamic_shapes=shapes)
+        kwargs["attention_mask"] = torch.ones(len(kwargs["input_ids"]), past + new - findings.ahead, dtype=torch.int64)
+        shapes["attention_mask"] = {0: BATCH, 1: Dim.symbol(PAST_SIZE) + Dim.symbol(SEQUENCE) - findings.ahead}
+    samples, axes = samples_of(findings.later, request.context(seq=request.options.seq_or(4)))
+    return replace(source, kwargs=kwargs | samples, dynamic_shapes=shapes | axes)

@@ -8,10 +8,11 @@ the class's ``generate`` says which of its children it calls.
 from __future__ import annotations
 
 import inspect
-from typing import Any
+
+from fx2onnx.sources.hf.transformers_types import Model
 
 
-def language_of(model: Any) -> Any:
+def language_of(model: Model) -> Model:
     """The module that generates: ``model`` itself, or the one of its children that its own ``generate`` hands over to."""
     from transformers import GenerationMixin
 
@@ -21,7 +22,7 @@ def language_of(model: Any) -> Any:
     code = inspect.unwrap(own).__code__
     if "__class__" in code.co_freevars:  # it goes on with super().generate
         return model
-    found = [
+    called = [
         child for name, child in model.named_children() if name in code.co_names and isinstance(child, GenerationMixin)
     ]
-    return found[0] if len(found) == 1 else model
+    return called[0] if len(called) == 1 else model

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Literal, cast
 
 import torch
 
 from fx2onnx.base.errors import UserError
+from fx2onnx.decoding.decoder import cached_decoder
 from fx2onnx.decoding.mrope import Layout, image_layout, image_positions
 from fx2onnx.decoding.probes import adds_features, sees_kinds, settle
 from fx2onnx.decoding.recipes.deepstack import (
@@ -28,12 +29,15 @@ from fx2onnx.decoding.recipes.deepstack import (
     takes_deep_features,
     takes_kinds,
 )
+from fx2onnx.decoding.recipes.recipe import ModelPart, Part, Request, TextOnly
 from fx2onnx.manifest.form import Medium
-from fx2onnx.manifest.names import AUDIO_FILE, BATCH, EMBED_FILE, EMBEDDED, IMAGE_FILE, SEQUENCE
-from fx2onnx.sources.hf.call import Call, Maker
+from fx2onnx.manifest.names import AUDIO_FILE, BATCH, DECODER_FILE, EMBED_FILE, EMBEDDED, IMAGE_FILE, SEQUENCE
+from fx2onnx.sources.foreign_errors import summary
 from fx2onnx.sources.hf.image_samples import OF_ALL_IMAGES, PIXELS, image_forms
-from fx2onnx.sources.hf.samples import MAKERS
+from fx2onnx.sources.hf.sample_context import InputFactory, SampleContext, samples_of
+from fx2onnx.sources.hf.samples import INPUT_FACTORIES
 from fx2onnx.sources.hf.sound_samples import sound_forms
+from fx2onnx.sources.hf.transformers_types import Inputs, Model, Shapes
 from fx2onnx.sources.light_run import run_lightly
 from fx2onnx.sources.source import Options, Source
 
@@ -88,7 +92,7 @@ _FILM = Modality(
 """Of models that see nothing but videos: others call theirs ``pixel_values_videos``."""
 
 
-def modalities_of(model: Any) -> list[Modality]:
+def modalities_of(model: Model) -> list[Modality]:
     """Those that ``model`` has an encoder and a token for."""
     without = {m.name for m in MODALITIES if getattr(model.config, m.config, "") is None}
     sees = _owner(model, MODALITIES[0]) is not None
@@ -100,31 +104,26 @@ def modalities_of(model: Any) -> list[Modality]:
     ]
 
 
-class FeaturePart(torch.nn.Module):
+class FeaturePart(ModelPart[Modality]):
     """An encoder with its projector: features [tokens, width], one row for each placeholder token, in order; of encoders
     that have some for later layers, too, those [tokens, layers, width].
     """
 
-    def __init__(self, model: Any, modality: Modality) -> None:
-        super().__init__()
-        self.model = model
-        self._modality = modality
-
-    def forward(self, **inputs: torch.Tensor) -> dict[str, torch.Tensor]:
-        encode: Any = getattr(_owner(self.model, self._modality), self._modality.method)
-        found = encode(**inputs, return_dict=True)
-        rows = found if isinstance(found, torch.Tensor | list | tuple) else found.get("pooler_output")
-        deep = deep_features(self.model, found)
-        if rows is None and deep is not None and found.get("last_hidden_state") is None:
+    def forward(self, **inputs: torch.Tensor) -> Inputs:
+        owner = _owner(self.model, self.facts)
+        encoded = getattr(owner, self.facts.method)(**inputs, return_dict=True)
+        rows = encoded if isinstance(encoded, torch.Tensor | list | tuple) else encoded.get("pooler_output")
+        deep = deep_features(self.model, encoded)
+        if rows is None and deep is not None and encoded.get("last_hidden_state") is None:
             rows = torch.zeros_like(deep[:, 0])  # forward embeds the tokens of images as nothing
         if rows is None:  # left to forward
-            rows = found["last_hidden_state"]
-            projector: Any = getattr(_owner(self.model, self._modality), "multi_modal_projector", None)
+            rows = encoded["last_hidden_state"]
+            projector = getattr(owner, "multi_modal_projector", None)
             rows = rows if projector is None else projector(rows)
         if isinstance(rows, list | tuple):
             rows = torch.cat([row.flatten(0, -2) for row in rows])
-        outputs = {self._modality.features: rows.flatten(0, -2)}
-        return outputs if deep is None else outputs | {self._modality.deep: deep}
+        outputs = {self.facts.features: rows.flatten(0, -2)}
+        return outputs if deep is None else outputs | {self.facts.deep: deep}
 
 
 class EmbedPart(torch.nn.Module):
@@ -133,10 +132,10 @@ class EmbedPart(torch.nn.Module):
     model takes beside them [batch, sequence, layers, width].
     """
 
-    def __init__(self, model: Any, modalities: list[Modality], layout: Layout | None = None) -> None:
+    def __init__(self, model: Model, modalities: list[Modality], layout: Layout | None = None) -> None:
         super().__init__()
         self.model = model
-        self._tokens: dict[str, Any] = {name: _token(model, m) for m in modalities for name in (m.features, m.deep)}
+        self._tokens = {name: _token(model, m) or 0 for m in modalities for name in (m.features, m.deep)}
         self.media = tuple(Medium(m.name, features=m.features, token=_token(model, m)) for m in modalities)
         self._layout = layout
         self.axes = 0 if layout is None else layout.axes
@@ -148,7 +147,7 @@ class EmbedPart(torch.nn.Module):
 
     def forward(
         self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None, **features: torch.Tensor
-    ) -> dict[str, torch.Tensor]:
+    ) -> Inputs:
         masks = {name: _places(input_ids == self._tokens[name], rows.shape[0]) for name, rows in features.items()}
         is_placeholder = torch.zeros_like(input_ids, dtype=torch.bool)
         for mask in (mask for name, mask in masks.items() if name not in self._adds):
@@ -158,7 +157,7 @@ class EmbedPart(torch.nn.Module):
             words = words.masked_fill(input_ids == token, other)
         ids = words.masked_fill(is_placeholder, 0)  # placeholder tokens may lie beyond the embedding's rows
         embedded = self.model.get_input_embeddings()(ids)
-        outputs: dict[str, torch.Tensor] = {}
+        outputs: Inputs = {}
         for name, mask in masks.items():
             spread = _spread(features[name].to(embedded.dtype), mask)
             if name.endswith(DEEP):
@@ -191,8 +190,33 @@ def _spread(features: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     return rows[order]
 
 
+def fits(request: Request) -> bool:
+    return bool(modalities_of(request.model))
+
+
+def parts(request: Request) -> list[Part] | TextOnly:
+    model, left_out = request.model, list[str]()
+    try:
+        forms = encoders_and_embedding(model, request.name, request.options, left_out)
+    except UserError as error:
+        return TextOnly(error.what)
+    made = [request.part(file, *choices, narrow="one image or recording") for file, choices in forms.items()]
+    made[-1] = replace(made[-1], note="; ".join(left_out))
+    (embed,) = forms[EMBED_FILE]
+    decoder = partial(
+        cached_decoder,
+        request.language,
+        request.name,
+        request.options,
+        width=width_of(model),
+        axes=cast(EmbedPart, embed.module).axes,
+        beside=beside_embedded(embed),
+    )
+    return [*made, request.decoder_part(DECODER_FILE, decoder)]
+
+
 def encoders_and_embedding(
-    model: Any, name: str, options: Options, left_out: list[str] | None = None
+    model: Model, name: str, options: Options, left_out: list[str] | None = None
 ) -> dict[str, list[Source]]:
     """The parts before the language model, by file name; of each the forms to try, the more general one first.
 
@@ -220,8 +244,8 @@ def encoders_and_embedding(
     tokens = {_token(model, modality) for modality in modalities}
     words = torch.tensor([word for word in range(3, 12) if word not in tokens])
     ids = words[torch.randint(0, len(words), (options.batch_or(), options.seq_or(7)))]
-    kwargs: dict[str, Any] = {"input_ids": ids}
-    shapes: dict[str, Any] = {"input_ids": {0: BATCH, 1: SEQUENCE}}
+    kwargs: Inputs = {"input_ids": ids}
+    shapes: Shapes = {"input_ids": {0: BATCH, 1: SEQUENCE}}
     if layout is not None:
         kwargs["attention_mask"], shapes["attention_mask"] = torch.ones_like(ids), {0: BATCH, 1: SEQUENCE}
     for place, modality in enumerate(modalities):
@@ -233,28 +257,28 @@ def encoders_and_embedding(
     return parts
 
 
-def _features_of(model: Any, form: Source) -> int:
+def _features_of(model: Model, form: Source) -> int:
     """How many features the encoder gives for an image, of which integer arguments of ``form`` have a row each."""
     images = next((len(form.kwargs[name]) for name in form.bake), 1)
-    rows: Mapping[str, torch.Tensor] = run_lightly(model, form.module, form.kwargs)
+    rows: Inputs = run_lightly(model, form.module, form.kwargs)
     return next(iter(rows.values())).shape[0] // images
 
 
-def _sizes_of_features(model: Any, modality: Modality, form: Source, width: int) -> dict[str, tuple[int, ...]]:
+def _sizes_of_features(model: Model, modality: Modality, form: Source, width: int) -> dict[str, tuple[int, ...]]:
     """By the name of an output of the encoder, the sizes of a row of it."""
     if not takes_deep_features(model):
         return {modality.features: (width,)}
-    found = run_lightly(model, form.module, form.kwargs)
-    return {key: tuple(value.shape[1:]) for key, value in found.items()}
+    outputs: Inputs = run_lightly(model, form.module, form.kwargs)
+    return {key: tuple(value.shape[1:]) for key, value in outputs.items()}
 
 
 def beside_embedded(embed: Source) -> dict[str, tuple[int, ...]]:
     """By name, the sizes behind [batch, sequence] of what the language model takes beside embedded tokens."""
-    found = run_lightly(embed.module, embed.module, embed.kwargs)
-    return {key: tuple(value.shape[2:]) for key, value in found.items() if key in (PER_LAYER, DEEP, KINDS)}
+    outputs: Inputs = run_lightly(embed.module, embed.module, embed.kwargs)
+    return {key: tuple(value.shape[2:]) for key, value in outputs.items() if key in (PER_LAYER, DEEP, KINDS)}
 
 
-def feature_forms(model: Any, modality: Modality, name: str, options: Options) -> list[Source]:
+def feature_forms(model: Model, modality: Modality, name: str, options: Options) -> list[Source]:
     """The encoder for a batch, and for one image or recording a call: many models make a list of their batch.
 
     Sizes, places and masks beside the images are baked: their values decide shapes. A text beside them is an input.
@@ -273,8 +297,8 @@ def feature_forms(model: Any, modality: Modality, name: str, options: Options) -
 
 
 def _accepted(
-    model: Any, part: FeaturePart, modality: Modality, parameters: Mapping[str, inspect.Parameter], options: Options
-) -> tuple[dict[str, torch.Tensor], dict[str, dict[int, str]]]:
+    model: Model, part: FeaturePart, modality: Modality, parameters: Mapping[str, inspect.Parameter], options: Options
+) -> tuple[Inputs, Shapes]:
     """The first sample of the encoder's arguments that it takes, and the names of their axes."""
     needed = [
         key
@@ -282,14 +306,14 @@ def _accepted(
         if parameter.default is parameter.empty and parameter.kind is parameter.POSITIONAL_OR_KEYWORD
     ]
     reason: Exception | None = None
-    call = Call(model.config, options, model)
-    for makers in _choices(modality, parameters, call):
-        if not set(needed) <= set(makers):
+    context = SampleContext(model.config, options, model)
+    for factories in _choices(modality, parameters, context):
+        if not set(needed) <= set(factories):
             continue
-        samples = {key: maker.make(call) for key, maker in makers.items()}
+        samples, shapes = samples_of(factories, context)
         try:
             run_lightly(model, part, samples)
-            return samples, {key: dict(maker.axes) for key, maker in makers.items()}
+            return samples, shapes
         except UserError:
             raise
         except Exception as error:  # a model raises whatever an input of another shape leads to
@@ -303,33 +327,37 @@ def _accepted(
     raise UserError(
         "E601",
         what,
-        why="" if reason is None else f"{type(reason).__name__}: {(str(reason).splitlines() or [''])[0][:200]}",
+        why=summary(reason),
         next="export the encoder from a factory of your own: fx2onnx export package.module:factory",
     ) from reason
 
 
-def _choices(modality: Modality, parameters: Mapping[str, Any], call: Call) -> Iterator[dict[str, Maker]]:
+def _choices(
+    modality: Modality, parameters: Mapping[str, inspect.Parameter], context: SampleContext
+) -> Iterator[dict[str, InputFactory]]:
     """Arguments to try, in their usual forms first."""
     argument = modality.argument
     if modality is _FILM:
-        yield from ({**form, PIXELS: MAKERS["pixel_values_videos"]} for form in image_forms(parameters, call))
+        yield from (
+            {**form, PIXELS: INPUT_FACTORIES["pixel_values_videos"]} for form in image_forms(parameters, context)
+        )
     elif argument == PIXELS:
-        yield from image_forms(parameters, call)
+        yield from image_forms(parameters, context)
     elif argument in parameters:
-        yield from sound_forms(argument, parameters, call)
+        yield from sound_forms(argument, parameters, context)
 
 
-def _owners(model: Any, modality: Modality) -> list[Any]:
+def _owners(model: Model, modality: Modality) -> list[object]:
     """The modules that have the method: the model itself, or the one inside that its outer classes wrap."""
-    found = (model, getattr(model, "model", None), model.base_model)
-    return [owner for owner in found if hasattr(owner, modality.method)]
+    owners: tuple[object, ...] = (model, getattr(model, "model", None), model.base_model)
+    return [owner for owner in owners if hasattr(owner, modality.method)]
 
 
-def _owner(model: Any, modality: Modality) -> Any:
+def _owner(model: Model, modality: Modality) -> object:
     return next(iter(_owners(model, modality)), None)
 
 
-def _parameters(model: Any, modality: Modality) -> Mapping[str, inspect.Parameter]:
+def _parameters(model: Model, modality: Modality) -> Mapping[str, inspect.Parameter]:
     """Of the encoder's method; outer classes hand theirs on as ``*args, **kwargs``, some of them or all."""
     known: dict[str, inspect.Parameter] = {}
     for owner in _owners(model, modality):
@@ -340,18 +368,14 @@ def _parameters(model: Any, modality: Modality) -> Mapping[str, inspect.Paramete
     return known
 
 
-def _token(model: Any, modality: Modality) -> int | None:
-    for field in modality.tokens:
-        value = getattr(model.config, field, None)
-        if isinstance(value, int):
-            return value
-    return None
+def _token(model: Model, modality: Modality) -> int | None:
+    values = (getattr(model.config, field, None) for field in modality.tokens)
+    return next((value for value in values if isinstance(value, int)), None)
 
 
-def width_of(model: Any) -> int:
+def width_of(model: Model) -> int:
     """Numbers of an embedded token."""
     embedding = model.get_input_embeddings()
-    found: Mapping[str, torch.Tensor] = run_lightly(
-        model, lambda ids: {"x": embedding(ids)}, {"ids": torch.zeros(1, 1, dtype=torch.int64)}
-    )
-    return int(found["x"].shape[-1])
+    ids = torch.zeros(1, 1, dtype=torch.int64)
+    embedded: torch.Tensor = run_lightly(model, lambda ids: embedding(ids), {"ids": ids})
+    return embedded.shape[-1]

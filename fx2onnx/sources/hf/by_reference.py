@@ -9,25 +9,27 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.weight_file import WeightFile
+from fx2onnx.sources.hf.transformers_types import Config, LoadingNotes, Model
 from fx2onnx.sources.weight_files import main_dtype, map_checkpoint
 
 LARGEST_CONVERTED_BYTES = 256 * 1024 * 1024
 """What loading may compute anew. A checkpoint that needs more is not one to refer to (and might not fit the memory)."""
 
-LOADING: dict[str, Any] = {"output_loading_info": True, "ignore_mismatched_sizes": True}
-"""Of ``from_pretrained``: what does not fit is told in the notes, from which the caller makes its error."""
+LOADING: dict[str, bool] = {"output_loading_info": True, "ignore_mismatched_sizes": True}
+"""Of ``from_pretrained``: what does not fit stands in the notes, from which the caller makes its error."""
 
 _VIEWS = frozenset({"Chunk", "Split", "SplitModulelist"})
 """transformers' conversions that give parts of the checkpoint's tensor; along axis 0 such a part is contiguous."""
 
 
-def load_mapped(model_class: Any, folder: Path, config: Any, dtype: str | None) -> tuple[Any, Any, list[WeightFile]]:
+def load_mapped(
+    model_class: type[Model], folder: Path, config: Config, dtype: str | None
+) -> tuple[Model, LoadingNotes, list[WeightFile]]:
     """The module on mapped weights, transformers' notes on loading, and the files.
 
     Raises:   UserError E302 (missing or corrupt file), E001 (another dtype than the checkpoint's), E601 (weights that have
@@ -50,7 +52,7 @@ def load_mapped(model_class: Any, folder: Path, config: Any, dtype: str | None) 
 
 @contextlib.contextmanager
 def quiet_loading() -> Iterator[None]:
-    """No progress bar and no table of misfits on stderr: what there is to tell is in the notes or an error."""
+    """No progress bar and no table of misfits on stderr: what there is to say is in the notes or an error."""
     from transformers.utils import logging
 
     had_bar, level = logging.is_progress_bar_enabled(), logging.get_verbosity()
@@ -64,7 +66,9 @@ def quiet_loading() -> Iterator[None]:
             logging.enable_progress_bar()
 
 
-def _refuse_conversions(model_class: Any, config: Any, state: Mapping[str, torch.Tensor], folder: Path) -> None:
+def _refuse_conversions(
+    model_class: type[Model], config: Config, state: Mapping[str, torch.Tensor], folder: Path
+) -> None:
     converted = _converted(model_class, config, state)
     total_bytes = sum(state[key].nbytes for key in converted)
     if total_bytes > LARGEST_CONVERTED_BYTES:
@@ -81,12 +85,12 @@ def _refuse_conversions(model_class: Any, config: Any, state: Mapping[str, torch
         )
 
 
-def _converted(model_class: Any, config: Any, state: Mapping[str, torch.Tensor]) -> list[str]:
+def _converted(model_class: type[Model], config: Config, state: Mapping[str, torch.Tensor]) -> list[str]:
     """Checkpoint names whose tensors transformers does not use as they are."""
     try:
         from transformers.conversion_mapping import get_model_conversion_mapping
         from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
-    except ImportError:  # another release of transformers; what was copied is found out after loading
+    except ImportError:  # another release of transformers; what was copied shows after loading
         return []
     with torch.device("meta"):
         outline = model_class(config)

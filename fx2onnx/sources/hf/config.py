@@ -14,7 +14,8 @@ from typing import Any
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.folder_files import inside, read_object
-from fx2onnx.sources.hf.call import with_sub_configs
+from fx2onnx.sources.hf.sample_context import with_sub_configs
+from fx2onnx.sources.hf.transformers_types import Config
 
 CONFIG, GENERATION_CONFIG, ADAPTER_CONFIG = "config.json", "generation_config.json", "adapter_config.json"
 _PLAIN = frozenset({"eager", "sdpa", "flex_attention", "paged|eager", "paged|sdpa", "grouped_mm", "batched_mm"})
@@ -23,27 +24,27 @@ _UNPACKED = frozenset({"fp8", "mxfp4"})
 """Quantizations that transformers can undo with PyTorch alone when it loads."""
 
 
-def _is_plain(value: Any) -> bool:
+def _is_plain(value: object) -> bool:
     if isinstance(value, dict):
         return all(map(_is_plain, value.values()))
     return value is None or (isinstance(value, str) and value in _PLAIN)
 
 
-def _is_count(value: Any) -> bool:
+def _is_count(value: object) -> bool:
     """No name in it: sizes of a convolution's kernels."""
     return not value or type(value) in (int, float) or (isinstance(value, list) and all(map(_is_count, value)))
 
 
-def _is_name(value: Any) -> bool:
+def _is_name(value: object) -> bool:
     return not isinstance(value, str) or not set(value) & set("/:\\")
 
 
-def _has_no_checkpoint(value: Any) -> bool:
+def _has_no_checkpoint(value: object) -> bool:
     taken = {"pretrained", "pretrained_cfg", "pretrained_cfg_overlay", "checkpoint_path", "cache_dir"}
     return not isinstance(value, dict) or not taken & set(value)
 
 
-_KEYS: tuple[tuple[re.Pattern[str], Callable[[Any], bool], str], ...] = tuple(
+_KEYS: tuple[tuple[re.Pattern[str], Callable[[object], bool], str], ...] = tuple(
     (re.compile(pattern), may_pass, why)
     for pattern, may_pass, why in (
         (
@@ -70,7 +71,7 @@ _COUNTS: tuple[tuple[re.Pattern[str], int], ...] = (
 """Numbers by which configs and models make lists before anything else could notice how long these get."""
 
 
-def read_config(folder: Path) -> dict[str, Any]:
+def read_config(folder: Path) -> dict[str, object]:
     """``config.json`` of ``folder``; the generation config beside it is checked, too.
 
     Raises:   UserError E302 (a file that cannot be read), E601 (what it says would fetch or run something).
@@ -97,7 +98,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     return stated
 
 
-def check_config(stated: Mapping[str, Any], where: str) -> None:
+def check_config(stated: Mapping[str, object], where: str) -> None:
     """Raises UserError E601 for a key that would make transformers fetch, import or run something, E404 for a count."""
     for depth, name, key, value in _walk(stated):
         for pattern, may_pass, why in _KEYS:
@@ -111,7 +112,7 @@ def check_config(stated: Mapping[str, Any], where: str) -> None:
                 raise UserError("E404", f"{where}: {name} is {value!r:.60}", why=f"the limit is {most}")
 
 
-def _walk(stated: Mapping[str, Any]) -> Iterator[tuple[int, str, str, Any]]:
+def _walk(stated: Mapping[str, object]) -> Iterator[tuple[int, str, str, object]]:
     """Depth, dotted name, key and value of every member of an object."""
     pending: list[tuple[int, str, Any]] = [(0, "", stated)]
     while pending:
@@ -124,7 +125,7 @@ def _walk(stated: Mapping[str, Any]) -> Iterator[tuple[int, str, str, Any]]:
                 pending.append((depth + 1, f"{prefix}{key}.", value))
 
 
-def _refused(where: str, name: str, value: Any, why: str) -> UserError:
+def _refused(where: str, name: str, value: object, why: str) -> UserError:
     return UserError(
         "E601",
         f"{where}: {name} is {value!r:.100}, which fx2onnx does not follow",
@@ -134,14 +135,14 @@ def _refused(where: str, name: str, value: Any, why: str) -> UserError:
     )
 
 
-def without_foreign_code(config: Any) -> Any:
+def without_foreign_code(config: Config) -> Config:
     """``config`` without the places of its own code, by which auto classes of a part would ask whether to run it."""
     for part in with_sub_configs(config):
         vars(part).pop("auto_map", None)
     return config
 
 
-def unpack_quantized(config: Any, place: Path) -> None:
+def unpack_quantized(config: Config, place: Path) -> None:
     """See to it that quantized weights are made plain on loading, by PyTorch alone. Changes ``config``.
 
     Raises:   UserError E601 for a quantization that needs a package or a kernel.

@@ -1,14 +1,14 @@
 """While a transformers model is made: no request to the hub, no kernel from there, no more modules than a limit.
 
-The second line behind ``fx2onnx.sources.hf.config``, for what a type of model does without being told so by a key.
+The second line behind ``fx2onnx.sources.hf.config``, for what a type of model does without a key that says so.
 """
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
-from typing import Any, NoReturn
+from collections.abc import Callable, Iterator
+from typing import NoReturn
 
 from torch.nn.modules.module import register_module_module_registration_hook
 
@@ -17,7 +17,7 @@ from fx2onnx.base.errors import UserError
 MOST_MODULES = 400_000
 """The largest models that people export have some ten thousand."""
 _LOCK = threading.Lock()
-_INSIDE: list[Any] = []
+_INSIDE: list[tuple[bool, Callable[..., object]]] = []
 """What was there before the first of the calls that are now inside, one entry for each."""
 
 
@@ -44,7 +44,7 @@ def guarded(name: str) -> Iterator[None]:
     """``offline``, and UserError E404 where building takes more than ``MOST_MODULES`` modules."""
     count = 0
 
-    def counted(*_: Any) -> None:
+    def counted(*_: object) -> None:
         nonlocal count
         count += 1
         if count > MOST_MODULES:
@@ -58,5 +58,5 @@ def guarded(name: str) -> Iterator[None]:
         hook.remove()
 
 
-def _no_kernel(kernel_name: str, *_: Any, **__: Any) -> NoReturn:
+def _no_kernel(kernel_name: str, *_: object, **__: object) -> NoReturn:
     raise UserError("E601", f"the model wants the kernel '{kernel_name}'", why="fx2onnx downloads nothing")

@@ -1,6 +1,6 @@
 """Which arguments a sample call of a transformers model has, from its forward signature and its config.
 
-How each is made: ``hf_samples``. Where there are several ways to call a model, the first that it accepts is taken.
+How each is made: ``samples.py``. Where there are several ways to call a model, the first that it accepts is taken.
 """
 
 from __future__ import annotations
@@ -9,27 +9,29 @@ import copy
 import inspect
 import itertools
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import torch
 
 from fx2onnx.base.changes import Changes
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.memoized import keep_apart
-from fx2onnx.sources.hf.call import Call, Maker
+from fx2onnx.sources.hf.sample_context import InputFactory, SampleContext, main_dtype, samples_of
 from fx2onnx.sources.hf.samples import (
-    CHOICE_MAKERS,
-    MAKERS,
-    PADDED_PATCH_MAKERS,
-    PAIR_MAKERS,
-    PATCH_MAKERS,
-    STRIP_MAKERS,
+    CHOICE_FACTORIES,
+    INPUT_FACTORIES,
+    PADDED_PATCH_FACTORIES,
+    PAIR_FACTORIES,
+    PATCH_FACTORIES,
+    STRIP_FACTORIES,
     other_forms,
 )
+from fx2onnx.sources.hf.transformers_types import Inputs, Model, Shapes
+from fx2onnx.sources.light_run import run_lightly
 from fx2onnx.sources.source import Options
+from fx2onnx.sources.weights import cast_inputs
 
 
-def sample_inputs(module: Any, options: Options) -> tuple[dict[str, torch.Tensor], dict[str, dict[int, str]]]:
+def sample_inputs(module: Model, options: Options) -> tuple[Inputs, Shapes]:
     """Keyword arguments of one sample call of ``module`` and their dynamic axes by argument name.
 
     Taken are: the model's main input; ``attention_mask`` beside ``input_ids``; ``decoder_input_ids`` for
@@ -38,34 +40,36 @@ def sample_inputs(module: Any, options: Options) -> tuple[dict[str, torch.Tensor
 
     Raises:   UserError E601 where an argument without a default is of an unknown kind.
     """
-    call = Call(module.config, options, module)
+    context = SampleContext(module.config, options, module)
     parameters = inspect.signature(module.forward).parameters
-    choices = list(_choices(module, parameters, call))
-    first: dict[str, torch.Tensor] | None = None
-    for makers in choices:
-        samples = {name: maker.make(call) for name, maker in makers.items()}
-        first = first or samples
+    choices = list(_choices(module, parameters, context))
+    first: tuple[Inputs, Shapes] | None = None
+    for factories in choices:
+        samples, shapes = samples_of(factories, context)
         if len(choices) == 1 or _is_accepted(module, samples):
-            return samples, {name: dict(maker.axes) for name, maker in makers.items()}
+            return samples, shapes
+        first = first or (samples, shapes)
     # What none of them led to is for the caller to see, with the model's own error.
-    return first or {}, {name: dict(maker.axes) for name, maker in choices[0].items()}
+    return first or ({}, {})
 
 
-def _choices(module: Any, parameters: Mapping[str, inspect.Parameter], call: Call) -> Iterator[dict[str, Maker]]:
+def _choices(
+    module: Model, parameters: Mapping[str, inspect.Parameter], context: SampleContext
+) -> Iterator[dict[str, InputFactory]]:
     """The arguments to try, the fewest in their usual form first. Raises UserError E601."""
-    makers = _makers(module, parameters)
-    least = [name for name, parameter in parameters.items() if _is_wanted(name, parameter, module, call)]
-    unknown = [name for name in least if name not in makers]
+    factories = _factories(module, parameters)
+    least = [name for name, parameter in parameters.items() if _is_wanted(name, parameter, module, context)]
+    unknown = [name for name in least if name not in factories]
     if unknown:
         raise UserError(
             "E601",
             f"no sample input is known for '{unknown[0]}' of {type(module).__name__}",
             next="write a factory that returns (module, args, kwargs): fx2onnx export package.module:factory",
         )
-    more = [name for name in parameters if name in least or (name in _BESIDE and name in makers)]
+    more = [name for name in parameters if name in least or (name in _BESIDE and name in factories)]
     in_patches = any(name in parameters for name in GRIDS) and "input_ids" not in parameters
     for names in [least] if more == least else [least, more]:
-        forms = [(makers[name], *other_forms(name, call, in_patches=in_patches)) for name in names]
+        forms = [(factories[name], *other_forms(name, context, in_patches=in_patches)) for name in names]
         for chosen in itertools.product(*forms):
             yield dict(zip(names, chosen, strict=True))
 
@@ -78,28 +82,20 @@ _BESIDE = (*_TEXT, *_IMAGES_AND_SOUND, *_REGIONS, *_SERIES)
 """Arguments with a default of None that some models cannot do without."""
 
 
-def _is_accepted(module: Any, samples: Mapping[str, torch.Tensor]) -> bool:
+def _is_accepted(module: Model, samples: Inputs) -> bool:
     """Whether ``module(**samples)`` runs, on tensors without data where it can."""
-    from fx2onnx.sources.light_run import run_lightly
-
     if not isinstance(module, torch.nn.Module):
         return True
-    dtype = next((value.dtype for value in module.parameters() if value.is_floating_point()), torch.float32)
-    cast = {name: value.to(dtype) if value.is_floating_point() else value for name, value in samples.items()}
+    cast = {name: cast_inputs(value, main_dtype(module)) for name, value in samples.items()}
     try:
-        shell = _shell(module)
+        # A copy with the same weights, so that what modules keep of a run without data is forgotten.
+        shell = copy.deepcopy(module, {id(value): value for value in (*module.parameters(), *module.buffers())})
         with Changes():
             keep_apart({type(part) for part in module.modules()})
             run_lightly(shell, shell, cast)
     except Exception:  # a model raises whatever an input that it does not take leads to
         return False
     return True
-
-
-def _shell(module: torch.nn.Module) -> torch.nn.Module:
-    """A copy with the same weights, so that what modules keep of a run without data is forgotten."""
-    shared = {id(value): value for value in (*module.parameters(), *module.buffers())}
-    return copy.deepcopy(module, shared)
 
 
 def baked_inputs(samples: Mapping[str, torch.Tensor]) -> tuple[str, ...]:
@@ -111,46 +107,38 @@ GRIDS = ("grid_thw", "image_grid_thw", "image_grid_hw")
 _DECIDING = (*GRIDS, "spatial_shapes", "target_sizes", "image_sizes", "classes_structure")
 
 
-def _makers(module: Any, parameters: Mapping[str, inspect.Parameter]) -> Mapping[str, Maker]:
+def _factories(module: Model, parameters: Mapping[str, inspect.Parameter]) -> Mapping[str, InputFactory]:
     """How each kind of argument is made for this module."""
     grids = [name for name in GRIDS if name in parameters]
     if any(parameters[name].default is inspect.Parameter.empty for name in grids):
-        return {**MAKERS, **PATCH_MAKERS}
+        return {**INPUT_FACTORIES, **PATCH_FACTORIES}
     if "spatial_shapes" in parameters or "pixel_position_ids" in parameters:
-        return {**MAKERS, **PADDED_PATCH_MAKERS}
+        return {**INPUT_FACTORIES, **PADDED_PATCH_FACTORIES}
     if "target_sizes" in parameters and "input_ids" not in parameters:
-        return {**MAKERS, **STRIP_MAKERS}
-    if "pixel_values" in parameters and _takes_pairs(module):
-        return {**MAKERS, **PAIR_MAKERS}
-    return {**MAKERS, **CHOICE_MAKERS} if _is_for(module, "MULTIPLE_CHOICE") else MAKERS
+        return {**INPUT_FACTORIES, **STRIP_FACTORIES}
+    if "pixel_values" in parameters and module.config.model_type in _names("KEYPOINT_MATCHING"):  # base models, too
+        return {**INPUT_FACTORIES, **PAIR_FACTORIES}
+    class_name = _names("MULTIPLE_CHOICE").get(getattr(module.config, "model_type", ""))
+    return {**INPUT_FACTORIES, **CHOICE_FACTORIES} if class_name == type(module).__name__ else INPUT_FACTORIES
 
 
-def _takes_pairs(module: Any) -> bool:
-    """Whether the model compares two images; its base model does so, too."""
+def _names(task: str) -> Mapping[str, str]:
+    """Of transformers' models for the task, the class by model type."""
     from transformers.models.auto import modeling_auto
 
-    mapping: Any = getattr(modeling_auto, "MODEL_FOR_KEYPOINT_MATCHING_MAPPING_NAMES", {})
-    return module.config.model_type in mapping
+    return getattr(modeling_auto, f"MODEL_FOR_{task}_MAPPING_NAMES", {})
 
 
-def _is_for(module: Any, task: str) -> bool:
-    """Whether transformers has the module's class for the task."""
-    from transformers.models.auto import modeling_auto
-
-    mapping: Any = getattr(modeling_auto, f"MODEL_FOR_{task}_MAPPING_NAMES", {})
-    return bool(mapping.get(getattr(module.config, "model_type", None)) == type(module).__name__)
-
-
-def _main_input(module: Any) -> str:
+def _main_input(module: Model) -> str:
     """The model's main input; the first of forward that a sample is known for where the stated one is none of it."""
     parameters = inspect.signature(module.forward).parameters
     stated = str(module.main_input_name)
     if "query_embeds" in parameters and parameters["query_embeds"].default is inspect.Parameter.empty:
         return "query_embeds"
-    return stated if stated in parameters else next((name for name in parameters if name in MAKERS), stated)
+    return stated if stated in parameters else next((name for name in parameters if name in INPUT_FACTORIES), stated)
 
 
-def _is_wanted(name: str, parameter: inspect.Parameter, module: Any, call: Call) -> bool:
+def _is_wanted(name: str, parameter: inspect.Parameter, module: Model, context: SampleContext) -> bool:
     if parameter.kind in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL):
         return False
     main = _main_input(module)
@@ -158,15 +146,15 @@ def _is_wanted(name: str, parameter: inspect.Parameter, module: Any, call: Call)
         return True
     beside: dict[str, bool] = {
         "attention_mask": main == "input_ids",
-        "decoder_input_ids": bool(getattr(call.config, "is_encoder_decoder", False)),
+        "decoder_input_ids": bool(getattr(context.config, "is_encoder_decoder", False)),
         "target_sizes": main == "pixel_values" and "input_ids" not in inspect.signature(module.forward).parameters,
-        "input_ids": main == "pixel_values" and hasattr(call.config, "text_config"),
+        "input_ids": main == "pixel_values" and hasattr(context.config, "text_config"),
         "input_features_mask": main == "input_features",
         "encoder_hidden_states": main == "query_embeds",
-        # Image and text encoders side by side (CLIP and its kin) need both inputs; a language model that embeds images
+        # Image and text encoders side by side (CLIP and the like) need both inputs; a language model that embeds images
         # at placeholder tokens runs on text alone.
-        "pixel_values": hasattr(call.config, "text_config")
-        and hasattr(call.config, "vision_config")
-        and call.find("image_token_id", "image_token_index") is None,
+        "pixel_values": hasattr(context.config, "text_config")
+        and hasattr(context.config, "vision_config")
+        and context.find("image_token_id", "image_token_index") is None,
     }
     return beside.get(name, False)

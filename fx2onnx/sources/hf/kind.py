@@ -5,23 +5,25 @@ Code that comes with a checkpoint is never run and nothing is downloaded: ``fx2o
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
 import torch
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.weight_file import WeightFile
+from fx2onnx.sources.foreign_errors import reported
 from fx2onnx.sources.hf.by_reference import LOADING, load_mapped, quiet_loading
-from fx2onnx.sources.hf.call import with_sub_configs
 from fx2onnx.sources.hf.config import CONFIG, check_config, read_config, unpack_quantized, without_foreign_code
 from fx2onnx.sources.hf.guard import guarded
 from fx2onnx.sources.hf.inputs import baked_inputs, sample_inputs
-from fx2onnx.sources.hf.tasks import TASKS, every_task, mapping_of
+from fx2onnx.sources.hf.sample_context import main_dtype, set_use_cache, with_sub_configs
+from fx2onnx.sources.hf.tasks import TASKS, AutoMapping, every_task, mapping_of
+from fx2onnx.sources.hf.transformers_types import Config, LoadingNotes, Model
 from fx2onnx.sources.memory import check_memory
 from fx2onnx.sources.registry import fail_unknown
 from fx2onnx.sources.seeding import move_constants, seeded
@@ -51,7 +53,7 @@ def check_task(task: str, also: Iterable[str] = ()) -> None:
 def build(name: str, options: Options) -> Source:
     """The checkpoint in the folder ``name``, or a model of type ``name`` with default config and random weights.
 
-    ``?task=WORD`` chooses the model class (``hf_tasks``), other ``?key=value`` pairs override config fields. The cache is
+    ``?task=WORD`` chooses the model class (``hf/tasks.py``), other ``?key=value`` pairs override config fields. The cache is
     off, so that outputs are those of a plain forward. Batch and sequence are dynamic.
 
     Raises:   UserError E601: no such folder or type, a config that cannot be read, an unknown task or field.
@@ -61,11 +63,12 @@ def build(name: str, options: Options) -> Source:
         return _build(transformers, name, options)
 
 
-def _build(transformers: Any, name: str, options: Options) -> Source:
+def _build(transformers: ModuleType, name: str, options: Options) -> Source:
     keywords = dict(options.keywords)
-    task = keywords.pop("task", None)
+    word = keywords.pop("task", None)
+    task = None if word is None else str(word)
     if task is not None:
-        mapping_of(transformers, str(task))
+        mapping_of(transformers, task)
     check_config(keywords, f"hf:{name}")
     folder = Path(name).expanduser()
     if os.path.isdir(folder):  # which takes any text for a path
@@ -84,50 +87,36 @@ def _build(transformers: Any, name: str, options: Options) -> Source:
         has_weights, label = False, name
     model_class = _model_class(transformers, config, task)
     config = config_for(model_class, config)
-    _switch_cache_off(config)
+    set_use_cache(config, False)
     with seeded(options.seed):
-        loaded = _module(model_class, config, folder if has_weights else None, name, options)
-        loaded.module.eval()
-        kwargs, dynamic_shapes = _sample(loaded.module, name, options)
-    dtype = _main_dtype(loaded.module)
+        module, weights, files = _module(model_class, config, folder if has_weights else None, name, options)
+        module.eval()
+        with reported(f"no sample inputs can be made by the config of hf:{name}"):
+            kwargs, dynamic_shapes = sample_inputs(module, options)
+    dtype = main_dtype(module)
     kwargs = {argument: cast_inputs(value, dtype) for argument, value in kwargs.items()}
-    origin = f"transformers {transformers.__version__}, {model_class.__name__}, {loaded.origin}"
+    origin = f"transformers {transformers.__version__}, {model_class.__name__}, {weights}"
     return Source(
         label,
-        loaded.module,
+        module,
         (),
         kwargs,
         dynamic_shapes,
         origin=origin,
-        weight_files=loaded.files,
+        weight_files=files,
         has_weights=options.weights != "none",
         bake=baked_inputs(kwargs),
         data_branches="if",
     )
 
 
-def _sample(module: torch.nn.Module, name: str, options: Options) -> tuple[dict[str, torch.Tensor], Any]:
-    try:
-        return sample_inputs(module, options)
-    except UserError:
-        raise
-    except Exception as error:  # sizes of a config may be such that no input has them
-        raise UserError(
-            "E601",
-            f"no sample inputs can be made by the config of hf:{name}",
-            why=f"{type(error).__name__}: {_first_line(error)}",
-        ) from error
+def _module(
+    model_class: type[Model], config: Config, folder: Path | None, name: str, options: Options
+) -> tuple[Model, str, Sequence[WeightFile]]:
+    """The module with the weights that ``options.weights`` asks for, where they come from, and the files that it refers to.
 
-
-@dataclass(frozen=True)
-class _Loaded:
-    module: torch.nn.Module
-    origin: str
-    files: Sequence[WeightFile] = ()
-
-
-def _module(model_class: Any, config: Any, folder: Path | None, name: str, options: Options) -> _Loaded:
-    """The module with the weights that ``options.weights`` asks for; ``folder`` is None where there are none to load."""
+    ``folder`` is None where there are none to load.
+    """
     dtype = check_dtype(options.dtype)
     words = {None: folder, "reference": folder, "random": None, "none": None}
     source = words[options.weights] if options.weights in words else Path(str(options.weights)).expanduser()
@@ -139,30 +128,24 @@ def _module(model_class: Any, config: Any, folder: Path | None, name: str, optio
         )
     if options.weights == "none":
         with torch.device("meta"):
-            return _Loaded(_create(model_class, config, name, check=False), "no weights")
+            return _create(model_class, config, name, check=False), "no weights", ()
     if source is None:
         module = _create(model_class, config, name)
         move_constants(module, options.seed)
-        return _Loaded(module if dtype is None else module.to(dtype), f"random weights, seed {options.seed}")
+        return module if dtype is None else module.to(dtype), f"random weights, seed {options.seed}", ()
     by_reference = options.weights == "reference"
-    found, files = _load(model_class, source, config, options.dtype, by_reference=by_reference or source != folder)
-    return _Loaded(found, f"weights of {source.resolve().name}", files if by_reference else ())
+    module, files = _load(model_class, source, config, options.dtype, by_reference=by_reference or source != folder)
+    return module, f"weights of {source.resolve().name}", files if by_reference else ()
 
 
-def _main_dtype(module: torch.nn.Module) -> torch.dtype:
-    return next((value.dtype for value in module.parameters() if value.is_floating_point()), torch.float32)
-
-
-def _transformers() -> Any:
+def _transformers() -> ModuleType:
     prepare()
-    import transformers
-    import transformers.models.auto.configuration_auto
-    import transformers.models.auto.modeling_auto
-
-    return transformers
+    for name in ("configuration_auto", "modeling_auto"):
+        importlib.import_module(f"transformers.models.auto.{name}")
+    return importlib.import_module("transformers")
 
 
-def _config_of_folder(transformers: Any, folder: Path, keywords: Mapping[str, Any]) -> Any:
+def _config_of_folder(transformers: ModuleType, folder: Path, keywords: Mapping[str, object]) -> Config:
     if not (folder / CONFIG).exists():
         raise UserError(
             "E601",
@@ -176,21 +159,15 @@ def _config_of_folder(transformers: Any, folder: Path, keywords: Mapping[str, An
             f"the checkpoint '{folder}' brings its own model code, which fx2onnx does not run",
             next="build the model in a factory of your own: fx2onnx export package.module:factory",
         )
-    try:
-        config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    with reported(f"cannot read the config '{folder / CONFIG}'"):
+        config: Config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         _check_fields(config, keywords, str(folder))
         for key, value in keywords.items():
             setattr(config, key, value)
         return without_foreign_code(config)
-    except UserError:
-        raise
-    except Exception as error:  # transformers raises many classes for a bad config
-        raise UserError(
-            "E601", f"cannot read the config '{folder / CONFIG}'", why=f"{type(error).__name__}: {_first_line(error)}"
-        ) from error
 
 
-def _config_of_type(transformers: Any, name: str, keywords: Mapping[str, Any]) -> Any:
+def _config_of_type(transformers: ModuleType, name: str, keywords: Mapping[str, object]) -> Config:
     mapping = transformers.models.auto.configuration_auto.CONFIG_MAPPING
     if name not in mapping:
         if "/" in name or name.startswith((".", "~")):
@@ -202,23 +179,18 @@ def _config_of_type(transformers: Any, name: str, keywords: Mapping[str, Any]) -
             )
         fail_unknown("model type or folder", name, names(), hint="fx2onnx list hf")
     _check_fields(mapping[name](), keywords, name)
-    try:
-        return mapping[name](**keywords)  # not set afterwards: some fields are computed from others
-    except Exception as error:  # a config class checks its fields as it likes
-        raise UserError(
-            "E601",
-            f"hf:{name} has no config with {dict(keywords)}",
-            why=f"{type(error).__name__}: {_first_line(error)}",
-        ) from error
+    with reported(f"hf:{name} has no config with {dict(keywords)}"):
+        config: Config = mapping[name](**keywords)  # not set afterwards: some fields are computed from others
+        return config
 
 
-def _check_fields(config: Any, keywords: Mapping[str, Any], name: str) -> None:
+def _check_fields(config: Config, keywords: Mapping[str, object], name: str) -> None:
     for key in keywords:
         if not hasattr(config, key):
             fail_unknown(f"config field of hf:{name}", key, config.to_dict())
 
 
-def _model_class(transformers: Any, config: Any, task: str | None) -> Any:
+def _model_class(transformers: ModuleType, config: Config, task: str | None) -> type[Model]:
     """The class that the checkpoint or the task names, else that of the first mapping that knows the config."""
     architectures = [name for name in getattr(config, "architectures", None) or () if isinstance(name, str)]
     if task is None and architectures:
@@ -226,14 +198,15 @@ def _model_class(transformers: Any, config: Any, task: str | None) -> Any:
         if isinstance(named, type) and issubclass(named, transformers.PreTrainedModel):
             return named
     auto = transformers.models.auto.modeling_auto
-    every = {word: getattr(auto, name) for word, name in every_task(auto).items()}
+    every: dict[str, AutoMapping] = {word: getattr(auto, name) for word, name in every_task(auto).items()}
     for mapping in [mapping_of(transformers, task)] if task is not None else every.values():
         if type(config) in mapping:
-            found = mapping[type(config)]
-            return found[0] if isinstance(found, (tuple, list)) else found
+            fitting_class = mapping[type(config)]
+            return fitting_class if isinstance(fitting_class, type) else fitting_class[0]
     for name in architectures:  # a part of a model, saved alone, is known by its class only
-        if task is not None and name in mapping_of(transformers, task)._model_mapping.values():  # type: ignore[attr-defined]
-            return getattr(transformers, name)
+        if task is not None and name in mapping_of(transformers, task)._model_mapping.values():
+            part: type[Model] = getattr(transformers, name)
+            return part
     fitting = [word for word, mapping in every.items() if type(config) in mapping]
     raise UserError(
         "E601",
@@ -242,7 +215,7 @@ def _model_class(transformers: Any, config: Any, task: str | None) -> Any:
     )
 
 
-def config_for(model_class: Any, config: Any) -> Any:
+def config_for(model_class: type[Model], config: Config) -> Config:
     """The part of a config with several that ``model_class`` is built from, as transformers' auto classes choose it."""
     text_class = getattr(config, "sub_configs", {}).get("text_config")
     wanted = getattr(model_class, "config_class", None)
@@ -253,67 +226,48 @@ def config_for(model_class: Any, config: Any) -> Any:
     return next((part for part in with_sub_configs(config) if isinstance(part, wanted)), config)
 
 
-def _switch_cache_off(config: Any) -> None:
-    for part in with_sub_configs(config):
-        if hasattr(part, "use_cache"):
-            part.use_cache = False
-
-
-def _create(model_class: Any, config: Any, name: str, *, check: bool = True) -> torch.nn.Module:
-    try:
-        advice = f"make it smaller by config fields: hf:{name}?num_hidden_layers=2 (hidden_size, vocab_size, ...)"
-        if check:
-            check_memory(f"hf:{name}", lambda: model_class(config), advice)
-        return model_class(config)  # type: ignore[no-any-return]
-    except UserError:
-        raise
-    except ImportError as error:
-        wanted = re.search(r"requires the (\S+) library", str(error))
-        package = wanted[1] if wanted else error.name or "a package"
-        raise UserError(
-            "E602", f"hf:{name} needs {package}, which is not installed", next=f"pip install {package}"
-        ) from error
-    except Exception as error:  # a model's __init__ raises whatever does not fit its config
-        raise UserError(
-            "E601",
-            f"hf:{name} cannot be built from its config",
-            why=f"{type(error).__name__}: {_first_line(error)}",
-        ) from error
+def _create(model_class: type[Model], config: Config, name: str, *, check: bool = True) -> Model:
+    advice = f"make it smaller by config fields: hf:{name}?num_hidden_layers=2 (hidden_size, vocab_size, ...)"
+    with reported(f"hf:{name} cannot be built from its config"):
+        try:
+            if check:
+                check_memory(f"hf:{name}", lambda: model_class(config), advice)
+            return model_class(config)
+        except ImportError as error:
+            wanted = re.search(r"requires the (\S+) library", str(error))
+            package = wanted[1] if wanted else error.name or "a package"
+            raise UserError(
+                "E602", f"hf:{name} needs {package}, which is not installed", next=f"pip install {package}"
+            ) from error
 
 
 def _load(
-    model_class: Any, place: Path, config: Any, dtype: str | None, *, by_reference: bool
-) -> tuple[torch.nn.Module, Sequence[WeightFile]]:
+    model_class: type[Model], place: Path, config: Config, dtype: str | None, *, by_reference: bool
+) -> tuple[Model, Sequence[WeightFile]]:
     """The module with the weights of a folder or, mapped, of a folder or a file; and the files that are mapped."""
     files: Sequence[WeightFile] = ()
     unpack_quantized(config, place)
-    try:
-        with quiet_loading():
-            if by_reference:
-                module, notes, files = load_mapped(model_class, place, config, dtype)
-            else:
-                check_files(place)
-                module, notes = model_class.from_pretrained(
-                    place,
-                    config=config,
-                    local_files_only=True,
-                    trust_remote_code=False,
-                    **LOADING,
-                    **({} if dtype is None else {"dtype": dtype}),
-                )
-    except UserError:
-        raise
-    except Exception as error:  # transformers and safetensors raise many classes for bad shards
-        raise UserError(
-            "E601",
-            f"cannot load the weights of '{place}' into {model_class.__name__}",
-            why=f"{type(error).__name__}: {_telling_line(error)}",
-        ) from error
+    with (
+        reported(f"cannot load the weights of '{place}' into {model_class.__name__}", text=_telling_line),
+        quiet_loading(),
+    ):
+        if by_reference:
+            module, notes, files = load_mapped(model_class, place, config, dtype)
+        else:
+            check_files(place)
+            module, notes = model_class.from_pretrained(
+                place,
+                config=config,
+                local_files_only=True,
+                trust_remote_code=False,
+                **LOADING,
+                **({} if dtype is None else {"dtype": dtype}),
+            )
     _check_fit(notes, place, model_class)
     return module, files
 
 
-def _check_fit(notes: Mapping[str, Any], place: Path, model_class: Any) -> None:
+def _check_fit(notes: LoadingNotes, place: Path, model_class: type[Model]) -> None:
     mismatched = sorted(notes.get("mismatched_keys", ()))
     if mismatched:
         name, stored, expected = mismatched[0]
@@ -338,7 +292,3 @@ def _telling_line(error: BaseException) -> str:
     """The first line that says more than that something failed."""
     lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
     return next((line for line in lines if not line.endswith(":")), lines[0] if lines else "")[:200]
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [""])[0][:200]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from types import ModuleType
+from typing import Protocol
 
+from fx2onnx.sources.hf.transformers_types import Model
 from fx2onnx.sources.registry import fail_unknown
 
 # Task word -> transformers' mapping from config class to model class. Without a task the first mapping that knows the
@@ -45,34 +47,47 @@ SYNONYMS: dict[str, str] = {
     "default": "features",
 }
 
+
+class AutoMapping(Protocol):
+    """From config class to model class, or to several of which the first counts; ``_model_mapping`` has their names."""
+
+    _model_mapping: Mapping[str, str]
+
+    def __contains__(self, config_class: type) -> bool: ...
+
+    def __getitem__(self, config_class: type) -> type[Model] | Sequence[type[Model]]: ...
+
+
 _MAPPING = re.compile(r"MODEL_FOR_(\w+)_MAPPING")
 
 
-def every_task(auto: Any) -> dict[str, str]:
+def every_task(auto: ModuleType) -> dict[str, str]:
     """Word -> name of the mapping in ``transformers.models.auto.modeling_auto``, for every mapping there is.
 
     Those of ``TASKS`` come first; the others are called as their mapping is: ``multiple-choice``.
     """
     named = set(TASKS.values())
     others = {
-        found[1].lower().replace("_", "-"): name
+        match[1].lower().replace("_", "-"): name
         for name in vars(auto)
-        if (found := _MAPPING.fullmatch(name)) and name not in named
+        if (match := _MAPPING.fullmatch(name)) and name not in named
     }
     return TASKS | others
 
 
-def mapping_of(transformers: Any, task: str, also: Iterable[str] = ()) -> Mapping[Any, Any]:
+def mapping_of(transformers: ModuleType, task: str, also: Iterable[str] = ()) -> AutoMapping:
     """The mapping from config class to model class for a word, or for a class such as ``AutoModelForMaskedLM``.
 
     Raises:   UserError E601, which names similar words, those of ``also`` among them.
     """
     if task.startswith("AutoModel") and hasattr(transformers, task):
-        return getattr(transformers, task)._model_mapping  # type: ignore[no-any-return]
+        mapping: AutoMapping = getattr(transformers, task)._model_mapping
+        return mapping
     auto = transformers.models.auto.modeling_auto
     words = every_task(auto)
     name = words.get(SYNONYMS.get(task, task))
     if name is None:
         known = [*also, *words]
         fail_unknown("task", task, [*known, *SYNONYMS], hint=f"tasks: {', '.join(known)}")
-    return getattr(auto, name)  # type: ignore[no-any-return]
+    mapping = getattr(auto, name)
+    return mapping

@@ -1,26 +1,35 @@
-"""What a sample call of a transformers model is made from: its config, the sizes asked for, its layers."""
+"""What the sample inputs of a transformers model are made from: its config, the sizes asked for, its layers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
-from fx2onnx.sources.source import Options
+from fx2onnx.sources.hf.transformers_types import Config, Inputs, Shapes
+from fx2onnx.sources.source import AxisName, Options
 
 
 @dataclass(frozen=True)
-class Call:
+class SampleContext:
     """What a sample is made from."""
 
-    config: Any
+    config: Config
     options: Options
-    module: Any = None
+    module: nn.Module | None = None
 
-    def find(self, *names: str, default: Any = None) -> Any:
+    @property
+    def batch(self) -> int:
+        return self.options.batch_or()
+
+    @property
+    def seq(self) -> int:
+        return self.options.seq_or()
+
+    def find(self, *names: str, default: object = None) -> Any:
         """The first of the config fields ``names`` that the config or one of its sub-configs has."""
         for config in with_sub_configs(self.config):
             for name in names:
@@ -28,6 +37,10 @@ class Call:
                 if value is not None and not callable(value):
                     return value
         return default
+
+    def number(self, *names: str, default: int | None = None) -> int:
+        """``find`` of fields that hold a number."""
+        return int(self.find(*names, default=default))
 
     def image_size(self) -> tuple[int, int]:
         if self.options.image_size is not None:
@@ -49,15 +62,33 @@ class Call:
 
 
 @dataclass(frozen=True)
-class Maker:
+class InputFactory:
     """How one argument is made, and the names of its dynamic axes, or what they are by names."""
 
-    make: Callable[[Call], torch.Tensor]
-    axes: dict[int, Any]
+    make: Callable[[SampleContext], torch.Tensor]
+    axes: Mapping[int, AxisName]
 
 
-def with_sub_configs(config: Any) -> Iterator[Any]:
+def samples_of(factories: Mapping[str, InputFactory], context: SampleContext) -> tuple[Inputs, Shapes]:
+    """Sample arguments, and the names of their dynamic axes."""
+    samples = {name: factory.make(context) for name, factory in factories.items()}
+    return samples, {name: dict(factory.axes) for name, factory in factories.items()}
+
+
+def with_sub_configs(config: Config) -> Iterator[Config]:
     yield config
     for value in vars(config).values():
         if hasattr(value, "to_dict") and hasattr(value, "model_type"):
             yield from with_sub_configs(value)
+
+
+def set_use_cache(config: Config, value: bool) -> None:
+    """Whether the model gives its cache, in every part of the config that says so."""
+    for part in with_sub_configs(config):
+        if hasattr(part, "use_cache"):
+            part.use_cache = value
+
+
+def main_dtype(module: nn.Module) -> torch.dtype:
+    """That of the first floating parameter."""
+    return next((value.dtype for value in module.parameters() if value.is_floating_point()), torch.float32)

@@ -1,0 +1,103 @@
+"""What a recipe is: a form in which generating models are exported, with the files that it makes of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from typing import Generic, Protocol, TypeVar, cast
+
+import torch
+
+from fx2onnx.decoding.recipes.inner_language_model import language_of
+from fx2onnx.sources.hf.sample_context import SampleContext
+from fx2onnx.sources.hf.transformers_types import Model
+from fx2onnx.sources.source import Options, Source
+
+MANY_BLOCKS = 1031
+"""A sample for models whose blocks are long: one block is as good as none to Python, which decides by it."""
+Facts = TypeVar("Facts")
+
+
+@dataclass(frozen=True)
+class Part:
+    """One file of the folder. Of its ``forms`` the first that can be exported whole is taken; ``narrow`` is what the
+    last of them takes a call, if that is less.
+    """
+
+    file: str
+    forms: Sequence[Callable[[], Source]]
+    narrow: str = "one token"
+    note: str = ""
+
+
+class ModelPart(torch.nn.Module, Generic[Facts]):
+    """A part of ``model`` with plain tensors in and out; ``facts`` is what its recipe knows of the model."""
+
+    def __init__(self, model: Model, facts: Facts) -> None:
+        super().__init__()
+        self.model = model
+        self.facts = facts
+
+
+@dataclass(frozen=True)
+class Request:
+    """The model to export, and what was asked for."""
+
+    source: Source
+    cache: str = "dynamic"
+    in_place: bool = True
+    """Whether a cache of fixed size is written by opset 24's operator."""
+    images: bool = True
+    """Without them, a model that takes images with its prompt becomes a model of text."""
+    options: Options = field(default_factory=Options)
+    """Sizes of the samples."""
+
+    @property
+    def name(self) -> str:
+        return self.source.name
+
+    @property
+    def model(self) -> Model:
+        return cast(Model, self.source.module)
+
+    @cached_property
+    def language(self) -> Model:
+        """The module that generates."""
+        return language_of(self.model)
+
+    def context(self, seq: int | None = None) -> SampleContext:
+        """What samples for the model are made from."""
+        return SampleContext(self.model.config, replace(self.options, seq=seq or self.options.seq), self.model)
+
+    def part(self, file: str, *forms: Source | Callable[[], Source], narrow: str = "one token") -> Part:
+        """A file with the weights and the origin of the source."""
+        return Part(file, [partial(self._finished, form) for form in forms], narrow)
+
+    def decoder_part(self, file: str, make: Callable[..., Source]) -> Part:
+        """A decoder that ``make`` makes; where that cannot be exported, one that takes one token a call, the last with a
+        long past, so that tokens pooled in blocks make several blocks.
+        """
+        first = make()  # here, so that a model without cache says so early
+        return self.part(file, first, partial(make, one_token=True), partial(make, one_token=True, past=MANY_BLOCKS))
+
+    def _finished(self, form: Source | Callable[[], Source]) -> Source:
+        made, whole = form if isinstance(form, Source) else form(), self.source
+        return replace(made, weight_files=whole.weight_files, has_weights=whole.has_weights, origin=whole.origin)
+
+
+@dataclass(frozen=True)
+class TextOnly:
+    """Why a recipe makes no files of a model that fits it; a later one then exports the model as one of text."""
+
+    why: str
+
+
+class Recipe(Protocol):
+    """What the module of a recipe has."""
+
+    def fits(self, request: Request) -> bool:
+        """Whether the model has this form, by its structure and never by its name."""
+
+    def parts(self, request: Request) -> list[Part] | TextOnly:
+        """The files. Raises UserError E601 where the model keeps nothing between calls."""

@@ -1,0 +1,25 @@
+"""Decoders over a cache of fixed size, where that is asked for: ``fx2onnx.decoding.cache.static``."""
+
+from __future__ import annotations
+
+from fx2onnx.base.errors import UserError
+from fx2onnx.decoding.cache.static import static_decoder
+from fx2onnx.decoding.recipes import encoder_decoder, multimodal, prepared_inputs
+from fx2onnx.decoding.recipes.recipe import Part, Request
+from fx2onnx.manifest.names import MODEL_FILE
+
+
+def fits(request: Request) -> bool:
+    return request.cache == "static"
+
+
+def parts(request: Request) -> list[Part]:
+    why = ""
+    if encoder_decoder.fits(request) or multimodal.fits(request):
+        why = "only decoders have"
+    elif prepared_inputs.fits(request):
+        why = "its steps take all tokens, whose number is that of its cache"
+    if why:
+        raise UserError("E601", f"{type(request.model).__name__} has no cache of fixed size", why=why)
+    decoder = static_decoder(request.model, request.name, request.options, in_place=request.in_place)
+    return [request.part(MODEL_FILE, decoder)]

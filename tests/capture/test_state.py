@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -159,3 +161,18 @@ def test_everything_is_as_before(act: Callable[[Any, torch.Tensor], Any], captur
     after = _state(module)
     for name, value in before.items():
         assert after[name] == value, name
+
+
+def test_a_device_set_by_forward_leaves_torchs_list_of_constructors_whole() -> None:
+    """torch makes the list once a process, at the first use of a device: here in forward."""
+    code = """
+import torch, fx2onnx
+def forward(x):
+    torch.set_default_device("meta")
+    return x + 1
+fx2onnx.export(forward, (torch.ones(2),), None)
+with torch.device("meta"):
+    print(torch.tensor(1.0).device, torch.as_tensor([1]).device, torch.linspace(0, 1, 2).device)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["meta", "meta", "meta"]

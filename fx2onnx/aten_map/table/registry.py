@@ -221,7 +221,7 @@ MODULE_TRANSLATIONS: dict[type, Translation] = {}
 """Classes of modules of which each call becomes what the function emits: ``function(op, module, *inputs, weights=)``."""
 
 
-def translates(*overloads: OpOverload | type, since: int = 0) -> Callable[[F], F]:
+def translates(*overloads: torch._ops.OpOverload | type, since: int = 0) -> Callable[[F], F]:
     """Register the decorated function for ``overloads`` (they must share the argument names) from opset ``since`` on,
     or for classes of modules.
     """

@@ -18,6 +18,7 @@ from fx2onnx.capture.python.cached_calls import calls_cached
 from fx2onnx.capture.python.frames import asking_frame, is_user
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.capture.shapes.symnode import DimNode, sym_int, unwrap
+from fx2onnx.capture.torch_private.thread_state import list_device_constructors
 
 Function: TypeAlias = Callable[..., object]
 
@@ -27,6 +28,7 @@ def take_sizes() -> None:
     and ``max`` of sizes, ``math.sqrt(n)``, ``torch.linspace(0, 1, n)``, ``torch.tensor([n, 2])``; a size that is a key is
     specialized.
     """
+    list_device_constructors()
     for space, name, wrap in _WRAPPED:
         put_name(space, name, _for_thread(getattr(space, name), wrap))
 

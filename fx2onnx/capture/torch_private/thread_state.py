@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 import torch
 from torch._subclasses.schema_check_mode import SchemaCheckMode
 from torch.overrides import TorchFunctionMode
+from torch.utils._device import _device_constructors
 from torch.utils._python_dispatch import TorchDispatchMode
 
 DispatchModes: TypeAlias = tuple[list[TorchDispatchMode], SchemaCheckMode | None]
@@ -24,6 +25,11 @@ def default_device_context() -> object:
 
 def set_default_device_context(context: object) -> None:
     torch.set_default_device(getattr(context, "device", None))
+
+
+def list_device_constructors() -> None:
+    """torch notes once, at the first use of a default device, which functions make tensors: not while one is replaced."""
+    _device_constructors()
 
 
 def function_modes() -> list[TorchFunctionMode]:

@@ -93,19 +93,17 @@ def rrelu_with_noise_functional(
     return op.Mul(self, factor), factor
 
 
-@translates(aten.prelu.default, aten._prelu_kernel.default)
 def prelu(op: Emit, self: ir.Value, weight: ir.Value) -> ir.Value:
-    """prelu(Tensor self, Tensor weight) -> Tensor
-    _prelu_kernel(Tensor self, Tensor weight) -> Tensor
-
-    One slope a channel (axis 1), or one for all.
-    """
+    """One slope a channel (axis 1), or one for all."""
     rank = op.rank(self)
     if op.rank(weight) == 1 and op.dims(weight)[0] != 1 and rank > 2:
         weight = op.reshape(weight, (*op.dims(weight), *(1 for _ in range(rank - 2))))
     elif op.rank(weight) > rank:
         weight = op.reshape(weight, (1,) * rank)
     return op.PRelu(self, weight)
+
+
+register_shared(prelu, "PRelu", *overloads_of("prelu _prelu_kernel"))
 
 
 @translates(aten.elu.default)

@@ -31,26 +31,12 @@ def where(op: Emit, condition: ir.Value, left: ir.Value, right: ir.Value) -> ir.
     return op.cast(op.Where(condition, op.cast(left, wide), op.cast(right, wide)), dtype)
 
 
-@translates(aten.where.self, aten.where.ScalarOther, aten.where.ScalarSelf, aten.where.Scalar)
 def where_self(op: Emit, condition: ir.Value, self: Operand, other: Operand) -> ir.Value:
-    """where(Tensor condition, Tensor self, Tensor other) -> Tensor
-    where(Tensor condition, Tensor self, Scalar other) -> Tensor
-    where(Tensor condition, Scalar self, Tensor other) -> Tensor
-    where(Tensor condition, Scalar self, Scalar other) -> Tensor
-
-    ONNX:    Where; bools by And and Or.
-    """
     dtype = op.result_dtype()
     return where(op, op.cast(condition, D.BOOL), as_dtype(op, self, dtype), as_dtype(op, other, dtype))
 
 
-@translates(aten.masked_fill.Scalar, aten.masked_fill.Tensor)
 def masked_fill_scalar(op: Emit, self: ir.Value, mask: ir.Value, value: Operand) -> ir.Value:
-    """masked_fill(Tensor self, Tensor mask, Scalar value) -> Tensor
-    masked_fill(Tensor self, Tensor mask, Tensor value) -> Tensor
-
-    ONNX:    Where.
-    """
     dtype = op.result_dtype()
     return where(op, op.cast(mask, D.BOOL), as_dtype(op, value, dtype), op.cast(self, dtype))
 
@@ -121,3 +107,11 @@ def nan_to_num(op: Emit, self: ir.Value, nan: float | None, posinf: float | None
     if neginf is None:
         return extremum(op, "Max", value, low)
     return extremum(op, "Min", value, high) if posinf is None else value
+
+
+register_shared(
+    where_self,
+    "Where; bools by And and Or",
+    *overloads_of("where.self where.ScalarOther where.ScalarSelf where.Scalar"),
+)
+register_shared(masked_fill_scalar, "Where", *overloads_of("masked_fill.Scalar masked_fill.Tensor"))

@@ -49,16 +49,8 @@ def relu(op: Emit, self: ir.Value) -> ir.Value:
     return clipped(op, self, 0, None)
 
 
-@translates(aten.relu6.default)
-def relu6(op: Emit, self: ir.Value) -> ir.Value:
-    """relu6(Tensor self) -> Tensor"""
-    return clipped(op, self, 0, 6)
-
-
-@translates(aten.hardtanh.default)
-def hardtanh(op: Emit, self: ir.Value, min_val: Any, max_val: Any) -> ir.Value:
-    """hardtanh(Tensor self, Scalar min_val=-1, Scalar max_val=1) -> Tensor"""
-    return clipped(op, self, min_val, max_val)
+register_shared(lambda op, self: clipped(op, self, 0, 6), "Clip", aten.relu6.default)
+register_shared(clipped, "Clip", aten.hardtanh.default)
 
 
 @translates(aten.leaky_relu.default)
@@ -156,13 +148,7 @@ def gelu_of(op: Emit, value: ir.Value, approximate: str) -> ir.Value:
     return op.Mul(op.Mul(value, op.Add(curve, one)), half)
 
 
-@translates(aten.gelu.default)
-def gelu(op: Emit, self: ir.Value, approximate: str) -> ir.Value:
-    """gelu(Tensor self, *, str approximate="none") -> Tensor
-
-    ONNX:  Gelu from opset 20 on, its formula below.
-    """
-    return gelu_of(op, self, approximate)
+register_shared(gelu_of, "Gelu from opset 20 on, its formula below", aten.gelu.default)
 
 
 @translates(aten.silu.default)

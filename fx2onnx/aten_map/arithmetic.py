@@ -104,10 +104,6 @@ def floor_divide(op: Emit, lhs: Operand, rhs: Operand) -> ir.Value:
     return op.cast(result, dtype)
 
 
-def floor_divide_default(op: Emit, self: ir.Value, other: Operand) -> ir.Value:
-    return floor_divide(op, self, other)
-
-
 def remainder_tensor(op: Emit, self: Operand, other: Operand) -> ir.Value:
     dtype = op.result_dtype()
     left, right = as_dtype(op, self, dtype), as_dtype(op, other, dtype)
@@ -212,7 +208,7 @@ register_shared(
     *overloads_of("div.Tensor_mode div.Scalar_mode divide.Tensor_mode divide.Scalar_mode"),
 )
 register_shared(
-    floor_divide_default, 'as ``div`` with rounding_mode="floor"', *overloads_of("floor_divide floor_divide.Scalar")
+    floor_divide, 'as ``div`` with rounding_mode="floor"', *overloads_of("floor_divide floor_divide.Scalar")
 )
 register_shared(
     remainder_tensor,

@@ -41,14 +41,8 @@ def sampled(op: Emit, value: ir.Value, grid: ir.Value, mode: int, padding: int, 
     return op.GridSample(value, grid, outputs=[op.result[0]], **attrs)
 
 
-def grid_sampler(
-    op: Emit, input: ir.Value, grid: ir.Value, interpolation_mode: int, padding_mode: int, align_corners: bool
-) -> ir.Value:
-    return sampled(op, input, grid, interpolation_mode, padding_mode, align_corners)
-
-
 register_shared(
-    grid_sampler,
+    sampled,
     "GridSample from opset 16 on (5-D: from 20 on)",
     *overloads_of("grid_sampler grid_sampler_2d grid_sampler_3d"),
 )

@@ -119,10 +119,6 @@ def indexed(op: Emit, value: ir.Value, indices: Indices) -> ir.Value:
     return op.GatherND(fronted, coordinates(op, plan), outputs=[op.result[0]])
 
 
-def index_Tensor(op: Emit, self: ir.Value, indices: Indices) -> ir.Value:
-    return indexed(op, self, indices)
-
-
 @translates(aten._unsafe_masked_index.default)
 def _unsafe_masked_index(op: Emit, self: ir.Value, mask: ir.Value, indices: Indices, fill: float) -> ir.Value:
     """_unsafe_masked_index(Tensor self, Tensor mask, Tensor?[] indices, Scalar fill) -> Tensor
@@ -204,18 +200,6 @@ def _holds_as_is(op: Emit, source: ir.Value, target: Sequence[DimLike]) -> bool:
     )
 
 
-def index_put(op: Emit, self: ir.Value, indices: Indices, values: ir.Value, accumulate: bool) -> ir.Value:
-    return index_written(op, self, indices, values, accumulate)
-
-
-@translates(aten._index_put_impl.default)
-def _index_put_impl(
-    op: Emit, self: ir.Value, indices: Indices, values: ir.Value, accumulate: bool, unsafe: bool
-) -> ir.Value:
-    """_index_put_impl(Tensor self, Tensor?[] indices, Tensor values, bool accumulate=False, bool unsafe=False) -> Tensor"""
-    return index_written(op, self, indices, values, accumulate)
-
-
 @translates(aten._unsafe_masked_index_put_accumulate.default)
 def _unsafe_masked_index_put_accumulate(
     op: Emit, self: ir.Value, mask: ir.Value, indices: Indices, values: ir.Value
@@ -240,12 +224,12 @@ def put(op: Emit, self: ir.Value, index: ir.Value, source: ir.Value, accumulate:
 
 
 register_shared(
-    index_Tensor,
+    indexed,
     "Gather for one index, Compress for one mask, Gather of a merged axis or GatherND for several",
     *overloads_of("index.Tensor index.Tensor_hacked_twin _unsafe_index.Tensor _unsafe_index.Tensor_hacked_twin"),
 )
 register_shared(
-    index_put,
+    index_written,
     "Where for a mask and one element; else ScatterND",
-    *overloads_of("index_put index_put.hacked_twin _unsafe_index_put _unsafe_index_put.hacked_twin"),
+    *overloads_of("index_put index_put.hacked_twin _unsafe_index_put _unsafe_index_put.hacked_twin _index_put_impl"),
 )

@@ -125,12 +125,7 @@ def group_normalized(
     return output
 
 
-@translates(aten.group_norm.default)
-def group_norm(
-    op: Emit, input: ir.Value, num_groups: int, weight: ir.Value | None, bias: ir.Value | None, eps: float
-) -> ir.Value:
-    """group_norm(Tensor input, int num_groups, Tensor? weight=None, Tensor? bias=None, float eps=1.0000000000000001e-05, bool cudnn_enabled=True) -> Tensor"""
-    return group_normalized(op, input, num_groups, weight, bias, eps)
+register_shared(group_normalized, "InstanceNormalization over the groups, Mul, Add", aten.group_norm.default)
 
 
 @translates(aten.native_group_norm.default)

@@ -52,12 +52,8 @@ def _in_opmath(op: Emit, self: ir.Value, order: float, dim: Dimensions, keepdim:
     return op.cast(vector_norm(op, value, order, dim, keepdim), dtype)
 
 
-def _keep_all(op: Emit, value: ir.Value) -> ir.Value:
-    return op.reshape(value, op.result_dims())
-
-
 def _norm(op: Emit, self: ir.Value, p: float | None = 2, dim: Dimensions = None, keepdim: bool = False) -> ir.Value:
-    return _keep_all(op, _in_opmath(op, self, 2 if p is None else p, dim, keepdim))
+    return op.reshape(_in_opmath(op, self, 2 if p is None else p, dim, keepdim), op.result_dims())
 
 
 register_shared(
@@ -94,8 +90,7 @@ def _linalg_matrix_norm(
 def _linalg_norm(op: Emit, self: ir.Value, ord: Any = None, dim: Dimensions = None, keepdim: bool = False) -> ir.Value:
     axes = reduced_axes(op, self, dim)
     if ord is None or (len(axes) == 1 and not isinstance(ord, str)) or op.rank(self) == 0:
-        flat = 2 if ord is None else ord
-        return _keep_all(op, _in_opmath(op, self, flat, dim, keepdim))
+        return _norm(op, self, ord, dim, keepdim)
     dims = list(dim) if isinstance(dim, list | tuple) and dim else [-2, -1]
     return _linalg_matrix_norm(op, self, ord, dims, keepdim)
 

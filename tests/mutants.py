@@ -89,6 +89,8 @@ MUTANTS = [
            "tests/ops/test_promotion.py"),
     Mutant("aten_map/bits.py", "edge = op.And(inward, ", "edge = op.And(op.Not(inward), ", RARE),
     Mutant("aten_map/bits.py", "least = math.log2(information.smallest_normal) -", "least = 1 - ", RARE),
+    Mutant("aten_map/batch_norm.py", "if len(op.result) == count else []", "if False else []", "tests/ops/test_nn.py"),
+    Mutant("aten_map/class_losses.py", "zero_like(op, logs) if reduction == NONE else total", "total", "tests/ops/test_nn.py"),
     Mutant("aten_map/segments.py", "op.Not(op.Less(places, before))", "op.Greater(places, before)", RARE),
     Mutant("aten_map/fractional_pooling.py", "op.const(np.arange(count) == count - 1)", "op.const(np.arange(count) < 0)", RARE),
     Mutant("aten_map/linalg/eigen.py", "theta = op.Div(op.Sub(aqq, app),", "theta = op.Div(op.Sub(app, aqq),", RARE),

@@ -49,16 +49,8 @@ def relu(op: Emit, self: ir.Value) -> ir.Value:
     return clipped(op, self, 0, None)
 
 
-@translates(aten.relu6.default)
-def relu6(op: Emit, self: ir.Value) -> ir.Value:
-    """relu6(Tensor self) -> Tensor"""
-    return clipped(op, self, 0, 6)
-
-
-@translates(aten.hardtanh.default)
-def hardtanh(op: Emit, self: ir.Value, min_val: Any, max_val: Any) -> ir.Value:
-    """hardtanh(Tensor self, Scalar min_val=-1, Scalar max_val=1) -> Tensor"""
-    return clipped(op, self, min_val, max_val)
+register_shared(lambda op, self: clipped(op, self, 0, 6), "Clip", aten.relu6.default)
+register_shared(clipped, "Clip", aten.hardtanh.default)
 
 
 @translates(aten.leaky_relu.default)
@@ -93,19 +85,17 @@ def rrelu_with_noise_functional(
     return op.Mul(self, factor), factor
 
 
-@translates(aten.prelu.default, aten._prelu_kernel.default)
 def prelu(op: Emit, self: ir.Value, weight: ir.Value) -> ir.Value:
-    """prelu(Tensor self, Tensor weight) -> Tensor
-    _prelu_kernel(Tensor self, Tensor weight) -> Tensor
-
-    One slope a channel (axis 1), or one for all.
-    """
+    """One slope a channel (axis 1), or one for all."""
     rank = op.rank(self)
     if op.rank(weight) == 1 and op.dims(weight)[0] != 1 and rank > 2:
         weight = op.reshape(weight, (*op.dims(weight), *(1 for _ in range(rank - 2))))
     elif op.rank(weight) > rank:
         weight = op.reshape(weight, (1,) * rank)
     return op.PRelu(self, weight)
+
+
+register_shared(prelu, "PRelu", *overloads_of("prelu _prelu_kernel"))
 
 
 @translates(aten.elu.default)
@@ -158,13 +148,7 @@ def gelu_of(op: Emit, value: ir.Value, approximate: str) -> ir.Value:
     return op.Mul(op.Mul(value, op.Add(curve, one)), half)
 
 
-@translates(aten.gelu.default)
-def gelu(op: Emit, self: ir.Value, approximate: str) -> ir.Value:
-    """gelu(Tensor self, *, str approximate="none") -> Tensor
-
-    ONNX:  Gelu from opset 20 on, its formula below.
-    """
-    return gelu_of(op, self, approximate)
+register_shared(gelu_of, "Gelu from opset 20 on, its formula below", aten.gelu.default)
 
 
 @translates(aten.silu.default)

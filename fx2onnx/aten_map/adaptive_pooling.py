@@ -10,7 +10,7 @@ import torch
 
 from fx2onnx.aten_map.pooling import max_pooled
 from fx2onnx.aten_map.table.axes import as_list, fixed, squeeze, steps, swap, unsqueeze, whole
-from fx2onnx.aten_map.table.registry import translates
+from fx2onnx.aten_map.table.registry import overloads_of, register_shared
 from fx2onnx.base.dims import Dim, DimLike, product
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import Dims
@@ -79,30 +79,12 @@ def _divisible(source: Dims, target: Dims) -> list[int] | None:
     return [int(size) for size in sizes] if exact and all(sizes) else None  # type: ignore[arg-type]
 
 
-@translates(
-    aten.adaptive_avg_pool1d.default,
-    aten.adaptive_avg_pool2d.default,
-    aten._adaptive_avg_pool2d.default,
-    aten.adaptive_avg_pool3d.default,
-    aten._adaptive_avg_pool3d.default,
-)
 def adaptive_avg_pool(op: Emit, self: ir.Value, output_size: Sequence[DimLike]) -> ir.Value:
-    """adaptive_avg_pool1d(Tensor self, int[1] output_size) -> Tensor
-    adaptive_avg_pool2d(Tensor self, SymInt[2] output_size) -> Tensor
-    _adaptive_avg_pool2d(Tensor self, SymInt[2] output_size) -> Tensor
-    adaptive_avg_pool3d(Tensor self, SymInt[3] output_size) -> Tensor
-    _adaptive_avg_pool3d(Tensor self, SymInt[3] output_size) -> Tensor
-    """
     return adaptive_average(op, self, len(output_size))
 
 
-@translates(aten.adaptive_max_pool1d.default, aten.adaptive_max_pool2d.default, aten.adaptive_max_pool3d.default)
 def adaptive_max_pool(op: Emit, self: ir.Value, output_size: Sequence[int]) -> tuple[ir.Value, ir.Value | None]:
-    """adaptive_max_pool1d(Tensor self, int[1] output_size) -> (Tensor, Tensor)
-    adaptive_max_pool2d(Tensor self, int[2] output_size) -> (Tensor, Tensor)
-    adaptive_max_pool3d(Tensor self, int[3] output_size) -> (Tensor, Tensor)
-
-    Windows of one size: MaxPool; one window over symbolic sizes: ReduceMax. Else every window is gathered (short ones
+    """Windows of one size: MaxPool; one window over symbolic sizes: ReduceMax. Else every window is gathered (short ones
     repeat their last element) and reduced.
     """
     spatial, rank = len(output_size), op.rank(self)
@@ -152,3 +134,17 @@ def _flat_places(op: Emit, tables: Sequence[ir.Value], sizes: Dims) -> ir.Value:
         total = spread if total is None else op.Add(op.Mul(total, op.size(size)), spread)
     assert total is not None
     return op.reshape(total, (*op.dims(total)[:spatial], product(list(op.dims(total)[spatial:]))))
+
+
+register_shared(
+    adaptive_avg_pool,
+    "GlobalAveragePool, AveragePool; MatMul with the windows' weights",
+    *overloads_of(
+        "adaptive_avg_pool1d adaptive_avg_pool2d _adaptive_avg_pool2d adaptive_avg_pool3d _adaptive_avg_pool3d"
+    ),
+)
+register_shared(
+    adaptive_max_pool,
+    "MaxPool, ReduceMax; Gather of every window and ReduceMax",
+    *overloads_of("adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d"),
+)

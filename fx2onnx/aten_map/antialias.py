@@ -9,10 +9,6 @@ import numpy as np
 import numpy.typing as npt
 
 
-def _triangle(x: float) -> float:
-    return max(0.0, 1.0 - abs(x))
-
-
 def _cubic(x: float, a: float = -0.5) -> float:
     """Keys' filter: a = -0.5 as PIL has it, -0.75 without antialias."""
     x = abs(x)
@@ -34,7 +30,7 @@ def _lanczos(x: float) -> float:
 
 
 FILTERS: dict[str, tuple[Callable[[float], float], int]] = {
-    "linear": (_triangle, 2),
+    "linear": (lambda x: max(0.0, 1.0 - abs(x)), 2),
     "cubic": (_cubic, 4),
     "lanczos": (_lanczos, 6),
 }

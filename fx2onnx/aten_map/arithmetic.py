@@ -11,7 +11,7 @@ import torch
 
 from fx2onnx.aten_map.table.dtype_support import SMALL_INTEGERS, in_opmath, opmath, through
 from fx2onnx.aten_map.table.dtypes import FLOATS, Number, Operand, as_dtype
-from fx2onnx.aten_map.table.registry import register_shared, translates
+from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
 from fx2onnx.aten_map.unary import truncated
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit
@@ -42,83 +42,30 @@ def _scaled(op: Emit, operand: Operand, alpha: Number, dtype: ir.DataType) -> ir
     return value if is_number(alpha, 1) else add(op, value, alpha, dtype, "Mul")
 
 
-@translates(aten.add.Tensor, aten.add.Scalar)
 def add_tensor(op: Emit, self: ir.Value, other: Operand, alpha: Number) -> ir.Value:
-    """add(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor
-    add(Tensor self, Scalar other, Scalar alpha=1) -> Tensor
-
-    ONNX:    Add; Or of bools; ``other`` times alpha first.
-    """
     dtype = op.result_dtype()
     return add(op, self, _scaled(op, other, alpha, dtype), dtype)
 
 
-@translates(aten.sub.Tensor, aten.sub.Scalar, aten.subtract.Tensor, aten.subtract.Scalar)
 def sub_tensor(op: Emit, self: ir.Value, other: Operand, alpha: Number) -> ir.Value:
-    """sub(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor
-    sub(Tensor self, Scalar other, Scalar alpha=1) -> Tensor
-    subtract(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor
-    subtract(Tensor self, Scalar other, Scalar alpha=1) -> Tensor
-
-    ONNX:    Sub; ``other`` times alpha first.
-    """
     dtype = op.result_dtype()
     return add(op, self, _scaled(op, other, alpha, dtype), dtype, "Sub")
 
 
-@translates(aten.rsub.Tensor, aten.rsub.Scalar)
 def rsub_tensor(op: Emit, self: ir.Value, other: Operand, alpha: Number) -> ir.Value:
-    """rsub(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor
-    rsub(Tensor self, Scalar other, Scalar alpha=1) -> Tensor
-
-    ONNX:    Sub(other, alpha * self).
-    """
     dtype = op.result_dtype()
     return add(op, other, _scaled(op, self, alpha, dtype), dtype, "Sub")
 
 
-@translates(aten.mul.Tensor, aten.mul.Scalar, aten.multiply.Tensor, aten.multiply.Scalar)
 def mul_tensor(op: Emit, self: ir.Value, other: Operand) -> ir.Value:
-    """mul(Tensor self, Tensor other) -> Tensor
-    mul(Tensor self, Scalar other) -> Tensor
-    multiply(Tensor self, Tensor other) -> Tensor
-    multiply(Tensor self, Scalar other) -> Tensor
-
-    ONNX:    Mul; And of bools.
-    """
     return add(op, self, other, op.result_dtype(), "Mul")
 
 
-@translates(
-    aten.div.Tensor,
-    aten.div.Scalar,
-    aten.divide.Tensor,
-    aten.divide.Scalar,
-    aten.true_divide.Tensor,
-    aten.true_divide.Scalar,
-)
 def div_tensor(op: Emit, self: ir.Value, other: Operand) -> ir.Value:
-    """div(Tensor self, Tensor other) -> Tensor
-    div(Tensor self, Scalar other) -> Tensor
-    divide(Tensor self, Tensor other) -> Tensor
-    divide(Tensor self, Scalar other) -> Tensor
-    true_divide(Tensor self, Tensor other) -> Tensor
-    true_divide(Tensor self, Scalar other) -> Tensor
-
-    ONNX:    Div of floats; integers are cast first.
-    """
     return add(op, self, other, op.result_dtype(), "Div")
 
 
-@translates(aten.div.Tensor_mode, aten.div.Scalar_mode, aten.divide.Tensor_mode, aten.divide.Scalar_mode)
 def div_tensor_mode(op: Emit, self: ir.Value, other: Operand, rounding_mode: str | None) -> ir.Value:
-    """div(Tensor self, Tensor other, *, str? rounding_mode) -> Tensor
-    div(Tensor self, Scalar other, *, str? rounding_mode) -> Tensor
-    divide(Tensor self, Tensor other, *, str? rounding_mode) -> Tensor
-    divide(Tensor self, Scalar other, *, str? rounding_mode) -> Tensor
-
-    ONNX:    Div, then Floor or the truncation; integers: ONNX's Div truncates.
-    """
     if rounding_mode is None:
         return add(op, self, other, op.result_dtype(), "Div")
     return (floor_divide if rounding_mode == "floor" else trunc_divide)(op, self, other)
@@ -157,24 +104,7 @@ def floor_divide(op: Emit, lhs: Operand, rhs: Operand) -> ir.Value:
     return op.cast(result, dtype)
 
 
-@translates(aten.floor_divide.default, aten.floor_divide.Scalar)
-def floor_divide_default(op: Emit, self: ir.Value, other: Operand) -> ir.Value:
-    """floor_divide(Tensor self, Tensor other) -> Tensor
-    floor_divide(Tensor self, Scalar other) -> Tensor
-
-    ONNX:    as ``div`` with rounding_mode="floor".
-    """
-    return floor_divide(op, self, other)
-
-
-@translates(aten.remainder.Tensor, aten.remainder.Scalar, aten.remainder.Scalar_Tensor)
 def remainder_tensor(op: Emit, self: Operand, other: Operand) -> ir.Value:
-    """remainder(Tensor self, Tensor other) -> Tensor
-    remainder(Tensor self, Scalar other) -> Tensor
-    remainder(Scalar self, Tensor other) -> Tensor
-
-    ONNX:    Mod of integers, which takes the divisor's sign; floats: fmod, and the divisor added where signs differ.
-    """
     dtype = op.result_dtype()
     left, right = as_dtype(op, self, dtype), as_dtype(op, other, dtype)
     if dtype not in FLOATS:
@@ -187,13 +117,7 @@ def _float_remainder(op: Emit, left: ir.Value, right: ir.Value) -> ir.Value:
     return op.Where(op.Less(op.Mul(op.Sign(part), op.Sign(right)), 0), op.Add(part, right), part)
 
 
-@translates(aten.fmod.Tensor, aten.fmod.Scalar)
 def fmod_tensor(op: Emit, self: ir.Value, other: Operand) -> ir.Value:
-    """fmod(Tensor self, Tensor other) -> Tensor
-    fmod(Tensor self, Scalar other) -> Tensor
-
-    ONNX:    Mod with fmod=1.
-    """
     dtype = op.result_dtype()
     return through(op, "Mod", as_dtype(op, self, dtype), as_dtype(op, other, dtype), fmod=1)
 
@@ -220,13 +144,7 @@ def addcdiv(op: Emit, self: ir.Value, tensor1: ir.Value, tensor2: ir.Value, valu
     return add(op, self, _scaled(op, add(op, tensor1, tensor2, dtype, "Div"), value, dtype), dtype)
 
 
-@translates(aten.lerp.Tensor, aten.lerp.Scalar)
 def lerp_tensor(op: Emit, self: ir.Value, end: ir.Value, weight: Operand) -> ir.Value:
-    """lerp(Tensor self, Tensor end, Tensor weight) -> Tensor
-    lerp(Tensor self, Tensor end, Scalar weight) -> Tensor
-
-    ONNX:    self + weight * (end - self); from weight 0.5 on, PyTorch counts from the end, equal up to rounding.
-    """
     return in_opmath(op, lambda op, a, b, w: op.Add(a, op.Mul(w, op.Sub(b, a))), self, end, weight)
 
 
@@ -269,3 +187,37 @@ def _fminmax(op_type: str) -> Callable[[Emit, ir.Value, ir.Value], ir.Value]:
 
 register_shared(_fminmax("Max"), "Max; the other operand where one is NaN", aten.fmax.default)
 register_shared(_fminmax("Min"), "Min; the other operand where one is NaN", aten.fmin.default)
+
+
+register_shared(add_tensor, "Add; Or of bools; ``other`` times alpha first", *overloads_of("add.Tensor add.Scalar"))
+register_shared(
+    sub_tensor,
+    "Sub; ``other`` times alpha first",
+    *overloads_of("sub.Tensor sub.Scalar subtract.Tensor subtract.Scalar"),
+)
+register_shared(rsub_tensor, "Sub(other, alpha * self)", *overloads_of("rsub.Tensor rsub.Scalar"))
+register_shared(mul_tensor, "Mul; And of bools", *overloads_of("mul.Tensor mul.Scalar multiply.Tensor multiply.Scalar"))
+register_shared(
+    div_tensor,
+    "Div of floats; integers are cast first",
+    *overloads_of("div.Tensor div.Scalar divide.Tensor divide.Scalar true_divide.Tensor true_divide.Scalar"),
+)
+register_shared(
+    div_tensor_mode,
+    "Div, then Floor or the truncation; integers: ONNX's Div truncates",
+    *overloads_of("div.Tensor_mode div.Scalar_mode divide.Tensor_mode divide.Scalar_mode"),
+)
+register_shared(
+    floor_divide, 'as ``div`` with rounding_mode="floor"', *overloads_of("floor_divide floor_divide.Scalar")
+)
+register_shared(
+    remainder_tensor,
+    "Mod of integers, which takes the divisor's sign; floats: fmod, and the divisor added where signs differ",
+    *overloads_of("remainder.Tensor remainder.Scalar remainder.Scalar_Tensor"),
+)
+register_shared(fmod_tensor, "Mod with fmod=1", *overloads_of("fmod.Tensor fmod.Scalar"))
+register_shared(
+    lerp_tensor,
+    "self + weight * (end - self); from weight 0.5 on, PyTorch counts from the end, equal up to rounding",
+    *overloads_of("lerp.Tensor lerp.Scalar"),
+)

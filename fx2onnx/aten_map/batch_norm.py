@@ -128,6 +128,11 @@ def _saved(op: Emit, index: int, value: ir.Value) -> ir.Value:
     return zeros(op, dims, dtype) if tuple(dims) == (0,) else op.cast(value, dtype)
 
 
+def _reserve(op: Emit, count: int) -> list[ir.Value]:
+    """Output 3 of the overloads of ``count`` outputs: bytes that cuDNN uses."""
+    return [zeros(op, op.result_dims(3), op.result_dtype(3))] if len(op.result) == count else []
+
+
 def _native(
     op: Emit,
     input: ir.Value,
@@ -137,16 +142,17 @@ def _native(
     running_mean: ir.Value | None = None,
     running_var: ir.Value | None = None,
     training: bool = False,
-) -> tuple[ir.Value, ir.Value, ir.Value]:
-    """Output, saved mean, saved rstd."""
+) -> tuple[ir.Value, ...]:
+    """Output, saved mean, saved rstd (and a reserve that cuDNN uses)."""
+    reserve = _reserve(op, 4)
     if training or running_mean is None or running_var is None:
         found = trained(op, input, weight, bias, eps)
-        return found.output, _saved(op, 1, found.mean), _saved(op, 2, found.rstd)
+        return found.output, _saved(op, 1, found.mean), _saved(op, 2, found.rstd), *reserve
     output = normalized_by(op, input, weight, bias, running_mean, running_var, eps)
     if op.result_dims(1) == (0,):
-        return output, _saved(op, 1, running_mean), _saved(op, 2, running_mean)
+        return output, _saved(op, 1, running_mean), _saved(op, 2, running_mean), *reserve
     rstd = op.Reciprocal(op.Sqrt(op.Add(running_var, op.const(float(eps), op.dtype(running_var)))))
-    return output, _saved(op, 1, running_mean), _saved(op, 2, rstd)
+    return output, _saved(op, 1, running_mean), _saved(op, 2, rstd), *reserve
 
 
 def _functional(
@@ -164,28 +170,15 @@ def _functional(
     if not training:
         return *_native(op, input, weight, bias, eps, running_mean, running_var), running_mean, running_var
     found = trained(op, input, weight, bias, eps)
-    reserve = [zeros(op, op.result_dims(3), op.result_dtype(3))] if len(op.result) == 6 else []
+    reserve = _reserve(op, 6)
     new_mean = updated(op, running_mean, found.mean, momentum)
     new_var = updated(op, running_var, unbiased(op, input, found.variance), momentum)
     return found.output, _saved(op, 1, found.mean), _saved(op, 2, found.rstd), *reserve, new_mean, new_var
 
 
-def _no_update(
-    op: Emit,
-    input: ir.Value,
-    weight: ir.Value | None,
-    bias: ir.Value | None,
-    running_mean: ir.Value | None,
-    running_var: ir.Value | None,
-    eps: float,
-) -> tuple[ir.Value, ...]:
-    reserve = zeros(op, op.result_dims(3), op.result_dtype(3))
-    return *_native(op, input, weight, bias, eps, running_mean, running_var), reserve
-
-
-_NATIVE = "native_batch_norm _native_batch_norm_legit.no_stats _native_batch_norm_legit_no_training"
+_NATIVE = "native_batch_norm _native_batch_norm_legit.no_stats _native_batch_norm_legit_no_training "
+_NATIVE += "_batch_norm_no_update"
 _FUNCTIONAL = "_native_batch_norm_legit_functional _batch_norm_with_update_functional"
 _FORM = "BatchNormalization in eval mode; in training the batch's mean and variance by plain nodes"
 register_shared(_native, _FORM, *overloads_of(_NATIVE))
 register_shared(_functional, _FORM, *overloads_of(_FUNCTIONAL))
-register_shared(_no_update, _FORM, aten._batch_norm_no_update.default)

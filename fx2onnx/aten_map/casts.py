@@ -42,14 +42,8 @@ def copy_default(op: Emit, self: ir.Value, src: ir.Value) -> ir.Value:
     return op.expand(cast(op, src, op.dtype(self)), op.dims(self))
 
 
-@translates(aten.view.dtype, aten.view_copy.dtype)
 def view_dtype(op: Emit, self: ir.Value, dtype: torch.dtype) -> ir.Value:
-    """view(Tensor(a) self, ScalarType dtype) -> Tensor(a)
-    view_copy(Tensor self, ScalarType dtype) -> Tensor
-
-    ONNX:    BitCast-26.
-    Refuses: dtypes of other widths, and opsets before 26.
-    """
+    """Refuses: dtypes of other widths, and opsets before 26."""
     target = onnx_dtype(dtype)
     if target == op.dtype(self):
         return self
@@ -71,13 +65,11 @@ def view_dtype(op: Emit, self: ir.Value, dtype: torch.dtype) -> ir.Value:
     return op.BitCast(self, to=target, outputs=[(target, op.dims(self))])
 
 
-@translates(aten.item.default, aten._local_scalar_dense.default)
 def item(op: Emit, self: ir.Value) -> ir.Value:
-    """item(Tensor self) -> Scalar
-    _local_scalar_dense(Tensor self) -> Scalar
-
-    ONNX:    Reshape to rank 0.
-    """
     if op.rank(self) == 0:
         return self
     return op.Reshape(self, op.sizes(()))
+
+
+register_shared(view_dtype, "BitCast-26", *overloads_of("view.dtype view_copy.dtype"))
+register_shared(item, "Reshape to rank 0", *overloads_of("item _local_scalar_dense"))

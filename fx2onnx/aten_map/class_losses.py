@@ -47,25 +47,18 @@ def negative_log_likelihood(
     return (op.Div(loss, total) if reduction == MEAN else loss), total
 
 
-def _nll(
-    op: Emit, self: ir.Value, target: ir.Value, weight: ir.Value | None, reduction: int, ignore_index: int
-) -> ir.Value:
+def _nll(op: Emit, self: ir.Value, target: ir.Value, weight: ir.Value | None, reduction: int, ignore_index: int) -> Any:
+    """The loss; of the forward kernels the sum of the weights, too."""
     (logs,) = worked(op, self)
-    return op.cast(negative_log_likelihood(op, logs, target, weight, reduction, ignore_index)[0], op.result_dtype())
+    found, total = negative_log_likelihood(op, logs, target, weight, reduction, ignore_index)
+    loss = op.cast(found, op.result_dtype())
+    if len(op.result) == 1:
+        return loss
+    return loss, op.cast(zero_like(op, logs) if reduction == NONE else total, op.result_dtype(1))
 
 
-def _nll_forward(
-    op: Emit, self: ir.Value, target: ir.Value, weight: ir.Value | None, reduction: int, ignore_index: int
-) -> tuple[ir.Value, ir.Value]:
-    (logs,) = worked(op, self)
-    loss, total = negative_log_likelihood(op, logs, target, weight, reduction, ignore_index)
-    if reduction == NONE:
-        total = zero_like(op, logs)
-    return op.cast(loss, op.result_dtype()), op.cast(total, op.result_dtype(1))
-
-
-register_shared(_nll, "GatherElements, Neg, Where", *overloads_of("nll_loss nll_loss_nd nll_loss2d"))
-register_shared(_nll_forward, "GatherElements, Neg, Where", *overloads_of("nll_loss_forward nll_loss2d_forward"))
+_NLL = "nll_loss nll_loss_nd nll_loss2d nll_loss_forward nll_loss2d_forward"
+register_shared(_nll, "GatherElements, Neg, Where", *overloads_of(_NLL))
 
 
 def cross_entropy(

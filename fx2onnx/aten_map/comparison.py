@@ -56,10 +56,7 @@ def _fits(number: float, dtype: ir.DataType) -> bool:
 
 
 def _comparison(op_type: str) -> Callable[..., ir.Value]:
-    def entry(op: Emit, self: ir.Value, other: Operand) -> ir.Value:
-        return compare(op, op_type, self, other)
-
-    return entry
+    return lambda op, self, other: compare(op, op_type, self, other)
 
 
 for _names, _op_type in COMPARISONS.items():
@@ -75,10 +72,7 @@ def as_bool(op: Emit, operand: Operand) -> ir.Value:
 
 
 def _logical(op_type: str) -> Callable[..., ir.Value]:
-    def entry(op: Emit, self: ir.Value, other: ir.Value) -> ir.Value:
-        return op.node(op_type, as_bool(op, self), as_bool(op, other))
-
-    return entry
+    return lambda op, self, other: op.node(op_type, as_bool(op, self), as_bool(op, other))
 
 
 for _name, _op_type in LOGICAL.items():
@@ -147,10 +141,7 @@ def _floor_div(op: Emit, left: ir.Value, right: ir.Value) -> ir.Value:
 
 
 def _bitwise(bool_type: str, op_type: str) -> Callable[..., ir.Value]:
-    def entry(op: Emit, self: Operand, other: Operand) -> ir.Value:
-        return bitwise(op, bool_type, op_type, self, other)
-
-    return entry
+    return lambda op, self, other: bitwise(op, bool_type, op_type, self, other)
 
 
 for _name, (_bool_type, _op_type) in BITWISE.items():

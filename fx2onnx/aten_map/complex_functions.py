@@ -12,6 +12,7 @@ import torch
 
 from fx2onnx.aten_map.complex_numbers import (
     as_pair,
+    as_real,
     conjugate,
     exponential,
     inverse_of,
@@ -22,7 +23,7 @@ from fx2onnx.aten_map.complex_numbers import (
     parts,
     scaled,
 )
-from fx2onnx.aten_map.table.registry import TABLE, OpOverload, overloads_of, register_shared
+from fx2onnx.aten_map.table.registry import OpOverload, overloads_of, register_shared
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit
 
@@ -90,10 +91,6 @@ def sigmoid(op: Emit, self: ir.Value) -> ir.Value:
     return inverse_of(op, _plus(op, exponential(op, op.Neg(self)), 1.0))
 
 
-def _logarithm_to(base: float) -> Callable[..., ir.Value]:
-    return lambda op, self: scaled(op, logarithm(op, self), 1 / math.log(base))
-
-
 def power(op: Emit, self: Any, exponent: Any) -> ir.Value:
     """exp(w log z); 0 to the power of 0 is 1, to any other 0."""
     dtype = op.result_dtype()
@@ -132,10 +129,6 @@ def _is_unbounded(op: Emit, value: ir.Value) -> ir.Value:
     return op.Or(_is_infinite(op, value), op.IsNaN(value))
 
 
-def _is_real(op: Emit, self: ir.Value) -> ir.Value:
-    return op.Equal(parts(op, self)[1], op.const(0.0, op.dtype(self)))
-
-
 def _filled(op: Emit, self: ir.Value, mask: ir.Value, value: Any) -> ir.Value:
     dtype = op.result_dtype()
     column = op.Unsqueeze(mask, axes=[op.rank(mask)])
@@ -145,12 +138,10 @@ def _filled(op: Emit, self: ir.Value, mask: ir.Value, value: Any) -> ir.Value:
 # -- linear operators -------------------------------------------------------------------------------------------------------
 def real_entry(op: Emit, overload: OpOverload, given: dict[str, Any]) -> Any:
     """The entry for real numbers, its results without the axis of the pair."""
-    found = TABLE.find(overload, op.opset)
-    assert found is not None
     outer = op.result
     op.result = tuple((dtype, tuple(dims[:-1])) for dtype, dims in outer)
     try:
-        return found.call(op, given)
+        return as_real(op, overload, given)
     finally:
         op.result = outer
 
@@ -274,20 +265,16 @@ def _created(op: Emit, overload: OpOverload, given: dict[str, Any]) -> ir.Value:
 
 def _on_truth(op: Emit, overload: OpOverload, given: dict[str, Any]) -> ir.Value:
     """Of whether each number is not zero."""
-    found = TABLE.find(overload, op.opset)
-    assert found is not None
     truths = {
         name: _nonzero(op, argument) if isinstance(argument, ir.Value) and op.is_complex(argument) else argument
         for name, argument in given.items()
     }
-    return found.call(op, truths)  # type: ignore[no-any-return]
+    return as_real(op, overload, truths)  # type: ignore[no-any-return]
 
 
 def _on_size(op: Emit, overload: OpOverload, given: dict[str, Any]) -> ir.Value:
     """Of the numbers' distances from zero."""
-    found = TABLE.find(overload, op.opset)
-    assert found is not None
-    return found.call(op, {**given, "self": magnitude(op, given["self"])})  # type: ignore[no-any-return]
+    return as_real(op, overload, {**given, "self": magnitude(op, given["self"])})  # type: ignore[no-any-return]
 
 
 def _adjoint(op: Emit, overload: OpOverload, given: dict[str, Any]) -> ir.Value:
@@ -314,8 +301,8 @@ _BY_FORMULA: list[tuple[str, str, Callable[..., ir.Value]]] = [
     ("tanh", "Tanh, Tan", _of_parts(_tanh)),
     ("sigmoid", "1 / (1 + exp(-z))", sigmoid),
     ("silu", "z / (1 + exp(-z))", lambda op, self: multiplied(op, self, sigmoid(op, self))),
-    ("log2", "Log |z|, angle", _logarithm_to(2.0)),
-    ("log10", "Log |z|, angle", _logarithm_to(10.0)),
+    ("log2", "Log |z|, angle", lambda op, self: scaled(op, logarithm(op, self), 1 / math.log(2.0))),
+    ("log10", "Log |z|, angle", lambda op, self: scaled(op, logarithm(op, self), 1 / math.log(10.0))),
     ("log1p", "log(1 + z)", lambda op, self: logarithm(op, _plus(op, self, 1.0))),
     ("expm1", "exp(z) - 1", lambda op, self: _plus(op, exponential(op, self), -1.0)),
     ("exp2 special_exp2", "exp(z log 2)", lambda op, self: exponential(op, scaled(op, self, math.log(2.0)))),
@@ -325,7 +312,11 @@ _BY_FORMULA: list[tuple[str, str, Callable[..., ir.Value]]] = [
     ("isnan", "IsNaN of either part", _any_part(lambda op, value: op.IsNaN(value))),
     ("isinf", "Equal of either part's Abs", _any_part(_is_infinite)),
     ("isfinite", "Equal, IsNaN of either part", _any_part(_is_unbounded, negate=True)),
-    ("isreal", "Equal of the imaginary part", _is_real),
+    (
+        "isreal",
+        "Equal of the imaginary part",
+        lambda op, self: op.Equal(parts(op, self)[1], op.const(0.0, op.dtype(self))),
+    ),
     ("masked_fill.Scalar masked_fill.Tensor", "Where of pairs", _filled),
 ]
 _BY_PARTS: list[tuple[str, str, Callable[[Emit, OpOverload, dict[str, Any]], ir.Value]]] = [

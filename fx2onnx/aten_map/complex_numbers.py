@@ -51,6 +51,13 @@ def as_pair(op: Emit, operand: Any, dtype: ir.DataType) -> ir.Value:
     return mark_complex(result)
 
 
+def as_real(op: Emit, overload: OpOverload, given: dict[str, Any]) -> Any:
+    """What the overload's entry for real numbers makes of these arguments."""
+    found = TABLE.find(overload, op.opset)
+    assert found is not None
+    return found.call(op, given)
+
+
 def is_real(op: Emit, operand: Any) -> bool:
     return not isinstance(operand, complex) and not (isinstance(operand, ir.Value) and op.is_complex(operand))
 
@@ -178,29 +185,15 @@ def _to(op: Emit, self: ir.Value) -> ir.Value:
     return as_pair(op, self, op.result_dtype())
 
 
-def _square(op: Emit, self: ir.Value) -> ir.Value:
-    return multiplied(op, self, self)
-
-
-def _matmul(op: Emit, self: ir.Value, other: ir.Value | None = None, mat2: ir.Value | None = None) -> ir.Value:
-    right = other if other is not None else mat2
-    assert right is not None
+def _matmul(op: Emit, self: ir.Value, other: ir.Value) -> ir.Value:
     dtype = op.result_dtype()
-    return multiplied(op, as_pair(op, self, dtype), as_pair(op, right, dtype), matrix_product)
+    return multiplied(op, as_pair(op, self, dtype), as_pair(op, other, dtype), matrix_product)
 
 
 def _where(op: Emit, condition: ir.Value, self: Any, other: Any) -> ir.Value:
     dtype = op.result_dtype()
     column = op.Unsqueeze(condition, axes=[op.rank(condition)])
     return op.Where(column, as_pair(op, self, dtype), as_pair(op, other, dtype))
-
-
-def _identity(op: Emit, self: ir.Value) -> ir.Value:
-    return self
-
-
-def _neg(op: Emit, self: ir.Value) -> ir.Value:
-    return op.Neg(self)
 
 
 def _not_equal_parts(negate: bool) -> Callable[..., ir.Value]:
@@ -217,7 +210,7 @@ def _not_equal_parts(negate: bool) -> Callable[..., ir.Value]:
 _SAME = "clone alias detach contiguous lift_fresh resolve_conj resolve_neg positive detach_copy alias_copy"
 _RELABELLED = "view_as_real view_as_real_copy view_as_complex view_as_complex_copy"
 _FORMS: list[tuple[str, str, Callable[..., Any]]] = [
-    (_SAME, "nothing", _identity),
+    (_SAME, "nothing", lambda op, self: self),
     (_RELABELLED, "Identity", _relabelled),
     ("complex", "Concat of the parts", _complex),
     ("polar", "Cos, Sin, Mul, Concat", _polar),
@@ -226,14 +219,14 @@ _FORMS: list[tuple[str, str, Callable[..., Any]]] = [
     ("abs absolute", "ReduceL2", lambda op, self: magnitude(op, self)),
     ("angle", "Atan, quadrants by Where", _angle),
     ("_conj conj conj_physical _conj_physical", "Mul by (1, -1)", lambda op, self: conjugate(op, self)),
-    ("neg negative _neg_view", "Neg", _neg),
+    ("neg negative _neg_view", "Neg", lambda op, self: op.Neg(self)),
     ("add.Tensor add.Scalar", "Add of pairs", _add("Add")),
     ("sub.Tensor sub.Scalar subtract.Tensor", "Sub of pairs", _add("Sub")),
     ("rsub.Tensor rsub.Scalar", "Sub of pairs", _rsub),
     ("mul.Tensor mul.Scalar multiply.Tensor", "four Mul, Sub, Add", _mul),
     ("div.Tensor div.Scalar divide.Tensor true_divide.Tensor", "Mul by conj / |z|^2", _div),
     ("reciprocal", "conj / |z|^2", lambda op, self: inverse_of(op, self)),
-    ("square", "four Mul, Sub, Add", _square),
+    ("square", "four Mul, Sub, Add", lambda op, self: multiplied(op, self, self)),
     ("exp", "Exp, Cos, Sin", exponential),
     ("log", "Log |z|, angle", logarithm),
     ("sgn", "z / |z|", _sgn),
@@ -288,9 +281,7 @@ def _with_pair(overload: OpOverload) -> Callable[..., Any]:
             return _over_all(op, packet, source, given)
         if packet == "permute" and len(given["dims"]) == rank:
             given["dims"] = [*given["dims"], rank]
-        found = TABLE.find(overload, op.opset)
-        assert found is not None
-        return found.call(op, given)
+        return as_real(op, overload, given)
 
     return entry
 

@@ -32,8 +32,8 @@ def convolved(
     bias: ir.Value | None,
     stride: Ints,
     padding: Ints | str,
-    dilation: Ints,
-    groups: int,
+    dilation: Ints = (1,),
+    groups: int = 1,
     output_padding: Ints | None = None,
 ) -> ir.Value:
     """``Conv``, or ``ConvTranspose`` where ``output_padding`` is given; an input without batch axis gets one."""
@@ -91,19 +91,6 @@ def _cut_less(attrs: dict[str, Any], spatial: int) -> None:
         attrs["output_padding"][axis] -= saved
 
 
-def _conv(
-    op: Emit,
-    input: ir.Value,
-    weight: ir.Value,
-    bias: ir.Value | None,
-    stride: Ints,
-    padding: Ints | str,
-    dilation: Ints = (1,),
-    groups: int = 1,
-) -> ir.Value:
-    return convolved(op, input, weight, bias, stride, padding, dilation, groups)
-
-
 def _conv_transpose(
     op: Emit,
     input: ir.Value,
@@ -144,7 +131,7 @@ def _conv_depthwise(
 
 _CONV = "conv1d conv2d conv3d conv1d.padding conv2d.padding conv3d.padding _convolution_mode "
 _CONV += "thnn_conv2d slow_conv3d slow_conv_dilated2d slow_conv_dilated3d"
-register_shared(_conv, "Conv", *overloads_of(_CONV))
+register_shared(convolved, "Conv", *overloads_of(_CONV))
 _TRANSPOSED = (
     "conv_transpose1d conv_transpose2d.input conv_transpose3d.input slow_conv_transpose2d slow_conv_transpose3d"
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -40,31 +40,22 @@ def filled(
     return op.ConstantOfShape(shape, value=ir.Tensor(array, dtype=dtype), outputs=[(dtype, tuple(dims))])
 
 
-def _filled_with(number: float) -> Any:
-    def entry(op: Emit, self: ir.Value | None = None) -> ir.Value:
-        dtype, dims = op.result[0]
-        like = self if self is not None and op.dims(self) == tuple(dims) else None
-        return filled(op, dims, number, dtype, like)
-
-    return entry
-
-
 def _full(op: Emit, self: ir.Value | None = None, fill_value: Any = 0) -> ir.Value:
     dtype, dims = op.result[0]
     like = self if self is not None and op.dims(self) == tuple(dims) else None
     return filled(op, dims, fill_value, dtype, like)
 
 
-def _fill(op: Emit, self: ir.Value, value: Any) -> ir.Value:
-    return filled(op, op.dims(self), value, op.dtype(self), self)
-
-
 _ZEROS = "zeros zeros_like new_zeros zero empty.memory_format empty_like empty_strided empty_permuted new_empty "
 _ZEROS += "new_empty_strided _efficientzerotensor"
-register_shared(_filled_with(0), "ConstantOfShape", *overloads_of(_ZEROS))
-register_shared(_filled_with(1), "ConstantOfShape", *overloads_of("ones ones_like new_ones"))
+register_shared(_full, "ConstantOfShape", *overloads_of(_ZEROS))
+register_shared(lambda op, self=None: _full(op, self, 1), "ConstantOfShape", *overloads_of("ones ones_like new_ones"))
 register_shared(_full, "ConstantOfShape; Expand of a size", *overloads_of("full full_like new_full"))
-register_shared(_fill, "ConstantOfShape; Expand of a tensor", *overloads_of("fill.Scalar fill.Tensor"))
+register_shared(
+    lambda op, self, value: _full(op, self, value),
+    "ConstantOfShape; Expand of a tensor",
+    *overloads_of("fill.Scalar fill.Tensor"),
+)
 
 
 @translates(aten.scalar_tensor.default)
@@ -198,16 +189,12 @@ def _eye(op: Emit) -> ir.Value:
 register_shared(_eye, "EyeLike(ConstantOfShape); a constant where small", *overloads_of("eye eye.m"))
 
 
-def _triangle_indices(upper: bool) -> Any:
-    def entry(op: Emit, row: int, col: int, offset: int) -> ir.Value:
-        grid = np.triu(np.ones((row, col)), offset) if upper else np.tril(np.ones((row, col)), offset)
-        return op.const(np.stack(np.nonzero(grid)), op.result_dtype())
-
-    return entry
+def _triangle_indices(places: Callable[[int, int, int], Any]) -> Any:
+    return lambda op, row, col, offset: op.const(np.stack(places(row, offset, col)), op.result_dtype())
 
 
-register_shared(_triangle_indices(False), "a constant", *overloads_of("tril_indices"))
-register_shared(_triangle_indices(True), "a constant", *overloads_of("triu_indices"))
+register_shared(_triangle_indices(np.tril_indices), "a constant", *overloads_of("tril_indices"))
+register_shared(_triangle_indices(np.triu_indices), "a constant", *overloads_of("triu_indices"))
 
 
 def meshgrid(op: Emit, tensors: Sequence[ir.Value], indexing: str = "ij") -> tuple[ir.Value, ...]:

@@ -8,6 +8,7 @@ import onnx_ir as ir
 import torch
 
 from fx2onnx.aten_map.joining import joined
+from fx2onnx.aten_map.normalization import norm_except
 from fx2onnx.aten_map.table.axes import INT64, flat, sliced, steps, unsqueeze, whole
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
 from fx2onnx.irx.emit import Emit
@@ -85,13 +86,10 @@ def embedding_renorm(op: Emit, self: ir.Value, indices: ir.Value, max_norm: floa
     dtype = op.dtype(self)
     places = flat(op, op.cast(indices, INT64))
     rows = op.Gather(self, places, axis=0)
-    if norm_type in (1, 2):
-        norm = op.node(f"ReduceL{int(norm_type)}", rows, axes=[1], keepdims=1)
-    elif math.isinf(norm_type):
+    if math.isinf(norm_type):
         norm = op.ReduceMax(op.Abs(rows), axes=[1], keepdims=1)
     else:
-        total = op.ReduceSum(op.Pow(op.Abs(rows), op.const(norm_type, dtype)), axes=[1], keepdims=1)
-        norm = op.Pow(total, op.const(1 / norm_type, dtype))
+        norm = norm_except(op, rows, 0, norm_type)
     limit = op.const(max_norm, dtype)
     shorter = op.Mul(rows, op.Div(limit, op.Add(norm, op.const(1e-7, dtype))))
     kept = op.Where(op.Greater(norm, limit), shorter, rows)

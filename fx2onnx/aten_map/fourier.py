@@ -188,16 +188,10 @@ def backward_real(
     return rescaled(op, real, *scale_of(norm, total, not hermitian))
 
 
-def _one(function: Callable[..., ir.Value], flag: bool) -> Callable[..., ir.Value]:
-    def entry(op: Emit, self: ir.Value, n: Any, dim: int, norm: str | None) -> ir.Value:
-        return function(op, self, None if n is None else [n], [dim], norm, flag)
-
-    return entry
-
-
-def _many(function: Callable[..., ir.Value], flag: bool) -> Callable[..., ir.Value]:
-    def entry(op: Emit, self: ir.Value, s: Any, dim: Any, norm: str | None) -> ir.Value:
-        return function(op, self, s, dim, norm, flag)
+def _transforming(function: Callable[..., ir.Value], flag: bool) -> Callable[..., ir.Value]:
+    def entry(op: Emit, self: ir.Value, dim: Any, norm: str | None, n: Any = None, s: Any = None) -> ir.Value:
+        """Of one axis ``dim`` in size ``n``, or of several in sizes ``s``."""
+        return function(op, self, s if n is None else [n], [dim] if isinstance(dim, int) else dim, norm, flag)
 
     return entry
 
@@ -212,11 +206,10 @@ FAMILY: dict[str, tuple[Callable[..., ir.Value], bool]] = {
 }
 for _name, (_function, _flag) in FAMILY.items():
     _form = "DFT-17; MatMul with cosines and sines before"
-    register_shared(_one(_function, _flag), _form, *overloads_of(f"fft_{_name}"), is_complex=True)
-    register_shared(_many(_function, _flag), _form, *overloads_of(f"fft_{_name}2 fft_{_name}n"), is_complex=True)
+    _entry, _overloads = _transforming(_function, _flag), overloads_of(f"fft_{_name} fft_{_name}2 fft_{_name}n")
+    register_shared(_entry, _form, *_overloads, is_complex=True)
     if _function is backward_real:
-        register_shared(_one(_function, _flag), _form, *overloads_of(f"fft_{_name}"))
-        register_shared(_many(_function, _flag), _form, *overloads_of(f"fft_{_name}2 fft_{_name}n"))
+        register_shared(_entry, _form, *_overloads)
 
 SCALES = {0: 0.0, 1: -0.5, 2: -1.0}
 """ATen's fft_norm_mode: none, by root n, by n."""

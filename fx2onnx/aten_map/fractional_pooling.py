@@ -10,7 +10,7 @@ import torch
 
 from fx2onnx.aten_map.reductions import max_with_place
 from fx2onnx.aten_map.table.axes import fixed, unsqueeze
-from fx2onnx.aten_map.table.registry import translates
+from fx2onnx.aten_map.table.registry import overloads_of, register_shared
 from fx2onnx.base.dims import product
 from fx2onnx.irx.emit import Emit
 
@@ -33,16 +33,10 @@ def _starts(op: Emit, sample: ir.Value, size: int, kernel: int, count: int) -> i
     return op.Where(op.const(np.arange(count) == count - 1), op.const(np.int64(last)), places)
 
 
-@translates(aten.fractional_max_pool2d.default, aten.fractional_max_pool3d.default)
 def fractional_max_pool(
     op: Emit, self: ir.Value, kernel_size: Sequence[int], output_size: Sequence[int], random_samples: ir.Value
 ) -> tuple[ir.Value, ir.Value]:
-    """fractional_max_pool2d(Tensor self, int[2] kernel_size, int[2] output_size, Tensor random_samples) -> (Tensor, Tensor)
-    fractional_max_pool3d(Tensor self, int[3] kernel_size, int[3] output_size, Tensor random_samples) -> (Tensor, Tensor)
-
-    Shapes:  self [N, C, *sizes] or [C, *sizes], random_samples [N, C, axes], for 2-D with the last axis first.
-    ONNX:    the windows' places by arithmetic, GatherElements, ReduceMax and ArgMax.
-    """
+    """Shapes:  self [N, C, *sizes] or [C, *sizes], random_samples [N, C, axes], for 2-D with the last axis first."""
     spatial = len(kernel_size)
     value = self if op.rank(self) == spatial + 2 else unsqueeze(op, self, 0)
     lead, sizes = op.dims(value)[:2], [fixed(size, "a size of fractional pooling") for size in op.dims(value)[2:]]
@@ -66,3 +60,10 @@ def fractional_max_pool(
     chosen = op.GatherElements(op.reshape(places, (*lead, count, window)), unsqueeze(op, where, 3), axis=3)
     dims = [tuple(dims) for _, dims in op.result]
     return op.reshape(values, dims[0]), op.reshape(chosen, dims[1])
+
+
+register_shared(
+    fractional_max_pool,
+    "the windows' places by arithmetic, GatherElements, ReduceMax and ArgMax",
+    *overloads_of("fractional_max_pool2d fractional_max_pool3d"),
+)

@@ -17,7 +17,7 @@ from fx2onnx.aten_map.table.axes import (
     unsqueeze,
 )
 from fx2onnx.aten_map.table.dtype_support import takes
-from fx2onnx.aten_map.table.registry import translates
+from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
 from fx2onnx.base.dims import Dim, DimLike
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.shapes import broadcast_dims
@@ -102,13 +102,7 @@ def nonzero_rows(op: Emit, value: ir.Value, count: DimLike | None = None) -> ir.
     return found
 
 
-@translates(aten.nonzero.default, aten.argwhere.default)
 def nonzero(op: Emit, self: ir.Value) -> ir.Value:
-    """nonzero(Tensor self) -> Tensor
-    argwhere(Tensor self) -> Tensor
-
-    ONNX:  NonZero and Transpose; a 0-d tensor gives [0 or 1, 0].
-    """
     count = op.result_dims()[0]
     if op.rank(self) == 0:
         once = op.Reshape(op.cast(op.cast(self, BOOL), INT64), op.const(np.array([1])))
@@ -116,6 +110,9 @@ def nonzero(op: Emit, self: ir.Value) -> ir.Value:
         empty = ir.tensor(np.zeros(1, dtype=np.int64))
         return op.ConstantOfShape(shape, value=empty, outputs=[op.result[0]])
     return transpose(op, nonzero_rows(op, self, count), (1, 0))
+
+
+register_shared(nonzero, "NonZero and Transpose; a 0-d tensor gives [0 or 1, 0]", *overloads_of("nonzero argwhere"))
 
 
 @translates(aten.nonzero_numpy.default)

@@ -10,7 +10,7 @@ import onnx_ir as ir
 import torch
 
 from fx2onnx.aten_map.table.axes import transpose
-from fx2onnx.aten_map.table.registry import translates
+from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
 from fx2onnx.base.dims import Dim, DimLike
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit
@@ -41,17 +41,11 @@ def sampled(op: Emit, value: ir.Value, grid: ir.Value, mode: int, padding: int, 
     return op.GridSample(value, grid, outputs=[op.result[0]], **attrs)
 
 
-@translates(aten.grid_sampler.default, aten.grid_sampler_2d.default, aten.grid_sampler_3d.default)
-def grid_sampler(
-    op: Emit, input: ir.Value, grid: ir.Value, interpolation_mode: int, padding_mode: int, align_corners: bool
-) -> ir.Value:
-    """grid_sampler(Tensor input, Tensor grid, int interpolation_mode, int padding_mode, bool align_corners) -> Tensor
-    grid_sampler_2d(Tensor input, Tensor grid, int interpolation_mode, int padding_mode, bool align_corners) -> Tensor
-    grid_sampler_3d(Tensor input, Tensor grid, int interpolation_mode, int padding_mode, bool align_corners) -> Tensor
-
-    ONNX:  GridSample from opset 16 on (5-D: from 20 on).
-    """
-    return sampled(op, input, grid, interpolation_mode, padding_mode, align_corners)
+register_shared(
+    sampled,
+    "GridSample from opset 16 on (5-D: from 20 on)",
+    *overloads_of("grid_sampler grid_sampler_2d grid_sampler_3d"),
+)
 
 
 def base_points(sizes: Sequence[int], align_corners: bool) -> np.ndarray[Any, Any]:

@@ -100,7 +100,7 @@ def _joined(op: Emit, offs: ir.Value, axis: int, product: Product) -> ir.Value:
     none = [0 if place == axis else size for place, size in enumerate(dims)]
     outputs = [(INT64, (1,)), (dtype, tuple(grown))]
     end, joined = op.Loop(
-        op.size(op.dims(offs)[0]), op.const(np.array(True)), op.const(np.array([0])), _zeros(op, dtype, none),
+        op.size(op.dims(offs)[0]), op.const(np.array(True)), op.const(np.array([0])), op.expand(op.const(0, dtype), none),
         body=graph, outputs=outputs,
     )  # fmt: skip
     return _padded(op, joined, axis, end)
@@ -116,10 +116,6 @@ def _padded(op: Emit, joined: ir.Value, axis: int, end: ir.Value) -> ir.Value:
     rest[axis] = Dim.symbol(op.builder.unique("ungrouped"))
     zeros = op.Expand(op.const(0, dtype), shape, outputs=[(dtype, tuple(rest))])
     return op.Concat(joined, zeros, axis=axis, outputs=[op.result[0]])
-
-
-def _zeros(op: Emit, dtype: ir.DataType, dims: list[DimLike]) -> ir.Value:
-    return op.expand(op.const(0, dtype), dims)
 
 
 def _formal(op: Emit) -> tuple[ir.Value, ir.Value, ir.Value]:

@@ -27,7 +27,7 @@ from fx2onnx.aten_map.table.axes import (
     zeros,
 )
 from fx2onnx.aten_map.table.dtypes import as_dtype
-from fx2onnx.aten_map.table.registry import register_shared, translates
+from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
 from fx2onnx.base.dims import Dim, DimLike, product
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.shapes import broadcast_dims
@@ -73,16 +73,15 @@ def index_add(op: Emit, self: ir.Value, dim: int, index: ir.Value, source: ir.Va
 register_shared(_written, "ScatterND along axis 0", aten.index_copy.default)
 
 
-@translates(aten.index_fill.int_Scalar, aten.index_fill.int_Tensor)
 def index_fill(op: Emit, self: ir.Value, dim: int, index: ir.Value, value: Any) -> ir.Value:
-    """index_fill(Tensor self, int dim, Tensor index, Scalar value) -> Tensor
-    index_fill(Tensor self, int dim, Tensor index, Tensor value) -> Tensor
-    """
     axis = axis_of(dim, op.rank(self))
     vector = at_least_vector(op, index)
     dims = list(op.dims(at_least_vector(op, self)))
     dims[axis] = op.dims(vector)[0]
     return _written(op, self, dim, vector, op.expand(as_dtype(op, value, op.dtype(self)), dims))
+
+
+register_shared(index_fill, "ScatterND of the value", *overloads_of("index_fill.int_Scalar index_fill.int_Tensor"))
 
 
 @translates(aten.index_reduce.default)

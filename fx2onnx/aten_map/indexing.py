@@ -14,7 +14,7 @@ from fx2onnx.aten_map.scattering import scattered, written_nd
 from fx2onnx.aten_map.selection import where
 from fx2onnx.aten_map.table.axes import INT64, as_plain, flat, flattened, inverse, transpose, unsqueeze
 from fx2onnx.aten_map.table.dtypes import as_dtype
-from fx2onnx.aten_map.table.registry import translates
+from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
 from fx2onnx.base.dims import Dim, DimLike, product
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.shapes import broadcast_dims
@@ -119,23 +119,6 @@ def indexed(op: Emit, value: ir.Value, indices: Indices) -> ir.Value:
     return op.GatherND(fronted, coordinates(op, plan), outputs=[op.result[0]])
 
 
-@translates(
-    aten.index.Tensor,
-    aten.index.Tensor_hacked_twin,
-    aten._unsafe_index.Tensor,
-    aten._unsafe_index.Tensor_hacked_twin,
-)
-def index_Tensor(op: Emit, self: ir.Value, indices: Indices) -> ir.Value:
-    """index(Tensor self, Tensor?[] indices) -> Tensor
-    index(Tensor self, Tensor[] indices) -> Tensor
-    _unsafe_index(Tensor self, Tensor?[] indices) -> Tensor
-    _unsafe_index(Tensor self, Tensor[] indices) -> Tensor
-
-    ONNX:  Gather for one index, Compress for one mask, Gather of a merged axis or GatherND for several.
-    """
-    return indexed(op, self, indices)
-
-
 @translates(aten._unsafe_masked_index.default)
 def _unsafe_masked_index(op: Emit, self: ir.Value, mask: ir.Value, indices: Indices, fill: float) -> ir.Value:
     """_unsafe_masked_index(Tensor self, Tensor mask, Tensor?[] indices, Scalar fill) -> Tensor
@@ -217,29 +200,6 @@ def _holds_as_is(op: Emit, source: ir.Value, target: Sequence[DimLike]) -> bool:
     )
 
 
-@translates(
-    aten.index_put.default,
-    aten.index_put.hacked_twin,
-    aten._unsafe_index_put.default,
-    aten._unsafe_index_put.hacked_twin,
-)
-def index_put(op: Emit, self: ir.Value, indices: Indices, values: ir.Value, accumulate: bool) -> ir.Value:
-    """index_put(Tensor self, Tensor?[] indices, Tensor values, bool accumulate=False) -> Tensor
-    index_put(Tensor self, Tensor[] indices, Tensor values, bool accumulate=False) -> Tensor
-    _unsafe_index_put(Tensor self, Tensor?[] indices, Tensor values, bool accumulate=False) -> Tensor
-    _unsafe_index_put(Tensor self, Tensor[] indices, Tensor values, bool accumulate=False) -> Tensor
-    """
-    return index_written(op, self, indices, values, accumulate)
-
-
-@translates(aten._index_put_impl.default)
-def _index_put_impl(
-    op: Emit, self: ir.Value, indices: Indices, values: ir.Value, accumulate: bool, unsafe: bool
-) -> ir.Value:
-    """_index_put_impl(Tensor self, Tensor?[] indices, Tensor values, bool accumulate=False, bool unsafe=False) -> Tensor"""
-    return index_written(op, self, indices, values, accumulate)
-
-
 @translates(aten._unsafe_masked_index_put_accumulate.default)
 def _unsafe_masked_index_put_accumulate(
     op: Emit, self: ir.Value, mask: ir.Value, indices: Indices, values: ir.Value
@@ -261,3 +221,15 @@ def put(op: Emit, self: ir.Value, index: ir.Value, source: ir.Value, accumulate:
         places = op.Mod(places, op.const(np.int64(size)))
     written = scattered(op, flat(op, self), 0, places, flat(op, source), "add" if accumulate else None)
     return op.reshape(written, op.dims(self))
+
+
+register_shared(
+    indexed,
+    "Gather for one index, Compress for one mask, Gather of a merged axis or GatherND for several",
+    *overloads_of("index.Tensor index.Tensor_hacked_twin _unsafe_index.Tensor _unsafe_index.Tensor_hacked_twin"),
+)
+register_shared(
+    index_written,
+    "Where for a mask and one element; else ScatterND",
+    *overloads_of("index_put index_put.hacked_twin _unsafe_index_put _unsafe_index_put.hacked_twin _index_put_impl"),
+)

@@ -10,7 +10,7 @@ import onnx_ir as ir
 import torch
 
 from fx2onnx.aten_map.table.axes import axis_of, fixed, flat, is_empty, unsqueeze, whole, zeros
-from fx2onnx.aten_map.table.registry import translates
+from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
 from fx2onnx.aten_map.views import atleast_3d
 from fx2onnx.base.dims import Dim, product
 from fx2onnx.irx.emit import Emit
@@ -25,14 +25,8 @@ def joined(op: Emit, tensors: Sequence[ir.Value], axis: int) -> ir.Value:
     return op.Concat(*tensors, axis=axis)
 
 
-@translates(aten.cat.default, aten.concat.default, aten.concatenate.default)
 def cat(op: Emit, tensors: Sequence[ir.Value], dim: int) -> ir.Value:
-    """cat(Tensor[] tensors, int dim=0) -> Tensor
-    concat(Tensor[] tensors, int dim=0) -> Tensor
-    concatenate(Tensor[] tensors, int dim=0) -> Tensor
-
-    Vectors of no element join anything: PyTorch skips them, and so do we; other empty pieces as well.
-    """
+    """Vectors of no element join anything: PyTorch skips them, and so do we; other empty pieces as well."""
     dtype, dims = op.result[0]
     axis = axis_of(dim, len(dims))
     if is_empty(dims):
@@ -41,13 +35,8 @@ def cat(op: Emit, tensors: Sequence[ir.Value], dim: int) -> ir.Value:
     return joined(op, [op.cast(tensor, dtype) for tensor in kept], axis)
 
 
-@translates(aten.stack.default, aten._stack.default)
 def stack(op: Emit, tensors: Sequence[ir.Value], dim: int) -> ir.Value:
-    """stack(Tensor[] tensors, int dim=0) -> Tensor
-    _stack(Tensor[] tensors, int dim=0) -> Tensor
-
-    Joined along the axis before which the new one stands, then that axis split in two: 2 nodes instead of N + 1.
-    """
+    """Joined along the axis before which the new one stands, then that axis split in two: 2 nodes instead of N + 1."""
     dtype, dims = op.result[0]
     axis = axis_of(dim, len(dims))
     cast = [op.cast(tensor, dtype) for tensor in tensors]
@@ -67,11 +56,7 @@ def hstack(op: Emit, tensors: Sequence[ir.Value]) -> ir.Value:
     return cat(op, raised, 0 if op.rank(raised[0]) == 1 else 1)
 
 
-@translates(aten.vstack.default, aten.row_stack.default)
 def vstack(op: Emit, tensors: Sequence[ir.Value]) -> ir.Value:
-    """vstack(Tensor[] tensors) -> Tensor
-    row_stack(Tensor[] tensors) -> Tensor
-    """
     return cat(op, [unsqueeze(op, tensor, *range(2 - op.rank(tensor))) for tensor in tensors], 0)
 
 
@@ -163,3 +148,8 @@ def combinations(op: Emit, self: ir.Value, r: int, with_replacement: bool) -> ir
     choose = itertools.combinations_with_replacement if with_replacement else itertools.combinations
     table = np.array(list(choose(range(count), r)), dtype=np.int64).reshape(-1, r)
     return op.Gather(self, table, axis=0)
+
+
+register_shared(cat, "Concat", *overloads_of("cat concat concatenate"))
+register_shared(stack, "Concat, Reshape", *overloads_of("stack _stack"))
+register_shared(vstack, "Unsqueeze, Concat", *overloads_of("vstack row_stack"))

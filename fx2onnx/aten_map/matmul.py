@@ -48,15 +48,8 @@ def dense(op: Emit, value: ir.Value, weight: ir.Value, bias: ir.Value | None) ->
     return total if bias is None else op.Add(total, bias)
 
 
-@translates(aten.linear.default)
-def linear(op: Emit, input: ir.Value, weight: ir.Value, bias: ir.Value | None) -> ir.Value:
-    """linear(Tensor input, Tensor weight, Tensor? bias=None) -> Tensor
-
-    ONNX:  Gemm(transB=1) for a matrix; else MatMul with the weight's Transpose (folded later), and Add.
-    """
-    return dense(op, input, weight, bias)
-
-
+_LINEAR = "Gemm(transB=1) for a matrix; else MatMul with the weight's Transpose (folded later), and Add"
+register_shared(dense, _LINEAR, aten.linear.default)
 register_shared(product, "MatMul", *overloads_of("matmul linalg_matmul mm bmm mv dot vdot"))
 
 

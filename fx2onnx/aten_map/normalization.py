@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import onnx_ir as ir
 import torch
@@ -125,12 +126,7 @@ def group_normalized(
     return output
 
 
-@translates(aten.group_norm.default)
-def group_norm(
-    op: Emit, input: ir.Value, num_groups: int, weight: ir.Value | None, bias: ir.Value | None, eps: float
-) -> ir.Value:
-    """group_norm(Tensor input, int num_groups, Tensor? weight=None, Tensor? bias=None, float eps=1.0000000000000001e-05, bool cudnn_enabled=True) -> Tensor"""
-    return group_normalized(op, input, num_groups, weight, bias, eps)
+register_shared(group_normalized, "InstanceNormalization over the groups, Mul, Add", aten.group_norm.default)
 
 
 @translates(aten.native_group_norm.default)
@@ -181,7 +177,7 @@ def instance_norm(
     return op.InstanceNormalization(input, scale, shift, epsilon=float(eps))
 
 
-def norm_except(op: Emit, value: ir.Value, dim: int, power: int = 2) -> ir.Value:
+def norm_except(op: Emit, value: ir.Value, dim: int, power: float = 2) -> ir.Value:
     """The norm over all axes but ``dim`` (-1: over all), axes kept."""
     rank = op.rank(value)
     kept = set() if dim == -1 else {axis_of(dim, rank)}
@@ -193,20 +189,14 @@ def norm_except(op: Emit, value: ir.Value, dim: int, power: int = 2) -> ir.Value
     return op.node("ReduceL2" if power == 2 else "ReduceL1", value, axes=axes, keepdims=1)
 
 
-@translates(aten._weight_norm.default)
-def _weight_norm(op: Emit, v: ir.Value, g: ir.Value, dim: int) -> ir.Value:
-    """_weight_norm(Tensor v, Tensor g, int dim=0) -> Tensor
-
-    v * (g / |v|).
-    """
-    return op.Mul(v, op.Div(g, norm_except(op, v, dim)))
-
-
-@translates(aten._weight_norm_interface.default)
-def _weight_norm_interface(op: Emit, v: ir.Value, g: ir.Value, dim: int) -> tuple[ir.Value, ir.Value]:
-    """_weight_norm_interface(Tensor v, Tensor g, int dim=0) -> (Tensor, Tensor)"""
+def _weight_norm(op: Emit, v: ir.Value, g: ir.Value, dim: int) -> Any:
+    """v * (g / |v|); of the kernel the norm, too."""
     norm = norm_except(op, v, dim)
-    return op.Mul(v, op.Div(g, norm)), op.cast(norm, op.result_dtype(1))
+    value = op.Mul(v, op.Div(g, norm))
+    return value if len(op.result) == 1 else (value, op.cast(norm, op.result_dtype(1)))
+
+
+register_shared(_weight_norm, "ReduceL2, Div, Mul", *overloads_of("_weight_norm _weight_norm_interface"))
 
 
 @translates(aten.norm_except_dim.default)

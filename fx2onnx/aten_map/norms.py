@@ -52,28 +52,18 @@ def _in_opmath(op: Emit, self: ir.Value, order: float, dim: Dimensions, keepdim:
     return op.cast(vector_norm(op, value, order, dim, keepdim), dtype)
 
 
-def _linalg_vector_norm(
-    op: Emit, self: ir.Value, ord: float = 2, dim: Dimensions = None, keepdim: bool = False
-) -> ir.Value:
-    return _keep_all(op, _in_opmath(op, self, ord, dim, keepdim))
-
-
-def _keep_all(op: Emit, value: ir.Value) -> ir.Value:
-    return op.reshape(value, op.result_dims())
-
-
 def _norm(op: Emit, self: ir.Value, p: float | None = 2, dim: Dimensions = None, keepdim: bool = False) -> ir.Value:
-    return _keep_all(op, _in_opmath(op, self, 2 if p is None else p, dim, keepdim))
+    return op.reshape(_in_opmath(op, self, 2 if p is None else p, dim, keepdim), op.result_dims())
 
 
-def _frobenius(op: Emit, self: ir.Value, dim: Dimensions = None, keepdim: bool = False) -> ir.Value:
-    return _in_opmath(op, self, 2, dim, keepdim)
-
-
-register_shared(_linalg_vector_norm, "ReduceL2, ReduceL1; |x| and its power sums", *overloads_of("linalg_vector_norm"))
+register_shared(
+    lambda op, self, ord=2, dim=None, keepdim=False: _norm(op, self, ord, dim, keepdim),
+    "ReduceL2, ReduceL1; |x| and its power sums",
+    *overloads_of("linalg_vector_norm"),
+)
 _NORMS = "norm.Scalar norm.ScalarOpt_dim norm.ScalarOpt_dim_dtype norm.ScalarOpt_dtype"
 register_shared(_norm, "ReduceL2, ReduceL1; |x| and its power sums", *overloads_of(_NORMS))
-register_shared(_frobenius, "ReduceL2", *overloads_of("frobenius_norm.dim"))
+register_shared(_norm, "ReduceL2", *overloads_of("frobenius_norm.dim"))
 
 
 def matrix_norm(op: Emit, value: ir.Value, order: Any, dim: Sequence[int], keepdim: bool) -> ir.Value:
@@ -100,8 +90,7 @@ def _linalg_matrix_norm(
 def _linalg_norm(op: Emit, self: ir.Value, ord: Any = None, dim: Dimensions = None, keepdim: bool = False) -> ir.Value:
     axes = reduced_axes(op, self, dim)
     if ord is None or (len(axes) == 1 and not isinstance(ord, str)) or op.rank(self) == 0:
-        flat = 2 if ord is None else ord
-        return _keep_all(op, _in_opmath(op, self, flat, dim, keepdim))
+        return _norm(op, self, ord, dim, keepdim)
     dims = list(dim) if isinstance(dim, list | tuple) and dim else [-2, -1]
     return _linalg_matrix_norm(op, self, ord, dims, keepdim)
 
@@ -172,10 +161,6 @@ def pairwise_norm(op: Emit, left: ir.Value, right: ir.Value, order: float) -> ir
     return vector_norm(op, gaps, order, -1, False)
 
 
-def _cdist(op: Emit, x1: ir.Value, x2: ir.Value, p: float, compute_mode: int | None = None) -> ir.Value:
-    return pairwise_norm(op, x1, x2, p)
-
-
 def _pdist(op: Emit, self: ir.Value, p: float) -> ir.Value:
     """The upper triangle of the distances of all rows of [N, M], row by row."""
     rows: DimLike = op.dims(self)[0]
@@ -186,7 +171,7 @@ def _pdist(op: Emit, self: ir.Value, p: float) -> ir.Value:
     return vector_norm(op, gaps, p, 1, False)
 
 
-register_shared(_cdist, "norms of all differences", *overloads_of("cdist _cdist_forward"))
+register_shared(pairwise_norm, "norms of all differences", *overloads_of("cdist _cdist_forward"))
 register_shared(_pdist, "Gather twice, norm", *overloads_of("pdist _pdist_forward"))
 
 

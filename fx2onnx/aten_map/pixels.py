@@ -6,7 +6,7 @@ import onnx_ir as ir
 import torch
 
 from fx2onnx.aten_map.table.axes import is_empty, reshaped_like, transpose, whole, zeros
-from fx2onnx.aten_map.table.registry import translates
+from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
 from fx2onnx.base.dims import DimLike
 from fx2onnx.irx.emit import Emit
 
@@ -49,14 +49,13 @@ def pixel_unshuffle(op: Emit, self: ir.Value, downscale_factor: int) -> ir.Value
     return op.reshape(transpose(op, split, perm), op.result_dims())
 
 
-@translates(aten.channel_shuffle.default, aten.native_channel_shuffle.default)
 def channel_shuffle(op: Emit, self: ir.Value, groups: DimLike) -> ir.Value:
-    """channel_shuffle(Tensor self, SymInt groups) -> Tensor
-    native_channel_shuffle(Tensor self, SymInt groups) -> Tensor
-    """
     dims = op.dims(self)
     if is_empty(dims):
         return self
     split = op.reshape(self, (dims[0], groups, whole(dims[1] // groups), *dims[2:]))
     swapped = transpose(op, split, [0, 2, 1, *range(3, op.rank(split))])
     return reshaped_like(op, swapped, self)
+
+
+register_shared(channel_shuffle, "Reshape, Transpose, Reshape", *overloads_of("channel_shuffle native_channel_shuffle"))

@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
-from fx2onnx.aten_map.arithmetic import UNSIGNED, is_number
+from fx2onnx.aten_map.arithmetic import UNSIGNED, extremum, is_number
 from fx2onnx.aten_map.creation import filled
 from fx2onnx.aten_map.selection import where
 from fx2onnx.aten_map.table.dtype_support import in_opmath, opmath, through
@@ -110,11 +110,21 @@ def _xlog1py(op: Emit, x: ir.Value, y: ir.Value) -> ir.Value:
     return op.Where(zero, op.const(0, op.dtype(x)), op.Mul(x, log1p(op, y)))
 
 
-def _binary(formula: Callable[..., ir.Value]) -> Callable[..., ir.Value]:
-    def entry(op: Emit, self: Operand, other: Operand) -> ir.Value:
-        return in_opmath(op, formula, self, other)
+def log_add_exp(op: Emit, left: ir.Value, right: ir.Value) -> ir.Value:
+    """log(exp(a) + exp(b)) = max + log1p(exp(min - max)); equal infinities stay."""
+    most, least = extremum(op, "Max", left, right), extremum(op, "Min", left, right)
+    zero = op.const(0, op.dtype(left))
+    gap = op.Where(op.Equal(most, least), zero, op.Sub(least, most))
+    return op.Add(most, log1p(op, op.Exp(gap)))
 
-    return entry
+
+def _log_add_exp2(op: Emit, left: ir.Value, right: ir.Value) -> ir.Value:
+    scale = float(np.log(2))
+    return op.Div(log_add_exp(op, op.Mul(left, scale), op.Mul(right, scale)), scale)
+
+
+def _binary(formula: Callable[..., ir.Value]) -> Callable[..., ir.Value]:
+    return lambda op, self, other: in_opmath(op, formula, self, other)
 
 
 BINARY: dict[str, tuple[str, Callable[..., ir.Value]]] = {
@@ -124,6 +134,8 @@ BINARY: dict[str, tuple[str, Callable[..., ir.Value]]] = {
     "xlogy.Tensor xlogy.Scalar_Other xlogy.Scalar_Self": ("Where(x == 0, 0, x Log(y))", xlogy),
     "special_xlogy special_xlogy.other_scalar special_xlogy.self_scalar": ("Where(x == 0, 0, x Log(y))", xlogy),
     "special_xlog1py special_xlog1py.other_scalar special_xlog1py.self_scalar": ("x log1p(y), 0 at 0", _xlog1py),
+    "logaddexp": ("Max + log1p(Exp(Min - Max))", log_add_exp),
+    "logaddexp2": ("Max + log1p(Exp(Min - Max)), scaled by log 2", _log_add_exp2),
     "ldexp.Tensor": ("x Pow(2, y)", lambda op, x, y: op.Mul(x, op.Pow(op.const(2.0, op.dtype(y)), y))),
 }
 for _names, (_form, _function) in BINARY.items():

@@ -24,7 +24,7 @@ from fx2onnx.aten_map.table.axes import (
     with_rank,
     zeros,
 )
-from fx2onnx.aten_map.table.registry import translates
+from fx2onnx.aten_map.table.registry import register_shared, translates
 from fx2onnx.base.dims import Dim, DimLike, apply
 from fx2onnx.irx.emit import Emit
 
@@ -44,13 +44,7 @@ def _repeated(op: Emit, value: ir.Value, repeats: Sequence[DimLike]) -> ir.Value
     return op.Tile(with_rank(op, value, len(dims)), op.sizes(repeats), outputs=[(op.dtype(value), dims)])
 
 
-@translates(aten.repeat.default)
-def repeat(op: Emit, self: ir.Value, repeats: Sequence[DimLike]) -> ir.Value:
-    """repeat(Tensor self, SymInt[] repeats) -> Tensor
-
-    ONNX:  Tile, or Expand where it is enough.
-    """
-    return _repeated(op, self, repeats)
+register_shared(_repeated, "Tile, or Expand where it is enough", aten.repeat.default)
 
 
 @translates(aten.tile.default)
@@ -155,16 +149,8 @@ def flip(op: Emit, self: ir.Value, dims: Sequence[int]) -> ir.Value:
     return flipped(op, self, axes_of(dims, op.rank(self)) if op.rank(self) else [])
 
 
-@translates(aten.fliplr.default)
-def fliplr(op: Emit, self: ir.Value) -> ir.Value:
-    """fliplr(Tensor self) -> Tensor"""
-    return flipped(op, self, [1])
-
-
-@translates(aten.flipud.default)
-def flipud(op: Emit, self: ir.Value) -> ir.Value:
-    """flipud(Tensor self) -> Tensor"""
-    return flipped(op, self, [0])
+register_shared(lambda op, self: flipped(op, self, [1]), "Slice", aten.fliplr.default)
+register_shared(lambda op, self: flipped(op, self, [0]), "Slice", aten.flipud.default)
 
 
 @translates(aten.rot90.default)

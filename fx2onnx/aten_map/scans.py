@@ -9,16 +9,15 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
-from fx2onnx.aten_map.arithmetic import extremum
 from fx2onnx.aten_map.casts import cast
 from fx2onnx.aten_map.comparison import compare
 from fx2onnx.aten_map.creation import filled
+from fx2onnx.aten_map.powers import log_add_exp
 from fx2onnx.aten_map.selection import where
 from fx2onnx.aten_map.table.axes import axis_of, whole
-from fx2onnx.aten_map.table.dtype_support import floating, in_opmath, opmath, through
+from fx2onnx.aten_map.table.dtype_support import floating, opmath, through
 from fx2onnx.aten_map.table.dtypes import FLOATS, promoted
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared
-from fx2onnx.aten_map.unary import log1p
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.schema import has_op
 from fx2onnx.irx.values import Dims
@@ -131,30 +130,6 @@ def _running_extreme(comparison: str) -> Callable[..., tuple[ir.Value, ir.Value]
 
 register_shared(_running_extreme("GreaterOrEqual"), "Scan of GreaterOrEqual and Where", *overloads_of("cummax.default"))
 register_shared(_running_extreme("LessOrEqual"), "Scan of LessOrEqual and Where", *overloads_of("cummin.default"))
-
-
-def log_add_exp(op: Emit, left: ir.Value, right: ir.Value) -> ir.Value:
-    """log(exp(a) + exp(b)) = max + log1p(exp(min - max)); equal infinities stay."""
-    most, least = extremum(op, "Max", left, right), extremum(op, "Min", left, right)
-    zero = op.const(0, op.dtype(left))
-    gap = op.Where(op.Equal(most, least), zero, op.Sub(least, most))
-    return op.Add(most, log1p(op, op.Exp(gap)))
-
-
-def _log_add_exp2(op: Emit, left: ir.Value, right: ir.Value) -> ir.Value:
-    scale = float(np.log(2))
-    return op.Div(log_add_exp(op, op.Mul(left, scale), op.Mul(right, scale)), scale)
-
-
-def _binary(formula: Callable[..., ir.Value]) -> Callable[..., ir.Value]:
-    def entry(op: Emit, self: ir.Value, other: ir.Value) -> ir.Value:
-        return in_opmath(op, formula, self, other)
-
-    return entry
-
-
-register_shared(_binary(log_add_exp), "Max + log1p(Exp(Min - Max))", aten.logaddexp.default)
-register_shared(_binary(_log_add_exp2), "Max + log1p(Exp(Min - Max)), scaled by log 2", aten.logaddexp2.default)
 
 
 def _logcumsumexp(op: Emit, self: ir.Value, dim: int) -> ir.Value:

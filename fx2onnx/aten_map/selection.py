@@ -31,44 +31,30 @@ def where(op: Emit, condition: ir.Value, left: ir.Value, right: ir.Value) -> ir.
     return op.cast(op.Where(condition, op.cast(left, wide), op.cast(right, wide)), dtype)
 
 
-@translates(aten.where.self, aten.where.ScalarOther, aten.where.ScalarSelf, aten.where.Scalar)
 def where_self(op: Emit, condition: ir.Value, self: Operand, other: Operand) -> ir.Value:
-    """where(Tensor condition, Tensor self, Tensor other) -> Tensor
-    where(Tensor condition, Tensor self, Scalar other) -> Tensor
-    where(Tensor condition, Scalar self, Tensor other) -> Tensor
-    where(Tensor condition, Scalar self, Scalar other) -> Tensor
-
-    ONNX:    Where; bools by And and Or.
-    """
     dtype = op.result_dtype()
     return where(op, op.cast(condition, D.BOOL), as_dtype(op, self, dtype), as_dtype(op, other, dtype))
 
 
-@translates(aten.masked_fill.Scalar, aten.masked_fill.Tensor)
 def masked_fill_scalar(op: Emit, self: ir.Value, mask: ir.Value, value: Operand) -> ir.Value:
-    """masked_fill(Tensor self, Tensor mask, Scalar value) -> Tensor
-    masked_fill(Tensor self, Tensor mask, Tensor value) -> Tensor
-
-    ONNX:    Where.
-    """
     dtype = op.result_dtype()
     return where(op, op.cast(mask, D.BOOL), as_dtype(op, value, dtype), op.cast(self, dtype))
 
 
-def clamp(op: Emit, value: ir.Value, low: Operand | None, high: Operand | None) -> ir.Value:
-    """``min(max(value, low), high)`` in the result's dtype; Clip where both limits are numbers."""
+def _clamp(op: Emit, self: ir.Value, min: Operand | None = None, max: Operand | None = None) -> ir.Value:
+    """``self`` at least ``min`` and at most ``max``, in the result's dtype; Clip where both limits are numbers."""
     dtype = op.result_dtype()
-    value = op.cast(value, dtype)
-    if low is None and high is None:
+    value = op.cast(self, dtype)
+    if min is None and max is None:
         return value
-    tensors = any(isinstance(limit, ir.Value | Dim) for limit in (low, high))
-    if any(isinstance(limit, float) and math.isnan(limit) for limit in (low, high)):
+    tensors = any(isinstance(limit, ir.Value | Dim) for limit in (min, max))
+    if any(isinstance(limit, float) and math.isnan(limit) for limit in (min, max)):
         return op.expand(op.const(math.nan, dtype), op.dims(value))
-    crossed = not tensors and low is not None and high is not None and low > high  # type: ignore[operator]
-    whole = low is not None and high is not None
+    crossed = not tensors and min is not None and max is not None and min > max  # type: ignore[operator]
+    whole = min is not None and max is not None
     if whole and not tensors and not crossed and dtype != D.BOOL and (op.opset >= 12 or dtype in FLOATS):
-        return _clip(op, value, _limit(op, low, dtype), _limit(op, high, dtype))
-    for op_type, limit in (("Max", low), ("Min", high)):
+        return _clip(op, value, _limit(op, min, dtype), _limit(op, max, dtype))
+    for op_type, limit in (("Max", min), ("Min", max)):
         if limit is not None:
             bound = as_dtype(op, limit, dtype) if isinstance(limit, ir.Value | Dim) else _limit(op, limit, dtype)
             value = extremum(op, op_type, value, bound)
@@ -87,10 +73,6 @@ def _clip(op: Emit, value: ir.Value, low: ir.Value, high: ir.Value) -> ir.Value:
     dtype = op.dtype(value)
     wide = dtype if takes("Clip", op.opset, dtype) else opmath(dtype) if op.is_float(value) else D.INT32
     return op.cast(op.Clip(op.cast(value, wide), min=op.cast(low, wide), max=op.cast(high, wide)), dtype)
-
-
-def _clamp(op: Emit, self: ir.Value, min: Operand | None = None, max: Operand | None = None) -> ir.Value:
-    return clamp(op, self, min, max)
 
 
 _CLAMPS = "clamp clamp.Tensor clip clip.Tensor clamp_min clamp_min.Tensor clamp_max clamp_max.Tensor"
@@ -121,3 +103,11 @@ def nan_to_num(op: Emit, self: ir.Value, nan: float | None, posinf: float | None
     if neginf is None:
         return extremum(op, "Max", value, low)
     return extremum(op, "Min", value, high) if posinf is None else value
+
+
+register_shared(
+    where_self,
+    "Where; bools by And and Or",
+    *overloads_of("where.self where.ScalarOther where.ScalarSelf where.Scalar"),
+)
+register_shared(masked_fill_scalar, "Where", *overloads_of("masked_fill.Scalar masked_fill.Tensor"))

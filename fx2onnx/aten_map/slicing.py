@@ -15,11 +15,7 @@ from fx2onnx.irx.emit import Emit
 aten = torch.ops.aten
 
 
-@translates(aten.slice.Tensor, aten.slice_copy.Tensor)
 def slice_Tensor(op: Emit, self: ir.Value, dim: int, start: DimLike | None, end: DimLike | None, step: int) -> ir.Value:
-    """slice(Tensor(a) self, int dim=0, SymInt? start=None, SymInt? end=None, SymInt step=1) -> Tensor(a)
-    slice_copy(Tensor self, int dim=0, SymInt? start=None, SymInt? end=None, SymInt step=1) -> Tensor
-    """
     axis = axis_of(dim, op.rank(self))
     size = op.result_dims()[axis]
     if is_empty(op.result_dims()):
@@ -27,11 +23,7 @@ def slice_Tensor(op: Emit, self: ir.Value, dim: int, start: DimLike | None, end:
     return sliced(op, self, axis, 0 if start is None else start, END if end is None else end, size, step)
 
 
-@translates(aten.narrow.default, aten.narrow_copy.default)
 def narrow(op: Emit, self: ir.Value, dim: int, start: DimLike, length: DimLike) -> ir.Value:
-    """narrow(Tensor(a) self, int dim, SymInt start, SymInt length) -> Tensor(a)
-    narrow_copy(Tensor self, int dim, SymInt start, SymInt length) -> Tensor
-    """
     axis = axis_of(dim, op.rank(self))
     if not isinstance(start, Dim) and start < 0:
         start = whole(start + op.dims(self)[axis])
@@ -48,21 +40,12 @@ def narrow_Tensor(op: Emit, self: ir.Value, dim: int, start: ir.Value, length: D
     return op.Gather(self, indices, axis=axis_of(dim, op.rank(self)))
 
 
-@translates(aten.select.int, aten.select_copy.int)
 def select_int(op: Emit, self: ir.Value, dim: int, index: DimLike) -> ir.Value:
-    """select(Tensor(a) self, int dim, SymInt index) -> Tensor(a)
-    select_copy(Tensor self, int dim, SymInt index) -> Tensor
-    """
     return op.Gather(self, op.size(index), axis=axis_of(dim, op.rank(self)))
 
 
-@translates(aten.unbind.int, aten.unbind_copy.int)
 def unbind_int(op: Emit, self: ir.Value, dim: int) -> tuple[ir.Value, ...]:
-    """unbind(Tensor(a -> *) self, int dim=0) -> Tensor(a)[]
-    unbind_copy(Tensor self, int dim=0) -> Tensor[]
-
-    One Gather a piece, so that pieces nobody reads cost nothing.
-    """
+    """One Gather a piece, so that pieces nobody reads cost nothing."""
     axis = axis_of(dim, op.rank(self))
     return tuple(op.Gather(self, op.size(index), axis=axis) for index in range(len(op.result)))
 
@@ -140,3 +123,9 @@ def _split_along(axis: int, is_hsplit: bool = False) -> Callable[..., tuple[ir.V
 
 for _name, _axis in (("hsplit", 1), ("vsplit", 0), ("dsplit", 2)):
     register_shared(_split_along(_axis, _name == "hsplit"), "Split", *overloads_of(f"{_name}.array {_name}.int"))
+
+
+register_shared(slice_Tensor, "Slice", *overloads_of("slice.Tensor slice_copy.Tensor"))
+register_shared(narrow, "Slice", *overloads_of("narrow narrow_copy"))
+register_shared(select_int, "Gather", *overloads_of("select.int select_copy.int"))
+register_shared(unbind_int, "Gather of each piece", *overloads_of("unbind.int unbind_copy.int"))

@@ -12,11 +12,11 @@ import torch
 from fx2onnx.aten_map.creation import counted
 from fx2onnx.aten_map.reductions import reduce
 from fx2onnx.aten_map.selection import where
-from fx2onnx.aten_map.table.axes import axis_of, moved, swap, transpose
+from fx2onnx.aten_map.table.axes import axis_of, flat, moved, swap, transpose
 from fx2onnx.aten_map.table.dtype_support import compute_dtype, opmath, through
 from fx2onnx.aten_map.table.dtypes import as_dtype
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared
-from fx2onnx.base.dims import Dim, DimLike, product
+from fx2onnx.base.dims import Dim, DimLike
 from fx2onnx.irx.emit import Emit
 
 aten = torch.ops.aten
@@ -52,25 +52,17 @@ def sort(op: Emit, value: ir.Value, dim: int = -1, descending: bool = False) -> 
     return top(op, value, op.dims(value)[axis] if op.rank(value) else 1, axis, descending)
 
 
-def _sort(op: Emit, self: ir.Value, dim: int = -1, descending: bool = False) -> tuple[ir.Value, ir.Value]:
-    return sort(op, self, dim, descending)
-
-
 def _argsort(op: Emit, self: ir.Value, dim: int = -1, descending: bool = False) -> ir.Value:
     return sort(op, self, dim, descending)[1]
-
-
-def _msort(op: Emit, self: ir.Value) -> ir.Value:
-    return sort(op, self, 0)[0]
 
 
 def _topk(op: Emit, self: ir.Value, k: DimLike, dim: int, largest: bool, sorted: bool) -> tuple[ir.Value, ir.Value]:
     return top(op, self, k, axis_of(dim, op.rank(self)), largest, sorted)
 
 
-register_shared(_sort, "TopK of the whole axis, which is stable", *overloads_of("sort.default sort.stable"))
+register_shared(sort, "TopK of the whole axis, which is stable", *overloads_of("sort.default sort.stable"))
 register_shared(_argsort, "TopK of the whole axis", *overloads_of("argsort.default argsort.stable"))
-register_shared(_msort, "TopK of axis 0", *overloads_of("msort"))
+register_shared(lambda op, self: sort(op, self, 0)[0], "TopK of axis 0", *overloads_of("msort"))
 register_shared(_topk, "TopK", *overloads_of("topk.default"))
 
 
@@ -107,7 +99,7 @@ def _median(op: Emit, self: ir.Value, dim: int | None = None, keepdim: bool = Fa
     """The lower median; NaN, and its place, where there is one."""
     whole = dim is None
     if whole:
-        value, axis = _flat(op, self), 0
+        value, axis = flat(op, self), 0
     elif op.rank(self) == 0:
         return self, op.const(np.int64(0))
     else:
@@ -126,10 +118,6 @@ def _median(op: Emit, self: ir.Value, dim: int | None = None, keepdim: bool = Fa
     return picked if whole else (picked, index)
 
 
-def _flat(op: Emit, value: ir.Value) -> ir.Value:
-    return op.reshape(value, (product(op.dims(value)),))
-
-
 def _nanmedian(op: Emit, self: ir.Value, dim: int | None = None, keepdim: bool = False) -> Any:
     """The lower median of the numbers: NaN sorts last, as infinity; of none NaN."""
     if not op.is_float(self):
@@ -137,7 +125,7 @@ def _nanmedian(op: Emit, self: ir.Value, dim: int | None = None, keepdim: bool =
     whole = dim is None
     if op.rank(self) == 0:
         return self if whole else (self, op.const(np.int64(0)))
-    value = _flat(op, self) if whole else self
+    value = flat(op, self) if whole else self
     axis = 0 if dim is None else axis_of(dim, op.rank(self))
     if op.dims(value)[axis] == 0:
         return op.const(math.nan, op.dtype(self))
@@ -188,7 +176,7 @@ def _quantile(nan: bool) -> Any:
         """Order the axis, read at q (n - 1), interpolate; NaN wins (quantile) or is left out (nanquantile)."""
         dtype = op.dtype(self)
         rank = op.rank(self)
-        value = _flat(op, self) if dim is None or rank == 0 else self
+        value = flat(op, self) if dim is None or rank == 0 else self
         axis = 0 if dim is None else axis_of(dim, op.rank(value))
         last = op.rank(value) - 1
         value = op.cast(moved(op, value, [axis], [last]), opmath(dtype))

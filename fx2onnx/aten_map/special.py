@@ -50,11 +50,7 @@ Function = Callable[..., ir.Value]
 
 def unary(formula: Function) -> Function:
     """An entry that runs ``formula`` in float64."""
-
-    def entry(op: Emit, self: ir.Value) -> ir.Value:
-        return op.cast(formula(op, op.cast(self, WORK)), op.result_dtype())
-
-    return entry
+    return lambda op, self: op.cast(formula(op, op.cast(self, WORK)), op.result_dtype())
 
 
 def binary(formula: Function) -> Function:
@@ -85,10 +81,6 @@ def erfcx(op: Emit, x: ir.Value) -> ir.Value:
     scaled = erfcx_positive(op, size)
     negative = op.Sub(op.Mul(op.Exp(op.Mul(size, size)), 2.0), scaled)
     return between(op, op.Less(x, 0), negative, scaled)
-
-
-def _ndtr(op: Emit, x: ir.Value) -> ir.Value:
-    return op.Mul(erfc(op, op.Mul(x, -math.sqrt(0.5))), 0.5)
 
 
 def _log_ndtr(op: Emit, x: ir.Value) -> ir.Value:
@@ -281,7 +273,7 @@ def _multigamma(op: Emit, self: ir.Value, p: int) -> ir.Value:
 
 UNARY: dict[str, tuple[str, Function]] = {
     "special_erfcx": ("a polynomial in 4 / (4 + z), Exp(z^2)", erfcx),
-    "special_ndtr": ("erfc(-x / sqrt 2) / 2", _ndtr),
+    "special_ndtr": ("erfc(-x / sqrt 2) / 2", lambda op, x: op.Mul(erfc(op, op.Mul(x, -math.sqrt(0.5))), 0.5)),
     "special_log_ndtr": ("Log of the tail or of its complement", _log_ndtr),
     "special_ndtri": ("rational functions in three ranges", ndtri),
     "erfinv special_erfinv": ("the normal quantile of (1 + x) / 2", _erfinv),

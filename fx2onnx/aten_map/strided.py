@@ -22,7 +22,7 @@ from fx2onnx.aten_map.table.axes import (
     whole,
     zeros,
 )
-from fx2onnx.aten_map.table.registry import translates
+from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
 from fx2onnx.base.dims import Dim, DimLike, product
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit
@@ -79,15 +79,9 @@ def _check_inside(op: Emit, value: ir.Value, last: DimLike) -> None:
         )
 
 
-@translates(aten.as_strided.default, aten.as_strided_copy.default)
 def as_strided(
     op: Emit, self: ir.Value, size: Sequence[DimLike], stride: Sequence[DimLike], storage_offset: DimLike | None
 ) -> ir.Value:
-    """as_strided(Tensor(a) self, SymInt[] size, SymInt[] stride, SymInt? storage_offset=None) -> Tensor(a)
-    as_strided_copy(Tensor self, SymInt[] size, SymInt[] stride, SymInt? storage_offset=None) -> Tensor
-
-    ONNX:  Gather of the flattened tensor; a Reshape (of a Slice) where the strides are those of a contiguous one.
-    """
     dims = op.result_dims()
     if is_empty(dims):
         return zeros(op, dims, op.dtype(self))
@@ -147,15 +141,8 @@ def as_strided_scatter(
     return op.reshape(written, op.dims(self))
 
 
-@translates(aten.unfold.default, aten.unfold_copy.default)
 def unfold(op: Emit, self: ir.Value, dimension: int, size: int, step: int) -> ir.Value:
-    """unfold(Tensor(a) self, int dimension, int size, int step) -> Tensor(a)
-    unfold_copy(Tensor self, int dimension, int size, int step) -> Tensor
-
-    Windows of ``size`` every ``step`` along an axis, as a new last axis.
-
-    ONNX:  Reshape where windows touch without overlap; else Gather with the windows' places; the new axis goes last.
-    """
+    """Windows of ``size`` every ``step`` along an axis, as a new last axis."""
     dims = op.result_dims()
     if op.rank(self) == 0:
         return unsqueeze(op, self, 0) if size else zeros(op, dims, op.dtype(self))
@@ -176,3 +163,15 @@ def unfold(op: Emit, self: ir.Value, dimension: int, size: int, step: int) -> ir
         windows = op.Gather(self, places_value, axis=axis)
     rank = op.rank(windows)
     return transpose(op, windows, [place for place in range(rank) if place != axis + 1] + [axis + 1])
+
+
+register_shared(
+    as_strided,
+    "Gather of the flattened tensor; a Reshape (of a Slice) where the strides are those of a contiguous one",
+    *overloads_of("as_strided as_strided_copy"),
+)
+register_shared(
+    unfold,
+    "Reshape where windows touch without overlap; else Gather with the windows' places; the new axis goes last",
+    *overloads_of("unfold unfold_copy"),
+)

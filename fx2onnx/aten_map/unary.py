@@ -143,33 +143,13 @@ def _sign(op: Emit, self: ir.Value) -> ir.Value:
     return _where_one(op, through(op, "IsNaN", self), 0.0, sign) if op.is_float(self) else sign
 
 
-def _frac(op: Emit, self: ir.Value) -> ir.Value:
-    return op.Mod(self, 1, fmod=1)
-
-
 def _square(op: Emit, self: ir.Value) -> ir.Value:
     value = op.cast(self, op.result_dtype())
     return through(op, "Mul", value, value)
 
 
-def _identity(op: Emit, self: ir.Value) -> ir.Value:
-    return self
-
-
 def _false(op: Emit, like: ir.Value) -> ir.Value:
     return op.expand(op.const(np.array(False)), op.dims(like))
-
-
-def _isnan(op: Emit, self: ir.Value) -> ir.Value:
-    return through(op, "IsNaN", self) if op.is_float(self) else _false(op, self)
-
-
-def _isinf(op: Emit, self: ir.Value) -> ir.Value:
-    return through(op, "IsInf", self) if op.is_float(self) else _false(op, self)
-
-
-def _isfinite(op: Emit, self: ir.Value) -> ir.Value:
-    return op.Less(op.Abs(self), math.inf) if op.is_float(self) else _isreal(op, self)
 
 
 def _equals(number: float) -> Formula:
@@ -195,12 +175,12 @@ def _signbit(op: Emit, self: ir.Value) -> ir.Value:
 OTHERS: dict[str, tuple[str, Callable[[Emit, ir.Value], ir.Value]]] = {
     "sign sgn": ("Sign; 0 for NaN", _sign),
     "trunc fix": ("Sign(x) Floor(Abs(x))", truncated),
-    "frac": ("Mod(x, 1, fmod=1)", _frac),
+    "frac": ("Mod(x, 1, fmod=1)", lambda op, x: op.Mod(x, 1, fmod=1)),
     "square": ("Mul(x, x)", _square),
-    IDENTITIES: ("nothing", _identity),
-    "isnan": ("IsNaN", _isnan),
-    "isinf": ("IsInf", _isinf),
-    "isfinite": ("Abs(x) < inf", _isfinite),
+    IDENTITIES: ("nothing", lambda op, x: x),
+    "isnan": ("IsNaN", lambda op, x: through(op, "IsNaN", x) if op.is_float(x) else _false(op, x)),
+    "isinf": ("IsInf", lambda op, x: through(op, "IsInf", x) if op.is_float(x) else _false(op, x)),
+    "isfinite": ("Abs(x) < inf", lambda op, x: op.Less(op.Abs(x), math.inf) if op.is_float(x) else _isreal(op, x)),
     "isposinf": ("x == inf", _equals(math.inf)),
     "isneginf": ("x == -inf", _equals(-math.inf)),
     "isreal": ("true", _isreal),

@@ -40,11 +40,7 @@ _RESHAPES += "flatten.using_ints unflatten.int ravel"
 register_shared(_to_result, "Reshape", *overloads_of(_RESHAPES))
 
 
-@translates(aten.atleast_1d.default, aten.atleast_2d.default)
 def atleast(op: Emit, self: ir.Value) -> ir.Value:
-    """atleast_1d(Tensor self) -> Tensor
-    atleast_2d(Tensor self) -> Tensor
-    """
     return unsqueeze(op, self, *range(len(op.result_dims()) - op.rank(self)))
 
 
@@ -57,30 +53,16 @@ def atleast_3d(op: Emit, self: ir.Value) -> ir.Value:
     return unsqueeze(op, self, *{0: (0, 1, 2), 1: (0, 2), 2: (2,)}.get(op.rank(self), ()))
 
 
-@translates(aten.squeeze.default, aten.squeeze_copy.default)
 def squeeze_default(op: Emit, self: ir.Value) -> ir.Value:
-    """squeeze(Tensor(a) self) -> Tensor(a)
-    squeeze_copy(Tensor self) -> Tensor
-    """
     return squeeze(op, self, *(axis for axis, size in enumerate(op.dims(self)) if size == 1))
 
 
-@translates(aten.squeeze.dim, aten.squeeze.dims, aten.squeeze_copy.dim, aten.squeeze_copy.dims)
 def squeeze_dim(op: Emit, self: ir.Value, dim: int | Sequence[int]) -> ir.Value:
-    """squeeze(Tensor(a) self, int dim) -> Tensor(a)
-    squeeze(Tensor(a) self, int[] dim) -> Tensor(a)
-    squeeze_copy(Tensor self, int dim) -> Tensor
-    squeeze_copy(Tensor self, int[] dim) -> Tensor
-    """
     dims = op.dims(self)
     return squeeze(op, self, *(axis for axis in sorted(axes_of(dim, len(dims))) if dims and dims[axis] == 1))
 
 
-@translates(aten.unsqueeze.default, aten.unsqueeze_copy.default)
 def unsqueeze_default(op: Emit, self: ir.Value, dim: int) -> ir.Value:
-    """unsqueeze(Tensor(a) self, int dim) -> Tensor(a)
-    unsqueeze_copy(Tensor self, int dim) -> Tensor
-    """
     return unsqueeze(op, self, axis_of(dim, op.rank(self) + 1))
 
 
@@ -92,54 +74,20 @@ def _swap(op: Emit, self: ir.Value, dim0: int, dim1: int) -> ir.Value:
 register_shared(_swap, "Transpose", *overloads_of("transpose.int transpose_copy.int swapdims swapaxes"))
 
 
-@translates(
-    aten.t.default,
-    aten.t_copy.default,
-    aten.numpy_T.default,
-    aten.numpy_T.a,
-)
 def t(op: Emit, self: ir.Value) -> ir.Value:
-    """t(Tensor(a) self) -> Tensor(a)
-    t_copy(Tensor self) -> Tensor
-    numpy_T(Tensor(a) self) -> Tensor(a)
-    """
     return transpose(op, self, list(reversed(range(op.rank(self)))))
 
 
-@translates(
-    aten.mT.default,
-    aten.mT.a,
-    aten.mH.default,
-    aten.mH.a,
-    aten.adjoint.default,
-    aten.matrix_H.default,
-    aten.matrix_H.a,
-)
 def mT(op: Emit, self: ir.Value) -> ir.Value:
-    """mT(Tensor(a) self) -> Tensor(a)
-    mH(Tensor(a) self) -> Tensor(a)
-    adjoint(Tensor(a) self) -> Tensor(a)
-    matrix_H(Tensor(a) self) -> Tensor(a)
-    """
     rank = op.rank(self)
     return swap(op, self, rank - 2, rank - 1)
 
 
-@translates(aten.permute.default, aten.permute_copy.default)
 def permute(op: Emit, self: ir.Value, dims: Sequence[int]) -> ir.Value:
-    """permute(Tensor(a) self, int[] dims) -> Tensor(a)
-    permute_copy(Tensor self, int[] dims) -> Tensor
-    """
     return transpose(op, self, axes_of(dims, op.rank(self)))
 
 
-@translates(aten.movedim.int, aten.movedim.intlist, aten.moveaxis.int, aten.moveaxis.intlist)
 def movedim(op: Emit, self: ir.Value, source: int | Sequence[int], destination: int | Sequence[int]) -> ir.Value:
-    """movedim(Tensor(a) self, int source, int destination) -> Tensor(a)
-    movedim(Tensor(a) self, int[] source, int[] destination) -> Tensor(a)
-    moveaxis(Tensor(a) self, int source, int destination) -> Tensor(a)
-    moveaxis(Tensor(a) self, int[] source, int[] destination) -> Tensor(a)
-    """
     rank = op.rank(self)
     return transpose(op, self, move_permutation(rank, axes_of(source, rank), axes_of(destination, rank)))
 
@@ -157,11 +105,7 @@ def broadcast_tensors(op: Emit, tensors: Sequence[ir.Value]) -> tuple[ir.Value, 
     return tuple(op.expand(tensor, op.result_dims(index)) for index, tensor in enumerate(tensors))
 
 
-@translates(aten.atleast_1d.Sequence, aten.atleast_2d.Sequence)
 def atleast_sequence(op: Emit, tensors: Sequence[ir.Value]) -> tuple[ir.Value, ...]:
-    """atleast_1d(Tensor[] tensors) -> Tensor[]
-    atleast_2d(Tensor[] tensors) -> Tensor[]
-    """
     return tuple(
         unsqueeze(op, tensor, *range(len(op.result_dims(index)) - op.rank(tensor)))
         for index, tensor in enumerate(tensors)
@@ -187,3 +131,14 @@ def _resize(op: Emit, self: ir.Value) -> ir.Value:
 
 
 register_shared(_resize, "Slice or Pad of the flat tensor, Reshape", *overloads_of("resize resize_as"))
+
+
+register_shared(atleast, "Unsqueeze", *overloads_of("atleast_1d atleast_2d"))
+register_shared(squeeze_default, "Squeeze", *overloads_of("squeeze squeeze_copy"))
+register_shared(squeeze_dim, "Squeeze", *overloads_of("squeeze.dim squeeze.dims squeeze_copy.dim squeeze_copy.dims"))
+register_shared(unsqueeze_default, "Unsqueeze", *overloads_of("unsqueeze unsqueeze_copy"))
+register_shared(t, "Transpose", *overloads_of("t t_copy numpy_T numpy_T.a"))
+register_shared(mT, "Transpose", *overloads_of("mT mT.a mH mH.a adjoint matrix_H matrix_H.a"))
+register_shared(permute, "Transpose", *overloads_of("permute permute_copy"))
+register_shared(movedim, "Transpose", *overloads_of("movedim.int movedim.intlist moveaxis.int moveaxis.intlist"))
+register_shared(atleast_sequence, "Unsqueeze of each", *overloads_of("atleast_1d.Sequence atleast_2d.Sequence"))

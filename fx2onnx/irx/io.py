@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import onnx
@@ -132,16 +132,29 @@ def write_bytes(path: str, content: bytes) -> None:
 
 
 @contextlib.contextmanager
-def placed(values: list[ir.Value], data_name: str, places: list[tuple[int, int]]) -> Iterator[None]:
-    """The values refer to the data file for as long as the model is serialised."""
+def holding(values: Sequence[ir.Value], tensors: Iterable[ir.TensorProtocol | None]) -> Iterator[None]:
+    """The values have other tensors for as long as the model is serialised."""
     originals = [value.const_value for value in values]
     try:
-        for value, tensor, (offset, length) in zip(values, originals, places, strict=True):
-            if tensor is not None:
-                value.const_value = ir.ExternalTensor(
-                    data_name, offset, length, tensor.dtype, shape=ir.Shape(tensor.shape.numpy()), name=value.name or ""
-                )
+        for value, tensor in zip(values, tensors, strict=True):
+            value.const_value = tensor
         yield
     finally:
         for value, original in zip(values, originals, strict=True):
             value.const_value = original
+
+
+def placed(
+    values: Sequence[ir.Value], data_name: str, places: Sequence[tuple[int, int]]
+) -> contextlib.AbstractContextManager[None]:
+    """The values refer to the data file for as long as the model is serialised."""
+    return holding(
+        values,
+        [
+            ir.ExternalTensor(
+                data_name, *place, tensor.dtype, shape=ir.Shape(tensor.shape.numpy()), name=value.name or ""
+            )
+            for value, place in zip(values, places, strict=True)
+            if (tensor := value.const_value) is not None
+        ],
+    )

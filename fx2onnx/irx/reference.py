@@ -129,22 +129,15 @@ def save(
     """
     io.require_fitting(model)
     values = [v for v in model.graph.initializers.values() if isinstance(v.const_value, ReferencedTensor)]
-    originals = [value.const_value for value in values]
-    files = sorted({str(tensor.path) for tensor in originals if isinstance(tensor, ReferencedTensor)})
+    tensors = [tensor for value in values if isinstance(tensor := value.const_value, ReferencedTensor)]
+    files = sorted({str(tensor.path) for tensor in tensors})
     target = check_target(path, inputs=files, is_trying=False)
     folder = os.path.dirname(os.path.abspath(target))
     place = os.path.abspath(home) if home is not None else folder
     for file in files:
         _check_place(file, place, os.path.basename(target))
-    try:
-        for value, tensor in zip(values, originals, strict=True):
-            assert isinstance(tensor, ReferencedTensor)
-            value.const_value = _relative(tensor, place)
-        with record("serialise"):
-            content = ir.to_proto(model).SerializeToString(deterministic=True)
-    finally:
-        for value, tensor in zip(values, originals, strict=True):
-            value.const_value = tensor
+    with record("serialise"), io.holding(values, [_relative(tensor, place) for tensor in tensors]):
+        content = ir.to_proto(model).SerializeToString(deterministic=True)
     try:
         with record("write model", bytes=len(content)), staged_files(folder, 1) as (stage,):
             io.write_bytes(stage, content)

@@ -9,7 +9,7 @@ import onnx_ir as ir
 import torch.fx
 
 from fx2onnx.base.assumptions import Relation
-from fx2onnx.base.dims import Dim, Scalar
+from fx2onnx.base.dims import Dim
 from fx2onnx.capture.recording.control_flow import Nested
 from fx2onnx.capture.torch_private.operators import HIGHER_ORDER
 from fx2onnx.irx.emit import Emit
@@ -136,13 +136,9 @@ def _truth(op: Emit, relation: Any) -> ir.Value:
     elif relation.op in ("and", "or"):
         made = op.node(relation.op.capitalize(), *(_truth(op, arg) for arg in relation.args))
     else:
-        lhs, rhs = (_number(op, arg) for arg in relation.args)
+        lhs, rhs = (op.size(arg) for arg in relation.args)
         made = op.node(_COMPARISONS[relation.op], lhs, rhs)
     return made
-
-
-def _number(op: Emit, value: Scalar) -> ir.Value:
-    return op.size(value)
 
 
 EMITTERS: dict[Any, Callable[[GraphEmitter, torch.fx.Node], Sequence[ir.Value]]] = {

@@ -6,6 +6,7 @@ import difflib
 import operator
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 import torch
@@ -179,7 +180,7 @@ def combined(refusals: Sequence[tuple[torch.fx.Node, Fx2OnnxError]], opset: int)
         f"{what} ({len(nodes)} use{'s' * (len(nodes) > 1)}, first at {where_of(nodes[0]) or nodes[0].name})"
         for (what, _), nodes in distinct.items()
     ]
-    advice = dict.fromkeys(line for _, error in refusals for line in _lines(error.next))
+    lines = ([error.next] if isinstance(error.next, str) else error.next for _, error in refusals)
     return type(first)(
         first.code,
         f"{len(distinct)} kinds of call cannot be expressed in opset {opset}",
@@ -187,12 +188,8 @@ def combined(refusals: Sequence[tuple[torch.fx.Node, Fx2OnnxError]], opset: int)
         module_path=first.module_path,
         node=first.node,
         why="; ".join(reasons),
-        next=tuple(advice),
+        next=tuple(dict.fromkeys(chain.from_iterable(lines))),
     )
-
-
-def _lines(advice: str | Sequence[str]) -> Sequence[str]:
-    return [advice] if isinstance(advice, str) else advice
 
 
 def _missing_error(

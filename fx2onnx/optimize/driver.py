@@ -116,7 +116,7 @@ class Driver:
             if refused is None:
                 return
             if self.explain:
-                self._explain(rewrite, refused)
+                self.outcome.refusals.setdefault(rewrite.name, Counter())[str(refused)] += 1
 
     def _apply_timed(self, rewrite: Rewrite[Any], root: ir.Node, match: Match) -> Why | None:
         assert self._spans is not None
@@ -125,9 +125,6 @@ class Driver:
             return self._apply(rewrite, root, match)
         finally:
             self._spans.detail(f"apply {rewrite.name}", start_ns)
-
-    def _explain(self, rewrite: Rewrite[Any], refused: Why) -> None:
-        self.outcome.refusals.setdefault(rewrite.name, Counter())[str(refused)] += 1
 
     # -- one edit -----------------------------------------------------------------------------------------------
     def _emitter(self) -> Emit:

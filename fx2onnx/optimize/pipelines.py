@@ -99,7 +99,7 @@ DEFAULT_LEVEL = 2
 
 def run(
     model: ir.Model,
-    level: int = DEFAULT_LEVEL,
+    level: int | Sequence[Stage] = DEFAULT_LEVEL,
     *,
     keep_weights: bool = False,
     fold_weights: bool = False,
@@ -109,36 +109,16 @@ def run(
 ) -> Outcome:
     """Optimise the model in place.
 
+    level: a key of ``LEVELS``, or stages of one's own.
     keep_weights: leave every weight as the module has it (for files whose weights are fed or referred to).
     fold_weights: fold small weights as well (models read from a file hold their constants as such).
     check: check the whole graph after each edit. explain: keep the refusals. stop_after: number of edits by rewrites to
     make at most; passes are skipped once it is spent.
     Raises: UserError E001 for an unknown level; InternalError where a check fails.
     """
-    if level not in LEVELS:
+    stages = level if isinstance(level, list | tuple) else LEVELS.get(level)  # type: ignore[arg-type]
+    if stages is None:
         raise UserError("E001", f"optimisation level {level!r} is not known", next=f"one of {sorted(LEVELS)}")
-    return run_stages(
-        model,
-        LEVELS[level],
-        keep_weights=keep_weights,
-        fold_weights=fold_weights,
-        check=check,
-        explain=explain,
-        stop_after=stop_after,
-    )
-
-
-def run_stages(
-    model: ir.Model,
-    stages: Sequence[Stage],
-    *,
-    keep_weights: bool = False,
-    fold_weights: bool = False,
-    check: bool = False,
-    explain: bool = False,
-    stop_after: int | None = None,
-) -> Outcome:
-    """Run these stages; see ``run``."""
     outcome, budget, holds = Outcome(), Budget(stop_after), frozenset[str]()
     for stage in stages:
         if not stage.requires <= holds:

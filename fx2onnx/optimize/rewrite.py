@@ -167,8 +167,6 @@ def scalar_of(value: ir.Value | None) -> float | None:
     """The number of a constant of one element (or of a splat of at most 64), else None."""
     if value is None or not is_constant(value) or value.dtype == ir.DataType.STRING:
         return None
-    if getattr(value.const_value, "lacks_data", False):
-        return None
     array = known_array(value)
     if array is None or array.size == 0:
         return None

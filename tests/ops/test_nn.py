@@ -89,6 +89,14 @@ CASES = [
     case(aten.pad.default, R(3, 5, 6), [-1, 2, 1, 0], "circular"),
     case(aten.constant_pad_nd.default, INTS.short(), [1, -1], 3),
     case(aten.constant_pad_nd.default, IMAGE, [0, 0], nodes=0),
+    # kernels that give more than the function does, and registered with it
+    case(aten._weight_norm_interface.default, R(4, 3, 2), R(4, 1, 1), 0),
+    case(aten.nll_loss_forward.default, R(3, 4), T([1, 0, 3]), B.abs(), 1, -100),
+    case(aten.nll_loss_forward.default, R(3, 4), T([1, 0, 3]), None, 0, -100),
+    case(aten.embedding_renorm.default, R(5, 3), T([1, 3]), 1.0, 3.0),
+    case(aten._batch_norm_no_update.default, R(2, 4, 5), W, B, MEAN, VAR, 0.1, 1e-5),
+    case(aten._index_put_impl.default, R(3, 4), [T([0, 2])], R(4)),
+    case(aten.frobenius_norm.dim, R(3, 4), [1], True),
 ]
 CASES += [
     case(getattr(aten, name).default, value)

@@ -21,7 +21,7 @@ from fx2onnx.optimize.dead_nodes import remove_dead_nodes
 from fx2onnx.optimize.driver import apply
 from fx2onnx.optimize.fold_constants import FoldBudget, fold_constants
 from fx2onnx.optimize.merge_equal import merge_equal_nodes
-from fx2onnx.optimize.pipelines import DEAD, EQUAL, LEVELS, Pass, Rewrites, run, run_default, run_stages
+from fx2onnx.optimize.pipelines import DEAD, EQUAL, LEVELS, Pass, Rewrites, run, run_default
 from fx2onnx.optimize.rewrite import Kept, Match, Removal, Rewrite, Why, required
 from fx2onnx.optimize.rewrites.remove_noop import RemoveNoop
 from tests.optimize.support import model, random, same_results, types, weight
@@ -192,7 +192,7 @@ def chain(op: Emit, v: V) -> ir.Value:
 def test_stop_after_edit_n() -> None:
     for edits in range(6):
         graph = model(chain, {"x": (4,)})
-        outcome = run_stages(graph, [Rewrites("noops", (RemoveNoop(),))], check=True, stop_after=edits)
+        outcome = run(graph, [Rewrites("noops", (RemoveNoop(),))], check=True, stop_after=edits)
         assert outcome.edits["RemoveNoop"] == edits
         assert types(graph).count("Identity") == 5 - edits
 
@@ -240,7 +240,7 @@ def test_the_checker_sees_a_broken_graph() -> None:
 def test_a_pass_runs_only_where_its_requirements_hold() -> None:
     graph = model(chain, {"x": (4,)})
     with pytest.raises(InternalError, match="merge_equal_nodes needs what no pass before it ensures: constants folded"):
-        run_stages(graph, [DEAD, EQUAL])
+        run(graph, [DEAD, EQUAL])
 
 
 @pytest.mark.parametrize("level", LEVELS)

@@ -15,8 +15,7 @@ import torch
 
 from fx2onnx.aten_map.creation import filled, identity_matrix
 from fx2onnx.aten_map.diagonals import diagonal_of
-from fx2onnx.aten_map.linalg.factorizations import turned
-from fx2onnx.aten_map.linalg.linear_solve import WORK, column_of, loop, positions, row_of
+from fx2onnx.aten_map.linalg.linear_solve import WORK, column_of, loop, positions, row_of, turned
 from fx2onnx.aten_map.reductions import reduce
 from fx2onnx.aten_map.sorting import sort
 from fx2onnx.aten_map.table.axes import fixed
@@ -196,9 +195,8 @@ def _magnitudes(op: Emit, matrix: ir.Value, hermitian: bool) -> ir.Value:
 
 
 def _matrix_rank(
-    op: Emit, hermitian: bool, input: Any = None, self: Any = None, atol: Any = None, rtol: Any = None, tol: Any = None
+    op: Emit, matrix: ir.Value, hermitian: bool, atol: Any = None, rtol: Any = None, tol: Any = None
 ) -> ir.Value:
-    matrix = input if input is not None else self
     if 0 in op.dims(matrix):
         return filled(op, op.result_dims(), 0, D.INT64)
     values = _magnitudes(op, matrix, hermitian)

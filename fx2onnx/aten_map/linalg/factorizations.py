@@ -9,28 +9,26 @@ import onnx_ir as ir
 import torch
 
 from fx2onnx.aten_map.creation import filled, identity_matrix
-from fx2onnx.aten_map.linalg.linear_solve import WORK, column_of, eliminated, loop, positions, row_of
+from fx2onnx.aten_map.linalg.linear_solve import (
+    WORK,
+    column_of,
+    eliminated,
+    loop,
+    positions,
+    row_of,
+    turned,
+    zero_result,
+)
+from fx2onnx.aten_map.linalg.products import least
 from fx2onnx.aten_map.reductions import reduce
-from fx2onnx.aten_map.table.axes import swap
 from fx2onnx.aten_map.table.registry import TABLE, overloads_of, register_shared
-from fx2onnx.base.dims import Dim, DimLike, apply
+from fx2onnx.base.dims import DimLike
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.shapes import broadcast_dims
 
 aten = torch.ops.aten
 D = ir.DataType
-
-
-def turned(op: Emit, matrix: ir.Value) -> ir.Value:
-    """The last two axes swapped."""
-    return swap(op, matrix, op.rank(matrix) - 2, op.rank(matrix) - 1)
-
-
-def least(first: DimLike, second: DimLike) -> DimLike:
-    if isinstance(first, Dim) or isinstance(second, Dim):
-        return apply("min", first, second)  # type: ignore[return-value]
-    return min(first, second)
 
 
 def triangular_solve(op: Emit, matrix: ir.Value, right: ir.Value, upper: bool, unit: bool = False) -> ir.Value:
@@ -106,9 +104,7 @@ def cholesky(op: Emit, matrix: ir.Value) -> ir.Value:
 def _cholesky(op: Emit, self: ir.Value, upper: bool = False) -> Any:
     found = cholesky(op, turned(op, self) if upper else self)
     found = op.cast(turned(op, found) if upper else found, op.result_dtype())
-    if len(op.result) == 1:
-        return found
-    return found, filled(op, op.result_dims(1), 0, op.result_dtype(1))
+    return found if len(op.result) == 1 else (found, zero_result(op, 1))
 
 
 def _from_factor(op: Emit, factor: ir.Value, right: ir.Value, upper: bool) -> ir.Value:
@@ -155,31 +151,21 @@ def unpacked(op: Emit, packed: ir.Value) -> tuple[ir.Value, ir.Value]:
     return lower, upper
 
 
-def _empty(op: Emit, index: int) -> ir.Value:
-    dtype, dims = op.result[index]
-    return filled(op, dims, 0, dtype)
-
-
 def _lu(op: Emit, A: ir.Value, pivot: bool) -> tuple[ir.Value, ir.Value, ir.Value]:
     packed, permutation, _, _ = eliminated(op, A, pivot)
     lower, upper = (op.cast(part, op.result_dtype()) for part in unpacked(op, packed))
-    order = op.cast(turned(op, permutation), op.result_dtype()) if pivot else _empty(op, 0)
+    order = op.cast(turned(op, permutation), op.result_dtype()) if pivot else zero_result(op, 0)
     return order, lower, upper
 
 
 def _lu_factor(op: Emit, A: ir.Value, pivot: bool) -> tuple[ir.Value, ...]:
     packed, _, _, places = eliminated(op, A, pivot)
     found = (op.cast(packed, op.result_dtype()), places)
-    return found if len(op.result) == 2 else (*found, _empty(op, 2))
+    return found if len(op.result) == 2 else (*found, zero_result(op, 2))
 
 
-def _lu_with_info(op: Emit, self: ir.Value, pivot: bool) -> tuple[ir.Value, ...]:
-    return _lu_factor(op, self, pivot)
-
-
-register_shared(_lu_with_info, "Loop of eliminations", *overloads_of("_lu_with_info"))
 register_shared(_lu, "Loop of eliminations", *overloads_of("linalg_lu"))
-register_shared(_lu_factor, "Loop of eliminations", *overloads_of("linalg_lu_factor linalg_lu_factor_ex"))
+register_shared(_lu_factor, "Loop of eliminations", *overloads_of("linalg_lu_factor linalg_lu_factor_ex _lu_with_info"))
 
 
 def permutation_of(op: Emit, places: ir.Value, count: DimLike, dtype: ir.DataType) -> ir.Value:
@@ -203,7 +189,7 @@ def permutation_of(op: Emit, places: ir.Value, count: DimLike, dtype: ir.DataTyp
 def _lu_unpack(
     op: Emit, LU_data: ir.Value, LU_pivots: ir.Value, unpack_data: bool, unpack_pivots: bool
 ) -> tuple[ir.Value, ir.Value, ir.Value]:
-    order, lower, upper = (_empty(op, index) for index in range(3))
+    order, lower, upper = (zero_result(op, index) for index in range(3))
     if unpack_pivots:
         order = permutation_of(op, LU_pivots, op.dims(LU_data)[-2], op.result_dtype())
     if unpack_data:
@@ -272,7 +258,7 @@ def _qr(op: Emit, A: ir.Value, mode: str) -> tuple[ir.Value, ir.Value]:
     if mode != "complete" and small != count:
         upper = op.Slice(upper, [0], op.sizes([small]), [last - 1], outputs=[(WORK, (*batch, small, width))])
         rotation = op.Slice(rotation, [0], op.sizes([small]), [last], outputs=[(WORK, (*batch, count, small))])
-    return (_empty(op, 0) if mode == "r" else op.cast(rotation, dtype)), op.cast(upper, dtype)
+    return (zero_result(op, 0) if mode == "r" else op.cast(rotation, dtype)), op.cast(upper, dtype)
 
 
 def _old_qr(op: Emit, self: ir.Value, some: bool) -> tuple[ir.Value, ir.Value]:

@@ -11,12 +11,12 @@ import torch
 
 from fx2onnx.aten_map.creation import filled, identity_matrix
 from fx2onnx.aten_map.diagonals import diagonal_of
-from fx2onnx.aten_map.linalg.products import matrix_power
+from fx2onnx.aten_map.linalg.products import least, matrix_power
 from fx2onnx.aten_map.reductions import reduce
 from fx2onnx.aten_map.table.axes import swap
 from fx2onnx.aten_map.table.dtype_support import opmath
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared
-from fx2onnx.base.dims import Dim, DimLike, apply, product
+from fx2onnx.base.dims import DimLike, product
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.shapes import broadcast_dims
 
@@ -41,6 +41,11 @@ def loop(
     typed = [(op.dtype(state), op.dims(state)) for state in states]
     found = op.Loop(op.size(count), op.const(np.array(True)), *states, body=graph, outputs=typed)
     return list(found) if isinstance(found, tuple) else [found]
+
+
+def turned(op: Emit, matrix: ir.Value) -> ir.Value:
+    """The last two axes swapped."""
+    return swap(op, matrix, op.rank(matrix) - 2, op.rank(matrix) - 1)
 
 
 def positions(op: Emit, count: DimLike) -> ir.Value:
@@ -121,10 +126,9 @@ def eliminated(op: Emit, matrix: ir.Value, pivot: bool = True) -> tuple[ir.Value
     both = op.Concat(matrix, order, axis=op.rank(matrix) - 1)
     wide = op.Transpose(positions(op, width + count), perm=[1, 0])  # type: ignore[arg-type]
     sign = filled(op, (*batch, 1, 1), 1.0, WORK)
-    rounds = apply("min", count, width) if isinstance(count, Dim) or isinstance(width, Dim) else min(count, width)
-
-    numbers = op.Reshape(positions(op, rounds), [-1])  # type: ignore[arg-type]
-    places = filled(op, (*batch, rounds), 0, D.INT64)  # type: ignore[arg-type]
+    rounds = least(count, width)
+    numbers = op.Reshape(positions(op, rounds), [-1])
+    places = filled(op, (*batch, rounds), 0, D.INT64)
 
     def body(op: Emit, index: ir.Value, states: list[ir.Value]) -> list[ir.Value]:
         chosen, swapped, place = pivot_row(op, states[0], index, rows, pivot)
@@ -140,7 +144,7 @@ def eliminated(op: Emit, matrix: ir.Value, pivot: bool = True) -> tuple[ir.Value
         here = op.And(op.Equal(wide, index), op.Greater(rows, index))
         return [op.Where(here, factors, cleared), sign, places]
 
-    found, sign, places = loop(op, rounds, [both, sign, places], body)  # type: ignore[arg-type]
+    found, sign, places = loop(op, rounds, [both, sign, places], body)
     axis = op.const(np.array([op.rank(matrix) - 1]))
     start, middle, end = op.sizes([0]), op.sizes([width]), op.const(np.array([2**63 - 1]))
     lower_upper = op.Slice(found, start, middle, axis, outputs=[(WORK, dims)])
@@ -156,9 +160,7 @@ def determinant_parts(op: Emit, matrix: ir.Value) -> tuple[ir.Value, ir.Value]:
     return diagonal_of(op, found, 0, last - 1, last, count), op.Squeeze(sign, axes=[last - 1, last])
 
 
-def _det(op: Emit, A: ir.Value | None = None, self: ir.Value | None = None) -> ir.Value:
-    matrix = A if A is not None else self
-    assert matrix is not None
+def _det(op: Emit, matrix: ir.Value) -> ir.Value:
     dtype = op.result_dtype()
     if 0 in op.dims(matrix)[-2:]:
         return filled(op, op.dims(matrix)[:-2], 1.0, dtype)
@@ -179,9 +181,7 @@ def log_determinant(op: Emit, matrix: ir.Value) -> tuple[ir.Value, ir.Value]:
     return signs, reduce(op, "ReduceSum", op.Log(op.Abs(pivots)), -1)
 
 
-def _slogdet(op: Emit, A: ir.Value | None = None, self: ir.Value | None = None) -> tuple[ir.Value, ir.Value]:
-    matrix = A if A is not None else self
-    assert matrix is not None
+def _slogdet(op: Emit, matrix: ir.Value) -> tuple[ir.Value, ir.Value]:
     sign, size = log_determinant(op, matrix)
     return op.cast(sign, op.result_dtype()), op.cast(size, op.result_dtype(1))
 
@@ -203,16 +203,15 @@ def inverse(op: Emit, matrix: ir.Value) -> ir.Value:
     return solve(op, matrix, identity_matrix(op, count, count, WORK))
 
 
-def _info(op: Emit, index: int) -> ir.Value:
+def zero_result(op: Emit, index: int) -> ir.Value:
+    """Output ``index`` full of zeros: the ``info`` of factorisations that succeed, and what is not asked for."""
     dtype, dims = op.result[index]
     return filled(op, dims, 0, dtype)
 
 
-def _inverse(op: Emit, A: ir.Value | None = None, self: ir.Value | None = None) -> Any:
-    matrix = A if A is not None else self
-    assert matrix is not None
+def _inverse(op: Emit, matrix: ir.Value) -> Any:
     found = op.cast(inverse(op, matrix), op.result_dtype())
-    return found if len(op.result) == 1 else (found, _info(op, 1))
+    return found if len(op.result) == 1 else (found, zero_result(op, 1))
 
 
 register_shared(_inverse, "Gauss-Jordan in a Loop", *overloads_of("linalg_inv inverse linalg_inv_ex"))
@@ -227,16 +226,11 @@ def _solve(op: Emit, A: ir.Value, B: ir.Value, left: bool = True) -> Any:
     if left:
         found = solve(op, A, right)
     else:
-        found = solve(op, _turned(op, A), _turned(op, right))
-        found = _turned(op, found)
+        found = turned(op, solve(op, turned(op, A), turned(op, right)))
     if vector:
         found = op.Squeeze(found, axes=[op.rank(found) - 1])
     found = op.cast(found, op.result_dtype())
-    return found if len(op.result) == 1 else (found, _info(op, 1))
-
-
-def _turned(op: Emit, matrix: ir.Value) -> ir.Value:
-    return swap(op, matrix, op.rank(matrix) - 2, op.rank(matrix) - 1)
+    return found if len(op.result) == 1 else (found, zero_result(op, 1))
 
 
 register_shared(_solve, "Gauss-Jordan in a Loop", *overloads_of("linalg_solve linalg_solve_ex"))

@@ -206,15 +206,19 @@ def _chain(op: Emit, tensors: Sequence[ir.Value]) -> ir.Value:
 register_shared(_chain, "MatMul from left to right", *overloads_of("linalg_multi_dot chain_matmul"))
 
 
+def least(first: DimLike, second: DimLike) -> DimLike:
+    if isinstance(first, Dim) or isinstance(second, Dim):
+        return apply("min", first, second)  # type: ignore[return-value]
+    return min(first, second)
+
+
 @translates(aten.trace.default)
 def trace(op: Emit, self: ir.Value) -> ir.Value:
     """trace(Tensor self) -> Tensor
 
     ONNX:    the diagonal, ReduceSum.
     """
-    rows, columns = op.dims(self)
-    count = apply("min", rows, columns) if isinstance(rows, Dim) or isinstance(columns, Dim) else min(rows, columns)
-    diagonal = diagonal_of(op, op.cast(self, op.result_dtype()), 0, 0, 1, count)  # type: ignore[arg-type]
+    diagonal = diagonal_of(op, op.cast(self, op.result_dtype()), 0, 0, 1, least(*op.dims(self)))
     return reduce(op, "ReduceSum", diagonal)
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from fx2onnx.aten_map.creation import filled, identity_matrix
-from fx2onnx.aten_map.linalg.factorizations import turned
-from fx2onnx.aten_map.linalg.linear_solve import WORK, column_of, loop, positions, row_of
+from fx2onnx.aten_map.linalg.linear_solve import WORK, column_of, loop, positions, row_of, turned
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared
 from fx2onnx.irx.emit import Emit
 

@@ -42,26 +42,14 @@ def _quantize(
     quant_min: Any,
     quant_max: Any,
     dtype: torch.dtype,
+    axis: int | None = None,
 ) -> ir.Value:
     low, high = _number(op, quant_min), _number(op, quant_max)
-    return quantized(op, input, scale, zero_point, low, high, onnx_dtype(dtype))
+    return quantized(op, input, scale, zero_point, low, high, onnx_dtype(dtype), _place(op, input, axis))
 
 
-@translates(decomposed.quantize_per_channel.default)
-def quantize_per_channel(
-    op: Emit,
-    input: ir.Value,
-    scales: ir.Value,
-    zero_points: ir.Value,
-    axis: int,
-    quant_min: int,
-    quant_max: int,
-    dtype: torch.dtype,
-) -> ir.Value:
-    """quantize_per_channel(Tensor input, Tensor scales, Tensor zero_points, int axis, int quant_min, int quant_max, ScalarType dtype) -> Tensor"""
-    return quantized(
-        op, input, scales, zero_points, quant_min, quant_max, onnx_dtype(dtype), axis_of(axis, op.rank(input))
-    )
+def _place(op: Emit, value: ir.Value, axis: int | None) -> int | None:
+    return None if axis is None else axis_of(axis, op.rank(value))
 
 
 @translates(decomposed.quantize_per_token.default)
@@ -89,15 +77,10 @@ def _dequantize_per_token(op: Emit, input: ir.Value, scales: ir.Value, zero_poin
     return op.cast(op.Mul(centred, op.cast(scales, D.FLOAT)), op.result_dtype())
 
 
-def _dequantize(op: Emit, input: ir.Value, scale: Parameter, zero_point: Parameter) -> ir.Value:
-    return op.cast(dequantized(op, input, scale, zero_point), op.result_dtype())
-
-
-def _dequantize_per_channel(
-    op: Emit, input: ir.Value, scales: ir.Value, zero_points: ir.Value | None, axis: int
+def _dequantize(
+    op: Emit, input: ir.Value, scale: Parameter, zero_point: Parameter | None, axis: int | None = None
 ) -> ir.Value:
-    found = dequantized(op, input, scales, zero_points, axis_of(axis, op.rank(input)))
-    return op.cast(found, op.result_dtype())
+    return op.cast(dequantized(op, input, scale, zero_point, _place(op, input, axis)), op.result_dtype())
 
 
 def _dequantize_per_channel_group(
@@ -126,6 +109,7 @@ register_shared(
     decomposed.quantize_per_tensor.default,
     decomposed.quantize_per_tensor.tensor,
     decomposed.quantize_per_tensor.tensor2,
+    decomposed.quantize_per_channel.default,
 )
 register_shared(
     _dequantize,
@@ -133,8 +117,8 @@ register_shared(
     decomposed.dequantize_per_tensor.default,
     decomposed.dequantize_per_tensor.tensor,
     decomposed.dequantize_per_tensor.tensor2,
+    decomposed.dequantize_per_channel.default,
 )
-register_shared(_dequantize_per_channel, "DequantizeLinear", decomposed.dequantize_per_channel.default)
 register_shared(_dequantize_per_token, "Sub, Mul", decomposed.dequantize_per_token.default)
 register_shared(
     _dequantize_per_channel_group,
@@ -164,12 +148,7 @@ def quantize_per_channel_group(
     return op.reshape(op.cast(codes, onnx_dtype(dtype)), (rows, columns))
 
 
-@translates(decomposed.fake_quant_per_channel.default)
-def fake_quant_per_channel(
-    op: Emit, input: ir.Value, scales: ir.Value, zero_points: ir.Value, axis: int, quant_min: int, quant_max: int
-) -> ir.Value:
-    """fake_quant_per_channel(Tensor input, Tensor scales, Tensor zero_points, int axis, int quant_min, int quant_max) -> Tensor"""
-    return fake_quantized(op, input, scales, zero_points, quant_min, quant_max, axis_of(axis, op.rank(input)))
+register_shared(fake_quantized, "QuantizeLinear, DequantizeLinear", decomposed.fake_quant_per_channel.default)
 
 
 @translates(decomposed.convert_element_type.no_fuse)

@@ -7,7 +7,7 @@ import torch
 
 from fx2onnx.aten_map.class_losses import cross_entropy
 from fx2onnx.aten_map.losses import MEAN, NONE, SUM
-from fx2onnx.aten_map.matmul import linear
+from fx2onnx.aten_map.matmul import dense
 from fx2onnx.aten_map.table.registry import register_shared
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit
@@ -36,7 +36,7 @@ def _linear_cross_entropy(
             "linear_cross_entropy with gradients computed in the forward pass",
             next="export with requires_grad_(False), or write the linear layer and cross_entropy apart",
         )
-    logits = linear(op, input, linear_weight, linear_bias)
+    logits = dense(op, input, linear_weight, linear_bias)
     mode = {"none": NONE, "mean": MEAN, "sum": SUM}[reduction]
     return cross_entropy(op, logits, target, weight, mode, ignore_index, label_smoothing)
 

@@ -92,11 +92,6 @@ def floating(dtype: ir.DataType) -> ir.DataType:
     return dtype if dtype in FLOATS else D.FLOAT
 
 
-def operands_of(op: Emit, dtype: ir.DataType, *operands: Operand) -> list[ir.Value]:
-    """Tensors and numbers as values of ``dtype``."""
-    return [as_dtype(op, operand, dtype) for operand in operands]
-
-
 def in_opmath(op: Emit, formula: Callable[..., ir.Value], *operands: Operand) -> ir.Value:
     """``formula`` over ``operands`` cast to the result's opmath dtype, its value cast to the result's dtype.
 
@@ -104,4 +99,4 @@ def in_opmath(op: Emit, formula: Callable[..., ir.Value], *operands: Operand) ->
     """
     target = op.result_dtype()
     wide = opmath(target)
-    return op.cast(formula(op, *operands_of(op, wide, *operands)), target)
+    return op.cast(formula(op, *(as_dtype(op, operand, wide) for operand in operands)), target)

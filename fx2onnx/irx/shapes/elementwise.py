@@ -4,106 +4,30 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from fx2onnx.irx.facts import BROADCASTING, UNARY_ELEMENTWISE
 from fx2onnx.irx.shapes.table import BOOL, FLOAT, Call, Typed, broadcast_dims, rule
 from fx2onnx.irx.values import dtype_of
 
+COMPARISONS = frozenset({"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"})
+
 
 @rule(
-    *[
-        "Abs",
-        "Acos",
-        "Acosh",
-        "Asin",
-        "Asinh",
-        "Atan",
-        "Atanh",
-        "BitwiseNot",
-        "Ceil",
-        "Celu",
-        "Clip",
-        "Cos",
-        "Cosh",
-        "CumSum",
-        "CumProd",
-        "Dropout",
-        "Elu",
-        "Erf",
-        "Exp",
-        "Floor",
-        "Gelu",
-        "HardSigmoid",
-        "HardSwish",
-        "Hardmax",
-        "Identity",
-        "InstanceNormalization",
-        "GroupNormalization",
-        "LRN",
-        "LeakyRelu",
-        "Log",
-        "LogSoftmax",
-        "LpNormalization",
-        "MeanVarianceNormalization",
-        "Mish",
-        "Neg",
-        "Not",
-        "PRelu",
-        "RMSNormalization",
-        "Reciprocal",
-        "Relu",
-        "Round",
-        "ScatterElements",
-        "ScatterND",
-        "Selu",
-        "Shrink",
-        "Sigmoid",
-        "Sign",
-        "Sin",
-        "Sinh",
-        "Softmax",
-        "Softplus",
-        "Softsign",
-        "Sqrt",
-        "Swish",
-        "Tan",
-        "Tanh",
-        "ThresholdedRelu",
-        "Trilu",
-        "Bernoulli",
-        "RotaryEmbedding",
-        "ReverseSequence",
-    ]
+    *(UNARY_ELEMENTWISE - {"Cast", "IsInf", "IsNaN"}),
+    *("Bernoulli", "Clip", "CumProd", "CumSum", "Dropout", "GroupNormalization", "Hardmax", "Identity", "LRN"),
+    *("InstanceNormalization", "LogSoftmax", "LpNormalization", "MeanVarianceNormalization", "PRelu", "Trilu"),
+    *("RMSNormalization", "ReverseSequence", "RotaryEmbedding", "ScatterElements", "ScatterND", "Softmax"),
 )
 def _same(call: Call) -> list[Typed]:
     first = (call.dtype(), call.dims())
     return [first] + [(BOOL, call.dims())] * (call.num_outputs - 1)
 
 
-@rule(
-    *[
-        "Add",
-        "BitShift",
-        "BitwiseAnd",
-        "BitwiseOr",
-        "BitwiseXor",
-        "Div",
-        "Mod",
-        "Mul",
-        "Pow",
-        "Sub",
-        "Max",
-        "Mean",
-        "Min",
-        "Sum",
-        "And",
-        "Or",
-        "Xor",
-    ]
-)
+@rule(*(BROADCASTING - COMPARISONS - {"Where"}))
 def _binary(call: Call) -> list[Typed]:
     return [(call.dtype(), broadcast_dims(*(call.dims(i) for i in range(len(call.inputs)))))]
 
 
-@rule("Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual")
+@rule(*COMPARISONS)
 def _compare(call: Call) -> list[Typed]:
     return [(BOOL, broadcast_dims(call.dims(0), call.dims(1)))]
 

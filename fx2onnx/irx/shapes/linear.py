@@ -34,20 +34,10 @@ def _gemm(call: Call) -> list[Typed]:
     return [(call.dtype(), (rows, columns))]
 
 
-@rule(
-    *[
-        "ReduceL1",
-        "ReduceL2",
-        "ReduceLogSum",
-        "ReduceLogSumExp",
-        "ReduceMax",
-        "ReduceMean",
-        "ReduceMin",
-        "ReduceProd",
-        "ReduceSum",
-        "ReduceSumSquare",
-    ]
-)
+_REDUCTIONS = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
+
+
+@rule(*(f"Reduce{name}" for name in _REDUCTIONS))
 def _reduce(call: Call) -> list[Typed]:
     dims, axes = call.dims(), call.ints("axes")
     if axes is None and call.optional("axes") is not None:

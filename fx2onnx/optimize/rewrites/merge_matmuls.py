@@ -62,12 +62,12 @@ class MergeMatMuls(Rewrite[ProductsMatch]):
             return Why("no other MatMul with a weight of its own reads the operand")
         if any(value.is_graph_output() for product in products for value in product.outputs):
             return Why("a product is a graph output")
-        biased = [_bias_of(product) for product in products]
-        biases = [found for found in biased if found is not None]
+        biases = [found for product in products if (found := _bias_of(product)) is not None]
         has_biases = len(biases) == len(products)
+        replaced = [add for add, _ in biases] if has_biases else products
         return ProductsMatch(
             before=first_reader(products, x),
-            replaces=[(add if has_biases else product).outputs[0] for product, add in _pairs(products, biased)],
+            replaces=[node.outputs[0] for node in replaced],
             x=x,
             weights=[required(product, 1) for product in products],
             biases=[bias for _, bias in biases] if has_biases else [],
@@ -107,12 +107,6 @@ def _bias_of(product: ir.Node) -> tuple[ir.Node, ir.Value] | None:
     if bias is None or not is_constant(bias) or static_dims(bias) != (columns,) or not sole_use(bias):
         return None
     return (reader, bias) if not reader.outputs[0].is_graph_output() else None
-
-
-def _pairs(products: list[ir.Node], biased: list[tuple[ir.Node, ir.Value] | None]) -> list[tuple[ir.Node, ir.Node]]:
-    return [
-        (product, found[0] if found is not None else product) for product, found in zip(products, biased, strict=True)
-    ]
 
 
 def _joined(op: Emit, values: Sequence[ir.Value]) -> ir.Value:

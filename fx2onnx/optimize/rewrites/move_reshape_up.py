@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -51,7 +50,8 @@ class MoveReshapeUp(Rewrite[ReshapeMatch]):
         dims = tuple(dim for place in order for dim in groups[place])
         if not is_cheap(source, dims):
             return Why("several sizes would have to be computed")
-        starts = _starts([len(groups[place]) for place in order])
+        lengths = [len(groups[place]) for place in order]
+        starts = [sum(lengths[:place]) for place in range(len(lengths))]
         new_perm = [starts[perm[place]] + k for place in range(len(perm)) for k in range(len(groups[place]))]
         return ReshapeMatch(required(first, 0), dims, new_perm)
 
@@ -79,7 +79,3 @@ def split_axes(before: Dims, after: Dims) -> list[list[DimLike]] | None:
         return None
     groups[-1] += rest
     return groups
-
-
-def _starts(lengths: Sequence[int]) -> list[int]:
-    return [sum(lengths[:place]) for place in range(len(lengths))]

@@ -191,18 +191,13 @@ def erf_tile(x: Array, out: Array, square: Array, lower: Array) -> None:
     np.minimum(x, _FOUR, out=out)
     np.maximum(out, _MINUS_FOUR, out=out)
     np.multiply(out, out, out=square)
-    np.multiply(square, _BETA[0], out=lower)
-    for coefficient in _BETA[1:-1]:
-        np.add(lower, coefficient, out=lower)
-        np.multiply(lower, square, out=lower)
-    np.add(lower, _BETA[-1], out=lower)
-    np.divide(out, lower, out=out)
-    np.multiply(square, _ALPHA[0], out=lower)
-    for coefficient in _ALPHA[1:-1]:
-        np.add(lower, coefficient, out=lower)
-        np.multiply(lower, square, out=lower)
-    np.add(lower, _ALPHA[-1], out=lower)
-    np.multiply(out, lower, out=out)
+    for coefficients, join in ((_BETA, np.divide), (_ALPHA, np.multiply)):
+        np.multiply(square, coefficients[0], out=lower)
+        for coefficient in coefficients[1:-1]:
+            np.add(lower, coefficient, out=lower)
+            np.multiply(lower, square, out=lower)
+        np.add(lower, coefficients[-1], out=lower)
+        join(out, lower, out=out)
 
 
 _erf_exact = np.frompyfunc(math.erf, 1, 1)

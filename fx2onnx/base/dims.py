@@ -189,8 +189,11 @@ class Dim:
 
     def as_symbol(self) -> str | None:
         """The name, if the expression is one bare symbol."""
-        atom = self.only_atom()
-        return atom.text if atom is not None and atom.op == "symbol" else None
+        if self.constant == 0 and len(self.terms) == 1:
+            ((monomial, factor),) = self.terms.items()
+            if factor == 1 and len(monomial) == 1 and monomial[0].op == "symbol":
+                return monomial[0].text
+        return None
 
     def only_atom(self) -> Atom | None:
         """The atom, if the expression is one and nothing else."""
@@ -220,7 +223,13 @@ class Dim:
 
     def substitute(self, sizes: Mapping[str, Scalar]) -> Scalar:
         """The expression with symbols replaced by numbers or other expressions."""
-        return self.with_atoms(lambda atom: _substitute_atom(atom, sizes))
+        total: Scalar = self.constant
+        for monomial, factor in self.terms.items():
+            product: Scalar = factor
+            for atom in monomial:
+                product = product * _substitute_atom(atom, sizes)
+            total = total + product
+        return total
 
     def with_atoms(self, value_of: Callable[[Atom], Scalar]) -> Scalar:
         """The expression with each atom replaced by its value."""

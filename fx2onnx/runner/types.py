@@ -27,7 +27,6 @@ TENSOR_NAMES: dict[ir.DataType, str] = {
 STRING_DTYPE = np.dtype(object)
 FLOAT32 = np.dtype(np.float32)
 INT64 = np.dtype(np.int64)
-BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 
 def numpy_dtype(dtype: ir.DataType) -> Dtype:

@@ -240,12 +240,8 @@ def gelu(out: Outs, x: Array, *, approximate: str = "none") -> None:
     y = out[0]
     if approximate not in ("none", "tanh"):
         raise ValueError(f"approximate is {approximate!r}, not 'none' or 'tanh'")
-    if x.dtype != np.float32:
-        wide = widen(x)
-        y[...] = _gelu_plain(wide, approximate).astype(x.dtype, copy=False)
-        return
-    if not (x.flags.c_contiguous and y.flags.c_contiguous):
-        y[...] = _gelu_plain(x, approximate)
+    if x.dtype != np.float32 or not (x.flags.c_contiguous and y.flags.c_contiguous):
+        y[...] = _gelu_plain(widen(x), approximate)
         return
     flat, target = x.reshape(-1), y.reshape(-1)
     first, second, third = (np.empty(min(TILE, x.size), _F) for _ in range(3))

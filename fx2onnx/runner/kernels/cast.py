@@ -79,9 +79,8 @@ def _to_e8m0(x: Array, saturate: bool, round_mode: str) -> Array:
 def _to_narrow_int(x: Array, dtype: Dtype) -> Array:
     info = ml_dtypes.iinfo(dtype)
     bits = int(info.bits)
-    if x.dtype in NARROW_FLOATS or x.dtype.kind == "f":
-        x = x.astype(np.float32 if x.dtype in NARROW_FLOATS else x.dtype)
-        x = np.trunc(x)
+    if is_float(x.dtype):
+        x = np.trunc(x.astype(np.float32) if x.dtype in NARROW_FLOATS else x)
     whole = x.astype(np.int64) & ((1 << bits) - 1)
     if int(info.min) < 0:
         whole = np.where(whole >= 1 << (bits - 1), whole - (1 << bits), whole)

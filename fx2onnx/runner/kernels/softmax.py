@@ -45,10 +45,11 @@ def log_softmax_into(x: Array, y: Array, axis: int) -> None:
     np.subtract(y, np.log(np.sum(np.exp(y), axis=axis, keepdims=True)), out=y)
 
 
-def _flat2d(x: Array, axis: int) -> Array:
-    axis = axis + x.ndim if axis < 0 else axis
-    if not 0 <= axis <= x.ndim:
+def as_matrix(x: Array, axis: int) -> Array:
+    """x as 2-D: the axes before ``axis``, the axes from it on. Raises: ValueError out of range."""
+    if not -x.ndim <= axis <= x.ndim:
         raise ValueError(f"axis {axis} is out of range for {x.ndim} axes")
+    axis = axis + x.ndim if axis < 0 else axis
     return x.reshape(math.prod(x.shape[:axis]), math.prod(x.shape[axis:]))
 
 
@@ -60,7 +61,7 @@ def _register(op_type: str, into: Callable[[Array, Array, int], None]) -> None:
     kernel(op_type, 13, kind="into", infer=same_as_first, inplace=(0,))(one_axis)
 
     def flattened(x: Array, *, axis: int = 1) -> Array:
-        flat = _flat2d(x, axis)
+        flat = as_matrix(x, axis)
         y = np.empty_like(flat)
         into(flat, y, 1)
         return y.reshape(x.shape)
@@ -85,8 +86,7 @@ def hardmax(x: Array, *, axis: int = -1) -> Array:
 @kernel("Hardmax", 1)
 def hardmax_1(x: Array, *, axis: int = 1) -> Array:
     """Hardmax over all axes from ``axis`` on, taken as one."""
-    flat = _flat2d(x, axis)
-    return hardmax(flat, axis=1).reshape(x.shape)
+    return hardmax(as_matrix(x, axis), axis=1).reshape(x.shape)
 
 
 def softmax_array(x: Array) -> Array:

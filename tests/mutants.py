@@ -216,6 +216,9 @@ MUTANTS = [
     Mutant("manifest/form.py", "            if state.name not in made:", "            if False:", "tests/generation/test_manifest.py"),
     Mutant("manifest/form.py", "    if found == entry:", "    if found:", "tests/faults"),
     Mutant("cli/many.py", ' and row["digest"] == digest_of_model(job.output)', "", "tests/cli/test_cli_outputs.py"),
+    Mutant("cli/verdict.py", "        if is_reported:", "        if False:", "tests/cli/test_cli_export.py"),
+    Mutant("base/errors.py", 'for name in ("where", "module_path", "node", ', 'for name in ("where", ', "tests/test_errors.py"),
+    Mutant("runner/kernels/rnn.py", "next(values, default)", "default", "tests/runner/test_kernel_cases.py"),
     # options
     Mutant("exporting/options.py", "rung=capture, training=_is_training(training), ", "rung=capture, ", "tests/test_public_api.py"),
     Mutant("capture/diagnosis.py", "replace(start, strategy=\"export\", ", "replace(attempt, strategy=\"export\", ", "tests/capture/test_diagnosis.py"),

@@ -1,4 +1,4 @@
-"""Functions that answer a question for whoever called them: who looks for the one that asked passes their frames over.
+"""Functions that answer a question for their caller: a search for the frame that asked passes their own frames over.
 
 They are known by their code objects, which all functions made by one ``def`` share, not by the file that they stand in.
 """

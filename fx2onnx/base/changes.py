@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import traceback
 from collections.abc import Callable, Iterator
-from types import TracebackType
-from typing import Any, TypeVar
+from typing import TypeVar
 
 T = TypeVar("T")
 
@@ -76,8 +76,8 @@ def _put_back(mark: int) -> None:
 
 def _close_left_open(error: BaseException) -> None:
     """End the generators of ``with`` blocks whose entry or exit was interrupted: the traceback keeps them alive."""
-    for frames in map(_frames, _with_contexts(error)):
-        for frame in reversed(frames):
+    for each in _with_contexts(error):
+        for frame, _ in reversed([*traceback.walk_tb(each.__traceback__)]):
             manager = frame.f_locals.get("self") if frame.f_code.co_filename == contextlib.__file__ else None
             if isinstance(manager, contextlib._GeneratorContextManager):
                 with contextlib.suppress(Exception):  # what its own cleaning up raises matters less than ``error``
@@ -91,11 +91,3 @@ def _with_contexts(error: BaseException) -> Iterator[BaseException]:
         seen.add(id(current))
         yield current
         current = current.__context__
-
-
-def _frames(error: BaseException) -> list[Any]:
-    frames, step = [], error.__traceback__
-    while isinstance(step, TracebackType):
-        frames.append(step.tb_frame)
-        step = step.tb_next
-    return frames

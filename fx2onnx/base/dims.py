@@ -81,7 +81,7 @@ _REAL_OF_REAL = frozenset({"pow", "floordiv", "mod", "max", "min", "abs"})
 
 
 def _parenthesised(arg: object) -> str:
-    return f"({arg})" if isinstance(arg, Dim) and arg.as_symbol() is None and arg.only_atom() is None else str(arg)
+    return f"({arg})" if isinstance(arg, Dim) and arg.only_atom() is None else str(arg)
 
 
 _EVALUATE: dict[str, Callable[..., Number]] = {
@@ -192,7 +192,7 @@ class Dim:
         if self.constant == 0 and len(self.terms) == 1:
             ((monomial, factor),) = self.terms.items()
             if factor == 1 and len(monomial) == 1 and monomial[0].op == "symbol":
-                return str(monomial[0].args[0])
+                return monomial[0].text
         return None
 
     def only_atom(self) -> Atom | None:
@@ -227,18 +227,17 @@ class Dim:
         for monomial, factor in self.terms.items():
             product: Scalar = factor
             for atom in monomial:
-                if atom.depth > DEEP:
-                    return self._with(_substituted(self, sizes))
                 product = product * _substitute_atom(atom, sizes)
             total = total + product
         return total
 
-    def _with(self, values: Mapping[Atom, Scalar]) -> Scalar:
+    def with_atoms(self, value_of: Callable[[Atom], Scalar]) -> Scalar:
+        """The expression with each atom replaced by its value."""
         total: Scalar = self.constant
         for monomial, factor in self.terms.items():
             product: Scalar = factor
             for atom in monomial:
-                product = product * values[atom]
+                product = product * value_of(atom)
             total = total + product
         return total
 
@@ -270,20 +269,17 @@ def _substitute_atom(atom: Atom, sizes: Mapping[str, Scalar]) -> Scalar:
     if atom.op == "symbol":
         name = str(atom.args[0])
         return sizes[name] if name in sizes else Dim({(atom,): 1})
-    args = [arg.substitute(sizes) if isinstance(arg, Dim) else arg for arg in atom.args]
-    return apply(atom.op, *args)  # type: ignore[arg-type]
-
-
-def _substituted(dim: Dim, sizes: Mapping[str, Scalar]) -> dict[Atom, Scalar]:
-    """What each atom of ``dim`` becomes."""
+    if atom.depth <= DEEP:
+        args = [arg.substitute(sizes) if isinstance(arg, Dim) else arg for arg in atom.args]
+        return apply(atom.op, *args)  # type: ignore[arg-type]
     values: dict[Atom, Scalar] = {}
-    for atom in innermost_first(dim):
-        if atom.depth:
-            args = [arg._with(values) if isinstance(arg, Dim) else arg for arg in atom.args]
-            values[atom] = apply(atom.op, *args)  # type: ignore[arg-type]
+    for inner in innermost_first(Dim({(atom,): 1})):
+        if inner.depth:
+            args = [arg.with_atoms(values.__getitem__) if isinstance(arg, Dim) else arg for arg in inner.args]
+            values[inner] = apply(inner.op, *args)  # type: ignore[arg-type]
         else:
-            values[atom] = _substitute_atom(atom, sizes)
-    return values
+            values[inner] = _substitute_atom(inner, sizes)
+    return values[atom]
 
 
 def innermost_first(dim: Dim, is_known: Callable[[Atom], bool] = lambda atom: False) -> list[Atom]:
@@ -377,21 +373,12 @@ def _multiples(top: Scalar, bottom: Scalar) -> tuple[Scalar, Scalar]:
 
 
 def _quotient(top: Scalar, bottom: Scalar) -> Scalar | None:
-    return _quotient_of_sums(top, bottom) if isinstance(bottom, Dim) else _quotient_by_number(top, bottom)
-
-
-def _quotient_by_number(top: Scalar, bottom: Number) -> Scalar | None:
+    """By a sum, by long division: ``(2*s*s + 4*s + 2) // (2*s + 2) -> s + 1``."""
     if not isinstance(top, Dim) or bottom == 0:
         return None
-    if all(factor % bottom == 0 for _, factor in top._all_terms()):
-        return _make({m: f // bottom for m, f in top.terms.items()}, top.constant // bottom)
-    return None
-
-
-def _quotient_of_sums(top: Scalar, bottom: Dim) -> Scalar | None:
-    """By long division: ``(2*s*s + 4*s + 2) // (2*s + 2) -> s + 1``."""
-    if not isinstance(top, Dim):
-        return None
+    if not isinstance(bottom, Dim):
+        divides = all(factor % bottom == 0 for _, factor in top._all_terms())
+        return _make({m: f // bottom for m, f in top.terms.items()}, top.constant // bottom) if divides else None
     lead, lead_factor = max(bottom.terms.items(), key=_rank)
     quotient: Scalar = 0
     rest: Scalar = top
@@ -433,19 +420,15 @@ def _without_inner_remainders(value: Scalar, divisor: Scalar) -> Scalar:
 
 def without_remainders(value: Scalar) -> Scalar:
     """``value`` with ``a - n * (a // n)`` for each ``a % n``: a size and what pads it to a multiple become that multiple."""
-    if not isinstance(value, Dim) or not any(atom.op == "mod" for monomial in value.terms for atom in monomial):
+    if not isinstance(value, Dim) or not any(atom.op == "mod" for atom in value.atoms()):
         return value
-    total: Scalar = value.constant
-    for monomial, factor in value.terms.items():
-        product: Scalar = factor
-        for atom in monomial:
-            product = product * (_quotient_form(atom) if atom.op == "mod" and not atom.is_real else Dim({(atom,): 1}))
-        total = total + product
-    return total
+    return value.with_atoms(_quotient_form)
 
 
-def _quotient_form(remainder: Atom) -> Scalar:
-    value, divisor = remainder.args
+def _quotient_form(atom: Atom) -> Scalar:
+    if atom.op != "mod" or atom.is_real:
+        return Dim({(atom,): 1})
+    value, divisor = atom.args
     return value - divisor * apply("floordiv", value, divisor)  # type: ignore[arg-type, operator]
 
 

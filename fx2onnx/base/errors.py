@@ -5,6 +5,7 @@ Every field is an attribute, so that tests and ``--json`` read them; ``docs/erro
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
@@ -105,16 +106,8 @@ class Fx2OnnxError(Exception):
         }
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (
-            _rebuild,
-            (type(self), self.code, self.what, self.where, self.module_path, self.node, self.why, self.next),
-        )
-
-
-def _rebuild(
-    cls: type[Fx2OnnxError], code: str, what: str, where: Any, path: str, node: str, why: str, next: Any
-) -> Any:
-    return cls(code, what, where=where, module_path=path, node=node, why=why, next=next)
+        rest = {name: getattr(self, name) for name in ("where", "module_path", "node", "why", "next")}
+        return functools.partial(type(self), **rest), (self.code, self.what)
 
 
 class UserError(Fx2OnnxError):
@@ -126,10 +119,6 @@ class UserError(Fx2OnnxError):
 class InternalError(Fx2OnnxError):
     """A fault of fx2onnx; worth a bug report. Exit code 1."""
 
-    exit_code = 1
-
 
 class VerificationError(Fx2OnnxError):
     """The exported model's outputs differ from eager PyTorch's. Exit code 1."""
-
-    exit_code = 1

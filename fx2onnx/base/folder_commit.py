@@ -85,7 +85,8 @@ def commit_folder(stage: Path, target: Path, facts: Mapping[str, Any], keep: Col
         except BaseException:
             finish(target, entries)  # an interrupt passes on when the names are right
             raise
-        for path in (*_unchanged(target, obsolete), *_orphans(target, entries)):
+        unchanged = [target / name for name, entry in obsolete.items() if _is_unchanged(target / name, entry)]
+        for path in (*unchanged, *_orphans(target, entries)):
             with contextlib.suppress(OSError):  # in use, or another user's: only room is lost
                 path.unlink()
         if obsolete:
@@ -173,10 +174,6 @@ def _read(folder: Path, keys: Sequence[str]) -> dict[str, FileEntry]:
 def is_plain_name(name: str) -> bool:
     """Whether a manifest may name a file so: one in its own folder."""
     return bool(name) and name not in (".", "..") and not set(name) & {"/", "\\", "\0", ":"}
-
-
-def _unchanged(folder: Path, entries: Mapping[str, FileEntry]) -> list[Path]:
-    return [folder / name for name, entry in entries.items() if _is_unchanged(folder / name, entry)]
 
 
 def _orphans(folder: Path, entries: Mapping[str, FileEntry]) -> Iterator[Path]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import re
 from typing import TYPE_CHECKING, Any
 
 from fx2onnx.base.errors import UserError
+from fx2onnx.cli.feeds import inputs_like
 
 if TYPE_CHECKING:
     from fx2onnx.sources import Source
@@ -57,12 +57,8 @@ def dynamic_shapes_of(source: Source, wanted: dict[str, dict[int, str]] | str) -
     samples = arguments_of(source)
     for name, axes in wanted.items():
         if name not in samples:
-            close = difflib.get_close_matches(name, samples, n=3)
-            raise UserError(
-                "E105",
-                f"--dynamic names '{name}', which is no input of {source.name}",
-                next=f"did you mean {' or '.join(close)}?" if close else f"inputs: {', '.join(samples)}",
-            )
+            what = f"--dynamic names '{name}', which is no input of {source.name}"
+            raise UserError("E105", what, next=inputs_like(name, samples))
         rank = getattr(samples[name], "ndim", None)
         for axis in axes:
             if rank is not None and axis >= rank:

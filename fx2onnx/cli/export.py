@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fx2onnx.base.errors import UserError
+from fx2onnx.base.targets import check_target
 from fx2onnx.cli import options
-from fx2onnx.cli.files import check_apart, check_writable, human_size, write_report
+from fx2onnx.cli.files import check_apart, human_size, write_report
 from fx2onnx.cli.job import Job, run
 from fx2onnx.cli.outcome import print_json, reports_errors
 from fx2onnx.manifest.names import MODEL_FILE
@@ -82,16 +83,12 @@ def export_command(
     quiet: options.Quiet = False,
 ) -> None:
     """Export models to ONNX and check the files against eager PyTorch."""
-    from fx2onnx.cli.export_folder import (
-        FolderJob,
-        export_into_folder,
-        is_folder_task,
-        refuse_for_folders,
-        with_task,
-    )
+    from fx2onnx.cli.export_folder import FolderJob, export_into_folder, is_folder_task, refuse_for_folders, with_task
     from fx2onnx.cli.many import expand, export_many, is_pattern, plan
     from fx2onnx.exporting.options import ExportOptions
 
+    source_options: dict[str, Any] = {"batch": batch, "seq": seq, "image_size": image_size}
+    source_options |= {"seed": seed, "weights": weights, "dtype": dtype}
     into_folder = task is not None and is_folder_task(task)
     output = output or _default_output(sources, weights, into_folder)
     if task is not None and into_folder:
@@ -100,8 +97,7 @@ def export_command(
         from fx2onnx.exporting.folder import FolderOptions
 
         refuse_for_folders(dynamic, capture.value)
-        sizes = {"batch": batch, "seq": seq, "image_size": image_size, "seed": seed, "weights": weights, "dtype": dtype}
-        asked = FolderOptions(task, cache, ExportOptions(opset_version=opset, verify=verify), source=sizes)
+        asked = FolderOptions(task, cache, ExportOptions(opset_version=opset, verify=verify), source=source_options)
         export_into_folder(FolderJob(sources[0], output, asked, target, report), json_output=json_output, quiet=quiet)
         return
     if cache != "dynamic":
@@ -112,12 +108,7 @@ def export_command(
         options=ExportOptions.of(capture=capture.value, opset_version=opset, verify=verify),
         target=target,
         dynamic=tuple(dynamic or ["default"]),
-        batch=batch,
-        seq=seq,
-        image_size=image_size,
-        seed=seed,
-        weights=weights,
-        dtype=dtype,
+        source_options=source_options,
     )
     if len(sources) == 1 and not is_pattern(sources[0]):
         _export_one(replace(template, source=with_task(sources[0], task)), report, json_output, quiet)
@@ -151,18 +142,19 @@ def _folder(output: Path) -> Path:
         output.mkdir(exist_ok=True)
     except OSError as error:
         raise UserError("E301", f"cannot make the folder '{output}'", why=error.strerror or str(error)) from error
-    check_writable(output / MODEL_FILE)
+    check_target(output / MODEL_FILE)
     return output
 
 
 def _export_one(job: Job, report: Path | None, json_output: bool, quiet: bool) -> None:
     from fx2onnx.cli.progress import Stages
+    from fx2onnx.cli.verdict import require_ok
     from fx2onnx.irx.model_files import is_file_of
     from fx2onnx.sources.inputs import input_files
 
     output = Path(job.output)
-    inputs = input_files(job.source, job.weights)
-    check_writable(output, inputs=inputs)
+    inputs = input_files(job.source, job.source_options.get("weights"))
+    check_target(output, inputs=inputs)
     if report is not None and is_file_of(report, job.output):
         raise UserError("E001", "--report and --output name the same file")
     check_apart([report], [output, *inputs])
@@ -174,8 +166,8 @@ def _export_one(job: Job, report: Path | None, json_output: bool, quiet: bool) -
         print_json(done.summary)
     elif not quiet:
         _print_summary(done.summary, done.verdict)
-    if done.verdict is not None and not done.verdict.ok:
-        _fail(done.verdict, output, is_reported=json_output)
+    if done.verdict is not None:
+        require_ok(done.verdict, output, is_reported=json_output)
 
 
 def _print_summary(summary: dict[str, Any], verdict: Verdict | None) -> None:
@@ -212,11 +204,3 @@ def _lines(texts: list[str]) -> str:
     unique = list(dict.fromkeys(texts))
     rest = len(unique) - _LINES_SHOWN
     return "\n".join(unique[:_LINES_SHOWN] + ([f"and {rest} more (--report)"] if rest > 0 else []))
-
-
-def _fail(verdict: Verdict, output: Path, *, is_reported: bool) -> None:
-    from fx2onnx.cli.verdict import require_ok
-
-    if is_reported:
-        raise typer.Exit(1)
-    require_ok(verdict, output)

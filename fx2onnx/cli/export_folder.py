@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import typer
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.folder_commit import is_file_of_folder
@@ -63,21 +62,16 @@ def refuse_for_folders(dynamic: Sequence[str] | None, capture: str) -> None:
 
 def export_into_folder(asked: FolderJob, *, json_output: bool, quiet: bool) -> None:
     """Export, then show the files and the verdict on each. Exits with 1 where one differs from eager PyTorch."""
-    import warnings
-
     from fx2onnx.cli.progress import Stages
+    from fx2onnx.cli.verdict import require_ok
     from fx2onnx.exporting.folder import check_folder, write_folder
     from fx2onnx.sources.inputs import input_files
 
     options = _for_target(asked.options, asked.target)
     check_folder(asked.output)
     check_apart([asked.report], input_files(asked.source, options.source.get("weights")))
-    with Stages(quiet=quiet or json_output) as stages, warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        done = stages.call(
-            f"export {asked.source}",
-            lambda: write_folder(asked.source, asked.output, options),
-        )
+    with Stages(quiet=quiet or json_output) as stages, warnings.catch_warnings(action="ignore"):
+        done = stages.call(f"export {asked.source}", lambda: write_folder(asked.source, asked.output, options))
     ok = all(verdict.ok for verdict in done.verdicts.values())
     summary = _summary(asked.source, options.task, done, ok)
     if asked.report is not None:
@@ -90,8 +84,8 @@ def export_into_folder(asked: FolderJob, *, json_output: bool, quiet: bool) -> N
         print_json(summary)
     elif not quiet:
         _show(done)
-    if not ok:
-        _fail(done, is_reported=json_output)
+    for name, verdict in done.verdicts.items():
+        require_ok(verdict, done.path / name, is_reported=json_output)
 
 
 def _for_target(options: FolderOptions, target: str | None) -> FolderOptions:
@@ -136,12 +130,3 @@ def _show(done: ExportedFolder) -> None:
     for name, verdict in done.verdicts.items():
         out.print(Text(name, style="bold"))
         out.print(verdict_view(verdict))
-
-
-def _fail(done: ExportedFolder, *, is_reported: bool) -> None:
-    from fx2onnx.cli.verdict import require_ok
-
-    if is_reported:
-        raise typer.Exit(1)
-    for name, verdict in done.verdicts.items():
-        require_ok(verdict, done.path / name)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes  # noqa: F401  # NumPy knows bfloat16 by name then
 import numpy as np
 
 from fx2onnx.base.errors import UserError
@@ -56,12 +57,7 @@ def make_feeds(
     by_name = {item.name: item for item in inputs}
     for name in given:
         if name not in by_name:
-            close = difflib.get_close_matches(name, by_name, n=3)
-            raise UserError(
-                "E401",
-                f"the model has no input '{name}'",
-                next=f"did you mean {' or '.join(close)}?" if close else f"inputs: {', '.join(by_name)}",
-            )
+            raise UserError("E401", f"the model has no input '{name}'", next=inputs_like(name, by_name))
     sizes = dict(dims)
     _check_dims(inputs, dims)
     feeds: dict[str, np.ndarray[Any, Any]] = {}
@@ -73,6 +69,12 @@ def make_feeds(
         if item.name not in feeds:
             feeds[item.name] = _random(item, sizes, rng)
     return {item.name: feeds[item.name] for item in inputs}
+
+
+def inputs_like(name: str, inputs: Mapping[str, Any]) -> str:
+    """What to do about a name that is none of ``inputs``: the closest of them, or all."""
+    close = difflib.get_close_matches(name, inputs, n=3)
+    return f"did you mean {' or '.join(close)}?" if close else f"inputs: {', '.join(inputs)}"
 
 
 def _check_dims(inputs: Sequence[Any], dims: Mapping[str, int]) -> None:
@@ -94,11 +96,6 @@ def _dtype(item: Any) -> np.dtype[Any]:
             f"no random values for the input '{item.name}' of type {item.type}",
             next="run the model from Python",
         )
-    if name == "bfloat16":
-        import ml_dtypes
-
-        bfloat16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
-        return bfloat16
     return np.dtype(name)
 
 

@@ -10,9 +10,7 @@ from typing import Any
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.staging import write_text
-from fx2onnx.base.targets import check_target as check_writable
-
-__all__ = ["check_apart", "check_readable", "check_writable", "human_size", "write_report"]
+from fx2onnx.base.targets import check_target
 
 
 def check_readable(path: Path) -> None:
@@ -30,7 +28,7 @@ def check_apart(outputs: Iterable[Path | None], inputs: Iterable[str | Path]) ->
     taken = list(inputs)
     for path in outputs:
         if path is not None:
-            check_writable(path, inputs=taken)
+            check_target(path, inputs=taken)
             taken.append(path)
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -36,22 +36,21 @@ class Job:
     options: ExportOptions = field(default_factory=_verified)
     target: str | None = None
     dynamic: tuple[str, ...] = ("default",)
-    batch: int | None = None
-    seq: int | None = None
-    image_size: int | None = None
-    seed: int = 0
-    weights: str | None = None
-    dtype: str | None = None
+    source_options: Mapping[str, Any] = field(default_factory=dict)
+    """As ``fx2onnx.sources.resolve`` takes them."""
 
     def as_dict(self) -> dict[str, Any]:
         """The fields as JSON types; of ``options``, what the command line can change."""
-        result = {item.name: getattr(self, item.name) for item in fields(self) if item.name != "options"}
-        asked = {
+        return {
+            "source": self.source,
+            "output": self.output,
+            "target": self.target,
+            "dynamic": list(self.dynamic),
+            **self.source_options,
             "verify": self.options.verify,
             "opset": self.options.opset_version,
             "capture": self.options.capture.rung,
         }
-        return result | asked | {"dynamic": list(self.dynamic)}
 
 
 class StageDisplay(Protocol):
@@ -81,7 +80,7 @@ def run(job: Job, display: StageDisplay) -> Done:
     opset = opset_for(job.target, job.options.opset_version)
     wanted = parse_dynamic(list(job.dynamic))
     with display.stage(f"build {job.source}"):
-        model = resolve_source(job.source, job.batch, job.seq, job.image_size, job.seed, job.weights, job.dtype)
+        model = resolve_source(job.source, **job.source_options)
         shapes = dynamic_shapes_of(model, wanted)
     result = display.call("export", lambda: _export(job, model, shapes, opset))
     result.report.warnings += _turned_static(result, shapes)

@@ -166,7 +166,7 @@ def export_many(
     rows = {source: row for source, row in done.items() if row is not None}
     left = [job for job in jobs if job.source not in rows]
     if report is not None:
-        read = [path for job in jobs for path in input_files(job.source, job.weights)]
+        read = [path for job in jobs for path in input_files(job.source, job.source_options.get("weights"))]
         check_apart([report], [folder / RESULTS, *(job.output for job in jobs), *read])
     start = time.perf_counter()
     sweep(folder)

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+import warnings
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
     from fx2onnx.sources import Source
 
+_SPECS = "zoo:NAME, torchvision:NAME, timm:NAME, hf:FOLDER_OR_TYPE or package.module:factory, with ?key=value"
 SourceArgument = Annotated[
     str,
     typer.Argument(
         metavar="SOURCE",
-        help="zoo:NAME, torchvision:NAME, timm:NAME, hf:FOLDER_OR_TYPE or package.module:factory, with ?key=value.",
+        help=f"{_SPECS}.",
         show_default=False,
     ),
 ]
@@ -21,8 +23,7 @@ SourcesArgument = Annotated[
     list[str],
     typer.Argument(
         metavar="SOURCE...",
-        help="zoo:NAME, torchvision:NAME, timm:NAME, hf:FOLDER_OR_TYPE or package.module:factory, with ?key=value; "
-        "NAME may be a pattern such as 'resnet*'.",
+        help=f"{_SPECS}; NAME may be a pattern such as 'resnet*'.",
         show_default=False,
     ),
 ]
@@ -65,22 +66,9 @@ Dtype = Annotated[
 ]
 
 
-def resolve_source(
-    spec: str,
-    batch: int | None,
-    seq: int | None,
-    image_size: int | None,
-    seed: int,
-    weights: str | None = None,
-    dtype: str | None = None,
-) -> Source:
+def resolve_source(spec: str, **asked: Any) -> Source:
     """``fx2onnx.sources.resolve`` without the warnings of the libraries that it imports."""
-    import warnings
-
     from fx2onnx import sources
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return sources.resolve(
-            spec, batch=batch, seq=seq, image_size=image_size, seed=seed, weights=weights, dtype=dtype
-        )
+    with warnings.catch_warnings(action="ignore"):
+        return sources.resolve(spec, **asked)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -105,7 +106,7 @@ def profile_command(
             stages,
             source,
             path,
-            (batch, seq, image_size, seed),
+            {"batch": batch, "seq": seq, "image_size": image_size, "seed": seed},
             attention,
             others,
             sweep or [],
@@ -159,7 +160,7 @@ def _measured(
     stages: Stages,
     spec: str,
     path: Path | None,
-    sizes: tuple[int | None, int | None, int | None, int],
+    sizes: Mapping[str, int | None],
     attention: str | None,
     others: list[str],
     sweeps: list[str],
@@ -179,7 +180,7 @@ def _measured(
     names = [OURS, *others]
 
     def job(spec: str) -> Job:
-        model = options.resolve_source(spec, *sizes)
+        model = options.resolve_source(spec, **sizes)
         if attention is not None:
             _set_attention(model, attention)
         return Job(model, path, dynamic_shapes_of(model, wanted))
@@ -193,7 +194,9 @@ def _measured(
             with_size(base.source, sweep, sweep.values[0])  # a wrong name is refused before the time is spent
     with stages.stage("export " + " and ".join(names)):
         exports, result = measure(names, base, repeat, stages.say)
-    profile = _profile(spec, base.source, exports, result)
+    profile: Profile = result.profile  # our own, with the others' exports and the medians of all runs
+    profile.source, profile.exports = spec, exports
+    profile.report["origin"] = base.source.origin
     for sweep in sweeping:
         made = {size: resized(sweep, size) for size in sweep.values}
         with stages.stage(f"sweep {sweep.label}"):
@@ -219,25 +222,11 @@ def _set_attention(model: Source, name: str) -> None:
         raise UserError("E001", f"{model.name} has no attention '{name}'", why=str(cause).splitlines()[0]) from cause
 
 
-def _profile(spec: str, source: Source, exports: Any, result: Any) -> Profile:
-    """Our own profile, with the others' exports and the medians of all runs."""
-    profile: Profile = result.profile
-    profile.source = spec
-    profile.exports = exports
-    profile.report["origin"] = source.origin
-    return profile
-
-
 def _verified(result: Any, source: Source) -> dict[str, Any]:
-    import time
-    import warnings
-
-    from fx2onnx.verify import verify
+    from fx2onnx.cli.verdict import check_model
 
     start = time.perf_counter()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        verdict = verify(result, source.module, source.args, source.kwargs)
+    verdict = check_model(result, source)
     return {**verdict.as_dict(), "summary": verdict.describe(), "seconds": time.perf_counter() - start}
 
 

@@ -114,9 +114,8 @@ def _undisturbed() -> Iterator[None]:
     with (
         contextlib.redirect_stdout(io.StringIO()),
         contextlib.redirect_stderr(io.StringIO()),
-        warnings.catch_warnings(),
+        warnings.catch_warnings(action="ignore"),
     ):
-        warnings.simplefilter("ignore")
         yield
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fx2onnx.base.errors import Fx2OnnxError, UserError
-from fx2onnx.base.staging import replacing
+from fx2onnx.base.staging import replacing, write_text
 from fx2onnx.cli import options
 from fx2onnx.cli.files import check_apart, check_readable
 from fx2onnx.cli.outcome import print_json, print_text, reports_errors
@@ -95,6 +95,7 @@ def run_command(
 
     from fx2onnx.cli import run_data, run_show
     from fx2onnx.cli.progress import Stages
+    from fx2onnx.runner import dump
 
     with Stages(quiet=json_output) as stages, _trace_file(profile or trace is not None) as prefix:
         with stages.stage(f"load {file.name}"):
@@ -111,7 +112,7 @@ def run_command(
                 values = stages.call(title, lambda data=data, repeats=repeats: _run(session, data.feeds, repeats))  # type: ignore[misc]
             except Fx2OnnxError:
                 if dump_ir and not json_output:
-                    print_text(_dump_ir(session))
+                    print_text(dump.dump_ir(session))
                 raise
             outputs = dict(zip(names, values, strict=True))
             described = [run_show.describe(name, value) for name, value in outputs.items()]
@@ -167,14 +168,7 @@ def _dump_before(session: Any, shown: dict[str, Any], graph: bool, dag: Path | N
         if not as_json:
             print_text(shown["graph"])
     if dag is not None:
-        with replacing(dag) as temporary:
-            temporary.write_text(dump.dump_dag(session), encoding="utf-8")
-
-
-def _dump_ir(session: Any) -> str:
-    from fx2onnx.runner import dump
-
-    return dump.dump_ir(session)
+        write_text(dag, dump.dump_dag(session))
 
 
 def _show_rest(
@@ -186,12 +180,13 @@ def _show_rest(
     as_json: bool,
 ) -> None:
     from fx2onnx.cli.run_show import print_profile
+    from fx2onnx.runner import dump
 
     if not as_json:
         if rows:
             print_profile(rows)
         if dump_ir:
-            print_text(_dump_ir(session))
+            print_text(dump.dump_ir(session))
         return
     shown |= sets[-1]
     if len(sets) > 1:
@@ -199,7 +194,7 @@ def _show_rest(
     if rows:
         shown["profile"] = rows
     if dump_ir:
-        shown["ir"] = _dump_ir(session)
+        shown["ir"] = dump.dump_ir(session)
     print_json(shown)
 
 

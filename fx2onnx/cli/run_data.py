@@ -130,11 +130,12 @@ def difference(given: Any, wanted: Any, rtol: float, atol: float) -> str:
     if isinstance(wanted, dict):
         if not isinstance(given, dict) or list(given) != list(wanted):
             return "other keys"
-        return _first(difference(given[key], wanted[key], rtol, atol) for key in wanted)
+        return next(filter(None, (difference(given[key], wanted[key], rtol, atol) for key in wanted)), "")
     if isinstance(wanted, list):
         if not isinstance(given, list) or len(given) != len(wanted):
             return f"{len(given)} items instead of {len(wanted)}" if isinstance(given, list) else "not a sequence"
-        return _first(difference(one, other, rtol, atol) for one, other in zip(given, wanted, strict=True))
+        pairs = zip(given, wanted, strict=True)
+        return next(filter(None, (difference(one, other, rtol, atol) for one, other in pairs)), "")
     one, other = np.asarray(given), np.asarray(wanted)
     if one.shape != other.shape:
         return f"shape {list(one.shape)} instead of {list(other.shape)}"
@@ -153,7 +154,3 @@ def difference(given: Any, wanted: Any, rtol: float, atol: float) -> str:
     at = np.unravel_index(int(np.argmin(close)), close.shape)
     where = f"[{', '.join(map(str, at))}]"
     return f"{int((~close).sum())} of {close.size} values, first at {where}: {one[at]} instead of {other[at]}"
-
-
-def _first(texts: Any) -> str:
-    return next((text for text in texts if text), "")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
@@ -13,19 +15,17 @@ from fx2onnx.base.errors import VerificationError
 from fx2onnx.report.console import headed_table
 
 if TYPE_CHECKING:
+    from fx2onnx.exporting.result import ExportResult
     from fx2onnx.sources import Source
     from fx2onnx.verify import Verdict
 
 
-def check_model(path: Path, source: Source, engines: Sequence[str] | None = None) -> Verdict:
-    """The verdict on the file ``path`` against the eager module of ``source``, in all engines unless some are named."""
-    import warnings
-
+def check_model(model: Path | ExportResult, source: Source, engines: Sequence[str] | None = None) -> Verdict:
+    """The verdict on a model against the eager module of ``source``, in all engines unless some are named."""
     from fx2onnx import verify
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return verify.verify(str(path), source.module, source.args, source.kwargs, engines=engines)
+    with warnings.catch_warnings(action="ignore"):
+        return verify.verify(model, source.module, source.args, source.kwargs, engines=engines)
 
 
 def verdict_view(verdict: Verdict) -> RenderableType:
@@ -47,9 +47,13 @@ def verdict_view(verdict: Verdict) -> RenderableType:
     return Group(table, *(Text(f"note: {note}", style="dim") for note in verdict.notes))
 
 
-def require_ok(verdict: Verdict, file: Path) -> None:
-    """Raise VerificationError E501 with the failing outputs unless the verdict is good."""
+def require_ok(verdict: Verdict, file: Path, *, is_reported: bool = False) -> None:
+    """Raise VerificationError E501 with the failing outputs unless the verdict is good, or end with its exit code where
+    the verdict ``is_reported`` already.
+    """
     if not verdict.ok:
+        if is_reported:
+            raise typer.Exit(VerificationError.exit_code)
         raise VerificationError(
             "E501",
             f"the outputs of {file} differ from eager PyTorch",

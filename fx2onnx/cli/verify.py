@@ -35,11 +35,12 @@ def verify_command(
     check_readable(model)
     with Stages(quiet=quiet or json_output) as stages:
         with stages.stage(f"build {source}"):
-            reference = options.resolve_source(source, batch, seq, image_size, seed, weights, dtype)
+            reference = options.resolve_source(
+                source, batch=batch, seq=seq, image_size=image_size, seed=seed, weights=weights, dtype=dtype
+            )
         verdict = stages.call("verify against eager PyTorch", lambda: check_model(model, reference))
     if json_output:
         print_json({"file": str(model), "source": source, **verdict.as_dict()})
-        raise typer.Exit(0 if verdict.ok else 1)
-    if not quiet:
+    elif not quiet:
         console().print(verdict_view(verdict))
-    require_ok(verdict, model)
+    require_ok(verdict, model, is_reported=json_output)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import io
 import multiprocessing
 import queue
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from typing import Any, TypeAlias, TypeVar
 
 from fx2onnx.base.errors import Fx2OnnxError, InternalError
@@ -164,9 +165,6 @@ class _PipeDisplay:
 
 
 def _serve(pipe: Any) -> None:
-    import contextlib
-    import io
-
     import torch
 
     for module in _PIPELINE:
@@ -179,6 +177,6 @@ def _serve(pipe: Any) -> None:
             return
         pipe.send(("begin", "build"))
         # What a model prints would break into the display of the process that shows the progress.
-        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
             row = attempt(job, _PipeDisplay(pipe))
         pipe.send(("row", row))

@@ -254,15 +254,12 @@ def _refers(results: dict[str, ExportResult]) -> bool:
 
 
 def _write(results: dict[str, ExportResult], stage: Path, target: Path) -> None:
-    if _refers(results):
+    if _refers(results) or len(results) == 1:
         for name, result in results.items():
             if reference.is_referenced(result.owned.model):
                 result.report.file_bytes = reference.save(result.owned.model, stage / name, home=target).model_bytes
             else:
                 result.save(stage / name)
-    elif len(results) == 1:
-        for name, result in results.items():
-            result.save(stage / name)
     else:
         total_bytes = save_together({name: result.owned.model for name, result in results.items()}, stage, DATA_STEM)
         for result in results.values():

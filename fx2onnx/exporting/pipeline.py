@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fx2onnx.base.changes import before_change, undone
 from fx2onnx.base.events import Recorder, active_as_now, record, recording
+from fx2onnx.base.memory import MemoryReader
 from fx2onnx.base.recursion import make_room_to_recurse
 from fx2onnx.base.targets import check_target
 from fx2onnx.base.tracebacks import frames_emptied
@@ -16,7 +17,6 @@ from fx2onnx.exporting.measured import Measured
 from fx2onnx.exporting.options import ExportOptions
 
 if TYPE_CHECKING:
-    from fx2onnx.base.memory import MemoryReader
     from fx2onnx.exporting.result import ExportResult
     from fx2onnx.verify import Verdict
 
@@ -33,7 +33,7 @@ def run(
     read = [file.path for file in options.weight_files]
     target = None if path is None else check_target(path, inputs=read)
     profile_path = _profile_path(options.profile, read + ([] if target is None else [target]))
-    memory = _memory_reader() if options.profile else None
+    memory = MemoryReader() if options.profile else None
 
     def measured() -> tuple[ExportResult, Recorder, Verdict | None]:
         _pause_collector()
@@ -72,12 +72,6 @@ def _profile_path(profile: bool | str | os.PathLike[str], inputs: Sequence[str])
 
     writer(profile)
     return check_target(profile, inputs=inputs, what="the profile")
-
-
-def _memory_reader() -> MemoryReader:
-    from fx2onnx.base.memory import MemoryReader
-
-    return MemoryReader()
 
 
 def _pause_collector() -> None:

@@ -101,7 +101,7 @@ def _until_sound_ends(stop: Stop, ids: Array, stream: Array) -> Stop:
         raise UserError(
             "E401",
             f"the sound ends with the prompt of {ids.shape[1]} tokens",
-            why=f"it is heard with {stream.shape[1]} tokens, given and generated",
+            why=f"it lasts for {stream.shape[1]} tokens, given and generated",
             next="give longer sound or a shorter prompt",
         )
     return replace(stop, max_new_tokens=min(stop.max_new_tokens, room))

@@ -58,7 +58,7 @@ def commit(staged: Staged, target: str, *, durable: bool = False) -> None:
         _rename(staged, folder, target)
         for name in old:
             if name != staged.data_name:
-                with contextlib.suppress(OSError):  # in use, or somebody else's in a sticky folder: only room is lost
+                with contextlib.suppress(OSError):  # in use, or another user's in a sticky folder: only room is lost
                     os.unlink(os.path.join(folder, name))
     if durable:
         sync(folder)

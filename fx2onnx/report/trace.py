@@ -75,19 +75,16 @@ def _frame(name: str, where: str) -> dict[str, Any]:
 
 
 def _sampled(export: Export, frames: dict[tuple[str, str], int]) -> dict[str, Any]:
-    samples: list[list[int]] = []
-    weights: list[float] = []
     assert export.events is not None
-    for stack, seconds in _stacks(export.events, (), frames):
-        samples.append(list(stack))
-        weights.append(seconds)
+    stretches = list(_stacks(export.events, (), frames))
+    weights = [seconds for _, seconds in stretches]
     return {
         "type": "sampled",
         "name": export.exporter,
         "unit": "seconds",
         "startValue": 0,
         "endValue": sum(weights),
-        "samples": samples,
+        "samples": [list(stack) for stack, _ in stretches],
         "weights": weights,
     }
 

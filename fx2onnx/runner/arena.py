@@ -29,8 +29,8 @@ offsets of a very large model are found by a faster rule."""
 
 def assign_offsets(buffers: Sequence[Buffer]) -> int:
     """Give each buffer an offset; returns the arena's size in bytes."""
-    found = _lowest_gaps(buffers)
-    return _size_classes(buffers) if found is None else found
+    total = _lowest_gaps(buffers)
+    return _size_classes(buffers) if total is None else total
 
 
 def _size_classes(buffers: Sequence[Buffer]) -> int:

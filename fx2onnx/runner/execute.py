@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -34,6 +34,7 @@ KERNEL_FAULTS = (
 )
 """What NumPy and Python raise on operands that do not fit; reported with the node, the cause chained."""
 
+Error = TypeVar("Error", bound=Fx2OnnxError)
 Signature: TypeAlias = tuple[Any, ...]
 MAX_PLANS = 4
 """Plans kept per program: each holds an arena, and endless new shapes must not fill the memory."""
@@ -139,8 +140,7 @@ class Executor:
         except Fx2OnnxError as error:
             if error.node:
                 raise
-            node = node_line(step, args)
-            raise type(error)(error.code, error.what, node=node, why=error.why, next=error.next) from error
+            raise with_node(error, step, args) from error
         except KERNEL_FAULTS as error:
             raise failed(step, args, error) from error
 
@@ -211,7 +211,7 @@ def check_alive(alive_bytes: int, step: Step, args: Sequence[Value]) -> None:
     try:
         check_bytes(alive_bytes, "all that is alive after this step")
     except UserError as error:
-        raise UserError(error.code, error.what, node=node_line(step, args), why=error.why, next=error.next) from None
+        raise with_node(error, step, args) from None
 
 
 def dying_slots(program: Program, feeds: set[int]) -> list[list[int]]:
@@ -251,13 +251,23 @@ def node_line(step: Step, args: Sequence[Value]) -> str:
     return f"{label}{step.origin}  on ({given})"[:400]
 
 
+def with_node(error: Error, step: Step, args: Sequence[Value]) -> Error:
+    """The error with its node, that of ``step`` where it has none yet."""
+    node = error.node or node_line(step, args)
+    return type(error)(error.code, error.what, node=node, why=error.why, next=error.next)
+
+
+def reason(error: BaseException) -> str:
+    """The first line that the error says."""
+    return str(error).splitlines()[0][:200] if str(error) else ""
+
+
 def failed(step: Step, args: Sequence[Value], error: BaseException) -> UserError:
     """The error for a step that NumPy or Python refused."""
-    text = str(error).splitlines()[0][:200] if str(error) else ""
     return UserError(
         "E403",
         f"{step.op_type} failed",
         node=node_line(step, args),
-        why=f"{type(error).__name__}: {text}",
+        why=f"{type(error).__name__}: {reason(error)}",
         next="check the shapes and dtypes that reach this node; `fx2onnx run --dump-ir` lists them",
     )

@@ -74,30 +74,18 @@ def kernel(
     if prepare is not None and infer is None:
         raise ValueError(f"{op_type}: prepare= is for kernels of kind 'into'")
 
+    contract = (kind, infer, inplace, shape_inputs, is_random, elementwise, prepare)
+
     def register(fn: Function) -> Function:
         names = inspect.signature(fn).parameters
         extras = frozenset(name for name in _EXTRAS if name in names)
         for version in (since,) if isinstance(since, int) else since:
-            entry = Kernel(
-                op_type,
-                domain,
-                version,
-                fn,
-                kind,
-                infer,
-                inplace,
-                shape_inputs,
-                is_random,
-                elementwise,
-                prepare,
-                extras,
-            )
             versions = _table.setdefault((domain, op_type), {})
             if version in versions:
                 raise ValueError(
                     f"two kernels for {op_type}-{version}: {place_of(versions[version].fn)}, {place_of(fn)}"
                 )
-            versions[version] = entry
+            versions[version] = Kernel(op_type, domain, version, fn, *contract, extras)
             _count_change()
         return fn
 

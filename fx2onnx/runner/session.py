@@ -94,14 +94,12 @@ class InferenceSession:
             if self._options.graph_optimization_level >= GraphOptimizationLevel.ORT_ENABLE_EXTENDED:
                 fuse(self._program)
             self._executor = Executor(self._program)
-        self._inputs = [_node_arg(self._program.slots[index], fixed) for index in self._program.inputs]
-        self._output_args = [_node_arg(self._program.slots[index], fixed) for index in self._program.outputs]
+        slots = self._program.slots
+        self._inputs = [_node_arg(slots[index].name, slots[index], fixed) for index in self._program.inputs]
         self._output_names = [info.name for info in loaded.proto.graph.output]
-        self._output_args = [
-            NodeArg(name, arg.type, arg.shape, arg.value_type, arg.dims)
-            for name, arg in zip(self._output_names, self._output_args, strict=True)
-        ]
-        self._optional = frozenset(self._program.slots[index].name for index in self._program.defaults)
+        outputs = zip(self._output_names, self._program.outputs, strict=True)
+        self._output_args = [_node_arg(name, slots[index], fixed) for name, index in outputs]
+        self._optional = frozenset(slots[index].name for index in self._program.defaults)
         self._checker = FeedChecker(self._inputs, self._optional, fixed)
         self._lock = threading.Lock()
         self._events: list[dict[str, Any]] = []
@@ -292,10 +290,10 @@ def _save(loaded: LoadedModel, options: SessionOptions) -> None:
         raise UserError("E301", f"the optimized model {path!r} cannot be written", why=str(error)) from error
 
 
-def _node_arg(slot: Slot, fixed: Mapping[str, int]) -> NodeArg:
+def _node_arg(name: str, slot: Slot, fixed: Mapping[str, int]) -> NodeArg:
     dims = None if slot.shape is None else [fixed.get(dim, dim) if isinstance(dim, str) else dim for dim in slot.shape]
     shape = dims if dims is not None and is_tensor_type(slot.type) else []
-    return NodeArg(slot.name, type_name(slot.type), shape, slot.type, dims)
+    return NodeArg(name, type_name(slot.type), shape, slot.type, dims)
 
 
 def _metadata(proto: Any) -> ModelMetadata:

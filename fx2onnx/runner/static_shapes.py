@@ -24,7 +24,7 @@ from fx2onnx.runner.abstract_values import (
     declared_dims,
     holds_values,
 )
-from fx2onnx.runner.execute import KERNEL_FAULTS, check_dtypes, node_line
+from fx2onnx.runner.execute import KERNEL_FAULTS, check_dtypes, node_line, reason, with_node
 from fx2onnx.runner.limits import memory_limit
 from fx2onnx.runner.program import Program, Slot, Step
 from fx2onnx.runner.registry import outputs_of
@@ -234,21 +234,15 @@ def _visit(step: Step, args: list[Value], known: dict[int, Value], abstract: dic
     except UserError as error:
         if error.code == "E404":
             return None  # large, but perhaps within the limit: the run decides
-        node = error.node or node_line(step, args)
-        return UserError(error.code, error.what, node=node, why=error.why, next=error.next)
+        return with_node(error, step, args)
     except KERNEL_FAULTS as error:
         return _misfit(step, args, error)
     return None
 
 
 def _misfit(step: Step, args: Sequence[Value], error: BaseException) -> UserError:
-    text = str(error).splitlines()[0][:200] if str(error) else ""
-    fault = UserError(
-        "E303",
-        f"the operands of {step.op_type} do not fit",
-        node=node_line(step, args),
-        why=f"{text} (known before anything ran)",
-    )
+    why = f"{reason(error)} (known before anything ran)"
+    fault = UserError("E303", f"the operands of {step.op_type} do not fit", node=node_line(step, args), why=why)
     fault.__cause__ = error
     return fault
 

@@ -20,60 +20,13 @@ Shape: TypeAlias = tuple[int, ...]
 Spec: TypeAlias = tuple[Shape, Dtype]
 
 TENSOR_NAMES: dict[ir.DataType, str] = {
-    ir.DataType.FLOAT: "float",
-    ir.DataType.DOUBLE: "double",
-    ir.DataType.FLOAT16: "float16",
-    ir.DataType.BFLOAT16: "bfloat16",
-    ir.DataType.INT8: "int8",
-    ir.DataType.INT16: "int16",
-    ir.DataType.INT32: "int32",
-    ir.DataType.INT64: "int64",
-    ir.DataType.UINT8: "uint8",
-    ir.DataType.UINT16: "uint16",
-    ir.DataType.UINT32: "uint32",
-    ir.DataType.UINT64: "uint64",
-    ir.DataType.BOOL: "bool",
-    ir.DataType.STRING: "string",
-    ir.DataType.COMPLEX64: "complex64",
-    ir.DataType.COMPLEX128: "complex128",
-    ir.DataType.FLOAT8E4M3FN: "float8e4m3fn",
-    ir.DataType.FLOAT8E4M3FNUZ: "float8e4m3fnuz",
-    ir.DataType.FLOAT8E5M2: "float8e5m2",
-    ir.DataType.FLOAT8E5M2FNUZ: "float8e5m2fnuz",
-    ir.DataType.FLOAT8E8M0: "float8e8m0",
-    ir.DataType.FLOAT4E2M1: "float4e2m1",
-    ir.DataType.FLOAT6E2M3: "float6e2m3",
-    ir.DataType.FLOAT6E3M2: "float6e3m2",
-    ir.DataType.INT4: "int4",
-    ir.DataType.UINT4: "uint4",
-    ir.DataType.INT2: "int2",
-    ir.DataType.UINT2: "uint2",
+    member: member.name.lower() for member in ir.DataType if member is not ir.DataType.UNDEFINED
 }
+"""onnxruntime's word for each element type."""
 
 STRING_DTYPE = np.dtype(object)
 FLOAT32 = np.dtype(np.float32)
 INT64 = np.dtype(np.int64)
-BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
-
-NARROW_FLOATS = frozenset(
-    np.dtype(t)
-    for t in (
-        np.float16,
-        ml_dtypes.bfloat16,
-        ml_dtypes.float8_e4m3fn,
-        ml_dtypes.float8_e4m3fnuz,
-        ml_dtypes.float8_e5m2,
-        ml_dtypes.float8_e5m2fnuz,
-        ml_dtypes.float8_e8m0fnu,
-        ml_dtypes.float4_e2m1fn,
-        ml_dtypes.float6_e2m3fn,
-        ml_dtypes.float6_e3m2fn,
-    )
-)
-"""Floats that kernels widen to float32 before they sum or call a transcendental function."""
-
-NARROW_INTS = frozenset(np.dtype(t) for t in (ml_dtypes.int4, ml_dtypes.uint4, ml_dtypes.int2, ml_dtypes.uint2))
-"""Integers that NumPy knows only as extension types."""
 
 
 def numpy_dtype(dtype: ir.DataType) -> Dtype:
@@ -86,15 +39,23 @@ def numpy_dtype_of_code(code: int) -> Dtype:
     return numpy_dtype(ir.DataType(code))
 
 
+NARROW_FLOATS = frozenset(
+    numpy_dtype(member) for member in TENSOR_NAMES if member.is_floating_point() and member.itemsize < 4
+)
+"""Floats that kernels widen to float32 before they sum or call a transcendental function."""
+
+NARROW_INTS = frozenset(np.dtype(t) for t in (ml_dtypes.int4, ml_dtypes.uint4, ml_dtypes.int2, ml_dtypes.uint2))
+"""Integers that NumPy knows only as extension types."""
+
 _BY_DTYPE = {numpy_dtype(member): member for member in TENSOR_NAMES}
 
 
 def onnx_dtype(dtype: Dtype) -> ir.DataType | None:
     """The ONNX dtype of a NumPy dtype; any kind of string is STRING; None where ONNX has none."""
-    found = _BY_DTYPE.get(dtype)
-    if found is None and dtype.kind in "USOT":
+    known = _BY_DTYPE.get(dtype)
+    if known is None and dtype.kind in "USOT":
         return ir.DataType.STRING
-    return _BY_DTYPE.get(np.dtype(dtype.type)) if found is None else found
+    return _BY_DTYPE.get(np.dtype(dtype.type)) if known is None else known
 
 
 def is_float(dtype: Dtype) -> bool:

@@ -14,10 +14,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import torch
 
-from fx2onnx.base.errors import UserError
+from fx2onnx.base.errors import UserError, first_line
 from fx2onnx.base.events import record
 from fx2onnx.capture.driver import as_module
 from fx2onnx.capture.python.inputs import Arguments, bind, normalise_args
@@ -142,7 +143,7 @@ def _compare_sample(verdict: Verdict, case: _Case, sample: Sample) -> None:
                 why=f"{type(cause).__name__}: {str(cause)[:300]}",
                 next="check that module(*args, **kwargs) runs, in eval mode, with these arguments",
             ) from cause
-        verdict.notes.append(f"{sample.name}: eager PyTorch itself fails ({_first_line(cause)})")
+        verdict.notes.append(f"{sample.name}: eager PyTorch itself fails ({first_line(cause)[:120]})")
         return
     draws = recording.draws
     exact = _exact(verdict, case, sample, draws)
@@ -187,9 +188,10 @@ def _exact(verdict: Verdict, case: _Case, sample: Sample, draws: Sequence[Draw])
         return None
     try:
         with record("eager PyTorch in float64"), Replaying(draws) if draws else contextlib.nullcontext():
-            return _run_eager(case.judge, case.arguments, [_widened(tensor) for tensor in sample.tensors])
+            wide = [tensor.double() if tensor.is_floating_point() else tensor for tensor in sample.tensors]
+            return _run_eager(case.judge, case.arguments, wide)
     except Exception as cause:  # forward is the user's code, in a dtype it may not know
-        verdict.note(f"no float64 judge: the module does not run in float64 ({_first_line(cause)})")
+        verdict.note(f"no float64 judge: the module does not run in float64 ({first_line(cause)[:120]})")
         return None
 
 
@@ -209,14 +211,9 @@ def _run_engine(verdict: Verdict, engine: str, run: Run, feeds: dict[str, Array]
         with record(engine):
             return run(feeds)
     except Exception as cause:  # an engine that fails is a row of the verdict
-        problem = f"{type(cause).__name__}: {_first_line(cause, 300)}"
+        problem = f"{type(cause).__name__}: {first_line(cause)[:300]}"
         verdict.rows.append(Row(engine, "(all)", float("inf"), 0.0, False, sample.name, problem))
         return None
-
-
-def _first_line(cause: Exception, length: int = 120) -> str:
-    lines = str(cause).strip().splitlines()
-    return lines[0][:length] if lines else type(cause).__name__
 
 
 def _judged_again(
@@ -241,7 +238,7 @@ def _judged_again(
                     if moved[index].shape == expected[index].shape:
                         own[index] = max(own[index], _moved_by(moved[index], expected[index]))
         except Exception as cause:  # forward is the user's code
-            verdict.note(f"no second judge: the module does not run on nudged numbers ({_first_line(cause)})")
+            verdict.note(f"no second judge: the module does not run on nudged numbers ({first_line(cause)[:120]})")
     judged = []
     for index, row in rows:
         allowed = MOVEMENT_RATIO * own.get(index, 0.0)
@@ -300,7 +297,7 @@ def _judge(engine: str, name: str, inputs: str, got: Any, want: Array, exact: Ar
         )
     finite = np.abs(wide_want[np.isfinite(wide_want)])
     scale = float(finite.max(initial=0.0))
-    epsilon = _epsilon(want.dtype)
+    epsilon = float(ml_dtypes.finfo(want.dtype).eps)
     allowed = (
         (ERROR_RATIO * own + SCALE_EPSILONS * epsilon * scale)
         if judged
@@ -314,12 +311,6 @@ def _can_judge(exact: Array, want: Array) -> bool:
     some (masks filled with the lowest float64 can overflow where those with the lowest float32 do not).
     """
     return exact.shape == want.shape and not bool(np.any(np.isfinite(want) & ~np.isfinite(exact)))
-
-
-def _epsilon(dtype: np.dtype[Any]) -> float:
-    import ml_dtypes
-
-    return float(ml_dtypes.finfo(dtype).eps)
 
 
 def _run_eager(root: torch.nn.Module, arguments: Arguments, tensors: Sequence[torch.Tensor]) -> list[Array]:
@@ -342,10 +333,6 @@ def _run_eager(root: torch.nn.Module, arguments: Arguments, tensors: Sequence[to
         for leaf in leaves
         if isinstance(leaf, torch.Tensor | int | float)
     ]
-
-
-def _widened(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.double() if tensor.is_floating_point() else tensor
 
 
 def _in_float64(root: torch.nn.Module, verdict: Verdict) -> torch.nn.Module | None:

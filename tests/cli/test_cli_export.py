@@ -104,7 +104,7 @@ def test_a_size_that_nobody_named_may_turn_out_fixed(monkeypatch: pytest.MonkeyP
 
     proposed = {"x": {0: "batch", 1: "sequence"}}
     source = Source("unrolled", as_module(unrolled), (torch.randn(2, 3),), dynamic_shapes=proposed)
-    monkeypatch.setattr(job_module, "resolve_source", lambda *_: source)
+    monkeypatch.setattr(job_module, "resolve_source", lambda *_, **__: source)
     done = invoke("export", "unrolled", "-o", "m.onnx", "--json", "--no-verify")
     assert done.exit_code == 0, done.output
     assert shape_of("m.onnx", "x") == ["batch", 3]

@@ -16,7 +16,8 @@ from rich.console import Console
 from fx2onnx.base import events
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.staging import replacing
-from fx2onnx.cli import feeds, files
+from fx2onnx.base.targets import check_target
+from fx2onnx.cli import feeds
 from fx2onnx.cli.dynamic import dynamic_shapes_of, parse_dynamic
 from fx2onnx.cli.files import human_size
 from fx2onnx.cli.progress import Stages
@@ -130,19 +131,19 @@ class TestFeeds:
 
 class TestFiles:
     def test_checking_leaves_nothing_behind(self, tmp_path: Path) -> None:
-        files.check_writable(tmp_path / "model.onnx")
+        check_target(tmp_path / "model.onnx")
         assert list(tmp_path.iterdir()) == []
 
     @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
     def test_a_folder_without_write_permission_is_refused(self, tmp_path: Path) -> None:
         tmp_path.chmod(0o500)
         with pytest.raises(UserError, match="E301"):
-            files.check_writable(tmp_path / "model.onnx")
+            check_target(tmp_path / "model.onnx")
 
     def test_a_file_in_place_of_a_folder_is_refused(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("")
         with pytest.raises(UserError, match="is not a folder"):
-            files.check_writable(tmp_path / "file" / "model.onnx")
+            check_target(tmp_path / "file" / "model.onnx")
 
     def test_replacing_keeps_the_old_file_when_the_block_fails(self, tmp_path: Path) -> None:
         target = tmp_path / "report.json"

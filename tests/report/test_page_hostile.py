@@ -85,22 +85,22 @@ def test_every_tooltip_shows_hostile_names_as_text(opened: Opened) -> None:
         for chart in charts:
             opened.page.locator(f"#{chart}").scroll_into_view_if_needed()
             opened.page.wait_for_timeout(350)  # bars grow when they are drawn
-            told = opened.page.evaluate(_HOVER, chart)
-            assert any(name[:200] in " ".join(text.split()) for text in told for name in SHOWN), chart
+            shown = opened.page.evaluate(_HOVER, chart)
+            assert any(name[:200] in " ".join(text.split()) for text in shown for name in SHOWN), chart
             assert not run_by_a_name(opened), chart
     assert opened.complaints == []
 
 
 _HOVER = """(id) => {
-  const chart = document.getElementById(id), told = new Set();
+  const chart = document.getElementById(id), shown = new Set();
   for (const drawn of chart.querySelectorAll('svg path')) {
     drawn.scrollIntoView({ block: 'center' });
     const { x, y, width, height } = drawn.getBoundingClientRect();
     const at = { clientX: x + width / 2, clientY: y + height / 2, bubbles: true };
     chart.querySelector('svg').parentElement.dispatchEvent(new MouseEvent('mousemove', at));
-    chart.querySelectorAll('.told').forEach((tip) => told.add(tip.textContent));
+    chart.querySelectorAll('.tooltip').forEach((tip) => shown.add(tip.textContent));
   }
-  return [...told];
+  return [...shown];
 }"""
 
 
@@ -108,11 +108,11 @@ def test_flames_and_boxes_tell_hostile_names_when_they_are_tapped(opened: Opened
     opened.show("flames")
     opened.page.wait_for_timeout(400)
     frames = opened.page.locator("#flame-charts article:first-child g.frame")
-    told = []
+    shown = []
     for index in range(1, min(frames.count(), 24)):
         frames.nth(index).dispatch_event("mouseover")
-        told.append(opened.page.text_content("#flame-details") or "")
-    assert any(SHOWN[0] in text for text in told)
+        shown.append(opened.page.text_content("#flame-details") or "")
+    assert any(SHOWN[0] in text for text in shown)
     opened.page.click("text=by module")
     opened.page.fill("#flame-search", NAMES[0])
     opened.show("graph")
@@ -120,11 +120,11 @@ def test_flames_and_boxes_tell_hostile_names_when_they_are_tapped(opened: Opened
         "(found) => found.map((option) => option.value)"
     ):
         opened.page.select_option("#graph-depth", depth)
-        told = opened.page.evaluate("""() => graphPicture.nodes().map((node) => {
+        shown = opened.page.evaluate("""() => graphPicture.nodes().map((node) => {
             node.emit('tap');
             return document.getElementById('graph-details').textContent;
         })""")
-        text = " ".join(" ".join(told).split())
+        text = " ".join(" ".join(shown).split())
         assert not [name for name in SHOWN if name not in text], depth
     assert not run_by_a_name(opened)
     assert opened.complaints == []

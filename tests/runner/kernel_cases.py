@@ -125,7 +125,17 @@ def layer_norm_of_doubles(x: Array, weight: Array) -> tuple[Array, ...]:
     return (x - mean) * rstd, mean.astype(np.float32), rstd.astype(np.float32)
 
 
+LEAKY = {"hidden_size": 3, "activations": ["LeakyRelu"], "activation_alpha": [0.5]}
+
+
+def leaky_step(x: Array, w: Array, _: Array) -> Array:
+    """One time of an RNN from no state."""
+    total = x @ w[0].T
+    return np.where(total >= 0, total, 0.5 * total)[:, None]
+
+
 CASES = [
+    NodeCase("RNN", 14, (f32(1, 2, 4), f32(1, 3, 4), np.zeros((1, 3, 3), np.float32)), leaky_step, LEAKY),
     *(NodeCase(name, 1, (f32(2, 3, 4), f32(3)), along_axis_1(call), OLD_BROADCAST) for name, call in ARITHMETIC.items()),
     NodeCase("ReduceMax", 13, (f32(2, 3),), lambda x: x.max(axis=1), {"axes": [1], "keepdims": 2}),
     NodeCase("ArgMax", 13, (f32(2, 3),), lambda x: x.argmax(axis=1), {"axis": 1, "keepdims": -1}),

@@ -33,7 +33,7 @@ function drawPhases(id, share) {
     grid: { left: 4, right: 24, top: 18 + rows * 24, bottom: 4, containLabel: true },
     tooltip: { formatter: (hit) => {
       const item = exporters[hit.dataIndex], seconds = of(item, names[hit.seriesIndex]);
-      return told(hit.color, `${names[hit.seriesIndex]}: ${item.exporter}`, `${time(seconds)} · ${percent(seconds / (total(item) || 1))}`);
+      return tooltipOf(hit.color, `${names[hit.seriesIndex]}: ${item.exporter}`, `${time(seconds)} · ${percent(seconds / (total(item) || 1))}`);
     } },
     xAxis: axis({ type: 'value', max: share ? 1 : undefined, splitNumber: narrow() ? 3 : 6, axisLabel: { color: ink('soft'), hideOverlap: true, formatter: (value) => share ? percent(value) : time(value) } }),
     yAxis: axis({ type: 'category', inverse: true, data: exporters.map((item) => cut(item.exporter, 40)), axisLabel: { color: ink('ink') } }),
@@ -48,7 +48,7 @@ function drawMemory() {
   chart('memory', {
     legend: legend(),
     grid: { left: 4, right: 18, top: 36, bottom: 4, containLabel: true },
-    tooltip: { trigger: 'axis', formatter: (hits) => make('div', {}, ...hits.map((hit) => told(hit.color, hit.seriesName, size(Math.max(0, hit.value[1] || 0))))) },
+    tooltip: { trigger: 'axis', formatter: (hits) => make('div', {}, ...hits.map((hit) => tooltipOf(hit.color, hit.seriesName, size(Math.max(0, hit.value[1] || 0))))) },
     xAxis: axis({ type: 'value', min: 0, max: 1, axisLabel: { color: ink('soft'), formatter: percent }, axisPointer: { label: { formatter: (at) => percent(at.value) } } }),
     yAxis: axis({ type: 'value', axisLabel: { color: ink('soft'), formatter: size } }),
     series: measured().map((item, index) => {
@@ -83,7 +83,7 @@ function drawSlowest(rows) {
   byId('slowest').style.height = `${60 + top.length * 24}px`;
   chart('slowest', {
     grid: { left: 4, right: 60, top: 6, bottom: 4, containLabel: true },
-    tooltip: { formatter: (hit) => { const row = top[hit.dataIndex]; return told(hit.color, `${row.name} (${row.phase})`, `${time(row.seconds)} in ${row.count} calls`, row.line || ''); } },
+    tooltip: { formatter: (hit) => { const row = top[hit.dataIndex]; return tooltipOf(hit.color, `${row.name} (${row.phase})`, `${time(row.seconds)} in ${row.count} calls`, row.line || ''); } },
     xAxis: axis({ type: 'value', show: !narrow(), splitNumber: 4, axisLabel: { color: ink('soft'), formatter: time, hideOverlap: true } }),
     yAxis: axis({ type: 'category', data: top.map((row) => cut(row.name, narrow() ? 22 : 60)), axisLabel: { color: ink('ink'), fontSize: 11 }, axisTick: { show: false } }),
     series: [{ type: 'bar', barMaxWidth: 16, data: top.map((row) => ({ value: row.seconds, itemStyle: { color: phaseColour(row.phase), borderRadius: [0, 4, 4, 0] } })),
@@ -138,7 +138,7 @@ function drawSeries(holder, series, number) {
   chart(id, {
     legend: legend({ data: series.exporters.map((item) => item.exporter) }),
     grid: { left: 4, right: 30, top: 40, bottom: 24, containLabel: true },
-    tooltip: { formatter: (hit) => told(hit.color, `${hit.seriesName} at ${hit.value[0]}`, time(hit.value[1])) },
+    tooltip: { formatter: (hit) => tooltipOf(hit.color, `${hit.seriesName} at ${hit.value[0]}`, time(hit.value[1])) },
     xAxis: axis({ type: isWide(values) ? 'log' : 'value', logBase: 2, name: cut(series.label, 60), nameLocation: 'middle', nameGap: 26, min: ticks[0], max: ticks[ticks.length - 1],
       axisLabel: { color: ink('soft'), customValues: ticks, hideOverlap: true }, axisTick: { customValues: ticks } }),
     yAxis: axis({ type: wide ? 'log' : 'value', min: wide ? undefined : 0, axisLabel: { color: ink('soft'), formatter: time } }),
@@ -174,7 +174,7 @@ VIEWS.weights = { has: () => DATA.weights.length > 0, draw() {
   const tree = structuredClone(DATA.weight_tree);
   paint(tree, total);
   chart('weight-map', {
-    tooltip: { formatter: (hit) => told(hit.color, hit.treePathInfo.slice(1).map((step) => step.name).join('.') || DATA.source, `${size(hit.value)} · ${percent(hit.value / (total || 1))}`) },
+    tooltip: { formatter: (hit) => tooltipOf(hit.color, hit.treePathInfo.slice(1).map((step) => step.name).join('.') || DATA.source, `${size(hit.value)} · ${percent(hit.value / (total || 1))}`) },
     series: [{ type: 'treemap', name: 'all weights', data: tree, roam: false, leafDepth: 20, width: '100%', height: '92%', top: 0, left: 0, visibleMin: 60, childrenVisibleMin: 400,
       label: { formatter: (hit) => `${hit.name}\n${size(hit.value)}`, color: '#10151d', fontSize: 11, lineHeight: 15, overflow: 'truncate' },
       upperLabel: { show: true, height: 20, formatter: (hit) => `${hit.name}  ${size(hit.value)}`, color: '#10151d', fontSize: 11, fontWeight: 600, overflow: 'truncate' },

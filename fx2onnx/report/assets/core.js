@@ -27,10 +27,10 @@ function make(tag, attributes = {}, ...children) {
 }
 
 // What a chart shows beside the pointer: a coloured square before the first line, which is bold.
-function told(colour, title, ...lines) {
+function tooltipOf(colour, title, ...lines) {
   const square = make('span', { class: 'square' });
   square.style.background = colour;
-  return make('div', { class: 'told' }, square, make('b', {}, cut(title, 300)), ...lines.flatMap((line) => [make('br'), cut(line, 300)]));
+  return make('div', { class: 'tooltip' }, square, make('b', {}, cut(title, 300)), ...lines.flatMap((line) => [make('br'), cut(line, 300)]));
 }
 
 // Pictures have no room for long names; tables show all of them.

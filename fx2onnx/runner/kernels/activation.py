@@ -191,18 +191,13 @@ def erf_tile(x: Array, out: Array, square: Array, lower: Array) -> None:
     np.minimum(x, _FOUR, out=out)
     np.maximum(out, _MINUS_FOUR, out=out)
     np.multiply(out, out, out=square)
-    np.multiply(square, _BETA[0], out=lower)
-    for coefficient in _BETA[1:-1]:
-        np.add(lower, coefficient, out=lower)
-        np.multiply(lower, square, out=lower)
-    np.add(lower, _BETA[-1], out=lower)
-    np.divide(out, lower, out=out)
-    np.multiply(square, _ALPHA[0], out=lower)
-    for coefficient in _ALPHA[1:-1]:
-        np.add(lower, coefficient, out=lower)
-        np.multiply(lower, square, out=lower)
-    np.add(lower, _ALPHA[-1], out=lower)
-    np.multiply(out, lower, out=out)
+    for coefficients, join in ((_BETA, np.divide), (_ALPHA, np.multiply)):
+        np.multiply(square, coefficients[0], out=lower)
+        for coefficient in coefficients[1:-1]:
+            np.add(lower, coefficient, out=lower)
+            np.multiply(lower, square, out=lower)
+        np.add(lower, coefficients[-1], out=lower)
+        join(out, lower, out=out)
 
 
 _erf_exact = np.frompyfunc(math.erf, 1, 1)
@@ -245,12 +240,8 @@ def gelu(out: Outs, x: Array, *, approximate: str = "none") -> None:
     y = out[0]
     if approximate not in ("none", "tanh"):
         raise ValueError(f"approximate is {approximate!r}, not 'none' or 'tanh'")
-    if x.dtype != np.float32:
-        wide = widen(x)
-        y[...] = _gelu_plain(wide, approximate).astype(x.dtype, copy=False)
-        return
-    if not (x.flags.c_contiguous and y.flags.c_contiguous):
-        y[...] = _gelu_plain(x, approximate)
+    if x.dtype != np.float32 or not (x.flags.c_contiguous and y.flags.c_contiguous):
+        y[...] = _gelu_plain(widen(x), approximate)
         return
     flat, target = x.reshape(-1), y.reshape(-1)
     first, second, third = (np.empty(min(TILE, x.size), _F) for _ in range(3))

@@ -125,7 +125,8 @@ def attention(
         scores = np.tanh(scores / cap) * cap
     if n_outputs > 3:
         stages.append(scores.copy())
-    _check_mask(mask, scores)
+    if mask is not None and np.broadcast_shapes(mask.shape[:-1], scores.shape[:-1]) != scores.shape[:-1]:
+        raise ValueError(f"a mask of shape {list(mask.shape)} does not fit scores of shape {list(scores.shape)}")
     for bias in _biases(
         mask, valid_keys, past_key, queries, keys, dtype, is_causal, left_window_size, right_window_size
     ):
@@ -159,11 +160,6 @@ def _after_past(
     if valid_keys is not None:
         raise ValueError("nonpad_kv_seqlen cannot be combined with a past")
     return np.concatenate([past_key, k], axis=2), np.concatenate([past_value, v], axis=2)
-
-
-def _check_mask(mask: Array | None, scores: Array) -> None:
-    if mask is not None and np.broadcast_shapes(mask.shape[:-1], scores.shape[:-1]) != scores.shape[:-1]:
-        raise ValueError(f"a mask of shape {list(mask.shape)} does not fit scores of shape {list(scores.shape)}")
 
 
 def _biases(
@@ -309,7 +305,7 @@ def flex_attention(
     scores = cast_array(scores, compute)
     if score_mod is not None:
         (scores,) = score_mod([scores])
-    weights = softmax_array(scores, -1)
+    weights = softmax_array(scores)
     if prob_mod is not None:
         (weights,) = prob_mod([weights])
     return narrowed(np.matmul(widen(cast_array(weights, q.dtype)), widen(values)), q.dtype)

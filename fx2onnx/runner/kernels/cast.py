@@ -41,20 +41,13 @@ def cast_array(x: Array, dtype: Dtype, saturate: bool = True, round_mode: str = 
         return _to_narrow_int(x, dtype)
     if x.dtype in NARROW_FLOATS and not is_float(dtype):
         x = x.astype(np.float32)
-    if is_float(x.dtype) and dtype.kind in "iu":
-        return _float_to_int(x, dtype)
+    if is_float(x.dtype) and dtype.kind in "iu" and dtype.itemsize < 8:
+        return x.astype(np.int64).astype(dtype)  # values out of range wrap
     if x.dtype in NARROW_INTS and dtype.kind != "f":
         x = x.astype(np.int8)
     if dtype in NARROW_FLOATS and dtype.kind != "f" and x.dtype.kind in "iub":
         x = x.astype(np.float32)
     return x.astype(dtype)
-
-
-def _float_to_int(x: Array, dtype: Dtype) -> Array:
-    """Toward zero; values out of a narrow integer's range wrap, as through int64."""
-    if dtype.itemsize == 8:
-        return x.astype(dtype)
-    return x.astype(np.int64).astype(dtype)
 
 
 def _to_float8(x: Array, dtype: Dtype, saturate: bool) -> Array:
@@ -74,7 +67,7 @@ def _to_e8m0(x: Array, saturate: bool, round_mode: str) -> Array:
     if round_mode == "up":
         exponent += (fraction > 0) & ~((exponent == 0) & (fraction <= 0x400000)) if saturate else fraction > 0
     elif round_mode == "nearest":
-        exponent += (fraction > 0x400000) | ((fraction == 0x400000) & True)
+        exponent += fraction >= 0x400000
     elif round_mode != "down":
         raise ValueError(f"round_mode is {round_mode!r}, not up, down or nearest")
     special = ~np.isfinite(wide)
@@ -86,9 +79,8 @@ def _to_e8m0(x: Array, saturate: bool, round_mode: str) -> Array:
 def _to_narrow_int(x: Array, dtype: Dtype) -> Array:
     info = ml_dtypes.iinfo(dtype)
     bits = int(info.bits)
-    if x.dtype in NARROW_FLOATS or x.dtype.kind == "f":
-        x = x.astype(np.float32 if x.dtype in NARROW_FLOATS else x.dtype)
-        x = np.trunc(x)
+    if is_float(x.dtype):
+        x = np.trunc(x.astype(np.float32) if x.dtype in NARROW_FLOATS else x)
     whole = x.astype(np.int64) & ((1 << bits) - 1)
     if int(info.min) < 0:
         whole = np.where(whole >= 1 << (bits - 1), whole - (1 << bits), whole)
@@ -115,8 +107,7 @@ def _float_text(item: Any) -> str:
         return "NaN"
     if np.isinf(item):
         return "INF" if item > 0 else "-INF"
-    text = np.format_float_positional(item, trim="-") if 1e-5 <= abs(item) < 1e9 or item == 0 else str(item)
-    return text
+    return np.format_float_positional(item, trim="-") if 1e-5 <= abs(item) < 1e9 or item == 0 else str(item)
 
 
 def _from_strings(x: Array, dtype: Dtype) -> Array:

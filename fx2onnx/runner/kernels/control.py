@@ -64,13 +64,8 @@ def loop(
             kept_bytes += item.nbytes
         check_bytes(kept_bytes, "what a Loop collects")
         iteration += 1
-    return (*state, *(_stacked(items, body, index) for index, items in enumerate(scans, 1 + len(state))))
-
-
-def _stacked(items: list[Array], body: Body, index: int) -> Array:
-    """``items``, output ``index`` of the runs of ``body``, along a new first axis."""
-    result: Array = np.stack(items) if items else body.none_stacked(index)
-    return result
+    last = enumerate(scans, 1 + len(state))
+    return (*state, *(np.stack(items) if items else body.none_stacked(index) for index, items in last))
 
 
 def scan_layout(
@@ -123,10 +118,10 @@ def scan(
     out_backward = scan_output_directions or [0] * n_scans
     results = []
     for index, (items, axis, back) in enumerate(zip(collected, out_axes, out_backward, strict=True), n_state):
-        if not items:
+        if items:
+            results.append(np.stack(items[::-1] if back else items, axis=axis))
+        else:
             results.append(np.moveaxis(body.none_stacked(index), 0, axis))
-            continue
-        results.append(np.stack(items[::-1] if back else items, axis=axis))
     return (*state, *results)
 
 

@@ -18,8 +18,12 @@ from fx2onnx.runner.windows import COLUMN_BLOCK_BYTES, Window, conv_window, pad_
 
 
 def _conv_infer(inputs: Sequence[Array], attrs: Mapping[str, Any]) -> Sequence[Spec]:
-    x, w = inputs[0], inputs[1]
     check_same_dtype([item for item in inputs if item is not None])
+    return _out_spec(inputs, attrs)
+
+
+def _out_spec(inputs: Sequence[Array], attrs: Mapping[str, Any]) -> Sequence[Spec]:
+    x, w = inputs[0], inputs[1]
     window = conv_window(x.shape, w.shape, attrs)
     return (((x.shape[0], w.shape[0], *window.out), x.dtype),)
 
@@ -57,7 +61,10 @@ def convolve(x: Array, w: Array, window: Window, group: int, y: Array) -> None:
     if taps == 1:
         steps = tuple(slice(None, None, stride) for stride in window.strides)
         source = padded[(slice(None), slice(None), *steps)].reshape(batch, group, ins, points)
-        _matmul_to(weight, source, y, batch, group, outs, points)
+        if y.flags.c_contiguous:
+            np.matmul(weight, source, out=y.reshape(batch, group, outs, points))
+        else:
+            y[...] = np.matmul(weight, source).reshape(y.shape)
         return
     view = window_view(padded, window)
     n = len(window.out)
@@ -74,23 +81,13 @@ def convolve(x: Array, w: Array, window: Window, group: int, y: Array) -> None:
             for start in range(0, rows, block):
                 stop = min(start + block, rows)
                 size = (stop - start) * inner
-                column = (
-                    scratch if stop - start == block else scratch[(slice(None),) * (1 + n) + (slice(0, stop - start),)]
-                )
-                if stop - start != block:
-                    column = np.empty(column.shape, x.dtype)
-                np.copyto(column, source[(slice(None),) * (1 + n) + (slice(start, stop),)])
+                cut = source[(slice(None),) * (1 + n) + (slice(start, stop),)]
+                column = scratch if stop - start == block else np.empty(cut.shape, x.dtype)
+                np.copyto(column, cut)
                 result = np.matmul(weight[part], column.reshape(ins * taps, size), out=target[:, :size])
                 y[sample, part * outs : (part + 1) * outs, start:stop] = result.reshape(
                     outs, stop - start, *window.out[1:]
                 )
-
-
-def _matmul_to(weight: Array, source: Array, y: Array, batch: int, group: int, outs: int, points: int) -> None:
-    if y.flags.c_contiguous:
-        np.matmul(weight, source, out=y.reshape(batch, group, outs, points))
-    else:
-        y[...] = np.matmul(weight, source).reshape(y.shape)
 
 
 def _depthwise(padded: Array, w: Array, window: Window, y: Array) -> None:
@@ -182,12 +179,10 @@ def add_columns(
         source: list[slice] = []
         for t, d, s, b, dim, size in zip(tap, dilations, strides, before, dims, y.shape[2:], strict=True):
             offset = t * d - b
-            low = max(-(offset // s) if offset < 0 else 0, 0)
+            low = max(-(offset // s), 0)
             high = min(dim, (size - 1 - offset) // s + 1)
-            source.append(slice(low, max(high, low)))
-            target.append(
-                slice(offset + low * s, offset + max(high - 1, low) * s + 1 if high > low else offset + low * s, s)
-            )
+            source.append(slice(low, high))
+            target.append(slice(offset + low * s, offset + (high - 1) * s + 1, s))
         if all(cut.stop > cut.start for cut in source):
             y[(slice(None), slice(None), *target)] += columns[(slice(None), slice(None), *tap, *source)]
 
@@ -227,12 +222,7 @@ def col2im(
     return y
 
 
-def _fused_infer(inputs: Sequence[Any], attrs: Any) -> Sequence[Spec]:
-    window = conv_window(inputs[0].shape, inputs[1].shape, attrs)
-    return (((inputs[0].shape[0], inputs[1].shape[0], *window.out), inputs[0].dtype),)
-
-
-@kernel("FusedConv", domain=PRIVATE_DOMAIN, kind="into", infer=_fused_infer, prepare=prepare_conv)
+@kernel("FusedConv", domain=PRIVATE_DOMAIN, kind="into", infer=_out_spec, prepare=prepare_conv)
 def fused_conv(
     out: Outs,
     x: Array,

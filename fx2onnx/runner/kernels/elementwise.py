@@ -9,7 +9,7 @@ import numpy as np
 
 from fx2onnx.runner.limits import check_shape
 from fx2onnx.runner.registry import Infer, kernel, same_as_first
-from fx2onnx.runner.types import NARROW_FLOATS, NARROW_INTS, Array, Spec, is_float, numpy_dtype_of_code, widen
+from fx2onnx.runner.types import NARROW_INTS, Array, Spec, narrowed, numpy_dtype_of_code, widen
 
 Outs = list[Array]
 BOOL = np.dtype(np.bool_)
@@ -46,6 +46,10 @@ def broadcast_bool(inputs: Sequence[Array], attrs: Mapping[str, Any]) -> Sequenc
 
 def bool_like_first(inputs: Sequence[Array], attrs: Mapping[str, Any]) -> Sequence[Spec]:
     return ((inputs[0].shape, BOOL),)
+
+
+def _reciprocal(x: Array, out: Array) -> None:
+    np.divide(np.ones((), x.dtype), x, out=out)  # np.reciprocal is slower
 
 
 def _div(a: Array, b: Array, out: Array) -> None:
@@ -90,6 +94,7 @@ UNARY: dict[str, Callable[..., Any]] = {
     "Floor": np.floor,
     "Ceil": np.ceil,
     "Sqrt": np.sqrt,
+    "Reciprocal": _reciprocal,
     "Exp": np.exp,
     "Log": np.log,
     "Sin": np.sin,
@@ -178,12 +183,6 @@ for _op_type, (_since, _ufunc) in COMPARE.items():
 _register_binary("Pow", 7, _pow, broadcast_first)
 
 
-@kernel("Reciprocal", kind="into", infer=same_as_first, inplace=(0,), elementwise=True)
-def reciprocal(out: Outs, x: Array, **_: Any) -> None:
-    """out[0] = 1 / x."""
-    np.divide(np.ones((), x.dtype), x, out=out[0])
-
-
 @kernel("Mod", 10)
 def mod(a: Array, b: Array, *, fmod: int = 0) -> Array:
     """The remainder; its sign is the divisor's, or the dividend's with ``fmod=1``.
@@ -192,12 +191,7 @@ def mod(a: Array, b: Array, *, fmod: int = 0) -> Array:
     """
     check_same_dtype((a, b))
     check_shape(broadcast_shape((a, b)), a.dtype)
-    if fmod or (is_float(a.dtype) and not fmod):
-        wide = a.dtype in NARROW_FLOATS and a.dtype.kind != "f"
-        left, right = (a.astype(np.float32), b.astype(np.float32)) if wide else (a, b)
-        result = np.fmod(left, right) if fmod else np.mod(left, right)
-        return np.asarray(result).astype(a.dtype, copy=False)
-    return np.asarray(np.mod(a, b))
+    return narrowed((np.fmod if fmod else np.mod)(widen(a), widen(b)), a.dtype)
 
 
 @kernel("BitShift", 11)

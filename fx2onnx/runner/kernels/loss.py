@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from fx2onnx.runner.kernels.softmax import log_softmax_into
@@ -9,9 +11,16 @@ from fx2onnx.runner.registry import kernel
 from fx2onnx.runner.types import Array, widen
 
 
-def _negative_log_likelihood(
-    scores: Array, target: Array, weight: Array | None, reduction: str, ignore_index: int | None
+@kernel("NegativeLogLikelihoodLoss", 12)
+def negative_log_likelihood_loss(
+    scores: Array,
+    target: Array,
+    weight: Array | None = None,
+    *,
+    reduction: str = "mean",
+    ignore_index: int | None = None,
 ) -> Array:
+    """-weight[t] * scores[n, t, ...], then averaged by weight or summed."""
     if reduction not in ("none", "mean", "sum"):
         raise ValueError(f"the reduction {reduction!r} is none of none, mean, sum")
     if target.shape != scores.shape[:1] + scores.shape[2:]:
@@ -32,29 +41,11 @@ def _negative_log_likelihood(
     return loss.astype(scores.dtype)
 
 
-@kernel("NegativeLogLikelihoodLoss", 12)
-def negative_log_likelihood_loss(
-    scores: Array,
-    target: Array,
-    weight: Array | None = None,
-    *,
-    reduction: str = "mean",
-    ignore_index: int | None = None,
-) -> Array:
-    """-weight[t] * scores[n, t, ...], then averaged by weight or summed."""
-    return _negative_log_likelihood(scores, target, weight, reduction, ignore_index)
-
-
 @kernel("SoftmaxCrossEntropyLoss", 12)
 def softmax_cross_entropy_loss(
-    scores: Array,
-    target: Array,
-    weight: Array | None = None,
-    *,
-    reduction: str = "mean",
-    ignore_index: int | None = None,
+    scores: Array, target: Array, weight: Array | None = None, **attrs: Any
 ) -> tuple[Array, Array]:
     """The NegativeLogLikelihoodLoss of log_softmax(scores); and that log_softmax."""
     log_prob = np.empty_like(scores)
     log_softmax_into(scores, log_prob, 1)
-    return _negative_log_likelihood(log_prob, target, weight, reduction, ignore_index), log_prob
+    return negative_log_likelihood_loss(log_prob, target, weight, **attrs), log_prob

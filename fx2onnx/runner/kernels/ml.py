@@ -165,14 +165,9 @@ def one_hot_encoder(
     x: Array, *, cats_int64s: Sequence[int] | None = None, cats_strings: Sequence[str] | None = None, zeros: int = 1
 ) -> Array:
     """A new last axis with 1 at the category."""
-    if x.dtype.kind == "O":
-        cats = np.array(list(cats_strings or ()), dtype=object)
-        check_shape((*x.shape, cats.size), FLOAT32, "the result of OneHotEncoder")
-        hits = np.asarray(x[..., None] == cats)
-    else:
-        numbers = np.array(cats_int64s or (), INT64)
-        check_shape((*x.shape, numbers.size), FLOAT32, "the result of OneHotEncoder")
-        hits = x.astype(INT64)[..., None] == numbers
+    cats = np.array(cats_strings or (), object) if x.dtype.kind == "O" else np.array(cats_int64s or (), INT64)
+    check_shape((*x.shape, cats.size), FLOAT32, "the result of OneHotEncoder")
+    hits = np.asarray(x.astype(cats.dtype)[..., None] == cats)
     if not zeros and not hits.any(-1).all():
         raise ValueError("a value is none of the categories")
     return hits.astype(FLOAT32)
@@ -235,7 +230,7 @@ NO_SCORE = 1e-7
 def transformed(scores: Array, kind: str) -> Array:
     """NONE, SOFTMAX, LOGISTIC, SOFTMAX_ZERO or PROBIT."""
     if kind == "SOFTMAX":
-        return softmax_array(scores, -1)
+        return softmax_array(scores)
     if kind == "LOGISTIC":
         return narrowed(1 / (1 + np.exp(-scores)), scores.dtype)
     if kind == "SOFTMAX_ZERO":

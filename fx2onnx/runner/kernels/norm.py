@@ -240,7 +240,7 @@ def lrn(x: Array, *, size: int, alpha: float = 1e-4, beta: float = 0.75, bias: f
     channels = x.shape[1]
     square = wide * wide
     total = np.zeros_like(wide)
-    for offset in range(max(-((size - 1) // 2), -channels), min(size // 2 + (size - 1) % 2 * 0, channels) + 1):
+    for offset in range(max(-((size - 1) // 2), -channels), min(size // 2, channels) + 1):
         low, high = max(0, -offset), min(channels, channels - offset)
         if low < high:
             total[:, low:high] += square[:, low + offset : high + offset]

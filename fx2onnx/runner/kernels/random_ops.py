@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -28,46 +28,33 @@ def generator(seed: float | int | None) -> np.random.Generator:
     return np.random.default_rng(seed if isinstance(seed, int) and seed >= 0 else list(struct.pack("<d", float(seed))))
 
 
-def _normal(shape: Sequence[int], dtype: Dtype, mean: float, scale: float, seed: float | None) -> Array:
-    check_shape(shape, dtype, "a random tensor")
-    return cast_array(generator(seed).normal(mean, scale, tuple(shape)), dtype)
+DISTRIBUTIONS = {
+    "RandomNormal": ("normal", {"mean": 0.0, "scale": 1.0}),
+    "RandomUniform": ("uniform", {"low": 0.0, "high": 1.0}),
+}
+"""NumPy's name of each, and its parameters in order."""
 
 
-def _uniform(shape: Sequence[int], dtype: Dtype, low: float, high: float, seed: float | None) -> Array:
-    check_shape(shape, dtype, "a random tensor")
-    return cast_array(generator(seed).uniform(low, high, tuple(shape)), dtype)
+def _register(op_type: str, method: str, defaults: Mapping[str, float]) -> None:
+    def draw(shape: Sequence[int], dtype: Dtype, seed: float | None, given: Mapping[str, float]) -> Array:
+        check_shape(shape, dtype, "a random tensor")
+        parameters = (given.get(name, default) for name, default in defaults.items())
+        return cast_array(getattr(generator(seed), method)(*parameters, tuple(shape)), dtype)
+
+    def random(*, shape: Sequence[int], dtype: int = 1, seed: float | None = None, **given: float) -> Array:
+        return draw(shape, numpy_dtype_of_code(dtype), seed, given)
+
+    def random_like(x: Array, *, dtype: int | None = None, seed: float | None = None, **given: float) -> Array:
+        return draw(x.shape, x.dtype if dtype is None else numpy_dtype_of_code(dtype), seed, given)
+
+    random.__doc__ = f"Numbers of the {method} distribution."
+    random_like.__doc__ = f"Numbers of the {method} distribution in x's shape."
+    kernel(op_type, is_random=True)(random)
+    kernel(f"{op_type}Like", is_random=True)(random_like)
 
 
-@kernel("RandomNormal", is_random=True)
-def random_normal(
-    *, shape: Sequence[int], dtype: int = 1, mean: float = 0.0, scale: float = 1.0, seed: float | None = None
-) -> Array:
-    """Normal numbers."""
-    return _normal(shape, numpy_dtype_of_code(dtype), mean, scale, seed)
-
-
-@kernel("RandomNormalLike", is_random=True)
-def random_normal_like(
-    x: Array, *, dtype: int | None = None, mean: float = 0.0, scale: float = 1.0, seed: float | None = None
-) -> Array:
-    """Normal numbers in x's shape."""
-    return _normal(x.shape, x.dtype if dtype is None else numpy_dtype_of_code(dtype), mean, scale, seed)
-
-
-@kernel("RandomUniform", is_random=True)
-def random_uniform(
-    *, shape: Sequence[int], dtype: int = 1, low: float = 0.0, high: float = 1.0, seed: float | None = None
-) -> Array:
-    """Uniform numbers."""
-    return _uniform(shape, numpy_dtype_of_code(dtype), low, high, seed)
-
-
-@kernel("RandomUniformLike", is_random=True)
-def random_uniform_like(
-    x: Array, *, dtype: int | None = None, low: float = 0.0, high: float = 1.0, seed: float | None = None
-) -> Array:
-    """Uniform numbers in x's shape."""
-    return _uniform(x.shape, x.dtype if dtype is None else numpy_dtype_of_code(dtype), low, high, seed)
+for _op_type, (_method, _parameters) in DISTRIBUTIONS.items():
+    _register(_op_type, _method, _parameters)
 
 
 @kernel("Bernoulli", 15, is_random=True)

@@ -11,7 +11,7 @@ import numpy as np
 from fx2onnx.runner.kernels.shape import Ints, ints
 from fx2onnx.runner.kernels.softmax import check_axis
 from fx2onnx.runner.registry import kernel
-from fx2onnx.runner.types import INT64, Array, is_float, narrowed, widen
+from fx2onnx.runner.types import INT64, Array, narrowed, widen
 
 Axes = tuple[int, ...]
 
@@ -90,55 +90,44 @@ for _op_type in REDUCTIONS:
     _register(_op_type)
 
 
-def _arg(pick: Callable[..., Any], x: Array, axis: int, keepdims: int, last: int) -> Array:
-    axis = check_axis(axis, x.ndim)
-    if x.ndim == 0:
-        return np.zeros((), INT64)
-    wide = widen(x)
-    if last:
-        result = x.shape[axis] - 1 - pick(np.flip(wide, axis), axis=axis)
-    else:
-        result = pick(wide, axis=axis)
-    result = np.asarray(result, INT64)
-    return np.expand_dims(result, axis) if keepdims == 1 else result
+def _register_arg(op_type: str, pick: Callable[..., Any]) -> None:
+    def arg(x: Array, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0) -> Array:
+        axis = check_axis(axis, x.ndim)
+        if x.ndim == 0:
+            return np.zeros((), INT64)
+        wide = widen(x)
+        if select_last_index:
+            result = x.shape[axis] - 1 - pick(np.flip(wide, axis), axis=axis)
+        else:
+            result = pick(wide, axis=axis)
+        result = np.asarray(result, INT64)
+        return np.expand_dims(result, axis) if keepdims == 1 else result
+
+    arg.__doc__ = f"The index of the first (or last) {op_type[3:].lower()}imum along ``axis``."
+    kernel(op_type)(arg)
 
 
-@kernel("ArgMax")
-def arg_max(x: Array, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0) -> Array:
-    """The index of the first (or last) maximum along ``axis``."""
-    return _arg(np.argmax, x, axis, keepdims, select_last_index)
+_register_arg("ArgMax", np.argmax)
+_register_arg("ArgMin", np.argmin)
 
 
-@kernel("ArgMin")
-def arg_min(x: Array, *, axis: int = 0, keepdims: int = 1, select_last_index: int = 0) -> Array:
-    """The index of the first (or last) minimum along ``axis``."""
-    return _arg(np.argmin, x, axis, keepdims, select_last_index)
+def _register_cumulative(op_type: str, since: int, ufunc: Any, start: int) -> None:
+    def cumulative(x: Array, axis: Array, *, exclusive: int = 0, reverse: int = 0) -> Array:
+        if axis.size != 1:
+            raise ValueError("axis must be one number")
+        line = check_axis(int(axis.reshape(())), x.ndim)
+        wide = widen(x)
+        total = ufunc.accumulate(np.flip(wide, line) if reverse else wide, axis=line, dtype=wide.dtype)
+        if exclusive:
+            head = (slice(None),) * line
+            moved = np.full_like(total, start)
+            moved[(*head, slice(1, None))] = total[(*head, slice(None, -1))]
+            total = moved
+        return narrowed(np.ascontiguousarray(np.flip(total, line) if reverse else total), x.dtype)
+
+    cumulative.__doc__ = f"The running {ufunc.__name__} along ``axis``; without the element itself if ``exclusive``."
+    kernel(op_type, since)(cumulative)
 
 
-def _cumulate(ufunc: Any, start: int, x: Array, axis: Array, exclusive: int, reverse: int) -> Array:
-    if axis.size != 1:
-        raise ValueError("axis must be one number")
-    line = check_axis(int(axis.reshape(())), x.ndim)
-    wide = widen(x) if is_float(x.dtype) else x
-    source = np.flip(wide, line) if reverse else wide
-    total = ufunc.accumulate(source, axis=line, dtype=wide.dtype)
-    if exclusive:
-        moved = np.full_like(total, start)
-        head = [slice(None)] * x.ndim
-        tail = [slice(None)] * x.ndim
-        head[line], tail[line] = slice(1, None), slice(None, -1)
-        moved[tuple(head)] = total[tuple(tail)]
-        total = moved
-    return narrowed(np.ascontiguousarray(np.flip(total, line) if reverse else total), x.dtype)
-
-
-@kernel("CumSum", 11)
-def cum_sum(x: Array, axis: Array, *, exclusive: int = 0, reverse: int = 0) -> Array:
-    """The running sum along ``axis``."""
-    return _cumulate(np.add, 0, x, axis, exclusive, reverse)
-
-
-@kernel("CumProd", 26)
-def cum_prod(x: Array, axis: Array, *, exclusive: int = 0, reverse: int = 0) -> Array:
-    """The running product along ``axis``."""
-    return _cumulate(np.multiply, 1, x, axis, exclusive, reverse)
+_register_cumulative("CumSum", 11, np.add, 0)
+_register_cumulative("CumProd", 26, np.multiply, 1)

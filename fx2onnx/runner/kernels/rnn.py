@@ -23,47 +23,36 @@ def _sigmoid(x: Array) -> Array:
     return np.asarray(1 / (1 + np.exp(-x)))
 
 
-_ACTIVATIONS: dict[str, Callable[[Array, float, float], Any]] = {
-    "sigmoid": lambda x, a, b: _sigmoid(x),
-    "tanh": lambda x, a, b: np.tanh(x),
-    "relu": lambda x, a, b: np.maximum(x, 0),
-    "affine": lambda x, a, b: a * x + b,
-    "leakyrelu": lambda x, a, b: np.where(x >= 0, x, a * x),
-    "thresholdedrelu": lambda x, a, b: np.where(x > a, x, 0),
-    "scaledtanh": lambda x, a, b: a * np.tanh(b * x),
-    "hardsigmoid": lambda x, a, b: np.clip(a * x + b, 0, 1),
-    "elu": lambda x, a, b: np.where(x >= 0, x, a * np.expm1(x)),
-    "softsign": lambda x, a, b: x / (1 + np.abs(x)),
-    "softplus": lambda x, a, b: np.log1p(np.exp(x)),
+_ACTIVATIONS: dict[str, tuple[Callable[..., Any], tuple[float, ...]]] = {
+    "sigmoid": (_sigmoid, ()),
+    "tanh": (np.tanh, ()),
+    "relu": (lambda x: np.maximum(x, 0), ()),
+    "affine": (lambda x, a, b: a * x + b, (1.0, 0.0)),
+    "leakyrelu": (lambda x, a: np.where(x >= 0, x, a * x), (0.01,)),
+    "thresholdedrelu": (lambda x, a: np.where(x > a, x, 0), (1.0,)),
+    "scaledtanh": (lambda x, a, b: a * np.tanh(b * x), (1.0, 1.0)),
+    "hardsigmoid": (lambda x, a, b: np.clip(a * x + b, 0, 1), (0.2, 0.5)),
+    "elu": (lambda x, a: np.where(x >= 0, x, a * np.expm1(x)), (1.0,)),
+    "softsign": (lambda x: x / (1 + np.abs(x)), ()),
+    "softplus": (lambda x: np.log1p(np.exp(x)), ()),
 }
-_DEFAULTS: dict[str, tuple[float, float]] = {
-    "affine": (1.0, 0.0),
-    "leakyrelu": (0.01, 0.0),
-    "thresholdedrelu": (1.0, 0.0),
-    "scaledtanh": (1.0, 1.0),
-    "hardsigmoid": (0.2, 0.5),
-    "elu": (1.0, 0.0),
-}
+"""Each function, with what alpha and beta are by default for those that take them."""
 
 
-def _activate(function: Callable[[Array, float, float], Any], a: float, b: float, x: Array) -> Array:
-    return np.asarray(function(x, a, b), x.dtype)
+def _activate(function: Callable[..., Any], parameters: Sequence[float], x: Array) -> Array:
+    return np.asarray(function(x, *parameters), x.dtype)
 
 
 def activations(names: Sequence[str], alphas: Sequence[float], betas: Sequence[float]) -> list[Activation]:
     """The named functions; alpha and beta are dealt out in order to those that take them."""
-    alpha, beta = list(alphas), list(betas)
+    given = iter(alphas), iter(betas)
     made: list[Activation] = []
     for name in names:
-        key = name.lower()
-        if key not in _ACTIVATIONS:
+        if name.lower() not in _ACTIVATIONS:
             raise ValueError(f"the activation {name!r} is none of {', '.join(_ACTIVATIONS)}")
-        a, b = _DEFAULTS.get(key, (0.0, 0.0))
-        if key in _DEFAULTS:
-            a = alpha.pop(0) if alpha else a
-            if key in ("affine", "scaledtanh", "hardsigmoid"):
-                b = beta.pop(0) if beta else b
-        made.append(functools.partial(_activate, _ACTIVATIONS[key], a, b))
+        function, defaults = _ACTIVATIONS[name.lower()]
+        parameters = [next(values, default) for values, default in zip(given, defaults, strict=False)]
+        made.append(functools.partial(_activate, function, parameters))
     return made
 
 

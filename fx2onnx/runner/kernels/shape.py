@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from fx2onnx.runner.kernels.elementwise import Outs
-from fx2onnx.runner.kernels.softmax import check_axis
+from fx2onnx.runner.kernels.softmax import as_matrix, check_axis
 from fx2onnx.runner.limits import check_shape
 from fx2onnx.runner.registry import kernel
 from fx2onnx.runner.types import INT64, Array, Spec
@@ -24,26 +23,20 @@ def ints(values: Ints | int | None) -> list[int]:
     return [] if values is None else [int(item) for item in np.asarray(values).reshape(-1).tolist()]
 
 
-def _resolve_shape(x: Array, wanted: list[int], allowzero: int) -> list[int]:
-    dims = [x.shape[axis] if dim == 0 and not allowzero and axis < x.ndim else dim for axis, dim in enumerate(wanted)]
-    if any(dim < -1 for dim in dims) or dims.count(-1) > 1:
-        raise ValueError(f"the shape {wanted} is not valid")
-    return dims
-
-
 @kernel("Reshape", (1, 5), kind="view", shape_inputs=(1,))
 def reshape(x: Array, shape: Ints, *, allowzero: int = 0, **_: Any) -> Array:
     """x in another shape; 0 keeps a dim (unless ``allowzero``), -1 is found from the rest."""
-    return x.reshape(_resolve_shape(x, ints(shape), allowzero))
+    wanted = ints(shape)
+    dims = [x.shape[axis] if dim == 0 and not allowzero and axis < x.ndim else dim for axis, dim in enumerate(wanted)]
+    if any(dim < -1 for dim in dims) or dims.count(-1) > 1:
+        raise ValueError(f"the shape {wanted} is not valid")
+    return x.reshape(dims)
 
 
 @kernel("Flatten", kind="view")
 def flatten(x: Array, *, axis: int = 1) -> Array:
     """x as 2-D: the axes before ``axis``, the axes from it on."""
-    if not -x.ndim <= axis <= x.ndim:
-        raise ValueError(f"axis {axis} is out of range for {x.ndim} axes")
-    axis = axis + x.ndim if axis < 0 else axis
-    return x.reshape(math.prod(x.shape[:axis]), math.prod(x.shape[axis:]))
+    return as_matrix(x, axis)
 
 
 @kernel("Transpose", kind="view")
@@ -120,21 +113,6 @@ def concat(out: Outs, *arrays: Array, axis: int = 1) -> None:
     np.concatenate(arrays, axis=axis, out=out[0])
 
 
-def _split(x: Array, axis: int, sizes: Sequence[int] | None, parts: int) -> tuple[Array, ...]:
-    axis = check_axis(axis, x.ndim)
-    length = x.shape[axis]
-    if sizes is None:
-        if parts < 1:
-            raise ValueError(f"cannot split into {parts} parts")
-        chunk = -(-length // parts)
-        sizes = [max(min(chunk, length - i * chunk), 0) for i in range(parts)]
-    if sum(sizes) != length or any(size < 0 for size in sizes):
-        raise ValueError(f"the parts {list(sizes)} do not add up to {length}")
-    edges = np.cumsum([0, *sizes]).tolist()
-    head = (slice(None),) * axis
-    return tuple(x[(*head, slice(low, high))] for low, high in itertools.pairwise(edges))
-
-
 @kernel("Split", (1, 2, 13), kind="view", shape_inputs=(1,))
 def split_(
     x: Array,
@@ -150,8 +128,17 @@ def split_(
         raise ValueError(f"num_outputs is {num_outputs}, the node has {n_outputs} outputs")
     if num_outputs is not None and sizes is not None:
         raise ValueError("sizes and num_outputs are both given")
-    given = sizes if split is None else split
-    return _split(x, axis, None if given is None else ints(given), n_outputs)
+    axis = check_axis(axis, x.ndim)
+    length, given = x.shape[axis], sizes if split is None else split
+    if given is None:
+        chunk = -(-length // n_outputs)
+        parts = [max(min(chunk, length - i * chunk), 0) for i in range(n_outputs)]
+    else:
+        parts = ints(given)
+    if sum(parts) != length or any(size < 0 for size in parts):
+        raise ValueError(f"the parts {parts} do not add up to {length}")
+    head = (slice(None),) * axis
+    return tuple(x[(*head, slice(low, high))] for low, high in itertools.pairwise([0, *itertools.accumulate(parts)]))
 
 
 def slice_array(x: Array, starts: list[int], ends: list[int], axes: list[int], steps: list[int]) -> Array:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -87,37 +87,28 @@ def stft(
     return _real_pair(spectrum[..., : length // 2 + 1] if onesided else spectrum, signal)
 
 
-def _cosines(*weights: float) -> Callable[[Array], Array]:
-    def window(angle: Array) -> Array:
-        total = np.zeros_like(angle)
-        for order, weight in enumerate(weights):
-            total += weight * np.cos(order * angle)
-        return total
-
-    return window
-
-
-WINDOWS: dict[str, Callable[[Array], Array]] = {
-    "HannWindow": _cosines(0.5, -0.5),
-    "HammingWindow": _cosines(25 / 46, -(1 - 25 / 46)),
-    "BlackmanWindow": _cosines(0.42, -0.5, 0.08),
+WINDOWS = {
+    "HannWindow": (0.5, -0.5),
+    "HammingWindow": (25 / 46, -(1 - 25 / 46)),
+    "BlackmanWindow": (0.42, -0.5, 0.08),
 }
+"""Weights of cos(0), cos(angle), cos(2 angle)."""
 
 
-def _register_window(op_type: str) -> None:
+def _register_window(op_type: str, weights: Sequence[float]) -> None:
     def window(size: Array, *, output_datatype: int = 1, periodic: int = 1) -> Array:
         length = int(size.reshape(()))
         check_shape((length,), np.dtype(np.float64), "a window")
-        span = max(length if periodic else length - 1, 1)
-        values = WINDOWS[op_type](2 * math.pi * np.arange(length, dtype=np.float64) / span)
-        return cast_array(values, numpy_dtype_of_code(output_datatype))
+        angle = 2 * math.pi * np.arange(length, dtype=np.float64) / max(length if periodic else length - 1, 1)
+        values = sum(weight * np.cos(order * angle) for order, weight in enumerate(weights))
+        return cast_array(np.asarray(values), numpy_dtype_of_code(output_datatype))
 
     window.__doc__ = f"{op_type}: a sum of cosines over one period."
     kernel(op_type, 17, shape_inputs=(0,))(window)
 
 
-for _op_type in WINDOWS:
-    _register_window(_op_type)
+for _op_type, _weights in WINDOWS.items():
+    _register_window(_op_type, _weights)
 
 
 @kernel("MelWeightMatrix", 17, shape_inputs=(0, 1))

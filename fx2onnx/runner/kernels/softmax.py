@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
@@ -21,7 +20,11 @@ def check_axis(axis: int, rank: int) -> int:
 
 
 def softmax_into(x: Array, y: Array, axis: int) -> None:
-    """y = softmax of x; y may be x. Narrow floats are rounded after each step, as ONNX's function body has it."""
+    """exp(x - max) / sum along ``axis``.
+
+    Buffers: y may be x; one scratch of the other axes' size. Numerics: each step in x's own dtype, as ONNX's function body
+    has it.
+    """
     if x.size == 0:
         return
     np.subtract(x, np.max(x, axis=axis, keepdims=True), out=y)
@@ -30,7 +33,7 @@ def softmax_into(x: Array, y: Array, axis: int) -> None:
 
 
 def log_softmax_into(x: Array, y: Array, axis: int) -> None:
-    """y = log softmax of x; y may be x."""
+    """x - max - log(sum(exp(x - max))) along ``axis``; y may be x."""
     if x.dtype in NARROW_FLOATS:
         wide = x.astype(np.float32)
         log_softmax_into(wide, wide, axis)
@@ -42,41 +45,33 @@ def log_softmax_into(x: Array, y: Array, axis: int) -> None:
     np.subtract(y, np.log(np.sum(np.exp(y), axis=axis, keepdims=True)), out=y)
 
 
-@kernel("Softmax", 13, kind="into", infer=same_as_first, inplace=(0,))
-def softmax(out: Outs, x: Array, *, axis: int = -1) -> None:
-    """out[0] = exp(x - max) / sum, along ``axis``.
-
-    Buffers: out[0] may be x itself; one scratch of the other axes' size. Numerics: each step in x's own dtype.
-    """
-    softmax_into(x, out[0], check_axis(axis, x.ndim))
-
-
-@kernel("LogSoftmax", 13, kind="into", infer=same_as_first, inplace=(0,))
-def log_softmax(out: Outs, x: Array, *, axis: int = -1) -> None:
-    """out[0] = x - max - log(sum(exp(x - max))), along ``axis``."""
-    log_softmax_into(x, out[0], check_axis(axis, x.ndim))
-
-
-def _flat2d(x: Array, axis: int) -> Array:
-    axis = axis + x.ndim if axis < 0 else axis
-    if not 0 <= axis <= x.ndim:
+def as_matrix(x: Array, axis: int) -> Array:
+    """x as 2-D: the axes before ``axis``, the axes from it on. Raises: ValueError out of range."""
+    if not -x.ndim <= axis <= x.ndim:
         raise ValueError(f"axis {axis} is out of range for {x.ndim} axes")
+    axis = axis + x.ndim if axis < 0 else axis
     return x.reshape(math.prod(x.shape[:axis]), math.prod(x.shape[axis:]))
 
 
-def _register_flat(op_type: str, into: Callable[[Array, Array, int], None]) -> None:
-    def flat_softmax(x: Array, *, axis: int = 1) -> Array:
-        flat = _flat2d(x, axis)
+def _register(op_type: str, into: Callable[[Array, Array, int], None]) -> None:
+    def one_axis(out: Outs, x: Array, *, axis: int = -1) -> None:
+        into(x, out[0], check_axis(axis, x.ndim))
+
+    one_axis.__doc__ = f"out[0] = {into.__doc__}"
+    kernel(op_type, 13, kind="into", infer=same_as_first, inplace=(0,))(one_axis)
+
+    def flattened(x: Array, *, axis: int = 1) -> Array:
+        flat = as_matrix(x, axis)
         y = np.empty_like(flat)
         into(flat, y, 1)
         return y.reshape(x.shape)
 
-    flat_softmax.__doc__ = f"{op_type} over all axes from ``axis`` on, taken as one."
-    kernel(op_type, 1)(flat_softmax)
+    flattened.__doc__ = f"{op_type} over all axes from ``axis`` on, taken as one."
+    kernel(op_type, 1)(flattened)
 
 
-_register_flat("Softmax", softmax_into)
-_register_flat("LogSoftmax", log_softmax_into)
+_register("Softmax", softmax_into)
+_register("LogSoftmax", log_softmax_into)
 
 
 @kernel("Hardmax", 13)
@@ -91,12 +86,11 @@ def hardmax(x: Array, *, axis: int = -1) -> Array:
 @kernel("Hardmax", 1)
 def hardmax_1(x: Array, *, axis: int = 1) -> Array:
     """Hardmax over all axes from ``axis`` on, taken as one."""
-    flat = _flat2d(x, axis)
-    return hardmax(flat, axis=1).reshape(x.shape)
+    return hardmax(as_matrix(x, axis), axis=1).reshape(x.shape)
 
 
-def softmax_array(x: Array, axis: int = -1, **_: Any) -> Array:
-    """The softmax as a fresh array."""
+def softmax_array(x: Array) -> Array:
+    """The softmax of the last axis as a fresh array."""
     y = np.empty_like(x)
-    softmax_into(x, y, axis)
+    softmax_into(x, y, -1)
     return y

@@ -102,15 +102,15 @@ def tf_idf_vectorizer(
         raise ValueError(f"ngram_counts {list(ngram_counts)[:8]} do not divide a pool of {len(pool)}")
     if any(index < 0 for index in ngram_indexes) or len(ngram_indexes) > len(pool):
         raise ValueError("ngram_indexes do not fit the pool")
-    check_shape((x.shape[0] if x.ndim > 1 else 1, max(ngram_indexes, default=-1) + 1), FLOAT32, "the counts of n-grams")
+    width = max(ngram_indexes, default=-1) + 1
+    check_shape((x.shape[0] if x.ndim > 1 else 1, width), FLOAT32, "the counts of n-grams")
     grams: dict[tuple[Any, ...], int] = {}
     number = 0
-    for size, (start, end) in enumerate(zip(ngram_counts, [*ngram_counts[1:], len(pool)], strict=True), 1):
+    for size, (start, end) in enumerate(itertools.pairwise(edges), 1):
         for first in range(start, end - size + 1, size):
             if min_gram_length <= size <= max_gram_length:
                 grams[tuple(pool[first : first + size])] = number
             number += 1
-    width = max(ngram_indexes, default=-1) + 1
     rows = x.reshape(1, -1) if x.ndim < 2 else x
     counts = np.zeros((len(rows), width), np.float32)
     slot_weight = np.ones(width, np.float32)

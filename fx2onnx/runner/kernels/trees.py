@@ -26,7 +26,7 @@ _COMPARE: dict[str, Any] = {
 _MODE_NAMES = tuple(_COMPARE)
 _TRANSFORMS = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
 _AGGREGATE: dict[str, Any] = {"AVERAGE": np.add, "SUM": np.add, "MIN": np.minimum, "MAX": np.maximum}
-_AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
+_AGGREGATES = tuple(_AGGREGATE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,14 +83,14 @@ def grid_sample(
             low, high = (0.0, dim - 1.0) if align_corners else (-0.5, dim - 0.5)
             if mode == "nearest":
                 position = np.rint(position)
-            if mode in ("cubic", "bicubic"):  # each tap is moved inside instead, as in PyTorch and onnxruntime
-                pass
-            elif padding_mode == "border":
-                position = np.clip(position, 0, dim - 1)
-            elif padding_mode == "reflection":
-                outside = (position < low) | (position > high)
-                position = np.where(outside, _reflected(position, low, high), position)
-            if padding_mode != "zeros" and _MODES[mode] != "cubic":
+            if (
+                padding_mode != "zeros" and _MODES[mode] != "cubic"
+            ):  # of a cubic, each tap is moved inside, as in PyTorch
+                if padding_mode == "border":
+                    position = np.clip(position, 0, dim - 1)
+                else:
+                    outside = (position < low) | (position > high)
+                    position = np.where(outside, _reflected(position, low, high), position)
                 position = np.where(np.isfinite(position), position, 0)
             taps = []
             for index, weight in _taps(position, _MODES[mode]):

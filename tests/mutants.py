@@ -160,7 +160,7 @@ MUTANTS = [
     Mutant("sources/hf/config.py", "                pending.append((depth + 1,", "                _ = ((depth + 1,", STRANGERS),
     Mutant("sources/hf/guard.py", "constants.HF_HUB_OFFLINE, hub_kernels.get_kernel = True, _no_kernel",
            "constants.HF_HUB_OFFLINE = True", STRANGERS),
-    Mutant("exporting/folder.py", "not isinstance(limit, Dim)", "True", "tests/decoding/test_generation_folders.py"),
+    Mutant("exporting/folder.py", "not isinstance(limit, Dim)", "True", "tests/decoding/test_folders.py"),
     Mutant("decoding/parts.py", "            if not isinstance(parts, TextOnly):\n                return [replace(part, note=note) for part in parts] if note else parts",
            "            if not isinstance(parts, TextOnly):\n                return parts", RECIPES),
     Mutant("decoding/recipes/recipe.py", "partial(make, one_token=True), partial(make", "partial(make), partial(make", RECIPES),

@@ -10,7 +10,7 @@ import torch
 from fx2onnx.decoding.reference_generate import generate_eagerly, generate_rows
 from fx2onnx.generation import load
 from fx2onnx.sources.torchvision_compat import prepare
-from tests.decoding.test_generation import DECODERS, ENGINES, exported, prompts
+from tests.decoding.test_decoders import DECODERS, ENGINES, exported, prompts
 
 prepare()
 import transformers as T  # noqa: E402   after prepare(), which lets it find torchvision

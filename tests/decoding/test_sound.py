@@ -24,8 +24,8 @@ from fx2onnx.sources.seeding import seeded
 from fx2onnx.sources.source import Options
 from fx2onnx.sources.torchvision_compat import prepare
 from fx2onnx.verify import verify
-from tests.decoding.test_generation import prompts
-from tests.decoding.test_generation_images import ENGINES, TEXT, exported
+from tests.decoding.test_decoders import prompts
+from tests.decoding.test_image_prompts import ENGINES, TEXT, exported
 
 prepare()
 import transformers as T  # noqa: E402   after prepare(), which lets it find torchvision

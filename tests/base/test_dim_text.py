@@ -14,17 +14,11 @@ from fx2onnx.base.dims import Dim, apply
 from fx2onnx.base.errors import UserError
 from fx2onnx.sources.registry import _parse
 from fx2onnx.verify.samples import _grown
+from tests.base import test_dims
 
 S, T = Dim.symbol("s"), Dim.symbol("past_length")
 LEAVES = st.sampled_from([S, T, 1, 2, 3, 64])
-BINARY: dict[str, Any] = {
-    "+": lambda a, b: a + b,
-    "-": lambda a, b: a - b,
-    "*": lambda a, b: a * b,
-    "//": lambda a, b: apply("floordiv", a, b),
-    "%": lambda a, b: apply("mod", a, b),
-    "max": lambda a, b: apply("max", a, b),
-    "min": lambda a, b: apply("min", a, b),
+BINARY: dict[str, Any] = test_dims.BINARY | {
     "/": lambda a, b: apply("truediv", a, b),
     "half": lambda a, b: apply("floor", apply("float", a) * 0.5) + b,
     "ceil": lambda a, b: apply("ceil", apply("float", a) * 0.25 + b),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, TypedDict
 
 import typer
 
+from fx2onnx.base.opsets import OPSET_MAX, OPSET_MIN, check_opset
 from fx2onnx.cli import options
 from fx2onnx.cli.listing import fits
 from fx2onnx.cli.outcome import print_json, reports_errors
@@ -64,12 +65,8 @@ def ops_command(
     json_output: options.Json = False,
 ) -> None:
     """List the ATen overloads that have an ONNX form, and where it comes from."""
-    from fx2onnx.irx.schema import OPSET_MAX, OPSET_MIN
-
-    if opset is not None and not OPSET_MIN <= opset <= OPSET_MAX:
-        from fx2onnx.base.errors import UserError
-
-        raise UserError("E001", f"--opset {opset} is not known", next=f"{OPSET_MIN} to {OPSET_MAX}")
+    if opset is not None:
+        check_opset(opset, "--opset")
     every = sorted(rows(OPSET_MIN), key=lambda row: row["overload"])
     result = [
         row

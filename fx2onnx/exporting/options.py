@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
 from fx2onnx.base.errors import UserError
+from fx2onnx.base.opsets import check_opset
 from fx2onnx.capture.options import CaptureOptions, check_choice
 
 if TYPE_CHECKING:
@@ -59,6 +60,8 @@ class ExportOptions:
     def __post_init__(self) -> None:
         check_choice("state", self.state, STATES)
         check_choice("metadata", self.metadata, METADATA)
+        if self.opset_version is not None:
+            check_opset(self.opset_version)
 
     @classmethod
     def of(cls, *, capture: str = "auto", training: Any = None, **keywords: Any) -> ExportOptions:

@@ -17,11 +17,11 @@ from fx2onnx.aten_map.table.registry import Entry, Table, fill_defaults
 from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import Fx2OnnxError, InternalError, UserError
 from fx2onnx.base.events import details, record
+from fx2onnx.base.opsets import IR_VERSIONS
 from fx2onnx.capture.captured import Captured, GraphOutput, TensorInfo, label_of, where_of
 from fx2onnx.capture.recording.control_flow import Nested
 from fx2onnx.irx.builder import Builder
 from fx2onnx.irx.emit import Emit
-from fx2onnx.irx.schema import IR_VERSIONS
 from fx2onnx.irx.values import OutputType, dims_of, dtype_of, let_go, mark_complex, new_value, set_known_sizes, set_type
 from fx2onnx.lower import control_flow, faults, preflight, torchlib
 from fx2onnx.lower.layers import RepeatedLayers
@@ -361,12 +361,6 @@ def lower(
 
     Raises: UserError E2xx with the user's line; nothing is emitted where an overload has no translation.
     """
-    if not isinstance(opset, int) or opset not in IR_VERSIONS:
-        raise UserError(
-            "E001",
-            f"opset_version={opset!r} is not supported",
-            next=f"use {min(IR_VERSIONS)} to {max(IR_VERSIONS)}",
-        )
     lowering = Lowering(captured, table, opset, metadata, lift_state)
     try:
         model = lowering.run()

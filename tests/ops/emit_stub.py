@@ -14,7 +14,7 @@ from pathlib import Path
 import onnx
 from onnx.defs import OpSchema
 
-from fx2onnx.irx.schema import OPSET_MAX, OPSET_MIN
+from fx2onnx.base.opsets import OPSET_MAX, OPSET_MIN
 
 STUB = Path(__file__).parents[2] / "fx2onnx/irx/emit_ops.pyi"
 WIDTH = 120

@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 
 from fx2onnx.aten_map import TABLE
 from fx2onnx.base.errors import UserError
-from fx2onnx.irx.schema import OPSET_MAX, OPSET_MIN
+from fx2onnx.base.opsets import OPSET_MAX, OPSET_MIN
 from tests.ops.database import ENGINES, calls_of, name_of, op_infos, sweep_engines
 from tests.ops.harness import Call, Verdict, build, call_of
 from tests.ops.judge import Case

@@ -17,8 +17,8 @@ import numpy as np
 import onnxruntime
 import torch
 
+from fx2onnx.base.opsets import OPSET_MAX, OPSET_MIN
 from fx2onnx.cli.ops import Row, rows
-from fx2onnx.irx.schema import OPSET_MAX, OPSET_MIN
 from tests.ops import measuring
 from tests.ops.database import ENGINES, worst_of
 from tests.ops.engines import BY_REFERENCE

@@ -36,6 +36,34 @@ ELEMENTWISE = UNARY_ELEMENTWISE | BROADCASTING
 VIEW = frozenset({"Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
 """The same elements in the same order under other dims."""
 
+MOVES = VIEW | frozenset(
+    {
+        *("Compress", "Concat", "DepthToSpace", "Expand", "Gather", "GatherElements", "GatherND", "Pad"),
+        *("ReverseSequence", "ScatterElements", "ScatterND", "Slice", "SpaceToDepth", "Split", "Tile", "Transpose"),
+        *("Trilu", "Clip", "GlobalMaxPool", "MaxPool", "ReduceMax", "ReduceMin", "MaxRoiPool"),
+    }
+)
+"""Every element of the result is one of an operand, or a bound."""
+
+ROUNDS = frozenset(
+    {
+        *(
+            "ArgMax",
+            "ArgMin",
+            "Ceil",
+            "DynamicQuantizeLinear",
+            "Equal",
+            "Floor",
+            "Greater",
+            "GreaterOrEqual",
+            "Hardmax",
+        ),
+        *("Less", "LessOrEqual", "Mod", "NonMaxSuppression", "NonZero", "QuantizeLinear", "Round", "Sign", "TopK"),
+        *("ThresholdedRelu", "Shrink", "Unique"),
+    }
+)
+"""Their results jump where an operand's last bit changes. ``Cast`` to integers does, too."""
+
 GRAPH_BEARING = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 """Operators of the standard domain with graphs among their attributes."""
 

@@ -18,6 +18,7 @@ from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import dims_of, set_type
 from fx2onnx.optimize.check import check_model
 from fx2onnx.optimize.rewrite import Match, Rewrite, Why
+from fx2onnx.optimize.rounding import is_rounded
 
 EDITS_PER_NODE = 20
 """More edits than this many times the nodes mean that two rewrites undo each other."""
@@ -112,11 +113,19 @@ class Driver:
         apply = self._apply if self._spans is None else self._apply_timed
         for rewrite in self._by_root[node.op_type]:
             found = rewrite.match(node)
-            refused = found if isinstance(found, Why) else apply(rewrite, node, found)
+            if isinstance(found, Why):
+                refused: Why | None = found
+            elif rewrite.moves_rounding and self._is_rounded(found.replaces or node.outputs[:1]):
+                refused = Why("the result is rounded or compared")
+            else:
+                refused = apply(rewrite, node, found)
             if refused is None:
                 return
             if self.explain:
                 self.outcome.refusals.setdefault(rewrite.name, Counter())[str(refused)] += 1
+
+    def _is_rounded(self, values: Sequence[ir.Value]) -> bool:
+        return any(is_rounded(value, self._graphs[0]) for value in values)
 
     def _apply_timed(self, rewrite: Rewrite[Any], root: ir.Node, match: Match) -> Why | None:
         assert self._spans is not None

@@ -46,6 +46,8 @@ class Rewrite(ABC, Generic[M]):
     """Lowest opset that has the operators it emits."""
     changes_weights: ClassVar[bool] = False
     """Whether weights are stored other than the module has them; such rewrites are skipped on request."""
+    moves_rounding: ClassVar[bool] = False
+    """Whether a result may differ in its last bits. Not done where a reader rounds or compares (``rounding.is_rounded``)."""
 
     @property
     def name(self) -> str:

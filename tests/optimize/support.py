@@ -109,14 +109,54 @@ def rewritten(
     rtol: float = 0.0,
     sizes: Mapping[str, int] | None = None,
 ) -> ir.Model:
-    """``graph`` after the rewrites: has the operators ``to``, gives the same numbers, keeps types and origins."""
+    """``graph`` after the rewrites: has the operators ``to``, gives the same numbers, keeps types and origins. In front of
+    a reader that rounds it gives the same bits: no rewrite that moves a rounding is done there.
+    """
     before = ir.to_proto(graph)
+    moving = [rewrite for rewrite in rewrites if rewrite.moves_rounding]
+    assert moving or not rtol, "a rewrite that gives other bits must say so"
+    for reader in READERS if moving else ():
+        read = read_by(before, reader)
+        outcome = apply(read, *moving, explain=True)
+        assert outcome.total == 0, f"{types(read)} in front of {reader}"
+        assert "the result is rounded or compared" in refusals(outcome)
     outcome = apply(graph, *rewrites, explain=True)
     assert types(graph) == list(to), f"{types(graph)}; refused: {refusals(outcome)}"
     for node in graph.graph:
         assert all(value.dtype is not None and value.shape is not None for value in node.outputs)
         assert node.metadata_props.get("source") == "model.py:1", f"{node.name} lost its origin"
     same_results(before, ir.to_proto(graph), rtol=rtol, sizes=sizes)
+    return graph
+
+
+READERS: dict[str, Callable[[Emit, ir.Value], ir.Value]] = {
+    "Round": lambda op, x: op.Round(x),
+    "Floor after Add": lambda op, x: op.Floor(op.Add(x, 0.5)),
+    "Ceil after Flatten": lambda op, x: op.Ceil(op.Flatten(x, axis=0)),
+    "Cast": lambda op, x: op.Cast(x, to=ir.DataType.INT64),
+    "Greater": lambda op, x: op.Greater(x, 0.0),
+    "Equal after Concat": lambda op, x: op.Equal(op.Concat(x, x, axis=0), 0.0),
+    "ArgMax after Transpose": lambda op, x: op.ArgMax(op.Transpose(op.Flatten(x)), axis=0),
+    "TopK": lambda op, x: op.TopK(x, [1], outputs=2)[0],
+    "QuantizeLinear after Relu": lambda op, x: op.QuantizeLinear(
+        op.Relu(x), np.array(0.1, np.float32), np.array(0, np.uint8)
+    ),
+}
+
+
+def read_by(proto: onnx.ModelProto, reader: str) -> ir.Model:
+    """The model with each of its floating-point outputs read by ``reader``."""
+    graph = ir.from_proto(proto)
+    builder = Builder(graph.opset_imports[""])
+    for each in (*graph.graph.all_nodes(), *graph.graph.initializers.values(), *graph.graph.inputs):
+        builder.unique(each.name or "")
+    op = Emit(builder)
+    for index, value in enumerate(graph.graph.outputs):
+        if value.dtype is not None and value.dtype.is_floating_point():
+            graph.graph.outputs[index] = READERS[reader](op, value)
+    graph.graph.extend(builder.nodes)
+    for constant in builder.initializers.values():
+        graph.graph.register_initializer(constant)
     return graph
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import onnx_ir as ir
 import pytest
+import torch
 
 from fx2onnx.base.dims import Dim
 from fx2onnx.irx.emit import Emit
@@ -16,6 +17,7 @@ from fx2onnx.optimize.rewrites.fuse_norm import FuseLayerNorm, FuseLayerNormBias
 from fx2onnx.optimize.rewrites.remove_noop import RemoveNoop
 from fx2onnx.optimize.rewrites.simplify_algebra import CancelInvolution, DivideByRoot, DropNeutralOperand
 from tests.optimize.support import model, random, refused, rewritten, weight
+from tests.support import check
 
 V = dict[str, ir.Value]
 BATCH = Dim.symbol("batch")
@@ -190,3 +192,23 @@ def test_a_noop_before_an_output_keeps_the_output_name() -> None:
 )
 def test_what_is_no_noop(make: Callable[[Emit, V], ir.Value], why: str) -> None:
     refused(model(make, {"x": (4, 4)}), RemoveNoop(), why)
+
+
+class FakeQuantised(torch.nn.Module):
+    """What quantisation-aware training computes, with the scale as a reciprocal."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.tensor([0.1, 0.3, 0.7, 1 / 3]))
+        self.zero_point = torch.nn.Parameter(torch.tensor([0.0, 1.0, -2.0, 3.0]))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        steps = torch.round(x * self.scale.reciprocal() + self.zero_point)
+        return (steps.clamp(-128, 127) - self.zero_point) * self.scale
+
+
+def test_no_step_of_a_quantised_module_is_off() -> None:
+    """At ties, where the last bit decides."""
+    module = FakeQuantised()
+    halves = torch.arange(320)[:, None] / 2 - 80
+    check(module, (halves * module.scale.detach(),), others=[(torch.randn(320, 4),)], rtol=1e-6)

@@ -49,6 +49,7 @@ class FoldBatchNorm(Rewrite[BatchNormMatch]):
     roots: ClassVar = ("BatchNormalization",)
     since = 9
     changes_weights = True
+    moves_rounding = True
 
     def match(self, node: ir.Node) -> BatchNormMatch | Why:
         layer = produced_by(node.inputs[0], "Conv", "ConvTranspose", "Gemm")

@@ -34,6 +34,7 @@ class FuseGelu(Rewrite[GeluMatch]):
 
     roots: ClassVar = ("Mul", "Div")
     since = 20
+    moves_rounding = True
 
     def match(self, node: ir.Node) -> GeluMatch | Why:
         result = node.outputs[0]

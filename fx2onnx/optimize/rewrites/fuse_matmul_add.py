@@ -36,6 +36,7 @@ class FuseMatMulAdd(Rewrite[ProductMatch]):
 
     roots: ClassVar = ("Add",)
     since = 11
+    moves_rounding = True
 
     def match(self, node: ir.Node) -> ProductMatch | Why:
         found = operand_produced_by(node, "MatMul", "Gemm")

@@ -43,6 +43,7 @@ class FuseLayerNorm(Rewrite[NormMatch]):
 
     roots: ClassVar = ("Mul",)
     since = 17
+    moves_rounding = True
 
     def match(self, node: ir.Node) -> NormMatch | Why:
         found = _normalised(node)
@@ -74,6 +75,7 @@ class FuseLayerNormBias(Rewrite[BiasMatch]):
 
     roots: ClassVar = ("Add",)
     since = 17
+    moves_rounding = True
 
     def match(self, node: ir.Node) -> BiasMatch | Why:
         found = operand_produced_by(node, "LayerNormalization")
@@ -101,6 +103,7 @@ class FuseRMSNorm(Rewrite[NormMatch]):
 
     roots: ClassVar = ("Mul",)
     since = 23
+    moves_rounding = True
 
     def match(self, node: ir.Node) -> NormMatch | Why:
         return _normalised(node)

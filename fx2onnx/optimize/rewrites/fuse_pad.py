@@ -40,6 +40,7 @@ class FusePad(Rewrite[PadMatch]):
     """
 
     roots: ClassVar = ("Conv", "MaxPool")
+    moves_rounding = True
 
     def match(self, node: ir.Node) -> PadMatch | Why:
         pad = produced_by(node.inputs[0], "Pad")

@@ -32,11 +32,12 @@ class FuseTransposeGemm(Rewrite[TransposesMatch]):
     """``Gemm(Transpose(a), b)`` -> ``Gemm(a, b, transA=1)``, likewise b; also of a ``MatMul`` of rank 2.
 
     Refuses:   rank other than 2, no transposed operand, integers.
-    Numerics:  exact: the same products in the same order.
+    Numerics:  the same products; a runtime may sum them in another order.
     """
 
     roots: ClassVar = ("Gemm", "MatMul")
     since = 11
+    moves_rounding = True
 
     def match(self, node: ir.Node) -> TransposesMatch | Why:
         lhs, rhs = node.inputs[0], node.inputs[1]

@@ -46,6 +46,7 @@ class MergeMatMuls(Rewrite[ProductsMatch]):
 
     roots: ClassVar = ("MatMul",)
     changes_weights = True
+    moves_rounding = True
 
     def match(self, node: ir.Node) -> ProductsMatch | Why:
         x = node.inputs[0]

@@ -96,6 +96,7 @@ class DivideByRoot(Rewrite[Quotient]):
     """
 
     roots: ClassVar = ("Mul",)
+    moves_rounding = True
 
     def match(self, node: ir.Node) -> Quotient | Why:
         for index in (0, 1):

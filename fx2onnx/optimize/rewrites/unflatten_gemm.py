@@ -40,6 +40,7 @@ class UnflattenGemm(Rewrite[GemmMatch]):
     """
 
     roots: ClassVar = ("Reshape",)
+    moves_rounding = True
 
     def match(self, node: ir.Node) -> GemmMatch | Why:
         gemm = produced_by(node.inputs[0], "Gemm")

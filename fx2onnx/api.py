@@ -34,7 +34,7 @@ def export(
     metadata: str = "light",
     state: str = "warn",
     bake: Sequence[str] = (),
-    data_branches: str = "error",
+    data_branches: str = "if",
     custom_translations: Mapping[Any, Callable[..., Any]] | None = None,
     optimize: bool = True,
     durable: bool = False,
@@ -64,7 +64,7 @@ def export(
     state: buffers or inputs that forward changes: ``"warn"`` in the report, ``"error"``, ``"drop"``, or ``"io"``: the file
         takes each buffer as an input and gives its new value as an output ``NAME.next``.
     bake: names of inputs whose sample values become constants of the file.
-    data_branches: a Python decision by data is an ``"error"`` (E104), or ``"if"``: both branches are in the file.
+    data_branches: of a Python decision by data both branches are in the file (``"if"``), or it is an ``"error"`` (E104).
     custom_translations: ``{torch.ops.my.op.default: function}`` for this call; ``{MyModule: function}`` for modules of a
         class, each call of which is then what ``function(op, module, *inputs, weights={name: value})`` emits.
     optimize: run the graph rewrites.

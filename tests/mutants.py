@@ -31,6 +31,7 @@ LEAKS = "tests/test_leaks.py"
 FRAMES = "tests/capture/test_frames.py"
 MODES = "tests/capture/test_modes.py"
 RECORDING = "tests/capture/recording"
+QUESTIONS, AGREEMENT = "tests/capture/test_questions.py", "tests/irx/test_agreement.py"
 META_CACHE = f"{RECORDING}/test_meta_cache.py"
 REGISTRY = "tests/capture/overloads/test_registry.py"
 EXPORTED = "tests/ops/test_exported.py"
@@ -115,8 +116,23 @@ MUTANTS = [
     Mutant("lower/torchlib.py", "dtype_of(result) != dtype or", "False or", RESORT),
     Mutant("lower/preflight.py", "    if len(distinct) == 1:\n        return first", "    if True:\n        return first", RESORT),
     Mutant("capture/torch_private/dispatch.py", "Dispatcher(), torch._C._DisableTorchDispatch():\n        yield", "Dispatcher():\n        yield", MODES),
-    Mutant("capture/torch_private/fake_tensors.py", "            return args[0].fake_device\n", "            return torch.device('meta')\n", MODES),
-    Mutant("capture/torch_private/fake_tensors.py", "return _fake(self, args[0], args[0].fake_device)", "return args[0]", MODES),
+    Mutant("capture/torch_private/fake_tensors.py", "                return self.device_of(first)\n",
+           "                return torch.device('meta')\n", MODES),
+    Mutant("capture/torch_private/fake_tensors.py", "return self.made(first, self.device_of(first))", "return first", MODES),
+    Mutant("capture/torch_private/fake_tensors.py", "                _become(tensor, kind, attributes)", "                pass", QUESTIONS),
+    Mutant("capture/torch_private/fake_tensors.py", "        tensor.__class__ = torch.Tensor\n", "", QUESTIONS),
+    Mutant("capture/recording/questions.py", "            return None if value is None else value.detach()",
+           "            return value", QUESTIONS),
+    Mutant("capture/recording/questions.py", "        if value is None:\n            raise", "        if False:\n            raise", QUESTIONS),
+    Mutant("capture/recording/gradients.py", "torch.set_grad_enabled(current not in self._recorder.without_grad)",
+           "torch.no_grad()", QUESTIONS),
+    Mutant("capture/diagnosis.py", "    if failed.reason is Reason.GRADIENTS:", "    if False:", "tests/capture/test_gradients.py"),
+    Mutant("irx/shapes/agreement.py", "        return gap.evaluate(sizes) != 0", "        return False", AGREEMENT),
+    Mutant("irx/shapes/agreement.py", "    if len(one) != len(other) or any(", "    if False and any(", AGREEMENT),
+    Mutant("irx/shapes/linear.py", "    check_equal(call, (depth,), (depth_of_other,)", "    check_equal(call, (depth,), (depth,)", AGREEMENT),
+    Mutant("lower/loop.py", "len(known) != len(dims) or is_unlike:", "len(known) != len(dims):", "tests/lower/test_types_agree.py"),
+    Mutant("optimize/driver.py", "            elif rewrite.moves_rounding and", "            elif False and", "tests/optimize/test_rewrites.py"),
+    Mutant("optimize/rounding.py", "if node.op_type in ELEMENTWISE or node.op_type in MOVES:", "if False:", "tests/optimize/test_rewrites.py"),
     Mutant("capture/overloads/registry.py", "            if name in known and not _is_of", "            if False and not _is_of", REGISTRY),
     Mutant("capture/overloads/registry.py", "argument.default_value if argument.has_default_value() else None", "None", REGISTRY),
     Mutant("capture/recording/op_traits.py", "(handler(Kind.WRITE, func) or functionalize.mutate)", "functionalize.mutate",

@@ -31,7 +31,7 @@ from fx2onnx.capture.recording.recorder import Recorder
 from fx2onnx.capture.recording.tensor_tracker import tensor_info
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.capture.shapes.symnode import DimNode, sym_int
-from fx2onnx.capture.torch_private.fake_tensors import FakeTensor, fake_from_meta
+from fx2onnx.capture.torch_private.fake_tensors import Leftover, fake_from_meta
 from fx2onnx.sources.torchvision_compat import prepare
 
 DYNAMIC: dict[str, Any] = {"dynamic_shapes": ({0: "batch"},)}
@@ -225,7 +225,7 @@ def alive(held: dict[str, weakref.ref[Any]]) -> list[str]:
     return [name for name, found in held.items() if found() is not None]
 
 
-COUNTED = (FakeTensor, DimNode, torch.SymInt, torch.fx.Node, Recorder)
+COUNTED = (Leftover, DimNode, torch.SymInt, torch.fx.Node, Recorder)
 
 
 def counts() -> collections.Counter[str]:

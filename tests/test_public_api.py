@@ -44,7 +44,7 @@ SIGNATURES = {
         "opset_version: int | None = None, dynamo: bool = True, external_data: bool | None = None, "
         "dynamic_shapes: Any = None, dynamic_axes: Mapping[str, Any] | None = None, verify: bool = False, "
         "training: Any = None, capture: str = 'auto', metadata: str = 'light', state: str = 'warn', "
-        "bake: Sequence[str] = (), data_branches: str = 'error', "
+        "bake: Sequence[str] = (), data_branches: str = 'if', "
         "custom_translations: Mapping[Any, Callable[..., Any]] | None = None, optimize: bool = True, "
         "durable: bool = False, weight_files: Sequence[WeightFile] = (), "
         "report: bool | str | os.PathLike[str] = False, profile: bool | str | os.PathLike[str] = False, "
@@ -158,7 +158,7 @@ ASKED: dict[str, Any] = {
     "metadata": "full",
     "state": "io",
     "bake": ["x"],
-    "data_branches": "if",
+    "data_branches": "error",
     "custom_translations": {},
     "optimize": False,
     "durable": True,

@@ -26,6 +26,8 @@ _ABSENT = object()
 class _Thread(threading.local):
     captures = False
     """Whether this thread runs a module on fake tensors."""
+    answers: Any = None
+    """Who answers for them what no operator shows."""
 
 
 THREAD = _Thread()

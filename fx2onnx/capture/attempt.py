@@ -50,6 +50,8 @@ class Attempt:
     """Of the module's own run, where torch.export is tried in its place."""
     whole: bool = True
     """Whether composite operators are recorded whole, rather than as the operators that they consist of."""
+    gradients: bool = False
+    """Whether gradients are on, as ``forward`` takes some; else they are off, as in inference."""
     traced: TracedCode = frozenset()
     """Functions of libraries that take their branch for traced code."""
     change: str = ""
@@ -102,6 +104,7 @@ class Reason(Enum):
 
     ERROR = "an error"
     COMPOSITE = "composite operators cannot be seen whole: the module transforms functions or takes gradients"
+    GRADIENTS = "the module takes gradients, which are off"
     PLAIN_NUMBER = "Python turns a size that only the data gives into a plain number"
 
 

@@ -34,6 +34,8 @@ def _after_failure(failed: Failed, start: Attempt) -> Attempt | Outcome:
     attempt, error = failed.attempt, failed.error
     if failed.reason is Reason.COMPOSITE:
         return replace(attempt, whole=False, change="composite operators are recorded by what they consist of")
+    if failed.reason is Reason.GRADIENTS:
+        return replace(attempt, gradients=True, change="gradients are on, since forward takes some")
     if failed.library_code is not None:
         change = f"{failed.library_code.co_qualname} takes its branch for traced code"
         return replace(attempt, traced=attempt.traced | {failed.library_code}, change=change)

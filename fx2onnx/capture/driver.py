@@ -183,13 +183,6 @@ def as_module(module: Any) -> torch.nn.Module:
         return original
     if isinstance(module, torch.nn.DataParallel):
         return as_module(module.module)
-    if isinstance(module, torch.jit.ScriptModule):
-        raise UserError(
-            "E001",
-            "a torch.jit.ScriptModule cannot be exported",
-            why="its Python is gone; only TorchScript's own graph is left",
-            next="export the nn.Module that was scripted",
-        )
     if isinstance(module, torch.nn.Module):
         return module
     if callable(module):

@@ -27,7 +27,7 @@ class CaptureOptions:
     output_names: Sequence[str] | None = None
     training: bool = False
     bake: Sequence[str] = ()
-    data_branches: str = "error"
+    data_branches: str = "if"
 
     def __post_init__(self) -> None:
         check_choice("capture", self.rung, RUNGS)

@@ -166,7 +166,7 @@ def cached_decoder(
         for words in shapes.values():
             for axis in [axis for axis, word in words.items() if word == SEQUENCE]:
                 del words[axis]
-    return Source(name, module, (), kwargs, shapes)
+    return Source.of_part(name, module, kwargs, shapes)
 
 
 def _layout_of(

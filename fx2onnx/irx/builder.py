@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import numpy.typing as npt
@@ -29,6 +29,8 @@ class Builder:
         """Where a symbol's number comes from: axis of a value, or (None) the integer value itself."""
         self.inputs: list[ir.Value] = []
         """Of the model: symbols that have no axis to themselves are solved from theirs."""
+        self.sizes: Mapping[str, int] = {}
+        """The sample's, of the symbols that do not depend on data: operands have to fit at these."""
         self.size_cache: dict[Any, ir.Value] = {}
         self.verdicts: dict[tuple[str, int], bool] = {}
         """What was found out by looking beyond the types of values, by the question and the value's id."""

@@ -94,7 +94,7 @@ class Emit(Accessors, Operators):
         if missing is not None:
             return precision.in_float32(self, op_type, values, missing, outputs, attrs)
         if isinstance(outputs, int):
-            call = shapes.Call(op_type, values, attrs, outputs, schema.input_names)
+            call = shapes.Call(op_type, values, attrs, outputs, schema.input_names, self.builder.sizes)
             try:
                 typed: Sequence[OutputType] = self._inferred(call)
             except shapes.UnknownShape as unknown:

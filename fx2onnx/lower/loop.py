@@ -22,6 +22,7 @@ from fx2onnx.capture.captured import Captured, GraphOutput, TensorInfo, label_of
 from fx2onnx.capture.recording.control_flow import Nested
 from fx2onnx.irx.builder import Builder
 from fx2onnx.irx.emit import Emit
+from fx2onnx.irx.shapes.agreement import Contradiction, differ
 from fx2onnx.irx.values import OutputType, dims_of, dtype_of, let_go, mark_complex, new_value, set_known_sizes, set_type
 from fx2onnx.lower import control_flow, faults, preflight, torchlib
 from fx2onnx.lower.layers import RepeatedLayers
@@ -67,6 +68,7 @@ class Lowering:
             preflight.check_depth(captured, used)
             preflight.check(captured, used, self._touching_complex, self.table, self.builder.opset)
         with record("translate"):
+            self.builder.sizes = captured.sizes
             inputs = self.builder.inputs = [self._input(graph_input) for graph_input in captured.inputs]
             self.output_names = [self.builder.unique(output.name) for output in captured.outputs]
             self.output_names += [self.builder.unique(f"{mutation.name}.next") for mutation in self.lifted]
@@ -259,6 +261,8 @@ class Lowering:
             self.refusals.append((node, located))
             placeholders = tuple(new_value(self.builder.unique(node.name), dtype, dims) for dtype, dims in op.result)
             result = placeholders if isinstance(infos, tuple) else placeholders[0]
+        except Contradiction as error:
+            raise faults.failed(node, entry, error) from error
         except Fx2OnnxError as error:
             raise faults.located(error, node) from error.__cause__
         except Exception as cause:  # an entry may be the user's; the error names entry, node and line
@@ -303,12 +307,16 @@ class Lowering:
         if not isinstance(value, ir.Value):
             raise faults.mistaken(node, entry, f"a {type(value).__name__}", "an onnx_ir.Value an output")
         dtype, dims = self._type(info)
-        if dtype_of(value) != dtype or len(dims_of(value)) != len(dims):
-            given = f"{dtype_of(value).name}{list(dims_of(value))}"
-            raise faults.mistaken(node, entry, given, f"{dtype.name}{list(dims)}")
+        known = dims_of(value)
+        is_unlike = known != tuple(dims) and any(
+            differ(*pair, self.builder.sizes) for pair in zip(known, dims, strict=False)
+        )
+        if dtype_of(value) != dtype or len(known) != len(dims) or is_unlike:
+            given = f"{dtype_of(value).name}{[*map(str, known)]}"
+            raise faults.mistaken(node, entry, given, f"{dtype.name}{[*map(str, dims)]}")
         if info.dtype.is_complex:
             mark_complex(value)
-        if self._name(value, name) and dims_of(value) != tuple(dims):
+        if self._name(value, name) and known != tuple(dims):
             set_type(value, dtype, dims)
         return value
 

@@ -82,4 +82,16 @@ class Source:
     weight_files: Sequence[WeightFile] = ()
     has_weights: bool = True
     bake: tuple[str, ...] = ()
-    data_branches: str = "error"
+    data_branches: str = "if"
+
+    @classmethod
+    def of_part(
+        cls,
+        name: str,
+        module: nn.Module,
+        kwargs: dict[str, Any],
+        dynamic_shapes: DynamicShapes | None = None,
+        bake: tuple[str, ...] = (),
+    ) -> Source:
+        """One of several graphs of a model. A decision by data is refused: another form of the model may do without."""
+        return cls(name, module, (), kwargs, dynamic_shapes, bake=bake, data_branches="error")

@@ -149,9 +149,9 @@ def test_state_changed_on_one_path() -> None:
             torch.testing.assert_close(torch.as_tensor(outputs[1]), module.count)
 
 
-def test_the_default_names_the_way() -> None:
+def test_a_refusal_names_the_way() -> None:
     with pytest.raises(UserError) as caught:
-        fx2onnx.export(one_decision, (X,))
+        fx2onnx.export(one_decision, (X,), data_branches="error")
     assert caught.value.code == "E104"
     assert any("data_branches" in way for way in caught.value.next)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -12,7 +13,7 @@ from torch._higher_order_ops.associative_scan import associative_scan
 from torch.utils.checkpoint import checkpoint
 
 import fx2onnx
-from tests.support import check
+from tests.support import check, run_engines
 
 X = torch.linspace(-1, 1, 12).reshape(3, 4)
 
@@ -80,6 +81,25 @@ FUNCTIONS: dict[str, Callable[[torch.Tensor], Any]] = {
 def test_inside_forward(name: str) -> None:
     report = check(FUNCTIONS[name], (X,), others=[(X * 2 - 1,)]).report
     assert report.rung == "fake"
+
+
+def test_gradients_are_on_where_forward_takes_some() -> None:
+    class Force(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.energy = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = x.detach().requires_grad_()
+            return -torch.autograd.grad(self.energy(y).sum(), y)[0]
+
+    module = Force()
+    result = fx2onnx.export(module, (X,))
+    assert result.report.rung == "fake"
+    assert any("gradients are on" in attempt for attempt in result.report.attempts)
+    for engine, outputs in run_engines(result.model_proto, [X]).items():
+        np.testing.assert_allclose(outputs[0], module(X).detach().numpy(), rtol=1e-4, atol=1e-6, err_msg=engine)
 
 
 @pytest.mark.parametrize("name", ["autograd.grad", "backward", "autograd.Function", "func.grad", "vmap of grad"])

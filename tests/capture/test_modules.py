@@ -580,22 +580,72 @@ def _equal(self: Any, x: Any) -> Any:
         (_while_data, "E104"),
         (_tolist, "E104"),
         (_equal, "E104"),
-        (_to_numpy, "E101"),
+        (_to_numpy, "E104"),
     ],
 )
 def test_refused_with_the_line(forward: Any, code: str) -> None:
     with pytest.raises(fx2onnx.UserError) as caught:
-        fx2onnx.export(module(forward), (X,), capture="fake")
+        fx2onnx.export(module(forward), (X,), capture="fake", data_branches="error")
     assert caught.value.code == code
     assert caught.value.where is not None
     assert caught.value.where.function in (forward.__name__, "<lambda>")
     assert caught.value.next
 
 
-def test_script_modules_are_refused() -> None:
-    with pytest.raises(fx2onnx.UserError, match="ScriptModule") as caught:
-        fx2onnx.export(torch.jit.script(_linear()), (X,))
-    assert caught.value.code == "E001"
+# -- TorchScript -------------------------------------------------------------------------------------------------------
+@torch.jit.script  # type: ignore[untyped-decorator]
+def _scripted(x: torch.Tensor, count: int) -> torch.Tensor:
+    for i in range(count):
+        x = torch.relu(x) + i
+    return x
+
+
+@torch.jit.script  # type: ignore[untyped-decorator]
+def _scripted_branch(x: torch.Tensor) -> torch.Tensor:
+    if bool(x.sum() > 0):
+        return x + 1
+    return x - 1
+
+
+class Normed(nn.Module):
+    """A loop over a size, a buffer, and training that matters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.fc, self.bn = nn.Linear(4, 4), nn.BatchNorm1d(4)
+        self.register_buffer("shift", torch.arange(4.0))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.bn(self.fc(x)) + self.shift
+        for _ in range(x.size(0)):
+            y = y * 0.5
+        return y.relu()
+
+
+def test_scripted_functions_run_as_they_are() -> None:
+    check(lambda x: _scripted(x * 2, 3), (X,), others=[(X + 1,)])
+    check(lambda x: _scripted(x * 2, 3), (X,), others=[(torch.randn(5, 4),)], dynamic_shapes=({0: "n"},))
+    report = check(lambda x: _scripted_branch(x) * 2, (X + 1,), others=[(X - 9,), (X + 9,)]).report
+    assert report.rung == "fake"
+
+
+@pytest.mark.parametrize("kind", ["script", "trace", "inside"])
+def test_script_modules_run_as_they_are(kind: str) -> None:
+    plain = Normed().eval()
+    scripted = torch.jit.trace(plain, (X,)) if kind == "trace" else torch.jit.script(plain)
+    made = nn.Sequential(scripted, nn.ReLU()) if kind == "inside" else scripted
+    result = check(made, (X,), others=[(X * 3,)])
+    assert result.report.rung == "fake"
+    assert any("shift" in name for name in result.model.graph.initializers)
+
+
+def test_a_refusal_inside_a_scripted_function_names_the_line_that_calls_it() -> None:
+    with pytest.raises(fx2onnx.UserError) as caught:
+        fx2onnx.export(lambda x: _scripted_branch(x), (X,), capture="fake", data_branches="error")
+    assert caught.value.code == "E104"
+    assert caught.value.where is not None
+    assert caught.value.where.file == __file__
 
 
 # -- threads -----------------------------------------------------------------------------------------------------------

@@ -37,11 +37,9 @@ class Tied(torch.nn.Module):
         return self.head(self.embed(ids))
 
 
-class Branch(torch.nn.Module):
+class Scaled(torch.nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if x.sum() > 0:
-            return x
-        return -x
+        return x * float(x.sum())
 
 
 @torch.library.custom_op("fx2onnx_test::mystery", mutates_args=())
@@ -247,7 +245,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.
 @pytest.mark.parametrize(
     ("module", "args", "code", "words"),
     [
-        (Branch(), (torch.ones(2),), "E104", ["torch.cond", "if x.sum() > 0"]),
+        (Scaled(), (torch.ones(2),), "E104", ["torch.where", "x * float(x.sum())"]),
         (Unsupported(), (torch.ones(4),), "E201", ["fx2onnx_test.mystery.default", "mystery(self.inner"]),
         (torch.nn.Linear(3, 4), (torch.ones(1, 3), torch.ones(1)), "E101", ["forward", "too many positional"]),
         (torch.nn.Linear(3, 4), (), "E101", ["missing a required argument: 'input'"]),

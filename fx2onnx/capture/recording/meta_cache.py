@@ -19,18 +19,18 @@ from fx2onnx.capture.captured import TensorInfo
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.capture.shapes.symnode import sym_int, unwrap
 from fx2onnx.capture.torch_private.fake_tensors import (
-    FakeTensor,
-    FakeTensorMode,
+    CPU,
+    FakeMode,
     Sizes,
     fake_from_meta,
     fake_view,
     storage_key,
 )
 from fx2onnx.capture.torch_private.flags import mkldnn_is_enabled
+from fx2onnx.capture.torch_private.tensor_questions import requires_grad
 
 PLAIN = (torch.Tensor, torch.nn.Parameter)
 """Types of real tensors whose fake ones are known without asking torch for them."""
-CPU = torch.device("cpu")
 
 MISSING = object()
 """The call is not known yet."""
@@ -82,13 +82,14 @@ class MetaCache:
 
     def __init__(
         self,
-        mode: FakeTensorMode,
+        mode: FakeMode,
         env: ShapeEnv,
         fake_of: Callable[[], Callable[[torch.Tensor], torch.Tensor] | None],
     ) -> None:
         self._mode = mode
         self._env = env
         self._weak_fake_of = fake_of
+        self._tracks_gradients = False
         settings = (mkldnn_is_enabled(), torch.are_deterministic_algorithms_enabled())
         self._shared = _SHARED.setdefault(settings, Bounded(_MANY))
         self._specs: dict[Key, Specs] = {}
@@ -109,8 +110,7 @@ class MetaCache:
         """The key of a call, or None where it cannot be cached: tensors made from a type have no gradient. Real tensors
         count as their fake ones, which need not be made for it.
         """
-        if torch.is_grad_enabled():
-            return None
+        self._tracks_gradients = torch.is_grad_enabled()
         try:
             parts = [self._part(arg) for arg in args]
             named = tuple([(name, self._part(kwargs[name])) for name in sorted(kwargs)]) if kwargs else ()
@@ -123,7 +123,9 @@ class MetaCache:
         kind = type(arg)
         if kind in IMMEDIATE:
             return (kind, arg)
-        if kind is FakeTensor or isinstance(arg, torch.Tensor):
+        if isinstance(arg, torch.Tensor):
+            if self._tracks_gradients and self._mode.holds(arg) and requires_grad(arg):
+                raise TypeError("no key")
             return self._types.get(id(arg)) or self.type_of(arg)
         if isinstance(arg, list | tuple):
             return tuple([self._part(item) for item in arg])
@@ -140,7 +142,7 @@ class MetaCache:
         if known is None:
             if tensor.layout != torch.strided or tensor.is_conj() or tensor.is_neg():
                 raise TypeError("no key")
-            if type(tensor) in PLAIN and not tensor.is_quantized:
+            if not self._mode.holds(tensor) and type(tensor) in PLAIN and not tensor.is_quantized:
                 device = tensor.device if tensor.device.type != "meta" else CPU
                 known = TensorType(tensor.dtype, tuple(tensor.shape), tensor.stride(), 0, device)
             else:
@@ -150,7 +152,7 @@ class MetaCache:
                     tuple(map(unwrap, fake.shape)),
                     tuple(map(unwrap, fake.stride())),
                     unwrap(fake.storage_offset()),
-                    fake.device,
+                    self._mode.device_of(fake),
                 )
             self._types[id(tensor)] = known
         return known

@@ -7,14 +7,25 @@ from typing import ClassVar
 import torch
 
 from fx2onnx.base.bounded import Bounded
-from fx2onnx.capture.overloads import data_dependent, quantized, recurrent, slices, strided, unbacked
+from fx2onnx.capture.overloads import data_dependent, python_answers, quantized, recurrent, slices, strided, unbacked
 from fx2onnx.capture.overloads.registry import Kind, find, handler
 from fx2onnx.capture.recording import aliasing, functionalize, meta_rules
 from fx2onnx.capture.torch_private.operators import OpOverload
 
 aten = torch.ops.aten
 
-FAMILIES = (aliasing, data_dependent, functionalize, meta_rules, quantized, recurrent, slices, strided, unbacked)
+FAMILIES = (
+    aliasing,
+    data_dependent,
+    functionalize,
+    meta_rules,
+    python_answers,
+    quantized,
+    recurrent,
+    slices,
+    strided,
+    unbacked,
+)
 """Files that register functions, imported here so that none is missed."""
 
 TO_PYTHON = frozenset({aten.item.default, aten._local_scalar_dense.default, aten.is_nonzero.default})

@@ -27,7 +27,7 @@ from fx2onnx.capture.recording.tensor_tracker import Arguments, NeedsDecompositi
 from fx2onnx.capture.shapes.shape_env import KEEP_BOTH, ShapeEnv
 from fx2onnx.capture.shapes.symnode import sym_int
 from fx2onnx.capture.torch_private.dispatch import PreDispatchMode, SplitMode, in_function_transform, no_dispatch
-from fx2onnx.capture.torch_private.fake_tensors import DynamicOutputShapeException, FakeTensor
+from fx2onnx.capture.torch_private.fake_tensors import DynamicOutputShapeException
 from fx2onnx.capture.torch_private.module_paths import PATHS
 from fx2onnx.capture.torch_private.operators import OpOverload
 
@@ -57,6 +57,8 @@ class Recorder(BaseRecorder):
         self.mode = PreDispatchMode(handle) if whole else SplitMode(handle)
         self.written: dict[int, SourceLocation | None] = {}
         """Memories that were written, by id, with the first writer's line."""
+        self.failure: BaseException | None = None
+        """What the last call raised that failed: the TorchScript interpreter raises something else instead."""
         self._keep = keep
         self._keeps: dict[OpTraits, bool] = {}
 
@@ -73,6 +75,13 @@ class Recorder(BaseRecorder):
             self._spans.detail(func, start_ns, PATHS.stack[-1] if PATHS.stack else "", self._where)  # type: ignore[union-attr]
 
     def handle(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        try:
+            return self._handled(func, args, kwargs)
+        except BaseException as error:
+            self.failure = error
+            raise
+
+    def _handled(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self._whole and in_function_transform():
             raise NeedsDecomposition
         self._where = user_location()
@@ -83,7 +92,7 @@ class Recorder(BaseRecorder):
         if traits.is_query:
             fake_args, fake_kwargs = self.to_fakes(args, kwargs)
             return func(*fake_args, **fake_kwargs)
-        if traits.lifts and not isinstance(args[0], FakeTensor):
+        if traits.lifts and not self.fake_mode.holds(args[0]):
             return self.constant(args[0])
         if traits.writes is not None:
             return traits.writes(self, func, args, kwargs)
@@ -112,6 +121,7 @@ class Recorder(BaseRecorder):
             return self.finish(func, args, nodes, result)
         fake_args, fake_kwargs = self.to_fakes(args, kwargs)
         start_ns, asked = time.perf_counter_ns(), len(self.shape_env.asked)
+        self.fake_mode.runs_operator = True
         try:
             result = func(*fake_args, **fake_kwargs)
         except DynamicOutputShapeException as cause:
@@ -121,6 +131,7 @@ class Recorder(BaseRecorder):
                 next="use an operator whose result has a fixed size, such as torch.where or topk",
             ) from cause
         finally:
+            self.fake_mode.runs_operator = False
             if self._spans is not None:
                 self._spans.add("fake op", start_ns)
         if key is not None:
@@ -164,7 +175,7 @@ class Recorder(BaseRecorder):
 
     def take_data(self, tensor: torch.Tensor, value: torch.Tensor) -> None:
         """``tensor.data = value``: from now on the tensor is one over the memory of ``value``."""
-        if not isinstance(tensor, FakeTensor) or any(tensor is source.tensor for source in self.sources.values()):
+        if not self.fake_mode.holds(tensor) or any(tensor is source.tensor for source in self.sources.values()):
             raise self.refuse(
                 "E103",
                 "the .data of an input or weight is replaced",
@@ -172,6 +183,7 @@ class Recorder(BaseRecorder):
             )
         self._same_view(tensor, self.view_of(value))
         self.meta_cache.forget(tensor)
+        self.fake_mode.forget_memory(tensor)
 
     def _to_python(self, func: OpOverload, tensor: torch.Tensor) -> Any:
         """The number of a one-element tensor: known where only constants lead to it, else a symbol."""

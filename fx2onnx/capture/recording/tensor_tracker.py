@@ -21,8 +21,7 @@ from fx2onnx.capture.recording.meta_cache import IMMEDIATE, PLAIN
 from fx2onnx.capture.shapes.symnode import unwrap
 from fx2onnx.capture.torch_private.dispatch import no_dispatch
 from fx2onnx.capture.torch_private.fake_tensors import (
-    FakeTensor,
-    FakeTensorMode,
+    FakeMode,
     fake_from_meta,
     shares_converted_memory,
     storage_key,
@@ -67,7 +66,7 @@ class TensorTracker:
     """
 
     def __init__(
-        self, fake_mode: FakeTensorMode, weight_names: dict[int, tuple[str, str, torch.Tensor]], whole: bool
+        self, fake_mode: FakeMode, weight_names: dict[int, tuple[str, str, torch.Tensor]], whole: bool
     ) -> None:
         self.root: torch.fx.Graph = RecordedGraph()
         self.graph: torch.fx.Graph = self.root
@@ -94,6 +93,12 @@ class TensorTracker:
         self._first_call: torch.fx.Node | None = None
         self._whole = whole
         self._where: SourceLocation | None = None
+        self.detached: set[int] = set()
+        """Ids of tensors that are ``.data`` of others."""
+        self.wants_grad: set[torch.fx.Node] = set()
+        """Inputs whose samples require gradients."""
+        self.without_grad: set[torch.fx.Node] = set()
+        """Calls that were made where gradients are off."""
 
     # -- nodes ----------------------------------------------------------------------------------------------------
     def call(
@@ -107,6 +112,8 @@ class TensorTracker:
         meta["val"] = info
         meta["where"] = self._where
         meta["module"] = PATHS.current
+        if not torch.is_grad_enabled():
+            self.without_grad.add(node)
         return node
 
     def refuse(self, code: str, what: str, **fields: Any) -> UserError:
@@ -140,7 +147,7 @@ class TensorTracker:
     # -- fakes ----------------------------------------------------------------------------------------------------
     def fake_of(self, tensor: torch.Tensor) -> torch.Tensor:
         """The fake tensor for a real one, one per tensor; a fake tensor itself."""
-        if isinstance(tensor, FakeTensor):
+        if self.fake_mode.holds(tensor):
             return tensor
         fake = self._fakes.get(id(tensor))
         if fake is None:
@@ -151,14 +158,14 @@ class TensorTracker:
             else:
                 with no_dispatch():
                     plain = tensor.detach()
-                fake = self.fake_mode.from_tensor(plain, static_shapes=True)
+                fake = self.fake_mode.from_real(plain)
             self._fakes[id(tensor)] = fake
             self._kept.append(tensor)
         return fake
 
     def to_fake(self, arg: object) -> object:
         """``arg`` with fake tensors in the place of real ones."""
-        if type(arg) in IMMEDIATE or type(arg) is FakeTensor:
+        if type(arg) in IMMEDIATE:
             return arg
         if isinstance(arg, torch.Tensor):
             return self.fake_of(arg)
@@ -183,7 +190,7 @@ class TensorTracker:
         """A tensor that forward built from Python numbers."""
         with no_dispatch():
             kept = tensor.detach().clone()
-        fake = self.fake_mode.from_tensor(kept, static_shapes=True)
+        fake = self.fake_mode.from_real(kept)
         self._same_view(fake, self.weight_view(kept))
         return fake
 
@@ -211,14 +218,16 @@ class TensorTracker:
         view = self.views.get(id(tensor))
         if view is not None:
             return view
-        if not isinstance(tensor, FakeTensor):
+        if not self.fake_mode.holds(tensor):
             return self.weight_view(tensor)
         self._list_views()
         base = self._memories.get(storage_key(tensor))
         if base is not None and tensor.shape == base.tensor.shape and tensor.stride() == base.tensor.stride():
+            self.detached.add(id(tensor))
             return self._same_view(tensor, base)
         for real in (*self._module_tensors, *(weight.tensor for weight in self.weights.values())):
             if tensor.shape == real.shape and shares_converted_memory(self.fake_mode, real, tensor):
+                self.detached.add(id(tensor))
                 return self._same_view(tensor, self.weight_view(real))
         if self._whole:
             raise NeedsDecomposition  # autograd keeps tensors that it makes inside composite overloads
@@ -229,10 +238,15 @@ class TensorTracker:
             next="make the tensor inside forward, or register it as a buffer",
         )
 
+    def view_at(self, key: int) -> View | None:
+        """A view of the memory with that ``storage_key``."""
+        self._list_views()
+        return self._memories.get(key)
+
     def _list_views(self) -> None:
         """Bring ``_memories`` and ``_by_address`` up to date."""
         for view in self._unlisted:
-            if isinstance(view.tensor, FakeTensor):
+            if self.fake_mode.holds(view.tensor):
                 self._memories.setdefault(storage_key(view.tensor), view)
             else:
                 self._by_address.setdefault(_address(view.tensor), view)

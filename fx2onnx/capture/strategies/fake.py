@@ -15,12 +15,13 @@ from fx2onnx.capture.attempt import Attempt, Failed, Outcome, Reason, Recorded
 from fx2onnx.capture.captured import Captured, GraphInput, GraphOutput, Mutation, symbols_of
 from fx2onnx.capture.python.frames import user_location_of
 from fx2onnx.capture.python.inputs import Leaf
+from fx2onnx.capture.python.lengths import take_lengths
 from fx2onnx.capture.python.module_state import preserve, weight_names
 from fx2onnx.capture.python.module_tree import ModuleTree
 from fx2onnx.capture.python.outputs import graph_outputs
-from fx2onnx.capture.python.type_questions import answer_as_tensors
 from fx2onnx.capture.recording import control_flow
 from fx2onnx.capture.recording.branches import Branches
+from fx2onnx.capture.recording.questions import Questions
 from fx2onnx.capture.recording.recorder import Recorder
 from fx2onnx.capture.recording.tensor_tracker import NeedsDecomposition, tensor_info
 from fx2onnx.capture.shapes.python_sizes import take_sizes
@@ -34,6 +35,10 @@ from fx2onnx.capture.torch_private.fake_tensors import (
 )
 from fx2onnx.capture.torch_private.module_paths import PATHS, track_modules
 from fx2onnx.capture.torch_private.pytrees import Rebuild
+from fx2onnx.capture.torch_private.tensor_questions import take_questions
+
+GRADIENTS_ARE_OFF = "does not require grad and does not have a grad_fn"
+"""What autograd says where it is asked for a gradient of what it did not track."""
 
 MAX_PATH_CHARS = 60
 """Of a module's path, in an error about modules nested a thousand deep."""
@@ -50,6 +55,8 @@ def run(attempt: Attempt, branches: Branches | None = None) -> Outcome:
         return Failed(attempt, error, Reason.COMPOSITE)
     except UserError as error:
         reason = Reason.PLAIN_NUMBER if str(error) == shape_env.wanted_number else Reason.ERROR
+        if not attempt.gradients and GRADIENTS_ARE_OFF in str(error.__cause__):
+            reason = Reason.GRADIENTS
         return Failed(attempt, error, reason, attempt.patches.decided_by_data(error) if error.code == "E104" else None)
     except Exception as error:  # a fault of the recorder need not stop the user
         return Failed(attempt, error)
@@ -74,6 +81,8 @@ def _captured(attempt: Attempt, shape_env: ShapeEnv, branches: Branches | None) 
         if leaf.name not in bake
     ]
     for graph_input in inputs:
+        if graph_input.sample.requires_grad:
+            recorder.wants_grad.add(graph_input.node)
         for symbol in symbols_of(graph_input.node):
             recorder.symbols.setdefault(symbol.name, symbol)
     args, kwargs = arguments.rebuilt(fakes)
@@ -91,6 +100,7 @@ def _captured(attempt: Attempt, shape_env: ShapeEnv, branches: Branches | None) 
         rung=attempt.strategy,
         warnings=recorder.warnings,
         assumptions=[*notes],
+        sizes={name: size for name, size in shape_env.hints.items() if name not in shape_env.unbacked},
         restore=restore,
     )
 
@@ -107,17 +117,23 @@ def _run_module(
     """What the run changes is as before when the caller's ``Changes`` end."""
     preserve(tree, attempt.options.training)
     track_modules(tree)
-    answer_as_tensors(tree)
+    take_lengths(tree)
     take_sizes()
     attempt.patches.apply(attempt.traced, recorder.is_known)
     take_assignments(recorder.take_data)
-    with capture_modes(recorder.fake_mode, recorder.mode):
+    take_questions(Questions(recorder))
+    with capture_modes(recorder.fake_mode, recorder.mode, attempt.gradients):
         try:
             result = program(*args, **kwargs)
         except Fx2OnnxError:
             raise
-        except Exception as cause:  # forward is the user's code: chained under the error with its line
+        except Exception as error:  # forward is the user's code: chained under the error with its line
+            cause = _unwrapped(error, recorder)
+            if not isinstance(cause, Exception) or isinstance(cause, Fx2OnnxError):
+                raise cause from None
             raise _explained(cause) from cause
+        finally:
+            recorder.failure = None
         outputs, restore = graph_outputs(recorder, result)
         return outputs, restore, _mutations(recorder, inputs)
 
@@ -148,6 +164,12 @@ def _mutations(recorder: Recorder, inputs: list[GraphInput]) -> list[Mutation]:
         if id(view.memory) in recorder.written and kind != "constant":
             mutations.append(Mutation(name, kind, view.memory.node, recorder.written[id(view.memory)]))
     return mutations
+
+
+def _unwrapped(error: Exception, recorder: Recorder) -> BaseException:
+    """What an operator raised, where the TorchScript interpreter made another exception of it."""
+    is_of_script = str(error).startswith("The following operation failed in the TorchScript interpreter")
+    return recorder.failure if is_of_script and recorder.failure is not None else error
 
 
 def _explained(cause: Exception) -> UserError:

@@ -16,10 +16,12 @@ from torch._decomp import decompositions as torch_decompositions
 from torch._dispatch.python import enable_python_dispatcher
 from torch._higher_order_ops import utils as higher_order_utils
 
+from fx2onnx.base.answering import answers_for_caller
 from fx2onnx.base.changes import Changes, before_change
 from fx2onnx.base.code_patch import THREAD, CodePatch, Delegate, put_name
+from fx2onnx.capture.python.frames import asked_by_user
 from fx2onnx.capture.torch_private.dispatch import PreDispatchMode, SplitMode
-from fx2onnx.capture.torch_private.fake_tensors import FakeTensorMode
+from fx2onnx.capture.torch_private.fake_tensors import FakeMode
 from fx2onnx.capture.torch_private.pytrees import pytree
 
 
@@ -71,12 +73,18 @@ def _as_written(model: Callable[..., object] | None = None, **_: object) -> Call
     return _as_written if model is None else model
 
 
+@answers_for_caller
+def _fast_path_of(original: Callable[[], bool]) -> Callable[..., object]:
+    """Off for torch's own modules."""
+    return lambda: asked_by_user() and original()
+
+
 def _instead(function: Callable[..., object], instead: Callable[..., object]) -> CodePatch:
     return CodePatch(function, lambda original: instead)
 
 
 _CODE_PATCHES = (
-    _instead(torch.backends.mha.get_fastpath_enabled, lambda: False),
+    CodePatch(torch.backends.mha.get_fastpath_enabled, _fast_path_of),
     _instead(higher_order_utils._hop_compile_and_call, _call_directly),
     _instead(torch.compile, _as_written),
 )
@@ -94,17 +102,20 @@ def _unlogged(record: logging.LogRecord) -> bool:
 
 
 @contextlib.contextmanager
-def capture_modes(fake_mode: FakeTensorMode, recorder: PreDispatchMode | SplitMode) -> Iterator[None]:
+def capture_modes(
+    fake_mode: FakeMode, recorder: PreDispatchMode | SplitMode, gradients: bool = False
+) -> Iterator[None]:
     """Everything inside runs on fake tensors, seen by ``recorder``; other threads see nothing of it."""
     with Changes():
         put_name(THREAD, "captures", True)
         for code_patch in (*_CODE_PATCHES, *([_LSTM] if isinstance(recorder, SplitMode) else [])):
             code_patch.put_in()
         _run_as_written()
+        before_change(fake_mode.release)
         if _unlogged not in _FAKE_TENSOR_LOG.filters:
             before_change(partial(_FAKE_TENSOR_LOG.removeFilter, _unlogged))
             _FAKE_TENSOR_LOG.addFilter(_unlogged)
-        with torch.no_grad(), fake_mode, enable_python_dispatcher(), recorder:
+        with torch.set_grad_enabled(gradients), fake_mode, enable_python_dispatcher(), recorder:
             if isinstance(recorder, PreDispatchMode):
                 before_change(recorder.call_directly_no_more)
                 recorder.call_directly()

@@ -1,10 +1,15 @@
-"""Fake tensors, which have a shape and no data, and their mode."""
+"""Tensors without data, on which a module runs while it is captured, and their mode.
+
+The module's tensors are plain ``torch.Tensor`` objects, so that it sees what it sees in eager PyTorch. Only while torch
+computes the type of an operator's result are they ``FakeTensor``, of whose attributes they hold nothing otherwise.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeAlias
 
 import torch
@@ -20,6 +25,8 @@ FakeTensorMode = fake_tensor.FakeTensorMode
 DataDependentOutputException = fake_tensor.DataDependentOutputException
 DynamicOutputShapeException = fake_tensor.DynamicOutputShapeException
 UnsupportedOperatorException = fake_tensor.UnsupportedOperatorException
+CPU = torch.device("cpu")
+
 Sizes: TypeAlias = Sequence[int | torch.SymInt]
 
 
@@ -34,9 +41,20 @@ class _Traceback(Delegate):
 _TRACEBACK = _Traceback(traceback)
 
 
+class Leftover(FakeTensor):
+    """A tensor without data after its capture. It has no mode of its own: one for all serves to say what it is."""
+
+    fake_mode = FakeTensorMode(allow_non_fake_inputs=True)
+
+
+for _name, _value in vars(FakeTensor(Leftover.fake_mode, torch.empty((), device="meta"), CPU)).items():
+    if _name != "fake_mode":
+        setattr(Leftover, _name, _value)
+
+
 class FakeMode(FakeTensorMode, UnnotedMode):  # type: ignore[no-untyped-call, misc]
-    """``FakeTensorMode``, which answers at once what torch itself asks most: a tensor's device (at each index), and the
-    alias of a tensor that a factory has just made.
+    """``FakeTensorMode`` for tensors of plain type. It answers at once what torch itself asks most: a tensor's device (at each
+    index), and the alias of a tensor that a factory has just made.
     """
 
     def __init__(self) -> None:
@@ -45,72 +63,157 @@ class FakeMode(FakeTensorMode, UnnotedMode):  # type: ignore[no-untyped-call, mi
             put_name(vars(fake_tensor), "traceback", _TRACEBACK)
             super().__init__(allow_non_fake_inputs=True)
         self.cache_enabled = False  # it grows for ever, and its keys cost more than it saves
+        self._held: dict[int, torch.Tensor] = {}
+        """The module's tensors without data, by id."""
+        self._devices: dict[int, torch.device] = {}
+        """Of those that are not on the CPU."""
+        self._metas: dict[int, torch.Tensor] = {}
+        """A meta tensor over the same memory, where there is one: ``as_strided`` of it needs none of the care that a fake
+        tensor's does.
+        """
+        self._prototypes: dict[torch.device, dict[str, object]] = {}
+        self.computes = False
+        """Whether torch computes the type of a result: the tensors are ``FakeTensor``."""
+        self.runs_operator = False
+        """Whether an operator is run for the type of its result, with what it consists of: nobody else asks."""
+
+    def holds(self, tensor: torch.Tensor) -> bool:
+        """Whether the tensor is one without data, of this mode."""
+        return id(tensor) in self._held
+
+    def device_of(self, tensor: torch.Tensor) -> torch.device:
+        """Of a tensor that this mode holds."""
+        return self._devices.get(id(tensor), CPU)
 
     def __torch_dispatch__(self, func: OpOverload, types: Types, args: Operands = (), kwargs: Named = None) -> object:
-        if func is _device_of and type(args[0]) is FakeTensor and not self.in_kernel_invocation:
-            return args[0].fake_device
-        if func is _detach and type(args[0]) is FakeTensor and args[0].fake_mode is self:
-            with torch._C._DisableTorchDispatch():
-                return _fake(self, args[0], args[0].fake_device)
-        return super().__torch_dispatch__(func, types, args, kwargs or {})
+        if self.computes:
+            if func is _device_of and not self.in_kernel_invocation and type(args[0]) is FakeTensor:
+                return args[0].fake_device
+            return super().__torch_dispatch__(func, types, args, kwargs or {})
+        first = args[0] if args else None
+        if isinstance(first, torch.Tensor) and id(first) in self._held:
+            if func is _device_of:
+                return self.device_of(first)
+            if func is _detach:
+                with torch._C._DisableTorchDispatch():
+                    return self.made(first, self.device_of(first))
+        with self.shown(args, kwargs.values() if kwargs else ()):
+            result = super().__torch_dispatch__(func, types, args, kwargs or {})
+        self._take(result)
+        return result
+
+    @contextlib.contextmanager
+    def shown(self, *args: object) -> Iterator[None]:
+        """Inside, the tensors of this mode among ``args`` are ``FakeTensor``, as torch's own computation wants them."""
+        shown: list[tuple[torch.Tensor, type, dict[str, object]]] = []
+        self._show(args, shown)
+        self.computes = True
+        try:
+            yield
+        finally:
+            self.computes = False
+            for tensor, kind, attributes in shown:
+                _become(tensor, kind, attributes)
+
+    def _show(self, args: Iterable[object], shown: list[tuple[torch.Tensor, type, dict[str, object]]]) -> None:
+        """Make the held tensors among ``args`` ``FakeTensor``, and note what they were."""
+        for arg in args:
+            if isinstance(arg, torch.Tensor):
+                if id(arg) in self._held and type(arg) is not FakeTensor:
+                    shown.append((arg, type(arg), dict(arg.__dict__)))
+                    _become(arg, FakeTensor, self._attributes(self.device_of(arg)))
+            elif isinstance(arg, Iterable) and not isinstance(arg, str):
+                self._show(arg, shown)
+
+    def _take(self, result: object) -> None:
+        """Hold the fake tensors that an operator made."""
+        if isinstance(result, FakeTensor):
+            if result.fake_mode is self:
+                device = result.fake_device
+                _become(result, torch.Tensor, {})
+                self._hold(result, device)
+        elif isinstance(result, list | tuple):
+            for part in result:
+                self._take(part)
+
+    def _hold(self, tensor: torch.Tensor, device: torch.device) -> None:
+        self._held[id(tensor)] = tensor
+        if device != CPU:
+            self._devices[id(tensor)] = device
+
+    def _attributes(self, device: torch.device) -> dict[str, object]:
+        """Of a fake tensor: its constructor, which sets some twenty one by one (13 us), runs once for a device."""
+        attributes = self._prototypes.get(device)
+        if attributes is None:
+            with no_dispatch():
+                prototype = FakeTensor(self, torch.empty((), device="meta"), device)
+            attributes = self._prototypes[device] = dict(prototype.__dict__)
+        return attributes
+
+    def forget_memory(self, tensor: torch.Tensor) -> None:
+        """The tensor is one over other memory now."""
+        self._metas.pop(id(tensor), None)
+
+    def made(self, meta: torch.Tensor, device: torch.device, is_plain: bool = False) -> torch.Tensor:
+        """A tensor without data over the memory of ``meta``, which ``is_plain`` if it is a tensor of the meta device."""
+        tensor: torch.Tensor = torch.Tensor._make_subclass(
+            FakeTensor, meta, False, dispatch_device=True, device_for_backend_keys=device
+        )
+        torch._C._set_throw_on_mutable_data_ptr(tensor)
+        tensor.__class__ = torch.Tensor
+        self._hold(tensor, device)
+        if is_plain:
+            self._metas[id(tensor)] = meta
+        return tensor
+
+    def from_real(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A tensor without data for a real one, over the memory that torch itself gives to what it converts."""
+        fake = self.from_tensor(tensor, static_shapes=True)
+        with torch._C._DisablePythonDispatcher(), torch._C._DisableTorchDispatch():
+            return self.made(fake, fake.fake_device)
+
+    def release(self) -> None:
+        """Tensors that the module keeps beyond its capture say what they are."""
+        for tensor in self._held.values():
+            tensor.__class__ = Leftover
+        self._held.clear()
+        self._metas.clear()
+
+
+def _become(tensor: torch.Tensor, kind: type, attributes: dict[str, object]) -> None:
+    tensor.__class__ = kind
+    own = tensor.__dict__
+    own.clear()
+    own.update(attributes)
 
 
 _device_of, _detach = torch.ops.prim.device.default, torch.ops.aten.detach.default
 
 
 def fake_from_meta(
-    mode: FakeTensorMode, sizes: Sizes, dtype: torch.dtype, device: torch.device, strides: Sizes | None = None
-) -> FakeTensor:
-    """A fake tensor of the given sizes (ints or SymInts); nothing is allocated."""
+    mode: FakeMode, sizes: Sizes, dtype: torch.dtype, device: torch.device, strides: Sizes | None = None
+) -> torch.Tensor:
+    """A tensor without data of the given sizes (ints or SymInts); nothing is allocated."""
     with torch._C._DisablePythonDispatcher(), torch._C._DisableTorchDispatch():
         if strides is None:
             meta = torch.empty(sizes, dtype=dtype, device="meta")
         else:
             meta = torch.empty_strided(sizes, strides, dtype=dtype, device="meta")
-    return _over(mode, meta, torch.device("cpu") if device.type == "meta" else device)
-
-
-def _fake(mode: FakeTensorMode, meta: torch.Tensor, device: torch.device) -> FakeTensor:
-    """``FakeTensor(mode, meta, device)``: the constructor, which sets some twenty attributes one by one (13 us), runs once
-    for a mode and a device; after that its attributes are copied (2 us).
-    """
-    prototypes = mode.__dict__.setdefault("_fx2onnx_prototypes", {})
-    attributes = prototypes.get(device)
-    if attributes is None:
-        fake = FakeTensor(mode, meta, device)
-        prototypes[device] = dict(fake.__dict__)
-        return fake
-    fake = torch.Tensor._make_subclass(
-        FakeTensor, meta, False, dispatch_device=True, device_for_backend_keys=attributes["_fake_device"]
-    )
-    torch._C._set_throw_on_mutable_data_ptr(fake)
-    fake.__dict__.update(attributes)
-    return fake
-
-
-_META = "_fx2onnx_meta"
-
-
-def _over(mode: FakeTensorMode, meta: torch.Tensor, device: torch.device) -> FakeTensor:
-    """``_fake``, which keeps ``meta``: ``as_strided`` of it needs none of the care that a fake tensor's does."""
-    fake = _fake(mode, meta, device)
-    fake.__dict__[_META] = meta
-    return fake
+    return mode.made(meta, CPU if device.type == "meta" else device, is_plain=True)
 
 
 def fake_view(
-    mode: FakeTensorMode, base: torch.Tensor, sizes: Sizes, strides: Sizes, offset: int | torch.SymInt
-) -> FakeTensor:
-    """A view of a fake tensor's memory."""
-    plain = base.__dict__.get(_META)
+    mode: FakeMode, base: torch.Tensor, sizes: Sizes, strides: Sizes, offset: int | torch.SymInt
+) -> torch.Tensor:
+    """A view of the memory of a tensor without data."""
+    plain = mode._metas.get(id(base))
     if plain is not None:
         with torch._C._DisablePythonDispatcher(), torch._C._DisableTorchDispatch():
             meta = torch.as_strided(plain, sizes, strides, offset)
-        return _over(mode, meta, base.fake_device)  # type: ignore[attr-defined]
-    device = base.device
-    with fake_tensor.in_kernel_invocation_manager(mode):
+        return mode.made(meta, mode.device_of(base), is_plain=True)
+    with mode.shown(base), fake_tensor.in_kernel_invocation_manager(mode):
         meta = torch.as_strided(base, sizes, strides, offset)
-    return _fake(mode, meta, device)
+    return mode.made(meta, mode.device_of(base))
 
 
 def shares_converted_memory(mode: FakeTensorMode, real: torch.Tensor, fake: torch.Tensor) -> bool:

@@ -77,7 +77,7 @@ def static_decoder(model: Model, name: str, options: Options, *, in_place: bool 
             kwargs[name_of_state] = torch.randn(shape).to(tensor.dtype)
             shapes[name_of_state] = {0: BATCH, 2: CAPACITY}
     module = StaticDecoder(model, cache_argument, len(layers), in_place=in_place).eval()
-    return Source(name, module, (), kwargs, shapes)
+    return Source.of_part(name, module, kwargs, shapes)
 
 
 def _checked_layers(model: Model, cache: object) -> list[Any]:

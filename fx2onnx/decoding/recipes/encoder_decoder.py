@@ -140,7 +140,7 @@ def _encoder_and_decoder(request: Request, *, one_token: bool = False) -> tuple[
         raise no_cache(model)
     samples, shapes = _encoder_inputs(model, replace(options, seq=options.seq_or(_ENCODER_SAMPLE)))
     shapes = {key: {axis: _SIZES.get(str(word), word) for axis, word in axes.items()} for key, axes in shapes.items()}
-    encoder = Source(request.name, EncoderPart(model, cache_argument, layout).eval(), (), samples, shapes)
+    encoder = Source.of_part(request.name, EncoderPart(model, cache_argument, layout).eval(), samples, shapes)
     encoded = _like_outputs(encoder.module, samples)
     lengths = options.seq_or(_ENCODER_SAMPLE), sizes.encoder
     more, also = (run[LAST_STATES].shape[1] - length for run, length in zip((encoded, seen[-1]), lengths, strict=True))
@@ -208,7 +208,7 @@ def _decoder_source(
     # Last, so that sizes are read from other inputs and this one can be dropped where its numbers are not needed.
     kwargs[ENCODER_STATES] = encoded[LAST_STATES]
     shapes[ENCODER_STATES] = {0: BATCH, 1: ENCODER_SIZE} if varies else {0: BATCH}
-    return Source(encoder.name, module, (), kwargs, shapes)
+    return Source.of_part(encoder.name, module, kwargs, shapes)
 
 
 def _like_outputs(module: torch.nn.Module, inputs: Mapping[str, torch.Tensor]) -> Inputs:

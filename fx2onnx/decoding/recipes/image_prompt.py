@@ -214,7 +214,7 @@ def image_source(request: Request, module: torch.nn.Module, factories: Mapping[s
     """``module`` with images as inputs: those of ``factories`` that have no row for each token."""
     images = {key: factory for key, factory in factories.items() if SEQUENCE not in factory.axes.values()}
     samples, shapes = samples_of(images, request.context())
-    return Source(request.name, module.eval(), (), samples, shapes)
+    return Source.of_part(request.name, module.eval(), samples, shapes)
 
 
 def step_source(
@@ -233,7 +233,7 @@ def step_source(
     kwargs |= samples
     shapes |= axes
     add_states(kwargs, shapes, layout, batch)
-    return Source(request.name, decoder.eval(), (), kwargs, shapes)
+    return Source.of_part(request.name, decoder.eval(), kwargs, shapes)
 
 
 def _prompt_source(request: Request, findings: Findings) -> Source:
@@ -246,7 +246,7 @@ def _prompt_source(request: Request, findings: Findings) -> Source:
     kwargs = _text_of(model, {key: value for key, value in text.items() if key in known})
     samples, axes = samples_of(findings.factories, context)
     shapes: Shapes = {key: dict(_BY_TOKEN) for key in kwargs}
-    return Source(request.name, PromptPart(model, findings).eval(), (), kwargs | samples, shapes | axes)
+    return Source.of_part(request.name, PromptPart(model, findings).eval(), kwargs | samples, shapes | axes)
 
 
 def _later_source(request: Request, findings: Findings) -> Source:

@@ -253,7 +253,7 @@ def encoders_and_embedding(
         for key, sizes in _sizes_of_features(model, modality, parts[modality.file][-1], width).items():
             kwargs[key] = torch.randn(options.batch_or(), *sizes)
             shapes[key] = {0: f"{modality.name}_tokens"}
-    parts[EMBED_FILE] = [Source(name, EmbedPart(model, modalities, layout).eval(), (), kwargs, shapes)]
+    parts[EMBED_FILE] = [Source.of_part(name, EmbedPart(model, modalities, layout).eval(), kwargs, shapes)]
     return parts
 
 
@@ -290,10 +290,10 @@ def feature_forms(model: Model, modality: Modality, name: str, options: Options)
     texts = {key: {**axes[key], 0: BATCH} for key in samples if 1 in axes[key]}
     bake = tuple(key for key, value in samples.items() if not value.is_floating_point() and key not in texts)
     if any(name in OF_ALL_IMAGES for name in samples):
-        return [Source(name, part, (), samples, bake=bake)]
+        return [Source.of_part(name, part, samples, bake=bake)]
     lengths = {key: {axis: word for axis, word in axes.items() if axis} for key, axes in texts.items()}
-    one = Source(name, part, (), {key: value[:1] for key, value in samples.items()}, lengths or None, bake=bake)
-    return [one] if bake else [Source(name, part, (), samples, {modality.argument: {0: BATCH}, **texts}), one]
+    one = Source.of_part(name, part, {key: value[:1] for key, value in samples.items()}, lengths or None, bake=bake)
+    return [one] if bake else [Source.of_part(name, part, samples, {modality.argument: {0: BATCH}, **texts}), one]
 
 
 def _accepted(

@@ -81,8 +81,8 @@ def parts(request: Request) -> list[Part]:
     add_states(later, shapes, findings.layout, batch, past=new + findings.ahead)
     first, step = (PreparedStep(model, findings, first=first).eval() for first in (True, False))
     return [
-        request.part(PROMPT_FILE, Source(request.name, first, (), prompt, {key: dict(axes) for key in prompt})),
-        request.part(DECODER_FILE, Source(request.name, step, (), later, shapes)),
+        request.part(PROMPT_FILE, Source.of_part(request.name, first, prompt, {key: dict(axes) for key in prompt})),
+        request.part(DECODER_FILE, Source.of_part(request.name, step, later, shapes)),
     ]
 
 

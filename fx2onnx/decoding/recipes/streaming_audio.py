@@ -153,7 +153,7 @@ def parts(request: Request) -> list[Part]:
             next="export it from a factory of your own: fx2onnx export package.module:factory",
         )
     axes: dict[int, AxisName] = {0: BATCH, sound.dim() - 1: Dim.symbol(STREAM_SIZE) * stream.length(model.config)}
-    encoder = Source(request.name, part, (), {stream.argument: sound}, {stream.argument: axes})
+    encoder = Source.of_part(request.name, part, {stream.argument: sound}, {stream.argument: axes})
     wide, dtype = tuple(rows.shape[2:]), rows.dtype
 
     def sample_rows(length: int, count: int) -> torch.Tensor:
@@ -178,5 +178,5 @@ def parts(request: Request) -> list[Part]:
     decoder = StreamingDecoder(model, argument, layout, stream).eval()
     return [
         request.part(AUDIO_FILE, encoder),
-        request.part(DECODER_FILE, Source(request.name, decoder, (), kwargs, shapes)),
+        request.part(DECODER_FILE, Source.of_part(request.name, decoder, kwargs, shapes)),
     ]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from fx2onnx.irx.facts import BROADCASTING, UNARY_ELEMENTWISE
+from fx2onnx.irx.shapes.agreement import check_broadcast, check_equal
 from fx2onnx.irx.shapes.table import BOOL, FLOAT, Call, Typed, broadcast_dims, rule
-from fx2onnx.irx.values import dtype_of
+from fx2onnx.irx.values import Dims, dtype_of
 
 COMPARISONS = frozenset({"Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"})
 
@@ -24,12 +25,18 @@ def _same(call: Call) -> list[Typed]:
 
 @rule(*(BROADCASTING - COMPARISONS - {"Where"}))
 def _binary(call: Call) -> list[Typed]:
-    return [(call.dtype(), broadcast_dims(*(call.dims(i) for i in range(len(call.inputs)))))]
+    return [(call.dtype(), _broadcast(call))]
+
+
+def _broadcast(call: Call) -> Dims:
+    shapes = [call.dims(i) for i in range(len(call.inputs))]
+    check_broadcast(call, *shapes)
+    return broadcast_dims(*shapes)
 
 
 @rule(*COMPARISONS)
 def _compare(call: Call) -> list[Typed]:
-    return [(BOOL, broadcast_dims(call.dims(0), call.dims(1)))]
+    return [(BOOL, _broadcast(call))]
 
 
 @rule("IsNaN", "IsInf")
@@ -39,7 +46,7 @@ def _predicate(call: Call) -> list[Typed]:
 
 @rule("Where")
 def _where(call: Call) -> list[Typed]:
-    return [(call.dtype(1), broadcast_dims(call.dims(0), call.dims(1), call.dims(2)))]
+    return [(call.dtype(1), _broadcast(call))]
 
 
 @rule("Cast", "RandomNormalLike", "RandomUniformLike", "EyeLike")
@@ -60,6 +67,7 @@ def _cast_like(call: Call) -> list[Typed]:
 
 @rule("BatchNormalization")
 def _batch_norm(call: Call) -> list[Typed]:
+    check_equal(call, call.dims()[1:2], call.dims(1), "channels")
     return [(call.dtype(), call.dims())] + [(call.dtype(3), call.dims(3))] * (call.num_outputs - 1)
 
 
@@ -67,6 +75,7 @@ def _batch_norm(call: Call) -> list[Typed]:
 def _layer_norm(call: Call) -> list[Typed]:
     dims = call.dims()
     axis = call.attrs.get("axis", -1) % len(dims)
+    check_broadcast(call, dims, call.dims(1))
     reduced = dims[:axis] + (1,) * (len(dims) - axis)
     return [(call.dtype(), dims)] + [(FLOAT, reduced)] * (call.num_outputs - 1)
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fx2onnx.base.dims import DimLike, apply, product
+from fx2onnx.irx.shapes.agreement import check_broadcast, check_count, check_equal
 from fx2onnx.irx.shapes.table import Call, Typed, UnknownShape, as_dim, broadcast_dims, rule
 from fx2onnx.irx.values import known_sizes, rank_of
 
@@ -29,6 +30,7 @@ def _reshape(call: Call) -> list[Typed]:
         hole = target.index(-1)
         rest = product([size for axis, size in enumerate(target) if axis != hole])
         target[hole] = as_dim(product(dims) // rest) if rest != 0 else 0
+    check_count(call, dims, target)
     return [(call.dtype(), tuple(target))]
 
 
@@ -65,6 +67,7 @@ def _expand(call: Call) -> list[Typed]:
     target = known_sizes(call.value(1))
     if target is None:
         raise UnknownShape("Expand to a computed shape")
+    check_broadcast(call, call.dims(), tuple(target))
     return [(call.dtype(), broadcast_dims(call.dims(), target))]
 
 
@@ -82,7 +85,11 @@ def _concat(call: Call) -> list[Typed]:
     axis = call.attrs["axis"] % len(dims)
     total: Any = 0
     for index in range(len(call.inputs)):
-        total = total + call.dims(index)[axis]
+        others = call.dims(index)
+        check_equal(
+            call, (*dims[:axis], *dims[axis + 1 :]), (*others[:axis], *others[axis + 1 :]), "sizes of other axes"
+        )
+        total = total + others[axis]
     dims[axis] = total
     return [(call.dtype(), tuple(dims))]
 
@@ -97,6 +104,7 @@ def _split(call: Call) -> list[Typed]:
             raise UnknownShape("Split of a symbolic size")
         chunk = -(-dims[axis] // call.num_outputs)
         sizes = [min(chunk, dims[axis] - chunk * index) for index in range(call.num_outputs)]
+    check_equal(call, (as_dim(sum(sizes)),), (dims[axis],), "the parts together, and the whole")
     return [(call.dtype(), (*dims[:axis], size, *dims[axis + 1 :])) for size in sizes]
 
 

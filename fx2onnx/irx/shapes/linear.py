@@ -5,6 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from fx2onnx.base.dims import DimLike
+from fx2onnx.irx.shapes.agreement import check_broadcast, check_equal
 from fx2onnx.irx.shapes.table import INT64, Call, Typed, UnknownShape, as_dim, broadcast_dims, rule
 from fx2onnx.irx.values import Dims
 
@@ -12,7 +13,11 @@ from fx2onnx.irx.values import Dims
 @rule("MatMul", "MatMulInteger")
 def _matmul(call: Call) -> list[Typed]:
     dtype = ir.DataType.INT32 if call.op_type == "MatMulInteger" else call.dtype()
-    return [(dtype, matmul_dims(call.dims(0), call.dims(1)))]
+    lhs, rhs = call.dims(0), call.dims(1)
+    check_equal(call, lhs[-1:], rhs[-2:-1] if len(rhs) > 1 else rhs, "the sizes that are summed over")
+    if len(lhs) > 2 and len(rhs) > 2:
+        check_broadcast(call, lhs[:-2], rhs[:-2])
+    return [(dtype, matmul_dims(lhs, rhs))]
 
 
 def matmul_dims(lhs: Dims, rhs: Dims) -> Dims:
@@ -29,8 +34,11 @@ def matmul_dims(lhs: Dims, rhs: Dims) -> Dims:
 
 @rule("Gemm")
 def _gemm(call: Call) -> list[Typed]:
-    rows = call.dims(0)[1 if call.attrs.get("transA") else 0]
-    columns = call.dims(1)[0 if call.attrs.get("transB") else 1]
+    rows, depth = call.dims(0)[:: -1 if call.attrs.get("transA") else 1]
+    depth_of_other, columns = call.dims(1)[:: -1 if call.attrs.get("transB") else 1]
+    check_equal(call, (depth,), (depth_of_other,), "the sizes that are summed over")
+    if len(call.inputs) > 2 and call.inputs[2] is not None:
+        check_broadcast(call, (rows, columns), call.dims(2))
     return [(call.dtype(), (rows, columns))]
 
 
@@ -69,6 +77,7 @@ def _global_pool(call: Call) -> list[Typed]:
 @rule("Conv")
 def _conv(call: Call) -> list[Typed]:
     dims, kernel = call.dims(), call.dims(1)
+    check_equal(call, dims[1:2], (as_dim(kernel[1] * call.attrs.get("group", 1)),), "channels")
     spatial = window_dims(call, dims[2:], kernel[2:])
     return [(call.dtype(), (dims[0], kernel[0], *spatial))]
 

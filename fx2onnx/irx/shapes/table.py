@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import onnx_ir as ir
@@ -24,6 +24,8 @@ class Call:
     attrs: dict[str, Any]
     num_outputs: int
     names: tuple[str, ...]
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    """The sample's, of symbols."""
 
     def value(self, index: int) -> ir.Value:
         found = self.inputs[index]

@@ -164,9 +164,14 @@ def test_other_arguments_are_not_known() -> None:
     assert lookup.again(aten.cumsum.default, x, True) is meta_cache.MISSING
 
 
-def test_with_gradients_nothing_is_cached() -> None:
+def test_what_autograd_tracks_is_not_cached() -> None:
     lookup = Lookup()
-    assert lookup.cache.key(traits_of(aten.relu.default), (lookup.new(3),), {}) is None
+    tracked, other = lookup.new(3).requires_grad_(), lookup.new(3)
+    relu = traits_of(aten.relu.default)
+    assert lookup.cache.key(relu, (tracked,), {}) is None
+    assert lookup.cache.key(relu, (other,), {}) is not None
+    with torch.no_grad():
+        assert lookup.cache.key(relu, (tracked,), {}) is not None
 
 
 def test_true_and_1_are_other_arguments() -> None:

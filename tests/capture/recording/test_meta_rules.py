@@ -8,12 +8,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from fx2onnx.capture.overloads.registry import Kind
 from fx2onnx.capture.recording.meta_cache import MetaCache
 from fx2onnx.capture.recording.op_traits import traits_of
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
+from fx2onnx.capture.torch_private.fake_tensors import FakeMode
 from tests.capture.recorded import entries
 
 aten = torch.ops.aten
@@ -21,9 +21,9 @@ aten = torch.ops.aten
 
 def agree(func: Any, *args: Any) -> bool:
     """Whether the rule answers; if it does, it must answer as the fake run does."""
-    mode = FakeTensorMode()
+    mode = FakeMode()
     with mode, torch.no_grad():
-        fakes = tuple(mode.from_tensor(arg) if isinstance(arg, torch.Tensor) else arg for arg in args)
+        fakes = tuple(mode.from_real(arg) if isinstance(arg, torch.Tensor) else arg for arg in args)
         cache = MetaCache(mode, ShapeEnv(), lambda: lambda tensor: tensor)
         key = cache.key(func, fakes, {})
         rule = traits_of(func).result_type

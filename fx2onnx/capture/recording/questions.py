@@ -1,0 +1,273 @@
+"""What Python asks of a tensor beyond operators: answered as eager PyTorch answers it, or refused with the user's line.
+
+The tensors of a captured module are plain, so most answers are right by themselves. These are the others: what hangs on
+memory (address, base, version), on autograd (``requires_grad``, ``grad_fn``), or on the numbers themselves.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import torch
+import torch.fx
+
+from fx2onnx.base.answering import answers_for_caller
+from fx2onnx.base.errors import UserError
+from fx2onnx.capture.python.frames import user_location
+from fx2onnx.capture.recording.aliasing import Memory, View
+from fx2onnx.capture.recording.gradients import Gradients
+from fx2onnx.capture.recording.recorder import Recorder
+from fx2onnx.capture.torch_private.dispatch import no_dispatch
+from fx2onnx.capture.torch_private.fake_tensors import CPU
+from fx2onnx.capture.torch_private.module_paths import PATHS
+from fx2onnx.capture.torch_private.tensor_questions import Own, is_asked_by_copy
+from fx2onnx.capture.torch_private.tensor_questions import requires_grad as own_requires_grad
+
+aten = torch.ops.aten
+
+Answer: TypeAlias = Callable[..., Any]
+"""Takes ``Questions``, how torch itself answers, the tensor, and the call's other arguments."""
+
+_OF_HELD: dict[str, Answer] = {}
+"""Asked of a tensor without data."""
+_OF_NUMBERS: dict[str, Answer] = {}
+"""Asked of any tensor: real ones may have been written to."""
+
+_FIRST_ADDRESS, _APART = 1 << 44, 1 << 36
+"""Where the memory of tensors without data is said to be: addresses mean something only beside one another."""
+
+
+def _answers(table: dict[str, Answer], *names: str) -> Callable[[Answer], Answer]:
+    def decorate(function: Answer) -> Answer:
+        table.update(dict.fromkeys(names, answers_for_caller(function)))
+        return function
+
+    return decorate
+
+
+@answers_for_caller
+class Questions:
+    """Answers for the module that ``recorder`` records."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder = recorder
+        self.gradients = Gradients(recorder)
+        self._addresses: dict[int, int] = {}
+        self._next = itertools.count(_FIRST_ADDRESS, _APART)
+
+    def answer(self, name: str, own: Own, asked: Any, *args: Any, **kwargs: Any) -> Any:
+        mode = self.recorder.fake_mode
+        if mode.computes or mode.runs_operator:
+            return own(asked, *args, **kwargs)
+        if isinstance(asked, torch.UntypedStorage | torch.TypedStorage):
+            return _OF_STORAGE[name](self, own, asked, *args, **kwargs)
+        if name == "__new__":
+            return _parameter(self, own, asked, *args, **kwargs)
+        if name in _OF_NUMBERS:
+            return _OF_NUMBERS[name](self, own, asked, *args, **kwargs)
+        return (_OF_HELD[name] if mode.holds(asked) else _own)(self, own, asked, *args, **kwargs)
+
+    def value_of(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        """The tensor's present numbers, where they do not depend on an input."""
+        recorder = self.recorder
+        if not recorder.fake_mode.holds(tensor):
+            view = recorder.views.get(id(tensor))
+            if view is None or not view.memory.version:
+                return tensor if tensor.device.type != "meta" else None
+        value = recorder.value_of(recorder.node_of(tensor))
+        with no_dispatch():
+            return None if value is None else value.detach()
+
+    def numbers_of(self, tensor: torch.Tensor, what: str) -> torch.Tensor:
+        """``value_of``. Raises UserError E104 where there is none."""
+        value = self.value_of(tensor)
+        if value is None:
+            raise UserError(
+                "E104",
+                f"Python needs the numbers of a tensor: {what}",
+                where=user_location(),
+                module_path=PATHS.current,
+                why="they are known only when the model runs",
+                next=("keep the computation in tensors", "leave out of forward what is only to be looked at"),
+            )
+        return value
+
+    def address_of(self, memory: Memory) -> int:
+        address = self._addresses.get(id(memory))
+        if address is None:
+            sources = self.recorder.sources.values()
+            real = next((view.tensor for view in sources if view.memory is memory and not self._is_held(view)), None)
+            address = self._addresses[id(memory)] = next(self._next) if real is None else _real_address(real)
+        return address
+
+    def _is_held(self, view: View) -> bool:
+        return self.recorder.fake_mode.holds(view.tensor)
+
+
+def _real_address(tensor: torch.Tensor) -> int:
+    with no_dispatch():
+        return tensor.untyped_storage().data_ptr() + int(tensor.storage_offset()) * tensor.element_size()
+
+
+def _own(questions: Questions, own: Own, tensor: torch.Tensor, *args: object, **kwargs: object) -> object:
+    return own(tensor, *args, **kwargs)
+
+
+# -- memory ---------------------------------------------------------------------------------------------------------
+@_answers(_OF_HELD, "_base")
+def _base(questions: Questions, own: Own, tensor: torch.Tensor) -> torch.Tensor | None:
+    """The tensor that the views of it begin at; ``detach`` begins anew."""
+    view = questions.recorder.view_of(tensor)
+    begin = max((depth + 1 for depth, step in enumerate(view.steps) if step.func is aten.detach.default), default=0)
+    if begin == len(view.steps):
+        return None
+    steps = view.steps[:begin]
+    same = (other for other in questions.recorder.views.values() if other.memory is view.memory)
+    return next((other.tensor for other in same if other.steps == steps), None)
+
+
+@_answers(_OF_HELD, "_is_view")
+def _is_view(questions: Questions, own: Own, tensor: torch.Tensor) -> bool:
+    return _base(questions, own, tensor) is not None
+
+
+@_answers(_OF_HELD, "_version")
+def _version(questions: Questions, own: Own, tensor: torch.Tensor) -> int:
+    return questions.recorder.view_of(tensor).memory.version
+
+
+@_answers(_OF_HELD, "data_ptr")
+def _data_ptr(questions: Questions, own: Own, tensor: torch.Tensor) -> int | torch.SymInt:
+    begin = questions.address_of(questions.recorder.view_of(tensor).memory)
+    return begin + tensor.storage_offset() * tensor.element_size()
+
+
+def _storage_device(questions: Questions, own: Own, storage: torch.UntypedStorage) -> torch.device:
+    device: torch.device = own(storage)
+    if device.type != "meta":
+        return device
+    held = _held_at(questions, storage)
+    return CPU if held is None else questions.recorder.fake_mode.device_of(held.tensor)
+
+
+def _storage_address(questions: Questions, own: Own, storage: torch.UntypedStorage) -> int:
+    held = _held_at(questions, storage)
+    return int(own(storage)) if held is None else questions.address_of(held.memory)
+
+
+def _element(
+    questions: Questions, own: Own, storage: torch.UntypedStorage | torch.TypedStorage, *args: object
+) -> object:
+    plain = storage if isinstance(storage, torch.UntypedStorage) else storage._untyped_storage
+    held = _held_at(questions, plain)
+    if held is not None:
+        questions.numbers_of(held.tensor, "its memory is read")
+    with no_dispatch():
+        return own(storage, *args)
+
+
+def _held_at(questions: Questions, storage: torch.UntypedStorage) -> View | None:
+    return questions.recorder.view_at(storage._cdata)
+
+
+_OF_STORAGE: dict[str, Answer] = {
+    "device": _storage_device,
+    "data_ptr": _storage_address,
+    "__getitem__": _element,
+}
+
+
+# -- autograd -------------------------------------------------------------------------------------------------------
+@_answers(_OF_HELD, "requires_grad")
+def _requires_grad(questions: Questions, own: Own, tensor: torch.Tensor) -> bool:
+    return bool(own(tensor)) or questions.gradients.of(tensor).requires_grad
+
+
+@_answers(_OF_HELD, "grad_fn")
+def _grad_fn(questions: Questions, own: Own, tensor: torch.Tensor) -> object:
+    return own(tensor) or (None if own_requires_grad(tensor) else questions.gradients.of(tensor).grad_fn)
+
+
+@_answers(_OF_HELD, "is_leaf")
+def _is_leaf(questions: Questions, own: Own, tensor: torch.Tensor) -> bool:
+    return bool(own(tensor)) and (own_requires_grad(tensor) or questions.gradients.of(tensor).is_leaf)
+
+
+def _parameter(
+    questions: Questions, own: Own, kind: type, data: torch.Tensor | None = None, requires_grad: bool = True
+) -> object:
+    """``nn.Parameter(data)``: an alias, of the class that is asked for."""
+    if data is None or not questions.recorder.fake_mode.holds(data):
+        return own(kind, data, requires_grad)
+    alias = data.detach()
+    alias.__class__ = kind
+    return alias.requires_grad_(requires_grad)
+
+
+# -- numbers --------------------------------------------------------------------------------------------------------
+@_answers(_OF_NUMBERS, "tolist")
+def _tolist(questions: Questions, own: Own, tensor: torch.Tensor) -> object:
+    """Of integers that depend on an input, each is a symbol."""
+    value = questions.value_of(tensor)
+    if value is not None:
+        with no_dispatch():
+            return own(value)
+    return tensor.item() if tensor.dim() == 0 else [part.tolist() for part in tensor]
+
+
+@_answers(_OF_NUMBERS, "numpy")
+def _numpy(questions: Questions, own: Own, tensor: torch.Tensor, *, force: bool = False) -> object:
+    """Read-only: nothing shows what is written to it."""
+    try:
+        value = questions.numbers_of(tensor, "a NumPy array of it is made")
+    except UserError as error:
+        questions.recorder.shape_env.wanted_number = str(error)  # torch.export knows NumPy
+        raise
+    with no_dispatch():
+        array = own(value, force=force).copy()
+    array.flags.writeable = False
+    return array
+
+
+@_answers(_OF_NUMBERS, "__repr__")
+def _repr(questions: Questions, own: Own, tensor: torch.Tensor, **kwargs: object) -> object:
+    value = questions.numbers_of(tensor, "it is printed")
+    with no_dispatch():
+        if value is not tensor:
+            value = value.detach().requires_grad_(tensor.requires_grad)
+        return own(value, **kwargs)
+
+
+@_answers(_OF_NUMBERS, "__dlpack__")
+def _dlpack(questions: Questions, own: Own, tensor: torch.Tensor, **kwargs: object) -> object:
+    value = questions.numbers_of(tensor, "its memory is handed to another library")
+    with no_dispatch():
+        return own(value, **kwargs)
+
+
+@_answers(_OF_NUMBERS, "__reduce_ex__")
+def _reduce(questions: Questions, own: Own, tensor: torch.Tensor, protocol: int) -> object:
+    """``copy.copy`` makes a tensor over the same memory, all else a copy of the numbers."""
+    if is_asked_by_copy():
+        return (_alias, (tensor, dict(vars(tensor))))
+    value = questions.numbers_of(tensor, "it is pickled")
+    with no_dispatch():
+        return own(value, protocol)
+
+
+def _alias(tensor: torch.Tensor, attributes: dict[str, object]) -> torch.Tensor:
+    alias = tensor.detach()
+    vars(alias).update(attributes)
+    return alias
+
+
+@_answers(_OF_HELD, "__deepcopy__")
+def _deepcopy(questions: Questions, own: Own, tensor: torch.Tensor, memo: dict[int, object]) -> object:
+    if not tensor.is_leaf:
+        return own(tensor, memo)  # which says why not
+    if id(tensor) not in memo:
+        memo[id(tensor)] = copied = tensor.detach().clone()
+        vars(copied).update(vars(tensor))
+    return memo[id(tensor)]

@@ -97,7 +97,7 @@ class FakeMode(FakeTensorMode, UnnotedMode):  # type: ignore[no-untyped-call, mi
             if func is _detach:
                 with torch._C._DisableTorchDispatch():
                     return self.made(first, self.device_of(first))
-        with self.shown(args, kwargs.values() if kwargs else ()):
+        with self.shown(args, tuple(kwargs.values()) if kwargs else ()):
             result = super().__torch_dispatch__(func, types, args, kwargs or {})
         self._take(result)
         return result
@@ -122,7 +122,7 @@ class FakeMode(FakeTensorMode, UnnotedMode):  # type: ignore[no-untyped-call, mi
                 if id(arg) in self._held and type(arg) is not FakeTensor:
                     shown.append((arg, type(arg), dict(arg.__dict__)))
                     _become(arg, FakeTensor, self._attributes(self.device_of(arg)))
-            elif isinstance(arg, Iterable) and not isinstance(arg, str):
+            elif isinstance(arg, list | tuple):
                 self._show(arg, shown)
 
     def _take(self, result: object) -> None:

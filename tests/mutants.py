@@ -121,8 +121,6 @@ MUTANTS = [
     Mutant("capture/torch_private/fake_tensors.py", "return self.made(first, self.device_of(first))", "return first", MODES),
     Mutant("capture/torch_private/fake_tensors.py", "                _become(tensor, kind, attributes)", "                pass", QUESTIONS),
     Mutant("capture/torch_private/fake_tensors.py", "        tensor.__class__ = torch.Tensor\n", "", QUESTIONS),
-    Mutant("capture/recording/questions.py", "            return None if value is None else value.detach()",
-           "            return value", QUESTIONS),
     Mutant("capture/recording/questions.py", "        if value is None:\n            raise", "        if False:\n            raise", QUESTIONS),
     Mutant("capture/recording/gradients.py", "torch.set_grad_enabled(current not in self._recorder.without_grad)",
            "torch.no_grad()", QUESTIONS),

@@ -183,7 +183,7 @@ KINDS = {
     "module calls": Kind(Scaled, DYNAMIC | {"custom_translations": {Scale: scale}}),
     "symbolic": Kind(options=DYNAMIC | {"capture": "symbolic"}, is_torchs=True),
     "torch.export": Kind(options=DYNAMIC | {"capture": "export"}, is_torchs=True, leaves_nodes=True),
-    "data decides": Kind(Deciding, DYNAMIC, "E104"),
+    "data decides": Kind(Deciding, DYNAMIC | {"data_branches": "error"}, "E104"),
     "specialized": Kind(Specializing, DYNAMIC, "E105"),
     "forward fails": Kind(Failing, DYNAMIC, "E101"),
     "state refused": Kind(Counting, DYNAMIC | {"state": "error"}, "E106"),

@@ -27,14 +27,12 @@ from fx2onnx.verify import Row, Verdict
 _MODELS = """
 import torch
 
-class Branches(torch.nn.Module):
+class Reading(torch.nn.Module):
     def forward(self, x):
-        if x.sum() > 0:
-            return x + 1
-        return x - 1
+        return x * float(x.sum())
 
 def linear(): return torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU()), torch.randn(2, 3)
-def branches(): return Branches(), torch.randn(2, 3)
+def reading(): return Reading(), torch.randn(2, 3)
 """
 
 
@@ -156,7 +154,7 @@ def test_opset_is_the_one_asked_for() -> None:
 
 def test_a_failed_export_leaves_the_previous_file_alone(tmp_path: Path) -> None:
     Path("m.onnx").write_bytes(b"previous")
-    done = invoke("export", "cli_models:branches", "-o", "m.onnx", "--no-verify", "--report", "r.json")
+    done = invoke("export", "cli_models:reading", "-o", "m.onnx", "--no-verify", "--report", "r.json")
     assert done.exit_code == 2
     assert "[E104]" in done.stderr
     assert "cli_models.py" in done.stderr

@@ -206,5 +206,5 @@ def test_a_decision_of_ones_own_is_still_refused() -> None:
             return chosen * 2 if chosen.numel() > 20 else chosen
 
     with pytest.raises(fx2onnx.UserError) as caught:
-        fx2onnx.export(Own(), (boxes_of(9),))
+        fx2onnx.export(Own(), (boxes_of(9),), data_branches="error")
     assert caught.value.code == "E104"

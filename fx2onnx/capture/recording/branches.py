@@ -95,36 +95,43 @@ Run: TypeAlias = Callable[[Attempt, Branches], Outcome]
 def joined_paths(run: Run, attempt: Attempt) -> Outcome:
     """The program of all paths. It fails with E104 where there are too many, or where two cannot be joined."""
     path = _explored(functools.partial(run, attempt), (), [MAX_PATHS])
-    return path if isinstance(path, Failed) else Recorded(attempt, path.captured, path.shape_env)
+    try:
+        return path if isinstance(path, Failed) else Recorded(attempt, path.captured, path.shape_env)
+    finally:
+        del path  # this frame is behind the error's traceback
 
 
 def _explored(run: Callable[[Branches], Outcome], choices: tuple[Choice, ...], runs_left: list[int]) -> _Path | Failed:
     branches = Branches(choices)
-    outcome = run(branches)
-    if isinstance(outcome, Recorded):
-        return _Path(outcome.captured, outcome.shape_env, branches.decisions)
-    error = branches.undecided
-    if error is None or error is not outcome.error or outcome.library_code is not None:
-        return outcome
-    drop_frames(error)
-    runs_left[0] -= 1
-    if runs_left[0] <= 0:
-        return replace(outcome, error=_unjoined(error, f"there are more than {MAX_PATHS} paths through forward"))
-    then = _explored(run, (*choices, Choice(True)), runs_left)
-    if isinstance(then, Failed) and not _ends_by_raise(then):
-        return then
-    first_unknown = 0 if isinstance(then, Failed) else then.shape_env.next_unknown
-    otherwise = _explored(run, (*choices, Choice(False, first_unknown)), runs_left)
-    if isinstance(otherwise, Failed):
-        if isinstance(then, Failed) or not _ends_by_raise(otherwise):
-            return otherwise
-        return _only(then, len(choices), "true", error.where)
-    if isinstance(then, Failed):
-        return _only(otherwise, len(choices), "false", error.where)
+    outcome = then = otherwise = error = None  # each may hold an error, behind whose traceback this frame is
     try:
-        return _Join(then, otherwise, len(choices), error).path()
-    except UserError as refusal:
-        return replace(outcome, error=refusal)
+        outcome = run(branches)
+        if isinstance(outcome, Recorded):
+            return _Path(outcome.captured, outcome.shape_env, branches.decisions)
+        error = branches.undecided
+        if error is None or error is not outcome.error or outcome.library_code is not None:
+            return outcome
+        drop_frames(error)
+        runs_left[0] -= 1
+        if runs_left[0] <= 0:
+            return replace(outcome, error=_unjoined(error, f"there are more than {MAX_PATHS} paths through forward"))
+        then = _explored(run, (*choices, Choice(True)), runs_left)
+        if isinstance(then, Failed) and not _ends_by_raise(then):
+            return then
+        first_unknown = 0 if isinstance(then, Failed) else then.shape_env.next_unknown
+        otherwise = _explored(run, (*choices, Choice(False, first_unknown)), runs_left)
+        if isinstance(otherwise, Failed):
+            if isinstance(then, Failed) or not _ends_by_raise(otherwise):
+                return otherwise
+            return _only(then, len(choices), "true", error.where)
+        if isinstance(then, Failed):
+            return _only(otherwise, len(choices), "false", error.where)
+        try:
+            return _Join(then, otherwise, len(choices), error).path()
+        except UserError as refusal:
+            return replace(outcome, error=refusal)
+    finally:
+        del outcome, then, otherwise, error
 
 
 def _only(path: _Path, depth: int, truth: str, where: SourceLocation | None) -> _Path:

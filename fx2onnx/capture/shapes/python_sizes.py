@@ -125,34 +125,6 @@ def _stacked(data: Any) -> torch.Tensor:
 
 
 @answers_for_caller
-def _getitem(original: Function) -> Function:
-    """``x[n]`` and ``x[..., n, :2]`` with a size: ``select`` takes it. Beside tensors it stays torch's affair."""
-
-    def getitem(self: torch.Tensor, index: Any) -> object:
-        items = index if type(index) is tuple else (index,)
-        if not any(type(item) is torch.SymInt for item in items) or not all(map(_is_basic, items)):
-            return original(self, index)
-        result, axis = self, 0
-        missing = self.dim() - sum(item is not None and item is not ... for item in items)
-        for item in items:
-            if item is None:
-                result = result.unsqueeze(axis)
-            elif isinstance(item, slice):
-                result = original(result, (*[slice(None)] * axis, item))  # type: ignore[assignment]
-            elif item is not ...:
-                result = result.select(axis, item)
-                continue
-            axis += missing if item is ... else 1
-        return result
-
-    return getitem
-
-
-def _is_basic(item: object) -> bool:
-    return item is None or item is ... or type(item) in (int, slice, torch.SymInt)
-
-
-@answers_for_caller
 def _hash(original: Callable[[torch.SymInt], int]) -> Function:
     """A key of a dict has to be a plain number; a function that keeps its results keeps them by expression. torch itself
     counts on sizes that have no hash.
@@ -175,6 +147,5 @@ _WRAPPED: tuple[tuple[object, str, Callable[..., Function]], ...] = (
     (torch, "linspace", _linspace),
     (torch, "tensor", _tensor),
     (torch, "as_tensor", _tensor),
-    (torch.Tensor, "__getitem__", _getitem),
     (torch.SymInt, "__hash__", _hash),
 )

@@ -86,10 +86,13 @@ def _captured(attempt: Attempt, shape_env: ShapeEnv, branches: Branches | None) 
         for symbol in symbols_of(graph_input.node):
             recorder.symbols.setdefault(symbol.name, symbol)
     args, kwargs = arguments.rebuilt(fakes)
-    with Changes():
-        outputs, restore, mutations = _run_module(recorder, attempt, program, tree, args, kwargs, inputs)
-        notes = attempt.patches.notes()
-        recorder.warnings += attempt.patches.warnings()
+    try:
+        with Changes():
+            outputs, restore, mutations = _run_module(recorder, attempt, program, tree, args, kwargs, inputs)
+            notes = attempt.patches.notes()
+            recorder.warnings += attempt.patches.warnings()
+    finally:
+        recorder.failure = None
     return Captured(
         graph=recorder.graph,
         inputs=inputs,
@@ -128,12 +131,7 @@ def _run_module(
         except Fx2OnnxError:
             raise
         except Exception as error:  # forward is the user's code: chained under the error with its line
-            cause = _unwrapped(error, recorder)
-            if not isinstance(cause, Exception) or isinstance(cause, Fx2OnnxError):
-                raise cause from None
-            raise _explained(cause) from cause
-        finally:
-            recorder.failure = None
+            raise _raised(error, recorder) from error
         outputs, restore = graph_outputs(recorder, result)
         return outputs, restore, _mutations(recorder, inputs)
 
@@ -166,10 +164,14 @@ def _mutations(recorder: Recorder, inputs: list[GraphInput]) -> list[Mutation]:
     return mutations
 
 
-def _unwrapped(error: Exception, recorder: Recorder) -> BaseException:
-    """What an operator raised, where the TorchScript interpreter made another exception of it."""
+def _raised(error: Exception, recorder: Recorder) -> BaseException:
+    """The user's error, or what an operator raised where the TorchScript interpreter made another exception of it."""
     is_of_script = str(error).startswith("The following operation failed in the TorchScript interpreter")
-    return recorder.failure if is_of_script and recorder.failure is not None else error
+    if not is_of_script or recorder.failure is None:
+        return _explained(error)
+    if isinstance(recorder.failure, Fx2OnnxError) or not isinstance(recorder.failure, Exception):
+        return recorder.failure
+    return _explained(recorder.failure)
 
 
 def _explained(cause: Exception) -> UserError:
@@ -190,6 +192,14 @@ def _explained(cause: Exception) -> UserError:
     if isinstance(cause, DataDependentOutputException):
         return UserError(
             *DATA_DECIDES, where=where, why=f"{cause.func} would need the tensor's numbers", next=KEEP_TENSORS
+        )
+    if isinstance(cause, IndexError) and "(got SymInt)" in str(cause):
+        return UserError(
+            "E104",
+            "Python needs a number that only the data tells",
+            where=where,
+            why="a tensor is indexed with it",
+            next=("x.select(0, n) in the place of x[n]", "x.index_select(0, t), where t is the tensor of the number"),
         )
     if isinstance(cause, UnsupportedOperatorException):
         return UserError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import locale
 import logging
@@ -321,3 +322,13 @@ def test_the_table_has_what_torch_backends_offers() -> None:
     unknown = {name for name in names if name not in LISTED and name not in NO_FLAGS}
     assert not unknown
     assert set(LISTED.values()) <= set(FLAGS)
+
+
+def test_a_tensor_is_no_sequence_for_python_afterwards() -> None:
+    """A ``__getitem__`` put on ``torch.Tensor`` and taken away again would leave it one, and ``torch.tensor([t, t])`` fail."""
+    is_sequence = ctypes.pythonapi.PySequence_Check
+    tensor = torch.ones(2)
+    before = is_sequence(ctypes.py_object(tensor))
+    fx2onnx.export(torch.nn.Linear(2, 2), (torch.ones(1, 2),))
+    assert is_sequence(ctypes.py_object(tensor)) == before
+    assert torch.tensor([torch.tensor(1), torch.tensor(2)]).tolist() == [1, 2]

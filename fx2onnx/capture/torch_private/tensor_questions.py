@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import Any, Protocol, TypeAlias
 
@@ -11,7 +10,7 @@ from torch.utils import _python_dispatch
 
 from fx2onnx.base.answering import answers_for_caller
 from fx2onnx.base.code_patch import THREAD, CodePatch, put_name
-from fx2onnx.capture.python.frames import asking_frame, is_user
+from fx2onnx.capture.python.frames import asked_by_user, asking_frame
 
 Own: TypeAlias = Callable[..., Any]
 """How torch itself answers: called with what torch's attribute or function is called with."""
@@ -89,24 +88,18 @@ def _function(function: Any) -> CodePatch:
     return CodePatch(function, replacement)
 
 
-@answers_for_caller
-def _asked_by_user() -> bool:
-    frame = asking_frame()
-    return frame is not None and is_user(frame.f_code)
-
-
 def _as_nobody(function: Any, answer: object) -> CodePatch:
     """``function``, which gives user code the ``answer`` that it has where nothing is captured."""
 
     @answers_for_caller
     def replacement(original: Own) -> Callable[..., Any]:
-        return lambda *args: answer if _asked_by_user() else original(*args)
+        return lambda *args: answer if asked_by_user() else original(*args)
 
     return CodePatch(function, replacement)
 
 
 def _modes() -> int:
-    return 0 if THREAD.answers is not None and _asked_by_user() else _LEN()
+    return 0 if THREAD.answers is not None and asked_by_user() else _LEN()
 
 
 _LEN = torch._C._len_torch_dispatch_stack
@@ -126,4 +119,4 @@ _PATCHES = (*map(_function, FUNCTIONS), _as_nobody(_python_dispatch._get_current
 def is_asked_by_copy() -> bool:
     """Whether ``copy.copy`` asks."""
     frame = asking_frame()
-    return frame is not None and frame.f_globals.get("__name__") == "copy" and "copy" in sys.modules
+    return frame is not None and frame.f_globals.get("__name__") == "copy"

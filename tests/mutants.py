@@ -131,6 +131,8 @@ MUTANTS = [
     Mutant("lower/loop.py", "len(known) != len(dims) or is_unlike:", "len(known) != len(dims):", "tests/lower/test_types_agree.py"),
     Mutant("optimize/driver.py", "            elif rewrite.moves_rounding and", "            elif False and", "tests/optimize/test_rewrites.py"),
     Mutant("optimize/rounding.py", "if node.op_type in ELEMENTWISE or node.op_type in MOVES:", "if False:", "tests/optimize/test_rewrites.py"),
+    Mutant("optimize/fold_constants.py", "or self._is_guess(node)", "or False", "tests/optimize/test_passes.py"),
+    Mutant("exporting/build.py", "functions=EAGER_FUNCTIONS", "functions=None", "tests/exporting/test_eager_functions.py"),
     Mutant("capture/overloads/registry.py", "            if name in known and not _is_of", "            if False and not _is_of", REGISTRY),
     Mutant("capture/overloads/registry.py", "argument.default_value if argument.has_default_value() else None", "None", REGISTRY),
     Mutant("capture/recording/op_traits.py", "(handler(Kind.WRITE, func) or functionalize.mutate)", "functionalize.mutate",

@@ -12,6 +12,7 @@ from fx2onnx.base.errors import UserError
 from fx2onnx.base.events import record
 from fx2onnx.capture.captured import Captured
 from fx2onnx.capture.driver import capture
+from fx2onnx.exporting.eager_functions import EAGER_FUNCTIONS
 from fx2onnx.exporting.options import ExportOptions
 from fx2onnx.exporting.report import Report
 from fx2onnx.exporting.result import ExportResult, OwnedModel
@@ -41,7 +42,8 @@ def build(module: Any, args: Any, kwargs: Mapping[str, Any] | None, options: Exp
     owned = OwnedModel(model)
     if options.optimize:
         with record("optimize"):
-            run_default(model, keep_weights=not options.export_params or bool(options.weight_files))
+            keep_weights = not options.export_params or bool(options.weight_files)
+            run_default(model, keep_weights=keep_weights, functions=EAGER_FUNCTIONS)
     attached = reference.attach(model, options.weight_files) if options.weight_files else None
     report = _report(captured, model, options, translations.resorts)
     report.warnings += attached.notes() if attached is not None else []

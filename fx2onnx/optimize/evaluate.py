@@ -1,8 +1,10 @@
-"""What constant folding computes: operators in NumPy, exact or correctly rounded. One table, ``EVALUATORS``."""
+"""What constant folding computes: operators in NumPy. ``EVALUATORS`` are exact, ``LAST_BIT`` are rounded by each library in
+its own way.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -14,6 +16,7 @@ from fx2onnx.optimize.rewrite import attribute
 Array: TypeAlias = npt.NDArray[Any]
 Inputs: TypeAlias = Sequence[Array | None]
 Evaluator: TypeAlias = Callable[[ir.Node, Inputs], Array]
+Function: TypeAlias = Callable[..., Array]
 
 
 class CannotFold(Exception):
@@ -27,18 +30,6 @@ def _operands(inputs: Inputs) -> list[Array]:
 def _plain(function: Callable[..., Any]) -> Evaluator:
     """A NumPy function whose result is the same in every runtime."""
     return lambda node, inputs: np.asarray(function(*_operands(inputs)))
-
-
-def _rounded(function: Callable[..., Any]) -> Evaluator:
-    """A transcendental function, taken in float64 and rounded once."""
-
-    def evaluate(node: ir.Node, inputs: Inputs) -> Array:
-        arrays = _operands(inputs)
-        if arrays[0].dtype not in (np.float32, np.float16):
-            raise CannotFold
-        return np.asarray(function(*(array.astype(np.float64) for array in arrays))).astype(arrays[0].dtype)
-
-    return evaluate
 
 
 def _divide(node: ir.Node, inputs: Inputs) -> Array:
@@ -56,13 +47,6 @@ def _modulo(node: ir.Node, inputs: Inputs) -> Array:
     if top.dtype.kind == "f" or attribute(node, "fmod", 0) or not bottom.all():
         raise CannotFold
     return np.asarray(np.mod(top, bottom))
-
-
-def _power(node: ir.Node, inputs: Inputs) -> Array:
-    base, exponent = _operands(inputs)
-    if base.dtype.kind != "f" or base.dtype.itemsize > 4:
-        raise CannotFold
-    return np.asarray(np.power(base.astype(np.float64), exponent.astype(np.float64))).astype(base.dtype)
 
 
 def _cast(node: ir.Node, inputs: Inputs) -> Array:
@@ -200,10 +184,8 @@ EVALUATORS: dict[str, Evaluator] = {
     "Cast": _cast,
     "Concat": lambda node, inputs: np.concatenate(_operands(inputs), axis=attribute(node, "axis")),
     "ConstantOfShape": _constant_of_shape,
-    "Cos": _rounded(np.cos),
     "CumSum": _cumulative_sum,
     "Div": _divide,
-    "Exp": _rounded(np.exp),
     "Expand": _expand,
     "Gather": _gather,
     "GatherElements": _gather_elements,
@@ -211,7 +193,6 @@ EVALUATORS: dict[str, Evaluator] = {
     "GreaterOrEqual": _plain(np.greater_equal),
     "Identity": _plain(lambda array: array),
     "LessOrEqual": _plain(np.less_equal),
-    "Log": _rounded(np.log),
     "Max": _chained(np.maximum),
     "Min": _chained(np.minimum),
     "Mod": _modulo,
@@ -219,7 +200,6 @@ EVALUATORS: dict[str, Evaluator] = {
     "Neg": _plain(np.negative),
     "Not": _plain(np.logical_not),
     "Or": _plain(np.logical_or),
-    "Pow": _power,
     "Range": _range,
     "Reciprocal": _plain(lambda array: np.ones_like(array) / array),
     "ReduceMax": _reduce(np.max),
@@ -227,7 +207,6 @@ EVALUATORS: dict[str, Evaluator] = {
     "ReduceSum": _reduce(np.sum),
     "Reshape": _reshape,
     "Sign": _plain(np.sign),
-    "Sin": _rounded(np.sin),
     "Slice": _slice,
     "Squeeze": _squeeze,
     "Sub": _plain(np.subtract),
@@ -240,14 +219,44 @@ EVALUATORS: dict[str, Evaluator] = {
 """Operator -> evaluator. Sums of floats are left out: their result depends on the order of addition."""
 
 
-def evaluate(node: ir.Node, inputs: Inputs) -> Array | None:
-    """The node's one output, or None where it is left to the runtime (also where it would fail there)."""
-    function = EVALUATORS.get(node.op_type)
-    if function is None or node.domain or len(node.outputs) != 1:
+def _rounded_once(function: Callable[..., Any]) -> Function:
+    """A NumPy function taken in float64 and rounded once."""
+    return lambda *arrays: np.asarray(function(*(array.astype(np.float64) for array in arrays))).astype(arrays[0].dtype)
+
+
+LAST_BIT: dict[str, Function] = {
+    "Cos": _rounded_once(np.cos),
+    "Exp": _rounded_once(np.exp),
+    "Log": _rounded_once(np.log),
+    "Pow": _rounded_once(np.power),
+    "Sin": _rounded_once(np.sin),
+}
+"""Operator -> function of arrays of float32 or float16. Libraries differ in the last bit of these."""
+
+
+def _last_bit(function: Function, inputs: Inputs) -> Array:
+    arrays = _operands(inputs)
+    if arrays[0].dtype not in (np.float32, np.float16):
+        raise CannotFold
+    return function(*arrays)
+
+
+def evaluate(node: ir.Node, inputs: Inputs, functions: Mapping[str, Function] = LAST_BIT) -> Array | None:
+    """The node's one output, or None where it is left to the runtime (also where it would fail there).
+
+    functions: what computes the operators of ``LAST_BIT``.
+    """
+    if node.domain or len(node.outputs) != 1:
         return None
+    exact, rounded = EVALUATORS.get(node.op_type), functions.get(node.op_type)
     try:
         with np.errstate(all="ignore"):
-            array = np.asarray(function(node, inputs))
+            if exact is not None:
+                array = np.asarray(exact(node, inputs))
+            elif rounded is not None:
+                array = _last_bit(rounded, inputs)
+            else:
+                return None
     except (CannotFold, ValueError, IndexError, TypeError, OverflowError, ZeroDivisionError):
         return None
     return array if array.flags.c_contiguous else array.copy()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,11 +12,10 @@ from fx2onnx.base.dims import Dim
 from fx2onnx.irx.edit import graphs_of, is_read, remove_unread, replace_inputs, use_count
 from fx2onnx.irx.facts import is_random
 from fx2onnx.irx.values import dims_of, known_sizes, set_type
-from fx2onnx.optimize.evaluate import EVALUATORS, Array, Inputs, evaluate
+from fx2onnx.optimize.evaluate import EVALUATORS, LAST_BIT, Array, Function, evaluate
 from fx2onnx.optimize.rewrite import attribute, dims_or_none
+from fx2onnx.optimize.rounding import is_rounded
 from fx2onnx.optimize.weights import is_literal, lacks_data
-
-Evaluate = Callable[[ir.Node, Inputs], Array | None]
 
 FOLDABLE_DTYPES = frozenset(
     {
@@ -46,12 +45,12 @@ class Folder:
 
     def __init__(
         self, model: ir.Model, budget: FoldBudget = DEFAULT_BUDGET, *, fold_weights: bool = False,
-        evaluator: Evaluate = evaluate,
+        functions: Mapping[str, Function] | None = None,
     ) -> None:  # fmt: skip
         self.model = model
         self.budget = budget
         self.fold_weights = fold_weights
-        self.evaluator = evaluator
+        self.functions = functions
         self.arrays: dict[ir.Value, Array | None] = {}
         """Numbers of the values looked at; None for those that are not constant."""
         self.nodes: list[ir.Node] = []
@@ -86,16 +85,21 @@ class Folder:
             return
         array = _sizes(node)
         if array is None:
-            if node.op_type not in EVALUATORS or is_random(node.domain, node.op_type):
+            if not (node.op_type in EVALUATORS or node.op_type in LAST_BIT) or is_random(node.domain, node.op_type):
                 return
             inputs = self._inputs(node)
-            if inputs is None or not self._is_small(node) or _is_moved_weight(node):
+            if inputs is None or not self._is_small(node) or _is_moved_weight(node) or self._is_guess(node):
                 return
-            array = self.evaluator(node, inputs)
+            array = evaluate(node, inputs, LAST_BIT if self.functions is None else self.functions)
         if array is None or array.nbytes > self.budget.value_bytes or not self._fits(node.outputs[0], array):
             return
         self.arrays[node.outputs[0]] = array
         self.nodes.append(node)
+
+    def _is_guess(self, node: ir.Node) -> bool:
+        """Whether the last bit decides something, and nobody said which library's it should be."""
+        guessed = node.op_type in LAST_BIT and self.functions is None
+        return guessed and is_rounded(node.outputs[0], self.model.graph)
 
     def _inputs(self, node: ir.Node) -> Sequence[Array | None] | None:
         arrays: list[Array | None] = []
@@ -215,11 +219,16 @@ def _constant_tensor(node: ir.Node) -> ir.TensorProtocol | None:
     return None
 
 
-def fold_constants(model: ir.Model, *, budget: FoldBudget = DEFAULT_BUDGET, fold_weights: bool = False) -> int:
+def fold_constants(
+    model: ir.Model, *, budget: FoldBudget = DEFAULT_BUDGET, fold_weights: bool = False,
+    functions: Mapping[str, Function] | None = None,
+) -> int:  # fmt: skip
     """Fold what depends on constants alone. Returns how many values became initializers.
 
     fold_weights: fold small parameters, buffers and what a file holds, too. By default they keep their names, and a module
     without data (on the meta device) gives the same graph.
-    Refuses: random operators, values beyond the budget, weights without data, graph outputs, sums of floats.
+    functions: what computes the operators of ``LAST_BIT`` where the model comes from, so that their bits are the same.
+    Refuses: random operators, values beyond the budget, weights without data, graph outputs, sums of floats; without
+    ``functions`` those of ``LAST_BIT`` in front of a rounding or comparison.
     """
-    return Folder(model, budget, fold_weights=fold_weights).run()
+    return Folder(model, budget, fold_weights=fold_weights, functions=functions).run()

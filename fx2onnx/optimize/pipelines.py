@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from fx2onnx.base.events import record
 from fx2onnx.optimize.check import check_model
 from fx2onnx.optimize.dead_nodes import remove_dead_nodes
 from fx2onnx.optimize.driver import Budget, Driver, Outcome
+from fx2onnx.optimize.evaluate import Function
 from fx2onnx.optimize.fold_constants import fold_constants
 from fx2onnx.optimize.merge_equal import merge_equal_nodes
 from fx2onnx.optimize.rewrite import Rewrite
@@ -50,7 +51,8 @@ class Pass:
     requires: frozenset[str] = frozenset()
     ensures: frozenset[str] = frozenset()
     breaks: frozenset[str] = frozenset()
-    takes_fold_weights: bool = False
+    takes: frozenset[str] = frozenset()
+    """Keywords of ``run`` that the function takes."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,9 @@ FOLDED = frozenset({"constants folded"})
 NO_EQUAL = frozenset({"no equal nodes"})
 
 DEAD = Pass("remove_dead_nodes", remove_dead_nodes, ensures=NO_DEAD)
-FOLD = Pass("fold_constants", fold_constants, ensures=FOLDED, breaks=NO_EQUAL, takes_fold_weights=True)
+FOLD = Pass(
+    "fold_constants", fold_constants, ensures=FOLDED, breaks=NO_EQUAL, takes=frozenset({"fold_weights", "functions"})
+)
 EQUAL = Pass("merge_equal_nodes", merge_equal_nodes, requires=FOLDED, ensures=NO_EQUAL)
 
 CLEAN = (RemoveNoop(), DropNeutralOperand(), CancelInvolution(), MergeReshapes(), MergeTransposes(), MergeConcats())
@@ -90,9 +94,9 @@ LEVELS: dict[int, tuple[Stage, ...]] = {
     3: (FOLD, EQUAL, Rewrites("fuse", (*CLEAN, *WEIGHTS, *FUSE)), Rewrites("restructure", (*RESTRUCTURE, *CLEAN)),
         FOLD, EQUAL, DEAD),
 }  # fmt: skip
-"""-O0: what is read. -O1: nothing but cleaning: what is left is the same operations on the same numbers (folded functions
-such as Cos are rounded once, a runtime may be a unit off). -O2 (default): other operators and weights for the same numbers
-up to rounding. -O3: weights joined or scaled."""
+"""-O0: what is read. -O1: nothing but cleaning: what is left is the same operations on the same numbers (a folded Cos is
+PyTorch's in an export, rounded once elsewhere; a runtime's may be a unit off). -O2 (default): other operators and weights
+for the same numbers up to rounding. -O3: weights joined or scaled."""
 
 DEFAULT_LEVEL = 2
 
@@ -103,6 +107,7 @@ def run(
     *,
     keep_weights: bool = False,
     fold_weights: bool = False,
+    functions: Mapping[str, Function] | None = None,
     check: bool = False,
     explain: bool = False,
     stop_after: int | None = None,
@@ -112,6 +117,7 @@ def run(
     level: a key of ``LEVELS``, or stages of one's own.
     keep_weights: leave every weight as the module has it (for files whose weights are fed or referred to).
     fold_weights: fold small weights as well (models read from a file hold their constants as such).
+    functions: what folds ``Cos`` and other operators whose last bit differs between libraries (``fold_constants``).
     check: check the whole graph after each edit. explain: keep the refusals. stop_after: number of edits by rewrites to
     make at most; passes are skipped once it is spent.
     Raises: UserError E001 for an unknown level; InternalError where a check fails.
@@ -120,6 +126,7 @@ def run(
     if stages is None:
         raise UserError("E001", f"optimisation level {level!r} is not known", next=f"one of {sorted(LEVELS)}")
     outcome, budget, holds = Outcome(), Budget(stop_after), frozenset[str]()
+    keywords: dict[str, Any] = {"fold_weights": fold_weights, "functions": functions}
     for stage in stages:
         if not stage.requires <= holds:
             missing = ", ".join(sorted(stage.requires - holds))
@@ -129,8 +136,7 @@ def run(
             continue
         with record(stage.name):
             if isinstance(stage, Pass):
-                keywords = {"fold_weights": fold_weights} if stage.takes_fold_weights else {}
-                outcome.edits[stage.name] += stage.function(model, **keywords)
+                outcome.edits[stage.name] += stage.function(model, **{name: keywords[name] for name in stage.takes})
             else:
                 chosen = [item for item in stage.rewrites if not (keep_weights and item.changes_weights)]
                 Driver(model, chosen, outcome, check=check, explain=explain, budget=budget).run()
@@ -139,6 +145,8 @@ def run(
     return outcome
 
 
-def run_default(model: ir.Model, *, keep_weights: bool = False) -> dict[str, int]:
+def run_default(
+    model: ir.Model, *, keep_weights: bool = False, functions: Mapping[str, Function] | None = None
+) -> dict[str, int]:
     """Run the default level; returns the number of edits of each pass and rewrite."""
-    return dict(run(model, keep_weights=keep_weights).edits)
+    return dict(run(model, keep_weights=keep_weights, functions=functions).edits)

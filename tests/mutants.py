@@ -241,7 +241,7 @@ MUTANTS = [
     Mutant("capture/diagnosis.py", "is_better and zero_one.", "is_better or zero_one.", "tests/capture/test_diagnosis.py"),
     Mutant("capture/diagnosis.py", "name not in attempt.optional", "False", "tests/capture/test_diagnosis.py"),
     Mutant("capture/attempt.py", "axis: size.substitute({name: done.value})", "axis: size", "tests/capture/test_dynamic.py"),
-    Mutant("exporting/build.py", "keep_weights=not options.export_params or", "keep_weights=", "tests/exporting/test_export.py"),
+    Mutant("exporting/build.py", "keep_weights = not options.export_params or", "keep_weights =", "tests/exporting/test_export.py"),
     Mutant("exporting/folder.py", "            check(stage)\n", "            pass\n", "tests/exporting/test_export.py"),
     # the operators of Emit
     Mutant("irx/emit_ops.pyi", "def Add(self, A: Operand, B: Operand, *,", "def Add(self, A: Operand, *,", "tests/irx/test_emit_stub.py"),

@@ -59,7 +59,7 @@ MUTANTS = [
     Mutant("model_patches/patching.py", "            applied.warnings.append(_warning(patch, change))", "            pass", PATCHES),
     Mutant("model_patches/patching.py", "    return taken == known", "    return True", PATCHES),
     Mutant("model_patches/patching.py", "            if target in PATCHES:", "            if False:", PATCHES),
-    Mutant("base/assumptions.py", '        return Relation(NEGATED[self.op], self.args) if self.op in NEGATED else Relation("not", (self,))',
+    Mutant("base/relations.py", '        return Relation(NEGATED[self.op], self.args) if self.op in NEGATED else Relation("not", (self,))',
            "        return Relation(NEGATED.get(self.op, self.op), self.args)", "tests/base/test_assumptions.py"),
     Mutant("base/dims.py", "        return Dim, (self.terms, self.constant)", "        return object.__reduce_ex__(self, 2)",
            "tests/base/test_assumptions.py"),
@@ -233,7 +233,7 @@ MUTANTS = [
     Mutant("manifest/form.py", "    if found == entry:", "    if found:", "tests/faults"),
     Mutant("cli/many.py", ' and row["digest"] == digest_of_model(job.output)', "", "tests/cli/test_cli_outputs.py"),
     Mutant("cli/verdict.py", "        if is_reported:", "        if False:", "tests/cli/test_cli_export.py"),
-    Mutant("base/errors.py", 'for name in ("where", "module_path", "node", ', 'for name in ("where", ', "tests/test_errors.py"),
+    Mutant("base/errors.py", 'for name in ("where", "module_path", "node", ', 'for name in ("where", ', "tests/base/test_errors.py"),
     Mutant("runner/kernels/rnn.py", "next(values, default)", "default", "tests/runner/test_kernel_cases.py"),
     # options
     Mutant("exporting/options.py", "rung=capture, training=_is_training(training), ", "rung=capture, ", "tests/test_public_api.py"),

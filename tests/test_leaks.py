@@ -23,9 +23,10 @@ from torch import nn
 
 import fx2onnx
 import fx2onnx.runner as ort
-from fx2onnx.base.assumptions import Assumption, Guard, Relation, Specialization
+from fx2onnx.base.assumptions import Assumption, Guard, Specialization
 from fx2onnx.base.dims import Atom, Dim
 from fx2onnx.base.errors import Fx2OnnxError
+from fx2onnx.base.relations import Relation
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture.recording.recorder import Recorder
 from fx2onnx.capture.recording.tensor_tracker import tensor_info

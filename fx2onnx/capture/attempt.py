@@ -10,9 +10,10 @@ from typing import Any, TypeAlias
 
 import torch
 
-from fx2onnx.base.assumptions import Specialization
+from fx2onnx.base.assumptions import Condition, Specialization
 from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import Fx2OnnxError
+from fx2onnx.base.size_sets import EVERY
 from fx2onnx.capture.captured import Captured
 from fx2onnx.capture.options import CaptureOptions
 from fx2onnx.capture.patches import Patches, TracedCode
@@ -40,6 +41,8 @@ class Attempt:
     """What the strategy made of ``root``; None until it has."""
     hints: Mapping[str, int] = field(default_factory=dict)
     """The size of each symbol at which comparisons are decided."""
+    ranges: tuple[Condition, ...] = ()
+    """What sizes are declared with, such as ``Dim("n", min=6)``."""
     specializations: tuple[Specialization, ...] = ()
     """Of earlier attempts: the sizes that became numbers, or other sizes."""
     larger: Mapping[str, int] = field(default_factory=dict)
@@ -60,7 +63,18 @@ class Attempt:
     def at_sample(self) -> Attempt:
         """With the sample's sizes. 0 and 1 would hide what happens at all others. Raises UserError E105."""
         sizes = hints_of(self.arguments).items()
-        return replace(self, hints={name: size if size > 1 else 2 for name, size in sizes})
+        sets = {declared.name: declared.sizes for declared in self.ranges}
+        general = {name: size if size > 1 or 2 not in sets.get(name, EVERY) else 2 for name, size in sizes}
+        return replace(self, hints=general)
+
+    def shape_env(self) -> ShapeEnv:
+        """What is known of sizes before the module runs."""
+        declared = [condition for condition in self.ranges if condition.name in self.hints]
+        return ShapeEnv(
+            hints={**self.hints, **self.larger},
+            sets={condition.name: condition.sizes for condition in declared},
+            conditions=dict.fromkeys(declared),
+        )
 
     def specialized(self, done: Specialization) -> Attempt:
         """With the number or the other size for one that was a symbol; everything else as in the first attempt."""

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from fx2onnx.base.assumptions import Guard, Relation, Specialization
+from fx2onnx.base.assumptions import Guard, Specialization
 from fx2onnx.base.dims import Dim, DimLike
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.events import record
+from fx2onnx.base.relations import Relation
 from fx2onnx.base.tracebacks import empty_frames
 from fx2onnx.capture.attempt import Attempt, Failed, Outcome, Reason, Recorded, own_run_failed
 from fx2onnx.capture.fallback import export_may_help
 from fx2onnx.capture.shapes import zero_one
+from fx2onnx.capture.shapes.dynamic import hints_of
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 
 MAX_SPECIALIZATIONS = 16
@@ -40,7 +42,7 @@ def _after_failure(failed: Failed, start: Attempt) -> Attempt | Outcome:
         change = f"{failed.library_code.co_qualname} takes its branch for traced code"
         return replace(attempt, traced=attempt.traced | {failed.library_code}, change=change)
     if attempt.without_larger is not None and isinstance(error, UserError):
-        return _without_size(attempt.without_larger)
+        return _settled(attempt.without_larger)
     if attempt.first_failure is not None:
         return Failed(attempt, attempt.first_failure)
     if attempt.options.rung == "auto" and export_may_help(failed):
@@ -55,28 +57,40 @@ def _after_run(done: Recorded) -> Attempt | Outcome:
         change = _specialized(env, {**attempt.hints, **attempt.larger})
         is_better = change is None or change.size.as_symbol() not in attempt.larger
         if not (is_better and zero_one.user_guards_hold_at(env, attempt.hints)):
-            return _without_size(attempt.without_larger)
+            return _settled(attempt.without_larger)
     else:
         change = _specialized(env, attempt.hints)
         larger = zero_one.sizes_above_one(env, attempt.hints) if change is not None else {}
         if larger:
             sizes = ", ".join(f"{name} = {size}" for name, size in larger.items())
             return replace(attempt, larger=larger, without_larger=done, change=f"with the sizes {sizes}")
-    if change is None:
-        return _with_assumptions(done)
-    return _specializing(attempt, change)
+    return _settled(done)
 
 
-def _without_size(done: Recorded) -> Attempt | Failed:
-    """After larger sizes did not help: what the run with the sample's sizes specializes."""
-    change = _specialized(done.shape_env, done.attempt.hints)
-    assert change is not None
-    return _specializing(done.attempt, change)
+def _settled(done: Recorded) -> Attempt | Outcome:
+    """With the conditions under which the program is right for more than the sample's sizes; with a size that is right alone
+    as a number.
+    """
+    change = _specialized(done.shape_env, done.attempt.hints, ranges=True) or _unlike_sample(done)
+    return _with_assumptions(done) if change is None else _specializing(done.attempt, change)
+
+
+def _unlike_sample(done: Recorded) -> Specialization | None:
+    """A sample's size of 0 or 1 that conditions found at a larger size exclude."""
+    sizes, sets = hints_of(done.attempt.arguments), done.shape_env.sets
+    for name, condition in ((condition.name, condition) for condition in done.shape_env.conditions):
+        if sizes.get(name, 0) not in sets[name]:
+            return Specialization(Dim.symbol(name), sizes[name], condition.where)
+    return None
 
 
 def _specializing(attempt: Attempt, change: Specialization) -> Attempt | Failed:
-    """With the size as a number, unless it must not become one or there are too many such sizes (UserError E105)."""
+    """With the size as a number, unless it must not become one or there are too many such sizes (UserError E105); with fewer
+    sizes, where others do as well.
+    """
     name = str(change.size.as_symbol())
+    if isinstance(change.value, int):
+        change = replace(change, value=hints_of(attempt.arguments).get(name, change.value))
     if isinstance(change.value, int) and name not in attempt.optional:
         error = UserError(
             "E105",
@@ -103,43 +117,41 @@ def _with_assumptions(done: Recorded) -> Recorded:
     may_differ = zero_one.kernels_differ_at(env, attempt.hints) if attempt.larger else frozenset()
     done.captured.assumptions += [
         *attempt.specializations,
+        *env.noted_conditions(),
         *env.assertions,
         *(
             guard
             for key, guard in env.guards.items()
-            if key not in may_differ and (guard.by_user or not _is_harmless(guard, attempt.hints))
+            if key not in may_differ
+            and env.is_settled(guard.relation) is None
+            and (guard.by_user or not _is_harmless(guard, env))
         ),
     ]
     return done
 
 
-def _specialized(env: ShapeEnv, hints: Mapping[str, int]) -> Specialization | None:
-    """A symbol that the run forced to a number (or to another symbol), and the line that did it."""
+def _specialized(env: ShapeEnv, hints: Mapping[str, int], *, ranges: bool = False) -> Specialization | None:
+    """A symbol that the run forced to a number (or to another symbol), and the line that did it; with ``ranges`` only where
+    no other number does, which is noted.
+    """
     for done in env.specializations.values():
+        if ranges and env.require(done.relation, done.where, bounded=True):
+            continue
         for name in sorted(done.size.symbols() & set(hints)):
             return Specialization(Dim.symbol(name), hints[name], done.where)
     for guard in env.guards.values():
         relation = guard.relation
-        if relation.op != "eq" or any(isinstance(arg, Relation) for arg in relation.args):
+        if relation.op != "eq" or any(isinstance(arg, Relation) for arg in relation.args) or env.is_settled(relation):
             continue
         gap = relation.args[0] - relation.args[1]
         if not isinstance(gap, Dim):
             continue
-        if all(isinstance(arg, Dim) for arg in relation.args) and _holds_nearby(gap, hints):
+        if ranges and env.require(relation, guard.where, bounded=True):
             continue
         change = _solved(gap, hints)
         if change is not None:
             return Specialization(Dim.symbol(change[0]), change[1], guard.where)
     return None
-
-
-def _holds_nearby(gap: Dim, hints: Mapping[str, int]) -> bool:
-    """Whether ``gap == 0`` is true of a range of sizes, such as ``min(n, 512) == n``: an assumption, but no fixed size."""
-    names = gap.symbols()
-    if len(names) != 1 or not names <= set(hints):
-        return False
-    (name,) = names
-    return any(gap.evaluate({name: hints[name] + step}) == 0 for step in (-1, 1))
 
 
 def _solved(gap: Dim, hints: Mapping[str, int]) -> tuple[str, DimLike] | None:
@@ -161,11 +173,11 @@ def _solved(gap: Dim, hints: Mapping[str, int]) -> tuple[str, DimLike] | None:
     return None
 
 
-def _is_harmless(guard: Guard, hints: Mapping[str, int]) -> bool:
+def _is_harmless(guard: Guard, env: ShapeEnv) -> bool:
     """Whether the relation is true at every size of a varied list: true of torch's checks for 0, 1 and strides."""
     if not guard.by_user and guard.during in _CHOOSES_KERNELS:
         return True
-    return ShapeEnv(dict(hints)).holds_at_ordinary_sizes(guard.relation)
+    return env.holds_at_ordinary_sizes(guard.relation)
 
 
 _CHOOSES_KERNELS = frozenset(f"aten::{name}" for name in ("conv1d", "conv2d", "conv3d", "convolution"))

@@ -74,7 +74,7 @@ def capture(
         root = as_module(module)
         positional, named = normalise_args(args, kwargs)
         arguments = bind(root.forward, positional, named, options.input_names)
-        optional = set_dynamic_axes(arguments, options.dynamic_shapes, options.dynamic_axes)
+        asked = set_dynamic_axes(arguments, options.dynamic_shapes, options.dynamic_axes)
         _check_baked(arguments, options.bake)
 
     def run() -> Captured:
@@ -82,7 +82,16 @@ def capture(
         if single_calls is not None:
             call_as_one(root, *single_calls)
         strategy = "fake" if options.rung == "auto" else options.rung
-        attempt = Attempt(root, arguments, options, keep, patches, frozenset(optional), strategy)
+        attempt = Attempt(
+            root,
+            arguments,
+            options,
+            keep,
+            patches,
+            frozenset(asked.optional),
+            strategy,
+            ranges=tuple(asked.ranges.values()),
+        )
         return _compared(attempt) if strategy == "symbolic" else _succeeded(attempt, []).captured
 
     try:

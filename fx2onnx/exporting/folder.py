@@ -11,11 +11,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fx2onnx.base.assumptions import Guard, Relation, Specialization
+from fx2onnx.base.assumptions import Condition, Guard, Specialization
 from fx2onnx.base.dims import Dim, apply, innermost_first
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.folder_commit import CHECKED_SUFFIXES, commit_folder
 from fx2onnx.base.folder_files import inside
+from fx2onnx.base.relations import Relation
+from fx2onnx.base.size_sets import interval
 from fx2onnx.base.staging import cannot_write, staged
 from fx2onnx.base.targets import path_text
 from fx2onnx.exporting import pipeline
@@ -199,8 +201,18 @@ _PAST = Dim.symbol(PAST_SIZE)
 
 def _limits(result: ExportResult) -> list[str]:
     """Up to which length of the past the model's Python does what the graph does."""
-    relations = (found.relation for found in result.report.assumptions if isinstance(found, Guard))
-    return sorted({str(relation) for relation in relations if _is_limit(relation)})
+    limits = {
+        str(found.relation)
+        for found in result.report.assumptions
+        if isinstance(found, Guard) and _is_limit(found.relation)
+    }
+    bounds = (found for found in result.report.assumptions if isinstance(found, Condition) and _is_upper_bound(found))
+    return sorted(limits | {bound.expression for bound in bounds})
+
+
+def _is_upper_bound(condition: Condition) -> bool:
+    """Whether it allows every size up to one."""
+    return condition.sizes == interval(0, condition.sizes.last())
 
 
 def _is_limit(relation: Relation) -> bool:
@@ -220,10 +232,13 @@ def _flaw(result: ExportResult, source: Source) -> str:
     unused = [v.name for v in result.owned.model.graph.inputs if (v.name or "").startswith("past_") and not v.uses()]
     if unused:
         return f"forward ignores the state {unused[0]} where it gets several tokens"
+    for found in result.report.assumptions:
+        if isinstance(found, Condition) and _is_of_length(found.name) and not _is_upper_bound(found):
+            return f"forward needs of the length: {found}"
     if not any(name.endswith(("_state", "recurrent")) for name in source.kwargs):
         return ""
     for found in result.report.assumptions:
-        if isinstance(found, Guard | Specialization) and _depends_on_length(found.relation):
+        if isinstance(found, Condition | Guard | Specialization) and _depends_on_length(found.relation):
             return f"forward decides by the length: {found}"
     return ""
 
@@ -231,12 +246,16 @@ def _flaw(result: ExportResult, source: Source) -> str:
 def _depends_on_length(relation: Relation) -> bool:
     """Whether some lengths of several tokens make it true and others false."""
     relation = _without_common_factor(relation)
-    if not any(f"_{name}".endswith("_sequence_length") for name in relation.symbols()):
+    if not any(map(_is_of_length, relation.symbols())):
         return False
     size, other = relation.args[0], relation.args[-1]
     if not isinstance(size, Dim) or (relation.op, other) not in _ABOUT_ONE_TOKEN:
         return True
     return any(atom.op == "floordiv" for atom in innermost_first(size))
+
+
+def _is_of_length(name: str) -> bool:
+    return f"_{name}".endswith("_sequence_length")
 
 
 def _without_common_factor(relation: Relation) -> Relation:

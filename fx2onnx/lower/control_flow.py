@@ -8,8 +8,8 @@ from typing import Any, Protocol
 import onnx_ir as ir
 import torch.fx
 
-from fx2onnx.base.assumptions import Relation
 from fx2onnx.base.dims import Dim
+from fx2onnx.base.relations import Relation
 from fx2onnx.capture.recording.control_flow import Nested
 from fx2onnx.capture.torch_private.operators import HIGHER_ORDER
 from fx2onnx.irx.emit import Emit

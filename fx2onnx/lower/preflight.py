@@ -13,9 +13,9 @@ import torch
 import torch.fx
 
 from fx2onnx.aten_map.table.registry import Table
-from fx2onnx.base.assumptions import Relation
 from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import Fx2OnnxError, UserError
+from fx2onnx.base.relations import Relation
 from fx2onnx.capture.captured import Captured, describe, where_of
 from fx2onnx.capture.recording.control_flow import Nested
 from fx2onnx.capture.torch_private.operators import OpOverload

@@ -71,7 +71,7 @@ def resolve_window(
         size = (-(-room // stride) if ceil_mode else room // stride) + 1
         if ceil_mode and (size - 1) * stride >= dim + low:
             size -= 1
-        if size < 0 or room < 0:
+        if size < 0 or (room < 0 and not (ceil_mode and size)):
             raise ValueError(f"a window of {span} does not fit into {dim} with pads {low} and {high}")
         sizes.append(size)
     return Window(kernel, strides, dilations, tuple(before), tuple(after), tuple(sizes))

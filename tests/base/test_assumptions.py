@@ -13,8 +13,9 @@ import pytest
 import torch
 
 import fx2onnx
-from fx2onnx.base.assumptions import Assumed, Assumption, Guard, Relation, Specialization, described
+from fx2onnx.base.assumptions import Assumed, Assumption, Guard, Specialization, described
 from fx2onnx.base.dims import Dim
+from fx2onnx.base.relations import Relation
 from fx2onnx.base.source import SourceLocation
 
 N, M = Dim.symbol("n"), Dim.symbol("m")
@@ -57,7 +58,8 @@ def test_a_relation_is_its_negations_negation(relation: Relation) -> None:
 
 READER = """
 import pickle, sys
-from fx2onnx.base.assumptions import Guard, Relation
+from fx2onnx.base.assumptions import Guard
+from fx2onnx.base.relations import Relation
 from fx2onnx.base.dims import Dim
 
 (found,) = pickle.load(sys.stdin.buffer)

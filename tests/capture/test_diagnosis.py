@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 import torch
 
-from fx2onnx.base.assumptions import Guard, Relation, Specialization
+from fx2onnx.base.assumptions import Guard, Specialization
 from fx2onnx.base.dims import Dim, apply
 from fx2onnx.base.errors import UserError
+from fx2onnx.base.relations import Relation
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture import diagnosis
-from fx2onnx.capture.attempt import Attempt, Failed, Reason, Recorded
+from fx2onnx.capture.attempt import Attempt, Failed, Outcome, Reason, Recorded
 from fx2onnx.capture.captured import Captured
 from fx2onnx.capture.diagnosis import diagnosed
 from fx2onnx.capture.options import CaptureOptions
@@ -108,9 +109,28 @@ def test_an_equality_is_solved_for_one_size() -> None:
     assert again.specializations == (Specialization(N, 2 * M, LINE),)
 
 
-def test_an_equality_of_a_range_of_sizes_specializes_nothing() -> None:
-    done = ran(attempt(), equal(apply("min", N, 512), N))
+@pytest.mark.parametrize(
+    ("size", "other", "condition"),
+    [
+        (apply("min", N, 512), N, "n <= 512"),
+        (2 * (N // 2), N, "n % 2 == 0"),
+        (N // 4, 1, "n >= 4 and n <= 7"),
+        ((N + 1) // 2 + N // 2, N, None),
+    ],
+)
+def test_an_equality_of_several_sizes_is_a_condition(size: Any, other: Any, condition: str | None) -> None:
+    done = ran(attempt(), equal(size, other))
+    outcome = diagnosed(done, done.attempt)
+    if isinstance(outcome, Attempt):  # a size of 1 is looked at where it is more
+        outcome = diagnosed(Failed(outcome, UserError("E101", "no")), done.attempt)
+    assert outcome is done
+    assert [str(found) for found in done.captured.assumptions] == ([f"{condition}   ({LINE})"] if condition else [])
+
+
+def test_a_plain_number_that_several_sizes_give_is_a_condition() -> None:
+    done = ran(attempt(), specialized=Specialization(N // 4, 1, LINE))  # type: ignore[arg-type]
     assert diagnosed(done, done.attempt) is done
+    assert [str(found) for found in done.captured.assumptions] == [f"n >= 4 and n <= 7   ({LINE})"]
 
 
 def test_too_many_specializations_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,9 +143,10 @@ def test_too_many_specializations_are_refused(monkeypatch: pytest.MonkeyPatch) -
 class TestASizeThatIsOneAtTheSample:
     """``n // 6`` is 1 at 6: a kernel found that it broadcasts."""
 
-    first = attempt(optional=frozenset({"n"}))
-    at_sample = ran(first, equal(N // 6, 1))
-    larger = following(at_sample)
+    def setup_method(self) -> None:
+        self.first = attempt(optional=frozenset({"n"}))
+        self.at_sample = ran(self.first, equal(N // 6, 1))
+        self.larger = following(self.at_sample)
 
     def test_a_larger_size_is_tried(self) -> None:
         assert self.larger.larger["n"] >= 12
@@ -135,18 +156,21 @@ class TestASizeThatIsOneAtTheSample:
         done = ran(self.larger)
         assert diagnosed(done, self.first) is done
 
+    def is_for_sizes_of_one_window(self, outcome: Outcome) -> bool:
+        lines = [str(found) for found in self.at_sample.captured.assumptions]
+        return outcome is self.at_sample and lines == [f"n >= 6 and n <= 11   ({LINE})"]
+
     def test_not_where_the_users_code_decided_otherwise_there(self) -> None:
         long = Guard(Relation("gt", (N, 7)), LINE, True, "")
-        assert following(ran(self.larger, long)).specializations[0].value == 6
+        assert self.is_for_sizes_of_one_window(diagnosed(ran(self.larger, long), self.first))
 
     def test_not_where_the_size_is_specialized_there_too(self) -> None:
         done = ran(self.larger, specialized=Specialization(N, self.larger.larger["n"], LINE))
-        assert following(done).specializations[0].value == 6
+        assert self.is_for_sizes_of_one_window(diagnosed(done, self.first))
 
     def test_not_where_it_fails(self) -> None:
-        again = following(Failed(self.larger, UserError("E101", "shapes")))
-        assert again.specializations[0].value == 6
-        assert (again.larger, again.without_larger) == ({}, None)
+        failed = Failed(self.larger, UserError("E101", "shapes"))
+        assert self.is_for_sizes_of_one_window(diagnosed(failed, self.first))
 
 
 class TestTorchExport:

@@ -331,6 +331,8 @@ def test_a_derived_size_that_is_one_in_the_sample_alone() -> None:
 
 
 @pytest.mark.parametrize("kind", ["broadcasts", "decides"])
-def test_one_window_is_specialized_where_more_are_another_program(kind: str) -> None:
-    with pytest.raises(fx2onnx.UserError, match="length is used as the fixed number 5"):
-        fx2onnx.export(Windowed(kind), _texts(5)[0], dynamic_shapes=({0: "batch", 1: "length"},))
+def test_one_window_is_a_condition_where_more_are_another_program(kind: str) -> None:
+    sample, *others = _texts(5, 1, 4, 8)
+    result = check(Windowed(kind), sample, others=others, dynamic_shapes=({0: "batch", 1: "length"},))
+    found = {str(assumed).partition("   ")[0] for assumed in result.report.assumptions}
+    assert "length >= 1 and length <= 8" in found

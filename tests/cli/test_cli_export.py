@@ -15,8 +15,9 @@ import torch
 from typer.testing import CliRunner, Result
 
 from fx2onnx import ExportResult, Report
-from fx2onnx.base.assumptions import Assumed, Assumption, Guard, Relation, Specialization
+from fx2onnx.base.assumptions import Assumed, Assumption, Guard, Specialization
 from fx2onnx.base.dims import Dim
+from fx2onnx.base.relations import Relation
 from fx2onnx.capture.driver import as_module
 from fx2onnx.cli import job as job_module
 from fx2onnx.cli import verdict as verdict_module

@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 import torch
 
-from fx2onnx.base.assumptions import Assumed, Assumption, Guard, Relation, Specialization
+from fx2onnx.base.assumptions import Assumed, Assumption, Guard, Specialization
 from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import UserError
+from fx2onnx.base.relations import Relation
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.decoding.cache.layout import unmistakable_sizes
 from fx2onnx.decoding.parts import Assembly, cached_parts

@@ -69,14 +69,30 @@ def _pooled(
     ceil_mode: bool,
     dilation: Sequence[int] = (1,),
 ) -> object:
-    """Pooling with ceil_mode over symbolic sizes, where PyTorch compares: (size + 2 pad + more - reach) // stride + 1.
+    """Pooling with ceil_mode over symbolic sizes, where PyTorch compares."""
+    if not ceil_mode:
+        return NotImplemented
+    return _record_pooled(recorder, call, self, kernel_size, stride, padding, ceil_mode, dilation)
 
-    A last window may begin in the input or the padding before it and end beyond the padding after it: ``more`` is
-    stride - 1, at most what a window that begins at the input's last element needs.
+
+def _record_pooled(
+    recorder: BaseRecorder,
+    call: Call,
+    self: torch.Tensor,
+    kernel_size: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    ceil_mode: bool,
+    dilation: Sequence[int],
+) -> object:
+    """Pooling over symbolic sizes: (size + 2 pad + more - reach) // stride + 1.
+
+    In ceil_mode a last window may begin in the input or the padding before it and end beyond the padding after it: ``more``
+    is stride - 1, at most what a window that begins at the input's last element needs.
     """
     spatial = int(call.func._schema.name.split("pool")[1][0])
     sizes: list[Scalar] = [*dims_of(self)]
-    if not ceil_mode or not any(isinstance(size, Dim) for size in sizes[-spatial:]):
+    if not any(isinstance(size, Dim) for size in sizes[-spatial:]):
         return NotImplemented
 
     def each(numbers: int | Sequence[int]) -> list[int]:
@@ -86,7 +102,7 @@ def _pooled(
     kernel, padding, dilation = each(kernel_size), each(padding), each(dilation)
     stride = each(stride) or kernel
     for axis in range(spatial):
-        more = min(stride[axis] - 1, dilation[axis] * (kernel[axis] - 1) - padding[axis])
+        more = min(stride[axis] - 1, dilation[axis] * (kernel[axis] - 1) - padding[axis]) if ceil_mode else 0
         place = len(sizes) - spatial + axis
         sizes[place] = window_count(sizes[place], kernel[axis], stride[axis], padding[axis], dilation[axis], more)
     outputs = [(self.dtype, sizes), (torch.int64, sizes)]
@@ -104,12 +120,8 @@ def _max_pool1d(
     dilation: Sequence[int],
     ceil_mode: bool,
 ) -> object:
-    """torch's own kernel takes plain sizes only; a contiguous argument is typed by formula instead."""
-    pooled = _pooled(recorder, call, self, kernel_size, stride, padding, ceil_mode, dilation)
-    if pooled is not NotImplemented or not recorder.shape_env.hints or self.is_contiguous():
-        return pooled
-    with recorder.mode:
-        return call.func(self.contiguous(), *call.args[1:], **call.kwargs)
+    """torch's own kernel takes plain sizes only."""
+    return _record_pooled(recorder, call, self, kernel_size, stride, padding, ceil_mode, dilation)
 
 
 @register(Kind.RECORD, aten.combinations.default)

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import torch
 
-from fx2onnx.base.assumptions import Relation
 from fx2onnx.base.dims import Dim, DimLike, Scalar, apply
+from fx2onnx.base.relations import Relation
 from fx2onnx.capture.overloads.registry import Call, Kind, register
 from fx2onnx.capture.overloads.unbacked import Size
 from fx2onnx.capture.recording.base_recorder import BaseRecorder

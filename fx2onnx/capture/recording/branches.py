@@ -16,9 +16,11 @@ from typing import Any, TypeAlias
 
 import torch.fx
 
-from fx2onnx.base.assumptions import Assumption, Relation
+from fx2onnx.base.assumptions import Assumption
 from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import UserError
+from fx2onnx.base.relations import Relation
+from fx2onnx.base.size_sets import EVERY
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.base.tracebacks import drop_frames
 from fx2onnx.capture.attempt import Attempt, Failed, Outcome, Recorded
@@ -363,5 +365,9 @@ class _Join:
         one.guards = two.guards | one.guards
         one.specializations = two.specializations | one.specializations
         one.assertions |= two.assertions
+        for name, sizes in two.sets.items():
+            one.sets[name] = one.sets.get(name, EVERY) & sizes
+        one.conditions |= two.conditions
+        one.settled.clear()
         one.next_unknown = self._unknowns
         return one

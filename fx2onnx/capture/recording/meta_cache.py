@@ -165,7 +165,7 @@ class MetaCache:
         if len(known) < len(parts):
             return
         specs = self._specs[key] = Specs(tuple(known), type(result) if results is result else None)
-        is_shared = key[0].func.namespace == "aten" and not self._env.unbacked
+        is_shared = key[0].func.namespace == "aten" and not self._env.unbacked and not self._env.sets
         if is_shared and all(how != "specialize" for how, _, _ in asked):
             self._shared[key] = (specs, tuple(dict.fromkeys(asked)))
 

@@ -43,12 +43,22 @@ QUERIES = frozenset(
 """Overloads whose result depends on a tensor's type, not on its values."""
 
 
+_OF_ONE_OPERAND = frozenset(
+    f"aten::{name}"
+    for name in (
+        *("_log_softmax", "_softmax", "_to_copy", "argsort", "clone", "contiguous", "cummax", "cummin", "cumprod"),
+        *("cumsum", "dropout", "flip", "log_softmax", "logcumsumexp", "renorm", "roll", "softmax", "sort"),
+    )
+)
+"""Besides pointwise ones, overloads whose results have the sizes of their operand."""
+
+
 class OpTraits:
     """How calls of an overload are recorded. There is one for each overload, which it keeps, so that ``id(func)`` stays its
     own: it takes the overload's place in keys, as torch hashes overloads in Python.
     """
 
-    __slots__ = ("func", "is_query", "lifts", "name", "reads_number", "records", "result_type", "writes")
+    __slots__ = ("func", "is_query", "keeps_sizes", "lifts", "name", "reads_number", "records", "result_type", "writes")
     known: ClassVar[Bounded[int, OpTraits]] = Bounded(10_000)
     """By the id of the overload, which each holds."""
 
@@ -57,11 +67,17 @@ class OpTraits:
         self.name = func._schema.name
         self.reads_number = func in TO_PYTHON
         self.is_query = func.namespace in ("prim", "profiler") or func in QUERIES
+        self.keeps_sizes = torch.Tag.pointwise in func.tags or self.name in _OF_ONE_OPERAND
         self.lifts = func is aten.lift_fresh.default
         self.records = handler(Kind.RECORD, func)
         is_write = func._schema.is_mutable and self.records is None
         self.writes = (handler(Kind.WRITE, func) or functionalize.mutate) if is_write else None
         self.result_type = find(Kind.RESULT_TYPE, func)
+
+
+def asks_of_strides(traits: OpTraits, args: tuple[object, ...]) -> bool:
+    """Whether the operator has one operand and its sizes, so that what a kernel decides by sizes is how it goes through them."""
+    return traits.keeps_sizes and sum(isinstance(arg, torch.Tensor) and arg.dim() > 0 for arg in args) == 1
 
 
 def traits_of(func: OpOverload) -> OpTraits:

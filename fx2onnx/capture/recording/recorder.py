@@ -22,7 +22,7 @@ from fx2onnx.capture.recording import aliasing, autocast, functionalize
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
 from fx2onnx.capture.recording.branches import Branches, Test
 from fx2onnx.capture.recording.meta_cache import MISSING
-from fx2onnx.capture.recording.op_traits import OpTraits, traits_of
+from fx2onnx.capture.recording.op_traits import OpTraits, asks_of_strides, traits_of
 from fx2onnx.capture.recording.tensor_tracker import Arguments, NeedsDecomposition, tensor_info
 from fx2onnx.capture.shapes.shape_env import KEEP_BOTH, ShapeEnv
 from fx2onnx.capture.shapes.symnode import sym_int
@@ -115,13 +115,15 @@ class Recorder(BaseRecorder):
     def record(self, func: OpOverload, args: tuple[object, ...], kwargs: dict[str, object]) -> object:
         nodes = self.to_nodes(args, kwargs)
         cache = self.meta_cache
-        key = cache.key(traits_of(func), args, kwargs)
+        traits = traits_of(func)
+        key = cache.key(traits, args, kwargs)
         result = cache.again(key, args) if key is not None else MISSING
         if result is not MISSING:
             return self.finish(func, args, nodes, result)
         fake_args, fake_kwargs = self.to_fakes(args, kwargs)
         start_ns, asked = time.perf_counter_ns(), len(self.shape_env.asked)
         self.fake_mode.runs_operator = True
+        self.shape_env.asks_of_strides = asks_of_strides(traits, fake_args)
         try:
             result = func(*fake_args, **fake_kwargs)
         except DynamicOutputShapeException as cause:
@@ -131,7 +133,7 @@ class Recorder(BaseRecorder):
                 next="use an operator whose result has a fixed size, such as torch.where or topk",
             ) from cause
         finally:
-            self.fake_mode.runs_operator = False
+            self.fake_mode.runs_operator = self.shape_env.asks_of_strides = False
             if self._spans is not None:
                 self._spans.add("fake op", start_ns)
         if key is not None:

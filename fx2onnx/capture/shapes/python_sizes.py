@@ -11,9 +11,9 @@ from typing import Any, TypeAlias
 import torch
 
 from fx2onnx.base.answering import answers_for_caller
-from fx2onnx.base.assumptions import Relation
 from fx2onnx.base.code_patch import THREAD, put_name
 from fx2onnx.base.dims import DimLike, Scalar, apply
+from fx2onnx.base.relations import Relation
 from fx2onnx.capture.python.cached_calls import calls_cached
 from fx2onnx.capture.python.frames import asking_frame, is_user
 from fx2onnx.capture.shapes.shape_env import ShapeEnv

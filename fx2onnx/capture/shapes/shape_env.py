@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from fx2onnx.base.answering import answers_for_caller
-from fx2onnx.base.assumptions import COMPARE, Assumption, Guard, Relation, Specialization
+from fx2onnx.base.assumptions import Assumption, Condition, Guard, Specialization
 from fx2onnx.base.dims import Dim, Scalar, apply, without_remainders
 from fx2onnx.base.errors import UserError
+from fx2onnx.base.relations import COMPARE, Relation
+from fx2onnx.base.size_sets import EVERY, SizeSet, where_true
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture.python.frames import asked_by_user, asserted_by_user, user_location
+from fx2onnx.capture.shapes.conditions import solved
 
 KEEP_BOTH = 'data_branches="if" to keep both branches in the file'
 """Advice where Python decides by data."""
@@ -20,6 +23,10 @@ DATA_DECIDES = ("E104", "Python control flow depends on tensor data")
 KEEP_TENSORS = ("torch.cond for two branches", "torch.where to select values")
 
 _PROBES = ((2, 3, 5), (7, 2, 3), (3, 11, 4), (64, 48, 17), (129, 1, 640), (8191, 4099, 2), (20011, 30011, 40009))
+
+
+_COMPARES_STRIDES = frozenset({"aten::view", "aten::_unsafe_view", "aten::reshape", "aten::flatten", "aten::unflatten"})
+"""Overloads whose kernels in Python compare strides, to choose between a view and a copy of the same elements."""
 
 
 class RunRecorder(Protocol):
@@ -48,10 +55,18 @@ class ShapeEnv:
     """By the relation and whether it holds."""
     specializations: dict[Dim, Specialization] = field(default_factory=dict)
     """Expressions that were turned into a plain number."""
+    sets: dict[str, SizeSet] = field(default_factory=dict)
+    """The sizes of a symbol for which the program is; every size where there is no entry."""
+    conditions: dict[Condition, None] = field(default_factory=dict)
+    """What made them fewer, in order."""
+    settled: dict[Relation, bool | None] = field(default_factory=dict)
+    """The truth of comparisons at all those sizes, as far as it was asked."""
     asked: list[tuple[str, Any, object]] = field(default_factory=list)
     """Everything decided by the sample's sizes, in order: "guard", "look" or "specialize", what, and the value."""
     takes_notes: bool = True
     """Off while a tensor of known type is made anew: what its constructor checks (is it empty? contiguous?) decides nothing."""
+    asks_of_strides: bool = False
+    """Whether what a kernel asks now decides nothing about sizes of results."""
     during: str = ""
     """The overload that runs now."""
     recorder: Callable[[], RunRecorder | None] = lambda: None
@@ -92,13 +107,23 @@ class ShapeEnv:
         hints = self.hints
         try:
             for sizes in ((), *_PROBES) if set(names) <= set(hints) else _PROBES:
-                self.hints = hints | {name: sizes[index % len(sizes)] for index, name in enumerate(names) if sizes}
+                self.hints = hints | {
+                    name: self._member(name, sizes[index % len(sizes)]) for index, name in enumerate(names) if sizes
+                }
                 with contextlib.suppress(ZeroDivisionError):  # no such size
                     if not self.hint(relation):
                         return False
         finally:
             self.hints = hints
         return True
+
+    def _member(self, name: str, size: int) -> int:
+        """A size that the symbol may have; ``size`` where nothing is known of it."""
+        if name not in self.sets:
+            return size
+        first, step = self.sets[name].progression()
+        member = first + step * size
+        return member if member in self.sets[name] else self.hints.get(name, first)
 
     def guard(self, relation: Relation, by_python: bool = False) -> bool:
         """The truth at the sample's sizes, remembered. ``by_python``: for Python, not for a kernel."""
@@ -125,12 +150,88 @@ class ShapeEnv:
         holds = bool(self.hint(relation))
         if not self.takes_notes:
             return holds
+        if self.asks_of_strides or (relation.op == "ne" and not holds and self._compares_strides(by_python)):
+            self.asked.append(("look", relation, holds))
+            return holds
         self.asked.append(("guard", relation, holds))
-        if (relation, holds) not in self.guards:
+        if (relation, holds) not in self.guards and self.is_settled(relation) is None:
             where, by_user = user_location(), asked_by_user()
             true = relation if holds else relation.negated()
             self.guards[relation, holds] = Guard(true, where, by_user and by_python, self.during)
+            if true.op == "eq":
+                self.require(true, where, bounded=by_user)
         return holds
+
+    def _compares_strides(self, by_python: bool) -> bool:
+        """Whether a kernel asks if two sizes differ: where it needs them to be equal, it asks that, as ``TORCH_CHECK`` does."""
+        return not by_python or (self.during in _COMPARES_STRIDES and not asked_by_user())
+
+    # -- what is known of sizes -----------------------------------------------------------------------------------
+    def certain(self, op: str, lhs: Any, rhs: Any) -> bool | None:
+        """The truth of a comparison at all sizes for which the program is, or None."""
+        known = certain(op, lhs, rhs)
+        if known is None and self.sets:
+            relation = Relation(op, (lhs, rhs))
+            known = self.is_settled(relation)
+            if known is not None and self.takes_notes:
+                self.asked.append(("guard", relation, known))
+        return known
+
+    def is_settled(self, relation: Relation) -> bool | None:
+        """The truth of the relation at all sizes for which the program is, where it has not the same at every size."""
+        if not self.sets or not relation.symbols() & self.sets.keys():
+            return None
+        if relation not in self.settled:
+            self.settled[relation] = self._settled(relation)
+        return self.settled[relation]
+
+    def _settled(self, relation: Relation) -> bool | None:
+        names = relation.symbols()
+        if relation.op in COMPARE and not any(isinstance(arg, Relation) for arg in relation.args):
+            gap = relation.args[0] - relation.args[1]
+            if isinstance(gap, Dim):
+                general = {name: self.sets[name].as_symbol(name) for name in names & self.sets.keys()}
+                gap = without_remainders(gap.substitute(general))
+            known = _known(relation.op, gap)
+            if known is not None:
+                return known
+        true = where_true(relation) if len(names) == 1 else None
+        if true is None:
+            return None
+        inside = self.sets[next(iter(names))]
+        both = inside & true
+        return True if both == inside else False if not both.first(1) else None
+
+    def noted_conditions(self) -> list[Condition]:
+        """One for each size and line."""
+        noted: dict[tuple[str, SourceLocation | None], Condition] = {}
+        for condition in self.conditions:
+            key = condition.name, condition.where
+            before = noted.get(key)
+            if before is not None:
+                both = Relation("and", (before.relation, condition.relation))
+                condition = replace(condition, sizes=before.sizes & condition.sizes, relation=both)
+            noted[key] = condition
+        return list(noted.values())
+
+    def require(self, relation: Relation, where: SourceLocation | None, *, bounded: bool) -> bool:
+        """Note what a relation that has to hold needs of single sizes; whether there is a choice of such sizes.
+
+        bounded: also where that is an upper bound. What kernels decide at the sample alone, such as that there is one
+        window, need not hold of the program.
+        """
+        found = solved(relation, self.hints)
+        for name, (true, sizes) in (found or {}).items():
+            before = self.sets.get(name, EVERY)
+            after = before & sizes
+            is_bounded = sizes.last() is not None and not bounded
+            if is_bounded or after.is_single() or self.hints[name] not in after:
+                return False
+            if after != before:
+                self.sets[name] = after
+                self.settled.clear()
+                self.conditions[Condition(name, sizes, true, where)] = None
+        return found is not None
 
     def evaluate_sym_node(self, node: Any, size_oblivious: bool = False, fallback_value: bool | None = None) -> int:
         """The answer to torch's helpers (``guard_or_false`` and its like), which ask what is behind a node."""

@@ -14,10 +14,11 @@ from typing import Any, TypeVar
 import torch
 
 from fx2onnx.base.answering import answers_for_caller
-from fx2onnx.base.assumptions import COMPARE, Relation
 from fx2onnx.base.dims import Dim, Scalar, apply
+from fx2onnx.base.relations import COMPARE, Relation
 from fx2onnx.capture.python.frames import asked_by_user
-from fx2onnx.capture.shapes.shape_env import ShapeEnv, certain
+from fx2onnx.capture.shapes.conditions import simplified
+from fx2onnx.capture.shapes.shape_env import ShapeEnv
 
 T = TypeVar("T")
 
@@ -147,6 +148,8 @@ class DimNode:
 
     # -- arithmetic ---------------------------------------------------------------------------------------------
     def _wrap(self, value: Scalar) -> DimNode:
+        if self.env.sets and isinstance(value, Dim):
+            value = simplified(value, self.env.sets)
         is_float = isinstance(value, float) or (isinstance(value, Dim) and value.is_real)
         return DimNode(self.env, value, float if is_float else int)
 
@@ -247,7 +250,7 @@ def _comparison(op: str) -> Callable[[DimNode, DimNode], DimNode]:
     def method(self: DimNode, other: DimNode) -> DimNode:
         if self.pytype is bool or other.pytype is bool:
             return DimNode(self.env, Relation(op, (self.value, other.value)), bool)
-        known = certain(op, self.value, other.value)
+        known = self.env.certain(op, self.value, other.value)
         return DimNode(self.env, Relation(op, (self.value, other.value)) if known is None else known, bool)
 
     return method
@@ -259,9 +262,13 @@ def _extreme(op: str) -> Callable[[DimNode, DimNode], DimNode]:
     below, above = ("le", "ge") if op == "min" else ("ge", "le")
 
     def method(self: DimNode, other: DimNode) -> DimNode:
-        if certain(below, self.value, other.value):
+        if self.env.certain(below, self.value, other.value):
             return self
-        return other if certain(above, self.value, other.value) else self._wrap(apply(op, self.value, other.value))
+        return (
+            other
+            if self.env.certain(above, self.value, other.value)
+            else self._wrap(apply(op, self.value, other.value))
+        )
 
     return method
 

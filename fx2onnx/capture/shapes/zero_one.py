@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from fx2onnx.base.assumptions import Guard, Relation
+from fx2onnx.base.assumptions import Guard
 from fx2onnx.base.dims import Dim
+from fx2onnx.base.relations import Relation
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 
 _LARGEST_STEP = 1 << 14

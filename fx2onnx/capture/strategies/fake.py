@@ -48,7 +48,7 @@ def run(attempt: Attempt, branches: Branches | None = None) -> Outcome:
     """One run of a module on fake tensors whose dynamic sizes are symbols with the given hints. ``branches`` has the
     choices for Python's decisions by data. Whatever cannot be captured is a UserError with the user's line.
     """
-    shape_env = ShapeEnv(hints={**attempt.hints, **attempt.larger})
+    shape_env = attempt.shape_env()
     try:
         return Recorded(attempt, _captured(attempt, shape_env, branches), shape_env)
     except NeedsDecomposition as error:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import fx2onnx
-from fx2onnx.base.assumptions import Relation
+from fx2onnx.base.relations import Relation
 from fx2onnx.capture.recording import meta_cache
 from fx2onnx.capture.recording.op_traits import traits_of
 from fx2onnx.capture.recording.recorder import Recorder

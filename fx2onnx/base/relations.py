@@ -1,0 +1,50 @@
+"""Comparisons of symbolic sizes, and what is made of them by ``and``, ``or`` and ``not``."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from fx2onnx.base.dims import Dim
+
+COMPARE: dict[str, Callable[[Any, Any], bool]] = {
+    "eq": operator.eq,
+    "ne": operator.ne,
+    "lt": operator.lt,
+    "le": operator.le,
+    "gt": operator.gt,
+    "ge": operator.ge,
+}
+NEGATED = {"eq": "ne", "ne": "eq", "lt": "ge", "ge": "lt", "gt": "le", "le": "gt"}
+_SIGNS = {"eq": "==", "ne": "!=", "lt": "<", "le": "<=", "gt": ">", "ge": ">="}
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """A comparison of sizes whose truth depends on them; ``and``, ``or`` and ``not`` hold relations and bools."""
+
+    op: str
+    args: tuple[Any, ...]
+
+    is_number = False
+    is_Boolean = False
+
+    def symbols(self) -> frozenset[str]:
+        """The names of the sizes in it."""
+        return frozenset().union(*(arg.symbols() for arg in self.args if isinstance(arg, Dim | Relation)))
+
+    def negated(self) -> Relation:
+        """What is true where this is false."""
+        if self.op == "not" and isinstance(self.args[0], Relation):
+            return self.args[0]
+        return Relation(NEGATED[self.op], self.args) if self.op in NEGATED else Relation("not", (self,))
+
+    def __str__(self) -> str:
+        if self.op in _SIGNS:
+            left, right = (f"({arg})" if isinstance(arg, Relation) else str(arg) for arg in self.args)
+            return f"{left} {_SIGNS[self.op]} {right}"
+        if self.op == "not":
+            return f"not ({self.args[0]})"
+        return f" {self.op} ".join(f"({arg})" for arg in self.args)

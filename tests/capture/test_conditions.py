@@ -1,0 +1,178 @@
+"""What a program needs of its dynamic sizes: solved, as loose as it is, and no size pinned that others may take."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+import fx2onnx
+from fx2onnx.base.assumptions import Condition, Guard, Specialization
+from fx2onnx.runner import InferenceSession
+from tests.support import check
+
+
+def conditions_of(result: Any) -> dict[str, set[str]]:
+    found: dict[str, set[str]] = {}
+    for assumed in result.report.assumptions:
+        if isinstance(assumed, Condition):
+            found.setdefault(assumed.name, set()).add(assumed.expression)
+    return found
+
+
+class UNet(torch.nn.Module):
+    def __init__(self, depth: int, how: str, channels: int = 4) -> None:
+        super().__init__()
+        self.how, c = how, channels
+        self.first = torch.nn.Conv2d(3, c, 3, padding=1)
+        self.down = torch.nn.ModuleList(torch.nn.Conv2d(c, c, 3, stride=2, padding=1) for _ in range(depth))
+        self.up = torch.nn.ModuleList(torch.nn.ConvTranspose2d(c, c, 2, stride=2) for _ in range(depth))
+        self.mix = torch.nn.ModuleList(torch.nn.Conv2d(2 * c, c, 1) for _ in range(depth))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x, kept = self.first(x), []
+        for down in self.down:
+            kept.append(x)
+            x = F.max_pool2d(x, 2) if self.how == "pool" else down(x)
+        for up, mix in zip(self.up, self.mix, strict=True):
+            x = up(x) if self.how == "transposed" else F.interpolate(x, scale_factor=2)
+            x = mix(torch.cat([kept.pop(), x], 1))
+        return x
+
+
+def images(*sizes: tuple[int, int, int]) -> list[tuple[torch.Tensor]]:
+    torch.manual_seed(0)
+    return [(torch.randn(batch, 3, height, width),) for batch, height, width in sizes]
+
+
+@pytest.mark.parametrize("how", ["interpolated", "transposed", "pool"])
+@pytest.mark.parametrize("depth", [1, 3])
+def test_a_unet_takes_every_size_that_it_can_halve(how: str, depth: int) -> None:
+    step = 2**depth
+    sample, *others = images(
+        (2, 4 * step, 8 * step), (1, step, step), (3, 2 * step, 5 * step), (1, 9 * step, 3 * step), (2, 16, 24)
+    )
+    names = {0: "batch", 2: "height", 3: "width"}
+    result = check(UNet(depth, how).eval(), sample, others=others, dynamic_shapes=(names,))
+    assert [str(dim) for dim in result.model.graph.outputs[0].shape] == ["batch", "4", "height", "width"]
+    assert conditions_of(result) == {name: {f"{name} % {step} == 0"} for name in ("height", "width")}
+    assert all(found.where.excerpt() for found in result.report.assumptions)
+
+
+class Windows(torch.nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        batch, channels, height, width = x.shape
+        x = x.view(batch, channels, height // 4, 4, width // 4, 4).permute(0, 2, 4, 3, 5, 1)
+        return x.reshape(-1, 16, channels).softmax(-1)
+
+
+def test_windows_need_multiples_of_their_size() -> None:
+    sample, *others = images((2, 16, 24), (1, 4, 8), (3, 12, 4))
+    result = check(Windows(), sample, others=others, dynamic_shapes=({0: "batch", 2: "height", 3: "width"},))
+    assert conditions_of(result) == {"height": {"height % 4 == 0"}, "width": {"width % 4 == 0"}}
+    assert [str(dim) for dim in result.model.graph.outputs[0].shape][1:] == ["16", "3"]
+
+
+def test_a_number_that_several_sizes_give() -> None:
+    class Loop(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for turn in range(x.shape[0] // 4):
+                x = x * 2 + turn
+            return x
+
+    sample, *others = [(torch.randn(size, 2),) for size in (9, 8, 10, 11)]
+    result = check(Loop(), sample, others=others, dynamic_shapes=({0: "n"},))
+    assert conditions_of(result) == {"n": {"n >= 8 and n <= 11"}}
+
+
+def test_a_declared_range_settles_a_decision() -> None:
+    def decides(x: torch.Tensor) -> torch.Tensor:
+        return x[:5] if x.shape[0] > 5 else x * 2
+
+    at_least = torch.export.Dim("n", min=6)
+    samples = [(torch.randn(size, 2),) for size in (8, 6, 30)]
+    result = check(decides, samples[0], others=samples[1:], dynamic_shapes=({0: at_least},))
+    assert [str(found) for found in result.report.assumptions] == ["n >= 6"]
+    with pytest.raises(fx2onnx.UserError, match=r"E105.*n is 4 in the sample, which its declaration excludes"):
+        fx2onnx.export(decides, (torch.randn(4, 2),), dynamic_shapes=({0: at_least},))
+
+
+# -- programs drawn at random ----------------------------------------------------------------------------------------
+def drawn(seed: int) -> Any:
+    """A module of some steps of size arithmetic on [1, 2, n], and a size at which eager PyTorch runs it."""
+    draw = random.Random(seed)
+    steps: list[Any] = []
+    for _ in range(draw.randint(1, 4)):
+        kind = draw.choice(["conv", "pool", "pad", "slice", "window", "up", "keep", "join", "pair", "odd"])
+        steps.append((kind, draw.randint(1, 4), draw.randint(1, 3), draw.randint(0, 2)))
+    steps.append(("join", 1, 1, 0))
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        kept = [x]
+        for kind, a, b, c in steps:
+            size = x.shape[-1]
+            if kind == "conv":
+                x = F.conv1d(x, torch.ones(2, 2, a) / 4, stride=b, padding=c)
+            elif kind == "pool":
+                x = F.max_pool1d(x, a, stride=b, ceil_mode=c == 1)
+            elif kind == "pad":
+                x = F.pad(x, (a, b))
+            elif kind == "slice":
+                x = x[..., c::b]
+            elif kind == "window":
+                x = x.view(1, 2, size // (a + 1), a + 1).flip(-1).reshape(1, 2, -1)
+            elif kind == "up":
+                x = F.interpolate(x, scale_factor=b + 1)
+            elif kind == "keep":
+                kept.append(x)
+            elif kind == "join" and len(kept) > 1:
+                x = torch.cat([x, kept.pop()], 1)[:, :2]
+            elif kind == "pair":
+                x = torch.stack([x[..., : size // 2], x[..., (size + 1) // 2 :]]).sum(0)
+            elif kind == "odd":
+                x = x[..., : size // a * a]
+        return x * 2
+
+    return program
+
+
+def runs(program: Any, size: int) -> torch.Tensor | None:
+    try:
+        result: torch.Tensor = program(torch.linspace(-1, 1, 2 * size).reshape(1, 2, size))
+    except (RuntimeError, ZeroDivisionError, ValueError):
+        return None
+    return result if result.numel() else None
+
+
+def allowed(result: Any, size: int) -> bool:
+    """Whether the conditions of the report take ``n == size``."""
+    return all(
+        size in found.sizes if isinstance(found, Condition) else not isinstance(found, Specialization)
+        for found in result.report.assumptions
+    )
+
+
+@pytest.mark.parametrize("seed", range(120))
+def test_conditions_are_right_and_loose_at_every_size_up_to_64(seed: int) -> None:
+    program = drawn(seed)
+    fitting = [size for size in range(1, 65) if runs(program, size) is not None]
+    if len(fitting) < 2:
+        pytest.skip("eager PyTorch runs the program that was drawn at one size or none")
+    sample = fitting[len(fitting) * 2 // 3]
+    x = torch.linspace(-1, 1, 2 * sample).reshape(1, 2, sample)
+    result = fx2onnx.export(program, (x,), dynamic_shapes=({2: "n"},))
+    assert not [found for found in result.report.assumptions if isinstance(found, Guard) and found.by_user]
+    session = InferenceSession(result.model_proto.SerializeToString())
+    for size in fitting:
+        want = runs(program, size)
+        assert want is not None
+        try:
+            (got,) = session.run(None, {"x": torch.linspace(-1, 1, 2 * size).reshape(1, 2, size).numpy()})
+            right = got.shape == tuple(want.shape) and bool(np.allclose(got, want.numpy(), atol=1e-5))
+        except Exception:  # what the runner raises at a size that the program is not for
+            right = False
+        assert right == allowed(result, size), (size, sample, [str(found) for found in result.report.assumptions])

@@ -58,6 +58,12 @@ class SizeSet:
         count = start + period
         return made_of(self.array(count) & other.array(count), start)
 
+    def __or__(self, other: SizeSet) -> SizeSet:
+        start, period = max(self.start, other.start), math.lcm(self.period, other.period)
+        if start + period > LARGEST:
+            return EVERY
+        return made_of(self.array(start + period) | other.array(start + period), start)
+
     def first(self, count: int) -> list[int]:
         """The least members, ``count`` at most."""
         return [int(size) for size in np.flatnonzero(self.array(self.start + self.period * count))[:count]]

@@ -53,6 +53,8 @@ class Attempt:
     """Of the module's own run, where torch.export is tried in its place."""
     whole: bool = True
     """Whether composite operators are recorded whole, rather than as the operators that they consist of."""
+    splits_by_sizes: bool = True
+    """Whether both branches of Python's decisions by sizes are recorded, rather than the sample's."""
     gradients: bool = False
     """Whether gradients are on, as ``forward`` takes some; else they are off, as in inference."""
     traced: TracedCode = frozenset()
@@ -140,6 +142,8 @@ class Failed:
     reason: Reason = Reason.ERROR
     library_code: CodeType | None = None
     """The function of a library that decides by data, where it has a branch for traced code that does not."""
+    sizes: frozenset[str] = frozenset()
+    """Those by which Python decides, where the branches cannot be in one file."""
 
 
 Outcome: TypeAlias = Recorded | Failed

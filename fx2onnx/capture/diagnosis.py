@@ -41,6 +41,8 @@ def _after_failure(failed: Failed, start: Attempt) -> Attempt | Outcome:
     if failed.library_code is not None:
         change = f"{failed.library_code.co_qualname} takes its branch for traced code"
         return replace(attempt, traced=attempt.traced | {failed.library_code}, change=change)
+    if failed.sizes and failed.sizes <= attempt.optional:
+        return replace(attempt, splits_by_sizes=False, change="Python decides by sizes as it does at the sample's")
     if attempt.without_larger is not None and isinstance(error, UserError):
         return _settled(attempt.without_larger)
     if attempt.first_failure is not None:

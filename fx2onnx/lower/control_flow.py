@@ -136,7 +136,8 @@ def _truth(op: Emit, relation: Any) -> ir.Value:
     elif relation.op in ("and", "or"):
         made = op.node(relation.op.capitalize(), *(_truth(op, arg) for arg in relation.args))
     else:
-        lhs, rhs = (op.size(arg) for arg in relation.args)
+        is_of_truths = any(isinstance(arg, Relation) for arg in relation.args)
+        lhs, rhs = (_truth(op, arg) if is_of_truths else op.size(arg) for arg in relation.args)
         made = op.node(_COMPARISONS[relation.op], lhs, rhs)
     return made
 

@@ -219,9 +219,12 @@ class Lowering:
     def nested(self, graph: Nested, operands: Sequence[ir.Value]) -> list[ir.Value]:
         """Emit a nested graph here, its inputs being ``operands``; returns its outputs."""
         self.values.update(zip(graph.inputs, operands, strict=True))
+        outer = self.builder.sizes
+        self.builder.sizes = graph.sizes or outer
         for node in graph.graph.nodes:
             if node in self.used:
                 self._translate(node)
+        self.builder.sizes = outer
         return [self.values[node] for node in graph.outputs]
 
     def _control_flow(self, node: torch.fx.Node) -> None:

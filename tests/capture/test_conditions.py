@@ -101,6 +101,91 @@ def test_a_declared_range_settles_a_decision() -> None:
         fx2onnx.export(decides, (torch.randn(4, 2),), dynamic_shapes=({0: at_least},))
 
 
+class Decides(torch.nn.Module):
+    """Ways to decide by a size of ``x``, [n, 2]."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how = how
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        n = x.shape[0]
+        if self.how == "cut":
+            return x[:5] if n > 5 else x * 2
+        if self.how == "pads":
+            if n % 4:
+                x = F.pad(x, (0, 0, 0, 4 - n % 4))
+            return x.view(-1, 4, 2).flip(1).reshape(-1, 2)
+        if self.how == "returns early":
+            if n == 1:
+                return x * 3
+            if n > 10:
+                return x.flip(0)
+            return x - 1 if n > 3 else x
+        if self.how == "asks again":
+            for _ in range(3):
+                x = x * 2 if n > 4 else x + 1
+            return x if n <= 4 else -x
+        if self.how == "in a loop":
+            for _ in range(2):
+                if n > 4:
+                    x, n = x[: n // 2] + 1, n // 2
+            return x
+        assert self.how == "alike"
+        return x.relu() if n > 5 else torch.relu(x)
+
+
+@pytest.mark.parametrize("how", ["cut", "pads", "returns early", "asks again", "in a loop", "alike"])
+@pytest.mark.parametrize("at", [2, 5, 8])
+def test_both_branches_of_a_decision_by_a_size(how: str, at: int) -> None:
+    torch.manual_seed(0)
+    sample, *others = [(torch.randn(size, 2),) for size in (at, 1, 2, 3, 4, 5, 6, 9, 10, 11, 12, 16, 40)]
+    result = check(Decides(how), sample, others=others, dynamic_shapes=({0: "n"},))
+    branches = sum(node.op_type == "If" for node in result.model.graph.all_nodes())
+    assert branches == {"alike": 0, "returns early": 3}.get(how, branches)
+    assert branches < 4
+
+
+@pytest.mark.parametrize("lengths", [(3, 6), (6, 3), (4, 4)])
+def test_a_decision_by_two_sizes(lengths: tuple[int, int]) -> None:
+    def longer(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        if a.shape[0] < b.shape[0]:
+            a, b = b, a
+        return a.sum(0) * 2 + b.sum(0)
+
+    torch.manual_seed(0)
+    pairs = [
+        (torch.randn(one, 2), torch.randn(two, 2)) for one, two in (lengths, (1, 5), (5, 1), (3, 3), (2, 9), (9, 2))
+    ]
+    check(longer, pairs[0], others=pairs[1:], dynamic_shapes=({0: "m"}, {0: "n"}))
+
+
+def test_what_is_raised_for_some_sizes_is_a_condition() -> None:
+    def limited(x: torch.Tensor) -> torch.Tensor:
+        if x.shape[0] > 50:
+            raise ValueError("too long")
+        assert x.shape[0] != 7
+        return x + 1
+
+    samples = [(torch.randn(size, 2),) for size in (4, 50, 1)]
+    result = check(limited, samples[0], others=samples[1:], dynamic_shapes=({0: "n"},))
+    assert conditions_of(result) == {"n": {"n <= 50", "n != 7"}}
+
+
+def test_branches_that_cannot_be_joined_name_the_range_to_declare() -> None:
+    def ranks(x: torch.Tensor) -> torch.Tensor:
+        return x if x.shape[0] > 5 else x.sum(1)
+
+    x = torch.randn(8, 2)
+    with pytest.raises(fx2onnx.UserError, match=r"E105.*Python decides by the dynamic size n") as caught:
+        fx2onnx.export(ranks, (x,), dynamic_shapes=({0: "n"},))
+    assert caught.value.where is not None
+    assert 'Dim("n", min=6)' in str(caught.value)
+    proposed = fx2onnx.export(ranks, (x,), dynamic_shapes="auto")
+    assert "x_dim_0 > 5" in str(proposed.report.assumptions[0])
+    check(ranks, (x,), others=[(torch.randn(6, 2),)], dynamic_shapes=({0: torch.export.Dim("n", min=6)},))
+
+
 # -- programs drawn at random ----------------------------------------------------------------------------------------
 def drawn(seed: int) -> Any:
     """A module of some steps of size arithmetic on [1, 2, n], and a size at which eager PyTorch runs it."""

@@ -20,7 +20,6 @@ from fx2onnx.base.assumptions import Assumption
 from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.relations import Relation
-from fx2onnx.base.size_sets import EVERY
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.base.tracebacks import drop_frames
 from fx2onnx.capture.attempt import Attempt, Failed, Outcome, Recorded
@@ -63,9 +62,17 @@ class Branches:
     """The choices that one run is given, and the decisions that it made."""
 
     choices: tuple[Choice, ...]
+    by_sizes: bool = True
+    """Whether decisions by sizes have branches, too."""
     decisions: list[Decision] = field(default_factory=list)
     undecided: UserError | None = None
     """The error of the first decision without a choice."""
+    sizes: frozenset[str] = frozenset()
+    """Those that it was by."""
+
+    def then(self, choice: Choice) -> Branches:
+        """For the next run, with one choice more."""
+        return Branches((*self.choices, choice), self.by_sizes)
 
     def choose(self, recorder: BaseRecorder, test: Test, error: UserError) -> bool:
         """The next choice. Raises ``error`` where there is none, or within the body of an operator's branch or loop."""
@@ -73,6 +80,8 @@ class Branches:
             raise error
         if len(self.decisions) == len(self.choices):
             self.undecided = error
+            if isinstance(test, Relation) and not test.symbols() & recorder.shape_env.unbacked:
+                self.sizes = test.symbols()
             raise error
         choice = self.choices[len(self.decisions)]
         calls = sum(node.op == "call_function" for node in recorder.root.nodes)
@@ -96,15 +105,15 @@ Run: TypeAlias = Callable[[Attempt, Branches], Outcome]
 
 def joined_paths(run: Run, attempt: Attempt) -> Outcome:
     """The program of all paths. It fails with E104 where there are too many, or where two cannot be joined."""
-    path = _explored(functools.partial(run, attempt), (), [MAX_PATHS])
+    path = _explored(functools.partial(run, attempt), Branches((), attempt.splits_by_sizes), [MAX_PATHS])
     try:
         return path if isinstance(path, Failed) else Recorded(attempt, path.captured, path.shape_env)
     finally:
         del path  # this frame is behind the error's traceback
 
 
-def _explored(run: Callable[[Branches], Outcome], choices: tuple[Choice, ...], runs_left: list[int]) -> _Path | Failed:
-    branches = Branches(choices)
+def _explored(run: Callable[[Branches], Outcome], branches: Branches, runs_left: list[int]) -> _Path | Failed:
+    choices = branches.choices
     outcome = then = otherwise = error = None  # each may hold an error, behind whose traceback this frame is
     try:
         outcome = run(branches)
@@ -116,12 +125,13 @@ def _explored(run: Callable[[Branches], Outcome], choices: tuple[Choice, ...], r
         drop_frames(error)
         runs_left[0] -= 1
         if runs_left[0] <= 0:
-            return replace(outcome, error=_unjoined(error, f"there are more than {MAX_PATHS} paths through forward"))
-        then = _explored(run, (*choices, Choice(True)), runs_left)
+            why = f"there are more than {MAX_PATHS} paths through forward"
+            return replace(outcome, error=_unjoined(error, why), sizes=branches.sizes)
+        then = _explored(run, branches.then(Choice(True)), runs_left)
         if isinstance(then, Failed) and not _ends_by_raise(then):
             return then
         first_unknown = 0 if isinstance(then, Failed) else then.shape_env.next_unknown
-        otherwise = _explored(run, (*choices, Choice(False, first_unknown)), runs_left)
+        otherwise = _explored(run, branches.then(Choice(False, first_unknown)), runs_left)
         if isinstance(otherwise, Failed):
             if isinstance(then, Failed) or not _ends_by_raise(otherwise):
                 return otherwise
@@ -131,16 +141,20 @@ def _explored(run: Callable[[Branches], Outcome], choices: tuple[Choice, ...], r
         try:
             return _Join(then, otherwise, len(choices), error).path()
         except UserError as refusal:
-            return replace(outcome, error=refusal)
+            return replace(outcome, error=refusal, sizes=branches.sizes)
     finally:
         del outcome, then, otherwise, error
 
 
 def _only(path: _Path, depth: int, truth: str, where: SourceLocation | None) -> _Path:
     """The path of one choice, since eager PyTorch ends with the other one."""
-    test = path.decisions[depth].test
+    test, env = path.decisions[depth].test, path.shape_env
+    if isinstance(test, Relation) and not test.symbols() & env.unbacked:
+        env.note(test if truth == "true" else test.negated(), where)
+        env.at_sample()
+        return path
     name = f"%{test.name}" if isinstance(test, Node) else str(test)
-    path.shape_env.take_for_true(f"{name} is {truth}", where)
+    env.take_for_true(f"{name} is {truth}", where)
     return path
 
 
@@ -185,13 +199,20 @@ class _Join:
         self._weights: dict[str, Weight] = {}
         self._symbols: dict[str, Symbol] = {}
         self._unknowns = max(one.shape_env.next_unknown, two.shape_env.next_unknown)
-        self._notes = [Assumption("both branches of a decision by data are in the file", self._decision.where)]
+        by = self._decision.test
+        kind = "sizes" if isinstance(by, Relation) and not by.symbols() & one.shape_env.unbacked else "data"
+        self._notes = [Assumption(f"both branches of a decision by {kind} are in the file", self._decision.where)]
 
     def path(self) -> _Path:
         one, two = self._one.captured, self._two.captured
         self._heads()
         suffixes = self._prefix()
-        graphs = [self._suffix(nodes) for nodes in suffixes]
+        if self._are_alike(*suffixes):
+            graphs = [self._graph] * 2
+            for first, second in zip(*suffixes, strict=True):
+                self._seen[first] = self._seen[second] = self._copied(first, self._graph)
+        else:
+            graphs = [self._suffix(nodes) for nodes in suffixes]
         for captured in (one, two):
             for name, symbol in captured.symbols.items():
                 self._symbols.setdefault(name, replace(symbol, node=self._seen[symbol.node]))
@@ -207,6 +228,7 @@ class _Join:
             warnings=list(dict.fromkeys(one.warnings + two.warnings)),
             assumptions=list(dict.fromkeys([*self._notes, *one.assumptions, *two.assumptions])),
             restore=one.restore,
+            sizes=self._one.shape_env.sample_sizes(),
         )
         decisions = self._one.decisions[: self._depth]
         for decision in decisions:
@@ -257,6 +279,22 @@ class _Join:
             self._seen[first] = self._seen[second] = self._copied(first, self._graph)
         return [nodes[count:] for nodes in calls]
 
+    def _are_alike(self, one: Sequence[Node], two: Sequence[Node]) -> bool:
+        """Whether both paths do the same after the decision."""
+        same = dict(self._seen)
+
+        def of_both(leaf: Any) -> Any:
+            return same.get(leaf, leaf) if isinstance(leaf, Node) else leaf
+
+        for first, second in zip(one, two, strict=False):
+            args = [torch.fx.node.map_aggregate((node.args, node.kwargs), of_both) for node in (first, second)]
+            if first.target is not second.target or first.meta["val"] != second.meta["val"]:
+                return False
+            if args[0] != args[1] or any(isinstance(part, Nested) for part in first.args):
+                return False
+            same[first] = same[second] = first
+        return len(one) == len(two)
+
     def _suffix(self, nodes: Sequence[Node]) -> torch.fx.Graph:
         graph = torch.fx.Graph()
         for node in nodes:
@@ -279,7 +317,7 @@ class _Join:
             return leaf
         graph = self._suffix(list(leaf.graph.nodes))
         inputs, outputs = ([self._seen[node] for node in nodes] for nodes in (leaf.inputs, leaf.outputs))
-        return Nested(graph, inputs, outputs, leaf.infos)
+        return Nested(graph, inputs, outputs, leaf.infos, leaf.sizes)
 
     # -- outputs and changed state --------------------------------------------------------------------------------
     def _ends(self, graphs: Sequence[torch.fx.Graph]) -> tuple[list[GraphOutput], list[Mutation]]:
@@ -318,8 +356,8 @@ class _Join:
             for side, graph in enumerate(graphs)
         ]
         sides = [
-            Nested(graph, [], nodes, tuple(node.meta["val"] for node in nodes))
-            for graph, nodes in zip(graphs, ends, strict=True)
+            Nested(graph, [], nodes, tuple(node.meta["val"] for node in nodes), path.captured.sizes)
+            for graph, nodes, path in zip(graphs, ends, (self._one, self._two), strict=True)
         ]
         meta = {"where": self._decision.where, "module": ""}
         args: Any = (self._mapped(self._decision.test), *sides, [])
@@ -359,15 +397,6 @@ class _Join:
         return Dim.symbol(f"u{self._unknowns - 1}")
 
     def _shape_env(self) -> ShapeEnv:
-        one, two = self._one.shape_env, self._two.shape_env
-        one.hints |= two.hints
-        one.unbacked |= two.unbacked
-        one.guards = two.guards | one.guards
-        one.specializations = two.specializations | one.specializations
-        one.assertions |= two.assertions
-        for name, sizes in two.sets.items():
-            one.sets[name] = one.sets.get(name, EVERY) & sizes
-        one.conditions |= two.conditions
-        one.settled.clear()
-        one.next_unknown = self._unknowns
-        return one
+        env = self._one.shape_env.joined(self._two.shape_env, self._decision.test)
+        env.next_unknown = self._unknowns
+        return env

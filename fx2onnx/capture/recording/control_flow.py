@@ -33,6 +33,8 @@ class Nested:
     inputs: list[torch.fx.Node]
     outputs: list[torch.fx.Node]
     infos: tuple[TensorInfo, ...]
+    sizes: dict[str, int] | None = None
+    """Sizes at which this branch is taken, where the sample's are not such."""
 
     def __str__(self) -> str:
         return f"graph of {len(self.graph.nodes)} nodes"

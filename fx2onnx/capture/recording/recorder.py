@@ -226,6 +226,10 @@ class Recorder(BaseRecorder):
             return sym_int(self.shape_env, known)
         return sym_int(self.shape_env, number_of(self, node))
 
+    def keeps_both(self) -> bool:
+        """Whether both branches of Python's decisions by sizes are to be in the file."""
+        return self.branches is not None and self.branches.by_sizes and self.graph is self.root
+
     def truth(self, test: Test, error: UserError) -> bool:
         """How a decision by data goes. Raises ``error`` where both branches are not to be kept."""
         if self.branches is None:

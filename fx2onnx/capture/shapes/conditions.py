@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
 from collections.abc import Iterator, Mapping
 
-from fx2onnx.base.dims import Atom, Dim, Scalar, apply, innermost_first, without_remainders
-from fx2onnx.base.relations import Relation
+from fx2onnx.base.dims import Atom, Dim, Scalar, apply, evaluate, innermost_first, without_remainders
+from fx2onnx.base.relations import COMPARE, Relation
 from fx2onnx.base.size_sets import SizeSet, where_true
 
 Solution = dict[str, tuple[Relation, SizeSet]]
 """Of each symbol, the sizes at which the relation holds, and a relation that is true just there."""
 MAX_MODULUS = 1 << 12
+NEAR = 64
+"""Sizes of each symbol that are tried."""
 
 
 def solved(relation: Relation, hints: Mapping[str, int]) -> Solution | None:
@@ -62,6 +66,38 @@ def _loosened(gap: Dim, moduli: dict[str, int], hints: Mapping[str, int]) -> Sol
         and (relation := Relation("eq", (Dim.symbol(name) % modulus, hints[name] % modulus)))
         and (found := where_true(relation)) is not None
     }
+
+
+def declared(name: str, sizes: SizeSet) -> str:
+    """How a user says that a size is one of ``sizes``, or of those around them."""
+    least, most = sizes.first(1), sizes.last()
+    bounds = [f"min={least[0]}"] if least and least[0] else []
+    bounds += [f"max={most}"] if most is not None else []
+    return f'Dim("{name}"{"".join(f", {bound}" for bound in bounds)})'
+
+
+def sizes_where(relation: Relation, sets: Mapping[str, SizeSet], hints: Mapping[str, int]) -> dict[str, int]:
+    """Sizes near ``hints`` at which the relation holds; none where they are not found."""
+    names = sorted(sets)
+    choices = [sorted(sets[name].first(NEAR), key=functools.partial(_distance, hints[name])) for name in names]
+    for sizes in itertools.islice(itertools.product(*choices), NEAR**2):
+        found = dict(zip(names, sizes, strict=True))
+        if holds(relation, found):
+            return found
+    return {}
+
+
+def _distance(hint: int, size: int) -> tuple[bool, int]:
+    return size < 2, abs(size - hint)
+
+
+def holds(relation: Relation, sizes: Mapping[str, int]) -> bool:
+    """The truth of the relation at these sizes."""
+    if relation.op in COMPARE:
+        values = [holds(arg, sizes) if isinstance(arg, Relation) else evaluate(arg, sizes) for arg in relation.args]
+        return COMPARE[relation.op](*values)
+    parts = [holds(arg, sizes) if isinstance(arg, Relation) else bool(arg) for arg in relation.args]
+    return not parts[0] if relation.op == "not" else all(parts) if relation.op == "and" else any(parts)
 
 
 def simplified(dim: Dim, sets: Mapping[str, SizeSet]) -> Scalar:

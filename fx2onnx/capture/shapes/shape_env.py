@@ -15,7 +15,7 @@ from fx2onnx.base.relations import COMPARE, Relation
 from fx2onnx.base.size_sets import EVERY, SizeSet, where_true
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture.python.frames import asked_by_user, asserted_by_user, user_location
-from fx2onnx.capture.shapes.conditions import solved
+from fx2onnx.capture.shapes.conditions import declared, sizes_where, solved
 
 KEEP_BOTH = 'data_branches="if" to keep both branches in the file'
 """Advice where Python decides by data."""
@@ -35,6 +35,8 @@ class RunRecorder(Protocol):
     def truth(self, test: Relation, error: UserError) -> bool: ...
 
     def advice(self, names: frozenset[str]) -> list[str]: ...
+
+    def keeps_both(self) -> bool: ...
 
 
 @answers_for_caller
@@ -59,6 +61,10 @@ class ShapeEnv:
     """The sizes of a symbol for which the program is; every size where there is no entry."""
     conditions: dict[Condition, None] = field(default_factory=dict)
     """What made them fewer, in order."""
+    supposed: dict[Relation, None] = field(default_factory=dict)
+    """What holds in this run, as Python decided by it and both branches are to be in the file."""
+    before: dict[str, int] = field(default_factory=dict)
+    """The sample's sizes where that is not so at them."""
     settled: dict[Relation, bool | None] = field(default_factory=dict)
     """The truth of comparisons at all those sizes, as far as it was asked."""
     asked: list[tuple[str, Any, object]] = field(default_factory=list)
@@ -128,7 +134,7 @@ class ShapeEnv:
     def guard(self, relation: Relation, by_python: bool = False) -> bool:
         """The truth at the sample's sizes, remembered. ``by_python``: for Python, not for a kernel."""
         if not self.unbacked or not relation.symbols() & self.unbacked:
-            return self._guarded(relation, by_python)
+            return self._decided(relation) if by_python and asked_by_user() else self._guarded(relation, by_python)
         where, by_user = user_location(), asked_by_user()
         if by_user and by_python:
             if asserted_by_user():
@@ -145,6 +151,34 @@ class ShapeEnv:
                 raise error
             return recorder.truth(relation, error)
         return self._guarded(relation, by_python)
+
+    def _decided(self, relation: Relation) -> bool:
+        """Python's decision by sizes: one way in this run, where both are to be in the file."""
+        recorder, known = self.recorder(), self.is_settled(relation)
+        if known is not None:
+            self.asked.append(("guard", relation, known))
+            return known
+        if recorder is None or not recorder.keeps_both() or asserted_by_user():
+            return self._guarded(relation, by_python=True)
+        holds = recorder.truth(relation, self._undeclared(relation))
+        self.suppose(relation if holds else relation.negated())
+        return holds
+
+    def _undeclared(self, relation: Relation) -> UserError:
+        at_sample = relation if self.hint(relation) else relation.negated()
+        names = ", ".join(sorted(relation.symbols()))
+        sizes = where_true(at_sample) if len(relation.symbols()) == 1 else None
+        bounds = declared(names, sizes) if sizes is not None else 'Dim("NAME", min=..., max=...)'
+        return UserError(
+            "E105",
+            f"Python decides by the dynamic size {names}",
+            where=user_location(),
+            why=f"whether {relation} holds differs from size to size",
+            next=(
+                f"declare in dynamic_shapes a range in which it has one answer, such as {bounds}",
+                "or keep the decision in tensors: torch.where, or torch.cond for two branches",
+            ),
+        )
 
     def _guarded(self, relation: Relation, by_python: bool) -> bool:
         holds = bool(self.hint(relation))
@@ -179,11 +213,27 @@ class ShapeEnv:
 
     def is_settled(self, relation: Relation) -> bool | None:
         """The truth of the relation at all sizes for which the program is, where it has not the same at every size."""
+        if self.supposed and relation.op in COMPARE and (known := self._follows(relation)) is not None:
+            return known
         if not self.sets or not relation.symbols() & self.sets.keys():
             return None
         if relation not in self.settled:
             self.settled[relation] = self._settled(relation)
         return self.settled[relation]
+
+    def _follows(self, relation: Relation) -> bool | None:
+        """The truth of a comparison that was supposed, in this form or another."""
+        signs = _signs_of(relation)
+        for supposed in self.supposed:
+            known = _signs_of(supposed)
+            if signs is None or known is None or _either_way(signs[0]) != _either_way(known[0]):
+                continue
+            possible = known[1] if signs[0] == known[0] else {-sign for sign in known[1]}
+            if possible <= signs[1]:
+                return True
+            if not possible & signs[1]:
+                return False
+        return None
 
     def _settled(self, relation: Relation) -> bool | None:
         names = relation.symbols()
@@ -201,6 +251,75 @@ class ShapeEnv:
         inside = self.sets[next(iter(names))]
         both = inside & true
         return True if both == inside else False if not both.first(1) else None
+
+    def suppose(self, relation: Relation) -> None:
+        """From here on, this run is for sizes at which the relation holds; hints are such sizes."""
+        self.supposed[relation] = None
+        names = sorted(relation.symbols())
+        true = where_true(relation) if len(names) == 1 else None
+        if true is not None:
+            self.sets[names[0]] = self.sets.get(names[0], EVERY) & true
+        self.settled.clear()
+        if not self.hint(relation):
+            self.before |= {name: self.hints[name] for name in names if name not in self.before}
+            self.hints |= sizes_where(relation, {name: self.sets.get(name, EVERY) for name in names}, self.hints)
+
+    def note(self, relation: Relation, where: SourceLocation | None) -> None:
+        """Note a relation that has to hold as what it says of one size, or as it is."""
+        names = sorted(relation.symbols())
+        true = where_true(relation) if len(names) == 1 else None
+        if true is None:
+            self.guards[relation, True] = Guard(relation, where, True, self.during)
+            return
+        self.sets[names[0]] = self.sets.get(names[0], EVERY) & true
+        self.conditions[Condition(names[0], true, relation, where)] = None
+        self.settled.clear()
+
+    def sample_sizes(self) -> dict[str, int]:
+        """Of the symbols that no data decides."""
+        sizes = self.hints | self.before
+        return {name: size for name, size in sizes.items() if name not in self.unbacked}
+
+    def at_sample(self) -> None:
+        """With the sample's sizes as hints, after a run that was for others."""
+        self.hints |= self.before
+        self.before.clear()
+        self.settled.clear()
+
+    def joined(self, other: ShapeEnv, test: object) -> ShapeEnv:
+        """What is known where a run went as ``self`` where ``test`` holds, and as ``other`` where it does not."""
+        guards = {
+            key: guard
+            for env in (other, self)
+            for key, guard in env.guards.items()
+            if env.is_settled(guard.relation) is None
+        }
+        sets = {name: self.sets.get(name, EVERY) & other.sets.get(name, EVERY) for name in {**self.sets, **other.sets}}
+        conditions = self.conditions | other.conditions
+        name = next(iter(test.symbols()), "") if isinstance(test, Relation) and len(test.symbols()) == 1 else ""
+        if name in self.sets and name in other.sets and name not in self.unbacked:
+            sets[name] = self.sets[name] | other.sets[name]
+            conditions = {
+                self._unless(condition, (other if condition in self.conditions else self).sets[name])
+                if condition.name == name and (condition in self.conditions) != (condition in other.conditions)
+                else condition: None
+                for condition in conditions
+            }
+        for env in (self, other):
+            env.at_sample()
+        self.hints |= other.hints
+        self.unbacked |= other.unbacked
+        self.guards, self.sets, self.conditions = guards, sets, conditions
+        self.specializations = other.specializations | self.specializations
+        self.assertions |= other.assertions
+        self.supposed = {relation: None for relation in self.supposed if relation in other.supposed}
+        self.settled.clear()
+        return self
+
+    @staticmethod
+    def _unless(condition: Condition, others: SizeSet) -> Condition:
+        """For a branch alone: other sizes do not come there."""
+        return replace(condition, sizes=condition.sizes | others)
 
     def noted_conditions(self) -> list[Condition]:
         """One for each size and line."""
@@ -273,6 +392,22 @@ class ShapeEnv:
         self.asked.append(("specialize", dim, number))
         self.specializations.setdefault(dim, Specialization(dim, number, where))
         return number
+
+
+_SIGNS = {"eq": {0}, "ne": {-1, 1}, "lt": {-1}, "le": {-1, 0}, "gt": {1}, "ge": {0, 1}}
+
+
+def _signs_of(relation: Relation) -> tuple[Dim, set[int]] | None:
+    """Which signs the difference of its sides may have."""
+    if relation.op not in _SIGNS or any(isinstance(arg, Relation) for arg in relation.args):
+        return None
+    gap = relation.args[0] - relation.args[1]
+    return (gap, _SIGNS[relation.op]) if isinstance(gap, Dim) else None
+
+
+def _either_way(gap: Dim) -> frozenset[Dim]:
+    """The same for a difference and its negative."""
+    return frozenset((gap, -gap))
 
 
 def certain(op: str, lhs: Any, rhs: Any) -> bool | None:

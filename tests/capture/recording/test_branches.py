@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -43,7 +44,7 @@ def paths_of(function: Callable[[Any], Any]) -> Recorded:
         captured = Captured(recorder.graph, inputs, outputs, recorder.weights, recorder.symbols, [], "fake")
         return Recorded(attempt, captured, recorder.shape_env)
 
-    attempt: Any = None  # only the driver reads it
+    attempt: Any = SimpleNamespace(splits_by_sizes=True)  # only the driver reads it
     joined = joined_paths(run, attempt)
     if isinstance(joined, Failed):
         raise joined.error

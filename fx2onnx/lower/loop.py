@@ -14,6 +14,7 @@ import torch.fx
 
 from fx2onnx.aten_map.table.dtypes import onnx_dtype
 from fx2onnx.aten_map.table.registry import Entry, Table, fill_defaults
+from fx2onnx.base import size_conditions
 from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import Fx2OnnxError, InternalError, UserError
 from fx2onnx.base.events import details, record
@@ -164,9 +165,13 @@ class Lowering:
         from fx2onnx.base.version import VERSION
 
         state = {m.name: name for m, name in zip(reversed(self.lifted), reversed(self.output_names), strict=False)}
+        conditions = size_conditions.written(self.captured.assumptions, with_lines=self.metadata != "none")
+        properties = {} if conditions is None else {size_conditions.METADATA_KEY: conditions}
+        if state:
+            properties["fx2onnx.state"] = json.dumps(dict(reversed(state.items())))
         return ir.Model(
             graph,
-            metadata_props={"fx2onnx.state": json.dumps(dict(reversed(state.items())))} if state else None,
+            metadata_props=properties or None,
             ir_version=IR_VERSIONS[builder.opset],
             producer_name=PRODUCER,
             producer_version=VERSION,

@@ -11,6 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from fx2onnx.base.errors import UserError
+from fx2onnx.base.size_conditions import SizeCondition
 from fx2onnx.runner.program import Program
 from fx2onnx.runner.types import (
     TENSOR_NAMES,
@@ -56,7 +57,14 @@ def listed(texts: Iterable[str], separator: str = ", ") -> str:
 class FeedChecker:
     """Holds what the model needs; ``check`` binds symbolic dims once per run."""
 
-    def __init__(self, args: Sequence[NodeArg], optional: frozenset[str], fixed: Mapping[str, int]) -> None:
+    def __init__(
+        self,
+        args: Sequence[NodeArg],
+        optional: frozenset[str],
+        fixed: Mapping[str, int],
+        conditions: Sequence[SizeCondition] = (),
+    ) -> None:
+        self.conditions = conditions
         self.args = {arg.name: arg for arg in args}
         self.optional = optional
         self.fixed = dict(fixed)
@@ -88,7 +96,23 @@ class FeedChecker:
         bound: dict[str, tuple[int, str]] = {
             dim: (size, "free_dimension_overrides") for dim, size in self.fixed.items()
         }
-        return {name: self._check_one(self.args[name], value, bound) for name, value in feeds.items()}
+        arrays = {name: self._check_one(self.args[name], value, bound) for name, value in feeds.items()}
+        if self.conditions:
+            self._check_conditions(bound)
+        return arrays
+
+    def _check_conditions(self, bound: Mapping[str, tuple[int, str]]) -> None:
+        """Raises UserError E401 for sizes that the file is not right for."""
+        sizes = {name: size for name, (size, _) in bound.items()}
+        for condition in self.conditions:
+            if not condition.holds(sizes):
+                given = ", ".join(f"{name} is {sizes[name]} ({bound[name][1]})" for name in sorted(condition.names))
+                raise UserError(
+                    "E401",
+                    f"the model is for sizes with {condition.text}",
+                    why=given + (f"; {condition.where} asks for it" if condition.where else ""),
+                    next="feed such sizes, or export the model with a sample of these",
+                )
 
     def _wanted(self, arg: NodeArg) -> str:
         return f"{arg.type} {arg.shape}"

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from fx2onnx.base import size_conditions
 from fx2onnx.base.errors import Fx2OnnxError, UserError
 from fx2onnx.base.events import record
 from fx2onnx.base.staging import replacing, write_text
@@ -100,7 +101,9 @@ class InferenceSession:
         outputs = zip(self._output_names, self._program.outputs, strict=True)
         self._output_args = [_node_arg(name, slots[index], fixed) for name, index in outputs]
         self._optional = frozenset(slots[index].name for index in self._program.defaults)
-        self._checker = FeedChecker(self._inputs, self._optional, fixed)
+        conditions = self._meta.custom_metadata_map.get(size_conditions.METADATA_KEY)
+        known = size_conditions.read(conditions) if conditions else []
+        self._checker = FeedChecker(self._inputs, self._optional, fixed, known)
         self._lock = threading.Lock()
         self._events: list[dict[str, Any]] = []
         self._profile_start_ns = start_ns

@@ -24,6 +24,7 @@ from fx2onnx.capture.driver import as_module
 from fx2onnx.capture.python.inputs import Arguments, bind, normalise_args
 from fx2onnx.capture.torch_private.pytrees import flatten
 from fx2onnx.verify.engines import ENGINES, Array, Run, available_engines, to_numpy
+from fx2onnx.verify.interface import Interface
 from fx2onnx.verify.noise import Draw, RandomNodes, Recording, Replaying, drawn_outputs
 from fx2onnx.verify.rounding import nudged
 from fx2onnx.verify.samples import Sample, samples
@@ -74,7 +75,8 @@ def verify(
     with _as_file(model) as path, _eval_mode(root, training):
         with record("open in the engines"):
             runs = _opened(path, chosen, verdict, must_open=engines is not None)
-        names, axes, outputs = _interface(path)
+        file = Interface.of(path)
+        names = file.inputs
         if len(names) > len(arguments.leaves):
             raise UserError(
                 "E001",
@@ -88,8 +90,9 @@ def verify(
         if random is not None and random.has_no_spread and "onnxruntime" in runs:
             del runs["onnxruntime"]
             verdict.note("onnxruntime is left out: it ends the process at random numbers without spread")
-        case = _Case(root, judge, arguments, fed, outputs, runs, random)
-        for sample in samples(arguments, [axes[name] if name else None for name in fed], seeds):
+        case = _Case(root, judge, arguments, fed, file.outputs, runs, random)
+        symbolic_axes = [file.axes[name] if name else None for name in fed]
+        for sample in samples(arguments, symbolic_axes, seeds, file.conditions):
             _compare_sample(verdict, case, sample)
     return verdict
 
@@ -371,17 +374,3 @@ def _as_file(model: Any) -> Iterator[str]:
         path = os.path.join(folder, "exported.onnx")
         io.save(model.owned.model, path)
         yield path
-
-
-def _interface(path: str) -> tuple[list[str], dict[str, dict[int, str]], list[str]]:
-    """Input names, the named dims of each, output names."""
-    import onnx
-
-    graph = onnx.load(path, load_external_data=False).graph
-    weights = {initializer.name for initializer in graph.initializer}
-    inputs = [value for value in graph.input if value.name not in weights]
-    axes = {
-        value.name: {axis: dim.dim_param for axis, dim in enumerate(value.type.tensor_type.shape.dim) if dim.dim_param}
-        for value in inputs
-    }
-    return [value.name for value in inputs], axes, [value.name for value in graph.output]

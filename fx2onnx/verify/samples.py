@@ -9,6 +9,7 @@ import torch
 
 from fx2onnx.base.dim_text import parse_dim, size_of
 from fx2onnx.base.dims import Dim
+from fx2onnx.base.size_conditions import SizeCondition, next_sizes
 from fx2onnx.capture.python.inputs import Arguments
 
 MOST_GROWTH = 16
@@ -24,9 +25,12 @@ class Sample:
 
 
 def samples(
-    arguments: Arguments, symbolic_axes: Sequence[Mapping[int, str] | None], seeds: Sequence[int]
+    arguments: Arguments,
+    symbolic_axes: Sequence[Mapping[int, str] | None],
+    seeds: Sequence[int],
+    conditions: Sequence[SizeCondition] = (),
 ) -> Iterator[Sample]:
-    """The sample itself, one shuffled set a seed, and one where every dynamic size is larger by one.
+    """The sample itself, one shuffled set a seed, and one where every dynamic size is the next that ``conditions`` allow.
 
     ``symbolic_axes`` has an entry for each tensor, None for one that keeps its values.
     """
@@ -39,7 +43,9 @@ def samples(
         yield Sample(f"seed {seed}", shuffled)
     if any(symbolic_axes):
         sizes = _sizes(pairs)
-        yield Sample("sizes +1", [_resized(tensor, axes or {}, sizes) for tensor, axes in pairs])
+        others = next_sizes(sizes, conditions)
+        name = "sizes +1" if not conditions else ", ".join(f"{name} {size}" for name, size in others.items())
+        yield Sample(name, [_resized(tensor, axes or {}, sizes, others) for tensor, axes in pairs])
 
 
 def _like(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
@@ -65,10 +71,12 @@ def _sizes(pairs: Sequence[tuple[torch.Tensor, Mapping[int, str] | None]]) -> di
     return result
 
 
-def _resized(tensor: torch.Tensor, axes: Mapping[int, str], sizes: Mapping[str, int]) -> torch.Tensor:
-    """The sample where every named size is larger by one, its content repeated."""
+def _resized(
+    tensor: torch.Tensor, axes: Mapping[int, str], sizes: Mapping[str, int], others: Mapping[str, int]
+) -> torch.Tensor:
+    """The sample with other sizes, its content repeated."""
     for axis, text in axes.items():
-        size = _grown(tensor.shape[axis], text, sizes)
+        size = _changed(tensor.shape[axis], text, sizes, others)
         index = torch.arange(size) % max(tensor.shape[axis], 1)
         tensor = (
             tensor.index_select(axis, index)
@@ -78,13 +86,13 @@ def _resized(tensor: torch.Tensor, axes: Mapping[int, str], sizes: Mapping[str, 
     return tensor
 
 
-def _grown(size: int, text: str, sizes: Mapping[str, int]) -> int:
-    """What ``size`` becomes where every name in ``text``, such as ``past + sequence``, gains one. A text that says
+def _changed(size: int, text: str, sizes: Mapping[str, int], others: Mapping[str, int]) -> int:
+    """What ``size`` becomes where every name in ``text``, such as ``past + sequence``, has its other size. A text that says
     nothing of the sample's size, or more than memory may hold, is one name.
     """
     dim = parse_dim(text)
     if isinstance(dim, Dim) and dim.symbols() <= set(sizes) and size_of(dim, sizes) == size:
-        grown = size_of(dim, {name: sizes[name] + 1 for name in dim.symbols()})
+        grown = size_of(dim, {name: others[name] for name in dim.symbols()})
         if grown is not None and grown <= MOST_GROWTH * (size + 1):
             return grown
     return size + 1

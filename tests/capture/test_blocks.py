@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from fx2onnx.base.dims import Dim, apply, without_remainders
-from fx2onnx.capture.shapes.shape_env import certain
+from fx2onnx.capture.shapes.certain import certain
 from tests.support import check
 
 BLOCK = 4

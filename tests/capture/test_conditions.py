@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -61,6 +62,20 @@ def test_a_unet_takes_every_size_that_it_can_halve(how: str, depth: int) -> None
     assert [str(dim) for dim in result.model.graph.outputs[0].shape] == ["batch", "4", "height", "width"]
     assert conditions_of(result) == {name: {f"{name} % {step} == 0"} for name in ("height", "width")}
     assert all(found.where.excerpt() for found in result.report.assumptions)
+
+
+def test_a_file_says_what_it_needs_and_who_runs_it_obeys(tmp_path: Path) -> None:
+    ((image,),) = images((2, 32, 64))
+    names = {0: "batch", 2: "height", 3: "width"}
+    path = str(tmp_path / "unet.onnx")
+    module = UNet(3, "pool").eval()
+    fx2onnx.export(module, (image,), path, dynamic_shapes=(names,), verify=True)
+    session = InferenceSession(path)
+    session.run(None, {"x": np.zeros((1, 3, 8, 8), np.float32)})
+    with pytest.raises(fx2onnx.UserError, match=r"E401.*height % 8 == 0") as caught:
+        session.run(None, {"x": np.zeros((1, 3, 30, 8), np.float32)})
+    assert "height is 30 (dim 2 of 'x')" in str(caught.value)
+    assert "test_conditions.py" in str(caught.value)
 
 
 class Windows(torch.nn.Module):

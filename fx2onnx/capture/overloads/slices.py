@@ -12,7 +12,7 @@ from fx2onnx.capture.overloads.registry import Call, Kind, register
 from fx2onnx.capture.overloads.unbacked import Size
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
 from fx2onnx.capture.recording.tensor_tracker import Arguments, dims_of
-from fx2onnx.capture.shapes.shape_env import certain
+from fx2onnx.capture.shapes.certain import certain
 from fx2onnx.capture.shapes.symnode import sym_int, unwrap
 from fx2onnx.capture.torch_private.fake_tensors import fake_view
 

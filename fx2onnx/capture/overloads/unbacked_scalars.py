@@ -8,7 +8,7 @@ import torch.fx
 from fx2onnx.base.dims import Dim, Scalar, apply
 from fx2onnx.capture.captured import Symbol
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
-from fx2onnx.capture.shapes.shape_env import certain
+from fx2onnx.capture.shapes.certain import certain
 from fx2onnx.capture.torch_private.dispatch import no_dispatch
 
 aten = torch.ops.aten

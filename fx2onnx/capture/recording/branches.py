@@ -233,7 +233,9 @@ class _Join:
         decisions = self._one.decisions[: self._depth]
         for decision in decisions:
             decision.test = self._mapped(decision.test)
-        return _Path(joined, self._shape_env(), decisions)
+        env = self._one.shape_env.joined(self._two.shape_env, self._decision.test)
+        env.next_unknown = self._unknowns
+        return _Path(joined, env, decisions)
 
     def _refused(self, why: str) -> UserError:
         return _unjoined(self._error, why)
@@ -395,8 +397,3 @@ class _Join:
     def _unknown(self) -> Dim:
         self._unknowns += 1
         return Dim.symbol(f"u{self._unknowns - 1}")
-
-    def _shape_env(self) -> ShapeEnv:
-        env = self._one.shape_env.joined(self._two.shape_env, self._decision.test)
-        env.next_unknown = self._unknowns
-        return env

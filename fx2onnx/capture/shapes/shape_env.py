@@ -9,13 +9,15 @@ from typing import Any, Protocol
 
 from fx2onnx.base.answering import answers_for_caller
 from fx2onnx.base.assumptions import Assumption, Condition, Guard, Specialization
-from fx2onnx.base.dims import Dim, Scalar, apply, without_remainders
+from fx2onnx.base.dims import Dim, Scalar, apply
 from fx2onnx.base.errors import UserError
-from fx2onnx.base.relations import COMPARE, Relation
+from fx2onnx.base.relations import Relation
 from fx2onnx.base.size_sets import EVERY, SizeSet, where_true
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture.python.frames import asked_by_user, asserted_by_user, user_location
-from fx2onnx.capture.shapes.conditions import declared, sizes_where, solved
+from fx2onnx.capture.shapes.certain import certain
+from fx2onnx.capture.shapes.conditions import declared
+from fx2onnx.capture.shapes.size_facts import SizeFacts
 
 KEEP_BOTH = 'data_branches="if" to keep both branches in the file'
 """Advice where Python decides by data."""
@@ -41,32 +43,19 @@ class RunRecorder(Protocol):
 
 @answers_for_caller
 @dataclass
-class ShapeEnv:
+class ShapeEnv(SizeFacts):
     """Hints of the symbols and what was taken from them during one run.
 
     Plain data: every size refers to it from C++, where the collector sees no cycle, so that tensors which it led to would
     never be freed.
     """
 
-    hints: dict[str, int] = field(default_factory=dict)
-    unbacked: set[str] = field(default_factory=set)
-    """Symbols whose number depends on data."""
     next_unknown: int = 0
     """The number in the name of the next of them."""
     guards: dict[tuple[Relation, bool], Guard] = field(default_factory=dict)
     """By the relation and whether it holds."""
     specializations: dict[Dim, Specialization] = field(default_factory=dict)
     """Expressions that were turned into a plain number."""
-    sets: dict[str, SizeSet] = field(default_factory=dict)
-    """The sizes of a symbol for which the program is; every size where there is no entry."""
-    conditions: dict[Condition, None] = field(default_factory=dict)
-    """What made them fewer, in order."""
-    supposed: dict[Relation, None] = field(default_factory=dict)
-    """What holds in this run, as Python decided by it and both branches are to be in the file."""
-    before: dict[str, int] = field(default_factory=dict)
-    """The sample's sizes where that is not so at them."""
-    settled: dict[Relation, bool | None] = field(default_factory=dict)
-    """The truth of comparisons at all those sizes, as far as it was asked."""
     asked: list[tuple[str, Any, object]] = field(default_factory=list)
     """Everything decided by the sample's sizes, in order: "guard", "look" or "specialize", what, and the value."""
     takes_notes: bool = True
@@ -85,16 +74,6 @@ class ShapeEnv:
     def take_for_true(self, what: str, where: SourceLocation | None) -> None:
         """Take for true what ends the run where it is false."""
         self.assertions[Assumption(what, where, "assertion")] = None
-
-    def hint(self, value: Any) -> Any:
-        if isinstance(value, Dim):
-            return value.evaluate(self.hints)
-        if isinstance(value, Relation):
-            if value.op in COMPARE:
-                return COMPARE[value.op](self.hint(value.args[0]), self.hint(value.args[1]))
-            parts = [self.hint(arg) for arg in value.args]
-            return not parts[0] if value.op == "not" else all(parts) if value.op == "and" else any(parts)
-        return value
 
     def is_no_multiple(self, value: Scalar, number: int) -> bool:
         """Whether Python went on where ``value`` is no multiple of ``number``."""
@@ -211,59 +190,6 @@ class ShapeEnv:
                 self.asked.append(("guard", relation, known))
         return known
 
-    def is_settled(self, relation: Relation) -> bool | None:
-        """The truth of the relation at all sizes for which the program is, where it has not the same at every size."""
-        if self.supposed and relation.op in COMPARE and (known := self._follows(relation)) is not None:
-            return known
-        if not self.sets or not relation.symbols() & self.sets.keys():
-            return None
-        if relation not in self.settled:
-            self.settled[relation] = self._settled(relation)
-        return self.settled[relation]
-
-    def _follows(self, relation: Relation) -> bool | None:
-        """The truth of a comparison that was supposed, in this form or another."""
-        signs = _signs_of(relation)
-        for supposed in self.supposed:
-            known = _signs_of(supposed)
-            if signs is None or known is None or _either_way(signs[0]) != _either_way(known[0]):
-                continue
-            possible = known[1] if signs[0] == known[0] else {-sign for sign in known[1]}
-            if possible <= signs[1]:
-                return True
-            if not possible & signs[1]:
-                return False
-        return None
-
-    def _settled(self, relation: Relation) -> bool | None:
-        names = relation.symbols()
-        if relation.op in COMPARE and not any(isinstance(arg, Relation) for arg in relation.args):
-            gap = relation.args[0] - relation.args[1]
-            if isinstance(gap, Dim):
-                general = {name: self.sets[name].as_symbol(name) for name in names & self.sets.keys()}
-                gap = without_remainders(gap.substitute(general))
-            known = _known(relation.op, gap)
-            if known is not None:
-                return known
-        true = where_true(relation) if len(names) == 1 else None
-        if true is None:
-            return None
-        inside = self.sets[next(iter(names))]
-        both = inside & true
-        return True if both == inside else False if not both.first(1) else None
-
-    def suppose(self, relation: Relation) -> None:
-        """From here on, this run is for sizes at which the relation holds; hints are such sizes."""
-        self.supposed[relation] = None
-        names = sorted(relation.symbols())
-        true = where_true(relation) if len(names) == 1 else None
-        if true is not None:
-            self.sets[names[0]] = self.sets.get(names[0], EVERY) & true
-        self.settled.clear()
-        if not self.hint(relation):
-            self.before |= {name: self.hints[name] for name in names if name not in self.before}
-            self.hints |= sizes_where(relation, {name: self.sets.get(name, EVERY) for name in names}, self.hints)
-
     def note(self, relation: Relation, where: SourceLocation | None) -> None:
         """Note a relation that has to hold as what it says of one size, or as it is."""
         names = sorted(relation.symbols())
@@ -273,17 +199,6 @@ class ShapeEnv:
             return
         self.sets[names[0]] = self.sets.get(names[0], EVERY) & true
         self.conditions[Condition(names[0], true, relation, where)] = None
-        self.settled.clear()
-
-    def sample_sizes(self) -> dict[str, int]:
-        """Of the symbols that no data decides."""
-        sizes = self.hints | self.before
-        return {name: size for name, size in sizes.items() if name not in self.unbacked}
-
-    def at_sample(self) -> None:
-        """With the sample's sizes as hints, after a run that was for others."""
-        self.hints |= self.before
-        self.before.clear()
         self.settled.clear()
 
     def joined(self, other: ShapeEnv, test: object) -> ShapeEnv:
@@ -320,37 +235,6 @@ class ShapeEnv:
     def _unless(condition: Condition, others: SizeSet) -> Condition:
         """For a branch alone: other sizes do not come there."""
         return replace(condition, sizes=condition.sizes | others)
-
-    def noted_conditions(self) -> list[Condition]:
-        """One for each size and line."""
-        noted: dict[tuple[str, SourceLocation | None], Condition] = {}
-        for condition in self.conditions:
-            key = condition.name, condition.where
-            before = noted.get(key)
-            if before is not None:
-                both = Relation("and", (before.relation, condition.relation))
-                condition = replace(condition, sizes=before.sizes & condition.sizes, relation=both)
-            noted[key] = condition
-        return list(noted.values())
-
-    def require(self, relation: Relation, where: SourceLocation | None, *, bounded: bool) -> bool:
-        """Note what a relation that has to hold needs of single sizes; whether there is a choice of such sizes.
-
-        bounded: also where that is an upper bound. What kernels decide at the sample alone, such as that there is one
-        window, need not hold of the program.
-        """
-        found = solved(relation, self.hints)
-        for name, (true, sizes) in (found or {}).items():
-            before = self.sets.get(name, EVERY)
-            after = before & sizes
-            is_bounded = sizes.last() is not None and not bounded
-            if is_bounded or after.is_single() or self.hints[name] not in after:
-                return False
-            if after != before:
-                self.sets[name] = after
-                self.settled.clear()
-                self.conditions[Condition(name, sizes, true, where)] = None
-        return found is not None
 
     def evaluate_sym_node(self, node: Any, size_oblivious: bool = False, fallback_value: bool | None = None) -> int:
         """The answer to torch's helpers (``guard_or_false`` and its like), which ask what is behind a node."""
@@ -392,84 +276,3 @@ class ShapeEnv:
         self.asked.append(("specialize", dim, number))
         self.specializations.setdefault(dim, Specialization(dim, number, where))
         return number
-
-
-_SIGNS = {"eq": {0}, "ne": {-1, 1}, "lt": {-1}, "le": {-1, 0}, "gt": {1}, "ge": {0, 1}}
-
-
-def _signs_of(relation: Relation) -> tuple[Dim, set[int]] | None:
-    """Which signs the difference of its sides may have."""
-    if relation.op not in _SIGNS or any(isinstance(arg, Relation) for arg in relation.args):
-        return None
-    gap = relation.args[0] - relation.args[1]
-    return (gap, _SIGNS[relation.op]) if isinstance(gap, Dim) else None
-
-
-def _either_way(gap: Dim) -> frozenset[Dim]:
-    """The same for a difference and its negative."""
-    return frozenset((gap, -gap))
-
-
-def certain(op: str, lhs: Any, rhs: Any) -> bool | None:
-    """The truth of a comparison whatever the sizes are (all symbols >= 0), or None."""
-    gap = lhs - rhs
-    known = _known(op, gap)
-    if known is not None or not isinstance(gap, Dim):
-        return known
-    whole = without_remainders(gap)
-    return None if whole is gap else _known(op, whole)
-
-
-def _known(op: str, gap: Any) -> bool | None:
-    """The truth of ``gap`` compared with 0."""
-    if not isinstance(gap, Dim):
-        return COMPARE[op](gap, 0)
-    low, high = _bounds(gap)
-    if low is not None and low > 0:
-        return op in ("ne", "gt", "ge")
-    if high is not None and high < 0:
-        return op in ("ne", "lt", "le")
-    if low == 0 and op in ("ge", "lt"):
-        return op == "ge"
-    if high == 0 and op in ("le", "gt"):
-        return op == "le"
-    return None
-
-
-def _bounds(dim: Dim) -> tuple[float | None, float | None]:
-    """Lower and upper bound where every symbol is >= 0 and atoms of unknown sign say nothing."""
-    low: float | None = dim.constant
-    high: float | None = dim.constant
-    for monomial, factor in dim.terms.items():
-        if not all(_nonnegative(atom) for atom in monomial):
-            return None, None
-        if factor > 0:
-            high = None
-        else:
-            low = None
-    return low, high
-
-
-DEEPEST = 50
-"""Operations inside each other, of whose sign nothing is said: that needs a look at all of them."""
-
-
-def _nonnegative(atom: Any) -> bool:
-    if atom.op == "symbol":
-        return True
-    if atom.depth > DEEPEST:
-        return False
-    if atom.op == "max":
-        return any(map(_is_nonnegative, atom.args))
-    if atom.op == "mod" and type(atom.args[1]) is int:
-        return atom.args[1] > 0
-    return atom.op in _KEEPS_SIGN and all(map(_is_nonnegative, atom.args))
-
-
-_KEEPS_SIGN = frozenset({"floordiv", "truediv", "mod", "min", "float", "floor", "ceil", "sqrt"})
-"""Functions whose value is >= 0 where their arguments are."""
-
-
-def _is_nonnegative(arg: Scalar) -> bool:
-    low = _bounds(arg)[0] if isinstance(arg, Dim) else arg
-    return low is not None and low >= 0

@@ -1,0 +1,154 @@
+"""What is known of sizes in one run: sets of sizes that a program is for, and what was supposed on the way."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from fx2onnx.base.assumptions import Condition
+from fx2onnx.base.dims import Dim, without_remainders
+from fx2onnx.base.relations import COMPARE, Relation
+from fx2onnx.base.size_sets import EVERY, SizeSet, where_true
+from fx2onnx.base.source import SourceLocation
+from fx2onnx.capture.shapes.certain import known_sign
+from fx2onnx.capture.shapes.conditions import sizes_where, solved
+
+
+@dataclass
+class SizeFacts:
+    """Plain data, as ``ShapeEnv`` is."""
+
+    hints: dict[str, int] = field(default_factory=dict)
+    unbacked: set[str] = field(default_factory=set)
+    """Symbols whose number depends on data."""
+    sets: dict[str, SizeSet] = field(default_factory=dict)
+    """The sizes of a symbol for which the program is; every size where there is no entry."""
+    conditions: dict[Condition, None] = field(default_factory=dict)
+    """What made them fewer, in order."""
+    supposed: dict[Relation, None] = field(default_factory=dict)
+    """What holds in this run, as Python decided by it and both branches are to be in the file."""
+    before: dict[str, int] = field(default_factory=dict)
+    """The sample's sizes where that is not so at them."""
+    settled: dict[Relation, bool | None] = field(default_factory=dict)
+    """The truth of comparisons at all those sizes, as far as it was asked."""
+
+    def hint(self, value: Any) -> Any:
+        if isinstance(value, Dim):
+            return value.evaluate(self.hints)
+        if isinstance(value, Relation):
+            if value.op in COMPARE:
+                return COMPARE[value.op](self.hint(value.args[0]), self.hint(value.args[1]))
+            parts = [self.hint(arg) for arg in value.args]
+            return not parts[0] if value.op == "not" else all(parts) if value.op == "and" else any(parts)
+        return value
+
+    def is_settled(self, relation: Relation) -> bool | None:
+        """The truth of the relation at all sizes for which the program is, where it has not the same at every size."""
+        if self.supposed and relation.op in COMPARE and (known := self._follows(relation)) is not None:
+            return known
+        if not self.sets or not relation.symbols() & self.sets.keys():
+            return None
+        if relation not in self.settled:
+            self.settled[relation] = self._settled(relation)
+        return self.settled[relation]
+
+    def _follows(self, relation: Relation) -> bool | None:
+        """The truth of a comparison that was supposed, in this form or another."""
+        signs = _signs_of(relation)
+        for supposed in self.supposed:
+            known = _signs_of(supposed)
+            if signs is None or known is None or _either_way(signs[0]) != _either_way(known[0]):
+                continue
+            possible = known[1] if signs[0] == known[0] else {-sign for sign in known[1]}
+            if possible <= signs[1]:
+                return True
+            if not possible & signs[1]:
+                return False
+        return None
+
+    def _settled(self, relation: Relation) -> bool | None:
+        names = relation.symbols()
+        if relation.op in COMPARE and not any(isinstance(arg, Relation) for arg in relation.args):
+            gap = relation.args[0] - relation.args[1]
+            if isinstance(gap, Dim):
+                general = {name: self.sets[name].as_symbol(name) for name in names & self.sets.keys()}
+                gap = without_remainders(gap.substitute(general))
+            known = known_sign(relation.op, gap)
+            if known is not None:
+                return known
+        true = where_true(relation) if len(names) == 1 else None
+        if true is None:
+            return None
+        inside = self.sets[next(iter(names))]
+        both = inside & true
+        return True if both == inside else False if not both.first(1) else None
+
+    def suppose(self, relation: Relation) -> None:
+        """From here on, this run is for sizes at which the relation holds; hints are such sizes."""
+        self.supposed[relation] = None
+        names = sorted(relation.symbols())
+        true = where_true(relation) if len(names) == 1 else None
+        if true is not None:
+            self.sets[names[0]] = self.sets.get(names[0], EVERY) & true
+        self.settled.clear()
+        if not self.hint(relation):
+            self.before |= {name: self.hints[name] for name in names if name not in self.before}
+            self.hints |= sizes_where(relation, {name: self.sets.get(name, EVERY) for name in names}, self.hints)
+
+    def sample_sizes(self) -> dict[str, int]:
+        """Of the symbols that no data decides."""
+        sizes = self.hints | self.before
+        return {name: size for name, size in sizes.items() if name not in self.unbacked}
+
+    def at_sample(self) -> None:
+        """With the sample's sizes as hints, after a run that was for others."""
+        self.hints |= self.before
+        self.before.clear()
+        self.settled.clear()
+
+    def noted_conditions(self) -> list[Condition]:
+        """One for each size and line."""
+        noted: dict[tuple[str, SourceLocation | None], Condition] = {}
+        for condition in self.conditions:
+            key = condition.name, condition.where
+            before = noted.get(key)
+            if before is not None:
+                both = Relation("and", (before.relation, condition.relation))
+                condition = replace(condition, sizes=before.sizes & condition.sizes, relation=both)
+            noted[key] = condition
+        return list(noted.values())
+
+    def require(self, relation: Relation, where: SourceLocation | None, *, bounded: bool) -> bool:
+        """Note what a relation that has to hold needs of single sizes; whether there is a choice of such sizes.
+
+        bounded: also where that is an upper bound. What kernels decide at the sample alone, such as that there is one
+        window, need not hold of the program.
+        """
+        found = solved(relation, self.hints)
+        for name, (true, sizes) in (found or {}).items():
+            before = self.sets.get(name, EVERY)
+            after = before & sizes
+            is_bounded = sizes.last() is not None and not bounded
+            if is_bounded or after.is_single() or self.hints[name] not in after:
+                return False
+            if after != before:
+                self.sets[name] = after
+                self.settled.clear()
+                self.conditions[Condition(name, sizes, true, where)] = None
+        return found is not None
+
+
+_SIGNS = {"eq": {0}, "ne": {-1, 1}, "lt": {-1}, "le": {-1, 0}, "gt": {1}, "ge": {0, 1}}
+
+
+def _signs_of(relation: Relation) -> tuple[Dim, set[int]] | None:
+    """Which signs the difference of its sides may have."""
+    if relation.op not in _SIGNS or any(isinstance(arg, Relation) for arg in relation.args):
+        return None
+    gap = relation.args[0] - relation.args[1]
+    return (gap, _SIGNS[relation.op]) if isinstance(gap, Dim) else None
+
+
+def _either_way(gap: Dim) -> frozenset[Dim]:
+    """The same for a difference and its negative."""
+    return frozenset((gap, -gap))

@@ -1,0 +1,95 @@
+"""Conditions on sizes in a file: written, read back, and refused where they are malformed."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fx2onnx.base.assumptions import Assumed, Assumption, Condition, Guard, Specialization
+from fx2onnx.base.dims import Dim
+from fx2onnx.base.errors import UserError
+from fx2onnx.base.relations import Relation
+from fx2onnx.base.size_conditions import next_sizes, read, written
+from fx2onnx.base.size_sets import SizeSet, where_true
+from fx2onnx.base.source import SourceLocation
+
+N, M = Dim.symbol("n"), Dim.symbol("m")
+HERE = SourceLocation("model.py", 7, "forward")
+
+
+def condition(relation: Relation) -> Condition:
+    sizes = where_true(relation)
+    assert sizes is not None
+    return Condition("n", sizes, relation, HERE)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.booleans(), min_size=1, max_size=12), st.data())
+def test_every_set_is_read_back(members: list[bool], data: st.DataObject) -> None:
+    sizes = SizeSet(data.draw(st.integers(0, len(members) - 1)), tuple(members))
+    (found,) = read(written([Condition("n", sizes, Relation("ge", (N, 0)), HERE)]) or "")
+    assert (found.name, found.sizes, found.names) == ("n", sizes, {"n"})
+    assert [found.holds({"n": size}) for size in range(40)] == [size in sizes for size in range(40)]
+    assert str(HERE) == found.where
+
+
+def test_only_what_has_to_hold_is_written() -> None:
+    by_user, by_kernel = (Guard(Relation("gt", (M, N // 2)), HERE, by, "aten::add") for by in (True, False))
+    others: list[Assumed] = [by_kernel, Assumption("a note"), Specialization(N, 4, HERE)]
+    assert written(others) is None
+    even = condition(Relation("eq", (N % 2, 0)))
+    one, two = read(written([by_user, *others, even]) or "")
+    assert (one.text, one.names, two.text) == ("m > (n // 2)", {"m", "n"}, "n % 2 == 0")
+    assert [one.holds({"m": 2, "n": size}) for size in (3, 4)] == [True, False]
+    assert one.holds({"m": 2})
+    assert two.holds({"m": 3})
+    assert [found.where for found in read(written([even], with_lines=False) or "")] == [""]
+
+
+GOOD: dict[str, Any] = {"condition": "n <= 2", "where": "", "name": "n", "runs": [0, 3, 1], "period": 1}
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        [],
+        7,
+        "n",
+        {},
+        GOOD | {"runs": []},
+        GOOD | {"runs": [-1, 4]},
+        GOOD | {"runs": [1.5]},
+        GOOD | {"runs": [10**9]},
+        GOOD | {"runs": [1 << 17, 1 << 17]},
+        GOOD | {"runs": "123"},
+        GOOD | {"period": 0},
+        GOOD | {"period": 9},
+        GOOD | {"period": None},
+        {"condition": "n > m", "where": "", "op": "is", "left": "n", "right": "m"},
+        {"condition": "n > m", "where": "", "op": "gt", "left": "__import__('os')", "right": "m"},
+        {"condition": "n > m", "where": "", "op": "gt", "left": "n"},
+    ],
+    ids=str,
+)
+def test_what_is_malformed_is_refused(entry: Any) -> None:
+    assert read(json.dumps([GOOD]))[0].holds({"n": 2})
+    with pytest.raises(UserError, match=r"E303.*fx2onnx.conditions is malformed"):
+        read(json.dumps([entry]))
+
+
+@pytest.mark.parametrize("text", ["", "{", "3", "null", "[" * 100_000])
+def test_what_is_no_list_is_refused(text: str) -> None:
+    with pytest.raises(UserError, match="E303"):
+        read(text)
+
+
+def test_the_next_sizes() -> None:
+    entries = [condition(relation) for relation in (Relation("eq", (N % 8, 0)), Relation("le", (N, 20)))]
+    known = read(written(entries) or "")
+    assert next_sizes({"n": 8, "m": 5}, known) == {"n": 16, "m": 6}
+    assert next_sizes({"n": 16}, known) == {"n": 8}
+    assert next_sizes({"n": 16}, []) == {"n": 17}

@@ -215,8 +215,9 @@ class _Form:
             return period, max(total for _, total in parts)
         divisor = atom.args[-1]
         if isinstance(divisor, Dim):
-            self.power = 2
-            return period * math.prod(abs(int(factor)) for factor in divisor.terms.values()), parts[0][1] + 1
+            self.power, self.bound = 2, max(self.bound, parts[0][1] + parts[1][1])
+            period *= math.prod(abs(int(factor)) for factor in divisor.terms.values())
+            return period, parts[1][1] if atom.op == "mod" else parts[0][1] + 1
         if not isinstance(divisor, int) or divisor < 1:
             self.is_known = False
             return 1, 1

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from fx2onnx.base.assumptions import Specialization
 from fx2onnx.cli.options import resolve_source
 from fx2onnx.cli.target import engines_for, opset_for
 
@@ -114,6 +113,8 @@ def _export(job: Job, model: Source, shapes: Any, opset: int | None) -> ExportRe
 
 def _turned_static(result: ExportResult, shapes: Any) -> list[str]:
     """A line for each size that was to be dynamic and became a number, with what fixed it."""
+    from fx2onnx.base.assumptions import Specialization
+
     wanted = dict.fromkeys(name for axes in (shapes or {}).values() for name in axes.values())
     fixed = {
         assumed.size.as_symbol(): assumed

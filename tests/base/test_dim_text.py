@@ -13,7 +13,7 @@ from fx2onnx.base.dim_text import parse_dim, size_of
 from fx2onnx.base.dims import Dim, apply
 from fx2onnx.base.errors import UserError
 from fx2onnx.sources.registry import _parse
-from fx2onnx.verify.samples import _grown
+from fx2onnx.verify.samples import _changed
 from tests.base import test_dims
 
 S, T = Dim.symbol("s"), Dim.symbol("past_length")
@@ -107,14 +107,14 @@ HOSTILE = [
 def test_any_other_text_is_a_name_at_once(text: str) -> None:
     start = time.perf_counter()
     assert parse_dim(text) is None
-    assert _grown(7, text, {"n": 7, "a": 1, "b": 1}) == 8
+    assert _changed(7, text, {"n": 7, "a": 1, "b": 1}, {"n": 8, "a": 2, "b": 2}) == 8
     assert time.perf_counter() - start < 0.2
 
 
 @pytest.mark.parametrize(("text", "grown"), [("n*n", 81), ("n**9", 65), ("10*n", 65), ("n - 1", 65), ("n*n + m", 65)])
 def test_a_size_grows_as_the_text_says_where_the_sample_bears_it_out(text: str, grown: int) -> None:
     """Too large, another size than the sample's, an unknown name: the size grows by one like a name of its own."""
-    assert _grown(64, text, {"n": 8}) == grown
+    assert _changed(64, text, {"n": 8}, {"n": 9}) == grown
 
 
 @pytest.mark.parametrize("value", ["-" * 5000 + "1", "-" * 200_000 + "1", "%2B".join("1" * 100_000)])

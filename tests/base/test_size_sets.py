@@ -113,6 +113,21 @@ def test_what_is_said_of_it(relation: Relation, text: str) -> None:
     assert found.described("n") == text
 
 
+@pytest.mark.parametrize(
+    ("relation", "sizes"),
+    [
+        (Relation("eq", (7 * apply("min", N, 2), N)), [0, 14]),
+        (Relation("ge", (apply("floordiv", N, N // 4), 0)), list(range(4, 300))),
+        (Relation("ne", (apply("mod", N, N - 6), 0)), [1, 2, 10, 11, *range(13, 300)]),
+    ],
+    ids=str,
+)
+def test_where_forms_change_late_or_are_not_defined(relation: Relation, sizes: list[int]) -> None:
+    found = where_true(relation)
+    assert found is not None
+    assert members(found) == sizes
+
+
 def test_bounds() -> None:
     assert members(interval(3, 9)) == list(range(3, 10))
     assert members(interval(290, None)) == list(range(290, 300))

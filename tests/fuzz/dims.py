@@ -15,7 +15,7 @@ import torch
 
 from fx2onnx.base.dim_text import MOST, parse_dim, size_of
 from fx2onnx.base.dims import Dim
-from fx2onnx.verify.samples import _grown
+from fx2onnx.verify.samples import _changed
 
 SIZES = {"n": 7, "m": 3, "past_length": 12, "max": 5}
 PIECES = (
@@ -39,7 +39,7 @@ def case(rng: random.Random, _: Path | None = None) -> None:
     start = time.thread_time()
     dim = parse_dim(text)
     size = None if dim is None else size_of(dim, SIZES)
-    grown = _grown(7, text, SIZES)
+    grown = _changed(7, text, SIZES, {name: size + 1 for name, size in SIZES.items()})
     seconds = time.thread_time() - start
     assert seconds < _SECONDS, f"{text[:200]!r} takes {seconds:.2f} s"
     if is_whole and dim is not None and value is not None:  # a division by zero may cancel out

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from fx2onnx.base.dims import Atom, Dim, Scalar, apply, evaluate, innermost_first, without_remainders
 from fx2onnx.base.relations import COMPARE, Relation
@@ -79,16 +78,21 @@ def declared(name: str, sizes: SizeSet) -> str:
 def sizes_where(relation: Relation, sets: Mapping[str, SizeSet], hints: Mapping[str, int]) -> dict[str, int]:
     """Sizes near ``hints`` at which the relation holds; none where they are not found."""
     names = sorted(sets)
-    choices = [sorted(sets[name].first(NEAR), key=functools.partial(_distance, hints[name])) for name in names]
-    for sizes in itertools.islice(itertools.product(*choices), NEAR**2):
+    count = NEAR if len(names) < 3 else 8
+    choices = itertools.product(*(sorted(sets[name].first(NEAR), key=_from(hints[name]))[:count] for name in names))
+
+    def distance(sizes: tuple[int, ...]) -> tuple[bool, int]:
+        return min(sizes) < 2, sum(abs(size - hints[name]) for name, size in zip(names, sizes, strict=True))
+
+    for sizes in sorted(itertools.islice(choices, NEAR**2), key=distance):
         found = dict(zip(names, sizes, strict=True))
         if holds(relation, found):
             return found
     return {}
 
 
-def _distance(hint: int, size: int) -> tuple[bool, int]:
-    return size < 2, abs(size - hint)
+def _from(hint: int) -> Callable[[int], int]:
+    return lambda size: abs(size - hint)
 
 
 def holds(relation: Relation, sizes: Mapping[str, int]) -> bool:

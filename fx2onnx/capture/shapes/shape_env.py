@@ -137,11 +137,17 @@ class ShapeEnv(SizeFacts):
         if known is not None:
             self.asked.append(("guard", relation, known))
             return known
-        if recorder is None or not recorder.keeps_both() or asserted_by_user():
+        if recorder is None or not recorder.keeps_both() or asserted_by_user() or self._is_fixed(relation):
             return self._guarded(relation, by_python=True)
         holds = recorder.truth(relation, self._undeclared(relation))
         self.suppose(relation if holds else relation.negated())
         return holds
+
+    def _is_fixed(self, relation: Relation) -> bool:
+        """Whether a size in it became a plain number before, as a key of a dict does that is then compared with others."""
+        return bool(self.specializations) and bool(
+            relation.symbols() & {dim.as_symbol() for dim in self.specializations}
+        )
 
     def _undeclared(self, relation: Relation) -> UserError:
         at_sample = relation if self.hint(relation) else relation.negated()

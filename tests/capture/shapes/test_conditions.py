@@ -1,0 +1,86 @@
+"""Relations that have to hold, solved for single sizes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fx2onnx.base.dims import Dim, evaluate
+from fx2onnx.base.relations import Relation
+from fx2onnx.base.size_sets import EVERY, SizeSet, where_true
+from fx2onnx.capture.shapes.conditions import declared, holds, simplified, sizes_where, solved
+
+B, H, W = map(Dim.symbol, ("b", "h", "w"))
+
+
+def described(relation: Relation, hints: dict[str, int]) -> dict[str, str] | None:
+    found = solved(relation, hints)
+    return None if found is None else {name: sizes.described(name) for name, (_, sizes) in found.items()}
+
+
+def equal(one: Any, other: Any) -> Relation:
+    return Relation("eq", (one, other))
+
+
+@pytest.mark.parametrize(
+    ("relation", "hints", "needs"),
+    [
+        (equal(B * H, 4 * B * (H // 4)), {"b": 2, "h": 8}, {"h": "h % 4 == 0"}),
+        (equal(B * H, 4 * B * (H // 4) + 3 * B), {"b": 2, "h": 7}, {"h": "h % 4 == 3"}),
+        (equal(H * W, 8 * (H // 4) * (W // 2)), {"h": 8, "w": 6}, {"h": "h % 4 == 0", "w": "w % 2 == 0"}),
+        (equal(B * H, 4 * ((B * H) // 4)), {"b": 2, "h": 8}, {"h": "h % 4 == 0"}),
+        (equal(B * H, 4 * ((B * H) // 4)), {"b": 4, "h": 7}, {"b": "b % 4 == 0"}),
+        (equal(B * H, 4 * ((B * H) // 4)), {"b": 2, "h": 6}, {"b": "b % 2 == 0", "h": "h % 2 == 0"}),
+        (equal(H, 5), {"h": 5}, None),
+        (equal(B, H), {"b": 3, "h": 3}, None),
+        (Relation("lt", (B, H)), {"b": 2, "h": 3}, None),
+        (equal(H, 2 * Dim.symbol("u0")), {"h": 4}, None),
+    ],
+    ids=str,
+)
+def test_what_a_relation_needs(relation: Relation, hints: dict[str, int], needs: dict[str, str] | None) -> None:
+    assert described(relation, hints) == needs
+    for name, (true, sizes) in (solved(relation, hints) or {}).items():
+        assert [holds(true, hints | {name: size}) for size in range(40)] == [size in sizes for size in range(40)]
+
+
+def multiple(modulus: int, rest: int) -> SizeSet:
+    found = where_true(equal(H % modulus, rest))
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("dim", "text"),
+    [
+        (2 * (H // 2), "h"),
+        ((H - 1) // 2 + 1, "(h // 2)"),
+        (H // 16, "(h // 16)"),
+        (H // (H // 4), "4"),
+        (B * (H // 8) * 8, "b*h"),
+        (4 * (W // 4), "w - 3"),
+        ((W + 1) // 4, "((w + 1) // 4)"),
+    ],
+    ids=str,
+)
+def test_a_size_is_written_as_what_it_is_a_part_of(dim: Any, text: str) -> None:
+    found = simplified(dim, {"h": multiple(8, 0), "w": multiple(4, 3)})
+    assert str(found) == text
+    for height, width in ((8, 3), (24, 7), (40, 11)):
+        sizes = {"b": 2, "h": height, "w": width}
+        assert evaluate(found, sizes) == evaluate(dim, sizes)
+
+
+def test_sizes_where_a_relation_holds() -> None:
+    sets = {"h": multiple(4, 0)}
+    assert sizes_where(Relation("gt", (H, 9)), sets, {"h": 8}) == {"h": 12}
+    assert sizes_where(Relation("lt", (H, 0)), sets, {"h": 8}) == {}
+    found = sizes_where(Relation("gt", (B, H)), {"b": EVERY, **sets}, {"b": 3, "h": 8})
+    assert found["b"] > found["h"] >= 2
+    assert holds(Relation("not", (Relation("and", (Relation("lt", (B, 3)), True)),)), {"b": 4})
+
+
+def test_how_a_range_is_declared() -> None:
+    bounds = [where_true(Relation(op, (H, 6))) for op in ("gt", "lt", "ne")]
+    assert [declared("h", sizes) for sizes in bounds if sizes] == ['Dim("h", min=7)', 'Dim("h", max=5)', 'Dim("h")']

@@ -56,6 +56,10 @@ def written(assumptions: Iterable[Assumed], *, with_lines: bool = True) -> str |
     return json.dumps(found) if found else None
 
 
+_ORDERS = frozenset({"lt", "le", "gt", "ge"})
+"""What an operator decides by these gives other results where it is not so; by ``ne`` it goes through the same elements."""
+
+
 def _entry(assumed: Assumed, with_lines: bool) -> dict[str, Any] | None:
     where = "" if assumed.where is None or not with_lines else str(assumed.where)
     if isinstance(assumed, Condition):
@@ -68,7 +72,8 @@ def _entry(assumed: Assumed, with_lines: bool) -> dict[str, Any] | None:
             "runs": [0, *runs] if lengths[0][0] else runs,
             "period": assumed.sizes.period,
         }
-    if isinstance(assumed, Guard) and assumed.by_user and assumed.relation.op in COMPARE:
+    is_needed = isinstance(assumed, Guard) and (assumed.by_user or assumed.relation.op in _ORDERS)
+    if isinstance(assumed, Guard) and is_needed and assumed.relation.op in COMPARE:
         left, right = (str(arg) for arg in assumed.relation.args)
         return {
             "condition": assumed.expression,

@@ -12,7 +12,8 @@ import torch
 import torch.nn.functional as F
 
 import fx2onnx
-from fx2onnx.base.assumptions import Condition, Guard, Specialization
+from fx2onnx.base import size_conditions
+from fx2onnx.base.assumptions import Condition, Guard
 from fx2onnx.runner import InferenceSession
 from tests.support import check
 
@@ -175,6 +176,19 @@ def test_a_decision_by_two_sizes(lengths: tuple[int, int]) -> None:
     check(longer, pairs[0], others=pairs[1:], dynamic_shapes=({0: "m"}, {0: "n"}))
 
 
+@pytest.mark.parametrize("side", ["left", "right"])
+@pytest.mark.parametrize("batch_first", [True, False])
+def test_the_longest_of_several_sequences(side: str, batch_first: bool) -> None:
+    def padded(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        sequences = [a, b, a[1:]]
+        return torch.nn.utils.rnn.pad_sequence(sequences, batch_first, padding_value=2.0, padding_side=side)
+
+    torch.manual_seed(0)
+    pairs = [(torch.randn(m, 2), torch.randn(n, 2)) for m, n in ((5, 3), (3, 6), (6, 3), (1, 1), (4, 4))]
+    result = check(padded, pairs[0], others=pairs[1:], dynamic_shapes=({0: "m"}, {0: "n"}))
+    assert not result.report.assumptions
+
+
 def test_what_is_raised_for_some_sizes_is_a_condition() -> None:
     def limited(x: torch.Tensor) -> torch.Tensor:
         if x.shape[0] > 50:
@@ -249,11 +263,17 @@ def runs(program: Any, size: int) -> torch.Tensor | None:
 
 
 def allowed(result: Any, size: int) -> bool:
-    """Whether the conditions of the report take ``n == size``."""
-    return all(
-        size in found.sizes if isinstance(found, Condition) else not isinstance(found, Specialization)
-        for found in result.report.assumptions
-    )
+    """Whether the conditions in the file take ``n == size``."""
+    properties = result.model.metadata_props
+    found = size_conditions.read(properties.get(size_conditions.METADATA_KEY, "[]"))
+    return all(condition.holds({"n": size}) for condition in found)
+
+
+def unchecked(result: Any) -> InferenceSession:
+    """A session that takes sizes against the conditions, too."""
+    proto = result.model_proto
+    del proto.metadata_props[:]
+    return InferenceSession(proto.SerializeToString())
 
 
 @pytest.mark.parametrize("seed", range(120))
@@ -266,7 +286,7 @@ def test_conditions_are_right_and_loose_at_every_size_up_to_64(seed: int) -> Non
     x = torch.linspace(-1, 1, 2 * sample).reshape(1, 2, sample)
     result = fx2onnx.export(program, (x,), dynamic_shapes=({2: "n"},))
     assert not [found for found in result.report.assumptions if isinstance(found, Guard) and found.by_user]
-    session = InferenceSession(result.model_proto.SerializeToString())
+    session = unchecked(result)
     for size in fitting:
         want = runs(program, size)
         assert want is not None

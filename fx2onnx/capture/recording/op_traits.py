@@ -7,7 +7,16 @@ from typing import ClassVar
 import torch
 
 from fx2onnx.base.bounded import Bounded
-from fx2onnx.capture.overloads import data_dependent, python_answers, quantized, recurrent, slices, strided, unbacked
+from fx2onnx.capture.overloads import (
+    data_dependent,
+    python_answers,
+    quantized,
+    ragged,
+    recurrent,
+    slices,
+    strided,
+    unbacked,
+)
 from fx2onnx.capture.overloads.registry import Kind, find, handler
 from fx2onnx.capture.recording import aliasing, functionalize, meta_rules
 from fx2onnx.capture.torch_private.operators import OpOverload
@@ -21,6 +30,7 @@ FAMILIES = (
     meta_rules,
     python_answers,
     quantized,
+    ragged,
     recurrent,
     slices,
     strided,

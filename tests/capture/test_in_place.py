@@ -290,6 +290,26 @@ def test_data_of_a_parameter_stays_the_modules_own() -> None:
     assert not module.weight.any()
 
 
+def test_a_module_that_is_moved_to_where_it_is() -> None:
+    """``module.to(dtype)`` sets the data of each parameter to what it is."""
+
+    class Moves(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = torch.nn.Linear(3, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.linear = self.linear.to(torch.float32)
+            self.linear.weight.data = self.linear.weight.data
+            return self.linear(x)
+
+    module = Moves()
+    weight = module.linear.weight
+    check(module, (torch.randn(4, 3),))
+    assert module.linear.weight is weight
+    assert type(weight) is torch.nn.Parameter
+
+
 def test_a_dtype_that_eager_refuses_to_write_is_refused() -> None:
     with pytest.raises(fx2onnx.UserError) as caught:
         fx2onnx.export(lambda x: torch.arange(4).add_(1.5) + x, (torch.randn(3, 4),), capture="fake")

@@ -83,6 +83,43 @@ def test_what_needs_data_is_refused_with_its_line(
         assert Path(caught.value.where.file).name == asked.file.name
 
 
+def check_that(is_true: Any, message: str) -> str:
+    return message
+
+
+def _checks(x: torch.Tensor) -> torch.Tensor:
+    torch._check(x.dim() == 2, f"not a matrix: {x}")
+    check_that(
+        torch.all(x > -100),
+        f"numbers such as {x} and {x * 2!r} are below",
+    )
+    return x + 1
+
+
+def _keeps(x: torch.Tensor) -> torch.Tensor:
+    text = f"{x}"
+    check_that(True, text)
+    return x + 1
+
+
+def _asks(x: torch.Tensor) -> torch.Tensor:
+    return x + 1 if check_that(True, f"{x}") else x
+
+
+def _says(x: torch.Tensor) -> torch.Tensor:
+    print(f"{x}")
+    return x + 1
+
+
+def test_the_message_of_a_check_needs_no_numbers() -> None:
+    x = torch.randn(2, 3)
+    (got,) = InferenceSession(fx2onnx.export(_checks, (x,)).model_proto.SerializeToString()).run(None, {"x": x.numpy()})
+    np.testing.assert_array_equal(got, _checks(x).numpy())
+    for other in (_keeps, _asks, _says):
+        with pytest.raises(fx2onnx.UserError, match="E104"):
+            fx2onnx.export(other, (x,))
+
+
 def test_the_questions_are_many() -> None:
     assert sum(map(len, FAMILIES.values())) * len(PLACES) >= 300
     assert all(len(set(questions)) == len(questions) for questions in FAMILIES.values())

@@ -85,6 +85,36 @@ def asserted_by_user() -> bool:
     return frame is not None and frame.f_lasti in _assertions(frame.f_code)
 
 
+def formats_message() -> bool:
+    """Whether the user's code formats a text that a function which checks something gets as its message, and nobody else:
+    ``torch._check(x > 0, f"... {y}")``.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and not is_user(frame.f_code):
+        frame = frame.f_back
+    return frame is not None and frame.f_lasti in _messages(frame.f_code)
+
+
+@lru_cache(maxsize=1024)
+def _messages(code: CodeType) -> frozenset[int]:
+    """Offsets of the instructions that format a message of a check: of statements that are a call of it."""
+    found: list[int] = []
+    formats: list[int] = []
+    checks = False
+    for one in dis.get_instructions(code):
+        checks = checks or (one.opname.startswith("LOAD_") and _is_check(one.argval))
+        if one.opname.startswith("FORMAT_"):
+            formats.append(one.offset)
+        elif one.opname == "POP_TOP" or one.opname.startswith(("STORE_", "POP_JUMP", "RETURN_", "RAISE_", "JUMP_")):
+            found += formats if checks and one.opname == "POP_TOP" else []
+            formats, checks = [], False
+    return frozenset(found)
+
+
+def _is_check(name: object) -> bool:
+    return isinstance(name, str) and any(word in name.lower() for word in ("check", "assert"))
+
+
 def refused_by_torch() -> bool:
     """Whether ``torch.nn.functional`` asks in an ``if`` whose body raises: the test is false wherever the run goes on."""
     frame: FrameType | None = sys._getframe(1)

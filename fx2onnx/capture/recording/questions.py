@@ -15,7 +15,7 @@ import torch.fx
 
 from fx2onnx.base.answering import answers_for_caller
 from fx2onnx.base.errors import UserError
-from fx2onnx.capture.python.frames import user_location
+from fx2onnx.capture.python.frames import formats_message, user_location
 from fx2onnx.capture.recording.aliasing import Memory, View
 from fx2onnx.capture.recording.gradients import Gradients
 from fx2onnx.capture.recording.recorder import Recorder
@@ -233,6 +233,9 @@ def _numpy(questions: Questions, own: Own, tensor: torch.Tensor, *, force: bool 
 
 @_answers(_OF_NUMBERS, "__repr__")
 def _repr(questions: Questions, own: Own, tensor: torch.Tensor, **kwargs: object) -> object:
+    """The message of a check, which eager PyTorch makes and drops, needs no numbers."""
+    if formats_message() and questions.value_of(tensor) is None:
+        return f"a tensor of {tensor.dtype}"
     value = questions.numbers_of(tensor, "it is printed")
     with no_dispatch():
         if value is not tensor:

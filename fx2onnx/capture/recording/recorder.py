@@ -175,8 +175,10 @@ class Recorder(BaseRecorder):
         self.written.setdefault(id(view.memory), self._where)
         aliasing.write(self, view, value, is_one_number)
 
-    def take_data(self, tensor: torch.Tensor, value: torch.Tensor) -> None:
-        """``tensor.data = value``: from now on the tensor is one over the memory of ``value``."""
+    def take_data(self, tensor: torch.Tensor, value: torch.Tensor) -> bool:
+        """``tensor.data = value``: from now on the tensor is one over the memory of ``value``. Whether it was another before."""
+        if self._is_its_own(tensor, value):
+            return False
         if not self.fake_mode.holds(tensor) or any(tensor is source.tensor for source in self.sources.values()):
             raise self.refuse(
                 "E103",
@@ -186,6 +188,16 @@ class Recorder(BaseRecorder):
         self._same_view(tensor, self.view_of(value))
         self.meta_cache.forget(tensor)
         self.fake_mode.forget_memory(tensor)
+        return True
+
+    def _is_its_own(self, tensor: torch.Tensor, value: torch.Tensor) -> bool:
+        """Whether ``value`` is the data that the tensor has, as ``module.to(dtype)`` sets it where the dtype is this one."""
+        if value is tensor or (value.dtype, value.shape) != (tensor.dtype, tensor.shape):
+            return value is tensor
+        old, new = self.view_of(tensor), self.view_of(value)
+        more = new.steps[len(old.steps) :]
+        are_none = all(step.func._schema.name in ("aten::to", "aten::detach", "aten::alias") for step in more)
+        return old.memory is new.memory and new.steps[: len(old.steps)] == old.steps and are_none
 
     def _to_python(self, func: OpOverload, tensor: torch.Tensor) -> Any:
         """The number of a one-element tensor: known where only constants lead to it, else a symbol."""

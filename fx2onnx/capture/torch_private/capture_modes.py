@@ -38,15 +38,16 @@ def _on_leaves(branch: Callable[..., object], structure: pytree.TreeSpec) -> Cal
     return lambda *leaves: branch(*pytree.tree_unflatten(leaves, structure))
 
 
-def take_assignments(assigned: Callable[[torch.Tensor, torch.Tensor], None]) -> None:
-    """Until ``Changes`` end, ``assigned(x, y)`` is called before ``x.data = y`` in this thread, which no dispatcher shows."""
+def take_assignments(assigned: Callable[[torch.Tensor, torch.Tensor], bool]) -> None:
+    """Until ``Changes`` end, ``assigned(x, y)`` is called before ``x.data = y`` in this thread, which no dispatcher shows;
+    nothing is assigned where it says that this is no change.
+    """
     plain: GetSetDescriptorType = vars(torch._C.TensorBase)["data"]
     thread = threading.get_ident()
 
     def replace(self: torch.Tensor, value: torch.Tensor) -> None:
-        if threading.get_ident() == thread:
-            assigned(self, value)
-        plain.__set__(self, value)
+        if threading.get_ident() != thread or assigned(self, value):
+            plain.__set__(self, value)
 
     put_name(torch.Tensor, "data", property(plain.__get__, replace))
 

@@ -17,7 +17,7 @@ from fx2onnx.base.assumptions import Assumed, Condition, Guard
 from fx2onnx.base.dim_text import parse_dim, size_of
 from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import UserError
-from fx2onnx.base.relations import COMPARE
+from fx2onnx.base.relations import COMPARE, Relation
 from fx2onnx.base.size_sets import EVERY, LARGEST, SizeSet
 
 METADATA_KEY = "fx2onnx.conditions"
@@ -73,7 +73,7 @@ def _entry(assumed: Assumed, with_lines: bool) -> dict[str, Any] | None:
             "period": assumed.sizes.period,
         }
     is_needed = isinstance(assumed, Guard) and (assumed.by_user or assumed.relation.op in _ORDERS)
-    if isinstance(assumed, Guard) and is_needed and assumed.relation.op in COMPARE:
+    if isinstance(assumed, Guard) and is_needed and assumed.relation.op in COMPARE and _is_whole(assumed.relation):
         left, right = (str(arg) for arg in assumed.relation.args)
         return {
             "condition": assumed.expression,
@@ -83,6 +83,11 @@ def _entry(assumed: Assumed, with_lines: bool) -> dict[str, Any] | None:
             "right": right,
         }
     return None
+
+
+def _is_whole(relation: Relation) -> bool:
+    """Whether it compares whole numbers."""
+    return not any(arg.is_real if isinstance(arg, Dim) else not isinstance(arg, int) for arg in relation.args)
 
 
 def read(text: str) -> list[SizeCondition]:

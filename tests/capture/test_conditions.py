@@ -147,18 +147,24 @@ class Decides(torch.nn.Module):
                 if n > 4:
                     x, n = x[: n // 2] + 1, n // 2
             return x
+        if self.how == "counts":
+            for _ in range(20):
+                x = x + 1
+                if x.numel() * 1.5 > pow(2, 31):
+                    x = x.contiguous()
+            return x
         assert self.how == "alike"
         return x.relu() if n > 5 else torch.relu(x)
 
 
-@pytest.mark.parametrize("how", ["cut", "pads", "returns early", "asks again", "in a loop", "alike"])
+@pytest.mark.parametrize("how", ["cut", "pads", "returns early", "asks again", "in a loop", "counts", "alike"])
 @pytest.mark.parametrize("at", [2, 5, 8])
 def test_both_branches_of_a_decision_by_a_size(how: str, at: int) -> None:
     torch.manual_seed(0)
     sample, *others = [(torch.randn(size, 2),) for size in (at, 1, 2, 3, 4, 5, 6, 9, 10, 11, 12, 16, 40)]
     result = check(Decides(how), sample, others=others, dynamic_shapes=({0: "n"},))
     branches = sum(node.op_type == "If" for node in result.model.graph.all_nodes())
-    assert branches == {"alike": 0, "returns early": 3}.get(how, branches)
+    assert branches == {"alike": 0, "counts": 0, "returns early": 3}.get(how, branches)
     assert branches < 4
 
 

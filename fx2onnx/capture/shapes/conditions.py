@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -86,8 +87,9 @@ def sizes_where(relation: Relation, sets: Mapping[str, SizeSet], hints: Mapping[
 
     for sizes in sorted(itertools.islice(choices, NEAR**2), key=distance):
         found = dict(zip(names, sizes, strict=True))
-        if holds(relation, found):
-            return found
+        with contextlib.suppress(ZeroDivisionError):  # no such sizes
+            if holds(relation, found):
+                return found
     return {}
 
 

@@ -12,7 +12,7 @@ import torch
 
 from fx2onnx.base.answering import answers_for_caller
 from fx2onnx.base.code_patch import THREAD, put_name
-from fx2onnx.base.dims import DimLike, Scalar, apply
+from fx2onnx.base.dims import Dim, Scalar, apply
 from fx2onnx.base.relations import Relation
 from fx2onnx.capture.python.cached_calls import calls_cached
 from fx2onnx.capture.python.frames import asking_frame, is_user
@@ -51,15 +51,17 @@ def _extreme(op: str, original: Function) -> Function:
     def extreme(*values: Any, **keywords: object) -> object:
         items = values[0] if len(values) == 1 and type(values[0]) in (list, tuple) else values
         node = None if keywords else next(filter(None, map(_size_node, items)), None)
-        if node is None or not all(isinstance(item, int | torch.SymInt) for item in items):
+        if node is None or not all(isinstance(item, int | float | torch.SymInt | torch.SymFloat) for item in items):
             return original(*values, **keywords)
-        of_two = functools.partial(_extreme_of_two, op, node.env)
-        return sym_int(node.env, functools.reduce(of_two, map(unwrap, items)))
+        found = functools.reduce(functools.partial(_extreme_of_two, op, node.env), map(unwrap, items))
+        if isinstance(found, Dim) and found.is_real:
+            return torch.SymFloat(DimNode(node.env, found, float))  # type: ignore[no-untyped-call]
+        return sym_int(node.env, found)
 
     return extreme
 
 
-def _extreme_of_two(op: str, env: ShapeEnv, one: DimLike, two: DimLike) -> Scalar:
+def _extreme_of_two(op: str, env: ShapeEnv, one: Scalar, two: Scalar) -> Scalar:
     """``min`` or ``max``; one of the two where it is that at every ordinary size."""
     for first, second in ((one, two), (two, one)):
         relation = Relation("le" if op == "min" else "ge", (first, second))
@@ -69,7 +71,7 @@ def _extreme_of_two(op: str, env: ShapeEnv, one: DimLike, two: DimLike) -> Scala
 
 
 def _size_node(item: object) -> DimNode | None:
-    node = item.node if type(item) is torch.SymInt else None
+    node = item.node if type(item) in (torch.SymInt, torch.SymFloat) else None  # type: ignore[attr-defined]
     return node if isinstance(node, DimNode) else None
 
 

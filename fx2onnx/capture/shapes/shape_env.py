@@ -27,6 +27,8 @@ KEEP_TENSORS = ("torch.cond for two branches", "torch.where to select values")
 _PROBES = ((2, 3, 5), (7, 2, 3), (3, 11, 4), (64, 48, 17), (129, 1, 640), (8191, 4099, 2), (20011, 30011, 40009))
 
 
+MOST_ELEMENTS = 1 << 31
+"""Code asks whether an index fits into 32 bits."""
 _COMPARES_STRIDES = frozenset({"aten::view", "aten::_unsafe_view", "aten::reshape", "aten::flatten", "aten::unflatten"})
 """Overloads whose kernels in Python compare strides, to choose between a view and a copy of the same elements."""
 
@@ -137,17 +139,21 @@ class ShapeEnv(SizeFacts):
         if known is not None:
             self.asked.append(("guard", relation, known))
             return known
-        if recorder is None or not recorder.keeps_both() or asserted_by_user() or self._is_fixed(relation):
+        if recorder is None or not recorder.keeps_both() or asserted_by_user() or self._goes_one_way(relation):
             return self._guarded(relation, by_python=True)
         holds = recorder.truth(relation, self._undeclared(relation))
         self.suppose(relation if holds else relation.negated())
         return holds
 
-    def _is_fixed(self, relation: Relation) -> bool:
-        """Whether a size in it became a plain number before, as a key of a dict does that is then compared with others."""
-        return bool(self.specializations) and bool(
-            relation.symbols() & {dim.as_symbol() for dim in self.specializations}
-        )
+    def _goes_one_way(self, relation: Relation) -> bool:
+        """Whether a size in it became a plain number before, as a key of a dict does that is then compared with others; or
+        whether it is about as many elements as no tensor has.
+        """
+        fixed = {dim.as_symbol() for dim in self.specializations}
+        numbers = [
+            arg.constant if isinstance(arg, Dim) else arg for arg in relation.args if not isinstance(arg, Relation)
+        ]
+        return bool(relation.symbols() & fixed) or any(abs(number) >= MOST_ELEMENTS for number in numbers)
 
     def _undeclared(self, relation: Relation) -> UserError:
         at_sample = relation if self.hint(relation) else relation.negated()

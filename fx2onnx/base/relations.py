@@ -35,6 +35,12 @@ class Relation:
         """The names of the sizes in it."""
         return frozenset().union(*(arg.symbols() for arg in self.args if isinstance(arg, Dim | Relation)))
 
+    def is_of_nothing_or_one(self) -> bool:
+        """Whether it compares a size with 0 or 1. At capture, the sample's size stands for these."""
+        sides = [arg for arg in self.args if isinstance(arg, Dim)]
+        plain = len(sides) == 1 and all(atom.op == "symbol" for atom in sides[0].atoms())
+        return plain and any(arg in (0, 1) for arg in self.args if not isinstance(arg, Dim))
+
     def negated(self) -> Relation:
         """What is true where this is false."""
         if self.op == "not" and isinstance(self.args[0], Relation):

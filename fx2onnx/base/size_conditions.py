@@ -50,14 +50,13 @@ class SizeCondition:
         return None in sides or COMPARE[self.op](*sides)
 
 
-def written(assumptions: Iterable[Assumed], *, with_lines: bool = True) -> str | None:
-    """The conditions among ``assumptions`` as metadata, with the lines that ask for them; None where there are none."""
-    found = [entry for assumed in assumptions if (entry := _entry(assumed, with_lines)) is not None]
+def written(assumptions: Iterable[Assumed], *, with_guards: bool = True, with_lines: bool = True) -> str | None:
+    """The conditions among ``assumptions`` as metadata, with what Python decided by sizes and with the lines that ask
+    for it; None where there are none.
+    """
+    chosen = (assumed for assumed in assumptions if with_guards or not isinstance(assumed, Guard))
+    found = [entry for assumed in chosen if (entry := _entry(assumed, with_lines)) is not None]
     return json.dumps(found) if found else None
-
-
-_ORDERS = frozenset({"lt", "le", "gt", "ge"})
-"""What an operator decides by these gives other results where it is not so; by ``ne`` it goes through the same elements."""
 
 
 def _entry(assumed: Assumed, with_lines: bool) -> dict[str, Any] | None:
@@ -72,8 +71,7 @@ def _entry(assumed: Assumed, with_lines: bool) -> dict[str, Any] | None:
             "runs": [0, *runs] if lengths[0][0] else runs,
             "period": assumed.sizes.period,
         }
-    is_needed = isinstance(assumed, Guard) and (assumed.by_user or assumed.relation.op in _ORDERS)
-    if isinstance(assumed, Guard) and is_needed and assumed.relation.op in COMPARE and _is_whole(assumed.relation):
+    if isinstance(assumed, Guard) and assumed.by_user and assumed.relation.op in COMPARE and _is_told(assumed.relation):
         left, right = (str(arg) for arg in assumed.relation.args)
         return {
             "condition": assumed.expression,
@@ -85,9 +83,10 @@ def _entry(assumed: Assumed, with_lines: bool) -> dict[str, Any] | None:
     return None
 
 
-def _is_whole(relation: Relation) -> bool:
-    """Whether it compares whole numbers."""
-    return not any(arg.is_real if isinstance(arg, Dim) else not isinstance(arg, int) for arg in relation.args)
+def _is_told(relation: Relation) -> bool:
+    """Whether it compares whole numbers, and not with 0 or 1: the sample's size stands for these."""
+    are_whole = all(not arg.is_real if isinstance(arg, Dim) else isinstance(arg, int) for arg in relation.args)
+    return are_whole and not relation.is_of_nothing_or_one()
 
 
 def read(text: str) -> list[SizeCondition]:

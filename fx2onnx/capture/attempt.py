@@ -143,7 +143,7 @@ class Failed:
     library_code: CodeType | None = None
     """The function of a library that decides by data, where it has a branch for traced code that does not."""
     sizes: frozenset[str] = frozenset()
-    """Those by which Python decides, where the branches cannot be in one file."""
+    """By which Python decides, and of whose branches one or both cannot be in the file."""
 
 
 Outcome: TypeAlias = Recorded | Failed

@@ -107,6 +107,8 @@ class Captured:
     warnings: list[str] = field(default_factory=list)
     sizes: dict[str, int] = field(default_factory=dict)
     """The size of each symbol at which the module ran; none for those that the data gives."""
+    states_guards: bool = False
+    """Whether a file has to say by which orders of sizes it was decided; else whoever asked for one branch sees to that."""
     restore: Callable[[list[Any]], Any] | None = None
     """Rebuilds forward's output structure from the flat tensors."""
 

@@ -41,7 +41,7 @@ def _after_failure(failed: Failed, start: Attempt) -> Attempt | Outcome:
     if failed.library_code is not None:
         change = f"{failed.library_code.co_qualname} takes its branch for traced code"
         return replace(attempt, traced=attempt.traced | {failed.library_code}, change=change)
-    if failed.sizes and failed.sizes <= attempt.optional:
+    if failed.sizes and attempt.splits_by_sizes and not _must_be_declared(failed):
         return replace(attempt, splits_by_sizes=False, change="Python decides by sizes as it does at the sample's")
     if attempt.without_larger is not None and isinstance(error, UserError):
         return _settled(attempt.without_larger)
@@ -50,6 +50,12 @@ def _after_failure(failed: Failed, start: Attempt) -> Attempt | Outcome:
     if attempt.options.rung == "auto" and export_may_help(failed):
         return replace(start, strategy="export", first_failure=error, change=own_run_failed(error))
     return failed
+
+
+def _must_be_declared(failed: Failed) -> bool:
+    """Whether a size that is asked for by name has to get a range: branches that the file cannot have both."""
+    error = failed.error
+    return isinstance(error, UserError) and error.code == "E105" and not failed.sizes <= failed.attempt.optional
 
 
 def _after_run(done: Recorded) -> Attempt | Outcome:

@@ -165,7 +165,10 @@ class Lowering:
         from fx2onnx.base.version import VERSION
 
         state = {m.name: name for m, name in zip(reversed(self.lifted), reversed(self.output_names), strict=False)}
-        conditions = size_conditions.written(self.captured.assumptions, with_lines=self.metadata != "none")
+        captured, has_lines = self.captured, self.metadata != "none"
+        conditions = size_conditions.written(
+            captured.assumptions, with_guards=captured.states_guards, with_lines=has_lines
+        )
         properties = {} if conditions is None else {size_conditions.METADATA_KEY: conditions}
         if state:
             properties["fx2onnx.state"] = json.dumps(dict(reversed(state.items())))

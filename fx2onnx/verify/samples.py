@@ -44,7 +44,7 @@ def samples(
     if any(symbolic_axes):
         sizes = _sizes(pairs)
         others = next_sizes(sizes, conditions)
-        name = "sizes +1" if not conditions else ", ".join(f"{name} {size}" for name, size in others.items())
+        name = "sizes +1" if not conditions else "sizes " + ", ".join(f"{dim} {size}" for dim, size in others.items())
         yield Sample(name, [_resized(tensor, axes or {}, sizes, others) for tensor, axes in pairs])
 
 

@@ -38,8 +38,13 @@ def test_every_set_is_read_back(members: list[bool], data: st.DataObject) -> Non
 
 
 def test_only_what_has_to_hold_is_written() -> None:
-    by_user, by_kernel = (Guard(Relation(op, (M, N // 2)), HERE, op == "gt", "aten::add") for op in ("gt", "ne"))
-    others: list[Assumed] = [by_kernel, Assumption("a note"), Specialization(N, 4, HERE)]
+    by_user, by_kernel = (Guard(Relation("gt", (M, N // 2)), HERE, by, "aten::add") for by in (True, False))
+    others: list[Assumed] = [
+        Guard(Relation("gt", (M, 1)), HERE, True),
+        by_kernel,
+        Assumption("a note"),
+        Specialization(N, 4, HERE),
+    ]
     assert written(others) is None
     even = condition(Relation("eq", (N % 2, 0)))
     one, two = read(written([by_user, *others, even]) or "")

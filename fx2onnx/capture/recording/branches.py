@@ -49,12 +49,13 @@ class Choice:
 
 @dataclass(slots=True)
 class Decision:
-    """A decision by data that a run made, and how far its program was."""
+    """A decision that a run made, and how far its program was."""
 
     test: Test
     calls: int
     weights: int
     where: SourceLocation | None
+    sizes: dict[str, int]  # before it
 
 
 @dataclass(slots=True)
@@ -63,16 +64,15 @@ class Branches:
 
     choices: tuple[Choice, ...]
     by_sizes: bool = True
-    """Whether decisions by sizes have branches, too."""
+    sizes: set[str] = field(default_factory=set)
+    """Whether decisions by sizes have branches, too, and by which sizes there were such in any run."""
     decisions: list[Decision] = field(default_factory=list)
     undecided: UserError | None = None
     """The error of the first decision without a choice."""
-    sizes: frozenset[str] = frozenset()
-    """Those that it was by."""
 
     def then(self, choice: Choice) -> Branches:
         """For the next run, with one choice more."""
-        return Branches((*self.choices, choice), self.by_sizes)
+        return Branches((*self.choices, choice), self.by_sizes, self.sizes)
 
     def choose(self, recorder: BaseRecorder, test: Test, error: UserError) -> bool:
         """The next choice. Raises ``error`` where there is none, or within the body of an operator's branch or loop."""
@@ -81,12 +81,12 @@ class Branches:
         if len(self.decisions) == len(self.choices):
             self.undecided = error
             if isinstance(test, Relation) and not test.symbols() & recorder.shape_env.unbacked:
-                self.sizes = test.symbols()
+                self.sizes |= test.symbols()
             raise error
         choice = self.choices[len(self.decisions)]
         calls = sum(node.op == "call_function" for node in recorder.root.nodes)
-        self.decisions.append(Decision(test, calls, len(recorder.weights), error.where))
         env = recorder.shape_env
+        self.decisions.append(Decision(test, calls, len(recorder.weights), error.where, env.sizes()))
         env.next_unknown = max(env.next_unknown, choice.first_unknown)
         return choice.holds
 
@@ -105,9 +105,12 @@ Run: TypeAlias = Callable[[Attempt, Branches], Outcome]
 
 def joined_paths(run: Run, attempt: Attempt) -> Outcome:
     """The program of all paths. It fails with E104 where there are too many, or where two cannot be joined."""
-    path = _explored(functools.partial(run, attempt), Branches((), attempt.splits_by_sizes), [MAX_PATHS])
+    sizes: set[str] = set()
+    path = _explored(functools.partial(run, attempt), Branches((), attempt.splits_by_sizes, sizes), [MAX_PATHS])
     try:
-        return path if isinstance(path, Failed) else Recorded(attempt, path.captured, path.shape_env)
+        if isinstance(path, Failed):
+            return replace(path, sizes=frozenset(sizes))
+        return Recorded(attempt, path.captured, path.shape_env)
     finally:
         del path  # this frame is behind the error's traceback
 
@@ -125,8 +128,7 @@ def _explored(run: Callable[[Branches], Outcome], branches: Branches, runs_left:
         drop_frames(error)
         runs_left[0] -= 1
         if runs_left[0] <= 0:
-            why = f"there are more than {MAX_PATHS} paths through forward"
-            return replace(outcome, error=_unjoined(error, why), sizes=branches.sizes)
+            return replace(outcome, error=_unjoined(error, f"there are more than {MAX_PATHS} paths through forward"))
         then = _explored(run, branches.then(Choice(True)), runs_left)
         if isinstance(then, Failed) and not _ends_by_raise(then):
             return then
@@ -141,7 +143,7 @@ def _explored(run: Callable[[Branches], Outcome], branches: Branches, runs_left:
         try:
             return _Join(then, otherwise, len(choices), error).path()
         except UserError as refusal:
-            return replace(outcome, error=refusal, sizes=branches.sizes)
+            return replace(outcome, error=refusal)
     finally:
         del outcome, then, otherwise, error
 
@@ -151,7 +153,6 @@ def _only(path: _Path, depth: int, truth: str, where: SourceLocation | None) -> 
     test, env = path.decisions[depth].test, path.shape_env
     if isinstance(test, Relation) and not test.symbols() & env.unbacked:
         env.note(test if truth == "true" else test.negated(), where)
-        env.at_sample()
         return path
     name = f"%{test.name}" if isinstance(test, Node) else str(test)
     env.take_for_true(f"{name} is {truth}", where)
@@ -176,8 +177,7 @@ def _ends_by_raise(failed: Failed) -> bool:
 def _unjoined(error: UserError, why: str) -> UserError:
     """``error``, saying why both branches cannot be in one file."""
     return UserError(
-        error.code,
-        error.what,
+        *(error.code, error.what),
         where=error.where,
         module_path=error.module_path,
         node=error.node,
@@ -228,12 +228,13 @@ class _Join:
             warnings=list(dict.fromkeys(one.warnings + two.warnings)),
             assumptions=list(dict.fromkeys([*self._notes, *one.assumptions, *two.assumptions])),
             restore=one.restore,
-            sizes=self._one.shape_env.sample_sizes(),
+            sizes=self._decision.sizes,
+            states_guards=one.states_guards,
         )
         decisions = self._one.decisions[: self._depth]
         for decision in decisions:
             decision.test = self._mapped(decision.test)
-        env = self._one.shape_env.joined(self._two.shape_env, self._decision.test)
+        env = self._one.shape_env.joined(self._two.shape_env, self._decision.test, self._decision.sizes)
         env.next_unknown = self._unknowns
         return _Path(joined, env, decisions)
 
@@ -253,11 +254,11 @@ class _Join:
             same = shared[index] if index < len(shared) else one.weights.get(weight.name)
             if same is not None and (index < len(shared) or same.tensor is weight.tensor):
                 self._seen[weight.node] = self._seen[same.node]
-            else:
-                name, taken = weight.name, {**one.weights, **self._weights}
-                while name in taken:
-                    name += "_"
-                self._add_weight(weight, name)
+                continue
+            name, taken = weight.name, {**one.weights, **self._weights}
+            while name in taken:
+                name += "_"
+            self._add_weight(weight, name)
 
     def _add_weight(self, weight: Weight, name: str) -> None:
         node = self._graph.create_node("get_attr", name)
@@ -328,7 +329,7 @@ class _Join:
             names = [", ".join(output.name for output in captured.outputs) for captured in (one, two)]
             raise self._refused(f"the branches return different structures ({names[0]}; {names[1]})")
         changed = {mutation.name: mutation for captured in (two, one) for mutation in captured.mutations}
-        before = {name: weight.node for name, weight in self._weights.items()}
+        before = {weight.name: weight.node for weight in self._weights.values()}
         before |= {graph_input.name: self._seen[graph_input.node] for graph_input in one.inputs}
         values = ([self._mapped(output.value) for output in captured.outputs] for captured in (one, two))
         pairs: list[tuple[object, object]] = list(zip(*values, strict=True))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -147,13 +147,14 @@ class ShapeEnv(SizeFacts):
 
     def _goes_one_way(self, relation: Relation) -> bool:
         """Whether a size in it became a plain number before, as a key of a dict does that is then compared with others; or
-        whether it is about as many elements as no tensor has.
+        whether it is compared with 0 or 1, which the sample stands for, or with as many elements as no tensor has.
         """
         fixed = {dim.as_symbol() for dim in self.specializations}
         numbers = [
             arg.constant if isinstance(arg, Dim) else arg for arg in relation.args if not isinstance(arg, Relation)
         ]
-        return bool(relation.symbols() & fixed) or any(abs(number) >= MOST_ELEMENTS for number in numbers)
+        is_large = any(abs(number) >= MOST_ELEMENTS for number in numbers)
+        return is_large or relation.is_of_nothing_or_one() or bool(relation.symbols() & fixed)
 
     def _undeclared(self, relation: Relation) -> UserError:
         at_sample = relation if self.hint(relation) else relation.negated()
@@ -213,8 +214,10 @@ class ShapeEnv(SizeFacts):
         self.conditions[Condition(names[0], true, relation, where)] = None
         self.settled.clear()
 
-    def joined(self, other: ShapeEnv, test: object) -> ShapeEnv:
-        """What is known where a run went as ``self`` where ``test`` holds, and as ``other`` where it does not."""
+    def joined(self, other: ShapeEnv, test: object, sizes: Mapping[str, int]) -> ShapeEnv:
+        """What is known where a run went as ``self`` where ``test`` holds, and as ``other`` where it does not. ``sizes``: those
+        before it was decided.
+        """
         guards = {
             key: guard
             for env in (other, self)
@@ -232,9 +235,7 @@ class ShapeEnv(SizeFacts):
                 else condition: None
                 for condition in conditions
             }
-        for env in (self, other):
-            env.at_sample()
-        self.hints |= other.hints
+        self.hints = {**other.hints, **self.hints, **sizes}
         self.unbacked |= other.unbacked
         self.guards, self.sets, self.conditions = guards, sets, conditions
         self.specializations = other.specializations | self.specializations

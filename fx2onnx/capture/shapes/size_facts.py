@@ -8,7 +8,7 @@ from typing import Any
 from fx2onnx.base.assumptions import Condition
 from fx2onnx.base.dims import Dim, without_remainders
 from fx2onnx.base.relations import COMPARE, Relation
-from fx2onnx.base.size_sets import EVERY, SizeSet, where_true
+from fx2onnx.base.size_sets import EVERY, SizeSet, interval, where_true
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture.shapes.certain import known_sign
 from fx2onnx.capture.shapes.conditions import sizes_where, solved
@@ -27,8 +27,6 @@ class SizeFacts:
     """What made them fewer, in order."""
     supposed: dict[Relation, None] = field(default_factory=dict)
     """What holds in this run, as Python decided by it and both branches are to be in the file."""
-    before: dict[str, int] = field(default_factory=dict)
-    """The sample's sizes where that is not so at them."""
     settled: dict[Relation, bool | None] = field(default_factory=dict)
     """The truth of comparisons at all those sizes, as far as it was asked."""
 
@@ -89,22 +87,14 @@ class SizeFacts:
         names = sorted(relation.symbols())
         true = where_true(relation) if len(names) == 1 else None
         if true is not None:
-            self.sets[names[0]] = self.sets.get(names[0], EVERY) & true
+            self.sets[names[0]] = _without_none(self.sets.get(names[0], EVERY) & true)
         self.settled.clear()
         if not self.hint(relation):
-            self.before |= {name: self.hints[name] for name in names if name not in self.before}
             self.hints |= sizes_where(relation, {name: self.sets.get(name, EVERY) for name in names}, self.hints)
 
-    def sample_sizes(self) -> dict[str, int]:
-        """Of the symbols that no data decides."""
-        sizes = self.hints | self.before
-        return {name: size for name, size in sizes.items() if name not in self.unbacked}
-
-    def at_sample(self) -> None:
-        """With the sample's sizes as hints, after a run that was for others."""
-        self.hints |= self.before
-        self.before.clear()
-        self.settled.clear()
+    def sizes(self) -> dict[str, int]:
+        """Of the symbols that no data decides, the sizes at which this run decides."""
+        return {name: size for name, size in self.hints.items() if name not in self.unbacked}
 
     def noted_conditions(self) -> list[Condition]:
         """One for each size and line."""
@@ -136,6 +126,12 @@ class SizeFacts:
                 self.settled.clear()
                 self.conditions[Condition(name, sizes, true, where)] = None
         return found is not None
+
+
+def _without_none(sizes: SizeSet) -> SizeSet:
+    """Without the size 0, of which eager PyTorch makes little, where there are others."""
+    others = sizes & interval(1, None)
+    return others if others.first(1) else sizes
 
 
 _SIGNS = {"eq": {0}, "ne": {-1, 1}, "lt": {-1}, "le": {-1, 0}, "gt": {1}, "ge": {0, 1}}

@@ -103,7 +103,8 @@ def _captured(attempt: Attempt, shape_env: ShapeEnv, branches: Branches | None) 
         rung=attempt.strategy,
         warnings=recorder.warnings,
         assumptions=[*notes],
-        sizes={name: size for name, size in shape_env.hints.items() if name not in shape_env.unbacked},
+        sizes=shape_env.sizes(),
+        states_guards=attempt.options.data_branches == "if",
         restore=restore,
     )
 

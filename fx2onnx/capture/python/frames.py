@@ -95,6 +95,14 @@ def formats_message() -> bool:
     return frame is not None and frame.f_lasti in _messages(frame.f_code)
 
 
+def refused_by_user() -> bool:
+    """Whether the user's code asks in an ``if`` whose body raises: the test is false wherever the run goes on."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and not is_user(frame.f_code):
+        frame = frame.f_back
+    return frame is not None and frame.f_lasti in _refusals(frame.f_code)
+
+
 @lru_cache(maxsize=1024)
 def _messages(code: CodeType) -> frozenset[int]:
     """Offsets of the instructions that format a message of a check: of statements that are a call of it."""

@@ -14,7 +14,7 @@ from fx2onnx.base.errors import UserError
 from fx2onnx.base.relations import Relation
 from fx2onnx.base.size_sets import EVERY, SizeSet, where_true
 from fx2onnx.base.source import SourceLocation
-from fx2onnx.capture.python.frames import asked_by_user, asserted_by_user, user_location
+from fx2onnx.capture.python.frames import asked_by_user, asserted_by_user, refused_by_user, user_location
 from fx2onnx.capture.shapes.certain import certain
 from fx2onnx.capture.shapes.conditions import declared
 from fx2onnx.capture.shapes.size_facts import SizeFacts
@@ -141,6 +141,9 @@ class ShapeEnv(SizeFacts):
             return known
         if recorder is None or not recorder.keeps_both() or asserted_by_user() or self._goes_one_way(relation):
             return self._guarded(relation, by_python=True)
+        if refused_by_user() and not self.hint(relation):
+            self.note(relation.negated(), user_location())
+            return False
         holds = recorder.truth(relation, self._undeclared(relation))
         self.suppose(relation if holds else relation.negated())
         return holds

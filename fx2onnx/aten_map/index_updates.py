@@ -17,7 +17,6 @@ from fx2onnx.aten_map.table.axes import (
     END,
     INT64,
     axis_of,
-    fixed,
     flat,
     sliced,
     squeeze,
@@ -143,10 +142,12 @@ def _start_of(start: DimLike | None, size: DimLike) -> DimLike:
     return start
 
 
-def slice_written(op: Emit, value: ir.Value, source: ir.Value, axis: int, start: DimLike | None, step: int) -> ir.Value:
+def slice_written(
+    op: Emit, value: ir.Value, source: ir.Value, axis: int, start: DimLike | None, step: DimLike
+) -> ir.Value:
     """``value`` with ``source`` in the place of the slice that starts at ``start``.
 
-    ONNX:  Concat of what stays and what is new; a step above 1 by Where over the axis.
+    ONNX:  Concat of what stays and what is new; a step above 1 by Where over the axis, over a Range where sizes are dynamic.
     """
     size, count = op.dims(value)[axis], op.dims(source)[axis]
     source = op.cast(source, op.dtype(value))
@@ -164,18 +165,24 @@ def slice_written(op: Emit, value: ir.Value, source: ir.Value, axis: int, start:
         if end != size:
             parts.append(sliced(op, value, axis, end, END, whole(size - end)))
         return joined(op, parts, axis)
-    length = fixed(size, "a size written to with a step")
-    begin = fixed(first, "a start written to with a step")
-    places = np.arange(length) - begin
-    inside = (places >= 0) & (places % step == 0) & (places // step < fixed(count, "a slice's size"))
-    trailing = (1,) * (op.rank(value) - axis - 1)
-    taken = op.Gather(source, op.const(np.where(inside, places // step, 0)), axis=axis)
-    return where(op, op.const(inside.reshape(length, *trailing)), taken, value)
+    trailing = op.rank(value) - axis - 1
+    if isinstance(size, Dim) or isinstance(first, Dim) or isinstance(count, Dim) or isinstance(step, Dim):
+        places = op.Sub(steps(op, size), op.size(first))
+        row = op.Div(places, op.size(step))
+        is_on_step = op.Equal(op.Mul(row, op.size(step)), places)
+        is_within = op.And(op.Less(row, op.size(count)), op.Not(op.Less(places, 0)))
+        written = op.And(is_on_step, is_within)
+        taken = op.Gather(source, op.Where(written, row, op.const(0, INT64)), axis=axis)
+        return where(op, unsqueeze(op, written, *range(1, trailing + 1)), taken, value)
+    numbers = np.arange(size) - first
+    inside = (numbers >= 0) & (numbers % step == 0) & (numbers // step < count)
+    taken = op.Gather(source, op.const(np.where(inside, numbers // step, 0)), axis=axis)
+    return where(op, op.const(inside.reshape(size, *(1,) * trailing)), taken, value)
 
 
 @translates(aten.slice_scatter.default)
 def slice_scatter(
-    op: Emit, self: ir.Value, src: ir.Value, dim: int, start: DimLike | None, end: DimLike | None, step: int
+    op: Emit, self: ir.Value, src: ir.Value, dim: int, start: DimLike | None, end: DimLike | None, step: DimLike
 ) -> ir.Value:
     """slice_scatter(Tensor self, Tensor src, int dim=0, SymInt? start=None, SymInt? end=None, SymInt step=1) -> Tensor"""
     return slice_written(op, self, src, axis_of(dim, op.rank(self)), start, step)
@@ -183,7 +190,7 @@ def slice_scatter(
 
 @translates(aten.slice_inverse.default)
 def slice_inverse(
-    op: Emit, self: ir.Value, src: ir.Value, dim: int, start: DimLike | None, end: DimLike | None, step: int
+    op: Emit, self: ir.Value, src: ir.Value, dim: int, start: DimLike | None, end: DimLike | None, step: DimLike
 ) -> ir.Value:
     """slice_inverse(Tensor(a) self, Tensor src, int dim=0, SymInt? start=None, SymInt? end=None, SymInt step=1) -> Tensor(a)
 

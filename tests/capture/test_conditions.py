@@ -302,3 +302,17 @@ def test_conditions_are_right_and_loose_at_every_size_up_to_64(seed: int) -> Non
         except Exception:  # what the runner raises at a size that the program is not for
             right = False
         assert right == allowed(result, size), (size, sample, [str(found) for found in result.report.assumptions])
+
+
+@pytest.mark.parametrize("size", [8, 9, 12])
+def test_writes_with_a_step_that_depends_on_sizes(size: int) -> None:
+    def stepped(x: torch.Tensor) -> torch.Tensor:
+        x, n = x * 1, x.shape[0]
+        x[n // 2 - 1 : n : n // 2] *= 3
+        x[:, 1::2] = 0.5
+        return x
+
+    torch.manual_seed(0)
+    shapes = ((4, 9), (9, 4), (16, 5), (3, 3))
+    others = [(torch.randn(*shape),) for shape in shapes]
+    check(stepped, (torch.randn(size, 7),), others=others, dynamic_shapes=({0: "n", 1: "m"},))

@@ -80,7 +80,9 @@ class ShapeEnv(SizeFacts):
     def is_no_multiple(self, value: Scalar, number: int) -> bool:
         """Whether Python went on where ``value`` is no multiple of ``number``."""
         rest = apply("mod", value, number)
-        return (Relation("ne", (rest, 0)), True) in self.guards or (Relation("eq", (rest, 0)), False) in self.guards
+        differs = Relation("ne", (rest, 0))
+        asked = (differs, True) in self.guards or (Relation("eq", (rest, 0)), False) in self.guards
+        return asked or self.is_settled(differs) is True
 
     def look(self, value: Any) -> Any:
         """The value at the sample's sizes, for a kernel that needs it without a guard."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,7 +35,14 @@ class Relation:
         """The names of the sizes in it."""
         return frozenset().union(*(arg.symbols() for arg in self.args if isinstance(arg, Dim | Relation)))
 
-    def is_of_nothing_or_one(self) -> bool:
+    def holds(self, sizes: Mapping[str, int]) -> bool:
+        """The truth where every symbol has the given size. Raises KeyError for an unbound symbol, ZeroDivisionError."""
+        if self.op in COMPARE:
+            return COMPARE[self.op](*(_value(arg, sizes) for arg in self.args))
+        parts = (_value(arg, sizes) for arg in self.args)
+        return not next(parts) if self.op == "not" else all(parts) if self.op == "and" else any(parts)
+
+    def compares_with_zero_or_one(self) -> bool:
         """Whether it compares a size with 0 or 1. At capture, the sample's size stands for these."""
         sides = [arg for arg in self.args if isinstance(arg, Dim)]
         plain = len(sides) == 1 and all(atom.op == "symbol" for atom in sides[0].atoms())
@@ -54,3 +61,9 @@ class Relation:
         if self.op == "not":
             return f"not ({self.args[0]})"
         return f" {self.op} ".join(f"({arg})" for arg in self.args)
+
+
+def _value(arg: Any, sizes: Mapping[str, int]) -> Any:
+    if isinstance(arg, Relation):
+        return arg.holds(sizes)
+    return arg.evaluate(sizes) if isinstance(arg, Dim) else arg

@@ -71,7 +71,12 @@ def _entry(assumed: Assumed, with_lines: bool) -> dict[str, Any] | None:
             "runs": [0, *runs] if lengths[0][0] else runs,
             "period": assumed.sizes.period,
         }
-    if isinstance(assumed, Guard) and assumed.by_user and assumed.relation.op in COMPARE and _is_told(assumed.relation):
+    if (
+        isinstance(assumed, Guard)
+        and assumed.by_user
+        and assumed.relation.op in COMPARE
+        and _is_stated(assumed.relation)
+    ):
         left, right = (str(arg) for arg in assumed.relation.args)
         return {
             "condition": assumed.expression,
@@ -83,10 +88,10 @@ def _entry(assumed: Assumed, with_lines: bool) -> dict[str, Any] | None:
     return None
 
 
-def _is_told(relation: Relation) -> bool:
+def _is_stated(relation: Relation) -> bool:
     """Whether it compares whole numbers, and not with 0 or 1: the sample's size stands for these."""
     are_whole = all(not arg.is_real if isinstance(arg, Dim) else isinstance(arg, int) for arg in relation.args)
-    return are_whole and not relation.is_of_nothing_or_one()
+    return are_whole and not relation.compares_with_zero_or_one()
 
 
 def read(text: str) -> list[SizeCondition]:

@@ -17,10 +17,7 @@ SIZES = range(300)
 
 
 def truth(relation: Relation, size: int) -> bool:
-    parts = [truth(arg, size) if isinstance(arg, Relation) else evaluate(arg, {"n": size}) for arg in relation.args]
-    if relation.op in COMPARE:
-        return COMPARE[relation.op](*parts)
-    return not parts[0] if relation.op == "not" else all(parts) if relation.op == "and" else any(parts)
+    return relation.holds({"n": size})
 
 
 def members(sizes: SizeSet) -> list[int]:

@@ -222,9 +222,17 @@ def test_branches_that_cannot_be_joined_name_the_range_to_declare() -> None:
 
 
 # -- programs drawn at random ----------------------------------------------------------------------------------------
-def drawn(seed: int) -> Any:
-    """A module of some steps of size arithmetic on [1, 2, n], and a size at which eager PyTorch runs it."""
+def drawn(seed: int) -> tuple[Any, list[int]]:
+    """A program of some steps of size arithmetic on [1, 2, n], and the sizes, two at least, at which eager PyTorch runs it."""
     draw = random.Random(seed)
+    while True:
+        program = _drawn(draw)
+        fitting = [size for size in range(1, 65) if runs(program, size) is not None]
+        if len(fitting) > 1:
+            return program, fitting
+
+
+def _drawn(draw: random.Random) -> Any:
     steps: list[Any] = []
     for _ in range(draw.randint(1, 4)):
         kind = draw.choice(["conv", "pool", "pad", "slice", "window", "up", "keep", "join", "pair", "odd"])
@@ -284,10 +292,7 @@ def unchecked(result: Any) -> InferenceSession:
 
 @pytest.mark.parametrize("seed", range(120))
 def test_conditions_are_right_and_loose_at_every_size_up_to_64(seed: int) -> None:
-    program = drawn(seed)
-    fitting = [size for size in range(1, 65) if runs(program, size) is not None]
-    if len(fitting) < 2:
-        pytest.skip("eager PyTorch runs the program that was drawn at one size or none")
+    program, fitting = drawn(seed)
     sample = fitting[len(fitting) * 2 // 3]
     x = torch.linspace(-1, 1, 2 * sample).reshape(1, 2, sample)
     result = fx2onnx.export(program, (x,), dynamic_shapes=({2: "n"},))
@@ -316,3 +321,28 @@ def test_writes_with_a_step_that_depends_on_sizes(size: int) -> None:
     shapes = ((4, 9), (9, 4), (16, 5), (3, 3))
     others = [(torch.randn(*shape),) for shape in shapes]
     check(stepped, (torch.randn(size, 7),), others=others, dynamic_shapes=({0: "n", 1: "m"},))
+
+
+def test_a_decision_far_from_the_samples_sizes() -> None:
+    """Kernels decide in that branch as for sizes that come there: ``m`` is no 3 where there are more than 50,000 elements."""
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        if x.shape[0] * x.shape[1] > 50_000:
+            return x.reshape(-1)[:7] * 2
+        return x.sum(1)[:3]
+
+    others = [(torch.randn(*sizes),) for sizes in ((300, 200), (200, 300), (3, 5), (250, 200), (60_000, 1))]
+    check(program, (torch.randn(4, 3),), others=others, dynamic_shapes=({0: "n", 1: "m"},), rtol=1e-4)
+
+
+def test_what_one_branch_needs_is_no_condition_on_the_other() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        if x.shape[0] > 10:
+            return x.view(-1, 4, 2).sum(1)
+        return x * 2
+
+    samples = [(torch.randn(size, 2),) for size in (12, 16, 3, 5, 10)]
+    result = check(program, samples[0], others=samples[1:], dynamic_shapes=({0: "n"},))
+    (found,) = [found for found in result.report.assumptions if isinstance(found, Condition)]
+    assert [size in found.sizes for size in (9, 10, 11, 12, 13, 16)] == [True, True, False, True, False, True]
+    assert [found.relation.holds({"n": size}) for size in range(40)] == [size in found.sizes for size in range(40)]

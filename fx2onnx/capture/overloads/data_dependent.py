@@ -56,7 +56,7 @@ def _least_squares(
 @register(
     Kind.RECORD,
     *(getattr(aten, f"avg_pool{spatial}d").default for spatial in (1, 2, 3)),
-    *(getattr(aten, f"max_pool{spatial}d").default for spatial in (2, 3)),
+    *(getattr(aten, f"max_pool{spatial}d").default for spatial in (1, 2, 3)),
     *(getattr(aten, f"max_pool{spatial}d_with_indices").default for spatial in (1, 2, 3)),
 )
 def _pooled(
@@ -69,30 +69,15 @@ def _pooled(
     ceil_mode: bool,
     dilation: Sequence[int] = (1,),
 ) -> object:
-    """Pooling with ceil_mode over symbolic sizes, where PyTorch compares."""
-    if not ceil_mode:
-        return NotImplemented
-    return _record_pooled(recorder, call, self, kernel_size, stride, padding, ceil_mode, dilation)
-
-
-def _record_pooled(
-    recorder: BaseRecorder,
-    call: Call,
-    self: torch.Tensor,
-    kernel_size: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[int],
-    ceil_mode: bool,
-    dilation: Sequence[int],
-) -> object:
-    """Pooling over symbolic sizes: (size + 2 pad + more - reach) // stride + 1.
+    """Pooling over symbolic sizes where PyTorch compares or takes plain sizes only: (size + 2 pad + more - reach) // stride + 1.
 
     In ceil_mode a last window may begin in the input or the padding before it and end beyond the padding after it: ``more``
     is stride - 1, at most what a window that begins at the input's last element needs.
     """
     spatial = int(call.func._schema.name.split("pool")[1][0])
     sizes: list[Scalar] = [*dims_of(self)]
-    if not any(isinstance(size, Dim) for size in sizes[-spatial:]):
+    is_by_formula = ceil_mode or call.func is aten.max_pool1d.default
+    if not is_by_formula or not any(isinstance(size, Dim) for size in sizes[-spatial:]):
         return NotImplemented
 
     def each(numbers: int | Sequence[int]) -> list[int]:
@@ -107,21 +92,6 @@ def _record_pooled(
         sizes[place] = window_count(sizes[place], kernel[axis], stride[axis], padding[axis], dilation[axis], more)
     outputs = [(self.dtype, sizes), (torch.int64, sizes)]
     return record_sized(recorder, call, outputs[: len(call.func._schema.returns)])
-
-
-@register(Kind.RECORD, aten.max_pool1d.default)
-def _max_pool1d(
-    recorder: BaseRecorder,
-    call: Call,
-    self: torch.Tensor,
-    kernel_size: Sequence[int],
-    stride: Sequence[int],
-    padding: Sequence[int],
-    dilation: Sequence[int],
-    ceil_mode: bool,
-) -> object:
-    """torch's own kernel takes plain sizes only."""
-    return _record_pooled(recorder, call, self, kernel_size, stride, padding, ceil_mode, dilation)
 
 
 @register(Kind.RECORD, aten.combinations.default)

@@ -43,15 +43,18 @@ def is_user(code: CodeType) -> bool:
     return known[1]
 
 
+def _user_frame() -> FrameType | None:
+    """The innermost frame outside torch and fx2onnx."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and not is_user(frame.f_code):
+        frame = frame.f_back
+    return frame
+
+
 def user_location() -> SourceLocation | None:
     """The innermost line outside torch and fx2onnx."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        code = frame.f_code
-        if is_user(code):
-            return location_at(code, frame.f_lineno)
-        frame = frame.f_back
-    return None
+    frame = _user_frame()
+    return None if frame is None else location_at(frame.f_code, frame.f_lineno)
 
 
 def user_location_of(error: BaseException) -> SourceLocation | None:
@@ -79,9 +82,7 @@ def asked_by_user() -> bool:
 
 def asserted_by_user() -> bool:
     """Whether the user's code decides in an ``assert``: its other branch ends the run."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and not is_user(frame.f_code):
-        frame = frame.f_back
+    frame = _user_frame()
     return frame is not None and frame.f_lasti in _assertions(frame.f_code)
 
 
@@ -89,17 +90,13 @@ def formats_message() -> bool:
     """Whether the user's code formats a text that a function which checks something gets as its message, and nobody else:
     ``torch._check(x > 0, f"... {y}")``.
     """
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and not is_user(frame.f_code):
-        frame = frame.f_back
+    frame = _user_frame()
     return frame is not None and frame.f_lasti in _messages(frame.f_code)
 
 
 def refused_by_user() -> bool:
     """Whether the user's code asks in an ``if`` whose body raises: the test is false wherever the run goes on."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and not is_user(frame.f_code):
-        frame = frame.f_back
+    frame = _user_frame()
     return frame is not None and frame.f_lasti in _refusals(frame.f_code)
 
 

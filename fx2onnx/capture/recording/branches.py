@@ -11,7 +11,7 @@ import dis
 import functools
 import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import torch.fx
@@ -25,70 +25,16 @@ from fx2onnx.base.tracebacks import drop_frames
 from fx2onnx.capture.attempt import Attempt, Failed, Outcome, Recorded
 from fx2onnx.capture.captured import Captured, GraphOutput, Mutation, Symbol, TensorInfo, Weight, symbols_of
 from fx2onnx.capture.python.frames import is_user
-from fx2onnx.capture.recording.base_recorder import BaseRecorder
+from fx2onnx.capture.recording.choices import Branches, Choice, Decision
 from fx2onnx.capture.recording.control_flow import Nested, joined_dims
 from fx2onnx.capture.shapes.shape_env import KEEP_BOTH, ShapeEnv
 from fx2onnx.capture.torch_private.operators import HIGHER_ORDER
 
 Node: TypeAlias = torch.fx.Node
-Test: TypeAlias = Node | Relation
 MAX_PATHS = 16
 """Runs of the module; a loop that Python leaves by data has a path for each turn, and bodies nested as deeply."""
 
 _INTEGERS = frozenset({torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """How a decision goes in one run."""
-
-    holds: bool
-    first_unknown: int = 0
-    """The least number of a new symbol from here on, so that no two paths give one name to two sizes."""
-
-
-@dataclass(slots=True)
-class Decision:
-    """A decision that a run made, and how far its program was."""
-
-    test: Test
-    calls: int
-    weights: int
-    where: SourceLocation | None
-    sizes: dict[str, int]  # before it
-
-
-@dataclass(slots=True)
-class Branches:
-    """The choices that one run is given, and the decisions that it made."""
-
-    choices: tuple[Choice, ...]
-    by_sizes: bool = True
-    sizes: set[str] = field(default_factory=set)
-    """Whether decisions by sizes have branches, too, and by which sizes there were such in any run."""
-    decisions: list[Decision] = field(default_factory=list)
-    undecided: UserError | None = None
-    """The error of the first decision without a choice."""
-
-    def then(self, choice: Choice) -> Branches:
-        """For the next run, with one choice more."""
-        return Branches((*self.choices, choice), self.by_sizes, self.sizes)
-
-    def choose(self, recorder: BaseRecorder, test: Test, error: UserError) -> bool:
-        """The next choice. Raises ``error`` where there is none, or within the body of an operator's branch or loop."""
-        if recorder.graph is not recorder.root:
-            raise error
-        if len(self.decisions) == len(self.choices):
-            self.undecided = error
-            if isinstance(test, Relation) and not test.symbols() & recorder.shape_env.unbacked:
-                self.sizes |= test.symbols()
-            raise error
-        choice = self.choices[len(self.decisions)]
-        calls = sum(node.op == "call_function" for node in recorder.root.nodes)
-        env = recorder.shape_env
-        self.decisions.append(Decision(test, calls, len(recorder.weights), error.where, env.sizes()))
-        env.next_unknown = max(env.next_unknown, choice.first_unknown)
-        return choice.holds
 
 
 @dataclass(slots=True)
@@ -177,7 +123,8 @@ def _ends_by_raise(failed: Failed) -> bool:
 def _unjoined(error: UserError, why: str) -> UserError:
     """``error``, saying why both branches cannot be in one file."""
     return UserError(
-        *(error.code, error.what),
+        error.code,
+        error.what,
         where=error.where,
         module_path=error.module_path,
         node=error.node,

@@ -7,15 +7,17 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping
 
-from fx2onnx.base.dims import Atom, Dim, Scalar, apply, evaluate, innermost_first, without_remainders
-from fx2onnx.base.relations import COMPARE, Relation
+from fx2onnx.base.dims import Atom, Dim, Scalar, apply, innermost_first, without_remainders
+from fx2onnx.base.relations import Relation
 from fx2onnx.base.size_sets import SizeSet, where_true
 
 Solution = dict[str, tuple[Relation, SizeSet]]
 """Of each symbol, the sizes at which the relation holds, and a relation that is true just there."""
 MAX_MODULUS = 1 << 12
 NEAR = 64
+FAR = tuple(1 << power for power in range(7, 17))
 """Sizes of each symbol that are tried."""
+MOST_TRIED = 10_000
 
 
 def solved(relation: Relation, hints: Mapping[str, int]) -> Solution | None:
@@ -80,30 +82,24 @@ def sizes_where(relation: Relation, sets: Mapping[str, SizeSet], hints: Mapping[
     """Sizes near ``hints`` at which the relation holds; none where they are not found."""
     names = sorted(sets)
     count = NEAR if len(names) < 3 else 8
-    choices = itertools.product(*(sorted(sets[name].first(NEAR), key=_from(hints[name]))[:count] for name in names))
+    choices = itertools.product(*(
+        [*sorted(sets[name].first(NEAR), key=_from(hints[name]))[:count], *(size for size in FAR if size in sets[name])]
+        for name in names
+    ))  # fmt: skip
 
     def distance(sizes: tuple[int, ...]) -> tuple[bool, int]:
         return min(sizes) < 2, sum(abs(size - hints[name]) for name, size in zip(names, sizes, strict=True))
 
-    for sizes in sorted(itertools.islice(choices, NEAR**2), key=distance):
+    for sizes in sorted(itertools.islice(choices, MOST_TRIED), key=distance):
         found = dict(zip(names, sizes, strict=True))
         with contextlib.suppress(ZeroDivisionError):  # no such sizes
-            if holds(relation, found):
+            if relation.holds(found):
                 return found
     return {}
 
 
 def _from(hint: int) -> Callable[[int], int]:
     return lambda size: abs(size - hint)
-
-
-def holds(relation: Relation, sizes: Mapping[str, int]) -> bool:
-    """The truth of the relation at these sizes."""
-    if relation.op in COMPARE:
-        values = [holds(arg, sizes) if isinstance(arg, Relation) else evaluate(arg, sizes) for arg in relation.args]
-        return COMPARE[relation.op](*values)
-    parts = [holds(arg, sizes) if isinstance(arg, Relation) else bool(arg) for arg in relation.args]
-    return not parts[0] if relation.op == "not" else all(parts) if relation.op == "and" else any(parts)
 
 
 def simplified(dim: Dim, sets: Mapping[str, SizeSet]) -> Scalar:

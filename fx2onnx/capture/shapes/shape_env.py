@@ -117,7 +117,10 @@ class ShapeEnv(SizeFacts):
     def guard(self, relation: Relation, by_python: bool = False) -> bool:
         """The truth at the sample's sizes, remembered. ``by_python``: for Python, not for a kernel."""
         if not self.unbacked or not relation.symbols() & self.unbacked:
-            return self._decided(relation) if by_python and asked_by_user() else self._guarded(relation, by_python)
+            recorder = self.recorder() if by_python else None
+            if recorder is not None and recorder.keeps_both() and asked_by_user():
+                return self._decided(relation, recorder)
+            return self._guarded(relation, by_python)
         where, by_user = user_location(), asked_by_user()
         if by_user and by_python:
             if asserted_by_user():
@@ -135,13 +138,13 @@ class ShapeEnv(SizeFacts):
             return recorder.truth(relation, error)
         return self._guarded(relation, by_python)
 
-    def _decided(self, relation: Relation) -> bool:
+    def _decided(self, relation: Relation, recorder: RunRecorder) -> bool:
         """Python's decision by sizes: one way in this run, where both are to be in the file."""
-        recorder, known = self.recorder(), self.is_settled(relation)
+        known = self.is_settled(relation)
         if known is not None:
             self.asked.append(("guard", relation, known))
             return known
-        if recorder is None or not recorder.keeps_both() or asserted_by_user() or self._goes_one_way(relation):
+        if asserted_by_user() or self._goes_one_way(relation):
             return self._guarded(relation, by_python=True)
         if refused_by_user() and not self.hint(relation):
             self.note(relation.negated(), user_location())
@@ -152,14 +155,17 @@ class ShapeEnv(SizeFacts):
 
     def _goes_one_way(self, relation: Relation) -> bool:
         """Whether a size in it became a plain number before, as a key of a dict does that is then compared with others; or
-        whether it is compared with 0 or 1, which the sample stands for, or with as many elements as no tensor has.
+        whether it is compared with 0 or 1, which the sample stands for, or with as many elements as no tensor has; or
+        whether no sizes are found that go the other way.
         """
         fixed = {dim.as_symbol() for dim in self.specializations}
         numbers = [
             arg.constant if isinstance(arg, Dim) else arg for arg in relation.args if not isinstance(arg, Relation)
         ]
         is_large = any(abs(number) >= MOST_ELEMENTS for number in numbers)
-        return is_large or relation.is_of_nothing_or_one() or bool(relation.symbols() & fixed)
+        if is_large or relation.compares_with_zero_or_one() or relation.symbols() & fixed:
+            return True
+        return not self.sizes_where(relation.negated() if self.hint(relation) else relation)
 
     def _undeclared(self, relation: Relation) -> UserError:
         at_sample = relation if self.hint(relation) else relation.negated()
@@ -232,14 +238,21 @@ class ShapeEnv(SizeFacts):
         sets = {name: self.sets.get(name, EVERY) & other.sets.get(name, EVERY) for name in {**self.sets, **other.sets}}
         conditions = self.conditions | other.conditions
         name = next(iter(test.symbols()), "") if isinstance(test, Relation) and len(test.symbols()) == 1 else ""
-        if name in self.sets and name in other.sets and name not in self.unbacked:
+        if isinstance(test, Relation) and name in self.sets and name in other.sets and name not in self.unbacked:
             sets[name] = self.sets[name] | other.sets[name]
-            conditions = {
-                self._unless(condition, (other if condition in self.conditions else self).sets[name])
-                if condition.name == name and (condition in self.conditions) != (condition in other.conditions)
-                else condition: None
-                for condition in conditions
-            }
+            conditions = dict.fromkeys(
+                [
+                    condition
+                    for condition in conditions
+                    if condition in self.conditions and condition in other.conditions
+                ]
+                + [
+                    _unless(each, test.negated(), other.sets)
+                    for each in self.conditions
+                    if each not in other.conditions
+                ]
+                + [_unless(each, test, self.sets) for each in other.conditions if each not in self.conditions]
+            )
         self.hints = {**other.hints, **self.hints, **sizes}
         self.unbacked |= other.unbacked
         self.guards, self.sets, self.conditions = guards, sets, conditions
@@ -248,11 +261,6 @@ class ShapeEnv(SizeFacts):
         self.supposed = {relation: None for relation in self.supposed if relation in other.supposed}
         self.settled.clear()
         return self
-
-    @staticmethod
-    def _unless(condition: Condition, others: SizeSet) -> Condition:
-        """For a branch alone: other sizes do not come there."""
-        return replace(condition, sizes=condition.sizes | others)
 
     def evaluate_sym_node(self, node: Any, size_oblivious: bool = False, fallback_value: bool | None = None) -> int:
         """The answer to torch's helpers (``guard_or_false`` and its like), which ask what is behind a node."""
@@ -294,3 +302,11 @@ class ShapeEnv(SizeFacts):
         self.asked.append(("specialize", dim, number))
         self.specializations.setdefault(dim, Specialization(dim, number, where))
         return number
+
+
+def _unless(condition: Condition, test: Relation, sets: Mapping[str, SizeSet]) -> Condition:
+    """For a branch alone: sizes at which ``test`` holds, which are in ``sets``, do not come there."""
+    if {condition.name} != test.symbols():
+        return condition
+    either = Relation("or", (condition.relation, test))
+    return replace(condition, sizes=condition.sizes | sets[condition.name], relation=either)

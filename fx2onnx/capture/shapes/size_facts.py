@@ -33,12 +33,7 @@ class SizeFacts:
     def hint(self, value: Any) -> Any:
         if isinstance(value, Dim):
             return value.evaluate(self.hints)
-        if isinstance(value, Relation):
-            if value.op in COMPARE:
-                return COMPARE[value.op](self.hint(value.args[0]), self.hint(value.args[1]))
-            parts = [self.hint(arg) for arg in value.args]
-            return not parts[0] if value.op == "not" else all(parts) if value.op == "and" else any(parts)
-        return value
+        return value.holds(self.hints) if isinstance(value, Relation) else value
 
     def is_settled(self, relation: Relation) -> bool | None:
         """The truth of the relation at all sizes for which the program is, where it has not the same at every size."""
@@ -84,13 +79,24 @@ class SizeFacts:
     def suppose(self, relation: Relation) -> None:
         """From here on, this run is for sizes at which the relation holds; hints are such sizes."""
         self.supposed[relation] = None
-        names = sorted(relation.symbols())
+        names = relation.symbols()
         true = where_true(relation) if len(names) == 1 else None
         if true is not None:
-            self.sets[names[0]] = _without_none(self.sets.get(names[0], EVERY) & true)
+            (name,) = names
+            self.sets[name] = _without_zero(self.sets.get(name, EVERY) & true)
         self.settled.clear()
-        if not self.hint(relation):
-            self.hints |= sizes_where(relation, {name: self.sets.get(name, EVERY) for name in names}, self.hints)
+        self.hints |= self.sizes_where(relation)
+
+    def sizes_where(self, relation: Relation) -> dict[str, int]:
+        """Sizes near the hints at which the relation holds; none where none are found."""
+        names = relation.symbols()
+        if self.hint(relation):
+            return {name: self.hints[name] for name in names}
+        sets = {name: self.sets.get(name, EVERY) for name in names}
+        true = where_true(relation) if len(names) == 1 else None
+        if true is not None:
+            sets = {name: sizes & true for name, sizes in sets.items()}
+        return sizes_where(relation, sets, self.hints)
 
     def sizes(self) -> dict[str, int]:
         """Of the symbols that no data decides, the sizes at which this run decides."""
@@ -128,7 +134,7 @@ class SizeFacts:
         return found is not None
 
 
-def _without_none(sizes: SizeSet) -> SizeSet:
+def _without_zero(sizes: SizeSet) -> SizeSet:
     """Without the size 0, of which eager PyTorch makes little, where there are others."""
     others = sizes & interval(1, None)
     return others if others.first(1) else sizes

@@ -20,7 +20,7 @@ from fx2onnx.capture.python.module_state import preserve, weight_names
 from fx2onnx.capture.python.module_tree import ModuleTree
 from fx2onnx.capture.python.outputs import graph_outputs
 from fx2onnx.capture.recording import control_flow
-from fx2onnx.capture.recording.branches import Branches
+from fx2onnx.capture.recording.choices import Branches
 from fx2onnx.capture.recording.questions import Questions
 from fx2onnx.capture.recording.recorder import Recorder
 from fx2onnx.capture.recording.tensor_tracker import NeedsDecomposition, tensor_info

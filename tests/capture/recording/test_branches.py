@@ -13,7 +13,8 @@ from fx2onnx.base.errors import UserError
 from fx2onnx.capture.attempt import Failed, Outcome, Recorded
 from fx2onnx.capture.captured import Captured, GraphInput, GraphOutput
 from fx2onnx.capture.recording import branches as branches_module
-from fx2onnx.capture.recording.branches import Branches, Choice, joined_paths
+from fx2onnx.capture.recording.branches import joined_paths
+from fx2onnx.capture.recording.choices import Branches, Choice
 from fx2onnx.capture.recording.recorder import Recorder
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.capture.torch_private.capture_modes import capture_modes

@@ -9,7 +9,7 @@ import pytest
 from fx2onnx.base.dims import Dim, evaluate
 from fx2onnx.base.relations import Relation
 from fx2onnx.base.size_sets import EVERY, SizeSet, where_true
-from fx2onnx.capture.shapes.conditions import declared, holds, simplified, sizes_where, solved
+from fx2onnx.capture.shapes.conditions import declared, simplified, sizes_where, solved
 
 B, H, W = map(Dim.symbol, ("b", "h", "w"))
 
@@ -42,7 +42,7 @@ def equal(one: Any, other: Any) -> Relation:
 def test_what_a_relation_needs(relation: Relation, hints: dict[str, int], needs: dict[str, str] | None) -> None:
     assert described(relation, hints) == needs
     for name, (true, sizes) in (solved(relation, hints) or {}).items():
-        assert [holds(true, hints | {name: size}) for size in range(40)] == [size in sizes for size in range(40)]
+        assert [true.holds(hints | {name: size}) for size in range(40)] == [size in sizes for size in range(40)]
 
 
 def multiple(modulus: int, rest: int) -> SizeSet:
@@ -78,7 +78,7 @@ def test_sizes_where_a_relation_holds() -> None:
     assert sizes_where(Relation("lt", (H, 0)), sets, {"h": 8}) == {}
     found = sizes_where(Relation("gt", (B, H)), {"b": EVERY, **sets}, {"b": 3, "h": 8})
     assert found["b"] > found["h"] >= 2
-    assert holds(Relation("not", (Relation("and", (Relation("lt", (B, 3)), True)),)), {"b": 4})
+    assert Relation("not", (Relation("and", (Relation("lt", (B, 3)), True)),)).holds({"b": 4})
 
 
 def test_how_a_range_is_declared() -> None:

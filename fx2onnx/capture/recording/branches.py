@@ -1,14 +1,13 @@
 """Python's branches on data as branches of the file: the module is run once for each outcome, and the programs joined.
 
-A run stops at the first decision by a tensor's truth whose outcome is not given. The module is run again with "true" and
-with "false"; up to the decision both programs are the same, and what follows becomes the two branches of an If. Later
-decisions are treated likewise, so every run of the module is one path from the root of a tree.
+A run notes its decisions. For each of them, from the last to the first, the module is run again with the other outcome; up to
+the decision both programs are the same, and what follows becomes the two branches of an If. Such a run may have later
+decisions of its own, so every run of the module is one path from the root of a tree.
 """
 
 from __future__ import annotations
 
 import dis
-import functools
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +19,6 @@ from fx2onnx.base.assumptions import Assumption
 from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.relations import Relation
-from fx2onnx.base.source import SourceLocation
 from fx2onnx.base.tracebacks import drop_frames
 from fx2onnx.capture.attempt import Attempt, Failed, Outcome, Recorded
 from fx2onnx.capture.captured import Captured, GraphOutput, Mutation, Symbol, TensorInfo, Weight, symbols_of
@@ -46,67 +44,106 @@ class _Path:
     decisions: list[Decision]
 
 
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    """A run that a statement of forward's own code, ``raise`` or ``assert``, ended: eager PyTorch ends there, too."""
+
+    failed: Failed
+
+
 Run: TypeAlias = Callable[[Attempt, Branches], Outcome]
 
 
 def joined_paths(run: Run, attempt: Attempt) -> Outcome:
     """The program of all paths. It fails with E104 where there are too many, or where two cannot be joined."""
-    sizes: set[str] = set()
-    path = _explored(functools.partial(run, attempt), Branches((), attempt.splits_by_sizes, sizes), [MAX_PATHS])
+    branches = Branches((), attempt.splits_by_sizes, MAX_PATHS)
+    path = _Exploration(run, attempt).explored(branches)
     try:
-        if isinstance(path, Failed):
-            return replace(path, sizes=frozenset(sizes))
-        return Recorded(attempt, path.captured, path.shape_env)
+        if isinstance(path, _Path):
+            return Recorded(attempt, path.captured, path.shape_env)
+        return replace(path.failed if isinstance(path, _Ended) else path, sizes=frozenset(branches.sizes))
     finally:
         del path  # this frame is behind the error's traceback
 
 
-def _explored(run: Callable[[Branches], Outcome], branches: Branches, runs_left: list[int]) -> _Path | Failed:
-    choices = branches.choices
-    outcome = then = otherwise = error = None  # each may hold an error, behind whose traceback this frame is
-    try:
-        outcome = run(branches)
-        if isinstance(outcome, Recorded):
-            return _Path(outcome.captured, outcome.shape_env, branches.decisions)
-        error = branches.undecided
-        if error is None or error is not outcome.error or outcome.library_code is not None:
-            return outcome
-        drop_frames(error)
-        runs_left[0] -= 1
-        if runs_left[0] <= 0:
-            return replace(outcome, error=_unjoined(error, f"there are more than {MAX_PATHS} paths through forward"))
-        then = _explored(run, branches.then(Choice(True)), runs_left)
-        if isinstance(then, Failed) and not _ends_by_raise(then):
-            return then
-        first_unknown = 0 if isinstance(then, Failed) else then.shape_env.next_unknown
-        otherwise = _explored(run, branches.then(Choice(False, first_unknown)), runs_left)
-        if isinstance(otherwise, Failed):
-            if isinstance(then, Failed) or not _ends_by_raise(otherwise):
-                return otherwise
-            return _only(then, len(choices), "true", error.where)
-        if isinstance(then, Failed):
-            return _only(otherwise, len(choices), "false", error.where)
+class _Exploration:
+    """Of all paths through a module."""
+
+    def __init__(self, run: Run, attempt: Attempt) -> None:
+        self._run, self._attempt = run, attempt
+        self._runs_left = MAX_PATHS
+
+    def explored(self, branches: Branches) -> _Path | _Ended | Failed:
+        """What a run with the choices gives, joined with those that decide otherwise where it had none."""
+        given = len(branches.choices)
+        path, branches = self._one(branches)
         try:
-            return _Join(then, otherwise, len(choices), error).path()
+            self._runs_left -= 1
+            for depth in reversed(range(given, len(branches.decisions))):
+                if isinstance(path, Failed):
+                    return path
+                if self._runs_left < depth - given + 1:
+                    return self._too_many(branches.decisions[depth].error)
+                path = self._with_other_way(path, branches, depth)
+            return path
+        finally:
+            del path  # it may hold an error, behind whose traceback this frame is
+
+    def _one(self, branches: Branches) -> tuple[_Path | _Ended | Failed, Branches]:
+        """One path: tests by data that there is no choice for hold."""
+        while True:
+            outcome = self._run(self._attempt, branches)
+            try:
+                if isinstance(outcome, Recorded):
+                    return _Path(outcome.captured, outcome.shape_env, branches.decisions), branches
+                error, made = branches.undecided, len(branches.decisions)
+                if error is None or error is not outcome.error or outcome.library_code is not None:
+                    return (_Ended(outcome) if _ends_by_raise(outcome) else outcome), branches
+                drop_frames(error)
+                if made >= self._runs_left - 1:
+                    return self._too_many(error), branches
+                branches = branches.but(made, Choice(True))
+            finally:
+                del outcome
+                error = None
+
+    def _too_many(self, error: UserError) -> Failed:
+        return Failed(self._attempt, _unjoined(error, f"there are more than {MAX_PATHS} paths through forward"))
+
+    def _with_other_way(self, path: _Path | _Ended, branches: Branches, depth: int) -> _Path | _Ended | Failed:
+        """``path``, and what there is where decision ``depth`` goes the other way."""
+        decision = branches.decisions[depth]
+        first_unknown = path.shape_env.next_unknown if isinstance(path, _Path) else 0
+        other = self.explored(branches.but(depth, Choice(not decision.holds, first_unknown)))
+        try:
+            if isinstance(path, _Path) and isinstance(other, _Path):
+                one, two = (path, other) if decision.holds else (other, path)
+                return _Join(one, two, depth, decision.error).path()
+            if isinstance(path, _Path) and isinstance(other, _Ended):
+                return _only(path, depth)
+            if isinstance(path, _Ended) and isinstance(other, _Path):
+                return _only(other, depth)
+            return other
         except UserError as refusal:
-            return replace(outcome, error=refusal)
-    finally:
-        del outcome, then, otherwise, error
+            return Failed(self._attempt, refusal)
+        finally:
+            del other, path
 
 
-def _only(path: _Path, depth: int, truth: str, where: SourceLocation | None) -> _Path:
+def _only(path: _Path, depth: int) -> _Path:
     """The path of one choice, since eager PyTorch ends with the other one."""
-    test, env = path.decisions[depth].test, path.shape_env
+    decision, env = path.decisions[depth], path.shape_env
+    test = decision.test
     if isinstance(test, Relation) and not test.symbols() & env.unbacked:
-        env.note(test if truth == "true" else test.negated(), where)
+        env.note(test if decision.holds else test.negated(), decision.where)
         return path
     name = f"%{test.name}" if isinstance(test, Node) else str(test)
-    env.take_for_true(f"{name} is {truth}", where)
+    env.take_for_true(f"{name} is {str(decision.holds).lower()}", decision.where)
     return path
 
 
 def _ends_by_raise(failed: Failed) -> bool:
-    """Whether a statement of forward's own code, ``raise`` or ``assert``, ended the run: eager PyTorch ends there, too."""
+    """Whether a statement of forward's own code ended the run."""
     cause = failed.error.__cause__
     traceback = cause.__traceback__ if cause is not None else None
     while traceback is not None and traceback.tb_next is not None:

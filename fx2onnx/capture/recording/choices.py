@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 import torch.fx
@@ -29,42 +29,61 @@ class Decision:
     """A decision that a run made, and how far its program was."""
 
     test: Test
+    holds: bool
     calls: int
     weights: int
-    where: SourceLocation | None
+    error: UserError
+    """What to say where both branches cannot be in the file."""
     sizes: dict[str, int]
     """The sizes of symbols before it."""
+
+    @property
+    def where(self) -> SourceLocation | None:
+        return self.error.where
 
 
 @dataclass(slots=True)
 class Branches:
-    """The choices that one run is given, and the decisions that it made."""
+    """The choices that one run is given, and the decisions that it made.
+
+    A decision by sizes without a choice goes as at the sample's sizes. One by data ends the run: code of libraries may have
+    a branch for traced code, which asks nothing.
+    """
 
     choices: tuple[Choice, ...]
     by_sizes: bool = True
     """Whether decisions by sizes have branches, too."""
+    most: int = 16
+    """The largest number of decisions in a run."""
     sizes: set[str] = field(default_factory=set)
     """By which sizes there were such decisions, in any run."""
     decisions: list[Decision] = field(default_factory=list)
     undecided: UserError | None = None
-    """The error of the first decision without a choice."""
+    """The error of a decision that ended the run."""
 
-    def then(self, choice: Choice) -> Branches:
-        """For the next run, with one choice more."""
-        return Branches((*self.choices, choice), self.by_sizes, self.sizes)
+    def but(self, depth: int, choice: Choice) -> Branches:
+        """For another run, which goes as this one up to its decision ``depth``, and there as ``choice`` says."""
+        made = (Choice(decision.holds) for decision in self.decisions[len(self.choices) : depth])
+        return replace(self, choices=(*self.choices[:depth], *made, choice), decisions=[], undecided=None)
 
     def choose(self, recorder: BaseRecorder, test: Test, error: UserError) -> bool:
-        """The next choice. Raises ``error`` where there is none, or within the body of an operator's branch or loop."""
+        """How the next decision goes. Raises ``error`` where there is no choice or are too many of them, or within the body of
+        an operator's branch or loop.
+        """
         if recorder.graph is not recorder.root:
             raise error
-        if len(self.decisions) == len(self.choices):
+        env, depth = recorder.shape_env, len(self.decisions)
+        is_by_sizes = isinstance(test, Relation) and not test.symbols() & env.unbacked
+        if isinstance(test, Relation) and is_by_sizes:
+            self.sizes |= test.symbols()
+        if depth < len(self.choices):
+            choice = self.choices[depth]
+        elif is_by_sizes and depth < self.most:
+            choice = Choice(bool(env.hint(test)))
+        else:
             self.undecided = error
-            if isinstance(test, Relation) and not test.symbols() & recorder.shape_env.unbacked:
-                self.sizes |= test.symbols()
             raise error
-        choice = self.choices[len(self.decisions)]
         calls = sum(node.op == "call_function" for node in recorder.root.nodes)
-        env = recorder.shape_env
-        self.decisions.append(Decision(test, calls, len(recorder.weights), error.where, env.sizes()))
+        self.decisions.append(Decision(test, choice.holds, calls, len(recorder.weights), error, env.sizes()))
         env.next_unknown = max(env.next_unknown, choice.first_unknown)
         return choice.holds

@@ -134,6 +134,15 @@ def _batch_norm(kind: TensorType, weight: object, bias: object, mean: object, *r
     return _same(kind) if fits else None
 
 
+@register(Kind.RESULT_TYPE, aten.group_norm.default)
+def _group_norm(kind: TensorType, groups: Number, weight: object = None, *rest: object) -> TensorType | None:
+    """Only where the number of channels is a plain number that fits the groups and the weight."""
+    channels = kind.sizes[1] if len(kind.sizes) > 1 else None
+    fits = isinstance(channels, int) and groups[1] > 0 and channels % groups[1] == 0
+    of_weight = weight.sizes if isinstance(weight, TensorType) else (channels,)
+    return _same(kind) if fits and of_weight == (channels,) else None
+
+
 @register(Kind.RESULT_TYPE, aten.linear.default)
 def _linear(kind: TensorType, weight: TensorType, *rest: object) -> TensorType | None:
     fits = kind.dtype == weight.dtype and len(weight.sizes) == 2 and kind.sizes[-1:] == weight.sizes[1:]

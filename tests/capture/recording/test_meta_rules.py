@@ -90,6 +90,10 @@ def test_elementwise(func: Any, dtype: torch.dtype) -> None:
         assert agree(func, x, *rest)
     elif name == "aten::layer_norm":
         assert agree(func, x, [4])
+    elif name == "aten::group_norm":
+        weight = torch.empty(3, dtype=dtype)
+        assert agree(func, x, 3, weight, weight) and agree(func, x, 1)
+        assert not agree(func, x.transpose(1, 2), 1)
     elif len(func._schema.arguments) > 1 and str(func._schema.arguments[1].type) == "Tensor":
         assert agree(func, x, torch.empty(2, 3, 4, dtype=dtype))
         assert not agree(func, x, torch.empty(3, 4, dtype=dtype))
@@ -101,6 +105,15 @@ def test_elementwise(func: Any, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("shape", [(5, 4), (2, 3, 4), (4,)])
 def test_linear(shape: tuple[int, ...]) -> None:
     assert agree(aten.linear.default, torch.empty(shape), torch.empty(6, 4), torch.empty(6))
+
+
+def test_group_norm_leaves_what_does_not_fit_to_torch() -> None:
+    rule = traits_of(aten.group_norm.default).result_type
+    kind = MetaCache(FakeMode(), ShapeEnv(), lambda: lambda tensor: tensor).type_of(torch.empty(2, 4, 5))
+    weight = kind._replace(sizes=(3,), strides=(1,))
+    assert rule is not None
+    assert [rule(kind, (int, groups)) is None for groups in (1, 2, 3, 4, 0)] == [False, False, True, False, True]
+    assert rule(kind, (int, 2), weight) is None
 
 
 def test_other_layouts_are_left_to_torch() -> None:

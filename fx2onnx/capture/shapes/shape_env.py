@@ -223,7 +223,7 @@ class ShapeEnv(SizeFacts):
             return
         self.sets[names[0]] = self.sets.get(names[0], EVERY) & true
         self.conditions[Condition(names[0], true, relation, where)] = None
-        self.settled.clear()
+        self.learnt()
 
     def joined(self, other: ShapeEnv, test: object, sizes: Mapping[str, int]) -> ShapeEnv:
         """What is known where a run went as ``self`` where ``test`` holds, and as ``other`` where it does not. ``sizes``: those
@@ -259,7 +259,7 @@ class ShapeEnv(SizeFacts):
         self.specializations = other.specializations | self.specializations
         self.assertions |= other.assertions
         self.supposed = {relation: None for relation in self.supposed if relation in other.supposed}
-        self.settled.clear()
+        self.learnt()
         return self
 
     def evaluate_sym_node(self, node: Any, size_oblivious: bool = False, fallback_value: bool | None = None) -> int:

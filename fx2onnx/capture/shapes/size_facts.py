@@ -6,12 +6,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fx2onnx.base.assumptions import Condition
-from fx2onnx.base.dims import Dim, without_remainders
+from fx2onnx.base.dims import Dim, Scalar, without_remainders
 from fx2onnx.base.relations import COMPARE, Relation
 from fx2onnx.base.size_sets import EVERY, SizeSet, interval, where_true
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture.shapes.certain import known_sign
-from fx2onnx.capture.shapes.conditions import sizes_where, solved
+from fx2onnx.capture.shapes.conditions import simplified, sizes_where, solved
 
 
 @dataclass
@@ -29,6 +29,20 @@ class SizeFacts:
     """What holds in this run, as Python decided by it and both branches are to be in the file."""
     settled: dict[Relation, bool | None] = field(default_factory=dict)
     """The truth of comparisons at all those sizes, as far as it was asked."""
+    written: dict[Dim, Scalar] = field(default_factory=dict)
+    """Expressions as they are written for those sizes."""
+
+    def learnt(self) -> None:
+        """Sizes became fewer: what was found before may be said better."""
+        self.settled.clear()
+        self.written.clear()
+
+    def simplified(self, dim: Dim) -> Scalar:
+        """``dim`` as it is written for the sizes for which the program is."""
+        known = self.written.get(dim)
+        if known is None:
+            known = self.written[dim] = simplified(dim, self.sets)
+        return known
 
     def hint(self, value: Any) -> Any:
         if isinstance(value, Dim):
@@ -84,7 +98,7 @@ class SizeFacts:
         if true is not None:
             (name,) = names
             self.sets[name] = _without_zero(self.sets.get(name, EVERY) & true)
-        self.settled.clear()
+        self.learnt()
         self.hints |= self.sizes_where(relation)
 
     def sizes_where(self, relation: Relation) -> dict[str, int]:
@@ -129,7 +143,7 @@ class SizeFacts:
                 return False
             if after != before:
                 self.sets[name] = after
-                self.settled.clear()
+                self.learnt()
                 self.conditions[Condition(name, sizes, true, where)] = None
         return found is not None
 

@@ -17,7 +17,6 @@ from fx2onnx.base.answering import answers_for_caller
 from fx2onnx.base.dims import Dim, Scalar, apply
 from fx2onnx.base.relations import COMPARE, Relation
 from fx2onnx.capture.python.frames import asked_by_user
-from fx2onnx.capture.shapes.conditions import simplified
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 
 T = TypeVar("T")
@@ -149,7 +148,7 @@ class DimNode:
     # -- arithmetic ---------------------------------------------------------------------------------------------
     def _wrap(self, value: Scalar) -> DimNode:
         if self.env.sets and isinstance(value, Dim):
-            value = simplified(value, self.env.sets)
+            value = self.env.simplified(value)
         is_float = isinstance(value, float) or (isinstance(value, Dim) and value.is_real)
         return DimNode(self.env, value, float if is_float else int)
 

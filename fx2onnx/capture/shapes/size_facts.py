@@ -51,12 +51,12 @@ class SizeFacts:
 
     def is_settled(self, relation: Relation) -> bool | None:
         """The truth of the relation at all sizes for which the program is, where it has not the same at every size."""
-        if self.supposed and relation.op in COMPARE and (known := self._follows(relation)) is not None:
-            return known
-        if not self.sets or not relation.symbols() & self.sets.keys():
+        has_sets = bool(self.sets) and bool(relation.symbols() & self.sets.keys())
+        if not has_sets and not self.supposed:
             return None
         if relation not in self.settled:
-            self.settled[relation] = self._settled(relation)
+            known = self._follows(relation) if relation.op in COMPARE else None
+            self.settled[relation] = self._settled(relation) if known is None and has_sets else known
         return self.settled[relation]
 
     def _follows(self, relation: Relation) -> bool | None:

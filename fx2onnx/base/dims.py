@@ -331,6 +331,10 @@ def apply(op: str, *args: Scalar) -> Scalar:
         gap = args[0] - args[1]
         if not isinstance(gap, Dim):
             return args[0] if (gap > 0) == (op == "max") else args[1]
+    if op in ("floor", "ceil") and isinstance(args[0], Dim) and args[0].is_real:
+        whole, rest = _whole_part(args[0])
+        if whole != 0:
+            return whole + apply(op, rest)
     if op in ("floor", "ceil", "trunc", "round") and isinstance(args[0], Dim):
         inner = args[0].only_atom()
         if inner is not None and inner.op == "float":
@@ -346,6 +350,18 @@ def apply(op: str, *args: Scalar) -> Scalar:
     if op == "float" and isinstance(args[0], Dim) and args[0].is_real:
         return args[0]
     return Dim({(atom_of(op, args),): 1})
+
+
+def _whole_part(value: Dim) -> tuple[Scalar, Scalar]:
+    """``whole, rest`` with ``value == whole + rest``: the terms that are integers, and the others."""
+    whole: dict[Monomial, Number] = {
+        monomial: factor
+        for monomial, factor in value.terms.items()
+        if isinstance(factor, int) and not any(atom.is_real for atom in monomial)
+    }
+    rest = {monomial: factor for monomial, factor in value.terms.items() if monomial not in whole}
+    is_whole = isinstance(value.constant, int)
+    return _make(whole, value.constant if is_whole else 0), _make(rest, 0 if is_whole else value.constant)
 
 
 def _is_real(value: object) -> bool:

@@ -165,12 +165,15 @@ class _Form:
 
     def __init__(self) -> None:
         self.period, self.bound, self.degree, self.is_known = 1, 0, 1, True
+        self.scale = 1
+        """What the divisors of coefficients divide. A remainder has none: it does not grow."""
         self.power = 1
         """2 where sizes are divided by sizes: the quotient of two lines comes near its limit behind a product of constants."""
 
     @property
     def start(self) -> int:
-        return int(self.bound**self.power * self.period**self.degree) + self.period * (self.degree + 1)
+        scale = self.scale if self.power == 1 else self.period
+        return int(self.bound**self.power * scale**self.degree) + self.period * (self.degree + 1)
 
     def of_relation(self, relation: Relation) -> None:
         parts = []
@@ -221,7 +224,10 @@ class _Form:
         if not isinstance(divisor, int) or divisor < 1:
             self.is_known = False
             return 1, 1
-        return period * divisor, divisor if atom.op == "mod" else parts[0][1] + 1
+        if atom.op == "mod":
+            return period * divisor, divisor
+        self.scale = math.lcm(self.scale, period * divisor)
+        return period * divisor, parts[0][1] + 1
 
 
 _NUMPY: dict[str, Callable[..., Values]] = {

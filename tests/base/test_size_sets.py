@@ -101,6 +101,7 @@ def test_a_progression_and_an_expression_hold_every_member(relation: Relation) -
             "n % 4 in (1, 2, 3) and n >= 5 and n != 6 and n != 7 and n != 11",
         ),
         (Relation("and", (Relation("eq", (N % 4, 0)), Relation("gt", (N, 9)))), "n % 4 == 0 and n >= 12"),
+        (Relation("and", (Relation("eq", (N % 512, 0)), Relation("gt", (N, 600)))), "n % 512 == 0 and n >= 1024"),
     ],
     ids=str,
 )

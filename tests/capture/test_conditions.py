@@ -362,3 +362,28 @@ def test_each_path_is_run_once_the_samples_first() -> None:
     assert sorted(runs) == [(False, False), (False, True), (True, False), (True, True)]
     others = [(torch.randn(*sizes),) for sizes in ((3, 9), (4, 9), (5, 2), (2, 2))]
     check(program, (torch.randn(4, 5),), others=others, dynamic_shapes=({0: "n", 1: "m"},))
+
+
+class PaddedAsEncodec(torch.nn.Module):
+    """A convolution whose padding is counted in tensors: ``ceil((n - kernel) / stride + 1)`` frames."""
+
+    def __init__(self, kernel: int, stride: int) -> None:
+        super().__init__()
+        self.conv = torch.nn.Conv1d(2, 3, kernel, stride)
+        self.register_buffer("kernel", torch.tensor(kernel))
+        self.register_buffer("stride", torch.tensor(stride))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        total = self.kernel - self.stride
+        frames = torch.ceil((x.shape[-1] - self.kernel + total) / self.stride + 1).to(torch.int64) - 1
+        more = frames * self.stride + self.kernel - total - x.shape[-1]
+        left, right = total - total // 2, total // 2 + more
+        if x.shape[-1] <= max(left, right):
+            x = F.pad(x, (0, max(left, right) - x.shape[-1] + 1))
+        return self.conv(F.pad(x, (left, right), mode="reflect"))
+
+
+@pytest.mark.parametrize(("kernel", "stride"), [(7, 1), (4, 2), (8, 4), (10, 5), (6, 3)])
+def test_numbers_of_tensors_that_sizes_decide_are_sizes(kernel: int, stride: int) -> None:
+    others = [(torch.randn(1, 2, size),) for size in (3, 16, 17, 18, 19, 41, 100)]
+    check(PaddedAsEncodec(kernel, stride), (torch.randn(2, 2, 23),), others=others, dynamic_shapes=({0: "b", 2: "n"},))

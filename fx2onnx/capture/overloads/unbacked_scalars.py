@@ -2,82 +2,160 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.fx
 
 from fx2onnx.base.dims import Dim, Scalar, apply
+from fx2onnx.base.relations import Relation
 from fx2onnx.capture.captured import Symbol
+from fx2onnx.capture.python.frames import user_location
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
 from fx2onnx.capture.shapes.certain import certain
 from fx2onnx.capture.torch_private.dispatch import no_dispatch
 
 aten = torch.ops.aten
 
-_SIGNS = {
-    aten.add.Tensor: (1, 1),
-    aten.add.Scalar: (1, 1),
-    aten.sub.Tensor: (1, -1),
-    aten.sub.Scalar: (1, -1),
-    aten.rsub.Tensor: (-1, 1),
-    aten.rsub.Scalar: (-1, 1),
-}
-"""Sums: the factors of the operands."""
+_ADD, _SUBTRACT = (aten.add.Tensor, aten.add.Scalar), (aten.sub.Tensor, aten.sub.Scalar)
+_TO_WHOLE = {aten.ceil.default: "ceil", aten.floor.default: "floor"}
+_SAME = frozenset(
+    getattr(aten, name).default
+    for name in ("alias", "clone", "detach", "lift_fresh_copy", "reshape", "squeeze", "view")
+)
+"""One-element tensors of the number of their first argument."""
+_INTEGERS, _FLOATS = (torch.int64, torch.int32), (torch.float32, torch.float64)
+DEEPEST = 100
+"""Operators behind each other that are gone through for an expression."""
+EXACT = 1 << 24
+"""Up to here float32 holds every integer, and rounds no quotient of two up to the next integer."""
 
 
 def number_of(recorder: BaseRecorder, node: torch.fx.Node) -> Scalar:
     """The number of the one-element integer ``node``, which depends on data; the same node has the same symbol."""
     known = _derived(recorder, node)
-    if known is not None:
+    if known is not None and not _is_real(known):
         return known
     symbol = recorder.unbacked_scalars[node] = recorder.unknown_size()
     recorder.symbols[str(symbol)] = Symbol(str(symbol), node, None)
     return symbol
 
 
-def _derived(recorder: BaseRecorder, node: torch.fx.Node) -> Scalar | None:
-    """The expression over symbols that other nodes already have; None where there is none."""
+def _derived(recorder: BaseRecorder, node: torch.fx.Node, depth: int = 0) -> Scalar | None:
+    """The expression over sizes and over symbols that other nodes already have; None where there is none."""
     if node in recorder.unbacked_scalars:
         return recorder.unbacked_scalars[node]
-    if node.target is aten.div.Tensor_mode:
-        top, bottom = (_operand(recorder, arg) for arg in node.args)
-        return _quotient(top, bottom, node.kwargs.get("rounding_mode"))
-    signs = _SIGNS.get(node.target)  # type: ignore[call-overload]
-    if signs is None or len(node.args) != 2 or node.kwargs:
+    rule = _RULES.get(node.target)
+    if rule is None or set(node.kwargs) - {"rounding_mode", "dtype"} or depth > DEEPEST:
         return None
-    left, right = (_operand(recorder, arg) for arg in node.args)
-    return None if left is None or right is None else signs[0] * left + signs[1] * right
+    operands = []
+    for arg in node.args:
+        if not isinstance(arg, torch.dtype | list | tuple | bool):
+            operand = _operand(recorder, arg, depth + 1)
+            if operand is None:
+                return None
+            operands.append(operand)
+    found = rule(recorder, node, *operands)
+    if found is not None:
+        recorder.unbacked_scalars[node] = found
+    return found
 
 
-def _quotient(top: Scalar | None, bottom: Scalar | None, rounding: object) -> Scalar | None:
-    if rounding not in ("floor", "trunc") or type(bottom) is not int or bottom <= 0 or top is None:
+def _sum(left: int, right: int) -> Callable[..., Scalar | None]:
+    def rule(recorder: BaseRecorder, node: torch.fx.Node, one: Scalar, two: Scalar = 0) -> Scalar | None:
+        """Of a quotient and another, float32 may round the sum."""
+        return None if _is_real(one) and _is_real(two) else left * one + right * two
+
+    return rule
+
+
+def _product(recorder: BaseRecorder, node: torch.fx.Node, one: Scalar, two: Scalar) -> Scalar | None:
+    return None if _is_real(one) or _is_real(two) else one * two
+
+
+def _divided(recorder: BaseRecorder, node: torch.fx.Node, top: Scalar, bottom: Scalar) -> Scalar | None:
+    rounding = node.kwargs.get("rounding_mode") if node.target is not aten.floor_divide.default else "floor"
+    if type(bottom) is not int or bottom <= 0 or _is_real(top):
         return None
-    if rounding == "trunc" and apply("mod", top, bottom) != 0 and not certain("ge", top, 0):
+    is_exact = apply("mod", top, bottom) == 0
+    if rounding is None and not is_exact:
+        return _quotient(recorder, top, bottom)
+    if rounding == "trunc" and not is_exact and not certain("ge", top, 0):
         return None
     return apply("floordiv", top, bottom)
 
 
+def _quotient(recorder: BaseRecorder, top: Scalar, bottom: int) -> Scalar:
+    if isinstance(top, Dim) and not top.symbols() & recorder.shape_env.unbacked:
+        recorder.shape_env.note(Relation("lt", (top, EXACT)), user_location())
+    return apply("truediv", top, bottom)
+
+
+def _whole(recorder: BaseRecorder, node: torch.fx.Node, number: Scalar) -> Scalar:
+    return apply(_TO_WHOLE[node.target], number)  # type: ignore[index]
+
+
+def _converted(recorder: BaseRecorder, node: torch.fx.Node, number: Scalar) -> Scalar | None:
+    """A conversion to an integer leaves out the fraction."""
+    if not _is_real(number) or node.meta["val"].dtype in _FLOATS:
+        return number
+    return apply("floor", number) if certain("ge", number, 0) else None
+
+
+_RULES: dict[object, Callable[..., Scalar | None]] = {
+    **dict.fromkeys(_ADD, _sum(1, 1)),
+    **dict.fromkeys(_SUBTRACT, _sum(1, -1)),
+    **dict.fromkeys((aten.rsub.Tensor, aten.rsub.Scalar), _sum(-1, 1)),
+    aten.neg.default: _sum(-1, 1),
+    **dict.fromkeys((aten.mul.Tensor, aten.mul.Scalar), _product),
+    **dict.fromkeys((aten.div.Tensor, aten.div.Scalar, aten.div.Tensor_mode, aten.div.Scalar_mode), _divided),
+    aten.floor_divide.default: _divided,
+    **dict.fromkeys(_TO_WHOLE, _whole),
+    **dict.fromkeys((aten.to.dtype, aten._to_copy.default, *_SAME), _converted),
+}
+"""The number of a result, from the numbers of its operands."""
+
+
 _COMPARED = {
-    **dict.fromkeys((aten.eq.Tensor, aten.eq.Scalar), "eq"),
-    **dict.fromkeys((aten.ne.Tensor, aten.ne.Scalar), "ne"),
+    overload: op
+    for op in ("eq", "ne", "lt", "le", "gt", "ge")
+    for overload in (getattr(aten, op).Tensor, getattr(aten, op).Scalar)
 }
 
 
-def truth_of(recorder: BaseRecorder, node: torch.fx.Node) -> bool | None:
-    """The truth of a comparison of integers that have equal symbols; None where it depends on data."""
-    op = _COMPARED.get(node.target)  # type: ignore[call-overload]
+def truth_of(recorder: BaseRecorder, node: torch.fx.Node) -> bool | Relation | None:
+    """The truth of a comparison of numbers that sizes decide, or the comparison; None where it depends on data."""
+    op = _COMPARED.get(node.target)
     if op is None or node.kwargs:
         return None
     left, right = (_operand(recorder, arg) for arg in node.args)
-    return None if left is None or right is None else certain(op, left, right)
+    if left is None or right is None:
+        return None
+    known = certain(op, left, right)
+    relation = Relation(op, (left, right))
+    return relation if known is None and not relation.symbols() & recorder.shape_env.unbacked else known
 
 
-def _operand(recorder: BaseRecorder, arg: object) -> Scalar | None:
+def _is_real(number: Scalar) -> bool:
+    return isinstance(number, Dim) and number.is_real
+
+
+def _operand(recorder: BaseRecorder, arg: object, depth: int = 0) -> Scalar | None:
+    """A number that is exact in float32: an integer, or a quotient of two."""
+    if isinstance(arg, Dim):
+        return arg
     if not isinstance(arg, torch.fx.Node):
-        return arg if isinstance(arg, int | Dim) and not isinstance(arg, bool) else None
-    if arg.meta["val"].dtype != torch.int64 or any(size != 1 for size in arg.meta["val"].dims):
+        return _integer(arg) if isinstance(arg, int | float) else None
+    if arg.meta["val"].dtype not in _INTEGERS + _FLOATS or any(size != 1 for size in arg.meta["val"].dims):
         return None
     value = recorder.value_of(arg)
     if value is None:
-        return _derived(recorder, arg)
+        return _derived(recorder, arg, depth)
     with no_dispatch():
-        return int(value.item())
+        return _integer(value.item())
+
+
+def _integer(number: float) -> int | None:
+    if isinstance(number, float):
+        return int(number) if abs(number) < EXACT and number.is_integer() else None
+    return None if isinstance(number, bool) else number

@@ -48,8 +48,8 @@ class BaseRecorder(TensorTracker):
         self.meta_cache = MetaCache(self.fake_mode, shape_env, weakref.WeakMethod(self.fake_of))
         self.symbols: dict[str, Symbol] = {}
         self.warnings: list[str] = []
-        self.unbacked_scalars: dict[torch.fx.Node, Dim] = {}
-        """The symbol of an integer that Python read from a tensor, by its node."""
+        self.unbacked_scalars: dict[torch.fx.Node, Scalar] = {}
+        """The symbol of an integer that Python read from a tensor, by its node, and expressions over sizes and such symbols."""
         self.nonzero_rows: dict[tuple[torch.fx.Graph, torch.fx.Node], Dim] = {}
         """The unknown number of nonzero elements of a value, so that two selections by one mask have one size."""
         self.packed_batches: dict[torch.fx.Node, DimLike] = {}

@@ -209,7 +209,7 @@ class Recorder(BaseRecorder):
             return bool(number) if func is aten.is_nonzero.default else number
         truth = truth_of(self, node)
         if truth is not None:
-            return truth
+            return truth if isinstance(truth, bool) else self.shape_env.decided(truth)
         if node.target is aten._is_all_true.default or (tensor.dtype == torch.bool and asserted_by_user()):
             self.shape_env.take_for_true(f"%{node.name} is true", self._where)
             return True

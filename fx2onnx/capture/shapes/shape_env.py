@@ -117,10 +117,7 @@ class ShapeEnv(SizeFacts):
     def guard(self, relation: Relation, by_python: bool = False) -> bool:
         """The truth at the sample's sizes, remembered. ``by_python``: for Python, not for a kernel."""
         if not self.unbacked or not relation.symbols() & self.unbacked:
-            recorder = self.recorder() if by_python else None
-            if recorder is not None and recorder.keeps_both() and asked_by_user():
-                return self._decided(relation, recorder)
-            return self._guarded(relation, by_python)
+            return self.decided(relation) if by_python and asked_by_user() else self._guarded(relation, by_python)
         where, by_user = user_location(), asked_by_user()
         if by_user and by_python:
             if asserted_by_user():
@@ -138,8 +135,11 @@ class ShapeEnv(SizeFacts):
             return recorder.truth(relation, error)
         return self._guarded(relation, by_python)
 
-    def _decided(self, relation: Relation, recorder: RunRecorder) -> bool:
+    def decided(self, relation: Relation) -> bool:
         """Python's decision by sizes: one way in this run, where both are to be in the file."""
+        recorder = self.recorder()
+        if recorder is None or not recorder.keeps_both():
+            return self._guarded(relation, by_python=True)
         known = self.is_settled(relation)
         if known is not None:
             self.asked.append(("guard", relation, known))

@@ -53,9 +53,15 @@ def kernels_differ_at(env: ShapeEnv, hints: Mapping[str, int]) -> frozenset[tupl
 
 
 def _false_at(env: ShapeEnv, hints: Mapping[str, int]) -> dict[tuple[Relation, bool], Guard]:
-    sample = ShapeEnv(dict(hints))
     return {
         key: guard
         for key, guard in env.guards.items()
-        if guard.relation.symbols() <= set(hints) and not sample.hint(guard.relation)
+        if guard.relation.symbols() <= set(hints) and not _holds_at(guard.relation, hints)
     }
+
+
+def _holds_at(relation: Relation, hints: Mapping[str, int]) -> bool:
+    try:
+        return relation.holds(hints)
+    except ZeroDivisionError:  # there are no such sizes
+        return False

@@ -42,6 +42,13 @@ class Relation:
         parts = (_value(arg, sizes) for arg in self.args)
         return not next(parts) if self.op == "not" else all(parts) if self.op == "and" else any(parts)
 
+    def is_true_at(self, sizes: Mapping[str, int]) -> bool:
+        """As ``holds``; false where there are no such sizes, as something is divided by 0."""
+        try:
+            return self.holds(sizes)
+        except ZeroDivisionError:
+            return False
+
     def compares_with_zero_or_one(self) -> bool:
         """Whether it compares a size with 0 or 1. At capture, the sample's size stands for these."""
         sides = [arg for arg in self.args if isinstance(arg, Dim)]

@@ -145,6 +145,9 @@ def _specialized(env: ShapeEnv, hints: Mapping[str, int], *, ranges: bool = Fals
     for done in env.specializations.values():
         if ranges and env.require(done.relation, done.where, bounded=True):
             continue
+        if ranges and _holds_around(done.relation, hints):
+            env.guards[done.relation, True] = Guard(done.relation, done.where, by_user=True)
+            continue
         for name in sorted(done.size.symbols() & set(hints)):
             return Specialization(Dim.symbol(name), hints[name], done.where)
     for guard in env.guards.values():
@@ -160,6 +163,13 @@ def _specialized(env: ShapeEnv, hints: Mapping[str, int], *, ranges: bool = Fals
         if change is not None:
             return Specialization(Dim.symbol(change[0]), change[1], guard.where)
     return None
+
+
+def _holds_around(relation: Relation, hints: Mapping[str, int]) -> bool:
+    """Whether each of several sizes may also be one more, or one less: a number rounds what they decide together."""
+    names = relation.symbols()
+    around = [[{**hints, name: hints[name] + step} for step in (1, -1)] for name in names & set(hints)]
+    return len(around) == len(names) > 1 and all(any(map(relation.is_true_at, sizes)) for sizes in around)
 
 
 def _solved(gap: Dim, hints: Mapping[str, int]) -> tuple[str, DimLike] | None:

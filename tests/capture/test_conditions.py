@@ -387,3 +387,14 @@ class PaddedAsEncodec(torch.nn.Module):
 def test_numbers_of_tensors_that_sizes_decide_are_sizes(kernel: int, stride: int) -> None:
     others = [(torch.randn(1, 2, size),) for size in (3, 16, 17, 18, 19, 41, 100)]
     check(PaddedAsEncodec(kernel, stride), (torch.randn(2, 2, 23),), others=others, dynamic_shapes=({0: "b", 2: "n"},))
+
+
+def test_a_number_that_several_sizes_round_to_keeps_them_dynamic() -> None:
+    def chunked(x: torch.Tensor) -> torch.Tensor:
+        parts = int(x.shape[0] * x.shape[1] * x.shape[2] / 100) + 1
+        return torch.cat([part.cumsum(1) for part in torch.chunk(x, parts, dim=1)], 1)
+
+    others = [(torch.randn(*sizes),) for sizes in ((3, 9, 7), (1, 20, 9), (2, 14, 6), (11, 12, 1))]
+    result = check(chunked, (torch.randn(2, 13, 4),), others=others, dynamic_shapes=({0: "b", 1: "n", 2: "m"},))
+    (guard,) = [found for found in result.report.assumptions if isinstance(found, Guard)]
+    assert [guard.relation.is_true_at({"b": b, "n": 13, "m": 4}) for b in (1, 2, 3, 4)] == [False, True, True, False]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -92,9 +91,8 @@ def sizes_where(relation: Relation, sets: Mapping[str, SizeSet], hints: Mapping[
 
     for sizes in sorted(itertools.islice(choices, MOST_TRIED), key=distance):
         found = dict(zip(names, sizes, strict=True))
-        with contextlib.suppress(ZeroDivisionError):  # no such sizes
-            if relation.holds(found):
-                return found
+        if relation.is_true_at(found):
+            return found
     return {}
 
 

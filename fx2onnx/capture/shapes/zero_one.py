@@ -43,8 +43,11 @@ def _ones(env: ShapeEnv) -> Iterator[Dim]:
 
 
 def user_guards_hold_at(env: ShapeEnv, hints: Mapping[str, int]) -> bool:
-    """Whether the module's own code decided everything as it does at the sizes ``hints``."""
-    return not any(guard.by_user for guard in _false_at(env, hints).values())
+    """Whether the module's own code decided everything, and took the numbers, as it does at the sizes ``hints``."""
+    numbers = (done.relation for done in env.specializations.values() if done.size.symbols() <= set(hints))
+    return not any(guard.by_user for guard in _false_at(env, hints).values()) and all(
+        relation.is_true_at(hints) for relation in numbers
+    )
 
 
 def kernels_differ_at(env: ShapeEnv, hints: Mapping[str, int]) -> frozenset[tuple[Relation, bool]]:
@@ -56,12 +59,5 @@ def _false_at(env: ShapeEnv, hints: Mapping[str, int]) -> dict[tuple[Relation, b
     return {
         key: guard
         for key, guard in env.guards.items()
-        if guard.relation.symbols() <= set(hints) and not _holds_at(guard.relation, hints)
+        if guard.relation.symbols() <= set(hints) and not guard.relation.is_true_at(hints)
     }
-
-
-def _holds_at(relation: Relation, hints: Mapping[str, int]) -> bool:
-    try:
-        return relation.holds(hints)
-    except ZeroDivisionError:  # there are no such sizes
-        return False

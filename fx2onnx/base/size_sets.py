@@ -84,6 +84,10 @@ class SizeSet:
         found = np.flatnonzero(np.array(self.members[: self.start], bool))
         return int(found[-1]) if len(found) else -1
 
+    def ends(self) -> tuple[int, int | None]:
+        """The least and the largest member; None where there is no largest."""
+        return next(iter(self.first(1)), 0), self.last()
+
     def described(self, name: str) -> str:
         """Conditions on ``name``, such as ``H % 8 == 0 and H >= 16``."""
         least, most = self.first(1), self.last()

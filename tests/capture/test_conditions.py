@@ -398,3 +398,14 @@ def test_a_number_that_several_sizes_round_to_keeps_them_dynamic() -> None:
     result = check(chunked, (torch.randn(2, 13, 4),), others=others, dynamic_shapes=({0: "b", 1: "n", 2: "m"},))
     (guard,) = [found for found in result.report.assumptions if isinstance(found, Guard)]
     assert [guard.relation.is_true_at({"b": b, "n": 13, "m": 4}) for b in (1, 2, 3, 4)] == [False, True, True, False]
+
+
+def test_declared_ranges_settle_what_several_sizes_decide() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        if x.shape[0] * x.shape[1] > 100:
+            return torch.stack(x.unbind(0))  # for a fixed number of rows
+        return x * 2
+
+    dims = {0: torch.export.Dim("n", max=10), 1: torch.export.Dim("m", max=9)}
+    result = check(program, (torch.randn(4, 3),), others=[(torch.randn(10, 9),)], dynamic_shapes=(dims,))
+    assert {found.expression for found in result.report.assumptions} == {"n <= 10", "m <= 9"}

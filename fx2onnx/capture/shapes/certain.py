@@ -1,11 +1,20 @@
-"""What is certain of a comparison of sizes whatever the sizes are: every symbol is >= 0."""
+"""What is certain of a comparison of sizes whatever the sizes are: every symbol is >= 0, or within a range of its own."""
 
 from __future__ import annotations
 
-from typing import Any
+import math
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
-from fx2onnx.base.dims import Dim, Scalar, without_remainders
+from fx2onnx.base.dims import Dim, Number, Scalar, without_remainders
 from fx2onnx.base.relations import COMPARE
+
+Range: TypeAlias = tuple[Number, Number | None]
+"""From a number on, up to another one where there is one."""
+Ranges: TypeAlias = Mapping[str, Range]
+_COUNT: Range = (0, None)
+_NONE: Ranges = {}
 
 
 def certain(op: str, lhs: Any, rhs: Any) -> bool | None:
@@ -18,11 +27,11 @@ def certain(op: str, lhs: Any, rhs: Any) -> bool | None:
     return None if whole is gap else known_sign(op, whole)
 
 
-def known_sign(op: str, gap: Any) -> bool | None:
+def known_sign(op: str, gap: Any, ranges: Ranges = _NONE) -> bool | None:
     """The truth of ``gap`` compared with 0."""
     if not isinstance(gap, Dim):
         return COMPARE[op](gap, 0)
-    low, high = _bounds(gap)
+    low, high = _bounds(gap, ranges)
     if low is not None and low > 0:
         return op in ("ne", "gt", "ge")
     if high is not None and high < 0:
@@ -34,17 +43,24 @@ def known_sign(op: str, gap: Any) -> bool | None:
     return None
 
 
-def _bounds(dim: Dim) -> tuple[float | None, float | None]:
-    """Lower and upper bound where every symbol is >= 0 and atoms of unknown sign say nothing."""
-    low: float | None = dim.constant
-    high: float | None = dim.constant
+def _bounds(dim: Scalar, ranges: Ranges) -> tuple[Number | None, Number | None]:
+    """Lower and upper bound; atoms of unknown sign say nothing."""
+    if not isinstance(dim, Dim):
+        return dim, dim
+    low: Number | None = dim.constant
+    high: Number | None = dim.constant
     for monomial, factor in dim.terms.items():
-        if not all(_nonnegative(atom) for atom in monomial):
-            return None, None
-        if factor > 0:
-            high = None
-        else:
-            low = None
+        least: Number = 1
+        most: Number | None = 1
+        for atom in monomial:
+            found = _range_of(atom, ranges)
+            if found is None:
+                return None, None
+            least *= found[0]
+            most = None if most is None or found[1] is None else most * found[1]
+        lower, upper = (least, most) if factor > 0 else (most, least)
+        low = None if low is None or lower is None else low + factor * lower
+        high = None if high is None or upper is None else high + factor * upper
     return low, high
 
 
@@ -52,22 +68,42 @@ DEEPEST = 50
 """Operations inside each other, of whose sign nothing is said: that needs a look at all of them."""
 
 
-def _nonnegative(atom: Any) -> bool:
+def _range_of(atom: Any, ranges: Ranges) -> Range | None:
+    """None where the atom may be negative."""
     if atom.op == "symbol":
-        return True
+        return ranges.get(atom.args[0], _COUNT)
     if atom.depth > DEEPEST:
-        return False
-    if atom.op == "max":
-        return any(map(_is_nonnegative, atom.args))
+        return None
     if atom.op == "mod" and type(atom.args[1]) is int:
-        return atom.args[1] > 0
-    return atom.op in _KEEPS_SIGN and all(map(_is_nonnegative, atom.args))
+        return (0, atom.args[1] - 1) if atom.args[1] > 0 else None
+    parts = [_bounds(arg, ranges) for arg in atom.args]
+    lows, highs = ([part[side] for part in parts] for side in (0, 1))
+    if atom.op == "max":
+        known = [low for low in lows if low is not None and low >= 0]
+        return (max(known), None if None in highs else max(highs)) if known else None  # type: ignore[type-var]
+    if atom.op not in _KEEPS_SIGN or any(low is None or low < 0 for low in lows):
+        return None
+    return _of_positive(atom, lows, highs)  # type: ignore[arg-type]
 
 
-_KEEPS_SIGN = frozenset({"floordiv", "truediv", "mod", "min", "float", "floor", "ceil", "sqrt"})
+def _of_positive(atom: Any, lows: Sequence[Number], highs: Sequence[Number | None]) -> Range:
+    if atom.op == "min":
+        return min(lows), min((high for high in highs if high is not None), default=None)
+    if atom.op in _MONOTONE:
+        grows = _MONOTONE[atom.op]
+        return grows(lows[0]), None if highs[0] is None else grows(highs[0])
+    if atom.op in ("floordiv", "truediv") and not isinstance(atom.args[1], Dim) and atom.args[1]:
+        divided = operator.floordiv if atom.op == "floordiv" else operator.truediv
+        return divided(lows[0], atom.args[1]), None if highs[0] is None else divided(highs[0], atom.args[1])
+    return _COUNT
+
+
+_MONOTONE: dict[str, Callable[[Number], Number]] = {
+    "float": float,
+    "floor": math.floor,
+    "ceil": math.ceil,
+    "trunc": math.trunc,
+    "sqrt": math.sqrt,
+}
+_KEEPS_SIGN = frozenset({"floordiv", "truediv", "mod", "min", *_MONOTONE})
 """Functions whose value is >= 0 where their arguments are."""
-
-
-def _is_nonnegative(arg: Scalar) -> bool:
-    low = _bounds(arg)[0] if isinstance(arg, Dim) else arg
-    return low is not None and low >= 0

@@ -81,6 +81,11 @@ class SizeFacts:
                 general = {name: self.sets[name].as_symbol(name) for name in names & self.sets.keys()}
                 gap = without_remainders(gap.substitute(general))
             known = known_sign(relation.op, gap)
+            if known is None and len(names) > 1:
+                gap = relation.args[0] - relation.args[1]
+                known = known_sign(
+                    relation.op, gap, {name: self.sets[name].ends() for name in names & self.sets.keys()}
+                )
             if known is not None:
                 return known
         true = where_true(relation) if len(names) == 1 else None

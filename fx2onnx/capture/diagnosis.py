@@ -192,10 +192,12 @@ def _solved(gap: Dim, hints: Mapping[str, int]) -> tuple[str, DimLike] | None:
 
 
 def _is_harmless(guard: Guard, env: ShapeEnv) -> bool:
-    """Whether the relation is true at every size of a varied list: true of torch's checks for 0, 1 and strides."""
+    """Whether the relation is true at every size of a varied list: true of torch's checks for strides. At capture, the sample's
+    size stands for 0 and 1.
+    """
     if not guard.by_user and guard.during in _CHOOSES_KERNELS:
         return True
-    return env.holds_at_ordinary_sizes(guard.relation)
+    return env.holds_at_ordinary_sizes(guard.relation, least=2)
 
 
 _CHOOSES_KERNELS = frozenset(f"aten::{name}" for name in ("conv1d", "conv2d", "conv3d", "convolution"))

@@ -75,7 +75,7 @@ def _range_of(atom: Any, ranges: Ranges) -> Range | None:
     if atom.depth > DEEPEST:
         return None
     if atom.op == "mod" and type(atom.args[1]) is int:
-        return (0, atom.args[1] - 1) if atom.args[1] > 0 else None
+        return (0, atom.args[1] - (not atom.is_real)) if atom.args[1] > 0 else None
     parts = [_bounds(arg, ranges) for arg in atom.args]
     lows, highs = ([part[side] for part in parts] for side in (0, 1))
     if atom.op == "max":

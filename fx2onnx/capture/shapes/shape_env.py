@@ -90,14 +90,16 @@ class ShapeEnv(SizeFacts):
         self.asked.append(("look", value, found))
         return found
 
-    def holds_at_ordinary_sizes(self, relation: Relation) -> bool:
-        """Whether ``relation`` is true at the sample's sizes and at every size of a varied list."""
+    def holds_at_ordinary_sizes(self, relation: Relation, least: int = 1) -> bool:
+        """Whether ``relation`` is true at the sample's sizes and at every size of a varied list, from ``least`` on."""
         names = sorted(relation.symbols())
         hints = self.hints
         try:
             for sizes in ((), *_PROBES) if set(names) <= set(hints) else _PROBES:
                 self.hints = hints | {
-                    name: self._member(name, sizes[index % len(sizes)]) for index, name in enumerate(names) if sizes
+                    name: self._member(name, max(sizes[index % len(sizes)], least))
+                    for index, name in enumerate(names)
+                    if sizes
                 }
                 with contextlib.suppress(ZeroDivisionError):  # no such size
                     if not self.hint(relation):

@@ -54,10 +54,13 @@ def _folder_facts(folder: Path) -> dict[str, Any]:
     """What the manifest says, without the digests of files. Raises UserError E302."""
     import dataclasses
 
+    from fx2onnx.cli.show_file import conditions
     from fx2onnx.manifest.form import read_manifest
 
     manifest = read_manifest(folder)
     stated = dataclasses.asdict(manifest)
+    for form, graph in zip(manifest.graphs, stated["graphs"], strict=True):
+        graph["conditions"] = conditions(form.size_conditions())
     said = {key: value for key, value in stated.items() if key not in ("files", "copied", "obsolete")}
     files = {**(manifest.files or {}), **(manifest.copied or {})}
     return {"folder": str(folder), **said, "files": {name: entry.bytes for name, entry in files.items()}}
@@ -101,6 +104,7 @@ def _show_folder(facts: Mapping[str, Any]) -> None:
         print()
         _line("graph", graph["file"], graph["kind"], *([tokens] if graph["kind"] in ("forward", "decode") else []))
         _show_values(graph["inputs"], graph["outputs"], graph["cache"])
+        _show_conditions(graph["conditions"])
     print()
     for medium in facts["media"]:
         _line("media", medium["kind"], "in every prompt" if medium["is_required"] else "where the prompt has it")

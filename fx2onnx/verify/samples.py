@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from fx2onnx.base.dim_text import parse_dim, size_of
+from fx2onnx.base.dim_text import Root, parse_dim, root_of, size_of
 from fx2onnx.base.dims import Dim
 from fx2onnx.base.size_conditions import SizeCondition, next_sizes
 from fx2onnx.capture.python.inputs import Arguments
@@ -61,14 +61,11 @@ def _like(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 
 def _sizes(pairs: Sequence[tuple[torch.Tensor, Mapping[int, str] | None]]) -> dict[str, int]:
     """The sample's size of every dim that is a plain name, or of which an axis has a multiple, such as ``8*frames + 3``."""
-    named = [(tensor.shape[axis], parse_dim(text)) for tensor, axes in pairs for axis, text in (axes or {}).items()]
-    sums = [(size, dim) for size, dim in named if isinstance(dim, Dim) and len(dim.terms) == 1]
-    result = {name: size for size, dim in sums if (name := dim.as_symbol()) is not None}
-    for size, dim in sums:
-        ((monomial, factor),) = dim.terms.items()
-        if len(monomial) == 1 and monomial[0].op == "symbol" and not dim.is_real:
-            result.setdefault(monomial[0].text, int(size - dim.constant) // int(factor))
-    return result
+    named = [(root_of(text), tensor.shape[axis]) for tensor, axes in pairs for axis, text in (axes or {}).items()]
+    found = sorted(
+        ((root, size) for root, size in named if root is not None), key=lambda pair: pair[0] == Root(pair[0].name)
+    )
+    return {root.name: root.size(size) for root, size in found}  # a plain name comes last, and counts
 
 
 def _resized(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,10 @@ from onnx import TensorProto, helper, numpy_helper
 from typer.testing import CliRunner, Result
 
 import fx2onnx
+from fx2onnx.base.folder_commit import MANIFEST, VERSION, FileEntry
+from fx2onnx.base.size_conditions import StatedCondition
 from fx2onnx.cli.main import app
+from fx2onnx.manifest.form import GraphForm, Manifest, Medium, Port, State
 
 
 def invoke(*arguments: object) -> Result:
@@ -209,3 +213,61 @@ def test_a_folder_without_a_manifest(ours: Path, tmp_path: Path) -> None:
     several = invoke(tmp_path)
     assert several.exit_code == 2
     assert "only.onnx, other.onnx" in several.stderr
+
+
+def folder_with(manifest: Manifest, folder: Path) -> Path:
+    (folder / MANIFEST).write_text(json.dumps(dataclasses.asdict(manifest)))
+    return folder
+
+
+CACHE = tuple(
+    State(f"{layer}.key", f"past.{layer}", f"present.{layer}", "float16", ("batch_size", 2, "past", 4), "past", 2)
+    for layer in range(12)
+)
+LIMIT = StatedCondition("past <= 62", "modeling.py:534, in forward", "past", (0, 63, 1), 1)
+DECODER = GraphForm(
+    "decoder_model.onnx", "decode",
+    (Port("input_ids", "tokens", "int64", ("batch_size", 1)),), (Port("logits", "logits", "float32", ("batch_size", 1, 50)),),
+    CACHE, tokens_per_call=1, conditions=(LIMIT,),
+)  # fmt: skip
+ENCODER = GraphForm("vision_encoder.onnx", "image", (Port("pixel_values", "media", "float32", (1, 3, 16, 16)),), ())
+FOLDER = Manifest(
+    VERSION, (ENCODER, DECODER), source="hf:.", task="image-text-to-text", options={"dtype": None, "batch": 2},
+    media=(Medium("image"),), baked={"grid": [1]},
+    files={"decoder_model.onnx": FileEntry(1_500_000, "0" * 32)},
+)  # fmt: skip
+
+
+def test_a_folder_as_json(tmp_path: Path) -> None:
+    found = facts(folder_with(FOLDER, tmp_path))
+    assert (found["version"], found["source"], found["task"]) == (VERSION, "hf:.", "image-text-to-text")
+    encoder, decoder = found["graphs"]
+    assert (encoder["kind"], encoder["conditions"]) == ("image", [])
+    assert decoder["conditions"] == [
+        {"dims": ["past"], "condition": "past <= 62", "where": "modeling.py:534, in forward"}
+    ]
+    assert decoder["inputs"] == [{"name": "input_ids", "role": "tokens", "dtype": "int64", "shape": ["batch_size", 1]}]
+    assert len(decoder["cache"]) == 12
+    assert found["files"] == {"decoder_model.onnx": 1_500_000}
+    assert "obsolete" not in found
+
+
+def test_a_folder_as_text(tmp_path: Path) -> None:
+    done = invoke(folder_with(FOLDER, tmp_path))
+    assert done.exit_code == 0, done.output
+    for text in (
+        "hf:.", "image-text-to-text", "batch 2", "decoder_model.onnx", "decode", "1 a call", "tokens", "0.key ... 11.key (12)",
+        "[batch_size, 2, past, 4]", "past <= 62", "modeling.py:534, in forward", "grid", "1.5 MB", "length past",
+    ):  # fmt: skip
+        assert text in done.stdout, text
+    assert "5.key" not in done.stdout
+    assert "dtype None" not in done.stdout
+
+
+def test_a_damaged_folder_is_one_error(tmp_path: Path) -> None:
+    for text, words in (("{", "it is no JSON"), (json.dumps({"version": VERSION}), "graphs is missing")):
+        (tmp_path / MANIFEST).write_text(text)
+        done = invoke(tmp_path)
+        assert done.exit_code == 2
+        assert "[E302]" in done.stderr
+        assert words in done.stderr

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -168,13 +168,22 @@ def _read(text: str) -> list[tuple[StatedCondition, SizeCondition]]:
         ) from cause
 
 
-def next_sizes(sizes: Mapping[str, int], conditions: Iterable[SizeCondition]) -> dict[str, int]:
-    """Of each dim the next larger size that the conditions allow, the next smaller one where there is none."""
+def allowed_sizes(conditions: Iterable[SizeCondition]) -> dict[str, SizeSet]:
+    """Of each dim with conditions of its own, the sizes that they allow."""
     allowed: dict[str, SizeSet] = {}
     for condition in conditions:
         if condition.name:
             allowed[condition.name] = allowed.get(condition.name, EVERY) & condition.sizes
-    return {name: _neighbour(size, allowed.get(name, EVERY)) for name, size in sizes.items()}
+    return allowed
+
+
+def next_sizes(sizes: Mapping[str, int], conditions: Collection[SizeCondition]) -> dict[str, int] | None:
+    """Of each dim the next larger size that the conditions allow, the next smaller one where there is none; of dims that
+    conditions relate, others near these. None where none are found.
+    """
+    allowed = allowed_sizes(conditions)
+    wanted = {name: _neighbour(size, allowed.get(name, EVERY)) for name, size in sizes.items()}
+    return sizes_near(wanted, conditions, unlike=sizes)
 
 
 def _neighbour(size: int, allowed: SizeSet) -> int:
@@ -182,3 +191,45 @@ def _neighbour(size: int, allowed: SizeSet) -> int:
     above = (other for other in range(size + 1, size + reach + 1) if other in allowed)
     below = (other for other in range(size - 1, 0, -1) if other in allowed)
     return next(above, next(below, size))
+
+
+MOST_TRIED = {1: 4096, 2: 96, 3: 20}
+"""Sizes that are tried of each dim, by the number of dims that depend on each other."""
+FEWEST_TRIED = 6
+
+
+def sizes_near(
+    wanted: Mapping[str, int], conditions: Collection[SizeCondition], *, unlike: Mapping[str, int]
+) -> dict[str, int] | None:
+    """``wanted``, or where it does not keep all conditions the nearest sizes that do, of as many dims as possible others
+    than ``unlike``; None where none are found.
+    """
+    broken = [condition for condition in conditions if not condition.holds(wanted)]
+    if not broken:
+        return dict(wanted)
+    names = sorted(frozenset[str]().union(*(condition.names for condition in broken)) & wanted.keys())
+    while True:  # dims that depend on these depend on each other
+        more = frozenset[str]().union(*(c.names for c in conditions if c.names & set(names))) & wanted.keys()
+        if more <= set(names):
+            break
+        names = sorted(more)
+    allowed, count = allowed_sizes(conditions), MOST_TRIED.get(len(names), FEWEST_TRIED)
+    choices = [_around(wanted[name], allowed.get(name, EVERY), count) for name in names]
+
+    def distance(chosen: tuple[int, ...]) -> tuple[int, int]:
+        pairs = list(zip(names, chosen, strict=True))
+        return sum(size == unlike.get(name) for name, size in pairs), sum(
+            abs(size - wanted[name]) for name, size in pairs
+        )
+
+    for chosen in sorted(itertools.islice(itertools.product(*choices), 10_000), key=distance):
+        found = {**wanted, **dict(zip(names, chosen, strict=True))}
+        if found != dict(unlike) and all(condition.holds(found) for condition in conditions):
+            return found
+    return None
+
+
+def _around(size: int, allowed: SizeSet, count: int) -> list[int]:
+    """The ``count`` nearest that are allowed, 1 at least."""
+    reach = range(max(size - 4096, 1), size + 4096)
+    return sorted((other for other in reach if other in allowed), key=lambda other: abs(other - size))[:count]

@@ -12,8 +12,10 @@ polynomials that products make are bounded: any text is read in some millisecond
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from fx2onnx.base.dims import Atom, Dim, Number, Scalar, apply, evaluate
 
@@ -65,6 +67,31 @@ def size_of(dim: int | Dim, sizes: Mapping[str, int]) -> int | None:
     except (*_NO_NUMBER, KeyError):
         return None
     return size if size == value and 0 <= size < MOST else None
+
+
+@dataclass(frozen=True, slots=True)
+class Root:
+    """The one name in a size that is a multiple of it: ``factor * name + constant``."""
+
+    name: str
+    factor: int = 1
+    constant: int = 0
+
+    def size(self, whole: int) -> int:
+        """That of the name where the multiple is ``whole``, rounded down."""
+        return (whole - self.constant) // self.factor
+
+
+@functools.lru_cache(maxsize=1000)
+def root_of(text: str) -> Root | None:
+    """The root of ``frames`` or ``8*frames + 3``; None where the text is something else."""
+    dim = parse_dim(text)
+    if not isinstance(dim, Dim) or dim.is_real or len(dim.terms) != 1:
+        return None
+    ((monomial, factor),) = dim.terms.items()
+    if len(monomial) != 1 or monomial[0].op != "symbol" or factor < 1:
+        return None
+    return Root(monomial[0].text, int(factor), int(dim.constant))
 
 
 class _Reader:

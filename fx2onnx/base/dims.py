@@ -8,6 +8,7 @@ hash, so ``(s + 1) * 2 == 2 * s + 2``. Arithmetic returns a plain number as soon
 from __future__ import annotations
 
 import math
+import re
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -317,6 +318,10 @@ def apply(op: str, *args: Scalar) -> Scalar:
         whole, rest = _multiples(args[0], args[1])
         if whole != 0:
             return whole + apply(op, rest, args[1]) if op == "floordiv" else apply(op, rest, args[1])
+        common = _common_factor(args[0], args[1])
+        if common:
+            reduced = apply(op, *(_over(arg, common) for arg in args))
+            return reduced if op == "floordiv" else Dim({common: 1}) * reduced
     if op == "mod":
         if args[0] == 0:
             return 0
@@ -347,6 +352,10 @@ def apply(op: str, *args: Scalar) -> Scalar:
                 return -apply("floordiv", -top, bottom)  # type: ignore[arg-type, operator]
         if not args[0].is_real:
             return args[0]
+        if op == "floor" or op == "trunc":
+            share = _exact_share(args[0])
+            if share is not None and (op == "floor" or _is_no_less_than_zero(share[0])):
+                return apply("floordiv", *share)
     if op == "float" and isinstance(args[0], Dim) and args[0].is_real:
         return args[0]
     return Dim({(atom_of(op, args),): 1})
@@ -377,6 +386,62 @@ def _exact_quotient(top: Scalar, bottom: Scalar) -> Scalar | None:
         pair = without_remainders(top), without_remainders(bottom)
         quotient = None if pair == (top, bottom) else _quotient(*pair)
     return quotient
+
+
+def _common_factor(top: Scalar, bottom: Scalar) -> Monomial:
+    """The atoms that stand in every term of both: ``n`` in ``(n*m) // (4*n)``, which is ``m // 4`` unless it is a division by 0."""
+    if not isinstance(top, Dim) or not isinstance(bottom, Dim) or top.constant or bottom.constant:
+        return ()
+    if top.is_real or bottom.is_real:
+        return ()
+    first, *others = (*top.terms, *bottom.terms)
+    shared = list(first)
+    for monomial in others:
+        left = list(monomial)
+        kept = []
+        for atom in shared:
+            if atom in left:
+                left.remove(atom)
+                kept.append(atom)
+        shared = kept
+    return tuple(shared)
+
+
+def _over(value: Scalar, common: Monomial) -> Scalar:
+    """``value`` without the atoms of ``common``, which all of its terms have."""
+    assert isinstance(value, Dim)
+    total: Scalar = 0
+    for monomial, factor in value.terms.items():
+        rest = list(monomial)
+        for atom in common:
+            rest.remove(atom)
+        total = total + (Dim({tuple(rest): factor}) if rest else factor)
+    return total
+
+
+def _exact_share(value: Dim) -> tuple[Scalar, int] | None:
+    """``3*n, 4`` of ``0.75 * float(n)``: a factor that is a whole number over a power of 2 makes no rounding."""
+    if len(value.terms) != 1 or value.constant:
+        return None
+    ((monomial, factor),) = value.terms.items()
+    if len(monomial) != 1 or monomial[0].op != "float":
+        return None
+    (whole,) = monomial[0].args
+    if not isinstance(whole, Dim) or whole.is_real:
+        return None
+    top, bottom = float(factor).as_integer_ratio()
+    return (whole * top, bottom) if max(abs(top), bottom) <= 1 << 20 else None
+
+
+def _is_no_less_than_zero(value: Scalar) -> bool:
+    """Whether it is a sum of sizes; numbers that the data gives (``u0``) may be less."""
+    if not isinstance(value, Dim):
+        return value >= 0
+    are_sizes = all(atom.op == "symbol" and not _OF_DATA.fullmatch(atom.text) for atom in value.atoms())
+    return are_sizes and all(factor >= 0 for _, factor in value._all_terms())
+
+
+_OF_DATA = re.compile(r"u[0-9]+")
 
 
 def _multiples(top: Scalar, bottom: Scalar) -> tuple[Scalar, Scalar]:

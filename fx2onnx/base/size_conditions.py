@@ -1,17 +1,13 @@
-"""What a file says of the sizes that it is right for: written beside the graph as metadata, obeyed by what runs it.
-
-JSON: a list of objects. ``condition`` is the text for people, ``where`` the line that asks for it. Of one size, ``name`` is
-the dim and ``runs`` the lengths of runs of sizes that are out, in, out, ... from 0 on, the last ``period`` of which repeat;
-of several, ``op`` compares the expressions ``left`` and ``right``.
-"""
+"""What a file says of the sizes that it is right for: written beside the graph as metadata, obeyed by what runs it."""
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Literal
 
 from fx2onnx.base.assumptions import Assumed, Condition, Guard
 from fx2onnx.base.dim_text import parse_dim, size_of
@@ -19,9 +15,39 @@ from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.relations import COMPARE, Relation
 from fx2onnx.base.size_sets import EVERY, LARGEST, SizeSet
+from fx2onnx.base.typed_json import built
 
 METADATA_KEY = "fx2onnx.conditions"
-"""Model metadata: the conditions as JSON."""
+"""Model metadata: the conditions as JSON, a list of ``StatedCondition``."""
+
+
+@dataclass(frozen=True, slots=True)
+class StatedCondition:
+    """One condition as JSON holds it: in the file's metadata, and in the manifest of a folder.
+
+    ``condition`` is the text for people, ``where`` the line that asks for it. Of one size, ``name`` is the dim and ``runs``
+    the lengths of runs of sizes that are out, in, out, ... from 0 on, the last ``period`` sizes of which repeat; of several,
+    ``op`` compares the expressions ``left`` and ``right``.
+    """
+
+    condition: str
+    where: str
+    name: str = ""
+    runs: tuple[int, ...] = ()
+    period: int = 0
+    op: Literal["", "eq", "ne", "lt", "le", "gt", "ge"] = ""
+    left: str = ""
+    right: str = ""
+
+    def as_dict(self) -> dict[str, object]:
+        """What has to be written of it: the rest is as it is by default."""
+        stated = dataclasses.asdict(self)
+        kept = (
+            ("condition", "where", "name", "runs", "period")
+            if self.name
+            else ("condition", "where", "op", "left", "right")
+        )
+        return {key: stated[key] for key in kept}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,46 +75,71 @@ class SizeCondition:
         sides = [size_of(side, sizes) if isinstance(side, Dim) else side for side in (self.left, self.right)]
         return None in sides or COMPARE[self.op](*sides)
 
+    @staticmethod
+    def of(stated: StatedCondition) -> SizeCondition:
+        """Raises ValueError where it says nothing of sizes."""
+        what, where = stated.condition, stated.where
+        if not stated.name:
+            left, right = parse_dim(stated.left), parse_dim(stated.right)
+            if not stated.op or left is None or right is None:
+                raise ValueError(f"{what!r:.80} is no comparison of sizes")
+            return SizeCondition(what, where, op=stated.op, left=left, right=right)
+        count = sum(stated.runs)
+        if not all(0 <= length <= LARGEST for length in stated.runs):
+            raise ValueError(f"the runs of {what!r:.80} are no lengths")
+        if not 0 < stated.period <= count <= LARGEST:
+            raise ValueError(f"the period of {what!r:.80} is {stated.period}, of {count} sizes")
+        members = tuple(bool(place % 2) for place, length in enumerate(stated.runs) for _ in range(length))
+        return SizeCondition(what, where, stated.name, SizeSet(count - stated.period, members))
 
-def written(assumptions: Iterable[Assumed], *, with_guards: bool = True, with_lines: bool = True) -> str | None:
+
+def check_sizes(
+    what: str, conditions: Iterable[SizeCondition], sizes: Mapping[str, int], places: Mapping[str, str]
+) -> None:
+    """Raises UserError E401 for sizes that ``what`` is not right for; ``places`` says where each was found."""
+    for condition in conditions:
+        if not condition.holds(sizes):
+            given = ", ".join(f"{name} is {sizes[name]} ({places[name]})" for name in sorted(condition.names))
+            raise UserError(
+                "E401",
+                f"{what} is for sizes with {condition.text}",
+                why=given + (f"; {condition.where} asks for it" if condition.where else ""),
+                next="feed such sizes, or export the model with a sample of these",
+            )
+
+
+def written(
+    assumptions: Iterable[Assumed], *, with_guards: bool = True, with_lines: bool = True, beside: str = "[]"
+) -> str | None:
     """The conditions among ``assumptions`` as metadata, with what Python decided by sizes and with the lines that ask
-    for it; None where there are none.
+    for it, behind those that stand in ``beside``; None where there are none.
     """
     chosen = (assumed for assumed in assumptions if with_guards or not isinstance(assumed, Guard))
-    found = [entry for assumed in chosen if (entry := _entry(assumed, with_lines)) is not None]
-    return json.dumps(found) if found else None
+    found = dict.fromkeys(read_stated(beside))
+    found |= {stated: None for assumed in chosen if (stated := _stated(assumed, with_lines)) is not None}
+    return json.dumps([stated.as_dict() for stated in found]) if found else None
 
 
-def _entry(assumed: Assumed, with_lines: bool) -> dict[str, Any] | None:
+def _stated(assumed: Assumed, with_lines: bool) -> StatedCondition | None:
     where = "" if assumed.where is None or not with_lines else str(assumed.where)
     if isinstance(assumed, Condition):
         lengths = [(is_in, len(list(run))) for is_in, run in itertools.groupby(assumed.sizes.members)]
-        runs = [length for _, length in lengths]
-        return {
-            "condition": assumed.expression,
-            "where": where,
-            "name": assumed.name,
-            "runs": [0, *runs] if lengths[0][0] else runs,
-            "period": assumed.sizes.period,
-        }
+        runs = tuple(length for _, length in lengths)
+        runs = (0, *runs) if lengths[0][0] else runs
+        return StatedCondition(assumed.expression, where, assumed.name, runs, assumed.sizes.period)
     if (
         isinstance(assumed, Guard)
         and assumed.by_user
         and assumed.relation.op in COMPARE
-        and _is_stated(assumed.relation)
+        and _is_comparison(assumed.relation)
     ):
         left, right = (str(arg) for arg in assumed.relation.args)
-        return {
-            "condition": assumed.expression,
-            "where": where,
-            "op": assumed.relation.op,
-            "left": left,
-            "right": right,
-        }
+        op = assumed.relation.op
+        return StatedCondition(assumed.expression, where, op=op, left=left, right=right)  # type: ignore[arg-type]
     return None
 
 
-def _is_stated(relation: Relation) -> bool:
+def _is_comparison(relation: Relation) -> bool:
     """Whether it compares whole numbers, and not with 0 or 1: the sample's size stands for these."""
     are_whole = all(not arg.is_real if isinstance(arg, Dim) else isinstance(arg, int) for arg in relation.args)
     return are_whole and not relation.compares_with_zero_or_one()
@@ -96,10 +147,19 @@ def _is_stated(relation: Relation) -> bool:
 
 def read(text: str) -> list[SizeCondition]:
     """The conditions of a file. Raises UserError E303 where ``text`` does not hold such."""
+    return [condition for _, condition in _read(text)]
+
+
+def read_stated(text: str) -> tuple[StatedCondition, ...]:
+    """The same in the form that they are written in."""
+    return tuple(stated for stated, _ in _read(text))
+
+
+def _read(text: str) -> list[tuple[StatedCondition, SizeCondition]]:
     try:
-        entries = json.loads(text)
-        return [_condition(entry) for entry in entries]
-    except (ValueError, KeyError, TypeError, RecursionError) as cause:
+        entries = built(tuple[StatedCondition, ...], json.loads(text), METADATA_KEY)
+        return [(stated, SizeCondition.of(stated)) for stated in entries]
+    except (ValueError, RecursionError) as cause:
         raise UserError(
             "E303",
             f"the model's metadata {METADATA_KEY} is malformed",
@@ -108,30 +168,22 @@ def read(text: str) -> list[SizeCondition]:
         ) from cause
 
 
-def _condition(entry: Any) -> SizeCondition:
-    what, where = str(entry["condition"]), str(entry["where"])
-    if "name" not in entry:
-        left, right = (parse_dim(str(entry[side])) for side in ("left", "right"))
-        if entry["op"] not in COMPARE or left is None or right is None:
-            raise ValueError(f"{what!r:.80} is no comparison of sizes")
-        return SizeCondition(what, where, op=entry["op"], left=left, right=right)
-    runs, period = entry["runs"], entry["period"]
-    if not all(isinstance(length, int) and 0 <= length <= LARGEST for length in (*runs, period)) or not runs:
-        raise ValueError(f"the runs of {what!r:.80} are no lengths")
-    count = sum(runs)
-    if not 0 < period <= count <= LARGEST:
-        raise ValueError(f"the period of {what!r:.80} is {period}, of {count} sizes")
-    members = tuple(bool(place % 2) for place, length in enumerate(runs) for _ in range(length))
-    return SizeCondition(what, where, str(entry["name"]), SizeSet(count - period, members))
-
-
-def next_sizes(sizes: Mapping[str, int], conditions: Iterable[SizeCondition]) -> dict[str, int]:
-    """Of each dim the next larger size that the conditions allow, the next smaller one where there is none."""
+def allowed_sizes(conditions: Iterable[SizeCondition]) -> dict[str, SizeSet]:
+    """Of each dim with conditions of its own, the sizes that they allow."""
     allowed: dict[str, SizeSet] = {}
     for condition in conditions:
         if condition.name:
             allowed[condition.name] = allowed.get(condition.name, EVERY) & condition.sizes
-    return {name: _neighbour(size, allowed.get(name, EVERY)) for name, size in sizes.items()}
+    return allowed
+
+
+def next_sizes(sizes: Mapping[str, int], conditions: Collection[SizeCondition]) -> dict[str, int] | None:
+    """Of each dim the next larger size that the conditions allow, the next smaller one where there is none; of dims that
+    conditions relate, others near these. None where none are found.
+    """
+    allowed = allowed_sizes(conditions)
+    wanted = {name: _neighbour(size, allowed.get(name, EVERY)) for name, size in sizes.items()}
+    return sizes_near(wanted, conditions, unlike=sizes)
 
 
 def _neighbour(size: int, allowed: SizeSet) -> int:
@@ -139,3 +191,45 @@ def _neighbour(size: int, allowed: SizeSet) -> int:
     above = (other for other in range(size + 1, size + reach + 1) if other in allowed)
     below = (other for other in range(size - 1, 0, -1) if other in allowed)
     return next(above, next(below, size))
+
+
+MOST_TRIED = {1: 4096, 2: 96, 3: 20}
+"""Sizes that are tried of each dim, by the number of dims that depend on each other."""
+FEWEST_TRIED = 6
+
+
+def sizes_near(
+    wanted: Mapping[str, int], conditions: Collection[SizeCondition], *, unlike: Mapping[str, int]
+) -> dict[str, int] | None:
+    """``wanted``, or where it does not keep all conditions the nearest sizes that do, of as many dims as possible others
+    than ``unlike``; None where none are found.
+    """
+    broken = [condition for condition in conditions if not condition.holds(wanted)]
+    if not broken:
+        return dict(wanted)
+    names = sorted(frozenset[str]().union(*(condition.names for condition in broken)) & wanted.keys())
+    while True:  # dims that depend on these depend on each other
+        more = frozenset[str]().union(*(c.names for c in conditions if c.names & set(names))) & wanted.keys()
+        if more <= set(names):
+            break
+        names = sorted(more)
+    allowed, count = allowed_sizes(conditions), MOST_TRIED.get(len(names), FEWEST_TRIED)
+    choices = [_around(wanted[name], allowed.get(name, EVERY), count) for name in names]
+
+    def distance(chosen: tuple[int, ...]) -> tuple[int, int]:
+        pairs = list(zip(names, chosen, strict=True))
+        return sum(size == unlike.get(name) for name, size in pairs), sum(
+            abs(size - wanted[name]) for name, size in pairs
+        )
+
+    for chosen in sorted(itertools.islice(itertools.product(*choices), 10_000), key=distance):
+        found = {**wanted, **dict(zip(names, chosen, strict=True))}
+        if found != dict(unlike) and all(condition.holds(found) for condition in conditions):
+            return found
+    return None
+
+
+def _around(size: int, allowed: SizeSet, count: int) -> list[int]:
+    """The ``count`` nearest that are allowed, 1 at least."""
+    reach = range(max(size - 4096, 1), size + 4096)
+    return sorted((other for other in reach if other in allowed), key=lambda other: abs(other - size))[:count]

@@ -19,6 +19,7 @@ from fx2onnx.capture.options import CaptureOptions
 from fx2onnx.capture.patches import Patches, TracedCode
 from fx2onnx.capture.python.inputs import Arguments
 from fx2onnx.capture.shapes.dynamic import hints_of
+from fx2onnx.capture.shapes.requested import of_size
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 
 
@@ -35,6 +36,8 @@ class Attempt:
     """Of library functions, in place while the module runs."""
     optional: frozenset[str] = frozenset()
     """Sizes that may become static, since nobody asked for them by name."""
+    declared: frozenset[str] = frozenset()
+    """Sizes that are declared by a ``torch.export.Dim``."""
     strategy: str = "fake"
     """What is run: the module itself (``fake``), a traced copy (``symbolic``) or torch.export's program (``export``)."""
     program: torch.nn.Module | None = None
@@ -78,6 +81,10 @@ class Attempt:
             conditions=dict.fromkeys(declared),
         )
 
+    def range_of(self, name: str) -> Condition | None:
+        """What the size is declared with."""
+        return next((condition for condition in self.ranges if condition.name == name), None)
+
     def specialized(self, done: Specialization) -> Attempt:
         """With the number or the other size for one that was a symbol; everything else as in the first attempt."""
         name = str(done.size.as_symbol())
@@ -95,6 +102,7 @@ class Attempt:
         return replace(
             self,
             arguments=arguments,
+            ranges=self._ranges_after(name, done.value),
             specializations=(*self.specializations, done),
             larger={},
             without_larger=None,
@@ -102,6 +110,14 @@ class Attempt:
             traced=frozenset(),
             change=str(done),
         ).at_sample()
+
+    def _ranges_after(self, name: str, value: object) -> tuple[Condition, ...]:
+        """A size that becomes another one hands its range on, unless that has one of its own."""
+        other = value.as_symbol() if isinstance(value, Dim) else None
+        declared = self.range_of(name)
+        if declared is None or other is None or self.range_of(other) is not None:
+            return self.ranges
+        return (*self.ranges, of_size(other, declared))
 
     def reason(self) -> str:
         """Why the graph comes from this strategy, for the report."""

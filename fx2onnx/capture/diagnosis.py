@@ -16,6 +16,7 @@ from fx2onnx.capture.fallback import export_may_help
 from fx2onnx.capture.shapes import zero_one
 from fx2onnx.capture.shapes.dynamic import hints_of
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
+from fx2onnx.capture.shapes.unmet import needed_beside
 
 MAX_SPECIALIZATIONS = 16
 """Each costs a run of the module; a module that specializes more sizes than this is refused."""
@@ -80,7 +81,7 @@ def _settled(done: Recorded) -> Attempt | Outcome:
     as a number.
     """
     change = _specialized(done.shape_env, done.attempt.hints, ranges=True) or _unlike_sample(done)
-    return _with_assumptions(done) if change is None else _specializing(done.attempt, change)
+    return _with_assumptions(done) if change is None else _specializing(done.attempt, change, done.shape_env)
 
 
 def _unlike_sample(done: Recorded) -> Specialization | None:
@@ -92,24 +93,15 @@ def _unlike_sample(done: Recorded) -> Specialization | None:
     return None
 
 
-def _specializing(attempt: Attempt, change: Specialization) -> Attempt | Failed:
+def _specializing(attempt: Attempt, change: Specialization, env: ShapeEnv) -> Attempt | Failed:
     """With the size as a number, unless it must not become one or there are too many such sizes (UserError E105); with fewer
     sizes, where others do as well.
     """
     name = str(change.size.as_symbol())
     if isinstance(change.value, int):
         change = replace(change, value=hints_of(attempt.arguments).get(name, change.value))
-    if isinstance(change.value, int) and name not in attempt.optional:
-        error = UserError(
-            "E105",
-            f"the dynamic size {name} is used as the fixed number {change.value}",
-            where=change.where,
-            why="Python or an operator there needs a plain number, so the graph holds only for that size",
-            next=(
-                f"make the size static (leave {name} out of dynamic_shapes)",
-                "or keep it symbolic: no int(), no loop over it, no comparison with a number",
-            ),
-        )
+    error = _refused(attempt, name, change, env)
+    if error is not None:
         return Failed(attempt, attempt.first_failure or error)
     following = attempt.specialized(change)
     if len(following.specializations) < MAX_SPECIALIZATIONS:
@@ -117,6 +109,40 @@ def _specializing(attempt: Attempt, change: Specialization) -> Attempt | Failed:
     why = "; ".join(map(str, following.specializations))
     what = f"more than {MAX_SPECIALIZATIONS} dynamic sizes are specialized by the module"
     return Failed(attempt, attempt.first_failure or UserError("E105", what, why=why))
+
+
+def _refused(attempt: Attempt, name: str, change: Specialization, env: ShapeEnv) -> UserError | None:
+    """A size that the user asked for by name is not to be a number; two that are declared are not to be one."""
+    if isinstance(change.value, Dim):
+        others = change.value.symbols()
+        if not {name, *others} <= attempt.declared:
+            return None
+        is_one = change.value.as_symbol() is not None
+        return UserError(
+            "E105",
+            f"the size {name} is declared as one of its own, and has to be equal to {change.value}",
+            where=change.where,
+            why="the code there works for no other sizes",
+            next=f"give both axes the torch.export.Dim {change.value}"
+            if is_one
+            else f"declare {name} as {change.value}",
+        )
+    if name in attempt.optional:
+        return None
+    declared = attempt.range_of(name)
+    narrowed = "" if declared is None else needed_beside(declared, env, attempt.hints)
+    return UserError(
+        "E105",
+        f"the dynamic size {name} is used as the fixed number {change.value}",
+        where=change.where,
+        why=narrowed or "Python or an operator there needs a plain number, so the graph holds only for that size",
+        next=(
+            f"make the size static (leave {name} out of dynamic_shapes)",
+            f"or declare {name} with wider bounds"
+            if narrowed
+            else "or keep it symbolic: no int(), no loop over it, no comparison with a number",
+        ),
+    )
 
 
 def _with_assumptions(done: Recorded) -> Recorded:

@@ -23,7 +23,7 @@ from fx2onnx.capture.python.module_state import keep_buffers, preserve
 from fx2onnx.capture.python.module_tree import ModuleTree
 from fx2onnx.capture.python.process_state import keep_process_state
 from fx2onnx.capture.recording.branches import joined_paths
-from fx2onnx.capture.shapes.dynamic import set_dynamic_axes
+from fx2onnx.capture.shapes.dynamic import check_names, set_dynamic_axes
 from fx2onnx.capture.strategies import fake, symbolic
 from fx2onnx.capture.strategies.exported import exported
 
@@ -89,6 +89,7 @@ def capture(
             keep,
             patches,
             frozenset(asked.optional),
+            frozenset(asked.declared),
             strategy,
             ranges=tuple(asked.ranges.values()),
         )
@@ -101,6 +102,9 @@ def capture(
         raise
     captured.warnings = arguments.notes + captured.warnings
     _name_outputs(captured, options.output_names)
+    if options.dynamic_axes is not None:
+        names = [leaf.name for leaf in arguments.leaves]
+        check_names(options.dynamic_axes, names, [output.name for output in captured.outputs])
     return captured
 
 

@@ -31,7 +31,11 @@ def parse_dynamic(texts: list[str]) -> dict[str, dict[int, str]] | str:
         if not colon or not name.strip() or not all(matches):
             raise UserError("E001", f"cannot read --dynamic '{entry}'", next=_USAGE)
         named = shapes.setdefault(name.strip(), {})
-        named.update({int(match[1]): match[2] for match in matches if match})
+        for axis, dim in ((int(match[1]), match[2]) for match in matches if match):
+            if named.setdefault(axis, dim) != dim:
+                raise UserError(
+                    "E001", f"--dynamic gives axis {axis} of '{name.strip()}' two names", next="give it one"
+                )
     if not shapes:
         raise UserError("E001", "--dynamic is empty", next=_USAGE)
     return shapes
@@ -47,7 +51,7 @@ def dynamic_shapes_of(source: Source, wanted: dict[str, dict[int, str]] | str) -
     if wanted == "none":
         return None
     if isinstance(wanted, str):
-        from fx2onnx.capture.shapes.dynamic import Proposed
+        from fx2onnx.capture.shapes.requested import Proposed
 
         if source.dynamic_shapes is None:
             return None

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import fx2onnx
-from fx2onnx.cli import export, generate, listing, ops, profile, run, verify
+from fx2onnx.cli import export, generate, listing, ops, profile, run, show, verify
 
 app = typer.Typer(
     name="fx2onnx",
@@ -38,6 +38,7 @@ def _options(
 
 app.command("export")(export.export_command)
 app.command("run")(run.run_command)
+app.command("show")(show.show_command)
 app.command("generate")(generate.generate_command)
 app.command("verify")(verify.verify_command)
 app.command("profile")(profile.profile_command)

@@ -41,7 +41,7 @@ def model_in(path: Path) -> Path:
     found = sorted(path.glob("*.onnx"))
     if len(found) != 1:
         why = f"it holds {', '.join(file.name for file in found)}" if found else "it holds no .onnx file"
-        raise UserError("E302", f"the folder '{path}' does not say which model to run", why=why, next="name the file")
+        raise UserError("E302", f"the folder '{path}' does not say which model is meant", why=why, next="name the file")
     return found[0]
 
 

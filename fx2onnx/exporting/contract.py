@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from fx2onnx.base import size_conditions
 from fx2onnx.base.folder_commit import VERSION
 from fx2onnx.manifest import names
 from fx2onnx.manifest.form import GraphForm, Kind, Length, Manifest, Medium, Port, Role, State
@@ -61,7 +63,9 @@ def manifest_of(
     for name, graph in graphs.items():
         kind = _KINDS.get(name, "forward")
         given |= {output: _output_role(output, kind) for output in _described(graph.outputs) if kind in _GIVEN}
-    forms = tuple(_form(name, graph, given) for name, graph in graphs.items())
+    forms = tuple(
+        replace(_form(name, graph, given), conditions=_conditions(results[name])) for name, graph in graphs.items()
+    )
     embedding = sources.get(names.EMBED_FILE)
     media: Any = _media(forms) if embedding is None else embedding.module.media
     baked = {name: source.kwargs[name].tolist() for source in sources.values() for name in source.bake}
@@ -74,6 +78,11 @@ def manifest_of(
         said["source"] = f"hf:{os.path.relpath(assembly.folder.resolve(), target.resolve())}{mark}{query}"
     said["options"] = {key: value for key, value in origin.items() if key not in said}
     return Manifest(VERSION, forms, **said, media=media, baked=baked, prompt_rewrite=rewrite, codebook_delays=delays)
+
+
+def _conditions(result: ExportResult) -> tuple[size_conditions.StatedCondition, ...]:
+    """What the graph's own file says of sizes."""
+    return size_conditions.read_stated(result.owned.model.metadata_props.get(size_conditions.METADATA_KEY, "[]"))
 
 
 def _media(forms: Sequence[GraphForm]) -> tuple[Medium, ...]:

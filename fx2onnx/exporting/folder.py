@@ -9,9 +9,10 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
-from fx2onnx.base.assumptions import Condition, Guard, Specialization
+from fx2onnx.base import size_conditions
+from fx2onnx.base.assumptions import Assumed, Condition, Guard, Specialization
 from fx2onnx.base.dims import Dim, apply, innermost_first
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.folder_commit import CHECKED_SUFFIXES, commit_folder
@@ -184,7 +185,19 @@ def _export(source: Source, options: ExportOptions) -> ExportResult:
     )
     result = pipeline.run(source.module, source.args, source.kwargs, None, asked)
     _drop_unused(result, source)
+    _state_limits(result, with_lines=options.metadata != "none")
     return result
+
+
+def _state_limits(result: ExportResult, *, with_lines: bool) -> None:
+    """Where Python decides by the length of the past, the file says so: generation goes on to any length."""
+    properties = result.owned.model.metadata_props
+    limits = [replace(found, by_user=True) for found in result.report.assumptions if _is_limit(found)]
+    text = size_conditions.written(
+        limits, with_lines=with_lines, beside=properties.get(size_conditions.METADATA_KEY, "[]")
+    )
+    if text is not None:
+        properties[size_conditions.METADATA_KEY] = text
 
 
 def _drop_unused(result: ExportResult, source: Source) -> None:
@@ -201,11 +214,7 @@ _PAST = Dim.symbol(PAST_SIZE)
 
 def _limits(result: ExportResult) -> list[str]:
     """Up to which length of the past the model's Python does what the graph does."""
-    limits = {
-        str(found.relation)
-        for found in result.report.assumptions
-        if isinstance(found, Guard) and _is_limit(found.relation)
-    }
+    limits = {str(found.relation) for found in result.report.assumptions if _is_limit(found)}
     bounds = (found for found in result.report.assumptions if isinstance(found, Condition) and _is_upper_bound(found))
     return sorted(limits | {bound.expression for bound in bounds})
 
@@ -215,11 +224,11 @@ def _is_upper_bound(condition: Condition) -> bool:
     return condition.sizes == interval(0, condition.sizes.last())
 
 
-def _is_limit(relation: Relation) -> bool:
+def _is_limit(found: Assumed) -> TypeGuard[Guard]:
     """Whether it is ``past_sequence_length + NUMBER < NUMBER``, or with ``<=``."""
-    if relation.op not in ("lt", "le"):
+    if not isinstance(found, Guard) or found.relation.op not in ("lt", "le"):
         return False
-    length, limit = relation.args
+    length, limit = found.relation.args
     return isinstance(length, Dim) and not isinstance(length - _PAST, Dim) and not isinstance(limit, Dim)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -11,9 +11,11 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
+from fx2onnx.base.dim_text import Root, root_of
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.folder_commit import MANIFEST
 from fx2onnx.base.ort_values import from_ort_value, to_ort_value
+from fx2onnx.base.size_conditions import SizeCondition, check_sizes
 from fx2onnx.manifest.form import GraphForm, Port, State
 from fx2onnx.manifest.names import BATCH, CAPACITY
 
@@ -86,6 +88,8 @@ class Graph:
             if state.axis is not None and state.window is not None
         ]
         self.names_of_past = {state.name: name for name, state in self.past.items()}
+        self._conditions = form.size_conditions()
+        self._places = _places(self.inputs, self._conditions)
         self._check(self.inputs, form.inputs, self.past, has_shapes=True)
         # An engine may know more of an output's shape than the file says.
         self._check(self.outputs, form.outputs, self.present, has_shapes=False)
@@ -129,7 +133,14 @@ class Graph:
         }
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
-        """Every output by name, as the engine's values. ``feeds`` are arrays or such values."""
+        """Every output by name, as the engine's values. ``feeds`` are arrays or such values.
+
+        Raises:   UserError E401 for sizes that the graph is not right for.
+        """
+        if self._conditions:
+            sizes = {name: root.size(shape_of(feeds[of])[axis]) for name, (of, axis, root) in self._places.items()}
+            places = {name: f"axis {axis} of {of}" for name, (of, axis, _) in self._places.items()}
+            check_sizes(self.path.name, self._conditions, sizes, places)
         values = {name: self.value(name, feed) for name, feed in feeds.items()}
         if self.form.has_fixed_cache and hasattr(self._session, "io_binding"):
             return self._run_in_place(values)
@@ -173,6 +184,18 @@ class Graph:
             shape = [size if isinstance(size, int) else sizes.get(size, 0) for size in state.shape]
             found[name] = self.value(name, np.full(shape, state.initial, dtype_of(self.inputs[name].type)))
         return found
+
+
+def _places(inputs: Mapping[str, Any], conditions: Iterable[SizeCondition]) -> dict[str, tuple[str, int, Root]]:
+    """Of each size that a condition is about, an input and the axis that tells it, by itself or as a multiple."""
+    wanted = frozenset[str]().union(*(condition.names for condition in conditions))
+    found: dict[str, tuple[str, int, Root]] = {}
+    for name, arg in inputs.items() if wanted else ():
+        for axis, size in enumerate(arg.shape):
+            root = root_of(size) if isinstance(size, str) else None
+            if root is not None and root.name in wanted and (root.name not in found or size == root.name):
+                found[root.name] = name, axis, root
+    return found
 
 
 def shape_of(value: Any) -> tuple[int, ...]:

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.folder_commit import MANIFEST, VERSION, FileEntry, is_plain_name, path_now
 from fx2onnx.base.folder_files import inside, read_object
+from fx2onnx.base.size_conditions import SizeCondition, StatedCondition
 from fx2onnx.base.typed_json import Misfit, Only, built, within
 
 Kind: TypeAlias = Literal["forward", "decode", "prompt", "encoder", "embed", "image", "audio"]
@@ -89,7 +90,8 @@ class GraphForm:
     ``tokens``            whether a call takes the tokens that the cache has not seen, or all of them;
     ``tokens_per_call``   how many tokens it takes a call, null for any number;
     ``mask``              whether the attention mask is of the tokens of the call alone, or of all;
-    ``positions``         counted from the mask, or as the graph ``embed`` gives them.
+    ``positions``         counted from the mask, or as the graph ``embed`` gives them;
+    ``conditions``        what the sizes of inputs have to keep for the graph to be right.
     """
 
     file: _PlainName
@@ -101,6 +103,7 @@ class GraphForm:
     tokens_per_call: _Count | None = None
     mask: Literal["new", "all"] = "all"
     positions: Literal["none", "mask", "embed"] = "none"
+    conditions: tuple[StatedCondition, ...] = ()
 
     @property
     def stem(self) -> str:
@@ -112,6 +115,10 @@ class GraphForm:
 
     def output(self, role: Role) -> str:
         return next((port.name for port in self.outputs if port.role == role), "")
+
+    def size_conditions(self) -> list[SizeCondition]:
+        """Raises ValueError where one says nothing of sizes."""
+        return list(map(SizeCondition.of, self.conditions))
 
     @property
     def has_fixed_cache(self) -> bool:
@@ -183,6 +190,8 @@ class Manifest:
         return next((graph for graph in self.graphs if graph.kind in kinds), None)
 
 
+OLDEST = 2
+"""The oldest version that can be read: it says nothing of conditions."""
 _AGAIN = "export the folder again"
 
 
@@ -198,8 +207,8 @@ def read_manifest(folder: Path) -> Manifest:
     if type(version) is int and version > VERSION:
         why = f"it is of version {version}, this fx2onnx knows {VERSION}"
         raise UserError("E302", f"cannot read '{path}'", why=why, next="pip install --upgrade fx2onnx")
-    if version is None or (type(version) is int and version < VERSION):
-        why = f"it is of version {version or 1}, which does not say what each graph is; this fx2onnx reads {VERSION}"
+    if version is None or (type(version) is int and version < OLDEST):
+        why = f"it is of version {version or 1}, which does not say what each graph is; this fx2onnx reads {OLDEST} to {VERSION}"
         raise UserError("E302", f"cannot read '{path}'", why=why, next=_AGAIN)
     try:
         manifest = built(Manifest, stated)
@@ -223,6 +232,10 @@ def _contradictions(manifest: Manifest) -> Iterator[str]:
     if main is not None and main.tokens == "new" and not main.goes_on:
         yield f"{main.file} takes new tokens alone, and has no cache to go on with"
     for place, graph in enumerate(manifest.graphs):
+        try:
+            graph.size_conditions()
+        except ValueError as cause:
+            yield f"graphs[{place}].conditions: {cause}"
         for port in graph.inputs if graph is main else ():
             if port.role in ("embedded", "encoder_states", "handed_on", "stream", "beside") and port.role not in made:
                 yield f"graphs[{place}].inputs have {port.name}, which no graph gives"

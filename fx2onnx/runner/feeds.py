@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from fx2onnx.base.dim_text import root_of
 from fx2onnx.base.errors import UserError
-from fx2onnx.base.size_conditions import SizeCondition
+from fx2onnx.base.size_conditions import SizeCondition, check_sizes
 from fx2onnx.runner.program import Program
 from fx2onnx.runner.types import (
     TENSOR_NAMES,
@@ -103,16 +104,18 @@ class FeedChecker:
 
     def _check_conditions(self, bound: Mapping[str, tuple[int, str]]) -> None:
         """Raises UserError E401 for sizes that the file is not right for."""
+        bound = {**bound, **self._roots(bound)}
         sizes = {name: size for name, (size, _) in bound.items()}
-        for condition in self.conditions:
-            if not condition.holds(sizes):
-                given = ", ".join(f"{name} is {sizes[name]} ({bound[name][1]})" for name in sorted(condition.names))
-                raise UserError(
-                    "E401",
-                    f"the model is for sizes with {condition.text}",
-                    why=given + (f"; {condition.where} asks for it" if condition.where else ""),
-                    next="feed such sizes, or export the model with a sample of these",
-                )
+        check_sizes("the model", self.conditions, sizes, {name: place for name, (_, place) in bound.items()})
+
+    def _roots(self, bound: Mapping[str, tuple[int, str]]) -> dict[str, tuple[int, str]]:
+        """The sizes that stand in the shapes only in others, such as ``n`` in ``2*n + 1``."""
+        found: dict[str, tuple[int, str]] = {}
+        for text, (size, place) in bound.items():
+            root = None if text.isidentifier() else root_of(text)
+            if root is not None and root.name not in bound:
+                found[root.name] = root.size(size), f"{place} is {text}"
+        return found
 
     def _wanted(self, arg: NodeArg) -> str:
         return f"{arg.type} {arg.shape}"

@@ -92,7 +92,7 @@ def verify(
             verdict.note("onnxruntime is left out: it ends the process at random numbers without spread")
         case = _Case(root, judge, arguments, fed, file.outputs, runs, random)
         symbolic_axes = [file.axes[name] if name else None for name in fed]
-        for sample in samples(arguments, symbolic_axes, seeds, file.conditions):
+        for sample in samples(arguments, symbolic_axes, seeds, file.conditions, verdict.note):
             _compare_sample(verdict, case, sample)
     return verdict
 

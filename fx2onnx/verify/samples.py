@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 
-from fx2onnx.base.dim_text import parse_dim, size_of
+from fx2onnx.base.dim_text import Root, parse_dim, root_of, size_of
 from fx2onnx.base.dims import Dim
-from fx2onnx.base.size_conditions import SizeCondition, next_sizes
+from fx2onnx.base.size_conditions import SizeCondition
 from fx2onnx.capture.python.inputs import Arguments
-
-MOST_GROWTH = 16
-"""A size may become so many times what it is: a file may name a size ``n**9``."""
+from fx2onnx.verify.sizes import MOST_GROWTH, other_sizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +27,10 @@ def samples(
     symbolic_axes: Sequence[Mapping[int, str] | None],
     seeds: Sequence[int],
     conditions: Sequence[SizeCondition] = (),
+    note: Callable[[str], None] = lambda text: None,
 ) -> Iterator[Sample]:
-    """The sample itself, one shuffled set a seed, and one where every dynamic size is the next that ``conditions`` allow.
+    """The sample itself, one shuffled set a seed, one where every dynamic size is the next that ``conditions`` allow, and some
+    at the borders of what they allow.
 
     ``symbolic_axes`` has an entry for each tensor, None for one that keeps its values.
     """
@@ -41,9 +41,13 @@ def samples(
         generator = torch.Generator().manual_seed(seed)
         shuffled = [tensor if axes is None else _like(tensor, generator) for tensor, axes in pairs]
         yield Sample(f"seed {seed}", shuffled)
-    if any(symbolic_axes):
-        sizes = _sizes(pairs)
-        others = next_sizes(sizes, conditions)
+    if not any(symbolic_axes):
+        return
+    sizes = _sizes(pairs)
+    tried = other_sizes(sizes, conditions)
+    if not tried:
+        note("no other sizes were found that keep the conditions of the file")
+    for others in tried:
         name = "sizes +1" if not conditions else "sizes " + ", ".join(f"{dim} {size}" for dim, size in others.items())
         yield Sample(name, [_resized(tensor, axes or {}, sizes, others) for tensor, axes in pairs])
 
@@ -61,14 +65,11 @@ def _like(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
 
 def _sizes(pairs: Sequence[tuple[torch.Tensor, Mapping[int, str] | None]]) -> dict[str, int]:
     """The sample's size of every dim that is a plain name, or of which an axis has a multiple, such as ``8*frames + 3``."""
-    named = [(tensor.shape[axis], parse_dim(text)) for tensor, axes in pairs for axis, text in (axes or {}).items()]
-    sums = [(size, dim) for size, dim in named if isinstance(dim, Dim) and len(dim.terms) == 1]
-    result = {name: size for size, dim in sums if (name := dim.as_symbol()) is not None}
-    for size, dim in sums:
-        ((monomial, factor),) = dim.terms.items()
-        if len(monomial) == 1 and monomial[0].op == "symbol" and not dim.is_real:
-            result.setdefault(monomial[0].text, int(size - dim.constant) // int(factor))
-    return result
+    named = [(root_of(text), tensor.shape[axis]) for tensor, axes in pairs for axis, text in (axes or {}).items()]
+    found = sorted(
+        ((root, size) for root, size in named if root is not None), key=lambda pair: pair[0] == Root(pair[0].name)
+    )
+    return {root.name: root.size(size) for root, size in found}  # a plain name comes last, and counts
 
 
 def _resized(

@@ -90,6 +90,46 @@ def test_equal_expressions_are_equal(left: Any, right: Any) -> None:
     assert hash(left) == hash(right)
 
 
+U = Dim.symbol("u0")
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        (apply("floordiv", S * T, 4 * S), apply("floordiv", T, 4)),
+        (apply("mod", S * T, 4 * S), S * apply("mod", T, 4)),
+        (apply("floordiv", S * S * T + S * T, 3 * S * T), apply("floordiv", S + 1, 3)),
+        (apply("floordiv", S * T + S, 4 * S), apply("floordiv", T + 1, 4)),
+        (apply("floor", apply("float", S) * 0.5), apply("floordiv", S, 2)),
+        (apply("trunc", apply("float", S) * 0.75), apply("floordiv", 3 * S, 4)),
+        (apply("floor", apply("float", U) * 0.5), apply("floordiv", U, 2)),
+    ],
+)
+def test_quotients_without_what_both_sides_have(found: Any, expected: Any) -> None:
+    assert found == expected
+
+
+@pytest.mark.parametrize("dim", [apply("float", S) * 0.1, apply("float", S) * 0.5 + 0.3, apply("float", S - 4) * 0.5])
+def test_what_may_round_or_be_less_than_zero_is_kept(dim: Dim) -> None:
+    """A product by 0.1 is rounded; ``trunc`` of less than zero is no quotient that is rounded down."""
+    for size in range(60):
+        assert evaluate(apply("trunc", dim), {"s": size}) == math.trunc(dim.evaluate({"s": size}))
+    of_data = apply("trunc", apply("float", U) * 0.5)
+    assert evaluate(of_data, {"u0": -3}) == -1
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(tree=TREES, factor=st.sampled_from([0.5, 0.25, 0.75, 1.5, 2.5, 0.1, 1 / 3, 0.7]), sizes=SIZES)
+def test_shares_of_sizes_are_rounded_as_numbers_are(tree: Any, factor: float, sizes: dict[str, int]) -> None:
+    try:
+        size, want = build(tree, lambda dim: dim), build(tree, lambda dim: sizes[dim.as_symbol()])
+    except ZeroDivisionError:
+        return
+    for op, function in (("floor", math.floor), ("trunc", math.trunc), ("ceil", math.ceil)):
+        symbolic = apply(op, apply("float", size) * factor)
+        assert evaluate(symbolic, sizes) == function(want * factor), (op, symbolic)
+
+
 def test_text() -> None:
     assert str(2 * S + 1) == "2*s + 1"
     assert str((S + 1) // 2) == "((s + 1) // 2)"

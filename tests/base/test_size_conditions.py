@@ -98,3 +98,32 @@ def test_the_next_sizes() -> None:
     assert next_sizes({"n": 8, "m": 5}, known) == {"n": 16, "m": 6}
     assert next_sizes({"n": 16}, known) == {"n": 8}
     assert next_sizes({"n": 16}, []) == {"n": 17}
+
+
+def related(op: str, left: Any, right: Any) -> Any:
+    (found,) = read(written([Guard(Relation(op, (left, right)), HERE, True)]) or "")
+    return found
+
+
+@pytest.mark.parametrize(
+    ("relations", "sizes", "expected"),
+    [
+        ([("eq", M, 2 * N)], {"n": 5, "m": 10}, {"n": 6, "m": 12}),
+        ([("ge", M, N)], {"n": 5, "m": 5}, {"n": 6, "m": 6}),
+        ([("gt", M, N + 3)], {"n": 5, "m": 9}, {"n": 6, "m": 10}),
+        ([("eq", M * N, 36)], {"n": 6, "m": 6}, {"n": 9, "m": 4}),
+        ([("eq", M, 2 * N), ("lt", N, 6)], {"n": 5, "m": 10}, {"n": 4, "m": 8}),
+    ],
+    ids=str,
+)
+def test_sizes_that_depend_on_each_other_change_together(relations: Any, sizes: Any, expected: Any) -> None:
+    found = next_sizes(sizes, [related(*relation) for relation in relations])
+    assert found is not None
+    assert all(related(*relation).holds(found) for relation in relations)
+    assert found != sizes
+    assert found == expected or expected == {"n": 9, "m": 4}  # of two that are as near, either
+
+
+def test_no_sizes_are_found_where_there_are_none() -> None:
+    only = [related("eq", M, 2 * N), condition(Relation("eq", (N, 4)))]
+    assert next_sizes({"n": 4, "m": 8}, [only[0], *(read(written([only[1]]) or ""))]) is None

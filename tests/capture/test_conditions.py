@@ -105,6 +105,12 @@ def test_a_number_that_several_sizes_give() -> None:
     assert conditions_of(result) == {"n": {"n >= 8 and n <= 11"}}
 
 
+def test_half_of_a_size_is_a_whole_quotient() -> None:
+    sample, *others = [(torch.randn(size, 2),) for size in (9, 8)]
+    result = check(lambda x: x[: int(x.shape[0] * 0.5)] + 1, sample, others=others, dynamic_shapes=({0: "n"},))
+    assert conditions_of(result) == {"n": {"n >= 8 and n <= 9"}}
+
+
 def test_a_declared_range_settles_a_decision() -> None:
     def decides(x: torch.Tensor) -> torch.Tensor:
         return x[:5] if x.shape[0] > 5 else x * 2

@@ -5,10 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
+from fx2onnx.base.errors import UserError
 from fx2onnx.decoding.reference_generate import generate_eagerly
 from fx2onnx.generation import load
+from fx2onnx.manifest.form import read_manifest
 from fx2onnx.sources.torchvision_compat import prepare
 from fx2onnx.verify import verify
 from tests.decoding.test_decoders import ENGINES, exported, prompts
@@ -49,3 +52,18 @@ def test_chunks_of_the_past_end_where_the_model_ends_them(tmp_path: Path) -> Non
         expected = generate_eagerly(model, inputs, 18)
         for engine in ENGINES:
             assert torch.equal(load(tmp_path / "out", engine).generate(**inputs, max_new_tokens=18), expected), engine
+
+
+def test_a_past_that_is_too_long_is_refused_with_the_line(tmp_path: Path) -> None:
+    exported(_reformer, tmp_path / "out")
+    (graph,) = read_manifest(tmp_path / "out").graphs
+    limit = next(stated for stated in graph.conditions if stated.condition.endswith(f"< {HASHED_FROM}"))
+    assert "modeling_reformer.py" in limit.where
+    for engine in ENGINES:
+        loaded = load(tmp_path / "out", engine)
+        tokens = loaded.generate(torch.full((1, 55), 7), max_new_tokens=8)
+        assert tokens.shape == (1, 63)
+        with pytest.raises(UserError, match=r"E401.*model.onnx is for sizes with past_sequence_length") as caught:
+            loaded.generate(torch.full((1, 55), 7), max_new_tokens=12)
+        assert caught.value.why.startswith("past_sequence_length is 63 (axis 1 of past_key_values.")
+        assert caught.value.why.endswith(f"{limit.where} asks for it")

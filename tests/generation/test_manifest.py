@@ -12,7 +12,8 @@ import pytest
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.folder_commit import MANIFEST, VERSION, FileEntry
-from fx2onnx.manifest.form import GraphForm, Manifest, Medium, Port, PromptRewrite, State, read_manifest
+from fx2onnx.base.size_conditions import StatedCondition
+from fx2onnx.manifest.form import OLDEST, GraphForm, Manifest, Medium, Port, PromptRewrite, State, read_manifest
 from fx2onnx.manifest.source import source_within, trusted_source
 from tests import manifest_schema
 
@@ -20,7 +21,9 @@ IDS = Port("input_ids", "tokens", "int64", ("batch_size", "sequence_length"))
 LOGITS = Port("logits", "logits", "float32", ("batch_size", "sequence_length", 50))
 KEY = State("0.key", "past.0", "present.0", "float32", ("batch_size", 2, "past", 4), "past", 2)
 WINDOW = State("1.key", "past.1", "present.1", "float32", ("batch_size", 2, "kept", 4), "window", 2, 4, 1.5)
-DECODER = GraphForm("model.onnx", "decode", (IDS,), (LOGITS,), (KEY, WINDOW))
+SHORT = StatedCondition("past <= 1024", "model.py:7, in forward", "past", (0, 1025, 1), 1)
+ORDER = StatedCondition("past >= kept", "", op="ge", left="past", right="kept")
+DECODER = GraphForm("model.onnx", "decode", (IDS,), (LOGITS,), (KEY, WINDOW), conditions=(SHORT, ORDER))
 PLAIN = Manifest(VERSION, (DECODER,))
 FULL = Manifest(
     VERSION,
@@ -114,6 +117,9 @@ DAMAGES: list[tuple[list[str | int], Any, str]] = [
     (["graphs", 0, "inputs", 0, "shape"], ["batch_size", 1.5], "graphs[0].inputs[0].shape[1] is 1.5, not"),
     (["graphs", 0, "cache", 1, "initial"], "zero", "graphs[0].cache[1].initial is 'zero', not a number"),
     (["graphs", 0, "cache", 1, "window"], -1, "graphs[0].cache[1].window is -1, not"),
+    (["graphs", 0, "conditions", 0, "where"], REMOVED, "graphs[0].conditions[0].where is missing"),
+    (["graphs", 0, "conditions", 0, "runs", 1], "x", "graphs[0].conditions[0].runs[1] is 'x', not"),
+    (["graphs", 0, "conditions", 1, "op"], "is", "graphs[0].conditions[1].op is 'is', not one of"),
     (["media", 0, "kind"], "smell", "media[0].kind is 'smell', not one of image, audio"),
 ]
 
@@ -137,6 +143,14 @@ CONTRADICTIONS: list[tuple[list[str | int], Any, str]] = [
     (["graphs", 0, "cache", 0, "axis"], None, "graphs[0].cache[0].axis is None"),
     (["graphs", 0, "cache", 1, "window"], None, "graphs[0].cache[1].window is None"),
     (["graphs", 0, "inputs", 0, "role"], "embedded", "graphs[0].inputs have input_ids, which no graph gives"),
+    (["graphs", 0, "conditions", 0, "period"], 2000, "graphs[0].conditions: the period of 'past <= 1024' is 2000"),
+    (
+        ["graphs", 0, "conditions", 0, "runs"],
+        [-1, 9],
+        "graphs[0].conditions: the runs of 'past <= 1024' are no lengths",
+    ),
+    (["graphs", 0, "conditions", 1, "left"], "", "graphs[0].conditions: 'past >= kept' is no comparison of sizes"),
+    (["graphs", 0, "conditions", 0, "name"], "", "graphs[0].conditions: 'past <= 1024' is no comparison of sizes"),
     (["media", 0, "kind"], "audio", "media[0].kind is audio, and there is no such graph"),
     (["baked", "grid"], [[1], [2, 3]], "baked.grid is [[1], [2, 3]], not an array of numbers"),
     (["baked", "grid"], [2**63], "baked.grid is [9223372036854775808], not"),
@@ -155,8 +169,8 @@ def test_what_contradicts_itself_is_refused(path: list[str | int], value: Any, w
     [
         (VERSION + 1, f"it is of version {VERSION + 1}, this fx2onnx knows {VERSION}", "upgrade"),
         (
-            VERSION - 1,
-            f"it is of version {VERSION - 1}, which does not say what each graph is",
+            OLDEST - 1,
+            f"it is of version {OLDEST - 1}, which does not say what each graph is",
             "export the folder again",
         ),
         (None, "it is of version 1", "export the folder again"),
@@ -168,6 +182,14 @@ def test_another_version_says_what_to_do(version: Any, why: str, next: str, tmp_
         read_manifest(written(tmp_path, later))
     assert caught.value.why.startswith(why)
     assert next in caught.value.next[0]
+
+
+def test_version_2_knows_no_conditions_and_opens(tmp_path: Path) -> None:
+    old = stated() | {"version": 2}
+    del old["graphs"][0]["conditions"]
+    manifest = read_manifest(written(tmp_path, old))
+    assert (OLDEST, manifest.version, manifest.graphs[0].conditions) == (2, 2, ())
+    assert [condition.holds({"past": 1025, "kept": 3}) for condition in DECODER.size_conditions()] == [False, True]
 
 
 def test_a_folder_without_a_manifest(tmp_path: Path) -> None:

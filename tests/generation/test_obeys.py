@@ -145,3 +145,19 @@ def test_a_graph_that_the_manifest_does_not_fit_is_refused(edited: Loader, edit:
 def test_a_role_that_nothing_fills_is_one_clear_error(edited: Loader) -> None:
     with pytest.raises(UserError, match=r"E401.*model.onnx (needs|has no|is no)"):
         edited("mistral", change("role", "encoder_mask", number=1)).generate(PROMPT, max_new_tokens=1)
+
+
+def test_a_condition_of_the_manifest_is_kept(edited: Loader) -> None:
+    short = {"condition": "past_window_5_length != 3", "where": "my.py:3, in forward", "name": "past_window_5_length"}
+
+    def limited(stated: dict[str, Any]) -> None:
+        assert stated["graphs"][0]["conditions"] == []
+        stated["graphs"][0]["conditions"] = [short | {"runs": [0, 3, 1, 1], "period": 1}]
+
+    model = edited("mistral", limited)
+    model(input_ids=PROMPT)
+    assert model.generate(PROMPT[:, :1], max_new_tokens=3).shape == (1, 4)
+    with pytest.raises(UserError, match=r"E401.*model.onnx is for sizes with past_window_5_length != 3") as caught:
+        model.generate(PROMPT[:, :1], max_new_tokens=5)
+    assert "my.py:3, in forward asks for it" in caught.value.why
+    edited("mistral", lambda stated: stated.update(version=2))  # an old folder

@@ -9,13 +9,21 @@ import numpy as np
 import pytest
 import torch
 
+import fx2onnx
+from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import VerificationError
+from fx2onnx.base.relations import Relation
+from fx2onnx.base.size_conditions import SizeCondition
+from fx2onnx.base.size_sets import where_true
 from fx2onnx.capture.python.inputs import bind
+from fx2onnx.verify import verify
 from fx2onnx.verify.engines import ENGINES, available_engines, to_numpy
 from fx2onnx.verify.rounding import RUNS, nudged
 from fx2onnx.verify.samples import samples
+from fx2onnx.verify.sizes import MOST_BORDERS, borders, other_sizes
 from fx2onnx.verify.verdict import Row, Verdict
 
+N, M = Dim.symbol("n"), Dim.symbol("m")
 IDS = torch.tensor([[3, 1, 2]])
 X = torch.linspace(1, 4, 6).reshape(2, 3)
 
@@ -43,6 +51,65 @@ def test_a_size_grows_by_one_wherever_it_is_named() -> None:
     x, ids = made([{0: "n", 1: "2*n - 1"}, {1: "n + 1"}], ())["sizes +1"]
     assert (tuple(x.shape), tuple(ids.shape)) == ((3, 5), (1, 4))
     assert torch.equal(ids, torch.tensor([[3, 1, 2, 3]]))
+
+
+@pytest.mark.parametrize(
+    ("relation", "sample", "expected"),
+    [
+        (Relation("eq", (N % 8, 0)), 32, [8, 16]),
+        (Relation("ge", (N, 6)), 9, [6, 7]),
+        (Relation("and", (Relation("ge", (N, 8)), Relation("le", (N, 11)))), 9, [8, 11, 9]),
+        (Relation("and", (Relation("ge", (N, 8)), Relation("le", (N, 5000)))), 9, [8, 9]),
+        (Relation("ne", (N, 7)), 9, [2, 3, 6, 8]),
+        (Relation("eq", (N % 5, 3)), 13, [3, 8]),
+        (Relation("le", (N, 1)), 1, []),
+    ],
+    ids=str,
+)
+def test_borders_of_sets_of_sizes(relation: Relation, sample: int, expected: list[int]) -> None:
+    sizes = where_true(relation)
+    assert sizes is not None
+    assert borders(sizes, sample) == expected
+
+
+def of(relation: Relation, name: str = "") -> SizeCondition:
+    sizes = where_true(relation) if name else None
+    if sizes is not None:
+        return SizeCondition(str(relation), "", name, sizes)
+    return SizeCondition(str(relation), "", op=relation.op, left=relation.args[0], right=relation.args[1])
+
+
+def test_all_sizes_that_are_tried_keep_all_conditions() -> None:
+    eights, fours = of(Relation("eq", (N % 8, 0)), "n"), of(Relation("eq", (M % 4, 0)), "m")
+    wider = of(Relation("gt", (M, 2 * N)))
+    for conditions in ([eights], [eights, fours], [eights, fours, wider], [wider], []):
+        tried = other_sizes({"n": 16, "m": 40, "batch": 3}, conditions)
+        assert all(condition.holds(sizes) for condition in conditions for sizes in tried)
+        assert len({tuple(sorted(sizes.items())) for sizes in tried}) == len(tried) <= 1 + MOST_BORDERS
+        assert {"n": 16, "m": 40, "batch": 3} not in tried
+        assert tried[0]["batch"] == 4
+    assert {"n": 8, "m": 8, "batch": 3} in other_sizes({"n": 16, "m": 40, "batch": 3}, [eights, fours])
+    (_, tight, *_) = other_sizes({"n": 16, "m": 40}, [wider])
+    assert tight["m"] == 2 * tight["n"] + 1
+    assert other_sizes({"n": 16}, []) == [{"n": 17}]
+
+
+def test_a_file_that_is_wrong_at_a_border_alone_is_found() -> None:
+    """The module is right at every size; the file is of one that is not at the least size that conditions allow."""
+
+    class Blocks(torch.nn.Module):
+        def __init__(self, wrong: float) -> None:
+            super().__init__()
+            self.wrong = wrong
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            blocks = x.view(x.shape[0] // 8, 8)
+            return blocks + (torch.ones_like(blocks[:, 0]).sum() <= 1).float() * self.wrong
+
+    result = fx2onnx.export(Blocks(1.0), (torch.randn(32),), dynamic_shapes=({0: "n"},))
+    verdict = verify(result, Blocks(0.0), (torch.randn(32),))
+    assert {row.inputs for row in verdict.rows if not row.ok} == {"sizes n 8"}
+    assert verify(result, Blocks(1.0), (torch.randn(32),)).ok
 
 
 def test_an_argument_that_is_no_input_keeps_its_values() -> None:

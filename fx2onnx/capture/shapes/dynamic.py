@@ -3,51 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections import OrderedDict, defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeAlias
 
-from fx2onnx.base.assumptions import Condition
 from fx2onnx.base.dims import Dim, DimLike
 from fx2onnx.base.errors import UserError
-from fx2onnx.base.relations import Relation
-from fx2onnx.base.size_sets import interval
 from fx2onnx.capture.python.inputs import Arguments, Leaf
+from fx2onnx.capture.shapes.requested import Proposed, Requested
 from fx2onnx.capture.torch_private.pytrees import pytree
-
-
-class Proposed(str):
-    """The name of a size that is dynamic without the user's request: it is where the module allows it, and else static."""
-
-    __slots__ = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Requested:
-    """What is asked of the symbols, besides being sizes."""
-
-    optional: set[str] = field(default_factory=set)
-    """Those that may turn out static (``"auto"``, ``Dim.AUTO``, ``Proposed``)."""
-    ranges: dict[str, Condition] = field(default_factory=dict)
-    """Of those that are declared with bounds (``Dim("n", min=6)``)."""
-
-    def declare(self, name: str, low: Any, high: Any) -> None:
-        """``low <= name <= high``. Raises UserError E105 where nothing is left."""
-        least, most = (int(low) if isinstance(low, int) else 0), (high if isinstance(high, int) else None)
-        if most is not None and most >= _UNBOUNDED:
-            most = None
-        if least <= 0 and most is None:
-            return
-        if most is not None and most < least:
-            raise UserError("E105", f"the bounds of {name} leave no size", why=f"they are {least} and {most}")
-        sizes, symbol = interval(least, most), Dim.symbol(name)
-        relation = Relation("ge", (symbol, least))
-        if most is not None:
-            relation = Relation("and", (relation, Relation("le", (symbol, most))))
-        self.ranges[name] = Condition(name, sizes, relation)
-
-
-_UNBOUNDED = 1 << 31
 
 
 def set_dynamic_axes(arguments: Arguments, dynamic_shapes: object, dynamic_axes: Mapping[str, Any] | None) -> Requested:
@@ -56,7 +20,7 @@ def set_dynamic_axes(arguments: Arguments, dynamic_shapes: object, dynamic_axes:
         raise UserError("E105", "dynamic_shapes and dynamic_axes are both given", next="give dynamic_shapes only")
     asked = Requested()
     if dynamic_axes is not None:
-        _from_dynamic_axes(arguments, dynamic_axes)
+        _from_dynamic_axes(arguments, dynamic_axes, asked)
     elif isinstance(dynamic_shapes, str):
         if dynamic_shapes != "auto":
             raise UserError("E105", f"dynamic_shapes={dynamic_shapes!r} is not known", next='the only word is "auto"')
@@ -74,7 +38,7 @@ def _fresh(leaf: Leaf, axis: int, optional: set[str]) -> Dim:
     return Dim.symbol(name)
 
 
-def _from_dynamic_axes(arguments: Arguments, dynamic_axes: Mapping[str, Any]) -> None:
+def _from_dynamic_axes(arguments: Arguments, dynamic_axes: Mapping[str, Any], asked: Requested) -> None:
     if not isinstance(dynamic_axes, Mapping):
         raise UserError("E105", "dynamic_axes is not a dict", next='write {"input": {0: "batch"}}')
     by_name = {leaf.name: leaf for leaf in arguments.leaves}
@@ -82,26 +46,57 @@ def _from_dynamic_axes(arguments: Arguments, dynamic_axes: Mapping[str, Any]) ->
         leaf = by_name.get(name)
         if leaf is None:
             continue  # names of outputs are allowed and follow from the inputs
-        pairs = axes.items() if isinstance(axes, Mapping) else ((axis, f"{name}_dim_{axis}") for axis in axes)
+        if isinstance(axes, Mapping):
+            pairs = [(_axis(leaf, axis), size) for axis, size in axes.items()]
+        elif isinstance(axes, list | tuple | set | frozenset):
+            places = [_axis(leaf, axis) for axis in axes]
+            pairs = [(axis, f"{name}_dim_{axis}") for axis in places]
+        else:
+            raise UserError(
+                "E105",
+                f"dynamic_axes for {name} is {axes!r:.80}, no dict and no list",
+                next='write {0: "batch"} or [0]',
+            )
+        _refuse_twice(leaf, [axis for axis, _ in pairs])
         for axis, size in pairs:
-            leaf.axes[_axis(leaf, axis)] = Dim.symbol(_symbol_name(size))
+            place = f"axis {axis} of {leaf.path}"
+            leaf.axes[axis] = _declared(size, asked, place) if _is_dim(size) else asked.symbol(size, place)
+
+
+def check_names(dynamic_axes: Mapping[str, Any] | None, inputs: Iterable[str], outputs: Iterable[str]) -> None:
+    """Raises UserError E105 where ``dynamic_axes`` names neither an input nor an output."""
+    known = [*inputs, *outputs]
+    for name in dynamic_axes or {}:
+        if name not in known:
+            raise UserError(
+                "E105",
+                f"dynamic_axes names {name!r}, which is neither an input nor an output",
+                why=f"these are {', '.join(known)}",
+                next="name one of them; input_names and output_names say how they are called",
+            )
 
 
 def _axis(leaf: Leaf, axis: object) -> int:
     rank = leaf.tensor.dim()
-    if not isinstance(axis, int) or not -rank <= axis < rank:
+    if not isinstance(axis, int) or isinstance(axis, bool) or not -rank <= axis < rank:
         raise UserError(
             "E105",
-            f"{leaf.path} has no axis {axis}",
+            f"{leaf.path} has no axis {axis!r:.80}",
             why=f"its sample is {list(leaf.tensor.shape)}",
-            next=f"axes go from 0 to {rank - 1}",
+            next=f"axes go from 0 to {rank - 1}" if rank else "a scalar has no axes: leave it out",
         )
     return axis % rank
 
 
-def _symbol_name(text: object) -> str:
-    name = re.sub(r"\W", "_", str(text))
-    return f"d{name}" if not name or name[0].isdigit() else name
+def _refuse_twice(leaf: Leaf, axes: list[int]) -> None:
+    twice = next((axis for axis in axes if axes.count(axis) > 1), None)
+    if twice is not None:
+        raise UserError(
+            "E105",
+            f"axis {twice} of {leaf.path} is named twice",
+            why=f"axis {twice - leaf.tensor.dim()} is the same",
+            next="name it once",
+        )
 
 
 def _from_dynamic_shapes(arguments: Arguments, shapes: object, asked: Requested) -> None:
@@ -122,15 +117,28 @@ def _from_dynamic_shapes(arguments: Arguments, shapes: object, asked: Requested)
     else:
         raise UserError("E105", "dynamic_shapes is neither a dict nor a tuple", next='write {"x": {0: "batch"}}')
     for name, spec in by_name.items():
-        _assign([leaf for leaf in arguments.leaves if leaf.keys[0] == name], 1, spec, name, asked)
+        _assign([leaf for leaf in arguments.leaves if leaf.keys[0] == name], values[name], spec, (name, 1), asked)
 
 
 def _spread_variadic(name: str, spec: object, by_name: dict[str, object], arguments: Arguments) -> None:
     """``*args`` and ``**kwargs`` are named by their parameter in dynamic_shapes, their members by position or key."""
-    if isinstance(spec, tuple | list) and f"{name}_0" in by_name:
-        by_name.update({f"{name}_{index}": member for index, member in enumerate(spec)})
+    passed = [member for member in by_name if re.fullmatch(rf"{re.escape(str(name))}_\d+", member)]
+    if isinstance(spec, tuple | list) and passed:
+        if len(spec) != len(passed):
+            raise UserError(
+                "E105",
+                f"dynamic_shapes has {len(spec)} entries for {name}, forward gets {len(passed)} arguments there",
+                next="give one for each, None where static",
+            )
+        by_name.update(zip(passed, spec, strict=True))
     elif isinstance(spec, Mapping) and spec and set(spec) <= set(by_name):
         by_name.update(spec)
+    elif passed:
+        raise UserError(
+            "E105",
+            f"dynamic_shapes for {name} is {spec!r:.80}, not a tuple",
+            next=f"give a tuple with an entry for each of {', '.join(passed)}",
+        )
     else:
         known = ", ".join(leaf.path for leaf in arguments.leaves)
         raise UserError(
@@ -141,43 +149,73 @@ def _spread_variadic(name: str, spec: object, by_name: dict[str, object], argume
         )
 
 
-def _assign(leaves: list[Leaf], depth: int, spec: object, path: str, asked: Requested) -> None:
-    """Give ``spec`` to the tensors below one argument; ``leaves`` have ``depth`` keys in common."""
+_PLAIN = (dict, OrderedDict, defaultdict, list, tuple)
+"""Structures whose members dynamic_shapes names as they are named there."""
+Place: TypeAlias = tuple[str, int]
+"""How a part of an argument is written, and how many keys lead to it."""
+
+
+def _assign(leaves: list[Leaf], value: object, spec: object, place: Place, asked: Requested) -> None:
+    """Give ``spec`` to ``value``, an argument or a part of one, which holds the tensors ``leaves``."""
+    path, depth = place
     if spec is None or (isinstance(spec, Mapping | tuple | list) and not spec):
         return
-    if len(leaves) == 1 and len(leaves[0].keys) == depth:
+    if not leaves:
+        if any(part is not None for part in pytree.tree_leaves(spec)):
+            raise UserError(
+                "E105",
+                f"dynamic_shapes names {path}, which holds no tensor",
+                why=f"it is {value!r:.60}",
+                next="leave it out, or give None for it",
+            )
+    elif len(leaves) == 1 and len(leaves[0].keys) == depth:
         _assign_tensor(leaves[0], spec, path, asked)
-        return
-    children = dict.fromkeys(leaf.keys[depth] for leaf in leaves if len(leaf.keys) > depth)
-    if isinstance(spec, Mapping) and not _is_tensor_spec(spec):
+    elif type(value) in _PLAIN:
+        _assign_members(leaves, value, spec, place, asked)
+    else:
+        _assign_flat(leaves, spec, path, asked)
+
+
+def _assign_members(leaves: list[Leaf], value: Any, spec: object, place: Place, asked: Requested) -> None:
+    path, depth = place
+    inside = dict(value) if isinstance(value, Mapping) else dict(enumerate(value))
+    if isinstance(spec, Mapping) and isinstance(value, Mapping):
         members = dict(spec)
-    elif isinstance(spec, tuple | list) and all(isinstance(key, int) for key in children):
+    elif isinstance(spec, tuple | list) and isinstance(value, tuple | list):
         members = dict(enumerate(spec))
     else:
-        members = {}
-    if members and set(children) <= set(members):
-        for key, part in members.items():
-            inner = [leaf for leaf in leaves if leaf.keys[depth] == key]
-            if inner:
-                _assign(inner, depth + 1, part, f"{path}[{key!r}]", asked)
-            elif part is not None:
-                raise UserError(
-                    "E105", f"dynamic_shapes names {path}[{key!r}], which holds no tensor", next="leave it out"
-                )
-        return
-    _assign_flat(leaves, spec, path, asked)
+        raise _other_structure(leaves, path, f"{path} is a {type(value).__name__}, not {_kind(spec)}")
+    missing = [key for key in dict.fromkeys(leaf.keys[depth] for leaf in leaves) if key not in members]
+    if missing:
+        raise _other_structure(leaves, path, f"it says nothing of {path}[{missing[0]!r}]")
+    for key, part in members.items():
+        if key not in inside and part is not None:
+            keys = ", ".join(f"{path}[{known!r}]" for known in inside)
+            raise _other_structure(leaves, path, f"it has {path}[{key!r}]; there are {keys}")
+        inner = [leaf for leaf in leaves if leaf.keys[depth] == key]
+        _assign(inner, inside.get(key), part, (f"{path}[{key!r}]", depth + 1), asked)
+
+
+def _kind(spec: object) -> str:
+    if isinstance(spec, Mapping):
+        return "one tensor with axes" if _is_tensor_spec(spec) else "a dict"
+    return "a list or tuple" if isinstance(spec, tuple | list) else f"{spec!r:.60}"
+
+
+def _other_structure(leaves: list[Leaf], path: str, why: str) -> UserError:
+    return UserError(
+        "E105",
+        f"dynamic_shapes for {path} does not have its structure",
+        why=f"{why}; its tensors: {', '.join(leaf.path for leaf in leaves)}",
+        next="nest dictionaries, tuples and lists as the argument does, with {axis: name} at each tensor",
+    )
 
 
 def _assign_flat(leaves: list[Leaf], spec: object, path: str, asked: Requested) -> None:
     """Another structure (caches, model outputs): one spec for each of its tensors, in order."""
     specs = pytree.tree_leaves(spec, is_leaf=_is_tensor_spec)
-    if not leaves or len(leaves) != len(specs):
-        raise UserError(
-            "E105",
-            f"dynamic_shapes for {path} does not have its structure",
-            why=f"{path} holds {len(leaves)} tensors: {', '.join(leaf.path for leaf in leaves)}",
-            next="nest dictionaries, tuples and lists as the argument does, with {axis: name} at each tensor",
-        )
+    if len(leaves) != len(specs):
+        raise _other_structure(leaves, path, f"it has {len(specs)} entries for {len(leaves)} tensors")
     for leaf, part in zip(leaves, specs, strict=True):
         if part is not None:
             _assign_tensor(leaf, part, path, asked)
@@ -199,52 +237,79 @@ def _assign_tensor(leaf: Leaf, spec: object, path: str, asked: Requested) -> Non
             )
         pairs = list(enumerate(spec))
     else:
-        raise UserError("E105", f"dynamic_shapes for {path} is neither a dict nor a tuple", why=f"it is {spec!r}")
-    for axis, size in pairs:
-        place = _axis(leaf, axis)
-        dim = _as_dim(leaf, place, size, asked)
+        raise UserError(
+            "E105",
+            f"dynamic_shapes for {path} is neither a dict nor a tuple",
+            why=f"it is {spec!r:.80}",
+            next='write {axis: name}, such as {0: "batch"}',
+        )
+    named = [(_axis(leaf, axis), size) for axis, size in pairs]
+    _refuse_twice(leaf, [axis for axis, _ in named])
+    for axis, size in named:
+        dim = _as_dim(leaf, axis, size, asked)
         if dim is not None:
-            leaf.axes[place] = dim
+            leaf.axes[axis] = dim
 
 
 def _as_dim(leaf: Leaf, axis: int, size: Any, asked: Requested) -> DimLike | None:
     """A ``Dim`` for a name, a torch.export.Dim (also derived, as ``2 * s``), AUTO or DYNAMIC; None for static."""
-    if size is None or isinstance(size, int):
+    place = f"axis {axis} of {leaf.path}"
+    if size is None or (isinstance(size, int) and not isinstance(size, bool)):
         sample = leaf.tensor.shape[axis]
-        if isinstance(size, int) and size != sample:
+        if size is not None and size != sample:
             raise UserError(
-                "E105", f"dynamic_shapes says {size} for axis {axis} of {leaf.path}, the sample has {sample}"
+                "E105",
+                f"dynamic_shapes says {size} for {place}, the sample has {sample}",
+                next="give the name of a size, None for a static one, or a sample of that size",
             )
         return None
     if isinstance(size, Dim):
         return size
     if isinstance(size, str):
-        name = _symbol_name(size)
+        symbol = asked.symbol(size, place)
         if isinstance(size, Proposed):
-            asked.optional.add(name)
-        return Dim.symbol(name)
+            asked.optional.add(str(symbol))
+        return symbol
     hint = getattr(size, "type", None)
     if hint is not None and hasattr(hint, "name"):
-        if hint.name == "STATIC":
-            return None
-        dim = _fresh(leaf, axis, asked.optional)
-        if hint.name == "DYNAMIC":
-            asked.optional.discard(str(dim))
-        return dim
+        return _hinted(leaf, axis, size, asked)
     root = getattr(size, "root", None)
-    if root is not None:
-        derived: DimLike = size.fn(_declared(root, asked))
+    if root is not None and callable(getattr(size, "fn", None)):
+        derived: DimLike = size.fn(_declared(root, asked, place))
         return derived
-    if hasattr(size, "__name__"):
-        return _declared(size, asked)
-    raise UserError("E105", f"{size!r} is no dynamic size", next="use a name, torch.export.Dim, or None")
+    if _is_dim(size):
+        return _declared(size, asked, place)
+    raise UserError(
+        "E105",
+        f"{size!r:.80} is no dynamic size",
+        why=f"it is given for {place}",
+        next="use a name, torch.export.Dim, or None",
+    )
 
 
-def _declared(size: Any, asked: Requested) -> Dim:
+def _hinted(leaf: Leaf, axis: int, size: Any, asked: Requested) -> Dim | None:
+    """The size for ``Dim.AUTO``, ``DYNAMIC`` or ``STATIC``, which may have bounds."""
+    low, high = getattr(size, "min", None), getattr(size, "max", None)
+    is_auto = size.type.name == "AUTO"
+    if size.type.name == "STATIC" or (is_auto and low is not None and low == high):
+        return None
+    dim = _fresh(leaf, axis, asked.optional)
+    asked.declare(str(dim), low, high)
+    if not is_auto:
+        asked.optional.discard(str(dim))
+    return dim
+
+
+def _is_dim(size: Any) -> bool:
+    """Whether it is a ``torch.export.Dim`` of its own, not a derived one: that has a root."""
+    return isinstance(getattr(size, "__name__", None), str) and isinstance(getattr(size, "min", None), int)
+
+
+def _declared(size: Any, asked: Requested, place: str) -> Dim:
     """A ``torch.export.Dim``, with the bounds that it has."""
-    name = _symbol_name(size.__name__)
-    asked.declare(name, getattr(size, "min", None), getattr(size, "max", None))
-    return Dim.symbol(name)
+    symbol = asked.symbol(size.__name__, place)
+    asked.declare(str(symbol), size.min, size.max)
+    return symbol
 
 
 def _check_ranges(arguments: Arguments, asked: Requested) -> None:
@@ -293,7 +358,11 @@ def _solve(dim: Dim, size: int, place: str, hints: dict[str, int]) -> None:
     if len(missing) == 1 and len(dim.terms) == 1:
         (factor,) = dim.terms.values()
         hints[missing[0]] = int((size - dim.constant) // factor)
-    if any(name not in hints for name in dim.symbols()) or dim.evaluate(hints) != size:
+    if (
+        any(hints.get(name, 0) < 0 for name in dim.symbols())
+        or any(name not in hints for name in dim.symbols())
+        or dim.evaluate(hints) != size
+    ):
         raise UserError(
             "E105",
             f"{place} is said to be {dim}, its sample is {size}",

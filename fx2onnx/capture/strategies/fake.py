@@ -27,6 +27,7 @@ from fx2onnx.capture.recording.tensor_tracker import NeedsDecomposition, tensor_
 from fx2onnx.capture.shapes.python_sizes import take_sizes
 from fx2onnx.capture.shapes.shape_env import DATA_DECIDES, KEEP_TENSORS, ShapeEnv
 from fx2onnx.capture.shapes.symnode import sym_int
+from fx2onnx.capture.shapes.unmet import with_sizes
 from fx2onnx.capture.torch_private.capture_modes import capture_modes, take_assignments
 from fx2onnx.capture.torch_private.fake_tensors import (
     DataDependentOutputException,
@@ -169,10 +170,15 @@ def _raised(error: Exception, recorder: Recorder) -> BaseException:
     """The user's error, or what an operator raised where the TorchScript interpreter made another exception of it."""
     is_of_script = str(error).startswith("The following operation failed in the TorchScript interpreter")
     if not is_of_script or recorder.failure is None:
-        return _explained(error)
+        return _of_forward(error, recorder)
     if isinstance(recorder.failure, Fx2OnnxError) or not isinstance(recorder.failure, Exception):
         return recorder.failure
-    return _explained(recorder.failure)
+    return _of_forward(recorder.failure, recorder)
+
+
+def _of_forward(cause: Exception, recorder: Recorder) -> UserError:
+    error = _explained(cause)
+    return with_sizes(error, recorder.shape_env) if error.code == "E101" else error
 
 
 def _explained(cause: Exception) -> UserError:

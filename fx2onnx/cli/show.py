@@ -1,0 +1,169 @@
+"""``fx2onnx show PATH``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fx2onnx.base.plain import plain
+from fx2onnx.cli import options
+from fx2onnx.cli.files import check_readable, human_size
+from fx2onnx.cli.outcome import print_json, reports_errors
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+MOST_FREQUENT = 12
+"""Operators that are named; all are in the JSON."""
+_LONGEST_VALUE = 200
+"""Characters shown of what others wrote into the metadata."""
+
+
+@reports_errors
+def show_command(
+    path: Annotated[
+        Path,
+        typer.Argument(metavar="PATH", help="An ONNX file, or a folder that fx2onnx exported.", show_default=False),
+    ],
+    json_output: options.Json = False,
+) -> None:
+    """Show what an ONNX file or an exported folder is: inputs, outputs, sizes that it is right for, operators, weights."""
+    from fx2onnx.base.folder_commit import MANIFEST
+
+    if os.path.isdir(path) and os.path.lexists(path / MANIFEST):
+        facts = _folder_facts(path)
+        show = _show_folder
+    else:
+        from fx2onnx.cli.run_data import model_in
+        from fx2onnx.cli.show_file import facts_of
+
+        file = model_in(path)
+        check_readable(file)
+        facts, show = facts_of(file), _show_file
+    if json_output:
+        print_json(facts)
+    else:
+        show(facts)
+
+
+def _folder_facts(folder: Path) -> dict[str, Any]:
+    """What the manifest says, without the digests of files. Raises UserError E302."""
+    import dataclasses
+
+    from fx2onnx.cli.show_file import conditions
+    from fx2onnx.manifest.form import read_manifest
+
+    manifest = read_manifest(folder)
+    stated = dataclasses.asdict(manifest)
+    for form, graph in zip(manifest.graphs, stated["graphs"], strict=True):
+        graph["conditions"] = conditions(form.size_conditions())
+    said = {key: value for key, value in stated.items() if key not in ("files", "copied", "obsolete")}
+    files = {**(manifest.files or {}), **(manifest.copied or {})}
+    return {"folder": str(folder), **said, "files": {name: entry.bytes for name, entry in files.items()}}
+
+
+def _show_file(facts: Mapping[str, Any]) -> None:
+    head = [f"file {facts['file']}, {human_size(facts['bytes'])}"]
+    head += [f"by {facts['producer']}"] if facts["producer"] else []
+    opsets = ", ".join(f"{domain} {version}" for domain, version in facts["opsets"].items())
+    _line("model", facts["graph"] or "(no name)", *head)
+    _line("opset", opsets or "(none)", f"IR version {facts['ir_version']}")
+    _show_values(facts["inputs"], facts["outputs"])
+    counts = [f"{name} {count}" for name, count in list(facts["operators"].items())[:MOST_FREQUENT]]
+    more = len(facts["operators"]) - len(counts)
+    counts += [f"and {more} more" if more else ""]
+    _line("nodes", str(facts["nodes"]), ", ".join(filter(None, counts)))
+    if facts["functions"]:
+        _line("functions", str(facts["functions"]))
+    weights = facts["weights"]
+    _line("weights", f"{weights['tensors']} tensors", human_size(weights["bytes"]))
+    for beside in weights["external"]:
+        missing = "" if beside["is_there"] else "the file is missing"
+        _line("", f"in {beside['file']!r}", human_size(beside["bytes"]), missing)
+    _show_conditions(facts["conditions"])
+    for name, following in facts["state"].items():
+        _line("state", name, f"its next value is {following}")
+    for key, value in facts["metadata"].items():
+        _line("metadata", key, value if len(value) <= _LONGEST_VALUE else f"{value[:_LONGEST_VALUE]}...")
+
+
+def _show_folder(facts: Mapping[str, Any]) -> None:
+    asked = [f"{key} {value}" for key, value in facts["options"].items() if value is not None]
+    _line("folder", facts["folder"], f"version {facts['version']}")
+    if facts["source"]:
+        _line("source", facts["source"], facts["task"], f"seed {facts['seed']}", *asked)
+    for graph in facts["graphs"]:
+        per_call = graph["tokens_per_call"]
+        tokens = f"takes {'all tokens' if graph['tokens'] == 'all' else 'new tokens'}, " + (
+            f"{per_call} a call" if per_call else "any number a call"
+        )
+        print()
+        _line("graph", graph["file"], graph["kind"], *([tokens] if graph["kind"] in ("forward", "decode") else []))
+        _show_values(graph["inputs"], graph["outputs"], graph["cache"])
+        _show_conditions(graph["conditions"])
+    print()
+    for medium in facts["media"]:
+        _line("media", medium["kind"], "in every prompt" if medium["is_required"] else "where the prompt has it")
+    for name in facts["baked"]:
+        _line("baked", name, "a constant of the graphs")
+    for name, length in facts["files"].items():
+        _line("file", name, human_size(length))
+
+
+def _cell(text: str) -> Text:
+    """Escapes are written out here, before the table measures its columns."""
+    from rich.text import Text
+
+    return Text(plain(text))
+
+
+def _line(label: str, *parts: str) -> None:
+    from rich.text import Text
+
+    from fx2onnx.cli.progress import console
+
+    text = Text(f"{label:<10} ", style="dim").append("  ".join(filter(None, parts)), style="not dim")
+    console().print(text)
+
+
+def _show_values(
+    inputs: Sequence[Mapping[str, Any]], outputs: Sequence[Mapping[str, Any]], cache: Iterable[Mapping[str, Any]] = ()
+) -> None:
+    """A row for each input and output; for a cache that repeats in every layer, one for each kind of tensor."""
+    from fx2onnx.cli.progress import console
+    from fx2onnx.report.console import headed_table
+
+    rows = [("input", each) for each in inputs] + [("output", each) for each in outputs]
+    has_roles = any("role" in value for _, value in rows)
+    table = headed_table("", "name", "dtype", "shape", *(["role"] if has_roles else []))
+    for side, value in rows:
+        cells = (side, value["name"], value["dtype"], shape_text(value["shape"]), value.get("role", ""))
+        table.add_row(*map(_cell, cells[: len(table.columns)]))
+    kinds: dict[tuple[str, str, str], list[str]] = {}
+    for state in cache:
+        kinds.setdefault((state["dtype"], shape_text(state["shape"]), state["length"]), []).append(state["name"])
+    for (dtype, shape, length), names in kinds.items():
+        shown = names[0] if len(names) == 1 else f"{names[0]} ... {names[-1]} ({len(names)})"
+        table.add_row(*map(_cell, ("cache", shown, dtype, shape, f"length {length}")))
+    console().print(table)
+
+
+def shape_text(shape: Sequence[int | str | None] | None) -> str:
+    """``[batch, 3, ?]``; of a value without a known rank ``[...]``."""
+    return "[...]" if shape is None else f"[{', '.join('?' if dim is None else str(dim) for dim in shape)}]"
+
+
+def _show_conditions(rows: Sequence[Mapping[str, Any]]) -> None:
+    if not rows:
+        return
+    from fx2onnx.cli.progress import console
+    from fx2onnx.report.console import headed_table
+
+    table = headed_table("dim", "right where", "asked for by")
+    for row in rows:
+        table.add_row(*map(_cell, (", ".join(row["dims"]), row["condition"], row["where"] or "-")))
+    console().print(table)

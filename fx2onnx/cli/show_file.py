@@ -1,0 +1,166 @@
+"""What an ONNX file, whoever wrote it, says of itself: its graph alone is read, never the data of weights beside it."""
+
+from __future__ import annotations
+
+import collections
+import json
+import math
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+
+from fx2onnx.base import size_conditions
+from fx2onnx.base.errors import UserError
+from fx2onnx.base.size_conditions import SizeCondition
+from fx2onnx.runner.load import load_model
+from fx2onnx.runner.stateful import METADATA_KEY as STATE_KEY
+
+_DTYPES = {"FLOAT": "float32", "DOUBLE": "float64"}
+"""Of ONNX's names those that NumPy does not use, in lower case, for the same."""
+
+
+def facts_of(path: Path) -> dict[str, Any]:
+    """The facts as JSON types. Raises UserError E302 for a file that cannot be read, E303 for one that is no ONNX model."""
+    proto = load_model(str(path)).proto
+    if not proto.HasField("graph") or not proto.ir_version:
+        raise UserError(
+            "E303",
+            f"'{path}' is not an ONNX model",
+            why="it is empty" if not path.stat().st_size else "it has no graph, or does not say its version",
+        )
+    graph, held = proto.graph, _Contents()
+    held.take_graph(graph)
+    for function in proto.functions:
+        held.take_nodes(function.node)
+    initializers = {tensor.name for tensor in graph.initializer} | {
+        each.values.name for each in graph.sparse_initializer
+    }
+    metadata = {entry.key: entry.value for entry in proto.metadata_props}
+    return {
+        "file": str(path),
+        "bytes": path.stat().st_size,
+        "graph": graph.name,
+        "producer": " ".join(filter(None, (proto.producer_name, proto.producer_version))),
+        "ir_version": proto.ir_version,
+        "opsets": {entry.domain or "ai.onnx": entry.version for entry in proto.opset_import},
+        "inputs": [_value(value) for value in graph.input if value.name not in initializers],
+        "outputs": [_value(value) for value in graph.output],
+        "nodes": held.operators.total(),
+        "operators": dict(held.operators.most_common()),
+        "functions": len(proto.functions),
+        "weights": held.described(path.parent),
+        **_stated(metadata),
+    }
+
+
+def conditions(rows: Iterable[SizeCondition]) -> list[dict[str, Any]]:
+    """Of each the dims, what has to hold, and the line that asks for it."""
+    return [{"dims": sorted(row.names), "condition": row.text, "where": row.where} for row in rows]
+
+
+def _stated(metadata: dict[str, str]) -> dict[str, Any]:
+    """What fx2onnx wrote beside the graph, and what others did. What cannot be read is shown as it stands."""
+    found: dict[str, Any] = {"conditions": [], "state": {}}
+    try:
+        found["conditions"] = conditions(size_conditions.read(metadata.get(size_conditions.METADATA_KEY, "[]")))
+        metadata.pop(size_conditions.METADATA_KEY, None)
+        found["state"] = dict(json.loads(metadata.get(STATE_KEY, "{}")))
+        metadata.pop(STATE_KEY, None)
+    except (UserError, ValueError, TypeError, RecursionError):
+        pass
+    return found | {"metadata": metadata}
+
+
+@dataclass
+class _Contents:
+    """Nodes and tensors of graphs, those inside nodes included."""
+
+    operators: collections.Counter[str] = field(default_factory=collections.Counter)
+    tensors: int = 0
+    bytes: int = 0
+    files: dict[str, int] = field(default_factory=dict)
+    """Bytes that lie in other files."""
+
+    def take_graph(self, graph: onnx.GraphProto) -> None:
+        for tensor in graph.initializer:
+            self._take_tensor(tensor)
+        for sparse in graph.sparse_initializer:
+            self._take_tensor(sparse.values)
+        self.take_nodes(graph.node)
+
+    def take_nodes(self, nodes: Iterable[onnx.NodeProto]) -> None:
+        for node in nodes:
+            is_standard = node.domain in ("", "ai.onnx")
+            self.operators[node.op_type if is_standard else f"{node.domain}::{node.op_type}"] += 1
+            for attribute in node.attribute:
+                for tensor in (*([attribute.t] if attribute.HasField("t") else ()), *attribute.tensors):
+                    self._take_tensor(tensor)
+                for graph in (*([attribute.g] if attribute.HasField("g") else ()), *attribute.graphs):
+                    self.take_graph(graph)
+
+    def _take_tensor(self, tensor: onnx.TensorProto) -> None:
+        self.tensors += 1
+        length = _bytes(tensor)
+        self.bytes += length
+        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+            place = next((entry.value for entry in tensor.external_data if entry.key == "location"), "")
+            self.files[place] = self.files.get(place, 0) + length
+
+    def described(self, folder: Path) -> dict[str, Any]:
+        beside = [
+            {"file": name, "bytes": length, "is_there": bool(name) and os.path.isfile(folder / name)}
+            for name, length in self.files.items()
+        ]
+        return {"tensors": self.tensors, "bytes": self.bytes, "external": beside}
+
+
+def _bytes(tensor: onnx.TensorProto) -> int:
+    """What the numbers take, by shape and dtype."""
+    if tensor.data_type == onnx.TensorProto.STRING:
+        return sum(map(len, tensor.string_data))
+    try:
+        bits: int = ir.DataType(tensor.data_type).bitwidth
+    except (ValueError, TypeError):  # undefined, or of a later version
+        return len(tensor.raw_data)
+    count: int = math.prod(max(dim, 0) for dim in tensor.dims)
+    return -(-count * bits // 8)
+
+
+def _value(value: onnx.ValueInfoProto) -> dict[str, Any]:
+    dtype, shape = _type(value.type)
+    return {"name": value.name, "dtype": dtype, "shape": shape}
+
+
+def _type(kind: onnx.TypeProto) -> tuple[str, list[int | str | None] | None]:
+    """The dtype, and of tensors (also those in sequences) the shape: None where the rank is not known."""
+    which = kind.WhichOneof("value")
+    if which in ("tensor_type", "sparse_tensor_type"):
+        tensor = getattr(kind, which)
+        name = _dtype(tensor.elem_type)
+        return (name if which == "tensor_type" else f"sparse({name})"), (
+            [*_dims(tensor.shape)] if tensor.HasField("shape") else None
+        )
+    if which in ("sequence_type", "optional_type"):
+        dtype, shape = _type(getattr(kind, which).elem_type)
+        return f"{which.removesuffix('_type')}({dtype})", shape
+    if which == "map_type":
+        return f"map({_dtype(kind.map_type.key_type)}, {_type(kind.map_type.value_type)[0]})", None
+    return "unknown", None
+
+
+def _dims(shape: onnx.TensorShapeProto) -> Iterator[int | str | None]:
+    for dim in shape.dim:
+        yield dim.dim_value if dim.HasField("dim_value") else dim.dim_param or None
+
+
+def _dtype(number: int) -> str:
+    try:
+        name: str = onnx.TensorProto.DataType.Name(number)
+    except ValueError:  # of a later version
+        return f"dtype {number}"
+    return _DTYPES.get(name, name.lower())

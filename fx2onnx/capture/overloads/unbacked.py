@@ -7,14 +7,13 @@ from typing import Any, TypeAlias
 
 import torch
 
-from fx2onnx.base.dims import Dim, Scalar, product
+from fx2onnx.base.dims import Scalar
 from fx2onnx.capture.overloads.registry import Call, Kind, register
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
-from fx2onnx.capture.recording.meta_rules import contiguous_strides
 from fx2onnx.capture.recording.tensor_tracker import dims_of
-from fx2onnx.capture.shapes.symnode import sym_int, unwrap
+from fx2onnx.capture.shapes.symnode import unwrap
 from fx2onnx.capture.torch_private.dispatch import no_dispatch
-from fx2onnx.capture.torch_private.fake_tensors import CPU, fake_view
+from fx2onnx.capture.torch_private.fake_tensors import CPU
 
 aten = torch.ops.aten
 Shape: TypeAlias = Sequence[Scalar]
@@ -163,30 +162,6 @@ def _narrow(
     """The start depends on data: PyTorch reads its number."""
     with recorder.mode:
         return aten.narrow.default(self, dim, start.item(), length)
-
-
-@register(Kind.RECORD, aten.view.default, aten.reshape.default)
-def _view(recorder: BaseRecorder, call: Call, self: torch.Tensor) -> object:
-    """``x.view(n, -1)`` with an ``n`` that only the data gives, which has to divide the number of elements."""
-    target = [unwrap(size) for size in call.args[1]]
-    unbacked = recorder.shape_env.unbacked
-    given = [size for size in target if not isinstance(size, int) or size != -1]
-    is_known = not any(isinstance(size, Dim) and size.symbols() & unbacked for size in given)
-    if is_known or len(given) == len(target) or not self.is_contiguous():
-        return NotImplemented
-    count = product(dims_of(self))
-    rest: Any = count // product(given)
-    sizes = [rest if isinstance(size, int) and size == -1 else size for size in target]
-    env = recorder.shape_env
-    strides = contiguous_strides(sizes)
-    made = fake_view(
-        recorder.fake_mode,
-        recorder.fake_of(self),
-        [sym_int(env, size) for size in sizes],
-        [sym_int(env, step) for step in strides],
-        self.storage_offset(),
-    )
-    return recorder.finish(call.func, call.args, recorder.to_nodes(call.args, call.kwargs), made)
 
 
 @register(Kind.RECORD, aten.bincount.default)

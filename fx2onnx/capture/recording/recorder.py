@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import time
 import weakref
@@ -32,6 +33,8 @@ from fx2onnx.capture.torch_private.module_paths import PATHS
 from fx2onnx.capture.torch_private.operators import OpOverload
 
 aten = torch.ops.aten
+MOST_EQUALITIES = 8
+"""That one call of an operator needs of sizes that only the data tells."""
 
 
 class Recorder(BaseRecorder):
@@ -125,7 +128,7 @@ class Recorder(BaseRecorder):
         self.fake_mode.runs_operator = True
         self.shape_env.asks_of_strides = asks_of_strides(traits, fake_args)
         try:
-            result = func(*fake_args, **fake_kwargs)
+            result = self._run(lambda: func(*fake_args, **fake_kwargs))
         except DynamicOutputShapeException as cause:
             raise self.refuse(
                 "E107",
@@ -139,6 +142,37 @@ class Recorder(BaseRecorder):
         if key is not None:
             cache.remember(key, fake_args, result, tuple(self.shape_env.asked[asked:]))
         return self.finish(func, args, nodes, result)
+
+    def _run(self, operator: Callable[[], object]) -> object:
+        """What the operator gives on fakes. Where it raises, since sizes that only the data tells differ, these are equal: eager
+        PyTorch would end there, too.
+        """
+        env = self.shape_env
+        asked = len(env.asked)
+        try:
+            return operator()
+        except Exception:
+            if not env.unbacked or not env.asked_if_equal(asked):
+                raise
+            before, assertions = env.equalities.copy(), dict(env.assertions)
+            result = self._run_with_equal_sizes(operator, asked)
+            if result is MISSING:
+                env.equalities, env.assertions = before, assertions
+                raise
+            return result
+
+    def _run_with_equal_sizes(self, operator: Callable[[], object], asked: int) -> object:
+        """MISSING where the operator raises whatever is equal."""
+        env = self.shape_env
+        for _ in range(MOST_EQUALITIES):
+            relations = env.asked_if_equal(asked)
+            if not relations:
+                return MISSING
+            env.take_for_true(relations[-1], self._where)
+            asked = len(env.asked)
+            with contextlib.suppress(Exception):  # torch's operators raise whatever they like
+                return operator()
+        return MISSING
 
     def finish(self, func: OpOverload, args: tuple[object, ...], nodes: Arguments, result: object) -> object:
         if isinstance(result, torch.Tensor):

@@ -1,28 +1,31 @@
-"""What is certain of a comparison of sizes whatever the sizes are: every symbol is >= 0."""
+"""What is certain of a comparison of sizes whatever the sizes are: every symbol is >= 0, save numbers that are no sizes."""
 
 from __future__ import annotations
 
+from collections.abc import Set
 from typing import Any
 
 from fx2onnx.base.dims import Dim, Scalar, without_remainders
 from fx2onnx.base.relations import COMPARE
 
+NONE: Set[str] = frozenset()
 
-def certain(op: str, lhs: Any, rhs: Any) -> bool | None:
-    """The truth of a comparison whatever the sizes are (all symbols >= 0), or None."""
+
+def certain(op: str, lhs: Any, rhs: Any, signed: Set[str] = NONE) -> bool | None:
+    """The truth of a comparison whatever the sizes are (all symbols >= 0, save the ``signed``), or None."""
     gap = lhs - rhs
-    known = known_sign(op, gap)
+    known = known_sign(op, gap, signed)
     if known is not None or not isinstance(gap, Dim):
         return known
     whole = without_remainders(gap)
-    return None if whole is gap else known_sign(op, whole)
+    return None if whole is gap else known_sign(op, whole, signed)
 
 
-def known_sign(op: str, gap: Any) -> bool | None:
+def known_sign(op: str, gap: Any, signed: Set[str] = NONE) -> bool | None:
     """The truth of ``gap`` compared with 0."""
     if not isinstance(gap, Dim):
         return COMPARE[op](gap, 0)
-    low, high = _bounds(gap)
+    low, high = _bounds(gap, signed)
     if low is not None and low > 0:
         return op in ("ne", "gt", "ge")
     if high is not None and high < 0:
@@ -34,12 +37,12 @@ def known_sign(op: str, gap: Any) -> bool | None:
     return None
 
 
-def _bounds(dim: Dim) -> tuple[float | None, float | None]:
-    """Lower and upper bound where every symbol is >= 0 and atoms of unknown sign say nothing."""
+def _bounds(dim: Dim, signed: Set[str]) -> tuple[float | None, float | None]:
+    """Lower and upper bound where atoms of unknown sign say nothing."""
     low: float | None = dim.constant
     high: float | None = dim.constant
     for monomial, factor in dim.terms.items():
-        if not all(_nonnegative(atom) for atom in monomial):
+        if not all(_nonnegative(atom, signed) for atom in monomial):
             return None, None
         if factor > 0:
             high = None
@@ -52,22 +55,22 @@ DEEPEST = 50
 """Operations inside each other, of whose sign nothing is said: that needs a look at all of them."""
 
 
-def _nonnegative(atom: Any) -> bool:
+def _nonnegative(atom: Any, signed: Set[str]) -> bool:
     if atom.op == "symbol":
-        return True
+        return atom.text not in signed
     if atom.depth > DEEPEST:
         return False
     if atom.op == "max":
-        return any(map(_is_nonnegative, atom.args))
+        return any(_is_nonnegative(arg, signed) for arg in atom.args)
     if atom.op == "mod" and type(atom.args[1]) is int:
         return atom.args[1] > 0
-    return atom.op in _KEEPS_SIGN and all(map(_is_nonnegative, atom.args))
+    return atom.op in _KEEPS_SIGN and all(_is_nonnegative(arg, signed) for arg in atom.args)
 
 
 _KEEPS_SIGN = frozenset({"floordiv", "truediv", "mod", "min", "float", "floor", "ceil", "sqrt"})
 """Functions whose value is >= 0 where their arguments are."""
 
 
-def _is_nonnegative(arg: Scalar) -> bool:
-    low = _bounds(arg)[0] if isinstance(arg, Dim) else arg
+def _is_nonnegative(arg: Scalar, signed: Set[str]) -> bool:
+    low = _bounds(arg, signed)[0] if isinstance(arg, Dim) else arg
     return low is not None and low >= 0

@@ -73,9 +73,17 @@ class ShapeEnv(SizeFacts):
     assertions: dict[Assumption, None] = field(default_factory=dict)
     """What eager PyTorch checks and the file does not, in order."""
 
-    def take_for_true(self, what: str, where: SourceLocation | None) -> None:
+    def take_for_true(self, what: str | Relation, where: SourceLocation | None) -> None:
         """Take for true what ends the run where it is false."""
-        self.assertions[Assumption(what, where, "assertion")] = None
+        if isinstance(what, Relation):
+            self.equate(what)
+        self.assertions[Assumption(str(what), where, "assertion")] = None
+
+    def expect_equal(self, one: Scalar, other: Scalar) -> None:
+        """An operator needs the two to be equal; where data decides that, eager PyTorch would end the run otherwise."""
+        relation = Relation("eq", (one, other))
+        if self.certain("eq", one, other) is None and relation.symbols() & self.unbacked:
+            self.take_for_true(relation, user_location())
 
     def is_no_multiple(self, value: Scalar, number: int) -> bool:
         """Whether Python went on where ``value`` is no multiple of ``number``."""
@@ -124,7 +132,7 @@ class ShapeEnv(SizeFacts):
         where, by_user = user_location(), asked_by_user()
         if by_user and by_python:
             if asserted_by_user():
-                self.take_for_true(str(relation), where)
+                self.take_for_true(relation, where)
                 return True
             error = UserError(
                 *DATA_DECIDES,
@@ -135,7 +143,9 @@ class ShapeEnv(SizeFacts):
             recorder = self.recorder()
             if recorder is None:
                 raise error
-            return recorder.truth(relation, error)
+            holds = recorder.truth(relation, error)
+            self.equate(relation if holds else relation.negated())
+            return holds
         return self._guarded(relation, by_python)
 
     def _decided(self, relation: Relation, recorder: RunRecorder) -> bool:
@@ -206,7 +216,9 @@ class ShapeEnv(SizeFacts):
     # -- what is known of sizes -----------------------------------------------------------------------------------
     def certain(self, op: str, lhs: Any, rhs: Any) -> bool | None:
         """The truth of a comparison at all sizes for which the program is, or None."""
-        known = certain(op, lhs, rhs)
+        known = certain(op, lhs, rhs, self.signed)
+        if known is None and self.equalities:
+            known = self.certain_by_data(op, lhs, rhs)
         if known is None and self.sets:
             relation = Relation(op, (lhs, rhs))
             known = self.is_settled(relation)
@@ -255,12 +267,27 @@ class ShapeEnv(SizeFacts):
             )
         self.hints = {**other.hints, **self.hints, **sizes}
         self.unbacked |= other.unbacked
+        self.signed |= other.signed
         self.guards, self.sets, self.conditions = guards, sets, conditions
         self.specializations = other.specializations | self.specializations
         self.assertions |= other.assertions
         self.supposed = {relation: None for relation in self.supposed if relation in other.supposed}
         self.settled.clear()
         return self
+
+    def asked_if_equal(self, since: int) -> list[Relation]:
+        """The equalities of sizes that only the data tells which kernels asked for after the first ``since`` questions, and
+        were told no. A size of 0 or 1 is asked for on the way to other things.
+        """
+        found = []
+        for _, what, answer in self.asked[since:]:
+            if not isinstance(what, Relation) or what.op not in ("eq", "ne") or bool(answer) != (what.op == "ne"):
+                continue
+            relation = Relation("eq", what.args)
+            is_known = self.certain("eq", *what.args) is not None
+            if what.symbols() & self.unbacked and not {0, 1} & set(what.args) and not is_known:
+                found.append(relation)
+        return found
 
     def evaluate_sym_node(self, node: Any, size_oblivious: bool = False, fallback_value: bool | None = None) -> int:
         """The answer to torch's helpers (``guard_or_false`` and its like), which ask what is behind a node."""

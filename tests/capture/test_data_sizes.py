@@ -1,0 +1,163 @@
+"""Sizes that data decides: a grid of image sizes as a true input, as vision encoders take it, at other sizes than the sample's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import fx2onnx
+from fx2onnx.base.assumptions import Assumption
+from tests.support import check
+
+GRID = torch.tensor([[1, 4, 6], [2, 8, 2]])
+"""Of each image: frames, rows and columns of patches."""
+GRIDS = [
+    torch.tensor([[1, 2, 2], [1, 2, 4]]),
+    torch.tensor([[3, 6, 4], [1, 10, 2]]),
+    torch.tensor([[1, 8, 8], [2, 2, 2]]),
+]
+
+
+def patches_of(grid: Tensor) -> Tensor:
+    return torch.randn(int(grid.prod(1).sum()), 8, generator=torch.Generator().manual_seed(0))
+
+
+def positions(grid: Tensor) -> Tensor:
+    """As the first vision encoders with such grids have them: rows and columns in blocks of 2 by 2."""
+    found = []
+    for t, h, w in grid:
+        rows = torch.arange(h).unsqueeze(1).expand(-1, w)
+        rows = rows.reshape(h // 2, 2, w // 2, 2).permute(0, 2, 1, 3).flatten()
+        columns = torch.arange(w).unsqueeze(0).expand(h, -1)
+        columns = columns.reshape(h // 2, 2, w // 2, 2).permute(0, 2, 1, 3).flatten()
+        found.append(torch.stack([rows, columns], dim=-1).repeat(t, 1))
+    return torch.cat(found, dim=0)
+
+
+def ends(grid: Tensor) -> Tensor:
+    lengths = torch.repeat_interleave(grid[:, 1] * grid[:, 2], grid[:, 0])
+    return F.pad(lengths.cumsum(0), (1, 0), value=0)
+
+
+def rotary(x: Tensor, grid: Tensor) -> Tensor:
+    """Angles by the largest side, looked up by position."""
+    table = torch.outer(torch.arange(grid[:, 1:].max()), torch.tensor([1.0, 0.5]))
+    return x * torch.cat([table[positions(grid)].flatten(1)] * 2, dim=-1).cos()
+
+
+def masked_attention(x: Tensor, grid: Tensor) -> Tensor:
+    """Each frame attends to itself."""
+    frame = torch.bucketize(torch.arange(x.shape[0]), ends(grid)[1:], right=True)
+    return F.scaled_dot_product_attention(x[None], x[None], x[None], attn_mask=(frame[:, None] == frame)[None])[0]
+
+
+def attention_by_images(x: Tensor, grid: Tensor) -> Tensor:
+    parts = torch.split(x, grid.prod(-1).tolist(), dim=0)
+    return torch.cat([F.scaled_dot_product_attention(part[None], part[None], part[None]) for part in parts], dim=1)
+
+
+def merged(x: Tensor, grid: Tensor) -> list[Tensor]:
+    """Four patches a token, a list of tokens for each image."""
+    tokens = (x + 1).view(-1, 4 * x.shape[1])
+    return list(torch.split(tokens, (grid.prod(-1) // 4).tolist()))
+
+
+def windows(x: Tensor, grid: Tensor) -> Tensor:
+    """Windows of 3 by 3, those at the edges padded; the patches in their order."""
+    order, before = [], 0
+    for t, h, w in grid.tolist():
+        index = torch.arange(t * h * w).reshape(t, h, w)
+        padded = F.pad(index, (0, 3 - w % 3, 0, 3 - h % 3), "constant", -100)
+        rows, columns = (h + 3 - h % 3) // 3, (w + 3 - w % 3) // 3
+        padded = padded.reshape(t, rows, 3, columns, 3).permute(0, 1, 3, 2, 4).reshape(-1)
+        order.append(padded[padded != -100] + before)
+        before += t * h * w
+    return x[torch.cat(order)]
+
+
+def unpacked(x: Tensor, grid: Tensor) -> Tensor:
+    """Each image as a map of its own, pooled."""
+    maps = [
+        part.view(t, h, w, -1).permute(0, 3, 1, 2)
+        for part, (t, h, w) in zip(x.split(grid.prod(1).tolist()), grid.tolist(), strict=True)
+    ]
+    return torch.cat([F.avg_pool2d(image, 2).flatten(2).transpose(1, 2).reshape(-1, x.shape[1]) for image in maps])
+
+
+def places(x: Tensor, grid: Tensor) -> Tensor:
+    """Rows and columns of all patches at once, by counting."""
+    counts = grid.prod(1)
+    rows, columns = grid[:, 1].repeat_interleave(counts), grid[:, 2].repeat_interleave(counts)
+    first = F.pad(counts.cumsum(0)[:-1], (1, 0)).repeat_interleave(counts)
+    within = (torch.arange(counts.sum()) - first) % (rows * columns)
+    return x + torch.stack([within // columns, within % columns], dim=-1).sum(-1, keepdim=True)
+
+
+MODULES: dict[str, Callable[[Tensor, Tensor], Any]] = {
+    "positions": lambda x, grid: x + positions(grid).sum(-1, keepdim=True),
+    "positions alone": lambda x, grid: (positions(grid), x * 2),
+    "ends of frames": lambda x, grid: (ends(grid), x * 2),
+    "rotary": rotary,
+    "masked attention": masked_attention,
+    "attention by images": attention_by_images,
+    "merged": merged,
+    "windows": windows,
+    "unpacked": unpacked,
+    "places": places,
+}
+
+
+@pytest.mark.parametrize("name", sorted(MODULES))
+def test_a_grid_is_an_input(name: str) -> None:
+    others = [(patches_of(grid), grid) for grid in GRIDS]
+    check(MODULES[name], (patches_of(GRID), GRID), others=others, dynamic_shapes=({0: "patches"}, None))
+
+
+def both_signs(x: Tensor) -> tuple[Tensor, Tensor]:
+    """As many numbers of one sign as of the other."""
+    return x[x > 0], x[x < 0]
+
+
+EQUAL: dict[str, Callable[[Tensor], Any]] = {
+    "added": lambda x: torch.add(*both_signs(x)),
+    "stacked": lambda x: torch.stack(both_signs(x)).flatten(),
+    "joined along another axis": lambda x: torch.cat([part[:, None] for part in both_signs(x)], dim=1).reshape(-1, 2),
+    "multiplied as matrices": lambda x: both_signs(x)[0][None] @ both_signs(x)[1][:, None],
+    "chosen": lambda x: torch.where(both_signs(x)[0] > 2, *both_signs(x)),
+    "written": lambda x: torch.zeros(6).copy_(torch.cat(both_signs(x))),
+    "reshaped to fixed sizes": lambda x: torch.cat(both_signs(x)).reshape(3, 2) + torch.ones(3, 2),
+    "scaled dot product": lambda x: F.scaled_dot_product_attention(
+        *(part[None, :, None] for part in (*both_signs(x), x[x > 0]))
+    ),
+    "reshaped, added, reshaped": lambda x: (torch.stack(both_signs(x)).T.reshape(-1) + torch.cat(both_signs(x))).view(
+        2, -1
+    ),
+}
+SIGNS = torch.tensor([[1.0, -2.0, 3.0, -4.0], [5.0, -6.0, 0.0, 0.0]])
+
+
+@pytest.mark.parametrize("name", sorted(EQUAL))
+def test_sizes_that_an_operator_needs_to_be_equal_are_equal(name: str) -> None:
+    result = check(EQUAL[name], (SIGNS,), others=[(-SIGNS,), (SIGNS.flip(0, 1),)])
+    stated = [line for line in result.report.assumptions if isinstance(line, Assumption) and line.kind == "assertion"]
+    assert any("==" in line.expression for line in stated)
+
+
+def test_other_numbers_of_elements_than_the_samples() -> None:
+    other = torch.cat([SIGNS, SIGNS])
+    check(EQUAL["stacked"], (SIGNS,), others=[(other,), (other[:3],)], dynamic_shapes=({0: "rows"},))
+
+
+@pytest.mark.parametrize(
+    "module",
+    [lambda x: x[x > 0].reshape(2, 3) + torch.ones(3, 2), lambda x: torch.stack([x[x > 0], torch.ones(2, 3)])],
+    ids=["fixed sizes", "ranks"],
+)
+def test_what_no_equality_mends_is_refused(module: Callable[[Tensor], Any]) -> None:
+    with pytest.raises(fx2onnx.UserError):
+        fx2onnx.export(module, (SIGNS,))

@@ -161,3 +161,39 @@ def test_other_numbers_of_elements_than_the_samples() -> None:
 def test_what_no_equality_mends_is_refused(module: Callable[[Tensor], Any]) -> None:
     with pytest.raises(fx2onnx.UserError):
         fx2onnx.export(module, (SIGNS,))
+
+
+def number(x: Tensor) -> Any:
+    return x[0].long().item()
+
+
+def written_at(x: Tensor, place: int) -> Tensor:
+    x[place] = 4.0
+    x.select(0, place).add_(1)
+    return x
+
+
+BY_NUMBERS: dict[str, Callable[[Tensor], Any]] = {
+    "to": lambda x: x[: number(x)] * 2,
+    "from": lambda x: x[number(x) :] * 2,
+    "from and to": lambda x: x[number(x) : x[1].long().item()] * 2,
+    "every second": lambda x: x[: number(x) : 2] * 2,
+    "from before": lambda x: x[number(x) - 1 :] * 2,
+    "then its size": lambda x: torch.zeros(x[: number(x)].shape[0] + 1) + 1,
+    "then reshaped": lambda x: x[: number(x)].reshape(-1, 1) @ torch.ones(1, 2),
+    "narrowed": lambda x: x.narrow(0, number(x) // 2, 1) * 2,
+    "at least": lambda x: torch.ones(max(number(x), 0)) * 2,
+    "at most": lambda x: x[: max(min(number(x), 3), 1)] * 2,
+    "rounded down": lambda x: x[: number(x) // 2] * 2,
+    "decided": lambda x: x * 2 if number(x) >= 0 else x - 1,
+    "written": lambda x: x.clone().index_fill_(0, torch.arange(6)[: number(x)], 9.0),
+    "selected": lambda x: x.select(0, number(x)) * 2,
+    "selected and written": lambda x: written_at(x.clone(), number(x)),
+    "padded": lambda x: F.pad(x, (number(x), 0)),
+}
+
+
+@pytest.mark.parametrize("name", sorted(BY_NUMBERS))
+def test_numbers_of_either_sign(name: str) -> None:
+    feeds = [torch.tensor([float(first), 3.0, -1.0, 2.0, 5.0, 7.0]) for first in (-5, -3, -2, -1, 0, 1, 2, 5)]
+    check(BY_NUMBERS[name], (feeds[6],), others=[(feed,) for feed in feeds], data_branches="if")

@@ -7,11 +7,13 @@ from collections.abc import Sequence
 import torch
 
 from fx2onnx.base.dims import Dim, DimLike, Scalar, apply, product
+from fx2onnx.base.relations import Relation
 from fx2onnx.capture.overloads.registry import Call, Kind, register
 from fx2onnx.capture.overloads.unbacked import Size
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
 from fx2onnx.capture.recording.meta_rules import contiguous_strides
 from fx2onnx.capture.recording.tensor_tracker import dims_of
+from fx2onnx.capture.shapes.conditions import simplified
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.capture.shapes.symnode import sym_int, unwrap
 from fx2onnx.capture.torch_private.fake_tensors import fake_view
@@ -66,6 +68,8 @@ def _reshaped(recorder: BaseRecorder, call: Call, tensor: torch.Tensor, target: 
     sizes = [size for size in (*dims, *target) if isinstance(size, Dim)]
     if not env.unbacked or not any(size.symbols() & env.unbacked for size in sizes):
         return NotImplemented
+    if env.sets:
+        dims, target = ([_simplified(env, size) for size in group] for group in (dims, target))
     target = _without_minus_one(env, product(dims), target)
     env.expect_equal(product(target), product(dims))
     strides = _strides_of_view(env, dims, list(map(unwrap, tensor.stride())), target)
@@ -84,15 +88,18 @@ def _reshaped(recorder: BaseRecorder, call: Call, tensor: torch.Tensor, target: 
     return recorder.finish(call.func, call.args, recorder.to_nodes(call.args, call.kwargs), made)
 
 
+def _simplified(env: ShapeEnv, size: DimLike) -> DimLike:
+    return simplified(size, env.sets) if env.sets and isinstance(size, Dim) else size  # type: ignore[return-value]
+
+
 def _without_minus_one(env: ShapeEnv, count: DimLike, sizes: list[DimLike]) -> list[DimLike]:
-    """``sizes`` with the size that a -1 among them stands for."""
+    """``sizes`` with the size that a -1 among them stands for; the others have to divide the number of elements."""
     if -1 not in [size for size in sizes if isinstance(size, int)]:
         return sizes
-    given = product([size for size in sizes if isinstance(size, Dim) or size != -1])
-    rest = apply("floordiv", count, given)
-    if rest * given != count and not env.certain("eq", rest * given, count):
-        rest = apply("floordiv", env.equalities.reduced(count), env.equalities.reduced(given))
-    return [rest if isinstance(size, int) and size == -1 else size for size in sizes]  # type: ignore[misc]
+    given = _simplified(env, product([size for size in sizes if isinstance(size, Dim) or size != -1]))
+    rest = env.quotient(count, given)
+    env.expect_equal(rest * given, count, Relation("eq", (apply("mod", count, given), 0)))
+    return [rest if isinstance(size, int) and size == -1 else size for size in sizes]
 
 
 def _strides_of_view(

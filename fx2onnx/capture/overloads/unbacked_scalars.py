@@ -7,8 +7,8 @@ import torch.fx
 
 from fx2onnx.base.dims import Dim, Scalar, apply
 from fx2onnx.capture.captured import Symbol
+from fx2onnx.capture.overloads.number_signs import is_nonnegative
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
-from fx2onnx.capture.shapes.certain import certain
 from fx2onnx.capture.torch_private.dispatch import no_dispatch
 
 aten = torch.ops.aten
@@ -30,6 +30,8 @@ def number_of(recorder: BaseRecorder, node: torch.fx.Node) -> Scalar:
     if known is not None:
         return known
     symbol = recorder.unbacked_scalars[node] = recorder.unknown_size()
+    if not is_nonnegative(recorder, node):
+        recorder.shape_env.signed.add(str(symbol))
     recorder.symbols[str(symbol)] = Symbol(str(symbol), node, None)
     return symbol
 
@@ -40,7 +42,7 @@ def _derived(recorder: BaseRecorder, node: torch.fx.Node) -> Scalar | None:
         return recorder.unbacked_scalars[node]
     if node.target is aten.div.Tensor_mode:
         top, bottom = (_operand(recorder, arg) for arg in node.args)
-        return _quotient(top, bottom, node.kwargs.get("rounding_mode"))
+        return _quotient(recorder, top, bottom, node.kwargs.get("rounding_mode"))
     signs = _SIGNS.get(node.target)  # type: ignore[call-overload]
     if signs is None or len(node.args) != 2 or node.kwargs:
         return None
@@ -48,10 +50,10 @@ def _derived(recorder: BaseRecorder, node: torch.fx.Node) -> Scalar | None:
     return None if left is None or right is None else signs[0] * left + signs[1] * right
 
 
-def _quotient(top: Scalar | None, bottom: Scalar | None, rounding: object) -> Scalar | None:
+def _quotient(recorder: BaseRecorder, top: Scalar | None, bottom: Scalar | None, rounding: object) -> Scalar | None:
     if rounding not in ("floor", "trunc") or type(bottom) is not int or bottom <= 0 or top is None:
         return None
-    if rounding == "trunc" and apply("mod", top, bottom) != 0 and not certain("ge", top, 0):
+    if rounding == "trunc" and apply("mod", top, bottom) != 0 and not recorder.shape_env.certain("ge", top, 0):
         return None
     return apply("floordiv", top, bottom)
 
@@ -68,7 +70,7 @@ def truth_of(recorder: BaseRecorder, node: torch.fx.Node) -> bool | None:
     if op is None or node.kwargs:
         return None
     left, right = (_operand(recorder, arg) for arg in node.args)
-    return None if left is None or right is None else certain(op, left, right)
+    return None if left is None or right is None else recorder.shape_env.certain(op, left, right)
 
 
 def _operand(recorder: BaseRecorder, arg: object) -> Scalar | None:

@@ -180,6 +180,8 @@ class Recorder(BaseRecorder):
                 if result is arg:
                     return result
             info, is_fresh = self._type_of_result(result)
+            if self.shape_env.signed:
+                self.shape_env.signed.difference_update(map(str, info.dims))  # a number that is a size
             node = self.call(func, *nodes, info)
             self._bind(result, node, func, args, nodes, info, is_fresh=is_fresh)
             return result

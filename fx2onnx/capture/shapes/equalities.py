@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
-from fx2onnx.base.dims import Dim, Monomial, Scalar
+from fx2onnx.base.dims import Dim, Monomial, Scalar, apply
 
 MOST_STEPS = 64
 """Replacements in one expression; equalities that go round in circles end there."""
@@ -30,6 +31,8 @@ class Equalities:
         gap = self.reduced(one - other)
         if not isinstance(gap, Dim) or gap.is_real:
             return
+        gap = apply("floordiv", gap, math.gcd(int(gap.constant), *map(int, gap.terms.values())))
+        assert isinstance(gap, Dim)
         name = self._symbol_of(gap, replaceable)
         if name is not None:
             rest = _solved(gap, next(m for m in gap.terms if _name_of(m) == name))

@@ -79,11 +79,18 @@ class ShapeEnv(SizeFacts):
             self.equate(what)
         self.assertions[Assumption(str(what), where, "assertion")] = None
 
-    def expect_equal(self, one: Scalar, other: Scalar) -> None:
-        """An operator needs the two to be equal; where data decides that, eager PyTorch would end the run otherwise."""
+    def expect_equal(self, one: Scalar, other: Scalar, stated: Relation | None = None) -> None:
+        """An operator needs the two to be equal, which may be ``stated`` in other words; eager PyTorch would end the run
+        otherwise.
+        """
+        if self.certain("eq", one, other):
+            return
         relation = Relation("eq", (one, other))
-        if self.certain("eq", one, other) is None and relation.symbols() & self.unbacked:
-            self.take_for_true(relation, user_location())
+        if relation.symbols() & self.unbacked:
+            self.equate(relation)
+            self.take_for_true(stated or relation, user_location())
+        elif relation.symbols():
+            self.guard(stated or relation)
 
     def is_no_multiple(self, value: Scalar, number: int) -> bool:
         """Whether Python went on where ``value`` is no multiple of ``number``."""

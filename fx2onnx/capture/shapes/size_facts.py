@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fx2onnx.base.assumptions import Condition
-from fx2onnx.base.dims import Dim, without_remainders
+from fx2onnx.base.dims import Dim, DimLike, Scalar, apply, without_remainders
 from fx2onnx.base.relations import COMPARE, Relation
 from fx2onnx.base.size_sets import EVERY, SizeSet, interval, where_true
 from fx2onnx.base.source import SourceLocation
@@ -86,8 +86,15 @@ class SizeFacts:
         gap = self.equalities.reduced(lhs - rhs)
         known = certain(op, gap, 0, self.signed)
         if known is None:
-            known = known_sign(op, self.equalities.reduced(without_remainders(gap)), self.signed)
-        return known
+            gap = self.equalities.reduced(without_remainders(gap))
+            known = known_sign(op, gap, self.signed)
+        return self.is_settled(Relation(op, (gap, 0))) if known is None else known
+
+    def quotient(self, top: DimLike, bottom: DimLike) -> DimLike:
+        """``top // bottom``, as a sum of products where equalities make it one."""
+        plain = apply("floordiv", top, bottom)
+        known = plain if _is_plain(plain) else apply("floordiv", *map(self.equalities.reduced, (top, bottom)))
+        return known if _is_plain(known) else plain  # type: ignore[return-value]
 
     def equate(self, relation: Relation) -> bool:
         """From now on the sides of an equality of sizes, of which data decides some, are equal; whether it is one."""
@@ -155,6 +162,10 @@ class SizeFacts:
                 self.settled.clear()
                 self.conditions[Condition(name, sizes, true, where)] = None
         return found is not None
+
+
+def _is_plain(value: Scalar) -> bool:
+    return not isinstance(value, Dim) or all(atom.op == "symbol" for atom in value.atoms())
 
 
 def _without_zero(sizes: SizeSet) -> SizeSet:

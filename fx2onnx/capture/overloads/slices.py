@@ -182,6 +182,20 @@ def _tensor_split(recorder: BaseRecorder, call: Call, self: torch.Tensor, sectio
     return _parts(recorder, self, axis, lengths)
 
 
+@register(Kind.RECORD, aten.tensor_split.indices)
+def _tensor_split_at(
+    recorder: BaseRecorder, call: Call, self: torch.Tensor, indices: Sequence[Size], dim: int
+) -> object:
+    """tensor_split(self, indices, dim=0): the slices between numbers that depend on data."""
+    axis, size = _axis_of(self, dim)
+    sizes = [number for number in (size, *map(unwrap, indices)) if isinstance(number, Dim)]
+    if not any(number.symbols() & recorder.shape_env.unbacked for number in sizes):
+        return NotImplemented
+    with recorder.mode:
+        begins, stops = [0, *indices], [*indices, _END]
+        return [aten.slice.Tensor(self, axis, *bounds) for bounds in zip(begins, stops, strict=True)]
+
+
 @register(Kind.RECORD, aten.chunk.default)
 def _chunk(recorder: BaseRecorder, call: Call, self: torch.Tensor, chunks: int, dim: int) -> object:
     """chunk(self, chunks, dim=0): parts of ceil(size / chunks), the last one what is left; all of them there, as in the

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import operator
 import time
 import weakref
@@ -25,6 +24,7 @@ from fx2onnx.capture.recording.choices import Branches, Test
 from fx2onnx.capture.recording.meta_cache import MISSING
 from fx2onnx.capture.recording.op_traits import OpTraits, asks_of_strides, traits_of
 from fx2onnx.capture.recording.tensor_tracker import Arguments, NeedsDecomposition, tensor_info
+from fx2onnx.capture.recording.unknown_sizes import Undecided, run_at_unknown_sizes
 from fx2onnx.capture.shapes.shape_env import KEEP_BOTH, ShapeEnv
 from fx2onnx.capture.shapes.symnode import sym_int
 from fx2onnx.capture.torch_private.dispatch import PreDispatchMode, SplitMode, in_function_transform, no_dispatch
@@ -33,8 +33,6 @@ from fx2onnx.capture.torch_private.module_paths import PATHS
 from fx2onnx.capture.torch_private.operators import OpOverload
 
 aten = torch.ops.aten
-MOST_EQUALITIES = 8
-"""That one call of an operator needs of sizes that only the data tells."""
 
 
 class Recorder(BaseRecorder):
@@ -128,7 +126,20 @@ class Recorder(BaseRecorder):
         self.fake_mode.runs_operator = True
         self.shape_env.asks_of_strides = asks_of_strides(traits, fake_args)
         try:
-            result = self._run(lambda: func(*fake_args, **fake_kwargs))
+            if self.shape_env.unbacked:
+                result = run_at_unknown_sizes(self.shape_env, lambda: func(*fake_args, **fake_kwargs), self._where)
+            else:
+                result = func(*fake_args, **fake_kwargs)
+        except Undecided as cause:
+            raise self.refuse(
+                "E107",
+                f"the type of {func}'s result depends on sizes that only the data tells",
+                why=f"it differs with {cause}",
+                next=(
+                    "slice, split or pad by these sizes, whose results have an expression",
+                    *self.advice(cause.names),
+                ),
+            ) from cause
         except DynamicOutputShapeException as cause:
             raise self.refuse(
                 "E107",
@@ -142,37 +153,6 @@ class Recorder(BaseRecorder):
         if key is not None:
             cache.remember(key, fake_args, result, tuple(self.shape_env.asked[asked:]))
         return self.finish(func, args, nodes, result)
-
-    def _run(self, operator: Callable[[], object]) -> object:
-        """What the operator gives on fakes. Where it raises, since sizes that only the data tells differ, these are equal: eager
-        PyTorch would end there, too.
-        """
-        env = self.shape_env
-        asked = len(env.asked)
-        try:
-            return operator()
-        except Exception:
-            if not env.unbacked or not env.asked_if_equal(asked):
-                raise
-            before, assertions = env.equalities.copy(), dict(env.assertions)
-            result = self._run_with_equal_sizes(operator, asked)
-            if result is MISSING:
-                env.equalities, env.assertions = before, assertions
-                raise
-            return result
-
-    def _run_with_equal_sizes(self, operator: Callable[[], object], asked: int) -> object:
-        """MISSING where the operator raises whatever is equal."""
-        env = self.shape_env
-        for _ in range(MOST_EQUALITIES):
-            relations = env.asked_if_equal(asked)
-            if not relations:
-                return MISSING
-            env.take_for_true(relations[-1], self._where)
-            asked = len(env.asked)
-            with contextlib.suppress(Exception):  # torch's operators raise whatever they like
-                return operator()
-        return MISSING
 
     def finish(self, func: OpOverload, args: tuple[object, ...], nodes: Arguments, result: object) -> object:
         if isinstance(result, torch.Tensor):

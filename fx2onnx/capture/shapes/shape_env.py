@@ -77,6 +77,8 @@ class ShapeEnv(SizeFacts):
         """Take for true what ends the run where it is false."""
         if isinstance(what, Relation):
             self.equate(what)
+        if not self.takes_notes:
+            return
         self.assertions[Assumption(str(what), where, "assertion")] = None
 
     def expect_equal(self, one: Scalar, other: Scalar, stated: Relation | None = None) -> None:
@@ -281,20 +283,6 @@ class ShapeEnv(SizeFacts):
         self.supposed = {relation: None for relation in self.supposed if relation in other.supposed}
         self.settled.clear()
         return self
-
-    def asked_if_equal(self, since: int) -> list[Relation]:
-        """The equalities of sizes that only the data tells which kernels asked for after the first ``since`` questions, and
-        were told no. A size of 0 or 1 is asked for on the way to other things.
-        """
-        found = []
-        for _, what, answer in self.asked[since:]:
-            if not isinstance(what, Relation) or what.op not in ("eq", "ne") or bool(answer) != (what.op == "ne"):
-                continue
-            relation = Relation("eq", what.args)
-            is_known = self.certain("eq", *what.args) is not None
-            if what.symbols() & self.unbacked and not {0, 1} & set(what.args) and not is_known:
-                found.append(relation)
-        return found
 
     def evaluate_sym_node(self, node: Any, size_oblivious: bool = False, fallback_value: bool | None = None) -> int:
         """The answer to torch's helpers (``guard_or_false`` and its like), which ask what is behind a node."""

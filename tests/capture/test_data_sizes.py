@@ -197,3 +197,80 @@ BY_NUMBERS: dict[str, Callable[[Tensor], Any]] = {
 def test_numbers_of_either_sign(name: str) -> None:
     feeds = [torch.tensor([float(first), 3.0, -1.0, 2.0, 5.0, 7.0]) for first in (-5, -3, -2, -1, 0, 1, 2, 5)]
     check(BY_NUMBERS[name], (feeds[6],), others=[(feed,) for feed in feeds], data_branches="if")
+
+
+KERNEL = torch.linspace(-1, 1, 108).reshape(4, 3, 3, 3)
+OF_AN_IMAGE: dict[str, Callable[[Tensor], Any]] = {
+    "convolution": lambda x: F.conv2d(x, KERNEL, padding=1, stride=2),
+    "pooling": lambda x: F.avg_pool2d(x, 3, 2, ceil_mode=True),
+    "adaptive pooling": lambda x: F.adaptive_avg_pool2d(x, (2, 2)),
+    "interpolation": lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"),
+    "interpolation to a size": lambda x: x + F.interpolate(torch.ones(1, 3, 3, 3), size=x.shape[-2:], mode="bilinear"),
+    "pixels to channels": lambda x: F.pixel_unshuffle(x, 2),
+    "windows": lambda x: x.unfold(2, 2, 2).unfold(3, 2, 2).reshape(1, 3, -1, 4),
+    "windows by a view": lambda x: (
+        x.permute(0, 2, 3, 1).reshape(1, x.shape[2] // 2, 2, x.shape[3] // 2, 2, 3).transpose(2, 3).reshape(-1, 4, 3)
+    ),
+    "attention": lambda x: F.scaled_dot_product_attention(*[x.flatten(2).transpose(1, 2)] * 3),
+    "padding to even sizes": lambda x: F.pad(x, (0, x.shape[3] % 2, 0, x.shape[2] % 2)),
+    "einsum": lambda x: torch.einsum("bchw,bcxy->bhx", x, x),
+    "rows in a stack": lambda x: torch.stack([x[0, 0, 0], x[0, 1, 0]]),
+    "positions": lambda x: torch.stack(
+        torch.meshgrid(torch.arange(x.shape[2]), torch.arange(x.shape[3]), indexing="ij")
+    ).flatten(1),
+    "reversed": lambda x: x[:, :, torch.arange(x.shape[2] - 1, -1, -1)],
+    "a view as another": lambda x: (x * 2).flatten().view_as(x),
+    "unflattened": lambda x: x.unflatten(2, (2, -1)),
+    "half of it": lambda x: x[:, :, : x.shape[2] // 2].flatten(1),
+}
+CROPS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "cropped": lambda x, sizes: x[:, :, : sizes[0].item(), : sizes[1].item()],
+    "made": lambda x, sizes: x[:, :, :1, :1] + torch.zeros(1, 3, *sizes.tolist()),
+}
+
+
+@pytest.mark.parametrize("crop", sorted(CROPS))
+@pytest.mark.parametrize("name", sorted(OF_AN_IMAGE))
+def test_images_of_sizes_from_data(name: str, crop: str) -> None:
+    image = torch.linspace(-1, 2, 432).reshape(1, 3, 12, 12).sin()
+    others = [(image, torch.tensor(sizes)) for sizes in ([6, 4], [8, 10], [12, 12], [2, 8])]
+    check(lambda x, sizes: OF_AN_IMAGE[name](CROPS[crop](x, sizes)), (image, torch.tensor([4, 6])), others=others)
+
+
+ROWS = torch.tensor([[1.0, -2.0, 3.0], [0.0, 4.0, 2.0]])
+COUNTED: dict[str, Callable[[Tensor], Any]] = {
+    "nonzero of one number": lambda x: x[0, 0].nonzero(),
+    "nonzero of one number as a tuple": lambda x: torch.nonzero(x[0, 0], as_tuple=True),
+    "where of one number": lambda x: torch.where(x[0, 0] > 0),
+    "argwhere of one number": lambda x: torch.argwhere(x[0, 0]),
+    "bincount": lambda x: torch.bincount(x[x > 2].long()),
+    "bincount of nothing": lambda x: torch.bincount(x[:0, 0].long()) + x.sum().long(),
+    "bincount of nothing, so many": lambda x: torch.bincount(x[:0, 0].long(), minlength=3) + x.sum().long(),
+    "one_hot": lambda x: F.one_hot(x.abs().long()),
+    "one_hot of so many": lambda x: F.one_hot(x.abs().long(), x.abs().long().max().item() + 1),
+    "tensor_split": lambda x: torch.tensor_split(x.flatten(), x[:, 0].long()),
+    "tensor_split by a list": lambda x: torch.tensor_split(x.flatten(), [(x > 0).sum().item(), -1]),
+    "tensor_split of rows": lambda x: torch.tensor_split(x, x[:1, 0].long(), dim=1),
+}
+
+
+@pytest.mark.parametrize("name", sorted(COUNTED))
+def test_results_by_data(name: str) -> None:
+    first = [ROWS[:, :1] * 0, ROWS[:, :1] - 3, ROWS[:, :1] * 9 - 4]
+    others = [(torch.cat([column, ROWS[:, 1:]], dim=1),) for column in first] + [(ROWS * 0,)]
+    check(COUNTED[name], (ROWS,), others=others)
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        lambda x: torch.tensor_split(x.flatten(), (x > 0).sum()),
+        lambda x: x[x > 0].chunk(2),
+        lambda x: torch.stack([number * 2 for number in x[x > 0]]),
+        lambda x: x[x > 0].split(2),
+    ],
+    ids=["parts", "chunks", "a loop", "a split"],
+)
+def test_what_needs_a_plain_number_says_what_to_bake(module: Callable[[Tensor], Any]) -> None:
+    with pytest.raises(fx2onnx.UserError, match=r'bake=\["x"\]'):
+        fx2onnx.export(module, (ROWS,))

@@ -43,6 +43,10 @@ class Attempt:
     """The size of each symbol at which comparisons are decided."""
     ranges: tuple[Condition, ...] = ()
     """What sizes are declared with, such as ``Dim("n", min=6)``."""
+    bake: tuple[str, ...] = ()
+    """Inputs whose sample values are constants of the graph."""
+    baked_for: tuple[str, ...] = ()
+    """Of each that nobody asked to bake, a line about why it had to be."""
     specializations: tuple[Specialization, ...] = ()
     """Of earlier attempts: the sizes that became numbers, or other sizes."""
     larger: Mapping[str, int] = field(default_factory=dict)

@@ -12,6 +12,7 @@ from fx2onnx.base.events import record
 from fx2onnx.base.relations import Relation
 from fx2onnx.base.tracebacks import empty_frames
 from fx2onnx.capture.attempt import Attempt, Failed, Outcome, Reason, Recorded, own_run_failed
+from fx2onnx.capture.baking import AUTO, inputs_to_bake
 from fx2onnx.capture.fallback import export_may_help
 from fx2onnx.capture.shapes import zero_one
 from fx2onnx.capture.shapes.dynamic import hints_of
@@ -33,6 +34,35 @@ def diagnosed(outcome: Outcome, start: Attempt) -> Attempt | Outcome:
 
 
 def _after_failure(failed: Failed, start: Attempt) -> Attempt | Outcome:
+    following = _after_own_failure(failed, start)
+    return _baking(following) or following if isinstance(following, Failed) else following
+
+
+def _baking(failed: Failed) -> Attempt | None:
+    """With the inputs fixed whose numbers Python needs, where that is left to the capture and none of them has dynamic sizes."""
+    attempt, error = failed.attempt, failed.error
+    more = [name for name in inputs_to_bake(error) if name not in attempt.bake]
+    leaves = {leaf.name: leaf for leaf in attempt.arguments.leaves}
+    if attempt.options.bake != AUTO or not more or any(leaves[name].axes for name in more):
+        return None
+    assert isinstance(error, UserError)
+    where = f"   ({error.where})" if error.where else ""
+    lines = [f"{name} is fixed to the sample's values: {error.what}; {error.why}{where}" for name in more]
+    return replace(
+        attempt,
+        bake=(*attempt.bake, *more),
+        baked_for=(*attempt.baked_for, *lines),
+        strategy="fake" if attempt.options.rung == "auto" else attempt.strategy,
+        program=None,
+        first_failure=None,
+        splits_by_sizes=True,
+        larger={},
+        without_larger=None,
+        change=f"with the sample's values of {', '.join(more)}",
+    ).at_sample()
+
+
+def _after_own_failure(failed: Failed, start: Attempt) -> Attempt | Outcome:
     attempt, error = failed.attempt, failed.error
     if failed.reason is Reason.COMPOSITE:
         return replace(attempt, whole=False, change="composite operators are recorded by what they consist of")

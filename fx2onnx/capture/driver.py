@@ -13,6 +13,7 @@ from fx2onnx.base.changes import Changes, before_change, undone
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.events import record
 from fx2onnx.capture.attempt import Attempt, Failed, Outcome, Recorded
+from fx2onnx.capture.baking import AUTO
 from fx2onnx.capture.captured import Captured
 from fx2onnx.capture.diagnosis import diagnosed
 from fx2onnx.capture.options import CaptureOptions
@@ -75,7 +76,7 @@ def capture(
         positional, named = normalise_args(args, kwargs)
         arguments = bind(root.forward, positional, named, options.input_names)
         asked = set_dynamic_axes(arguments, options.dynamic_shapes, options.dynamic_axes)
-        _check_baked(arguments, options.bake)
+        _check_baked(arguments, options.bake if options.bake != AUTO else ())
 
     def run() -> Captured:
         keep_process_state()
@@ -91,6 +92,7 @@ def capture(
             frozenset(asked.optional),
             strategy,
             ranges=tuple(asked.ranges.values()),
+            bake=tuple(options.bake) if options.bake != AUTO else (),
         )
         return _compared(attempt) if strategy == "symbolic" else _succeeded(attempt, []).captured
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from fx2onnx.base.errors import UserError
 
@@ -16,7 +16,8 @@ DATA_BRANCHES = ("error", "if")
 class CaptureOptions:
     """Checked when made. Raises UserError E001.
 
-    rung: ``auto``, or the one to use. training: the mode to capture in. bake: inputs whose sample values become constants.
+    rung: ``auto``, or the one to use. training: the mode to capture in. bake: inputs whose sample values become constants;
+    ``auto``: those whose numbers Python needs.
     data_branches: ``if`` keeps both branches of a Python decision by data; ``error`` refuses it (E104).
     """
 
@@ -26,7 +27,7 @@ class CaptureOptions:
     input_names: Sequence[str] | None = None
     output_names: Sequence[str] | None = None
     training: bool = False
-    bake: Sequence[str] = ()
+    bake: Sequence[str] | Literal["auto"] = ()
     data_branches: str = "if"
 
     def __post_init__(self) -> None:

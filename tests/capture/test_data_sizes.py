@@ -12,7 +12,7 @@ from torch import Tensor
 
 import fx2onnx
 from fx2onnx.base.assumptions import Assumption
-from tests.support import check
+from tests.support import check, run_engines
 
 GRID = torch.tensor([[1, 4, 6], [2, 8, 2]])
 """Of each image: frames, rows and columns of patches."""
@@ -274,3 +274,31 @@ def test_results_by_data(name: str) -> None:
 def test_what_needs_a_plain_number_says_what_to_bake(module: Callable[[Tensor], Any]) -> None:
     with pytest.raises(fx2onnx.UserError, match=r'bake=\["x"\]'):
         fx2onnx.export(module, (ROWS,))
+
+
+def by_frames(x: Tensor, sizes: Tensor, scale: Tensor) -> Tensor:
+    return torch.stack([part.sum() for part in x.split(sizes[0].item())]) * scale[: sizes[1].item()].sum()
+
+
+def test_auto_bakes_what_has_to_be_and_warns() -> None:
+    args = torch.arange(6.0), torch.tensor([2, 3]), torch.tensor([1.0, 2.0, 3.0, 4.0])
+    others = [(args[0] * 2, args[1], args[2] + 1)]
+    eager = [by_frames(*case) for case in (args, *others)]
+    result = fx2onnx.export(by_frames, args, bake="auto")
+    assert result.report.baked == ["sizes"]
+    assert [value.name for value in result.model.graph.inputs] == ["x", "scale"]
+    assert any("sizes is fixed to the sample's values" in line for line in result.report.warnings)
+    for (x, _, scale), expected in zip((args, *others), eager, strict=True):
+        for outputs in run_engines(result.model_proto, [x, scale]).values():
+            torch.testing.assert_close(torch.from_numpy(outputs[0]), expected)
+
+
+def test_auto_bakes_nothing_that_need_not_be() -> None:
+    result = fx2onnx.export(rotary, (patches_of(GRID), GRID), dynamic_shapes=({0: "patches"}, None), bake="auto")
+    assert result.report.baked == []
+    assert not any("fixed" in line for line in result.report.warnings)
+
+
+def test_auto_bakes_no_input_of_dynamic_size() -> None:
+    with pytest.raises(fx2onnx.UserError, match=r'bake=\["x"\]'):
+        fx2onnx.export(lambda x: torch.stack(list(x[x > 0])), (ROWS,), dynamic_shapes=({0: "rows"},), bake="auto")

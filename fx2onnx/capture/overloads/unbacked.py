@@ -174,7 +174,7 @@ def _bincount(
     """As many counts as the largest number plus 1, or ``minlength``, says; of no numbers ``minlength`` zeros."""
     if unwrap(self.shape[0]) == 0:
         with recorder.mode:
-            return torch.zeros(minlength, dtype=torch.int64)  # type: ignore[arg-type]
+            return torch.zeros(minlength, dtype=torch.int64)
     dtype = torch.int64 if weights is None else torch.float32 if weights.dtype == torch.float32 else torch.float64
     return record_sized(recorder, call, [(dtype, (recorder.unknown_size(),))])
 

@@ -90,7 +90,11 @@ class Questions:
                 where=user_location(),
                 module_path=PATHS.current,
                 why="they are known only when the model runs",
-                next=("keep the computation in tensors", "leave out of forward what is only to be looked at"),
+                next=(
+                    "keep the computation in tensors",
+                    "leave out of forward what is only to be looked at",
+                    *self.recorder.baking_advice([self.recorder.node_of(tensor)]),
+                ),
             )
         return value
 

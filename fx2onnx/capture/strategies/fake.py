@@ -64,7 +64,7 @@ def run(attempt: Attempt, branches: Branches | None = None) -> Outcome:
 
 def _captured(attempt: Attempt, shape_env: ShapeEnv, branches: Branches | None) -> Captured:
     control_flow.register()
-    arguments, bake = attempt.arguments, attempt.options.bake
+    arguments, bake = attempt.arguments, attempt.bake
     program = attempt.program or attempt.root
     tree = ModuleTree(program)
     recorder = Recorder(shape_env, weight_names(tree), attempt.keep, attempt.whole, branches)
@@ -101,7 +101,8 @@ def _captured(attempt: Attempt, shape_env: ShapeEnv, branches: Branches | None) 
         symbols=recorder.symbols,
         mutations=mutations,
         rung=attempt.strategy,
-        warnings=recorder.warnings,
+        warnings=[*attempt.baked_for, *recorder.warnings],
+        baked=list(bake),
         assumptions=[*notes],
         sizes=shape_env.sizes(),
         states_guards=attempt.options.data_branches == "if",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from fx2onnx.base.weight_file import WeightFile
 from fx2onnx.exporting import pipeline
@@ -33,7 +33,7 @@ def export(
     capture: str = "auto",
     metadata: str = "light",
     state: str = "warn",
-    bake: Sequence[str] | Literal["auto"] = (),
+    bake: Sequence[str] | str = (),
     data_branches: str = "if",
     custom_translations: Mapping[Any, Callable[..., Any]] | None = None,
     optimize: bool = True,

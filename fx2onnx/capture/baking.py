@@ -6,9 +6,6 @@ from collections.abc import Iterable
 
 from fx2onnx.base.errors import UserError
 
-AUTO = "auto"
-"""The value of ``bake`` that leaves the choice to the capture."""
-
 
 class BakeAdvice(str):
     """What to do next of an error: bake the inputs ``names``."""

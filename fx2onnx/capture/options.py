@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from fx2onnx.base.errors import UserError
 
 RUNGS = ("auto", "symbolic", "fake", "export")
 DATA_BRANCHES = ("error", "if")
+BAKE_AUTO = "auto"
+"""Leaves to the capture which inputs are baked."""
 
 
 @dataclass(frozen=True)
@@ -27,12 +29,14 @@ class CaptureOptions:
     input_names: Sequence[str] | None = None
     output_names: Sequence[str] | None = None
     training: bool = False
-    bake: Sequence[str] | Literal["auto"] = ()
+    bake: Sequence[str] | str = ()
     data_branches: str = "if"
 
     def __post_init__(self) -> None:
         check_choice("capture", self.rung, RUNGS)
         check_choice("data_branches", self.data_branches, DATA_BRANCHES)
+        if isinstance(self.bake, str):
+            check_choice("bake", self.bake, (BAKE_AUTO,))
 
 
 def check_choice(name: str, value: str, known: Sequence[str]) -> None:

@@ -302,3 +302,37 @@ def test_auto_bakes_nothing_that_need_not_be() -> None:
 def test_auto_bakes_no_input_of_dynamic_size() -> None:
     with pytest.raises(fx2onnx.UserError, match=r'bake=\["x"\]'):
         fx2onnx.export(lambda x: torch.stack(list(x[x > 0])), (ROWS,), dynamic_shapes=({0: "rows"},), bake="auto")
+
+
+def plain(x: Tensor, grid: Tensor) -> Tensor:
+    """Sizes made of numbers, as code has them that was written before ``item()`` could be one."""
+    parts, begin = [], 0
+    for t, h, w in grid.tolist():
+        t, h, w = int(t), int(h), int(w)
+        assert isinstance(begin, int) or begin is not None
+        count = int(t * h * w / 2) * 2
+        parts.append(x[begin : begin + count].reshape(t, h, w, -1).mean((1, 2)))
+        begin = begin + count
+    return torch.cat(parts)
+
+
+def test_int_of_a_size_is_that_size() -> None:
+    others = [(patches_of(grid), grid) for grid in GRIDS]
+    result = check(plain, (patches_of(GRID), GRID), others=others, dynamic_shapes=({0: "patches"}, None))
+    assert "int(x) of a size that only the data tells is that size" in result.report.attempts[-1]
+    assert int is int
+
+
+def test_int_of_a_tensor_is_a_size() -> None:
+    check(lambda x: torch.arange(int((x > 0).sum())) * 2, (ROWS,), others=[(-ROWS,), (ROWS * 0,)])
+
+
+def test_int_that_python_counts_by_is_refused() -> None:
+    with pytest.raises(fx2onnx.UserError, match=r'bake=\["x"\]') as caught:
+        fx2onnx.export(lambda x: sum(x * step for step in range(int((x > 0).sum()))), (ROWS,))
+    assert caught.value.code == "E104"
+
+
+def test_a_name_to_bake_stands_in_a_list() -> None:
+    with pytest.raises(fx2onnx.UserError, match="bake='x' is not known"):
+        fx2onnx.export(rotary, (patches_of(GRID), GRID), bake="x")

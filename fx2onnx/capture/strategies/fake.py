@@ -19,6 +19,7 @@ from fx2onnx.capture.python.lengths import take_lengths
 from fx2onnx.capture.python.module_state import preserve, weight_names
 from fx2onnx.capture.python.module_tree import ModuleTree
 from fx2onnx.capture.python.outputs import graph_outputs
+from fx2onnx.capture.python.whole_numbers import keep_sizes
 from fx2onnx.capture.recording import control_flow
 from fx2onnx.capture.recording.choices import Branches
 from fx2onnx.capture.recording.questions import Questions
@@ -124,6 +125,7 @@ def _run_module(
     track_modules(tree)
     take_lengths(tree)
     take_sizes()
+    keep_sizes(attempt.whole_numbers)
     attempt.patches.apply(attempt.traced, recorder.is_known)
     take_assignments(recorder.take_data)
     take_questions(Questions(recorder))

@@ -336,3 +336,10 @@ def test_int_that_python_counts_by_is_refused() -> None:
 def test_a_name_to_bake_stands_in_a_list() -> None:
     with pytest.raises(fx2onnx.UserError, match="bake='x' is not known"):
         fx2onnx.export(rotary, (patches_of(GRID), GRID), bake="x")
+
+
+def test_the_number_of_rows_that_python_goes_through_is_said() -> None:
+    result = fx2onnx.export(windows, (patches_of(GRID), GRID), dynamic_shapes=({0: "patches"}, None))
+    (note,) = [line for line in result.report.assumptions if "Python goes through the 2 rows" in str(line)]
+    assert note.where is not None
+    assert note.where.function == "windows"

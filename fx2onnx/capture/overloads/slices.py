@@ -68,8 +68,8 @@ def _unknown_extent(env: ShapeEnv, size: DimLike, start: DimLike, end: DimLike) 
     """Where ``start:end`` begins, and its length, where even the signs of the bounds may depend on data."""
 
     def place(bound: DimLike) -> Scalar:
-        if bound == _END:
-            return size
+        if bound in (0, _END) or bound == size:
+            return size if bound else 0
         if env.certain("ge", bound, 0) is not True:
             is_negative = -apply("floordiv", bound, _LARGEST)
             return apply("min", apply("max", bound + size * is_negative, 0), size)
@@ -77,12 +77,14 @@ def _unknown_extent(env: ShapeEnv, size: DimLike, start: DimLike, end: DimLike) 
 
     begin, stop = place(start), place(end)
     length = stop - begin
-    return begin, length if env.certain("ge", length, 0) else apply("max", length, 0)
+    return begin, length if length == size or env.certain("ge", length, 0) else apply("max", length, 0)
 
 
 def _extent(recorder: BaseRecorder, size: Dim, start: int, end: int) -> tuple[Scalar, Scalar, bool]:
-    """Where ``start:end`` begins, its length, and whether a bound had to be clamped by an expression."""
-    is_exact = False
+    """Where ``start:end`` begins, its length, and whether torch would find another: where it clamps a bound by the sample, or
+    does not know that a size which depends on data is >= 0.
+    """
+    is_exact = bool(size.symbols() & recorder.shape_env.unbacked)
 
     def clamped(op: str, value: Scalar, bound: Scalar) -> Scalar:
         """``op(value, bound)``; ``value`` alone where it is that at every ordinary size."""

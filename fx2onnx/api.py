@@ -33,7 +33,7 @@ def export(
     capture: str = "auto",
     metadata: str = "light",
     state: str = "warn",
-    bake: Sequence[str] = (),
+    bake: Sequence[str] | str = (),
     data_branches: str = "if",
     custom_translations: Mapping[Any, Callable[..., Any]] | None = None,
     optimize: bool = True,
@@ -63,7 +63,8 @@ def export(
     metadata: origin of each node in the file: ``"none"``, ``"light"`` (file:line) or ``"full"``.
     state: buffers or inputs that forward changes: ``"warn"`` in the report, ``"error"``, ``"drop"``, or ``"io"``: the file
         takes each buffer as an input and gives its new value as an output ``NAME.next``.
-    bake: names of inputs whose sample values become constants of the file.
+    bake: names of inputs whose sample values become constants of the file; ``"auto"``: those whose numbers Python needs, with
+        a warning for each.
     data_branches: of a Python decision by data both branches are in the file (``"if"``), or it is an ``"error"`` (E104).
     custom_translations: ``{torch.ops.my.op.default: function}`` for this call; ``{MyModule: function}`` for modules of a
         class, each call of which is then what ``function(op, module, *inputs, weights={name: value})`` emits.

@@ -30,6 +30,7 @@ from fx2onnx.base.relations import Relation
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture.recording.recorder import Recorder
 from fx2onnx.capture.recording.tensor_tracker import tensor_info
+from fx2onnx.capture.shapes.equalities import Equalities
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.capture.shapes.symnode import DimNode, sym_int
 from fx2onnx.capture.torch_private.fake_tensors import Leftover, fake_from_meta
@@ -279,7 +280,19 @@ def test_an_error_that_is_kept_keeps_no_frames_of_ours(name: str, tmp_path: Path
 
 
 PLAIN = (
-    *(DimNode, ShapeEnv, Guard, Specialization, Assumption, Relation, Dim, Atom, SourceLocation, torch.SymInt),
+    *(
+        DimNode,
+        ShapeEnv,
+        Equalities,
+        Guard,
+        Specialization,
+        Assumption,
+        Relation,
+        Dim,
+        Atom,
+        SourceLocation,
+        torch.SymInt,
+    ),
     *(int, float, str, bool, type(None), dict, list, tuple, set, frozenset, weakref.ref, types.MappingProxyType),
 )
 """What a size may lead to. C++ holds its node, so the collector sees no cycle through it."""

@@ -44,7 +44,7 @@ SIGNATURES = {
         "opset_version: int | None = None, dynamo: bool = True, external_data: bool | None = None, "
         "dynamic_shapes: Any = None, dynamic_axes: Mapping[str, Any] | None = None, verify: bool = False, "
         "training: Any = None, capture: str = 'auto', metadata: str = 'light', state: str = 'warn', "
-        "bake: Sequence[str] = (), data_branches: str = 'if', "
+        "bake: Sequence[str] | str = (), data_branches: str = 'if', "
         "custom_translations: Mapping[Any, Callable[..., Any]] | None = None, optimize: bool = True, "
         "durable: bool = False, weight_files: Sequence[WeightFile] = (), "
         "report: bool | str | os.PathLike[str] = False, profile: bool | str | os.PathLike[str] = False, "

@@ -90,8 +90,18 @@ def _arange(op: Emit, end: Any, start: Any = 0, step: Any = 1) -> ir.Value:
         value = value if start == 0 else op.Add(value, as_dtype(op, start, wide))
         return cast(op, value, dtype)
     made = dtype if takes("Range", op.opset, dtype) else D.INT64
+    if isinstance(step, Dim) or step < 0 or _may_be_negative(start):
+        value = op.Mul(counted(op, count, made), as_dtype(op, step, made))
+        return op.cast(op.Add(value, as_dtype(op, start, made)), dtype)
     bounds = [as_dtype(op, number, made) for number in (start, end, step)]
     return op.cast(op.Range(*bounds, outputs=[(made, (count,))]), dtype)
+
+
+def _may_be_negative(start: Any) -> bool:
+    """onnxruntime makes a Slice of a Gather by a Range, where negative numbers are counted from the end."""
+    if isinstance(start, Dim):
+        return start.constant < 0 or any(factor < 0 for factor in start.terms.values())
+    return bool(start < 0)
 
 
 def _numpy_arange(start: Any, step: Any, count: int, dtype: ir.DataType) -> Any:

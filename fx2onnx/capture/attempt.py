@@ -12,7 +12,7 @@ import torch
 
 from fx2onnx.base.assumptions import Condition, Specialization
 from fx2onnx.base.dims import Dim
-from fx2onnx.base.errors import Fx2OnnxError
+from fx2onnx.base.errors import Fx2OnnxError, UserError
 from fx2onnx.base.size_sets import EVERY
 from fx2onnx.capture.captured import Captured
 from fx2onnx.capture.options import CaptureOptions
@@ -46,6 +46,10 @@ class Attempt:
     """The size of each symbol at which comparisons are decided."""
     ranges: tuple[Condition, ...] = ()
     """What sizes are declared with, such as ``Dim("n", min=6)``."""
+    bake: tuple[str, ...] = ()
+    """Inputs whose sample values are constants of the graph."""
+    baked_for: tuple[str, ...] = ()
+    """Of each that nobody asked to bake, a line about why it had to be."""
     specializations: tuple[Specialization, ...] = ()
     """Of earlier attempts: the sizes that became numbers, or other sizes."""
     larger: Mapping[str, int] = field(default_factory=dict)
@@ -58,6 +62,10 @@ class Attempt:
     """Whether composite operators are recorded whole, rather than as the operators that they consist of."""
     splits_by_sizes: bool = True
     """Whether both branches of Python's decisions by sizes are recorded, rather than the sample's."""
+    whole_numbers: frozenset[str] = frozenset()
+    """Files of Python in which ``int(x)`` of a size that data decides is that size."""
+    wants_number: UserError | None = None
+    """The failure where ``int(x)`` was a plain number."""
     gradients: bool = False
     """Whether gradients are on, as ``forward`` takes some; else they are off, as in inference."""
     traced: TracedCode = frozenset()

@@ -105,6 +105,8 @@ class Captured:
     """Every run of the module: by which strategy, and what made it differ from the one before."""
     assumptions: list[Assumed] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    baked: list[str] = field(default_factory=list)
+    """Inputs whose sample values are constants of the graph."""
     sizes: dict[str, int] = field(default_factory=dict)
     """The size of each symbol at which the module ran; none for those that the data gives."""
     states_guards: bool = False

@@ -12,7 +12,10 @@ from fx2onnx.base.events import record
 from fx2onnx.base.relations import Relation
 from fx2onnx.base.tracebacks import empty_frames
 from fx2onnx.capture.attempt import Attempt, Failed, Outcome, Reason, Recorded, own_run_failed
+from fx2onnx.capture.baking import inputs_to_bake
 from fx2onnx.capture.fallback import export_may_help
+from fx2onnx.capture.options import BAKE_AUTO
+from fx2onnx.capture.python.whole_numbers import calls_int
 from fx2onnx.capture.shapes import zero_one
 from fx2onnx.capture.shapes.dynamic import hints_of
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
@@ -34,7 +37,43 @@ def diagnosed(outcome: Outcome, start: Attempt) -> Attempt | Outcome:
 
 
 def _after_failure(failed: Failed, start: Attempt) -> Attempt | Outcome:
+    following = _after_own_failure(failed, start)
+    return _baking(following) or following if isinstance(following, Failed) else following
+
+
+def _baking(failed: Failed) -> Attempt | None:
+    """With the inputs fixed whose numbers Python needs, where that is left to the capture and none of them has dynamic sizes."""
     attempt, error = failed.attempt, failed.error
+    more = [name for name in inputs_to_bake(error) if name not in attempt.bake]
+    leaves = {leaf.name: leaf for leaf in attempt.arguments.leaves}
+    if attempt.options.bake != BAKE_AUTO or not more or any(leaves[name].axes for name in more):
+        return None
+    assert isinstance(error, UserError)
+    where = f"   ({error.where})" if error.where else ""
+    lines = [f"{name} is fixed to the sample's values: {error.what}; {error.why}{where}" for name in more]
+    return replace(
+        attempt,
+        bake=(*attempt.bake, *more),
+        baked_for=(*attempt.baked_for, *lines),
+        strategy="fake" if attempt.options.rung == "auto" else attempt.strategy,
+        program=None,
+        first_failure=None,
+        splits_by_sizes=True,
+        larger={},
+        without_larger=None,
+        change=f"with the sample's values of {', '.join(more)}",
+    ).at_sample()
+
+
+def _after_own_failure(failed: Failed, start: Attempt) -> Attempt | Outcome:
+    failed = _with_plain_numbers(failed)
+    attempt, error = failed.attempt, failed.error
+    if failed.reason is Reason.PLAIN_NUMBER and isinstance(error, UserError) and calls_int(error.where):
+        file = error.where.file if error.where is not None else ""
+        if attempt.program is attempt.root and file not in attempt.whole_numbers:
+            files, first = attempt.whole_numbers | {file}, attempt.wants_number or error
+            change = "int(x) of a size that only the data tells is that size"
+            return replace(attempt, whole_numbers=files, wants_number=first, change=change)
     if failed.reason is Reason.COMPOSITE:
         return replace(attempt, whole=False, change="composite operators are recorded by what they consist of")
     if failed.reason is Reason.GRADIENTS:
@@ -51,6 +90,15 @@ def _after_failure(failed: Failed, start: Attempt) -> Attempt | Outcome:
     if attempt.options.rung == "auto" and export_may_help(failed):
         return replace(start, strategy="export", first_failure=error, change=own_run_failed(error))
     return failed
+
+
+def _with_plain_numbers(failed: Failed) -> Failed:
+    """With what failed where ``int(x)`` is a plain number, unless the run came to another decision by data."""
+    first = failed.attempt.wants_number
+    is_other_decision = isinstance(failed.error, UserError) and failed.error.code == "E104"
+    if first is None or is_other_decision or failed.reason in (Reason.COMPOSITE, Reason.GRADIENTS):
+        return failed
+    return replace(failed, error=first, reason=Reason.PLAIN_NUMBER)
 
 
 def _must_be_declared(failed: Failed) -> bool:

@@ -15,7 +15,7 @@ from fx2onnx.base.events import record
 from fx2onnx.capture.attempt import Attempt, Failed, Outcome, Recorded
 from fx2onnx.capture.captured import Captured
 from fx2onnx.capture.diagnosis import diagnosed
-from fx2onnx.capture.options import CaptureOptions
+from fx2onnx.capture.options import BAKE_AUTO, CaptureOptions
 from fx2onnx.capture.patches import NO_PATCHES, Patches
 from fx2onnx.capture.python.inputs import Arguments, bind, normalise_args, refuse_repeated
 from fx2onnx.capture.python.module_calls import Called, call_as_one
@@ -75,7 +75,7 @@ def capture(
         positional, named = normalise_args(args, kwargs)
         arguments = bind(root.forward, positional, named, options.input_names)
         asked = set_dynamic_axes(arguments, options.dynamic_shapes, options.dynamic_axes)
-        _check_baked(arguments, options.bake)
+        _check_baked(arguments, options.bake if options.bake != BAKE_AUTO else ())
 
     def run() -> Captured:
         keep_process_state()
@@ -92,6 +92,7 @@ def capture(
             frozenset(asked.declared),
             strategy,
             ranges=tuple(asked.ranges.values()),
+            bake=tuple(options.bake) if options.bake != BAKE_AUTO else (),
         )
         return _compared(attempt) if strategy == "symbolic" else _succeeded(attempt, []).captured
 

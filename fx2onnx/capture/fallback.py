@@ -17,7 +17,7 @@ _FAITHFUL = (NameError, KeyError, IndexError, AssertionError, ImportError, Value
 
 
 def export_may_help(failed: Failed) -> bool:
-    """torch.export runs the module on fake tensors, too, and knows besides NumPy inside forward and ``int(x)`` as a size;
+    """torch.export runs the module on fake tensors, too, and knows besides NumPy inside forward;
     its own code stands in for the recorder's faults.
     """
     failure = failed.error

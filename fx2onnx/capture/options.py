@@ -10,13 +10,16 @@ from fx2onnx.base.errors import UserError
 
 RUNGS = ("auto", "symbolic", "fake", "export")
 DATA_BRANCHES = ("error", "if")
+BAKE_AUTO = "auto"
+"""Leaves to the capture which inputs are baked."""
 
 
 @dataclass(frozen=True)
 class CaptureOptions:
     """Checked when made. Raises UserError E001.
 
-    rung: ``auto``, or the one to use. training: the mode to capture in. bake: inputs whose sample values become constants.
+    rung: ``auto``, or the one to use. training: the mode to capture in. bake: inputs whose sample values become constants;
+    ``auto``: those whose numbers Python needs.
     data_branches: ``if`` keeps both branches of a Python decision by data; ``error`` refuses it (E104).
     """
 
@@ -26,12 +29,14 @@ class CaptureOptions:
     input_names: Sequence[str] | None = None
     output_names: Sequence[str] | None = None
     training: bool = False
-    bake: Sequence[str] = ()
+    bake: Sequence[str] | str = ()
     data_branches: str = "if"
 
     def __post_init__(self) -> None:
         check_choice("capture", self.rung, RUNGS)
         check_choice("data_branches", self.data_branches, DATA_BRANCHES)
+        if isinstance(self.bake, str):
+            check_choice("bake", self.bake, (BAKE_AUTO,))
 
 
 def check_choice(name: str, value: str, known: Sequence[str]) -> None:

@@ -99,7 +99,7 @@ def _report(captured: Captured, model: ir.Model, options: ExportOptions, resorts
         opset=options.opset,
         nodes_captured=sum(node.op == "call_function" for node in captured.graph.nodes),
         nodes_onnx=len(model.graph),
-        baked=list(options.capture.bake),
+        baked=captured.baked,
         input_names=[value.name or "" for value in model.graph.inputs],
         output_names=[value.name or "" for value in model.graph.outputs],
         assumptions=captured.assumptions,

@@ -14,6 +14,7 @@ from fx2onnx.model_patches.transformers import (  # noqa: F401
     compressors,
     experts,
     indexers,
+    packed_images,
     packed_texts,
     positions,
     prompts,

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
 from tests.ops.judge import Case, aten, case, judge, judge_at_other_sizes
+from tests.support import check
 
 R, T = torch.randn, torch.tensor
 torch.manual_seed(0)
@@ -148,3 +151,30 @@ DYNAMIC = [
 @pytest.mark.parametrize(("overload", "args", "others"), DYNAMIC, ids=lambda item: str(item)[:24])
 def test_other_sizes(overload, args, others):
     judge_at_other_sizes(overload, args, others, {6: "a", 7: "b", 8: "c"})
+
+
+@pytest.mark.parametrize(
+    "places",
+    [
+        lambda n: torch.arange(n - 1, -1, -1),
+        lambda n: torch.arange(n - 1, 0, -2),
+        lambda n: torch.arange(-2, n),
+        lambda n: torch.arange(n - 3, n),
+        lambda n: torch.arange(-n, 0),
+        lambda n: torch.arange(2 - n, n - 3),
+        lambda n: torch.arange(1, n),
+    ],
+    ids=[
+        "backwards",
+        "every second backwards",
+        "from the end",
+        "the last",
+        "negative",
+        "through 0",
+        "all but the first",
+    ],
+)
+def test_rows_by_a_range(places: Any) -> None:
+    """onnxruntime makes a Slice of a Gather by a Range, whose negative numbers mean something else."""
+    others = [(torch.randn(count),) for count in (4, 9, 13)]
+    check(lambda x: x[places(x.shape[0])], (torch.randn(5),), others=others, dynamic_shapes=({0: "n"},))

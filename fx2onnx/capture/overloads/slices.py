@@ -10,9 +10,10 @@ from fx2onnx.base.dims import Dim, DimLike, Scalar, apply
 from fx2onnx.base.relations import Relation
 from fx2onnx.capture.overloads.registry import Call, Kind, register
 from fx2onnx.capture.overloads.unbacked import Size
+from fx2onnx.capture.recording.aliasing import View
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
 from fx2onnx.capture.recording.tensor_tracker import Arguments, dims_of
-from fx2onnx.capture.shapes.certain import certain
+from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.capture.shapes.symnode import sym_int, unwrap
 from fx2onnx.capture.torch_private.fake_tensors import fake_view
 
@@ -34,7 +35,7 @@ def _slice(
     size = unwrap(self.shape[dim]) if self.dim() else 0
     begin: Scalar
     if type(step) is int and any(_is_unknown(recorder, number) for number in (start, end)):
-        begin, length = _unknown_extent(size, unwrap(start), unwrap(end))
+        begin, length = _unknown_extent(recorder.shape_env, size, unwrap(start), unwrap(end))
     elif isinstance(size, Dim) and type(start) is int and type(end) is int and type(step) is int:
         begin, length, is_exact = _extent(recorder, size, start, end)
         if not is_exact:
@@ -43,45 +44,56 @@ def _slice(
         return NotImplemented
     nodes = recorder.to_nodes(call.args, call.kwargs)
     made = _view(recorder, self, dim, begin, (length + step - 1) // step, step, nodes)
-    view = recorder.view_of(made)
-    *before, last = view.steps
-    # The node has the user's numbers, which a slice clamps itself; what is written through the view needs the bounds.
-    last.args, last.kwargs = (last.args[0], dim, begin, begin + length, step), {}
-    view.steps = (*before, last)
+    _write_at(recorder.view_of(made), dim, begin, begin + length, step)
     return made
+
+
+def _write_at(view: View, *place: Scalar) -> None:
+    """The node has the user's numbers, which the operator counts from the end or clamps itself; what is written through the
+    view needs the bounds.
+    """
+    *before, last = view.steps
+    last.args, last.kwargs = (last.args[0], *place), {}
+    view.steps = (*before, last)
 
 
 def _is_unknown(recorder: BaseRecorder, number: Size) -> bool:
     """Whether the number, and whether it is negative, depends on data."""
-    dim = unwrap(number)
-    is_unknown = isinstance(dim, Dim) and bool(dim.symbols() & recorder.shape_env.unbacked)
-    return is_unknown and certain("ge", dim, 0) is None
+    dim, env = unwrap(number), recorder.shape_env
+    is_unknown = isinstance(dim, Dim) and bool(dim.symbols() & env.unbacked)
+    return is_unknown and env.certain("ge", dim, 0) is None
 
 
-def _unknown_extent(size: DimLike, start: DimLike, end: DimLike) -> tuple[Scalar, Scalar]:
+def _unknown_extent(env: ShapeEnv, size: DimLike, start: DimLike, end: DimLike) -> tuple[Scalar, Scalar]:
     """Where ``start:end`` begins, and its length, where even the signs of the bounds may depend on data."""
 
     def place(bound: DimLike) -> Scalar:
-        if bound == _END:
-            return size
-        if certain("ge", bound, 0) is not True:
+        if bound in (0, _END) or bound == size:
+            return size if bound else 0
+        if env.certain("ge", bound, 0) is not True:
             is_negative = -apply("floordiv", bound, _LARGEST)
             return apply("min", apply("max", bound + size * is_negative, 0), size)
         return apply("min", bound, size)
 
     begin, stop = place(start), place(end)
-    return begin, apply("max", stop - begin, 0)
+    length = stop - begin
+    return begin, length if length == size or env.certain("ge", length, 0) else apply("max", length, 0)
 
 
 def _extent(recorder: BaseRecorder, size: Dim, start: int, end: int) -> tuple[Scalar, Scalar, bool]:
-    """Where ``start:end`` begins, its length, and whether a bound had to be clamped by an expression."""
-    is_exact = False
+    """Where ``start:end`` begins, its length, and whether torch would find another: where it clamps a bound by the sample, or
+    does not know that a size which depends on data is >= 0.
+    """
+    is_exact = bool(size.symbols() & recorder.shape_env.unbacked)
 
     def clamped(op: str, value: Scalar, bound: Scalar) -> Scalar:
         """``op(value, bound)``; ``value`` alone where it is that at every ordinary size."""
         nonlocal is_exact
         relation = Relation("ge" if op == "max" else "le", (value, bound))
         env = recorder.shape_env
+        if relation.symbols() & env.unbacked and env.certain(relation.op, value, bound):
+            is_exact = True
+            return value
         is_sure = not relation.symbols() & env.unbacked and not is_exact
         if is_sure and env.holds_at_ordinary_sizes(relation):
             return value
@@ -133,6 +145,35 @@ def _axis_of(tensor: torch.Tensor, axis: int) -> tuple[int, DimLike]:
     return axis, unwrap(tensor.shape[axis]) if tensor.dim() else 0
 
 
+@register(Kind.RECORD, aten.select.int)
+def _select(recorder: BaseRecorder, call: Call, self: torch.Tensor, dim: int, index: Size) -> object:
+    """select(self, dim, index) by a number that depends on data, of either sign."""
+    number, env = unwrap(index), recorder.shape_env
+    if not isinstance(number, Dim) or not number.symbols() & env.unbacked:
+        return NotImplemented
+    axis, size = _axis_of(self, dim)
+    fake = recorder.fake_of(self)
+    begin = number if env.certain("ge", number, 0) else number - size * apply("floordiv", number, _LARGEST)
+    kept = [place for place in range(self.dim()) if place != axis]
+    offset = sym_int(env, unwrap(fake.storage_offset()) + begin * unwrap(fake.stride(axis)))
+    sizes, strides = ([group[place] for place in kept] for group in (fake.shape, fake.stride()))
+    made = fake_view(recorder.fake_mode, fake, sizes, strides, offset)
+    recorder.finish(call.func, call.args, recorder.to_nodes(call.args, call.kwargs), made)
+    _write_at(recorder.view_of(made), axis, begin)
+    return made
+
+
+@register(Kind.RECORD, aten.narrow.default)
+def _narrow(recorder: BaseRecorder, call: Call, self: torch.Tensor, dim: int, start: Size, length: Size) -> object:
+    """narrow(self, dim, start, length) from a number that depends on data, counted from the end where it is negative."""
+    axis, size = _axis_of(self, dim)
+    number, count, env = unwrap(start), unwrap(length), recorder.shape_env
+    if not isinstance(number, Dim) or not number.symbols() & env.unbacked:
+        return NotImplemented
+    begin = number if env.certain("ge", number, 0) else number - size * apply("floordiv", number, _LARGEST)
+    return _view(recorder, self, axis, begin, count, 1, ((recorder.node_of(self), axis, begin, begin + count, 1), {}))
+
+
 @register(Kind.RECORD, aten.tensor_split.sections)
 def _tensor_split(recorder: BaseRecorder, call: Call, self: torch.Tensor, sections: Size, dim: int) -> object:
     """tensor_split(self, sections, dim=0): part i has (size + sections - 1 - i) // sections."""
@@ -141,6 +182,20 @@ def _tensor_split(recorder: BaseRecorder, call: Call, self: torch.Tensor, sectio
         return NotImplemented
     lengths = [(size + sections - 1 - place) // sections for place in range(sections)]
     return _parts(recorder, self, axis, lengths)
+
+
+@register(Kind.RECORD, aten.tensor_split.indices)
+def _tensor_split_at(
+    recorder: BaseRecorder, call: Call, self: torch.Tensor, indices: Sequence[Size], dim: int
+) -> object:
+    """tensor_split(self, indices, dim=0): the slices between numbers that depend on data."""
+    axis, size = _axis_of(self, dim)
+    sizes = [number for number in (size, *map(unwrap, indices)) if isinstance(number, Dim)]
+    if not any(number.symbols() & recorder.shape_env.unbacked for number in sizes):
+        return NotImplemented
+    with recorder.mode:
+        begins, stops = [0, *indices], [*indices, _END]
+        return [aten.slice.Tensor(self, axis, *bounds) for bounds in zip(begins, stops, strict=True)]
 
 
 @register(Kind.RECORD, aten.chunk.default)

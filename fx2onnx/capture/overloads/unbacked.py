@@ -7,14 +7,13 @@ from typing import Any, TypeAlias
 
 import torch
 
-from fx2onnx.base.dims import Dim, Scalar, product
+from fx2onnx.base.dims import Scalar
 from fx2onnx.capture.overloads.registry import Call, Kind, register
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
-from fx2onnx.capture.recording.meta_rules import contiguous_strides
 from fx2onnx.capture.recording.tensor_tracker import dims_of
-from fx2onnx.capture.shapes.symnode import sym_int, unwrap
+from fx2onnx.capture.shapes.symnode import unwrap
 from fx2onnx.capture.torch_private.dispatch import no_dispatch
-from fx2onnx.capture.torch_private.fake_tensors import CPU, fake_view
+from fx2onnx.capture.torch_private.fake_tensors import CPU
 
 aten = torch.ops.aten
 Shape: TypeAlias = Sequence[Scalar]
@@ -41,6 +40,9 @@ def _nonzero(recorder: BaseRecorder, call: Call, self: torch.Tensor) -> object:
         with no_dispatch():
             indices = known.nonzero()
         return recorder.constant(indices)
+    if not self.dim():  # a row without numbers where the one element is not 0
+        with recorder.mode:
+            return self.reshape(1).nonzero()[:, :0]
     key = (recorder.graph, node)
     rows = recorder.nonzero_rows.get(key)
     if rows is None:
@@ -53,7 +55,7 @@ def _nonzero_numpy(recorder: BaseRecorder, call: Call) -> list[torch.Tensor]:
     """An index for each axis; the two overloads have other names for their one argument."""
     (tensor,) = (*call.args, *call.kwargs.values())
     with recorder.mode:
-        return list(tensor.nonzero().unbind(1))
+        return list((tensor if tensor.dim() else tensor.reshape(1)).nonzero().unbind(1))
 
 
 @register(Kind.RECORD, aten.argwhere.default)
@@ -165,34 +167,35 @@ def _narrow(
         return aten.narrow.default(self, dim, start.item(), length)
 
 
-@register(Kind.RECORD, aten.view.default, aten.reshape.default)
-def _view(recorder: BaseRecorder, call: Call, self: torch.Tensor) -> object:
-    """``x.view(n, -1)`` with an ``n`` that only the data gives, which has to divide the number of elements."""
-    target = [unwrap(size) for size in call.args[1]]
-    unbacked = recorder.shape_env.unbacked
-    given = [size for size in target if not isinstance(size, int) or size != -1]
-    is_known = not any(isinstance(size, Dim) and size.symbols() & unbacked for size in given)
-    if is_known or len(given) == len(target) or not self.is_contiguous():
-        return NotImplemented
-    count = product(dims_of(self))
-    rest: Any = count // product(given)
-    sizes = [rest if isinstance(size, int) and size == -1 else size for size in target]
-    env = recorder.shape_env
-    strides = contiguous_strides(sizes)
-    made = fake_view(
-        recorder.fake_mode,
-        recorder.fake_of(self),
-        [sym_int(env, size) for size in sizes],
-        [sym_int(env, step) for step in strides],
-        self.storage_offset(),
-    )
-    return recorder.finish(call.func, call.args, recorder.to_nodes(call.args, call.kwargs), made)
-
-
 @register(Kind.RECORD, aten.bincount.default)
-def _bincount(recorder: BaseRecorder, call: Call, weights: torch.Tensor | None) -> object:
+def _bincount(
+    recorder: BaseRecorder, call: Call, self: torch.Tensor, weights: torch.Tensor | None, minlength: Size
+) -> object:
+    """As many counts as the largest number plus 1, or ``minlength``, says; of no numbers ``minlength`` zeros."""
+    if unwrap(self.shape[0]) == 0:
+        with recorder.mode:
+            return torch.zeros(minlength, dtype=torch.int64)
     dtype = torch.int64 if weights is None else torch.float32 if weights.dtype == torch.float32 else torch.float64
     return record_sized(recorder, call, [(dtype, (recorder.unknown_size(),))])
+
+
+@register(Kind.RECORD, aten.one_hot.default)
+def _one_hot(recorder: BaseRecorder, call: Call, self: torch.Tensor, num_classes: int) -> object:
+    """one_hot(self, num_classes=-1): as many classes as the largest number plus 1 where they are not given."""
+    if num_classes != -1 or recorder.value_of(recorder.node_of(self)) is not None:
+        return NotImplemented
+    with recorder.mode:
+        return (self.unsqueeze(-1) == torch.arange(self.max().item() + 1)).long()
+
+
+@register(Kind.RECORD, aten.tensor_split.tensor_indices_or_sections)
+def _tensor_split(
+    recorder: BaseRecorder, call: Call, self: torch.Tensor, tensor_indices_or_sections: torch.Tensor, dim: int
+) -> object:
+    """PyTorch reads the numbers: where to split, or how many parts to make, which has to be a plain number."""
+    with recorder.mode:
+        places: Any = tensor_indices_or_sections.tolist()
+        return torch.tensor_split(self, places if isinstance(places, list) else int(places), dim)
 
 
 @register(Kind.RECORD, "torchvision::nms")

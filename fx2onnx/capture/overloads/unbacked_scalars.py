@@ -10,9 +10,9 @@ import torch.fx
 from fx2onnx.base.dims import Dim, Scalar, apply
 from fx2onnx.base.relations import Relation
 from fx2onnx.capture.captured import Symbol
+from fx2onnx.capture.overloads.number_signs import is_nonnegative
 from fx2onnx.capture.python.frames import user_location
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
-from fx2onnx.capture.shapes.certain import certain
 from fx2onnx.capture.torch_private.dispatch import no_dispatch
 
 aten = torch.ops.aten
@@ -37,6 +37,8 @@ def number_of(recorder: BaseRecorder, node: torch.fx.Node) -> Scalar:
     if known is not None and not _is_real(known):
         return known
     symbol = recorder.unbacked_scalars[node] = recorder.unknown_size()
+    if not is_nonnegative(recorder, node):
+        recorder.shape_env.signed.add(str(symbol))
     recorder.symbols[str(symbol)] = Symbol(str(symbol), node, None)
     return symbol
 
@@ -80,7 +82,7 @@ def _divided(recorder: BaseRecorder, node: torch.fx.Node, top: Scalar, bottom: S
     is_exact = apply("mod", top, bottom) == 0
     if rounding is None and not is_exact:
         return _quotient(recorder, top, bottom)
-    if rounding == "trunc" and not is_exact and not certain("ge", top, 0):
+    if rounding == "trunc" and not is_exact and not recorder.shape_env.certain("ge", top, 0):
         return None
     return apply("floordiv", top, bottom)
 
@@ -99,7 +101,7 @@ def _converted(recorder: BaseRecorder, node: torch.fx.Node, number: Scalar) -> S
     """A conversion to an integer leaves out the fraction."""
     if not _is_real(number) or node.meta["val"].dtype in _FLOATS:
         return number
-    return apply("floor", number) if certain("ge", number, 0) else None
+    return apply("floor", number) if recorder.shape_env.certain("ge", number, 0) else None
 
 
 _RULES: dict[object, Callable[..., Scalar | None]] = {
@@ -131,7 +133,7 @@ def truth_of(recorder: BaseRecorder, node: torch.fx.Node) -> bool | Relation | N
     left, right = (_operand(recorder, arg) for arg in node.args)
     if left is None or right is None:
         return None
-    known = certain(op, left, right)
+    known = recorder.shape_env.certain(op, left, right)
     relation = Relation(op, (left, right))
     return relation if known is None and not relation.symbols() & recorder.shape_env.unbacked else known
 

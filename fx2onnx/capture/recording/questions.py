@@ -14,6 +14,7 @@ import torch
 import torch.fx
 
 from fx2onnx.base.answering import answers_for_caller
+from fx2onnx.base.assumptions import Assumption
 from fx2onnx.base.errors import UserError
 from fx2onnx.capture.python.frames import formats_message, user_location
 from fx2onnx.capture.recording.aliasing import Memory, View
@@ -90,7 +91,11 @@ class Questions:
                 where=user_location(),
                 module_path=PATHS.current,
                 why="they are known only when the model runs",
-                next=("keep the computation in tensors", "leave out of forward what is only to be looked at"),
+                next=(
+                    "keep the computation in tensors",
+                    "leave out of forward what is only to be looked at",
+                    *self.recorder.baking_advice([self.recorder.node_of(tensor)]),
+                ),
             )
         return value
 
@@ -214,7 +219,20 @@ def _tolist(questions: Questions, own: Own, tensor: torch.Tensor) -> object:
     if value is not None:
         with no_dispatch():
             return own(value)
-    return tensor.item() if tensor.dim() == 0 else [part.tolist() for part in tensor]
+    return _numbers(questions, tensor)
+
+
+def _numbers(questions: Questions, tensor: torch.Tensor) -> object:
+    if tensor.dim() == 0:
+        return tensor.item()
+    rows = [_numbers(questions, part) for part in tensor]
+    recorder = questions.recorder
+    if tensor.dim() == 1 or not rows:
+        return rows
+    node = recorder.node_of(tensor)
+    what = f"Python goes through the {len(rows)} rows of %{node.name}: with more or fewer it needs an export of its own"
+    recorder.shape_env.assertions[Assumption(what, user_location())] = None
+    return rows
 
 
 @_answers(_OF_NUMBERS, "numpy")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ import torch.fx
 from fx2onnx.base import events
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.source import SourceLocation
+from fx2onnx.capture.baking import BakeAdvice
 from fx2onnx.capture.captured import TensorInfo
 from fx2onnx.capture.overloads import recurrent
 from fx2onnx.capture.overloads.unbacked_scalars import number_of, truth_of
@@ -24,10 +25,11 @@ from fx2onnx.capture.recording.choices import Branches, Test
 from fx2onnx.capture.recording.meta_cache import MISSING
 from fx2onnx.capture.recording.op_traits import OpTraits, asks_of_strides, traits_of
 from fx2onnx.capture.recording.tensor_tracker import Arguments, NeedsDecomposition, tensor_info
-from fx2onnx.capture.shapes.shape_env import KEEP_BOTH, ShapeEnv
+from fx2onnx.capture.recording.unknown_sizes import Undecided, run_at_unknown_sizes
+from fx2onnx.capture.shapes.shape_env import DATA_DECIDES, KEEP_BOTH, KEEP_TENSORS, ShapeEnv
 from fx2onnx.capture.shapes.symnode import sym_int
 from fx2onnx.capture.torch_private.dispatch import PreDispatchMode, SplitMode, in_function_transform, no_dispatch
-from fx2onnx.capture.torch_private.fake_tensors import DynamicOutputShapeException
+from fx2onnx.capture.torch_private.fake_tensors import DataDependentOutputException, DynamicOutputShapeException
 from fx2onnx.capture.torch_private.module_paths import PATHS
 from fx2onnx.capture.torch_private.operators import OpOverload
 
@@ -125,7 +127,27 @@ class Recorder(BaseRecorder):
         self.fake_mode.runs_operator = True
         self.shape_env.asks_of_strides = asks_of_strides(traits, fake_args)
         try:
-            result = func(*fake_args, **fake_kwargs)
+            if self.shape_env.unbacked:
+                result = run_at_unknown_sizes(self.shape_env, lambda: func(*fake_args, **fake_kwargs), self._where)
+            else:
+                result = func(*fake_args, **fake_kwargs)
+        except Undecided as cause:
+            raise self.refuse(
+                "E107",
+                f"the type of {func}'s result depends on sizes that only the data tells",
+                why=f"it differs with {cause}",
+                next=(
+                    "slice, split or pad by these sizes, whose results have an expression",
+                    *self.advice(cause.names),
+                ),
+            ) from cause
+        except DataDependentOutputException as cause:
+            operands = [self.node_of(arg) for arg in args if isinstance(arg, torch.Tensor)]
+            raise self.refuse(
+                *DATA_DECIDES,
+                why=f"{cause.func} would need the tensor's numbers",
+                next=(*KEEP_TENSORS, *self.baking_advice(operands)),
+            ) from cause
         except DynamicOutputShapeException as cause:
             raise self.refuse(
                 "E107",
@@ -146,6 +168,8 @@ class Recorder(BaseRecorder):
                 if result is arg:
                     return result
             info, is_fresh = self._type_of_result(result)
+            if self.shape_env.signed:
+                self.shape_env.signed.difference_update(map(str, info.dims))  # a number that is a size
             node = self.call(func, *nodes, info)
             self._bind(result, node, func, args, nodes, info, is_fresh=is_fresh)
             return result
@@ -227,7 +251,7 @@ class Recorder(BaseRecorder):
                     "torch.cond for two branches",
                     "torch.where to select values",
                     *([KEEP_BOTH] if is_truth else []),
-                    *self._baking_advice(node),
+                    *self.baking_advice([node]),
                 ),
             )
             if not is_truth:
@@ -251,16 +275,15 @@ class Recorder(BaseRecorder):
     def advice(self, names: frozenset[str]) -> list[str]:
         """What to do about a decision by sizes that depend on data."""
         nodes = [self.symbols[name].node for name in sorted(names) if name in self.symbols]
-        return self._baking_advice(nodes[0]) if nodes else []
+        return self.baking_advice(nodes)
 
-    def _baking_advice(self, node: torch.fx.Node) -> list[str]:
-        """Which inputs decide the number: their sample values could be fixed."""
-        pending, seen, names = [node], {node}, []
+    def baking_advice(self, nodes: Sequence[torch.fx.Node]) -> list[str]:
+        """Which inputs decide the numbers of ``nodes``: their sample values could be fixed."""
+        pending, seen, names = [*nodes], set(nodes), []
         while pending:
             current = pending.pop()
             if current.op == "placeholder":
                 names.append(str(current.target))
             pending += [operand for operand in current.all_input_nodes if operand not in seen]
             seen.update(current.all_input_nodes)
-        quoted = ", ".join(f'"{name}"' for name in sorted(names))
-        return [f"bake=[{quoted}] to fix the sample's values in the file"] if names else []
+        return [BakeAdvice(names)] if names else []

@@ -1,10 +1,12 @@
-"""What is certain of a comparison of sizes whatever the sizes are: every symbol is >= 0, or within a range of its own."""
+"""What is certain of a comparison of sizes whatever the sizes are: every symbol is >= 0, or within a range of its own, save
+numbers that are no sizes.
+"""
 
 from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any, TypeAlias
 
 from fx2onnx.base.dims import Dim, Number, Scalar, without_remainders
@@ -12,19 +14,22 @@ from fx2onnx.base.relations import COMPARE
 
 Range: TypeAlias = tuple[Number, Number | None]
 """From a number on, up to another one where there is one."""
-Ranges: TypeAlias = Mapping[str, Range]
+Ranges: TypeAlias = Mapping[str, Range | None]
+"""None for a number of either sign."""
 _COUNT: Range = (0, None)
 _NONE: Ranges = {}
+NONE: Set[str] = frozenset()
 
 
-def certain(op: str, lhs: Any, rhs: Any) -> bool | None:
-    """The truth of a comparison whatever the sizes are (all symbols >= 0), or None."""
+def certain(op: str, lhs: Any, rhs: Any, signed: Set[str] = NONE) -> bool | None:
+    """The truth of a comparison whatever the sizes are (all symbols >= 0, save the ``signed``), or None."""
     gap = lhs - rhs
-    known = known_sign(op, gap)
+    ranges = dict.fromkeys(signed) if signed else _NONE
+    known = known_sign(op, gap, ranges)
     if known is not None or not isinstance(gap, Dim):
         return known
     whole = without_remainders(gap)
-    return None if whole is gap else known_sign(op, whole)
+    return None if whole is gap else known_sign(op, whole, ranges)
 
 
 def known_sign(op: str, gap: Any, ranges: Ranges = _NONE) -> bool | None:

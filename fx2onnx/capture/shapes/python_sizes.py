@@ -25,7 +25,8 @@ Function: TypeAlias = Callable[..., object]
 
 def take_sizes() -> None:
     """Until ``Changes`` end, and for this thread, symbolic sizes go where Python's own functions need plain numbers: ``min``
-    and ``max`` of sizes, ``math.sqrt(n)``, ``torch.linspace(0, 1, n)``, ``torch.tensor([n, 2])``; a size that is a key is
+    and ``max`` of sizes, ``math.sqrt(n)``, ``torch.linspace(0, 1, n)``, ``torch.tensor([n, 2])``,
+    ``one_hot(x, n)``; a size that is a key is
     specialized.
     """
     list_device_constructors()
@@ -96,6 +97,18 @@ def _linspace(original: Function) -> Function:
 
 
 @answers_for_caller
+def _one_hot(original: Function) -> Function:
+    """one_hot(tensor, num_classes), whose number of classes has to be a plain one for torch."""
+
+    def one_hot(tensor: torch.Tensor, num_classes: Any = -1) -> object:
+        if _size_node(num_classes) is None:
+            return original(tensor, num_classes)
+        return (tensor.unsqueeze(-1) == torch.arange(num_classes, device=tensor.device)).to(torch.int64)
+
+    return one_hot
+
+
+@answers_for_caller
 def _tensor(original: Function) -> Function:
     """``torch.tensor`` and ``torch.as_tensor`` of numbers, or nested lists of them, with sizes among them."""
 
@@ -147,6 +160,7 @@ _WRAPPED: tuple[tuple[object, str, Callable[..., Function]], ...] = (
     (builtins, "max", functools.partial(_extreme, "max")),
     (math, "sqrt", _square_root),
     (torch, "linspace", _linspace),
+    (torch.nn.functional, "one_hot", _one_hot),
     (torch, "tensor", _tensor),
     (torch, "as_tensor", _tensor),
     (torch.SymInt, "__hash__", _hash),

@@ -73,9 +73,26 @@ class ShapeEnv(SizeFacts):
     assertions: dict[Assumption, None] = field(default_factory=dict)
     """What eager PyTorch checks and the file does not, in order."""
 
-    def take_for_true(self, what: str, where: SourceLocation | None) -> None:
+    def take_for_true(self, what: str | Relation, where: SourceLocation | None) -> None:
         """Take for true what ends the run where it is false."""
-        self.assertions[Assumption(what, where, "assertion")] = None
+        if isinstance(what, Relation):
+            self.equate(what)
+        if not self.takes_notes:
+            return
+        self.assertions[Assumption(str(what), where, "assertion")] = None
+
+    def expect_equal(self, one: Scalar, other: Scalar, stated: Relation | None = None) -> None:
+        """An operator needs the two to be equal, which may be ``stated`` in other words; eager PyTorch would end the run
+        otherwise.
+        """
+        if self.certain("eq", one, other):
+            return
+        relation = Relation("eq", (one, other))
+        if relation.symbols() & self.unbacked:
+            self.equate(relation)
+            self.take_for_true(stated or relation, user_location())
+        elif relation.symbols():
+            self.guard(stated or relation)
 
     def is_no_multiple(self, value: Scalar, number: int) -> bool:
         """Whether Python went on where ``value`` is no multiple of ``number``."""
@@ -123,7 +140,7 @@ class ShapeEnv(SizeFacts):
         where, by_user = user_location(), asked_by_user()
         if by_user and by_python:
             if asserted_by_user():
-                self.take_for_true(str(relation), where)
+                self.take_for_true(relation, where)
                 return True
             error = UserError(
                 *DATA_DECIDES,
@@ -134,7 +151,9 @@ class ShapeEnv(SizeFacts):
             recorder = self.recorder()
             if recorder is None:
                 raise error
-            return recorder.truth(relation, error)
+            holds = recorder.truth(relation, error)
+            self.equate(relation if holds else relation.negated())
+            return holds
         return self._guarded(relation, by_python)
 
     def decided(self, relation: Relation) -> bool:
@@ -208,7 +227,9 @@ class ShapeEnv(SizeFacts):
     # -- what is known of sizes -----------------------------------------------------------------------------------
     def certain(self, op: str, lhs: Any, rhs: Any) -> bool | None:
         """The truth of a comparison at all sizes for which the program is, or None."""
-        known = certain(op, lhs, rhs)
+        known = certain(op, lhs, rhs, self.signed)
+        if known is None and self.equalities:
+            known = self.certain_by_data(op, lhs, rhs)
         if known is None and self.sets:
             relation = Relation(op, (lhs, rhs))
             known = self.is_settled(relation)
@@ -257,6 +278,7 @@ class ShapeEnv(SizeFacts):
             )
         self.hints = {**other.hints, **self.hints, **sizes}
         self.unbacked |= other.unbacked
+        self.signed |= other.signed
         self.guards, self.sets, self.conditions = guards, sets, conditions
         self.specializations = other.specializations | self.specializations
         self.assertions |= other.assertions

@@ -6,12 +6,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fx2onnx.base.assumptions import Condition
-from fx2onnx.base.dims import Dim, Scalar, without_remainders
+from fx2onnx.base.dims import Dim, DimLike, Scalar, apply, without_remainders
 from fx2onnx.base.relations import COMPARE, Relation
 from fx2onnx.base.size_sets import EVERY, SizeSet, interval, where_true
 from fx2onnx.base.source import SourceLocation
-from fx2onnx.capture.shapes.certain import known_sign
+from fx2onnx.capture.shapes.certain import certain, known_sign
 from fx2onnx.capture.shapes.conditions import simplified, sizes_where, solved
+from fx2onnx.capture.shapes.equalities import Equalities
 
 
 @dataclass
@@ -21,6 +22,10 @@ class SizeFacts:
     hints: dict[str, int] = field(default_factory=dict)
     unbacked: set[str] = field(default_factory=set)
     """Symbols whose number depends on data."""
+    signed: set[str] = field(default_factory=set)
+    """Those of them that may be less than 0: numbers of tensors that were not used as a size so far."""
+    equalities: Equalities = field(default_factory=Equalities)
+    """Of sizes that depend on data, what operators or Python needed to be equal."""
     sets: dict[str, SizeSet] = field(default_factory=dict)
     """The sizes of a symbol for which the program is; every size where there is no entry."""
     conditions: dict[Condition, None] = field(default_factory=dict)
@@ -80,12 +85,11 @@ class SizeFacts:
             if isinstance(gap, Dim):
                 general = {name: self.sets[name].as_symbol(name) for name in names & self.sets.keys()}
                 gap = without_remainders(gap.substitute(general))
-            known = known_sign(relation.op, gap)
+            known = known_sign(relation.op, gap, dict.fromkeys(self.signed))
             if known is None and len(names) > 1:
                 gap = relation.args[0] - relation.args[1]
-                known = known_sign(
-                    relation.op, gap, {name: self.sets[name].ends() for name in names & self.sets.keys()}
-                )
+                ends = {name: self.sets[name].ends() for name in names & self.sets.keys()}
+                known = known_sign(relation.op, gap, {**dict.fromkeys(self.signed), **ends})
             if known is not None:
                 return known
         true = where_true(relation) if len(names) == 1 else None
@@ -94,6 +98,31 @@ class SizeFacts:
         inside = self.sets[next(iter(names))]
         both = inside & true
         return True if both == inside else False if not both.first(1) else None
+
+    def certain_by_data(self, op: str, lhs: Any, rhs: Any) -> bool | None:
+        """The truth of a comparison after all that was found to be equal, or None."""
+        gap = self.equalities.reduced(lhs - rhs)
+        known = certain(op, gap, 0, self.signed)
+        if known is None:
+            gap = self.equalities.reduced(without_remainders(gap))
+            known = known_sign(op, gap, dict.fromkeys(self.signed))
+        return self.is_settled(Relation(op, (gap, 0))) if known is None else known
+
+    def quotient(self, top: DimLike, bottom: DimLike) -> DimLike:
+        """``top // bottom``, as a sum of products where equalities make it one."""
+        plain = apply("floordiv", top, bottom)
+        known = plain if _is_plain(plain) else apply("floordiv", *map(self.equalities.reduced, (top, bottom)))
+        return known if _is_plain(known) else plain  # type: ignore[return-value]
+
+    def equate(self, relation: Relation) -> bool:
+        """From now on the sides of an equality of sizes, of which data decides some, are equal; whether it is one."""
+        if relation.op != "eq" or any(isinstance(arg, Relation | float) for arg in relation.args):
+            return False
+        if not relation.symbols() & self.unbacked:
+            return False
+        one, other = relation.args
+        self.equalities.add(one, other, frozenset(self.unbacked))
+        return True
 
     def suppose(self, relation: Relation) -> None:
         """From here on, this run is for sizes at which the relation holds; hints are such sizes."""
@@ -151,6 +180,10 @@ class SizeFacts:
                 self.learnt()
                 self.conditions[Condition(name, sizes, true, where)] = None
         return found is not None
+
+
+def _is_plain(value: Scalar) -> bool:
+    return not isinstance(value, Dim) or all(atom.op == "symbol" for atom in value.atoms())
 
 
 def _without_zero(sizes: SizeSet) -> SizeSet:

@@ -19,6 +19,7 @@ from fx2onnx.capture.python.lengths import take_lengths
 from fx2onnx.capture.python.module_state import preserve, weight_names
 from fx2onnx.capture.python.module_tree import ModuleTree
 from fx2onnx.capture.python.outputs import graph_outputs
+from fx2onnx.capture.python.whole_numbers import keep_sizes
 from fx2onnx.capture.recording import control_flow
 from fx2onnx.capture.recording.choices import Branches
 from fx2onnx.capture.recording.questions import Questions
@@ -65,7 +66,7 @@ def run(attempt: Attempt, branches: Branches | None = None) -> Outcome:
 
 def _captured(attempt: Attempt, shape_env: ShapeEnv, branches: Branches | None) -> Captured:
     control_flow.register()
-    arguments, bake = attempt.arguments, attempt.options.bake
+    arguments, bake = attempt.arguments, attempt.bake
     program = attempt.program or attempt.root
     tree = ModuleTree(program)
     recorder = Recorder(shape_env, weight_names(tree), attempt.keep, attempt.whole, branches)
@@ -102,7 +103,8 @@ def _captured(attempt: Attempt, shape_env: ShapeEnv, branches: Branches | None) 
         symbols=recorder.symbols,
         mutations=mutations,
         rung=attempt.strategy,
-        warnings=recorder.warnings,
+        warnings=[*attempt.baked_for, *recorder.warnings],
+        baked=list(bake),
         assumptions=[*notes],
         sizes=shape_env.sizes(),
         states_guards=attempt.options.data_branches == "if",
@@ -124,6 +126,7 @@ def _run_module(
     track_modules(tree)
     take_lengths(tree)
     take_sizes()
+    keep_sizes(attempt.whole_numbers)
     attempt.patches.apply(attempt.traced, recorder.is_known)
     take_assignments(recorder.take_data)
     take_questions(Questions(recorder))

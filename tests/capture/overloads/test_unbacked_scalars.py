@@ -34,7 +34,6 @@ def numbers(function: Any) -> list[Any]:
         (lambda x, y: x + 6 - x, 6),
         (lambda x, y: x * y, U0 * U1),
         (lambda x, y: x.div(2, rounding_mode="floor"), U0 // 2),
-        (lambda x, y: x.div(2, rounding_mode="trunc"), U0 // 2),
     ],
 )
 def test_sums_and_quotients_are_expressions(function: Any, number: Any) -> None:
@@ -43,12 +42,24 @@ def test_sums_and_quotients_are_expressions(function: Any, number: Any) -> None:
 
 @pytest.mark.parametrize(
     "function",
-    [lambda x, y: torch.add(x, y, alpha=2), lambda x, y: (x - y).div(2, rounding_mode="trunc")],
-    ids=["scaled sum", "quotient of unknown sign"],
+    [
+        lambda x, y: torch.add(x, y, alpha=2),
+        lambda x, y: x.div(2, rounding_mode="trunc"),
+        lambda x, y: (x - y).div(2, rounding_mode="trunc"),
+    ],
+    ids=["scaled sum", "quotient of unknown sign", "quotient of a difference"],
 )
 def test_other_values_are_symbols_of_their_own(function: Any) -> None:
     (number,) = numbers(lambda x, y: [function(x, y)])
     assert number == Dim.symbol("u2")
+
+
+def test_the_quotient_of_a_count_rounds_down() -> None:
+    recorder, (count, half) = recorded(
+        lambda x: (count := (x > 0).sum(), count.div(2, rounding_mode="trunc")), ((3,), torch.float32)
+    )
+    assert number_of(recorder, recorder.node_of(count)) == U0
+    assert number_of(recorder, recorder.node_of(half)) == U0 // 2
 
 
 @pytest.mark.parametrize(

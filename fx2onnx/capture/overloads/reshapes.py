@@ -1,0 +1,128 @@
+"""Reshapes of sizes that only the data tells. torch's own code compares sizes on its way, and knows no answer for these."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from fx2onnx.base.dims import Dim, DimLike, Scalar, apply, product
+from fx2onnx.base.relations import Relation
+from fx2onnx.capture.overloads.registry import Call, Kind, register
+from fx2onnx.capture.overloads.unbacked import Size
+from fx2onnx.capture.recording.base_recorder import BaseRecorder
+from fx2onnx.capture.recording.meta_rules import contiguous_strides
+from fx2onnx.capture.recording.tensor_tracker import dims_of
+from fx2onnx.capture.shapes.conditions import simplified
+from fx2onnx.capture.shapes.shape_env import ShapeEnv
+from fx2onnx.capture.shapes.symnode import sym_int, unwrap
+from fx2onnx.capture.torch_private.fake_tensors import fake_view
+
+aten = torch.ops.aten
+
+
+@register(Kind.RECORD, aten.view.default)
+def _view(recorder: BaseRecorder, call: Call, self: torch.Tensor, size: Sequence[Size]) -> object:
+    return _reshaped(recorder, call, self, list(map(unwrap, size)))
+
+
+@register(Kind.RECORD, aten.reshape.default)
+def _reshape(recorder: BaseRecorder, call: Call, self: torch.Tensor, shape: Sequence[Size]) -> object:
+    return _reshaped(recorder, call, self, list(map(unwrap, shape)))
+
+
+@register(Kind.RECORD, aten.view_as.default, aten.reshape_as.default)
+def _view_as(recorder: BaseRecorder, call: Call, self: torch.Tensor, other: torch.Tensor) -> object:
+    return _reshaped(recorder, call, self, dims_of(other))
+
+
+@register(Kind.RECORD, aten.ravel.default)
+def _ravel(recorder: BaseRecorder, call: Call, self: torch.Tensor) -> object:
+    return _reshaped(recorder, call, self, [-1])
+
+
+@register(Kind.RECORD, aten.flatten.using_ints)
+def _flatten(recorder: BaseRecorder, call: Call, self: torch.Tensor, start_dim: int, end_dim: int) -> object:
+    """flatten(self, start_dim=0, end_dim=-1): the axes from start_dim to end_dim become one."""
+    dims = dims_of(self)
+    if not dims:
+        return NotImplemented
+    first, last = start_dim % len(dims), end_dim % len(dims)
+    return _reshaped(recorder, call, self, [*dims[:first], product(dims[first : last + 1]), *dims[last + 1 :]])
+
+
+@register(Kind.RECORD, aten.unflatten.int)
+def _unflatten(recorder: BaseRecorder, call: Call, self: torch.Tensor, dim: int, sizes: Sequence[Size]) -> object:
+    """unflatten(self, dim, sizes): the axis dim becomes those of the given sizes, of which one may be -1."""
+    dims = dims_of(self)
+    if not recorder.shape_env.unbacked or not dims:
+        return NotImplemented
+    axis = dim % len(dims)
+    inner = _without_minus_one(recorder.shape_env, dims[axis], list(map(unwrap, sizes)))
+    return _reshaped(recorder, call, self, [*dims[:axis], *inner, *dims[axis + 1 :]])
+
+
+def _reshaped(recorder: BaseRecorder, call: Call, tensor: torch.Tensor, target: list[DimLike]) -> object:
+    """``call`` of a view or reshape to the sizes ``target``. As many elements as there are is what eager PyTorch needs."""
+    env, dims = recorder.shape_env, dims_of(tensor)
+    sizes = [size for size in (*dims, *target) if isinstance(size, Dim)]
+    if not env.unbacked or not any(size.symbols() & env.unbacked for size in sizes):
+        return NotImplemented
+    if env.sets:
+        dims, target = ([_simplified(env, size) for size in group] for group in (dims, target))
+    target = _without_minus_one(env, product(dims), target)
+    env.expect_equal(product(target), product(dims))
+    strides = _strides_of_view(env, dims, list(map(unwrap, tensor.stride())), target)
+    if strides is not None:
+        made = fake_view(
+            recorder.fake_mode,
+            recorder.fake_of(tensor),
+            [sym_int(env, size) for size in target],
+            [sym_int(env, step) for step in strides],
+            tensor.storage_offset(),
+        )
+    elif call.func in (aten.view.default, aten.view_as.default):
+        return NotImplemented
+    else:
+        made = recorder.new_fake(target, tensor.dtype, tensor.device)
+    return recorder.finish(call.func, call.args, recorder.to_nodes(call.args, call.kwargs), made)
+
+
+def _simplified(env: ShapeEnv, size: DimLike) -> DimLike:
+    return simplified(size, env.sets) if env.sets and isinstance(size, Dim) else size  # type: ignore[return-value]
+
+
+def _without_minus_one(env: ShapeEnv, count: DimLike, sizes: list[DimLike]) -> list[DimLike]:
+    """``sizes`` with the size that a -1 among them stands for; the others have to divide the number of elements."""
+    if -1 not in [size for size in sizes if isinstance(size, int)]:
+        return sizes
+    given = _simplified(env, product([size for size in sizes if isinstance(size, Dim) or size != -1]))
+    rest = env.quotient(count, given)
+    env.expect_equal(rest * given, count, Relation("eq", (apply("mod", count, given), 0)))
+    return [rest if isinstance(size, int) and size == -1 else size for size in sizes]
+
+
+def _strides_of_view(
+    env: ShapeEnv, dims: Sequence[DimLike], strides: Sequence[Scalar], target: Sequence[DimLike]
+) -> list[Scalar] | None:
+    """The strides of a view of the sizes ``target``, None where there is none. Source: at::detail::computeStride."""
+    if all(env.certain("eq", *pair) for pair in zip(strides, contiguous_strides(dims), strict=True)):
+        return list(contiguous_strides(target))
+    found: list[Scalar] = []
+    left = list(target)
+    step: Scalar = strides[-1]
+    count: Scalar = 1
+    for axis in reversed(range(len(dims))):
+        count = count * dims[axis]
+        begins = axis == 0 or (dims[axis - 1] != 1 and not env.certain("eq", strides[axis - 1], count * step))
+        if not begins:
+            continue
+        taken: Scalar = 1
+        while left and (not env.certain("eq", taken, count) or left[-1] == 1):
+            found.append(taken * step)
+            taken = taken * left.pop()
+        if not env.certain("eq", taken, count):
+            return None
+        if axis:
+            step, count = strides[axis - 1], 1
+    return found[::-1] if not left else None

@@ -1,0 +1,103 @@
+"""Images packed one after another in a row: attention within each, and windows of each, for any number and size of them.
+
+Without flash attention transformers attends to each image by itself, in a list as long as there are images or frames.
+Where only the data tells how many these are, all attend at once under a mask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fx2onnx.base.answering import answers_for_caller
+from fx2onnx.capture.python.frames import asking_frame
+from fx2onnx.model_patches.patching import patches
+
+_ENDS = "cu_seqlens"
+"""How the functions of transformers that attend within packed images name where each begins and the last ends."""
+
+
+def _is_of_unknown_length(ends: object) -> bool:
+    return isinstance(ends, Tensor) and ends.dim() == 1 and type(ends.shape[0]) is not int
+
+
+@patches("transformers.utils.generic:is_flash_attention_requested", around=True, names=("config",))
+@answers_for_caller
+def takes_packed(original: Callable[..., bool], *args: Any, **kwargs: Any) -> bool:
+    """``is_flash_attention_requested``, and yes for attention that would split its tokens into an unknown number of parts.
+
+    What it calls then has the ends of the parts (``attention_of_packed``).
+    """
+    asking = asking_frame()
+    names = asking.f_locals if asking is not None else {}
+    if "attention_interface" in names and _is_of_unknown_length(names.get(_ENDS)):
+        return True
+    return original(*args, **kwargs)
+
+
+@patches("transformers.modeling_utils:AttentionInterface.get_interface", around=True)
+def attention_of_packed(original: Callable[..., Any], self: Any, attn_implementation: str, default: Any) -> Any:
+    """``AttentionInterface.get_interface``, whose functions attend within packed parts where these are of unknown number."""
+    attention = original(self, attn_implementation, default)
+
+    def within_parts(module: Any, query: Tensor, key: Tensor, value: Tensor, *args: Any, **kwargs: Any) -> Any:
+        ends = kwargs.get("cu_seq_lens_q"), kwargs.get("cu_seq_lens_k")
+        if not args and kwargs.get("attention_mask") is None and all(map(_is_of_unknown_length, ends)):
+            is_causal = kwargs.pop("is_causal", None)
+            is_causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+            kwargs["attention_mask"] = _mask(query, key, *ends, is_causal=is_causal)  # type: ignore[arg-type]
+            kwargs["is_causal"] = False
+        return attention(module, query, key, value, *args, **kwargs)
+
+    return within_parts
+
+
+def _mask(query: Tensor, key: Tensor, query_ends: Tensor, key_ends: Tensor, *, is_causal: bool) -> Tensor:
+    """To be added to scores: 0 within a part, -inf elsewhere.
+
+    Shapes:  query [batch, heads, N, width], key [batch, heads, M, width], ends [parts + 1] -> [1, 1, N, M].
+    """
+    rows, columns = torch.arange(query.shape[2]), torch.arange(key.shape[2])
+    part_of_row = (rows[:, None] >= query_ends[None, 1:]).sum(-1)
+    part_of_column = (columns[:, None] >= key_ends[None, 1:]).sum(-1)
+    is_seen = part_of_row[:, None] == part_of_column
+    if is_causal:
+        is_seen = is_seen & (rows[:, None] >= columns)
+    return torch.zeros_like(is_seen, dtype=query.dtype).masked_fill(~is_seen, -torch.inf)[None, None]
+
+
+@patches("transformers.vision_utils:get_vision_window_index", around=True)
+def window_index(
+    original: Callable[..., Any],
+    grid_thw: Tensor,
+    spatial_merge_size: int,
+    window_size: int,
+    patch_size: int,
+    kwargs: dict[str, Any] | None = None,
+) -> tuple[Tensor, Tensor]:
+    """``get_vision_window_index``, whose list of the ends of windows is as long as the data tells.
+
+    Shapes:  grid_thw [images, 3] -> int64 [tokens], int32 [windows + 1].
+    """
+    grid = grid_thw.tolist()
+    is_known = all(type(number) is int for sizes in grid for number in sizes)
+    if is_known or (kwargs is not None and None not in (kwargs.get("window_index"), kwargs.get("cu_window_seqlens"))):
+        found: tuple[Tensor, Tensor] = original(grid_thw, spatial_merge_size, window_size, patch_size, kwargs)
+        return found
+    side = window_size // spatial_merge_size // patch_size
+    order, lengths, before = [], [], 0
+    for frames, rows, columns in grid:
+        height, width = rows // spatial_merge_size, columns // spatial_merge_size
+        index = torch.arange(frames * height * width).reshape(frames, height, width)
+        padded = F.pad(index, (0, side - width % side, 0, side - height % side), "constant", -100)
+        padded = padded.reshape(frames, height // side + 1, side, width // side + 1, side).permute(0, 1, 3, 2, 4)
+        lengths.append((padded != -100).sum([3, 4]).reshape(-1))
+        padded = padded.reshape(-1)
+        order.append(padded[padded != -100] + before)
+        before = before + frames * height * width
+    ends = F.pad(torch.cat(lengths).cumsum(0) * spatial_merge_size**2, (1, 0)).to(torch.int32)
+    return torch.cat(order), torch.unique_consecutive(ends)

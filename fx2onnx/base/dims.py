@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, TypeAlias, Union
 
-Number: TypeAlias = int | float
+from fx2onnx.base.dim_functions import EVALUATE, INFIX, REAL_OF_REAL, REAL_OPS, Number, dyadic
+
 DimLike: TypeAlias = Union[int, "Dim"]
 Scalar: TypeAlias = Union[int, float, "Dim"]
 Monomial: TypeAlias = tuple["Atom", ...]
@@ -34,7 +35,7 @@ class Atom:
     _hash: int = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        is_real = self.op in _REAL_OPS or (self.op in _REAL_OF_REAL and any(map(_is_real, self.args)))
+        is_real = self.op in REAL_OPS or (self.op in REAL_OF_REAL and any(map(_is_real, self.args)))
         object.__setattr__(self, "text", self._text())
         object.__setattr__(self, "is_real", is_real)
         inner = [atom for arg in self.args if isinstance(arg, Dim) for atom in arg.atoms()]
@@ -46,8 +47,8 @@ class Atom:
     def _text(self) -> str:
         if self.op == "symbol":
             return str(self.args[0])
-        if self.op in _INFIX:
-            return f"({_INFIX[self.op].join(_parenthesised(arg) for arg in self.args)})"
+        if self.op in INFIX:
+            return f"({INFIX[self.op].join(_parenthesised(arg) for arg in self.args)})"
         return f"{self.op}({', '.join(map(str, self.args))})"
 
     def __hash__(self) -> int:
@@ -74,31 +75,10 @@ def atom_of(op: str, args: tuple[str | int | float | Dim, ...]) -> Atom:
 
 
 _text_of = attrgetter("text")
-_INFIX = {"floordiv": " // ", "mod": " % ", "truediv": " / ", "pow": " ** "}
-_REAL_OPS = frozenset({"truediv", "sqrt", "float"})
-_REAL_OF_REAL = frozenset({"pow", "floordiv", "mod", "max", "min", "abs"})
-"""Operations that are real numbers where an operand is."""
 
 
 def _parenthesised(arg: object) -> str:
     return f"({arg})" if isinstance(arg, Dim) and arg.only_atom() is None else str(arg)
-
-
-_EVALUATE: dict[str, Callable[..., Number]] = {
-    "floordiv": lambda a, b: a // b,
-    "mod": lambda a, b: a % b,
-    "max": max,
-    "min": min,
-    "truediv": lambda a, b: a / b,
-    "pow": lambda a, b: a**b,
-    "sqrt": math.sqrt,
-    "float": float,
-    "floor": math.floor,
-    "ceil": math.ceil,
-    "trunc": math.trunc,
-    "round": round,
-    "abs": abs,
-}
 
 
 class Dim:
@@ -308,7 +288,7 @@ def _make(terms: dict[Monomial, Number], constant: Number) -> Scalar:
 def apply(op: str, *args: Scalar) -> Scalar:
     """``op`` of ``args``, simplified where that is exact: ``(4*s) // 2 -> 2*s``, ``(4*s) % 2 -> 0``."""
     if not any(isinstance(arg, Dim) for arg in args):
-        return _EVALUATE[op](*args)
+        return EVALUATE[op](*args)
     if op in ("floordiv", "truediv"):
         quotient = _exact_quotient(args[0], args[1])
         if quotient is not None and (op == "floordiv" or isinstance(quotient, Dim)):
@@ -317,6 +297,8 @@ def apply(op: str, *args: Scalar) -> Scalar:
         whole, rest = _multiples(args[0], args[1])
         if whole != 0:
             return whole + apply(op, rest, args[1]) if op == "floordiv" else apply(op, rest, args[1])
+    if op == "pow" and args[1] == 0.5:
+        return apply("sqrt", args[0])
     if op == "mod":
         if args[0] == 0:
             return 0
@@ -324,7 +306,7 @@ def apply(op: str, *args: Scalar) -> Scalar:
         if _exact_quotient(args[0], args[1]) is not None:
             return 0
         if not any(isinstance(arg, Dim) for arg in args):
-            return _EVALUATE[op](*args)
+            return EVALUATE[op](*args)
     if op in ("max", "min"):
         if args[0] == args[1]:
             return args[0]
@@ -332,20 +314,72 @@ def apply(op: str, *args: Scalar) -> Scalar:
         if not isinstance(gap, Dim):
             return args[0] if (gap > 0) == (op == "max") else args[1]
     if op in ("floor", "ceil", "trunc", "round") and isinstance(args[0], Dim):
-        inner = args[0].only_atom()
-        if inner is not None and inner.op == "float":
-            return inner.args[0]  # type: ignore[return-value]
-        if inner is not None and inner.op == "truediv" and op in ("floor", "ceil"):
-            top, bottom = inner.args
-            if not _is_real(top) and not _is_real(bottom):
-                if op == "floor":
-                    return apply("floordiv", top, bottom)  # type: ignore[arg-type]
-                return -apply("floordiv", -top, bottom)  # type: ignore[arg-type, operator]
-        if not args[0].is_real:
-            return args[0]
+        rounded = _rounded(op, args[0])
+        if rounded is not None:
+            return rounded
     if op == "float" and isinstance(args[0], Dim) and args[0].is_real:
         return args[0]
     return Dim({(atom_of(op, args),): 1})
+
+
+def _rounded(op: str, value: Dim) -> Scalar | None:
+    """``value`` rounded, in integers; None where that is not found."""
+    if not value.is_real:
+        return value
+    inner = value.only_atom()
+    if inner is not None and inner.op == "float":
+        return inner.args[0]  # type: ignore[return-value]
+    if op not in ("floor", "ceil"):
+        return None
+    if inner is not None and inner.op == "log2" and not _is_real(inner.args[0]):
+        size: Scalar = inner.args[0]  # type: ignore[assignment]
+        return apply("bit_length", size) - 1 if op == "floor" else apply("bit_length", size - 1)
+    top, bottom = fraction(value)
+    if bottom is None:
+        return None
+    return apply("floordiv", top, bottom) if op == "floor" else -apply("floordiv", -top, bottom)
+
+
+MOST_DENOMINATOR = 1 << 10
+"""Of a fraction: sizes times larger numbers might not be exact as real numbers."""
+
+
+def fraction(value: Dim) -> tuple[Scalar, Scalar | None]:
+    """``top, bottom`` of a quotient of integers, or of a polynomial with real coefficients that are exact fractions; None where
+    they are not. ``0.5*n + 0.25`` is ``2*n + 1`` divided by 4, at every size and without a rounding error.
+    """
+    inner = value.only_atom()
+    if inner is not None and inner.op == "truediv":
+        top, bottom = inner.args
+        return (value, None) if _is_real(top) or _is_real(bottom) else (top, bottom)  # type: ignore[return-value]
+    return _polynomial_fraction(value)
+
+
+def _polynomial_fraction(value: Dim) -> tuple[Scalar, int | None]:
+    terms: dict[Monomial, tuple[int, int]] = {}
+    for monomial, factor in value.terms.items():
+        plain = [_integer_of(atom) for atom in monomial]
+        if None in plain or (isinstance(factor, float) and not math.isfinite(factor)):
+            return value, None
+        terms[monomial] = dyadic(factor)
+    constant = dyadic(value.constant)
+    bottom = math.lcm(constant[1], *(below for _, below in terms.values()))
+    if bottom > MOST_DENOMINATOR:
+        return value, None
+    top: Scalar = constant[0] * (bottom // constant[1])
+    for monomial, (above, below) in terms.items():
+        part: Scalar = above * (bottom // below)
+        for atom in monomial:
+            part = part * _integer_of(atom)  # type: ignore[operator]
+        top = top + part
+    return top, bottom
+
+
+def _integer_of(atom: Atom) -> Scalar | None:
+    """The integer that an atom is, as a real number or not."""
+    if atom.op == "float":
+        return atom.args[0]  # type: ignore[return-value]
+    return None if atom.is_real else Dim({(atom,): 1})
 
 
 def _is_real(value: object) -> bool:

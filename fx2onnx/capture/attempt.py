@@ -59,6 +59,12 @@ class Attempt:
     """Whether gradients are on, as ``forward`` takes some; else they are off, as in inference."""
     traced: TracedCode = frozenset()
     """Functions of libraries that take their branch for traced code."""
+    numbers_in: frozenset[str] = frozenset()
+    """Names of files in which ``int`` and ``float`` of a size stay sizes."""
+    without_numbers: Recorded | None = None
+    """What the run without ``numbers_in`` gave."""
+    keeps_numbers: bool = True
+    """Whether ``numbers_in`` may be tried."""
     change: str = ""
     """What makes this attempt differ from the one before."""
 
@@ -100,6 +106,7 @@ class Attempt:
             without_larger=None,
             whole=True,
             traced=frozenset(),
+            without_numbers=None,
             change=str(done),
         ).at_sample()
 

@@ -45,6 +45,9 @@ def _after_failure(failed: Failed, start: Attempt) -> Attempt | Outcome:
         return replace(attempt, splits_by_sizes=False, change="Python decides by sizes as it does at the sample's")
     if attempt.without_larger is not None and isinstance(error, UserError):
         return _settled(attempt.without_larger)
+    if attempt.without_numbers is not None:
+        done = attempt.without_numbers
+        return _after_run(replace(done, attempt=replace(done.attempt, keeps_numbers=False)))
     if attempt.first_failure is not None:
         return Failed(attempt, attempt.first_failure)
     if attempt.options.rung == "auto" and export_may_help(failed):
@@ -61,6 +64,10 @@ def _must_be_declared(failed: Failed) -> bool:
 def _after_run(done: Recorded) -> Attempt | Outcome:
     """A size that Python specializes becomes static, or is refused; a size that kernels find to be 1 gets a larger one."""
     attempt, env = done.attempt, done.shape_env
+    files = env.numbers_in - attempt.numbers_in
+    if files and env.specializations and attempt.keeps_numbers and attempt.strategy == "fake":
+        what = f"int and float of sizes are sizes in {', '.join(sorted(files))}"
+        return replace(attempt, numbers_in=attempt.numbers_in | files, without_numbers=done, change=what)
     if attempt.without_larger is not None:
         change = _specialized(env, {**attempt.hints, **attempt.larger})
         is_better = change is None or change.size.as_symbol() not in attempt.larger

@@ -57,6 +57,8 @@ def _nonnegative(atom: Any) -> bool:
         return True
     if atom.depth > DEEPEST:
         return False
+    if atom.op in _NEVER_NEGATIVE:
+        return True
     if atom.op == "max":
         return any(map(_is_nonnegative, atom.args))
     if atom.op == "mod" and type(atom.args[1]) is int:
@@ -64,7 +66,8 @@ def _nonnegative(atom: Any) -> bool:
     return atom.op in _KEEPS_SIGN and all(map(_is_nonnegative, atom.args))
 
 
-_KEEPS_SIGN = frozenset({"floordiv", "truediv", "mod", "min", "float", "floor", "ceil", "sqrt"})
+_NEVER_NEGATIVE = frozenset({"abs", "bit_length", "exp", "sqrt"})
+_KEEPS_SIGN = frozenset({"floordiv", "truediv", "mod", "min", "float", "floor", "ceil", "trunc", "round", "pow"})
 """Functions whose value is >= 0 where their arguments are."""
 
 

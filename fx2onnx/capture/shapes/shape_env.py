@@ -14,7 +14,13 @@ from fx2onnx.base.errors import UserError
 from fx2onnx.base.relations import Relation
 from fx2onnx.base.size_sets import EVERY, SizeSet, where_true
 from fx2onnx.base.source import SourceLocation
-from fx2onnx.capture.python.frames import asked_by_user, asserted_by_user, refused_by_user, user_location
+from fx2onnx.capture.python.frames import (
+    asked_by_user,
+    asserted_by_user,
+    file_of_number,
+    refused_by_user,
+    user_location,
+)
 from fx2onnx.capture.shapes.certain import certain
 from fx2onnx.capture.shapes.conditions import declared
 from fx2onnx.capture.shapes.size_facts import SizeFacts
@@ -60,6 +66,8 @@ class ShapeEnv(SizeFacts):
     """Expressions that were turned into a plain number."""
     asked: list[tuple[str, Any, object]] = field(default_factory=list)
     """Everything decided by the sample's sizes, in order: "guard", "look" or "specialize", what, and the value."""
+    numbers_in: set[str] = field(default_factory=set)
+    """Names of the files whose code turned a size into a plain number."""
     takes_notes: bool = True
     """Off while a tensor of known type is made anew: what its constructor checks (is it empty? contiguous?) decides nothing."""
     asks_of_strides: bool = False
@@ -257,6 +265,7 @@ class ShapeEnv(SizeFacts):
         self.unbacked |= other.unbacked
         self.guards, self.sets, self.conditions = guards, sets, conditions
         self.specializations = other.specializations | self.specializations
+        self.numbers_in |= other.numbers_in
         self.assertions |= other.assertions
         self.supposed = {relation: None for relation in self.supposed if relation in other.supposed}
         self.settled.clear()
@@ -298,6 +307,7 @@ class ShapeEnv(SizeFacts):
             )
             self.wanted_number = str(error)
             raise error
+        self.numbers_in |= file_of_number()
         number = int(dim.evaluate(self.hints))
         self.asked.append(("specialize", dim, number))
         self.specializations.setdefault(dim, Specialization(dim, number, where))

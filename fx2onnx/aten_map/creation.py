@@ -90,8 +90,18 @@ def _arange(op: Emit, end: Any, start: Any = 0, step: Any = 1) -> ir.Value:
         value = value if start == 0 else op.Add(value, as_dtype(op, start, wide))
         return cast(op, value, dtype)
     made = dtype if takes("Range", op.opset, dtype) else D.INT64
-    bounds = [as_dtype(op, number, made) for number in (start, end, step)]
-    return op.cast(op.Range(*bounds, outputs=[(made, (count,))]), dtype)
+    first, last, each = (as_dtype(op, number, made) for number in (start, end, step))
+    if not any(map(_may_be_negative, (start, end))) and not _may_be_negative(step):
+        return op.cast(op.Range(first, last, each, outputs=[(made, (count,))]), dtype)
+    steps = op.Range(op.const(0, made), op.Sub(last, first), each, outputs=[(made, (count,))])
+    return op.cast(op.Add(steps, first), dtype)
+
+
+def _may_be_negative(number: Any) -> bool:
+    """onnxruntime makes a Slice of a Gather by a Range, which counts numbers below 0 from the end."""
+    if isinstance(number, Dim):
+        return number.constant < 0 or any(factor < 0 for factor in number.terms.values())
+    return not isinstance(number, int) or number < 0
 
 
 def _numpy_arange(start: Any, step: Any, count: int, dtype: ir.DataType) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 
@@ -33,10 +34,11 @@ def _slice(
     start, end = 0 if start is None else start, _END if end is None else end
     size = unwrap(self.shape[dim]) if self.dim() else 0
     begin: Scalar
-    if type(step) is int and any(_is_unknown(recorder, number) for number in (start, end)):
-        begin, length = _unknown_extent(size, unwrap(start), unwrap(end))
-    elif isinstance(size, Dim) and type(start) is int and type(end) is int and type(step) is int:
-        begin, length, is_exact = _extent(recorder, size, start, end)
+    first, stop = unwrap(start), unwrap(end)
+    if type(step) is int and any(_is_unknown(recorder, number) for number in (first, stop)):
+        begin, length = _unknown_extent(size, first, stop)
+    elif type(step) is int and any(isinstance(number, Dim) for number in (size, first, stop)):
+        begin, length, is_exact = _extent(recorder, size, first, stop)
         if not is_exact:
             return NotImplemented
     else:
@@ -51,11 +53,22 @@ def _slice(
     return made
 
 
-def _is_unknown(recorder: BaseRecorder, number: Size) -> bool:
-    """Whether the number, and whether it is negative, depends on data."""
-    dim = unwrap(number)
-    is_unknown = isinstance(dim, Dim) and bool(dim.symbols() & recorder.shape_env.unbacked)
-    return is_unknown and certain("ge", dim, 0) is None
+def _is_unknown(recorder: BaseRecorder, number: DimLike) -> bool:
+    """Whether it depends on data whether the number is negative, or differs from size to size."""
+    if not isinstance(number, Dim) or certain("ge", number, 0) is not None:
+        return False
+    if number.symbols() & recorder.shape_env.unbacked:
+        return True
+    return not any(_always(recorder, Relation(op, (number, 0))) for op in ("ge", "lt"))
+
+
+def _always(recorder: BaseRecorder, relation: Relation) -> bool:
+    """Whether it holds at every ordinary size, and at 1."""
+    return recorder.shape_env.holds_at_ordinary_sizes(relation, from_one=True)
+
+
+def _is_negative(recorder: BaseRecorder, number: DimLike) -> bool:
+    return number < 0 if isinstance(number, int) else _always(recorder, Relation("lt", (number, 0)))
 
 
 def _unknown_extent(size: DimLike, start: DimLike, end: DimLike) -> tuple[Scalar, Scalar]:
@@ -73,7 +86,7 @@ def _unknown_extent(size: DimLike, start: DimLike, end: DimLike) -> tuple[Scalar
     return begin, apply("max", stop - begin, 0)
 
 
-def _extent(recorder: BaseRecorder, size: Dim, start: int, end: int) -> tuple[Scalar, Scalar, bool]:
+def _extent(recorder: BaseRecorder, size: DimLike, start: DimLike, end: DimLike) -> tuple[Scalar, Scalar, bool]:
     """Where ``start:end`` begins, its length, and whether a bound had to be clamped by an expression."""
     is_exact = False
 
@@ -81,18 +94,25 @@ def _extent(recorder: BaseRecorder, size: Dim, start: int, end: int) -> tuple[Sc
         """``op(value, bound)``; ``value`` alone where it is that at every ordinary size."""
         nonlocal is_exact
         relation = Relation("ge" if op == "max" else "le", (value, bound))
-        env = recorder.shape_env
-        is_sure = not relation.symbols() & env.unbacked and not is_exact
-        if is_sure and env.holds_at_ordinary_sizes(relation):
+        is_sure = not relation.symbols() & recorder.shape_env.unbacked and not is_exact
+        if (is_sure and _always(recorder, relation)) or certain(relation.op, value, bound):
             return value
         is_exact = True
         return apply(op, value, bound)
 
-    begin = clamped("min", start, size) if start > 0 else clamped("max", size + start, 0) if start < 0 else 0
-    if end >= _END:
-        length = clamped("max", size - start, 0) if start > 0 else -start if start < 0 else size
-        return begin, clamped("min", length, size) if start < 0 else length, is_exact
-    stop = clamped("max", size + end, 0) if end < 0 else clamped("min", end, size) if end else 0
+    def place(bound: DimLike) -> Scalar:
+        if bound == 0:
+            return 0
+        return clamped("max", size + bound, 0) if _is_negative(recorder, bound) else clamped("min", bound, size)
+
+    begin = place(start)
+    if isinstance(end, int) and end >= _END:
+        if start == 0:
+            return begin, size, is_exact
+        if _is_negative(recorder, start):
+            return begin, clamped("min", -start, size), is_exact
+        return begin, clamped("max", size - start, 0), is_exact
+    stop = place(end)
     gap = stop - begin
     return begin, clamped("max", gap, 0) if isinstance(gap, Dim) else max(gap, 0), is_exact
 
@@ -141,6 +161,19 @@ def _tensor_split(recorder: BaseRecorder, call: Call, self: torch.Tensor, sectio
         return NotImplemented
     lengths = [(size + sections - 1 - place) // sections for place in range(sections)]
     return _parts(recorder, self, axis, lengths)
+
+
+@register(Kind.RECORD, aten.tensor_split.indices)
+def _tensor_split_at(
+    recorder: BaseRecorder, call: Call, self: torch.Tensor, indices: Sequence[Size], dim: int
+) -> object:
+    """tensor_split(self, indices, dim=0): slices between the indices, which may lie beyond the end."""
+    axis, size = _axis_of(self, dim)
+    if not isinstance(size, Dim):
+        return NotImplemented
+    with recorder.mode:
+        bounds = [0, *indices, _END]
+        return [aten.slice.Tensor(self, axis, *pair) for pair in pairwise(bounds)]
 
 
 @register(Kind.RECORD, aten.chunk.default)

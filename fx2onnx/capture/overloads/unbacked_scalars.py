@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import operator
+
 import torch
 import torch.fx
 
@@ -38,6 +40,10 @@ def _derived(recorder: BaseRecorder, node: torch.fx.Node) -> Scalar | None:
     """The expression over symbols that other nodes already have; None where there is none."""
     if node in recorder.unbacked_scalars:
         return recorder.unbacked_scalars[node]
+    node = _element_of(node)
+    if node.target is aten.scalar_tensor.default:
+        number = node.args[0]
+        return number if type(number) is int or (isinstance(number, Dim) and not number.is_real) else None
     if node.target is aten.div.Tensor_mode:
         top, bottom = (_operand(recorder, arg) for arg in node.args)
         return _quotient(top, bottom, node.kwargs.get("rounding_mode"))
@@ -46,6 +52,20 @@ def _derived(recorder: BaseRecorder, node: torch.fx.Node) -> Scalar | None:
         return None
     left, right = (_operand(recorder, arg) for arg in node.args)
     return None if left is None or right is None else signs[0] * left + signs[1] * right
+
+
+def _element_of(node: torch.fx.Node) -> torch.fx.Node:
+    """What was stacked at the place that ``node`` is taken from; ``node`` itself where it is taken from nothing else."""
+    if node.target is aten.select.int:
+        held, axis, place = node.args
+    elif node.target is operator.getitem and getattr(node.args[0], "target", None) is aten.unbind.int:
+        held, axis, place = node.args[0].args[0], (*node.args[0].args, 0)[1], node.args[1]  # type: ignore[union-attr]
+    else:
+        return node
+    if not isinstance(held, torch.fx.Node) or held.target is not aten.stack.default or (*held.args, 0)[1] != axis:
+        return node
+    found = held.args[0][place] if type(place) is int else node  # type: ignore[index]
+    return found if isinstance(found, torch.fx.Node) else node
 
 
 def _quotient(top: Scalar | None, bottom: Scalar | None, rounding: object) -> Scalar | None:

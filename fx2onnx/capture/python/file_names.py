@@ -77,6 +77,9 @@ class _OfNumber(type):
 
     def __call__(cls, *args: object, **kwargs: object) -> object:
         value = args[0] if len(args) == 1 and not kwargs and THREAD.captures else None
+        if isinstance(value, torch.Tensor):
+            value = value.item()
+            args = (value,)
         if type(value) in SYMBOLIC:
             return _CONVERT[cls](value)
         return cls.__base__(*args, **kwargs)  # type: ignore[misc]

@@ -8,12 +8,14 @@ import torch
 
 from fx2onnx.base.bounded import Bounded
 from fx2onnx.capture.overloads import (
+    broadcasting,
     data_dependent,
     python_answers,
     quantized,
     ragged,
     recurrent,
     slices,
+    squeezing,
     strided,
     unbacked,
 )
@@ -25,6 +27,7 @@ aten = torch.ops.aten
 
 FAMILIES = (
     aliasing,
+    broadcasting,
     data_dependent,
     functionalize,
     meta_rules,
@@ -33,6 +36,7 @@ FAMILIES = (
     ragged,
     recurrent,
     slices,
+    squeezing,
     strided,
     unbacked,
 )

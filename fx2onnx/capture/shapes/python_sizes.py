@@ -6,6 +6,7 @@ import builtins
 import functools
 import gc
 import math
+import re
 import sys
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
@@ -27,7 +28,7 @@ from fx2onnx.capture.torch_private.thread_state import list_device_constructors
 Function: TypeAlias = Callable[..., Number]
 
 
-def take_sizes() -> Mapping[int, object]:
+def take_sizes(is_dynamic: bool = True) -> Mapping[int, object]:
     """Until ``Changes`` end, and for this thread, symbolic sizes go where Python's own functions need plain numbers: ``min``
     and ``max`` of sizes, ``math.sqrt(n)``, ``torch.linspace(0, 1, n)``, ``torch.tensor([n, 2])``; and they have what Python's
     numbers have. A size that is a key is specialized. Returns what stands for functions, by the id of each.
@@ -38,7 +39,7 @@ def take_sizes() -> Mapping[int, object]:
         original = getattr(space, name)
         put_name(space, name, _for_thread(original, wrap))
         functions[id(original)] = getattr(space, name)
-    for name, value in size_tensors.methods():
+    for name, value in size_tensors.methods(is_dynamic):
         put_name(torch.Tensor, name, value)
     for kind, number in SYMBOLIC.items():
         _class_is(kind, number)
@@ -106,6 +107,18 @@ def _finite(answer: bool, original: Function) -> Function:
 
 
 @answers_for_caller
+def _power(original: Function) -> Function:
+    """``pow(a, n, m)`` is counted with plain numbers."""
+
+    def power(*args: Number, **kwargs: Number) -> Number:
+        if len(args) == 3 and any(_size_node(arg) is not None for arg in args):
+            args = tuple(map(int, args))
+        return original(*args, **kwargs)
+
+    return power
+
+
+@answers_for_caller
 def _hash(original: Callable[[torch.SymInt], int]) -> Function:
     """A key of a dict has to be a plain number; a function that keeps its results keeps them by expression. torch itself
     counts on sizes that have no hash.
@@ -124,6 +137,7 @@ def _hash(original: Callable[[torch.SymInt], int]) -> Function:
 _WRAPPED: tuple[tuple[object, str, Callable[..., Function]], ...] = (
     (builtins, "min", functools.partial(_extreme, "min")),
     (builtins, "max", functools.partial(_extreme, "max")),
+    (builtins, "pow", _power),
     *((math, name, functools.partial(_formula, formula)) for name, formula in MATH.items()),
     *((math, name, functools.partial(_finite, answer)) for name, answer in IS_FINITE.items()),
     *size_tensors.WRAPPED,
@@ -179,6 +193,15 @@ def _rounded(self: Number, digits: int | None = None) -> Number:
 
 
 @answers_for_caller
+def _format(self: Number, how: str) -> str:
+    """As its expression, in as many places; what shows the number's digits needs it."""
+    plain = how.removesuffix("d")
+    if plain and not re.fullmatch(r"(.?[<>^])?\d+", plain):
+        return format(int(self) if type(self) is torch.SymInt else float(self), how)
+    return format(str(self), plain)
+
+
+@answers_for_caller
 def _itself(self: Number) -> Number:
     return self
 
@@ -186,6 +209,7 @@ def _itself(self: Number) -> Number:
 _OF_BOTH: Mapping[str, object] = {
     "__divmod__": _divmod,
     "__rdivmod__": _rdivmod,
+    "__format__": _format,
     "real": property(_itself),
     "imag": 0,
     "conjugate": _itself,

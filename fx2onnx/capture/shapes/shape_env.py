@@ -30,6 +30,7 @@ KEEP_BOTH = 'data_branches="if" to keep both branches in the file'
 DATA_DECIDES = ("E104", "Python control flow depends on tensor data")
 KEEP_TENSORS = ("torch.cond for two branches", "torch.where to select values")
 
+_ONES = ((1, 1, 1), (1, 2, 3), (2, 1, 3), (3, 2, 1))
 _PROBES = ((2, 3, 5), (7, 2, 3), (3, 11, 4), (64, 48, 17), (129, 1, 640), (8191, 4099, 2), (20011, 30011, 40009))
 
 
@@ -98,12 +99,13 @@ class ShapeEnv(SizeFacts):
         self.asked.append(("look", value, found))
         return found
 
-    def holds_at_ordinary_sizes(self, relation: Relation) -> bool:
-        """Whether ``relation`` is true at the sample's sizes and at every size of a varied list."""
+    def holds_at_ordinary_sizes(self, relation: Relation, *, from_one: bool = False) -> bool:
+        """Whether ``relation`` is true at the sample's sizes and at every size of a varied list; ``from_one``: at 1, too."""
         names = sorted(relation.symbols())
         hints = self.hints
         try:
-            for sizes in ((), *_PROBES) if set(names) <= set(hints) else _PROBES:
+            probes = (*_ONES, *_PROBES) if from_one else _PROBES
+            for sizes in ((), *probes) if set(names) <= set(hints) else probes:
                 self.hints = hints | {
                     name: self._member(name, sizes[index % len(sizes)]) for index, name in enumerate(names) if sizes
                 }

@@ -61,9 +61,11 @@ def _stacked(data: Number) -> torch.Tensor:
     return torch.scalar_tensor(data, dtype=dtype)
 
 
-def methods() -> Iterator[tuple[str, object]]:
-    """Of ``torch.Tensor``, those that take sizes."""
+def methods(is_dynamic: bool) -> Iterator[tuple[str, object]]:
+    """Of ``torch.Tensor``, those that take sizes; where inputs have some, indices are looked at."""
     yield from _METHODS.items()
+    if is_dynamic:
+        yield "__getitem__", _getitem
 
 
 @answers_for_caller
@@ -86,12 +88,59 @@ def _new_tensor(self: torch.Tensor, data: Number, **kwargs: Number) -> Number:
 
 
 @answers_for_caller
+def _getitem(self: torch.Tensor, index: Number) -> Number:
+    """``x[n]``, ``x[:, n - 1]``, ``x[[0, n]]``: torch takes the plain number there."""
+    if not THREAD.captures or type(index) in (int, torch.Tensor) or not _is_index_of_sizes(index):
+        return _OWN_GETITEM(self, index)
+    parts = list(index) if type(index) is tuple else [index]
+    rest = self.dim() - sum(map(_axes_of, parts))
+    plain: list[Number] = []
+    axis = 0
+    for part in parts:
+        if _is_size(part):
+            self = self.select(axis, part)
+        else:
+            plain.append(_plain_index(part))
+            axis += rest if part is Ellipsis else _axes_of(part)
+    return _OWN_GETITEM(self, tuple(plain)) if plain else self
+
+
+def _is_index_of_sizes(index: Number) -> bool:
+    parts = index if type(index) is tuple else (index,)
+    return any(map(_is_index_of_size, parts))
+
+
+def _is_index_of_size(part: Number) -> bool:
+    if type(part) is slice:
+        return isinstance(part.start, torch.Tensor) or isinstance(part.stop, torch.Tensor)
+    return _is_size(part) or (type(part) is list and _holds_size(part))
+
+
+def _plain_index(part: Number) -> Number:
+    """A list of sizes as a tensor, a slice between tensors as one between their numbers."""
+    if not _is_index_of_size(part):
+        return part
+    if type(part) is list:
+        return _stacked(part)
+    start, stop = (end.item() if isinstance(end, torch.Tensor) else end for end in (part.start, part.stop))
+    return slice(start, stop, part.step)
+
+
+def _axes_of(part: Number) -> int:
+    """How many axes a part of an index takes."""
+    if part is None or part is Ellipsis or isinstance(part, bool):
+        return 0
+    return part.dim() if isinstance(part, torch.Tensor) and part.dtype in (torch.bool, torch.uint8) else 1
+
+
+@answers_for_caller
 def _bytes(self: torch.Tensor) -> Number:
     return self.numel() * self.element_size()
 
 
 _OWN_NEW = torch.Tensor.__new__
 _OWN_NEW_TENSOR = torch.Tensor.new_tensor
+_OWN_GETITEM = torch.Tensor.__getitem__
 _METHODS: dict[str, object] = {"__new__": staticmethod(_new), "new_tensor": _new_tensor, "nbytes": property(_bytes)}
 
 
@@ -151,6 +200,81 @@ def _attention(original: Function) -> Function:
     return attention
 
 
+@answers_for_caller
+def _computed(formula: Function, original: Function) -> Function:
+    """``formula`` where one of the numbers is a size."""
+
+    def computed(*args: Number, **kwargs: Number) -> Number:
+        is_dynamic = any(map(_is_size, args)) or any(map(_is_size, kwargs.values()))
+        return (formula if is_dynamic and "out" not in kwargs else original)(*args, **kwargs)
+
+    return computed
+
+
+@answers_for_caller
+def _one_hot(tensor: Number, num_classes: Number = -1) -> Number:
+    return (tensor[..., None] == torch.arange(num_classes)).long()
+
+
+@answers_for_caller
+def _indices(part: Function) -> Function:
+    def indices(
+        row: Number, col: Number, offset: int = 0, *, dtype: Number = torch.int64, device: Number = None
+    ) -> Number:
+        return part(torch.ones(row, col, device=device), offset).nonzero().t().to(dtype)
+
+    return indices
+
+
+@answers_for_caller
+def _vander(x: Number, N: Number = None, increasing: bool = False) -> Number:
+    powers = torch.arange(N)
+    return x[:, None] ** (powers if increasing else N - 1 - powers)
+
+
+@answers_for_caller
+def _fftfreq(n: Number, d: float = 1.0, *, dtype: Number = None, device: Number = None) -> Number:
+    places = (torch.arange(n, device=device) + n // 2) % n - n // 2
+    return places.to(dtype or torch.get_default_dtype()) / (n * d)
+
+
+@answers_for_caller
+def _rfftfreq(n: Number, d: float = 1.0, *, dtype: Number = None, device: Number = None) -> Number:
+    return torch.arange(n // 2 + 1, dtype=dtype or torch.get_default_dtype(), device=device) / (n * d)
+
+
+@answers_for_caller
+def _cosine_window(*factors: float) -> Function:
+    """The sum of ``factor[k] * cos(2 pi k i / steps)``; a window of one is 1."""
+
+    def window(window_length: Number, periodic: bool = True, *, dtype: Number = None, device: Number = None) -> Number:
+        steps = window_length if periodic else window_length - 1
+        dtype = dtype or torch.get_default_dtype()
+        angle = torch.arange(window_length, dtype=dtype, device=device) * (2 * torch.pi / max(steps, 1))
+        wave = sum(factor * torch.cos(angle * place) for place, factor in enumerate(factors))
+        return torch.where(torch.scalar_tensor(window_length) == 1, 1.0, wave)
+
+    return window
+
+
+@answers_for_caller
+def _adaptive(pool: Function) -> Function:
+    """torch's pools of one axis take a plain number, those of two a size."""
+    return lambda input, output_size: pool(input.unsqueeze(-2), (1, output_size)).squeeze(-2)
+
+
+_FORMULAS: tuple[tuple[object, str, Function], ...] = (
+    (F, "one_hot", _one_hot),
+    (F, "adaptive_avg_pool1d", _adaptive(F.adaptive_avg_pool2d)),
+    (torch, "tril_indices", _indices(torch.tril)),
+    (torch, "triu_indices", _indices(torch.triu)),
+    (torch, "vander", _vander),
+    (torch.fft, "fftfreq", _fftfreq),
+    (torch.fft, "rfftfreq", _rfftfreq),
+    (torch, "hann_window", _cosine_window(0.5, -0.5)),
+    (torch, "hamming_window", _cosine_window(0.54, -0.46)),
+    (torch, "blackman_window", _cosine_window(0.42, -0.5, 0.08)),
+)
 WRAPPED: tuple[tuple[object, str, Callable[[Function], Function]], ...] = (
     (torch, "linspace", _linspace),
     (torch, "logspace", _logspace),
@@ -160,4 +284,5 @@ WRAPPED: tuple[tuple[object, str, Callable[[Function], Function]], ...] = (
     (torch, "from_numpy", _from_numpy),
     *((torch, name, _without_generator) for name in ("rand", "randn", "randint", "randperm")),
     (F, "scaled_dot_product_attention", _attention),
+    *((space, name, functools.partial(_computed, formula)) for space, name, formula in _FORMULAS),
 )

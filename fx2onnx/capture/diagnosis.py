@@ -114,7 +114,7 @@ def _specializing(attempt: Attempt, change: Specialization) -> Attempt | Failed:
             why="Python or an operator there needs a plain number, so the graph holds only for that size",
             next=(
                 f"make the size static (leave {name} out of dynamic_shapes)",
-                "or keep it symbolic: no int(), no loop over it, no comparison with a number",
+                "or keep it symbolic: no loop over it, no key of a dict, x.select(0, n) in the place of x[n]",
             ),
         )
         return Failed(attempt, attempt.first_failure or error)

@@ -275,6 +275,7 @@ PROGRAMS: Mapping[str, Program] = {
     "end by a constant tensor": lambda x: x[: torch.tensor(2)],
     "start by a tensor": lambda x: x[torch.as_tensor(x.shape[0] // 2) :],
     "row by a size": lambda x: x[x.shape[0] - 1] * 2,
+    "selected row by a size": lambda x: x.select(0, x.shape[0] - 1) * 2,
     "rows by sizes": lambda x: x[[0, x.shape[0] // 2]],
     "rows by a tensor of sizes": lambda x: x[torch.tensor([0, x.shape[0] - 1])],
     "zero elements": lambda x: x * 2 if x.shape[0] * x.shape[1] == 0 else x * 3,

@@ -32,16 +32,22 @@ PINNED = {
     "text times a size": "a text of that length",
     "list of a range": "a list of that length",
     "keys": "a key",
+    "row by a size": "torch indexes by the plain number; select takes the size",
+    "end of a row by a size": "as above",
     "interpolated by a factor": "the factor is an attribute of the operator",
 }
 """Why a size is refused as E105."""
 ONE_IS_AS_THE_SAMPLE = {"in a tuple", "all and any", "shape in a tuple"}
 """Decisions by a comparison with 1 are made as at the sample, and reported."""
+BOUNDED = {"rows by sizes", "row by a size and columns", "start by a tensor"}
+"""torch takes the plain number, which two sizes give: the file is for these, and says so."""
 
 
 def samples(name: str) -> list[tuple[torch.Tensor]]:
     torch.manual_seed(0)
     sizes = [size for size in (SAMPLE, *OTHERS) if size != 1 or name not in ONE_IS_AS_THE_SAMPLE]
+    if name in BOUNDED:
+        sizes = [SAMPLE, SAMPLE + 1]
     return [(torch.randn(size, 4),) for size in sizes]
 
 
@@ -51,7 +57,9 @@ def holds(program: Any, name: str) -> None:
         refused(program)
         return
     with contextlib.redirect_stdout(io.StringIO()):
-        check(program, sample, others=others, dynamic_shapes=({0: "n"},))
+        result = check(program, sample, others=others, dynamic_shapes=({0: "n"},))
+    if name in BOUNDED:
+        assert {str(found).partition("   ")[0] for found in result.report.assumptions} == {"n >= 6 and n <= 7"}
 
 
 def refused(program: Any) -> None:

@@ -9,6 +9,7 @@ import torch.fx
 
 from fx2onnx.base.dims import Dim, Scalar, apply
 from fx2onnx.capture.captured import Symbol
+from fx2onnx.capture.python.frames import subscripts
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
 from fx2onnx.capture.shapes.certain import certain
 from fx2onnx.capture.torch_private.dispatch import no_dispatch
@@ -41,7 +42,7 @@ def _derived(recorder: BaseRecorder, node: torch.fx.Node) -> Scalar | None:
     if node in recorder.unbacked_scalars:
         return recorder.unbacked_scalars[node]
     node = _element_of(node)
-    if node.target is aten.scalar_tensor.default:
+    if node.target is aten.scalar_tensor.default and not subscripts():
         number = node.args[0]
         return number if type(number) is int or (isinstance(number, Dim) and not number.is_real) else None
     if node.target is aten.div.Tensor_mode:

@@ -114,6 +114,18 @@ def refused_by_user() -> bool:
     return frame is not None and frame.f_lasti in _refusals(frame.f_code)
 
 
+def subscripts() -> bool:
+    """Whether the user's code takes a part of a tensor: torch reads the numbers of tensors in a slice, and takes no symbol."""
+    frame = _user_frame()
+    return frame is not None and frame.f_lasti in _subscripts(frame.f_code)
+
+
+@lru_cache(maxsize=1024)
+def _subscripts(code: CodeType) -> frozenset[int]:
+    names = ("BINARY_SUBSCR", "BINARY_SLICE", "STORE_SUBSCR", "STORE_SLICE")
+    return frozenset(one.offset for one in dis.get_instructions(code) if one.opname in names or one.argrepr == "[]")
+
+
 @lru_cache(maxsize=1024)
 def _messages(code: CodeType) -> frozenset[int]:
     """Offsets of the instructions that format a message of a check: of statements that are a call of it."""

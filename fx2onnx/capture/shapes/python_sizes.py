@@ -28,7 +28,7 @@ from fx2onnx.capture.torch_private.thread_state import list_device_constructors
 Function: TypeAlias = Callable[..., Number]
 
 
-def take_sizes(is_dynamic: bool = True) -> Mapping[int, object]:
+def take_sizes() -> Mapping[int, object]:
     """Until ``Changes`` end, and for this thread, symbolic sizes go where Python's own functions need plain numbers: ``min``
     and ``max`` of sizes, ``math.sqrt(n)``, ``torch.linspace(0, 1, n)``, ``torch.tensor([n, 2])``; and they have what Python's
     numbers have. A size that is a key is specialized. Returns what stands for functions, by the id of each.
@@ -39,7 +39,7 @@ def take_sizes(is_dynamic: bool = True) -> Mapping[int, object]:
         original = getattr(space, name)
         put_name(space, name, _for_thread(original, wrap))
         functions[id(original)] = getattr(space, name)
-    for name, value in size_tensors.methods(is_dynamic):
+    for name, value in size_tensors.methods():
         put_name(torch.Tensor, name, value)
     for kind, number in SYMBOLIC.items():
         _class_is(kind, number)

@@ -61,11 +61,9 @@ def _stacked(data: Number) -> torch.Tensor:
     return torch.scalar_tensor(data, dtype=dtype)
 
 
-def methods(is_dynamic: bool) -> Iterator[tuple[str, object]]:
-    """Of ``torch.Tensor``, those that take sizes; where inputs have some, indices are looked at."""
+def methods() -> Iterator[tuple[str, object]]:
+    """Of ``torch.Tensor``, those that take sizes."""
     yield from _METHODS.items()
-    if is_dynamic:
-        yield "__getitem__", _getitem
 
 
 @answers_for_caller
@@ -88,59 +86,12 @@ def _new_tensor(self: torch.Tensor, data: Number, **kwargs: Number) -> Number:
 
 
 @answers_for_caller
-def _getitem(self: torch.Tensor, index: Number) -> Number:
-    """``x[n]``, ``x[:, n - 1]``, ``x[[0, n]]``: torch takes the plain number there."""
-    if not THREAD.captures or type(index) in (int, torch.Tensor) or not _is_index_of_sizes(index):
-        return _OWN_GETITEM(self, index)
-    parts = list(index) if type(index) is tuple else [index]
-    rest = self.dim() - sum(map(_axes_of, parts))
-    plain: list[Number] = []
-    axis = 0
-    for part in parts:
-        if _is_size(part):
-            self = self.select(axis, part)
-        else:
-            plain.append(_plain_index(part))
-            axis += rest if part is Ellipsis else _axes_of(part)
-    return _OWN_GETITEM(self, tuple(plain)) if plain else self
-
-
-def _is_index_of_sizes(index: Number) -> bool:
-    parts = index if type(index) is tuple else (index,)
-    return any(map(_is_index_of_size, parts))
-
-
-def _is_index_of_size(part: Number) -> bool:
-    if type(part) is slice:
-        return isinstance(part.start, torch.Tensor) or isinstance(part.stop, torch.Tensor)
-    return _is_size(part) or (type(part) is list and _holds_size(part))
-
-
-def _plain_index(part: Number) -> Number:
-    """A list of sizes as a tensor, a slice between tensors as one between their numbers."""
-    if not _is_index_of_size(part):
-        return part
-    if type(part) is list:
-        return _stacked(part)
-    start, stop = (end.item() if isinstance(end, torch.Tensor) else end for end in (part.start, part.stop))
-    return slice(start, stop, part.step)
-
-
-def _axes_of(part: Number) -> int:
-    """How many axes a part of an index takes."""
-    if part is None or part is Ellipsis or isinstance(part, bool):
-        return 0
-    return part.dim() if isinstance(part, torch.Tensor) and part.dtype in (torch.bool, torch.uint8) else 1
-
-
-@answers_for_caller
 def _bytes(self: torch.Tensor) -> Number:
     return self.numel() * self.element_size()
 
 
 _OWN_NEW = torch.Tensor.__new__
 _OWN_NEW_TENSOR = torch.Tensor.new_tensor
-_OWN_GETITEM = torch.Tensor.__getitem__
 _METHODS: dict[str, object] = {"__new__": staticmethod(_new), "new_tensor": _new_tensor, "nbytes": property(_bytes)}
 
 

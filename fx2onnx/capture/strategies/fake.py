@@ -121,7 +121,7 @@ def _run_module(
     """What the run changes is as before when the caller's ``Changes`` end."""
     preserve(tree, attempt.options.training)
     track_modules(tree)
-    take_names(tree, attempt.numbers_in, take_sizes(bool(attempt.hints)))
+    take_names(tree, attempt.numbers_in, take_sizes())
     attempt.patches.apply(attempt.traced, recorder.is_known)
     take_assignments(recorder.take_data)
     take_questions(Questions(recorder))

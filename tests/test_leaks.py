@@ -93,7 +93,7 @@ class Raising(Net):
 
 class Specializing(Net):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return super().forward(x) + int(x.shape[0])
+        return super().forward(x) + len(range(x.shape[0]))
 
 
 class Failing(Net):

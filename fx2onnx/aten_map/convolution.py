@@ -8,10 +8,11 @@ from typing import Any
 import onnx_ir as ir
 import torch
 
-from fx2onnx.aten_map.table.axes import as_list, fixed, squeeze, transpose, unsqueeze
+from fx2onnx.aten_map.table.axes import END, as_list, fixed, squeeze, transpose, unsqueeze, whole
+from fx2onnx.aten_map.table.axes import steps as numbers
 from fx2onnx.aten_map.table.dtypes import FLOATS
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
-from fx2onnx.base.dims import DimLike
+from fx2onnx.base.dims import Dim, DimLike
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import Dims
 
@@ -19,10 +20,10 @@ aten = torch.ops.aten
 Ints = Sequence[int]
 
 
-def same_pads(kernel: Sequence[DimLike], dilation: Ints) -> list[int]:
+def same_pads(kernel: Sequence[DimLike], dilation: Ints) -> list[DimLike]:
     """Pads of ``padding="same"``: the odd one goes to the end."""
-    totals = [dilation[axis] * (fixed(size, "the kernel's size") - 1) for axis, size in enumerate(kernel)]
-    return [total // 2 for total in totals] + [total - total // 2 for total in totals]
+    totals = [dilation[axis] * (size - 1) for axis, size in enumerate(kernel)]
+    return [whole(total // 2) for total in totals] + [whole(total - total // 2) for total in totals]
 
 
 def convolved(
@@ -49,10 +50,13 @@ def convolved(
     batched = op.rank(value) == spatial + 2
     if not batched:
         value = unsqueeze(op, value, 0)
-    dilations = as_list(dilation, spatial)
+    dilations = [fixed(number, "the dilation") for number in as_list(dilation, spatial)]
+    if isinstance(groups, Dim):
+        weight, groups = _of_one_group(op, weight, groups), 1
     attrs: dict[str, Any] = {"strides": as_list(stride, spatial), "dilations": dilations, "group": groups}
     kernel = op.dims(weight)[2:]
-    attrs["kernel_shape"] = [fixed(size, "the kernel's size") for size in kernel]
+    if not any(isinstance(size, Dim) for size in kernel):
+        attrs["kernel_shape"] = list(kernel)
     if padding == "valid":
         attrs["pads"] = [0] * (2 * spatial)
     elif padding == "same":
@@ -60,14 +64,65 @@ def convolved(
     else:
         attrs["pads"] = as_list(padding, spatial) * 2  # type: ignore[arg-type]
     if output_padding is None:
-        result = op.Conv(value, weight, bias, **attrs)
+        value = _padded(op, value, attrs, spatial)
+        steps = _taken_later(attrs)
+        result = _every(op, op.Conv(value, weight, bias, **attrs), steps, spatial)
     else:
+        for name in ("strides", "pads"):
+            attrs[name] = [fixed(number, f"{name} of a transposed convolution") for number in attrs[name]]
         attrs["output_padding"] = as_list(output_padding, spatial)
         outputs = [(dtype, _transposed_dims(op.dims(value), op.dims(weight), attrs))]
         if any(extra >= step for extra, step in zip(attrs["output_padding"], attrs["strides"], strict=True)):
             _cut_less(attrs, spatial)
         result = op.ConvTranspose(value, weight, bias, outputs=outputs, **attrs)
     return result if batched else squeeze(op, result, 0)
+
+
+def _of_one_group(op: Emit, weight: ir.Value, groups: Dim) -> ir.Value:
+    """The weight [rows, columns, ...] of as many groups as a size as that of one, with zeros between them: [rows, groups *
+    columns, ...]. The rows of a group follow each other, as its columns then do.
+    """
+    rows, columns, *kernel = op.dims(weight)
+    each = whole(rows // groups)
+    group_of_row = op.Div(numbers(op, rows), op.size(each))
+    is_own = op.Equal(unsqueeze(op, group_of_row, 1), unsqueeze(op, numbers(op, groups), 0))
+    repeated = op.expand(unsqueeze(op, weight, 1), (rows, groups, columns, *kernel))
+    mask = unsqueeze(op, is_own, *range(2, 3 + len(kernel)))
+    own = op.Where(mask, repeated, op.const(0, op.dtype(weight)))
+    return op.reshape(own, (rows, whole(groups * columns), *kernel))
+
+
+def _padded(op: Emit, value: ir.Value, attrs: dict[str, Any], spatial: int) -> ir.Value:
+    """With the padding that depends on sizes, which is then none of the operator's."""
+    pads = attrs["pads"]
+    if not any(isinstance(pad, Dim) for pad in pads):
+        return value
+    attrs["pads"] = [0] * len(pads)
+    *leading, first, second = [*op.dims(value)[:2], pads[:spatial], pads[spatial:]]
+    dims = (*leading, *map(_sum, op.dims(value)[2:], first, second))
+    return op.Pad(value, pads=op.sizes([0, 0, *first, 0, 0, *second]), outputs=[(op.dtype(value), dims)])
+
+
+def _sum(*sizes: DimLike) -> DimLike:
+    return whole(sum(sizes, start=0))
+
+
+def _taken_later(attrs: dict[str, Any]) -> list[DimLike]:
+    """Steps that depend on sizes, which are then none of the operator's: it gives all results, of which they leave some."""
+    steps = attrs["strides"]
+    attrs["strides"] = [1 if isinstance(step, Dim) else step for step in steps]
+    return [step if isinstance(step, Dim) else 1 for step in steps]
+
+
+def _every(op: Emit, value: ir.Value, steps: Sequence[DimLike], spatial: int) -> ir.Value:
+    if all(step == 1 for step in steps):
+        return value
+    axes = [2 + axis for axis in range(spatial)]
+    counts = [whole((op.dims(value)[axis] + step - 1) // step) for axis, step in zip(axes, steps, strict=True)]
+    outputs = [(op.dtype(value), (*op.dims(value)[:2], *counts))]
+    return op.Slice(
+        value, op.sizes([0] * spatial), op.sizes([END] * spatial), op.const(axes), op.sizes(steps), outputs=outputs
+    )
 
 
 def _transposed_dims(dims: Dims, kernel: Dims, attrs: dict[str, Any]) -> Dims:

@@ -9,9 +9,9 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
-from fx2onnx.aten_map.table.axes import transpose
+from fx2onnx.aten_map.table.axes import filled, steps, transpose, unsqueeze
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
-from fx2onnx.base.dims import Dim, DimLike
+from fx2onnx.base.dims import Dim, DimLike, product
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit
 
@@ -59,16 +59,30 @@ def base_points(sizes: Sequence[int], align_corners: bool) -> np.ndarray[Any, An
     return np.stack([*columns, np.ones_like(columns[0])], axis=1)
 
 
+def _points(op: Emit, sizes: Sequence[DimLike], align_corners: bool, dtype: ir.DataType) -> ir.Value:
+    """``base_points`` of symbolic sizes: (2 * i - (n - 1)) divided by n, or by n - 1, where the corners are aligned."""
+    columns = []
+    for axis, size in enumerate(sizes):
+        count = op.size(size, dtype)
+        last = op.Sub(count, 1)
+        below = op.Max(last, 1) if align_corners else count
+        line = op.Div(op.Sub(op.Mul(steps(op, size, dtype), 2), last), below)
+        others = [place for place in range(len(sizes)) if place != axis]
+        columns.append(unsqueeze(op, op.expand(unsqueeze(op, line, *others), sizes), len(sizes)))
+    columns = [*reversed(columns), filled(op, [*sizes, 1], 1, dtype)]
+    return op.reshape(op.Concat(*columns, axis=len(sizes)), (product(list(sizes)), len(sizes) + 1))
+
+
 @translates(aten.affine_grid_generator.default)
 def affine_grid_generator(op: Emit, theta: ir.Value, size: Sequence[DimLike], align_corners: bool) -> ir.Value:
     """affine_grid_generator(Tensor theta, SymInt[] size, bool align_corners) -> Tensor
 
-    ONNX:  a product with a constant grid of points; AffineGrid (opset 20) where the size is symbolic.
+    ONNX:  a product with a grid of points, a constant where no size is symbolic. (AffineGrid differs where a size is 1.)
     """
     spatial = list(size[2:])
     if any(isinstance(number, Dim) for number in spatial):
-        attrs = {"align_corners": 1} if align_corners else {}
-        return op.AffineGrid(theta, op.sizes(size), outputs=[op.result[0]], **attrs)
-    points = op.const(base_points([int(number) for number in spatial], align_corners), op.dtype(theta))  # type: ignore[arg-type]
+        points = _points(op, spatial, align_corners, op.dtype(theta))
+    else:
+        points = op.const(base_points([int(number) for number in spatial], align_corners), op.dtype(theta))  # type: ignore[arg-type]
     grid = op.MatMul(points, transpose(op, theta, (0, 2, 1)))
     return op.reshape(grid, (op.dims(theta)[0], *spatial, len(spatial)))

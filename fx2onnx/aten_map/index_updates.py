@@ -172,6 +172,8 @@ def slice_written(
         is_on_step = op.Equal(op.Mul(row, op.size(step)), places)
         is_within = op.And(op.Less(row, op.size(count)), op.Not(op.Less(places, 0)))
         written = op.And(is_on_step, is_within)
+        if isinstance(count, Dim):  # there is a row to take where the slice is empty, too
+            source = op.Concat(source, sliced(op, value, axis, 0, 1, 1), axis=axis)
         taken = op.Gather(source, op.Where(written, row, op.const(0, INT64)), axis=axis)
         return where(op, unsqueeze(op, written, *range(1, trailing + 1)), taken, value)
     numbers = np.arange(size) - first

@@ -17,7 +17,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fx2onnx.base.dims import Atom, Dim, Number, Scalar, apply, evaluate
+from fx2onnx.base.dim_functions import ARITY, Number
+from fx2onnx.base.dims import Atom, Dim, Scalar, apply, evaluate
 
 MOST_CHARS = 1000
 MOST_DEPTH = 30
@@ -32,10 +33,7 @@ MOST = 2**63
 _TOKEN = re.compile(
     r"\s*(?:(?P<number>[0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]{1,3})?)|(?P<name>[^\W\d]\w*)|(?P<sign>\*\*|//|[-+*/%(),]))"
 )
-_ARITY = {
-    **dict.fromkeys(("max", "min", "floordiv", "mod"), 2),
-    **dict.fromkeys(("sqrt", "float", "floor", "ceil", "trunc", "round", "abs"), 1),
-}
+_ARITY = {op: count for op, count in ARITY.items() if op not in ("truediv", "pow")}
 _ALIASES = {"Max": "max", "Min": "min", "FloorDiv": "floordiv", "Mod": "mod"}
 """What PyTorch's exporter writes."""
 _DIVISIONS = {"//": "floordiv", "%": "mod", "/": "truediv"}

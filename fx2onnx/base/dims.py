@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, TypeAlias, Union
 
-Number: TypeAlias = int | float
+from fx2onnx.base.dim_functions import EVALUATE, INFIX, REAL_OF_REAL, REAL_OPS, Number, dyadic
+
 DimLike: TypeAlias = Union[int, "Dim"]
 Scalar: TypeAlias = Union[int, float, "Dim"]
 Monomial: TypeAlias = tuple["Atom", ...]
@@ -35,7 +36,7 @@ class Atom:
     _hash: int = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        is_real = self.op in _REAL_OPS or (self.op in _REAL_OF_REAL and any(map(_is_real, self.args)))
+        is_real = self.op in REAL_OPS or (self.op in REAL_OF_REAL and any(map(_is_real, self.args)))
         object.__setattr__(self, "text", self._text())
         object.__setattr__(self, "is_real", is_real)
         inner = [atom for arg in self.args if isinstance(arg, Dim) for atom in arg.atoms()]
@@ -47,8 +48,8 @@ class Atom:
     def _text(self) -> str:
         if self.op == "symbol":
             return str(self.args[0])
-        if self.op in _INFIX:
-            return f"({_INFIX[self.op].join(_parenthesised(arg) for arg in self.args)})"
+        if self.op in INFIX:
+            return f"({INFIX[self.op].join(_parenthesised(arg) for arg in self.args)})"
         return f"{self.op}({', '.join(map(str, self.args))})"
 
     def __hash__(self) -> int:
@@ -75,31 +76,10 @@ def atom_of(op: str, args: tuple[str | int | float | Dim, ...]) -> Atom:
 
 
 _text_of = attrgetter("text")
-_INFIX = {"floordiv": " // ", "mod": " % ", "truediv": " / ", "pow": " ** "}
-_REAL_OPS = frozenset({"truediv", "sqrt", "float"})
-_REAL_OF_REAL = frozenset({"pow", "floordiv", "mod", "max", "min", "abs"})
-"""Operations that are real numbers where an operand is."""
 
 
 def _parenthesised(arg: object) -> str:
     return f"({arg})" if isinstance(arg, Dim) and arg.only_atom() is None else str(arg)
-
-
-_EVALUATE: dict[str, Callable[..., Number]] = {
-    "floordiv": lambda a, b: a // b,
-    "mod": lambda a, b: a % b,
-    "max": max,
-    "min": min,
-    "truediv": lambda a, b: a / b,
-    "pow": lambda a, b: a**b,
-    "sqrt": math.sqrt,
-    "float": float,
-    "floor": math.floor,
-    "ceil": math.ceil,
-    "trunc": math.trunc,
-    "round": round,
-    "abs": abs,
-}
 
 
 class Dim:
@@ -309,7 +289,7 @@ def _make(terms: dict[Monomial, Number], constant: Number) -> Scalar:
 def apply(op: str, *args: Scalar) -> Scalar:
     """``op`` of ``args``, simplified where that is exact: ``(4*s) // 2 -> 2*s``, ``(4*s) % 2 -> 0``."""
     if not any(isinstance(arg, Dim) for arg in args):
-        return _EVALUATE[op](*args)
+        return EVALUATE[op](*args)
     if op in ("floordiv", "truediv"):
         quotient = _exact_quotient(args[0], args[1])
         if quotient is not None and (op == "floordiv" or isinstance(quotient, Dim)):
@@ -322,6 +302,8 @@ def apply(op: str, *args: Scalar) -> Scalar:
         if common:
             reduced = apply(op, *(_over(arg, common) for arg in args))
             return reduced if op == "floordiv" else Dim({common: 1}) * reduced
+    if op == "pow" and args[1] == 0.5:
+        return apply("sqrt", args[0])
     if op == "mod":
         if args[0] == 0:
             return 0
@@ -329,7 +311,7 @@ def apply(op: str, *args: Scalar) -> Scalar:
         if _exact_quotient(args[0], args[1]) is not None:
             return 0
         if not any(isinstance(arg, Dim) for arg in args):
-            return _EVALUATE[op](*args)
+            return EVALUATE[op](*args)
     if op in ("max", "min"):
         if args[0] == args[1]:
             return args[0]
@@ -341,21 +323,9 @@ def apply(op: str, *args: Scalar) -> Scalar:
         if whole != 0:
             return whole + apply(op, rest)
     if op in ("floor", "ceil", "trunc", "round") and isinstance(args[0], Dim):
-        inner = args[0].only_atom()
-        if inner is not None and inner.op == "float":
-            return inner.args[0]  # type: ignore[return-value]
-        if inner is not None and inner.op == "truediv" and op in ("floor", "ceil"):
-            top, bottom = inner.args
-            if not _is_real(top) and not _is_real(bottom):
-                if op == "floor":
-                    return apply("floordiv", top, bottom)  # type: ignore[arg-type]
-                return -apply("floordiv", -top, bottom)  # type: ignore[arg-type, operator]
-        if not args[0].is_real:
-            return args[0]
-        if op == "floor" or op == "trunc":
-            share = _exact_share(args[0])
-            if share is not None and (op == "floor" or _is_no_less_than_zero(share[0])):
-                return apply("floordiv", *share)
+        rounded = _rounded(op, args[0])
+        if rounded is not None:
+            return rounded
     if op == "float" and isinstance(args[0], Dim) and args[0].is_real:
         return args[0]
     return Dim({(atom_of(op, args),): 1})
@@ -371,6 +341,66 @@ def _whole_part(value: Dim) -> tuple[Scalar, Scalar]:
     rest = {monomial: factor for monomial, factor in value.terms.items() if monomial not in whole}
     is_whole = isinstance(value.constant, int)
     return _make(whole, value.constant if is_whole else 0), _make(rest, 0 if is_whole else value.constant)
+
+
+def _rounded(op: str, value: Dim) -> Scalar | None:
+    """``value`` rounded, in integers; None where that is not found."""
+    if not value.is_real:
+        return value
+    inner = value.only_atom()
+    if inner is not None and inner.op == "float":
+        return inner.args[0]  # type: ignore[return-value]
+    if op == "round":
+        return None
+    if inner is not None and inner.op == "log2" and op != "trunc" and not _is_real(inner.args[0]):
+        size: Scalar = inner.args[0]  # type: ignore[assignment]
+        return apply("bit_length", size) - 1 if op == "floor" else apply("bit_length", size - 1)
+    top, bottom = fraction(value)
+    if bottom is None or (op == "trunc" and not _is_no_less_than_zero(top)):
+        return None
+    return apply("floordiv", top, bottom) if op != "ceil" else -apply("floordiv", -top, bottom)
+
+
+MOST_DENOMINATOR = 1 << 10
+"""Of a fraction: sizes times larger numbers might not be exact as real numbers."""
+
+
+def fraction(value: Dim) -> tuple[Scalar, Scalar | None]:
+    """``top, bottom`` of a quotient of integers, or of a polynomial with real coefficients that are exact fractions; None where
+    they are not. ``0.5*n + 0.25`` is ``2*n + 1`` divided by 4, at every size and without a rounding error.
+    """
+    inner = value.only_atom()
+    if inner is not None and inner.op == "truediv":
+        top, bottom = inner.args
+        return (value, None) if _is_real(top) or _is_real(bottom) else (top, bottom)  # type: ignore[return-value]
+    return _polynomial_fraction(value)
+
+
+def _polynomial_fraction(value: Dim) -> tuple[Scalar, int | None]:
+    terms: dict[Monomial, tuple[int, int]] = {}
+    for monomial, factor in value.terms.items():
+        plain = [_integer_of(atom) for atom in monomial]
+        if None in plain or (isinstance(factor, float) and not math.isfinite(factor)):
+            return value, None
+        terms[monomial] = dyadic(factor)
+    constant = dyadic(value.constant)
+    bottom = math.lcm(constant[1], *(below for _, below in terms.values()))
+    if bottom > MOST_DENOMINATOR:
+        return value, None
+    top: Scalar = constant[0] * (bottom // constant[1])
+    for monomial, (above, below) in terms.items():
+        part: Scalar = above * (bottom // below)
+        for atom in monomial:
+            part = part * _integer_of(atom)  # type: ignore[operator]
+        top = top + part
+    return top, bottom
+
+
+def _integer_of(atom: Atom) -> Scalar | None:
+    """The integer that an atom is, as a real number or not."""
+    if atom.op == "float":
+        return atom.args[0]  # type: ignore[return-value]
+    return None if atom.is_real else Dim({(atom,): 1})
 
 
 def _is_real(value: object) -> bool:
@@ -417,20 +447,6 @@ def _over(value: Scalar, common: Monomial) -> Scalar:
             rest.remove(atom)
         total = total + (Dim({tuple(rest): factor}) if rest else factor)
     return total
-
-
-def _exact_share(value: Dim) -> tuple[Scalar, int] | None:
-    """``3*n, 4`` of ``0.75 * float(n)``: a factor that is a whole number over a power of 2 makes no rounding."""
-    if len(value.terms) != 1 or value.constant:
-        return None
-    ((monomial, factor),) = value.terms.items()
-    if len(monomial) != 1 or monomial[0].op != "float":
-        return None
-    (whole,) = monomial[0].args
-    if not isinstance(whole, Dim) or whole.is_real:
-        return None
-    top, bottom = float(factor).as_integer_ratio()
-    return (whole * top, bottom) if max(abs(top), bottom) <= 1 << 20 else None
 
 
 def _is_no_less_than_zero(value: Scalar) -> bool:

@@ -52,7 +52,7 @@ class Relation:
     def compares_with_zero_or_one(self) -> bool:
         """Whether it compares a size with 0 or 1. At capture, the sample's size stands for these."""
         sides = [arg for arg in self.args if isinstance(arg, Dim)]
-        plain = len(sides) == 1 and all(atom.op == "symbol" for atom in sides[0].atoms())
+        plain = len(sides) == 1 and not sides[0].constant and all(atom.op == "symbol" for atom in sides[0].atoms())
         return plain and any(arg in (0, 1) for arg in self.args if not isinstance(arg, Dim))
 
     def negated(self) -> Relation:

@@ -62,14 +62,18 @@ class Attempt:
     """Whether composite operators are recorded whole, rather than as the operators that they consist of."""
     splits_by_sizes: bool = True
     """Whether both branches of Python's decisions by sizes are recorded, rather than the sample's."""
-    whole_numbers: frozenset[str] = frozenset()
-    """Files of Python in which ``int(x)`` of a size that data decides is that size."""
     wants_number: UserError | None = None
     """The failure where ``int(x)`` was a plain number."""
     gradients: bool = False
     """Whether gradients are on, as ``forward`` takes some; else they are off, as in inference."""
     traced: TracedCode = frozenset()
     """Functions of libraries that take their branch for traced code."""
+    numbers_in: frozenset[str] = frozenset()
+    """Names of files in which ``int`` and ``float`` of a size stay sizes."""
+    without_numbers: Recorded | None = None
+    """What the run without ``numbers_in`` gave."""
+    keeps_numbers: bool = True
+    """Whether ``numbers_in`` may be tried."""
     change: str = ""
     """What makes this attempt differ from the one before."""
 
@@ -116,6 +120,7 @@ class Attempt:
             without_larger=None,
             whole=True,
             traced=frozenset(),
+            without_numbers=None,
             change=str(done),
         ).at_sample()
 

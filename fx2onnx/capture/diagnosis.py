@@ -15,7 +15,7 @@ from fx2onnx.capture.attempt import Attempt, Failed, Outcome, Reason, Recorded, 
 from fx2onnx.capture.baking import inputs_to_bake
 from fx2onnx.capture.fallback import export_may_help
 from fx2onnx.capture.options import BAKE_AUTO
-from fx2onnx.capture.python.whole_numbers import calls_int
+from fx2onnx.capture.python.file_names import calls_int, names_of_file
 from fx2onnx.capture.shapes import zero_one
 from fx2onnx.capture.shapes.dynamic import hints_of
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
@@ -69,11 +69,10 @@ def _after_own_failure(failed: Failed, start: Attempt) -> Attempt | Outcome:
     failed = _with_plain_numbers(failed)
     attempt, error = failed.attempt, failed.error
     if failed.reason is Reason.PLAIN_NUMBER and isinstance(error, UserError) and calls_int(error.where):
-        file = error.where.file if error.where is not None else ""
-        if attempt.program is attempt.root and file not in attempt.whole_numbers:
-            files, first = attempt.whole_numbers | {file}, attempt.wants_number or error
+        files = attempt.numbers_in | names_of_file(error.where)
+        if attempt.program is attempt.root and files != attempt.numbers_in:
             change = "int(x) of a size that only the data tells is that size"
-            return replace(attempt, whole_numbers=files, wants_number=first, change=change)
+            return replace(attempt, numbers_in=files, wants_number=attempt.wants_number or error, change=change)
     if failed.reason is Reason.COMPOSITE:
         return replace(attempt, whole=False, change="composite operators are recorded by what they consist of")
     if failed.reason is Reason.GRADIENTS:
@@ -85,6 +84,9 @@ def _after_own_failure(failed: Failed, start: Attempt) -> Attempt | Outcome:
         return replace(attempt, splits_by_sizes=False, change="Python decides by sizes as it does at the sample's")
     if attempt.without_larger is not None and isinstance(error, UserError):
         return _settled(attempt.without_larger)
+    if attempt.without_numbers is not None:
+        done = attempt.without_numbers
+        return _after_run(replace(done, attempt=replace(done.attempt, keeps_numbers=False)))
     if attempt.first_failure is not None:
         return Failed(attempt, attempt.first_failure)
     if attempt.options.rung == "auto" and export_may_help(failed):
@@ -110,6 +112,10 @@ def _must_be_declared(failed: Failed) -> bool:
 def _after_run(done: Recorded) -> Attempt | Outcome:
     """A size that Python specializes becomes static, or is refused; a size that kernels find to be 1 gets a larger one."""
     attempt, env = done.attempt, done.shape_env
+    files = env.numbers_in - attempt.numbers_in
+    if files and env.specializations and attempt.keeps_numbers and attempt.strategy == "fake":
+        what = f"int and float of sizes are sizes in {', '.join(sorted(files))}"
+        return replace(attempt, numbers_in=attempt.numbers_in | files, without_numbers=done, change=what)
     if attempt.without_larger is not None:
         change = _specialized(env, {**attempt.hints, **attempt.larger})
         is_better = change is None or change.size.as_symbol() not in attempt.larger
@@ -188,7 +194,7 @@ def _refused(attempt: Attempt, name: str, change: Specialization, env: ShapeEnv)
             f"make the size static (leave {name} out of dynamic_shapes)",
             f"or declare {name} with wider bounds"
             if narrowed
-            else "or keep it symbolic: no int(), no loop over it, no comparison with a number",
+            else "or keep it symbolic: no loop over it, no key of a dict, x.select(0, n) in the place of x[n]",
         ),
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -13,6 +14,8 @@ from fx2onnx.irx.builder import Emitter
 from fx2onnx.irx.values import dims_of, dtype_of
 
 INT64, DOUBLE = ir.DataType.INT64, ir.DataType.DOUBLE
+MOST_BITS = 48
+"""Of a size whose bits are looked at."""
 
 
 def emit_scalar(op: Emitter, dim: Dim) -> ir.Value:
@@ -87,6 +90,60 @@ def _truediv(op: Emitter, top: ir.Value, bottom: ir.Value) -> ir.Value:
     return op.node("Div", _as(op, top, DOUBLE), _as(op, bottom, DOUBLE))
 
 
+def _mod(op: Emitter, top: ir.Value, bottom: ir.Value) -> ir.Value:
+    """The remainder with the sign of ``bottom``; of real numbers ONNX has that of ``top``."""
+    if dtype_of(top) != DOUBLE:
+        return op.node("Mod", top, bottom)
+    rest = op.node("Mod", top, bottom, fmod=1)
+    return op.node("Mod", op.node("Add", rest, bottom), bottom, fmod=1)
+
+
+def _pow(op: Emitter, base: ir.Value, exponent: ir.Value) -> ir.Value:
+    """``Pow``, which has no integers below opset 12."""
+    if op.opset >= 12 or dtype_of(base) == DOUBLE:
+        return op.node("Pow", base, exponent)
+    return _as(op, op.node("Pow", _as(op, base, DOUBLE), _as(op, exponent, DOUBLE)), INT64)
+
+
+_POWERS = np.int64(1) << np.arange(MOST_BITS, dtype=np.int64)
+
+
+def _bit_length(op: Emitter, value: ir.Value) -> ir.Value:
+    """How many powers of two are not above the size: 0 for 0. Of a number below 0, Python counts without the sign."""
+    above = op.node("Less", op.node("Abs", value), op.const(_POWERS))
+    return op.node("Sub", op.const(np.int64(MOST_BITS)), _sum(op, _as(op, above, INT64)))
+
+
+def _bitand(op: Emitter, lhs: ir.Value, rhs: ir.Value) -> ir.Value:
+    """Bit by bit, which every opset has: the sum of ``2**i * bit(lhs, i) * bit(rhs, i)``."""
+    powers, two = op.const(_POWERS), op.const(np.int64(2))
+    bits = [op.node("Mod", _floordiv(op, side, powers), two) for side in (lhs, rhs)]
+    return _sum(op, op.node("Mul", powers, op.node("Mul", *bits)))
+
+
+def _sum(op: Emitter, values: ir.Value) -> ir.Value:
+    if op.opset >= 13:
+        return op.node("ReduceSum", values, op.const(np.array([0], np.int64)), keepdims=0)
+    return op.node("ReduceSum", values, axes=[0], keepdims=0)
+
+
+def _logarithm(base: int) -> Callable[[Emitter, ir.Value], ir.Value]:
+    """``log(n) / log(base)``; where ``n`` is a power of ``base``, exactly its exponent."""
+
+    def emit(op: Emitter, value: ir.Value) -> ir.Value:
+        real = _as(op, value, DOUBLE)
+        found = op.node("Div", op.node("Log", real), op.const(math.log(base), DOUBLE))
+        nearest = op.node("Round", found)
+        is_power = op.node("Equal", op.node("Pow", op.const(float(base), DOUBLE), nearest), real)
+        return op.node("Where", is_power, nearest, found)
+
+    return emit
+
+
+def _real(op_type: str) -> Callable[[Emitter, ir.Value], ir.Value]:
+    return lambda op, value: op.node(op_type, _as(op, value, DOUBLE))
+
+
 def _extremum(op: Emitter, op_type: str, lhs: ir.Value, rhs: ir.Value) -> ir.Value:
     """``Max`` or ``Min``, which have no integers below opset 12."""
     if op.opset >= 12 or dtype_of(lhs) == DOUBLE:
@@ -103,12 +160,16 @@ def _to_int(op_type: str) -> Callable[[Emitter, ir.Value], ir.Value]:
 
 _OPERATIONS: dict[str, Callable[..., ir.Value]] = {
     "floordiv": _floordiv,
-    "mod": lambda op, a, b: op.node("Mod", a, b),
+    "mod": _mod,
     "max": lambda op, a, b: _extremum(op, "Max", a, b),
     "min": lambda op, a, b: _extremum(op, "Min", a, b),
     "truediv": _truediv,
-    "pow": lambda op, a, b: op.node("Pow", a, b),
-    "sqrt": lambda op, a: op.node("Sqrt", _as(op, a, DOUBLE)),
+    "pow": _pow,
+    "bitand": _bitand,
+    "bit_length": _bit_length,
+    "log2": _logarithm(2),
+    "log10": _logarithm(10),
+    **{name.lower(): _real(name) for name in ("Sqrt", "Log", "Exp", "Sin", "Cos", "Tanh")},
     "float": lambda op, a: _as(op, a, DOUBLE),
     "floor": _to_int("Floor"),
     "ceil": _to_int("Ceil"),

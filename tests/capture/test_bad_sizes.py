@@ -168,17 +168,19 @@ def refusal(function: Any, args: tuple[Any, ...], **asked: Any) -> UserError:
     return caught.value
 
 
-@pytest.mark.parametrize(("shapes", "words"), ONE, ids=lambda value: str(value)[:40])
+@pytest.mark.parametrize(("shapes", "words"), ONE, ids=[f"{place}: {words}" for place, (_, words) in enumerate(ONE)])
 def test_a_spec_of_one_tensor(shapes: Any, words: str) -> None:
     assert words in str(refusal(one, (X,), dynamic_shapes=shapes))
 
 
-@pytest.mark.parametrize(("function", "args", "shapes", "words"), OTHERS, ids=lambda value: str(value)[:40])
+@pytest.mark.parametrize(
+    ("function", "args", "shapes", "words"), OTHERS, ids=[f"{place}: {case[3]}" for place, case in enumerate(OTHERS)]
+)
 def test_a_spec_of_several(function: Any, args: tuple[Any, ...], shapes: Any, words: str) -> None:
     assert words in str(refusal(function, args, dynamic_shapes=shapes))
 
 
-@pytest.mark.parametrize(("axes", "words"), AXES, ids=lambda value: str(value)[:40])
+@pytest.mark.parametrize(("axes", "words"), AXES, ids=[f"{place}: {words}" for place, (_, words) in enumerate(AXES)])
 def test_dynamic_axes(axes: Any, words: str) -> None:
     assert words in str(refusal(one, (X,), dynamic_axes=axes))
 

@@ -19,6 +19,13 @@ def _is_pinned(recorder: BaseRecorder, call: Call) -> bool:
     return False
 
 
+@register(Kind.RECORD, aten._shape_as_tensor.default)
+def _shape_as_tensor(recorder: BaseRecorder, call: Call, self: torch.Tensor) -> torch.Tensor:
+    with recorder.mode:
+        sizes = [torch.scalar_tensor(size, dtype=torch.int64) for size in self.shape]
+        return torch.stack(sizes) if sizes else torch.zeros(0, dtype=torch.int64)
+
+
 @register(Kind.RECORD, aten.is_set_to.default)
 def _is_set_to(recorder: BaseRecorder, call: Call, self: torch.Tensor, tensor: torch.Tensor) -> bool:
     """The same memory in the same order."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 
@@ -34,10 +35,11 @@ def _slice(
     start, end = 0 if start is None else start, _END if end is None else end
     size = unwrap(self.shape[dim]) if self.dim() else 0
     begin: Scalar
-    if type(step) is int and any(_is_unknown(recorder, number) for number in (start, end)):
-        begin, length = _unknown_extent(recorder.shape_env, size, unwrap(start), unwrap(end))
-    elif isinstance(size, Dim) and type(start) is int and type(end) is int and type(step) is int:
-        begin, length, is_exact = _extent(recorder, size, start, end)
+    first, stop = unwrap(start), unwrap(end)
+    if type(step) is int and any(_is_unknown(recorder, number) for number in (first, stop)):
+        begin, length = _unknown_extent(recorder.shape_env, size, first, stop)
+    elif type(step) is int and any(isinstance(number, Dim) for number in (size, first, stop)):
+        begin, length, is_exact = _extent(recorder, size, first, stop)
         if not is_exact:
             return NotImplemented
     else:
@@ -58,10 +60,20 @@ def _write_at(view: View, *place: Scalar) -> None:
 
 
 def _is_unknown(recorder: BaseRecorder, number: Size) -> bool:
-    """Whether the number, and whether it is negative, depends on data."""
+    """Whether it depends on data whether the number is negative, or differs from size to size."""
     dim, env = unwrap(number), recorder.shape_env
-    is_unknown = isinstance(dim, Dim) and bool(dim.symbols() & env.unbacked)
-    return is_unknown and env.certain("ge", dim, 0) is None
+    if not isinstance(dim, Dim) or env.certain("ge", dim, 0) is not None:
+        return False
+    return bool(dim.symbols() & env.unbacked) or not any(_always(env, Relation(op, (dim, 0))) for op in ("ge", "lt"))
+
+
+def _always(env: ShapeEnv, relation: Relation) -> bool:
+    """Whether it holds at every ordinary size, and at 1."""
+    return env.holds_at_ordinary_sizes(relation, from_one=True)
+
+
+def _is_negative(env: ShapeEnv, number: DimLike) -> bool:
+    return number < 0 if isinstance(number, int) else _always(env, Relation("lt", (number, 0)))
 
 
 def _unknown_extent(env: ShapeEnv, size: DimLike, start: DimLike, end: DimLike) -> tuple[Scalar, Scalar]:
@@ -80,31 +92,39 @@ def _unknown_extent(env: ShapeEnv, size: DimLike, start: DimLike, end: DimLike) 
     return begin, length if length == size or env.certain("ge", length, 0) else apply("max", length, 0)
 
 
-def _extent(recorder: BaseRecorder, size: Dim, start: int, end: int) -> tuple[Scalar, Scalar, bool]:
+def _extent(recorder: BaseRecorder, size: DimLike, start: DimLike, end: DimLike) -> tuple[Scalar, Scalar, bool]:
     """Where ``start:end`` begins, its length, and whether torch would find another: where it clamps a bound by the sample, or
     does not know that a size which depends on data is >= 0.
     """
-    is_exact = bool(size.symbols() & recorder.shape_env.unbacked)
+    env = recorder.shape_env
+    is_exact = isinstance(size, Dim) and bool(size.symbols() & env.unbacked)
 
     def clamped(op: str, value: Scalar, bound: Scalar) -> Scalar:
         """``op(value, bound)``; ``value`` alone where it is that at every ordinary size."""
         nonlocal is_exact
         relation = Relation("ge" if op == "max" else "le", (value, bound))
-        env = recorder.shape_env
         if relation.symbols() & env.unbacked and env.certain(relation.op, value, bound):
             is_exact = True
             return value
         is_sure = not relation.symbols() & env.unbacked and not is_exact
-        if is_sure and env.holds_at_ordinary_sizes(relation):
+        if (is_sure and _always(env, relation)) or env.certain(relation.op, value, bound):
             return value
         is_exact = True
         return apply(op, value, bound)
 
-    begin = clamped("min", start, size) if start > 0 else clamped("max", size + start, 0) if start < 0 else 0
-    if end >= _END:
-        length = clamped("max", size - start, 0) if start > 0 else -start if start < 0 else size
-        return begin, clamped("min", length, size) if start < 0 else length, is_exact
-    stop = clamped("max", size + end, 0) if end < 0 else clamped("min", end, size) if end else 0
+    def place(bound: DimLike) -> Scalar:
+        if bound == 0:
+            return 0
+        return clamped("max", size + bound, 0) if _is_negative(env, bound) else clamped("min", bound, size)
+
+    begin = place(start)
+    if isinstance(end, int) and end >= _END:
+        if start == 0:
+            return begin, size, is_exact
+        if _is_negative(env, start):
+            return begin, clamped("min", -start, size), is_exact
+        return begin, clamped("max", size - start, 0), is_exact
+    stop = place(end)
     gap = stop - begin
     return begin, clamped("max", gap, 0) if isinstance(gap, Dim) else max(gap, 0), is_exact
 
@@ -188,14 +208,13 @@ def _tensor_split(recorder: BaseRecorder, call: Call, self: torch.Tensor, sectio
 def _tensor_split_at(
     recorder: BaseRecorder, call: Call, self: torch.Tensor, indices: Sequence[Size], dim: int
 ) -> object:
-    """tensor_split(self, indices, dim=0): the slices between numbers that depend on data."""
+    """tensor_split(self, indices, dim=0): slices between the indices, which may lie beyond the end."""
     axis, size = _axis_of(self, dim)
-    sizes = [number for number in (size, *map(unwrap, indices)) if isinstance(number, Dim)]
-    if not any(number.symbols() & recorder.shape_env.unbacked for number in sizes):
+    if not any(isinstance(number, Dim) for number in (size, *map(unwrap, indices))):
         return NotImplemented
     with recorder.mode:
-        begins, stops = [0, *indices], [*indices, _END]
-        return [aten.slice.Tensor(self, axis, *bounds) for bounds in zip(begins, stops, strict=True)]
+        bounds = [0, *indices, _END]
+        return [aten.slice.Tensor(self, axis, *pair) for pair in pairwise(bounds)]
 
 
 @register(Kind.RECORD, aten.chunk.default)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 
 import torch
@@ -11,7 +12,7 @@ from fx2onnx.base.dims import Dim, Scalar, apply
 from fx2onnx.base.relations import Relation
 from fx2onnx.capture.captured import Symbol
 from fx2onnx.capture.overloads.number_signs import is_nonnegative
-from fx2onnx.capture.python.frames import user_location
+from fx2onnx.capture.python.frames import subscripts, user_location
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
 from fx2onnx.capture.torch_private.dispatch import no_dispatch
 
@@ -47,6 +48,10 @@ def _derived(recorder: BaseRecorder, node: torch.fx.Node, depth: int = 0) -> Sca
     """The expression over sizes and over symbols that other nodes already have; None where there is none."""
     if node in recorder.unbacked_scalars:
         return recorder.unbacked_scalars[node]
+    node = _element_of(node)
+    if node.target is aten.scalar_tensor.default and not subscripts():
+        number = node.args[0]
+        return number if type(number) is int or (isinstance(number, Dim) and not number.is_real) else None
     rule = _RULES.get(node.target)
     if rule is None or set(node.kwargs) - {"rounding_mode", "dtype"} or depth > DEEPEST:
         return None
@@ -61,6 +66,20 @@ def _derived(recorder: BaseRecorder, node: torch.fx.Node, depth: int = 0) -> Sca
     if found is not None:
         recorder.unbacked_scalars[node] = found
     return found
+
+
+def _element_of(node: torch.fx.Node) -> torch.fx.Node:
+    """What was stacked at the place that ``node`` is taken from; ``node`` itself where it is taken from nothing else."""
+    if node.target is aten.select.int:
+        held, axis, place = node.args
+    elif node.target is operator.getitem and getattr(node.args[0], "target", None) is aten.unbind.int:
+        held, axis, place = node.args[0].args[0], (*node.args[0].args, 0)[1], node.args[1]  # type: ignore[union-attr]
+    else:
+        return node
+    if not isinstance(held, torch.fx.Node) or held.target is not aten.stack.default or (*held.args, 0)[1] != axis:
+        return node
+    found = held.args[0][place] if type(place) is int else node  # type: ignore[index]
+    return found if isinstance(found, torch.fx.Node) else node
 
 
 def _sum(left: int, right: int) -> Callable[..., Scalar | None]:

@@ -8,7 +8,7 @@ import os
 import sys
 import traceback
 from functools import lru_cache
-from types import CodeType, FrameType
+from types import BuiltinFunctionType, CodeType, FrameType
 
 import torch
 
@@ -73,6 +73,20 @@ def location_at(code: CodeType, line: int) -> SourceLocation:
     return known[1]
 
 
+_NUMBERS = frozenset({"int", "float", "len"})
+
+
+@answers_for_caller
+def file_of_number() -> set[str]:
+    """The name of the user's file whose code asks, where it calls what may give a number for a size; else nothing."""
+    frame = asking_frame()
+    if frame is None or not is_user(frame.f_code):
+        return set()
+    names, space = frame.f_code.co_names, frame.f_globals
+    asks = any(name in _NUMBERS or isinstance(space.get(name), BuiltinFunctionType) for name in names)
+    return {str(space.get("__name__"))} if asks else set()
+
+
 @answers_for_caller
 def asked_by_user() -> bool:
     """Whether a decision on a size comes straight from the user's code rather than from inside torch."""
@@ -98,6 +112,18 @@ def refused_by_user() -> bool:
     """Whether the user's code asks in an ``if`` whose body raises: the test is false wherever the run goes on."""
     frame = _user_frame()
     return frame is not None and frame.f_lasti in _refusals(frame.f_code)
+
+
+def subscripts() -> bool:
+    """Whether the user's code takes a part of a tensor: torch reads the numbers of tensors in a slice, and takes no symbol."""
+    frame = _user_frame()
+    return frame is not None and frame.f_lasti in _subscripts(frame.f_code)
+
+
+@lru_cache(maxsize=1024)
+def _subscripts(code: CodeType) -> frozenset[int]:
+    names = ("BINARY_SUBSCR", "BINARY_SLICE", "STORE_SUBSCR", "STORE_SLICE")
+    return frozenset(one.offset for one in dis.get_instructions(code) if one.opname in names or one.argrepr == "[]")
 
 
 @lru_cache(maxsize=1024)

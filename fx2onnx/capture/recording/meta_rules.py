@@ -97,7 +97,8 @@ def _convolution(rank: int) -> Rule:
     ) -> TensorType | None:
         if len(kind.sizes) != rank + 2 or not is_contiguous(kind) or not is_contiguous(weight):
             return None
-        if kind.dtype != weight.dtype or kind.sizes[1] != weight.sizes[1] * groups[1]:
+        count = groups[1] if isinstance(groups, tuple) else groups
+        if kind.dtype != weight.dtype or kind.sizes[1] != weight.sizes[1] * count:
             return None
         return _windowed(kind, (kind.sizes[0], weight.sizes[0]), weight.sizes[2:], stride, padding, dilation)
 

@@ -8,6 +8,7 @@ import torch
 
 from fx2onnx.base.bounded import Bounded
 from fx2onnx.capture.overloads import (
+    broadcasting,
     data_dependent,
     python_answers,
     quantized,
@@ -15,6 +16,7 @@ from fx2onnx.capture.overloads import (
     recurrent,
     reshapes,
     slices,
+    squeezing,
     strided,
     unbacked,
 )
@@ -26,6 +28,7 @@ aten = torch.ops.aten
 
 FAMILIES = (
     aliasing,
+    broadcasting,
     data_dependent,
     functionalize,
     meta_rules,
@@ -35,6 +38,7 @@ FAMILIES = (
     recurrent,
     reshapes,
     slices,
+    squeezing,
     strided,
     unbacked,
 )

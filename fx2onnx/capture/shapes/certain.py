@@ -9,7 +9,8 @@ import operator
 from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any, TypeAlias
 
-from fx2onnx.base.dims import Dim, Number, Scalar, without_remainders
+from fx2onnx.base.dim_functions import Number
+from fx2onnx.base.dims import Dim, Scalar, without_remainders
 from fx2onnx.base.relations import COMPARE
 
 Range: TypeAlias = tuple[Number, Number | None]
@@ -79,6 +80,8 @@ def _range_of(atom: Any, ranges: Ranges) -> Range | None:
         return ranges.get(atom.args[0], _COUNT)
     if atom.depth > DEEPEST:
         return None
+    if atom.op in _NEVER_NEGATIVE:
+        return _COUNT
     if atom.op == "mod" and type(atom.args[1]) is int:
         return (0, atom.args[1] - (not atom.is_real)) if atom.args[1] > 0 else None
     parts = [_bounds(arg, ranges) for arg in atom.args]
@@ -108,7 +111,9 @@ _MONOTONE: dict[str, Callable[[Number], Number]] = {
     "floor": math.floor,
     "ceil": math.ceil,
     "trunc": math.trunc,
+    "round": round,
     "sqrt": math.sqrt,
 }
-_KEEPS_SIGN = frozenset({"floordiv", "truediv", "mod", "min", *_MONOTONE})
+_NEVER_NEGATIVE = frozenset({"abs", "bit_length", "exp"})
+_KEEPS_SIGN = frozenset({"floordiv", "truediv", "mod", "min", "pow", *_MONOTONE})
 """Functions whose value is >= 0 where their arguments are."""

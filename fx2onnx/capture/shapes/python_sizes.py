@@ -4,37 +4,52 @@ from __future__ import annotations
 
 import builtins
 import functools
+import gc
 import math
-from collections.abc import Callable
-from typing import Any, TypeAlias
+import re
+import sys
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
 
 import torch
 
 from fx2onnx.base.answering import answers_for_caller
 from fx2onnx.base.code_patch import THREAD, put_name
-from fx2onnx.base.dims import Dim, Scalar, apply
-from fx2onnx.base.relations import Relation
+from fx2onnx.base.dims import Scalar, apply
 from fx2onnx.capture.python.cached_calls import calls_cached
+from fx2onnx.capture.python.file_names import SYMBOLIC
 from fx2onnx.capture.python.frames import asking_frame, is_user
+from fx2onnx.capture.shapes import size_tensors
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
-from fx2onnx.capture.shapes.symnode import DimNode, sym_int, unwrap
+from fx2onnx.capture.shapes.size_math import IS_FINITE, MATH, REAL, Formula, Number, bit_length
+from fx2onnx.capture.shapes.symnode import DimNode, sym_number, unwrap
 from fx2onnx.capture.torch_private.thread_state import list_device_constructors
 
-Function: TypeAlias = Callable[..., object]
+Function: TypeAlias = Callable[..., Number]
 
 
-def take_sizes() -> None:
+def take_sizes() -> Mapping[int, object]:
     """Until ``Changes`` end, and for this thread, symbolic sizes go where Python's own functions need plain numbers: ``min``
-    and ``max`` of sizes, ``math.sqrt(n)``, ``torch.linspace(0, 1, n)``, ``torch.tensor([n, 2])``,
-    ``one_hot(x, n)``; a size that is a key is
-    specialized.
+    and ``max`` of sizes, ``math.sqrt(n)``, ``torch.linspace(0, 1, n)``, ``torch.tensor([n, 2])``; and they have what Python's
+    numbers have. A size that is a key is specialized. Returns what stands for functions, by the id of each.
     """
     list_device_constructors()
+    functions: dict[int, object] = {}
     for space, name, wrap in _WRAPPED:
-        put_name(space, name, _for_thread(getattr(space, name), wrap))
+        original = getattr(space, name)
+        put_name(space, name, _for_thread(original, wrap))
+        functions[id(original)] = getattr(space, name)
+    for name, value in size_tensors.methods():
+        put_name(torch.Tensor, name, value)
+    for kind, number in SYMBOLIC.items():
+        _class_is(kind, number)
+    for kind, attributes in _ATTRIBUTES.items():
+        for name, value in attributes.items():
+            put_name(kind, name, value)
+    return functions
 
 
-@functools.lru_cache(maxsize=64)
+@functools.lru_cache(maxsize=128)
 @answers_for_caller
 def _for_thread(original: Function, wrap: Callable[..., Function]) -> Function:
     """What stands for ``original`` during captures: it takes sizes in threads that capture."""
@@ -49,24 +64,22 @@ def _for_thread(original: Function, wrap: Callable[..., Function]) -> Function:
 
 @answers_for_caller
 def _extreme(op: str, original: Function) -> Function:
-    def extreme(*values: Any, **keywords: object) -> object:
+    def extreme(*values: Number, **keywords: object) -> object:
         items = values[0] if len(values) == 1 and type(values[0]) in (list, tuple) else values
         node = None if keywords else next(filter(None, map(_size_node, items)), None)
         if node is None or not all(isinstance(item, int | float | torch.SymInt | torch.SymFloat) for item in items):
             return original(*values, **keywords)
-        found = functools.reduce(functools.partial(_extreme_of_two, op, node.env), map(unwrap, items))
-        if isinstance(found, Dim) and found.is_real:
-            return torch.SymFloat(DimNode(node.env, found, float))  # type: ignore[no-untyped-call]
-        return sym_int(node.env, found)
+        return sym_number(
+            node.env, functools.reduce(functools.partial(_extreme_of_two, op, node.env), map(unwrap, items))
+        )
 
     return extreme
 
 
 def _extreme_of_two(op: str, env: ShapeEnv, one: Scalar, two: Scalar) -> Scalar:
-    """``min`` or ``max``; one of the two where it is that at every ordinary size."""
+    """``min`` or ``max``; one of the two where it is that at every size."""
     for first, second in ((one, two), (two, one)):
-        relation = Relation("le" if op == "min" else "ge", (first, second))
-        if not relation.symbols() & env.unbacked and env.holds_at_ordinary_sizes(relation):
+        if env.certain("le" if op == "min" else "ge", first, second):
             return first
     return apply(op, one, two)
 
@@ -77,66 +90,32 @@ def _size_node(item: object) -> DimNode | None:
 
 
 @answers_for_caller
-def _square_root(original: Function) -> Function:
-    return lambda value: value**0.5 if type(value) in (torch.SymInt, torch.SymFloat) else original(value)
+def _formula(formula: Formula, original: Function) -> Function:
+    """``original`` of sizes by an expression; of their plain numbers where there is none."""
+
+    def computed(*args: Number, **kwargs: Number) -> Number:
+        node = next(filter(None, map(_size_node, args)), None)
+        found = formula(*map(unwrap, args)) if node is not None and not kwargs else None
+        return original(*args, **kwargs) if node is None or found is None else sym_number(node.env, found)
+
+    return computed
 
 
 @answers_for_caller
-def _linspace(original: Function) -> Function:
-    """linspace(start, end, steps): start + i * (end - start) / (steps - 1), from the nearer end, as torch does it."""
-
-    def linspace(start: Any, end: Any, steps: Any, **kwargs: Any) -> object:
-        node = _size_node(steps)
-        if node is None or not kwargs.keys() <= {"dtype", "device"}:
-            return original(start, end, steps, **kwargs)
-        index = torch.arange(steps, dtype=kwargs.get("dtype") or torch.get_default_dtype(), device=kwargs.get("device"))
-        step = (end - start) / sym_int(node.env, apply("max", node.value - 1, 1))
-        return torch.where(index * 2 < steps, start + step * index, end - step * (steps - 1 - index))
-
-    return linspace
+def _finite(answer: bool, original: Function) -> Function:
+    return lambda value: answer if _size_node(value) is not None else original(value)
 
 
 @answers_for_caller
-def _one_hot(original: Function) -> Function:
-    """one_hot(tensor, num_classes), whose number of classes has to be a plain one for torch."""
+def _power(original: Function) -> Function:
+    """``pow(a, n, m)`` is counted with plain numbers."""
 
-    def one_hot(tensor: torch.Tensor, num_classes: Any = -1) -> object:
-        if _size_node(num_classes) is None:
-            return original(tensor, num_classes)
-        return (tensor.unsqueeze(-1) == torch.arange(num_classes, device=tensor.device)).to(torch.int64)
+    def power(*args: Number, **kwargs: Number) -> Number:
+        if len(args) == 3 and any(_size_node(arg) is not None for arg in args):
+            args = tuple(map(int, args))
+        return original(*args, **kwargs)
 
-    return one_hot
-
-
-@answers_for_caller
-def _tensor(original: Function) -> Function:
-    """``torch.tensor`` and ``torch.as_tensor`` of numbers, or nested lists of them, with sizes among them."""
-
-    def tensor(data: object, *args: object, **kwargs: Any) -> object:
-        if not _holds_size(data) or args or not kwargs.keys() <= {"dtype", "device", "requires_grad"}:
-            return original(data, *args, **kwargs)
-        made = _stacked(data)
-        return made.to(kwargs.get("device") or made.device, kwargs.get("dtype") or made.dtype)
-
-    return tensor
-
-
-def _holds_size(data: Any) -> bool:
-    kind = type(data)
-    return kind is torch.SymInt or kind is torch.SymFloat or (kind in (list, tuple) and any(map(_holds_size, data)))
-
-
-@answers_for_caller
-def _stacked(data: Any) -> torch.Tensor:
-    if isinstance(data, list | tuple):
-        parts = [_stacked(part) for part in data]
-        dtype = functools.reduce(torch.promote_types, {part.dtype for part in parts})
-        return torch.stack([part.to(dtype) for part in parts])
-    if isinstance(data, torch.Tensor):
-        return data
-    is_real = isinstance(data, float | torch.SymFloat)
-    dtype = torch.bool if isinstance(data, bool) else torch.get_default_dtype() if is_real else torch.int64
-    return torch.scalar_tensor(data, dtype=dtype)
+    return power
 
 
 @answers_for_caller
@@ -158,10 +137,97 @@ def _hash(original: Callable[[torch.SymInt], int]) -> Function:
 _WRAPPED: tuple[tuple[object, str, Callable[..., Function]], ...] = (
     (builtins, "min", functools.partial(_extreme, "min")),
     (builtins, "max", functools.partial(_extreme, "max")),
-    (math, "sqrt", _square_root),
-    (torch, "linspace", _linspace),
-    (torch.nn.functional, "one_hot", _one_hot),
-    (torch, "tensor", _tensor),
-    (torch, "as_tensor", _tensor),
+    (builtins, "pow", _power),
+    *((math, name, functools.partial(_formula, formula)) for name, formula in MATH.items()),
+    *((math, name, functools.partial(_finite, answer)) for name, answer in IS_FINITE.items()),
+    *size_tensors.WRAPPED,
     (torch.SymInt, "__hash__", _hash),
 )
+
+
+# -- what Python's numbers have -----------------------------------------------------------------------------------------
+def _class_is(kind: type, number: type) -> None:
+    """``isinstance`` asks for ``__class__``, which of a class is set in its dict alone. It is a constant: what the interpreter
+    remembers of the class stays valid until the next attribute is set.
+    """
+    (attributes,) = gc.get_referents(kind.__dict__)
+    put_name(attributes, "__class__", _class_of(kind, number))
+
+
+@functools.cache
+def _class_of(kind: type, number: type) -> property:
+    """The user's code is answered as in eager PyTorch, torch's as it is."""
+
+    @answers_for_caller
+    def get(self: object) -> type:
+        return number if THREAD.captures and is_user(sys._getframe(1).f_code) else kind
+
+    return property(get)
+
+
+@answers_for_caller
+def _method(formula: Formula, own: str) -> Function:
+    """A method that Python's or NumPy's number has, or that NumPy looks for."""
+
+    def method(self: Number, *others: Number) -> Number:
+        node = self.node
+        found = formula(node.value, *map(unwrap, others))
+        return getattr(int(self), own)(*others) if found is None else sym_number(node.env, found)
+
+    return method
+
+
+@answers_for_caller
+def _divmod(self: Number, other: Number) -> Number:
+    return self // other, self % other
+
+
+@answers_for_caller
+def _rdivmod(self: Number, other: Number) -> Number:
+    return other // self, other % self
+
+
+@answers_for_caller
+def _rounded(self: Number, digits: int | None = None) -> Number:
+    return self if digits is None or digits >= 0 else round(int(self), digits)
+
+
+@answers_for_caller
+def _format(self: Number, how: str) -> str:
+    """As its expression, in as many places; what shows the number's digits needs it."""
+    plain = how.removesuffix("d")
+    if plain and not re.fullmatch(r"(.?[<>^])?\d+", plain):
+        return format(int(self) if type(self) is torch.SymInt else float(self), how)
+    return format(str(self), plain)
+
+
+@answers_for_caller
+def _itself(self: Number) -> Number:
+    return self
+
+
+_OF_BOTH: Mapping[str, object] = {
+    "__divmod__": _divmod,
+    "__rdivmod__": _rdivmod,
+    "__format__": _format,
+    "real": property(_itself),
+    "imag": 0,
+    "conjugate": _itself,
+    "rint": answers_for_caller(lambda self: 1.0 * round(self)),
+    **{name: _method(formula, name) for name, formula in REAL.items()},
+}
+_ATTRIBUTES: Mapping[type, Mapping[str, object]] = {
+    torch.SymInt: {
+        **_OF_BOTH,
+        "__invert__": answers_for_caller(lambda self: -self - 1),
+        "__round__": _rounded,
+        "bit_length": _method(bit_length, "bit_length"),
+        "numerator": property(_itself),
+        "denominator": 1,
+        "to_bytes": answers_for_caller(lambda self, *args, **kwargs: int(self).to_bytes(*args, **kwargs)),
+        "as_integer_ratio": answers_for_caller(lambda self: (self, 1)),
+        "bit_count": answers_for_caller(lambda self: int(self).bit_count()),
+    },
+    torch.SymFloat: _OF_BOTH,
+    torch.SymBool: {"real": property(_itself)},
+}

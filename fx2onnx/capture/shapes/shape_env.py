@@ -14,7 +14,13 @@ from fx2onnx.base.errors import UserError
 from fx2onnx.base.relations import Relation
 from fx2onnx.base.size_sets import EVERY, SizeSet, where_true
 from fx2onnx.base.source import SourceLocation
-from fx2onnx.capture.python.frames import asked_by_user, asserted_by_user, refused_by_user, user_location
+from fx2onnx.capture.python.frames import (
+    asked_by_user,
+    asserted_by_user,
+    file_of_number,
+    refused_by_user,
+    user_location,
+)
 from fx2onnx.capture.shapes.certain import certain
 from fx2onnx.capture.shapes.conditions import declared
 from fx2onnx.capture.shapes.size_facts import SizeFacts
@@ -24,6 +30,7 @@ KEEP_BOTH = 'data_branches="if" to keep both branches in the file'
 DATA_DECIDES = ("E104", "Python control flow depends on tensor data")
 KEEP_TENSORS = ("torch.cond for two branches", "torch.where to select values")
 
+_ONES = ((1, 1, 1), (1, 2, 3), (2, 1, 3), (3, 2, 1))
 _PROBES = ((2, 3, 5), (7, 2, 3), (3, 11, 4), (64, 48, 17), (129, 1, 640), (8191, 4099, 2), (20011, 30011, 40009))
 
 
@@ -60,6 +67,8 @@ class ShapeEnv(SizeFacts):
     """Expressions that were turned into a plain number."""
     asked: list[tuple[str, Any, object]] = field(default_factory=list)
     """Everything decided by the sample's sizes, in order: "guard", "look" or "specialize", what, and the value."""
+    numbers_in: set[str] = field(default_factory=set)
+    """Names of the files whose code turned a size into a plain number."""
     takes_notes: bool = True
     """Off while a tensor of known type is made anew: what its constructor checks (is it empty? contiguous?) decides nothing."""
     asks_of_strides: bool = False
@@ -107,12 +116,15 @@ class ShapeEnv(SizeFacts):
         self.asked.append(("look", value, found))
         return found
 
-    def holds_at_ordinary_sizes(self, relation: Relation, least: int = 1) -> bool:
-        """Whether ``relation`` is true at the sample's sizes and at every size of a varied list, from ``least`` on."""
+    def holds_at_ordinary_sizes(self, relation: Relation, *, least: int = 1, from_one: bool = False) -> bool:
+        """Whether ``relation`` is true at the sample's sizes and at every size of a varied list, from ``least`` on; ``from_one``:
+        at 1, too.
+        """
         names = sorted(relation.symbols())
         hints = self.hints
         try:
-            for sizes in ((), *_PROBES) if set(names) <= set(hints) else _PROBES:
+            probes = (*_ONES, *_PROBES) if from_one else _PROBES
+            for sizes in ((), *probes) if set(names) <= set(hints) else probes:
                 self.hints = hints | {
                     name: self._member(name, max(sizes[index % len(sizes)], least))
                     for index, name in enumerate(names)
@@ -281,6 +293,7 @@ class ShapeEnv(SizeFacts):
         self.signed |= other.signed
         self.guards, self.sets, self.conditions = guards, sets, conditions
         self.specializations = other.specializations | self.specializations
+        self.numbers_in |= other.numbers_in
         self.assertions |= other.assertions
         self.supposed = {relation: None for relation in self.supposed if relation in other.supposed}
         self.learnt()
@@ -322,6 +335,7 @@ class ShapeEnv(SizeFacts):
             )
             self.wanted_number = str(error)
             raise error
+        self.numbers_in |= file_of_number()
         number = int(dim.evaluate(self.hints))
         self.asked.append(("specialize", dim, number))
         self.specializations.setdefault(dim, Specialization(dim, number, where))

@@ -14,9 +14,10 @@ from typing import Any, TypeVar
 import torch
 
 from fx2onnx.base.answering import answers_for_caller
-from fx2onnx.base.dims import Dim, Scalar, apply
+from fx2onnx.base.dims import Dim, Scalar, apply, fraction
 from fx2onnx.base.relations import COMPARE, Relation
 from fx2onnx.capture.python.frames import asked_by_user, user_location
+from fx2onnx.capture.shapes import size_math
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 
 T = TypeVar("T")
@@ -120,7 +121,8 @@ class DimNode:
         return self.env.guard(self.value) if isinstance(self.value, Relation) else bool(self.value)
 
     def bool_(self) -> bool:
-        return self.env.guard(self.value, by_python=True) if isinstance(self.value, Relation) else bool(self.value)
+        value = Relation("ne", (self.value, 0)) if isinstance(self.value, Dim) else self.value
+        return self.env.guard(value, by_python=True) if isinstance(value, Relation) else bool(value)
 
     guard_size_oblivious = guard_or_false = guard_or_true = guard_bool
 
@@ -188,11 +190,44 @@ class DimNode:
     def sym_float(self) -> DimNode:
         return DimNode(self.env, apply("float", self.value), float)
 
-    def sym_int(self) -> DimNode:
-        return self if self.pytype is int else self._wrap(apply("trunc", self.value))
+    def trunc(self) -> DimNode:
+        return self._rounded("trunc")
+
+    sym_int = trunc
+
+    def round(self, digits: int | None = None) -> DimNode:
+        """To digits, of a plain number: no operator has Python's decimal rounding."""
+        return self._rounded("round") if digits is None else self.wrap_float(round(self.guard_float("", 0), digits))
+
+    def _rounded(self, op: str) -> DimNode:
+        """``floor``, ``ceil``, ``trunc`` or ``round``; of a plain number where it would not be exact at every size."""
+        if self.pytype is int:
+            return self
+        found = size_math.whole(op, self.value)
+        return self._wrap(apply(op, self.guard_float("", 0)) if found is None else found)
+
+    floor, ceil = partialmethod(_rounded, "floor"), partialmethod(_rounded, "ceil")
+
+    def _of_integers(self, formula: size_math.Formula, other: DimNode) -> DimNode:
+        """Bits of two integers; of plain numbers where no expression is right at every size."""
+        found = formula(self.value, other.value)
+        return self._wrap(formula(self.guard_int("", 0), other.guard_int("", 0)) if found is None else found)  # type: ignore[arg-type]
+
+    bitwise_and = partialmethod(_of_integers, size_math.bit_and)
+    bitwise_or = partialmethod(_of_integers, size_math.bit_or)
+    bitwise_xor = partialmethod(_of_integers, size_math.bit_xor)
+    rshift = partialmethod(_of_integers, size_math.shift_right)
+    lshift = partialmethod(_of_integers, size_math.shift_left)
 
     def is_integer(self) -> DimNode:
-        return self.wrap_bool(self.pytype is int)
+        if self.pytype is int or self.constant:
+            return self.wrap_bool(self.pytype is int or float(self.value).is_integer())
+        top, bottom = fraction(self.value)
+        found = (self.value, size_math.whole("floor", self.value)) if bottom is None else (apply("mod", top, bottom), 0)
+        if found[1] is None:
+            return self.wrap_bool(self.guard_float("", 0).is_integer())
+        known = self.env.certain("eq", *found)
+        return DimNode(self.env, Relation("eq", found) if known is None else known, bool)
 
     def sym_not(self) -> DimNode:
         if not isinstance(self.value, Relation):
@@ -294,10 +329,7 @@ _BINARY = {
 """Under which names torch calls an operation."""
 _METHODS = {
     **{name: _binary(op) for op, names in _BINARY.items() for name in names},
-    **{
-        name: _unary(name.removeprefix("sym_"))
-        for name in ("floor", "ceil", "trunc", "round", "abs", "sqrt", "sym_sqrt")
-    },
+    **{name: _unary(name.removeprefix("sym_")) for name in ("abs", "sqrt", "sym_sqrt")},
     **{op: _comparison(op) for op in COMPARE},
     "sym_max": _sym_max,
     "sym_min": _extreme("min"),
@@ -310,6 +342,13 @@ for _name, _method in _METHODS.items():
 def sym_int(env: ShapeEnv, dim: Scalar) -> Any:
     """A size for torch: a SymInt over ``dim``, or the plain number."""
     return torch.SymInt(DimNode(env, dim, int)) if isinstance(dim, Dim) else dim  # type: ignore[no-untyped-call]
+
+
+def sym_number(env: ShapeEnv, value: Scalar) -> Any:
+    """A number for Python: a SymInt or SymFloat over ``value``, or the plain number."""
+    if isinstance(value, Dim) and value.is_real:
+        return torch.SymFloat(DimNode(env, value, float))  # type: ignore[no-untyped-call]
+    return sym_int(env, value)
 
 
 @answers_for_caller

@@ -13,13 +13,12 @@ from fx2onnx.base.errors import Fx2OnnxError, UserError, first_line
 from fx2onnx.base.recursion import limit_of_user
 from fx2onnx.capture.attempt import Attempt, Failed, Outcome, Reason, Recorded
 from fx2onnx.capture.captured import Captured, GraphInput, GraphOutput, Mutation, symbols_of
+from fx2onnx.capture.python.file_names import take_names
 from fx2onnx.capture.python.frames import user_location_of
 from fx2onnx.capture.python.inputs import Leaf
-from fx2onnx.capture.python.lengths import take_lengths
 from fx2onnx.capture.python.module_state import preserve, weight_names
 from fx2onnx.capture.python.module_tree import ModuleTree
 from fx2onnx.capture.python.outputs import graph_outputs
-from fx2onnx.capture.python.whole_numbers import keep_sizes
 from fx2onnx.capture.recording import control_flow
 from fx2onnx.capture.recording.choices import Branches
 from fx2onnx.capture.recording.questions import Questions
@@ -124,9 +123,7 @@ def _run_module(
     """What the run changes is as before when the caller's ``Changes`` end."""
     preserve(tree, attempt.options.training)
     track_modules(tree)
-    take_lengths(tree)
-    take_sizes()
-    keep_sizes(attempt.whole_numbers)
+    take_names(tree, attempt.numbers_in, take_sizes())
     attempt.patches.apply(attempt.traced, recorder.is_known)
     take_assignments(recorder.take_data)
     take_questions(Questions(recorder))

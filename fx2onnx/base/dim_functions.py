@@ -1,0 +1,47 @@
+"""The operations of symbolic sizes that are no polynomial: what each gives for plain numbers, and what is known of it."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+Number: TypeAlias = int | float
+
+EVALUATE: dict[str, Callable[..., Number]] = {
+    "floordiv": lambda a, b: a // b,
+    "mod": lambda a, b: a % b,
+    "max": max,
+    "min": min,
+    "truediv": lambda a, b: a / b,
+    "pow": lambda a, b: a**b,
+    "sqrt": math.sqrt,
+    "float": float,
+    "floor": math.floor,
+    "ceil": math.ceil,
+    "trunc": math.trunc,
+    "round": round,
+    "abs": abs,
+    "bitand": operator.and_,
+    "bit_length": lambda a: int(a).bit_length(),
+    "log2": math.log2,
+    "log10": math.log10,
+    "log": math.log,
+    "exp": math.exp,
+    "sin": math.sin,
+    "cos": math.cos,
+    "tanh": math.tanh,
+}
+INFIX = {"floordiv": " // ", "mod": " % ", "truediv": " / ", "pow": " ** "}
+APPROXIMATE = frozenset({"log2", "log10", "log", "exp", "sin", "cos", "tanh"})
+"""Real functions whose last bit may differ between two libraries: what rounds such a value is not exact at every size."""
+REAL_OPS = APPROXIMATE | {"truediv", "sqrt", "float"}
+REAL_OF_REAL = frozenset({"pow", "floordiv", "mod", "max", "min", "abs"})
+"""Operations that are real numbers where an operand is."""
+ARITY = {op: 2 if op in ("floordiv", "mod", "max", "min", "truediv", "pow", "bitand") else 1 for op in EVALUATE}
+
+
+def dyadic(number: Any) -> tuple[int, int]:
+    """``number`` as a fraction whose denominator is a power of two; every real number of a computer is one."""
+    return (number, 1) if isinstance(number, int) else number.as_integer_ratio()

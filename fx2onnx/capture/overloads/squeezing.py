@@ -1,0 +1,45 @@
+"""``squeeze`` of symbolic sizes: the rank of its result depends on which of them are 1."""
+
+from __future__ import annotations
+
+import torch
+
+from fx2onnx.base.dims import Dim
+from fx2onnx.base.relations import Relation
+from fx2onnx.capture.overloads.registry import Call, Kind, register
+from fx2onnx.capture.python.frames import user_location
+from fx2onnx.capture.recording.base_recorder import BaseRecorder
+from fx2onnx.capture.recording.tensor_tracker import dims_of
+
+aten = torch.ops.aten
+
+
+@register(Kind.RECORD, aten.squeeze.default)
+def _squeeze(recorder: BaseRecorder, call: Call, self: torch.Tensor) -> object:
+    return _squeezed(recorder, self, range(self.dim()))
+
+
+@register(Kind.RECORD, aten.squeeze.dim)
+def _squeeze_dim(recorder: BaseRecorder, call: Call, self: torch.Tensor, dim: int) -> object:
+    return _squeezed(recorder, self, [dim])
+
+
+@register(Kind.RECORD, aten.squeeze.dims)
+def _squeeze_dims(recorder: BaseRecorder, call: Call, self: torch.Tensor, dim: list[int]) -> object:
+    return _squeezed(recorder, self, dim)
+
+
+def _squeezed(recorder: BaseRecorder, tensor: torch.Tensor, axes: range | list[int]) -> object:
+    """A size that is not 1 in the sample is never 1: a file's values have one rank each."""
+    env = recorder.shape_env
+    sizes = dims_of(tensor)
+    for axis in axes if sizes else ():
+        size = sizes[axis]
+        differs = Relation("ne", (size, 1))
+        if not isinstance(size, Dim) or env.certain("ne", size, 1) is not None or not env.hint(differs):
+            continue
+        if size.symbols() & env.unbacked:
+            env.take_for_true(str(differs), user_location())
+        else:
+            env.note(differs, user_location())
+    return NotImplemented

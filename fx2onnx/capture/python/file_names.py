@@ -1,0 +1,210 @@
+"""What the user's files find under Python's own names while a module is captured: ``len``, ``type``, ``int`` and ``float`` of
+symbolic sizes, which Python's own cannot give.
+
+``len`` and ``type`` are there wherever the module's code can come from. ``int`` and ``float`` are classes, which code may
+compare and pass on, so they are there only in files that were seen to turn a size into a number.
+"""
+
+from __future__ import annotations
+
+import inspect
+import linecache
+import sys
+import sysconfig
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
+from types import CodeType, FunctionType, ModuleType
+from typing import Any, TypeAlias
+
+import torch
+
+from fx2onnx.base.answering import answers_for_caller
+from fx2onnx.base.bounded import Bounded
+from fx2onnx.base.code_patch import THREAD, content_of, put_name
+from fx2onnx.base.source import SourceLocation
+from fx2onnx.capture.python.module_tree import ModuleTree
+
+Names: TypeAlias = dict[str, Any]
+SYMBOLIC: Mapping[type, type] = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
+"""What Python's numbers are in eager PyTorch."""
+
+
+def take_names(tree: ModuleTree, numbers_in: frozenset[str], functions: Mapping[int, object]) -> None:
+    """Until ``Changes`` end, in this thread, the code of the modules of ``tree`` finds ``len`` and ``type`` that know symbolic
+    sizes; the files ``numbers_in`` find ``int`` and ``float``, too, and ``functions`` (by the id of those that they have) under
+    names of their own.
+    """
+    for space in _spaces_of(tree):
+        _put(space, {"len": _length} | ({"type": _TYPE} if not _is_library(space) or _asks_for_types(space) else {}))
+    for name in numbers_in:
+        space = vars(sys.modules[name]) if name in sys.modules else {}
+        own = {key: functions[id(value)] for key, value in space.items() if id(value) in functions}
+        for key, value in own.items():
+            put_name(space, key, value)
+        _put(space, {"len": _length, "type": _TYPE_OF_NUMBERS, "int": _INT, "float": _FLOAT})
+
+
+def _put(space: Names, names: Names) -> None:
+    for name, value in names.items():
+        if name not in space or space[name] is _length or space[name] is _TYPE:
+            put_name(space, name, value)
+
+
+@answers_for_caller
+def _length(value: torch.Tensor | Sized) -> int | torch.SymInt:
+    return value.shape[0] if type(value) is torch.Tensor and THREAD.captures and value.dim() > 0 else len(value)
+
+
+# -- classes -----------------------------------------------------------------------------------------------------------
+@answers_for_caller
+class _OfType(type):
+    """The class of what stands for ``type``."""
+
+    def __call__(cls, *args: object, **kwargs: object) -> object:
+        if len(args) != 1 or kwargs or not THREAD.captures:
+            return type(*args, **kwargs)
+        kind = type(args[0])
+        kind = SYMBOLIC.get(kind, kind)
+        return _STANDS_FOR.get(kind, kind) if cls is _TYPE_OF_NUMBERS else kind
+
+    def __instancecheck__(cls, value: object) -> bool:
+        return isinstance(value, type)
+
+    def __subclasscheck__(cls, kind: type) -> bool:
+        return issubclass(kind, type)
+
+
+@answers_for_caller
+class _OfNumber(type):
+    """The class of what stands for ``int`` and ``float``: equal to it, and of the same instances."""
+
+    def __call__(cls, *args: object, **kwargs: object) -> object:
+        value = args[0] if len(args) == 1 and not kwargs and THREAD.captures else None
+        if isinstance(value, torch.Tensor):
+            value = value.item()
+            args = (value,)
+        if type(value) in SYMBOLIC:
+            return _CONVERT[cls](value)
+        return cls.__base__(*args, **kwargs)  # type: ignore[misc]
+
+    def __instancecheck__(cls, value: object) -> bool:
+        return isinstance(value, cls.__base__) or SYMBOLIC.get(type(value)) is cls.__base__  # type: ignore[arg-type]
+
+    def __subclasscheck__(cls, kind: type) -> bool:
+        return issubclass(kind, cls.__base__)  # type: ignore[arg-type]
+
+    def __eq__(cls, other: object) -> bool:
+        return other is cls or other is cls.__base__
+
+    def __hash__(cls) -> int:
+        return hash(cls.__base__)
+
+
+_TYPE, _TYPE_OF_NUMBERS = (_OfType("type", (type,), {}) for _ in range(2))
+_INT, _FLOAT = (_OfNumber(kind.__name__, (kind,), {}) for kind in (int, float))
+_STANDS_FOR: Mapping[type, type] = {int: _INT, float: _FLOAT}
+
+
+def _to_int(value: Any) -> object:
+    return int(value) if type(value) is torch.SymBool else torch.sym_int(value)  # type: ignore[no-untyped-call]
+
+
+def _to_float(value: Any) -> object:
+    return float(bool(value)) if type(value) is torch.SymBool else torch.sym_float(value)  # type: ignore[no-untyped-call]
+
+
+_CONVERT: Mapping[type, Callable[[Any], object]] = {
+    _INT: answers_for_caller(_to_int),
+    _FLOAT: answers_for_caller(_to_float),
+}
+
+
+def calls_int(where: SourceLocation | None) -> bool:
+    """Whether the line may have a call of ``int``."""
+    return where is not None and "int(" in linecache.getline(where.file, where.line)
+
+
+def names_of_file(where: SourceLocation | None) -> frozenset[str]:
+    """Of the modules of Python that are the file of the line."""
+    file = where.file if where is not None else ""
+    return frozenset(name for name, module in list(sys.modules.items()) if getattr(module, "__file__", None) == file)
+
+
+# -- files -------------------------------------------------------------------------------------------------------------
+_NEVER = frozenset({"torch", "builtins", "fx2onnx", "numpy", *sys.stdlib_module_names})
+_LIBRARIES = tuple({sysconfig.get_paths()[kind] for kind in ("stdlib", "purelib", "platlib")})
+
+
+def _spaces_of(tree: ModuleTree) -> Iterator[Names]:
+    """Globals of the files that define the classes of the modules or the forwards that are set on them, and of what files that
+    are no installed library's import.
+    """
+    parts = tree.modules
+    kinds = {base for kind in set(map(type, parts)) for base in kind.__mro__}
+    names = {kind.__module__ for kind in kinds if kind.__module__.split(".")[0] not in _NEVER}
+    pending = [vars(sys.modules[name]) for name in names if name in sys.modules]
+    for function in _functions_of(parts):
+        if not str(function.__globals__.get("__name__")).startswith("torch."):
+            pending.append(function.__globals__)
+    seen: set[int] = set()
+    while pending:
+        space = pending.pop()
+        if id(space) not in seen:
+            seen.add(id(space))
+            yield space
+            pending += _imported(space)
+
+
+def _functions_of(parts: Sequence[torch.nn.Module]) -> list[FunctionType]:
+    """Functions that are attributes of modules, such as a ``forward`` of its own, and those that they hold in closures."""
+    held = [value for part in parts for value in vars(part).values() if isinstance(value, FunctionType)]
+    held += [vars(part)["forward"] for part in parts if "forward" in vars(part)]
+    pending = [inspect.unwrap(value) for value in held]
+    found: dict[int, FunctionType] = {}
+    while pending:
+        function = pending.pop()
+        if isinstance(function, FunctionType) and id(function) not in found:
+            found[id(function)] = function
+            pending += [content_of(cell, "") for cell in function.__closure__ or ()]
+    return list(found.values())
+
+
+def _imported(space: Names) -> list[Names]:
+    """The files of the user's own that a file of theirs has functions, classes or modules from."""
+    if _is_library(space):
+        return []
+    found = {
+        value.__name__ if isinstance(value, ModuleType) else value.__module__
+        for value in list(space.values())
+        if isinstance(value, ModuleType | FunctionType | type)
+    }
+    others = [name for name in found if isinstance(name, str) and name.split(".")[0] not in _NEVER]
+    files = [vars(sys.modules[name]) for name in others if name in sys.modules]
+    return [one for one in files if not _is_library(one)]
+
+
+def _is_library(space: Names) -> bool:
+    return str(space.get("__file__") or "").startswith(_LIBRARIES)
+
+
+_asking: Bounded[int, tuple[CodeType, bool]] = Bounded(20_000)
+"""By the id of the code, which is kept."""
+
+
+def _asks_for_types(space: Names) -> bool:
+    """Whether a function of the file names ``type`` and one of Python's numbers."""
+    for value in list(space.values()):
+        held = (
+            vars(value).values() if isinstance(value, type) and value.__module__ == space.get("__name__") else (value,)
+        )
+        if any(isinstance(one, FunctionType) and _code_asks(one.__code__) for one in held):
+            return True
+    return False
+
+
+def _code_asks(code: CodeType) -> bool:
+    known = _asking.get(id(code))
+    if known is None:
+        inner = any(_code_asks(one) for one in code.co_consts if isinstance(one, CodeType))
+        asks = inner or ("type" in code.co_names and not {"int", "float"}.isdisjoint(code.co_names))
+        known = _asking[id(code)] = code, asks
+    return known[1]

@@ -1,0 +1,158 @@
+"""Functions of Python's ``int`` and ``math`` over symbolic sizes, as expressions; None where there is none at every size."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, TypeAlias
+
+from fx2onnx.base.dim_functions import APPROXIMATE
+from fx2onnx.base.dims import Dim, Scalar, apply, innermost_first
+from fx2onnx.capture.shapes.certain import certain
+
+Number: TypeAlias = Any
+"""A number of Python's, or one of torch's symbolic ones: code for both."""
+Formula: TypeAlias = Callable[..., Scalar | None]
+MOST_DIVISORS = 16
+MOST_CHOSEN = 4
+
+
+def is_exact(value: Scalar) -> bool:
+    """Whether the last bit of ``value`` is the same wherever it is computed."""
+    if not isinstance(value, Dim) or not value.is_real:
+        return True
+    return not any(atom.op in APPROXIMATE or (atom.op == "pow" and atom.is_real) for atom in innermost_first(value))
+
+
+def plain(value: Scalar) -> Scalar:
+    """The integer that a real ``value`` is made of without a change: ``n`` for ``float(n)``."""
+    atom = value.only_atom() if isinstance(value, Dim) else None
+    return atom.args[0] if atom is not None and atom.op == "float" else value  # type: ignore[return-value]
+
+
+# -- rounding ---------------------------------------------------------------------------------------------------------
+def whole(op: str, value: Scalar) -> Scalar | None:
+    """``floor``, ``ceil``, ``trunc`` or ``round`` of a real value; ``trunc`` is ``floor`` where nothing is below 0."""
+    if op == "trunc" and certain("ge", value, 0):
+        op = "floor"
+    found = apply(op, value)
+    return found if is_exact(value) or (isinstance(found, Dim) and not _rounds_approximate(found)) else None
+
+
+def _rounds_approximate(value: Dim) -> bool:
+    return any(atom.op in APPROXIMATE for atom in innermost_first(value))
+
+
+def isqrt(value: Scalar) -> Scalar | None:
+    """Exact below 2**52: a root is rounded correctly, and that of no size but a square comes so near to the next number."""
+    return apply("floor", apply("sqrt", value))
+
+
+# -- bits -------------------------------------------------------------------------------------------------------------
+def shift_right(value: Scalar, count: Scalar) -> Scalar | None:
+    return apply("floordiv", value, apply("pow", 2, count))
+
+
+def shift_left(value: Scalar, count: Scalar) -> Scalar | None:
+    return value * apply("pow", 2, count)
+
+
+def bit_and(one: Scalar, two: Scalar) -> Scalar | None:
+    """``n & (2**k - 1)`` is a remainder, ``n & -2**k`` what is left without it."""
+    for value, mask in ((one, two), (two, one)):
+        if isinstance(mask, int) and mask >= 0 and mask & (mask + 1) == 0:
+            return apply("mod", value, mask + 1)
+        if isinstance(mask, int) and mask < 0 and -mask & (-mask - 1) == 0:
+            return value - apply("mod", value, -mask)
+    return apply("bitand", one, two) if certain("ge", one, 0) or certain("ge", two, 0) else None
+
+
+def bit_or(one: Scalar, two: Scalar) -> Scalar | None:
+    both = bit_and(one, two)
+    return None if both is None else one + two - both
+
+
+def bit_xor(one: Scalar, two: Scalar) -> Scalar | None:
+    both = bit_and(one, two)
+    return None if both is None else one + two - 2 * both
+
+
+def bit_length(value: Scalar) -> Scalar | None:
+    return apply("bit_length", value)
+
+
+# -- the module math ----------------------------------------------------------------------------------------------------
+def gcd(*values: Scalar) -> Scalar | None:
+    """Of a size and a number: the largest of the number's divisors that divides the size."""
+    if len(values) != 2:
+        return None
+    size, number = values if isinstance(values[0], Dim) else values[::-1]
+    if not isinstance(number, int) or number == 0:
+        return None
+    divisors = [one for one in range(1, abs(number) + 1) if number % one == 0] if abs(number) < 1 << 16 else []
+    if not 0 < len(divisors) <= MOST_DIVISORS:
+        return None
+    largest: Scalar = 1
+    for divisor in divisors[1:]:
+        largest = apply("max", largest, divisor - divisor * apply("min", apply("mod", size, divisor), 1))
+    return largest
+
+
+def lcm(*values: Scalar) -> Scalar | None:
+    common = gcd(*values)
+    return None if common is None else apply("floordiv", values[0] * values[1], common)
+
+
+def comb(value: Scalar, count: Scalar) -> Scalar | None:
+    """``n * (n - 1) * ... // count!``; 0 where n < count."""
+    if not isinstance(count, int) or not 0 <= count <= MOST_CHOSEN:
+        return None
+    product: Scalar = 1
+    for less in range(count):
+        product = product * (value - less)
+    return apply("floordiv", product, math.factorial(count))
+
+
+def logarithm(value: Scalar, base: Scalar | None = None) -> Scalar | None:
+    if base is None:
+        return apply("log", plain(value))
+    return apply("truediv", apply("log", plain(value)), apply("log", plain(base)))
+
+
+def fmod(value: Scalar, divisor: Scalar) -> Scalar | None:
+    if not certain("ge", value, 0) or not certain("gt", divisor, 0):
+        return None
+    return apply("float", apply("mod", value, divisor))
+
+
+def power(base: Scalar, exponent: Scalar) -> Scalar | None:
+    """``math.pow``, whose result is a real number."""
+    return apply("pow", apply("float", base), float(exponent) if isinstance(exponent, int) else exponent)
+
+
+def _of(op: str, value: Scalar) -> Scalar | None:
+    return apply(op, plain(value))
+
+
+MATH: Mapping[str, Formula] = {
+    **{name: partial(_of, name) for name in ("sqrt", "log2", "log10", "exp", "sin", "cos", "tanh")},
+    "isqrt": isqrt,
+    "gcd": gcd,
+    "lcm": lcm,
+    "comb": comb,
+    "log": logarithm,
+    "log1p": lambda value: apply("log", value + 1),
+    "fmod": fmod,
+    "pow": power,
+    "fabs": lambda value: apply("float", apply("abs", value)),
+    "hypot": lambda *values: apply("sqrt", sum((value * value for value in values), start=0)),
+    "radians": lambda value: value * (math.pi / 180),
+    "degrees": lambda value: value * (180 / math.pi),
+}
+"""By the name of the function; each takes and gives expressions or plain numbers."""
+IS_FINITE: Mapping[str, bool] = {"isfinite": True, "isinf": False, "isnan": False}
+REAL: Mapping[str, Formula] = {
+    name: MATH[name] for name in ("sqrt", "log2", "log10", "log", "exp", "sin", "cos", "tanh")
+}
+"""What NumPy calls as a method of an object that it does not know: ``np.sqrt(n)``."""

@@ -1,0 +1,239 @@
+"""Functions of torch that make a tensor of sizes, or that take no symbolic size where they take a plain number."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import TypeAlias
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from fx2onnx.base.answering import answers_for_caller
+from fx2onnx.base.code_patch import THREAD
+from fx2onnx.base.dims import apply
+from fx2onnx.capture.shapes.size_math import Number
+from fx2onnx.capture.shapes.symnode import sym_int
+
+Function: TypeAlias = Callable[..., Number]
+_KEYWORDS = frozenset({"dtype", "device", "requires_grad", "pin_memory", "copy"})
+
+
+# -- tensors of sizes ---------------------------------------------------------------------------------------------------
+@answers_for_caller
+def _tensor(original: Function) -> Function:
+    """``torch.tensor`` and its like of numbers, or nested lists of them, with sizes among them."""
+
+    def tensor(data: object, *args: object, **kwargs: Number) -> object:
+        if not _holds_size(data) or args or not kwargs.keys() <= _KEYWORDS:
+            return original(data, *args, **kwargs)
+        made = _stacked(data)
+        return made.to(kwargs.get("device") or made.device, kwargs.get("dtype") or made.dtype)
+
+    return tensor
+
+
+@answers_for_caller
+def _from_numpy(original: Function) -> Function:
+    return lambda array: _stacked(array) if _holds_size(array) else original(array)
+
+
+def _holds_size(data: Number) -> bool:
+    kind = type(data)
+    if kind is np.ndarray:
+        return bool(data.dtype == object) and _holds_size(data.tolist())
+    return kind in (torch.SymInt, torch.SymFloat) or (kind in (list, tuple, torch.Size) and any(map(_holds_size, data)))
+
+
+@answers_for_caller
+def _stacked(data: Number) -> torch.Tensor:
+    if isinstance(data, np.ndarray):
+        data = data.tolist()
+    if isinstance(data, list | tuple):
+        parts = [_stacked(part) for part in data]
+        dtype = functools.reduce(torch.promote_types, {part.dtype for part in parts})
+        return torch.stack([part.to(dtype) for part in parts])
+    if isinstance(data, torch.Tensor):
+        return data
+    is_real = isinstance(data, float | torch.SymFloat)
+    dtype = torch.bool if isinstance(data, bool) else torch.get_default_dtype() if is_real else torch.int64
+    return torch.scalar_tensor(data, dtype=dtype)
+
+
+def methods() -> Iterator[tuple[str, object]]:
+    """Of ``torch.Tensor``, those that take sizes."""
+    yield from _METHODS.items()
+
+
+@answers_for_caller
+def _new(kind: type, *args: Number, **kwargs: Number) -> Number:
+    """``torch.Tensor([n, 2])``: of the default dtype."""
+    if kind is torch.Tensor and THREAD.captures and len(args) == 1 and not kwargs and _is_list_of_sizes(args[0]):
+        return _stacked(args[0]).to(torch.get_default_dtype())
+    return _OWN_NEW(kind, *args, **kwargs)
+
+
+def _is_list_of_sizes(data: object) -> bool:
+    return type(data) in (list, tuple) and _holds_size(data)
+
+
+@answers_for_caller
+def _new_tensor(self: torch.Tensor, data: Number, **kwargs: Number) -> Number:
+    if THREAD.captures and kwargs.keys() <= _KEYWORDS and _holds_size(data):
+        return _stacked(data).to(kwargs.get("device") or self.device, kwargs.get("dtype") or self.dtype)
+    return _OWN_NEW_TENSOR(self, data, **kwargs)
+
+
+@answers_for_caller
+def _bytes(self: torch.Tensor) -> Number:
+    return self.numel() * self.element_size()
+
+
+_OWN_NEW = torch.Tensor.__new__
+_OWN_NEW_TENSOR = torch.Tensor.new_tensor
+_METHODS: dict[str, object] = {"__new__": staticmethod(_new), "new_tensor": _new_tensor, "nbytes": property(_bytes)}
+
+
+def _is_size(number: Number) -> bool:
+    return type(number) is torch.SymInt
+
+
+# -- functions of sizes ---------------------------------------------------------------------------------------------------
+@answers_for_caller
+def _linspace(original: Function) -> Function:
+    """linspace(start, end, steps): start + i * (end - start) / (steps - 1), from the nearer end, as torch does it."""
+
+    def linspace(start: Number, end: Number, steps: Number, **kwargs: Number) -> Number:
+        if not _is_size(steps) or not kwargs.keys() <= {"dtype", "device"}:
+            return original(start, end, steps, **kwargs)
+        index = torch.arange(steps, dtype=kwargs.get("dtype") or torch.get_default_dtype(), device=kwargs.get("device"))
+        node: Number = steps.node
+        step = (end - start) / sym_int(node.env, apply("max", node.value - 1, 1))
+        return torch.where(index * 2 < steps, start + step * index, end - step * (steps - 1 - index))
+
+    return linspace
+
+
+@answers_for_caller
+def _logspace(original: Function) -> Function:
+    """logspace(start, end, steps, base=10): base ** linspace(start, end, steps)."""
+
+    def logspace(start: Number, end: Number, steps: Number, base: float = 10.0, **kwargs: Number) -> Number:
+        if not _is_size(steps) or not kwargs.keys() <= {"dtype", "device"}:
+            return original(start, end, steps, base, **kwargs)
+        return torch.pow(base, torch.linspace(start, end, steps, **kwargs))
+
+    return logspace
+
+
+@answers_for_caller
+def _without_generator(original: Function) -> Function:
+    """torch takes ``generator`` only with plain sizes; None is as if it was not given."""
+
+    def drawn(*args: Number, generator: Number = None, **kwargs: Number) -> Number:
+        return original(*args, **kwargs) if generator is None else original(*args, generator=generator, **kwargs)
+
+    return drawn
+
+
+@answers_for_caller
+def _attention(original: Function) -> Function:
+    """``is_causal`` by a size is decided, and a scale that is one is multiplied first."""
+
+    def attention(query: Number, *args: Number, **kwargs: Number) -> Number:
+        if type(kwargs.get("is_causal")) is torch.SymBool:
+            kwargs["is_causal"] = bool(kwargs["is_causal"])
+        if type(kwargs.get("scale")) is torch.SymFloat:
+            query, kwargs["scale"] = query * kwargs["scale"], 1.0
+        return original(query, *args, **kwargs)
+
+    return attention
+
+
+@answers_for_caller
+def _computed(formula: Function, original: Function) -> Function:
+    """``formula`` where one of the numbers is a size."""
+
+    def computed(*args: Number, **kwargs: Number) -> Number:
+        is_dynamic = any(map(_is_size, args)) or any(map(_is_size, kwargs.values()))
+        return (formula if is_dynamic and "out" not in kwargs else original)(*args, **kwargs)
+
+    return computed
+
+
+@answers_for_caller
+def _one_hot(tensor: Number, num_classes: Number = -1) -> Number:
+    return (tensor[..., None] == torch.arange(num_classes)).long()
+
+
+@answers_for_caller
+def _indices(part: Function) -> Function:
+    def indices(
+        row: Number, col: Number, offset: int = 0, *, dtype: Number = torch.int64, device: Number = None
+    ) -> Number:
+        return part(torch.ones(row, col, device=device), offset).nonzero().t().to(dtype)
+
+    return indices
+
+
+@answers_for_caller
+def _vander(x: Number, N: Number = None, increasing: bool = False) -> Number:
+    powers = torch.arange(N)
+    return x[:, None] ** (powers if increasing else N - 1 - powers)
+
+
+@answers_for_caller
+def _fftfreq(n: Number, d: float = 1.0, *, dtype: Number = None, device: Number = None) -> Number:
+    places = (torch.arange(n, device=device) + n // 2) % n - n // 2
+    return places.to(dtype or torch.get_default_dtype()) / (n * d)
+
+
+@answers_for_caller
+def _rfftfreq(n: Number, d: float = 1.0, *, dtype: Number = None, device: Number = None) -> Number:
+    return torch.arange(n // 2 + 1, dtype=dtype or torch.get_default_dtype(), device=device) / (n * d)
+
+
+@answers_for_caller
+def _cosine_window(*factors: float) -> Function:
+    """The sum of ``factor[k] * cos(2 pi k i / steps)``; a window of one is 1."""
+
+    def window(window_length: Number, periodic: bool = True, *, dtype: Number = None, device: Number = None) -> Number:
+        steps = window_length if periodic else window_length - 1
+        dtype = dtype or torch.get_default_dtype()
+        angle = torch.arange(window_length, dtype=dtype, device=device) * (2 * torch.pi / max(steps, 1))
+        wave = sum(factor * torch.cos(angle * place) for place, factor in enumerate(factors))
+        return torch.where(torch.scalar_tensor(window_length) == 1, 1.0, wave)
+
+    return window
+
+
+@answers_for_caller
+def _adaptive(pool: Function) -> Function:
+    """torch's pools of one axis take a plain number, those of two a size."""
+    return lambda input, output_size: pool(input.unsqueeze(-2), (1, output_size)).squeeze(-2)
+
+
+_FORMULAS: tuple[tuple[object, str, Function], ...] = (
+    (F, "one_hot", _one_hot),
+    (F, "adaptive_avg_pool1d", _adaptive(F.adaptive_avg_pool2d)),
+    (torch, "tril_indices", _indices(torch.tril)),
+    (torch, "triu_indices", _indices(torch.triu)),
+    (torch, "vander", _vander),
+    (torch.fft, "fftfreq", _fftfreq),
+    (torch.fft, "rfftfreq", _rfftfreq),
+    (torch, "hann_window", _cosine_window(0.5, -0.5)),
+    (torch, "hamming_window", _cosine_window(0.54, -0.46)),
+    (torch, "blackman_window", _cosine_window(0.42, -0.5, 0.08)),
+)
+WRAPPED: tuple[tuple[object, str, Callable[[Function], Function]], ...] = (
+    (torch, "linspace", _linspace),
+    (torch, "logspace", _logspace),
+    (torch, "tensor", _tensor),
+    (torch, "as_tensor", _tensor),
+    (torch, "asarray", _tensor),
+    (torch, "from_numpy", _from_numpy),
+    *((torch, name, _without_generator) for name in ("rand", "randn", "randint", "randperm")),
+    (F, "scaled_dot_product_attention", _attention),
+    *((space, name, functools.partial(_computed, formula)) for space, name, formula in _FORMULAS),
+)

@@ -1,0 +1,111 @@
+"""Python around symbolic sizes: what it makes of them is right at every size, or the line that needs a number is named."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from typing import Any
+
+import pytest
+import torch
+
+import fx2onnx
+from tests.capture import size_programs
+from tests.capture.size_programs import NEEDS_A_NUMBER, NUMBERS, PROGRAMS, SIZES
+from tests.support import check
+
+SAMPLE, OTHERS = 6, (1, 3, 5, 8, 13)
+PINNED = {
+    "round to digits": "Python rounds decimal digits",
+    "atan": "no runtime has it for float64",
+    "fsum": "a sum without rounding errors on the way",
+    "percent": "a text made by C code",
+    "np.int64": "a number of NumPy's own",
+    "in a set": "a key",
+    "key of a dict": "a key",
+    "looked up": "a key",
+    "complex": "a complex number of Python's",
+    "operator.index": "asks for the plain number",
+    "numel of a shape": "torch.Size computes with plain numbers",
+    "LongTensor": "made by C code",
+    "FloatTensor": "made by C code",
+    "text times a size": "a text of that length",
+    "list of a range": "a list of that length",
+    "keys": "a key",
+    "row by a size": "torch indexes by the plain number; select takes the size",
+    "end of a row by a size": "as above",
+    "interpolated by a factor": "the factor is an attribute of the operator",
+}
+"""Why a size is refused as E105."""
+ONE_IS_AS_THE_SAMPLE = {"in a tuple", "all and any", "shape in a tuple"}
+"""Decisions by a comparison with 1 are made as at the sample, and reported."""
+BOUNDED = {"rows by sizes", "row by a size and columns", "start by a tensor"}
+"""torch takes the plain number, which two sizes give: the file is for these, and says so."""
+
+
+def samples(name: str) -> list[tuple[torch.Tensor]]:
+    torch.manual_seed(0)
+    sizes = [size for size in (SAMPLE, *OTHERS) if size != 1 or name not in ONE_IS_AS_THE_SAMPLE]
+    if name in BOUNDED:
+        sizes = [SAMPLE, SAMPLE + 1]
+    return [(torch.randn(size, 4),) for size in sizes]
+
+
+def holds(program: Any, name: str) -> None:
+    sample, *others = samples(name)
+    if name in PINNED:
+        refused(program)
+        return
+    with contextlib.redirect_stdout(io.StringIO()):
+        result = check(program, sample, others=others, dynamic_shapes=({0: "n"},))
+    if name in BOUNDED:
+        assert {str(found).partition("   ")[0] for found in result.report.assumptions} == {"n >= 6 and n <= 7"}
+
+
+def refused(program: Any) -> None:
+    with pytest.raises(fx2onnx.UserError) as caught:
+        fx2onnx.export(program, (torch.randn(SAMPLE, 4),), dynamic_shapes=({0: "n"},))
+    assert caught.value.code == "E105", caught.value
+    assert caught.value.where is not None
+    assert caught.value.where.file.endswith("size_programs.py")
+
+
+@pytest.mark.parametrize("name", sorted(NUMBERS))
+def test_numbers_made_of_a_size(name: str) -> None:
+    number = NUMBERS[name]
+    holds(lambda x: x * number(x.shape[0]), name)
+
+
+@pytest.mark.parametrize("name", sorted(SIZES))
+def test_sizes_made_of_a_size(name: str) -> None:
+    size = SIZES[name]
+    holds(lambda x: torch.ones(size(x.shape[0]), 2), name)
+
+
+@pytest.mark.parametrize("name", sorted(PROGRAMS))
+def test_programs_of_sizes(name: str) -> None:
+    holds(PROGRAMS[name], name)
+
+
+@pytest.mark.parametrize("name", sorted(NEEDS_A_NUMBER))
+def test_what_needs_the_number_names_its_line(name: str) -> None:
+    refused(NEEDS_A_NUMBER[name])
+
+
+@pytest.mark.parametrize("factor", [0.7, 0.1, 1.1, 0.25, 2.5])
+def test_a_product_is_rounded_as_python_rounds_it(factor: float) -> None:
+    def part(x: torch.Tensor) -> torch.Tensor:
+        return x[: int(x.shape[0] * factor)] * round(x.shape[0] * factor)
+
+    others = [(torch.ones(size, 2),) for size in range(1, 60)]
+    check(part, (torch.ones(12, 2),), others=others, dynamic_shapes=({0: "n"},))
+
+
+@pytest.mark.parametrize("opset", [11, 13, 17, 20, 26])
+def test_the_least_and_the_largest_opset(opset: int) -> None:
+    def many(x: torch.Tensor) -> torch.Tensor:
+        numbers = [NUMBERS[name](x.shape[0]) for name in size_programs.OF_EVERY_OPSET]
+        return x * torch.tensor(numbers).sum()
+
+    sample, *others = samples("")
+    check(many, sample, others=others, dynamic_shapes=({0: "n"},), opset_version=opset)

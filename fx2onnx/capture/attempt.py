@@ -62,6 +62,8 @@ class Attempt:
     """Whether composite operators are recorded whole, rather than as the operators that they consist of."""
     splits_by_sizes: bool = True
     """Whether both branches of Python's decisions by sizes are recorded, rather than the sample's."""
+    split_failure: BaseException | None = None
+    """Why they are not."""
     wants_number: UserError | None = None
     """The failure where ``int(x)`` was a plain number."""
     gradients: bool = False
@@ -171,6 +173,8 @@ class Failed:
     reason: Reason = Reason.ERROR
     library_code: CodeType | None = None
     """The function of a library that decides by data, where it has a branch for traced code that does not."""
+    numbers_in: frozenset[str] = frozenset()
+    """Names of files that turned sizes into numbers before."""
     sizes: frozenset[str] = frozenset()
     """By which Python decides, and of whose branches one or both cannot be in the file."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from fx2onnx.base.assumptions import Guard, Specialization
@@ -18,7 +18,7 @@ from fx2onnx.capture.options import BAKE_AUTO
 from fx2onnx.capture.python.file_names import calls_int, names_of_file
 from fx2onnx.capture.shapes import zero_one
 from fx2onnx.capture.shapes.dynamic import hints_of
-from fx2onnx.capture.shapes.shape_env import ShapeEnv
+from fx2onnx.capture.shapes.shape_env import ShapeEnv, goes_as_sample
 from fx2onnx.capture.shapes.unmet import needed_beside
 
 MAX_SPECIALIZATIONS = 16
@@ -70,7 +70,7 @@ def _after_own_failure(failed: Failed, start: Attempt) -> Attempt | Outcome:
     attempt, error = failed.attempt, failed.error
     if failed.reason is Reason.PLAIN_NUMBER and isinstance(error, UserError) and calls_int(error.where):
         files = attempt.numbers_in | names_of_file(error.where)
-        if attempt.program is attempt.root and files != attempt.numbers_in:
+        if attempt.program is attempt.root and files != attempt.numbers_in and attempt.keeps_numbers:
             change = "int(x) of a size that only the data tells is that size"
             return replace(attempt, numbers_in=files, wants_number=attempt.wants_number or error, change=change)
     if failed.reason is Reason.COMPOSITE:
@@ -80,8 +80,12 @@ def _after_own_failure(failed: Failed, start: Attempt) -> Attempt | Outcome:
     if failed.library_code is not None:
         change = f"{failed.library_code.co_qualname} takes its branch for traced code"
         return replace(attempt, traced=attempt.traced | {failed.library_code}, change=change)
+    files = failed.numbers_in - attempt.numbers_in
+    if files and attempt.keeps_numbers and attempt.strategy == "fake":
+        return replace(attempt, numbers_in=attempt.numbers_in | files, change=_numbers_are_sizes(files))
     if failed.sizes and attempt.splits_by_sizes and not _must_be_declared(failed):
-        return replace(attempt, splits_by_sizes=False, change="Python decides by sizes as it does at the sample's")
+        change = "Python decides by sizes as it does at the sample's"
+        return replace(attempt, splits_by_sizes=False, split_failure=error, change=change)
     if attempt.without_larger is not None and isinstance(error, UserError):
         return _settled(attempt.without_larger)
     if attempt.without_numbers is not None:
@@ -89,9 +93,15 @@ def _after_own_failure(failed: Failed, start: Attempt) -> Attempt | Outcome:
         return _after_run(replace(done, attempt=replace(done.attempt, keeps_numbers=False)))
     if attempt.first_failure is not None:
         return Failed(attempt, attempt.first_failure)
+    if attempt.numbers_in and attempt.keeps_numbers and not (failed.sizes and _must_be_declared(failed)):
+        return replace(start, keeps_numbers=False, change="int and float are Python's own")
     if attempt.options.rung == "auto" and export_may_help(failed):
         return replace(start, strategy="export", first_failure=error, change=own_run_failed(error))
     return failed
+
+
+def _numbers_are_sizes(files: Iterable[str]) -> str:
+    return f"int and float of sizes are sizes in {', '.join(sorted(files))}"
 
 
 def _with_plain_numbers(failed: Failed) -> Failed:
@@ -114,8 +124,8 @@ def _after_run(done: Recorded) -> Attempt | Outcome:
     attempt, env = done.attempt, done.shape_env
     files = env.numbers_in - attempt.numbers_in
     if files and env.specializations and attempt.keeps_numbers and attempt.strategy == "fake":
-        what = f"int and float of sizes are sizes in {', '.join(sorted(files))}"
-        return replace(attempt, numbers_in=attempt.numbers_in | files, without_numbers=done, change=what)
+        more = attempt.numbers_in | files
+        return replace(attempt, numbers_in=more, without_numbers=done, change=_numbers_are_sizes(files))
     if attempt.without_larger is not None:
         change = _specialized(env, {**attempt.hints, **attempt.larger})
         is_better = change is None or change.size.as_symbol() not in attempt.larger
@@ -135,7 +145,22 @@ def _settled(done: Recorded) -> Attempt | Outcome:
     as a number.
     """
     change = _specialized(done.shape_env, done.attempt.hints, ranges=True) or _unlike_sample(done)
+    one_way = _decided_one_way(done) if change is None else None
+    if one_way is not None:
+        return Failed(done.attempt, one_way)
     return _with_assumptions(done) if change is None else _specializing(done.attempt, change, done.shape_env)
+
+
+def _decided_one_way(done: Recorded) -> UserError | None:
+    """That Python decides by a size that is asked for by name, where the branch for other sizes cannot be captured."""
+    attempt, env = done.attempt, done.shape_env
+    for guard in env.guards.values() if attempt.split_failure is not None else ():
+        relation = guard.relation
+        is_named = bool((relation.symbols() & set(attempt.hints)) - attempt.optional)
+        is_question = guard.by_user and relation.op != "eq" and not goes_as_sample(relation)
+        if is_named and is_question and env.is_settled(relation) is None:
+            return env.undeclared(relation, guard.where)
+    return None
 
 
 def _unlike_sample(done: Recorded) -> Specialization | None:

@@ -84,7 +84,8 @@ def test_videos_are_the_images_of_models_that_see_nothing_else(kind: type[torch.
 def test_features_that_depend_on_a_text_of_their_own() -> None:
     row = examine("image-text-to-text", "instructblip")
     assert row["passed"] == "tokens", row
-    assert (row["form"], row["notes"]) == ("small", [])
+    notes = ["vision_encoder.onnx is right while qformer_sequence_length <= 512"]  # rows of its table of positions
+    assert (row["form"], row["notes"]) == ("small", notes)
 
 
 @pytest.mark.slow  # a whole export and two generations each

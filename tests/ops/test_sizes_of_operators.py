@@ -15,7 +15,6 @@ from tests.support import check
 
 SAMPLE, OTHERS = 6, (1, 3, 5, 8, 13)
 REFUSED = {
-    "one_hot of a count": ("E104", "the greatest number is in the data"),
     "combinations": ("E203", "the pairs are listed"),
     "pdist": ("E203", "the pairs are listed"),
     "pool over the size": ("E105", "the kernel is an attribute"),

@@ -25,6 +25,7 @@ _NOT_USER = (
     "<string>",
     os.path.dirname(contextlib.__file__) + os.sep + "contextlib",
 )
+_NN = os.path.join(_TORCH, "nn") + os.sep
 _FUNCTIONAL = os.path.join(_TORCH, "nn", "functional.py")
 _ANSWERING_FILES = {os.path.join(_TORCH, *path) for path in (["__init__.py"], ["fx", "experimental", "sym_node.py"])}
 """Of torch, which makes functions of sizes by the hundred, and registers none."""
@@ -41,6 +42,11 @@ def is_user(code: CodeType) -> bool:
         is_ours = id(code) in ANSWERING or code.co_filename.startswith(_NOT_USER)
         known = _is_user_code[id(code)] = code, not is_ours
     return known[1]
+
+
+def raises_in_eager(code: CodeType) -> bool:
+    """Whether what the code raises by a statement ends the run in eager PyTorch, too: the user's does, and ``torch.nn``'s."""
+    return is_user(code) or code.co_filename.startswith(_NN)
 
 
 def _user_frame() -> FrameType | None:

@@ -22,7 +22,7 @@ from fx2onnx.base.relations import Relation
 from fx2onnx.base.tracebacks import drop_frames
 from fx2onnx.capture.attempt import Attempt, Failed, Outcome, Recorded
 from fx2onnx.capture.captured import Captured, GraphOutput, Mutation, Symbol, TensorInfo, Weight, symbols_of
-from fx2onnx.capture.python.frames import is_user
+from fx2onnx.capture.python.frames import raises_in_eager
 from fx2onnx.capture.recording.choices import Branches, Choice, Decision
 from fx2onnx.capture.recording.control_flow import Nested, joined_dims
 from fx2onnx.capture.shapes.shape_env import KEEP_BOTH, ShapeEnv
@@ -46,7 +46,7 @@ class _Path:
 
 @dataclass(frozen=True, slots=True)
 class _Ended:
-    """A run that a statement of forward's own code, ``raise`` or ``assert``, ended: eager PyTorch ends there, too."""
+    """A run that a statement, ``raise`` or ``assert``, ended: eager PyTorch ends there, too."""
 
     failed: Failed
 
@@ -83,7 +83,7 @@ class _Exploration:
                 if isinstance(path, Failed):
                     return path
                 if self._runs_left < depth - given + 1:
-                    return self._too_many(branches.decisions[depth].error)
+                    return self._too_many(branches.decisions[-1].error)
                 path = self._with_other_way(path, branches, depth)
             return path
         finally:
@@ -143,12 +143,12 @@ def _only(path: _Path, depth: int) -> _Path:
 
 
 def _ends_by_raise(failed: Failed) -> bool:
-    """Whether a statement of forward's own code ended the run."""
+    """Whether a statement of forward's own code, or of ``torch.nn``, ended the run."""
     cause = failed.error.__cause__
     traceback = cause.__traceback__ if cause is not None else None
     while traceback is not None and traceback.tb_next is not None:
         traceback = traceback.tb_next
-    if traceback is None or not is_user(traceback.tb_frame.f_code):
+    if traceback is None or not raises_in_eager(traceback.tb_frame.f_code):
         return False
     names = {item.offset: item.opname for item in dis.get_instructions(traceback.tb_frame.f_code)}
     ended = names.get(traceback.tb_lasti) == "RAISE_VARARGS"

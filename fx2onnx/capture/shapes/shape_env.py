@@ -182,25 +182,21 @@ class ShapeEnv(SizeFacts):
         if refused_by_user() and not self.hint(relation):
             self.note(relation.negated(), user_location())
             return False
-        holds = recorder.truth(relation, self._undeclared(relation))
+        holds = recorder.truth(relation, self.undeclared(relation, user_location()))
         self.suppose(relation if holds else relation.negated())
         return holds
 
     def _goes_one_way(self, relation: Relation) -> bool:
         """Whether a size in it became a plain number before, as a key of a dict does that is then compared with others; or
-        whether it is compared with 0 or 1, which the sample stands for, or with as many elements as no tensor has; or
-        whether no sizes are found that go the other way.
+        whether it goes as at the sample; or whether no sizes are found that go the other way.
         """
         fixed = {dim.as_symbol() for dim in self.specializations}
-        numbers = [
-            arg.constant if isinstance(arg, Dim) else arg for arg in relation.args if not isinstance(arg, Relation)
-        ]
-        is_large = any(abs(number) >= MOST_ELEMENTS for number in numbers)
-        if is_large or relation.compares_with_zero_or_one() or relation.symbols() & fixed:
+        if goes_as_sample(relation) or relation.symbols() & fixed:
             return True
         return not self.sizes_where(relation.negated() if self.hint(relation) else relation)
 
-    def _undeclared(self, relation: Relation) -> UserError:
+    def undeclared(self, relation: Relation, where: SourceLocation | None) -> UserError:
+        """Python's decision by a size that is asked for by name, where not both branches are in the file."""
         at_sample = relation if self.hint(relation) else relation.negated()
         names = ", ".join(sorted(relation.symbols()))
         sizes = where_true(at_sample) if len(relation.symbols()) == 1 else None
@@ -208,7 +204,7 @@ class ShapeEnv(SizeFacts):
         return UserError(
             "E105",
             f"Python decides by the dynamic size {names}",
-            where=user_location(),
+            where=where,
             why=f"whether {relation} holds differs from size to size",
             next=(
                 f"declare in dynamic_shapes a range in which it has one answer, such as {bounds}",
@@ -340,6 +336,12 @@ class ShapeEnv(SizeFacts):
         self.asked.append(("specialize", dim, number))
         self.specializations.setdefault(dim, Specialization(dim, number, where))
         return number
+
+
+def goes_as_sample(relation: Relation) -> bool:
+    """Whether sizes are compared with 0 or 1, which the sample stands for, or with as many elements as no tensor has."""
+    numbers = [arg.constant if isinstance(arg, Dim) else arg for arg in relation.args if not isinstance(arg, Relation)]
+    return relation.compares_with_zero_or_one() or any(abs(number) >= MOST_ELEMENTS for number in numbers)
 
 
 def _unless(condition: Condition, test: Relation, sets: Mapping[str, SizeSet]) -> Condition:

@@ -58,7 +58,8 @@ def run(attempt: Attempt, branches: Branches | None = None) -> Outcome:
         reason = Reason.PLAIN_NUMBER if str(error) == shape_env.wanted_number else Reason.ERROR
         if not attempt.gradients and GRADIENTS_ARE_OFF in str(error.__cause__):
             reason = Reason.GRADIENTS
-        return Failed(attempt, error, reason, attempt.patches.decided_by_data(error) if error.code == "E104" else None)
+        library_code = attempt.patches.decided_by_data(error) if error.code == "E104" else None
+        return Failed(attempt, error, reason, library_code, frozenset(shape_env.numbers_in))
     except Exception as error:  # a fault of the recorder need not stop the user
         return Failed(attempt, error)
 

@@ -415,3 +415,46 @@ def test_declared_ranges_settle_what_several_sizes_decide() -> None:
     dims = {0: torch.export.Dim("n", max=10), 1: torch.export.Dim("m", max=9)}
     result = check(program, (torch.randn(4, 3),), others=[(torch.randn(10, 9),)], dynamic_shapes=(dims,))
     assert {found.expression for found in result.report.assumptions} == {"n <= 10", "m <= 9"}
+
+
+def test_turns_of_a_loop_that_sizes_decide() -> None:
+    """One turn whatever the size is, and a fixed number of turns for a range of sizes."""
+
+    def whole(x: torch.Tensor) -> torch.Tensor:
+        n = x.shape[0]
+        return torch.cat([x[begin : begin + n] * 2 for begin in range(0, n, n)])
+
+    def parts(x: torch.Tensor) -> torch.Tensor:
+        assert isinstance(range(3), range)
+        return torch.stack([x[begin : begin + 4].sum(0) for begin in range(0, x.shape[0], 4)])
+
+    others = [(torch.randn(size, 2),) for size in (1, 9, 40)]
+    result = check(whole, (torch.randn(10, 2),), others=others, dynamic_shapes=({0: "n"},))
+    assert not conditions_of(result)
+    others = [(torch.randn(size, 2),) for size in (9, 12)]
+    result = check(parts, (torch.randn(10, 2),), others=others, dynamic_shapes=({0: "n"},))
+    assert conditions_of(result) == {"n": {"n >= 9 and n <= 12"}}
+
+
+def test_a_branch_that_cannot_be_captured_is_no_reason_to_be_wrong_there() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        if x.shape[0] > 8:
+            return x * len(str(x.sum().tolist()))  # no file can have this
+        return x * 2
+
+    with pytest.raises(fx2onnx.UserError, match=r"E105.*Python decides by the dynamic size n") as caught:
+        fx2onnx.export(program, (torch.randn(5, 2),), dynamic_shapes=({0: "n"},))
+    assert 'Dim("n", max=8)' in str(caught.value)
+    dims = {0: torch.export.Dim("n", max=8)}
+    check(program, (torch.randn(5, 2),), others=[(torch.randn(8, 2),)], dynamic_shapes=(dims,))
+
+
+def test_what_torchs_modules_raise_ends_the_run_in_eager_too() -> None:
+    norm = torch.nn.InstanceNorm1d(3)
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return norm(x[..., :: 2 if x.shape[-1] > 6 else 8])  # of one value there is no deviation
+
+    others = [(torch.randn(2, 3, size),) for size in (7, 20)]
+    result = check(program, (torch.randn(2, 3, 10),), others=others, dynamic_shapes=({2: "n"},))
+    assert conditions_of(result) == {"n": {"n >= 7"}}

@@ -1,7 +1,7 @@
-"""What the user's files find under Python's own names while a module is captured: ``len``, ``type``, ``int`` and ``float`` of
-symbolic sizes, which Python's own cannot give.
+"""What the user's files find under Python's own names while a module is captured: ``len``, ``type``, ``int``, ``float`` and ``range``
+of symbolic sizes, which Python's own cannot give.
 
-``len`` and ``type`` are there wherever the module's code can come from. ``int`` and ``float`` are classes, which code may
+``len`` and ``type`` are there wherever the module's code can come from. The others are classes, which code may
 compare and pass on, so they are there only in files that were seen to turn a size into a number.
 """
 
@@ -30,7 +30,7 @@ SYMBOLIC: Mapping[type, type] = {torch.SymInt: int, torch.SymFloat: float, torch
 
 def take_names(tree: ModuleTree, numbers_in: frozenset[str], functions: Mapping[int, object]) -> None:
     """Until ``Changes`` end, in this thread, the code of the modules of ``tree`` finds ``len`` and ``type`` that know symbolic
-    sizes; the files ``numbers_in`` find ``int`` and ``float``, too, and ``functions`` (by the id of those that they have) under
+    sizes; the files ``numbers_in`` find ``int``, ``float`` and ``range``, too, and ``functions`` (by the id of those that they have) under
     names of their own.
     """
     for space in _spaces_of(tree):
@@ -40,7 +40,7 @@ def take_names(tree: ModuleTree, numbers_in: frozenset[str], functions: Mapping[
         own = {key: functions[id(value)] for key, value in space.items() if id(value) in functions}
         for key, value in own.items():
             put_name(space, key, value)
-        _put(space, {"len": _length, "type": _TYPE_OF_NUMBERS, "int": _INT, "float": _FLOAT})
+        _put(space, {"len": _length, "type": _TYPE_OF_NUMBERS, "int": _INT, "float": _FLOAT, "range": _RANGE})
 
 
 def _put(space: Names, names: Names) -> None:
@@ -99,6 +99,24 @@ class _OfNumber(type):
         return hash(cls.__base__)
 
 
+@answers_for_caller
+class _OfRange(type):
+    """The class of what stands for ``range``: of its turns, only the number has to be a plain one."""
+
+    def __call__(cls, *args: Any) -> Any:
+        if not THREAD.captures or not 1 <= len(args) <= 3 or torch.SymInt not in map(type, args):
+            return range(*args)
+        start, stop, step = (0, args[0], 1) if len(args) == 1 else (*args, 1)[:3]
+        turns = range(-((start - stop) // step))
+        if type(start) is int and type(step) is int:
+            return range(start, start + len(turns) * step, step)
+        return [start + turn * step for turn in turns]
+
+    def __instancecheck__(cls, value: object) -> bool:
+        return isinstance(value, range)
+
+
+_RANGE = _OfRange("range", (), {})
 _TYPE, _TYPE_OF_NUMBERS = (_OfType("type", (type,), {}) for _ in range(2))
 _INT, _FLOAT = (_OfNumber(kind.__name__, (kind,), {}) for kind in (int, float))
 _STANDS_FOR: Mapping[type, type] = {int: _INT, float: _FLOAT}

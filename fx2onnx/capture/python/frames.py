@@ -79,7 +79,7 @@ def location_at(code: CodeType, line: int) -> SourceLocation:
     return known[1]
 
 
-_NUMBERS = frozenset({"int", "float", "len"})
+_NUMBERS = frozenset({"int", "float", "len", "range"})
 
 
 @answers_for_caller

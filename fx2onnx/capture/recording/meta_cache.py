@@ -70,7 +70,8 @@ Key: TypeAlias = tuple[Any, torch.dtype, bool | torch.dtype, tuple[object, ...],
 Decided: TypeAlias = tuple[tuple[str, Any, object], ...]
 """What was decided by the sample's sizes, as in ``ShapeEnv.asked``."""
 
-_SHARED: dict[tuple[bool, bool], Bounded[Key, tuple[Specs, Decided]]] = {}
+Facts: TypeAlias = frozenset[object]
+_SHARED: dict[tuple[bool, bool], Bounded[tuple[Facts, Key], tuple[Specs, Decided]]] = {}
 """Calls of PyTorch's own operators, by the settings of torch that strides of results depend on."""
 
 _MANY = 20_000
@@ -157,21 +158,23 @@ class MetaCache:
             self._types[id(tensor)] = known
         return known
 
-    def remember(self, key: Key, args: tuple[object, ...], result: object, asked: Decided = ()) -> None:
-        """Note the result of a call that ran, and what it decided by the sample's sizes."""
+    def remember(
+        self, key: Key, args: tuple[object, ...], result: object, asked: Decided = (), facts: Facts = frozenset()
+    ) -> None:
+        """Note the result of a call that ran, what it decided by the sample's sizes, and what was known of sizes before."""
         results = result if isinstance(result, tuple | list) else (result,)
         parts = [self._spec(item, args) if isinstance(item, torch.Tensor) else None for item in results]
         known = [part for part in parts if part is not None]
         if len(known) < len(parts):
             return
         specs = self._specs[key] = Specs(tuple(known), type(result) if results is result else None)
-        is_shared = key[0].func.namespace == "aten" and not self._env.unbacked and not self._env.sets
+        is_shared = key[0].func.namespace == "aten" and not self._env.unbacked
         if is_shared and all(how != "specialize" for how, _, _ in asked):
-            self._shared[key] = (specs, tuple(dict.fromkeys(asked)))
+            self._shared[facts, key] = (specs, tuple(dict.fromkeys(asked)))
 
     def _from_before(self, key: Key) -> Specs | None:
         """The results that an earlier export cached, where the present sizes decide alike."""
-        specs, asked = self._shared.get(key, (None, ()))
+        specs, asked = self._shared.get((self._env.facts(), key), (None, ()))
         if specs is None or self._env.unbacked:
             return None
         env = self._env

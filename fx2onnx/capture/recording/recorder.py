@@ -123,7 +123,7 @@ class Recorder(BaseRecorder):
         if result is not MISSING:
             return self.finish(func, args, nodes, result)
         fake_args, fake_kwargs = self.to_fakes(args, kwargs)
-        start_ns, asked = time.perf_counter_ns(), len(self.shape_env.asked)
+        start_ns, asked, facts = time.perf_counter_ns(), len(self.shape_env.asked), self.shape_env.facts()
         self.fake_mode.runs_operator = True
         self.shape_env.asks_of_strides = asks_of_strides(traits, fake_args)
         try:
@@ -159,7 +159,7 @@ class Recorder(BaseRecorder):
             if self._spans is not None:
                 self._spans.add("fake op", start_ns)
         if key is not None:
-            cache.remember(key, fake_args, result, tuple(self.shape_env.asked[asked:]))
+            cache.remember(key, fake_args, result, tuple(self.shape_env.asked[asked:]), facts)
         return self.finish(func, args, nodes, result)
 
     def finish(self, func: OpOverload, args: tuple[object, ...], nodes: Arguments, result: object) -> object:

@@ -37,10 +37,20 @@ class SizeFacts:
     written: dict[Dim, Scalar] = field(default_factory=dict)
     """Expressions as they are written for those sizes."""
 
+    known: frozenset[object] | None = None
+    """``facts``, until the next is learnt."""
+
     def learnt(self) -> None:
         """Sizes became fewer: what was found before may be said better."""
         self.settled.clear()
         self.written.clear()
+        self.known = None
+
+    def facts(self) -> frozenset[object]:
+        """Everything that answers about sizes hang on, besides the hints."""
+        if self.known is None:
+            self.known = frozenset((*self.sets.items(), *self.supposed))
+        return self.known
 
     def simplified(self, dim: Dim) -> Scalar:
         """``dim`` as it is written for the sizes for which the program is."""

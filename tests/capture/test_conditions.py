@@ -458,3 +458,18 @@ def test_what_torchs_modules_raise_ends_the_run_in_eager_too() -> None:
     others = [(torch.randn(2, 3, size),) for size in (7, 20)]
     result = check(program, (torch.randn(2, 3, 10),), others=others, dynamic_shapes=({2: "n"},))
     assert conditions_of(result) == {"n": {"n >= 7"}}
+
+
+def test_no_more_paths_are_run_than_are_kept() -> None:
+    runs: list[int] = []
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        runs.append(len(runs))
+        for limit in range(4, 44, 2):
+            if x.shape[0] > limit:
+                x = x + limit
+        return x
+
+    with pytest.raises(fx2onnx.UserError, match="more than 16 paths through forward"):
+        fx2onnx.export(program, (torch.randn(3, 2),), dynamic_shapes=({0: "n"},))
+    assert len(runs) <= 17

@@ -133,6 +133,13 @@ def test_a_plain_number_that_several_sizes_give_is_a_condition() -> None:
     assert [str(found) for found in done.captured.assumptions] == [f"n >= 4 and n <= 7   ({LINE})"]
 
 
+def test_equal_answers_of_two_comparisons_are_no_equation_of_sizes() -> None:
+    both = equal(Relation("gt", (N, 3)), True, by_user=True)
+    done = ran(attempt(), both)
+    assert diagnosed(done, done.attempt) is done
+    assert done.captured.assumptions == [both]
+
+
 def test_too_many_specializations_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(diagnosis, "MAX_SPECIALIZATIONS", 1)
     error = error_of(ran(attempt(optional=frozenset({"n"})), specialized=Specialization(N, 6, LINE)))

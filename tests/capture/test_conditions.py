@@ -460,16 +460,19 @@ def test_what_torchs_modules_raise_ends_the_run_in_eager_too() -> None:
     assert conditions_of(result) == {"n": {"n >= 7"}}
 
 
-def test_no_more_paths_are_run_than_are_kept() -> None:
+@pytest.mark.parametrize(
+    "goes", [lambda n: [n > limit for limit in range(4, 44, 2)], lambda n: [n % p < 2 for p in (3, 4, 5, 7, 11)]]
+)
+def test_no_more_paths_are_run_than_are_kept(goes: Any) -> None:
     runs: list[int] = []
 
     def program(x: torch.Tensor) -> torch.Tensor:
         runs.append(len(runs))
-        for limit in range(4, 44, 2):
-            if x.shape[0] > limit:
-                x = x + limit
+        for turn, test in enumerate(goes(x.shape[0])):
+            if test:
+                x = x + turn
         return x
 
     with pytest.raises(fx2onnx.UserError, match="more than 16 paths through forward"):
-        fx2onnx.export(program, (torch.randn(3, 2),), dynamic_shapes=({0: "n"},))
+        fx2onnx.export(program, (torch.randn(2, 2),), dynamic_shapes=({0: "n"},))
     assert len(runs) <= 17

@@ -219,7 +219,7 @@ def _refused(attempt: Attempt, name: str, change: Specialization, env: ShapeEnv)
             f"make the size static (leave {name} out of dynamic_shapes)",
             f"or declare {name} with wider bounds"
             if narrowed
-            else "or keep it symbolic: no loop over it, no key of a dict, x.select(0, n) in the place of x[n]",
+            else "or keep it symbolic: no loop over it, no key of a dict, no list of its length",
         ),
     )
 

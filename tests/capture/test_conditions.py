@@ -476,3 +476,20 @@ def test_no_more_paths_are_run_than_are_kept(goes: Any) -> None:
     with pytest.raises(fx2onnx.UserError, match="more than 16 paths through forward"):
         fx2onnx.export(program, (torch.randn(2, 2),), dynamic_shapes=({0: "n"},))
     assert len(runs) <= 17
+
+
+INDICES: dict[str, Any] = {
+    "from the end": lambda x: x[x.shape[0] - 1],
+    "negative": lambda x: x[-(x.shape[0] // 2)],
+    "in a middle axis": lambda x: x[None, :, x.shape[0] // 3, ..., 1],
+    "two": lambda x: x[x.shape[0] // 2, x.shape[0] // 4] * 2,
+    "behind an ellipsis": lambda x: x[..., x.shape[0] // 4, :],
+    "to a tensor": lambda x: x[: torch.tensor(2) * x.shape[0] // 3],
+    "from a tensor": lambda x: x[..., torch.ceil(x.shape[0] / torch.tensor(4)).long() :, :],
+}
+
+
+@pytest.mark.parametrize("name", INDICES)
+def test_indices_that_are_sizes(name: str) -> None:
+    others = [(torch.randn(size, 9, 3),) for size in (3, 4, 7, 8)]
+    check(INDICES[name], (torch.randn(6, 9, 3),), others=others, dynamic_shapes=({0: "n"},))

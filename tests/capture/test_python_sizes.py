@@ -32,8 +32,6 @@ PINNED = {
     "text times a size": "a text of that length",
     "list of a range": "a list of that length",
     "keys": "a key",
-    "row by a size": "torch indexes by the plain number; select takes the size",
-    "end of a row by a size": "as above",
     "interpolated by a factor": "the factor is an attribute of the operator",
 }
 """Why a size is refused as E105."""

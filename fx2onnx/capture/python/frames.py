@@ -84,12 +84,16 @@ _NUMBERS = frozenset({"int", "float", "len", "range"})
 
 @answers_for_caller
 def file_of_number() -> set[str]:
-    """The name of the user's file whose code asks, where it calls what may give a number for a size; else nothing."""
+    """The name of the user's file whose code asks, where it takes a part of a tensor or calls what may give a number for a size;
+    else nothing.
+    """
     frame = asking_frame()
     if frame is None or not is_user(frame.f_code):
         return set()
     names, space = frame.f_code.co_names, frame.f_globals
-    asks = any(name in _NUMBERS or isinstance(space.get(name), BuiltinFunctionType) for name in names)
+    asks = frame.f_lasti in _subscripts(frame.f_code) or any(
+        name in _NUMBERS or isinstance(space.get(name), BuiltinFunctionType) for name in names
+    )
     return {str(space.get("__name__"))} if asks else set()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import traceback
 
 import torch
@@ -26,6 +27,7 @@ from fx2onnx.capture.recording.recorder import Recorder
 from fx2onnx.capture.recording.tensor_tracker import NeedsDecomposition, tensor_info
 from fx2onnx.capture.shapes.python_sizes import take_sizes
 from fx2onnx.capture.shapes.shape_env import DATA_DECIDES, KEEP_TENSORS, ShapeEnv
+from fx2onnx.capture.shapes.size_indices import IndicesOfSizes
 from fx2onnx.capture.shapes.symnode import sym_int
 from fx2onnx.capture.shapes.unmet import with_sizes
 from fx2onnx.capture.torch_private.capture_modes import capture_modes, take_assignments
@@ -128,7 +130,8 @@ def _run_module(
     attempt.patches.apply(attempt.traced, recorder.is_known)
     take_assignments(recorder.take_data)
     take_questions(Questions(recorder))
-    with capture_modes(recorder.fake_mode, recorder.mode, attempt.gradients):
+    indices = IndicesOfSizes() if attempt.numbers_in else contextlib.nullcontext()
+    with capture_modes(recorder.fake_mode, recorder.mode, attempt.gradients), indices:
         try:
             result = program(*args, **kwargs)
         except Fx2OnnxError:

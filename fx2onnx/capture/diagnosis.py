@@ -236,8 +236,8 @@ def _with_assumptions(done: Recorded) -> Recorded:
             guard
             for key, guard in env.guards.items()
             if key not in may_differ
-            and env.is_settled(guard.relation) is None
             and (guard.by_user or not _is_harmless(guard, env))
+            and env.is_settled(guard.relation) is None
         ),
     ]
     return done

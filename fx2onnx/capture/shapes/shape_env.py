@@ -141,7 +141,9 @@ class ShapeEnv(SizeFacts):
         """A size that the symbol may have; ``size`` where nothing is known of it."""
         if name not in self.sets:
             return size
-        first, step = self.sets[name].progression()
+        if name not in self.steps:
+            self.steps[name] = self.sets[name].progression()
+        first, step = self.steps[name]
         member = first + step * size
         return member if member in self.sets[name] else self.hints.get(name, first)
 

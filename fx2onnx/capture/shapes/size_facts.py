@@ -37,6 +37,8 @@ class SizeFacts:
     written: dict[Dim, Scalar] = field(default_factory=dict)
     """Expressions as they are written for those sizes."""
 
+    steps: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """The progressions of ``sets``, as far as they were asked."""
     known: frozenset[object] | None = None
     """``facts``, until the next is learnt."""
 
@@ -44,6 +46,7 @@ class SizeFacts:
         """Sizes became fewer: what was found before may be said better."""
         self.settled.clear()
         self.written.clear()
+        self.steps.clear()
         self.known = None
 
     def facts(self) -> frozenset[object]:

@@ -215,13 +215,17 @@ _PAST = Dim.symbol(PAST_SIZE)
 def _limits(result: ExportResult) -> list[str]:
     """Up to which length of the past the model's Python does what the graph does."""
     limits = {str(found.relation) for found in result.report.assumptions if _is_limit(found)}
-    bounds = (found for found in result.report.assumptions if isinstance(found, Condition) and _is_upper_bound(found))
+    bounds = (
+        found
+        for found in result.report.assumptions
+        if isinstance(found, Condition) and _is_upper_bound(found) and found.sizes.last() is not None
+    )
     return sorted(limits | {bound.expression for bound in bounds})
 
 
 def _is_upper_bound(condition: Condition) -> bool:
-    """Whether it allows every size up to one."""
-    return condition.sizes == interval(0, condition.sizes.last())
+    """Whether it allows every size up to one, or every size but 0, of which there is no prompt."""
+    return condition.sizes in (interval(0, condition.sizes.last()), interval(1, None))
 
 
 def _is_limit(found: Assumed) -> TypeGuard[Guard]:

@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 import torch
 
-from fx2onnx.base.assumptions import Assumed, Assumption, Guard, Specialization
+from fx2onnx.base.assumptions import Assumed, Assumption, Condition, Guard, Specialization
 from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.relations import Relation
+from fx2onnx.base.size_sets import interval, where_true
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.decoding.cache.layout import unmistakable_sizes
 from fx2onnx.decoding.parts import Assembly, cached_parts
@@ -260,6 +261,23 @@ def test_only_sizes_make_a_flaw() -> None:
 def test_limits_of_the_past(op: str, args: tuple[Any, ...], limits: list[str]) -> None:
     assert _limits(exported_with(Guard(Relation(op, args), HERE))) == limits
     assert _limits(exported_with(Assumption(str(Relation(op, args)), HERE))) == []
+
+
+@pytest.mark.parametrize(
+    ("sizes", "is_flaw", "limits"),
+    [
+        (interval(1, None), False, []),  # no prompt has no token
+        (interval(0, 512), False, ["sequence_length <= 512"]),
+        (interval(1, 64), True, []),
+        (interval(2, None), True, []),
+        (where_true(Relation("eq", (TOKENS % 2, 0))), True, []),
+    ],
+    ids=str,
+)
+def test_conditions_on_the_length_of_a_prompt(sizes: Any, is_flaw: bool, limits: list[str]) -> None:
+    done = exported_with(Condition("sequence_length", sizes, Relation("ge", (TOKENS, 0)), HERE))
+    assert bool(_flaw(done, SimpleNamespace(kwargs={}))) is is_flaw  # type: ignore[arg-type]
+    assert _limits(done) == limits
 
 
 def test_sizes_of_trial_runs_are_no_number_of_patches() -> None:

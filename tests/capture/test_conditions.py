@@ -478,6 +478,16 @@ def test_no_more_paths_are_run_than_are_kept(goes: Any) -> None:
     assert len(runs) <= 17
 
 
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16])
+def test_a_small_type_wraps_around(dtype: torch.dtype) -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        number = (torch.tensor(90) * x.shape[0]).to(dtype)
+        return x * 2 + torch.ones(abs(int(number.item())) + 1).sum()
+
+    others = [(torch.randn(size, 2),) for size in (1, 2, 3, 4)]
+    check(program, (torch.randn(2, 2),), others=others, dynamic_shapes=({0: "n"},))
+
+
 INDICES: dict[str, Any] = {
     "from the end": lambda x: x[x.shape[0] - 1],
     "negative": lambda x: x[-(x.shape[0] // 2)],

@@ -49,6 +49,8 @@ def _derived(recorder: BaseRecorder, node: torch.fx.Node, depth: int = 0) -> Sca
     if node in recorder.unbacked_scalars:
         return recorder.unbacked_scalars[node]
     node = _element_of(node)
+    if node.meta["val"].dtype not in _INTEGERS + _FLOATS:
+        return None  # a smaller type wraps around
     if node.target is aten.scalar_tensor.default and not subscripts():
         number = node.args[0]
         return number if type(number) is int or (isinstance(number, Dim) and not number.is_real) else None

@@ -36,7 +36,7 @@ def run_at_unknown_sizes(env: ShapeEnv, operator: Callable[[], Any], where: Sour
     asked = len(env.asked)
     try:
         result = operator()
-    except Exception:
+    except Exception:  # torch's operators raise whatever they like; raised on where no equality mends it
         found = _with_equal_sizes(env, operator, asked, where)
         if found is None:
             raise

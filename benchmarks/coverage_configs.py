@@ -25,6 +25,7 @@ _RULES: dict[str, list[tuple[str, int]]] = {
         (r"experts_per_tok(en)?$|^moe_k$|^moe_top_?k$|^num_selects$|^top_k_experts$|^moe_topk$", 2),
         (r"^(n_group|topk_group|num_expert_groups?)$", 1),
     ],
+    "chosen keys": [(r"^index_topk$", 8), (r"^index_kpool$", 4)],  # fewer than a sample has
 }
 _WIDTHS: list[tuple[str, int, int]] = [
     (
@@ -39,7 +40,8 @@ _WIDTHS: list[tuple[str, int, int]] = [
     ),
     (r"^(projection_dim|out_hidden_size|projector_dim|proj_dim|output_dim|text_embed_dim)$", 64, 512),
     (r"^(adapter_(in|out)_dim|adapter_input_size|text_hidden_size)$", 64, 512),
-    (r"^(\w+_)?(attention_heads|n_heads?|num_heads|num_query_heads)$", 4, 4),
+    (r"^(?!index)(\w+_)?(attention_heads|n_heads?|num_heads|num_query_heads)$", 4, 4),
+    (r"^index(er)?_n_heads$", 16, 16),  # among few heads many keys have the score 0, and no order
     (r"^(\w+_)?(num_key_value_heads|num_kv_heads|n_kv_heads|multi_query_group_num)$", 2, 2),
     (r"^(\w+_)?head_dim$|^attention_head_dim$|^d_kv$|^kv_channels$", 16, 128),
     (r"^(kv|q)_lora_rank$", 32, 128),
@@ -50,7 +52,7 @@ _RULES["width"] = [(pattern, small) for pattern, small, _ in _WIDTHS]
 _RULES["half width"] = [(pattern, medium) for pattern, _, medium in _WIDTHS]
 # Configs whose rotary sections or convolution groups are written for heads of 64.
 _RULES["heads of 64"] = [(pattern, {64: 256, 16: 64}.get(small, small)) for pattern, small, _ in _WIDTHS]
-_SHORT = ("depth", "vocabulary", "experts")
+_SHORT = ("depth", "vocabulary", "experts", "chosen keys")
 RECIPES: dict[str, tuple[str, ...]] = {
     "small": (*_SHORT, "width", "image"),
     "small, default image": (*_SHORT, "width"),
@@ -119,7 +121,7 @@ _FILLS: dict[str, Callable[[Mapping[str, Any]], Any]] = {
         "topk_group": 1,
         "prediction_length": 8,
         "context_length": 16,
-        "indexer_n_heads": 4,
+        "indexer_n_heads": 16,
         "indexer_kv_heads": 1,
         "indexer_head_dim": 16,
         "indexer_budget": 8,

@@ -179,8 +179,10 @@ def _exported(row: Row, model: Any, inputs: dict[str, Any], expected: Any, folde
     import torch
 
     from fx2onnx.decoding.parts import Assembly, cached_parts
+    from fx2onnx.decoding.reference_generate import generate_eagerly
     from fx2onnx.exporting.folder import export_assembly
     from fx2onnx.generation import load
+    from fx2onnx.manifest.names import IMAGE_FILE
     from fx2onnx.sources.source import Source
     from fx2onnx.verify import verify
 
@@ -189,6 +191,11 @@ def _exported(row: Row, model: Any, inputs: dict[str, Any], expected: Any, folde
     assembly = Assembly(model, parts, None, "")
     done = export_assembly(assembly, folder)
     row |= {"passed": "export", "export_s": round(time.perf_counter() - start, 2), "notes": done.notes}
+    encoder = done.sources.get(IMAGE_FILE)
+    if encoder is not None and "image_grid_thw" in encoder.bake:
+        row["one_size"] = True
+        inputs = with_images(model, of_sizes=False)
+        expected = generate_eagerly(model, inputs, NEW_TOKENS)
     row["nodes"] = sum(report.nodes_onnx for report in done.reports.values())
     bad = []
     for name, source in done.sources.items():
@@ -290,6 +297,12 @@ def write_page(rows: dict[str, Row], cases: Sequence[tuple[str, str]]) -> None:
             "These loop over their prompt in Python; their graph takes one token, and ",
         ]
         lines[-1] += f"`generate` calls it once a token: {', '.join(single)}."
+    one_size = sorted(name for name, row in rows.items() if row.get("one_size"))
+    if one_size:
+        lines += ["", "## Images of one size", ""]
+        lines += [
+            f"Of these the grid of images is that of the sample; of others with a grid the images are of three sizes: {', '.join(one_size)}."
+        ]
     by_row = sorted(name for name, row in rows.items() if row.get("by_row"))
     if by_row:
         lines += [

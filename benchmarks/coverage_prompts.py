@@ -48,47 +48,39 @@ def generates_alone(model: Any) -> bool:
     from fx2onnx.decoding.recipes.cross_attention import runs_on_text
     from fx2onnx.decoding.recipes.image_prompt import takes_images
     from fx2onnx.decoding.recipes.inner_language_model import language_of
-    from fx2onnx.decoding.recipes.multimodal import modalities_of
+    from fx2onnx.decoding.recipes.modality import modalities_of
 
     if not takes_images(model) or getattr(model.config, "is_encoder_decoder", False):
         return True
     return language_of(model) is model if modalities_of(model) else runs_on_text(model)
 
 
-def with_images(model: Any) -> dict[str, Any]:
-    """Three prompts with an image each, of as many placeholder tokens as the encoder gives features."""
+def with_images(model: Any, *, of_sizes: bool = True) -> dict[str, Any]:
+    """Three prompts with an image each, of as many placeholder tokens as the encoder gives features; ``of_sizes``: of three
+    sizes where a grid may say them.
+    """
     import torch
 
-    from fx2onnx.decoding.recipes.multimodal import FeaturePart, encoders_and_embedding, modalities_of
-    from fx2onnx.sources.source import Options
+    from fx2onnx.decoding.recipes.modality import modalities_of
 
     inputs = text_prompts(model)
     image = next((m for m in modalities_of(model) if m.name == "image"), None)
     if image is None:
         return _with_prompt(model, inputs)
-    encoder = encoders_and_embedding(model, "", Options(batch=3))[image.file][0]
-    taken = dict(encoder.kwargs)
-    with torch.no_grad():
-        count = FeaturePart(model, image)(**taken)[image.features].shape[0]
-    if encoder.bake:  # made for one image
-        beside = -1 if "target_sizes" in taken else 0  # images in strips lie side by side
-        taken = {name: torch.cat([value] * 3, beside if name == image.argument else 0) for name, value in taken.items()}
-        taken[image.argument] = torch.randn_like(taken[image.argument])
-        for place in range(3):
-            _moved(taken, place, place)
-    else:
-        count //= 3
+    taken, counts = _images(model, image, of_sizes=of_sizes)
     for name in (name for name in taken if name.endswith("_attention_mask") and name != "pixel_attention_mask"):
         taken[name][1, -2:] = 0  # of a text that the encoder reads
     token = next(value for field in image.tokens if isinstance(value := getattr(model.config, field, None), int))
     ids, mask = inputs["input_ids"], inputs["attention_mask"]
     ids[ids == token] = 1
-    placed = torch.full((3, count), token)
     start = getattr(model.config, "vision_start_token_id", None)
-    if start is not None:  # by which some models count images
-        placed = torch.cat([torch.full((3, 1), start), placed], dim=1)
-    ids = torch.cat([ids[:, :3], placed, ids[:, 3:]], dim=1)
-    mask = torch.cat([mask[:, :3], torch.ones_like(placed), mask[:, 3:]], dim=1)
+    before = [] if start is None else [start]  # by which some models count images
+    rows, shown = [], []
+    for row, count in enumerate(counts):
+        placed, padding = torch.tensor([*before, *[token] * count]), torch.zeros(max(counts) - count, dtype=torch.int64)
+        rows.append(torch.cat([padding, ids[row, :3], placed, ids[row, 3:]]))
+        shown.append(torch.cat([padding, mask[row, :3], torch.ones_like(placed), mask[row, 3:]]))
+    ids, mask = torch.stack(rows), torch.stack(shown)
     kinds = {"mm_token_type_ids": (ids == token).int()}
     known = inspect.signature(model.forward).parameters
     return {
@@ -99,8 +91,48 @@ def with_images(model: Any) -> dict[str, Any]:
     }
 
 
+def _images(model: Any, image: Any, *, of_sizes: bool) -> tuple[dict[str, Any], list[int]]:
+    """The encoder's arguments for three images, and how many features each has."""
+    import torch
+
+    from fx2onnx.decoding.recipes.multimodal import FeaturePart, encoders_and_embedding
+    from fx2onnx.sources.source import Options
+
+    forms = encoders_and_embedding(model, "", Options(batch=3))[image.file]
+    part = FeaturePart(model, image)
+    grid = forms[0].module.grid
+    encoder = forms[0] if of_sizes or grid is None else forms[-1]
+    taken = dict(encoder.kwargs)
+    with torch.no_grad():
+        if grid is not None and of_sizes:
+            taken = _of_sizes(taken, grid.input, grid.merge_size)
+            return taken, [part(**row_of(taken, row))[image.features].shape[0] for row in range(3)]
+        count = part(**taken)[image.features].shape[0]
+    if not encoder.bake:
+        return taken, [count // 3] * 3
+    beside = -1 if "target_sizes" in taken else 0  # made for one image; images in strips lie side by side
+    taken = {name: torch.cat([value] * 3, beside if name == image.argument else 0) for name, value in taken.items()}
+    taken[image.argument] = torch.randn_like(taken[image.argument])
+    for place in range(3):
+        _moved(taken, place, place)
+    return taken, [count] * 3
+
+
+def _of_sizes(taken: dict[str, Any], grid: str, merge: int) -> dict[str, Any]:
+    """Three images, each of another size and shape; what is told of one image besides is told of three."""
+    import torch
+
+    sizes = torch.tensor([[1, rows * merge, columns * merge] for rows, columns in ((2, 2), (1, 3), (4, 2))])
+    patches = torch.randn(int(sizes.prod(1).sum()), *taken["pixel_values"].shape[1:])
+    return {name: torch.cat([value] * 3) for name, value in taken.items()} | {grid: sizes, "pixel_values": patches}
+
+
 def row_of(inputs: dict[str, Any], place: int) -> dict[str, Any]:
     """One of three prompts with its image; images in strips lie side by side."""
+    if "image_grid_thw" in inputs:
+        parts = inputs["pixel_values"].split(inputs["image_grid_thw"].prod(1).tolist())
+        images = {"pixel_values": parts[place]}
+        return {name: value[place : place + 1] for name, value in inputs.items() if name not in images} | images
     beside = {"pixel_values"} if "target_sizes" in inputs else set()
     row = {name: value.tensor_split(3, -1 if name in beside else 0)[place] for name, value in inputs.items()}
     if _POOLS in row:
@@ -124,7 +156,8 @@ def mixes_images(model: Any, inputs: dict[str, Any]) -> bool:
     """Whether the model's own features of an image depend on the other images of the call."""
     import torch
 
-    from fx2onnx.decoding.recipes.multimodal import FeaturePart, modalities_of
+    from fx2onnx.decoding.recipes.modality import modalities_of
+    from fx2onnx.decoding.recipes.multimodal import FeaturePart
 
     image = next((m for m in modalities_of(model) if m.name == "image"), None)
     if image is None:

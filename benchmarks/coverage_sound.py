@@ -10,7 +10,8 @@ def with_sound(model: Any, inputs: dict[str, Any]) -> dict[str, Any] | None:
     import torch
 
     from fx2onnx.base.errors import UserError
-    from fx2onnx.decoding.recipes.multimodal import FeaturePart, feature_forms, modalities_of
+    from fx2onnx.decoding.recipes.modality import modalities_of
+    from fx2onnx.decoding.recipes.multimodal import FeaturePart, feature_forms
     from fx2onnx.sources.seeding import seeded
     from fx2onnx.sources.source import Options
 

@@ -6,18 +6,20 @@ than all the rest.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.runner import kernels
 from fx2onnx.runner.attributes import attribute_value, resolved
+from fx2onnx.runner.body_types import build_bodies, names_of_body, same_type
+from fx2onnx.runner.declarations import agree, check_default
 from fx2onnx.runner.gradient import add_gradient
-from fx2onnx.runner.imports import functions_of, opsets_of
+from fx2onnx.runner.imports import check_ir_version, functions_of, opsets_of
 from fx2onnx.runner.limits import MAX_NESTING, MAX_STEPS
 from fx2onnx.runner.load import LoadedModel
 from fx2onnx.runner.nodes import GRAPH, NodeText, check_text, distinct, in_order, read_nodes
@@ -25,15 +27,19 @@ from fx2onnx.runner.ort_value import as_plain
 from fx2onnx.runner.program import Program, Slot, Step
 from fx2onnx.runner.registry import PRIVATE_DOMAIN, Kernel, find_kernel, table_version
 from fx2onnx.runner.schemas import (
-    NEWEST_OPSET,
     Signature,
     check_arity,
     check_attributes,
+    check_left_out,
+    check_present,
+    deprecated,
     function_body,
+    no_kernel,
     signature_of,
 )
-from fx2onnx.runner.types import onnx_dtype
-from fx2onnx.runner.typing_protos import type_and_dims, type_of_array
+from fx2onnx.runner.types import onnx_dtype, type_name
+from fx2onnx.runner.typing_protos import type_of_array, type_of_info
+from fx2onnx.runner.value_types import types_made
 from fx2onnx.runner.weights import WeightStore, declared
 
 kernels.load_all()
@@ -73,6 +79,7 @@ def build_program(loaded: LoadedModel, replaced: Mapping[str, Any] | None = None
 
 def _build(loaded: LoadedModel, replaced: Mapping[str, Any]) -> Program:
     proto = loaded.proto
+    ir_version = check_ir_version(proto)
     if not proto.HasField("graph"):
         raise UserError("E303", "the model has no graph")
     if not proto.opset_import:
@@ -80,7 +87,7 @@ def _build(loaded: LoadedModel, replaced: Mapping[str, Any]) -> Program:
     graph = proto.graph
     check_text(graph.name)
     functions = functions_of(proto) if proto.functions else {}
-    context = BuildContext(functions, WeightStore(loaded.folders), proto.ir_version or 8, loaded.held, replaced)
+    context = BuildContext(functions, WeightStore(loaded.folders), ir_version, loaded.held, replaced)
     program = Program(graph.name or "main")
     GraphBuilder(context, program, opsets_of(proto.opset_import)).add_graph(graph)
     program.drop_dead_steps()
@@ -112,43 +119,69 @@ class GraphBuilder:
         self.program = program
         self.opsets = opsets
         self.parent = parent
-        self.attributes = attributes or {}
+        self.attributes = attributes
         self.depth = depth
         self.slot_of: dict[str, int] = {}
         self.constants: dict[str, Any] = {}
         self.types: dict[str, Any] = {}
 
-    def add_graph(self, graph: Any) -> None:
-        """Inputs, initializers, nodes, outputs."""
+    def add_graph(self, graph: Any, given: Sequence[str] = ()) -> None:
+        """Inputs, initializers, nodes, outputs. ``given``: the types of what is given to a body, as far as known."""
         self.collect_constants(graph)
         inputs = [(info.name, info) for info in graph.input]
         distinct((name for name, _ in inputs), "graph input")
-        is_old = self.context.ir_version < 4 and self.depth == 0
-        for name, info in inputs:
-            if is_old and name in self.constants:
-                continue
-            type_, shape = type_and_dims(info.type)
-            if self.depth == 0 and type_ is None:
-                raise UserError("E303", f"the model's input {name!r} has no type")
-            slot = self.program.new_slot(name, type_, shape)
-            self.slot_of[name] = slot.index
-            self.program.inputs.append(slot.index)
-            if name in self.constants:
-                self.program.defaults[slot.index] = self.constant(name)
-                del self.constants[name]
-        outputs = [(info.name, info) for info in graph.output]
+        for place, (name, info) in enumerate(inputs):
+            self.add_input(name, info, given[place] if place < len(given) else "")
         self.types = {info.name: info for info in graph.value_info}
-        self.types.update(outputs)
-        self.add_nodes(graph.node, [*self.slot_of, *self.constants], graph.name)
-        for name, info in outputs:
-            check_text(name)
-            index = self.find(name)
-            if index is None or index < 0:
-                raise UserError("E303", f"nothing in graph {graph.name!r} makes its output {name!r}")
-            slot = self.program.slots[index]
+        self.types.update((info.name, info) for info in graph.output)
+        known = [*self.slot_of, *self.constants]
+        own = names_of_body(graph, known, self.parent.sees) if self.parent is not None else None
+        self.add_nodes(graph.node, known, graph.name)
+        for info in graph.output:
+            self.add_output(info, graph.name, own)
+        for name, tensor in self.constants.items():
+            if name not in self.slot_of:
+                self.context.weights.check(tensor, f"initializer {name!r}")
+
+    def add_input(self, name: str, info: Any, given: str) -> None:
+        if not name:
+            raise UserError("E303", "an input of the graph has no name")
+        type_, shape = type_of_info(info)
+        if self.depth == 0 and type_ is None:
+            raise UserError("E303", f"the model's input {name!r} has no type")
+        if name in self.constants:
+            check_default(name, type_, shape, self.constants[name])
+            if self.context.ir_version < 4 and self.depth == 0:
+                return  # the initializer is what it is; feeds may not replace it
+        slot = self.program.new_slot(name, type_, shape)
+        slot.type_name = type_name(type_) if type_ is not None else given
+        if not same_type(slot.type_name, given):
+            what = f"the input {name!r} of the body {self.program.name!r} is declared {slot.type_name} and is given {given}"
+            raise UserError("E303", what)
+        self.slot_of[name] = slot.index
+        self.program.inputs.append(slot.index)
+        if name in self.constants:
+            self.program.defaults[slot.index] = self.constant(name)
+            del self.constants[name]
+
+    def sees(self, name: str) -> bool:
+        """Whether the value is defined so far, here or in a graph around."""
+        return name in self.slot_of or name in self.constants or (self.parent is not None and self.parent.sees(name))
+
+    def add_output(self, info: Any, graph_name: str, own: Collection[str] | None) -> None:
+        """``own``: the values that a body defines itself, None for the main graph."""
+        name = info.name
+        check_text(name)
+        index = self.find(name) if own is None or name in own else None
+        if index is None or index < 0:
+            raise UserError("E303", f"nothing in graph {graph_name!r} makes its output {name!r}")
+        slot = self.program.slots[index]
+        if slot.producer < 0 or slot.type is None:
+            type_, shape = type_of_info(info)
+            agree(slot, name, type_)
             if slot.type is None:
-                slot.type, slot.shape = type_and_dims(info.type)
-            self.program.outputs.append(index)
+                slot.type, slot.shape = type_, shape
+        self.program.outputs.append(index)
 
     def collect_constants(self, graph: Any) -> None:
         """Initializers by name; each is read when something asks for it."""
@@ -165,7 +198,11 @@ class GraphBuilder:
     def add_nodes(self, protos: Sequence[Any], known: Iterable[str], where: str) -> None:
         if self.context.n_steps + len(protos) > MAX_STEPS:
             raise UserError("E404", f"the model has more than {MAX_STEPS} steps after functions are expanded")
-        for text, attributes in in_order(read_nodes(protos), known, where):
+        nodes = read_nodes(protos)
+        names = [text.name for text, _ in nodes if text.name]
+        if len(set(names)) < len(names):
+            distinct(names, "node name")
+        for text, attributes in in_order(nodes, known, where):
             self.add_node(text, attributes)
 
     def find(self, name: str) -> int | None:
@@ -175,13 +212,14 @@ class GraphBuilder:
             return index
         if name in self.constants:
             const = self.constant(name)
-            slot = self.program.new_slot(name, type_of_array(const), const.shape, const, True)
+            slot = self.program.new_constant(name, const, type_of_array(const))
         elif self.parent is not None:
             outer_index = self.parent.find(name)
             if outer_index is None or outer_index < 0:
                 return outer_index
             outer = self.parent.program.slots[outer_index]
             slot = self.program.new_slot(outer.name, outer.type, outer.shape, outer.const, outer.is_const)
+            slot.type_name = outer.type_name
             if not outer.is_const:
                 self.program.captures.append((outer_index, slot.index))
         else:
@@ -219,22 +257,27 @@ class GraphBuilder:
         self.context.n_steps += 1
         domain, op_type = text.domain, text.op_type
         given = resolved(attributes, self.attributes, text) if attributes else {}
+        if domain == PRIVATE_DOMAIN:
+            raise UserError("E303", f"the domain {domain!r} is the runner's own; models cannot use it", node=str(text))
+        version = self.opsets.get(domain)
+        if version is None:
+            raise UserError(
+                "E303",
+                f"the model imports no opset of domain {domain or 'ai.onnx'!r}",
+                node=str(text),
+                next="add the domain and its version to opset_import",
+            )
         if self.context.functions:
             function = self.context.functions.get((domain, op_type, text.overload))
             if function is not None:
                 self.expand(text, function, opsets_of(function.opset_import), given)
                 return
-        if domain == PRIVATE_DOMAIN:
-            raise UserError("E303", f"the domain {domain!r} is the runner's own; models cannot use it", node=str(text))
-        version = self.opsets.get(domain)
-        if version is None:
-            if domain and find_kernel(domain, op_type, 1) is None:
-                raise UserError("E303", f"the model imports no opset of domain {domain!r}", node=str(text))
-            version = 1
         kernel, signature = _operator(domain, op_type, version, table_version())
         if signature is not None:
+            if signature.is_deprecated and (kernel is None or kernel.since != signature.since_version):
+                raise deprecated(text, signature)  # GroupNormalization-18 never was anything else, and is in use
             check_arity(text, signature)
-            check_attributes(text, signature, {name: a.type for name, a in given.items()})
+            check_attributes(text, signature, given)
         if (domain, op_type) == _GRADIENT:
             slots = [self.lookup(name, text) for name in text.inputs]
             attrs = {name: attribute_value(attribute, text, self.context.weights) for name, attribute in given.items()}
@@ -242,10 +285,11 @@ class GraphBuilder:
         elif kernel is not None:
             self.add_step(text, kernel, signature, given)
         elif signature is not None and signature.has_function:
+            check_present(text, signature, (place for place, name in enumerate(text.inputs) if not name))
             body = function_body(domain, op_type, version)
             self.expand(text, body, opsets_of(body.opset_import) or {"": version}, given)
         else:
-            _refuse(text, version)
+            raise no_kernel(text, version)
 
     def expand(self, text: NodeText, function: Any, opsets: Mapping[str, int], given: Mapping[str, Any]) -> None:
         """Add the function's nodes in place of the call."""
@@ -271,46 +315,56 @@ class GraphBuilder:
             self.slot_of[output] = index
             slot = self.program.slots[index]
             if slot.producer >= 0 and output:
-                self.declare(slot, output)
+                self.declare(slot, output, text)
 
-    def declare(self, slot: Slot, name: str) -> None:
+    def declare(self, slot: Slot, name: str, text: NodeText) -> None:
         """Give the slot the name of a value and what the graph says of it."""
         slot.name = name
         info = self.types.get(name)
         if info is not None:
-            slot.type, slot.shape = type_and_dims(info.type)
+            slot.type, slot.shape = type_of_info(info)
+            agree(slot, name, slot.type, text)
 
     def add_step(self, text: NodeText, kernel: Kernel, signature: Signature | None, given: Mapping[str, Any]) -> None:
         program = self.program
         inputs = [self.lookup(name, text) for name in text.inputs]
-        bodies: dict[str, Program] = {}
-        attrs: dict[str, Any] = {}
-        for name, attribute in given.items():
-            if attribute.type == GRAPH:
-                bodies[name] = self.body(attribute.g, name)
-            else:
-                attrs[name] = attribute_value(attribute, text, self.context.weights)
+        if signature is not None and -1 in inputs:
+            check_present(text, signature, (place for place, index in enumerate(inputs) if index < 0))
+        attrs = {
+            name: attribute_value(attribute, text, self.context.weights)
+            for name, attribute in given.items()
+            if attribute.type != GRAPH
+        }
         if kernel.op_type == "Constant" and not kernel.domain:
             self.add_constant(text, kernel, attrs)
             return
         while inputs and inputs[-1] < 0:
             inputs.pop()
+        types = tuple([program.slots[index].type_name if index >= 0 else "" for index in inputs])
+        made = types_made(text, signature, types, attrs) if signature is not None else ("",) * len(text.outputs)
+        bodies: dict[str, Program] = {}
+        if len(attrs) < len(given):
+            graphs = {name: attribute.g for name, attribute in given.items() if attribute.type == GRAPH}
+            bodies, made = build_bodies(text, signature, graphs, types, attrs, self.body)
         if "n_outputs" in kernel.extras:
             attrs["n_outputs"] = len(text.outputs)
         if "version" in kernel.extras:
             attrs["version"] = signature.since_version if signature else kernel.since
         index = len(program.steps)
         outputs = []
-        for name in text.outputs:
+        for place, name in enumerate(text.outputs):
             if not name:
+                if signature is not None:
+                    check_left_out(text, signature, place)
                 outputs.append(-1)
                 continue
             slot = program.new_slot(name)
             slot.producer = index
+            slot.type_name = made[place]
             self.slot_of[name] = slot.index
             outputs.append(slot.index)
             if name in self.types:
-                self.declare(slot, name)
+                self.declare(slot, name, text)
         step = Step(index, kernel, attrs.get("version", kernel.since), tuple(inputs), tuple(outputs), attrs)
         step.n_inputs = len(inputs)
         if signature is not None:
@@ -328,29 +382,13 @@ class GraphBuilder:
         try:
             array = kernel.fn(**attrs)
         except ValueError as error:
-            raise UserError("E303", "a Constant without a value", node=str(text), why=str(error)) from error
-        slot = self.program.new_slot(text.outputs[0], type_of_array(array), array.shape, array, True)
+            raise UserError("E303", "a Constant without one value", node=str(text), why=str(error)) from error
+        slot = self.program.new_constant(text.outputs[0], array, type_of_array(array))
         self.slot_of[slot.name] = slot.index
 
-    def body(self, graph: Any, name: str) -> Program:
+    def body(self, graph: Any, name: str, given: Sequence[str]) -> Program:
         program = Program(graph.name or name)
         builder = GraphBuilder(self.context, program, self.opsets, self, self.attributes, self.depth + 1)
-        builder.add_graph(graph)
+        builder.add_graph(graph, given)
         program.drop_dead_steps()
         return program
-
-
-def _refuse(text: NodeText, version: int) -> NoReturn:
-    domain, op_type = text.domain, text.op_type
-    known = signature_of(domain, op_type, NEWEST_OPSET) if not domain else None
-    if known is not None:
-        why = f"{op_type} is not in opset {version}; it came with opset {known.since_version} or was changed then"
-    else:
-        why = f"no kernel, no function body and no model-local function for {domain or 'ai.onnx'}::{op_type}"
-    raise UserError(
-        "E402",
-        f"the runner has no kernel for {domain + '::' if domain else ''}{op_type}, opset {version}",
-        node=str(text),
-        why=why,
-        next=f'register one: @fx2onnx.runner.kernel("{op_type}", domain="{domain}")',
-    )

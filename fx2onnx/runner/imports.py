@@ -2,12 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
+import onnx
+
 from fx2onnx.base.errors import UserError
-from fx2onnx.runner.nodes import check_text, distinct
-from fx2onnx.runner.schemas import NEWEST_OPSET
+from fx2onnx.runner.limits import MAX_NESTING
+from fx2onnx.runner.nodes import GRAPH, check_text, distinct
+from fx2onnx.runner.schemas import newest_opset
+
+
+def check_ir_version(proto: Any) -> int:
+    """The model's IR version. Raises: UserError E303 for none, and for one from the future."""
+    version: int = proto.ir_version
+    if version < 1:
+        raise UserError(
+            "E303",
+            "the model does not say its IR version",
+            why=f"ModelProto.ir_version must be there, and is {version or 'missing'}",
+            next="set it: model.ir_version = 10 in Python",
+        )
+    if version > onnx.IR_VERSION:
+        raise UserError(
+            "E303",
+            f"the model has IR version {version}; the installed onnx knows up to {onnx.IR_VERSION}",
+            next="install a newer onnx",
+        )
+    return version
 
 
 def opsets_of(imports: Iterable[Any]) -> dict[str, int]:
@@ -21,28 +44,85 @@ def opsets_of(imports: Iterable[Any]) -> dict[str, int]:
         name = "" if domain == "ai.onnx" else domain
         if opsets.setdefault(name, version) != version:
             raise UserError("E303", f"two versions of the opset {domain!r} are imported: {opsets[name]} and {version}")
-    if opsets.get("", 1) > NEWEST_OPSET:
-        raise UserError("E303", f"the model needs opset {opsets['']}; the installed onnx knows up to {NEWEST_OPSET}")
+    for name, version in opsets.items():
+        newest = newest_opset(name)
+        if newest is not None and version > newest:
+            what = f"opset {version} of {name}" if name else f"opset {version}"
+            raise UserError(
+                "E303", f"the model needs {what}; the installed onnx knows up to {newest}", next="install a newer onnx"
+            )
     return opsets
 
 
 def functions_of(proto: Any) -> dict[tuple[str, str, str], Any]:
-    """The model's functions by domain, name and overload. Raises: UserError E303 for one that is defined twice."""
+    """The model's functions by domain, name and overload, without those of the standard domain: its operators win there.
+
+    Raises: UserError E303 for one that is defined twice, calls itself, or uses what it does not define or import.
+    """
     result: dict[tuple[str, str, str], Any] = {}
+    calls: dict[tuple[str, str, str], list[tuple[str, str, str]]] = {}
     for function in proto.functions:
-        domain = "" if function.domain == "ai.onnx" else function.domain
+        domain = _plain(function.domain)
         check_text(domain, function.name, function.overload, *function.output, *function.attribute)
         key = (domain, function.name, function.overload)
-        if key in result:
+        if key in calls:
             raise UserError("E303", f"the function {domain}::{function.name} is defined twice")
-        inputs = distinct(function.input, "function input")
-        known = {*inputs, *(name for node in function.node for name in node.output)}
-        for node in function.node:
-            for name in node.input:
-                if name and name not in known:
-                    raise UserError("E303", f"the input {name!r} of a node in {function.name!r} is made nowhere")
-        for name in function.output:
-            if name not in known:
-                raise UserError("E303", f"nothing in function {function.name} makes its output {name!r}")
-        result[key] = function
+        _check_function(function)
+        calls[key] = _check_imports(function)
+        if domain:
+            result[key] = function
+    try:
+        TopologicalSorter(calls).prepare()
+    except CycleError as error:
+        domain, name, _ = error.args[1][0]
+        raise UserError("E303", f"the function {domain}::{name} calls itself") from error
     return result
+
+
+def _plain(domain: str) -> str:
+    return "" if domain == "ai.onnx" else domain
+
+
+def _check_function(function: Any) -> None:
+    """Raises: UserError E303 for a name that occurs twice, and for a value that nothing makes."""
+    inputs = distinct(function.input, f"input of the function {function.name}")
+    distinct(function.output, f"output of the function {function.name}")
+    with_default = [attribute.name for attribute in function.attribute_proto]
+    distinct([*function.attribute, *with_default], f"attribute of the function {function.name}")
+    known = {*inputs, *(name for node in function.node for name in node.output)}
+    for node in function.node:
+        for name in node.input:
+            if name and name not in known:
+                raise UserError("E303", f"the input {name!r} of a node in {function.name!r} is made nowhere")
+    for name in function.output:
+        if name not in known:
+            raise UserError("E303", f"nothing in function {function.name} makes its output {name!r}")
+
+
+def _check_imports(function: Any) -> list[tuple[str, str, str]]:
+    """What the function's nodes may call. Raises: UserError E303 for one of a domain that the function does not import."""
+    imported = opsets_of(function.opset_import)
+    called = []
+    for node in _deep_nodes(function.node, 0):
+        domain = _plain(node.domain)
+        if domain not in imported:
+            raise UserError(
+                "E303",
+                f"the function {function.domain}::{function.name} imports no opset of domain {node.domain!r}",
+                node=f"{node.op_type}({', '.join(node.input)})"[:200],
+                why="each function says itself which opsets its nodes are of",
+                next="add the domain to the function's opset_import",
+            )
+        called.append((domain, node.op_type, node.overload))
+    return called
+
+
+def _deep_nodes(nodes: Iterable[Any], depth: int) -> Iterator[Any]:
+    """The nodes, and those of the graphs in their attributes."""
+    if depth > MAX_NESTING:
+        raise UserError("E303", f"graphs are nested more than {MAX_NESTING} deep")
+    for node in nodes:
+        yield node
+        for attribute in node.attribute:
+            if attribute.type == GRAPH:
+                yield from _deep_nodes(attribute.g.node, depth + 1)

@@ -100,10 +100,16 @@ def in_order(nodes: list[Node], known: Iterable[str], where: str) -> list[Node]:
                     raise UserError("E303", f"{name!r} has two definitions in {where!r}", node=str(text))
                 defined.add(name)
                 producer[name] = position
+    return nodes if _is_sorted(nodes, producer) else _sorted(nodes, producer)
+
+
+def _is_sorted(nodes: list[Node], producer: dict[str, int]) -> bool:
     position_of = producer.get
-    if all(position_of(name, -1) < place for place, node in enumerate(nodes) for name in _deep_inputs(node, 0)):
-        return nodes
-    return _sorted(nodes, producer)
+    for place, node in enumerate(nodes):
+        for name in _deep_inputs(node, 0) if node[1] else node[0].inputs:
+            if position_of(name, -1) >= place:
+                return False
+    return True
 
 
 def _sorted(nodes: list[Node], producer: dict[str, int]) -> list[Node]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fx2onnx.runner.registry import Kernel
-from fx2onnx.runner.types import Value
+from fx2onnx.runner.types import Value, type_name
 
 
 @dataclass(slots=True)
@@ -20,6 +20,8 @@ class Slot:
     const: Value = None
     is_const: bool = False
     producer: int = -1
+    type_name: str = ""
+    """The type that follows from the graph or that it declares, by onnxruntime's name; "" where it is not known."""
     users: list[int] = field(default_factory=list)
 
 
@@ -64,6 +66,11 @@ class Program:
     ) -> Slot:
         slot = Slot(len(self.slots), name, type, shape, const, is_const)
         self.slots.append(slot)
+        return slot
+
+    def new_constant(self, name: str, const: Any, type: Any) -> Slot:
+        slot = self.new_slot(name, type, const.shape, const, True)
+        slot.type_name = type_name(type)
         return slot
 
     def link(self) -> None:

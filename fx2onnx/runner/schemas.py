@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import onnx
 
 from fx2onnx.base.errors import UserError
+from fx2onnx.runner.enumerations import VALUES
 from fx2onnx.runner.nodes import NodeText
 from fx2onnx.runner.types import TENSOR_NAMES, Dtype, numpy_dtype
 
@@ -20,10 +22,22 @@ _OPTIONAL = onnx.defs.OpSchema.FormalParameterOption.Optional
 
 
 @dataclass(frozen=True, slots=True)
+class Parameter:
+    """One input or output, the last also for all that follow. Inputs and outputs of one ``variable`` have one type."""
+
+    name: str
+    variable: str
+    """Such as "T"; "" where the type is fixed, or may differ between the values of a variadic parameter."""
+    types: frozenset[str]
+    is_optional: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Signature:
-    """What a node of one operator version may look like."""
+    """What a node of one operator version may look like. Equal only to itself: there is one of each, a key of caches."""
 
     since_version: int
+    is_deprecated: bool
     min_inputs: int
     max_inputs: int
     min_outputs: int
@@ -31,8 +45,10 @@ class Signature:
     attribute_types: dict[str, int]
     required: tuple[str, ...]
     has_function: bool
-    input_names: tuple[str, ...]
-    optional_inputs: frozenset[int]
+    inputs: tuple[Parameter, ...]
+    outputs: tuple[Parameter, ...]
+    values: dict[str, frozenset[str]]
+    """What text an attribute may be, for those that name one of a few things."""
     input_dtypes: tuple[frozenset[Dtype], ...]
     """What arrays each input may be; the last entry is for all that follow, too."""
 
@@ -47,6 +63,17 @@ def _schema(domain: str, op_type: str, opset: int) -> Any:
 _schema("", "Identity", 1)  # onnx registers all schemas at the first question: once a process, not in a session's time
 
 
+@lru_cache(maxsize=64)
+def newest_opset(domain: str) -> int | None:
+    """The newest opset of a domain of ONNX that the installed onnx knows; None for another domain."""
+    if domain not in STANDARD_DOMAINS:
+        return None
+    newest = {"": onnx.defs.onnx_opset_version, "ai.onnx.ml": onnx.defs.onnx_ml_opset_version}.get(domain)
+    if newest is not None:
+        return int(newest())
+    return max((each.since_version for each in onnx.defs.get_all_schemas() if each.domain == domain), default=None)
+
+
 @lru_cache(maxsize=4096)
 def signature_of(domain: str, op_type: str, opset: int) -> Signature | None:
     """The schema's facts, or None where ONNX does not know the operator in that opset."""
@@ -59,6 +86,7 @@ def _signature_since(domain: str, op_type: str, since_version: int) -> Signature
     schema = _schema(domain, op_type, since_version)
     return Signature(
         since_version,
+        schema.deprecated,
         schema.min_input,
         schema.max_input,
         schema.min_output,
@@ -66,9 +94,18 @@ def _signature_since(domain: str, op_type: str, since_version: int) -> Signature
         {name: int(attribute.type.value) for name, attribute in schema.attributes.items()},
         tuple(name for name, attribute in schema.attributes.items() if attribute.required),
         schema.has_function,
-        tuple(parameter.name for parameter in schema.inputs),
-        frozenset(place for place, parameter in enumerate(schema.inputs) if parameter.option == _OPTIONAL),
+        tuple(_parameter(parameter, schema) for parameter in schema.inputs),
+        tuple(_parameter(parameter, schema) for parameter in schema.outputs),
+        {name: VALUES[op_type, name] for name in schema.attributes if not domain and (op_type, name) in VALUES},
         tuple(_dtypes(frozenset(parameter.types)) for parameter in schema.inputs),
+    )
+
+
+def _parameter(parameter: Any, schema: Any) -> Parameter:
+    name = parameter.type_str
+    is_shared = parameter.is_homogeneous and any(each.type_param_str == name for each in schema.type_constraints)
+    return Parameter(
+        parameter.name, name if is_shared else "", frozenset(parameter.types), parameter.option == _OPTIONAL
     )
 
 
@@ -94,23 +131,33 @@ def function_body(domain: str, op_type: str, opset: int) -> onnx.FunctionProto:
 
 
 def check_arity(text: NodeText, signature: Signature) -> None:
-    """Raises: UserError E303 for wrong numbers of inputs or outputs, and for a required input that is left out."""
+    """Raises: UserError E303 for wrong numbers of inputs or outputs."""
     if not signature.min_inputs <= len(text.inputs) <= signature.max_inputs:
         allowed = f"{signature.min_inputs}..{signature.max_inputs}"
         raise UserError("E303", f"{text.op_type} takes {allowed} inputs and has {len(text.inputs)}", node=str(text))
-    if "" in text.inputs:
-        for place, name in enumerate(text.inputs):
-            if not name and place not in signature.optional_inputs:
-                wanted = signature.input_names[min(place, len(signature.input_names) - 1)]
-                raise UserError("E303", f"{text.op_type} needs its input {place} ({wanted})", node=str(text))
     if not signature.min_outputs <= len(text.outputs) <= signature.max_outputs:
         allowed = f"{signature.min_outputs}..{signature.max_outputs}"
         raise UserError("E303", f"{text.op_type} has {allowed} outputs, not {len(text.outputs)}", node=str(text))
 
 
-def check_attributes(text: NodeText, signature: Signature, types: dict[str, int]) -> None:
+def check_present(text: NodeText, signature: Signature, left_out: Iterable[int]) -> None:
+    """Raises: UserError E303 where one of these inputs, which are not given, is required."""
+    for place in left_out:
+        parameter = signature.inputs[min(place, len(signature.inputs) - 1)]
+        if not parameter.is_optional:
+            raise UserError("E303", f"{text.op_type} needs its input {place} ({parameter.name})", node=str(text))
+
+
+def check_left_out(text: NodeText, signature: Signature, place: int) -> None:
+    """Raises: UserError E303 where an output without a name is not optional."""
+    if place < signature.min_outputs:
+        what = f"{text.op_type} needs a name for its output {place} ({signature.outputs[place].name})"
+        raise UserError("E303", what, node=str(text))
+
+
+def check_attributes(text: NodeText, signature: Signature, given: Mapping[str, Any]) -> None:
     """Raises: UserError E303 for unknown, wrong or missing attributes."""
-    for name, type_ in types.items():
+    for name, attribute in given.items():
         wanted = signature.attribute_types.get(name)
         if wanted is None:
             raise UserError(
@@ -119,11 +166,54 @@ def check_attributes(text: NodeText, signature: Signature, types: dict[str, int]
                 node=str(text),
                 why=f"it has {', '.join(sorted(signature.attribute_types)) or 'none'}",
             )
-        if wanted != type_:
-            given, allowed = (onnx.AttributeProto.AttributeType.Name(code) for code in (type_, wanted))
+        if wanted != attribute.type:
+            is_type, allowed = (onnx.AttributeProto.AttributeType.Name(code) for code in (attribute.type, wanted))
             raise UserError(
-                "E303", f"the attribute {name!r} of {text.op_type} is {allowed}, not {given}", node=str(text)
+                "E303", f"the attribute {name!r} of {text.op_type} is {allowed}, not {is_type}", node=str(text)
             )
+        if name in signature.values:
+            _check_value(text, attribute, signature.values[name])
     for name in signature.required:
-        if name not in types:
+        if name not in given:
             raise UserError("E303", f"{text.op_type} needs the attribute {name!r}", node=str(text))
+
+
+def _check_value(text: NodeText, attribute: Any, allowed: frozenset[str]) -> None:
+    value = attribute.s.decode("utf-8", "replace")
+    if value not in allowed:
+        raise UserError(
+            "E303",
+            f"the attribute {attribute.name!r} of {text.op_type} is {value[:40]!r}, which ONNX does not know",
+            node=str(text),
+            why=f"it may be {', '.join(sorted(allowed))}",
+        )
+
+
+def deprecated(text: NodeText, signature: Signature) -> UserError:
+    """The error for an operator that ONNX has taken out of an opset."""
+    return UserError(
+        "E303",
+        f"{text.op_type} may not be used from opset {signature.since_version} on",
+        node=str(text),
+        why="ONNX calls it deprecated there",
+        next="use the operator that took its place, or convert the model to an older opset",
+    )
+
+
+def no_kernel(text: NodeText, version: int) -> UserError:
+    """The error for an operator that the runner cannot compute."""
+    domain, op_type = text.domain, text.op_type
+    if not op_type:
+        return UserError("E303", "a node does not say its operator", node=str(text), why="NodeProto.op_type is empty")
+    known = signature_of(domain, op_type, NEWEST_OPSET) if not domain else None
+    if known is not None:
+        why = f"{op_type} is not in opset {version}; it came with opset {known.since_version} or was changed then"
+    else:
+        why = f"no kernel, no function body and no model-local function for {domain or 'ai.onnx'}::{op_type}"
+    return UserError(
+        "E402",
+        f"the runner has no kernel for {domain + '::' if domain else ''}{op_type}, opset {version}",
+        node=str(text),
+        why=why,
+        next=f'register one: @fx2onnx.runner.kernel("{op_type}", domain="{domain}")',
+    )

@@ -24,6 +24,8 @@ def data_type(code: int) -> ir.DataType:
 
 @lru_cache(maxsize=64)
 def _tensor_type(code: int) -> ir.TensorType:
+    if code == ir.DataType.UNDEFINED:
+        raise UserError("E303", "a tensor type does not say its element type")
     return ir.TensorType(data_type(code))
 
 
@@ -58,6 +60,14 @@ def type_and_dims(proto: Any) -> tuple[Any, Dims | None]:
         inner, dims = _inner(proto.optional_type.elem_type)
         return ir.OptionalType(inner), dims
     raise UserError("E303", f"the runner does not know values of {form}")
+
+
+def type_of_info(info: Any) -> tuple[Any, Dims | None]:
+    """``type_and_dims`` of a ``ValueInfoProto``. Raises: UserError E303 with its name."""
+    try:
+        return type_and_dims(info.type)
+    except UserError as error:
+        raise UserError(error.code, f"the type of {info.name!r} is not valid", why=error.what) from error
 
 
 def _inner(proto: Any) -> tuple[Any, Dims | None]:

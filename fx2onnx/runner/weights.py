@@ -41,7 +41,7 @@ class WeightStore:
 
     def __init__(self, folders: tuple[str, ...]) -> None:
         self.folders = folders
-        self._maps: dict[str, memoryview] = {}
+        self._maps: dict[tuple[str, tuple[str, ...]], memoryview] = {}
 
     def any_array(self, tensor: Any, what: str) -> Array:
         """The elements of an initializer in any of its forms. Raises: as ``array``."""
@@ -55,11 +55,17 @@ class WeightStore:
         Raises: UserError E302 for external data that is missing or out of bounds, E303 for a tensor that contradicts
         itself, E404 for a claimed size above the memory limit.
         """
-        dtype, shape = _element_type(proto.data_type, what), tuple(proto.dims)
-        _check_dims(shape, what)
+        dtype, shape = check_header(proto, what)
         if proto.data_location == _EXTERNAL:
             return _read_only(self._external(_place_of(proto, what), dtype, shape, "", what))
         return _read_only(_internal(proto, dtype, shape, what))
+
+    def check(self, tensor: Any, what: str) -> None:
+        """Look at an initializer that nothing reads, without its elements. Raises: UserError E303."""
+        if isinstance(tensor, onnx.TensorProto):
+            check_header(tensor, what)
+        elif isinstance(tensor, onnx.SparseTensorProto):
+            _sparse_parts(tensor)
 
     def held(self, tensor: Any, what: str) -> Array:
         """The elements of a tensor of ``onnx_ir``, not copied where they are in memory. Raises: as ``array``."""
@@ -102,14 +108,15 @@ class WeightStore:
         return unpack(raw, element, bits, shape) if bits else raw.view(element).reshape(shape)
 
     def _map(self, location: str, folders: tuple[str, ...], what: str) -> memoryview:
-        path = confined_path(location, folders, what)
-        if path not in self._maps:
+        place = (location, folders)
+        if place not in self._maps:
+            path = confined_path(location, folders, what)
             try:
                 with open(path, "rb") as file:
-                    self._maps[path] = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+                    self._maps[place] = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
             except (OSError, ValueError) as error:
                 raise UserError("E302", f"{what}: {location} cannot be read", why=str(error)) from error
-        return self._maps[path]
+        return self._maps[place]
 
 
 def confined_path(location: str, folders: tuple[str, ...], what: str) -> str:
@@ -163,6 +170,47 @@ def declared(tensor: Any, what: str) -> tuple[ir.DataType, tuple[int, ...]]:
     return tensor.dtype, tuple(tensor.shape)
 
 
+_FIELD_OF: dict[int, str] = {
+    onnx.TensorProto.FLOAT: "float_data",
+    onnx.TensorProto.COMPLEX64: "float_data",
+    onnx.TensorProto.DOUBLE: "double_data",
+    onnx.TensorProto.COMPLEX128: "double_data",
+    onnx.TensorProto.INT64: "int64_data",
+    onnx.TensorProto.UINT32: "uint64_data",
+    onnx.TensorProto.UINT64: "uint64_data",
+    onnx.TensorProto.STRING: "string_data",
+}
+"""The field that holds the elements of each type, where they are not in ``raw_data``; for all others ``int32_data``."""
+
+_TYPED_FIELDS = tuple(dict.fromkeys(("int32_data", *_FIELD_OF.values())))
+
+
+def check_header(proto: Any, what: str) -> tuple[ir.DataType, tuple[int, ...]]:
+    """Element type and shape of a ``TensorProto``.
+
+    Raises: UserError E303 where they cannot be, and where its elements are not in exactly one of the fields for them.
+    """
+    dtype, shape = _element_type(proto.data_type, what), tuple(proto.dims)
+    _check_dims(shape, what)
+    filled = [name for name in _TYPED_FIELDS if getattr(proto, name)]
+    if proto.HasField("raw_data"):
+        filled.append("raw_data")
+    if proto.data_location == _EXTERNAL:
+        if filled:
+            raise UserError("E303", f"{what} lies in an external file and has elements in {filled[0]}, too")
+        return dtype, shape
+    if len(filled) > 1:
+        raise UserError("E303", f"{what} has its elements twice, in {' and in '.join(filled)}")
+    if not filled:
+        if 0 not in shape:
+            raise UserError("E303", f"{what} has no elements; its shape is {list(shape)}")
+        return dtype, shape
+    wanted = _FIELD_OF.get(proto.data_type, "int32_data")
+    if filled[0] != wanted and (filled[0] != "raw_data" or dtype is ir.DataType.STRING):
+        raise UserError("E303", f"{what} is {dtype.name} and has its elements in {filled[0]}, not in {wanted}")
+    return dtype, shape
+
+
 def _element_type(code: int, what: str) -> ir.DataType:
     if code == 0:
         raise UserError("E303", f"{what} has no element type")
@@ -188,9 +236,11 @@ def _place_of(proto: Any, what: str) -> tuple[str, int, int | None]:
     """File, offset and length of external data. Raises: UserError E303 for numbers that are none."""
     entries = {entry.key: entry.value for entry in proto.external_data}
     check_text(*entries, *entries.values())
+    if not entries.get("location"):
+        raise UserError("E303", f"{what} lies in an external file, and no location says in which")
     try:
         length = entries.get("length")
-        return entries.get("location", ""), int(entries.get("offset") or 0), int(length) if length else None
+        return entries["location"], int(entries.get("offset") or 0), int(length) if length else None
     except ValueError as error:
         raise UserError("E303", f"{what} has external data at no number of bytes", why=str(error)[:200]) from error
 
@@ -231,20 +281,31 @@ def _guarded(read: Callable[[], Any], shape: tuple[int, ...], what: str) -> Arra
 
 
 def dense_array(sparse: Any) -> Array:
-    """The dense form of a ``SparseTensorProto``. Raises: UserError E303 for indices out of range."""
-    name, dims = sparse.values.name, tuple(sparse.dims)
-    _check_dims(dims, f"the sparse tensor {name!r}")
-    check_shape(dims, numpy_dtype(_element_type(sparse.values.data_type, f"the sparse tensor {name!r}")))
+    """The dense form of a ``SparseTensorProto``. Raises: UserError E303 for what ``_sparse_parts`` refuses."""
+    values, indices, dims = _sparse_parts(sparse)
+    dense = np.zeros(dims, values.dtype)
+    dense.reshape(-1)[indices] = values
+    return _read_only(dense)
+
+
+def _sparse_parts(sparse: Any) -> tuple[Array, Array, tuple[int, ...]]:
+    """Values, their places in the flattened tensor, and its shape. Raises: UserError E303 where these do not fit."""
+    dims = tuple(sparse.dims)
+    what = f"the sparse tensor {sparse.values.name!r}"
+    _check_dims(dims, what)
+    check_shape(dims, numpy_dtype(_element_type(sparse.values.data_type, what)))
     inside = WeightStore(())
-    values = inside.array(sparse.values, f"the values of the sparse tensor {name!r}")
-    indices = inside.array(sparse.indices, f"the indices of the sparse tensor {name!r}").astype(np.int64)
-    wrong = UserError("E303", f"the sparse tensor {name!r} has indices out of range")
+    values = inside.array(sparse.values, f"the values of {what}")
+    indices = inside.array(sparse.indices, f"the indices of {what}").astype(np.int64)
+    if values.ndim != 1:
+        raise UserError("E303", f"{what} has values of shape {list(values.shape)}; they must have one axis")
+    wrong = UserError("E303", f"{what} has indices out of range")
     if indices.ndim == 2:
         if indices.shape[1] != len(dims) or (indices < 0).any() or (indices >= np.array(dims)).any():
             raise wrong
         indices = indices @ np.array([math.prod(dims[axis + 1 :]) for axis in range(len(dims))], np.int64)
-    dense = np.zeros(dims, values.dtype)
-    if indices.ndim != 1 or indices.size != values.size or (indices < 0).any() or (indices >= dense.size).any():
+    if indices.ndim != 1 or indices.size != values.size or (indices < 0).any() or (indices >= math.prod(dims)).any():
         raise wrong
-    dense.reshape(-1)[indices] = values.reshape(-1)
-    return _read_only(dense)
+    if (np.diff(indices) <= 0).any():
+        raise UserError("E303", f"{what} has indices that do not ascend: ONNX has each once, in order")
+    return values, indices, dims

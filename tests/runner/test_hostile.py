@@ -329,9 +329,14 @@ def changed_gently(proto: onnx.ModelProto, node: onnx.NodeProto, kind: int, rng:
     graph = proto.graph
     if kind == 9 and node.attribute:
         attribute = rng.choice(node.attribute)
-        attribute.i, attribute.f = rng.randrange(-3, 6), rng.choice((0.0, -1.0, 0.5, float("nan"), float("inf"), 1e30))
-        attribute.ints[:] = [rng.randrange(-3, 5) for _ in range(len(attribute.ints) + rng.randrange(-1, 2))]
-        attribute.s = rng.choice((attribute.s, b"", b"zz", b"LINEAR", b"SAME_UPPER"))
+        if attribute.type == onnx.AttributeProto.INT:
+            attribute.i = rng.randrange(-3, 6)
+        elif attribute.type == onnx.AttributeProto.FLOAT:
+            attribute.f = rng.choice((0.0, -1.0, 0.5, float("nan"), float("inf"), 1e30))
+        elif attribute.type == onnx.AttributeProto.INTS:
+            attribute.ints[:] = [rng.randrange(-3, 5) for _ in range(len(attribute.ints) + rng.randrange(-1, 2))]
+        elif attribute.type == onnx.AttributeProto.STRING:
+            attribute.s = rng.choice((attribute.s, b"", b"zz", b"LINEAR", b"SAME_UPPER"))
     elif kind == 10 and node.attribute:
         del node.attribute[rng.randrange(len(node.attribute))]
     elif kind == 11 and node.input:
@@ -361,7 +366,8 @@ def shuffled(data: bytes, rng: random.Random) -> bytes:
             node.op_type = rng.choice(sorted({schema.name for schema in onnx.defs.get_all_schemas()}))
         elif node is not None and kind == 2 and node.attribute:
             attribute = rng.choice(node.attribute)
-            attribute.i = rng.choice((-(1 << 63), -1, 0, 3, 1 << 40, (1 << 63) - 1))
+            if attribute.type == onnx.AttributeProto.INT:
+                attribute.i = rng.choice((-(1 << 63), -1, 0, 3, 1 << 40, (1 << 63) - 1))
             attribute.ints[:] = [rng.choice((-5, 0, 1, 7, 1 << 33)) for _ in attribute.ints]
         elif kind == 3 and graph.initializer:
             tensor = rng.choice(graph.initializer)

@@ -20,7 +20,6 @@ EXTERNAL = {
     "link.bin": "link out",
     "missing.bin": "does not exist",
     "sub": "not a regular file",
-    "": "inside the model's folder",
 }
 
 

@@ -133,7 +133,10 @@ REFUSED: dict[str, tuple[Any, dict[str, np.ndarray], str]] = {
     "a_split_said_twice": (
         node("Split", ["x", "s"], ["y", "z"], num_outputs=2), {"x": f32(4), "s": i64(1, 3)}, "both given",
     ),
-    "a_sequence_of_two_dtypes": (node("SequenceConstruct", ["x", "i"], ["y"]), {"x": f32(1), "i": i64(1)}, "differ in dtype"),
+    "statistics_of_no_training": (
+        node("BatchNormalization", ["x", "s", "s", "s", "s"], ["y", "m", "v"]), {"x": f32(1, 2, 3), "s": f32(2)}, "without training_mode",
+    ),
+    "a_sequence_of_two_dtypes": (node("SequenceConstruct", ["x", "i"], ["y"]), {"x": f32(1), "i": i64(1)}, "wants one type"),
 }  # fmt: skip
 
 

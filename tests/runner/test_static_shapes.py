@@ -122,7 +122,7 @@ def test_the_error_names_the_line_of_source() -> None:
 def test_a_dtype_that_onnx_does_not_allow_is_refused() -> None:
     """NumPy would drop the imaginary part in silence."""
     info = helper.make_tensor_value_info
-    for dims, code in (([2], "E303"), (None, "E403")):
+    for dims in ([2], None):
         graph = helper.make_graph(
             [node("Erf", ["x"], ["y"])],
             "g",
@@ -130,6 +130,6 @@ def test_a_dtype_that_onnx_does_not_allow_is_refused() -> None:
             [info("y", TensorProto.FLOAT, None)],
         )
         proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
-        with pytest.raises(UserError, match="a type that ONNX does not allow there") as caught:
-            ort.InferenceSession(proto).run(None, {"x": np.ones(2, np.complex64)})
-        assert caught.value.code == code
+        with pytest.raises(UserError, match="Erf cannot have values of these types") as caught:
+            ort.InferenceSession(proto)
+        assert caught.value.code == "E303"

@@ -121,9 +121,12 @@ def batch_normalization(
     epsilon: float = 1e-5,
     momentum: float = 0.9,
     training_mode: int = 0,
+    n_outputs: int = 1,
 ) -> Array | tuple[Array, ...]:
     """(x - mean) / sqrt(var + epsilon) * scale + bias, per channel; in training the batch's own statistics."""
     if not training_mode:
+        if n_outputs > 1:
+            raise ValueError(f"{n_outputs} outputs are asked for; without training_mode there is one")
         return _batch_norm(x, scale, bias, mean, var, epsilon)
     axes = tuple(axis for axis in range(x.ndim) if axis != 1)
     wide = widen(x)

@@ -135,6 +135,8 @@ def split_(
         parts = [max(min(chunk, length - i * chunk), 0) for i in range(n_outputs)]
     else:
         parts = ints(given)
+        if len(parts) != n_outputs:
+            raise ValueError(f"{len(parts)} parts are asked for, the node has {n_outputs} outputs")
     if sum(parts) != length or any(size < 0 for size in parts):
         raise ValueError(f"the parts {parts} do not add up to {length}")
     head = (slice(None),) * axis

@@ -25,7 +25,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "optimize": {"base", "irx"},
     "runner": {"base", "irx", "optimize"},
     "training": {"base", "capture", "irx", "aten_map", "lower"},
-    "verify": {"base", "capture", "irx", "aten_map", "lower", "optimize", "runner", "training"},
+    "verify": {"base", "capture", "irx", "aten_map", "lower", "manifest", "model_patches", "optimize", "runner", "training"},
+    "diff": {"base", "irx", "runner"},
     "report": {"base"},
     "model_patches": {"base", "capture"},
     "sources": {"base"},
@@ -44,6 +45,7 @@ NEVER: dict[str, set[str]] = {
     "irx": {"torch"},
     "optimize": {"torch"},
     "runner": {"torch", "onnxruntime"},
+    "diff": {"torch", "onnxruntime"},
     "report": {"torch", "onnx", "onnx_ir"},
 }
 TOP = {"api", "cli"}

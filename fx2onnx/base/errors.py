@@ -6,7 +6,7 @@ Every field is an attribute, so that tests and ``--json`` read them; ``docs/erro
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from fx2onnx.base.source import SourceLocation
@@ -122,3 +122,18 @@ class InternalError(Fx2OnnxError):
 
 class VerificationError(Fx2OnnxError):
     """The exported model's outputs differ from eager PyTorch's. Exit code 1."""
+
+    locate: Callable[[], Any] | None = None
+    """Finds the first wrong node, where whoever raised the error knows the module."""
+
+    @functools.cached_property
+    def first_wrong(self) -> Any:
+        """The first wrong node (``fx2onnx.verify.FirstWrong``), looked for when it is first asked for; None where the module
+        is not known, where nothing is found, or where the search itself fails.
+        """
+        if self.locate is None:
+            return None
+        try:
+            return self.locate()
+        except Exception:  # a search that fails must not hide the error that it is about
+            return None

@@ -24,7 +24,7 @@ from fx2onnx.base.staging import PREFIX, locked
 from fx2onnx.base.typed_json import Misfit, Only, built, within
 
 MANIFEST = "fx2onnx.json"
-VERSION = 3
+VERSION = 4
 _OBSOLETE = "obsolete"
 _DIGEST = "[0-9a-f]{32}"
 _IS_DIGEST = Only("32 hex digits", lambda value: bool(re.fullmatch(_DIGEST, value)), {"pattern": f"^{_DIGEST}$"})

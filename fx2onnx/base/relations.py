@@ -38,7 +38,8 @@ class Relation:
     def holds(self, sizes: Mapping[str, int]) -> bool:
         """The truth where every symbol has the given size. Raises KeyError for an unbound symbol, ZeroDivisionError."""
         if self.op in COMPARE:
-            return COMPARE[self.op](*(_value(arg, sizes) for arg in self.args))
+            one, other = self.args
+            return COMPARE[self.op](_value(one, sizes), _value(other, sizes))
         parts = (_value(arg, sizes) for arg in self.args)
         return not next(parts) if self.op == "not" else all(parts) if self.op == "and" else any(parts)
 

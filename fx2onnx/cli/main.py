@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import fx2onnx
-from fx2onnx.cli import export, generate, listing, ops, profile, run, show, verify
+from fx2onnx.cli import debug, diff, export, generate, listing, ops, profile, run, show, testcase, verify
 
 app = typer.Typer(
     name="fx2onnx",
@@ -39,8 +39,11 @@ def _options(
 app.command("export")(export.export_command)
 app.command("run")(run.run_command)
 app.command("show")(show.show_command)
+app.command("diff")(diff.diff_command)
 app.command("generate")(generate.generate_command)
 app.command("verify")(verify.verify_command)
+app.command("debug")(debug.debug_command)
+app.command("testcase")(testcase.case_command)
 app.command("profile")(profile.profile_command)
 app.command("list")(listing.list_command)
 app.command("ops")(ops.ops_command)

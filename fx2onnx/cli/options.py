@@ -65,6 +65,13 @@ Dtype = Annotated[
     typer.Option("--dtype", help="float16, bfloat16, float32 or float64 parameters and inputs.", show_default=False),
 ]
 
+CaseWeights = Annotated[
+    str,
+    typer.Option(
+        "--case-weights", help="Of the test case: full, or statistics: random numbers like them (and weights.json)."
+    ),
+]
+
 
 def resolve_source(spec: str, **asked: Any) -> Source:
     """``fx2onnx.sources.resolve`` without the warnings of the libraries that it imports."""

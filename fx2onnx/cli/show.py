@@ -5,20 +5,20 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from fx2onnx.base.plain import plain
+from fx2onnx.base.errors import UserError
 from fx2onnx.cli import options
 from fx2onnx.cli.files import check_readable, human_size
+from fx2onnx.cli.lines import cell, line, shape_text
 from fx2onnx.cli.outcome import print_json, reports_errors
 
-if TYPE_CHECKING:
-    from rich.text import Text
-
 MOST_FREQUENT = 12
-"""Operators that are named; all are in the JSON."""
+"""Operators, lines of source code and tied weights that are named; all are in the JSON."""
+MOST_MODULES = 20
+"""Rows of the table of modules."""
 _LONGEST_VALUE = 200
 """Characters shown of what others wrote into the metadata."""
 
@@ -29,21 +29,27 @@ def show_command(
         Path,
         typer.Argument(metavar="PATH", help="An ONNX file, or a folder that fx2onnx exported.", show_default=False),
     ],
+    html: Annotated[
+        Path | None,
+        typer.Option("--html", metavar="FILE", help="Write a page to search and zoom in.", show_default=False),
+    ] = None,
     json_output: options.Json = False,
 ) -> None:
     """Show what an ONNX file or an exported folder is: inputs, outputs, sizes that it is right for, operators, weights."""
     from fx2onnx.base.folder_commit import MANIFEST
 
     if os.path.isdir(path) and os.path.lexists(path / MANIFEST):
+        if html is not None:
+            raise UserError("E001", "--html shows one graph", next=f"name one of the files in '{path}'")
         facts = _folder_facts(path)
         show = _show_folder
     else:
         from fx2onnx.cli.run_data import model_in
-        from fx2onnx.cli.show_file import facts_of
+        from fx2onnx.cli.show_file import facts_of, write_page
 
         file = model_in(path)
         check_readable(file)
-        facts, show = facts_of(file), _show_file
+        facts, show = facts_of(file) if html is None else write_page(file, html), _show_file
     if json_output:
         print_json(facts)
     else:
@@ -70,64 +76,93 @@ def _show_file(facts: Mapping[str, Any]) -> None:
     head = [f"file {facts['file']}, {human_size(facts['bytes'])}"]
     head += [f"by {facts['producer']}"] if facts["producer"] else []
     opsets = ", ".join(f"{domain} {version}" for domain, version in facts["opsets"].items())
-    _line("model", facts["graph"] or "(no name)", *head)
-    _line("opset", opsets or "(none)", f"IR version {facts['ir_version']}")
+    line("model", facts["graph"] or "(no name)", *head)
+    line("opset", opsets or "(none)", f"IR version {facts['ir_version']}")
     _show_values(facts["inputs"], facts["outputs"])
+    for dim, places in facts["dims"].items():
+        line("dim", dim, "; ".join(places))
     counts = [f"{name} {count}" for name, count in list(facts["operators"].items())[:MOST_FREQUENT]]
     more = len(facts["operators"]) - len(counts)
     counts += [f"and {more} more" if more else ""]
-    _line("nodes", str(facts["nodes"]), ", ".join(filter(None, counts)))
+    line("nodes", str(facts["nodes"]), ", ".join(filter(None, counts)))
     if facts["functions"]:
-        _line("functions", str(facts["functions"]))
+        line("functions", str(facts["functions"]))
     weights = facts["weights"]
-    _line("weights", f"{weights['tensors']} tensors", human_size(weights["bytes"]))
+    line(
+        "weights", f"{weights['tensors']} tensors", human_size(weights["bytes"]), f"{facts['parameters']:,} parameters"
+    )
     for beside in weights["external"]:
         missing = "" if beside["is_there"] else "the file is missing"
-        _line("", f"in {beside['file']!r}", human_size(beside["bytes"]), missing)
+        line("", f"in {beside['file']!r}", human_size(beside["bytes"]), missing)
+    for row in facts["tied"][:MOST_FREQUENT]:
+        readers = ", ".join(module or "(the model itself)" for module in row["modules"])
+        line("tied", " = ".join(row["weights"]), human_size(row["bytes"]), f"read by {readers}" if readers else "")
+    _show_modules(facts["modules"])
+    _show_sources(facts["sources"])
     _show_conditions(facts["conditions"])
     for name, following in facts["state"].items():
-        _line("state", name, f"its next value is {following}")
+        line("state", name, f"its next value is {following}")
     for key, value in facts["metadata"].items():
-        _line("metadata", key, value if len(value) <= _LONGEST_VALUE else f"{value[:_LONGEST_VALUE]}...")
+        line("metadata", key, value if len(value) <= _LONGEST_VALUE else f"{value[:_LONGEST_VALUE]}...")
+
+
+def _show_modules(rows: Sequence[Mapping[str, Any]]) -> None:
+    """As deep as few rows allow."""
+    from fx2onnx.cli.progress import console
+    from fx2onnx.report.console import headed_table
+
+    inner = [row for row in rows if row["module"]]
+    depths = sorted({row["module"].count(".") for row in inner})
+    shown: list[Mapping[str, Any]] = []
+    for depth in depths:
+        wanted = [row for row in inner if row["module"].count(".") <= depth]
+        if len(wanted) > MOST_MODULES and shown:
+            break
+        shown = wanted
+    if not shown:
+        return
+    table = headed_table("module", ">nodes", ">parameters", ">size")
+    for row in shown[:MOST_MODULES]:
+        numbers = (str(row["nodes"]), f"{row['parameters']:,}", human_size(row["bytes"]))
+        table.add_row(*map(cell, (row["module"], *numbers)))
+    console().print(table)
+    if len(inner) > min(len(shown), MOST_MODULES):
+        line("", f"of {len(inner)} modules; --json and --html have all")
+
+
+def _show_sources(rows: Sequence[Mapping[str, Any]]) -> None:
+    from fx2onnx.cli.progress import console
+    from fx2onnx.report.console import headed_table
+
+    if not rows:
+        return
+    table = headed_table("line", ">nodes")
+    for row in rows[:MOST_FREQUENT]:
+        table.add_row(cell(row["source"]), cell(str(row["nodes"])))
+    console().print(table)
 
 
 def _show_folder(facts: Mapping[str, Any]) -> None:
     asked = [f"{key} {value}" for key, value in facts["options"].items() if value is not None]
-    _line("folder", facts["folder"], f"version {facts['version']}")
+    line("folder", facts["folder"], f"version {facts['version']}")
     if facts["source"]:
-        _line("source", facts["source"], facts["task"], f"seed {facts['seed']}", *asked)
+        line("source", facts["source"], facts["task"], f"seed {facts['seed']}", *asked)
     for graph in facts["graphs"]:
         per_call = graph["tokens_per_call"]
         tokens = f"takes {'all tokens' if graph['tokens'] == 'all' else 'new tokens'}, " + (
             f"{per_call} a call" if per_call else "any number a call"
         )
         print()
-        _line("graph", graph["file"], graph["kind"], *([tokens] if graph["kind"] in ("forward", "decode") else []))
+        line("graph", graph["file"], graph["kind"], *([tokens] if graph["kind"] in ("forward", "decode") else []))
         _show_values(graph["inputs"], graph["outputs"], graph["cache"])
         _show_conditions(graph["conditions"])
     print()
     for medium in facts["media"]:
-        _line("media", medium["kind"], "in every prompt" if medium["is_required"] else "where the prompt has it")
+        line("media", medium["kind"], "in every prompt" if medium["is_required"] else "where the prompt has it")
     for name in facts["baked"]:
-        _line("baked", name, "a constant of the graphs")
+        line("baked", name, "a constant of the graphs")
     for name, length in facts["files"].items():
-        _line("file", name, human_size(length))
-
-
-def _cell(text: str) -> Text:
-    """Escapes are written out here, before the table measures its columns."""
-    from rich.text import Text
-
-    return Text(plain(text))
-
-
-def _line(label: str, *parts: str) -> None:
-    from rich.text import Text
-
-    from fx2onnx.cli.progress import console
-
-    text = Text(f"{label:<10} ", style="dim").append("  ".join(filter(None, parts)), style="not dim")
-    console().print(text)
+        line("file", name, human_size(length))
 
 
 def _show_values(
@@ -142,19 +177,14 @@ def _show_values(
     table = headed_table("", "name", "dtype", "shape", *(["role"] if has_roles else []))
     for side, value in rows:
         cells = (side, value["name"], value["dtype"], shape_text(value["shape"]), value.get("role", ""))
-        table.add_row(*map(_cell, cells[: len(table.columns)]))
+        table.add_row(*map(cell, cells[: len(table.columns)]))
     kinds: dict[tuple[str, str, str], list[str]] = {}
     for state in cache:
         kinds.setdefault((state["dtype"], shape_text(state["shape"]), state["length"]), []).append(state["name"])
     for (dtype, shape, length), names in kinds.items():
         shown = names[0] if len(names) == 1 else f"{names[0]} ... {names[-1]} ({len(names)})"
-        table.add_row(*map(_cell, ("cache", shown, dtype, shape, f"length {length}")))
+        table.add_row(*map(cell, ("cache", shown, dtype, shape, f"length {length}")))
     console().print(table)
-
-
-def shape_text(shape: Sequence[int | str | None] | None) -> str:
-    """``[batch, 3, ?]``; of a value without a known rank ``[...]``."""
-    return "[...]" if shape is None else f"[{', '.join('?' if dim is None else str(dim) for dim in shape)}]"
 
 
 def _show_conditions(rows: Sequence[Mapping[str, Any]]) -> None:
@@ -165,5 +195,5 @@ def _show_conditions(rows: Sequence[Mapping[str, Any]]) -> None:
 
     table = headed_table("dim", "right where", "asked for by")
     for row in rows:
-        table.add_row(*map(_cell, (", ".join(row["dims"]), row["condition"], row["where"] or "-")))
+        table.add_row(*map(cell, (", ".join(row["dims"]), row["condition"], row["where"] or "-")))
     console().print(table)

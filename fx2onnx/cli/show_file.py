@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import json
-import math
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -12,27 +11,39 @@ from pathlib import Path
 from typing import Any
 
 import onnx
-import onnx_ir as ir
 
 from fx2onnx.base import size_conditions
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.size_conditions import SizeCondition
-from fx2onnx.runner.load import load_model
+from fx2onnx.base.staging import write_text
+from fx2onnx.cli.files import check_apart
+from fx2onnx.cli.show_parts import Outline, dims_of, length_of, modules_of, outline_of, owner_of, sources_of, tied_of
+from fx2onnx.irx.dtype_names import dtype_name
+from fx2onnx.report.model_page import model_page
+from fx2onnx.runner.load import load_file
 from fx2onnx.runner.stateful import METADATA_KEY as STATE_KEY
-
-_DTYPES = {"FLOAT": "float32", "DOUBLE": "float64"}
-"""Of ONNX's names those that NumPy does not use, in lower case, for the same."""
 
 
 def facts_of(path: Path) -> dict[str, Any]:
     """The facts as JSON types. Raises UserError E302 for a file that cannot be read, E303 for one that is no ONNX model."""
-    proto = load_model(str(path)).proto
-    if not proto.HasField("graph") or not proto.ir_version:
-        raise UserError(
-            "E303",
-            f"'{path}' is not an ONNX model",
-            why="it is empty" if not path.stat().st_size else "it has no graph, or does not say its version",
-        )
+    return described(path, load_file(str(path)).proto)[0]
+
+
+def write_page(path: Path, page: Path) -> dict[str, Any]:
+    """Write the page of a file, and give its facts. Raises as ``facts_of``, and UserError E301."""
+    facts, outline = described(path, load_file(str(path)).proto)
+    check_apart([page], [path, *(path.parent / beside["file"] for beside in facts["weights"]["external"])])
+    modules = {row["module"] for row in facts["modules"]}
+    weights = [
+        {"name": w.name, "module": owner_of(w, modules), "dtype": w.dtype, "shape": w.shape, "bytes": w.bytes}
+        for w in outline.weights
+    ]
+    write_text(page, model_page(facts, outline.nodes, weights))
+    return facts
+
+
+def described(path: Path, proto: onnx.ModelProto) -> tuple[dict[str, Any], Outline]:
+    """The facts, and every node and weight that they sum up."""
     graph, held = proto.graph, _Contents()
     held.take_graph(graph)
     for function in proto.functions:
@@ -41,21 +52,32 @@ def facts_of(path: Path) -> dict[str, Any]:
         each.values.name for each in graph.sparse_initializer
     }
     metadata = {entry.key: entry.value for entry in proto.metadata_props}
-    return {
+    sides = {
+        "input": [_value(value) for value in graph.input if value.name not in initializers],
+        "output": [_value(value) for value in graph.output],
+    }
+    outline = outline_of(proto)
+    facts = {
         "file": str(path),
         "bytes": path.stat().st_size,
         "graph": graph.name,
         "producer": " ".join(filter(None, (proto.producer_name, proto.producer_version))),
         "ir_version": proto.ir_version,
         "opsets": {entry.domain or "ai.onnx": entry.version for entry in proto.opset_import},
-        "inputs": [_value(value) for value in graph.input if value.name not in initializers],
-        "outputs": [_value(value) for value in graph.output],
+        "inputs": sides["input"],
+        "outputs": sides["output"],
+        "dims": dims_of(sides),
         "nodes": held.operators.total(),
         "operators": dict(held.operators.most_common()),
         "functions": len(proto.functions),
         "weights": held.described(path.parent),
+        "parameters": sum(weight.elements for weight in outline.weights),
+        "tied": tied_of(outline),
+        "modules": modules_of(outline),
+        "sources": sources_of(outline),
         **_stated(metadata),
     }
+    return facts, outline
 
 
 def conditions(rows: Iterable[SizeCondition]) -> list[dict[str, Any]]:
@@ -105,7 +127,7 @@ class _Contents:
 
     def _take_tensor(self, tensor: onnx.TensorProto) -> None:
         self.tensors += 1
-        length = _bytes(tensor)
+        length = length_of(tensor)
         self.bytes += length
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
             place = next((entry.value for entry in tensor.external_data if entry.key == "location"), "")
@@ -119,18 +141,6 @@ class _Contents:
         return {"tensors": self.tensors, "bytes": self.bytes, "external": beside}
 
 
-def _bytes(tensor: onnx.TensorProto) -> int:
-    """What the numbers take, by shape and dtype."""
-    if tensor.data_type == onnx.TensorProto.STRING:
-        return sum(map(len, tensor.string_data))
-    try:
-        bits: int = ir.DataType(tensor.data_type).bitwidth
-    except (ValueError, TypeError):  # undefined, or of a later version
-        return len(tensor.raw_data)
-    count: int = math.prod(max(dim, 0) for dim in tensor.dims)
-    return -(-count * bits // 8)
-
-
 def _value(value: onnx.ValueInfoProto) -> dict[str, Any]:
     dtype, shape = _type(value.type)
     return {"name": value.name, "dtype": dtype, "shape": shape}
@@ -141,7 +151,7 @@ def _type(kind: onnx.TypeProto) -> tuple[str, list[int | str | None] | None]:
     which = kind.WhichOneof("value")
     if which in ("tensor_type", "sparse_tensor_type"):
         tensor = getattr(kind, which)
-        name = _dtype(tensor.elem_type)
+        name = dtype_name(tensor.elem_type)
         return (name if which == "tensor_type" else f"sparse({name})"), (
             [*_dims(tensor.shape)] if tensor.HasField("shape") else None
         )
@@ -149,18 +159,10 @@ def _type(kind: onnx.TypeProto) -> tuple[str, list[int | str | None] | None]:
         dtype, shape = _type(getattr(kind, which).elem_type)
         return f"{which.removesuffix('_type')}({dtype})", shape
     if which == "map_type":
-        return f"map({_dtype(kind.map_type.key_type)}, {_type(kind.map_type.value_type)[0]})", None
+        return f"map({dtype_name(kind.map_type.key_type)}, {_type(kind.map_type.value_type)[0]})", None
     return "unknown", None
 
 
 def _dims(shape: onnx.TensorShapeProto) -> Iterator[int | str | None]:
     for dim in shape.dim:
         yield dim.dim_value if dim.HasField("dim_value") else dim.dim_param or None
-
-
-def _dtype(number: int) -> str:
-    try:
-        name: str = onnx.TensorProto.DataType.Name(number)
-    except ValueError:  # of a later version
-        return f"dtype {number}"
-    return _DTYPES.get(name, name.lower())

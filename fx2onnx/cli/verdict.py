@@ -25,7 +25,7 @@ def check_model(model: Path | ExportResult, source: Source, engines: Sequence[st
     from fx2onnx import verify
 
     with warnings.catch_warnings(action="ignore"):
-        return verify.verify(model, source.module, source.args, source.kwargs, engines=engines)
+        return verify.verify(model, source.module, source.args, source.kwargs, engines=engines, bake=source.bake)
 
 
 def verdict_view(verdict: Verdict) -> RenderableType:
@@ -34,7 +34,7 @@ def verdict_view(verdict: Verdict) -> RenderableType:
     pairs = dict.fromkeys((row.engine, row.output) for row in verdict.rows)
     for engine, output in pairs:
         rows = [row for row in verdict.rows if (row.engine, row.output) == (engine, output)]
-        worst = max(rows, key=lambda row: (not row.ok, bool(row.problem), row.max_abs_error / (row.allowed or 1e-45)))
+        worst = max(rows, key=lambda row: (not row.ok, bool(row.problem), row.share))
         count = "" if len(rows) == 1 else f"worst of {len(rows)}: "
         table.add_row(
             Text(engine),
@@ -44,7 +44,14 @@ def verdict_view(verdict: Verdict) -> RenderableType:
             Text(count + worst.inputs),
             Text("ok", style="green") if worst.ok else Text(worst.problem or "differs", style="red"),
         )
-    return Group(table, *(Text(f"note: {note}", style="dim") for note in verdict.notes))
+    notes = [*verdict.notes, *_left_out(verdict)]
+    return Group(table, *(Text(f"note: {note}", style="dim") for note in notes))
+
+
+def _left_out(verdict: Verdict) -> list[str]:
+    """One line on the inputs that were not tried; the JSON output has each."""
+    count = len(verdict.left_out)
+    return [f"{len(verdict.tried)} sets of inputs were compared, {count} left out (--json)"] if count else []
 
 
 def require_ok(verdict: Verdict, file: Path, *, is_reported: bool = False) -> None:

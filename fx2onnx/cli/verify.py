@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from fx2onnx.cli import options
-from fx2onnx.cli.files import check_readable
+from fx2onnx.cli.files import check_apart, check_readable
 from fx2onnx.cli.outcome import print_json, reports_errors
 
 
@@ -22,6 +22,18 @@ def verify_command(
     seed: options.Seed = 0,
     weights: options.Weights = None,
     dtype: options.Dtype = None,
+    engine: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--engine",
+            help="What runs the file, repeatable: runner, onnxruntime, reference, openvino.",
+            show_default="runner and, where it is installed, onnxruntime",
+        ),
+    ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option("--html", metavar="FILE", help="Write the verdict as a page.", show_default=False),
+    ] = None,
     json_output: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -29,16 +41,24 @@ def verify_command(
 
     The weights must be the same: give the options and the seed of the export.
     """
+    from fx2onnx.base.staging import write_text
     from fx2onnx.cli.progress import Stages, console
     from fx2onnx.cli.verdict import check_model, require_ok, verdict_view
+    from fx2onnx.report.verdict_page import verdict_page
+    from fx2onnx.sources.inputs import input_files
+    from fx2onnx.verify.engines import chosen_engines
 
     check_readable(model)
+    engines = chosen_engines(engine or None)
+    check_apart([html], [model, *input_files(source)])
     with Stages(quiet=quiet or json_output) as stages:
         with stages.stage(f"build {source}"):
             reference = options.resolve_source(
                 source, batch=batch, seq=seq, image_size=image_size, seed=seed, weights=weights, dtype=dtype
             )
-        verdict = stages.call("verify against eager PyTorch", lambda: check_model(model, reference))
+        verdict = stages.call("verify against eager PyTorch", lambda: check_model(model, reference, engine and engines))
+    if html is not None:
+        write_text(html, verdict_page(str(model), source, verdict.as_dict()))
     if json_output:
         print_json({"file": str(model), "source": source, **verdict.as_dict()})
     elif not quiet:

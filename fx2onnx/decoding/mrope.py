@@ -102,18 +102,29 @@ def _closing(
     return runs & follows, runs & ~follows
 
 
+def rope_index_of(model: Model) -> Count | None:
+    """The model's own ``get_rope_index``; None for a model whose positions are those of text."""
+    owners: tuple[object, ...] = (model, getattr(model, "model", None), model.base_model)
+    return next((owner.get_rope_index for owner in owners if hasattr(owner, "get_rope_index")), None)
+
+
+def merge_size_of(model: Model) -> int | None:
+    """Rows and columns of patches that merge into a feature, where the config says so."""
+    size = getattr(getattr(model.config, "vision_config", None), "spatial_merge_size", None)
+    return size if isinstance(size, int) else None
+
+
 def image_layout(model: Model, samples: Mapping[str, torch.Tensor], features: Callable[[], int]) -> Layout | None:
     """Where the tokens of an image of the size of ``samples`` stand; None for a model whose positions are those of text.
 
     samples: arguments of the encoder, for one image in each row of those that are integers. ``features()`` says how many
     features an image has, where its grid does not. Raises: UserError E601 for a model that counts otherwise.
     """
-    owners: tuple[object, ...] = (model, getattr(model, "model", None), model.base_model)
-    count: Count | None = next((owner.get_rope_index for owner in owners if hasattr(owner, "get_rope_index")), None)
+    count = rope_index_of(model)
     if count is None:
         return None
-    asking = _Asking(model, count, {name: value for name, value in samples.items() if not value.is_floating_point()})
-    merge = getattr(getattr(model.config, "vision_config", None), "spatial_merge_size", None)
+    asking = Asking(model, count, samples)
+    merge = merge_size_of(model)
     grid = next((value for name, value in samples.items() if name.endswith("grid_thw")), None)
     sizes = [lambda: int(grid[0].prod()) // merge**2] if grid is not None and merge else []
     for size in (*sizes, features):  # some have more than the grid: one at the end of every row
@@ -133,30 +144,38 @@ def _places(positions: torch.Tensor) -> tuple[_Place, ...]:
     return tuple(map(tuple, positions.T.tolist()))
 
 
-class _Asking:
-    """The model's own function, asked about prompts of words, images and special tokens."""
+class Asking:
+    """The model's own function, asked about prompts of words, images and special tokens. ``samples`` are arguments of the
+    encoder.
+    """
 
-    def __init__(self, model: Model, count: Count, beside: Mapping[str, torch.Tensor]) -> None:
+    def __init__(self, model: Model, count: Count, samples: Mapping[str, torch.Tensor]) -> None:
         self._count = count
-        self._beside = beside
+        self._beside = {name: value for name, value in samples.items() if not value.is_floating_point()}
         fields = vars(model.config)
-        self._token: int = next(
+        self.token: int = next(
             value
             for name in ("image_token_id", "image_token_index")
             if isinstance(value := getattr(model.config, name, None), int)
         )
         named = {value for name, value in fields.items() if name.endswith(("_id", "_index"))}
-        self._special = sorted(value for value in named if isinstance(value, int) and value != self._token)
-        self._word = next(word for word in range(3, 100) if word not in named)
+        self._special = sorted(value for value in named if isinstance(value, int) and value != self.token)
+        self.word = next(word for word in range(3, 100) if word not in named)
         sections = (getattr(model.config.get_text_config(), "rope_parameters", None) or {}).get("mrope_section") or ()
         self._axes = max(3, len(sections))
         start = fields.get("vision_start_token_id")
-        self._start = self._word if start is None else start  # by which some functions count images
+        self.start = self.word if start is None else start  # by which some functions count images
 
-    def places(self, ids: torch.Tensor, images: int) -> torch.Tensor | None:
-        """What the model says of ``ids`` [1, length], as [axes, length]; None where it wants something else."""
-        is_image = ids == self._token
+    def places(
+        self, ids: torch.Tensor, images: int, sizes: Mapping[str, torch.Tensor] | None = None
+    ) -> torch.Tensor | None:
+        """What the model says of ``ids`` [1, length], as [axes, length]; None where it wants something else.
+
+        ``sizes`` are arguments of the encoder with a row for each image, where these are not those of the samples.
+        """
+        is_image = ids == self.token
         beside = {name: value[:1].repeat(images, *[1] * (value.dim() - 1)) for name, value in self._beside.items()}
+        beside |= sizes or {}
         grids = [value for name, value in beside.items() if name.endswith("grid_thw")]
         known = {
             "input_ids": ids,
@@ -177,8 +196,8 @@ class _Asking:
 
     def measured(self, size: int) -> Layout | None:
         """What one image of ``size`` features among text shows, and each special token behind it."""
-        word, image = self._word, [self._token] * size
-        text = [word, word, self._start]
+        word, image = self.word, [self.token] * size
+        text = [word, word, self.start]
         alone = self.places(self.prompt(text, image, [word, word]), 1)
         if alone is None:
             return None
@@ -205,9 +224,9 @@ class _Asking:
         """Of each feature [axes, size], 1 where it does not move with a word more before it, and what an image before it
         adds besides.
         """
-        word, image = self._word, [self._token] * size
-        later = self.places(self.prompt([word, word, word, self._start], image, [word]), 1)
-        second = self.places(self.prompt([word, word, self._start], image, [word, self._start], image, [word]), 2)
+        word, image = self.word, [self.token] * size
+        later = self.places(self.prompt([word, word, word, self.start], image, [word]), 1)
+        second = self.places(self.prompt([word, word, self.start], image, [word, self.start], image, [word]), 2)
         if later is None or second is None:
             return torch.zeros(self._axes, size, dtype=torch.int64), torch.zeros(self._axes, size, dtype=torch.int64)
         first = alone[:, _FIRST : _FIRST + size]
@@ -222,13 +241,13 @@ class _Asking:
 
         Some models want a token behind each image (Qwen Omni), and are not asked about images side by side.
         """
-        word, image, answers = self._word, [self._token] * len(layout.inside), 0
+        word, image, answers = self.word, [self.token] * len(layout.inside), 0
         for between in ([], [word], *([token] for token in layout.closing), [*layout.closing, word]):
             ids = self.prompt(
-                [word, word, word, self._start], image, between, [self._start], image, between, [word, word]
+                [word, word, word, self.start], image, between, [self.start], image, between, [word, word]
             )
             places = self.places(ids, 2)
-            own = image_positions(ids, ids == self._token, torch.ones_like(ids).bool(), layout)
+            own = image_positions(ids, ids == self.token, torch.ones_like(ids).bool(), layout)
             if places is not None and not torch.equal(places, own[:, 0]):
                 return False
             answers += places is not None

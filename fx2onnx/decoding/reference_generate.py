@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from typing import cast
 
@@ -11,8 +12,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.decoding.parts import TASKS, WITH_PAST
+from fx2onnx.decoding.recipes.deepstack import KINDS
 from fx2onnx.decoding.recipes.delay_pattern import delays_of
 from fx2onnx.decoding.recipes.inner_language_model import language_of
+from fx2onnx.decoding.recipes.modality import modalities_of, token_of
 from fx2onnx.sources.foreign_errors import reported
 from fx2onnx.sources.hf.guard import offline
 from fx2onnx.sources.hf.sample_context import set_use_cache
@@ -34,9 +37,19 @@ def expected_tokens(
     if not hasattr(model, "generate"):
         raise UserError("E601", f"{spec} is a {type(model).__name__}, which has no generate to compare with")
     set_use_cache(model.config, True)
+    inputs = {**inputs, **_kinds_of_tokens(model, inputs)}
     advice = "leave out --verify, or correct generation_config.json of the checkpoint"
     with reported(f"model.generate of {type(model).__name__} fails", next=advice), offline():
         return generate_rows(model, inputs, max_new_tokens)[0].numpy()
+
+
+def _kinds_of_tokens(model: Model, inputs: Mapping[str, ArrayLike]) -> dict[str, NDArray[np.int64]]:
+    """What transformers' processors tell a model of its prompt beside the tokens: 1 where one stands for an image."""
+    ids = np.asarray(inputs.get("input_ids", ()))
+    images = [token_of(model, modality) for modality in modalities_of(model) if modality.name == "image"]
+    kinds = np.isin(ids, [token for token in images if token is not None]).astype(np.int64)
+    is_taken = KINDS in inspect.signature(model.forward).parameters and KINDS not in inputs
+    return {KINDS: kinds} if is_taken and kinds.any() else {}
 
 
 def generate_rows(model: Model, inputs: Mapping[str, ArrayLike], max_new_tokens: int) -> tuple[torch.Tensor, bool]:

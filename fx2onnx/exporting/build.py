@@ -16,9 +16,9 @@ from fx2onnx.exporting.eager_functions import EAGER_FUNCTIONS
 from fx2onnx.exporting.options import ExportOptions
 from fx2onnx.exporting.report import Report
 from fx2onnx.exporting.result import ExportResult, OwnedModel
-from fx2onnx.exporting.translations import Translations
 from fx2onnx.irx import reference
 from fx2onnx.lower.loop import lower
+from fx2onnx.lower.translations import Translations
 from fx2onnx.model_patches.library import LibraryPatches
 from fx2onnx.optimize.pipelines import run_default
 
@@ -51,7 +51,7 @@ def build(module: Any, args: Any, kwargs: Mapping[str, Any] | None, options: Exp
         report.warnings += [f"forward changes the {text}; the file does not" for text in report.mutations]
     if not options.export_params:
         _weights_to_inputs(model)
-    result = ExportResult(owned, report, captured.restore)
+    result = ExportResult(owned, report, captured.restore, options)
     if lifts_state:
         changed = [mutation.name for mutation in captured.mutations if mutation.kind != "input"]
         result.initial_state = {name: captured.weights[name].tensor.detach() for name in changed}

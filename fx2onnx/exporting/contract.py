@@ -67,7 +67,8 @@ def manifest_of(
         replace(_form(name, graph, given), conditions=_conditions(results[name])) for name, graph in graphs.items()
     )
     embedding = sources.get(names.EMBED_FILE)
-    media: Any = _media(forms) if embedding is None else embedding.module.media
+    stated: Any = () if embedding is None else embedding.module.media
+    media = _media(forms) if embedding is None else tuple(_as_exported(medium, forms) for medium in stated)
     baked = {name: source.kwargs[name].tolist() for source in sources.values() for name in source.bake}
     rewrite = prompt_rewrite(assembly.model) if names.MODEL_FILE not in graphs else None
     delays = tuple(delays_of(assembly.model))
@@ -92,6 +93,12 @@ def _media(forms: Sequence[GraphForm]) -> tuple[Medium, ...]:
         for form in forms
         if form.kind == "image" or form.kind == "audio"
     )
+
+
+def _as_exported(medium: Medium, forms: Sequence[GraphForm]) -> Medium:
+    """``medium``, whose grid says nothing where the graphs were exported with that of the sample."""
+    taken = {port.name for form in forms for port in form.inputs}
+    return medium if medium.grid is None or medium.grid.input in taken else replace(medium, grid=None)
 
 
 def _form(name: str, graph: ir.Graph, given: Mapping[str, Role]) -> GraphForm:

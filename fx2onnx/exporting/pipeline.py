@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fx2onnx.base.changes import before_change, undone
+from fx2onnx.base.errors import VerificationError
 from fx2onnx.base.events import Recorder, active_as_now, record, recording
 from fx2onnx.base.memory import MemoryReader
 from fx2onnx.base.recursion import make_room_to_recurse
@@ -86,10 +87,18 @@ def _pause_collector() -> None:
 def _verify(
     result: ExportResult, module: Any, args: Any, kwargs: Mapping[str, Any] | None, options: ExportOptions
 ) -> Verdict:
-    from fx2onnx.verify import verify
+    from fx2onnx.verify import locate, verify
 
     asked = options.capture
     with record("verify"):
         verdict = verify(result, module, args, kwargs, training=asked.training, input_names=asked.input_names)
-        verdict.raise_if_failed()
+        result.report.verdict = verdict.summary()
+        try:
+            verdict.raise_if_failed()
+        except VerificationError as error:
+            error.locate = lambda: locate(result, module, args, kwargs, training=asked.training, verdict=verdict)
+            error.add_next(
+                ["error.first_wrong is the first wrong node, error.first_wrong.describe() says who is to blame"]
+            )
+            raise
     return verdict

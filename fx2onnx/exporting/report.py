@@ -36,6 +36,9 @@ class Report:
     resorts: dict[str, str] = field(default_factory=dict)
     """Overloads without an entry in the table, and what took its place: ``decomposition`` or ``torchlib``."""
 
+    verdict: dict[str, Any] = field(default_factory=dict)
+    """With ``verify=True``: ``fx2onnx.verify.Verdict.summary()``."""
+
     def as_dict(self) -> dict[str, Any]:
         """The fields as JSON types; ``assumption_details`` has the parts of each of ``assumptions``."""
         return asdict(replace(self, assumptions=[])) | {

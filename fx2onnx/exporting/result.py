@@ -15,6 +15,7 @@ from fx2onnx.irx.values import let_go
 
 if TYPE_CHECKING:
     from fx2onnx.exporting.measured import Measured
+    from fx2onnx.exporting.options import ExportOptions
     from fx2onnx.exporting.report import Report
     from fx2onnx.report.profile import Profile
 
@@ -37,10 +38,18 @@ class OwnedModel:
 class ExportResult:
     """A finished export. ``model`` is the onnx_ir model; its weights share the module's memory."""
 
-    def __init__(self, owned: OwnedModel, report: Report, restore: Callable[[list[Any]], Any] | None) -> None:
+    def __init__(
+        self,
+        owned: OwnedModel,
+        report: Report,
+        restore: Callable[[list[Any]], Any] | None,
+        options: ExportOptions | None = None,
+    ) -> None:
         self.owned = owned
         """For fx2onnx's own code, which reads ``owned.model`` and keeps it no longer than this result."""
         self.report = report
+        self.options = options
+        """What was asked for."""
         self.path: str | None = None
         self.initial_state: dict[str, Any] = {}
         """With ``state="io"``: the value of every buffer that is an input, before the first call."""

@@ -12,7 +12,7 @@ from fx2onnx.base.errors import UserError
 from fx2onnx.generation.checks import cast, check_feeds, check_known
 from fx2onnx.generation.codebooks import Shifted, batch_of, rows_of_prompt, shifted
 from fx2onnx.generation.engine import Array, Graph, as_array, dtype_of
-from fx2onnx.generation.media import TEXT, encode_media
+from fx2onnx.generation.media import TEXT, beside_text, encode_media
 from fx2onnx.generation.opened import OpenedFolder, positions
 from fx2onnx.generation.prompt_rewrite import rewritten
 from fx2onnx.manifest.form import PromptRewrite
@@ -300,8 +300,8 @@ def _embedded(
     graph = model.graph("embed")
     if graph is None:
         return {}, None
-    features = [graph.inputs[port.name] for port in graph.form.inputs if port.role == "features"]
-    none = {arg.name: np.zeros((0, *arg.shape[1:]), dtype_of(arg.type)) for arg in features}
+    images = [graph.inputs[port.name] for port in beside_text(graph)]
+    none = {arg.name: np.zeros((0, *arg.shape[1:]), dtype_of(arg.type)) for arg in images}
     feeds = graph.feeds({"tokens": ids, "mask": mask[:, mask.shape[1] - ids.shape[1] :]}, {**none, **fixed})
     outputs = {name: as_array(value) for name, value in graph.run(feeds).items()}
     places = outputs.pop(graph.form.output("positions"), None)

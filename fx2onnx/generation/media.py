@@ -9,7 +9,8 @@ import numpy as np
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.generation.checks import cast
-from fx2onnx.generation.engine import Array, Graph, as_array, dtype_of
+from fx2onnx.generation.engine import Array, Graph, as_array, dtype_of, shape_of
+from fx2onnx.generation.grids import by_image, check_runs
 from fx2onnx.generation.opened import OpenedFolder
 from fx2onnx.manifest.form import Medium, Port
 from fx2onnx.manifest.names import EMBEDDED, IDS, LENGTH, MASK, POSITIONS
@@ -34,7 +35,7 @@ def encode_media(model: OpenedFolder, given: Mapping[str, Array], ids: Array) ->
         graph = model.graph(medium.kind)
         if graph is not None and (medium.is_required or any(name in rest for name in graph.inputs)):
             _check(graph, rest)
-            found |= _encoded(graph, {name: rest.pop(name) for name in graph.inputs})
+            found |= _encoded(model, medium, graph, {name: rest.pop(name) for name in graph.inputs}, ids)
     prompt = model.graph("prompt")
     if prompt is not None:
         _check(prompt, [*rest, *TEXT, *model.main.inputs])
@@ -121,9 +122,28 @@ def _check(graph: Graph, given: Collection[str]) -> None:
         raise UserError("E401", f"{graph.path.name} needs {missing[0]}", why=f"it takes {needs}")
 
 
-def _encoded(graph: Graph, inputs: dict[str, Array]) -> dict[str, Array]:
-    """The features of all images or recordings, in several calls where the graph takes so much of them a call."""
+def _encoded(
+    model: OpenedFolder, medium: Medium, graph: Graph, inputs: dict[str, Array], ids: Array
+) -> dict[str, Array]:
+    """The features of all images or recordings, in several calls where the graph takes so much of them a call; and the
+    sizes of images, where these are free.
+    """
     inputs = {name: cast(name, value, graph.inputs[name].type) for name, value in inputs.items()}
+    grid = medium.grid
+    calls = by_image(grid, graph, inputs) if grid is not None and grid.input in inputs else _calls(graph, inputs)
+    results = [graph.run(feeds) for feeds in calls]
+    found = {name: np.concatenate([as_array(result[name]) for result in results]) for name in graph.outputs}
+    embedding = model.graph("embed")
+    if grid is None or embedding is None or grid.input not in embedding.inputs:
+        return found
+    if medium.token is not None and medium.features is not None:
+        check_runs(ids, medium.token, grid, [shape_of(result[medium.features])[0] for result in results])
+    sizes = inputs[grid.input] if grid.input in inputs else np.tile(model.manifest.baked[grid.input], (len(calls), 1))
+    return found | {grid.input: sizes}
+
+
+def _calls(graph: Graph, inputs: Mapping[str, Array]) -> list[dict[str, Array]]:
+    """``inputs``, cut into what ``graph`` takes a call."""
     cuts = {name: _cut(graph, name, value) for name, value in inputs.items()}
     counts = {count for _, count in cuts.values() if count != 1}
     if len(counts) > 1:
@@ -135,8 +155,7 @@ def _encoded(graph: Graph, inputs: dict[str, Array]) -> dict[str, Array]:
         name: [value] * calls if cuts[name][1] == 1 else np.split(value, calls, cuts[name][0])
         for name, value in inputs.items()
     }
-    results = [graph.run({name: parts[call] for name, parts in pieces.items()}) for call in range(calls)]
-    return {name: np.concatenate([as_array(result[name]) for result in results]) for name in graph.outputs}
+    return [{name: parts[call] for name, parts in pieces.items()} for call in range(calls)]
 
 
 def _cut(graph: Graph, name: str, value: Array) -> tuple[int, int]:

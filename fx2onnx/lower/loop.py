@@ -14,7 +14,7 @@ import torch.fx
 
 from fx2onnx.aten_map.table.dtypes import onnx_dtype
 from fx2onnx.aten_map.table.registry import Entry, Table, fill_defaults
-from fx2onnx.base import size_conditions
+from fx2onnx.base import baked, size_conditions
 from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import Fx2OnnxError, InternalError, UserError
 from fx2onnx.base.events import details, record
@@ -170,6 +170,9 @@ class Lowering:
             captured.assumptions, with_guards=captured.states_guards, with_lines=has_lines
         )
         properties = {} if conditions is None else {size_conditions.METADATA_KEY: conditions}
+        constants = baked.written(captured.baked)
+        if constants is not None:
+            properties[baked.METADATA_KEY] = constants
         if state:
             properties["fx2onnx.state"] = json.dumps(dict(reversed(state.items())))
         return ir.Model(
@@ -370,10 +373,12 @@ def lower(
     metadata: str = "light",
     lift_state: bool = False,
     resorts: dict[str, str] | None = None,
+    values: dict[torch.fx.Node, Any] | None = None,
 ) -> ir.Model:
     """The captured graph as an ONNX model in exactly ``opset``.
 
-    ``resorts`` is filled with the overloads that have no entry in ``table``, and where their form comes from.
+    ``resorts`` is filled with the overloads that have no entry in ``table``, and where their form comes from, ``values``
+    with what each node became.
 
     ``lift_state`` makes every buffer that forward changes an input and an output, every changed input an output; the
     model's metadata ``fx2onnx.state`` maps one to the other, as JSON.
@@ -388,4 +393,6 @@ def lower(
         raise
     if resorts is not None:
         resorts.update(lowering.resorts)
+    if values is not None:
+        values.update(lowering.values)
     return model

@@ -131,14 +131,27 @@ class GraphForm:
 
 
 @dataclass(frozen=True)
+class Grid:
+    """The input that says the size of each image, a row for one: its frames (1, if at all), rows and columns of patches.
+
+    The encoder takes one image a call: so many rows of its other inputs as the image has patches. A feature is made of
+    ``merge_size`` rows and columns of them.
+    """
+
+    input: _Text
+    merge_size: Annotated[int, within(1, 2**31)]
+
+
+@dataclass(frozen=True)
 class Medium:
     """What comes beside the text: the kind of graph that encodes it, whether no prompt is without, the features that stand
-    in the places of the placeholder ``token``."""
+    in the places of the placeholder ``token``, what says the sizes of images where these are free."""
 
     kind: Literal["image", "audio"]
     is_required: bool = False
     features: _Text | None = None
     token: int | None = None
+    grid: Grid | None = None
 
 
 @dataclass(frozen=True)
@@ -250,6 +263,12 @@ def _contradictions(manifest: Manifest) -> Iterator[str]:
     for place, medium in enumerate(manifest.media):
         if medium.kind not in kinds:
             yield f"media[{place}].kind is {medium.kind}, and there is no such graph"
+        elif medium.grid is not None and medium.grid.input not in _taken_by(manifest, medium.kind, "embed"):
+            yield f"media[{place}].grid is {medium.grid.input}, which no graph takes"
+
+
+def _taken_by(manifest: Manifest, *kinds: Kind) -> set[str]:
+    return {port.name for graph in manifest.graphs if graph.kind in kinds for port in graph.inputs}
 
 
 def graph_files(folder: Path, manifest: Manifest) -> dict[str, Path]:

@@ -13,6 +13,7 @@ from fx2onnx.model_patches.transformers import (  # noqa: F401
     chunks,
     compressors,
     experts,
+    frames,
     indexers,
     packed_images,
     packed_texts,

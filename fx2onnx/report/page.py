@@ -1,42 +1,21 @@
-"""One self-contained HTML page: a template, the libraries of ``vendor/``, and the profile as JSON.
-
-Names are a model's or a file's, so anything may stand in them. They reach the page in one way, as JSON in which no
-character of HTML is left, and the page's scripts make text nodes of them. Besides, the page's policy lets nothing run
-but the scripts of this package, known by their hashes, and nothing be loaded or sent.
-"""
+"""The page of a profile: time, memory, operations, lines, weights, the graph, the verdict."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import html
-import json
-import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
-from fx2onnx.base.plain import plain
 from fx2onnx.report.compare import Change, Comparison
+from fx2onnx.report.document import CHARTS, FLAMES, GRAPHS, document
 from fx2onnx.report.profile_data import Export, Point, ProfileData, Series
 from fx2onnx.report.tree import Row, flame, lines, operations, phases, steps
 
-_HERE = Path(__file__).parent
-_STYLES = ("vendor/d3-flame-graph.css", "assets/page.css")
-_SCRIPTS = (
-    "vendor/echarts.min.js",
-    "vendor/d3-flame-graph.min.js",
-    "vendor/cytoscape-dagre.min.js",
-    "assets/core.js",
-    "assets/charts.js",
-    "assets/flames.js",
-    "assets/graph.js",
+_FILES = (
+    *(*CHARTS, *FLAMES, *GRAPHS),
+    *("assets/core.js", "assets/charts.js", "assets/flames.js", "assets/graph.js", "assets/profile.js"),
 )
-
-_GRAPH_STYLE = ".__________cytoscape_container { position: relative; }"
-"""The style that Cytoscape.js puts into the page."""
 
 _ROWS = 400
 """Rows of the page's tables; the JSON form has all."""
@@ -56,50 +35,8 @@ _DEEPEST = 48
 
 def page(profile: ProfileData, comparisons: Sequence[Comparison] = ()) -> str:
     """The page as text. It loads nothing from anywhere."""
-    style = "\n".join((_HERE / name).read_text(encoding="utf-8") for name in _STYLES)
-    scripts = [_script(name) for name in _SCRIPTS]
-    text = (_HERE / "assets/page.html").read_text(encoding="utf-8")
-    parts = {
-        "policy": _policy(scripts, [style, _GRAPH_STYLE]),
-        "title": html.escape(plain(f"{profile.source} - export profile")),
-        "style": style,
-        "data": _as_json(page_data(profile, comparisons)),
-        "scripts": "\n".join(f"<script>{script}</script>" for script in scripts),
-    }
-    head, *rest = text.split("{{")
-    return head + "".join(parts[name] + after for name, after in (piece.split("}}", 1) for piece in rest))
-
-
-def _script(name: str) -> str:
-    return (_HERE / name).read_text(encoding="utf-8").replace("</script", "<\\/script")
-
-
-def _policy(scripts: Sequence[str], styles: Sequence[str]) -> str:
-    """What a browser may do with the page: run and apply these texts, and no more."""
-    own, looks = (" ".join(f"'sha256-{_hash(text)}'" for text in texts) for texts in (scripts, styles))
-    rest = "img-src data:; connect-src 'none'; base-uri 'none'; form-action 'none'"
-    return f"default-src 'none'; script-src {own}; style-src {looks}; {rest}"
-
-
-def _hash(text: str) -> str:
-    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-
-
-def _as_json(data: Any) -> str:
-    """JSON that has a meaning for no reader of HTML or JavaScript: escapes that readers of JSON undo, ASCII only."""
-    text = json.dumps(_shown(data), separators=(",", ":"), allow_nan=False)
-    return text.translate({ord(letter): f"\\u{ord(letter):04x}" for letter in "<>&"})
-
-
-def _shown(value: Any) -> Any:
-    """The data with its texts as people read them; None for infinity and what is no number, which JSON has not."""
-    if isinstance(value, str):
-        return plain(value)
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {plain(str(key)): _shown(inner) for key, inner in value.items()}
-    return [_shown(inner) for inner in value] if isinstance(value, list | tuple) else value
+    title = f"{profile.source} - export profile"
+    return document(title, "assets/profile.html", page_data(profile, comparisons), _FILES)
 
 
 def page_data(profile: ProfileData, comparisons: Sequence[Comparison] = ()) -> dict[str, Any]:

@@ -1,6 +1,8 @@
-"""Is the exported file right? Eager PyTorch beside the runner and onnxruntime, over several inputs and sizes."""
+"""Is the exported file right, and where is it wrong? Eager PyTorch beside the engines, over several inputs and sizes."""
 
 from fx2onnx.verify.compare import verify
+from fx2onnx.verify.locating.first_wrong import FirstWrong
+from fx2onnx.verify.locating.locate import locate
 from fx2onnx.verify.verdict import Row, Verdict
 
-__all__ = ["Row", "Verdict", "verify"]
+__all__ = ["FirstWrong", "Row", "Verdict", "locate", "verify"]

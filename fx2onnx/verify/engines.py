@@ -1,16 +1,18 @@
-"""The engines that run a model: the bundled runner and onnxruntime, where it is installed."""
+"""The engines that run a model: the bundled runner, and others where they are installed."""
 
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
 import ml_dtypes
+import numpy as np
 import numpy.typing as npt
 import torch
 
+from fx2onnx.base.errors import UserError
 from fx2onnx.base.ort_values import run_session
 
 Array: TypeAlias = npt.NDArray[Any]
@@ -52,9 +54,63 @@ def open_onnxruntime(model: str | bytes) -> Run:
     return partial(run_session, session)
 
 
-ENGINES: dict[str, Callable[[str | bytes], Run]] = {"runner": open_runner, "onnxruntime": open_onnxruntime}
+def open_reference(model: str | bytes) -> Run:
+    """The evaluator of the onnx package: slow, and written from ONNX's specification alone."""
+    from onnx.reference import ReferenceEvaluator
+
+    evaluator = ReferenceEvaluator(model)
+    return lambda feeds: list(evaluator.run(None, feeds))
+
+
+def open_openvino(model: str | bytes) -> Run:
+    """OpenVINO on the CPU, in the precision of the model: left to itself it may compute in bfloat16."""
+    import openvino
+
+    settings = {"INFERENCE_PRECISION_HINT": "f32", "EXECUTION_MODE_HINT": "ACCURACY", "INFERENCE_NUM_THREADS": 2}
+    core = openvino.Core()
+    compiled = core.compile_model(core.read_model(model), "CPU", settings)
+
+    def run(feeds: dict[str, Array]) -> list[Any]:
+        results = compiled(feeds, share_inputs=False, share_outputs=False)
+        return [np.array(results[index]) for index in range(len(compiled.outputs))]
+
+    return run
+
+
+ENGINES: dict[str, Callable[[str | bytes], Run]] = {
+    "runner": open_runner,
+    "onnxruntime": open_onnxruntime,
+    "reference": open_reference,
+    "openvino": open_openvino,
+}
+PACKAGES = {"onnxruntime": "onnxruntime", "openvino": "openvino"}
+"""What has to be installed for an engine that does not come with fx2onnx."""
+DEFAULT = ("runner", "onnxruntime")
+"""Those of a verification that names none: each further engine costs a run of the model for each sample."""
+
+
+def is_available(name: str) -> bool:
+    """Whether the engine can be used here."""
+    return name not in PACKAGES or importlib.util.find_spec(PACKAGES[name]) is not None
 
 
 def available_engines() -> list[str]:
-    """Names of the engines that can be used here."""
-    return [name for name in ENGINES if name == "runner" or importlib.util.find_spec(name) is not None]
+    """Names of the default engines that can be used here."""
+    return [name for name in DEFAULT if is_available(name)]
+
+
+def chosen_engines(names: Sequence[str] | None) -> list[str]:
+    """The engines to use: each of ``names`` once, or by default those that are available.
+
+    Raises:   UserError E001 for an unknown engine or none at all, E602 for one that is not installed.
+    """
+    if names is None:
+        return available_engines()
+    chosen = [names] if isinstance(names, str) else list(dict.fromkeys(names))
+    for name in chosen or [""]:
+        if name not in ENGINES:
+            what = f"unknown engine {name!r}" if chosen else "no engine is named"
+            raise UserError("E001", what, next=f"engines: {', '.join(ENGINES)}")
+        if not is_available(name):
+            raise UserError("E602", f"the engine {name} is not installed", next=f"pip install {PACKAGES[name]}")
+    return chosen

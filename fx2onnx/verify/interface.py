@@ -1,11 +1,30 @@
-"""The inputs, outputs and conditions of a file."""
+"""What a file says of itself: inputs, outputs, conditions, what was baked; and which argument goes into which input."""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import tempfile
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from fx2onnx.base import size_conditions
+import onnx
+
+from fx2onnx.base import baked, size_conditions
+from fx2onnx.base.dim_text import parse_dim, size_of
+from fx2onnx.base.dims import Dim
+from fx2onnx.base.errors import UserError
 from fx2onnx.base.size_conditions import SizeCondition
+from fx2onnx.irx import io
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """Dtype and sizes as the file declares them of an output; a size is a number, a text, or None where nothing is said."""
+
+    dtype: Any
+    sizes: tuple[int | str | None, ...] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,17 +35,15 @@ class Interface:
     axes: dict[str, dict[int, str]]
     """The named dims of each input."""
     outputs: list[str]
+    declared: dict[str, Declared]
+    """Of the outputs."""
     conditions: list[SizeCondition]
+    baked: tuple[str, ...]
 
     @staticmethod
-    def of(path: str) -> Interface:
-        import onnx
-
-        proto = onnx.load(path, load_external_data=False)
+    def of(proto: onnx.ModelProto) -> Interface:
         graph = proto.graph
-        conditions = next(
-            (each.value for each in proto.metadata_props if each.key == size_conditions.METADATA_KEY), "[]"
-        )
+        metadata = {each.key: each.value for each in proto.metadata_props}
         weights = {initializer.name for initializer in graph.initializer}
         inputs = [value for value in graph.input if value.name not in weights]
         axes = {
@@ -35,5 +52,84 @@ class Interface:
             }
             for value in inputs
         }
-        outputs = [value.name for value in graph.output]
-        return Interface([value.name for value in inputs], axes, outputs, size_conditions.read(conditions))
+        return Interface(
+            inputs=[value.name for value in inputs],
+            axes=axes,
+            outputs=[value.name for value in graph.output],
+            declared={value.name: _declared(value) for value in graph.output},
+            conditions=size_conditions.read(metadata.get(size_conditions.METADATA_KEY, "[]")),
+            baked=baked.read(metadata.get(baked.METADATA_KEY)),
+        )
+
+
+def _declared(value: Any) -> Declared:
+    kind = value.type.tensor_type
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type) if kind.elem_type else None
+    if not kind.HasField("shape"):
+        return Declared(dtype, None)
+    sizes = [
+        dim.dim_value if dim.HasField("dim_value") else dim.dim_param if dim.HasField("dim_param") else None
+        for dim in kind.shape.dim
+    ]
+    return Declared(dtype, tuple(sizes))
+
+
+def contradiction(declared: Declared, shape: Sequence[int], dtype: Any, sizes: Mapping[str, int]) -> str:
+    """What the file declares of an output that its numbers are not, at these sizes; empty where they agree."""
+    if declared.dtype is not None and declared.dtype != dtype:
+        return f"the file declares {declared.dtype}, and gives {dtype}"
+    if declared.sizes is None:
+        return ""
+    if len(declared.sizes) != len(shape):
+        return f"the file declares {len(declared.sizes)} axes, and gives {len(shape)}"
+    for axis, (text, size) in enumerate(zip(declared.sizes, shape, strict=True)):
+        stated = _stated(text, sizes)
+        if stated is not None and stated != size:
+            return f"the file declares the size {text} on axis {axis}, and gives {size}"
+    return ""
+
+
+def _stated(text: int | str | None, sizes: Mapping[str, int]) -> int | None:
+    if isinstance(text, int):
+        return text
+    dim = parse_dim(text) if isinstance(text, str) else None
+    if isinstance(dim, Dim):
+        return size_of(dim, sizes) if dim.symbols() <= set(sizes) else None
+    return None
+
+
+def assign(arguments: Sequence[str], inputs: Sequence[str], baked: Collection[str]) -> list[str | None]:
+    """For each argument the input of the file that takes it, by name, or else in order; None for one that is no input.
+
+    Raises:   UserError E001 where the file has more inputs than there are arguments.
+    """
+    if set(inputs) <= set(arguments):
+        return [name if name in inputs else None for name in arguments]
+    if len(inputs) > len(arguments):
+        raise UserError(
+            "E001",
+            f"the model has {len(inputs)} inputs, the module gets {len(arguments)} tensors",
+            why=f"the model's are {', '.join(inputs)}",
+            next="give the arguments that the model was exported with",
+        )
+    kept = [name for name in arguments if name not in baked or name in inputs]
+    left = iter(inputs)
+    return [next(left, None) if name in kept else None for name in arguments]
+
+
+def vanished(arguments: Iterable[str], assigned: Iterable[str | None], baked: Collection[str]) -> list[str]:
+    """Arguments that the file has no input for though nobody said that they are baked."""
+    return [name for name, taken in zip(arguments, assigned, strict=True) if taken is None and name not in baked]
+
+
+@contextlib.contextmanager
+def as_file(model: Any) -> Iterator[str]:
+    """The path of the model; a result that was not written yet goes to a temporary folder."""
+    path = model if isinstance(model, str | os.PathLike) else model.path
+    if path is model or (path is not None and os.path.exists(path)):
+        yield os.fspath(path)
+        return
+    with tempfile.TemporaryDirectory(prefix="fx2onnx-verify-") as folder:
+        path = os.path.join(folder, "exported.onnx")
+        io.save(model.owned.model, path)
+        yield path

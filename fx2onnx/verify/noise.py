@@ -28,6 +28,17 @@ _KINDS = {"rand": "Uniform", "rand_like": "Uniform", "randn": "Normal", "randn_l
 """Which random node an ATen operator becomes as it is."""
 _INPUT = "fx2onnx.draw.{}"
 
+MOST_PICKS = 200
+"""Calls that are looked at for tables."""
+
+aten = torch.ops.aten
+_PICKS: dict[Any, Callable[..., tuple[int, Any]]] = {
+    aten.embedding.default: lambda table, places, *_: (table.shape[0], places),
+    aten.index_select.default: lambda table, axis, places, *_: (table.shape[axis], places),
+    aten.index.Tensor: lambda table, places, *_: (table.shape[0], places[0] if len(places) == 1 else None),
+}
+"""Of an operator that takes rows of a table, how many there are, and which are taken."""
+
 REDRAWS = 4
 """Times that a module's draws are changed before an output counts as one that they do not reach."""
 
@@ -43,17 +54,36 @@ class Draw:
 
 
 class Recording(TorchDispatchMode):
-    """Keeps the results of random operators."""
+    """Keeps the results of random operators, and which integers pick rows of which tables."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.draws: list[Draw] = []
+        self.picks: list[tuple[torch.Tensor, int, int]] = []
+        """Integers, and the least and the largest that pick a row."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         if _is_random(func) and isinstance(result, torch.Tensor):
             self.draws.append(_draw(func, args, kwargs or {}, result.clone()))
+        elif func in _PICKS and len(self.picks) < MOST_PICKS:
+            table, places = _PICKS[func](*args)
+            if isinstance(places, torch.Tensor) and places.numel() < 1 << 20 and not places.is_floating_point():
+                least = 0 if func is aten.embedding.default else -table
+                self.picks.append((places.clone(), least, table - 1))
         return result
+
+    def rows(self, tensor: torch.Tensor) -> tuple[int, int] | None:
+        """The least and the largest integer that may stand in an input; None where it picks no rows as it is."""
+        flat = tensor.reshape(-1)
+        if not flat.numel() or flat.is_floating_point() or flat.is_complex() or flat.dtype == torch.bool:
+            return None
+        found = [
+            (least, most)
+            for places, least, most in self.picks
+            if places.dtype != torch.bool and torch.equal(places.reshape(-1).to(flat.dtype), flat)
+        ]
+        return (max(least for least, _ in found), min(most for _, most in found)) if found else None
 
 
 class Replaying(TorchDispatchMode):
@@ -87,7 +117,9 @@ class Redrawing(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def drawn_outputs(run: Callable[[], list[Array]], expected: Sequence[Array], asked: frozenset[int]) -> frozenset[int]:
+def drawn_outputs(
+    run: Callable[[int], list[Array]], expected: Sequence[Array], asked: frozenset[int]
+) -> frozenset[int]:
     """Which of the outputs that are ``asked`` for depend on what the module draws: all of them, where forward fails on
     other draws.
     """
@@ -96,8 +128,7 @@ def drawn_outputs(run: Callable[[], list[Array]], expected: Sequence[Array], ask
         return asked
     for later in range(1, REDRAWS + 1):
         try:
-            with Redrawing(later):
-                again = run()
+            again = run(later)
         except Exception:  # forward is the user's code
             return asked
         moved |= {index for index in asked if index >= len(again) or not _same(again[index], expected[index])}
@@ -138,9 +169,8 @@ class RandomNodes:
     """Whether a node asks for a distribution of no width or less, at which onnxruntime ends the process."""
 
     @staticmethod
-    def of(path: str) -> RandomNodes | None:
-        """None where the file draws nothing."""
-        model = onnx.load(path, load_external_data=False)
+    def of(path: str, model: onnx.ModelProto) -> RandomNodes | None:
+        """None where the file draws nothing. ``model`` is the file at ``path``, without data beside it."""
         functions = _drawing_functions(model)
         nodes: list[Any] = []
         drawn: set[str] = set()

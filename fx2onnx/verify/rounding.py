@@ -1,36 +1,121 @@
-"""How far float32 PyTorch is off from itself where its weights and inputs are off by some units in the last place.
+"""How far eager PyTorch moves where its operators round otherwise.
 
-float64 shows how far float32's rounding moves an output, once. Where a program chooses (``topk`` among nearly equal
-scores, ``argmax``, sorting), that one number says little: another rounding chooses otherwise, and engines round
-otherwise. So an output that fails is judged again with the largest of several such movements.
+An engine adds in another order and has other approximations of ``erf`` or ``exp``: each result is off by some units in the
+last place. Where a program chooses (``topk`` among nearly equal scores, ``argmax``, a comparison, ``round``), that decides
+what comes out. So the module runs with such errors put on what its operators give, where they arise.
+
+Equal scores are chosen among otherwise, too, where PyTorch does not say which of them it takes (``topk``, ``sort``).
 """
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 
-RUNS = 4
-"""Movements looked at."""
+from fx2onnx.capture.torch_private.dispatch import TorchDispatchMode
+from fx2onnx.capture.torch_private.pytrees import pytree
+
+aten = torch.ops.aten
+
+_SUMS = frozenset(
+    [
+        "mm", "addmm", "bmm", "baddbmm", "addmv", "mv", "dot", "linear", "convolution", "_convolution",
+        "mkldnn_rnn_layer", "lstm", "gru", "_scaled_dot_product_flash_attention_for_cpu",
+        "_scaled_dot_product_attention_math", "scaled_dot_product_attention",
+        "_scaled_dot_product_fused_attention_overrideable", "_grouped_mm", "_scaled_mm", "sum", "mean", "var",
+        "std", "var_mean", "std_mean", "norm", "linalg_vector_norm", "cumsum", "cumprod", "prod", "logsumexp",
+        "native_layer_norm", "native_group_norm", "native_batch_norm", "_native_batch_norm_legit_no_training",
+        "_fused_rms_norm", "rms_norm", "_softmax", "_log_softmax", "gelu", "gelu_", "erf", "erf_", "erfc",
+        "tanh", "tanh_", "sigmoid", "sigmoid_", "silu", "silu_", "mish", "softplus", "elu", "selu",
+        "log_sigmoid_forward", "log_sigmoid", "expm1", "log1p", "sin", "sin_", "cos", "cos_", "tan",
+        "upsample_bilinear2d", "upsample_bicubic2d", "_upsample_bicubic2d_aa", "_upsample_bilinear2d_aa",
+        "grid_sampler_2d", "grid_sampler_3d", "avg_pool2d", "_adaptive_avg_pool2d", "_adaptive_avg_pool3d",
+        "adaptive_avg_pool1d", "_cdist_forward", "_euclidean_dist",
+    ]
+)  # fmt: skip
+"""Operators whose errors are as large as those of the largest numbers beside: sums of terms that cancel."""
+_TRANSFORMS = frozenset(["_fft_r2c", "_fft_c2c", "_fft_c2r", "stft", "istft"])
+"""Fourier transforms."""
+_PLAIN = frozenset(
+    [
+        "add", "add_", "sub", "sub_", "rsub", "mul", "mul_", "div", "div_", "addcmul", "addcmul_", "addcdiv",
+        "addcdiv_", "sqrt", "sqrt_", "rsqrt", "rsqrt_", "reciprocal", "reciprocal_", "pow", "pow_", "exp",
+        "exp_", "exp2", "log", "log_", "log2", "log10", "lerp", "lerp_", "hypot", "atan", "atan2", "asin",
+        "acos", "sinh", "cosh", "asinh", "acosh", "atanh", "erfinv", "lgamma", "digamma", "_to_copy", "fmod",
+        "remainder",
+    ]
+)  # fmt: skip
+"""Operators whose errors are units in the last place of each number."""
+_CHOICES = frozenset(["topk", "sort"])
+"""Operators that may take any of equal numbers."""
 
 
-def nudged(
-    root: torch.nn.Module, tensors: Sequence[torch.Tensor], units: float
-) -> Iterator[tuple[torch.nn.Module, list[torch.Tensor]]]:
-    """Copies of the module and its inputs, each number of them off by at most ``units`` in the last place. Seeded."""
-    for seed in range(RUNS):
-        generator = torch.Generator().manual_seed(seed)
-        module = copy.deepcopy(root)
-        with torch.no_grad():
-            for weight in module.parameters():
-                weight.copy_(_nudged(weight, units, generator))
-        yield module, [_nudged(tensor, units, generator) for tensor in tensors]
+class Moved(TorchDispatchMode):
+    """Results are off by at most ``units`` in the last place, by a seed of its own."""
+
+    def __init__(self, seed: int, units: float, transform_units: float = 0.0) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._generator = torch.Generator().manual_seed(seed)
+        self._units = units
+        self._transform_units = transform_units or units
+        self.has_transforms = False
+        """Whether it has seen a Fourier transform: sums over a whole frame, of which some results are nearly nothing."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name = func._schema.name.rpartition("::")[2]
+        if name in _CHOICES and not kwargs.get("stable"):
+            return self._chosen(func, args, kwargs)
+        result = func(*args, **kwargs)
+        if name in _PLAIN or name in _SUMS or name in _TRANSFORMS:
+            for value in pytree.tree_leaves(result):
+                if (
+                    isinstance(value, torch.Tensor)
+                    and value.numel()
+                    and (value.is_floating_point() or value.is_complex())
+                ):
+                    self._move(value, name)
+        return result
+
+    def _move(self, value: torch.Tensor, name: str) -> None:
+        real = torch.view_as_real(value) if value.is_complex() else value
+        is_transform = name in _TRANSFORMS
+        self.has_transforms |= is_transform
+        units = self._transform_units if is_transform else self._units
+        step = self._noise(real) * (units * torch.finfo(real.dtype).eps)
+        if name in _PLAIN:
+            moves = torch.isfinite(real) & (real != real.round())  # whole numbers are exact in any engine
+            real.add_(torch.where(moves, real * step, torch.zeros_like(real)))
+            return
+        wide = torch.nan_to_num(real.float(), 0.0, 0.0, 0.0)
+        frame = tuple(range(max(real.dim() - 2, 0), real.dim()))
+        beside = wide.abs().amax(frame, keepdim=True) if is_transform else _rms(wide)
+        real.add_((step * (wide.abs() + beside)).to(real.dtype))
+
+    def _noise(self, like: torch.Tensor) -> torch.Tensor:
+        return torch.rand(like.shape, generator=self._generator, dtype=torch.float32).to(like.dtype) * 2 - 1
+
+    def _chosen(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """What the operator takes of numbers that differ by less than rounding: places of these, numbers as they are."""
+        own = args[0]
+        if not isinstance(own, torch.Tensor) or not own.dim() or not own.numel() or own.dtype == torch.bool:
+            return func(*args, **kwargs)
+        wide = own.double()
+        tiny = wide.abs().clamp(min=torch.finfo(torch.float32).tiny) * 2.0**-40
+        finite = torch.isfinite(wide)
+        moved = torch.where(finite, wide + tiny * self._noise(own.float()).double(), wide)
+        places = func(moved, *args[1:], **kwargs)[1]
+        return own.gather(_axis(func, args, kwargs), places), places
 
 
-def _nudged(tensor: torch.Tensor, units: float, generator: torch.Generator) -> torch.Tensor:
-    if not tensor.is_floating_point() or tensor.dtype.itemsize < 4:
-        return tensor
-    step = torch.rand(tensor.shape, generator=generator, dtype=tensor.dtype) * 2 - 1
-    return tensor + tensor * step * (units * torch.finfo(tensor.dtype).eps)
+def _rms(wide: torch.Tensor) -> torch.Tensor:
+    return wide.square().mean(-1, keepdim=True).sqrt() if wide.dim() else wide.abs()
+
+
+def _axis(func: Any, args: Any, kwargs: Any) -> int:
+    names = [argument.name for argument in func._schema.arguments]
+    if "dim" in kwargs:
+        return int(kwargs["dim"])
+    place = names.index("dim") if "dim" in names else -1
+    return int(args[place]) if 0 <= place < len(args) else -1

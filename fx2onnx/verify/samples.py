@@ -2,65 +2,94 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import torch
 
 from fx2onnx.base.dim_text import Root, parse_dim, root_of, size_of
 from fx2onnx.base.dims import Dim
 from fx2onnx.base.size_conditions import SizeCondition
-from fx2onnx.capture.python.inputs import Arguments
 from fx2onnx.verify.sizes import MOST_GROWTH, other_sizes
+from fx2onnx.verify.values import AT_SAMPLE_SIZES, Values
+
+_AT_OTHER_SIZES = ("seed", "large", "ties", "small")
+"""Kinds of values at sizes that are not the sample's, in turn."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One set of inputs, in the order of ``Arguments.leaves``; ``name`` says how it was made."""
+    """One set of inputs to try: its sizes, and the kind of its values, ``sample`` for the sample's own (values.KINDS)."""
 
     name: str
-    tensors: list[torch.Tensor]
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    values: str = "sample"
+    seed: int = 0
 
 
-def samples(
-    arguments: Arguments,
-    symbolic_axes: Sequence[Mapping[int, str] | None],
-    seeds: Sequence[int],
-    conditions: Sequence[SizeCondition] = (),
-    note: Callable[[str], None] = lambda text: None,
-) -> Iterator[Sample]:
-    """The sample itself, one shuffled set a seed, one where every dynamic size is the next that ``conditions`` allow, and some
-    at the borders of what they allow.
+@dataclass(frozen=True, slots=True)
+class Maker:
+    """Makes the tensors of a sample, one for each argument. ``axes`` are None of one that keeps its values."""
 
-    ``symbolic_axes`` has an entry for each tensor, None for one that keeps its values.
+    originals: Sequence[torch.Tensor]
+    axes: Sequence[Mapping[int, str] | None]
+    sizes: Mapping[str, int]
+    values: Sequence[Values]
+
+    @staticmethod
+    def of(
+        originals: Sequence[torch.Tensor],
+        axes: Sequence[Mapping[int, str] | None],
+        rows: Sequence[tuple[int, int] | None],
+    ) -> Maker:
+        pairs = list(zip(originals, axes, strict=True))
+        values = [Values.of(tensor, found) for tensor, found in zip(originals, rows, strict=True)]
+        return Maker(list(originals), list(axes), _sizes(pairs), values)
+
+    def make(self, sample: Sample, *, tame: bool = False) -> list[torch.Tensor]:
+        """Its tensors; ``tame``, where the module does not run on what its kind of values may be."""
+        generator = torch.Generator().manual_seed(sample.seed)
+        made = []
+        for original, axes, values in zip(self.originals, self.axes, self.values, strict=True):
+            if axes is None:
+                made.append(original)
+                continue
+            like = _resized(original, axes, self.sizes, sample.sizes) if sample.sizes else original
+            if sample.values == "sample":
+                made.append(like)
+            else:
+                made.append(values.tamer(like, generator) if tame else values.draw(like, sample.values, generator))
+        return made
+
+    def numbers(self, sample: Sample) -> int:
+        """How many numbers its inputs have."""
+        total = 0
+        for original, axes in zip(self.originals, self.axes, strict=True):
+            shape = list(original.shape)
+            for axis, text in (axes or {}).items() if sample.sizes else ():
+                shape[axis] = _changed(shape[axis], text, self.sizes, sample.sizes)
+            total += torch.Size(shape).numel()
+        return total
+
+
+def planned(sizes: Mapping[str, int], conditions: Sequence[SizeCondition], seeds: Sequence[int]) -> Iterator[Sample]:
+    """Beside the sample: one set of other values a seed, sets at other sizes, and sets of values at the ends of what they may
+    be: what finds most first. Without seeds every value is the sample's.
     """
-    originals = [leaf.tensor.detach() for leaf in arguments.leaves]
-    pairs = list(zip(originals, symbolic_axes, strict=True))
-    yield Sample("sample", originals)
     for seed in seeds:
-        generator = torch.Generator().manual_seed(seed)
-        shuffled = [tensor if axes is None else _like(tensor, generator) for tensor, axes in pairs]
-        yield Sample(f"seed {seed}", shuffled)
-    if not any(symbolic_axes):
-        return
-    sizes = _sizes(pairs)
-    tried = other_sizes(sizes, conditions)
-    if not tried:
-        note("no other sizes were found that keep the conditions of the file")
-    for others in tried:
-        name = "sizes +1" if not conditions else "sizes " + ", ".join(f"{dim} {size}" for dim, size in others.items())
-        yield Sample(name, [_resized(tensor, axes or {}, sizes, others) for tensor, axes in pairs])
-
-
-def _like(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Other numbers of the same kind: normal with the sample's scale; integers and bools are the sample's, shuffled."""
-    if tensor.is_floating_point() and tensor.numel():
-        wide = tensor.to(torch.float32)
-        scale = float(wide.std(correction=0)) or 1.0
-        noise = torch.randn(tensor.shape, generator=generator) * scale + float(wide.mean())
-        return noise.to(tensor.dtype)
-    order = torch.randperm(tensor.numel(), generator=generator)
-    return tensor.reshape(-1)[order].reshape(tensor.shape)
+        yield Sample(f"seed {seed}", values="seed", seed=seed)
+    others = other_sizes(sizes, conditions) if sizes else []
+    for turn, found in enumerate(others):
+        kind = _AT_OTHER_SIZES[turn % len(_AT_OTHER_SIZES)] if seeds and turn else "sample"
+        text = "sizes " + ", ".join(f"{dim} {size}" for dim, size in found.items())
+        yield Sample(text if kind == "sample" else f"{text}, {kind}", found, kind, turn)
+        if not seeds and turn == 2:
+            return
+        if seeds and turn == 0:
+            yield from (Sample(kind, values=kind, seed=seeds[0]) for kind in AT_SAMPLE_SIZES[:2])
+    if seeds:
+        kinds = AT_SAMPLE_SIZES[2:] if others else AT_SAMPLE_SIZES
+        yield from (Sample(kind, values=kind, seed=seeds[0]) for kind in kinds)
 
 
 def _sizes(pairs: Sequence[tuple[torch.Tensor, Mapping[int, str] | None]]) -> dict[str, int]:
@@ -69,7 +98,9 @@ def _sizes(pairs: Sequence[tuple[torch.Tensor, Mapping[int, str] | None]]) -> di
     found = sorted(
         ((root, size) for root, size in named if root is not None), key=lambda pair: pair[0] == Root(pair[0].name)
     )
-    return {root.name: root.size(size) for root, size in found}  # a plain name comes last, and counts
+    sizes = {root.name: root.size(size) for root, size in found}  # a plain name comes last, and counts
+    texts = [(text, tensor.shape[axis]) for tensor, axes in pairs for axis, text in (axes or {}).items()]
+    return sizes | {text: size for text, size in texts if not _says(text, size, sizes)}
 
 
 def _resized(
@@ -92,8 +123,14 @@ def _changed(size: int, text: str, sizes: Mapping[str, int], others: Mapping[str
     nothing of the sample's size, or more than memory may hold, is one name.
     """
     dim = parse_dim(text)
-    if isinstance(dim, Dim) and dim.symbols() <= set(sizes) and size_of(dim, sizes) == size:
+    if isinstance(dim, Dim) and _says(text, size, sizes):
         grown = size_of(dim, {name: others[name] for name in dim.symbols()})
         if grown is not None and grown <= MOST_GROWTH * (size + 1):
             return grown
-    return size + 1
+    return others.get(text, size + 1)
+
+
+def _says(text: str, size: int, sizes: Mapping[str, int]) -> bool:
+    """Whether the text is an expression of known sizes, which gives this one."""
+    dim = parse_dim(text)
+    return isinstance(dim, Dim) and dim.symbols() <= set(sizes) and size_of(dim, sizes) == size

@@ -1,4 +1,4 @@
-"""Which other sizes a file is tried at: the next ones, and those at the borders of what its conditions allow."""
+"""Which other sizes a file is tried at: near the sample's, small and large, each alone, and at the borders of its conditions."""
 
 from __future__ import annotations
 
@@ -7,28 +7,82 @@ from collections.abc import Collection, Iterator, Mapping
 
 import numpy as np
 
-from fx2onnx.base.size_conditions import SizeCondition, allowed_sizes, next_sizes, sizes_near
-from fx2onnx.base.size_sets import LARGEST, SizeSet
+from fx2onnx.base.size_conditions import SizeCondition, allowed_sizes, sizes_near
+from fx2onnx.base.size_sets import EVERY, LARGEST, SizeSet
 
 MOST_BORDERS = 2
-"""Runs at borders, beside the one at the next sizes: of small models, whose runs cost most of it, a verification with them takes
-1.2 times as long, with one more 1.4 times."""
+"""Runs at borders."""
 MOST_GROWTH = 16
 """A size may become so many times what it is."""
+FAR = 260
+"""Behind the last bucket of relative positions that anyone uses (128), and behind tables of 256."""
+MOST_ALONE = 4
+"""Dims that are tried alone."""
 _LEAST = 2
-"""0 and 1 are borders of everything: what is compared with them is decided as at the sample."""
+"""0 and 1 are borders of everything: of what is compared with them nothing is said here."""
 _TIGHT = {"ge": 0, "le": 0, "gt": 1, "lt": -1}
 """By which number more the left side is at the border of a comparison."""
+_SMALL = (2, 3, 5, 7, 11)
+"""Small sizes: unequal, so that no two dims are taken for each other."""
 
 
 def other_sizes(sizes: Mapping[str, int], conditions: Collection[SizeCondition]) -> list[dict[str, int]]:
     """Sizes to try beside the sample's, the next ones first; all of them keep all conditions."""
-    found = next_sizes(sizes, conditions)
-    result = [] if found is None else [found]
-    for wanted in itertools.islice(_borders(sizes, conditions), 4 * MOST_BORDERS):
-        if wanted not in result and wanted != dict(sizes) and len(result) <= MOST_BORDERS:
-            result.append(wanted)
+    result: list[dict[str, int]] = []
+    borders = itertools.islice(_borders(sizes, conditions), 4 * MOST_BORDERS)
+    tries = [
+        (_near(wanted, conditions, sizes) for wanted in (_next(sizes, conditions),)),
+        itertools.islice((found for found in borders if found != dict(sizes)), MOST_BORDERS),
+        (_near(wanted, conditions, sizes) for wanted in _alone(sizes)),
+    ]
+    for found in itertools.chain(*tries):
+        if found is not None and found not in result and found != dict(sizes):
+            result.append(found)
     return result
+
+
+def _near(
+    wanted: Mapping[str, int], conditions: Collection[SizeCondition], sizes: Mapping[str, int]
+) -> dict[str, int] | None:
+    return sizes_near(wanted, conditions, unlike=sizes)
+
+
+def _next(sizes: Mapping[str, int], conditions: Collection[SizeCondition]) -> dict[str, int]:
+    """The next larger size that the conditions allow of each dim, the next smaller one where there is none; of dims of one
+    size others, so that height and width differ.
+    """
+    allowed = allowed_sizes(conditions)
+    result: dict[str, int] = {}
+    for name, size in sizes.items():
+        one = _neighbour(size, allowed.get(name, EVERY))
+        while one != size and any(result[other] == one and sizes[other] == size for other in result):
+            following = _neighbour(one, allowed.get(name, EVERY))
+            if following <= one:
+                break
+            one = following
+        result[name] = one
+    return result
+
+
+def _neighbour(size: int, allowed: SizeSet) -> int:
+    reach = allowed.start + 2 * allowed.period
+    above = (other for other in range(size + 1, size + reach + 1) if other in allowed)
+    below = (other for other in range(size - 1, 0, -1) if other in allowed)
+    return next(above, next(below, size))
+
+
+def _alone(sizes: Mapping[str, int]) -> Iterator[dict[str, int]]:
+    """All small; then each alone at 1, with the others small, at more than twice its size, and far behind that."""
+    small = dict(zip(sizes, itertools.cycle(_SMALL), strict=False))
+    ones = dict.fromkeys(sizes, 1)
+    yield small
+    names = list(sizes)[:MOST_ALONE]
+    for name in names:
+        yield {**small, name: 1}
+    for name in names:
+        yield {**ones, name: 2 * sizes[name] + 1}
+    for name in names:
+        yield {**ones, name: min(max(FAR, 4 * sizes[name] + 1), MOST_GROWTH * (sizes[name] + 1))}
 
 
 def _borders(sizes: Mapping[str, int], conditions: Collection[SizeCondition]) -> Iterator[dict[str, int]]:

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+import json
+import os
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+import numpy.typing as npt
+
 from fx2onnx.base.errors import VerificationError
+
+METADATA_KEY = "fx2onnx.verdict"
+"""Model metadata: the verdict as JSON, without its rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,7 +21,7 @@ class Row:
 
     ``max_abs_error`` and ``allowed`` are absolute; ``scale`` is the largest finite magnitude of the output in eager PyTorch,
     0 where no numbers were compared. ``problem`` says what is wrong beyond numbers: a dtype, a shape, an
-    exception.
+    exception. ``by`` is the judge that settled it (docs/verify.md).
     """
 
     engine: str
@@ -25,19 +32,73 @@ class Row:
     inputs: str
     problem: str = ""
     scale: float = 0.0
+    by: str = ""
 
     @property
     def relative_error(self) -> float:
         """The error as a share of the scale; of an output of zeros, the error itself."""
         return self.max_abs_error / (self.scale or 1.0)
 
+    @property
+    def share(self) -> float:
+        """The error as a share of what is allowed."""
+        return 0.0 if not self.max_abs_error else self.max_abs_error / (self.allowed or 1e-45)
+
+    @staticmethod
+    def failed(engine: str, output: str, inputs: str, problem: str) -> Row:
+        """One that no numbers decide."""
+        return Row(engine, output, float("inf"), 0.0, False, inputs, problem)
+
+
+@dataclass(slots=True)
+class Tried:
+    """One set of inputs: its name in the rows, the sizes, the kind of values, and the engines that ran on it."""
+
+    name: str
+    sizes: dict[str, int]
+    values: str
+    engines: list[str]
+
+
+@dataclass(slots=True)
+class Range:
+    """What one input was over all sets of inputs; ``constant`` where it kept its values."""
+
+    dtype: str
+    least: float | None = None
+    largest: float | None = None
+    shapes: list[list[int]] = field(default_factory=list)
+    constant: bool = False
+
+    def add(self, array: npt.NDArray[Any]) -> None:
+        """One more array."""
+        if list(array.shape) not in self.shapes:
+            self.shapes.append(list(array.shape))
+        if array.size and array.dtype.kind != "V":
+            least, largest = float(array.min()), float(array.max())
+            self.least = least if self.least is None else min(self.least, least)
+            self.largest = largest if self.largest is None else max(self.largest, largest)
+
 
 @dataclass(slots=True)
 class Verdict:
-    """All comparisons. ``notes`` says what could not be compared and why."""
+    """All comparisons. ``notes`` says what could not be compared and why, ``left_out`` which inputs were not tried."""
 
     rows: list[Row] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    versions: dict[str, str] = field(default_factory=dict)
+    """Of the engines that ran, and of PyTorch."""
+    seeds: list[int] = field(default_factory=list)
+    tried: list[Tried] = field(default_factory=list)
+    ranges: dict[str, Range] = field(default_factory=dict)
+    """By input of the file."""
+    assumptions: list[str] = field(default_factory=list)
+    """What the file takes for true of sizes: the inputs keep it, and lie at its borders."""
+    baked: list[str] = field(default_factory=list)
+    """Arguments that are constants of the file."""
+    left_out: list[str] = field(default_factory=list)
+    wrong_on: tuple[Any, Any] | None = field(default=None, repr=False, compare=False)
+    """Arguments and keyword arguments of the first set of inputs on which a row failed."""
 
     def note(self, text: str) -> None:
         """Add to the notes what is not there yet."""
@@ -52,7 +113,7 @@ class Verdict:
     def worst(self, engine: str | None = None) -> Row | None:
         """The row whose error is largest against what is allowed; a row with a problem first."""
         rows = [row for row in self.rows if engine is None or row.engine == engine]
-        return max(rows, key=lambda row: (bool(row.problem), row.max_abs_error / (row.allowed or 1e-45)), default=None)
+        return max(rows, key=lambda row: (bool(row.problem), not row.ok, row.share), default=None)
 
     def describe(self) -> str:
         """One line for each row that fails, or one that all agree."""
@@ -68,8 +129,30 @@ class Verdict:
         return "\n".join(lines or ["nothing was compared", *self.notes])
 
     def as_dict(self) -> dict[str, Any]:
-        """The fields as JSON types."""
-        return {"ok": self.ok, "rows": [asdict(row) for row in self.rows], "notes": list(self.notes)}
+        """The fields but ``wrong_on`` as JSON types, and ``worst``, the row nearest to what is allowed or farthest behind it."""
+        worst = self.worst()
+        fields = asdict(replace(self, wrong_on=None))
+        del fields["wrong_on"]
+        return {"ok": self.ok, "worst": None if worst is None else asdict(worst), **fields}
+
+    def summary(self) -> dict[str, Any]:
+        """``as_dict()`` with the rows that fail in the place of all."""
+        failed = [asdict(row) for row in self.rows if not row.ok]
+        return self.as_dict() | {"rows": failed, "comparisons": len(self.rows)}
+
+    def write_into(self, path: str | os.PathLike[str]) -> None:
+        """Put ``summary()`` into the metadata ``fx2onnx.verdict`` of the ONNX file. Weights beside it stay as they are."""
+        import onnx
+
+        from fx2onnx.base.staging import replacing
+
+        model = onnx.load(os.fspath(path), load_external_data=False)
+        kept = [entry for entry in model.metadata_props if entry.key != METADATA_KEY]
+        del model.metadata_props[:]
+        model.metadata_props.extend(kept)
+        model.metadata_props.add(key=METADATA_KEY, value=json.dumps(self.summary()))
+        with replacing(path) as stage:
+            stage.write_bytes(model.SerializeToString())
 
     def raise_if_failed(self) -> None:
         """Raises VerificationError E501 unless everything agrees."""

@@ -67,7 +67,7 @@ def test_a_name_of_a_size_is_a_name(text: str, tmp_path: Path) -> None:
     assert z.shape == (16,)
     verdict = verify(str(path), Net(), (torch.ones(3, 3),))
     assert verdict.ok, verdict.describe()
-    assert text == "" or {row.inputs for row in verdict.rows} == {"sample", "seed 1", "sizes +1"}
+    assert text == "" or any(row.inputs.startswith("sizes ") for row in verdict.rows)
     run_default(ir.from_proto(model(text)))
     done = CliRunner().invoke(app, ["run", str(path), "--json"])
     assert done.exit_code == 0, done.output

@@ -343,3 +343,22 @@ def test_the_number_of_rows_that_python_goes_through_is_said() -> None:
     (note,) = [line for line in result.report.assumptions if "Python goes through the 2 rows" in str(line)]
     assert note.where is not None
     assert note.where.function == "windows"
+
+
+class Longest(torch.nn.Module):
+    """As many rows as the longest of several selections, as found by ``max`` over a generator."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        parts = [torch.nonzero(row > 0.5).to(x.dtype) for row in x]
+        rows = x.new_zeros(len(parts), max(part.shape[0] for part in parts), 1)
+        for place, part in enumerate(parts):
+            rows[place, : part.shape[0]] = part
+        return rows
+
+
+def test_the_longest_of_many_is_one_expression() -> None:
+    """Six selections: compared one by one, they would be 32 paths, more than are captured."""
+    torch.manual_seed(0)
+    x, others = torch.rand(6, 8), [(torch.rand(6, 5),), (torch.rand(6, 13),)]
+    result = check(Longest(), (x,), others=others, dynamic_shapes={"x": {1: "n"}})
+    assert "If" not in {node.op_type for node in result.model_proto.graph.node}

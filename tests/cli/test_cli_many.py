@@ -218,6 +218,7 @@ class TestTarget:
 
     def test_the_runner_alone_verifies_what_is_for_it(self) -> None:
         assert engines_for("runner") == ["runner"]
+        assert engines_for("onnxruntime-1.20") == ["runner", "onnxruntime"]
         done = invoke("export", "many_models:linear", "-o", "m.onnx", "--target", "runner", "--json")
         assert {row["engine"] for row in json.loads(done.stdout)["verify"]["rows"]} == {"runner"}
 

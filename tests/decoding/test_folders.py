@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 import pytest
 import torch
 
@@ -21,7 +22,8 @@ from fx2onnx.base.size_sets import interval, where_true
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.decoding.cache.layout import unmistakable_sizes
 from fx2onnx.decoding.parts import Assembly, cached_parts
-from fx2onnx.decoding.recipes.multimodal import EmbedPart, modalities_of
+from fx2onnx.decoding.recipes.embedding import EmbedPart
+from fx2onnx.decoding.recipes.modality import modalities_of
 from fx2onnx.exporting.folder import _flaw, _limits, export_assembly
 from fx2onnx.generation import load
 from fx2onnx.generation.media import _cut
@@ -87,8 +89,8 @@ WRONG: list[tuple[str, dict[str, Any], str]] = [
     ("t5", {"input_ids": IDS, "attention_mask": IDS[:1] * 0 + 1}, "batch_size has two sizes|attention_mask"),
     ("t5", {"input_idz": IDS}, "needs input_ids|no input 'input_idz'"),
     ("t5", {"input_ids": IDS + 0.5}, "input_ids is float32"),
-    ("qwen2_vl", {"input_ids": IDS, "pixel_values": torch.ones(32, 96), "image_grid_thw": torch.tensor([[1, 2, 8]] * 2)},
-     r"image_grid_thw is .* the folder was exported for \[\[1, 4, 4\]\]"),
+    ("qwen2_vl", {"input_ids": IDS, "pixel_values": torch.ones(32, 96), "image_grid_thw": torch.tensor([[1, 2, 6]] * 2)},
+     r"pixel_values is \[32, 96\], image_grid_thw says 12 \+ 12 rows"),
 ]  # fmt: skip
 
 
@@ -111,7 +113,8 @@ def test_places_of_images_are_the_token_that_the_manifest_names(
 ) -> None:
     shutil.copytree(folders["llava"][1], tmp_path / "out")
     stated = json.loads((tmp_path / "out" / "fx2onnx.json").read_text())
-    assert stated["media"] == [{"kind": "image", "is_required": False, "features": "image_features", "token": 59}]
+    image = {"kind": "image", "is_required": False, "features": "image_features", "token": 59, "grid": None}
+    assert stated["media"] == [image]
     stated["media"][0]["token"] = 7
     (tmp_path / "out" / "fx2onnx.json").write_text(json.dumps(stated))
     with pytest.raises(UserError, match="1 places for an image") as caught:
@@ -236,6 +239,14 @@ def exported_with(assumed: Assumed) -> Any:
 def test_decisions_that_hold_for_every_prompt_are_no_flaw(op: str, args: tuple[Any, ...], is_flaw: bool) -> None:
     source: Any = SimpleNamespace(kwargs={"past_key_values.0.conv_state": None})
     assert bool(_flaw(exported_with(Guard(Relation(op, args), HERE)), source)) is is_flaw
+
+
+@pytest.mark.parametrize(("width", "is_flaw"), [(16, True), (0, False)])
+def test_an_unread_state_is_a_flaw_where_it_has_numbers(width: int, is_flaw: bool) -> None:
+    done = exported_with(Assumption("keeps what it says", HERE))
+    shape = ir.Shape([None, 1, "past_sequence_length", width])
+    done.owned.model.graph.inputs.append(ir.Value(name="past_key_values.1.value", shape=shape))
+    assert bool(_flaw(done, SimpleNamespace(kwargs={}))) is is_flaw  # type: ignore[arg-type]
 
 
 def test_only_sizes_make_a_flaw() -> None:

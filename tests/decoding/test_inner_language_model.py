@@ -9,7 +9,7 @@ import torch
 
 from benchmarks.coverage_generation import examine
 from fx2onnx.decoding.recipes.inner_language_model import language_of
-from fx2onnx.decoding.recipes.multimodal import modalities_of
+from fx2onnx.decoding.recipes.modality import modalities_of
 from fx2onnx.sources.torchvision_compat import prepare
 
 prepare()

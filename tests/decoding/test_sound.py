@@ -271,4 +271,4 @@ def test_proposed_sizes_of_codebooks(build: Any) -> None:
     result = fx2onnx.export(module, (), kwargs=samples, dynamic_shapes=shapes)
     verdict = verify(result, module, (), samples)
     verdict.raise_if_failed()
-    assert "sizes +1" in {row.inputs for row in verdict.rows}
+    assert any(row.inputs.startswith("sizes ") for row in verdict.rows)

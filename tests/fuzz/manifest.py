@@ -14,6 +14,8 @@ from fx2onnx.manifest.source import source_within
 from tests.fuzz.mutate import as_json, structurally
 
 _TOKENS = {"name": "input_ids", "role": "tokens", "dtype": "int64", "shape": ["batch_size", "sequence_length"]}
+_GRID = {"name": "image_grid_thw", "role": "media", "dtype": "int64", "shape": [1, 3]}
+_SIZES = {"input": "image_grid_thw", "merge_size": 2}
 _STATE = {"dtype": "float32", "shape": ["batch_size", 2, "past_sequence_length", 8], "axis": 2}
 VALID = {
     "version": VERSION,
@@ -29,13 +31,13 @@ VALID = {
             ],
             "positions": "none",
         },
-        {"file": "vision_encoder.onnx", "kind": "image", "inputs": [], "outputs": []},
+        {"file": "vision_encoder.onnx", "kind": "image", "inputs": [_GRID], "outputs": []},
     ],
     "source": "hf:.?n_layer=1",
     "task": "text-generation-with-past",
     "seed": 3,
     "options": {"dtype": "float16", "batch": None},
-    "media": [{"kind": "image", "features": "image_features", "token": 7}],
+    "media": [{"kind": "image", "features": "image_features", "token": 7, "grid": _SIZES}],
     "baked": {"image_grid_thw": [[1, 4, 4]], "mask": [[True, False]]},
     "prompt_rewrite": {"left_out": 1, "first_token": 3},
     "codebook_delays": [0, 1, 2],

@@ -78,7 +78,7 @@ def _use(profile: Profile) -> None:
     (data,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
     assert not _ORDERS.search(data), "the page's data holds what a browser would obey"
     json.loads(data, parse_constant=_refuse)
-    assert text.count("<script>") == 7
+    assert text.count("<script>") == 8
     assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e]", table), (
         "the table holds what a terminal would obey"
     )

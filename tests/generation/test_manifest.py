@@ -13,12 +13,13 @@ import pytest
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.folder_commit import MANIFEST, VERSION, FileEntry
 from fx2onnx.base.size_conditions import StatedCondition
-from fx2onnx.manifest.form import OLDEST, GraphForm, Manifest, Medium, Port, PromptRewrite, State, read_manifest
+from fx2onnx.manifest.form import OLDEST, GraphForm, Grid, Manifest, Medium, Port, PromptRewrite, State, read_manifest
 from fx2onnx.manifest.source import source_within, trusted_source
 from tests import manifest_schema
 
 IDS = Port("input_ids", "tokens", "int64", ("batch_size", "sequence_length"))
 LOGITS = Port("logits", "logits", "float32", ("batch_size", "sequence_length", 50))
+SIZES = Port("sizes", "media", "int64", ("images", 3))
 KEY = State("0.key", "past.0", "present.0", "float32", ("batch_size", 2, "past", 4), "past", 2)
 WINDOW = State("1.key", "past.1", "present.1", "float32", ("batch_size", 2, "kept", 4), "window", 2, 4, 1.5)
 SHORT = StatedCondition("past <= 1024", "model.py:7, in forward", "past", (0, 1025, 1), 1)
@@ -27,12 +28,12 @@ DECODER = GraphForm("model.onnx", "decode", (IDS,), (LOGITS,), (KEY, WINDOW), co
 PLAIN = Manifest(VERSION, (DECODER,))
 FULL = Manifest(
     VERSION,
-    (DECODER, GraphForm("image.onnx", "image", (), ()), GraphForm("embed.onnx", "embed", (IDS,), ())),
+    (DECODER, GraphForm("image.onnx", "image", (SIZES,), ()), GraphForm("embed.onnx", "embed", (IDS,), ())),
     source="hf:gpt2",
     task="text-generation",
     seed=3,
     options={"dtype": "float16", "batch": None},
-    media=(Medium("image", features="image_features", token=7),),
+    media=(Medium("image", features="image_features", token=7, grid=Grid("sizes", 2)),),
     baked={"grid": [[1, 2], [3, 4]], "mask": [True], "size": 1.5},
     prompt_rewrite=PromptRewrite(left_out=1),
     codebook_delays=(0, 1),
@@ -121,6 +122,8 @@ DAMAGES: list[tuple[list[str | int], Any, str]] = [
     (["graphs", 0, "conditions", 0, "runs", 1], "x", "graphs[0].conditions[0].runs[1] is 'x', not"),
     (["graphs", 0, "conditions", 1, "op"], "is", "graphs[0].conditions[1].op is 'is', not one of"),
     (["media", 0, "kind"], "smell", "media[0].kind is 'smell', not one of image, audio"),
+    (["media", 0, "grid", "merge_size"], 0, "media[0].grid.merge_size is 0, not"),
+    (["media", 0, "grid", "input"], REMOVED, "media[0].grid.input is missing"),
 ]
 
 
@@ -152,6 +155,7 @@ CONTRADICTIONS: list[tuple[list[str | int], Any, str]] = [
     (["graphs", 0, "conditions", 1, "left"], "", "graphs[0].conditions: 'past >= kept' is no comparison of sizes"),
     (["graphs", 0, "conditions", 0, "name"], "", "graphs[0].conditions: 'past <= 1024' is no comparison of sizes"),
     (["media", 0, "kind"], "audio", "media[0].kind is audio, and there is no such graph"),
+    (["media", 0, "grid", "input"], "size", "media[0].grid is size, which no graph takes"),
     (["baked", "grid"], [[1], [2, 3]], "baked.grid is [[1], [2, 3]], not an array of numbers"),
     (["baked", "grid"], [2**63], "baked.grid is [9223372036854775808], not"),
 ]
@@ -190,6 +194,12 @@ def test_version_2_knows_no_conditions_and_opens(tmp_path: Path) -> None:
     manifest = read_manifest(written(tmp_path, old))
     assert (OLDEST, manifest.version, manifest.graphs[0].conditions) == (2, 2, ())
     assert [condition.holds({"past": 1025, "kept": 3}) for condition in DECODER.size_conditions()] == [False, True]
+
+
+def test_version_3_knows_no_grids_and_opens(tmp_path: Path) -> None:
+    old = stated(FULL) | {"version": 3}
+    del old["media"][0]["grid"]
+    assert read_manifest(written(tmp_path, old)).media == (replace(FULL.media[0], grid=None),)
 
 
 def test_a_folder_without_a_manifest(tmp_path: Path) -> None:

@@ -11,8 +11,7 @@ import torch
 
 import fx2onnx
 from fx2onnx.aten_map import TABLE
-from fx2onnx.exporting import translations
-from fx2onnx.lower import torchlib
+from fx2onnx.lower import torchlib, translations
 
 aten = torch.ops.aten
 X = torch.randn(3, 4, generator=torch.Generator().manual_seed(0))

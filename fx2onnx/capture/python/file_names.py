@@ -208,8 +208,19 @@ _asking: Bounded[int, tuple[CodeType, bool]] = Bounded(20_000)
 """By the id of the code, which is kept."""
 
 
+_asking_files: Bounded[int, tuple[Names, int, bool]] = Bounded(5_000)
+"""By the id of the globals, which are kept, with how many there were."""
+
+
 def _asks_for_types(space: Names) -> bool:
-    """Whether a function of the file names ``type`` and one of Python's numbers."""
+    """Whether a function of the installed file names ``type`` and one of Python's numbers."""
+    known = _asking_files.get(id(space))
+    if known is None or known[1] != len(space):
+        known = _asking_files[id(space)] = space, len(space), _has_asking_function(space)
+    return known[2]
+
+
+def _has_asking_function(space: Names) -> bool:
     for value in list(space.values()):
         held = (
             vars(value).values() if isinstance(value, type) and value.__module__ == space.get("__name__") else (value,)

@@ -8,7 +8,7 @@ import gc
 import math
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TypeAlias
 
 import torch
@@ -65,6 +65,8 @@ def _for_thread(original: Function, wrap: Callable[..., Function]) -> Function:
 @answers_for_caller
 def _extreme(op: str, original: Function) -> Function:
     def extreme(*values: Number, **keywords: object) -> object:
+        if len(values) == 1 and isinstance(values[0], Iterator):
+            values = (tuple(values[0]),)
         items = values[0] if len(values) == 1 and type(values[0]) in (list, tuple) else values
         node = None if keywords else next(filter(None, map(_size_node, items)), None)
         if node is None or not all(isinstance(item, int | float | torch.SymInt | torch.SymFloat) for item in items):

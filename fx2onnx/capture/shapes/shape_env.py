@@ -121,20 +121,16 @@ class ShapeEnv(SizeFacts):
         at 1, too.
         """
         names = sorted(relation.symbols())
-        hints = self.hints
-        try:
-            probes = (*_ONES, *_PROBES) if from_one else _PROBES
-            for sizes in ((), *probes) if set(names) <= set(hints) else probes:
-                self.hints = hints | {
-                    name: self._member(name, max(sizes[index % len(sizes)], least))
-                    for index, name in enumerate(names)
-                    if sizes
-                }
-                with contextlib.suppress(ZeroDivisionError):  # no such size
-                    if not self.hint(relation):
-                        return False
-        finally:
-            self.hints = hints
+        probes = (*_ONES, *_PROBES) if from_one else _PROBES
+        tried = [self.hints] if self.hints.keys() >= set(names) else []
+        tried += [
+            {name: self._member(name, max(sizes[index % len(sizes)], least)) for index, name in enumerate(names)}
+            for sizes in probes
+        ]
+        for sizes in tried:
+            with contextlib.suppress(ZeroDivisionError):  # no such size
+                if not relation.holds(sizes):
+                    return False
         return True
 
     def _member(self, name: str, size: int) -> int:

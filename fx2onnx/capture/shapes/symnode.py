@@ -86,7 +86,15 @@ class DimNode:
     _hint = hint
 
     has_hint, is_nested_int, nested_int = _always(True), _always(False), _always(None)
-    is_int, is_float, is_bool = _is(int), _is(float), _is(bool)
+    is_float, is_bool = _is(float), _is(bool)
+
+    def is_int(self) -> bool:  # torch asks this and the next for each size of each tensor, several times
+        return self.pytype is int
+
+    def maybe_as_int(self) -> int | None:
+        return None if type(self.value) is Dim or self.pytype is not int else int(self.value)
+
+    constant_int = maybe_as_int
 
     def is_constant(self) -> bool:
         return self.constant
@@ -94,7 +102,6 @@ class DimNode:
     def is_symbolic(self) -> bool:
         return not self.constant
 
-    maybe_as_int = constant_int = _plain(int)
     maybe_as_float = _plain(float)
     maybe_as_bool = constant_bool = _plain(bool)
 

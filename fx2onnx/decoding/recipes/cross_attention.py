@@ -31,7 +31,7 @@ from fx2onnx.decoding.recipes.image_prompt import (
     takes_images,
 )
 from fx2onnx.decoding.recipes.inner_language_model import language_of
-from fx2onnx.decoding.recipes.multimodal import modalities_of
+from fx2onnx.decoding.recipes.modality import modalities_of
 from fx2onnx.decoding.recipes.recipe import ModelPart, Part, Request, TextOnly
 from fx2onnx.manifest.form import PromptRewrite
 from fx2onnx.manifest.names import DECODER_FILE, IMAGE_FILE, PRESENT, SEQUENCE

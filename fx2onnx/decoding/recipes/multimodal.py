@@ -8,32 +8,28 @@ The parts come from what such models have in common in transformers: ``get_image
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Literal, cast
+from typing import cast
 
 import torch
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.decoding.decoder import cached_decoder
-from fx2onnx.decoding.mrope import Layout, image_layout, image_positions
-from fx2onnx.decoding.probes import adds_features, sees_kinds, settle
-from fx2onnx.decoding.recipes.deepstack import (
-    DEEP,
-    KINDS,
-    PER_LAYER,
-    deep_features,
-    embedded_as,
-    per_layer_inputs,
-    takes_deep_features,
-    takes_kinds,
-)
+from fx2onnx.decoding.grid_positions import GridLayout, grid_layout
+from fx2onnx.decoding.mrope import Layout, image_layout, rope_index_of
+from fx2onnx.decoding.probes import settle
+from fx2onnx.decoding.recipes.deepstack import DEEP, KINDS, PER_LAYER, deep_features, takes_deep_features
+from fx2onnx.decoding.recipes.embedding import EmbedPart
+from fx2onnx.decoding.recipes.modality import FILM, Modality, modalities_of, owner_of, parameters_of, token_of, width_of
 from fx2onnx.decoding.recipes.recipe import ModelPart, Part, Request, TextOnly
-from fx2onnx.manifest.form import Medium
-from fx2onnx.manifest.names import AUDIO_FILE, BATCH, DECODER_FILE, EMBED_FILE, EMBEDDED, IMAGE_FILE, SEQUENCE
+from fx2onnx.manifest.form import Grid
+from fx2onnx.manifest.names import BATCH, DECODER_FILE, EMBED_FILE, IMAGE_FILE, SEQUENCE
 from fx2onnx.sources.foreign_errors import summary
 from fx2onnx.sources.hf.image_samples import OF_ALL_IMAGES, PIXELS, image_forms
+from fx2onnx.sources.hf.inputs import GRIDS
 from fx2onnx.sources.hf.sample_context import InputFactory, SampleContext, samples_of
 from fx2onnx.sources.hf.samples import INPUT_FACTORIES
 from fx2onnx.sources.hf.sound_samples import sound_forms
@@ -42,75 +38,16 @@ from fx2onnx.sources.light_run import run_lightly
 from fx2onnx.sources.source import Options, Source
 
 
-@dataclass(frozen=True)
-class Modality:
-    """How one kind of input is encoded: the method, its main argument, the config fields that name its token,
-    the field of its part of the config."""
-
-    name: Literal["image", "audio"]
-    file: str
-    method: str
-    argument: str
-    tokens: tuple[str, ...]
-    config: str
-
-    @property
-    def features(self) -> str:
-        return f"{self.name}_features"
-
-    @property
-    def deep(self) -> str:
-        return f"{self.name}_{DEEP}"
-
-
-MODALITIES = (
-    Modality(
-        "image",
-        IMAGE_FILE,
-        "get_image_features",
-        "pixel_values",
-        ("image_token_id", "image_token_index"),
-        "vision_config",
-    ),
-    Modality(
-        "audio",
-        AUDIO_FILE,
-        "get_audio_features",
-        "input_features",
-        ("audio_token_id", "audio_token_index"),
-        "audio_config",
-    ),
-)
-_FILM = Modality(
-    "image",
-    IMAGE_FILE,
-    "get_video_features",
-    "pixel_values",
-    ("video_token_id", "video_token_index"),
-    "vision_config",
-)
-"""Of models that see nothing but videos: others call theirs ``pixel_values_videos``."""
-
-
-def modalities_of(model: Model) -> list[Modality]:
-    """Those that ``model`` has an encoder and a token for."""
-    without = {m.name for m in MODALITIES if getattr(model.config, m.config, "") is None}
-    sees = _owner(model, MODALITIES[0]) is not None
-    films = [] if sees or _FILM.argument not in _parameters(model, _FILM) else [_FILM]
-    return [
-        m
-        for m in (*films, *MODALITIES)
-        if m.name not in without and _owner(model, m) is not None and _token(model, m) is not None
-    ]
-
-
 class FeaturePart(ModelPart[Modality]):
     """An encoder with its projector: features [tokens, width], one row for each placeholder token, in order; of encoders
     that have some for later layers, too, those [tokens, layers, width].
     """
 
+    grid: Grid | None = None
+    """The argument that may say another size of an image than the sample's, if there is one."""
+
     def forward(self, **inputs: torch.Tensor) -> Inputs:
-        owner = _owner(self.model, self.facts)
+        owner = owner_of(self.model, self.facts)
         encoded = getattr(owner, self.facts.method)(**inputs, return_dict=True)
         rows = encoded if isinstance(encoded, torch.Tensor | list | tuple) else encoded.get("pooler_output")
         deep = deep_features(self.model, encoded)
@@ -126,70 +63,6 @@ class FeaturePart(ModelPart[Modality]):
         return outputs if deep is None else outputs | {self.facts.deep: deep}
 
 
-class EmbedPart(torch.nn.Module):
-    """Embedded tokens [batch, sequence, width] with features in the places of their tokens; with ``layout``, also the
-    positions [axes, batch, sequence] of tokens among images of that layout. And what the language
-    model takes beside them [batch, sequence, layers, width].
-    """
-
-    def __init__(self, model: Model, modalities: list[Modality], layout: Layout | None = None) -> None:
-        super().__init__()
-        self.model = model
-        self._tokens = {name: _token(model, m) or 0 for m in modalities for name in (m.features, m.deep)}
-        self.media = tuple(Medium(m.name, features=m.features, token=_token(model, m)) for m in modalities)
-        self._layout = layout
-        self.axes = 0 if layout is None else layout.axes
-        self._embedded_as = embedded_as(model)
-        self._takes_kinds = takes_kinds(model) or (
-            KINDS in inspect.signature(model.forward).parameters and sees_kinds(model, KINDS, width_of(model))
-        )
-        self._adds = {m.features for m in modalities if m.name == "image" and adds_features(model, _token(model, m))}
-
-    def forward(
-        self, input_ids: torch.Tensor, attention_mask: torch.Tensor | None = None, **features: torch.Tensor
-    ) -> Inputs:
-        masks = {name: _places(input_ids == self._tokens[name], rows.shape[0]) for name, rows in features.items()}
-        is_placeholder = torch.zeros_like(input_ids, dtype=torch.bool)
-        for mask in (mask for name, mask in masks.items() if name not in self._adds):
-            is_placeholder = is_placeholder | mask
-        words = input_ids
-        for token, other in self._embedded_as.items():
-            words = words.masked_fill(input_ids == token, other)
-        ids = words.masked_fill(is_placeholder, 0)  # placeholder tokens may lie beyond the embedding's rows
-        embedded = self.model.get_input_embeddings()(ids)
-        outputs: Inputs = {}
-        for name, mask in masks.items():
-            spread = _spread(features[name].to(embedded.dtype), mask)
-            if name.endswith(DEEP):
-                outputs[DEEP] = spread
-            else:
-                shown = embedded + spread if name in self._adds else spread
-                embedded = torch.where(mask[..., None], shown, embedded)
-        outputs[EMBEDDED] = embedded
-        per_layer = per_layer_inputs(self.model, words)
-        if per_layer is not None:
-            outputs[PER_LAYER] = per_layer
-        if self._takes_kinds:
-            outputs[KINDS] = masks["image_features"].long()
-        if self._layout is not None and attention_mask is not None:
-            outputs["position_ids"] = image_positions(
-                input_ids, masks["image_features"], attention_mask != 0, self._layout
-            )
-        return outputs
-
-
-def _places(is_token: torch.Tensor, count: int) -> torch.Tensor:
-    """The first ``count`` of the places [batch, sequence]: a token that was generated stands for no feature."""
-    return is_token & (is_token.flatten().cumsum(0).reshape(is_token.shape) <= count)
-
-
-def _spread(features: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """The rows of ``features`` in the places [batch, sequence] that ``mask`` shows, zeros in all others."""
-    rows = torch.cat([features.new_zeros(1, *features.shape[1:]), features])  # so that there may be no feature at all
-    order = (mask.flatten().cumsum(0) * mask.flatten()).reshape(mask.shape)
-    return rows[order]
-
-
 def fits(request: Request) -> bool:
     return bool(modalities_of(request.model))
 
@@ -200,7 +73,7 @@ def parts(request: Request) -> list[Part] | TextOnly:
         forms = encoders_and_embedding(model, request.name, request.options, left_out)
     except UserError as error:
         return TextOnly(error.what)
-    made = [request.part(file, *choices, narrow="one image or recording") for file, choices in forms.items()]
+    made = [request.part(file, *choices, narrow=_narrow(choices)) for file, choices in forms.items()]
     made[-1] = replace(made[-1], note="; ".join(left_out))
     (embed,) = forms[EMBED_FILE]
     decoder = partial(
@@ -213,6 +86,12 @@ def parts(request: Request) -> list[Part] | TextOnly:
         beside=beside_embedded(embed),
     )
     return [*made, request.decoder_part(DECODER_FILE, decoder)]
+
+
+def _narrow(forms: list[Source]) -> str:
+    """What the last of ``forms`` takes a call, where that is less than the first does."""
+    grid = getattr(forms[0].module, "grid", None)
+    return "one image or recording" if grid is None else "an image of the sample's size"
 
 
 def encoders_and_embedding(
@@ -237,23 +116,29 @@ def encoders_and_embedding(
         raise next(iter(problems.values()))
     if left_out is not None:
         left_out += [f"without {kind}: {error.what}" for kind, error in problems.items()]
-    layout = None
+    layout: Layout | GridLayout | None = None
+    grid = None
     for form in parts.get(IMAGE_FILE, [])[-1:]:
-        layout = image_layout(model, form.kwargs, partial(_features_of, model, form))
+        grid = cast(FeaturePart, form.module).grid
+        layout = None if grid is None else grid_layout(model, form.kwargs)
+        layout = layout or image_layout(model, form.kwargs, partial(_features_of, model, form))
     width = width_of(model)
-    tokens = {_token(model, modality) for modality in modalities}
+    tokens = {token_of(model, modality) for modality in modalities}
     words = torch.tensor([word for word in range(3, 12) if word not in tokens])
     ids = words[torch.randint(0, len(words), (options.batch_or(), options.seq_or(7)))]
     kwargs: Inputs = {"input_ids": ids}
     shapes: Shapes = {"input_ids": {0: BATCH, 1: SEQUENCE}}
     if layout is not None:
         kwargs["attention_mask"], shapes["attention_mask"] = torch.ones_like(ids), {0: BATCH, 1: SEQUENCE}
+    if grid is not None and isinstance(layout, GridLayout):
+        kwargs[grid.input] = torch.tensor([[1, layout.merge_size, layout.merge_size]] * options.batch_or())
+        shapes[grid.input] = {0: "images"}
     for place, modality in enumerate(modalities):
-        ids[:, 2 * place] = _token(model, modality) or 0
+        ids[:, 2 * place] = token_of(model, modality) or 0
         for key, sizes in _sizes_of_features(model, modality, parts[modality.file][-1], width).items():
             kwargs[key] = torch.randn(options.batch_or(), *sizes)
             shapes[key] = {0: f"{modality.name}_tokens"}
-    parts[EMBED_FILE] = [Source.of_part(name, EmbedPart(model, modalities, layout).eval(), kwargs, shapes)]
+    parts[EMBED_FILE] = [Source.of_part(name, EmbedPart(model, modalities, layout, grid).eval(), kwargs, shapes)]
     return parts
 
 
@@ -262,6 +147,19 @@ def _features_of(model: Model, form: Source) -> int:
     images = next((len(form.kwargs[name]) for name in form.bake), 1)
     rows: Inputs = run_lightly(model, form.module, form.kwargs)
     return next(iter(rows.values())).shape[0] // images
+
+
+def _grid_of(model: Model, form: Source) -> Grid | None:
+    """The argument of ``form``, an encoder for one image, that may say another size of the image: a grid that counts its
+    patches, a square of which makes a feature, where positions follow from it or are those of text.
+    """
+    name = next((name for name in form.kwargs if name in GRIDS), None)
+    if name is None or (rope_index_of(model) is not None and grid_layout(model, form.kwargs) is None):
+        return None
+    patches, features = int(form.kwargs[name].prod()), _features_of(model, form)
+    merge = math.isqrt(patches // max(features, 1))
+    is_counted = len(form.kwargs[PIXELS]) == patches == features * merge**2
+    return Grid(name, merge) if is_counted else None
 
 
 def _sizes_of_features(model: Model, modality: Modality, form: Source, width: int) -> dict[str, tuple[int, ...]]:
@@ -281,16 +179,22 @@ def beside_embedded(embed: Source) -> dict[str, tuple[int, ...]]:
 def feature_forms(model: Model, modality: Modality, name: str, options: Options) -> list[Source]:
     """The encoder for a batch, and for one image or recording a call: many models make a list of their batch.
 
-    Sizes, places and masks beside the images are baked: their values decide shapes. A text beside them is an input.
+    A grid that says the size of an image is an input, in the first form; else sizes, places and masks beside the images
+    are baked: their values decide shapes. A text beside them is an input.
     """
     settle(model)
     part = FeaturePart(model, modality).eval()
-    parameters = _parameters(model, modality)
+    parameters = parameters_of(model, modality)
     samples, axes = _accepted(model, part, modality, parameters, options)
     texts = {key: {**axes[key], 0: BATCH} for key in samples if 1 in axes[key]}
     bake = tuple(key for key, value in samples.items() if not value.is_floating_point() and key not in texts)
     if any(name in OF_ALL_IMAGES for name in samples):
-        return [Source.of_part(name, part, samples, bake=bake)]
+        whole = Source.of_part(name, part, samples, bake=bake)
+        part.grid = _grid_of(model, whole)
+        if part.grid is None:
+            return [whole]
+        free = tuple(key for key in bake if key != part.grid.input)
+        return [Source.of_part(name, part, samples, {PIXELS: {0: "patches"}}, bake=free), whole]
     lengths = {key: {axis: word for axis, word in axes.items() if axis} for key, axes in texts.items()}
     one = Source.of_part(name, part, {key: value[:1] for key, value in samples.items()}, lengths or None, bake=bake)
     return [one] if bake else [Source.of_part(name, part, samples, {modality.argument: {0: BATCH}, **texts}), one]
@@ -337,7 +241,7 @@ def _choices(
 ) -> Iterator[dict[str, InputFactory]]:
     """Arguments to try, in their usual forms first."""
     argument = modality.argument
-    if modality is _FILM:
+    if modality is FILM:
         yield from (
             {**form, PIXELS: INPUT_FACTORIES["pixel_values_videos"]} for form in image_forms(parameters, context)
         )
@@ -345,37 +249,3 @@ def _choices(
         yield from image_forms(parameters, context)
     elif argument in parameters:
         yield from sound_forms(argument, parameters, context)
-
-
-def _owners(model: Model, modality: Modality) -> list[object]:
-    """The modules that have the method: the model itself, or the one inside that its outer classes wrap."""
-    owners: tuple[object, ...] = (model, getattr(model, "model", None), model.base_model)
-    return [owner for owner in owners if hasattr(owner, modality.method)]
-
-
-def _owner(model: Model, modality: Modality) -> object:
-    return next(iter(_owners(model, modality)), None)
-
-
-def _parameters(model: Model, modality: Modality) -> Mapping[str, inspect.Parameter]:
-    """Of the encoder's method; outer classes hand theirs on as ``*args, **kwargs``, some of them or all."""
-    known: dict[str, inspect.Parameter] = {}
-    for owner in _owners(model, modality):
-        parameters = inspect.signature(getattr(owner, modality.method)).parameters
-        known = {**parameters, **known}
-        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
-            break
-    return known
-
-
-def _token(model: Model, modality: Modality) -> int | None:
-    values = (getattr(model.config, field, None) for field in modality.tokens)
-    return next((value for value in values if isinstance(value, int)), None)
-
-
-def width_of(model: Model) -> int:
-    """Numbers of an embedded token."""
-    embedding = model.get_input_embeddings()
-    ids = torch.zeros(1, 1, dtype=torch.int64)
-    embedded: torch.Tensor = run_lightly(model, lambda ids: embedding(ids), {"ids": ids})
-    return embedded.shape[-1]

@@ -39,6 +39,17 @@ const cut = (text, most) => text.length > most ? `${text.slice(0, most - 1)}…`
 // Any value of the JSON as text.
 const shown = (value) => typeof value === 'string' ? value : Array.isArray(value) ? value.map(shown).join(', ') : JSON.stringify(value);
 
+// A frame of a flame graph: the colour of its outermost part, lighter the deeper it is.
+function flameColour(frame) {
+  if (frame.highlight) return '#ff4fd8';
+  let top = frame;
+  while (top.parent && top.parent.parent) top = top.parent;
+  if (!frame.parent) return dark.matches ? '#8c97a8' : '#c5ccd6';
+  const base = phaseColour(top.data.name);
+  const lift = frame === top ? 0 : 12 + ([...frame.data.name].reduce((sum, c) => sum + c.charCodeAt(0), 0) % 5) * 7;
+  return `color-mix(in srgb, ${base} ${100 - lift}%, white)`;
+}
+
 // Text that may go on in a new line after a dot, a slash or an underscore, or before a capital.
 const breakable = (text) => text.split(/(?<=[._/])|(?<=[a-z])(?=[A-Z])/).flatMap((part, index) => index ? [make('wbr'), part] : [part]);
 
@@ -77,25 +88,6 @@ function table(columns, rows, options = {}) {
   }
   fill();
   return make('table', {}, make('thead', {}, head), body);
-}
-
-function showHeader() {
-  byId('source').textContent = DATA.source;
-  const known = Object.entries(DATA.machine).filter(([name, value]) => value !== '' && !['platform', 'fx2onnx'].includes(name));
-  byId('machine').textContent = `${DATA.created.replace('T', ' ').replace('+00:00', ' UTC')} · ${known.map(([name, value]) => `${name} ${shown(value)}`).join(' · ')}`;
-  const first = DATA.exports[0];
-  const cards = [[first.exporter, time(first.median), first.runs > 1 ? `${time(first.least)} to ${time(first.most)}, ${first.runs} runs` : 'one run']];
-  for (const other of DATA.exports.slice(1)) {
-    cards.push([other.exporter, other.error ? 'failed' : time(other.median), other.error || `${(other.median / first.median).toFixed(1)} times ${first.exporter}'s`]);
-  }
-  for (const found of DATA.comparisons) {
-    cards.push([`against ${found.before}`, change(found.total), `${time(found.total.before)} then, ${time(found.total.after)} now`, found.total.difference > 0 ? 'bad' : 'good']);
-  }
-  if (first.memory.length) cards.push(['peak memory', size(first.grown), 'above the loaded model']);
-  cards.push(['nodes', String(first.nodes), first.file_bytes ? `${size(first.file_bytes)} on disk` : 'no file written']);
-  if (DATA.verification) cards.push(['verified', DATA.verification.ok ? 'agrees' : 'differs', DATA.verification.summary || `${DATA.verification.rows.length} comparisons`]);
-  byId('cards').replaceChildren(...cards.map(([title, value, small, tone]) =>
-    make('div', {}, make('dt', {}, cut(title, 80)), make('dd', { class: tone || (value === 'agrees' ? 'good' : ['failed', 'differs'].includes(value) ? 'bad' : '') }, value, make('small', {}, cut(small, 200))))));
 }
 
 function startTabs() {

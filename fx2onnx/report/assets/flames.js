@@ -2,16 +2,6 @@
 // One flame graph for each exporter, side by side, drawn by d3-flame-graph.
 const flames = { kind: 'operator', charts: [] };
 
-function flameColour(frame) {
-  if (frame.highlight) return '#ff4fd8';
-  let top = frame;
-  while (top.parent && top.parent.parent) top = top.parent;
-  if (!frame.parent) return dark.matches ? '#8c97a8' : '#c5ccd6';
-  const base = phaseColour(top.data.name);
-  const lift = frame === top ? 0 : 12 + ([...frame.data.name].reduce((sum, c) => sum + c.charCodeAt(0), 0) % 5) * 7;
-  return `color-mix(in srgb, ${base} ${100 - lift}%, white)`;
-}
-
 function drawFlames() {
   const holder = byId('flame-charts');
   flames.charts.forEach((made) => made.destroy());

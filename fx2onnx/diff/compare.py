@@ -1,0 +1,177 @@
+"""``diff``: two files, compared by structure and by their weights."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import onnx_ir as ir
+
+from fx2onnx.base import size_conditions
+from fx2onnx.base.errors import UserError
+from fx2onnx.diff.nodes import Change, NodeDifferences, compare_parts
+from fx2onnx.diff.opened import OpenedModel, Part, open_model, type_of
+from fx2onnx.diff.signature import Side
+from fx2onnx.diff.weights import WeightDifferences, compare_weights
+
+VERDICT_KEY = "fx2onnx.verdict"
+"""Metadata on a verification of the file: of the same file there may be several."""
+
+
+@dataclass(slots=True)
+class Difference:
+    """What the second file has otherwise than the first.
+
+    ``model`` holds opsets, the IR version and metadata; ``interface`` inputs and outputs; ``functions`` those of one file
+    alone. ``info`` says by whom the files are, which is no difference.
+    """
+
+    files: tuple[str, str]
+    model: list[Change] = field(default_factory=list)
+    interface: list[Change] = field(default_factory=list)
+    functions: list[Change] = field(default_factory=list)
+    nodes: NodeDifferences = field(default_factory=NodeDifferences)
+    weights: WeightDifferences = field(default_factory=WeightDifferences)
+    info: list[Change] = field(default_factory=list)
+
+    @property
+    def equal(self) -> bool:
+        """Whether both compute the same from the same inputs under the same names. Names and order of nodes, names of
+        weights, and who wrote the files make no difference.
+        """
+        nodes, weights = self.nodes, self.weights
+        return not any(
+            (self.model, self.interface, self.functions, nodes.added, nodes.removed, nodes.changed, nodes.outputs)
+        ) and not any((weights.changed, weights.added, weights.removed))
+
+    def as_dict(self) -> dict[str, Any]:
+        """The fields as JSON types."""
+        nodes = dataclasses.asdict(dataclasses.replace(self.nodes, weights={}))
+        del nodes["weights"]
+        return {
+            "equal": self.equal,
+            "files": list(self.files),
+            **{
+                name: [dataclasses.asdict(change) for change in getattr(self, name)]
+                for name in ("model", "interface", "functions", "info")
+            },
+            "nodes": nodes,
+            "weights": dataclasses.asdict(self.weights),
+        }
+
+
+def diff(one: str | os.PathLike[str], other: str | os.PathLike[str]) -> Difference:
+    """Compare two files. Weights in other files are mapped, not read into memory.
+
+    Raises:   UserError E302 for a file that cannot be read, E303 for one that is no valid model.
+    """
+    first, second = open_model(one), open_model(other)
+    numbers: dict[Any, int] = {}
+    sides = Side(first, numbers), Side(second, numbers)
+    found = Difference((first.path, second.path))
+    found.model = _models(first, second)
+    found.info = _info(first, second)
+    main, counterpart = first.part(first.model.graph), second.part(second.model.graph)
+    inputs, others = (_fed(part) for part in (main, counterpart))
+    for value, same in _paired(inputs, others):
+        sides[0].tokens[value] = sides[1].tokens[same] = sides[0].number("input of the model", len(sides[0].tokens))
+    found.interface = _interface("input", inputs, others) + _interface("output", main.outputs, counterpart.outputs)
+    compare_parts(*sides, main, counterpart, found.nodes)
+    _compare_functions(sides, found)
+    found.weights = compare_weights(*sides, found.nodes.weights)
+    return found
+
+
+def _fed(part: Part) -> list[ir.Value]:
+    """Inputs without those that have a weight of their own."""
+    return [value for value in part.inputs if value not in part.weights]
+
+
+def _paired(values: Sequence[ir.Value], others: Sequence[ir.Value]) -> list[tuple[ir.Value, ir.Value]]:
+    """By name; what is left over in order."""
+    by_name = {value.name: value for value in others}
+    pairs = [(value, by_name[value.name]) for value in values if value.name in by_name]
+    taken = {value for pair in pairs for value in pair}
+    rest = ([value for value in each if value not in taken] for each in (values, others))
+    return pairs + list(zip(*rest, strict=False))
+
+
+def _interface(what: str, values: Sequence[ir.Value], others: Sequence[ir.Value]) -> list[Change]:
+    """Names, dtypes and shapes, and the order."""
+    pairs = _paired(values, others)
+    changes = []
+    for value, same in pairs:
+        (dtype, shape), (other_dtype, other_shape) = type_of(value), type_of(same)
+        name = value.name or ""
+        known = (("name", name, same.name), ("dtype", dtype, other_dtype), ("shape", shape, other_shape))
+        changes += [Change(f"{what} {part}", name, one, two) for part, one, two in known if one != two]
+    taken = {value for pair in pairs for value in pair}
+    changes += [Change(what, value.name or "", _typed(value), None) for value in values if value not in taken]
+    changes += [Change(what, value.name or "", None, _typed(value)) for value in others if value not in taken]
+    names, other_names = ([value.name or "" for value in each] for each in (values, others))
+    if names != other_names and sorted(names) == sorted(other_names):
+        changes.append(Change(f"{what} order", "", names, other_names))
+    return changes
+
+
+def _typed(value: ir.Value) -> str:
+    dtype, shape = type_of(value)
+    return f"{dtype or 'unknown'} {shape if shape is not None else '[...]'}"
+
+
+def _models(one: OpenedModel, other: OpenedModel) -> list[Change]:
+    changes = _changed("opset", one.opsets, other.opsets)
+    changes += _changed("IR version", {"": one.model.ir_version}, {"": other.model.ir_version})
+    return changes + _changed("metadata", _metadata(one), _metadata(other))
+
+
+def _info(one: OpenedModel, other: OpenedModel) -> list[Change]:
+    written = [
+        {
+            "producer": f"{opened.model.producer_name or ''} {opened.model.producer_version or ''}".strip(),
+            "name": opened.model.graph.name or "",
+        }
+        for opened in (one, other)
+    ]
+    return _changed("model", *written)
+
+
+def _changed(what: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Change]:
+    names = dict.fromkeys([*before, *after])
+    return [
+        Change(what, name, before.get(name), after.get(name)) for name in names if before.get(name) != after.get(name)
+    ]
+
+
+def _metadata(opened: OpenedModel) -> dict[str, Any]:
+    """Conditions on sizes without the lines that ask for them, which move; all else as it stands."""
+    found: dict[str, Any] = {key: value for key, value in opened.model.metadata_props.items() if key != VERDICT_KEY}
+    try:
+        rows = size_conditions.read(found[size_conditions.METADATA_KEY])
+        found[size_conditions.METADATA_KEY] = sorted({row.text for row in rows})
+    except (UserError, KeyError):  # none, or malformed, which is compared as text
+        pass
+    return found
+
+
+def _compare_functions(sides: tuple[Side, Side], found: Difference) -> None:
+    one, other = sides
+    functions, others = one.opened.model.functions, other.opened.model.functions
+    for key, function in functions.items():
+        name = "::".join(filter(None, key))
+        if key not in others:
+            found.functions.append(Change("function", name, f"{len(function)} nodes", None))
+            continue
+        first, second = (
+            one.opened.part(function, f"function {name}"),
+            other.opened.part(others[key], f"function {name}"),
+        )
+        for value, same in zip(first.inputs, second.inputs, strict=False):
+            one.tokens[value] = other.tokens[same] = one.number("input of a function", len(one.tokens))
+        compare_parts(one, other, first, second, found.nodes)
+    for key, function in others.items():
+        if key not in functions:
+            found.functions.append(Change("function", "::".join(filter(None, key)), None, f"{len(function)} nodes"))

@@ -1,0 +1,229 @@
+"""Which node of one file is which of the other: by what they compute, by their weights, by their origin, by neighbours.
+
+Each pass pairs what the ones before it left over; the strictest comes first.
+"""
+
+from __future__ import annotations
+
+import collections
+import difflib
+import enum
+import functools
+import math
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import TypeAlias
+
+import onnx_ir as ir
+
+from fx2onnx.diff.opened import Part, operator, scope, source
+from fx2onnx.diff.signature import Side
+
+Key: TypeAlias = Callable[[ir.Node], Hashable]
+"""What a node is told by; None where it says nothing."""
+Sides: TypeAlias = tuple[Side, Side]
+Parts: TypeAlias = tuple[Part, Part]
+
+Left: TypeAlias = tuple[dict[ir.Node, None], dict[ir.Node, None]]
+"""Nodes without a counterpart so far."""
+
+MOST_ALIGNED = 1_000_000
+"""Pairs of nodes that an alignment by order looks at: of more, two models have little in common."""
+LEAST_ELEMENTS = 16
+"""Weights with fewer elements are axes, shapes and the like, of which many nodes have the same."""
+
+
+class View:
+    """A part with what its nodes are told by, computed once."""
+
+    def __init__(self, side: Side, part: Part) -> None:
+        self.side, self.part = side, part
+
+    @functools.cached_property
+    def above(self) -> dict[ir.Node, int]:
+        """What leads to each node."""
+        return self.side.forward(self.part, exact=False)
+
+    @functools.cached_property
+    def below(self) -> dict[ir.Node, int]:
+        """What reads its results."""
+        return self.side.backward(self.part)
+
+    def own(self, node: ir.Node) -> Hashable:
+        """Its attributes."""
+        return tuple(sorted(self.side.attributes_of(node).items(), key=lambda item: item[0]))
+
+
+def matched(sides: Sides, parts: Parts) -> dict[ir.Node, ir.Node]:
+    """Pairs of nodes of one operator, each node at most once."""
+    pairs: dict[ir.Node, ir.Node] = {}
+    left = (dict.fromkeys(parts[0].nodes), dict.fromkeys(parts[1].nodes))
+    views = [View(side, part) for side, part in zip(sides, parts, strict=True)]
+    for passed, takes, then_neighbours in _PASSES:
+        if not all(left):
+            break
+        keys = [passed(view) for view in views]
+        groups = [_groups(nodes, key) for nodes, key in zip(left, keys, strict=True)]
+        for key, ours in groups[0].items():
+            theirs = groups[1].get(key, [])
+            if takes is Takes.FIRST or (len(ours) == len(theirs) and (takes is Takes.AS_MANY or len(ours) == 1)):
+                for one, other in zip(ours, theirs, strict=False):
+                    _take(left, pairs, one, other)
+        if then_neighbours:
+            _take_neighbours(sides, parts, left, pairs)
+    _take_in_order(left, pairs)
+    return pairs
+
+
+def _exact(view: View) -> Key:
+    return view.side.forward(view.part, exact=True).get
+
+
+def _structure(view: View) -> Key:
+    return lambda node: (view.above[node], view.below[node], scope(node), source(node), view.own(node))
+
+
+def _content_of_weights(view: View) -> Key:
+    side = view.side
+
+    def key(node: ir.Node) -> Hashable:
+        tensors = [side.weights[value] for value in node.inputs if value in side.weights]
+        large = [tensor for tensor in tensors if math.prod(tensor.shape.numpy()) >= LEAST_ELEMENTS]
+        return (operator(node), *map(side.opened.digest, large)) if large else None
+
+    return key
+
+
+def _names_of_weights(view: View) -> Key:
+    side = view.side
+
+    def key(node: ir.Node) -> Hashable:
+        names = [value.name for value in node.inputs if value in side.weights and value.producer() is None]
+        return (operator(node), *names) if names else None
+
+    return key
+
+
+def _origin_and_attributes(view: View) -> Key:
+    return lambda node: (*origin, view.own(node)) if (origin := _origin_of(node)) else None
+
+
+def _origin(view: View) -> Key:
+    return lambda node: _origin_of(node) or None
+
+
+def _origin_of(node: ir.Node) -> tuple[str, ...]:
+    """Empty where the file does not say."""
+    return (operator(node), scope(node), source(node)) if scope(node) or source(node) else ()
+
+
+def _above(view: View) -> Key:
+    return view.above.get
+
+
+def _below(view: View) -> Key:
+    return view.below.get
+
+
+def _module(view: View) -> Key:
+    return lambda node: (operator(node), scope(node)) if scope(node) else None
+
+
+class Takes(enum.Enum):
+    """Which nodes of one key are paired, in the order in which they run."""
+
+    ONE = enum.auto()
+    """Those that are the only ones on their side."""
+    AS_MANY = enum.auto()
+    """Those of which there are as many on both sides."""
+    FIRST = enum.auto()
+    """As many as there are on both sides."""
+
+
+_PASSES: Sequence[tuple[Callable[[View], Key], Takes, bool]] = (
+    (_exact, Takes.FIRST, False),
+    (_structure, Takes.AS_MANY, False),
+    (_content_of_weights, Takes.AS_MANY, False),
+    (_names_of_weights, Takes.AS_MANY, False),
+    (_origin_and_attributes, Takes.AS_MANY, False),
+    (_origin, Takes.AS_MANY, False),
+    (_above, Takes.ONE, False),
+    (_below, Takes.ONE, True),
+    (_module, Takes.FIRST, True),
+    (_above, Takes.AS_MANY, True),
+)
+"""What nodes are told by, which are paired, and whether neighbours of pairs are paired then. Neighbours come late: a node that
+was put in between may look like the one behind it."""
+
+
+def _groups(nodes: Mapping[ir.Node, None], key: Key) -> dict[Hashable, list[ir.Node]]:
+    groups: dict[Hashable, list[ir.Node]] = {}
+    for node in nodes:
+        found = key(node)
+        if found is not None:
+            groups.setdefault(found, []).append(node)
+    return groups
+
+
+def _take(left: Left, pairs: dict[ir.Node, ir.Node], one: ir.Node | None, other: ir.Node | None) -> bool:
+    """Pair two nodes of one operator that are left over."""
+    if one not in left[0] or other not in left[1] or operator(one) != operator(other):
+        return False
+    del left[0][one], left[1][other]
+    pairs[one] = other
+    return True
+
+
+def _take_neighbours(sides: Sides, parts: Parts, left: Left, pairs: dict[ir.Node, ir.Node]) -> None:
+    """Pair what makes the same input of paired nodes, and the only readers at the same input of paired values."""
+    by_token = {sides[1].tokens.get(value): value for value in parts[1].inputs}
+    values = [
+        (value, by_token[token]) for value in parts[0].inputs if (token := sides[0].tokens.get(value)) in by_token
+    ]
+    near = [(one.producer(), other.producer()) for one, other in zip(parts[0].outputs, parts[1].outputs, strict=False)]
+    near += [pair for one, other in values for pair in _only_readers(left, one, other)]
+    for pair in near:
+        _take(left, pairs, *pair)
+    pending = collections.deque(pairs.items())
+    while pending and all(left):
+        node, same = pending.popleft()
+        near = [
+            (value.producer(), counterpart.producer())
+            for value, counterpart in zip(node.inputs, same.inputs, strict=False)
+            if value is not None and counterpart is not None and value.index() == counterpart.index()
+        ]
+        for value, counterpart in zip(node.outputs, same.outputs, strict=False):
+            near += _only_readers(left, value, counterpart)
+        for first, second in near:
+            if first is not None and second is not None and _take(left, pairs, first, second):
+                pending.append((first, second))
+
+
+def _take_in_order(left: Left, pairs: dict[ir.Node, ir.Node]) -> None:
+    """Pair what is left over by the order of operators alone, as far as both sides have the same."""
+    ours, theirs = list(left[0]), list(left[1])
+    if len(ours) * len(theirs) > MOST_ALIGNED:
+        return
+    operators = [[operator(node) for node in nodes] for nodes in (ours, theirs)]
+    alignment = difflib.SequenceMatcher(a=operators[0], b=operators[1], autojunk=False)
+    for start, other_start, length in alignment.get_matching_blocks():
+        for index in range(length):
+            _take(left, pairs, ours[start + index], theirs[other_start + index])
+
+
+def _only_readers(left: Left, one: ir.Value, other: ir.Value) -> list[tuple[ir.Node | None, ir.Node | None]]:
+    readers = [_readers(value, nodes) for value, nodes in zip((one, other), left, strict=True)]
+    both = readers[0].keys() & readers[1].keys()
+    return [
+        (readers[0][key][0], readers[1][key][0])
+        for key in readers[0]
+        if key in both and len(readers[0][key]) == len(readers[1][key]) == 1
+    ]
+
+
+def _readers(value: ir.Value, nodes: Mapping[ir.Node, None]) -> dict[Hashable, list[ir.Node]]:
+    """Of those that are left over, by operator and input."""
+    groups: dict[Hashable, list[ir.Node]] = {}
+    for node, index in value.uses():
+        if node in nodes:
+            groups.setdefault((operator(node), index), []).append(node)
+    return groups

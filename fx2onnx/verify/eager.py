@@ -1,0 +1,115 @@
+"""Runs of the eager module: as it is, in float64, and with its operators rounding otherwise."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from fx2onnx.base.errors import UserError
+from fx2onnx.base.events import record
+from fx2onnx.capture.python.inputs import Arguments
+from fx2onnx.capture.torch_private.pytrees import flatten
+from fx2onnx.capture.torch_private.widened import Widened, without_mkldnn
+from fx2onnx.verify.engines import Array, to_numpy
+from fx2onnx.verify.noise import Draw, Redrawing, Replaying
+from fx2onnx.verify.rounding import Moved
+from fx2onnx.verify.wide import InFloat64, widened
+
+
+@dataclass(frozen=True, slots=True)
+class Eager:
+    """The module and its arguments."""
+
+    root: torch.nn.Module
+    arguments: Arguments
+
+    def run(self, tensors: Sequence[torch.Tensor]) -> list[Array]:
+        """forward's tensors, flat, as arrays."""
+        return [as_array(value) for value in outputs_of(self.root, self.arguments, tensors)]
+
+    def in_float64(self, tensors: Sequence[torch.Tensor], draws: Sequence[Draw]) -> list[Array]:
+        """The same with float64 inside, and with the same random numbers."""
+        with record("eager PyTorch in float64"), without_mkldnn(), InFloat64(), _replayed(draws):
+            return self.run([widened(tensor) for tensor in tensors])
+
+    def moved(self, tensors: Sequence[torch.Tensor], draws: Sequence[Draw], mode: Moved) -> list[Array]:
+        """The same where operators round otherwise, as ``mode`` has it."""
+        with record("eager PyTorch, rounding otherwise"), mode, _replayed(draws):
+            return self.run(tensors)
+
+    def redrawn(self, tensors: Sequence[torch.Tensor], later: int) -> list[Array]:
+        """The same with other random numbers."""
+        with Redrawing(later):
+            return self.run(tensors)
+
+
+def _replayed(draws: Sequence[Draw]) -> contextlib.AbstractContextManager[Any]:
+    return Replaying(draws) if draws else contextlib.nullcontext()
+
+
+def outputs_of(root: torch.nn.Module, arguments: Arguments, tensors: Sequence[torch.Tensor]) -> list[Any]:
+    """What forward returns, flat: tensors and numbers. What it writes into is a copy or is put back."""
+    args, kwargs = arguments.rebuilt([_copied(tensor) for tensor in tensors])
+    buffers = dict(root.named_buffers())
+    saved = {name: buffer.clone() for name, buffer in buffers.items()}
+    kept = {buffer.untyped_storage().data_ptr() for buffer in buffers.values()}
+    try:
+        with torch.no_grad():
+            leaves = [leaf.value for leaf in flatten(root(*args, **kwargs))[0]]
+            return [_detached(leaf, kept) for leaf in leaves if isinstance(leaf, torch.Tensor | int | float)]
+    finally:
+        with torch.no_grad():
+            for name, buffer in root.named_buffers():
+                if name in saved and buffer.shape == saved[name].shape:
+                    buffer.copy_(saved[name])
+
+
+def failed_on_arguments(cause: Exception) -> UserError:
+    """The error where forward itself fails on what the user gave."""
+    return UserError(
+        "E101",
+        "eager PyTorch itself fails on the sample arguments",
+        why=f"{type(cause).__name__}: {str(cause)[:300]}",
+        next="check that module(*args, **kwargs) runs, in eval mode, with these arguments",
+    )
+
+
+def as_array(value: Any) -> Array:
+    """A tensor or number as an engine gives it."""
+    if not isinstance(value, torch.Tensor):
+        return np.asarray(value, np.float32 if isinstance(value, float) else None)
+    return to_numpy(value.wide if isinstance(value, Widened) else value)
+
+
+def _copied(tensor: torch.Tensor) -> torch.Tensor:
+    return Widened(tensor.wide.clone(), tensor.dtype) if isinstance(tensor, Widened) else tensor.clone()
+
+
+def _detached(value: Any, kept: set[int]) -> Any:
+    """A copy where it lies in a buffer (``kept``), which is put back."""
+    if not isinstance(value, torch.Tensor) or isinstance(value, Widened):
+        return value
+    return value.detach().clone() if value.untyped_storage().data_ptr() in kept else value.detach()
+
+
+@contextlib.contextmanager
+def in_mode(root: torch.nn.Module, training: bool) -> Iterator[str]:
+    """The module in training mode or not, and afterwards as it was. Gives why it is not, where it does not let itself."""
+    flags = [(module, module.training) for module in root.modules()]
+    problem = ""
+    try:
+        root.train(training)
+    except NotImplementedError as cause:  # what torch.export makes has its mode in the graph
+        for module, flag in flags:
+            module.training = flag
+        problem = f"the module does not change its mode: {str(cause).splitlines()[0][:120]}"
+    try:
+        yield problem
+    finally:
+        for module, flag in flags:
+            module.training = flag

@@ -1,0 +1,344 @@
+"""Which difference between an engine's output and eager PyTorch's is rounding.
+
+In this order, until one settles it, since each costs more than the one before:
+
+1. The difference itself, of numbers that float32 hits as well as it can.
+2. The distance between two engines: where eager PyTorch is no farther from each of them than they are from each other,
+   three programs agree up to rounding.
+3. float64: an engine may be a small multiple as far from it as float32 PyTorch is.
+4. Eager PyTorch with its operators rounding otherwise (``rounding.py``): as many numbers may be off, and by as much.
+
+Every difference is judged by the scale of what stands beside it: numbers that fill the place of others (a mask's
+``finfo.min`` or -1e4) are a scale of their own, and so is a row or a channel of much smaller numbers than the rest.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import ml_dtypes
+import numpy as np
+
+from fx2onnx.verify.engines import Array
+
+ERROR_RATIO = 16.0
+"""An engine may be this many times as far from float64 as float32 PyTorch is: other summation orders and other erf or exp
+approximations stay below 8 over the zoo, wrong attributes are thousands off."""
+
+SCALE_EPSILONS = 32.0
+"""Besides, so many units in the last place of the scale, for outputs that float32 hits exactly."""
+
+DISTANCE_RATIO = 8.0
+"""Eager PyTorch may be this many times as far from an engine as the two nearest of the three programs are apart."""
+MOST_BY_DISTANCE = 32.0
+"""And not farther than so many times ``SCALE_EPSILONS``: what is farther off, float64 judges."""
+
+MOST_BY_FLOAT64 = 16.0
+"""float32 PyTorch may be off by so many times ``SCALE_EPSILONS`` itself, for its error to say what an engine's may be."""
+
+MOVEMENT_RATIO = 2.0
+"""An engine may be this many times as far as the largest of the movements seen: it is one more draw from the same distribution."""
+SPREAD_RATIO = 3.0
+"""The root of its mean square, this many times as large as theirs."""
+MOVED_RATIO = 8.0
+UNEXPLAINED = 0.03
+"""So large a share of the rows that are off may be off by more than ``MOVED_RATIO`` times what eager PyTorch moves there."""
+
+UNJUDGED_EPSILONS = 4096.0
+"""The scale's units where nothing else is known of how far float32 is off."""
+
+_GAP = 32.0
+"""Numbers so many times as large as all others are fill."""
+_SMALL = 1 / 16
+"""A row or channel is judged by itself where its largest number is such a share of the output's."""
+_LEAST = 1e-30
+"""The scale of an output of zeros."""
+_BLOCK = 1 << 16
+_FEWEST = 8
+"""Numbers that make a scale."""
+
+
+def structure_problem(got: Array, want: Array) -> str:
+    """What is wrong beyond numbers: dtype, shape; empty where nothing is."""
+    if got.shape != want.shape:
+        return f"shape {list(got.shape)}, eager PyTorch has {list(want.shape)}"
+    if got.dtype.itemsize != want.dtype.itemsize or (got.dtype != want.dtype and want.dtype.kind != "V"):
+        return f"dtype {got.dtype}, eager PyTorch has {want.dtype}"
+    return ""
+
+
+def is_exact(want: Array) -> bool:
+    """Whether the numbers are integers or bools, which have to be equal."""
+    return want.dtype.kind in "biu"
+
+
+def wrong_places(got: Array, want: Array) -> str:
+    """Where NaN or infinities stand in other places than in eager PyTorch; empty where they do not."""
+    if not np.array_equal(np.isnan(got), np.isnan(want)):
+        return "NaN in other places than eager PyTorch"
+    infinite = np.isinf(want) | np.isinf(got)
+    if infinite.any() and not np.array_equal(got[infinite], want[infinite]):
+        return "infinity in other places than eager PyTorch"
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """Of each number the scale that it is judged by, as an array or one number for all."""
+
+    largest: float
+    each: Array | float
+    epsilon: float
+
+    @staticmethod
+    def of(want: Array) -> Scale:
+        """The scales of an output of eager PyTorch."""
+        epsilon = float(ml_dtypes.finfo(want.dtype).eps)
+        numbers = want if want.dtype in (np.float32, np.float64) else want.astype(np.float32)
+        largest = _largest(numbers)
+        if not np.isfinite(largest):
+            numbers = np.where(np.isfinite(numbers), numbers, 0)
+            largest = _largest(numbers)
+        return Scale(largest, _with_small_parts(numbers, _without_fill(numbers, largest)), epsilon)
+
+    def units(self, one: Array, other: Array) -> Array:
+        """The difference in units of the last place of the scale. Equal numbers, infinite ones too, differ by nothing."""
+        one, other = _float(one), _float(other)
+        with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+            gap: Array = np.abs(one - other)
+            gap[(one == other) | (np.isnan(one) & np.isnan(other))] = 0.0
+            gap /= np.asarray(np.maximum(self.each, _LEAST) * self.epsilon, np.float64)
+        return gap
+
+    def groups(self) -> tuple[Array | None, int]:
+        """Of each number the index of its scale; None where all have one."""
+        if not isinstance(self.each, np.ndarray):
+            return None, 1
+        values, index = np.unique(self.each, return_inverse=True)
+        return index.reshape(-1), len(values)
+
+
+def _float(array: Array) -> Array:
+    """As float32 or float64, a copy."""
+    copied: Array = np.array(array, np.float64 if array.dtype == np.float64 else np.float32)
+    return copied
+
+
+def _largest(numbers: Array) -> float:
+    return max(abs(float(numbers.max(initial=0.0))), abs(float(numbers.min(initial=0.0))))
+
+
+def _blocks(*arrays: Array) -> Iterator[tuple[Array, ...]]:
+    """The arrays flat, piece by piece: what a piece takes stays in the cache."""
+    flat = [array.reshape(-1) for array in arrays]
+    for start in range(0, flat[0].size, _BLOCK):
+        yield tuple(array[start : start + _BLOCK] for array in flat)
+
+
+def _without_fill(numbers: Array, largest: float) -> Array | float:
+    """The scale of fill and that of the rest: there is none of about half of the fill, and several are far below."""
+    each: Array | float = largest
+    top = largest
+    while top > 0:
+        if any(_has_middle(block, top) for (block,) in _blocks(numbers)):
+            break
+        magnitude = np.abs(numbers)
+        is_below = magnitude < top / _GAP
+        if np.count_nonzero(is_below) < max(_FEWEST, numbers.size // 100):
+            break
+        below = float(magnitude[is_below].max())
+        each = np.where(is_below, below or min(top / _GAP, 1.0), each)
+        top = below
+    return each
+
+
+def _has_middle(block: Array, top: float) -> bool:
+    magnitude = np.abs(block)
+    return bool(np.any((magnitude >= top / _GAP) & (magnitude < top / 2)))
+
+
+def _with_small_parts(numbers: Array, each: Array | float) -> Array | float:
+    """The scale of rows and channels that are much smaller than the rest."""
+    usual = float(each.min()) if isinstance(each, np.ndarray) else each
+    if numbers.ndim < 2 or not usual:
+        return each
+    is_fill = np.abs(numbers) > usual if isinstance(each, np.ndarray) else None
+    kept = numbers if is_fill is None else np.where(is_fill, 0, numbers)
+    for axis, count in enumerate(numbers.shape):
+        if count < 2 or numbers.size // count < _FEWEST:
+            continue
+        others = tuple(other for other in range(numbers.ndim) if other != axis)
+        part = np.maximum(np.abs(kept.max(axis=others, keepdims=True)), np.abs(kept.min(axis=others, keepdims=True)))
+        is_small = (part < usual * _SMALL) & (part > 0)
+        if is_small.any():
+            lower = np.minimum(each, np.where(is_small, part, np.inf))
+            each = np.broadcast_to(lower, numbers.shape) if is_fill is None else np.where(is_fill, each, lower)
+    return each
+
+
+@dataclass(slots=True)
+class Judged:
+    """A comparison: the largest error and what was allowed of it, both absolute, where they are nearest to each other."""
+
+    error: float
+    allowed: float
+    ok: bool
+    by: str = ""
+    """Which of the judges settled it."""
+    off: int = 0
+    """How many numbers are farther off than the first judge allows."""
+
+
+def by_difference(got: Array, want: Array, scale: Scale) -> Judged:
+    """The first judge."""
+    if not isinstance(scale.each, np.ndarray):
+        largest = largest_gap(got, want)
+        allowed = SCALE_EPSILONS * scale.epsilon * scale.each
+        if largest <= allowed:
+            return Judged(largest, allowed, True, "difference")
+    return _worst(scale.units(got, want), np.float64(SCALE_EPSILONS), scale, "difference")
+
+
+def largest_gap(one: Array, other: Array) -> float:
+    """The largest difference; NaN or infinity where a number is NaN or infinite."""
+    largest = 0.0
+    with np.errstate(invalid="ignore", over="ignore"):
+        for left, right in _blocks(one, other):
+            gap = _float(left)
+            gap -= right.astype(gap.dtype, copy=False)
+            largest = max(largest, abs(float(gap.max())), abs(float(gap.min())), key=lambda x: np.inf if x != x else x)
+    return largest
+
+
+def by_distance(got: Array, want: Array, others: Iterable[Array], scale: Scale) -> Judged | None:
+    """The second judge, with what other engines gave; None where it does not say that all is well."""
+    own = scale.units(got, want)
+    distance = float(own.max(initial=0.0))
+    for other in others:
+        if other.shape != want.shape or other.dtype != want.dtype:
+            continue
+        nearest = min(float(scale.units(got, other).max(initial=0.0)), float(scale.units(other, want).max(initial=0.0)))
+        allowed = min(DISTANCE_RATIO * nearest, MOST_BY_DISTANCE * SCALE_EPSILONS)
+        if distance <= allowed:
+            return _worst(own, np.float64(allowed), scale, "distance")
+    return None
+
+
+def by_float64(got: Array, want: Array, exact: Array, scale: Scale) -> Judged | None:
+    """The third judge; None where float64 does not stand for what float32 computes: another shape, no numbers, or so far off
+    that something was chosen otherwise, which says nothing of how far all other numbers may be off.
+    """
+    if exact.shape != want.shape or bool(np.any(np.isfinite(want) & ~np.isfinite(exact))):
+        return None
+    truth = np.where(np.isfinite(want), exact, want)
+    own, error = scale.units(want.astype(np.float64), truth), scale.units(got.astype(np.float64), truth)
+    if float(own.max(initial=0.0)) > MOST_BY_FLOAT64 * SCALE_EPSILONS:
+        return None
+    error[_float(got) == _float(want)] = 0.0
+    index, count = scale.groups()
+    if index is None:
+        allowed: Array | np.float64 = np.float64(ERROR_RATIO * own.max(initial=0.0) + SCALE_EPSILONS)
+    else:
+        most = np.zeros(count)
+        np.maximum.at(most, index, own.reshape(-1))
+        allowed = (ERROR_RATIO * most + SCALE_EPSILONS)[index].reshape(want.shape)
+    return _worst(error, allowed, scale, "float64")
+
+
+def by_scale(got: Array, want: Array, scale: Scale) -> Judged:
+    """The judge of a module of which nothing is known: it runs neither in float64 nor rounding otherwise."""
+    return _worst(scale.units(got, want), np.float64(UNJUDGED_EPSILONS), scale, "scale")
+
+
+def _worst(units: Array, allowed: Array | np.float64, scale: Scale, by: str) -> Judged:
+    """The number with the largest share of what is allowed."""
+    if not units.size:
+        return Judged(0.0, 0.0, True, by)
+    share = units / allowed
+    place = int(np.argmax(share))
+    unit = float(np.broadcast_to(np.maximum(scale.each, _LEAST), units.shape).reshape(-1)[place]) * scale.epsilon
+    most = float(np.broadcast_to(allowed, units.shape).reshape(-1)[place])
+    error = float(units.reshape(-1)[place])
+    return Judged(error * unit, most * unit, bool(error <= most), by, int(np.count_nonzero(share > 1)))
+
+
+class Movements:
+    """What eager PyTorch gave where its operators rounded otherwise, run by run: the fourth judge of one output.
+
+    Numbers are looked at one by one and in rows, along the last axis: where a program chooses, a row is another one as a
+    whole, and an engine has to have one that some run has.
+    """
+
+    def __init__(self, want: Array) -> None:
+        self.want = want
+        self.scale = None if is_exact(want) else Scale.of(want)
+        self.runs: list[Array] = []
+
+    def add(self, moved: Array) -> None:
+        """One more run."""
+        if moved.shape == self.want.shape:
+            self.runs.append(moved)
+
+    def judge(self, got: Array) -> Judged:
+        """Whether ``got`` is one more of these: off by as much, in as many numbers and rows, and in the same rows."""
+        floor = 0.0 if self.scale is None else SCALE_EPSILONS
+        gap, gaps = self._gap(got, self.want), [self._gap(run, self.want) for run in self.runs]
+        spread = max(map(_root_mean_square, gaps), default=0.0)
+        moved = functools.reduce(np.maximum, map(_rows, gaps), np.zeros(1))
+        others = [_rows(gap), *(_rows(self._gap(got, run)) for run in self.runs)]
+        rest = functools.reduce(np.minimum, others)
+        count, most = _count(rest, floor), max((_count(left, floor) for left in self._left(gaps)), default=0)
+        unexplained = _count(rest, MOVED_RATIO * moved + floor)
+        is_alike = _root_mean_square(gap) <= SPREAD_RATIO * spread + floor
+        is_seldom = count <= MOVEMENT_RATIO * most + 1 and unexplained <= UNEXPLAINED * count
+        if self.scale is None:
+            off, limit = _count(gap, 0.0), MOVEMENT_RATIO * max((_count(each, 0.0) for each in gaps), default=0)
+            return Judged(float(off), limit, off <= limit and is_alike and is_seldom, "rounding")
+        found = _worst(gap, np.float64(MOVEMENT_RATIO * float(moved.max(initial=0.0)) + floor), self.scale, "rounding")
+        found.ok = found.ok and is_alike and is_seldom
+        return found
+
+    @property
+    def largest(self) -> float:
+        """The largest movement of a number; of integers and bools, how many were others."""
+        if self.scale is None:
+            return float(max((_count(self._gap(run, self.want), 0.0) for run in self.runs), default=0))
+        units = max((float(self._gap(run, self.want).max(initial=0.0)) for run in self.runs), default=0.0)
+        return units * self.scale.epsilon * self.scale.largest
+
+    def _gap(self, one: Array, other: Array) -> Array:
+        """In units of the scale; of integers and bools 1 where they differ."""
+        if self.scale is None:
+            return np.asarray(one != other, np.float32)
+        gap: Array = self.scale.units(one, other)
+        gap[~np.isfinite(gap)] = 0.0
+        return gap
+
+    def _left(self, gaps: Sequence[Array]) -> Iterator[Array]:
+        """Of each run how far its rows are from the nearest of eager PyTorch itself and all other runs."""
+        for place, run in enumerate(self.runs):
+            others = [_rows(self._gap(run, other)) for other in self.runs[:place] + self.runs[place + 1 :]]
+            yield functools.reduce(np.minimum, others, _rows(gaps[place]))
+
+
+def _rows(gap: Array) -> Array:
+    """The largest of each row; of a vector each number."""
+    return np.asarray(gap.max(axis=-1, initial=0.0)) if gap.ndim > 1 else gap
+
+
+def _count(gap: Array, floor: Array | float) -> int:
+    return int(np.count_nonzero(gap > floor))
+
+
+def _root_mean_square(units: Array) -> float:
+    return float(np.sqrt(np.mean(np.square(units, dtype=np.float64)))) if units.size else 0.0
+
+
+STAGES = ((4, 2.0), (4, 4.0), (4, 8.0))
+"""Runs, and by how many units in the last place their operators are off: more where these are not enough."""
+INEXACT_TRANSFORMS = frozenset(["onnxruntime"])
+"""Engines whose STFT and DFT are off by much more than rounding: what they give is judged with ``TRANSFORM_UNITS``."""
+TRANSFORM_UNITS = 64.0
+"""onnxruntime 1.31's STFT of 400 samples is off by about half of this, in units of the largest number of a frame."""

@@ -1,0 +1,94 @@
+"""PyTorch's values of the captured graph under the names that they have in the file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.fx
+
+from fx2onnx.verify.engines import Array, to_numpy
+from fx2onnx.verify.locating.aten_graph import AtenGraph, operands_of
+from fx2onnx.verify.locating.program import Mapped
+from fx2onnx.verify.locating.store import ValueStore
+
+
+@dataclass(slots=True)
+class AtenValues:
+    """The values of one run of ``graph``. ``mapped`` has the names that are in the file."""
+
+    graph: AtenGraph
+    inputs: Mapping[torch.fx.Node, torch.Tensor]
+    mapped: Mapped
+    store: ValueStore
+    names: dict[torch.fx.Node, dict[int, str]]
+
+    @classmethod
+    def of(
+        cls, graph: AtenGraph, inputs: Mapping[torch.fx.Node, torch.Tensor], mapped: Mapped, store: ValueStore
+    ) -> AtenValues:
+        names: dict[torch.fx.Node, dict[int, str]] = {}
+        for name, (node, index) in mapped.items():
+            names.setdefault(node, {}).setdefault(index, name)
+        return cls(graph, inputs, mapped, store, names)
+
+    def keep(self, node: torch.fx.Node, value: Any) -> None:
+        """Note what a node gave, where the file has it, too."""
+        for index, name in self.names.get(node, {}).items():
+            part = value[index] if isinstance(value, tuple | list) else value
+            if isinstance(part, torch.Tensor):
+                self.store[name] = to_numpy(part)
+
+    def exact(self, name: str) -> Array | None:
+        """The value in float64, from PyTorch's values before it that the file has, too; None where it cannot be had."""
+        wide = AtenGraph(self.graph.captured, is_wide=True)
+        wide.sizes = dict(self.graph.sizes)
+        node, index = self.mapped[name]
+        try:
+            value = self._computed(wide, node)
+            return to_numpy(value[index] if isinstance(value, tuple | list) else value)
+        except Exception:  # operators without float64, and those of users
+            return None
+
+    def calls_between(self, name: str) -> list[torch.fx.Node]:
+        """The ATen calls from the values before it that the file has, too, to this one, in order."""
+        last, _ = self.mapped[name]
+        found, pending = {last}, [last]
+        while pending:
+            for operand in operands_of(pending.pop()):
+                if operand.op == "call_function" and operand not in found and not self._is_kept(operand):
+                    found.add(operand)
+                    pending.append(operand)
+        return [node for node in self.graph.captured.graph.nodes if node in found]
+
+    def _is_kept(self, node: torch.fx.Node) -> bool:
+        return any(name in self.store for name in self.names.get(node, {}).values())
+
+    def _computed(self, wide: AtenGraph, last: torch.fx.Node) -> Any:
+        values: dict[torch.fx.Node, Any] = {}
+        pending = [last]
+        while pending:
+            node = pending[-1]
+            stored = None if node is last or node in values else self._stored(node)
+            if stored is not None:
+                values[node] = stored
+            missing = [] if node in values else [operand for operand in operands_of(node) if operand not in values]
+            if missing:
+                pending += missing
+                continue
+            if node not in values:
+                values[node] = wide.compute(node, values, self.inputs)
+            pending.pop()
+        return values[last]
+
+    def _stored(self, node: torch.fx.Node) -> torch.Tensor | None:
+        """PyTorch's value as float64, where it was kept and is one real tensor."""
+        name = self.names.get(node, {}).get(0)
+        info = node.meta.get("val")
+        if name is None or name not in self.store or info is None or isinstance(info, tuple) or info.dtype.is_complex:
+            return None
+        array = self.store[name]
+        return torch.from_numpy(np.array(array, np.float64 if info.dtype.is_floating_point else array.dtype))

@@ -1,0 +1,182 @@
+"""Who made a wrong value: an engine, a rewrite or a translation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from fx2onnx.base.errors import first_line
+from fx2onnx.base.source import place_of
+from fx2onnx.optimize import pipelines
+from fx2onnx.runner.registry import find_kernel
+from fx2onnx.verify.engines import Array, to_numpy
+from fx2onnx.verify.locating.difference import Difference, difference
+from fx2onnx.verify.locating.onnx_file import OnnxFile
+from fx2onnx.verify.locating.program import Program
+from fx2onnx.verify.locating.side_by_side import SideBySide, run_cut
+
+
+@dataclass(frozen=True, slots=True)
+class Blame:
+    """A stage, the code that is at fault, and how that was found."""
+
+    stage: str
+    place: str
+    why: str
+
+
+def judged_in(side: SideBySide, name: str, engine: str) -> Difference | None:
+    """The value with PyTorch's values fed, in any engine; None where the engine lacks an operator."""
+    nodes, given = side.given(name)
+    try:
+        results = run_cut(side.file, side.file.cut(nodes, given, [name]), given, engine)
+    except Exception as cause:  # each engine has classes of its own
+        if type(cause).__name__ in ("NotImplemented", "NotImplementedError"):
+            return None
+        return Difference(float("inf"), 0.0, 0, 0, problem=f"fails: {first_line(cause)[:300]}")
+    return difference(results[name], side.aten.store[name], lambda: side.aten.exact(name))
+
+
+def engine_blame(side: SideBySide, name: str, engines: Sequence[str]) -> tuple[dict[str, str], Blame | None]:
+    """What every engine gives, and the blame where some are wrong and others agree with PyTorch."""
+    found = {engine: judged_in(side, name, engine) for engine in engines}
+    texts = {
+        engine: "lacks an operator" if each is None else each.describe() if each.is_wrong else "agrees with PyTorch"
+        for engine, each in found.items()
+    }
+    wrong = [engine for engine, each in found.items() if each is not None and each.is_wrong]
+    right = [engine for engine, each in found.items() if each is not None and not each.is_wrong]
+    if not wrong or not right:
+        return texts, None
+    nodes, _ = side.given(name)
+    places = [_engine_place(engine, side.file, nodes) for engine in wrong]
+    why = f"{', '.join(wrong)} differs from PyTorch on the nodes alone, {', '.join(right)} agrees with it"
+    return texts, Blame("engine", "; ".join(places), why)
+
+
+def _engine_place(engine: str, file: OnnxFile, nodes: Sequence[int]) -> str:
+    """The engine's version; of the runner, the kernels of the nodes."""
+    if engine != "runner":
+        import importlib.metadata
+
+        package = engine if engine == "onnxruntime" else "onnx"
+        return f"{engine} ({package} {importlib.metadata.version(package)})"
+    opsets = {each.domain: each.version for each in file.proto.opset_import}
+    kernels = {}
+    for index in nodes:
+        node = file.nodes[index]
+        kernel = find_kernel(node.domain, node.op_type, opsets.get(node.domain, 1))
+        if kernel is not None:
+            kernels[node.op_type] = place_of(kernel.fn)
+    return "runner: " + ", ".join(f"{op_type} at {place}" for op_type, place in kernels.items())
+
+
+def export_blame(side: SideBySide, name: str, program: Program) -> Blame:
+    """Whether the translation is wrong, a rewrite, or only this file: the module is exported again without rewrites, and
+    with as many as leave the value right.
+    """
+    plain, _ = program.at(0)
+    is_wrong = _Question(side, name)
+    node, _ = side.aten.mapped[name]
+    entry = program.entry_place(node)
+    if is_wrong.of(plain):
+        return Blame("translation", f"{node.target} at {entry}", "the value is wrong before the first rewrite, too")
+    if is_wrong.of(program.exported):
+        return _rewrite_blame(program, is_wrong)
+    return _altered_blame(side, name, f"{node.target} at {entry}")
+
+
+class _Question:
+    """Whether a value is wrong in another model of the same module, PyTorch's values being fed to what makes it."""
+
+    def __init__(self, side: SideBySide, name: str) -> None:
+        self.side = side
+        self.name = name
+
+    def of(self, model: ir.Model) -> bool:
+        """A value that the model does not have is not wrong."""
+        aten = self.side.aten
+        arrays = {each.name: to_numpy(aten.inputs[each.node]) for each in aten.graph.captured.inputs}
+        other = SideBySide(OnnxFile.of_model(model), self.side.engine, aten, {**arrays, **self.side.feeds})
+        if self.name not in other.known:
+            return False
+        found = judged_in(other, self.name, self.side.engine)
+        return found is not None and found.is_wrong
+
+
+def _rewrite_blame(program: Program, is_wrong: _Question) -> Blame:
+    """The first pass, or the first edit of a rewrite, after which the value is wrong."""
+    stages = pipelines.LEVELS[program.settings.level]
+    for count, stage in enumerate(stages):
+        model, outcome = program.at(list(stages[: count + 1]))
+        if not is_wrong.of(model):
+            continue
+        if isinstance(stage, pipelines.Pass):
+            return Blame(
+                "rewrite",
+                f"{stage.name} at {place_of(stage.function)}",
+                f"the value is right before the pass {stage.name}",
+            )
+        names = {item.name for item in stage.rewrites}
+        before = sum(number for name, number in outcome.edits.items() if name in names)
+        low, high = 0, before
+        while low + 1 < high:
+            middle = (low + high) // 2
+            model, _ = program.at(list(stages[: count + 1]), stop_after=middle)
+            low, high = (low, middle) if is_wrong.of(model) else (middle, high)
+        _, outcome = program.at(list(stages[: count + 1]), stop_after=high)
+        rewrite = next((item for item in stage.rewrites if outcome.last.startswith(f"{item.name} at ")), None)
+        place = "" if rewrite is None else f"{rewrite.name} at {place_of(rewrite.match)}"
+        return Blame("rewrite", place, f"the value is right up to edit {high - 1}; edit {high} is {outcome.last}")
+    return Blame("rewrite", "", "the value is right before the rewrites and wrong after them")
+
+
+def _altered_blame(side: SideBySide, name: str, entry: str) -> Blame:
+    """The file is another than an export makes: by another version, or it was edited. A mark of a rewrite decides."""
+    nodes, _ = side.given(name)
+    marks = {each.value for index in nodes for each in side.file.nodes[index].metadata_props if each.key == "rewrite"}
+    why = "the same module exported again has the value right: the file was changed, or another version wrote it"
+    if marks:
+        return Blame("rewrite", ", ".join(sorted(marks)), why)
+    return Blame("translation", entry, why)
+
+
+def changed_first(file: OnnxFile, nodes: Sequence[int], again: OnnxFile | None) -> list[int]:
+    """The nodes, those first that an export of the module makes otherwise."""
+    if again is None:
+        return list(nodes)
+    counterparts = {node.name: node for node in again.nodes if node.name}
+    changed = {index for index in nodes if _is_changed(file, file.nodes[index], again, counterparts)}
+    return [index for index in nodes if index in changed] + [index for index in nodes if index not in changed]
+
+
+def _is_changed(
+    file: OnnxFile, node: onnx.NodeProto, again: OnnxFile, counterparts: Mapping[str, onnx.NodeProto]
+) -> bool:
+    other = counterparts.get(node.name)
+    if other is None or (node.op_type, node.domain, len(node.input)) != (other.op_type, other.domain, len(other.input)):
+        return True
+    if {each.name: each.SerializeToString() for each in node.attribute} != {
+        each.name: each.SerializeToString() for each in other.attribute
+    }:
+        return True
+    return any(_is_other_input(file, one, again, two) for one, two in zip(node.input, other.input, strict=True))
+
+
+def _is_other_input(file: OnnxFile, one: str, again: OnnxFile, two: str) -> bool:
+    if file.is_weight(one) and again.is_weight(two):
+        return not _same_numbers(file.weight(one), again.weight(two))
+    return one != two or file.is_weight(one) != again.is_weight(two)
+
+
+def _same_numbers(one: Array, two: Array) -> bool:
+    """Equal up to the rounding of a folded constant."""
+    if one.shape != two.shape or one.dtype != two.dtype:
+        return False
+    if np.array_equal(one, two) or one.dtype.kind in "biuOSU":
+        return bool(np.array_equal(one, two))
+    return bool(np.allclose(one.astype(np.float64), two.astype(np.float64), rtol=1e-6, atol=0.0, equal_nan=True))

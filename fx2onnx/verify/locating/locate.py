@@ -1,0 +1,389 @@
+"""``locate``: capture beside eager PyTorch, then the file beside capture, then who is to blame."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.shape_inference
+import onnx_ir as ir
+import torch
+import torch.fx
+
+from fx2onnx.base.errors import UserError, first_line
+from fx2onnx.base.source import PACKAGE_FOLDER
+from fx2onnx.capture.captured import where_of
+from fx2onnx.capture.driver import as_module
+from fx2onnx.capture.python.inputs import Arguments, bind, normalise_args
+from fx2onnx.verify.compare import verify
+from fx2onnx.verify.eager import as_array, failed_on_arguments, in_mode, outputs_of
+from fx2onnx.verify.engines import ENGINES, Array, chosen_engines
+from fx2onnx.verify.interface import as_file, assign
+from fx2onnx.verify.locating import blame
+from fx2onnx.verify.locating.aten_graph import AtenGraph
+from fx2onnx.verify.locating.aten_values import AtenValues
+from fx2onnx.verify.locating.by_values import first_unmatched, likely_call, matched
+from fx2onnx.verify.locating.capture_fault import Seen, first_unseen, places_noted
+from fx2onnx.verify.locating.difference import Difference, Once, difference
+from fx2onnx.verify.locating.elsewhere import Elsewhere, where_failed, without_inputs
+from fx2onnx.verify.locating.first_wrong import FirstWrong
+from fx2onnx.verify.locating.onnx_file import OnnxFile
+from fx2onnx.verify.locating.program import Program, Settings, is_ours
+from fx2onnx.verify.locating.side_by_side import SideBySide, Suspect
+from fx2onnx.verify.locating.sketches import Sketches
+from fx2onnx.verify.locating.store import ValueStore
+from fx2onnx.verify.testcase import Case
+from fx2onnx.verify.verdict import Verdict
+
+SEED = 0
+"""Of the random numbers that forward draws."""
+
+
+def locate(
+    model: Any,
+    module: Any,
+    args: Any = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    engines: Sequence[str] | None = None,
+    training: bool = False,
+    input_names: Sequence[str] | None = None,
+    bake: Sequence[str] = (),
+    memory_bytes: int | None = None,
+    verdict: Verdict | None = None,
+) -> FirstWrong | None:
+    """The first node of ``model`` (a path, or an ``ExportResult``) that differs from ``module(*args, **kwargs)``.
+
+    Where nothing differs on these arguments, the file is verified, and the search goes on at the first inputs on which that
+    fails; ``verdict`` is such a verification that was done before. None where every engine gives what eager PyTorch gives on
+    all of them. Values that are kept for the comparison take ``memory_bytes`` (default: a quarter of what is free), and lie in
+    a temporary folder beyond. ``input_names`` and ``bake`` are those of the export. Raises UserError where the module or the
+    file cannot be run at all.
+    """
+    chosen = chosen_engines(engines)
+    root = as_module(module)
+    with as_file(model) as path:
+        file = OnnxFile.read(path)
+        options = getattr(model, "options", None)
+        settings = Settings.of_file(file.proto, training) if options is None else Settings.of_options(options)
+        if input_names is not None:
+            settings = replace(settings, capture=replace(settings.capture, input_names=input_names))
+        asked = settings.capture
+        if not bake and not isinstance(asked.bake, str):
+            bake = asked.bake
+
+        def search(on: Elsewhere) -> FirstWrong | None:
+            found = _Search(root, module, on.args, on.kwargs, path, file, settings, chosen, memory_bytes, bake).run()
+            return None if found is None else replace(found, on=on.name)
+
+        with in_mode(root, asked.training):
+            if verdict is None or where_failed(verdict) is None:
+                found = search(Elsewhere(args, kwargs))
+                if found is not None:
+                    return found
+            if verdict is None:
+                try:
+                    verdict = verify(
+                        path, module, args, kwargs,
+                        engines=engines, training=asked.training, input_names=asked.input_names, bake=bake,
+                    )  # fmt: skip
+                except UserError:  # a file that takes buffers
+                    return None
+            if verdict.ok:
+                return None
+            failed = where_failed(verdict)
+            arguments = bind(root.forward, *normalise_args(args, kwargs), asked.input_names)
+            others = without_inputs(root, arguments, file.inputs, verdict.baked)
+            tries = itertools.chain([] if failed is None else [failed], others)
+            return next((found for on in tries if (found := search(on)) is not None), None)
+
+
+@dataclass
+class _Search:
+    """One call of ``locate``."""
+
+    root: torch.nn.Module
+    module: Any
+    args: Any
+    kwargs: Mapping[str, Any] | None
+    path: str
+    file: OnnxFile
+    settings: Settings
+    engines: list[str]
+    memory_bytes: int | None
+    bake: Sequence[str] = ()
+    wants: list[Array] = field(default_factory=list)
+    """Eager PyTorch's outputs."""
+
+    def run(self) -> FirstWrong | None:
+        positional, named = normalise_args(self.args, self.kwargs)
+        arguments = bind(self.root.forward, positional, named, self.settings.capture.input_names)
+        program = Program.of(self.module, self.args, self.kwargs, self.settings)
+        tensors = {leaf.path: leaf.tensor.detach() for leaf in arguments.leaves}
+        inputs = {each.node: tensors.get(each.path, each.sample).detach() for each in program.captured.inputs}
+        expected = self._eager(arguments)
+        graph = AtenGraph(program.captured)
+        _, mapped = program.lowered()
+        present = {name: place for name, place in mapped.items() if name in self.file.producer}
+        aten = AtenValues.of(graph, inputs, present, ValueStore(self.memory_bytes))
+        results, state = _aten_outputs(aten)
+        wrong = _unlike(expected, results, lambda: _wide_outputs(program, inputs))
+        if wrong:
+            return self._capture_fault(arguments, program, graph, inputs, expected, wrong)
+        feeds = self._feeds(program, inputs)
+        self.wants = [as_array(value) for value in (*expected, *(state if self.settings.lifts_state else ()))]
+        if len(self.wants) != len(self.file.outputs):
+            return self._other_outputs()
+        exact = Once(partial(_wide_outputs, program, inputs))
+        right: list[str] = []
+        for engine in self.engines:
+            problem = self._problem(engine, feeds)
+            if problem or not self.file.random.isdisjoint(self.file.outputs):
+                is_wrong = partial(self._problem, engine, feeds, exact)
+                if is_ours(self.file.proto):
+                    found = self._file_fault(program, SideBySide(self.file, engine, aten, feeds), is_wrong, right)
+                else:
+                    found = self._foreign_fault(aten, feeds, engine) if is_wrong() else None
+                if found is not None:
+                    return found
+            right.append(engine)
+        return None
+
+    def _other_outputs(self) -> FirstWrong:
+        problem = f"the file has {len(self.file.outputs)} outputs, eager PyTorch {len(self.wants)}"
+        found = Difference(float("inf"), 0.0, 0, 0, problem=problem)
+        return FirstWrong(
+            "translation", (), ", ".join(self.file.outputs), None, "", (), found, "", "no node was looked at"
+        )
+
+    def _eager(self, arguments: Arguments) -> list[Any]:
+        torch.manual_seed(SEED)
+        try:
+            return outputs_of(self.root, arguments, [leaf.tensor.detach() for leaf in arguments.leaves])
+        except Exception as cause:  # forward is the user's code
+            raise failed_on_arguments(cause) from cause
+
+    def _feeds(self, program: Program, inputs: Mapping[torch.fx.Node, torch.Tensor]) -> dict[str, Array]:
+        """The file's inputs: by name where it has the names, else in order; buffers that it takes keep their values."""
+        arrays = {each.name: as_array(inputs[each.node]) for each in program.captured.inputs}
+        state = {name: as_array(weight.tensor) for name, weight in program.captured.weights.items()}
+        names = self.file.inputs
+        if all(name in arrays or name in state for name in names):
+            return {name: arrays.get(name, state.get(name)) for name in names}  # type: ignore[misc]
+        taken = assign(list(arrays), names, self.bake)
+        return {name: array for name, array in zip(taken, arrays.values(), strict=True) if name is not None}
+
+    # -- the file ---------------------------------------------------------------------------------------------------
+    def _problem(self, engine: str, feeds: Mapping[str, Array], exact: Once | None = None) -> str:
+        """What is wrong with the outputs of an engine, by float64 where it is given; nothing where it lacks an operator."""
+        try:
+            results = ENGINES[engine](self.path)(dict(feeds))
+        except Exception as cause:  # each engine has classes of its own
+            return "" if type(cause).__name__ == "NotImplemented" else f"{engine} fails: {first_line(cause)[:300]}"
+        for index, (name, got, want) in enumerate(zip(self.file.outputs, results, self.wants, strict=True)):
+            found = difference(got, want, None if exact is None else partial(exact.at, index))
+            if found.is_wrong and name not in self.file.random:
+                return f"{name}: {found.describe()}"
+        return ""
+
+    def _file_fault(
+        self, program: Program, side: SideBySide, problem: Callable[[], str], right: Sequence[str]
+    ) -> FirstWrong | None:
+        """The first value that is wrong by itself and in the file; where there is none, but still a ``problem``, nobody's."""
+        suspect = next((each for each in side.suspects() if side.is_deviating(each.name)), None)
+        if suspect is not None:
+            return self._guilty(program, side, suspect)
+        text = problem()
+        return self._nobody(program, side, text, right) if text else None
+
+    def _nobody(self, program: Program, side: SideBySide, problem: str, right: Sequence[str]) -> FirstWrong:
+        """Every node is right by itself: rounding, or, where another engine is right, this engine on the whole file."""
+        name, found = next(iter(side.deviating.items()), ("", Difference(0.0, 0.0, 0, 0, problem=problem)))
+        texts = {side.engine: problem} | {
+            engine: self._problem(engine, side.feeds) for engine in self.engines if engine not in (*right, side.engine)
+        }
+        agreeing = [*right, *(engine for engine, text in texts.items() if not text)]
+        texts |= dict.fromkeys(agreeing, "agrees with PyTorch")
+        if agreeing:
+            why = f"its nodes are right by themselves, the whole file is not; {', '.join(agreeing)} agrees with PyTorch"
+            verdict = blame.Blame("engine", side.engine, why)
+        else:
+            verdict = blame.Blame(
+                "rounding", "", "every node agrees with PyTorch where it is fed with PyTorch's values"
+            )
+        return self._report(program, side, name, found, verdict, texts)
+
+    def _foreign_fault(self, aten: AtenValues, feeds: Mapping[str, Array], engine: str) -> FirstWrong:
+        """In a file of another exporter: the first nodes whose values are nowhere in PyTorch."""
+        problem = self._problem(engine, feeds)
+        sketches = Sketches()
+        torch.manual_seed(SEED)
+        for node, value in aten.graph.run(aten.inputs):
+            for part in value if isinstance(value, tuple | list) else (value,):
+                if isinstance(part, torch.Tensor) and node.op != "get_attr":
+                    sketches.add(part, node)
+        found = matched(self.file, engine, feeds, sketches)
+        wrong = next((name for name in self.file.outputs if name not in found.calls), self.file.outputs[0])
+        nodes = first_unmatched(self.file, found, wrong)
+        call = likely_call(self.file, nodes[0], found, aten.graph.captured.graph) if nodes else None
+        proto = self.file.proto
+        return FirstWrong(
+            "translation",
+            tuple(self.file.nodes[index].name or self.file.nodes[index].output[0] for index in nodes),
+            self.file.nodes[nodes[0]].output[0] if nodes else wrong,
+            None if call is None else where_of(call),
+            "" if call is None else str(call.meta.get("module") or ""),
+            () if call is None else (f"{call.target} (%{call.name})",),
+            Difference(float("inf"), 0.0, 0, 0, problem=problem),
+            f"{proto.producer_name} {proto.producer_version}".strip() or "another exporter",
+            "the nodes read values that PyTorch has, too, and give none that it has",
+            op_types=tuple(self.file.nodes[index].op_type for index in nodes),
+            engines={engine: problem},
+        )
+
+    def _guilty(self, program: Program, side: SideBySide, suspect: Suspect) -> FirstWrong:
+        others = [engine for engine in ("reference",) if engine in ENGINES and engine not in self.engines]
+        texts, verdict = blame.engine_blame(side, suspect.name, [*self.engines, *others])
+        if verdict is None:
+            verdict = blame.export_blame(side, suspect.name, program)
+        return self._report(program, side, suspect.name, suspect.difference, verdict, texts)
+
+    def _report(
+        self,
+        program: Program,
+        side: SideBySide,
+        name: str,
+        found: Difference,
+        verdict: blame.Blame,
+        engines: dict[str, str],
+    ) -> FirstWrong:
+        if name not in side.aten.mapped:
+            return FirstWrong(verdict.stage, (), name, None, "", (), found, verdict.place, verdict.why, engines=engines)
+        nodes, given = side.given(name)
+        if verdict.stage in ("translation", "rewrite"):
+            nodes = blame.changed_first(self.file, nodes, OnnxFile.of_model(program.exported))
+        calls = [node for node in side.aten.calls_between(name) if node.op == "call_function"]
+        last, _ = side.aten.mapped[name]
+        want = side.aten.store[name]
+        return FirstWrong(
+            verdict.stage,
+            tuple(self.file.nodes[index].name or self.file.nodes[index].output[0] for index in nodes),
+            name,
+            where_of(last),
+            str(last.meta.get("module") or ""),
+            tuple(f"{node.target} (%{node.name})" for node in calls),
+            found,
+            verdict.place.replace(os.path.dirname(PACKAGE_FOLDER) + os.sep, ""),
+            verdict.why,
+            want.shape,
+            str(want.dtype),
+            tuple(self.file.nodes[index].op_type for index in nodes),
+            engines,
+            _case(side.file, sorted(nodes), given, name, want),
+        )
+
+    # -- capture ------------------------------------------------------------------------------------------------------
+    def _capture_fault(
+        self,
+        arguments: Arguments,
+        program: Program,
+        graph: AtenGraph,
+        inputs: Mapping[torch.fx.Node, torch.Tensor],
+        expected: Sequence[Any],
+        wrong: Mapping[int, Difference],
+    ) -> FirstWrong:
+        with Seen() as seen:
+            self._eager(arguments)
+        outputs = [program.captured.outputs[index].value for index in wrong]
+        nodes = [value for value in outputs if isinstance(value, torch.fx.Node)]
+        torch.manual_seed(SEED)
+        found = first_unseen(graph, inputs, seen, nodes)
+        with places_noted() as places:
+            Program.of(self.module, self.args, self.kwargs, self.settings)
+        index, first = next(iter(wrong.items()))
+        why = f"output {program.captured.outputs[index].name} of the captured graph differs from eager PyTorch's"
+        if found is None:
+            name = program.captured.outputs[index].name
+            return FirstWrong("capture", (), name, None, "", (), first, "", why)
+        node, value = found
+        array = as_array(value) if isinstance(value, torch.Tensor) else np.empty(0)
+        return FirstWrong(
+            "capture",
+            (node.name,),
+            node.name,
+            where_of(node),
+            str(node.meta.get("module") or ""),
+            (f"{node.target} (%{node.name})",),
+            first,
+            places.get(node.name, ""),
+            f"{why}; eager PyTorch computes no value like that of %{node.name}, but all that it is computed from",
+            array.shape,
+            str(array.dtype) if array.size else "",
+        )
+
+
+def _aten_outputs(aten: AtenValues) -> tuple[list[Any], list[Any]]:
+    """Run the captured graph; keeps what the file has, and returns the outputs and the state afterwards."""
+    torch.manual_seed(SEED)
+    values: dict[torch.fx.Node, Any] = {}
+    outputs = aten.graph.captured.outputs
+    wanted = {output.value for output in outputs if isinstance(output.value, torch.fx.Node)}
+    wanted |= {mutation.node for mutation in aten.graph.captured.mutations}
+    for node, value in aten.graph.run(aten.inputs):
+        aten.keep(node, value)
+        if node in wanted:
+            values[node] = value
+    results = [values.get(output.value) for output in outputs]  # type: ignore[arg-type]
+    return results, [values[mutation.node] for mutation in aten.graph.captured.mutations]
+
+
+def _wide_outputs(program: Program, inputs: Mapping[torch.fx.Node, torch.Tensor]) -> list[Any] | None:
+    """The outputs in float64; None where the module does not run so."""
+    torch.manual_seed(SEED)
+    wanted = [output.value for output in program.captured.outputs]
+    values: dict[Any, Any] = {}
+    try:
+        for node, value in AtenGraph(program.captured, is_wide=True).run(inputs):
+            if node in wanted and isinstance(value, torch.Tensor):
+                values[node] = as_array(value)
+    except Exception:  # operators without float64, and those of users
+        return None
+    return [values.get(node) for node in wanted]
+
+
+def _unlike(expected: Sequence[Any], results: Sequence[Any], wide: Any) -> dict[int, Difference]:
+    """The outputs in which the captured graph and eager PyTorch differ by more than the graph is off from its own float64 run;
+    numbers that are sizes are not looked at.
+    """
+    exact = Once(wide)
+    wrong: dict[int, Difference] = {}
+    for index, (want, got) in enumerate(zip(expected, results, strict=False)):
+        if isinstance(want, torch.Tensor) and isinstance(got, torch.Tensor):
+            found = difference(as_array(want), as_array(got), partial(exact.at, index))
+            if found.is_wrong:
+                wrong[index] = found
+    return wrong
+
+
+def _case(file: OnnxFile, nodes: Sequence[int], given: Mapping[str, Array], name: str, want: Array) -> Case:
+    """The nodes as a model with its weights inside, its output of the type that the nodes give."""
+    cut = file.cut(nodes, given, [name])
+    proto = onnx.shape_inference.infer_shapes(cut.proto)
+    (output,) = proto.graph.output
+    if not output.type.HasField("tensor_type"):
+        output.type.tensor_type.elem_type = onnx.helper.np_dtype_to_tensor_dtype(want.dtype)
+    model = ir.from_proto(proto)
+    inputs = {value.name: value for value in model.graph.inputs}
+    for weight in cut.weights:
+        value = inputs[weight]
+        model.graph.inputs.remove(value)
+        value.const_value = ir.Tensor(np.array(file.weight(weight)), dtype=value.dtype, name=weight)
+        model.graph.register_initializer(value)
+    feeds = {each: np.array(given[each]) for each in cut.feeds}
+    return Case(model, feeds, {model.graph.outputs[0].name or "": np.array(want)})

@@ -1,0 +1,151 @@
+"""A file and the ATen graph side by side: every value that both have is judged twice.
+
+Once as it comes about in the file, from the file's own inputs; once with PyTorch's values fed to the nodes that make it.
+Nodes that are wrong in the second run are wrong by themselves; those that are wrong in the first only hand on what they
+were given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from fx2onnx.base.errors import first_line
+from fx2onnx.verify.engines import ENGINES, Array
+from fx2onnx.verify.locating.aten_values import AtenValues
+from fx2onnx.verify.locating.difference import Difference, difference
+from fx2onnx.verify.locating.onnx_file import Cut, OnnxFile, reads_of
+
+MOST_NODES = 4000
+"""Of one part of the file, which one session of an engine runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """A value that is wrong, or cannot be computed, though PyTorch's values were fed to the nodes that make it."""
+
+    name: str
+    difference: Difference
+
+
+def run_cut(file: OnnxFile, cut: Cut, values: Mapping[str, Array], engine: str) -> dict[str, Array]:
+    """What the cut gives in an engine. Raises what the engine raises."""
+    feeds = {name: values[name] for name in cut.feeds} | {name: file.weight(name) for name in cut.weights}
+    run = ENGINES[engine](cut.proto.SerializeToString())
+    feeds = {name: np.ascontiguousarray(array).reshape(array.shape) for name, array in feeds.items()}
+    return dict(zip(cut.outputs, run(feeds), strict=True))
+
+
+class SideBySide:
+    """One file in one engine beside PyTorch's values."""
+
+    def __init__(self, file: OnnxFile, engine: str, aten: AtenValues, feeds: Mapping[str, Array]) -> None:
+        self.file = file
+        self.engine = engine
+        self.aten = aten
+        self.known = [name for name in file.producer if name in aten.mapped and name in aten.store]
+        """Values that both have, in the order of the file."""
+        self.deviating: dict[str, Difference] = {}
+        """Values that are wrong in the file's own run."""
+        self.failed = ""
+        """Why the file's own run ended, where it did."""
+        self.feeds = feeds
+        self._is_known = set(self.known)
+        needed = file.segment(file.outputs, ())
+        self._last_reader = {name: index for index in needed for name in reads_of(file.nodes[index])}
+        self._needed = needed
+
+    def suspects(self) -> Iterator[Suspect]:
+        """What is wrong by itself, in the order of the file; what the file's own run gives up to there is in ``deviating``."""
+        own: dict[str, Array] = dict(self.feeds)
+        fed: dict[str, Array] = dict(self.feeds)
+        for part in self._parts():
+            made = [name for index in part for name in self.file.nodes[index].output if name]
+            judged = [name for name in made if name in self._is_known]
+            later = [name for name in made if self._last_reader.get(name, -1) > part[-1]]
+            self._run_own(part, judged, later, own)
+            yield from self._run_fed(part, judged, [name for name in later if name not in self._is_known], fed)
+            for carried in (own, fed):
+                for name in [name for name in carried if self._last_reader.get(name, -1) <= part[-1]]:
+                    del carried[name]
+
+    def is_deviating(self, name: str) -> bool:
+        """Whether the value is wrong in the file's own run; where that ended early or drew random numbers, it may be."""
+        return name in self.deviating or bool(self.failed) or name in self.file.random
+
+    def given(self, name: str) -> tuple[list[int], dict[str, Array]]:
+        """The nodes that make a value from PyTorch's values, and these."""
+        nodes = self.file.segment([name], {*self._is_known, *self.feeds})
+        names = {read for index in nodes for read in reads_of(self.file.nodes[index])} | {name}
+        values = {read: self.aten.store[read] for read in names if read in self._is_known}
+        return nodes, values | {read: self.feeds[read] for read in names if read in self.feeds}
+
+    def _is_drawn(self, name: str) -> bool:
+        """Whether the nodes that make a value from PyTorch's values draw random numbers."""
+        if name not in self.file.random:
+            return False
+        nodes = self.file.segment([name], {*self._is_known, *self.feeds})
+        return any(self.file.draws(index) for index in nodes)
+
+    def _parts(self) -> Iterator[list[int]]:
+        """Runs of nodes whose values take at most a quarter of what all values may."""
+        part: list[int] = []
+        held_bytes = 0
+        for index in self._needed:
+            names = [name for name in self.file.nodes[index].output if name in self._is_known]
+            size_bytes = sum(self.aten.store.nbytes(name) for name in names)
+            if part and (held_bytes + size_bytes > self.aten.store.budget_bytes / 4 or len(part) >= MOST_NODES):
+                yield part
+                part, held_bytes = [], 0
+            part.append(index)
+            held_bytes += size_bytes
+        if part:
+            yield part
+
+    def _run_own(self, part: Sequence[int], judged: Sequence[str], later: Sequence[str], own: dict[str, Array]) -> None:
+        if self.failed:
+            return
+        cut = self.file.cut(part, own, list(dict.fromkeys([*judged, *later])))
+        try:
+            results = run_cut(self.file, cut, own, self.engine)
+        except Exception as cause:  # each engine has classes of its own
+            self.failed = first_line(cause)
+            return
+        for name in judged:
+            found = difference(results[name], self.aten.store[name])
+            if found.is_wrong and name not in self.file.random:
+                self.deviating[name] = found
+        own.update({name: results[name] for name in later})
+
+    def _run_fed(
+        self, part: Sequence[int], judged: Sequence[str], later: Sequence[str], fed: dict[str, Array]
+    ) -> Iterator[Suspect]:
+        """All nodes of the part at once; where the engine fails, its halves by themselves, down to a value that fails."""
+        pending = [[*later, *judged]]
+        while pending:
+            names = pending.pop()
+            nodes = self.file.segment(names, {*self._is_known, *fed})
+            read = {
+                name for index in nodes for name in (*reads_of(self.file.nodes[index]), *self.file.nodes[index].output)
+            }
+            given = {name: self.aten.store[name] for name in read if name in self._is_known}
+            given |= {name: fed[name] for name in read if name in fed}
+            try:
+                results = run_cut(self.file, self.file.cut(nodes, given, names), given, self.engine)
+            except Exception as cause:  # each engine has classes of its own
+                if len(names) > 1:
+                    middle = len(names) // 2
+                    pending += [names[middle:], names[:middle]]
+                elif names and names[0] in self._is_known:
+                    problem = f"{self.engine} fails: {first_line(cause)[:300]}"
+                    yield Suspect(names[0], Difference(float("inf"), 0.0, 0, 0, problem=problem))
+                continue
+            fed.update({name: results.pop(name) for name in names if name not in self._is_known})
+            for name in names:
+                if name in results and not self._is_drawn(name):
+                    found = difference(results.pop(name), self.aten.store[name], partial(self.aten.exact, name))
+                    if found.is_wrong:
+                        yield Suspect(name, found)

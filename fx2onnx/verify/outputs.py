@@ -1,0 +1,179 @@
+"""The outputs of all engines on one set of inputs, judged. float64 and other roundings run once, and only where asked for."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from fx2onnx.base.errors import first_line
+from fx2onnx.verify import judge
+from fx2onnx.verify.eager import Eager
+from fx2onnx.verify.engines import Array
+from fx2onnx.verify.interface import Interface, contradiction
+from fx2onnx.verify.judge import Judged, Movements, Scale
+from fx2onnx.verify.noise import Draw
+from fx2onnx.verify.rounding import Moved
+from fx2onnx.verify.samples import Sample
+from fx2onnx.verify.verdict import Row, Verdict
+
+
+class Outputs:
+    """What eager PyTorch gave, and what more it takes to judge by it."""
+
+    def __init__(
+        self,
+        eager: Eager,
+        file: Interface,
+        tensors: Sequence[torch.Tensor],
+        draws: Sequence[Draw],
+        expected: Sequence[Array],
+        unknown: frozenset[int],
+    ) -> None:
+        self._eager, self._file = eager, file
+        self._tensors, self._draws = tensors, draws
+        self._expected, self._unknown = expected, unknown
+        self._scales: dict[int, Scale] = {}
+        self._exact: Sequence[Array] | None = None
+        self._tried_float64 = False
+
+    def judge(self, verdict: Verdict, sample: Sample, results: Mapping[str, Sequence[Any]]) -> None:
+        """A row for each output of each engine."""
+        sizes = sample.sizes
+        open_rows: list[tuple[Row, int, Array]] = []
+        for engine, result in results.items():
+            for index, (name, want) in enumerate(zip(self._file.outputs, self._expected, strict=False)):
+                if index >= len(result):
+                    break
+                got = np.asarray(result[index])
+                others = [
+                    np.asarray(other[index]) for key, other in results.items() if key != engine and len(other) > index
+                ]
+                row = Row(engine, name, 0.0, 0.0, True, sample.name)
+                problem = self._problem(index, got, want) or contradiction(
+                    self._file.declared[name], got.shape, got.dtype, sizes
+                )
+                if problem:
+                    verdict.rows.append(Row.failed(engine, name, sample.name, problem))
+                elif index in self._unknown:
+                    verdict.rows.append(row)
+                else:
+                    row = self._settled(row, index, got, want, others, verdict)
+                    if row.ok:
+                        verdict.rows.append(row)
+                    else:
+                        open_rows.append((row, index, got))
+            if len(self._expected) != len(result):
+                problem = f"{len(result)} outputs, eager PyTorch has {len(self._expected)}"
+                verdict.rows.append(Row.failed(engine, "(all)", sample.name, problem))
+        if open_rows:
+            verdict.rows += self._judged_by_movements(open_rows, verdict)
+
+    def _problem(self, index: int, got: Array, want: Array) -> str:
+        """What is wrong beyond numbers; of an output whose numbers, and sizes perhaps, are random, dtype and rank count."""
+        if index in self._unknown:
+            if got.ndim != want.ndim:
+                return f"shape {list(got.shape)}, eager PyTorch has {list(want.shape)}"
+            want = np.empty(got.shape, want.dtype)
+        return judge.structure_problem(got, want)
+
+    def _settled(self, row: Row, index: int, got: Array, want: Array, others: Sequence[Array], verdict: Verdict) -> Row:
+        """The row by the first three judges."""
+        if judge.is_exact(want):
+            off = int(np.count_nonzero(got != want))
+            text = f"{off} of {want.size} numbers differ" if off else ""
+            return replace(row, max_abs_error=float(off), ok=off == 0, problem=text, by="equality")
+        if index not in self._scales:
+            self._scales[index] = Scale.of(want)
+        scale = self._scales[index]
+        row = replace(row, scale=scale.largest)
+        first = judge.by_difference(got, want, scale)
+        if not first.ok:
+            problem = judge.wrong_places(got, want)
+            if problem:
+                return replace(row, ok=False, max_abs_error=float("inf"), problem=problem)
+        found: Judged | None = first
+        if not first.ok:
+            found = judge.by_distance(got, want, others, scale) or self._by_float64(index, got, want, scale, verdict)
+        return _filled(row, found or first)
+
+    def _by_float64(self, index: int, got: Array, want: Array, scale: Scale, verdict: Verdict) -> Judged | None:
+        exact = self._in_float64(verdict)
+        if exact is None or index >= len(exact):
+            return None
+        return judge.by_float64(got, want, exact[index], scale)
+
+    def _in_float64(self, verdict: Verdict) -> Sequence[Array] | None:
+        if not self._tried_float64:
+            self._tried_float64 = True
+            try:
+                self._exact = self._eager.in_float64(self._tensors, self._draws)
+            except Exception as cause:  # forward is the user's code, on tensors of a kind that it may not know
+                verdict.note(f"no float64 judge: the module does not run in float64 ({first_line(cause)[:120]})")
+        return self._exact
+
+    def _judged_by_movements(self, rows: Sequence[tuple[Row, int, Array]], verdict: Verdict) -> list[Row]:
+        """The rows by the last judge, which runs until it has said of each that it is right, or that it will not be."""
+        judged = [row for row, _, _ in rows]
+        left = {place for place, (row, _, _) in enumerate(rows) if row.max_abs_error < float("inf")}
+        movements = {index: Movements(self._expected[index]) for _, index, _ in rows}
+        seeds = itertools.count(1)
+        has_transforms = False
+        for count, units in judge.STAGES:
+            modes = [Moved(next(seeds), units) for _ in range(count if left else 0)]
+            self._settle(judged, rows, left, movements, modes, verdict)
+            has_transforms |= any(mode.has_transforms for mode in modes)
+        for place in left:
+            row, index, got = rows[place]
+            if not movements[index].runs and index in self._scales and self._exact is None:
+                judged[place] = _filled(row, judge.by_scale(got, self._expected[index], self._scales[index]))
+        inexact = {place for place in left if rows[place][0].engine in judge.INEXACT_TRANSFORMS}
+        if has_transforms and inexact:
+            movements = {index: Movements(self._expected[index]) for index in movements}
+            modes = [Moved(next(seeds), judge.STAGES[0][1], judge.TRANSFORM_UNITS) for _ in range(judge.STAGES[0][0])]
+            self._settle(judged, rows, inexact, movements, modes, verdict)
+        return judged
+
+    def _settle(
+        self,
+        judged: list[Row],
+        rows: Sequence[tuple[Row, int, Array]],
+        left: set[int],
+        movements: Mapping[int, Movements],
+        modes: Sequence[Moved],
+        verdict: Verdict,
+    ) -> None:
+        """Some more runs, and what they settle."""
+        for mode in modes:
+            try:
+                moved = self._eager.moved(self._tensors, self._draws, mode)
+            except Exception as cause:  # forward is the user's code
+                verdict.note(f"the module does not run where its numbers move by rounding ({first_line(cause)[:120]})")
+                return
+            for index, movement in movements.items():
+                if index < len(moved):
+                    movement.add(moved[index])
+        for place in sorted(left) if modes else ():
+            row, index, got = rows[place]
+            found = movements[index].judge(got)
+            if found.ok:
+                verdict.note(_explanation(row, self._expected[index], movements[index]))
+                judged[place] = replace(_filled(row, found), problem="")
+                left.discard(place)
+
+
+def _filled(row: Row, found: Judged) -> Row:
+    return replace(row, max_abs_error=found.error, allowed=found.allowed, ok=found.ok, by=found.by)
+
+
+def _explanation(row: Row, want: Array, movement: Movements) -> str:
+    what = (
+        f"{movement.largest:.0f} numbers are others"
+        if judge.is_exact(want)
+        else f"float32 moves by {movement.largest:.2g}"
+    )
+    return f"{row.output}: {what} where float32's numbers move by rounding"

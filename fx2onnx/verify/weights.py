@@ -1,0 +1,73 @@
+"""Weights of a file beside those of the module that have their names.
+
+An output says little about a row of a table that no input picked, and about one number among a million: so what the file
+has under the name of a parameter or buffer has to be that one's numbers. What the exporter computes from weights has
+names of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import torch
+
+from fx2onnx.base.events import record
+from fx2onnx.verify.engines import Array, to_numpy
+from fx2onnx.verify.verdict import Row, Verdict
+
+PRODUCER = "fx2onnx"
+_TURNED = ".T"
+_BLOCK = 1 << 18
+
+
+def compare_weights(verdict: Verdict, model: onnx.ModelProto, folder: str, root: torch.nn.Module) -> None:
+    """A row for each weight that is not the module's. Of files that others wrote a note: their optimizers keep names."""
+    with record("compare weights"):
+        for problem, name in _differences(model, folder, root):
+            if model.producer_name == PRODUCER:
+                verdict.rows.append(Row.failed("weights", name, "weights", problem))
+            else:
+                verdict.note(f"the weight {name}: {problem}")
+
+
+def _differences(model: onnx.ModelProto, folder: str, root: torch.nn.Module) -> Iterator[tuple[str, str]]:
+    tensors = {
+        **dict(root.named_parameters(remove_duplicate=False)),
+        **dict(root.named_buffers(remove_duplicate=False)),
+    }
+    for value in model.graph.initializer:
+        name = value.name
+        own = tensors.get(name, tensors.get(name.removesuffix(_TURNED)))
+        if own is None or own.is_quantized or own.layout != torch.strided:
+            continue
+        is_turned = name not in tensors
+        if is_turned and own.dim() != 2:
+            continue
+        problem = _difference(
+            ir.serde.deserialize_tensor(value, folder).numpy(), to_numpy(own.t() if is_turned else own)
+        )
+        if problem:
+            yield problem, name
+
+
+def _difference(found: Array, own: Array) -> str:
+    if found.shape != own.shape:
+        return f"shape {list(found.shape)}, the module's is {list(own.shape)}"
+    if found.dtype != own.dtype:
+        return ""  # the file is of another precision: its outputs say whether that is right
+    off = sum(int(np.count_nonzero(left != right)) for left, right in _parts(found, own))
+    return f"{off} of {found.size} numbers are not the module's" if off else ""
+
+
+def _parts(one: Array, other: Array) -> Iterator[tuple[Array, Array]]:
+    """Both piece by piece, as bits where they lie one behind the other: NaN is NaN."""
+    if one.flags.c_contiguous and other.flags.c_contiguous:
+        bits = f"u{one.dtype.itemsize}" if one.dtype.kind in "fV" and one.dtype.itemsize in (1, 2, 4, 8) else one.dtype
+        left, right = one.reshape(-1).view(bits), other.reshape(-1).view(bits)
+        for start in range(0, left.size, _BLOCK):
+            yield left[start : start + _BLOCK], right[start : start + _BLOCK]
+    else:
+        yield np.asarray(one), np.asarray(other)

@@ -1,0 +1,128 @@
+"""A module in float64 without a copy of it: operators get their operands as doubles, and their results stay doubles.
+
+Weights are widened where an operator reads them and dropped behind it, so that no more than one of them is there twice.
+Python sees the dtypes that it sees without: the module takes the same branches, ``torch.finfo(x.dtype).min`` is the number
+that the file has, and a cast to float32 in its middle does not round.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from fx2onnx.capture.torch_private.dispatch import TorchDispatchMode
+from fx2onnx.capture.torch_private.pytrees import pytree
+from fx2onnx.capture.torch_private.widened import Widened
+
+aten = torch.ops.aten
+
+WIDE: dict[torch.dtype, torch.dtype] = {
+    torch.float16: torch.float64,
+    torch.bfloat16: torch.float64,
+    torch.float32: torch.float64,
+    torch.complex32: torch.complex128,
+    torch.complex64: torch.complex128,
+}
+_AS_COMPLEX = {torch.float16: torch.complex32, torch.bfloat16: torch.complex64, torch.float32: torch.complex64}
+_AS_REAL = {torch.complex32: torch.float16, torch.complex64: torch.float32, torch.complex128: torch.float64}
+_TAKES = frozenset([aten.embedding.default, aten.index.Tensor, aten.index_select.default, aten.gather.default])
+"""Operators that pick numbers of a weight: these alone are widened."""
+_NO_KERNEL = (RuntimeError, NotImplementedError, AssertionError, TypeError)
+"""What operators raise that do not take doubles."""
+
+
+class InFloat64(TorchDispatchMode):
+    """Operators inside compute in float64; those that cannot, in the dtype that they have without."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given, rebuild = pytree.tree_flatten((args, kwargs or {}))
+        has_wide = any(isinstance(value, Widened) for value in given)
+        if not has_wide and (func.is_view or func in _TAKES):
+            return func(*args, **(kwargs or {}))
+        if _writes_plain(func, args, kwargs or {}) or func is aten.view.dtype:
+            narrow_args, narrow_kwargs = pytree.tree_unflatten([_narrow(value) for value in given], rebuild)
+            return func(*narrow_args, **narrow_kwargs)
+        try:
+            wide_args, wide_kwargs = pytree.tree_unflatten([_widen(value) for value in given], rebuild)
+            result = func(*wide_args, **wide_kwargs)
+        except _NO_KERNEL:
+            if _writes(func):
+                raise
+            narrow_args, narrow_kwargs = pytree.tree_unflatten([_narrow(value) for value in given], rebuild)
+            result = func(*narrow_args, **narrow_kwargs)
+        known = {id(value.wide): value for value in given if isinstance(value, Widened)}
+        dtype = _claimed(given)
+        return pytree.tree_map(lambda value: _wrap(value, dtype, known), result)
+
+
+def widened(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor as a module in ``InFloat64`` takes it."""
+    wide = WIDE.get(tensor.dtype)
+    return tensor if wide is None else Widened(tensor.to(wide), tensor.dtype)
+
+
+def _widen(value: Any) -> Any:
+    if isinstance(value, Widened):
+        return value.wide
+    if isinstance(value, torch.Tensor) and value.dtype in WIDE:
+        return value.to(WIDE[value.dtype])
+    return WIDE.get(value, value) if isinstance(value, torch.dtype) else value
+
+
+def _narrow(value: Any) -> Any:
+    return value.wide.to(value.dtype) if isinstance(value, Widened) else value
+
+
+def _wrap(value: Any, dtype: torch.dtype | None, known: dict[int, Widened]) -> Any:
+    if not isinstance(value, torch.Tensor) or isinstance(value, Widened):
+        return value
+    if id(value) in known:  # written in place
+        return known[id(value)]
+    if value.dtype in WIDE:
+        return Widened(value.to(WIDE[value.dtype]), value.dtype)
+    claims = torch.float32 if dtype is None else dtype
+    if value.dtype == torch.complex128:
+        claims = _AS_COMPLEX.get(claims, claims)
+    elif value.dtype == torch.float64:
+        claims = _AS_REAL.get(claims, claims)
+    return Widened(value, claims) if WIDE.get(claims) == value.dtype else value
+
+
+def _claimed(given: Sequence[Any]) -> torch.dtype | None:
+    """The dtype that the result has without: the one asked for, or what those of the operands promote to."""
+    asked = [value for value in given if isinstance(value, torch.dtype)]
+    if asked:
+        return asked[0]
+    floats = [value for value in given if isinstance(value, torch.Tensor) and value.dtype.is_floating_point]
+    floats += [value for value in given if isinstance(value, torch.Tensor) and value.dtype.is_complex]
+    dtypes = [value.dtype for value in floats if value.dim()] or [value.dtype for value in floats]
+    return functools.reduce(torch.promote_types, dtypes) if dtypes else None
+
+
+@functools.cache
+def _written(func: Any) -> tuple[tuple[int, str], ...]:
+    """Place and name of the arguments that the operator writes into."""
+    return tuple(
+        (place, argument.name)
+        for place, argument in enumerate(func._schema.arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write
+    )
+
+
+def _writes(func: Any) -> bool:
+    return bool(_written(func))
+
+
+def _writes_plain(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+    """Whether it writes into a tensor of the module, which stays in its dtype."""
+    targets = [args[place] if place < len(args) else kwargs.get(name) for place, name in _written(func)]
+    leaves = pytree.tree_leaves(targets)
+    return any(
+        isinstance(leaf, torch.Tensor) and not isinstance(leaf, Widened) and leaf.dtype in WIDE for leaf in leaves
+    )

@@ -264,6 +264,13 @@ MUTANTS = [
     Mutant("verify/judge.py", 'frozenset(["onnxruntime"])', "frozenset()", CLASSES),
     Mutant("verify/rounding.py", "if name in _CHOICES and", "if False and", CLASSES),
     Mutant("verify/wide.py", "claims = torch.float32 if dtype is None else dtype", "claims = torch.float64", CLASSES),
+    Mutant("verify/samples.py", "if size and text not in sizes and", "if False and", "tests/verify/test_verify_parts.py"),
+    Mutant(
+        "base/dim_text.py",
+        "integer == value and -MOST < integer",
+        "integer == value and 0 <= integer",
+        "tests/base/test_size_conditions.py",
+    ),
     Mutant("verify/eager.py", "data_ptr() in kept else", "data_ptr() in () else", CLASSES),
     Mutant("verify/compare.py", "if not needed and (", "if (", CLASSES),
     Mutant("verify/eager.py", "except NotImplementedError as cause:", "except ZeroDivisionError as cause:", CLASSES),

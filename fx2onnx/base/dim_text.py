@@ -59,12 +59,18 @@ def parse_dim(text: str) -> int | Dim | None:
 
 def size_of(dim: int | Dim, sizes: Mapping[str, int]) -> int | None:
     """The size that a parsed ``dim`` has where symbols have ``sizes``; None where it has none: a fraction, less than 0."""
+    value = integer_of(dim, sizes)
+    return value if value is not None and value >= 0 else None
+
+
+def integer_of(dim: int | Dim, sizes: Mapping[str, int]) -> int | None:
+    """The integer that a parsed ``dim`` is there, of either sign; None where it is none."""
     try:
         value = evaluate(dim, sizes)
-        size = int(value)
+        integer = int(value)
     except (*_NO_NUMBER, KeyError):
         return None
-    return size if size == value and 0 <= size < MOST else None
+    return integer if integer == value and -MOST < integer < MOST else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fx2onnx.base.assumptions import Assumed, Condition, Guard
-from fx2onnx.base.dim_text import parse_dim, size_of
+from fx2onnx.base.dim_text import integer_of, parse_dim
 from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.relations import COMPARE, Relation
@@ -72,7 +72,7 @@ class SizeCondition:
         """Whether it is true, or cannot be told, at these sizes."""
         if self.name:
             return self.name not in sizes or sizes[self.name] in self.sizes
-        sides = [size_of(side, sizes) if isinstance(side, Dim) else side for side in (self.left, self.right)]
+        sides = [integer_of(side, sizes) if isinstance(side, Dim) else side for side in (self.left, self.right)]
         return None in sides or COMPARE[self.op](*sides)
 
     @staticmethod

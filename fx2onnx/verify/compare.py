@@ -128,7 +128,8 @@ def _compare(verdict: Verdict, case: _Case, seeds: Sequence[int]) -> None:
     maker = Maker.of(originals, axes, rows)
     usual = max(maker.numbers(SAMPLE), 1)
     most = max(MOST_FORWARDS * case.seconds["eager"], LEAST_SECONDS)
-    shares = [(sample, maker.numbers(sample) / usual) for sample in planned(maker.sizes, case.file.conditions, seeds)]
+    plan = planned(maker.sizes, [*case.file.conditions, *maker.conditions], seeds)
+    shares = [(sample, maker.numbers(sample) / usual) for sample in plan]
     if sum(case.cost(list(case.runs), share) for _, share in shares) > most:
         shares.sort(key=lambda pair: pair[1])  # the cheapest first: small sizes have all kinds of values
     for sample, share in shares:

@@ -10,9 +10,11 @@ import torch
 from fx2onnx.base.dim_text import Root, parse_dim, root_of, size_of
 from fx2onnx.base.dims import Dim
 from fx2onnx.base.size_conditions import SizeCondition
-from fx2onnx.verify.sizes import MOST_GROWTH, other_sizes
+from fx2onnx.verify.sizes import other_sizes
 from fx2onnx.verify.values import AT_SAMPLE_SIZES, Values
 
+LARGEST_GROWN = 2**20
+"""What an expression of sizes may come to where they are others: a file may name any."""
 _AT_OTHER_SIZES = ("seed", "large", "ties", "small")
 """Kinds of values at sizes that are not the sample's, in turn."""
 
@@ -35,6 +37,8 @@ class Maker:
     axes: Sequence[Mapping[int, str] | None]
     sizes: Mapping[str, int]
     values: Sequence[Values]
+    conditions: Sequence[SizeCondition] = ()
+    """Of sizes at which every axis has one: with ``n - 8`` positions, n is at least 9."""
 
     @staticmethod
     def of(
@@ -44,7 +48,8 @@ class Maker:
     ) -> Maker:
         pairs = list(zip(originals, axes, strict=True))
         values = [Values.of(tensor, found) for tensor, found in zip(originals, rows, strict=True)]
-        return Maker(list(originals), list(axes), _sizes(pairs), values)
+        sizes = _sizes(pairs)
+        return Maker(list(originals), list(axes), sizes, values, _positive(pairs, sizes))
 
     def make(self, sample: Sample, *, tame: bool = False) -> list[torch.Tensor]:
         """Its tensors; ``tame``, where the module does not run on what its kind of values may be."""
@@ -92,6 +97,17 @@ def planned(sizes: Mapping[str, int], conditions: Sequence[SizeCondition], seeds
         yield from (Sample(kind, values=kind, seed=seeds[0]) for kind in kinds)
 
 
+def _positive(
+    pairs: list[tuple[torch.Tensor, Mapping[int, str] | None]], sizes: Mapping[str, int]
+) -> list[SizeCondition]:
+    texts = {text: tensor.shape[axis] for tensor, axes in pairs for axis, text in (axes or {}).items()}
+    return [
+        SizeCondition(f"{text} >= 1", "", op="ge", left=dim, right=1)
+        for text, size in texts.items()
+        if size and text not in sizes and isinstance(dim := parse_dim(text), Dim) and _says(text, size, sizes)
+    ]
+
+
 def _sizes(pairs: Sequence[tuple[torch.Tensor, Mapping[int, str] | None]]) -> dict[str, int]:
     """The sample's size of every dim that is a plain name, or of which an axis has a multiple, such as ``8*frames + 3``."""
     named = [(root_of(text), tensor.shape[axis]) for tensor, axes in pairs for axis, text in (axes or {}).items()]
@@ -125,7 +141,7 @@ def _changed(size: int, text: str, sizes: Mapping[str, int], others: Mapping[str
     dim = parse_dim(text)
     if isinstance(dim, Dim) and _says(text, size, sizes):
         grown = size_of(dim, {name: others[name] for name in dim.symbols()})
-        if grown is not None and grown <= MOST_GROWTH * (size + 1):
+        if grown is not None and grown <= LARGEST_GROWN:
             return grown
     return others.get(text, size + 1)
 

@@ -127,3 +127,11 @@ def test_sizes_that_depend_on_each_other_change_together(relations: Any, sizes: 
 def test_no_sizes_are_found_where_there_are_none() -> None:
     only = [related("eq", M, 2 * N), condition(Relation("eq", (N, 4)))]
     assert next_sizes({"n": 4, "m": 8}, [only[0], *(read(written([only[1]]) or ""))]) is None
+
+
+@pytest.mark.parametrize("left", ["n - 8", "2*n - 16", "n - m"])
+def test_what_is_less_than_nothing_is_compared_too(left: str) -> None:
+    """``n - 8 >= 1`` is false at 2, where the left side is no size."""
+    (found,) = read(json.dumps([{"condition": "c", "where": "", "op": "ge", "left": left, "right": "1"}]))
+    assert not found.holds({"n": 2, "m": 5})
+    assert found.holds({"n": 9, "m": 8})

@@ -38,7 +38,7 @@ def exported(build: Callable[[], Any], folder: Path, *, pad: int = 0) -> tuple[A
     parts = cached_parts(Source("model", model))
     done = export_assembly(Assembly(model, parts, None, ""), folder)
     for file, source in done.sources.items():
-        verify(str(folder / file), source.module, source.args, source.kwargs, seeds=()).raise_if_failed()
+        verify(str(folder / file), source.module, source.args, source.kwargs).raise_if_failed()
     return model, done
 
 

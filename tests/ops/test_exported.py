@@ -70,9 +70,10 @@ def test_least_squares_of_dynamic_sizes_are_refused_by_name() -> None:
     assert caught.value.code == "E203"
 
 
-def test_what_torch_itself_refuses_is_taken_for_right() -> None:
+@pytest.mark.parametrize("data_branches", ["if", "error"])
+def test_what_torch_itself_refuses_is_taken_for_right(data_branches: str) -> None:
     """``gaussian_nll_loss`` raises where a variance is negative: the file does not, and says so."""
-    result = check(F.gaussian_nll_loss, (R(5), R(5), torch.rand(5)))
+    result = check(F.gaussian_nll_loss, (R(5), R(5), torch.rand(5)), data_branches=data_branches)
     assert any("%any_default is false" in str(text) for text in result.report.assumptions), result.report
 
 

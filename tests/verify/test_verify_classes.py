@@ -349,7 +349,9 @@ def test_what_takes_too_long_is_left_out_and_said(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("fx2onnx.verify.compare.MOST_FORWARDS", 0.0)
     verdict = verify(result, module, args)
     assert "seed 1: the runs before took long enough" in verdict.left_out
-    assert [bool(tried.sizes) for tried in verdict.tried] == [False, True], "a file with dynamic sizes is tried at others"
+    assert [bool(tried.sizes) for tried in verdict.tried] == [False, True], (
+        "a file with dynamic sizes is tried at others"
+    )
 
 
 def test_values_that_eager_pytorch_refuses_are_replaced_by_tamer_ones() -> None:

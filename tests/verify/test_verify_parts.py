@@ -37,7 +37,7 @@ def made(axes: list[dict[int, str] | None], seeds: tuple[int, ...] = (1,)) -> di
     arguments = bind(forward, (X, IDS), {}, None)
     assert list(inspect.signature(forward).parameters) == [leaf.name for leaf in arguments.leaves]
     maker = Maker.of([leaf.tensor for leaf in arguments.leaves], axes, [None, None])
-    return {sample.name: maker.make(sample) for sample in planned(maker.sizes, [], seeds)}
+    return {sample.name: maker.make(sample) for sample in planned(maker.sizes, maker.conditions, seeds)}
 
 
 def test_samples_of_fixed_sizes() -> None:
@@ -57,6 +57,13 @@ def test_a_size_grows_by_one_wherever_it_is_named() -> None:
     x, ids = made([{0: "n", 1: "2*n - 1"}, {1: "n + 1"}], ())["sizes n 3"]
     assert (tuple(x.shape), tuple(ids.shape)) == ((3, 5), (1, 4))
     assert torch.equal(ids, torch.tensor([[3, 1, 2, 3]]))
+
+
+def test_every_axis_exists_at_the_sizes_that_are_tried() -> None:
+    for x, ids in made([{0: "past", 1: "past + 1"}, {1: "3*past - 3"}]).values():
+        assert x.shape[1] == x.shape[0] + 1
+        assert ids.shape[1] == 3 * x.shape[0] - 3
+        assert ids.shape[1] >= 1
 
 
 def test_what_values_may_be() -> None:

@@ -66,6 +66,7 @@ def export_command(
     cache: options.Cache = "dynamic",
     weights: options.Weights = None,
     dtype: options.Dtype = None,
+    bake: options.Bake = None,
     capture: Annotated[Capture, typer.Option("--capture", help="How the graph is captured.")] = Capture.auto,
     batch: options.Batch = None,
     seq: options.Seq = None,
@@ -96,7 +97,7 @@ def export_command(
             raise UserError("E001", f"--task {task} takes one model at a time")
         from fx2onnx.exporting.folder import FolderOptions
 
-        refuse_for_folders(dynamic, capture.value)
+        refuse_for_folders(dynamic, capture.value, bake)
         asked = FolderOptions(task, cache, ExportOptions(opset_version=opset, verify=verify), source=source_options)
         export_into_folder(FolderJob(sources[0], output, asked, target, report), json_output=json_output, quiet=quiet)
         return
@@ -108,6 +109,7 @@ def export_command(
         options=ExportOptions.of(capture=capture.value, opset_version=opset, verify=verify),
         target=target,
         dynamic=tuple(dynamic or ["default"]),
+        bake=tuple(bake or ()),
         source_options=source_options,
     )
     if len(sources) == 1 and not is_pattern(sources[0]):

@@ -35,6 +35,8 @@ class Job:
     options: ExportOptions = field(default_factory=_verified)
     target: str | None = None
     dynamic: tuple[str, ...] = ("default",)
+    bake: tuple[str, ...] = ()
+    """Beside those of the source; ``auto`` alone leaves it to the capture."""
     source_options: Mapping[str, Any] = field(default_factory=dict)
     """As ``fx2onnx.sources.resolve`` takes them."""
 
@@ -45,6 +47,7 @@ class Job:
             "output": self.output,
             "target": self.target,
             "dynamic": list(self.dynamic),
+            "bake": list(self.bake),
             **self.source_options,
             "verify": self.options.verify,
             "opset": self.options.opset_version,
@@ -86,7 +89,9 @@ def run(job: Job, display: StageDisplay) -> Done:
     verdict = None
     if job.options.verify and model.has_weights:
         engines = engines_for(job.target)
-        verdict = display.call("verify against eager PyTorch", lambda: check_model(Path(job.output), model, engines))
+        verdict = display.call(
+            "verify against eager PyTorch", lambda: check_model(Path(job.output), model, engines, result.report.baked)
+        )
     return Done(_summary(job, model, result, verdict), verdict)
 
 
@@ -97,7 +102,7 @@ def _export(job: Job, model: Source, shapes: Any, opset: int | None) -> ExportRe
         job.options.capture,
         output_names=list(model.output_names) or None,
         dynamic_shapes=shapes,
-        bake=model.bake,
+        bake="auto" if job.bake == ("auto",) else (*model.bake, *job.bake),
         data_branches=model.data_branches,
     )
     options = replace(

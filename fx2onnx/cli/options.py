@@ -65,6 +65,16 @@ Dtype = Annotated[
     typer.Option("--dtype", help="float16, bfloat16, float32 or float64 parameters and inputs.", show_default=False),
 ]
 
+Bake = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--bake",
+        metavar="NAME",
+        help="An input whose values become constants of the file, repeatable.",
+        show_default=False,
+    ),
+]
+
 CaseWeights = Annotated[
     str,
     typer.Option(

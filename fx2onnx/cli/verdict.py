@@ -20,12 +20,16 @@ if TYPE_CHECKING:
     from fx2onnx.verify import Verdict
 
 
-def check_model(model: Path | ExportResult, source: Source, engines: Sequence[str] | None = None) -> Verdict:
+def check_model(
+    model: Path | ExportResult, source: Source, engines: Sequence[str] | None = None, bake: Sequence[str] = ()
+) -> Verdict:
     """The verdict on a model against the eager module of ``source``, in all engines unless some are named."""
     from fx2onnx import verify
 
     with warnings.catch_warnings(action="ignore"):
-        return verify.verify(model, source.module, source.args, source.kwargs, engines=engines, bake=source.bake)
+        return verify.verify(
+            model, source.module, source.args, source.kwargs, engines=engines, bake=(*source.bake, *bake)
+        )
 
 
 def verdict_view(verdict: Verdict) -> RenderableType:

@@ -22,6 +22,7 @@ def verify_command(
     seed: options.Seed = 0,
     weights: options.Weights = None,
     dtype: options.Dtype = None,
+    bake: options.Bake = None,
     engine: Annotated[
         list[str] | None,
         typer.Option(
@@ -34,6 +35,9 @@ def verify_command(
         Path | None,
         typer.Option("--html", metavar="FILE", help="Write the verdict as a page.", show_default=False),
     ] = None,
+    record: Annotated[
+        bool, typer.Option("--record", help="Put the verdict into the file's metadata, as fx2onnx.verdict.")
+    ] = False,
     json_output: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -56,7 +60,11 @@ def verify_command(
             reference = options.resolve_source(
                 source, batch=batch, seq=seq, image_size=image_size, seed=seed, weights=weights, dtype=dtype
             )
-        verdict = stages.call("verify against eager PyTorch", lambda: check_model(model, reference, engine and engines))
+        verdict = stages.call(
+            "verify against eager PyTorch", lambda: check_model(model, reference, engine and engines, bake or ())
+        )
+    if record:
+        verdict.write_into(model)
     if html is not None:
         write_text(html, verdict_page(str(model), source, verdict.as_dict()))
     if json_output:

@@ -32,6 +32,13 @@ class Reading(torch.nn.Module):
     def forward(self, x):
         return x * float(x.sum())
 
+class Repeated(torch.nn.Module):
+    def forward(self, x, times):
+        for _ in range(int(times)):
+            x = x.relu() + 1
+        return x
+
+def repeated(): return Repeated(), (torch.randn(2, 3), torch.tensor(2))
 def linear(): return torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.ReLU()), torch.randn(2, 3)
 def reading(): return Reading(), torch.randn(2, 3)
 """
@@ -88,6 +95,28 @@ def test_dynamic_dims_of_a_factory(arguments: list[str], expected: list[object])
     done = invoke("export", "cli_models:linear", "-o", "m.onnx", "--no-verify", *arguments)
     assert done.exit_code == 0, done.output
     assert shape_of("m.onnx") == expected
+
+
+@pytest.mark.parametrize("given", ["times", "auto"])
+def test_an_input_is_baked_and_the_verdict_recorded(given: str) -> None:
+    done = invoke("export", "cli_models:repeated", "-o", "m.onnx", "--bake", given)
+    assert done.exit_code == 0, done.output
+    model = onnx.load("m.onnx")
+    assert [value.name for value in model.graph.input] == ["x"]
+    model.metadata_props.clear()  # so that the file does not say what was baked
+    onnx.save(model, "m.onnx")
+    assert "no input for it" in invoke("verify", "m.onnx", "cli_models:repeated").output
+    assert not onnx.load("m.onnx").metadata_props
+    done = invoke("verify", "m.onnx", "cli_models:repeated", "--bake", "times", "--record")
+    assert done.exit_code == 0, done.output
+    (entry,) = onnx.load("m.onnx").metadata_props
+    assert (entry.key, json.loads(entry.value)["baked"]) == ("fx2onnx.verdict", ["times"])
+
+
+@pytest.mark.parametrize("options", [["--bake", "x"], ["--dynamic", "none"], ["--capture", "fake"]])
+def test_graphs_of_a_folder_leave_no_choice(options: list[str]) -> None:
+    done = invoke("export", "hf:nowhere", "--task", "text-generation-with-past", "-o", "out", *options)
+    assert f"{options[0]} has no meaning with a generation task" in done.output
 
 
 @pytest.mark.parametrize(("word", "expected"), [("default", ["batch", 1, 28, 28]), ("none", [2, 1, 28, 28])])
@@ -183,7 +212,7 @@ class TestVerdict:
     """What the commands make of a verdict, with the verdict put in their hands."""
 
     def test_a_difference_is_exit_code_1(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(verdict_module, "check_model", lambda path, source, engines=None: BAD)
+        monkeypatch.setattr(verdict_module, "check_model", lambda *given: BAD)
         done = invoke("export", "cli_models:linear", "-o", "m.onnx")
         assert done.exit_code == 1
         assert "[E501]" in done.stderr
@@ -193,14 +222,14 @@ class TestVerdict:
         assert (checked.exit_code, "[E501]" in checked.stderr) == (1, True)
 
     def test_json_has_the_verdict_and_exit_code_1(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(verdict_module, "check_model", lambda path, source, engines=None: BAD)
+        monkeypatch.setattr(verdict_module, "check_model", lambda *given: BAD)
         for arguments in (["export", "cli_models:linear", "-o", "m.onnx"], ["verify", "m.onnx", "cli_models:linear"]):
             done = invoke(*arguments, "--json")
             assert done.exit_code == 1
             assert json.loads(done.stdout)["ok"] is False
 
     def test_agreement_is_exit_code_0(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(verdict_module, "check_model", lambda path, source, engines=None: GOOD)
+        monkeypatch.setattr(verdict_module, "check_model", lambda *given: GOOD)
         assert invoke("export", "cli_models:linear", "-o", "m.onnx").exit_code == 0
         assert invoke("verify", "m.onnx", "cli_models:linear").exit_code == 0
 

@@ -121,7 +121,7 @@ def prompts(lengths: tuple[int, ...]) -> dict[str, torch.Tensor]:
 def test_decoders_generate_what_transformers_does(name: str, tmp_path: Path) -> None:
     model, done = exported(DECODERS[name], tmp_path / "out")
     source = done.sources["model.onnx"]
-    verify(str(tmp_path / "out" / "model.onnx"), source.module, source.args, source.kwargs, seeds=()).raise_if_failed()
+    verify(str(tmp_path / "out" / "model.onnx"), source.module, source.args, source.kwargs).raise_if_failed()
     for lengths in ((1,), (4, 2), (9, 7, 3)):  # also prompts longer than the window, and others that grow beyond it
         inputs = prompts(lengths)
         expected = generate_eagerly(model, inputs, 7)
@@ -135,7 +135,7 @@ def test_encoder_decoders_generate_what_transformers_does(name: str, tmp_path: P
     assert {"encoder_model.onnx", "decoder_model.onnx"} <= set(done.files)
     assert len([file for file in done.files if re.fullmatch(r"weights\.[0-9a-f]{16}\.data", file)]) == 1
     for file, source in done.sources.items():
-        verify(str(tmp_path / "out" / file), source.module, source.args, source.kwargs, seeds=()).raise_if_failed()
+        verify(str(tmp_path / "out" / file), source.module, source.args, source.kwargs).raise_if_failed()
     for lengths in ((3,), (8, 5, 8)):
         inputs: dict[str, Any] = {key: value.flip(1) for key, value in prompts(lengths).items()}  # padded on the right
         if name == "whisper":
@@ -264,7 +264,7 @@ def test_images_go_through_an_encoder_an_embedding_and_the_language_model(tmp_pa
     assert set(done.reports) == {"vision_encoder.onnx", "embed_tokens.onnx", "decoder_model.onnx"}
     assert done.notes == [note for note in done.notes if note.startswith("vision_encoder.onnx takes one image")]
     for file, source in done.sources.items():
-        verify(str(tmp_path / "out" / file), source.module, source.args, source.kwargs, seeds=()).raise_if_failed()
+        verify(str(tmp_path / "out" / file), source.module, source.args, source.kwargs).raise_if_failed()
     image = [59] * 4
     ids = torch.tensor([[0, 5, *image, 7, 8], [3, *image, 9, 9, 9]])
     pixels = torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(2))
@@ -317,7 +317,7 @@ def test_a_static_cache_is_written_where_it_stands(name: str, opset: int, writte
     parts = cached_parts(Source("model", model), "static", in_place=opset >= 24)
     done = export_assembly(Assembly(model, parts, None, ""), tmp_path / "out", ExportOptions(opset_version=opset))
     source = done.sources["model.onnx"]
-    verify(str(tmp_path / "out" / "model.onnx"), source.module, source.args, source.kwargs, seeds=()).raise_if_failed()
+    verify(str(tmp_path / "out" / "model.onnx"), source.module, source.args, source.kwargs).raise_if_failed()
     graph = onnx.load(tmp_path / "out" / "model.onnx").graph
     assert sum(node.op_type == written_by for node in graph.node) == 4
     for lengths in ((1,), (9, 7, 3)):

@@ -264,6 +264,7 @@ MUTANTS = [
     Mutant("verify/judge.py", 'frozenset(["onnxruntime"])', "frozenset()", CLASSES),
     Mutant("verify/rounding.py", "if name in _CHOICES and", "if False and", CLASSES),
     Mutant("verify/wide.py", "claims = torch.float32 if dtype is None else dtype", "claims = torch.float64", CLASSES),
+    Mutant("verify/rounding.py", "if name in _NEAR_HALF:", "if False:", CLASSES),
     Mutant("verify/samples.py", "if size and text not in sizes and", "if False and", "tests/verify/test_verify_parts.py"),
     Mutant(
         "base/dim_text.py",

@@ -37,6 +37,8 @@ _SUMS = frozenset(
 """Operators whose errors are as large as those of the largest numbers beside: sums of terms that cancel."""
 _TRANSFORMS = frozenset(["_fft_r2c", "_fft_c2c", "_fft_c2r", "stft", "istft"])
 """Fourier transforms."""
+_NEAR_HALF = frozenset(["sigmoid", "sigmoid_"])
+"""Operators that onnxruntime computes as a half and a rest: what is nearly nothing is off by units of one."""
 _PLAIN = frozenset(
     [
         "add", "add_", "sub", "sub_", "rsub", "mul", "mul_", "div", "div_", "addcmul", "addcmul_", "addcdiv",
@@ -91,6 +93,8 @@ class Moved(TorchDispatchMode):
         wide = torch.nan_to_num(real.float(), 0.0, 0.0, 0.0)
         frame = tuple(range(max(real.dim() - 2, 0), real.dim()))
         beside = wide.abs().amax(frame, keepdim=True) if is_transform else _rms(wide)
+        if name in _NEAR_HALF:
+            beside = torch.ones_like(beside)
         real.add_((step * (wide.abs() + beside)).to(real.dtype))
 
     def _noise(self, like: torch.Tensor) -> torch.Tensor:

@@ -29,6 +29,7 @@ class Mutant:
 CAPTURE, DYNAMIC = "tests/capture/test_in_place.py", "tests/capture/test_dynamic.py"
 LEAKS = "tests/test_leaks.py"
 CLASSES = "tests/verify/test_verify_classes.py"
+CHOICES = "tests/verify/test_locate_choices.py"
 FRAMES = "tests/capture/test_frames.py"
 MODES = "tests/capture/test_modes.py"
 RECORDING = "tests/capture/recording"
@@ -257,13 +258,16 @@ MUTANTS = [
     Mutant("verify/judge.py", "ERROR_RATIO = 16.0", "ERROR_RATIO = 1e9", CLASSES),
     Mutant("verify/judge.py", "_GAP = 32.0", "_GAP = 1e60", CLASSES),
     Mutant("verify/judge.py", "_SMALL = 1 / 16", "_SMALL = 0.0", CLASSES),
-    Mutant("verify/judge.py", "_root_mean_square(gap) <= SPREAD_RATIO", "0.0 <= SPREAD_RATIO", CLASSES),
+    Mutant("verify/judge.py", "_root_mean_square(gap) <= SPREAD_RATIO", "0.0 <= SPREAD_RATIO", "tests/verify/test_verify_parts.py"),
     Mutant("verify/judge.py", "count <= MOVEMENT_RATIO * most + 1 and unexplained", "unexplained", CLASSES),
     Mutant("verify/judge.py", "and unexplained <= UNEXPLAINED * count", "", CLASSES),
     Mutant("verify/judge.py", "    if float(own.max(initial=0.0)) > MOST_BY_FLOAT64", "    if False and float(own.max(initial=0.0)) > MOST_BY_FLOAT64", CLASSES),
     Mutant("verify/judge.py", 'frozenset(["onnxruntime"])', "frozenset()", CLASSES),
     Mutant("verify/rounding.py", "if name in _CHOICES and", "if False and", CLASSES),
-    Mutant("verify/wide.py", "claims = torch.float32 if dtype is None else dtype", "claims = torch.float64", CLASSES),
+    Mutant("verify/locating/side_by_side.py", "and not self.aten.is_other_choice(name, got)", "", CHOICES),
+    Mutant("verify/locating/choices.py", "return not is_twice and bool(", "return bool(", CHOICES),
+    Mutant("verify/locating/aten_graph.py", "True)) is not False", "True)) is not None", CHOICES),
+    Mutant("verify/locating/locate.py", "self._reordered(side) or ", "", CHOICES),
     Mutant("verify/rounding.py", "if name in _NEAR_HALF:", "if False:", CLASSES),
     Mutant("verify/samples.py", "if size and text not in sizes and", "if False and", "tests/verify/test_verify_parts.py"),
     Mutant(
@@ -370,7 +374,7 @@ MUTANTS = [
     Mutant("base/errors.py", 'for name in ("where", "module_path", "node", ', 'for name in ("where", ', "tests/base/test_errors.py"),
     Mutant("runner/kernels/rnn.py", "next(values, default)", "default", "tests/runner/test_kernel_cases.py"),
     # locating
-    Mutant("verify/locating/locate.py", "if side.is_deviating(each.name)), None)", "if True), None)", LOCATE),
+    Mutant("verify/locating/locate.py", "if side.is_deviating(each.name)), None)", "if True), None)", CHOICES),
     Mutant("verify/locating/locate.py", "difference(as_array(want), as_array(got), partial", "difference(as_array(got), as_array(want), partial", LOCATE),
     Mutant("verify/locating/locate.py", "        text = problem()\n", "        text = 'wrong'\n", LOCATE),
     Mutant("verify/locating/locate.py", "*(state if self.settings.lifts_state else ())", "", LOCATE),
@@ -379,10 +383,10 @@ MUTANTS = [
     Mutant("verify/locating/blame.py", "    if is_wrong.of(program.exported):", "    if False:", LOCATE),
     Mutant("verify/locating/blame.py", "        if isinstance(stage, pipelines.Pass):", "        if False:", LOCATE),
     Mutant("verify/locating/capture_fault.py", "value not in seen:", "True:", LOCATE),
-    Mutant("verify/locating/side_by_side.py", "if name in results and not self._is_drawn(name):", "if name in results:", LOCATE),
+    Mutant("verify/locating/side_by_side.py", "if name in results and not self._is_drawn(name):", "if name in results:", CHOICES),
     Mutant("verify/locating/side_by_side.py", "                if len(names) > 1:", "                if False:", LOCATE),
     Mutant("verify/locating/onnx_file.py", "                    node.output[place] = COMPUTED.format(name)", "                    pass", LOCATE),
-    Mutant("verify/locating/store.py", "if self.held_bytes + array.nbytes <= self.budget_bytes or", "if False and", LOCATE),
+    Mutant("verify/locating/store.py", "if self.held_bytes + array.nbytes <= self.budget_bytes or", "if False and", "tests/verify/test_verify_parts.py"),
     Mutant("base/errors.py", "        except Exception:  # a search that fails", "        except KeyError:  # a search that fails", LOCATE),
     Mutant("verify/testcase.py", "    if not is_stripped:", "    if True:", DEBUG),
     Mutant("verify/testcase.py", "drawn.astype(tensor.numpy().dtype)", "array.astype(tensor.numpy().dtype)", DEBUG),

@@ -86,7 +86,9 @@ def _wrap(value: Any, dtype: torch.dtype | None, known: dict[int, Widened]) -> A
         return known[id(value)]
     if value.dtype in WIDE:
         return Widened(value.to(WIDE[value.dtype]), value.dtype)
-    claims = torch.float32 if dtype is None else dtype
+    if dtype is None:  # integers
+        return value
+    claims = dtype
     if value.dtype == torch.complex128:
         claims = _AS_COMPLEX.get(claims, claims)
     elif value.dtype == torch.float64:

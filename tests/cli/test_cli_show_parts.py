@@ -15,6 +15,7 @@ from typer.testing import CliRunner, Result
 
 import fx2onnx
 from fx2onnx.cli.main import app
+from fx2onnx.cli.show_parts import WeightFacts, owner_of
 from fx2onnx.irx.origin import SCOPES, STACK_TRACE, scope_of, source_of
 
 
@@ -152,6 +153,13 @@ def test_lines_as_exporters_write_them() -> None:
     trace = 'File "/a/net.py", line 3, in forward\n  x\nFile "/b/linear.py", line 9, in forward'
     assert source_of({STACK_TRACE: trace}) == "/b/linear.py:9"
     assert source_of({}) == ""
+
+
+def test_a_weight_belongs_to_the_module_of_its_name() -> None:
+    """An embedding that the head reads first is still the embedding's."""
+    weight = WeightFacts("embed.weight", "FLOAT", [4, 2], 32, (), ["head", "embed"])
+    assert owner_of(weight, {"", "embed", "head"}) == "embed"
+    assert owner_of(weight, {"", "head"}) == "head"
 
 
 def test_the_page_is_written_whole_or_not_at_all(tied: Path, tmp_path: Path) -> None:

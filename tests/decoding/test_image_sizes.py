@@ -19,6 +19,7 @@ from fx2onnx.decoding.reference_generate import expected_tokens, generate_eagerl
 from fx2onnx.exporting.contract import _as_exported
 from fx2onnx.exporting.folder import ExportedFolder, export_assembly
 from fx2onnx.generation import LoadedModel, load
+from fx2onnx.generation.engine import Graph
 from fx2onnx.manifest.form import GraphForm, Grid, Medium, Port
 from fx2onnx.sources.seeding import move_constants, seeded
 from fx2onnx.sources.source import Options, Source
@@ -220,7 +221,9 @@ def test_a_grid_that_no_graph_takes_says_no_sizes() -> None:
     assert _as_exported(image, [replace(encoder, inputs=())]) == Medium("image")
 
 
-def test_an_encoder_whose_python_needs_the_grid_keeps_that_of_the_sample(tmp_path: Path) -> None:
+def test_an_encoder_whose_python_needs_the_grid_keeps_that_of_the_sample(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = model_of("Qwen2VL")
     own = model.model.visual.forward
 
@@ -236,11 +239,19 @@ def test_an_encoder_whose_python_needs_the_grid_keeps_that_of_the_sample(tmp_pat
     inputs = prompts([[(4, 4)], [(4, 4), (4, 4)]], 96)
     kinds = {"mm_token_type_ids": (inputs["input_ids"] == IMAGE).int()}
     expected = generate_eagerly(model, inputs | kinds, 4)
+    run, grids = Graph.run, []
+
+    def noted(graph: Graph, feeds: Any) -> Any:
+        grids.append(feeds.get("image_grid_thw"))
+        return run(graph, feeds)
+
+    monkeypatch.setattr(Graph, "run", noted)
     for engine in ENGINES:
         loaded = load(tmp_path / "out", engine)
         assert torch.equal(loaded.generate(**inputs, max_new_tokens=4), expected), engine
         left_out = {key: value for key, value in inputs.items() if key != "image_grid_thw"}
         assert torch.equal(loaded.generate(**left_out, max_new_tokens=4), expected), engine
+        assert [np.asarray(grid).tolist() for grid in grids if grid is not None][-1] == [[1, 4, 4]] * 3
         with pytest.raises(UserError, match=r"the folder was exported for \[\[1, 4, 4\]\]"):
             loaded.generate(**prompts([[(2, 8)]], 96))
         with pytest.raises(UserError, match="rows a call"):

@@ -19,6 +19,8 @@ from fx2onnx.capture.python.inputs import bind
 from fx2onnx.verify import verify
 from fx2onnx.verify.eager import Eager
 from fx2onnx.verify.engines import ENGINES, available_engines, to_numpy
+from fx2onnx.verify.judge import Movements
+from fx2onnx.verify.locating.store import ValueStore
 from fx2onnx.verify.rounding import Moved
 from fx2onnx.verify.samples import Maker, planned
 from fx2onnx.verify.sizes import borders, other_sizes
@@ -57,6 +59,32 @@ def test_a_size_grows_by_one_wherever_it_is_named() -> None:
     x, ids = made([{0: "n", 1: "2*n - 1"}, {1: "n + 1"}], ())["sizes n 3"]
     assert (tuple(x.shape), tuple(ids.shape)) == ((3, 5), (1, 4))
     assert torch.equal(ids, torch.tensor([[3, 1, 2, 3]]))
+
+
+def test_rounding_that_moves_one_number_far_explains_no_others() -> None:
+    """An engine that is off by as much as the largest movement, but everywhere, is not one more draw."""
+    want = np.ones((4, 250), np.float32)
+    movements = Movements(want)
+    noise = np.random.default_rng(0)
+    for place in range(4):
+        moved = want + noise.normal(0, 1e-5, want.shape).astype(np.float32)
+        moved[:, place] += 0.01
+        movements.add(moved)
+    alike = want + noise.normal(0, 1e-5, want.shape).astype(np.float32)
+    alike[:, 7] -= 0.01
+    assert movements.judge(alike).ok
+    assert not movements.judge(want + np.float32(0.01)).ok
+
+
+def test_arrays_that_do_not_fit_lie_in_files() -> None:
+    store = ValueStore(64)
+    arrays = {"a": np.arange(8.0), "b": np.arange(5), "c": np.zeros((0, 3)), "d": np.array(2.5, np.float32)}
+    for name, array in arrays.items():
+        store[name] = array
+    assert (store.held_bytes, store.spilled_bytes) == (64, 44)
+    for name, array in arrays.items():
+        assert store.nbytes(name) == array.nbytes
+        np.testing.assert_array_equal(store[name], array)
 
 
 def test_every_axis_exists_at_the_sizes_that_are_tried() -> None:

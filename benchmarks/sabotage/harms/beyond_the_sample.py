@@ -25,7 +25,7 @@ def input_baked(sketch: Sketch) -> Site | None:
             if read == value.name:
                 node.input[place] = name
     graph.input.remove(value)
-    return Site((value.name,), f"input {value.name} is gone")
+    return Site((value.name, name), f"input {value.name} is gone")
 
 
 @harm

@@ -12,6 +12,7 @@ import torch.fx
 
 from fx2onnx.verify.engines import Array, to_numpy
 from fx2onnx.verify.locating.aten_graph import AtenGraph, operands_of
+from fx2onnx.verify.locating.choices import axis_of_places, takes_equal
 from fx2onnx.verify.locating.program import Mapped
 from fx2onnx.verify.locating.store import ValueStore
 
@@ -52,6 +53,19 @@ class AtenValues:
             return to_numpy(value[index] if isinstance(value, tuple | list) else value)
         except Exception:  # operators without float64, and those of users
             return None
+
+    def is_other_choice(self, name: str, got: Array) -> bool:
+        """Whether ``got`` are places of equal numbers, where PyTorch's are places of the same ones (``sort``, ``topk``)."""
+        node, index = self.mapped[name]
+        axis = axis_of_places(node, index)
+        operand = node.args[0] if node.args else None
+        if axis is None or not isinstance(operand, torch.fx.Node):
+            return False
+        wide = AtenGraph(self.graph.captured, is_wide=True)
+        wide.sizes = dict(self.graph.sizes)
+        stored = self._stored(operand)
+        own = stored if stored is not None else self._computed(wide, operand)
+        return isinstance(own, torch.Tensor) and takes_equal(got, self.store[name], to_numpy(own), axis)
 
     def calls_between(self, name: str) -> list[torch.fx.Node]:
         """The ATen calls from the values before it that the file has, too, to this one, in order."""

@@ -15,6 +15,7 @@ import numpy as np
 
 from fx2onnx.base.errors import first_line
 from fx2onnx.verify.engines import ENGINES, Array
+from fx2onnx.verify.locating.aten_graph import is_random
 from fx2onnx.verify.locating.aten_values import AtenValues
 from fx2onnx.verify.locating.difference import Difference, difference
 from fx2onnx.verify.locating.onnx_file import Cut, OnnxFile, reads_of
@@ -84,11 +85,11 @@ class SideBySide:
         return nodes, values | {read: self.feeds[read] for read in names if read in self.feeds}
 
     def _is_drawn(self, name: str) -> bool:
-        """Whether the nodes that make a value from PyTorch's values draw random numbers."""
+        """Whether the nodes that make a value from PyTorch's values draw random numbers, as PyTorch does there."""
         if name not in self.file.random:
             return False
         nodes = self.file.segment([name], {*self._is_known, *self.feeds})
-        return any(self.file.draws(index) for index in nodes)
+        return any(self.file.draws(index) for index in nodes) and any(map(is_random, self.aten.calls_between(name)))
 
     def _parts(self) -> Iterator[list[int]]:
         """Runs of nodes whose values take at most a quarter of what all values may."""
@@ -146,6 +147,7 @@ class SideBySide:
             fed.update({name: results.pop(name) for name in names if name not in self._is_known})
             for name in names:
                 if name in results and not self._is_drawn(name):
-                    found = difference(results.pop(name), self.aten.store[name], partial(self.aten.exact, name))
-                    if found.is_wrong:
+                    got = results.pop(name)
+                    found = difference(got, self.aten.store[name], partial(self.aten.exact, name))
+                    if found.is_wrong and not self.aten.is_other_choice(name, got):
                         yield Suspect(name, found)

@@ -140,12 +140,3 @@ def operands_of(node: torch.fx.Node) -> list[torch.fx.Node]:
             found += [operand for inner in arg.graph.nodes for operand in operands_of(inner)]
             found += arg.outputs
     return found
-
-
-def is_random(node: torch.fx.Node) -> bool:
-    """Whether the node draws random numbers: dropout does in training alone."""
-    if torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
-        return False
-    names = [argument.name for argument in node.target._schema.arguments]  # type: ignore[union-attr]
-    given = dict(zip(names, node.args, strict=False)) | dict(node.kwargs)
-    return given.get("train", given.get("training", True)) is not False

@@ -15,7 +15,6 @@ import numpy as np
 
 from fx2onnx.base.errors import first_line
 from fx2onnx.verify.engines import ENGINES, Array
-from fx2onnx.verify.locating.aten_graph import is_random
 from fx2onnx.verify.locating.aten_values import AtenValues
 from fx2onnx.verify.locating.difference import Difference, difference
 from fx2onnx.verify.locating.onnx_file import Cut, OnnxFile, reads_of
@@ -84,13 +83,6 @@ class SideBySide:
         values = {read: self.aten.store[read] for read in names if read in self._is_known}
         return nodes, values | {read: self.feeds[read] for read in names if read in self.feeds}
 
-    def _is_drawn(self, name: str) -> bool:
-        """Whether the nodes that make a value from PyTorch's values draw random numbers, as PyTorch does there."""
-        if name not in self.file.random:
-            return False
-        nodes = self.file.segment([name], {*self._is_known, *self.feeds})
-        return any(self.file.draws(index) for index in nodes) and any(map(is_random, self.aten.calls_between(name)))
-
     def _parts(self) -> Iterator[list[int]]:
         """Runs of nodes whose values take at most a quarter of what all values may."""
         part: list[int] = []
@@ -146,7 +138,7 @@ class SideBySide:
                 continue
             fed.update({name: results.pop(name) for name in names if name not in self._is_known})
             for name in names:
-                if name in results and not self._is_drawn(name):
+                if name in results:
                     got = results.pop(name)
                     found = difference(got, self.aten.store[name], partial(self.aten.exact, name))
                     if found.is_wrong and not self.aten.is_other_choice(name, got):

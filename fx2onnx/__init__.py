@@ -11,22 +11,27 @@ from fx2onnx.base.errors import Fx2OnnxError, InternalError, UserError, Verifica
 from fx2onnx.base.version import VERSION as __version__
 
 if TYPE_CHECKING:
-    from fx2onnx.api import export, export_folder
+    from fx2onnx.api import export, export_folder, export_training
     from fx2onnx.aten_map.table.registry import translates
     from fx2onnx.exporting.report import Report
     from fx2onnx.exporting.result import ExportResult
     from fx2onnx.generation import load
+    from fx2onnx.training.optimizers import UpdateRule
+    from fx2onnx.training.options import Training
 
 __all__ = [
     "ExportResult",
     "Fx2OnnxError",
     "InternalError",
     "Report",
+    "Training",
+    "UpdateRule",
     "UserError",
     "VerificationError",
     "__version__",
     "export",
     "export_folder",
+    "export_training",
     "load",
     "translates",
 ]
@@ -34,8 +39,11 @@ __all__ = [
 _LAZY = {
     "ExportResult": "fx2onnx.exporting.result",
     "Report": "fx2onnx.exporting.report",
+    "Training": "fx2onnx.training.options",
+    "UpdateRule": "fx2onnx.training.optimizers",
     "export": "fx2onnx.api",
     "export_folder": "fx2onnx.api",
+    "export_training": "fx2onnx.api",
     "load": "fx2onnx.generation",
     "translates": "fx2onnx.aten_map",
 }

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fx2onnx.base.weight_file import WeightFile
 from fx2onnx.exporting import pipeline
 from fx2onnx.exporting.folder import ExportedFolder, FolderOptions, write_folder
 from fx2onnx.exporting.options import ExportOptions
 from fx2onnx.exporting.result import ExportResult
+from fx2onnx.training.options import Training
+
+if TYPE_CHECKING:
+    from fx2onnx.exporting.training import TrainingFolder
 
 
 def export(
@@ -58,7 +62,8 @@ def export(
     verify: run the result in the runner and in onnxruntime and compare with eager PyTorch.
     profile: record what the export costs, as ``result.profile``; a path (.html, .json, .trace.json, .speedscope.json,
         .txt) writes it as well.
-    training: export in training mode where True or ``torch.onnx.TrainingMode.TRAINING``.
+    training: export in training mode where True or ``torch.onnx.TrainingMode.TRAINING``; with ``fx2onnx.Training(loss=...)``
+        the file trains: loss and gradients, with an optimizer its whole step (docs/training.md).
     capture: ``"auto"``, ``"symbolic"``, ``"fake"`` or ``"export"``.
     metadata: origin of each node in the file: ``"none"``, ``"light"`` (file:line) or ``"full"``.
     state: buffers or inputs that forward changes: ``"warn"`` in the report, ``"error"``, ``"drop"``, or ``"io"``: the file
@@ -77,7 +82,7 @@ def export(
     """
     options = ExportOptions.of(
         capture=capture,
-        training=training,
+        training=False if isinstance(training, Training) else training,
         input_names=input_names,
         output_names=output_names,
         dynamic_shapes=dynamic_shapes,
@@ -98,7 +103,50 @@ def export(
         verbose=verbose,
         **ignored,
     )
+    if isinstance(training, Training):
+        from fx2onnx.exporting.training import export_one
+
+        return export_one(model, args, kwargs, f, training, options)
     return pipeline.run(model, args, kwargs, f, options)
+
+
+def export_training(
+    model: Any,
+    args: Any,
+    folder: str | os.PathLike[str],
+    *,
+    loss: Callable[..., Any],
+    targets: Any = (),
+    optimizer: Any = None,
+    kwargs: Mapping[str, Any] | None = None,
+    dynamic_shapes: Any = None,
+    opset_version: int | None = None,
+    metadata: str = "light",
+    custom_translations: Mapping[Any, Callable[..., Any]] | None = None,
+    **training: Any,
+) -> TrainingFolder:
+    """Export the training of ``model`` into ``folder``: files of standard operators that any runtime can train.
+
+    loss: a module or function of ``(outputs, *targets)`` that gives a scalar.
+    targets: sample tensors for it: a tensor, a tuple, or a dict by name.
+    optimizer: an instance of ``torch.optim`` (SGD, Adam, AdamW, RMSprop, Adagrad, Adafactor) or an ``fx2onnx.UpdateRule``;
+        None for gradients alone.
+    dynamic_shapes: as ``export`` takes it, for inputs and targets.
+    training: further fields of ``fx2onnx.Training``: ``inputs``, ``metrics``, ``dropout``, ``clip_value``, ``clip_norm``,
+        ``frozen``, ``returns_outputs``, ``loss_scale``.
+
+    Returns: ``TrainingFolder``. Raises: ``UserError``, then nothing is left in ``folder``.
+    """
+    from fx2onnx.exporting.training import write_training
+
+    asked = Training(loss=loss, targets=targets, optimizer=optimizer, **training)
+    options = ExportOptions.of(
+        dynamic_shapes=dynamic_shapes,
+        opset_version=opset_version,
+        metadata=metadata,
+        custom_translations=custom_translations,
+    )
+    return write_training(model, args, folder, kwargs, asked, options)
 
 
 def export_folder(

@@ -23,7 +23,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "aten_map": {"base", "irx"},
     "lower": {"base", "irx", "capture", "aten_map"},
     "optimize": {"base", "irx"},
-    "runner": {"base", "irx", "optimize"},
+    "runner": {"base", "irx", "optimize", "manifest"},
     "training": {"base", "capture", "irx", "aten_map", "lower"},
     "verify": {"base", "capture", "irx", "aten_map", "lower", "manifest", "model_patches", "optimize", "runner", "training"},
     "diff": {"base", "irx", "runner"},
@@ -35,7 +35,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "generation": {"base", "runner", "manifest"},
     "exporting": {
         "base", "capture", "irx", "aten_map", "lower", "optimize", "verify", "report", "model_patches", "sources", "manifest",
-        "decoding",
+        "decoding", "training",
     },
 }  # fmt: skip
 NEVER: dict[str, set[str]] = {

@@ -20,6 +20,7 @@ CODES: dict[str, str] = {
     "E105": "dynamic_shapes or dynamic_axes does not fit the module",
     "E106": "the module changes a buffer or an input",
     "E107": "the module does something that capture does not support",
+    "E108": "what is to be trained has no gradient",
     "E201": "an ATen overload has no translation to ONNX",
     "E202": "an operator needs a newer opset",
     "E203": "an argument, dtype or shape of a known ATen overload cannot be expressed in ONNX",

@@ -75,6 +75,8 @@ def _after_own_failure(failed: Failed, start: Attempt) -> Attempt | Outcome:
             return replace(attempt, numbers_in=files, wants_number=attempt.wants_number or error, change=change)
     if failed.reason is Reason.COMPOSITE:
         return replace(attempt, whole=False, change="composite operators are recorded by what they consist of")
+    if failed.reason is Reason.GRADIENTS and attempt.gradients:
+        return replace(attempt, whole=False, change="operators without a gradient are recorded by what they consist of")
     if failed.reason is Reason.GRADIENTS:
         return replace(attempt, gradients=True, change="gradients are on, since forward takes some")
     if failed.library_code is not None:

@@ -93,6 +93,8 @@ def capture(
             strategy,
             ranges=tuple(asked.ranges.values()),
             bake=tuple(options.bake) if options.bake != BAKE_AUTO else (),
+            whole=not options.gradients,
+            gradients=options.gradients,
         )
         return _compared(attempt) if strategy == "symbolic" else _succeeded(attempt, []).captured
 

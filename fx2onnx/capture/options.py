@@ -21,6 +21,7 @@ class CaptureOptions:
     rung: ``auto``, or the one to use. training: the mode to capture in. bake: inputs whose sample values become constants;
     ``auto``: those whose numbers Python needs.
     data_branches: ``if`` keeps both branches of a Python decision by data; ``error`` refuses it (E104).
+    gradients: forward is known to take gradients: they are on, and composite operators are recorded by their parts.
     """
 
     rung: str = "auto"
@@ -31,6 +32,7 @@ class CaptureOptions:
     training: bool = False
     bake: Sequence[str] | str = ()
     data_branches: str = "if"
+    gradients: bool = False
 
     def __post_init__(self) -> None:
         check_choice("capture", self.rung, RUNGS)

@@ -42,7 +42,7 @@ def build(module: Any, args: Any, kwargs: Mapping[str, Any] | None, options: Exp
     owned = OwnedModel(model)
     if options.optimize:
         with record("optimize"):
-            keep_weights = not options.export_params or bool(options.weight_files)
+            keep_weights = options.keep_weights or not options.export_params or bool(options.weight_files)
             run_default(model, keep_weights=keep_weights, functions=EAGER_FUNCTIONS)
     attached = reference.attach(model, options.weight_files) if options.weight_files else None
     report = _report(captured, model, options, translations.resorts)

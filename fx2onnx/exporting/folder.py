@@ -116,7 +116,7 @@ def _write_parts(
     target = done.path
     needs_weights_beside_it = _refers(results)
     manifest = manifest_of(assembly, results, done.sources, origin, target)
-    with _staging(target) as stage:
+    with staging(target) as stage:
         _write(results, stage, target)
         _write_configs(assembly, stage, target)
         if check is not None and not needs_weights_beside_it:
@@ -333,7 +333,7 @@ def _verify(done: ExportedFolder, folder: Path, *, engines: Sequence[str] | None
 
 
 @contextlib.contextmanager
-def _staging(target: Path) -> Iterator[Path]:
+def staging(target: Path) -> Iterator[Path]:
     """A folder in ``target`` to write into. Where the block fails, nothing is left of it, nor of a new ``target``."""
     is_new = not target.exists()
     try:

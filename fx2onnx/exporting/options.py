@@ -51,6 +51,7 @@ class ExportOptions:
     optimize: bool = True
     export_params: bool = True
     weight_files: Sequence[WeightFile] = ()
+    keep_weights: bool = False
     external_data: bool | None = None
     durable: bool = False
     verify: bool = False

@@ -35,7 +35,7 @@ def graph_outputs(recorder: Recorder, result: object) -> tuple[list[GraphOutput]
             if value is not None:
                 others.append(f"{leaf.path() or 'it'} is a {type(value).__name__}")
             continue
-        name = _output_name(leaf.keys)
+        name = output_name(leaf.keys)
         while name in taken:
             name += "_"
         taken.add(name)
@@ -62,7 +62,7 @@ def graph_outputs(recorder: Recorder, result: object) -> tuple[list[GraphOutput]
     return outputs, restore
 
 
-def _output_name(keys: tuple[Key, ...]) -> str:
+def output_name(keys: tuple[Key, ...]) -> str:
     """``logits`` for a key or field, ``output_0`` for a position, ``output`` for a lone tensor."""
     text = "_".join(map(str, keys))
     return text if keys and isinstance(keys[0], str) and not keys[0].isdigit() else f"output_{text}".rstrip("_")

@@ -58,7 +58,7 @@ def run(attempt: Attempt, branches: Branches | None = None) -> Outcome:
         return Failed(attempt, error, Reason.COMPOSITE)
     except UserError as error:
         reason = Reason.PLAIN_NUMBER if str(error) == shape_env.wanted_number else Reason.ERROR
-        if not attempt.gradients and GRADIENTS_ARE_OFF in str(error.__cause__):
+        if (attempt.whole or not attempt.gradients) and GRADIENTS_ARE_OFF in str(error.__cause__):
             reason = Reason.GRADIENTS
         library_code = attempt.patches.decided_by_data(error) if error.code == "E104" else None
         return Failed(attempt, error, reason, library_code, frozenset(shape_env.numbers_in))

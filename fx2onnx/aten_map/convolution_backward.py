@@ -1,0 +1,171 @@
+"""Gradients of convolution and transposed convolution in 1-3 dimensions."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+
+import onnx_ir as ir
+import torch
+
+from fx2onnx.aten_map.convolution import convolved
+from fx2onnx.aten_map.table.axes import as_list, fixed, sliced, transpose, unsqueeze, whole
+from fx2onnx.aten_map.table.registry import translates
+from fx2onnx.base.dims import DimLike, product
+from fx2onnx.irx.emit import Emit
+
+aten = torch.ops.aten
+Ints = Sequence[int]
+MOST_GATHERED_ROWS = 256
+"""Of the matrix of all windows (channels times kernel places), which is made whole: it is that many times the image."""
+
+
+@translates(aten.convolution_backward.default)
+def convolution_backward(
+    op: Emit,
+    grad_output: ir.Value,
+    input: ir.Value,
+    weight: ir.Value,
+    bias_sizes: Sequence[DimLike] | None,
+    stride: Ints,
+    padding: Ints,
+    dilation: Ints,
+    transposed: bool,
+    output_padding: Ints,
+    groups: int,
+    output_mask: Sequence[bool],
+) -> tuple[ir.Value | None, ...]:
+    """convolution_backward(Tensor grad_output, Tensor input, Tensor weight, SymInt[]? bias_sizes, SymInt[] stride, SymInt[] padding, SymInt[] dilation, bool transposed, SymInt[] output_padding, SymInt groups, bool[3] output_mask) -> (Tensor, Tensor, Tensor)
+
+    Input:  ConvTranspose of the gradient; of a transposed convolution Conv. Bias: a sum over all but the channels.
+    Weight: one product of the gradient with the image at each place of the kernel; of one channel a group, a sum.
+    """
+    spatial = op.rank(weight) - 2
+    steps, pads, gaps = (as_list(numbers, spatial) for numbers in (stride, padding, dilation))
+    wants_input, wants_weight, wants_bias = output_mask
+    of_input = of_weight = of_bias = None
+    if wants_input and transposed:
+        of_input = _cut(op, convolved(op, grad_output, weight, None, steps, pads, gaps, groups), input, [0] * spatial)
+    elif wants_input:
+        of_input = scattered_windows(op, grad_output, weight, input, steps, pads, gaps, groups)
+    if wants_weight and transposed:
+        of_weight = _of_weight(op, grad_output, input, weight, steps, pads, gaps, groups)
+    elif wants_weight:
+        of_weight = _of_weight(op, input, grad_output, weight, steps, pads, gaps, groups)
+    if wants_bias:
+        of_bias = op.ReduceSum(grad_output, axes=[0, *range(2, spatial + 2)], keepdims=0)
+    return of_input, of_weight, of_bias
+
+
+def scattered_windows(
+    op: Emit,
+    value: ir.Value,
+    weight: ir.Value,
+    image: ir.Value,
+    stride: Ints,
+    padding: Ints,
+    dilation: Ints,
+    groups: int,
+) -> ir.Value:
+    """The gradient of a convolution's input: ConvTranspose, of the spatial sizes of ``image``.
+
+    Which of the last rows no window reached depends on the size: where it is symbolic, as many as there may be are made, and
+    cut off.
+    """
+    spatial = len(stride)
+    kernel, source, target = op.dims(weight)[2:], op.dims(value)[2:], op.dims(image)[2:]
+    reached = [
+        whole((source[axis] - 1) * stride[axis] - 2 * padding[axis] + dilation[axis] * (kernel[axis] - 1) + 1)
+        for axis in range(spatial)
+    ]
+    missing = [whole(size - known) for size, known in zip(target, reached, strict=True)]
+    extra = [
+        number if isinstance(number, int) and 0 <= number < step else step - 1
+        for number, step in zip(missing, stride, strict=True)
+    ]
+    made = convolved(op, value, weight, None, stride, padding, dilation, groups, extra)
+    return _cut(op, made, image, [0] * spatial)
+
+
+def _cut(op: Emit, value: ir.Value, like: ir.Value, starts: Ints) -> ir.Value:
+    """``value`` from ``starts`` on with the spatial sizes of ``like``."""
+    for axis, start in enumerate(starts, start=2):
+        size = op.dims(like)[axis]
+        value = sliced(op, value, axis, start, whole(start + size), size)
+    return value
+
+
+def _of_weight(
+    op: Emit,
+    image: ir.Value,
+    windows: ir.Value,
+    weight: ir.Value,
+    stride: Ints,
+    padding: Ints,
+    dilation: Ints,
+    groups: int,
+) -> ir.Value:
+    """[channels of windows, channels of image / groups, *kernel]: ``windows`` times what each of its places sees of ``image``."""
+    spatial, dims = len(stride), op.dims(weight)
+    kernel = [fixed(size, "the kernel of a convolution that is differentiated") for size in dims[2:]]
+    if any(padding):
+        ends = [0, 0, *padding]
+        sizes = (
+            *op.dims(image)[:2],
+            *(whole(size + 2 * pad) for size, pad in zip(op.dims(image)[2:], padding, strict=True)),
+        )
+        image = op.Pad(image, pads=[*ends, *ends], outputs=[(op.dtype(image), sizes)])
+    rows = fixed(op.dims(windows)[1], "the number of channels")
+    columns = fixed(op.dims(image)[1], "the number of channels")
+    if rows == columns == groups:
+        return _of_single_channels(op, image, windows, kernel, stride, dilation, dims)
+    swapped = transpose(op, image, (1, 0, *range(2, spatial + 2)))
+    gradient = transpose(op, windows, (1, 0, *range(2, spatial + 2)))
+    places = product(list(op.dims(gradient)[1:]))
+    seen = [op.reshape(part, (columns, places)) for part in _each_place(op, swapped, windows, kernel, stride, dilation)]
+    count = len(seen)
+    if groups > 1:
+        left = op.reshape(gradient, (groups, rows // groups, places))
+        apart = [op.reshape(part, (groups, columns // groups, places)) for part in seen]
+        products = [op.MatMul(left, transpose(op, part, (0, 2, 1))) for part in apart]
+        stacked = op.Concat(*(unsqueeze(op, part, 3) for part in products), axis=3)
+        return op.reshape(stacked, dims)
+    left = op.reshape(gradient, (rows, places))
+    if count == 1:
+        return op.reshape(op.Gemm(left, seen[0], transB=1), dims)
+    if count * columns <= MOST_GATHERED_ROWS:
+        together = op.Gemm(left, op.Concat(*seen, axis=0), transB=1)
+        return op.reshape(transpose(op, op.reshape(together, (rows, count, columns)), (0, 2, 1)), dims)
+    products = [unsqueeze(op, op.Gemm(left, part, transB=1), 2) for part in seen]
+    return op.reshape(op.Concat(*products, axis=2), dims)
+
+
+def _of_single_channels(
+    op: Emit,
+    image: ir.Value,
+    windows: ir.Value,
+    kernel: Ints,
+    stride: Ints,
+    dilation: Ints,
+    dims: Sequence[DimLike],
+) -> ir.Value:
+    axes = [0, *range(2, len(kernel) + 2)]
+    sums = [
+        unsqueeze(op, op.ReduceSum(op.Mul(part, windows), axes=axes, keepdims=0), 1)
+        for part in _each_place(op, image, windows, kernel, stride, dilation)
+    ]
+    return op.reshape(op.Concat(*sums, axis=1) if len(sums) > 1 else sums[0], dims)
+
+
+def _each_place(
+    op: Emit, image: ir.Value, windows: ir.Value, kernel: Ints, stride: Ints, dilation: Ints
+) -> Iterator[ir.Value]:
+    """For each place of the kernel, in order, what the windows have there: [*, *, *spatial sizes of ``windows``]."""
+    counts = op.dims(windows)[2:]
+    for place in itertools.product(*(range(size) for size in kernel)):
+        part = image
+        for axis, index in enumerate(place):
+            start, step, count = index * dilation[axis], stride[axis], counts[axis]
+            end = whole(start + (count - 1) * step + 1)
+            part = sliced(op, part, axis + 2, start, end, count, step)
+        yield part

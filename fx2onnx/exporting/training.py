@@ -1,0 +1,171 @@
+"""``fx2onnx.export(..., training=Training(...))`` and ``fx2onnx.export_training``: graphs that train, alone or as a folder."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import onnx_ir as ir
+import torch
+
+from fx2onnx.base.errors import UserError
+from fx2onnx.base.folder_commit import commit_folder
+from fx2onnx.base.targets import check_target, path_text
+from fx2onnx.capture.driver import as_module
+from fx2onnx.exporting import pipeline
+from fx2onnx.exporting.folder import check_folder, staging
+from fx2onnx.exporting.options import ExportOptions
+from fx2onnx.exporting.result import ExportResult
+from fx2onnx.exporting.training_files import manifest_of, refer_to_weights, write_weights
+from fx2onnx.manifest.names import MODEL_FILE
+from fx2onnx.manifest.training import EVAL_FILE, GRADIENTS_FILE, STEP_FILE, UPDATE_FILE, TrainingManifest
+from fx2onnx.training.dropout_off import DROPOUT_OFF
+from fx2onnx.training.groups import groups_of, trained_parameters
+from fx2onnx.training.options import Training
+from fx2onnx.training.program import OWN, Kind, Plan, TrainingProgram
+from fx2onnx.training.sample import Sample, sample_of
+
+FILES = {Kind.STEP: STEP_FILE, Kind.GRADIENTS: GRADIENTS_FILE, Kind.UPDATE: UPDATE_FILE, Kind.EVAL: EVAL_FILE}
+
+
+@dataclass
+class TrainingFolder:
+    """What ``export_training`` wrote."""
+
+    path: Path
+    manifest: TrainingManifest
+    results: dict[str, ExportResult] = field(default_factory=dict)
+    """By the name of the file."""
+
+
+def plan_of(
+    module: torch.nn.Module, args: Any, kwargs: Mapping[str, Any] | None, training: Training, dynamic_shapes: Any
+) -> Plan:
+    """What is trained. Raises UserError E001, E101, E105, E108."""
+    sample = sample_of(module, args, kwargs, training, dynamic_shapes)
+    _check_inputs(sample, training)
+    parameters: dict[str, torch.Tensor] = dict(trained_parameters(module, tuple(training.frozen)))
+    if not parameters and not training.inputs:
+        raise UserError(
+            "E108",
+            "nothing is trained",
+            why="the module has no parameter with requires_grad=True that is not frozen",
+            next="let requires_grad be True for what is to be trained, or name inputs=(...)",
+        )
+    groups = None if training.optimizer is None else groups_of(training.optimizer, parameters)
+    return Plan(training, sample, parameters, groups)
+
+
+def _check_inputs(sample: Sample, training: Training) -> None:
+    for name in training.inputs:
+        if name not in sample.batch:
+            raise UserError(
+                "E001", f"inputs names {name!r}, which is no input", next=f"the inputs are {', '.join(sample.batch)}"
+            )
+        if not sample.batch[name].is_floating_point():
+            raise UserError("E001", f"inputs names {name!r}, which has no gradient: it is not of floating point")
+
+
+def export_one(
+    model: Any,
+    args: Any,
+    kwargs: Mapping[str, Any] | None,
+    path: str | os.PathLike[str] | None,
+    training: Training,
+    options: ExportOptions,
+) -> ExportResult:
+    """One file: a step where there is an optimizer, else loss and gradients."""
+    target = None if path is None else check_target(path)
+    module = as_module(model)
+    plan = plan_of(module, args, kwargs, training, options.capture.dynamic_shapes)
+    result = graph_of(module, plan, Kind.GRADIENTS if plan.groups is None else Kind.STEP, options)
+    if target is not None:
+        result.save(target, external_data=options.external_data, durable=options.durable)
+    return result
+
+
+def graph_of(module: torch.nn.Module, plan: Plan, kind: Kind, options: ExportOptions) -> ExportResult:
+    """The graph of that kind, under the names of the user's own module."""
+    is_differentiated = kind in (Kind.STEP, Kind.GRADIENTS)
+    program = TrainingProgram(module, plan, kind)
+    samples = plan.inputs(kind)
+    capture = replace(
+        options.capture,
+        rung="fake",
+        dynamic_shapes={name: axes for name, axes in plan.sample.dynamic.items() if name in samples} or None,
+        training=False,
+        gradients=is_differentiated,
+    )
+    is_off = is_differentiated and plan.training.dropout == "off"
+    translations = {**(DROPOUT_OFF if is_off else {}), **(options.custom_translations or {})}
+    asked = replace(options, capture=capture, state="io", custom_translations=translations or None, verify=False)
+    result = pipeline.run(program, (), samples, None, asked)
+    _take_names(result)
+    _drop_unused(result, plan)
+    return result
+
+
+def _take_names(result: ExportResult) -> None:
+    """Parameters and buffers are called as in the user's module, not as in the program around it."""
+    graph = result.owned.model.graph
+    for value in [*graph.inputs, *graph.outputs]:
+        if value.name and value.name.startswith(OWN):
+            value.name = value.name.removeprefix(OWN)
+    for name in [name for name in graph.initializers if name.startswith(OWN)]:
+        value = graph.initializers.pop(name)
+        value.name = name.removeprefix(OWN)
+        graph.initializers[value.name] = value
+    result.initial_state = {name.removeprefix(OWN): value for name, value in result.initial_state.items()}
+    result.report.input_names = [value.name or "" for value in graph.inputs]
+    result.report.output_names = [value.name or "" for value in graph.outputs]
+
+
+def _drop_unused(result: ExportResult, plan: Plan) -> None:
+    """What a graph need not be given: the seed of a module that draws nothing, buffers that it does not read."""
+    graph = result.owned.model.graph
+    asked = {*plan.sample.batch, *plan.sample.targets}
+    for value in [v for v in graph.inputs if not v.uses() and v not in graph.outputs and v.name not in asked]:
+        graph.inputs.remove(value)
+    result.report.input_names = [value.name or "" for value in graph.inputs]
+
+
+def write_training(
+    model: Any,
+    args: Any,
+    folder: str | os.PathLike[str],
+    kwargs: Mapping[str, Any] | None,
+    training: Training,
+    options: ExportOptions,
+) -> TrainingFolder:
+    """``fx2onnx.export_training`` with its options as values."""
+    target = check_folder(Path(path_text(folder, "the folder")).expanduser())
+    module = as_module(model)
+    plan = plan_of(module, args, kwargs, training, options.capture.dynamic_shapes)
+    first = Kind.GRADIENTS if plan.groups is None else Kind.STEP
+    results = {first: graph_of(module, plan, first, options)}
+    plan = replace(plan, buffers=results[first].initial_state)
+    others = [Kind.GRADIENTS, Kind.UPDATE, Kind.EVAL] if plan.groups is not None else [Kind.EVAL]
+    if training.inputs:
+        others = [kind for kind in others if kind is not Kind.UPDATE]
+    results |= {kind: graph_of(module, plan, kind, options) for kind in others}
+    exported = {FILES[kind]: result for kind, result in results.items()}
+    exported[MODEL_FILE] = _model(module, plan, options)
+    manifest = manifest_of(plan, {kind.value: FILES[kind] for kind in results}, exported)
+    with staging(target) as stage:
+        places = write_weights(module, plan, stage)
+        for name, result in exported.items():
+            refer_to_weights(result.owned.model, module, places, stage)
+            (stage / name).write_bytes(ir.to_proto(result.owned.model).SerializeToString(deterministic=True))
+        commit_folder(stage, target, manifest.facts())
+    return TrainingFolder(target, manifest, exported)
+
+
+def _model(module: torch.nn.Module, plan: Plan, options: ExportOptions) -> ExportResult:
+    """The module as it is used when it is trained; its weights stay as they are, so that new ones can take their place."""
+    args, kwargs = plan.sample.call(plan.sample.batch)
+    capture = replace(options.capture, training=False, dynamic_shapes=plan.sample.shapes)
+    asked = replace(options, capture=capture, state="drop", verify=False, keep_weights=True)
+    return pipeline.run(module, args, kwargs, None, asked)

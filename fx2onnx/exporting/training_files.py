@@ -1,0 +1,103 @@
+"""What stands beside the graphs of a folder that trains: the file of weights that they share, and the manifest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import onnx_ir as ir
+import torch
+
+from fx2onnx.base import safetensors
+from fx2onnx.base.safetensors import Entry, Place
+from fx2onnx.exporting.result import ExportResult
+from fx2onnx.manifest.training import WEIGHTS_FILE, Rate, Slot, TrainedParameter, TrainingManifest
+from fx2onnx.training.program import GRADIENT, LOSS, LOSS_SCALE, NEXT, SEED, STEP, Plan
+
+DTYPES = {
+    torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64",
+    torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL",
+}  # fmt: skip
+"""PyTorch's dtypes in the words of the safetensors format."""
+
+
+def _entry(name: str, tensor: torch.Tensor) -> Entry:
+    plain = tensor.detach().contiguous()
+    content = plain.reshape(-1).view(torch.uint8).numpy()
+    return Entry(name, DTYPES[plain.dtype], tuple(plain.shape), content.data)
+
+
+def stored(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Parameters and buffers by name, tied ones once; those that no file of weights can hold are left out."""
+    named = [*module.named_parameters(), *module.named_buffers()]
+    return {name: tensor for name, tensor in named if tensor.dtype in DTYPES and tensor.layout == torch.strided}
+
+
+def write_weights(module: torch.nn.Module, plan: Plan, folder: Path) -> dict[str, Place]:
+    """Every parameter and buffer, and what the optimizer has of earlier steps. Returns the places by name."""
+    kept = {} if plan.groups is None else dict(plan.groups.state)
+    tensors = stored(module) | kept
+    return safetensors.write(folder / WEIGHTS_FILE, [_entry(*item) for item in tensors.items()], {"format": "pt"})
+
+
+def refer_to_weights(model: ir.Model, module: torch.nn.Module, places: Mapping[str, Place], folder: Path) -> None:
+    """Let every initializer that is a tensor of the module refer to the file, whose place in the folder stays."""
+    by_address = {tensor.data_ptr(): name for name, tensor in stored(module).items() if tensor.is_contiguous()}
+    for value in model.graph.initializers.values():
+        tensor = value.const_value
+        raw = getattr(tensor, "raw", None)
+        name = by_address.get(raw.data_ptr()) if isinstance(raw, torch.Tensor) and raw.is_contiguous() else None
+        if name is None or tensor is None or tensor.nbytes != places[name].length:
+            continue
+        value.const_value = ir.ExternalTensor(
+            WEIGHTS_FILE,
+            places[name].offset,
+            places[name].length,
+            tensor.dtype,
+            shape=ir.Shape(tensor.shape.numpy()),
+            name=value.name or "",
+            base_dir=str(folder),
+        )
+
+
+def manifest_of(plan: Plan, files: Mapping[str, str], results: Mapping[str, ExportResult]) -> TrainingManifest:
+    """Which input is which, and which output has its next value."""
+    training, groups = plan.training, plan.groups
+    inputs = {name for result in results.values() for name in result.report.input_names}
+    state = plan.first_state()
+    rates = {} if groups is None else {name: group for group in groups.members for name in group.parameters}
+    earlier = set() if groups is None else set(groups.state)
+
+    def slot(name: str, tensor: torch.Tensor, initial: float = 0.0) -> Slot:
+        return Slot(name, name + NEXT, tuple(tensor.shape), DTYPES[tensor.dtype], initial)
+
+    def number(name: str, tensor: torch.Tensor) -> float:
+        return 0.0 if name in earlier or not tensor.numel() else float(tensor.reshape(-1)[0])
+
+    parameters = tuple(
+        TrainedParameter(
+            name,
+            GRADIENT + name,
+            name + NEXT,
+            tuple(tensor.shape),
+            DTYPES[tensor.dtype],
+            rates[name].rate_name if name in rates else None,
+            tuple(slot(key, state[key], number(key, state[key])) for key in state if key.rpartition(".")[0] == name),
+        )
+        for name, tensor in plan.parameters.items()
+    )
+    return TrainingManifest(
+        files=dict(files),
+        weights=WEIGHTS_FILE,
+        batch=tuple(plan.sample.batch),
+        targets=tuple(plan.sample.targets),
+        loss=LOSS,
+        metrics=tuple(training.metrics),
+        parameters=parameters,
+        buffers=tuple(slot(name, tensor) for name, tensor in plan.buffers.items()),
+        learning_rates=() if groups is None else tuple(Rate(g.rate_name, g.learning_rate) for g in groups.members),
+        step=slot(STEP, torch.tensor(0)) if groups is not None and groups.uses_step else None,
+        first_step=0 if groups is None else groups.step,
+        seed=SEED if SEED in inputs else None,
+        loss_scale=LOSS_SCALE if LOSS_SCALE in inputs else None,
+    )

@@ -1,0 +1,101 @@
+"""Which parameter is updated by which rule: the groups of an optimizer, with the names of their learning rates."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from fx2onnx.base.errors import UserError
+from fx2onnx.training.optimizers import RULES, State, UpdateRule
+
+RATE = "learning_rate"
+
+
+@dataclass(frozen=True)
+class ParameterGroup:
+    """Parameters, by name, that share a rule and the input ``rate_name``."""
+
+    rule: UpdateRule
+    parameters: tuple[str, ...]
+    rate_name: str
+    learning_rate: float
+
+    def first_state(self, parameter: torch.Tensor) -> State:
+        """The state of a parameter before the first step."""
+        return self.rule.first_state(parameter)
+
+
+@dataclass(frozen=True)
+class Groups:
+    """``state`` holds what the optimizer has of earlier steps, by ``PARAMETER.SLOT``; ``step`` how many they were."""
+
+    members: tuple[ParameterGroup, ...]
+    state: State
+    step: int = 0
+
+    @property
+    def uses_step(self) -> bool:
+        return any(group.rule.uses_step for group in self.members)
+
+
+def groups_of(optimizer: object, parameters: Mapping[str, torch.Tensor]) -> Groups:
+    """Raises UserError E001 for an optimizer that is not known, E108 where it does not have every parameter."""
+    if isinstance(optimizer, UpdateRule):
+        group = ParameterGroup(optimizer, tuple(parameters), RATE, optimizer.learning_rate)
+        return Groups((group,), {})
+    make = RULES.get(type(optimizer))  # type: ignore[arg-type]
+    if make is None or not isinstance(optimizer, torch.optim.Optimizer):
+        known = ", ".join(sorted(kind.__name__ for kind in RULES))
+        name = optimizer.__name__ if isinstance(optimizer, type) else type(optimizer).__name__
+        raise UserError(
+            "E001",
+            f"the optimizer {name} is not known",
+            why="it is a class" if isinstance(optimizer, type) else f"known are {known}",
+            next=("give an instance of one of them", "or fx2onnx.training.optimizers.UpdateRule(update, state)"),
+        )
+    names = {id(tensor): name for name, tensor in parameters.items()}
+    members: list[ParameterGroup] = []
+    state: State = {}
+    step = 0
+    for place, options in enumerate(optimizer.param_groups):
+        own = [(names[id(tensor)], tensor) for tensor in options["params"] if id(tensor) in names]
+        several = len(optimizer.param_groups) > 1
+        rate = float(options["lr"])
+        rule = make(options)
+        members.append(
+            ParameterGroup(rule, tuple(name for name, _ in own), f"{RATE}.{place}" if several else RATE, rate)
+        )
+        for name, tensor in own:
+            kept = optimizer.state.get(tensor, {})
+            step = max(step, int(kept.get("step", 0)))
+            slots = rule.first_state(tensor)
+            found = {slot: kept[slot] for slot in slots if isinstance(kept.get(slot), torch.Tensor)}
+            state |= {f"{name}.{slot}": value for slot, value in found.items()}
+    left = set(parameters) - {name for member in members for name in member.parameters}
+    if left:
+        raise UserError(
+            "E108",
+            f"the optimizer does not have {', '.join(sorted(left)[:5])}",
+            why="the module trains them, its optimizer was made for others",
+            next="make the optimizer for all of them, or name them in frozen=",
+        )
+    return Groups(tuple(members), state, step)
+
+
+def trained_parameters(module: torch.nn.Module, frozen: tuple[str, ...]) -> State:
+    """The parameters that get gradients, by name; tied ones once. Raises UserError E001 where ``frozen`` names none."""
+    named = dict(module.named_parameters())
+    for wanted in frozen:
+        if not any(_is_frozen(name, (wanted,)) for name in named):
+            raise UserError(
+                "E001",
+                f"frozen names {wanted!r}, which is no parameter",
+                next=f"such as {', '.join(list(named)[:5])}; 'encoder.' for all that begin so",
+            )
+    return {name: value for name, value in named.items() if value.requires_grad and not _is_frozen(name, frozen)}
+
+
+def _is_frozen(name: str, frozen: tuple[str, ...]) -> bool:
+    return any(name == wanted or (wanted.endswith(".") and name.startswith(wanted)) for wanted in frozen)

@@ -1,0 +1,212 @@
+"""The steps of ``torch.optim`` as functions of tensors: parameter, gradient and state in, parameter and state out.
+
+Scalars that PyTorch keeps in Python are computed in float64 from the inputs ``step`` and ``learning_rate``, so that a step
+differs from PyTorch's by rounding alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import torch
+
+State: TypeAlias = dict[str, torch.Tensor]
+Group: TypeAlias = Mapping[str, object]
+
+
+@dataclass(frozen=True)
+class Moment:
+    """When a step is taken: the learning rate, and how many steps were taken before (both float64 scalars)."""
+
+    learning_rate: torch.Tensor
+    step: torch.Tensor
+
+    @property
+    def number(self) -> torch.Tensor:
+        """1 in the first step."""
+        return self.step + 1
+
+
+Update: TypeAlias = Callable[[torch.Tensor, torch.Tensor, State, Moment], tuple[torch.Tensor, State]]
+
+
+@dataclass(frozen=True)
+class UpdateRule:
+    """An optimizer of the user's own.
+
+    update: ``(parameter, gradient, state, moment) -> (new parameter, new state)`` in tensors; ``moment.learning_rate`` and
+        ``moment.step`` are float64 scalars.
+    state: the number that each tensor of the state begins with; they have the parameter's shape.
+    learning_rate: what the manifest gives as its first value.
+    """
+
+    update: Update
+    state: Mapping[str, float] = field(default_factory=dict)
+    learning_rate: float = 1e-3
+    uses_step: bool = True
+
+    def first_state(self, parameter: torch.Tensor) -> State:
+        """The state before the first step."""
+        return {name: torch.full_like(parameter, number) for name, number in self.state.items()}
+
+
+def _number(options: Group, name: str) -> float:
+    value = options[name]
+    return float(value.item() if isinstance(value, torch.Tensor) else value)  # type: ignore[arg-type]
+
+
+def _minimised(gradient: torch.Tensor, options: Group) -> torch.Tensor:
+    return -gradient if options.get("maximize") else gradient
+
+
+def _decayed(gradient: torch.Tensor, parameter: torch.Tensor, options: Group) -> torch.Tensor:
+    decay = _number(options, "weight_decay")
+    return gradient.add(parameter, alpha=decay) if decay else gradient
+
+
+def sgd(options: Group) -> UpdateRule:
+    """Source: torch/optim/sgd.py, _single_tensor_sgd. In the first step the buffer is the gradient, undampened."""
+    momentum, dampening = _number(options, "momentum"), _number(options, "dampening")
+
+    def update(
+        parameter: torch.Tensor, gradient: torch.Tensor, state: State, moment: Moment
+    ) -> tuple[torch.Tensor, State]:
+        direction = _decayed(_minimised(gradient, options), parameter, options)
+        new: State = {}
+        if momentum:
+            buffer = state["momentum_buffer"] * momentum + direction * (1 - dampening)
+            if dampening:
+                buffer = torch.where(moment.step == 0, direction, buffer)
+            new["momentum_buffer"] = buffer
+            direction = direction + momentum * buffer if options["nesterov"] else buffer
+        return parameter - moment.learning_rate * direction, new
+
+    return UpdateRule(update, {"momentum_buffer": 0.0} if momentum else {}, uses_step=bool(momentum and dampening))
+
+
+def adam(options: Group, *, decoupled: bool = False) -> UpdateRule:
+    """Source: torch/optim/adam.py, _single_tensor_adam."""
+    first, second = (float(beta) for beta in options["betas"])  # type: ignore[attr-defined]
+    decay, epsilon = _number(options, "weight_decay"), _number(options, "eps")
+    is_decoupled = decoupled or bool(options.get("decoupled_weight_decay"))
+
+    def update(
+        parameter: torch.Tensor, gradient: torch.Tensor, state: State, moment: Moment
+    ) -> tuple[torch.Tensor, State]:
+        gradient, rate = _minimised(gradient, options), moment.learning_rate
+        if decay and is_decoupled:
+            parameter = parameter * (1 - rate * decay)
+        elif decay:
+            gradient = gradient.add(parameter, alpha=decay)
+        mean = torch.lerp(state["exp_avg"], gradient, 1 - first)
+        square = state["exp_avg_sq"] * second + gradient * gradient * (1 - second)
+        new = {"exp_avg": mean, "exp_avg_sq": square}
+        if options["amsgrad"]:
+            square = new["max_exp_avg_sq"] = torch.maximum(state["max_exp_avg_sq"], square)
+        step_size = rate / (1 - first**moment.number)
+        scale = (1 - second**moment.number).sqrt()
+        return parameter - step_size * (mean / (square.sqrt() / scale + epsilon)), new
+
+    names = ["exp_avg", "exp_avg_sq", *(["max_exp_avg_sq"] if options["amsgrad"] else [])]
+    return UpdateRule(update, dict.fromkeys(names, 0.0))
+
+
+def adamw(options: Group) -> UpdateRule:
+    """Adam with a weight decay of its own."""
+    return adam(options, decoupled=True)
+
+
+def rmsprop(options: Group) -> UpdateRule:
+    """Source: torch/optim/rmsprop.py, _single_tensor_rmsprop."""
+    alpha, epsilon, momentum = (_number(options, name) for name in ("alpha", "eps", "momentum"))
+
+    def update(
+        parameter: torch.Tensor, gradient: torch.Tensor, state: State, moment: Moment
+    ) -> tuple[torch.Tensor, State]:
+        gradient = _decayed(_minimised(gradient, options), parameter, options)
+        square = state["square_avg"] * alpha + gradient * gradient * (1 - alpha)
+        new, root = {"square_avg": square}, square
+        if options["centered"]:
+            new["grad_avg"] = torch.lerp(state["grad_avg"], gradient, 1 - alpha)
+            root = square - new["grad_avg"] * new["grad_avg"]
+        direction = gradient / (root.sqrt() + epsilon)
+        if momentum:
+            direction = new["momentum_buffer"] = state["momentum_buffer"] * momentum + direction
+        return parameter - moment.learning_rate * direction, new
+
+    names = ["square_avg", *(["grad_avg"] if options["centered"] else []), *(["momentum_buffer"] if momentum else [])]
+    return UpdateRule(update, dict.fromkeys(names, 0.0), uses_step=False)
+
+
+def adagrad(options: Group) -> UpdateRule:
+    """Source: torch/optim/adagrad.py, _single_tensor_adagrad."""
+    lr_decay, epsilon = _number(options, "lr_decay"), _number(options, "eps")
+
+    def update(
+        parameter: torch.Tensor, gradient: torch.Tensor, state: State, moment: Moment
+    ) -> tuple[torch.Tensor, State]:
+        gradient = _decayed(_minimised(gradient, options), parameter, options)
+        rate = moment.learning_rate / (1 + moment.step * lr_decay) if lr_decay else moment.learning_rate
+        total = state["sum"] + gradient * gradient
+        return parameter - rate * (gradient / (total.sqrt() + epsilon)), {"sum": total}
+
+    return UpdateRule(update, {"sum": _number(options, "initial_accumulator_value")}, uses_step=bool(lr_decay))
+
+
+@dataclass(frozen=True)
+class _Factored(UpdateRule):
+    """Adafactor's state: of a matrix the means of its rows and columns alone."""
+
+    def first_state(self, parameter: torch.Tensor) -> State:
+        if parameter.dim() > 1:
+            return {
+                "row_var": parameter.new_zeros(*parameter.shape[:-1], 1),
+                "col_var": parameter.new_zeros(*parameter.shape[:-2], 1, parameter.shape[-1]),
+            }
+        return {"variance": torch.zeros_like(parameter)}
+
+
+def adafactor(options: Group) -> UpdateRule:
+    """Source: torch/optim/_adafactor.py, _single_tensor_adafactor."""
+    first, second = tuple(options["eps"])  # type: ignore[call-overload]
+    beta_decay, threshold, decay = (_number(options, name) for name in ("beta2_decay", "d", "weight_decay"))
+
+    def update(
+        parameter: torch.Tensor, gradient: torch.Tensor, state: State, moment: Moment
+    ) -> tuple[torch.Tensor, State]:
+        gradient = _minimised(gradient, options)
+        smallest = torch.finfo(parameter.dtype).eps if first is None else first
+        weight = moment.number**beta_decay
+        rho = torch.minimum(moment.learning_rate, 1 / moment.number.sqrt())
+        rms = torch.linalg.vector_norm(parameter) / math.sqrt(parameter.numel())
+        alpha = rms.clamp(min=float(second)) * rho
+        if decay:
+            parameter = parameter * (1 - moment.learning_rate * decay)
+        weight = weight.to(parameter.dtype)
+        if gradient.dim() > 1:
+            row = torch.lerp(state["row_var"], (gradient * gradient).mean(-1, keepdim=True), weight)
+            column = torch.lerp(state["col_var"], (gradient * gradient).mean(-2, keepdim=True), weight)
+            variance = (row @ column) / row.mean(-2, keepdim=True).clamp(min=smallest)
+            new = {"row_var": row, "col_var": column}
+        else:
+            variance = torch.lerp(state["variance"], gradient * gradient, weight)
+            new = {"variance": variance}
+        direction = gradient * variance.clamp(min=smallest * smallest).rsqrt()
+        size = torch.linalg.vector_norm(direction) / (math.sqrt(direction.numel()) * threshold)
+        return parameter - (alpha / size.clamp(min=1.0)) * direction, new
+
+    return _Factored(update)
+
+
+RULES: dict[type[torch.optim.Optimizer], Callable[[Group], UpdateRule]] = {
+    torch.optim.SGD: sgd,
+    torch.optim.Adam: adam,
+    torch.optim.AdamW: adamw,
+    torch.optim.RMSprop: rmsprop,
+    torch.optim.Adagrad: adagrad,
+    torch.optim.Adafactor: adafactor,
+}
+"""By exact class: a subclass may do anything."""

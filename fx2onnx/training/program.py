@@ -1,0 +1,277 @@
+"""The modules that are captured: a user's module with its loss, gradients and the optimizer's step around it.
+
+Parameters and the optimizer's state are arguments, so that the file takes them as inputs; gradients are those of
+``torch.autograd.grad``, whose calls are recorded as any others.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from fx2onnx.base.errors import UserError
+from fx2onnx.capture.python.outputs import output_name
+from fx2onnx.capture.torch_private.pytrees import flatten
+from fx2onnx.training.groups import Groups
+from fx2onnx.training.optimizers import Moment
+from fx2onnx.training.options import Training
+from fx2onnx.training.randomness import seeded
+from fx2onnx.training.sample import Sample, refuse_names
+
+Tensors = dict[str, torch.Tensor]
+STEP, SEED, LOSS_SCALE, LOSS, FINITE = "step", "seed", "loss_scale", "loss", "gradients_finite"
+GRADIENT, NEXT = "grad.", ".next"
+DROPOUTS = (
+    *(torch.nn.Dropout, torch.nn.Dropout1d, torch.nn.Dropout2d, torch.nn.Dropout3d),
+    *(torch.nn.AlphaDropout, torch.nn.FeatureAlphaDropout),
+)
+OWN = "module."
+"""How the names of what is the user's own begin in the captured program."""
+
+
+class Kind(Enum):
+    """What a graph computes."""
+
+    STEP = "step"
+    GRADIENTS = "gradients"
+    UPDATE = "update"
+    EVAL = "eval"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is trained, and how."""
+
+    training: Training
+    sample: Sample
+    parameters: Tensors
+    groups: Groups | None
+    buffers: Tensors = field(default_factory=dict)
+    """Those that a step changes."""
+
+    def inputs(self, kind: Kind) -> Tensors:
+        """A sample of every input of the graph, by name. Raises UserError E001 where two have one name."""
+        training, groups = self.training, self.groups
+        found: Tensors = {}
+        parts: list[tuple[str, Tensors]] = []
+        if kind is not Kind.UPDATE:
+            parts += [("an input of the module", self.sample.batch), ("a target", self.sample.targets)]
+        if kind in (Kind.STEP, Kind.UPDATE) and groups is not None:
+            rates = {group.rate_name: torch.tensor(group.learning_rate) for group in groups.members}
+            parts += [("a learning rate", rates)]
+            parts += [("the number of steps", {STEP: torch.tensor(groups.step)} if groups.uses_step else {})]
+        if kind in (Kind.STEP, Kind.GRADIENTS):
+            parts += [("the seed of dropout", {SEED: torch.tensor(0)} if training.dropout == "seeded" else {})]
+            parts += [("the scale of the loss", {LOSS_SCALE: torch.tensor(1.0)} if training.loss_scale else {})]
+        if kind is Kind.UPDATE:
+            parts += [("a gradient", {GRADIENT + name: value for name, value in self.parameters.items()})]
+        parts += [("a parameter", self.parameters)]
+        if kind in (Kind.STEP, Kind.UPDATE):
+            parts += [("the optimizer's state", self.first_state())]
+        if kind is Kind.EVAL:
+            parts += [("a buffer", self.buffers)]
+        taken: dict[str, str] = {}
+        for what, tensors in parts:
+            refuse_names(list(tensors), taken)
+            taken |= dict.fromkeys(tensors, what)
+            found |= {name: tensor.detach() for name, tensor in tensors.items()}
+        return found
+
+    def first_state(self) -> Tensors:
+        """The optimizer's state by ``PARAMETER.SLOT``: what it has of earlier steps, else what it begins with."""
+        groups = self.groups
+        if groups is None:
+            return {}
+        begun = {
+            f"{name}.{slot}": value
+            for group in groups.members
+            for name in group.parameters
+            for slot, value in group.first_state(self.parameters[name].detach()).items()
+        }
+        return begun | {name: value for name, value in groups.state.items() if name in begun}
+
+
+class TrainingProgram(torch.nn.Module):
+    """``forward(**tensors)`` takes every input by name and returns a dict of outputs."""
+
+    def __init__(self, module: torch.nn.Module, plan: Plan, kind: Kind) -> None:
+        super().__init__()
+        self.module = module
+        self.plan = plan
+        self.kind = kind
+        if isinstance(plan.training.loss, torch.nn.Module):
+            self.loss = plan.training.loss
+        is_training = module.training
+        self.modes = [(part, (part.training if is_training else True)) for part in module.modules()]
+
+    def forward(self, **tensors: torch.Tensor) -> Tensors:
+        plan = self.plan
+        if self.kind is Kind.EVAL:
+            return self._evaluated(tensors)
+        if self.kind is Kind.UPDATE:
+            gradients = {name: tensors[GRADIENT + name] for name in plan.parameters}
+            return self._stepped(tensors, gradients, {})
+        with self._training_modes(), self._draws(tensors):
+            results, gradients = self._differentiated(tensors)
+        if self.kind is Kind.GRADIENTS:
+            return results | {GRADIENT + name: gradient for name, gradient in gradients.items()}
+        of_inputs = {GRADIENT + name: gradients.pop(name) for name in plan.training.inputs}
+        return self._stepped(tensors, gradients, results | of_inputs)
+
+    @contextlib.contextmanager
+    def _training_modes(self) -> Iterator[None]:
+        """Every part in the mode that it has when the whole is trained; what draws at random is off unless it is seeded."""
+        is_off = self.plan.training.dropout == "off"
+        changed = [(part, part.training) for part, _ in self.modes]
+        rates: list[tuple[torch.nn.RNNBase, float]] = []
+        try:
+            for part, mode in self.modes:
+                is_dropout = isinstance(part, DROPOUTS)
+                part.training = mode and not (is_off and is_dropout)
+                if isinstance(part, torch.nn.RNNBase) and is_off:
+                    rates.append((part, part.dropout))
+                    part.dropout = 0.0
+            yield
+        finally:
+            for part, mode in changed:
+                part.training = mode
+            for layer, rate in rates:
+                layer.dropout = rate
+
+    def _draws(self, tensors: Mapping[str, torch.Tensor]) -> contextlib.AbstractContextManager[None]:
+        return seeded(tensors[SEED]) if self.plan.training.dropout == "seeded" else contextlib.nullcontext()
+
+    def _outputs(self, tensors: Mapping[str, torch.Tensor], parameters: Tensors) -> object:
+        args, kwargs = self.plan.sample.call(tensors)
+        return torch.func.functional_call(self.module, parameters, args, kwargs, strict=False)
+
+    def _results(self, outputs: object, tensors: Mapping[str, torch.Tensor], *, with_outputs: bool) -> Tensors:
+        training = self.plan.training
+        targets = [tensors[name] for name in self.plan.sample.targets]
+        loss = training.loss(outputs, *targets)
+        check_loss(loss)
+        results = {LOSS: loss} | {name: metric(outputs, *targets) for name, metric in training.metrics.items()}
+        if with_outputs:
+            results |= {
+                output_name(leaf.keys): leaf.value
+                for leaf in flatten(outputs)[0]
+                if isinstance(leaf.value, torch.Tensor)
+            }
+        return results
+
+    def _evaluated(self, tensors: Mapping[str, torch.Tensor]) -> Tensors:
+        parameters = {name: tensors[name] for name in (*self.plan.parameters, *self.plan.buffers)}
+        return self._results(self._outputs(tensors, parameters), tensors, with_outputs=True)
+
+    def _differentiated(self, tensors: Mapping[str, torch.Tensor]) -> tuple[Tensors, Tensors]:
+        """The results, and the gradients of parameters and inputs by name."""
+        training = self.plan.training
+        with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):
+            parameters = {name: tensors[name].detach().requires_grad_() for name in self.plan.parameters}
+            inputs = {name: tensors[name].detach().requires_grad_() for name in training.inputs}
+            outputs = self._outputs({**tensors, **inputs}, parameters)
+            results = self._results(outputs, tensors, with_outputs=training.returns_outputs)
+            loss = results[LOSS] * tensors[LOSS_SCALE] if training.loss_scale else results[LOSS]
+            wanted = parameters | inputs
+            check_tracked(loss, bool(wanted))
+            found = torch.autograd.grad(loss, list(wanted.values()), allow_unused=True)
+        gradients = dict(zip(wanted, found, strict=True))
+        check_gradients(gradients)
+        with torch.no_grad():
+            if training.loss_scale:
+                gradients = {name: gradient / tensors[LOSS_SCALE] for name, gradient in gradients.items()}
+            return {name: value.detach() for name, value in results.items()}, gradients
+
+    def _stepped(self, tensors: Mapping[str, torch.Tensor], gradients: Tensors, results: Tensors) -> Tensors:
+        """``results`` with the next value of every parameter, of the optimizer's state and of ``step``."""
+        training, groups = self.plan.training, self.plan.groups
+        assert groups is not None
+        with torch.no_grad():
+            is_finite = None
+            if training.loss_scale:
+                flags = [torch.isfinite(gradient).all() for gradient in gradients.values()]
+                is_finite = results[FINITE] = torch.stack(flags).all()
+            gradients = clipped(gradients, training)
+            counted = tensors[STEP].double() if groups.uses_step else torch.zeros((), dtype=torch.float64)
+            for group in groups.members:
+                moment = Moment(tensors[group.rate_name].double(), counted)
+                for name in group.parameters:
+                    old = {slot: tensors[f"{name}.{slot}"] for slot in group.first_state(tensors[name])}
+                    parameter, state = group.rule.update(tensors[name], gradients[name], old, moment)
+                    check_state(name, old, state)
+                    for label, value in ((name, parameter), *((f"{name}.{slot}", state[slot]) for slot in old)):
+                        value = value.to(tensors[label].dtype)
+                        chosen = value if is_finite is None else torch.where(is_finite, value, tensors[label])
+                        results[label + NEXT] = chosen
+            if groups.uses_step:
+                step = tensors[STEP]
+                results[STEP + NEXT] = step + 1 if is_finite is None else step + is_finite.to(step.dtype)
+        return results
+
+
+def clipped(gradients: Tensors, training: Training) -> Tensors:
+    """Source: torch.nn.utils.clip_grad_value_, clip_grad_norm_."""
+    if training.clip_value is not None:
+        limit = training.clip_value
+        gradients = {name: gradient.clamp(-limit, limit) for name, gradient in gradients.items()}
+    if training.clip_norm is not None:
+        norms = torch.stack([torch.linalg.vector_norm(gradient) for gradient in gradients.values()])
+        factor = (training.clip_norm / (torch.linalg.vector_norm(norms) + 1e-6)).clamp(max=1.0)
+        gradients = {name: gradient * factor.to(gradient.dtype) for name, gradient in gradients.items()}
+    return gradients
+
+
+def check_loss(loss: object) -> None:
+    """Raises UserError E108 where the loss is no floating scalar."""
+    if not isinstance(loss, torch.Tensor):
+        why = f"it is a {type(loss).__name__}"
+    elif loss.numel() != 1 or loss.dim():
+        why = f"it has the shape {list(loss.shape)}"
+    elif not loss.dtype.is_floating_point:
+        why = f"it is of {str(loss.dtype).removeprefix('torch.')}"
+    else:
+        return
+    raise UserError(
+        "E108", "the loss is no scalar of floating point", why=why, next="reduce it: .mean() or .sum() of the losses"
+    )
+
+
+def check_tracked(loss: torch.Tensor, is_anything_trained: bool) -> None:
+    """Raises UserError E108 where the loss depends on nothing that is trained."""
+    if is_anything_trained and loss.requires_grad:
+        return
+    why = "forward detaches them, runs under no_grad, or does not use them"
+    raise UserError(
+        "E108",
+        "the loss does not depend on any parameter that is trained",
+        why=why if is_anything_trained else "every parameter is frozen",
+        next="let requires_grad be True for parameters that are to be trained",
+    )
+
+
+def check_gradients(gradients: Mapping[str, torch.Tensor | None]) -> None:
+    """Raises UserError E108 that names the parameters that the loss does not depend on."""
+    missing = [name for name, gradient in gradients.items() if gradient is None]
+    if missing:
+        shown = ", ".join(missing[:5]) + (", ..." if len(missing) > 5 else "")
+        raise UserError(
+            "E108",
+            f"the loss has no gradient for {shown}",
+            why="it does not depend on them" if len(missing) > 1 else "it does not depend on it",
+            next=(f"freeze them: frozen={missing[:5]!r}", "or use them in forward"),
+        )
+
+
+def check_state(name: str, old: Tensors, new: Tensors) -> None:
+    """Raises UserError E001 where an update rule gives another state than it begins with."""
+    if set(old) != set(new):
+        raise UserError(
+            "E001",
+            f"the update rule gives the state {sorted(new)} for {name}, its first state is {sorted(old)}",
+            next="return a tensor for each name of UpdateRule.state",
+        )

@@ -1,0 +1,112 @@
+"""Dropout in training graphs: off, or from masks that follow from a seed by standard operators alone.
+
+A mask is a hash of the seed, the number of the call and the place of the element, so that every runtime draws the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch.nn import functional
+
+from fx2onnx.base.changes import Changes
+from fx2onnx.base.code_patch import CodePatch, put_name
+
+_LOW = 0xFFFFFFFF
+"""Products of two numbers of 32 bits fit into the 64 of the tensors."""
+
+
+def _mixed(number: torch.Tensor) -> torch.Tensor:
+    """A permutation of 32 bits. Source: Wellons, "Prospecting for Hash Functions", lowbias32."""
+    number = ((number ^ (number >> 16)) * 0x7FEB352D) & _LOW
+    number = ((number ^ (number >> 15)) * 0x846CA68B) & _LOW
+    return number ^ (number >> 16)
+
+
+@dataclass
+class Draws:
+    """Random numbers of one run: the n-th call draws other ones than those before."""
+
+    seed: torch.Tensor
+    calls: int = 0
+
+    def uniform(self, like: torch.Tensor) -> torch.Tensor:
+        """Numbers in [0, 1) of the shape of ``like``, in float32."""
+        self.calls += 1
+        key = _mixed((self.seed + self.calls * 0x9E3779B9) & _LOW)
+        places = torch.arange(like.numel(), dtype=torch.int64)
+        return ((_mixed(places ^ key) >> 8).to(torch.float32) * 2**-24).reshape(like.shape)
+
+    def kept(self, like: torch.Tensor, p: float) -> torch.Tensor:
+        """False with probability ``p``."""
+        return self.uniform(like) >= p
+
+
+@contextlib.contextmanager
+def seeded(seed: torch.Tensor) -> Iterator[None]:
+    """While a module is captured, the dropouts of ``torch.nn.functional`` draw their masks from ``seed``."""
+    draws = Draws(seed)
+
+    def dropout(input: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> torch.Tensor:
+        return _dropped(draws, input, input, p) if training and p > 0 else input
+
+    def channels(input: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> torch.Tensor:
+        planes = input.flatten(2).select(2, 0)[(...,) + (None,) * (input.dim() - 2)] if input.dim() > 2 else input
+        return _dropped(draws, input, planes, p) if training and p > 0 else input
+
+    def attention(
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attn_mask: torch.Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> torch.Tensor:
+        if not dropout_p:
+            return plain_attention(
+                query, key, value, attn_mask, is_causal=is_causal, scale=scale, enable_gqa=enable_gqa
+            )
+        weights = _attention_weights(query, key, attn_mask, is_causal, scale, enable_gqa)
+        if enable_gqa:
+            value = value.repeat_interleave(query.size(-3) // value.size(-3), -3)
+        return _dropped(draws, weights, weights, dropout_p) @ value
+
+    plain_attention = functional.scaled_dot_product_attention
+    replacements = {functional.dropout: dropout} | dict.fromkeys(
+        (functional.dropout1d, functional.dropout2d, functional.dropout3d), channels
+    )
+    with Changes():
+        for function, instead in replacements.items():
+            CodePatch(function, lambda original, instead=instead: instead).put_in()  # type: ignore[misc]
+        put_name(functional, "scaled_dot_product_attention", attention)
+        yield
+
+
+def _dropped(draws: Draws, value: torch.Tensor, like: torch.Tensor, p: float) -> torch.Tensor:
+    """``value`` where kept, scaled so that the mean stays; one draw for each element of ``like``."""
+    return value * draws.kept(like, p).to(value.dtype) * (0.0 if p >= 1 else 1 / (1 - p))
+
+
+def _attention_weights(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    mask: torch.Tensor | None,
+    is_causal: bool,
+    scale: float | None,
+    enable_gqa: bool,
+) -> torch.Tensor:
+    """Source: the reference in torch.nn.functional.scaled_dot_product_attention's documentation."""
+    if enable_gqa:
+        key = key.repeat_interleave(query.size(-3) // key.size(-3), -3)
+    scores = query @ key.transpose(-2, -1) * (1 / math.sqrt(query.size(-1)) if scale is None else scale)
+    if is_causal:
+        mask = torch.ones(query.size(-2), key.size(-2), dtype=torch.bool).tril()
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else scores + mask
+    return scores.softmax(-1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from fx2onnx.base.version import VERSION as __version__
 from fx2onnx.runner import capi
 from fx2onnx.runner.feeds import NodeArg
@@ -10,6 +12,9 @@ from fx2onnx.runner.options import ExecutionMode, ExecutionOrder, GraphOptimizat
 from fx2onnx.runner.ort_value import IOBinding, OrtValue
 from fx2onnx.runner.registry import kernel
 from fx2onnx.runner.session import LOG_LEVELS, PROVIDER, InferenceSession, ModelMetadata, logger
+
+if TYPE_CHECKING:
+    from fx2onnx.runner.trainer import Trainer
 
 __all__ = [
     "ExecutionMode",
@@ -22,6 +27,7 @@ __all__ = [
     "OrtValue",
     "RunOptions",
     "SessionOptions",
+    "Trainer",
     "__version__",
     "capi",
     "disable_telemetry_events",
@@ -68,3 +74,12 @@ def enable_telemetry_events() -> None:
 
 def disable_telemetry_events() -> None:
     """Accepted for compatibility: nothing is ever sent."""
+
+
+def __getattr__(name: str) -> Any:
+    """``Trainer`` is imported with its first use: sessions alone do not need it."""
+    if name != "Trainer":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from fx2onnx.runner.trainer import Trainer
+
+    return Trainer

@@ -69,7 +69,7 @@ def groups_of(optimizer: object, parameters: Mapping[str, torch.Tensor]) -> Grou
         )
         for name, tensor in own:
             kept = optimizer.state.get(tensor, {})
-            step = max(step, int(kept.get("step", 0)))
+            step = max(step, int(kept.get("step", bool(kept))))  # SGD counts none, and has a buffer after the first
             slots = rule.first_state(tensor)
             found = {slot: kept[slot] for slot in slots if isinstance(kept.get(slot), torch.Tensor)}
             state |= {f"{name}.{slot}": value for slot, value in found.items()}

@@ -1,0 +1,145 @@
+"""Training of an exported folder, over the runner or any session with onnxruntime's interface. Without torch."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from fx2onnx.base.errors import UserError
+from fx2onnx.manifest.names import MODEL_FILE
+from fx2onnx.manifest.training import read_training
+from fx2onnx.runner.session import InferenceSession
+from fx2onnx.runner.training_state import Array, check_state, first_state, read_tensors, write_tensors
+
+OpenSession = Callable[[str], Any]
+DEFAULT_LOSS_SCALE = 1.0
+SEEDS = 0x9E3779B9
+"""Between the seeds of two steps."""
+
+
+class Trainer:
+    """Parameters, buffers and the optimizer's state of a folder that ``fx2onnx.export_training`` wrote.
+
+    ``state`` holds them by name; ``learning_rates`` what each step is fed, to be changed as a schedule wants.
+    ``open_session`` makes a session of the path of a file: ``InferenceSession`` of the runner or of onnxruntime.
+    Raises UserError E302 for other folders.
+    """
+
+    def __init__(
+        self, folder: str | os.PathLike[str], open_session: OpenSession = InferenceSession, seed: int = 0
+    ) -> None:
+        self.folder = Path(folder)
+        self.manifest = read_training(self.folder)
+        self._open = open_session
+        self._sessions: dict[str, Any] = {}
+        self._weights = read_tensors(self.folder / self.manifest.weights)
+        self._carried = self.manifest.carried()
+        self.state = first_state(self.manifest, self._weights)
+        self.learning_rates = {rate.name: rate.initial for rate in self.manifest.learning_rates}
+        self.loss_scale = DEFAULT_LOSS_SCALE
+        self.seed = seed
+        self.steps = self.manifest.first_step
+
+    def step(self, batch: Mapping[str, npt.ArrayLike]) -> dict[str, Array]:
+        """One step of the optimizer on inputs and targets by name; returns the loss and whatever else the graph gives."""
+        session = self._session("step")
+        feeds = {**self._beside(), **self._arrays(session, batch, "step"), **self.state}
+        results = self._run(session, feeds)
+        self.state = {name: results.pop(following) for name, following in self._carried.items()}
+        self.steps += 1
+        return results
+
+    def evaluate(self, batch: Mapping[str, npt.ArrayLike]) -> dict[str, Array]:
+        """Loss, metrics and outputs with the present parameters, in eval mode."""
+        session = self._session("eval")
+        return self._run(session, {**self._arrays(session, batch, "eval"), **self.state})
+
+    def gradients(self, batch: Mapping[str, npt.ArrayLike]) -> dict[str, Array]:
+        """The loss, and ``grad.NAME`` for each parameter: to be added up over batches or machines."""
+        session = self._session("gradients")
+        feeds = {**self._beside(), **self._arrays(session, batch, "gradients"), **self.state}
+        results = self._run(session, feeds)
+        for buffer in self.manifest.buffers:
+            if buffer.next in results:
+                self.state[buffer.name] = results.pop(buffer.next)
+        return results
+
+    def apply(self, gradients: Mapping[str, npt.ArrayLike]) -> None:
+        """The optimizer's step with gradients by ``grad.NAME``."""
+        session = self._session("update")
+        results = self._run(session, {**self._beside(), **gradients, **self.state})
+        self.state |= {name: results[following] for name, following in self._carried.items() if following in results}
+        self.steps += 1
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Everything that the next step depends on. Raises UserError E301."""
+        own = {"fx2onnx.steps": str(self.steps), "fx2onnx.seed": str(self.seed)}
+        write_tensors(path, self.state, own)
+
+    def load(self, path: str | os.PathLike[str]) -> None:
+        """Go on where ``save`` was called, bit for bit. Raises UserError E302 for the state of another model."""
+        from fx2onnx.base import safetensors
+
+        found = read_tensors(path)
+        check_state(path, found, self.state)
+        _, own = safetensors.places(path)
+        self.state = {name: found[name] for name in self.state}
+        self.steps, self.seed = int(own.get("fx2onnx.steps", 0)), int(own.get("fx2onnx.seed", 0))
+
+    def save_model(self, folder: str | os.PathLike[str]) -> Path:
+        """The model for inference with the present parameters: ``model.onnx`` and its weights. Returns the file's path."""
+        target = Path(folder)
+        target.mkdir(parents=True, exist_ok=True)
+        if target.resolve() == self.folder.resolve():
+            raise UserError("E301", f"cannot write into '{folder}'", why="it is the folder that is trained from")
+        present = {name: self.state.get(name, array) for name, array in self._weights.items()}
+        write_tensors(target / self.manifest.weights, present, {"format": "pt"})
+        shutil.copyfile(self.folder / MODEL_FILE, target / MODEL_FILE)
+        return target / MODEL_FILE
+
+    def _session(self, kind: str) -> Any:
+        if kind not in self._sessions:
+            if kind not in self.manifest.files:
+                raise UserError(
+                    "E401",
+                    f"the folder '{self.folder}' has no graph for {kind}",
+                    why=f"it has {', '.join(sorted(self.manifest.files))}",
+                    next="export it with an optimizer" if kind in ("step", "update") else "export it again",
+                )
+            self._sessions[kind] = self._open(str(self.folder / self.manifest.files[kind]))
+        return self._sessions[kind]
+
+    def _beside(self) -> dict[str, Array]:
+        """What a step takes beside the batch and the state."""
+        manifest = self.manifest
+        fed: dict[str, Array] = {name: np.array(rate, np.float32) for name, rate in self.learning_rates.items()}
+        if manifest.seed is not None:
+            fed[manifest.seed] = np.array((self.seed + self.steps * SEEDS) & 0xFFFFFFFF, np.int64)
+        if manifest.loss_scale is not None:
+            fed[manifest.loss_scale] = np.array(self.loss_scale, np.float32)
+        return fed
+
+    def _arrays(self, session: Any, batch: Mapping[str, npt.ArrayLike], kind: str) -> dict[str, Array]:
+        """The batch as arrays. Raises UserError E401 where a name is missing or not known."""
+        wanted = {*self.manifest.batch, *self.manifest.targets}
+        if set(batch) != wanted:
+            missing, beyond = sorted(wanted - set(batch)), sorted(set(batch) - wanted)
+            why = "; ".join(
+                f"{what} {', '.join(names)}" for what, names in (("it lacks", missing), ("it has", beyond)) if names
+            )
+            raise UserError(
+                "E401", f"the batch does not fit the {kind} graph", why=why, next=f"give {', '.join(sorted(wanted))}"
+            )
+        return {name: np.asarray(value) for name, value in batch.items()}
+
+    @staticmethod
+    def _run(session: Any, feeds: Mapping[str, Any]) -> dict[str, Any]:
+        names = {value.name for value in session.get_inputs()}
+        outputs = [value.name for value in session.get_outputs()]
+        return dict(zip(outputs, session.run(None, {k: v for k, v in feeds.items() if k in names}), strict=True))

@@ -1,0 +1,139 @@
+"""What cannot be trained is one error that names it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import fx2onnx
+
+X, Y = torch.ones(2, 3), torch.ones(2, 2)
+
+
+def refused(module: nn.Module, tmp_path: Path, **options: Any) -> fx2onnx.UserError:
+    asked = {"loss": F.mse_loss, "targets": (Y,), **options}
+    with pytest.raises(fx2onnx.UserError) as caught:
+        fx2onnx.export_training(module, (X,), tmp_path / "out", **asked)
+    assert not (tmp_path / "out").exists() or not list((tmp_path / "out").iterdir())
+    return caught.value
+
+
+class Partly(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.used, self.unused = nn.Linear(3, 2), nn.Linear(3, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.used(x)  # type: ignore[no-any-return]
+
+
+class InPlace(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(3, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.fc(x).exp()
+        z = y * y
+        y.add_(1)
+        return z
+
+
+class Cut(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(3, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.fc(x).round().detach()
+
+
+class Chosen(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(3, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.fc(x).argmax(1).float()
+
+
+def test_a_loss_that_is_no_scalar(tmp_path: Path) -> None:
+    error = refused(nn.Linear(3, 2), tmp_path, loss=lambda outputs, target: (outputs - target) ** 2)
+    assert error.code == "E108"
+    assert "[2, 2]" in error.why
+
+
+def test_a_loss_of_integers(tmp_path: Path) -> None:
+    error = refused(nn.Linear(3, 2), tmp_path, loss=lambda outputs, target: outputs.argmax())
+    assert error.code == "E108"
+    assert "int64" in error.why
+
+
+def test_a_loss_that_cannot_be_called(tmp_path: Path) -> None:
+    assert refused(nn.Linear(3, 2), tmp_path, loss="mse").code == "E001"
+
+
+def test_a_parameter_without_gradient_is_named_and_can_be_frozen(tmp_path: Path) -> None:
+    error = refused(Partly(), tmp_path)
+    assert error.code == "E108"
+    assert "unused.weight, unused.bias" in error.what
+    assert "frozen=" in error.next[0]
+    done = fx2onnx.export_training(Partly(), (X,), tmp_path, loss=F.mse_loss, targets=(Y,), frozen=["unused."])
+    assert [parameter.name for parameter in done.manifest.parameters] == ["used.weight", "used.bias"]
+
+
+def test_a_loss_that_depends_on_nothing(tmp_path: Path) -> None:
+    error = refused(Cut(), tmp_path)
+    assert error.code == "E108"
+    assert "any parameter" in error.what
+
+
+def test_an_operator_without_gradient_in_the_way(tmp_path: Path) -> None:
+    assert refused(Chosen(), tmp_path, targets=(torch.ones(2),)).code == "E108"
+
+
+def test_a_write_that_autograd_forbids(tmp_path: Path) -> None:
+    """The value that the gradient of the product needs is overwritten."""
+    module = InPlace()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        F.mse_loss(module(X), Y).backward()
+    error = refused(module, tmp_path)
+    assert error.code == "E101"
+    assert "modified by an inplace operation" in error.why
+
+
+def test_an_optimizer_that_is_not_known(tmp_path: Path) -> None:
+    module = nn.Linear(3, 2)
+    error = refused(module, tmp_path, optimizer=torch.optim.ASGD(module.parameters()))
+    assert error.code == "E001"
+    assert "ASGD" in error.what
+    assert "AdamW" in error.why
+    assert refused(module, tmp_path, optimizer=torch.optim.SGD).why == "it is a class"
+
+
+def test_an_optimizer_of_other_parameters(tmp_path: Path) -> None:
+    error = refused(nn.Linear(3, 2), tmp_path, optimizer=torch.optim.SGD(nn.Linear(3, 2).parameters()))
+    assert error.code == "E108"
+    assert "weight" in error.what
+
+
+@pytest.mark.parametrize(
+    ("targets", "code"), [((Y, Y, Y, Y, Y, Y), "E001"), ((1,), "E001"), ({"input": Y}, "E001"), ((), "E101")]
+)
+def test_targets_that_do_not_fit(targets: Any, code: str, tmp_path: Path) -> None:
+    assert refused(nn.Linear(3, 2), tmp_path, targets=targets).code == code
+
+
+@pytest.mark.parametrize("options", [{"frozen": ["nothing"]}, {"inputs": ["y"]}, {"dropout": "on"}, {"clip_norm": 0}])
+def test_options_that_do_not_fit(options: dict[str, Any], tmp_path: Path) -> None:
+    assert refused(nn.Linear(3, 2), tmp_path, **options).code == "E001"
+
+
+def test_nothing_is_trained(tmp_path: Path) -> None:
+    error = refused(nn.Linear(3, 2).requires_grad_(False), tmp_path)
+    assert (error.code, error.what) == ("E108", "nothing is trained")

@@ -1,0 +1,259 @@
+"""A folder that trains: what it holds, digits from scratch in both engines, saving and going on, without torch."""
+
+from __future__ import annotations
+
+import copy
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import fx2onnx
+from fx2onnx.runner import InferenceSession, Trainer
+from models_zoo.digits import BATCH, DigitsCnn, digits
+from tests.training.stepping import ENGINES
+
+FILES = {
+    "apply_gradients.onnx", "eval.onnx", "fx2onnx.json", "gradients.onnx", "model.onnx", "train_step.onnx",
+    "weights.safetensors",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("sklearn")
+    torch.manual_seed(0)
+    module, target = DigitsCnn(), tmp_path_factory.mktemp("digits")
+    images, labels = digits(test=False)
+    fx2onnx.export_training(
+        module,
+        (images[:BATCH],),
+        target,
+        loss=F.cross_entropy,
+        targets={"labels": labels[:BATCH]},
+        optimizer=torch.optim.Adam(module.parameters(), lr=3e-3),
+        metrics={"accuracy": lambda outputs, labels: (outputs.argmax(1) == labels).float().mean()},
+        dynamic_shapes={"image": {0: "batch"}, "labels": {0: "batch"}},
+    )
+    return target
+
+
+def _batches(epochs: int) -> Iterator[dict[str, Any]]:
+    images, labels = digits(test=False)
+    generator = np.random.default_rng(0)
+    for _ in range(epochs):
+        order = generator.permutation(len(images))
+        for rows in np.split(order, range(BATCH, len(order), BATCH)):
+            yield {"image": images.numpy()[rows], "labels": labels.numpy()[rows]}
+
+
+def _held_out() -> dict[str, Any]:
+    images, labels = digits(test=True)
+    return {"image": images.numpy(), "labels": labels.numpy()}
+
+
+def test_files(folder: Path) -> None:
+    assert {path.name for path in folder.iterdir()} == FILES
+    for path in folder.glob("*.onnx"):
+        onnx.checker.check_model(path, full_check=True)
+        assert {node.domain for node in onnx.load(path, load_external_data=False).graph.node} == {""}
+    manifest = json.loads((folder / "fx2onnx.json").read_text())["training"]
+    first = manifest["parameters"][0]
+    assert (first["name"], first["gradient"], first["next"]) == (
+        "conv1.weight",
+        "grad.conv1.weight",
+        "conv1.weight.next",
+    )
+    assert [slot["name"] for slot in first["state"]] == ["conv1.weight.exp_avg", "conv1.weight.exp_avg_sq"]
+    assert "norm1.running_mean" in [slot["name"] for slot in manifest["buffers"]]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_digits_from_scratch(folder: Path, engine: str, tmp_path: Path) -> None:
+    trainer = Trainer(folder, ENGINES[engine])
+    assert trainer.evaluate(_held_out())["accuracy"] < 0.3
+    for batch in _batches(3):
+        trainer.step(batch)
+    reached = trainer.evaluate(_held_out())["accuracy"]
+    assert reached > 0.95
+    path = trainer.save_model(tmp_path / "out")
+    logits = ENGINES[engine](str(path)).run(None, {"image": _held_out()["image"]})[0]
+    assert abs((logits.argmax(1) == _held_out()["labels"]).mean() - reached) < 1e-6
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_going_on_is_bit_for_bit(folder: Path, engine: str, tmp_path: Path) -> None:
+    trainer = Trainer(folder, ENGINES[engine])
+    batches = list(_batches(1))[:6]
+    for batch in batches[:3]:
+        trainer.step(batch)
+    trainer.save(tmp_path / "state.safetensors")
+    first = [trainer.step(batch)["loss"] for batch in batches[3:]]
+    again = Trainer(folder, ENGINES[engine])
+    again.load(tmp_path / "state.safetensors")
+    assert again.steps == 3
+    assert [again.step(batch)["loss"] for batch in batches[3:]] == first
+    assert all(np.array_equal(again.state[name], value) for name, value in trainer.state.items())
+
+
+def test_the_state_is_read_by_safetensors(folder: Path, tmp_path: Path) -> None:
+    load_file = pytest.importorskip("safetensors.numpy").load_file
+    trainer = Trainer(folder)
+    trainer.save(tmp_path / "state.safetensors")
+    found = load_file(tmp_path / "state.safetensors")
+    assert set(found) == set(trainer.state)
+    np.testing.assert_array_equal(found["fc2.weight"], trainer.state["fc2.weight"])
+
+
+def test_torch_is_not_needed(folder: Path) -> None:
+    code = f"""
+import sys
+import numpy as np
+from fx2onnx.runner import Trainer
+trainer = Trainer({str(folder)!r})
+trainer.step({{"image": np.zeros((2, 1, 8, 8), np.float32), "labels": np.zeros(2, np.int64)}})
+print("torch" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+def test_the_model_is_the_module(folder: Path) -> None:
+    torch.manual_seed(0)
+    images = _held_out()["image"][:5]
+    want = DigitsCnn().eval()(torch.from_numpy(images)).detach().numpy()
+    got = InferenceSession(str(folder / "model.onnx")).run(None, {"image": images})[0]
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+
+
+def test_the_state_of_another_model_is_refused(folder: Path, tmp_path: Path) -> None:
+    module = nn.Linear(3, 2)
+    other = tmp_path / "other"
+    sample = torch.ones(2, 3)
+    fx2onnx.export_training(
+        module,
+        (sample,),
+        other,
+        loss=F.mse_loss,
+        targets=(torch.ones(2, 2),),
+        optimizer=torch.optim.SGD(module.parameters()),
+    )
+    Trainer(other).save(tmp_path / "state.safetensors")
+    with pytest.raises(fx2onnx.UserError, match="another model or optimizer") as caught:
+        Trainer(folder).load(tmp_path / "state.safetensors")
+    assert caught.value.code == "E302"
+
+
+def test_a_batch_that_does_not_fit_is_refused(folder: Path) -> None:
+    with pytest.raises(fx2onnx.UserError, match="does not fit the step graph") as caught:
+        Trainer(folder).step({"image": np.zeros((1, 1, 8, 8), np.float32)})
+    assert caught.value.code == "E401"
+    assert "labels" in caught.value.why
+
+
+def test_a_folder_that_does_not_train_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(fx2onnx.UserError):
+        Trainer(tmp_path)
+
+
+class Noisy(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc, self.drop = nn.Linear(200, 200), nn.Dropout(0.25)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.dropout(self.drop(self.fc(x)), 0.5, self.training)
+
+
+def _noisy(folder: Path, dropout: str) -> Noisy:
+    torch.manual_seed(0)
+    module = Noisy()
+    fx2onnx.export_training(
+        module,
+        (torch.ones(50, 200),),
+        folder,
+        loss=lambda outputs: outputs.square().mean(),
+        optimizer=torch.optim.SGD(module.parameters(), lr=0.1),
+        dropout=dropout,
+        returns_outputs=True,
+    )
+    return module
+
+
+def test_dropout_that_is_off(tmp_path: Path) -> None:
+    module = _noisy(tmp_path, "off")
+    want = module.fc(torch.ones(50, 200)).detach().numpy()
+    results = Trainer(tmp_path).step({"x": np.ones((50, 200), np.float32)})
+    np.testing.assert_allclose(results["output"], want, rtol=1e-4, atol=1e-5)
+
+
+def test_dropout_from_a_seed(tmp_path: Path) -> None:
+    module = _noisy(tmp_path, "seeded")
+    want = module.fc(torch.ones(50, 200)).detach().numpy() / (0.75 * 0.5)
+    drawn = {}
+    for engine, open_session in ENGINES.items():
+        for seed in (0, 1):
+            trainer = Trainer(tmp_path, open_session, seed=seed)
+            outputs = trainer.step({"x": np.ones((50, 200), np.float32)})["output"]
+            kept = outputs != 0
+            np.testing.assert_allclose(outputs[kept], want[kept], rtol=1e-4, atol=1e-4)
+            assert abs(kept.mean() - 0.75 * 0.5) < 0.02
+            assert np.abs(np.corrcoef(kept.T.astype(float)) - np.eye(200)).mean() < 0.15, "columns are independent"
+            drawn[engine, seed] = kept
+    assert np.array_equal(drawn["onnxruntime", 0], drawn["runner", 0])
+    assert not np.array_equal(drawn["runner", 0], drawn["runner", 1])
+
+
+def test_tied_weights_have_one_gradient_and_adapters_move_alone(tmp_path: Path) -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words, self.low, self.high = (
+                nn.Embedding(7, 4),
+                nn.Linear(4, 2, bias=False),
+                nn.Linear(2, 4, bias=False),
+            )
+            self.head = nn.Linear(4, 7, bias=False)
+            self.head.weight = self.words.weight
+
+        def forward(self, ids: torch.Tensor) -> torch.Tensor:
+            hidden = self.words(ids)
+            return self.head(hidden + self.high(self.low(hidden)))  # type: ignore[no-any-return]
+
+    torch.manual_seed(0)
+    module, ids = Tied(), torch.tensor([1, 2, 3])
+    training = fx2onnx.Training(F.cross_entropy, (ids,))
+    whole = fx2onnx.export(module, (ids,), training=training).report
+    assert [name for name in whole.output_names if "words" in name or "head" in name] == ["grad.words.weight"]
+    adapters = [module.low.weight, module.high.weight]
+    fx2onnx.export_training(
+        module,
+        (ids,),
+        tmp_path,
+        loss=F.cross_entropy,
+        targets=(ids,),
+        frozen=["words."],
+        optimizer=torch.optim.SGD(adapters, lr=0.5),
+    )
+    own = copy.deepcopy(module)
+    optimizer = torch.optim.SGD([own.low.weight, own.high.weight], lr=0.5)
+    trainer = Trainer(tmp_path)
+    assert set(trainer.state) == {"low.weight", "high.weight"}
+    for _ in range(3):
+        optimizer.zero_grad()
+        F.cross_entropy(own(ids), ids).backward()
+        optimizer.step()
+        trainer.step({"ids": ids.numpy(), "target": ids.numpy()})
+    np.testing.assert_allclose(trainer.state["low.weight"], own.low.weight.detach().numpy(), rtol=1e-5, atol=1e-6)
+    content = onnx.load(tmp_path / "train_step.onnx", load_external_data=False)
+    frozen = next(found for found in content.graph.initializer if found.name == "words.weight")
+    assert [entry.value for entry in frozen.external_data if entry.key == "location"] == ["weights.safetensors"]

@@ -1,0 +1,98 @@
+"""Networks of each kind: gradients are autograd's, and steps of an optimizer follow PyTorch's losses."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import torch
+
+import fx2onnx
+from tests.support import run_engines
+from tests.training.models import TASKS, Task, task
+from tests.training.stepping import as_arrays, eager_losses, exported_losses
+
+STEPS = 20
+
+
+def exact_gradients(found: Task) -> tuple[float, dict[str, torch.Tensor]]:
+    """Loss and gradients of the task in float64."""
+
+    def wide(value: Any) -> Any:
+        is_float = isinstance(value, torch.Tensor) and value.is_floating_point()
+        return value.double() if is_float else value
+
+    module = copy.deepcopy(found.module).double().train()
+    outputs = module(*map(wide, found.args), **{name: wide(value) for name, value in found.kwargs.items()})
+    loss = found.loss(outputs, *map(wide, found.targets))
+    loss.backward()
+    return float(loss.detach()), {name: p.grad for name, p in module.named_parameters() if p.grad is not None}
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_gradients_are_autograds(name: str) -> None:
+    found = task(name)
+    training = fx2onnx.Training(found.loss, found.targets)
+    result = fx2onnx.export(
+        found.module, found.args, kwargs=found.kwargs, training=training, dynamic_shapes=found.dynamic
+    )
+    proto = result.model_proto
+    onnx.checker.check_model(proto, full_check=True)
+    assert {node.domain for node in proto.graph.node} == {""}
+    loss, gradients = exact_gradients(found)
+    given = {**dict(found.module.named_parameters()), **dict(found.module.named_buffers())}
+    fed = [*found.args, *found.kwargs.values(), *found.targets]
+    feeds = [*fed, *(given[value.name].detach() for value in list(proto.graph.input)[len(fed) :])]
+    names = [value.name for value in proto.graph.output]
+    assert {f"grad.{name}" for name in gradients} <= set(names)
+    for engine, outputs in run_engines(proto, feeds).items():
+        found_values = dict(zip(names, outputs, strict=True))
+        assert abs(found_values["loss"] - loss) < 1e-5 * max(1.0, abs(loss)), engine
+        for parameter, gradient in gradients.items():
+            scale = max(float(gradient.abs().max()), 1e-3)
+            got = found_values[f"grad.{parameter}"]
+            np.testing.assert_allclose(
+                got, gradient.numpy(), rtol=0, atol=3e-4 * scale, err_msg=f"{engine} {parameter}"
+            )
+
+
+@pytest.mark.parametrize(("kind", "tolerance"), [("sgd", 1e-4), ("adamw", 1e-3)])
+@pytest.mark.parametrize("name", ["cnn", "resnet", "lstm", "gpt2"])
+def test_losses_follow_pytorchs(name: str, kind: str, tolerance: float, tmp_path: Path) -> None:
+    found = task(name)
+
+    def make(module: torch.nn.Module) -> torch.optim.Optimizer:
+        if kind == "sgd":
+            return torch.optim.SGD(module.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-3)
+        return torch.optim.AdamW(module.parameters(), lr=1e-3)
+
+    fx2onnx.export_training(
+        found.module,
+        found.args,
+        tmp_path,
+        loss=found.loss,
+        targets=found.targets,
+        optimizer=make(found.module),
+        kwargs=found.kwargs,
+        dynamic_shapes=found.dynamic,
+    )
+    want = eager_losses(
+        found.module,
+        make,
+        lambda module: found.loss(module(*found.args, **found.kwargs), *found.targets),
+        STEPS,
+    )
+    from fx2onnx.manifest.training import read_training
+
+    manifest = read_training(tmp_path)
+    fed = dict(
+        zip([*manifest.batch, *manifest.targets], [*found.args, *found.kwargs.values(), *found.targets], strict=True)
+    )
+    assert want[-1] < 0.99 * want[0], "it learns"
+    for engine in ("onnxruntime", "runner"):
+        got = exported_losses(tmp_path, engine, as_arrays(fed), STEPS)
+        np.testing.assert_allclose(got, want, rtol=tolerance, err_msg=engine)

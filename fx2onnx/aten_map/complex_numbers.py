@@ -241,17 +241,17 @@ for _names, _form, _function in _FORMS:
 register_shared(_to, "Cast, Pad to a pair", *overloads_of("chalf"), is_complex=True)
 
 # Views of pairs: the real entry, with one more axis in sizes, and dims that count without it.
-SIZES = frozenset({"size", "shape", "sizes", "repeats"})
+SIZES = frozenset({"size", "shape", "sizes", "repeats", "input_sizes"})
 DIMS = frozenset(
     {"dim", "dim0", "dim1", "dims", "axis", "axis0", "axis1", "start_dim", "end_dim", "source", "destination"}
 )
-NEW_AXIS = frozenset({"unsqueeze", "stack"})
+NEW_AXIS = frozenset({"unsqueeze", "stack", "select_backward"})
 _VIEWS = (
     "view reshape _unsafe_view _reshape_alias flatten.using_ints transpose.int swapaxes swapdims permute movedim.int "
 )
 _VIEWS += "movedim.intlist unsqueeze squeeze squeeze.dim squeeze.dims expand slice.Tensor select.int narrow cat concat "
 _VIEWS += "concatenate stack unbind.int split.Tensor split_with_sizes chunk repeat roll flip index_select index.Tensor "
-_VIEWS += "sum.dim_IntList sum mean.dim mean cumsum diff select_scatter slice_scatter unflatten.int broadcast_to"
+_VIEWS += "sum.dim_IntList sum mean.dim mean cumsum diff select_scatter slice_scatter slice_backward select_backward unflatten.int broadcast_to"
 ONE_ELEMENT = frozenset({"cumsum", "index_select", "flip", "roll"})
 """Views along an axis that PyTorch takes of a 0-d tensor too: they are the tensor."""
 REPEATS_ONE = frozenset({"repeat"})

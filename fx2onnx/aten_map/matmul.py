@@ -7,7 +7,7 @@ from typing import Any
 import onnx_ir as ir
 import torch
 
-from fx2onnx.aten_map.table.axes import swap, unsqueeze, whole
+from fx2onnx.aten_map.table.axes import squeeze, swap, unsqueeze, whole
 from fx2onnx.aten_map.table.dtype_support import opmath
 from fx2onnx.aten_map.table.dtypes import FLOATS, as_dtype
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
@@ -26,7 +26,15 @@ def product(op: Emit, lhs: ir.Value, rhs: ir.Value) -> ir.Value:
     dtype = op.dtype(lhs)
     if dtype in NARROW_INTEGERS:
         return op.cast(op.MatMul(op.cast(lhs, INT32), op.cast(rhs, INT32)), dtype)
+    if op.rank(rhs) == 1 and op.rank(lhs) > 1 and _is_transposed(op, lhs):
+        return squeeze(op, op.MatMul(lhs, unsqueeze(op, rhs, 1)), op.rank(lhs) - 1)
     return op.MatMul(lhs, rhs)
+
+
+def _is_transposed(op: Emit, value: ir.Value) -> bool:
+    """onnxruntime 1.31 joins Transpose and MatMul, and then multiplies a vector with the matrix that is not transposed."""
+    producer = op.producer(value)
+    return producer is not None and producer.op_type == "Transpose"
 
 
 def transposed_weight(op: Emit, weight: ir.Value) -> ir.Value:

@@ -64,6 +64,19 @@ def export_command(
     ] = None,
     task: options.Task = None,
     cache: options.Cache = "dynamic",
+    training: Annotated[
+        bool, typer.Option("--training", help="A folder that trains: steps, gradients, loss (docs/training.md).")
+    ] = False,
+    loss: Annotated[
+        str, typer.Option("--loss", help="cross_entropy, mse or binary_cross_entropy_with_logits, with --training.")
+    ] = "cross_entropy",
+    optimizer: Annotated[
+        str | None,
+        typer.Option("--optimizer", help="sgd, adam, adamw, ...; without it gradients alone.", show_default=False),
+    ] = None,
+    learning_rate: Annotated[
+        float | None, typer.Option("--learning-rate", help="The optimizer's first rate.", show_default=False)
+    ] = None,
     weights: options.Weights = None,
     dtype: options.Dtype = None,
     bake: options.Bake = None,
@@ -101,6 +114,18 @@ def export_command(
         asked = FolderOptions(task, cache, ExportOptions(opset_version=opset, verify=verify), source=source_options)
         export_into_folder(FolderJob(sources[0], output, asked, target, report), json_output=json_output, quiet=quiet)
         return
+    if training:
+        if len(sources) > 1 or is_pattern(sources[0]):
+            raise UserError("E001", "--training takes one model at a time")
+        from fx2onnx.cli.export_training import TrainingJob, export_training_folder
+
+        sizes = tuple(dynamic or ["default"])
+        source = with_task(sources[0], task)
+        trained = TrainingJob(source, output, loss, optimizer, learning_rate, sizes, opset, source_options)
+        export_training_folder(trained, json_output=json_output, quiet=quiet)
+        return
+    if optimizer is not None or learning_rate is not None:
+        raise UserError("E001", "--optimizer is for training", next="add --training")
     if cache != "dynamic":
         raise UserError("E001", "--cache is for generation tasks", next="--task text-generation-with-past")
     template = Job(

@@ -169,9 +169,15 @@ class _Factored(UpdateRule):
         return {"variance": torch.zeros_like(parameter)}
 
 
+def _pair(value: object) -> tuple[float | None, float]:
+    """Adafactor's two epsilons; the first may be that of the parameter's dtype."""
+    first, second = value if isinstance(value, tuple | list) else (None, value)
+    return first, float(second)  # type: ignore[arg-type]
+
+
 def adafactor(options: Group) -> UpdateRule:
     """Source: torch/optim/_adafactor.py, _single_tensor_adafactor."""
-    first, second = tuple(options["eps"])  # type: ignore[call-overload]
+    first, second = _pair(options["eps"])
     beta_decay, threshold, decay = (_number(options, name) for name in ("beta2_decay", "d", "weight_decay"))
 
     def update(
@@ -182,7 +188,7 @@ def adafactor(options: Group) -> UpdateRule:
         weight = moment.number**beta_decay
         rho = torch.minimum(moment.learning_rate, 1 / moment.number.sqrt())
         rms = torch.linalg.vector_norm(parameter) / math.sqrt(parameter.numel())
-        alpha = rms.clamp(min=float(second)) * rho
+        alpha = rms.clamp(min=second) * rho
         if decay:
             parameter = parameter * (1 - moment.learning_rate * decay)
         weight = weight.to(parameter.dtype)

@@ -10,6 +10,7 @@ from fx2onnx.base.bounded import Bounded
 from fx2onnx.capture.overloads import (
     broadcasting,
     data_dependent,
+    factors,
     python_answers,
     quantized,
     ragged,
@@ -30,6 +31,7 @@ FAMILIES = (
     aliasing,
     broadcasting,
     data_dependent,
+    factors,
     functionalize,
     meta_rules,
     python_answers,

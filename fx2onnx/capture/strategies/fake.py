@@ -30,7 +30,11 @@ from fx2onnx.capture.shapes.shape_env import DATA_DECIDES, KEEP_TENSORS, ShapeEn
 from fx2onnx.capture.shapes.size_indices import IndicesOfSizes
 from fx2onnx.capture.shapes.symnode import sym_int
 from fx2onnx.capture.shapes.unmet import with_sizes
-from fx2onnx.capture.torch_private.capture_modes import capture_modes, take_assignments
+from fx2onnx.capture.torch_private.capture_modes import (
+    capture_modes,
+    raise_at_backward,
+    take_assignments,
+)
 from fx2onnx.capture.torch_private.fake_tensors import (
     DataDependentOutputException,
     UnsupportedOperatorException,
@@ -130,6 +134,8 @@ def _run_module(
     attempt.patches.apply(attempt.traced, recorder.is_known)
     take_assignments(recorder.take_data)
     take_questions(Questions(recorder))
+    if attempt.whole:  # writes and results of composite operators have no history there
+        raise_at_backward(NeedsDecomposition)
     indices = IndicesOfSizes() if attempt.numbers_in else contextlib.nullcontext()
     with capture_modes(recorder.fake_mode, recorder.mode, attempt.gradients), indices:
         try:

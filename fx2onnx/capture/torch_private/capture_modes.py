@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import logging
 import sys
 import threading
@@ -94,6 +95,35 @@ _CODE_PATCHES = (
 _LSTM = _instead(torch_decompositions.select_one_layer_lstm_function, lambda *_: torch_decompositions.one_layer_lstm)
 """Recurrent layers that are not recorded whole split into ATen overloads, not into oneDNN's own."""
 
+
+def _multilabel_margin(input: torch.Tensor, target: torch.Tensor, reduction: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """torch 2.13's own counts class 0 again for each place after the first -1. Of reductions 1 is the mean, 2 the sum."""
+    values, classes = torch.atleast_2d(input), torch.atleast_2d(target)
+    is_named = (classes < 0).cumsum(-1) == 0
+    places = torch.where(is_named, classes, 0)
+    own = (places.unsqueeze(-1) == torch.arange(values.shape[1])) & is_named.unsqueeze(-1)
+    is_target = own.any(1)
+    gap = (1 - values.gather(1, places).unsqueeze(-1) + values.unsqueeze(1)).clamp_min(0) / values.shape[1]
+    loss = torch.where(is_named.unsqueeze(-1) & ~is_target.unsqueeze(1), gap, 0).sum((1, 2))
+    whole = loss.mean() if reduction == 1 else loss.sum() if reduction == 2 else loss
+    return whole if reduction or input.dim() > 1 else whole.reshape(()), is_target.to(input.dtype).reshape(target.shape)
+
+
+_SPLIT_PATCHES = (
+    _LSTM,
+    _instead(inspect.unwrap(torch_decompositions.multilabel_margin_loss_forward), _multilabel_margin),
+)
+
+
+def raise_at_backward(error: type[BaseException]) -> None:
+    """Until ``Changes`` end, taking gradients raises ``error`` in this thread."""
+
+    def run_backward(*args: object, **kwargs: object) -> object:
+        raise error
+
+    _instead(torch.autograd.graph._engine_run_backward, run_backward).put_in()
+
+
 _FAKE_TENSOR_LOG = logging.getLogger("torch._subclasses.fake_tensor")
 
 
@@ -109,7 +139,7 @@ def capture_modes(
     """Everything inside runs on fake tensors, seen by ``recorder``; other threads see nothing of it."""
     with Changes():
         put_name(THREAD, "captures", True)
-        for code_patch in (*_CODE_PATCHES, *([_LSTM] if isinstance(recorder, SplitMode) else [])):
+        for code_patch in (*_CODE_PATCHES, *(_SPLIT_PATCHES if isinstance(recorder, SplitMode) else ())):
             code_patch.put_in()
         _run_as_written()
         before_change(fake_mode.release)

@@ -1,0 +1,63 @@
+"""Gradients of distances and of normalised weights that PyTorch has no decomposition for."""
+
+from __future__ import annotations
+
+import math
+
+import onnx_ir as ir
+import torch
+
+from fx2onnx.aten_map.table.axes import unsqueeze
+from fx2onnx.aten_map.table.registry import translates
+from fx2onnx.irx.emit import Emit
+
+aten = torch.ops.aten
+
+
+@translates(aten._cdist_backward.default)
+def _cdist_backward(op: Emit, grad: ir.Value, x1: ir.Value, x2: ir.Value, p: float, cdist: ir.Value) -> ir.Value:
+    """_cdist_backward(Tensor grad, Tensor x1, Tensor x2, float p, Tensor cdist) -> Tensor
+
+    Source: dist_calc in ATen/native/cpu/DistanceOpsKernel.cpp; nothing comes from a distance of 0.
+    """
+    dtype, rank = op.dtype(x1), op.rank(x1)
+    difference = op.Sub(unsqueeze(op, x1, rank - 1), unsqueeze(op, x2, rank - 2))
+    length, weight = unsqueeze(op, cdist, rank), unsqueeze(op, grad, rank)
+    zero = op.const(0, dtype)
+    if p == 0:
+        return op.Mul(x1, zero)
+    sign = op.Sign(difference)
+    if p == 1:
+        return op.ReduceSum(op.Mul(sign, weight), axes=[rank - 1], keepdims=0)
+    size = op.Abs(difference)
+    if math.isinf(p):
+        share = op.Mul(sign, op.cast(op.Equal(size, length), dtype))
+        return op.ReduceSum(op.Mul(share, weight), axes=[rank - 1], keepdims=0)
+    is_zero = op.Equal(length, zero)
+    divisor = op.Where(is_zero, op.const(1, dtype), length)
+    if p == 2:
+        share = op.Div(difference, divisor)
+    else:
+        ratio = op.Div(size, divisor)
+        no_size = op.Equal(size, zero)
+        power = op.Pow(op.Where(no_size, op.const(1, dtype), ratio), op.const(p - 1, dtype))
+        share = op.Mul(sign, op.Where(no_size, zero, power))
+    share = op.Where(is_zero, zero, share)
+    return op.ReduceSum(op.Mul(share, weight), axes=[rank - 1], keepdims=0)
+
+
+@translates(aten._weight_norm_interface_backward.default)
+def _weight_norm_interface_backward(
+    op: Emit, grad_w: ir.Value, saved_v: ir.Value, saved_g: ir.Value, saved_norms: ir.Value, dim: int
+) -> tuple[ir.Value, ir.Value]:
+    """_weight_norm_interface_backward(Tensor grad_w, Tensor saved_v, Tensor saved_g, Tensor saved_norms, int dim) -> (Tensor, Tensor)
+
+    Source: the formula above weight_norm_backward_first_dim_kernel in ATen/native/cuda/WeightNorm.cu.
+    """
+    rank, dtype = op.rank(saved_v), op.dtype(saved_v)
+    axes = [axis for axis in range(rank) if axis != dim % rank]
+    norms = op.cast(saved_norms, dtype)
+    total = op.ReduceSum(op.Mul(saved_v, grad_w), axes=axes, keepdims=1)
+    of_size = op.Div(total, norms)
+    along = op.Mul(saved_v, op.Div(total, op.Mul(norms, norms)))
+    return op.Mul(op.Div(saved_g, norms), op.Sub(grad_w, along)), of_size

@@ -1,0 +1,160 @@
+"""``fx2onnx export SOURCE --training --loss cross_entropy --optimizer adamw -o FOLDER``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fx2onnx.base.errors import UserError
+from fx2onnx.cli.files import human_size
+from fx2onnx.cli.outcome import print_json
+
+if TYPE_CHECKING:
+    import torch
+
+    from fx2onnx.exporting.training import TrainingFolder
+    from fx2onnx.sources import Source
+
+OPTIMIZERS = {
+    "sgd": "SGD", "adam": "Adam", "adamw": "AdamW", "rmsprop": "RMSprop", "adagrad": "Adagrad", "adafactor": "Adafactor",
+}  # fmt: skip
+"""Words of ``--optimizer`` and classes of ``torch.optim``."""
+LOSSES = ("cross_entropy", "mse", "binary_cross_entropy_with_logits")
+TARGET = "target"
+
+
+@dataclass(frozen=True)
+class TrainingJob:
+    """What ``fx2onnx export --training`` was asked for."""
+
+    source: str
+    output: Path
+    loss: str
+    optimizer: str | None
+    learning_rate: float | None
+    dynamic: Sequence[str]
+    opset: int | None
+    source_options: dict[str, Any]
+
+
+def export_training_folder(job: TrainingJob, *, json_output: bool, quiet: bool) -> None:
+    """Export into the folder and show what is in it. Raises UserError."""
+    from fx2onnx.cli.progress import Stages
+    from fx2onnx.sources import resolve
+
+    if job.loss not in LOSSES:
+        raise UserError("E001", f"--loss {job.loss} is not known", next=f"one of {', '.join(LOSSES)}")
+    if job.optimizer is not None and job.optimizer not in OPTIMIZERS:
+        raise UserError("E001", f"--optimizer {job.optimizer} is not known", next=f"one of {', '.join(OPTIMIZERS)}")
+    with Stages(quiet=quiet or json_output) as stages:
+        with stages.stage(f"build {job.source}"):
+            model = resolve(job.source, **job.source_options)
+        done = stages.call("export", lambda: _exported(job, model))
+    if json_output:
+        print_json(_summary(job, done))
+    elif not quiet:
+        _show(done)
+
+
+def _exported(job: TrainingJob, model: Source) -> TrainingFolder:
+    import torch
+
+    from fx2onnx.api import export_training
+    from fx2onnx.cli.dynamic import dynamic_shapes_of, parse_dynamic
+
+    loss, target, axes = _loss_of(job.loss, model)
+    shapes = dict(dynamic_shapes_of(model, parse_dynamic(list(job.dynamic))) or {})
+    names = {size for of_input in shapes.values() for size in of_input.values()}
+    shapes |= {TARGET: {axis: name for axis, name in axes.items() if name in names}}
+    optimizer = None
+    if job.optimizer is not None:
+        rate = {} if job.learning_rate is None else {"lr": job.learning_rate}
+        parameters = [value for value in model.module.parameters() if value.requires_grad]
+        if not parameters:
+            for value in model.module.parameters():
+                value.requires_grad_()
+            parameters = list(model.module.parameters())
+        optimizer = getattr(torch.optim, OPTIMIZERS[job.optimizer])(parameters, **rate)
+    metrics = {"accuracy": _accuracy} if job.loss == "cross_entropy" else {}
+    return export_training(
+        model.module,
+        model.args,
+        job.output,
+        loss=loss,
+        targets={TARGET: target},
+        optimizer=optimizer,
+        kwargs=model.kwargs or None,
+        dynamic_shapes=shapes,
+        opset_version=job.opset,
+        metrics=metrics,
+    )
+
+
+def _scores(outputs: Any) -> torch.Tensor:
+    """What a loss is taken of: the tensor, ``logits``, or the first tensor of what forward returns."""
+    import torch
+
+    if isinstance(outputs, torch.Tensor):
+        return outputs
+    found = getattr(outputs, "logits", None)
+    if found is None:
+        leaves = torch.utils._pytree.tree_leaves(outputs)
+        found = next((leaf for leaf in leaves if isinstance(leaf, torch.Tensor)), None)
+    if found is None:
+        raise UserError("E001", "forward returns no tensor that a loss could be taken of")
+    return found
+
+
+def _accuracy(outputs: Any, target: torch.Tensor) -> torch.Tensor:
+    return (_scores(outputs).argmax(-1) == target).float().mean()
+
+
+def _loss_of(
+    name: str, model: Source
+) -> tuple[Callable[[Any, torch.Tensor], torch.Tensor], torch.Tensor, dict[int, str]]:
+    """The loss, a sample of its target, and the dynamic axes that the target may share with the inputs."""
+    import torch
+    from torch.nn import functional
+
+    with torch.no_grad():
+        scores = _scores(model.module.eval()(*model.args, **(model.kwargs or {})))
+    is_class = name == "cross_entropy"
+    sizes = list(scores.shape[:-1]) if is_class else list(scores.shape)
+    first = next(iter((model.dynamic_shapes or {}).values()), {})
+    axes = {axis: size for axis, size in dict(first).items() if isinstance(size, str) and axis < len(sizes)}
+    if is_class:
+        target = torch.zeros(sizes, dtype=torch.int64)
+        return lambda outputs, target: functional.cross_entropy(
+            _scores(outputs).flatten(0, -2), target.flatten()
+        ), target, axes  # fmt: skip
+    function = functional.mse_loss if name == "mse" else functional.binary_cross_entropy_with_logits
+    return lambda outputs, target: function(_scores(outputs), target), torch.zeros(sizes, dtype=scores.dtype), axes
+
+
+def _summary(job: TrainingJob, done: TrainingFolder) -> dict[str, Any]:
+    return {
+        "ok": True,
+        "source": job.source,
+        "folder": str(done.path),
+        "files": sorted(path.name for path in done.path.iterdir()),
+        "reports": {name: result.report.as_dict() for name, result in done.results.items()},
+    }
+
+
+def _show(done: TrainingFolder) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
+    from fx2onnx.cli.progress import console
+
+    table = Table.grid(padding=(0, 2))
+    table.add_row(Text("folder", style="bold"), Text(str(done.path)))
+    for path in sorted(done.path.iterdir()):
+        result = done.results.get(path.name)
+        facts = "" if result is None else f"{result.report.nodes_onnx} nodes, {result.report.seconds:.2f} s"
+        table.add_row(Text(path.name), Text(f"{human_size(path.stat().st_size):>9}   {facts}"))
+    trained = len(done.manifest.parameters)
+    table.add_row(Text("trained", style="bold"), Text(f"{trained} parameters"))
+    console().print(table)

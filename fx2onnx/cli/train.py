@@ -1,0 +1,188 @@
+"""``fx2onnx train FOLDER --data digits --steps 200``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fx2onnx.base.errors import UserError
+from fx2onnx.cli import options
+from fx2onnx.cli.outcome import print_json, reports_errors
+from fx2onnx.cli.run import Engine
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from fx2onnx.manifest.training import TrainingManifest
+    from fx2onnx.runner.trainer import Trainer
+
+    Arrays = dict[str, npt.NDArray[np.generic]]
+
+TEST_EVERY = 5
+"""Every fifth row is kept for the test."""
+BARS = 40
+
+
+@reports_errors
+def train_command(
+    folder: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="What fx2onnx export --training wrote.", show_default=False)
+    ],
+    data: Annotated[
+        str,
+        typer.Option(
+            "--data", help="digits, or a .npz file with an array for each input and target.", show_default=False
+        ),
+    ],
+    steps: Annotated[int, typer.Option("--steps", min=1, help="Steps of the optimizer.")] = 200,
+    batch: Annotated[int, typer.Option("--batch", min=1, help="Rows of a step.")] = 64,
+    engine: Annotated[Engine, typer.Option("--engine", help="What runs the graphs.")] = Engine.onnxruntime,
+    seed: options.Seed = 0,
+    state: Annotated[
+        Path | None, typer.Option("--state", help="Go on from this file, and write it at the end.", show_default=False)
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Write the trained model.onnx into this folder.", show_default=False),
+    ] = None,
+    log: Annotated[
+        Path | None, typer.Option("--log", help="Write the losses to this JSON file.", show_default=False)
+    ] = None,
+    json_output: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Train an exported folder on arrays, without PyTorch."""
+    from fx2onnx.runner.trainer import Trainer
+
+    trainer = Trainer(folder, _open_session(engine), seed=seed)
+    if state is not None and state.exists():
+        trainer.load(state)
+    rows, held_out = _apart(_data(data, trainer.manifest))
+    losses = _trained(trainer, _batches(rows, batch, steps, seed), steps, is_quiet=quiet or json_output)
+    test = {} if not held_out else _numbers(trainer.evaluate(held_out), trainer.manifest)
+    if state is not None:
+        trainer.save(state)
+    model = None if output is None else str(trainer.save_model(output))
+    summary = {
+        "ok": True,
+        "folder": str(folder),
+        "steps": trainer.steps,
+        "losses": losses,
+        "test": test,
+        "model": model,
+    }
+    if log is not None:
+        log.write_text(json.dumps(summary), encoding="utf-8")
+    if json_output:
+        print_json(summary)
+    elif not quiet:
+        _show(losses, test)
+
+
+def _open_session(engine: Engine) -> Any:
+    if engine is Engine.runner:
+        from fx2onnx.runner import InferenceSession
+
+        return InferenceSession
+    import onnxruntime
+
+    def opened(path: str) -> Any:
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 3
+        return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+
+    return opened
+
+
+def _data(name: str, manifest: TrainingManifest) -> Arrays:
+    """An array for each input and target, all of as many rows. Raises UserError E001, E302, E602."""
+    import numpy as np
+
+    wanted = [*manifest.batch, *manifest.targets]
+    if name == "digits":
+        if len(manifest.batch) != 1 or len(manifest.targets) != 1:
+            raise UserError("E001", "--data digits is for one input and one target", next="give a .npz file")
+        try:
+            from sklearn.datasets import load_digits
+        except ImportError as cause:
+            raise UserError("E602", "--data digits needs scikit-learn", next="pip install scikit-learn") from cause
+        pixels, labels = load_digits(return_X_y=True)
+        images = pixels.astype(np.float32).reshape(-1, 1, 8, 8) / np.float32(16)
+        return {manifest.batch[0]: images, manifest.targets[0]: labels.astype(np.int64)}
+    try:
+        with np.load(name, allow_pickle=False) as content:
+            found: Arrays = {key: content[key] for key in content.files}
+    except (OSError, ValueError) as cause:
+        raise UserError(
+            "E302", f"cannot read '{name}'", why=str(cause), next="--data digits, or a .npz file"
+        ) from cause
+    if set(found) != set(wanted):
+        raise UserError("E001", f"'{name}' has {', '.join(found)}", why=f"the folder takes {', '.join(wanted)}")
+    if len({len(array) for array in found.values()}) != 1:
+        raise UserError("E001", f"the arrays of '{name}' differ in their number of rows")
+    return found
+
+
+def _apart(arrays: Arrays) -> tuple[Arrays, Arrays]:
+    """Rows to train on, and every fifth one for the test."""
+    import numpy as np
+
+    count = len(next(iter(arrays.values())))
+    is_test = np.arange(count) % TEST_EVERY == 0
+    if count < TEST_EVERY:
+        return arrays, {}
+    return {k: v[~is_test] for k, v in arrays.items()}, {k: v[is_test] for k, v in arrays.items()}
+
+
+def _batches(rows: Arrays, size: int, steps: int, seed: int) -> Iterator[Arrays]:
+    """``steps`` batches of ``size`` rows, in a new order in each round."""
+    import numpy as np
+
+    generator, count = np.random.default_rng(seed), len(next(iter(rows.values())))
+    size = min(size, count)
+    order = generator.permutation(count)
+    for _ in range(steps):
+        if len(order) < size:
+            order = generator.permutation(count)
+        chosen, order = order[:size], order[size:]
+        yield {name: array[chosen] for name, array in rows.items()}
+
+
+def _trained(trainer: Trainer, batches: Iterator[Arrays], steps: int, *, is_quiet: bool) -> list[float]:
+    from rich.progress import Progress
+
+    from fx2onnx.cli.progress import console
+
+    losses: list[float] = []
+    with Progress(console=console(stderr=True), disable=is_quiet) as progress:
+        task = progress.add_task("training", total=steps)
+        for batch in batches:
+            losses.append(float(trainer.step(batch)[trainer.manifest.loss]))
+            progress.update(task, advance=1, description=f"loss {losses[-1]:.4f}")
+    return losses
+
+
+def _numbers(results: Mapping[str, Any], manifest: TrainingManifest) -> dict[str, float]:
+    return {name: float(results[name]) for name in (manifest.loss, *manifest.metrics)}
+
+
+def _show(losses: list[float], test: Mapping[str, float]) -> None:
+    from fx2onnx.cli.progress import console
+
+    out = console()
+    out.print(f"loss      {losses[0]:.4f} -> {losses[-1]:.4f}   {_curve(losses)}")
+    for name, number in test.items():
+        out.print(f"test {name:<9} {number:.4f}")
+
+
+def _curve(losses: list[float]) -> str:
+    """The losses as one line of bars, each the mean of as many steps."""
+    size = -(-len(losses) // BARS)
+    means = [sum(part) / len(part) for part in (losses[i : i + size] for i in range(0, len(losses), size))]
+    low, high = min(means), max(means)
+    return "".join("▁▂▃▄▅▆▇█"[int(7 * (mean - low) / (high - low))] if high > low else "▁" for mean in means)

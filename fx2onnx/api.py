@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fx2onnx.base.weight_file import WeightFile
 from fx2onnx.exporting import pipeline
 from fx2onnx.exporting.folder import ExportedFolder, FolderOptions, write_folder
 from fx2onnx.exporting.options import ExportOptions
-from fx2onnx.exporting.result import ExportResult
+from fx2onnx.exporting.result import ExportResult, TrainingFolder
 from fx2onnx.training.options import Training
-
-if TYPE_CHECKING:
-    from fx2onnx.exporting.training import TrainingFolder
 
 
 def export(

@@ -14,7 +14,7 @@ from fx2onnx.cli.outcome import print_json
 if TYPE_CHECKING:
     import torch
 
-    from fx2onnx.exporting.training import TrainingFolder
+    from fx2onnx.exporting.result import TrainingFolder
     from fx2onnx.sources import Source
 
 OPTIMIZERS = {

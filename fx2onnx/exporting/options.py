@@ -80,8 +80,8 @@ class ExportOptions:
         return DEFAULT_OPSET if self.opset_version is None else self.opset_version
 
 
-_OWN = frozenset(found.name for found in fields(ExportOptions)) - {"capture"}
-_OF_CAPTURE = frozenset(found.name for found in fields(CaptureOptions)) - {"rung", "training"}
+_OWN = frozenset(found.name for found in fields(ExportOptions)) - {"capture", "keep_weights"}
+_OF_CAPTURE = frozenset(found.name for found in fields(CaptureOptions)) - {"rung", "training", "gradients"}
 
 
 def _is_training(flag: Any) -> bool:

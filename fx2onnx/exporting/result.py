@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import onnx
@@ -12,12 +14,22 @@ import onnx_ir as ir
 
 from fx2onnx.irx import io, reference
 from fx2onnx.irx.values import let_go
+from fx2onnx.manifest.training import TrainingManifest
 
 if TYPE_CHECKING:
     from fx2onnx.exporting.measured import Measured
     from fx2onnx.exporting.options import ExportOptions
     from fx2onnx.exporting.report import Report
     from fx2onnx.report.profile import Profile
+
+
+@dataclass
+class TrainingFolder:
+    """What ``fx2onnx.export_training`` wrote: the folder, what its manifest says, and by file name each export."""
+
+    path: Path
+    manifest: TrainingManifest
+    results: dict[str, ExportResult] = field(default_factory=dict)
 
 
 class OwnedModel:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,10 @@ from fx2onnx.capture.driver import as_module
 from fx2onnx.exporting import pipeline
 from fx2onnx.exporting.folder import check_folder, staging
 from fx2onnx.exporting.options import ExportOptions
-from fx2onnx.exporting.result import ExportResult
+from fx2onnx.exporting.result import ExportResult, TrainingFolder
 from fx2onnx.exporting.training_files import manifest_of, refer_to_weights, write_weights
 from fx2onnx.manifest.names import MODEL_FILE
-from fx2onnx.manifest.training import EVAL_FILE, GRADIENTS_FILE, STEP_FILE, UPDATE_FILE, TrainingManifest
+from fx2onnx.manifest.training import EVAL_FILE, GRADIENTS_FILE, STEP_FILE, UPDATE_FILE
 from fx2onnx.training.dropout_off import DROPOUT_OFF
 from fx2onnx.training.groups import groups_of, trained_parameters
 from fx2onnx.training.options import Training
@@ -29,16 +29,6 @@ from fx2onnx.training.program import OWN, Kind, Plan, TrainingProgram
 from fx2onnx.training.sample import Sample, sample_of
 
 FILES = {Kind.STEP: STEP_FILE, Kind.GRADIENTS: GRADIENTS_FILE, Kind.UPDATE: UPDATE_FILE, Kind.EVAL: EVAL_FILE}
-
-
-@dataclass
-class TrainingFolder:
-    """What ``export_training`` wrote."""
-
-    path: Path
-    manifest: TrainingManifest
-    results: dict[str, ExportResult] = field(default_factory=dict)
-    """By the name of the file."""
 
 
 def plan_of(

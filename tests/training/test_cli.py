@@ -1,0 +1,91 @@
+"""``fx2onnx export --training`` and ``fx2onnx train``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from fx2onnx.cli.main import app
+from fx2onnx.runner import InferenceSession
+
+RUN = CliRunner()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    target = tmp_path_factory.mktemp("cli") / "demo"
+    done = RUN.invoke(
+        app,
+        [
+            "export",
+            "zoo:mnist_cnn",
+            "--training",
+            "--optimizer",
+            "sgd",
+            "--learning-rate",
+            "0.05",
+            "-o",
+            str(target),
+            "--json",
+        ],
+    )
+    assert done.exit_code == 0, done.output
+    summary = json.loads(done.stdout)
+    assert "train_step.onnx" in summary["files"]
+    return target
+
+
+@pytest.mark.parametrize("engine", ["onnxruntime", "runner"])
+def test_train_on_arrays(folder: Path, engine: str, tmp_path: Path) -> None:
+    manifest = json.loads((folder / "fx2onnx.json").read_text())["training"]
+    (image,), (target,) = manifest["batch"], manifest["targets"]
+    rows = np.random.default_rng(0).random((20, 1, 28, 28), np.float32)
+    data = tmp_path / "data.npz"
+    np.savez(data, **{image: rows, target: np.arange(20) % 10})
+    arguments = ["train", str(folder), "--data", str(data), "--steps", "6", "--batch", "16", "--engine", engine]
+    more = ["--state", str(tmp_path / "state.safetensors"), "-o", str(tmp_path / "out"), "--json"]
+    done = RUN.invoke(app, arguments + more)
+    assert done.exit_code == 0, done.output
+    summary = json.loads(done.stdout)
+    assert len(summary["losses"]) == 6
+    assert summary["losses"][-1] < summary["losses"][0]
+    assert set(summary["test"]) == {"loss", "accuracy"}
+    assert InferenceSession(summary["model"]).run(None, {image: rows[:2]})[0].shape == (2, 10)
+    again = json.loads(RUN.invoke(app, arguments + more).stdout)
+    assert again["steps"] == 12
+
+
+def test_losses_are_shown(folder: Path, tmp_path: Path) -> None:
+    manifest = json.loads((folder / "fx2onnx.json").read_text())["training"]
+    data = tmp_path / "data.npz"
+    rows = {manifest["batch"][0]: np.zeros((8, 1, 28, 28), np.float32), manifest["targets"][0]: np.zeros(8, np.int64)}
+    np.savez(data, **rows)
+    done = RUN.invoke(app, ["train", str(folder), "--data", str(data), "--steps", "2", "--quiet"])
+    assert (done.exit_code, done.stdout) == (0, "")
+    done = RUN.invoke(app, ["train", str(folder), "--data", str(data), "--steps", "2"])
+    assert "test accuracy" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["export", "zoo:mnist_cnn", "--training", "--loss", "none", "-o", "OUT"], "--loss none is not known"),
+        (
+            ["export", "zoo:mnist_cnn", "--training", "--optimizer", "none", "-o", "OUT"],
+            "--optimizer none is not known",
+        ),
+        (["export", "zoo:mnist_cnn", "--optimizer", "sgd", "-o", "OUT"], "--optimizer is for training"),
+        (["export", "zoo:mnist_cnn", "zoo:resnet18", "--training", "-o", "OUT"], "one model at a time"),
+        (["train", "FOLDER", "--data", "missing.npz"], "cannot read 'missing.npz'"),
+        (["train", "OUT", "--data", "digits"], "fx2onnx.json"),
+    ],
+)
+def test_mistakes(folder: Path, arguments: list[str], message: str, tmp_path: Path) -> None:
+    places = {"OUT": str(tmp_path / "out"), "FOLDER": str(folder)}
+    done = RUN.invoke(app, [places.get(argument, argument) for argument in arguments])
+    assert done.exit_code == 2
+    assert message in done.output

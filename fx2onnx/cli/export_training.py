@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -100,8 +100,10 @@ def _scores(outputs: Any) -> torch.Tensor:
         return outputs
     found = getattr(outputs, "logits", None)
     if found is None:
-        leaves = torch.utils._pytree.tree_leaves(outputs)
-        found = next((leaf for leaf in leaves if isinstance(leaf, torch.Tensor)), None)
+        parts = (
+            outputs.values() if isinstance(outputs, Mapping) else outputs if isinstance(outputs, tuple | list) else ()
+        )
+        found = next((part for part in parts if isinstance(part, torch.Tensor)), None)
     if found is None:
         raise UserError("E001", "forward returns no tensor that a loss could be taken of")
     return found

@@ -108,7 +108,7 @@ def _data(name: str, manifest: TrainingManifest) -> Arrays:
         if len(manifest.batch) != 1 or len(manifest.targets) != 1:
             raise UserError("E001", "--data digits is for one input and one target", next="give a .npz file")
         try:
-            from sklearn.datasets import load_digits
+            from sklearn.datasets import load_digits  # type: ignore[import-untyped]
         except ImportError as cause:
             raise UserError("E602", "--data digits needs scikit-learn", next="pip install scikit-learn") from cause
         pixels, labels = load_digits(return_X_y=True)

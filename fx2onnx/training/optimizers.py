@@ -172,7 +172,7 @@ class _Factored(UpdateRule):
 def _pair(value: object) -> tuple[float | None, float]:
     """Adafactor's two epsilons; the first may be that of the parameter's dtype."""
     first, second = value if isinstance(value, tuple | list) else (None, value)
-    return first, float(second)  # type: ignore[arg-type]
+    return first, float(second)
 
 
 def adafactor(options: Group) -> UpdateRule:

@@ -116,6 +116,21 @@ def keep_buffers(tree: ModuleTree) -> None:
     )
 
 
+def keep_gradients(tree: ModuleTree) -> None:
+    """For a run below autograd: ``backward`` in forward would leave fake tensors in the parameters' ``grad``."""
+    before_change(
+        functools.partial(
+            _put_gradients_back, [(tensor, tensor.grad) for _, kind, tensor in tree.tensors if kind == "parameter"]
+        )
+    )
+
+
+def _put_gradients_back(saved: list[tuple[torch.Tensor, torch.Tensor | None]]) -> None:
+    for tensor, gradient in saved:
+        if tensor.grad is not gradient:
+            tensor.grad = gradient
+
+
 def _write_back(saved: list[tuple[torch.Tensor, torch.Tensor, int]]) -> None:
     with torch.no_grad():
         for buffer, value, version in saved:

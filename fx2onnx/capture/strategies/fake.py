@@ -17,7 +17,7 @@ from fx2onnx.capture.captured import Captured, GraphInput, GraphOutput, Mutation
 from fx2onnx.capture.python.file_names import take_names
 from fx2onnx.capture.python.frames import user_location_of
 from fx2onnx.capture.python.inputs import Leaf
-from fx2onnx.capture.python.module_state import preserve, weight_names
+from fx2onnx.capture.python.module_state import keep_gradients, preserve, weight_names
 from fx2onnx.capture.python.module_tree import ModuleTree
 from fx2onnx.capture.python.outputs import graph_outputs
 from fx2onnx.capture.recording import control_flow
@@ -30,11 +30,7 @@ from fx2onnx.capture.shapes.shape_env import DATA_DECIDES, KEEP_TENSORS, ShapeEn
 from fx2onnx.capture.shapes.size_indices import IndicesOfSizes
 from fx2onnx.capture.shapes.symnode import sym_int
 from fx2onnx.capture.shapes.unmet import with_sizes
-from fx2onnx.capture.torch_private.capture_modes import (
-    capture_modes,
-    raise_at_backward,
-    take_assignments,
-)
+from fx2onnx.capture.torch_private.capture_modes import TakesGradients, capture_modes, take_assignments
 from fx2onnx.capture.torch_private.fake_tensors import (
     DataDependentOutputException,
     UnsupportedOperatorException,
@@ -58,7 +54,7 @@ def run(attempt: Attempt, branches: Branches | None = None) -> Outcome:
     shape_env = attempt.shape_env()
     try:
         return Recorded(attempt, _captured(attempt, shape_env, branches), shape_env)
-    except NeedsDecomposition as error:
+    except (NeedsDecomposition, TakesGradients) as error:
         return Failed(attempt, error, Reason.COMPOSITE)
     except UserError as error:
         reason = Reason.PLAIN_NUMBER if str(error) == shape_env.wanted_number else Reason.ERROR
@@ -129,13 +125,13 @@ def _run_module(
 ) -> tuple[list[GraphOutput], Rebuild, list[Mutation]]:
     """What the run changes is as before when the caller's ``Changes`` end."""
     preserve(tree, attempt.options.training)
+    if not attempt.whole:
+        keep_gradients(tree)
     track_modules(tree)
     take_names(tree, attempt.numbers_in, take_sizes())
     attempt.patches.apply(attempt.traced, recorder.is_known)
     take_assignments(recorder.take_data)
     take_questions(Questions(recorder))
-    if attempt.whole:  # writes and results of composite operators have no history there
-        raise_at_backward(NeedsDecomposition)
     indices = IndicesOfSizes() if attempt.numbers_in else contextlib.nullcontext()
     with capture_modes(recorder.fake_mode, recorder.mode, attempt.gradients), indices:
         try:

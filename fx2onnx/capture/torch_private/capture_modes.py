@@ -98,7 +98,7 @@ _LSTM = _instead(torch_decompositions.select_one_layer_lstm_function, lambda *_:
 
 def _multilabel_margin(input: torch.Tensor, target: torch.Tensor, reduction: int) -> tuple[torch.Tensor, torch.Tensor]:
     """torch 2.13's own counts class 0 again for each place after the first -1. Of reductions 1 is the mean, 2 the sum."""
-    values, classes = torch.atleast_2d(input), torch.atleast_2d(target)
+    values, classes = (x if x.dim() == 2 else x.reshape(1, -1) for x in (input, target))
     is_named = (classes < 0).cumsum(-1) == 0
     places = torch.where(is_named, classes, 0)
     own = (places.unsqueeze(-1) == torch.arange(values.shape[1])) & is_named.unsqueeze(-1)
@@ -115,13 +115,15 @@ _SPLIT_PATCHES = (
 )
 
 
-def raise_at_backward(error: type[BaseException]) -> None:
-    """Until ``Changes`` end, taking gradients raises ``error`` in this thread."""
+class TakesGradients(BaseException):
+    """Forward takes gradients while composite operators are recorded whole, whose writes and results have no history."""
 
-    def run_backward(*args: object, **kwargs: object) -> object:
-        raise error
 
-    _instead(torch.autograd.graph._engine_run_backward, run_backward).put_in()
+def _refuse_backward(*args: object, **kwargs: object) -> object:
+    raise TakesGradients
+
+
+_NO_BACKWARD = _instead(torch.autograd.graph._engine_run_backward, _refuse_backward)
 
 
 _FAKE_TENSOR_LOG = logging.getLogger("torch._subclasses.fake_tensor")
@@ -139,7 +141,7 @@ def capture_modes(
     """Everything inside runs on fake tensors, seen by ``recorder``; other threads see nothing of it."""
     with Changes():
         put_name(THREAD, "captures", True)
-        for code_patch in (*_CODE_PATCHES, *(_SPLIT_PATCHES if isinstance(recorder, SplitMode) else ())):
+        for code_patch in (*_CODE_PATCHES, *(_SPLIT_PATCHES if isinstance(recorder, SplitMode) else (_NO_BACKWARD,))):
             code_patch.put_in()
         _run_as_written()
         before_change(fake_mode.release)

@@ -37,6 +37,8 @@ QUESTIONS, AGREEMENT = "tests/capture/test_questions.py", "tests/irx/test_agreem
 META_CACHE = f"{RECORDING}/test_meta_cache.py"
 REGISTRY = "tests/capture/overloads/test_registry.py"
 EXPORTED = "tests/ops/test_exported.py"
+BACKWARD = "tests/ops/test_backward.py"
+OPTIMIZERS, FOLDERS = "tests/training/test_optimizers.py", "tests/training/test_folders.py"
 RARE, RESORT = "tests/ops/test_rare.py", "tests/lower/test_resort.py"
 STRANGERS = "tests/sources/test_strangers.py tests/base/test_folder_files.py"
 STATE, INTERRUPTS, THREADS = (f"tests/capture/test_{name}.py" for name in ("state", "interrupts", "threads"))
@@ -395,8 +397,33 @@ MUTANTS = [
     Mutant("capture/diagnosis.py", "is_better and zero_one.", "is_better or zero_one.", "tests/capture/test_diagnosis.py"),
     Mutant("capture/diagnosis.py", "    if name in attempt.optional:\n        return None", "    return None", "tests/capture/test_diagnosis.py"),
     Mutant("capture/attempt.py", "axis: size.substitute({name: done.value})", "axis: size", "tests/capture/test_dynamic.py"),
-    Mutant("exporting/build.py", "keep_weights = not options.export_params or", "keep_weights =", "tests/exporting/test_export.py"),
+    Mutant("exporting/build.py", "or not options.export_params or", "or", "tests/exporting/test_export.py"),
     Mutant("exporting/folder.py", "            check(stage)\n", "            pass\n", "tests/exporting/test_export.py"),
+    # training
+    Mutant("capture/torch_private/capture_modes.py", " else (_NO_BACKWARD,)", " else ()", "tests/capture/test_gradients.py"),
+    Mutant("capture/torch_private/capture_modes.py", "is_named = (classes < 0).cumsum(-1) == 0", "is_named = classes >= 0", BACKWARD),
+    Mutant("capture/strategies/fake.py", "        keep_gradients(tree)", "        pass", "tests/capture/test_state.py"),
+    Mutant("capture/diagnosis.py", "failed.reason is Reason.GRADIENTS and attempt.gradients:", "False:", BACKWARD),
+    Mutant("capture/overloads/factors.py", "A.mT if is_turned else A", "A", BACKWARD),
+    Mutant("aten_map/matmul.py", "and _is_transposed(op, lhs)", "and False", BACKWARD),
+    Mutant("aten_map/convolution_backward.py", "else step - 1", "else 0", BACKWARD),
+    Mutant("aten_map/pooling_backward.py", "        if not count_include_pad:\n", "        if count_include_pad:\n", BACKWARD),
+    Mutant("aten_map/resampling_backward.py", "0.5 if align_corners and not antialias else 0.0", "0.0", BACKWARD),
+    Mutant("aten_map/distances_backward.py", "share = op.Where(is_zero, zero, share)", "pass", BACKWARD),
+    Mutant("training/optimizers.py", "            if dampening:", "            if False:", OPTIMIZERS),
+    Mutant("training/optimizers.py", 'parameter * (1 - rate * decay)', "parameter", OPTIMIZERS),
+    Mutant("training/optimizers.py", "torch.maximum(state[\"max_exp_avg_sq\"], square)", "square", OPTIMIZERS),
+    Mutant("training/optimizers.py", "size.clamp(min=1.0)", "size", OPTIMIZERS),
+    Mutant("training/groups.py", 'kept.get("step", bool(kept))', 'kept.get("step", 0)', OPTIMIZERS),
+    Mutant("training/program.py", "step + is_finite.to(step.dtype)", "step + 1", OPTIMIZERS),
+    Mutant("training/program.py", "gradient / tensors[LOSS_SCALE]", "gradient", OPTIMIZERS),
+    Mutant("training/program.py", "part.training = mode and not (is_off and is_dropout)", "part.training = mode", FOLDERS),
+    Mutant("training/randomness.py", "        self.calls += 1", "        pass", FOLDERS),
+    Mutant("training/dropout_off.py", "    return grad_output", "    return op.Mul(grad_output, grad_output)", FOLDERS),
+    Mutant("exporting/training_files.py", "tensor.nbytes != places[name].length", "True", FOLDERS),
+    Mutant("exporting/training.py", "    _drop_unused(result, plan)", "    pass", FOLDERS),
+    Mutant("runner/trainer.py", "        check_state(path, found, self.state)", "        pass", FOLDERS),
+    Mutant("runner/trainer.py", "self.state.get(name, array)", "array", FOLDERS),
     # the operators of Emit
     Mutant("irx/emit_ops.pyi", "def Add(self, A: Operand, B: Operand, *,", "def Add(self, A: Operand, *,", "tests/irx/test_emit_stub.py"),
     Mutant("irx/emit.py", "            if not op_type[:1].isupper():", "            if False:", "tests/irx/test_emit_stub.py"),

@@ -57,9 +57,18 @@ def _own_function_gradient(x: torch.Tensor) -> Any:
         return torch.autograd.grad(Square.apply(y).sum(), y)[0]
 
 
+def _gradient_past_a_write(x: torch.Tensor) -> Any:
+    with torch.enable_grad():
+        y = x.detach().requires_grad_()
+        written = y * 2
+        written.zero_()
+        return torch.autograd.grad((written + y * y).sum(), y)[0]
+
+
 FUNCTIONS: dict[str, Callable[[torch.Tensor], Any]] = {
     "autograd.grad": _autograd_grad,
     "backward": _backward,
+    "gradient past a write": _gradient_past_a_write,
     "gradient of a layer": _gradient_of_a_layer,
     "autograd.Function": Square.apply,
     "gradient of an autograd.Function": _own_function_gradient,

@@ -33,8 +33,7 @@ def _cdist_backward(op: Emit, grad: ir.Value, x1: ir.Value, x2: ir.Value, p: flo
     if math.isinf(p):
         share = op.Mul(sign, op.cast(op.Equal(size, length), dtype))
         return op.ReduceSum(op.Mul(share, weight), axes=[rank - 1], keepdims=0)
-    is_zero = op.Equal(length, zero)
-    divisor = op.Where(is_zero, op.const(1, dtype), length)
+    divisor = op.Where(op.Equal(length, zero), op.const(1, dtype), length)
     if p == 2:
         share = op.Div(difference, divisor)
     else:
@@ -42,7 +41,6 @@ def _cdist_backward(op: Emit, grad: ir.Value, x1: ir.Value, x2: ir.Value, p: flo
         no_size = op.Equal(size, zero)
         power = op.Pow(op.Where(no_size, op.const(1, dtype), ratio), op.const(p - 1, dtype))
         share = op.Mul(sign, op.Where(no_size, zero, power))
-    share = op.Where(is_zero, zero, share)
     return op.ReduceSum(op.Mul(share, weight), axes=[rank - 1], keepdims=0)
 
 

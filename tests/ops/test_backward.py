@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import fx2onnx
-from tests.support import run_engines
+from tests.support import check, run_engines
 
 Function = Callable[..., torch.Tensor]
 Tensors = tuple[torch.Tensor, ...]
@@ -114,6 +114,7 @@ OTHERS: dict[str, tuple[Function, Tensors]] = {
     "scatter add": (lambda x, y: x.scatter_add(1, torch.tensor([[0, 0], [1, 2]]), y), (_r(2, 3), _r(2, 2))),
     "vector through a transposed matrix": (torch.mv, (_r(5, 10), _r(10))),
     "distances": (torch.cdist, (_r(3, 4), _r(5, 4))),
+    "distances of 0": (torch.cdist, (_r(3, 4), _r(3, 4) * torch.tensor([[1.0], [1.0], [2.0]]))),
     "distances of power 3": (lambda x, y: torch.cdist(x, y, p=3.0), (_r(3, 4), _r(5, 4))),
     "weight norm": (lambda v, g: torch._weight_norm(v, g, 0), (_r(3, 4), _r(3, 1))),
     "classes that end with -1": (
@@ -128,7 +129,24 @@ OTHERS: dict[str, tuple[Function, Tensors]] = {
     "a write in place": (lambda x: (x * 1).zero_() + x * x, (_r(4),)),
     "index": (lambda x: x[torch.tensor([0, 2, 2])], (_r(4, 3),)),
 }
-CASES = _convolutions() | _poolings() | _resamplings() | OTHERS
+
+
+def _samplings() -> dict[str, tuple[Function, Tensors]]:
+    points = (torch.sigmoid(_r(1, 3, 4, 2)) - 0.5) * 2.8
+    found: dict[str, tuple[Function, Tensors]] = {}
+    for padding in ("zeros", "border", "reflection"):
+        for aligned in (False, True):
+            found[f"grid {padding}" + ", aligned" * aligned] = (
+                lambda x, g, p=padding, a=aligned: F.grid_sample(x, g, padding_mode=p, align_corners=a),
+                (_r(1, 2, 5, 6), points),
+            )
+    found["grid nearest"] = (lambda x, g: F.grid_sample(x, g, "nearest", align_corners=False), (_r(1, 2, 5, 6), points))
+    volume = (_r(1, 2, 3, 4, 5), torch.sigmoid(_r(1, 2, 3, 4, 3)) * 2 - 1)
+    found["grid of a volume"] = (lambda x, g: F.grid_sample(x, g, align_corners=False), volume)
+    return found
+
+
+CASES = _samplings() | _convolutions() | _poolings() | _resamplings() | OTHERS
 
 
 class Gradients(torch.nn.Module):
@@ -180,3 +198,21 @@ def test_of_images_of_any_size(stride: int) -> None:
     others = [(_r(3, 3, height, width), weight) for height, width in ((8, 9), (7, 12))]
     sizes = ({0: "n", 2: "h", 3: "w"}, {})
     compare(run, (_r(2, 3, 10, 11), weight), others=others, dynamic_shapes={"args": sizes})
+
+
+aten = torch.ops.aten
+DIRECT: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "nearest": lambda g: aten.upsample_nearest2d_backward(g, [8, 10], [1, 2, 4, 5], 2.0, 2.0),
+    "nearest of other sizes": lambda g: aten.upsample_nearest2d_backward(g, [8, 10], [1, 2, 3, 7]),
+    "nearest exact": lambda g: aten._upsample_nearest_exact2d_backward(g, [8, 10], [1, 2, 3, 7]),
+    "bilinear": lambda g: aten.upsample_bilinear2d_backward(g, [8, 10], [1, 2, 3, 7], False),
+    "bilinear aligned": lambda g: aten.upsample_bilinear2d_backward(g, [8, 10], [1, 2, 3, 7], True),
+    "bicubic aligned": lambda g: aten.upsample_bicubic2d_backward(g, [8, 10], [1, 2, 3, 7], True),
+    "bicubic by a factor": lambda g: aten.upsample_bicubic2d_backward(g, [8, 10], [1, 2, 5, 6], False, 1.6, 1.7),
+}
+"""Gradients that torch takes in another way while a module is captured."""
+
+
+@pytest.mark.parametrize("name", DIRECT)
+def test_gradients_of_interpolation_as_operators(name: str) -> None:
+    check(DIRECT[name], (_r(1, 2, 8, 10),))

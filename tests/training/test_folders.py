@@ -16,10 +16,12 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 import fx2onnx
 from fx2onnx.runner import InferenceSession, Trainer
 from models_zoo.digits import BATCH, DigitsCnn, digits
+from tests.support import run_engines
 from tests.training.stepping import ENGINES
 
 FILES = {
@@ -192,8 +194,24 @@ def _noisy(folder: Path, dropout: str) -> Noisy:
 def test_dropout_that_is_off(tmp_path: Path) -> None:
     module = _noisy(tmp_path, "off")
     want = module.fc(torch.ones(50, 200)).detach().numpy()
-    results = Trainer(tmp_path).step({"x": np.ones((50, 200), np.float32)})
+    trainer = Trainer(tmp_path)
+    results = trainer.step({"x": np.ones((50, 200), np.float32)})
     np.testing.assert_allclose(results["output"], want, rtol=1e-4, atol=1e-5)
+    module.fc(torch.ones(50, 200)).square().mean().backward()
+    assert module.fc.bias.grad is not None
+    stepped = module.fc.bias.detach() - 0.1 * module.fc.bias.grad
+    np.testing.assert_allclose(trainer.state["fc.bias"], stepped.numpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_every_kind_of_dropout_is_off() -> None:
+    module = nn.Sequential(nn.Conv2d(1, 2, 1), nn.Dropout2d(0.9), nn.Flatten(), nn.AlphaDropout(0.9), nn.Dropout(0.9))
+    training = fx2onnx.Training(lambda outputs: outputs.sum(), returns_outputs=True)
+    x = torch.ones(2, 1, 3, 3)
+    proto = fx2onnx.export(module, (x,), training=training).model_proto
+    want = module[0](x).flatten(1).detach().numpy()
+    weights = [parameter.detach() for parameter in module.parameters()]
+    for engine, outputs in run_engines(proto, [x, *weights]).items():
+        np.testing.assert_allclose(outputs[1], want, rtol=1e-5, err_msg=engine)
 
 
 def test_dropout_from_a_seed(tmp_path: Path) -> None:
@@ -257,3 +275,67 @@ def test_tied_weights_have_one_gradient_and_adapters_move_alone(tmp_path: Path) 
     content = onnx.load(tmp_path / "train_step.onnx", load_external_data=False)
     frozen = next(found for found in content.graph.initializer if found.name == "words.weight")
     assert [entry.value for entry in frozen.external_data if entry.key == "location"] == ["weights.safetensors"]
+
+
+def test_gradients_of_inputs() -> None:
+    torch.manual_seed(0)
+    module, x, y = nn.Linear(3, 2), torch.randn(4, 3), torch.randn(4, 2)
+    training = fx2onnx.Training(
+        F.mse_loss, (y,), inputs=["input"], optimizer=torch.optim.SGD(module.parameters(), lr=0.5)
+    )
+    result = fx2onnx.export(module, (x,), training=training)
+    own = x.clone().requires_grad_()
+    F.mse_loss(module(own), y).backward()
+    names = result.report.output_names
+    feeds = [x, y, torch.tensor(0.5), *module.parameters()]
+    assert result.report.input_names == ["input", "target", "learning_rate", "weight", "bias"]
+    for engine, outputs in run_engines(result.model_proto, [value.detach() for value in feeds]).items():
+        got = dict(zip(names, outputs, strict=True))
+        assert own.grad is not None
+        assert module.weight.grad is not None
+        np.testing.assert_allclose(got["grad.input"], own.grad.numpy(), rtol=1e-5, atol=1e-6, err_msg=engine)
+        want = module.weight.detach() - 0.5 * module.weight.grad
+        np.testing.assert_allclose(got["weight.next"], want.numpy(), rtol=1e-5, atol=1e-6, err_msg=engine)
+
+
+def test_checkpoints_and_second_derivatives_and_autocast() -> None:
+    """What users do with autograd inside forward and loss is part of the step."""
+
+    class Potential(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last = nn.Linear(3, 8), nn.Linear(8, 1)
+
+        def energy(self, x: torch.Tensor) -> torch.Tensor:
+            hidden = checkpoint(torch.tanh, self.first(x), use_reentrant=False)
+            return self.last(hidden).sum()  # type: ignore[no-any-return]
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            with torch.enable_grad():
+                place = x.detach().requires_grad_()
+                return -torch.autograd.grad(self.energy(place), place, create_graph=True)[0]
+
+    torch.manual_seed(0)
+    module, x, force = Potential(), torch.randn(4, 3), torch.randn(4, 3)
+    training = fx2onnx.Training(F.mse_loss, (force,), frozen=["last.bias"])
+    result = fx2onnx.export(module, (x,), training=training)
+    F.mse_loss(module(x), force).backward()
+    parameters = [module.first.weight, module.first.bias, module.last.weight]
+    for engine, outputs in run_engines(result.model_proto, [x, force, *(p.detach() for p in parameters)]).items():
+        for parameter, got in zip(parameters, outputs[1:], strict=True):
+            assert parameter.grad is not None
+            np.testing.assert_allclose(got, parameter.grad.numpy(), rtol=1e-4, atol=1e-6, err_msg=engine)
+
+
+def test_parts_in_eval_mode_stay_so() -> None:
+    module = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)).train()
+    module[1].eval()
+    training = fx2onnx.Training(F.mse_loss, (torch.ones(4, 2),))
+    assert not any(
+        "running_mean" in name
+        for name in fx2onnx.export(module, (torch.ones(4, 3),), training=training).report.output_names
+    )
+    module[1].train()
+    outputs = fx2onnx.export(module, (torch.ones(4, 3),), training=training).report.output_names
+    assert "1.running_mean.next" in outputs
+    assert module[1].training

@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 # NumPy's matrix speed halves where a shell pins OpenBLAS to old kernels; benchmarks and the demo lift the pin.
 UNPIN  := env -u OPENBLAS_CORETYPE -u OPENBLAS_L2_SIZE
 
-.PHONY: demo test lint unit test-all mutants fuzz bench scaling operators emit-stub figures profile-page-test sweep-torchvision sweep-timm sweep-hf clean
+.PHONY: demo test lint unit test-all mutants fuzz bench scaling operators gradients emit-stub figures profile-page-test sweep-torchvision sweep-timm sweep-hf clean
 .DEFAULT_GOAL := demo
 
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -44,6 +44,9 @@ scaling: $(VENV)/.installed ## export time by sample size and depth, and memory,
 
 operators: $(VENV)/.installed ## sweep PyTorch's operator database into docs/operators.md (minutes)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.ops.operators_page docs/operators.md
+
+gradients: $(VENV)/.installed ## differentiate PyTorch's operator database into docs/gradients.md (minutes)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.ops.gradients_page docs/gradients.md
 
 emit-stub: $(VENV)/.installed ## the signatures of Emit's operators, from ONNX's schemas, into fx2onnx/irx/emit_ops.pyi
 	$(BIN)/python -m tests.ops.emit_stub fx2onnx/irx/emit_ops.pyi

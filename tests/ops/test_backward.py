@@ -132,7 +132,7 @@ OTHERS: dict[str, tuple[Function, Tensors]] = {
 
 
 def _samplings() -> dict[str, tuple[Function, Tensors]]:
-    points = (torch.sigmoid(_r(1, 3, 4, 2)) - 0.5) * 2.8
+    points = (torch.sigmoid(_r(1, 3, 4, 2)) - 0.5) * 7
     found: dict[str, tuple[Function, Tensors]] = {}
     for padding in ("zeros", "border", "reflection"):
         for aligned in (False, True):

@@ -68,6 +68,9 @@ def test_files(folder: Path) -> None:
     for path in folder.glob("*.onnx"):
         onnx.checker.check_model(path, full_check=True)
         assert {node.domain for node in onnx.load(path, load_external_data=False).graph.node} == {""}
+    read = [value.name for value in InferenceSession(str(folder / "eval.onnx")).get_inputs()]
+    assert "norm1.running_mean" in read
+    assert "norm1.num_batches_tracked" not in read, "eval mode does not look at it"
     manifest = json.loads((folder / "fx2onnx.json").read_text())["training"]
     first = manifest["parameters"][0]
     assert (first["name"], first["gradient"], first["next"]) == (

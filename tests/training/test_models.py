@@ -96,3 +96,22 @@ def test_losses_follow_pytorchs(name: str, kind: str, tolerance: float, tmp_path
     for engine in ("onnxruntime", "runner"):
         got = exported_losses(tmp_path, engine, as_arrays(fed), STEPS)
         np.testing.assert_allclose(got, want, rtol=tolerance, err_msg=engine)
+
+
+def test_any_batch_and_sequence() -> None:
+    found = task("gpt2")
+    sizes = {"input_ids": {0: "batch", 1: "sequence"}, "labels": {0: "batch", 1: "sequence"}}
+    training = fx2onnx.Training(found.loss, found.targets)
+    result = fx2onnx.export(found.module, (), kwargs=found.kwargs, training=training, dynamic_shapes=sizes)
+    ids, labels = torch.randint(0, 30, (3, 9)), torch.randint(0, 30, (3, 9))
+    found.module.train()
+    found.loss(found.module(input_ids=ids), labels).backward()
+    parameters = dict(found.module.named_parameters())
+    names = result.report.output_names
+    feeds = [ids, labels, *(parameters[name].detach() for name in result.report.input_names[2:])]
+    for engine, outputs in run_engines(result.model_proto, feeds).items():
+        values = dict(zip(names, outputs, strict=True))
+        for name, parameter in parameters.items():
+            assert parameter.grad is not None
+            got = values[f"grad.{name}"]
+            np.testing.assert_allclose(got, parameter.grad.numpy(), rtol=1e-4, atol=1e-6, err_msg=f"{engine} {name}")

@@ -28,6 +28,7 @@ class Mutant:
 
 CAPTURE, DYNAMIC = "tests/capture/test_in_place.py", "tests/capture/test_dynamic.py"
 LEAKS = "tests/test_leaks.py"
+AT_ONE = "tests/capture/test_at_one.py"
 CLASSES = "tests/verify/test_verify_classes.py"
 CHOICES = "tests/verify/test_locate_choices.py"
 FRAMES = "tests/capture/test_frames.py"
@@ -147,6 +148,16 @@ MUTANTS = [
     Mutant("capture/shapes/shape_env.py", "self.suppose(relation if holds else relation.negated())", "pass", "tests/capture/test_conditions.py"),
     Mutant("capture/shapes/conditions.py", "hints[name] % modulus for name", "0 for name", "tests/capture/shapes/test_conditions.py"),
     Mutant("capture/recording/meta_cache.py", "self._shared[facts, key]", "self._shared[frozenset(), key]", "tests/capture/test_conditions.py"),
+    Mutant("capture/at_one.py", "{} if every in self.tried else {every: guard}", "{}", AT_ONE),
+    Mutant("capture/at_one.py", "                if names | more not in self.tried:\n", "                if False:\n", AT_ONE),
+    Mutant("capture/at_one.py", "equal <= general.guards.keys() and all(", "all(", AT_ONE),
+    Mutant("capture/at_one.py", "        return self.run(replace(attempt, first_unknown=self.done.shape_env.next_unknown))", "        return outcome", AT_ONE),
+    Mutant("capture/recording/same_programs.py", "aten.pad.default: _pads_nothing,", "", AT_ONE),
+    Mutant("capture/recording/same_programs.py", "    aten.slice.Tensor: _is_whole_slice,\n", "", AT_ONE),
+    Mutant("capture/recording/same_programs.py", "self._drawn if draws else 0", "0", AT_ONE),
+    Mutant("capture/recording/joining.py", "if left == right or (self._at and", "if left == right or (False and", AT_ONE),
+    Mutant("capture/shapes/shape_env.py", "            left = relation.at(self.decides_at)\n", "            left: Relation | bool = relation\n", AT_ONE),
+    Mutant("capture/strategies/fake.py", "    if sizes == list(tensor.shape):", "    if all(type(size) is int for size in sizes):", AT_ONE),
     Mutant("capture/recording/branches.py", "if self._runs_left < depth - given + 1:", "if False:", "tests/capture/test_conditions.py"),
     Mutant("capture/recording/choices.py", "choice = Choice(bool(env.hint(test)))", "choice = Choice(True)", "tests/capture/test_conditions.py"),
     Mutant("capture/diagnosis.py", "        return Failed(done.attempt, one_way)", "        pass", "tests/capture/test_conditions.py"),
@@ -158,7 +169,7 @@ MUTANTS = [
     Mutant("capture/shapes/equalities.py", "return 0 if before in self.zeros else before", "return before", "tests/capture/shapes/test_equalities.py"),
     Mutant("base/size_sets.py", "self.scale = math.lcm(self.scale, period * divisor)", "pass", "tests/base/test_size_sets.py"),
     Mutant("capture/overloads/unbacked_scalars.py", "left * one + right * two", "left * one + two", "tests/capture/test_conditions.py"),
-    Mutant("capture/recording/branches.py", "    if args[0] != args[1] or", "    if", "tests/capture/test_conditions.py"),
+    Mutant("capture/recording/joining.py", "    if args[0] != args[1] or", "    if", "tests/capture/test_conditions.py"),
     Mutant("optimize/rounding.py", "if node.op_type in ELEMENTWISE or node.op_type in MOVES:", "if False:", "tests/optimize/test_rewrites.py"),
     Mutant("optimize/fold_constants.py", "or self._is_guess(node)", "or False", "tests/optimize/test_passes.py"),
     Mutant("exporting/build.py", "functions=EAGER_FUNCTIONS", "functions=None", "tests/exporting/test_eager_functions.py"),

@@ -50,6 +50,22 @@ class Relation:
         except ZeroDivisionError:
             return False
 
+    def at(self, sizes: Mapping[str, Any]) -> Relation | bool:
+        """What is left of it where some symbols have these sizes. Raises ZeroDivisionError."""
+        parts = tuple(
+            arg.at(sizes) if isinstance(arg, Relation) else arg.substitute(sizes) if isinstance(arg, Dim) else arg
+            for arg in self.args
+        )
+        if not any(isinstance(part, Dim | Relation) for part in parts):
+            return Relation(self.op, parts).holds({})
+        if self.op == "not" or self.op in COMPARE:
+            return Relation(self.op, parts)
+        decided = self.op == "or"
+        if any(part is decided for part in parts):
+            return decided
+        left = tuple(part for part in parts if isinstance(part, Relation))
+        return left[0] if len(left) == 1 else Relation(self.op, left)
+
     def compares_with_zero_or_one(self) -> bool:
         """Whether it compares a size with 0 or 1. At capture, the sample's size stands for these."""
         sides = [arg for arg in self.args if isinstance(arg, Dim)]

@@ -44,6 +44,10 @@ class Attempt:
     """What the strategy made of ``root``; None until it has."""
     hints: Mapping[str, int] = field(default_factory=dict)
     """The size of each symbol at which comparisons are decided."""
+    decides_at: Mapping[str, int] = field(default_factory=dict)
+    """Sizes at which Python decides, whatever the hints are."""
+    first_unknown: int = 0
+    """The least number of a symbol for a size that only the data tells."""
     ranges: tuple[Condition, ...] = ()
     """What sizes are declared with, such as ``Dim("n", min=6)``."""
     bake: tuple[str, ...] = ()
@@ -93,6 +97,8 @@ class Attempt:
             hints={**self.hints, **self.larger},
             sets={condition.name: condition.sizes for condition in declared},
             conditions=dict.fromkeys(declared),
+            decides_at=self.decides_at,
+            next_unknown=self.first_unknown,
         )
 
     def range_of(self, name: str) -> Condition | None:

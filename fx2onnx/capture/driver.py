@@ -12,6 +12,7 @@ import torch
 from fx2onnx.base.changes import Changes, before_change, undone
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.events import record
+from fx2onnx.capture.at_one import right_at_one
 from fx2onnx.capture.attempt import Attempt, Failed, Outcome, Recorded
 from fx2onnx.capture.captured import Captured
 from fx2onnx.capture.diagnosis import diagnosed
@@ -137,6 +138,7 @@ def _succeeded(attempt: Attempt, log: list[str]) -> Recorded:
             raise step.error
         finally:
             del step  # this frame is in the error's traceback
+    step = right_at_one(step, lambda further: _outcome(further, log), lambda other: _succeeded(other, log))
     step.captured.attempts = log
     step.captured.rung_reason = step.attempt.reason()
     return step

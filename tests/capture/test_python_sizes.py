@@ -35,17 +35,13 @@ PINNED = {
     "interpolated by a factor": "the factor is an attribute of the operator",
 }
 """Why a size is refused as E105."""
-ONE_IS_AS_THE_SAMPLE = {"in a tuple", "all and any", "shape in a tuple"}
-"""Decisions by a comparison with 1 are made as at the sample, and reported."""
 BOUNDED = {"rows by sizes", "row by a size and columns", "start by a tensor"}
 """torch takes the plain number, which two sizes give: the file is for these, and says so."""
 
 
 def samples(name: str) -> list[tuple[torch.Tensor]]:
     torch.manual_seed(0)
-    sizes = [size for size in (SAMPLE, *OTHERS) if size != 1 or name not in ONE_IS_AS_THE_SAMPLE]
-    if name in BOUNDED:
-        sizes = [SAMPLE, SAMPLE + 1]
+    sizes = [SAMPLE, SAMPLE + 1] if name in BOUNDED else [SAMPLE, *OTHERS]
     return [(torch.randn(size, 4),) for size in sizes]
 
 

@@ -8,40 +8,23 @@ decisions of its own, so every run of the module is one path from the root of a 
 from __future__ import annotations
 
 import dis
-import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import torch.fx
 
-from fx2onnx.base.assumptions import Assumption
-from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.relations import Relation
 from fx2onnx.base.tracebacks import drop_frames
 from fx2onnx.capture.attempt import Attempt, Failed, Outcome, Recorded
-from fx2onnx.capture.captured import Captured, GraphOutput, Mutation, Symbol, TensorInfo, Weight, symbols_of
 from fx2onnx.capture.python.frames import raises_in_eager
-from fx2onnx.capture.recording.choices import Branches, Choice, Decision
-from fx2onnx.capture.recording.control_flow import Nested, joined_dims
-from fx2onnx.capture.shapes.shape_env import KEEP_BOTH, ShapeEnv
-from fx2onnx.capture.torch_private.operators import HIGHER_ORDER
+from fx2onnx.capture.recording.choices import Branches, Choice
+from fx2onnx.capture.recording.joining import Join, Path, unjoined
 
 Node: TypeAlias = torch.fx.Node
 MAX_PATHS = 16
 """Runs of the module; a loop that Python leaves by data has a path for each turn, and bodies nested as deeply."""
-
-_INTEGERS = frozenset({torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
-
-
-@dataclass(slots=True)
-class _Path:
-    """One run, or several joined."""
-
-    captured: Captured
-    shape_env: ShapeEnv
-    decisions: list[Decision]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +42,7 @@ def joined_paths(run: Run, attempt: Attempt) -> Outcome:
     branches = Branches((), attempt.splits_by_sizes, MAX_PATHS)
     path = _Exploration(run, attempt).explored(branches)
     try:
-        if isinstance(path, _Path):
+        if isinstance(path, Path):
             return Recorded(attempt, path.captured, path.shape_env)
         return replace(path.failed if isinstance(path, _Ended) else path, sizes=frozenset(branches.sizes))
     finally:
@@ -73,7 +56,7 @@ class _Exploration:
         self._run, self._attempt = run, attempt
         self._runs_left = MAX_PATHS
 
-    def explored(self, branches: Branches) -> _Path | _Ended | Failed:
+    def explored(self, branches: Branches) -> Path | _Ended | Failed:
         """What a run with the choices gives, joined with those that decide otherwise where it had none."""
         given = len(branches.choices)
         path, branches = self._one(branches)
@@ -89,13 +72,13 @@ class _Exploration:
         finally:
             del path  # it may hold an error, behind whose traceback this frame is
 
-    def _one(self, branches: Branches) -> tuple[_Path | _Ended | Failed, Branches]:
+    def _one(self, branches: Branches) -> tuple[Path | _Ended | Failed, Branches]:
         """One path: tests by data that there is no choice for hold."""
         while True:
             outcome = self._run(self._attempt, branches)
             try:
                 if isinstance(outcome, Recorded):
-                    return _Path(outcome.captured, outcome.shape_env, branches.decisions), branches
+                    return Path(outcome.captured, outcome.shape_env, branches.decisions), branches
                 error, made = branches.undecided, len(branches.decisions)
                 if error is None or error is not outcome.error or outcome.library_code is not None:
                     return (_Ended(outcome) if _ends_by_raise(outcome) else outcome), branches
@@ -108,20 +91,20 @@ class _Exploration:
                 error = None
 
     def _too_many(self, error: UserError) -> Failed:
-        return Failed(self._attempt, _unjoined(error, f"there are more than {MAX_PATHS} paths through forward"))
+        return Failed(self._attempt, unjoined(error, f"there are more than {MAX_PATHS} paths through forward"))
 
-    def _with_other_way(self, path: _Path | _Ended, branches: Branches, depth: int) -> _Path | _Ended | Failed:
+    def _with_other_way(self, path: Path | _Ended, branches: Branches, depth: int) -> Path | _Ended | Failed:
         """``path``, and what there is where decision ``depth`` goes the other way."""
         decision = branches.decisions[depth]
-        first_unknown = path.shape_env.next_unknown if isinstance(path, _Path) else 0
+        first_unknown = path.shape_env.next_unknown if isinstance(path, Path) else 0
         other = self.explored(branches.but(depth, Choice(not decision.holds, first_unknown)))
         try:
-            if isinstance(path, _Path) and isinstance(other, _Path):
+            if isinstance(path, Path) and isinstance(other, Path):
                 one, two = (path, other) if decision.holds else (other, path)
-                return _Join(one, two, depth, decision.error).path()
-            if isinstance(path, _Path) and isinstance(other, _Ended):
+                return Join(one, two, depth, decision.error).path()
+            if isinstance(path, Path) and isinstance(other, _Ended):
                 return _only(path, depth)
-            if isinstance(path, _Ended) and isinstance(other, _Path):
+            if isinstance(path, _Ended) and isinstance(other, Path):
                 return _only(other, depth)
             return other
         except UserError as refusal:
@@ -130,7 +113,7 @@ class _Exploration:
             del other, path
 
 
-def _only(path: _Path, depth: int) -> _Path:
+def _only(path: Path, depth: int) -> Path:
     """The path of one choice, since eager PyTorch ends with the other one."""
     decision, env = path.decisions[depth], path.shape_env
     test = decision.test
@@ -155,230 +138,3 @@ def _ends_by_raise(failed: Failed) -> bool:
     if ended:
         drop_frames(failed.error)
     return ended
-
-
-def _unjoined(error: UserError, why: str) -> UserError:
-    """``error``, saying why both branches cannot be in one file."""
-    return UserError(
-        error.code,
-        error.what,
-        where=error.where,
-        module_path=error.module_path,
-        node=error.node,
-        why=f"{error.why}; {why}",
-        next=[step for step in error.next if step != KEEP_BOTH],
-    )
-
-
-class _Join:
-    """Two paths that part at decision ``depth``, as one graph."""
-
-    def __init__(self, one: _Path, two: _Path, depth: int, error: UserError) -> None:
-        self._one, self._two, self._error = one, two, error
-        self._decision = one.decisions[depth]
-        self._depth = depth
-        self._graph = torch.fx.Graph()
-        self._seen: dict[Node, Node] = {}
-        """The node of the joined graph for a node of either path."""
-        self._weights: dict[str, Weight] = {}
-        self._symbols: dict[str, Symbol] = {}
-        self._unknowns = max(one.shape_env.next_unknown, two.shape_env.next_unknown)
-        by = self._decision.test
-        kind = "sizes" if isinstance(by, Relation) and not by.symbols() & one.shape_env.unbacked else "data"
-        self._notes = [Assumption(f"both branches of a decision by {kind} are in the file", self._decision.where)]
-
-    def path(self) -> _Path:
-        one, two = self._one.captured, self._two.captured
-        self._heads()
-        suffixes = self._prefix()
-        if self._are_alike(*suffixes):
-            graphs = [self._graph] * 2
-            for first, second in zip(*suffixes, strict=True):
-                self._seen[first] = self._seen[second] = self._copied(first, self._graph)
-        else:
-            graphs = [self._suffix(nodes) for nodes in suffixes]
-        for captured in (one, two):
-            for name, symbol in captured.symbols.items():
-                self._symbols.setdefault(name, replace(symbol, node=self._seen[symbol.node]))
-        outputs, mutations = self._ends(graphs)
-        joined = Captured(
-            graph=self._graph,
-            inputs=[replace(graph_input, node=self._seen[graph_input.node]) for graph_input in one.inputs],
-            outputs=outputs,
-            weights=self._weights,
-            symbols=self._symbols,
-            mutations=mutations,
-            rung=one.rung,
-            warnings=list(dict.fromkeys(one.warnings + two.warnings)),
-            assumptions=list(dict.fromkeys([*self._notes, *one.assumptions, *two.assumptions])),
-            restore=one.restore,
-            sizes=self._decision.sizes,
-            states_guards=one.states_guards,
-        )
-        decisions = self._one.decisions[: self._depth]
-        for decision in decisions:
-            decision.test = self._mapped(decision.test)
-        env = self._one.shape_env.joined(self._two.shape_env, self._decision.test, self._decision.sizes)
-        env.next_unknown = self._unknowns
-        return _Path(joined, env, decisions)
-
-    def _refused(self, why: str) -> UserError:
-        return _unjoined(self._error, why)
-
-    # -- what both paths have in common ---------------------------------------------------------------------------
-    def _heads(self) -> None:
-        """Inputs and weights."""
-        one, two = self._one.captured, self._two.captured
-        for first, second in zip(one.inputs, two.inputs, strict=True):
-            self._seen[first.node] = self._seen[second.node] = self._copied(first.node, self._graph)
-        for weight in one.weights.values():
-            self._add_weight(weight, weight.name)
-        shared = list(one.weights.values())[: self._decision.weights]
-        for index, weight in enumerate(two.weights.values()):
-            same = shared[index] if index < len(shared) else one.weights.get(weight.name)
-            if same is not None and (index < len(shared) or same.tensor is weight.tensor):
-                self._seen[weight.node] = self._seen[same.node]
-                continue
-            name, taken = weight.name, {**one.weights, **self._weights}
-            while name in taken:
-                name += "_"
-            self._add_weight(weight, name)
-
-    def _add_weight(self, weight: Weight, name: str) -> None:
-        node = self._graph.create_node("get_attr", name)
-        node.meta = dict(weight.node.meta)
-        self._seen[weight.node] = node
-        self._weights[name] = replace(weight, name=name, node=node)
-
-    def _prefix(self) -> list[list[Node]]:
-        """Copy the calls before the decision; give those that follow it, path by path."""
-        calls = [
-            [node for node in path.captured.graph.nodes if node.op == "call_function"]
-            for path in (self._one, self._two)
-        ]
-        count = self._decision.calls
-        other = self._two.decisions[self._depth]
-        if (other.calls, other.weights) != (count, self._decision.weights):
-            raise self._refused("another run of forward came to it another way")
-        for first, second in zip(calls[0][:count], calls[1][:count], strict=True):
-            if first.target is not second.target or first.meta["val"] != second.meta["val"]:
-                raise self._refused(f"another run of forward called {second.target} in the place of {first.target}")
-            self._seen[first] = self._seen[second] = self._copied(first, self._graph)
-        return [nodes[count:] for nodes in calls]
-
-    def _are_alike(self, one: Sequence[Node], two: Sequence[Node]) -> bool:
-        """Whether both paths do the same after the decision."""
-        same = dict(self._seen)
-
-        def of_both(leaf: Any) -> Any:
-            return same.get(leaf, leaf) if isinstance(leaf, Node) else leaf
-
-        for first, second in zip(one, two, strict=False):
-            args = [torch.fx.node.map_aggregate((node.args, node.kwargs), of_both) for node in (first, second)]
-            if first.target is not second.target or first.meta["val"] != second.meta["val"]:
-                return False
-            if args[0] != args[1] or any(isinstance(part, Nested) for part in first.args):
-                return False
-            same[first] = same[second] = first
-        return len(one) == len(two)
-
-    def _suffix(self, nodes: Sequence[Node]) -> torch.fx.Graph:
-        graph = torch.fx.Graph()
-        for node in nodes:
-            self._seen[node] = self._copied(node, graph)
-        return graph
-
-    def _copied(self, node: Node, graph: torch.fx.Graph) -> Node:
-        args, kwargs = self._mapped(node.args), self._mapped(node.kwargs)
-        made = graph.create_node(node.op, node.target, args, kwargs, node.name)
-        made.meta = dict(node.meta)
-        return made
-
-    def _mapped(self, arg: Any) -> Any:
-        return torch.fx.node.map_aggregate(arg, self._mapped_leaf)
-
-    def _mapped_leaf(self, leaf: object) -> Any:
-        if isinstance(leaf, Node):
-            return self._seen[leaf]
-        if not isinstance(leaf, Nested):
-            return leaf
-        graph = self._suffix(list(leaf.graph.nodes))
-        inputs, outputs = ([self._seen[node] for node in nodes] for nodes in (leaf.inputs, leaf.outputs))
-        return Nested(graph, inputs, outputs, leaf.infos, leaf.sizes)
-
-    # -- outputs and changed state --------------------------------------------------------------------------------
-    def _ends(self, graphs: Sequence[torch.fx.Graph]) -> tuple[list[GraphOutput], list[Mutation]]:
-        one, two = self._one.captured, self._two.captured
-        if [output.name for output in one.outputs] != [output.name for output in two.outputs]:
-            names = [", ".join(output.name for output in captured.outputs) for captured in (one, two)]
-            raise self._refused(f"the branches return different structures ({names[0]}; {names[1]})")
-        changed = {mutation.name: mutation for captured in (two, one) for mutation in captured.mutations}
-        before = {weight.name: weight.node for weight in self._weights.values()}
-        before |= {graph_input.name: self._seen[graph_input.node] for graph_input in one.inputs}
-        values = ([self._mapped(output.value) for output in captured.outputs] for captured in (one, two))
-        pairs: list[tuple[object, object]] = list(zip(*values, strict=True))
-        for name in changed:
-            after = [next((m.node for m in captured.mutations if m.name == name), None) for captured in (one, two)]
-            first, second = (before[name] if node is None else self._seen[node] for node in after)
-            pairs.append((first, second))
-        chosen = self._chosen(graphs, pairs)
-        outputs = [replace(output, value=value) for output, value in zip(one.outputs, chosen, strict=False)]
-        ends = chosen[len(outputs) :]
-        return outputs, [replace(each, node=node) for each, node in zip(changed.values(), ends, strict=True)]
-
-    def _chosen(self, graphs: Sequence[torch.fx.Graph], pairs: Sequence[tuple[object, object]]) -> list[Any]:
-        """The If, and for each pair the value that comes from either branch; a value that both have is that value."""
-        places: dict[tuple[Node, Node], int] = {}
-        for first, second in pairs:
-            if isinstance(first, Node) and isinstance(second, Node):
-                if first is not second:
-                    places.setdefault((first, second), len(places))
-            elif type(first) is not type(second) or first != second:
-                raise self._refused(f"the branches return the numbers {first} and {second}; return a tensor instead")
-        if not places:
-            return [first for first, _ in pairs]
-        infos = [self._joined(first.meta["val"], second.meta["val"]) for first, second in places]
-        ends = [
-            [self._widened(graph, pair[side], info) for pair, info in zip(places, infos, strict=True)]
-            for side, graph in enumerate(graphs)
-        ]
-        sides = [
-            Nested(graph, [], nodes, tuple(node.meta["val"] for node in nodes), path.captured.sizes)
-            for graph, nodes, path in zip(graphs, ends, (self._one, self._two), strict=True)
-        ]
-        meta = {"where": self._decision.where, "module": ""}
-        args: Any = (self._mapped(self._decision.test), *sides, [])
-        node = self._graph.call_function(HIGHER_ORDER["cond"], args)
-        node.meta = {**meta, "val": tuple(infos)}
-        parts = []
-        for index, info in enumerate(infos):
-            part = self._graph.call_function(operator.getitem, (node, index))
-            part.meta = {**meta, "val": info}
-            parts.append(part)
-            for symbol in symbols_of(part):
-                self._symbols.setdefault(symbol.name, symbol)
-        return [parts[places[pair]] if pair in places else pair[0] for pair in pairs]
-
-    def _joined(self, one: TensorInfo, two: TensorInfo) -> TensorInfo:
-        """The type of a value that comes from either branch; of two integer types, the one that holds both."""
-        dtypes = {one.dtype, two.dtype}
-        if (len(dtypes) > 1 and not dtypes <= _INTEGERS) or len(one.dims) != len(two.dims):
-            raise self._refused(f"the branches return different types, {one} and {two}")
-        dtype = torch.promote_types(one.dtype, two.dtype)
-        if len(dtypes) > 1:
-            what = f"{dtype} from either branch of a decision by data: {one} and {two}"
-            self._notes.append(Assumption(what, self._decision.where))
-        return TensorInfo(dtype, joined_dims(one, two, self._unknown))
-
-    def _widened(self, graph: torch.fx.Graph, node: Node, joined: TensorInfo) -> Node:
-        """What a branch returns of ``node``: itself, or cast to the integer type that holds both branches' values."""
-        info = node.meta["val"]
-        if info.dtype == joined.dtype:
-            return node
-        cast = graph.call_function(torch.ops.aten._to_copy.default, (node,), {"dtype": joined.dtype})
-        cast.meta = dict(node.meta) | {"val": TensorInfo(joined.dtype, info.dims)}
-        return cast
-
-    def _unknown(self) -> Dim:
-        self._unknowns += 1
-        return Dim.symbol(f"u{self._unknowns - 1}")

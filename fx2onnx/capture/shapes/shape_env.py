@@ -75,6 +75,10 @@ class ShapeEnv(SizeFacts):
     """Whether what a kernel asks now decides nothing about sizes of results."""
     during: str = ""
     """The overload that runs now."""
+    decides_at: Mapping[str, int] = field(default_factory=dict)
+    """Sizes at which Python decides, whatever kernels do: this run is to tell what the module does at these."""
+    either_way: set[str] = field(default_factory=set)
+    """Symbols whose comparisons with 0 or 1 decide nothing now: both answers give the same."""
     recorder: Callable[[], RunRecorder | None] = lambda: None
     """A weak reference to the recorder, if there is one."""
     wanted_number: str = ""
@@ -145,6 +149,11 @@ class ShapeEnv(SizeFacts):
 
     def guard(self, relation: Relation, by_python: bool = False) -> bool:
         """The truth at the sample's sizes, remembered. ``by_python``: for Python, not for a kernel."""
+        if self.decides_at and by_python and asked_by_user():
+            left = relation.at(self.decides_at)
+            if isinstance(left, bool):
+                return left
+            relation = left
         if not self.unbacked or not relation.symbols() & self.unbacked:
             return self.decided(relation) if by_python and asked_by_user() else self._guarded(relation, by_python)
         where, by_user = user_location(), asked_by_user()
@@ -214,7 +223,7 @@ class ShapeEnv(SizeFacts):
         holds = bool(self.hint(relation))
         if not self.takes_notes:
             return holds
-        if self.asks_of_strides or (relation.op == "ne" and not holds and self._compares_strides(by_python)):
+        if self._decides_nothing(relation, holds, by_python):
             self.asked.append(("look", relation, holds))
             return holds
         self.asked.append(("guard", relation, holds))
@@ -225,6 +234,11 @@ class ShapeEnv(SizeFacts):
             if true.op == "eq":
                 self.require(true, where, bounded=by_user)
         return holds
+
+    def _decides_nothing(self, relation: Relation, holds: bool, by_python: bool) -> bool:
+        if self.either_way and relation.symbols() <= self.either_way and relation.compares_with_zero_or_one():
+            return True
+        return self.asks_of_strides or (relation.op == "ne" and not holds and self._compares_strides(by_python))
 
     def _compares_strides(self, by_python: bool) -> bool:
         """Whether a kernel asks if two sizes differ: where it needs them to be equal, it asks that, as ``TORCH_CHECK`` does."""

@@ -7,7 +7,8 @@ the user's line, so that a size that Python specialized is reported and never ba
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from functools import partialmethod
 from typing import Any, TypeVar
 
@@ -368,3 +369,22 @@ def unwrap(value: Any) -> Any:
         node: Any = value.node
         return node.value if isinstance(node, DimNode) else node.maybe_as_int() if value.node.is_int() else float(value)
     return value
+
+
+@contextlib.contextmanager
+def either_way(*sizes: Any) -> Iterator[None]:
+    """Inside, whether Python finds one of these sizes to be 1 makes no difference to what is computed."""
+    nodes = [size.node for size in sizes if type(size) is torch.SymInt]
+    added = [
+        (node.env, name)
+        for node in nodes
+        if isinstance(node.value, Dim)
+        for name in node.value.symbols() - node.env.either_way
+    ]
+    for env, name in added:
+        env.either_way.add(name)
+    try:
+        yield
+    finally:
+        for env, name in added:
+            env.either_way.discard(name)

@@ -9,7 +9,7 @@ import torch
 import torch.fx
 
 from fx2onnx.base.changes import Changes
-from fx2onnx.base.dims import Dim, DimLike
+from fx2onnx.base.dims import DimLike
 from fx2onnx.base.errors import Fx2OnnxError, UserError, first_line
 from fx2onnx.base.recursion import limit_of_user
 from fx2onnx.capture.attempt import Attempt, Failed, Outcome, Reason, Recorded
@@ -149,7 +149,7 @@ def _fake_input(recorder: Recorder, leaf: Leaf) -> torch.Tensor:
     sizes: list[DimLike] = [leaf.axes.get(axis, int(size)) for axis, size in enumerate(tensor.shape)]
     strides: list[int | torch.SymInt] | None = None
     steps: tuple[int, ...] = tensor.stride()
-    if not any(isinstance(size, Dim) for size in sizes):
+    if sizes == list(tensor.shape):
         return fake_from_meta(mode, tensor.shape, tensor.dtype, tensor.device, steps)
     order = sorted(range(tensor.dim()), key=lambda axis: (-steps[axis], axis))
     if order != list(range(tensor.dim())) and 0 not in steps:

@@ -7,6 +7,7 @@ the mask says: a layer that is not marked as causal sees every token. Such a lay
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import threading
@@ -19,7 +20,7 @@ import torch
 from torch import Tensor
 
 from fx2onnx.base.changes import before_change
-from fx2onnx.capture.shapes.symnode import unwrap
+from fx2onnx.capture.shapes.symnode import either_way, unwrap
 from fx2onnx.model_patches.patching import patches
 
 
@@ -113,16 +114,19 @@ def sdpa_attention_forward(
     Shapes:  attention_mask bool [batch, 1, queries, keys].
     """
     all_args = (module, query, key, value, attention_mask, *args)
-    kept = (_MASKS.kept or {}).get(id(attention_mask))
-    if kept is None or _MASKS.made is None or kept.mask.dtype != torch.bool:
-        return original(*all_args, **kwargs)
     argument = _arguments(original, all_args, kwargs)["is_causal"]
     is_causal = bool(getattr(module, "is_causal", True) if argument is None else argument)
-    if is_causal == kept.is_causal or unwrap(query.shape[2]) == 1:
-        return original(*all_args, **kwargs)
-    if id(attention_mask) not in _MASKS.made:
-        _MASKS.made[id(attention_mask)] = _with_both(kept, is_causal)
-    return original(module, query, key, value, _MASKS.made[id(attention_mask)], *args, **kwargs)
+    # A single query is not causal, which is the same where there is a single key, and where a mask says what is seen.
+    is_alike = attention_mask is not None or not is_causal or unwrap(query.shape[2]) == unwrap(key.shape[2])
+    with either_way(query.shape[2]) if is_alike else contextlib.nullcontext():
+        kept = (_MASKS.kept or {}).get(id(attention_mask))
+        if kept is None or _MASKS.made is None or kept.mask.dtype != torch.bool:
+            return original(*all_args, **kwargs)
+        if is_causal == kept.is_causal or unwrap(query.shape[2]) == 1:
+            return original(*all_args, **kwargs)
+        if id(attention_mask) not in _MASKS.made:
+            _MASKS.made[id(attention_mask)] = _with_both(kept, is_causal)
+        return original(module, query, key, value, _MASKS.made[id(attention_mask)], *args, **kwargs)
 
 
 @patches(

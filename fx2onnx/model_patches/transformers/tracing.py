@@ -8,6 +8,7 @@ that function. The report names every function that got a yes.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import threading
@@ -20,9 +21,11 @@ import torch
 from fx2onnx.base.answering import answers_for_caller
 from fx2onnx.base.assumptions import Assumption
 from fx2onnx.base.changes import before_change
+from fx2onnx.base.dims import Dim
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture.patches import Known, TracedCode
 from fx2onnx.capture.python.frames import asking_frame, location_at
+from fx2onnx.capture.shapes.symnode import either_way, unwrap
 from fx2onnx.model_patches.patching import patches
 from fx2onnx.model_patches.transformers import attention_masks
 
@@ -63,16 +66,24 @@ def is_tracing(tensor: Any = None) -> bool:
     return False
 
 
-@patches("transformers.masking_utils:_ignore_causal_mask_sdpa", around=True, names=("kv_length",))
+@patches(
+    "transformers.masking_utils:_ignore_causal_mask_sdpa",
+    around=True,
+    names=("q_length", "kv_length", "q_offset"),
+)
 def ignore_causal_mask(original: FunctionType, padding_mask: Any, *args: Any, **kwargs: Any) -> Any:
     """``transformers.masking_utils._ignore_causal_mask_sdpa``: no for a mask of unknown numbers, whatever the lengths.
 
-    It would compare the mask's length with the keys' first, to cut a mask that its result does not depend on.
+    It would compare the mask's length with the keys' first, to cut a mask that its result does not depend on. The mask of a
+    single query that stands last hides nothing either.
     """
-    if _ASKED.answered_yes is None or not isinstance(padding_mask, torch.Tensor) or _ASKED.known(padding_mask):
-        return original(padding_mask, *args, **kwargs)
     given = inspect.signature(original).bind(padding_mask, *args, **kwargs).arguments
-    return original(**{**given, "kv_length": padding_mask.shape[-1]})
+    queries, keys, before = (unwrap(given[name]) for name in ("q_length", "kv_length", "q_offset"))
+    is_last = isinstance(before, int | Dim) and queries + before == keys
+    if _ASKED.answered_yes is not None and isinstance(padding_mask, torch.Tensor) and not _ASKED.known(padding_mask):
+        given = {**given, "kv_length": padding_mask.shape[-1]}
+    with either_way(given["q_length"]) if is_last else contextlib.nullcontext():
+        return original(**given)
 
 
 def decided_by_data(error: BaseException) -> CodeType | None:

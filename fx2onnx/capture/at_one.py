@@ -1,0 +1,232 @@
+"""Python's decisions by whether a size is 0 or 1, which the run decides as for larger ones: what the module does at size 1.
+
+A further run decides them as at 1, everything else as before. Mostly it gives the same program, as where a mask is left out
+that hides nothing, and there is nothing to do. Else both are in the file, or 1 is no size that the file is for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+import torch
+
+from fx2onnx.base.assumptions import Guard, Specialization
+from fx2onnx.base.dims import Dim
+from fx2onnx.base.errors import UserError
+from fx2onnx.base.relations import Relation
+from fx2onnx.base.size_sets import EVERY
+from fx2onnx.base.tracebacks import empty_frames
+from fx2onnx.capture.attempt import Attempt, Outcome, Recorded
+from fx2onnx.capture.captured import Captured, TensorInfo
+from fx2onnx.capture.recording.choices import Decision
+from fx2onnx.capture.recording.control_flow import Nested
+from fx2onnx.capture.recording.joining import Join, Path
+from fx2onnx.capture.recording.same_programs import common_calls, common_weights, give_the_same
+from fx2onnx.capture.shapes.dynamic import hints_of
+from fx2onnx.capture.shapes.shape_env import ShapeEnv
+
+MOST_RUNS = 6
+"""Further runs of the module; decisions that are left then are decided as at the sample, and reported."""
+Names: TypeAlias = frozenset[str]
+"""Of sizes that are 1 together."""
+
+
+def right_at_one(done: Recorded, run: Callable[[Attempt], Outcome], capture: Callable[[Attempt], Recorded]) -> Recorded:
+    """``done``, made right at size 1 by further runs. ``run``: one attempt; ``capture``: until nothing is left to change.
+
+    Raises UserError E105 where a size that is asked for by name is 1 in the sample, and cannot be dynamic then.
+    """
+    if done.attempt.options.data_branches != "if" or not asked_of_one(done.shape_env, done.attempt):
+        return done
+    return _AtOne(done, run, capture).settled()
+
+
+def asked_of_one(env: ShapeEnv, attempt: Attempt) -> dict[Names, Guard]:
+    """Sizes, and the first of Python's decisions that goes another way where they are 1."""
+    found: dict[Names, Guard] = {}
+    for guard in env.guards.values():
+        relation, names = guard.relation, guard.relation.symbols()
+        if not guard.by_user or not relation.compares_with_zero_or_one() or not names <= set(attempt.hints):
+            continue
+        may_be_one = all(1 in env.sets.get(name, EVERY) for name in names)
+        if may_be_one and not relation.is_true_at(dict.fromkeys(names, 1)) and env.is_settled(relation) is None:
+            found.setdefault(names, guard)
+    return found
+
+
+@dataclass
+class _AtOne:
+    done: Recorded
+    run: Callable[[Attempt], Outcome]
+    capture: Callable[[Attempt], Recorded]
+    tried: dict[Names, None] = field(default_factory=dict)
+
+    def settled(self) -> Recorded:
+        pending = asked_of_one(self.done.shape_env, self.done.attempt)
+        while pending and len(self.tried) < MOST_RUNS:
+            names = min(pending, key=lambda names: (len(names), sorted(names)))
+            guard = pending.pop(names)
+            self.tried[names] = None
+            for more, later in self._settle(names, guard).items():
+                if names | more not in self.tried:
+                    pending.setdefault(names | more, later)
+            if not pending and len(self.tried) > 1:
+                every: Names = frozenset().union(*self.tried)
+                pending = {} if every in self.tried else {every: guard}
+        self._forget_guards()
+        return self.done
+
+    def _forget_guards(self) -> None:
+        """What is settled is taken for granted no more."""
+        captured, env = self.done.captured, self.done.shape_env
+        settled = [
+            guard
+            for guard in captured.assumptions
+            if isinstance(guard, Guard)
+            and guard.by_user
+            and guard.relation.symbols() in self.tried
+            and guard.relation.compares_with_zero_or_one()
+        ]
+        captured.assumptions = [each for each in captured.assumptions if each not in settled]
+        env.guards = {key: guard for key, guard in env.guards.items() if guard not in settled}
+
+    def _settle(self, names: Names, guard: Guard) -> dict[Names, Guard]:
+        """Make the program right where the sizes are 1; what else Python asks there."""
+        at = dict.fromkeys(names, 1)
+        attempt = self.done.attempt
+        change = f"Python decides as where {_listed(names)} is 1"
+        further = replace(attempt, decides_at=at, without_larger=None, without_numbers=None, change=change)
+        other = self._numbered_apart(further, self.run(further))
+        if isinstance(other, Recorded):
+            if _needs_no_more(other.shape_env, self.done.shape_env, names):
+                asked = asked_of_one(other.shape_env, attempt)
+                if give_the_same(self.done.captured, other.captured, at) or self._join(other, at, guard):
+                    known = asked_of_one(self.done.shape_env, attempt)
+                    return {more: later for more, later in asked.items() if more not in known}
+        else:
+            empty_frames(other.error)
+        self._with_numbers(names, guard)
+        return {}
+
+    def _numbered_apart(self, attempt: Attempt, outcome: Outcome) -> Outcome:
+        """A run in which no symbol stands for another size than in the general program."""
+        one = self.done.captured
+        if not isinstance(outcome, Recorded) or not outcome.shape_env.unbacked:
+            return outcome
+        calls = common_calls(one, outcome.captured)
+        if not _new_symbols(one, calls) & _new_symbols(outcome.captured, calls):
+            return outcome
+        return self.run(replace(attempt, first_unknown=self.done.shape_env.next_unknown))
+
+    def _with_numbers(self, names: Names, guard: Guard) -> None:
+        """Join the program of the module with the number 1 for the sizes, or leave 1 out."""
+        attempt = replace(self.done.attempt, first_unknown=self.done.shape_env.next_unknown)
+        try:
+            for name in sorted(names):
+                attempt = attempt.specialized(Specialization(Dim.symbol(name), 1, guard.where))
+            other = self.capture(attempt)
+        except UserError as error:
+            empty_frames(error)
+            self._leave_out(names, guard)
+            return
+        fits = _needs_no_more(other.shape_env, self.done.shape_env, names)
+        if not (fits and self._join(_of_any_size(other, self.done.captured), dict.fromkeys(names, 1), guard)):
+            self._leave_out(names, guard)
+
+    def _leave_out(self, names: Names, guard: Guard) -> None:
+        """The file is for other sizes than 1; of several sizes that are 1 together, the guard says so."""
+        if len(names) > 1:
+            return
+        (name,) = names
+        env, captured = self.done.shape_env, self.done.captured
+        if hints_of(self.done.attempt.arguments).get(name) == 1:
+            self._keep_the_samples(name, guard)
+            return
+        before = set(env.noted_conditions())
+        env.note(Relation("ne", (Dim.symbol(name), 1)), guard.where)
+        after = env.noted_conditions()
+        gone = before - set(after)
+        captured.assumptions = [each for each in captured.assumptions if each not in gone]
+        captured.assumptions += [condition for condition in after if condition not in before]
+
+    def _keep_the_samples(self, name: str, guard: Guard) -> None:
+        """The sample has size 1, for which the general program is not right."""
+        attempt = self.done.attempt
+        if name not in attempt.optional:
+            raise self.done.shape_env.undeclared(guard.relation, guard.where)
+        self.done = self.capture(attempt.specialized(Specialization(Dim.symbol(name), 1, guard.where)))
+
+    def _join(self, other: Recorded, at: dict[str, int], guard: Guard) -> bool:
+        """Both programs in one; whether that is possible."""
+        one, two = self.done.captured, other.captured
+        tests = [Relation("ne", (Dim.symbol(name), 1)) for name in sorted(at)]
+        test = tests[0] if len(tests) == 1 else Relation("or", tuple(tests))
+        calls, weights = common_calls(one, two), common_weights(one, two)
+        error = self.done.shape_env.undeclared(guard.relation, guard.where)
+        decisions = [Decision(test, holds, calls, weights, error, dict(one.sizes)) for holds in (True, False)]
+        general = Path(one, self.done.shape_env, decisions[:1])
+        single = Path(replace(two, sizes={**two.sizes, **at}), other.shape_env, decisions[1:])
+        try:
+            joined = Join(general, single, 0, error, at).path()
+        except UserError as refusal:
+            empty_frames(refusal)
+            return False
+        joined.captured.assumptions = [
+            each
+            for each in joined.captured.assumptions
+            if not (isinstance(each, Specialization) and each in two.assumptions)
+        ]
+        self.done = Recorded(self.done.attempt, joined.captured, joined.shape_env)
+        return True
+
+
+def _needs_no_more(env: ShapeEnv, general: ShapeEnv, names: Names) -> bool:
+    """Whether a run takes nothing for granted that the general one does not."""
+    if not env.specializations.keys() <= general.specializations.keys():
+        return False
+    equal = {
+        key for key, guard in env.guards.items() if guard.relation.op == "eq" and not guard.relation.symbols() & names
+    }
+    equal |= {key for key, guard in env.guards.items() if guard.relation.op == "eq" and not guard.by_user}
+    return equal <= general.guards.keys() and all(
+        general.sets.get(name, EVERY) & sizes == general.sets.get(name, EVERY)
+        for name, sizes in env.sets.items()
+        if name not in general.unbacked
+    )
+
+
+def _new_symbols(captured: Captured, calls: int) -> set[str]:
+    """Sizes that calls after the first ones give."""
+    later = [node for node in captured.graph.nodes if node.op == "call_function"][calls:]
+    return {name for name, symbol in captured.symbols.items() if symbol.node in set(later)}
+
+
+def _of_any_size(done: Recorded, general: Captured) -> Recorded:
+    """With inputs that are reshaped to their sizes first, as their types in the general program do not say them."""
+    captured = done.captured
+    for graph_input, like in zip(captured.inputs, general.inputs, strict=True):
+        node, info = graph_input.node, graph_input.node.meta["val"]
+        if info.dims == like.node.meta["val"].dims:
+            continue
+        with captured.graph.inserting_after(node):
+            view = captured.graph.call_function(torch.ops.aten.view.default, (node, list(info.dims)))
+        view.meta = {"val": TensorInfo(info.dtype, info.dims), "where": None, "module": ""}
+        for user in [user for user in node.users if user is not view]:
+            user.replace_input_with(node, view)
+        for output in captured.outputs:
+            output.value = view if output.value is node else output.value
+        for nested in _nested_in(captured.graph):
+            nested.outputs = [view if output is node else output for output in nested.outputs]
+    return done
+
+
+def _nested_in(graph: torch.fx.Graph) -> Iterator[Nested]:
+    for nested in (arg for node in graph.nodes for arg in node.args if isinstance(arg, Nested)):
+        yield nested
+        yield from _nested_in(nested.graph)
+
+
+def _listed(names: Iterable[str]) -> str:
+    return " and ".join(sorted(names))

@@ -1,0 +1,207 @@
+"""Whether two recorded programs give the same at certain sizes: their values are numbered, equal ones by equal numbers."""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeAlias
+
+import torch
+import torch.fx
+
+from fx2onnx.base.dims import Dim, Scalar
+from fx2onnx.base.relations import Relation
+from fx2onnx.capture.captured import Captured, TensorInfo, Weight
+from fx2onnx.capture.recording.control_flow import Nested
+from fx2onnx.capture.torch_private.operators import HIGHER_ORDER
+
+aten = torch.ops.aten
+Node: TypeAlias = torch.fx.Node
+Sizes: TypeAlias = Mapping[str, Scalar]
+
+
+def give_the_same(one: Captured, two: Captured, at: Sizes) -> bool:
+    """Whether both programs give the same outputs and leave the same state where sizes are ``at``."""
+    numbers: dict[object, int] = {}
+    return _Numbered(one, one, at, numbers).ends() == _Numbered(two, one, at, numbers).ends()
+
+
+def common_calls(one: Captured, two: Captured) -> int:
+    """How many calls at their beginning are the same in both, types included."""
+    numbers: dict[object, int] = {}
+    sides = [_Numbered(one, one, {}, numbers, exactly=True), _Numbered(two, one, {}, numbers, exactly=True)]
+    count = 0
+    for first, second in zip(*(side.in_order() for side in sides), strict=False):
+        if first != second:
+            break
+        count += 1
+    return count
+
+
+def common_weights(one: Captured, two: Captured) -> int:
+    """How many weights, of those that were met first, are the same in both."""
+    pairs = zip(one.weights.values(), two.weights.values(), strict=False)
+    return sum(1 for _ in itertools.takewhile(lambda pair: _is_same_weight(*pair), pairs))
+
+
+def _is_same_weight(one: Weight, two: Weight) -> bool:
+    if one.name != two.name:
+        return False
+    if one.tensor is two.tensor:
+        return True
+    is_constant = one.kind == two.kind == "constant" and not one.tensor.is_meta and not two.tensor.is_meta
+    is_alike = (one.tensor.dtype, one.tensor.shape) == (two.tensor.dtype, two.tensor.shape)
+    return is_constant and is_alike and torch.equal(one.tensor, two.tensor)
+
+
+class _Numbered:
+    """The values of a program, each with a number that equal values share. ``exactly``: every call as it stands."""
+
+    def __init__(
+        self, captured: Captured, first: Captured, at: Sizes, numbers: dict[object, int], exactly: bool = False
+    ) -> None:
+        self._captured, self._numbers, self._exactly = captured, numbers, exactly
+        self._at = dict(at)
+        self._of: dict[Node, Any] = {}
+        """The number of a value; of an If whose branch is known, those of the branch's outputs."""
+        self._drawn = 0
+        self._fresh: dict[Node, list[tuple[str, int | None]]] = {}
+        for name, symbol in captured.symbols.items():
+            if symbol.node.op == "call_function":
+                self._fresh.setdefault(symbol.node, []).append((name, symbol.axis))
+        for index, graph_input in enumerate(captured.inputs):
+            self._of[graph_input.node] = self._number(("input", index))
+        for weight in captured.weights.values():
+            same = first.weights.get(weight.name)
+            is_same = same is not None and _is_same_weight(same, weight)
+            self._of[weight.node] = self._number(("weight", weight.name if is_same else id(weight)))
+
+    def ends(self) -> object:
+        """What the program gives and leaves."""
+        for _ in self._all(self._captured.graph):
+            pass
+        outputs = [(output.name, self._form(output.value)) for output in self._captured.outputs]
+        return outputs, {mutation.name: self._form(mutation.node) for mutation in self._captured.mutations}
+
+    def in_order(self) -> Iterator[object]:
+        """The number of each call and its type, in order."""
+        for node in self._all(self._captured.graph):
+            yield self._of[node], node.meta["val"]
+
+    def _all(self, graph: torch.fx.Graph) -> Iterator[Node]:
+        for node in graph.nodes:
+            if node.op != "call_function":
+                continue
+            yield from self._one(node)
+            yield node
+
+    def _one(self, node: Node) -> Iterator[Node]:
+        branch = None if self._exactly else self._branch_taken(node)
+        if branch is not None:
+            yield from self._all(branch.graph)
+            self._of[node] = [self._of[output] for output in branch.outputs]
+        elif node.target is operator.getitem and isinstance(self._of.get(node.args[0]), list):  # type: ignore[arg-type]
+            self._of[node] = self._of[node.args[0]][node.args[1]]  # type: ignore[index]
+        else:
+            alias = None if self._exactly else self._operand_given(node)
+            self._of[node] = self._number(self._call(node)) if alias is None else self._of[alias]
+        for name, axis in self._fresh.get(node, ()):
+            self._at[name] = Dim.symbol(f"{self._of[node]} {axis}")
+
+    def _branch_taken(self, node: Node) -> Nested | None:
+        if node.target is not HIGHER_ORDER["cond"] or not isinstance(node.args[0], Relation) or node.args[3]:
+            return None
+        holds = self._form(node.args[0])
+        return node.args[2 - holds] if isinstance(holds, bool) else None
+
+    def _operand_given(self, node: Node) -> Node | None:
+        """The operand that a call gives back as it is, at these sizes."""
+        gives_back = _GIVES_BACK.get(node.target)
+        if gives_back is None or not isinstance(node.args[0], Node):
+            return None
+        return node.args[0] if gives_back(node, self._size) else None
+
+    def _call(self, node: Node) -> object:
+        draws = torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+        self._drawn += draws
+        normal = None if self._exactly else _NORMAL.get(node.target)
+        given = (node.args, node.kwargs) if normal is None else normal(arguments_of(node), self._size)
+        return node.target, self._form(given), self._drawn if draws else 0
+
+    def _number(self, form: object) -> int:
+        return self._numbers.setdefault(form, len(self._numbers))
+
+    def _size(self, size: object) -> Any:
+        return size.substitute(self._at) if isinstance(size, Dim) else size
+
+    def _form(self, value: Any) -> Any:
+        """The value as one that is equal where it is the same."""
+        if isinstance(value, Node):
+            found = self._of[value]
+            return ("value", *found) if isinstance(found, list) else ("value", found)
+        if isinstance(value, Dim):
+            return value.substitute(self._at)
+        if isinstance(value, Relation):
+            return value.at(self._at)
+        if isinstance(value, Nested):
+            return self._nested(value)
+        if isinstance(value, Mapping):
+            return tuple((key, self._form(part)) for key, part in value.items())
+        if isinstance(value, list | tuple):
+            return tuple(self._form(part) for part in value)
+        if isinstance(value, slice):
+            return "slice", self._form((value.start, value.stop, value.step))
+        return type(value), value
+
+    def _nested(self, nested: Nested) -> object:
+        """By what it does with its inputs; sizes at which a branch is taken are said by the test before it."""
+        for index, node in enumerate(nested.inputs):
+            self._of[node] = self._number(("inner", len(nested.inputs), index, str(node.meta["val"])))
+        for _ in self._all(nested.graph):
+            pass
+        return "graph", self._form(nested.outputs)
+
+
+Size: TypeAlias = Callable[[object], Any]
+
+
+def arguments_of(node: Node) -> dict[str, Any]:
+    """The arguments of a call by name, defaults among them."""
+    parameters = node.target._schema.arguments  # type: ignore[union-attr]
+    given = dict(zip((parameter.name for parameter in parameters), node.args, strict=False)) | dict(node.kwargs)
+    return {parameter.name: given.get(parameter.name, parameter.default_value) for parameter in parameters}
+
+
+def _is_whole_slice(node: Node, size: Size) -> bool:
+    """Whether a slice goes from end to end."""
+    given = arguments_of(node)
+    whole, start, end = size(_info(given["self"]).dims[given["dim"]]), given["start"], size(given["end"])
+    return start in (None, 0) and given["step"] == 1 and (end is None or end == whole or end == (1 << 63) - 1)
+
+
+def _pads_nothing(node: Node, size: Size) -> bool:
+    """Whether every width is 0."""
+    return all(size(width) == 0 for width in arguments_of(node)["pad"])
+
+
+def _one_key(given: dict[str, Any], size: Size) -> dict[str, Any]:
+    """Where there is one key, every query sees it, ``is_causal`` or not."""
+    return given | {"is_causal": False} if size(_info(given["key"]).dims[-2]) == 1 else given
+
+
+def _info(node: Any) -> TensorInfo:
+    info: TensorInfo = node.meta["val"]
+    return info
+
+
+_GIVES_BACK: dict[object, Callable[[Node, Size], bool]] = {
+    aten.slice.Tensor: _is_whole_slice,
+    aten.constant_pad_nd.default: _pads_nothing,
+    aten.pad.default: _pads_nothing,
+}
+"""Whether a call gives its first operand back."""
+_NORMAL: dict[object, Callable[[dict[str, Any], Size], dict[str, Any]]] = {
+    aten.scaled_dot_product_attention.default: _one_key
+}
+"""What arguments say nothing at certain sizes."""

@@ -1,0 +1,195 @@
+"""What the user's Python decides by whether a size is 1 is right at 1: in the file are both programs, one, or a condition."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import fx2onnx
+from fx2onnx.base.assumptions import Condition, Guard
+from tests.support import check
+
+ROWS = ({0: "n"},)
+BOTH = ({0: "b", 1: "n"},)
+Program = Callable[..., torch.Tensor]
+
+
+def rows(*sizes: int) -> list[tuple[torch.Tensor]]:
+    return [(torch.randn(size, 3),) for size in sizes]
+
+
+def tables(*sizes: tuple[int, int]) -> list[tuple[torch.Tensor]]:
+    return [(torch.randn(*size),) for size in sizes]
+
+
+def ifs(result: Any) -> int:
+    return [node.op_type for node in result.model.graph].count("If")
+
+
+class Weighted(torch.nn.Module):
+    """Each branch has weights and constants of its own, and one buffer that it writes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other = torch.nn.Linear(3, 3), torch.nn.Linear(3, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.shape[0] == 1:
+            return self.other(x) + torch.tensor([1.0, 2, 3])
+        return self.one(x) + torch.tensor([1.0, 2, 4])
+
+
+def counted(x: torch.Tensor) -> torch.Tensor:
+    if x.shape[0] == 1:
+        return x + sum(range(x.shape[0] + 3))
+    return x * x.shape[0]
+
+
+def chosen_by_data(x: torch.Tensor) -> torch.Tensor:
+    y = x[x > 0]
+    if x.shape[0] == 1:
+        y = y[y < 1] * 2
+    return y[y < 1.5]
+
+
+def by_two(x: torch.Tensor) -> torch.Tensor:
+    b, n = x.shape
+    if b == 1:
+        x = x.exp()
+    if n == 1:
+        x = x.tanh()
+    return x * 2
+
+
+def by_two_together(x: torch.Tensor) -> torch.Tensor:
+    is_row, is_column = bool(x.shape[0] == 1), bool(x.shape[1] == 1)
+    if is_row and is_column:
+        x = x.exp()
+    return x * 2
+
+
+DIFFERENT: dict[str, Program] = {
+    "equal": lambda x: x.exp() if x.shape[0] == 1 else x * 2,
+    "greater": lambda x: (x.exp() if x.shape[0] > 1 else x * 2) + 1,
+    "among numbers": lambda x: x.exp() if x.shape[0] in (1, 3) else x * 2,
+    "beside another number": lambda x: x.exp() if x.shape[0] > 4 else (x.tanh() if x.shape[0] == 1 else x),
+    "of another rank on the way": lambda x: x.squeeze(0).exp() if x.shape[0] == 1 else x.sum(0),
+    "only at 1 does it fit": lambda x: x.view(3).exp() if x.shape[0] == 1 else x.sum(0),
+    "by its number": counted,
+    "sizes by data": chosen_by_data,
+    "weights": Weighted(),
+}
+
+
+@pytest.mark.parametrize("name", sorted(DIFFERENT))
+@pytest.mark.parametrize("sample", [4, 1])
+def test_branches_that_differ_are_both_in_the_file(name: str, sample: int) -> None:
+    result = check(DIFFERENT[name], *rows(sample), others=rows(1, 2, 3, 5, 9), dynamic_shapes=ROWS)
+    assert ifs(result)
+    assert not [found for found in result.report.assumptions if isinstance(found, Condition | Guard)]
+
+
+@pytest.mark.parametrize(
+    "program",
+    [by_two, by_two_together, lambda x: x.exp() if x.shape[0] * x.shape[1] == 1 else x * 2,
+     lambda x: x.exp() if x.shape[0] == 1 and x.shape[1] == 1 else x * 2],
+    ids=["each", "together", "product", "and"],
+)  # fmt: skip
+def test_two_sizes_that_are_one_alone_and_together(program: Program) -> None:
+    others = tables((1, 1), (1, 3), (3, 1), (2, 2))
+    check(program, *tables((4, 3)), others=others, dynamic_shapes=BOTH)
+
+
+def test_a_size_that_is_broadcast_only_where_it_is_one() -> None:
+    samples = [(torch.randn(n, 3), torch.randn(m, 3)) for n, m in ((4, 5), (1, 7), (2, 7), (1, 1))]
+    result = check(
+        lambda x, y: x + y if x.shape[0] == 1 else x[:1] * y,
+        samples[0],
+        others=samples[1:],
+        dynamic_shapes=({0: "n"}, {0: "m"}),
+    )
+    assert ifs(result) == 1
+
+
+class Attention(torch.nn.Module):
+    """Causal for several queries, as libraries ask for it."""
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return F.scaled_dot_product_attention(x, y, y, is_causal=x.shape[2] > 1)
+
+
+SAME: dict[str, Program] = {
+    "nothing but a copy": lambda x: x * 2 if x.shape[0] == 1 else 2 * x if x.shape[0] < 0 else x * 2,
+    "padded by nothing": lambda x: F.pad(x, (0, 0, 0, x.shape[0] - 1)) if x.shape[0] > 1 else x,
+    "sliced from end to end": lambda x: (x[:1] if x.shape[0] == 1 else x) + 1,
+    "what nobody reads": lambda x: (x.exp(), x + 1)[1] if x.shape[0] == 1 else x + 1,
+}
+
+
+@pytest.mark.parametrize("name", sorted(SAME))
+def test_branches_that_give_the_same_are_one_program(name: str) -> None:
+    result = check(SAME[name], *rows(4), others=rows(1, 2, 7), dynamic_shapes=ROWS)
+    assert not ifs(result)
+    assert not [found for found in result.report.assumptions if isinstance(found, Condition | Guard)]
+
+
+def test_a_single_query_with_a_single_key_needs_no_other_attention() -> None:
+    def queries(*sizes: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        return [(torch.randn(1, 2, size, 4),) * 2 for size in sizes]
+
+    def shared(x: torch.Tensor) -> torch.Tensor:
+        return F.scaled_dot_product_attention(x, x, x, is_causal=x.shape[2] > 1)
+
+    result = check(shared, queries(5)[0][:1], others=[q[:1] for q in queries(1, 2, 9)], dynamic_shapes=({2: "n"},))
+    assert not ifs(result)
+    samples = [(torch.randn(1, 2, n, 4), torch.randn(1, 2, m, 4)) for n, m in ((5, 7), (1, 7), (3, 4), (1, 1))]
+    result = check(Attention(), samples[0], others=samples[1:], dynamic_shapes=({2: "n"}, {2: "m"}))
+    assert ifs(result) == 1
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda x: x.squeeze(0) if x.shape[0] == 1 else x,
+        lambda x: x.view(3, 2) if x.shape[0] == 1 else x,
+        lambda x: (x, x) if x.shape[0] == 1 else x,
+    ],
+    ids=["another rank", "it fails", "another structure"],
+)
+def test_a_branch_that_the_file_cannot_have_is_a_condition(program: Program) -> None:
+    result = check(program, *rows(4), others=rows(2, 3, 9), dynamic_shapes=ROWS)
+    (condition,) = [found for found in result.report.assumptions if isinstance(found, Condition)]
+    assert condition.expression == "n != 1"
+    assert condition.where is not None
+    with pytest.raises(fx2onnx.UserError, match="n != 1"):
+        fx2onnx.export(program, *rows(1), dynamic_shapes=ROWS, verify=True)
+
+
+def test_a_declared_range_without_one_asks_for_nothing() -> None:
+    dims = ({0: torch.export.Dim("n", min=2)},)
+    result = check(DIFFERENT["equal"], *rows(4), others=rows(2, 9), dynamic_shapes=dims)
+    assert not ifs(result)
+    assert result.report.attempts == ["fake"]
+
+
+def test_with_one_branch_asked_for_it_is_the_samples() -> None:
+    result = fx2onnx.export(DIFFERENT["equal"], *rows(4), dynamic_shapes=ROWS, data_branches="error")
+    assert result.report.attempts == ["fake"]
+    assert [found.expression for found in result.report.assumptions] == ["n != 1"]
+
+
+def test_random_numbers_stay_as_many_as_they_are() -> None:
+    """Two draws are two, in either branch."""
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        if x.shape[0] == 1:
+            noise = torch.rand_like(x)
+            return noise - noise
+        return torch.rand_like(x) - torch.rand_like(x)
+
+    result = fx2onnx.export(program, *rows(4), dynamic_shapes=ROWS)
+    assert ifs(result) == 1

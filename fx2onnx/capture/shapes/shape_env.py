@@ -149,7 +149,7 @@ class ShapeEnv(SizeFacts):
 
     def guard(self, relation: Relation, by_python: bool = False) -> bool:
         """The truth at the sample's sizes, remembered. ``by_python``: for Python, not for a kernel."""
-        if self.decides_at and by_python and asked_by_user():
+        if self.decides_at and by_python and asked_by_user() and not self._is_either_way(relation):
             left = relation.at(self.decides_at)
             if isinstance(left, bool):
                 return left
@@ -236,9 +236,12 @@ class ShapeEnv(SizeFacts):
         return holds
 
     def _decides_nothing(self, relation: Relation, holds: bool, by_python: bool) -> bool:
-        if self.either_way and relation.symbols() <= self.either_way and relation.compares_with_zero_or_one():
+        if self._is_either_way(relation) or self.asks_of_strides:
             return True
-        return self.asks_of_strides or (relation.op == "ne" and not holds and self._compares_strides(by_python))
+        return relation.op == "ne" and not holds and self._compares_strides(by_python)
+
+    def _is_either_way(self, relation: Relation) -> bool:
+        return bool(self.either_way and relation.symbols() <= self.either_way and relation.compares_with_zero_or_one())
 
     def _compares_strides(self, by_python: bool) -> bool:
         """Whether a kernel asks if two sizes differ: where it needs them to be equal, it asks that, as ``TORCH_CHECK`` does."""

@@ -28,7 +28,7 @@ class Mutant:
 
 CAPTURE, DYNAMIC = "tests/capture/test_in_place.py", "tests/capture/test_dynamic.py"
 LEAKS = "tests/test_leaks.py"
-AT_ONE = "tests/capture/test_at_one.py"
+AT_ONE, STEPS = "tests/capture/test_at_one.py", "tests/capture/test_decoding_steps.py"
 CLASSES = "tests/verify/test_verify_classes.py"
 CHOICES = "tests/verify/test_locate_choices.py"
 FRAMES = "tests/capture/test_frames.py"
@@ -148,6 +148,11 @@ MUTANTS = [
     Mutant("capture/shapes/shape_env.py", "self.suppose(relation if holds else relation.negated())", "pass", "tests/capture/test_conditions.py"),
     Mutant("capture/shapes/conditions.py", "hints[name] % modulus for name", "0 for name", "tests/capture/shapes/test_conditions.py"),
     Mutant("capture/recording/meta_cache.py", "self._shared[facts, key]", "self._shared[frozenset(), key]", "tests/capture/test_conditions.py"),
+    Mutant("capture/at_one.py", " and [*sides[0].terms.values()] == [1]", "", STEPS),
+    Mutant("capture/shapes/shape_env.py", 'needed = Relation("or", (past, needed))', "pass", STEPS),
+    Mutant("capture/shapes/size_facts.py", "gap.symbols() < names:", "False:", STEPS),
+    Mutant("capture/shapes/shape_env.py", "and asked_by_user() and not self._is_either_way(relation):", "and asked_by_user():", "tests/model_patches/test_single_tokens.py"),
+    Mutant("model_patches/transformers/attention_masks.py", "either_way(query.shape[2]) if is_alike", "either_way() if is_alike", "tests/model_patches/test_single_tokens.py"),
     Mutant("capture/at_one.py", "{} if every in self.tried else {every: guard}", "{}", AT_ONE),
     Mutant("capture/at_one.py", "                if names | more not in self.tried:\n", "                if False:\n", AT_ONE),
     Mutant("capture/at_one.py", "equal <= general.guards.keys() and all(", "all(", AT_ONE),

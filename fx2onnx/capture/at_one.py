@@ -6,6 +6,7 @@ that hides nothing, and there is nothing to do. Else both are in the file, or 1 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
@@ -48,12 +49,18 @@ def asked_of_one(env: ShapeEnv, attempt: Attempt) -> dict[Names, Guard]:
     found: dict[Names, Guard] = {}
     for guard in env.guards.values():
         relation, names = guard.relation, guard.relation.symbols()
-        if not guard.by_user or not relation.compares_with_zero_or_one() or not names <= set(attempt.hints):
+        if not guard.by_user or not _is_of_a_size(relation) or not names <= set(attempt.hints):
             continue
         may_be_one = all(1 in env.sets.get(name, EVERY) for name in names)
         if may_be_one and not relation.is_true_at(dict.fromkeys(names, 1)) and env.is_settled(relation) is None:
             found.setdefault(names, guard)
     return found
+
+
+def _is_of_a_size(relation: Relation) -> bool:
+    """Whether a size, or a product of sizes, is compared with 0 or 1, and no difference of some."""
+    sides = [arg for arg in relation.args if isinstance(arg, Dim)]
+    return relation.compares_with_zero_or_one() and [*sides[0].terms.values()] == [1]
 
 
 @dataclass
@@ -87,7 +94,7 @@ class _AtOne:
             if isinstance(guard, Guard)
             and guard.by_user
             and guard.relation.symbols() in self.tried
-            and guard.relation.compares_with_zero_or_one()
+            and _is_of_a_size(guard.relation)
         ]
         captured.assumptions = [each for each in captured.assumptions if each not in settled]
         env.guards = {key: guard for key, guard in env.guards.items() if guard not in settled}
@@ -122,7 +129,11 @@ class _AtOne:
 
     def _with_numbers(self, names: Names, guard: Guard) -> None:
         """Join the program of the module with the number 1 for the sizes, or leave 1 out."""
-        attempt = replace(self.done.attempt, first_unknown=self.done.shape_env.next_unknown)
+        attempt = self.done.attempt
+        options = replace(
+            attempt.options, rung=attempt.strategy
+        )  # another strategy would cost seconds for a single size
+        attempt = replace(attempt, options=options, first_unknown=self.done.shape_env.next_unknown)
         try:
             for name in sorted(names):
                 attempt = attempt.specialized(Specialization(Dim.symbol(name), 1, guard.where))
@@ -162,7 +173,7 @@ class _AtOne:
         """Both programs in one; whether that is possible."""
         one, two = self.done.captured, other.captured
         tests = [Relation("ne", (Dim.symbol(name), 1)) for name in sorted(at)]
-        test = tests[0] if len(tests) == 1 else Relation("or", tuple(tests))
+        test = functools.reduce(lambda one, two: Relation("or", (one, two)), tests)
         calls, weights = common_calls(one, two), common_weights(one, two)
         error = self.done.shape_env.undeclared(guard.relation, guard.where)
         decisions = [Decision(test, holds, calls, weights, error, dict(one.sizes)) for holds in (True, False)]

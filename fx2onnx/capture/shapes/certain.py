@@ -42,6 +42,8 @@ def known_sign(op: str, gap: Any, ranges: Ranges = _NONE) -> bool | None:
         return op in ("ne", "gt", "ge")
     if high is not None and high < 0:
         return op in ("ne", "lt", "le")
+    if low == high == 0:
+        return op in ("eq", "le", "ge")
     if low == 0 and op in ("ge", "lt"):
         return op == "ge"
     if high == 0 and op in ("le", "gt"):

@@ -277,9 +277,8 @@ class ShapeEnv(SizeFacts):
         """
         guards = {
             key: guard
-            for env in (other, self)
-            for key, guard in env.guards.items()
-            if env.is_settled(guard.relation) is None
+            for env, another, past in ((other, self, test), (self, other, _negated(test)))
+            for key, guard in env._guards_unless(past, another).items()
         }
         sets = {name: self.sets.get(name, EVERY) & other.sets.get(name, EVERY) for name in {**self.sets, **other.sets}}
         conditions = self.conditions | other.conditions
@@ -309,6 +308,24 @@ class ShapeEnv(SizeFacts):
         self.supposed = {relation: None for relation in self.supposed if relation in other.supposed}
         self.learnt()
         return self
+
+    def _guards_unless(self, past: object, another: ShapeEnv) -> dict[tuple[Relation, bool], Guard]:
+        """What was taken for granted in a branch; an equality that is needed there alone, which says more of other sizes than
+        those that lead there, is for where ``past`` does not hold.
+        """
+        left = {key: guard for key, guard in self.guards.items() if self.is_settled(guard.relation) is None}
+        if not isinstance(past, Relation) or past.symbols() & self.unbacked:
+            return left
+        found: dict[tuple[Relation, bool], Guard] = {}
+        for key, guard in left.items():
+            needed = guard.relation
+            is_of_branch = needed.op == "eq" and key not in another.guards and not needed.symbols() <= past.symbols()
+            if is_of_branch and not needed.symbols() & self.unbacked:
+                needed = Relation("or", (past, needed))
+                found[needed, True] = replace(guard, relation=needed)
+            else:
+                found[key] = guard
+        return found
 
     def evaluate_sym_node(self, node: Any, size_oblivious: bool = False, fallback_value: bool | None = None) -> int:
         """The answer to torch's helpers (``guard_or_false`` and its like), which ask what is behind a node."""
@@ -357,6 +374,10 @@ def goes_as_sample(relation: Relation) -> bool:
     """Whether sizes are compared with 0 or 1, which the sample stands for, or with as many elements as no tensor has."""
     numbers = [arg.constant if isinstance(arg, Dim) else arg for arg in relation.args if not isinstance(arg, Relation)]
     return relation.compares_with_zero_or_one() or any(abs(number) >= MOST_ELEMENTS for number in numbers)
+
+
+def _negated(test: object) -> object:
+    return test.negated() if isinstance(test, Relation) else test
 
 
 def _unless(condition: Condition, test: Relation, sets: Mapping[str, SizeSet]) -> Condition:

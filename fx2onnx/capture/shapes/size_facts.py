@@ -105,6 +105,9 @@ class SizeFacts:
                 known = known_sign(relation.op, gap, {**dict.fromkeys(self.signed), **ends})
             if known is not None:
                 return known
+            gap = relation.args[0] - relation.args[1]
+            if isinstance(gap, Dim) and gap.symbols() < names:  # what stands on both sides decides nothing
+                return self.is_settled(Relation(relation.op, (gap, 0)))
         true = where_true(relation) if len(names) == 1 else None
         if true is None:
             return None

@@ -67,3 +67,8 @@ def test_what_is_certain_is_true_at_every_size(op: str, gap: Any, n: Any, m: Any
 def test_ranges_of_several_sizes_decide(op: str, gap: Any, known: bool | None) -> None:
     assert known_sign(op, gap, {"n": (2, 10), "m": (1, 6)}) is known
     assert certain("ge", N * M, 0) is True
+
+
+def test_a_difference_that_is_nothing_is_known() -> None:
+    gap = apply("min", 3, N + 4) - 3
+    assert {op: known_sign(op, gap) for op in COMPARE} == {op: op in ("eq", "le", "ge") for op in COMPARE}

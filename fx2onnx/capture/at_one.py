@@ -109,7 +109,8 @@ class _AtOne:
         if isinstance(other, Recorded):
             if _needs_no_more(other.shape_env, self.done.shape_env, names):
                 asked = asked_of_one(other.shape_env, attempt)
-                if give_the_same(self.done.captured, other.captured, at) or self._join(other, at, guard):
+                is_same = give_the_same(self.done.captured, other.captured, at)
+                if is_same or self._join(other, at, guard):
                     known = asked_of_one(self.done.shape_env, attempt)
                     return {more: later for more, later in asked.items() if more not in known}
         else:
@@ -171,6 +172,8 @@ class _AtOne:
 
     def _join(self, other: Recorded, at: dict[str, int], guard: Guard) -> bool:
         """Both programs in one; whether that is possible."""
+        if self.done.attempt.untranslated is not None:
+            return False
         one, two = self.done.captured, other.captured
         tests = [Relation("ne", (Dim.symbol(name), 1)) for name in sorted(at)]
         test = functools.reduce(lambda one, two: Relation("or", (one, two)), tests)

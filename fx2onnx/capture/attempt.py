@@ -68,6 +68,8 @@ class Attempt:
     """Whether both branches of Python's decisions by sizes are recorded, rather than the sample's."""
     split_failure: BaseException | None = None
     """Why they are not."""
+    untranslated: UserError | None = None
+    """What of a program with both branches could not be translated: this one is to have the sample's only."""
     wants_number: UserError | None = None
     """The failure where ``int(x)`` was a plain number."""
     gradients: bool = False

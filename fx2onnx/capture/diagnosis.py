@@ -161,8 +161,17 @@ def _decided_one_way(done: Recorded) -> UserError | None:
         is_named = bool((relation.symbols() & set(attempt.hints)) - attempt.optional)
         is_question = guard.by_user and relation.op != "eq" and not goes_as_sample(relation)
         if is_named and is_question and env.is_settled(relation) is None:
-            return env.undeclared(relation, guard.where)
+            return _with_reason(env.undeclared(relation, guard.where), attempt.untranslated)
     return None
+
+
+def _with_reason(error: UserError, reason: UserError | None) -> UserError:
+    """``error``, with what could not be translated in a branch."""
+    if reason is None:
+        return error
+    place = f" ({reason.where})" if reason.where else ""
+    why = f"{error.why}, and a branch cannot be translated: [{reason.code}] {reason.what}{place}"
+    return UserError(error.code, error.what, where=error.where, why=why, next=error.next)
 
 
 def _unlike_sample(done: Recorded) -> Specialization | None:

@@ -64,12 +64,14 @@ def capture(
     keep: Callable[[Any], bool] = lambda overload: True,
     single_calls: tuple[tuple[type, ...], Called] | None = None,
     patches: Patches = NO_PATCHES,
+    untranslated: UserError | None = None,
 ) -> Captured:
     """``module(*args, **kwargs)`` as a functional ATen graph; nothing of it is computed.
 
     ``keep(overload)`` says which overloads stay whole; others are split by PyTorch's decompositions where there are.
     ``patches`` of library functions are in place while the module runs. ``single_calls``: classes of submodules each call
-    of which is one operator, and what is called for each. Raises UserError E1xx.
+    of which is one operator, and what is called for each. ``untranslated``: what could not be translated of an earlier
+    graph, in which both branches of decisions by sizes were. Raises UserError E1xx.
     """
     with record("bind arguments"):
         root = as_module(module)
@@ -96,6 +98,9 @@ def capture(
             bake=tuple(options.bake) if options.bake != BAKE_AUTO else (),
             whole=not options.gradients,
             gradients=options.gradients,
+            splits_by_sizes=untranslated is None,
+            split_failure=untranslated,
+            untranslated=untranslated,
         )
         return _compared(attempt) if strategy == "symbolic" else _succeeded(attempt, []).captured
 

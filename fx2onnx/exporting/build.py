@@ -12,6 +12,7 @@ from fx2onnx.base.errors import UserError
 from fx2onnx.base.events import record
 from fx2onnx.capture.captured import Captured
 from fx2onnx.capture.driver import capture
+from fx2onnx.capture.recording.control_flow import decides_by_sizes
 from fx2onnx.exporting.eager_functions import EAGER_FUNCTIONS
 from fx2onnx.exporting.options import ExportOptions
 from fx2onnx.exporting.report import Report
@@ -29,16 +30,13 @@ def build(module: Any, args: Any, kwargs: Mapping[str, Any] | None, options: Exp
     captured = _capture(module, args, kwargs, options, translations)
     if options.state == "error":
         _refuse_mutations(captured)
-    with record("lower"):
-        lifts_state = options.state == "io"
-        model = lower(
-            captured,
-            translations.table,
-            options.opset,
-            options.metadata,
-            lift_state=lifts_state,
-            resorts=translations.resorts,
-        )
+    try:
+        model = _lowered(captured, options, translations)
+    except UserError as error:
+        if not decides_by_sizes(captured.graph):
+            raise
+        captured = _capture(module, args, kwargs, options, translations, untranslated=error)
+        model = _lowered(captured, options, translations)
     owned = OwnedModel(model)
     if options.optimize:
         with record("optimize"):
@@ -52,21 +50,45 @@ def build(module: Any, args: Any, kwargs: Mapping[str, Any] | None, options: Exp
     if not options.export_params:
         _weights_to_inputs(model)
     result = ExportResult(owned, report, captured.restore, options)
-    if lifts_state:
+    if options.state == "io":
         changed = [mutation.name for mutation in captured.mutations if mutation.kind != "input"]
         result.initial_state = {name: captured.weights[name].tensor.detach() for name in changed}
     return result
 
 
+def _lowered(captured: Captured, options: ExportOptions, translations: Translations) -> ir.Model:
+    with record("lower"):
+        return lower(
+            captured,
+            translations.table,
+            options.opset,
+            options.metadata,
+            lift_state=options.state == "io",
+            resorts=translations.resorts,
+        )
+
+
 def _capture(
-    module: Any, args: Any, kwargs: Mapping[str, Any] | None, options: ExportOptions, translations: Translations
+    module: Any,
+    args: Any,
+    kwargs: Mapping[str, Any] | None,
+    options: ExportOptions,
+    translations: Translations,
+    untranslated: UserError | None = None,
 ) -> Captured:
     with record("capture") as capturing:
         asked, single_calls = options.capture, translations.single_calls(module)
         if single_calls is not None and asked.rung == "auto":
             asked = replace(asked, rung="fake")
         captured = capture(
-            module, args, kwargs, asked, keep=translations.keep, single_calls=single_calls, patches=LibraryPatches()
+            module,
+            args,
+            kwargs,
+            asked,
+            keep=translations.keep,
+            single_calls=single_calls,
+            patches=LibraryPatches(),
+            untranslated=untranslated,
         )
     if capturing is not None:
         capturing.args["rung"] = captured.rung

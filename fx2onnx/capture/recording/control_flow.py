@@ -14,6 +14,7 @@ import torch
 import torch.fx
 
 from fx2onnx.base.dims import Dim, DimLike
+from fx2onnx.base.relations import Relation
 from fx2onnx.capture.captured import TensorInfo
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
 from fx2onnx.capture.recording.tensor_tracker import dims_of, tensor_info
@@ -100,6 +101,16 @@ def cond(
     for result in results:
         recorder.tie_symbols(recorder.view_of(result).node)
     return rebuild(results)
+
+
+def decides_by_sizes(graph: torch.fx.Graph) -> bool:
+    """Whether it holds a branch by a comparison of sizes."""
+    return any(
+        isinstance(arg, Relation) or (isinstance(arg, Nested) and decides_by_sizes(arg.graph))
+        for node in graph.nodes
+        if node.target in HIGHER_ORDER.values()
+        for arg in node.args
+    )
 
 
 def joined_dims(one: TensorInfo, two: TensorInfo, unknown_size: Callable[[], Dim]) -> tuple[DimLike, ...]:

@@ -313,8 +313,6 @@ def _is_harmless(guard: Guard, env: ShapeEnv) -> bool:
     """
     if not guard.by_user and guard.during in _CHOOSES_KERNELS:
         return True
-    if guard.relation.op == "or":  # what an operator needs in one branch
-        return False
     return env.holds_at_ordinary_sizes(guard.relation, least=2)
 
 

@@ -322,7 +322,7 @@ class ShapeEnv(SizeFacts):
             is_of_branch = needed.op == "eq" and key not in another.guards and not needed.symbols() <= past.symbols()
             if is_of_branch and not needed.symbols() & self.unbacked:
                 needed = Relation("or", (past, needed))
-                found[needed, True] = replace(guard, relation=needed)
+                found[needed, True] = replace(guard, relation=needed, by_user=True)
             else:
                 found[key] = guard
         return found

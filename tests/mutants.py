@@ -28,6 +28,7 @@ class Mutant:
 
 CAPTURE, DYNAMIC = "tests/capture/test_in_place.py", "tests/capture/test_dynamic.py"
 LEAKS = "tests/test_leaks.py"
+SERVED = "tests/capture/test_served_branches.py"
 AT_ONE, STEPS = "tests/capture/test_at_one.py", "tests/capture/test_decoding_steps.py"
 CLASSES = "tests/verify/test_verify_classes.py"
 CHOICES = "tests/verify/test_locate_choices.py"
@@ -156,6 +157,12 @@ MUTANTS = [
     Mutant("exporting/build.py", "        if not decides_by_sizes(captured.graph):", "        if True:", "tests/capture/test_untranslated_branches.py"),
     Mutant("capture/at_one.py", "        if self.done.attempt.untranslated is not None:", "        if False:", "tests/capture/test_untranslated_branches.py"),
     Mutant("capture/diagnosis.py", "    if reason is None:", "    if True:", "tests/capture/test_untranslated_branches.py"),
+    Mutant("capture/recording/served.py", "all(self._vanishes(gap.substitute(numbers)) for numbers in trials)", "True", SERVED),
+    Mutant("capture/recording/served.py", "        if side is None:\n            continue", "        if True:\n            continue", SERVED),
+    Mutant("capture/recording/served.py", "        served[decision.key] = preferred[decision.key] = side", "        preferred[decision.key] = side", SERVED),
+    Mutant("capture/recording/branches.py", "                    path.shape_env.suppose_nothing()", "                    pass", SERVED),
+    Mutant("capture/shapes/size_facts.py", "if not any(map(_says_there_is_some, self.supposed)):", "if True:", SERVED),
+    Mutant("capture/recording/choices.py", "self.preferred.get(key, bool(env.hint(test)))", "bool(env.hint(test))", SERVED),
     Mutant("capture/at_one.py", "{} if every in self.tried else {every: guard}", "{}", AT_ONE),
     Mutant("capture/at_one.py", "                if names | more not in self.tried:\n", "                if False:\n", AT_ONE),
     Mutant("capture/at_one.py", "equal <= general.guards.keys() and all(", "all(", AT_ONE),

@@ -174,7 +174,7 @@ MUTANTS = [
     Mutant("capture/shapes/shape_env.py", "            left = relation.at(self.decides_at)\n", "            left: Relation | bool = relation\n", AT_ONE),
     Mutant("capture/strategies/fake.py", "    if sizes == list(tensor.shape):", "    if all(type(size) is int for size in sizes):", AT_ONE),
     Mutant("capture/recording/branches.py", "if self._runs_left < depth - given + 1:", "if False:", "tests/capture/test_conditions.py"),
-    Mutant("capture/recording/choices.py", "choice = Choice(bool(env.hint(test)))", "choice = Choice(True)", "tests/capture/test_conditions.py"),
+    Mutant("capture/recording/choices.py", "choice = Choice(self.preferred.get(key, bool(env.hint(test))))", "choice = Choice(True)", "tests/capture/test_conditions.py"),
     Mutant("capture/diagnosis.py", "        return Failed(done.attempt, one_way)", "        pass", "tests/capture/test_conditions.py"),
     Mutant("capture/shapes/certain.py", "most * found[1]", "most", "tests/capture/shapes/test_certain.py"),
     Mutant("capture/overloads/unbacked_scalars.py", '    if node.meta["val"].dtype not in _INTEGERS + _FLOATS:', "    if False:", "tests/capture/test_conditions.py"),

@@ -52,8 +52,10 @@ def counted(x: torch.Tensor) -> torch.Tensor:
 def chosen_by_data(x: torch.Tensor) -> torch.Tensor:
     y = x[x > 0]
     if x.shape[0] == 1:
-        y = y[y < 1] * 2
-    return y[y < 1.5]
+        y = y[y < 1]
+        y = y * torch.arange(y.shape[0])
+    y = y[y < 1.5]
+    return y - torch.arange(y.shape[0])
 
 
 def by_two(x: torch.Tensor) -> torch.Tensor:
@@ -167,6 +169,14 @@ def test_a_branch_that_the_file_cannot_have_is_a_condition(program: Program) -> 
     assert condition.where is not None
     with pytest.raises(fx2onnx.UserError, match="n != 1"):
         fx2onnx.export(program, *rows(1), dynamic_shapes=ROWS, verify=True)
+
+
+def test_a_size_keeps_its_name_where_one_branch_has_the_number() -> None:
+    result = check(
+        lambda x: x.view(1, 3).exp() if x.shape[0] == 1 else x * 2, *rows(4), others=rows(1, 2), dynamic_shapes=ROWS
+    )
+    assert ifs(result)
+    assert str(result.model.graph.outputs[0].shape) == "[n,3]"
 
 
 def test_a_declared_range_without_one_asks_for_nothing() -> None:

@@ -163,6 +163,7 @@ MUTANTS = [
     Mutant("capture/recording/branches.py", "                    path.shape_env.suppose_nothing()", "                    pass", SERVED),
     Mutant("capture/shapes/size_facts.py", "if not any(map(_says_there_is_some, self.supposed)):", "if True:", SERVED),
     Mutant("capture/recording/choices.py", "self.preferred.get(key, bool(env.hint(test)))", "bool(env.hint(test))", SERVED),
+    Mutant("capture/at_one.py", "            drop_frames(other.error)\n", "            pass\n", LEAKS),
     Mutant("capture/at_one.py", "{} if every in self.tried else {every: guard}", "{}", AT_ONE),
     Mutant("capture/at_one.py", "                if names | more not in self.tried:\n", "                if False:\n", AT_ONE),
     Mutant("capture/at_one.py", "equal <= general.guards.keys() and all(", "all(", AT_ONE),

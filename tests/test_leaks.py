@@ -96,6 +96,33 @@ class Specializing(Net):
         return super().forward(x) + len(range(x.shape[0]))
 
 
+class SinglyOtherwise(Net):
+    """Another program for a single row, which is recorded with the number."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.shape[0] == 1:
+            x = x.squeeze(0)[None]
+            return super().forward(x).exp()
+        return super().forward(x)
+
+
+class NeverSingle(Net):
+    """Fails for a single row, in either of the further runs."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x.view(3, 5) if x.shape[0] == 1 else x)
+
+
+class Padding(Net):
+    """Three decisions by a size, of each of which one branch serves both."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for factor in (2, 3, 5):
+            if x.shape[0] % factor != 0:
+                x = nn.functional.pad(x, (0, 0, 0, factor - x.shape[0] % factor))
+        return super().forward(x)
+
+
 class Failing(Net):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         raise ValueError(f"no {super().forward(x).shape}")
@@ -187,6 +214,9 @@ KINDS = {
     "torch.export": Kind(options=DYNAMIC | {"capture": "export"}, is_torchs=True, leaves_nodes=True),
     "data decides": Kind(Deciding, DYNAMIC | {"data_branches": "error"}, "E104"),
     "specialized": Kind(Specializing, DYNAMIC, "E105"),
+    "other at one": Kind(SinglyOtherwise, DYNAMIC),
+    "never one": Kind(NeverSingle, DYNAMIC),
+    "one branch serves": Kind(Padding, DYNAMIC),
     "forward fails": Kind(Failing, DYNAMIC, "E101"),
     "state refused": Kind(Counting, DYNAMIC | {"state": "error"}, "E106"),
     "lowering fails": Kind(Complex, DYNAMIC, "E203"),

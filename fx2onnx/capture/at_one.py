@@ -18,7 +18,7 @@ from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.relations import Relation
 from fx2onnx.base.size_sets import EVERY
-from fx2onnx.base.tracebacks import empty_frames
+from fx2onnx.base.tracebacks import drop_frames
 from fx2onnx.capture.attempt import Attempt, Outcome, Recorded
 from fx2onnx.capture.captured import Captured, TensorInfo
 from fx2onnx.capture.recording.choices import Decision
@@ -114,7 +114,7 @@ class _AtOne:
                     known = asked_of_one(self.done.shape_env, attempt)
                     return {more: later for more, later in asked.items() if more not in known}
         else:
-            empty_frames(other.error)
+            drop_frames(other.error)
         self._with_numbers(names, guard)
         return {}
 
@@ -140,7 +140,7 @@ class _AtOne:
                 attempt = attempt.specialized(Specialization(Dim.symbol(name), 1, guard.where))
             other = self.capture(attempt)
         except UserError as error:
-            empty_frames(error)
+            drop_frames(error)
             self._leave_out(names, guard)
             return
         fits = _needs_no_more(other.shape_env, self.done.shape_env, names)
@@ -185,7 +185,7 @@ class _AtOne:
         try:
             joined = Join(general, single, 0, error, at).path()
         except UserError as refusal:
-            empty_frames(refusal)
+            drop_frames(refusal)
             return False
         joined.captured.assumptions = [
             each

@@ -129,3 +129,18 @@ def test_expressions_are_one_where_they_are_equal_at_every_size_of_a_set() -> No
     far = Within("n", least)
     late = far.written((N // 1000) * 1000)
     assert far.written(0 * N + 0) != late  # 0 at each of the first sizes that are tried, and not at all
+
+
+def test_what_was_supposed_on_the_way_does_not_answer_what_is_asked_of_size_one() -> None:
+    """1 is no size at which anything is padded."""
+
+    def program(x: Tensor) -> Tensor:
+        size = x.shape[0]
+        for factor in (2, 3, 5):
+            rest = (x.shape[0] - 1) % factor
+            if rest != 0:
+                x = F.pad(x, (0, 0, 0, factor - rest))
+        return x.exp() if size == 1 else x * 2
+
+    others = [(torch.randn(size, 3),) for size in (1, 2, 3, 4, 5, 6, 7, 30, 31, 61)]
+    check(program, (torch.randn(9, 3),), others=others, dynamic_shapes=({0: "n"},))

@@ -65,8 +65,6 @@ class _Exploration:
         try:
             if not given and len(branches.decisions) >= MANY and find_served(branches, path, self._one):
                 path, branches = self._one(branches.anew())
-                if isinstance(path, Path):
-                    path.shape_env.suppose_nothing()
             self._runs_left -= 1
             for depth in reversed(range(given, len(branches.decisions))):
                 if isinstance(path, Failed):

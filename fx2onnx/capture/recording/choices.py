@@ -67,6 +67,8 @@ class Branches:
     """The error of a decision that ended the run."""
     served: dict[Key, bool] = field(default_factory=dict)
     """How decisions go, in every run, of which one branch serves both."""
+    was_served: bool = False
+    """Whether the last decision was one of these."""
     preferred: dict[Key, bool] = field(default_factory=dict)
     """How decisions by sizes without a choice go, rather than as at the sample's sizes."""
     asked: Counter[tuple[str, SourceLocation | None]] = field(default_factory=Counter)
@@ -93,7 +95,8 @@ class Branches:
         if isinstance(test, Relation) and is_by_sizes:
             self.sizes |= test.symbols()
         key = self._key(error.where)
-        if is_by_sizes and key in self.served:
+        self.was_served = is_by_sizes and key in self.served
+        if self.was_served:
             return self.served[key]
         if depth < len(self.choices):
             choice = self.choices[depth]

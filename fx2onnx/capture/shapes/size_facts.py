@@ -173,12 +173,6 @@ class SizeFacts:
         self.learnt()
         self.hints |= self.sizes_where(relation)
 
-    def suppose_nothing(self) -> None:
-        """The program holds where nothing of what was supposed does, too: only conditions make the sizes fewer."""
-        self.supposed.clear()
-        self.sets = self._sets_of_conditions()
-        self.learnt()
-
     def sizes_where(self, relation: Relation) -> dict[str, int]:
         """Sizes near the hints at which the relation holds; none where none are found."""
         names = relation.symbols()

@@ -328,7 +328,7 @@ def _verify(done: ExportedFolder, folder: Path, *, engines: Sequence[str] | None
     for name, source in done.sources.items():
         path = str(folder / name)
         # Inputs of a step hang together (mask, cache, positions): values drawn apart mean nothing to it.
-        verdict = verify(path, source.module, source.args, source.kwargs, engines=engines, bake=source.bake)
+        verdict = verify(path, source.module, source.args, source.kwargs, engines=engines, bake=source.bake, seeds=())
         done.verdicts[name] = verdict
 
 

@@ -117,11 +117,16 @@ def prompts(lengths: tuple[int, ...]) -> dict[str, torch.Tensor]:
         return {"input_ids": torch.randint(5, 60, mask.shape) * mask, "attention_mask": mask}
 
 
+DRAWN = {name: (1,) for name in DECODERS} | {"lfm2": ()}
+"""Seeds of other values. Drawn masks hide the token itself, which no step does: LFM2 decides by sizes of 1 what that means."""
+
+
 @pytest.mark.parametrize("name", DECODERS)
 def test_decoders_generate_what_transformers_does(name: str, tmp_path: Path) -> None:
     model, done = exported(DECODERS[name], tmp_path / "out")
     source = done.sources["model.onnx"]
-    verify(str(tmp_path / "out" / "model.onnx"), source.module, source.args, source.kwargs).raise_if_failed()
+    path = str(tmp_path / "out" / "model.onnx")
+    verify(path, source.module, source.args, source.kwargs, seeds=DRAWN[name]).raise_if_failed()
     for lengths in ((1,), (4, 2), (9, 7, 3)):  # also prompts longer than the window, and others that grow beyond it
         inputs = prompts(lengths)
         expected = generate_eagerly(model, inputs, 7)

@@ -28,7 +28,6 @@ class Mutant:
 
 CAPTURE, DYNAMIC = "tests/capture/test_in_place.py", "tests/capture/test_dynamic.py"
 LEAKS = "tests/test_leaks.py"
-SERVED = "tests/capture/test_served_branches.py"
 AT_ONE, STEPS = "tests/capture/test_at_one.py", "tests/capture/test_decoding_steps.py"
 CLASSES = "tests/verify/test_verify_classes.py"
 CHOICES = "tests/verify/test_locate_choices.py"
@@ -146,7 +145,7 @@ MUTANTS = [
     Mutant("base/size_conditions.py", "sizes[self.name] in self.sizes", "True", "tests/base/test_size_conditions.py"),
     Mutant("base/size_conditions.py", "        if not condition.holds(sizes):", "        if False:", "tests/capture/test_conditions.py"),
     Mutant("capture/shapes/size_facts.py", "self.sets[name] = after", "pass", "tests/capture/test_conditions.py"),
-    Mutant("capture/shapes/shape_env.py", "            self.suppose(true)", "            pass", "tests/capture/test_conditions.py"),
+    Mutant("capture/shapes/shape_env.py", "self.suppose(relation if holds else relation.negated())", "pass", "tests/capture/test_conditions.py"),
     Mutant("capture/shapes/conditions.py", "hints[name] % modulus for name", "0 for name", "tests/capture/shapes/test_conditions.py"),
     Mutant("capture/recording/meta_cache.py", "self._shared[facts, key]", "self._shared[frozenset(), key]", "tests/capture/test_conditions.py"),
     Mutant("capture/at_one.py", " and [*sides[0].terms.values()] == [1]", "", STEPS),
@@ -157,12 +156,6 @@ MUTANTS = [
     Mutant("exporting/build.py", "        if not decides_by_sizes(captured.graph):", "        if True:", "tests/capture/test_untranslated_branches.py"),
     Mutant("capture/at_one.py", "        if self.done.attempt.untranslated is not None:", "        if False:", "tests/capture/test_untranslated_branches.py"),
     Mutant("capture/diagnosis.py", "    if reason is None:", "    if True:", "tests/capture/test_untranslated_branches.py"),
-    Mutant("capture/recording/served.py", "all(self._vanishes(gap.substitute(numbers)) for numbers in trials)", "True", SERVED),
-    Mutant("capture/recording/served.py", "        if side is None:\n            continue", "        if True:\n            continue", SERVED),
-    Mutant("capture/recording/served.py", "        served[decision.key] = preferred[decision.key] = side", "        preferred[decision.key] = side", SERVED),
-    Mutant("capture/shapes/shape_env.py", "        if recorder.serves_both():", "        if False:", SERVED),
-    Mutant("capture/shapes/size_facts.py", "if not any(map(_says_there_is_some, self.supposed)):", "if True:", SERVED),
-    Mutant("capture/recording/choices.py", "self.preferred.get(key, bool(env.hint(test)))", "bool(env.hint(test))", SERVED),
     Mutant("capture/at_one.py", "            drop_frames(other.error)\n", "            pass\n", LEAKS),
     Mutant("capture/at_one.py", "{} if every in self.tried else {every: guard}", "{}", AT_ONE),
     Mutant("capture/at_one.py", "                if names | more not in self.tried:\n", "                if False:\n", AT_ONE),
@@ -175,7 +168,7 @@ MUTANTS = [
     Mutant("capture/shapes/shape_env.py", "            left = relation.at(self.decides_at)\n", "            left: Relation | bool = relation\n", AT_ONE),
     Mutant("capture/strategies/fake.py", "    if sizes == list(tensor.shape):", "    if all(type(size) is int for size in sizes):", AT_ONE),
     Mutant("capture/recording/branches.py", "if self._runs_left < depth - given + 1:", "if False:", "tests/capture/test_conditions.py"),
-    Mutant("capture/recording/choices.py", "choice = Choice(self.preferred.get(key, bool(env.hint(test))))", "choice = Choice(True)", "tests/capture/test_conditions.py"),
+    Mutant("capture/recording/choices.py", "choice = Choice(bool(env.hint(test)))", "choice = Choice(True)", "tests/capture/test_conditions.py"),
     Mutant("capture/diagnosis.py", "        return Failed(done.attempt, one_way)", "        pass", "tests/capture/test_conditions.py"),
     Mutant("capture/shapes/certain.py", "most * found[1]", "most", "tests/capture/shapes/test_certain.py"),
     Mutant("capture/overloads/unbacked_scalars.py", '    if node.meta["val"].dtype not in _INTEGERS + _FLOATS:', "    if False:", "tests/capture/test_conditions.py"),

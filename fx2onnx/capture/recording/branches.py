@@ -21,7 +21,6 @@ from fx2onnx.capture.attempt import Attempt, Failed, Outcome, Recorded
 from fx2onnx.capture.python.frames import raises_in_eager
 from fx2onnx.capture.recording.choices import Branches, Choice
 from fx2onnx.capture.recording.joining import Join, Path, unjoined
-from fx2onnx.capture.recording.served import MANY, find_served, served_by, serving_side
 
 Node: TypeAlias = torch.fx.Node
 MAX_PATHS = 16
@@ -41,8 +40,7 @@ Run: TypeAlias = Callable[[Attempt, Branches], Outcome]
 def joined_paths(run: Run, attempt: Attempt) -> Outcome:
     """The program of all paths. It fails with E104 where there are too many, or where two cannot be joined."""
     branches = Branches((), attempt.splits_by_sizes, MAX_PATHS)
-    exploration = _Exploration(run, attempt)
-    path = exploration.explored(branches)
+    path = _Exploration(run, attempt).explored(branches)
     try:
         if isinstance(path, Path):
             return Recorded(attempt, path.captured, path.shape_env)
@@ -63,8 +61,6 @@ class _Exploration:
         given = len(branches.choices)
         path, branches = self._one(branches)
         try:
-            if not given and len(branches.decisions) >= MANY and find_served(branches, path, self._one):
-                path, branches = self._one(branches.anew())
             self._runs_left -= 1
             for depth in reversed(range(given, len(branches.decisions))):
                 if isinstance(path, Failed):
@@ -105,9 +101,6 @@ class _Exploration:
         try:
             if isinstance(path, Path) and isinstance(other, Path):
                 one, two = (path, other) if decision.holds else (other, path)
-                side = serving_side(one, two, decision.test)
-                if side is not None:
-                    return served_by(one, two, side, depth)
                 return Join(one, two, depth, decision.error).path()
             if isinstance(path, Path) and isinstance(other, _Ended):
                 return _only(path, depth)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -12,11 +11,8 @@ from fx2onnx.base.errors import UserError
 from fx2onnx.base.relations import Relation
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
-from fx2onnx.capture.torch_private.module_paths import PATHS
 
 Test: TypeAlias = torch.fx.Node | Relation
-Key: TypeAlias = tuple[str, SourceLocation | None, int]
-"""Of a decision in any run: the module that came to it, the line, and how often it was there before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +36,6 @@ class Decision:
     """What to say where both branches cannot be in the file."""
     sizes: dict[str, int]
     """The sizes of symbols before it."""
-    key: Key = ("", None, 0)
 
     @property
     def where(self) -> SourceLocation | None:
@@ -65,24 +60,11 @@ class Branches:
     decisions: list[Decision] = field(default_factory=list)
     undecided: UserError | None = None
     """The error of a decision that ended the run."""
-    served: dict[Key, bool] = field(default_factory=dict)
-    """How decisions go, in every run, of which one branch serves both."""
-    was_served: bool = False
-    """Whether the last decision was one of these."""
-    preferred: dict[Key, bool] = field(default_factory=dict)
-    """How decisions by sizes without a choice go, rather than as at the sample's sizes."""
-    asked: Counter[tuple[str, SourceLocation | None]] = field(default_factory=Counter)
-    """How often this run came to decisions."""
 
     def but(self, depth: int, choice: Choice) -> Branches:
         """For another run, which goes as this one up to its decision ``depth``, and there as ``choice`` says."""
         made = (Choice(decision.holds) for decision in self.decisions[len(self.choices) : depth])
-        choices = (*self.choices[:depth], *made, choice)
-        return replace(self, choices=choices, decisions=[], undecided=None, preferred={}, asked=Counter())
-
-    def anew(self) -> Branches:
-        """For another run without any choice."""
-        return replace(self.but(0, Choice(True)), choices=())
+        return replace(self, choices=(*self.choices[:depth], *made, choice), decisions=[], undecided=None)
 
     def choose(self, recorder: BaseRecorder, test: Test, error: UserError) -> bool:
         """How the next decision goes. Raises ``error`` where there is no choice or are too many of them, or within the body of
@@ -94,23 +76,14 @@ class Branches:
         is_by_sizes = isinstance(test, Relation) and not test.symbols() & env.unbacked
         if isinstance(test, Relation) and is_by_sizes:
             self.sizes |= test.symbols()
-        key = self._key(error.where)
-        self.was_served = is_by_sizes and key in self.served
-        if self.was_served:
-            return self.served[key]
         if depth < len(self.choices):
             choice = self.choices[depth]
         elif is_by_sizes and depth < self.most:
-            choice = Choice(self.preferred.get(key, bool(env.hint(test))))
+            choice = Choice(bool(env.hint(test)))
         else:
             self.undecided = error
             raise error
         calls = sum(node.op == "call_function" for node in recorder.root.nodes)
-        self.decisions.append(Decision(test, choice.holds, calls, len(recorder.weights), error, env.sizes(), key))
+        self.decisions.append(Decision(test, choice.holds, calls, len(recorder.weights), error, env.sizes()))
         env.next_unknown = max(env.next_unknown, choice.first_unknown)
         return choice.holds
-
-    def _key(self, where: SourceLocation | None) -> Key:
-        place = PATHS.stack[-1] if PATHS.stack else "", where
-        self.asked[place] += 1
-        return *place, self.asked[place]

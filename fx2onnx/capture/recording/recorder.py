@@ -266,10 +266,6 @@ class Recorder(BaseRecorder):
         """Whether both branches of Python's decisions by sizes are to be in the file."""
         return self.branches is not None and self.branches.by_sizes and self.graph is self.root
 
-    def serves_both(self) -> bool:
-        """Whether the branch that the last decision took is the program for both answers."""
-        return self.branches is not None and self.branches.was_served
-
     def truth(self, test: Test, error: UserError) -> bool:
         """How a decision by data goes. Raises ``error`` where both branches are not to be kept."""
         if self.branches is None:

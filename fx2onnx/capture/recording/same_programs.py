@@ -19,16 +19,12 @@ from fx2onnx.capture.torch_private.operators import HIGHER_ORDER
 aten = torch.ops.aten
 Node: TypeAlias = torch.fx.Node
 Sizes: TypeAlias = Mapping[str, Scalar]
-Written: TypeAlias = Callable[[Scalar], Scalar]
 
 
-def give_the_same(one: Captured, two: Captured, at: Sizes, written: Written = lambda dim: dim) -> bool:
-    """Whether both programs give the same outputs and leave the same state where sizes are ``at``. ``written``: an expression
-    that stands for all that are equal to one.
-    """
+def give_the_same(one: Captured, two: Captured, at: Sizes) -> bool:
+    """Whether both programs give the same outputs and leave the same state where sizes are ``at``."""
     numbers: dict[object, int] = {}
-    sides = (_Numbered(side, one, at, numbers, written) for side in (one, two))
-    return next(sides).ends() == next(sides).ends()
+    return _Numbered(one, one, at, numbers).ends() == _Numbered(two, one, at, numbers).ends()
 
 
 def common_calls(one: Captured, two: Captured) -> int:
@@ -63,16 +59,10 @@ class _Numbered:
     """The values of a program, each with a number that equal values share. ``exactly``: every call as it stands."""
 
     def __init__(
-        self,
-        captured: Captured,
-        first: Captured,
-        at: Sizes,
-        numbers: dict[object, int],
-        written: Written = lambda dim: dim,
-        exactly: bool = False,
+        self, captured: Captured, first: Captured, at: Sizes, numbers: dict[object, int], exactly: bool = False
     ) -> None:
         self._captured, self._numbers, self._exactly = captured, numbers, exactly
-        self._at, self._written = dict(at), written
+        self._at = dict(at)
         self._of: dict[Node, Any] = {}
         """The number of a value; of an If whose branch is known, those of the branch's outputs."""
         self._drawn = 0
@@ -143,7 +133,7 @@ class _Numbered:
         return self._numbers.setdefault(form, len(self._numbers))
 
     def _size(self, size: object) -> Any:
-        return self._written(size.substitute(self._at)) if isinstance(size, Dim) else size
+        return size.substitute(self._at) if isinstance(size, Dim) else size
 
     def _form(self, value: Any) -> Any:
         """The value as one that is equal where it is the same."""
@@ -151,7 +141,7 @@ class _Numbered:
             found = self._of[value]
             return ("value", *found) if isinstance(found, list) else ("value", found)
         if isinstance(value, Dim):
-            return self._size(value)
+            return value.substitute(self._at)
         if isinstance(value, Relation):
             return value.at(self._at)
         if isinstance(value, Nested):

@@ -49,8 +49,6 @@ class RunRecorder(Protocol):
 
     def keeps_both(self) -> bool: ...
 
-    def serves_both(self) -> bool: ...
-
 
 @answers_for_caller
 @dataclass
@@ -79,8 +77,6 @@ class ShapeEnv(SizeFacts):
     """The overload that runs now."""
     decides_at: Mapping[str, int] = field(default_factory=dict)
     """Sizes at which Python decides, whatever kernels do: this run is to tell what the module does at these."""
-    served: set[Relation] = field(default_factory=set)
-    """What held in the branch that was taken for both: it says nothing of the sizes."""
     either_way: set[str] = field(default_factory=set)
     """Symbols whose comparisons with 0 or 1 decide nothing now: both answers give the same."""
     recorder: Callable[[], RunRecorder | None] = lambda: None
@@ -116,8 +112,7 @@ class ShapeEnv(SizeFacts):
         rest = apply("mod", value, number)
         differs = Relation("ne", (rest, 0))
         asked = (differs, True) in self.guards or (Relation("eq", (rest, 0)), False) in self.guards
-        is_served = differs in self.served or Relation("gt", (rest, 0)) in self.served
-        return asked or is_served or self.is_settled(differs) is True
+        return asked or self.is_settled(differs) is True
 
     def look(self, value: Any) -> Any:
         """The value at the sample's sizes, for a kernel that needs it without a guard."""
@@ -195,12 +190,7 @@ class ShapeEnv(SizeFacts):
             self.note(relation.negated(), user_location())
             return False
         holds = recorder.truth(relation, self.undeclared(relation, user_location()))
-        true = relation if holds else relation.negated()
-        if recorder.serves_both():
-            self.served.add(true)
-            self.hints |= self.sizes_where(true)
-        else:
-            self.suppose(true)
+        self.suppose(relation if holds else relation.negated())
         return holds
 
     def _goes_one_way(self, relation: Relation) -> bool:

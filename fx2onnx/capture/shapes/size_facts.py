@@ -39,8 +39,6 @@ class SizeFacts:
 
     steps: dict[str, tuple[int, int]] = field(default_factory=dict)
     """The progressions of ``sets``, as far as they were asked."""
-    plain: dict[str, SizeSet] | None = None
-    """``sets``, as they are without suppositions that a size is none of some, until the next is learnt."""
     known: frozenset[object] | None = None
     """``facts``, until the next is learnt."""
 
@@ -49,7 +47,7 @@ class SizeFacts:
         self.settled.clear()
         self.written.clear()
         self.steps.clear()
-        self.plain = self.known = None
+        self.known = None
 
     def facts(self) -> frozenset[object]:
         """Everything that answers about sizes hang on, besides the hints."""
@@ -61,28 +59,8 @@ class SizeFacts:
         """``dim`` as it is written for the sizes for which the program is."""
         known = self.written.get(dim)
         if known is None:
-            known = self.written[dim] = simplified(dim, self._sets_to_write_by())
+            known = self.written[dim] = simplified(dim, self.sets)
         return known
-
-    def _sets_to_write_by(self) -> dict[str, SizeSet]:
-        """What is left over where a size is no multiple stays an expression, which is right for multiples, too."""
-        if not any(map(_says_there_is_some, self.supposed)):
-            return self.sets
-        if self.plain is None:
-            self.plain = self._sets_of_conditions()
-            for relation in self.supposed:
-                is_one = len(relation.symbols()) == 1 and not _says_there_is_some(relation)
-                true = where_true(relation) if is_one else None
-                if true is not None:
-                    (name,) = relation.symbols()
-                    self.plain[name] = self.plain.get(name, EVERY) & true
-        return self.plain
-
-    def _sets_of_conditions(self) -> dict[str, SizeSet]:
-        sets: dict[str, SizeSet] = {}
-        for condition in self.conditions:
-            sets[condition.name] = sets.get(condition.name, EVERY) & condition.sizes
-        return sets
 
     def hint(self, value: Any) -> Any:
         if isinstance(value, Dim):
@@ -218,10 +196,6 @@ class SizeFacts:
                 self.learnt()
                 self.conditions[Condition(name, sizes, true, where)] = None
         return found is not None
-
-
-def _says_there_is_some(relation: Relation) -> bool:
-    return relation.op == "ne" or (relation.op == "gt" and relation.args[1] == 0)
 
 
 def _is_plain(value: Scalar) -> bool:

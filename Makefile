@@ -48,6 +48,9 @@ operators: $(VENV)/.installed ## sweep PyTorch's operator database into docs/ope
 gradients: $(VENV)/.installed ## differentiate PyTorch's operator database into docs/gradients.md (minutes)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.ops.gradients_page docs/gradients.md
 
+sabotage: $(VENV)/.installed ## harm files of 15 architectures in every known way; what verify and locate notice, into docs/sabotage.md (minutes)
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.sabotage --seeds 2 --locate --write docs/sabotage.md
+
 emit-stub: $(VENV)/.installed ## the signatures of Emit's operators, from ONNX's schemas, into fx2onnx/irx/emit_ops.pyi
 	$(BIN)/python -m tests.ops.emit_stub fx2onnx/irx/emit_ops.pyi
 

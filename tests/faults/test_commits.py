@@ -82,7 +82,7 @@ def exporting(number: float, *graphs: str) -> Callable[[Path], None]:
     """What ``export_folder`` does once its graphs are made."""
 
     def act(folder: Path) -> None:
-        with folders._staging(folder) as stage:
+        with folders.staging(folder) as stage:
             save_together({name: model(number) for name in graphs}, stage, "weights")
             (stage / "config.json").write_text(f'{{"number": {number}}}')
             commit_folder(stage, folder, {"task": "text-generation"})
@@ -323,7 +323,7 @@ def restage(source: Path, target: Path) -> None:
     facts = json.loads((source / MANIFEST).read_text())
     for key in ("files", "copied", "version"):
         facts.pop(key)
-    with folders._staging(target) as stage:
+    with folders.staging(target) as stage:
         for path in source.iterdir():
             if path.name != MANIFEST:
                 shutil.copyfile(path, stage / path.name)

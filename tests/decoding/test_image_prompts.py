@@ -26,7 +26,10 @@ ENGINES = ("runner", "onnxruntime")
 TEXT = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 60}
 
 
-def exported(build: Callable[[], Any], folder: Path, *, pad: int = 0) -> tuple[Any, ExportedFolder]:
+def exported(
+    build: Callable[[], Any], folder: Path, *, pad: int = 0, seeds: tuple[int, ...] = (1,)
+) -> tuple[Any, ExportedFolder]:
+    """The model and its folder, verified; ``seeds`` as ``verify`` takes them."""
     with seeded(0):
         model = build().eval()
     for weight in model.parameters():
@@ -38,7 +41,7 @@ def exported(build: Callable[[], Any], folder: Path, *, pad: int = 0) -> tuple[A
     parts = cached_parts(Source("model", model))
     done = export_assembly(Assembly(model, parts, None, ""), folder)
     for file, source in done.sources.items():
-        verify(str(folder / file), source.module, source.args, source.kwargs).raise_if_failed()
+        verify(str(folder / file), source.module, source.args, source.kwargs, seeds=seeds).raise_if_failed()
     return model, done
 
 

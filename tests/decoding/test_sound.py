@@ -92,7 +92,8 @@ def _heard_as_codes() -> Any:
 
 @pytest.mark.parametrize("build", [_heard_as_features, _heard_as_codes])
 def test_each_token_is_heard_with_a_stretch_of_sound(build: Any, tmp_path: Path) -> None:
-    model, done = exported(build, tmp_path / "out")
+    # The mask and the window of a cache are sizes of their own: other values come with masks shorter than the cache.
+    model, done = exported(build, tmp_path / "out", seeds=())
     stream = stream_of(model)
     assert stream is not None
     assert set(done.sources) == {"audio_encoder.onnx", "decoder_model.onnx"}

@@ -117,7 +117,7 @@ def prompts(lengths: tuple[int, ...]) -> dict[str, torch.Tensor]:
         return {"input_ids": torch.randint(5, 60, mask.shape) * mask, "attention_mask": mask}
 
 
-DRAWN = {name: (1,) for name in DECODERS} | {"lfm2": ()}
+DRAWN = dict.fromkeys(DECODERS, (1,)) | {"lfm2": ()}
 """Seeds of other values. Drawn masks hide the token itself, which no step does: LFM2 decides by sizes of 1 what that means."""
 
 

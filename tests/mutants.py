@@ -299,6 +299,7 @@ MUTANTS = [
     ),
     Mutant("verify/eager.py", "data_ptr() in kept else", "data_ptr() in () else", CLASSES),
     Mutant("verify/compare.py", "if not needed and (", "if (", CLASSES),
+    Mutant("verify/compare.py", "    case.refuses_sizes |= bool(sample.sizes)\n", "", CLASSES),
     Mutant("verify/eager.py", "except NotImplementedError as cause:", "except ZeroDivisionError as cause:", CLASSES),
     Mutant("verify/weights.py", "        if problem:\n", "        if False:\n", CLASSES),
     Mutant("verify/interface.py", "if stated is not None and stated != size:", "if False:", CLASSES),

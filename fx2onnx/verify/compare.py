@@ -114,6 +114,8 @@ class _Case:
     """Whether each output of the sample has finite numbers alone."""
     random_outputs: set[int] = field(default_factory=set)
     """Those that depend on random numbers which cannot be fed, on inputs so far."""
+    refuses_sizes: bool = False
+    """Whether eager PyTorch fails at other sizes."""
 
     def cost(self, engines: Sequence[str], share: float) -> float:
         """Seconds of a run of eager PyTorch and of the engines, on inputs with such a share of the sample's numbers."""
@@ -140,6 +142,9 @@ def _compare(verdict: Verdict, case: _Case, seeds: Sequence[int]) -> None:
             verdict.left_out.append(f"{sample.name}: the file is wrong on others")
             continue
         needed = sample.sizes and not any(each.sizes for each in verdict.tried)
+        if needed and case.refuses_sizes and 1 in sample.sizes.values():
+            verdict.left_out.append(f"{sample.name}: eager PyTorch refuses other sizes, and would broadcast this one")
+            continue
         if not needed and (spent + case.cost(engines, share) > most or len(verdict.tried) > MOST_SAMPLES):
             verdict.left_out.append(f"{sample.name}: the runs before took long enough")
             continue
@@ -180,6 +185,7 @@ def _other(verdict: Verdict, case: _Case, maker: Maker, sample: Sample, engines:
         _judge_all(verdict, case, asked if not tame else sample, tensors, (expected, recording.draws), engines)
         return
     verdict.left_out.append(f"{sample.name}: {problem}")
+    case.refuses_sizes |= bool(sample.sizes)
 
 
 def _is_finite(want: Array) -> bool:

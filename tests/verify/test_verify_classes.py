@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 import torch
 from onnx import helper, numpy_helper
@@ -368,6 +369,21 @@ def test_what_takes_too_long_is_left_out_and_said(monkeypatch: pytest.MonkeyPatc
     assert [bool(tried.sizes) for tried in verdict.tried] == [False, True], (
         "a file with dynamic sizes is tried at others"
     )
+
+
+def test_a_size_that_eager_pytorch_runs_by_broadcasting_alone_is_none() -> None:
+    """Another input says how many rows there are: of x a single one would be taken for all of them."""
+
+    class Rows(nn.Module):
+        def forward(self, x: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+            return (x + places.sum(-1, keepdim=True)).reshape(-1, 2, 3)
+
+    args = (torch.rand(6, 3), torch.rand(6, 2))
+    result = fx2onnx.export(Rows(), args)
+    result.model.graph.inputs[0].shape = ir.Shape(["rows", 3])  # as where the size depends on data
+    verdict = verify(result, Rows(), args)
+    assert verdict.ok, verdict.describe()
+    assert any("would broadcast" in text for text in verdict.left_out), verdict.left_out
 
 
 def test_values_that_eager_pytorch_refuses_are_replaced_by_tamer_ones() -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from fx2onnx.base.errors import UserError
-from fx2onnx.base.typed_json import built
+from fx2onnx.base.typed_json import built, metadata
 
 METADATA_KEY = "fx2onnx.baked"
 """Model metadata: the names of the arguments whose sample values the file has in their place, as a JSON list."""
@@ -19,12 +18,5 @@ def written(names: Sequence[str]) -> str | None:
 
 def read(text: str | None) -> tuple[str, ...]:
     """The names of a file. Raises UserError E303 where ``text`` does not hold such."""
-    try:
+    with metadata(METADATA_KEY):
         return built(tuple[str, ...], json.loads(text or "[]"), METADATA_KEY)
-    except (ValueError, RecursionError) as cause:
-        raise UserError(
-            "E303",
-            f"the model's metadata {METADATA_KEY} is malformed",
-            why=str(cause)[:200],
-            next="export the model again",
-        ) from cause

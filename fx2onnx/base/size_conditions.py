@@ -15,7 +15,7 @@ from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.relations import COMPARE, Relation
 from fx2onnx.base.size_sets import EVERY, LARGEST, SizeSet
-from fx2onnx.base.typed_json import built
+from fx2onnx.base.typed_json import built, metadata
 
 METADATA_KEY = "fx2onnx.conditions"
 """Model metadata: the conditions as JSON, a list of ``StatedCondition``."""
@@ -156,16 +156,9 @@ def read_stated(text: str) -> tuple[StatedCondition, ...]:
 
 
 def _read(text: str) -> list[tuple[StatedCondition, SizeCondition]]:
-    try:
+    with metadata(METADATA_KEY):
         entries = built(tuple[StatedCondition, ...], json.loads(text), METADATA_KEY)
         return [(stated, SizeCondition.of(stated)) for stated in entries]
-    except (ValueError, RecursionError) as cause:
-        raise UserError(
-            "E303",
-            f"the model's metadata {METADATA_KEY} is malformed",
-            why=str(cause)[:200],
-            next="export the model again",
-        ) from cause
 
 
 def allowed_sizes(conditions: Iterable[SizeCondition]) -> dict[str, SizeSet]:

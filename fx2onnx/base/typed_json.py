@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+from fx2onnx.base.errors import UserError
 
 T = TypeVar("T")
 _WORDS = {int: "a whole number", str: "a text", bool: "true or false", float: "a number", dict: "an object"}
@@ -14,6 +17,17 @@ _WORDS = {int: "a whole number", str: "a text", bool: "true or false", float: "a
 
 class Misfit(ValueError):
     """What is wrong, with the path of the key: ``graphs[0].kind is 3, not ...``."""
+
+
+@contextlib.contextmanager
+def metadata(key: str) -> Iterator[None]:
+    """Around what reads the metadata ``key`` of a model. Raises UserError E303 where it is not as it was written."""
+    try:
+        yield
+    except (ValueError, RecursionError) as cause:
+        raise UserError(
+            "E303", f"the model's metadata {key} is malformed", why=str(cause)[:200], next="export the model again"
+        ) from cause
 
 
 @dataclass(frozen=True, eq=False)

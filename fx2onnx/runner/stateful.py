@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fx2onnx.base.errors import UserError
+from fx2onnx.base.typed_json import metadata
 from fx2onnx.runner.session import InferenceSession
 
 METADATA_KEY = "fx2onnx.state"
@@ -53,19 +54,11 @@ class StatefulSession:
 
 def _read(text: str, outputs: Collection[str]) -> dict[str, str]:
     """The output with the next value of each state input. Raises UserError E303 where ``text`` does not say that."""
-    try:
+    with metadata(METADATA_KEY):
         result = json.loads(text)
-    except (ValueError, RecursionError) as cause:
-        raise _malformed(str(cause)) from cause
-    if not isinstance(result, dict):
-        raise _malformed(f"it is a {type(result).__name__}, no JSON object")
-    for name, following in result.items():
-        if not isinstance(following, str) or following not in outputs:
-            raise _malformed(f"the model has no output {following!r:.80}, which it names for {name}")
+        if not isinstance(result, dict):
+            raise ValueError(f"it is a {type(result).__name__}, no JSON object")
+        for name, following in result.items():
+            if not isinstance(following, str) or following not in outputs:
+                raise ValueError(f"the model has no output {following!r:.80}, which it names for {name}")
     return result
-
-
-def _malformed(why: str) -> UserError:
-    return UserError(
-        "E303", f"the model's metadata {METADATA_KEY} is malformed", why=why, next="export the model again"
-    )

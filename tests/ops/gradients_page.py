@@ -150,7 +150,7 @@ def swept(patterns: Sequence[str]) -> Iterator[Row]:
                 yield row_of(info)
         except _TooLong:
             yield Row(name_of(info), "fault", f"took longer than {SECONDS} s")
-        except Exception as error:
+        except Exception as error:  # whatever an operator raises is its row
             yield Row(name_of(info), "fault", f"{type(error).__name__}: {error}".splitlines()[0][:100])
         finally:
             signal.alarm(0)

@@ -50,7 +50,7 @@ def done_by_onnxruntime(model: onnx.ModelProto) -> tuple[str, list[Any]]:
         return AT_LOAD, []
     try:
         return RUNS, session.run(None, feeds(session))
-    except Exception:
+    except Exception:  # as above
         return AT_RUN, []
 
 

@@ -22,7 +22,7 @@ from typing import Any
 from benchmarks.coverage import read_rows
 from benchmarks.coverage_configs import RECIPES, optional_parts, shrink
 from benchmarks.coverage_models import LARGEST_PARAMETERS
-from benchmarks.coverage_prompts import generates_alone, mixes_images, row_of, text_prompts, with_images
+from benchmarks.coverage_prompts import GRIDS, generates_alone, mixes_images, row_of, text_prompts, with_images
 from benchmarks.coverage_sound import with_sound
 from benchmarks.coverage_worker import Row, Worker, _described, _quiet
 
@@ -192,7 +192,7 @@ def _exported(row: Row, model: Any, inputs: dict[str, Any], expected: Any, folde
     done = export_assembly(assembly, folder)
     row |= {"passed": "export", "export_s": round(time.perf_counter() - start, 2), "notes": done.notes}
     encoder = done.sources.get(IMAGE_FILE)
-    if encoder is not None and "image_grid_thw" in encoder.bake:
+    if encoder is not None and any(name in encoder.bake for name in GRIDS):
         row["one_size"] = True
         inputs = with_images(model, of_sizes=False)
         expected = generate_eagerly(model, inputs, NEW_TOKENS)

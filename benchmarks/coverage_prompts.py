@@ -6,6 +6,7 @@ import inspect
 from typing import Any
 
 _STRETCHES = 20
+GRIDS = ("image_grid_thw", "image_grid_hw")  # (frames,) rows and columns of patches of each image
 
 
 def text_prompts(model: Any) -> dict[str, Any]:
@@ -123,14 +124,16 @@ def _of_sizes(taken: dict[str, Any], grid: str, merge: int) -> dict[str, Any]:
     import torch
 
     sizes = torch.tensor([[1, rows * merge, columns * merge] for rows, columns in ((2, 2), (1, 3), (4, 2))])
+    sizes = sizes[:, -taken[grid].shape[1] :]  # (frames, rows, columns), or (rows, columns)
     patches = torch.randn(int(sizes.prod(1).sum()), *taken["pixel_values"].shape[1:])
     return {name: torch.cat([value] * 3) for name, value in taken.items()} | {grid: sizes, "pixel_values": patches}
 
 
 def row_of(inputs: dict[str, Any], place: int) -> dict[str, Any]:
     """One of three prompts with its image; images in strips lie side by side."""
-    if "image_grid_thw" in inputs:
-        parts = inputs["pixel_values"].split(inputs["image_grid_thw"].prod(1).tolist())
+    grid = next((inputs[name] for name in GRIDS if name in inputs), None)
+    if grid is not None:
+        parts = inputs["pixel_values"].split(grid.prod(1).tolist())
         images = {"pixel_values": parts[place]}
         return {name: value[place : place + 1] for name, value in inputs.items() if name not in images} | images
     beside = {"pixel_values"} if "target_sizes" in inputs else set()

@@ -10,7 +10,9 @@ import onnx_ir as ir
 import torch
 
 from fx2onnx.aten_map.fourier import rescaled, resized, to_real, transform
+from fx2onnx.aten_map.padding import padded
 from fx2onnx.aten_map.repeating import _rolled as rolled
+from fx2onnx.aten_map.table.axes import whole
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared
 from fx2onnx.base.dims import Dim, DimLike
 from fx2onnx.base.errors import UserError
@@ -155,15 +157,17 @@ def _istft(
     )
     start = n_fft // 2 if center else 0
     end = start + length if length is not None else (total - n_fft // 2 if center else total)
+    beside = [1] if rank == 3 else [0, 1]
     if isinstance(end, Dim) or isinstance(total, Dim):
-        raise UserError("E203", "istft of a dynamic number of frames", next="make the number of frames static")
-    kept = min(int(end), int(total))
+        whole_signal = op.Squeeze(op.Div(overlapped, envelope), axes=beside)
+        return padded(op, whole_signal, [-start, whole(end - total)], "constant")
+    end, total = int(end), int(total)
+    kept = min(end, total)
     found, weight = (
         op.Slice(item, starts=[start], ends=[kept], axes=[2]) if (start, kept) != (0, total) else item
         for item in (overlapped, envelope)
     )
-    found = resized(op, op.Div(found, weight), 2, int(end) - start)
-    return op.Squeeze(found, axes=[1] if rank == 3 else [0, 1])
+    return op.Squeeze(resized(op, op.Div(found, weight), 2, end - start), axes=beside)
 
 
 register_shared(_istft, "inverse DFT, ConvTranspose, Div", *overloads_of("istft"), is_complex=True)

@@ -89,7 +89,7 @@ class SizeCondition:
             raise ValueError(f"the runs of {what!r:.80} are no lengths")
         if not 0 < stated.period <= count <= LARGEST:
             raise ValueError(f"the period of {what!r:.80} is {stated.period}, of {count} sizes")
-        members = tuple(bool(place % 2) for place, length in enumerate(stated.runs) for _ in range(length))
+        members = b"".join(bytes([place % 2]) * length for place, length in enumerate(stated.runs))
         return SizeCondition(what, where, stated.name, SizeSet(count - stated.period, members))
 
 

@@ -32,13 +32,14 @@ class SizeSet:
     """``size in members`` below ``start``; from there on the rest of ``members`` repeats."""
 
     start: int = 0
-    members: tuple[bool, ...] = (True,)
+    members: bytes = b"\1"
+    """A byte for each size, 1 for a member."""
 
     def __contains__(self, size: object) -> bool:
         if not isinstance(size, int) or size < 0:
             return False
         period = len(self.members) - self.start
-        return self.members[size if size < self.start else self.start + (size - self.start) % period]
+        return bool(self.members[size if size < self.start else self.start + (size - self.start) % period])
 
     @property
     def period(self) -> int:
@@ -46,8 +47,11 @@ class SizeSet:
 
     def array(self, count: int) -> npt.NDArray[np.bool_]:
         """Whether 0, 1, ... ``count - 1`` are members."""
-        head, rest = np.array(self.members[: self.start], bool), np.array(self.members[self.start :], bool)
-        return np.concatenate([head, np.tile(rest, -(-count // len(rest)))])[:count]
+        listed = np.frombuffer(self.members, bool)
+        if count <= len(listed):
+            return listed[:count]
+        rest = listed[self.start :]
+        return np.concatenate([listed[: self.start], np.tile(rest, -(-(count - self.start) // len(rest)))])[:count]
 
     def __and__(self, other: SizeSet) -> SizeSet:
         if self == EVERY or other == EVERY:
@@ -81,7 +85,7 @@ class SizeSet:
         """The largest member; None where there is no largest."""
         if any(self.members[self.start :]):
             return None
-        found = np.flatnonzero(np.array(self.members[: self.start], bool))
+        found = np.flatnonzero(self.array(self.start))
         return int(found[-1]) if len(found) else -1
 
     def ends(self) -> tuple[int, int | None]:
@@ -126,14 +130,16 @@ EVERY = SizeSet()
 def made_of(members: npt.NDArray[np.bool_], start: int) -> SizeSet:
     """The set with the shortest list; ``members[start:]`` repeats."""
     rest = members[start:]
-    period = next(
-        size
-        for size in range(1, len(rest) + 1)
-        if len(rest) % size == 0 and (rest == np.tile(rest[:size], len(rest) // size)).all()
-    )
-    while start and members[start - 1] == members[start - 1 + period]:
-        start -= 1
-    return SizeSet(start, tuple(members[: start + period].tolist()))
+    period = next(size for size in _divisors(len(rest)) if (rest[size:] == rest[:-size]).all())
+    other = np.flatnonzero(members[:start] != members[period : start + period])
+    start = int(other[-1]) + 1 if len(other) else 0
+    return SizeSet(start, members[: start + period].tobytes())
+
+
+def _divisors(number: int) -> list[int]:
+    """In order."""
+    low = [size for size in range(1, math.isqrt(number) + 1) if number % size == 0]
+    return sorted({*low, *(number // size for size in low)})
 
 
 def interval(low: int, high: int | None) -> SizeSet:

@@ -142,6 +142,11 @@ class Attempt:
             return self.ranges
         return (*self.ranges, of_size(other, declared))
 
+    def mends_numbers(self, env: ShapeEnv) -> bool:
+        """Whether a run turned sizes into numbers in files where ``int`` and ``float`` can keep them sizes."""
+        files = env.numbers_in - self.numbers_in
+        return bool(files and env.specializations) and self.keeps_numbers and self.strategy == "fake"
+
     def reason(self) -> str:
         """Why the graph comes from this strategy, for the report."""
         if self.first_failure is not None:

@@ -124,9 +124,9 @@ def _must_be_declared(failed: Failed) -> bool:
 def _after_run(done: Recorded) -> Attempt | Outcome:
     """A size that Python specializes becomes static, or is refused; a size that kernels find to be 1 gets a larger one."""
     attempt, env = done.attempt, done.shape_env
-    files = env.numbers_in - attempt.numbers_in
-    if files and env.specializations and attempt.keeps_numbers and attempt.strategy == "fake":
-        more = attempt.numbers_in | files
+    if attempt.mends_numbers(env):
+        more = attempt.numbers_in | env.numbers_in
+        files = more - attempt.numbers_in
         return replace(attempt, numbers_in=more, without_numbers=done, change=_numbers_are_sizes(files))
     if attempt.without_larger is not None:
         change = _specialized(env, {**attempt.hints, **attempt.larger})

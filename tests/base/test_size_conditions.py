@@ -30,7 +30,7 @@ def condition(relation: Relation) -> Condition:
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.booleans(), min_size=1, max_size=12), st.data())
 def test_every_set_is_read_back(members: list[bool], data: st.DataObject) -> None:
-    sizes = SizeSet(data.draw(st.integers(0, len(members) - 1)), tuple(members))
+    sizes = SizeSet(data.draw(st.integers(0, len(members) - 1)), bytes(members))
     (found,) = read(written([Condition("n", sizes, Relation("ge", (N, 0)), HERE)]) or "")
     assert (found.name, found.sizes, found.names) == ("n", sizes, {"n"})
     assert [found.holds({"n": size}) for size in range(40)] == [size in sizes for size in range(40)]

@@ -62,6 +62,9 @@ class _Exploration:
         path, branches = self._one(branches)
         try:
             self._runs_left -= 1
+            if isinstance(path, Path) and branches.decisions and self._attempt.mends_numbers(path.shape_env):
+                error = branches.decisions[0].error
+                return Failed(self._attempt, error, numbers_in=frozenset(path.shape_env.numbers_in))
             for depth in reversed(range(given, len(branches.decisions))):
                 if isinstance(path, Failed):
                     return path
@@ -101,7 +104,10 @@ class _Exploration:
         try:
             if isinstance(path, Path) and isinstance(other, Path):
                 one, two = (path, other) if decision.holds else (other, path)
-                return Join(one, two, depth, decision.error).path()
+                join = Join(one, two, depth, decision.error)
+                joined = join.path()
+                self._runs_left += join.is_one_program
+                return joined
             if isinstance(path, Path) and isinstance(other, _Ended):
                 return _only(path, depth)
             if isinstance(path, _Ended) and isinstance(other, Path):

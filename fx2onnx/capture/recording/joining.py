@@ -16,6 +16,7 @@ from fx2onnx.base.relations import Relation
 from fx2onnx.capture.captured import Captured, GraphOutput, Mutation, Symbol, TensorInfo, Weight, symbols_of
 from fx2onnx.capture.recording.choices import Decision
 from fx2onnx.capture.recording.control_flow import Nested
+from fx2onnx.capture.recording.multiples import one_for_both
 from fx2onnx.capture.shapes.shape_env import KEEP_BOTH, ShapeEnv
 from fx2onnx.capture.torch_private.operators import HIGHER_ORDER
 
@@ -63,12 +64,16 @@ class Join:
         by = self._decision.test
         kind = "sizes" if isinstance(by, Relation) and not by.symbols() & one.shape_env.unbacked else "data"
         self._notes = [Assumption(f"both branches of a decision by {kind} are in the file", self._decision.where)]
+        self.is_one_program = False
+        """Whether what follows the decision is the same in both, so that the file is no larger."""
 
     def path(self) -> Path:
+        self._use_one_for_both()
         one, two = self._one.captured, self._two.captured
         self._heads()
         suffixes = self._prefix()
-        if self._are_alike(*suffixes):
+        self.is_one_program = self._are_alike(*suffixes)
+        if self.is_one_program:
             graphs = [self._graph] * 2
             for first, second in zip(*suffixes, strict=True):
                 self._seen[first] = self._seen[second] = self._copied(first, self._graph)
@@ -99,6 +104,17 @@ class Join:
         env = self._one.shape_env.joined(self._two.shape_env, self._decision.test, self._decision.sizes)
         env.next_unknown = self._unknowns
         return Path(joined, env, decisions)
+
+    def _use_one_for_both(self) -> None:
+        """Where one path with other sizes does what both do, it stands for both."""
+        if not isinstance(self._decision.test, Relation):
+            return
+        one, two = self._one.captured, self._two.captured
+        sets = self._one.shape_env.sets_beside(self._two.shape_env)
+        serving = one_for_both(self._decision.test, one, two, self._decision.calls, sets)
+        if serving is not None:
+            self._one, self._two = (replace(path, captured=serving) for path in (self._one, self._two))
+            self._notes = []
 
     def _refused(self, why: str) -> UserError:
         return unjoined(self._error, why)

@@ -10,11 +10,11 @@ number, None, ..., a tuple for a list.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 import torch
 
-from fx2onnx.base.dims import DimLike, Scalar
+from fx2onnx.base.dims import Dim, DimLike, Scalar
 from fx2onnx.capture.overloads.registry import Kind, register
 from fx2onnx.capture.recording.meta_cache import TensorType
 
@@ -25,6 +25,7 @@ Number: TypeAlias = tuple[type, int]
 Numbers: TypeAlias = Number | tuple[Number, ...]
 """A number, ``(int, 2)``, or a list of numbers, ``((int, 2), (int, 3))``."""
 _ZERO, _ONE = (int, 0), (int, 1)
+_NONE: Any = (type(None), None)
 
 
 def contiguous_strides(sizes: Sequence[Scalar]) -> tuple[Scalar, ...]:
@@ -155,6 +156,32 @@ def _binary(kind: TensorType, other: object, *rest: object) -> TensorType | None
     """Two floating-point tensors of one dtype and one shape."""
     fits = isinstance(other, TensorType) and kind[:2] == other[:2] and is_contiguous(other)
     return _same(kind) if fits else None
+
+
+@register(Kind.RESULT_TYPE, aten.istft.default)
+def _istft(
+    kind: TensorType,
+    n_fft: Number,
+    hop_length: Number | Dim = _NONE,
+    win_length: object = None,
+    window: object = None,
+    center: tuple[type, bool] = (bool, True),
+    normalized: object = None,
+    onesided: tuple[type, bool | None] = _NONE,
+    length: Number | Dim = _NONE,
+    return_complex: tuple[type, bool] = (bool, False),
+) -> TensorType | None:
+    """Of spectra with as many bins as the transform has; torch goes through the frames one by one."""
+    size = n_fft[1]
+    fits = kind.dtype.is_complex and len(kind.sizes) in (2, 3) and kind.sizes[-2] == size // 2 + 1
+    if not fits or return_complex[1] or onesided[1] is False or isinstance(hop_length, Dim):
+        return None
+    if isinstance(length, Dim) or length[1] is not None:
+        count: Scalar = length if isinstance(length, Dim) else length[1]
+    else:
+        hop = size // 4 if hop_length[1] is None else hop_length[1]
+        count = size + hop * (kind.sizes[-1] - 1) - (size // 2 * 2 if center[1] else 0)
+    return _fresh(kind._replace(dtype=kind.dtype.to_real()), (*kind.sizes[:-2], count))
 
 
 for _rank in (1, 2, 3):

@@ -14,6 +14,7 @@ from fx2onnx.base.dims import Dim, Scalar
 from fx2onnx.base.relations import Relation
 from fx2onnx.capture.captured import Captured, TensorInfo, Weight
 from fx2onnx.capture.recording.control_flow import Nested
+from fx2onnx.capture.shapes.ceilings import Rewrite
 from fx2onnx.capture.torch_private.operators import HIGHER_ORDER
 
 aten = torch.ops.aten
@@ -24,13 +25,13 @@ Sizes: TypeAlias = Mapping[str, Scalar]
 def give_the_same(one: Captured, two: Captured, at: Sizes) -> bool:
     """Whether both programs give the same outputs and leave the same state where sizes are ``at``."""
     numbers: dict[object, int] = {}
-    return _Numbered(one, one, at, numbers).ends() == _Numbered(two, one, at, numbers).ends()
+    return Numbered(one, one, at, numbers).ends() == Numbered(two, one, at, numbers).ends()
 
 
 def common_calls(one: Captured, two: Captured) -> int:
     """How many calls at their beginning are the same in both, types included."""
     numbers: dict[object, int] = {}
-    sides = [_Numbered(one, one, {}, numbers, exactly=True), _Numbered(two, one, {}, numbers, exactly=True)]
+    sides = [Numbered(one, one, {}, numbers, exactly=True), Numbered(two, one, {}, numbers, exactly=True)]
     count = 0
     for first, second in zip(*(side.in_order() for side in sides), strict=False):
         if first != second:
@@ -55,13 +56,21 @@ def _is_same_weight(one: Weight, two: Weight) -> bool:
     return is_constant and is_alike and torch.equal(one.tensor, two.tensor)
 
 
-class _Numbered:
-    """The values of a program, each with a number that equal values share. ``exactly``: every call as it stands."""
+class Numbered:
+    """The values of a program, each with a number that equal values share. ``exactly``: every call as it stands; ``rewrite``: what
+    else is known of sizes.
+    """
 
     def __init__(
-        self, captured: Captured, first: Captured, at: Sizes, numbers: dict[object, int], exactly: bool = False
+        self,
+        captured: Captured,
+        first: Captured,
+        at: Sizes,
+        numbers: dict[object, int],
+        exactly: bool = False,
+        rewrite: Rewrite | None = None,
     ) -> None:
-        self._captured, self._numbers, self._exactly = captured, numbers, exactly
+        self._captured, self._numbers, self._exactly, self._rewrite = captured, numbers, exactly, rewrite
         self._at = dict(at)
         self._of: dict[Node, Any] = {}
         """The number of a value; of an If whose branch is known, those of the branch's outputs."""
@@ -81,8 +90,19 @@ class _Numbered:
         """What the program gives and leaves."""
         for _ in self._all(self._captured.graph):
             pass
-        outputs = [(output.name, self._form(output.value)) for output in self._captured.outputs]
-        return outputs, {mutation.name: self._form(mutation.node) for mutation in self._captured.mutations}
+        outputs = [(output.name, self.form(output.value)) for output in self._captured.outputs]
+        return outputs, {mutation.name: self.form(mutation.node) for mutation in self._captured.mutations}
+
+    def met(self, node: Node) -> tuple[object, object]:
+        """The number of a call, whose operands were met before, and its type."""
+        for _ in self._one(node):
+            pass
+        return self.form(node), self._type(node.meta["val"])
+
+    def _type(self, info: Any) -> object:
+        if isinstance(info, TensorInfo):
+            return info.dtype, tuple(map(self._size, info.dims))
+        return tuple(map(self._type, info)) if isinstance(info, tuple | list) else info
 
     def in_order(self) -> Iterator[object]:
         """The number of each call and its type, in order."""
@@ -112,7 +132,7 @@ class _Numbered:
     def _branch_taken(self, node: Node) -> Nested | None:
         if node.target is not HIGHER_ORDER["cond"] or not isinstance(node.args[0], Relation) or node.args[3]:
             return None
-        holds = self._form(node.args[0])
+        holds = self.form(node.args[0])
         return node.args[2 - holds] if isinstance(holds, bool) else None
 
     def _operand_given(self, node: Node) -> Node | None:
@@ -127,31 +147,34 @@ class _Numbered:
         self._drawn += draws
         normal = None if self._exactly else _NORMAL.get(node.target)
         given = (node.args, node.kwargs) if normal is None else normal(arguments_of(node), self._size)
-        return node.target, self._form(given), self._drawn if draws else 0
+        return node.target, self.form(given), self._drawn if draws else 0
 
     def _number(self, form: object) -> int:
         return self._numbers.setdefault(form, len(self._numbers))
 
     def _size(self, size: object) -> Any:
-        return size.substitute(self._at) if isinstance(size, Dim) else size
+        if not isinstance(size, Dim):
+            return size
+        found = size.substitute(self._at) if self._at else size
+        return found if self._rewrite is None else self._rewrite(found)
 
-    def _form(self, value: Any) -> Any:
+    def form(self, value: Any) -> Any:
         """The value as one that is equal where it is the same."""
         if isinstance(value, Node):
             found = self._of[value]
             return ("value", *found) if isinstance(found, list) else ("value", found)
         if isinstance(value, Dim):
-            return value.substitute(self._at)
+            return self._size(value)
         if isinstance(value, Relation):
             return value.at(self._at)
         if isinstance(value, Nested):
             return self._nested(value)
         if isinstance(value, Mapping):
-            return tuple((key, self._form(part)) for key, part in value.items())
+            return tuple((key, self.form(part)) for key, part in value.items())
         if isinstance(value, list | tuple):
-            return tuple(self._form(part) for part in value)
+            return tuple(self.form(part) for part in value)
         if isinstance(value, slice):
-            return "slice", self._form((value.start, value.stop, value.step))
+            return "slice", self.form((value.start, value.stop, value.step))
         return type(value), value
 
     def _nested(self, nested: Nested) -> object:
@@ -160,7 +183,7 @@ class _Numbered:
             self._of[node] = self._number(("inner", len(nested.inputs), index, str(node.meta["val"])))
         for _ in self._all(nested.graph):
             pass
-        return "graph", self._form(nested.outputs)
+        return "graph", self.form(nested.outputs)
 
 
 Size: TypeAlias = Callable[[object], Any]
@@ -196,6 +219,7 @@ def _info(node: Any) -> TensorInfo:
 
 
 _GIVES_BACK: dict[object, Callable[[Node, Size], bool]] = {
+    aten.alias.default: lambda node, size: True,
     aten.slice.Tensor: _is_whole_slice,
     aten.constant_pad_nd.default: _pads_nothing,
     aten.pad.default: _pads_nothing,

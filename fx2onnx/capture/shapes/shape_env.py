@@ -267,9 +267,8 @@ class ShapeEnv(SizeFacts):
         if true is None:
             self.guards[relation, True] = Guard(relation, where, True, self.during)
             return
-        self.sets[names[0]] = self.sets.get(names[0], EVERY) & true
+        self.narrow(names[0], true)
         self.conditions[Condition(names[0], true, relation, where)] = None
-        self.learnt()
 
     def joined(self, other: ShapeEnv, test: object, sizes: Mapping[str, int]) -> ShapeEnv:
         """What is known where a run went as ``self`` where ``test`` holds, and as ``other`` where it does not. ``sizes``: those
@@ -302,12 +301,17 @@ class ShapeEnv(SizeFacts):
         self.unbacked |= other.unbacked
         self.signed |= other.signed
         self.guards, self.sets, self.conditions = guards, sets, conditions
+        self.written_for = dict(sets)
         self.specializations = other.specializations | self.specializations
         self.numbers_in |= other.numbers_in
         self.assertions |= other.assertions
         self.supposed = {relation: None for relation in self.supposed if relation in other.supposed}
         self.learnt()
         return self
+
+    def sets_beside(self, other: ShapeEnv) -> dict[str, SizeSet]:
+        """The sizes that this run or the other one is for."""
+        return {name: self.sets[name] | other.sets[name] for name in self.sets.keys() & other.sets.keys()}
 
     def _guards_unless(self, past: object, another: ShapeEnv) -> dict[tuple[Relation, bool], Guard]:
         """What was taken for granted in a branch; an equality that is needed there alone, which says more of other sizes than

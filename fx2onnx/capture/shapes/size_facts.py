@@ -10,6 +10,7 @@ from fx2onnx.base.dims import Dim, DimLike, Scalar, apply, without_remainders
 from fx2onnx.base.relations import COMPARE, Relation
 from fx2onnx.base.size_sets import EVERY, SizeSet, interval, where_true
 from fx2onnx.base.source import SourceLocation
+from fx2onnx.capture.shapes.ceilings import multiple_of
 from fx2onnx.capture.shapes.certain import certain, known_sign
 from fx2onnx.capture.shapes.conditions import simplified, sizes_where, solved
 from fx2onnx.capture.shapes.equalities import Equalities
@@ -36,11 +37,23 @@ class SizeFacts:
     """The truth of comparisons at all those sizes, as far as it was asked."""
     written: dict[Dim, Scalar] = field(default_factory=dict)
     """Expressions as they are written for those sizes."""
+    written_for: dict[str, SizeSet] = field(default_factory=dict)
+    """``sets`` but for what was supposed to be odd: ``n % 2`` stays as it is, so that one program can be written for both ways."""
 
     steps: dict[str, tuple[int, int]] = field(default_factory=dict)
     """The progressions of ``sets``, as far as they were asked."""
     known: frozenset[object] | None = None
     """``facts``, until the next is learnt."""
+
+    def __post_init__(self) -> None:
+        self.written_for |= self.sets
+
+    def narrow(self, name: str, sizes: SizeSet, *, is_written: bool = True) -> None:
+        """From here on the program is for these sizes only."""
+        self.sets[name] = self.sets.get(name, EVERY) & sizes
+        if is_written:
+            self.written_for[name] = self.written_for.get(name, EVERY) & sizes
+        self.learnt()
 
     def learnt(self) -> None:
         """Sizes became fewer: what was found before may be said better."""
@@ -52,14 +65,14 @@ class SizeFacts:
     def facts(self) -> frozenset[object]:
         """Everything that answers about sizes hang on, besides the hints."""
         if self.known is None:
-            self.known = frozenset((*self.sets.items(), *self.supposed))
+            self.known = frozenset((*self.sets.items(), *self.written_for.values(), *self.supposed))
         return self.known
 
     def simplified(self, dim: Dim) -> Scalar:
         """``dim`` as it is written for the sizes for which the program is."""
         known = self.written.get(dim)
         if known is None:
-            known = self.written[dim] = simplified(dim, self.sets)
+            known = self.written[dim] = simplified(dim, self.written_for)
         return known
 
     def hint(self, value: Any) -> Any:
@@ -147,7 +160,9 @@ class SizeFacts:
         true = where_true(relation) if len(names) == 1 else None
         if true is not None:
             (name,) = names
-            self.sets[name] = _without_zero(self.sets.get(name, EVERY) & true)
+            multiple = multiple_of(relation)
+            self.narrow(name, true, is_written=multiple is None or multiple.where_it_holds or multiple.divisor > 2)
+            self.sets[name] = _without_zero(self.sets[name])
         self.learnt()
         self.hints |= self.sizes_where(relation)
 
@@ -192,8 +207,7 @@ class SizeFacts:
             if is_bounded or after.is_single() or self.hints[name] not in after:
                 return False
             if after != before:
-                self.sets[name] = after
-                self.learnt()
+                self.narrow(name, sizes)
                 self.conditions[Condition(name, sizes, true, where)] = None
         return found is not None
 

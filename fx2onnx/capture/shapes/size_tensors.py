@@ -214,12 +214,33 @@ def _adaptive(pool: Function) -> Function:
     return lambda input, output_size: pool(input.unsqueeze(-2), (1, output_size)).squeeze(-2)
 
 
+@answers_for_caller
+def _istft(
+    input: Number,
+    n_fft: int,
+    hop_length: int | None = None,
+    win_length: int | None = None,
+    window: Number = None,
+    center: bool = True,
+    normalized: bool = False,
+    onesided: bool | None = None,
+    length: Number = None,
+    return_complex: bool = False,
+) -> Number:
+    """With ``length`` a size: all that the frames cover, cut or filled with zeros."""
+    others = (normalized, onesided, None, return_complex)
+    whole = torch.istft(input, n_fft, hop_length, win_length, window, False, *others)
+    start = n_fft // 2 if center else 0
+    return F.pad(whole, (-start, start + length - whole.shape[-1]))
+
+
 _FORMULAS: tuple[tuple[object, str, Function], ...] = (
     (F, "one_hot", _one_hot),
     (F, "adaptive_avg_pool1d", _adaptive(F.adaptive_avg_pool2d)),
     (torch, "tril_indices", _indices(torch.tril)),
     (torch, "triu_indices", _indices(torch.triu)),
     (torch, "vander", _vander),
+    (torch, "istft", _istft),
     (torch.fft, "fftfreq", _fftfreq),
     (torch.fft, "rfftfreq", _rfftfreq),
     (torch, "hann_window", _cosine_window(0.5, -0.5)),

@@ -45,7 +45,7 @@ def paths_of(function: Callable[[Any], Any]) -> Recorded:
         captured = Captured(recorder.graph, inputs, outputs, recorder.weights, recorder.symbols, [], "fake")
         return Recorded(attempt, captured, recorder.shape_env)
 
-    attempt: Any = SimpleNamespace(splits_by_sizes=True)  # only the driver reads it
+    attempt: Any = SimpleNamespace(splits_by_sizes=True, mends_numbers=lambda env: False)  # only the driver reads it
     joined = joined_paths(run, attempt)
     if isinstance(joined, Failed):
         raise joined.error

@@ -76,7 +76,7 @@ def test_pool(rank: int, kernel: int, stride: int, padding: int, side: int, maxi
 ELEMENTWISE = [
     entry.overload
     for entry in entries(Kind.RESULT_TYPE)
-    if not any(word in str(entry.overload) for word in ("conv", "linear", "pool"))
+    if not any(word in str(entry.overload) for word in ("conv", "linear", "pool", "istft"))
 ]
 
 
@@ -122,3 +122,27 @@ def test_other_layouts_are_left_to_torch() -> None:
     assert not agree(aten.relu.default, x)
     assert not agree(aten.conv2d.default, x, torch.empty(3, 3, 1, 1), None, [1, 1], [0, 0], [1, 1], 1)
     assert not agree(aten.relu.default, torch.empty(2, 3, dtype=torch.int64))
+
+
+@pytest.mark.parametrize("center", [True, False])
+@pytest.mark.parametrize("length", [None, 20, 45])
+@pytest.mark.parametrize("shape", [(9, 5), (2, 9, 4)])
+def test_istft(center: bool, length: int | None, shape: tuple[int, ...]) -> None:
+    """Beside eager PyTorch: on fake tensors it goes through the frames."""
+    z, window = torch.zeros(shape, dtype=torch.complex64), torch.ones(16)
+    cache = MetaCache(FakeMode(), ShapeEnv(), lambda: lambda tensor: tensor)
+    rule = traits_of(aten.istft.default).result_type
+    assert rule is not None
+    results: list[torch.Tensor] = []
+    for options in (
+        (8, None, window, center, False, None, length),
+        (None, None, window),
+        (8, 16, window, center, True),
+    ):
+        key = cache.key(aten.istft.default, (z, 16, *options), {})
+        assert key is not None
+        results.append(aten.istft.default(z, 16, *options))  # which the cache knows by their ids
+        assert rule(*key[4:]) == cache.type_of(results[-1])
+    refused = cache.key(aten.istft.default, (z, 16, 8, None, window, center, False, None, length, True), {})
+    assert refused is not None
+    assert rule(*refused[4:]) is None

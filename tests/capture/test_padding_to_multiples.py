@@ -1,0 +1,178 @@
+"""Padding to a multiple that Python decides on: one program for all sizes where both ways do the same, both ways where not."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+import fx2onnx
+from fx2onnx.runner import InferenceSession
+
+Dim = torch.export.Dim
+
+
+class Program(torch.nn.Module):
+    """``function`` of a signal; its convolutions have a stride each."""
+
+    def __init__(self, function: Callable[..., Any], strides: Sequence[int] = ()) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.function = function
+        self.convolutions = torch.nn.ModuleList(torch.nn.Conv1d(2, 2, by, by) for by in strides)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.function(self, x)
+
+
+def exported(tmp_path_factory: Any, module: torch.nn.Module, sample: int, least: int) -> tuple[onnx.ModelProto, str]:
+    path = str(tmp_path_factory.mktemp("padded") / "model.onnx")
+    fx2onnx.export(module, (torch.randn(1, 2, sample),), path, dynamic_shapes={"x": {2: Dim("n", min=least, max=5000)}})
+    return onnx.load(path), path
+
+
+def check(module: torch.nn.Module, path: str, sizes: Sequence[int]) -> None:
+    sessions = [onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"]), InferenceSession(path)]
+    for size in sizes:
+        x = torch.randn(1, 2, size)
+        with torch.no_grad():
+            expected = module(x).numpy()
+        for session in sessions:
+            (found,) = session.run(None, {"x": x.numpy()})
+            assert found.shape == expected.shape, size
+            np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def count_ifs(model: onnx.ModelProto) -> int:
+    return sum(node.op_type == "If" for node in model.graph.node)
+
+
+TESTS: list[Callable[[int, int], bool]] = [
+    lambda n, k: n % k != 0,
+    lambda n, k: n % k >= 1,
+    lambda n, k: n % k > 0,
+    lambda n, k: bool(n % k),
+    lambda n, k: n // k * k != n,
+    lambda n, k: (k - n % k) % k != 0,
+]
+
+
+@settings(max_examples=12, deadline=None, phases=[Phase.explicit, Phase.generate])
+@given(
+    st.sampled_from(TESTS),
+    st.lists(st.integers(2, 5), min_size=1, max_size=3),
+    st.booleans(),
+    st.integers(250, 300),
+    st.lists(st.integers(200, 900), min_size=6, max_size=6),
+)
+def test_layers_that_pad_their_input(
+    tmp_path_factory: Any, asks: Callable[..., bool], strides: list[int], crops: bool, sample: int, sizes: list[int]
+) -> None:
+    def forward(self: Program, x: torch.Tensor) -> torch.Tensor:
+        length = x.shape[-1]
+        whole = x
+        for convolution, k in zip(self.convolutions, strides, strict=True):
+            if asks(x.shape[-1], k):
+                x = F.pad(x, (0, k - x.shape[-1] % k))
+            x = torch.relu(convolution(x))
+        x = F.interpolate(x, scale_factor=float(np.prod(strides)))
+        return x[..., :length] if crops else torch.cat([x, whole], -1)
+
+    module = Program(forward, strides).eval()
+    model, path = exported(tmp_path_factory, module, sample, 200)
+    step = int(np.prod(strides))
+    check(module, path, [*sizes, -(-200 // step) * step, -(-400 // step) * step])
+    if asks in TESTS[:4]:
+        assert count_ifs(model) == 0
+
+
+def _literal(self: Program, x: torch.Tensor) -> torch.Tensor:
+    if x.shape[-1] % 2 == 1:
+        x = F.pad(x, (0, 1))
+    return torch.cat([x[..., 0::2], x[..., 1::2]], 1)
+
+
+def _before(self: Program, x: torch.Tensor) -> torch.Tensor:
+    if x.shape[-1] % 4:
+        x = F.pad(x, (4 - x.shape[-1] % 4, 0), value=1.0)
+    return x.reshape(1, -1, 4).sum(1)
+
+
+def _zeros(self: Program, x: torch.Tensor) -> torch.Tensor:
+    rest = -x.shape[-1] % 6
+    if rest > 0:
+        x = F.pad(x, (0, rest))
+    return x.unflatten(-1, (-1, 6)).softmax(-1)
+
+
+@pytest.mark.parametrize("function", [_literal, _before, _zeros, _counted])
+@pytest.mark.parametrize("sample", [24, 25])
+def test_one_program(tmp_path_factory: Any, function: Callable[..., Any], sample: int) -> None:
+    module = Program(function)
+    model, path = exported(tmp_path_factory, module, sample, 2)
+    check(module, path, range(2, 50))
+    assert count_ifs(model) == 0
+
+
+def _counted(self: Program, x: torch.Tensor) -> torch.Tensor:
+    """``int`` of a size is kept a size before the other ways are run."""
+    parts = int(math.ceil(x.shape[-1] / 8))
+    if x.shape[-1] % 8:
+        x = F.pad(x, (0, parts * 8 - x.shape[-1]))
+    return x.reshape(2, parts, 8)
+
+
+def _twice(self: Program, x: torch.Tensor) -> torch.Tensor:
+    return F.pad(x, (0, 4 - x.shape[-1] % 4)) * 2 if x.shape[-1] % 4 else x
+
+
+def _other_length(self: Program, x: torch.Tensor) -> torch.Tensor:
+    return F.pad(x, (0, 5 - x.shape[-1] % 4)) if x.shape[-1] % 4 else x
+
+
+def _literal_of_four(self: Program, x: torch.Tensor) -> torch.Tensor:
+    return F.pad(x, (0, 1)) if x.shape[-1] % 4 else x
+
+
+def _by_later_size(self: Program, x: torch.Tensor) -> torch.Tensor:
+    n = x.shape[-1]
+    if n % 4:
+        x = F.pad(x, (0, 4 - n % 4))
+    return x * (5 if n % 8 == 3 else 3)
+
+
+@pytest.mark.parametrize("function", [_twice, _other_length, _literal_of_four, _by_later_size])
+@pytest.mark.parametrize("sample", [24, 27])
+def test_ways_that_differ_are_both_in_the_file(
+    tmp_path_factory: Any, function: Callable[..., Any], sample: int
+) -> None:
+    module = Program(function)
+    model, path = exported(tmp_path_factory, module, sample, 2)
+    check(module, path, range(2, 50))
+    assert count_ifs(model) > 0
+
+
+def test_many_decisions_that_all_pad(tmp_path_factory: Any) -> None:
+    """Six of them are 64 paths, joined to one program as they come."""
+
+    def forward(self: Program, x: torch.Tensor) -> torch.Tensor:
+        length = x.shape[-1]
+        for convolution in self.convolutions:
+            if x.shape[-1] % 2:
+                x = F.pad(x, (0, 1))
+            x = convolution(x)
+        return F.interpolate(x, scale_factor=64.0)[..., :length]
+
+    module = Program(forward, [2] * 6).eval()
+    model, path = exported(tmp_path_factory, module, 200, 100)
+    assert count_ifs(model) == 0
+    check(module, path, [100, 127, 128, 129, 255, 256, 300, 1000, 1024])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -114,6 +113,14 @@ def _zeros(self: Program, x: torch.Tensor) -> torch.Tensor:
     return x.unflatten(-1, (-1, 6)).softmax(-1)
 
 
+def _counted(self: Program, x: torch.Tensor) -> torch.Tensor:
+    """``int`` of a size is kept a size before the other ways are run."""
+    parts = int(-(-x.shape[-1] // 8))
+    if x.shape[-1] % 8:
+        x = F.pad(x, (0, parts * 8 - x.shape[-1]))
+    return x.reshape(2, parts, 8)
+
+
 @pytest.mark.parametrize("function", [_literal, _before, _zeros, _counted])
 @pytest.mark.parametrize("sample", [24, 25])
 def test_one_program(tmp_path_factory: Any, function: Callable[..., Any], sample: int) -> None:
@@ -121,14 +128,6 @@ def test_one_program(tmp_path_factory: Any, function: Callable[..., Any], sample
     model, path = exported(tmp_path_factory, module, sample, 2)
     check(module, path, range(2, 50))
     assert count_ifs(model) == 0
-
-
-def _counted(self: Program, x: torch.Tensor) -> torch.Tensor:
-    """``int`` of a size is kept a size before the other ways are run."""
-    parts = int(math.ceil(x.shape[-1] / 8))
-    if x.shape[-1] % 8:
-        x = F.pad(x, (0, parts * 8 - x.shape[-1]))
-    return x.reshape(2, parts, 8)
 
 
 def _twice(self: Program, x: torch.Tensor) -> torch.Tensor:

@@ -10,7 +10,8 @@ import onnx_ir as ir
 import torch
 
 from fx2onnx.aten_map.complex_numbers import as_pair, conjugate, pair, parts
-from fx2onnx.aten_map.table.axes import moved
+from fx2onnx.aten_map.creation import counted
+from fx2onnx.aten_map.table.axes import moved, whole
 from fx2onnx.aten_map.table.dtype_support import floating
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared
 from fx2onnx.base.dims import Dim, DimLike, product
@@ -46,13 +47,12 @@ def resized(op: Emit, value: ir.Value, axis: int, size: DimLike) -> ir.Value:
     old = dims[axis]
     if old == size:
         return value
-    if not isinstance(old, int) or not isinstance(size, int):
-        raise UserError("E203", "an FFT that pads a dynamic size", next="pad or cut the signal before the FFT")
-    if size < old:
+    pads: list[DimLike] = [0] * (2 * len(dims))
+    pads[len(dims) + axis] = whole(size - old)
+    dims[axis] = size
+    if isinstance(old, int) and isinstance(size, int) and size < old:
         return op.Slice(value, starts=[0], ends=[size], axes=[axis])
-    pads = [0] * (2 * len(dims))
-    pads[len(dims) + axis] = size - old
-    return op.Pad(value, pads=np.array(pads))
+    return op.Pad(value, pads=op.sizes(pads), outputs=[(op.dtype(value), tuple(dims))])
 
 
 def transform(op: Emit, value: ir.Value, axis: int, inverse: bool, onesided: bool = False) -> ir.Value:
@@ -112,17 +112,21 @@ def real_transform(op: Emit, value: ir.Value, axis: int) -> ir.Value:
 
 def to_real(op: Emit, value: ir.Value, axis: int, size: DimLike) -> ir.Value:
     """The unscaled inverse of a half spectrum: the doubled half (not its ends), zeros after it, the real part."""
-    half = size // 2 + 1
-    if not isinstance(size, int) or not isinstance(half, int):
-        raise UserError("E203", "the inverse FFT to a real signal of dynamic size", next="give n= as a number")
+    half = whole(size // 2 + 1)
     value = resized(op, value, axis, half)
-    weights = np.full(half, 2.0)
-    weights[0] = 1.0
-    if size % 2 == 0:
-        weights[-1] = 1.0
+    weights = _doubled(op, half, size, op.dtype(value))
     shape = [half if index == axis else 1 for index in range(op.rank(value))]
-    weighted = op.Mul(value, op.const(weights.reshape(shape), op.dtype(value)))
+    weighted = op.Mul(value, op.reshape(weights, shape))
     return parts(op, transform(op, resized(op, weighted, axis, size), axis, True))[0]
+
+
+def _doubled(op: Emit, half: DimLike, size: DimLike, dtype: ir.DataType) -> ir.Value:
+    """[half]: 2 for each frequency that stands for two, 1 for 0 and, of an even size, for the last."""
+    if isinstance(half, int) and isinstance(size, int):
+        return op.const([1.0 if place in (0, size / 2) else 2.0 for place in range(half)], dtype)
+    places = counted(op, half, D.INT64)
+    is_end = op.Or(op.Equal(places, op.const(np.int64(0))), op.Equal(op.Add(places, places), op.size(size)))
+    return op.Where(is_end, op.const(1.0, dtype), op.const(2.0, dtype))
 
 
 def _plan(

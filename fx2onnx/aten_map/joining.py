@@ -9,10 +9,11 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
+from fx2onnx.aten_map.creation import counted
 from fx2onnx.aten_map.table.axes import axis_of, fixed, flat, is_empty, unsqueeze, whole, zeros
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
 from fx2onnx.aten_map.views import atleast_3d
-from fx2onnx.base.dims import Dim, product
+from fx2onnx.base.dims import Dim, DimLike, product
 from fx2onnx.irx.emit import Emit
 
 aten = torch.ops.aten
@@ -138,13 +139,25 @@ def _chunk_cat(op: Emit, tensors: Sequence[ir.Value], dim: int, num_chunks: int)
     return joined(op, parts, axis + 1)
 
 
+def pairs_of(op: Emit, count: DimLike, number: DimLike, with_itself: bool = False) -> ir.Value:
+    """[2, number]: the pairs (i, j) of numbers below ``count`` with i < j, or i <= j ``with_itself``, in order."""
+    places = counted(op, count, ir.DataType.INT64)
+    rows, columns = op.Unsqueeze(places, axes=[1]), op.Unsqueeze(places, axes=[0])
+    is_pair = op.Not(op.Less(columns, rows)) if with_itself else op.Less(rows, columns)
+    return op.NonZero(is_pair, outputs=[(ir.DataType.INT64, (2, number))])
+
+
 @translates(aten.combinations.default)
 def combinations(op: Emit, self: ir.Value, r: int, with_replacement: bool) -> ir.Value:
     """combinations(Tensor self, int r=2, bool with_replacement=False) -> Tensor
 
-    ONNX:    Gather by a constant table.
+    ONNX:    Gather by a constant table; pairs of a dynamic number by NonZero of a triangle.
     """
-    count = fixed(op.dims(self)[0], "the number of elements to combine")
+    count = op.dims(self)[0]
+    if isinstance(count, Dim) and r == 2:
+        pairs = pairs_of(op, count, op.result_dims()[0], with_replacement)
+        return op.Gather(self, op.Transpose(pairs, perm=[1, 0]), axis=0)
+    count = fixed(count, "the number of elements to combine")
     choose = itertools.combinations_with_replacement if with_replacement else itertools.combinations
     table = np.array(list(choose(range(count), r)), dtype=np.int64).reshape(-1, r)
     return op.Gather(self, table, axis=0)

@@ -10,6 +10,7 @@ import numpy as np
 import onnx_ir as ir
 import torch
 
+from fx2onnx.aten_map.joining import pairs_of
 from fx2onnx.aten_map.linalg.eigen import singular_values, spectral_norm
 from fx2onnx.aten_map.linalg.linear_solve import WORK, inverse
 from fx2onnx.aten_map.reductions import Dimensions, count_of, reduce, reduced_axes
@@ -17,8 +18,6 @@ from fx2onnx.aten_map.table.axes import axes_of, transpose
 from fx2onnx.aten_map.table.dtype_support import opmath, through
 from fx2onnx.aten_map.table.dtypes import promoted
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared
-from fx2onnx.base.dims import DimLike
-from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit
 
 aten = torch.ops.aten
@@ -163,11 +162,12 @@ def pairwise_norm(op: Emit, left: ir.Value, right: ir.Value, order: float) -> ir
 
 def _pdist(op: Emit, self: ir.Value, p: float) -> ir.Value:
     """The upper triangle of the distances of all rows of [N, M], row by row."""
-    rows: DimLike = op.dims(self)[0]
-    if not isinstance(rows, int):
-        raise UserError("E203", "pdist needs a fixed number of rows", next="make the first dim static, or use cdist")
-    first, second = np.triu_indices(rows, 1)
-    gaps = op.Sub(op.Gather(self, first.astype(np.int64), axis=0), op.Gather(self, second.astype(np.int64), axis=0))
+    rows = op.dims(self)[0]
+    if isinstance(rows, int):
+        first, second = (op.const(places) for places in np.triu_indices(rows, 1))
+    else:
+        first, second = (op.Gather(pairs_of(op, rows, op.result_dims()[0]), np.int64(row), axis=0) for row in (0, 1))
+    gaps = op.Sub(op.Gather(self, first, axis=0), op.Gather(self, second, axis=0))
     return vector_norm(op, gaps, p, 1, False)
 
 

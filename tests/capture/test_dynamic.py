@@ -288,6 +288,13 @@ def test_decisions_by_comparisons_of_comparisons() -> None:
     assert {str(found).partition("   ")[0] for found in result.report.assumptions} == {BOTH}
 
 
+def test_sym_ite_of_numbers_is_a_decision() -> None:
+    def chosen(x: torch.Tensor) -> torch.Tensor:
+        return x * torch.sym_ite(x.shape[0] > 3, 2, 3)  # type: ignore[no-untyped-call]
+
+    check(chosen, (torch.ones(5),), others=[(torch.ones(size),) for size in (1, 3, 4)], dynamic_shapes={"x": {0: "n"}})
+
+
 @pytest.mark.parametrize(
     ("arguments", "part"),
     [

@@ -15,10 +15,7 @@ from tests.support import check
 
 SAMPLE, OTHERS = 6, (1, 3, 5, 8, 13)
 REFUSED = {
-    "combinations": ("E203", "the pairs are listed"),
-    "pdist": ("E203", "the pairs are listed"),
     "pool over the size": ("E105", "the kernel is an attribute"),
-    "fft of a size": ("E203", "DFT pads no dynamic axis"),
 }
 """What the file cannot hold for a size that is not fixed: the error, and why."""
 REFUSED_BELOW = {
@@ -37,7 +34,7 @@ DIFFERS_BY_OPSET = (
     "pad circular", "pad reflect", "pad replicate", "pad to ten", "index_put added", "scatter_add", "interpolate by scale",
     "interpolate cubic", "interpolate linear", "split by sizes", "chunk", "layer_norm by the size", "group_norm", "cumsum",
     "topk", "sort", "quantile", "einsum", "unfold by steps", "F.unfold", "arange down", "arange of three", "one_hot", "triu",
-    "tril", "roll by a size", "conv1d by the input", "conv1d padded by a size", "conv1d of groups", "conv1d by a stride of sizes",
+    "tril", "combinations", "pdist", "fft of a size", "roll by a size", "conv1d by the input", "conv1d padded by a size", "conv1d of groups", "conv1d by a stride of sizes",
     "conv_transpose1d of groups", "repeat_interleave by a tensor", "bucketize", "adaptive pool to a size", "max_unpool",
     "written slice of steps", "slice by a step of sizes", "kron", "take_along_dim", "tril_indices", "hann_window", "embedding_bag",
     *REFUSED_BELOW,

@@ -152,6 +152,16 @@ def _attention(original: Function) -> Function:
 
 
 @answers_for_caller
+def _chosen(original: Function) -> Function:
+    """``sym_ite(b, t, f)`` of plain numbers is a decision: torch's own wants sizes."""
+
+    def chosen(b: Number, t: Number, f: Number) -> Number:
+        return original(b, t, f) if _is_size(t) and _is_size(f) else t if b else f
+
+    return chosen
+
+
+@answers_for_caller
 def _computed(formula: Function, original: Function) -> Function:
     """``formula`` where one of the numbers is a size."""
 
@@ -256,5 +266,6 @@ WRAPPED: tuple[tuple[object, str, Callable[[Function], Function]], ...] = (
     (torch, "from_numpy", _from_numpy),
     *((torch, name, _without_generator) for name in ("rand", "randn", "randint", "randperm")),
     (F, "scaled_dot_product_attention", _attention),
+    (torch, "sym_ite", _chosen),
     *((space, name, functools.partial(_computed, formula)) for space, name, formula in _FORMULAS),
 )

@@ -1,4 +1,4 @@
-"""istft of any number of frames, to a length that is a size: cut, or filled with zeros, as torch does it."""
+"""Fourier transforms of dynamic sizes, and of signals cut or filled with zeros to a size; istft of any number of frames."""
 
 from __future__ import annotations
 
@@ -43,3 +43,33 @@ def test_istft_at_other_sizes(tmp_path: Path, normalized: bool, make: Callable[.
         ):
             assert found.shape == tuple(expected.shape)
             np.testing.assert_allclose(found, expected.numpy(), atol=3e-5)
+
+
+def _complex(x: torch.Tensor) -> torch.Tensor:
+    return torch.complex(x, x + 1)
+
+
+FUNCTIONS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "fft": lambda x, k: torch.view_as_real(torch.fft.fft(x, n=k.shape[0])),
+    "rfft": lambda x, k: torch.view_as_real(torch.fft.rfft(x, n=k.shape[0])),
+    "irfft": lambda x, k: torch.fft.irfft(_complex(x)) + k[0],
+    "irfft to a size": lambda x, k: torch.fft.irfft(_complex(x), n=k.shape[0], norm="ortho"),
+    "hfft": lambda x, k: torch.fft.hfft(_complex(x), n=k.shape[0]),
+    "irfft2": lambda x, k: torch.fft.irfft2(torch.fft.rfft2(x), s=x.shape[-2:]) + k[0],
+    "combinations": lambda x, k: torch.combinations(k) + x[0, 0],
+    "combinations with replacement": lambda x, k: torch.combinations(k, 2, True) + x[0, 0],
+}
+
+
+@pytest.mark.parametrize("function", FUNCTIONS.values(), ids=FUNCTIONS)
+@pytest.mark.parametrize("opset", [17, 20, 23])
+def test_at_other_sizes(tmp_path: Path, function: Callable[..., torch.Tensor], opset: int) -> None:
+    n, k = torch.export.Dim("n", min=2, max=50), torch.export.Dim("k", min=2, max=50)
+    path = str(tmp_path / "model.onnx")
+    sample = (torch.randn(2, 8), torch.randn(6))
+    fx2onnx.export(function, sample, path, dynamic_shapes=({1: n}, {0: k}), opset_version=opset)
+    for session in (onnxruntime.InferenceSession(path), InferenceSession(path)):
+        for length, count in ((8, 6), (7, 7), (3, 12), (12, 5), (2, 3), (9, 20)):
+            x, other = torch.randn(2, length), torch.randn(count)
+            (found,) = session.run(None, {"x": x.numpy(), "k": other.numpy()})
+            np.testing.assert_allclose(found, function(x, other).numpy(), atol=1e-4)

@@ -166,7 +166,9 @@ def _pdist(op: Emit, self: ir.Value, p: float) -> ir.Value:
     if isinstance(rows, int):
         first, second = (op.const(places) for places in np.triu_indices(rows, 1))
     else:
-        first, second = (op.Gather(pairs_of(op, rows, op.result_dims()[0]), np.int64(row), axis=0) for row in (0, 1))
+        first, second = (
+            op.Gather(pairs_of(op, rows, op.result_dims()[0]), op.const(np.int64(row)), axis=0) for row in (0, 1)
+        )
     gaps = op.Sub(op.Gather(self, first, axis=0), op.Gather(self, second, axis=0))
     return vector_norm(op, gaps, p, 1, False)
 

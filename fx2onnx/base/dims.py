@@ -318,6 +318,9 @@ def apply(op: str, *args: Scalar) -> Scalar:
         gap = args[0] - args[1]
         if not isinstance(gap, Dim):
             return args[0] if (gap > 0) == (op == "max") else args[1]
+        low, high = _bounds(gap)
+        if low is not None and (low >= 0 or high <= 0):
+            return args[0] if (low >= 0) == (op == "max") else args[1]
     if op in ("floor", "ceil") and isinstance(args[0], Dim) and args[0].is_real:
         whole, rest = _whole_part(args[0])
         if whole != 0:
@@ -329,6 +332,36 @@ def apply(op: str, *args: Scalar) -> Scalar:
     if op == "float" and isinstance(args[0], Dim) and args[0].is_real:
         return args[0]
     return Dim({(atom_of(op, args),): 1})
+
+
+_MOST_QUOTIENTS = 8
+
+
+def _bounds(value: Dim) -> tuple[int, int] | tuple[None, float]:
+    """The least and the largest value where only remainders are left: 0 and 1 of ``-n - 2*((-n) // 2)``."""
+    low = high = 0
+    rest: Scalar = value
+    for _ in range(_MOST_QUOTIENTS):
+        if not isinstance(rest, Dim) or rest.is_real:
+            break
+        found = next((item for item in rest.terms.items() if _is_quotient_of_number(*item)), None)
+        if found is None:
+            break
+        ((atom,), factor) = found
+        top, bottom = atom.args
+        times: int = factor // bottom  # type: ignore[assignment,operator]
+        spread = -times * (int(bottom) - 1)  # type: ignore[arg-type]
+        low, high = low + min(spread, 0), high + max(spread, 0)
+        rest = rest - factor * Dim({(atom,): 1}) + times * top  # type: ignore[operator]
+    return (low + rest, high + rest) if isinstance(rest, int) else (None, math.inf)
+
+
+def _is_quotient_of_number(monomial: Monomial, factor: Number) -> bool:
+    """Whether it is a whole number of times ``k * (v // k)``, which is ``v`` less a remainder."""
+    if len(monomial) != 1 or monomial[0].op != "floordiv" or type(factor) is not int:
+        return False
+    bottom = monomial[0].args[1]
+    return type(bottom) is int and bottom > 0 and factor % bottom == 0
 
 
 def _whole_part(value: Dim) -> tuple[Scalar, Scalar]:

@@ -1,4 +1,6 @@
-"""Reshapes of sizes that only the data tells. torch's own code compares sizes on its way, and knows no answer for these."""
+"""Reshapes of sizes that only the data tells, or that are computed. torch's own code compares sizes on its way: of the former it
+knows no answer, and of the latter what holds at the sample, such as that there is one window, would be part of the result.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ from collections.abc import Sequence
 
 import torch
 
-from fx2onnx.base.dims import Dim, DimLike, Scalar, apply, product
+from fx2onnx.base.dims import Dim, DimLike, Scalar, apply, product, without_remainders
 from fx2onnx.base.relations import Relation
 from fx2onnx.capture.overloads.registry import Call, Kind, register
 from fx2onnx.capture.overloads.unbacked import Size
@@ -67,25 +69,67 @@ def _reshaped(recorder: BaseRecorder, call: Call, tensor: torch.Tensor, target: 
     env, dims = recorder.shape_env, dims_of(tensor)
     sizes = [size for size in (*dims, *target) if isinstance(size, Dim)]
     if not env.unbacked or not any(size.symbols() & env.unbacked for size in sizes):
-        return NotImplemented
+        return _of_computed(recorder, call, tensor, dims, target)
     if env.sets:
         dims, target = ([_simplified(env, size) for size in group] for group in (dims, target))
     target = _without_minus_one(env, product(dims), target)
     env.expect_equal(product(target), product(dims))
     strides = _strides_of_view(env, dims, list(map(unwrap, tensor.stride())), target)
     if strides is not None:
-        made = fake_view(
-            recorder.fake_mode,
-            recorder.fake_of(tensor),
-            [sym_int(env, size) for size in target],
-            [sym_int(env, step) for step in strides],
-            tensor.storage_offset(),
-        )
+        made = _view_of(recorder, tensor, target, strides)
     elif call.func in (aten.view.default, aten.view_as.default):
         return NotImplemented
     else:
         made = recorder.new_fake(target, tensor.dtype, tensor.device)
     return recorder.finish(call.func, call.args, recorder.to_nodes(call.args, call.kwargs), made)
+
+
+def _of_computed(
+    recorder: BaseRecorder, call: Call, tensor: torch.Tensor, dims: Sequence[DimLike], target: list[DimLike]
+) -> object:
+    """Where the numbers of elements are equal at every size; else torch's own way."""
+    if not _has_computed((*dims, *target)):
+        return NotImplemented
+    if target.count(-1) == 1:
+        count, given = product(list(dims)), product([size for size in target if size != -1])
+        rest = apply("floordiv", count, given) if given != 0 else 0
+        target = [rest if size == -1 else size for size in target]  # type: ignore[misc]
+    if without_remainders(product(target)) != without_remainders(product(list(dims))):
+        return NotImplemented
+    strides = _strides_of_view(recorder.shape_env, dims, list(map(unwrap, tensor.stride())), target)
+    if strides is not None:
+        made = _view_of(recorder, tensor, target, strides)
+    else:  # a view, too: ``contiguous()`` before it does nothing at the sample, and copies at other sizes
+        made = recorder.new_fake(target, tensor.dtype, tensor.device)
+    return recorder.finish(call.func, call.args, recorder.to_nodes(call.args, call.kwargs), made)
+
+
+def _has_computed(sizes: Sequence[DimLike]) -> bool:
+    return any(isinstance(size, Dim) and size.as_symbol() is None for size in sizes)
+
+
+@register(Kind.RECORD, aten.contiguous.default)
+def _contiguous(recorder: BaseRecorder, call: Call, self: torch.Tensor, memory_format: torch.memory_format) -> object:
+    """A copy, unless the strides are those of a contiguous tensor at every size: torch asks whether they are at the sample."""
+    dims = dims_of(self)
+    is_other = memory_format is not torch.contiguous_format or not _has_computed(dims)
+    if is_other or list(map(unwrap, self.stride())) == list(contiguous_strides(dims)):
+        return NotImplemented
+    made = recorder.new_fake(dims, self.dtype, self.device)
+    return recorder.finish(call.func, call.args, recorder.to_nodes(call.args, call.kwargs), made)
+
+
+def _view_of(
+    recorder: BaseRecorder, tensor: torch.Tensor, sizes: Sequence[DimLike], strides: Sequence[Scalar]
+) -> torch.Tensor:
+    env = recorder.shape_env
+    return fake_view(
+        recorder.fake_mode,
+        recorder.fake_of(tensor),
+        [sym_int(env, size) for size in sizes],
+        [sym_int(env, step) for step in strides],
+        tensor.storage_offset(),
+    )
 
 
 def _simplified(env: ShapeEnv, size: DimLike) -> DimLike:

@@ -14,7 +14,7 @@ from fx2onnx.base.answering import answers_for_caller
 from fx2onnx.base.code_patch import THREAD
 from fx2onnx.base.dims import apply
 from fx2onnx.capture.shapes.size_math import Number
-from fx2onnx.capture.shapes.symnode import sym_int
+from fx2onnx.capture.shapes.symnode import DimNode, sym_int
 
 Function: TypeAlias = Callable[..., Number]
 _KEYWORDS = frozenset({"dtype", "device", "requires_grad", "pin_memory", "copy"})
@@ -90,9 +90,29 @@ def _bytes(self: torch.Tensor) -> Number:
     return self.numel() * self.element_size()
 
 
+@answers_for_caller
+def _contiguous(self: torch.Tensor, *, memory_format: torch.memory_format = torch.contiguous_format) -> Number:
+    """The operator where a size is computed: before it torch asks whether there is one window at the sample."""
+    if THREAD.captures and memory_format is torch.contiguous_format and any(map(_is_computed, self.shape)):
+        return torch.ops.aten.contiguous.default(self)
+    return _OWN_CONTIGUOUS(self, memory_format=memory_format)
+
+
+def _is_computed(size: Number) -> bool:
+    return (
+        _is_size(size) and isinstance(size.node, DimNode) and not size.node.constant and not size.node.value.as_symbol()
+    )
+
+
 _OWN_NEW = torch.Tensor.__new__
+_OWN_CONTIGUOUS = torch.Tensor.contiguous
 _OWN_NEW_TENSOR = torch.Tensor.new_tensor
-_METHODS: dict[str, object] = {"__new__": staticmethod(_new), "new_tensor": _new_tensor, "nbytes": property(_bytes)}
+_METHODS: dict[str, object] = {
+    "__new__": staticmethod(_new),
+    "new_tensor": _new_tensor,
+    "nbytes": property(_bytes),
+    "contiguous": _contiguous,
+}
 
 
 def _is_size(number: Number) -> bool:

@@ -1,0 +1,54 @@
+"""Windows of which the sample has one: views are by the sizes that are asked for, not by what is 1 at the sample."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from tests.support import check
+
+Program = Callable[[torch.Tensor], torch.Tensor]
+SIDE = 7
+
+
+def partitioned(x: torch.Tensor) -> torch.Tensor:
+    """[b, h, w, c] padded to windows: [b, rows, columns, side, side, c], not contiguous."""
+    b, h, w, c = x.shape
+    down, right = (SIDE - h % SIDE) % SIDE, (SIDE - w % SIDE) % SIDE
+    x = F.pad(x, (0, 0, 0, right, 0, down))
+    x = x.view(b, (h + down) // SIDE, SIDE, (w + right) // SIDE, SIDE, c)
+    return x.permute(0, 1, 3, 2, 4, 5)
+
+
+def viewed(x: torch.Tensor) -> torch.Tensor:
+    windows = partitioned(x).contiguous().view(-1, SIDE, SIDE, x.shape[3])
+    return windows * windows.shape[1] + windows.softmax(0)
+
+
+def reshaped(x: torch.Tensor) -> torch.Tensor:
+    windows = partitioned(x).reshape(-1, SIDE * SIDE, x.shape[3])
+    return windows @ windows.mT * windows.shape[1]
+
+
+def flattened(x: torch.Tensor) -> torch.Tensor:
+    return partitioned(x).flatten(0, 2).flatten(1, 2).cumsum(1)
+
+
+def with_decision(x: torch.Tensor) -> torch.Tensor:
+    y = x.sum(-1, keepdim=True) if x.shape[1] == SIDE and x.shape[2] == SIDE else x.mean(-1, keepdim=True)
+    return viewed(x + y)
+
+
+@pytest.mark.parametrize("program", [viewed, reshaped, flattened, with_decision])
+@pytest.mark.parametrize("sample", [(2, 7, 7), (1, 5, 6), (2, 14, 7)])
+def test_windows_at_other_sizes(program: Program, sample: tuple[int, int, int]) -> None:
+    def patches(x: torch.Tensor) -> torch.Tensor:
+        return program(F.avg_pool2d(x, 2).permute(0, 2, 3, 1))
+
+    torch.manual_seed(0)
+    shapes = [(1, 14, 7), (3, 21, 20), (2, 7, 7), (2, 3, 29), (1, 28, 8)]
+    first, *others = ((torch.randn(b, 3, 2 * h, 2 * w),) for b, h, w in (sample, *shapes))
+    check(patches, first, others=others, dynamic_shapes={"x": {0: "b", 2: "H", 3: "W"}})

@@ -65,7 +65,7 @@ TESTS: list[Callable[[int, int], bool]] = [
 ]
 
 
-@settings(max_examples=12, deadline=None, phases=[Phase.explicit, Phase.generate])
+@settings(max_examples=15, deadline=None, derandomize=True, phases=[Phase.explicit, Phase.generate])
 @given(
     st.sampled_from(TESTS),
     st.lists(st.integers(2, 5), min_size=1, max_size=3),
@@ -90,7 +90,7 @@ def test_layers_that_pad_their_input(
     model, path = exported(tmp_path_factory, module, sample, 200)
     step = int(np.prod(strides))
     check(module, path, [*sizes, -(-200 // step) * step, -(-400 // step) * step])
-    if asks in TESTS[:4]:
+    if asks in TESTS[:4] and len(set(strides)) == 1:
         assert count_ifs(model) == 0
 
 

@@ -220,6 +220,8 @@ def _info(node: Any) -> TensorInfo:
 
 _GIVES_BACK: dict[object, Callable[[Node, Size], bool]] = {
     aten.alias.default: lambda node, size: True,
+    aten.clone.default: lambda node, size: True,
+    aten.contiguous.default: lambda node, size: True,
     aten.slice.Tensor: _is_whole_slice,
     aten.constant_pad_nd.default: _pads_nothing,
     aten.pad.default: _pads_nothing,

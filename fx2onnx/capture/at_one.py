@@ -212,9 +212,10 @@ def _needs_no_more(env: ShapeEnv, general: ShapeEnv, names: Names) -> bool:
 
 
 def _new_symbols(captured: Captured, calls: int) -> set[str]:
-    """Sizes that calls after the first ones give."""
-    later = [node for node in captured.graph.nodes if node.op == "call_function"][calls:]
-    return {name for name, symbol in captured.symbols.items() if symbol.node in set(later)}
+    """Sizes that calls after the first ones give, those within branches among them."""
+    first = {node for node in captured.graph.nodes if node.op != "call_function"}
+    first |= set([node for node in captured.graph.nodes if node.op == "call_function"][:calls])
+    return {name for name, symbol in captured.symbols.items() if symbol.node not in first}
 
 
 def _of_any_size(done: Recorded, general: Captured) -> Recorded:

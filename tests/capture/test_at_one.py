@@ -49,6 +49,14 @@ def counted(x: torch.Tensor) -> torch.Tensor:
     return x * x.shape[0]
 
 
+def chosen_within_a_branch(x: torch.Tensor) -> torch.Tensor:
+    """A size that data decides lies in a branch, in the program of size 1 as in that of the others."""
+    y = x.cumsum(1) if x.shape[0] == 1 else x.cumsum(0)
+    if y.sum() > 0:
+        return y[y > 0].cumsum(0)[-1] + torch.arange(y[y > 0].shape[0]).sum()
+    return y[y < 0].prod()
+
+
 def chosen_by_data(x: torch.Tensor) -> torch.Tensor:
     y = x[x > 0]
     if x.shape[0] == 1:
@@ -83,6 +91,7 @@ DIFFERENT: dict[str, Program] = {
     "only at 1 does it fit": lambda x: x.view(3).exp() if x.shape[0] == 1 else x.sum(0),
     "by its number": counted,
     "sizes by data": chosen_by_data,
+    "sizes by data in a branch": chosen_within_a_branch,
     "weights": Weighted(),
 }
 

@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 # NumPy's matrix speed halves where a shell pins OpenBLAS to old kernels; benchmarks and the demo lift the pin.
 UNPIN  := env -u OPENBLAS_CORETYPE -u OPENBLAS_L2_SIZE
 
-.PHONY: demo test lint unit test-all mutants fuzz bench scaling operators gradients emit-stub figures profile-page-test sweep-torchvision sweep-timm sweep-hf clean
+.PHONY: demo test lint unit test-all mutants fuzz bench scaling operators gradients sabotage verify-cost verify-alarms emit-stub figures profile-page-test sweep-torchvision sweep-timm sweep-hf clean
 .DEFAULT_GOAL := demo
 
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -50,6 +50,12 @@ gradients: $(VENV)/.installed ## differentiate PyTorch's operator database into 
 
 sabotage: $(VENV)/.installed ## harm files of 15 architectures in every known way; what verify and locate notice, into docs/sabotage.md (minutes)
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.sabotage --seeds 2 --locate --write docs/sabotage.md
+
+verify-cost: $(VENV)/.installed ## what verify and locate cost in forwards of eager PyTorch, into docs/verify_cost.md
+	OMP_NUM_THREADS=1 $(UNPIN) $(BIN)/python -m benchmarks.verify_cost --write docs/verify_cost.md
+
+verify-alarms: $(VENV)/.installed ## sound exports that verify refuses at its defaults, into docs/verify_alarms.md; goes on where it stopped (hours)
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.verify_alarms
 
 emit-stub: $(VENV)/.installed ## the signatures of Emit's operators, from ONNX's schemas, into fx2onnx/irx/emit_ops.pyi
 	$(BIN)/python -m tests.ops.emit_stub fx2onnx/irx/emit_ops.pyi

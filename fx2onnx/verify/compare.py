@@ -25,7 +25,7 @@ from fx2onnx.verify.engines import ENGINES, Array, Run, chosen_engines, to_numpy
 from fx2onnx.verify.interface import Interface, as_file, assign, vanished
 from fx2onnx.verify.noise import Draw, RandomNodes, Recording, drawn_outputs
 from fx2onnx.verify.outputs import Outputs
-from fx2onnx.verify.samples import Maker, Sample, planned
+from fx2onnx.verify.samples import Maker, Sample, cheapest_first, planned
 from fx2onnx.verify.verdict import Range, Row, Tried, Verdict
 from fx2onnx.verify.weights import compare_weights
 
@@ -37,6 +37,10 @@ MOST_FORWARDS = 5.5
 save for one at other sizes, where a size is dynamic."""
 LEAST_SECONDS = 1.0
 """Runs may take so long together in any case, so that small models are tried on everything."""
+LEAST_SHARE = 0.2
+"""Of the time of a run on the sample: what small inputs take, too, since all weights are read."""
+SMALL_SHARE = 0.25
+"""Inputs of so few numbers, as a share of the sample's, run in every engine where a run at other sizes is due."""
 MOST_SAMPLES = 24
 MOST_WRONG = 3
 """Sets of inputs on which the file is wrong: more of them tell nothing new."""
@@ -119,7 +123,7 @@ class _Case:
 
     def cost(self, engines: Sequence[str], share: float) -> float:
         """Seconds of a run of eager PyTorch and of the engines, on inputs with such a share of the sample's numbers."""
-        return share * sum(self.seconds.get(name, 0.0) for name in ("eager", *engines))
+        return max(share, LEAST_SHARE) * sum(self.seconds.get(name, 0.0) for name in ("eager", *engines))
 
 
 def _compare(verdict: Verdict, case: _Case, seeds: Sequence[int]) -> None:
@@ -133,15 +137,15 @@ def _compare(verdict: Verdict, case: _Case, seeds: Sequence[int]) -> None:
     plan = planned(maker.sizes, [*case.file.conditions, *maker.conditions], seeds)
     shares = [(sample, maker.numbers(sample) / usual) for sample in plan]
     if sum(case.cost(list(case.runs), share) for _, share in shares) > most:
-        shares.sort(key=lambda pair: pair[1])  # the cheapest first: small sizes have all kinds of values
+        shares = cheapest_first(shares, seeds)
     for sample, share in shares:
         engines, spent = list(case.runs), time.process_time() - case.start
-        if spent + case.cost(engines, share) > most:
+        needed = bool(sample.sizes) and not any(each.sizes for each in verdict.tried)
+        if spent + case.cost(engines, share) > most and not (needed and share <= SMALL_SHARE):
             engines = sorted(engines, key=lambda name: case.seconds.get(name, 0.0))[:1]
         if len({row.inputs for row in verdict.rows if not row.ok}) >= MOST_WRONG:
             verdict.left_out.append(f"{sample.name}: the file is wrong on others")
             continue
-        needed = sample.sizes and not any(each.sizes for each in verdict.tried)
         if needed and case.refuses_sizes and 1 in sample.sizes.values():
             verdict.left_out.append(f"{sample.name}: eager PyTorch refuses other sizes, and would broadcast this one")
             continue

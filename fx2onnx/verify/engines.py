@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeAlias
@@ -45,13 +46,25 @@ def open_runner(model: str | bytes) -> Run:
 
 
 def open_onnxruntime(model: str | bytes) -> Run:
-    """onnxruntime on the CPU, two threads at most, so that it leaves the machine usable."""
+    """onnxruntime on the CPU. Large weights stay as they lie in the file: a copy in another order pays after many runs."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    if _is_large(model):
+        options.add_session_config_entry("session.disable_prepacking", "1")
     session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     return partial(run_session, session)
+
+
+def _is_large(model: str | bytes) -> bool:
+    """Whether the model and what lies beside it are larger than what is packed at once."""
+    if isinstance(model, bytes):
+        return len(model) > LARGE_BYTES
+    folder, name = os.path.split(os.path.abspath(model))
+    beside = [entry for entry in os.scandir(folder) if entry.name.startswith(name) and entry.is_file()]
+    return sum(entry.stat().st_size for entry in beside) > LARGE_BYTES
 
 
 def open_reference(model: str | bytes) -> Run:
@@ -83,6 +96,8 @@ ENGINES: dict[str, Callable[[str | bytes], Run]] = {
     "reference": open_reference,
     "openvino": open_openvino,
 }
+LARGE_BYTES = 64 << 20
+"""Weights of which onnxruntime makes no second copy."""
 PACKAGES = {"onnxruntime": "onnxruntime", "openvino": "openvino"}
 """What has to be installed for an engine that does not come with fx2onnx."""
 DEFAULT = ("runner", "onnxruntime")

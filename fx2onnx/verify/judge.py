@@ -86,7 +86,8 @@ def wrong_places(got: Array, want: Array) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Of each number the scale that it is judged by, as an array or one number for all."""
+    """Of each number the scale that it is judged by: one for all, or an array of as many axes, of size 1 where all along
+    an axis have one."""
 
     largest: float
     each: Array | float
@@ -117,7 +118,7 @@ class Scale:
         if not isinstance(self.each, np.ndarray):
             return None, 1
         values, index = np.unique(self.each, return_inverse=True)
-        return index.reshape(-1), len(values)
+        return index.reshape(self.each.shape), len(values)
 
 
 def _float(array: Array) -> Array:
@@ -135,6 +136,20 @@ def _blocks(*arrays: Array) -> Iterator[tuple[Array, ...]]:
     flat = [array.reshape(-1) for array in arrays]
     for start in range(0, flat[0].size, _BLOCK):
         yield tuple(array[start : start + _BLOCK] for array in flat)
+
+
+def _pieces(got: Array, want: Array, each: Array) -> Iterator[tuple[Array, Array, Array]]:
+    """Both and the scales, which broadcast to them, piece by piece: what a piece takes stays in the cache."""
+    if not want.ndim or want.size <= _BLOCK:
+        yield got, want, each
+        return
+    step = max(1, _BLOCK * len(want) // want.size)
+    for start in range(0, len(want), step):
+        own = each[start : start + step] if each.ndim and len(each) > 1 else each
+        if step > 1 or want.ndim == 1:
+            yield got[start : start + step], want[start : start + step], own
+        else:
+            yield from _pieces(got[start], want[start], own[0] if each.ndim else own)
 
 
 def _without_fill(numbers: Array, largest: float) -> Array | float:
@@ -174,7 +189,7 @@ def _with_small_parts(numbers: Array, each: Array | float) -> Array | float:
         is_small = (part < usual * _SMALL) & (part > 0)
         if is_small.any():
             lower = np.minimum(each, np.where(is_small, part, np.inf))
-            each = np.broadcast_to(lower, numbers.shape) if is_fill is None else np.where(is_fill, each, lower)
+            each = lower if is_fill is None else np.where(is_fill, each, lower)
     return each
 
 
@@ -198,7 +213,17 @@ def by_difference(got: Array, want: Array, scale: Scale) -> Judged:
         allowed = SCALE_EPSILONS * scale.epsilon * scale.each
         if largest <= allowed:
             return Judged(largest, allowed, True, "difference")
-    return _worst(scale.units(got, want), np.float64(SCALE_EPSILONS), scale, "difference")
+    worst = Judged(0.0, 0.0, True, "difference")
+    share = -1.0
+    for left, right, each in _pieces(got, want, np.asarray(scale.each)):
+        part = Scale(scale.largest, each, scale.epsilon)
+        found = _worst(part.units(left, right), np.float64(SCALE_EPSILONS), part, "difference")
+        found.off += worst.off
+        if found.error > share * found.allowed or found.error != found.error:
+            share = found.error / (found.allowed or 1.0)
+            worst = found
+        worst.off = found.off
+    return worst
 
 
 def largest_gap(one: Array, other: Array) -> float:
@@ -242,8 +267,8 @@ def by_float64(got: Array, want: Array, exact: Array, scale: Scale) -> Judged | 
         allowed: Array | np.float64 = np.float64(ERROR_RATIO * own.max(initial=0.0) + SCALE_EPSILONS)
     else:
         most = np.zeros(count)
-        np.maximum.at(most, index, own.reshape(-1))
-        allowed = (ERROR_RATIO * most + SCALE_EPSILONS)[index].reshape(want.shape)
+        np.maximum.at(most, np.broadcast_to(index, own.shape).reshape(-1), own.reshape(-1))
+        allowed = (ERROR_RATIO * most + SCALE_EPSILONS)[index]
     return _worst(error, allowed, scale, "float64")
 
 
@@ -257,10 +282,10 @@ def _worst(units: Array, allowed: Array | np.float64, scale: Scale, by: str) -> 
     if not units.size:
         return Judged(0.0, 0.0, True, by)
     share = units / allowed
-    place = int(np.argmax(share))
-    unit = float(np.broadcast_to(np.maximum(scale.each, _LEAST), units.shape).reshape(-1)[place]) * scale.epsilon
-    most = float(np.broadcast_to(allowed, units.shape).reshape(-1)[place])
-    error = float(units.reshape(-1)[place])
+    place = np.unravel_index(int(np.argmax(share)), share.shape)
+    unit = max(float(np.broadcast_to(scale.each, units.shape)[place]), _LEAST) * scale.epsilon
+    most = float(np.broadcast_to(allowed, units.shape)[place])
+    error = float(units[place])
     return Judged(error * unit, most * unit, bool(error <= most), by, int(np.count_nonzero(share > 1)))
 
 

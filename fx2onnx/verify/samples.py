@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -17,6 +17,8 @@ LARGEST_GROWN = 2**20
 """What an expression of sizes may come to where they are others: a file may name any."""
 _AT_OTHER_SIZES = ("seed", "large", "ties", "small")
 """Kinds of values at sizes that are not the sample's, in turn."""
+_DRAWS_A_SEED = 1000
+"""Sets of inputs of one seed have numbers of their own below this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +89,8 @@ def planned(sizes: Mapping[str, int], conditions: Sequence[SizeCondition], seeds
     for turn, found in enumerate(others):
         kind = _AT_OTHER_SIZES[turn % len(_AT_OTHER_SIZES)] if seeds and turn else "sample"
         text = "sizes " + ", ".join(f"{dim} {size}" for dim, size in found.items())
-        yield Sample(text if kind == "sample" else f"{text}, {kind}", found, kind, turn)
+        drawn = turn + _DRAWS_A_SEED * (seeds[0] - 1) if seeds else turn
+        yield Sample(text if kind == "sample" else f"{text}, {kind}", found, kind, drawn)
         if not seeds and turn == 2:
             return
         if seeds and turn == 0:
@@ -95,6 +98,22 @@ def planned(sizes: Mapping[str, int], conditions: Sequence[SizeCondition], seeds
     if seeds:
         kinds = AT_SAMPLE_SIZES[2:] if others else AT_SAMPLE_SIZES
         yield from (Sample(kind, values=kind, seed=seeds[0]) for kind in kinds)
+
+
+def cheapest_first(shares: Sequence[tuple[Sample, float]], seeds: Sequence[int]) -> list[tuple[Sample, float]]:
+    """Sets of inputs, with how large they are, where not all can be tried: small sizes have all kinds of values, too. The
+    first has unequal sizes of 2 at least, where there are such: nothing is summed or compared along an axis of 1.
+    """
+    ordered = sorted(shares, key=lambda pair: pair[1])
+    large = [pair for pair in ordered if pair[0].sizes and min(pair[0].sizes.values()) > 1]
+    if not large:
+        return ordered
+    first = min(large, key=lambda pair: len(set(pair[0].sizes.values())) < len(pair[0].sizes))
+    sample, share = first
+    if seeds:
+        name = sample.name.removesuffix(f", {sample.values}") + ", seed"
+        sample = replace(sample, name=name, values="seed")
+    return [(sample, share), *(pair for pair in ordered if pair is not first)]
 
 
 def _positive(

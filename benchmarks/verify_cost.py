@@ -1,0 +1,173 @@
+"""What ``verify`` and ``locate`` cost, in forwards of eager PyTorch, into docs/verify_cost.md.
+
+    python -m benchmarks.verify_cost [--rounds 7] [--write docs/verify_cost.md]
+
+One process and one thread of PyTorch; each round takes every measurement once, in turn; medians of processor time, which
+is that of all threads. A deep graph is measured in a process of its own, for the peak of its resident set.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import gc
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from benchmarks import machine
+
+MODEL = "bert_base_mlm"
+LAYERS = 100
+"""Of a narrow BERT: more than 3,000 nodes."""
+
+
+def exported(source: Any, folder: str) -> tuple[Any, str]:
+    """The source and its file, with the sizes that it proposes dynamic."""
+    import torch
+
+    import fx2onnx
+    from fx2onnx.cli.dynamic import dynamic_shapes_of
+
+    torch.set_num_threads(1)
+    path = f"{folder}/model.onnx"
+    shapes = dynamic_shapes_of(source, "default")
+    fx2onnx.export(source.module, source.args, path, kwargs=source.kwargs, dynamic_shapes=shapes)
+    return source, path
+
+
+def harmed(path: str) -> tuple[str, str, int]:
+    """The file with the axis of the middle Softmax turned: its path, the node's name, how many nodes it has."""
+    import onnx
+
+    model = onnx.load(path, load_external_data=False)
+    found = [node for node in model.graph.node if node.op_type == "Softmax"]
+    node = found[len(found) // 2]
+    for attribute in node.attribute:
+        if attribute.name == "axis":
+            attribute.i = -2
+    other = path.replace("model.onnx", "wrong.onnx")
+    onnx.save(model, other)
+    return other, node.name, len(model.graph.node)
+
+
+def processor_seconds(function: Callable[[], Any]) -> tuple[float, Any]:
+    gc.collect()
+    start = time.process_time()
+    result = function()
+    return time.process_time() - start, result
+
+
+def by_forwards(rounds: int) -> tuple[dict[str, list[float]], dict[str, Any]]:
+    """Seconds of each measurement, round by round, and what the last of each gave."""
+    import torch
+
+    from fx2onnx.sources import resolve
+    from fx2onnx.verify import locate, verify
+
+    with tempfile.TemporaryDirectory() as folder:
+        source, path = exported(resolve(f"zoo:{MODEL}"), folder)
+        wrong, _, _ = harmed(path)
+        module, args, kwargs = source.module, source.args, source.kwargs
+
+        def forward() -> None:
+            with torch.no_grad():
+                module(*args, **kwargs)
+
+        tasks: dict[str, Callable[[], Any]] = {
+            "eager": forward,
+            "verify": functools.partial(verify, path, module, args, kwargs),
+            "refuse": functools.partial(verify, wrong, module, args, kwargs),
+            "locate": functools.partial(locate, wrong, module, args, kwargs),
+        }
+        seconds: dict[str, list[float]] = {name: [] for name in tasks}
+        results: dict[str, Any] = {}
+        for turn in range(rounds + 1):
+            for name, task in tasks.items():
+                taken, results[name] = processor_seconds(task)
+                if turn:  # the first pays for imports
+                    seconds[name].append(taken)
+    return seconds, results
+
+
+def deep() -> dict[str, Any]:
+    """``locate`` on a file of thousands of nodes: seconds of the clock, and by how much memory grew."""
+    from fx2onnx.verify import locate
+    from models_zoo.text import _bert
+
+    sizes = {"num_hidden_layers": LAYERS, "num_attention_heads": 4, "hidden_size": 32, "intermediate_size": 64}
+    with tempfile.TemporaryDirectory() as folder:
+        source, path = exported(_bert("deep", 2, 16, 0, vocab_size=120, max_position_embeddings=64, **sizes), folder)
+        wrong, name, nodes = harmed(path)
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        start = time.perf_counter()
+        found = locate(wrong, source.module, source.args, source.kwargs)
+        taken = time.perf_counter() - start
+        grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    is_right = found is not None and found.nodes[0] == name
+    return {"nodes": nodes, "seconds": taken, "megabytes": grown / 1024, "is_right": is_right}
+
+
+def page(seconds: dict[str, list[float]], results: dict[str, Any], depth: dict[str, Any]) -> str:
+    middle = {name: statistics.median(taken) for name, taken in seconds.items()}
+    tried = [f"{each.name} ({', '.join(each.engines)})" for each in results["verify"].tried]
+    names = {
+        "verify": "`verify` of a right file",
+        "refuse": "`verify` of a file with the axis of one Softmax turned",
+        "locate": "`locate` of that node",
+    }
+    lines = [
+        "# What verification costs",
+        "",
+        f"Generated by `make verify-cost` ({machine.describe()}). Medians of processor time over {len(seconds['eager'])} rounds, "
+        f"each measurement in turn in one process; BERT-base, 2 x 128 tokens, {1000 * middle['eager']:.0f} ms a forward of "
+        "eager PyTorch.",
+        "",
+        "| | forwards of eager PyTorch | from | to |",
+        "|---|---:|---:|---:|",
+    ]
+    for name, title in names.items():
+        ratios = [one / forward for one, forward in zip(seconds[name], seconds["eager"], strict=True)]
+        lines.append(f"| {title} | {middle[name] / middle['eager']:.1f} | {min(ratios):.1f} | {max(ratios):.1f} |")
+    found = results["locate"]
+    lines += [
+        "",
+        f"The right file was tried on: {'; '.join(tried)}. The wrong node was named: {found.nodes[0]} ({found.stage}).",
+        "",
+        f"A BERT of {LAYERS} narrow layers, {depth['nodes']} nodes, wrong in the middle: `locate` took {depth['seconds']:.1f} s "
+        f"and {depth['megabytes']:.0f} MB more than the export before it, and named the "
+        f"{'right' if depth['is_right'] else 'wrong'} node.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--write", type=Path)
+    parser.add_argument("--deep", action="store_true", help="only the deep graph, as JSON")
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")
+    if options.deep:
+        print(json.dumps(deep()))
+        return
+    command = [sys.executable, "-m", "benchmarks.verify_cost", "--deep"]
+    depth = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1])
+    seconds, results = by_forwards(options.rounds)
+    text = page(seconds, results, depth)
+    print(text)
+    if options.write:
+        options.write.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    machine.unpinned()
+    main()

@@ -134,7 +134,7 @@ class Outputs:
         inexact = {place for place in left if rows[place][0].engine in judge.INEXACT_TRANSFORMS}
         if has_transforms and inexact:
             movements = {index: Movements(self._expected[index]) for index in movements}
-            modes = [Moved(next(seeds), judge.STAGES[0][1], judge.TRANSFORM_UNITS) for _ in range(judge.STAGES[0][0])]
+            modes = [Moved(next(seeds), judge.STAGES[1][1], judge.TRANSFORM_UNITS) for _ in range(judge.STAGES[1][0])]
             self._settle(judged, rows, inexact, movements, modes, verdict)
         return judged
 

@@ -4,7 +4,8 @@ An engine adds in another order and has other approximations of ``erf`` or ``exp
 last place. Where a program chooses (``topk`` among nearly equal scores, ``argmax``, a comparison, ``round``), that decides
 what comes out. So the module runs with such errors put on what its operators give, where they arise.
 
-Equal scores are chosen among otherwise, too, where PyTorch does not say which of them it takes (``topk``, ``sort``).
+Equal scores are chosen among otherwise, too, where PyTorch does not say which of them it takes (``topk``, ``sort``); ONNX
+says it: the first.
 """
 
 from __future__ import annotations
@@ -54,7 +55,9 @@ _CHOICES = frozenset(["topk", "sort"])
 
 
 class Moved(TorchDispatchMode):
-    """Results are off by at most ``units`` in the last place, by a seed of its own."""
+    """Results are off by at most ``units`` in the last place, by a seed of its own; without units they are as they are, and
+    of equal scores the first is chosen.
+    """
 
     def __init__(self, seed: int, units: float, transform_units: float = 0.0) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -68,8 +71,10 @@ class Moved(TorchDispatchMode):
         kwargs = kwargs or {}
         name = func._schema.name.rpartition("::")[2]
         if name in _CHOICES and not kwargs.get("stable"):
-            return self._chosen(func, args, kwargs)
+            return self._chosen(name, func, args, kwargs)
         result = func(*args, **kwargs)
+        if not self._units:
+            return result
         if name in _PLAIN or name in _SUMS or name in _TRANSFORMS:
             for value in pytree.tree_leaves(result):
                 if (
@@ -100,17 +105,30 @@ class Moved(TorchDispatchMode):
     def _noise(self, like: torch.Tensor) -> torch.Tensor:
         return torch.rand(like.shape, generator=self._generator, dtype=torch.float32).to(like.dtype) * 2 - 1
 
-    def _chosen(self, func: Any, args: Any, kwargs: Any) -> Any:
+    def _chosen(self, name: str, func: Any, args: Any, kwargs: Any) -> Any:
         """What the operator takes of numbers that differ by less than rounding: places of these, numbers as they are."""
         own = args[0]
         if not isinstance(own, torch.Tensor) or not own.dim() or not own.numel() or own.dtype == torch.bool:
             return func(*args, **kwargs)
+        axis = _axis(func, args, kwargs)
+        if not self._units:
+            return _stable(name, func, args, kwargs, axis)
         wide = own.double()
         tiny = wide.abs().clamp(min=torch.finfo(torch.float32).tiny) * 2.0**-40
         finite = torch.isfinite(wide)
         moved = torch.where(finite, wide + tiny * self._noise(own.float()).double(), wide)
         places = func(moved, *args[1:], **kwargs)[1]
-        return own.gather(_axis(func, args, kwargs), places), places
+        return own.gather(axis, places), places
+
+
+def _stable(name: str, func: Any, args: Any, kwargs: Any, axis: int) -> Any:
+    """What the operator takes where the first of equal numbers comes first."""
+    given = dict(zip((argument.name for argument in func._schema.arguments), args, strict=False)) | kwargs
+    own = args[0]
+    is_falling = given.get("largest", True) if name == "topk" else given.get("descending", False)
+    numbers, places = torch.sort(own, dim=axis, descending=is_falling, stable=True)
+    count = given["k"] if name == "topk" else own.shape[axis]
+    return numbers.narrow(axis, 0, count), places.narrow(axis, 0, count)
 
 
 def _rms(wide: torch.Tensor) -> torch.Tensor:

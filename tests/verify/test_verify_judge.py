@@ -91,3 +91,18 @@ def test_errors_as_shares_of_the_output() -> None:
     assert row.relative_error * row.scale == pytest.approx(row.max_abs_error)
     assert row.relative_error < 1e-6
     assert verdict.as_dict()["rows"][0]["scale"] > 1e5
+
+
+class Best(torch.nn.Module):
+    """Picks among equal scores, of which PyTorch takes any, and ONNX the first."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x.topk(5, -1).indices, x.sort(-1).indices[:, :7]
+
+
+def test_which_of_equal_scores_is_chosen_is_no_fault() -> None:
+    module, args = Best(), (torch.randn(6, 400, generator=torch.Generator().manual_seed(0)).round(),)
+    first = args[0].sort(dim=-1, descending=True, stable=True).indices[:, :5]
+    assert not torch.equal(module(*args)[0], first), "PyTorch takes the first, too: this shows nothing"
+    verdict = verify(fx2onnx.export(module, args), module, args)
+    assert verdict.ok, verdict.describe()

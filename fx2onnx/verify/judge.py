@@ -15,7 +15,7 @@ Every difference is judged by the scale of what stands beside it: numbers that f
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import ml_dtypes
@@ -106,11 +106,14 @@ class Scale:
 
     def units(self, one: Array, other: Array) -> Array:
         """The difference in units of the last place of the scale. Equal numbers, infinite ones too, differ by nothing."""
-        one, other = _float(one), _float(other)
+        dtype = np.float64 if np.float64 in (one.dtype, other.dtype) else np.float32
+        left, right = one.astype(dtype, copy=False), other.astype(dtype, copy=False)
         with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
-            gap: Array = np.abs(one - other)
-            gap[(one == other) | (np.isnan(one) & np.isnan(other))] = 0.0
-            gap /= np.asarray(np.maximum(self.each, _LEAST) * self.epsilon, np.float64)
+            gap: Array = np.subtract(left, right, out=np.empty(left.shape, dtype))
+            np.abs(gap, out=gap)
+            if gap.size and not np.isfinite(gap.max()):
+                gap[(left == right) | (np.isnan(left) & np.isnan(right))] = 0.0
+            gap /= np.asarray(np.maximum(self.each, _LEAST) * self.epsilon, dtype)
         return gap
 
     def groups(self) -> tuple[Array | None, int]:
@@ -299,27 +302,44 @@ class Movements:
     def __init__(self, want: Array) -> None:
         self.want = want
         self.scale = None if is_exact(want) else Scale.of(want)
+        self._floor = 0.0 if self.scale is None else SCALE_EPSILONS
         self.runs: list[Array] = []
+        self._rows: list[Array] = []
+        """How far each row of a run is from eager PyTorch's."""
+        self._nearest: list[Array] = []
+        """How far each row of a run is from the nearest of eager PyTorch's and all other runs'."""
+        self._spread = self._most_off = self._largest = 0.0
+        """Over all runs: the largest mean square, how many numbers are off, the largest movement."""
 
     def add(self, moved: Array) -> None:
         """One more run."""
-        if moved.shape == self.want.shape:
-            self.runs.append(moved)
+        if moved.shape != self.want.shape:
+            return
+        gap = self._gap(moved, self.want)
+        self._spread = max(self._spread, _root_mean_square(gap))
+        self._most_off = max(self._most_off, _count(gap, 0.0))
+        self._largest = max(self._largest, float(gap.max(initial=0.0)))
+        rows = nearest = _row_gaps(gap)
+        for place, run in enumerate(self.runs):
+            between = _row_gaps(self._gap(moved, run))
+            nearest = np.minimum(nearest, between)
+            self._nearest[place] = np.minimum(self._nearest[place], between)
+        self.runs.append(moved)
+        self._rows.append(rows)
+        self._nearest.append(nearest)
 
     def judge(self, got: Array) -> Judged:
         """Whether ``got`` is one more of these: off by as much, in as many numbers and rows, and in the same rows."""
-        floor = 0.0 if self.scale is None else SCALE_EPSILONS
-        gap, gaps = self._gap(got, self.want), [self._gap(run, self.want) for run in self.runs]
-        spread = max(map(_root_mean_square, gaps), default=0.0)
-        moved = functools.reduce(np.maximum, map(_rows, gaps), np.zeros(1))
-        others = [_rows(gap), *(_rows(self._gap(got, run)) for run in self.runs)]
+        floor, gap = self._floor, self._gap(got, self.want)
+        moved = functools.reduce(np.maximum, self._rows, np.zeros(1))
+        others = [_row_gaps(gap), *(_row_gaps(self._gap(got, run)) for run in self.runs)]
         rest = functools.reduce(np.minimum, others)
-        count, most = _count(rest, floor), max((_count(left, floor) for left in self._left(gaps)), default=0)
+        count, most = _count(rest, floor), max((_count(left, floor) for left in self._nearest), default=0)
         unexplained = _count(rest, MOVED_RATIO * moved + floor)
-        is_alike = _root_mean_square(gap) <= SPREAD_RATIO * spread + floor
+        is_alike = _root_mean_square(gap) <= SPREAD_RATIO * self._spread + floor
         is_seldom = count <= MOVEMENT_RATIO * most + 1 and unexplained <= UNEXPLAINED * count
         if self.scale is None:
-            off, limit = _count(gap, 0.0), MOVEMENT_RATIO * max((_count(each, 0.0) for each in gaps), default=0)
+            off, limit = _count(gap, 0.0), MOVEMENT_RATIO * self._most_off
             return Judged(float(off), limit, off <= limit and is_alike and is_seldom, "rounding")
         found = _worst(gap, np.float64(MOVEMENT_RATIO * float(moved.max(initial=0.0)) + floor), self.scale, "rounding")
         found.ok = found.ok and is_alike and is_seldom
@@ -329,9 +349,8 @@ class Movements:
     def largest(self) -> float:
         """The largest movement of a number; of integers and bools, how many were others."""
         if self.scale is None:
-            return float(max((_count(self._gap(run, self.want), 0.0) for run in self.runs), default=0))
-        units = max((float(self._gap(run, self.want).max(initial=0.0)) for run in self.runs), default=0.0)
-        return units * self.scale.epsilon * self.scale.largest
+            return self._most_off
+        return self._largest * self.scale.epsilon * self.scale.largest
 
     def _gap(self, one: Array, other: Array) -> Array:
         """In units of the scale; of integers and bools 1 where they differ."""
@@ -341,14 +360,8 @@ class Movements:
         gap[~np.isfinite(gap)] = 0.0
         return gap
 
-    def _left(self, gaps: Sequence[Array]) -> Iterator[Array]:
-        """Of each run how far its rows are from the nearest of eager PyTorch itself and all other runs."""
-        for place, run in enumerate(self.runs):
-            others = [_rows(self._gap(run, other)) for other in self.runs[:place] + self.runs[place + 1 :]]
-            yield functools.reduce(np.minimum, others, _rows(gaps[place]))
 
-
-def _rows(gap: Array) -> Array:
+def _row_gaps(gap: Array) -> Array:
     """The largest of each row; of a vector each number."""
     return np.asarray(gap.max(axis=-1, initial=0.0)) if gap.ndim > 1 else gap
 
@@ -364,6 +377,8 @@ def _root_mean_square(units: Array) -> float:
 STAGES = ((1, 0.0), (4, 2.0), (4, 4.0), (4, 8.0))
 """Runs, and by how many units in the last place their operators are off: more where these are not enough. In the first
 only equal numbers are chosen among otherwise."""
+FEWER_STAGES = 2
+"""On a file that is known to be wrong."""
 INEXACT_TRANSFORMS = frozenset(["onnxruntime"])
 """Engines whose STFT and DFT are off by much more than rounding: what they give is judged with ``TRANSFORM_UNITS``."""
 TRANSFORM_UNITS = 64.0

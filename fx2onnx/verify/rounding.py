@@ -54,6 +54,10 @@ _CHOICES = frozenset(["topk", "sort"])
 """Operators that may take any of equal numbers."""
 
 
+_DRAWN = 999_983
+"""Numbers drawn at once; a prime, so that rows do not get the same ones."""
+
+
 class Moved(TorchDispatchMode):
     """Results are off by at most ``units`` in the last place, by a seed of its own; without units they are as they are, and
     of equal scores the first is chosen.
@@ -62,6 +66,7 @@ class Moved(TorchDispatchMode):
     def __init__(self, seed: int, units: float, transform_units: float = 0.0) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._generator = torch.Generator().manual_seed(seed)
+        self._drawn = torch.rand(_DRAWN, generator=self._generator, dtype=torch.float32) * 2 - 1
         self._units = units
         self._transform_units = transform_units or units
         self.has_transforms = False
@@ -90,20 +95,33 @@ class Moved(TorchDispatchMode):
         is_transform = name in _TRANSFORMS
         self.has_transforms |= is_transform
         units = self._transform_units if is_transform else self._units
-        step = self._noise(real) * (units * torch.finfo(real.dtype).eps)
+        step = units * torch.finfo(real.dtype).eps
         if name in _PLAIN:
-            moves = torch.isfinite(real) & (real != real.round())  # whole numbers are exact in any engine
-            real.add_(torch.where(moves, real * step, torch.zeros_like(real)))
+            is_whole = real == real.round()  # whole numbers are exact in any engine, and infinity stays what it is
+            real.add_((real * self._noise(real)).masked_fill_(is_whole, 0.0), alpha=step)
             return
-        wide = torch.nan_to_num(real.float(), 0.0, 0.0, 0.0)
+        wide = real.float()
+        if not bool(torch.isfinite(wide.sum())):
+            wide = torch.nan_to_num(wide, 0.0, 0.0, 0.0)
         frame = tuple(range(max(real.dim() - 2, 0), real.dim()))
         beside = wide.abs().amax(frame, keepdim=True) if is_transform else _rms(wide)
         if name in _NEAR_HALF:
             beside = torch.ones_like(beside)
-        real.add_((step * (wide.abs() + beside)).to(real.dtype))
+        error = wide.abs().add_(beside).mul_(self._noise(wide))
+        real.add_(error.to(real.dtype), alpha=step)
 
     def _noise(self, like: torch.Tensor) -> torch.Tensor:
-        return torch.rand(like.shape, generator=self._generator, dtype=torch.float32).to(like.dtype) * 2 - 1
+        """Numbers between -1 and 1: a part of those that were drawn once, which costs less than to draw as many."""
+        count = like.numel()
+        start = int(torch.randint(_DRAWN, (1,), generator=self._generator))
+        rest = count - (_DRAWN - start)
+        parts = [
+            self._drawn[start : start + count],
+            *[self._drawn] * (rest // _DRAWN),
+            self._drawn[: max(rest, 0) % _DRAWN],
+        ]
+        noise = torch.cat(parts) if rest > 0 else parts[0]
+        return noise.reshape(like.shape).to(like.dtype)
 
     def _chosen(self, name: str, func: Any, args: Any, kwargs: Any) -> Any:
         """What the operator takes of numbers that differ by less than rounding: places of these, numbers as they are."""
@@ -132,7 +150,10 @@ def _stable(name: str, func: Any, args: Any, kwargs: Any, axis: int) -> Any:
 
 
 def _rms(wide: torch.Tensor) -> torch.Tensor:
-    return wide.square().mean(-1, keepdim=True).sqrt() if wide.dim() else wide.abs()
+    if not wide.dim():
+        return wide.abs()
+    norm: torch.Tensor = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
+    return norm / max(wide.shape[-1], 1) ** 0.5
 
 
 def _axis(func: Any, args: Any, kwargs: Any) -> int:

@@ -12,6 +12,7 @@ import argparse
 import json
 import sys
 import time
+import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from importlib.metadata import version
@@ -35,12 +36,13 @@ HF_TYPES = 240
 
 
 def names_of(source: str) -> list[str]:
-    """The models of a source; transformers types in an order that makes the first so many a fair sample."""
+    """The models of a source, in an order that makes the first so many a fair sample."""
     if source == "zoo":
         from fx2onnx.sources import names
 
         return list(names(source))
-    return all_names(source)[: HF_TYPES if source == "hf" else None]
+    every = sorted(all_names(source), key=lambda name: zlib.crc32(name.encode()))
+    return every[: HF_TYPES if source == "hf" else None]
 
 
 def _attempts(source: str, name: str) -> Iterator[Attempt]:

@@ -153,7 +153,7 @@ def _rms(wide: torch.Tensor) -> torch.Tensor:
     if not wide.dim():
         return wide.abs()
     norm: torch.Tensor = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
-    return norm / max(wide.shape[-1], 1) ** 0.5
+    return norm.div_(max(wide.shape[-1], 1) ** 0.5)
 
 
 def _axis(func: Any, args: Any, kwargs: Any) -> int:

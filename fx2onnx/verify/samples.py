@@ -10,7 +10,7 @@ import torch
 from fx2onnx.base.dim_text import Root, parse_dim, root_of, size_of
 from fx2onnx.base.dims import Dim
 from fx2onnx.base.size_conditions import SizeCondition
-from fx2onnx.verify.sizes import other_sizes
+from fx2onnx.verify.sizes import empty_sizes, other_sizes
 from fx2onnx.verify.values import AT_SAMPLE_SIZES, Values
 
 LARGEST_GROWN = 2**20
@@ -29,6 +29,11 @@ class Sample:
     sizes: Mapping[str, int] = field(default_factory=dict)
     values: str = "sample"
     seed: int = 0
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether some size is 0."""
+        return 0 in self.sizes.values()
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,13 +103,15 @@ def planned(sizes: Mapping[str, int], conditions: Sequence[SizeCondition], seeds
     if seeds:
         kinds = AT_SAMPLE_SIZES[2:] if others else AT_SAMPLE_SIZES
         yield from (Sample(kind, values=kind, seed=seeds[0]) for kind in kinds)
+        for found in empty_sizes(sizes, conditions):
+            yield Sample("sizes " + ", ".join(f"{dim} {size}" for dim, size in found.items()), found)
 
 
 def cheapest_first(shares: Sequence[tuple[Sample, float]], seeds: Sequence[int]) -> list[tuple[Sample, float]]:
     """Sets of inputs, with how large they are, where not all can be tried: small sizes have all kinds of values, too. The
     first has unequal sizes of 2 at least, where there are such: nothing is summed or compared along an axis of 1.
     """
-    ordered = sorted(shares, key=lambda pair: pair[1])
+    ordered = sorted(shares, key=lambda pair: (pair[0].is_empty, pair[1]))
     large = [pair for pair in ordered if pair[0].sizes and min(pair[0].sizes.values()) > 1]
     if not large:
         return ordered

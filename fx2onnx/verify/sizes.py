@@ -41,6 +41,12 @@ def other_sizes(sizes: Mapping[str, int], conditions: Collection[SizeCondition])
     return result
 
 
+def empty_sizes(sizes: Mapping[str, int], conditions: Collection[SizeCondition]) -> list[dict[str, int]]:
+    """Each dim alone at 0, with the others as in the sample, where all conditions allow it."""
+    tries = ({**sizes, name: 0} for name, size in list(sizes.items())[:MOST_ALONE] if size)
+    return [found for found in tries if all(each.holds(found) for each in conditions)]
+
+
 def _near(
     wanted: Mapping[str, int], conditions: Collection[SizeCondition], sizes: Mapping[str, int]
 ) -> dict[str, int] | None:

@@ -411,3 +411,38 @@ def test_declared_sizes_of_outputs_are_true(declared: list[int | str], tmp_path:
     verdict = verify(edited(result, tmp_path, declare), module, args, engines=["runner"])
     assert not verdict.ok
     assert "declares" in verdict.describe()
+
+
+class Totals(nn.Module):
+    """Of any number of rows, none included."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.sum(0)
+
+
+class OneForNone(Totals):
+    """Another result where there are no rows, and only there."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.sum(0) + (1 - torch.ones_like(x[:, 0]).sum().clamp(max=1))
+
+
+@pytest.mark.parametrize(("module", "is_right"), [(Totals(), True), (OneForNone(), False)])
+def test_what_eager_pytorch_makes_of_nothing(module: nn.Module, is_right: bool) -> None:
+    args = (torch.randn(3, 4),)
+    result = fx2onnx.export(module, args, dynamic_axes={"x": {0: "rows"}})
+    verdict = verify(result, Totals(), args)
+    assert "sizes rows 0" in [each.name for each in verdict.tried]
+    assert {row.inputs for row in verdict.rows if not row.ok} == (set() if is_right else {"sizes rows 0"})
+
+
+def test_a_file_that_refuses_what_is_empty_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    nodes = [onnx.helper.make_node("Reshape", ["x", "shape"], ["y"])]
+    shape = onnx.numpy_helper.from_array(np.array([0, -1]), "shape")
+    types = [onnx.helper.make_tensor_value_info(name, 1, ["rows", 4]) for name in ("x", "y")]
+    graph = onnx.helper.make_graph(nodes, "g", types[:1], types[1:], [shape])
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=9), path)
+    verdict = verify(path, nn.Identity(), (torch.randn(3, 4),))
+    assert verdict.ok, verdict.describe()
+    assert [text for text in verdict.left_out if "runner refuses what is empty" in text]

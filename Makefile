@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 # NumPy's matrix speed halves where a shell pins OpenBLAS to old kernels; benchmarks and the demo lift the pin.
 UNPIN  := env -u OPENBLAS_CORETYPE -u OPENBLAS_L2_SIZE
 
-.PHONY: demo test lint unit test-all mutants fuzz bench scaling operators gradients sabotage verify-cost verify-alarms emit-stub figures profile-page-test sweep-torchvision sweep-timm sweep-hf clean
+.PHONY: demo test lint unit test-all mutants fuzz bench scaling operators gradients sabotage planted verify-cost verify-alarms emit-stub figures profile-page-test sweep-torchvision sweep-timm sweep-hf clean
 .DEFAULT_GOAL := demo
 
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -50,6 +50,9 @@ gradients: $(VENV)/.installed ## differentiate PyTorch's operator database into 
 
 sabotage: $(VENV)/.installed ## harm files of 15 architectures in every known way; what verify and locate notice, into docs/sabotage.md (minutes)
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.sabotage --seeds 2 --locate --write docs/sabotage.md
+
+planted: $(VENV)/.installed ## plant faults in each stage of exporter and runner; which stage locate names, into docs/planted.md (minutes)
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.planted --each 8 --write docs/planted.md
 
 verify-cost: $(VENV)/.installed ## what verify and locate cost in forwards of eager PyTorch, into docs/verify_cost.md
 	OMP_NUM_THREADS=1 $(UNPIN) $(BIN)/python -m benchmarks.verify_cost --write docs/verify_cost.md

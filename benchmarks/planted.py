@@ -59,6 +59,60 @@ IN_NUMPY: dict[str, Callable[[Any], Any]] = {
 }
 
 
+OTHER = "other argument"
+"""What becomes of an argument of a translation, and of an attribute of a kernel or of what a rewrite makes."""
+
+
+def _other(value: Any) -> Any:
+    """Another number for a number, a list in another order; None for what has no other."""
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int):
+        return value - 1 if value > 0 else value + 1
+    if isinstance(value, float):
+        return value * 1.5 + 0.25
+    is_list = isinstance(value, list | tuple) and all(isinstance(each, int) for each in value)
+    return type(value)(value[::-1]) if is_list and list(value) != list(value)[::-1] else None
+
+
+def _with_another(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments, the first that has another being that one."""
+    for place, value in enumerate(args):
+        if (other := _other(value)) is not None:
+            return (*args[:place], other, *args[place + 1 :]), kwargs
+    for name, value in kwargs.items():
+        if (other := _other(value)) is not None and name not in ("n_outputs", "version"):
+            return args, kwargs | {name: other}
+    return args, kwargs
+
+
+def _translated(function: Any, how: str, op: Any, *args: Any, **kwargs: Any) -> Any:
+    """What a translation with the fault emits."""
+    if how != OTHER:
+        return _changed(op, function(op, *args, **kwargs), how)
+    args, kwargs = _with_another(args, kwargs)
+    return function(op, *args, **kwargs)
+
+
+def _rewritten(build: Any, how: str, self: Any, op: Any, match: Any) -> Any:
+    """What a rewrite with the fault builds."""
+    import onnx_ir as ir
+
+    built = build(self, op, match)
+    if how != OTHER:
+        return _changed(op, built, how)
+    first = built if isinstance(built, ir.Value) else next(iter(built))
+    producer = first.producer()
+    if producer is not None and producer in op.builder.nodes:
+        for name, attribute in producer.attributes.items():
+            value = attribute.value
+            other = _other(list(value) if isinstance(value, tuple) else value)
+            if other is not None:
+                producer.attributes[name] = ir.convert_attribute(name, other)
+                break
+    return built
+
+
 def _is_float(value: Any) -> bool:
     import onnx_ir as ir
 
@@ -83,11 +137,9 @@ def translations(captured: Any, opset: int) -> Iterator[Plant]:
     overloads = dict.fromkeys(node.target for node in captured.graph.nodes if node.op == "call_function")
     for overload in overloads:
         entry = TABLE.find(overload, opset)
-        for how in CHANGES if entry is not None else ():
-            function = functools.wraps(entry.function)(
-                lambda op, *args, _of=entry.function, _how=how, **kwargs: _changed(op, _of(op, *args, **kwargs), _how)
-            )
-            forms = [replace(entry, function=function)]
+        for how in (*CHANGES, OTHER) if entry is not None else ():
+            wrong = functools.partial(_translated, entry.function, how)
+            forms = [replace(entry, function=functools.update_wrapper(wrong, entry.function))]
             yield Plant(
                 str(overload),
                 how,
@@ -105,13 +157,13 @@ def rewrites(edits: Sequence[str]) -> Iterator[Plant]:
     for name in edits:
         if name not in classes:
             continue
-        for how in CHANGES:
-            build = classes[name].build
+        for how in (*CHANGES, OTHER):
+            wrong = _as_method(classes[name].build, how)
+            yield Plant(name, how, name, functools.partial(mock.patch.object, classes[name], "build", wrong))
 
-            def changed(self: Any, op: Any, match: Any, _build: Any = build, _how: str = how) -> Any:
-                return _changed(op, _build(self, op, match), _how)
 
-            yield Plant(name, how, name, functools.partial(mock.patch.object, classes[name], "build", changed))
+def _as_method(build: Any, how: str) -> Callable[..., Any]:
+    return lambda self, op, match: _rewritten(build, how, self, op, match)
 
 
 def kernels(op_types: Sequence[str]) -> Iterator[Plant]:
@@ -122,13 +174,16 @@ def kernels(op_types: Sequence[str]) -> Iterator[Plant]:
         versions = registry._table.get(("", op_type), {})
         if not versions or any(kernel.kind == "view" for kernel in versions.values()):
             continue
-        for how in IN_NUMPY:
+        for how in (*IN_NUMPY, OTHER):
             broken = {since: _broken(kernel, how) for since, kernel in versions.items()}
             yield Plant(op_type, how, op_type, functools.partial(_in_table, ("", op_type), broken))
 
 
 def _broken(kernel: Any, how: str) -> Any:
-    change = IN_NUMPY[how]
+    change = IN_NUMPY.get(how, lambda array: array)
+
+    def other(*inputs: Any, **attributes: Any) -> Any:
+        return kernel.fn(*inputs, **_with_another((), attributes)[1])
 
     def into(out: Any, *inputs: Any, **attributes: Any) -> Any:
         result = kernel.fn(out, *inputs, **attributes)
@@ -144,7 +199,8 @@ def _broken(kernel: Any, how: str) -> Any:
             return result
         return (change(first), *result[1:]) if isinstance(result, tuple) else change(first)
 
-    function = functools.wraps(kernel.fn)(into if kernel.kind == "into" else alloc)
+    wrong = other if how == OTHER else into if kernel.kind == "into" else alloc
+    function = functools.wraps(kernel.fn)(wrong)
     return replace(kernel, fn=function, prepare=None, elementwise=False)
 
 

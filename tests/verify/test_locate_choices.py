@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -13,6 +15,7 @@ from onnx import helper, numpy_helper
 from torch import nn
 
 import fx2onnx
+from fx2onnx.aten_map import TABLE
 from fx2onnx.verify import locate
 from fx2onnx.verify.locating.choices import takes_equal
 from fx2onnx.verify.locating.side_by_side import SideBySide, Suspect
@@ -151,3 +154,24 @@ def test_outputs_in_another_order(routed: tuple[Routed, tuple[torch.Tensor, ...]
 def test_which_places_are_as_good(got: list[int], is_right: bool) -> None:
     own, want = np.array([1.0, 2.0, 1.0, 3.0]), np.array([0, 2, 1, 3])
     assert takes_equal(np.array(got), want, own, 0) is is_right
+
+
+class Attends(nn.Module):
+    """No dropout here."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.scaled_dot_product_attention(x, x, x) + 1.0
+
+
+def test_engines_that_drop_numbers_and_others_that_do_not_are_not_at_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    attention = torch.ops.aten.scaled_dot_product_attention.default
+    (entry,) = TABLE.entries[attention]
+
+    def drops(op: Any, **arguments: Any) -> Any:
+        return entry.function(op, **(arguments | {"dropout_p": 0.25}))
+
+    monkeypatch.setitem(TABLE.entries, attention, [replace(entry, function=drops)])
+    args = (torch.randn(2, 4, 8, 8, generator=torch.Generator().manual_seed(0)),)
+    found = locate(fx2onnx.export(Attends(), args), Attends(), args)
+    assert found is not None
+    assert found.stage == "translation"

@@ -50,9 +50,9 @@ def engine_blame(side: SideBySide, name: str, engines: Sequence[str]) -> tuple[d
     }
     wrong = [engine for engine, each in found.items() if each is not None and each.is_wrong]
     right = [engine for engine, each in found.items() if each is not None and not each.is_wrong]
-    if not wrong or not right:
-        return texts, None
     nodes, _ = side.given(name)
+    if not wrong or not right or any(side.file.may_draw(index) for index in nodes):
+        return texts, None
     places = [_engine_place(engine, side.file, nodes) for engine in wrong]
     why = f"{', '.join(wrong)} differs from PyTorch on the nodes alone, {', '.join(right)} agrees with it"
     return texts, Blame("engine", "; ".join(places), why)

@@ -188,6 +188,11 @@ class OnnxFile:
         node = self.nodes[index]
         return node.op_type in RANDOM or any(each.op_type in RANDOM for g in nested_graphs(node) for each in g.node)
 
+    def may_draw(self, index: int) -> bool:
+        """The same, and a ``Dropout`` that is told its mode: some engines draw there, others never do."""
+        node = self.nodes[index]
+        return self.draws(index) or (node.op_type == "Dropout" and len(node.input) > 2)
+
 
 def _declared(name: str, array: Array) -> onnx.ValueInfoProto:
     dtype = onnx.helper.np_dtype_to_tensor_dtype(array.dtype)

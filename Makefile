@@ -52,7 +52,7 @@ sabotage: $(VENV)/.installed ## harm files of 15 architectures in every known wa
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.sabotage --seeds 2 --locate --write docs/sabotage.md
 
 planted: $(VENV)/.installed ## plant faults in each stage of exporter and runner; which stage locate names, into docs/planted.md (minutes)
-	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.planted --each 8 --write docs/planted.md
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.planted --each 4 --write docs/planted.md
 
 verify-cost: $(VENV)/.installed ## what verify and locate cost in forwards of eager PyTorch, into docs/verify_cost.md
 	OMP_NUM_THREADS=1 $(UNPIN) $(BIN)/python -m benchmarks.verify_cost --write docs/verify_cost.md

@@ -121,6 +121,8 @@ def _shuffle(module: Any, seed: int) -> None:
     import torch
 
     generator = torch.Generator().manual_seed(seed)
+    module.train()  # what some keep of their weights for evaluation, they drop
+    module.eval()
     with torch.no_grad():
         for parameter in module.parameters():
             if parameter.is_floating_point() and parameter.numel() > 1:

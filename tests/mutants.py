@@ -290,6 +290,12 @@ MUTANTS = [
     Mutant("verify/locating/choices.py", "return not is_twice and bool(", "return bool(", CHOICES),
     Mutant("verify/locating/locate.py", "self._reordered(side) or ", "", CHOICES),
     Mutant("verify/rounding.py", "if name in _NEAR_HALF:", "if False:", CLASSES),
+    Mutant("verify/judge.py", "STAGES = ((1, 0.0), ", "STAGES = (", "tests/verify/test_verify_judge.py"),
+    Mutant("verify/samples.py", "for found in empty_sizes(sizes, conditions):", "for found in []:", CLASSES),
+    Mutant("verify/compare.py", "if sample.is_empty:  # it says so", "if False:  # it says so", CLASSES),
+    Mutant("verify/judge.py", "worst.off = found.off", "worst.off = 0", "tests/verify/test_verify_parts.py"),
+    Mutant("verify/weights.py", "torch.equal(turned[start : start + _COLUMNS]", "start or torch.equal(turned[start : start + _COLUMNS]", "tests/verify/test_verify_parts.py"),
+    Mutant("verify/locating/blame.py", "or any(side.file.may_draw(index) for index in nodes)", "", CHOICES),
     Mutant("verify/samples.py", "if size and text not in sizes and", "if False and", "tests/verify/test_verify_parts.py"),
     Mutant(
         "base/dim_text.py",

@@ -82,11 +82,8 @@ def _is_equal_turned(found: Array, own: torch.Tensor) -> bool:
 
 
 def _parts(one: Array, other: Array) -> Iterator[tuple[Array, Array]]:
-    """Both piece by piece, as bits where they lie one behind the other: NaN is NaN."""
-    if one.flags.c_contiguous and other.flags.c_contiguous:
-        bits = f"u{one.dtype.itemsize}" if one.dtype.kind in "fV" and one.dtype.itemsize in (1, 2, 4, 8) else one.dtype
-        left, right = one.reshape(-1).view(bits), other.reshape(-1).view(bits)
-        for start in range(0, left.size, _BLOCK):
-            yield left[start : start + _BLOCK], right[start : start + _BLOCK]
-    else:
-        yield np.asarray(one), np.asarray(other)
+    """Both piece by piece, as bits: NaN is NaN."""
+    bits = f"u{one.dtype.itemsize}" if one.dtype.kind in "fV" and one.dtype.itemsize in (1, 2, 4, 8) else one.dtype
+    left, right = (np.ascontiguousarray(array).reshape(-1).view(bits) for array in (one, other))
+    for start in range(0, left.size, _BLOCK):
+        yield left[start : start + _BLOCK], right[start : start + _BLOCK]

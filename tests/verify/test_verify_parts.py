@@ -19,13 +19,14 @@ from fx2onnx.capture.python.inputs import bind
 from fx2onnx.verify import verify
 from fx2onnx.verify.eager import Eager
 from fx2onnx.verify.engines import ENGINES, available_engines, to_numpy
-from fx2onnx.verify.judge import Movements
+from fx2onnx.verify.judge import Movements, Scale, by_difference
 from fx2onnx.verify.locating.store import ValueStore
 from fx2onnx.verify.rounding import Moved
-from fx2onnx.verify.samples import Maker, planned
+from fx2onnx.verify.samples import Maker, Sample, cheapest_first, planned
 from fx2onnx.verify.sizes import borders, other_sizes
 from fx2onnx.verify.values import KINDS, Values
 from fx2onnx.verify.verdict import Row, Verdict
+from fx2onnx.verify.weights import _difference
 
 N, M = Dim.symbol("n"), Dim.symbol("m")
 IDS = torch.tensor([[3, 1, 2]])
@@ -254,3 +255,37 @@ def test_the_runner_is_always_there(monkeypatch: pytest.MonkeyPatch) -> None:
     assert set(available_engines()) <= set(ENGINES)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert available_engines() == ["runner"]
+
+
+def test_where_little_can_be_tried_small_unequal_sizes_come_first_and_nothing_last() -> None:
+    tried = [Sample("seed 1", values="seed"), Sample("sizes n 0", {"n": 0, "m": 4}), Sample("sizes n 1", {"n": 1, "m": 3}),
+             Sample("sizes n 2, m 2", {"n": 2, "m": 2}), Sample("sizes n 2, m 3, ties", {"n": 2, "m": 3}, "ties", 7)]  # fmt: skip
+    ordered = cheapest_first(list(zip(tried, [1.0, 0.0, 0.1, 0.2, 0.3], strict=True)), seeds=(1,))
+    assert [sample.name for sample, _ in ordered] == [
+        "sizes n 2, m 3, seed", "sizes n 1", "sizes n 2, m 2", "seed 1", "sizes n 0"
+    ]  # fmt: skip
+    assert ordered[0][0].values == "seed"
+    assert cheapest_first([(tried[0], 1.0)], seeds=(1,)) == [(tried[0], 1.0)]
+
+
+@pytest.mark.parametrize("units", [20.0, 80.0])
+def test_large_outputs_are_judged_piece_by_piece_each_channel_by_its_scale(units: float) -> None:
+    want = np.random.default_rng(0).standard_normal((3, 130, 900)).astype(np.float32)
+    want[..., 5] *= 1e-4
+    got = want.copy()
+    small = np.abs(want[..., 5]).max()
+    got[2, 129, 5] += units * small * np.finfo(np.float32).eps
+    found = by_difference(got, want, Scale.of(want))
+    assert found.ok == (units < 32)
+    assert found.off == (units > 32)
+    assert found.error == pytest.approx(units * small * np.finfo(np.float32).eps, rel=0.1)
+
+
+@pytest.mark.parametrize(("row", "column"), [(0, 0), (299, 0), (150, 199)])
+def test_a_transposed_weight_is_compared_to_its_last_number(row: int, column: int) -> None:
+    own = torch.randn(200, 300, generator=torch.Generator().manual_seed(0))
+    own[3, 4] = float("nan")
+    stored = own.t().contiguous().numpy().copy()
+    assert _difference(stored, own, True) == ""
+    stored[row, column] += 1
+    assert _difference(stored, own, True) == "1 of 60000 numbers are not the module's"

@@ -144,7 +144,7 @@ MUTANTS = [
     Mutant("base/size_sets.py", "self.is_defined = self.is_defined & (args[1] != 0)", "pass", "tests/base/test_size_sets.py"),
     Mutant("base/size_conditions.py", "sizes[self.name] in self.sizes", "True", "tests/base/test_size_conditions.py"),
     Mutant("base/size_conditions.py", "        if not condition.holds(sizes):", "        if False:", "tests/capture/test_conditions.py"),
-    Mutant("capture/shapes/size_facts.py", "self.sets[name] = after", "pass", "tests/capture/test_conditions.py"),
+    Mutant("capture/shapes/size_facts.py", "self.narrow(name, sizes)", "pass", "tests/capture/test_conditions.py"),
     Mutant("capture/shapes/shape_env.py", "self.suppose(relation if holds else relation.negated())", "pass", "tests/capture/test_conditions.py"),
     Mutant("capture/shapes/conditions.py", "hints[name] % modulus for name", "0 for name", "tests/capture/shapes/test_conditions.py"),
     Mutant("capture/recording/meta_cache.py", "self._shared[facts, key]", "self._shared[frozenset(), key]", "tests/capture/test_conditions.py"),

@@ -20,12 +20,13 @@ from fx2onnx.exporting.folder import check_folder, staging
 from fx2onnx.exporting.options import ExportOptions
 from fx2onnx.exporting.result import ExportResult, TrainingFolder
 from fx2onnx.exporting.training_files import manifest_of, refer_to_weights, write_weights
+from fx2onnx.exporting.training_names import errors_of_own_module, take_names
 from fx2onnx.manifest.names import MODEL_FILE
 from fx2onnx.manifest.training import EVAL_FILE, GRADIENTS_FILE, STEP_FILE, UPDATE_FILE
 from fx2onnx.training.dropout_off import DROPOUT_OFF
 from fx2onnx.training.groups import groups_of, trained_parameters
 from fx2onnx.training.options import Training
-from fx2onnx.training.program import OWN, Kind, Plan, TrainingProgram
+from fx2onnx.training.program import Kind, Plan, TrainingProgram
 from fx2onnx.training.sample import Sample, sample_of
 
 FILES = {Kind.STEP: STEP_FILE, Kind.GRADIENTS: GRADIENTS_FILE, Kind.UPDATE: UPDATE_FILE, Kind.EVAL: EVAL_FILE}
@@ -92,25 +93,11 @@ def graph_of(module: torch.nn.Module, plan: Plan, kind: Kind, options: ExportOpt
     is_off = is_differentiated and plan.training.dropout == "off"
     translations = {**(DROPOUT_OFF if is_off else {}), **(options.custom_translations or {})}
     asked = replace(options, capture=capture, state="io", custom_translations=translations or None, verify=False)
-    result = pipeline.run(program, (), samples, None, asked)
-    _take_names(result)
+    with errors_of_own_module():
+        result = pipeline.run(program, (), samples, None, asked)
+    take_names(result)
     _drop_unused(result, plan)
     return result
-
-
-def _take_names(result: ExportResult) -> None:
-    """Parameters and buffers are called as in the user's module, not as in the program around it."""
-    graph = result.owned.model.graph
-    for value in [*graph.inputs, *graph.outputs]:
-        if value.name and value.name.startswith(OWN):
-            value.name = value.name.removeprefix(OWN)
-    for name in [name for name in graph.initializers if name.startswith(OWN)]:
-        value = graph.initializers.pop(name)
-        value.name = name.removeprefix(OWN)
-        graph.initializers[value.name] = value
-    result.initial_state = {name.removeprefix(OWN): value for name, value in result.initial_state.items()}
-    result.report.input_names = [value.name or "" for value in graph.inputs]
-    result.report.output_names = [value.name or "" for value in graph.outputs]
 
 
 def _drop_unused(result: ExportResult, plan: Plan) -> None:

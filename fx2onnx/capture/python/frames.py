@@ -49,17 +49,19 @@ def raises_in_eager(code: CodeType) -> bool:
     return is_user(code) or code.co_filename.startswith(_NN)
 
 
-def _user_frame() -> FrameType | None:
-    """The innermost frame outside torch and fx2onnx."""
+def _user_frame(within: CodeType | None = None) -> FrameType | None:
+    """The innermost frame outside torch and fx2onnx; of those that ``within`` called, where it is given."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and not is_user(frame.f_code):
+        if frame.f_code is within:
+            return None
         frame = frame.f_back
     return frame
 
 
-def user_location() -> SourceLocation | None:
-    """The innermost line outside torch and fx2onnx."""
-    frame = _user_frame()
+def user_location(within: CodeType | None = None) -> SourceLocation | None:
+    """The innermost line outside torch and fx2onnx; of the frames that ``within`` called, where it is given."""
+    frame = _user_frame(within)
     return None if frame is None else location_at(frame.f_code, frame.f_lineno)
 
 

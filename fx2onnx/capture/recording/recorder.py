@@ -12,6 +12,7 @@ import torch
 import torch.fx
 
 from fx2onnx.base import events
+from fx2onnx.base.dims import DimLike
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture.baking import BakeAdvice
@@ -22,6 +23,7 @@ from fx2onnx.capture.python.frames import asserted_by_user, refused_by_torch, us
 from fx2onnx.capture.recording import aliasing, autocast, functionalize
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
 from fx2onnx.capture.recording.choices import Branches, Test
+from fx2onnx.capture.recording.forward_lines import ForwardLines
 from fx2onnx.capture.recording.meta_cache import MISSING
 from fx2onnx.capture.recording.op_traits import OpTraits, asks_of_strides, traits_of
 from fx2onnx.capture.recording.tensor_tracker import Arguments, NeedsDecomposition, tensor_info
@@ -59,8 +61,11 @@ class Recorder(BaseRecorder):
         self.mode = PreDispatchMode(handle) if whole else SplitMode(handle)
         self.written: dict[int, SourceLocation | None] = {}
         """Memories that were written, by id, with the first writer's line."""
+        self.writes: list[tuple[list[DimLike | torch.SymInt], SourceLocation | None]] = []
+        """The sizes of what was written, and the line, one by one."""
         self.failure: BaseException | None = None
         """What the last call raised that failed: the TorchScript interpreter raises something else instead."""
+        self._lines = None if whole else ForwardLines()
         self._keep = keep
         self._keeps: dict[OpTraits, bool] = {}
 
@@ -83,10 +88,17 @@ class Recorder(BaseRecorder):
             self.failure = error
             raise
 
+    def _note_place(self) -> None:
+        """Below autograd a call may be one of the backward pass."""
+        if self._lines is None:
+            self._where = user_location()
+        else:
+            self._where, self._module = self._lines.place()
+
     def _handled(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self._whole and in_function_transform():
             raise NeedsDecomposition
-        self._where = user_location()
+        self._note_place()
         traits = traits_of(func)
         self.shape_env.during = traits.name
         if traits.reads_number:
@@ -197,6 +209,7 @@ class Recorder(BaseRecorder):
     def write(self, tensor: torch.Tensor, value: torch.fx.Node, is_one_number: bool = False) -> None:
         view = self.view_of(tensor)
         self.written.setdefault(id(view.memory), self._where)
+        self.writes.append((list(tensor.shape), self._where))
         aliasing.write(self, view, value, is_one_number)
 
     def take_data(self, tensor: torch.Tensor, value: torch.Tensor) -> bool:

@@ -93,6 +93,8 @@ class TensorTracker:
         self._first_call: torch.fx.Node | None = None
         self._whole = whole
         self._where: SourceLocation | None = None
+        self._module: str | None = None
+        """The path of the module that the present call belongs to, where it is not the one that runs."""
         self.detached: set[int] = set()
         """Ids of tensors that are ``.data`` of others."""
         self.wants_grad: set[torch.fx.Node] = set()
@@ -111,14 +113,15 @@ class TensorTracker:
         meta = node.meta
         meta["val"] = info
         meta["where"] = self._where
-        meta["module"] = PATHS.current
+        meta["module"] = PATHS.current if self._module is None else self._module
         if not torch.is_grad_enabled():
             self.without_grad.add(node)
         return node
 
     def refuse(self, code: str, what: str, **fields: Any) -> UserError:
         """The error with the user's present line."""
-        return UserError(code, what, where=self._where or user_location(), module_path=PATHS.current, **fields)
+        path = PATHS.current if self._module is None else self._module
+        return UserError(code, what, where=self._where or user_location(), module_path=path, **fields)
 
     def node_of(self, tensor: torch.Tensor) -> torch.fx.Node:
         """The node that holds the tensor's present value."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import traceback
 
 import torch
@@ -43,6 +44,8 @@ from fx2onnx.capture.torch_private.tensor_questions import take_questions
 GRADIENTS_ARE_OFF = "does not require grad and does not have a grad_fn"
 """What autograd says where it is asked for a gradient of what it did not track."""
 
+OVERWRITTEN = "modified by an inplace operation"
+"""What autograd says where what it saved for a gradient was written."""
 MAX_PATH_CHARS = 60
 """Of a module's path, in an error about modules nested a thousand deep."""
 
@@ -183,8 +186,23 @@ def _raised(error: Exception, recorder: Recorder) -> BaseException:
 
 
 def _of_forward(cause: Exception, recorder: Recorder) -> UserError:
-    error = _explained(cause)
+    error = _overwritten(cause, recorder) if OVERWRITTEN in str(cause) else _explained(cause)
     return with_sizes(error, recorder.shape_env) if error.code == "E101" else error
+
+
+def _overwritten(cause: Exception, recorder: Recorder) -> UserError:
+    """A gradient needs a value that is no more: the line is that of the last write into a tensor of its sizes."""
+    found = re.search(r"Tensor \[([\d, ]*)\]", str(cause))
+    sizes = [] if found is None else [int(size) for size in found[1].split(",") if size.strip()]
+    lines = [where for _, where in recorder.writes]
+    lines += [where for written, where in recorder.writes if written == sizes]
+    return UserError(
+        "E101",
+        "a value that a gradient needs is written in place",
+        where=lines[-1] if lines else user_location_of(cause),
+        why=f"{type(cause).__name__}: {first_line(cause)[:300]}",
+        next=("compute a new tensor there: x = x + 1 in the place of x += 1", "or write into x.clone()"),
+    )
 
 
 def _explained(cause: Exception) -> UserError:

@@ -1,0 +1,58 @@
+"""Names of a training graph as in the user's own module, not as in the program that is around it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+from fx2onnx.base.errors import Fx2OnnxError
+from fx2onnx.exporting.result import ExportResult
+from fx2onnx.training.program import OWN
+
+ROOT = OWN.removesuffix(".")
+
+
+def own_path(path: str) -> str:
+    """The path of a module within the user's."""
+    return "" if path == ROOT else path.removeprefix(OWN)
+
+
+@contextlib.contextmanager
+def errors_of_own_module() -> Iterator[None]:
+    """Errors inside name the user's modules."""
+    try:
+        yield
+    except Fx2OnnxError as error:
+        error.set_module_path(own_path(error.module_path))
+        raise
+
+
+def take_names(result: ExportResult) -> None:
+    """Parameters, buffers and nodes are called as in the user's module."""
+    graph = result.owned.model.graph
+    for value in [*graph.inputs, *graph.outputs]:
+        if value.name and value.name.startswith(OWN):
+            value.name = value.name.removeprefix(OWN)
+    for name in [name for name in graph.initializers if name.startswith(OWN)]:
+        value = graph.initializers.pop(name)
+        value.name = name.removeprefix(OWN)
+        graph.initializers[value.name] = value
+    _name_nodes(result)
+    result.initial_state = {name.removeprefix(OWN): value for name, value in result.initial_state.items()}
+    result.report.input_names = [value.name or "" for value in graph.inputs]
+    result.report.output_names = [value.name or "" for value in graph.outputs]
+
+
+def _name_nodes(result: ExportResult) -> None:
+    taken: set[str] = set()
+    for node in result.owned.model.graph.all_nodes():
+        scope, slash, operator = (node.name or "").rpartition("/")
+        path = own_path(scope)
+        name = f"{path}{slash if path else ''}{operator}"
+        if name in taken:
+            stem, number = name, 1
+            while name in taken:
+                number += 1
+                name = f"{stem}_{number}"
+        taken.add(name)
+        node.name = name

@@ -120,6 +120,7 @@ def export_training(
     opset_version: int | None = None,
     metadata: str = "light",
     custom_translations: Mapping[Any, Callable[..., Any]] | None = None,
+    verify: bool = False,
     **training: Any,
 ) -> TrainingFolder:
     """Export the training of ``model`` into ``folder``: files of standard operators that any runtime can train.
@@ -129,8 +130,9 @@ def export_training(
     optimizer: an instance of ``torch.optim`` (SGD, Adam, AdamW, RMSprop, Adagrad, Adafactor) or an ``fx2onnx.UpdateRule``;
         None for gradients alone.
     dynamic_shapes: as ``export`` takes it, for inputs and targets.
+    verify: compare every file with eager PyTorch in the runner and in onnxruntime, and write none where one is wrong.
     training: further fields of ``fx2onnx.Training``: ``inputs``, ``metrics``, ``dropout``, ``clip_value``, ``clip_norm``,
-        ``frozen``, ``returns_outputs``, ``loss_scale``.
+        ``frozen``, ``held``, ``returns_outputs``, ``loss_scale``.
 
     Returns: ``TrainingFolder``. Raises: ``UserError``, then nothing is left in ``folder``.
     """
@@ -142,6 +144,7 @@ def export_training(
         opset_version=opset_version,
         metadata=metadata,
         custom_translations=custom_translations,
+        verify=verify,
     )
     return write_training(model, args, folder, kwargs, asked, options)
 

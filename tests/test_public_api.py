@@ -62,7 +62,8 @@ SIGNATURES = {
         "(model: Any, args: Any, folder: str | os.PathLike[str], *, loss: Callable[..., Any], targets: Any = (), "
         "optimizer: Any = None, kwargs: Mapping[str, Any] | None = None, dynamic_shapes: Any = None, "
         "opset_version: int | None = None, metadata: str = 'light', "
-        "custom_translations: Mapping[Any, Callable[..., Any]] | None = None, **training: Any) -> TrainingFolder"
+        "custom_translations: Mapping[Any, Callable[..., Any]] | None = None, verify: bool = False, **training: Any) "
+        "-> TrainingFolder"
     ),
     "UpdateRule.first_state": "(self, parameter: torch.Tensor) -> State",
     "load": "(folder: str | PathLike[str], engine: str | None = None) -> LoadedModel",

@@ -121,7 +121,7 @@ def export_command(
 
         sizes = tuple(dynamic or ["default"])
         source = with_task(sources[0], task)
-        trained = TrainingJob(source, output, loss, optimizer, learning_rate, sizes, opset, source_options)
+        trained = TrainingJob(source, output, loss, optimizer, learning_rate, sizes, opset, source_options, verify)
         export_training_folder(trained, json_output=json_output, quiet=quiet)
         return
     if optimizer is not None or learning_rate is not None:

@@ -37,6 +37,7 @@ class TrainingJob:
     dynamic: Sequence[str]
     opset: int | None
     source_options: dict[str, Any]
+    verify: bool = True
 
 
 def export_training_folder(job: TrainingJob, *, json_output: bool, quiet: bool) -> None:
@@ -89,6 +90,7 @@ def _exported(job: TrainingJob, model: Source) -> TrainingFolder:
         dynamic_shapes=shapes,
         opset_version=job.opset,
         metrics=metrics,
+        verify=job.verify,
     )
 
 
@@ -141,6 +143,7 @@ def _summary(job: TrainingJob, done: TrainingFolder) -> dict[str, Any]:
         "source": job.source,
         "folder": str(done.path),
         "files": sorted(path.name for path in done.path.iterdir()),
+        "verdicts": {name: verdict.summary() for name, verdict in done.verdicts.items()},
         "reports": {name: result.report.as_dict() for name, result in done.results.items()},
     }
 
@@ -157,6 +160,8 @@ def _show(done: TrainingFolder) -> None:
         result = done.results.get(path.name)
         facts = "" if result is None else f"{result.report.nodes_onnx} nodes, {result.report.seconds:.2f} s"
         table.add_row(Text(path.name), Text(f"{human_size(path.stat().st_size):>9}   {facts}"))
+    for name, verdict in done.verdicts.items():
+        table.add_row(Text(f"verified {name}"), Text(verdict.describe()))
     trained = len(done.manifest.parameters)
     table.add_row(Text("trained", style="bold"), Text(f"{trained} parameters"))
     console().print(table)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from fx2onnx.exporting.options import ExportOptions
     from fx2onnx.exporting.report import Report
     from fx2onnx.report.profile import Profile
+    from fx2onnx.verify import Verdict
 
 
 @dataclass
@@ -30,6 +31,8 @@ class TrainingFolder:
     path: Path
     manifest: TrainingManifest
     results: dict[str, ExportResult] = field(default_factory=dict)
+    verdicts: dict[str, Verdict] = field(default_factory=dict)
+    """By file name, where the export was verified."""
 
 
 class OwnedModel:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 import torch
 
-from fx2onnx.base.errors import UserError
 from fx2onnx.base.folder_commit import commit_folder
 from fx2onnx.base.targets import check_target, path_text
 from fx2onnx.capture.driver import as_module
@@ -24,40 +23,14 @@ from fx2onnx.exporting.training_names import errors_of_own_module, take_names
 from fx2onnx.manifest.names import MODEL_FILE
 from fx2onnx.manifest.training import EVAL_FILE, GRADIENTS_FILE, STEP_FILE, UPDATE_FILE
 from fx2onnx.training.dropout_off import DROPOUT_OFF
-from fx2onnx.training.groups import groups_of, trained_parameters
 from fx2onnx.training.options import Training
+from fx2onnx.training.plan import plan_of
 from fx2onnx.training.program import Kind, Plan, TrainingProgram
-from fx2onnx.training.sample import Sample, sample_of
+
+if TYPE_CHECKING:
+    from fx2onnx.verify import Verdict
 
 FILES = {Kind.STEP: STEP_FILE, Kind.GRADIENTS: GRADIENTS_FILE, Kind.UPDATE: UPDATE_FILE, Kind.EVAL: EVAL_FILE}
-
-
-def plan_of(
-    module: torch.nn.Module, args: Any, kwargs: Mapping[str, Any] | None, training: Training, dynamic_shapes: Any
-) -> Plan:
-    """What is trained. Raises UserError E001, E101, E105, E108."""
-    sample = sample_of(module, args, kwargs, training, dynamic_shapes)
-    _check_inputs(sample, training)
-    parameters: dict[str, torch.Tensor] = dict(trained_parameters(module, tuple(training.frozen)))
-    if not parameters and not training.inputs:
-        raise UserError(
-            "E108",
-            "nothing is trained",
-            why="the module has no parameter with requires_grad=True that is not frozen",
-            next="let requires_grad be True for what is to be trained, or name inputs=(...)",
-        )
-    groups = None if training.optimizer is None else groups_of(training.optimizer, parameters)
-    return Plan(training, sample, parameters, groups)
-
-
-def _check_inputs(sample: Sample, training: Training) -> None:
-    for name in training.inputs:
-        if name not in sample.batch:
-            raise UserError(
-                "E001", f"inputs names {name!r}, which is no input", next=f"the inputs are {', '.join(sample.batch)}"
-            )
-        if not sample.batch[name].is_floating_point():
-            raise UserError("E001", f"inputs names {name!r}, which has no gradient: it is not of floating point")
 
 
 def export_one(
@@ -73,9 +46,20 @@ def export_one(
     module = as_module(model)
     plan = plan_of(module, args, kwargs, training, options.capture.dynamic_shapes)
     result = graph_of(module, plan, Kind.GRADIENTS if plan.groups is None else Kind.STEP, options)
+    if options.verify:
+        _verify(result, module, plan)
     if target is not None:
         result.save(target, external_data=options.external_data, durable=options.durable)
     return result
+
+
+def _verify(result: ExportResult, module: torch.nn.Module, plan: Plan) -> None:
+    from fx2onnx.verify.training import raise_if_any_failed, verify_graph
+
+    kind = Kind.GRADIENTS if plan.groups is None else Kind.STEP
+    verdict = verify_graph(result, module, plan, kind)
+    result.report.verdict = verdict.summary()
+    raise_if_any_failed({"the graph": verdict})
 
 
 def graph_of(module: torch.nn.Module, plan: Plan, kind: Kind, options: ExportOptions) -> ExportResult:
@@ -136,8 +120,19 @@ def write_training(
         for name, result in exported.items():
             refer_to_weights(result.owned.model, module, places, stage)
             (stage / name).write_bytes(ir.to_proto(result.owned.model).SerializeToString(deterministic=True))
+        verdicts = _verified(stage, module, plan, results) if options.verify else {}
         commit_folder(stage, target, manifest.facts())
-    return TrainingFolder(target, manifest, exported)
+    return TrainingFolder(target, manifest, exported, verdicts)
+
+
+def _verified(folder: Path, module: torch.nn.Module, plan: Plan, kinds: Iterable[Kind]) -> dict[str, Verdict]:
+    """A verdict for each file. Raises VerificationError E501, so that no folder is written."""
+    from fx2onnx.verify.training import raise_if_any_failed, verify_graph, verify_model
+
+    verdicts = {FILES[kind]: verify_graph(folder / FILES[kind], module, plan, kind) for kind in kinds}
+    verdicts[MODEL_FILE] = verify_model(folder / MODEL_FILE, module, plan)
+    raise_if_any_failed(verdicts)
+    return verdicts
 
 
 def _model(module: torch.nn.Module, plan: Plan, options: ExportOptions) -> ExportResult:

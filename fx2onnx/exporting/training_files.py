@@ -95,6 +95,7 @@ def manifest_of(plan: Plan, files: Mapping[str, str], results: Mapping[str, Expo
         metrics=tuple(training.metrics),
         parameters=parameters,
         buffers=tuple(slot(name, tensor) for name, tensor in plan.buffers.items()),
+        held=tuple(plan.held),
         learning_rates=() if groups is None else tuple(Rate(g.rate_name, g.learning_rate) for g in groups.members),
         step=slot(STEP, torch.tensor(0)) if groups is not None and groups.uses_step else None,
         first_step=0 if groups is None else groups.step,

@@ -66,6 +66,8 @@ class TrainingManifest:
     metrics: tuple[str, ...]
     parameters: tuple[TrainedParameter, ...]
     buffers: tuple[Slot, ...] = ()
+    held: tuple[str, ...] = ()
+    """Parameters that are inputs, and have no next value: another graph trains them."""
     learning_rates: tuple[Rate, ...] = ()
     step: Slot | None = None
     first_step: int = 0

@@ -51,7 +51,7 @@ class Trainer:
         session = self._session("step")
         feeds = {**self._beside(), **self._arrays(session, batch, "step"), **self.state}
         results = self._run(session, feeds)
-        self.state = {name: results.pop(following) for name, following in self._carried.items()}
+        self.state |= {name: results.pop(following) for name, following in self._carried.items()}
         self.steps += 1
         return results
 

@@ -60,7 +60,8 @@ def write_tensors(path: str | os.PathLike[str], tensors: Mapping[str, Array], me
 def first_state(manifest: TrainingManifest, weights: Mapping[str, Array]) -> dict[str, Array]:
     """What every input of a step that is carried begins with. Raises UserError E302 where the weights lack one."""
     state: dict[str, Array] = {}
-    for name in (*(item.name for item in manifest.parameters), *(item.name for item in manifest.buffers)):
+    named = [item.name for item in manifest.parameters] + [item.name for item in manifest.buffers]
+    for name in (*named, *manifest.held):
         if name not in weights:
             raise UserError("E302", f"the file of weights lacks {name}", next="export the folder again")
         state[name] = weights[name]

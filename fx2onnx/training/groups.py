@@ -84,18 +84,28 @@ def groups_of(optimizer: object, parameters: Mapping[str, torch.Tensor]) -> Grou
     return Groups(tuple(members), state, step)
 
 
-def trained_parameters(module: torch.nn.Module, frozen: tuple[str, ...]) -> State:
-    """The parameters that get gradients, by name; tied ones once. Raises UserError E001 where ``frozen`` names none."""
+def trained_parameters(
+    module: torch.nn.Module, frozen: tuple[str, ...], held: tuple[str, ...] = ()
+) -> tuple[State, State]:
+    """The parameters that get gradients, and those that are held, by name; tied ones once.
+
+    Raises UserError E001 where ``frozen`` or ``held`` names none.
+    """
     named = dict(module.named_parameters())
-    for wanted in frozen:
-        if not any(_is_frozen(name, (wanted,)) for name in named):
-            raise UserError(
-                "E001",
-                f"frozen names {wanted!r}, which is no parameter",
-                next=f"such as {', '.join(list(named)[:5])}; 'encoder.' for all that begin so",
-            )
-    return {name: value for name, value in named.items() if value.requires_grad and not _is_frozen(name, frozen)}
+    for option, names in (("frozen", frozen), ("held", held)):
+        for wanted in names:
+            if not any(_is_among(name, (wanted,)) for name in named):
+                raise UserError(
+                    "E001",
+                    f"{option} names {wanted!r}, which is no parameter",
+                    next=f"such as {', '.join(list(named)[:5])}; 'encoder.' for all that begin so",
+                )
+    stays = (*frozen, *held)
+    trained: State = {
+        name: value for name, value in named.items() if value.requires_grad and not _is_among(name, stays)
+    }
+    return trained, {name: value for name, value in named.items() if _is_among(name, held)}
 
 
-def _is_frozen(name: str, frozen: tuple[str, ...]) -> bool:
-    return any(name == wanted or (wanted.endswith(".") and name.startswith(wanted)) for wanted in frozen)
+def _is_among(name: str, wanted: tuple[str, ...]) -> bool:
+    return any(name == one or (one.endswith(".") and name.startswith(one)) for one in wanted)

@@ -27,6 +27,7 @@ class Training:
     clip_value, clip_norm: gradients are clipped to this absolute value; to this global norm.
     frozen: parameters that stay as they are, besides those with ``requires_grad=False``: names, or beginnings of names
         that end in a dot.
+    held: parameters that stay as they are and are inputs all the same, named as for ``frozen``: another graph trains them.
     returns_outputs: the module's outputs are outputs of the graph, too.
     loss_scale: the loss is multiplied by the input ``loss_scale`` before the gradients are taken, which are divided by it.
     """
@@ -40,6 +41,7 @@ class Training:
     clip_value: float | None = None
     clip_norm: float | None = None
     frozen: Sequence[str] = ()
+    held: Sequence[str] = ()
     returns_outputs: bool = False
     loss_scale: bool = False
 

@@ -20,7 +20,7 @@ from fx2onnx.capture.torch_private.pytrees import flatten
 from fx2onnx.training.groups import Groups
 from fx2onnx.training.optimizers import Moment
 from fx2onnx.training.options import Training
-from fx2onnx.training.randomness import seeded
+from fx2onnx.training.randomness import is_drop_path, seeded
 from fx2onnx.training.sample import Sample, refuse_names
 
 Tensors = dict[str, torch.Tensor]
@@ -51,6 +51,8 @@ class Plan:
     sample: Sample
     parameters: Tensors
     groups: Groups | None
+    held: Tensors = field(default_factory=dict)
+    """Parameters that are inputs, and stay as they are."""
     buffers: Tensors = field(default_factory=dict)
     """Those that a step changes."""
 
@@ -70,7 +72,7 @@ class Plan:
             parts += [("the scale of the loss", {LOSS_SCALE: torch.tensor(1.0)} if training.loss_scale else {})]
         if kind is Kind.UPDATE:
             parts += [("a gradient", {GRADIENT + name: value for name, value in self.parameters.items()})]
-        parts += [("a parameter", self.parameters)]
+        parts += [("a parameter", self.parameters if kind is Kind.UPDATE else self.parameters | self.held)]
         if kind in (Kind.STEP, Kind.UPDATE):
             parts += [("the optimizer's state", self.first_state())]
         if kind is Kind.EVAL:
@@ -131,7 +133,7 @@ class TrainingProgram(torch.nn.Module):
         rates: list[tuple[torch.nn.RNNBase, float]] = []
         try:
             for part, mode in self.modes:
-                is_dropout = isinstance(part, DROPOUTS)
+                is_dropout = isinstance(part, DROPOUTS) or is_drop_path(part)
                 part.training = mode and not (is_off and is_dropout)
                 if isinstance(part, torch.nn.RNNBase) and is_off:
                     rates.append((part, part.dropout))
@@ -144,7 +146,9 @@ class TrainingProgram(torch.nn.Module):
                 layer.dropout = rate
 
     def _draws(self, tensors: Mapping[str, torch.Tensor]) -> contextlib.AbstractContextManager[None]:
-        return seeded(tensors[SEED]) if self.plan.training.dropout == "seeded" else contextlib.nullcontext()
+        return (
+            seeded(tensors[SEED], self.module) if self.plan.training.dropout == "seeded" else contextlib.nullcontext()
+        )
 
     def _outputs(self, tensors: Mapping[str, torch.Tensor], parameters: Tensors) -> object:
         args, kwargs = self.plan.sample.call(tensors)
@@ -165,7 +169,7 @@ class TrainingProgram(torch.nn.Module):
         return results
 
     def _evaluated(self, tensors: Mapping[str, torch.Tensor]) -> Tensors:
-        parameters = {name: tensors[name] for name in (*self.plan.parameters, *self.plan.buffers)}
+        parameters = {name: tensors[name] for name in (*self.plan.parameters, *self.plan.held, *self.plan.buffers)}
         return self._results(self._outputs(tensors, parameters), tensors, with_outputs=True)
 
     def _differentiated(self, tensors: Mapping[str, torch.Tensor]) -> tuple[Tensors, Tensors]:
@@ -174,7 +178,8 @@ class TrainingProgram(torch.nn.Module):
         with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):
             parameters = {name: tensors[name].detach().requires_grad_() for name in self.plan.parameters}
             inputs = {name: tensors[name].detach().requires_grad_() for name in training.inputs}
-            outputs = self._outputs({**tensors, **inputs}, parameters)
+            held = {name: tensors[name] for name in self.plan.held}
+            outputs = self._outputs({**tensors, **inputs}, parameters | held)
             results = self._results(outputs, tensors, with_outputs=training.returns_outputs)
             loss = results[LOSS] * tensors[LOSS_SCALE] if training.loss_scale else results[LOSS]
             wanted = parameters | inputs

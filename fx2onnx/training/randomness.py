@@ -9,6 +9,8 @@ import contextlib
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import torch
 from torch.nn import functional
@@ -47,16 +49,45 @@ class Draws:
 
 
 @contextlib.contextmanager
-def seeded(seed: torch.Tensor) -> Iterator[None]:
-    """While a module is captured, the dropouts of ``torch.nn.functional`` draw their masks from ``seed``."""
+def without_dropout() -> Iterator[None]:
+    """The dropouts of ``torch.nn.functional`` keep everything."""
+    kept = (functional.dropout, functional.dropout1d, functional.dropout2d, functional.dropout3d)
+    plain_attention = functional.scaled_dot_product_attention
+
+    def attention(*args: Any, dropout_p: float = 0.0, **kwargs: Any) -> torch.Tensor:
+        return plain_attention(*args[:4], *((0.0,) if len(args) > 4 else ()), *args[5:], **kwargs)
+
+    with Changes():
+        for function in (*kept, functional.alpha_dropout, functional.feature_alpha_dropout):
+            CodePatch(function, lambda original: lambda input, *_, **__: input).put_in()
+        put_name(functional, "scaled_dot_product_attention", attention)
+        yield
+
+
+def is_drop_path(part: torch.nn.Module) -> bool:
+    """Whether the module leaves out a whole branch for some rows: torchvision's, timm's, and those of transformers."""
+    name = type(part).__name__
+    return name == "StochasticDepth" or name.endswith("DropPath")
+
+
+@contextlib.contextmanager
+def seeded(seed: torch.Tensor, module: torch.nn.Module) -> Iterator[None]:
+    """While a module is captured, the dropouts of ``torch.nn.functional`` and of its parts draw their masks from ``seed``."""
     draws = Draws(seed)
 
     def dropout(input: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> torch.Tensor:
         return _dropped(draws, input, input, p) if training and p > 0 else input
 
+    def alpha(input: torch.Tensor, p: float = 0.5, training: bool = False, inplace: bool = False) -> torch.Tensor:
+        return _alpha_dropped(draws, input, input, p) if training and p > 0 else input
+
+    def alpha_channels(
+        input: torch.Tensor, p: float = 0.5, training: bool = False, inplace: bool = False
+    ) -> torch.Tensor:
+        return _alpha_dropped(draws, input, _planes(input), p) if training and p > 0 else input
+
     def channels(input: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> torch.Tensor:
-        planes = input.flatten(2).select(2, 0)[(...,) + (None,) * (input.dim() - 2)] if input.dim() > 2 else input
-        return _dropped(draws, input, planes, p) if training and p > 0 else input
+        return _dropped(draws, input, _planes(input), p) if training and p > 0 else input
 
     def attention(
         query: torch.Tensor,
@@ -81,11 +112,41 @@ def seeded(seed: torch.Tensor) -> Iterator[None]:
     replacements = {functional.dropout: dropout} | dict.fromkeys(
         (functional.dropout1d, functional.dropout2d, functional.dropout3d), channels
     )
+    replacements |= {functional.alpha_dropout: alpha, functional.feature_alpha_dropout: alpha_channels}
     with Changes():
         for function, instead in replacements.items():
             CodePatch(function, lambda original, instead=instead: instead).put_in()  # type: ignore[misc]
         put_name(functional, "scaled_dot_product_attention", attention)
+        for part in module.modules():
+            if is_drop_path(part):
+                put_name(part, "forward", partial(_branch_dropped, draws, part))
         yield
+
+
+def _planes(input: torch.Tensor) -> torch.Tensor:
+    """One number for each row and channel, with the rank of ``input``."""
+    return input.flatten(2).select(2, 0)[(...,) + (None,) * (input.dim() - 2)] if input.dim() > 2 else input
+
+
+def _branch_dropped(draws: Draws, part: torch.nn.Module, input: torch.Tensor) -> torch.Tensor:
+    """Source: torchvision.ops.stochastic_depth, timm.layers.drop_path."""
+    p = float(getattr(part, "p", getattr(part, "drop_prob", 0.0)) or 0.0)
+    if not part.training or p <= 0:
+        return input
+    rows = input.flatten(1)[:, 0][(...,) + (None,) * (input.dim() - 1)]
+    like = rows[:1] if getattr(part, "mode", "row") == "batch" else rows
+    kept = draws.kept(like, p).to(input.dtype)
+    return input * kept * (1 / (1 - p) if getattr(part, "scale_by_keep", True) and p < 1 else 1.0)
+
+
+def _alpha_dropped(draws: Draws, input: torch.Tensor, like: torch.Tensor, p: float) -> torch.Tensor:
+    """Source: aten/src/ATen/native/Dropout.cpp, _dropout_impl. What is left out becomes SELU's least number."""
+    least = -1.7580993408473766
+    if p >= 1:
+        return torch.zeros_like(input)
+    scale = 1 / math.sqrt((least * least * p + 1) * (1 - p))
+    kept = draws.kept(like, p).to(input.dtype)
+    return input * kept * scale + (kept - 1) * (-least * scale) - least * scale * p
 
 
 def _dropped(draws: Draws, value: torch.Tensor, like: torch.Tensor, p: float) -> torch.Tensor:

@@ -202,7 +202,7 @@ def _narrowed(graph: Graph, step: Step, before: torch.fx.Node, info: TensorInfo,
     Kind.INVERSE,
     aten.split.Tensor, aten.split.sizes, aten.split_with_sizes.default, aten.chunk.default, aten.unbind.int,
     aten.tensor_split.sections, aten.tensor_split.indices, aten.hsplit.int, aten.vsplit.int, aten.dsplit.int,
-    aten.unsafe_chunk.default,
+    aten.unsafe_chunk.default, aten.unsafe_split.Tensor, aten.unsafe_split_with_sizes.default,
 )  # fmt: skip
 def _split(graph: Graph, step: Step, before: torch.fx.Node, info: TensorInfo, new: torch.fx.Node) -> torch.fx.Node:
     _, scatter, args = _part(step)

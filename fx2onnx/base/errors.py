@@ -94,11 +94,6 @@ class Fx2OnnxError(Exception):
             self.next += tuple(steps)
             self.args = (self.render(),)
 
-    def set_module_path(self, path: str) -> None:
-        """Name the module otherwise, where an error passes that knows a better name."""
-        self.module_path = path
-        self.args = (self.render(),)
-
     def as_dict(self) -> dict[str, Any]:
         """The fields as JSON types."""
         return {

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 TEST_EVERY = 5
 """Every fifth row is kept for the test."""
 BARS = 40
+PLOTS = ("training.html", "training.svg")
+"""Beside the trained model."""
 
 
 @reports_errors
@@ -53,21 +55,34 @@ def train_command(
     log: Annotated[
         Path | None, typer.Option("--log", help="Write the losses to this JSON file.", show_default=False)
     ] = None,
+    plot: Annotated[
+        list[Path] | None,
+        typer.Option("--plot", help="Draw loss and metrics: a .html page or a .svg drawing.", show_default=False),
+    ] = None,
     json_output: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
     """Train an exported folder on arrays, without PyTorch."""
+    from fx2onnx.cli.training_plots import check_plots, write_plots
+    from fx2onnx.report.training_page import TrainingCurves
     from fx2onnx.runner.trainer import Trainer
 
+    check_plots(plot or ())
     trainer = Trainer(folder, _open_session(engine), seed=seed)
     if state is not None and state.exists():
         trainer.load(state)
     rows, held_out = _apart(_data(data, trainer.manifest))
-    losses = _trained(trainer, _batches(rows, batch, steps, seed), steps, is_quiet=quiet or json_output)
+    first = trainer.steps
+    before = {} if not held_out else _numbers(trainer.evaluate(held_out), trainer.manifest)
+    curves = _trained(trainer, _batches(rows, batch, steps, seed), steps, is_quiet=quiet or json_output)
+    losses = curves[trainer.manifest.loss]
     test = {} if not held_out else _numbers(trainer.evaluate(held_out), trainer.manifest)
     if state is not None:
         trainer.save(state)
     model = None if output is None else str(trainer.save_model(output))
+    tests = [(first, before), (trainer.steps, test)] if held_out else []
+    drawn = TrainingCurves(folder.name, curves, tests, first)
+    plots = write_plots(drawn, [*(plot or ()), *(output / name for name in PLOTS if output is not None)])
     summary = {
         "ok": True,
         "folder": str(folder),
@@ -75,6 +90,7 @@ def train_command(
         "losses": losses,
         "test": test,
         "model": model,
+        "plots": plots,
     }
     if log is not None:
         log.write_text(json.dumps(summary), encoding="utf-8")
@@ -153,18 +169,21 @@ def _batches(rows: Arrays, size: int, steps: int, seed: int) -> Iterator[Arrays]
         yield {name: array[chosen] for name, array in rows.items()}
 
 
-def _trained(trainer: Trainer, batches: Iterator[Arrays], steps: int, *, is_quiet: bool) -> list[float]:
+def _trained(trainer: Trainer, batches: Iterator[Arrays], steps: int, *, is_quiet: bool) -> dict[str, list[float]]:
+    """The loss and the metrics of each step."""
     from rich.progress import Progress
 
     from fx2onnx.cli.progress import console
 
-    losses: list[float] = []
+    curves: dict[str, list[float]] = {}
+    loss = trainer.manifest.loss
     with Progress(console=console(stderr=True), disable=is_quiet) as progress:
         task = progress.add_task("training", total=steps)
         for batch in batches:
-            losses.append(float(trainer.step(batch)[trainer.manifest.loss]))
-            progress.update(task, advance=1, description=f"loss {losses[-1]:.4f}")
-    return losses
+            for name, number in _numbers(trainer.step(batch), trainer.manifest).items():
+                curves.setdefault(name, []).append(number)
+            progress.update(task, advance=1, description=f"loss {curves[loss][-1]:.4f}")
+    return curves
 
 
 def _numbers(results: Mapping[str, Any], manifest: TrainingManifest) -> dict[str, float]:

@@ -23,7 +23,8 @@ def errors_of_own_module() -> Iterator[None]:
     try:
         yield
     except Fx2OnnxError as error:
-        error.set_module_path(own_path(error.module_path))
+        error.module_path = own_path(error.module_path)
+        error.args = (error.render(),)
         raise
 
 

@@ -30,12 +30,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "0.05",
             "-o",
             str(target),
+            "--verify",
             "--json",
         ],
     )
     assert done.exit_code == 0, done.output
     summary = json.loads(done.stdout)
     assert "train_step.onnx" in summary["files"]
+    assert len(summary["verdicts"]) == 5
+    assert all(verdict["ok"] for verdict in summary["verdicts"].values())
     return target
 
 
@@ -54,6 +57,8 @@ def test_train_on_arrays(folder: Path, engine: str, tmp_path: Path) -> None:
     assert len(summary["losses"]) == 6
     assert summary["losses"][-1] < summary["losses"][0]
     assert set(summary["test"]) == {"loss", "accuracy"}
+    assert [Path(path).name for path in summary["plots"]] == ["training.html", "training.svg"]
+    assert all(Path(path).exists() for path in summary["plots"])
     assert InferenceSession(summary["model"]).run(None, {image: rows[:2]})[0].shape == (2, 10)
     again = json.loads(RUN.invoke(app, arguments + more).stdout)
     assert again["steps"] == 12
@@ -80,6 +85,7 @@ def test_losses_are_shown(folder: Path, tmp_path: Path) -> None:
         ),
         (["export", "zoo:mnist_cnn", "--optimizer", "sgd", "-o", "OUT"], "--optimizer is for training"),
         (["export", "zoo:mnist_cnn", "zoo:resnet18", "--training", "-o", "OUT"], "one model at a time"),
+        (["train", "FOLDER", "--data", "digits", "--plot", "loss.png"], "--plot loss.png has no known ending"),
         (["train", "FOLDER", "--data", "missing.npz"], "cannot read 'missing.npz'"),
         (["train", "OUT", "--data", "digits"], "fx2onnx.json"),
     ],

@@ -79,7 +79,9 @@ def _curve(found: TrainingCurves, name: str, colour: str, top: int) -> list[str]
         parts.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="1.5"/>')
     for pair in tests:
         left, down = place(*pair).split(",")
-        parts.append(f'<circle cx="{left}" cy="{down}" r="4" fill="#9a7ff0"><title>test: {pair[1]:.4g}</title></circle>')
+        parts.append(
+            f'<circle cx="{left}" cy="{down}" r="4" fill="#9a7ff0"><title>test: {pair[1]:.4g}</title></circle>'
+        )
     return parts
 
 

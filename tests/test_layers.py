@@ -59,6 +59,7 @@ LONG_FUNCTIONS = {
     "cli/export.py:export_command": OPTIONS,
     "cli/profile.py:profile_command": OPTIONS,
     "cli/run.py:run_command": OPTIONS,
+    "cli/train.py:train_command": OPTIONS,
     "runner/kernels/attention.py:attention": "the operator has 16 inputs and attributes, each a line",
 }
 
@@ -192,6 +193,7 @@ TORCH_PRIVATE = {
     "cli/profile_probes.py": "functions inside torch.onnx and torch.export, timed for a comparison",
     "model_patches/torch_rnn.py": "the operator below torch.nn.utils.rnn.pad_packed_sequence",
     "sources/light_run.py": "fake tensors; this package does not import capture",
+    "training/recurrent.py": "the functions that recurrent layers call, which loops take the place of",
     "sources/seeding.py": "the class of all batch norms",
 }
 """Files outside capture/torch_private/ that use private names of torch, and for what."""

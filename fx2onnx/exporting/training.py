@@ -26,6 +26,7 @@ from fx2onnx.training.dropout_off import DROPOUT_OFF
 from fx2onnx.training.options import Training
 from fx2onnx.training.plan import plan_of
 from fx2onnx.training.program import Kind, Plan, TrainingProgram
+from fx2onnx.training.recurrent_forms import RECURRENT
 
 if TYPE_CHECKING:
     from fx2onnx.verify import Verdict
@@ -75,7 +76,8 @@ def graph_of(module: torch.nn.Module, plan: Plan, kind: Kind, options: ExportOpt
         gradients=is_differentiated,
     )
     is_off = is_differentiated and plan.training.dropout == "off"
-    translations = {**(DROPOUT_OFF if is_off else {}), **(options.custom_translations or {})}
+    forms = RECURRENT if is_differentiated else {}
+    translations = {**forms, **(DROPOUT_OFF if is_off else {}), **(options.custom_translations or {})}
     asked = replace(options, capture=capture, state="io", custom_translations=translations or None, verify=False)
     with errors_of_own_module():
         result = pipeline.run(program, (), samples, None, asked)

@@ -21,6 +21,7 @@ from fx2onnx.training.groups import Groups
 from fx2onnx.training.optimizers import Moment
 from fx2onnx.training.options import Training
 from fx2onnx.training.randomness import is_drop_path, seeded
+from fx2onnx.training.recurrent import looped
 from fx2onnx.training.sample import Sample, refuse_names
 
 Tensors = dict[str, torch.Tensor]
@@ -146,9 +147,10 @@ class TrainingProgram(torch.nn.Module):
                 layer.dropout = rate
 
     def _draws(self, tensors: Mapping[str, torch.Tensor]) -> contextlib.AbstractContextManager[None]:
-        return (
-            seeded(tensors[SEED], self.module) if self.plan.training.dropout == "seeded" else contextlib.nullcontext()
-        )
+        """Whatever replaces functions of torch while the module runs."""
+        if self.plan.training.dropout == "seeded":
+            return seeded(tensors[SEED], self.module)
+        return looped(lambda value, p: value)
 
     def _outputs(self, tensors: Mapping[str, torch.Tensor], parameters: Tensors) -> object:
         args, kwargs = self.plan.sample.call(tensors)

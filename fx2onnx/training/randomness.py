@@ -17,6 +17,7 @@ from torch.nn import functional
 
 from fx2onnx.base.changes import Changes
 from fx2onnx.base.code_patch import CodePatch, put_name
+from fx2onnx.training.recurrent import looped
 
 _LOW = 0xFFFFFFFF
 """Products of two numbers of 32 bits fit into the 64 of the tensors."""
@@ -120,7 +121,8 @@ def seeded(seed: torch.Tensor, module: torch.nn.Module) -> Iterator[None]:
         for part in module.modules():
             if is_drop_path(part):
                 put_name(part, "forward", partial(_branch_dropped, draws, part))
-        yield
+        with looped(lambda value, p: _dropped(draws, value, value, p)):
+            yield
 
 
 def _planes(input: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,165 @@
+"""ONNX forms of the loops of ``recurrent.py``: one Scan each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import onnx_ir as ir
+import torch
+
+from fx2onnx.aten_map.joining import joined
+from fx2onnx.aten_map.matmul import transposed_weight
+from fx2onnx.aten_map.slicing import pieces
+from fx2onnx.irx.emit import Emit
+from fx2onnx.training import recurrent
+
+Body = Callable[..., list[ir.Value]]
+
+
+def _scan(
+    op: Emit,
+    states: Sequence[ir.Value],
+    scanned: Sequence[ir.Value],
+    sizes: Sequence[Any],
+    body: Body,
+    reverse: bool = False,
+) -> tuple[ir.Value, ...]:
+    """One step is ``body(op, *states, *rows)``, which gives the next states and the rows of outputs of these sizes."""
+    dtype, time = op.dtype(scanned[0]), op.dims(scanned[0])[0]
+    formals = [op.subgraph_input(f"state_{i}", dtype, op.dims(value)) for i, value in enumerate(states)]
+    formals += [op.subgraph_input(f"row_{i}", dtype, op.dims(value)[1:]) for i, value in enumerate(scanned)]
+    graph = op.subgraph("recurrent_step", formals, lambda inner: body(inner, *formals))
+    batch = op.dims(scanned[0])[1]
+    outputs = [(dtype, op.dims(value)) for value in states] + [(dtype, (time, batch, size)) for size in sizes]
+    backward = {"scan_input_directions": [1] * len(scanned), "scan_output_directions": [1] * len(sizes)}
+    found = op.Scan(
+        *states, *scanned, body=graph, num_scan_inputs=len(scanned), outputs=outputs, **(backward if reverse else {})
+    )
+    return found if isinstance(found, tuple) else (found,)
+
+
+def _parts(op: Emit, value: ir.Value, count: int, size: Any) -> list[ir.Value]:
+    return list(pieces(op, value, op.rank(value) - 1, [size] * count))
+
+
+def _rest(op: Emit, value: ir.Value) -> ir.Value:
+    """``1 - value``."""
+    return op.Sub(op.const(1, op.dtype(value)), value)
+
+
+def lstm_steps(op: Emit, x: ir.Value, h: ir.Value, c: ir.Value, weight: ir.Value) -> tuple[ir.Value, ...]:
+    """lstm_steps(Tensor x, Tensor h, Tensor c, Tensor weight) -> (Tensor, Tensor, Tensor)"""
+    size, across = op.dims(h)[-1], transposed_weight(op, weight)
+
+    def body(op: Emit, h: ir.Value, c: ir.Value, x: ir.Value) -> list[ir.Value]:
+        i, f, g, o = _parts(op, op.Add(x, op.MatMul(h, across)), 4, size)
+        i, f, g, o = op.Sigmoid(i), op.Sigmoid(f), op.Tanh(g), op.Sigmoid(o)
+        cell = op.Add(op.Mul(f, c), op.Mul(i, g))
+        state = op.Mul(o, op.Tanh(cell))
+        return [state, cell, state, cell, joined(op, [i, f, g, o], 1)]
+
+    return _scan(op, [h, c], [x], [size, size, op.dims(x)[-1]], body)[2:]
+
+
+def lstm_steps_backward(
+    op: Emit, grad: ir.Value, grad_cell: ir.Value, gates: ir.Value, cells: ir.Value, before: ir.Value, weight: ir.Value
+) -> tuple[ir.Value, ...]:
+    """lstm_steps_backward(Tensor grad, Tensor grad_cell, Tensor gates, Tensor cells, Tensor before, Tensor weight) -> (Tensor, Tensor, Tensor)
+
+    Source: the derivative of the cell of lstm_steps, from the last step to the first.
+    """
+    size = op.dims(grad)[-1]
+
+    def body(
+        op: Emit, later: ir.Value, cell: ir.Value, grad: ir.Value, gates: ir.Value, present: ir.Value, before: ir.Value
+    ) -> list[ir.Value]:
+        i, f, g, o = _parts(op, gates, 4, size)
+        of_state, curved = op.Add(grad, later), op.Tanh(present)
+        of_cell = op.Add(cell, op.Mul(op.Mul(of_state, o), _rest(op, op.Mul(curved, curved))))
+        raw = [
+            op.Mul(op.Mul(of_cell, g), op.Mul(i, _rest(op, i))),
+            op.Mul(op.Mul(of_cell, before), op.Mul(f, _rest(op, f))),
+            op.Mul(op.Mul(of_cell, i), _rest(op, op.Mul(g, g))),
+            op.Mul(op.Mul(of_state, curved), op.Mul(o, _rest(op, o))),
+        ]
+        of_gates = joined(op, raw, 1)
+        return [op.MatMul(of_gates, weight), op.Mul(of_cell, f), of_gates]
+
+    none = op.Mul(grad_cell, op.const(0, op.dtype(grad_cell)))
+    of_h, of_c, raw = _scan(
+        op, [none, grad_cell], [grad, gates, cells, before], [op.dims(gates)[-1]], body, reverse=True
+    )
+    return raw, of_h, of_c
+
+
+def gru_steps(op: Emit, x: ir.Value, h: ir.Value, weight: ir.Value, bias: ir.Value) -> tuple[ir.Value, ...]:
+    """gru_steps(Tensor x, Tensor h, Tensor weight, Tensor bias) -> (Tensor, Tensor)"""
+    size, across = op.dims(h)[-1], transposed_weight(op, weight)
+
+    def body(op: Emit, h: ir.Value, x: ir.Value) -> list[ir.Value]:
+        own, given = _parts(op, op.Add(op.MatMul(h, across), bias), 3, size), _parts(op, x, 3, size)
+        reset, update = op.Sigmoid(op.Add(given[0], own[0])), op.Sigmoid(op.Add(given[1], own[1]))
+        fresh = op.Tanh(op.Add(given[2], op.Mul(reset, own[2])))
+        state = op.Add(fresh, op.Mul(update, op.Sub(h, fresh)))
+        return [state, state, joined(op, [reset, update, fresh, own[2]], 1)]
+
+    return _scan(op, [h], [x], [size, 4 * size], body)[1:]
+
+
+def gru_steps_backward(
+    op: Emit, grad: ir.Value, gates: ir.Value, before: ir.Value, weight: ir.Value
+) -> tuple[ir.Value, ...]:
+    """gru_steps_backward(Tensor grad, Tensor gates, Tensor before, Tensor weight) -> (Tensor, Tensor, Tensor)
+
+    Source: the derivative of the cell of gru_steps, from the last step to the first.
+    """
+    size, dtype = op.dims(grad)[-1], op.dtype(grad)
+
+    def body(op: Emit, later: ir.Value, grad: ir.Value, gates: ir.Value, before: ir.Value) -> list[ir.Value]:
+        reset, update, fresh, own = _parts(op, gates, 4, size)
+        of_state = op.Add(grad, later)
+        of_fresh = op.Mul(op.Mul(of_state, _rest(op, update)), _rest(op, op.Mul(fresh, fresh)))
+        of_update = op.Mul(op.Mul(of_state, op.Sub(before, fresh)), op.Mul(update, _rest(op, update)))
+        of_reset = op.Mul(op.Mul(of_fresh, own), op.Mul(reset, _rest(op, reset)))
+        of_own = joined(op, [of_reset, of_update, op.Mul(of_fresh, reset)], 1)
+        earlier = op.Add(op.Mul(of_state, update), op.MatMul(of_own, weight))
+        return [earlier, joined(op, [of_reset, of_update, of_fresh], 1), of_own]
+
+    start = op.expand(op.const(0, dtype), op.dims(grad)[1:])
+    of_h, of_x, of_own = _scan(op, [start], [grad, gates, before], [3 * size, 3 * size], body, reverse=True)
+    return of_x, of_own, of_h
+
+
+def rnn_steps(op: Emit, x: ir.Value, h: ir.Value, weight: ir.Value, is_relu: bool) -> ir.Value:
+    """rnn_steps(Tensor x, Tensor h, Tensor weight, bool is_relu) -> Tensor"""
+    across = transposed_weight(op, weight)
+
+    def body(op: Emit, h: ir.Value, x: ir.Value) -> list[ir.Value]:
+        total = op.Add(x, op.MatMul(h, across))
+        state = op.Relu(total) if is_relu else op.Tanh(total)
+        return [state, state]
+
+    return _scan(op, [h], [x], [op.dims(h)[-1]], body)[1]
+
+
+def rnn_steps_backward(
+    op: Emit, grad: ir.Value, states: ir.Value, weight: ir.Value, is_relu: bool
+) -> tuple[ir.Value, ...]:
+    """rnn_steps_backward(Tensor grad, Tensor states, Tensor weight, bool is_relu) -> (Tensor, Tensor)"""
+    dtype = op.dtype(grad)
+
+    def body(op: Emit, later: ir.Value, grad: ir.Value, state: ir.Value) -> list[ir.Value]:
+        slope = op.Sign(state) if is_relu else _rest(op, op.Mul(state, state))
+        raw = op.Mul(op.Add(grad, later), slope)
+        return [op.MatMul(raw, weight), raw]
+
+    start = op.expand(op.const(0, dtype), op.dims(grad)[1:])
+    of_h, raw = _scan(op, [start], [grad, states], [op.dims(grad)[-1]], body, reverse=True)
+    return raw, of_h
+
+
+FORMS = (lstm_steps, lstm_steps_backward, gru_steps, gru_steps_backward, rnn_steps, rnn_steps_backward)
+assert {form.__name__ for form in FORMS} == set(recurrent.SCHEMAS)
+RECURRENT: dict[Any, Callable[..., Any]] = {getattr(torch.ops.fx2onnx, form.__name__).default: form for form in FORMS}
+"""Translations, by overload."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import onnx_ir as ir
 import torch
 
-from fx2onnx.aten_map.table.axes import unsqueeze
+from fx2onnx.aten_map.table.axes import fixed, unsqueeze
 from fx2onnx.aten_map.table.registry import translates
 from fx2onnx.irx.emit import Emit
 
@@ -42,6 +43,23 @@ def _cdist_backward(op: Emit, grad: ir.Value, x1: ir.Value, x2: ir.Value, p: flo
         power = op.Pow(op.Where(no_size, op.const(1, dtype), ratio), op.const(p - 1, dtype))
         share = op.Mul(sign, op.Where(no_size, zero, power))
     return op.ReduceSum(op.Mul(share, weight), axes=[rank - 1], keepdims=0)
+
+
+@translates(aten._pdist_backward.default)
+def _pdist_backward(op: Emit, grad: ir.Value, self: ir.Value, p: float, pdist: ir.Value) -> ir.Value:
+    """_pdist_backward(Tensor grad, Tensor self, float p, Tensor pdist) -> Tensor
+
+    The gradient of ``cdist(self, self)`` where each pair has its distance and gradient once in either order.
+    """
+    size = fixed(op.dims(self)[0], "the number of rows whose distances are differentiated")
+    rows, columns = np.triu_indices(size, 1)
+    places = op.const(np.concatenate([np.stack([rows, columns], 1), np.stack([columns, rows], 1)]).astype(np.int64))
+
+    def square(pairs: ir.Value) -> ir.Value:
+        none = op.expand(op.const(0, op.dtype(pairs)), (size, size))
+        return op.ScatterND(none, places, op.Concat(pairs, pairs, axis=0))
+
+    return _cdist_backward(op, square(grad), self, self, p, square(pdist))
 
 
 @translates(aten._weight_norm_interface_backward.default)

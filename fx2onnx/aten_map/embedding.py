@@ -7,6 +7,7 @@ import math
 import onnx_ir as ir
 import torch
 
+from fx2onnx.aten_map.embedding_backward import bag_of
 from fx2onnx.aten_map.joining import joined
 from fx2onnx.aten_map.normalization import norm_except
 from fx2onnx.aten_map.table.axes import INT64, flat, sliced, steps, unsqueeze, whole
@@ -35,7 +36,7 @@ def _bagged(
 ) -> tuple[ir.Value | None, ...]:
     """A [bags, indices] mask of membership; sums and means are one product with it, maxima a masked reduction.
 
-    Only the first output is given; the others serve the backward pass.
+    The other outputs serve the backward pass.
     """
     count = op.dims(indices)[0]
     offsets = op.cast(offsets, INT64)
@@ -62,6 +63,8 @@ def _bagged(
         top = op.ReduceMax(shown, axes=[1], keepdims=0)
         empty = op.Equal(unsqueeze(op, sizes, 1), op.const(0))
         output = op.Where(empty, op.const(0, dtype), top)
+        best = op.Gather(op.cast(indices, INT64), op.ArgMax(shown, axis=1, keepdims=0), axis=0)
+        return output, _bags(op, indices, starts), sizes, op.Where(empty, op.const(0), best)
     else:
         share = op.Cast(member, to=dtype)
         if per_sample_weights is not None:
@@ -70,7 +73,13 @@ def _bagged(
         if mode == MEAN:
             divisor = op.Max(op.Cast(sizes, to=dtype), op.const(1, dtype))
             output = op.Div(output, unsqueeze(op, divisor, 1))
-    return output, None, None, None
+    return output, _bags(op, indices, starts), sizes, None
+
+
+def _bags(op: Emit, indices: ir.Value, starts: ir.Value) -> ir.Value | None:
+    """For each index the number of its bag, where the backward pass is to have it."""
+    is_asked = len(op.result) > 1 and 0 not in op.result_dims(1)
+    return bag_of(op, indices, starts) if is_asked else None
 
 
 _BAGS = "embedding_bag embedding_bag.padding_idx _embedding_bag _embedding_bag_forward_only"

@@ -20,8 +20,7 @@ from fx2onnx.capture.torch_private.pytrees import flatten
 from fx2onnx.training.groups import Groups
 from fx2onnx.training.optimizers import Moment
 from fx2onnx.training.options import Training
-from fx2onnx.training.randomness import is_drop_path, seeded
-from fx2onnx.training.recurrent import looped
+from fx2onnx.training.randomness import is_drop_path, seeded, unseeded
 from fx2onnx.training.sample import Sample, refuse_names
 
 Tensors = dict[str, torch.Tensor]
@@ -29,7 +28,7 @@ STEP, SEED, LOSS_SCALE, LOSS, FINITE = "step", "seed", "loss_scale", "loss", "gr
 GRADIENT, NEXT = "grad.", ".next"
 DROPOUTS = (
     *(torch.nn.Dropout, torch.nn.Dropout1d, torch.nn.Dropout2d, torch.nn.Dropout3d),
-    *(torch.nn.AlphaDropout, torch.nn.FeatureAlphaDropout),
+    *(torch.nn.AlphaDropout, torch.nn.FeatureAlphaDropout, torch.nn.RReLU),
 )
 OWN = "module."
 """How the names of what is the user's own begin in the captured program."""
@@ -150,7 +149,7 @@ class TrainingProgram(torch.nn.Module):
         """Whatever replaces functions of torch while the module runs."""
         if self.plan.training.dropout == "seeded":
             return seeded(tensors[SEED], self.module)
-        return looped(lambda value, p: value)
+        return unseeded()
 
     def _outputs(self, tensors: Mapping[str, torch.Tensor], parameters: Tensors) -> object:
         args, kwargs = self.plan.sample.call(tensors)

@@ -61,8 +61,24 @@ def without_dropout() -> Iterator[None]:
     with Changes():
         for function in (*kept, functional.alpha_dropout, functional.feature_alpha_dropout):
             CodePatch(function, lambda original: lambda input, *_, **__: input).put_in()
+        CodePatch(functional.rrelu, lambda original: _leaky).put_in()
         put_name(functional, "scaled_dot_product_attention", attention)
         yield
+
+
+def _leaky(
+    input: torch.Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False, inplace: bool = False
+) -> torch.Tensor:
+    return functional.leaky_relu(input, (lower + upper) / 2)
+
+
+@contextlib.contextmanager
+def unseeded() -> Iterator[None]:
+    """While a module is captured whose dropout is off, ``rrelu`` takes the slope between the two; layers keep everything."""
+    with Changes():
+        CodePatch(functional.rrelu, lambda original: _leaky).put_in()
+        with looped(lambda value, p: value):
+            yield
 
 
 def is_drop_path(part: torch.nn.Module) -> bool:
@@ -86,6 +102,14 @@ def seeded(seed: torch.Tensor, module: torch.nn.Module) -> Iterator[None]:
         input: torch.Tensor, p: float = 0.5, training: bool = False, inplace: bool = False
     ) -> torch.Tensor:
         return _alpha_dropped(draws, input, _planes(input), p) if training and p > 0 else input
+
+    def leaky(
+        input: torch.Tensor, lower: float = 1 / 8, upper: float = 1 / 3, training: bool = False, inplace: bool = False
+    ) -> torch.Tensor:
+        if not training:
+            return functional.leaky_relu(input, (lower + upper) / 2)
+        slope = draws.uniform(input) * (upper - lower) + lower
+        return torch.where(input >= 0, input, input * slope.to(input.dtype))
 
     def channels(input: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> torch.Tensor:
         return _dropped(draws, input, _planes(input), p) if training and p > 0 else input
@@ -115,8 +139,8 @@ def seeded(seed: torch.Tensor, module: torch.nn.Module) -> Iterator[None]:
     )
     replacements |= {functional.alpha_dropout: alpha, functional.feature_alpha_dropout: alpha_channels}
     with Changes():
-        for function, instead in replacements.items():
-            CodePatch(function, lambda original, instead=instead: instead).put_in()  # type: ignore[misc]
+        for function, instead in [*replacements.items(), (functional.rrelu, leaky)]:
+            CodePatch(function, lambda original, instead=instead: instead).put_in()  # type: ignore[misc, arg-type]
         put_name(functional, "scaled_dot_product_attention", attention)
         for part in module.modules():
             if is_drop_path(part):

@@ -146,7 +146,36 @@ def _samplings() -> dict[str, tuple[Function, Tensors]]:
     return found
 
 
-CASES = _samplings() | _convolutions() | _poolings() | _resamplings() | OTHERS
+def _bags() -> dict[str, tuple[Function, Tensors]]:
+    """Three bags, one of them empty, in which an embedding comes twice."""
+    ids, starts, ends = torch.tensor([1, 3, 1, 4, 0, 2]), torch.tensor([0, 4, 4]), torch.tensor([0, 4, 4, 6])
+    found: dict[str, tuple[Function, Tensors]] = {}
+    for mode in ("sum", "mean", "max"):
+        options = {
+            "": {"offsets": starts}, ", last offset": {"offsets": ends, "include_last_offset": True},
+            ", padding": {"offsets": starts, "padding_idx": 3},
+        }  # fmt: skip
+        for name, more in options.items():
+            found[f"bags, {mode}{name}"] = (
+                lambda w, mode=mode, more=more: F.embedding_bag(ids, w, mode=mode, **more), (_r(5, 3),)
+            )  # fmt: skip
+    for name, more in (("weighted", {}), ("weighted, padding", {"padding_idx": 3})):
+        found[f"bags, {name}"] = (
+            lambda w, v, more=more: F.embedding_bag(ids, w, starts, mode="sum", per_sample_weights=v, **more),
+            (_r(5, 3), _r(6)),
+        )
+    return found
+
+
+def _pairs() -> dict[str, tuple[Function, Tensors]]:
+    found: dict[str, tuple[Function, Tensors]] = {
+        f"pdist {p}": (lambda x, p=p: F.pdist(x, p), (_r(5, 3),)) for p in (0.0, 1.0, 1.5, 2.0, 3.0, float("inf"))
+    }
+    found["bilinear"] = (F.bilinear, (_r(2, 3, 4), _r(2, 3, 5), _r(6, 4, 5), _r(6)))
+    return found
+
+
+CASES = _bags() | _pairs() | _samplings() | _convolutions() | _poolings() | _resamplings() | OTHERS
 
 
 class Gradients(torch.nn.Module):
@@ -216,3 +245,10 @@ DIRECT: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
 @pytest.mark.parametrize("name", DIRECT)
 def test_gradients_of_interpolation_as_operators(name: str) -> None:
     check(DIRECT[name], (_r(1, 2, 8, 10),))
+
+
+def test_bags_scaled_by_frequency_are_refused() -> None:
+    """Eager PyTorch divides the gradient of a row that is looked up once by the count of another."""
+    ids, starts = torch.tensor([1, 3, 1, 4, 0, 2]), torch.tensor([0, 4])
+    with pytest.raises(fx2onnx.UserError, match="scale_grad_by_freq"):
+        compare(lambda w: F.embedding_bag(ids, w, starts, mode="sum", scale_grad_by_freq=True), (_r(5, 3),))

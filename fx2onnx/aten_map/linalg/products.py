@@ -303,3 +303,24 @@ def matrix_power(op: Emit, value: ir.Value, exponent: int) -> ir.Value:
             square = matrix_product(op, square, square)
     assert result is not None
     return result
+
+
+@translates(aten._trilinear.default)
+def _trilinear(
+    op: Emit,
+    i1: ir.Value,
+    i2: ir.Value,
+    i3: ir.Value,
+    expand1: Sequence[int],
+    expand2: Sequence[int],
+    expand3: Sequence[int],
+    sumdim: Sequence[int],
+) -> ir.Value:
+    """_trilinear(Tensor i1, Tensor i2, Tensor i3, int[] expand1, int[] expand2, int[] expand3, int[] sumdim, int unroll_dim=1) -> Tensor
+
+    The product of the three, each with new axes at the places ``expand``, summed over ``sumdim``: one Einsum.
+    """
+    letters = "abcdefghijkl"[: op.rank(i1) + len(expand1)]
+    terms = ["".join(x for i, x in enumerate(letters) if i not in places) for places in (expand1, expand2, expand3)]
+    kept = "".join(letter for index, letter in enumerate(letters) if index not in sumdim)
+    return op.Einsum(i1, i2, i3, equation=f"{','.join(terms)}->{kept}", outputs=[op.result[0]])

@@ -36,6 +36,7 @@ IGNORED = frozenset(
         "deterministic",
         "allow_tf32",
         "scale_grad_by_freq",
+        "unroll_dim",
     ]
 )
 """Arguments without influence on the values: where they are kept, how they are computed, what a gradient would be."""

@@ -54,6 +54,9 @@ sabotage: $(VENV)/.installed ## harm files of 15 architectures in every known wa
 planted: $(VENV)/.installed ## plant faults in each stage of exporter and runner; which stage locate names, into docs/planted.md (minutes)
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.planted --each 4 --write docs/planted.md
 
+training: $(VENV)/.installed ## train every kind of model in exported graphs beside PyTorch, into docs/training_coverage.md (tens of minutes)
+	$(UNPIN) OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.training_coverage --write docs/training_coverage.md
+
 verify-cost: $(VENV)/.installed ## what verify and locate cost in forwards of eager PyTorch, into docs/verify_cost.md
 	OMP_NUM_THREADS=1 $(UNPIN) $(BIN)/python -m benchmarks.verify_cost --write docs/verify_cost.md
 

@@ -10,7 +10,7 @@ import torch
 from fx2onnx.aten_map.embedding_backward import bag_of
 from fx2onnx.aten_map.joining import joined
 from fx2onnx.aten_map.normalization import norm_except
-from fx2onnx.aten_map.table.axes import INT64, flat, sliced, steps, unsqueeze, whole
+from fx2onnx.aten_map.table.axes import INT64, flat, sliced, steps, unsqueeze, whole, zeros
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared, translates
 from fx2onnx.irx.emit import Emit
 
@@ -73,6 +73,8 @@ def _bagged(
         if mode == MEAN:
             divisor = op.Max(op.Cast(sizes, to=dtype), op.const(1, dtype))
             output = op.Div(output, unsqueeze(op, divisor, 1))
+    if mode != MEAN and len(op.result) > 2:  # as in PyTorch, whose gradient of a sum reads none
+        sizes = zeros(op, op.result_dims(2), INT64)
     return output, _bags(op, indices, starts), sizes, None
 
 

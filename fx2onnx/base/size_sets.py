@@ -54,19 +54,34 @@ class SizeSet:
         return np.concatenate([listed[: self.start], np.tile(rest, -(-(count - self.start) // len(rest)))])[:count]
 
     def __and__(self, other: SizeSet) -> SizeSet:
-        if self == EVERY or other == EVERY:
-            return other if self == EVERY else self
-        start, period = max(self.start, other.start), math.lcm(self.period, other.period)
-        if start + period > LARGEST:
-            return self
-        count = start + period
-        return made_of(self.array(count) & other.array(count), start)
+        """What is in both; more where a list of these would be too long (``both``)."""
+        found = self.both(other)
+        return self if found is None else found
 
     def __or__(self, other: SizeSet) -> SizeSet:
-        start, period = max(self.start, other.start), math.lcm(self.period, other.period)
-        if start + period > LARGEST:
-            return EVERY
-        return made_of(self.array(start + period) | other.array(start + period), start)
+        """What is in either; more where a list of these would be too long (``either``)."""
+        found = self.either(other)
+        return EVERY if found is None else found
+
+    def both(self, other: SizeSet) -> SizeSet | None:
+        """What is in both; None where a list of these would be too long."""
+        if self == EVERY or other == EVERY:
+            return other if self == EVERY else self
+        start, count = self._lengths(other)
+        return None if count > LARGEST else made_of(self.array(count) & other.array(count), start)
+
+    def either(self, other: SizeSet) -> SizeSet | None:
+        """What is in either; None where a list of these would be too long."""
+        start, count = self._lengths(other)
+        return None if count > LARGEST else made_of(self.array(count) | other.array(count), start)
+
+    def _lengths(self, other: SizeSet) -> tuple[int, int]:
+        start = max(self.start, other.start)
+        return start, start + math.lcm(self.period, other.period)
+
+    def is_within(self, other: SizeSet) -> bool:
+        """Whether every member is one of ``other``; false where that is not found."""
+        return self.both(other) == self
 
     def first(self, count: int) -> list[int]:
         """The least members, ``count`` at most."""

@@ -179,7 +179,7 @@ class _AtOne:
         test = functools.reduce(lambda one, two: Relation("or", (one, two)), tests)
         calls, weights = common_calls(one, two), common_weights(one, two)
         error = self.done.shape_env.undeclared(guard.relation, guard.where)
-        decisions = [Decision(test, holds, calls, weights, error, dict(one.sizes)) for holds in (True, False)]
+        decisions = [Decision(test, holds, True, calls, weights, error, dict(one.sizes)) for holds in (True, False)]
         general = Path(one, self.done.shape_env, decisions[:1])
         single = Path(replace(two, sizes={**two.sizes, **at}), other.shape_env, decisions[1:])
         try:
@@ -205,7 +205,7 @@ def _needs_no_more(env: ShapeEnv, general: ShapeEnv, names: Names) -> bool:
     }
     equal |= {key for key, guard in env.guards.items() if guard.relation.op == "eq" and not guard.by_user}
     return equal <= general.guards.keys() and all(
-        general.sets.get(name, EVERY) & sizes == general.sets.get(name, EVERY)
+        general.sets.get(name, EVERY).is_within(sizes)
         for name, sizes in env.sets.items()
         if name not in general.unbacked
     )

@@ -461,9 +461,13 @@ def test_what_torchs_modules_raise_ends_the_run_in_eager_too() -> None:
 
 
 @pytest.mark.parametrize(
-    "goes", [lambda n: [n > limit for limit in range(4, 44, 2)], lambda n: [n % p < 2 for p in (3, 4, 5, 7, 11)]]
+    ("goes", "why"),
+    [
+        (lambda n: [n > limit for limit in range(4, 64, 2)], "more than 24 decisions on a path"),
+        (lambda n: [n % p < 2 for p in (3, 4, 5, 7, 11, 13, 17)], "more than 64 paths"),
+    ],
 )
-def test_no_more_paths_are_run_than_are_kept(goes: Any) -> None:
+def test_no_more_paths_are_run_than_are_kept(goes: Any, why: str) -> None:
     runs: list[int] = []
 
     def program(x: torch.Tensor) -> torch.Tensor:
@@ -473,9 +477,9 @@ def test_no_more_paths_are_run_than_are_kept(goes: Any) -> None:
                 x = x + turn
         return x
 
-    with pytest.raises(fx2onnx.UserError, match="more than 16 paths through forward"):
+    with pytest.raises(fx2onnx.UserError, match=why):
         fx2onnx.export(program, (torch.randn(2, 2),), dynamic_shapes=({0: "n"},))
-    assert len(runs) <= 17
+    assert len(runs) <= 65
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16])
@@ -503,3 +507,37 @@ INDICES: dict[str, Any] = {
 def test_indices_that_are_sizes(name: str) -> None:
     others = [(torch.randn(size, 9, 3),) for size in (3, 4, 7, 8)]
     check(INDICES[name], (torch.randn(6, 9, 3),), others=others, dynamic_shapes=({0: "n"},))
+
+
+def test_sizes_that_repeat_later_than_can_be_listed_are_told_apart() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        n = x.shape[0]
+        for turn, period in enumerate((401, 503)):
+            if n % period < 2:
+                x = x + 10**turn
+        return x
+
+    others = [(torch.zeros(size, 1),) for size in (3, 401, 402, 503, 504, 401 * 503, 401 * 503 + 1)]
+    check(program, (torch.zeros(2, 1),), others=others, dynamic_shapes=({0: "n"},))
+
+
+def test_conditions_that_repeat_later_than_can_be_listed_are_all_stated() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return x.reshape(-1, 401).sum() + x.reshape(-1, 503).sum()
+
+    result = fx2onnx.export(program, (torch.zeros(2 * 401 * 503),), dynamic_shapes=({0: "n"},))
+    assert conditions_of(result) == {"n": {"n % 401 == 0", "n % 503 == 0"}}
+
+
+@pytest.mark.parametrize("sample", [(56, 84), (56, 28), (28, 28)])
+def test_sizes_of_two_dims_are_as_many_as_eager_takes(sample: tuple[int, int]) -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        height, width = x.shape[0] // 4, x.shape[1] // 4
+        if height % 7 or width % 7:
+            return x * 2
+        windows = x[:height, :width].reshape(height // 7, 7, width // 7, 7)
+        return windows.transpose(1, 2).reshape(height, width)
+
+    others = [(torch.randn(size),) for size in ((28, 59), (30, 31), (56, 85), (27, 28), (33, 60), (12, 112))]
+    result = check(program, (torch.randn(sample),), others=others, dynamic_shapes=({0: "H", 1: "W"},))
+    assert conditions_of(result) == {}

@@ -15,7 +15,7 @@ from fx2onnx.capture.overloads.unbacked import Size
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
 from fx2onnx.capture.recording.meta_rules import contiguous_strides
 from fx2onnx.capture.recording.tensor_tracker import dims_of
-from fx2onnx.capture.shapes.conditions import simplified
+from fx2onnx.capture.shapes.conditions import simplified, solved
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.capture.shapes.symnode import sym_int, unwrap
 from fx2onnx.capture.torch_private.fake_tensors import fake_view
@@ -87,21 +87,29 @@ def _reshaped(recorder: BaseRecorder, call: Call, tensor: torch.Tensor, target: 
 def _of_computed(
     recorder: BaseRecorder, call: Call, tensor: torch.Tensor, dims: Sequence[DimLike], target: list[DimLike]
 ) -> object:
-    """Where the numbers of elements are equal at every size; else torch's own way."""
+    """Where the numbers of elements are equal, which eager PyTorch needs; else torch's own way, which refuses."""
     if not _has_computed((*dims, *target)):
         return NotImplemented
+    env, is_known = recorder.shape_env, -1 not in [size for size in target if isinstance(size, int)]
     if target.count(-1) == 1:
         count, given = product(list(dims)), product([size for size in target if size != -1])
         rest = apply("floordiv", count, given) if given != 0 else 0
         target = [rest if size == -1 else size for size in target]  # type: ignore[misc]
-    if without_remainders(product(target)) != without_remainders(product(list(dims))):
+    counts = [without_remainders(_simplified(env, product(list(sizes)))) for sizes in (target, dims)]
+    if counts[0] != counts[1] and not (is_known and _are_needed_to_be_equal(env, *counts)):
         return NotImplemented
-    strides = _strides_of_view(recorder.shape_env, dims, list(map(unwrap, tensor.stride())), target)
+    strides = _strides_of_view(env, dims, list(map(unwrap, tensor.stride())), target)
     if strides is not None:
         made = _view_of(recorder, tensor, target, strides)
     else:  # a view, too: ``contiguous()`` before it does nothing at the sample, and copies at other sizes
         made = recorder.new_fake(target, tensor.dtype, tensor.device)
     return recorder.finish(call.func, call.args, recorder.to_nodes(call.args, call.kwargs), made)
+
+
+def _are_needed_to_be_equal(env: ShapeEnv, one: Scalar, other: Scalar) -> bool:
+    """Whether two numbers of elements are equal at the sample, under a condition that says so of single sizes."""
+    relation = Relation("eq", (one, other))
+    return env.is_settled(relation) is True or (solved(relation, env.hints) is not None and env.guard(relation))
 
 
 def _has_computed(sizes: Sequence[DimLike]) -> bool:

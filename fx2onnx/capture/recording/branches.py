@@ -24,7 +24,11 @@ from fx2onnx.capture.recording.joining import Join, Path, unjoined
 
 Node: TypeAlias = torch.fx.Node
 MAX_PATHS = 16
-"""Runs of the module; a loop that Python leaves by data has a path for each turn, and bodies nested as deeply."""
+"""Through decisions by data: a loop that Python leaves so has a path for each turn, and bodies nested as deeply."""
+MAX_PATHS_BY_SIZES = 64
+"""Through all decisions: each is a run of the module."""
+MAX_DECISIONS = 24
+"""On one path: bodies of the file are nested as deeply."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +43,7 @@ Run: TypeAlias = Callable[[Attempt, Branches], Outcome]
 
 def joined_paths(run: Run, attempt: Attempt) -> Outcome:
     """The program of all paths. It fails with E104 where there are too many, or where two cannot be joined."""
-    branches = Branches((), attempt.splits_by_sizes, MAX_PATHS)
+    branches = Branches((), attempt.splits_by_sizes, MAX_DECISIONS)
     path = _Exploration(run, attempt).explored(branches)
     try:
         if isinstance(path, Path):
@@ -54,7 +58,8 @@ class _Exploration:
 
     def __init__(self, run: Run, attempt: Attempt) -> None:
         self._run, self._attempt = run, attempt
-        self._runs_left = MAX_PATHS
+        self._runs_left = MAX_PATHS_BY_SIZES
+        self._by_data_left = MAX_PATHS - 1
 
     def explored(self, branches: Branches) -> Path | _Ended | Failed:
         """What a run with the choices gives, joined with those that decide otherwise where it had none."""
@@ -69,7 +74,7 @@ class _Exploration:
                 if isinstance(path, Failed):
                     return path
                 if self._runs_left < depth - given + 1:
-                    return self._too_many(branches.decisions[-1].error)
+                    return self._too_many(branches.decisions[-1].error, MAX_PATHS_BY_SIZES)
                 path = self._with_other_way(path, branches, depth)
             return path
         finally:
@@ -86,19 +91,25 @@ class _Exploration:
                 if error is None or error is not outcome.error or outcome.library_code is not None:
                     return (_Ended(outcome) if _ends_by_raise(outcome) else outcome), branches
                 drop_frames(error)
-                if made >= self._runs_left - 1:
-                    return self._too_many(error), branches
+                if made >= MAX_DECISIONS:
+                    return self._too_many(error, MAX_DECISIONS, "decisions on a path"), branches
+                if made >= min(self._runs_left - 1, self._by_data_left):
+                    return self._too_many(error, MAX_PATHS), branches
                 branches = branches.but(made, Choice(True))
             finally:
                 del outcome
                 error = None
 
-    def _too_many(self, error: UserError) -> Failed:
-        return Failed(self._attempt, unjoined(error, f"there are more than {MAX_PATHS} paths through forward"))
+    def _too_many(self, error: UserError, most: int, what: str = "paths") -> Failed:
+        return Failed(self._attempt, unjoined(error, f"there are more than {most} {what} through forward"))
 
     def _with_other_way(self, path: Path | _Ended, branches: Branches, depth: int) -> Path | _Ended | Failed:
         """``path``, and what there is where decision ``depth`` goes the other way."""
         decision = branches.decisions[depth]
+        if not decision.is_by_sizes:
+            if not self._by_data_left:
+                return self._too_many(decision.error, MAX_PATHS)
+            self._by_data_left -= 1
         first_unknown = path.shape_env.next_unknown if isinstance(path, Path) else 0
         other = self.explored(branches.but(depth, Choice(not decision.holds, first_unknown)))
         try:

@@ -30,6 +30,8 @@ class Decision:
 
     test: Test
     holds: bool
+    is_by_sizes: bool
+    """And not by data."""
     calls: int
     weights: int
     error: UserError
@@ -53,7 +55,7 @@ class Branches:
     choices: tuple[Choice, ...]
     by_sizes: bool = True
     """Whether decisions by sizes have branches, too."""
-    most: int = 16
+    most: int = 24
     """The largest number of decisions in a run."""
     sizes: set[str] = field(default_factory=set)
     """By which sizes there were such decisions, in any run."""
@@ -84,6 +86,8 @@ class Branches:
             self.undecided = error
             raise error
         calls = sum(node.op == "call_function" for node in recorder.root.nodes)
-        self.decisions.append(Decision(test, choice.holds, calls, len(recorder.weights), error, env.sizes()))
+        self.decisions.append(
+            Decision(test, choice.holds, is_by_sizes, calls, len(recorder.weights), error, env.sizes())
+        )
         env.next_unknown = max(env.next_unknown, choice.first_unknown)
         return choice.holds

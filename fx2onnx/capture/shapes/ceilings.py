@@ -112,6 +112,7 @@ def _atom_and_rest(value: Scalar) -> tuple[Atom | None, Scalar]:
 def where_it_is_one(multiple: Multiple, sets: Mapping[str, SizeSet]) -> Rewrite:
     """Sizes as they are where ``multiple`` is one, and symbols in ``sets``."""
     forms = {name: sizes.as_symbol(name) for name, sizes in sets.items() if sizes.progression()[1] != 1}
+    others = {name: sizes for name, sizes in sets.items() if name not in forms}
     size = multiple.size.substitute(forms)
     found = _solved(size, multiple.divisor * _QUOTIENT) if isinstance(size, Dim) else None
 
@@ -121,8 +122,14 @@ def where_it_is_one(multiple: Multiple, sets: Mapping[str, SizeSet]) -> Rewrite:
         further = _further_divisor(inner, found[0])
         return None if further is None else apply("floordiv", found[1], further)
 
+    def by_remainders(inner: Atom) -> Scalar | None:
+        value = Dim({(inner,): 1})
+        known = simplified(value, others) if others and inner.symbols <= others.keys() else value
+        return None if known == value else known
+
     def written(value: Scalar) -> Scalar:
-        return rewritten(rewritten(value.substitute(forms) if isinstance(value, Dim) else value, rule), _quotients)
+        value = rewritten(value.substitute(forms) if isinstance(value, Dim) else value, rule)
+        return rewritten(rewritten(value, by_remainders), _quotients)
 
     return _memoized(written)
 

@@ -13,6 +13,10 @@ from fx2onnx.base.size_sets import SizeSet, where_true
 Solution = dict[str, tuple[Relation, SizeSet]]
 """Of each symbol, the sizes at which the relation holds, and a relation that is true just there."""
 MAX_MODULUS = 1 << 12
+MOST_REMAINDERS = 64
+"""Of a modulus up to this, all remainders are tried."""
+MOST_CLASSES = 4
+"""Of so many remainders it is asked whether a size is written alike for all."""
 NEAR = 64
 FAR = tuple(1 << power for power in range(7, 17))
 """Sizes of each symbol that are tried."""
@@ -40,33 +44,52 @@ def _of_several(relation: Relation, names: list[str], hints: Mapping[str, int]) 
     if not isinstance(gap, Dim):
         return None
     moduli = {name: modulus for name in names if (modulus := _modulus(gap, name)) > 1}
-    for chosen in ([name] for name in moduli):
-        if _vanishes(gap, {name: moduli[name] for name in chosen}, hints):
-            return _loosened(gap, {name: moduli[name] for name in chosen}, hints)
-    return _loosened(gap, moduli, hints) if moduli and _vanishes(gap, moduli, hints) else None
+    for chosen in [[name] for name in moduli] + [list(moduli)]:
+        wanted = {name: moduli[name] for name in chosen}
+        remainders = {name: hints[name] % modulus for name, modulus in wanted.items()}
+        if wanted and _vanishes(gap, wanted, remainders):
+            return _loosened(gap, wanted, remainders)
+    return None
 
 
-def _vanishes(gap: Dim, moduli: Mapping[str, int], hints: Mapping[str, int]) -> bool:
-    """Whether ``gap`` is 0 at all sizes that leave the remainders of the sample's."""
+def _vanishes(gap: Dim, moduli: Mapping[str, int], remainders: Mapping[str, int]) -> bool:
+    """Whether ``gap`` is 0 at all sizes that leave these remainders."""
     return without_remainders(gap.substitute({
-        name: Dim.symbol(name) * modulus + hints[name] % modulus for name, modulus in moduli.items()
+        name: Dim.symbol(name) * modulus + remainders[name] for name, modulus in moduli.items()
     })) == 0  # fmt: skip
 
 
-def _loosened(gap: Dim, moduli: dict[str, int], hints: Mapping[str, int]) -> Solution:
-    """With the least moduli, each a divisor of the given one."""
-    for name in list(moduli):
-        for divisor in _divisors(moduli[name]):
-            if _vanishes(gap, moduli | {name: divisor}, hints):
-                moduli[name] = divisor
-                break
-    return {
-        name: (relation, found)
-        for name, modulus in moduli.items()
-        if modulus > 1
-        and (relation := Relation("eq", (Dim.symbol(name) % modulus, hints[name] % modulus)))
-        and (found := where_true(relation)) is not None
-    }
+def _loosened(gap: Dim, moduli: dict[str, int], remainders: Mapping[str, int]) -> Solution:
+    """With the least moduli, each a divisor of the given one; of small ones, with all remainders that do."""
+    if all(modulus <= MOST_REMAINDERS for modulus in moduli.values()):
+        found = {name: [remainder] for name, remainder in remainders.items()}
+        for name, modulus in moduli.items():
+            for remainder in range(modulus):
+                others = itertools.product(*({**found, name: [remainder]}).values())
+                if remainder not in found[name] and all(
+                    _vanishes(gap, moduli, dict(zip(found, other, strict=True))) for other in others
+                ):
+                    found[name].append(remainder)
+        sets = {name: (modulus, found[name]) for name, modulus in moduli.items()}
+    else:
+        for name in list(moduli):
+            for divisor in _divisors(moduli[name]):
+                if _vanishes(gap, moduli | {name: divisor}, remainders):
+                    moduli[name] = divisor
+                    break
+        sets = {name: (modulus, [remainders[name] % modulus]) for name, modulus in moduli.items()}
+    relations = {name: _leaves(Dim.symbol(name), *each) for name, each in sets.items() if each[0] > len(each[1])}
+    return {name: (each, held) for name, each in relations.items() if (held := where_true(each)) is not None}
+
+
+def _leaves(size: Dim, modulus: int, remainders: list[int]) -> Relation:
+    """``size`` leaves one of the remainders; by the least modulus that says so."""
+    for divisor in _divisors(modulus):
+        left = {remainder % divisor for remainder in remainders}
+        if len(left) * (modulus // divisor) == len(remainders):
+            return _leaves(size, divisor, sorted(left))
+    relations = tuple(Relation("eq", (size % modulus, remainder)) for remainder in sorted(remainders))
+    return relations[0] if len(relations) == 1 else Relation("or", relations)
 
 
 def declared(name: str, sizes: SizeSet) -> str:
@@ -101,15 +124,24 @@ def _from(hint: int) -> Callable[[int], int]:
 
 
 def simplified(dim: Dim, sets: Mapping[str, SizeSet]) -> Scalar:
-    """``dim`` as it is written where its symbols are known to be multiples: ``H`` for ``2 * (H // 2)``."""
-    steps = {name: sets[name].progression() for name in dim.symbols() & sets.keys()}
-    steps = {name: (first, step) for name, (first, step) in steps.items() if step > 1}
-    if not steps or all(atom.op == "symbol" for atom in dim.atoms()):
+    """``dim`` as it is written where its symbols are known to be multiples: ``H`` for ``2 * (H // 2)``; or to leave few remainders:
+    ``7 * (H // 28)`` for ``H // 4``.
+    """
+    classes = {name: each for name in dim.symbols() & sets.keys() if (each := _classes(sets[name])) is not None}
+    if not classes or all(atom.op == "symbol" for atom in dim.atoms()):
         return dim
-    general = {name: Dim.symbol(name) * step + first % step for name, (first, step) in steps.items()}
-    inside = dim.substitute(general)
+    inside: Scalar | None = None
+    for chosen in itertools.product(*(remainders for _, remainders in classes.values())):
+        general = {
+            name: Dim.symbol(name) * modulus + remainder
+            for (name, (modulus, _)), remainder in zip(classes.items(), chosen, strict=True)
+        }
+        found = dim.substitute(general)
+        if inside is not None and found != inside:
+            return dim
+        inside = found
     if not isinstance(inside, Dim):
-        return inside
+        return dim if inside is None else inside
     if any(atom.depth for atom in inside.atoms()):
         return dim
     total: Scalar = inside.constant
@@ -117,15 +149,25 @@ def simplified(dim: Dim, sets: Mapping[str, SizeSet]) -> Scalar:
         product: Scalar = 1
         for atom in monomial:
             name = str(atom.args[0])
-            if name in steps:
-                first, step = steps[name]
-                common = math.gcd(int(factor), step)
-                factor = factor // common
-                product = product * apply("floordiv", Dim.symbol(name) - first % step, step // common)
-            else:
-                product = product * Dim.symbol(name)
+            modulus, remainders = classes.get(name, (1, [0]))
+            common = math.gcd(int(factor), modulus) if len(remainders) == 1 else 1
+            factor = factor // common
+            left = remainders[0] if len(remainders) == 1 else 0
+            product = product * apply("floordiv", Dim.symbol(name) - left, modulus // common)
         total = total + product * factor
     return total
+
+
+def _classes(sizes: SizeSet) -> tuple[int, list[int]] | None:
+    """A modulus and the few remainders that members leave; None where there are many."""
+    first, step = sizes.progression()
+    if step > 1:
+        return step, [first % step]
+    if step == 0 or sizes.start > MAX_MODULUS or not 1 < sizes.period <= MOST_REMAINDERS:
+        return None
+    members = sizes.first(1 + sizes.start + MOST_CLASSES)
+    remainders = sorted({size % sizes.period for size in members})
+    return (sizes.period, remainders) if len(remainders) <= MOST_CLASSES else None
 
 
 def _divisors(number: int) -> Iterator[int]:

@@ -385,8 +385,12 @@ def _negated(test: object) -> object:
 
 
 def _unless(condition: Condition, test: Relation, sets: Mapping[str, SizeSet]) -> Condition:
-    """For a branch alone: sizes at which ``test`` holds, which are in ``sets``, do not come there."""
-    if {condition.name} != test.symbols():
+    """For a branch alone: sizes at which ``test`` holds, which those in ``sets`` are, do not come there."""
+    true = where_true(test) if {condition.name} == test.symbols() else None
+    if true is None:
         return condition
-    either = Relation("or", (condition.relation, test))
-    return replace(condition, sizes=condition.sizes | sets[condition.name], relation=either)
+    others = sets[condition.name]
+    sizes = condition.sizes.either(others if others.is_within(true) else true)
+    if sizes is None:
+        return condition
+    return replace(condition, sizes=sizes, relation=Relation("or", (condition.relation, test)))

@@ -15,6 +15,9 @@ from fx2onnx.capture.shapes.certain import certain, known_sign
 from fx2onnx.capture.shapes.conditions import simplified, sizes_where, solved
 from fx2onnx.capture.shapes.equalities import Equalities
 
+FAR = 10_000
+"""Of sizes at which something holds, so many are tried."""
+
 
 @dataclass
 class SizeFacts:
@@ -125,8 +128,8 @@ class SizeFacts:
         if true is None:
             return None
         inside = self.sets[next(iter(names))]
-        both = inside & true
-        return True if both == inside else False if not both.first(1) else None
+        both = inside.both(true)
+        return None if both is None else True if both == inside else None if both.first(1) else False
 
     def certain_by_data(self, op: str, lhs: Any, rhs: Any) -> bool | None:
         """The truth of a comparison after all that was found to be equal, or None."""
@@ -174,7 +177,12 @@ class SizeFacts:
         sets = {name: self.sets.get(name, EVERY) for name in names}
         true = where_true(relation) if len(names) == 1 else None
         if true is not None:
-            sets = {name: sizes & true for name, sizes in sets.items()}
+            (name,) = names
+            both = sets[name].both(true)
+            if both is None:  # they meet late, if at all
+                met = next((size for size in true.first(FAR) if size > 1 and size in sets[name]), None)
+                return {} if met is None else {name: met}
+            sets[name] = both
         return sizes_where(relation, sets, self.hints)
 
     def sizes(self) -> dict[str, int]:
@@ -184,14 +192,19 @@ class SizeFacts:
     def noted_conditions(self) -> list[Condition]:
         """One for each size and line."""
         noted: dict[tuple[str, SourceLocation | None], Condition] = {}
+        apart: list[Condition] = []
         for condition in self.conditions:
             key = condition.name, condition.where
             before = noted.get(key)
-            if before is not None:
+            sizes = condition.sizes if before is None else before.sizes.both(condition.sizes)
+            if sizes is None:
+                apart.append(condition)
+            elif before is None:
+                noted[key] = condition
+            else:
                 both = Relation("and", (before.relation, condition.relation))
-                condition = replace(condition, sizes=before.sizes & condition.sizes, relation=both)
-            noted[key] = condition
-        return list(noted.values())
+                noted[key] = replace(condition, sizes=sizes, relation=both)
+        return [*noted.values(), *apart]
 
     def require(self, relation: Relation, where: SourceLocation | None, *, bounded: bool) -> bool:
         """Note what a relation that has to hold needs of single sizes; whether there is a choice of such sizes.
@@ -206,7 +219,7 @@ class SizeFacts:
             is_bounded = sizes.last() is not None and not bounded
             if is_bounded or after.is_single() or self.hints[name] not in after:
                 return False
-            if after != before:
+            if not before.is_within(sizes):
                 self.narrow(name, sizes)
                 self.conditions[Condition(name, sizes, true, where)] = None
         return found is not None

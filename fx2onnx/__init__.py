@@ -52,9 +52,9 @@ _LAZY = {
 def __getattr__(name: str) -> Any:
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import importlib
+    from fx2onnx.base.packages import import_part
 
-    return getattr(importlib.import_module(_LAZY[name]), name)
+    return getattr(import_part(_LAZY[name]), name)
 
 
 def __dir__() -> list[str]:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from fx2onnx.base.packages import require
 from fx2onnx.base.weight_file import WeightFile
 from fx2onnx.exporting import pipeline
 from fx2onnx.exporting.folder import ExportedFolder, FolderOptions, write_folder
@@ -77,6 +78,7 @@ def export(
 
     Returns: ``ExportResult``. Raises: ``UserError`` with a code, the line and what to do; ``VerificationError``.
     """
+    require("torch")
     options = ExportOptions.of(
         capture=capture,
         training=False if isinstance(training, Training) else training,
@@ -136,6 +138,7 @@ def export_training(
 
     Returns: ``TrainingFolder``. Raises: ``UserError``, then nothing is left in ``folder``.
     """
+    require("torch")
     from fx2onnx.exporting.training import write_training
 
     asked = Training(loss=loss, targets=targets, optimizer=optimizer, **training)
@@ -171,5 +174,6 @@ def export_folder(
 
     Returns: ``ExportedFolder``. Raises: ``UserError``, then nothing is left in ``output``; ``VerificationError``.
     """
+    require("torch")
     asked = FolderOptions(task, cache, ExportOptions.of(opset_version=opset_version, verify=verify), engines, options)
     return write_folder(spec, output, asked)

@@ -13,7 +13,7 @@ import torch
 
 import fx2onnx
 from fx2onnx.runner import InferenceSession
-from fx2onnx.verify.engines import to_numpy
+from fx2onnx.verify.arrays import to_numpy
 
 
 def run_engines(proto: onnx.ModelProto, tensors: Sequence[torch.Tensor]) -> dict[str, list[Any]]:

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import typer
 
 from fx2onnx.base.errors import Fx2OnnxError, InternalError
+from fx2onnx.base.packages import missing_package
 from fx2onnx.base.plain import plain
 
 Result = TypeVar("Result")
@@ -43,7 +44,7 @@ def reports_errors(command: Callable[..., Result]) -> Callable[..., Result]:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(0) from None
         except Exception as error:  # the last resort of a command: a fault of ours, shown as E900
-            _show(as_internal(error), as_json=bool(kwargs.get("json_output")))
+            _show(missing_package(error) or as_internal(error), as_json=bool(kwargs.get("json_output")))
             raise typer.Exit(1) from None
 
     return wrapped

@@ -95,7 +95,7 @@ def _of_source(path: Path | None, spec: str, asked: dict[str, Any]) -> Case:
     import onnx_ir as ir
 
     from fx2onnx.api import export
-    from fx2onnx.verify.testcase import case_of_module
+    from fx2onnx.verify.sample_case import case_of_module
 
     found = options.resolve_source(spec, **asked)
     if path is not None:

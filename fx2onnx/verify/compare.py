@@ -20,8 +20,9 @@ from fx2onnx.base.events import record
 from fx2onnx.base.version import VERSION
 from fx2onnx.capture.driver import as_module
 from fx2onnx.capture.python.inputs import bind, normalise_args
+from fx2onnx.verify.arrays import to_numpy
 from fx2onnx.verify.eager import Eager, failed_on_arguments, in_mode
-from fx2onnx.verify.engines import ENGINES, Array, Run, chosen_engines, to_numpy
+from fx2onnx.verify.engines import ENGINES, Array, Run, chosen_engines
 from fx2onnx.verify.interface import Interface, as_file, assign, vanished
 from fx2onnx.verify.noise import Draw, RandomNodes, Recording, drawn_outputs
 from fx2onnx.verify.outputs import Outputs

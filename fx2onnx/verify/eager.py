@@ -15,7 +15,8 @@ from fx2onnx.base.events import record
 from fx2onnx.capture.python.inputs import Arguments
 from fx2onnx.capture.torch_private.pytrees import flatten
 from fx2onnx.capture.torch_private.widened import Widened, without_mkldnn
-from fx2onnx.verify.engines import Array, to_numpy
+from fx2onnx.verify.arrays import to_numpy
+from fx2onnx.verify.engines import Array
 from fx2onnx.verify.noise import Draw, Redrawing, Replaying
 from fx2onnx.verify.rounding import Moved
 from fx2onnx.verify.wide import InFloat64, widened

@@ -8,33 +8,14 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeAlias
 
-import ml_dtypes
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.ort_values import run_session
 
 Array: TypeAlias = npt.NDArray[Any]
 Run: TypeAlias = Callable[[dict[str, Array]], list[Any]]
-
-_VIEWED = {
-    torch.bfloat16: (torch.int16, ml_dtypes.bfloat16),
-    torch.float8_e4m3fn: (torch.uint8, ml_dtypes.float8_e4m3fn),
-    torch.float8_e5m2: (torch.uint8, ml_dtypes.float8_e5m2),
-}
-
-
-def to_numpy(tensor: torch.Tensor) -> Array:
-    """The tensor as NumPy has it; complex numbers as a trailing pair of reals."""
-    tensor = tensor.detach().cpu()
-    if tensor.is_complex():
-        tensor = torch.view_as_real(tensor.resolve_conj())
-    if tensor.dtype in _VIEWED:
-        carrier, dtype = _VIEWED[tensor.dtype]
-        return tensor.contiguous().view(carrier).numpy().view(dtype)
-    return tensor.numpy()
 
 
 def open_runner(model: str | bytes) -> Run:

@@ -22,7 +22,8 @@ import torch
 
 from fx2onnx.capture.torch_private.dispatch import TorchDispatchMode
 from fx2onnx.irx.facts import RANDOM
-from fx2onnx.verify.engines import Array, to_numpy
+from fx2onnx.verify.arrays import to_numpy
+from fx2onnx.verify.engines import Array
 
 _KINDS = {"rand": "Uniform", "rand_like": "Uniform", "randn": "Normal", "randn_like": "Normal"}
 """Which random node an ATen operator becomes as it is."""

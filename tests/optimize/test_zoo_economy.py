@@ -8,7 +8,7 @@ import torch
 
 import fx2onnx
 from fx2onnx.optimize.pipelines import run
-from fx2onnx.verify.engines import to_numpy
+from fx2onnx.verify.arrays import to_numpy
 from models_zoo.registry import build
 from tests.optimize.support import run as run_onnxruntime
 

@@ -17,8 +17,9 @@ from fx2onnx.base.size_conditions import SizeCondition
 from fx2onnx.base.size_sets import where_true
 from fx2onnx.capture.python.inputs import bind
 from fx2onnx.verify import verify
+from fx2onnx.verify.arrays import to_numpy
 from fx2onnx.verify.eager import Eager
-from fx2onnx.verify.engines import ENGINES, available_engines, to_numpy
+from fx2onnx.verify.engines import ENGINES, available_engines
 from fx2onnx.verify.judge import Movements, Scale, by_difference
 from fx2onnx.verify.locating.store import ValueStore
 from fx2onnx.verify.rounding import Moved

@@ -13,7 +13,8 @@ from fx2onnx.base.errors import first_line
 from fx2onnx.base.source import place_of
 from fx2onnx.optimize import pipelines
 from fx2onnx.runner.registry import find_kernel
-from fx2onnx.verify.engines import Array, to_numpy
+from fx2onnx.verify.arrays import to_numpy
+from fx2onnx.verify.engines import Array
 from fx2onnx.verify.locating.difference import Difference, difference
 from fx2onnx.verify.locating.onnx_file import OnnxFile
 from fx2onnx.verify.locating.program import Program

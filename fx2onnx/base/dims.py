@@ -302,6 +302,11 @@ def apply(op: str, *args: Scalar) -> Scalar:
         if common:
             reduced = apply(op, *(_over(arg, common) for arg in args))
             return reduced if op == "floordiv" else Dim({common: 1}) * reduced
+        times = _common_number(args[0], args[1])
+        if times > 1:
+            less, left = _divided(args[0], times)
+            reduced = apply(op, less, args[1] // times)
+            return reduced if op == "floordiv" else times * reduced + left
     if op == "pow" and args[1] == 0.5:
         return apply("sqrt", args[0])
     if op == "mod":
@@ -332,6 +337,25 @@ def apply(op: str, *args: Scalar) -> Scalar:
     if op == "float" and isinstance(args[0], Dim) and args[0].is_real:
         return args[0]
     return Dim({(atom_of(op, args),): 1})
+
+
+def _common_number(top: Scalar, bottom: Scalar) -> int:
+    """What divides the factors of ``top`` and the number ``bottom``: 2 of ``(2*n + 5) // 8``, which is ``(n + 2) // 4``."""
+    if type(bottom) is not int or bottom < 2 or not isinstance(top, Dim) or type(top.constant) is not int:
+        return 1
+    found = bottom
+    for factor in top.terms.values():
+        if type(factor) is not int:
+            return 1
+        found = math.gcd(found, factor)
+    return found
+
+
+def _divided(value: Scalar, times: int) -> tuple[Scalar, int]:
+    """The quotient of a sum whose factors ``times`` divides, and what is left."""
+    assert isinstance(value, Dim) and isinstance(value.constant, int)
+    quotient, left = divmod(value.constant, times)
+    return _make({monomial: factor // times for monomial, factor in value.terms.items()}, quotient), left
 
 
 _MOST_QUOTIENTS = 8

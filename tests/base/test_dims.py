@@ -164,3 +164,15 @@ def test_emitted_arithmetic_gives_the_same_numbers(tree: Any, sizes: dict[str, i
     (got,) = session.run(None, {"x": np.zeros((sizes["s"], sizes["t"]), np.float32)})
     assert int(got) == int(want)
     assert not math.isnan(float(got))
+
+
+@pytest.mark.parametrize("op", ["floordiv", "mod"])
+@pytest.mark.parametrize(("factor", "constant", "divisor"), [(2, 0, 16), (-2, 5, 8), (6, -7, 9), (4, 3, 2), (-4, 1, 6)])
+def test_a_common_number_is_taken_out(op: str, factor: int, constant: int, divisor: int) -> None:
+    inner = apply("mod", Dim.symbol("n"), 7)
+    value = apply(op, inner * factor + constant, divisor)
+    for n in range(30):
+        expected = factor * (n % 7) + constant
+        found = value.evaluate({"n": n}) if isinstance(value, Dim) else value
+        assert found == (expected // divisor if op == "floordiv" else expected % divisor)
+    assert apply("floordiv", inner * 2, 16) == apply("floordiv", inner, 8)

@@ -541,3 +541,29 @@ def test_sizes_of_two_dims_are_as_many_as_eager_takes(sample: tuple[int, int]) -
     others = [(torch.randn(size),) for size in ((28, 59), (30, 31), (56, 85), (27, 28), (33, 60), (12, 112))]
     result = check(program, (torch.randn(sample),), others=others, dynamic_shapes=({0: "H", 1: "W"},))
     assert conditions_of(result) == {}
+
+
+def test_what_torch_asserts_ends_the_run_beside_other_decisions() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        torch._assert(x.shape[0] % 4 == 0, "a multiple of 4")
+        return x * 2 if x.shape[0] // 4 == 3 else x.reshape(-1, 4).flip(0).reshape(-1)
+
+    others = [(torch.randn(size),) for size in (4, 8, 16, 20)]
+    result = check(program, (torch.randn(12),), others=others, dynamic_shapes=({0: "n"},))
+    assert conditions_of(result) == {"n": {"n % 4 == 0"}}
+
+
+def test_sizes_around_a_multiple_are_written_by_it() -> None:
+    table = torch.randn(4, 8)
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        x = F.max_pool1d(x, 7, 4, 3)
+        size = x.shape[-1]
+        x = x + table.tile((1, size // 8))
+        windows = x.reshape(x.shape[0], 4, size // 8, 8).softmax(2)
+        return windows.reshape(x.shape[0], 4, size)[..., ::2].reshape(x.shape[0], -1, size // 8, 4)
+
+    others = [(torch.randn(batch, 4, size),) for batch, size in ((1, 29), (3, 62), (2, 96), (1, 255))]
+    dims = ({0: "batch", 2: "n"},)
+    result = check(program, (torch.randn(2, 4, 64),), others=others, dynamic_shapes=dims)
+    assert conditions_of(result) == {"n": {"n % 32 in (0, 29, 30, 31)"}}

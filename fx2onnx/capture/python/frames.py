@@ -45,8 +45,11 @@ def is_user(code: CodeType) -> bool:
 
 
 def raises_in_eager(code: CodeType) -> bool:
-    """Whether what the code raises by a statement ends the run in eager PyTorch, too: the user's does, and ``torch.nn``'s."""
-    return is_user(code) or code.co_filename.startswith(_NN)
+    """Whether what the code raises by a statement ends the run in eager PyTorch, too: the user's does, ``torch.nn``'s, and
+    ``torch._assert``.
+    """
+    is_assert = code.co_name == "_assert" and code.co_filename == torch.__file__
+    return is_user(code) or is_assert or code.co_filename.startswith(_NN)
 
 
 def _user_frame(within: CodeType | None = None) -> FrameType | None:

@@ -84,3 +84,25 @@ def test_sizes_where_a_relation_holds() -> None:
 def test_how_a_range_is_declared() -> None:
     bounds = [where_true(Relation(op, (H, 6))) for op in ("gt", "lt", "ne")]
     assert [declared("h", sizes) for sizes in bounds if sizes] == ['Dim("h", min=7)', 'Dim("h", max=5)', 'Dim("h")']
+
+
+def test_all_remainders_that_do_are_found() -> None:
+    height, width = Dim.symbol("H"), Dim.symbol("W")
+    relation = Relation("eq", (7 * (height // 28) * width, (height // 4) * width))
+    found = solved(relation, {"H": 57, "W": 5})
+    assert found is not None
+    assert set(found) == {"H"}
+    true, sizes = found["H"]
+    for size in range(100):
+        assert (size in sizes) == (size % 28 < 4) == true.holds({"H": size})
+
+
+def test_sizes_that_leave_few_remainders_are_written_by_their_quotient() -> None:
+    width = Dim.symbol("W")
+    sizes = where_true(Relation("eq", (8 * ((width + 3) // 32), (width + 3) // 4)))
+    assert sizes is not None
+    written = simplified((width + 3) // 4 * 5, {"W": sizes})
+    assert written == 40 * ((width + 3) // 32)
+    for size in sizes.first(20):
+        assert isinstance(written, Dim)
+        assert written.evaluate({"W": size}) == (size + 3) // 4 * 5

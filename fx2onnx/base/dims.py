@@ -353,7 +353,8 @@ def _common_number(top: Scalar, bottom: Scalar) -> int:
 
 def _divided(value: Scalar, times: int) -> tuple[Scalar, int]:
     """The quotient of a sum whose factors ``times`` divides, and what is left."""
-    assert isinstance(value, Dim) and isinstance(value.constant, int)
+    assert isinstance(value, Dim)
+    assert isinstance(value.constant, int)
     quotient, left = divmod(value.constant, times)
     return _make({monomial: factor // times for monomial, factor in value.terms.items()}, quotient), left
 

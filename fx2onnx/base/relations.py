@@ -68,9 +68,27 @@ class Relation:
 
     def compares_with_zero_or_one(self) -> bool:
         """Whether it compares a size with 0 or 1. At capture, the sample's size stands for these."""
-        sides = [arg for arg in self.args if isinstance(arg, Dim)]
-        plain = len(sides) == 1 and not sides[0].constant and all(atom.op == "symbol" for atom in sides[0].atoms())
-        return plain and any(arg in (0, 1) for arg in self.args if not isinstance(arg, Dim))
+        gap = self._gap()
+        return gap is not None and all(atom.op == "symbol" for atom in gap.atoms())
+
+    def tells_several(self) -> bool:
+        """Whether it says that there are some of something, or more than one: ``(H // 4) * (W // 4) > 1``."""
+        gap = self._gap()
+        if gap is None or gap.constant == 0:
+            return gap is not None and self.op in ("ne", "gt", "lt")
+        turned = gap != self.args[0] - self.args[1]
+        return self.op == "ne" or self.op == ("lt" if turned else "gt")
+
+    def _gap(self) -> Dim | None:
+        """What is compared with 0, or 1 more than what is: a sum of sizes; None of other comparisons."""
+        if self.op not in COMPARE or any(isinstance(arg, Relation) for arg in self.args):
+            return None
+        gap = self.args[0] - self.args[1]
+        if not isinstance(gap, Dim):
+            return None
+        gap = -gap if all(factor < 0 for factor in gap.terms.values()) else gap
+        is_sum = all(factor > 0 for factor in gap.terms.values())
+        return gap if is_sum and gap.constant in (0, -1) else None
 
     def negated(self) -> Relation:
         """What is true where this is false."""

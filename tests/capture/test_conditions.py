@@ -567,3 +567,18 @@ def test_sizes_around_a_multiple_are_written_by_it() -> None:
     dims = ({0: "batch", 2: "n"},)
     result = check(program, (torch.randn(2, 4, 64),), others=others, dynamic_shapes=dims)
     assert conditions_of(result) == {"n": {"n % 32 in (0, 29, 30, 31)"}}
+
+
+def test_that_there_are_several_is_a_condition_where_one_cannot_be_captured() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        tokens = F.avg_pool2d(x, 4).flatten(2)
+        if tokens.shape[2] > 1:
+            return tokens.softmax(2)
+        return tokens * len(str(tokens.sum().tolist()))  # no file can have this
+
+    dims = ({0: "batch", 2: "H", 3: "W"},)
+    result = check(program, (torch.randn(2, 3, 16, 12),), others=[(torch.randn(1, 3, 5, 9),)], dynamic_shapes=dims)
+    assert "(H // 4)*(W // 4) > 1" in [each.expression for each in result.report.assumptions]
+    session = InferenceSession(result.model_proto.SerializeToString())
+    with pytest.raises(fx2onnx.UserError, match=r"E401.*\(H // 4\)\*\(W // 4\) > 1"):
+        session.run(None, {"x": np.zeros((1, 3, 4, 7), np.float32)})

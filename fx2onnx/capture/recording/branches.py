@@ -123,6 +123,8 @@ class _Exploration:
                 return _only(path, depth)
             if isinstance(path, _Ended) and isinstance(other, Path):
                 return _only(other, depth)
+            if isinstance(path, Path) and _is_of_several(path, depth):
+                return _only(path, depth)
             return other
         except UserError as refusal:
             return Failed(self._attempt, refusal)
@@ -135,11 +137,23 @@ def _only(path: Path, depth: int) -> Path:
     decision, env = path.decisions[depth], path.shape_env
     test = decision.test
     if isinstance(test, Relation) and not test.symbols() & env.unbacked:
-        env.note(test if decision.holds else test.negated(), decision.where)
+        taken = test if decision.holds else test.negated()
+        env.supposed.pop(taken, None)  # from here on it is said of the file
+        env.learnt()
+        env.note(taken, decision.where)
         return path
     name = f"%{test.name}" if isinstance(test, Node) else str(test)
     env.take_for_true(f"{name} is {str(decision.holds).lower()}", decision.where)
     return path
+
+
+def _is_of_several(path: Path, depth: int) -> bool:
+    """Whether a decision by sizes asks if there are some of something, or more than one, and there are."""
+    decision = path.decisions[depth]
+    test = decision.test
+    if not decision.is_by_sizes or not isinstance(test, Relation):
+        return False
+    return (test if decision.holds else test.negated()).tells_several()
 
 
 def _ends_by_raise(failed: Failed) -> bool:

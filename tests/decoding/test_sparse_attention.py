@@ -57,9 +57,19 @@ MODELS: dict[str, Callable[[int], Any]] = {
     ),
     "axk2": lambda heads: T.AXK2ForCausalLM(T.AXK2Config(**FIELDS, index_n_heads=heads)),
     "hy_v4": lambda heads: T.HYV4ForCausalLM(T.HYV4Config(**FIELDS, index_n_heads=heads)),
+    "dots3_note": lambda heads: T.Dots3NoteForCausalLM(
+        T.Dots3NoteTextConfig(
+            **FIELDS,
+            index_n_heads=heads,
+            layer_types=["indexed_attention", "sliding_attention"],
+            sliding_window=KEPT,
+            shared_experts_intermediate_size=16,
+            head_dim=16,
+        )
+    ),
 }
 
-NAMES = [pytest.param(name, marks=pytest.mark.slow) if name in ("axk2", "hy_v4") else name for name in MODELS]
+NAMES = [pytest.param(name, marks=pytest.mark.slow) if name in ("axk2", "hy_v4", "dots3_note") else name for name in MODELS]
 
 
 class FirstOfEqual(TorchDispatchMode):

@@ -49,6 +49,7 @@ WRONG_SIZES = f"{SIZES}::test_a_grid_that_contradicts_is_one_clear_error"
 KEPT_SIZE = f"{SIZES}::test_an_encoder_whose_python_needs_the_grid_keeps_that_of_the_sample"
 PATCHES = "tests/model_patches/test_patching.py"
 INVALID = "tests/runner/test_invalid_models.py"
+FOREIGN = "tests/verify/test_locate_foreign.py"
 LOCATE, DEBUG = "tests/verify/test_locate.py", "tests/cli/test_debug.py"
 MUTANTS = [
     # capture
@@ -421,6 +422,9 @@ MUTANTS = [
     Mutant("runner/kernels/rnn.py", "next(values, default)", "default", "tests/runner/test_kernel_cases.py"),
     # locating
     Mutant("verify/locating/locate.py", "if side.is_deviating(each.name)), None)", "if True), None)", CHOICES),
+    Mutant("verify/locating/locate.py", "        if suspect is None:\n", "        if True:\n", FOREIGN),
+    Mutant("verify/locating/locate.py", "        verdict = verdict or blame.Blame(", "        verdict = blame.Blame(", FOREIGN),
+    Mutant("verify/locating/sketches.py", "nearest = int(distances.argmin())", "nearest = 0", FOREIGN),
     Mutant("verify/locating/locate.py", "difference(as_array(want), as_array(got), partial", "difference(as_array(got), as_array(want), partial", LOCATE),
     Mutant("verify/locating/locate.py", "        text = problem()\n", "        text = 'wrong'\n", LOCATE),
     Mutant("verify/locating/locate.py", "*(state if self.settings.lifts_state else ())", "", LOCATE),

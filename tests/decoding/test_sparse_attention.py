@@ -69,7 +69,9 @@ MODELS: dict[str, Callable[[int], Any]] = {
     ),
 }
 
-NAMES = [pytest.param(name, marks=pytest.mark.slow) if name in ("axk2", "hy_v4", "dots3_note") else name for name in MODELS]
+NAMES = [
+    pytest.param(name, marks=pytest.mark.slow) if name in ("axk2", "hy_v4", "dots3_note") else name for name in MODELS
+]
 
 
 class FirstOfEqual(TorchDispatchMode):

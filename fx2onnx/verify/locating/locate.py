@@ -29,7 +29,7 @@ from fx2onnx.verify.interface import as_file, assign
 from fx2onnx.verify.locating import blame
 from fx2onnx.verify.locating.aten_graph import AtenGraph
 from fx2onnx.verify.locating.aten_values import AtenValues
-from fx2onnx.verify.locating.by_values import first_unmatched, likely_call, matched
+from fx2onnx.verify.locating.by_values import likely_call, matched, producer, sketched, unmatched_fault
 from fx2onnx.verify.locating.capture_fault import Seen, first_unseen, places_noted
 from fx2onnx.verify.locating.difference import Difference, Once, difference
 from fx2onnx.verify.locating.elsewhere import Elsewhere, where_failed, without_inputs
@@ -38,7 +38,6 @@ from fx2onnx.verify.locating.onnx_file import OnnxFile
 from fx2onnx.verify.locating.other_outputs import missing, reordered
 from fx2onnx.verify.locating.program import Program, Settings, is_ours
 from fx2onnx.verify.locating.side_by_side import SideBySide, Suspect
-from fx2onnx.verify.locating.sketches import Sketches
 from fx2onnx.verify.locating.store import ValueStore
 from fx2onnx.verify.testcase import Case
 from fx2onnx.verify.verdict import Verdict
@@ -154,7 +153,7 @@ class _Search:
                 if is_ours(self.file.proto):
                     found = self._file_fault(program, SideBySide(self.file, engine, aten, feeds), is_wrong, right)
                 else:
-                    found = self._foreign_fault(aten, feeds, engine) if is_wrong() else None
+                    found = self._foreign_fault(program, aten, feeds, engine) if is_wrong() else None
                 if found is not None:
                     return found
             right.append(engine)
@@ -194,7 +193,7 @@ class _Search:
         self, program: Program, side: SideBySide, problem: Callable[[], str], right: Sequence[str]
     ) -> FirstWrong | None:
         """The first value that is wrong by itself and in the file; where there is none, but still a ``problem``, nobody's."""
-        suspect = next((each for each in side.suspects() if side.is_deviating(each.name)), None)
+        suspect = _first_deviating(side)
         if suspect is not None:
             return self._guilty(program, side, suspect)
         text = problem()
@@ -224,37 +223,37 @@ class _Search:
             )
         return self._report(program, side, name, found, verdict, texts)
 
-    def _foreign_fault(self, aten: AtenValues, feeds: Mapping[str, Array], engine: str) -> FirstWrong:
-        """In a file of another exporter: the first nodes whose values are nowhere in PyTorch."""
+    def _foreign_fault(self, program: Program, aten: AtenValues, feeds: Mapping[str, Array], engine: str) -> FirstWrong:
+        """In a file of another exporter: values that are like PyTorch's are judged as those of our own; where each of them is
+        right, the first nodes whose values are nowhere in PyTorch.
+        """
         problem = self._problem(engine, feeds)
-        sketches = Sketches()
         torch.manual_seed(SEED)
-        for node, value in aten.graph.run(aten.inputs):
-            for part in value if isinstance(value, tuple | list) else (value,):
-                if isinstance(part, torch.Tensor) and node.op != "get_attr":
-                    sketches.add(part, node)
-        found = matched(self.file, engine, feeds, sketches)
-        wrong = next((name for name in self.file.outputs if name not in found.calls), self.file.outputs[0])
-        nodes = first_unmatched(self.file, found, wrong)
-        call = likely_call(self.file, nodes[0], found, aten.graph.captured.graph) if nodes else None
-        proto = self.file.proto
-        return FirstWrong(
-            "translation",
-            tuple(self.file.nodes[index].name or self.file.nodes[index].output[0] for index in nodes),
-            self.file.nodes[nodes[0]].output[0] if nodes else wrong,
-            None if call is None else where_of(call),
-            "" if call is None else str(call.meta.get("module") or ""),
-            () if call is None else (f"{call.target} (%{call.name})",),
-            Difference(float("inf"), 0.0, 0, 0, problem=problem),
-            f"{proto.producer_name} {proto.producer_version}".strip() or "another exporter",
-            "the nodes read values that PyTorch has, too, and give none that it has",
-            op_types=tuple(self.file.nodes[index].op_type for index in nodes),
-            engines={engine: problem},
-        )
+        right = next((other for other in self.engines if other != engine and not self._problem(other, feeds)), engine)
+        found = matched(self.file, right, feeds, sketched(aten.graph, aten.inputs))
+        alike = AtenValues.of(aten.graph, aten.inputs, found.mapped(), ValueStore(self.memory_bytes))
+        _aten_outputs(alike)
+        side = SideBySide(self.file, engine, alike, feeds)
+        suspect = _first_deviating(side)
+        if suspect is None:
+            return unmatched_fault(self.file, found, program.captured.graph, problem, engine)
+        texts, verdict = blame.engine_blame(side, suspect.name, self._engines_and_reference())
+        why = "the nodes are fed with PyTorch's values, and give none that it has"
+        verdict = verdict or blame.Blame("translation", producer(self.file), why)
+        report = self._report(program, side, suspect.name, suspect.difference, verdict, texts)
+        nodes, _ = side.given(suspect.name)
+        call = likely_call(self.file, nodes[0], found, program.captured.graph)
+        if call not in alike.calls_between(suspect.name):
+            return report
+        assert call is not None
+        named = f"{call.target} (%{call.name})"
+        return replace(report, where=where_of(call), module_path=str(call.meta.get("module") or ""), aten=(named,))
+
+    def _engines_and_reference(self) -> list[str]:
+        return [*self.engines, *(engine for engine in ("reference",) if engine not in self.engines)]
 
     def _guilty(self, program: Program, side: SideBySide, suspect: Suspect) -> FirstWrong:
-        others = [engine for engine in ("reference",) if engine in ENGINES and engine not in self.engines]
-        texts, verdict = blame.engine_blame(side, suspect.name, [*self.engines, *others])
+        texts, verdict = blame.engine_blame(side, suspect.name, self._engines_and_reference())
         if verdict is None:
             verdict = blame.export_blame(side, suspect.name, program)
         return self._report(program, side, suspect.name, suspect.difference, verdict, texts)
@@ -271,7 +270,7 @@ class _Search:
         if name not in side.aten.mapped:
             return FirstWrong(verdict.stage, (), name, None, "", (), found, verdict.place, verdict.why, engines=engines)
         nodes, given = side.given(name)
-        if verdict.stage in ("translation", "rewrite"):
+        if verdict.stage in ("translation", "rewrite") and is_ours(self.file.proto):
             nodes = blame.changed_first(self.file, nodes, OnnxFile.of_model(program.exported))
         calls = [node for node in side.aten.calls_between(name) if node.op == "call_function"]
         last, _ = side.aten.mapped[name]
@@ -331,6 +330,11 @@ class _Search:
             array.shape,
             str(array.dtype) if array.size else "",
         )
+
+
+def _first_deviating(side: SideBySide) -> Suspect | None:
+    """The first value that is wrong by itself and in the file."""
+    return next((each for each in side.suspects() if side.is_deviating(each.name)), None)
 
 
 def _aten_outputs(aten: AtenValues) -> tuple[list[Any], list[Any]]:

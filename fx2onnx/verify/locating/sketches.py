@@ -4,20 +4,29 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 
-CLOSE = 1e-5
-"""Of the sum of magnitudes: two sums that differ by more are of other numbers, not of rounded ones."""
+from fx2onnx.verify.engines import Array
 
-Sketch = tuple[float, float, float]
-"""Two weighted sums of a tensor's numbers, and the sum of their magnitudes."""
+ROUNDED = 1e-5
+"""Of the sum of magnitudes: two sums of floats that differ by more are of other numbers, not of rounded ones."""
+ALIKE = 2e-4
+"""The same, of numbers that may be a little wrong."""
+PARTS = 16
+"""Sums are of so many parts of a tensor, which makes it seldom that those of others are close."""
+
+Sketch = tuple[float, ...]
+"""Weighted sums of parts of a tensor's numbers; last the sum of their magnitudes."""
 
 
 class Sketches:
-    """Keys by tensors."""
+    """Keys by tensors; ``close`` is how far the sums of two may be apart, as a share of that of the magnitudes."""
 
-    def __init__(self) -> None:
+    def __init__(self, close: float = ROUNDED) -> None:
+        self._close = close
         self._known: dict[tuple[torch.dtype, tuple[int, ...]], dict[Sketch, list[Any]]] = {}
+        self._tables: dict[int, Array] = {}
         self._weights = torch.empty(0, dtype=torch.float64)
 
     def add(self, tensor: torch.Tensor, key: Any) -> None:
@@ -26,16 +35,23 @@ class Sketches:
         known.setdefault(self._sketch(tensor), []).append(key)
 
     def find(self, tensor: torch.Tensor) -> list[Any] | None:
-        """The keys of a tensor of the same numbers, up to rounding; None where there is none."""
+        """The keys of the tensor of the nearest numbers, where they are near at all; of integers and bools, of the same."""
         known = self._known.get((tensor.dtype, tuple(tensor.shape)))
         if known is None:
             return None
         one = self._sketch(tensor)
-        limit = CLOSE * one[2]
-        return known.get(one) or next(
-            (keys for two, keys in known.items() if abs(one[0] - two[0]) <= limit and abs(one[1] - two[1]) <= limit),
-            None,
-        )
+        if one in known or not (tensor.is_floating_point() or tensor.is_complex()):
+            return known.get(one)
+        distances = np.abs(self._table(known) - one).max(axis=1)
+        nearest = int(distances.argmin())
+        return list(known.values())[nearest] if distances[nearest] <= self._close * one[-1] else None
+
+    def _table(self, known: dict[Sketch, list[Any]]) -> Array:
+        """The sketches as rows."""
+        table = self._tables.get(id(known))
+        if table is None or len(table) != len(known):
+            table = self._tables[id(known)] = np.array(list(known))
+        return table
 
     def _sketch(self, tensor: torch.Tensor) -> Sketch:
         """Weighted by numbers that differ at every place, so that a permutation shows."""
@@ -46,5 +62,7 @@ class Sketches:
         if len(self._weights) < len(flat):
             generator = torch.Generator().manual_seed(0)
             self._weights = torch.rand(2 * len(flat), dtype=torch.float64, generator=generator) + 0.5
-        weights = self._weights[: len(flat)]
-        return float(flat @ weights), float(flat @ weights.square()), float(flat.abs().sum())
+        weighted = flat * self._weights[: len(flat)]
+        whole = len(flat) // PARTS * PARTS
+        parts = weighted[:whole].view(PARTS, -1).sum(1)
+        return (*parts.tolist(), float(weighted[whole:].sum()), float(flat.abs().sum()))

@@ -49,6 +49,7 @@ WRONG_SIZES = f"{SIZES}::test_a_grid_that_contradicts_is_one_clear_error"
 KEPT_SIZE = f"{SIZES}::test_an_encoder_whose_python_needs_the_grid_keeps_that_of_the_sample"
 PATCHES = "tests/model_patches/test_patching.py"
 INVALID = "tests/runner/test_invalid_models.py"
+MEMORY = "tests/verify/test_verify_memory.py"
 FOREIGN = "tests/verify/test_locate_foreign.py"
 LOCATE, DEBUG = "tests/verify/test_locate.py", "tests/cli/test_debug.py"
 MUTANTS = [
@@ -422,6 +423,14 @@ MUTANTS = [
     Mutant("runner/kernels/rnn.py", "next(values, default)", "default", "tests/runner/test_kernel_cases.py"),
     # locating
     Mutant("verify/locating/locate.py", "if side.is_deviating(each.name)), None)", "if True), None)", CHOICES),
+    Mutant("verify/compare.py", "        verdict.unverified = too_large(proto)", "        verdict.unverified = ''", MEMORY),
+    Mutant("verify/compare.py", "            if not is_exhausted(cause):\n                raise\n", "            raise\n", MEMORY),
+    Mutant("verify/compare.py", "        if is_exhausted(cause):\n            verdict.ran_out(f\"{sample", "        if False:\n            verdict.ran_out(f\"{sample", MEMORY),
+    Mutant("verify/verdict.py", "        self.unverified = self.unverified or text", "        pass", MEMORY),
+    Mutant("verify/interface.py", "            yield weights_beside(os.fspath(path), folder)", "            yield os.fspath(path)", MEMORY),
+    Mutant("verify/engines.py", "GraphOptimizationLevel.ORT_ENABLE_EXTENDED", "GraphOptimizationLevel.ORT_ENABLE_ALL", MEMORY),
+    Mutant("runner/prepared.py", "        if held is None or any(", "        if True or any(", MEMORY),
+    Mutant("runner/prepared.py", "if held is None or any(one is not other", "if held is None or any(False", "tests/runner/test_runner_session.py"),
     Mutant("verify/locating/locate.py", "        if suspect is None:\n", "        if True:\n", FOREIGN),
     Mutant("verify/locating/locate.py", "        verdict = verdict or blame.Blame(", "        verdict = blame.Blame(", FOREIGN),
     Mutant("verify/locating/sketches.py", "nearest = int(distances.argmin())", "nearest = 0", FOREIGN),

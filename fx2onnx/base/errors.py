@@ -32,6 +32,7 @@ CODES: dict[str, str] = {
     "E403": "a node failed while the model was running",
     "E404": "the model asks for more than a limit allows",
     "E501": "outputs differ from eager PyTorch",
+    "E502": "the exported model is not verified",
     "E601": "a model source is unknown or cannot be built",
     "E602": "an optional package is missing",
     "E900": "a fault of fx2onnx itself",

@@ -59,12 +59,14 @@ def _left_out(verdict: Verdict) -> list[str]:
 
 
 def require_ok(verdict: Verdict, file: Path, *, is_reported: bool = False) -> None:
-    """Raise VerificationError E501 with the failing outputs unless the verdict is good, or end with its exit code where
-    the verdict ``is_reported`` already.
+    """Raise VerificationError E501 with the failing outputs unless the verdict is good (E502 where there is none), or end with
+    its exit code where the verdict ``is_reported`` already.
     """
     if not verdict.ok:
         if is_reported:
             raise typer.Exit(VerificationError.exit_code)
+        if verdict.unverified:
+            raise verdict.not_verified(f"{file} is not verified")
         raise VerificationError(
             "E501",
             f"the outputs of {file} differ from eager PyTorch",

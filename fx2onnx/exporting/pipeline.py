@@ -96,6 +96,8 @@ def _verify(
         try:
             verdict.raise_if_failed()
         except VerificationError as error:
+            if verdict.unverified:
+                raise
             error.locate = lambda: locate(result, module, args, kwargs, training=asked.training, verdict=verdict)
             error.add_next(
                 ["error.first_wrong is the first wrong node, error.first_wrong.describe() says who is to blame"]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 from fx2onnx.runner.types import Array, Spec
+
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +20,18 @@ class Facts:
     outputs: Sequence[Spec]
     channels_last: Sequence[bool]
     attrs: Mapping[str, Any]
+    kept: dict[str, Any] = field(default_factory=dict)
+    """The step's, whatever the shapes of its inputs."""
+
+    def once(self, key: str, sources: Sequence[Any], make: Callable[[], Made]) -> Made:
+        """What ``make`` gives of ``sources``, kept by the step until it is asked with others: weights in another order are
+        there once, not once for each shape that an image had.
+        """
+        held = self.kept.get(key)
+        if held is None or any(one is not other for one, other in zip(held[0], sources, strict=True)):
+            held = self.kept[key] = (tuple(sources), make())
+        made: Made = held[1]
+        return made
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,8 @@ class Step:
     """What arrays the node's inputs may be; the last entry is for all that follow, too. Empty: anything."""
     n_inputs: int = 0
     """Inputs of the node itself; what its bodies capture follows them."""
+    kept: dict[str, Any] = field(default_factory=dict)
+    """What the kernel makes of constants, once for all shapes of feeds."""
 
     @property
     def op_type(self) -> str:

@@ -62,6 +62,7 @@ class Trace:
             list(specs),
             [index in last for index in step.inputs],
             step.attrs,
+            step.kept,
         )
         made: Prepared | None = kernel.prepare(facts) if kernel.prepare is not None else None
         if made is None and kernel.elementwise and _follows(facts):

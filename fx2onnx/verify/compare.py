@@ -24,6 +24,7 @@ from fx2onnx.verify.arrays import to_numpy
 from fx2onnx.verify.eager import Eager, failed_on_arguments, in_mode
 from fx2onnx.verify.engines import ENGINES, Array, Run, chosen_engines
 from fx2onnx.verify.interface import Interface, as_file, assign, vanished
+from fx2onnx.verify.memory import is_exhausted, too_large
 from fx2onnx.verify.noise import Draw, RandomNodes, Recording, drawn_outputs
 from fx2onnx.verify.outputs import Outputs
 from fx2onnx.verify.samples import Maker, Sample, cheapest_first, planned
@@ -48,6 +49,7 @@ EMPTY_ENGINES = ("runner",)
 MOST_WRONG = 3
 """Sets of inputs on which the file is wrong: more of them tell nothing new."""
 SAMPLE = Sample("sample")
+VANISHED = "the file has no input for it, and nothing says that it was baked (bake=)"
 
 
 def verify(
@@ -87,19 +89,27 @@ def verify(
         names = [leaf.name for leaf in arguments.leaves]
         verdict.baked = [*dict.fromkeys([*file.baked, *_baked_of(model), *bake])]
         verdict.assumptions = [f"{each.text}   ({each.where})" if each.where else each.text for each in file.conditions]
+        verdict.unverified = too_large(proto)
+        if verdict.unverified:
+            return verdict
         fed = assign(names, file.inputs, verdict.baked)
-        for lost in vanished(names, fed, verdict.baked):
-            problem = "the file has no input for it, and nothing says that it was baked (bake=)"
-            verdict.rows.append(Row.failed("file", lost, "inputs", problem))
-        with record("open in the engines"):
-            runs = _opened(path, chosen, verdict, must_open=engines is not None)
-        compare_weights(verdict, proto, os.path.dirname(path), root)
-        random = RandomNodes.of(path, proto)
-        if random is not None and random.has_no_spread and "onnxruntime" in runs:
-            del runs["onnxruntime"]
-            verdict.note("onnxruntime is left out: it ends the process at random numbers without spread")
-        verdict.versions = _versions(runs)
-        _compare(verdict, _Case(Eager(root, arguments), fed, file, runs, random, start), seeds)
+        verdict.rows += [Row.failed("file", lost, "inputs", VANISHED) for lost in vanished(names, fed, verdict.baked)]
+        try:
+            with record("open in the engines"):
+                runs = _opened(path, chosen, verdict, must_open=engines is not None)
+            compare_weights(verdict, proto, os.path.dirname(path), root)
+            random = RandomNodes.of(path, proto)
+            if random is not None and random.has_no_spread and "onnxruntime" in runs:
+                del runs["onnxruntime"]
+                verdict.note("onnxruntime is left out: it ends the process at random numbers without spread")
+            verdict.versions = _versions(runs)
+            _compare(verdict, _Case(Eager(root, arguments), fed, file, runs, random, start), seeds)
+        except Exception as cause:  # of all that runs here, and has classes of its own
+            if not is_exhausted(cause):
+                raise
+            verdict.ran_out(f"memory is not enough: {first_line(cause)[:300]}")
+        if verdict.rows:
+            verdict.unverified = ""
     return verdict
 
 
@@ -287,7 +297,9 @@ def _run_engine(
             return run(feeds)
     except Exception as cause:  # an engine that fails is a row of the verdict
         problem = f"{type(cause).__name__}: {first_line(cause)[:300]}"
-        if sample.is_empty:  # it says so, which is no wrong result
+        if is_exhausted(cause):
+            verdict.ran_out(f"{sample.name}: {engine} runs out of memory ({problem})")
+        elif sample.is_empty:  # it says so, which is no wrong result
             verdict.left_out.append(f"{sample.name}: {engine} refuses what is empty ({problem})")
         else:
             verdict.rows.append(Row.failed(engine, "(all)", sample.name, problem))
@@ -304,7 +316,9 @@ def _opened(path: str, names: Sequence[str], verdict: Verdict, *, must_open: boo
             runs[name] = ENGINES[name](path)
         except Exception as cause:  # each engine has classes of its own
             problem = f"{type(cause).__name__}: {(str(cause).strip().splitlines() or [''])[0][:300]}"
-            if type(cause).__name__ == "NotImplemented" and not must_open:
+            if is_exhausted(cause):
+                verdict.ran_out(f"all inputs: {name} runs out of memory ({problem})")
+            elif type(cause).__name__ == "NotImplemented" and not must_open:
                 verdict.notes.append(f"{name} cannot run the model ({problem})")
             else:
                 verdict.rows.append(Row.failed(name, "(all)", "no inputs", problem))

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.ort_values import run_session
+from fx2onnx.verify.memory import LARGE_BYTES
 
 Array: TypeAlias = npt.NDArray[Any]
 Run: TypeAlias = Callable[[dict[str, Array]], list[Any]]
@@ -27,7 +28,9 @@ def open_runner(model: str | bytes) -> Run:
 
 
 def open_onnxruntime(model: str | bytes) -> Run:
-    """onnxruntime on the CPU. Large weights stay as they lie in the file: a copy in another order pays after many runs."""
+    """onnxruntime on the CPU. Large weights stay as they lie in the file: a copy in another order pays after many runs, and
+    makes of the weights of convolutions (the layouts of its highest level) one more.
+    """
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -35,6 +38,7 @@ def open_onnxruntime(model: str | bytes) -> Run:
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     if _is_large(model):
         options.add_session_config_entry("session.disable_prepacking", "1")
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
     session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     return partial(run_session, session)
 
@@ -77,8 +81,6 @@ ENGINES: dict[str, Callable[[str | bytes], Run]] = {
     "reference": open_reference,
     "openvino": open_openvino,
 }
-LARGE_BYTES = 64 << 20
-"""Weights of which onnxruntime makes no second copy."""
 PACKAGES = {"onnxruntime": "onnxruntime", "openvino": "openvino"}
 """What has to be installed for an engine that does not come with fx2onnx."""
 DEFAULT = ("runner", "onnxruntime")

@@ -17,6 +17,7 @@ from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.size_conditions import SizeCondition
 from fx2onnx.irx import io
+from fx2onnx.verify.memory import LARGE_BYTES, weights_beside
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,12 +125,16 @@ def vanished(arguments: Iterable[str], assigned: Iterable[str | None], baked: Co
 
 @contextlib.contextmanager
 def as_file(model: Any) -> Iterator[str]:
-    """The path of the model; a result that was not written yet goes to a temporary folder."""
+    """The path of the model, with large weights beside it; a result that was not written yet goes to a temporary folder."""
     path = model if isinstance(model, str | os.PathLike) else model.path
-    if path is model or (path is not None and os.path.exists(path)):
+    is_written = path is model or (path is not None and os.path.exists(path))
+    if is_written and (not os.path.exists(path) or os.path.getsize(path) <= LARGE_BYTES):
         yield os.fspath(path)
         return
     with tempfile.TemporaryDirectory(prefix="fx2onnx-verify-") as folder:
+        if is_written:
+            yield weights_beside(os.fspath(path), folder)
+            return
         path = os.path.join(folder, "exported.onnx")
         io.save(model.owned.model, path)
         yield path

@@ -97,6 +97,8 @@ class Verdict:
     baked: list[str] = field(default_factory=list)
     """Arguments that are constants of the file."""
     left_out: list[str] = field(default_factory=list)
+    unverified: str = ""
+    """Why nothing was compared, such as too little memory."""
     wrong_on: tuple[Any, Any] | None = field(default=None, repr=False, compare=False)
     """Arguments and keyword arguments of the first set of inputs on which a row failed."""
 
@@ -104,6 +106,11 @@ class Verdict:
         """Add to the notes what is not there yet."""
         if text not in self.notes:
             self.notes.append(text)
+
+    def ran_out(self, text: str) -> None:
+        """Note what was left out for lack of memory: all, unless something is compared."""
+        self.left_out.append(text)
+        self.unverified = self.unverified or text
 
     @property
     def ok(self) -> bool:
@@ -120,6 +127,8 @@ class Verdict:
         if self.ok:
             engines = sorted({row.engine for row in self.rows})
             return f"{len(self.rows)} comparisons agree ({', '.join(engines)})"
+        if self.unverified:
+            return f"not verified: {self.unverified}"
         lines = [
             f"{row.engine}: {row.output} ({row.inputs}): "
             + (row.problem or f"error {row.max_abs_error:.3g}, allowed {row.allowed:.3g}")
@@ -155,7 +164,9 @@ class Verdict:
             stage.write_bytes(model.SerializeToString())
 
     def raise_if_failed(self) -> None:
-        """Raises VerificationError E501 unless everything agrees."""
+        """Raises VerificationError E501 unless everything agrees, E502 where nothing was compared for a reason."""
+        if self.unverified:
+            raise self.not_verified("the exported model is not verified")
         if not self.ok:
             raise VerificationError(
                 "E501",
@@ -163,3 +174,15 @@ class Verdict:
                 why=self.describe(),
                 next="report it with the model, or look at the first differing node",
             )
+
+    def not_verified(self, what: str) -> VerificationError:
+        """E502."""
+        return VerificationError(
+            "E502",
+            what,
+            why=self.unverified,
+            next=[
+                "verify it where there is more memory: fx2onnx verify MODEL SOURCE",
+                "do without: verify=False, or --no-verify; the file is the same",
+            ],
+        )

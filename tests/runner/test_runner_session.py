@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tracemalloc
 
 import numpy as np
 import onnx
@@ -83,3 +84,44 @@ def test_runs_without_torch_and_onnxruntime() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert done.stdout.strip() == "[0.0, 1.0]", done.stderr
+
+
+def _convolution(nodes: list[onnx.NodeProto], weights: np.ndarray) -> ort.InferenceSession:
+    """y = Conv(x, w), where ``nodes`` make w of x and v."""
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", weights.shape[1], "h", "w"])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    one = onnx.numpy_helper.from_array(np.array([1]), "one")
+    zero = onnx.numpy_helper.from_array(np.array([0]), "zero")
+    held = onnx.numpy_helper.from_array(weights, "v" if nodes else "w")
+    conv = helper.make_node("Conv", ["x", "w"], ["y"], pads=[1, 1, 1, 1])
+    graph = helper.make_graph([*nodes, conv], "g", [x], [y], [held, zero, one])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    return ort.InferenceSession(model.SerializeToString())
+
+
+def test_weights_in_another_order_are_there_once_for_all_shapes() -> None:
+    weights = np.random.default_rng(0).standard_normal((64, 128, 3, 3), np.float32)
+    session = _convolution([], weights)
+    shapes = [(1, 128, 2, 2), (1, 128, 3, 2), (2, 128, 2, 3)]
+    session.run(None, {"x": np.ones(shapes[0], np.float32)})
+    tracemalloc.start()
+    for shape in shapes[1:]:
+        session.run(None, {"x": np.ones(shape, np.float32)})
+    kept_bytes, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert kept_bytes < weights.nbytes / 2
+
+
+def test_weights_that_follow_from_the_shape_are_those_of_the_shape() -> None:
+    nodes = [
+        helper.make_node("Shape", ["x"], ["shape"]),
+        helper.make_node("Slice", ["shape", "zero", "one"], ["rows"]),
+        helper.make_node("Cast", ["rows"], ["factor"], to=TensorProto.FLOAT),
+        helper.make_node("Mul", ["v", "factor"], ["w"]),
+    ]
+    weights = np.random.default_rng(0).standard_normal((4, 3, 3, 3), np.float32)
+    session, plain = _convolution(nodes, weights), _convolution([], weights)
+    for rows in (1, 3, 1, 2, 3):
+        x = np.random.default_rng(rows).standard_normal((rows, 3, 5, 5), np.float32)
+        want = plain.run(None, {"x": x})[0] * rows
+        np.testing.assert_allclose(session.run(None, {"x": x})[0], want, rtol=1e-5, atol=1e-5)

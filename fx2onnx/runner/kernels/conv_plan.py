@@ -95,15 +95,30 @@ def prepare_conv(facts: Facts) -> Prepared | None:
         return None
     padding: list[Array | None] = [None] * (5 - len(extra))
     bias, *norm = [*extra, *padding]
-    weights, shift = fold_batch_norm(w, bias, norm, attrs.get("epsilon", 1e-5))
-    finish = epilogue(shift, attrs.get("activation", ""), attrs.get("bounds"))
-    if group == 1:
-        if window.kernel == (1, 1):
-            return _pointwise(x[0], weights, window, finish)
-        return _columns(x[0], weights, window, finish)
-    if group == x[0][1] == w.shape[0]:
-        return _depthwise(x[0], weights, window, finish)
-    return None
+    is_depthwise = group != 1 and group == x[0][1] == w.shape[0]
+    if group != 1 and not is_depthwise:
+        return None
+    arrange, form = (
+        (_taps, _depthwise) if is_depthwise else (_matrix, _pointwise if window.kernel == (1, 1) else _columns)
+    )
+
+    def folded() -> tuple[Array, Array]:
+        weights, shift = fold_batch_norm(w, bias, norm, attrs.get("epsilon", 1e-5))
+        return arrange(weights), shift
+
+    weights, shift = facts.once("weights", (w, bias, *norm), folded)
+    return form(x[0], weights, window, epilogue(shift, attrs.get("activation", ""), attrs.get("bounds")))
+
+
+def _matrix(w: Array) -> Array:
+    """[outs, ins, kh, kw] as [kh * kw * ins, outs]."""
+    outs, ins, kh, kw = w.shape
+    return np.ascontiguousarray(w.transpose(2, 3, 1, 0).reshape(kh * kw * ins, outs))
+
+
+def _taps(w: Array) -> Array:
+    """[channels, 1, kh, kw] as [kh, kw, channels]."""
+    return np.ascontiguousarray(w[:, 0].transpose(1, 2, 0))
 
 
 def _padded_shape(shape: Sequence[int], window: Window) -> tuple[int, int, int, int]:
@@ -124,9 +139,8 @@ def _fill_padded(padded: Array, x: Array, window: Window) -> Array:
     return padded
 
 
-def _pointwise(shape: Sequence[int], w: Array, window: Window, finish: Epilogue) -> Prepared:
-    outs, ins = w.shape[:2]
-    weights = np.ascontiguousarray(w.reshape(outs, ins).T)
+def _pointwise(shape: Sequence[int], weights: Array, window: Window, finish: Epilogue) -> Prepared:
+    ins, outs = weights.shape
     points = shape[0] * math.prod(window.out)
     step_h, step_w = window.strides
     is_plain = window.strides == (1, 1) and not window.is_padded
@@ -150,10 +164,9 @@ def _pointwise(shape: Sequence[int], w: Array, window: Window, finish: Epilogue)
     return Prepared(call, tuple(scratch), channels_last=True, inplace=())
 
 
-def _columns(shape: Sequence[int], w: Array, window: Window, finish: Epilogue) -> Prepared:
+def _columns(shape: Sequence[int], weights: Array, window: Window, finish: Epilogue) -> Prepared:
     """Blocks of output rows: their columns side by side, one matrix product a block."""
-    outs, ins, kh, kw = w.shape
-    weights = np.ascontiguousarray(w.transpose(2, 3, 1, 0).reshape(kh * kw * ins, outs))
+    (kh, kw), ins, outs = window.kernel, shape[1], weights.shape[1]
     (sh, sw), (dh, dw), (oh, ow) = window.strides, window.dilations, window.out
     row_bytes = ow * kh * kw * ins * 4
     block = max(1, min(oh, COLUMN_BLOCK_BYTES // row_bytes))
@@ -187,11 +200,10 @@ def _columns(shape: Sequence[int], w: Array, window: Window, finish: Epilogue) -
     return Prepared(call, scratch, channels_last=True, inplace=())
 
 
-def _depthwise(shape: Sequence[int], w: Array, window: Window, finish: Epilogue) -> Prepared:
+def _depthwise(shape: Sequence[int], taps: Array, window: Window, finish: Epilogue) -> Prepared:
     """One multiply-add a tap over rows of W * C elements; strided windows by einsum."""
-    channels, _, kh, kw = w.shape
+    kh, kw, channels = taps.shape
     (sh, sw), (dh, dw), (oh, ow) = window.strides, window.dilations, window.out
-    taps = np.ascontiguousarray(w.reshape(channels, kh, kw).transpose(1, 2, 0))
     tiled = np.ascontiguousarray(np.broadcast_to(taps[:, :, None, :], (kh, kw, ow, channels)))
     block = max(1, min(oh, ROW_BLOCK_BYTES // (ow * channels * 4)))
     by_rows = sw == 1 and dw == 1 and oh >= 20 and channels < 240

@@ -71,5 +71,8 @@ def require_ok(verdict: Verdict, file: Path, *, is_reported: bool = False) -> No
             "E501",
             f"the outputs of {file} differ from eager PyTorch",
             why="; ".join(verdict.describe().splitlines()[:4]),
-            next="the file is kept for inspection",
+            next=[
+                "the file is kept for inspection",
+                f"fx2onnx debug {file} SOURCE: the first wrong node, and whether the export or an engine is to blame",
+            ],
         )

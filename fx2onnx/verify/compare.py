@@ -110,6 +110,7 @@ def verify(
             verdict.ran_out(f"memory is not enough: {first_line(cause)[:300]}")
         if verdict.rows:
             verdict.unverified = ""
+        verdict.note_disagreements()
     return verdict
 
 

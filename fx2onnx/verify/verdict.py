@@ -112,6 +112,19 @@ class Verdict:
         self.left_out.append(text)
         self.unverified = self.unverified or text
 
+    def note_disagreements(self) -> None:
+        """Say where one engine agrees with eager PyTorch and another does not: then the file may be right."""
+        for inputs in dict.fromkeys(row.inputs for row in self.rows if not row.ok):
+            rows = [row for row in self.rows if row.inputs == inputs]
+            wrong = {row.engine for row in rows if not row.ok}
+            right = sorted({row.engine for row in rows} - wrong)
+            if right:
+                self.note(
+                    f"{inputs}: {', '.join(right)} agrees with eager PyTorch, {', '.join(sorted(wrong))} does not: rather the "
+                    "engine's fault than the export's; fx2onnx debug (fx2onnx.verify.locate) names the node"
+                )
+                return
+
     @property
     def ok(self) -> bool:
         """Whether something was compared and all of it agrees."""

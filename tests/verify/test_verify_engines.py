@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 import fx2onnx
 from fx2onnx.base.errors import UserError
 from fx2onnx.cli.main import app
-from fx2onnx.verify import verify
+from fx2onnx.verify import locate, verify
 from fx2onnx.verify.engines import DEFAULT, ENGINES, available_engines, chosen_engines
 
 
@@ -71,6 +71,28 @@ def test_results_are_arrays_of_their_own(file: tuple[Path, Net, Any], name: str)
     run({"x": np.zeros((2, 6), np.float32), "ids": np.arange(2)})
     for array, copy in zip(kept, first, strict=True):
         np.testing.assert_array_equal(array, copy)
+
+
+def test_engines_that_disagree_are_told_from_a_wrong_file(
+    file: tuple[Path, Net, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, module, args = file
+    opened = ENGINES["onnxruntime"]
+
+    def wrong(model: Any) -> Any:
+        run = opened(model)
+        return lambda feeds: [run(feeds)[0] * 2, *run(feeds)[1:]]
+
+    monkeypatch.setitem(ENGINES, "onnxruntime", wrong)
+    verdict = verify(str(path), module, args)
+    assert not verdict.ok
+    (note,) = [note for note in verdict.notes if "engine's fault" in note]
+    assert note.startswith("sample: runner agrees with eager PyTorch, onnxruntime does not")
+    found = locate(str(path), module, args, verdict=verdict)
+    assert found is not None
+    assert found.stage == "engine"
+    monkeypatch.setitem(ENGINES, "runner", wrong)
+    assert not any("engine's fault" in note for note in verify(str(path), module, args).notes)
 
 
 def test_the_default_stays_two() -> None:

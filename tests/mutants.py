@@ -307,6 +307,7 @@ MUTANTS = [
     Mutant("verify/judge.py", 'frozenset(["onnxruntime"])', "frozenset()", CLASSES),
     Mutant("verify/rounding.py", "if name in _CHOICES and", "if False and", CLASSES),
     Mutant("verify/locating/side_by_side.py", "and not self.aten.is_other_choice(name, got)", "", CHOICES),
+    Mutant("verify/locating/aten_values.py", "if node.target in UNWRITTEN:", "if False:", CHOICES),
     Mutant("verify/locating/choices.py", "return not is_twice and bool(", "return bool(", CHOICES),
     Mutant("verify/locating/locate.py", "self._reordered(side) or ", "", CHOICES),
     Mutant("verify/rounding.py", "if name in _NEAR_HALF:", "if False:", CLASSES),

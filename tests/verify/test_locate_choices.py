@@ -58,6 +58,24 @@ def test_places_of_equal_numbers_are_nobodys_fault(routed: tuple[Routed, tuple[t
     assert [name.split("/")[0] for name in found.nodes] == ["down"], found.describe()
 
 
+@pytest.fixture
+def unwritten_memory() -> Iterator[None]:
+    """Holds the largest integers and NaN."""
+    torch.use_deterministic_algorithms(True)  # fills what is not written
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.mark.usefixtures("unwritten_memory")
+def test_numbers_that_nobody_wrote_are_nobodys_fault(routed: tuple[Routed, tuple[torch.Tensor, ...], Path]) -> None:
+    module, args, path = routed
+    assert torch.empty(3, dtype=torch.int64).eq(torch.iinfo(torch.int64).max).all()
+    axes = {"x": {1: "rows"}, "experts": {1: "rows"}}
+    fx2onnx.export(module, args, path, output_names=["made", "sums", "sorted"], dynamic_shapes=axes)
+    assert any(node.op_type == "ConstantOfShape" for node in onnx.load(path).graph.node)
+    test_places_of_equal_numbers_are_nobodys_fault(routed)
+
+
 def test_a_sort_of_other_numbers_is_wrong(routed: tuple[Routed, tuple[torch.Tensor, ...], Path]) -> None:
     module, args, path = routed
     model = onnx.load(path)

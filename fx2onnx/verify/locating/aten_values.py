@@ -17,6 +17,19 @@ from fx2onnx.verify.locating.choices import axis_of_places, takes_equal
 from fx2onnx.verify.locating.program import Mapped
 from fx2onnx.verify.locating.store import ValueStore
 
+aten = torch.ops.aten
+
+UNWRITTEN = frozenset(
+    [
+        aten.empty.memory_format,
+        aten.empty_like.default,
+        aten.empty_strided.default,
+        aten.new_empty.default,
+        aten.new_empty_strided.default,
+    ]
+)
+"""Operators whose numbers are whatever the memory held: the file's are others, and neither reach an output."""
+
 
 @dataclass(slots=True)
 class AtenValues:
@@ -38,7 +51,9 @@ class AtenValues:
         return cls(graph, inputs, mapped, store, names)
 
     def keep(self, node: torch.fx.Node, value: Any) -> None:
-        """Note what a node gave, where the file has it, too."""
+        """Note what a node gave, where the file has it, too, and it means something."""
+        if node.target in UNWRITTEN:
+            return
         for index, name in self.names.get(node, {}).items():
             part = value[index] if isinstance(value, tuple | list) else value
             if isinstance(part, torch.Tensor):

@@ -68,19 +68,21 @@ def trained(op: Emit, value: ir.Value, weight: ir.Value | None, bias: ir.Value |
     inner = FLOAT if dtype in HALF else dtype
     axes = [axis for axis in range(rank) if axis != 1]
     wide = op.cast(value, inner)
-    mean = op.ReduceMean(wide, axes=axes, keepdims=1)
-    centred = op.Sub(wide, mean)
-    variance = op.ReduceMean(op.Mul(centred, centred), axes=axes, keepdims=1)
+    mean = op.ReduceMean(wide, axes=axes, keepdims=0)
+    centred = op.Sub(wide, over_channels(op, mean, rank))
+    variance = op.ReduceMean(op.Mul(centred, centred), axes=axes, keepdims=0)
     rstd = op.Reciprocal(op.Sqrt(op.Add(variance, op.const(float(eps), inner))))
-    output = op.Mul(centred, rstd)
-    if weight is not None:
-        output = op.Mul(output, over_channels(op, op.cast(weight, inner), rank))
-    if bias is not None:
-        output = op.Add(output, over_channels(op, op.cast(bias, inner), rank))
-    channels = (op.dims(value)[1],)
-    return Statistics(
-        op.cast(output, dtype), op.reshape(mean, channels), op.reshape(variance, channels), op.reshape(rstd, channels)
-    )
+    channels = op.dims(value)[1]
+    scale = rstd if weight is None else op.Mul(op.cast(weight, inner), rstd)
+    output = affine(op, centred, scale, channel_vector(op, bias, 0, channels, inner))
+    return Statistics(op.cast(output, dtype), mean, variance, rstd)
+
+
+def affine(op: Emit, value: ir.Value, scale: ir.Value, shift: ir.Value) -> ir.Value:
+    """``value * scale + shift`` by channel, in one operator: the one that normalises by a mean of 0 and a variance of 1."""
+    dtype, channels = op.dtype(value), op.dims(value)[1]
+    mean, variance = filled(op, (channels,), 0, dtype), filled(op, (channels,), 1, dtype)
+    return op.BatchNormalization(value, scale, shift, mean, variance, epsilon=0.0)
 
 
 def updated(op: Emit, running: ir.Value, fresh: ir.Value, momentum: float) -> ir.Value:

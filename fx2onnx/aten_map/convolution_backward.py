@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 
 import onnx_ir as ir
@@ -18,6 +19,9 @@ aten = torch.ops.aten
 Ints = Sequence[int]
 MOST_GATHERED_ROWS = 256
 """Of the matrix of all windows (channels times kernel places), which is made whole: it is that many times the image."""
+GATHERED_BY_RESULT = 4
+"""The matrix of all windows is made whole, too, where its rows are at most so many times as long as those of the result, which
+would be joined number by number."""
 
 
 @translates(aten.convolution_backward.default)
@@ -122,7 +126,7 @@ def _of_weight(
     swapped = transpose(op, image, (1, 0, *range(2, spatial + 2)))
     gradient = transpose(op, windows, (1, 0, *range(2, spatial + 2)))
     places = product(list(op.dims(gradient)[1:]))
-    seen = [op.reshape(part, (columns, places)) for part in _each_place(op, swapped, windows, kernel, stride, dilation)]
+    seen = list(_each_place(op, swapped, windows, kernel, stride, dilation))
     count = len(seen)
     if groups > 1:
         left = op.reshape(gradient, (groups, rows // groups, places))
@@ -132,12 +136,13 @@ def _of_weight(
         return op.reshape(stacked, dims)
     left = op.reshape(gradient, (rows, places))
     if count == 1:
-        return op.reshape(op.Gemm(left, seen[0], transB=1), dims)
-    if count * columns <= MOST_GATHERED_ROWS:
-        together = op.Gemm(left, op.Concat(*seen, axis=0), transB=1)
-        return op.reshape(transpose(op, op.reshape(together, (rows, count, columns)), (0, 2, 1)), dims)
-    products = [unsqueeze(op, op.Gemm(left, part, transB=1), 2) for part in seen]
-    return op.reshape(op.Concat(*products, axis=2), dims)
+        return op.reshape(op.Gemm(left, op.reshape(seen[0], (columns, places)), transB=1), dims)
+    known = math.prod(size for size in op.dims(gradient)[1:] if isinstance(size, int))
+    if count * columns <= MOST_GATHERED_ROWS or known <= GATHERED_BY_RESULT * rows:
+        together = op.Concat(*(op.reshape(part, (columns, 1, places)) for part in seen), axis=1)
+        return op.reshape(op.Gemm(left, op.reshape(together, (columns * count, places)), transB=1), dims)
+    products = [op.Gemm(left, op.reshape(part, (columns, places)), transB=1) for part in seen]
+    return op.reshape(op.Concat(*(unsqueeze(op, part, 2) for part in products), axis=2), dims)
 
 
 def _of_single_channels(
@@ -161,11 +166,30 @@ def _each_place(
     op: Emit, image: ir.Value, windows: ir.Value, kernel: Ints, stride: Ints, dilation: Ints
 ) -> Iterator[ir.Value]:
     """For each place of the kernel, in order, what the windows have there: [*, *, *spatial sizes of ``windows``]."""
-    counts = op.dims(windows)[2:]
-    for place in itertools.product(*(range(size) for size in kernel)):
-        part = image
-        for axis, index in enumerate(place):
-            start, step, count = index * dilation[axis], stride[axis], counts[axis]
-            end = whole(start + (count - 1) * step + 1)
-            part = sliced(op, part, axis + 2, start, end, count, step)
+    counts, axes = op.dims(windows)[2:], range(len(kernel))
+    starts = [[index * dilation[axis] for index in range(kernel[axis])] for axis in axes]
+    is_apart = all(isinstance(size, int) for size in op.dims(image)[2:]) and any(
+        step > 1 and len({start % step for start in found}) < len(found)
+        for step, found in zip(stride, starts, strict=True)
+    )
+    phases: dict[tuple[int, ...], ir.Value] = {}
+    for place in itertools.product(*starts):
+        phase = tuple(start % step for start, step in zip(place, stride, strict=True)) if is_apart else ()
+        if is_apart and phase not in phases:
+            phases[phase] = _phase(op, image, phase, stride)
+        part = phases.get(phase, image)
+        for axis in reversed(axes):
+            step = 1 if is_apart else stride[axis]
+            start = place[axis] // stride[axis] if is_apart else place[axis]
+            end = whole(start + (counts[axis] - 1) * step + 1)
+            part = sliced(op, part, axis + 2, start, end, counts[axis], step)
         yield part
+
+
+def _phase(op: Emit, image: ir.Value, phase: Ints, stride: Ints) -> ir.Value:
+    """Every ``stride``-th element from ``phase`` on: windows lie in it without gaps, and are copied by rows."""
+    for axis, (start, step) in enumerate(zip(phase, stride, strict=True), start=2):
+        size = op.dims(image)[axis]
+        if step > 1:
+            image = sliced(op, image, axis, start, size, whole((size - start + step - 1) // step), step)
+    return image

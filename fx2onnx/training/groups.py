@@ -26,6 +26,10 @@ class ParameterGroup:
         """The state of a parameter before the first step."""
         return self.rule.first_state(parameter)
 
+    def slots(self, parameter: torch.Tensor) -> tuple[str, ...]:
+        """The names of ``first_state``."""
+        return self.rule.slots(parameter)
+
 
 @dataclass(frozen=True)
 class Groups:
@@ -70,7 +74,7 @@ def groups_of(optimizer: object, parameters: Mapping[str, torch.Tensor]) -> Grou
         for name, tensor in own:
             kept = optimizer.state.get(tensor, {})
             step = max(step, int(kept.get("step", bool(kept))))  # SGD counts none, and has a buffer after the first
-            slots = rule.first_state(tensor)
+            slots = rule.slots(tensor)
             found = {slot: kept[slot] for slot in slots if isinstance(kept.get(slot), torch.Tensor)}
             state |= {f"{name}.{slot}": value for slot, value in found.items()}
     left = set(parameters) - {name for member in members for name in member.parameters}

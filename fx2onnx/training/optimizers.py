@@ -52,6 +52,10 @@ class UpdateRule:
         """The state before the first step."""
         return {name: torch.full_like(parameter, number) for name, number in self.state.items()}
 
+    def slots(self, parameter: torch.Tensor) -> tuple[str, ...]:
+        """The names of ``first_state``."""
+        return tuple(self.state)
+
 
 def _number(options: Group, name: str) -> float:
     value = options[name]
@@ -167,6 +171,9 @@ class _Factored(UpdateRule):
                 "col_var": parameter.new_zeros(*parameter.shape[:-2], 1, parameter.shape[-1]),
             }
         return {"variance": torch.zeros_like(parameter)}
+
+    def slots(self, parameter: torch.Tensor) -> tuple[str, ...]:
+        return ("row_var", "col_var") if parameter.dim() > 1 else ("variance",)
 
 
 def _pair(value: object) -> tuple[float | None, float]:

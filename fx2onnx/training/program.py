@@ -207,7 +207,7 @@ class TrainingProgram(torch.nn.Module):
             for group in groups.members:
                 moment = Moment(tensors[group.rate_name].double(), counted)
                 for name in group.parameters:
-                    old = {slot: tensors[f"{name}.{slot}"] for slot in group.first_state(tensors[name])}
+                    old = {slot: tensors[f"{name}.{slot}"] for slot in group.slots(tensors[name])}
                     parameter, state = group.rule.update(tensors[name], gradients[name], old, moment)
                     check_state(name, old, state)
                     for label, value in ((name, parameter), *((f"{name}.{slot}", state[slot]) for slot in old)):

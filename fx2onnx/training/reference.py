@@ -77,7 +77,7 @@ class _EagerProgram(TrainingProgram):
         found: dict[str, tuple[torch.Tensor, str]] = {}
         for group in groups.members:
             for name in group.parameters:
-                slots = list(group.first_state(tensors[name]))
+                slots = group.slots(tensors[name])
                 found |= {f"{name}.{slot}": (parameters[name], slot) for slot in slots}
                 state = optimizer.state[parameters[name]]
                 if steps or not isinstance(own, torch.optim.SGD):  # whose first step has no buffer yet

@@ -45,7 +45,9 @@ class BaseRecorder(TensorTracker):
     ) -> None:
         super().__init__(FakeMode(), weight_names, whole)
         self.shape_env = shape_env
-        self.meta_cache = MetaCache(self.fake_mode, shape_env, weakref.WeakMethod(self.fake_of))
+        self.meta_cache = MetaCache(
+            self.fake_mode, shape_env, weakref.WeakMethod(self.fake_of), is_above_autograd=whole
+        )
         self.symbols: dict[str, Symbol] = {}
         self.warnings: list[str] = []
         self.unbacked_scalars: dict[torch.fx.Node, Scalar] = {}

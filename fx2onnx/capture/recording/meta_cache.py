@@ -86,10 +86,12 @@ class MetaCache:
         mode: FakeMode,
         env: ShapeEnv,
         fake_of: Callable[[], Callable[[torch.Tensor], torch.Tensor] | None],
+        is_above_autograd: bool = True,
     ) -> None:
         self._mode = mode
         self._env = env
         self._weak_fake_of = fake_of
+        self._is_above_autograd = is_above_autograd
         self._tracks_gradients = False
         settings = (mkldnn_is_enabled(), torch.are_deterministic_algorithms_enabled())
         self._shared = _SHARED.setdefault(settings, Bounded(_MANY))
@@ -108,10 +110,10 @@ class MetaCache:
         self._types.pop(id(tensor), None)
 
     def key(self, traits: object, args: tuple[object, ...], kwargs: dict[str, object]) -> Key | None:
-        """The key of a call, or None where it cannot be cached: tensors made from a type have no gradient. Real tensors
-        count as their fake ones, which need not be made for it.
+        """The key of a call, or None where it cannot be cached: tensors made from a type have no gradient, which only
+        autograd below would add. Real tensors count as their fake ones, which need not be made for it.
         """
-        self._tracks_gradients = torch.is_grad_enabled()
+        self._tracks_gradients = self._is_above_autograd and torch.is_grad_enabled()
         try:
             parts = [self._part(arg) for arg in args]
             named = tuple([(name, self._part(kwargs[name])) for name in sorted(kwargs)]) if kwargs else ()

@@ -98,14 +98,14 @@ class Recorder(BaseRecorder):
     def _handled(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self._whole and in_function_transform():
             raise NeedsDecomposition
-        self._note_place()
         traits = traits_of(func)
         self.shape_env.during = traits.name
-        if traits.reads_number:
-            return self._to_python(func, args[0])
         if traits.is_query:
             fake_args, fake_kwargs = self.to_fakes(args, kwargs)
             return func(*fake_args, **fake_kwargs)
+        self._note_place()
+        if traits.reads_number:
+            return self._to_python(func, args[0])
         if traits.lifts and not self.fake_mode.holds(args[0]):
             return self.constant(args[0])
         if traits.writes is not None:

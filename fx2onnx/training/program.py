@@ -18,6 +18,7 @@ from fx2onnx.base.errors import UserError
 from fx2onnx.capture.python.outputs import output_name
 from fx2onnx.capture.torch_private.pytrees import flatten
 from fx2onnx.training.groups import Groups
+from fx2onnx.training.history import check_gradients, check_loss, check_tracked
 from fx2onnx.training.optimizers import Moment
 from fx2onnx.training.options import Training
 from fx2onnx.training.randomness import is_drop_path, seeded, unseeded
@@ -159,7 +160,7 @@ class TrainingProgram(torch.nn.Module):
         training = self.plan.training
         targets = [tensors[name] for name in self.plan.sample.targets]
         loss = training.loss(outputs, *targets)
-        check_loss(loss)
+        check_loss(loss, training.loss)
         results = {LOSS: loss} | {name: metric(outputs, *targets) for name, metric in training.metrics.items()}
         if with_outputs:
             results |= {
@@ -180,14 +181,18 @@ class TrainingProgram(torch.nn.Module):
             parameters = {name: tensors[name].detach().requires_grad_() for name in self.plan.parameters}
             inputs = {name: tensors[name].detach().requires_grad_() for name in training.inputs}
             held = {name: tensors[name] for name in self.plan.held}
-            outputs = self._outputs({**tensors, **inputs}, parameters | held)
-            results = self._results(outputs, tensors, with_outputs=training.returns_outputs)
+
+            def run() -> Tensors:
+                outputs = self._outputs({**tensors, **inputs}, parameters | held)
+                return self._results(outputs, tensors, with_outputs=training.returns_outputs)
+
+            results = run()
             loss = results[LOSS] * tensors[LOSS_SCALE] if training.loss_scale else results[LOSS]
             wanted = parameters | inputs
-            check_tracked(loss, bool(wanted))
+            check_tracked(loss, bool(wanted), run)
             found = torch.autograd.grad(loss, list(wanted.values()), allow_unused=True)
         gradients = dict(zip(wanted, found, strict=True))
-        check_gradients(gradients)
+        check_gradients(gradients, run)
         with torch.no_grad():
             if training.loss_scale:
                 gradients = {name: gradient / tensors[LOSS_SCALE] for name, gradient in gradients.items()}
@@ -230,47 +235,6 @@ def clipped(gradients: Tensors, training: Training) -> Tensors:
         factor = (training.clip_norm / (torch.linalg.vector_norm(norms) + 1e-6)).clamp(max=1.0)
         gradients = {name: gradient * factor.to(gradient.dtype) for name, gradient in gradients.items()}
     return gradients
-
-
-def check_loss(loss: object) -> None:
-    """Raises UserError E108 where the loss is no floating scalar."""
-    if not isinstance(loss, torch.Tensor):
-        why = f"it is a {type(loss).__name__}"
-    elif loss.numel() != 1 or loss.dim():
-        why = f"it has the shape {list(loss.shape)}"
-    elif not loss.dtype.is_floating_point:
-        why = f"it is of {str(loss.dtype).removeprefix('torch.')}"
-    else:
-        return
-    raise UserError(
-        "E108", "the loss is no scalar of floating point", why=why, next="reduce it: .mean() or .sum() of the losses"
-    )
-
-
-def check_tracked(loss: torch.Tensor, is_anything_trained: bool) -> None:
-    """Raises UserError E108 where the loss depends on nothing that is trained."""
-    if is_anything_trained and loss.requires_grad:
-        return
-    why = "forward detaches them, runs under no_grad, or does not use them"
-    raise UserError(
-        "E108",
-        "the loss does not depend on any parameter that is trained",
-        why=why if is_anything_trained else "every parameter is frozen",
-        next="let requires_grad be True for parameters that are to be trained",
-    )
-
-
-def check_gradients(gradients: Mapping[str, torch.Tensor | None]) -> None:
-    """Raises UserError E108 that names the parameters that the loss does not depend on."""
-    missing = [name for name, gradient in gradients.items() if gradient is None]
-    if missing:
-        shown = ", ".join(missing[:5]) + (", ..." if len(missing) > 5 else "")
-        raise UserError(
-            "E108",
-            f"the loss has no gradient for {shown}",
-            why="it does not depend on them" if len(missing) > 1 else "it does not depend on it",
-            next=(f"freeze them: frozen={missing[:5]!r}", "or use them in forward"),
-        )
 
 
 def check_state(name: str, old: Tensors, new: Tensors) -> None:

@@ -592,6 +592,13 @@ def test_refused_with_the_line(forward: Any, code: str) -> None:
     assert caught.value.next
 
 
+@pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr])
+def test_sparse_inputs_are_refused(layout: torch.layout) -> None:
+    with pytest.raises(fx2onnx.UserError, match="is a sparse tensor") as caught:
+        fx2onnx.export(module(lambda x: x * 2), (torch.eye(3).to_sparse(layout=layout),))
+    assert caught.value.code == "E107"
+
+
 # -- TorchScript -------------------------------------------------------------------------------------------------------
 @torch.jit.script  # type: ignore[untyped-decorator]
 def _scripted(x: torch.Tensor, count: int) -> torch.Tensor:

@@ -140,6 +140,10 @@ def _samplings() -> dict[str, tuple[Function, Tensors]]:
                 lambda x, g, p=padding, a=aligned: F.grid_sample(x, g, padding_mode=p, align_corners=a),
                 (_r(1, 2, 5, 6), points),
             )
+            found[f"grid bicubic {padding}" + ", aligned" * aligned] = (
+                lambda x, g, p=padding, a=aligned: F.grid_sample(x, g, "bicubic", p, a),
+                (_r(1, 2, 5, 6), points),
+            )
     found["grid nearest"] = (lambda x, g: F.grid_sample(x, g, "nearest", align_corners=False), (_r(1, 2, 5, 6), points))
     volume = (_r(1, 2, 3, 4, 5), torch.sigmoid(_r(1, 2, 3, 4, 3)) * 2 - 1)
     found["grid of a volume"] = (lambda x, g: F.grid_sample(x, g, align_corners=False), volume)

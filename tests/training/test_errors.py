@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,13 @@ def refused(module: nn.Module, tmp_path: Path, **options: Any) -> fx2onnx.UserEr
         fx2onnx.export_training(module, (X,), tmp_path / "out", **asked)
     assert not (tmp_path / "out").exists() or not list((tmp_path / "out").iterdir())
     return caught.value
+
+
+def _line(error: fx2onnx.UserError) -> str:
+    """The text of the line that the error names."""
+    assert error.where is not None
+    assert Path(error.where.file) == Path(__file__)
+    return linecache.getline(__file__, error.where.line).strip().partition("  # ")[0]
 
 
 class Partly(nn.Module):
@@ -53,6 +61,25 @@ class Cut(nn.Module):
         return self.fc(x).round().detach()
 
 
+class Beside(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc, self.beside = nn.Linear(3, 2), nn.Linear(3, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.fc(x) + self.beside(x).detach()  # type: ignore[no-any-return]
+
+
+class Still(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(3, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            return self.fc(x)  # type: ignore[no-any-return]
+
+
 class Chosen(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -66,6 +93,7 @@ def test_a_loss_that_is_no_scalar(tmp_path: Path) -> None:
     error = refused(nn.Linear(3, 2), tmp_path, loss=lambda outputs, target: (outputs - target) ** 2)
     assert error.code == "E108"
     assert "[2, 2]" in error.why
+    assert _line(error).startswith("error = refused(nn.Linear(3, 2), tmp_path, loss=lambda")
 
 
 def test_a_loss_of_integers(tmp_path: Path) -> None:
@@ -94,7 +122,23 @@ def test_a_loss_that_depends_on_nothing(tmp_path: Path) -> None:
 
 
 def test_an_operator_without_gradient_in_the_way(tmp_path: Path) -> None:
-    assert refused(Chosen(), tmp_path, targets=(torch.ones(2),)).code == "E108"
+    error = refused(Chosen(), tmp_path, targets=(torch.ones(2),))
+    assert error.code == "E108"
+    assert error.why == "torch.Tensor.argmax has no gradient"
+    assert _line(error) == "return self.fc(x).argmax(1).float()"
+
+
+def test_where_the_gradient_of_a_parameter_gets_lost(tmp_path: Path) -> None:
+    error = refused(Beside(), tmp_path)
+    assert "beside.weight" in error.what
+    assert "torch.Tensor.detach" in error.why
+    assert _line(error) == "return self.fc(x) + self.beside(x).detach()"
+
+
+def test_a_forward_without_gradients(tmp_path: Path) -> None:
+    error = refused(Still(), tmp_path)
+    assert error.code == "E108"
+    assert _line(error) == "return self.fc(x)"
 
 
 def test_a_write_that_autograd_forbids(tmp_path: Path) -> None:

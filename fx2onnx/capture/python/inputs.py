@@ -77,7 +77,7 @@ def bind(
 ) -> Arguments:
     """Check the call against the signature and flatten it.
 
-    Raises: UserError E101 where the arguments do not fit, E001 where ``input_names`` has too many names.
+    Raises: UserError E101 where the arguments do not fit, E001 where ``input_names`` has too many names, E107 for a sparse one.
     """
     try:
         signature: inspect.Signature | None = inspect.signature(forward)
@@ -103,6 +103,7 @@ def bind(
         while name in taken:
             name += "_"
         taken.add(name)
+        _refuse_sparse(name, item.value)
         leaves.append(Leaf(name, keys, item.value, position))
     if input_names is not None:
         if len(input_names) > len(leaves):
@@ -132,6 +133,16 @@ def refuse_repeated(argument: str, names: Sequence[str]) -> None:
         if name in seen:
             raise UserError("E001", f"{argument} gives {name!r} twice", next="give each tensor a name of its own")
         seen.add(name)
+
+
+def _refuse_sparse(name: str, tensor: torch.Tensor) -> None:
+    if tensor.layout != torch.strided:
+        raise UserError(
+            "E107",
+            f"the input {name} is a sparse tensor",
+            why=f"its layout is {tensor.layout}; inputs of an ONNX file are dense",
+            next="pass the dense tensor, or its indices and values as tensors of their own",
+        )
 
 
 def _argument_names(

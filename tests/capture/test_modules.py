@@ -595,7 +595,7 @@ def test_refused_with_the_line(forward: Any, code: str) -> None:
 @pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr])
 def test_sparse_inputs_are_refused(layout: torch.layout) -> None:
     with pytest.raises(fx2onnx.UserError, match="is a sparse tensor") as caught:
-        fx2onnx.export(module(lambda x: x * 2), (torch.eye(3).to_sparse(layout=layout),))
+        fx2onnx.export(module(lambda self, x: x * 2), (torch.eye(3).to_sparse(layout=layout),))
     assert caught.value.code == "E107"
 
 

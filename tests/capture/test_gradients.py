@@ -81,6 +81,11 @@ FUNCTIONS: dict[str, Callable[[torch.Tensor], Any]] = {
     "vmap": lambda x: torch.vmap(lambda row: row * row.sum())(x),
     "vmap along other axes": lambda x: torch.vmap(lambda a, b: a @ b, in_dims=(0, None), out_dims=1)(x, x.t()),
     "vmap of grad": lambda x: torch.vmap(torch.func.grad(lambda row: (row**2).sum()))(x),
+    "vmap of jacrev": lambda x: torch.vmap(torch.func.jacrev(lambda row: row.sin() * row.sum()))(x),
+    "vmap of jacfwd": lambda x: torch.vmap(torch.func.jacfwd(lambda row: row.sin() * row.sum()))(x),
+    "vmap of hessian": lambda x: torch.vmap(torch.func.hessian(lambda row: (row**3).sum()))(x),
+    "vmap of vjp": lambda x: torch.vmap(lambda row: torch.func.vjp(torch.sin, row)[1](row)[0])(x),
+    "vmap of jvp": lambda x: torch.vmap(lambda row: torch.func.jvp(torch.sin, (row,), (row * 2,)))(x),
     "functional_call": lambda x: torch.func.functional_call(nn.Linear(4, 2), {"weight": x[:2], "bias": x[0, :2]}, (x,)),
     "checkpoint": lambda x: checkpoint(torch.sin, x, use_reentrant=False),
 }

@@ -38,9 +38,8 @@ class Trainer:
         self.manifest = read_training(self.folder)
         self._open = open_session
         self._sessions: dict[str, Any] = {}
-        self._weights = read_tensors(self.folder / self.manifest.weights)
         self._carried = self.manifest.carried()
-        self.state = first_state(self.manifest, self._weights)
+        self.state = first_state(self.manifest, self._weights())
         self.learning_rates = {rate.name: rate.initial for rate in self.manifest.learning_rates}
         self.loss_scale = DEFAULT_LOSS_SCALE
         self.seed = seed
@@ -98,10 +97,14 @@ class Trainer:
         target.mkdir(parents=True, exist_ok=True)
         if target.resolve() == self.folder.resolve():
             raise UserError("E301", f"cannot write into '{folder}'", why="it is the folder that is trained from")
-        present = {name: self.state.get(name, array) for name, array in self._weights.items()}
+        present = {name: self.state.get(name, array) for name, array in self._weights().items()}
         write_tensors(target / self.manifest.weights, present, {"format": "pt"})
         shutil.copyfile(self.folder / MODEL_FILE, target / MODEL_FILE)
         return target / MODEL_FILE
+
+    def _weights(self) -> dict[str, Array]:
+        """What was exported. Read when it is asked for: a step leaves all of it behind but what is frozen."""
+        return read_tensors(self.folder / self.manifest.weights)
 
     def _session(self, kind: str) -> Any:
         if kind not in self._sessions:

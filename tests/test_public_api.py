@@ -66,6 +66,7 @@ SIGNATURES = {
         "-> TrainingFolder"
     ),
     "UpdateRule.first_state": "(self, parameter: torch.Tensor) -> State",
+    "UpdateRule.slots": "(self, parameter: torch.Tensor) -> tuple[str, ...]",
     "load": "(folder: str | PathLike[str], engine: str | None = None) -> LoadedModel",
     "translates": "(*overloads: torch._ops.OpOverload | type, since: int = 0) -> Callable[[F], F]",
     "ExportResult.restore_outputs": "(self, outputs: Sequence[Any]) -> Any",

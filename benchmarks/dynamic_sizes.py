@@ -328,6 +328,7 @@ def write_page(rows: Sequence[Row]) -> None:
         limited = sum(bool(row.get("conditions")) for row in cases if "refused" not in row)
         share = f"{100 * dynamic / len(cases):.1f} %" if cases else ""
         counts = [
+            len(names_of(source)),
             len(found),
             len(cases),
             dynamic,

@@ -8,6 +8,7 @@ import torch
 from fx2onnx.aten_map.class_losses import cross_entropy
 from fx2onnx.aten_map.losses import MEAN, NONE, SUM
 from fx2onnx.aten_map.matmul import dense
+from fx2onnx.aten_map.table.axes import zeros
 from fx2onnx.aten_map.table.registry import register_shared
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit
@@ -28,8 +29,8 @@ def _linear_cross_entropy(
     compute_input_grad: bool = False,
     compute_linear_weight_grad: bool = False,
     compute_linear_bias_grad: bool = False,
-) -> ir.Value:
-    """The loss, whole. Refuses the gradients that it computes ahead."""
+) -> tuple[ir.Value, ...]:
+    """The loss, whole, and empty gradients. Refuses those that it computes ahead."""
     if compute_input_grad or compute_linear_weight_grad or compute_linear_bias_grad:
         raise UserError(
             "E203",
@@ -38,7 +39,9 @@ def _linear_cross_entropy(
         )
     logits = dense(op, input, linear_weight, linear_bias)
     mode = {"none": NONE, "mean": MEAN, "sum": SUM}[reduction]
-    return cross_entropy(op, logits, target, weight, mode, ignore_index, label_smoothing)
+    loss = cross_entropy(op, logits, target, weight, mode, ignore_index, label_smoothing)
+    others = range(1, len(op.result))
+    return loss, *(zeros(op, op.result_dims(place), op.result_dtype(place)) for place in others)
 
 
 register_shared(

@@ -26,6 +26,7 @@ def export(
     input_names: Sequence[str] | None = None,
     output_names: Sequence[str] | None = None,
     opset_version: int | None = None,
+    target: str | None = None,
     dynamo: bool = True,
     external_data: bool | None = None,
     dynamic_shapes: Any = None,
@@ -54,6 +55,8 @@ def export(
     f: path of the file, or None to write nothing.
     input_names, output_names: names in order; default: forward's parameter names, and the keys of what it returns.
     opset_version: 11 to 26; the file has exactly that opset (default 20).
+    target: the runtime that the file is for, such as ``"onnxruntime-1.19"`` (docs/targets.md); default: onnxruntime on a CPU,
+        as far as it takes the opset; ``"onnx"``: none.
     dynamic_shapes: as ``torch.export`` takes it, names instead of Dims allowed, or ``"auto"``.
     dynamic_axes: as the older exporter took it: ``{"x": {0: "batch"}}``.
     external_data: force (True) or forbid (False) weights in a file of their own, ``f.<digest>.data``; default: above 16 MiB.
@@ -89,6 +92,7 @@ def export(
         bake=bake,
         data_branches=data_branches,
         opset_version=opset_version,
+        target=target,
         metadata=metadata,
         state=state,
         custom_translations=custom_translations,
@@ -145,6 +149,7 @@ def export_training(
     options = ExportOptions.of(
         dynamic_shapes=dynamic_shapes,
         opset_version=opset_version,
+        target=target,
         metadata=metadata,
         custom_translations=custom_translations,
         verify=verify,

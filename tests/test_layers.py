@@ -23,9 +23,12 @@ MAY_IMPORT: dict[str, set[str]] = {
     "aten_map": {"base", "irx"},
     "lower": {"base", "irx", "capture", "aten_map"},
     "optimize": {"base", "irx"},
+    "targets": {"base", "irx"},
     "runner": {"base", "irx", "optimize", "manifest"},
     "training": {"base", "capture", "irx", "aten_map", "lower"},
-    "verify": {"base", "capture", "irx", "aten_map", "lower", "manifest", "model_patches", "optimize", "runner", "training"},
+    "verify": {
+        "base", "capture", "irx", "aten_map", "lower", "manifest", "model_patches", "optimize", "runner", "training", "targets",
+    },
     "diff": {"base", "irx", "runner"},
     "report": {"base"},
     "model_patches": {"base", "capture"},
@@ -35,7 +38,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "generation": {"base", "runner", "manifest"},
     "exporting": {
         "base", "capture", "irx", "aten_map", "lower", "optimize", "verify", "report", "model_patches", "sources", "manifest",
-        "decoding", "training",
+        "decoding", "training", "targets",
     },
 }  # fmt: skip
 NEVER: dict[str, set[str]] = {
@@ -44,6 +47,7 @@ NEVER: dict[str, set[str]] = {
     "capture": {"onnx", "onnx_ir"},
     "irx": {"torch"},
     "optimize": {"torch"},
+    "targets": {"torch"},
     "runner": {"torch", "onnxruntime"},
     "diff": {"torch", "onnxruntime"},
     "report": {"torch", "onnx", "onnx_ir"},

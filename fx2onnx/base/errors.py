@@ -24,6 +24,7 @@ CODES: dict[str, str] = {
     "E201": "an ATen overload has no translation to ONNX",
     "E202": "an operator needs a newer opset",
     "E203": "an argument, dtype or shape of a known ATen overload cannot be expressed in ONNX",
+    "E204": "the target cannot run a node of the graph",
     "E301": "a file cannot be written",
     "E302": "a file cannot be read",
     "E303": "the ONNX model is not valid",

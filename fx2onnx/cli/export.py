@@ -52,7 +52,7 @@ def export_command(
     opset: Annotated[int | None, typer.Option("--opset", help="ONNX opset version.", show_default=False)] = None,
     target: Annotated[
         str | None,
-        typer.Option("--target", help="onnxruntime, onnxruntime-1.N (bounds the opset) or runner.", show_default=False),
+        typer.Option("--target", help="The runtime that the file is for, such as onnxruntime-1.19: fx2onnx lint --help.", show_default=False),
     ] = None,
     dynamic: Annotated[
         list[str] | None,
@@ -111,8 +111,8 @@ def export_command(
         from fx2onnx.exporting.folder import FolderOptions
 
         refuse_for_folders(dynamic, capture.value, bake)
-        asked = FolderOptions(task, cache, ExportOptions(opset_version=opset, verify=verify), source=source_options)
-        export_into_folder(FolderJob(sources[0], output, asked, target, report), json_output=json_output, quiet=quiet)
+        asked = FolderOptions(task, cache, ExportOptions(opset_version=opset, target=target, verify=verify), source=source_options)
+        export_into_folder(FolderJob(sources[0], output, asked, report), json_output=json_output, quiet=quiet)
         return
     if training:
         if len(sources) > 1 or is_pattern(sources[0]):
@@ -131,8 +131,7 @@ def export_command(
     template = Job(
         source="",
         output=str(output),
-        options=ExportOptions.of(capture=capture.value, opset_version=opset, verify=verify),
-        target=target,
+        options=ExportOptions.of(capture=capture.value, opset_version=opset, target=target, verify=verify),
         dynamic=tuple(dynamic or ["default"]),
         bake=tuple(bake or ()),
         source_options=source_options,

@@ -12,7 +12,7 @@ from fx2onnx.base.errors import UserError
 from fx2onnx.base.folder_commit import is_file_of_folder
 from fx2onnx.cli.files import check_apart, human_size, write_report
 from fx2onnx.cli.outcome import print_json
-from fx2onnx.cli.target import engines_for, opset_for
+from fx2onnx.cli.target import engines_for
 
 if TYPE_CHECKING:
     from fx2onnx.exporting.folder import ExportedFolder, FolderOptions
@@ -49,7 +49,6 @@ class FolderJob:
     source: str
     output: Path
     options: FolderOptions
-    target: str | None
     report: Path | None
 
 
@@ -68,7 +67,7 @@ def export_into_folder(asked: FolderJob, *, json_output: bool, quiet: bool) -> N
     from fx2onnx.exporting.folder import check_folder, write_folder
     from fx2onnx.sources.inputs import input_files
 
-    options = _for_target(asked.options, asked.target)
+    options = replace(asked.options, engines=engines_for(asked.options.export.target))
     check_folder(asked.output)
     check_apart([asked.report], input_files(asked.source, options.source.get("weights")))
     with Stages(quiet=quiet or json_output) as stages, warnings.catch_warnings(action="ignore"):
@@ -87,15 +86,6 @@ def export_into_folder(asked: FolderJob, *, json_output: bool, quiet: bool) -> N
         _show(done)
     for name, verdict in done.verdicts.items():
         require_ok(verdict, done.path / name, is_reported=json_output)
-
-
-def _for_target(options: FolderOptions, target: str | None) -> FolderOptions:
-    """``options`` with an opset and engines that fit ``target``."""
-    from fx2onnx.exporting.folder import IN_PLACE_OPSET
-
-    usual = IN_PLACE_OPSET if options.cache == "static" else None
-    opset = opset_for(target, options.export.opset_version, usual)
-    return replace(options, export=replace(options.export, opset_version=opset), engines=engines_for(target))
 
 
 def _summary(source: str, task: str, done: ExportedFolder, ok: bool) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from fx2onnx.cli.options import resolve_source
-from fx2onnx.cli.target import engines_for, opset_for
+from fx2onnx.cli.target import engines_for
 
 if TYPE_CHECKING:
     from fx2onnx.exporting.options import ExportOptions
@@ -33,7 +33,6 @@ class Job:
     source: str
     output: str
     options: ExportOptions = field(default_factory=_verified)
-    target: str | None = None
     dynamic: tuple[str, ...] = ("default",)
     bake: tuple[str, ...] = ()
     """Beside those of the source; ``auto`` alone leaves it to the capture."""
@@ -45,7 +44,7 @@ class Job:
         return {
             "source": self.source,
             "output": self.output,
-            "target": self.target,
+            "target": self.options.target,
             "dynamic": list(self.dynamic),
             "bake": list(self.bake),
             **self.source_options,
@@ -79,23 +78,22 @@ def run(job: Job, display: StageDisplay) -> Done:
     from fx2onnx.cli.dynamic import dynamic_shapes_of, parse_dynamic
     from fx2onnx.cli.verdict import check_model
 
-    opset = opset_for(job.target, job.options.opset_version)
     wanted = parse_dynamic(list(job.dynamic))
     with display.stage(f"build {job.source}"):
         model = resolve_source(job.source, **job.source_options)
         shapes = dynamic_shapes_of(model, wanted)
-    result = display.call("export", lambda: _export(job, model, shapes, opset))
+    result = display.call("export", lambda: _export(job, model, shapes))
     result.report.warnings += _turned_static(result, shapes)
     verdict = None
     if job.options.verify and model.has_weights:
-        engines = engines_for(job.target)
+        engines = engines_for(job.options.target)
         verdict = display.call(
             "verify against eager PyTorch", lambda: check_model(Path(job.output), model, engines, result.report.baked)
         )
     return Done(_summary(job, model, result, verdict), verdict)
 
 
-def _export(job: Job, model: Source, shapes: Any, opset: int | None) -> ExportResult:
+def _export(job: Job, model: Source, shapes: Any) -> ExportResult:
     from fx2onnx.exporting import pipeline
 
     capture = replace(
@@ -108,7 +106,6 @@ def _export(job: Job, model: Source, shapes: Any, opset: int | None) -> ExportRe
     options = replace(
         job.options,
         capture=capture,
-        opset_version=opset,
         export_params=model.has_weights,
         weight_files=model.weight_files,
         verify=False,  # the file is, as a stage of its own

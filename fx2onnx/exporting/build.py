@@ -17,6 +17,7 @@ from fx2onnx.exporting.eager_functions import EAGER_FUNCTIONS
 from fx2onnx.exporting.options import ExportOptions
 from fx2onnx.exporting.report import Report
 from fx2onnx.exporting.result import ExportResult, OwnedModel
+from fx2onnx.exporting.target import fit_to_target
 from fx2onnx.irx import reference
 from fx2onnx.lower.loop import lower
 from fx2onnx.lower.translations import Translations
@@ -42,8 +43,11 @@ def build(module: Any, args: Any, kwargs: Mapping[str, Any] | None, options: Exp
         with record("optimize"):
             keep_weights = options.keep_weights or not options.export_params or bool(options.weight_files)
             run_default(model, keep_weights=keep_weights, functions=EAGER_FUNCTIONS)
+    fitted = fit_to_target(model, options)
     attached = reference.attach(model, options.weight_files) if options.weight_files else None
     report = _report(captured, model, options, translations.resorts)
+    report.casts = dict(fitted.casts)
+    report.warnings += fitted.warnings
     report.warnings += attached.notes() if attached is not None else []
     if options.state == "warn":
         report.warnings += [f"forward changes the {text}; the file does not" for text in report.mutations]

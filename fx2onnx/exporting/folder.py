@@ -27,6 +27,7 @@ from fx2onnx.exporting.options import ExportOptions
 from fx2onnx.irx import reference
 from fx2onnx.irx.shared_data import save_together
 from fx2onnx.manifest.names import ENCODER_STATES, PAST_SIZE
+from fx2onnx.targets.find import chosen_opset
 
 if TYPE_CHECKING:
     from fx2onnx.decoding.parts import Assembly
@@ -77,7 +78,7 @@ def write_folder(spec: str, output: str | os.PathLike[str], options: FolderOptio
     target = check_folder(Path(path_text(output, "the folder")).expanduser())
     asked, cache, more = options.export, options.cache, options.source
     if cache == "static" and asked.opset_version is None:
-        asked = replace(asked, opset_version=IN_PLACE_OPSET)
+        asked = replace(asked, opset_version=chosen_opset(asked.target, None, IN_PLACE_OPSET))
     in_place = asked.opset_version is not None and asked.opset_version >= IN_PLACE_OPSET
     assembly = assemble(spec, options.task, cache=cache, in_place=in_place, **more)
     origin = {"source": spec, "task": options.task} | {key: value for key, value in more.items() if value is not None}

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.opsets import check_opset
 from fx2onnx.capture.options import CaptureOptions, check_choice
+from fx2onnx.targets.find import chosen_opset
 
 if TYPE_CHECKING:
     from fx2onnx.base.weight_file import WeightFile
@@ -45,6 +46,7 @@ class ExportOptions:
 
     capture: CaptureOptions = field(default_factory=CaptureOptions)
     opset_version: int | None = None
+    target: str | None = None
     metadata: str = "light"
     state: str = "warn"
     custom_translations: Mapping[Any, Callable[..., Any]] | None = None
@@ -63,6 +65,8 @@ class ExportOptions:
         check_choice("metadata", self.metadata, METADATA)
         if self.opset_version is not None:
             check_opset(self.opset_version)
+        if self.target is not None:
+            chosen_opset(self.target, self.opset_version, DEFAULT_OPSET)
 
     @classmethod
     def of(cls, *, capture: str = "auto", training: Any = None, **keywords: Any) -> ExportOptions:
@@ -77,7 +81,7 @@ class ExportOptions:
     @property
     def opset(self) -> int:
         """The opset that the file has."""
-        return DEFAULT_OPSET if self.opset_version is None else self.opset_version
+        return chosen_opset(self.target, self.opset_version, DEFAULT_OPSET)
 
 
 _OWN = frozenset(found.name for found in fields(ExportOptions)) - {"capture", "keep_weights"}

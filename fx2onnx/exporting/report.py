@@ -32,6 +32,8 @@ class Report:
     """Buffers and inputs that forward changes and the file does not."""
     baked: list[str] = field(default_factory=list)
     """Inputs whose sample values are constants of the file."""
+    casts: dict[str, int] = field(default_factory=dict)
+    """Nodes that stand between casts since the target has no kernel for their dtype: ``bfloat16 MatMul in float`` -> count."""
     warnings: list[str] = field(default_factory=list)
     resorts: dict[str, str] = field(default_factory=dict)
     """Overloads without an entry in the table, and what took its place: ``decomposition`` or ``torchlib``."""

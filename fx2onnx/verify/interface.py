@@ -17,6 +17,7 @@ from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.size_conditions import SizeCondition
 from fx2onnx.irx import io
+from fx2onnx.targets.narrowed import METADATA_KEY as NARROWED_KEY
 from fx2onnx.verify.memory import LARGE_BYTES, weights_beside
 
 
@@ -40,6 +41,8 @@ class Interface:
     """Of the outputs."""
     conditions: list[SizeCondition]
     baked: tuple[str, ...]
+    narrowed: str
+    """Which nodes compute in float32 though their values are float64; empty where none does."""
 
     @staticmethod
     def of(proto: onnx.ModelProto) -> Interface:
@@ -60,6 +63,7 @@ class Interface:
             declared={value.name: _declared(value) for value in graph.output},
             conditions=size_conditions.read(metadata.get(size_conditions.METADATA_KEY, "[]")),
             baked=baked.read(metadata.get(baked.METADATA_KEY)),
+            narrowed=metadata.get(NARROWED_KEY, ""),
         )
 
 

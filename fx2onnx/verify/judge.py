@@ -94,9 +94,9 @@ class Scale:
     epsilon: float
 
     @staticmethod
-    def of(want: Array) -> Scale:
-        """The scales of an output of eager PyTorch."""
-        epsilon = float(ml_dtypes.finfo(want.dtype).eps)
+    def of(want: Array, least_epsilon: float = 0.0) -> Scale:
+        """The scales of an output of eager PyTorch, whose unit in the last place is ``least_epsilon`` at least."""
+        epsilon = max(float(ml_dtypes.finfo(want.dtype).eps), least_epsilon)
         numbers = want if want.dtype in (np.float32, np.float64) else want.astype(np.float32)
         largest = _largest(numbers)
         if not np.isfinite(largest):
@@ -299,9 +299,9 @@ class Movements:
     whole, and an engine has to have one that some run has.
     """
 
-    def __init__(self, want: Array) -> None:
+    def __init__(self, want: Array, least_epsilon: float = 0.0) -> None:
         self.want = want
-        self.scale = None if is_exact(want) else Scale.of(want)
+        self.scale = None if is_exact(want) else Scale.of(want, least_epsilon)
         self._floor = 0.0 if self.scale is None else SCALE_EPSILONS
         self.runs: list[Array] = []
         self._rows: list[Array] = []

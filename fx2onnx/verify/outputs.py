@@ -22,6 +22,9 @@ from fx2onnx.verify.samples import Sample
 from fx2onnx.verify.verdict import Row, Verdict
 
 
+FLOAT32_EPSILON = float(np.finfo(np.float32).eps)
+
+
 class Outputs:
     """What eager PyTorch gave, and what more it takes to judge by it."""
 
@@ -38,6 +41,7 @@ class Outputs:
         self._tensors, self._draws = tensors, draws
         self._expected, self._unknown = expected, unknown
         self._scales: dict[int, Scale] = {}
+        self._least_epsilon = FLOAT32_EPSILON if file.narrowed else 0.0
         self._exact: Sequence[Array] | None = None
         self._tried_float64 = False
 
@@ -88,7 +92,7 @@ class Outputs:
             text = f"{off} of {want.size} numbers differ" if off else ""
             return replace(row, max_abs_error=float(off), ok=off == 0, problem=text, by="equality")
         if index not in self._scales:
-            self._scales[index] = Scale.of(want)
+            self._scales[index] = Scale.of(want, self._least_epsilon)
         scale = self._scales[index]
         row = replace(row, scale=scale.largest)
         first = judge.by_difference(got, want, scale)
@@ -120,12 +124,12 @@ class Outputs:
         """The rows by the last judge, which runs until it has said of each that it is right, or that it will not be."""
         judged = [row for row, _, _ in rows]
         left = {place for place, (row, _, _) in enumerate(rows) if row.max_abs_error < float("inf")}
-        movements = {index: Movements(self._expected[index]) for _, index, _ in rows}
+        movements = {index: Movements(self._expected[index], self._least_epsilon) for _, index, _ in rows}
         seeds = itertools.count(1)
         has_transforms = False
         is_known = any(not row.ok for row in verdict.rows)  # then it is not worth as many runs
         for count, units in judge.STAGES[: judge.FEWER_STAGES if is_known else None]:
-            modes = [Moved(next(seeds), units) for _ in range(count if left else 0)]
+            modes = [Moved(next(seeds), units, least_epsilon=self._least_epsilon) for _ in range(count if left else 0)]
             self._settle(judged, rows, left, movements, modes, verdict)
             has_transforms |= any(mode.has_transforms for mode in modes)
         for place in left:
@@ -134,8 +138,8 @@ class Outputs:
                 judged[place] = _filled(row, judge.by_scale(got, self._expected[index], self._scales[index]))
         inexact = {place for place in left if rows[place][0].engine in judge.INEXACT_TRANSFORMS}
         if has_transforms and inexact:
-            movements = {index: Movements(self._expected[index]) for index in movements}
-            modes = [Moved(next(seeds), judge.STAGES[1][1], judge.TRANSFORM_UNITS) for _ in range(judge.STAGES[1][0])]
+            movements = {index: Movements(self._expected[index], self._least_epsilon) for index in movements}
+            modes = [Moved(next(seeds), judge.STAGES[1][1], judge.TRANSFORM_UNITS, self._least_epsilon) for _ in range(judge.STAGES[1][0])]
             self._settle(judged, rows, inexact, movements, modes, verdict)
         return judged
 

@@ -63,11 +63,12 @@ class Moved(TorchDispatchMode):
     of equal scores the first is chosen.
     """
 
-    def __init__(self, seed: int, units: float, transform_units: float = 0.0) -> None:
+    def __init__(self, seed: int, units: float, transform_units: float = 0.0, least_epsilon: float = 0.0) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._generator = torch.Generator().manual_seed(seed)
         self._drawn = torch.rand(_DRAWN, generator=self._generator, dtype=torch.float32) * 2 - 1
         self._units = units
+        self._least_epsilon = least_epsilon
         self._transform_units = transform_units or units
         self.has_transforms = False
         """Whether it has seen a Fourier transform: sums over a whole frame, of which some results are nearly nothing."""
@@ -95,7 +96,7 @@ class Moved(TorchDispatchMode):
         is_transform = name in _TRANSFORMS
         self.has_transforms |= is_transform
         units = self._transform_units if is_transform else self._units
-        step = units * torch.finfo(real.dtype).eps
+        step = units * max(torch.finfo(real.dtype).eps, self._least_epsilon)
         if name in _PLAIN:
             is_whole = real == real.round()  # whole numbers are exact in any engine, and infinity stays what it is
             real.add_((real * self._noise(real)).masked_fill_(is_whole, 0.0), alpha=step)

@@ -19,9 +19,9 @@ vision = torch.ops.torchvision
 def nms(op: Emit, dets: ir.Value, scores: ir.Value, iou_threshold: float) -> ir.Value:
     """nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor
 
-    ONNX:  NonMaxSuppression of one batch and one class; its third column names the boxes.
+    ONNX:  NonMaxSuppression in float32 of one batch and one class; its third column names the boxes.
     """
-    boxes, marks = unsqueeze(op, dets, 0), unsqueeze(op, scores, 0, 1)
+    boxes, marks = (op.cast(each, ir.DataType.FLOAT) for each in (unsqueeze(op, dets, 0), unsqueeze(op, scores, 0, 1)))
     count = Dim.symbol(op.builder.unique("kept"))
     chosen = op.NonMaxSuppression(
         boxes,

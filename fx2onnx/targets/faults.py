@@ -1,0 +1,138 @@
+"""What runtimes do wrong with files that ONNX's specification admits: which nodes, in which releases, and what avoids it.
+
+Each entry was seen: a test runs its smallest case in the runtime that is installed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from fx2onnx.irx.edit import graphs_of, use_count
+from fx2onnx.irx.values import copied_type
+from fx2onnx.targets.form import Target, numbers
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One of a runtime."""
+
+    name: str
+    runtime: str
+    since: str
+    until: str
+    """The newest release that has it: the newest one tried where it is still there."""
+    what: str
+    instead: str
+    """What has to be changed; of those with ``mend`` it is what that does."""
+    has: Callable[[ir.Node], bool]
+    """Whether a node is the one that meets the fault."""
+    mend: Callable[[ir.Node], None] | None = None
+
+
+def of(target: Target) -> list[Fault]:
+    """The faults of a target: those of its release, and those that were still there in the newest one tried."""
+    return [
+        fault
+        for fault in FAULTS
+        if fault.runtime == target.runtime
+        and (not target.release or numbers(fault.since) <= numbers(target.release) <= numbers(fault.until))
+    ]
+
+
+def met(model: ir.Model, target: Target) -> Iterator[tuple[Fault, ir.Node]]:
+    """Each node that meets a fault of the target."""
+    found = of(target)
+    for graph in graphs_of(model) if found else ():
+        for node in list(graph):
+            for fault in found:
+                if fault.has(node):
+                    yield fault, node
+
+
+def avoid(model: ir.Model, target: Target) -> dict[str, int]:
+    """Change the nodes that meet a fault where something avoids it, in place; how many of each fault."""
+    counts: dict[str, int] = {}
+    for fault, node in met(model, target):
+        if fault.mend is not None:
+            fault.mend(node)
+            counts[fault.name] = counts.get(fault.name, 0) + 1
+    return counts
+
+
+def _made_by(value: ir.Value | None, op_type: str) -> ir.Node | None:
+    producer = None if value is None else value.producer()
+    return producer if producer is not None and producer.op_type == op_type and not producer.domain else None
+
+
+def _transposes(node: ir.Node) -> Iterator[tuple[int, ir.Node, ir.Node]]:
+    """Index of the input, Cast and Transpose, where a MatMul reads a Cast of a Transpose."""
+    if node.op_type == "MatMul" and not node.domain:
+        for index, value in enumerate(node.inputs):
+            cast = _made_by(value, "Cast")
+            transpose = _made_by(cast.inputs[0], "Transpose") if cast is not None else None
+            if cast is not None and transpose is not None:
+                yield index, cast, transpose
+
+
+def _cast_first(node: ir.Node) -> None:
+    for index, cast, transpose in list(_transposes(node)):
+        source, old = transpose.inputs[0], cast.outputs[0]
+        assert source is not None
+        assert old.type is not None
+        assert isinstance(cast.graph, ir.Graph)
+        own = f"{old.name}/for_{node.outputs[0].name}_{index}"
+        early = copied_type(source, f"{own}/early")
+        early.type = old.type
+        late = copied_type(old, f"{own}/late")
+        nodes = [
+            ir.Node("", "Cast", [source], list(cast.attributes.values()), outputs=[early], name=f"{own}/Cast"),
+            ir.Node("", "Transpose", [early], list(transpose.attributes.values()), outputs=[late], name=f"{own}/Transpose"),
+        ]
+        for new in nodes:
+            new.metadata_props.update(cast.metadata_props)
+        cast.graph.insert_after(cast, nodes)
+        node.replace_input_with(index, late)
+        for left in (cast, transpose):
+            if not use_count(left.outputs[0]) and not left.outputs[0].is_graph_output():
+                assert left.graph is not None
+                left.graph.remove(left, safe=True)
+
+
+def _has_no_spread(node: ir.Node) -> bool:
+    attribute = node.attributes.get("scale")
+    return node.op_type in ("RandomNormal", "RandomNormalLike") and attribute is not None and attribute.as_float() <= 0
+
+
+FAULTS = (
+    Fault(
+        "transpose-cast-matmul",
+        "onnxruntime",
+        "1.19",
+        "1.31",
+        "MatMul of a Cast of a Transpose ends the process while the file is opened (a fusion at the highest level)",
+        "cast before the Transpose",
+        lambda node: any(True for _ in _transposes(node)),
+        _cast_first,
+    ),
+    Fault(
+        "random-without-spread",
+        "onnxruntime",
+        "1.16",
+        "1.31",
+        "random numbers whose scale is 0 or less end the process in a run",
+        "a constant in their place",
+        _has_no_spread,
+    ),
+    Fault(
+        "inexact-stft",
+        "onnxruntime",
+        "1.17",
+        "1.31",
+        "STFT is off by up to 32 units in the last place of a frame's largest number",
+        "MatMul with the sines and cosines (opset_version=16)",
+        lambda node: node.op_type == "STFT" and not node.domain,
+    ),
+)

@@ -1,0 +1,99 @@
+"""A target by its name, ``onnxruntime`` or ``onnxruntime-1.19``, from the tables in ``tables/``."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from functools import lru_cache
+from importlib.resources import files
+from typing import Any
+
+from fx2onnx.base.errors import UserError
+from fx2onnx.targets.form import Target, numbers
+
+ANY = "onnx"
+"""ONNX's specification alone: no runtime in particular."""
+DEFAULT = "onnxruntime"
+
+DOCUMENTED_OPSETS = {"1.8": 14, "1.9": 15, "1.10": 15, "1.11": 16, "1.12": 17, "1.13": 17, "1.14": 18, "1.15": 18}
+"""Releases of onnxruntime before those of the table: the compatibility table of its documentation, and for 1.15, which opens
+files of opset 19 but has no kernels for them, measured."""
+
+
+def names() -> list[str]:
+    """The runtimes that ``find`` knows."""
+    tables = files("fx2onnx.targets") / "tables"
+    return sorted([ANY, *(entry.name.removesuffix(".json") for entry in tables.iterdir() if entry.name.endswith(".json"))])
+
+
+@lru_cache(maxsize=64)
+def find(name: str) -> Target:
+    """The target of that name. A release newer than all of its table is taken for the newest.
+
+    Raises: UserError E001 where no runtime, or no release, has that name.
+    """
+    runtime, _, release = name.partition("-") if name not in names() else (name, "", "")
+    if runtime not in names():
+        runtime, _, release = name.rpartition("-")  # onnxruntime-web-1.30
+    if runtime == ANY and not release:
+        return Target(name, ANY)
+    if runtime not in names() or (release and not re.fullmatch(r"\d+(\.\d+)*", release)):
+        raise _unknown(name)
+    table = _table(runtime)
+    releases: dict[str, Any] = table["releases"]
+    known = sorted(releases, key=numbers)
+    if runtime == "onnxruntime" and release and numbers(release)[:2] < numbers(known[0]):
+        opset = DOCUMENTED_OPSETS.get(".".join(release.split(".")[:2]))
+        if opset is None:
+            raise _unknown(name)
+        return Target(name, runtime, opset=opset, source="onnxruntime's documentation", is_tried=False)
+    fitting = [each for each in known if not release or numbers(each) <= numbers(release)]
+    if not fitting or numbers(release or known[-1])[0] > numbers(known[-1])[0]:
+        raise _unknown(name)
+    taken = fitting[-1]
+    facts = releases[taken]
+    is_newer = bool(release) and numbers(release)[: len(numbers(known[-1]))] > numbers(known[-1])
+    return Target(
+        name,
+        runtime,
+        taken,
+        None if is_newer else facts.get("opset"),
+        None if is_newer else facts.get("ir"),
+        table["source"],
+        table["date"],
+        table.get("tried", True),
+        table.get("casts", {}),
+        table.get("static", False),
+        table["kernels"],
+        table.get("functions", {}),
+    )
+
+
+def chosen_opset(target: str | None, asked: int | None, usual: int) -> int:
+    """The opset to export with: the one asked for, else the usual one or the newest that the target takes.
+
+    Raises: UserError E001 for an unknown target, E202 for an opset that it does not know.
+    """
+    newest = None if target is None else find(target).opset
+    if newest is not None and asked is not None and asked > newest:
+        raise UserError(
+            "E202", f"{target} does not know opset {asked}", why=f"its newest is {newest}", next="leave out --opset"
+        )
+    return asked or min(usual, newest or usual)
+
+
+@lru_cache(maxsize=8)
+def _table(runtime: str) -> dict[str, Any]:
+    text = (files("fx2onnx.targets") / "tables" / f"{runtime}.json").read_text(encoding="utf-8")
+    table: dict[str, Any] = json.loads(text)
+    return table
+
+
+def _unknown(name: str) -> UserError:
+    known = [*names(), "onnxruntime-1.19"]
+    near = difflib.get_close_matches(name, known, 1)
+    guess = f"did you mean {near[0]!r}? " if near else ""
+    return UserError(
+        "E001", f"the target {name!r} is not known", next=f"{guess}{', '.join(names())}, or a release such as onnxruntime-1.19"
+    )

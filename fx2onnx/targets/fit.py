@@ -1,0 +1,198 @@
+"""Casts around nodes whose dtype the target has no kernel for (``bfloat16`` MatMul, ``float64`` Conv): the node computes in
+another dtype, and its results are rounded back to theirs.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import onnx_ir as ir
+
+from fx2onnx.irx.edit import graphs_of, replace_inputs
+from fx2onnx.irx.values import copied_type
+from fx2onnx.targets.form import Target
+from fx2onnx.targets.match import has_kernel, is_asked, signature_of, with_dtype, word_of
+
+D = ir.DataType
+
+WIDER: dict[ir.DataType, tuple[ir.DataType, ...]] = {
+    D.BFLOAT16: (D.FLOAT,),
+    D.FLOAT16: (D.FLOAT,),
+    D.DOUBLE: (D.FLOAT,),
+    D.INT8: (D.INT32, D.INT64),
+    D.UINT8: (D.INT32, D.INT64),
+    D.INT16: (D.INT32, D.INT64),
+    D.UINT16: (D.INT32, D.INT64),
+    D.BOOL: (D.UINT8, D.INT32, D.INT64),
+    D.UINT32: (D.INT64,),
+    D.INT32: (D.INT64,),
+}
+"""What a node may compute in instead, first choice first. float64 loses digits: ``Fitted.narrowed`` counts those."""
+
+EXACT_THERE_AND_BACK = {D.FLOAT: frozenset({D.DOUBLE})}
+"""Casts from the first to one of the second and back again change nothing."""
+
+
+@dataclass
+class Fitted:
+    """What it took."""
+
+    casts: Counter[str] = field(default_factory=Counter)
+    """``bfloat16 MatMul in float`` -> number of nodes."""
+    narrowed: Counter[str] = field(default_factory=Counter)
+    """Those of them that compute with fewer digits: ``double Conv in float``."""
+    left: list[ir.Node] = field(default_factory=list)
+    """Nodes that the target cannot run in any dtype."""
+
+
+class _Names:
+    """Names that no value of the model has."""
+
+    def __init__(self, model: ir.Model) -> None:
+        self._model = model
+        self._taken: set[str] | None = None
+
+    def free(self, wanted: str) -> str:
+        """``wanted``, or with a number behind it."""
+        if self._taken is None:
+            self._taken = set()
+            for graph in graphs_of(self._model):
+                self._taken.update(value.name or "" for value in (*graph.inputs, *graph.initializers.values()))
+                self._taken.update(value.name or "" for node in graph for value in node.outputs)
+        name, count = wanted, 0
+        while name in self._taken:
+            count += 1
+            name = f"{wanted}_{count}"
+        self._taken.add(name)
+        return name
+
+
+def fit(model: ir.Model, target: Target) -> Fitted:
+    """Put casts where the target needs them, in place."""
+    fitted = Fitted()
+    if target.rows is None:
+        return fitted
+    opsets = {domain or "": version for domain, version in model.graph.opset_imports.items()}
+    functions = {identifier[:2] for identifier in model.functions}
+    widened: dict[tuple[ir.Value, ir.DataType], ir.Value] = {}
+    names = _Names(model)
+    for graph in graphs_of(model):
+        for node in list(graph):
+            signature = signature_of(node)
+            opset = opsets.get(node.domain, 1)
+            if not is_asked(node) or (node.domain, node.op_type) in functions:
+                continue
+            if has_kernel(target.name, node.domain, node.op_type, opset, signature):
+                continue
+            pair = _dtype_for(target, node, opset)
+            if pair is None:
+                fitted.left.append(node)
+                continue
+            old, new = pair
+            _compute_in(node, old, new, widened, names)
+            text = f"{word_of(old)} {node.op_type} in {word_of(new)}"
+            fitted.casts[text] += 1
+            if old == D.DOUBLE:
+                fitted.narrowed[text] += 1
+    return fitted
+
+
+def _dtype_for(target: Target, node: ir.Node, opset: int) -> tuple[ir.DataType, ir.DataType] | None:
+    """A dtype of the node, and the one that it can compute in instead."""
+    signature = signature_of(node)
+    around = {value.dtype for value in (*node.inputs, *node.outputs) if value is not None and value.dtype is not None}
+    for old in sorted(around & WIDER.keys(), key=list(WIDER).index):
+        for new in WIDER[old]:
+            changed = with_dtype(signature, word_of(old), word_of(new))
+            if has_kernel(target.name, node.domain, node.op_type, opset, changed):
+                return old, new
+    return None
+
+
+def _compute_in(
+    node: ir.Node,
+    old: ir.DataType,
+    new: ir.DataType,
+    widened: dict[tuple[ir.Value, ir.DataType], ir.Value],
+    names: _Names,
+) -> None:
+    """Casts before the inputs of dtype ``old``, and behind such outputs."""
+    for index, value in enumerate(node.inputs):
+        if value is not None and value.dtype == old:
+            node.replace_input_with(index, _cast_of(value, new, widened, names, node))
+    for output in node.outputs:
+        if output.dtype == old:
+            _cast_back(node, output, old, new, widened, names)
+
+
+def _cast_of(
+    value: ir.Value,
+    dtype: ir.DataType,
+    widened: dict[tuple[ir.Value, ir.DataType], ir.Value],
+    names: _Names,
+    reader: ir.Node,
+) -> ir.Value:
+    """The value in another dtype: one Cast for all readers, where the value is made."""
+    found = widened.get((value, dtype))
+    if found is not None:
+        return found
+    producer = value.producer()
+    result = copied_type(value, names.free(f"{value.name}/as_{word_of(dtype)}"))
+    result.type = ir.TensorType(dtype)
+    origin = (producer or reader).metadata_props
+    cast = ir.Node("", "Cast", [value], [ir.AttrInt64("to", dtype)], outputs=[result], name=f"{result.name}/Cast")
+    cast.metadata_props.update(origin)
+    if producer is not None and producer.graph is not None:
+        producer.graph.insert_after(producer, cast)
+    else:
+        _insert_first(cast, value, reader)
+    widened[value, dtype] = result
+    return result
+
+
+def _insert_first(cast: ir.Node, value: ir.Value, reader: ir.Node) -> None:
+    """Before all nodes of the graph whose input or weight the value is."""
+    home = value.graph if value.graph is not None else reader.graph
+    assert isinstance(home, ir.Graph)
+    first = next(iter(home))
+    home.insert_before(first, cast)
+
+
+def _cast_back(
+    node: ir.Node,
+    output: ir.Value,
+    old: ir.DataType,
+    new: ir.DataType,
+    widened: dict[tuple[ir.Value, ir.DataType], ir.Value],
+    names: _Names,
+) -> None:
+    """The output becomes one of dtype ``new``, and a Cast behind it makes what it was, for all who read it."""
+    graph = node.graph
+    assert isinstance(graph, ir.Graph)
+    name = output.name
+    result = copied_type(output, str(name))
+    cast = ir.Node("", "Cast", [output], [ir.AttrInt64("to", old)], outputs=[result], name=f"{name}/Cast")
+    cast.metadata_props.update(node.metadata_props)
+    graph.insert_after(node, cast)
+    _read_instead(output, result, cast)
+    for index, each in enumerate(graph.outputs):
+        if each is output:
+            graph.outputs[index] = result
+    output.name = names.free(f"{name}/in_{word_of(new)}")
+    result.name = name
+    output.type = ir.TensorType(new)
+    if old in EXACT_THERE_AND_BACK.get(new, ()):
+        widened[result, new] = output
+
+
+def _read_instead(old: ir.Value, new: ir.Value, cast: ir.Node) -> None:
+    """All readers of ``old`` but the cast read ``new``."""
+    replace_inputs([(old, new)])
+    cast.replace_input_with(0, old)
+
+
+def texts(counted: Counter[str]) -> Iterable[str]:
+    """``23 x bfloat16 MatMul in float``, the commonest first."""
+    return (f"{count} x {what}" for what, count in counted.most_common())

@@ -1,0 +1,73 @@
+"""``Target``: what a runtime can run, as far as its table (``tables/NAME.json``) says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+OPEN = 0
+"""As the last version of a kernel: it is for one version of the operator, the newest that the release knows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One implementation of an operator."""
+
+    first: int
+    last: int
+    """The versions of the operator that it is for, both included; ``OPEN`` for ``first`` alone."""
+    types: Mapping[str, frozenset[str]]
+    """dtypes of each type parameter, or of an input by its name: ``{"T": {"float", "double"}}``. None: all."""
+
+    def takes(self, version: int, types: Mapping[str, str]) -> bool:
+        """Whether it is for that version of the operator, where its type parameters are bound so; unknown ones fit."""
+        if not (version == self.first or (self.last != OPEN and self.first <= version <= self.last)):
+            return False
+        return all(types.get(name, "") in ("", *allowed) for name, allowed in self.types.items())
+
+
+@dataclass(frozen=True)
+class Target:
+    """A runtime, or a release of one."""
+
+    name: str
+    """As it is asked for: ``onnxruntime``, ``onnxruntime-1.19``."""
+    runtime: str
+    release: str = ""
+    """The release that the table is of; empty where the runtime has no table."""
+    opset: int | None = None
+    """The newest opset of the standard domain; None where none is known."""
+    ir_version: int | None = None
+    source: str = ""
+    date: str = ""
+    is_tried: bool = True
+    """Whether the table was measured; otherwise it is what the runtime's documentation says."""
+    casts: Mapping[str, str] = field(default_factory=dict)
+    """dtypes that the runtime widens by itself where it has no kernel for them: ``{"float16": "float"}``."""
+    needs_static: bool = False
+    """Whether every size has to be known before a run."""
+    rows: Mapping[str, Any] | None = None
+    """The table: ``domain::operator`` -> kernels as they are in the file. None: nothing is known."""
+    bodies: Mapping[str, Any] = field(default_factory=dict)
+    """Likewise, of operators that the runtime takes apart into others: versions are opsets of the model."""
+
+    def kernels(self, domain: str, op_type: str) -> tuple[Kernel, ...] | None:
+        """The kernels of an operator, none if there are none; None where the target has no table."""
+        return None if self.rows is None else self._read(self.rows.get(f"{domain}::{op_type}", ()))
+
+    def functions(self, domain: str, op_type: str) -> tuple[Kernel, ...]:
+        """The same for operators that are taken apart: ``first`` and ``last`` are opsets of the model."""
+        return self._read(self.bodies.get(f"{domain}::{op_type}", ()))
+
+    def _read(self, rows: Iterable[Sequence[Any]]) -> tuple[Kernel, ...]:
+        return tuple(
+            Kernel(first, last, {name: frozenset(words.split()) for name, words in types.items()})
+            for first, last, types, since, until in rows
+            if not self.release or numbers(since) <= numbers(self.release) <= numbers(until)
+        )
+
+
+def numbers(release: str) -> tuple[int, ...]:
+    """A release, to be compared with others."""
+    return tuple(int(part) for part in release.split("."))

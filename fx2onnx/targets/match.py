@@ -1,0 +1,91 @@
+"""Whether a target has a kernel for a node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+
+from fx2onnx.irx.facts import GRAPH_BEARING
+from fx2onnx.targets.find import find
+from fx2onnx.targets.form import Target
+
+Signature = tuple[tuple[str, ...], tuple[str, ...]]
+"""dtypes of the inputs and of the outputs, as ONNX's type strings name them; empty where missing or unknown."""
+
+
+def word_of(dtype: ir.DataType | None) -> str:
+    """``float``, ``bfloat16``, ... as in ``tensor(float)``."""
+    return "" if dtype is None else dtype.name.lower()
+
+
+def signature_of(node: ir.Node) -> Signature:
+    """The dtypes around a node. Sequences and optionals count as what they hold."""
+    return (
+        tuple("" if value is None else word_of(value.dtype) for value in node.inputs),
+        tuple(word_of(value.dtype) for value in node.outputs),
+    )
+
+
+@lru_cache(maxsize=2048)
+def _schema(domain: str, op_type: str, opset: int) -> Any:
+    try:
+        return onnx.defs.get_schema(op_type, opset, domain)
+    except onnx.defs.SchemaError:
+        return None
+
+
+@lru_cache(maxsize=8192)
+def has_kernel(target: str, domain: str, op_type: str, opset: int, signature: Signature) -> bool:
+    """Whether the target runs the operator on these dtypes, in that version of its domain; also where nothing is known."""
+    found = find(target)
+    kernels = found.kernels(domain, op_type)
+    if kernels is None:
+        return True
+    schema = _schema(domain, op_type, opset)
+    if schema is None:  # of a domain that onnx does not know
+        return bool(kernels)
+    bodies = found.functions(domain, op_type)
+    signatures = [signature, *(with_dtype(signature, narrow, wide) for narrow, wide in found.casts.items())]
+    for types in (bound(schema, each) for each in signatures):
+        if any(kernel.takes(schema.since_version, types) for kernel in kernels):
+            return True
+        if any(body.takes(opset, types) for body in bodies):
+            return True
+    return False
+
+
+def bound(schema: Any, signature: Signature) -> dict[str, str]:
+    """The dtype of each type parameter, and of each input and output by its name."""
+    types: dict[str, str] = {}
+    for parameters, dtypes in ((schema.inputs, signature[0]), (schema.outputs, signature[1])):
+        for index, dtype in enumerate(dtypes):
+            if dtype and parameters:
+                parameter = parameters[min(index, len(parameters) - 1)]
+                types.setdefault(parameter.type_str, dtype)
+                types.setdefault(parameter.name, dtype)
+    return types
+
+
+def with_dtype(signature: Signature, old: str, new: str) -> Signature:
+    """Every ``old`` as ``new``."""
+    inputs, outputs = (tuple(new if dtype == old else dtype for dtype in dtypes) for dtypes in signature)
+    return inputs, outputs
+
+
+def is_asked(node: ir.Node) -> bool:
+    """Whether a kernel decides if the node runs: control flow holds values of any dtype."""
+    return node.op_type not in GRAPH_BEARING and node.op_type != "Constant"
+
+
+def unmet(target: Target, nodes: Sequence[ir.Node], opset_of: Callable[[str], int | None]) -> list[ir.Node]:
+    """Those of the nodes that the target has no kernel for."""
+    return [
+        node
+        for node in nodes
+        if is_asked(node)
+        and not has_kernel(target.name, node.domain, node.op_type, opset_of(node.domain) or 1, signature_of(node))
+    ]

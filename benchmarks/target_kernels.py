@@ -69,7 +69,9 @@ def single_node(schema: Any, dtype: str, opset: int) -> bytes | None:
         return None if code is None else helper.make_tensor_value_info(name, code, None)
 
     inputs = [typed(f"x{index}", each.type_str) for index, each in enumerate(schema.inputs[: schema.min_input])]
-    outputs = [typed(f"y{index}", each.type_str) for index, each in enumerate(schema.outputs[: max(1, schema.min_output)])]
+    outputs = [
+        typed(f"y{index}", each.type_str) for index, each in enumerate(schema.outputs[: max(1, schema.min_output)])
+    ]
     usual = {onnx.AttributeProto.INT: 1, onnx.AttributeProto.FLOAT: 1.0, onnx.AttributeProto.INTS: [1]}
     usual |= {onnx.AttributeProto.FLOATS: [1.0], onnx.AttributeProto.STRING: b""}
     attributes = {name: usual.get(int(each.type)) for name, each in schema.attributes.items() if each.required}
@@ -118,7 +120,10 @@ def asked(release: str, folder: Path, models: list[bytes]) -> dict[str, Any]:
     numpy = [installed("numpy", "1.26.4", folder)] if release in NUMPY_1 else []
     paths = os.pathsep.join(str(path) for path in (*numpy, place))
     done = subprocess.run(
-        [sys.executable, "-c", ASK], input=pickle.dumps(models), capture_output=True, env={**os.environ, "PYTHONPATH": paths}
+        [sys.executable, "-c", ASK],
+        input=pickle.dumps(models),
+        capture_output=True,
+        env={**os.environ, "PYTHONPATH": paths},
     )
     if done.returncode:
         raise SystemExit(f"onnxruntime {release}: {done.stderr.decode()[-2000:]}")
@@ -142,7 +147,10 @@ class Rows:
         self.found: dict[tuple[str, str, int, int, str], list[int]] = {}
 
     def add(self, place: int, domain: str, op_type: str, start: int, end: int, types: dict[str, list[str]]) -> None:
-        plain_types = {name: sorted(text.removeprefix("tensor(").removesuffix(")") for text in texts) for name, texts in types.items()}
+        plain_types = {
+            name: sorted(text.removeprefix("tensor(").removesuffix(")") for text in texts)
+            for name, texts in types.items()
+        }
         key = (domain, op_type, start, 0 if end == OPEN_END else end, json.dumps(plain_types, sort_keys=True))
         self.found.setdefault(key, []).append(place)
 
@@ -152,7 +160,9 @@ class Rows:
         for (domain, op_type, start, end, types), places in sorted(self.found.items()):
             words = {name: " ".join(kinds) for name, kinds in json.loads(types).items()}
             for first, last in spans(places):
-                result.setdefault(f"{domain}::{op_type}", []).append([start, end, words, RELEASES[first], RELEASES[last]])
+                result.setdefault(f"{domain}::{op_type}", []).append(
+                    [start, end, words, RELEASES[first], RELEASES[last]]
+                )
         return result
 
 
@@ -192,7 +202,9 @@ def main() -> None:
         releases[release] = {
             "tried": answer["version"],
             "opset": max(opset for opset, problem in zip(opsets, problems, strict=False) if not problem),
-            "ir": max(version for version, problem in zip(versions, problems[len(opsets) : after], strict=True) if not problem),
+            "ir": max(
+                version for version, problem in zip(versions, problems[len(opsets) : after], strict=True) if not problem
+            ),
         }
         for domain, op_type, start, end, types in answer["kernels"]:
             wrong = FAILS_IN_A_RUN.get((domain, op_type))

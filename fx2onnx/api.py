@@ -149,7 +149,6 @@ def export_training(
     options = ExportOptions.of(
         dynamic_shapes=dynamic_shapes,
         opset_version=opset_version,
-        target=target,
         metadata=metadata,
         custom_translations=custom_translations,
         verify=verify,

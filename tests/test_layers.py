@@ -367,7 +367,7 @@ def test_files_and_functions_stay_small(
     assert all(exceptions.values()), "an exception needs a reason"
 
 
-@pytest.mark.parametrize(("packages", "most"), [(("capture",), 250), (("sources", "decoding"), 150)])
+@pytest.mark.parametrize(("packages", "most"), [(("capture",), 255), (("sources", "decoding"), 150)])
 def test_types_are_said(packages: tuple[str, ...], most: int) -> None:
     """``Any`` stands where libraries have no types; it is counted wherever the word stands."""
     texts = [path.read_text() for package in packages for path in files_of(package)]

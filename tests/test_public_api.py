@@ -44,7 +44,7 @@ SIGNATURES = {
         "(model: Any, args: Any = (), f: str | os.PathLike[str] | None = None, *, "
         "kwargs: Mapping[str, Any] | None = None, export_params: bool = True, verbose: bool | None = None, "
         "input_names: Sequence[str] | None = None, output_names: Sequence[str] | None = None, "
-        "opset_version: int | None = None, dynamo: bool = True, external_data: bool | None = None, "
+        "opset_version: int | None = None, target: str | None = None, dynamo: bool = True, external_data: bool | None = None, "
         "dynamic_shapes: Any = None, dynamic_axes: Mapping[str, Any] | None = None, verify: bool = False, "
         "training: Any = None, capture: str = 'auto', metadata: str = 'light', state: str = 'warn', "
         "bake: Sequence[str] | str = (), data_branches: str = 'if', "
@@ -161,6 +161,7 @@ ASKED: dict[str, Any] = {
     "input_names": ["a"],
     "output_names": ["b"],
     "opset_version": 17,
+    "target": "onnxruntime-1.19",
     "external_data": True,
     "dynamic_shapes": {"x": None},
     "dynamic_axes": {"x": {0: "n"}},

@@ -52,7 +52,11 @@ def export_command(
     opset: Annotated[int | None, typer.Option("--opset", help="ONNX opset version.", show_default=False)] = None,
     target: Annotated[
         str | None,
-        typer.Option("--target", help="The runtime that the file is for, such as onnxruntime-1.19: fx2onnx lint --help.", show_default=False),
+        typer.Option(
+            "--target",
+            help="The runtime that the file is for, such as onnxruntime-1.19: fx2onnx lint --help.",
+            show_default=False,
+        ),
     ] = None,
     dynamic: Annotated[
         list[str] | None,
@@ -111,7 +115,9 @@ def export_command(
         from fx2onnx.exporting.folder import FolderOptions
 
         refuse_for_folders(dynamic, capture.value, bake)
-        asked = FolderOptions(task, cache, ExportOptions(opset_version=opset, target=target, verify=verify), source=source_options)
+        asked = FolderOptions(
+            task, cache, ExportOptions(opset_version=opset, target=target, verify=verify), source=source_options
+        )
         export_into_folder(FolderJob(sources[0], output, asked, report), json_output=json_output, quiet=quiet)
         return
     if training:

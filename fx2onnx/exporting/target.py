@@ -63,7 +63,9 @@ def _named(nodes: list[ir.Node]) -> str:
 
 
 def _text(node: ir.Node) -> str:
-    dtypes = ", ".join(value.dtype.name.lower() for value in node.inputs if value is not None and value.dtype is not None)
+    dtypes = ", ".join(
+        value.dtype.name.lower() for value in node.inputs if value is not None and value.dtype is not None
+    )
     where = source_of(node.metadata_props)
     return f"{node.op_type}({dtypes})" + (f" at {where}" if where else "")
 

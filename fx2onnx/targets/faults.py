@@ -81,15 +81,16 @@ def _cast_first(node: ir.Node) -> None:
     for index, cast, transpose in list(_transposes(node)):
         source, old = transpose.inputs[0], cast.outputs[0]
         assert source is not None
-        assert old.type is not None
         assert isinstance(cast.graph, ir.Graph)
         own = f"{old.name}/for_{node.outputs[0].name}_{index}"
         early = copied_type(source, f"{own}/early")
-        early.type = old.type
+        early.type = ir.TensorType(ir.DataType(cast.attributes["to"].as_int()))
         late = copied_type(old, f"{own}/late")
         nodes = [
             ir.Node("", "Cast", [source], list(cast.attributes.values()), outputs=[early], name=f"{own}/Cast"),
-            ir.Node("", "Transpose", [early], list(transpose.attributes.values()), outputs=[late], name=f"{own}/Transpose"),
+            ir.Node(
+                "", "Transpose", [early], list(transpose.attributes.values()), outputs=[late], name=f"{own}/Transpose"
+            ),
         ]
         for new in nodes:
             new.metadata_props.update(cast.metadata_props)

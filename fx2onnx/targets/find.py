@@ -24,7 +24,9 @@ files of opset 19 but has no kernels for them, measured."""
 def names() -> list[str]:
     """The runtimes that ``find`` knows."""
     tables = files("fx2onnx.targets") / "tables"
-    return sorted([ANY, *(entry.name.removesuffix(".json") for entry in tables.iterdir() if entry.name.endswith(".json"))])
+    return sorted(
+        [ANY, *(entry.name.removesuffix(".json") for entry in tables.iterdir() if entry.name.endswith(".json"))]
+    )
 
 
 @lru_cache(maxsize=64)
@@ -95,5 +97,7 @@ def _unknown(name: str) -> UserError:
     near = difflib.get_close_matches(name, known, 1)
     guess = f"did you mean {near[0]!r}? " if near else ""
     return UserError(
-        "E001", f"the target {name!r} is not known", next=f"{guess}{', '.join(names())}, or a release such as onnxruntime-1.19"
+        "E001",
+        f"the target {name!r} is not known",
+        next=f"{guess}{', '.join(names())}, or a release such as onnxruntime-1.19",
     )

@@ -44,6 +44,8 @@ LEAST_SHARE = 0.2
 SMALL_SHARE = 0.25
 """Inputs of so few numbers, as a share of the sample's, run in every engine where a run at other sizes is due."""
 MOST_SAMPLES = 24
+LONGER_LOOPS = 100
+"""Times that loops may turn more often than on the sample."""
 EMPTY_ENGINES = ("runner",)
 """Engines that run on inputs of size 0: onnxruntime ends the process at an LSTM without rows."""
 MOST_WRONG = 3
@@ -82,12 +84,9 @@ def verify(
     chosen = chosen_engines(engines)
     verdict = Verdict(seeds=list(seeds))
     with as_file(model) as path, in_mode(root, training) as mode:
-        if mode:
-            verdict.note(mode)
         proto = onnx.load(path, load_external_data=False)
         file = Interface.of(proto)
-        if file.narrowed:
-            verdict.note(f"the file computes in float32 in places, whose rounding is allowed: {file.narrowed}")
+        verdict.notes += filter(None, (mode, file.narrowed))
         names = [leaf.name for leaf in arguments.leaves]
         verdict.baked = [*dict.fromkeys([*file.baked, *_baked_of(model), *bake])]
         verdict.assumptions = [f"{each.text}   ({each.where})" if each.where else each.text for each in file.conditions]
@@ -134,6 +133,8 @@ class _Case:
     """Whether each output of the sample has finite numbers alone."""
     random_outputs: set[int] = field(default_factory=set)
     """Those that depend on random numbers which cannot be fed, on inputs so far."""
+    turns: int = 0
+    """Turns of the loops on the sample."""
     refuses_sizes: bool = False
     """Whether eager PyTorch fails at other sizes."""
 
@@ -218,11 +219,14 @@ def _is_finite(want: Array) -> bool:
 
 def _eager(case: _Case, tensors: Sequence[torch.Tensor], *, timed: bool = False) -> tuple[list[Array], Recording]:
     recording = Recording()  # also where the file draws nothing: the judge has to draw what eager PyTorch drew
+    if not timed:
+        recording.most_turns = LONGER_LOOPS * (case.turns + LONGER_LOOPS)  # some inputs let a loop never end
     start = time.process_time()
     with record("eager PyTorch"), recording:
         expected = case.eager.run(tensors)
     if timed:
         case.seconds["eager"] = time.process_time() - start
+        case.turns = recording.turns
     return expected, recording
 
 

@@ -42,7 +42,7 @@ class Interface:
     conditions: list[SizeCondition]
     baked: tuple[str, ...]
     narrowed: str
-    """Which nodes compute in float32 though their values are float64; empty where none does."""
+    """A note of the nodes that compute in float32 though their values are float64; empty where none does."""
 
     @staticmethod
     def of(proto: onnx.ModelProto) -> Interface:
@@ -63,8 +63,12 @@ class Interface:
             declared={value.name: _declared(value) for value in graph.output},
             conditions=size_conditions.read(metadata.get(size_conditions.METADATA_KEY, "[]")),
             baked=baked.read(metadata.get(baked.METADATA_KEY)),
-            narrowed=metadata.get(NARROWED_KEY, ""),
+            narrowed=_narrowed(metadata.get(NARROWED_KEY, "")),
         )
+
+
+def _narrowed(text: str) -> str:
+    return text and f"the file computes in float32 in places, whose rounding is allowed: {text[:500]}"
 
 
 def _declared(value: Any) -> Declared:

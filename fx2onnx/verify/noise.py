@@ -20,7 +20,7 @@ import numpy as np
 import onnx
 import torch
 
-from fx2onnx.capture.torch_private.dispatch import TorchDispatchMode
+from fx2onnx.capture.torch_private.dispatch import EagerMode
 from fx2onnx.irx.facts import RANDOM
 from fx2onnx.verify.arrays import to_numpy
 from fx2onnx.verify.engines import Array
@@ -54,7 +54,7 @@ class Draw:
     """What the random node of the file would have to give."""
 
 
-class Recording(TorchDispatchMode):
+class Recording(EagerMode):
     """Keeps the results of random operators, and which integers pick rows of which tables."""
 
     def __init__(self) -> None:
@@ -63,8 +63,8 @@ class Recording(TorchDispatchMode):
         self.picks: list[tuple[torch.Tensor, int, int]] = []
         """Integers, and the least and the largest that pick a row."""
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
+    def seen(self, func: Any, args: Any, kwargs: Any) -> Any:
+        result = func(*args, **kwargs)
         if _is_random(func) and isinstance(result, torch.Tensor):
             self.draws.append(_draw(func, args, kwargs or {}, result.clone()))
         elif func in _PICKS and len(self.picks) < MOST_PICKS:
@@ -87,15 +87,15 @@ class Recording(TorchDispatchMode):
         return (max(least for least, _ in found), min(most for _, most in found)) if found else None
 
 
-class Replaying(TorchDispatchMode):
+class Replaying(EagerMode):
     """Random operators give again what was drawn, in the dtype that is asked for now."""
 
     def __init__(self, draws: Sequence[Draw]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._left = list(draws)
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
+    def seen(self, func: Any, args: Any, kwargs: Any) -> Any:
+        result = func(*args, **kwargs)
         if _is_random(func) and isinstance(result, torch.Tensor) and self._left:
             drawn = self._left.pop(0).value
             if drawn.shape == result.shape:
@@ -103,7 +103,7 @@ class Replaying(TorchDispatchMode):
         return result
 
 
-class Redrawing(TorchDispatchMode):
+class Redrawing(EagerMode):
     """Random operators give other numbers than they would, also where forward seeds the generator itself: those of a
     later call.
     """
@@ -112,10 +112,10 @@ class Redrawing(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self._later = later
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def seen(self, func: Any, args: Any, kwargs: Any) -> Any:
         for _ in range(self._later if _is_random(func) else 0):
-            func(*args, **(kwargs or {}))
-        return func(*args, **(kwargs or {}))
+            func(*args, **kwargs)
+        return func(*args, **kwargs)
 
 
 def drawn_outputs(

@@ -21,7 +21,6 @@ from fx2onnx.verify.rounding import Moved
 from fx2onnx.verify.samples import Sample
 from fx2onnx.verify.verdict import Row, Verdict
 
-
 FLOAT32_EPSILON = float(np.finfo(np.float32).eps)
 
 
@@ -139,7 +138,10 @@ class Outputs:
         inexact = {place for place in left if rows[place][0].engine in judge.INEXACT_TRANSFORMS}
         if has_transforms and inexact:
             movements = {index: Movements(self._expected[index], self._least_epsilon) for index in movements}
-            modes = [Moved(next(seeds), judge.STAGES[1][1], judge.TRANSFORM_UNITS, self._least_epsilon) for _ in range(judge.STAGES[1][0])]
+            modes = [
+                Moved(next(seeds), judge.STAGES[1][1], judge.TRANSFORM_UNITS, self._least_epsilon)
+                for _ in range(judge.STAGES[1][0])
+            ]
             self._settle(judged, rows, inexact, movements, modes, verdict)
         return judged
 

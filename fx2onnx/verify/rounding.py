@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from fx2onnx.capture.torch_private.dispatch import TorchDispatchMode
+from fx2onnx.capture.torch_private.dispatch import EagerMode
 from fx2onnx.capture.torch_private.pytrees import pytree
 
 aten = torch.ops.aten
@@ -58,7 +58,7 @@ _DRAWN = 999_983
 """Numbers drawn at once; a prime, so that rows do not get the same ones."""
 
 
-class Moved(TorchDispatchMode):
+class Moved(EagerMode):
     """Results are off by at most ``units`` in the last place, by a seed of its own; without units they are as they are, and
     of equal scores the first is chosen.
     """
@@ -73,7 +73,7 @@ class Moved(TorchDispatchMode):
         self.has_transforms = False
         """Whether it has seen a Fourier transform: sums over a whole frame, of which some results are nearly nothing."""
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def seen(self, func: Any, args: Any, kwargs: Any) -> Any:
         kwargs = kwargs or {}
         name = func._schema.name.rpartition("::")[2]
         if name in _CHOICES and not kwargs.get("stable"):

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from fx2onnx.capture.torch_private.dispatch import TorchDispatchMode
+from fx2onnx.capture.torch_private.dispatch import EagerMode
 from fx2onnx.capture.torch_private.pytrees import pytree
 from fx2onnx.capture.torch_private.widened import Widened
 
@@ -34,17 +34,17 @@ _NO_KERNEL = (RuntimeError, NotImplementedError, AssertionError, TypeError)
 """What operators raise that do not take doubles."""
 
 
-class InFloat64(TorchDispatchMode):
+class InFloat64(EagerMode):
     """Operators inside compute in float64; those that cannot, in the dtype that they have without."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def seen(self, func: Any, args: Any, kwargs: Any) -> Any:
         given, rebuild = pytree.tree_flatten((args, kwargs or {}))
         has_wide = any(isinstance(value, Widened) for value in given)
         if not has_wide and (func.is_view or func in _TAKES):
-            return func(*args, **(kwargs or {}))
+            return func(*args, **kwargs)
         if _writes_plain(func, args, kwargs or {}) or func is aten.view.dtype:
             narrow_args, narrow_kwargs = pytree.tree_unflatten([_narrow(value) for value in given], rebuild)
             return func(*narrow_args, **narrow_kwargs)

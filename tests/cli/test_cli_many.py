@@ -22,7 +22,7 @@ from fx2onnx.cli import many, workers
 from fx2onnx.cli.job import Job
 from fx2onnx.cli.main import app
 from fx2onnx.cli.progress import Stages
-from fx2onnx.cli.target import engines_for, opset_for
+from fx2onnx.cli.target import engines_for
 from fx2onnx.report.console import PlainConsole
 
 _MODELS = """
@@ -183,32 +183,6 @@ def test_a_file_where_the_folder_should_be() -> None:
 
 
 class TestTarget:
-    @pytest.mark.parametrize(
-        ("target", "opset", "expected"),
-        [
-            (None, None, None),
-            ("onnxruntime", None, None),
-            ("onnxruntime", 17, 17),
-            ("onnxruntime-1.14", None, 18),
-            ("onnxruntime-1.14.1", 17, 17),
-            ("onnxruntime-1.15", None, 18),
-            ("onnxruntime-1.16", None, 19),
-            ("onnxruntime-1.17", None, None),
-            ("onnxruntime-1.23", 23, 23),
-            ("onnxruntime-1.31", None, None),
-            ("onnxruntime-1.99", 26, 26),
-            ("runner", 21, 21),
-        ],
-    )
-    def test_opset(self, target: str | None, opset: int | None, expected: int | None) -> None:
-        assert opset_for(target, opset) == expected
-
-    @pytest.mark.parametrize("target", ["tensorrt", "onnxruntime-2.0", "onnxruntime-1.3", ""])
-    def test_unknown(self, target: str) -> None:
-        with pytest.raises(UserError) as caught:
-            opset_for(target, None)
-        assert caught.value.code == "E001"
-
     @pytest.mark.parametrize(("release", "opset"), [(12, 18), (20, 22)])
     def test_an_opset_beyond_the_target(self, release: int, opset: int) -> None:
         target = f"onnxruntime-1.{release}"

@@ -14,7 +14,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fx2onnx.capture.torch_private.operators import OpOverload
 
-__all__ = ["PRE_DISPATCH", "NoDraws", "PreDispatchMode", "SplitMode", "TorchDispatchMode", "UnnotedMode", "no_dispatch"]
+__all__ = [
+    "PRE_DISPATCH",
+    "EagerMode",
+    "NoDraws",
+    "PreDispatchMode",
+    "SplitMode",
+    "TorchDispatchMode",
+    "UnnotedMode",
+    "no_dispatch",
+]
 
 PRE_DISPATCH = torch._C.DispatchKey.PreDispatch
 _include = torch._C._dispatch_tls_set_dispatch_key_included
@@ -109,6 +118,41 @@ class PreDispatchMode(SchemaCheckMode):  # type: ignore[no-untyped-call]
             func._dispatch_cache.pop(PRE_DISPATCH, None)
         if len(_SEEN) > _MANY:
             _SEEN.clear()
+
+
+class EagerMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """A mode around a run of eager PyTorch: every operator goes to ``seen``, those inside the bodies of ``torch.cond``,
+    ``while_loop``, ``scan`` and the like too, which do not pass there themselves.
+    """
+
+    supports_higher_order_operators = True
+    turns = 0
+    """How often bodies have run."""
+    most_turns: int | None = None
+    """How often they may: RuntimeError beyond."""
+
+    def __torch_dispatch__(self, func: OpOverload, types: Types, args: Operands = (), kwargs: Named = None) -> object:
+        if not isinstance(func, _ops.HigherOrderOperator):
+            return self.seen(func, args, kwargs or {})
+        kernel = func.py_kernels[torch._C.DispatchKey.CompositeExplicitAutograd]
+        return kernel(*map(self._body, args), **{name: self._body(value) for name, value in (kwargs or {}).items()})
+
+    def seen(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """What the operator gives. This mode is off while it runs."""
+        raise NotImplementedError
+
+    def _body(self, value: object) -> object:
+        if not callable(value):
+            return value
+
+        def run(*args: object, **kwargs: object) -> object:
+            self.turns += 1
+            if self.most_turns is not None and self.turns > self.most_turns:
+                raise RuntimeError(f"a loop goes on after {self.most_turns} turns")
+            with self:
+                return value(*args, **kwargs)
+
+        return run
 
 
 class SplitMode(UnnotedMode):  # type: ignore[no-untyped-call]

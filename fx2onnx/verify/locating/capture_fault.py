@@ -12,22 +12,22 @@ import torch
 import torch.fx
 
 from fx2onnx.base.source import PACKAGE_FOLDER
-from fx2onnx.capture.torch_private.dispatch import TorchDispatchMode
+from fx2onnx.capture.torch_private.dispatch import EagerMode
 from fx2onnx.capture.torch_private.graphs import RecordedGraph
 from fx2onnx.verify.locating.aten_graph import AtenGraph, operands_of
 from fx2onnx.verify.locating.sketches import Sketches
 
 
-class Seen(TorchDispatchMode):
+class Seen(EagerMode):
     """Remembers every tensor that operators take and give."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._sketches = Sketches()
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def seen(self, func: Any, args: Any, kwargs: Any) -> Any:
         self._add(args)
-        result = func(*args, **(kwargs or {}))
+        result = func(*args, **kwargs)
         self._add(result)
         return result
 

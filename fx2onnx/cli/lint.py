@@ -1,0 +1,72 @@
+"""``fx2onnx lint FILE --target NAME``."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fx2onnx.cli import options
+from fx2onnx.cli.files import check_readable
+from fx2onnx.cli.outcome import print_json, reports_errors
+
+if TYPE_CHECKING:
+    from fx2onnx.targets.form import Target
+    from fx2onnx.targets.lint import Finding
+
+MOST_PLACES = 5
+"""Nodes that are named of those with one problem; all are in the JSON."""
+
+
+@reports_errors
+def lint_command(
+    path: Annotated[Path, typer.Argument(metavar="FILE", help="An ONNX file.", show_default=False)],
+    target: Annotated[
+        str,
+        typer.Option("--target", help="A runtime or a release of one: onnxruntime, onnxruntime-1.19, openvino, ..."),
+    ] = "onnxruntime",
+    json_output: options.Json = False,
+) -> None:
+    """Say what of a file a runtime cannot run, at which line, and what would mend it. Exits with 1 where there is something."""
+    from fx2onnx.runner.load import load_file
+    from fx2onnx.targets.find import find
+    from fx2onnx.targets.lint import lint
+
+    asked = find(target)
+    check_readable(path)
+    findings = lint(load_file(os.fspath(path)).proto, asked)
+    if json_output:
+        facts = {"target": asked.name, "release": asked.release, "source": asked.source, "date": asked.date}
+        print_json({"ok": not findings, **facts, "findings": [finding.as_dict() for finding in findings]})
+    else:
+        _show(asked, findings)
+    if findings:
+        raise typer.Exit(1)
+
+
+def _show(target: Target, findings: list[Finding]) -> None:
+    """Findings of one problem together."""
+    from fx2onnx.cli.lines import line
+    from fx2onnx.cli.progress import console
+
+    taken = f"{target.name}" + (
+        f" (as of {target.release})" if target.release and target.release not in target.name else ""
+    )
+    if not findings:
+        known = "nothing stands in the way" if target.rows is not None else "nothing is known of its operators"
+        line("ok", f"{taken}: {known}")
+        return
+    groups: dict[tuple[Any, ...], list[Finding]] = {}
+    for finding in findings:
+        groups.setdefault((finding.rule, finding.problem, finding.instead), []).append(finding)
+    for (rule, problem, instead), members in groups.items():
+        line(rule, problem + (f"   ({len(members)} nodes)" if len(members) > 1 else ""))
+        line("", f"-> {instead}")
+        for member in members[:MOST_PLACES] if members[0].node else ():
+            line("", "   " + member.node + (f"   {member.where}" if member.where else ""))
+        if len(members) > MOST_PLACES:
+            line("", f"   and {len(members) - MOST_PLACES} more (--json has all)")
+    count = f"{len(findings)} finding" + ("s" if len(findings) > 1 else "")
+    console().print(f"{count} for {taken}")

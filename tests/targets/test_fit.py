@@ -1,0 +1,173 @@
+"""Casts where onnxruntime has no kernel: the file opens, runs, and gives what eager PyTorch gives."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import onnx
+import onnxruntime
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+import fx2onnx
+from fx2onnx.base.errors import UserError
+from fx2onnx.targets.narrowed import METADATA_KEY
+from fx2onnx.verify import verify
+
+HALF = (torch.float16, torch.bfloat16)
+
+
+class Convolutions(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(3, 8, 3, padding=1)
+        self.norm = nn.BatchNorm2d(8)
+        self.second = nn.ConvTranspose2d(8, 4, 2, stride=2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = functional.leaky_relu(self.norm(self.first(x)))
+        y = functional.avg_pool2d(functional.elu(y), 2) + functional.max_pool2d(functional.gelu(y), 2)
+        return torch.softmax(self.second(y), 1)
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(6, 5, batch_first=True)
+        self.head = nn.Linear(5, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.lstm(x)[0]).transpose(0, 1)
+
+
+class Branches(nn.Module):
+    """A value of the outer graph that the branches read in another dtype."""
+
+    def forward(self, x: Tensor, flag: Tensor) -> Tensor:
+        y = torch.erf(x)
+        return torch.cond(flag, lambda a: torch.atan(a) + 1, lambda a: torch.erf(a) * 2, (y,))
+
+
+MODELS: dict[str, tuple[Callable[[], nn.Module], tuple[Tensor, ...]]] = {
+    "convolutions": (Convolutions, (torch.randn(2, 3, 8, 8),)),
+    "recurrent": (Recurrent, (torch.randn(2, 4, 6),)),
+    "branches": (Branches, (torch.randn(3, 4), torch.tensor(True))),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("opset", [13, 17, 20, 22])
+def test_runs_in_onnxruntime_whatever_the_dtype(name: str, dtype: torch.dtype, opset: int, tmp_path: Path) -> None:
+    if name == "branches" and dtype == torch.bfloat16 and opset < 16:
+        pytest.skip("If has no results of bfloat16 before opset 16")
+    torch.manual_seed(0)
+    make, given = MODELS[name]
+    module = make().eval().to(dtype)
+    args = tuple(each.to(dtype) if each.is_floating_point() else each for each in given)
+    path = tmp_path / "model.onnx"
+    result = fx2onnx.export(module, args, path, opset_version=opset)
+    onnx.checker.check_model(onnx.load(path), full_check=True)
+    verdict = verify(result, module, args, engines=["runner", "onnxruntime"])
+    assert verdict.ok, verdict
+    assert all(count > 0 for count in result.report.casts.values())
+    assert bool(result.report.casts) == (
+        dtype != torch.float16 and bool(without_kernels(module, args, opset, tmp_path))
+    )
+
+
+def without_kernels(module: nn.Module, args: tuple[Tensor, ...], opset: int, folder: Path) -> str:
+    """What onnxruntime says of the file as it is without casts."""
+    path = folder / "plain.onnx"
+    fx2onnx.export(module, args, path, opset_version=opset, target="onnx")
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    try:
+        session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+        session.run(None, {each.name: arg.numpy() for each, arg in zip(session.get_inputs(), args, strict=True)})
+    except Exception as cause:  # onnxruntime has classes of its own
+        return str(cause)
+    return ""
+
+
+def test_float64_that_computes_in_float32_is_said() -> None:
+    result = fx2onnx.export(Convolutions().double().eval(), (torch.randn(1, 3, 8, 8, dtype=torch.float64),))
+    assert result.report.casts["double Conv in float"] == 1
+    assert "Conv" in json.loads(result.model.metadata_props[METADATA_KEY]).popitem()[0] or METADATA_KEY
+    assert any("float64 kernels" in text for text in result.report.warnings)
+    plain = fx2onnx.export(
+        Convolutions().double().eval(), (torch.randn(1, 3, 8, 8, dtype=torch.float64),), target="onnx"
+    )
+    assert plain.report.casts == {}
+    assert METADATA_KEY not in plain.model.metadata_props
+
+
+def test_a_wrong_number_in_float64_is_still_found(tmp_path: Path) -> None:
+    module = Convolutions().double().eval()
+    args = (torch.randn(1, 3, 8, 8, dtype=torch.float64),)
+    path = tmp_path / "model.onnx"
+    fx2onnx.export(module, args, path)
+    proto = onnx.load(path)
+    node = next(node for node in proto.graph.node if node.op_type == "LeakyRelu")
+    node.attribute[0].f *= 1.01
+    onnx.save(proto, path)
+    assert not verify(path, module, args).ok
+
+
+def test_what_runs_as_it_is_stays(tmp_path: Path) -> None:
+    module = Convolutions().eval()
+    args = (torch.randn(1, 3, 8, 8),)
+    fx2onnx.export(module, args, tmp_path / "default.onnx")
+    fx2onnx.export(module, args, tmp_path / "plain.onnx", target="onnx")
+    assert (tmp_path / "default.onnx").read_bytes() == (tmp_path / "plain.onnx").read_bytes()
+
+
+def test_shared_casts_are_made_once() -> None:
+    class Twice(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.atan(x) + torch.asin(x) + torch.erf(x)
+
+    result = fx2onnx.export(Twice(), (torch.rand(3, dtype=torch.float64),))
+    casts = [
+        node for node in result.model.graph if node.op_type == "Cast" and node.inputs[0] is result.model.graph.inputs[0]
+    ]
+    assert len(casts) == 1
+
+
+def test_a_newer_opset_than_the_default_target_takes_is_left_alone() -> None:
+    older = fx2onnx.export(nn.Linear(2, 2), (torch.randn(1, 2),), target="onnxruntime-1.14")
+    assert older.report.opset == 18
+    with pytest.raises(UserError) as caught:
+        fx2onnx.export(nn.Linear(2, 2), (torch.randn(1, 2),), target="onnxruntime-1.14", opset_version=20)
+    assert caught.value.code == "E202"
+
+
+def test_nodes_that_a_target_cannot_run_are_all_named(tmp_path: Path) -> None:
+    class Deform(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            import torchvision
+
+            offset = torch.zeros(1, 2, 4, 4)
+            return torchvision.ops.deform_conv2d(x, offset, torch.ones(1, 1, 1, 1))
+
+    from fx2onnx.sources.torchvision_compat import import_torchvision
+
+    import_torchvision()
+    path = tmp_path / "model.onnx"
+    with pytest.raises(UserError) as caught:
+        fx2onnx.export(Deform(), (torch.randn(1, 1, 4, 4),), path, target="onnxruntime-1.20", opset_version=19)
+    assert caught.value.code == "E204"
+    assert "DeformConv" in str(caught.value)
+    assert "deform_conv.py:" in str(caught.value)
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("name", ["onnxruntine", "onnxruntime-2.0", "", "onnxruntime-1.x"])
+def test_an_unknown_target(name: str) -> None:
+    with pytest.raises(UserError) as caught:
+        fx2onnx.export(nn.Linear(2, 2), (torch.randn(1, 2),), target=name)
+    assert caught.value.code == "E001"

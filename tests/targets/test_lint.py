@@ -1,0 +1,148 @@
+"""``fx2onnx lint`` and ``find``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import helper
+from torch import nn
+from typer.testing import CliRunner
+
+import fx2onnx
+from fx2onnx.base.errors import UserError
+from fx2onnx.cli.main import app
+from fx2onnx.targets.find import chosen_opset, find, names
+from fx2onnx.targets.lint import lint
+
+
+def model(
+    nodes: list[onnx.NodeProto], dtype: int = onnx.TensorProto.FLOAT, opset: int = 20, **more: object
+) -> onnx.ModelProto:
+    x, y = (helper.make_tensor_value_info(name, dtype, ["n", 4]) for name in "xy")
+    imports = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1), helper.make_opsetid("mine", 1)]
+    return helper.make_model(helper.make_graph(nodes, "g", [x], [y]), opset_imports=imports, ir_version=9, **more)
+
+
+STEP = helper.make_node("Constant", [], ["step"], value=onnx.numpy_helper.from_array(np.array(2)))
+
+
+def rules(proto: onnx.ModelProto, target: str = "onnxruntime") -> list[tuple[str, str]]:
+    return [(finding.rule, finding.op_type) for finding in lint(proto, find(target))]
+
+
+def test_a_file_that_runs_has_no_findings() -> None:
+    assert rules(model([helper.make_node("Relu", ["x"], ["y"])])) == []
+
+
+@pytest.mark.parametrize(
+    ("proto", "target", "expected"),
+    [
+        (model([helper.make_node("Relu", ["x"], ["y"])], opset=22), "onnxruntime-1.17", ("opset", "")),
+        (model([helper.make_node("Elu", ["x"], ["y"])], onnx.TensorProto.DOUBLE), "onnxruntime", ("dtype", "Elu")),
+        (model([helper.make_node("Gelu", ["x"], ["y"], domain="mine")]), "onnxruntime", ("domain", "Gelu")),
+        (model([helper.make_node("FastGelu", ["x"], ["y"], domain="com.microsoft")]), "onnxruntime", None),
+        (model([helper.make_node("DeformConv", ["x", "x", "x"], ["y"])]), "onnxruntime-1.20", ("operator", "DeformConv")),
+        (model([STEP, helper.make_node("STFT", ["x", "step"], ["y"])]), "onnxruntime", ("fault", "STFT")),
+        (model([helper.make_node("Elu", ["x"], ["y"])], onnx.TensorProto.DOUBLE), "onnx", None),
+    ],
+)  # fmt: skip
+def test_each_rule(proto: onnx.ModelProto, target: str, expected: tuple[str, str] | None) -> None:
+    assert rules(proto, target)[:1] == ([] if expected is None else [expected])
+
+
+def test_functions_are_judged_by_what_they_hold() -> None:
+    body = helper.make_function(
+        "mine", "Twice", ["a"], ["b"], [helper.make_node("Elu", ["a"], ["b"])], [helper.make_opsetid("", 20)]
+    )
+    call = helper.make_node("Twice", ["x"], ["y"], domain="mine")
+    assert rules(model([call], onnx.TensorProto.DOUBLE, functions=[body])) == [("dtype", "Elu")]
+    assert rules(model([call], functions=[body])) == []
+
+
+def test_branches_are_looked_into() -> None:
+    branches = {
+        f"{name}_branch": helper.make_graph(
+            [helper.make_node(op, ["x"], ["z"])],
+            name,
+            [],
+            [helper.make_tensor_value_info("z", onnx.TensorProto.DOUBLE, None)],
+        )
+        for name, op in (("then", "Erf"), ("else", "Abs"))
+    }
+    flag = helper.make_node("Constant", [], ["c"], value=onnx.numpy_helper.from_array(np.array(True)))
+    proto = model([flag, helper.make_node("If", ["c"], ["y"], **branches)], onnx.TensorProto.DOUBLE)
+    assert rules(proto) == [("dtype", "Erf")]
+
+
+class Plain(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.erf(x)
+
+
+def test_the_command(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    fx2onnx.export(Plain(), (torch.randn(3, dtype=torch.float64),), path, target="onnx")
+    done = CliRunner().invoke(app, ["lint", str(path), "--json"])
+    assert done.exit_code == 1
+    facts = json.loads(done.stdout)
+    (finding,) = facts["findings"]
+    assert (finding["rule"], finding["op_type"], facts["ok"]) == ("dtype", "Erf", False)
+    assert "test_lint.py" in finding["where"]
+    assert "float between casts" in finding["instead"]
+    text = CliRunner().invoke(app, ["lint", str(path)]).stdout
+    assert "Erf" in text
+    assert "test_lint.py" in text
+    fx2onnx.export(Plain(), (torch.randn(3, dtype=torch.float64),), path)
+    assert CliRunner().invoke(app, ["lint", str(path)]).exit_code == 0
+
+
+def test_bad_input(tmp_path: Path) -> None:
+    (tmp_path / "text.onnx").write_text("no model")
+    for arguments, code in (
+        ((str(tmp_path / "text.onnx"),), "E303"),
+        ((str(tmp_path / "none.onnx"),), "E302"),
+        ((str(tmp_path / "text.onnx"), "--target", "onnxruntine"), "E001"),
+    ):
+        done = CliRunner().invoke(app, ["lint", *arguments])
+        assert (done.exit_code, f"[{code}]" in done.stderr) == (2, True)
+
+
+class TestFind:
+    @pytest.mark.parametrize(
+        ("target", "asked", "expected"),
+        [
+            (None, None, 20),
+            ("onnxruntime", None, 20),
+            ("onnxruntime", 17, 17),
+            ("onnxruntime-1.14", None, 18),
+            ("onnxruntime-1.14.1", 17, 17),
+            ("onnxruntime-1.15", None, 18),
+            ("onnxruntime-1.16", None, 19),
+            ("onnxruntime-1.17", None, 20),
+            ("onnxruntime-1.23", 23, 23),
+            ("onnxruntime-1.31", None, 20),
+            ("onnxruntime-1.99", 26, 26),
+            ("runner", 21, 21),
+            ("onnx", 26, 26),
+        ],
+    )
+    def test_opset(self, target: str | None, asked: int | None, expected: int) -> None:
+        assert chosen_opset(target, asked, 20) == expected
+
+    @pytest.mark.parametrize("target", ["tensorrd", "onnxruntime-2.0", "onnxruntime-1.3", "", "onnxruntime-1.x", "-1"])
+    def test_unknown(self, target: str) -> None:
+        with pytest.raises(UserError) as caught:
+            find(target)
+        assert caught.value.code == "E001"
+
+    def test_every_table_is_found_and_says_where_it_comes_from(self) -> None:
+        assert {"onnx", "onnxruntime", "runner"} <= set(names())
+        for name in set(names()) - {"onnx"}:
+            target = find(name)
+            assert target.source
+            assert target.date

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
 Result = TypeVar("Result")
-_PLAIN_WIDTH = 120  # columns of tables that go to a file or a pipe
+_PLAIN_WIDTH = 10_000  # columns of tables that go to a file or a pipe: no line is broken
 
 
 def console(*, stderr: bool = False) -> Console:
-    """A console that does not squeeze tables into 80 columns where there is no terminal."""
+    """A console that breaks no line where there is no terminal."""
     from fx2onnx.report.console import PlainConsole
 
     stream = sys.stderr if stderr else sys.stdout

@@ -116,10 +116,9 @@ def read_profile(trace: Path) -> list[dict[str, Any]]:
 def print_profile(rows: Sequence[Mapping[str, Any]]) -> None:
     """The profile as a table with each operator's share."""
     total_us = max(sum(row["time_us"] for row in rows), 1)
-    table = headed_table("operator", ">nodes", ">ms", ">share")
-    table.add_column("slowest node", overflow="ellipsis", no_wrap=True)
+    table = headed_table("operator", ">nodes", ">ms", ">share", ">slowest ms", "slowest node")
     for row in rows[:SLOWEST]:
         cells = (row["op_type"], str(row["count"]), f"{row['time_us'] / 1e3:.3f}", f"{row['time_us'] / total_us:.0%}")
-        slowest = f"{row['slowest_us'] / 1e3:.3f} ms  {row['slowest_node']}"
-        table.add_row(*(Text(cell) for cell in (*cells, slowest)))
+        slowest = (f"{row['slowest_us'] / 1e3:.3f}", row["slowest_node"])
+        table.add_row(*(Text(cell) for cell in (*cells, *slowest)))
     console().print(table)

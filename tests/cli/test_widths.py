@@ -1,0 +1,90 @@
+"""Every table at 80, 120 and 200 columns and without a terminal: nothing is cut off, no line is too long."""
+
+from __future__ import annotations
+
+import io
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from typer.testing import CliRunner
+
+import fx2onnx
+from fx2onnx.cli import many, progress, run_show
+from fx2onnx.cli.main import app
+from fx2onnx.report.console import PlainConsole
+
+SOURCE = """
+import torch
+from torch import nn
+
+class ANameOfSomeLength(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a_convolution_with_a_long_name = nn.Sequential(nn.Conv2d(3, 4, 3), nn.GELU(), nn.Conv2d(4, 4, 3))
+    def forward(self, x):
+        return torch.softmax(self.a_convolution_with_a_long_name(x), 1)
+
+def net():
+    return ANameOfSomeLength(), torch.randn(1, 3, 8, 8)
+"""
+COMMANDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "run --profile": (("run", "net.onnx", "--profile"), ("Conv", "Gelu", "Softmax", "share")),
+    "show": (("show", "net.onnx"), ("Conv", "Softmax", "[1, 3, 8, 8]")),
+    "diff": (("diff", "net.onnx", "other.onnx"), ("Relu", "1/Relu")),
+    "ops": (("ops", "aten.conv*"), ("aten.conv2d.default", "aten.convolution.default")),
+    "list": (("list",), ("zoo", "torchvision")),
+    "lint": (("lint", "wide.onnx"), ("Conv", "float")),
+    "verify": (("verify", "net.onnx", "widths_source:net"), ("runner", "onnxruntime")),
+    "export": (("export", "widths_source:net", "-o", "again.onnx"), ("again.onnx",)),
+    "export many": (("export", "widths_source:net", "zoo:mnist_cnn", "-o", "out", "--jobs", "1"), ("zoo:mnist_cnn",)),
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("widths")
+    (place / "widths_source.py").write_text(SOURCE)
+    scope: dict[str, Any] = {}
+    exec(SOURCE, scope)
+    module, x = scope["net"]()
+    fx2onnx.export(module.eval(), (x,), place / "net.onnx")
+    fx2onnx.export(nn.Sequential(module, nn.ReLU()).eval(), (x,), place / "other.onnx")
+    fx2onnx.export(module.double().eval(), (x.double(),), place / "wide.onnx", target="onnx")
+    return place
+
+
+def shown(arguments: tuple[str, ...], width: int | None, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What a command prints on a terminal of that width, or into a pipe."""
+    if width is None:
+        return CliRunner().invoke(app, list(arguments)).stdout
+    screen = io.StringIO()
+
+    def console(*, stderr: bool = False) -> PlainConsole:
+        return PlainConsole(
+            file=io.StringIO() if stderr else screen, force_terminal=True, width=width, color_system=None
+        )
+
+    for place in (progress, many, run_show):
+        monkeypatch.setattr(place, "console", console)
+    CliRunner().invoke(app, list(arguments))
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen.getvalue())
+
+
+@pytest.mark.parametrize("width", [80, 120, 200, None])
+@pytest.mark.parametrize("name", COMMANDS)
+def test_tables_fit(name: str, width: int | None, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    arguments, wanted = COMMANDS[name]
+    if name == "export many" and width in (120, 200):
+        pytest.skip("exports models in other processes: 80 columns and a pipe are enough")
+    with torch.random.fork_rng():
+        text = shown((*arguments, "--again") if name == "export many" else arguments, width, monkeypatch)
+    assert text.strip()
+    assert "…" not in text
+    assert not width or max(len(line.rstrip()) for line in text.splitlines()) <= width
+    for word in wanted:
+        assert word in text, text

@@ -203,11 +203,11 @@ def _export_one(job: Job, report: Path | None, json_output: bool, quiet: bool) -
 
 
 def _print_summary(summary: dict[str, Any], verdict: Verdict | None) -> None:
-    from rich.table import Table
     from rich.text import Text
 
     from fx2onnx.cli.progress import console
     from fx2onnx.cli.verdict import verdict_view
+    from fx2onnx.report.console import unheaded_table
 
     report = summary["report"]
     phases = {name: value for name, value in report["phases"].items() if value >= 0.005}
@@ -221,7 +221,7 @@ def _print_summary(summary: dict[str, Any], verdict: Verdict | None) -> None:
         "assumed": _lines(report["assumptions"]),
         "warnings": _lines(report["warnings"]),
     }
-    table = Table.grid(padding=(0, 2))
+    table = unheaded_table(2)
     for label, text in rows.items():
         if text:
             table.add_row(Text(label, style="bold"), Text(text))

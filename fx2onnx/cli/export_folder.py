@@ -102,14 +102,14 @@ def _summary(source: str, task: str, done: ExportedFolder, ok: bool) -> dict[str
 
 
 def _show(done: ExportedFolder) -> None:
-    from rich.table import Table
     from rich.text import Text
 
     from fx2onnx.cli.progress import console
     from fx2onnx.cli.verdict import verdict_view
+    from fx2onnx.report.console import unheaded_table
 
     out = console()
-    table = Table.grid(padding=(0, 2))
+    table = unheaded_table(2)
     table.add_row(Text("folder", style="bold"), Text(str(done.path)))
     for name in done.files:
         report = done.reports.get(name)

@@ -149,12 +149,12 @@ def _summary(job: TrainingJob, done: TrainingFolder) -> dict[str, Any]:
 
 
 def _show(done: TrainingFolder) -> None:
-    from rich.table import Table
     from rich.text import Text
 
     from fx2onnx.cli.progress import console
+    from fx2onnx.report.console import unheaded_table
 
-    table = Table.grid(padding=(0, 2))
+    table = unheaded_table(2)
     table.add_row(Text("folder", style="bold"), Text(str(done.path)))
     for path in sorted(done.path.iterdir()):
         result = done.results.get(path.name)

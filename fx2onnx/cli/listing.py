@@ -56,12 +56,12 @@ def _list_kinds(json_output: bool) -> None:
     if json_output:
         print_json([{"kind": kind.prefix, "summary": kind.summary, "example": kind.example} for kind in kinds])
         return
-    from rich.table import Table
     from rich.text import Text
 
     from fx2onnx.cli.progress import console
+    from fx2onnx.report.console import unheaded_table
 
-    table = Table.grid(padding=(0, 2))
+    table = unheaded_table(3)
     for kind in kinds:
         table.add_row(Text(f"{kind.prefix}:", "bold"), kind.summary, Text(kind.example, "dim"))
     console().print(table)

@@ -150,12 +150,12 @@ def may_be_called(overload: OpOverload) -> bool:
 
 
 def _print_table(result: list[Row]) -> None:
-    from rich.table import Table
     from rich.text import Text
 
     from fx2onnx.cli.progress import console
+    from fx2onnx.report.console import unheaded_table
 
-    table = Table.grid(padding=(0, 2))
+    table = unheaded_table(4)
     table.add_row(*(Text(title, "bold") for title in ("overload", "opset", "source")), "")
     for row in result:
         shown = ", ".join(f"{opset}+" for opset in row["since"]) if row["source"] in (ENTRY, TORCHLIB) else ""

@@ -34,3 +34,11 @@ def headed_table(*columns: str) -> Table:
         right = column.startswith(">")
         table.add_column(column.removeprefix(">"), justify="right" if right else "left", overflow="fold", no_wrap=right)
     return table
+
+
+def unheaded_table(columns: int) -> Table:
+    """A table without headings or lines."""
+    table = Table.grid(padding=(0, 2))
+    for _ in range(columns):
+        table.add_column(overflow="fold")
+    return table

@@ -40,6 +40,7 @@ def export(
     data_branches: str = "if",
     custom_translations: Mapping[Any, Callable[..., Any]] | None = None,
     optimize: bool = True,
+    keep_initializers_as_inputs: bool = False,
     durable: bool = False,
     weight_files: Sequence[WeightFile] = (),
     report: bool | str | os.PathLike[str] = False,
@@ -75,6 +76,7 @@ def export(
     custom_translations: ``{torch.ops.my.op.default: function}`` for this call; ``{MyModule: function}`` for modules of a
         class, each call of which is then what ``function(op, module, *inputs, weights={name: value})`` emits.
     optimize: run the graph rewrites.
+    keep_initializers_as_inputs: weights are also inputs, which a run may feed otherwise.
     durable: return only when the disk has the bytes.
     weight_files: mapped checkpoint files (``fx2onnx.sources.weight_files``) that the model refers to for the weights
         that lie in them, instead of copying them (docs/weights.md).
@@ -97,6 +99,7 @@ def export(
         state=state,
         custom_translations=custom_translations,
         optimize=optimize,
+        keep_initializers_as_inputs=keep_initializers_as_inputs,
         export_params=export_params,
         weight_files=weight_files,
         external_data=external_data,

@@ -49,7 +49,7 @@ SIGNATURES = {
         "training: Any = None, capture: str = 'auto', metadata: str = 'light', state: str = 'warn', "
         "bake: Sequence[str] | str = (), data_branches: str = 'if', "
         "custom_translations: Mapping[Any, Callable[..., Any]] | None = None, optimize: bool = True, "
-        "durable: bool = False, weight_files: Sequence[WeightFile] = (), "
+        "keep_initializers_as_inputs: bool = False, durable: bool = False, weight_files: Sequence[WeightFile] = (), "
         "report: bool | str | os.PathLike[str] = False, profile: bool | str | os.PathLike[str] = False, "
         "**ignored: Any) -> ExportResult"
     ),
@@ -102,7 +102,7 @@ def test_keywords_of_torch_onnx_export_are_taken() -> None:
     positional = [name for name, p in theirs.items() if p.kind is p.POSITIONAL_OR_KEYWORD]
     assert list(ours)[: len(positional)] == positional
     keyword = {name for name, p in theirs.items() if p.kind is p.KEYWORD_ONLY and not name.startswith("_")}
-    assert keyword - set(ours) - TORCH_ONLY == set()
+    assert keyword - set(ours) - set(TORCH_ONLY) == set()
 
 
 def test_unknown_keyword_is_refused() -> None:
@@ -174,6 +174,7 @@ ASKED: dict[str, Any] = {
     "data_branches": "error",
     "custom_translations": {},
     "optimize": False,
+    "keep_initializers_as_inputs": True,
     "durable": True,
     "weight_files": [None],
     "profile": "p.json",
@@ -182,7 +183,7 @@ WITHOUT_EFFECT = {"dynamo", "report"}
 """Taken since torch.onnx.export has them."""
 
 
-INTERNAL = {"gradients", "keep_weights"}
+INTERNAL = {"gradients", "ignored", "keep_weights"}
 """Options that fx2onnx's own parts set, which are no keywords."""
 
 

@@ -41,18 +41,24 @@ def build(module: Any, args: Any, kwargs: Mapping[str, Any] | None, options: Exp
     owned = OwnedModel(model)
     if options.optimize:
         with record("optimize"):
-            keep_weights = options.keep_weights or not options.export_params or bool(options.weight_files)
+            are_inputs = not options.export_params or options.keep_initializers_as_inputs
+            keep_weights = options.keep_weights or are_inputs or bool(options.weight_files)
             run_default(model, keep_weights=keep_weights, functions=EAGER_FUNCTIONS)
     fitted = fit_to_target(model, options)
     attached = reference.attach(model, options.weight_files) if options.weight_files else None
     report = _report(captured, model, options, translations.resorts)
     report.casts = dict(fitted.casts)
-    report.warnings += fitted.warnings
+    report.warnings += [*fitted.warnings, *options.ignored]
     report.warnings += attached.notes() if attached is not None else []
     if options.state == "warn":
         report.warnings += [f"forward changes the {text}; the file does not" for text in report.mutations]
     if not options.export_params:
-        _weights_to_inputs(model)
+        for value in _weights_of(model, captured):
+            del model.graph.initializers[value.name or ""]
+            value.const_value = None
+            model.graph.inputs.append(value)
+    elif options.keep_initializers_as_inputs:
+        model.graph.inputs.extend(_weights_of(model, captured))
     result = ExportResult(owned, report, captured.restore, options)
     if options.state == "io":
         changed = [mutation.name for mutation in captured.mutations if mutation.kind != "input"]
@@ -135,11 +141,7 @@ def _report(captured: Captured, model: ir.Model, options: ExportOptions, resorts
     )
 
 
-def _weights_to_inputs(model: ir.Model) -> None:
-    """Every weight becomes a graph input without data (``export_params=False``)."""
-    for name in list(model.graph.initializers):
-        value = model.graph.initializers[name]
-        if value.const_value is not None and "." in name:
-            del model.graph.initializers[name]
-            value.const_value = None
-            model.graph.inputs.append(value)
+def _weights_of(model: ir.Model, captured: Captured) -> list[ir.Value]:
+    """The module's parameters and buffers among the initializers."""
+    own = {weight.name for weight in captured.weights.values() if weight.kind != "constant"}
+    return [value for name, value in model.graph.initializers.items() if name in own]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any
 
@@ -21,23 +21,24 @@ DEFAULT_OPSET = 20
 STATES = ("warn", "error", "drop", "io")
 METADATA = ("none", "light", "full")
 
-TORCH_ONLY = frozenset(
-    [
-        "dump_exported_program",
-        "artifacts_dir",
-        "fallback",
-        "do_constant_folding",
-        "keep_initializers_as_inputs",
-        "operator_export_type",
-        "autograd_inlining",
-        "export_modules_as_functions",
-        "custom_opsets",
-        "custom_translation_table",
-        "strict",
-        "inline",
-    ]
-)
-"""Keywords of torch.onnx.export that have no meaning here and are taken so that calls keep working."""
+TORCH_ONLY: dict[str, tuple[tuple[Any, ...], str]] = {
+    "dump_exported_program": ((False, None), "there is no exported program; profile= and verbose= say what happened"),
+    "artifacts_dir": ((".", None), "nothing is written beside the file; profile= takes a path"),
+    "fallback": ((False, None), "what one way of capture cannot do another does, unless capture= names one"),
+    "do_constant_folding": ((True, None), "optimize=False leaves the graph as it is translated"),
+    "operator_export_type": (
+        (None,),
+        "operators without an ONNX form are an error; custom_translations= gives them one",
+    ),
+    "autograd_inlining": ((True, None), "what an autograd.Function computes is always in the graph"),
+    "export_modules_as_functions": ((False, None), "modules become nodes; their paths are in the names of these"),
+    "custom_opsets": ((None,), "domains that nodes are of are imported as custom_translations= says"),
+    "custom_translation_table": ((None,), "custom_translations= takes functions for operators and modules"),
+    "strict": ((False, None), "the module runs on tensors without data"),
+    "inline": ((True, None), "there are no functions to take apart"),
+}
+"""Keywords of torch.onnx.export that have no meaning here and are taken so that calls keep working: the values that ask for
+nothing, and what to do instead of the others, each of which is a warning of the report."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +60,9 @@ class ExportOptions:
     verify: bool = False
     profile: bool | str | os.PathLike[str] = False
     verbose: bool | None = None
+    keep_initializers_as_inputs: bool = False
+    ignored: tuple[str, ...] = ()
+    """What was asked for with keywords of ``TORCH_ONLY``."""
 
     def __post_init__(self) -> None:
         check_choice("state", self.state, STATES)
@@ -71,11 +75,12 @@ class ExportOptions:
     @classmethod
     def of(cls, *, capture: str = "auto", training: Any = None, **keywords: Any) -> ExportOptions:
         """The options from keywords as ``fx2onnx.export`` takes them. Raises UserError E001 for one that nobody knows."""
-        unknown = sorted(set(keywords) - _OWN - _OF_CAPTURE - TORCH_ONLY)
+        unknown = sorted(set(keywords) - _OWN - _OF_CAPTURE - set(TORCH_ONLY))
         if unknown:
             raise UserError("E001", f"export has no argument {unknown[0]!r}", next="see help(fx2onnx.export)")
         of_capture = {name: value for name, value in keywords.items() if name in _OF_CAPTURE}
         own = {name: value for name, value in keywords.items() if name in _OWN}
+        own["ignored"] = tuple(_ignored(keywords))
         return cls(CaptureOptions(rung=capture, training=_is_training(training), **of_capture), **own)
 
     @property
@@ -84,7 +89,7 @@ class ExportOptions:
         return chosen_opset(self.target, self.opset_version, DEFAULT_OPSET)
 
 
-_OWN = frozenset(found.name for found in fields(ExportOptions)) - {"capture", "keep_weights"}
+_OWN = frozenset(found.name for found in fields(ExportOptions)) - {"capture", "keep_weights", "ignored"}
 _OF_CAPTURE = frozenset(found.name for found in fields(CaptureOptions)) - {"rung", "training", "gradients"}
 
 
@@ -92,3 +97,11 @@ def _is_training(flag: Any) -> bool:
     """torch.onnx.TrainingMode, a bool or None as a bool."""
     name = getattr(flag, "name", None)
     return name == "TRAINING" if name is not None else bool(flag)
+
+
+def _ignored(keywords: Mapping[str, Any]) -> Iterator[str]:
+    """A warning for each keyword that asks for something and has no effect."""
+    for name, (nothing, instead) in TORCH_ONLY.items():
+        value = keywords.get(name)
+        if name in keywords and value not in nothing and getattr(value, "name", "") != "ONNX":
+            yield f"{name}={value!r} has no effect: {instead}"

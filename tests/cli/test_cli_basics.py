@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import subprocess
 import sys
@@ -197,3 +198,18 @@ def test_error_classes_have_the_exit_codes_that_the_help_promises() -> None:
 def test_the_package_runs_as_a_module() -> None:
     done = subprocess.run([sys.executable, "-m", "fx2onnx", "--version"], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("fx2onnx ")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_completes_commands_and_options(shell: str) -> None:
+    code = "import sys; sys.argv = ['fx2onnx']; from fx2onnx.cli.main import main; main()"
+
+    def said(**variables: str) -> str:
+        environment = {**os.environ, **variables}
+        return subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True).stdout
+
+    assert "_FX2ONNX_COMPLETE" in said(_FX2ONNX_COMPLETE=f"source_{shell}")
+    asked = {"_FX2ONNX_COMPLETE": f"complete_{shell}", "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
+    for words, wanted in (("fx2onnx li", {"lint", "list"}), ("fx2onnx lint --tar", {"--target"})):
+        given = {"COMP_WORDS": words, "COMP_CWORD": str(words.count(" ")), "_TYPER_COMPLETE_ARGS": words}
+        assert wanted <= set(re.findall(r"[-\w]+", said(**asked, **given)))

@@ -26,6 +26,25 @@ OTHER_DTYPES: dict[str, Any] = {
     "bool": np.bool_,
     "bfloat16": ml_dtypes.bfloat16,
 }
+CONSTANTS = frozenset(
+    {
+        "shape",
+        "axes",
+        "axis",
+        "starts",
+        "ends",
+        "steps",
+        "pads",
+        "split",
+        "repeats",
+        "k",
+        "sizes",
+        "scales",
+        "roi",
+        "depth",
+    }
+)
+"""Inputs that exporters write as constants, and that many runtimes want so."""
 RETYPED_CASES = 2
 """Cases of an operator version that are tried with other dtypes."""
 
@@ -68,11 +87,28 @@ def cases() -> Iterator[Case]:
             model = _in_opset(case.model, opset)
             if model is None:
                 continue
-            feeds = dict(zip((value.name for value in model.graph.input), inputs, strict=False))
+            feeds = _with_constants(model, schema, dict(zip(_names(model), inputs, strict=False)))
             yield Case(case.name, *key[:2], parameter, own, model.SerializeToString(), feeds, list(outputs))
             count = seen[(*key[:2], "")] = seen.get((*key[:2], ""), 0) + 1
             if count <= RETYPED_CASES:
                 yield from _retyped(case.name, model, schema, parameter, feeds)
+
+
+def _names(model: onnx.ModelProto) -> list[str]:
+    return [value.name for value in model.graph.input]
+
+
+def _with_constants(model: onnx.ModelProto, schema: Any, feeds: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Writes such inputs into the model; gives the others."""
+    node = model.graph.node[0]
+    for index, name in enumerate(node.input):
+        formal = schema.inputs[min(index, len(schema.inputs) - 1)].name
+        if index and name in feeds and formal in CONSTANTS:
+            model.graph.initializer.append(onnx.numpy_helper.from_array(feeds.pop(name), name))
+    kept = [value for value in model.graph.input if value.name in feeds]
+    del model.graph.input[:]
+    model.graph.input.extend(kept)
+    return feeds
 
 
 def _schema(op_type: str, opset: int) -> Any:

@@ -66,6 +66,7 @@ def find(name: str) -> Target:
         table["date"],
         table.get("tried", True),
         table.get("casts", {}),
+        table.get("from_opset", 1),
         table.get("static", False),
         table["kernels"],
         table.get("functions", {}),

@@ -45,6 +45,8 @@ class Target:
     """Whether the table was measured; otherwise it is what the runtime's documentation says."""
     casts: Mapping[str, str] = field(default_factory=dict)
     """dtypes that the runtime widens by itself where it has no kernel for them: ``{"float16": "float"}``."""
+    from_opset: int = 1
+    """Of older opsets nothing is known."""
     needs_static: bool = False
     """Whether every size has to be known before a run."""
     rows: Mapping[str, Any] | None = None

@@ -43,7 +43,7 @@ def has_kernel(target: str, domain: str, op_type: str, opset: int, signature: Si
     """Whether the target runs the operator on these dtypes, in that version of its domain; also where nothing is known."""
     found = find(target)
     kernels = found.kernels(domain, op_type)
-    if kernels is None:
+    if kernels is None or (not domain and opset < found.from_opset):
         return True
     schema = _schema(domain, op_type, opset)
     if schema is None:  # of a domain that onnx does not know

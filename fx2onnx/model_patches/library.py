@@ -12,6 +12,7 @@ from fx2onnx.model_patches.transformers import (  # noqa: F401
     attention_masks,
     chunks,
     compressors,
+    delta_rules,
     experts,
     frames,
     indexers,

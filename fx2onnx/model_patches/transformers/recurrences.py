@@ -17,11 +17,11 @@ from fx2onnx.capture.torch_private.operators import HIGHER_ORDER
 from fx2onnx.model_patches.patching import patches
 
 
-def _is_dynamic(size: Any) -> bool:
+def is_dynamic(size: Any) -> bool:
     return type(size) is torch.SymInt
 
 
-def _scanned(step: Callable[..., Any], states: Sequence[Tensor], inputs: Sequence[Tensor], axis: int) -> list[Tensor]:
+def scanned(step: Callable[..., Any], states: Sequence[Tensor], inputs: Sequence[Tensor], axis: int) -> list[Tensor]:
     """``step(*states, *inputs at a position)`` gives new states and an output: the last states, and the outputs along
     ``axis``.
     """
@@ -56,7 +56,7 @@ def selective_scan(
     Shapes:  hidden_states (u) and dt [batch, channels, length], A [channels, states], B and C [batch, states, length]
         -> [batch, channels, length], and the last state [batch, channels, states] where it is asked for.
     """
-    if not _is_dynamic(hidden_states.shape[2]):
+    if not is_dynamic(hidden_states.shape[2]):
         given = (D, z, delta_bias, delta_softplus, return_last_state, *args)
         return original(hidden_states, dt, A, B, C, *given, **kwargs)
     if delta_bias is not None:
@@ -71,7 +71,7 @@ def selective_scan(
         state = decay * state + added
         return state, torch.matmul(state.to(dtype), read.unsqueeze(-1)).squeeze(-1)
 
-    state, output = _scanned(step, [torch.zeros_like(added[..., 0])], [decay, added, C], axis=-1)
+    state, output = scanned(step, [torch.zeros_like(added[..., 0])], [decay, added, C], axis=-1)
     if D is not None:
         output = output + hidden_states * D[None, :, None]
     if z is not None:
@@ -94,7 +94,7 @@ def rwkv_attention(
 
     Shapes:  time_decay and time_first [width], key and value [batch, length, width] -> [batch, length, width].
     """
-    if not _is_dynamic(key.shape[1]):
+    if not is_dynamic(key.shape[1]):
         return original(time_decay, time_first, key, value, state, return_state)
     if state is None:
         zeros = torch.zeros_like(key[:, 0], dtype=torch.float32)
@@ -111,7 +111,7 @@ def rwkv_attention(
         old, new = torch.exp(largest + decay - largest_next), torch.exp(key - largest_next)
         return old * total + new * value, old * weight + new, largest_next, output
 
-    *after, output = _scanned(step, before, [key.float(), value], axis=1)
+    *after, output = scanned(step, before, [key.float(), value], axis=1)
     return output.to(key.dtype), after if return_state or state is not None else None
 
 
@@ -129,7 +129,7 @@ def griffin_recurrence(
 
     Shapes:  hidden_states, recurrent_gate, reset [batch, length, width] -> [batch, length, width] and [batch, width].
     """
-    if not _is_dynamic(hidden_states.shape[1]):
+    if not is_dynamic(hidden_states.shape[1]):
         return original(self, hidden_states, recurrent_gate, reset, recurrent_states, acc_dtype)
     if recurrent_states is None:
         recurrent_states = torch.zeros_like(hidden_states[:, 0], dtype=acc_dtype)
@@ -139,7 +139,7 @@ def griffin_recurrence(
         state = gate * state + added
         return state, state
 
-    state, output = _scanned(step, [recurrent_states.to(acc_dtype)], [gate, hidden_states.type(acc_dtype)], axis=1)
+    state, output = scanned(step, [recurrent_states.to(acc_dtype)], [gate, hidden_states.type(acc_dtype)], axis=1)
     return output.type(hidden_states.dtype), state
 
 

@@ -66,6 +66,10 @@ class Relation:
         left = tuple(part for part in parts if isinstance(part, Relation))
         return left[0] if len(left) == 1 else Relation(self.op, left)
 
+    def is_about_zero_or_one(self) -> bool:
+        """Whether it compares a sum of sizes with 0 or 1, also where they are computed: ``(H // 4) * (W // 4) > 1``."""
+        return self._gap() is not None
+
     def compares_with_zero_or_one(self) -> bool:
         """Whether it compares a size with 0 or 1. At capture, the sample's size stands for these."""
         gap = self._gap()

@@ -73,3 +73,13 @@ def test_entries_of_whole_groups(kind: type[torch.nn.Module], lengths: tuple[int
     axes = {1: "tokens"}
     others = [_sample(length, skipped) for length in lengths for skipped in (0, 1)]
     check(module, _sample(11), others=others, dynamic_shapes=(axes, axes, axes))
+
+
+@_compares("DeepseekV4HCACompressor")
+def test_a_bias_for_each_of_the_batch() -> None:
+    """Also where one row of positions is for all."""
+    with seeded(0):
+        module = _WithoutCache(deepseek.DeepseekV4HCACompressor)
+    sample, *others = [(states, residual, places[:1]) for states, residual, places in map(_sample, (11, 5, 13))]
+    axes = {1: "tokens"}
+    check(module, sample, others=others, dynamic_shapes=(axes, axes, axes))

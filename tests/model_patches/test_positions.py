@@ -93,3 +93,18 @@ def test_learned_positions(kind: str) -> None:
     shapes = {"x": {0: "batch", 1: "length"}, "before": {0: "batch", 1: "past"}}
     others = [sample(3, 2, 7), sample(1, 1, 1), *([] if kind == "past" else [sample(2, 14, 2)])]
     check(forward, sample(2, 3, 4), others=others, dynamic_shapes=shapes)
+
+
+@pytest.mark.compares("transformers.models.sam3.modeling_sam3:Sam3ViTEmbeddings._tile_position_embeddings")
+def test_positions_are_tiled() -> None:
+    from transformers.models.sam3.modeling_sam3 import Sam3ViTEmbeddings
+
+    table = torch.randn(1, 9, 4)
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        height, width = x.shape
+        return Sam3ViTEmbeddings._tile_position_embeddings(None, table, height, width)
+
+    others = [(torch.zeros(sizes),) for sizes in ((1, 1), (2, 3), (3, 7), (6, 6), (7, 2))]
+    result = check(forward, (torch.zeros(3, 3),), others=others, dynamic_shapes=[{0: "height", 1: "width"}])
+    assert not [each for each in result.report.assumptions if each.kind == "condition"]

@@ -72,9 +72,29 @@ def _griffin() -> Any:
     return forward
 
 
+def _matrix_lstm(with_state: bool) -> Any:
+    def forward(x: torch.Tensor) -> Any:
+        parts = [x[:, None] * factor for factor in (0.5, 0.3, 1.0)]
+        gates = [x[..., 0][:, None], x[..., 1][:, None]]
+        sizes = ((3, 3), (3,), (1,)) if with_state else ()
+        states = [torch.full((x.shape[0], 1, *size), 0.25) for size in sizes]
+        wanted = "wrap_chunkwise_arbitrary_sequence_length", "mlstm_chunkwise_native_autograd"
+        others = "mlstm_recurrent_sequence_native", "mlstm_recurrent_step_native"
+        whole, *kernels = (_function("xlstm", name) for name in (*wanted, *others))
+        return whole(*kernels, *parts, *gates, *states, chunk_size=4), whole(*kernels, *parts, *gates, chunk_size=4)
+
+    return forward
+
+
 @pytest.mark.parametrize(
     "make",
     [
+        *(
+            pytest.param(
+                partial(_matrix_lstm, with_state), marks=_compares("xlstm", "wrap_chunkwise_arbitrary_sequence_length")
+            )
+            for with_state in (False, True)
+        ),
         *(
             pytest.param(partial(_mamba, kind), marks=_compares(kind, "mamba_selective_scan"))
             for kind in ("mamba", "falcon_mamba", "jamba", "zamba")

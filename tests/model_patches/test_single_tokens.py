@@ -56,3 +56,22 @@ def test_attention_of_a_single_token_is_no_other_program() -> None:
     result = check(module, tokens(2, 7, 2), others=OTHERS[:2], dynamic_shapes=SIZES)
     assert "If" not in [node.op_type for node in result.model.graph]
     assert result.report.attempts == ["fake"]
+
+
+def test_a_single_window_is_as_causal_as_several() -> None:
+    """Whether there is one query decides nothing where none is causal, also where the size is a product."""
+    prepare()
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+    class Attention(torch.nn.Module):
+        is_causal = False
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            pooled = torch.nn.functional.max_pool2d(x, 2).flatten(2).transpose(1, 2)[:, None]
+            found: torch.Tensor = sdpa_attention_forward(self, pooled, pooled, pooled, None)[0]
+            return found
+
+    samples = [(torch.randn(2, 3, *sizes),) for sizes in ((6, 8), (2, 3), (5, 2), (9, 7))]
+    result = check(Attention(), samples[0], others=samples[1:], dynamic_shapes=[{2: "height", 3: "width"}])
+    assert [node.op_type for node in result.model.graph].count("If") == 0
+    assert not [each for each in result.report.assumptions if each.kind == "condition"]

@@ -1,4 +1,4 @@
-"""Codecs pad sound to whole strides: at every length as they do in eager PyTorch."""
+"""Padding to whole strides: at every size as in eager PyTorch."""
 
 from __future__ import annotations
 
@@ -37,3 +37,24 @@ def test_sound_is_padded_to_whole_strides(folder: str, name: str, is_causal: boo
     assert int(layer.padding_total) == 7 - 4  # what the patch rests on
     others = [(torch.randn(2, 2, length),) for length in (12, 13, 15, 16, 29)]
     check(layer.eval(), (torch.randn(2, 2, 22),), others=others, dynamic_shapes=[{2: "length"}])
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(kind, marks=pytest.mark.compares(f"transformers.models.{kind}.modeling_{kind}:apply_tf_padding"))
+        for kind in ("mobilenet_v1", "mobilenet_v2")
+    ],
+)
+@pytest.mark.parametrize(("kernel", "stride", "dilation"), [(3, 2, 1), (3, 1, 2), ((5, 2), (3, 4), 1)])
+def test_images_are_padded_as_tensorflow_does(kind: str, kernel: Any, stride: Any, dilation: int) -> None:
+    pad: Any = importlib.import_module(f"transformers.models.{kind}.modeling_{kind}").apply_tf_padding
+    convolution = torch.nn.Conv2d(3, 2, kernel, stride, dilation=dilation)
+
+    def forward(x: torch.Tensor) -> Any:
+        return pad(x, convolution)
+
+    others = [(torch.randn(1, 3, height, width),) for height, width in ((1, 9), (8, 5), (9, 6), (10, 7), (12, 12))]
+    result = check(forward, (torch.randn(1, 3, 11, 8),), others=others, dynamic_shapes=[{2: "height", 3: "width"}])
+    assert not [each for each in result.report.assumptions if each.kind == "condition"]
+    assert "If" not in {node.op_type for node in result.model.graph}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from fx2onnx.base.dims import Atom, Dim, Scalar, apply, innermost_first, without_remainders
 from fx2onnx.base.relations import Relation
@@ -20,6 +20,7 @@ MOST_CLASSES = 4
 NEAR = 64
 FAR = tuple(1 << power for power in range(7, 17))
 """Sizes of each symbol that are tried."""
+AROUND = 10
 MOST_TRIED = 10_000
 
 
@@ -100,12 +101,17 @@ def declared(name: str, sizes: SizeSet) -> str:
     return f'Dim("{name}"{"".join(f", {bound}" for bound in bounds)})'
 
 
-def sizes_where(relation: Relation, sets: Mapping[str, SizeSet], hints: Mapping[str, int]) -> dict[str, int]:
-    """Sizes near ``hints`` at which the relation holds; none where they are not found."""
+def sizes_where(
+    relation: Relation, sets: Mapping[str, SizeSet], hints: Mapping[str, int], beside: Sequence[Relation] = ()
+) -> dict[str, int]:
+    """Sizes near ``hints`` at which the relation holds, and those ``beside`` it; none where they are not found."""
     names = sorted(sets)
     count = NEAR if len(names) < 3 else 8
     choices = itertools.product(*(
-        [*sorted(sets[name].first(NEAR), key=_from(hints[name]))[:count], *(size for size in FAR if size in sets[name])]
+        [
+            *sorted(sets[name].first(NEAR), key=_from(hints[name]))[:count],
+            *(size for size in _tried_at(hints[name], len(names)) if size in sets[name]),
+        ]
         for name in names
     ))  # fmt: skip
 
@@ -114,9 +120,15 @@ def sizes_where(relation: Relation, sets: Mapping[str, SizeSet], hints: Mapping[
 
     for sizes in sorted(itertools.islice(choices, MOST_TRIED), key=distance):
         found = dict(zip(names, sizes, strict=True))
-        if relation.is_true_at(found):
+        if relation.is_true_at(found) and all(each.is_true_at({**hints, **found}) for each in beside):
             return found
     return {}
+
+
+def _tried_at(hint: int, names: int) -> list[int]:
+    """Sizes beyond the first; of up to two symbols those around the hint, too."""
+    around = [hint * 2, hint // 2, *range(hint - AROUND, hint + AROUND)] if names < 3 else []
+    return sorted({*FAR, *(size for size in around if size > NEAR)})
 
 
 def _from(hint: int) -> Callable[[int], int]:

@@ -19,7 +19,7 @@ from fx2onnx.base.dims import Scalar, apply
 from fx2onnx.capture.python.cached_calls import calls_cached
 from fx2onnx.capture.python.file_names import SYMBOLIC
 from fx2onnx.capture.python.frames import asking_frame, is_user
-from fx2onnx.capture.shapes import size_tensors
+from fx2onnx.capture.shapes import size_tensors, size_windows
 from fx2onnx.capture.shapes.shape_env import ShapeEnv
 from fx2onnx.capture.shapes.size_math import IS_FINITE, MATH, REAL, Formula, Number, bit_length
 from fx2onnx.capture.shapes.symnode import DimNode, sym_number, unwrap
@@ -143,6 +143,7 @@ _WRAPPED: tuple[tuple[object, str, Callable[..., Function]], ...] = (
     *((math, name, functools.partial(_formula, formula)) for name, formula in MATH.items()),
     *((math, name, functools.partial(_finite, answer)) for name, answer in IS_FINITE.items()),
     *size_tensors.WRAPPED,
+    *size_windows.WRAPPED,
     (torch.SymInt, "__hash__", _hash),
 )
 

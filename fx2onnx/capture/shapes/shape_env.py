@@ -178,7 +178,7 @@ class ShapeEnv(SizeFacts):
     def decided(self, relation: Relation) -> bool:
         """Python's decision by sizes: one way in this run, where both are to be in the file."""
         recorder = self.recorder()
-        if recorder is None or not recorder.keeps_both():
+        if recorder is None or not recorder.keeps_both() or self._is_either_way(relation):
             return self._guarded(relation, by_python=True)
         known = self.is_settled(relation)
         if known is not None:
@@ -241,7 +241,7 @@ class ShapeEnv(SizeFacts):
         return relation.op == "ne" and not holds and self._compares_strides(by_python)
 
     def _is_either_way(self, relation: Relation) -> bool:
-        return bool(self.either_way and relation.symbols() <= self.either_way and relation.compares_with_zero_or_one())
+        return bool(self.either_way and relation.symbols() <= self.either_way and relation.is_about_zero_or_one())
 
     def _compares_strides(self, by_python: bool) -> bool:
         """Whether a kernel asks if two sizes differ: where it needs them to be equal, it asks that, as ``TORCH_CHECK`` does."""

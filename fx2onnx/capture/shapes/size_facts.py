@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -94,16 +95,15 @@ class SizeFacts:
         return self.settled[relation]
 
     def _follows(self, relation: Relation) -> bool | None:
-        """The truth of a comparison that was supposed, in this form or another."""
-        signs = _signs_of(relation)
+        """The truth of a comparison that was supposed, in this form or another: ``n > 7`` where ``n + 1 == 9`` was."""
+        asked = _gap_and_signs(relation)
+        if asked is None:
+            return None
         for supposed in self.supposed:
-            known = _signs_of(supposed)
-            if signs is None or known is None or _either_way(signs[0]) != _either_way(known[0]):
-                continue
-            possible = known[1] if signs[0] == known[0] else {-sign for sign in known[1]}
-            if possible <= signs[1]:
+            possible = _signs_given(asked[0], supposed)
+            if possible <= asked[1]:
                 return True
-            if not possible & signs[1]:
+            if not possible & asked[1]:
                 return False
         return None
 
@@ -183,7 +183,8 @@ class SizeFacts:
                 met = next((size for size in true.first(FAR) if size > 1 and size in sets[name]), None)
                 return {} if met is None else {name: met}
             sets[name] = both
-        return sizes_where(relation, sets, self.hints)
+        beside = [each for each in self.supposed if each.symbols() & names and each.symbols() <= self.hints.keys()]
+        return sizes_where(relation, sets, self.hints, beside) or sizes_where(relation, sets, self.hints)
 
     def sizes(self) -> dict[str, int]:
         """Of the symbols that no data decides, the sizes at which this run decides."""
@@ -236,16 +237,40 @@ def _without_zero(sizes: SizeSet) -> SizeSet:
 
 
 _SIGNS = {"eq": {0}, "ne": {-1, 1}, "lt": {-1}, "le": {-1, 0}, "gt": {1}, "ge": {0, 1}}
+_ANY = {-1, 0, 1}
 
 
-def _signs_of(relation: Relation) -> tuple[Dim, set[int]] | None:
-    """Which signs the difference of its sides may have."""
+def _gap_and_signs(relation: Relation) -> tuple[Dim, set[int]] | None:
+    """The difference of its sides, and which signs that may have."""
     if relation.op not in _SIGNS or any(isinstance(arg, Relation) for arg in relation.args):
         return None
     gap = relation.args[0] - relation.args[1]
     return (gap, _SIGNS[relation.op]) if isinstance(gap, Dim) else None
 
 
-def _either_way(gap: Dim) -> frozenset[Dim]:
-    """The same for a difference and its negative."""
-    return frozenset((gap, -gap))
+def _signs_given(gap: Dim, supposed: Relation) -> set[int]:
+    """Which signs ``gap`` may have where ``supposed`` holds, whose own difference is the same up to a number."""
+    known = _gap_and_signs(supposed)
+    if known is None:
+        return _ANY
+    for turn in (1, -1):
+        more = gap - known[0] * turn
+        if isinstance(more, Dim):
+            continue
+        signs = {sign * turn for sign in known[1]}
+        if more == 0:
+            return signs
+        if isinstance(more, int) and not gap.is_real and signs != {-1, 1}:
+            return _shifted(signs, more)
+    return _ANY
+
+
+def _shifted(signs: set[int], more: int) -> set[int]:
+    """Which signs an integer of one of ``signs`` has after adding ``more``."""
+    low = -math.inf if -1 in signs else min(signs)
+    high = math.inf if 1 in signs else max(signs)
+    return {
+        sign
+        for sign, is_met in ((-1, low + more < 0), (0, low + more <= 0 <= high + more), (1, high + more > 0))
+        if is_met
+    }

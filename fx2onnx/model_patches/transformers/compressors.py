@@ -25,7 +25,8 @@ def heavy_compressor(
     known = (position_ids + 1) // self.compress_rate
     hidden = torch.arange(entries.shape[1]) >= known[:, None, :, None]
     hidden = hidden & (torch.scalar_tensor(hidden_states.shape[1]) != 1)
-    return entries.unsqueeze(1), torch.where(hidden, -torch.inf, 0.0).to(entries.dtype)
+    bias = torch.where(hidden, -torch.inf, 0.0).to(entries.dtype)
+    return entries.unsqueeze(1), bias.expand(hidden_states.shape[0], -1, -1, -1)
 
 
 @patches(f"{_MODULE}:DeepseekV4CSACompressor.forward")

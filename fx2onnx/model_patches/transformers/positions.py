@@ -128,3 +128,18 @@ def funnel_positions(
             pooling = embedded(before, places, 2 ** (block - 1), 2)
         embeddings.append([embedded(places, places, 2**block, 1), pooling])
     return embeddings
+
+
+@patches("transformers.models.sam3.modeling_sam3:Sam3ViTEmbeddings._tile_position_embeddings", around=True)
+def tiled_positions(
+    original: Callable[..., Tensor], self: Any, position_embeddings: Tensor, height: Any, width: Any
+) -> Tensor:
+    """``Sam3ViTEmbeddings._tile_position_embeddings``, which asks whether there is more than one tile.
+
+    Shapes:  position_embeddings [1, size * size, width] -> [1, height * width, width].
+    """
+    if type(height) is int and type(width) is int:
+        return original(self, position_embeddings, height, width)
+    size = int(position_embeddings.shape[1] ** 0.5)
+    row, column = (torch.arange(count) % size for count in (height, width))
+    return position_embeddings.index_select(1, (row[:, None] * size + column).flatten())

@@ -143,6 +143,52 @@ def griffin_recurrence(
     return output.type(hidden_states.dtype), state
 
 
+@patches(f"{_MODELS}.xlstm.modeling_xlstm:wrap_chunkwise_arbitrary_sequence_length", around=True)
+def matrix_lstm(
+    original: Callable[..., Any],
+    mlstm_chunkwise_kernel: Callable[..., Any],
+    mlstm_sequence_kernel: Callable[..., Any],
+    mlstm_step_kernel: Callable[..., Any],
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    fgate: Tensor,
+    igate: Tensor,
+    c_initial: Tensor | None = None,
+    n_initial: Tensor | None = None,
+    m_initial: Tensor | None = None,
+    return_last_states: bool = True,
+    eps: float = 1e-6,
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    """``wrap_chunkwise_arbitrary_sequence_length``, which takes whole chunks at once and the rest in steps: all in steps.
+
+    Shapes:  query and key [batch, heads, length, d], value [batch, heads, length, e], fgate and igate [batch, heads, length]
+        -> [batch, heads, length, e], and the last states where they are asked for.
+    """
+    kernels, parts = (
+        (mlstm_chunkwise_kernel, mlstm_sequence_kernel, mlstm_step_kernel),
+        (query, key, value, fgate, igate),
+    )
+    initial = (c_initial, n_initial, m_initial)
+    if not is_dynamic(key.shape[2]):
+        return original(*kernels, *parts, *initial, return_last_states, eps, *args, **kwargs)
+    batch, heads, _, width = key.shape
+    sizes = ((batch, heads, width, value.shape[-1]), (batch, heads, width), (batch, heads, 1))
+    states = [torch.zeros(size) if given is None else given for given, size in zip(initial, sizes, strict=True)]
+
+    def step(c: Tensor, n: Tensor, m: Tensor, query: Tensor, key: Tensor, value: Tensor, *gates: Tensor) -> Any:
+        fgate, igate = gates
+        given = {"query": query, "key": key, "value": value, "igate": igate, "fgate": fgate}
+        output, after = mlstm_step_kernel(**given, cstate=c, nstate=n, mstate=m, eps=eps)
+        return *after, output
+
+    inputs = (query, key, value, fgate[..., None], igate[..., None])
+    *after, output = scanned(step, states, inputs, axis=2)
+    return (output, tuple(after)) if return_last_states else output
+
+
 _NO_LIST = "as many as the data tells"
 """Instead of a list of every step's logits, which is dropped where it is not asked for, and else left out with a warning."""
 

@@ -1,0 +1,77 @@
+"""What follows for a comparison from those that were supposed."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from fx2onnx.base.dims import Dim
+from fx2onnx.base.relations import Relation
+from fx2onnx.capture.shapes.size_facts import SizeFacts
+from tests.support import check
+
+H, W = map(Dim.symbol, ("h", "w"))
+PATCHES = (H // 4) * (W // 4)
+
+
+@pytest.mark.parametrize(
+    ("supposed", "asked", "known"),
+    [
+        (Relation("eq", (PATCHES, 16)), Relation("gt", (PATCHES + 1, 1)), True),
+        (Relation("eq", (PATCHES, 16)), Relation("eq", (PATCHES + 1, 17)), True),
+        (Relation("eq", (PATCHES, 16)), Relation("lt", (PATCHES, 16)), False),
+        (Relation("eq", (PATCHES, 16)), Relation("le", (20, PATCHES)), False),
+        (Relation("gt", (PATCHES, 16)), Relation("gt", (PATCHES, 17)), None),
+        (Relation("gt", (PATCHES, 16)), Relation("ge", (PATCHES, 17)), True),
+        (Relation("gt", (PATCHES, 16)), Relation("eq", (PATCHES, 3)), False),
+        (Relation("le", (PATCHES, 16)), Relation("lt", (PATCHES, 18)), True),
+        (Relation("le", (PATCHES, 16)), Relation("lt", (PATCHES, 16)), None),
+        (Relation("le", (PATCHES, 16)), Relation("ne", (17, PATCHES)), True),
+        (Relation("ne", (PATCHES, 16)), Relation("eq", (PATCHES, 16)), False),
+        (Relation("ne", (PATCHES, 16)), Relation("gt", (PATCHES, 15)), None),
+        (Relation("ge", (PATCHES, 16)), Relation("gt", (H * W, 1)), None),
+    ],
+    ids=str,
+)
+def test_what_follows(supposed: Relation, asked: Relation, known: bool | None) -> None:
+    facts = SizeFacts(hints={"h": 16, "w": 16})
+    facts.suppose(supposed)
+    assert facts.is_settled(asked) is known
+
+
+def test_sizes_hold_beside_what_was_supposed() -> None:
+    facts = SizeFacts(hints={"h": 16, "w": 16})
+    facts.suppose(Relation("eq", (PATCHES, 16)))
+    facts.suppose(Relation("ne", (H, W)))
+    assert facts.hints["h"] != facts.hints["w"]
+    assert facts.hint(PATCHES) == 16
+
+
+class _Positions(torch.nn.Module):
+    """As vision transformers ask whether there are as many patches as positions, and for a single one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patches = torch.nn.Conv2d(3, 4, 4, 4)
+        self.positions = torch.nn.Parameter(torch.randn(1, 4, 4, 4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        height, width = x.shape[2:]
+        found = self.patches(x)
+        tokens = found.flatten(2).transpose(1, 2)
+        if tokens.shape[1] == 16 and height == width:
+            positions = self.positions
+        else:
+            positions = F.interpolate(self.positions, (height // 4, width // 4), mode="bilinear")
+        tokens = tokens + positions.flatten(2).transpose(1, 2)
+        return tokens * 2 if tokens.shape[1] + 1 > 1 else tokens
+
+
+def test_a_decision_by_several_sizes() -> None:
+    samples = [
+        (torch.randn(2, 3, *sizes),) for sizes in ((16, 16), (8, 32), (17, 17), (20, 8), (17, 19), (4, 5), (32, 33))
+    ]
+    axes = {0: "batch", 2: "height", 3: "width"}
+    result = check(_Positions(), samples[0], others=samples[1:], dynamic_shapes=[axes])
+    assert not [each for each in result.report.assumptions if each.kind == "condition"]

@@ -26,7 +26,7 @@ def _pool(spatial: int, reduce: Function, plain: Mapping[str, object]) -> Callab
             given = dict(zip(("stride", *plain), rest, strict=False)) | kwargs
             stride = given.pop("stride", None)
             kernel = _sizes(kernel_size, spatial)
-            steps = kernel if stride is None else _sizes(stride, spatial)
+            steps = kernel if stride is None else _sizes(stride, spatial) or kernel
             is_plain = all(
                 key in plain and type(value) in _PLAIN and plain[key] == value for key, value in given.items()
             )

@@ -11,11 +11,12 @@ from torch import Tensor, nn
 
 import fx2onnx
 from fx2onnx.base.code_patch import THREAD
+from fx2onnx.sources.seeding import seeded
 from fx2onnx.sources.torchvision_compat import prepare
 from tests.support import check
 
 prepare()
-pytest.importorskip("transformers", reason="transformers is not installed")
+transformers = pytest.importorskip("transformers", reason="transformers is not installed")
 
 from transformers import vision_utils  # noqa: E402
 from transformers.models.glm4v import modeling_glm4v  # noqa: E402
@@ -155,3 +156,22 @@ def test_packed_attention_in_one(is_causal: bool) -> None:
 
     x = torch.randn(1, 2, 9, 4)
     check(packed, (x, torch.tensor([4, 0, 5])), others=[(x, torch.tensor([2, 3, 4])), (x, torch.tensor([0, 9, 0]))])
+
+
+@pytest.mark.compares("transformers.models.pixtral.modeling_pixtral:PixtralVisionModel.forward")
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_a_batch_of_images_of_one_size(attention: str) -> None:
+    config = transformers.PixtralVisionConfig(
+        hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2, image_size=64, patch_size=8
+    )
+    config._attn_implementation = attention
+    with seeded(0):
+        encoder = transformers.PixtralVisionModel(config).eval()
+        samples = [(torch.randn(batch, 3, *sizes),) for batch, *sizes in ((2, 32, 24), (1, 32, 24), (3, 17, 40))]
+
+    def forward(pixel_values: Tensor) -> Tensor:
+        output: Tensor = encoder(pixel_values).last_hidden_state
+        return output
+
+    axes = {0: "batch", 2: "height", 3: "width"}
+    check(forward, samples[0], others=samples[1:], dynamic_shapes=[axes])

@@ -101,3 +101,25 @@ def window_index(
         before = before + frames * height * width
     ends = F.pad(torch.cat(lengths).cumsum(0) * spatial_merge_size**2, (1, 0)).to(torch.int32)
     return torch.cat(order), torch.unique_consecutive(ends)
+
+
+@patches("transformers.models.pixtral.modeling_pixtral:PixtralVisionModel.forward", around=True)
+def images_of_one_size(
+    original: Callable[..., Any], self: Any, pixel_values: Tensor, image_sizes: Tensor | None = None, **kwargs: Any
+) -> Any:
+    """``PixtralVisionModel.forward`` of images of one size, which it packs in a row and keeps apart by a mask: each by itself.
+
+    Shapes:  pixel_values [batch, channels, height, width] -> last hidden state [1, batch * patches, width].
+    """
+    wanted = [kwargs.get(name, getattr(self.config, name)) for name in ("output_hidden_states", "output_attentions")]
+    if image_sizes is not None or type(pixel_values.shape[0]) is int or any(wanted):
+        return original(self, pixel_values, image_sizes, **kwargs)
+    patches = self.patch_conv(pixel_values.to(dtype=self.patch_conv.weight.dtype))
+    height, width = patches.shape[2:]
+    hidden = self.ln_pre(patches.flatten(2).transpose(1, 2))
+    rows, columns = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
+    places = torch.stack([rows.flatten(), columns.flatten()], dim=-1)
+    positions = self.patch_positional_embedding(hidden, places)
+    output = self.transformer(hidden, attention_mask=None, position_embeddings=positions, **kwargs)
+    output.last_hidden_state = output.last_hidden_state.flatten(0, 1)[None]
+    return output

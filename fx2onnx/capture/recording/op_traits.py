@@ -70,21 +70,13 @@ _OF_ONE_OPERAND = frozenset(
 )
 """Besides pointwise ones, overloads whose results have the sizes of their operand."""
 
-_WINDOWED = frozenset(
-    f"aten::{name}{rank}d" for name in ("conv", "max_pool", "avg_pool") for rank in (1, 2, 3)
-) | {"aten::convolution"}  # fmt: skip
-"""Overloads that eager PyTorch refuses where not one window fits into an axis."""
-
 
 class OpTraits:
     """How calls of an overload are recorded. There is one for each overload, which it keeps, so that ``id(func)`` stays its
     own: it takes the overload's place in keys, as torch hashes overloads in Python.
     """
 
-    __slots__ = (
-        *("func", "is_query", "is_windowed", "keeps_sizes", "lifts", "name"),
-        *("reads_number", "records", "result_type", "writes"),
-    )
+    __slots__ = ("func", "is_query", "keeps_sizes", "lifts", "name", "reads_number", "records", "result_type", "writes")
     known: ClassVar[Bounded[int, OpTraits]] = Bounded(10_000)
     """By the id of the overload, which each holds."""
 
@@ -94,7 +86,6 @@ class OpTraits:
         self.reads_number = func in TO_PYTHON
         self.is_query = func.namespace in ("prim", "profiler") or func in QUERIES
         self.keeps_sizes = torch.Tag.pointwise in func.tags or self.name in _OF_ONE_OPERAND
-        self.is_windowed = self.name in _WINDOWED
         self.lifts = func is aten.lift_fresh.default
         self.records = handler(Kind.RECORD, func)
         is_write = func._schema.is_mutable and self.records is None

@@ -180,8 +180,6 @@ class Recorder(BaseRecorder):
                 if result is arg:
                     return result
             info, is_fresh = self._type_of_result(result)
-            if self.shape_env.supposed and traits_of(func).is_windowed:
-                self._check_windows(func, info)
             if self.shape_env.signed:
                 self.shape_env.signed.difference_update(map(str, info.dims))  # a number that is a size
             node = self.call(func, *nodes, info)
@@ -202,11 +200,6 @@ class Recorder(BaseRecorder):
             f"{func} gives Python a {type(result).__name__} that depends on tensor data",
             next="keep the decision in tensors: torch.where, or torch.cond for two branches",
         )
-
-    def _check_windows(self, func: OpOverload, info: TensorInfo) -> None:
-        """Raises RuntimeError, as eager PyTorch does, where this run is for sizes into which no window fits."""
-        if any(self.shape_env.look(size) < 1 for size in info.dims[2:]):
-            raise RuntimeError(f"{func}: the window is larger than the padded input")
 
     def _type_of_result(self, result: torch.Tensor) -> tuple[TensorInfo, bool]:
         """The type of a result, and whether it is known to have memory of its own."""

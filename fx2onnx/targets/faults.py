@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+import onnx
 import onnx_ir as ir
 
 from fx2onnx.irx.edit import graphs_of, use_count
@@ -29,7 +30,10 @@ class Fault:
     """What has to be changed; of those with ``mend`` it is what that does."""
     has: Callable[[ir.Node], bool]
     """Whether a node is the one that meets the fault."""
+    op_types: frozenset[str]
+    """The operators that such a node may have."""
     mend: Callable[[ir.Node], None] | None = None
+    ends_process: bool = False
 
 
 def of(target: Target) -> list[Fault]:
@@ -40,6 +44,18 @@ def of(target: Target) -> list[Fault]:
         if fault.runtime == target.runtime
         and (not target.release or numbers(fault.since) <= numbers(target.release) <= numbers(fault.until))
     ]
+
+
+def may_meet(proto: onnx.ModelProto, target: Target) -> bool:
+    """Whether a file has any of the operators at all, wherever they stand: cheaper than ``met``."""
+    wanted = {op_type for fault in of(target) for op_type in fault.op_types}
+    pending = [proto.graph.node, *(function.node for function in proto.functions)]
+    while pending:
+        for node in pending.pop():
+            if node.op_type in wanted:
+                return True
+            pending += [each.g.node for each in node.attribute if each.type == onnx.AttributeProto.GRAPH]
+    return False
 
 
 def met(model: ir.Model, target: Target) -> Iterator[tuple[Fault, ir.Node]]:
@@ -102,9 +118,19 @@ def _cast_first(node: ir.Node) -> None:
                 left.graph.remove(left, safe=True)
 
 
+_SPREAD: dict[str, Callable[[Callable[[str, float], float]], bool]] = {
+    **dict.fromkeys(("RandomNormal", "RandomNormalLike"), lambda given: given("scale", 1.0) > 0),
+    **dict.fromkeys(("RandomUniform", "RandomUniformLike"), lambda given: given("low", 0.0) <= given("high", 1.0)),
+}
+"""Whether a distribution has a width, by its attributes."""
+
+
 def _has_no_spread(node: ir.Node) -> bool:
-    attribute = node.attributes.get("scale")
-    return node.op_type in ("RandomNormal", "RandomNormalLike") and attribute is not None and attribute.as_float() <= 0
+    def given(name: str, usual: float) -> float:
+        attribute = node.attributes.get(name)
+        return usual if attribute is None else attribute.as_float()
+
+    return node.op_type in _SPREAD and not node.domain and not _SPREAD[node.op_type](given)
 
 
 FAULTS = (
@@ -116,16 +142,20 @@ FAULTS = (
         "MatMul of a Cast of a Transpose ends the process while the file is opened (a fusion at the highest level)",
         "cast before the Transpose",
         lambda node: any(True for _ in _transposes(node)),
+        frozenset({"MatMul"}),
         _cast_first,
+        ends_process=True,
     ),
     Fault(
         "random-without-spread",
         "onnxruntime",
         "1.16",
         "1.31",
-        "random numbers whose scale is 0 or less end the process in a run",
+        "random numbers of a distribution without a width (scale of 0, low above high) end the process in a run",
         "a constant in their place",
         _has_no_spread,
+        frozenset(_SPREAD),
+        ends_process=True,
     ),
     Fault(
         "inexact-stft",
@@ -135,5 +165,6 @@ FAULTS = (
         "STFT is off by up to 32 units in the last place of a frame's largest number",
         "MatMul with the sines and cosines (opset_version=16)",
         lambda node: node.op_type == "STFT" and not node.domain,
+        frozenset({"STFT"}),
     ),
 )

@@ -24,6 +24,7 @@ from fx2onnx.verify.arrays import to_numpy
 from fx2onnx.verify.eager import Eager, failed_on_arguments, in_mode
 from fx2onnx.verify.engines import ENGINES, Array, Run, chosen_engines
 from fx2onnx.verify.interface import Interface, as_file, assign, vanished
+from fx2onnx.verify.known_faults import KnownFaults
 from fx2onnx.verify.memory import is_exhausted, too_large
 from fx2onnx.verify.noise import Draw, RandomNodes, Recording, drawn_outputs
 from fx2onnx.verify.outputs import Outputs
@@ -97,14 +98,13 @@ def verify(
         verdict.rows += [Row.failed("file", lost, "inputs", VANISHED) for lost in vanished(names, fed, verdict.baked)]
         try:
             with record("open in the engines"):
-                runs = _opened(path, chosen, verdict, must_open=engines is not None)
+                known = KnownFaults(proto, chosen)
+                runs = _opened(path, known.survived(verdict), verdict, must_open=engines is not None)
             compare_weights(verdict, proto, os.path.dirname(path), root)
             random = RandomNodes.of(path, proto)
-            if random is not None and random.has_no_spread and "onnxruntime" in runs:
-                del runs["onnxruntime"]
-                verdict.note("onnxruntime is left out: it ends the process at random numbers without spread")
             verdict.versions = _versions(runs)
             _compare(verdict, _Case(Eager(root, arguments), fed, file, runs, random, start), seeds)
+            known.explain(verdict)
         except Exception as cause:  # of all that runs here, and has classes of its own
             if not is_exhausted(cause):
                 raise

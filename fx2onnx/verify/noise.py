@@ -166,8 +166,6 @@ class RandomNodes:
     path: str
     nodes: list[Any] = field(default_factory=list)
     tainted: frozenset[str] = frozenset()
-    has_no_spread: bool = False
-    """Whether a node asks for a distribution of no width or less, at which onnxruntime ends the process."""
 
     @staticmethod
     def of(path: str, model: onnx.ModelProto) -> RandomNodes | None:
@@ -182,8 +180,7 @@ class RandomNodes:
             if is_random or _reads(node) & drawn:
                 drawn.update(node.output)
         tainted = frozenset(output.name for output in model.graph.output if output.name in drawn)
-        flat = any(map(_has_no_spread, [*nodes, *(node for function in model.functions for node in function.node)]))
-        return RandomNodes(path, nodes, tainted, flat) if nodes else None
+        return RandomNodes(path, nodes, tainted) if nodes else None
 
     def inputs_for(self, draws: Sequence[Draw]) -> dict[str, Array] | None:
         """The draws as inputs of ``with_inputs``; None where they are not one for each random node."""
@@ -224,15 +221,6 @@ def _draws(node: Any, functions: set[tuple[str, str]]) -> bool:
         return True
     inside = (inner for graph in _bodies(node) for inner in graph.node)
     return (node.domain, node.op_type) in functions or any(_draws(inner, functions) for inner in inside)
-
-
-def _has_no_spread(node: Any) -> bool:
-    given = {attribute.name: attribute.f for attribute in node.attribute}
-    if node.op_type.startswith("RandomNormal"):
-        return not given.get("scale", 1.0) > 0
-    if node.op_type.startswith("RandomUniform"):
-        return not given.get("low", 0.0) <= given.get("high", 1.0)
-    return any(_has_no_spread(inner) for graph in _bodies(node) for inner in graph.node)
 
 
 def _drawing_functions(model: Any) -> set[tuple[str, str]]:

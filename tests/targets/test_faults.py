@@ -94,3 +94,20 @@ def test_older_releases_do_not_have_it() -> None:
     assert "transpose-cast-matmul" not in [fault.name for fault in faults.of(find("onnxruntime-1.18"))]
     assert "transpose-cast-matmul" in [fault.name for fault in faults.of(find("onnxruntime-1.19"))]
     assert faults.of(find("onnx")) == []
+
+
+class Multiplies(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(4, 5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.transpose(0, 1).float() @ self.weight
+
+
+def test_a_verification_does_not_open_what_ends_the_process(tmp_path: Path) -> None:
+    path = transposed(tmp_path / "fault.onnx")
+    verdict = verify(path, Multiplies(), (torch.randn(2, 3, 4, dtype=torch.float64),))
+    assert {row.engine for row in verdict.rows} == {"runner"}
+    assert verdict.ok
+    assert any("onnxruntime is left out" in note and "MatMul" in note for note in verdict.notes)

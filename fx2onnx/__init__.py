@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from fx2onnx.aten_map.table.registry import translates
     from fx2onnx.exporting.report import Report
     from fx2onnx.exporting.result import ExportResult
+    from fx2onnx.file_optimizer import OptimizeResult, optimize_model
     from fx2onnx.generation import load
     from fx2onnx.training.optimizers import UpdateRule
     from fx2onnx.training.options import Training
@@ -23,6 +24,7 @@ __all__ = [
     "ExportResult",
     "Fx2OnnxError",
     "InternalError",
+    "OptimizeResult",
     "Report",
     "Training",
     "UpdateRule",
@@ -33,11 +35,13 @@ __all__ = [
     "export_folder",
     "export_training",
     "load",
+    "optimize_model",
     "translates",
 ]
 
 _LAZY = {
     "ExportResult": "fx2onnx.exporting.result",
+    "OptimizeResult": "fx2onnx.file_optimizer",
     "Report": "fx2onnx.exporting.report",
     "Training": "fx2onnx.training.options",
     "UpdateRule": "fx2onnx.training.optimizers",
@@ -45,6 +49,7 @@ _LAZY = {
     "export_folder": "fx2onnx.api",
     "export_training": "fx2onnx.api",
     "load": "fx2onnx.generation",
+    "optimize_model": "fx2onnx.file_optimizer",
     "translates": "fx2onnx.aten_map",
 }
 

@@ -30,6 +30,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "base", "capture", "irx", "aten_map", "lower", "manifest", "model_patches", "optimize", "runner", "training", "targets",
     },
     "diff": {"base", "irx", "runner"},
+    "file_optimizer": {"base", "irx", "optimize", "runner", "verify"},
     "report": {"base"},
     "model_patches": {"base", "capture"},
     "sources": {"base"},
@@ -50,6 +51,7 @@ NEVER: dict[str, set[str]] = {
     "targets": {"torch"},
     "runner": {"torch", "onnxruntime"},
     "diff": {"torch", "onnxruntime"},
+    "file_optimizer": {"torch", "onnxruntime"},
     "report": {"torch", "onnx", "onnx_ir"},
 }
 TOP = {"api", "cli"}
@@ -61,6 +63,7 @@ LONG_FILES = {
 LONG_FUNCTIONS = {
     "api.py:export": "a parameter, and a paragraph of the docstring, for each option",
     "cli/export.py:export_command": OPTIONS,
+    "cli/optimize.py:optimize_command": OPTIONS,
     "cli/profile.py:profile_command": OPTIONS,
     "cli/run.py:run_command": OPTIONS,
     "cli/train.py:train_command": OPTIONS,

@@ -8,7 +8,22 @@ from typing import Annotated
 import typer
 
 import fx2onnx
-from fx2onnx.cli import debug, diff, export, generate, lint, listing, ops, profile, run, show, testcase, train, verify
+from fx2onnx.cli import (
+    debug,
+    diff,
+    export,
+    generate,
+    lint,
+    listing,
+    ops,
+    optimize,
+    profile,
+    run,
+    show,
+    testcase,
+    train,
+    verify,
+)
 
 app = typer.Typer(
     name="fx2onnx",
@@ -41,6 +56,7 @@ app.command("run")(run.run_command)
 app.command("show")(show.show_command)
 app.command("lint")(lint.lint_command)
 app.command("diff")(diff.diff_command)
+app.command("optimize")(optimize.optimize_command)
 app.command("generate")(generate.generate_command)
 app.command("train")(train.train_command)
 app.command("verify")(verify.verify_command)

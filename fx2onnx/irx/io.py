@@ -81,18 +81,19 @@ def save(
     *,
     external_data: bool | None = None,
     durable: bool = False,
+    min_bytes: int = EXTERNAL_MIN_BYTES,
 ) -> Written:
     """Write ``model``. A crash, a full disk or an error leaves the old model or none, never a part (``model_files``).
 
-    ``external_data`` forces (True) or forbids (False) the ``.data`` file; None decides by size. ``durable`` waits until
-    the disk has it. Raises UserError E301.
+    ``external_data`` forces (True) or forbids (False) the ``.data`` file; None decides by size. Weights below
+    ``min_bytes`` stay in the model. ``durable`` waits until the disk has it. Raises UserError E301.
     """
     target = check_target(path, is_trying=False)
     require_data(model)
     values = model.graph.initializers.values()
     weights = [(value, value.const_value.nbytes) for value in values if value.const_value is not None]
     outside = sum(length for _, length in weights) > SMALL_MODEL_BYTES if external_data is None else external_data
-    large = [value for value, length in weights if length >= EXTERNAL_MIN_BYTES] if outside else []
+    large = [value for value, length in weights if length >= min_bytes] if outside else []
     require_fitting(model, large)
     try:
         with staged_files(os.path.dirname(os.path.abspath(target)), 2 if large else 1) as stages:

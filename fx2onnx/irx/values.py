@@ -35,6 +35,17 @@ def set_type(value: ir.Value, dtype: ir.DataType, dims: Sequence[DimLike]) -> ir
     return value
 
 
+def note_dims(value: ir.Value, dims: Sequence[DimLike]) -> None:
+    """Note which sizes the dims stand for; what the file says of its shape stays."""
+    value.meta.data[_DIMS_KEY] = tuple(dims)
+
+
+def forget_dims(value: ir.Value) -> None:
+    """Drop what was noted of the value: its dims, and the sizes that it holds."""
+    value.meta.data.pop(_DIMS_KEY, None)
+    value.meta.data.pop(_SIZES_KEY, None)
+
+
 def new_value(name: str | None, dtype: ir.DataType, dims: Sequence[DimLike]) -> ir.Value:
     dims = tuple(dims)
     value = ir.Value(name=name, shape=ir_shape(dims), type=ir.TensorType(dtype))

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 import onnx_ir as ir
 
 from fx2onnx.base.dims import Dim
 from fx2onnx.irx.edit import graphs_of, is_read, remove_unread, replace_inputs, use_count
-from fx2onnx.irx.facts import is_random
+from fx2onnx.irx.facts import GRAPH_BEARING, is_random
 from fx2onnx.irx.values import dims_of, known_sizes, set_type
 from fx2onnx.optimize.evaluate import EVALUATORS, LAST_BIT, Array, Function, evaluate
 from fx2onnx.optimize.rewrite import attribute, dims_or_none
@@ -39,18 +40,23 @@ class FoldBudget:
 
 DEFAULT_BUDGET = FoldBudget()
 
+Compute: TypeAlias = Callable[[ir.Node, Sequence[Array | None]], Array | None]
+"""One node's output from its operands, None where it cannot be computed: what folds operators that have no evaluator."""
+
 
 class Folder:
     """One pass in order. Values are computed at once; only those that a remaining node reads become initializers."""
 
     def __init__(
         self, model: ir.Model, budget: FoldBudget = DEFAULT_BUDGET, *, fold_weights: bool = False,
-        functions: Mapping[str, Function] | None = None,
+        functions: Mapping[str, Function] | None = None, compute: Compute | None = None,
     ) -> None:  # fmt: skip
         self.model = model
         self.budget = budget
         self.fold_weights = fold_weights
         self.functions = functions
+        self.compute = compute
+        self._released: set[ir.Value] = set()
         self.arrays: dict[ir.Value, Array | None] = {}
         """Numbers of the values looked at; None for those that are not constant."""
         self.nodes: list[ir.Node] = []
@@ -69,9 +75,12 @@ class Folder:
             value = node.outputs[0]
             array = self.arrays[value]
             stays = [user for user, _ in value.uses() if user not in folded]
-            if array is None or value.is_graph_output() or not stays or array.nbytes > left_bytes:
+            if array is None or value.is_graph_output() or not stays:
                 continue
-            left_bytes -= array.nbytes
+            added_bytes = max(0, array.nbytes - (self._release(node, folded) if self.compute is not None else 0))
+            if added_bytes > left_bytes:
+                continue
+            left_bytes -= added_bytes
             dtype = value.dtype if value.dtype is not None else ir.DataType.from_numpy(array.dtype)
             replaced.append((value, self._initializer(value, ir.Tensor(array, dtype=dtype, name=value.name))))
             unread.append(node)
@@ -80,25 +89,52 @@ class Folder:
         remove_unread(unread)
         return count
 
+    def _release(self, node: ir.Node, folded: set[ir.Node]) -> int:
+        """Bytes of the weights that nobody reads any more where ``node`` is folded; each counts once."""
+        pending, seen, freed_bytes = [node], {node}, 0
+        while pending:
+            for value in pending.pop().inputs:
+                producer = None if value is None else value.producer()
+                if producer is not None and producer not in seen:
+                    seen.add(producer)
+                    pending.append(producer)
+                tensor = None if value is None else value.const_value
+                if value is None or tensor is None or value in self._released or value.is_graph_output():
+                    continue
+                if all(user in folded for user, _ in value.uses()):
+                    self._released.add(value)
+                    freed_bytes += tensor.nbytes
+        return freed_bytes
+
     def _node(self, node: ir.Node) -> None:
         if len(node.outputs) != 1 or node.domain:
             return
         array = _sizes(node)
         if array is None:
-            if not (node.op_type in EVALUATORS or node.op_type in LAST_BIT) or is_random(node.domain, node.op_type):
+            is_known = node.op_type in EVALUATORS or node.op_type in LAST_BIT
+            if is_random(node.domain, node.op_type) or not (is_known or self._is_computed(node)):
                 return
             inputs = self._inputs(node)
             if inputs is None or not self._is_small(node) or _is_moved_weight(node) or self._is_guess(node):
                 return
             array = evaluate(node, inputs, LAST_BIT if self.functions is None else self.functions)
+            if array is None and self._is_computed(node) and not self._is_guess(node, is_computed=True):
+                assert self.compute is not None
+                array = self.compute(node, inputs)
         if array is None or array.nbytes > self.budget.value_bytes or not self._fits(node.outputs[0], array):
             return
         self.arrays[node.outputs[0]] = array
         self.nodes.append(node)
 
-    def _is_guess(self, node: ir.Node) -> bool:
+    def _is_computed(self, node: ir.Node) -> bool:
+        return self.compute is not None and node.op_type not in GRAPH_BEARING
+
+    def _is_guess(self, node: ir.Node, is_computed: bool = False) -> bool:
         """Whether the last bit decides something, and nobody said which library's it should be."""
-        guessed = node.op_type in LAST_BIT and self.functions is None
+        value = node.outputs[0]
+        guessed = (node.op_type in LAST_BIT and self.functions is None) or (
+            is_computed and value.dtype is not None and value.dtype.is_floating_point()
+        )
         return guessed and is_rounded(node.outputs[0], self.model.graph)
 
     def _inputs(self, node: ir.Node) -> Sequence[Array | None] | None:
@@ -197,13 +233,15 @@ def _sizes(node: ir.Node) -> Array | None:
             array = np.array(dims, dtype=np.int64)
             return array if node.op_type == "Shape" else np.array(array.prod(), dtype=np.int64)
         return None
-    sizes = known_sizes(value) if value.dtype == ir.DataType.INT64 and "fx2onnx.sizes" in value.meta else None
+    is_integer = value.dtype in (ir.DataType.INT64, ir.DataType.INT32)
+    sizes = known_sizes(value) if is_integer and "fx2onnx.sizes" in value.meta else None
     if sizes is None or not all(isinstance(size, int) for size in sizes) or value.shape is None:
         return None
     dims = dims_of(value)
     if any(isinstance(dim, Dim) for dim in dims):
         return None
-    return np.array(sizes, dtype=np.int64).reshape([dim for dim in dims if isinstance(dim, int)])
+    dtype = np.int64 if value.dtype == ir.DataType.INT64 else np.int32
+    return np.array(sizes, dtype=dtype).reshape([dim for dim in dims if isinstance(dim, int)])
 
 
 _NUMBERS = {"value_int": np.int64, "value_ints": np.int64, "value_float": np.float32, "value_floats": np.float32}
@@ -221,14 +259,15 @@ def _constant_tensor(node: ir.Node) -> ir.TensorProtocol | None:
 
 def fold_constants(
     model: ir.Model, *, budget: FoldBudget = DEFAULT_BUDGET, fold_weights: bool = False,
-    functions: Mapping[str, Function] | None = None,
+    functions: Mapping[str, Function] | None = None, compute: Compute | None = None,
 ) -> int:  # fmt: skip
     """Fold what depends on constants alone. Returns how many values became initializers.
 
     fold_weights: fold small parameters, buffers and what a file holds, too. By default they keep their names, and a module
     without data (on the meta device) gives the same graph.
     functions: what computes the operators of ``LAST_BIT`` where the model comes from, so that their bits are the same.
+    compute: what computes every other operator. With it, a result may be as large as the weights that it makes unread.
     Refuses: random operators, values beyond the budget, weights without data, graph outputs, sums of floats; without
     ``functions`` those of ``LAST_BIT`` in front of a rounding or comparison.
     """
-    return Folder(model, budget, fold_weights=fold_weights, functions=functions).run()
+    return Folder(model, budget, fold_weights=fold_weights, functions=functions, compute=compute).run()

@@ -79,7 +79,7 @@ class FoldBatchNorm(Rewrite[BatchNormMatch]):
 
     def build(self, op: Emit, m: BatchNormMatch) -> ir.Value:
         sizes = static_dims(m.weight) or ()
-        grouped, view = _scale_view(m.layer, sizes)
+        grouped, view = scale_view(m.layer, sizes)
         epsilon = m.epsilon  # not the match itself: the new weights would keep the old graph
 
         def factor(gamma: Array, variance: Array) -> Array:
@@ -111,7 +111,7 @@ def _factor(gamma: Array, variance: Array, epsilon: float) -> Array:
     return np.asarray(gamma.astype(np.float64) / np.sqrt(variance.astype(np.float64) + epsilon))
 
 
-def _scale_view(layer: ir.Node, sizes: tuple[int, ...]) -> tuple[Any, Any]:
+def scale_view(layer: ir.Node, sizes: tuple[int, ...]) -> tuple[Any, Any]:
     """The weight's dims split so that the output channels stand apart, and the dims of the factor beside them."""
     if layer.op_type == "Conv":
         return sizes, (-1,) + (1,) * (len(sizes) - 1)

@@ -1,0 +1,52 @@
+"""What constant folding asks for operators that it has no evaluator of: the runner computes one node."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from fx2onnx.base.errors import Fx2OnnxError
+from fx2onnx.irx.schema import schema_of
+
+Array = np.ndarray[Any, Any]
+_NEVER = frozenset({"Identity", "Constant", "Dropout", "DequantizeLinear", "Tile", "Expand"})
+"""Operators that other passes remove, or that make more bytes of less."""
+
+
+def compute(node: ir.Node, inputs: Sequence[Array | None]) -> Array | None:
+    """The one output of ``node`` on these operands; None where the runner cannot tell."""
+    from fx2onnx.runner import InferenceSession
+
+    if node.op_type in _NEVER or node.domain or node.graph is None or len(node.outputs) != 1:
+        return None
+    opset = _opset_of(node)
+    try:
+        schema_of(node.op_type, opset)
+        feeds = {f"x{index}": array for index, array in enumerate(inputs) if array is not None}
+        names = [f"x{index}" if array is not None else "" for index, array in enumerate(inputs)]
+        proto = onnx.helper.make_node(node.op_type, names, ["y"])
+        for attribute in node.attributes.values():
+            ir.serde.serialize_attribute_into(proto.attribute.add(), attribute)
+        infos = [
+            onnx.helper.make_tensor_value_info(name, onnx.helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
+            for name, array in feeds.items()
+        ]
+        output = onnx.ValueInfoProto(name="y")
+        graph = onnx.helper.make_graph([proto], "one", infos, [output])
+        model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)], ir_version=10)
+        found = InferenceSession(model).run(None, feeds)[0]
+    except (Fx2OnnxError, ValueError, TypeError, KeyError):
+        return None
+    return np.array(found) if isinstance(found, np.ndarray) else None
+
+
+def _opset_of(node: ir.Node) -> int:
+    graph = node.graph
+    while graph is not None and getattr(graph, "parent_node", None) is not None:
+        graph = graph.parent_node.graph  # type: ignore[union-attr]
+    imports = getattr(graph, "opset_imports", {})
+    return int(imports.get("", 0))

@@ -1,0 +1,187 @@
+"""Fixed sizes of inputs made dynamic again: constants that hold them are mended where it is plain which size they mean.
+
+A ``Reshape`` to ``[4, 12, 64]`` of a batch of 4 becomes one to ``[0, 12, 64]``: the elements of an axis keep their order, so that the
+place of the batch among the strides of the operand says at which axis of the result it is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import onnx_ir as ir
+
+from fx2onnx.base.dims import Dim, DimLike, product
+from fx2onnx.base.errors import UserError
+from fx2onnx.file_optimizer.sizes import axis_of
+from fx2onnx.irx.edit import graphs_of
+from fx2onnx.irx.facts import BROADCASTING
+from fx2onnx.irx.inference import infer_types
+from fx2onnx.irx.values import dims_of, known_ints
+from fx2onnx.optimize.rewrite import dims_or_none, is_constant, operand, static_dims
+
+MOST_ROUNDS = 1000
+
+
+def parse_dynamic(texts: Sequence[str]) -> dict[str, str]:
+    """``x:0=batch;mask:0=batch`` as places and names. Raises UserError E001."""
+    found: dict[str, str] = {}
+    for text in texts:
+        for part in filter(None, (piece.strip() for piece in text.replace(",", ";").split(";"))):
+            place, equals, name = (piece.strip() for piece in part.partition("="))
+            if not equals or ":" not in place or not name.isidentifier():
+                raise UserError("E001", f"cannot read --dynamic '{part}'", next="write --dynamic input:0=batch")
+            if found.setdefault(place, name) != name:
+                raise UserError("E001", f"--dynamic gives '{place}' two names: {found[place]} and {name}")
+    return found
+
+
+def make_dynamic(model: ir.Model, wanted: Mapping[str, str]) -> dict[str, int]:
+    """Let sizes of inputs vary, in place. Returns the number that each name had.
+
+    Raises: UserError E001 for a place that is none, or is dynamic already; E105 for a node that has the size in it and cannot be
+    mended.
+    """
+    sizes: dict[str, int] = {}
+    for place, name in wanted.items():
+        found = axis_of(model, place)
+        if found is None:
+            raise UserError("E001", f"--dynamic '{place}': there is no such input", next="write input:axis=NAME")
+        value, axis = found
+        size = value.shape[axis]  # type: ignore[index]
+        if not isinstance(size, int):
+            if str(size.value) == name:
+                continue
+            raise UserError("E001", f"axis {axis} of the input '{value.name}' is dynamic already: {size.value}")
+        if sizes.setdefault(name, size) != size:
+            raise UserError("E001", f"the dim '{name}' is {sizes[name]} at one input and {size} at '{value.name}'")
+    infer_types(model)
+    fixed = {value: static_dims(value) for graph in graphs_of(model) for node in graph for value in node.outputs}
+    for place, name in wanted.items():
+        found = axis_of(model, place)
+        assert found is not None
+        value, axis = found
+        value.shape = ir.Shape([name if index == axis else dim for index, dim in enumerate(value.shape or ())])
+    for output in model.graph.outputs:
+        output.shape = None
+    _mend_all(model, sizes, fixed)
+    for output in model.graph.outputs:
+        if output.shape is not None:
+            output.shape = ir.Shape([_plain(dim, sizes) for dim in dims_of(output)])
+    return sizes
+
+
+def _plain(dim: DimLike, sizes: Mapping[str, int]) -> int | str | None:
+    if isinstance(dim, int):
+        return dim
+    return str(dim) if dim.symbols() <= set(sizes) else None
+
+
+def _mend_all(model: ir.Model, sizes: Mapping[str, int], fixed: Mapping[ir.Value, tuple[int, ...] | None]) -> None:
+    """Mend one constant after the other in the order of the nodes: each changes the types behind it."""
+    done: set[ir.Node] = set()
+    for _ in range(MOST_ROUNDS):
+        infer_types(model)
+        node = next((node for node in model.graph if node not in done and _mend(model, node, sizes, fixed)), None)
+        if node is None:
+            break
+        done.add(node)
+    for node in model.graph:
+        _require_open(node, sizes)
+
+
+def _mend(
+    model: ir.Model, node: ir.Node, sizes: Mapping[str, int], fixed: Mapping[ir.Value, tuple[int, ...] | None]
+) -> bool:
+    """Give the node another constant, if its own has a size in it that is to vary. Raises UserError E105."""
+    if node.domain or node.op_type not in ("Reshape", "Expand"):
+        return False
+    source, shape = node.inputs[0], operand(node, 1)
+    before = dims_or_none(source)
+    if source is None or before is None or shape is None or not is_constant(shape) or not _varies(before, sizes):
+        return False
+    target, after = known_ints(shape), fixed.get(node.outputs[0])
+    if target is None or after is None:
+        return False
+    new = _expanded(before, target) if node.op_type == "Expand" else _reshaped(node, before, target, after, sizes)
+    if new == target:
+        return False
+    name = f"{node.outputs[0].name}_shape"
+    taken = model.graph.initializers
+    while name in taken:
+        name += "_"
+    value = ir.Value(name=name, const_value=ir.Tensor(np.array(new, np.int64), name=name))
+    model.graph.initializers[name] = value
+    node.replace_input_with(1, value)
+    return True
+
+
+def _varies(dims: Sequence[DimLike], sizes: Mapping[str, int]) -> bool:
+    return any(isinstance(dim, Dim) and dim.symbols() & set(sizes) for dim in dims)
+
+
+def _expanded(before: Sequence[DimLike], target: Sequence[int]) -> list[int]:
+    """1 where the operand's own size varies."""
+    new, shift = list(target), len(target) - len(before)
+    for axis, dim in enumerate(before):
+        if isinstance(dim, Dim) and axis + shift >= 0:
+            new[axis + shift] = 1
+    return new
+
+
+def _reshaped(
+    node: ir.Node, before: Sequence[DimLike], target: Sequence[int], after: tuple[int, ...], sizes: Mapping[str, int]
+) -> list[int]:
+    dims: list[DimLike] = list(after)
+    at_sample = [int(dim.evaluate(sizes)) if isinstance(dim, Dim) else dim for dim in before]
+    for axis, dim in enumerate(before):
+        if not isinstance(dim, Dim) or not dim.symbols() <= set(sizes):
+            continue
+        stride = math.prod(at_sample[axis + 1 :])
+        place = _axis_at(after, stride, at_sample[axis])
+        if place is None or not isinstance(dims[place], int) or (int(dims[place]) * 1) % at_sample[axis]:  # type: ignore[call-overload]
+            raise _refused(node, f"[{', '.join(map(str, target))}] has no axis of its own for {dim}")
+        dims[place] = (int(dims[place]) // at_sample[axis]) * dim  # type: ignore[call-overload,assignment]
+    if product(list(dims)) != product(list(before)):
+        raise _refused(node, f"the target {list(target)} holds the size")
+    new = [0 if i < len(before) and isinstance(dim, Dim) and before[i] == dim else dim for i, dim in enumerate(dims)]
+    open_axes = [axis for axis, dim in enumerate(new) if isinstance(dim, Dim)]
+    if len(open_axes) > 1:
+        raise _refused(node, "two sizes of its target would have to be computed")
+    for axis in open_axes:
+        new[axis] = -1
+    return [int(dim) for dim in new]  # type: ignore[arg-type]
+
+
+def _axis_at(dims: Sequence[int], stride: int, extent: int) -> int | None:
+    """The axis of a result that holds an operand's axis of that stride: one of its own, or that whose outermost part it is."""
+    strides = [math.prod(dims[axis + 1 :]) for axis in range(len(dims))]
+    for axis, (size, own) in enumerate(zip(dims, strides, strict=True)):
+        if own == stride and size == extent:
+            return axis
+    for axis, (size, own) in enumerate(zip(dims, strides, strict=True)):
+        if own * size == stride * extent and own <= stride:
+            return axis
+    for axis, (size, own) in enumerate(zip(dims, strides, strict=True)):
+        if own <= stride and stride * extent <= own * size:
+            return axis
+    return None
+
+
+def _require_open(node: ir.Node, sizes: Mapping[str, int]) -> None:
+    """Raises UserError E105 where a size that varies meets a constant of the same size."""
+    if node.domain or node.op_type not in BROADCASTING:
+        return
+    all_dims = [dims for value in node.inputs if (dims := dims_or_none(value)) is not None]
+    for axis in range(1, max(map(len, all_dims), default=0) + 1):
+        met = [dims[-axis] for dims in all_dims if axis <= len(dims)]
+        if any(isinstance(dim, int) and dim != 1 for dim in met) and _varies(met, sizes):
+            raise _refused(node, f"a size that varies meets {next(d for d in met if isinstance(d, int) and d != 1)}")
+
+
+def _refused(node: ir.Node, why: str) -> UserError:
+    return UserError(
+        "E105", "the size is fixed inside the file", node=f"{node.op_type} {node.name or node.outputs[0].name}", why=why,
+        next="export the model with this size dynamic",
+    )  # fmt: skip

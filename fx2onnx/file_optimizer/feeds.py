@@ -1,0 +1,111 @@
+"""Random inputs for a file of which nothing is known but its inputs: sizes and integers are tried until the file takes them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes  # noqa: F401  # NumPy knows bfloat16 by name then
+import numpy as np
+import onnx_ir as ir
+
+from fx2onnx.base.dim_text import parse_dim
+from fx2onnx.base.dims import Dim
+
+Array = np.ndarray[Any, Any]
+SIZES = (2, 3, 1, 5, 8, 16, 32, 64, 128, 224)
+"""Of dynamic dims, in the order in which they are tried."""
+INTEGER_LIMITS = (1000, 50, 8, 2, 1)
+"""Random integers stay below; of the largest range that the file takes. Ids of a vocabulary, token types and masks differ in it."""
+MOST_ELEMENTS = 1 << 24
+
+
+@dataclass(frozen=True)
+class InputType:
+    """An input: its dtype, and its dims as numbers, names or unknown; None for an unknown rank."""
+
+    name: str
+    dtype: ir.DataType | None
+    dims: tuple[int | str | None, ...] | None
+
+
+def inputs_of(model: ir.Model) -> list[InputType]:
+    """The inputs that have to be fed."""
+    found = []
+    for value in model.graph.inputs:
+        if value.is_initializer():
+            continue
+        tensor = isinstance(value.type, ir.TensorType) or value.type is None
+        dims = None if value.shape is None else tuple(dim if isinstance(dim, int) else dim.value for dim in value.shape)
+        found.append(InputType(value.name or "", value.dtype if tensor else None, dims))
+    return found
+
+
+def candidate_sizes(inputs: Sequence[InputType]) -> Iterator[dict[str, int]]:
+    """Sizes of all dynamic dims: first each another one, then all the same, then the dims of images."""
+    names = list(dict.fromkeys(name for each in inputs for name in dim_names(each)))
+    if not names:
+        yield {}
+        return
+    yield {name: (2, 3, 4, 5)[place % 4] for place, name in enumerate(names)}
+    for size in SIZES:
+        yield dict.fromkeys(names, size)
+    for batch, size in itertools.product((1, 2), (16, 32, 64, 128, 224)):
+        yield {name: batch if place == 0 else size for place, name in enumerate(names)}
+
+
+def dim_names(each: InputType) -> list[str]:
+    """The names that the sizes of an input hang on; a dim without one is called by its place."""
+    found: list[str] = []
+    for axis, dim in enumerate(each.dims or ()):
+        if isinstance(dim, int):
+            continue
+        read = parse_dim(dim) if dim else None
+        found += sorted(read.symbols()) if isinstance(read, Dim) else [dim or f"{each.name}:{axis}"]
+    return found
+
+
+def make_feeds(inputs: Sequence[InputType], sizes: Mapping[str, int], limit: int, seed: int) -> dict[str, Array] | None:
+    """One array for each input; None where that cannot be (a sequence, an unknown rank, sizes that are none)."""
+    rng = np.random.default_rng(seed)
+    feeds: dict[str, Array] = {}
+    for each in inputs:
+        shape = _shape(each, sizes)
+        if shape is None or each.dtype is None or int(np.prod(shape, dtype=np.int64)) > MOST_ELEMENTS:
+            return None
+        feeds[each.name] = _random(each.dtype, shape, limit, rng)
+    return feeds
+
+
+def _shape(each: InputType, sizes: Mapping[str, int]) -> tuple[int, ...] | None:
+    if each.dims is None:
+        return None
+    found = []
+    for axis, dim in enumerate(each.dims):
+        size: Any = dim
+        if not isinstance(dim, int):
+            read = parse_dim(dim) if dim else None
+            try:
+                size = read.evaluate(sizes) if isinstance(read, Dim) else sizes[dim or f"{each.name}:{axis}"]
+            except (KeyError, ArithmeticError):
+                return None
+        if int(size) != size or size < 0:
+            return None
+        found.append(int(size))
+    return tuple(found)
+
+
+def _random(dtype: ir.DataType, shape: tuple[int, ...], limit: int, rng: np.random.Generator) -> Array:
+    if dtype == ir.DataType.STRING:
+        words = np.array(["a", "b", "cat", "dog", "", "7"], dtype=object)
+        return np.asarray(words[rng.integers(0, len(words), shape)])
+    if dtype == ir.DataType.BOOL:
+        return np.asarray(rng.random(shape) < 0.5)
+    kind = dtype.numpy()
+    if dtype.is_integer():
+        most = min(limit, int(np.iinfo(kind).max)) if kind.kind in "iu" else min(limit, 7)
+        return np.asarray(rng.integers(0, max(most, 1), shape)).astype(kind)
+    numbers = rng.standard_normal(shape)
+    return np.asarray(numbers).astype(kind)

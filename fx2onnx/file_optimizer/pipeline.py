@@ -1,0 +1,295 @@
+"""``optimize_model``: read, fix sizes, convert, rewrite, compare, write."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import onnx_ir as ir
+
+from fx2onnx.base.errors import Fx2OnnxError, InternalError, VerificationError
+from fx2onnx.base.events import record
+from fx2onnx.base.staging import cannot_write, staged
+from fx2onnx.base.targets import check_target
+from fx2onnx.file_optimizer.compare import Comparison, Original, random_outputs
+from fx2onnx.file_optimizer.dynamic import make_dynamic
+from fx2onnx.file_optimizer.feeds import inputs_of
+from fx2onnx.file_optimizer.interface import Interface
+from fx2onnx.file_optimizer.opened import Opened, open_model
+from fx2onnx.file_optimizer.result import LeftOut, OptimizeResult, Size, measured
+from fx2onnx.file_optimizer.sizes import fix_sizes, parse_sizes, refuse_contradiction
+from fx2onnx.file_optimizer.stages import Limit, Trace, guilty_step, rewrite, stages_of
+from fx2onnx.irx.inference import infer_types
+from fx2onnx.irx.io import Written, save, write_bytes
+from fx2onnx.irx.model_files import Staged, commit
+from fx2onnx.optimize.pipelines import DEFAULT_LEVEL
+from fx2onnx.verify.engines import chosen_engines
+
+MOST_LEFT_OUT = 8
+"""Rewrites that are left out one after the other; then the file is written without any."""
+
+MOST_INSIDE_BYTES = 2**31 - 2**26
+"""Weights beyond this go to a file of their own, whatever the input has: a protobuf message holds less than 2 GiB."""
+
+
+@dataclass
+class Plan:
+    """What is wanted, and what was found out to be left out."""
+
+    level: int
+    opset: int | None
+    fix: dict[str, int]
+    dynamic: dict[str, str]
+    external_data: bool | None
+    external_bytes: int
+    explain: bool
+    check: bool
+    without: set[str] = field(default_factory=set)
+    growth_bytes: int | None = None
+    keeps_types: bool = True
+
+
+def optimize_model(
+    model: Any,
+    out: str | os.PathLike[str] | None = None,
+    *,
+    level: int = DEFAULT_LEVEL,
+    opset: int | None = None,
+    fix: Mapping[str, int] | str | None = None,
+    dynamic: Mapping[str, str] | None = None,
+    external_data: bool | None = None,
+    external_data_bytes: int = 1024,
+    verify: bool = True,
+    engines: Sequence[str] | None = None,
+    seed: int = 0,
+    explain: bool = False,
+    check: bool = False,
+) -> OptimizeResult:
+    """Optimise an ONNX file of any origin, and compare the result with it.
+
+    model: a path, an ``onnx.ModelProto`` or an ``onnx_ir.Model``; it stays as it is. out: where to write, None for nowhere;
+    the model's own path replaces it. level: 0 to 3 (docs/optimizer.md). opset: convert to this version. fix: sizes by the name
+    of a dim, or of ``input:axis``. dynamic: names of sizes that are fixed and shall vary, by ``input:axis``. external_data: weights of ``external_data_bytes`` or more in a file beside (True), all in one
+    file (False), as the input has it (None). verify: run both on random inputs at several sizes in ``engines`` (those that are
+    installed). A rewrite that makes them differ is found by bisection, named, and left out. explain: keep why rewrites refused.
+    check: check the graph after each edit.
+
+    Raises:   UserError for arguments (E001), a file that is none (E302, E303), an opset that has no form of an operator (E202),
+              sizes that the file does not take (E105, E401), a path that cannot be written (E301); VerificationError E501 where
+              the result differs from the input whatever is left out. Then nothing is written.
+    """
+    target = None if out is None else check_target(out)
+    chosen = chosen_engines(engines) if verify else []
+    opened = open_model(model)
+    wanted = parse_sizes(fix, "fix") if isinstance(fix, str) else dict(fix or {})
+    plan = Plan(level, opset, wanted, dict(dynamic or {}), external_data, external_data_bytes, explain, check)
+    stages_of(level)
+    job = _Job(opened, plan)
+    if verify:
+        with record("run the input file"):
+            job.run_original(chosen, seed)
+    return job.finish(target)
+
+
+class _Job:
+    def __init__(self, opened: Opened, plan: Plan) -> None:
+        self.opened = opened
+        self.plan = plan
+        self.prepared = self._prepare()
+        self.notes = list(opened.notes)
+        self.before = self._size_before()
+        self.original: Original | None = None
+        self.left_out: list[LeftOut] = []
+
+    # -- the graph ----------------------------------------------------------------------------------------------
+    def _prepare(self) -> ir.Model:
+        """The graph before any rewrite: sizes fixed or made dynamic, opset converted."""
+        model = self._sized()
+        if self.plan.dynamic:
+            make_dynamic(model, self.plan.dynamic)
+        return model
+
+    def _sized(self) -> ir.Model:
+        model = self.opened.fresh()
+        if self.plan.fix:
+            before = infer_types(model)
+            fix_sizes(model, self.plan.fix)
+            refuse_contradiction(infer_types(model), before, self.plan.fix)
+        return model
+
+    def _size_before(self) -> Size:
+        proto = self.opened.proto
+        model = ir.from_proto(proto)
+        data_bytes = sum(
+            value.const_value.nbytes
+            for value in model.graph.initializers.values()
+            if isinstance(value.const_value, ir.ExternalTensor)
+        )
+        return measured(self.prepared if proto.functions else model, proto.ByteSize(), data_bytes)
+
+    def _rewritten(self, plan: Plan, limit: Limit | None = None) -> tuple[ir.Model, Trace]:
+        model = self._prepare()
+        interface = Interface.of(model)
+        stages = stages_of(plan.level, growth_bytes=plan.growth_bytes, without=plan.without)
+        trace = rewrite(model, stages, limit=limit, check=plan.check, explain=plan.explain)
+        interface.restore(model, keeps_types=plan.keeps_types)
+        return model, trace
+
+    def _whole(self) -> tuple[ir.Model, Trace]:
+        """All edits; where one fails, without the rewrite that failed."""
+        for _ in range(MOST_LEFT_OUT):
+            try:
+                return self._rewritten(self.plan)
+            except InternalError as error:
+                guilty = _named_in(error)
+                if self.plan.check or guilty is None or guilty in self.plan.without:
+                    raise
+                self._leave_out(guilty, error.what, "it failed")
+        raise InternalError("E900", "too many rewrites fail on this file")
+
+    def _leave_out(self, name: str, where: str, why: str) -> None:
+        self.plan.without.add(name)
+        self.left_out.append(LeftOut(name, where, why))
+
+    # -- the comparison -----------------------------------------------------------------------------------------
+    def run_original(self, engines: Sequence[str], seed: int) -> None:
+        """Run the input file on random inputs of the sizes that are wanted."""
+        model = self._sized()
+        source = self.opened.path or self.opened.proto.SerializeToString()
+        outputs = [value.name or "" for value in model.graph.outputs]
+        self.original = Original(source, inputs_of(model), outputs, random_outputs(model), engines, seed)
+
+    def _compared(self, folder: str, model: ir.Model) -> tuple[Comparison | None, Written]:
+        written = self._save(model, os.path.join(folder, "model.onnx"))
+        return (None if self.original is None else self.original.compare(written.path)), written
+
+    def _is_wrong(self, limit: Limit) -> bool:
+        with tempfile.TemporaryDirectory(prefix="fx2onnx_") as folder:
+            try:
+                model, _ = self._rewritten(self.plan, limit)
+            except InternalError:
+                return True
+            comparison, _ = self._compared(folder, model)
+            return comparison is not None and comparison.ok is False
+
+    def _blame(self, trace: Trace, comparison: Comparison) -> None:
+        """Find the edit that makes the file differ, and leave its rewrite out. Raises VerificationError E501."""
+        bad = next(row for row in comparison.rows if row.problem)
+        what = f"{bad.output or 'the file'} in {bad.engine}: {bad.problem}"
+        guilty = guilty_step(trace, self._is_wrong)
+        if guilty is None:
+            raise VerificationError(
+                "E501", "the file differs from its input before anything is rewritten", why=what,
+                next="report it with the file" if self.plan.opset is None else "leave out the conversion of the opset",
+            )  # fmt: skip
+        name, where = self._edit_at(trace, guilty)
+        self._leave_out(name, where, what)
+
+    def _edit_at(self, trace: Trace, limit: Limit) -> tuple[str, str]:
+        """The rewrite or pass of the guilty edit, and the node that it ended at."""
+        stage = trace.steps[limit.steps][0]
+        try:
+            _, partial = self._rewritten(self.plan, limit)
+        except InternalError as error:
+            return _named_in(error) or stage, error.what
+        name, _, where = partial.last.partition(" at ")
+        return (name, where) if where else (stage, "")
+
+    # -- the files ----------------------------------------------------------------------------------------------
+    def _save(self, model: ir.Model, path: str, is_as_it_was: bool = False) -> Written:
+        external = self.plan.external_data
+        if (
+            is_as_it_was
+            and not external
+            and not self.notes
+            and not self.plan.fix
+            and not self.plan.dynamic
+            and not self.opened.has_external_data
+        ):
+            content = self.opened.proto.SerializeToString()  # not a byte is added where nothing is done
+            write_bytes(path, content)
+            return Written(path, None, len(content), 0)
+        if external is None:
+            inside_bytes = sum(
+                value.const_value.nbytes for value in model.graph.initializers.values() if value.const_value is not None
+            )
+            external = self.opened.has_external_data or inside_bytes > MOST_INSIDE_BYTES
+        return save(model, path, external_data=external, min_bytes=self.plan.external_bytes)
+
+    def finish(self, target: str | None) -> OptimizeResult:
+        """The result, compared and in its place."""
+        folder = os.path.dirname(os.path.abspath(target)) if target is not None else tempfile.gettempdir()
+        try:
+            with staged(folder) as stage:
+                return self._finish(stage, target)
+        except OSError as cause:
+            raise cannot_write(target or folder, cause) from cause
+
+    def _finish(self, stage: str, target: str | None) -> OptimizeResult:
+        name = "model.onnx" if target is None else os.path.basename(target)
+        for attempt in range(2 * MOST_LEFT_OUT):
+            place = os.path.join(stage, str(attempt))
+            os.mkdir(place)
+            model, trace = self._whole()
+            written = self._save(model, os.path.join(place, name), is_as_it_was=not trace.edits.total())
+            if written.model_bytes + written.data_bytes > self.before.total_bytes and self._can_shrink():
+                continue
+            comparison = None if self.original is None else self.original.compare(written.path)
+            if comparison is not None and comparison.ok is False:
+                self._blame(trace, comparison)
+                continue
+            if target is not None:
+                data = written.data_path
+                commit(Staged(written.path, data, os.path.basename(data) if data else None), target)
+            return self._result(model, trace, written, comparison, target)
+        raise VerificationError(
+            "E501", "the file differs from its input whatever is left out", why=str(self.left_out[-1])
+        )
+
+    def _can_shrink(self) -> bool:
+        """Ask for less where the file would grow: first without types between nodes, then without folded constants."""
+        if self.plan.keeps_types:
+            self.plan = dataclasses.replace(self.plan, keeps_types=False)
+            return True
+        if self.plan.growth_bytes is None:
+            self.plan = dataclasses.replace(self.plan, growth_bytes=0)
+            return True
+        return False
+
+    def _result(
+        self, model: ir.Model, trace: Trace, written: Written, comparison: Comparison | None, target: str | None
+    ) -> OptimizeResult:
+        warnings = list(self.notes)
+        if comparison is not None:
+            warnings += comparison.notes
+            if comparison.ok is None:
+                warnings.append("the file was not compared with its input: no engine runs it")
+        warnings += [f"{each.name} was left out: it made {each.why} ({each.where})" for each in self.left_out]
+        return OptimizeResult(
+            model,
+            target or "",
+            self.before,
+            measured(model, written.model_bytes, written.data_bytes),
+            model.graph.opset_imports.get("", 0),
+            {name: count for name, count in sorted(trace.edits.items()) if count},
+            {name: dict(counts.most_common()) for name, counts in sorted(trace.refusals.items())},
+            self.left_out,
+            warnings,
+            comparison,
+        )
+
+
+def _named_in(error: Fx2OnnxError) -> str | None:
+    """The rewrite that an internal error names."""
+    from fx2onnx.file_optimizer.stages import OF_FILES
+    from fx2onnx.optimize.pipelines import LEVELS, Rewrites
+
+    names = {each.name for rewrites in OF_FILES.values() for each in rewrites}
+    for stages in LEVELS.values():
+        for stage in stages:
+            names.update(each.name for each in stage.rewrites) if isinstance(stage, Rewrites) else names.add(stage.name)
+    return next((name for name in sorted(names, key=len, reverse=True) if name in f"{error.what} {error.why}"), None)

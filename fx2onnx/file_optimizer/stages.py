@@ -1,0 +1,130 @@
+"""What is done to a file's graph, in which order: steps that can be counted, left out and stopped at."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+
+import onnx_ir as ir
+
+from fx2onnx.base.errors import UserError
+from fx2onnx.file_optimizer.compute import compute
+from fx2onnx.irx.inference import infer_types
+from fx2onnx.optimize.fold_branches import fold_branches
+from fx2onnx.optimize.fold_constants import FoldBudget, fold_constants
+from fx2onnx.optimize.merge_weights import merge_equal_weights
+from fx2onnx.optimize.pipelines import DEAD, EQUAL, FOLDED, LEVELS, NO_EQUAL, Pass, Rewrites, Stage, run
+from fx2onnx.optimize.rewrites.fixed_target import FixedTarget
+from fx2onnx.optimize.rewrites.fold_conv_affine import FoldConvAffine
+
+ROUNDS = 4
+"""Times that types are inferred and everything is tried again: what is folded tells more sizes."""
+
+FOLD_VALUE_BYTES = 64 << 20
+"""Results larger than this are not computed, even where the weights that they are made of go."""
+
+BRANCHES = Pass("fold_branches", fold_branches, requires=FOLDED, breaks=FOLDED | NO_EQUAL)
+WEIGHTS = Pass("merge_equal_weights", merge_equal_weights)
+OF_FILES = {1: (FixedTarget(),), 2: (FixedTarget(), FoldConvAffine()), 3: (FixedTarget(), FoldConvAffine())}
+"""Rewrites for what other exporters write, beside those of each level."""
+
+
+@dataclass(frozen=True)
+class Limit:
+    """Where to stop: after so many whole steps, and, in the next one, after so many edits."""
+
+    steps: int
+    edits: int = 0
+
+
+@dataclass
+class Trace:
+    """What was done: the steps in order with their edits, and why rewrites refused."""
+
+    steps: list[tuple[str, int]] = field(default_factory=list)
+    edits: Counter[str] = field(default_factory=Counter)
+    refusals: dict[str, Counter[str]] = field(default_factory=dict)
+    last: str = ""
+    """The last edit."""
+
+
+def stages_of(level: int, *, growth_bytes: int | None = None, without: Collection[str] = ()) -> list[Stage]:
+    """The stages of a level for files, less the passes and rewrites ``without``.
+
+    growth_bytes: how much folded constants may add to the file.
+    """
+    if level not in LEVELS:
+        raise UserError("E001", f"optimisation level {level!r} is not known", next=f"one of {sorted(LEVELS)}")
+    budget = FoldBudget(FOLD_VALUE_BYTES, FoldBudget.total_bytes if growth_bytes is None else growth_bytes)
+    fold = Pass(
+        "fold_constants", partial(fold_constants, budget=budget, fold_weights=True, compute=compute), ensures=FOLDED,
+        breaks=NO_EQUAL,
+    )  # fmt: skip
+    stages: list[Stage] = []
+    for stage in LEVELS[level]:
+        if isinstance(stage, Rewrites):
+            added = OF_FILES.get(level, ()) if stage.name != "restructure" else ()
+            kept = [rewrite for rewrite in (*stage.rewrites, *added) if rewrite.name not in without]
+            stages.append(dataclasses.replace(stage, rewrites=tuple(kept), requires=frozenset()))
+        else:
+            stages.append(fold if stage.name == fold.name else dataclasses.replace(stage, requires=frozenset()))
+            if stage.name == fold.name:
+                stages.append(dataclasses.replace(BRANCHES, requires=frozenset()))
+    if level:
+        stages[-1:] = [fold, dataclasses.replace(EQUAL, requires=frozenset()), DEAD, WEIGHTS]
+    return [stage for stage in stages if stage.name not in without]
+
+
+def rewrite(
+    model: ir.Model,
+    stages: Collection[Stage],
+    *,
+    limit: Limit | None = None,
+    check: bool = False,
+    explain: bool = False,
+) -> Trace:
+    """Run the stages, again and again until nothing changes. Raises what rewrites raise."""
+    trace = Trace()
+    for stage in _endless(model, stages, trace):
+        index = len(trace.steps)
+        if limit is not None and index >= limit.steps and not (index == limit.steps and limit.edits):
+            break
+        stop = limit.edits if limit is not None and index == limit.steps else None
+        outcome = run(model, [stage], stop_after=stop, check=check, explain=explain)
+        trace.steps.append((stage.name, outcome.total))
+        trace.edits += outcome.edits
+        trace.last = outcome.last or (stage.name if outcome.total else trace.last)
+        for name, refused in outcome.refusals.items():
+            trace.refusals[name] = refused  # of the last round: what still stands
+    return trace
+
+
+def _endless(model: ir.Model, stages: Collection[Stage], trace: Trace) -> Iterator[Stage]:
+    for _ in range(ROUNDS):
+        before = trace.edits.total()
+        infer_types(model)
+        yield from stages
+        if trace.edits.total() == before:
+            return
+
+
+def guilty_step(trace: Trace, is_wrong: Callable[[Limit], bool]) -> Limit | None:
+    """The first limit at which the model is wrong, by bisection over steps and then over the edits of one; None where it is
+    wrong before any step.
+    """
+    if is_wrong(Limit(0)):
+        return None
+    good, bad = 0, len(trace.steps)
+    while bad - good > 1:
+        middle = (good + bad) // 2
+        good, bad = (good, middle) if is_wrong(Limit(middle)) else (middle, bad)
+    name, edits = trace.steps[good]
+    del name
+    low, high = 0, edits
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if is_wrong(Limit(good, middle)) else (middle, high)
+    return Limit(good, high)

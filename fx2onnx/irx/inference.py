@@ -1,0 +1,216 @@
+"""Types of a graph that others wrote: dtype and dims of every value, from what the operators say.
+
+What a file declares of values between nodes is not believed (it may be wrong, or of another size) but where an operator is of a
+domain that nobody here knows. First ``onnx.shape_inference``, which knows every operator; then the rules of ``irx.shapes``, which
+compute with symbolic sizes, and what integer values hold (``size_values``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import onnx
+import onnx_ir as ir
+
+from fx2onnx.base.dim_text import parse_dim
+from fx2onnx.base.dims import Dim, DimLike
+from fx2onnx.base.errors import Fx2OnnxError, InternalError
+from fx2onnx.irx import shapes
+from fx2onnx.irx.facts import BROADCASTING
+from fx2onnx.irx.schema import schema_of
+from fx2onnx.irx.shapes.agreement import Contradiction
+from fx2onnx.irx.size_values import SizeValues
+from fx2onnx.irx.values import Dims, dims_of, forget_dims, note_dims, set_type
+
+STANDARD = frozenset({"", "ai.onnx.ml"})
+"""Domains whose operators ``onnx.shape_inference`` knows."""
+
+LARGE_BYTES = 1024
+"""Weights above this are described to onnx's inference, not shown."""
+
+OWN_RULES = frozenset(shapes.RULES) - {
+    "Dropout",
+    "BatchNormalization",
+    "RandomNormal",
+    "RandomUniform",
+    "TopK",
+    "OneHot",
+}
+"""Operators whose dims are computed with symbolic sizes; of the others onnx's inference says as much."""
+
+_NO_SHAPE = (
+    shapes.UnknownShape,
+    Contradiction,
+    ValueError,
+    IndexError,
+    KeyError,
+    AssertionError,
+    TypeError,
+    ZeroDivisionError,
+)
+"""What a rule raises on operands that it cannot say anything of."""
+
+
+def infer_types(model: ir.Model) -> list[InternalError]:
+    """Give every value its dtype and dims, as far as they can be told. Returns what contradicts itself, nodes named."""
+    _clear(model)
+    _infer_by_onnx(model)
+    faults: list[InternalError] = []
+    for value in (*model.graph.inputs, *model.graph.initializers.values()):
+        _note_declared(value)
+    _refine(model.graph, model.graph.opset_imports.get("", 0), SizeValues(), faults)
+    return faults
+
+
+def _clear(model: ir.Model) -> None:
+    for node in model.graph.all_nodes():
+        for value in node.outputs:
+            forget_dims(value)
+            if node.domain in STANDARD and not value.is_graph_output():
+                value.shape, value.type = None, None
+    for value in model.graph.inputs:
+        forget_dims(value)
+
+
+def _infer_by_onnx(model: ir.Model) -> None:
+    outputs = [value for value in model.graph.outputs if value.producer() is not None]
+    declared = [(value.type, value.shape) for value in outputs]
+    for value in outputs:
+        node = value.producer()
+        if node is not None and node.domain in STANDARD:
+            value.shape = None
+    try:
+        with _light(model):
+            proto = ir.to_proto(model)
+        inferred = ir.from_proto(onnx.shape_inference.infer_shapes(proto, data_prop=True))
+    except Exception:  # onnx's C++ has errors of its own for what it does not understand; then only our rules speak
+        inferred = None
+    for value, (kind, shape) in zip(outputs, declared, strict=True):
+        value.type, value.shape = kind, shape
+    if inferred is not None:
+        _copy(inferred.graph, model.graph)
+
+
+@contextlib.contextmanager
+def _light(model: ir.Model) -> Iterator[None]:
+    """Large weights are inputs for as long as the model is described, so that no number of theirs is copied."""
+    graph = model.graph
+    large = [
+        value
+        for value in graph.initializers.values()
+        if value.const_value is None or value.const_value.nbytes > LARGE_BYTES
+    ]
+    tensors = [value.const_value for value in large]
+    added = [value for value in large if not value.is_graph_input()]
+    for value in large:
+        tensor = value.const_value
+        if tensor is not None:
+            value.type, value.shape = ir.TensorType(tensor.dtype), ir.Shape([int(size) for size in tensor.shape])  # type: ignore[arg-type]
+        assert value.name is not None
+        graph.initializers.pop(value.name)
+        value.const_value = None
+    graph.inputs.extend(added)
+    try:
+        yield
+    finally:
+        for value in added:
+            graph.inputs.remove(value)
+        for value, tensor in zip(large, tensors, strict=True):
+            value.const_value = tensor
+            assert value.name is not None
+            graph.initializers[value.name] = value
+
+
+def _copy(inferred: ir.Graph, graph: ir.Graph) -> None:
+    """Types from a graph of the same nodes in the same order, nested ones too."""
+    for told, node in zip(inferred, graph, strict=True):
+        for source, value in zip(told.outputs, node.outputs, strict=False):
+            if source.type is not None:
+                value.type = source.type
+            if source.shape is not None:
+                value.shape = source.shape.copy()
+        for name, attribute in told.attributes.items():
+            if attribute.type == ir.AttributeType.GRAPH:
+                body, own = attribute.as_graph(), node.attributes[name].as_graph()
+                for source, value in zip(body.inputs, own.inputs, strict=False):
+                    if source.type is not None and value.type is None:
+                        value.type = source.type
+                    if source.shape is not None and value.shape is None:
+                        value.shape = source.shape.copy()
+                _copy(body, own)
+
+
+def _note_declared(value: ir.Value) -> None:
+    """The dims that a file gives an input, expressions read (``2*batch``), and those of a weight."""
+    tensor = value.const_value
+    if tensor is not None:
+        value.type = ir.TensorType(tensor.dtype)
+        value.shape = ir.Shape([int(size) for size in tensor.shape])  # type: ignore[arg-type]
+    if value.shape is not None:
+        note_dims(value, [_dim(value, axis, dim) for axis, dim in enumerate(value.shape)])
+
+
+def _dim(value: ir.Value, axis: int, dim: int | ir.SymbolicDim) -> DimLike:
+    if isinstance(dim, int):
+        return dim
+    if dim.value is None:
+        return Dim.symbol(f"{value.name}_{axis}")
+    read = parse_dim(str(dim.value))
+    return read if isinstance(read, Dim) else Dim.symbol(str(dim.value))
+
+
+def _refine(graph: ir.Graph, opset: int, sizes: SizeValues, faults: list[InternalError]) -> None:
+    for node in graph:
+        if not node.domain:
+            if node.op_type in OWN_RULES:
+                _refine_node(node, opset, faults)
+            sizes.visit(node)
+        for attribute in node.attributes.values():
+            if attribute.type == ir.AttributeType.GRAPH:
+                _refine(attribute.as_graph(), opset, sizes, faults)
+
+
+def _refine_node(node: ir.Node, opset: int, faults: list[InternalError]) -> None:
+    if any(value is not None and (value.dtype is None or value.shape is None) for value in node.inputs):
+        return
+    if node.op_type in BROADCASTING and _is_open_broadcast(node):
+        return
+    try:
+        attrs = {name: _plain(attribute) for name, attribute in node.attributes.items()}
+        names = schema_of(node.op_type, opset).input_names
+        typed = shapes.infer(shapes.Call(node.op_type, node.inputs, attrs, len(node.outputs), names))
+    except Contradiction as found:
+        found.node = found.node or f"{node.op_type} {node.name or node.outputs[0].name}"
+        faults.append(found)
+        return
+    except (*_NO_SHAPE, Fx2OnnxError):
+        return
+    for value, (dtype, dims) in zip(node.outputs, typed, strict=False):
+        merged = _merged(value, dims)
+        if merged is not None and value.dtype in (None, dtype):
+            set_type(value, dtype, merged)
+
+
+def _is_open_broadcast(node: ir.Node) -> bool:
+    """Whether two different symbolic sizes meet: either may be 1 while the model runs."""
+    all_dims = [dims_of(value) for value in node.inputs if value is not None]
+    for axis in range(1, max(map(len, all_dims), default=0) + 1):
+        met = {dims[-axis] for dims in all_dims if axis <= len(dims) and isinstance(dims[-axis], Dim)}
+        if len(met) > 1:
+            return True
+    return False
+
+
+def _merged(value: ir.Value, dims: Dims) -> Dims | None:
+    """What is known of both: a number wins over an expression. None where the two do not agree on the rank."""
+    if value.shape is None:
+        return dims
+    if len(value.shape) != len(dims):
+        return None
+    return tuple(told if isinstance(told, int) else own for told, own in zip(value.shape, dims, strict=True))
+
+
+def _plain(attribute: ir.Attr) -> object:
+    found = attribute.value
+    return list(found) if isinstance(found, tuple) else found

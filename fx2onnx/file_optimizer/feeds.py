@@ -13,6 +13,7 @@ import onnx_ir as ir
 
 from fx2onnx.base.dim_text import parse_dim
 from fx2onnx.base.dims import Dim
+from fx2onnx.irx.facts import ELEMENTWISE, MOVES
 
 Array = np.ndarray[Any, Any]
 SIZES = (2, 3, 1, 5, 8, 16, 32, 64, 128, 224)
@@ -29,17 +30,57 @@ class InputType:
     name: str
     dtype: ir.DataType | None
     dims: tuple[int | str | None, ...] | None
+    rows: int | None = None
+    """Of an input that picks rows of tables: how many the smallest has."""
+    words: tuple[str, ...] = ("a", "b", "cat", "dog", "", "7")
+    """What random strings are drawn from."""
 
 
 def inputs_of(model: ir.Model) -> list[InputType]:
     """The inputs that have to be fed."""
     found = []
+    words = _words(model)
     for value in model.graph.inputs:
         if value.is_initializer():
             continue
         tensor = isinstance(value.type, ir.TensorType) or value.type is None
         dims = None if value.shape is None else tuple(dim if isinstance(dim, int) else dim.value for dim in value.shape)
-        found.append(InputType(value.name or "", value.dtype if tensor else None, dims))
+        found.append(InputType(value.name or "", value.dtype if tensor else None, dims, _rows(value), words))
+    return found
+
+
+def _words(model: ir.Model) -> tuple[str, ...]:
+    """The strings that the file's own operators know."""
+    found: dict[str, None] = {}
+    for node in model.graph.all_nodes():
+        for attribute in node.attributes.values():
+            if attribute.type == ir.AttributeType.STRINGS and node.domain == "ai.onnx.ml":
+                found.update(dict.fromkeys(attribute.as_strings()))
+    return tuple(found) or InputType.words
+
+
+def _rows(value: ir.Value) -> int | None:
+    """The rows of the smallest table that the numbers of an input pick from, through operators that move or shift them."""
+    found: int | None = None
+    pending, seen = [value], {value}
+    while pending:
+        current = pending.pop()
+        for node, index in current.uses():
+            table = node.inputs[0]
+            if (
+                node.op_type == "Gather"
+                and index == 1
+                and table is not None
+                and table.shape is not None
+                and len(table.shape)
+            ):
+                axis = node.attributes.get("axis")
+                size = table.shape[0 if axis is None else axis.as_int()]
+                if isinstance(size, int):
+                    found = size if found is None else min(found, size)
+            elif node.op_type in ELEMENTWISE or (node.op_type in MOVES and index == 0):
+                pending += [result for result in node.outputs if result not in seen]
+                seen.update(node.outputs)
     return found
 
 
@@ -75,7 +116,8 @@ def make_feeds(inputs: Sequence[InputType], sizes: Mapping[str, int], limit: int
         shape = _shape(each, sizes)
         if shape is None or each.dtype is None or int(np.prod(shape, dtype=np.int64)) > MOST_ELEMENTS:
             return None
-        feeds[each.name] = _random(each.dtype, shape, limit, rng)
+        most = limit if each.rows is None else min(each.rows, limit)
+        feeds[each.name] = _random(each.dtype, shape, most, rng, each.words)
     return feeds
 
 
@@ -97,10 +139,11 @@ def _shape(each: InputType, sizes: Mapping[str, int]) -> tuple[int, ...] | None:
     return tuple(found)
 
 
-def _random(dtype: ir.DataType, shape: tuple[int, ...], limit: int, rng: np.random.Generator) -> Array:
+def _random(
+    dtype: ir.DataType, shape: tuple[int, ...], limit: int, rng: np.random.Generator, words: Sequence[str]
+) -> Array:
     if dtype == ir.DataType.STRING:
-        words = np.array(["a", "b", "cat", "dog", "", "7"], dtype=object)
-        return np.asarray(words[rng.integers(0, len(words), shape)])
+        return np.asarray(np.array(words, dtype=object)[rng.integers(0, len(words), shape)])
     if dtype == ir.DataType.BOOL:
         return np.asarray(rng.random(shape) < 0.5)
     kind = dtype.numpy()

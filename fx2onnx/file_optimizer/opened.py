@@ -18,6 +18,7 @@ from onnx_ir.passes.common import InlinePass
 
 from fx2onnx.base.errors import UserError, first_line
 from fx2onnx.irx.edit import graphs_of, replace
+from fx2onnx.irx.inference import has_map
 from fx2onnx.optimize.weights import DerivedTensor
 from fx2onnx.runner.load import load_file, load_model
 from fx2onnx.runner.weights import WeightStore, confined_path, dense_array
@@ -37,6 +38,41 @@ class Opened:
     path: str
     folders: tuple[str, ...]
     notes: list[str] = field(default_factory=list)
+    maps: dict[str, onnx.TypeProto] = field(default_factory=dict)
+    """Types of values that are maps, by name: onnx_ir has none."""
+
+    literals: dict[int, tuple[ir.TensorProtocol, ir.TensorProtocol]] = field(default_factory=dict)
+    """Small weights as they were read, and as the file has them: packed numbers take less room than bytes."""
+
+    def as_in_file(self, model: ir.Model) -> None:
+        """Give small weights that are as they were the form that the file has."""
+        for name, value in model.graph.initializers.items():
+            _, written = self.literals.get(id(value.const_value), (None, None))
+            if written is not None and written.name == name:
+                value.const_value = written
+
+    def __post_init__(self) -> None:
+        """Keep the types of maps here, so that onnx_ir takes the file."""
+        if not any(has_map(value.type) for value in (*self.proto.graph.output, *self.proto.graph.value_info)):
+            return
+        self.described = onnx.ModelProto()
+        self.described.CopyFrom(self.proto)
+        for value in (*self.described.graph.output, *self.described.graph.value_info):
+            if has_map(value.type):
+                self.maps[value.name] = onnx.TypeProto()
+                self.maps[value.name].CopyFrom(value.type)
+                value.ClearField("type")
+
+    def finish(self, proto: onnx.ModelProto) -> None:
+        """Give the outputs of a message to be written the types that onnx_ir does not know."""
+        for value in proto.graph.output:
+            if value.name in self.maps:
+                value.type.CopyFrom(self.maps[value.name])
+
+    @property
+    def plain(self) -> onnx.ModelProto:
+        """The message without types of maps."""
+        return getattr(self, "described", self.proto)
 
     @property
     def has_external_data(self) -> bool:
@@ -46,7 +82,7 @@ class Opened:
         """The model in the form that rewrites take. Raises UserError E302, E303."""
         notes: list[str] = []
         try:
-            model = ir.from_proto(self.proto)
+            model = ir.from_proto(self.plain)
             _add_sparse(model, self.proto, notes)
             _inline_functions(model, notes)
             for graph in graphs_of(model):
@@ -54,7 +90,7 @@ class Opened:
         except UserError:
             raise
         except Exception as error:  # onnx_ir has a class for each kind of damage
-            raise UserError("E303", f"{self.what} is not a valid ONNX model", why=first_line(error)[:200]) from error
+            raise UserError("E303", f"{self.what} is not a valid ONNX model", why=_root(error)) from error
         if self.proto.training_info:
             notes.append("the file's training_info is left out: optimised weights have other names")
         _name_all(model)
@@ -80,7 +116,9 @@ class Opened:
                 value.const_value = _Mapped(store, tensor, what)
             if value.const_value is not None and _is_literal(value.const_value):
                 array = np.asarray(value.const_value.numpy())
-                value.const_value = ir.Tensor(array, dtype=value.const_value.dtype, name=name)
+                literal = ir.Tensor(array, dtype=value.const_value.dtype, name=name)
+                self.literals[id(literal)] = literal, value.const_value
+                value.const_value = literal
 
     def _check(self, model: ir.Model) -> None:
         """Raises UserError E303 where a node reads what nobody makes."""
@@ -121,6 +159,12 @@ def open_model(source: Any) -> Opened:
     else:
         loaded = load_model(source)
     return Opened(loaded.proto, loaded.path, loaded.folders)
+
+
+def _root(error: BaseException) -> str:
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return first_line(error)[:200]
 
 
 def _is_literal(tensor: ir.TensorProtocol) -> bool:

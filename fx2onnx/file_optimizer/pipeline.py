@@ -123,7 +123,7 @@ class _Job:
 
     def _size_before(self) -> Size:
         proto = self.opened.proto
-        model = ir.from_proto(proto)
+        model = ir.from_proto(self.opened.plain)
         data_bytes = sum(
             value.const_value.nbytes
             for value in model.graph.initializers.values()
@@ -137,6 +137,7 @@ class _Job:
         stages = stages_of(plan.level, growth_bytes=plan.growth_bytes, without=plan.without)
         trace = rewrite(model, stages, limit=limit, check=plan.check, explain=plan.explain)
         interface.restore(model, keeps_types=plan.keeps_types)
+        self.opened.as_in_file(model)
         return model, trace
 
     def _whole(self) -> tuple[ir.Model, Trace]:
@@ -218,7 +219,7 @@ class _Job:
                 value.const_value.nbytes for value in model.graph.initializers.values() if value.const_value is not None
             )
             external = self.opened.has_external_data or inside_bytes > MOST_INSIDE_BYTES
-        return save(model, path, external_data=external, min_bytes=self.plan.external_bytes)
+        return save(model, path, external_data=external, min_bytes=self.plan.external_bytes, finish=self.opened.finish)
 
     def finish(self, target: str | None) -> OptimizeResult:
         """The result, compared and in its place."""

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import onnx_ir as ir
 
@@ -17,8 +18,13 @@ from fx2onnx.optimize.fold_branches import fold_branches
 from fx2onnx.optimize.fold_constants import FoldBudget, fold_constants
 from fx2onnx.optimize.merge_weights import merge_equal_weights
 from fx2onnx.optimize.pipelines import DEAD, EQUAL, FOLDED, LEVELS, NO_EQUAL, Pass, Rewrites, Stage, run
+from fx2onnx.optimize.rewrite import Rewrite
+from fx2onnx.optimize.rewrites.drop_zero_state import DropZeroState
+from fx2onnx.optimize.rewrites.drop_zero_term import DropZeroTerm
 from fx2onnx.optimize.rewrites.fixed_target import FixedTarget
 from fx2onnx.optimize.rewrites.fold_conv_affine import FoldConvAffine
+from fx2onnx.optimize.rewrites.merge_matmuls import MergeMatMuls
+from fx2onnx.optimize.rewrites.plain_where import PlainCast, SwapWhere
 
 ROUNDS = 4
 """Times that types are inferred and everything is tried again: what is folded tells more sizes."""
@@ -28,7 +34,9 @@ FOLD_VALUE_BYTES = 64 << 20
 
 BRANCHES = Pass("fold_branches", fold_branches, requires=FOLDED, breaks=FOLDED | NO_EQUAL)
 WEIGHTS = Pass("merge_equal_weights", merge_equal_weights)
-OF_FILES = {1: (FixedTarget(),), 2: (FixedTarget(), FoldConvAffine()), 3: (FixedTarget(), FoldConvAffine())}
+EXACT = (FixedTarget(), DropZeroState(), SwapWhere(), PlainCast())
+ROUNDED = (FoldConvAffine(), DropZeroTerm(), MergeMatMuls())
+OF_FILES: dict[int, tuple[Rewrite[Any], ...]] = {1: EXACT, 2: (*EXACT, *ROUNDED), 3: (*EXACT, *ROUNDED)}
 """Rewrites for what other exporters write, beside those of each level."""
 
 

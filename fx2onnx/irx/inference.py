@@ -14,7 +14,7 @@ import onnx
 import onnx_ir as ir
 
 from fx2onnx.base.dim_text import parse_dim
-from fx2onnx.base.dims import Dim, DimLike
+from fx2onnx.base.dims import Dim, DimLike, product
 from fx2onnx.base.errors import Fx2OnnxError, InternalError
 from fx2onnx.irx import shapes
 from fx2onnx.irx.facts import BROADCASTING
@@ -83,13 +83,24 @@ def _infer_by_onnx(model: ir.Model) -> None:
     try:
         with _light(model):
             proto = ir.to_proto(model)
-        inferred = ir.from_proto(onnx.shape_inference.infer_shapes(proto, data_prop=True))
+        told = onnx.shape_inference.infer_shapes(proto, data_prop=True)
+        for value in (*told.graph.value_info, *told.graph.output):
+            if has_map(value.type):
+                value.ClearField("type")
+        inferred = ir.from_proto(told)
     except Exception:  # onnx's C++ has errors of its own for what it does not understand; then only our rules speak
         inferred = None
     for value, (kind, shape) in zip(outputs, declared, strict=True):
         value.type, value.shape = kind, shape
     if inferred is not None:
         _copy(inferred.graph, model.graph)
+
+
+def has_map(kind: onnx.TypeProto) -> bool:
+    """Whether the type is a map or a sequence of maps, of which onnx_ir has none."""
+    if kind.HasField("sequence_type"):
+        return has_map(kind.sequence_type.elem_type)
+    return kind.HasField("map_type")
 
 
 @contextlib.contextmanager
@@ -166,9 +177,33 @@ def _refine(graph: ir.Graph, opset: int, sizes: SizeValues, faults: list[Interna
             if node.op_type in OWN_RULES:
                 _refine_node(node, opset, faults)
             sizes.visit(node)
+        elif node.domain == "ai.onnx.ml":
+            _note_ml_types(node)
         for attribute in node.attributes.values():
             if attribute.type == ir.AttributeType.GRAPH:
                 _refine(attribute.as_graph(), opset, sizes, faults)
+
+
+_LABELS = ("LinearClassifier", "SVMClassifier", "TreeEnsembleClassifier")
+_FLOATS = ("LinearRegressor", "Normalizer", "OneHotEncoder", "SVMRegressor", "Scaler", "TreeEnsembleRegressor")
+
+
+def _note_ml_types(node: ir.Node) -> None:
+    """dtypes of outputs of ``ai.onnx.ml``, where onnx's inference says nothing."""
+    first = node.outputs[0]
+    if node.op_type in _LABELS:
+        has_integers = any(name in node.attributes for name in ("classlabels_ints", "classlabels_int64s"))
+        first.dtype = first.dtype or (ir.DataType.INT64 if has_integers else ir.DataType.STRING)
+        if len(node.outputs) > 1 and node.outputs[1].dtype is None:
+            node.outputs[1].dtype = ir.DataType.FLOAT
+    elif node.op_type in _FLOATS and first.dtype is None:
+        first.dtype = ir.DataType.FLOAT
+    elif node.op_type == "ArrayFeatureExtractor" and node.inputs[0] is not None:
+        source, places = node.inputs[0], node.inputs[1]
+        first.dtype = first.dtype or source.dtype
+        if source.dtype is not None and source.shape is not None and places is not None and places.shape is not None:
+            dims = dims_of(source)
+            set_type(first, source.dtype, (*(dims[:-1] if len(dims) > 1 else (1,)), product(dims_of(places))))
 
 
 def _refine_node(node: ir.Node, opset: int, faults: list[InternalError]) -> None:

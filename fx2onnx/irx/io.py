@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import onnx
 import onnx_ir as ir
@@ -28,6 +29,9 @@ EXTERNAL_MIN_BYTES = 1024
 
 PROTOBUF_BYTES = 2**31 - 1
 """No protobuf message is longer. Only weights can make a model so long."""
+
+
+Finish: TypeAlias = Callable[[onnx.ModelProto], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,11 +86,13 @@ def save(
     external_data: bool | None = None,
     durable: bool = False,
     min_bytes: int = EXTERNAL_MIN_BYTES,
+    finish: Finish | None = None,
 ) -> Written:
     """Write ``model``. A crash, a full disk or an error leaves the old model or none, never a part (``model_files``).
 
     ``external_data`` forces (True) or forbids (False) the ``.data`` file; None decides by size. Weights below
-    ``min_bytes`` stay in the model. ``durable`` waits until the disk has it. Raises UserError E301.
+    ``min_bytes`` stay in the model. ``durable`` waits until the disk has it. ``finish`` adds to the message
+    what onnx_ir has no words for. Raises UserError E301.
     """
     target = check_target(path, is_trying=False)
     require_data(model)
@@ -97,12 +103,14 @@ def save(
     require_fitting(model, large)
     try:
         with staged_files(os.path.dirname(os.path.abspath(target)), 2 if large else 1) as stages:
-            return _write(model, target, stages, large, durable)
+            return _write(model, target, stages, large, durable, finish)
     except OSError as cause:
         raise cannot_write(target, cause) from cause
 
 
-def _write(model: ir.Model, target: str, stages: list[str], large: list[ir.Value], durable: bool) -> Written:
+def _write(
+    model: ir.Model, target: str, stages: list[str], large: list[ir.Value], durable: bool, finish: Finish | None
+) -> Written:
     """``stages``: files in the target's folder that are written before they get their names: graph, weights."""
     files = Staged(stages[0])
     data_bytes = 0
@@ -116,7 +124,10 @@ def _write(model: ir.Model, target: str, stages: list[str], large: list[ir.Value
         data_bytes = os.path.getsize(data)
         files = Staged(files.graph, data, data_name(target, digests.hexdigest()))
     with record("serialise"), placed(large, files.data_name or "", places):
-        content = ir.to_proto(model).SerializeToString(deterministic=True)
+        proto = ir.to_proto(model)
+        if finish is not None:
+            finish(proto)
+        content = proto.SerializeToString(deterministic=True)
     with record("write model", bytes=len(content)):
         write_bytes(files.graph, content)
     commit(files, target, durable=durable)

@@ -17,7 +17,7 @@ from fx2onnx.irx.edit import can_replace, graphs_of, merged_origin, remove_unrea
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import dims_of, set_type
 from fx2onnx.optimize.check import check_model
-from fx2onnx.optimize.rewrite import Match, Rewrite, Why
+from fx2onnx.optimize.rewrite import Match, Removal, Rewrite, Why
 from fx2onnx.optimize.rounding import is_rounded
 
 EDITS_PER_NODE = 20
@@ -115,6 +115,8 @@ class Driver:
             found = rewrite.match(node)
             if isinstance(found, Why):
                 refused: Why | None = found
+            elif not isinstance(rewrite, Removal) and not _are_typed(found.replaces or node.outputs[:1]):
+                refused = Why("the type of the result is not known")
             elif rewrite.moves_rounding and self._is_rounded(found.replaces or node.outputs[:1]):
                 refused = Why("the result is rounded or compared")
             else:
@@ -226,6 +228,10 @@ class Driver:
             origin["rewrite"] = rewrite.name
         for node in fresh:
             node.metadata_props.update(origin)
+
+
+def _are_typed(values: Iterable[ir.Value]) -> bool:
+    return all(value.dtype is not None and value.shape is not None for value in values)
 
 
 def apply(model: ir.Model, *rewrites: Rewrite[Any], check: bool = True, explain: bool = False) -> Outcome:

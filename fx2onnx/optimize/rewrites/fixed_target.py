@@ -10,7 +10,7 @@ import onnx_ir as ir
 from fx2onnx.base.dims import Dim
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.values import Dims, known_sizes
-from fx2onnx.optimize.rewrite import Match, Rewrite, Why, attribute, dims_or_none, is_constant, operand
+from fx2onnx.optimize.rewrite import Match, Rewrite, Why, dims_or_none, is_constant, operand
 from fx2onnx.optimize.rewrites.merge_reshapes import is_cheap
 
 
@@ -35,7 +35,7 @@ class FixedTarget(Rewrite[Target]):
         if source is None or shape is None or is_constant(shape):
             return Why("the target is a constant")
         held, before = known_sizes(shape), dims_or_none(source)
-        if held is None or before is None or source.dtype is None or attribute(node, "allowzero", 0):
+        if held is None or before is None or source.dtype is None:
             return Why("the target is not known")
         after = dims_or_none(node.outputs[0])
         if after is None or len(after) != len(held) or 0 in held:

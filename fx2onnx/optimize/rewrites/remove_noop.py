@@ -57,6 +57,10 @@ def _no_pads(node: ir.Node) -> str:
     return "" if pads is not None and not any(pads) else "it pads"
 
 
+def _of_one(node: ir.Node) -> str:
+    return "" if same_dims(dims_or_none(node.inputs[0]), dims_or_none(node.outputs[0])) else "it reduces"
+
+
 REFUSALS: dict[str, Callable[[ir.Node], str]] = {
     "Identity": lambda node: "",
     "Cast": _same_type,
@@ -75,13 +79,16 @@ REFUSALS: dict[str, Callable[[ir.Node], str]] = {
     "Max": _one_input,
     "Min": _one_input,
     "Pad": _no_pads,
+    **dict.fromkeys(("ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum"), _of_one),
+    "CastLike": _same_type,
 }
 """For each operator, why this node of it does something; empty where it does not."""
 
 
 class RemoveNoop(Removal):
     """``Cast`` to the same dtype, ``Reshape``/``Expand``/``Slice`` to the same dims, ``Identity``, ``Dropout`` outside
-    training, ``Transpose`` that moves no axis, ``Concat`` of one, ``Pad`` by nothing -> the operand.
+    training, ``Transpose`` that moves no axis, ``Concat`` of one, ``Pad`` by nothing, a reduction over axes of
+    one -> the operand.
 
     Refuses:   dims that are not known to be equal; an operand that is a graph input where the result is an output.
     """

@@ -17,13 +17,12 @@ _NEVER = frozenset({"Identity", "Constant", "Dropout", "DequantizeLinear", "Tile
 """Operators that other passes remove, or that make more bytes of less."""
 
 
-def compute(node: ir.Node, inputs: Sequence[Array | None]) -> Array | None:
-    """The one output of ``node`` on these operands; None where the runner cannot tell."""
+def compute(node: ir.Node, inputs: Sequence[Array | None], opset: int) -> Array | None:
+    """The one output of ``node`` on these operands in that opset; None where the runner cannot tell."""
     from fx2onnx.runner import InferenceSession
 
     if node.op_type in _NEVER or node.domain or node.graph is None or len(node.outputs) != 1:
         return None
-    opset = _opset_of(node)
     try:
         schema_of(node.op_type, opset)
         feeds = {f"x{index}": array for index, array in enumerate(inputs) if array is not None}
@@ -42,11 +41,3 @@ def compute(node: ir.Node, inputs: Sequence[Array | None]) -> Array | None:
     except (Fx2OnnxError, ValueError, TypeError, KeyError):
         return None
     return np.array(found) if isinstance(found, np.ndarray) else None
-
-
-def _opset_of(node: ir.Node) -> int:
-    graph = node.graph
-    while graph is not None and getattr(graph, "parent_node", None) is not None:
-        graph = graph.parent_node.graph  # type: ignore[union-attr]
-    imports = getattr(graph, "opset_imports", {})
-    return int(imports.get("", 0))

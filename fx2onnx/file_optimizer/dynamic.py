@@ -15,9 +15,11 @@ import onnx_ir as ir
 from fx2onnx.base.dims import Dim, DimLike, product
 from fx2onnx.base.errors import UserError
 from fx2onnx.file_optimizer.sizes import axis_of
+from fx2onnx.file_optimizer.stages import rewrite, stages_of
 from fx2onnx.irx.edit import graphs_of
 from fx2onnx.irx.facts import BROADCASTING
 from fx2onnx.irx.inference import infer_types
+from fx2onnx.irx.shapes.table import as_dim
 from fx2onnx.irx.values import dims_of, known_ints
 from fx2onnx.optimize.rewrite import dims_or_none, is_constant, operand, static_dims
 
@@ -65,6 +67,7 @@ def make_dynamic(model: ir.Model, wanted: Mapping[str, str]) -> dict[str, int]:
         value.shape = ir.Shape([name if index == axis else dim for index, dim in enumerate(value.shape or ())])
     for output in model.graph.outputs:
         output.shape = None
+    rewrite(model, stages_of(0, is_folding=True))  # sizes that vary are none any more: what is folded is constant
     _mend_all(model, sizes, fixed)
     for output in model.graph.outputs:
         if output.shape is not None:
@@ -140,9 +143,10 @@ def _reshaped(
             continue
         stride = math.prod(at_sample[axis + 1 :])
         place = _axis_at(after, stride, at_sample[axis])
-        if place is None or not isinstance(dims[place], int) or (int(dims[place]) * 1) % at_sample[axis]:  # type: ignore[call-overload]
+        held = 0 if place is None else dims[place]
+        if place is None or not isinstance(held, int) or not at_sample[axis] or held % at_sample[axis]:
             raise _refused(node, f"[{', '.join(map(str, target))}] has no axis of its own for {dim}")
-        dims[place] = (int(dims[place]) // at_sample[axis]) * dim  # type: ignore[call-overload,assignment]
+        dims[place] = as_dim(held // at_sample[axis] * dim)
     if product(list(dims)) != product(list(before)):
         raise _refused(node, f"the target {list(target)} holds the size")
     new = [0 if i < len(before) and isinstance(dim, Dim) and before[i] == dim else dim for i, dim in enumerate(dims)]

@@ -19,6 +19,7 @@ from onnx_ir.passes.common import InlinePass
 from fx2onnx.base.errors import UserError, first_line
 from fx2onnx.irx.edit import graphs_of, replace
 from fx2onnx.irx.inference import has_map
+from fx2onnx.optimize.fold_constants import store_constants
 from fx2onnx.optimize.weights import DerivedTensor
 from fx2onnx.runner.load import load_file, load_model
 from fx2onnx.runner.weights import WeightStore, confined_path, dense_array
@@ -52,12 +53,13 @@ class Opened:
                 value.const_value = written
 
     def __post_init__(self) -> None:
-        """Keep the types of maps here, so that onnx_ir takes the file."""
+        """Keep the types of maps here, so that onnx_ir takes the file: ``plain`` is the message without them."""
+        self.plain = self.proto
         if not any(has_map(value.type) for value in (*self.proto.graph.output, *self.proto.graph.value_info)):
             return
-        self.described = onnx.ModelProto()
-        self.described.CopyFrom(self.proto)
-        for value in (*self.described.graph.output, *self.described.graph.value_info):
+        self.plain = onnx.ModelProto()
+        self.plain.CopyFrom(self.proto)
+        for value in (*self.plain.graph.output, *self.plain.graph.value_info):
             if has_map(value.type):
                 self.maps[value.name] = onnx.TypeProto()
                 self.maps[value.name].CopyFrom(value.type)
@@ -70,12 +72,8 @@ class Opened:
                 value.type.CopyFrom(self.maps[value.name])
 
     @property
-    def plain(self) -> onnx.ModelProto:
-        """The message without types of maps."""
-        return getattr(self, "described", self.proto)
-
-    @property
     def has_external_data(self) -> bool:
+        """Whether weights lie in other files."""
         return any(tensor.data_location == onnx.TensorProto.EXTERNAL for tensor in self.proto.graph.initializer)
 
     def fresh(self) -> ir.Model:
@@ -96,6 +94,7 @@ class Opened:
         _name_all(model)
         _lift_weights(model)
         _free_inputs(model, notes)
+        store_constants(model)
         self._bring_weights(model)
         self._check(model)
         self.notes = notes

@@ -11,7 +11,9 @@ from typing import Any
 
 import onnx_ir as ir
 
-from fx2onnx.base.errors import Fx2OnnxError, InternalError, VerificationError
+from fx2onnx.base.dim_text import parse_dim
+from fx2onnx.base.dims import Dim
+from fx2onnx.base.errors import Fx2OnnxError, InternalError, UserError, VerificationError
 from fx2onnx.base.events import record
 from fx2onnx.base.staging import cannot_write, staged
 from fx2onnx.base.targets import check_target
@@ -20,6 +22,7 @@ from fx2onnx.file_optimizer.dynamic import make_dynamic
 from fx2onnx.file_optimizer.feeds import inputs_of
 from fx2onnx.file_optimizer.interface import Interface
 from fx2onnx.file_optimizer.opened import Opened, open_model
+from fx2onnx.file_optimizer.opset import convert_opset
 from fx2onnx.file_optimizer.result import LeftOut, OptimizeResult, Size, measured
 from fx2onnx.file_optimizer.sizes import fix_sizes, parse_sizes, refuse_contradiction
 from fx2onnx.file_optimizer.stages import Limit, Trace, guilty_step, rewrite, stages_of
@@ -111,6 +114,11 @@ class _Job:
         model = self._sized()
         if self.plan.dynamic:
             make_dynamic(model, self.plan.dynamic)
+        if self.plan.opset is not None:
+            rewrite(
+                model, stages_of(min(self.plan.level, 1), is_folding=True)
+            )  # what is an input in one opset is an attribute in another
+            convert_opset(model, self.plan.opset)
         return model
 
     def _sized(self) -> ir.Model:
@@ -162,7 +170,16 @@ class _Job:
         model = self._sized()
         source = self.opened.path or self.opened.proto.SerializeToString()
         outputs = [value.name or "" for value in model.graph.outputs]
-        self.original = Original(source, inputs_of(model), outputs, random_outputs(model), engines, seed)
+        inputs = inputs_of(model)
+        self.original = Original(source, inputs, outputs, random_outputs(model), engines, seed)
+        if self.plan.dynamic:
+            names = set(self.plan.dynamic.values())
+            varying = [
+                value.name or ""
+                for value in self.prepared.graph.outputs
+                if value.shape is not None and len(value.shape) and _depends(value.shape[0], names)
+            ]
+            self.original.add_parts(inputs, self.plan.dynamic, frozenset(varying), seed)
 
     def _compared(self, folder: str, model: ir.Model) -> tuple[Comparison | None, Written]:
         written = self._save(model, os.path.join(folder, "model.onnx"))
@@ -182,6 +199,11 @@ class _Job:
         bad = next(row for row in comparison.rows if row.problem)
         what = f"{bad.output or 'the file'} in {bad.engine}: {bad.problem}"
         guilty = guilty_step(trace, self._is_wrong)
+        if guilty is None and self.plan.dynamic:
+            raise UserError(
+                "E105", "the file is not right at other sizes than its own", why=what,
+                next="export the model with this size dynamic",
+            )  # fmt: skip
         if guilty is None:
             raise VerificationError(
                 "E501", "the file differs from its input before anything is rewritten", why=what,
@@ -282,6 +304,13 @@ class _Job:
             warnings,
             comparison,
         )
+
+
+def _depends(dim: int | ir.SymbolicDim, names: set[str]) -> bool:
+    if isinstance(dim, int) or dim.value is None:
+        return False
+    read = parse_dim(str(dim.value))
+    return str(dim.value) in names or (isinstance(read, Dim) and bool(read.symbols() & names))
 
 
 def _named_in(error: Fx2OnnxError) -> str | None:

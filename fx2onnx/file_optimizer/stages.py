@@ -59,10 +59,12 @@ class Trace:
     """The last edit."""
 
 
-def stages_of(level: int, *, growth_bytes: int | None = None, without: Collection[str] = ()) -> list[Stage]:
+def stages_of(
+    level: int, *, growth_bytes: int | None = None, without: Collection[str] = (), is_folding: bool = False
+) -> list[Stage]:
     """The stages of a level for files, less the passes and rewrites ``without``.
 
-    growth_bytes: how much folded constants may add to the file.
+    growth_bytes: how much folded constants may add to the file. is_folding: fold constants at any level.
     """
     if level not in LEVELS:
         raise UserError("E001", f"optimisation level {level!r} is not known", next=f"one of {sorted(LEVELS)}")
@@ -83,6 +85,8 @@ def stages_of(level: int, *, growth_bytes: int | None = None, without: Collectio
                 stages.append(dataclasses.replace(BRANCHES, requires=frozenset()))
     if level:
         stages[-1:] = [fold, dataclasses.replace(EQUAL, requires=frozenset()), DEAD, WEIGHTS]
+    elif is_folding:
+        stages.insert(0, fold)
     return [stage for stage in stages if stage.name not in without]
 
 

@@ -100,7 +100,7 @@ def has_map(kind: onnx.TypeProto) -> bool:
     """Whether the type is a map or a sequence of maps, of which onnx_ir has none."""
     if kind.HasField("sequence_type"):
         return has_map(kind.sequence_type.elem_type)
-    return kind.HasField("map_type")
+    return bool(kind.HasField("map_type"))
 
 
 @contextlib.contextmanager
@@ -200,7 +200,8 @@ def _note_ml_types(node: ir.Node) -> None:
         first.dtype = ir.DataType.FLOAT
     elif node.op_type == "ArrayFeatureExtractor" and node.inputs[0] is not None:
         source, places = node.inputs[0], node.inputs[1]
-        first.dtype = first.dtype or source.dtype
+        if source.dtype is not None:
+            first.dtype = source.dtype
         if source.dtype is not None and source.shape is not None and places is not None and places.shape is not None:
             dims = dims_of(source)
             set_type(first, source.dtype, (*(dims[:-1] if len(dims) > 1 else (1,)), product(dims_of(places))))

@@ -133,13 +133,13 @@ def _slice(node: ir.Node) -> Held | None:
         return None
     if len(node.inputs) == 1:
         starts, ends, axes = (_ints(node, name) for name in ("starts", "ends", "axes"))
-        steps: list[int] | None = [1]
+        step = 1
     else:
         given = [known_ints(node.inputs[i]) if i < len(node.inputs) else None for i in range(1, 5)]
-        starts, ends, axes, steps = given[0], given[1], given[2], given[3] or [1]
+        starts, ends, axes, step = given[0], given[1], given[2], (given[3] or [1])[0]
     if starts is None or ends is None or len(starts) != 1 or len(ends) != 1 or axes not in (None, [0], [-1]):
         return None
-    return held[slice(starts[0], ends[0] if steps[0] > 0 or ends[0] >= -len(held) else None, steps[0])]
+    return held[slice(starts[0], ends[0] if step > 0 or ends[0] >= -len(held) else None, step)]
 
 
 def _ints(node: ir.Node, name: str) -> list[int] | None:

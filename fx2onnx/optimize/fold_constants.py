@@ -40,8 +40,8 @@ class FoldBudget:
 
 DEFAULT_BUDGET = FoldBudget()
 
-Compute: TypeAlias = Callable[[ir.Node, Sequence[Array | None]], Array | None]
-"""One node's output from its operands, None where it cannot be computed: what folds operators that have no evaluator."""
+Compute: TypeAlias = Callable[[ir.Node, Sequence[Array | None], int], Array | None]
+"""One node's output from its operands in an opset, None where it cannot be computed: what folds operators that have no evaluator."""
 
 
 class Folder:
@@ -64,7 +64,7 @@ class Folder:
     def run(self) -> int:
         """Returns how many values became initializers."""
         graphs = list(graphs_of(self.model))
-        count = self._constant_nodes(graphs)
+        count = self.constant_nodes(graphs)
         for graph in graphs:
             for node in graph:
                 self._node(node)
@@ -120,7 +120,7 @@ class Folder:
             array = evaluate(node, inputs, LAST_BIT if self.functions is None else self.functions)
             if array is None and self._is_computed(node) and not self._is_guess(node, is_computed=True):
                 assert self.compute is not None
-                array = self.compute(node, inputs)
+                array = self.compute(node, inputs, self.model.graph.opset_imports.get("", 0))
         if array is None or array.nbytes > self.budget.value_bytes or not self._fits(node.outputs[0], array):
             return
         self.arrays[node.outputs[0]] = array
@@ -192,7 +192,7 @@ class Folder:
         self.model.graph.initializers[new.name] = new
         return new
 
-    def _constant_nodes(self, graphs: Sequence[ir.Graph]) -> int:
+    def constant_nodes(self, graphs: Sequence[ir.Graph]) -> int:
         """``Constant`` nodes -> initializers that share their tensors."""
         found: list[ir.Node] = []
         replaced: list[tuple[ir.Value, ir.Value]] = []
@@ -255,6 +255,11 @@ def _constant_tensor(node: ir.Node) -> ir.TensorProtocol | None:
         if name in _NUMBERS:
             return ir.Tensor(np.array(item.value, dtype=_NUMBERS[name]))
     return None
+
+
+def store_constants(model: ir.Model) -> int:
+    """``Constant`` nodes -> initializers, and nothing else. Returns how many."""
+    return Folder(model).constant_nodes(list(graphs_of(model)))
 
 
 def fold_constants(

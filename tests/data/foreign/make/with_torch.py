@@ -126,15 +126,18 @@ class Tied(nn.Module):
         return torch.sin(self.one(x)) + torch.sin(self.two(x)) + torch.sin(self.one(x)) * 2
 
 
-IMAGE = lambda: torch.randn(2, 3, 8, 8)
+def image():
+    return torch.randn(2, 3, 8, 8)
+
+
 MODELS = {
-    "block": (Block, IMAGE),
+    "block": (Block, image),
     "attention": (Attention, lambda: torch.randn(2, 5, 16)),
     "rms_norm": (RMSNorm, lambda: torch.randn(2, 5, 16)),
     "tanh_gelu": (TanhGelu, lambda: torch.randn(2, 5)),
     "views": (Views, lambda: torch.randn(2, 4, 6, 6)),
     "recurrent": (Recurrent, lambda: torch.randint(0, 30, (2, 3))),
-    "unet": (UNet, IMAGE),
+    "unet": (UNet, image),
     "branch": (Branch, lambda: torch.randn(2, 4)),
     "weight_norm": (WeightNorm, lambda: torch.randn(2, 4, 9)),
     "tied": (Tied, lambda: torch.randn(2, 12)),

@@ -1,0 +1,202 @@
+"""Another opset: node by node, one opset after the other, by the table of changes; what an older opset lacks, by ONNX's own
+definition of the operator in others.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+from onnx_ir.passes.common import InlinePass
+
+from fx2onnx.base.errors import UserError
+from fx2onnx.file_optimizer.opset_changes import DOWN, UP
+from fx2onnx.file_optimizer.opset_edit import Edit, NoForm
+from fx2onnx.irx.edit import graphs_of
+from fx2onnx.irx.inference import infer_types
+
+LEAST = 7
+"""Before it, operators broadcast by attributes."""
+NEWEST = onnx.defs.onnx_opset_version()
+_BODIES = "fx2onnx.definitions"
+_NEUTRAL = {"dilations": 1}
+"""Attributes that do nothing where all their numbers are these; ONNX declares no default."""
+
+
+def convert_opset(model: ir.Model, target: int) -> None:
+    """Give the model another opset of the standard domain, in place.
+
+    Raises: UserError E001 for an opset that is none, E202 with every node that has no form in it.
+    """
+    current = model.graph.opset_imports.get("", 0)
+    if not LEAST <= target <= NEWEST:
+        raise UserError("E001", f"opset {target} is none that files are converted to", next=f"{LEAST} to {NEWEST}")
+    if current == target:
+        return
+    if current and current < LEAST:
+        raise UserError(
+            "E202", f"files of opset {current} are not converted", why=f"conversion begins at opset {LEAST}"
+        )
+    infer_types(model)
+    missing: dict[ir.Node, str] = {}
+    step = 1 if target > current else -1
+    for version in range(current, target, step) if current else ():
+        _step(model, version, version + step, missing)
+    if missing:
+        raise UserError(
+            "E202", f"{len(missing)} nodes have no form in opset {target}", why="; ".join(missing.values()),
+            next="leave these nodes' opset, or choose one that has the operators",
+        )  # fmt: skip
+    model.graph.opset_imports[""] = target
+    _settle_ir_version(model, is_down=step < 0)
+
+
+def _settle_ir_version(model: ir.Model, *, is_down: bool) -> None:
+    imports = [onnx.helper.make_opsetid(domain, version) for domain, version in model.graph.opset_imports.items()]
+    least = onnx.helper.find_min_ir_version_for(imports, ignore_unknown=True)
+    now = model.ir_version or least
+    model.ir_version = max(4, min(now, least) if is_down else max(now, least))
+
+
+def _step(model: ir.Model, before: int, after: int, missing: dict[ir.Node, str]) -> None:
+    """All nodes from one opset to the next or the one before."""
+    model.graph.opset_imports[""] = before
+    for _ in range(8):  # definitions may hold operators that have to be defined in turn
+        bodies = 0
+        for graph in list(graphs_of(model)):
+            for node in list(graph):
+                if node.domain or node.graph is None or node in missing or _is_same(node.op_type, before, after):
+                    continue
+                try:
+                    bodies += _change(model, node, before, after)
+                except NoForm as reason:
+                    missing[node] = f"{node.op_type} {node.name or node.outputs[0].name} ({reason})"
+        if not bodies:
+            break
+        InlinePass()(model)
+        model.graph.opset_imports.pop(_BODIES, None)
+        infer_types(model)
+    model.graph.opset_imports[""] = after
+    infer_types(model)
+
+
+def _since(op_type: str, opset: int) -> int | None:
+    """The version of an operator in an opset; None where the opset has it not."""
+    try:
+        schema = onnx.defs.get_schema(op_type, opset, "")
+    except onnx.defs.SchemaError:
+        return None
+    return None if schema.deprecated else int(schema.since_version)
+
+
+def _is_same(op_type: str, before: int, after: int) -> bool:
+    return _since(op_type, before) == _since(op_type, after)
+
+
+def _change(model: ir.Model, node: ir.Node, before: int, after: int) -> int:
+    """Bring one node to the other opset. Returns 1 where its definition takes its place, else 0. Raises NoForm."""
+    table, key = (UP, (node.op_type, after)) if after > before else (DOWN, (node.op_type, before))
+    change = table.get(key)
+    if change is not None:
+        try:
+            change(Edit(model, node))
+        except NoForm:
+            if after < before and _define(model, node, before):
+                return 1
+            raise
+        if node.graph is None:
+            return 0
+    if _since(node.op_type, after) is None:
+        if after < before and _define(model, node, before):
+            return 1
+        raise NoForm(f"opset {after} has no such operator")
+    try:
+        _drop_defaults(node, before, after)
+        _require(node, after)
+    except NoForm:
+        if after < before and _define(model, node, before):
+            return 1
+        raise
+    return 0
+
+
+def _drop_defaults(node: ir.Node, before: int, after: int) -> None:
+    """Attributes that the other opset has not and that say what holds without them."""
+    own, other = (onnx.defs.get_schema(node.op_type, opset, "") for opset in (before, after))
+    for name in list(node.attributes):
+        if name in other.attributes:
+            continue
+        known = own.attributes.get(name)
+        default = (
+            None
+            if known is None or not known.default_value.name
+            else onnx.helper.get_attribute_value(known.default_value)
+        )
+        value = node.attributes[name].value
+        plain = value.encode() if isinstance(value, str) else value
+        is_neutral = name in _NEUTRAL and all(item == _NEUTRAL[name] for item in plain)
+        if (default is None or plain != default) and not is_neutral:
+            raise NoForm(f"opset {after} has no attribute {name}")
+        node.attributes.pop(name)
+
+
+def _require(node: ir.Node, opset: int) -> None:
+    schema = onnx.defs.get_schema(node.op_type, opset, "")
+    given = [value for value in node.inputs if value is not None]
+    if len(node.inputs) > schema.max_input:
+        extra = [value for value in node.inputs[schema.max_input :] if value is not None]
+        if extra:
+            raise NoForm(f"opset {opset} has no input {schema.max_input}")
+    del given
+    for index, value in enumerate(node.inputs):
+        if value is None or value.dtype is None or not isinstance(value.type, ir.TensorType):
+            continue
+        parameter = schema.inputs[min(index, len(schema.inputs) - 1)]
+        name = f"tensor({value.dtype.name.lower()})"
+        if parameter.types and name not in parameter.types:
+            raise NoForm(f"opset {opset} does not take {value.dtype.name.lower()} there")
+
+
+def _define(model: ir.Model, node: ir.Node, opset: int) -> bool:
+    """Let the node call ONNX's definition of its operator, which is inlined then. False where ONNX has none."""
+    schema: Any = onnx.defs.get_schema(node.op_type, opset, "")
+    body = _body(schema, node, opset)
+    if body is None:
+        return False
+    number = len(model.functions)
+    body.domain, body.name, body.overload = _BODIES, f"{node.op_type}_{number}", ""
+    del body.opset_import[:]
+    body.opset_import.add(domain="", version=opset)
+    del body.output[len(node.outputs) :]
+    for name, known in schema.attributes.items():
+        if name not in node.attributes and known.default_value.name:
+            node.attributes[name] = ir.serde.deserialize_attribute(known.default_value)
+    function = ir.serde.deserialize_function(body)
+    model.functions[function.identifier()] = function
+    model.graph.opset_imports[_BODIES] = 1
+    node.domain, node.op_type = _BODIES, body.name
+    return True
+
+
+def _body(schema: Any, node: ir.Node, opset: int) -> Any:
+    """The definition as a ``FunctionProto``, or None."""
+    if schema.has_function:
+        body: Any = schema.get_function_with_opset_version(schema.since_version)
+        content: bytes = body if isinstance(body, bytes) else body.SerializeToString()
+        return onnx.FunctionProto.FromString(content)
+    if schema.has_context_dependent_function:
+        proto = ir.to_proto(node)
+        types = []
+        for value in node.inputs:
+            kind = onnx.TypeProto()
+            if value is not None and value.type is not None:
+                ir.serde.serialize_type_into(kind, value.type)
+                if value.shape is not None:
+                    ir.serde.serialize_shape_into(kind, value.shape)
+            types.append(kind.SerializeToString())
+        made = schema.get_context_dependent_function_with_opset_version(
+            schema.since_version, proto.SerializeToString(), types
+        )
+        return onnx.FunctionProto.FromString(made) if made else None
+    return None

@@ -22,6 +22,7 @@ PUBLIC = {
     "ExportResult",
     "Fx2OnnxError",
     "InternalError",
+    "OptimizeResult",
     "Report",
     "Training",
     "UpdateRule",
@@ -32,6 +33,7 @@ PUBLIC = {
     "export_folder",
     "export_training",
     "load",
+    "optimize_model",
     "translates",
 }
 
@@ -68,6 +70,14 @@ SIGNATURES = {
     "UpdateRule.first_state": "(self, parameter: torch.Tensor) -> State",
     "UpdateRule.slots": "(self, parameter: torch.Tensor) -> tuple[str, ...]",
     "load": "(folder: str | PathLike[str], engine: str | None = None) -> LoadedModel",
+    "optimize_model": (
+        "(model: Any, out: str | os.PathLike[str] | None = None, *, level: int = 2, opset: int | None = None, "
+        "fix: Mapping[str, int] | str | None = None, dynamic: Mapping[str, str] | None = None, "
+        "external_data: bool | None = None, external_data_bytes: int = 1024, verify: bool = True, "
+        "engines: Sequence[str] | None = None, seed: int = 0, explain: bool = False, check: bool = False) "
+        "-> OptimizeResult"
+    ),
+    "OptimizeResult.as_dict": "(self) -> dict[str, Any]",
     "translates": "(*overloads: torch._ops.OpOverload | type, since: int = 0) -> Callable[[F], F]",
     "ExportResult.restore_outputs": "(self, outputs: Sequence[Any]) -> Any",
     "ExportResult.save": (

@@ -141,12 +141,16 @@ def _reshaped(
     for axis, dim in enumerate(before):
         if not isinstance(dim, Dim) or not dim.symbols() <= set(sizes):
             continue
-        stride = math.prod(at_sample[axis + 1 :])
-        place = _axis_at(after, stride, at_sample[axis])
+        stride, extent = math.prod(at_sample[axis + 1 :]), at_sample[axis]
+        name = next(iter(dim.symbols()))
+        times = extent // sizes[name] if sizes[name] else 0
+        if times and dim == times * Dim.symbol(name):  # the size is the outermost part of the axis
+            stride, extent, dim = stride * times, sizes[name], Dim.symbol(name)
+        place = _axis_at(after, stride, extent)
         held = 0 if place is None else dims[place]
-        if place is None or not isinstance(held, int) or not at_sample[axis] or held % at_sample[axis]:
+        if place is None or not isinstance(held, int) or not extent or held % extent:
             raise _refused(node, f"[{', '.join(map(str, target))}] has no axis of its own for {dim}")
-        dims[place] = as_dim(held // at_sample[axis] * dim)
+        dims[place] = as_dim(held // extent * dim)
     if product(list(dims)) != product(list(before)):
         raise _refused(node, f"the target {list(target)} holds the size")
     new = [0 if i < len(before) and isinstance(dim, Dim) and before[i] == dim else dim for i, dim in enumerate(dims)]

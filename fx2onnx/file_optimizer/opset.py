@@ -11,8 +11,9 @@ import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass
 
 from fx2onnx.base.errors import UserError
-from fx2onnx.file_optimizer.opset_changes import DOWN, UP
+from fx2onnx.file_optimizer.opset_down import DOWN
 from fx2onnx.file_optimizer.opset_edit import Edit, NoForm
+from fx2onnx.file_optimizer.opset_up import UP
 from fx2onnx.irx.edit import graphs_of
 from fx2onnx.irx.inference import infer_types
 
@@ -123,11 +124,12 @@ def _change(model: ir.Model, node: ir.Node, before: int, after: int) -> int:
 
 def _drop_defaults(node: ir.Node, before: int, after: int) -> None:
     """Attributes that the other opset has not and that say what holds without them."""
-    own, other = (onnx.defs.get_schema(node.op_type, opset, "") for opset in (before, after))
+    other = onnx.defs.get_schema(node.op_type, after, "")
+    own = None if _since(node.op_type, before) is None else onnx.defs.get_schema(node.op_type, before, "")
     for name in list(node.attributes):
         if name in other.attributes:
             continue
-        known = own.attributes.get(name)
+        known = None if own is None else own.attributes.get(name)
         default = (
             None
             if known is None or not known.default_value.name

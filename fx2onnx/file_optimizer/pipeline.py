@@ -35,6 +35,9 @@ from fx2onnx.verify.engines import chosen_engines
 MOST_LEFT_OUT = 8
 """Rewrites that are left out one after the other; then the file is written without any."""
 
+STAGED_NAME = "optimized.onnx"
+"""Of a file that is compared before it has its own."""
+
 MOST_INSIDE_BYTES = 2**31 - 2**26
 """Weights beyond this go to a file of their own, whatever the input has: a protobuf message holds less than 2 GiB."""
 
@@ -102,24 +105,25 @@ class _Job:
     def __init__(self, opened: Opened, plan: Plan) -> None:
         self.opened = opened
         self.plan = plan
-        self.prepared = self._prepare()
+        self.prepared, _ = self._prepare()
         self.notes = list(opened.notes)
         self.before = self._size_before()
         self.original: Original | None = None
         self.left_out: list[LeftOut] = []
 
     # -- the graph ----------------------------------------------------------------------------------------------
-    def _prepare(self) -> ir.Model:
+    def _prepare(self) -> tuple[ir.Model, Interface]:
         """The graph before any rewrite: sizes fixed or made dynamic, opset converted."""
         model = self._sized()
         if self.plan.dynamic:
             make_dynamic(model, self.plan.dynamic)
+        interface = Interface.of(model)
         if self.plan.opset is not None:
             rewrite(
                 model, stages_of(min(self.plan.level, 1), is_folding=True)
             )  # what is an input in one opset is an attribute in another
             convert_opset(model, self.plan.opset)
-        return model
+        return model, interface
 
     def _sized(self) -> ir.Model:
         model = self.opened.fresh()
@@ -140,8 +144,7 @@ class _Job:
         return measured(self.prepared if proto.functions else model, proto.ByteSize(), data_bytes)
 
     def _rewritten(self, plan: Plan, limit: Limit | None = None) -> tuple[ir.Model, Trace]:
-        model = self._prepare()
-        interface = Interface.of(model)
+        model, interface = self._prepare()
         stages = stages_of(plan.level, growth_bytes=plan.growth_bytes, without=plan.without)
         trace = rewrite(model, stages, limit=limit, check=plan.check, explain=plan.explain)
         interface.restore(model, keeps_types=plan.keeps_types)
@@ -182,7 +185,7 @@ class _Job:
             self.original.add_parts(inputs, self.plan.dynamic, frozenset(varying), seed)
 
     def _compared(self, folder: str, model: ir.Model) -> tuple[Comparison | None, Written]:
-        written = self._save(model, os.path.join(folder, "model.onnx"))
+        written = self._save(model, os.path.join(folder, STAGED_NAME))
         return (None if self.original is None else self.original.compare(written.path)), written
 
     def _is_wrong(self, limit: Limit) -> bool:
@@ -225,14 +228,8 @@ class _Job:
     # -- the files ----------------------------------------------------------------------------------------------
     def _save(self, model: ir.Model, path: str, is_as_it_was: bool = False) -> Written:
         external = self.plan.external_data
-        if (
-            is_as_it_was
-            and not external
-            and not self.notes
-            and not self.plan.fix
-            and not self.plan.dynamic
-            and not self.opened.has_external_data
-        ):
+        asked = (external, self.notes, self.plan.fix, self.plan.dynamic, self.plan.opset, self.opened.has_external_data)
+        if is_as_it_was and not any(asked):
             content = self.opened.proto.SerializeToString()  # not a byte is added where nothing is done
             write_bytes(path, content)
             return Written(path, None, len(content), 0)
@@ -253,7 +250,7 @@ class _Job:
             raise cannot_write(target or folder, cause) from cause
 
     def _finish(self, stage: str, target: str | None) -> OptimizeResult:
-        name = "model.onnx" if target is None else os.path.basename(target)
+        name = STAGED_NAME if target is None else os.path.basename(target)
         for attempt in range(2 * MOST_LEFT_OUT):
             place = os.path.join(stage, str(attempt))
             os.mkdir(place)

@@ -17,12 +17,13 @@ from fx2onnx.irx.inference import infer_types
 from fx2onnx.optimize.fold_branches import fold_branches
 from fx2onnx.optimize.fold_constants import FoldBudget, fold_constants
 from fx2onnx.optimize.merge_weights import merge_equal_weights
-from fx2onnx.optimize.pipelines import DEAD, EQUAL, FOLDED, LEVELS, NO_EQUAL, Pass, Rewrites, Stage, run
+from fx2onnx.optimize.pipelines import CLEAN, DEAD, EQUAL, FOLDED, LEVELS, NO_EQUAL, Pass, Rewrites, Stage, run
 from fx2onnx.optimize.rewrite import Rewrite
 from fx2onnx.optimize.rewrites.drop_zero_state import DropZeroState
 from fx2onnx.optimize.rewrites.drop_zero_term import DropZeroTerm
 from fx2onnx.optimize.rewrites.fixed_target import FixedTarget
 from fx2onnx.optimize.rewrites.fold_conv_affine import FoldConvAffine
+from fx2onnx.optimize.rewrites.fuse_norm import FuseBareLayerNorm
 from fx2onnx.optimize.rewrites.merge_matmuls import MergeMatMuls
 from fx2onnx.optimize.rewrites.plain_where import PlainCast, SwapWhere
 
@@ -32,10 +33,14 @@ ROUNDS = 4
 FOLD_VALUE_BYTES = 64 << 20
 """Results larger than this are not computed, even where the weights that they are made of go."""
 
+GROWTH_BYTES = 64 << 10
+"""How much results of constants may add to the file; where it gets larger than it was, nothing may."""
+
 BRANCHES = Pass("fold_branches", fold_branches, requires=FOLDED, breaks=FOLDED | NO_EQUAL)
 WEIGHTS = Pass("merge_equal_weights", merge_equal_weights)
 EXACT = (FixedTarget(), DropZeroState(), SwapWhere(), PlainCast())
-ROUNDED = (FoldConvAffine(), DropZeroTerm(), MergeMatMuls())
+ROUNDED = (FoldConvAffine(), DropZeroTerm(), FuseBareLayerNorm())
+JOIN = Rewrites("join", (MergeMatMuls(), *CLEAN))
 OF_FILES: dict[int, tuple[Rewrite[Any], ...]] = {1: EXACT, 2: (*EXACT, *ROUNDED), 3: (*EXACT, *ROUNDED)}
 """Rewrites for what other exporters write, beside those of each level."""
 
@@ -68,7 +73,7 @@ def stages_of(
     """
     if level not in LEVELS:
         raise UserError("E001", f"optimisation level {level!r} is not known", next=f"one of {sorted(LEVELS)}")
-    budget = FoldBudget(FOLD_VALUE_BYTES, FoldBudget.total_bytes if growth_bytes is None else growth_bytes)
+    budget = FoldBudget(FOLD_VALUE_BYTES, GROWTH_BYTES if growth_bytes is None else growth_bytes)
     fold = Pass(
         "fold_constants", partial(fold_constants, budget=budget, fold_weights=True, compute=compute), ensures=FOLDED,
         breaks=NO_EQUAL,
@@ -84,7 +89,13 @@ def stages_of(
             if stage.name == fold.name:
                 stages.append(dataclasses.replace(BRANCHES, requires=frozenset()))
     if level:
-        stages[-1:] = [fold, dataclasses.replace(EQUAL, requires=frozenset()), DEAD, WEIGHTS]
+        equal = dataclasses.replace(EQUAL, requires=frozenset())
+        joined = (
+            []
+            if level < 2
+            else [dataclasses.replace(JOIN, rewrites=tuple(r for r in JOIN.rewrites if r.name not in without))]
+        )
+        stages[-1:] = [fold, equal, DEAD, WEIGHTS, equal, *joined, DEAD]
     elif is_folding:
         stages.insert(0, fold)
     return [stage for stage in stages if stage.name not in without]

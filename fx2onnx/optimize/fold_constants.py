@@ -157,7 +157,8 @@ class Folder:
             return None
         if tensor.dtype not in FOLDABLE_DTYPES or lacks_data(tensor):
             return None
-        if not is_literal(tensor) and (not self.fold_weights or _is_shared_weight(value)):
+        is_stored_twice = self.compute is None and _is_shared_weight(value)  # with it, ``_release`` counts the bytes
+        if not is_literal(tensor) and (not self.fold_weights or is_stored_twice):
             return None
         return tensor.numpy()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+import numpy as np
 import onnx_ir as ir
 
 from fx2onnx.irx.emit import Emit
@@ -49,13 +50,8 @@ class FuseLayerNorm(Rewrite[NormMatch]):
         found = _normalised(node)
         if isinstance(found, Why):
             return found
-        sub = produced_by(found.x, "Sub")
-        if sub is None or sub.inputs[0] is None:
-            return Why("nothing is subtracted: no LayerNorm")
-        mean = produced_by(sub.inputs[1], "ReduceMean")
-        if mean is None or mean.inputs[0] is not sub.inputs[0] or _first_axis(mean) != found.axis:
-            return Why("what is subtracted is not the mean over the same axes")
-        return replace(found, x=sub.inputs[0])
+        x = _centred(found.x, found.axis)
+        return x if isinstance(x, Why) else replace(found, x=x)
 
     def build(self, op: Emit, m: NormMatch) -> ir.Value:
         return op.LayerNormalization(m.x, m.weight, axis=m.axis, epsilon=m.epsilon)
@@ -118,6 +114,18 @@ def _normalised(node: ir.Node) -> NormMatch | Why:
     if found is None:
         return Why("no operand is a quotient that nobody else reads")
     quotient, weight = found
+    parts = _divided_by_root(quotient)
+    if isinstance(parts, Why):
+        return parts
+    top, epsilon, axis = parts
+    dims = dims_or_none(top)
+    if dims is None or not same_dims(dims_or_none(weight), dims[axis:]):
+        return Why("the weight does not have the dims that the mean is over")
+    return NormMatch(top, weight, epsilon, axis)
+
+
+def _divided_by_root(quotient: ir.Node) -> tuple[ir.Value, float, int] | Why:
+    """x, epsilon and the first (negative) axis of ``x / sqrt(mean(x * x) + epsilon)``."""
     top, bottom = quotient.inputs
     if quotient.op_type == "Mul":
         reciprocal = produced_by(bottom, "Reciprocal")
@@ -129,11 +137,59 @@ def _normalised(node: ir.Node) -> NormMatch | Why:
     for index in (0, 1):
         mean, epsilon = produced_by(add.inputs[index], "ReduceMean"), scalar_of(add.inputs[1 - index])
         if mean is not None and epsilon is not None and _is_square(mean.inputs[0], top):
-            axis, dims = _first_axis(mean), dims_or_none(top)
-            if axis is None or dims is None or not same_dims(dims_or_none(weight), dims[axis:]):
-                return Why("the weight does not have the dims that the mean is over")
-            return NormMatch(top, weight, epsilon, axis)
+            axis = _first_axis(mean)
+            return (
+                Why("the weight does not have the dims that the mean is over") if axis is None else (top, epsilon, axis)
+            )
     return Why("what is under the root is not a mean of squares")
+
+
+@dataclass(frozen=True, eq=False)
+class BareMatch(Match):
+    x: ir.Value
+    epsilon: float
+    axis: int
+    sizes: tuple[int, ...]
+
+
+class FuseBareLayerNorm(Rewrite[BareMatch]):
+    """``Div(d, Sqrt(Add(ReduceMean(d * d), eps)))`` with ``d = Sub(x, ReduceMean(x))`` -> ``LayerNormalization(x, ones)``.
+
+    Refuses:   where a weight follows, which ``FuseLayerNorm`` takes; sizes that are not known.
+    """
+
+    roots: ClassVar = ("Div",)
+    since = 17
+    moves_rounding = True
+
+    def match(self, node: ir.Node) -> BareMatch | Why:
+        parts = _divided_by_root(node)
+        if isinstance(parts, Why):
+            return parts
+        top, epsilon, axis = parts
+        if any(user.op_type == "Mul" for user, _ in node.outputs[0].uses()):
+            return Why("a weight may follow")
+        x = _centred(top, axis)
+        if isinstance(x, Why):
+            return x
+        sizes = (dims_or_none(x) or ())[axis:]
+        if not sizes or not all(isinstance(size, int) for size in sizes) or x.dtype != ir.DataType.FLOAT:
+            return Why("the sizes of the axes are not known, or not float32")
+        return BareMatch(x, epsilon, axis, tuple(size for size in sizes if isinstance(size, int)))
+
+    def build(self, op: Emit, m: BareMatch) -> ir.Value:
+        return op.LayerNormalization(m.x, np.ones(m.sizes, np.float32), axis=m.axis, epsilon=m.epsilon)
+
+
+def _centred(value: ir.Value, axis: int) -> ir.Value | Why:
+    """x of ``Sub(x, ReduceMean(x))`` over the axes from ``axis`` on."""
+    sub = produced_by(value, "Sub")
+    if sub is None or sub.inputs[0] is None:
+        return Why("nothing is subtracted: no LayerNorm")
+    mean = produced_by(sub.inputs[1], "ReduceMean")
+    if mean is None or mean.inputs[0] is not sub.inputs[0] or _first_axis(mean) != axis:
+        return Why("what is subtracted is not the mean over the same axes")
+    return sub.inputs[0]
 
 
 def _is_square(value: ir.Value | None, x: ir.Value) -> bool:

@@ -1,27 +1,15 @@
-"""The operators whose form changed from one opset to the next, upwards and downwards. All other changes only widened types.
+"""What becomes of operators whose form the opset before has not: inputs as attributes, newer attributes left out.
 
 Source: ONNX's changelog of operators, and its version converter.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeAlias
-
 import numpy as np
 
 from fx2onnx.file_optimizer.opset_edit import Edit, NoForm
+from fx2onnx.file_optimizer.opset_up import GRID_MODES, REDUCTIONS, SOFT, Change, dtype, grid_mode, refuse
 from fx2onnx.irx.values import known_sizes
-
-Change: TypeAlias = Callable[[Edit], None]
-REDUCTIONS = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "SumSquare")
-
-
-def _axes_to_input(edit: Edit) -> None:
-    axes = edit.attribute("axes")
-    edit.drop("axes")
-    if axes is not None:
-        edit.give(1, edit.constant(axes))
 
 
 def _axes_to_attribute(edit: Edit) -> None:
@@ -37,23 +25,11 @@ def _axes_to_attribute(edit: Edit) -> None:
         edit.set("axes", axes)
 
 
-def _split_to_input(edit: Edit) -> None:
-    sizes = edit.attribute("split")
-    edit.drop("split")
-    if sizes is not None:
-        edit.give(1, edit.constant(sizes))
-
-
 def _split_to_attribute(edit: Edit) -> None:
     sizes = edit.integers(1)
     edit.keep_inputs(1)
     if sizes is not None:
         edit.set("split", sizes)
-
-
-def _count_split(edit: Edit) -> None:
-    if edit.input(1) is None:
-        edit.set("num_outputs", len(edit.node.outputs))
 
 
 def _uncount_split(edit: Edit) -> None:
@@ -70,14 +46,6 @@ def _uncount_split(edit: Edit) -> None:
     edit.give(1, edit.constant([min(part, size - part * index) for index in range(count)]))
 
 
-def _slice_to_inputs(edit: Edit) -> None:
-    given = [edit.attribute(name) for name in ("starts", "ends", "axes")]
-    edit.drop("starts", "ends", "axes")
-    for index, numbers in enumerate(given, 1):
-        if numbers is not None:
-            edit.give(index, edit.constant(numbers))
-
-
 def _slice_to_attributes(edit: Edit) -> None:
     starts, ends, axes, steps = (edit.integers(index) for index in range(1, 5))
     if steps is not None and any(step != 1 for step in steps):
@@ -88,35 +56,14 @@ def _slice_to_attributes(edit: Edit) -> None:
             edit.set(name, numbers)
 
 
-def _dtype(edit: Edit) -> np.dtype[np.generic]:
-    source = edit.input(0)
-    return np.dtype(np.float32) if source is None or source.dtype is None else source.dtype.numpy()
-
-
-def _clip_to_inputs(edit: Edit) -> None:
-    bounds = [edit.attribute(name) for name in ("min", "max")]
-    edit.drop("min", "max")
-    for index, bound in enumerate(bounds, 1):
-        if bound is not None:
-            edit.give(index, edit.constant(bound, _dtype(edit)))
-
-
 def _clip_to_attributes(edit: Edit) -> None:
     bounds = [edit.numbers(index) for index in (1, 2)]
-    if _dtype(edit).kind != "f":
+    if dtype(edit).kind != "f":
         raise NoForm("it clips integers")
     edit.keep_inputs(1)
     for name, bound in zip(("min", "max"), bounds, strict=True):
         if bound is not None:
             edit.set(name, float(bound.reshape(-1)[0]))
-
-
-def _pad_to_inputs(edit: Edit) -> None:
-    pads, value = edit.attribute("pads"), edit.attribute("value", 0.0)
-    edit.drop("pads", "value")
-    edit.give(1, edit.constant(pads))
-    if value:
-        edit.give(2, edit.constant(value, _dtype(edit)))
 
 
 def _pad_to_attributes(edit: Edit) -> None:
@@ -144,12 +91,6 @@ def _pad_without_wrap(edit: Edit) -> None:
         raise NoForm("it pads by wrapping around")
 
 
-def _dropout_to_inputs(edit: Edit) -> None:
-    ratio = edit.attribute("ratio", 0.5)
-    edit.drop("ratio")
-    edit.give(1, edit.constant(ratio, np.float32))
-
-
 def _dropout_to_attribute(edit: Edit) -> None:
     training, ratio = edit.numbers(2), edit.numbers(1)
     if training is not None and training.any():
@@ -159,36 +100,10 @@ def _dropout_to_attribute(edit: Edit) -> None:
     edit.drop("seed")
 
 
-def _without_spatial(edit: Edit) -> None:
-    if not edit.attribute("spatial", 1):
-        raise NoForm("it normalises each place by itself (spatial=0)")
-    edit.drop("spatial")
-
-
-def _one_output(edit: Edit) -> None:
-    if any(value.uses() or value.is_graph_output() for value in edit.node.outputs[1:]):
-        raise NoForm("its statistics are read, which are others there")
-
-
 def _no_training(edit: Edit) -> None:
     if edit.attribute("training_mode", 0):
         raise NoForm("it is in training mode")
     edit.drop("training_mode")
-
-
-def _softmax_of_one_axis(edit: Edit) -> None:
-    """Up to 12 it goes over all axes from ``axis`` on, flattened."""
-    rank = edit.rank()
-    axis = edit.attribute("axis", 1)
-    axis = axis + rank if axis < 0 else axis
-    edit.set("axis", -1)
-    if axis >= rank - 1:
-        return
-    source, result = edit.input(0), edit.node.outputs[0]
-    shape = edit.new("Shape", [source])
-    flat = edit.new("Flatten", [source], axis=axis)
-    soft = edit.new(edit.node.op_type, [flat], axis=-1)
-    edit.become(edit.new("Reshape", [soft, shape], result))
 
 
 def _softmax_of_last_axes(edit: Edit) -> None:
@@ -198,22 +113,10 @@ def _softmax_of_last_axes(edit: Edit) -> None:
     edit.set("axis", rank - 1)
 
 
-def _k_to_input(edit: Edit) -> None:
-    k = edit.attribute("k")
-    edit.drop("k")
-    edit.give(1, edit.constant([k]))
-
-
 def _k_to_attribute(edit: Edit) -> None:
     k = edit.integers(1)
     edit.keep_inputs(1)
     edit.set("k", (k or [1])[0])
-
-
-def _scales_to_input(edit: Edit) -> None:
-    scales = edit.attribute("scales")
-    edit.drop("scales")
-    edit.give(1, edit.constant(scales, np.float32))
 
 
 def _scales_to_attribute(edit: Edit) -> None:
@@ -222,24 +125,11 @@ def _scales_to_attribute(edit: Edit) -> None:
     edit.set("scales", [float(scale) for scale in (scales if scales is not None else [])])
 
 
-def _upsample_to_resize(edit: Edit) -> None:
-    edit.rename("Resize")
-
-
 def _resize_to_upsample(edit: Edit) -> None:
     scales = edit.numbers(1)
     if scales is None or (scales < 1).any():
         raise NoForm("it makes its input smaller")
     edit.rename("Upsample")
-
-
-def _resize_with_coordinates(edit: Edit) -> None:
-    scales = edit.input(1)
-    edit.give(1, edit.constant([], np.float32))
-    edit.give(2, scales)
-    edit.set("coordinate_transformation_mode", "asymmetric")
-    if edit.attribute("mode", "nearest") == "nearest":
-        edit.set("nearest_mode", "floor")
 
 
 def _resize_without_coordinates(edit: Edit) -> None:
@@ -259,51 +149,20 @@ def _resize_without_coordinates(edit: Edit) -> None:
     )
 
 
-def _resize_without_tf_half_pixel(edit: Edit) -> None:
-    if edit.attribute("coordinate_transformation_mode", "") == "tf_half_pixel_for_nn":
-        raise NoForm("tf_half_pixel_for_nn is gone")
-
-
 def _resize_with_all_inputs(edit: Edit) -> None:
     for index in (1, 2):
         if edit.input(index) is None:
             edit.give(index, edit.constant([], np.float32))
 
 
-def _scatter_to_elements(edit: Edit) -> None:
-    edit.rename("ScatterElements")
-
-
 def _elements_to_scatter(edit: Edit) -> None:
     edit.rename("Scatter")
-
-
-_GRID_MODES = {"bilinear": "linear", "bicubic": "cubic"}
-
-
-def _grid_mode(names: dict[str, str], default: str) -> Change:
-    def change(edit: Edit) -> None:
-        mode = edit.attribute("mode", default)
-        edit.set("mode", names.get(mode, mode))
-
-    return change
-
-
-def _dft_axis_to_input(edit: Edit) -> None:
-    axis = edit.attribute("axis", 1)
-    edit.drop("axis")
-    edit.give(2, edit.constant(axis))
 
 
 def _dft_axis_to_attribute(edit: Edit) -> None:
     axis = edit.integers(2)
     edit.keep_inputs(2)
     edit.set("axis", -2 if axis is None else axis[0])
-
-
-def _half_pixel_off(edit: Edit) -> None:
-    if edit.attribute("coordinate_transformation_mode") is None:
-        edit.set("coordinate_transformation_mode", "output_half_pixel")
 
 
 def _half_pixel_only(edit: Edit) -> None:
@@ -336,16 +195,6 @@ def _one_dtype(edit: Edit) -> None:
         edit.give(1, edit.new("Cast", [exponent], to=int(base.dtype)))
 
 
-def _group_scales(edit: Edit) -> None:
-    source = edit.input(0)
-    channels = source.shape[1] if source is not None and source.shape is not None else None
-    for index in (1, 2):
-        numbers = edit.numbers(index)
-        if numbers is None or not isinstance(channels, int):
-            raise NoForm("the channels of its input are not known")
-        edit.give(index, edit.constant(np.repeat(numbers, channels // max(numbers.size, 1)), numbers.dtype))
-
-
 _AXES = (
     *("ArgMax", "ArgMin", "Compress", "Concat", "Flatten", "Gather", "OneHot", "Split", "Squeeze", "TopK", "Unsqueeze"),
     *(f"Reduce{name}" for name in (*REDUCTIONS, "Sum")),
@@ -370,53 +219,18 @@ def _slice_from_front(edit: Edit) -> None:
         edit.give(3, edit.constant([axis % rank for axis in axes]))
 
 
-def _refuse(why: str) -> Change:
-    def change(edit: Edit) -> None:
-        raise NoForm(why)
-
-    return change
-
-
-_SOFT = ("Softmax", "LogSoftmax", "Hardmax")
-
-UP: dict[tuple[str, int], Change] = {
-    **{(f"Reduce{name}", 18): _axes_to_input for name in REDUCTIONS},
-    **{(name, 13): _axes_to_input for name in ("ReduceSum", "Squeeze", "Unsqueeze")},
-    **{(name, 13): _softmax_of_one_axis for name in _SOFT},
-    ("BatchNormalization", 9): _without_spatial,
-    ("BatchNormalization", 14): _one_output,
-    ("Clip", 11): _clip_to_inputs,
-    ("DFT", 20): _dft_axis_to_input,
-    ("Dropout", 12): _dropout_to_inputs,
-    ("GridSample", 20): _grid_mode(_GRID_MODES, "bilinear"),
-    ("GroupNormalization", 21): _group_scales,
-    ("Pad", 11): _pad_to_inputs,
-    ("Resize", 11): _resize_with_coordinates,
-    ("Resize", 13): _resize_without_tf_half_pixel,
-    ("RoiAlign", 16): _half_pixel_off,
-    ("Scan", 9): _refuse("its batch axis is gone"),
-    ("Scatter", 11): _scatter_to_elements,
-    ("Slice", 10): _slice_to_inputs,
-    ("Split", 13): _split_to_input,
-    ("Split", 18): _count_split,
-    ("TopK", 10): _k_to_input,
-    ("Upsample", 9): _scales_to_input,
-    ("Upsample", 10): _upsample_to_resize,
-}
-"""(operator, opset): what becomes of it when the model gets that opset, from the one before."""
-
 DOWN: dict[tuple[str, int], Change] = {
     **{(f"Reduce{name}", 18): _axes_to_attribute for name in REDUCTIONS},
     **{(name, 13): _axes_to_attribute for name in ("ReduceSum", "Squeeze", "Unsqueeze")},
-    **{(name, 13): _softmax_of_last_axes for name in _SOFT},
+    **{(name, 13): _softmax_of_last_axes for name in SOFT},
     **{(name, 11): _axes_from_front for name in _AXES},
     ("Slice", 11): _slice_from_front,
     ("BatchNormalization", 14): _no_training,
     ("Clip", 11): _clip_to_attributes,
     ("DFT", 20): _dft_axis_to_attribute,
     ("Dropout", 12): _dropout_to_attribute,
-    ("GridSample", 20): _grid_mode({new: old for old, new in _GRID_MODES.items()}, "linear"),
-    ("GroupNormalization", 21): _refuse("its scales are those of channels, and were those of groups"),
+    ("GridSample", 20): grid_mode({new: old for old, new in GRID_MODES.items()}, "linear"),
+    ("GroupNormalization", 21): refuse("its scales are those of channels, and were those of groups"),
     ("Pad", 11): _pad_to_attributes,
     ("Pad", 18): _pad_all_axes,
     ("Pad", 19): _pad_without_wrap,
@@ -426,7 +240,7 @@ DOWN: dict[tuple[str, int], Change] = {
     ("Resize", 11): _resize_without_coordinates,
     ("Resize", 13): _resize_with_all_inputs,
     ("RoiAlign", 16): _half_pixel_only,
-    ("Scan", 9): _refuse("it has no batch axis"),
+    ("Scan", 9): refuse("it has no batch axis"),
     ("ScatterElements", 11): _elements_to_scatter,
     ("Shape", 15): _shape_of_all,
     ("Slice", 10): _slice_to_attributes,

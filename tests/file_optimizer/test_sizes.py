@@ -1,0 +1,152 @@
+"""Sizes of inputs: fixed, and made dynamic again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+import fx2onnx
+from fx2onnx.base.errors import UserError
+from fx2onnx.file_optimizer.dynamic import parse_dynamic
+from fx2onnx.file_optimizer.sizes import parse_sizes
+from tests.file_optimizer.graphs import GRAPHS, normal, text, weights
+
+FOREIGN = Path(__file__).parents[1] / "data" / "foreign"
+
+
+def shapes(path: Path) -> list[list[Any]]:
+    graph = onnx.load(path).graph
+    return [[d.dim_value or d.dim_param for d in v.type.tensor_type.shape.dim] for v in (*graph.input, *graph.output)]
+
+
+def test_a_size_by_name_holds_wherever_it_stands(tmp_path: Path) -> None:
+    result = fx2onnx.optimize_model(GRAPHS["shape_chain"](), tmp_path / "out.onnx", fix="N=2,L=5")
+    assert shapes(tmp_path / "out.onnx") == [[2, 5, 8], [2, 2, 5, 4]]
+    assert result.verified
+    assert {tuple(row.sizes.items()) for row in (result.comparison.rows if result.comparison else [])} == {()}
+
+
+def test_what_follows_from_a_size_is_folded() -> None:
+    body = """g (float[N, 4] x) => (float[N, 4] y) { s = Shape (x) i = Constant <value_int = 0> () n = Gather (s, i)
+        f = Cast <to = 1> (n) t = Sqrt (f) y = Div (x, t) }"""
+    assert fx2onnx.optimize_model(text(body)).after.nodes == 5
+    assert fx2onnx.optimize_model(text(body), fix={"N": 9}).after.operators == {"Div": 1}
+
+
+@pytest.mark.parametrize("place", ["x:0", "N"])
+def test_a_size_by_place_or_name(place: str, tmp_path: Path) -> None:
+    proto = text("g (float[N, 4] x, float[N, 4] z) => (float[N, 4] y) { y = Add (x, z) }")
+    fx2onnx.optimize_model(proto, tmp_path / "out.onnx", fix={place: 3})
+    assert shapes(tmp_path / "out.onnx") == [[3, 4]] * 3
+
+
+def test_a_size_without_a_name(tmp_path: Path) -> None:
+    fx2onnx.optimize_model(FOREIGN / "skl2onnx_mlp.onnx", tmp_path / "out.onnx", fix="X:0=7")
+    assert shapes(tmp_path / "out.onnx")[0] == [7, 5]
+
+
+@pytest.mark.parametrize(
+    ("fix", "code", "said"),
+    [
+        ("batch=1", "E001", "no input has a dynamic dim 'batch'"),
+        ("N=1,x:0=2", "E001", "the dim 'N' is to be 1 and 2"),
+        ("x:1=5", "E001", "axis 1 of the input 'x' is 4 in the file, and cannot be 5"),
+        ("x:7=5", "E001", "there is no axis 7"),
+        ("N=two", "E001", "cannot read fix 'N=two'"),
+        ("N=1,N=2", "E001", "gives 'N' two sizes"),
+    ],
+)
+def test_sizes_that_cannot_be(fix: str, code: str, said: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=said) as caught:
+        fx2onnx.optimize_model(GRAPHS["no_shapes"](), tmp_path / "out.onnx", fix=fix)
+    assert caught.value.code == code
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_size_that_the_graph_contradicts_names_the_node(tmp_path: Path) -> None:
+    proto = weights(text("g (float[N, K] x) => (float[N, 2] y) { y = MatMul (x, w) }"), w=normal(3, 2))
+    with pytest.raises(UserError) as caught:
+        fx2onnx.optimize_model(proto, tmp_path / "out.onnx", fix="K=4")
+    assert caught.value.code == "E105"
+    assert "MatMul" in caught.value.node
+    assert list(tmp_path.iterdir()) == []
+    assert fx2onnx.optimize_model(proto, fix="K=3").verified
+
+
+ATTENTION = """g (float[2, 5, 16] x) => (float[2, 5, 16] y) {
+    q = MatMul (x, w) a = Constant <value_ints = [2, 5, 2, 8]> () r = Reshape (q, a) t = Transpose <perm = [0, 2, 1, 3]> (r)
+    b = Constant <value_ints = [4, 5, 8]> () m = Reshape (t, b) k = Transpose <perm = [0, 2, 1]> (m) s = MatMul (m, k)
+    p = Softmax <axis = -1> (s) v = MatMul (p, m) c = Constant <value_ints = [2, 2, 5, 8]> () u = Reshape (v, c)
+    n = Transpose <perm = [0, 2, 1, 3]> (u) d = Constant <value_ints = [2, -1, 16]> () y = Reshape (n, d) }"""
+
+
+def test_a_batch_in_the_targets_of_reshapes_is_mended(tmp_path: Path) -> None:
+    """Also where batch and heads are one axis, and where a -1 stands for another size."""
+    proto = weights(text(ATTENTION), w=normal(16, 16))
+    result = fx2onnx.optimize_model(proto, tmp_path / "out.onnx", dynamic={"x:0": "batch"})
+    assert shapes(tmp_path / "out.onnx") == [["batch", 5, 16], ["batch", 5, 16]]
+    assert result.verified
+    assert any(row.sizes == {"x:0": 6} for row in (result.comparison.rows if result.comparison else []))
+    before = onnxruntime.InferenceSession(proto.SerializeToString())
+    after = onnxruntime.InferenceSession(tmp_path / "out.onnx")
+    x = normal(8, 5, 16)
+    want = np.concatenate([before.run(None, {"x": x[i : i + 2]})[0] for i in range(0, 8, 2)])
+    np.testing.assert_allclose(after.run(None, {"x": x})[0], want, rtol=1e-5, atol=1e-6)
+
+
+INSIDE = {
+    "Add": "s = Sin (x) y = Add (s, w)",
+    "Mul": "e = Constant <value_ints = [2, 4]> () k = Expand (v, e) y = Mul (x, k)",
+    "Reshape": "t = Transpose <perm = [1, 0]> (x) a = Constant <value_ints = [2, 4]> () y = Reshape (t, a)",
+}
+"""Operator -> nodes that hold the batch of 2."""
+
+
+@pytest.mark.parametrize("op_type", INSIDE)
+def test_a_size_that_is_inside_names_its_node(op_type: str, tmp_path: Path) -> None:
+    proto = weights(
+        text(f"g (float[2, 4] x) => (float[2, 4] y) {{ {INSIDE[op_type]} }}"), w=normal(2, 4), v=normal(1, 4)
+    )
+    with pytest.raises(UserError) as caught:
+        fx2onnx.optimize_model(proto, tmp_path / "out.onnx", dynamic={"x:0": "batch"})
+    assert caught.value.code == "E105"
+    assert op_type in caught.value.node or "not right at other sizes" in caught.value.what
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_rows_that_reach_each_other_are_found_by_running() -> None:
+    proto = text(
+        "g (float[2, 4] x) => (float[2, 4] y) { m = ReduceMean <axes = [0], keepdims = 1> (x) y = Sub (x, m) }"
+    )
+    with pytest.raises(UserError, match="not right at other sizes") as caught:
+        fx2onnx.optimize_model(proto, dynamic={"x:0": "batch"})
+    assert caught.value.code == "E105"
+
+
+def test_another_axis_has_to_run(tmp_path: Path) -> None:
+    body = "g (float[2, 6, 4] x) => (float[2, 6, 4] y) { y = Softmax <axis = 1> (x) }"
+    result = fx2onnx.optimize_model(text(body), tmp_path / "out.onnx", dynamic={"x:1": "length"})
+    assert shapes(tmp_path / "out.onnx")[1] == [2, "length", 4]
+    assert result.verified
+
+
+def test_texts() -> None:
+    assert parse_sizes("batch=1, x:2=224") == {"batch": 1, "x:2": 224}
+    assert parse_dynamic(["x:0=batch;z:0=batch", "x:1=length"]) == {"x:0": "batch", "z:0": "batch", "x:1": "length"}
+    for wrong in ("x=batch", "x:0", "x:0=1a b"):
+        with pytest.raises(UserError, match="cannot read --dynamic"):
+            parse_dynamic([wrong])
+    with pytest.raises(UserError, match="two names"):
+        parse_dynamic(["x:0=a", "x:0=b"])
+
+
+@pytest.mark.parametrize("place", ["x:1", "other:0"])
+def test_places_that_cannot_be_dynamic(place: str) -> None:
+    proto = text("g (float[2, N] x) => (float[2, N] y) { y = Relu (x) }")
+    with pytest.raises(UserError, match=r"dynamic already|no such input"):
+        fx2onnx.optimize_model(proto, dynamic={place: "batch"})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import tempfile
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -105,6 +106,8 @@ class _Job:
     def __init__(self, opened: Opened, plan: Plan) -> None:
         self.opened = opened
         self.plan = plan
+        self.first_edits: Counter[str] = Counter()
+        """Those that the conversion of the opset begins with."""
         self.prepared, _ = self._prepare()
         self.notes = list(opened.notes)
         self.before = self._size_before()
@@ -119,9 +122,8 @@ class _Job:
             make_dynamic(model, self.plan.dynamic)
         interface = Interface.of(model)
         if self.plan.opset is not None:
-            rewrite(
-                model, stages_of(min(self.plan.level, 1), is_folding=True)
-            )  # what is an input in one opset is an attribute in another
+            # What is an input in one opset is an attribute in another, so that it has to be constant.
+            self.first_edits = rewrite(model, stages_of(min(self.plan.level, 1), is_folding=True)).edits
             convert_opset(model, self.plan.opset)
         return model, interface
 
@@ -295,7 +297,7 @@ class _Job:
             self.before,
             measured(model, written.model_bytes, written.data_bytes),
             model.graph.opset_imports.get("", 0),
-            {name: count for name, count in sorted(trace.edits.items()) if count},
+            {name: count for name, count in sorted((trace.edits + self.first_edits).items()) if count},
             {name: dict(counts.most_common()) for name, counts in sorted(trace.refusals.items())},
             self.left_out,
             warnings,

@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 # NumPy's matrix speed halves where a shell pins OpenBLAS to old kernels; benchmarks and the demo lift the pin.
 UNPIN  := env -u OPENBLAS_CORETYPE -u OPENBLAS_L2_SIZE
 
-.PHONY: demo test lint unit test-all mutants fuzz bench scaling operators gradients training training-speed sabotage planted verify-cost verify-alarms dynamic-sizes emit-stub figures profile-page-test sweep-torchvision sweep-timm sweep-hf clean
+.PHONY: demo test lint unit test-all mutants fuzz bench scaling operators gradients training training-speed sabotage planted verify-cost verify-alarms dynamic-sizes optimize-files emit-stub figures profile-page-test sweep-torchvision sweep-timm sweep-hf clean
 .DEFAULT_GOAL := demo
 
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -68,6 +68,14 @@ verify-alarms: $(VENV)/.installed ## sound exports that verify refuses at its de
 
 dynamic-sizes: $(VENV)/.installed ## which sizes that eager PyTorch takes are dynamic in the file, into docs/dynamic_sizes.md; goes on where it stopped (hours)
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.dynamic_sizes
+
+out/onnxsim/.installed:
+	$(PYTHON) -m venv out/onnxsim
+	out/onnxsim/bin/python -m pip install --quiet --disable-pip-version-check onnxsim==0.8.1
+	touch $@
+
+optimize-files: $(VENV)/.installed out/onnxsim/.installed ## files of other tools optimised beside onnxsim, into docs/optimize_files.md (minutes)
+	$(UNPIN) OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.optimize_files --onnxsim out/onnxsim/bin/python --write docs/optimize_files.md --counts tests/data/foreign/onnxsim.json
 
 emit-stub: $(VENV)/.installed ## the signatures of Emit's operators, from ONNX's schemas, into fx2onnx/irx/emit_ops.pyi
 	$(BIN)/python -m tests.ops.emit_stub fx2onnx/irx/emit_ops.pyi

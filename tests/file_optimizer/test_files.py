@@ -29,7 +29,7 @@ def test_there_are_files_of_many_tools() -> None:
         "tf2onnx",
         "torchscript",
     }
-    assert all(path.stat().st_size < 150_000 for path in FILES)
+    assert all(path.stat().st_size < 100_000 for path in FILES)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)

@@ -3,6 +3,7 @@
 import sys
 import warnings
 
+import onnx
 import torch
 from torch import nn
 
@@ -155,6 +156,16 @@ class Scripted(nn.Module):
         return y
 
 
+def without_paths(path):
+    """The file without the stack traces of its nodes, which name folders of this machine."""
+    model = onnx.load(path)
+    for node in [*model.graph.node, *(node for function in model.functions for node in function.node)]:
+        kept = [entry for entry in node.metadata_props if "stack_trace" not in entry.key]
+        del node.metadata_props[:]
+        node.metadata_props.extend(kept)
+    onnx.save(model, path)
+
+
 def main(folder):
     for name, (build, sample) in MODELS.items():
         model, x = build().eval(), sample()
@@ -177,6 +188,7 @@ def main(folder):
             optimize=False,
             **kwargs,
         )
+        without_paths(new)
     scripted = torch.jit.script(Scripted())
     torch.onnx.export(
         scripted,

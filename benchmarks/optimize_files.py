@@ -90,7 +90,9 @@ def count_nodes(path: Path) -> int:
     proto = onnx.load(path)
 
     def count(nodes: Any) -> int:
-        nested = sum(count(attribute.g.node) for node in nodes for attribute in node.attribute if attribute.HasField("g"))
+        nested = sum(
+            count(attribute.g.node) for node in nodes for attribute in node.attribute if attribute.HasField("g")
+        )
         return nested + sum(node.op_type != "Constant" for node in nodes)
 
     return count(proto.graph.node) + sum(count(function.node) for function in proto.functions)

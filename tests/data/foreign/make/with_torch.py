@@ -157,10 +157,10 @@ class Scripted(nn.Module):
 
 
 def without_paths(path):
-    """The file without the stack traces of its nodes, which name folders of this machine."""
+    """The file without the long metadata of its nodes, and without stack traces, which name folders of this machine."""
     model = onnx.load(path)
     for node in [*model.graph.node, *(node for function in model.functions for node in function.node)]:
-        kept = [entry for entry in node.metadata_props if "stack_trace" not in entry.key]
+        kept = [entry for entry in node.metadata_props if "stack_trace" not in entry.key and len(entry.value) < 200]
         del node.metadata_props[:]
         node.metadata_props.extend(kept)
     onnx.save(model, path)

@@ -51,6 +51,7 @@ PATCHES = "tests/model_patches/test_patching.py"
 INVALID = "tests/runner/test_invalid_models.py"
 MEMORY = "tests/verify/test_verify_memory.py"
 FOREIGN = "tests/verify/test_locate_foreign.py"
+FILES = "tests/file_optimizer"
 LOCATE, DEBUG = "tests/verify/test_locate.py", "tests/cli/test_debug.py"
 MUTANTS = [
     # capture
@@ -226,6 +227,28 @@ MUTANTS = [
     Mutant("irx/io.py", 'if getattr(value.const_value, "lacks_data", False):', "if False:",
            "tests/capture/test_no_compute.py tests/exporting/test_export.py"),
     # optimiser
+    # files of other tools
+    Mutant("file_optimizer/pipeline.py", "            if comparison is not None and comparison.ok is False:\n                self._blame", "            if False:\n                self._blame",
+           f"{FILES}/test_guilt.py"),
+    Mutant("file_optimizer/stages.py", "good, bad = (good, middle) if is_wrong(Limit(middle)) else (middle, bad)",
+           "good, bad = middle, bad", f"{FILES}/test_guilt.py"),
+    Mutant("file_optimizer/opset_up.py", "    if axis >= rank - 1:\n        return", "    return", f"{FILES}/test_opset.py::test_forms"),
+    Mutant("file_optimizer/opset_down.py", "        edit.set(\"axes\", axes)", "        edit.set(\"axes\", axes[:1])",
+           f"{FILES}/test_opset.py"),
+    Mutant("file_optimizer/dynamic.py", "            stride, extent, dim = stride * times, sizes[name], Dim.symbol(name)",
+           "            pass", f"{FILES}/test_sizes.py"),
+    Mutant("file_optimizer/sizes.py", "        if fault.node not in old:", "        if False:", f"{FILES}/test_sizes.py"),
+    Mutant("file_optimizer/opened.py", "                confined_path(str(tensor.location), self.folders, what)", "                pass",
+           f"{FILES}/test_writing.py"),
+    Mutant("irx/inference.py", "            if node.domain in STANDARD and not value.is_graph_output():", "            if False:",
+           f"{FILES}/test_files.py"),
+    Mutant("optimize/merge_weights.py", "same = first.setdefault(_digest(value.const_value), value)",
+           "same = first.setdefault(b\"\", value)", f"{FILES}/test_files.py"),
+    Mutant("optimize/fold_branches.py", "\"then_branch\" if bool(", "\"else_branch\" if bool(", f"{FILES}/test_files.py"),
+    Mutant("optimize/rewrites/drop_zero_state.py", "return fill is None or not np.asarray(fill.numpy()).any()", "return True",
+           f"{FILES}/test_files.py"),
+    Mutant("optimize/rewrites/fold_conv_affine.py", "        if int(np.prod(given)) != 1 and given not in wanted:", "        if False:",
+           f"{FILES}/test_files.py"),
     Mutant("optimize/merge_equal.py", "key = (tensor.dtype, tuple(tensor.shape), tensor.tobytes())", "key = tensor.tobytes()",
            "tests/optimize"),
     Mutant("optimize/merge_equal.py", "for node in list(graph):\n        key = _key(node)",

@@ -43,6 +43,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("run", "m.onnx"),
         ("show", "m.onnx"),
         ("diff", "m.onnx", "m.onnx"),
+        ("optimize", "m.onnx", "o.onnx", "--fix", "batch=2"),
         ("testcase", "m.onnx", "-o", "case"),
         ("--version",),
     ],

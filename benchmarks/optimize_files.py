@@ -34,7 +34,7 @@ MODELS = (
     "hf:gpt2?n_layer=2&vocab_size=1000",
     "timm:convnext_atto",
 )
-SECONDS = 1.0
+SECONDS = 0.3
 """Of runs of each of the three files."""
 SIMPLIFY = """
 import sys, onnx, onnxsim

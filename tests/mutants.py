@@ -238,8 +238,6 @@ MUTANTS = [
     Mutant("file_optimizer/dynamic.py", "            stride, extent, dim = stride * times, sizes[name], Dim.symbol(name)",
            "            pass", f"{FILES}/test_sizes.py"),
     Mutant("file_optimizer/sizes.py", "        if fault.node not in old:", "        if False:", f"{FILES}/test_sizes.py"),
-    Mutant("file_optimizer/opened.py", "                confined_path(str(tensor.location), self.folders, what)", "                pass",
-           f"{FILES}/test_writing.py"),
     Mutant("irx/inference.py", "            if node.domain in STANDARD and not value.is_graph_output():", "            if False:",
            f"{FILES}/test_files.py"),
     Mutant("optimize/merge_weights.py", "same = first.setdefault(_digest(value.const_value), value)",

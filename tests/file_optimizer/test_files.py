@@ -83,6 +83,7 @@ def test_graphs_of_all_kinds(name: str, tmp_path: Path) -> None:
     onnx.save(proto, path)
     result = fx2onnx.optimize_model(path, tmp_path / "out.onnx", check=True)
     assert result.verified is True, result.warnings
+    assert not result.left_out
     left = sorted(op for op, count in result.after.operators.items() for _ in range(count))
     assert left == sorted(LEFT[name])
     if name != "sparse_weight":  # which is stored dense
@@ -169,6 +170,7 @@ def test_a_conv_does_not_take_what_differs_by_place() -> None:
     body = "g (float[N, 3, 8, 8] x) => (float[N, 4, 6, 6] y) { a = Conv (x, w) y = Add (a, t) }"
     result = fx2onnx.optimize_model(weights(text(body), w=normal(4, 3, 3, 3), t=normal(6)), explain=True)
     assert result.verified
+    assert not result.left_out
     assert "the constant is not one number a channel" in result.refusals["FoldConvAffine"]
 
 
@@ -189,3 +191,4 @@ def test_a_state_that_is_not_zero_stays(op_type: str) -> None:
         result = fx2onnx.optimize_model(weights(text(body + state % number + ending), **arrays))
         assert result.verified, result.warnings
         assert result.after.nodes == nodes
+        assert not result.left_out

@@ -58,6 +58,7 @@ FORMS = {
         11,
         "i = Constant <value_ints = [-1]> () a = ReduceMean (x, i) y = ReduceSum <keepdims = 1> (a, i)",
     ),
+    "reduction of two axes down": (18, 11, "i = Constant <value_ints = [1, 2]> () a = ReduceMax (x, i) y = Sub (x, a)"),
     "reduction of nothing down": (
         18,
         12,

@@ -32,6 +32,7 @@ from fx2onnx.irx.io import Written, save, write_bytes
 from fx2onnx.irx.model_files import Staged, commit
 from fx2onnx.optimize.pipelines import DEFAULT_LEVEL
 from fx2onnx.verify.engines import chosen_engines
+from fx2onnx.verify.memory import free_bytes, weights_bytes
 
 MOST_LEFT_OUT = 8
 """Rewrites that are left out one after the other; then the file is written without any."""
@@ -176,6 +177,9 @@ class _Job:
         source = self.opened.path or self.opened.proto.SerializeToString()
         outputs = [value.name or "" for value in model.graph.outputs]
         inputs = inputs_of(model)
+        if "runner" in engines and weights_bytes(self.opened.proto) > free_bytes() / 4:
+            engines = ["runner"]  # which maps the weights of both files
+            self.notes.append("compared in the runner alone: other engines would hold the weights of both files")
         self.original = Original(source, inputs, outputs, random_outputs(model), engines, seed)
         if self.plan.dynamic:
             names = set(self.plan.dynamic.values())

@@ -10,7 +10,7 @@ import pytest
 
 import fx2onnx
 from fx2onnx.base.errors import InternalError, UserError, VerificationError
-from fx2onnx.file_optimizer import opened, stages
+from fx2onnx.file_optimizer import opened, pipeline, stages
 from fx2onnx.irx.emit import Emit
 from fx2onnx.optimize.pipelines import Pass
 from fx2onnx.optimize.rewrite import Match, Rewrite, Why
@@ -153,3 +153,10 @@ def test_several_sizes_and_seeds_are_compared() -> None:
     assert len({tuple(row.sizes.items()) for row in rows}) == 3
     assert {row.seed for row in rows} == {0, 1}
     assert {row.engine for row in rows} == {"runner", "onnxruntime"}
+
+
+def test_large_weights_are_compared_in_the_runner_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipeline, "free_bytes", lambda: 100)
+    result = fx2onnx.optimize_model(GRAPHS["equal_weights"]())
+    assert {row.engine for row in (result.comparison.rows if result.comparison else [])} == {"runner"}
+    assert any("runner alone" in warning for warning in result.warnings)

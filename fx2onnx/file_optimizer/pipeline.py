@@ -18,6 +18,7 @@ from fx2onnx.base.errors import Fx2OnnxError, InternalError, UserError, Verifica
 from fx2onnx.base.events import record
 from fx2onnx.base.staging import cannot_write, staged
 from fx2onnx.base.targets import check_target
+from fx2onnx.file_optimizer.bodies import store_inside
 from fx2onnx.file_optimizer.compare import Comparison, Original, random_outputs
 from fx2onnx.file_optimizer.dynamic import make_dynamic
 from fx2onnx.file_optimizer.feeds import inputs_of
@@ -152,6 +153,8 @@ class _Job:
         trace = rewrite(model, stages, limit=limit, check=plan.check, explain=plan.explain)
         interface.restore(model, keeps_types=plan.keeps_types)
         self.opened.as_in_file(model)
+        if plan.level:
+            store_inside(model)
         return model, trace
 
     def _whole(self) -> tuple[ir.Model, Trace]:

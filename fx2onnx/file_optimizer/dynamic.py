@@ -14,6 +14,7 @@ import onnx_ir as ir
 
 from fx2onnx.base.dims import Dim, DimLike, product
 from fx2onnx.base.errors import UserError
+from fx2onnx.file_optimizer.equal_rows import narrow_constants
 from fx2onnx.file_optimizer.sizes import axis_of
 from fx2onnx.file_optimizer.stages import rewrite, stages_of
 from fx2onnx.irx.edit import graphs_of
@@ -86,6 +87,8 @@ def _mend_all(model: ir.Model, sizes: Mapping[str, int], fixed: Mapping[ir.Value
     done: set[ir.Node] = set()
     for _ in range(MOST_ROUNDS):
         infer_types(model)
+        if any(narrow_constants(model, node, sizes) for node in model.graph):
+            continue
         node = next((node for node in model.graph if node not in done and _mend(model, node, sizes, fixed)), None)
         if node is None:
             break

@@ -71,14 +71,18 @@ class Folder:
         folded = set(self.nodes)
         left_bytes, unread = self.budget.total_bytes, []
         replaced: list[tuple[ir.Value, ir.Value]] = []
-        for node in self.nodes:
+        for node in self.nodes if self.compute is None else reversed(self.nodes):
             value = node.outputs[0]
             array = self.arrays[value]
             stays = [user for user, _ in value.uses() if user not in folded]
             if array is None or value.is_graph_output() or not stays:
+                if value.is_graph_output() and self.compute is not None:
+                    folded.discard(node)
                 continue
             added_bytes = max(0, array.nbytes - (self._release(node, folded) if self.compute is not None else 0))
             if added_bytes > left_bytes:
+                if self.compute is not None:  # it stays, and its operands, which come next, are what can be folded
+                    folded.discard(node)
                 continue
             left_bytes -= added_bytes
             dtype = value.dtype if value.dtype is not None else ir.DataType.from_numpy(array.dtype)

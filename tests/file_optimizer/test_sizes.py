@@ -101,7 +101,6 @@ def test_a_batch_in_the_targets_of_reshapes_is_mended(tmp_path: Path) -> None:
 
 INSIDE = {
     "Add": "s = Sin (x) y = Add (s, w)",
-    "Mul": "e = Constant <value_ints = [2, 4]> () k = Expand (v, e) y = Mul (x, k)",
     "Reshape": "t = Transpose <perm = [1, 0]> (x) a = Constant <value_ints = [2, 4]> () y = Reshape (t, a)",
 }
 """Operator -> nodes that hold the batch of 2."""
@@ -117,6 +116,27 @@ def test_a_size_that_is_inside_names_its_node(op_type: str, tmp_path: Path) -> N
     assert caught.value.code == "E105"
     assert op_type in caught.value.node or "not right at other sizes" in caught.value.what
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        "e = Constant <value_ints = [2, 4]> () k = Expand (v, e) y = Mul (x, k)",
+        "y = Add (x, r)",
+        "e = Constant <value_ints = [2, 1]> () k = Expand (i, e) g = Gather (t, k) q = Constant <value_ints = [2, 4]> () h = Reshape (g, q) y = Add (x, h)",
+        "k = Gather (t, j) y = Add (x, k)",
+    ],
+)  # fmt: skip
+def test_rows_that_are_repeated_for_each_of_the_batch(nodes: str) -> None:
+    """A row that is expanded to the batch, or stored for each of it, is left to broadcasting."""
+    row = normal(1, 4)
+    proto = weights(
+        text(f"g (float[2, 4] x) => (float[2, 4] y) {{ {nodes} }}"),
+        v=row, r=np.repeat(row, 2, 0), t=normal(3, 4), i=np.array([[1]]), j=np.array([2, 2]),
+    )  # fmt: skip
+    result = fx2onnx.optimize_model(proto, dynamic={"x:0": "batch"})
+    assert result.verified
+    assert any(row.sizes == {"x:0": 6} for row in (result.comparison.rows if result.comparison else []))
 
 
 def test_rows_that_reach_each_other_are_found_by_running() -> None:

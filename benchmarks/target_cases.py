@@ -5,7 +5,7 @@ dtypes.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import ml_dtypes
@@ -109,6 +109,20 @@ def _with_constants(model: onnx.ModelProto, schema: Any, feeds: dict[str, np.nda
     del model.graph.input[:]
     model.graph.input.extend(kept)
     return feeds
+
+
+def with_constants(case: Case) -> Case:
+    """The same with all inputs but the first as constants, or with the only one: weights, scales and shapes stand so in files."""
+    model = onnx.load_from_string(case.model)
+    first = list(case.inputs)[:1] if len(case.inputs) > 1 else []
+    kept = [value for value in model.graph.input if value.name in first]
+    for name, array in case.inputs.items():
+        if name not in first:
+            model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    del model.graph.input[:]
+    model.graph.input.extend(kept)
+    inputs = {name: case.inputs[name] for name in first}
+    return replace(case, model=model.SerializeToString(), inputs=inputs)
 
 
 def _schema(op_type: str, opset: int) -> Any:

@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 from benchmarks.target_cases import Case, cases
-from benchmarks.target_probes import by_python
+from benchmarks.target_probes import tried
 from fx2onnx.targets.find import find
 from fx2onnx.targets.lint import lint
 
@@ -27,7 +27,7 @@ def sample() -> list[Case]:
 def test_the_runtime_runs_what_its_table_says(runtime: str, sample: list[Case]) -> None:
     if importlib.util.find_spec(runtime) is None:
         pytest.skip(f"{runtime} is not installed: pip install {runtime}")
-    said = by_python(runtime, sample, [])
+    said = tried(runtime, sample, [])
     target = find(runtime)
     lies = [
         f"{case.name} {case.op_type}-{case.version} {case.dtype}: {problem}"

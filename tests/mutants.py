@@ -28,6 +28,8 @@ class Mutant:
 
 CAPTURE, DYNAMIC = "tests/capture/test_in_place.py", "tests/capture/test_dynamic.py"
 LEAKS = "tests/test_leaks.py"
+KEYWORDS = "tests/exporting/test_torch_keywords.py"
+CONTROL_FLOW = "tests/verify/test_control_flow.py"
 AT_ONE, STEPS = "tests/capture/test_at_one.py", "tests/capture/test_decoding_steps.py"
 CLASSES = "tests/verify/test_verify_classes.py"
 CHOICES = "tests/verify/test_locate_choices.py"
@@ -484,7 +486,23 @@ MUTANTS = [
     Mutant("capture/diagnosis.py", "is_better and zero_one.", "is_better or zero_one.", "tests/capture/test_diagnosis.py"),
     Mutant("capture/diagnosis.py", "    if name in attempt.optional:\n        return None", "    return None", "tests/capture/test_diagnosis.py"),
     Mutant("capture/attempt.py", "axis: size.substitute({name: done.value})", "axis: size", "tests/capture/test_dynamic.py"),
-    Mutant("exporting/build.py", "or not options.export_params or", "or", "tests/exporting/test_export.py"),
+    Mutant("exporting/build.py", "are_inputs = not options.export_params or", "are_inputs =", "tests/exporting/test_export.py"),
+    Mutant("exporting/build.py", "own = {weight.name for", "own = {f'{weight.name}.' for", KEYWORDS),
+    Mutant("exporting/options.py", "value not in nothing and", "False and", KEYWORDS),
+    # targets
+    Mutant("targets/fit.py", "            if old == D.DOUBLE:\n", "            if False:\n", "tests/targets/test_fit.py"),
+    Mutant("targets/fit.py", "    if found is not None:\n        return found", "    if False:\n        return found", "tests/targets/test_fit.py"),
+    Mutant("targets/fit.py", "    _read_instead(output, result, cast)\n", "    pass\n", "tests/targets/test_fit.py"),
+    Mutant("targets/form.py", "self.last != OPEN and self.first", "self.first", "tests/targets/test_match.py"),
+    Mutant("targets/form.py", "if not self.release or numbers(since)", "if True or numbers(since)", "tests/targets/test_match.py"),
+    Mutant("targets/match.py", "if any(body.takes(opset, types) for body in bodies):", "if False:", "tests/targets/test_match.py"),
+    Mutant("targets/match.py", "for narrow, wide in found.casts.items())", "for narrow, wide in ())", "tests/targets/test_match.py"),
+    Mutant("targets/faults.py", "            fault.mend(node)\n", "            pass\n", "tests/targets/test_faults.py"),
+    Mutant("verify/known_faults.py", "if fault.ends_process)", "if False)", "tests/targets/test_faults.py"),
+    Mutant("verify/judge.py", "least_epsilon)\n        numbers", "0.0)\n        numbers", "tests/targets/test_fit.py"),
+    Mutant("exporting/target.py", "if fitted.left and options.target is not None:", "if False:", "tests/targets/test_fit.py"),
+    Mutant("capture/torch_private/dispatch.py", "if self.most_turns is not None and self.turns", "if False and self.turns", CONTROL_FLOW),
+    Mutant("capture/torch_private/dispatch.py", "            with self:\n                return value", "            if True:\n                return value", CONTROL_FLOW),
     Mutant("exporting/folder.py", "            check(stage)\n", "            pass\n", "tests/exporting/test_export.py"),
     # training
     Mutant("capture/torch_private/capture_modes.py", " else (_NO_BACKWARD,)", " else ()", "tests/capture/test_gradients.py"),

@@ -28,6 +28,8 @@ class _Thread(threading.local):
     """Whether this thread runs a module on fake tensors."""
     answers: Any = None
     """Who answers for them what no operator shows."""
+    programs: Any = None
+    """Who copies what a function that is called repeatedly recorded."""
 
 
 THREAD = _Thread()

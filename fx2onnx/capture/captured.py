@@ -13,6 +13,10 @@ from fx2onnx.base.assumptions import Assumed
 from fx2onnx.base.dims import Dim, DimLike, Scalar
 from fx2onnx.base.source import SourceLocation
 
+REPEAT = "repeat"
+"""In a node's ``meta``: the number of a program, and which of its copies the node belongs to. The copies differ in nothing
+but the nodes that they take."""
+
 
 @dataclass(frozen=True, slots=True)
 class TensorInfo:

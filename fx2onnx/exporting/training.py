@@ -67,7 +67,7 @@ def graph_of(module: torch.nn.Module, plan: Plan, kind: Kind, options: ExportOpt
     """The graph of that kind, under the names of the user's own module."""
     is_differentiated = kind in (Kind.STEP, Kind.GRADIENTS)
     program = TrainingProgram(module, plan, kind)
-    samples = plan.inputs(kind)
+    samples = plan.inputs(kind, with_state=False)
     capture = replace(
         options.capture,
         rung="fake",

@@ -60,11 +60,21 @@ def refer_to_weights(model: ir.Model, module: torch.nn.Module, places: Mapping[s
         )
 
 
+def _begun(plan: Plan) -> dict[str, float]:
+    """The number that each tensor of the optimizer's state begins with."""
+    found: dict[str, float] = {}
+    for group in () if plan.groups is None else plan.groups.members:
+        for name in group.parameters:
+            one = plan.parameters[name].detach().new_zeros([1] * plan.parameters[name].dim())
+            found |= {f"{name}.{slot}": float(value.reshape(-1)[0]) for slot, value in group.first_state(one).items()}
+    return found
+
+
 def manifest_of(plan: Plan, files: Mapping[str, str], results: Mapping[str, ExportResult]) -> TrainingManifest:
     """Which input is which, and which output has its next value."""
     training, groups = plan.training, plan.groups
     inputs = {name for result in results.values() for name in result.report.input_names}
-    state = plan.first_state()
+    state, begun = plan.state_types(), _begun(plan)
     rates = {} if groups is None else {name: group for group in groups.members for name in group.parameters}
     earlier = set() if groups is None else set(groups.state)
 
@@ -72,7 +82,7 @@ def manifest_of(plan: Plan, files: Mapping[str, str], results: Mapping[str, Expo
         return Slot(name, name + NEXT, tuple(tensor.shape), DTYPES[tensor.dtype], initial)
 
     def number(name: str, tensor: torch.Tensor) -> float:
-        return 0.0 if name in earlier or not tensor.numel() else float(tensor.reshape(-1)[0])
+        return 0.0 if name in earlier or not tensor.numel() else begun[name]
 
     parameters = tuple(
         TrainedParameter(

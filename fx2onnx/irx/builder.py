@@ -13,6 +13,10 @@ from fx2onnx.base.events import details
 from fx2onnx.irx.values import new_value
 
 
+MOST_COMPARED_BYTES = 16384
+"""Constants up to this size are compared with each other."""
+
+
 class Builder:
     """Nodes, initializers, names. Shared by the ``Emit`` of nested subgraphs."""
 
@@ -57,7 +61,7 @@ class Builder:
 
     def constant(self, array: npt.NDArray[Any], dtype: ir.DataType) -> ir.Value:
         """An initializer holding ``array``; equal small ones are one."""
-        key = (dtype, array.shape, array.tobytes()) if array.nbytes <= 1024 else (id(array),)
+        key = (dtype, array.shape, array.tobytes()) if array.nbytes <= MOST_COMPARED_BYTES else (id(array),)
         found = self._constants.get(key)
         if found is None:
             found = self.add_initializer("const", ir.Tensor(array, dtype=dtype), array.shape)

@@ -4,7 +4,7 @@ A layer is the run of nodes below one numbered module (``encoder.layer.3``). Two
 same overloads, arguments, types and source lines, read each other in the same places, and read values of the same kind
 from outside. Then their ONNX nodes differ in nothing but the values from outside and in names.
 
-The first layer of a kind is translated node by node. So is the second, which finds made what all share (sizes, masks);
+The first layer of a kind is translated node by node. So is the second, where the first made what all share (sizes, masks);
 it becomes the pattern. What its translation read beyond the types of operands (``irx.values.READ_SET``) must be the very
 same in the layers that are stamped from it.
 """
@@ -22,6 +22,7 @@ import onnx_ir as ir
 import torch.fx
 
 from fx2onnx.base.dims import Dim
+from fx2onnx.capture.captured import REPEAT
 from fx2onnx.irx.builder import Builder
 from fx2onnx.irx.edit import nested_graphs
 from fx2onnx.irx.values import READ_SET, copied_type, dims_of, is_complex, lacks_data, noted_sizes
@@ -33,6 +34,9 @@ _PLAIN = (
 )
 FEWEST = 4
 """Nodes of the smallest layer that is worth comparing."""
+
+LONG = 4
+"""ONNX nodes of the smallest call that is worth comparing."""
 
 DEEPEST = 8
 """Layers in layers are looked at down to here: modules nested a thousand deep would be compared at every level."""
@@ -73,39 +77,83 @@ class RepeatedLayers:
         self._may_repeat = may_repeat
         self._made: dict[torch.fx.Node, tuple[int, int]] = {}
         self._seen: set[Any] = set()
+        self._long: set[Any] = set()
+        """Overloads that take so many ONNX nodes that a stamp is made of each form of them."""
+        self._mentioned: set[int] = set()
+        """The ids in the keys of the builder's cache, of which so many were looked at:"""
+        self._looked_at = 0
         self._patterns: dict[Any, Pattern] = {}
         READ_SET.ids.clear()
 
     def run(self, nodes: Sequence[torch.fx.Node], depth: int = 0) -> None:
         """Translate or stamp ``nodes``, in order. Layers may hold layers: ``depth`` numbers precede theirs."""
-        for path, members in groupby(nodes, lambda node: _layer(node.meta.get("module") or "", depth)):
+        for (copy, path), members in groupby(nodes, lambda node: _part_of(node, depth)):
             group = list(members)
-            if path is None or len(group) < FEWEST:
-                for node in group:
-                    start = len(self.builder.nodes)
-                    self._translate(node)
-                    self._made[node] = (start, len(self.builder.nodes))
+            if copy is not None:
+                self._one(self._kind_of_copy(copy[0], group), group, self._each)
+            elif path is None or len(group) < FEWEST:
+                self._each(group)
             else:
-                self._layer(path, group, depth)
+                self._one(self._kind(path, group), group, lambda group: self.run(group, depth + 1))
 
-    def _layer(self, path: str, group: list[torch.fx.Node], depth: int) -> None:
-        found = self._kind(path, group)
+    def _each(self, group: Sequence[torch.fx.Node]) -> None:
+        """Translate one by one, or stamp what takes many ONNX nodes."""
+        for node in group:
+            if node.target in self._long:
+                self._one(self._kind_of_node(node), [node], self._plainly)
+            else:
+                self._plainly([node])
+
+    def _plainly(self, group: Sequence[torch.fx.Node]) -> None:
+        for node in group:
+            start = len(self.builder.nodes)
+            self._translate(node)
+            end = len(self.builder.nodes)
+            self._made[node] = (start, end)
+            if end - start >= LONG:
+                self._long.add(node.target)
+
+    def _one(
+        self,
+        found: tuple[Any, list[ir.Value]] | None,
+        group: list[torch.fx.Node],
+        translate: Callable[[list[torch.fx.Node]], None],
+    ) -> None:
+        """Stamp a layer, or ``translate`` it."""
         if found is None:
-            self.run(group, depth + 1)
+            translate(group)
             return
         kind, outside = found
         pattern = self._patterns.get(kind)
         if pattern is not None and all(outside[index] is value for index, value in pattern.fixed.items()):
             self._stamp(pattern, group, outside)
             return
-        reads, cached = len(READ_SET.ids), len(self.builder.size_cache)
-        self.run(group, depth + 1)
-        if kind in self._seen and all(map(self._may_repeat, group)):
+        reads, cached, looked = len(READ_SET.ids), len(self.builder.size_cache), len(self.builder.verdicts)
+        translate(group)
+        found_all = (len(self.builder.size_cache), len(self.builder.verdicts)) == (cached, looked)
+        if (kind in self._seen or found_all) and all(map(self._may_repeat, group)):
             self._add_pattern(kind, group, outside, cached, set(READ_SET.ids[reads:]))
         self._seen.add(kind)
 
     # -- what a layer is ------------------------------------------------------------------------------------------
-    def _kind(self, path: str, group: list[torch.fx.Node]) -> tuple[Any, list[ir.Value]] | None:
+    def _kind_of_node(self, node: torch.fx.Node) -> tuple[Any, list[ir.Value]] | None:
+        """What calls of an overload that take the same form have in common, wherever they stand."""
+        return self._kind(node.meta.get("module") or "", [node], with_lines=False)
+
+    def _kind_of_copy(self, number: int, group: list[torch.fx.Node]) -> tuple[Any, list[ir.Value]] | None:
+        """What copies of a recorded program have in common that they need not have, and the values read from outside."""
+        inside = set(group)
+        outside: dict[int, tuple[int, ir.Value]] = {}
+        try:
+            parts = [_outer(self.values[arg], outside) for node in group for arg in _operands(node) if arg not in inside]
+        except TypeError:
+            return None
+        kind = (number, tuple([node.target for node in group]), tuple(parts))
+        return kind, [value for _, value in outside.values()]
+
+    def _kind(
+        self, path: str, group: list[torch.fx.Node], *, with_lines: bool = True
+    ) -> tuple[Any, list[ir.Value]] | None:
         """What identical layers have in common, and the values read from outside; None where they cannot be compared."""
         places = {node: place for place, node in enumerate(group)}
         outside: dict[int, tuple[int, ir.Value]] = {}
@@ -125,8 +173,8 @@ class RepeatedLayers:
                 (
                     node.op,
                     node.target,
-                    node.meta["module"][len(path) :],
-                    node.meta.get("where"),
+                    (node.meta.get("module") or "")[len(path) :],
+                    node.meta.get("where") if with_lines else None,
                     node.meta.get("val"),
                     part(node.args),
                     tuple((name, part(arg)) for name, arg in node.kwargs.items()),
@@ -144,13 +192,15 @@ class RepeatedLayers:
         made = [self.builder.nodes[slice(*self._made[node])] for node in group]
         if any(nested_graphs(node) for nodes in made for node in nodes):
             return
-        keys = list(self.builder.size_cache)
         own = {id(value) for value in outside if isinstance(value.const_value, Weight)}
         own |= {id(value) for nodes in made for node in nodes for value in node.outputs}
-        if any(own.isdisjoint(_ids(key)) for key in keys[cached:]):
+        if any(own.isdisjoint(_ids(key)) for key in islice(self.builder.size_cache, cached, None)):
             return  # it made what later layers find made
-        mentioned = {name for key in (*keys, *self.builder.verdicts) for name in _ids(key)} - own
-        decisive = mentioned | read
+        for key in islice(self.builder.size_cache, self._looked_at, None):
+            self._mentioned.update(_ids(key))
+        self._looked_at = len(self.builder.size_cache)
+        mentioned = self._mentioned | {name for key in self.builder.verdicts for name in _ids(key)}
+        decisive = (mentioned - own) | read
         fixed = {
             index: value
             for index, value in enumerate(outside)
@@ -181,6 +231,20 @@ class RepeatedLayers:
         self.builder.nodes.append(
             ir.Node(old.domain, old.op_type, inputs, list(old.attributes.values()), outputs=outputs, name=name)
         )
+
+
+def _part_of(node: torch.fx.Node, depth: int) -> tuple[tuple[int, int] | None, str | None]:
+    """The copy of a recorded program, or the layer that the node belongs to."""
+    copy = node.meta.get(REPEAT)
+    return (copy, None) if copy is not None else (None, _layer(node.meta.get("module") or "", depth))
+
+
+def _operands(node: torch.fx.Node) -> Iterator[torch.fx.Node]:
+    """The nodes among the arguments, one as often as it is there."""
+    for arg in (*node.args, *node.kwargs.values()):
+        for part in arg if isinstance(arg, list | tuple) else (arg,):
+            if isinstance(part, torch.fx.Node):
+                yield part
 
 
 _NUMBER = re.compile(r"(?:^|(?<=[._]))\d+(?=\.|$)")

@@ -21,6 +21,8 @@ class ParameterGroup:
     parameters: tuple[str, ...]
     rate_name: str
     learning_rate: float
+    is_known: bool = True
+    """Whether the rule is one of ours, which does nothing but compute."""
 
     def first_state(self, parameter: torch.Tensor) -> State:
         """The state of a parameter before the first step."""
@@ -47,7 +49,7 @@ class Groups:
 def groups_of(optimizer: object, parameters: Mapping[str, torch.Tensor]) -> Groups:
     """Raises UserError E001 for an optimizer that is not known, E108 where it does not have every parameter."""
     if isinstance(optimizer, UpdateRule):
-        group = ParameterGroup(optimizer, tuple(parameters), RATE, optimizer.learning_rate)
+        group = ParameterGroup(optimizer, tuple(parameters), RATE, optimizer.learning_rate, is_known=False)
         return Groups((group,), {})
     make = RULES.get(type(optimizer))  # type: ignore[arg-type]
     if make is None or not isinstance(optimizer, torch.optim.Optimizer):

@@ -29,6 +29,15 @@ class Moment:
         """1 in the first step."""
         return self.step + 1
 
+    def rate_for(self, parameter: torch.Tensor) -> torch.Tensor:
+        """The learning rate as a factor of ``parameter``."""
+        return as_factor(self.learning_rate, parameter)
+
+
+def as_factor(number: torch.Tensor, parameter: torch.Tensor) -> torch.Tensor:
+    """A float64 scalar as PyTorch's operators on tensors of the parameter's type take it: those of float32 in float32."""
+    return number.float() if parameter.dtype == torch.float32 else number
+
 
 Update: TypeAlias = Callable[[torch.Tensor, torch.Tensor, State, Moment], tuple[torch.Tensor, State]]
 
@@ -81,12 +90,13 @@ def sgd(options: Group) -> UpdateRule:
         direction = _decayed(_minimised(gradient, options), parameter, options)
         new: State = {}
         if momentum:
-            buffer = state["momentum_buffer"] * momentum + direction * (1 - dampening)
+            buffer = state["momentum_buffer"] * momentum
+            buffer = buffer + (direction * (1 - dampening) if dampening else direction)
             if dampening:
                 buffer = torch.where(moment.step == 0, direction, buffer)
             new["momentum_buffer"] = buffer
             direction = direction + momentum * buffer if options["nesterov"] else buffer
-        return parameter - moment.learning_rate * direction, new
+        return parameter - moment.rate_for(parameter) * direction, new
 
     return UpdateRule(update, {"momentum_buffer": 0.0} if momentum else {}, uses_step=bool(momentum and dampening))
 
@@ -102,7 +112,7 @@ def adam(options: Group, *, decoupled: bool = False) -> UpdateRule:
     ) -> tuple[torch.Tensor, State]:
         gradient, rate = _minimised(gradient, options), moment.learning_rate
         if decay and is_decoupled:
-            parameter = parameter * (1 - rate * decay)
+            parameter = parameter * as_factor(1 - rate * decay, parameter)
         elif decay:
             gradient = gradient.add(parameter, alpha=decay)
         mean = torch.lerp(state["exp_avg"], gradient, 1 - first)
@@ -110,8 +120,8 @@ def adam(options: Group, *, decoupled: bool = False) -> UpdateRule:
         new = {"exp_avg": mean, "exp_avg_sq": square}
         if options["amsgrad"]:
             square = new["max_exp_avg_sq"] = torch.maximum(state["max_exp_avg_sq"], square)
-        step_size = rate / (1 - first**moment.number)
-        scale = (1 - second**moment.number).sqrt()
+        step_size = as_factor(rate / (1 - first**moment.number), parameter)
+        scale = as_factor((1 - second**moment.number).sqrt(), parameter)
         return parameter - step_size * (mean / (square.sqrt() / scale + epsilon)), new
 
     names = ["exp_avg", "exp_avg_sq", *(["max_exp_avg_sq"] if options["amsgrad"] else [])]
@@ -139,7 +149,7 @@ def rmsprop(options: Group) -> UpdateRule:
         direction = gradient / (root.sqrt() + epsilon)
         if momentum:
             direction = new["momentum_buffer"] = state["momentum_buffer"] * momentum + direction
-        return parameter - moment.learning_rate * direction, new
+        return parameter - moment.rate_for(parameter) * direction, new
 
     names = ["square_avg", *(["grad_avg"] if options["centered"] else []), *(["momentum_buffer"] if momentum else [])]
     return UpdateRule(update, dict.fromkeys(names, 0.0), uses_step=False)
@@ -155,7 +165,7 @@ def adagrad(options: Group) -> UpdateRule:
         gradient = _decayed(_minimised(gradient, options), parameter, options)
         rate = moment.learning_rate / (1 + moment.step * lr_decay) if lr_decay else moment.learning_rate
         total = state["sum"] + gradient * gradient
-        return parameter - rate * (gradient / (total.sqrt() + epsilon)), {"sum": total}
+        return parameter - as_factor(rate, parameter) * (gradient / (total.sqrt() + epsilon)), {"sum": total}
 
     return UpdateRule(update, {"sum": _number(options, "initial_accumulator_value")}, uses_step=bool(lr_decay))
 

@@ -10,16 +10,18 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.capture.python.outputs import output_name
+from fx2onnx.capture.recording.repeats import repeated
 from fx2onnx.capture.torch_private.pytrees import flatten
 from fx2onnx.training.groups import Groups
 from fx2onnx.training.history import check_gradients, check_loss, check_tracked
-from fx2onnx.training.optimizers import Moment
+from fx2onnx.training.optimizers import Moment, UpdateRule
 from fx2onnx.training.options import Training
 from fx2onnx.training.randomness import is_drop_path, seeded, unseeded
 from fx2onnx.training.sample import Sample, refuse_names
@@ -57,8 +59,10 @@ class Plan:
     buffers: Tensors = field(default_factory=dict)
     """Those that a step changes."""
 
-    def inputs(self, kind: Kind) -> Tensors:
-        """A sample of every input of the graph, by name. Raises UserError E001 where two have one name."""
+    def inputs(self, kind: Kind, *, with_state: bool = True) -> Tensors:
+        """A sample of every input of the graph, by name; ``with_state`` also the numbers of the optimizer's state, which is
+        as large as the parameters. Raises UserError E001 where two have one name.
+        """
         training, groups = self.training, self.groups
         found: Tensors = {}
         parts: list[tuple[str, Tensors]] = []
@@ -75,7 +79,7 @@ class Plan:
             parts += [("a gradient", {GRADIENT + name: value for name, value in self.parameters.items()})]
         parts += [("a parameter", self.parameters if kind is Kind.UPDATE else self.parameters | self.held)]
         if kind in (Kind.STEP, Kind.UPDATE):
-            parts += [("the optimizer's state", self.first_state())]
+            parts += [("the optimizer's state", self.first_state() if with_state else self.state_types())]
         if kind is Kind.EVAL:
             parts += [("a buffer", self.buffers)]
         taken: dict[str, str] = {}
@@ -96,6 +100,21 @@ class Plan:
             for name in group.parameters
             for slot, value in group.first_state(self.parameters[name].detach()).items()
         }
+        return begun | {name: value for name, value in groups.state.items() if name in begun}
+
+    def state_types(self) -> Tensors:
+        """``first_state`` with whatever is in the memory: none of it is touched."""
+        groups = self.groups
+        if groups is None:
+            return {}
+        begun: Tensors = {}
+        for group in groups.members:
+            for name in group.parameters:
+                parameter = self.parameters[name].detach()
+                shown = group.first_state(parameter.to("meta"))
+                begun |= {
+                    f"{name}.{slot}": torch.empty_like(value, device=parameter.device) for slot, value in shown.items()
+                }
         return begun | {name: value for name, value in groups.state.items() if name in begun}
 
 
@@ -209,20 +228,38 @@ class TrainingProgram(torch.nn.Module):
                 is_finite = results[FINITE] = torch.stack(flags).all()
             gradients = clipped(gradients, training)
             counted = tensors[STEP].double() if groups.uses_step else torch.zeros((), dtype=torch.float64)
-            for group in groups.members:
+            for place, group in enumerate(groups.members):
                 moment = Moment(tensors[group.rate_name].double(), counted)
                 for name in group.parameters:
                     old = {slot: tensors[f"{name}.{slot}"] for slot in group.slots(tensors[name])}
-                    parameter, state = group.rule.update(tensors[name], gradients[name], old, moment)
-                    check_state(name, old, state)
-                    for label, value in ((name, parameter), *((f"{name}.{slot}", state[slot]) for slot in old)):
-                        value = value.to(tensors[label].dtype)
-                        chosen = value if is_finite is None else torch.where(is_finite, value, tensors[label])
-                        results[label + NEXT] = chosen
+                    update = partial(_updated, group.rule, name, tuple(old), moment, is_finite)
+                    given = (tensors[name], gradients[name], *old.values())
+                    nexts = repeated(update, (place, *old), *given) if group.is_known else update(*given)
+                    labels = (name, *(f"{name}.{slot}" for slot in old))
+                    results |= {label + NEXT: value for label, value in zip(labels, nexts, strict=True)}
             if groups.uses_step:
                 step = tensors[STEP]
                 results[STEP + NEXT] = step + 1 if is_finite is None else step + is_finite.to(step.dtype)
         return results
+
+
+def _updated(
+    rule: UpdateRule,
+    name: str,
+    slots: tuple[str, ...],
+    moment: Moment,
+    is_finite: torch.Tensor | None,
+    parameter: torch.Tensor,
+    gradient: torch.Tensor,
+    *state: torch.Tensor,
+) -> list[torch.Tensor]:
+    """The next values of a parameter and of its state, which stay as they are where a gradient of the step is not finite."""
+    old = dict(zip(slots, state, strict=True))
+    new, new_state = rule.update(parameter, gradient, old, moment)
+    check_state(name, old, new_state)
+    nexts = [(parameter, new), *((old[slot], new_state[slot]) for slot in slots)]
+    nexts = [(before, value.to(before.dtype)) for before, value in nexts]
+    return [value if is_finite is None else torch.where(is_finite, value, before) for before, value in nexts]
 
 
 def clipped(gradients: Tensors, training: Training) -> Tensors:

@@ -133,6 +133,10 @@ def is_empty(dims: Iterable[DimLike]) -> bool:
     return any(not isinstance(dim, Dim) and dim == 0 for dim in dims)
 
 
+MOST_CONSTANT = 2048
+"""Elements of a tensor full of one number that is written as it is: such as one number a channel."""
+
+
 def zeros(op: Emit, dims: Sequence[DimLike], dtype: ir.DataType) -> ir.Value:
     """A tensor of zeros; of False for bool."""
     return filled(op, dims, 0, dtype)
@@ -140,7 +144,7 @@ def zeros(op: Emit, dims: Sequence[DimLike], dtype: ir.DataType) -> ir.Value:
 
 def filled(op: Emit, dims: Sequence[DimLike], number: float, dtype: ir.DataType) -> ir.Value:
     """A tensor of ``dims`` full of one number; small fixed ones are constants."""
-    if not any(isinstance(dim, Dim) for dim in dims) and int(np.prod([int(dim) for dim in dims])) <= 64:  # type: ignore[arg-type]
+    if not any(isinstance(dim, Dim) for dim in dims) and int(np.prod([int(dim) for dim in dims])) <= MOST_CONSTANT:  # type: ignore[arg-type]
         return op.const(np.full([int(dim) for dim in dims], number), dtype)  # type: ignore[arg-type]
     return op.expand(op.const(number, dtype), dims)
 

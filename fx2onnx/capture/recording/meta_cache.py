@@ -58,10 +58,12 @@ class Spec(NamedTuple):
 
 
 class Specs(NamedTuple):
-    """The results of a call: one, or several in a container. A number stands for the argument at that position."""
+    """The results of a call: one, or several in a container. A number stands for the argument at that position, None for a
+    result that was not asked for.
+    """
 
-    parts: tuple[Spec | int, ...]
-    container: Callable[[Iterable[torch.Tensor]], object] | None = None
+    parts: tuple[Spec | int | None, ...]
+    container: Callable[[Iterable[torch.Tensor | None]], object] | None = None
 
 
 Key: TypeAlias = tuple[Any, torch.dtype, bool | torch.dtype, tuple[object, ...], *tuple[object, ...]]
@@ -166,10 +168,10 @@ class MetaCache:
         """Note the result of a call that ran, what it decided by the sample's sizes, and what was known of sizes before."""
         results = result if isinstance(result, tuple | list) else (result,)
         parts = [self._spec(item, args) if isinstance(item, torch.Tensor) else None for item in results]
-        known = [part for part in parts if part is not None]
-        if len(known) < len(parts):
+        is_asked_for = [item is not None or results is not result for item in results]
+        if any(is_asked and part is None for is_asked, part in zip(is_asked_for, parts, strict=True)):
             return
-        specs = self._specs[key] = Specs(tuple(known), type(result) if results is result else None)
+        specs = self._specs[key] = Specs(tuple(parts), type(result) if results is result else None)
         is_shared = key[0].func.namespace == "aten" and not self._env.unbacked
         if is_shared and all(how != "specialize" for how, _, _ in asked):
             self._shared[facts, key] = (specs, tuple(dict.fromkeys(asked)))
@@ -222,9 +224,20 @@ class MetaCache:
         specs = self._specs[key] = Specs((_fresh(kind),))
         return specs
 
-    def _make(self, spec: Spec | int, args: tuple[Any, ...]) -> torch.Tensor:
+    def _make(self, spec: Spec | int | None, args: tuple[Any, ...]) -> torch.Tensor | None:
+        if spec is None:
+            return None
         if isinstance(spec, int):
             return self._fake_of(args[spec])
+        made = self._of_type(spec, args)
+        self.made[id(made)] = spec
+        return made
+
+    def fresh(self, kind: TensorType) -> torch.Tensor:
+        """A new tensor of that type, with memory of its own."""
+        return self._of_type(_fresh(kind), ())
+
+    def _of_type(self, spec: Spec, args: tuple[Any, ...]) -> torch.Tensor:
         dtype, dims, steps, first, device = spec.type
         env = self._env
         if env.hints:
@@ -242,7 +255,6 @@ class MetaCache:
         finally:
             env.takes_notes = True
         self._types[id(made)] = spec.type
-        self.made[id(made)] = spec
         return made
 
 

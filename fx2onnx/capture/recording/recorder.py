@@ -58,7 +58,7 @@ class Recorder(BaseRecorder):
         """How Python's decisions by data go, if they are no error."""
         self._spans = events.details()
         handle = weakref.WeakMethod(self.handle if self._spans is None else self._handle_timed)
-        self.mode = PreDispatchMode(handle) if whole else SplitMode(handle)
+        self.mode = PreDispatchMode(handle) if whole else SplitMode(handle, self.fake_mode.device_if_held)
         self.written: dict[int, SourceLocation | None] = {}
         """Memories that were written, by id, with the first writer's line."""
         self.writes: list[tuple[list[DimLike | torch.SymInt], SourceLocation | None]] = []

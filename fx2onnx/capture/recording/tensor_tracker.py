@@ -289,5 +289,9 @@ class TensorTracker:
             view = View(base.memory, (*base.steps, step), node, info, base.memory.version, tensor)
         else:
             view = View(Memory(node, info), (), node, info, 0, tensor)
-        self.views[id(tensor)] = view
+        self.add_view(view)
+
+    def add_view(self, view: View) -> None:
+        """Know the view's tensor."""
+        self.views[id(view.tensor)] = view
         self._unlisted.append(view)

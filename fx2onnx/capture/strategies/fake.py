@@ -25,6 +25,7 @@ from fx2onnx.capture.recording import control_flow
 from fx2onnx.capture.recording.choices import Branches
 from fx2onnx.capture.recording.questions import Questions
 from fx2onnx.capture.recording.recorder import Recorder
+from fx2onnx.capture.recording.repeats import take_repeats
 from fx2onnx.capture.recording.tensor_tracker import NeedsDecomposition, tensor_info
 from fx2onnx.capture.shapes.python_sizes import take_sizes
 from fx2onnx.capture.shapes.shape_env import DATA_DECIDES, KEEP_TENSORS, ShapeEnv
@@ -135,6 +136,7 @@ def _run_module(
     attempt.patches.apply(attempt.traced, recorder.is_known)
     take_assignments(recorder.take_data)
     take_questions(Questions(recorder))
+    take_repeats(recorder)
     indices = IndicesOfSizes() if attempt.numbers_in else contextlib.nullcontext()
     with capture_modes(recorder.fake_mode, recorder.mode, attempt.gradients), indices:
         try:

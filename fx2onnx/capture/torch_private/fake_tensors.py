@@ -17,7 +17,7 @@ from torch._subclasses import fake_tensor
 
 from fx2onnx.base.changes import Changes
 from fx2onnx.base.code_patch import THREAD, Delegate, put_name
-from fx2onnx.capture.torch_private.dispatch import Named, Operands, Types, UnnotedMode, no_dispatch
+from fx2onnx.capture.torch_private.dispatch import ASKS_DEVICE, Named, Operands, Types, UnnotedMode, no_dispatch
 from fx2onnx.capture.torch_private.operators import OpOverload
 
 FakeTensor = fake_tensor.FakeTensor
@@ -84,6 +84,10 @@ class FakeMode(FakeTensorMode, UnnotedMode):  # type: ignore[no-untyped-call, mi
     def device_of(self, tensor: torch.Tensor) -> torch.device:
         """Of a tensor that this mode holds."""
         return self._devices.get(id(tensor), CPU)
+
+    def device_if_held(self, tensor: object) -> torch.device | None:
+        """Of a tensor that this mode holds, where ``tensor`` is one and plain."""
+        return self._devices.get(id(tensor), CPU) if id(tensor) in self._held and type(tensor) is torch.Tensor else None
 
     def __torch_dispatch__(self, func: OpOverload, types: Types, args: Operands = (), kwargs: Named = None) -> object:
         if self.computes:
@@ -187,7 +191,7 @@ def _become(tensor: torch.Tensor, kind: type, attributes: dict[str, object]) -> 
     own.update(attributes)
 
 
-_device_of, _detach = torch.ops.prim.device.default, torch.ops.aten.detach.default
+_device_of, _detach = ASKS_DEVICE, torch.ops.aten.detach.default
 
 
 def fake_from_meta(

@@ -1,0 +1,138 @@
+"""A function that is called again and again with tensors of the same types: recorded once, then copied.
+
+An optimizer updates every parameter by one formula. Running it for each takes longer than the rest of a capture, so the
+first call with its types is recorded, and the nodes that depend on its tensors are copied for the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import count, takewhile
+from typing import Any
+
+import torch
+import torch.fx
+
+from fx2onnx.base.code_patch import THREAD, put_name
+from fx2onnx.capture.captured import REPEAT
+from fx2onnx.capture.recording.aliasing import Memory, View
+from fx2onnx.capture.recording.meta_cache import TensorType
+from fx2onnx.capture.recording.recorder import Recorder
+from fx2onnx.capture.torch_private.tensor_questions import requires_grad
+
+Function = Callable[..., Sequence[torch.Tensor]]
+
+
+def repeated(function: Function, key: object, *tensors: torch.Tensor) -> Sequence[torch.Tensor]:
+    """``function(*tensors)``, where equal keys and types of tensors mean the same formula, which has no side effects."""
+    programs: Programs | None = THREAD.programs
+    return function(*tensors) if programs is None else programs.called(function, key, tensors)
+
+
+def take_repeats(recorder: Recorder) -> None:
+    """Until ``Changes`` end, ``repeated`` copies in this thread."""
+    put_name(THREAD, "programs", Programs(recorder))
+
+
+@dataclass(frozen=True)
+class Program:
+    """What one call recorded: the nodes that depend on its tensors, and its results."""
+
+    number: int
+    nodes: list[torch.fx.Node]
+    inputs: list[torch.fx.Node]
+    results: list[tuple[torch.fx.Node, TensorType]]
+
+
+class Programs:
+    """The calls that one run has recorded."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._known: dict[object, Program | None] = {}
+        self._copies = count()
+
+    def called(self, function: Function, key: object, tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        """See ``repeated``."""
+        recorder = self._recorder
+        nodes = [recorder.node_of(tensor) for tensor in tensors]
+        try:
+            types = tuple(recorder.meta_cache.type_of(tensor) for tensor in tensors)
+        except TypeError:
+            return function(*tensors)
+        kind = (key, types, tuple(map(nodes.index, nodes)), torch.is_grad_enabled())
+        if kind in self._known:
+            program = self._known[kind]
+            return function(*tensors) if program is None else self._copied(program, nodes)
+        before, last = self._facts(), next(reversed(recorder.graph.nodes), None)
+        results = function(*tensors)
+        made = [*takewhile(lambda node: node is not last, reversed(recorder.graph.nodes))][::-1]
+        is_alone = before == self._facts() and not any(map(requires_grad, (*tensors, *results)))
+        self._known[kind] = self._program(made, nodes, results) if is_alone else None
+        return results
+
+    def _facts(self) -> tuple[object, ...]:
+        """What a call changes that is more than its nodes."""
+        recorder = self._recorder
+        env = recorder.shape_env
+        counts = (len(recorder.writes), len(recorder.symbols), len(recorder.warnings), len(env.asked))
+        return id(recorder.graph), recorder.graph is recorder.root, *counts
+
+    def _program(
+        self, made: list[torch.fx.Node], inputs: list[torch.fx.Node], results: Sequence[torch.Tensor]
+    ) -> Program | None:
+        """None where a copy of the nodes would not do."""
+        recorder = self._recorder
+        number = len(self._known)
+        own = set(inputs)
+        nodes = []
+        for node in made:
+            if not own.isdisjoint(node.all_input_nodes):
+                own.add(node)
+                nodes.append(node)
+        views = [recorder.views.get(id(result)) for result in results]
+        found: list[tuple[torch.fx.Node, TensorType]] = []
+        for result, view in zip(results, views, strict=True):
+            is_fresh = view is not None and not view.steps and not view.memory.version and view.node in own
+            if view is None or not is_fresh or view.node in inputs:
+                return None
+            found.append((view.node, recorder.meta_cache.type_of(result)))
+        if len({node for node, _ in found}) < len(found) or any(node.op != "call_function" for node in nodes):
+            return None
+        _mark(nodes, (number, next(self._copies)))
+        return Program(number, nodes, inputs, found)
+
+    def _copied(self, program: Program, inputs: list[torch.fx.Node]) -> list[torch.Tensor]:
+        """The results of the same nodes with other inputs."""
+        recorder = self._recorder
+        new = dict(zip(program.inputs, inputs, strict=True))
+
+        def part(arg: Any) -> Any:
+            if isinstance(arg, torch.fx.Node):
+                return new.get(arg, arg)
+            return type(arg)(map(part, arg)) if isinstance(arg, list | tuple) else arg
+
+        copies = []
+        for old in program.nodes:
+            kwargs = {name: part(arg) for name, arg in old.kwargs.items()} if old.kwargs else {}
+            node = recorder.graph.create_node(old.op, old.target, tuple([part(arg) for arg in old.args]), kwargs)
+            node.meta.update(old.meta)
+            if old in recorder.without_grad:
+                recorder.without_grad.add(node)
+            new[old] = node
+            copies.append(node)
+        _mark(copies, (program.number, next(self._copies)))
+        return [self._tensor(new[node], kind) for node, kind in program.results]
+
+    def _tensor(self, node: torch.fx.Node, kind: TensorType) -> torch.Tensor:
+        recorder = self._recorder
+        tensor = recorder.meta_cache.fresh(kind)
+        info = node.meta["val"]
+        recorder.add_view(View(Memory(node, info), (), node, info, 0, tensor))
+        return tensor
+
+
+def _mark(nodes: Sequence[torch.fx.Node], copy: tuple[int, int]) -> None:
+    for node in nodes:
+        node.meta[REPEAT] = copy

@@ -15,6 +15,7 @@ from functools import partial
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from fx2onnx.base.code_patch import THREAD
 from fx2onnx.base.errors import UserError
 from fx2onnx.capture.python.outputs import output_name
 from fx2onnx.capture.recording.repeats import repeated
@@ -197,8 +198,8 @@ class TrainingProgram(torch.nn.Module):
         """The results, and the gradients of parameters and inputs by name."""
         training = self.plan.training
         with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):
-            parameters = {name: tensors[name].detach().requires_grad_() for name in self.plan.parameters}
-            inputs = {name: tensors[name].detach().requires_grad_() for name in training.inputs}
+            parameters = {name: _leaf(tensors[name]) for name in self.plan.parameters}
+            inputs = {name: _leaf(tensors[name]) for name in training.inputs}
             held = {name: tensors[name] for name in self.plan.held}
 
             def run() -> Tensors:
@@ -212,6 +213,8 @@ class TrainingProgram(torch.nn.Module):
             found = torch.autograd.grad(loss, list(wanted.values()), allow_unused=True)
         gradients = dict(zip(wanted, found, strict=True))
         check_gradients(gradients, run)
+        for leaf in wanted.values():
+            leaf.requires_grad_(False)
         with torch.no_grad():
             if training.loss_scale:
                 gradients = {name: gradient / tensors[LOSS_SCALE] for name, gradient in gradients.items()}
@@ -241,6 +244,11 @@ class TrainingProgram(torch.nn.Module):
                 step = tensors[STEP]
                 results[STEP + NEXT] = step + 1 if is_finite is None else step + is_finite.to(step.dtype)
         return results
+
+
+def _leaf(tensor: torch.Tensor) -> torch.Tensor:
+    """What gradients are taken for: a captured input itself, which nobody else has, without a call that is recorded."""
+    return (tensor if THREAD.captures else tensor.detach()).requires_grad_()
 
 
 def _updated(

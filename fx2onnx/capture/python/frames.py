@@ -55,11 +55,16 @@ def raises_in_eager(code: CodeType) -> bool:
 def _user_frame(within: CodeType | None = None) -> FrameType | None:
     """The innermost frame outside torch and fx2onnx; of those that ``within`` called, where it is given."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and not is_user(frame.f_code):
-        if frame.f_code is within:
+    known = _is_user_code.get
+    while frame is not None:
+        code = frame.f_code
+        found = known(id(code))
+        if found[1] if found is not None else is_user(code):
+            return frame
+        if code is within:
             return None
         frame = frame.f_back
-    return frame
+    return None
 
 
 def user_location(within: CodeType | None = None) -> SourceLocation | None:

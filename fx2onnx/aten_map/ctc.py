@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
@@ -16,6 +18,7 @@ from fx2onnx.aten_map.reductions import reduce
 from fx2onnx.aten_map.scans import cumulative_sum
 from fx2onnx.aten_map.table.axes import whole
 from fx2onnx.aten_map.table.registry import overloads_of, register_shared
+from fx2onnx.base.dims import DimLike
 from fx2onnx.irx.emit import Emit
 
 aten = torch.ops.aten
@@ -54,51 +57,80 @@ def shifted(op: Emit, value: ir.Value, steps: int, filler: ir.Value) -> ir.Value
     return op.Concat(filler, kept, axis=1)
 
 
+class Path(NamedTuple):
+    """What a sequence is aligned with: z = blank, l0, blank, l1, .. blank, of length 2 S + 1."""
+
+    places: ir.Value
+    """0, 1, .. 2 S, as int64."""
+    classes: ir.Value
+    """z [N, 2 S + 1], blank beyond the last label."""
+    may_skip: ir.Value
+    """Whether z[s] may follow z[s - 2]: it is neither that nor blank."""
+    last: ir.Value
+    """[N, 1]: the place of the last blank."""
+    length: DimLike
+
+
+def path_of(op: Emit, labels: ir.Value, target_lengths: ir.Value, blank: int) -> Path:
+    """Of labels [N, S]."""
+    batch, longest = op.dims(labels)
+    length = whole(2 * longest + 1)
+    blanks = op.expand(op.const(np.int64(blank)), op.dims(labels))
+    both = op.Concat(op.Unsqueeze(blanks, axes=[2]), op.Unsqueeze(labels, axes=[2]), axis=2)
+    flat = op.reshape(both, (batch, whole(2 * longest)))
+    extended = op.Concat(flat, op.expand(op.const(np.int64(blank)), (batch, 1)), axis=1)
+    places = counted(op, length, D.INT64)
+    column = op.Unsqueeze(target_lengths, axes=[1])
+    named = op.And(op.Greater(column, op.Div(places, 2)), op.Equal(op.Mod(places, 2), 1))
+    classes = op.Where(named, extended, op.const(np.int64(blank)))
+    gap = op.expand(op.const(np.int64(-1)), (batch, 2))
+    may_skip = op.And(named, op.Not(op.Equal(classes, shifted(op, classes, 2, gap))))
+    return Path(places, classes, may_skip, op.Mul(column, 2), length)
+
+
+def advanced(op: Emit, states: Sequence[ir.Value], emitted: ir.Value) -> ir.Value:
+    """``log(sum of exp(state))`` plus what is emitted; -inf where all are."""
+    low = op.const(-math.inf, WORK)
+    most = functools.reduce(op.Max, states)
+    most = op.Where(op.Equal(most, low), op.const(0.0, WORK), most)
+    total = functools.reduce(op.Add, [op.Exp(op.Sub(state, most)) for state in states])
+    return op.Add(op.Add(op.Log(total), most), emitted)
+
+
+def at_start(op: Emit, path: Path, place: ir.Value) -> ir.Value:
+    """log 1 at that place, log 0 elsewhere: [N, 2 S + 1]."""
+    found = op.Where(op.Equal(path.places, place), op.const(0.0, WORK), op.const(-math.inf, WORK))
+    return op.expand(found, op.dims(path.classes))
+
+
+def following(op: Emit, alpha: ir.Value, path: Path, emitted: ir.Value) -> ir.Value:
+    """alpha[s] <- emitted[s] + log(exp alpha[s] + exp alpha[s - 1] + exp alpha[s - 2] where z[s] may follow z[s - 2])."""
+    low, batch = op.const(-math.inf, WORK), op.dims(alpha)[0]
+    one = shifted(op, alpha, 1, op.expand(low, (batch, 1)))
+    two = op.Where(path.may_skip, shifted(op, alpha, 2, op.expand(low, (batch, 2))), low)
+    return advanced(op, [alpha, one, two], emitted)
+
+
+def at_end(op: Emit, alpha: ir.Value, path: Path) -> ir.Value:
+    """log p [N] from the last alpha."""
+    ends = op.Or(op.Equal(path.places, path.last), op.Equal(path.places, op.Sub(path.last, 1)))
+    return reduce(op, "ReduceLogSumExp", op.Where(ends, alpha, op.const(-math.inf, WORK)), 1)
+
+
 def log_likelihood(
     op: Emit, logs: ir.Value, labels: ir.Value, input_lengths: ir.Value, target_lengths: ir.Value, blank: int
 ) -> ir.Value:
-    """log p [N]: logs [T, N, C], labels [N, S].
-
-    alpha[s] <- logs[t, z[s]] + log(exp alpha[s] + exp alpha[s - 1] + exp alpha[s - 2] where z[s] is neither blank nor
-    z[s - 2]), z = blank, l0, blank, l1, .. blank; it starts from 0 at s = 0 before the first step.
-    """
-    steps, batch = op.dims(logs)[0], op.dims(logs)[1]
-    length = 2 * op.dims(labels)[1] + 1
-    blanks = op.expand(op.const(np.int64(blank)), op.dims(labels))
-    both = op.Concat(op.Unsqueeze(blanks, axes=[2]), op.Unsqueeze(labels, axes=[2]), axis=2)
-    flat = op.reshape(both, (batch, 2 * op.dims(labels)[1]))  # type: ignore[arg-type]
-    extended = op.Concat(flat, op.expand(op.const(np.int64(blank)), (batch, 1)), axis=1)
-    places = counted(op, length, D.INT64)  # type: ignore[arg-type]
-    named = op.And(
-        op.Greater(target_lengths_column(op, target_lengths), op.Div(places, 2)), op.Equal(op.Mod(places, 2), 1)
-    )
-    safe = op.Where(named, extended, op.const(np.int64(blank)))
-    low = op.const(-math.inf, WORK)
-    gap = op.expand(op.const(np.int64(-1)), (batch, 2))
-    may_skip = op.And(named, op.Not(op.Equal(safe, shifted(op, safe, 2, gap))))
-    start = op.Where(op.Equal(places, 0), op.const(0.0, WORK), low)
-    start = op.expand(start, (batch, length))  # type: ignore[arg-type]
+    """log p [N]: logs [T, N, C], labels [N, S]. alpha starts from 0 at s = 0 before the first step."""
+    path = path_of(op, labels, target_lengths, blank)
+    start = at_start(op, path, op.const(np.int64(0)))
 
     def body(op: Emit, index: ir.Value, states: list[ir.Value]) -> list[ir.Value]:
-        alpha = states[0]
-        one = shifted(op, alpha, 1, op.expand(low, (batch, 1)))
-        two = op.Where(may_skip, shifted(op, alpha, 2, op.expand(low, (batch, 2))), low)
-        most = op.Max(op.Max(alpha, one), two)
-        most = op.Where(op.Equal(most, low), op.const(0.0, WORK), most)
-        total = op.Add(op.Add(op.Exp(op.Sub(alpha, most)), op.Exp(op.Sub(one, most))), op.Exp(op.Sub(two, most)))
-        emitted = op.GatherElements(op.Gather(logs, index, axis=0), safe, axis=1)
-        following = op.Add(op.Add(op.Log(total), most), emitted)
+        emitted = op.GatherElements(op.Gather(logs, index, axis=0), path.classes, axis=1)
         running = op.Less(index, op.Unsqueeze(input_lengths, axes=[1]))
-        return [op.Where(running, following, alpha)]
+        return [op.Where(running, following(op, states[0], path, emitted), states[0])]
 
-    (alpha,) = loop(op, steps, [start], body)
-    last = op.Mul(target_lengths_column(op, target_lengths), 2)
-    ends = op.Or(op.Equal(places, last), op.Equal(places, op.Sub(last, 1)))
-    return reduce(op, "ReduceLogSumExp", op.Where(ends, alpha, low), 1)
-
-
-def target_lengths_column(op: Emit, lengths: ir.Value) -> ir.Value:
-    return op.Unsqueeze(lengths, axes=[1])
+    (alpha,) = loop(op, op.dims(logs)[0], [start], body)
+    return at_end(op, alpha, path)
 
 
 def _ctc_loss(

@@ -12,7 +12,6 @@ from fx2onnx.base.dims import DimLike, Scalar
 from fx2onnx.base.events import details
 from fx2onnx.irx.values import new_value
 
-
 MOST_COMPARED_BYTES = 16384
 """Constants up to this size are compared with each other."""
 

@@ -145,7 +145,9 @@ class RepeatedLayers:
         inside = set(group)
         outside: dict[int, tuple[int, ir.Value]] = {}
         try:
-            parts = [_outer(self.values[arg], outside) for node in group for arg in _operands(node) if arg not in inside]
+            parts = [
+                _outer(self.values[arg], outside) for node in group for arg in _operands(node) if arg not in inside
+            ]
         except TypeError:
             return None
         kind = (number, tuple([node.target for node in group]), tuple(parts))

@@ -115,6 +115,26 @@ def _ctc_loss(recorder: BaseRecorder, call: Call, log_probs: torch.Tensor, reduc
     return record_sized(recorder, call, [(log_probs.dtype, shape)])
 
 
+@register(Kind.RECORD, aten._ctc_loss.default, aten._ctc_loss.Tensor)
+def _ctc_loss_parts(
+    recorder: BaseRecorder, call: Call, log_probs: torch.Tensor, targets: torch.Tensor, target_lengths: Any
+) -> object:
+    """_ctc_loss: a number for each sequence of log_probs [T, N, C], and alpha [N, T, 2 S + 1]: S is the length of the longest
+    target, or of all targets there are where the lengths are data.
+    """
+    steps, batch = dims_of(log_probs)[:2]
+    is_data = isinstance(target_lengths, torch.Tensor)
+    longest = dims_of(targets)[-1] if is_data else max([*target_lengths, 1])
+    dtype = log_probs.dtype
+    return record_sized(recorder, call, [(dtype, [batch]), (dtype, [batch, steps, 2 * longest + 1])])
+
+
+@register(Kind.RECORD, aten._ctc_loss_backward.default, aten._ctc_loss_backward.Tensor)
+def _ctc_loss_backward(recorder: BaseRecorder, call: Call, log_probs: torch.Tensor) -> object:
+    """_ctc_loss_backward: of the type of log_probs."""
+    return record_sized(recorder, call, [(log_probs.dtype, dims_of(log_probs))])
+
+
 @register(Kind.RECORD, aten.histogramdd.default, aten.histogramdd.int_bins, aten.histogramdd.TensorList_bins)
 def _histogram_of_several(
     recorder: BaseRecorder,

@@ -115,6 +115,21 @@ _SPLIT_PATCHES = (
 )
 
 
+_PLAIN_CTC_LOSS = torch.ctc_loss
+
+
+def _ctc_loss(
+    log_probs: torch.Tensor, targets: torch.Tensor, input_lengths: Any, target_lengths: Any, *more: Any, **named: Any
+) -> torch.Tensor:
+    """Of lengths as tensors: of lengths as numbers torch writes into the memory of a tensor, of which a fake one has none."""
+    if THREAD.captures:
+        input_lengths, target_lengths = (
+            given if isinstance(given, torch.Tensor) else torch.tensor(given)
+            for given in (input_lengths, target_lengths)
+        )
+    return _PLAIN_CTC_LOSS(log_probs, targets, input_lengths, target_lengths, *more, **named)
+
+
 class TakesGradients(BaseException):
     """Forward takes gradients while composite operators are recorded whole, whose writes and results have no history."""
 
@@ -143,6 +158,8 @@ def capture_modes(
         put_name(THREAD, "captures", True)
         for code_patch in (*_CODE_PATCHES, *(_SPLIT_PATCHES if isinstance(recorder, SplitMode) else (_NO_BACKWARD,))):
             code_patch.put_in()
+        if isinstance(recorder, SplitMode):
+            put_name(torch, "ctc_loss", _ctc_loss)
         _run_as_written()
         before_change(fake_mode.release)
         if _unlogged not in _FAKE_TENSOR_LOG.filters:

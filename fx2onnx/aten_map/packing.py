@@ -80,7 +80,7 @@ def _pack_padded_sequence(op: Emit, input: ir.Value, lengths: ir.Value, batch_fi
 
 
 @translates(aten._pad_packed_sequence.default)
-def _pad_packed_sequence(
+def pad_packed_sequence(
     op: Emit, data: ir.Value, batch_sizes: ir.Value, batch_first: bool, padding_value: Any, total_length: int
 ) -> tuple[ir.Value, ir.Value]:
     """_pad_packed_sequence(Tensor data, Tensor batch_sizes, bool batch_first, Scalar padding_value, int total_length) -> (Tensor, Tensor)"""

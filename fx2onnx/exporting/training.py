@@ -24,6 +24,7 @@ from fx2onnx.manifest.names import MODEL_FILE
 from fx2onnx.manifest.training import EVAL_FILE, GRADIENTS_FILE, STEP_FILE, UPDATE_FILE
 from fx2onnx.training.dropout_off import DROPOUT_OFF
 from fx2onnx.training.options import Training
+from fx2onnx.training.packed_forms import PACKED
 from fx2onnx.training.plan import plan_of
 from fx2onnx.training.program import Kind, Plan, TrainingProgram
 from fx2onnx.training.recurrent_forms import RECURRENT
@@ -76,7 +77,7 @@ def graph_of(module: torch.nn.Module, plan: Plan, kind: Kind, options: ExportOpt
         gradients=is_differentiated,
     )
     is_off = is_differentiated and plan.training.dropout == "off"
-    forms = RECURRENT if is_differentiated else {}
+    forms = {**RECURRENT, **PACKED} if is_differentiated else {}
     translations = {**forms, **(DROPOUT_OFF if is_off else {}), **(options.custom_translations or {})}
     asked = replace(options, capture=capture, state="io", custom_translations=translations or None, verify=False)
     with errors_of_own_module():

@@ -14,9 +14,7 @@ import torch
 
 from fx2onnx.base.changes import Changes
 from fx2onnx.base.code_patch import THREAD, put_name
-from fx2onnx.base.errors import UserError
-from fx2onnx.capture.python.frames import user_location
-from fx2onnx.capture.torch_private.module_paths import PATHS
+from fx2onnx.training.packed import Side, packed, run_packed
 
 _LIBRARY: Any = torch.library.Library("fx2onnx", "FRAGMENT")  # type: ignore[no-untyped-call]
 Tensors = tuple[torch.Tensor, ...]
@@ -25,6 +23,10 @@ SCHEMAS = {
     "lstm_steps": "(Tensor x, Tensor h, Tensor c, Tensor weight) -> (Tensor, Tensor, Tensor)",
     "lstm_steps_backward": (
         "(Tensor grad, Tensor grad_cell, Tensor gates, Tensor cells, Tensor before, Tensor weight) "
+        "-> (Tensor, Tensor, Tensor)"
+    ),
+    "lstm_cells_backward": (
+        "(Tensor grad, Tensor grad_cells, Tensor gates, Tensor cells, Tensor before, Tensor weight) "
         "-> (Tensor, Tensor, Tensor)"
     ),
     "gru_steps": "(Tensor x, Tensor h, Tensor weight, Tensor bias) -> (Tensor, Tensor)",
@@ -44,6 +46,9 @@ _FAKES: dict[str, Callable[..., Any]] = {
     "lstm_steps": lambda x, h, c, weight: (_sized(x, h.shape[-1]), _sized(x, h.shape[-1]), torch.empty_like(x)),
     "lstm_steps_backward": lambda grad, grad_cell, gates, cells, before, weight: (
         torch.empty_like(gates), torch.empty_like(grad_cell), torch.empty_like(grad_cell)
+    ),
+    "lstm_cells_backward": lambda grad, grad_cells, gates, cells, before, weight: (
+        torch.empty_like(gates), grad.new_empty(grad.shape[1:]), grad.new_empty(grad.shape[1:])
     ),
     "gru_steps": lambda x, h, weight, bias: (_sized(x, h.shape[-1]), _sized(x, 4 * h.shape[-1])),
     "gru_steps_backward": lambda grad, gates, before, weight: (
@@ -84,6 +89,23 @@ class _Lstm(torch.autograd.Function):
         return raw, of_h, of_c, _of_weight(raw, _earlier(h, states))
 
 
+class _LstmCells(torch.autograd.Function):
+    """The states and cells after every step, with gradients for all of them."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, h: torch.Tensor, c: torch.Tensor, weight: torch.Tensor) -> Tensors:
+        states, cells, gates = _OPS.lstm_steps(x, h, c, weight)
+        ctx.save_for_backward(states, cells, gates, h, c, weight)
+        return states, cells
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> Tensors:
+        states, cells, gates, h, c, weight = ctx.saved_tensors
+        before = _earlier(c, cells)
+        raw, of_h, of_c = _OPS.lstm_cells_backward(grads[0], grads[1], gates, cells, before, weight)
+        return raw, of_h, of_c, _of_weight(raw, _earlier(h, states))
+
+
 class _Gru(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, h: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
@@ -114,9 +136,20 @@ class _Rnn(torch.autograd.Function):
         return raw, of_h, _of_weight(raw, _earlier(h, states)), None
 
 
+def _lstm_gates(x: torch.Tensor, parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    return torch.nn.functional.linear(x, parts[0], parts[2] + parts[3] if len(parts) == 4 else None)
+
+
+def _every_lstm_state(x: torch.Tensor, hx: Tensors, parts: Sequence[torch.Tensor]) -> Tensors:
+    return _LstmCells.apply(_lstm_gates(x, parts), hx[0], hx[1], parts[1])  # type: ignore[no-untyped-call, no-any-return]
+
+
+def _every_state(side: Callable[..., tuple[torch.Tensor, Tensors]]) -> Side:
+    return lambda x, hx, parts: side(x, hx, parts)[:1]
+
+
 def _lstm_side(x: torch.Tensor, hx: Tensors, parts: Sequence[torch.Tensor]) -> tuple[torch.Tensor, Tensors]:
-    gates = torch.nn.functional.linear(x, parts[0], parts[2] + parts[3] if len(parts) == 4 else None)
-    states, cell = _Lstm.apply(gates, hx[0], hx[1], parts[1])  # type: ignore[no-untyped-call]
+    states, cell = _Lstm.apply(_lstm_gates(x, parts), hx[0], hx[1], parts[1])  # type: ignore[no-untyped-call]
     return states, (states[-1], cell)
 
 
@@ -146,8 +179,10 @@ def looped(dropped: Dropped) -> Iterator[None]:
     """While a module is captured, recurrent layers are such loops; ``dropped`` leaves out numbers between layers."""
     with Changes():
         for name, side in _SIDES.items():
-            put_name(torch._VF, name, _layers(getattr(torch._VF, name), side, dropped))
-        yield
+            every = _every_lstm_state if name == "lstm" else _every_state(side)
+            put_name(torch._VF, name, _layers(getattr(torch._VF, name), side, every, dropped))
+        with packed():
+            yield
 
 
 def _by_torch(
@@ -160,24 +195,13 @@ def _by_torch(
     return out, tuple(end[0] for end in ends)
 
 
-def _packed() -> UserError:
-    return UserError(
-        "E107",
-        "a recurrent layer gets a packed sequence in a training graph",
-        where=user_location(),
-        module_path=PATHS.current,
-        why="its gradient has no form for sequences of different lengths",
-        next=("give the layer padded sequences", "and leave the padding out of the loss: ignore_index, or a mask"),
-    )
-
-
-def _layers(plain: Callable[..., Any], side: Callable[..., Any], dropped: Dropped) -> Callable[..., Any]:
-    """As ``torch.lstm`` and the like; packed sequences and projections are left to these."""
+def _layers(plain: Callable[..., Any], side: Callable[..., Any], every: Side, dropped: Dropped) -> Callable[..., Any]:
+    """As ``torch.lstm`` and the like; projections are left to these. ``every`` gives the states after each step."""
 
     def run(input: torch.Tensor, hx: Any, params: Any, *more: Any) -> Any:
         is_padded = not isinstance(hx, torch.Tensor) or hx.is_floating_point()
         if not is_padded and THREAD.captures:
-            raise _packed()
+            return run_packed(every, input, hx, params, *more)
         parts = 4 if is_padded and more[0] else 2
         states = (hx,) if isinstance(hx, torch.Tensor) else tuple(hx)
         is_projected = is_padded and len(params) != parts * more[1] * (2 if more[4] else 1)

@@ -69,28 +69,51 @@ def lstm_steps_backward(
 
     Source: the derivative of the cell of lstm_steps, from the last step to the first.
     """
-    size = op.dims(grad)[-1]
 
-    def body(
-        op: Emit, later: ir.Value, cell: ir.Value, grad: ir.Value, gates: ir.Value, present: ir.Value, before: ir.Value
-    ) -> list[ir.Value]:
-        i, f, g, o = _parts(op, gates, 4, size)
-        of_state, curved = op.Add(grad, later), op.Tanh(present)
-        of_cell = op.Add(cell, op.Mul(op.Mul(of_state, o), _rest(op, op.Mul(curved, curved))))
-        raw = [
-            op.Mul(op.Mul(of_cell, g), op.Mul(i, _rest(op, i))),
-            op.Mul(op.Mul(of_cell, before), op.Mul(f, _rest(op, f))),
-            op.Mul(op.Mul(of_cell, i), _rest(op, op.Mul(g, g))),
-            op.Mul(op.Mul(of_state, curved), op.Mul(o, _rest(op, o))),
-        ]
-        of_gates = joined(op, raw, 1)
-        return [op.MatMul(of_gates, weight), op.Mul(of_cell, f), of_gates]
+    def body(op: Emit, later: ir.Value, cell: ir.Value, grad: ir.Value, *saved: ir.Value) -> list[ir.Value]:
+        return _lstm_derivative(op, weight, op.Add(grad, later), cell, *saved)
 
     none = op.Mul(grad_cell, op.const(0, op.dtype(grad_cell)))
     of_h, of_c, raw = _scan(
         op, [none, grad_cell], [grad, gates, cells, before], [op.dims(gates)[-1]], body, reverse=True
     )
     return raw, of_h, of_c
+
+
+def lstm_cells_backward(
+    op: Emit, grad: ir.Value, grad_cells: ir.Value, gates: ir.Value, cells: ir.Value, before: ir.Value, weight: ir.Value
+) -> tuple[ir.Value, ...]:
+    """lstm_cells_backward(Tensor grad, Tensor grad_cells, Tensor gates, Tensor cells, Tensor before, Tensor weight) -> (Tensor, Tensor, Tensor)
+
+    As lstm_steps_backward with a gradient for the cell after every step.
+    """
+
+    def body(
+        op: Emit, later: ir.Value, cell: ir.Value, grad: ir.Value, grad_cell: ir.Value, *saved: ir.Value
+    ) -> list[ir.Value]:
+        return _lstm_derivative(op, weight, op.Add(grad, later), op.Add(cell, grad_cell), *saved)
+
+    none = op.expand(op.const(0, op.dtype(grad)), op.dims(grad)[1:])
+    rows = [grad, grad_cells, gates, cells, before]
+    of_h, of_c, raw = _scan(op, [none, none], rows, [op.dims(gates)[-1]], body, reverse=True)
+    return raw, of_h, of_c
+
+
+def _lstm_derivative(
+    op: Emit, weight: ir.Value, of_state: ir.Value, cell: ir.Value, gates: ir.Value, present: ir.Value, before: ir.Value
+) -> list[ir.Value]:
+    """The gradients of the state and the cell before a step, and of its gates, from those after it."""
+    i, f, g, o = _parts(op, gates, 4, op.dims(of_state)[-1])
+    curved = op.Tanh(present)
+    of_cell = op.Add(cell, op.Mul(op.Mul(of_state, o), _rest(op, op.Mul(curved, curved))))
+    raw = [
+        op.Mul(op.Mul(of_cell, g), op.Mul(i, _rest(op, i))),
+        op.Mul(op.Mul(of_cell, before), op.Mul(f, _rest(op, f))),
+        op.Mul(op.Mul(of_cell, i), _rest(op, op.Mul(g, g))),
+        op.Mul(op.Mul(of_state, curved), op.Mul(o, _rest(op, o))),
+    ]
+    of_gates = joined(op, raw, 1)
+    return [op.MatMul(of_gates, weight), op.Mul(of_cell, f), of_gates]
 
 
 def gru_steps(op: Emit, x: ir.Value, h: ir.Value, weight: ir.Value, bias: ir.Value) -> tuple[ir.Value, ...]:
@@ -159,7 +182,15 @@ def rnn_steps_backward(
     return raw, of_h
 
 
-FORMS = (lstm_steps, lstm_steps_backward, gru_steps, gru_steps_backward, rnn_steps, rnn_steps_backward)
+FORMS = (
+    lstm_steps,
+    lstm_steps_backward,
+    lstm_cells_backward,
+    gru_steps,
+    gru_steps_backward,
+    rnn_steps,
+    rnn_steps_backward,
+)
 assert {form.__name__ for form in FORMS} == set(recurrent.SCHEMAS)
 RECURRENT: dict[Any, Callable[..., Any]] = {getattr(torch.ops.fx2onnx, form.__name__).default: form for form in FORMS}
 """Translations, by overload."""

@@ -51,3 +51,14 @@ def exported_losses(folder: Path, engine: str, batch: Mapping[str, Any], steps: 
 
 def as_arrays(tensors: Mapping[str, torch.Tensor]) -> dict[str, np.ndarray[Any, Any]]:
     return {name: tensor.detach().numpy() for name, tensor in tensors.items()}
+
+
+def run_by_name(path: Path, feeds: Mapping[str, np.ndarray]) -> dict[str, dict[str, np.ndarray]]:
+    """The outputs of each engine by name. Feeds that the file does not take are left out."""
+    found = {}
+    for engine, opened in ENGINES.items():
+        session = opened(str(path))
+        taken = {value.name: feeds[value.name] for value in session.get_inputs()}
+        names = [value.name for value in session.get_outputs()]
+        found[engine] = dict(zip(names, session.run(None, taken), strict=True))
+    return found

@@ -11,13 +11,12 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional as F
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import fx2onnx
 from fx2onnx.runner import Trainer
 from tests.support import run_engines
-from tests.training.stepping import ENGINES
+from tests.training.stepping import ENGINES, run_by_name
 
 LAYERS: dict[str, Callable[[], nn.RNNBase]] = {
     "lstm": lambda: nn.LSTM(4, 5),
@@ -128,28 +127,69 @@ def test_dropout_between_layers(tmp_path: Path) -> None:
     assert all(abs(loss - off) > 1e-5 for loss in losses.values())
 
 
-def test_packed_sequences_are_refused() -> None:
-    class Packed(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer, self.head = nn.LSTM(4, 5, batch_first=True), nn.Linear(5, 2)
+class Packed(nn.Module):
+    """A layer over packed sequences: its padded output, its last states and its rows are used."""
 
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            packed = pack_padded_sequence(x, torch.tensor([6, 4, 1]), batch_first=True)
-            return self.head(pad_packed_sequence(self.layer(packed)[0], batch_first=True)[0])  # type: ignore[no-any-return]
+    def __init__(self, layer: nn.RNNBase, is_sorted: bool, total: int | None = None) -> None:
+        super().__init__()
+        self.layer, self.is_sorted, self.total = layer, is_sorted, total
 
+    def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        is_first = self.layer.batch_first
+        packed = pack_padded_sequence(x.tanh(), lengths, batch_first=is_first, enforce_sorted=self.is_sorted)
+        out, last = self.layer(packed)
+        padded, _ = pad_packed_sequence(out, batch_first=is_first, padding_value=0.5, total_length=self.total)
+        ends = torch.cat([part.flatten() for part in last]) if isinstance(last, tuple) else last.flatten()
+        weights = torch.arange(float(padded.shape[-1])).cos().to(padded.dtype)
+        return (padded * weights).square().mean() + ends.sin().mean() + out.data.sin().sum()
+
+
+@pytest.mark.parametrize("kind", [kind for kind in LAYERS if "projected" not in kind])
+@pytest.mark.parametrize(
+    ("lengths", "others", "total"), [([6, 4, 1], [[6, 6, 2], [5, 3, 3]], None), ([2, 5, 3], [[1, 6, 6]], 8)]
+)
+def test_gradients_of_packed_sequences(
+    kind: str, lengths: list[int], others: list[list[int]], total: int | None, tmp_path: Path
+) -> None:
+    """At lengths that are data, in any order, equal to autograd's in float64."""
+    torch.manual_seed(0)
+    module = Packed(LAYERS[kind](), is_sorted=total is None, total=total).double()
+    x, path = given(module.layer)[0].double(), tmp_path / "gradients.onnx"
+    wanted = fx2onnx.Training(lambda loss: loss, inputs=("x",))
+    fx2onnx.export(module, (x, torch.tensor(lengths)), path, training=wanted)
+    parameters = dict(module.named_parameters())
+    for one in [lengths, *others]:
+        leaf = x.clone().requires_grad_()
+        found = torch.autograd.grad(module(leaf, torch.tensor(one)), [leaf, *parameters.values()])
+        feeds = {"x": x, "lengths": torch.tensor(one), **parameters}
+        for results in run_by_name(path, {name: value.detach().numpy() for name, value in feeds.items()}).values():
+            for name, gradient in zip(["x", *parameters], found, strict=True):
+                np.testing.assert_allclose(results[f"grad.{name}"], gradient.numpy(), rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize(
+    ("layer", "options", "reason"),
+    [
+        (nn.LSTM(4, 5, proj_size=3), {}, "projections"),
+        (nn.GRU(4, 5, 2, dropout=0.5), {"dropout": "seeded"}, "dropout between its layers"),
+    ],
+)
+def test_packed_sequences_that_are_refused(layer: nn.RNNBase, options: dict[str, Any], reason: str) -> None:
     with pytest.raises(fx2onnx.UserError) as caught:
         fx2onnx.export(
-            Packed(), (torch.randn(3, 6, 4),), training=fx2onnx.Training(F.mse_loss, (torch.zeros(3, 6, 2),))
+            Packed(layer, is_sorted=True),
+            (given(layer)[0], torch.tensor([6, 4, 1])),
+            training=fx2onnx.Training(lambda loss: loss, **options),
         )
     error = caught.value
     assert (error.code, error.module_path) == ("E107", "layer")
+    assert reason in str(error)
     assert error.where is not None
     assert "self.layer(packed)" in Path(error.where.file).read_text().splitlines()[error.where.line - 1]
 
 
 def test_modules_are_as_before() -> None:
-    before = torch._VF.lstm
+    before = torch._VF.lstm, torch._VF._pack_padded_sequence, torch._VF._pad_packed_sequence
     layer = nn.LSTM(4, 5)
     fx2onnx.export(Whole(layer), given(layer), training=fx2onnx.Training(lambda loss: loss))
-    assert torch._VF.lstm is before
+    assert (torch._VF.lstm, torch._VF._pack_padded_sequence, torch._VF._pad_packed_sequence) == before

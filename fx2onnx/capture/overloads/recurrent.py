@@ -105,7 +105,7 @@ def _pack(recorder: BaseRecorder, call: Call, input: torch.Tensor, lengths: torc
 
 
 @register(Kind.RECORD, aten._pad_packed_sequence.default)
-def _pad(
+def pad(
     recorder: BaseRecorder,
     call: Call,
     data: torch.Tensor,
@@ -114,6 +114,7 @@ def _pad(
     padding_value: float,
     total_length: int,
 ) -> object:
+    """Padded steps, and the lengths of the sequences."""
     sizes = recorder.node_of(batch_sizes)
     known = recorder.value_of(sizes)
     if known is None:

@@ -173,16 +173,21 @@ def _each_place(
         for step, found in zip(stride, starts, strict=True)
     )
     phases: dict[tuple[int, ...], ir.Value] = {}
+    parts: dict[tuple[tuple[int, ...], tuple[int, ...]], ir.Value] = {}
+    """By phase, and the place on the last axes."""
     for place in itertools.product(*starts):
         phase = tuple(start % step for start, step in zip(place, stride, strict=True)) if is_apart else ()
         if is_apart and phase not in phases:
             phases[phase] = _phase(op, image, phase, stride)
         part = phases.get(phase, image)
         for axis in reversed(axes):
-            step = 1 if is_apart else stride[axis]
-            start = place[axis] // stride[axis] if is_apart else place[axis]
-            end = whole(start + (counts[axis] - 1) * step + 1)
-            part = sliced(op, part, axis + 2, start, end, counts[axis], step)
+            key = (phase, place[axis:])
+            if key not in parts:
+                step = 1 if is_apart else stride[axis]
+                start = place[axis] // stride[axis] if is_apart else place[axis]
+                end = whole(start + (counts[axis] - 1) * step + 1)
+                parts[key] = sliced(op, part, axis + 2, start, end, counts[axis], step)
+            part = parts[key]
         yield part
 
 

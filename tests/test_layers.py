@@ -200,6 +200,7 @@ TORCH_PRIVATE = {
     "cli/profile_probes.py": "functions inside torch.onnx and torch.export, timed for a comparison",
     "model_patches/torch_rnn.py": "the operator below torch.nn.utils.rnn.pad_packed_sequence",
     "sources/light_run.py": "fake tensors; this package does not import capture",
+    "training/packed.py": "the functions that pack sequences, which have a gradient here",
     "training/recurrent.py": "the functions that recurrent layers call, which loops take the place of",
     "sources/seeding.py": "the class of all batch norms",
 }

@@ -117,14 +117,17 @@ def _ctc_loss(recorder: BaseRecorder, call: Call, log_probs: torch.Tensor, reduc
 
 @register(Kind.RECORD, aten._ctc_loss.default, aten._ctc_loss.Tensor)
 def _ctc_loss_parts(
-    recorder: BaseRecorder, call: Call, log_probs: torch.Tensor, targets: torch.Tensor, target_lengths: Any
+    recorder: BaseRecorder,
+    call: Call,
+    log_probs: torch.Tensor,
+    targets: torch.Tensor,
+    target_lengths: torch.Tensor | Sequence[int],
 ) -> object:
     """_ctc_loss: a number for each sequence of log_probs [T, N, C], and alpha [N, T, 2 S + 1]: S is the length of the longest
     target, or of all targets there are where the lengths are data.
     """
     steps, batch = dims_of(log_probs)[:2]
-    is_data = isinstance(target_lengths, torch.Tensor)
-    longest = dims_of(targets)[-1] if is_data else max([*target_lengths, 1])
+    longest = dims_of(targets)[-1] if isinstance(target_lengths, torch.Tensor) else max([*target_lengths, 1])
     dtype = log_probs.dtype
     return record_sized(recorder, call, [(dtype, [batch]), (dtype, [batch, steps, 2 * longest + 1])])
 

@@ -237,7 +237,7 @@ class MetaCache:
         """A new tensor of that type, with memory of its own."""
         return self._of_type(_fresh(kind), ())
 
-    def _of_type(self, spec: Spec, args: tuple[Any, ...]) -> torch.Tensor:
+    def _of_type(self, spec: Spec, args: tuple[torch.Tensor, ...]) -> torch.Tensor:
         dtype, dims, steps, first, device = spec.type
         env = self._env
         if env.hints:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count, takewhile
-from typing import Any
 
 import torch
 import torch.fx
+from torch.fx.node import Argument
 
 from fx2onnx.base.code_patch import THREAD, put_name
 from fx2onnx.capture.captured import REPEAT
@@ -108,7 +108,7 @@ class Programs:
         recorder = self._recorder
         new = dict(zip(program.inputs, inputs, strict=True))
 
-        def part(arg: Any) -> Any:
+        def part(arg: Argument) -> Argument:
             if isinstance(arg, torch.fx.Node):
                 return new.get(arg, arg)
             return type(arg)(map(part, arg)) if isinstance(arg, list | tuple) else arg

@@ -7,10 +7,10 @@ import inspect
 import logging
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from types import GetSetDescriptorType
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch._decomp import decompositions as torch_decompositions
@@ -115,11 +115,17 @@ _SPLIT_PATCHES = (
 )
 
 
-_PLAIN_CTC_LOSS = torch.ctc_loss
+Lengths: TypeAlias = torch.Tensor | Sequence[int]
+_PLAIN_CTC_LOSS: Callable[..., torch.Tensor] = torch.ctc_loss
 
 
 def _ctc_loss(
-    log_probs: torch.Tensor, targets: torch.Tensor, input_lengths: Any, target_lengths: Any, *more: Any, **named: Any
+    log_probs: torch.Tensor,
+    targets: torch.Tensor,
+    input_lengths: Lengths,
+    target_lengths: Lengths,
+    *more: object,
+    **named: object,
 ) -> torch.Tensor:
     """Of lengths as tensors: of lengths as numbers torch writes into the memory of a tensor, of which a fake one has none."""
     if THREAD.captures:

@@ -20,6 +20,7 @@ from fx2onnx.base.errors import UserError
 from fx2onnx.capture.python.outputs import output_name
 from fx2onnx.capture.recording.repeats import repeated
 from fx2onnx.capture.torch_private.pytrees import flatten
+from fx2onnx.training.checkpoints import run_once
 from fx2onnx.training.groups import Groups
 from fx2onnx.training.history import check_gradients, check_loss, check_tracked
 from fx2onnx.training.optimizers import Moment, UpdateRule
@@ -197,7 +198,7 @@ class TrainingProgram(torch.nn.Module):
     def _differentiated(self, tensors: Mapping[str, torch.Tensor]) -> tuple[Tensors, Tensors]:
         """The results, and the gradients of parameters and inputs by name."""
         training = self.plan.training
-        with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH):
+        with torch.enable_grad(), sdpa_kernel(SDPBackend.MATH), run_once():
             parameters = {name: _leaf(tensors[name]) for name in self.plan.parameters}
             inputs = {name: _leaf(tensors[name]) for name in training.inputs}
             held = {name: tensors[name] for name in self.plan.held}

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.func import grad, hessian, jacfwd, jacrev, jvp, vjp, vmap
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 import fx2onnx
+from tests.training.stepping import run_by_name
 
 X = torch.randn(5, 3, generator=torch.Generator().manual_seed(0))
 
@@ -63,3 +70,71 @@ def test_autocast_with_a_scaled_loss(dtype: torch.dtype) -> None:
     products = [node for node in result.model_proto.graph.node if node.op_type in ("MatMul", "Gemm")]
     assert len(products) >= 5
     assert {parameter.dtype for parameter in module.parameters()} == {torch.float32}
+
+
+class Tripled(torch.autograd.Function):
+    """A gradient that is not that of the function."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return 3 * gradient * ctx.saved_tensors[0]
+
+
+class Transformed(nn.Module):
+    """A function of the module through a transform of it."""
+
+    def __init__(self, transform: Callable[[Callable[..., torch.Tensor], torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.layer, self.transform = nn.Linear(3, 3).double(), transform
+
+    def rows(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(self.layer(x)).pow(2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.transform(self.rows, x)
+
+
+TRANSFORMS = {
+    "grad": lambda f, x: vmap(grad(lambda row: f(row).sum()))(x),
+    "vjp": lambda f, x: vjp(f, x)[1](x.cos())[0],
+    "jvp": lambda f, x: jvp(f, (x,), (x.cos(),))[1],
+    "jacrev": lambda f, x: vmap(jacrev(f))(x),
+    "jacfwd": lambda f, x: vmap(jacfwd(f))(x),
+    "hessian": lambda f, x: vmap(hessian(lambda row: f(row).sum()))(x),
+    "Function": lambda f, x: Tripled.apply(f(x)),
+    "checkpoint": lambda f, x: checkpoint(f, x, use_reentrant=False),
+    "checkpoint, reentrant": lambda f, x: checkpoint(f, x * 1, use_reentrant=True),
+}
+
+
+@pytest.mark.parametrize("name", TRANSFORMS)
+def test_transforms_in_forward(name: str, tmp_path: Path) -> None:
+    """What they give, and the gradients through them, equal to eager PyTorch's in float64."""
+    torch.manual_seed(0)
+    module, x = Transformed(TRANSFORMS[name]), X.double()
+    fx2onnx.export(module, (x,), tmp_path / "model.onnx")
+    wanted = fx2onnx.Training(lambda outputs: outputs.square().mean(), inputs=("x",))
+    fx2onnx.export(module, (x,), tmp_path / "gradients.onnx", training=wanted)
+    leaf = x.clone().requires_grad_()
+    outputs = module(leaf)
+    outputs.square().mean().backward()
+    parameters = dict(module.named_parameters())
+    feeds = {"x": x.numpy(), **{key: value.detach().numpy() for key, value in parameters.items()}}
+    for results in run_by_name(tmp_path / "model.onnx", feeds).values():
+        np.testing.assert_allclose(next(iter(results.values())), outputs.detach().numpy(), rtol=1e-12, atol=1e-13)
+    for results in run_by_name(tmp_path / "gradients.onnx", feeds).values():
+        for key, value in {"x": leaf, **parameters}.items():
+            assert value.grad is not None
+            np.testing.assert_allclose(results[f"grad.{key}"], value.grad.numpy(), rtol=1e-11, atol=1e-13)
+
+
+def test_a_reentrant_checkpoint_without_a_gradient_in_has_none_out() -> None:
+    """As in eager PyTorch, which warns of it."""
+    module = Transformed(lambda f, x: checkpoint(f, x, use_reentrant=True))
+    with pytest.raises(fx2onnx.UserError, match="does not depend on any parameter"):
+        fx2onnx.export(module, (X.double(),), training=fx2onnx.Training(lambda outputs: outputs.mean()))

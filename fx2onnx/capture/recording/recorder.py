@@ -31,7 +31,7 @@ from fx2onnx.capture.recording.unknown_sizes import Undecided, run_at_unknown_si
 from fx2onnx.capture.shapes.shape_env import DATA_DECIDES, KEEP_BOTH, KEEP_TENSORS, ShapeEnv
 from fx2onnx.capture.shapes.symnode import sym_int
 from fx2onnx.capture.torch_private.dispatch import PreDispatchMode, SplitMode, in_function_transform, no_dispatch
-from fx2onnx.capture.torch_private.fake_tensors import DataDependentOutputException, DynamicOutputShapeException
+from fx2onnx.capture.torch_private.fake_tensors import CPU, DataDependentOutputException, DynamicOutputShapeException
 from fx2onnx.capture.torch_private.module_paths import PATHS
 from fx2onnx.capture.torch_private.operators import OpOverload
 
@@ -104,6 +104,8 @@ class Recorder(BaseRecorder):
             fake_args, fake_kwargs = self.to_fakes(args, kwargs)
             return func(*fake_args, **fake_kwargs)
         self._note_place()
+        if kwargs and getattr(kwargs.get("device"), "type", None) == "meta":
+            kwargs = kwargs | {"device": CPU}  # functorch takes the device that a tensor without data really has
         if traits.reads_number:
             return self._to_python(func, args[0])
         if traits.lifts and not self.fake_mode.holds(args[0]):

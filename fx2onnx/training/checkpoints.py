@@ -1,0 +1,35 @@
+"""Activation checkpointing in graphs: what is checkpointed runs once, as every other part."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from threading import get_ident
+from typing import Any
+
+import torch
+from torch.utils import checkpoint
+
+from fx2onnx.base.changes import Changes
+from fx2onnx.base.code_patch import put_name
+
+
+@contextlib.contextmanager
+def run_once() -> Iterator[None]:
+    """Reentrant checkpoints of this thread are plain calls: autograd takes no gradients of chosen tensors through others.
+
+    Without an argument that requires a gradient nothing inside has one, as in eager PyTorch.
+    """
+    thread, kind = get_ident(), checkpoint.CheckpointFunction
+    plain = kind.apply
+
+    def apply(function: Callable[..., Any], preserve_rng_state: bool, *args: Any) -> Any:
+        if get_ident() != thread:
+            return plain(function, preserve_rng_state, *args)  # type: ignore[no-untyped-call]
+        is_tracked = any(isinstance(arg, torch.Tensor) and arg.requires_grad for arg in args)
+        with torch.set_grad_enabled(is_tracked and torch.is_grad_enabled()):
+            return function(*args)
+
+    with Changes():
+        put_name(kind, "apply", staticmethod(apply))
+        yield

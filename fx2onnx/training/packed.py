@@ -15,12 +15,7 @@ import torch
 from fx2onnx.base.changes import Changes
 from fx2onnx.base.code_patch import THREAD, put_name
 from fx2onnx.base.errors import UserError
-from fx2onnx.capture.overloads.recurrent import pad
-from fx2onnx.capture.overloads.registry import Call, Kind, register
-from fx2onnx.capture.overloads.unbacked import record_sized
 from fx2onnx.capture.python.frames import user_location
-from fx2onnx.capture.recording.base_recorder import BaseRecorder
-from fx2onnx.capture.recording.tensor_tracker import dims_of
 from fx2onnx.capture.torch_private.module_paths import PATHS
 
 _LIBRARY: Any = torch.library.Library("fx2onnx", "FRAGMENT")  # type: ignore[no-untyped-call]
@@ -34,21 +29,11 @@ SCHEMAS = {
 }
 """``pad_packed`` is torch's own, which has no gradient; ``packed_rows`` takes the steps of ``value`` [time, batch, ..] that
 are of the sequences, as many as ``like`` has rows; ``padded_rows`` puts them back into the [time, batch] of ``like``.
-Translated by ``packed_forms.py``."""
+Their types are those of
+``capture/overloads/recurrent.py``, their forms those of ``packed_forms.py``."""
 for _name, _schema in SCHEMAS.items():
     _LIBRARY.define(_name + _schema)
 _OPS: Any = torch.ops.fx2onnx
-register(Kind.RECORD, _OPS.pad_packed.default)(pad)
-
-
-@register(Kind.RECORD, _OPS.packed_rows.default)
-def _packed_rows(recorder: BaseRecorder, call: Call, value: torch.Tensor, like: torch.Tensor) -> object:
-    return record_sized(recorder, call, [(value.dtype, [*dims_of(like)[:1], *dims_of(value)[2:]])])
-
-
-@register(Kind.RECORD, _OPS.padded_rows.default)
-def _padded_rows(recorder: BaseRecorder, call: Call, data: torch.Tensor, like: torch.Tensor) -> object:
-    return record_sized(recorder, call, [(data.dtype, [*dims_of(like)[:2], *dims_of(data)[1:]])])
 
 
 class _Pack(torch.autograd.Function):

@@ -105,7 +105,7 @@ def _pack(recorder: BaseRecorder, call: Call, input: torch.Tensor, lengths: torc
 
 
 @register(Kind.RECORD, aten._pad_packed_sequence.default)
-def pad(
+def _pad(
     recorder: BaseRecorder,
     call: Call,
     data: torch.Tensor,
@@ -141,3 +141,23 @@ def pad(
         empty = aten.full.default([1, *data.shape[1:]], padding_value, dtype=data.dtype)
         padded = aten.index.Tensor(torch.cat([data, empty]), [index])
     return padded, recorder.constant(lengths)
+
+
+@register(Kind.RECORD, "fx2onnx::pad_packed")
+def _pad_packed(recorder: BaseRecorder, call: Call) -> object:
+    """As ``_pad_packed_sequence``, which autograd splits."""
+    return _pad(recorder, call, *call.args)
+
+
+@register(Kind.RECORD, "fx2onnx::packed_rows")
+def _packed_rows(recorder: BaseRecorder, call: Call) -> object:
+    """Rows of value [time, batch, ..], as many as ``like`` has."""
+    value, _, like = call.args
+    return record_sized(recorder, call, [(value.dtype, [*dims_of(like)[:1], *dims_of(value)[2:]])])
+
+
+@register(Kind.RECORD, "fx2onnx::padded_rows")
+def _padded_rows(recorder: BaseRecorder, call: Call) -> object:
+    """Rows of data over the [time, batch] of ``like``."""
+    data, _, like, _ = call.args
+    return record_sized(recorder, call, [(data.dtype, [*dims_of(like)[:2], *dims_of(data)[1:]])])

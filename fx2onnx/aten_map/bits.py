@@ -11,7 +11,7 @@ import torch
 from fx2onnx.aten_map.powers import mantissa_and_exponent
 from fx2onnx.aten_map.table.axes import axis_of
 from fx2onnx.aten_map.table.dtypes import FLOATS
-from fx2onnx.aten_map.table.registry import translates
+from fx2onnx.aten_map.table.registry import overloads_of, translates
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit
 from fx2onnx.irx.schema import has_op
@@ -104,7 +104,7 @@ def _pattern(op: Emit, value: ir.Value) -> ir.Value:
     return op.Where(negative, op.Add(found, -(1 << 63)), found)
 
 
-@translates(aten.hash_tensor.default)
+@translates(*overloads_of("hash_tensor"))
 def hash_tensor(op: Emit, self: ir.Value, dim: list[int], keepdim: bool, mode: int) -> ir.Value:
     """hash_tensor(Tensor self, int[1] dim=[], *, bool keepdim=False, int mode=0) -> Tensor
 

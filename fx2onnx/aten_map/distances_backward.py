@@ -18,6 +18,7 @@ aten = torch.ops.aten
 @translates(aten._cdist_backward.default)
 def _cdist_backward(op: Emit, grad: ir.Value, x1: ir.Value, x2: ir.Value, p: float, cdist: ir.Value) -> ir.Value:
     """_cdist_backward(Tensor grad, Tensor x1, Tensor x2, float p, Tensor cdist) -> Tensor
+    _cdist_backward(Tensor grad_output, Tensor x1, Tensor x2, float p, Tensor cdist) -> Tensor
 
     Source: dist_calc in ATen/native/cpu/DistanceOpsKernel.cpp; nothing comes from a distance of 0.
     """
@@ -48,6 +49,7 @@ def _cdist_backward(op: Emit, grad: ir.Value, x1: ir.Value, x2: ir.Value, p: flo
 @translates(aten._pdist_backward.default)
 def _pdist_backward(op: Emit, grad: ir.Value, self: ir.Value, p: float, pdist: ir.Value) -> ir.Value:
     """_pdist_backward(Tensor grad, Tensor self, float p, Tensor pdist) -> Tensor
+    _pdist_backward(Tensor grad_output, Tensor self, float p, Tensor pdist) -> Tensor
 
     The gradient of ``cdist(self, self)`` where each pair has its distance and gradient once in either order.
     """

@@ -72,7 +72,8 @@ def test_case(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.onnxruntime != ABORTS])
 def test_what_onnxruntime_does(name: str) -> None:
-    assert done_by_onnxruntime(CASES[name].make())[0] == CASES[name].onnxruntime
+    case = CASES[name]
+    assert done_by_onnxruntime(case.make())[0] in (case.onnxruntime, *case.elsewhere)
 
 
 def test_where_onnxruntime_does_otherwise_there_is_a_reason() -> None:

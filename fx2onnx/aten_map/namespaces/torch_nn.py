@@ -13,7 +13,7 @@ from fx2onnx.aten_map.table.registry import register_shared
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.emit import Emit
 
-nn = torch.ops.torch_nn
+_NAMES = ("_linear_cross_entropy_batch_chunked", "_linear_cross_entropy_batch_chunked_no_reduction")
 
 
 def _linear_cross_entropy(
@@ -47,6 +47,5 @@ def _linear_cross_entropy(
 register_shared(
     _linear_cross_entropy,
     "Gemm and cross entropy, whole",
-    nn._linear_cross_entropy_batch_chunked.default,
-    nn._linear_cross_entropy_batch_chunked_no_reduction.default,
+    *(getattr(torch.ops.torch_nn, name).default for name in _NAMES if hasattr(torch.ops.torch_nn, name)),
 )

@@ -41,6 +41,9 @@ IGNORED = frozenset(
 )
 """Arguments without influence on the values: where they are kept, how they are computed, what a gradient would be."""
 
+RENAMED = {"grad_output": "grad"}
+"""Arguments that schemas of some versions of torch call otherwise than the functions here."""
+
 OpOverload: TypeAlias = torch._ops.OpOverload
 """It has no public name."""
 Translation: TypeAlias = Callable[..., Any]
@@ -198,6 +201,9 @@ def _wanted(overload: OpOverload, function: Translation) -> tuple[tuple[str, ...
 def _checked_arguments(overload: OpOverload, function: Translation) -> tuple[str, ...]:
     wanted = [argument.name for argument in overload._schema.arguments]
     names = ["from" if name == "from_" else name for name in list(inspect.signature(function).parameters)[1:]]
+    if getattr(function, "__module__", "").startswith("fx2onnx."):
+        other = {RENAMED[name]: name for name in wanted if name in RENAMED and name not in names}
+        names = [other.get(name, name) if name not in wanted else name for name in names]
     missing = [name for name in wanted if name not in names and name not in IGNORED]
     unknown = [name for name in names if name not in wanted]
     if missing or unknown:

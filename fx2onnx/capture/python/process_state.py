@@ -27,8 +27,8 @@ from fx2onnx.base.changes import before_change
 from fx2onnx.base.code_patch import CodePatch, put_name
 from fx2onnx.capture.python.random_draws import draw_apart, keep_random_states
 from fx2onnx.capture.torch_private.flags import TORCH_OF_PROCESS, TORCH_OF_THREAD, Flag, attribute
+from fx2onnx.capture.torch_private.setters import torch_setters
 
-_backends: Any = torch.backends
 _environment: dict[bytes, bytes] = vars(os.environ)["_data"]
 
 
@@ -163,32 +163,8 @@ def _level_noticed(setter: Callable[..., object]) -> Callable[..., object]:
 @cache
 def _setters() -> tuple[CodePatch, ...]:
     """Setters of flags of the process that are functions of Python."""
-    plain = (
-        torch.set_default_dtype,
-        torch.set_default_tensor_type,
-        torch.use_deterministic_algorithms,
-        torch.set_deterministic_debug_mode,
-        torch.set_float32_matmul_precision,
-        torch.set_warn_always,
-        torch.set_printoptions,
-        *(
-            vars(kind)[name]
-            for kind in _ANOMALY
-            for name in ("__init__", "__enter__", "__exit__")
-            if name in vars(kind)
-        ),
-        _backends.ContextProp.__set__,
-        type(_backends.cudnn.conv).__setattr__,
-        type(vars(type(_backends.quantized))["engine"]).__set__,
-        *(getattr(_backends, name).set_flags for name in ("cudnn", "mkldnn", "nnpack", "miopen", "opt_einsum")),
-        _backends.mha.set_fastpath_enabled,
-        *(getattr(_backends.cuda, f"enable_{way}_sdp") for way in ("flash", "mem_efficient", "math", "cudnn")),
-        _backends.cuda.allow_fp16_bf16_reduction_math_sdp,
-        _backends.cuda.cuBLASModule.__setattr__,
-        *(getattr(_backends.cuda, f"preferred_{kind}_library") for kind in ("linalg", "blas", "rocm_fa")),
-        torch.__future__.set_overwrite_module_params_on_conversion,
-        torch.__future__.set_swap_module_params_on_conversion,
-        torch.multiprocessing.set_sharing_strategy,
+    plain: tuple[Callable[..., Any], ...] = (
+        *torch_setters(),
         *(warnings.simplefilter, warnings.filterwarnings, warnings.resetwarnings),
         *(warnings.catch_warnings.__enter__, warnings.catch_warnings.__exit__),
         *(type(os.environ).__setitem__, type(os.environ).__delitem__),
@@ -198,6 +174,5 @@ def _setters() -> tuple[CodePatch, ...]:
     return tuple(CodePatch(setter, _noticed) for setter in plain)
 
 
-_ANOMALY = (torch.autograd.anomaly_mode.detect_anomaly, torch.autograd.anomaly_mode.set_detect_anomaly)
 _LEVELS = CodePatch(logging.Logger.setLevel, _level_noticed)
 """There are too many loggers to look at each."""

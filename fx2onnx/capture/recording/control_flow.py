@@ -168,7 +168,7 @@ _HANDLERS: dict[str, Function] = {
     "cond": cond,
     "while_loop": while_loop,
     "scan": scan,
-    "map_impl": lambda recorder, function, xs, pos_args=(): scan(recorder, function, (), xs, pos_args),
+    "map_impl": lambda recorder, function, xs, pos_args=(), **_: scan(recorder, function, (), xs, pos_args),
 }
 
 

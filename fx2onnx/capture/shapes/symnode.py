@@ -98,7 +98,8 @@ class DimNode:
     constant_int = maybe_as_int
 
     def is_constant(self) -> bool:
-        return self.constant
+        """Of booleans: torch 2.8 knows no other constants, and asks in order to compute with plain numbers."""
+        return self.constant and self.pytype is bool
 
     def is_symbolic(self) -> bool:
         return not self.constant
@@ -141,6 +142,10 @@ class DimNode:
                 self.env.take_for_true(self.value, user_location())
             return True
         return self.guard_bool(file, line)
+
+    def expect_size(self, file: object, line: object) -> bool:
+        """Asked by torch up to 2.11 of each size that it is given."""
+        return _comparison("ge")(self, self.wrap_int(0)).expect_true(file, line)
 
     def statically_known_true(self, file: object, line: object) -> bool:
         return self.constant and bool(self.value)
@@ -251,6 +256,10 @@ class DimNode:
 
     and_ = sym_and = partialmethod(_logic, "and")
     or_ = sym_or = partialmethod(_logic, "or")
+
+    def xor(self, other: DimNode) -> DimNode:
+        """Asked by newer versions of torch."""
+        return self.and_(other.sym_not()).or_(self.sym_not().and_(other))
 
     def sym_ite(self, then: DimNode, otherwise: DimNode) -> DimNode:
         return then if self.guard_bool("", 0) else otherwise

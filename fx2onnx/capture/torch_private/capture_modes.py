@@ -10,12 +10,11 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from types import GetSetDescriptorType
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import torch
 from torch._decomp import decompositions as torch_decompositions
 from torch._dispatch.python import enable_python_dispatcher
-from torch._higher_order_ops import utils as higher_order_utils
 
 from fx2onnx.base.answering import answers_for_caller
 from fx2onnx.base.changes import Changes, before_change
@@ -23,11 +22,15 @@ from fx2onnx.base.code_patch import THREAD, CodePatch, Delegate, put_name
 from fx2onnx.capture.python.frames import asked_by_user
 from fx2onnx.capture.torch_private.dispatch import PreDispatchMode, SplitMode
 from fx2onnx.capture.torch_private.fake_tensors import FakeMode
+from fx2onnx.capture.torch_private.finding import found
 from fx2onnx.capture.torch_private.pytrees import pytree
+
+_COND = "_cond_op_wrapper"
+"""What ``torch.cond`` has compiled."""
 
 
 def _call_directly(function: Callable[..., object], args: tuple[Any, ...], *_: object, **__: object) -> object:
-    if function.__name__ == "_cond_op_wrapper":  # it takes tensors only; compiling takes nested operands apart
+    if function.__name__ == _COND:  # it takes tensors only; compiling takes nested operands apart
         *rest, operands = args
         leaves, structure = pytree.tree_flatten(tuple(operands))
         pred, *branches = rest
@@ -72,6 +75,8 @@ def _run_as_written() -> None:
 
 def _as_written(model: Callable[..., object] | None = None, **_: object) -> Callable[..., object]:
     """``torch.compile``, also as a decorator with arguments."""
+    if getattr(model, "__name__", "") == _COND:
+        return lambda *args: _call_directly(cast(Callable[..., object], model), args)
     return _as_written if model is None else model
 
 
@@ -87,10 +92,12 @@ def _instead(function: Callable[..., object], instead: Callable[..., object]) ->
 
 _CODE_PATCHES = (
     CodePatch(torch.backends.mha.get_fastpath_enabled, _fast_path_of),
-    _instead(higher_order_utils._hop_compile_and_call, _call_directly),
+    *(_instead(function, _call_directly) for function in found("_higher_order_ops.utils._hop_compile_and_call")),
     _instead(torch.compile, _as_written),
 )
-"""Attention's fused inference path is off, and nothing is compiled."""
+"""Attention's fused inference path is off, and nothing is compiled, by the function that newer versions of torch have for it
+in control flow or by ``torch.compile`` itself.
+"""
 
 _LSTM = _instead(torch_decompositions.select_one_layer_lstm_function, lambda *_: torch_decompositions.one_layer_lstm)
 """Recurrent layers that are not recorded whole split into ATen overloads, not into oneDNN's own."""

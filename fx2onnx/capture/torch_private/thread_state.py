@@ -25,6 +25,8 @@ def default_device_context() -> object:
 
 def set_default_device_context(context: object) -> None:
     torch.set_default_device(getattr(context, "device", None))
+    if context is None:  # torch 2.8 would ask None for its device
+        vars(torch._GLOBAL_DEVICE_CONTEXT).pop("device_context", None)
 
 
 def list_device_constructors() -> None:
@@ -62,10 +64,11 @@ def set_dispatch_modes(modes: DispatchModes) -> None:
     torch._ops._mode_stack_state_for_pre_dispatch._schema_check_mode = modes[1]
 
 
-_NOTES = (
-    "_is_in_torch_dispatch_mode",
-    "_is_in_non_infra_torch_dispatch_mode",
-    "_is_in_any_mode_without_ignore_compile_internals",
+_IGNORED_BY_COMPILER = "_is_in_any_mode_without_ignore_compile_internals"
+_NOTES = tuple(
+    name
+    for name in ("_is_in_torch_dispatch_mode", "_is_in_non_infra_torch_dispatch_mode", _IGNORED_BY_COMPILER)
+    if hasattr(_python_dispatch, name)
 )
 
 
@@ -77,7 +80,8 @@ def mode_notes() -> tuple[bool, ...]:
 
 def set_mode_notes(notes: tuple[bool, ...]) -> None:
     vars(_python_dispatch).update(zip(_NOTES, notes, strict=True))
-    _python_dispatch.set_is_in_mode_without_ignore_compile_internals(notes[-1])
+    if _IGNORED_BY_COMPILER in _NOTES:
+        _python_dispatch.set_is_in_mode_without_ignore_compile_internals(notes[-1])
 
 
 def dispatch_keys() -> tuple[int, int]:

@@ -21,6 +21,7 @@ import torch.fx
 from fx2onnx.base.changes import Changes
 from fx2onnx.base.code_patch import CodePatch, content_of, put_name
 from fx2onnx.capture.torch_private.dispatch import NoDraws
+from fx2onnx.capture.torch_private.finding import found
 from fx2onnx.capture.torch_private.module_paths import MODULE_CALL
 
 _fx = torch.fx._symbolic_trace
@@ -108,6 +109,7 @@ _METHODS = {
     "__getattr__": _method(torch.nn.Module.__getattr__, "__getattr__"),
 }
 _QUESTIONS = tuple(
-    CodePatch(function, lambda original: lambda: True) for function in (_fx.is_fx_tracing, _fx.is_fx_symbolic_tracing)
+    CodePatch(function, lambda original: lambda: True)
+    for function in found("fx._symbolic_trace.is_fx_tracing", "fx._symbolic_trace.is_fx_symbolic_tracing")
 )
 """Whether a trace is running; torch has a variable of the process for it."""

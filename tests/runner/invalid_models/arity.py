@@ -40,6 +40,7 @@ ARITY = {
         "g (float[4] x) => (float[2] y) { y = Split <num_outputs = 2> (x) }",
         refused="num_outputs is 2, the node has 1 outputs",
         because="Split: num_outputs is the number of outputs; onnxruntime returns the whole",
+        elsewhere=(AT_RUN,),
     ),
     "outputs_more_than_split_makes": Case(
         "g (float[4] x) => (float[2] y, float[2] z) { y, z, w = Split <num_outputs = 2> (x) }",

@@ -34,7 +34,7 @@ LOOP = (
 class Case:
     """``refused`` is a part of the runner's error when the model is loaded, "" where it runs.
 
-    ``because`` is the reason where onnxruntime does otherwise.
+    ``because`` is the reason where onnxruntime does otherwise; ``elsewhere`` is what other versions of it do.
     """
 
     text: str
@@ -42,6 +42,7 @@ class Case:
     onnxruntime: str = RUNS
     because: str = ""
     edit: Callable[[ModelProto], object] = lambda model: None
+    elsewhere: tuple[str, ...] = ()
 
     def make(self) -> ModelProto:
         model = onnx.parser.parse_model(self.text if self.text.startswith("<") else HEADER + self.text)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import onnx
 
-from invalid_models.case import AT_LOAD, AT_RUN, NEG, Case, versions
+from invalid_models.case import AT_LOAD, AT_RUN, NEG, RUNS, Case, versions
 
 FILES = {
     "ir_version_missing": Case(
@@ -36,6 +36,7 @@ FILES = {
         edit=lambda model: setattr(model, "ir_version", onnx.IR_VERSION),
         onnxruntime=AT_LOAD,
         because="onnxruntime 1.31 knows IR versions up to 13",
+        elsewhere=(RUNS,),
     ),
     "ir_version_12": Case(
         NEG,

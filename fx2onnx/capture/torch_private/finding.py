@@ -1,0 +1,25 @@
+"""Names that some versions of torch have and others have not. What a version lacks is found out by looking, not by its number."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import reduce
+from typing import Any
+
+import torch
+
+
+def find(path: str) -> Any:
+    """What stands at ``torch.PATH``; None where this torch has nothing there."""
+    try:
+        return reduce(getattr, path.split("."), torch)
+    except AttributeError:
+        return None
+
+
+def found(*paths: str) -> Iterator[Any]:
+    """What stands at those of the paths that this torch has."""
+    for path in paths:
+        there = find(path)
+        if there is not None:
+            yield there

@@ -38,7 +38,7 @@ def _state(module: nn.Module) -> dict[str, Any]:
             torch.is_grad_enabled(),
             torch.is_inference_mode_enabled(),
             torch.get_default_dtype(),
-            str(torch.get_default_device()),
+            str(torch.empty(()).device),
             torch.is_autocast_enabled("cpu"),
             torch.get_autocast_dtype("cpu"),
             torch.are_deterministic_algorithms_enabled(),

@@ -66,6 +66,19 @@ class _EagerHere(Delegate):
         return "force_eager" if THREAD.captures else str(self.original.stance)
 
 
+def _xor(self: torch.SymInt, other: int | torch.SymInt) -> torch.SymInt:
+    node = self.node
+    right = other.node if isinstance(other, torch.SymInt) else node.wrap_int(other)
+    return torch.SymInt(node.bitwise_xor(right))  # type: ignore[no-untyped-call]
+
+
+def _add_operators() -> None:
+    """Those of sizes that eager PyTorch, where they are plain numbers, has, and this torch's symbolic sizes lack."""
+    for name in ("__xor__", "__rxor__"):
+        if not hasattr(torch.SymInt, name):
+            put_name(torch.SymInt, name, _xor)
+
+
 def _run_as_written() -> None:
     eval_frame = sys.modules.get("torch._dynamo.eval_frame")
     stance = getattr(eval_frame, "_stance", None)
@@ -174,6 +187,7 @@ def capture_modes(
         if isinstance(recorder, SplitMode):
             put_name(torch, "ctc_loss", _ctc_loss)
         _run_as_written()
+        _add_operators()
         before_change(fake_mode.release)
         if _unlogged not in _FAKE_TENSOR_LOG.filters:
             before_change(partial(_FAKE_TENSOR_LOG.removeFilter, _unlogged))

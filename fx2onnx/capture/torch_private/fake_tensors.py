@@ -174,7 +174,8 @@ class FakeMode(FakeTensorMode, UnnotedMode):  # type: ignore[no-untyped-call, mi
         """A tensor without data for a real one, over the memory that torch itself gives to what it converts."""
         fake = self.from_tensor(tensor, static_shapes=True)
         with torch._C._DisablePythonDispatcher(), torch._C._DisableTorchDispatch():
-            return self.made(fake, fake.fake_device)
+            device = fake.fake_device if isinstance(fake, FakeTensor) else self.device_of(fake)
+            return self.made(fake, device)
 
     def release(self) -> None:
         """Tensors that the module keeps beyond its capture say what they are."""

@@ -70,7 +70,7 @@ _KINDS = {"_ignore_causal_mask_sdpa": True, "_ignore_bidirectional_mask_sdpa": F
 @patches(
     "transformers.masking_utils:sdpa_mask",
     around=True,
-    names=("q_length", "kv_length", "kv_offset", "attention_mask", "local_size"),
+    names=("kv_length", "kv_offset", "attention_mask", "local_size"),
 )
 def sdpa_mask(original: FunctionType, *args: Any, **kwargs: Any) -> Any:
     """``transformers.masking_utils.sdpa_mask``, which calls one of ``_KINDS``."""
@@ -80,14 +80,17 @@ def sdpa_mask(original: FunctionType, *args: Any, **kwargs: Any) -> Any:
     if mask is None or not callers or _MASKS.kept is None:
         return mask
     given = _arguments(original, args, kwargs)
-    queries, keys = given["q_length"], given["kv_length"]
+    queries = given["q_length"] if "q_length" in given else given["cache_position"].shape[0]
+    keys = given["kv_length"]
     # With other lengths (a cache), eager PyTorch leaves a causal mask out for single queries only, which see every key.
     if _KINDS[callers[0]] and unwrap(queries) != unwrap(keys):
         return mask
 
     def padding() -> Tensor:
         first = given["kv_offset"]
-        whole: Tensor = original.__globals__["prepare_padding_mask"](given["attention_mask"], keys, first)
+        prepare = original.__globals__["prepare_padding_mask"]
+        uncut = {"_slice": False} if "_slice" in inspect.signature(prepare).parameters else {}
+        whole: Tensor = prepare(given["attention_mask"], keys, first, **uncut)
         return whole[:, first : first + keys]
 
     _MASKS.kept[id(mask)] = _Kept(mask, padding, keys, given["local_size"], _KINDS[callers[0]])
@@ -133,6 +136,7 @@ def sdpa_attention_forward(
     "transformers.masking_utils:create_recurrent_attention_mask",
     around=True,
     names=("inputs_embeds", "attention_mask", "past_key_values"),
+    versions=">=5.11",
 )
 def recurrent_mask(original: FunctionType, *args: Any, **kwargs: Any) -> Any:
     """``transformers.masking_utils.create_recurrent_attention_mask``, which leaves the mask of a single token out: one that

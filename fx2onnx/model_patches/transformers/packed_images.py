@@ -25,7 +25,7 @@ def _is_of_unknown_length(ends: object) -> bool:
     return isinstance(ends, Tensor) and ends.dim() == 1 and type(ends.shape[0]) is not int
 
 
-@patches("transformers.utils.generic:is_flash_attention_requested", around=True, names=("config",))
+@patches("transformers.utils.generic:is_flash_attention_requested", around=True, names=("config",), versions=">=5")
 @answers_for_caller
 def takes_packed(original: Callable[..., bool], *args: Any, **kwargs: Any) -> bool:
     """``is_flash_attention_requested``, and yes for attention that would split its tokens into an unknown number of parts.
@@ -39,7 +39,7 @@ def takes_packed(original: Callable[..., bool], *args: Any, **kwargs: Any) -> bo
     return original(*args, **kwargs)
 
 
-@patches("transformers.modeling_utils:AttentionInterface.get_interface", around=True)
+@patches("transformers.modeling_utils:AttentionInterface.get_interface", around=True, versions=">=5.1")
 def attention_of_packed(original: Callable[..., Any], self: Any, attn_implementation: str, default: Any) -> Any:
     """``AttentionInterface.get_interface``, whose functions attend within packed parts where these are of unknown number."""
     attention = original(self, attn_implementation, default)

@@ -49,7 +49,7 @@ def answer(traced: TracedCode, known: Known) -> None:
     attention_masks.remember()
 
 
-@patches("transformers.utils.import_utils:is_tracing")
+@patches("transformers.utils.import_utils:is_tracing", versions=">=5")
 @answers_for_caller
 def is_tracing(tensor: Any = None) -> bool:
     """Eager PyTorch's answer where no number of an unknown mask is looked at."""
@@ -69,20 +69,27 @@ def is_tracing(tensor: Any = None) -> bool:
 @patches(
     "transformers.masking_utils:_ignore_causal_mask_sdpa",
     around=True,
-    names=("q_length", "kv_length", "q_offset"),
+    names=("kv_length",),
 )
 def ignore_causal_mask(original: FunctionType, padding_mask: Any, *args: Any, **kwargs: Any) -> Any:
     """``transformers.masking_utils._ignore_causal_mask_sdpa``: no for a mask of unknown numbers, whatever the lengths.
 
     It would compare the mask's length with the keys' first, to cut a mask that its result does not depend on. The mask of a
-    single query that stands last hides nothing either.
+    single query that stands last hides nothing either. transformers 4 asks nobody whether it is traced, so the answer for it
+    is given here.
     """
     given = inspect.signature(original).bind(padding_mask, *args, **kwargs).arguments
-    queries, keys, before = (unwrap(given[name]) for name in ("q_length", "kv_length", "q_offset"))
+    size = given.get("q_length", given.get("query_length"))
+    queries, keys, before = unwrap(size), unwrap(given["kv_length"]), unwrap(given.get("q_offset"))
     is_last = isinstance(before, int | Dim) and queries + before == keys
     if _ASKED.answered_yes is not None and isinstance(padding_mask, torch.Tensor) and not _ASKED.known(padding_mask):
+        if "is_tracing" not in original.__globals__:
+            code = original.__code__
+            _ASKED.answered_yes[code] = location_at(code, code.co_firstlineno)
+            attention_masks.keep_mask(code.co_name)
+            return False
         given = {**given, "kv_length": padding_mask.shape[-1]}
-    with either_way(given["q_length"]) if is_last else contextlib.nullcontext():
+    with either_way(size) if is_last else contextlib.nullcontext():
         return original(**given)
 
 

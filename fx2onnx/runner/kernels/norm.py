@@ -10,6 +10,7 @@ import numpy as np
 
 from fx2onnx.runner.kernels.elementwise import Outs
 from fx2onnx.runner.kernels.softmax import check_axis
+from fx2onnx.runner.newer_numpy import vecdot
 from fx2onnx.runner.registry import kernel
 from fx2onnx.runner.types import NARROW_FLOATS, Array, Spec, narrowed, numpy_dtype_of_code, widen
 
@@ -56,7 +57,7 @@ def layer_normalization(
     mean = _row_means(wide.reshape(rows, width)).reshape(x.shape[:axis] + (1,) * (x.ndim - axis))
     np.subtract(wide, mean, out=target)
     flat = target.reshape(rows, width)
-    variance = np.vecdot(flat, flat).reshape(mean.shape)
+    variance = vecdot(flat, flat).reshape(mean.shape)
     np.divide(variance, np.asarray(max(width, 1), variance.dtype), out=variance)
     np.add(variance, np.asarray(epsilon, variance.dtype), out=variance)
     np.sqrt(variance, out=variance)
@@ -86,7 +87,7 @@ def rms_normalization(
     wide = widen(x)
     rows, width = math.prod(x.shape[:axis]), math.prod(x.shape[axis:])
     flat = wide.reshape(rows, width)
-    square = np.vecdot(flat, flat).reshape(x.shape[:axis] + (1,) * (x.ndim - axis))
+    square = vecdot(flat, flat).reshape(x.shape[:axis] + (1,) * (x.ndim - axis))
     root = np.sqrt(square / np.asarray(max(width, 1), wide.dtype) + np.asarray(epsilon, wide.dtype))
     if wide is x and weight.dtype == x.dtype:
         np.multiply(x, np.ones((), x.dtype) / root, out=out[0])
@@ -179,7 +180,7 @@ def instance_normalization(x: Array, scale: Array, bias: Array, *, epsilon: floa
 def normalize_rows(rows: Array, epsilon: float) -> Array:
     """(rows - mean) / sqrt(var + epsilon) along the last axis, in float32 at least."""
     centred: Array = widen(rows) - _row_means(widen(rows))
-    variance = np.vecdot(centred, centred)[..., None] / np.asarray(max(rows.shape[-1], 1), centred.dtype)
+    variance = vecdot(centred, centred)[..., None] / np.asarray(max(rows.shape[-1], 1), centred.dtype)
     centred /= np.sqrt(variance + np.asarray(epsilon, centred.dtype))
     return centred
 

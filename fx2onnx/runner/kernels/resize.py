@@ -131,7 +131,7 @@ def resize(
     if x.dtype.kind in "iu" and y.dtype.kind == "f":
         info = np.iinfo(x.dtype)
         y = np.clip(np.rint(y), info.min, info.max)
-    return np.array(y, dtype=x.dtype, copy=None if y is not x else True)
+    return np.array(y, dtype=x.dtype) if y is x else np.asarray(y, dtype=x.dtype)
 
 
 def _sizes(

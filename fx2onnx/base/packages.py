@@ -1,10 +1,14 @@
-"""Packages that an installation may lack: the runner and the tools on files need few, the exporter needs torch."""
+"""Packages that an installation may lack, or has in a version that lacks what is needed: the runner and the tools on files
+need few, the exporter needs torch.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import sys
+from collections.abc import Iterator
 from types import ModuleType
 
 from fx2onnx.base.errors import UserError
@@ -42,8 +46,39 @@ def _missing(name: str) -> UserError:
 
 def import_part(module: str) -> ModuleType:
     """``importlib.import_module`` for a part of fx2onnx that may need more packages. Raises UserError E602."""
-    try:
+    with importing():
         return importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        missing = missing_package(error)
+
+
+@contextlib.contextmanager
+def importing() -> Iterator[None]:
+    """Around an import of a part of fx2onnx that may need more packages, or other versions of them. Raises UserError E602."""
+    try:
+        yield
+    except (ImportError, AttributeError) as error:
+        missing = missing_package(error) or _lacking(error)
         raise (error if missing is None else missing) from error
+
+
+def _lacking(error: ImportError | AttributeError) -> UserError | None:
+    """The error for a name that this version of a package does not have; None where it is no package's name."""
+    package = (_home(error.obj) if isinstance(error, AttributeError) else error.name or "").partition(".")[0]
+    module = sys.modules.get(package)
+    if module is None or package == "fx2onnx" or package in sys.stdlib_module_names:
+        return None
+    return UserError(
+        "E602",
+        f"{package} {getattr(module, '__version__', '')} lacks what fx2onnx needs: {error}",
+        next=f"pip install {TRIED.get(package, package)}; the versions that were tried are in docs/compatibility.md",
+    )
+
+
+def _home(holder: object) -> str:
+    """The module that a module, a class or an object comes from."""
+    if isinstance(holder, ModuleType):
+        return holder.__name__
+    return str(getattr(holder if isinstance(holder, type) else type(holder), "__module__", ""))
+
+
+TRIED = {"torch": "'torch>=2.8,<2.16'"}
+"""What pip is asked for to get a version that was tried."""

@@ -11,6 +11,7 @@ from fx2onnx.base.changes import before_change, undone
 from fx2onnx.base.errors import VerificationError
 from fx2onnx.base.events import Recorder, active_as_now, record, recording
 from fx2onnx.base.memory import MemoryReader
+from fx2onnx.base.packages import importing
 from fx2onnx.base.recursion import make_room_to_recurse
 from fx2onnx.base.targets import check_target
 from fx2onnx.base.tracebacks import frames_emptied
@@ -41,7 +42,7 @@ def run(
         before_change(active_as_now())
         make_room_to_recurse()
         with recording("export", detailed=bool(options.profile), memory=memory) as recorder:
-            with record("import"):
+            with record("import"), importing():
                 from fx2onnx.exporting.build import build
             result = build(module, args, kwargs, options)
             if target is not None:

@@ -98,3 +98,34 @@ def test_the_runner_runs(folder: Path) -> None:
     )
     result = run(code, folder=folder)
     assert result.stdout.strip() == "(5, 2)", result.stderr
+
+
+@pytest.mark.parametrize(
+    ("harm", "lacks"),
+    [
+        ("import torch\ndel torch.fx.Tracer.trace", "type object 'Tracer' has no attribute 'trace'"),
+        ("import torch._decomp\ndel torch._decomp.core_aten_decompositions", "'core_aten_decompositions'"),
+        ("import torch\ndel torch._ops.OpOverload", "module 'torch._ops' has no attribute 'OpOverload'"),
+    ],
+    ids=["of a class", "an import", "of a module"],
+)
+def test_a_version_that_was_never_tried_says_what_it_lacks(tmp_path: Path, harm: str, lacks: str) -> None:
+    code = f"""
+{harm}
+import fx2onnx
+try:
+    fx2onnx.export(torch.nn.ReLU(), (torch.ones(2),))
+except fx2onnx.UserError as error:
+    print(error.code, error)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout.startswith("E602 "), done.stderr
+    assert f"torch {torch.__version__} lacks what fx2onnx needs" in done.stdout
+    assert lacks in done.stdout
+    assert "pip install 'torch>=2.8,<2.16'" in done.stdout

@@ -1,1 +1,1 @@
-"""torch's private names, a file for each concern. Checked with torch 2.13."""
+"""torch's private names, a file for each concern. What versions of torch do otherwise is found out by looking for it."""

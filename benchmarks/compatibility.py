@@ -21,6 +21,7 @@ from typing import Any
 
 from benchmarks.environments import ENVIRONMENTS, ROOT, Environment, Unavailable, make
 from fx2onnx.base.staging import write_text
+from tests.conftest import CORE, WITHOUT_TORCH
 
 PAGE = ROOT / "docs" / "compatibility.md"
 SHOWN = (
@@ -65,8 +66,18 @@ def examine(environment: Environment, folder: Path) -> Row:
 
 
 def _tested(python: Path, environment: Environment, results: Path) -> Row:
-    marker = "core" if environment.has_torch else "core and not torch"
-    command = [python, "-m", "pytest", "-m", marker, "-p", "no:cacheprovider", f"--junitxml={results}", "tests"]
+    files = sorted(CORE if environment.has_torch else WITHOUT_TORCH)
+    command = [
+        python,
+        "-m",
+        "pytest",
+        "-m",
+        "core and not slow",
+        "-p",
+        "no:cacheprovider",
+        f"--junitxml={results}",
+        *files,
+    ]
     variables = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     begin = time.monotonic()
     done = subprocess.run(

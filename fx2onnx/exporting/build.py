@@ -19,6 +19,7 @@ from fx2onnx.exporting.report import Report
 from fx2onnx.exporting.result import ExportResult, OwnedModel
 from fx2onnx.exporting.target import fit_to_target
 from fx2onnx.irx import reference
+from fx2onnx.irx.schema import require_opset
 from fx2onnx.lower.loop import lower
 from fx2onnx.lower.translations import Translations
 from fx2onnx.model_patches.library import LibraryPatches
@@ -27,6 +28,7 @@ from fx2onnx.optimize.pipelines import run_default
 
 def build(module: Any, args: Any, kwargs: Mapping[str, Any] | None, options: ExportOptions) -> ExportResult:
     """The model in memory, and what its making has to report."""
+    require_opset(options.opset)
     translations = Translations(options.custom_translations)
     captured = _capture(module, args, kwargs, options, translations)
     if options.state == "error":

@@ -66,6 +66,18 @@ def schema_of(op_type: str, opset: int, domain: str = "") -> OpSchema:
     )
 
 
+def require_opset(opset: int) -> None:
+    """Raises UserError E602 where the installed onnx is too old to know ``opset``."""
+    newest = onnx.defs.onnx_opset_version()
+    if opset > newest:
+        raise UserError(
+            "E602",
+            f"onnx {onnx.__version__} does not know opset {opset}",
+            why=f"it knows opsets up to {newest}",
+            next=(f"export with opset_version={newest} or older", "pip install --upgrade onnx"),
+        )
+
+
 @lru_cache(maxsize=4096)
 def admits(op_type: str, opset: int, index: int, dtype: ir.DataType, domain: str = "") -> bool:
     """Whether input ``index`` of the operator may have ``dtype`` in that opset."""

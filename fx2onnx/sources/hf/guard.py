@@ -17,7 +17,7 @@ from fx2onnx.base.errors import UserError
 MOST_MODULES = 400_000
 """The largest models that people export have some ten thousand."""
 _LOCK = threading.Lock()
-_INSIDE: list[tuple[bool, Callable[..., object]]] = []
+_INSIDE: list[tuple[bool, Callable[..., object] | None]] = []
 """What was there before the first of the calls that are now inside, one entry for each."""
 
 
@@ -28,7 +28,7 @@ def offline() -> Iterator[None]:
     from transformers.integrations import hub_kernels
 
     with _LOCK:
-        _INSIDE.append(_INSIDE[0] if _INSIDE else (constants.HF_HUB_OFFLINE, hub_kernels.get_kernel))
+        _INSIDE.append(_INSIDE[0] if _INSIDE else (constants.HF_HUB_OFFLINE, getattr(hub_kernels, "get_kernel", None)))
         constants.HF_HUB_OFFLINE, hub_kernels.get_kernel = True, _no_kernel
     try:
         yield
@@ -37,6 +37,8 @@ def offline() -> Iterator[None]:
             before = _INSIDE.pop()
             if not _INSIDE:
                 constants.HF_HUB_OFFLINE, hub_kernels.get_kernel = before
+                if before[1] is None:  # transformers 4 has it where there is a package of kernels
+                    del hub_kernels.get_kernel
 
 
 @contextlib.contextmanager

@@ -1,0 +1,61 @@
+"""Which tests are the core: `make matrix` runs them in many environments."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+WITHOUT_TORCH = {
+    "tests/runner/test_planner.py",
+    "tests/runner/test_static_bodies.py",
+    "tests/runner/test_static_shapes.py",
+    "tests/runner/test_manners.py",
+    "tests/runner/test_random.py",
+}
+"""Those that run where there is no torch."""
+CORE = WITHOUT_TORCH | {
+    "tests/capture/test_dynamic.py",
+    "tests/capture/test_in_place.py",
+    "tests/capture/test_state.py",
+    "tests/capture/test_split.py",
+    "tests/capture/test_data_sizes.py",
+    "tests/capture/recording/test_aliasing.py",
+    "tests/capture/recording/test_control_flow.py",
+    "tests/ops/test_table.py",
+    "tests/ops/test_recurrent.py",
+    "tests/ops/test_attention.py",
+    "tests/ops/test_promotion.py",
+    "tests/test_zoo.py",
+    "tests/test_custom_ops.py",
+    "tests/runner/test_runner_session.py",
+    "tests/verify/test_verify_classes.py",
+    "tests/verify/test_verify_judge.py",
+    "tests/verify/test_locate.py",
+    "tests/training/test_models.py",
+    "tests/exporting/test_export.py",
+    "tests/sources/test_sources_resolve.py",
+}
+NOT_WITHOUT_TORCH = {
+    "tests/runner/test_planner.py",
+    "tests/runner/test_static_bodies.py",
+    "tests/runner/test_static_shapes.py",
+    "tests/runner/test_manners.py",
+    "tests/runner/test_random.py",
+}
+"""Those that run where there is no torch."""
+CORE = WITHOUT_TORCH | {
+    "clip_tiny": "transformers 4 does not run it in float64",
+}
+"""Parts of names of tests in those files, and why they cannot be had in every environment."""
+
+
+def is_core(node: str) -> bool:
+    """Whether the test of this name is one of the core."""
+    return node.partition("::")[0] in CORE and not any(part in node for part in NOT_CORE)
+
+
+def pytest_collection_modifyitems(items: Iterable[pytest.Item]) -> None:
+    for item in items:
+        if is_core(item.nodeid):
+            item.add_marker(pytest.mark.core)

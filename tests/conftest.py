@@ -36,15 +36,7 @@ CORE = WITHOUT_TORCH | {
     "tests/exporting/test_export.py",
     "tests/sources/test_sources_resolve.py",
 }
-NOT_WITHOUT_TORCH = {
-    "tests/runner/test_planner.py",
-    "tests/runner/test_static_bodies.py",
-    "tests/runner/test_static_shapes.py",
-    "tests/runner/test_manners.py",
-    "tests/runner/test_random.py",
-}
-"""Those that run where there is no torch."""
-CORE = WITHOUT_TORCH | {
+NOT_CORE = {
     "clip_tiny": "transformers 4 does not run it in float64",
 }
 """Parts of names of tests in those files, and why they cannot be had in every environment."""

@@ -302,7 +302,7 @@ class Subject:
             proto = onnx.load(self.result.path)
         self.op_types = list(dict.fromkeys(node.op_type for node in proto.graph.node))
         self.opset = proto.opset_import[0].version
-        arguments = bind(self.module.forward, *normalise_args((), self.kwargs), None)
+        arguments = bind(self.module.forward, *normalise_args(self.module, (), self.kwargs), None)
         with in_mode(self.module, False):
             self.want = Eager(self.module, arguments).run([leaf.tensor for leaf in arguments.leaves])
         self.fx2onnx = fx2onnx

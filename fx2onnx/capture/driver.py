@@ -75,7 +75,7 @@ def capture(
     """
     with record("bind arguments"):
         root = as_module(module)
-        positional, named = normalise_args(args, kwargs)
+        positional, named = normalise_args(root, args, kwargs)
         arguments = bind(root.forward, positional, named, options.input_names)
         asked = set_dynamic_axes(arguments, options.dynamic_shapes, options.dynamic_axes)
         _check_baked(arguments, options.bake if options.bake != BAKE_AUTO else ())

@@ -37,12 +37,14 @@ class Weight(TorchTensor):
         return self.raw.numpy(force=True) if self.raw.dtype == torch.float32 else super().numpy()
 
     def pieces(self, size: int) -> Iterator[Piece]:
-        """The bytes in C order: the tensor's own memory where it lies so, else copies of some rows."""
-        return _pieces(self.raw.cpu(), size)
+        """The bytes in C order: the tensor's own memory where it lies so, else copies of some rows. From another device
+        only as much is read at a time.
+        """
+        return _pieces(self.raw, size)
 
     def permuted_pieces(self, perm: tuple[int, ...], size: int) -> Iterator[Piece]:
         """The bytes of the weight in another axis order."""
-        return _pieces(self.raw.cpu().permute(perm), size)
+        return _pieces(self.raw.permute(perm), size)
 
     def tobytes(self) -> bytes:
         """The bytes in C order, little-endian."""
@@ -55,12 +57,19 @@ class Weight(TorchTensor):
 
 
 def _pieces(tensor: torch.Tensor, size: int) -> Iterator[Piece]:
+    is_here = tensor.device.type == "cpu"
+    if tensor.is_contiguous() and not is_here:
+        flat_tensor, count = tensor.reshape(-1), max(size // tensor.itemsize, 1)
+        for start in range(0, tensor.numel(), count):
+            part = flat_tensor[start : start + count]
+            yield Piece(part.nbytes, functools.partial(_copy, part))
+        return
     if tensor.is_contiguous():
         yield Piece(tensor.nbytes, lambda _: tensor.reshape(-1).view(torch.uint8).numpy())
         return
     flat = tensor.dim() <= 2
     transposed = tensor.dim() == 2 and tensor.stride(0) == 1
-    if transposed and tensor.dtype == torch.float32 and 0 < tensor[0].nbytes <= size:
+    if transposed and is_here and tensor.dtype == torch.float32 and 0 < tensor[0].nbytes <= size:
         yield from transposed_pieces(tensor.t().numpy(), size)
     elif tensor.nbytes <= size:
         yield Piece(tensor.nbytes, functools.partial(_copy, tensor))

@@ -38,7 +38,7 @@ def sample_of(
     module: torch.nn.Module, args: Any, kwargs: Mapping[str, Any] | None, training: Training, dynamic_shapes: Any
 ) -> Sample:
     """Raises UserError E101 where arguments do not fit, E001 where targets do not, E105 for sizes."""
-    positional, named = normalise_args(args, kwargs)
+    positional, named = normalise_args(module, args, kwargs)
     arguments = bind(module.forward, positional, named, None)
     targets = _targets(training.loss, training.targets)
     batch = {leaf.name: leaf.tensor for leaf in arguments.leaves}

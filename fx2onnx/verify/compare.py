@@ -80,7 +80,7 @@ def verify(
     """
     start = time.process_time()
     root = as_module(module)
-    positional, named = normalise_args(args, kwargs)
+    positional, named = normalise_args(root, args, kwargs)
     arguments = bind(root.forward, positional, named, input_names)
     chosen = chosen_engines(engines)
     verdict = Verdict(seeds=list(seeds))

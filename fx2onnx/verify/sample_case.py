@@ -17,7 +17,7 @@ from fx2onnx.verify.testcase import Case
 def case_of_module(model: ir.Model, module: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None) -> Case:
     """The model with the module's sample call: its inputs, and what eager PyTorch gives. Raises UserError E001, E101."""
     root = as_module(module)
-    arguments = bind(root.forward, *normalise_args(args, kwargs), None)
+    arguments = bind(root.forward, *normalise_args(root, args, kwargs), None)
     arrays = {leaf.name: as_array(leaf.tensor) for leaf in arguments.leaves}
     state = {name: as_array(buffer) for name, buffer in root.named_buffers()}
     names = [value.name or "" for value in model.graph.inputs if not value.is_initializer()]

@@ -140,6 +140,7 @@ def defaults() -> Iterator[None]:
     yield
     torch.set_default_dtype(torch.float32)
     torch.set_default_device(None)
+    vars(torch._GLOBAL_DEVICE_CONTEXT).pop("device_context", None)  # torch 2.8 would ask None for its device
     torch.use_deterministic_algorithms(False)
     torch.set_num_threads(threads)
     torch.set_grad_enabled(True)

@@ -168,7 +168,7 @@ def test_every_value_has_dtype_and_shape() -> None:
             assert None not in value.shape.numpy() if not value.shape.is_dynamic() else True
 
 
-@pytest.mark.parametrize("opset", range(11, 27))
+@pytest.mark.parametrize("opset", range(11, min(onnx.defs.onnx_opset_version(), 26) + 1))
 def test_the_file_has_the_opset_asked_for(opset: int) -> None:
     module = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.LayerNorm(4), torch.nn.GELU(), torch.nn.Softmax(-1))
     result = check(module, (torch.randn(2, 3, 4),), opset_version=opset)
@@ -393,3 +393,11 @@ def test_a_folder_that_is_verified_has_a_verdict_for_each_graph(tmp_path: Path) 
     done = fx2onnx.export_folder(source, tmp_path / "out", task="text-generation-with-past", verify=True)
     assert done.verdicts.keys() == done.sources.keys()
     assert all(verdict.ok for verdict in done.verdicts.values())
+
+
+def test_an_opset_that_the_installed_onnx_does_not_know_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(onnx.defs, "onnx_opset_version", lambda: 22)
+    with pytest.raises(fx2onnx.UserError, match="does not know opset 23") as caught:
+        fx2onnx.export(torch.nn.ReLU(), (torch.ones(2),), opset_version=23)
+    assert caught.value.code == "E602"
+    assert "opset_version=22" in caught.value.next[0]

@@ -13,6 +13,7 @@ import torch
 
 from fx2onnx.base.dims import DimLike
 from fx2onnx.base.errors import UserError
+from fx2onnx.capture.python.devices import beside_weights
 from fx2onnx.capture.torch_private.pytrees import Key, Rebuild, flatten
 
 Call: TypeAlias = tuple[tuple[object, ...], dict[str, object]]
@@ -59,14 +60,14 @@ class Arguments:
         return tuple(args), kwargs
 
 
-def normalise_args(args: object, kwargs: Mapping[str, object] | None) -> Call:
-    """``args`` as torch.onnx.export takes it (a tensor, a tuple, a dict of keywords)."""
+def normalise_args(module: torch.nn.Module, args: object, kwargs: Mapping[str, object] | None) -> Call:
+    """``args`` as torch.onnx.export takes it (a tensor, a tuple, a dict of keywords), on the module's device."""
     named = dict(kwargs or {})
     if isinstance(args, Mapping) and not named:
-        return (), dict(args)
+        return beside_weights(module, (), dict(args))
     if isinstance(args, torch.Tensor) or not isinstance(args, tuple | list):
-        return (args,), named
-    return tuple(args), named
+        return beside_weights(module, (args,), named)
+    return beside_weights(module, tuple(args), named)
 
 
 def bind(

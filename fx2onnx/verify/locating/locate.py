@@ -99,7 +99,7 @@ def locate(
             if verdict.ok:
                 return None
             failed = where_failed(verdict)
-            arguments = bind(root.forward, *normalise_args(args, kwargs), asked.input_names)
+            arguments = bind(root.forward, *normalise_args(root, args, kwargs), asked.input_names)
             others = without_inputs(root, arguments, file.inputs, verdict.baked)
             for on in itertools.chain(others, [] if failed is None else [failed]):
                 with contextlib.suppress(UserError):  # such inputs fit together by chance alone: no export takes them
@@ -126,7 +126,7 @@ class _Search:
     """Eager PyTorch's outputs."""
 
     def run(self) -> FirstWrong | None:
-        positional, named = normalise_args(self.args, self.kwargs)
+        positional, named = normalise_args(self.root, self.args, self.kwargs)
         arguments = bind(self.root.forward, positional, named, self.settings.capture.input_names)
         program = Program.of(self.module, self.args, self.kwargs, self.settings)
         tensors = {leaf.path: leaf.tensor.detach() for leaf in arguments.leaves}

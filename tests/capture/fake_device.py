@@ -81,19 +81,18 @@ def _computed(func: Any, *args: Any, **kwargs: Any) -> Any:
     return put(result) if isinstance(result, torch.Tensor) else result
 
 
+def _view(overload: Any) -> Any:
+    return lambda *args, **kwargs: overload.redispatch(KEY, *args, **kwargs)
+
+
 LIBRARY = torch.library.Library("aten", "IMPL")
 for _name, _function in {
     "_copy_from": _copy_from,
     "empty.memory_format": _of_sizes,
     "empty_strided": _of_strides,
-    **{
-        name: (lambda overload: lambda *args, **kwargs: overload.redispatch(KEY, *args, **kwargs))(overload)
-        for name, overload in {
-            "as_strided": aten.as_strided.default,
-            "view": aten.view.default,
-            "_reshape_alias": aten._reshape_alias.default,
-        }.items()
-    },
+    "as_strided": _view(aten.as_strided.default),
+    "view": _view(aten.view.default),
+    "_reshape_alias": _view(aten._reshape_alias.default),
 }.items():
     LIBRARY.impl(_name, _function, "PrivateUse1")
 FALLBACK = torch.library.Library("_", "IMPL")

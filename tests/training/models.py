@@ -138,6 +138,8 @@ def transformer(kind: str) -> Task:
     for part in module.modules():
         if isinstance(part, nn.Dropout):
             part.p = 0.0
+        if isinstance(getattr(part, "dropout_prob", None), float):  # of the attention of transformers 4
+            part.dropout_prob = 0.0
     for name in ("attention_dropout", "attn_pdrop", "dropout_rate", "attention_probs_dropout_prob"):
         if hasattr(module.config, name):
             setattr(module.config, name, 0.0)

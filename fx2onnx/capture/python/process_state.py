@@ -163,7 +163,7 @@ def _level_noticed(setter: Callable[..., object]) -> Callable[..., object]:
 @cache
 def _setters() -> tuple[CodePatch, ...]:
     """Setters of flags of the process that are functions of Python."""
-    plain: tuple[Callable[..., Any], ...] = (
+    plain: tuple[Callable[..., object], ...] = (
         *torch_setters(),
         *(warnings.simplefilter, warnings.filterwarnings, warnings.resetwarnings),
         *(warnings.catch_warnings.__enter__, warnings.catch_warnings.__exit__),

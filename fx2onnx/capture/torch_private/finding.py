@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import reduce
 from typing import Any
 
@@ -17,8 +17,8 @@ def find(path: str) -> Any:
         return None
 
 
-def found(*paths: str) -> Iterator[Any]:
-    """What stands at those of the paths that this torch has."""
+def found(*paths: str) -> Iterator[Callable[..., object]]:
+    """The functions and classes at those of the paths that this torch has."""
     for path in paths:
         there = find(path)
         if there is not None:

@@ -14,10 +14,10 @@ from fx2onnx.capture.torch_private import thread_state
 
 _C: Any = torch._C
 _backends: Any = torch.backends
-_opt_einsum: Any = importlib.import_module("torch.backends.opt_einsum")
+_opt_einsum = importlib.import_module("torch.backends.opt_einsum")
 
 
-def _plain(module: Any) -> Any:
+def _plain(module: object) -> object:
     """The module itself, where a version of torch has put an object of a class in its place."""
     return getattr(module, "m", module)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
 from fx2onnx.capture.torch_private.finding import find, found
 
@@ -13,7 +12,7 @@ _SDP = ("flash", "mem_efficient", "math", "cudnn")
 _LIBRARIES = ("linalg", "blas", "rocm_fa")
 
 
-def torch_setters() -> Iterator[Callable[..., Any]]:
+def torch_setters() -> Iterator[Callable[..., object]]:
     """Those that this torch has."""
     yield from found(
         "set_default_dtype",

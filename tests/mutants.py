@@ -224,8 +224,8 @@ MUTANTS = [
     Mutant("base/source.py", "return _installed(self.file) or", "return", "tests/base/test_errors.py"),
     Mutant("lower/weights.py", "    _copy(tensor.t().contiguous().t(), memory)", "    _copy(tensor.flip(0), memory)",
            "tests/irx/test_data_file.py"),
-    Mutant("irx/model_files.py", "        os.replace(staged.data, final)\n        os.replace(staged.graph, target)",
-           "        os.replace(staged.graph, target)\n        os.replace(staged.data, final)", "tests/faults"),
+    Mutant("irx/model_files.py", "        replace(staged.data, final)\n        replace(staged.graph, target)",
+           "        replace(staged.graph, target)\n        replace(staged.data, final)", "tests/faults"),
     Mutant("irx/io.py", 'if getattr(value.const_value, "lacks_data", False):', "if False:",
            "tests/capture/test_no_compute.py tests/exporting/test_export.py"),
     # optimiser

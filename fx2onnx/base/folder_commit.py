@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -20,6 +19,7 @@ from typing import Annotated, Any
 from fx2onnx.base.digest import digest_of, digest_of_file
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.folder_files import read_object
+from fx2onnx.base.renaming import replace
 from fx2onnx.base.staging import PREFIX, locked
 from fx2onnx.base.typed_json import Misfit, Only, built, within
 
@@ -92,7 +92,7 @@ def commit_folder(stage: Path, target: Path, facts: Mapping[str, Any], keep: Col
         if obsolete:
             left = {name: entry for name, entry in obsolete.items() if (target / name).exists()}
             (stage / MANIFEST).write_text(_text(entries, facts, left), encoding="utf-8")
-            os.replace(stage / MANIFEST, target / MANIFEST)
+            replace(stage / MANIFEST, target / MANIFEST)
 
 
 def _check_places(target: Path, earlier: Mapping[str, FileEntry], entries: Mapping[str, FileEntry]) -> None:
@@ -117,7 +117,7 @@ def finish(folder: Path, entries: Mapping[str, FileEntry]) -> None:
     for name, entry in entries.items():
         pending = pending_path(folder, name, entry.digest)
         if pending.is_file():
-            os.replace(pending, folder / name)
+            replace(pending, folder / name)
 
 
 def _switch(stage: Path, target: Path, entries: Mapping[str, FileEntry], text: str) -> None:
@@ -130,8 +130,8 @@ def _switch(stage: Path, target: Path, entries: Mapping[str, FileEntry], text: s
             place = target / name if name.endswith(".data") else pending_path(target, name, entry.digest)
             if not place.exists():
                 fresh.append(place)
-            os.replace(stage / name, place)
-        os.replace(manifest, target / MANIFEST)
+            replace(stage / name, place)
+        replace(manifest, target / MANIFEST)
     except BaseException:
         if manifest.exists():  # so the one in ``target`` is the earlier one
             for place in fresh:

@@ -12,6 +12,7 @@ from pathlib import Path, PurePath
 from typing import Any, NoReturn
 
 from fx2onnx.base.errors import UserError
+from fx2onnx.base.renaming import BINARY
 
 LIMIT_BYTES = 16 << 20
 """Of a config; the largest that are known have a megabyte of labels."""
@@ -80,7 +81,7 @@ def read_object(path: Path, *, limit_bytes: int = LIMIT_BYTES, finite: bool = Fa
 
 def _text(path: Path, limit_bytes: int) -> str:
     try:
-        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))  # a FIFO would wait for its writer
+        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | BINARY)  # a FIFO would wait for its writer
         try:
             if not stat.S_ISREG(os.fstat(handle).st_mode):
                 raise _unreadable(path, "it is no regular file")

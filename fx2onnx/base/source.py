@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from fx2onnx.base.renaming import relative_path
+
 PACKAGE_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 """Where fx2onnx lies."""
 
@@ -57,5 +59,5 @@ def _installed(file: str) -> str:
 
 @lru_cache(maxsize=4096)
 def _relative(file: str, folder: str) -> str:
-    relative = os.path.relpath(file, folder) if os.path.isabs(file) else file
-    return os.path.basename(file) if relative.startswith("..") else relative
+    relative = relative_path(file, folder) if os.path.isabs(file) else file
+    return os.path.basename(file) if relative.startswith("..") or os.path.isabs(relative) else relative

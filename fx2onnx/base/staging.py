@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fx2onnx.base.errors import UserError
+from fx2onnx.base.renaming import BINARY, IS_WINDOWS, replace
 
 fcntl: Any
 try:
@@ -148,7 +149,7 @@ def _staged(folder: str | PathLike[str], makers: list[Callable[[str], object]]) 
 
 def open_to_write(path: str | PathLike[str]) -> io.FileIO:
     """A new file, or an empty one. Nothing is truncated: what was, ext4 flushes to the disk when it is closed."""
-    return open(os.open(path, os.O_CREAT | os.O_WRONLY, 0o666), "wb", buffering=0)
+    return open(os.open(path, os.O_CREAT | os.O_WRONLY | BINARY, 0o666), "wb", buffering=0)
 
 
 def _make_file(path: str) -> None:
@@ -206,7 +207,7 @@ def replacing(path: str | PathLike[str]) -> Iterator[Path]:
         with staged(os.path.dirname(target)) as stage:
             temporary = Path(stage, f"new{Path(target).suffix}")
             yield temporary
-            os.replace(temporary, target)
+            replace(temporary, target)
     except OSError as cause:
         raise cannot_write(path, cause) from cause
 
@@ -222,13 +223,17 @@ def cannot_write(path: object, cause: OSError) -> UserError:
         "E301",
         f"{path} cannot be written",
         why=str(cause),
-        next="free space or choose another folder",
+        next="close the program that has it open, or choose another folder"
+        if isinstance(cause, PermissionError) and IS_WINDOWS
+        else "free space or choose another folder",
     )
 
 
 def sync(path: str | PathLike[str]) -> None:
-    """Wait until the disk has the file or the folder's names."""
-    handle = os.open(path, os.O_RDONLY)
+    """Wait until the disk has the file or the folder's names. Windows keeps no folder's names back, and opens none."""
+    if IS_WINDOWS and os.path.isdir(path):
+        return
+    handle = os.open(path, os.O_RDWR if IS_WINDOWS else os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:

@@ -152,7 +152,7 @@ def _working_folder(folder: Path | None, write: bool) -> Iterator[Path | None]:
         return
     if folder is not None and not folder.is_dir():
         raise UserError("E301", f"'{folder}' is not a folder")
-    with tempfile.TemporaryDirectory(prefix="fx2onnx-profile-", dir=folder) as name:
+    with tempfile.TemporaryDirectory(prefix="fx2onnx-profile-", dir=folder, ignore_cleanup_errors=True) as name:
         yield Path(name) / MODEL_FILE
 
 

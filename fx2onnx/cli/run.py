@@ -204,7 +204,7 @@ def _trace_file(wanted: bool) -> Iterator[str]:
     if not wanted:
         yield ""
         return
-    with tempfile.TemporaryDirectory(prefix="fx2onnx_") as folder:
+    with tempfile.TemporaryDirectory(prefix="fx2onnx_", ignore_cleanup_errors=True) as folder:
         yield str(Path(folder) / "trace")
 
 

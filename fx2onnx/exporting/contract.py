@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from fx2onnx.base import size_conditions
 from fx2onnx.base.folder_commit import VERSION
+from fx2onnx.base.renaming import relative_path
 from fx2onnx.manifest import names
 from fx2onnx.manifest.form import GraphForm, Kind, Length, Manifest, Medium, Port, Role, State
 
@@ -76,7 +76,7 @@ def manifest_of(
     if "source" in said and assembly.folder is not None:
         # As seen from the folder, so that both can be moved together.
         _, mark, query = str(said["source"]).partition("?")
-        said["source"] = f"hf:{os.path.relpath(assembly.folder.resolve(), target.resolve())}{mark}{query}"
+        said["source"] = f"hf:{relative_path(assembly.folder.resolve(), target.resolve())}{mark}{query}"
     said["options"] = {key: value for key, value in origin.items() if key not in said}
     return Manifest(VERSION, forms, **said, media=media, baked=baked, prompt_rewrite=rewrite, codebook_delays=delays)
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from fx2onnx.base.digest import digest_of, digest_of_file
+from fx2onnx.base.renaming import replace
 from fx2onnx.base.staging import locked, sync
 from fx2onnx.base.targets import is_same_file
 
@@ -66,13 +67,13 @@ def commit(staged: Staged, target: str, *, durable: bool = False) -> None:
 
 def _rename(staged: Staged, folder: str, target: str) -> None:
     if staged.data is None or staged.data_name is None:
-        os.replace(staged.graph, target)
+        replace(staged.graph, target)
         return
     final = os.path.join(folder, staged.data_name)
     is_new = not os.path.lexists(final)
     try:
-        os.replace(staged.data, final)
-        os.replace(staged.graph, target)
+        replace(staged.data, final)
+        replace(staged.graph, target)
     except BaseException:
         if is_new and os.path.exists(staged.graph):  # the graph that would refer to the data is not in place
             with contextlib.suppress(OSError):

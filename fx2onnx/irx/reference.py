@@ -16,6 +16,7 @@ import onnx_ir as ir
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.events import record
+from fx2onnx.base.renaming import relative_path
 from fx2onnx.base.staging import cannot_write, staged_files
 from fx2onnx.base.targets import check_target
 from fx2onnx.base.weight_file import WeightFile
@@ -149,7 +150,7 @@ def save(
 
 def _relative(tensor: ReferencedTensor, folder: str) -> ir.ExternalTensor:
     return ir.ExternalTensor(
-        os.path.relpath(str(tensor.path), folder).replace(os.sep, "/"),
+        relative_path(str(tensor.path), folder).replace(os.sep, "/"),
         tensor.offset,
         tensor.length,
         tensor.dtype,
@@ -160,7 +161,8 @@ def _relative(tensor: ReferencedTensor, folder: str) -> ir.ExternalTensor:
 
 def _check_place(file: str, folder: str, name: str) -> None:
     home = os.path.dirname(file)
-    if os.path.relpath(file, folder).startswith(".."):
+    place = relative_path(file, folder)
+    if place.startswith("..") or os.path.isabs(place):
         raise UserError(
             "E301",
             f"a model in {folder} cannot refer to {file}",

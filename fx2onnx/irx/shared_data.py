@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from fx2onnx.base.digest import BlockDigests
 from fx2onnx.base.events import record
+from fx2onnx.base.renaming import replace
 from fx2onnx.base.staging import cannot_write
 from fx2onnx.irx.data_file import Place, write_data
 from fx2onnx.irx.io import EXTERNAL_MIN_BYTES, placed, require_data, write_bytes
@@ -55,7 +56,7 @@ def _write_weights(
     with record("write weights", bytes=sum(tensor.nbytes for tensor in tensors)):
         places = write_data(unnamed, tensors, digests)
     name = data_name(stem, digests.hexdigest())
-    os.replace(unnamed, os.path.join(folder, name))
+    replace(unnamed, os.path.join(folder, name))
     return name, dict(zip(first, places, strict=True))
 
 

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from fx2onnx.base import safetensors
 from fx2onnx.base.errors import UserError
+from fx2onnx.base.renaming import replace
 from fx2onnx.base.safetensors import Entry
 from fx2onnx.base.staging import cannot_write, staged_files
 from fx2onnx.manifest.training import TrainingManifest
@@ -52,7 +53,7 @@ def write_tensors(path: str | os.PathLike[str], tensors: Mapping[str, Array], me
     try:
         with staged_files(target.parent, 1) as (stage,):
             safetensors.write(stage, entries, metadata)
-            os.replace(stage, target)
+            replace(stage, target)
     except OSError as cause:
         raise cannot_write(target, cause) from cause
 

@@ -290,7 +290,7 @@ def _runs_on(case: _Case, drawn: dict[str, Array] | None, engines: Sequence[str]
     if drawn is None or case.random is None:
         yield {engine: case.runs[engine] for engine in engines}
         return
-    with tempfile.TemporaryDirectory(prefix="fx2onnx-verify-") as folder:
+    with tempfile.TemporaryDirectory(prefix="fx2onnx-verify-", ignore_cleanup_errors=True) as folder:
         path = case.random.with_inputs(drawn, folder)
         yield {engine: ENGINES[engine](path) for engine in engines}
 

@@ -139,7 +139,7 @@ def as_file(model: Any) -> Iterator[str]:
     if is_written and (not os.path.exists(path) or os.path.getsize(path) <= LARGE_BYTES):
         yield os.fspath(path)
         return
-    with tempfile.TemporaryDirectory(prefix="fx2onnx-verify-") as folder:
+    with tempfile.TemporaryDirectory(prefix="fx2onnx-verify-", ignore_cleanup_errors=True) as folder:
         if is_written:
             yield weights_beside(os.fspath(path), folder)
             return

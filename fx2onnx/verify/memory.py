@@ -29,7 +29,7 @@ def free_bytes() -> int:
     free: int = psutil.virtual_memory().available
     for limit, taken in _LIMITS:
         with contextlib.suppress(OSError, ValueError):  # another system, or no limit
-            free = min(free, int(Path(limit).read_text()) - int(Path(taken).read_text()))
+            free = min(free, int(Path(limit).read_bytes()) - int(Path(taken).read_bytes()))
     with contextlib.suppress(ImportError, OSError):  # not on every system
         import resource
 

@@ -77,14 +77,14 @@ def _write_files(folder: Path, case: Case, weights: str, heading: str, repro: bo
     if is_stripped:
         model = model.clone()
         statistics = {name: _strip(value) for name, value in model.graph.initializers.items() if _is_large(value)}
-        (folder / STATISTICS).write_text(json.dumps(statistics, indent=1) + "\n")
+        (folder / STATISTICS).write_text(json.dumps(statistics, indent=1) + "\n", encoding="utf-8")
     io.save(model, folder / MODEL_FILE)
     (folder / DATA_SET).mkdir()
     _write_arrays(folder / DATA_SET, "input", [value.name or "" for value in model.graph.inputs], case.feeds)
     if not is_stripped:
         _write_arrays(folder / DATA_SET, "output", [value.name or "" for value in model.graph.outputs], case.outputs)
     if repro:
-        (folder / REPRO).write_text(_repro(heading))
+        (folder / REPRO).write_text(_repro(heading), encoding="utf-8")
 
 
 def _write_arrays(folder: Path, side: str, names: Sequence[str], arrays: Mapping[str, Array]) -> None:

@@ -39,7 +39,7 @@ class ValueStore:
             self.held_bytes += array.nbytes
             return
         if self._folder is None:
-            self._folder = tempfile.TemporaryDirectory(prefix="fx2onnx-values-")
+            self._folder = tempfile.TemporaryDirectory(prefix="fx2onnx-values-", ignore_cleanup_errors=True)
         path = os.path.join(self._folder.name, str(len(self._paths)))
         np.ascontiguousarray(array).tofile(path)
         self._paths[key] = (path, array.dtype, array.shape)

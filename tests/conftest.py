@@ -25,7 +25,6 @@ CORE = WITHOUT_TORCH | {
     "tests/ops/test_table.py",
     "tests/ops/test_recurrent.py",
     "tests/ops/test_attention.py",
-    "tests/ops/test_promotion.py",
     "tests/test_zoo.py",
     "tests/test_custom_ops.py",
     "tests/runner/test_runner_session.py",

@@ -184,3 +184,12 @@ def _reflections(recorder: BaseRecorder, call: Call, self: torch.Tensor) -> obje
     """geqrf: the matrix [.., M, N] and the factors [.., min(M, N)]."""
     factors = [*dims_of(self)[:-2], unwrap(min(self.shape[-2:]))]
     return record_sized(recorder, call, [(self.dtype, dims_of(self)), (self.dtype, factors)])
+
+
+@register(Kind.RECORD, aten.scaled_dot_product_attention.default)
+def _attention(recorder: BaseRecorder, call: Call, key: torch.Tensor, value: torch.Tensor) -> object:
+    """scaled_dot_product_attention: one node. As many values as keys, which newer versions of torch do not ask for."""
+    keys, values = key.shape[-2], value.shape[-2]
+    if isinstance(keys, torch.SymInt) or isinstance(values, torch.SymInt):
+        torch._check(keys == values)  # type: ignore[no-untyped-call]
+    return NotImplemented

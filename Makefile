@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 # NumPy's matrix speed halves where a shell pins OpenBLAS to old kernels; benchmarks and the demo lift the pin.
 UNPIN  := env -u OPENBLAS_CORETYPE -u OPENBLAS_L2_SIZE
 
-.PHONY: demo test lint unit test-all mutants fuzz bench scaling operators gradients training training-speed sabotage planted verify-cost verify-alarms dynamic-sizes optimize-files target-kernels target-probes emit-stub figures profile-page-test sweep-torchvision sweep-timm sweep-hf clean
+.PHONY: demo test lint unit test-all mutants fuzz bench scaling operators gradients training training-speed sabotage planted verify-cost verify-alarms dynamic-sizes optimize-files matrix target-kernels target-probes emit-stub figures profile-page-test sweep-torchvision sweep-timm sweep-hf clean
 .DEFAULT_GOAL := demo
 
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -82,6 +82,9 @@ target-kernels: $(VENV)/.installed ## which kernels each release of onnxruntime 
 
 target-probes: $(VENV)/.installed ## which of ONNX's cases OpenVINO, tract and onnxruntime-web run, into fx2onnx/targets/tables (installs them beside; minutes)
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.target_probes
+
+matrix: $(VENV)/.installed ## the core tests in environments of many versions, into docs/compatibility.md; goes on where it stopped (hours); one: `python -m benchmarks.compatibility --only NAME`
+	$(BIN)/python -m benchmarks.compatibility
 
 emit-stub: $(VENV)/.installed ## the signatures of Emit's operators, from ONNX's schemas, into fx2onnx/irx/emit_ops.pyi
 	$(BIN)/python -m tests.ops.emit_stub fx2onnx/irx/emit_ops.pyi

@@ -54,8 +54,10 @@ print(json.dumps(found))
 def examine(environment: Environment, folder: Path) -> Row:
     """The row of an environment, which is made in ``folder``."""
     row: Row = {"name": environment.name, "wanted_python": environment.python}
+    python = folder / "bin" / "python"
     try:
-        python = make(environment, folder)
+        if not python.exists():
+            python = make(environment, folder)
     except Unavailable as missing:
         return row | {"missing": str(missing)}
     asked = _VERSIONS.replace("NAMES", repr(SHOWN))

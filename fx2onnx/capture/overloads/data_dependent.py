@@ -191,5 +191,5 @@ def _attention(recorder: BaseRecorder, call: Call, key: torch.Tensor, value: tor
     """scaled_dot_product_attention: one node. As many values as keys, which newer versions of torch do not ask for."""
     keys, values = key.shape[-2], value.shape[-2]
     if isinstance(keys, torch.SymInt) or isinstance(values, torch.SymInt):
-        torch._check(keys == values)  # type: ignore[no-untyped-call]
+        torch._check(keys == values)
     return NotImplemented

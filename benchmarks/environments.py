@@ -96,8 +96,8 @@ ENVIRONMENTS = (
     _with("python-3.14", "3.14", "2.15.0", "0.29.2", "", _NEWEST),
     Environment("no-torch", "3.11", "", f"onnx==1.17.0 onnxruntime==1.17.3 numpy==1.26.4 onnx_ir ml_dtypes {_TESTS}"),
 )
-"""Each minor version of torch with what was current beside it. onnxruntime is newer, as the tests ask it for every opset; what
-older releases run: docs/targets.md. The oldest of the rest is beside the runner, without torch.
+"""Each minor version of torch with what was current beside it. onnxruntime is newer, as the tests ask it for every opset; for
+older releases there is `--target`. The oldest of the rest is beside the runner, without torch.
 """
 
 

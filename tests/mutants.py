@@ -414,6 +414,9 @@ MUTANTS = [
     Mutant("lower/preflight.py", "MAX_DEPTH = 30", "MAX_DEPTH = 40", "tests/test_growth.py"),
     Mutant("runner/arena.py", "        looks += seen", "        pass", "tests/test_growth.py"),
     # what stands on the disk at each step
+    Mutant("base/renaming.py", "            if _is_same(source, target):", "            if False:", "tests/base/test_other_systems.py"),
+    Mutant("capture/python/devices.py", "if len(homes) != 1 or not places or homes & places", "if homes", "tests/capture/test_devices.py"),
+    Mutant("lower/weights.py", "if tensor.is_contiguous() and not is_here:", "if False:", "tests/capture/test_devices.py"),
     Mutant("base/folder_commit.py", "    return pending if pending.is_file() else folder / name", "    return folder / name",
            "tests/faults"),
     Mutant("base/folder_commit.py", "named = {**_read(target, (_OBSOLETE,)), **earlier}", "named = earlier", "tests/faults"),

@@ -123,8 +123,9 @@ def page(rows: Mapping[str, Row]) -> str:
         f"| environment | Python | {' | '.join(SHOWN)} | passed | failed | left out |",
         f"|---|---|{'---|' * len(SHOWN)}---|---|---|",
         *(_line(rows[environment.name]) for environment in ENVIRONMENTS if environment.name in rows),
-        "",
     ]
+    waiting = [environment.name for environment in ENVIRONMENTS if environment.name not in rows]
+    lines += ["", f"Not made yet: {', '.join(waiting)}."] if waiting else []
     for environment in ENVIRONMENTS:
         lines += _details(rows.get(environment.name, {}))
     return "\n".join(lines).rstrip() + "\n"

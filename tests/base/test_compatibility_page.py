@@ -1,0 +1,61 @@
+"""The page of environments from rows, and rows from what pytest writes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from benchmarks.compatibility import page, read_results
+from tests.conftest import CORE, WITHOUT_TORCH, is_core
+
+RESULTS = """<testsuites><testsuite>
+<testcase classname="tests.test_a" name="test_one" />
+<testcase classname="tests.test_a" name="test_two"><failure message="assert 1 == 2&#10;more">trace</failure></testcase>
+<testcase classname="tests.test_a" name="test_three"><skipped message="no kernel">here</skipped></testcase>
+<testcase classname="tests.test_a" name="test_four"><error message="no module">trace</error></testcase>
+</testsuite></testsuites>"""
+
+
+def test_rows_come_from_results(tmp_path: Path) -> None:
+    path = tmp_path / "results.xml"
+    path.write_text(RESULTS, encoding="utf-8")
+    assert read_results(path) == {
+        "passed": 1,
+        "failed": 2,
+        "failures": [["tests.test_a::test_two", "assert 1 == 2"], ["tests.test_a::test_four", "no module"]],
+        "left_out": {"no kernel": 1},
+    }
+
+
+def test_the_page_says_what_fails_and_what_is_missing() -> None:
+    versions = {"python": "3.11.7", "torch": "2.8.0", "numpy": "1.26.4"}
+    row = {
+        "passed": 7,
+        "failed": 1,
+        "failures": [["a::b", "no | bar"]],
+        "left_out": {"no <kernel>": 2},
+        "versions": versions,
+    }
+    text = page(
+        {
+            "torch-2.8": {"name": "torch-2.8", "wanted_python": "3.11", **row},
+            "python-3.14": {
+                "name": "python-3.14",
+                "wanted_python": "3.14",
+                "missing": "this machine has no Python 3.14",
+            },
+        }
+    )
+    assert "| torch-2.8 | 3.11.7 | 2.8.0 |" in text
+    assert "| 7 | 1 | 2 |" in text
+    assert "- `a::b`: no \\| bar" in text
+    assert "- left out, 2 times: no &lt;kernel>" in text
+    assert "- not to be had here: this machine has no Python 3.14" in text
+
+
+def test_the_core_is_of_files_that_exist() -> None:
+    root = Path(__file__).parents[2]
+    assert all((root / name).is_file() for name in CORE)
+    assert WITHOUT_TORCH <= CORE
+    assert is_core("tests/test_zoo.py::test_dynamic[bert_tiny]")
+    assert not is_core("tests/test_zoo.py::test_small_static[clip_tiny]")
+    assert not is_core("tests/test_growth.py::test_any")

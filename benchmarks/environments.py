@@ -97,8 +97,8 @@ ENVIRONMENTS = (
     Environment("no-torch", "3.11", "", f"onnx==1.17.0 onnxruntime==1.17.3 numpy==1.26.4 onnx_ir ml_dtypes {_TESTS}"),
 )
 """Each minor version of torch with what was current beside it. onnxruntime is newer, as the tests ask it for every opset, and
-1.20.1 and 1.23.2 end the process at sizes of 0; for
-older releases there is `--target`. The oldest of the rest is beside the runner, without torch.
+1.20.1 and 1.23.2 end the process at sizes of 0; for older releases there is `--target`. The oldest of the rest is beside the
+runner, without torch.
 """
 
 

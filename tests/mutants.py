@@ -502,6 +502,8 @@ MUTANTS = [
     Mutant("targets/match.py", "for narrow, wide in found.casts.items())", "for narrow, wide in ())", "tests/targets/test_match.py"),
     Mutant("targets/faults.py", "            fault.mend(node)\n", "            pass\n", "tests/targets/test_faults.py"),
     Mutant("verify/known_faults.py", "if fault.ends_process)", "if False)", "tests/targets/test_faults.py"),
+    Mutant("targets/fit.py", "and not may_narrow", "and False", "tests/file_optimizer/test_target.py"),
+    Mutant("file_optimizer/pipeline.py", "KnownFaults(self.opened.proto, engines).survived(self.notes.append)", "engines", "tests/file_optimizer/test_target.py"),
     Mutant("verify/judge.py", "least_epsilon)\n        numbers", "0.0)\n        numbers", "tests/targets/test_fit.py"),
     Mutant("exporting/target.py", "if fitted.left and options.target is not None:", "if False:", "tests/targets/test_fit.py"),
     Mutant("capture/torch_private/dispatch.py", "if self.most_turns is not None and self.turns", "if False and self.turns", CONTROL_FLOW),

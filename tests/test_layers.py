@@ -30,7 +30,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "base", "capture", "irx", "aten_map", "lower", "manifest", "model_patches", "optimize", "runner", "training", "targets",
     },
     "diff": {"base", "irx", "runner"},
-    "file_optimizer": {"base", "irx", "optimize", "runner", "verify"},
+    "file_optimizer": {"base", "irx", "optimize", "runner", "targets", "verify"},
     "report": {"base"},
     "model_patches": {"base", "capture"},
     "sources": {"base"},

@@ -71,7 +71,7 @@ SIGNATURES = {
     "UpdateRule.slots": "(self, parameter: torch.Tensor) -> tuple[str, ...]",
     "load": "(folder: str | PathLike[str], engine: str | None = None) -> LoadedModel",
     "optimize_model": (
-        "(model: Any, out: str | os.PathLike[str] | None = None, *, level: int = 2, opset: int | None = None, "
+        "(model: Any, out: str | os.PathLike[str] | None = None, *, level: int = 2, opset: int | None = None, target: str | None = None, "
         "fix: Mapping[str, int] | str | None = None, dynamic: Mapping[str, str] | None = None, "
         "external_data: bool | None = None, external_data_bytes: int = 1024, verify: bool = True, "
         "engines: Sequence[str] | None = None, seed: int = 0, explain: bool = False, check: bool = False) "

@@ -25,6 +25,10 @@ def optimize_command(
     ],
     level: Annotated[int, typer.Option("-O", "--level", help="0 to 3: how much is rewritten.")] = 2,
     opset: Annotated[int | None, typer.Option("--opset", help="Convert to this opset.", show_default=False)] = None,
+    target: Annotated[
+        str | None,
+        typer.Option("--target", help="The runtime that OUT is for, such as onnxruntime-1.19.", show_default=False),
+    ] = None,
     fix: Annotated[
         list[str] | None,
         typer.Option("--fix", help="Fix sizes: batch=1,sequence=128, or input:axis=N.", show_default=False),
@@ -75,6 +79,7 @@ def optimize_command(
                 output,
                 level=level,
                 opset=opset,
+                target=target,
                 fix=parse_sizes(",".join(fix or [])),
                 dynamic=parse_dynamic(dynamic or []),
                 external_data=external_data,

@@ -22,6 +22,7 @@ from fx2onnx.file_optimizer.bodies import store_inside
 from fx2onnx.file_optimizer.compare import Comparison, Original, random_outputs
 from fx2onnx.file_optimizer.dynamic import make_dynamic
 from fx2onnx.file_optimizer.feeds import inputs_of
+from fx2onnx.file_optimizer.for_target import fitted
 from fx2onnx.file_optimizer.interface import Interface
 from fx2onnx.file_optimizer.opened import Opened, open_model
 from fx2onnx.file_optimizer.opset import convert_opset
@@ -32,7 +33,10 @@ from fx2onnx.irx.inference import infer_types
 from fx2onnx.irx.io import Written, save, write_bytes
 from fx2onnx.irx.model_files import Staged, commit
 from fx2onnx.optimize.pipelines import DEFAULT_LEVEL
+from fx2onnx.targets.find import chosen_opset, find
+from fx2onnx.targets.form import Target
 from fx2onnx.verify.engines import chosen_engines
+from fx2onnx.verify.known_faults import KnownFaults
 from fx2onnx.verify.memory import free_bytes, weights_bytes
 
 MOST_LEFT_OUT = 8
@@ -57,6 +61,7 @@ class Plan:
     external_bytes: int
     explain: bool
     check: bool
+    target: Target | None = None
     without: set[str] = field(default_factory=set)
     growth_bytes: int | None = None
     keeps_types: bool = True
@@ -68,6 +73,7 @@ def optimize_model(
     *,
     level: int = DEFAULT_LEVEL,
     opset: int | None = None,
+    target: str | None = None,
     fix: Mapping[str, int] | str | None = None,
     dynamic: Mapping[str, str] | None = None,
     external_data: bool | None = None,
@@ -81,27 +87,32 @@ def optimize_model(
     """Optimise an ONNX file of any origin, and compare the result with it.
 
     model: a path, an ``onnx.ModelProto`` or an ``onnx_ir.Model``; it stays as it is. out: where to write, None for nowhere;
-    the model's own path replaces it. level: 0 to 3 (docs/optimizer.md). opset: convert to this version. fix: sizes by the name
-    of a dim, or of ``input:axis``. dynamic: names of sizes that are fixed and shall vary, by ``input:axis``. external_data: weights of ``external_data_bytes`` or more in a file beside (True), all in one
-    file (False), as the input has it (None). verify: run both on random inputs at several sizes in ``engines`` (those that are
+    the model's own path replaces it. level: 0 to 3 (docs/optimizer.md). opset: convert to this version. target: the runtime that
+    the file is for (docs/targets.md): no newer opset than it knows, casts where it has no kernel for a dtype, known faults
+    avoided. fix: sizes by the name of a dim, or of ``input:axis``. dynamic: names of sizes that are fixed and shall vary, by
+    ``input:axis``. external_data: weights of ``external_data_bytes`` or more in a file beside (True), all in one file (False),
+    as the input has it (None). verify: run both on random inputs at several sizes in ``engines`` (those that are
     installed). A rewrite that makes them differ is found by bisection, named, and left out. explain: keep why rewrites refused.
     check: check the graph after each edit.
 
     Raises:   UserError for arguments (E001), a file that is none (E302, E303), an opset that has no form of an operator (E202),
-              sizes that the file does not take (E105, E401), a path that cannot be written (E301); VerificationError E501 where
+              a node that the target cannot run (E204), sizes that the file does not take (E105, E401), a path that cannot be written (E301); VerificationError E501 where
               the result differs from the input whatever is left out. Then nothing is written.
     """
-    target = None if out is None else check_target(out)
+    place = None if out is None else check_target(out)
+    runtime = None if target is None else find(target)
     chosen = chosen_engines(engines) if verify else []
     opened = open_model(model)
     wanted = parse_sizes(fix, "fix") if isinstance(fix, str) else dict(fix or {})
-    plan = Plan(level, opset, wanted, dict(dynamic or {}), external_data, external_data_bytes, explain, check)
+    plan = Plan(level, opset, wanted, dict(dynamic or {}), external_data, external_data_bytes, explain, check, runtime)
+    if runtime is not None:
+        plan.opset = _opset_for(runtime, opened, opset)
     stages_of(level)
     job = _Job(opened, plan)
     if verify:
         with record("run the input file"):
             job.run_original(chosen, seed)
-    return job.finish(target)
+    return job.finish(place)
 
 
 class _Job:
@@ -155,6 +166,8 @@ class _Job:
         self.opened.as_in_file(model)
         if plan.level:
             store_inside(model)
+        if plan.target is not None and limit is None:
+            trace.edits.update(fitted(model, plan.target))
         return model, trace
 
     def _whole(self) -> tuple[ir.Model, Trace]:
@@ -183,6 +196,7 @@ class _Job:
         if "runner" in engines and weights_bytes(self.opened.proto) > free_bytes() / 4:
             engines = ["runner"]  # which maps the weights of both files
             self.notes.append("compared in the runner alone: other engines would hold the weights of both files")
+        engines = KnownFaults(self.opened.proto, engines).survived(self.notes.append)
         self.original = Original(source, inputs, outputs, random_outputs(model), engines, seed)
         if self.plan.dynamic:
             names = set(self.plan.dynamic.values())
@@ -310,6 +324,13 @@ class _Job:
             warnings,
             comparison,
         )
+
+
+def _opset_for(target: Target, opened: Opened, asked: int | None) -> int | None:
+    """The opset to convert to: none where the target takes the file's."""
+    own = next((each.version for each in opened.proto.opset_import if each.domain in ("", "ai.onnx")), 0)
+    chosen = chosen_opset(target.name, asked, own)
+    return chosen if asked is not None or chosen != own else None
 
 
 def _depends(dim: int | ir.SymbolicDim, names: set[str]) -> bool:

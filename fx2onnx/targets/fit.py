@@ -69,8 +69,8 @@ class _Names:
         return name
 
 
-def fit(model: ir.Model, target: Target) -> Fitted:
-    """Put casts where the target needs them, in place."""
+def fit(model: ir.Model, target: Target, *, may_narrow: bool = True) -> Fitted:
+    """Put casts where the target needs them, in place; ``may_narrow``: also such as lose digits (float64 to float32)."""
     fitted = Fitted()
     if target.rows is None:
         return fitted
@@ -87,7 +87,7 @@ def fit(model: ir.Model, target: Target) -> Fitted:
             if has_kernel(target.name, node.domain, node.op_type, opset, signature):
                 continue
             pair = _dtype_for(target, node, opset)
-            if pair is None:
+            if pair is None or (pair[0] == D.DOUBLE and not may_narrow):
                 fitted.left.append(node)
                 continue
             old, new = pair

@@ -99,7 +99,7 @@ def verify(
         try:
             with record("open in the engines"):
                 known = KnownFaults(proto, chosen)
-                runs = _opened(path, known.survived(verdict), verdict, must_open=engines is not None)
+                runs = _opened(path, known.survived(verdict.note), verdict, must_open=engines is not None)
             compare_weights(verdict, proto, os.path.dirname(path), root)
             random = RandomNodes.of(path, proto)
             verdict.versions = _versions(runs)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING
 
 import onnx
 import onnx_ir as ir
@@ -13,7 +14,9 @@ from fx2onnx.irx.origin import source_of
 from fx2onnx.targets import faults
 from fx2onnx.targets.find import find
 from fx2onnx.targets.form import Target
-from fx2onnx.verify.verdict import Verdict
+
+if TYPE_CHECKING:
+    from fx2onnx.verify.verdict import Verdict
 
 
 class KnownFaults:
@@ -22,13 +25,13 @@ class KnownFaults:
     def __init__(self, proto: onnx.ModelProto, engines: Sequence[str]) -> None:
         self.by_engine = {engine: _met(proto, engine) for engine in engines}
 
-    def survived(self, verdict: Verdict) -> list[str]:
-        """The engines that the file does not end; the verdict says which are left out."""
+    def survived(self, note: Callable[[str], object]) -> list[str]:
+        """The engines that the file does not end; ``note`` is told which are left out, and why."""
         kept = []
         for engine, found in self.by_engine.items():
             fatal = next((text for fault, text in found if fault.ends_process), "")
             if fatal:
-                verdict.note(f"{engine} is left out: {fatal}")
+                note(f"{engine} is left out: {fatal}")
             else:
                 kept.append(engine)
         return kept

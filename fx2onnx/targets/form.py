@@ -6,9 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-OPEN = 0
-"""As the last version of a kernel: it is for one version of the operator, the newest that the release knows."""
-
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
@@ -16,13 +13,13 @@ class Kernel:
 
     first: int
     last: int
-    """The versions of the operator that it is for, both included; ``OPEN`` for ``first`` alone."""
+    """The versions of the operator that it is for, both included; 0 where it is for ``first`` alone, the newest then."""
     types: Mapping[str, frozenset[str]]
     """dtypes of each type parameter, or of an input by its name: ``{"T": {"float", "double"}}``. None: all."""
 
     def takes(self, version: int, types: Mapping[str, str]) -> bool:
         """Whether it is for that version of the operator, where its type parameters are bound so; unknown ones fit."""
-        if not (version == self.first or (self.last != OPEN and self.first <= version <= self.last)):
+        if not (version == self.first or self.first <= version <= self.last):
             return False
         return all(types.get(name, "") in ("", *allowed) for name, allowed in self.types.items())
 

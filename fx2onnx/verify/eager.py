@@ -60,7 +60,8 @@ def outputs_of(root: torch.nn.Module, arguments: Arguments, tensors: Sequence[to
     saved = {name: buffer.clone() for name, buffer in buffers.items()}
     kept = {buffer.untyped_storage().data_ptr() for buffer in buffers.values()}
     try:
-        with torch.no_grad():
+        # Compiled under a mode, ``torch.cond`` leaves notes in the compiler by which it fails later without one.
+        with torch.no_grad(), torch.compiler.set_stance("force_eager"):
             leaves = [leaf.value for leaf in flatten(root(*args, **kwargs))[0]]
             return [_detached(leaf, kept) for leaf in leaves if isinstance(leaf, torch.Tensor | int | float)]
     finally:

@@ -15,7 +15,6 @@ from tests.support import check
 
 SAMPLE, OTHERS = 6, (1, 3, 5, 8, 13)
 REFUSED = {
-    "pool over the size": ("E105", "the kernel is an attribute"),
 }
 """What the file cannot hold for a size that is not fixed: the error, and why."""
 REFUSED_BELOW = {

@@ -66,7 +66,7 @@ def test_a_baked_input_keeps_its_values(names: list[str] | None) -> None:
 
 def test_an_engine_without_kernels_for_a_dtype_is_noted() -> None:
     module, x = torch.nn.BatchNorm2d(3).eval().bfloat16(), torch.randn(2, 3, 4, 4, dtype=torch.bfloat16)
-    result = fx2onnx.export(module, (x,))
+    result = fx2onnx.export(module, (x,), target="onnx")
     verdict = verify(result, module, (x,))
     assert verdict.ok, verdict.describe()
     assert {row.engine for row in verdict.rows} == {"runner"}

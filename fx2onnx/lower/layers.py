@@ -12,7 +12,7 @@ same in the layers that are stamped from it.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby, islice
@@ -157,19 +157,8 @@ class RepeatedLayers:
         self, path: str, group: list[torch.fx.Node], *, with_lines: bool = True
     ) -> tuple[Any, list[ir.Value]] | None:
         """What identical layers have in common, and the values read from outside; None where they cannot be compared."""
-        places = {node: place for place, node in enumerate(group)}
-        outside: dict[int, tuple[int, ir.Value]] = {}
-
-        def part(arg: Any) -> Any:
-            if isinstance(arg, torch.fx.Node):
-                place = places.get(arg)
-                return ("inside", place) if place is not None else _outer(self.values[arg], outside)
-            if isinstance(arg, list | tuple):
-                return tuple(map(part, arg))
-            if isinstance(arg, _PLAIN):
-                return (type(arg), arg)
-            raise TypeError("not compared by type and value")
-
+        compared = _Compared(self.values, {node: place for place, node in enumerate(group)})
+        part = compared.part
         try:
             kind = tuple(
                 (
@@ -186,7 +175,7 @@ class RepeatedLayers:
             hash(kind)
         except TypeError:
             return None
-        return kind, [value for _, value in outside.values()]
+        return kind, [value for _, value in compared.outside.values()]
 
     def _add_pattern(
         self, kind: Any, group: list[torch.fx.Node], outside: list[ir.Value], cached: int, read: set[int]
@@ -262,6 +251,26 @@ def _layer(path: str, depth: int) -> str | None:
 def _layers(path: str) -> tuple[str, ...]:
     """The layers around a module, outer ones first."""
     return tuple(path[: number.end()] for number in islice(_NUMBER.finditer(path), DEEPEST))
+
+
+class _Compared:
+    """Arguments as they are compared. No function that calls itself: it would hold the values until the collector comes by."""
+
+    def __init__(self, values: Mapping[torch.fx.Node, Any], places: Mapping[torch.fx.Node, int]) -> None:
+        self._values, self._places = values, places
+        self.outside: dict[int, tuple[int, ir.Value]] = {}
+        """By id, the values read from outside, and which of them each is."""
+
+    def part(self, arg: Any) -> Any:
+        """An argument. Raises TypeError for one that is not compared by type and value."""
+        if isinstance(arg, torch.fx.Node):
+            place = self._places.get(arg)
+            return ("inside", place) if place is not None else _outer(self._values[arg], self.outside)
+        if isinstance(arg, list | tuple):
+            return tuple(map(self.part, arg))
+        if isinstance(arg, _PLAIN):
+            return (type(arg), arg)
+        raise TypeError("not compared by type and value")
 
 
 def _outer(value: Any, outside: dict[int, tuple[int, ir.Value]]) -> Any:

@@ -14,9 +14,6 @@ from tests.ops.size_operators import OPERATORS, SHUFFLED
 from tests.support import check
 
 SAMPLE, OTHERS = 6, (1, 3, 5, 8, 13)
-REFUSED = {
-}
-"""What the file cannot hold for a size that is not fixed: the error, and why."""
 REFUSED_BELOW = {
     "F.fold": "Col2Im",
     "einsum of the trace": "Einsum",
@@ -64,11 +61,6 @@ def allowed(result: fx2onnx.ExportResult, sizes: dict[str, int]) -> bool:
 def test_operators_at_other_sizes(name: str) -> None:
     program = OPERATORS[name]
     sample, *others = samples(name, program)
-    if name in REFUSED:
-        with pytest.raises(fx2onnx.UserError, match=REFUSED[name][0]) as caught:
-            fx2onnx.export(program, sample, dynamic_shapes=({0: "n"},))
-        assert caught.value.where is not None
-        return
     if name.startswith("squeeze"):
         result = fx2onnx.export(program, sample, dynamic_shapes=({0: "n"},))
         others = [(x,) for (x,) in others if allowed(result, {"n": x.shape[0]})]

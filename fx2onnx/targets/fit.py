@@ -13,7 +13,7 @@ import onnx_ir as ir
 from fx2onnx.irx.edit import graphs_of, replace_inputs
 from fx2onnx.irx.values import copied_type
 from fx2onnx.targets.form import Target
-from fx2onnx.targets.match import has_kernel, is_asked, signature_of, with_dtype, word_of
+from fx2onnx.targets.match import STANDARD, has_kernel, is_asked, signature_of, with_dtype, word_of
 
 D = ir.DataType
 
@@ -82,8 +82,8 @@ def fit(model: ir.Model, target: Target, *, may_narrow: bool = True) -> Fitted:
         for node in list(graph):
             signature = signature_of(node)
             opset = opsets.get(node.domain, 1)
-            if not is_asked(node) or (node.domain, node.op_type) in functions:
-                continue
+            if not is_asked(node) or (node.domain, node.op_type) in functions or node.domain not in STANDARD:
+                continue  # of other domains the user brings the kernels
             if has_kernel(target.name, node.domain, node.op_type, opset, signature):
                 continue
             pair = _dtype_for(target, node, opset)

@@ -15,9 +15,8 @@ from fx2onnx.irx.origin import scope_of, source_of
 from fx2onnx.targets import faults
 from fx2onnx.targets.fit import WIDER
 from fx2onnx.targets.form import Target
-from fx2onnx.targets.match import Signature, has_kernel, is_asked, signature_of, with_dtype, word_of
+from fx2onnx.targets.match import STANDARD, Signature, has_kernel, is_asked, signature_of, with_dtype, word_of
 
-STANDARD = ("", "ai.onnx.ml")
 RULES = ("opset", "ir_version", "domain", "operator", "version", "dtype", "size", "fault")
 """What a finding is about."""
 

@@ -17,6 +17,10 @@ Signature = tuple[tuple[str, ...], tuple[str, ...]]
 """dtypes of the inputs and of the outputs, as ONNX's type strings name them; empty where missing or unknown."""
 
 
+STANDARD = ("", "ai.onnx.ml")
+"""ONNX's own domains."""
+
+
 def word_of(dtype: ir.DataType | None) -> str:
     """``float``, ``bfloat16``, ... as in ``tensor(float)``."""
     return "" if dtype is None else dtype.name.lower()

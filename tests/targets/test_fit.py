@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import onnx
 import onnxruntime
@@ -171,3 +172,17 @@ def test_an_unknown_target(name: str) -> None:
     with pytest.raises(UserError) as caught:
         fx2onnx.export(nn.Linear(2, 2), (torch.randn(1, 2),), target=name)
     assert caught.value.code == "E001"
+
+
+def test_operators_of_a_domain_of_the_users_are_left_to_them() -> None:
+    class Scaled(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.special.erfcx(x) + 1
+
+    def erfcx(op: Any, self: Any) -> Any:
+        return op.custom("mine", "Erfcx", [self], [op.result[0]])[0]
+
+    translations = {torch.ops.aten.special_erfcx.default: erfcx}
+    result = fx2onnx.export(Scaled(), (torch.rand(3),), target="onnxruntime", custom_translations=translations)
+    assert [node.domain for node in result.model.graph] == ["mine", ""]
+    assert result.report.warnings == []

@@ -250,3 +250,19 @@ def _merged(value: ir.Value, dims: Dims) -> Dims | None:
 def _plain(attribute: ir.Attr) -> object:
     found = attribute.value
     return list(found) if isinstance(found, tuple) else found
+
+
+def without_maps(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """The model, or a copy in which values that are maps have no type: onnx_ir does not read them."""
+    if not any(has_map(value.type) for value in _typed(proto)):
+        return proto
+    plain = onnx.ModelProto()
+    plain.CopyFrom(proto)
+    for value in _typed(plain):
+        if has_map(value.type):
+            value.ClearField("type")
+    return plain
+
+
+def _typed(proto: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
+    return [*proto.graph.input, *proto.graph.output, *proto.graph.value_info]

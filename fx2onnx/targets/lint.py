@@ -11,6 +11,7 @@ import onnx_ir as ir
 from onnx.inliner import inline_local_functions
 
 from fx2onnx.irx.edit import graphs_of
+from fx2onnx.irx.inference import without_maps
 from fx2onnx.irx.origin import scope_of, source_of
 from fx2onnx.targets import faults
 from fx2onnx.targets.fit import WIDER
@@ -48,7 +49,7 @@ def lint(proto: onnx.ModelProto, target: Target) -> list[Finding]:
     Model-local functions are judged by what they hold, as runtimes do. A dtype that the file does not say, and that cannot be
     inferred, is taken for one that runs.
     """
-    model = ir.from_proto(_with_types(_inlined(proto)))
+    model = ir.from_proto(without_maps(_with_types(_inlined(proto))))
     findings = [*_of_the_file(model, target), *_of_sizes(model, target)]
     if target.rows is not None:
         for graph in graphs_of(model):

@@ -10,6 +10,7 @@ import onnx
 import onnx_ir as ir
 from onnx.inliner import inline_local_functions
 
+from fx2onnx.irx.inference import without_maps
 from fx2onnx.irx.origin import source_of
 from fx2onnx.targets import faults
 from fx2onnx.targets.find import find
@@ -49,7 +50,7 @@ def _met(proto: onnx.ModelProto, engine: str) -> list[tuple[faults.Fault, str]]:
     target = _target(engine)
     if target is None or not faults.may_meet(proto, target):
         return []
-    model = ir.from_proto(inline_local_functions(proto) if proto.functions else proto)
+    model = ir.from_proto(without_maps(inline_local_functions(proto) if proto.functions else proto))
     return [
         (fault, f"{fault.what}   ({node.name or node.op_type}{_where(node)})")
         for fault, node in faults.met(model, target)

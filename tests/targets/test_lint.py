@@ -146,3 +146,10 @@ class TestFind:
             target = find(name)
             assert target.source
             assert target.date
+
+
+def test_files_of_scikit_learn_are_read() -> None:
+    """Maps among their outputs, which onnx_ir does not read."""
+    path = Path(__file__).parents[1] / "data" / "foreign" / "skl2onnx_pca.onnx"
+    assert lint(onnx.load(path), find("onnxruntime")) == []
+    assert {finding.rule for finding in lint(onnx.load(path), find("openvino"))} == {"operator"}

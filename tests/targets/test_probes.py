@@ -23,10 +23,13 @@ def sample() -> list[Case]:
     return random.Random(0).sample(every, SAMPLE)
 
 
-@pytest.mark.parametrize("runtime", ["openvino", "tract"])
+def where_installed(name: str) -> object:
+    reason = f"{name} is not installed: pip install {name}"
+    return pytest.param(name, marks=pytest.mark.skipif(importlib.util.find_spec(name) is None, reason=reason))
+
+
+@pytest.mark.parametrize("runtime", [where_installed("openvino"), where_installed("tract")])
 def test_the_runtime_runs_what_its_table_says(runtime: str, sample: list[Case]) -> None:
-    if importlib.util.find_spec(runtime) is None:
-        pytest.skip(f"{runtime} is not installed: pip install {runtime}")
     said = tried(runtime, sample, [])
     target = find(runtime)
     lies = [

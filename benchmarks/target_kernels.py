@@ -48,7 +48,7 @@ for model in pickle.load(sys.stdin.buffer):
     try:
         onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
         problems.append("")
-    except Exception as cause:
+    except Exception as cause:  # each release has classes of its own
         problems.append(str(cause)[:200])
 print(json.dumps({"version": onnxruntime.__version__, "kernels": rows, "problems": problems}))
 """

@@ -215,7 +215,7 @@ def measure(name: str, steps: int) -> Row:
                 if not row.gradients:
                     _compare_gradients(row, found, Path(path) / "folder")
                 _compare_losses(row, found, Path(path) / "folder", kind, steps)
-    except Exception as error:
+    except Exception as error:  # whatever a model or an engine raises is what the row says
         row.fault = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
     return row
 

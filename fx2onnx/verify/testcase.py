@@ -163,7 +163,7 @@ inputs, wanted = arrays("input"), arrays("output")
 for engine in (onnxruntime, runner, reference):
     try:
         results = engine()(None, {names[index]: array for index, array in inputs.items()})
-    except Exception as error:
+    except Exception as error:  # each engine has classes of its own
         print(f"{engine.__name__}: {type(error).__name__}: {error}")
         continue
     for index, result in enumerate(results):

@@ -70,7 +70,7 @@ def main(folder):
                     model, stem, input_spec=[paddle.static.InputSpec(shape, "float32", "x")], opset_version=13
                 )
                 os.replace(f"{stem}.onnx", f"{folder}/paddle2onnx_{name}.onnx")
-            except Exception as error:
+            except Exception as error:  # paddle2onnx raises what it likes; the other models are written all the same
                 print(name, repr(error)[:300])
 
 

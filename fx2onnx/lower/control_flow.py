@@ -9,11 +9,13 @@ import onnx_ir as ir
 import torch.fx
 
 from fx2onnx.base.dims import Dim
+from fx2onnx.base.errors import UserError
 from fx2onnx.base.relations import Relation
+from fx2onnx.capture.captured import where_of
 from fx2onnx.capture.recording.control_flow import Nested
 from fx2onnx.capture.torch_private.operators import HIGHER_ORDER
 from fx2onnx.irx.emit import Emit
-from fx2onnx.irx.values import dims_of, dtype_of, rank_of
+from fx2onnx.irx.values import OutputType, dims_of, dtype_of, rank_of
 
 BOOL, INT64 = ir.DataType.BOOL, ir.DataType.INT64
 
@@ -25,6 +27,22 @@ class GraphEmitter(Protocol):
     values: dict[torch.fx.Node, Any]
 
     def nested(self, graph: Nested, operands: Sequence[ir.Value]) -> list[ir.Value]: ...
+
+
+BFLOAT16_SINCE = 16
+"""The opset from which results of If, Loop and Scan may be bfloat16. Source: the schemas of their versions."""
+
+
+def check_dtypes(node: torch.fx.Node, results: Sequence[OutputType], opset: int) -> None:
+    """Raise UserError E202 where the results are none that the opset's control flow may have."""
+    if opset < BFLOAT16_SINCE and any(dtype == ir.DataType.BFLOAT16 for dtype, _ in results):
+        raise UserError(
+            "E202",
+            f"{node.target} gives bfloat16",
+            where=where_of(node),
+            why=f"ONNX's branches and loops give bfloat16 from opset {BFLOAT16_SINCE} on, this one is {opset}",
+            next=f"export with opset_version={BFLOAT16_SINCE} or newer",
+        )
 
 
 def _cond(lowering: GraphEmitter, node: torch.fx.Node) -> Sequence[ir.Value]:

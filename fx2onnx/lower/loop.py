@@ -243,6 +243,7 @@ class Lowering:
         self.op.result = tuple(self._type(info) for info in infos)
         self.op.scope = node.meta.get("module") or ""
         self.op.origin = self._origin(node)
+        control_flow.check_dtypes(node, self.op.result, self.builder.opset)
         self.values[node] = control_flow.EMITTERS[node.target](self, node)
 
     def _call(self, node: torch.fx.Node) -> None:

@@ -5,7 +5,6 @@ another dtype, and its results are rounded back to theirs.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import onnx_ir as ir
@@ -191,8 +190,3 @@ def _read_instead(old: ir.Value, new: ir.Value, cast: ir.Node) -> None:
     """All readers of ``old`` but the cast read ``new``."""
     replace_inputs([(old, new)])
     cast.replace_input_with(0, old)
-
-
-def texts(counted: Counter[str]) -> Iterable[str]:
-    """``23 x bfloat16 MatMul in float``, the commonest first."""
-    return (f"{count} x {what}" for what, count in counted.most_common())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -11,7 +10,6 @@ import onnx_ir as ir
 
 from fx2onnx.irx.facts import GRAPH_BEARING
 from fx2onnx.targets.find import find
-from fx2onnx.targets.form import Target
 
 Signature = tuple[tuple[str, ...], tuple[str, ...]]
 """dtypes of the inputs and of the outputs, as ONNX's type strings name them; empty where missing or unknown."""
@@ -83,13 +81,3 @@ def with_dtype(signature: Signature, old: str, new: str) -> Signature:
 def is_asked(node: ir.Node) -> bool:
     """Whether a kernel decides if the node runs: control flow holds values of any dtype."""
     return node.op_type not in GRAPH_BEARING and node.op_type != "Constant"
-
-
-def unmet(target: Target, nodes: Sequence[ir.Node], opset_of: Callable[[str], int | None]) -> list[ir.Node]:
-    """Those of the nodes that the target has no kernel for."""
-    return [
-        node
-        for node in nodes
-        if is_asked(node)
-        and not has_kernel(target.name, node.domain, node.op_type, opset_of(node.domain) or 1, signature_of(node))
-    ]

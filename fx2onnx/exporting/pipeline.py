@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from fx2onnx.base.changes import before_change, undone
@@ -44,6 +45,7 @@ def run(
         with recording("export", detailed=bool(options.profile), memory=memory) as recorder:
             with record("import"), importing():
                 from fx2onnx.exporting.build import build
+            _keep_numpy_errors()
             result = build(module, args, kwargs, options)
             if target is not None:
                 with record("save"):
@@ -83,6 +85,13 @@ def _pause_collector() -> None:
     if gc.isenabled():
         before_change(gc.enable)
         gc.disable()
+
+
+def _keep_numpy_errors() -> None:
+    """An interrupt between the two ends of an ``np.errstate`` would leave it on."""
+    import numpy as np
+
+    before_change(partial(np.seterr, **np.geterr()))
 
 
 def _verify(

@@ -45,9 +45,15 @@ def _file(entry: Any, dynamic: bool, metadata: str) -> bytes:
     return content
 
 
-@pytest.mark.parametrize("metadata", ["light", pytest.param("full", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("dynamic", [False, True])
-@pytest.mark.parametrize("name", ["vit_b_16", "gpt2", "t5_small", "llama_small"])
+CASES = [(name, dynamic) for name in ("vit_b_16", "gpt2", "t5_small", "llama_small") for dynamic in (False, True)]
+QUICK = [("vit_b_16", False), ("gpt2", True), ("t5_small", False), ("llama_small", False), ("llama_small", True)]
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize("metadata", ["light", pytest.param("full", marks=SLOW)])
+@pytest.mark.parametrize(
+    ("name", "dynamic"), [pytest.param(*case, marks=() if case in QUICK else SLOW) for case in CASES]
+)
 def test_the_file_is_the_same(
     name: str, dynamic: bool, metadata: str, stamped: Counted, monkeypatch: pytest.MonkeyPatch
 ) -> None:

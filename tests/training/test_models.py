@@ -60,8 +60,22 @@ def test_gradients_are_autograds(name: str) -> None:
             )
 
 
-@pytest.mark.parametrize(("kind", "tolerance"), [("sgd", 1e-4), ("adamw", 1e-3)])
-@pytest.mark.parametrize("name", ["cnn", "resnet", "lstm", "gpt2"])
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "tolerance"),
+    [
+        ("cnn", "sgd", 1e-4),
+        ("cnn", "adamw", 1e-3),
+        ("resnet", "sgd", 1e-4),
+        ("resnet", "adamw", 1e-3),
+        pytest.param("lstm", "sgd", 1e-4, marks=SLOW),  # 6 s
+        ("lstm", "adamw", 1e-3),
+        ("gpt2", "sgd", 1e-4),
+        pytest.param("gpt2", "adamw", 1e-3, marks=SLOW),
+    ],
+)
 def test_losses_follow_pytorchs(name: str, kind: str, tolerance: float, tmp_path: Path) -> None:
     found = task(name)
 

@@ -34,17 +34,24 @@ class Branch(nn.Module):
         return x + self.down(torch.nn.functional.gelu(self.up(scores @ y))) / 64
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def net() -> nn.Module:
     torch.manual_seed(0)
     return nn.Sequential(*(Branch() for _ in range(BRANCHES)), nn.LayerNorm(16), nn.Linear(16, 3)).eval()
 
 
-@pytest.fixture
-def proto(net: nn.Module, tmp_path: Path) -> onnx.ModelProto:
+@pytest.fixture(scope="module")
+def written(net: nn.Module, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A file of torch.onnx."""
-    torch.onnx.export(net, (X,), tmp_path / "foreign.onnx", dynamo=True, verbose=False, external_data=False)
-    made = onnx.load(tmp_path / "foreign.onnx")
+    path = tmp_path_factory.mktemp("foreign") / "foreign.onnx"
+    torch.onnx.export(net, (X,), path, dynamo=True, verbose=False, external_data=False)
+    return path
+
+
+@pytest.fixture
+def proto(written: Path) -> onnx.ModelProto:
+    """What a test may harm."""
+    made = onnx.load(written)
     assert made.producer_name == "pytorch"
     return made
 
@@ -65,8 +72,8 @@ def located(net: nn.Module, proto: onnx.ModelProto, path: Path) -> FirstWrong:
     return found
 
 
-def test_a_right_file(net: nn.Module, proto: onnx.ModelProto, tmp_path: Path) -> None:
-    assert locate(tmp_path / "foreign.onnx", net, (X,)) is None
+def test_a_right_file(net: nn.Module, written: Path) -> None:
+    assert locate(written, net, (X,)) is None
 
 
 @pytest.mark.parametrize("branch", range(BRANCHES))

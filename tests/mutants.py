@@ -55,7 +55,14 @@ MEMORY = "tests/verify/test_verify_memory.py"
 FOREIGN = "tests/verify/test_locate_foreign.py"
 FILES = "tests/file_optimizer"
 LOCATE, DEBUG = "tests/verify/test_locate.py", "tests/cli/test_debug.py"
+PLUGINS = "tests/test_plugins.py"
 MUTANTS = [
+    # what other packages add
+    Mutant("base/plugins.py", "        except UserError as error:\n", "        except OSError as error:\n", PLUGINS),
+    Mutant("base/plugins.py", "        problems.append", "        problems.clear", PLUGINS),
+    Mutant("runner/registry.py", "    if found is None and plugins", "    if False and plugins", PLUGINS),
+    Mutant("sources/registry.py", "    if not isinstance(kind, SourceKind) or", "    if", PLUGINS),
+    Mutant("targets/find.py", "    if problem:\n", "    if False:\n", PLUGINS),
     # capture
     Mutant("capture/recording/aliasing.py", "    if view.version != memory.version:", "    if False:", CAPTURE),
     Mutant("capture/recording/aliasing.py", "        node = _carry_back(graph, step, before, info, node)", "        pass", CAPTURE),

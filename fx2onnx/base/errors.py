@@ -36,6 +36,7 @@ CODES: dict[str, str] = {
     "E502": "the exported model is not verified",
     "E601": "a model source is unknown or cannot be built",
     "E602": "an optional package is missing",
+    "E603": "what an installed package adds to fx2onnx cannot be used",
     "E900": "a fault of fx2onnx itself",
 }
 

@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
+from fx2onnx.base.errors import UserError
 from fx2onnx.cli import options
-from fx2onnx.cli.outcome import print_json, reports_errors
+from fx2onnx.cli.outcome import print_json, reports_errors, show_error
 
 
 @reports_errors
@@ -50,9 +51,14 @@ def fits(name: str, pattern: str) -> bool:
 
 
 def _list_kinds(json_output: bool) -> None:
-    from fx2onnx.sources.registry import FACTORY, KINDS
+    from fx2onnx.sources.registry import FACTORY, kind_of, prefixes
 
-    kinds = [*KINDS.values(), FACTORY]
+    kinds = [FACTORY]
+    for prefix in reversed(prefixes()):
+        try:
+            kinds[:0] = filter(None, [kind_of(prefix)])
+        except UserError as error:  # the others are listed all the same
+            show_error(error)
     if json_output:
         print_json([{"kind": kind.prefix, "summary": kind.summary, "example": kind.example} for kind in kinds])
         return

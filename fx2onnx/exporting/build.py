@@ -50,7 +50,7 @@ def build(module: Any, args: Any, kwargs: Mapping[str, Any] | None, options: Exp
     attached = reference.attach(model, options.weight_files) if options.weight_files else None
     report = _report(captured, model, options, translations.resorts)
     report.casts = dict(fitted.casts)
-    report.warnings += [*fitted.warnings, *options.ignored]
+    report.warnings += [*translations.problems, *fitted.warnings, *options.ignored]
     report.warnings += attached.notes() if attached is not None else []
     if options.state == "warn":
         report.warnings += [f"forward changes the {text}; the file does not" for text in report.mutations]

@@ -13,6 +13,7 @@ import torch
 import torch.fx
 
 from fx2onnx.aten_map.table.registry import Table
+from fx2onnx.base import plugins
 from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import Fx2OnnxError, UserError
 from fx2onnx.base.relations import Relation
@@ -217,6 +218,7 @@ def _missing_error(
         why += f"; used {count} times"
     if others:
         why += f"; also missing: {others}"
+    why = "; ".join([why, *plugins.import_all(plugins.TRANSLATIONS)])
     what = (
         f"cannot translate {target} to ONNX (opset {opset})"
         if len(missing) == 1

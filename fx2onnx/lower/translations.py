@@ -9,14 +9,16 @@ import torch
 
 from fx2onnx.aten_map import TABLE
 from fx2onnx.aten_map.table.registry import MODULE_TRANSLATIONS, ModuleCalls, add_module_calls, is_module_class
+from fx2onnx.base import plugins
 from fx2onnx.capture.python.module_calls import Called
 from fx2onnx.capture.recording.functionalize import is_decomposable
 
 
 class Translations:
-    """``table``, and in ``resorts`` the overloads that it lacks."""
+    """``table``, in ``resorts`` the overloads that it lacks, in ``problems`` a line for each package that could not add to it."""
 
     def __init__(self, custom: Mapping[Any, Callable[..., Any]] | None) -> None:
+        self.problems = plugins.import_all(plugins.TRANSLATIONS)
         own = dict(custom or {})
         self._of_modules = MODULE_TRANSLATIONS | {key: own.pop(key) for key in list(own) if is_module_class(key)}
         self.table = TABLE.extended(own) if own or self._of_modules else TABLE

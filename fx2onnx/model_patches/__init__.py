@@ -1,1 +1,5 @@
 """Library functions whose Python decides by data, put in tensors for as long as a module is captured."""
+
+from fx2onnx.model_patches.patching import patches
+
+__all__ = ["patches"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from types import CodeType
 
+from fx2onnx.base import plugins
 from fx2onnx.base.assumptions import Assumption
 from fx2onnx.capture.patches import Known, TracedCode
 from fx2onnx.model_patches import torch_rnn, torchvision  # noqa: F401  (each file registers its patches)
@@ -29,10 +30,11 @@ from fx2onnx.model_patches.transformers import (  # noqa: F401
 
 
 class LibraryPatches:
-    """``fx2onnx.capture.patches.Patches``: those of torch, torchvision and transformers."""
+    """``fx2onnx.capture.patches.Patches``: those of torch, torchvision and transformers, and those of other packages."""
 
     def __init__(self) -> None:
         self._applied = Applied()
+        self._problems = plugins.import_all(plugins.PATCHES)
 
     def apply(self, traced: TracedCode, known: Known) -> None:
         tracing.answer(traced, known)
@@ -44,7 +46,7 @@ class LibraryPatches:
         return notes + tracing.branches_for_tracing()
 
     def warnings(self) -> list[str]:
-        return self._applied.warnings
+        return [*self._problems, *self._applied.warnings]
 
     def decided_by_data(self, error: BaseException) -> CodeType | None:
         return tracing.decided_by_data(error)

@@ -182,8 +182,9 @@ def _takes_the_same(patch: Patch, theirs: Mapping[str, Parameter]) -> bool:
 
 def _warning(patch: Patch, change: str) -> str:
     library = f"{patch.library} {_version(patch.library)}"
+    owner = patch.compute.__module__.partition(".")[0]
     return (
-        f"fx2onnx's patch of {patch.name} does not fit {library} and was left out: {change}; a model that needs it may fail"
-        f" or export for one size only: install a version of {patch.library} that fx2onnx is tested with"
-        " (constraints.txt), or report it"
+        f"{owner}'s patch of {patch.name} does not fit {library} and was left out: {change}; a model that needs it may fail"
+        f" or export for one size only: install a version of {patch.library} that {owner} is tested with"
+        f"{' (constraints.txt)' if owner == 'fx2onnx' else ''}, or report it"
     )

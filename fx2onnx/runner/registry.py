@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from fx2onnx.base import plugins
 from fx2onnx.base.source import place_of
 from fx2onnx.runner.types import Array, Spec
 
@@ -93,10 +94,16 @@ def kernel(
 
 
 def find_kernel(domain: str, op_type: str, version: int) -> Kernel | None:
-    """The newest kernel not newer than the schema's ``version``."""
-    versions = _table.get((domain, op_type))
-    if not versions:
-        return None
+    """The newest kernel not newer than the schema's ``version``. Other packages are asked where there is none."""
+    found = _newest(domain, op_type, version)
+    if found is None and plugins.plugins(plugins.KERNELS):
+        plugins.import_all(plugins.KERNELS)
+        found = _newest(domain, op_type, version)
+    return found
+
+
+def _newest(domain: str, op_type: str, version: int) -> Kernel | None:
+    versions = _table.get((domain, op_type), {})
     usable = [since for since in versions if since <= version]
     return versions[max(usable)] if usable else None
 

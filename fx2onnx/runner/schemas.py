@@ -9,6 +9,7 @@ from typing import Any
 
 import onnx
 
+from fx2onnx.base import plugins
 from fx2onnx.base.errors import UserError
 from fx2onnx.runner.enumerations import VALUES
 from fx2onnx.runner.nodes import NodeText
@@ -210,6 +211,7 @@ def no_kernel(text: NodeText, version: int) -> UserError:
         why = f"{op_type} is not in opset {version}; it came with opset {known.since_version} or was changed then"
     else:
         why = f"no kernel, no function body and no model-local function for {domain or 'ai.onnx'}::{op_type}"
+    why = "; ".join([why, *plugins.import_all(plugins.KERNELS)])
     return UserError(
         "E402",
         f"the runner has no kernel for {domain + '::' if domain else ''}{op_type}, opset {version}",

@@ -14,7 +14,7 @@ import torch
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.source import PACKAGE_FOLDER, SourceLocation
 from fx2onnx.sources.foreign_errors import summary
-from fx2onnx.sources.registry import KINDS, fail_unknown
+from fx2onnx.sources.registry import fail_unknown, prefixes
 from fx2onnx.sources.seeding import seeded
 from fx2onnx.sources.source import Options, Source
 
@@ -62,7 +62,7 @@ def _find(module_name: str, path: str) -> Callable[..., object]:
         missing = error.name or ""
         if module_name == missing or module_name.startswith(missing + "."):
             fail_unknown(
-                "module or source kind", module_name, KINDS, hint="run fx2onnx where the module can be imported"
+                "module or source kind", module_name, prefixes(), hint="run fx2onnx where the module can be imported"
             )
         raise UserError(
             "E602",

@@ -6,7 +6,7 @@ import os
 import sys
 from pathlib import Path
 
-from fx2onnx.sources.registry import KINDS
+from fx2onnx.sources.registry import prefixes
 from fx2onnx.sources.source import WEIGHT_WORDS
 
 _EXPORTED = (".onnx", ".data")
@@ -21,7 +21,7 @@ def input_files(spec: str, weights: str | None = None) -> list[Path]:
         folder = Path(rest.partition("?")[0]).expanduser()
         inside = folder.iterdir() if os.path.isdir(folder) else ()
         files += [path for path in inside if path.suffix not in _EXPORTED and os.path.isfile(path)]
-    elif kind not in KINDS:
+    elif kind not in prefixes():
         parts = kind.split(".")
         places = (Path(base, *parts) for base in ("", *sys.path))
         candidates = (file for place in places for file in (place.with_suffix(".py"), place / "__init__.py"))

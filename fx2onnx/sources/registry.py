@@ -9,10 +9,12 @@ import importlib.util
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import NoReturn, Protocol, cast
 from urllib.parse import parse_qsl
 
+from fx2onnx.base import plugins
 from fx2onnx.base.errors import UserError
 from fx2onnx.sources.source import WEIGHT_WORDS, Options, Source
 
@@ -84,6 +86,29 @@ KINDS: dict[str, SourceKind] = {
         ),
     )
 }
+
+
+def prefixes() -> list[str]:
+    """Of all kinds, those of other packages among them."""
+    return [*KINDS, *sorted({plugin.name for plugin in plugins.plugins(plugins.SOURCES)} - set(KINDS))]
+
+
+def kind_of(prefix: str) -> SourceKind | None:
+    """The kind with that prefix, ours or another package's; None where there is none.
+
+    Raises:   UserError E603 where the package that has it cannot be used.
+    """
+    if prefix in KINDS:
+        return KINDS[prefix]
+    plugin = plugins.find(plugins.SOURCES, prefix)
+    if plugin is None:
+        return None
+    kind = plugin.load()
+    if not isinstance(kind, SourceKind) or kind.prefix != prefix:
+        raise plugin.unfit(f"it is {kind!r:.80}, no fx2onnx.sources.SourceKind with the prefix '{prefix}'")
+    return kind
+
+
 _FACTORY_PATTERN = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 
@@ -141,9 +166,10 @@ def names(prefix: str) -> list[str]:
 
     Raises:   UserError E601 for an unknown kind, E602 where its package is missing.
     """
-    if prefix not in KINDS:
-        fail_unknown("source kind", prefix, KINDS)
-    return sorted(_builder(KINDS[prefix]).names())
+    kind = kind_of(prefix)
+    if kind is None:
+        fail_unknown("source kind", prefix, prefixes())
+    return sorted(_builder(kind).names())
 
 
 def fail_unknown(what: str, name: str, known: Iterable[str], *, hint: str = "") -> NoReturn:
@@ -171,22 +197,28 @@ def require(package: str, what: str) -> None:
 def _builder(kind: SourceKind) -> Builder:
     if kind.package is not None:
         require(kind.package, f"{kind.prefix}:")
-    return cast(Builder, importlib.import_module(kind.module))
+    plugin = None if kind.prefix in KINDS else plugins.find(plugins.SOURCES, kind.prefix)
+    load = partial(importlib.import_module, kind.module)
+    return cast(Builder, load() if plugin is None else plugin.using(load))
 
 
 def _parse(spec: str) -> tuple[SourceKind, str, dict[str, object]]:
     body, _, query = spec.partition("?")
     prefix, colon, name = body.partition(":")
-    usage = f"write one of {', '.join(f'{prefix}:NAME' for prefix in KINDS)}, package.module:factory"
     if not colon or not name:
-        if name == "" and prefix in KINDS:
+        if name == "" and prefix in prefixes():
             raise UserError("E601", f"'{spec}' names no model", next=f"fx2onnx list {prefix}")
-        raise UserError("E601", f"'{spec}' is not a model source", why="a source is KIND:NAME", next=usage)
-    if prefix in KINDS:
-        return KINDS[prefix], name, _parse_keywords(spec, query)
+        raise UserError("E601", f"'{spec}' is not a model source", why="a source is KIND:NAME", next=_usage())
+    kind = kind_of(prefix)
+    if kind is not None:
+        return kind, name, _parse_keywords(spec, query)
     if _FACTORY_PATTERN.fullmatch(body):
         return FACTORY, body, _parse_keywords(spec, query)
-    return fail_unknown("source kind", prefix, KINDS, hint=usage)
+    return fail_unknown("source kind", prefix, prefixes(), hint=_usage())
+
+
+def _usage() -> str:
+    return f"write one of {', '.join(f'{prefix}:NAME' for prefix in prefixes())}, package.module:factory"
 
 
 def _parse_keywords(spec: str, query: str) -> dict[str, object]:

@@ -7,10 +7,12 @@ import json
 import re
 from functools import lru_cache
 from importlib.resources import files
+from importlib.resources.abc import Traversable
 from typing import Any
 
+from fx2onnx.base import plugins
 from fx2onnx.base.errors import UserError
-from fx2onnx.targets.form import Target, numbers
+from fx2onnx.targets.form import Target, numbers, problem_of
 
 ANY = "onnx"
 """ONNX's specification alone: no runtime in particular."""
@@ -22,11 +24,28 @@ files of opset 19 but has no kernels for them, measured."""
 
 
 def names() -> list[str]:
-    """The runtimes that ``find`` knows."""
+    """The runtimes that ``find`` knows, those of other packages among them."""
+    return sorted({*_own_names(), *(plugin.name for plugin in plugins.plugins(plugins.TARGETS))})
+
+
+@lru_cache(maxsize=1)
+def _own_names() -> tuple[str, ...]:
     tables = files("fx2onnx.targets") / "tables"
-    return sorted(
-        [ANY, *(entry.name.removesuffix(".json") for entry in tables.iterdir() if entry.name.endswith(".json"))]
-    )
+    return ANY, *(entry.name.removesuffix(".json") for entry in tables.iterdir() if entry.name.endswith(".json"))
+
+
+def _split(name: str) -> tuple[str, str]:
+    """The runtime and its release, ``("onnxruntime-web", "1.30")``; other packages are asked where it is none of ours.
+
+    Raises: UserError E001 where no runtime has that name.
+    """
+    runtime, _, release = name.rpartition("-")
+    for known in (_own_names, names):
+        if name in known():
+            return name, ""
+        if runtime in known() and runtime != ANY and re.fullmatch(r"\d+(\.\d+)*", release):
+            return runtime, release
+    raise _unknown(name)
 
 
 @lru_cache(maxsize=64)
@@ -35,13 +54,9 @@ def find(name: str) -> Target:
 
     Raises: UserError E001 where no runtime, or no release, has that name.
     """
-    runtime, _, release = name.partition("-") if name not in names() else (name, "", "")
-    if runtime not in names():
-        runtime, _, release = name.rpartition("-")  # onnxruntime-web-1.30
-    if runtime == ANY and not release:
+    runtime, release = _split(name)
+    if runtime == ANY:
         return Target(name, ANY)
-    if runtime not in names() or (release and not re.fullmatch(r"\d+(\.\d+)*", release)):
-        raise _unknown(name)
     table = _table(runtime)
     releases: dict[str, Any] = table["releases"]
     known = sorted(releases, key=numbers)
@@ -88,9 +103,21 @@ def chosen_opset(target: str | None, asked: int | None, usual: int) -> int:
 
 @lru_cache(maxsize=8)
 def _table(runtime: str) -> dict[str, Any]:
-    text = (files("fx2onnx.targets") / "tables" / f"{runtime}.json").read_text(encoding="utf-8")
-    table: dict[str, Any] = json.loads(text)
+    if runtime in _own_names():
+        own: dict[str, Any] = _read(files("fx2onnx.targets") / "tables" / f"{runtime}.json")
+        return own
+    plugin = plugins.find(plugins.TARGETS, runtime)
+    if plugin is None:
+        raise _unknown(runtime)
+    table: dict[str, Any] = plugin.using(lambda: _read(plugin.load()))
+    problem = problem_of(table)
+    if problem:
+        raise plugin.unfit(problem)
     return table
+
+
+def _read(file: Traversable) -> Any:
+    return json.loads(file.read_text(encoding="utf-8"))
 
 
 def _unknown(name: str) -> UserError:

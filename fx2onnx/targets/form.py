@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -65,6 +66,40 @@ class Target:
             for first, last, types, since, until in rows
             if not self.release or numbers(since) <= numbers(self.release) <= numbers(until)
         )
+
+
+_RELEASE = re.compile(r"\d+(\.\d+)*")
+
+
+def problem_of(table: Any) -> str:
+    """Why a table that somebody else wrote is none; empty where it is one."""
+    if not isinstance(table, dict):
+        return "its table is no JSON object"
+    for key, kind in (("source", str), ("date", str), ("releases", dict), ("kernels", dict)):
+        if not isinstance(table.get(key), kind):
+            return f"its table has no '{key}', or one that is no {'text' if kind is str else 'object'}"
+    if not table["releases"] or not all(map(_RELEASE.fullmatch, table["releases"])):
+        return "its table has no releases such as '1.2'"
+    for key in ("kernels", "functions"):
+        for operator, rows in table.get(key, {}).items():
+            if "::" not in operator or not isinstance(rows, list) or not all(map(_is_row, rows)):
+                return (
+                    f"its table has {operator!r} under '{key}', which is no 'domain::operator' with a list of kernels"
+                )
+    return ""
+
+
+def _is_row(row: Any) -> bool:
+    if not isinstance(row, list) or len(row) != 5:
+        return False
+    first, last, types, since, until = row
+    return (
+        isinstance(first, int)
+        and isinstance(last, int)
+        and isinstance(types, dict)
+        and all(isinstance(words, str) for words in types.values())
+        and all(isinstance(release, str) and _RELEASE.fullmatch(release) for release in (since, until))
+    )
 
 
 def numbers(release: str) -> tuple[int, ...]:

@@ -50,6 +50,7 @@ POSITIONS, SIZES = "tests/decoding/test_grid_positions.py", "tests/decoding/test
 WRONG_SIZES = f"{SIZES}::test_a_grid_that_contradicts_is_one_clear_error"
 KEPT_SIZE = f"{SIZES}::test_an_encoder_whose_python_needs_the_grid_keeps_that_of_the_sample"
 PATCHES = "tests/model_patches/test_patching.py"
+CONTRIB = "tests/runner/test_contrib.py"
 INVALID = "tests/runner/test_invalid_models.py"
 MEMORY = "tests/verify/test_verify_memory.py"
 FOREIGN = "tests/verify/test_locate_foreign.py"
@@ -311,6 +312,10 @@ MUTANTS = [
     Mutant("runner/weights.py", "    if not entries.get(\"location\"):", "    if False:", INVALID),
     Mutant("runner/kernels/shape.py", "        if len(parts) != n_outputs:", "        if False:", INVALID),
     Mutant("runner/kernels/norm.py", "        if n_outputs > 1:", "        if False:", "tests/runner/test_hostile_values.py"),
+    Mutant("runner/kernels/contrib.py", "y *= inverse\n    y *= _row(gamma, x, \"gamma\")\n    if beta", "y *= _row(gamma, x, \"gamma\")\n    if beta", CONTRIB),
+    Mutant("runner/kernels/contrib_attention.py", "ahead <= -rules.window", "ahead < -rules.window", CONTRIB),
+    Mutant("runner/kernels/contrib_attention.py", "np.maximum(lengths - new, 0)", "lengths - new", CONTRIB),
+    Mutant("irx/shapes/contrib.py", "apart[2] + past[2]", "apart[2]", "tests/irx/test_contrib_shapes.py"),
     # files of strangers
     Mutant("base/folder_files.py", "    if real != home and home not in real.parents and", "    if False and", STRANGERS),
     Mutant("base/folder_files.py", "real.parent == home.parent.parent / \"blobs\"", "\"blobs\" in real.parts",

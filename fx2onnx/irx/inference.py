@@ -20,6 +20,7 @@ from fx2onnx.irx import shapes
 from fx2onnx.irx.facts import BROADCASTING
 from fx2onnx.irx.schema import schema_of
 from fx2onnx.irx.shapes.agreement import Contradiction
+from fx2onnx.irx.shapes.contrib import CONTRIB, infer_contrib
 from fx2onnx.irx.size_values import SizeValues
 from fx2onnx.irx.values import Dims, dims_of, forget_dims, note_dims, set_type
 
@@ -173,7 +174,9 @@ def _dim(value: ir.Value, axis: int, dim: int | ir.SymbolicDim) -> DimLike:
 
 def _refine(graph: ir.Graph, opset: int, sizes: SizeValues, faults: list[InternalError]) -> None:
     for node in graph:
-        if not node.domain:
+        if (node.domain, node.op_type) in CONTRIB:
+            _refine_contrib(node)
+        elif not node.domain:
             if node.op_type in OWN_RULES:
                 _refine_node(node, opset, faults)
             sizes.visit(node)
@@ -222,10 +225,23 @@ def _refine_node(node: ir.Node, opset: int, faults: list[InternalError]) -> None
         return
     except (*_NO_SHAPE, Fx2OnnxError):
         return
+    _note_types(node, typed)
+
+
+def _note_types(node: ir.Node, typed: list[shapes.Typed]) -> None:
     for value, (dtype, dims) in zip(node.outputs, typed, strict=False):
         merged = _merged(value, dims)
         if merged is not None and value.dtype in (None, dtype):
             set_type(value, dtype, merged)
+
+
+def _refine_contrib(node: ir.Node) -> None:
+    """The same of an operator that onnxruntime has and ONNX has not; no schema says the names of its inputs."""
+    if any(value is not None and (value.dtype is None or value.shape is None) for value in node.inputs):
+        return
+    attrs = {name: _plain(attribute) for name, attribute in node.attributes.items()}
+    with contextlib.suppress(*_NO_SHAPE, Fx2OnnxError):
+        _note_types(node, infer_contrib(node.domain, shapes.Call(node.op_type, node.inputs, attrs, 1, ())))
 
 
 def _is_open_broadcast(node: ir.Node) -> bool:

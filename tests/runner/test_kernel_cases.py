@@ -81,6 +81,8 @@ def test_no_kernel_is_for_an_operator_that_onnx_does_not_have() -> None:
     wrong = [
         (kernel.domain, kernel.op_type, kernel.since)
         for kernel in all_kernels()
-        if kernel.domain in STANDARD_DOMAINS and not any(k[:2] == (kernel.domain, kernel.op_type) for k in known)
+        if kernel.domain in STANDARD_DOMAINS
+        and kernel.op_type != "SimplifiedLayerNormalization"  # onnxruntime's, in ONNX's own domain
+        and not any(k[:2] == (kernel.domain, kernel.op_type) for k in known)
     ]
     assert wrong == []

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from fx2onnx.exporting.result import ExportResult
     from fx2onnx.file_optimizer import OptimizeResult, optimize_model
     from fx2onnx.generation import load
+    from fx2onnx.quantize.options import Quantize
     from fx2onnx.training.optimizers import UpdateRule
     from fx2onnx.training.options import Training
 
@@ -25,6 +26,7 @@ __all__ = [
     "Fx2OnnxError",
     "InternalError",
     "OptimizeResult",
+    "Quantize",
     "Report",
     "Training",
     "UpdateRule",
@@ -42,6 +44,7 @@ __all__ = [
 _LAZY = {
     "ExportResult": "fx2onnx.exporting.result",
     "OptimizeResult": "fx2onnx.file_optimizer",
+    "Quantize": "fx2onnx.quantize.options",
     "Report": "fx2onnx.exporting.report",
     "Training": "fx2onnx.training.options",
     "UpdateRule": "fx2onnx.training.optimizers",

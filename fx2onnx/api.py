@@ -12,6 +12,7 @@ from fx2onnx.exporting import pipeline
 from fx2onnx.exporting.folder import ExportedFolder, FolderOptions, write_folder
 from fx2onnx.exporting.options import ExportOptions
 from fx2onnx.exporting.result import ExportResult, TrainingFolder
+from fx2onnx.quantize.options import Quantize
 from fx2onnx.training.options import Training
 
 
@@ -43,6 +44,7 @@ def export(
     keep_initializers_as_inputs: bool = False,
     durable: bool = False,
     weight_files: Sequence[WeightFile] = (),
+    quantize: Quantize | None = None,
     report: bool | str | os.PathLike[str] = False,
     profile: bool | str | os.PathLike[str] = False,
     **ignored: Any,
@@ -80,6 +82,7 @@ def export(
     durable: return only when the disk has the bytes.
     weight_files: mapped checkpoint files (``fx2onnx.sources.weight_files``) that the model refers to for the weights
         that lie in them, instead of copying them (docs/weights.md).
+    quantize: ``fx2onnx.Quantize("int8")``: weights of products and convolutions in few bits (docs/quantization.md).
 
     Returns: ``ExportResult``. Raises: ``UserError`` with a code, the line and what to do; ``VerificationError``.
     """
@@ -102,6 +105,7 @@ def export(
         keep_initializers_as_inputs=keep_initializers_as_inputs,
         export_params=export_params,
         weight_files=weight_files,
+        quantize=quantize,
         external_data=external_data,
         durable=durable,
         verify=verify,

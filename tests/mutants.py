@@ -57,6 +57,8 @@ FOREIGN = "tests/verify/test_locate_foreign.py"
 FILES = "tests/file_optimizer"
 LOCATE, DEBUG = "tests/verify/test_locate.py", "tests/cli/test_debug.py"
 PLUGINS = "tests/test_plugins.py"
+QUANTIZE = "tests/quantize"
+QUANTIZED = f"{QUANTIZE}/test_export.py"
 MUTANTS = [
     # what other packages add
     Mutant("base/plugins.py", "        except UserError as error:\n", "        except OSError as error:\n", PLUGINS),
@@ -64,6 +66,17 @@ MUTANTS = [
     Mutant("runner/registry.py", "    if found is None and plugins", "    if False and plugins", PLUGINS),
     Mutant("sources/registry.py", "    if not isinstance(kind, SourceKind) or", "    if", PLUGINS),
     Mutant("targets/find.py", "    if problem:\n", "    if False:\n", PLUGINS),
+    # quantize
+    Mutant("quantize/schemes.py", "            steps += zeros[..., None]", "            pass", QUANTIZED),
+    Mutant("quantize/weights.py", "        count += count * even % 2\n", "", f"{QUANTIZE}/test_schemes.py"),
+    Mutant("quantize/forms.py", "return is_row and (self._is_conv or self.writer.opset < BLOCKS_FROM)", "return is_row", QUANTIZED),
+    Mutant("quantize/accuracy.py", "x = values.get(operand.name or \"\")", "x = None", QUANTIZED),
+    Mutant("quantize/measured.py", "key=lambda name: -errors[name])[:count]", "key=lambda name: errors[name])[:count]", QUANTIZED),
+    Mutant("verify/quantized.py", "            own.data = before", "            pass", QUANTIZED),
+    Mutant("file_optimizer/quantized.py", "            value.const_value = _numbers_of(place)", "            pass", f"{QUANTIZE}/test_files.py"),
+    Mutant("runner/kernels/blocked.py", "    return np.stack([packed & 15, packed >> 4]", "    return np.stack([packed >> 4, packed & 15]",
+           "tests/runner/test_blocked_products.py"),
+    Mutant("irx/io.py", "        raise cause from None", "        raise", QUANTIZED),
     # capture
     Mutant("capture/recording/aliasing.py", "    if view.version != memory.version:", "    if False:", CAPTURE),
     Mutant("capture/recording/aliasing.py", "        node = _carry_back(graph, step, before, info, node)", "        pass", CAPTURE),

@@ -26,11 +26,13 @@ MAY_IMPORT: dict[str, set[str]] = {
     "targets": {"base", "irx"},
     "runner": {"base", "irx", "optimize", "manifest"},
     "training": {"base", "capture", "irx", "aten_map", "lower"},
+    "quantize": {"base", "irx", "optimize", "runner", "targets"},
     "verify": {
         "base", "capture", "irx", "aten_map", "lower", "manifest", "model_patches", "optimize", "runner", "training", "targets",
+        "quantize",
     },
     "diff": {"base", "irx", "runner"},
-    "file_optimizer": {"base", "irx", "optimize", "runner", "targets", "verify"},
+    "file_optimizer": {"base", "irx", "optimize", "quantize", "runner", "targets", "verify"},
     "report": {"base"},
     "model_patches": {"base", "capture"},
     "sources": {"base"},
@@ -39,7 +41,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "generation": {"base", "runner", "manifest"},
     "exporting": {
         "base", "capture", "irx", "aten_map", "lower", "optimize", "verify", "report", "model_patches", "sources", "manifest",
-        "decoding", "training", "targets",
+        "decoding", "training", "targets", "quantize",
     },
 }  # fmt: skip
 NEVER: dict[str, set[str]] = {
@@ -49,6 +51,7 @@ NEVER: dict[str, set[str]] = {
     "irx": {"torch"},
     "optimize": {"torch"},
     "targets": {"torch"},
+    "quantize": {"torch", "onnxruntime"},
     "runner": {"torch", "onnxruntime"},
     "diff": {"torch", "onnxruntime"},
     "file_optimizer": {"torch", "onnxruntime"},

@@ -23,6 +23,7 @@ PUBLIC = {
     "Fx2OnnxError",
     "InternalError",
     "OptimizeResult",
+    "Quantize",
     "Report",
     "Training",
     "UpdateRule",
@@ -52,7 +53,7 @@ SIGNATURES = {
         "bake: Sequence[str] | str = (), data_branches: str = 'if', "
         "custom_translations: Mapping[Any, Callable[..., Any]] | None = None, optimize: bool = True, "
         "keep_initializers_as_inputs: bool = False, durable: bool = False, weight_files: Sequence[WeightFile] = (), "
-        "report: bool | str | os.PathLike[str] = False, profile: bool | str | os.PathLike[str] = False, "
+        "quantize: Quantize | None = None, report: bool | str | os.PathLike[str] = False, profile: bool | str | os.PathLike[str] = False, "
         "**ignored: Any) -> ExportResult"
     ),
     "export_folder": (
@@ -73,10 +74,11 @@ SIGNATURES = {
     "optimize_model": (
         "(model: Any, out: str | os.PathLike[str] | None = None, *, level: int = 2, opset: int | None = None, target: str | None = None, "
         "fix: Mapping[str, int] | str | None = None, dynamic: Mapping[str, str] | None = None, "
-        "external_data: bool | None = None, external_data_bytes: int = 1024, verify: bool = True, "
+        "quantize: Quantize | None = None, external_data: bool | None = None, external_data_bytes: int = 1024, verify: bool = True, "
         "engines: Sequence[str] | None = None, seed: int = 0, explain: bool = False, check: bool = False) "
         "-> OptimizeResult"
     ),
+    "Quantize.is_excluded": "(self, name: str) -> bool",
     "OptimizeResult.as_dict": "(self) -> dict[str, Any]",
     "translates": "(*overloads: torch._ops.OpOverload | type, since: int = 0) -> Callable[[F], F]",
     "ExportResult.restore_outputs": "(self, outputs: Sequence[Any]) -> Any",
@@ -187,6 +189,7 @@ ASKED: dict[str, Any] = {
     "keep_initializers_as_inputs": True,
     "durable": True,
     "weight_files": [None],
+    "quantize": fx2onnx.Quantize("int8"),
     "profile": "p.json",
 }
 WITHOUT_EFFECT = {"dynamo", "report"}

@@ -83,6 +83,13 @@ def export_command(
     ] = None,
     weights: options.Weights = None,
     dtype: options.Dtype = None,
+    quantize: options.QuantizeKind = None,
+    block: options.Block = None,
+    exclude: options.Exclude = None,
+    format: options.QuantizeFormat = "auto",
+    embeddings: options.Embeddings = False,
+    keep_worst: options.KeepWorst = 0,
+    accuracy: options.Accuracy = True,
     bake: options.Bake = None,
     capture: Annotated[Capture, typer.Option("--capture", help="How the graph is captured.")] = Capture.auto,
     batch: options.Batch = None,
@@ -105,6 +112,9 @@ def export_command(
     from fx2onnx.cli.many import expand, export_many, is_pattern, plan
     from fx2onnx.exporting.options import ExportOptions
 
+    rounded = options.quantize_of(
+        quantize, block, exclude, format, embeddings=embeddings, keep_worst=keep_worst, accuracy=accuracy
+    )
     source_options: dict[str, Any] = {"batch": batch, "seq": seq, "image_size": image_size}
     source_options |= {"seed": seed, "weights": weights, "dtype": dtype}
     into_folder = task is not None and is_folder_task(task)
@@ -116,11 +126,16 @@ def export_command(
 
         refuse_for_folders(dynamic, capture.value, bake)
         asked = FolderOptions(
-            task, cache, ExportOptions(opset_version=opset, target=target, verify=verify), source=source_options
+            task,
+            cache,
+            ExportOptions(opset_version=opset, target=target, verify=verify, quantize=rounded),
+            source=source_options,
         )
         export_into_folder(FolderJob(sources[0], output, asked, report), json_output=json_output, quiet=quiet)
         return
     if training:
+        if rounded is not None:
+            raise UserError("E001", "--quantize is for files that infer", next="leave out --training")
         if len(sources) > 1 or is_pattern(sources[0]):
             raise UserError("E001", "--training takes one model at a time")
         from fx2onnx.cli.export_training import TrainingJob, export_training_folder
@@ -137,7 +152,9 @@ def export_command(
     template = Job(
         source="",
         output=str(output),
-        options=ExportOptions.of(capture=capture.value, opset_version=opset, target=target, verify=verify),
+        options=ExportOptions.of(
+            capture=capture.value, opset_version=opset, target=target, verify=verify, quantize=rounded
+        ),
         dynamic=tuple(dynamic or ["default"]),
         bake=tuple(bake or ()),
         source_options=source_options,
@@ -219,6 +236,7 @@ def _print_summary(summary: dict[str, Any], verdict: Verdict | None) -> None:
         "inputs": ", ".join(report["input_names"]),
         "outputs": ", ".join(report["output_names"]),
         "assumed": _lines(report["assumptions"]),
+        "quantized": _lines(report["notes"]),
         "warnings": _lines(report["warnings"]),
     }
     table = unheaded_table(2)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -45,6 +45,7 @@ class Job:
             "source": self.source,
             "output": self.output,
             "target": self.options.target,
+            "quantize": None if self.options.quantize is None else asdict(self.options.quantize),
             "dynamic": list(self.dynamic),
             "bake": list(self.bake),
             **self.source_options,

@@ -48,6 +48,13 @@ def optimize_command(
     external_data_bytes: Annotated[
         int, typer.Option("--external-data-bytes", help="Smaller weights stay in the model file.")
     ] = 1024,
+    quantize: options.QuantizeKind = None,
+    block: options.Block = None,
+    exclude: options.Exclude = None,
+    format: options.QuantizeFormat = "auto",
+    embeddings: options.Embeddings = False,
+    keep_worst: options.KeepWorst = 0,
+    accuracy: options.Accuracy = True,
     verify: Annotated[bool, typer.Option("--verify/--no-verify", help="Compare OUT with IN on random inputs.")] = True,
     engine: Annotated[
         list[str] | None,
@@ -68,6 +75,9 @@ def optimize_command(
     from fx2onnx.file_optimizer.dynamic import parse_dynamic
     from fx2onnx.file_optimizer.sizes import parse_sizes
 
+    rounded = options.quantize_of(
+        quantize, block, exclude, format, embeddings=embeddings, keep_worst=keep_worst, accuracy=accuracy
+    )
     check_readable(source)
     if diff and output.exists() and source.samefile(output):
         raise UserError("E001", "--diff compares OUT with IN, which is replaced", next="give OUT another name")
@@ -82,6 +92,7 @@ def optimize_command(
                 target=target,
                 fix=parse_sizes(",".join(fix or [])),
                 dynamic=parse_dynamic(dynamic or []),
+                quantize=rounded,
                 external_data=external_data,
                 external_data_bytes=external_data_bytes,
                 verify=verify,
@@ -117,7 +128,7 @@ def _show(source: Path, result: OptimizeResult) -> None:
     for name, reasons in result.refusals.items():
         for reason, count in reasons.items():
             line("refused", name, reason, str(count))
-    for warning in result.warnings:
+    for warning in [*result.quantized_notes, *result.warnings]:
         line("note", warning)
     line("verified", _verdict(result))
 

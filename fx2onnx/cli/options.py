@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fx2onnx.base.errors import UserError
+
 if TYPE_CHECKING:
+    from fx2onnx.quantize.options import Quantize
     from fx2onnx.sources import Source
 
 _SPECS = "zoo:NAME, torchvision:NAME, timm:NAME, hf:FOLDER_OR_TYPE or package.module:factory, with ?key=value"
@@ -75,6 +78,34 @@ Bake = Annotated[
     ),
 ]
 
+QuantizeKind = Annotated[
+    str | None,
+    typer.Option(
+        "--quantize", help="Weights as int8, int4, uint4, nf4 or float8 (docs/quantization.md).", show_default=False
+    ),
+]
+Block = Annotated[
+    int | None,
+    typer.Option(
+        "--block", help="Numbers that share a scale; 0: a row. Default: 32 of 4 bits, a row of 8.", show_default=False
+    ),
+]
+Exclude = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--exclude", metavar="PATTERN", help="Weights that --quantize leaves, repeatable.", show_default=False
+    ),
+]
+QuantizeFormat = Annotated[
+    str,
+    typer.Option("--format", help="qdq, matmulnbits (onnxruntime's product), or auto: the latter for 4 bits."),
+]
+Embeddings = Annotated[bool, typer.Option("--embeddings", help="--quantize also tables and heads that share them.")]
+KeepWorst = Annotated[int, typer.Option("--keep-worst", help="So many layers that --quantize would change most stay.")]
+Accuracy = Annotated[
+    bool, typer.Option("--accuracy/--no-accuracy", help="With --quantize: measure what it does to each layer.")
+]
+
 CaseWeights = Annotated[
     str,
     typer.Option(
@@ -89,3 +120,31 @@ def resolve_source(spec: str, **asked: Any) -> Source:
 
     with warnings.catch_warnings(action="ignore"):
         return sources.resolve(spec, **asked)
+
+
+def quantize_of(
+    kind: str | None,
+    block: int | None,
+    exclude: list[str] | None,
+    form: str,
+    *,
+    embeddings: bool,
+    keep_worst: int,
+    accuracy: bool,
+) -> Quantize | None:
+    """What ``--quantize`` and the options beside it ask for. Raises UserError E001."""
+    from fx2onnx.quantize.options import Quantize
+
+    if kind is not None:
+        return Quantize(kind, block, tuple(exclude or ()), form, embeddings, keep_worst, accuracy)
+    alone = {
+        "--block": block is not None,
+        "--exclude": bool(exclude),
+        "--format": form != "auto",
+        "--embeddings": embeddings,
+        "--keep-worst": keep_worst,
+    }
+    for name, is_given in alone.items():
+        if is_given:
+            raise UserError("E001", f"{name} is for --quantize", next="add --quantize int8")
+    return None

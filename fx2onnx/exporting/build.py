@@ -15,6 +15,7 @@ from fx2onnx.capture.driver import capture
 from fx2onnx.capture.recording.control_flow import decides_by_sizes
 from fx2onnx.exporting.eager_functions import EAGER_FUNCTIONS
 from fx2onnx.exporting.options import ExportOptions
+from fx2onnx.exporting.quantized import check_quantizable, quantized
 from fx2onnx.exporting.report import Report
 from fx2onnx.exporting.result import ExportResult, OwnedModel
 from fx2onnx.exporting.target import fit_to_target
@@ -29,6 +30,8 @@ from fx2onnx.optimize.pipelines import run_default
 def build(module: Any, args: Any, kwargs: Mapping[str, Any] | None, options: ExportOptions) -> ExportResult:
     """The model in memory, and what its making has to report."""
     require_opset(options.opset)
+    if options.quantize is not None:
+        check_quantizable(options)
     translations = Translations(options.custom_translations)
     captured = _capture(module, args, kwargs, options, translations)
     if options.state == "error":
@@ -46,11 +49,17 @@ def build(module: Any, args: Any, kwargs: Mapping[str, Any] | None, options: Exp
             are_inputs = not options.export_params or options.keep_initializers_as_inputs
             keep_weights = options.keep_weights or are_inputs or bool(options.weight_files)
             run_default(model, keep_weights=keep_weights, functions=EAGER_FUNCTIONS)
+    rounded, notes = None, list[str]()
+    if options.quantize is not None:
+        rounded, notes = quantized(model, captured, module, args, kwargs, options)
     fitted = fit_to_target(model, options)
     attached = reference.attach(model, options.weight_files) if options.weight_files else None
     report = _report(captured, model, options, translations.resorts)
     report.casts = dict(fitted.casts)
     report.warnings += [*translations.problems, *fitted.warnings, *options.ignored]
+    if rounded is not None:
+        report.quantized = rounded.as_dict()
+        report.notes += notes
     report.warnings += attached.notes() if attached is not None else []
     if options.state == "warn":
         report.warnings += [f"forward changes the {text}; the file does not" for text in report.mutations]

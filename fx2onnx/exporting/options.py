@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.opsets import check_opset
 from fx2onnx.capture.options import CaptureOptions, check_choice
+from fx2onnx.quantize.options import Quantize
 from fx2onnx.targets.find import chosen_opset
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ class ExportOptions:
     optimize: bool = True
     export_params: bool = True
     weight_files: Sequence[WeightFile] = ()
+    quantize: Quantize | None = None
     keep_weights: bool = False
     external_data: bool | None = None
     durable: bool = False
@@ -67,6 +69,8 @@ class ExportOptions:
     def __post_init__(self) -> None:
         check_choice("state", self.state, STATES)
         check_choice("metadata", self.metadata, METADATA)
+        if self.quantize is not None and not isinstance(self.quantize, Quantize):
+            raise UserError("E001", f"quantize is {self.quantize!r:.60}", next="give fx2onnx.Quantize('int8')")
         if self.opset_version is not None:
             check_opset(self.opset_version)
         if self.target is not None:
@@ -86,7 +90,8 @@ class ExportOptions:
     @property
     def opset(self) -> int:
         """The opset that the file has."""
-        return chosen_opset(self.target, self.opset_version, DEFAULT_OPSET)
+        usual = DEFAULT_OPSET if self.quantize is None else max(DEFAULT_OPSET, self.quantize.least_opset)
+        return chosen_opset(self.target, self.opset_version, usual)
 
 
 _OWN = frozenset(found.name for found in fields(ExportOptions)) - {"capture", "keep_weights", "ignored"}

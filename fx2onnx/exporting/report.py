@@ -35,6 +35,10 @@ class Report:
     casts: dict[str, int] = field(default_factory=dict)
     """Nodes that stand between casts since the target has no kernel for their dtype: ``bfloat16 MatMul in float`` -> count."""
     warnings: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    """What was done that was asked for, in sentences."""
+    quantized: dict[str, Any] = field(default_factory=dict)
+    """With ``quantize``: each layer's form, bytes and error, what was kept and why, and how far the outputs moved."""
     resorts: dict[str, str] = field(default_factory=dict)
     """Overloads without an entry in the table, and what took its place: ``decomposition`` or ``torchlib``."""
 

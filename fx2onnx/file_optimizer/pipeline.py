@@ -26,6 +26,7 @@ from fx2onnx.file_optimizer.for_target import fitted
 from fx2onnx.file_optimizer.interface import Interface
 from fx2onnx.file_optimizer.opened import Opened, open_model
 from fx2onnx.file_optimizer.opset import convert_opset
+from fx2onnx.file_optimizer.quantized import Quantizer, needed_opset
 from fx2onnx.file_optimizer.result import LeftOut, OptimizeResult, Size, measured
 from fx2onnx.file_optimizer.sizes import fix_sizes, parse_sizes, refuse_contradiction
 from fx2onnx.file_optimizer.stages import Limit, Trace, guilty_step, rewrite, stages_of
@@ -33,7 +34,8 @@ from fx2onnx.irx.inference import infer_types
 from fx2onnx.irx.io import Written, save, write_bytes
 from fx2onnx.irx.model_files import Staged, commit
 from fx2onnx.optimize.pipelines import DEFAULT_LEVEL
-from fx2onnx.targets.find import chosen_opset, find
+from fx2onnx.quantize.options import Quantize
+from fx2onnx.targets.find import DEFAULT, chosen_opset, find
 from fx2onnx.targets.form import Target
 from fx2onnx.verify.engines import chosen_engines
 from fx2onnx.verify.known_faults import KnownFaults
@@ -62,6 +64,7 @@ class Plan:
     explain: bool
     check: bool
     target: Target | None = None
+    quantize: Quantize | None = None
     without: set[str] = field(default_factory=set)
     growth_bytes: int | None = None
     keeps_types: bool = True
@@ -76,6 +79,7 @@ def optimize_model(
     target: str | None = None,
     fix: Mapping[str, int] | str | None = None,
     dynamic: Mapping[str, str] | None = None,
+    quantize: Quantize | None = None,
     external_data: bool | None = None,
     external_data_bytes: int = 1024,
     verify: bool = True,
@@ -90,7 +94,7 @@ def optimize_model(
     the model's own path replaces it. level: 0 to 3 (docs/optimizer.md). opset: convert to this version. target: the runtime that
     the file is for (docs/targets.md): no newer opset than it knows, casts where it has no kernel for a dtype, known faults
     avoided. fix: sizes by the name of a dim, or of ``input:axis``. dynamic: names of sizes that are fixed and shall vary, by
-    ``input:axis``. external_data: weights of ``external_data_bytes`` or more in a file beside (True), all in one file (False),
+    ``input:axis``. quantize: weights of products and convolutions in few bits (docs/quantization.md). external_data: weights of ``external_data_bytes`` or more in a file beside (True), all in one file (False),
     as the input has it (None). verify: run both on random inputs at several sizes in ``engines`` (those that are
     installed). A rewrite that makes them differ is found by bisection, named, and left out. explain: keep why rewrites refused.
     check: check the graph after each edit.
@@ -107,6 +111,8 @@ def optimize_model(
     plan = Plan(level, opset, wanted, dict(dynamic or {}), external_data, external_data_bytes, explain, check, runtime)
     if runtime is not None:
         plan.opset = _opset_for(runtime, opened, opset)
+    if quantize is not None:
+        plan.quantize, plan.opset = quantize, needed_opset(opened, plan.opset, quantize)
     stages_of(level)
     job = _Job(opened, plan)
     if verify:
@@ -125,6 +131,7 @@ class _Job:
         self.notes = list(opened.notes)
         self.before = self._size_before()
         self.original: Original | None = None
+        self.compared_in: tuple[Sequence[str], int] = ((), 0)
         self.left_out: list[LeftOut] = []
 
     # -- the graph ----------------------------------------------------------------------------------------------
@@ -197,6 +204,7 @@ class _Job:
             engines = ["runner"]  # which maps the weights of both files
             self.notes.append("compared in the runner alone: other engines would hold the weights of both files")
         engines = KnownFaults(self.opened.proto, engines).survived(self.notes.append)
+        self.compared_in = engines, seed
         self.original = Original(source, inputs, outputs, random_outputs(model), engines, seed)
         if self.plan.dynamic:
             names = set(self.plan.dynamic.values())
@@ -285,10 +293,19 @@ class _Job:
             if comparison is not None and comparison.ok is False:
                 self._blame(trace, comparison)
                 continue
+            done = None
+            if self.plan.quantize is not None:
+                quantizer = Quantizer(
+                    self.plan.quantize, self.plan.target or find(DEFAULT), lambda: self._whole()[0], self._save
+                )
+                found = quantizer.run(place, name, self.original, *self.compared_in)
+                model, written, done, comparison = found.model, found.written, found.done, found.comparison
             if target is not None:
                 data = written.data_path
                 commit(Staged(written.path, data, os.path.basename(data) if data else None), target)
-            return self._result(model, trace, written, comparison, target)
+            result = self._result(model, trace, written, comparison, target)
+            result.quantized = done
+            return result
         raise VerificationError(
             "E501", "the file differs from its input whatever is left out", why=str(self.left_out[-1])
         )

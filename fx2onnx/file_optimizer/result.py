@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from fx2onnx.file_optimizer.compare import Comparison
 from fx2onnx.irx.edit import graphs_of
+from fx2onnx.quantize.model import Quantized
 
 
 @dataclass
@@ -60,6 +61,13 @@ class OptimizeResult:
     left_out: list[LeftOut] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     comparison: Comparison | None = None
+    quantized: Quantized | None = None
+    """With ``quantize``: what became of the weights. The comparison is then with the numbers of the codes."""
+
+    @property
+    def quantized_notes(self) -> list[str]:
+        """Sentences on what became of the weights."""
+        return [] if self.quantized is None else self.quantized.notes()
 
     @property
     def verified(self) -> bool | None:
@@ -77,6 +85,7 @@ class OptimizeResult:
             "refusals": self.refusals,
             "left_out": [vars(each) for each in self.left_out],
             "warnings": self.warnings,
+            "quantized": None if self.quantized is None else self.quantized.as_dict(),
             "verified": self.verified,
             "comparison": None if self.comparison is None else self.comparison.as_dict(),
         }

@@ -12,7 +12,7 @@ import onnx
 import onnx_ir as ir
 
 from fx2onnx.base.digest import BlockDigests
-from fx2onnx.base.errors import UserError
+from fx2onnx.base.errors import Fx2OnnxError, UserError
 from fx2onnx.base.events import record
 from fx2onnx.base.staging import cannot_write, open_to_write, staged_files
 from fx2onnx.base.targets import check_target
@@ -48,7 +48,20 @@ def to_proto(model: ir.Model) -> onnx.ModelProto:
     """The protobuf message with every weight inside (a copy of them). Raises UserError E301."""
     require_data(model)
     require_fitting(model)
-    return ir.to_proto(model)
+    return message_of(model)
+
+
+def message_of(model: ir.Model) -> onnx.ModelProto:
+    """onnx_ir's message. Raises what the making of a weight raises, where that is an error of ours."""
+    try:
+        return ir.to_proto(model)
+    except ir.serde.SerdeError as error:
+        cause: BaseException | None = error
+        while cause is not None and not isinstance(cause, Fx2OnnxError):
+            cause = cause.__cause__
+        if cause is None:
+            raise
+        raise cause from None
 
 
 def require_data(model: ir.Model) -> None:
@@ -124,7 +137,7 @@ def _write(
         data_bytes = os.path.getsize(data)
         files = Staged(files.graph, data, data_name(target, digests.hexdigest()))
     with record("serialise"), placed(large, files.data_name or "", places):
-        proto = ir.to_proto(model)
+        proto = message_of(model)
         if finish is not None:
             finish(proto)
         content = proto.SerializeToString(deterministic=True)

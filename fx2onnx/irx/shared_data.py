@@ -14,7 +14,7 @@ from fx2onnx.base.events import record
 from fx2onnx.base.renaming import replace
 from fx2onnx.base.staging import cannot_write
 from fx2onnx.irx.data_file import Place, write_data
-from fx2onnx.irx.io import EXTERNAL_MIN_BYTES, placed, require_data, write_bytes
+from fx2onnx.irx.io import EXTERNAL_MIN_BYTES, message_of, placed, require_data, write_bytes
 from fx2onnx.irx.model_files import data_name
 
 
@@ -36,7 +36,7 @@ def save_together(models: Mapping[str, ir.Model], folder: str | os.PathLike[str]
         for file, model in models.items():
             values = [value for value, _ in keys[file]]
             with record("serialise"), placed(values, data_file, [places[key] for _, key in keys[file]]):
-                content = ir.to_proto(model).SerializeToString(deterministic=True)
+                content = message_of(model).SerializeToString(deterministic=True)
             with record("write model", bytes=len(content)):
                 write_bytes(os.path.join(folder, file), content)
         return sum(os.path.getsize(os.path.join(folder, name)) for name in (*models, *filter(None, [data_file])))

@@ -28,6 +28,7 @@ from fx2onnx.verify.known_faults import KnownFaults
 from fx2onnx.verify.memory import is_exhausted, too_large
 from fx2onnx.verify.noise import Draw, RandomNodes, Recording, drawn_outputs
 from fx2onnx.verify.outputs import Outputs
+from fx2onnx.verify.quantized import as_quantized
 from fx2onnx.verify.samples import Maker, Sample, cheapest_first, planned
 from fx2onnx.verify.verdict import Range, Row, Tried, Verdict
 from fx2onnx.verify.weights import compare_weights
@@ -103,7 +104,8 @@ def verify(
             compare_weights(verdict, proto, os.path.dirname(path), root)
             random = RandomNodes.of(path, proto)
             verdict.versions = _versions(runs)
-            _compare(verdict, _Case(Eager(root, arguments), fed, file, runs, random, start), seeds)
+            with as_quantized(verdict, proto, root):
+                _compare(verdict, _Case(Eager(root, arguments), fed, file, runs, random, start), seeds)
             known.explain(verdict)
         except Exception as cause:  # of all that runs here, and has classes of its own
             if not is_exhausted(cause):

@@ -1,0 +1,111 @@
+"""The rewritten file with its weights in few bits, and what it is compared with: the same file on the numbers of the codes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from fx2onnx.base.errors import UserError, VerificationError
+from fx2onnx.base.events import record
+from fx2onnx.file_optimizer.compare import Comparison, Original, random_outputs
+from fx2onnx.file_optimizer.feeds import inputs_of
+from fx2onnx.file_optimizer.opened import Opened
+from fx2onnx.irx.inference import infer_types
+from fx2onnx.irx.io import Written, save
+from fx2onnx.optimize.weights import DerivedTensor
+from fx2onnx.quantize.accuracy import Feeds, rounded_as_in_graph
+from fx2onnx.quantize.measured import quantize_measured
+from fx2onnx.quantize.model import Quantized
+from fx2onnx.quantize.options import Quantize
+from fx2onnx.quantize.places import Place
+from fx2onnx.targets.form import Target
+
+IR_OF_CODES = 10
+"""The first IR version with codes of 4 bits."""
+
+
+@dataclass
+class QuantizedFile:
+    """What was written, and how it compares."""
+
+    model: ir.Model
+    written: Written
+    done: Quantized
+    comparison: Comparison | None
+
+
+@dataclass
+class Quantizer:
+    """Quantises models that ``fresh`` makes: the rewritten graph, as often as one is needed."""
+
+    options: Quantize
+    target: Target
+    fresh: Callable[[], ir.Model]
+    write: Callable[[ir.Model, str], Written]
+
+    def run(
+        self, folder: str, name: str, original: Original | None, engines: Sequence[str], seed: int
+    ) -> QuantizedFile:
+        """Write the quantised file into ``folder``, compared where ``original`` was.
+
+        Raises: UserError E001, E202 (``plan_for``); VerificationError E501 where it differs from what the codes stand for.
+        """
+        feeds = self._feeds(original)
+        if self.options.keep_worst and feeds is None:
+            raise UserError("E001", "keep_worst needs to run the model", next="leave out --no-verify and --no-accuracy")
+        model = self.fresh()
+        infer_types(model)
+        done, places = quantize_measured(model, self.options, self.target, feeds)
+        model.ir_version = max(model.ir_version or 0, IR_OF_CODES)
+        path = os.path.join(folder, "quantized")
+        os.mkdir(path)
+        written = self.write(model, os.path.join(path, name))
+        comparison = None
+        if original is not None:
+            with record("compare with the codes' numbers"):
+                comparison = self._compared(folder, places, written.path, engines, seed)
+        return QuantizedFile(model, written, done, comparison)
+
+    def _feeds(self, original: Original | None) -> Feeds | None:
+        if original is None or not original.samples or not self.options.accuracy:
+            return None
+        return original.samples[0].feeds
+
+    def _compared(
+        self, folder: str, places: Sequence[Place], path: str, engines: Sequence[str], seed: int
+    ) -> Comparison:
+        plain = self.fresh()
+        for place in places:
+            value = plain.graph.initializers[place.value.name or ""]
+            value.const_value = _numbers_of(place)
+        reference = save(plain, os.path.join(folder, "numbers.onnx"), external_data=True).path
+        outputs = [value.name or "" for value in plain.graph.outputs]
+        infer_types(plain)
+        same = Original(reference, inputs_of(plain), outputs, random_outputs(plain), engines, seed)
+        comparison = same.compare(path)
+        bad = next((row for row in comparison.rows if row.problem), None)
+        if bad is not None:
+            raise VerificationError(
+                "E501",
+                "the quantised file differs from the same file on the numbers of its codes",
+                why=f"{bad.output or 'the file'} in {bad.engine}: {bad.problem} (error {bad.error:.3g}, allowed {bad.allowed:.3g})",
+                next="another --format, or --no-verify; report it with the file",
+            )
+        return comparison
+
+
+def _numbers_of(place: Place) -> DerivedTensor:
+    tensor = place.value.const_value
+    assert tensor is not None
+    return DerivedTensor(
+        lambda: rounded_as_in_graph(place, tensor), (), tensor.dtype, tensor.shape.numpy(), place.value.name or ""
+    )
+
+
+def needed_opset(opened: Opened, asked: int | None, options: Quantize) -> int | None:
+    """The opset to convert to: the one asked for, else none where the file's has the operators."""
+    own = next((each.version for each in opened.proto.opset_import if each.domain in ("", "ai.onnx")), 0)
+    return asked if asked is not None or own >= options.least_opset else options.least_opset

@@ -1,0 +1,106 @@
+"""How far each layer moves where its weight is quantised: its outputs on the inputs that it has in the unquantised model."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from fx2onnx.irx import io
+from fx2onnx.quantize.places import Place
+from fx2onnx.quantize.schemes import Array
+from fx2onnx.quantize.weights import unfolded
+
+Feeds = Mapping[str, Array]
+
+
+def run(model: ir.Model, feeds: Feeds, more: Sequence[ir.Value] = ()) -> dict[str, Array]:
+    """The outputs of the model by name, and the values ``more``, in the runner."""
+    from fx2onnx.runner import InferenceSession
+
+    outputs = list(model.graph.outputs)
+    added = [value for value in dict.fromkeys(more) if value not in outputs and not value.is_graph_input()]
+    model.graph.outputs.extend(added)
+    try:
+        with tempfile.TemporaryDirectory(prefix="fx2onnx-quantize-", ignore_cleanup_errors=True) as folder:
+            path = os.path.join(folder, "measured.onnx")
+            io.save(model, path)
+            names = [value.name or "" for value in (*outputs, *added)]
+            found = InferenceSession(path).run(names, dict(feeds))
+    finally:
+        for value in added:
+            model.graph.outputs.remove(value)
+    return dict(feeds) | {
+        name: array for name, array in zip(names, found, strict=True) if isinstance(array, np.ndarray)
+    }
+
+
+def operands_of(place: Place) -> Iterator[tuple[ir.Node, ir.Value]]:
+    """The nodes that compute with the weight, and what else each of them takes."""
+    for way, node in place.readers:
+        for each in [reader for reader, _ in node.outputs[0].uses()] if way == "turned" else [node]:
+            operand = each.inputs[1 if way == "gather" else 0]
+            assert operand is not None
+            yield each, operand
+
+
+def errors_of(places: Sequence[Place], values: Feeds, opset: int) -> dict[str, float]:
+    """By weight, how far the results of its nodes move, of their own size (the largest where there are several nodes)."""
+    found: dict[str, float] = {}
+    for place in places:
+        tensor = place.value.const_value
+        assert tensor is not None
+        before, after = np.asarray(tensor.numpy()), rounded_as_in_graph(place, tensor)
+        errors = []
+        for node, operand in operands_of(place):
+            x = values.get(operand.name or "")
+            if x is None:
+                continue
+            is_turned = node.inputs[0 if node.op_type == "Gather" else 1] is not place.value
+            weights = [each.T if is_turned else each for each in (before, after)]
+            want, got = (_computed(node, x, np.ascontiguousarray(weight), opset) for weight in weights)
+            errors.append(relative(got, want))
+        if errors:
+            found[place.name] = max(errors)
+    return found
+
+
+def relative(got: Array, want: Array) -> float:
+    """The size of the difference, of that of ``want``."""
+    if got.shape != want.shape or not want.size:
+        return 0.0
+    wide = want.astype(np.float64)
+    size = float(np.linalg.norm(wide))
+    gap = float(np.linalg.norm(got.astype(np.float64) - wide))
+    return gap / size if size else float(gap > 0)
+
+
+def rounded_as_in_graph(place: Place, tensor: ir.TensorProtocol) -> Array:
+    """What the codes stand for, as the graph had the weight, ``tensor``."""
+    values = place.weight.values()
+    _, perm, scaled = unfolded(tensor)
+    if scaled is not None:
+        factor = scaled.factor(*(source.numpy() for source in scaled.sources[1:]))
+        return (values * factor).astype(values.dtype)
+    return values if perm is None else values.transpose(perm)
+
+
+def _computed(node: ir.Node, x: Array, weight: Array, opset: int) -> Array:
+    from fx2onnx.runner import InferenceSession
+
+    proto = onnx.helper.make_node(node.op_type, ["w", "x"] if node.op_type == "Gather" else ["x", "w"], ["y"])
+    for attribute in node.attributes.values():
+        ir.serde.serialize_attribute_into(proto.attribute.add(), attribute)
+    feeds: dict[str, Any] = {"x": x, "w": weight}
+    infos = [
+        onnx.helper.make_tensor_value_info(name, onnx.helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
+        for name, array in feeds.items()
+    ]
+    graph = onnx.helper.make_graph([proto], "one", infos, [onnx.ValueInfoProto(name="y")])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", opset)], ir_version=10)
+    return np.asarray(InferenceSession(model).run(None, feeds)[0])

@@ -1,0 +1,352 @@
+"""The nodes that readers of a quantised weight get: DequantizeLinear before them, or onnxruntime's own product in their place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+
+from fx2onnx.irx.edit import drop_initializer, remove_unread, replace
+from fx2onnx.irx.values import Dims, dims_of, new_value
+from fx2onnx.quantize.options import BLOCKS_FROM
+from fx2onnx.quantize.places import DOMAIN, Place
+from fx2onnx.quantize.schemes import NF4
+from fx2onnx.quantize.weights import (
+    block_codes_tensor,
+    block_zeros_tensor,
+    codes_tensor,
+    scales_tensor,
+    zeros_tensor,
+)
+
+D = ir.DataType
+
+
+class Writer:
+    """Adds nodes and weights to one graph, with names that are free."""
+
+    def __init__(self, model: ir.Model) -> None:
+        self.model = model
+        self.graph = model.graph
+        self.opset = model.graph.opset_imports.get("", 0)
+        self._taken = {value.name for value in (*self.graph.inputs, *self.graph.initializers.values())}
+        self._taken |= {value.name for node in self.graph.all_nodes() for value in node.outputs}
+
+    def free(self, wanted: str) -> str:
+        """``wanted``, or with a number behind it."""
+        name, count = wanted, 0
+        while name in self._taken:
+            count += 1
+            name = f"{wanted}_{count}"
+        self._taken.add(name)
+        return name
+
+    def weight(self, tensor: ir.TensorProtocol) -> ir.Value:
+        """A weight under its tensor's name."""
+        name = self.free(tensor.name or "weight")
+        tensor.name = name
+        value = ir.Value(
+            name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(tensor.shape.numpy()), const_value=tensor
+        )
+        self.graph.register_initializer(value)
+        return value
+
+    def const(self, name: str, array: Any) -> ir.Value:
+        return self.weight(ir.Tensor(np.asarray(array), name=name))
+
+    def node(
+        self,
+        before: ir.Node,
+        op_type: str,
+        inputs: Sequence[ir.Value | None],
+        typed: tuple[ir.DataType, Dims],
+        domain: str = "",
+        **attrs: Any,
+    ) -> ir.Value:
+        """A node before ``before``, from the same line of the user's."""
+        stem = before.outputs[0].name or before.name or op_type.lower()
+        result = new_value(self.free(f"{stem}.{op_type.lower()}"), *typed)
+        made = ir.node(op_type, inputs, attributes=attrs, domain=domain, outputs=[result], name=result.name)
+        made.metadata_props.update(before.metadata_props)
+        assert before.graph is not None
+        before.graph.insert_before(before, made)
+        if domain:
+            self.model.opset_imports.setdefault(domain, 1)
+        return result
+
+
+def put(writer: Writer, place: Place) -> list[ir.Value]:
+    """Let the readers of the weight read its codes. Returns the new weights."""
+    before = set(writer.graph.initializers)
+    form = (_Product if place.is_product else _Dequantized)(writer, place)
+    for way, node in sorted(place.readers, key=lambda reader: reader[0] == "gather"):  # which takes its reader away
+        if way == "gather":
+            form.gather(node)
+        elif isinstance(form, _Product):
+            form.product(way, node)
+        else:
+            form.before(way, node)
+    drop_initializer(place.value)
+    return [value for name, value in writer.graph.initializers.items() if name not in before]
+
+
+class _Dequantized:
+    """``DequantizeLinear(codes, scales)`` before each reader; 16 values by ``Gather(values, codes)``."""
+
+    def __init__(self, writer: Writer, place: Place) -> None:
+        self.writer, self.place, self.weight = writer, place, place.weight
+        self.is_lookup = self.weight.scheme.kind == "nf4"
+        self.is_whole = self._has_row_scales()
+        name, rows = self.weight.name, self.weight.sizes[:-1]
+        sizes = place.value.const_value.shape.numpy() if self._is_conv and self.is_whole else self.weight.sizes  # type: ignore[union-attr]
+        if self.is_lookup:
+            sizes = (self.weight.rows, self.weight.blocks, self.weight.block)
+        self.codes = writer.weight(codes_tensor(self.weight, f"{name}.codes", tuple(sizes)))
+        self.of_scales = rows if self.is_whole and not self._has_gather else (*rows, self.weight.blocks)
+        if self.is_lookup:
+            self.of_scales = (self.weight.rows, self.weight.blocks, 1)
+        self.scales = writer.weight(scales_tensor(self.weight, f"{name}.scale", self.of_scales))
+        self.zeros = None
+        if self.weight.scheme.has_zeros:
+            self.zeros = writer.weight(zeros_tensor(self.weight, f"{name}.zero", self.of_scales))
+        self._turned: ir.Value | None = None
+        self._plain: ir.Value | None = None
+
+    def _has_row_scales(self) -> bool:
+        """Whether DequantizeLinear gets one scale a row, on one axis.
+
+        From opset 21 on a row is one block instead before a product: onnxruntime (1.31) would turn such a pair into a MatMulNBits
+        that rounds what is multiplied to 8 bits. It picks wrong zero points of 4 bits along an axis, too.
+        """
+        weight = self.weight
+        is_row = weight.blocks == 1 and len(weight.sizes) == 2 and not self.is_lookup and not weight.scheme.has_zeros
+        return is_row and (self._is_conv or self.writer.opset < BLOCKS_FROM)
+
+    @property
+    def _is_conv(self) -> bool:
+        return self.place.readers[0][0] == "conv"
+
+    @property
+    def _has_gather(self) -> bool:
+        return any(way == "gather" for way, _ in self.place.readers)
+
+    @property
+    def dtype(self) -> ir.DataType:
+        return self.weight.source.dtype
+
+    def before(self, way: str, node: ir.Node) -> None:
+        """Dequantised for a product or convolution."""
+        value = self._turned_values(node) if way == "matmul" else self._values(node)
+        node.replace_input_with(node.inputs.index(self.place.value), value)
+        if way == "gemm turned":
+            node.attributes["transB"] = ir.AttrInt64("transB", 1)
+
+    def _turned_values(self, node: ir.Node) -> ir.Value:
+        plain = self._values(node)
+        if self._turned is None:
+            perm = (1, 0) if len(self.weight.sizes) == 2 else (0, 2, 1)
+            dims = tuple(self.weight.sizes[axis] for axis in perm)
+            self._turned = self.writer.node(_first(self.place), "Transpose", [plain], (self.dtype, dims), perm=perm)
+        return self._turned
+
+    def _values(self, node: ir.Node) -> ir.Value:
+        """The weight as numbers, made once for all readers."""
+        if self._plain is None:
+            self._plain = self._made(_first(self.place))
+        return self._plain
+
+    def _made(self, node: ir.Node) -> ir.Value:
+        writer, weight = self.writer, self.weight
+        final = tuple(self.place.value.const_value.shape.numpy()) if self._is_conv else weight.sizes  # type: ignore[union-attr]
+        if self.is_lookup:
+            indices = writer.node(node, "Cast", [self.codes], (D.INT32, self.codes.shape.numpy()), to=int(D.INT32))  # type: ignore[union-attr]
+            found = self._looked_up(node, indices, self.scales, final)
+            return found
+        inputs = [self.codes, self.scales, *([self.zeros] if self.zeros is not None else [])]
+        if self.is_whole and len(self.of_scales) == 1:
+            return writer.node(node, "DequantizeLinear", inputs, (self.dtype, final), axis=0)
+        axis = len(weight.sizes) - 1
+        blocked = writer.node(
+            node, "DequantizeLinear", inputs, (self.dtype, weight.sizes), axis=axis, block_size=weight.block
+        )
+        return blocked if final == weight.sizes else self._reshaped(node, blocked, final)
+
+    def _reshaped(self, node: ir.Node, value: ir.Value, dims: Dims) -> ir.Value:
+        target = self.writer.const(f"{self.weight.name}.sizes", np.array(dims, np.int64))
+        return self.writer.node(node, "Reshape", [value, target], (self.dtype, dims))
+
+    def _looked_up(self, node: ir.Node, indices: ir.Value, scales: ir.Value, final: Dims) -> ir.Value:
+        """Of nf4: the values of the codes, times the scales, as ``final``."""
+        dims = dims_of(indices)
+        table = self.writer.const(f"{self.weight.name}.values", NF4.astype(self.dtype.numpy()))
+        values = self.writer.node(node, "Gather", [table, indices], (self.dtype, dims), axis=0)
+        scaled = self.writer.node(node, "Mul", [values, scales], (self.dtype, dims))
+        open_dims = [0 if not isinstance(dim, int) else dim for dim in final]
+        target = self.writer.const(f"{self.weight.name}.sizes", np.array(open_dims, np.int64))
+        return self.writer.node(node, "Reshape", [scaled, target], (self.dtype, final))
+
+    def gather(self, node: ir.Node) -> None:
+        """Rows of codes are picked, then dequantised: the table stays in its bits but for codes of 4 bits, which Gather lacks."""
+        writer, rows = self.writer, node.inputs[1]
+        assert rows is not None
+        columns, dims = self.weight.columns, dims_of(rows)
+        wide = D.INT32 if self.is_lookup else GATHERED_AS.get(self.weight.scheme.dtype)
+        codes, zeros = self.codes, self.zeros
+        if wide is not None:
+            codes = writer.node(node, "Cast", [codes], (wide, dims_of(codes)), to=int(wide))
+            zeros = zeros and writer.node(node, "Cast", [zeros], (wide, dims_of(zeros)), to=int(wide))
+        picked = [
+            each and writer.node(node, "Gather", [each, rows], (_dtype(each), (*dims, *dims_of(each)[1:])), axis=0)
+            for each in (codes, self.scales, zeros)
+        ]
+        if self.is_lookup:
+            assert picked[0] is not None
+            assert picked[1] is not None
+            found = self._looked_up(node, picked[0], picked[1], (*dims, columns))
+        elif self.weight.scheme.dtype == D.FLOAT8E4M3FN:
+            assert picked[0] is not None
+            wide_codes = writer.node(node, "Cast", picked[:1], (self.dtype, (*dims, columns)), to=int(self.dtype))
+            found = writer.node(node, "Mul", [wide_codes, picked[1]], (self.dtype, (*dims, columns)))
+        else:
+            inputs = picked if picked[2] is not None else picked[:2]
+            found = writer.node(
+                node, "DequantizeLinear", inputs, (self.dtype, (*dims, columns)), axis=len(dims), block_size=self.weight.block
+            )  # fmt: skip
+        replace(node.outputs[0], found)
+        remove_unread([node])
+
+
+class _Product:
+    """``MatMulNBits(x, codes, scales)`` in the place of each product; ``MatMulBnb4`` for nf4."""
+
+    def __init__(self, writer: Writer, place: Place) -> None:
+        self.writer, self.weight = writer, place.weight
+        self.is_lookup = self.weight.scheme.kind == "nf4"
+        name, count = self.weight.name, self.weight.rows * self.weight.blocks
+        self.has_gather = any(way == "gather" for way, _ in place.readers)
+        codes = block_codes_tensor(
+            self.weight, f"{name}.codes", is_high_first=self.is_lookup, is_flat=self.is_lookup and not self.has_gather
+        )
+        self.codes = writer.weight(codes)
+        of_scales = (self.weight.rows, self.weight.blocks, 1) if self.has_gather else (count,)
+        self.scales = writer.weight(scales_tensor(self.weight, f"{name}.scale", of_scales))
+        self.zeros = None
+        if self.weight.scheme.has_zeros:
+            self.zeros = writer.weight(block_zeros_tensor(self.weight, f"{name}.zero", in_rows=self.has_gather))
+
+    @property
+    def dtype(self) -> ir.DataType:
+        return self.weight.source.dtype
+
+    def product(self, way: str, node: ir.Node) -> None:
+        """In the place of MatMul, Gemm, or the products behind a Transpose."""
+        nodes = [reader for reader, _ in node.outputs[0].uses()] if way == "turned" else [node]
+        for each in nodes:
+            self._in_place_of(each)
+        remove_unread([node])
+
+    def _in_place_of(self, node: ir.Node) -> None:
+        writer, weight = self.writer, self.weight
+        x, result = node.inputs[0], node.outputs[0]
+        assert x is not None
+        typed = (self.dtype, dims_of(result))
+        scales = self._flat(node, self.scales) if self.has_gather else self.scales
+        codes = self._flat(node, self.codes) if self.is_lookup and self.has_gather else self.codes
+        attrs: dict[str, Any] = {"K": weight.columns, "N": weight.rows, "block_size": weight.block}
+        if node.op_type == "Gemm" and node.attributes.get("transA") is not None and node.attributes["transA"].as_int():
+            x = writer.node(node, "Transpose", [x], (self.dtype, dims_of(x)[::-1]), perm=(1, 0))
+        if self.is_lookup:
+            found = writer.node(node, "MatMulBnb4", [x, codes, scales], typed, DOMAIN, quant_type=1, **attrs)
+        else:
+            zeros = self._flat(node, self.zeros) if self.has_gather and self.zeros is not None else self.zeros
+            inputs = [x, codes, scales, *([zeros] if zeros is not None else [])]
+            attrs |= {"bits": weight.scheme.bits, "accuracy_level": ACCURACY}
+            found = writer.node(node, "MatMulNBits", inputs, typed, DOMAIN, **attrs)
+        bias = node.inputs[2] if node.op_type == "Gemm" and len(node.inputs) > 2 else None
+        if bias is not None:
+            beta = node.attributes["beta"].as_float() if "beta" in node.attributes else 1.0
+            if beta != 1.0:
+                scale = writer.const(f"{weight.name}.beta", np.array(beta, self.dtype.numpy()))
+                bias = writer.node(node, "Mul", [bias, scale], (self.dtype, dims_of(bias)))
+            found = writer.node(node, "Add", [found, bias], typed)
+        replace(result, found)
+        remove_unread([node])
+
+    def _flat(self, node: ir.Node, value: ir.Value) -> ir.Value:
+        """As one axis: what the product takes, where a table is stored in rows."""
+        target = self.writer.const("flat", np.array([-1], np.int64))
+        flat = self.writer.node(node, "Reshape", [value, target], (_dtype(value), (value.const_value.size,)))  # type: ignore[union-attr]
+        return flat
+
+    def gather(self, node: ir.Node) -> None:
+        """Rows of bytes are picked, taken apart into two codes each, and scaled."""
+        writer, weight, dtype = self.writer, self.weight, self.dtype
+        rows = node.inputs[1]
+        assert rows is not None
+        dims: Dims = (*dims_of(rows), weight.blocks, weight.block)
+        codes = self._picked_codes(node, self.codes, rows, weight.block)
+        if self.is_lookup:
+            table = writer.const(f"{weight.name}.values", NF4.astype(dtype.numpy()))
+            indices = writer.node(node, "Cast", [codes], (D.INT32, dims), to=int(D.INT32))
+            steps = writer.node(node, "Gather", [table, indices], (dtype, dims), axis=0)
+        else:
+            wide = writer.node(node, "Cast", [codes], (dtype, dims), to=int(dtype))
+            steps = writer.node(node, "Sub", [wide, self._picked_zeros(node, rows)], (dtype, dims))
+        scales = writer.node(node, "Gather", [self.scales, rows], (dtype, (*dims[:-1], 1)), axis=0)
+        scaled = writer.node(node, "Mul", [steps, scales], (dtype, dims))
+        found = self._reshaped(node, scaled, (*dims[:-2], weight.columns))
+        replace(node.outputs[0], found)
+        remove_unread([node])
+
+    def _picked_zeros(self, node: ir.Node, rows: ir.Value) -> ir.Value:
+        """The zero points of the rows, [..., blocks, 1]; one number where all have the same."""
+        dtype = self.dtype
+        if self.zeros is None:
+            return self.writer.const(f"{self.weight.name}.zero", np.array(self.weight.scheme.offset, dtype.numpy()))
+        codes = self._picked_codes(node, self.zeros, rows, 1)
+        return self.writer.node(node, "Cast", [codes], (dtype, dims_of(codes)), to=int(dtype))
+
+    def _picked_codes(self, node: ir.Node, table: ir.Value, rows: ir.Value, last: int) -> ir.Value:
+        """The codes of the rows as bytes, [..., blocks, last]."""
+        writer = self.writer
+        dims: Dims = (*dims_of(rows), *dims_of(table)[1:])
+        picked = writer.node(node, "Gather", [table, rows], (D.UINT8, dims), axis=0)
+        if self.weight.scheme.bits == 8:
+            return picked
+        axis = writer.const("last", np.array([-1], np.int64))
+        low = writer.node(node, "BitwiseAnd", [picked, writer.const("half", np.uint8(15))], (D.UINT8, dims))
+        high = writer.node(
+            node, "BitShift", [picked, writer.const("four", np.uint8(4))], (D.UINT8, dims), direction="RIGHT"
+        )
+        halves = [writer.node(node, "Unsqueeze", [each, axis], (D.UINT8, (*dims, 1))) for each in (low, high)]
+        if self.is_lookup:
+            halves.reverse()
+        pairs = writer.node(node, "Concat", halves, (D.UINT8, (*dims, 2)), axis=-1)
+        return self._reshaped(node, pairs, (*dims_of(rows), self.weight.blocks, last))
+
+    def _reshaped(self, node: ir.Node, value: ir.Value, dims: Dims) -> ir.Value:
+        target = [dim if isinstance(dim, int) else 0 for dim in dims]  # 0: the size that is there
+        sizes = self.writer.const(f"{self.weight.name}.sizes", np.array(target, np.int64))
+        return self.writer.node(node, "Reshape", [value, sizes], (_dtype(value), dims))
+
+
+GATHERED_AS = {D.INT4: D.INT8, D.UINT4: D.UINT8, D.FLOAT8E4M3FN: D.FLOAT16}
+"""What Gather takes instead of these, exactly."""
+
+ACCURACY = 1
+"""Of MatMulNBits: float32 inside. Left to itself, onnxruntime may round what is multiplied to 8 bits."""
+
+
+def _first(place: Place) -> ir.Node:
+    """The reader that comes first in the graph."""
+    readers = {node for _, node in place.readers}
+    graph = place.readers[0][1].graph
+    assert graph is not None
+    return next(node for node in graph if node in readers)
+
+
+def _dtype(value: ir.Value) -> ir.DataType:
+    assert value.dtype is not None
+    return value.dtype

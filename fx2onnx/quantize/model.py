@@ -1,0 +1,121 @@
+"""Quantise the weights of a graph, and say so in the file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import onnx_ir as ir
+
+from fx2onnx.base.errors import UserError
+from fx2onnx.quantize.forms import Writer, put
+from fx2onnx.quantize.options import Quantize
+from fx2onnx.quantize.places import Place, Plan, planned
+from fx2onnx.targets.form import Target
+
+METADATA_KEY = "fx2onnx.quantized"
+"""Of the model: JSON, by the name of each weight ``[kind, axis of the blocks, numbers of a block]``; axis None: all but the first
+are one."""
+WORST_NAMED = 5
+
+
+@dataclass
+class Quantized:
+    """What was done."""
+
+    options: Quantize
+    layers: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """By weight: its kind, block, form, bytes before and after."""
+    kept: dict[str, str] = field(default_factory=dict)
+    """By weight: why it stays."""
+    outputs: dict[str, float] = field(default_factory=dict)
+    """By output: how far it is from the unquantised model's on the sample, of its own size."""
+
+    @property
+    def bytes_before(self) -> int:
+        return sum(int(layer["bytes_before"]) for layer in self.layers.values())
+
+    @property
+    def bytes_after(self) -> int:
+        return sum(int(layer["bytes"]) for layer in self.layers.values())
+
+    def as_dict(self) -> dict[str, Any]:
+        """The fields as JSON types."""
+        return {
+            "kind": self.options.kind,
+            "layers": self.layers,
+            "kept": self.kept,
+            "bytes_before": self.bytes_before,
+            "bytes": self.bytes_after,
+            "outputs": self.outputs,
+        }
+
+    def notes(self) -> list[str]:
+        """What a user wants to read of it: sizes, the worst layers, and how far the outputs moved."""
+        count = len(self.layers)
+        said = [
+            f"{count} weights as {self.options.kind}: {self.bytes_before / 1e6:.4g} MB became {self.bytes_after / 1e6:.4g} MB"
+        ]
+        errors = {name: float(layer["error"]) for name, layer in self.layers.items() if "error" in layer}
+        if errors:
+            worst = sorted(errors, key=lambda name: -errors[name])[:WORST_NAMED]
+            said.append("layers that change most: " + ", ".join(f"{name} {errors[name]:.2%}" for name in worst))
+        if self.outputs:
+            moved = ", ".join(f"{name} {error:.2%}" for name, error in list(self.outputs.items())[:WORST_NAMED])
+            said.append(f"outputs beside the unquantised model's: {moved}")
+        return said
+
+
+def plan_for(model: ir.Model, options: Quantize, target: Target, known: Collection[str] | None = None) -> Plan:
+    """What will be quantised. Raises UserError E202 for an opset without the operators, E001 where nothing is there to quantise."""
+    plan = planned(model, options, target, known)
+    opset, least = model.graph.opset_imports.get("", 0), options.least_opset
+    if opset < least and not (plan.places and all(place.is_product for place in plan.places)):
+        raise UserError(
+            "E202",
+            f"opset {opset} cannot express {options.kind} weights in blocks of {options.columns_of_block or 'a row'}",
+            why=f"DequantizeLinear takes them from opset {least} on",
+            next=f"opset {least}, or --quantize int8 --block 0",
+        )
+    if not plan.places:
+        reasons = "; ".join(f"{name}: {why}" for name, why in list(plan.kept.items())[:5])
+        raise UserError(
+            "E001", "there is no weight to quantise", why=reasons or "no weight of a product or convolution"
+        )
+    return plan
+
+
+def quantize(model: ir.Model, plan: Plan, options: Quantize) -> Quantized:
+    """Put codes in the place of the planned weights, in place."""
+    writer = Writer(model)
+    done = Quantized(options, kept=dict(plan.kept))
+    stated: dict[str, Any] = {}
+    for place in plan.places:
+        before = place.value.const_value
+        assert before is not None
+        made = put(writer, place)
+        done.layers[place.name] = {
+            "form": "MatMulNBits" if place.is_product else "DequantizeLinear",
+            "block": place.weight.block,
+            "numbers": before.size,
+            "bytes_before": before.nbytes,
+            "bytes": sum(value.const_value.nbytes for value in made if value.const_value is not None),
+        }
+        stated[place.name] = [place.weight.scheme.kind, _axis(place), place.weight.block]
+    model.metadata_props[METADATA_KEY] = json.dumps(stated)
+    return done
+
+
+def _axis(place: Place) -> int | None:
+    """The axis of the module's weight along which blocks run; None for all but the first as one."""
+    if place.readers[0][0] == "conv":
+        return None
+    last = len(place.weight.sizes) - 1
+    return last if place.weight.perm is None else place.weight.perm[last]
+
+
+def without(plan: Plan, names: Mapping[str, str]) -> Plan:
+    """The plan without some weights, each with its reason."""
+    return Plan([place for place in plan.places if place.name not in names], {**plan.kept, **names})

@@ -1,0 +1,82 @@
+"""``Quantize``: what is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from fx2onnx.base.errors import UserError
+
+KINDS = ("int8", "int4", "uint4", "nf4", "float8")
+FORMATS = ("auto", "qdq", "matmulnbits")
+USUAL_BLOCK = {"int4": 32, "uint4": 32, "nf4": 64}
+"""Numbers that share a scale where nothing is asked; of the other kinds one row (an output channel) does."""
+BLOCKS_FROM, FLOAT8_FROM, ROWS_FROM = 21, 19, 13
+"""Opsets from which DequantizeLinear takes blocks and codes of 4 bits, float8, and a scale a row."""
+LEAST_BLOCK, MOST_BLOCK = 16, 1 << 16
+
+
+@dataclass(frozen=True)
+class Quantize:
+    """Weights of matrix products and convolutions rounded to the nearest of few values. Checked when made: UserError E001.
+
+    kind: ``int8``, ``int4`` (both symmetric), ``uint4`` (with zero points), ``nf4`` (16 values spaced as a normal distribution is),
+        ``float8`` (e4m3fn). block: so many numbers along the reduced axis share a scale; 0: a whole row does; None: 32 (``nf4``: 64),
+        and 0 for 8 bits. exclude: patterns of the names of weights that stay as they are, such as ``lm_head*``.
+    format: ``qdq`` (DequantizeLinear before the product), ``matmulnbits`` (onnxruntime's own product, where the target has it),
+        ``auto``: the latter for 4 bits where the target has it. embeddings: tables that rows are picked from, and the products that
+        share them, too. keep_worst: so many layers whose outputs change most stay as they are. accuracy: measure on the sample how far
+    each layer's outputs move, and the model's.
+    """
+
+    kind: str
+    block: int | None = None
+    exclude: Sequence[str] | str = ()
+    format: str = "auto"
+    embeddings: bool = False
+    keep_worst: int = 0
+    accuracy: bool = True
+
+    def __post_init__(self) -> None:
+        for name, value, known in (("quantize", self.kind, KINDS), ("format", self.format, FORMATS)):
+            if value not in known:
+                raise UserError("E001", f"{name} {value!r} is not known", next=f"one of {', '.join(known)}")
+        block = self.block
+        if block is not None and (type(block) is not int or (block and not LEAST_BLOCK <= block <= MOST_BLOCK)):
+            raise UserError("E001", f"block {block!r} is not possible", next=f"0, or {LEAST_BLOCK} to {MOST_BLOCK}")
+        if type(self.keep_worst) is not int or self.keep_worst < 0:
+            raise UserError("E001", f"keep_worst {self.keep_worst!r} is no number of layers")
+        if self.format == "matmulnbits":
+            self._check_for_product()
+
+    def _check_for_product(self) -> None:
+        if self.kind == "float8":
+            raise UserError(
+                "E001", "onnxruntime's MatMulNBits has no float8", next="leave out the format, or take int8"
+            )
+        if self.columns_of_block == 0 or self.columns_of_block & (self.columns_of_block - 1):
+            raise UserError(
+                "E001",
+                f"MatMulNBits takes no block of {self.block}",
+                next="a power of 2 from 16 on, such as --block 32",
+            )
+
+    @property
+    def columns_of_block(self) -> int:
+        """``block``, or what is usual; for MatMulNBits never whole rows."""
+        if self.block is not None:
+            return self.block
+        return USUAL_BLOCK.get(self.kind, 32 if self.format == "matmulnbits" else 0)
+
+    @property
+    def least_opset(self) -> int:
+        """The opset from which every weight has a form."""
+        if self.columns_of_block or self.kind in ("int4", "uint4", "nf4") or self.embeddings:
+            return BLOCKS_FROM
+        return FLOAT8_FROM if self.kind == "float8" else ROWS_FROM
+
+    def is_excluded(self, name: str) -> bool:
+        """Whether a weight of that name stays as it is."""
+        patterns = (self.exclude,) if isinstance(self.exclude, str) else self.exclude
+        return any(fnmatchcase(name, pattern) for pattern in patterns)

@@ -1,0 +1,176 @@
+"""Which weights of a graph can be quantised, and how their readers take them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from fx2onnx.irx.edit import graphs_of
+from fx2onnx.optimize.rewrite import attribute, static_dims
+from fx2onnx.optimize.weights import ScaledTensor, is_literal
+from fx2onnx.quantize.options import LEAST_BLOCK, Quantize
+from fx2onnx.quantize.schemes import SCHEMES, Array
+from fx2onnx.quantize.weights import RowWeight, unfolded
+from fx2onnx.targets.form import Target
+from fx2onnx.targets.match import has_kernel, word_of
+
+D = ir.DataType
+DOMAIN = "com.microsoft"
+LEAST_NUMBERS = 1024
+"""Of smaller weights the scale and the further node are more than what is saved."""
+FLOATS = frozenset({D.FLOAT, D.FLOAT16, D.BFLOAT16})
+
+
+@dataclass(frozen=True, eq=False)
+class Place:
+    """A weight and the nodes that read it, all in one way or as a table."""
+
+    value: ir.Value
+    weight: RowWeight
+    readers: tuple[tuple[str, ir.Node], ...]
+    """Of each reader how it takes the weight: ``matmul``, ``gemm``, ``turned`` (a Transpose before a product), ``conv``,
+    ``gather``."""
+    is_product: bool
+    """Whether onnxruntime's own product takes it."""
+
+    @property
+    def name(self) -> str:
+        return self.weight.name
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What will be quantised, and why other weights are not."""
+
+    places: list[Place]
+    kept: dict[str, str]
+
+
+def planned(model: ir.Model, options: Quantize, target: Target, known: Collection[str] | None = None) -> Plan:
+    """The weights that ``options`` ask for; of others, by name, why they stay. ``known``: names of weights that may change."""
+    places: list[Place] = []
+    kept: dict[str, str] = {}
+    nested = {id(value) for graph in list(graphs_of(model))[1:] for node in graph for value in node.inputs}
+    for value in model.graph.initializers.values():
+        tensor = value.const_value
+        if tensor is None or is_literal(tensor) or tensor.dtype not in FLOATS:
+            continue
+        found = _place(value, options, target, id(value) in nested, known)
+        if isinstance(found, Place):
+            places.append(found)
+        elif found:
+            kept[unfolded(tensor)[0].name or value.name or ""] = found
+    return Plan(places, kept)
+
+
+def _place(
+    value: ir.Value, options: Quantize, target: Target, is_nested: bool, known: Collection[str] | None
+) -> Place | str:
+    """The place, or why it is none; empty where nobody would expect it to be one (biases, norms)."""
+    assert value.const_value is not None
+    tensor = value.const_value
+    sizes = static_dims(value)
+    if sizes is None or len(sizes) < 2 or tensor.size < LEAST_NUMBERS:
+        return ""
+    source, perm, scaled = unfolded(tensor)
+    name = source.name or ""
+    if options.is_excluded(name):
+        return "excluded"
+    if is_nested or value.is_graph_output() or value.is_graph_input():
+        return "it is read in a branch or loop, or is an input or output"
+    readers = [(_way(node, index, sizes), node) for node, index in value.uses()]
+    ways = {way for way, _ in readers}
+    if "" in ways:
+        first = next(node for way, node in readers if not way)
+        return "" if first.op_type in ("Add", "Mul", "Sub", "Div") else f"{first.op_type} reads it"
+    if "gather" in ways and not options.embeddings:
+        return "rows are picked from it (embeddings)"
+    if known is not None and name not in known:
+        return "it is computed from other weights"
+    row = _rows(sizes, ways)
+    if row is None:
+        return "its readers take it in different ways"
+    if row.sizes[-1] < LEAST_BLOCK:
+        return f"its rows have {row.sizes[-1]} numbers"
+    if scaled is not None and not (ways == {"conv"} and scaled.view == sizes):
+        return "a folded normalisation scales its columns"
+    asked = options.columns_of_block
+    if options.kind == "float8" and "gather" in ways:
+        asked = 0  # rows are picked as another dtype, which DequantizeLinear has no blocks of
+    is_product = _is_product(options, target, ways, sizes, tensor.dtype)
+    if options.kind == "nf4" and asked and row.sizes[-1] % asked:
+        return f"its rows of {row.sizes[-1]} numbers are no whole blocks of {asked}"
+    weight = RowWeight(
+        source,
+        _composed(perm, row.turn, len(sizes)),
+        row.sizes,
+        SCHEMES[options.kind],
+        asked if is_product else min(asked or row.sizes[-1], row.sizes[-1]),
+        None if scaled is None else _factor(scaled),
+        () if scaled is None else scaled.sources[1:],
+    )
+    return Place(value, weight, tuple(readers), is_product)
+
+
+def _is_product(
+    options: Quantize, target: Target, ways: set[str], sizes: tuple[int, ...], dtype: ir.DataType | None
+) -> bool:
+    """Whether the weight is for onnxruntime's own product, which the target has."""
+    block = options.columns_of_block
+    if options.format == "qdq" or len(sizes) != 2 or "conv" in ways or ways == {"gather"}:
+        return False
+    if block < LEAST_BLOCK or block & (block - 1) or ("gather" in ways and sizes[1] % (2 * block)):
+        return False  # a table is taken apart in whole blocks, its zero points in whole bytes
+    if options.format == "auto" and options.kind not in ("int4", "uint4"):
+        return False
+    op_type, word = ("MatMulBnb4" if options.kind == "nf4" else "MatMulNBits"), word_of(dtype)
+    return target.rows is not None and has_kernel(target.name, DOMAIN, op_type, 1, ((word, "uint8", word), (word,)))
+
+
+def _way(node: ir.Node, index: int, sizes: tuple[int, ...]) -> str:
+    """How the node takes its input ``index`` of these sizes; empty where it cannot take a quantised one."""
+    op_type = node.op_type if not node.domain else ""
+    if op_type == "MatMul" and index == 1 and len(sizes) in (2, 3):
+        return "matmul"
+    if op_type == "Gemm" and index == 1 and attribute(node, "alpha", 1.0) == 1.0:
+        return "gemm" if attribute(node, "transB", 0) else "gemm turned"
+    if op_type == "Transpose" and len(sizes) == 2 and attribute(node, "perm", [1, 0]) == [1, 0]:
+        read = [(reader.op_type, place) for reader, place in node.outputs[0].uses()]
+        return "turned" if read and all(each == ("MatMul", 1) for each in read) else ""
+    if op_type == "Conv" and index == 1:
+        return "conv"
+    if op_type == "Gather" and index == 0 and attribute(node, "axis", 0) == 0 and len(sizes) == 2:
+        rows = node.inputs[1]
+        return "gather" if rows is not None and rows.shape is not None else ""
+    return ""
+
+
+@dataclass(frozen=True)
+class _Rows:
+    sizes: tuple[int, ...]
+    turn: tuple[int, ...] | None
+
+
+def _rows(sizes: tuple[int, ...], ways: set[str]) -> _Rows | None:
+    """The sizes with the reduced axis last, and the order of axes that makes them so."""
+    if ways == {"conv"}:
+        return _Rows((sizes[0], math.prod(sizes[1:])), None)
+    if ways <= {"matmul", "gemm turned"}:
+        turn = (1, 0) if len(sizes) == 2 else (0, 2, 1)
+        return _Rows(tuple(sizes[axis] for axis in turn), turn)
+    return _Rows(sizes, None) if ways <= {"gemm", "turned", "gather"} else None
+
+
+def _composed(first: tuple[int, ...] | None, then: tuple[int, ...] | None, rank: int) -> tuple[int, ...] | None:
+    """One order of axes for two after each other; None where it changes nothing."""
+    axes = tuple(range(rank))
+    order = axes if first is None else first
+    order = order if then is None else tuple(order[axis] for axis in then)
+    return None if order == axes else order
+
+
+def _factor(scaled: ScaledTensor) -> Callable[[], Array]:
+    return lambda: scaled.factor(*(source.numpy() for source in scaled.sources[1:]))

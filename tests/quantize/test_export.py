@@ -1,0 +1,201 @@
+"""``fx2onnx.export(..., quantize=...)``: in both engines equal to the module with the same numbers, as small as they should be."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+import torch
+from torch import nn
+
+import fx2onnx
+from fx2onnx import Quantize
+from fx2onnx.base.errors import UserError, VerificationError
+from fx2onnx.verify import verify
+from tests.quantize.modules import DYNAMIC, SAMPLE, Net
+
+CASES = [
+    *(("int8", {}), ("int8", {"embeddings": True}), ("int8", {"format": "matmulnbits"}), ("int8", {"block": 32})),
+    *(("int4", {"embeddings": True}), ("int4", {"format": "qdq", "embeddings": True}), ("int4", {"block": 0})),
+    *(("uint4", {"embeddings": True}), ("uint4", {"format": "qdq", "embeddings": True}), ("uint4", {"block": 0})),
+    *(("nf4", {"embeddings": True, "block": 32}), ("nf4", {"format": "matmulnbits", "embeddings": True, "block": 32})),
+    *(("float8", {}), ("float8", {"block": 32, "embeddings": True})),
+]
+
+
+def exported(path: Path, quantize: Quantize, **more: Any) -> Any:
+    return fx2onnx.export(Net(), SAMPLE, path, quantize=quantize, dynamic_shapes=DYNAMIC, verify=True, **more)
+
+
+@pytest.mark.parametrize(("kind", "options"), CASES, ids=lambda item: str(item))
+def test_both_engines_give_what_the_module_gives_on_the_same_numbers(tmp_path: Path, kind: str, options: Any) -> None:
+    result = exported(tmp_path / "net.onnx", Quantize(kind, **options))
+    layers = result.report.quantized["layers"]
+    asked = {"up.weight", "down.weight", "odd.weight", "conv.weight"} - ({"odd.weight"} if kind == "nf4" else set())
+    assert set(layers) == asked | ({"table.weight"} if options.get("embeddings") else set())
+    assert set(result.report.verdict["versions"]) >= {"runner", "onnxruntime"}
+    assert all(0 < layer["error"] < 0.2 for layer in layers.values())
+    assert all(0 < error < 0.3 for error in result.report.quantized["outputs"].values())
+    left = {init.name for init in onnx.load(tmp_path / "net.onnx").graph.initializer if np.prod(init.dims) >= 1024}
+    assert not {name for name in left if name.removesuffix(".T").removesuffix(".folded") in layers}
+
+
+def test_wrong_codes_are_found(tmp_path: Path) -> None:
+    exported(tmp_path / "net.onnx", Quantize("int8"))
+    model = onnx.load(tmp_path / "net.onnx")
+    codes = next(init for init in model.graph.initializer if init.name == "up.weight.codes")
+    numbers = np.frombuffer(codes.raw_data, np.int8).copy()
+    numbers[:64] += 3
+    codes.raw_data = numbers.tobytes()
+    onnx.save(model, tmp_path / "other.onnx")
+    assert verify(tmp_path / "net.onnx", Net(), SAMPLE).ok
+    assert not verify(tmp_path / "other.onnx", Net(), SAMPLE).ok
+
+
+def test_the_module_keeps_its_weights(tmp_path: Path) -> None:
+    net = Net()
+    before = {name: (value, value.data_ptr(), value.clone()) for name, value in net.state_dict().items()}
+    fx2onnx.export(net, SAMPLE, tmp_path / "net.onnx", quantize=Quantize("int4"), verify=True)
+    for name, value in net.state_dict().items():
+        assert value.data_ptr() == before[name][1]
+        assert torch.equal(value, before[name][2])
+
+
+class Wide(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.ModuleList(nn.Linear(512, 512, bias=False) for _ in range(4))
+        self.table = nn.Embedding(300, 512)
+
+    def forward(self, ids: torch.Tensor) -> torch.Tensor:
+        hidden = self.table(ids)
+        for layer in self.layers:
+            hidden = torch.relu(layer(hidden))
+        return hidden
+
+
+SIZES = [
+    *(("int8", {}, 1, 4 / 512), ("int4", {}, 0.5, 4 / 32), ("int4", {"format": "qdq", "block": 64}, 0.5, 4 / 64)),
+    *(("uint4", {}, 0.5, 4.5 / 32), ("nf4", {}, 0.5, 4 / 64), ("nf4", {"format": "matmulnbits"}, 0.5, 4 / 64)),
+    *(("float8", {}, 1, 4 / 512), ("int8", {"block": 32}, 1, 4 / 32)),
+]
+
+
+@pytest.mark.parametrize(("kind", "options", "code_bytes", "scale_bytes"), SIZES)
+def test_files_are_as_large_as_theory_says(
+    tmp_path: Path, kind: str, options: Any, code_bytes: float, scale_bytes: float
+) -> None:
+    ids = torch.randint(0, 300, (1, 8))
+    quantize = Quantize(kind, embeddings=True, accuracy=False, **options)
+    fx2onnx.export(Wide(), ids, tmp_path / "wide.onnx", quantize=quantize, external_data=True)
+    numbers = 4 * 512 * 512 + 300 * 512
+    taken = sum(os.path.getsize(tmp_path / name) for name in os.listdir(tmp_path))
+    assert 0 <= taken / (numbers * (code_bytes + scale_bytes)) - 1 < 0.02
+
+
+def test_half_precision(tmp_path: Path) -> None:
+    for dtype in (torch.float16, torch.bfloat16):
+        net, x = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 32)).eval().to(dtype), torch.randn(3, 64)
+        for kind in ("int8", "int4"):
+            result = fx2onnx.export(net, x.to(dtype), tmp_path / "h.onnx", quantize=Quantize(kind), verify=True)
+            assert len(result.report.quantized["layers"]) == 2
+
+
+def test_experts_and_turned_products(tmp_path: Path) -> None:
+    class Experts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.stack = nn.Parameter(torch.randn(4, 48, 32))
+            self.plain = nn.Parameter(torch.randn(32, 80))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.bmm(x, self.stack) @ self.plain
+
+    for kind in ("int4", "int8"):
+        quantize = Quantize(kind, block=16)
+        result = fx2onnx.export(Experts(), torch.randn(4, 5, 48), tmp_path / "e.onnx", quantize=quantize, verify=True)
+        assert set(result.report.quantized["layers"]) == {"stack", "plain"}
+
+
+def test_excluded_and_worst_layers_stay(tmp_path: Path) -> None:
+    result = exported(tmp_path / "net.onnx", Quantize("int4", exclude=("up*",), keep_worst=1))
+    quantized = result.report.quantized
+    errors = {name: layer["error"] for name, layer in quantized["layers"].items()}
+    kept = quantized["kept"]
+    assert kept["up.weight"] == "excluded"
+    assert kept["table.weight"] == "rows are picked from it (embeddings)"
+    (worst,) = [why for why in kept.values() if "would change" in why]
+    assert len(errors) == 2
+    assert float(worst.split()[-1].rstrip("%")) / 100 >= max(errors.values()) - 1e-4
+    assert any("layers that change most" in note for note in result.report.notes)
+
+
+def test_another_target_gets_no_product_of_onnxruntime(tmp_path: Path) -> None:
+    for target, has_product in (("onnxruntime-1.31", True), ("onnx", False)):
+        result = fx2onnx.export(Net(), SAMPLE, tmp_path / "t.onnx", quantize=Quantize("int4"), target=target)
+        assert any(node.domain == "com.microsoft" for node in result.model.graph) == has_product
+
+
+def test_an_outline_has_the_same_nodes() -> None:
+    with torch.device("meta"):
+        outline = Net()
+    made = [fx2onnx.export(net, SAMPLE, quantize=Quantize("int4")).model for net in (Net(), outline)]
+    texts = [[(node.op_type, [value and value.name for value in node.inputs]) for node in each.graph] for each in made]
+    assert texts[0] == texts[1]
+
+
+def test_what_the_file_says_of_its_codes(tmp_path: Path) -> None:
+    result = exported(tmp_path / "net.onnx", Quantize("int4"))
+    stated = json.loads(result.model.metadata_props["fx2onnx.quantized"])
+    assert stated["up.weight"] == ["int4", 1, 32]
+    assert ir.load(tmp_path / "net.onnx").ir_version >= 10
+
+
+BAD = [
+    (lambda: Quantize("int3"), "int3"),
+    (lambda: Quantize("int8", block=3), "block 3"),
+    (lambda: Quantize("int8", block=True), "block True"),  # type: ignore[arg-type]
+    (lambda: Quantize("int4", format="gguf"), "gguf"),
+    (lambda: Quantize("float8", format="matmulnbits"), "no float8"),
+    (lambda: Quantize("int4", format="matmulnbits", block=48), "no block of 48"),
+    (lambda: Quantize("int8", keep_worst=-1), "keep_worst"),
+]
+
+
+@pytest.mark.parametrize(("made", "text"), BAD)
+def test_options_that_cannot_be(made: Any, text: str) -> None:
+    with pytest.raises(UserError, match=text) as caught:
+        made()
+    assert caught.value.code == "E001"
+
+
+@pytest.mark.parametrize(
+    ("module", "keywords", "code"),
+    [
+        (nn.Linear(64, 64), {"quantize": "int8"}, "E001"),
+        (nn.Linear(64, 64), {"quantize": Quantize("int4", format="qdq"), "opset_version": 17}, "E202"),
+        (nn.Linear(64, 64), {"quantize": Quantize("int8"), "export_params": False}, "E001"),
+        (nn.ReLU(), {"quantize": Quantize("int8")}, "E001"),
+        (nn.Linear(64, 64), {"quantize": Quantize("int8", keep_worst=1, accuracy=False)}, "E001"),
+    ],
+)
+def test_exports_that_cannot_be_leave_nothing(tmp_path: Path, module: nn.Module, keywords: Any, code: str) -> None:
+    with pytest.raises(UserError) as caught:
+        fx2onnx.export(module, torch.randn(2, 64), tmp_path / "m.onnx", **keywords)
+    assert caught.value.code == code
+    assert not os.listdir(tmp_path)
+
+
+def test_weights_that_are_not_finite_leave_nothing(tmp_path: Path) -> None:
+    net = nn.Linear(64, 64)
+    net.weight.data[3, 4] = float("inf")
+    with pytest.raises((UserError, VerificationError), match="not finite"):
+        fx2onnx.export(net, torch.randn(2, 64), tmp_path / "m.onnx", quantize=Quantize("int8", accuracy=False))
+    assert not os.listdir(tmp_path)

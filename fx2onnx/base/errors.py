@@ -37,6 +37,7 @@ CODES: dict[str, str] = {
     "E601": "a model source is unknown or cannot be built",
     "E602": "an optional package is missing",
     "E603": "what an installed package adds to fx2onnx cannot be used",
+    "E604": "a cluster cannot be reached or was lost",
     "E900": "a fault of fx2onnx itself",
 }
 

@@ -20,6 +20,7 @@ EXTRAS = {
     "torchvision": "zoo",
     "timm": "zoo",
     "sklearn": "zoo",
+    "distributed": "cluster",
 }
 """The extra of fx2onnx that brings a package, by the name that Python imports."""
 

@@ -97,6 +97,10 @@ def export_command(
     image_size: options.ImageSize = None,
     seed: options.Seed = 0,
     jobs: Annotated[int, typer.Option("--jobs", "-j", min=1, help="Processes, with several models.")] = 1,
+    cluster: Annotated[
+        str | None,
+        typer.Option("--cluster", help="With several models: dask://HOST:PORT runs them.", show_default=False),
+    ] = None,
     limit: Annotated[float, typer.Option("--limit", min=1, help="Seconds for each of several models.")] = 600,
     again: Annotated[
         bool, typer.Option("--again", help="With several models: export those anew that an earlier run finished.")
@@ -147,6 +151,9 @@ def export_command(
         return
     if optimizer is not None or learning_rate is not None:
         raise UserError("E001", "--optimizer is for training", next="add --training")
+    several = len(sources) > 1 or is_pattern(sources[0])
+    if cluster is not None:
+        _check_cluster(cluster, several, jobs)
     if cache != "dynamic":
         raise UserError("E001", "--cache is for generation tasks", next="--task text-generation-with-past")
     template = Job(
@@ -159,7 +166,7 @@ def export_command(
         bake=tuple(bake or ()),
         source_options=source_options,
     )
-    if len(sources) == 1 and not is_pattern(sources[0]):
+    if not several:
         _export_one(replace(template, source=with_task(sources[0], task)), report, json_output, quiet)
         return
     every = [with_task(source, task) for source in expand(sources)]
@@ -169,10 +176,25 @@ def export_command(
         processes=jobs,
         limit_s=limit,
         again=again,
+        cluster=cluster,
         report=report,
         json_output=json_output,
         quiet=quiet,
     )
+
+
+def _check_cluster(address: str, several: bool, jobs: int) -> None:
+    from fx2onnx.base.packages import require
+    from fx2onnx.cli.cluster import check_address
+
+    if not several:
+        raise UserError("E001", "--cluster is for several models", next="leave it out")
+    if jobs != 1:
+        raise UserError(
+            "E001", "--jobs is for this machine's processes", next="the cluster's workers have threads: one job each"
+        )
+    check_address(address)
+    require("distributed")
 
 
 def _default_output(sources: list[str], weights: str | None, into_folder: bool) -> Path:

@@ -152,12 +152,13 @@ def export_many(
     processes: int,
     limit_s: float,
     again: bool,
+    cluster: str | None = None,
     report: Path | None,
     json_output: bool,
     quiet: bool,
 ) -> None:
-    """Run the jobs and show the table. Exits with 1 where a model differs from eager PyTorch or a fault of ours showed,
-    with 2 where something else could not be exported or ``exports.jsonl`` could not be written.
+    """Run the jobs, here or on a ``cluster``, and show the table. Exits with 1 where a model differs from eager PyTorch or a
+    fault of ours showed, with 2 where something else could not be exported or ``exports.jsonl`` could not be written.
     """
     from fx2onnx.sources.inputs import input_files
 
@@ -172,7 +173,7 @@ def export_many(
     sweep(folder)
     parts = _parts(folder)
     unrecorded: UserError | None = None
-    for row in _shown(left, len(rows), processes, limit_s, quiet=quiet or json_output):
+    for row in _shown(left, len(rows), processes, limit_s, cluster, quiet=quiet or json_output):
         unrecorded = _append(folder, row) or unrecorded
         rows[row["source"]] = row
     for part in _parts(folder) - parts:
@@ -235,9 +236,12 @@ def _parts(folder: Path) -> set[Path]:
     return set(folder.glob(".fx2onnx-*"))
 
 
-def _shown(jobs: Sequence[Job], skipped: int, processes: int, limit_s: float, *, quiet: bool) -> Iterator[Row]:
+def _shown(
+    jobs: Sequence[Job], skipped: int, processes: int, limit_s: float, cluster: str | None = None, *, quiet: bool
+) -> Iterator[Row]:
     """The rows as they become ready, with a live display on terminals and one line a model elsewhere (stderr)."""
-    from fx2onnx.cli.workers import run_all
+    from fx2onnx.cli import cluster as of_cluster
+    from fx2onnx.cli import workers
 
     out = console(stderr=True)
     live = out.is_terminal and not quiet
@@ -251,7 +255,7 @@ def _shown(jobs: Sequence[Job], skipped: int, processes: int, limit_s: float, *,
     with Progress(*columns, console=out, disable=not live) as progress:
         total = len(jobs) + skipped
         whole = progress.add_task("models", total=total, completed=skipped, done=f"{skipped} of {total}")
-        count = max(1, min(processes, len(jobs)))
+        count = max(1, min(processes, len(jobs))) if cluster is None else 0
         tasks = [progress.add_task("", total=None, visible=False, done="") for _ in range(count)]
         running = [""] * count
 
@@ -261,7 +265,11 @@ def _shown(jobs: Sequence[Job], skipped: int, processes: int, limit_s: float, *,
                 progress.reset(tasks[number])  # each model has a clock of its own
             progress.update(tasks[number], description=f"  {source}  {stage}", visible=bool(source))
 
-        for finished_now, row in enumerate(run_all(jobs, count, limit_s, on_stage) if jobs else (), skipped + 1):
+        if cluster is None:
+            rows = workers.run_all(jobs, count, limit_s, on_stage)
+        else:
+            rows = of_cluster.run_all(jobs, cluster, limit_s)
+        for finished_now, row in enumerate(rows if jobs else (), skipped + 1):
             progress.update(whole, advance=1, done=f"{finished_now} of {total}")
             if not quiet:
                 verdict = "ok" if row["ok"] else _problem(row)

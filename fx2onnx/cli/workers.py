@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import io
 import multiprocessing
+import os
 import queue
 import threading
 import time
@@ -57,7 +58,7 @@ def run_all(
         waiting.put(job)
 
     def serve(number: int) -> None:
-        worker = _Worker(limit_s, lambda source, stage: on_stage(number, source, stage))
+        worker = Worker(limit_s, lambda source, stage: on_stage(number, source, stage))
         try:
             while not stop.is_set():
                 ready.put(worker.run(waiting.get_nowait()))
@@ -83,11 +84,16 @@ def run_all(
         stop.set()
 
 
-class _Worker:
+class Worker:
     """A process that runs one job after another, started when needed and after each loss."""
 
-    def __init__(self, limit_s: float, on_stage: Callable[[str, str], None]) -> None:
+    def __init__(
+        self, limit_s: float, on_stage: Callable[[str, str], None] = lambda source, stage: None, folder: str = ""
+    ) -> None:
+        """``folder``: where the process works; empty: where this one does."""
+        self.settings = (limit_s, folder)
         self._limit_s = limit_s
+        self._folder = folder
         self._on_stage = on_stage
         self._process: Any = None
         self._left = 0
@@ -119,13 +125,13 @@ class _Worker:
                 end = time.perf_counter() + self._limit_s
             self._on_stage(job.source, value)
         self.close()
-        return _lost(job, problem, time.perf_counter() - start)
+        return lost_row(job, problem, time.perf_counter() - start)
 
     def _start(self) -> None:
         self.close()
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
-        process = context.Process(target=_serve, args=(theirs,), daemon=True)
+        process = context.Process(target=_serve, args=(theirs, self._folder), daemon=True)
         process.start()
         self._process = process
         theirs.close()
@@ -138,7 +144,7 @@ class _Worker:
             self._process = None
 
 
-def _lost(job: Job, problem: str, seconds: float) -> Row:
+def lost_row(job: Job, problem: str, seconds: float) -> Row:
     error = InternalError(
         "E900",
         f"the export of {job.source} did not end: {problem}",
@@ -164,7 +170,9 @@ class _PipeDisplay:
             return function()
 
 
-def _serve(pipe: Any) -> None:
+def _serve(pipe: Any, folder: str) -> None:
+    if folder:
+        os.chdir(folder)
     import torch
 
     for module in _PIPELINE:

@@ -56,10 +56,14 @@ MEMORY = "tests/verify/test_verify_memory.py"
 FOREIGN = "tests/verify/test_locate_foreign.py"
 FILES = "tests/file_optimizer"
 LOCATE, DEBUG = "tests/verify/test_locate.py", "tests/cli/test_debug.py"
+CLUSTER = "tests/cli/test_cluster.py"
 PLUGINS = "tests/test_plugins.py"
 QUANTIZE = "tests/quantize"
 QUANTIZED = f"{QUANTIZE}/test_export.py"
 MUTANTS = [
+    # a cluster
+    Mutant("cli/cluster.py", 'row["ok"] and row["digest"] != digest', "False and digest", CLUSTER),
+    Mutant("cli/cluster.py", "    if match is None:\n", "    if False:\n", CLUSTER),
     # what other packages add
     Mutant("base/plugins.py", "        except UserError as error:\n", "        except OSError as error:\n", PLUGINS),
     Mutant("base/plugins.py", "        problems.append", "        problems.clear", PLUGINS),

@@ -5,13 +5,15 @@ The folder that the command runs in, and the one that it writes to, have to be t
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import os
 import re
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from concurrent.futures import CancelledError
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -46,10 +48,15 @@ def run_all(jobs: Sequence[Job], address: str, limit_s: float) -> Iterator[Row]:
     import distributed
 
     scheduler = check_address(address)
-    try:
-        client = distributed.Client(scheduler, timeout=_CONNECT_SECONDS, set_as_default=False)
-    except (OSError, ValueError) as error:
-        raise _unreachable(address, first_line(error)) from error
+    with _dask_says_nothing():
+        try:
+            client = distributed.Client(scheduler, timeout=_CONNECT_SECONDS, set_as_default=False)
+        except (OSError, ValueError) as error:
+            raise _unreachable(address, first_line(error)) from error
+        yield from _run(client, jobs, address, limit_s)
+
+
+def _run(client: Any, jobs: Sequence[Job], address: str, limit_s: float) -> Iterator[Row]:
     run, here = uuid.uuid4().hex, os.getcwd()
     task = partial(run_on_worker, limit_s=limit_s, folder=here)
     futures = {client.submit(task, job, key=f"fx2onnx-{run}-{i}", pure=False): job for i, job in enumerate(jobs)}
@@ -63,6 +70,18 @@ def run_all(jobs: Sequence[Job], address: str, limit_s: float) -> Iterator[Row]:
         client.close(timeout=_CONNECT_SECONDS)
 
 
+@contextmanager
+def _dask_says_nothing() -> Iterator[None]:
+    """What it logs of lost connections would break into the display; what matters of it is our error."""
+    logger = logging.getLogger("distributed.client")
+    before = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+
+
 def _gathered(client: Any, futures: dict[Any, Job], address: str) -> Iterator[Row]:
     from distributed import wait
 
@@ -74,6 +93,8 @@ def _gathered(client: Any, futures: dict[Any, Job], address: str) -> Iterator[Ro
                 done = wait(left, timeout=_POLL_SECONDS, return_when="FIRST_COMPLETED").done
         except TimeoutError:
             done = set()
+        except CancelledError as error:  # dask takes the jobs back where it loses the scheduler
+            raise _unreachable(address, "the scheduler was lost") from error
         if client.status != "running":
             raise _unreachable(address, "the scheduler was lost")
         for future in done:

@@ -120,6 +120,14 @@ def _kill_the_worker_of(running: Path, killed: list[int]) -> None:
         time.sleep(0.1)
 
 
+def _close_when(running: Path, dask_cluster: Any) -> None:
+    end = time.monotonic() + 120
+    while not running.exists() and time.monotonic() < end:
+        time.sleep(0.1)
+    dask_cluster.close()
+    running.with_name("killed").touch()
+
+
 @pytest.mark.slow
 def test_jobs_of_killed_workers_run_again_and_the_rest_as_on_one_machine(folder: Path, dask_cluster: Any) -> None:
     address = dask_cluster.scheduler_address.replace("tcp://", "dask://")
@@ -157,13 +165,25 @@ def test_jobs_of_killed_workers_run_again_and_the_rest_as_on_one_machine(folder:
 def test_a_scheduler_that_is_not_there_or_goes_is_one_error(
     folder: Path, dask_cluster: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cluster, "_CONNECT_SECONDS", 2)
-    monkeypatch.setattr(cluster, "LONELY_SECONDS", 3.0)
+    monkeypatch.setattr(cluster, "_CONNECT_SECONDS", 5)
     call = ("export", "cluster_models:slow", "cluster_models:linear", "-o", "out", "--no-verify", "--cluster")
     missing = invoke(*call, "dask://127.0.0.1:9")
     assert (missing.exit_code, "[E604]" in missing.stderr) == (2, True), missing.output
     address = dask_cluster.scheduler_address.replace("tcp://", "dask://")
+    closer = threading.Thread(target=_close_when, args=(folder / "running", dask_cluster))
+    closer.start()
+    lost = invoke(*call, address)
+    closer.join()
+    assert (lost.exit_code, "[E604]" in lost.stderr) == (2, True), lost.output
+    assert "the scheduler was lost" in lost.stderr
+
+
+@pytest.mark.slow
+def test_a_cluster_without_workers_is_one_error(dask_cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "LONELY_SECONDS", 3.0)
+    address = dask_cluster.scheduler_address.replace("tcp://", "dask://")
     dask_cluster.scale(0)
-    lonely = invoke(*call, address)
+    sources = ("cluster_models:wide", "cluster_models:linear")
+    lonely = invoke("export", *sources, "-o", "out", "--no-verify", "--cluster", address)
     assert (lonely.exit_code, "[E604]" in lonely.stderr) == (2, True), lonely.output
     assert "without workers" in lonely.stderr

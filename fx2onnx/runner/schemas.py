@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -98,16 +99,28 @@ def _signature_since(domain: str, op_type: str, since_version: int) -> Signature
         tuple(_parameter(parameter, schema) for parameter in schema.inputs),
         tuple(_parameter(parameter, schema) for parameter in schema.outputs),
         {name: VALUES[op_type, name] for name in schema.attributes if not domain and (op_type, name) in VALUES},
-        tuple(_dtypes(frozenset(parameter.types)) for parameter in schema.inputs),
+        tuple(_dtypes(types_of(parameter, schema)) for parameter in schema.inputs),
     )
 
 
 def _parameter(parameter: Any, schema: Any) -> Parameter:
     name = parameter.type_str
     is_shared = parameter.is_homogeneous and any(each.type_param_str == name for each in schema.type_constraints)
-    return Parameter(
-        parameter.name, name if is_shared else "", frozenset(parameter.types), parameter.option == _OPTIONAL
+    is_optional = parameter.option == _OPTIONAL
+    return Parameter(parameter.name, name if is_shared else "", types_of(parameter, schema), is_optional)
+
+
+def types_of(parameter: Any, schema: Any) -> frozenset[str]:
+    """What ``parameter.types`` says, which onnx 1.20 cannot hand over."""
+    allowed = next(
+        (each.allowed_type_strs for each in schema.type_constraints if each.type_param_str == parameter.type_str),
+        (parameter.type_str,),
     )
+    return frozenset(_MAP.sub(r"map(\1,tensor(\2))", name) for name in allowed)
+
+
+_MAP = re.compile(r"map\((\w+), (\w+)\)")
+"""As constraints name it."""
 
 
 _DTYPE_OF_NAME = {f"tensor({name})": numpy_dtype(dtype) for dtype, name in TENSOR_NAMES.items()}

@@ -65,7 +65,7 @@ class Programs:
         if kind in self._known:
             program = self._known[kind]
             return function(*tensors) if program is None else self._copied(program, nodes)
-        before, last = self._facts(), next(reversed(recorder.graph.nodes), None)
+        before, last = self._facts(), next(iter(reversed(recorder.graph.nodes)), None)
         results = function(*tensors)
         made = [*takewhile(lambda node: node is not last, reversed(recorder.graph.nodes))][::-1]
         is_alone = before == self._facts() and not any(map(requires_grad, (*tensors, *results)))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
 import onnx_ir as ir
 import torch
 
@@ -85,22 +84,23 @@ def affine(op: Emit, value: ir.Value, scale: ir.Value, shift: ir.Value) -> ir.Va
     return op.BatchNormalization(value, scale, shift, mean, variance, epsilon=0.0)
 
 
-def updated(op: Emit, running: ir.Value, fresh: ir.Value, momentum: float) -> ir.Value:
-    """(1 - momentum) * running + momentum * fresh."""
+def updated(op: Emit, running: ir.Value, fresh: ir.Value, momentum: float, factor: float = 1.0) -> ir.Value:
+    """(1 - momentum) * running + momentum * factor * fresh."""
     dtype = op.dtype(running)
     old = op.Mul(running, op.const(1 - momentum, dtype))
-    return op.Add(old, op.Mul(op.cast(fresh, dtype), op.const(momentum, dtype)))
+    new = op.Mul(op.cast(fresh, dtype), op.const(momentum * factor, dtype))
+    return op.Add(old, new)
 
 
-def unbiased(op: Emit, value: ir.Value, variance: ir.Value) -> ir.Value:
-    """The variance by n - 1, which PyTorch stores, from the one by n, which it normalises with."""
+def unbiased(op: Emit, value: ir.Value, variance: ir.Value) -> tuple[ir.Value, float]:
+    """A variance, and the number that it is to be multiplied by, to be the one by n - 1, which PyTorch stores, where the given
+    one is by n, which it normalises with.
+    """
     dims, dtype = op.dims(value), op.dtype(variance)
     count = product([size for axis, size in enumerate(dims) if axis != 1])
     if isinstance(count, int):
-        factor = op.const(np.float64(count) / max(count - 1, 1), dtype)
-    else:
-        factor = op.Div(op.size(count, dtype), op.size(count - 1, dtype))
-    return op.Mul(variance, factor)
+        return variance, count / max(count - 1, 1)
+    return op.Mul(variance, op.Div(op.size(count, dtype), op.size(count - 1, dtype))), 1.0
 
 
 @translates(aten.batch_norm.default)
@@ -174,7 +174,8 @@ def _functional(
     found = trained(op, input, weight, bias, eps)
     reserve = _reserve(op, 6)
     new_mean = updated(op, running_mean, found.mean, momentum)
-    new_var = updated(op, running_var, unbiased(op, input, found.variance), momentum)
+    variance, factor = unbiased(op, input, found.variance)
+    new_var = updated(op, running_var, variance, momentum, factor)
     return found.output, _saved(op, 1, found.mean), _saved(op, 2, found.rstd), *reserve, new_mean, new_var
 
 

@@ -8,6 +8,7 @@ import onnx_ir as ir
 import torch
 
 from fx2onnx.aten_map.batch_norm import FLOAT, HALF, affine, over_channels
+from fx2onnx.aten_map.table.axes import filled
 from fx2onnx.aten_map.table.registry import translates
 from fx2onnx.base.dims import product
 from fx2onnx.irx.emit import Emit
@@ -32,7 +33,7 @@ def native_batch_norm_backward(
     """native_batch_norm_backward(Tensor grad_out, Tensor input, Tensor? weight, Tensor? running_mean, Tensor? running_var, Tensor? save_mean, Tensor? save_invstd, bool train, float eps, bool[3] output_mask) -> (Tensor, Tensor, Tensor)
 
     ONNX:     with c = input - mean, s = sum(grad), d = sum(grad * c) and a = weight * rstd, each by channel, the input's is
-              a * grad - (a * rstd² * d / n) * c - a * s / n: Mul, BatchNormalization as an affine map, Add. In eval a * grad.
+              a * (grad - c * rstd² * d / n - s / n): BatchNormalization as an affine map, Add, and another. In eval a * grad.
     Numerics: in float32 at least.
     Source:   batch_norm_backward_cpu_template in ATen/native/Normalization.cpp.
     """
@@ -58,14 +59,17 @@ def native_batch_norm_backward(
         of_weight = op.Mul(along, rstd)
     if wants_input:
         slope = rstd if weight is None else op.Mul(op.cast(weight, inner), rstd)
-        of_input = op.Mul(gradient, over_channels(op, slope, rank))
         if train:
             assert of_weight is not None
             assert total is not None
-            count = op.size(product([size for axis, size in enumerate(op.dims(input)) if axis != 1]), inner)
-            share = op.Neg(op.Div(slope, count))
-            moved = affine(op, centred, op.Mul(share, op.Mul(of_weight, rstd)), op.Mul(share, total))
-            of_input = op.Add(of_input, moved)
+            count = product([size for axis, size in enumerate(op.dims(input)) if axis != 1])
+            if isinstance(count, int):
+                share = op.const(-1 / max(count, 1), inner)
+            else:
+                share = op.Div(op.const(-1, inner), op.size(count, inner))
+            moved = affine(op, centred, op.Mul(op.Mul(of_weight, rstd), share), op.Mul(total, share))
+            gradient = op.Add(gradient, moved)
+        of_input = affine(op, gradient, slope, filled(op, (op.dims(input)[1],), 0, inner))
         of_input = op.cast(of_input, dtype)
     found = zip((wants_weight, wants_bias), (of_weight, total), strict=True)
     own = dtype if weight is None else op.dtype(weight)

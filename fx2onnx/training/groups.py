@@ -32,6 +32,15 @@ class ParameterGroup:
         """The names of ``first_state``."""
         return self.rule.slots(parameter)
 
+    def joined(self, tensors: Mapping[str, torch.Tensor]) -> list[tuple[str, ...]]:
+        """The parameters that are updated together: vectors of one dtype, which are many and short, where the rule allows it."""
+        found: dict[object, list[str]] = {}
+        for name in self.parameters:
+            tensor = tensors[name]
+            is_short = self.is_known and self.rule.is_by_element and tensor.dim() == 1
+            found.setdefault(tensor.dtype if is_short else name, []).append(name)
+        return [tuple(names) for names in found.values()]
+
 
 @dataclass(frozen=True)
 class Groups:

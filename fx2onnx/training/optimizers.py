@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 import torch
 
@@ -56,6 +56,8 @@ class UpdateRule:
     state: Mapping[str, float] = field(default_factory=dict)
     learning_rate: float = 1e-3
     uses_step: bool = True
+    is_by_element: ClassVar[bool] = True
+    """Whether nothing is asked of a parameter as a whole: several parameters in one tensor are updated alike."""
 
     def first_state(self, parameter: torch.Tensor) -> State:
         """The state before the first step."""
@@ -173,6 +175,8 @@ def adagrad(options: Group) -> UpdateRule:
 @dataclass(frozen=True)
 class _Factored(UpdateRule):
     """Adafactor's state: of a matrix the means of its rows and columns alone."""
+
+    is_by_element = False
 
     def first_state(self, parameter: torch.Tensor) -> State:
         if parameter.dim() > 1:

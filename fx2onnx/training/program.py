@@ -7,7 +7,7 @@ Parameters and the optimizer's state are arguments, so that the file takes them 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
@@ -234,17 +234,33 @@ class TrainingProgram(torch.nn.Module):
             counted = tensors[STEP].double() if groups.uses_step else torch.zeros((), dtype=torch.float64)
             for place, group in enumerate(groups.members):
                 moment = Moment(tensors[group.rate_name].double(), counted)
+                nexts: Tensors = {}
+                for names in group.joined(tensors):
+                    slots = group.slots(tensors[names[0]])
+                    update = partial(_updated, group.rule, names[0], slots, moment, is_finite)
+                    states = [{name: tensors[f"{name}.{slot}"] for name in names} for slot in slots]
+                    given = [_together(of, names) for of in (tensors, gradients, *states)]
+                    new = repeated(update, (place, *slots), *given) if group.is_known else update(*given)
+                    for suffix, value in zip(("", *(f".{slot}" for slot in slots)), new, strict=True):
+                        parts = _apart(value, [tensors[name].numel() for name in names])
+                        nexts |= {f"{name}{suffix}": part for name, part in zip(names, parts, strict=True)}
                 for name in group.parameters:
-                    old = {slot: tensors[f"{name}.{slot}"] for slot in group.slots(tensors[name])}
-                    update = partial(_updated, group.rule, name, tuple(old), moment, is_finite)
-                    given = (tensors[name], gradients[name], *old.values())
-                    nexts = repeated(update, (place, *old), *given) if group.is_known else update(*given)
-                    labels = (name, *(f"{name}.{slot}" for slot in old))
-                    results |= {label + NEXT: value for label, value in zip(labels, nexts, strict=True)}
+                    labels = (name, *(f"{name}.{slot}" for slot in group.slots(tensors[name])))
+                    results |= {label + NEXT: nexts[label] for label in labels}
             if groups.uses_step:
                 step = tensors[STEP]
                 results[STEP + NEXT] = step + 1 if is_finite is None else step + is_finite.to(step.dtype)
         return results
+
+
+def _together(tensors: Mapping[str, torch.Tensor], names: Sequence[str]) -> torch.Tensor:
+    """Vectors in one; a tensor alone as it is."""
+    return torch.cat([tensors[name] for name in names]) if len(names) > 1 else tensors[names[0]]
+
+
+def _apart(value: torch.Tensor, sizes: list[int]) -> Sequence[torch.Tensor]:
+    """What ``_together`` joined."""
+    return torch.split(value, sizes) if len(sizes) > 1 else [value]
 
 
 def _leaf(tensor: torch.Tensor) -> torch.Tensor:

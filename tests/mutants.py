@@ -30,6 +30,7 @@ CAPTURE, DYNAMIC = "tests/capture/test_in_place.py", "tests/capture/test_dynamic
 LEAKS = "tests/test_leaks.py"
 KEYWORDS = "tests/exporting/test_torch_keywords.py"
 CONTROL_FLOW = "tests/verify/test_control_flow.py"
+NEEDS = "tests/capture/test_needs.py"
 AT_ONE, STEPS = "tests/capture/test_at_one.py", "tests/capture/test_decoding_steps.py"
 CLASSES = "tests/verify/test_verify_classes.py"
 CHOICES = "tests/verify/test_locate_choices.py"
@@ -197,9 +198,24 @@ MUTANTS = [
     Mutant("capture/shapes/conditions.py", "hints[name] % modulus for name", "0 for name", "tests/capture/shapes/test_conditions.py"),
     Mutant("capture/recording/meta_cache.py", "self._shared[facts, key]", "self._shared[frozenset(), key]", "tests/capture/test_conditions.py"),
     Mutant("capture/at_one.py", " and [*sides[0].terms.values()] == [1]", "", STEPS),
-    Mutant("capture/shapes/shape_env.py", 'needed = Relation("or", (past, needed))', "pass", STEPS),
+    Mutant("capture/shapes/joined_sizes.py", 'needed = Relation("or", (past, needed))', "pass", STEPS),
+    Mutant("capture/shapes/joined_sizes.py", "says_more or guard.ends_run", "says_more", NEEDS),
+    Mutant("capture/shapes/joined_sizes.py", "_state(_unless(each, past, another.sets), conditions, guards)", "conditions[each] = None", NEEDS),
+    Mutant("capture/shapes/symnode.py", "return self.env.check(self.value) if", "return self.env.guard(self.value) if", NEEDS),
+    Mutant("capture/shapes/symnode.py", "return value.node.as_argument()", "return bool(value)", NEEDS),
+    Mutant("capture/shapes/shape_env.py", "(first or step) + step * (size - 1)", "first + step * size", NEEDS),
+    Mutant("capture/shapes/size_facts.py", "in _without_repeated_bounds([*self.conditions]):", "in self.conditions:", NEEDS),
+    Mutant("capture/shapes/size_math.py", '_from_one(value), 0)', 'value, 0)', NEEDS),
+    Mutant("capture/recording/meta_cache.py", "            self._env.check_some(kind.sizes[1:])\n", "            pass\n", NEEDS),
+    Mutant("capture/recording/ends_of_runs.py", "        if others and _raises_at_all(env, operator, others):", "        if False:", NEEDS),
+    Mutant("capture/recording/ends_of_runs.py", "        env.check_some(dims_of(result)[1:])\n", "        pass\n", NEEDS),
+    Mutant("capture/recording/branches.py", "                if sizes is not None and not sizes:", "                if False:", NEEDS),
+    Mutant("capture/recording/failed_branches.py", "            return sizes\n", "            return None\n", NEEDS),
+    Mutant("capture/overloads/slices.py", "    env.check_some([rest])\n", "", NEEDS),
+    Mutant("capture/python/frames.py", "and not name.startswith(_PROGRAMS))", "and True)", "tests/capture/test_exporter_programs.py"),
+    Mutant("base/size_conditions.py", "*map(dataclasses.astuple, stated.unless)):", "):", NEEDS),
     Mutant("capture/shapes/size_facts.py", "gap.symbols() < names:", "False:", STEPS),
-    Mutant("capture/shapes/shape_env.py", "and asked_by_user() and not self._is_either_way(relation):", "and asked_by_user():", "tests/model_patches/test_single_tokens.py"),
+    Mutant("capture/shapes/shape_env.py", "and by_user and not self._is_either_way(relation):", "and by_user:", "tests/model_patches/test_single_tokens.py"),
     Mutant("capture/shapes/shape_env.py", "not recorder.keeps_both() or self._is_either_way(relation)", "not recorder.keeps_both()", "tests/model_patches/test_single_tokens.py"),
     Mutant("capture/shapes/size_facts.py", "low + more <= 0 <= high + more", "low + more <= 0", "tests/capture/shapes/test_size_facts.py"),
     Mutant("capture/shapes/size_facts.py", "return sizes_where(relation, sets, self.hints, beside) or sizes_where", "return sizes_where", "tests/capture/shapes/test_size_facts.py"),

@@ -13,6 +13,9 @@ from fx2onnx.base.relations import Relation
 from fx2onnx.base.size_sets import SizeSet
 from fx2onnx.base.source import SourceLocation
 
+MOST_CHARS = 160
+"""Of a relation that is put before people in the place of the sizes at which it holds."""
+
 
 @dataclass(frozen=True, slots=True)
 class Guard:
@@ -26,6 +29,8 @@ class Guard:
     """Whether a decision of the user's Python is why, and not one of torch."""
     during: str = ""
     """The overload that decided by it."""
+    ends_run: bool = False
+    """Whether eager PyTorch ends the run where it is false."""
 
     @property
     def expression(self) -> str:
@@ -71,7 +76,9 @@ class Condition:
 
     @property
     def expression(self) -> str:
-        return self.sizes.described(self.name)
+        text = self.sizes.described(self.name)
+        stated = str(self.relation)
+        return stated if text.endswith(", ...)") and len(stated) <= MOST_CHARS else text
 
     def __str__(self) -> str:
         return _line(self.expression, self.where)

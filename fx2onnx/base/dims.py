@@ -511,11 +511,11 @@ def _is_no_less_than_zero(value: Scalar) -> bool:
     """Whether it is a sum of sizes; numbers that the data gives (``u0``) may be less."""
     if not isinstance(value, Dim):
         return value >= 0
-    are_sizes = all(atom.op == "symbol" and not _OF_DATA.fullmatch(atom.text) for atom in value.atoms())
+    are_sizes = all(atom.op == "symbol" and not OF_DATA.fullmatch(atom.text) for atom in value.atoms())
     return are_sizes and all(factor >= 0 for _, factor in value._all_terms())
 
 
-_OF_DATA = re.compile(r"u[0-9]+")
+OF_DATA = re.compile(r"u[0-9]+")
 
 
 def _multiples(top: Scalar, bottom: Scalar) -> tuple[Scalar, Scalar]:

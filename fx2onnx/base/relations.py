@@ -70,6 +70,12 @@ class Relation:
         """Whether it compares a sum of sizes with 0 or 1, also where they are computed: ``(H // 4) * (W // 4) > 1``."""
         return self._gap() is not None
 
+    def is_bound(self) -> bool:
+        """Whether it bounds sizes, alone or with other bounds."""
+        if self.op == "and":
+            return all(isinstance(arg, Relation) and arg.is_bound() for arg in self.args)
+        return self.op in COMPARE.keys() - {"eq"} and not any(isinstance(arg, Relation) for arg in self.args)
+
     def compares_with_zero_or_one(self) -> bool:
         """Whether it compares a size with 0 or 1. At capture, the sample's size stands for these."""
         gap = self._gap()

@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeAlias, cast
 
 from fx2onnx.base.assumptions import Assumed, Condition, Guard
 from fx2onnx.base.dim_text import integer_of, parse_dim
@@ -21,13 +22,27 @@ METADATA_KEY = "fx2onnx.conditions"
 """Model metadata: the conditions as JSON, a list of ``StatedCondition``."""
 
 
+Op: TypeAlias = Literal["eq", "ne", "lt", "le", "gt", "ge"]
+MOST_CLAUSES = 16
+"""That one relation of sizes is stated as."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """``op`` compares the expressions ``left`` and ``right``, as JSON holds it."""
+
+    op: Op
+    left: str
+    right: str
+
+
 @dataclass(frozen=True, slots=True)
 class StatedCondition:
     """One condition as JSON holds it: in the file's metadata, and in the manifest of a folder.
 
     ``condition`` is the text for people, ``where`` the line that asks for it. Of one size, ``name`` is the dim and ``runs``
     the lengths of runs of sizes that are out, in, out, ... from 0 on, the last ``period`` sizes of which repeat; of several,
-    ``op`` compares the expressions ``left`` and ``right``.
+    ``op`` compares the expressions ``left`` and ``right``, which need not hold where a comparison of ``unless`` does.
     """
 
     condition: str
@@ -38,6 +53,7 @@ class StatedCondition:
     op: Literal["", "eq", "ne", "lt", "le", "gt", "ge"] = ""
     left: str = ""
     right: str = ""
+    unless: tuple[Comparison, ...] = ()
 
     def as_dict(self) -> dict[str, object]:
         """What has to be written of it: the rest is as it is by default."""
@@ -45,7 +61,7 @@ class StatedCondition:
         kept = (
             ("condition", "where", "name", "runs", "period")
             if self.name
-            else ("condition", "where", "op", "left", "right")
+            else ("condition", "where", "op", "left", "right", *(["unless"] if self.unless else []))
         )
         return {key: stated[key] for key in kept}
 
@@ -58,32 +74,37 @@ class SizeCondition:
     where: str
     name: str = ""
     sizes: SizeSet = EVERY
-    op: str = ""
-    left: int | Dim = 0
-    right: int | Dim = 0
+    any_of: tuple[tuple[str, int | Dim, int | Dim], ...] = ()
+    """Comparisons of sizes, one of which holds."""
 
     @property
     def names(self) -> frozenset[str]:
         """The dims that it is about."""
-        sides = [side.symbols() for side in (self.left, self.right) if isinstance(side, Dim)]
+        sides = [side.symbols() for _, *pair in self.any_of for side in pair if isinstance(side, Dim)]
         return frozenset([self.name]) if self.name else frozenset().union(*sides)
 
     def holds(self, sizes: Mapping[str, int]) -> bool:
         """Whether it is true, or cannot be told, at these sizes."""
         if self.name:
             return self.name not in sizes or sizes[self.name] in self.sizes
-        sides = [integer_of(side, sizes) if isinstance(side, Dim) else side for side in (self.left, self.right)]
-        return None in sides or COMPARE[self.op](*sides)
+        for op, *pair in self.any_of:
+            sides = [integer_of(side, sizes) if isinstance(side, Dim) else side for side in pair]
+            if None in sides or COMPARE[op](*sides):
+                return True
+        return False
 
     @staticmethod
     def of(stated: StatedCondition) -> SizeCondition:
         """Raises ValueError where it says nothing of sizes."""
         what, where = stated.condition, stated.where
         if not stated.name:
-            left, right = parse_dim(stated.left), parse_dim(stated.right)
-            if not stated.op or left is None or right is None:
-                raise ValueError(f"{what!r:.80} is no comparison of sizes")
-            return SizeCondition(what, where, op=stated.op, left=left, right=right)
+            found = []
+            for op, *texts in ((stated.op, stated.left, stated.right), *map(dataclasses.astuple, stated.unless)):
+                left, right = map(parse_dim, texts)
+                if not op or left is None or right is None:
+                    raise ValueError(f"{what!r:.80} is no comparison of sizes")
+                found.append((op, left, right))
+            return SizeCondition(what, where, any_of=tuple(found))
         count = sum(stated.runs)
         if not all(0 <= length <= LARGEST for length in stated.runs):
             raise ValueError(f"the runs of {what!r:.80} are no lengths")
@@ -116,33 +137,45 @@ def written(
     """
     chosen = (assumed for assumed in assumptions if with_guards or not isinstance(assumed, Guard))
     found = dict.fromkeys(read_stated(beside))
-    found |= {stated: None for assumed in chosen if (stated := _stated(assumed, with_lines)) is not None}
+    found |= {stated: None for assumed in chosen for stated in _stated(assumed, with_lines)}
     return json.dumps([stated.as_dict() for stated in found]) if found else None
 
 
-def _stated(assumed: Assumed, with_lines: bool) -> StatedCondition | None:
+def _stated(assumed: Assumed, with_lines: bool) -> list[StatedCondition]:
     where = "" if assumed.where is None or not with_lines else str(assumed.where)
     if isinstance(assumed, Condition):
         lengths = [(is_in, len(list(run))) for is_in, run in itertools.groupby(assumed.sizes.members)]
         runs = tuple(length for _, length in lengths)
         runs = (0, *runs) if lengths[0][0] else runs
-        return StatedCondition(assumed.expression, where, assumed.name, runs, assumed.sizes.period)
-    if (
-        isinstance(assumed, Guard)
-        and assumed.by_user
-        and assumed.relation.op in COMPARE
-        and _is_comparison(assumed.relation)
-    ):
-        left, right = (str(arg) for arg in assumed.relation.args)
-        op = assumed.relation.op
-        return StatedCondition(assumed.expression, where, op=op, left=left, right=right)  # type: ignore[arg-type]
-    return None
+        return [StatedCondition(assumed.expression, where, assumed.name, runs, assumed.sizes.period)]
+    if not isinstance(assumed, Guard) or not (assumed.by_user or assumed.ends_run):
+        return []
+    if assumed.relation.compares_with_zero_or_one() and not assumed.ends_run:
+        return []  # the sample's size stands for 0 and 1
+    return [
+        StatedCondition(assumed.expression, where, op=last.op, left=last.left, right=last.right, unless=tuple(before))
+        for *before, last in _clauses(assumed.relation) or []
+    ]
 
 
-def _is_comparison(relation: Relation) -> bool:
-    """Whether it compares whole numbers, and not with 0 or 1: the sample's size stands for these."""
-    are_whole = all(not arg.is_real if isinstance(arg, Dim) else isinstance(arg, int) for arg in relation.args)
-    return are_whole and not relation.compares_with_zero_or_one()
+def _clauses(relation: Relation) -> list[list[Comparison]] | None:
+    """Of each list, one comparison holds; None where the relation is no such thing, or a long one."""
+    if relation.op in COMPARE:
+        if not all(not arg.is_real if isinstance(arg, Dim) else isinstance(arg, int) for arg in relation.args):
+            return None
+        left, right = map(str, relation.args)
+        return [[Comparison(cast("Op", relation.op), left, right)]]
+    parts = [_clauses(arg) for arg in relation.args if isinstance(arg, Relation)]
+    if relation.op not in ("and", "or") or len(parts) < len(relation.args):
+        return None
+    lists = [part for part in parts if part is not None]
+    if len(lists) < len(parts):
+        return None
+    if relation.op == "and":
+        return list(itertools.chain(*lists))
+    if math.prod(map(len, lists)) > MOST_CLAUSES:
+        return None
+    return [list(itertools.chain(*chosen)) for chosen in itertools.product(*lists)]
 
 
 def read(text: str) -> list[SizeCondition]:

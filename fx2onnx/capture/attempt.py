@@ -13,6 +13,7 @@ import torch
 from fx2onnx.base.assumptions import Condition, Specialization
 from fx2onnx.base.dims import Dim
 from fx2onnx.base.errors import Fx2OnnxError, UserError
+from fx2onnx.base.relations import Relation
 from fx2onnx.base.size_sets import EVERY
 from fx2onnx.capture.captured import Captured
 from fx2onnx.capture.options import CaptureOptions
@@ -134,6 +135,20 @@ class Attempt:
             change=str(done),
         ).at_sample()
 
+    def at_sizes(self, sizes: Mapping[str, int]) -> Attempt:
+        """With numbers for all sizes, as eager PyTorch has them."""
+        leaves = [
+            replace(
+                leaf,
+                axes={
+                    axis: size.substitute(sizes) if isinstance(size, Dim) else size  # type: ignore[misc]
+                    for axis, size in leaf.axes.items()
+                },
+            )
+            for leaf in self.arguments.leaves
+        ]
+        return replace(self, arguments=replace(self.arguments, leaves=leaves), hints={}, larger={}, ranges=())
+
     def _ranges_after(self, name: str, value: object) -> tuple[Condition, ...]:
         """A size that becomes another one hands its range on, unless that has one of its own."""
         other = value.as_symbol() if isinstance(value, Dim) else None
@@ -190,6 +205,8 @@ class Failed:
     """Names of files that turned sizes into numbers before."""
     sizes: frozenset[str] = frozenset()
     """By which Python decides, and of whose branches one or both cannot be in the file."""
+    unmet: tuple[Relation, ...] = ()
+    """Equalities of sizes that were asked for last, and did not hold."""
 
 
 Outcome: TypeAlias = Recorded | Failed

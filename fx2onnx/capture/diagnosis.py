@@ -178,7 +178,7 @@ def _unlike_sample(done: Recorded) -> Specialization | None:
     """A sample's size of 0 or 1 that conditions found at a larger size exclude."""
     sizes, sets = hints_of(done.attempt.arguments), done.shape_env.sets
     for name, condition in ((condition.name, condition) for condition in done.shape_env.conditions):
-        if sizes.get(name, 0) not in sets[name]:
+        if name in sizes and sizes[name] not in sets[name]:
             return Specialization(Dim.symbol(name), sizes[name], condition.where)
     return None
 
@@ -247,7 +247,7 @@ def _with_assumptions(done: Recorded) -> Recorded:
             guard
             for key, guard in env.guards.items()
             if key not in may_differ
-            and (guard.by_user or not _is_harmless(guard, env))
+            and (guard.by_user or guard.ends_run or not _is_harmless(guard, env))
             and env.is_settled(guard.relation) is None
         ),
     ]

@@ -128,7 +128,7 @@ def _positive(
 ) -> list[SizeCondition]:
     texts = {text: tensor.shape[axis] for tensor, axes in pairs for axis, text in (axes or {}).items()}
     return [
-        SizeCondition(f"{text} >= 1", "", op="ge", left=dim, right=1)
+        SizeCondition(f"{text} >= 1", "", any_of=(("ge", dim, 1),))
         for text, size in texts.items()
         if size and text not in sizes and isinstance(dim := parse_dim(text), Dim) and _says(text, size, sizes)
     ]

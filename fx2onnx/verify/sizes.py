@@ -100,9 +100,10 @@ def _borders(sizes: Mapping[str, int], conditions: Collection[SizeCondition]) ->
         for place in range(max(map(len, ends.values()), default=0))
     ]
     tight = [
-        SizeCondition(each.text, each.where, op="eq", left=each.left, right=right)
+        SizeCondition(each.text, each.where, any_of=(("eq", left, bound),))
         for each in conditions
-        if each.op in _TIGHT and not isinstance(right := each.right + _TIGHT[each.op], float)
+        for op, left, right in each.any_of[:1]
+        if op in _TIGHT and not isinstance(bound := right + _TIGHT[op], float)
     ]
     tries = [(wanted, conditions) for wanted in at_ends]
     tries[1:1] = [(dict(sizes), [*conditions, each]) for each in tight]

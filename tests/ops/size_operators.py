@@ -337,3 +337,21 @@ SHUFFLED: Mapping[str, Program] = {
     "interpolate": lambda x: F.interpolate(x, scale_factor=2, mode="bilinear"),
 }
 """Programs of [b, 4, n, n + 2] where ``b`` and ``n`` are dynamic."""
+
+PAIRS: Mapping[str, Program] = {
+    "arange of two bounds": lambda x, w: torch.arange(x.shape[0], x.shape[0] + w.shape[0] * 2, 2) * 2,
+    "arange of three bounds": lambda x, w: torch.arange(-w.shape[0], x.shape[0] * 5, x.shape[0]) * 2,
+    "arange down between": lambda x, w: torch.arange(x.shape[0] + 3, -w.shape[0], -w.shape[0]) * 2,
+    "real arange between": lambda x, w: torch.arange(0.0, x.shape[0] + w.shape[0], 0.5) * 2,
+    "conv by a weight": lambda x, w: F.conv1d(F.pad(x.t()[None], (0, 12)), w.t()[None].expand(3, -1, -1)),
+    "conv by channels": lambda x, w: F.conv1d(x.t()[None], w[:, :, None], padding=1),
+    "conv by groups": lambda x, w: F.conv1d(x[None], w[:1, None, :2].expand(x.shape[0], -1, -1), groups=x.shape[0]),
+    "conv_transpose by a weight": lambda x, w: F.conv_transpose1d(x.t()[None], w.t()[:, None], stride=2),
+    "a view with no elements": lambda x, w: torch.cat([x[:0].view(0, 2, 2), w.view(-1, 2, 2), x[:, :0].view(0, 2, 2)]),
+    "a view of nothing": lambda x, w: x[:, :0].view(x.shape[0], 0, 3).sum((1, 2)) + w.sum(),
+    "index_put in branches": lambda x, w: put_in_a_branch(x) if x.shape[0] > w.shape[0] else assigned(x, 0, w[0]),
+    "slices beyond the end": lambda x, w: torch.cat([x[1 : w.shape[0] * 9], w[: x.shape[0]], x[w.shape[0] :]]),
+    "lengths": lambda x, w: x * len(w) + len(torch.cat([x, w])),
+    "repeat_interleave to a size": lambda x, w: x.repeat_interleave(w.shape[0], 0),
+}
+"""Programs of ``x``, [n, 4], and ``w``, [m, 4], where both sizes are dynamic."""

@@ -9,8 +9,8 @@ import torch
 
 import fx2onnx
 from fx2onnx.base import size_conditions
-from fx2onnx.base.opsets import OPSET_MIN
-from tests.ops.size_operators import OPERATORS, SHUFFLED
+from fx2onnx.base.opsets import OPSET_MAX, OPSET_MIN
+from tests.ops.size_operators import OPERATORS, PAIRS, SHUFFLED
 from tests.support import check
 
 SAMPLE, OTHERS = 6, (1, 3, 5, 8, 13)
@@ -44,9 +44,9 @@ def samples(name: str, fits: Any) -> list[tuple[torch.Tensor]]:
     return [(x,) for x in (torch.randn(size, 4) for size in sizes) if runs(fits, x)]
 
 
-def runs(program: Any, x: torch.Tensor) -> bool:
+def runs(program: Any, *inputs: torch.Tensor) -> bool:
     try:
-        program(x)
+        program(*inputs)
     except (RuntimeError, ValueError, IndexError):
         return False
     return True
@@ -103,3 +103,45 @@ def test_a_squeezed_size_is_not_one() -> None:
     (found,) = result.report.assumptions
     assert found.expression == "n != 1"
     assert found.where is not None
+
+
+PAIRED = ((6, 3), (1, 2), (3, 1), (5, 5), (2, 7), (9, 4))
+
+
+def pairs(program: Any) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Those at which eager PyTorch runs."""
+    torch.manual_seed(0)
+    return [pair for pair in ((torch.randn(n, 4), torch.randn(m, 4)) for n, m in PAIRED) if runs(program, *pair)]
+
+
+@pytest.mark.parametrize("opset", [OPSET_MIN, None])
+@pytest.mark.parametrize("name", sorted(PAIRS))
+def test_operators_of_two_sizes(name: str, opset: int | None) -> None:
+    sample, *others = pairs(PAIRS[name])
+    assert len(others) == 5
+    check(PAIRS[name], sample, others=others, dynamic_shapes=({0: "n"}, {0: "m"}), opset_version=opset)
+
+
+BY_SIZE = ("squeeze", "repeat_interleave", "slice", "written slice", "index_put", "arange", "view", "conv1d by the input",
+    "conv_transpose1d by the input", "unbind", "real arange", "repeats alone")  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("opset", range(OPSET_MIN, OPSET_MAX + 1))
+def test_operators_at_every_opset(opset: int) -> None:
+    """The kinds whose results depend on a size in another way than most, at five sizes or more."""
+    for name in sorted(OPERATORS):
+        if name.startswith(BY_SIZE) and not name.startswith("squeeze"):
+            sample, *others = samples(name, OPERATORS[name])
+            check(OPERATORS[name], sample, others=others, dynamic_shapes=({0: "n"},), opset_version=opset)
+    for program in PAIRS.values():
+        first, *more = pairs(program)
+        check(program, first, others=more, dynamic_shapes=({0: "n"}, {0: "m"}), opset_version=opset)
+    torch.manual_seed(0)
+    for name in ("squeeze", "squeeze of all", "squeeze axes", "squeeze of the size"):
+        inputs = [(torch.randn(size, 4),) for size in (6, 3, 4, 5, 8, 13)]
+        check(OPERATORS[name], inputs[0], others=inputs[1:], dynamic_shapes=({0: "n"},), opset_version=opset)
+    for name, rest in (("pixel_shuffle", (4,)), ("pixel_unshuffle", (4,)), ("channel_shuffle", (4,))):
+        images = [(torch.randn(batch, *rest, 2 * size, 2 * size + 2),) for batch, size in ((2, 2), (1, 1), (3, 6), (2, 4), (1, 3), (4, 5))]  # fmt: skip
+        axes = {0: "b", 2: "n", 3: "m"}
+        check(SHUFFLED[name], images[0], others=images[1:], dynamic_shapes=(axes,), opset_version=opset)

@@ -21,8 +21,6 @@ from fx2onnx.capture.torch_private.fake_tensors import fake_view
 aten = torch.ops.aten
 _END = 1 << 62
 """Ends beyond are no ends."""
-_LARGEST = 1 << 40
-"""No bound is as large."""
 
 
 @register(Kind.RECORD, aten.slice.Tensor)
@@ -67,6 +65,11 @@ def _is_unknown(recorder: BaseRecorder, number: Size) -> bool:
     return bool(dim.symbols() & env.unbacked) or not any(_always(env, Relation(op, (dim, 0))) for op in ("ge", "lt"))
 
 
+def _is_below_zero(number: Scalar) -> Scalar:
+    """1 or 0"""
+    return apply("min", apply("max", -number, 0), 1)
+
+
 def _always(env: ShapeEnv, relation: Relation) -> bool:
     """Whether it holds at every ordinary size, and at 1."""
     return env.holds_at_ordinary_sizes(relation, from_one=True)
@@ -83,8 +86,7 @@ def _unknown_extent(env: ShapeEnv, size: DimLike, start: DimLike, end: DimLike) 
         if bound in (0, _END) or bound == size:
             return size if bound else 0
         if env.certain("ge", bound, 0) is not True:
-            is_negative = -apply("floordiv", bound, _LARGEST)
-            return apply("min", apply("max", bound + size * is_negative, 0), size)
+            return apply("min", apply("max", bound + size * _is_below_zero(bound), 0), size)
         return apply("min", bound, size)
 
     begin, stop = place(start), place(end)
@@ -173,7 +175,7 @@ def _select(recorder: BaseRecorder, call: Call, self: torch.Tensor, dim: int, in
         return NotImplemented
     axis, size = _axis_of(self, dim)
     fake = recorder.fake_of(self)
-    begin = number if env.certain("ge", number, 0) else number - size * apply("floordiv", number, _LARGEST)
+    begin = number if env.certain("ge", number, 0) else number + size * _is_below_zero(number)
     kept = [place for place in range(self.dim()) if place != axis]
     offset = sym_int(env, unwrap(fake.storage_offset()) + begin * unwrap(fake.stride(axis)))
     sizes, strides = ([group[place] for place in kept] for group in (fake.shape, fake.stride()))
@@ -190,7 +192,7 @@ def _narrow(recorder: BaseRecorder, call: Call, self: torch.Tensor, dim: int, st
     number, count, env = unwrap(start), unwrap(length), recorder.shape_env
     if not isinstance(number, Dim) or not number.symbols() & env.unbacked:
         return NotImplemented
-    begin = number if env.certain("ge", number, 0) else number - size * apply("floordiv", number, _LARGEST)
+    begin = number if env.certain("ge", number, 0) else number + size * _is_below_zero(number)
     return _view(recorder, self, axis, begin, count, 1, ((recorder.node_of(self), axis, begin, begin + count, 1), {}))
 
 
@@ -219,21 +221,23 @@ def _tensor_split_at(
 
 @register(Kind.RECORD, aten.chunk.default)
 def _chunk(recorder: BaseRecorder, call: Call, self: torch.Tensor, chunks: int, dim: int) -> object:
-    """chunk(self, chunks, dim=0): parts of ceil(size / chunks), the last one what is left; all of them there, as in the
-    sample.
+    """chunk(self, chunks, dim=0): parts of ceil(size / chunks), the last one what is left. Python sees how many there are:
+    as many as in the sample.
     """
     axis, size = _axis_of(self, dim)
     env = recorder.shape_env
     if not isinstance(size, Dim) or size.symbols() & env.unbacked:
         return NotImplemented
     each = (size + chunks - 1) // chunks
-    rest = size - (chunks - 1) * each
-    relation = Relation("gt", (rest, 0))
-    if not env.hint(relation):
+    sample = int(env.look(size))
+    count = -(-sample // -(-sample // chunks)) if sample else 0
+    if count == 0:
         return NotImplemented
-    if isinstance(rest, Dim):
-        env.guard(relation)
-    return _parts(recorder, self, axis, [*[each] * (chunks - 1), rest])
+    rest = size - (count - 1) * each
+    env.check_some([rest])
+    if count < chunks and isinstance(rest, Dim):
+        env.check(Relation("le", (rest, each)))
+    return _parts(recorder, self, axis, [*[each] * (count - 1), rest])
 
 
 @register(Kind.RECORD, aten.split.Tensor)

@@ -25,6 +25,8 @@ _NOT_USER = (
     "<string>",
     os.path.dirname(contextlib.__file__) + os.sep + "contextlib",
 )
+_PROGRAMS = (os.path.join(_TORCH, "_export", "db") + os.sep, os.path.join(_TORCH, "testing") + os.sep)
+"""Of torch, but modules to export."""
 _NN = os.path.join(_TORCH, "nn") + os.sep
 _FUNCTIONAL = os.path.join(_TORCH, "nn", "functional.py")
 _ANSWERING_FILES = {os.path.join(_TORCH, *path) for path in (["__init__.py"], ["fx", "experimental", "sym_node.py"])}
@@ -39,7 +41,8 @@ def is_user(code: CodeType) -> bool:
     """Whether it is the user's or a library's that is not torch. Only a path can tell; our functions that answer are known."""
     known = _is_user_code.get(id(code))
     if known is None:
-        is_ours = id(code) in ANSWERING or code.co_filename.startswith(_NOT_USER)
+        name = code.co_filename
+        is_ours = id(code) in ANSWERING or (name.startswith(_NOT_USER) and not name.startswith(_PROGRAMS))
         known = _is_user_code[id(code)] = code, not is_ours
     return known[1]
 

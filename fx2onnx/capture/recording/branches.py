@@ -20,6 +20,7 @@ from fx2onnx.base.tracebacks import drop_frames
 from fx2onnx.capture.attempt import Attempt, Failed, Outcome, Recorded
 from fx2onnx.capture.python.frames import raises_in_eager
 from fx2onnx.capture.recording.choices import Branches, Choice
+from fx2onnx.capture.recording.failed_branches import is_of_eager, sizes_of_branch
 from fx2onnx.capture.recording.joining import Join, Path, unjoined
 
 Node: TypeAlias = torch.fx.Node
@@ -113,6 +114,12 @@ class _Exploration:
         first_unknown = path.shape_env.next_unknown if isinstance(path, Path) else 0
         other = self.explored(branches.but(depth, Choice(not decision.holds, first_unknown)))
         try:
+            if isinstance(path, Path) and isinstance(other, Failed) and decision.is_by_sizes and is_of_eager(other):
+                sizes = sizes_of_branch(self._run, other, path.shape_env, decision)
+                if sizes is not None and not sizes:
+                    return _only(path, depth)
+                if sizes:
+                    other = self.explored(branches.but(depth, Choice(not decision.holds, first_unknown, sizes)))
             if isinstance(path, Path) and isinstance(other, Path):
                 one, two = (path, other) if decision.holds else (other, path)
                 join = Join(one, two, depth, decision.error)

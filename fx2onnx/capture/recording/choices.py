@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -22,6 +23,8 @@ class Choice:
     holds: bool
     first_unknown: int = 0
     """The least number of a new symbol from here on, so that no two paths give one name to two sizes."""
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    """At which the run goes on; where there are none, at such near the sample's."""
 
 
 @dataclass(slots=True)
@@ -89,5 +92,6 @@ class Branches:
         self.decisions.append(
             Decision(test, choice.holds, is_by_sizes, calls, len(recorder.weights), error, env.sizes())
         )
+        env.chosen = choice.sizes
         env.next_unknown = max(env.next_unknown, choice.first_unknown)
         return choice.holds

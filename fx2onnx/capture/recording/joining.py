@@ -17,6 +17,8 @@ from fx2onnx.capture.captured import Captured, GraphOutput, Mutation, Symbol, Te
 from fx2onnx.capture.recording.choices import Decision
 from fx2onnx.capture.recording.control_flow import Nested
 from fx2onnx.capture.recording.multiples import one_for_both
+from fx2onnx.capture.shapes.joined_sizes import joined as sizes_of_both
+from fx2onnx.capture.shapes.joined_sizes import sets_beside
 from fx2onnx.capture.shapes.shape_env import KEEP_BOTH, ShapeEnv
 from fx2onnx.capture.torch_private.operators import HIGHER_ORDER
 
@@ -101,7 +103,7 @@ class Join:
         decisions = self._one.decisions[: self._depth]
         for decision in decisions:
             decision.test = self._mapped(decision.test)
-        env = self._one.shape_env.joined(self._two.shape_env, self._decision.test, self._decision.sizes)
+        env = sizes_of_both(self._one.shape_env, self._two.shape_env, self._decision.test, self._decision.sizes)
         env.next_unknown = self._unknowns
         return Path(joined, env, decisions)
 
@@ -110,7 +112,7 @@ class Join:
         if not isinstance(self._decision.test, Relation):
             return
         one, two = self._one.captured, self._two.captured
-        sets = self._one.shape_env.sets_beside(self._two.shape_env)
+        sets = sets_beside(self._one.shape_env, self._two.shape_env)
         serving = one_for_both(self._decision.test, one, two, self._decision.calls, sets)
         if serving is not None:
             self._one, self._two = (replace(path, captured=serving) for path in (self._one, self._two))

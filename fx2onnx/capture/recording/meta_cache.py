@@ -49,6 +49,12 @@ class TensorType(NamedTuple):
     device: torch.device
 
 
+class WindowsType(TensorType):
+    """Sizes behind the first count channels and windows; eager PyTorch ends the run where there is none."""
+
+    __slots__ = ()
+
+
 class Spec(NamedTuple):
     """How a result is made: with memory of its own, or as a view of the first argument."""
 
@@ -187,6 +193,8 @@ class MetaCache:
         for how, what, _ in asked:
             if how == "guard":
                 env.guard(what)
+            elif how == "check":
+                env.check(what)
         self._specs[key] = specs
         return specs
 
@@ -221,6 +229,8 @@ class MetaCache:
         kind = rule(*key[4:]) if rule is not None else None
         if kind is None:
             return None
+        if isinstance(kind, WindowsType):
+            self._env.check_some(kind.sizes[1:])
         specs = self._specs[key] = Specs((_fresh(kind),))
         return specs
 

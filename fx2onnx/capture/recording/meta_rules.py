@@ -16,7 +16,7 @@ import torch
 
 from fx2onnx.base.dims import Dim, DimLike, Scalar
 from fx2onnx.capture.overloads.registry import Kind, register
-from fx2onnx.capture.recording.meta_cache import TensorType
+from fx2onnx.capture.recording.meta_cache import TensorType, WindowsType
 
 aten = torch.ops.aten
 
@@ -83,7 +83,7 @@ def _windowed(
     columns: list[Sequence[Scalar]] = [sizes, kernel, *(_numbers(each, len(sizes)) for each in numbers)]
     if any(len(column) != len(sizes) for column in columns):
         return None
-    return _fresh(kind, [*leading, *(window_count(*window) for window in zip(*columns, strict=True))])
+    return WindowsType(*_fresh(kind, [*leading, *(window_count(*window) for window in zip(*columns, strict=True))]))
 
 
 def _convolution(rank: int) -> Rule:

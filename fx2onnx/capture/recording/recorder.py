@@ -23,6 +23,7 @@ from fx2onnx.capture.python.frames import asserted_by_user, refused_by_torch, us
 from fx2onnx.capture.recording import aliasing, autocast, functionalize
 from fx2onnx.capture.recording.base_recorder import BaseRecorder
 from fx2onnx.capture.recording.choices import Branches, Test
+from fx2onnx.capture.recording.ends_of_runs import note_what_ends_runs
 from fx2onnx.capture.recording.forward_lines import ForwardLines
 from fx2onnx.capture.recording.meta_cache import MISSING
 from fx2onnx.capture.recording.op_traits import OpTraits, asks_of_strides, traits_of
@@ -145,6 +146,8 @@ class Recorder(BaseRecorder):
                 result = run_at_unknown_sizes(self.shape_env, lambda: func(*fake_args, **fake_kwargs), self._where)
             else:
                 result = func(*fake_args, **fake_kwargs)
+                if self.shape_env.hints:
+                    note_what_ends_runs(self.shape_env, lambda: func(*fake_args, **fake_kwargs), result, asked)
         except Undecided as cause:
             raise self.refuse(
                 "E107",

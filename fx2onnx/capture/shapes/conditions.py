@@ -44,7 +44,7 @@ def _of_several(relation: Relation, names: list[str], hints: Mapping[str, int]) 
     gap = relation.args[0] - relation.args[1]
     if not isinstance(gap, Dim):
         return None
-    moduli = {name: modulus for name in names if (modulus := _modulus(gap, name)) > 1}
+    moduli = {name: modulus for name in names if (modulus := modulus_of(gap, name)) > 1}
     for chosen in [[name] for name in moduli] + [list(moduli)]:
         wanted = {name: moduli[name] for name in chosen}
         remainders = {name: hints[name] % modulus for name, modulus in wanted.items()}
@@ -191,7 +191,7 @@ def _divisors(number: int) -> Iterator[int]:
     return (divisor for divisor in range(1, number) if number % divisor == 0)
 
 
-def _modulus(gap: Dim, name: str) -> int:
+def modulus_of(gap: Dim, name: str) -> int:
     """The product of the divisors above ``name`` where they lie inside each other, and the least common multiple of such."""
     found: dict[Atom, int] = {}
     product = 1

@@ -295,6 +295,7 @@ def _hinted(leaf: Leaf, axis: int, size: Any, asked: Requested) -> Dim | None:
         return None
     dim = _fresh(leaf, axis, asked.optional)
     asked.declare(str(dim), low, high)
+    asked.declared.discard(str(dim))  # it may turn out to be another one
     if not is_auto:
         asked.optional.discard(str(dim))
     return dim

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from fx2onnx.base.answering import answers_for_caller
@@ -12,7 +12,7 @@ from fx2onnx.base.assumptions import Assumption, Condition, Guard, Specializatio
 from fx2onnx.base.dims import Dim, Scalar, apply
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.relations import Relation
-from fx2onnx.base.size_sets import EVERY, SizeSet, where_true
+from fx2onnx.base.size_sets import where_true
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture.python.frames import (
     asked_by_user,
@@ -66,7 +66,7 @@ class ShapeEnv(SizeFacts):
     specializations: dict[Dim, Specialization] = field(default_factory=dict)
     """Expressions that were turned into a plain number."""
     asked: list[tuple[str, Any, object]] = field(default_factory=list)
-    """Everything decided by the sample's sizes, in order: "guard", "look" or "specialize", what, and the value."""
+    """Everything decided by the sample's sizes, in order: "guard", "check", "look" or "specialize", what, and the value."""
     numbers_in: set[str] = field(default_factory=set)
     """Names of the files whose code turned a size into a plain number."""
     takes_notes: bool = True
@@ -83,6 +83,8 @@ class ShapeEnv(SizeFacts):
     """A weak reference to the recorder, if there is one."""
     wanted_number: str = ""
     """The last error because Python needed a number that depends on data."""
+    tried: set[tuple[str, Relation]] = field(default_factory=set)
+    """By overloads, what they asked that was tried at sizes for which the answer is another."""
     assertions: dict[Assumption, None] = field(default_factory=dict)
     """What eager PyTorch checks and the file does not, in order."""
 
@@ -144,20 +146,23 @@ class ShapeEnv(SizeFacts):
         if name not in self.steps:
             self.steps[name] = self.sets[name].progression()
         first, step = self.steps[name]
-        member = first + step * size
+        member = (first or step) + step * (size - 1)
         return member if member in self.sets[name] else self.hints.get(name, first)
 
-    def guard(self, relation: Relation, by_python: bool = False) -> bool:
-        """The truth at the sample's sizes, remembered. ``by_python``: for Python, not for a kernel."""
-        if self.decides_at and by_python and asked_by_user() and not self._is_either_way(relation):
+    def guard(self, relation: Relation, by_python: bool = False, by_user: bool = False) -> bool:
+        """The truth at the sample's sizes, remembered. ``by_python``: for Python, not for a kernel; ``by_user``: for the user's,
+        whoever asks.
+        """
+        by_user = by_python and (by_user or asked_by_user())
+        if self.decides_at and by_user and not self._is_either_way(relation):
             left = relation.at(self.decides_at)
             if isinstance(left, bool):
                 return left
             relation = left
         if not self.unbacked or not relation.symbols() & self.unbacked:
-            return self.decided(relation) if by_python and asked_by_user() else self._guarded(relation, by_python)
-        where, by_user = user_location(), asked_by_user()
-        if by_user and by_python:
+            return self.decided(relation) if by_user else self._guarded(relation, by_python)
+        where = user_location()
+        if by_user:
             if asserted_by_user():
                 self.take_for_true(relation, where)
                 return True
@@ -179,13 +184,13 @@ class ShapeEnv(SizeFacts):
         """Python's decision by sizes: one way in this run, where both are to be in the file."""
         recorder = self.recorder()
         if recorder is None or not recorder.keeps_both() or self._is_either_way(relation):
-            return self._guarded(relation, by_python=True)
+            return self._guarded(relation, by_python=True, by_user=True)
         known = self.is_settled(relation)
         if known is not None:
             self.asked.append(("guard", relation, known))
             return known
         if asserted_by_user() or self._goes_one_way(relation):
-            return self._guarded(relation, by_python=True)
+            return self._guarded(relation, by_python=True, by_user=True)
         if refused_by_user() and not self.hint(relation):
             self.note(relation.negated(), user_location())
             return False
@@ -219,20 +224,34 @@ class ShapeEnv(SizeFacts):
             ),
         )
 
-    def _guarded(self, relation: Relation, by_python: bool) -> bool:
+    def check(self, relation: Relation) -> bool:
+        """The truth at the sample's sizes of what ends the run in eager PyTorch where it is false: a condition."""
+        return self._guarded(relation, by_python=False, ends_run=relation.is_bound())
+
+    def check_some(self, sizes: Iterable[Scalar]) -> None:
+        """Operators of windows end the run where there is not one."""
+        for size in sizes:
+            is_known = not isinstance(size, Dim) or bool(size.symbols() & self.unbacked)
+            if not is_known and self.certain("gt", size, 0) is None:
+                self.check(Relation("gt", (size, 0)))
+
+    def _guarded(self, relation: Relation, by_python: bool, ends_run: bool = False, by_user: bool = False) -> bool:
         holds = bool(self.hint(relation))
         if not self.takes_notes:
             return holds
         if self._decides_nothing(relation, holds, by_python):
             self.asked.append(("look", relation, holds))
             return holds
-        self.asked.append(("guard", relation, holds))
-        if (relation, holds) not in self.guards and self.is_settled(relation) is None:
-            where, by_user = user_location(), asked_by_user()
+        self.asked.append(("check" if ends_run else "guard", relation, holds))
+        noted = self.guards.get((relation, holds))
+        if (noted is None or (ends_run and not noted.ends_run)) and self.is_settled(relation) is None:
+            where, by_user = user_location(), by_user or asked_by_user()
             true = relation if holds else relation.negated()
-            self.guards[relation, holds] = Guard(true, where, by_user and by_python, self.during)
-            if true.op == "eq":
-                self.require(true, where, bounded=by_user)
+            is_needed = ends_run and holds and not self.excludes_zero_only(true)
+            is_stated = is_needed and where_true(true) is None and not self.holds_at_ordinary_sizes(true)
+            self.guards[relation, holds] = Guard(true, where, by_user and by_python, self.during, is_stated)
+            if true.op == "eq" or is_needed:
+                self.require(true, where, bounded=by_user or is_needed)
         return holds
 
     def _decides_nothing(self, relation: Relation, holds: bool, by_python: bool) -> bool:
@@ -269,67 +288,6 @@ class ShapeEnv(SizeFacts):
             return
         self.narrow(names[0], true)
         self.conditions[Condition(names[0], true, relation, where)] = None
-
-    def joined(self, other: ShapeEnv, test: object, sizes: Mapping[str, int]) -> ShapeEnv:
-        """What is known where a run went as ``self`` where ``test`` holds, and as ``other`` where it does not. ``sizes``: those
-        before it was decided.
-        """
-        guards = {
-            key: guard
-            for env, another, past in ((other, self, test), (self, other, _negated(test)))
-            for key, guard in env._guards_unless(past, another).items()
-        }
-        sets = {name: self.sets.get(name, EVERY) & other.sets.get(name, EVERY) for name in {**self.sets, **other.sets}}
-        conditions = self.conditions | other.conditions
-        name = next(iter(test.symbols()), "") if isinstance(test, Relation) and len(test.symbols()) == 1 else ""
-        if isinstance(test, Relation) and name in self.sets and name in other.sets and name not in self.unbacked:
-            sets[name] = self.sets[name] | other.sets[name]
-            conditions = dict.fromkeys(
-                [
-                    condition
-                    for condition in conditions
-                    if condition in self.conditions and condition in other.conditions
-                ]
-                + [
-                    _unless(each, test.negated(), other.sets)
-                    for each in self.conditions
-                    if each not in other.conditions
-                ]
-                + [_unless(each, test, self.sets) for each in other.conditions if each not in self.conditions]
-            )
-        self.hints = {**other.hints, **self.hints, **sizes}
-        self.unbacked |= other.unbacked
-        self.signed |= other.signed
-        self.guards, self.sets, self.conditions = guards, sets, conditions
-        self.written_for = dict(sets)
-        self.specializations = other.specializations | self.specializations
-        self.numbers_in |= other.numbers_in
-        self.assertions |= other.assertions
-        self.supposed = {relation: None for relation in self.supposed if relation in other.supposed}
-        self.learnt()
-        return self
-
-    def sets_beside(self, other: ShapeEnv) -> dict[str, SizeSet]:
-        """The sizes that this run or the other one is for."""
-        return {name: self.sets[name] | other.sets[name] for name in self.sets.keys() & other.sets.keys()}
-
-    def _guards_unless(self, past: object, another: ShapeEnv) -> dict[tuple[Relation, bool], Guard]:
-        """What was taken for granted in a branch; an equality that is needed there alone, which says more of other sizes than
-        those that lead there, is for where ``past`` does not hold.
-        """
-        left = {key: guard for key, guard in self.guards.items() if self.is_settled(guard.relation) is None}
-        if not isinstance(past, Relation) or past.symbols() & self.unbacked:
-            return left
-        found: dict[tuple[Relation, bool], Guard] = {}
-        for key, guard in left.items():
-            needed = guard.relation
-            is_of_branch = needed.op == "eq" and key not in another.guards and not needed.symbols() <= past.symbols()
-            if is_of_branch and not needed.symbols() & self.unbacked:
-                needed = Relation("or", (past, needed))
-                found[needed, True] = replace(guard, relation=needed, by_user=True)
-            else:
-                found[key] = guard
-        return found
 
     def evaluate_sym_node(self, node: Any, size_oblivious: bool = False, fallback_value: bool | None = None) -> int:
         """The answer to torch's helpers (``guard_or_false`` and its like), which ask what is behind a node."""
@@ -378,19 +336,3 @@ def goes_as_sample(relation: Relation) -> bool:
     """Whether sizes are compared with 0 or 1, which the sample stands for, or with as many elements as no tensor has."""
     numbers = [arg.constant if isinstance(arg, Dim) else arg for arg in relation.args if not isinstance(arg, Relation)]
     return relation.compares_with_zero_or_one() or any(abs(number) >= MOST_ELEMENTS for number in numbers)
-
-
-def _negated(test: object) -> object:
-    return test.negated() if isinstance(test, Relation) else test
-
-
-def _unless(condition: Condition, test: Relation, sets: Mapping[str, SizeSet]) -> Condition:
-    """For a branch alone: sizes at which ``test`` holds, which those in ``sets`` are, do not come there."""
-    true = where_true(test) if {condition.name} == test.symbols() else None
-    if true is None:
-        return condition
-    others = sets[condition.name]
-    sizes = condition.sizes.either(others if others.is_within(true) else true)
-    if sizes is None:
-        return condition
-    return replace(condition, sizes=sizes, relation=Relation("or", (condition.relation, test)))

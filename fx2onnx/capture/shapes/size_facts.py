@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -37,6 +38,8 @@ class SizeFacts:
     """What made them fewer, in order."""
     supposed: dict[Relation, None] = field(default_factory=dict)
     """What holds in this run, as Python decided by it and both branches are to be in the file."""
+    chosen: Mapping[str, int] = field(default_factory=dict)
+    """The sizes at which the run goes on behind the last decision, where they are not to be looked for."""
     settled: dict[Relation, bool | None] = field(default_factory=dict)
     """The truth of comparisons at all those sizes, as far as it was asked."""
     written: dict[Dim, Scalar] = field(default_factory=dict)
@@ -167,7 +170,7 @@ class SizeFacts:
             self.narrow(name, true, is_written=multiple is None or multiple.where_it_holds or multiple.divisor > 2)
             self.sets[name] = _without_zero(self.sets[name])
         self.learnt()
-        self.hints |= self.sizes_where(relation)
+        self.hints |= self.chosen or self.sizes_where(relation)
 
     def sizes_where(self, relation: Relation) -> dict[str, int]:
         """Sizes near the hints at which the relation holds; none where none are found."""
@@ -186,6 +189,22 @@ class SizeFacts:
         beside = [each for each in self.supposed if each.symbols() & names and each.symbols() <= self.hints.keys()]
         return sizes_where(relation, sets, self.hints, beside) or sizes_where(relation, sets, self.hints)
 
+    def excludes_zero_only(self, relation: Relation) -> bool:
+        """Whether the relation, of one symbol, holds at all sizes for which the program is, but for 0."""
+        true = where_true(relation)
+        if true is None:
+            return False
+        (name,) = relation.symbols()
+        return _without_zero(self.sets.get(name, EVERY)).is_within(true)
+
+    def sizes_against(self, relation: Relation) -> list[dict[str, int]]:
+        """Up to three sizes of its one symbol, of those for which the program is, at which the relation does not hold."""
+        (name,) = relation.symbols()
+        false = where_true(relation.negated())
+        sizes = false and _without_zero(self.sets.get(name, EVERY) & false)
+        found = [size for size in sizes.first(64) if size] if sizes else []
+        return [{name: size} for size in dict.fromkeys([*found[-1:], *found[:2]])]
+
     def sizes(self) -> dict[str, int]:
         """Of the symbols that no data decides, the sizes at which this run decides."""
         return {name: size for name, size in self.hints.items() if name not in self.unbacked}
@@ -194,7 +213,7 @@ class SizeFacts:
         """One for each size and line."""
         noted: dict[tuple[str, SourceLocation | None], Condition] = {}
         apart: list[Condition] = []
-        for condition in self.conditions:
+        for condition in _without_repeated_bounds([*self.conditions]):
             key = condition.name, condition.where
             before = noted.get(key)
             sizes = condition.sizes if before is None else before.sizes.both(condition.sizes)
@@ -224,6 +243,21 @@ class SizeFacts:
                 self.narrow(name, sizes)
                 self.conditions[Condition(name, sizes, true, where)] = None
         return found is not None
+
+
+def _without_repeated_bounds(conditions: list[Condition]) -> list[Condition]:
+    """Without bounds that follow from other conditions: ``n >= 2`` where ``n % 8 == 0``. Size 0 is nobody's case."""
+    left = list(conditions)
+    for condition in conditions:
+        if condition.where is None or not condition.relation.is_bound():
+            continue
+        others = EVERY
+        for other in left:
+            if other is not condition and other.name == condition.name:
+                others &= other.sizes
+        if others != EVERY and _without_zero(others).is_within(condition.sizes):
+            left.remove(condition)
+    return left
 
 
 def _is_plain(value: Scalar) -> bool:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from fx2onnx.base.dim_functions import APPROXIMATE
-from fx2onnx.base.dims import Dim, Scalar, apply, innermost_first
+from fx2onnx.base.dims import OF_DATA, Dim, Scalar, apply, innermost_first
 from fx2onnx.capture.shapes.certain import certain
 
 Number: TypeAlias = Any
@@ -34,10 +34,17 @@ def plain(value: Scalar) -> Scalar:
 # -- rounding ---------------------------------------------------------------------------------------------------------
 def whole(op: str, value: Scalar) -> Scalar | None:
     """``floor``, ``ceil``, ``trunc`` or ``round`` of a real value; ``trunc`` is ``floor`` where nothing is below 0."""
-    if op == "trunc" and certain("ge", value, 0):
+    if op == "trunc" and certain("ge", _from_one(value), 0):
         op = "floor"
     found = apply(op, value)
     return found if is_exact(value) or (isinstance(found, Dim) and not _rounds_approximate(found)) else None
+
+
+def _from_one(value: Scalar) -> Scalar:
+    """``value`` by how much more than 1 its sizes are."""
+    if not isinstance(value, Dim):
+        return value
+    return value.substitute({name: Dim.symbol(name) + 1 for name in value.symbols() if not OF_DATA.fullmatch(name)})
 
 
 def _rounds_approximate(value: Dim) -> bool:

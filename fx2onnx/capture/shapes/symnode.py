@@ -7,8 +7,7 @@ the user's line, so that a size that Python specialized is reported and never ba
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partialmethod
 from typing import Any, TypeVar
 
@@ -133,6 +132,12 @@ class DimNode:
         value = Relation("ne", (self.value, 0)) if isinstance(self.value, Dim) else self.value
         return self.env.guard(value, by_python=True) if isinstance(value, Relation) else bool(value)
 
+    def as_argument(self) -> bool:
+        """Of an operator, to which the user hands it: ``x * (n > 2)``."""
+        if isinstance(self.value, Relation):
+            return self.env.guard(self.value, by_python=True, by_user=True)
+        return bool(self.value)
+
     guard_size_oblivious = guard_or_false = guard_or_true = guard_bool
 
     def expect_true(self, file: object, line: object) -> bool:
@@ -141,7 +146,7 @@ class DimNode:
             if self.value.op == "eq":
                 self.env.take_for_true(self.value, user_location())
             return True
-        return self.guard_bool(file, line)
+        return self.env.check(self.value) if isinstance(self.value, Relation) else bool(self.value)
 
     def expect_size(self, file: object, line: object) -> bool:
         """Asked by torch up to 2.11 of each size that it is given."""
@@ -262,7 +267,7 @@ class DimNode:
         return self.and_(other.sym_not()).or_(self.sym_not().and_(other))
 
     def sym_ite(self, then: DimNode, otherwise: DimNode) -> DimNode:
-        return then if self.guard_bool("", 0) else otherwise
+        return then if self.as_argument() else otherwise
 
     # -- layout: facts about strides, which the graph does not depend on ------------------------------------------
     is_contiguous = _layout()
@@ -373,27 +378,8 @@ def unwrap(value: Any) -> Any:
     """The ``Dim`` (or plain number) behind a SymInt or SymFloat; a SymBool is decided."""
     kind = type(value)
     if kind is torch.SymBool:
-        return bool(value)
+        return value.node.as_argument()
     if kind is torch.SymInt or kind is torch.SymFloat:
         node: Any = value.node
         return node.value if isinstance(node, DimNode) else node.maybe_as_int() if value.node.is_int() else float(value)
     return value
-
-
-@contextlib.contextmanager
-def either_way(*sizes: Any) -> Iterator[None]:
-    """Inside, whether Python finds one of these sizes to be 1 makes no difference to what is computed."""
-    nodes = [size.node for size in sizes if type(size) is torch.SymInt]
-    added = [
-        (node.env, name)
-        for node in nodes
-        if isinstance(node.value, Dim)
-        for name in node.value.symbols() - node.env.either_way
-    ]
-    for env, name in added:
-        env.either_way.add(name)
-    try:
-        yield
-    finally:
-        for env, name in added:
-            env.either_way.discard(name)

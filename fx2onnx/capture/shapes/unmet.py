@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from fx2onnx.base.assumptions import Condition
 from fx2onnx.base.dims import Dim
@@ -29,12 +29,18 @@ def needed_beside(declared: Condition, env: ShapeEnv, hints: Mapping[str, int]) 
     return f"it is declared with {declared.expression}, where only {hints[name]} has {needed.described(name)}"
 
 
+def unmet_equalities(env: ShapeEnv) -> Iterator[Relation]:
+    """Those that were asked for and did not hold at the sample's sizes, the last first."""
+    for kind, what, holds in reversed(env.asked):
+        if kind in ("guard", "check") and holds is False and isinstance(what, Relation) and what.op == "eq":
+            yield what
+
+
 def _unmet(env: ShapeEnv, text: str) -> tuple[str, Condition] | None:
     """Of the last equality that does not hold at the sample's sizes, the size in it that ``text``, an operator's error,
     names, and what the equality needs of it; None where only a single size would do.
     """
-    asked = (what for kind, what, holds in reversed(env.asked) if kind == "guard" and holds is False)
-    relation = next((what for what in asked if isinstance(what, Relation) and what.op == "eq"), None)
+    relation = next(unmet_equalities(env), None)
     if relation is None or any(isinstance(arg, Relation) for arg in relation.args):
         return None
     gap = relation.args[0] - relation.args[1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import re
 import traceback
 
@@ -31,7 +32,7 @@ from fx2onnx.capture.shapes.python_sizes import take_sizes
 from fx2onnx.capture.shapes.shape_env import DATA_DECIDES, KEEP_TENSORS, ShapeEnv
 from fx2onnx.capture.shapes.size_indices import IndicesOfSizes
 from fx2onnx.capture.shapes.symnode import sym_int
-from fx2onnx.capture.shapes.unmet import with_sizes
+from fx2onnx.capture.shapes.unmet import unmet_equalities, with_sizes
 from fx2onnx.capture.torch_private.capture_modes import TakesGradients, capture_modes, take_assignments
 from fx2onnx.capture.torch_private.fake_tensors import (
     DataDependentOutputException,
@@ -47,6 +48,7 @@ GRADIENTS_ARE_OFF = "does not require grad and does not have a grad_fn"
 
 OVERWRITTEN = "modified by an inplace operation"
 """What autograd says where what it saved for a gradient was written."""
+MOST_UNMET = 4
 MAX_PATH_CHARS = 60
 """Of a module's path, in an error about modules nested a thousand deep."""
 
@@ -65,7 +67,8 @@ def run(attempt: Attempt, branches: Branches | None = None) -> Outcome:
         if (attempt.whole or not attempt.gradients) and GRADIENTS_ARE_OFF in str(error.__cause__):
             reason = Reason.GRADIENTS
         library_code = attempt.patches.decided_by_data(error) if error.code == "E104" else None
-        return Failed(attempt, error, reason, library_code, frozenset(shape_env.numbers_in))
+        unmet = tuple(itertools.islice(unmet_equalities(shape_env), MOST_UNMET))
+        return Failed(attempt, error, reason, library_code, frozenset(shape_env.numbers_in), unmet=unmet)
     except Exception as error:  # a fault of the recorder need not stop the user
         return Failed(attempt, error)
 

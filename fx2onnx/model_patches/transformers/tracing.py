@@ -25,7 +25,8 @@ from fx2onnx.base.dims import Dim
 from fx2onnx.base.source import SourceLocation
 from fx2onnx.capture.patches import Known, TracedCode
 from fx2onnx.capture.python.frames import asking_frame, location_at
-from fx2onnx.capture.shapes.symnode import either_way, unwrap
+from fx2onnx.capture.shapes.either_way import either_way
+from fx2onnx.capture.shapes.symnode import unwrap
 from fx2onnx.model_patches.patching import patches
 from fx2onnx.model_patches.transformers import attention_masks
 

@@ -74,4 +74,5 @@ def test_a_decision_by_several_sizes() -> None:
     ]
     axes = {0: "batch", 2: "height", 3: "width"}
     result = check(_Positions(), samples[0], others=samples[1:], dynamic_shapes=[axes])
-    assert not [each for each in result.report.assumptions if each.kind == "condition"]
+    found = {each.expression for each in result.report.assumptions if each.kind == "condition"}
+    assert found == {"height >= 4", "width >= 4"}  # a window of the pooling

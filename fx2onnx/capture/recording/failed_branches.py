@@ -1,0 +1,82 @@
+"""A branch of a decision by sizes in which an operator raised: at which sizes it runs, or that it ends at all of them.
+
+Sizes near the sample's were taken for it, and it may be for multiples only. So the module is run with plain numbers for its
+sizes, as eager PyTorch has them, at some that lead there.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from fx2onnx.base.dims import Dim
+from fx2onnx.base.errors import UserError
+from fx2onnx.base.relations import Relation
+from fx2onnx.capture.attempt import Attempt, Failed, Outcome, Recorded
+from fx2onnx.capture.recording.choices import Branches, Decision
+from fx2onnx.capture.shapes.conditions import modulus_of
+from fx2onnx.capture.shapes.shape_env import ShapeEnv
+
+MOST_RUNS = 12
+"""Each takes as long as a run without dynamic sizes."""
+MOST_TRIED = 4096
+_SIZES = (32, 64, 16, 8, 4, 2, 48, 12, 128, 512, 3, 1, 7, 5, 96, 24, 6, 9, 10, 2048)
+"""Multiples of many numbers first."""
+
+
+def is_of_eager(failed: Failed) -> bool:
+    """Whether an operator raised, as it may do in eager PyTorch."""
+    return isinstance(failed.error, UserError) and failed.error.code == "E101" and failed.error.__cause__ is not None
+
+
+def sizes_of_branch(
+    run: Callable[[Attempt, Branches], Outcome], failed: Failed, env: ShapeEnv, decision: Decision
+) -> dict[str, int] | None:
+    """Sizes that lead into the branch that was not taken on a path, which ``env`` is of, and at which it runs; none where eager
+    PyTorch ends at all that were tried; None where that is not known.
+    """
+    test, attempt = decision.test, failed.attempt
+    if not isinstance(test, Relation) or env.unbacked:
+        return None
+    taken, other = (test, test.negated()) if decision.holds else (test.negated(), test)
+    relations = [*(each for each in env.supposed if each != taken), other]
+    ended = False
+    for sizes in itertools.islice(_leading_there(env, decision.sizes, relations, failed.unmet), MOST_RUNS):
+        outcome = run(attempt.at_sizes(sizes), Branches((), by_sizes=False))
+        if isinstance(outcome, Recorded):
+            return sizes
+        if not is_of_eager(outcome):
+            return None
+        ended = True
+    return {} if ended else None
+
+
+def _leading_there(
+    env: ShapeEnv, hints: Mapping[str, int], relations: Sequence[Relation], unmet: Sequence[Relation]
+) -> Iterator[dict[str, int]]:
+    names = sorted(frozenset().union(*(relation.symbols() for relation in relations)) & hints.keys())
+    declared = {condition.name: condition.sizes for condition in env.conditions if condition.where is None}
+    choices = [
+        [
+            size
+            for size in dict.fromkeys(
+                [*_multiples(unmet, name), hints[name] * 2, hints[name] * 4, hints[name], *_SIZES]
+            )
+            if name not in declared or size in declared[name]
+        ]
+        for name in names
+    ]
+    for chosen in itertools.islice(itertools.product(*choices), MOST_TRIED):
+        sizes = {**hints, **dict(zip(names, chosen, strict=True))}
+        if all(relation.is_true_at(sizes) for relation in relations):
+            yield sizes
+
+
+def _multiples(unmet: Sequence[Relation], name: str) -> Iterator[int]:
+    """Of the divisors of a size in equalities that did not hold."""
+    for relation in unmet:
+        if name in relation.symbols() and not any(isinstance(arg, Relation) for arg in relation.args):
+            gap = relation.args[0] - relation.args[1]
+            modulus = modulus_of(gap, name) if isinstance(gap, Dim) else 1
+            if modulus > 1:
+                yield from (modulus, modulus * 2, modulus * 8)

@@ -1,0 +1,156 @@
+"""What operators need of sizes, also in one branch only: stated in the file, as loose as it is, and refused with the line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+import fx2onnx
+from fx2onnx.base import size_conditions
+from fx2onnx.runner import InferenceSession
+from tests.support import check
+
+SIZES = (1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 16, 28, 29, 56)
+
+BOUNDS: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], str]] = {
+    "narrow": (lambda x: x.narrow(0, 1, x.shape[0] - 3) * 2, "n >= 3"),
+    "reflected": (lambda x: F.pad(x.t(), (3, 2), mode="reflect"), "n >= 4"),
+    "circular": (lambda x: F.pad(x.t()[None], (3, 2), mode="circular"), "n >= 3"),
+    "unfold": (lambda x: x.unfold(0, 4, 2) * 2, "n >= 4"),
+    "max_pool": (lambda x: F.max_pool1d(x.t()[None], 4), "n >= 4"),
+    "max_pool of the ceiling": (lambda x: F.max_pool2d(x.t()[None, :, None], (1, 5), (1, 2), ceil_mode=True), "n >= 4"),
+    "avg_pool": (lambda x: F.avg_pool1d(x.t()[None], 3, 1), "n >= 3"),
+    "conv": (lambda x: F.conv1d(x.t()[None], torch.ones(2, 2, 4), dilation=2), "n >= 7"),
+    "conv_transpose": (lambda x: F.conv_transpose1d(x.t()[None], torch.ones(2, 2, 1), padding=1), "n >= 3"),
+    "interpolate": (lambda x: F.interpolate(x.t()[None, :, None], scale_factor=(1.0, 0.25)), "n >= 4"),
+    "interpolate a slice": (lambda x: F.interpolate(x[1:].t()[None], scale_factor=2), "n >= 2"),
+    "select": (lambda x: x[4] * 2, "n >= 5"),
+    "topk": (lambda x: x.topk(4, 0).values, "n >= 4"),
+    "crop": (lambda x: F.pad(x, (0, 0, -3, -2)) * 2, "n >= 5"),
+    "split": (lambda x: x.split([3, x.shape[0] - 3])[1] * 2, "n >= 3"),
+    "chunk": (lambda x: x.chunk(3)[-1] * 2, "n >= 3 and n != 4"),
+}
+
+
+def eager(program: Any, *inputs: torch.Tensor) -> torch.Tensor | None:
+    try:
+        result: torch.Tensor = program(*inputs)
+    except (RuntimeError, ValueError, IndexError):
+        return None
+    return result
+
+
+def at_every_size(program: Any, result: fx2onnx.ExportResult, inputs: list[torch.Tensor]) -> None:
+    """The runner gives what eager PyTorch gives, and refuses with the condition where that raises."""
+    session = InferenceSession(result.model_proto.SerializeToString())
+    (name,) = (value.name for value in session.get_inputs())
+    for x in inputs:
+        want = eager(program, x)
+        if want is None:
+            with pytest.raises(fx2onnx.UserError, match=r"E401.*the model is for sizes"):
+                session.run(None, {name: x.numpy()})
+            continue
+        (got,) = session.run(None, {name: x.numpy()})
+        assert got.shape == tuple(want.shape), x.shape
+        np.testing.assert_allclose(got, want.numpy(), rtol=1e-4, atol=1e-5, err_msg=str(tuple(x.shape)))
+
+
+@pytest.mark.parametrize("name", [name for name in BOUNDS if "chunk" not in name])
+def test_what_an_operator_ends_the_run_for_is_a_condition(name: str) -> None:
+    program, needed = BOUNDS[name]
+    torch.manual_seed(0)
+    result = fx2onnx.export(program, (torch.randn(9, 2),), dynamic_shapes=({0: "n"},))
+    assert [found.expression for found in result.report.assumptions if found.kind == "condition"] == [needed]
+    at_every_size(program, result, [torch.randn(size, 2) for size in SIZES])
+
+
+def test_parts_are_as_many_as_in_the_sample() -> None:
+    program, needed = BOUNDS["chunk"]
+    result = fx2onnx.export(program, (torch.randn(9, 2),), dynamic_shapes=({0: "n"},))
+    assert [found.expression for found in result.report.assumptions if found.kind == "condition"] == [needed]
+    check(program, (torch.randn(9, 2),), others=[(torch.randn(n, 2),) for n in (3, 5, 6, 7, 8, 20)], dynamic_shapes=({0: "n"},))  # fmt: skip
+    fewer = fx2onnx.export(lambda x: x.chunk(3)[-1] * 2, (torch.randn(4, 2),), dynamic_shapes=({0: "n"},))
+    conditions = size_conditions.read(fewer.model.metadata_props[size_conditions.METADATA_KEY])
+    assert [n for n in SIZES if all(each.holds({"n": n}) for each in conditions)] == [2, 4]
+
+
+def test_a_bound_that_follows_is_not_stated() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return F.max_pool1d(x, 4).repeat_interleave(4, -1) + x
+
+    result = check(program, (torch.randn(1, 2, 8),), others=[(torch.randn(1, 2, 4),)], dynamic_shapes=({2: "n"},))
+    assert [found.expression for found in result.report.assumptions if found.kind == "condition"] == ["n % 4 == 0"]
+
+
+def windows_if_tall(x: torch.Tensor) -> torch.Tensor:
+    rows, columns = x.shape
+    return x.view(rows // 4, 4, columns).sum(1) if rows > columns else x * 2
+
+
+def windows_if_wide(x: torch.Tensor) -> torch.Tensor:
+    rows, columns = x.shape
+    return x.view(rows // 4, 4, columns).sum(1) if columns > 4 else x * 2
+
+
+def pairs_if_wide(x: torch.Tensor) -> torch.Tensor:
+    rows, columns = x.shape
+    return x.unfold(0, 3, 1).sum(-1) if columns >= rows else x[:, : rows - columns] * 1
+
+
+def long_windows(x: torch.Tensor) -> torch.Tensor:
+    rows, columns = x.shape
+    return x.view(rows, columns // 28, 28).sum(-1) if columns > 8 else x[:, :2]
+
+
+def nothing_else(x: torch.Tensor) -> torch.Tensor:
+    return x * 2 if x.shape[1] > 8 else x[:, :2].unfold(1, 4, 1).sum(-1)
+
+
+def reads_a_part(x: torch.Tensor) -> torch.Tensor:
+    x = x * 2 if x.shape[1] > 11 else x[:, :2] + 1
+    return x.sum(1) * x.shape[1]
+
+
+OF_BRANCHES = (windows_if_tall, windows_if_wide, pairs_if_wide, long_windows, nothing_else, reads_a_part)
+
+
+@pytest.mark.parametrize(
+    ("program", "sample"),
+    [
+        (program, sizes)
+        for program in OF_BRANCHES
+        for sizes in ((12, 12), (12, 3), (4, 12), (3, 28), (4, 5))
+        if eager(program, torch.zeros(sizes)) is not None
+    ],
+)
+def test_what_one_branch_needs_is_needed_there_only(program: Any, sample: tuple[int, int]) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(sample)
+    result = fx2onnx.export(program, (x,), dynamic_shapes=({0: "m", 1: "n"},))
+    at_every_size(program, result, [torch.randn(m, n) for m in (1, 2, 3, 4, 8, 9) for n in (1, 2, 4, 5, 12, 28, 29)])
+
+
+ARGUMENTS: dict[str, Any] = {
+    "a factor": lambda x: x * (x.shape[0] > 2),
+    "a summand": lambda x: x + (x.shape[0] == 3) + (x.shape[0] % 2 == 0),
+    "a choice": lambda x: torch.where(x > 0, x.shape[0] > 5, x.shape[0] == 3),
+    "sym_ite": lambda x: x * torch.sym_ite(x.shape[0] > 3, 2, 5),
+}
+
+
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_a_comparison_of_sizes_as_a_number(name: str) -> None:
+    others = [(torch.randn(size, 2),) for size in (1, 2, 3, 6, 9)]
+    check(ARGUMENTS[name], (torch.randn(4, 2),), others=others, dynamic_shapes=({0: "n"},))
+
+
+def test_a_part_of_a_difference_is_a_quotient() -> None:
+    result = fx2onnx.export(
+        lambda x: x[: int((x.shape[0] - 1) * 0.5)], (torch.randn(8, 2),), dynamic_shapes=({0: "n"},)
+    )
+    assert str(result.model.graph.outputs[0].shape[0]) == "((n + 1) // 2) - 1"

@@ -28,6 +28,8 @@ from fx2onnx.sources.light_run import Result, run_lightly
 from fx2onnx.sources.source import AxisName, Options, Source
 
 _PAST_SAMPLE = 6
+_PROMPT_SAMPLE = 7
+"""More than convolutions are wide, no multiple of a block."""
 
 
 class CachedDecoder(torch.nn.Module):
@@ -60,9 +62,7 @@ class CachedDecoder(torch.nn.Module):
     def forward(self, **inputs: torch.Tensor) -> dict[str, torch.Tensor]:
         states = {name.removeprefix(PAST): value for name, value in inputs.items() if name.startswith(PAST)}
         plain = {name: value for name, value in inputs.items() if not name.startswith(PAST)}
-        cache = self._layout.rebuilt(self._begun(plain, states), self._past(plain, states))
-        if KINDS in plain:
-            cache = before_the_prompt(cache)
+        cache = self._cache(plain, states)
         with behind_layers(self.model, plain.pop(DEEP, None)):
             result, behind = self._run(self.arguments(plain, states), cache)
         following = {name: value for name, value in self._layout.taken_from(behind).items() if name not in self._given}
@@ -70,6 +70,11 @@ class CachedDecoder(torch.nn.Module):
             seen = plain["attention_mask"][:, -1] != 0
             following = {name: self._kept(name, seen, states[name], value) for name, value in following.items()}
         return {"logits": result["logits"]} | {PRESENT + name: value for name, value in following.items()}
+
+    def _cache(self, plain: Mapping[str, torch.Tensor], states: dict[str, torch.Tensor]) -> object:
+        """The cache before the tokens."""
+        cache = self._layout.rebuilt(self._begun(plain, states), self._past(plain, states))
+        return before_the_prompt(cache) if KINDS in plain else cache
 
     def _run(self, arguments: Mapping[str, object], cache: object) -> tuple[Mapping[str, torch.Tensor], object]:
         """What the model gives, and its cache behind that."""
@@ -122,12 +127,29 @@ class CachedDecoder(torch.nn.Module):
         )
 
 
+class WholePrompt(CachedDecoder):
+    """``model`` at its prompt, which it takes without a cache and gives one."""
+
+    def _cache(self, plain: Mapping[str, torch.Tensor], states: dict[str, torch.Tensor]) -> object:
+        return None
+
+    def _run(self, arguments: Mapping[str, object], cache: object) -> tuple[Mapping[str, torch.Tensor], object]:
+        if self._layout.is_of_modules:
+            return state_behind(self.model, arguments)
+        name = self._cache_argument
+        result = self.model(**arguments, use_cache=True, return_dict=True)
+        if result.get(name) is None:
+            result = _with_cache(self.model, **arguments)
+        return result, result[name]
+
+
 def cached_decoder(
     model: Model,
     name: str,
     options: Options,
     *,
     one_token: bool = False,
+    whole_prompt: bool = False,
     width: int | None = None,
     axes: int = 0,
     beside: Mapping[str, tuple[int, ...]] | None = None,
@@ -136,7 +158,8 @@ def cached_decoder(
 ) -> Source:
     """``model`` as one graph with its cache in and out.
 
-    With ``one_token``, a graph that takes one token a call; with ``width``, one that takes embedded tokens of so many
+    With ``one_token``, a graph that takes one token a call; with ``whole_prompt``, one that takes the first tokens and no
+    cache; with ``width``, one that takes embedded tokens of so many
     numbers; with ``axes``, one that takes so many numbers as the position of each token (a time, a row and a column); with
     ``beside``, one that takes more for each token, of the sizes that it says by name. ``past`` is the sample's number of past
     tokens; ``rows``, how many rows of ids there are for each sample, one for each codebook.
@@ -147,9 +170,13 @@ def cached_decoder(
     cache_argument, layout = _layout_of(model, unmistakable_sizes(model.config), width, beside, rows)
     if not layout.states:
         raise no_cache(model)
-    module = CachedDecoder(model, cache_argument, layout, one_token=one_token).eval()
-    batch, new = options.batch_or(), 1 if one_token else options.seq_or(4)
-    kwargs, shapes = text_inputs(model, layout, batch, new, past)
+    batch, new = options.batch_or(), 1 if one_token else options.seq_or(_PROMPT_SAMPLE if whole_prompt else 4)
+    if whole_prompt:
+        module: CachedDecoder = WholePrompt(model, cache_argument, layout).eval()
+        kwargs, shapes = _prompt_inputs(*text_inputs(model, layout, batch, new, past=0))
+    else:
+        module = CachedDecoder(model, cache_argument, layout, one_token=one_token).eval()
+        kwargs, shapes = text_inputs(model, layout, batch, new, past)
     if width is not None:
         del kwargs["input_ids"]
         kwargs[EMBEDDED], shapes[EMBEDDED] = torch.randn(batch, new, width), shapes.pop("input_ids")
@@ -161,12 +188,18 @@ def cached_decoder(
     if axes and "position_ids" in kwargs:
         kwargs["position_ids"] = kwargs["position_ids"].repeat(axes, 1, 1)
         shapes["position_ids"] = {axis + 1: word for axis, word in shapes["position_ids"].items()}
-    add_states(kwargs, shapes, layout, batch, past)
+    if not whole_prompt:
+        add_states(kwargs, shapes, layout, batch, past)
     if one_token:
         for words in shapes.values():
             for axis in [axis for axis, word in words.items() if word == SEQUENCE]:
                 del words[axis]
     return Source.of_part(name, module, kwargs, shapes)
+
+
+def _prompt_inputs(kwargs: Inputs, shapes: Shapes) -> tuple[Inputs, Shapes]:
+    """Those of ``text_inputs``, where there is no past."""
+    return kwargs, {name: {**axes, 1: SEQUENCE} for name, axes in shapes.items()}
 
 
 def _layout_of(

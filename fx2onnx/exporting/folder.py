@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
 from fx2onnx.base import size_conditions
 from fx2onnx.base.assumptions import Assumed, Condition, Guard, Specialization
@@ -26,7 +26,7 @@ from fx2onnx.exporting.contract import manifest_of
 from fx2onnx.exporting.options import ExportOptions
 from fx2onnx.irx import reference
 from fx2onnx.irx.shared_data import save_together
-from fx2onnx.manifest.names import ENCODER_STATES, PAST_SIZE
+from fx2onnx.manifest.names import ENCODER_STATES, PAST_SIZE, PROMPT_FILE
 from fx2onnx.targets.find import chosen_opset
 
 if TYPE_CHECKING:
@@ -98,7 +98,8 @@ def export_assembly(
     results: dict[str, ExportResult] = {}
     for part in assembly.parts:
         done.notes += [part.note] if part.note else []
-        results[part.file], done.sources[part.file] = _export_part(part, options, done.notes)
+        for file, (result, source) in _export_part(part, options, done.notes).items():
+            results[file], done.sources[file] = result, source
     check = functools.partial(_verify, done, engines=engines) if options.verify else None
     _write_parts(assembly, results, done, check, origin or {})
     done.files = sorted(entry.name for entry in target.iterdir() if entry.is_file())
@@ -145,25 +146,46 @@ def check_folder(target: Path) -> Path:
     return target
 
 
-def _export_part(part: Part, options: ExportOptions, notes: list[str]) -> tuple[ExportResult, Source]:
-    """The first form that exports and holds at every length; a reason is noted where that is not the first."""
+_Exported: TypeAlias = "tuple[ExportResult, Source]"
+
+
+def _export_part(part: Part, options: ExportOptions, notes: list[str]) -> dict[str, _Exported]:
+    """By file name, the first form that exports and holds at every length, behind a graph for the prompt where that form is
+    not the first; else a reason is noted.
+    """
     problem: UserError | None = None
     for make in part.forms:
-        source = make()
-        try:
-            result = _export(source, options)
-        except UserError as error:
-            problem = problem or error
+        made = _tried(make, options, holds=make is not part.forms[-1])
+        if isinstance(made, UserError):
+            problem = problem or made
             continue
-        why = _flaw(result, source) if make is not part.forms[-1] else ""
-        if not why:
-            if problem is not None and part.narrow:
-                notes.append(f"{part.file} takes {part.narrow} a call: {problem.what}")
-            notes += [f"{part.file} is right while {limit}" for limit in _limits(result)]
-            return result, source
-        problem = problem or UserError("E105", why)
+        prompt = None if problem is None else _export_prompt(part, options, notes)
+        if problem is not None and part.narrow and prompt is None:
+            notes.append(f"{part.file} takes {part.narrow} a call: {problem.what}")
+        notes += [f"{part.file} is right while {limit}" for limit in _limits(made[0])]
+        return ({} if prompt is None else {PROMPT_FILE: prompt}) | {part.file: made}
     assert problem is not None
     raise problem
+
+
+def _tried(make: Callable[[], Source], options: ExportOptions, *, holds: bool) -> _Exported | UserError:
+    """What ``make`` makes, exported; where it ``holds`` it is right at every length."""
+    source = make()
+    try:
+        result = _export(source, options)
+    except UserError as error:
+        return error
+    why = _flaw(result, source) if holds else ""
+    return UserError("E105", why) if why else (result, source)
+
+
+def _export_prompt(part: Part, options: ExportOptions, notes: list[str]) -> _Exported | None:
+    """The graph for the prompt, where it is right for prompts of any length."""
+    made = None if part.prompt is None else _tried(part.prompt, options, holds=True)
+    if isinstance(made, tuple):
+        notes.append(f"{PROMPT_FILE} takes the prompt, {part.file} each later token")
+        return made
+    return None
 
 
 def _export(source: Source, options: ExportOptions) -> ExportResult:
@@ -250,7 +272,8 @@ def _flaw(result: ExportResult, source: Source) -> str:
     for found in result.report.assumptions:
         if isinstance(found, Condition) and _is_of_length(found.name) and not _is_upper_bound(found):
             return f"forward needs of the length: {found}"
-    if not any(name.endswith(("_state", "recurrent")) for name in source.kwargs):
+    goes_on = any(name.startswith("past_") for name in source.kwargs)
+    if goes_on and not any(name.endswith(("_state", "recurrent")) for name in source.kwargs):
         return ""
     for found in result.report.assumptions:
         if isinstance(found, Condition | Guard | Specialization) and _depends_on_length(found.relation):

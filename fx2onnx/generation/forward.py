@@ -27,7 +27,8 @@ def run_forward(model: OpenedFolder, inputs: Mapping[str, Any]) -> Outputs:
     if embedding is not None and IDS in given and EMBEDDED not in given:
         return _embedded(model, embedding, given)
     goes_on = any(name == CACHE or name in main.past for name in given)
-    if prompt is not None and (_is_for(prompt, main, given) or (main.form.tokens == "all" and not goes_on)):
+    steps = main.form.tokens == "all" or main.form.tokens_per_call is not None
+    if prompt is not None and (_is_for(prompt, main, given) or (steps and not goes_on)):
         return model.run(prompt, given)
     for graph in (model.graph(medium.kind) for medium in model.manifest.media):
         if graph is not None and _is_for(graph, main, given):

@@ -228,10 +228,8 @@ def _steps(
     for step in range(stop.max_new_tokens):
         if rows is not None:
             ids = rows.applied(ids, tokens.shape[1] - ids.shape[1])
-        if step == 0 and prompt is not None:
-            logits, states = _prompted(model, prompt, ids, mask, states, fixed)
-        else:
-            logits, states = _advance(model, ids, mask, states, fixed)
+        graph = prompt if step == 0 and prompt is not None else model.main
+        logits, states = _advance(model, graph, ids, mask, states, fixed)
         fixed = {name: value for name, value in fixed.items() if name in model.main.inputs}
         scores = logits[:, -1].astype(np.float32)
         for rule in rules:
@@ -247,10 +245,10 @@ def _steps(
 
 
 def _advance(
-    model: OpenedFolder, ids: Array, mask: Array, states: dict[str, Any], fixed: Mapping[str, Any]
+    model: OpenedFolder, graph: Graph, ids: Array, mask: Array, states: dict[str, Any], fixed: Mapping[str, Any]
 ) -> tuple[Array, dict[str, Any]]:
     """Logits after ``ids``, and the states that follow. A graph of one token a call is called once a token."""
-    graph, length = model.main, ids.shape[1]
+    length = ids.shape[1]
     form, stream = graph.form, graph.form.input("stream")
     made, places = _embedded(model, ids, mask, states, fixed)
     width = form.tokens_per_call or length
@@ -268,21 +266,15 @@ def _advance(
             by_role["stream"] = fixed[stream][:, part]
         by_name = {**states, **fixed, **{name: value[:, first : first + width] for name, value in made.items()}}
         by_name |= {
-            p.name: _of_tokens(fixed[p.name], first, width, length) for p in form.inputs if p.role == "token_mask"
+            p.name: _of_tokens(fixed[p.name], first, width, length)
+            for p in form.inputs
+            if p.role == "token_mask" and p.name in fixed
         }
         outputs = graph.run(graph.feeds(by_role, by_name))
-        states = states | graph.following(outputs, graph)
+        states = states | graph.following(outputs, model.main)
     if places is not None:
         states[_LAST_POSITION] = places.max(axis=(0, 2))
     return as_array(outputs[form.output("logits")]), states
-
-
-def _prompted(
-    model: OpenedFolder, prompt: Graph, ids: Array, mask: Array, states: dict[str, Any], fixed: Mapping[str, Any]
-) -> tuple[Array, dict[str, Any]]:
-    """Logits after a prompt that a graph of its own takes whole, with what comes beside the text."""
-    outputs = prompt.run(prompt.feeds({"tokens": ids, "mask": mask, "positions": positions(mask)}, fixed))
-    return as_array(outputs[prompt.form.output("logits")]), states | prompt.following(outputs, model.main)
 
 
 def _of_tokens(value: Any, first: int, width: int, length: int) -> Any:

@@ -20,6 +20,7 @@ from fx2onnx.model_patches.transformers import (  # noqa: F401
     packed_images,
     packed_texts,
     positions,
+    prompt_states,
     prompts,
     recurrences,
     sound_windows,

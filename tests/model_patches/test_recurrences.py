@@ -107,7 +107,7 @@ def _matrix_lstm(with_state: bool) -> Any:
     ],
 )
 def test_every_length(make: Any) -> None:
-    sample, others = _lengths(5, 9, 1)
+    sample, others = _lengths(5, 1, 16, 17, 70)
     result = check(make(), sample, others=others, dynamic_shapes={"x": {0: "batch", 1: "length"}})
     assert _loops(result)
 

@@ -18,6 +18,7 @@ import torch
 from fx2onnx.base.bounded import Bounded
 from fx2onnx.base.errors import UserError
 from fx2onnx.decoding.cache.compressed import Compressing, compresses, sizes_of_their_own, tokens_for_an_entry
+from fx2onnx.decoding.cache.module_state import is_holding
 from fx2onnx.decoding.cache.prompt_window import PROMPT_FIELDS, PROMPT_LENGTH, KeepingPrompt, keeps_prompt
 from fx2onnx.manifest.names import BATCH, ENCODER_SIZE, PAST_SIZE, window_size
 from fx2onnx.sources.hf.transformers_types import Config
@@ -130,6 +131,11 @@ class CacheLayout:
             return _Slot(names.get(id(value)), empty, value.dtype if is_counter else None)
 
         self._template = _copied(cache, slot, {})
+
+    @property
+    def is_of_modules(self) -> bool:
+        """Whether modules hold a part of the state."""
+        return is_holding(self._template)
 
     def rebuilt(self, tensors: Mapping[str, torch.Tensor], past: int) -> object:
         """A cache like the one of the trial, holding ``tensors`` after ``past`` tokens."""

@@ -22,13 +22,15 @@ Facts = TypeVar("Facts")
 @dataclass(frozen=True)
 class Part:
     """One file of the folder. Of its ``forms`` the first that can be exported whole is taken; ``narrow`` is what the
-    last of them takes a call, if that is less.
+    last of them takes a call, if that is less. ``prompt`` is a graph for the first tokens, which is made, too, where not the
+    first form is taken and it can be exported whole.
     """
 
     file: str
     forms: Sequence[Callable[[], Source]]
     narrow: str = "one token"
     note: str = ""
+    prompt: Callable[[], Source] | None = None
 
 
 class ModelPart(torch.nn.Module, Generic[Facts]):
@@ -76,10 +78,11 @@ class Request:
 
     def decoder_part(self, file: str, make: Callable[..., Source]) -> Part:
         """A decoder that ``make`` makes; where that cannot be exported, one that takes one token a call, the last with a
-        long past, so that tokens pooled in blocks make several blocks.
+        long past, so that tokens pooled in blocks make several blocks, and another graph for the prompt.
         """
         first = make()  # here, so that a model without cache says so early
-        return self.part(file, first, partial(make, one_token=True), partial(make, one_token=True, past=MANY_BLOCKS))
+        part = self.part(file, first, partial(make, one_token=True), partial(make, one_token=True, past=MANY_BLOCKS))
+        return replace(part, prompt=partial(self._finished, partial(make, whole_prompt=True)))
 
     def _finished(self, form: Source | Callable[[], Source]) -> Source:
         made, whole = form if isinstance(form, Source) else form(), self.source

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fx2onnx.model_patches.patching import patches
-from fx2onnx.model_patches.transformers.recurrences import is_dynamic, scanned
+from fx2onnx.model_patches.transformers.chunked import chunks, is_dynamic, scanned
 
 _MODELS = "transformers.models"
 
@@ -100,7 +100,7 @@ def _chunked(
     if is_normalized:
         query, key = (_normalized(part.float()) for part in (query, key))
     parts = (query * query.shape[-1] ** -0.5, key, value, decay, beta.unsqueeze(-1))
-    query, key, value, decay, beta = (_chunks(part.transpose(1, 2).float(), size) for part in parts)
+    query, key, value, decay, beta = (chunks(part.transpose(1, 2).float(), size) for part in parts)
     so_far = decay.cumsum(dim=3)
     between = so_far.unsqueeze(4) - so_far.unsqueeze(3)
     later = torch.ones(size, size, dtype=torch.bool).triu(1)
@@ -132,10 +132,3 @@ def _chunked(
 
 def _normalized(numbers: Tensor) -> Tensor:
     return numbers / torch.sqrt((numbers * numbers).sum(dim=-1, keepdim=True) + 1e-6)
-
-
-def _chunks(numbers: Tensor, size: int) -> Tensor:
-    """Shapes: [batch, heads, length, d] -> [batch, heads, chunks, size, d], filled with zeros."""
-    batch, heads, length, width = numbers.shape
-    filled = torch.nn.functional.pad(numbers, (0, 0, 0, -length % size))
-    return filled.reshape(batch, heads, -(-length // size), size, width)

@@ -7,7 +7,7 @@ Where the number of steps is known, the functions are left as they are.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,18 +15,15 @@ from torch import Tensor
 
 from fx2onnx.capture.torch_private.operators import HIGHER_ORDER
 from fx2onnx.model_patches.patching import patches
-
-
-def is_dynamic(size: Any) -> bool:
-    return type(size) is torch.SymInt
-
-
-def scanned(step: Callable[..., Any], states: Sequence[Tensor], inputs: Sequence[Tensor], axis: int) -> list[Tensor]:
-    """``step(*states, *inputs at a position)`` gives new states and an output: the last states, and the outputs along
-    ``axis``.
-    """
-    *last, output = HIGHER_ORDER["scan"](step, list(states), [tensor.movedim(axis, 0) for tensor in inputs], [])
-    return [*last, output.movedim(0, axis)]
+from fx2onnx.model_patches.transformers.chunked import (
+    ELEMENTWISE_SIZE,
+    causal,
+    chunks,
+    elementwise,
+    is_dynamic,
+    scan,
+    scanned,
+)
 
 
 _MODELS = "transformers.models"
@@ -63,20 +60,23 @@ def selective_scan(
         dt = dt + delta_bias.to(dt.dtype)[..., None]
     if delta_softplus:
         dt = torch.nn.functional.softplus(dt)
-    decay = torch.exp(A[None, :, :, None] * dt[:, :, None])
-    added = dt[:, :, None] * B[:, None].float() * hidden_states[:, :, None].float()
     dtype = hidden_states.dtype
-
-    def step(state: Tensor, decay: Tensor, added: Tensor, read: Tensor) -> tuple[Tensor, Tensor]:
-        state = decay * state + added
-        return state, torch.matmul(state.to(dtype), read.unsqueeze(-1)).squeeze(-1)
-
-    state, output = scanned(step, [torch.zeros_like(added[..., 0])], [decay, added, C], axis=-1)
+    read, written, steps, inputs = (_positions_first(part, ELEMENTWISE_SIZE) for part in (C, B, dt, hidden_states))
+    added = (steps * inputs.float()).unsqueeze(-1) * written.float().unsqueeze(-2)
+    state = torch.zeros(*hidden_states.shape[:2], A.shape[-1], dtype=added.dtype)
+    states, state = elementwise(torch.exp(steps.unsqueeze(-1) * A), added, state)
+    output = torch.matmul(states.to(dtype), read.unsqueeze(-1)).squeeze(-1)
+    output = output.permute(2, 3, 1, 0).flatten(2)[..., : dt.shape[-1]]
     if D is not None:
         output = output + hidden_states * D[None, :, None]
     if z is not None:
         output = output * torch.nn.functional.silu(z)
     return (output, state) if return_last_state else output
+
+
+def _positions_first(numbers: Tensor, size: int) -> Tensor:
+    """Shapes: [batch, width, length] -> [size, chunks, batch, width], filled with zeros."""
+    return chunks(numbers, size).permute(3, 2, 0, 1)
 
 
 @patches(f"{_MODELS}.rwkv.modeling_rwkv:rwkv_linear_attention_cpu", around=True)
@@ -133,14 +133,11 @@ def griffin_recurrence(
         return original(self, hidden_states, recurrent_gate, reset, recurrent_states, acc_dtype)
     if recurrent_states is None:
         recurrent_states = torch.zeros_like(hidden_states[:, 0], dtype=acc_dtype)
-    gate = (recurrent_gate * ~reset).type(acc_dtype)
-
-    def step(state: Tensor, gate: Tensor, added: Tensor) -> tuple[Tensor, Tensor]:
-        state = gate * state + added
-        return state, state
-
-    state, output = scanned(step, [recurrent_states.to(acc_dtype)], [gate, hidden_states.type(acc_dtype)], axis=1)
-    return output.type(hidden_states.dtype), state
+    gate, length = (recurrent_gate * ~reset).type(acc_dtype), hidden_states.shape[1]
+    gate = chunks(gate, ELEMENTWISE_SIZE, axis=1, fill=1.0).permute(2, 1, 0, 3)
+    added = chunks(hidden_states.type(acc_dtype), ELEMENTWISE_SIZE, axis=1).permute(2, 1, 0, 3)
+    states, state = elementwise(gate, added, recurrent_states.to(acc_dtype))
+    return states.permute(2, 1, 0, 3).flatten(1, 2)[:, :length].type(hidden_states.dtype), state
 
 
 @patches(f"{_MODELS}.xlstm.modeling_xlstm:wrap_chunkwise_arbitrary_sequence_length", around=True)
@@ -159,34 +156,71 @@ def matrix_lstm(
     m_initial: Tensor | None = None,
     return_last_states: bool = True,
     eps: float = 1e-6,
+    autocast_kernel_dtype: torch.dtype = torch.bfloat16,
+    chunk_size: int = 64,
     *args: Any,
     **kwargs: Any,
 ) -> Any:
-    """``wrap_chunkwise_arbitrary_sequence_length``, which takes whole chunks at once and the rest in steps: all in steps.
+    """``wrap_chunkwise_arbitrary_sequence_length``: c = exp(log f) c + exp(i) key value, output = query c, divided by the same
+    with ones for values, all numbers kept in range by the largest exponent m.
 
     Shapes:  query and key [batch, heads, length, d], value [batch, heads, length, e], fgate and igate [batch, heads, length]
         -> [batch, heads, length, e], and the last states where they are asked for.
     """
-    kernels, parts = (
-        (mlstm_chunkwise_kernel, mlstm_sequence_kernel, mlstm_step_kernel),
-        (query, key, value, fgate, igate),
-    )
     initial = (c_initial, n_initial, m_initial)
     if not is_dynamic(key.shape[2]):
-        return original(*kernels, *parts, *initial, return_last_states, eps, *args, **kwargs)
-    batch, heads, _, width = key.shape
+        kernels = (mlstm_chunkwise_kernel, mlstm_sequence_kernel, mlstm_step_kernel)
+        more = (*initial, return_last_states, eps, autocast_kernel_dtype, chunk_size, *args)
+        return original(*kernels, query, key, value, fgate, igate, *more, **kwargs)
+    batch, heads, length, width = key.shape
     sizes = ((batch, heads, width, value.shape[-1]), (batch, heads, width), (batch, heads, 1))
-    states = [torch.zeros(size) if given is None else given for given, size in zip(initial, sizes, strict=True)]
+    c, n, m = (torch.zeros(size) if state is None else state for state, size in zip(initial, sizes, strict=True))
+    values = torch.cat([value, torch.ones_like(value[..., :1])], dim=-1)
+    forget = torch.nn.functional.logsigmoid(fgate.float())
+    output, state, m = _exponential(
+        *(chunks(part.float(), chunk_size) for part in (query * width**-0.5, key, values)),
+        chunks(forget.unsqueeze(-1), chunk_size),
+        chunks(igate.float().unsqueeze(-1), chunk_size, fill=-torch.inf),
+        (torch.cat([c, n.unsqueeze(-1)], dim=-1).float(), m.float().unsqueeze(-1)),
+        eps,
+    )
+    output = output.flatten(2, 3)[:, :, :length].to(query.dtype)
+    after = (state[..., :-1], state[..., -1], m.squeeze(-1))
+    return (output, after) if return_last_states else output
 
-    def step(c: Tensor, n: Tensor, m: Tensor, query: Tensor, key: Tensor, value: Tensor, *gates: Tensor) -> Any:
-        fgate, igate = gates
-        given = {"query": query, "key": key, "value": value, "igate": igate, "fgate": fgate}
-        output, after = mlstm_step_kernel(**given, cstate=c, nstate=n, mstate=m, eps=eps)
-        return *after, output
 
-    inputs = (query, key, value, fgate[..., None], igate[..., None])
-    *after, output = scanned(step, states, inputs, axis=2)
-    return (output, tuple(after)) if return_last_states else output
+def _exponential(
+    query: Tensor,
+    key: Tensor,
+    values: Tensor,
+    forget: Tensor,
+    add: Tensor,
+    before: tuple[Tensor, Tensor],
+    eps: float,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The output, the last state and its exponent; ``values`` end with ones, ``forget`` and ``add`` are exponents.
+
+    Shapes:  [batch, heads, chunks, size, d, e, or 1], and before [batch, heads, d, e] and [batch, heads, 1, 1].
+    """
+    so_far = forget.cumsum(dim=3)
+    total = so_far[..., -1:, :]
+    exponents = causal(so_far - so_far.mT + add.mT)
+    largest = exponents.amax(dim=-1, keepdim=True)
+    own = (query @ key.mT * (exponents - largest).exp()) @ values
+    at_end = largest[..., -1:, :]
+    added = (key * (total - so_far + add - at_end).exp()).mT @ values
+
+    def between(state: Tensor, m: Tensor, total: Tensor, at_end: Tensor, added: Tensor) -> Any:
+        after = torch.maximum(total + m, at_end)
+        new = (total + m - after).exp() * state + (at_end - after).exp() * added
+        return new, after, state.clone(), m.clone()
+
+    inputs = [part.movedim(2, 0) for part in (total, at_end, added)]
+    (state, m), found = scan(between, before, inputs, 2)
+    states, ms = (part.movedim(0, 2) for part in found)
+    m_now = torch.maximum(so_far + ms, largest)
+    both = (largest - m_now).exp() * own + (so_far + ms - m_now).exp() * (query @ states)
+    return both[..., :-1] / (torch.maximum(both[..., -1:].abs(), (-m_now).exp()) + eps), state, m
 
 
 _NO_LIST = "as many as the data tells"

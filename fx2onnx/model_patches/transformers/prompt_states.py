@@ -1,0 +1,117 @@
+"""Patches of what models keep behind a prompt, whose Python decides by its length: the same for every length."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fx2onnx.model_patches.patching import patches
+from fx2onnx.model_patches.transformers.chunked import attended, chunks, is_dynamic
+
+_LIGHTNING_SIZE = 64
+"""Positions of a chunk: so many products of a query with keys cost about as much as one with a state of usual heads."""
+
+
+@patches("transformers.cache_utils:LinearAttentionLayer.update_conv_state", around=True)
+def last_of_a_prompt(
+    original: Callable[..., Any],
+    self: Any,
+    conv_states: Tensor,
+    state_idx: int = 0,
+    conv_kernel_size: int | None = None,
+    **kwargs: Any,
+) -> Any:
+    """``LinearAttentionLayer.update_conv_state``: the first columns are filled with zeros up to the width that is kept,
+    which is by none where there are enough.
+    """
+    length = conv_states.shape[-1]
+    is_prompt = not self.has_previous_state[state_idx] and not self.record_past
+    if is_prompt and is_dynamic(length):
+        width = self.conv_kernel_size[state_idx] if self.is_conv_states_initialized[state_idx] else conv_kernel_size
+        if width is not None:
+            lacking = torch.sym_max(width - length, 0)  # type: ignore[no-untyped-call]
+            conv_states = torch.nn.functional.pad(conv_states, (lacking, 0))
+            _initialize(self, conv_states, state_idx, width)
+            self.has_previous_state[state_idx] = True
+            self.conv_states[state_idx].copy_(conv_states[..., -width:])
+            return conv_states
+    return original(self, conv_states, state_idx, conv_kernel_size, **kwargs)
+
+
+def _initialize(layer: Any, conv_states: Tensor, state_idx: int, width: int) -> None:
+    if not layer.is_conv_states_initialized[state_idx]:
+        layer.lazy_initialization(conv_states=conv_states, state_idx=state_idx, conv_kernel_size=width)
+
+
+@patches("transformers.models.minimax.modeling_minimax:MiniMaxLightningAttention.forward", around=True)
+def lightning_attention(
+    original: Callable[..., Any],
+    self: Any,
+    hidden_states: Tensor,
+    position_embeddings: Any,
+    attention_mask: Tensor | None,
+    past_key_values: Any = None,
+    **kwargs: Any,
+) -> Any:
+    """``MiniMaxLightningAttention.forward``, which goes block by block at the prompt and token by token behind it.
+
+    Shapes:  hidden_states [batch, length, width] -> the same, and the state [batch, heads, d, d].
+    """
+    batch, length, _ = hidden_states.shape
+    if not is_dynamic(length):
+        return original(self, hidden_states, position_embeddings, attention_mask, past_key_values, **kwargs)
+    mixed = self.act_fn(self.qkv_proj(hidden_states))
+    if attention_mask is not None:
+        mixed = (mixed * attention_mask[:, :, None]).to(mixed.dtype)
+    heads, width = self.num_attention_heads, self.head_dim
+    parts = mixed.reshape(batch, length, heads, 3 * width).transpose(1, 2).split(width, dim=3)
+    state = None if past_key_values is None else past_key_values.get_linear_cache(self.layer_idx)
+    if state is None:
+        state = torch.zeros(batch, heads, width, width, dtype=mixed.dtype)
+    decay = -self.slope_rate[None] * torch.ones_like(hidden_states[:1, None, :, :1])
+    output, state = attended(*(chunks(part, _LIGHTNING_SIZE) for part in (*parts, decay)), state)
+    output = output.flatten(2, 3)[:, :, :length].transpose(1, 2).reshape(batch, length, heads * width)
+    output = torch.sigmoid(self.output_gate(hidden_states)) * self.norm(output)
+    if past_key_values is not None:
+        past_key_values.set_linear_cache(self.layer_idx, state)
+    return self.out_proj(output), state
+
+
+_PIECE = "max_inference_chunksize"
+
+
+class _Unlimited:
+    """A length that is less than none, symbolic ones included."""
+
+    def __lt__(self, length: object) -> bool:
+        return False
+
+
+@patches(
+    "transformers.models.xlstm.modeling_xlstm:xLSTMModel.forward",
+    "transformers.models.xlstm.modeling_xlstm:xLSTMForCausalLM.forward",
+    around=True,
+)
+def whole_sequence(
+    original: Callable[..., Any],
+    self: Any,
+    input_ids: Tensor | None = None,
+    inputs_embeds: Tensor | None = None,
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    """``xLSTMModel.forward`` and that of the whole model, which cut long sequences and go on from the state of the piece
+    before: in one piece.
+    """
+    given = input_ids if inputs_embeds is None else inputs_embeds
+    if given is None or not is_dynamic(given.shape[1]):
+        return original(self, input_ids, inputs_embeds, *args, **kwargs)
+    config = vars(self.config)  # which takes a number that its own checks refuse
+    limit, config[_PIECE] = config[_PIECE], _Unlimited()
+    try:
+        return original(self, input_ids, inputs_embeds, *args, **kwargs)
+    finally:
+        config[_PIECE] = limit

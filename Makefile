@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 # NumPy's matrix speed halves where a shell pins OpenBLAS to old kernels; benchmarks and the demo lift the pin.
 UNPIN  := env -u OPENBLAS_CORETYPE -u OPENBLAS_L2_SIZE
 
-.PHONY: demo test lint unit test-all mutants fuzz bench scaling operators gradients training training-speed sabotage planted verify-cost verify-alarms dynamic-sizes optimize-files matrix target-kernels target-probes emit-stub figures profile-page-test sweep-torchvision sweep-timm sweep-hf clean
+.PHONY: demo test lint unit test-all mutants fuzz bench scaling operators gradients training training-speed sabotage planted verify-cost verify-alarms dynamic-sizes prompt-forms optimize-files matrix target-kernels target-probes emit-stub figures profile-page-test sweep-torchvision sweep-timm sweep-hf clean
 .DEFAULT_GOAL := demo
 
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -59,6 +59,9 @@ training: $(VENV)/.installed ## train every kind of model in exported graphs bes
 
 training-speed: $(VENV)/.installed ## a step's time and memory beside eager PyTorch's, and what its export takes, into docs/training_speed.md (minutes)
 	$(UNPIN) $(BIN)/python -m benchmarks.training_speed --write docs/training_speed.md
+
+prompt-forms: $(VENV)/.installed ## prompts of recurrent models in one call and token by token, into docs/prompt_forms.md (minutes)
+	$(UNPIN) OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.prompt_forms --write docs/prompt_forms.md
 
 verify-cost: $(VENV)/.installed ## what verify and locate cost in forwards of eager PyTorch, into docs/verify_cost.md
 	OMP_NUM_THREADS=1 $(UNPIN) $(BIN)/python -m benchmarks.verify_cost --write docs/verify_cost.md

@@ -296,9 +296,15 @@ def write_page(rows: dict[str, Row], cases: Sequence[tuple[str, str]]) -> None:
             "",
             "## One token a call",
             "",
-            "These loop over their prompt in Python; their graph takes one token, and ",
+            "Their Python is right at one length of a prompt; their graph takes one token, and ",
         ]
         lines[-1] += f"`generate` calls it once a token: {', '.join(single)}."
+    both = sorted(
+        name for name, row in rows.items() if any("takes the prompt" in note for note in row.get("notes", ()))
+    )
+    if both:
+        lines += ["", "## A graph for the prompt", "", "These take the prompt in one call of a graph of its own, and "]
+        lines[-1] += f"each later token in one of another: {', '.join(both)}."
     one_size = sorted(name for name, row in rows.items() if row.get("one_size"))
     if one_size:
         lines += ["", "## Images of one size", ""]

@@ -59,6 +59,11 @@ class CachedDecoder(torch.nn.Module):
             with torch.no_grad(), untouched(model):
                 self._behind_padding = self._behind(torch.zeros(1, 2, dtype=torch.int64))
 
+    @property
+    def is_recurrent(self) -> bool:
+        """Whether a layer keeps one state of all tokens: models make that of many tokens in chunks, which are slow for one."""
+        return any(state.is_of_all_tokens for state in self._layout.states.values())
+
     def forward(self, **inputs: torch.Tensor) -> dict[str, torch.Tensor]:
         states = {name.removeprefix(PAST): value for name, value in inputs.items() if name.startswith(PAST)}
         plain = {name: value for name, value in inputs.items() if not name.startswith(PAST)}

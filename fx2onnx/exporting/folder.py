@@ -26,7 +26,7 @@ from fx2onnx.exporting.contract import manifest_of
 from fx2onnx.exporting.options import ExportOptions
 from fx2onnx.irx import reference
 from fx2onnx.irx.shared_data import save_together
-from fx2onnx.manifest.names import ENCODER_STATES, PAST_SIZE, PROMPT_FILE
+from fx2onnx.manifest.names import ENCODER_STATES, LOGITS, PAST_SIZE, PROMPT_FILE
 from fx2onnx.targets.find import chosen_opset
 
 if TYPE_CHECKING:
@@ -150,8 +150,8 @@ _Exported: TypeAlias = "tuple[ExportResult, Source]"
 
 
 def _export_part(part: Part, options: ExportOptions, notes: list[str]) -> dict[str, _Exported]:
-    """By file name, the first form that exports and holds at every length, behind a graph for the prompt where that form is
-    not the first; else a reason is noted.
+    """By file name, the first form that exports and holds at every length, or a graph for prompts and one for steps. A
+    reason is noted where there is neither the first form nor a graph for prompts.
     """
     problem: UserError | None = None
     for make in part.forms:
@@ -159,13 +159,36 @@ def _export_part(part: Part, options: ExportOptions, notes: list[str]) -> dict[s
         if isinstance(made, UserError):
             problem = problem or made
             continue
-        prompt = None if problem is None else _export_prompt(part, options, notes)
-        if problem is not None and part.narrow and prompt is None:
-            notes.append(f"{part.file} takes {part.narrow} a call: {problem.what}")
         notes += [f"{part.file} is right while {limit}" for limit in _limits(made[0])]
-        return ({} if prompt is None else {PROMPT_FILE: prompt}) | {part.file: made}
+        both = _prompt_and_step(part, None if problem else made, made, options)
+        if both is None:
+            notes += [f"{part.file} takes {part.narrow} a call: {problem.what}"] if problem and part.narrow else []
+            return {part.file: made}
+        notes.append(f"{PROMPT_FILE} takes the prompt, {part.file} each later token")
+        return both
     assert problem is not None
     raise problem
+
+
+def _prompt_and_step(
+    part: Part, first: _Exported | None, made: _Exported, options: ExportOptions
+) -> dict[str, _Exported] | None:
+    """A graph for prompts and one for single tokens: ``first``, where the first form was ``made``, and the second; or
+    ``part.prompt`` and what was ``made`` instead.
+    """
+    if (first is not None and not part.has_steps) or part.prompt is None:
+        return None
+    prompt = first or _tried(part.prompt, options, holds=True)
+    step = made if first is None else _tried(part.forms[1], options, holds=False)
+    if isinstance(prompt, UserError) or isinstance(step, UserError) or not _is_of_one_token(step[0]):
+        return None
+    return {part.file: step, PROMPT_FILE: prompt}
+
+
+def _is_of_one_token(result: ExportResult) -> bool:
+    """Whether a step gives logits of the token that it takes; of more, it has added rows of the batch to one another."""
+    logits = next(value for value in result.owned.model.graph.outputs if value.name == LOGITS)
+    return logits.shape is not None and logits.shape[1] == 1
 
 
 def _tried(make: Callable[[], Source], options: ExportOptions, *, holds: bool) -> _Exported | UserError:
@@ -177,15 +200,6 @@ def _tried(make: Callable[[], Source], options: ExportOptions, *, holds: bool) -
         return error
     why = _flaw(result, source) if holds else ""
     return UserError("E105", why) if why else (result, source)
-
-
-def _export_prompt(part: Part, options: ExportOptions, notes: list[str]) -> _Exported | None:
-    """The graph for the prompt, where it is right for prompts of any length."""
-    made = None if part.prompt is None else _tried(part.prompt, options, holds=True)
-    if isinstance(made, tuple):
-        notes.append(f"{PROMPT_FILE} takes the prompt, {part.file} each later token")
-        return made
-    return None
 
 
 def _export(source: Source, options: ExportOptions) -> ExportResult:
@@ -265,6 +279,8 @@ _ABOUT_ONE_TOKEN = frozenset({("ne", 1), ("eq", 1), ("ne", 0), ("gt", 0), ("gt",
 
 def _flaw(result: ExportResult, source: Source) -> str:
     """Why the graph would be wrong at other lengths or after a past; empty where it is right."""
+    from fx2onnx.decoding.decoder import WholePrompt
+
     unused = [v for v in result.owned.model.graph.inputs if (v.name or "").startswith("past_") and not v.uses()]
     for state in unused:
         if 0 not in (state.shape or ()):  # of keys without positions there is nothing to read: DeepSeek's, of width 0
@@ -272,8 +288,8 @@ def _flaw(result: ExportResult, source: Source) -> str:
     for found in result.report.assumptions:
         if isinstance(found, Condition) and _is_of_length(found.name) and not _is_upper_bound(found):
             return f"forward needs of the length: {found}"
-    goes_on = any(name.startswith("past_") for name in source.kwargs)
-    if goes_on and not any(name.endswith(("_state", "recurrent")) for name in source.kwargs):
+    is_prompt = isinstance(source.module, WholePrompt)
+    if not is_prompt and not any(name.endswith(("_state", "recurrent")) for name in source.kwargs):
         return ""
     for found in result.report.assumptions:
         if isinstance(found, Condition | Guard | Specialization) and _depends_on_length(found.relation):

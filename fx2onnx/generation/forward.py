@@ -27,13 +27,18 @@ def run_forward(model: OpenedFolder, inputs: Mapping[str, Any]) -> Outputs:
     if embedding is not None and IDS in given and EMBEDDED not in given:
         return _embedded(model, embedding, given)
     goes_on = any(name == CACHE or name in main.past for name in given)
-    steps = main.form.tokens == "all" or main.form.tokens_per_call is not None
-    if prompt is not None and (_is_for(prompt, main, given) or (steps and not goes_on)):
+    if prompt is not None and _is_for(prompt, main, given):
         return model.run(prompt, given)
     for graph in (model.graph(medium.kind) for medium in model.manifest.media):
         if graph is not None and _is_for(graph, main, given):
             return _with_media(model, graph, given)
-    return model.run(main, given)
+    return model.run(_taker(model, given, goes_on=goes_on), given)
+
+
+def _taker(model: OpenedFolder, given: Mapping[str, Any], *, goes_on: bool) -> Graph:
+    """The graph for so many tokens as are ``given``, embedded or not."""
+    shapes = (getattr(given[name], "shape", ()) for name in (IDS, EMBEDDED) if name in given)
+    return model.taker(next((shape[1] for shape in shapes if len(shape) > 1), 1), goes_on=goes_on)
 
 
 def _is_for(graph: Graph, main: Graph, given: Mapping[str, Any]) -> bool:
@@ -72,7 +77,7 @@ def _embedded(model: OpenedFolder, embedding: Graph, given: dict[str, Any]) -> O
         )
     made = model.run(embedding, feeds)
     like = {name: value for name, value in made.items() if name in main.inputs}
-    return model.run(main, {**like, **own})
+    return model.run(_taker(model, {**like, **own}, goes_on=bool(own.get(CACHE))), {**like, **own})
 
 
 def _with_media(model: OpenedFolder, encoder: Graph, given: dict[str, Any]) -> Outputs:

@@ -224,7 +224,7 @@ def _steps(
     rules = _rules(model, stop)
     rules += [rows.ends] if rows is not None and rows.ends is not None else []
     tokens = ids
-    prompt = model.graph("prompt")
+    prompt = model.graph("prompt") if model.main.form.tokens_per_call != ids.shape[1] else None
     for step in range(stop.max_new_tokens):
         if rows is not None:
             ids = rows.applied(ids, tokens.shape[1] - ids.shape[1])

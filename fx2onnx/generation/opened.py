@@ -79,6 +79,13 @@ class OpenedFolder:
         assert graph is not None  # read_manifest has looked
         return graph
 
+    def taker(self, tokens: int, *, goes_on: bool) -> Graph:
+        """The graph for a call of so many tokens; ``goes_on``: behind a cache."""
+        prompt, form = self.graph("prompt"), self.main.form
+        if prompt is None or (goes_on and not prompt.past) or form.tokens_per_call == tokens:
+            return self.main
+        return prompt if form.tokens == "all" or form.tokens_per_call is not None else self.main
+
     @property
     def encoder(self) -> Graph | None:
         return self.graph("encoder")

@@ -87,6 +87,9 @@ def test_a_decoder_is_tried_on_many_tokens_then_on_one() -> None:
     for form in part.forms:
         form()
     assert asked[1:] == [{"one_token": True}, {"one_token": True, "past": MANY_BLOCKS}]
+    assert part.prompt is not None
+    part.prompt()
+    assert asked[3:] == [{"whole_prompt": True}]
 
 
 def test_the_sizes_of_samples_are_those_of_the_request() -> None:

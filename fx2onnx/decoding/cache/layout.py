@@ -26,10 +26,11 @@ from fx2onnx.sources.hf.transformers_types import Config
 _SAMPLE = 3  # of a length that has no other
 Keys: TypeAlias = tuple[str | int, ...]
 """Where a tensor lies in a cache: attributes, keys and places in lists."""
+_CONVOLUTION = "conv_state"
 _FIELD_NAMES: dict[str | int, str] = {
     "keys": "key",
     "values": "value",
-    "conv_states": "conv_state",
+    "conv_states": _CONVOLUTION,
     "recurrent_states": "recurrent_state",
     "self_attention_cache": "decoder",
     "cross_attention_cache": "encoder",
@@ -86,6 +87,12 @@ class State:
     def is_row_of_numbers(self) -> bool:
         """Whether the tensor is so many whole numbers for each row."""
         return len(self.shape) == 2 and not self.dtype.is_floating_point and list(self.axes.values()) == ["batch_size"]
+
+    @property
+    def is_of_all_tokens(self) -> bool:
+        """Whether the tensor has the same size after any number of tokens, and holds more than the last of them."""
+        is_constant = list(self.axes.values()) == [BATCH] and self.dtype.is_floating_point
+        return is_constant and _CONVOLUTION not in self.name and not self.is_encoder
 
     @property
     def is_encoder(self) -> bool:

@@ -22,8 +22,9 @@ Facts = TypeVar("Facts")
 @dataclass(frozen=True)
 class Part:
     """One file of the folder. Of its ``forms`` the first that can be exported whole is taken; ``narrow`` is what the
-    last of them takes a call, if that is less. ``prompt`` is a graph for the first tokens, which is made, too, where not the
-    first form is taken and it can be exported whole.
+    last of them takes a call, if that is less. Where the first takes many tokens at once in a way that is slow for one
+    (``has_steps``), it becomes a graph for prompts beside the second; where it cannot be exported whole, ``prompt`` does, if
+    that can.
     """
 
     file: str
@@ -31,6 +32,7 @@ class Part:
     narrow: str = "one token"
     note: str = ""
     prompt: Callable[[], Source] | None = None
+    has_steps: bool = False
 
 
 class ModelPart(torch.nn.Module, Generic[Facts]):
@@ -77,12 +79,13 @@ class Request:
         return Part(file, [partial(self._finished, form) for form in forms], narrow)
 
     def decoder_part(self, file: str, make: Callable[..., Source]) -> Part:
-        """A decoder that ``make`` makes; where that cannot be exported, one that takes one token a call, the last with a
-        long past, so that tokens pooled in blocks make several blocks, and another graph for the prompt.
+        """A decoder that ``make`` makes; where that cannot be exported or steps are cheaper, one that takes one token a call,
+        the last with a long past, so that tokens pooled in blocks make several blocks, and another graph for the prompt.
         """
         first = make()  # here, so that a model without cache says so early
         part = self.part(file, first, partial(make, one_token=True), partial(make, one_token=True, past=MANY_BLOCKS))
-        return replace(part, prompt=partial(self._finished, partial(make, whole_prompt=True)))
+        prompt = partial(self._finished, partial(make, whole_prompt=True))
+        return replace(part, prompt=prompt, has_steps=getattr(first.module, "is_recurrent", False))
 
     def _finished(self, form: Source | Callable[[], Source]) -> Source:
         made, whole = form if isinstance(form, Source) else form(), self.source

@@ -66,9 +66,7 @@ def elementwise(decay: Tensor, added: Tensor, state: Tensor) -> tuple[Tensor, Te
     return products * before + own, last
 
 
-def attended(
-    query: Tensor, key: Tensor, value: Tensor, decay: Tensor, state: Tensor
-) -> tuple[Tensor, Tensor]:
+def attended(query: Tensor, key: Tensor, value: Tensor, decay: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
     """state = exp(decay) * state + key value, output = query state.
 
     Shapes:  query and key [batch, heads, chunks, size, d], value [..., e], decay [batch or 1, heads, chunks, size, 1], state

@@ -25,7 +25,6 @@ from fx2onnx.model_patches.transformers.chunked import (
     scanned,
 )
 
-
 _MODELS = "transformers.models"
 
 

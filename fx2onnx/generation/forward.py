@@ -37,8 +37,9 @@ def run_forward(model: OpenedFolder, inputs: Mapping[str, Any]) -> Outputs:
 
 def _taker(model: OpenedFolder, given: Mapping[str, Any], *, goes_on: bool) -> Graph:
     """The graph for so many tokens as are ``given``, embedded or not."""
-    shapes = (getattr(given[name], "shape", ()) for name in (IDS, EMBEDDED) if name in given)
-    return model.taker(next((shape[1] for shape in shapes if len(shape) > 1), 1), goes_on=goes_on)
+    shapes = (np.shape(_array(given[name])) for name in (IDS, EMBEDDED) if name in given)
+    tokens = next((size for shape in shapes for size in shape[1:2]), 1)
+    return model.taker(tokens, goes_on=goes_on)
 
 
 def _is_for(graph: Graph, main: Graph, given: Mapping[str, Any]) -> bool:

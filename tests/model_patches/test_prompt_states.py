@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -66,6 +67,30 @@ def test_blocks_of_lightning_attention(past: str) -> None:
         mask[0, : length // 3] = 0
         samples.append((torch.randn(2, length, 16), mask))
     _every_length(forward, samples, x={1: "length"}, mask={1: "length"})
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(kind, marks=pytest.mark.compares(f"transformers.models.{kind}.modeling_{kind}:mamba2_chunk_scan"))
+        for kind in ("mamba2", "bamba", "nemotron_h", "granitemoehybrid", "zamba2", "falcon_h1")
+    ],
+)
+def test_chunks_of_mamba2(kind: str) -> None:
+    scan = importlib.import_module(f"transformers.models.{kind}.modeling_{kind}").mamba2_chunk_scan
+    with seeded(4):
+        weights = [torch.randn(5, heads, width) for heads, width in ((4, 3), (4, 1), (2, 6), (2, 6))]
+        state = torch.randn(1, 4, 3, 6)
+
+    def forward(x: torch.Tensor) -> Any:
+        inputs, dt, write, read = (torch.einsum("blc,chw->blhw", x, weight) for weight in weights)
+        given = (inputs, dt[..., 0], -torch.arange(1.0, 5), write, read, 8)
+        more = {"dt_softplus": True, "dt_limit": (0.1, 1.0), "initial_states": state.expand(len(x), -1, -1, -1)}
+        whole = scan(*given, torch.ones(4), torch.ones(4) / 2, return_final_states=True, **more)
+        return whole, scan(*given[:1], given[1].abs(), *given[2:])
+
+    samples = [(torch.randn(2, length, 5),) for length in (7, 1, 64, 65, 130)]
+    _every_length(forward, samples, x={0: "batch", 1: "length"})
 
 
 @pytest.mark.compares(

@@ -46,24 +46,39 @@ def chunks(numbers: Tensor, size: int, axis: int = 2, fill: float = 0.0) -> Tens
     return filled.reshape(*numbers.shape[:axis], -(-length // size), size, *numbers.shape[axis + 1 :])
 
 
-def elementwise(decay: Tensor, added: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
-    """state = decay * state + added, at each position: every state, and the last.
+def elementwise(
+    decay: Tensor,
+    added: Tensor,
+    total: Tensor,
+    state: Tensor,
+    output: Callable[..., Tensor],
+    *read: Tensor,
+) -> tuple[Tensor, Tensor]:
+    """state = decay * state + added and ``output(state, *read)``, at each position: every output, and the last state.
 
-    Shapes:  decay and added [size, chunks, batch, ...], state [batch, ...] -> [size, chunks, batch, ...] and [batch, ...].
+    The chunks' last states come first, as if each began with nothing; then all chunks begin with what they should. So no
+    states are kept but one for each chunk.
+
+    Shapes:  decay and added [size, chunks, batch, ...], total (the product of a chunk's decays) [chunks, batch, ...], state
+        [batch, ...] -> [size, chunks, ...] and [batch, ...].
     """
 
-    def within(state: Tensor, product: Tensor, decay: Tensor, added: Tensor) -> Any:
-        state, product = decay * state + added, decay * product
-        return state, product, state.clone(), product.clone()
+    def end(state: Tensor, decay: Tensor, added: Tensor) -> Any:
+        return [decay * state + added]
 
-    first = [torch.zeros_like(added[0]), torch.ones_like(added[0])]
-    _, (own, products) = scan(within, first, [decay, added], 2)
+    (ends,), _ = scan(end, [torch.zeros_like(total)], [decay, added], 0)
 
-    def between(state: Tensor, product: Tensor, added: Tensor) -> Any:
-        return product * state + added, state.clone()
+    def between(state: Tensor, total: Tensor, added: Tensor) -> Any:
+        return total * state + added, state.clone()
 
-    (last,), (before,) = scan(between, [state], [products[-1], own[-1]], 1)
-    return products * before + own, last
+    (last,), (before,) = scan(between, [state], [total, ends], 1)
+
+    def within(state: Tensor, decay: Tensor, added: Tensor, *read: Tensor) -> Any:
+        state = decay * state + added
+        return state, output(state, *read)
+
+    _, (outputs,) = scan(within, [before], [decay, added, *read], 1)
+    return outputs, last
 
 
 def attended(query: Tensor, key: Tensor, value: Tensor, decay: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
@@ -72,10 +87,10 @@ def attended(query: Tensor, key: Tensor, value: Tensor, decay: Tensor, state: Te
     Shapes:  query and key [batch, heads, chunks, size, d], value [..., e], decay [batch or 1, heads, chunks, size, 1], state
         [batch, heads, d, e] -> [batch, heads, chunks, size, e], and the last state.
     """
-    so_far = decay.cumsum(dim=3)
-    total = so_far[..., -1:, :]
-    within = (query @ key.mT * causal(so_far - so_far.mT).exp()) @ value
-    added = (key * (total - so_far).exp()).mT @ value
+    so_far, between_both = decay.cumsum(dim=3), _between(decay)
+    total, to_end = so_far[..., -1:, :], between_both[..., -1:, :].mT
+    within = (query @ key.mT * causal(between_both).exp()) @ value
+    added = (key * to_end.exp()).mT @ value
 
     def between(state: Tensor, decay: Tensor, added: Tensor) -> Any:
         return state * decay + added, state.clone()
@@ -84,7 +99,38 @@ def attended(query: Tensor, key: Tensor, value: Tensor, decay: Tensor, state: Te
     return within + (query * so_far.exp()) @ before.movedim(0, 2), last
 
 
+def _between(decay: Tensor) -> Tensor:
+    """The sum of what is behind a column's place up to a row's. Differences of sums from the beginning lose as many digits as
+    these are greater.
+
+    Shapes:  [..., size, 1] -> [..., size, size].
+    """
+    size = decay.shape[-2]
+    up_to = torch.ones(size, size).tril()
+    return up_to @ (decay * up_to.tril(-1))
+
+
 def causal(numbers: Tensor) -> Tensor:
     """``numbers`` [..., size, size], -inf where a column is behind its row."""
     size = numbers.shape[-1]
     return numbers.masked_fill(torch.ones(size, size, dtype=torch.bool).triu(1), -torch.inf)
+
+
+def solved(lower: Tensor, right: Tensor) -> Tensor:
+    """What ``lower``, with ones on its diagonal and without what is above, times gives ``right``.
+
+    By the inverse of ever larger blocks on the diagonal: that of two blocks with one below the first is theirs, and minus the
+    product of the three below. As stable as going row by row, in as many steps as the size has doublings.
+
+    Shapes:  [..., size, size], [..., size, d] -> [..., size, d].
+    """
+    size, width = lower.shape[-1], 1
+    rows = torch.arange(size)
+    inverse = torch.eye(size)
+    while width < size:
+        blocks = rows // width
+        is_between = (blocks[:, None] == blocks + 1) & (blocks % 2 == 0)
+        below = lower * is_between
+        inverse = inverse - (below if width == 1 else inverse @ below @ inverse)
+        width *= 2
+    return inverse @ right

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fx2onnx.model_patches.patching import patches
-from fx2onnx.model_patches.transformers.chunked import chunks, is_dynamic, scanned
+from fx2onnx.model_patches.transformers.chunked import chunks, is_dynamic, scanned, solved
 
 _MODELS = "transformers.models"
 
@@ -112,8 +112,8 @@ def _chunked(
         return (left.unsqueeze(4) * key.unsqueeze(3) * between).sum(-1)
 
     right = torch.cat([value * beta, key * beta * so_far.exp()], dim=-1)
-    solved = torch.linalg.solve_triangular(scores(key * beta), right, upper=False, unitriangular=True)
-    added, read = solved.split([value.shape[-1], key.shape[-1]], dim=-1)
+    both = solved(scores(key * beta), right)
+    added, read = both[..., : value.shape[-1]], both[..., value.shape[-1] :]
     to_the_end = (so_far[..., -1:, :] - so_far).exp()
     inputs = (query * so_far.exp(), (key * to_the_end).mT, added, read, scores(query), so_far[..., -1, :, None].exp())
     if state is None:

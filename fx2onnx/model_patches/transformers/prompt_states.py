@@ -11,7 +11,7 @@ from torch import Tensor
 from fx2onnx.model_patches.patching import patches
 from fx2onnx.model_patches.transformers.chunked import attended, chunks, is_dynamic
 
-_LIGHTNING_SIZE = 64
+_SIZE = 64
 """Positions of a chunk: so many products of a query with keys cost about as much as one with a state of usual heads."""
 
 
@@ -72,12 +72,66 @@ def lightning_attention(
     if state is None:
         state = torch.zeros(batch, heads, width, width, dtype=mixed.dtype)
     decay = -self.slope_rate[None] * torch.ones_like(hidden_states[:1, None, :, :1])
-    output, state = attended(*(chunks(part, _LIGHTNING_SIZE) for part in (*parts, decay)), state)
+    query, key, value, decay = (chunks(part, _SIZE) for part in (*parts, decay))
+    output, state = attended(query, key, value, decay, state)
     output = output.flatten(2, 3)[:, :, :length].transpose(1, 2).reshape(batch, length, heads * width)
     output = torch.sigmoid(self.output_gate(hidden_states)) * self.norm(output)
     if past_key_values is not None:
         past_key_values.set_linear_cache(self.layer_idx, state)
     return self.out_proj(output), state
+
+
+@patches(
+    *(
+        f"transformers.models.{kind}.modeling_{kind}:mamba2_chunk_scan"
+        for kind in ("mamba2", "bamba", "nemotron_h", "granitemoehybrid", "zamba2", "falcon_h1")
+    ),
+    around=True,
+)
+def state_space_duality(
+    original: Callable[..., Any],
+    hidden_states: Tensor,
+    dt: Tensor,
+    A: Tensor,
+    B: Tensor,
+    C: Tensor,
+    chunk_size: int,
+    D: Tensor | None = None,
+    dt_bias: Tensor | None = None,
+    initial_states: Tensor | None = None,
+    dt_softplus: bool = False,
+    dt_limit: tuple[float, float] = (0.0, float("inf")),
+    return_final_states: bool = False,
+    **kwargs: Any,
+) -> Any:
+    """``mamba2_chunk_scan``, whose chunks are as long as a graphics processor wants them: state = exp(A dt) state + B dt x,
+    output = C state.
+
+    Shapes:  hidden_states (x) [batch, length, heads, e], dt [batch, length, heads], A [heads], B and C [batch, length, groups,
+        d] -> [batch, length, heads, e], and the last state [batch, heads, e, d].
+    """
+    length, heads = hidden_states.shape[1:3]
+    if not is_dynamic(length):
+        more = (D, dt_bias, initial_states, dt_softplus, dt_limit, return_final_states)
+        return original(hidden_states, dt, A, B, C, chunk_size, *more, **kwargs)
+    if dt_bias is not None:
+        dt = dt + dt_bias.to(dt.dtype)
+    if dt_softplus:
+        dt = torch.nn.functional.softplus(dt)
+    dt = torch.clamp(dt, min=dt_limit[0], max=dt_limit[1])[..., None].float()
+    inputs = hidden_states.float()
+    query, key = (part.float().repeat_interleave(heads // part.shape[2], dim=2) for part in (C, B))
+    parts = (query, key, inputs * dt, dt * A.float()[:, None])
+    query, key, value, decay = (chunks(part.transpose(1, 2), _SIZE) for part in parts)
+    if initial_states is None:
+        state = inputs.new_zeros(inputs.shape[0], heads, B.shape[-1], inputs.shape[-1])
+    else:
+        state = initial_states.float().mT
+    output, state = attended(query, key, value, decay, state)
+    output = output.flatten(2, 3)[:, :, :length].transpose(1, 2)
+    if D is not None:
+        output = output + D[..., None] * inputs
+    return (output, state.mT) if return_final_states else output
 
 
 _PIECE = "max_inference_chunksize"

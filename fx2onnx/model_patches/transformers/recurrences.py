@@ -7,7 +7,7 @@ Where the number of steps is known, the functions are left as they are.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -22,7 +22,6 @@ from fx2onnx.model_patches.transformers.chunked import (
     elementwise,
     is_dynamic,
     scan,
-    scanned,
 )
 
 _MODELS = "transformers.models"
@@ -63,8 +62,12 @@ def selective_scan(
     read, written, steps, inputs = (_positions_first(part, ELEMENTWISE_SIZE) for part in (C, B, dt, hidden_states))
     added = (steps * inputs.float()).unsqueeze(-1) * written.float().unsqueeze(-2)
     state = torch.zeros(*hidden_states.shape[:2], A.shape[-1], dtype=added.dtype)
-    states, state = elementwise(torch.exp(steps.unsqueeze(-1) * A), added, state)
-    output = torch.matmul(states.to(dtype), read.unsqueeze(-1)).squeeze(-1)
+
+    def output_of(state: Tensor, read: Tensor) -> Tensor:
+        return torch.matmul(state.to(dtype), read.unsqueeze(-1)).squeeze(-1)
+
+    total = torch.exp(steps.sum(dim=0).unsqueeze(-1) * A)
+    output, state = elementwise(torch.exp(steps.unsqueeze(-1) * A), added, total, state, output_of, read)
     output = output.permute(2, 3, 1, 0).flatten(2)[..., : dt.shape[-1]]
     if D is not None:
         output = output + hidden_states * D[None, :, None]
@@ -100,18 +103,45 @@ def rwkv_attention(
         before = [zeros, zeros.clone(), zeros - 1e38]
     else:
         before = list(state)
-    decay = -torch.exp(time_decay)
+    decay, length = -torch.exp(time_decay), key.shape[1]
+    keys, values = key.float().transpose(1, 2), value.float().transpose(1, 2)
+    is_there = _positions_first(torch.ones_like(keys[:1, :1]), ELEMENTWISE_SIZE)
+    decays, values = decay * is_there, _positions_first(values, ELEMENTWISE_SIZE)
+    keys = torch.where(is_there > 0, _positions_first(keys, ELEMENTWISE_SIZE), _NOTHING)
 
-    def step(total: Tensor, weight: Tensor, largest: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, ...]:
-        largest_now = torch.maximum(largest, key + time_first)
-        old, new = torch.exp(largest - largest_now), torch.exp(key + time_first - largest_now)
-        output = (old * total + new * value) / (old * weight + new)
-        largest_next = torch.maximum(largest + decay, key)
-        old, new = torch.exp(largest + decay - largest_next), torch.exp(key - largest_next)
-        return old * total + new * value, old * weight + new, largest_next, output
+    def end(total: Tensor, weight: Tensor, largest: Tensor, decay: Tensor, key: Tensor, value: Tensor) -> Any:
+        return list(_merged((total, weight, largest + decay), (value, torch.ones_like(value), key)))
 
-    *after, output = scanned(step, before, [key.float(), value], axis=1)
-    return output.to(key.dtype), after if return_state or state is not None else None
+    none = torch.zeros_like(keys[0])
+    ends, _ = scan(end, [none, none.clone(), none + _NOTHING], [decays.expand_as(keys), keys, values], 0)
+
+    def between(*given: Tensor) -> Any:
+        (total, weight, largest), decay, chunk = given[:3], given[3], given[4:]
+        merged = _merged((total, weight, largest + decay), chunk)
+        return *merged, total.clone(), weight.clone(), largest.clone()
+
+    states, begun = scan(between, before, [decays.sum(dim=0).expand_as(none), *ends], 3)
+
+    def within(total: Tensor, weight: Tensor, largest: Tensor, decay: Tensor, key: Tensor, value: Tensor) -> Any:
+        one = torch.ones_like(value)
+        over, under, _ = _merged((total, weight, largest), (value, one, key + time_first))
+        return *_merged((total, weight, largest + decay), (value, one, key)), over / under
+
+    _, (output,) = scan(within, begun, [decays.expand_as(keys), keys, values], 1)
+    output = output.permute(2, 1, 0, 3).flatten(1, 2)[:, :length].to(key.dtype)
+    return output, states if return_state or state is not None else None
+
+
+_NOTHING = -1e38
+"""The exponent of a weight of nothing, as the model's own states begin."""
+
+
+def _merged(one: Sequence[Tensor], other: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    """Two sums of weighted values and of weights, each with the exponent that it is to be multiplied by, as one."""
+    (total, weight, exponent), (more, beside, other_exponent) = one, other
+    largest = torch.maximum(exponent, other_exponent)
+    old, new = torch.exp(exponent - largest), torch.exp(other_exponent - largest)
+    return old * total + new * more, old * weight + new * beside, largest
 
 
 @patches(f"{_MODELS}.recurrent_gemma.modeling_recurrent_gemma:RecurrentGemmaRglru._rnn_scan", around=True)
@@ -135,7 +165,7 @@ def griffin_recurrence(
     gate, length = (recurrent_gate * ~reset).type(acc_dtype), hidden_states.shape[1]
     gate = chunks(gate, ELEMENTWISE_SIZE, axis=1, fill=1.0).permute(2, 1, 0, 3)
     added = chunks(hidden_states.type(acc_dtype), ELEMENTWISE_SIZE, axis=1).permute(2, 1, 0, 3)
-    states, state = elementwise(gate, added, recurrent_states.to(acc_dtype))
+    states, state = elementwise(gate, added, gate.prod(dim=0), recurrent_states.to(acc_dtype), torch.clone)
     return states.permute(2, 1, 0, 3).flatten(1, 2)[:, :length].type(hidden_states.dtype), state
 
 
@@ -176,12 +206,12 @@ def matrix_lstm(
     c, n, m = (torch.zeros(size) if state is None else state for state, size in zip(initial, sizes, strict=True))
     values = torch.cat([value, torch.ones_like(value[..., :1])], dim=-1)
     forget = torch.nn.functional.logsigmoid(fgate.float())
+    state, m = torch.cat([c, n.unsqueeze(-1)], dim=-1).float(), m.float().unsqueeze(-1)
     output, state, m = _exponential(
-        *(chunks(part.float(), chunk_size) for part in (query * width**-0.5, key, values)),
-        chunks(forget.unsqueeze(-1), chunk_size),
-        chunks(igate.float().unsqueeze(-1), chunk_size, fill=-torch.inf),
-        (torch.cat([c, n.unsqueeze(-1)], dim=-1).float(), m.float().unsqueeze(-1)),
-        eps,
+        *(chunks(part.float(), chunk_size) for part in (query * width**-0.5, key, values, forget.unsqueeze(-1))),
+        add=chunks(igate.float().unsqueeze(-1), chunk_size, fill=-torch.inf),
+        before=(state, m),
+        eps=eps,
     )
     output = output.flatten(2, 3)[:, :, :length].to(query.dtype)
     after = (state[..., :-1], state[..., -1], m.squeeze(-1))
@@ -193,6 +223,7 @@ def _exponential(
     key: Tensor,
     values: Tensor,
     forget: Tensor,
+    *,
     add: Tensor,
     before: tuple[Tensor, Tensor],
     eps: float,

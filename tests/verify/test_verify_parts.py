@@ -163,7 +163,7 @@ def of(relation: Relation, name: str = "") -> SizeCondition:
     sizes = where_true(relation) if name else None
     if sizes is not None:
         return SizeCondition(str(relation), "", name, sizes)
-    return SizeCondition(str(relation), "", op=relation.op, left=relation.args[0], right=relation.args[1])
+    return SizeCondition(str(relation), "", any_of=((relation.op, *relation.args),))
 
 
 def test_all_sizes_that_are_tried_keep_all_conditions() -> None:

@@ -116,7 +116,14 @@ def reads_a_part(x: torch.Tensor) -> torch.Tensor:
     return x.sum(1) * x.shape[1]
 
 
-OF_BRANCHES = (windows_if_tall, windows_if_wide, pairs_if_wide, long_windows, nothing_else, reads_a_part)
+def square_if_wide(x: torch.Tensor) -> torch.Tensor:
+    rows, columns = x.shape
+    return x.narrow(1, 0, rows) * 2 if columns > 4 else x * 3
+
+
+OF_BRANCHES = (
+    *(windows_if_tall, windows_if_wide, pairs_if_wide, long_windows, nothing_else, reads_a_part, square_if_wide),
+)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -41,6 +42,18 @@ COMMANDS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "verify": (("verify", "net.onnx", "widths_source:net"), ("runner", "onnxruntime")),
     "export": (("export", "widths_source:net", "-o", "again.onnx"), ("again.onnx",)),
     "export many": (("export", "widths_source:net", "zoo:mnist_cnn", "-o", "out", "--jobs", "1"), ("zoo:mnist_cnn",)),
+    "run": (("run", "net.onnx"), ("output", "float32")),
+    "optimize": (
+        ("optimize", "other.onnx", "small.onnx", "--explain"),
+        ("small.onnx", "verified"),
+    ),
+    "profile": (("profile", "widths_source:net", "--repeat", "1", "--no-verify"), ("capture", "aten.conv2d.default")),
+    "train": (("train", "training", "--data", "rows.npz", "--steps", "3", "--batch", "3"), ("loss", "->")),
+}
+NO_TABLES = {
+    "generate": "prints what the model says",
+    "debug": "prints sentences",
+    "testcase": "prints one sentence",
 }
 
 
@@ -54,6 +67,20 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     fx2onnx.export(module.eval(), (x,), place / "net.onnx")
     fx2onnx.export(nn.Sequential(module, nn.ReLU()).eval(), (x,), place / "other.onnx")
     fx2onnx.export(module.double().eval(), (x.double(),), place / "wide.onnx", target="onnx")
+    loss = nn.functional.cross_entropy
+    linear = nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(linear.parameters(), lr=0.1)
+    targets = torch.zeros(3).long()
+    fx2onnx.export_training(
+        linear,
+        (torch.randn(3, 4),),
+        place / "training",
+        loss=loss,
+        targets=targets,
+        optimizer=optimizer,
+        dynamic_shapes={"input": {0: "n"}, "target": {0: "n"}},
+    )
+    np.savez(place / "rows.npz", input=np.ones((30, 4), np.float32), target=np.zeros(30, np.int64))
     return place
 
 
@@ -75,8 +102,14 @@ def shown(arguments: tuple[str, ...], width: int | None, monkeypatch: pytest.Mon
 
 
 WIDTHS = (80, 120, 200, None)
-RUNS = [(name, width) for name in COMMANDS for width in WIDTHS if name != "export many" or width in (80, None)]
-"""Of what exports models in other processes, the narrowest and a pipe."""
+SLOW = ("export many", "profile", "train", "optimize")
+RUNS = [(name, width) for name in COMMANDS for width in WIDTHS if name not in SLOW or width in (80, None)]
+"""Of what takes seconds, the narrowest and a pipe."""
+
+
+def test_every_command_is_here() -> None:
+    commands = {command.name for command in app.registered_commands}
+    assert commands == {name.split()[0] for name in COMMANDS} | set(NO_TABLES)
 
 
 @pytest.mark.parametrize(("name", "width"), RUNS)

@@ -23,7 +23,7 @@ from typing import Any
 import onnx
 from onnx import helper
 
-RELEASES = tuple(f"1.{minor}" for minor in range(16, 32))
+RELEASES = tuple(f"1.{minor}" for minor in range(16, 33))
 NUMPY_1 = ("1.16", "1.17", "1.18")
 """Releases that were built for NumPy 1."""
 TABLE = Path(__file__).parents[1] / "fx2onnx" / "targets" / "tables" / "onnxruntime.json"

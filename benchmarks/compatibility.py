@@ -118,7 +118,8 @@ def page(rows: Mapping[str, Row]) -> str:
         "runner, verify) run there on the CPU. Builds of torch for CUDA run without CUDA's libraries and without a GPU. What a "
         "version of torch does otherwise is found out by looking for it, not by its number, so other versions may work, too; "
         "where one lacks what the exporter needs, error E602 says what. The default suite runs with the versions of "
-        "constraints.txt.",
+        "constraints.txt. A row whose interpreter the machine lacks says so; that of Python 3.14 was made in a folder of Debian "
+        "testing (`debootstrap`, `chroot`).",
         "",
         f"| environment | Python | {' | '.join(SHOWN)} | passed | failed | left out |",
         f"|---|---|{'---|' * len(SHOWN)}---|---|---|",

@@ -41,29 +41,23 @@ _NEWEST = "transformers onnx onnxruntime numpy"
 _PINNED = "-c constraints.txt transformers onnx onnxruntime numpy"
 
 ENVIRONMENTS = (
+    _with("torch-2.15", "3.11", "2.15.0", "0.29.2", "", _NEWEST),
     _with(
-        "torch-2.8",
+        "torch-2.14",
         "3.11",
-        "2.8.0",
-        "0.23.0",
-        "==1.0.19",
-        "transformers==4.56.2 onnx==1.19.1 onnxruntime numpy==2.2.6",
+        "2.14.1",
+        "0.29.1",
+        "==1.0.30",
+        "transformers==5.20.2 onnx==1.22.0 onnxruntime==1.30.0 numpy",
     ),
+    _with("torch-2.13", "3.11", "2.13.0", "0.28.0", "==1.0.31", _PINNED),
     _with(
-        "torch-2.9",
+        "torch-2.12",
         "3.11",
-        "2.9.1",
-        "0.24.1",
-        "==1.0.22",
-        "transformers==4.57.6 onnx==1.19.1 onnxruntime numpy==2.0.2",
-    ),
-    _with(
-        "torch-2.10",
-        "3.11",
-        "2.10.0",
-        "0.25.0",
-        "==1.0.24",
-        "transformers==5.0.0 onnx==1.19.1 onnxruntime numpy==2.1.3",
+        "2.12.1",
+        "0.27.1",
+        "==1.0.27",
+        "transformers==5.10.4 onnx==1.21.0 onnxruntime numpy==2.3.5",
     ),
     _with(
         "torch-2.11",
@@ -74,29 +68,35 @@ ENVIRONMENTS = (
         "transformers==5.5.4 onnx==1.20.1 onnxruntime numpy==2.2.6",
     ),
     _with(
-        "torch-2.12",
+        "torch-2.10",
         "3.11",
-        "2.12.1",
-        "0.27.1",
-        "==1.0.27",
-        "transformers==5.10.4 onnx==1.21.0 onnxruntime numpy==2.3.5",
+        "2.10.0",
+        "0.25.0",
+        "==1.0.24",
+        "transformers==5.0.0 onnx==1.19.1 onnxruntime numpy==2.1.3",
     ),
-    _with("torch-2.13", "3.11", "2.13.0", "0.28.0", "==1.0.31", _PINNED),
     _with(
-        "torch-2.14",
+        "torch-2.9",
         "3.11",
-        "2.14.1",
-        "0.29.1",
-        "==1.0.30",
-        "transformers==5.20.2 onnx==1.22.0 onnxruntime==1.30.0 numpy",
+        "2.9.1",
+        "0.24.1",
+        "==1.0.22",
+        "transformers==4.57.6 onnx==1.19.1 onnxruntime numpy==2.0.2",
     ),
-    _with("torch-2.15", "3.11", "2.15.0", "0.29.2", "", _NEWEST),
-    _with("python-3.12", "3.12", "2.15.0", "0.29.2", "", _NEWEST),
-    _with("python-3.13", "3.13", "2.15.0", "0.29.2", "", _NEWEST),
+    _with(
+        "torch-2.8",
+        "3.11",
+        "2.8.0",
+        "0.23.0",
+        "==1.0.19",
+        "transformers==4.56.2 onnx==1.19.1 onnxruntime numpy==2.2.6",
+    ),
     _with("python-3.14", "3.14", "2.15.0", "0.29.2", "", _NEWEST),
+    _with("python-3.13", "3.13", "2.15.0", "0.29.2", "", _NEWEST),
+    _with("python-3.12", "3.12", "2.15.0", "0.29.2", "", _NEWEST),
     Environment("no-torch", "3.11", "", f"onnx==1.17.0 onnxruntime==1.17.3 numpy==1.26.4 onnx_ir ml_dtypes {_TESTS}"),
 )
-"""Each minor version of torch with what was current beside it. onnxruntime is newer, as the tests ask it for every opset, and
+"""Each minor version of torch, the newest first, with what was current beside it. onnxruntime is newer, as the tests ask it for every opset, and
 1.20.1 and 1.23.2 end the process at sizes of 0; for older releases there is `--target`. The oldest of the rest is beside the
 runner, without torch.
 """

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from fx2onnx.base.errors import UserError
 from fx2onnx.decoding.reference_generate import generate_eagerly
 from fx2onnx.exporting import folder as folders
 from fx2onnx.generation import load
@@ -82,6 +83,9 @@ def test_a_call_goes_to_the_graph_that_takes_it(name: str, tmp_path: Path, calls
         rest = loaded(input_ids=ids[:, 7:], attention_mask=mask, past_key_values=one.past_key_values)
         torch.testing.assert_close(rest.logits[0], expected[0, 7:], rtol=1e-4, atol=1e-5)
         assert calls[3:] == [(PROMPT, 2)]
+    else:
+        with pytest.raises(UserError, match=r"input_ids is \[1, 2\], model.onnx takes"):
+            loaded(input_ids=ids[:, 7:], attention_mask=mask, past_key_values=one.past_key_values)
 
 
 def test_without_a_graph_for_prompts_each_token_is_a_call(

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fx2onnx.capture.torch_private.operators import HIGHER_ORDER
 
-ELEMENTWISE_SIZE = 16
+ELEMENTWISE_SIZE = 32
 """Positions of a chunk of ``elementwise``, whose steps are as many as a chunk has positions and as there are chunks: of the
 powers of two the one with the fewest steps for prompts of some hundred tokens.
 """

@@ -16,6 +16,10 @@ from fx2onnx.model_patches.patching import patches
 from fx2onnx.model_patches.transformers.chunked import chunks, is_dynamic, scanned, solved
 
 _MODELS = "transformers.models"
+_SIZE = 32
+"""Positions of a chunk at most: within a chunk the work grows with its size, and for a processor's matrix products this is
+large enough.
+"""
 
 
 @patches(
@@ -96,7 +100,7 @@ def _chunked(
 
     Shapes:  decay [batch, length, heads, 1 or d], the others as above.
     """
-    length, dtype = key.shape[1], query.dtype
+    length, dtype, size = key.shape[1], query.dtype, min(size, _SIZE)
     if is_normalized:
         query, key = (_normalized(part.float()) for part in (query, key))
     parts = (query * query.shape[-1] ** -0.5, key, value, decay, beta.unsqueeze(-1))

@@ -11,7 +11,7 @@ from torch import Tensor
 from fx2onnx.model_patches.patching import patches
 from fx2onnx.model_patches.transformers.chunked import attended, chunks, is_dynamic
 
-_SIZE = 64
+_SIZE = 32
 """Positions of a chunk: so many products of a query with keys cost about as much as one with a state of usual heads."""
 
 

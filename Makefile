@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 # NumPy's matrix speed halves where a shell pins OpenBLAS to old kernels; benchmarks and the demo lift the pin.
 UNPIN  := env -u OPENBLAS_CORETYPE -u OPENBLAS_L2_SIZE
 
-.PHONY: demo test lint unit test-all mutants fuzz bench scaling operators gradients training training-speed sabotage planted verify-cost verify-alarms dynamic-sizes prompt-forms optimize-files matrix target-kernels target-probes emit-stub figures profile-page-test sweep-torchvision sweep-timm sweep-hf clean
+.PHONY: demo test lint unit test-all mutants fuzz bench scaling operators gradients training training-speed sabotage planted verify-cost verify-alarms dynamic-sizes prompt-forms optimize-files matrix target-kernels target-probes emit-stub figures browser-test sweep-torchvision sweep-timm sweep-hf clean
 .DEFAULT_GOAL := demo
 
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -95,9 +95,10 @@ emit-stub: $(VENV)/.installed ## the signatures of Emit's operators, from ONNX's
 figures: $(VENV)/.installed  ## measure and draw the two figures of docs/figures.md (minutes)
 	$(UNPIN) $(BIN)/python -m benchmarks.figures
 
-profile-page-test: $(VENV)/.installed ## the profile page in a real headless browser; installs Chromium where there is none
+browser-test: $(VENV)/.installed ## the pages of reports and of examples/browser in a real headless browser; installs Chromium and onnxruntime-web where they are missing
 	command -v chromium chromium-browser google-chrome >/dev/null || { apt-get update && apt-get install -y chromium; } || $(BIN)/python -m playwright install chromium
-	OMP_NUM_THREADS=1 BROWSER_REQUIRED=1 $(BIN)/python -m pytest tests/report -n 0
+	npm install --no-audit --no-fund --prefix out/web onnxruntime-web
+	OMP_NUM_THREADS=1 BROWSER_REQUIRED=1 $(BIN)/python -m pytest tests/report tests/test_examples.py -n 0
 
 sweep-torchvision sweep-timm sweep-hf: sweep-%: $(VENV)/.installed ## export and verify every model of a library into docs/coverage.md; goes on where it stopped
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.coverage --source $* --jobs 2

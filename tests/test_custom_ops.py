@@ -14,6 +14,7 @@ import fx2onnx
 import fx2onnx.runner as ort
 from fx2onnx.aten_map.table.registry import MODULE_TRANSLATIONS
 from fx2onnx.runner.registry import unregister
+from fx2onnx.verify import verify
 from tests.support import check
 
 DOMAIN = "fx2onnx_tests"
@@ -68,6 +69,16 @@ def test_a_node_of_the_users_domain_runs_in_the_runner(soft_clip: Any, rows: int
     for _ in range(3):
         (found,) = session.run(None, {session.get_inputs()[0].name: given.numpy()})
         np.testing.assert_allclose(found, Clipped()(given).numpy(), rtol=1e-6, atol=1e-6)
+
+
+def test_a_node_of_the_users_domain_is_verified_by_the_engine_that_has_a_kernel(soft_clip: Any, tmp_path: Path) -> None:
+    """onnxruntime knows nothing of the domain, which a note says; where it is asked for by name, that is a failure."""
+    path = tmp_path / "clipped.onnx"
+    asked = {"custom_translations": {soft_clip: as_one_node}}
+    verdict = fx2onnx.export(Clipped(), (X,), path, verify=True, **asked).report.verdict
+    assert verdict["ok"]
+    assert [note for note in verdict["notes"] if note.startswith("onnxruntime cannot run") and "SoftClip" in note]
+    assert not verify(str(path), Clipped(), (X,), engines=["runner", "onnxruntime"]).ok
 
 
 def test_standard_nodes_run_in_onnxruntime(soft_clip: Any, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from fx2onnx.capture.driver import as_module
 from fx2onnx.capture.python.inputs import bind, normalise_args
 from fx2onnx.verify.arrays import to_numpy
 from fx2onnx.verify.eager import Eager, failed_on_arguments, in_mode
-from fx2onnx.verify.engines import ENGINES, Array, Run, chosen_engines
+from fx2onnx.verify.engines import ENGINES, Array, Run, chosen_engines, lacks_operator
 from fx2onnx.verify.interface import Interface, as_file, assign, vanished
 from fx2onnx.verify.known_faults import KnownFaults
 from fx2onnx.verify.memory import is_exhausted, too_large
@@ -327,7 +327,7 @@ def _opened(path: str, names: Sequence[str], verdict: Verdict, *, must_open: boo
             problem = f"{type(cause).__name__}: {(str(cause).strip().splitlines() or [''])[0][:300]}"
             if is_exhausted(cause):
                 verdict.ran_out(f"all inputs: {name} runs out of memory ({problem})")
-            elif type(cause).__name__ == "NotImplemented" and not must_open:
+            elif lacks_operator(cause) and not must_open:
                 verdict.notes.append(f"{name} cannot run the model ({problem})")
             else:
                 verdict.rows.append(Row.failed(name, "(all)", "no inputs", problem))

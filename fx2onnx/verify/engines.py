@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeAlias
@@ -85,6 +86,18 @@ PACKAGES = {"onnxruntime": "onnxruntime", "openvino": "openvino"}
 """What has to be installed for an engine that does not come with fx2onnx."""
 DEFAULT = ("runner", "onnxruntime")
 """Those of a verification that names none: each further engine costs a run of the model for each sample."""
+
+
+_UNREGISTERED = re.compile(r"Fatal error: (?P<domain>[\w.-]+):\w+\(-?\d+\) is not a registered function/op")
+_DOMAINS_OF_RUNTIMES = ("ai.onnx", "com.microsoft")
+
+
+def lacks_operator(cause: BaseException) -> bool:
+    """Whether an engine has no kernel for an operator, or knows nothing of a domain of the user's."""
+    if type(cause).__name__ in ("NotImplemented", "NotImplementedError"):  # onnxruntime's; that of onnx.reference
+        return True
+    unregistered = _UNREGISTERED.search(str(cause))
+    return unregistered is not None and not unregistered["domain"].startswith(_DOMAINS_OF_RUNTIMES)
 
 
 def is_available(name: str) -> bool:

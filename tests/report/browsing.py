@@ -1,11 +1,35 @@
-"""A page in the headless browser of the ``browser`` fixture."""
+"""A headless Chromium, where the machine has one, and a page in it."""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 PHONE, DESK = {"width": 360, "height": 740}, {"width": 1280, "height": 900}
+
+
+@contextlib.contextmanager
+def chromium() -> Iterator[Any]:
+    """Skips the test where there is none, unless ``make browser-test`` asks for it."""
+    from playwright import sync_api as playwright
+
+    installed = next(filter(None, map(shutil.which, BROWSERS)), None)
+    with playwright.sync_playwright() as started:
+        if installed is None and not Path(started.chromium.executable_path).exists():
+            assert "BROWSER_REQUIRED" not in os.environ, "make browser-test found and installed no Chromium"
+            pytest.skip("no Chromium on this machine, and pip cannot bring one: make browser-test does")
+        opened = started.chromium.launch(executable_path=installed, args=["--no-sandbox"])
+        try:
+            yield opened
+        finally:
+            opened.close()
 
 
 class Opened:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import copy
-import os
-import shutil
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,22 +12,13 @@ import torch
 import fx2onnx
 from fx2onnx.report.profile import Profile
 from fx2onnx.report.profile_data import Point, Series
-
-BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+from tests.report.browsing import chromium
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    from playwright import sync_api as playwright
-
-    installed = next(filter(None, map(shutil.which, BROWSERS)), None)
-    with playwright.sync_playwright() as started:
-        if installed is None and not Path(started.chromium.executable_path).exists():
-            assert "BROWSER_REQUIRED" not in os.environ, "make profile-page-test found and installed no Chromium"
-            pytest.skip("no Chromium on this machine, and pip cannot bring one: make profile-page-test does")
-        opened = started.chromium.launch(executable_path=installed, args=["--no-sandbox"])
+    with chromium() as opened:
         yield opened
-        opened.close()
 
 
 class Net(torch.nn.Module):

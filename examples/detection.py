@@ -1,4 +1,4 @@
-"""Detection with boxes: an image in, any number of boxes out, suppressed and sorted by standard operators of the file.
+"""Detection: an image in, any number of boxes out; the file holds all of it, suppression and sorting, too.
 
 python examples/detection.py [FOLDER]
 """
@@ -23,9 +23,8 @@ def small():
     backbone = nn.Sequential(nn.Conv2d(3, 16, **sizes), nn.ReLU(), nn.Conv2d(16, 32, **sizes), nn.ReLU())
     backbone.out_channels = 32
     anchors, pool = AnchorGenerator(((16, 32),), ((1.0,),)), MultiScaleRoIAlign(["0"], 7, 2)
-    model = FasterRCNN(
-        backbone, 5, None, 96, 160, rpn_anchor_generator=anchors, box_roi_pool=pool, box_score_thresh=0.4
-    )
+    parts = {"rpn_anchor_generator": anchors, "box_roi_pool": pool}
+    model = FasterRCNN(backbone, 5, min_size=96, max_size=160, box_score_thresh=0.5, **parts)
     for weight in model.roi_heads.box_predictor.cls_score.parameters():
         weight.data *= 30  # random weights are sure of nothing
     return model.eval()

@@ -1,0 +1,75 @@
+"""Every code block of README, CONTRIBUTING and docs/ runs, and what pages link to is there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from fx2onnx.base.errors import CODES
+from fx2onnx.sources.torchvision_compat import prepare
+from tests.docs.blocks import OPTIONS, PAGES, ROOT, RUNNERS, blocks_of, run_page
+
+SLOW = {
+    "cli.md": "every command once",
+    "generation.md": "folders of decoders",
+    "profiling.md": "exports several times, by torch.onnx.export too",
+    "training.md": "trains",
+}
+"""Pages whose blocks take more than some seconds."""
+RUN = [page for page in PAGES if any(block.language in RUNNERS for block in blocks_of(page))]
+
+
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=[pytest.mark.slow] if page.name in SLOW else [], id=page.stem) for page in RUN],
+)
+def test_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    prepare()
+    monkeypatch.chdir(tmp_path)
+    assert run_page(page) > 0
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_each_block_says_what_it_is(page: Path) -> None:
+    """One without a language, or with options that mean nothing, would be left out without a word."""
+    for block in blocks_of(page):
+        if not block.language.startswith("{"):  # a directive of the site
+            assert block.language in OPTIONS, block.place
+            assert set(block.options) <= OPTIONS[block.language], block.place
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"(?<!`)\]\(([^)\s]+)\)", page.read_text()):
+        file, _, heading = target.partition("#")
+        other = (page.parent / file).resolve() if file else page
+        assert other.exists(), target
+        if heading and other.suffix == ".md":
+            assert heading in {anchor(line) for line in other.read_text().splitlines() if line.startswith("#")}, target
+
+
+def anchor(line: str) -> str:
+    """As GitHub and Sphinx make it of a heading."""
+    words = re.sub(r"[^\w\s-]", "", line.lstrip("#").strip().lower())
+    return re.sub(r"\s", "-", words)
+
+
+def test_each_page_is_in_the_index() -> None:
+    index = (ROOT / "docs" / "index.md").read_text().split()
+    assert {page.stem for page in PAGES if page.parent.name == "docs" and page.stem != "index"} <= set(index)
+
+
+def test_each_code_has_a_failing_and_a_mended_example() -> None:
+    """A section of errors.md for each code: a block that ends with it, and behind that one that does not."""
+    page = ROOT / "docs" / "errors.md"
+    lines = page.read_text().splitlines()
+    starts = {line[3:]: number for number, line in enumerate(lines, 1) if line.startswith("## E")}
+    assert set(starts) == set(CODES)
+    ends = dict(zip(starts, [*list(starts.values())[1:], len(lines) + 1], strict=True))
+    for code, start in starts.items():
+        blocks = [block for block in blocks_of(page) if start < block.line < ends[code] and block.language in RUNNERS]
+        how = [block.options.get("raises", "") for block in blocks]
+        assert code in how, code
+        assert "" in how[how.index(code) :], f"{code} has no mended example behind the failing one"

@@ -108,6 +108,17 @@ def test_translates_registers_for_every_export_after(soft_clip: Any) -> None:
         TABLE.entries.pop(soft_clip, None)
 
 
+def test_an_operator_that_computes_no_shapes_is_named() -> None:
+    @torch.library.custom_op(f"{DOMAIN}::without_fake", mutates_args=())
+    def without_fake(x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    with pytest.raises(fx2onnx.UserError, match="fx2onnx_tests::without_fake cannot run on fake tensors") as caught:
+        fx2onnx.export(without_fake, (X,))
+    assert caught.value.code == "E107"
+    assert "register_fake" in caught.value.next[0]
+
+
 class LinearClip(torch.nn.Module):
     """A product, clipped; on request its sums beside it."""
 

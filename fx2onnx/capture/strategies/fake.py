@@ -210,6 +210,10 @@ def _overwritten(cause: Exception, recorder: Recorder) -> UserError:
     )
 
 
+_NO_FAKE = re.compile(r"no fake impl registered for <CustomOpDef\((?P<name>[\w:.]+)\)>")
+"""What torch raises for an operator made by ``torch.library.custom_op``."""
+
+
 def _explained(cause: Exception) -> UserError:
     """The user's error for an exception that came out of forward."""
     where = user_location_of(cause)
@@ -237,13 +241,16 @@ def _explained(cause: Exception) -> UserError:
             why="a tensor is indexed with it",
             next=("x.select(0, n) in the place of x[n]", "x.index_select(0, t), where t is the tensor of the number"),
         )
-    if isinstance(cause, UnsupportedOperatorException):
+    without_fake = _NO_FAKE.search(str(cause))
+    if isinstance(cause, UnsupportedOperatorException) or without_fake:
+        name = str(cause.func) if isinstance(cause, UnsupportedOperatorException) else without_fake["name"]  # type: ignore[index]
         return UserError(
             "E107",
-            f"{cause.func} cannot run on fake tensors",
+            f"{name} cannot run on fake tensors",
             where=where,
             why="the operator has no implementation that computes only shapes",
-            next="register one with torch.library.register_fake",
+            next="register one with torch.library.register_fake, which returns empty tensors of the right shapes and dtypes"
+            "   (docs/adding_an_op.md)",
         )
     return UserError(
         "E101",

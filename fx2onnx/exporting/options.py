@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -81,7 +82,9 @@ class ExportOptions:
         """The options from keywords as ``fx2onnx.export`` takes them. Raises UserError E001 for one that nobody knows."""
         unknown = sorted(set(keywords) - _OWN - _OF_CAPTURE - set(TORCH_ONLY))
         if unknown:
-            raise UserError("E001", f"export has no argument {unknown[0]!r}", next="see help(fx2onnx.export)")
+            meant = difflib.get_close_matches(unknown[0], sorted(_OWN | _OF_CAPTURE), 1, 0.5)
+            steps = [*(f"did you mean {name}?" for name in meant), "see help(fx2onnx.export)"]
+            raise UserError("E001", f"export has no argument {unknown[0]!r}", next=steps)
         of_capture = {name: value for name, value in keywords.items() if name in _OF_CAPTURE}
         own = {name: value for name, value in keywords.items() if name in _OWN}
         own["ignored"] = tuple(_ignored(keywords))

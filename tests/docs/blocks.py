@@ -6,13 +6,15 @@ What a fence says after its three backticks:
 ``sh``                 commands: ``fx2onnx`` runs in this process, of ``pip``, ``make``, ``python`` and ``npm`` it is seen
                        that what they name is there; ``exit=1``, ``raises=E601``: how it ends
 ``console``            a session with its output: the commands are parsed, not run
-``text``, ``json``     nothing to run
+``json``, ``toml``     are read
+``text``               nothing to run
 """
 
 from __future__ import annotations
 
 import contextlib
 import importlib.util
+import json
 import re
 import shlex
 import sys
@@ -29,7 +31,7 @@ from fx2onnx import Fx2OnnxError
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
-OPTIONS = {"python": {"raises", "file"}, "sh": {"raises", "exit"}, "console": set(), "text": set(), "json": set()}
+OPTIONS = {"python": {"raises", "file"}, "sh": {"raises", "exit"}, "console": set(), "json": set(), "toml": set(), "text": set()}
 
 
 @dataclass(frozen=True)
@@ -63,25 +65,36 @@ def undone() -> Iterator[None]:
 
     from fx2onnx.aten_map import TABLE
     from fx2onnx.aten_map.table.registry import MODULE_TRANSLATIONS
+    from fx2onnx.base import plugins
+    from fx2onnx.model_patches.patching import PATCHES
     from fx2onnx.runner import registry
 
-    modules, grad = set(sys.modules), torch.is_grad_enabled()
-    tables: list[dict[Any, Any]] = [TABLE.entries, MODULE_TRANSLATIONS, registry._table]
-    kept = [dict(table) for table in tables]
-    path = list(sys.path)
+    modules, grad, path = set(sys.modules), torch.is_grad_enabled(), list(sys.path)
+    sys.path.insert(0, str(Path.cwd()))  # as Python has it that is called in this folder
     try:
         yield
     finally:
-        for table, before in zip(tables, kept, strict=True):
-            table.clear()
-            table.update(before)
+        # By whose they are and not by what was there before: fx2onnx's own come when they are first asked for.
+        for table in (TABLE.entries, MODULE_TRANSLATIONS, PATCHES, registry._table):
+            for key in [key for key, entry in table.items() if _is_of_a_page(entry)]:
+                del table[key]  # type: ignore[attr-defined]
         registry._count_change()
+        plugins._installed.cache_clear()
         sys.path[:] = path
         torch.set_grad_enabled(grad)
         here = str(Path.cwd())
         for name in set(sys.modules) - modules:
             if str(getattr(sys.modules[name], "__file__", "") or "").startswith(here):
                 del sys.modules[name]
+
+
+def _is_of_a_page(entry: Any) -> bool:
+    """Whether a function in it is written in a block."""
+    if isinstance(entry, list | dict):
+        return any(_is_of_a_page(each) for each in (entry.values() if isinstance(entry, dict) else entry))
+    names = ("function", "compute", "fn")
+    function = next((getattr(entry, name) for name in names if hasattr(entry, name)), entry)
+    return str(getattr(function, "__module__", "")).startswith("page_")
 
 
 def run_page(page: Path) -> int:
@@ -187,5 +200,11 @@ def _npm(block: Block, arguments: list[str]) -> None:
     assert arguments == ["install", "onnxruntime-web"], block.place
 
 
-RUNNERS = {"python": run_python, "sh": run_shell, "console": parse_session}
+RUNNERS = {
+    "python": run_python,
+    "sh": run_shell,
+    "console": parse_session,
+    "json": lambda block, _: json.loads(block.text),
+    "toml": lambda block, _: tomllib.loads(block.text),
+}
 PROGRAMS = {"fx2onnx": _fx2onnx, "pip": _pip, "make": _make, "python": _python, "npm": _npm}

@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 # NumPy's matrix speed halves where a shell pins OpenBLAS to old kernels; benchmarks and the demo lift the pin.
 UNPIN  := env -u OPENBLAS_CORETYPE -u OPENBLAS_L2_SIZE
 
-.PHONY: demo test lint unit test-all mutants fuzz bench scaling operators gradients training training-speed sabotage planted verify-cost verify-alarms dynamic-sizes prompt-forms optimize-files matrix target-kernels target-probes emit-stub figures browser-test sweep-torchvision sweep-timm sweep-hf clean
+.PHONY: demo test lint unit test-all mutants fuzz bench scaling operators gradients training training-speed sabotage planted verify-cost verify-alarms dynamic-sizes prompt-forms optimize-files matrix target-kernels target-probes emit-stub figures browser-test docs sweep-torchvision sweep-timm sweep-hf clean
 .DEFAULT_GOAL := demo
 
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -99,6 +99,14 @@ browser-test: $(VENV)/.installed ## the pages of reports and of examples/browser
 	command -v chromium chromium-browser google-chrome >/dev/null || { apt-get update && apt-get install -y chromium; } || $(BIN)/python -m playwright install chromium
 	npm install --no-audit --no-fund --prefix out/web onnxruntime-web
 	OMP_NUM_THREADS=1 BROWSER_REQUIRED=1 $(BIN)/python -m pytest tests/report tests/test_examples.py -n 0
+
+out/docs-env/.installed: pyproject.toml
+	$(PYTHON) -m venv out/docs-env
+	out/docs-env/bin/python -m pip install --quiet --disable-pip-version-check -e '.[docs]'
+	touch $@
+
+docs: out/docs-env/.installed ## the documents as a site, into out/docs; a warning is an error
+	out/docs-env/bin/python -m sphinx -b html -W --keep-going -q docs out/docs
 
 sweep-torchvision sweep-timm sweep-hf: sweep-%: $(VENV)/.installed ## export and verify every model of a library into docs/coverage.md; goes on where it stopped
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.coverage --source $* --jobs 2

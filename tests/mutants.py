@@ -605,6 +605,18 @@ MUTANTS = [
     # the operators of Emit
     Mutant("irx/emit_ops.pyi", "def Add(self, A: Operand, B: Operand, *,", "def Add(self, A: Operand, *,", "tests/irx/test_emit_stub.py"),
     Mutant("irx/emit.py", "            if not op_type[:1].isupper():", "            if False:", "tests/irx/test_emit_stub.py"),
+    # What a user of custom operators is told.
+    Mutant(
+        "capture/strategies/fake.py", "UnsupportedOperatorException) or without_fake:", "UnsupportedOperatorException):",
+        "tests/test_custom_ops.py",
+    ),
+    Mutant(
+        "verify/engines.py", "return unregistered is not None and not unregistered", "return False and not unregistered",
+        "tests/test_custom_ops.py",
+    ),
+    Mutant(
+        "exporting/options.py", "sorted(_OWN | _OF_CAPTURE), 1, 0.5)", "[], 1, 0.5)", "tests/exporting/test_torch_keywords.py",
+    ),
 ]  # fmt: skip
 
 

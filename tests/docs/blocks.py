@@ -31,7 +31,14 @@ from fx2onnx import Fx2OnnxError
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
-OPTIONS = {"python": {"raises", "file"}, "sh": {"raises", "exit"}, "console": set(), "json": set(), "toml": set(), "text": set()}
+OPTIONS = {
+    "python": {"raises", "file"},
+    "sh": {"raises", "exit"},
+    "console": set(),
+    "json": set(),
+    "toml": set(),
+    "text": set(),
+}
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,12 @@ def test_what_has_no_effect_is_a_warning(name: str, value: Any) -> None:
     assert text.startswith(f"{name}=")
 
 
+def test_a_keyword_that_nobody_knows_is_one_that_was_meant() -> None:
+    with pytest.raises(fx2onnx.UserError, match="has no argument 'opset'") as caught:
+        fx2onnx.export(nn.Linear(3, 2), X, opset=17)
+    assert "did you mean opset_version?" in caught.value.next
+
+
 def test_defaults_are_no_warning() -> None:
     usual = {name: values[0] for name, (values, _) in TORCH_ONLY.items()}
     usual["operator_export_type"] = torch.onnx.OperatorExportTypes.ONNX

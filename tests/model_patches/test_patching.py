@@ -99,7 +99,7 @@ def test_a_changed_target_is_a_warning(made: Made, now: Any, change: str) -> Non
     patches(TARGET)(in_tensors)
     shapes = {"x": {0: "n"}}
     (line,) = fx2onnx.export(lambda x: x[:4] * 3, (X,), dynamic_shapes=shapes).report.warnings
-    assert line.startswith("fx2onnx's patch of made_library.parts.scaled does not fit made_library 1.4.2")
+    assert line.startswith("tests's patch of made_library.parts.scaled does not fit made_library 1.4.2")
     assert change in line
     assert "install a version of made_library" in line
 

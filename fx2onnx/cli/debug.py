@@ -10,7 +10,7 @@ import typer
 
 from fx2onnx.base.errors import VerificationError
 from fx2onnx.cli import options
-from fx2onnx.cli.files import check_readable
+from fx2onnx.cli.files import check_apart, check_readable, know_faults
 from fx2onnx.cli.outcome import print_json, print_text, reports_errors
 
 
@@ -33,6 +33,15 @@ def debug_command(
         typer.Option("--case", help="Write the nodes as a test case into this new folder.", show_default=False),
     ] = None,
     case_weights: options.CaseWeights = "full",
+    faults: Annotated[
+        Path | None,
+        typer.Option(
+            "--faults",
+            metavar="FILE",
+            help="A table of faults of engines: what is in it is known, what is found is added.",
+            show_default=False,
+        ),
+    ] = None,
     json_output: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -41,10 +50,14 @@ def debug_command(
     The weights must be the same: give the options and the seed of the export. Exit code 1 where a node is found.
     """
     from fx2onnx.cli.progress import Stages
+    from fx2onnx.targets.fault_entries import add_entries
     from fx2onnx.verify import locate
     from fx2onnx.verify.testcase import check_case
 
     check_readable(model)
+    check_apart([faults], [model])
+    if faults is not None and faults.exists():
+        know_faults(faults)
     if case is not None:
         check_case(case, case_weights)
     with Stages(quiet=quiet or json_output) as stages:
@@ -59,6 +72,8 @@ def debug_command(
             )
     if found is not None and case is not None:
         found.write_case(case, weights=case_weights)
+    if found is not None and faults is not None:
+        add_entries(found.faults, faults)
     if json_output:
         wrong = None if found is None else found.as_dict()
         print_json({"file": str(model), "source": source, "first_wrong": wrong})

@@ -32,6 +32,15 @@ def check_apart(outputs: Iterable[Path | None], inputs: Iterable[str | Path]) ->
             taken.append(path)
 
 
+def know_faults(path: Path | None) -> None:
+    """Know the faults of engines in a table of the user's, if there is one. Raises UserError E001, E302."""
+    if path is not None:
+        from fx2onnx.targets.faults import add_table
+
+        check_readable(path)
+        add_table(path)
+
+
 def write_report(path: Path, summary: Any) -> None:
     """``summary`` as JSON, whole or not at all. Raises UserError E301."""
     write_text(path, json.dumps(summary, indent=2, default=str) + "\n")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fx2onnx.cli import options
-from fx2onnx.cli.files import check_readable
+from fx2onnx.cli.files import check_readable, know_faults
 from fx2onnx.cli.outcome import print_json, reports_errors
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ def lint_command(
         str,
         typer.Option("--target", help="A runtime or a release of one: onnxruntime, onnxruntime-1.19, openvino, ..."),
     ] = "onnxruntime",
+    faults: options.Faults = None,
     json_output: options.Json = False,
 ) -> None:
     """Say what of a file a runtime cannot run, at which line, and what would mend it. Exits with 1 where there is something."""
@@ -35,6 +36,7 @@ def lint_command(
     from fx2onnx.targets.lint import lint
 
     asked = find(target)
+    know_faults(faults)
     check_readable(path)
     findings = lint(load_file(os.fspath(path)).proto, asked)
     if json_output:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -68,6 +69,15 @@ Dtype = Annotated[
     typer.Option("--dtype", help="float16, bfloat16, float32 or float64 parameters and inputs.", show_default=False),
 ]
 
+Faults = Annotated[
+    Path | None,
+    typer.Option(
+        "--faults",
+        metavar="FILE",
+        help="A table of known faults of engines, beside those of fx2onnx (fx2onnx debug --faults writes it).",
+        show_default=False,
+    ),
+]
 Bake = Annotated[
     list[str] | None,
     typer.Option(

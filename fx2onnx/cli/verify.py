@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from fx2onnx.cli import options
-from fx2onnx.cli.files import check_apart, check_readable
+from fx2onnx.cli.files import check_apart, check_readable, know_faults
 from fx2onnx.cli.outcome import print_json, reports_errors
 
 
@@ -31,6 +31,7 @@ def verify_command(
             show_default="runner and, where it is installed, onnxruntime",
         ),
     ] = None,
+    faults: options.Faults = None,
     html: Annotated[
         Path | None,
         typer.Option("--html", metavar="FILE", help="Write the verdict as a page.", show_default=False),
@@ -53,6 +54,7 @@ def verify_command(
     from fx2onnx.verify.engines import chosen_engines
 
     check_readable(model)
+    know_faults(faults)
     engines = chosen_engines(engine or None)
     check_apart([html], [model, *input_files(source)])
     with Stages(quiet=quiet or json_output) as stages:

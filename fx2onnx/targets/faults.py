@@ -1,18 +1,21 @@
 """What runtimes do wrong with files that ONNX's specification admits: which nodes, in which releases, and what avoids it.
 
-Each entry was seen: a test runs its smallest case in the runtime that is installed.
+Each entry was seen: a test runs its smallest case in the runtime that is installed. Files that are given to
+``add_table`` hold more, as data (``fault_entries.py``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from os import PathLike
 
 import onnx
 import onnx_ir as ir
 
 from fx2onnx.irx.edit import graphs_of, use_count
 from fx2onnx.irx.values import copied_type
+from fx2onnx.targets.fault_entries import FaultEntry, read_entries
 from fx2onnx.targets.form import Target, numbers
 
 
@@ -40,10 +43,35 @@ def of(target: Target) -> list[Fault]:
     """The faults of a target: those of its release, and those that were still there in the newest one tried."""
     return [
         fault
-        for fault in FAULTS
+        for fault in (*FAULTS, *ADDED)
         if fault.runtime == target.runtime
         and (not target.release or numbers(fault.since) <= numbers(target.release) <= numbers(fault.until))
     ]
+
+
+def runtimes() -> set[str]:
+    """Those of which faults are known."""
+    return {fault.runtime for fault in (*FAULTS, *ADDED)}
+
+
+def add_table(path: str | PathLike[str]) -> None:
+    """Know the faults in a file of entries as well, from now on in this process. Raises UserError E001."""
+    known = {(fault.runtime, fault.name) for fault in (*FAULTS, *ADDED)}
+    ADDED.extend(_fault(entry) for entry in read_entries(path) if (entry.runtime, entry.name) not in known)
+
+
+def _fault(entry: FaultEntry) -> Fault:
+    return Fault(
+        entry.name,
+        entry.runtime,
+        entry.since,
+        entry.until,
+        entry.what,
+        entry.instead,
+        entry.node.fits,
+        frozenset({entry.node.op_type}),
+        ends_process=entry.ends_process,
+    )
 
 
 def may_meet(proto: onnx.ModelProto, target: Target) -> bool:
@@ -168,3 +196,6 @@ FAULTS = (
         frozenset({"STFT"}),
     ),
 )
+
+ADDED: list[Fault] = []
+"""Those of the user's tables."""

@@ -57,7 +57,7 @@ def lint(proto: onnx.ModelProto, target: Target) -> list[Finding]:
                 found = _of_node(node, target, model)
                 findings += [found] if found is not None else []
     findings += [
-        _about(node, "fault", f"{fault.what} (onnxruntime {fault.since} to {fault.until})", fault.instead)
+        _about(node, "fault", f"{fault.what} ({fault.runtime} {fault.since} to {fault.until})", fault.instead)
         for fault, node in faults.met(model, target)
     ]
     return findings

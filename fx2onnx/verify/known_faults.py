@@ -64,7 +64,7 @@ def _where(node: ir.Node) -> str:
 
 def _target(engine: str) -> Target | None:
     """The release that is installed, where the engine has known faults."""
-    if engine not in {fault.runtime for fault in faults.FAULTS}:
+    if engine not in faults.runtimes():
         return None
     try:
         return find(f"{engine}-{version(engine)}")

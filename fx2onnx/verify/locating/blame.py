@@ -20,6 +20,9 @@ from fx2onnx.verify.locating.onnx_file import OnnxFile
 from fx2onnx.verify.locating.program import Program
 from fx2onnx.verify.locating.side_by_side import SideBySide, run_cut
 
+AGREES, LACKS = "agrees with PyTorch", "lacks an operator"
+"""What is said of an engine that is right, and of one that cannot be asked."""
+
 
 @dataclass(frozen=True, slots=True)
 class Blame:
@@ -46,7 +49,7 @@ def engine_blame(side: SideBySide, name: str, engines: Sequence[str]) -> tuple[d
     """What every engine gives, and the blame where some are wrong and others agree with PyTorch."""
     found = {engine: judged_in(side, name, engine) for engine in engines}
     texts = {
-        engine: "lacks an operator" if each is None else each.describe() if each.is_wrong else "agrees with PyTorch"
+        engine: LACKS if each is None else each.describe() if each.is_wrong else AGREES
         for engine, each in found.items()
     }
     wrong = [engine for engine, each in found.items() if each is not None and each.is_wrong]

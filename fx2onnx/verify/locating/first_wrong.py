@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from fx2onnx.base.source import SourceLocation
+from fx2onnx.targets.fault_entries import FaultEntry
 from fx2onnx.verify.locating.difference import Difference
 from fx2onnx.verify.testcase import Case, write_case
 
@@ -51,6 +53,8 @@ class FirstWrong:
     case: Case | None = field(default=None, repr=False, compare=False)
     """The nodes with PyTorch's values, to be run anywhere."""
     on: str = ""
+    faults: tuple[FaultEntry, ...] = ()
+    """Of an engine that is at fault: what to put into its target's table."""
 
     def describe(self) -> str:
         """All of it as text, in the form of an error."""
@@ -68,6 +72,7 @@ class FirstWrong:
             *((name, text) for name, text in self.engines.items()),
             ("blame", self.blame),
             ("why", self.why),
+            *((f"fault of {each.runtime}", json.dumps(each.as_dict())) for each in self.faults),
             ("next", self._next()),
         ]
         width = max(len(label) for label, text in rows if text)
@@ -82,6 +87,7 @@ class FirstWrong:
         }
         fields |= {name: list(getattr(self, name)) for name in ("nodes", "op_types", "aten", "shape")}
         fields["where"] = None if self.where is None else self.where.as_dict()
+        fields["faults"] = [each.as_dict() for each in self.faults]
         return fields | {"difference": asdict(self.difference)}
 
     def write_case(self, folder: str | os.PathLike[str], *, weights: str = "full") -> None:

@@ -33,6 +33,7 @@ from fx2onnx.verify.locating.by_values import likely_call, matched, producer, sk
 from fx2onnx.verify.locating.capture_fault import Seen, first_unseen, places_noted
 from fx2onnx.verify.locating.difference import Difference, Once, difference
 from fx2onnx.verify.locating.elsewhere import Elsewhere, where_failed, without_inputs
+from fx2onnx.verify.locating.engine_fault import with_entries
 from fx2onnx.verify.locating.first_wrong import FirstWrong
 from fx2onnx.verify.locating.onnx_file import OnnxFile
 from fx2onnx.verify.locating.other_outputs import missing, reordered
@@ -81,7 +82,7 @@ def locate(
 
         def search(on: Elsewhere) -> FirstWrong | None:
             found = _Search(root, module, on.args, on.kwargs, path, file, settings, chosen, memory_bytes, bake).run()
-            return None if found is None else replace(found, on=on.name)
+            return None if found is None else with_entries(replace(found, on=on.name))
 
         with in_mode(root, asked.training):
             if verdict is None or where_failed(verdict) is None:
@@ -213,7 +214,7 @@ class _Search:
             engine: self._problem(engine, side.feeds) for engine in self.engines if engine not in (*right, side.engine)
         }
         agreeing = [*right, *(engine for engine, text in texts.items() if not text)]
-        texts |= dict.fromkeys(agreeing, "agrees with PyTorch")
+        texts |= dict.fromkeys(agreeing, blame.AGREES)
         if agreeing:
             why = f"its nodes are right by themselves, the whole file is not; {', '.join(agreeing)} agrees with PyTorch"
             verdict = blame.Blame("engine", side.engine, why)

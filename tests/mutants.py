@@ -26,6 +26,7 @@ class Mutant:
     tests: str
 
 
+ENGINE_FAULTS = "tests/verify/test_engine_faults.py"
 CAPTURE, DYNAMIC = "tests/capture/test_in_place.py", "tests/capture/test_dynamic.py"
 LEAKS = "tests/test_leaks.py"
 KEYWORDS = "tests/exporting/test_torch_keywords.py"
@@ -554,6 +555,11 @@ MUTANTS = [
     Mutant("targets/form.py", "if not self.release or numbers(since)", "if True or numbers(since)", "tests/targets/test_lint.py"),
     Mutant("targets/match.py", "if any(body.takes(opset, types) for body in bodies):", "if False:", "tests/targets/test_match.py"),
     Mutant("targets/match.py", "for narrow, wide in found.casts.items())", "for narrow, wide in ())", "tests/targets/test_match.py"),
+    Mutant("targets/fault_entries.py", "    release = \".\".join(release.split(\".\")[:2])\n", "", ENGINE_FAULTS),
+    Mutant("targets/fault_entries.py", "        return {\"equals\": constant.tolist()}", "        return None", ENGINE_FAULTS),
+    Mutant("targets/fault_entries.py", "return producer is not None and wanted.fits(producer)", "return producer is not None", ENGINE_FAULTS),
+    Mutant("verify/locating/engine_fault.py", "    entries = () if known else ", "    entries = ", ENGINE_FAULTS),
+    Mutant("irx/late_sympy.py", "            return _LateFunction(name)", "            raise AttributeError(name)", "tests/irx/test_late_sympy.py"),
     Mutant("targets/faults.py", "            fault.mend(node)\n", "            pass\n", "tests/targets/test_faults.py"),
     Mutant("targets/fit.py", "and not may_narrow", "and False", "tests/file_optimizer/test_target.py"),
     Mutant("verify/judge.py", "least_epsilon)\n        numbers", "0.0)\n        numbers", "tests/targets/test_fit.py"),

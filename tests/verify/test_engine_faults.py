@@ -95,9 +95,9 @@ def _entry(node: ir.Node) -> FaultEntry:
 
 
 def test_an_entry_is_as_narrow_as_what_was_seen(tmp_path: Path) -> None:
-    def model(alpha: float, second: str, scale: float) -> list[ir.Node]:
+    def model(alpha: float, second: str, scale: float, first: str = "Mul") -> list[ir.Node]:
         text = f"""<ir_version: 9, opset_import: ["" : 20]> g (float[2, 3] x) => (float[a, b] y)
-            <float[1] scale = {{{scale}}}> {{ t = Transpose<perm=[1, 0]>(x)  m = Mul(t, scale)  y = {second}<alpha={alpha}>(m) }}"""
+            <float[1] scale = {{{scale}}}> {{ t = Transpose<perm=[1, 0]>(x)  m = {first}(t, scale)  y = {second}<alpha={alpha}>(m) }}"""
         return list(ir.from_proto(onnx.parser.parse_model(text)).graph)
 
     entry = _entry(model(0.1, "LeakyRelu", 2.0)[-1])
@@ -105,7 +105,12 @@ def test_an_entry_is_as_narrow_as_what_was_seen(tmp_path: Path) -> None:
     (read,) = read_entries(tmp_path / "faults.json")
     assert read == entry
     assert read.node.fits(model(0.1, "LeakyRelu", 2.0)[-1])
-    for other in (model(0.2, "LeakyRelu", 2.0), model(0.1, "Elu", 2.0), model(0.1, "LeakyRelu", 3.0)):
+    for other in (
+        model(0.2, "LeakyRelu", 2.0),
+        model(0.1, "Elu", 2.0),
+        model(0.1, "LeakyRelu", 3.0),
+        model(0.1, "LeakyRelu", 2.0, "Div"),
+    ):
         assert not read.node.fits(other[-1])
     loose = json.loads((tmp_path / "faults.json").read_text())
     del loose[0]["node"]["inputs"], loose[0]["node"]["attributes"]

@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 # NumPy's matrix speed halves where a shell pins OpenBLAS to old kernels; benchmarks and the demo lift the pin.
 UNPIN  := env -u OPENBLAS_CORETYPE -u OPENBLAS_L2_SIZE
 
-.PHONY: demo test lint unit test-all mutants fuzz bench scaling operators gradients training training-speed sabotage planted verify-cost verify-alarms dynamic-sizes prompt-forms optimize-files matrix target-kernels target-probes emit-stub figures browser-test docs sweep-torchvision sweep-timm sweep-hf clean
+.PHONY: demo test lint unit test-all mutants fuzz bench scaling operators gradients training training-speed sabotage planted verify-cost start-time verify-alarms dynamic-sizes prompt-forms optimize-files matrix target-kernels target-probes emit-stub figures browser-test docs sweep-torchvision sweep-timm sweep-hf clean
 .DEFAULT_GOAL := demo
 
 $(VENV)/.installed: pyproject.toml constraints.txt
@@ -65,6 +65,9 @@ prompt-forms: $(VENV)/.installed ## prompts of recurrent models in one call and 
 
 verify-cost: $(VENV)/.installed ## what verify and locate cost in forwards of eager PyTorch, into docs/verify_cost.md
 	OMP_NUM_THREADS=1 $(UNPIN) $(BIN)/python -m benchmarks.verify_cost --write docs/verify_cost.md
+
+start-time: $(VENV)/.installed ## whole commands beside imports alone, the first export of a process beside the second, into docs/start_time.md
+	$(UNPIN) $(BIN)/python -m benchmarks.start_time --write docs/start_time.md
 
 verify-alarms: $(VENV)/.installed ## sound exports that verify refuses at its defaults, into docs/verify_alarms.md; goes on where it stopped (hours)
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.verify_alarms

@@ -36,13 +36,13 @@ from fx2onnx.verify.weights import compare_weights
 TYPES_ONLY = "an engine's random numbers are its own: of outputs that depend on them only the type is compared"
 """A note of the verdict."""
 
-MOST_FORWARDS = 5.5
+MOST_FORWARDS = 5.0
 """Times that a run of eager PyTorch on the sample takes: all runs of eager PyTorch and of the engines together stay below,
 save for one at other sizes, where a size is dynamic."""
 LEAST_SECONDS = 1.0
 """Runs may take so long together in any case, so that small models are tried on everything."""
 LEAST_SHARE = 0.2
-"""Of the time of a run on the sample: what small inputs take, too, since all weights are read."""
+"""Of the time of a run on the sample: what small inputs take, too, since all weights are read; until it was measured."""
 SMALL_SHARE = 0.25
 """Inputs of so few numbers, as a share of the sample's, run in every engine where a run at other sizes is due."""
 MOST_SAMPLES = 24
@@ -131,6 +131,12 @@ class _Case:
     """Processor time at which it began."""
     seconds: dict[str, float] = field(default_factory=dict)
     """What a run on the sample takes: of eager PyTorch, and of each engine."""
+    last_seconds: dict[str, float] = field(default_factory=dict)
+    """Likewise on the inputs that were tried last."""
+    small_share: float = 1.0
+    """How large the smallest inputs so far were, as a share of the sample's numbers."""
+    small_seconds: dict[str, float] = field(default_factory=dict)
+    """What a run on them takes."""
     finite: list[bool] = field(default_factory=list)
     """Whether each output of the sample has finite numbers alone."""
     random_outputs: set[int] = field(default_factory=set)
@@ -142,7 +148,20 @@ class _Case:
 
     def cost(self, engines: Sequence[str], share: float) -> float:
         """Seconds of a run of eager PyTorch and of the engines, on inputs with such a share of the sample's numbers."""
-        return max(share, LEAST_SHARE) * sum(self.seconds.get(name, 0.0) for name in ("eager", *engines))
+        return sum(self._cost(name, share) for name in ("eager", *engines))
+
+    def _cost(self, name: str, share: float) -> float:
+        """Of one of them: as much for each further number as between the smallest inputs so far and the sample."""
+        whole, small = self.seconds.get(name, 0.0), self.small_seconds.get(name)
+        if small is None:
+            return max(share, LEAST_SHARE) * whole
+        slope = max(whole - small, 0.0) / (1.0 - self.small_share)
+        return small + slope * max(share - self.small_share, 0.0)
+
+    def note_cost(self, share: float) -> None:
+        """The inputs that were tried last have such a share of the sample's numbers."""
+        if share < self.small_share and len(self.last_seconds) > 1:
+            self.small_share, self.small_seconds = share, dict(self.last_seconds)
 
 
 def _compare(verdict: Verdict, case: _Case, seeds: Sequence[int]) -> None:
@@ -176,6 +195,7 @@ def _compare(verdict: Verdict, case: _Case, seeds: Sequence[int]) -> None:
             verdict.left_out.append(f"{sample.name}: the runs before took long enough")
             continue
         _other(verdict, case, maker, sample, engines)
+        case.note_cost(share)
 
 
 def _first(verdict: Verdict, case: _Case, tensors: Sequence[torch.Tensor]) -> list[tuple[int, int] | None]:
@@ -226,8 +246,9 @@ def _eager(case: _Case, tensors: Sequence[torch.Tensor], *, timed: bool = False)
     start = time.process_time()
     with record("eager PyTorch"), recording:
         expected = case.eager.run(tensors)
+    case.last_seconds = {"eager": time.process_time() - start}
     if timed:
-        case.seconds["eager"] = time.process_time() - start
+        case.seconds = case.last_seconds
         case.turns = recording.turns
     return expected, recording
 
@@ -314,7 +335,7 @@ def _run_engine(
             verdict.rows.append(Row.failed(engine, "(all)", sample.name, problem))
         return None
     finally:
-        case.seconds.setdefault(engine, time.process_time() - start)
+        case.last_seconds[engine] = time.process_time() - start
 
 
 def _opened(path: str, names: Sequence[str], verdict: Verdict, *, must_open: bool) -> dict[str, Run]:

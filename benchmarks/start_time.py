@@ -1,0 +1,179 @@
+"""How long commands take from their start, beside what nobody can save, into docs/start_time.md.
+
+    python -m benchmarks.start_time [--rounds 5] [--write docs/start_time.md]
+
+Whole processes, each in turn, with compiled modules (``__pycache__``) there; medians of processor time, and of wall time.
+``fx2onnx export`` with its verification is set beside a process that imports torch and the model's library alone. The first
+export in a process is set beside the second, imports being done. ``verify`` on the sample alone is counted in forwards.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks import machine
+
+COMMAND = "from fx2onnx.cli.main import main; main()"
+TORCHVISION = """
+import torch
+from fx2onnx.sources.torchvision_compat import import_torchvision
+import_torchvision().models
+"""
+TRANSFORMERS = """
+import torch
+from fx2onnx.sources.torchvision_compat import prepare
+prepare()
+from transformers import BertForMaskedLM
+"""
+FOLDER = """
+import sys, torch
+from fx2onnx.sources.torchvision_compat import prepare
+prepare()
+from transformers import BertConfig, BertForMaskedLM
+torch.manual_seed(0)
+shape = dict(hidden_size=256, num_hidden_layers=4, num_attention_heads=4, intermediate_size=1024, vocab_size=8000)
+BertForMaskedLM(BertConfig(**shape)).save_pretrained(sys.argv[1])
+"""
+TWICE = """
+import importlib, json, sys, time
+import torch
+import fx2onnx
+from fx2onnx.cli.dynamic import dynamic_shapes_of
+from fx2onnx.sources import resolve
+torch.set_num_threads(1)
+source = resolve(sys.argv[1])
+shapes = dynamic_shapes_of(source, "default")
+for name in json.loads(sys.argv[3]):
+    importlib.import_module(name)
+seconds = []
+for turn in range(3):
+    start = time.process_time()
+    fx2onnx.export(source.module, source.args, sys.argv[2], kwargs=source.kwargs, dynamic_shapes=shapes)
+    seconds.append(time.process_time() - start)
+with torch.no_grad():
+    source.module(*source.args, **source.kwargs)
+    start = time.process_time()
+    source.module(*source.args, **source.kwargs)
+    forward = time.process_time() - start
+import onnxruntime
+fx2onnx.export(source.module, source.args, sys.argv[2], kwargs=source.kwargs)
+costs = []
+for turn in range(2):
+    start = time.process_time()
+    verdict = fx2onnx.verify.verify(sys.argv[2], source.module, source.args, source.kwargs, seeds=())
+    costs.append(time.process_time() - start)
+assert [each.name for each in verdict.tried] == ["sample"]
+names = [name for name in sys.modules if name.startswith(("fx2onnx.", "onnx"))]
+print(json.dumps({"seconds": seconds, "forward": forward, "verify": costs[-1], "names": names}))
+"""
+MODELS = ("bert_base_mlm", "resnet50")
+
+
+def process(command: Sequence[str]) -> tuple[float, float]:
+    """Processor and wall time of a whole process. Raises CalledProcessError."""
+    before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment())
+    wall, after = time.perf_counter() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, wall
+
+
+def environment() -> dict[str, str]:
+    """With compiled modules, as an installed package has them."""
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return kept | {"OMP_NUM_THREADS": "1"}
+
+
+def commands(folder: str) -> dict[str, list[str]]:
+    """Each measured process."""
+    python = [sys.executable, "-c"]
+    fx2onnx = [*python, COMMAND]
+    return {
+        "torch and torchvision.models": [*python, TORCHVISION],
+        "export torchvision": [*fx2onnx, "export", "torchvision:mobilenet_v3_small", "-o", f"{folder}/tv.onnx"],
+        "torch and the class of transformers": [*python, TRANSFORMERS],
+        "export hf": [*fx2onnx, "export", f"hf:{folder}/bert", "-o", f"{folder}/hf.onnx"],
+        "run": [*fx2onnx, "run", f"{folder}/tv.onnx"],
+    }
+
+
+def measured(rounds: int) -> tuple[dict[str, tuple[float, float]], dict[str, dict[str, Any]]]:
+    """Medians of each process, and what ``TWICE`` says of each model."""
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run([sys.executable, "-c", FOLDER, f"{folder}/bert"], check=True, env=environment())
+        table = commands(folder)
+        rows: dict[str, list[tuple[float, float]]] = {name: [] for name in table}
+        for command in table.values():  # modules are compiled, files lie in the cache
+            process(command)
+        for _ in range(rounds):
+            for name, command in table.items():
+                rows[name].append(process(command))
+        twice = {model: _twice(model, f"{folder}/twice.onnx", rounds) for model in MODELS}
+    medians = {name: tuple(map(statistics.median, zip(*found, strict=True))) for name, found in rows.items()}
+    return medians, twice  # type: ignore[return-value]
+
+
+def _twice(model: str, path: str, rounds: int) -> dict[str, Any]:
+    names: list[str] = []
+    found = []
+    for _ in range(rounds + 1):
+        command = [sys.executable, "-c", TWICE, f"zoo:{model}", path, json.dumps(names)]
+        done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment())
+        said = json.loads(done.stdout.splitlines()[-1])
+        found, names = [*found, said] if names else found, said["names"]
+    first, second = (statistics.median(each["seconds"][turn] for each in found) for turn in (0, 1))
+    checks = statistics.median(each["verify"] / each["forward"] for each in found)
+    return {"first": first, "second": second, "verify": checks}
+
+
+def page(rounds: int, medians: dict[str, tuple[float, float]], twice: dict[str, dict[str, Any]]) -> str:
+    lines = [
+        "# How long it takes to start",
+        "",
+        f"Generated by `make start-time` ({machine.describe()}). Medians of {rounds} rounds, each process in turn, one thread.",
+        "The exports are whole commands with their verification, beside a process that imports torch and the model's library alone.",
+        "",
+        "| process | processor, s | wall, s | times the imports |",
+        "|---|---:|---:|---:|",
+    ]
+    base = 0.0
+    for name, (processor, wall) in medians.items():
+        base = processor if name.startswith("torch") else base
+        ratio = f"{processor / base:.2f}" if name.startswith("export") else ""
+        lines.append(f"| {name} | {processor:.2f} | {wall:.2f} | {ratio} |")
+    lines += [
+        "",
+        "`run` is `fx2onnx run` of MobileNetV3-small on random inputs.",
+        "",
+        "| model | first export in a process, s | second, s | | verification on the sample alone, forwards |",
+        "|---|---:|---:|---:|---:|",
+    ]
+    for model, row in twice.items():
+        ratio = row["first"] / row["second"]
+        lines.append(f"| {model} | {row['first']:.2f} | {row['second']:.2f} | {ratio:.2f} | {row['verify']:.1f} |")
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--write", type=Path)
+    options = parser.parse_args()
+    text = page(options.rounds, *measured(options.rounds))
+    print(text)
+    if options.write:
+        options.write.write_text(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -559,6 +559,7 @@ MUTANTS = [
     Mutant("targets/fault_entries.py", "        return {\"equals\": constant.tolist()}", "        return None", ENGINE_FAULTS),
     Mutant("targets/fault_entries.py", "return producer is not None and wanted.fits(producer)", "return producer is not None", ENGINE_FAULTS),
     Mutant("verify/locating/engine_fault.py", "    entries = () if known else ", "    entries = ", ENGINE_FAULTS),
+    Mutant("verify/values.py", "return like.logical_not() if kind in", "return like if kind in", "tests/verify/test_verify_parts.py"),
     Mutant("irx/late_sympy.py", "            return _LateFunction(name)", "            raise AttributeError(name)", "tests/irx/test_late_sympy.py"),
     Mutant("targets/faults.py", "            fault.mend(node)\n", "            pass\n", "tests/targets/test_faults.py"),
     Mutant("targets/fit.py", "and not may_narrow", "and False", "tests/file_optimizer/test_target.py"),

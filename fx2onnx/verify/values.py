@@ -108,7 +108,11 @@ def _draw_ids(values: Values, like: torch.Tensor, kind: str, generator: torch.Ge
 
 
 def _draw_mask(values: Values, like: torch.Tensor, kind: str, generator: torch.Generator) -> torch.Tensor:
-    """Of each row some are masked: at its end, at its begin in every other row; all alternate where rows are short."""
+    """Of each row some are masked: at its end, at its begin in every other row; all alternate where rows are short. Bools of
+    one a row are switches, which are turned.
+    """
+    if like.dtype == torch.bool and (not like.dim() or like.shape[-1] == 1):  # a switch: nothing is padded
+        return like.logical_not() if kind in ("seed", "large", "ties") else like
     if kind == "zeros" or not like.dim():
         return torch.ones_like(like)
     length = like.shape[-1]

@@ -290,3 +290,22 @@ def test_a_transposed_weight_is_compared_to_its_last_number(row: int, column: in
     assert _difference(stored, own, True) == ""
     stored[row, column] += 1
     assert _difference(stored, own, True) == "1 of 60000 numbers are not the module's"
+
+
+class Switched(torch.nn.Module):
+    def forward(self, x: torch.Tensor, is_kept: torch.Tensor) -> torch.Tensor:
+        return torch.where(is_kept, x, -x)
+
+
+class Unswitched(torch.nn.Module):
+    def forward(self, x: torch.Tensor, is_kept: torch.Tensor) -> torch.Tensor:
+        return x + 0 * is_kept
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (4, 1)], ids=str)
+@pytest.mark.parametrize("value", [True, False])
+def test_switches_are_turned(shape: tuple[int, ...], value: bool) -> None:
+    args = (torch.randn(4, 3), torch.full(shape, value))
+    assert verify(fx2onnx.export(Switched(), args), Switched(), args).ok
+    if value:
+        assert not verify(fx2onnx.export(Unswitched(), args), Switched(), args).ok

@@ -110,13 +110,12 @@ def add_entries(entries: Sequence[FaultEntry], path: str | PathLike[str]) -> int
     return len(new)
 
 
-def entry_of(node: ir.Node, runtime: str, release: str, what: str, instead: str = "") -> FaultEntry:
+def entry_of(node: ir.Node, runtime: str, release: str, what: str) -> FaultEntry:
     """The entry of a fault that was seen at a node, and at those before it in its graph: as narrow as what was seen."""
     release = ".".join(release.split(".")[:2])
     pattern = _pattern(node)
     digest = sha256(json.dumps(pattern.as_dict(), sort_keys=True).encode()).hexdigest()[:8]
-    more = {"instead": instead} if instead else {}
-    return FaultEntry(f"{node.op_type.lower()}-{digest}", runtime, release, release, what, pattern, **more)
+    return FaultEntry(f"{node.op_type.lower()}-{digest}", runtime, release, release, what, pattern)
 
 
 def _pattern(node: ir.Node) -> NodePattern:

@@ -65,11 +65,13 @@ LONG_FILES = {
 }
 LONG_FUNCTIONS = {
     "api.py:export": "a parameter, and a paragraph of the docstring, for each option",
+    "cli/debug.py:debug_command": OPTIONS,
     "cli/export.py:export_command": OPTIONS,
     "cli/optimize.py:optimize_command": OPTIONS,
     "cli/profile.py:profile_command": OPTIONS,
     "cli/run.py:run_command": OPTIONS,
     "cli/train.py:train_command": OPTIONS,
+    "cli/verify.py:verify_command": OPTIONS,
     "runner/kernels/attention.py:attention": "the operator has 16 inputs and attributes, each a line",
 }
 

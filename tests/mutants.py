@@ -588,6 +588,8 @@ MUTANTS = [
     Mutant("training/optimizers.py", 'parameter * as_factor(1 - rate * decay, parameter)', "parameter", OPTIMIZERS),
     Mutant("training/optimizers.py", "torch.maximum(state[\"max_exp_avg_sq\"], square)", "square", OPTIMIZERS),
     Mutant("training/optimizers.py", "size.clamp(min=1.0)", "size", OPTIMIZERS),
+    Mutant("training/checkpoints.py", "        put_name(vars(checkpoint), AROUND, around_nothing)\n", "",
+           "tests/training/test_derivatives.py"),
     Mutant("training/groups.py", "self.is_known and self.rule.is_by_element and", "self.is_known and", OPTIMIZERS),
     Mutant("aten_map/batch_norm.py", "op.const(momentum * factor, dtype)", "op.const(momentum, dtype)", "tests/training/test_verify.py"),
     Mutant("aten_map/batch_norm_backward.py", "op.const(-1 / max(count, 1), inner)", "op.const(-1 / (count + 1), inner)",

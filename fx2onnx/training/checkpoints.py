@@ -12,16 +12,17 @@ from torch.utils import checkpoint
 
 from fx2onnx.base.changes import Changes
 from fx2onnx.base.code_patch import put_name
+from fx2onnx.capture.torch_private.checkpointing import AROUND
 
 
 @contextlib.contextmanager
 def run_once() -> Iterator[None]:
-    """Reentrant checkpoints of this thread are plain calls: autograd takes no gradients of chosen tensors through others.
-
-    Without an argument that requires a gradient nothing inside has one, as in eager PyTorch.
+    """Checkpoints of this thread are plain calls. Run again in the backward pass, what is checkpointed would draw other random
+    numbers; and autograd takes no gradients of chosen tensors through reentrant ones, in which, without an argument that
+    requires a gradient, nothing has one.
     """
     thread, kind = get_ident(), checkpoint.CheckpointFunction
-    plain = kind.apply
+    plain, around = kind.apply, getattr(checkpoint, AROUND)
 
     def apply(function: Callable[..., Any], preserve_rng_state: bool, *args: Any) -> Any:
         if get_ident() != thread:
@@ -30,6 +31,13 @@ def run_once() -> Iterator[None]:
         with torch.set_grad_enabled(is_tracked and torch.is_grad_enabled()):
             return function(*args)
 
+    def around_nothing(*args: Any, **kwargs: Any) -> Iterator[None]:
+        if get_ident() != thread:
+            yield from around(*args, **kwargs)
+        else:
+            yield
+
     with Changes():
         put_name(kind, "apply", staticmethod(apply))
+        put_name(vars(checkpoint), AROUND, around_nothing)
         yield

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -131,6 +132,38 @@ def test_transforms_in_forward(name: str, tmp_path: Path) -> None:
         for key, value in {"x": leaf, **parameters}.items():
             assert value.grad is not None
             np.testing.assert_allclose(results[f"grad.{key}"], value.grad.numpy(), rtol=1e-11, atol=1e-13)
+
+
+class Checkpointed(nn.Module):
+    """Layers with dropout, of which nothing is kept for the backward pass."""
+
+    def __init__(self, is_reentrant: bool | None) -> None:
+        super().__init__()
+        self.is_reentrant = is_reentrant
+        self.first = nn.Linear(3, 8)
+        self.layers = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Dropout(0.4), nn.Linear(8, 2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = self.first(x)
+        if self.is_reentrant is None:
+            return self.layers(hidden)  # type: ignore[no-any-return]
+        result: torch.Tensor = checkpoint(self.layers, hidden, use_reentrant=self.is_reentrant)
+        return result
+
+
+@pytest.mark.parametrize("is_reentrant", [False, True])
+@pytest.mark.parametrize("dropout", ["off", "seeded"])
+def test_checkpointed_layers_run_once_with_the_parameters_given(is_reentrant: bool, dropout: Any) -> None:
+    torch.manual_seed(0)
+    operators = []
+    for kind in (is_reentrant, None):
+        module = Checkpointed(kind)
+        optimizer = torch.optim.SGD(module.parameters(), lr=0.5, momentum=0.9)
+        training = fx2onnx.Training(F.mse_loss, (torch.ones(5, 2),), optimizer, dropout=dropout)
+        result = fx2onnx.export(module, (X,), training=training, verify=kind is not None)
+        assert not {name for name, _ in module.named_parameters()} & {*result.owned.model.graph.initializers}
+        operators.append([node.op_type for node in result.owned.model.graph])
+    assert operators[0] == operators[1]
 
 
 def test_a_reentrant_checkpoint_without_a_gradient_in_has_none_out() -> None:

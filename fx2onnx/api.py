@@ -28,6 +28,7 @@ def export(
     output_names: Sequence[str] | None = None,
     opset_version: int | None = None,
     target: str | None = None,
+    fused: bool | None = None,
     dynamo: bool = True,
     external_data: bool | None = None,
     dynamic_shapes: Any = None,
@@ -60,6 +61,7 @@ def export(
     opset_version: 11 to 26; the file has exactly that opset (default 20).
     target: the runtime that the file is for, such as ``"onnxruntime-1.19"`` (docs/targets.md); default: onnxruntime on a CPU,
         as far as it takes the opset; ``"onnx"``: none.
+    fused: attention, norms and activations as onnxruntime's own operators (``com.microsoft``); opset 23 unless another is asked for.
     dynamic_shapes: as ``torch.export`` takes it, names instead of Dims allowed, or ``"auto"``.
     dynamic_axes: as the older exporter took it: ``{"x": {0: "batch"}}``.
     external_data: force (True) or forbid (False) weights in a file of their own, ``f.<digest>.data``; default: above 16 MiB.
@@ -98,6 +100,7 @@ def export(
         data_branches=data_branches,
         opset_version=opset_version,
         target=target,
+        fused=fused,
         metadata=metadata,
         state=state,
         custom_translations=custom_translations,
@@ -170,6 +173,8 @@ def export_folder(
     task: str = "text-generation-with-past",
     cache: str = "dynamic",
     opset_version: int | None = None,
+    target: str | None = None,
+    fused: bool | None = None,
     verify: bool = False,
     engines: Sequence[str] | None = None,
     **options: Any,
@@ -180,11 +185,14 @@ def export_folder(
         with ``-with-past`` for caches as inputs and outputs.
     cache: ``dynamic``, or ``static``: of a fixed size that the caller chooses, written in place (opset 24 unless
         ``opset_version`` says otherwise).
+    target: the runtime that the folder is for; ``onnxruntime-genai``: a decoder with its ``genai_config.json``.
+    fused: whether the graphs have onnxruntime's own operators; default: for ``onnxruntime-genai`` alone (docs/targets.md).
     verify: compare every file with eager PyTorch, in ``engines`` or all that are installed.
     options: as ``fx2onnx.sources.resolve`` takes them (``batch``, ``seq``, ``seed``, ``weights``, ...).
 
     Returns: ``ExportedFolder``. Raises: ``UserError``, then nothing is left in ``output``; ``VerificationError``.
     """
     require("torch")
-    asked = FolderOptions(task, cache, ExportOptions.of(opset_version=opset_version, verify=verify), engines, options)
+    exported = ExportOptions.of(opset_version=opset_version, target=target, fused=fused, verify=verify)
+    asked = FolderOptions(task, cache, exported, engines, options)
     return write_folder(spec, output, asked)

@@ -52,6 +52,8 @@ POSITIONS, SIZES = "tests/decoding/test_grid_positions.py", "tests/decoding/test
 WRONG_SIZES = f"{SIZES}::test_a_grid_that_contradicts_is_one_clear_error"
 KEPT_SIZE = f"{SIZES}::test_an_encoder_whose_python_needs_the_grid_keeps_that_of_the_sample"
 PATCHES = "tests/model_patches/test_patching.py"
+GROUPED = "tests/decoding/test_grouped.py"
+FUSED = "tests/targets/test_fused.py"
 CONTRIB = "tests/runner/test_contrib.py"
 INVALID = "tests/runner/test_invalid_models.py"
 MEMORY = "tests/verify/test_verify_memory.py"
@@ -359,6 +361,17 @@ MUTANTS = [
     Mutant("runner/kernels/contrib.py", "y *= inverse\n    y *= _row(gamma, x, \"gamma\")\n    if beta", "y *= _row(gamma, x, \"gamma\")\n    if beta", CONTRIB),
     Mutant("runner/kernels/contrib_attention.py", "ahead <= -rules.window", "ahead < -rules.window", CONTRIB),
     Mutant("runner/kernels/contrib_attention.py", "np.maximum(lengths - new, 0)", "lengths - new", CONTRIB),
+    Mutant("aten_map/grouped_attention.py", "\"local_window_size\": window", "\"local_window_size\": -1", GROUPED),
+    Mutant("aten_map/grouped_attention.py", "% ROTARY_MULTIPLE == 0", "% 1 == 0", GROUPED),
+    Mutant("generation/greedy.py", "if main.mask == \"ones\" and", "if False and", GROUPED),
+    Mutant("decoding/cache/grouped.py", "    _try_on(module, module.samples[0])", "    pass", GROUPED),
+    Mutant("optimize/rewrites/fuse_skip_norm.py", "x, skip, bias = found[0], second, found[1]", "x, skip = found[0], second", "tests/optimize/test_contrib.py"),
+    Mutant("optimize/rewrites/pack_heads.py", "if len(biases) not in (0, 3):", "if False:", "tests/optimize/test_contrib.py"),
+    Mutant("optimize/rewrites/fuse_bias_gelu.py", "GeluMatch(other, bias, is_tanh)", "GeluMatch(other, bias, False)", "tests/optimize/test_contrib.py"),
+    Mutant("aten_map/fused_attention.py", "if is_causal and length == keys:", "if is_causal:", FUSED),
+    Mutant("aten_map/fused_attention.py", "if valid is not None and is_for_all_heads:", "if False:", FUSED),
+    Mutant("optimize/rewrites/fuse_head_bias.py", "attrs[\"scale\"] * m.factor", "attrs[\"scale\"]", FUSED),
+    Mutant("targets/find.py", "if found.runtime != \"runner\" and", "if False and", GROUPED),
     Mutant("irx/shapes/contrib.py", "apart[2] + past[2]", "apart[2]", "tests/irx/test_contrib_shapes.py"),
     # files of strangers
     Mutant("base/folder_files.py", "    if real != home and home not in real.parents and", "    if False and", STRANGERS),

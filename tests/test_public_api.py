@@ -47,7 +47,7 @@ SIGNATURES = {
         "(model: Any, args: Any = (), f: str | os.PathLike[str] | None = None, *, "
         "kwargs: Mapping[str, Any] | None = None, export_params: bool = True, verbose: bool | None = None, "
         "input_names: Sequence[str] | None = None, output_names: Sequence[str] | None = None, "
-        "opset_version: int | None = None, target: str | None = None, dynamo: bool = True, external_data: bool | None = None, "
+        "opset_version: int | None = None, target: str | None = None, fused: bool | None = None, dynamo: bool = True, external_data: bool | None = None, "
         "dynamic_shapes: Any = None, dynamic_axes: Mapping[str, Any] | None = None, verify: bool = False, "
         "training: Any = None, capture: str = 'auto', metadata: str = 'light', state: str = 'warn', "
         "bake: Sequence[str] | str = (), data_branches: str = 'if', "
@@ -58,7 +58,8 @@ SIGNATURES = {
     ),
     "export_folder": (
         "(spec: str, output: str | os.PathLike[str], *, task: str = 'text-generation-with-past', "
-        "cache: str = 'dynamic', opset_version: int | None = None, verify: bool = False, "
+        "cache: str = 'dynamic', opset_version: int | None = None, "
+        "target: str | None = None, fused: bool | None = None, verify: bool = False, "
         "engines: Sequence[str] | None = None, **options: Any) -> ExportedFolder"
     ),
     "export_training": (
@@ -174,6 +175,7 @@ ASKED: dict[str, Any] = {
     "output_names": ["b"],
     "opset_version": 17,
     "target": "onnxruntime-1.19",
+    "fused": True,
     "external_data": True,
     "dynamic_shapes": {"x": None},
     "dynamic_axes": {"x": {0: "n"}},

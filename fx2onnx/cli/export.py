@@ -58,6 +58,14 @@ def export_command(
             show_default=False,
         ),
     ] = None,
+    fused: Annotated[
+        bool | None,
+        typer.Option(
+            "--fused/--no-fused",
+            help="onnxruntime's own operators where it has such; default: for onnxruntime-genai alone.",
+            show_default=False,
+        ),
+    ] = None,
     dynamic: Annotated[
         list[str] | None,
         typer.Option(
@@ -132,7 +140,7 @@ def export_command(
         asked = FolderOptions(
             task,
             cache,
-            ExportOptions(opset_version=opset, target=target, verify=verify, quantize=rounded),
+            ExportOptions(opset_version=opset, target=target, fused=fused, verify=verify, quantize=rounded),
             source=source_options,
         )
         export_into_folder(FolderJob(sources[0], output, asked, report), json_output=json_output, quiet=quiet)
@@ -160,7 +168,7 @@ def export_command(
         source="",
         output=str(output),
         options=ExportOptions.of(
-            capture=capture.value, opset_version=opset, target=target, verify=verify, quantize=rounded
+            capture=capture.value, opset_version=opset, target=target, fused=fused, verify=verify, quantize=rounded
         ),
         dynamic=tuple(dynamic or ["default"]),
         bake=tuple(bake or ()),

@@ -13,6 +13,7 @@ from fx2onnx.decoding.recipes import (
     cross_attention,
     delay_pattern,
     encoder_decoder,
+    grouped_cache,
     multimodal,
     plain_decoder,
     prepared_inputs,
@@ -43,6 +44,7 @@ RECIPES: tuple[Recipe, ...] = (
     multimodal,
     cross_attention,
     prepared_inputs,
+    grouped_cache,
     plain_decoder,
 )
 """The first that fits a model is taken."""
@@ -87,11 +89,12 @@ def assemble(spec: str, task: str, *, cache: str = "dynamic", in_place: bool = T
 def cached_parts(source: Source, cache: str = "dynamic", *, in_place: bool = True, images: bool = True) -> list[Part]:
     """The files that ``source.module``, a generating transformers model, becomes with its cache in and out.
 
-    ``cache`` is ``dynamic`` (it grows) or ``static`` (of a fixed size; ``in_place`` by opset 24's operator).
+    ``cache`` is ``dynamic`` (it grows), ``static`` (of a fixed size; ``in_place`` by opset 24's operator) or ``grouped`` (as
+    ``dynamic``, with fused attention where the model has such).
     Without ``images``, a model that takes them with its prompt becomes a model of text.
     Raises:   UserError E601 where it keeps no such cache, E001 for another word.
     """
-    if cache not in ("dynamic", "static"):
+    if cache not in ("dynamic", "static", "grouped"):
         raise UserError("E001", f"cache={cache!r} is not known", next="dynamic or static")
     request, note = Request(source, cache, in_place, images), ""
     for model in {request.model, request.language}:

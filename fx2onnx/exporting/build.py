@@ -8,6 +8,7 @@ from typing import Any
 
 import onnx_ir as ir
 
+from fx2onnx.aten_map.fused_attention import FUSED
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.events import record
 from fx2onnx.capture.captured import Captured
@@ -32,7 +33,8 @@ def build(module: Any, args: Any, kwargs: Mapping[str, Any] | None, options: Exp
     require_opset(options.opset)
     if options.quantize is not None:
         check_quantizable(options)
-    translations = Translations(options.custom_translations)
+    fused = FUSED if options.is_fused else {}
+    translations = Translations({**fused, **(options.custom_translations or {})})
     captured = _capture(module, args, kwargs, options, translations)
     if options.state == "error":
         _refuse_mutations(captured)
@@ -48,7 +50,7 @@ def build(module: Any, args: Any, kwargs: Mapping[str, Any] | None, options: Exp
         with record("optimize"):
             are_inputs = not options.export_params or options.keep_initializers_as_inputs
             keep_weights = options.keep_weights or are_inputs or bool(options.weight_files)
-            run_default(model, keep_weights=keep_weights, functions=EAGER_FUNCTIONS)
+            run_default(model, keep_weights=keep_weights, functions=EAGER_FUNCTIONS, fused=options.is_fused)
     rounded, notes = None, list[str]()
     if options.quantize is not None:
         rounded, notes = quantized(model, captured, module, args, kwargs, options)

@@ -64,7 +64,8 @@ def manifest_of(
         kind = _KINDS.get(name, "forward")
         given |= {output: _output_role(output, kind) for output in _described(graph.outputs) if kind in _GIVEN}
     forms = tuple(
-        replace(_form(name, graph, given), conditions=_conditions(results[name])) for name, graph in graphs.items()
+        replace(_form(name, graph, given), conditions=_conditions(results[name]), **_of_module(sources.get(name)))
+        for name, graph in graphs.items()
     )
     embedding = sources.get(names.EMBED_FILE)
     stated: Any = () if embedding is None else embedding.module.media
@@ -79,6 +80,13 @@ def manifest_of(
         said["source"] = f"hf:{relative_path(assembly.folder.resolve(), target.resolve())}{mark}{query}"
     said["options"] = {key: value for key, value in origin.items() if key not in said}
     return Manifest(VERSION, forms, **said, media=media, baked=baked, prompt_rewrite=rewrite, codebook_delays=delays)
+
+
+def _of_module(source: Source | None) -> dict[str, Any]:
+    """What the module behind a graph says of it."""
+    from fx2onnx.decoding.cache.grouped import GroupedDecoder
+
+    return {"mask": "ones"} if source is not None and isinstance(source.module, GroupedDecoder) else {}
 
 
 def _conditions(result: ExportResult) -> tuple[size_conditions.StatedCondition, ...]:

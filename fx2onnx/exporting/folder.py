@@ -21,12 +21,12 @@ from fx2onnx.base.relations import Relation
 from fx2onnx.base.size_sets import interval
 from fx2onnx.base.staging import cannot_write, staged
 from fx2onnx.base.targets import path_text
-from fx2onnx.exporting import pipeline
+from fx2onnx.exporting import genai, pipeline
 from fx2onnx.exporting.contract import manifest_of
 from fx2onnx.exporting.options import ExportOptions
 from fx2onnx.irx import reference
 from fx2onnx.irx.shared_data import save_together
-from fx2onnx.manifest.names import ENCODER_STATES, LOGITS, PAST_SIZE, PROMPT_FILE
+from fx2onnx.manifest.names import LOGITS, PAST_SIZE, PROMPT_FILE
 from fx2onnx.targets.find import chosen_opset
 
 if TYPE_CHECKING:
@@ -79,6 +79,10 @@ def write_folder(spec: str, output: str | os.PathLike[str], options: FolderOptio
     asked, cache, more = options.export, options.cache, options.source
     if cache == "static" and asked.opset_version is None:
         asked = replace(asked, opset_version=chosen_opset(asked.target, None, IN_PLACE_OPSET))
+    if asked.is_fused and cache == "dynamic":
+        cache = "grouped"
+    if asked.is_for_genai:
+        genai.check_task(options.task)
     in_place = asked.opset_version is not None and asked.opset_version >= IN_PLACE_OPSET
     assembly = assemble(spec, options.task, cache=cache, in_place=in_place, **more)
     origin = {"source": spec, "task": options.task} | {key: value for key, value in more.items() if value is not None}
@@ -101,7 +105,7 @@ def export_assembly(
         for file, (result, source) in _export_part(part, options, done.notes).items():
             results[file], done.sources[file] = result, source
     check = functools.partial(_verify, done, engines=engines) if options.verify else None
-    _write_parts(assembly, results, done, check, origin or {})
+    _write_parts(assembly, results, done, check, origin or {}, for_genai=options.is_for_genai)
     done.files = sorted(entry.name for entry in target.iterdir() if entry.is_file())
     done.reports = {name: result.report for name, result in results.items()}
     return done
@@ -113,6 +117,8 @@ def _write_parts(
     done: ExportedFolder,
     check: Callable[[Path], None] | None,
     origin: Mapping[str, Any],
+    *,
+    for_genai: bool = False,
 ) -> None:
     """Write everything, or nothing. ``check`` looks at a folder of files: before the commit, where they can be read there."""
     target = done.path
@@ -121,6 +127,8 @@ def _write_parts(
     with staging(target) as stage:
         _write(results, stage, target)
         _write_configs(assembly, stage, target)
+        if for_genai:
+            genai.write_config(assembly.model, results, stage, target)
         if check is not None and not needs_weights_beside_it:
             check(stage)
         commit_folder(stage, target, manifest.facts(), keep=_own_files(assembly, target))
@@ -203,8 +211,7 @@ def _tried(make: Callable[[], Source], options: ExportOptions, *, holds: bool) -
 
 
 def _export(source: Source, options: ExportOptions) -> ExportResult:
-    from fx2onnx.aten_map.cache_update import cache_update
-    from fx2onnx.decoding.cache.static import OVERLOAD, StaticDecoder
+    from fx2onnx.exporting.decoders import as_file, drop_unused, translations_of
 
     capture = replace(
         options.capture,
@@ -212,16 +219,16 @@ def _export(source: Source, options: ExportOptions) -> ExportResult:
         bake=source.bake,
         data_branches=source.data_branches,
     )
-    is_static = isinstance(source.module, StaticDecoder)
     asked = replace(
         options,
         capture=capture,
         weight_files=source.weight_files,
-        custom_translations={OVERLOAD: cache_update} if is_static else None,
+        custom_translations=translations_of(source.module),
         verify=False,
     )
-    result = pipeline.run(source.module, source.args, source.kwargs, None, asked)
-    _drop_unused(result, source)
+    with as_file(source.module):
+        result = pipeline.run(source.module, source.args, source.kwargs, None, asked)
+    drop_unused(result, source)
     _state_limits(result, with_lines=options.metadata != "none")
     return result
 
@@ -235,15 +242,6 @@ def _state_limits(result: ExportResult, *, with_lines: bool) -> None:
     )
     if text is not None:
         properties[size_conditions.METADATA_KEY] = text
-
-
-def _drop_unused(result: ExportResult, source: Source) -> None:
-    """The encoder's states, where cross attention has all it needs in the cache."""
-    graph = result.owned.model.graph
-    for value in [v for v in graph.inputs if v.name == ENCODER_STATES and not v.uses()]:
-        graph.inputs.remove(value)
-        del source.kwargs[ENCODER_STATES]
-    result.report.input_names = [value.name or "" for value in graph.inputs]
 
 
 _PAST = Dim.symbol(PAST_SIZE)
@@ -363,13 +361,17 @@ def _own_files(assembly: Assembly, target: Path) -> list[str]:
 
 
 def _verify(done: ExportedFolder, folder: Path, *, engines: Sequence[str] | None) -> None:
+    from fx2onnx.exporting.decoders import samples_of
     from fx2onnx.verify import verify
 
     for name, source in done.sources.items():
         path = str(folder / name)
         # Inputs of a step hang together (mask, cache, positions): values drawn apart mean nothing to it.
-        verdict = verify(path, source.module, source.args, source.kwargs, engines=engines, bake=source.bake, seeds=())
-        done.verdicts[name] = verdict
+        for kwargs in samples_of(source.module) or [source.kwargs]:
+            verdict = verify(path, source.module, source.args, kwargs, engines=engines, bake=source.bake, seeds=())
+            done.verdicts[name] = verdict
+            if not verdict.ok:
+                break
 
 
 @contextlib.contextmanager

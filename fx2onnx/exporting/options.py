@@ -12,13 +12,16 @@ from fx2onnx.base.errors import UserError
 from fx2onnx.base.opsets import check_opset
 from fx2onnx.capture.options import CaptureOptions, check_choice
 from fx2onnx.quantize.options import Quantize
-from fx2onnx.targets.find import chosen_opset
+from fx2onnx.targets.find import DEFAULT, GENAI, check_fused, chosen_opset, find
 
 if TYPE_CHECKING:
     from fx2onnx.base.weight_file import WeightFile
 
 DEFAULT_OPSET = 20
 """Newest opset whose operators onnxruntime runs at least as fast as their older spellings (benchmarks/)."""
+
+FUSED_OPSET = 23
+"""The first that has RMSNormalization whole, which fused forms go on from."""
 
 STATES = ("warn", "error", "drop", "io")
 METADATA = ("none", "light", "full")
@@ -50,6 +53,8 @@ class ExportOptions:
     capture: CaptureOptions = field(default_factory=CaptureOptions)
     opset_version: int | None = None
     target: str | None = None
+    fused: bool | None = None
+    """None: where the target is onnxruntime-genai."""
     metadata: str = "light"
     state: str = "warn"
     custom_translations: Mapping[Any, Callable[..., Any]] | None = None
@@ -76,6 +81,8 @@ class ExportOptions:
             check_opset(self.opset_version)
         if self.target is not None:
             chosen_opset(self.target, self.opset_version, DEFAULT_OPSET)
+        if self.fused:
+            check_fused(self.target or DEFAULT)
 
     @classmethod
     def of(cls, *, capture: str = "auto", training: Any = None, **keywords: Any) -> ExportOptions:
@@ -93,8 +100,19 @@ class ExportOptions:
     @property
     def opset(self) -> int:
         """The opset that the file has."""
-        usual = DEFAULT_OPSET if self.quantize is None else max(DEFAULT_OPSET, self.quantize.least_opset)
+        usual = FUSED_OPSET if self.is_fused else DEFAULT_OPSET
+        if self.quantize is not None:
+            usual = max(usual, self.quantize.least_opset)
         return chosen_opset(self.target, self.opset_version, usual)
+
+    @property
+    def is_for_genai(self) -> bool:
+        return self.target is not None and find(self.target).runtime == GENAI
+
+    @property
+    def is_fused(self) -> bool:
+        """Whether the file has onnxruntime's own operators."""
+        return self.is_for_genai if self.fused is None else self.fused
 
 
 _OWN = frozenset(found.name for found in fields(ExportOptions)) - {"capture", "keep_weights", "ignored"}

@@ -144,6 +144,13 @@ def _start(
             why=f"{model.main.path.name} counts positions from the padding on",
             next="export with --task text-generation-with-past, or give prompts of one length",
         )
+    if main.mask == "ones" and not mask.all():
+        raise UserError(
+            "E401",
+            "the prompts are padded",
+            why=f"the attention of {model.main.path.name} counts tokens from the first column on",
+            next="give prompts of one length, or export without fused forms",
+        )
     beside = encode_media(model, given, ids)
     states = model.main.empty(batch, ids.shape[1] + new)
     for graph in (model.graph(medium.kind) for medium in model.manifest.media):

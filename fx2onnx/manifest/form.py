@@ -89,7 +89,8 @@ class GraphForm:
 
     ``tokens``            whether a call takes the tokens that the cache has not seen, or all of them;
     ``tokens_per_call``   how many tokens it takes a call, null for any number;
-    ``mask``              whether the attention mask is of the tokens of the call alone, or of all;
+    ``mask``              whether the attention mask is of the tokens of the call alone, or of all; ``ones``: of all, none of which
+                          may be padding;
     ``positions``         counted from the mask, or as the graph ``embed`` gives them;
     ``conditions``        what the sizes of inputs have to keep for the graph to be right.
     """
@@ -101,7 +102,7 @@ class GraphForm:
     cache: tuple[State, ...] = ()
     tokens: Literal["new", "all"] = "new"
     tokens_per_call: _Count | None = None
-    mask: Literal["new", "all"] = "all"
+    mask: Literal["new", "all", "ones"] = "all"
     positions: Literal["none", "mask", "embed"] = "none"
     conditions: tuple[StatedCondition, ...] = ()
 

@@ -104,14 +104,14 @@ class Driver:
 
     def _push(self, nodes: Iterable[ir.Node]) -> None:
         for node in nodes:
-            if node.op_type in self._by_root and not node.domain and node not in self._queued:
+            if _root_of(node) in self._by_root and node not in self._queued:
                 self._queued.add(node)
                 self._queue.append(node)
 
     def _visit(self, node: ir.Node) -> None:
         """Match and apply, until a rewrite does not refuse."""
         apply = self._apply if self._spans is None else self._apply_timed
-        for rewrite in self._by_root[node.op_type]:
+        for rewrite in self._by_root[_root_of(node)]:
             found = rewrite.match(node)
             if isinstance(found, Why):
                 refused: Why | None = found
@@ -164,6 +164,8 @@ class Driver:
         built = rewrite.build(op, match)
         news = [built] if isinstance(built, ir.Value) else list(built)
         fresh = op.builder.nodes
+        for domain, version in op.builder.opset_imports.items():
+            self.model.graph.opset_imports.setdefault(domain, version)
         made = {value for node in fresh for value in node.outputs}
         if not all(can_replace(old, new) for old, new in zip(olds, news, strict=True) if new not in made):
             return Why("the result is a graph output and its source is none")
@@ -228,6 +230,11 @@ class Driver:
             origin["rewrite"] = rewrite.name
         for node in fresh:
             node.metadata_props.update(origin)
+
+
+def _root_of(node: ir.Node) -> str:
+    """As ``Rewrite.roots`` names the operator."""
+    return node.op_type if not node.domain else f"{node.domain}::{node.op_type}"
 
 
 def _are_typed(values: Iterable[ir.Value]) -> bool:

@@ -21,10 +21,13 @@ from fx2onnx.optimize.rewrites.arrange_weights import ArrangeWeights
 from fx2onnx.optimize.rewrites.fold_batch_norm import FoldBatchNorm
 from fx2onnx.optimize.rewrites.fold_matmul_scale import FoldMatMulScale
 from fx2onnx.optimize.rewrites.fold_weight_transpose import FoldWeightTranspose
+from fx2onnx.optimize.rewrites.fuse_bias_gelu import FuseBiasGelu
 from fx2onnx.optimize.rewrites.fuse_gelu import FuseGelu
+from fx2onnx.optimize.rewrites.fuse_head_bias import FuseHeadBias, FuseHeadScale
 from fx2onnx.optimize.rewrites.fuse_matmul_add import FuseMatMulAdd
 from fx2onnx.optimize.rewrites.fuse_norm import FuseLayerNorm, FuseLayerNormBias, FuseRMSNorm
 from fx2onnx.optimize.rewrites.fuse_pad import FusePad
+from fx2onnx.optimize.rewrites.fuse_skip_norm import FuseSkipNorm
 from fx2onnx.optimize.rewrites.fuse_transpose_gemm import FuseTransposeGemm
 from fx2onnx.optimize.rewrites.grid_gather import GridGather
 from fx2onnx.optimize.rewrites.merge_concats import MergeConcats
@@ -32,6 +35,7 @@ from fx2onnx.optimize.rewrites.merge_matmuls import MergeMatMuls
 from fx2onnx.optimize.rewrites.merge_reshapes import MergeReshapes
 from fx2onnx.optimize.rewrites.merge_transposes import MergeTransposes
 from fx2onnx.optimize.rewrites.move_reshape_up import MoveReshapeUp
+from fx2onnx.optimize.rewrites.pack_heads import PackHeads
 from fx2onnx.optimize.rewrites.remove_noop import RemoveNoop
 from fx2onnx.optimize.rewrites.remove_requantize import RemoveRequantize
 from fx2onnx.optimize.rewrites.simplify_algebra import CancelInvolution, DivideByRoot, DropNeutralOperand
@@ -85,6 +89,8 @@ FUSE = (
     *(FusePad(), UnflattenGemm(), MoveReshapeUp(), SplitGathers(), GridGather(), SliceSplat(), SkipExpand()),
     *(DivideByRoot(), SwapReluMaxPool(), RemoveRequantize()),
 )
+CONTRIB = (FuseSkipNorm(), FuseBiasGelu(), PackHeads(), FuseHeadScale(), FuseHeadBias())
+"""onnxruntime's own operators, where they are asked for."""
 RESTRUCTURE = (FoldMatMulScale(), MergeMatMuls())
 
 LEVELS: dict[int, tuple[Stage, ...]] = {
@@ -99,6 +105,8 @@ PyTorch's in an export, rounded once elsewhere; a runtime's may be a unit off). 
 for the same numbers up to rounding. -O3: weights joined or scaled."""
 
 DEFAULT_LEVEL = 2
+FUSED: tuple[Stage, ...] = (DEAD, *LEVELS[2], Rewrites("contrib", CONTRIB), DEAD)
+"""Level 2 for a runtime with onnxruntime's own operators."""
 
 
 def run(
@@ -146,7 +154,12 @@ def run(
 
 
 def run_default(
-    model: ir.Model, *, keep_weights: bool = False, functions: Mapping[str, Function] | None = None
+    model: ir.Model,
+    *,
+    keep_weights: bool = False,
+    functions: Mapping[str, Function] | None = None,
+    fused: bool = False,
 ) -> dict[str, int]:
-    """Run the default level; returns the number of edits of each pass and rewrite."""
-    return dict(run(model, keep_weights=keep_weights, functions=functions).edits)
+    """Run the default level, or ``FUSED``; returns the number of edits of each pass and rewrite."""
+    level = FUSED if fused else DEFAULT_LEVEL
+    return dict(run(model, level, keep_weights=keep_weights, functions=functions).edits)

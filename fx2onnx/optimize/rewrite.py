@@ -41,7 +41,7 @@ class Rewrite(ABC, Generic[M]):
     """One local change of the graph. Stateless."""
 
     roots: ClassVar[tuple[str, ...]]
-    """Operators of the standard domain at which the pattern ends."""
+    """Operators at which the pattern ends, those of other domains as ``domain::operator``."""
     since: ClassVar[int] = 1
     """Lowest opset that has the operators it emits."""
     changes_weights: ClassVar[bool] = False

@@ -17,6 +17,9 @@ from fx2onnx.targets.form import Target, numbers, problem_of
 ANY = "onnx"
 """ONNX's specification alone: no runtime in particular."""
 DEFAULT = "onnxruntime"
+GENAI = "onnxruntime-genai"
+"""Runs folders of decoders, by the kernels of the onnxruntime that a release asks for."""
+MICROSOFT = "com.microsoft"
 
 DOCUMENTED_OPSETS = {"1.8": 14, "1.9": 15, "1.10": 15, "1.11": 16, "1.12": 17, "1.13": 17, "1.14": 18, "1.15": 18}
 """Releases of onnxruntime before those of the table: the compatibility table of its documentation, and for 1.15, which opens
@@ -70,22 +73,35 @@ def find(name: str) -> Target:
         raise _unknown(name)
     taken = fitting[-1]
     facts = releases[taken]
+    kernels = _table(table["kernels_of"]) if "kernels_of" in table else table
     is_newer = bool(release) and numbers(release)[: len(numbers(known[-1]))] > numbers(known[-1])
     return Target(
         name,
         runtime,
-        taken,
+        facts.get("kernels_of", taken),
         None if is_newer else facts.get("opset"),
         None if is_newer else facts.get("ir"),
         table["source"],
         table["date"],
         table.get("tried", True),
-        table.get("casts", {}),
-        table.get("from_opset", 1),
+        kernels.get("casts", {}),
+        kernels.get("from_opset", 1),
         table.get("static", False),
-        table["kernels"],
-        table.get("functions", {}),
+        kernels["kernels"],
+        kernels.get("functions", {}),
     )
+
+
+def check_fused(target: str) -> None:
+    """Raise UserError E001 where the target has none of onnxruntime's own operators."""
+    found = find(target)
+    if found.runtime != "runner" and not found.kernels(MICROSOFT, "SkipLayerNormalization"):
+        raise UserError(
+            "E001",
+            f"fused forms are not for the target {target!r}",
+            why="they are made of onnxruntime's own operators (com.microsoft), which it does not have",
+            next=f"leave out fused, or take a target that has them: {DEFAULT}, {GENAI}",
+        )
 
 
 def chosen_opset(target: str | None, asked: int | None, usual: int) -> int:

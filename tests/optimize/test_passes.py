@@ -21,7 +21,7 @@ from fx2onnx.optimize.dead_nodes import remove_dead_nodes
 from fx2onnx.optimize.driver import apply
 from fx2onnx.optimize.fold_constants import FoldBudget, fold_constants
 from fx2onnx.optimize.merge_equal import merge_equal_nodes
-from fx2onnx.optimize.pipelines import DEAD, EQUAL, LEVELS, Pass, Rewrites, run, run_default
+from fx2onnx.optimize.pipelines import DEAD, EQUAL, FUSED, LEVELS, Pass, Rewrites, run, run_default
 from fx2onnx.optimize.rewrite import Kept, Match, Removal, Rewrite, Why, required
 from fx2onnx.optimize.rewrites.remove_noop import RemoveNoop
 from tests.optimize.support import model, random, same_results, types, weight
@@ -300,7 +300,7 @@ def test_every_rewrite_of_a_level_has_a_name_of_its_own() -> None:
 
 def test_the_documentation_lists_every_rewrite_and_pass() -> None:
     text = (Path(__file__).parents[2] / "docs" / "optimizer.md").read_text()
-    for stages in LEVELS.values():
+    for stages in (*LEVELS.values(), FUSED):
         for stage in stages:
             names = [stage.name] if isinstance(stage, Pass) else [rewrite.name for rewrite in stage.rewrites]
             assert [name for name in names if f"`{name}`" not in text] == []

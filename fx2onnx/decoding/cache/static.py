@@ -64,7 +64,7 @@ def static_decoder(model: Model, name: str, options: Options, *, in_place: bool 
     """
     sizes = unmistakable_sizes(model.config)
     cache_argument, cache = trial(model, prompt_of(model, sizes))
-    layers = _checked_layers(model, cache)
+    layers = checked_layers(model, cache)
     batch, new = options.batch_or(), options.seq_or(4)
     kwargs, shapes = text_inputs(model, CacheLayout(cache, sizes), batch, new, _PAST_SAMPLE)
     if "attention_mask" in shapes:
@@ -80,7 +80,7 @@ def static_decoder(model: Model, name: str, options: Options, *, in_place: bool 
     return Source.of_part(name, module, kwargs, shapes)
 
 
-def _checked_layers(model: Model, cache: object) -> list[Any]:
+def checked_layers(model: Model, cache: object) -> list[Any]:
     from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
     layers = list(getattr(cache, "layers", ()))

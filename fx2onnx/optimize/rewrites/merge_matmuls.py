@@ -57,13 +57,13 @@ class MergeMatMuls(Rewrite[ProductsMatch]):
         products = [
             user
             for user, index in x.uses()
-            if index == 0 and user.op_type == "MatMul" and user.graph is node.graph and _has_own_weight(user, x)
+            if index == 0 and user.op_type == "MatMul" and user.graph is node.graph and has_own_weight(user, x)
         ]
         if len(products) < 2 or node not in products:
             return Why("no other MatMul with a weight of its own reads the operand")
         if any(value.is_graph_output() for product in products for value in product.outputs):
             return Why("a product is a graph output")
-        biases = [found for product in products if (found := _bias_of(product)) is not None]
+        biases = [found for product in products if (found := bias_of(product)) is not None]
         has_biases = len(biases) == len(products)
         replaced = [add for add, _ in biases] if has_biases else products
         return ProductsMatch(
@@ -78,13 +78,14 @@ class MergeMatMuls(Rewrite[ProductsMatch]):
     def build(self, op: Emit, m: ProductsMatch) -> Sequence[ir.Value]:
         counts = [(static_dims(weight) or ())[-1] for weight in m.weights]
         dims = (*m.dims[:-1], sum(counts))
-        joined = op.MatMul(m.x, _joined(op, m.weights), outputs=[(dtype_of(m.x), dims)])
+        product = op.MatMul(m.x, joined(op, m.weights), outputs=[(dtype_of(m.x), dims)])
         if m.biases:
-            joined = op.Add(joined, _joined(op, m.biases))
-        return op.Split(joined, split=counts, axis=len(dims) - 1, outputs=op.result)  # type: ignore[no-any-return]
+            product = op.Add(product, joined(op, m.biases))
+        return op.Split(product, split=counts, axis=len(dims) - 1, outputs=op.result)  # type: ignore[no-any-return]
 
 
-def _has_own_weight(node: ir.Node, x: ir.Value) -> bool:
+def has_own_weight(node: ir.Node, x: ir.Value) -> bool:
+    """Whether the right operand is a constant matrix that nobody else reads."""
     weight = node.inputs[1]
     sizes = static_dims(weight)
     return (
@@ -98,7 +99,7 @@ def _has_own_weight(node: ir.Node, x: ir.Value) -> bool:
     )
 
 
-def _bias_of(product: ir.Node) -> tuple[ir.Node, ir.Value] | None:
+def bias_of(product: ir.Node) -> tuple[ir.Node, ir.Value] | None:
     """The Add that alone reads the product, and its bias of one number a column."""
     reader = sole_reader(product.outputs[0])
     if reader is None or reader.op_type != "Add":
@@ -110,7 +111,8 @@ def _bias_of(product: ir.Node) -> tuple[ir.Node, ir.Value] | None:
     return (reader, bias) if not reader.outputs[0].is_graph_output() else None
 
 
-def _joined(op: Emit, values: Sequence[ir.Value]) -> ir.Value:
+def joined(op: Emit, values: Sequence[ir.Value]) -> ir.Value:
+    """Weights beside each other along the last axis."""
     sizes = [static_dims(value) or () for value in values]
     total = (*sizes[0][:-1], sum(size[-1] for size in sizes))
     name = "+".join(value.name or "" for value in values)

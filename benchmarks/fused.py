@@ -1,0 +1,283 @@
+"""Fused files beside those of onnxruntime's own tools, in onnxruntime: ``docs/fused.md``.
+
+``python -m benchmarks.fused prepare out/fused`` makes the files, ``python -m benchmarks.fused measure out/fused --write docs/fused.md``
+times them. Decoders: a folder for onnxruntime-genai beside that of its model builder, on the same checkpoint. Other models: our
+file beside that of ``onnxruntime.transformers.optimizer`` made of ``torch.onnx.export``'s. Needs onnxruntime-genai, whose builder is
+run as a script.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import runpy
+import statistics
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+PROMPTS = (512, 1500)
+STEPS = 24
+ROUNDS = 9
+THREADS = (1, 2)
+OURS, THEIRS = "ours", "theirs"
+DECODER = "Llama type, 8 layers of 512"
+
+
+def _decoder() -> tuple[Any, Any]:
+    """The checkpoint's model, and a tokenizer, without which onnxruntime-genai opens no folder."""
+    import torch
+    import transformers
+    from tokenizers import Tokenizer, models
+
+    config = transformers.LlamaConfig(
+        vocab_size=32000, hidden_size=512, intermediate_size=1376, num_hidden_layers=8, num_attention_heads=8,
+        num_key_value_heads=4, max_position_embeddings=2048, bos_token_id=1, eos_token_id=2, pad_token_id=0,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    words = Tokenizer(models.WordLevel({f"w{place}": place for place in range(100)}, unk_token="w0"))
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=words, bos_token="w1", eos_token="w2")
+    return transformers.LlamaForCausalLM(config).eval(), tokenizer
+
+
+def _text(length: int, vocabulary: int) -> Any:
+    import torch
+
+    return torch.arange(length)[None] * 37 % vocabulary
+
+
+def _models() -> Iterator[tuple[str, str, dict[str, Any], Callable[[], tuple[Any, dict[str, Any]]]]]:
+    """Name, the optimizer's word for the type and its options, and what makes the module with its inputs."""
+    import torch
+    import transformers as library
+
+    def bert() -> tuple[Any, dict[str, Any]]:
+        ids = _text(128, 30522)
+        return library.BertModel(library.BertConfig()), {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+
+    def vit() -> tuple[Any, dict[str, Any]]:
+        return library.ViTModel(library.ViTConfig()), {"pixel_values": torch.randn(1, 3, 224, 224)}
+
+    def gpt2() -> tuple[Any, dict[str, Any]]:
+        ids = _text(128, 50257)
+        model = library.GPT2LMHeadModel(library.GPT2Config(use_cache=False))
+        return model, {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+
+    def t5() -> tuple[Any, dict[str, Any]]:
+        ids = _text(128, 32128)
+        config = library.T5Config(d_model=512, d_ff=2048, num_layers=6, num_heads=8, use_cache=False)
+        inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "decoder_input_ids": ids[:, :64]}
+        return library.T5ForConditionalGeneration(config), inputs
+
+    def whisper() -> tuple[Any, dict[str, Any]]:
+        config = library.WhisperConfig(use_cache=False)
+        inputs = {"input_features": torch.randn(1, 80, 3000), "decoder_input_ids": _text(16, 51865)}
+        return library.WhisperModel(config), inputs
+
+    yield "BERT-base", "bert", {"num_heads": 12, "hidden_size": 768}, bert
+    yield "ViT-B/16", "vit", {"num_heads": 12, "hidden_size": 768}, vit
+    yield "GPT-2", "gpt2", {"num_heads": 12, "hidden_size": 768}, gpt2
+    yield "T5-small", "t5", {"num_heads": 8, "hidden_size": 512}, t5
+    yield "Whisper-tiny", "bart", {"num_heads": 6, "hidden_size": 384}, whisper
+
+
+def _builder() -> Path:
+    found = find_spec("onnxruntime_genai")
+    if found is None or found.origin is None:
+        raise SystemExit("onnxruntime-genai is not installed")
+    return Path(found.origin).parent / "models" / "builder.py"
+
+
+def prepare(folder: Path) -> None:
+    """Every file that is not there yet."""
+    import fx2onnx
+    from fx2onnx.sources.torchvision_compat import prepare as prepare_torchvision
+
+    prepare_torchvision()
+    folder.mkdir(parents=True, exist_ok=True)
+    if not (folder / "decoder" / THEIRS).exists():
+        source = folder / "decoder" / "checkpoint"
+        for part in _decoder():
+            part.save_pretrained(source)
+        fx2onnx.export_folder(f"hf:{source}", folder / "decoder" / OURS, target="onnxruntime-genai")
+        command = [sys.executable, "-m", "benchmarks.fused", "build", str(source), str(folder / "decoder" / THEIRS)]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    for name, kind, options, make in _models():
+        place = folder / name.replace("/", "-")
+        if not (place / "inputs.npz").exists():
+            place.mkdir(exist_ok=True)
+            _prepare_one(place, kind, options, make)
+
+
+def _prepare_one(place: Path, kind: str, options: dict[str, Any], make: Callable[[], Any]) -> None:
+    import torch
+    from onnxruntime.transformers import optimizer
+
+    import fx2onnx
+
+    torch.manual_seed(0)
+    model, inputs = make()
+    model.eval()
+    fx2onnx.export(model, (), place / f"{OURS}.onnx", kwargs=inputs, fused=True)
+    with warnings.catch_warnings(action="ignore"):
+        for is_new in (True, False):  # the newer exporter stops at some models, the optimizer at some of its files
+            torch.onnx.export(
+                model, (), str(place / "torch.onnx"), kwargs=inputs, dynamo=is_new, input_names=list(inputs)
+            )
+            try:
+                optimized = optimizer.optimize_model(str(place / "torch.onnx"), kind, **options)
+            except (IndexError, KeyError, ValueError, RuntimeError):
+                if not is_new:
+                    raise
+            else:
+                optimized.save_model_to_file(str(place / f"{THEIRS}.onnx"), use_external_data_format=True)
+                break
+    (place / "exporter.txt").write_text("dynamo=True" if is_new else "dynamo=False")
+    np.savez(place / "inputs.npz", **{name: value.numpy() for name, value in inputs.items()})
+
+
+def build(source: Path, target: Path) -> None:
+    """onnxruntime-genai's model builder, which is a script beside its modules."""
+    from fx2onnx.sources.torchvision_compat import prepare as prepare_torchvision
+
+    prepare_torchvision()
+    script = _builder()
+    sys.path.insert(0, str(script.parent))
+    sys.argv = [str(script), "-i", str(source), "-o", str(target), "-p", "fp32", "-e", "cpu"]
+    runpy.run_path(str(script), run_name="__main__")
+
+
+def _medians(runs: list[Callable[[], list[float]]], rounds: int) -> list[list[float]]:
+    """Of each run's times, in turn, the order changing each round; the first round does not count."""
+    times: list[list[list[float]]] = [[] for _ in runs]
+    for number in range(rounds + 1):
+        order = list(range(len(runs)))
+        for place in order if number % 2 else reversed(order):
+            found = runs[place]()
+            if number:
+                times[place].append(found)
+    return [[statistics.median(column) for column in zip(*each, strict=True)] for each in times]
+
+
+def _decoder_rows(folder: Path, threads: int, rounds: int) -> Iterator[list[str]]:
+    import onnxruntime_genai as genai
+
+    models = []
+    for name in (OURS, THEIRS):
+        config = genai.Config(str(folder / name))
+        session = {"model": {"decoder": {"session_options": {"intra_op_num_threads": threads}}}}
+        config.overlay(json.dumps(session))
+        models.append(genai.Model(config))
+    for length in PROMPTS:
+        ids = np.random.default_rng(0).integers(5, 30000, (1, length)).astype(np.int32)
+
+        def generated(model: Any, ids: Any = ids) -> tuple[list[float], list[int]]:
+            options = genai.GeneratorParams(model)
+            options.set_search_options(max_length=ids.shape[1] + STEPS + 2, do_sample=False)
+            generator = genai.Generator(model, options)
+            start = time.perf_counter()
+            generator.append_tokens(ids)
+            generator.get_logits()
+            read = time.perf_counter()
+            for _ in range(STEPS):
+                generator.generate_next_token()
+            end = time.perf_counter()
+            return [read - start, (end - read) / STEPS], list(generator.get_sequence(0))
+
+        same = generated(models[0])[1] == generated(models[1])[1]
+        assert same, "the two folders give other tokens"
+        ours, theirs = _medians([lambda m=model: generated(m)[0] for model in models], rounds)  # type: ignore[misc]
+        for what, mine, other in zip(("prompt", "a token behind it"), ours, theirs, strict=True):
+            yield [f"{DECODER}, {length} tokens: {what}", str(threads), *_numbers(mine, other)]
+
+
+def _other_rows(folder: Path, threads: int, rounds: int) -> Iterator[list[str]]:
+    import onnxruntime
+
+    for name, _, _, _ in _models():
+        place = folder / name.replace("/", "-")
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads, options.log_severity_level = threads, 3
+        sessions = [
+            onnxruntime.InferenceSession(place / f"{which}.onnx", options, providers=["CPUExecutionProvider"])
+            for which in (OURS, THEIRS)
+        ]
+        given = dict(np.load(place / "inputs.npz"))
+        feeds = [{entry.name: given[entry.name] for entry in session.get_inputs()} for session in sessions]
+        outputs = [session.run(None, feed)[0] for session, feed in zip(sessions, feeds, strict=True)]
+        np.testing.assert_allclose(outputs[0], outputs[1], rtol=1e-2, atol=1e-2)
+
+        def timed(session: Any, feed: Any) -> list[float]:
+            start = time.perf_counter()
+            session.run(None, feed)
+            return [time.perf_counter() - start]
+
+        pairs = list(zip(sessions, feeds, strict=True))
+        ours, theirs = _medians([lambda p=pair: timed(*p) for pair in pairs], rounds)  # type: ignore[misc]
+        exporter = (place / "exporter.txt").read_text()
+        yield [f"{name} ({exporter})", str(threads), *_numbers(ours[0], theirs[0])]
+
+
+def _numbers(ours: float, theirs: float) -> list[str]:
+    return [f"{ours * 1e3:.1f}", f"{theirs * 1e3:.1f}", f"{ours / theirs:.2f}"]
+
+
+def measure(folder: Path, rounds: int, parts: str) -> str:
+    """The tables."""
+    import onnxruntime
+
+    from benchmarks.machine import describe
+
+    head = ["| model | threads | ours, ms | theirs, ms | ratio |", "|---|---|---|---|---|"]
+    lines = [
+        "# Fused files beside those of other tools",
+        "",
+        f"{describe()}; onnxruntime {onnxruntime.__version__}.",
+        "",
+    ]
+    for word, title, rows in (
+        ("decoder", "Decoders, beside onnxruntime-genai's model builder (float32, CPU)", _decoder_rows),
+        (
+            "others",
+            "Other models, beside `onnxruntime.transformers.optimizer` on the file of `torch.onnx.export`",
+            _other_rows,
+        ),
+    ):
+        if word in parts:
+            place = folder / "decoder" if word == "decoder" else folder
+            lines += [f"## {title}", "", *head]
+            lines += [f"| {' | '.join(row)} |" for threads in THREADS for row in rows(place, threads, rounds)]
+            lines.append("")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=("prepare", "build", "measure"))
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("target", type=Path, nargs="?")
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
+    parser.add_argument("--parts", default="decoder,others")
+    parser.add_argument("--write", type=Path)
+    asked = parser.parse_args()
+    if asked.what == "prepare":
+        prepare(asked.folder)
+    elif asked.what == "build":
+        build(asked.folder, asked.target)
+    else:
+        text = measure(asked.folder, asked.rounds, asked.parts)
+        print(text)
+        if asked.write is not None:
+            asked.write.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

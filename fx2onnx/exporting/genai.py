@@ -1,0 +1,151 @@
+"""``genai_config.json``: what onnxruntime-genai wants to know of a decoder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fx2onnx.base.errors import UserError
+from fx2onnx.manifest.names import IDS, LOGITS, MASK, MODEL_FILE, PAST, POSITIONS, PRESENT
+
+if TYPE_CHECKING:
+    from fx2onnx.exporting.result import ExportResult
+
+CONFIG_FILE = "genai_config.json"
+TASK = "text-generation-with-past"
+TYPES = frozenset(
+    [
+        "chatglm",
+        "ernie4_5",
+        "gemma",
+        "gemma2",
+        "gemma3_text",
+        "gptoss",
+        "granite",
+        "internlm2",
+        "llama",
+        "mistral",
+        "nemotron",
+        "olmo",
+        "phi",
+        "phi3",
+        "phi3small",
+        "phimoe",
+        "qwen2",
+        "qwen3",
+        "smollm3",
+    ]
+)
+"""Types of models that onnxruntime-genai 0.18 knows by name; any other decoder is ``decoder``."""
+_OWN_TYPES = {"gpt_oss": "gptoss"}
+
+
+def check_task(task: str) -> None:
+    """Raise UserError E001 where the task makes no decoder with a cache."""
+    if task != TASK:
+        raise UserError(
+            "E001", f"--task {task} makes no folder for onnxruntime-genai", next=f"--task {TASK}, or another target"
+        )
+
+
+def write_config(model: Any, results: Mapping[str, ExportResult], stage: Path, target: Path) -> None:
+    """Raises: UserError E601 where the folder is none that onnxruntime-genai can run."""
+    if set(results) != {MODEL_FILE}:
+        raise UserError(
+            "E601",
+            f"{type(model).__name__} is no decoder alone",
+            why=f"its folder has {', '.join(sorted(results))}",
+            next="leave out --target onnxruntime-genai: fx2onnx.load and fx2onnx generate run it",
+        )
+    text = json.dumps(config_of(model, results[MODEL_FILE]), indent=4)
+    (stage / CONFIG_FILE).write_text(text + "\n", encoding="utf-8")
+
+
+def config_of(model: Any, result: ExportResult) -> dict[str, Any]:
+    """The facts, from the graph where it has them."""
+    graph = result.owned.model.graph
+    inputs = {value.name or "": value for value in graph.inputs}
+    states = sorted({name.removeprefix(PAST) for name in inputs if name.startswith(PAST)})
+    other = sorted(state for state in states if not state.endswith((".key", ".value")))
+    if other or not states:
+        raise UserError(
+            "E601",
+            f"the cache of {type(model).__name__} is none that onnxruntime-genai has",
+            why=f"it holds {', '.join(other[:3]) or 'nothing'}, not keys and values of tokens alone",
+            next="leave out --target onnxruntime-genai: fx2onnx.load and fx2onnx generate run it",
+        )
+    text = model.config.get_text_config(decoder=True)
+    generation = getattr(model, "generation_config", None)
+    length = int(getattr(text, "max_position_embeddings", 0) or 2048)
+    key = inputs[f"{PAST}{states[0]}"].shape
+    assert key is not None
+    heads, width = int(key[1]), int(key[3])  # type: ignore[arg-type]
+    tokens = {name: _token(name, generation, text) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
+    if tokens["eos_token_id"] is None:
+        raise UserError("E601", f"{type(model).__name__} has no eos_token_id", why="onnxruntime-genai needs one")
+    if tokens["pad_token_id"] is None:
+        end = tokens["eos_token_id"]
+        tokens["pad_token_id"] = end[0] if isinstance(end, list) else end
+    kind = str(getattr(text, "model_type", ""))
+    kind = _OWN_TYPES.get(kind, kind)
+    decoder = {
+        "session_options": {"log_id": "onnxruntime-genai", "provider_options": []},
+        "filename": MODEL_FILE,
+        "head_size": width,
+        "hidden_size": int(text.hidden_size),
+        "inputs": {name: name for name in (IDS, MASK, POSITIONS) if name in inputs}
+        | {"past_key_names": f"{PAST}%d.key", "past_value_names": f"{PAST}%d.value"},
+        "outputs": {
+            LOGITS: LOGITS,
+            "present_key_names": f"{PRESENT}%d.key",
+            "present_value_names": f"{PRESENT}%d.value",
+        },
+        "num_attention_heads": int(getattr(text, "num_attention_heads", heads)),
+        "num_hidden_layers": len(states) // 2,
+        "num_key_value_heads": heads,
+    }
+    return {
+        "model": {
+            **{name: value for name, value in tokens.items() if value is not None},
+            "context_length": length,
+            "decoder": decoder,
+            "type": kind if kind in TYPES else "decoder",
+            "vocab_size": int(text.vocab_size),
+        },
+        "search": _search(generation, length, shares=any(node.op_type == "GroupQueryAttention" for node in graph)),
+    }
+
+
+def _token(name: str, generation: Any, config: Any) -> Any:
+    for holder in (generation, config):
+        value = getattr(holder, name, None)
+        if value is not None:
+            return list(value) if isinstance(value, list | tuple) else int(value)
+    return None
+
+
+def _search(generation: Any, length: int, *, shares: bool) -> dict[str, Any]:
+    """What ``generate`` would do, by the model's generation config; ``shares``: past and present in one buffer."""
+
+    def asked(name: str, usual: Any) -> Any:
+        value = getattr(generation, name, None)
+        return usual if value is None else value
+
+    return {
+        "diversity_penalty": 0.0,
+        "do_sample": bool(asked("do_sample", False)),
+        "early_stopping": True,
+        "length_penalty": float(asked("length_penalty", 1.0)),
+        "max_length": length,
+        "min_length": 0,
+        "no_repeat_ngram_size": int(asked("no_repeat_ngram_size", 0)),
+        "num_beams": int(asked("num_beams", 1)),
+        "num_return_sequences": 1,
+        "past_present_share_buffer": shares,
+        "repetition_penalty": float(asked("repetition_penalty", 1.0)),
+        "temperature": float(asked("temperature", 1.0)),
+        "top_k": int(asked("top_k", 50)),
+        "top_p": float(asked("top_p", 1.0)),
+    }

@@ -1,6 +1,7 @@
-"""``make target-probes``: what OpenVINO, tract and onnxruntime-web run of ONNX's own test cases, into fx2onnx/targets/tables/.
+"""``make target-probes``: what runtimes run of ONNX's own test cases, into fx2onnx/targets/tables/.
 
-Each runs in a process of its own, which may die of a case without harm to the others; it gets the models of ``target_cases``.
+Each runs in a process of its own (``target_engines.py``), which may die of a case without harm to the others; it gets the models
+of ``target_cases``.
 """
 
 from __future__ import annotations
@@ -22,59 +23,13 @@ from typing import Any
 import numpy as np
 
 from benchmarks.target_cases import OPSETS, Case, cases, with_constants
+from benchmarks.target_features import lacking
 from benchmarks.target_kernels import installed
 
 TABLES = Path(__file__).parents[1] / "fx2onnx" / "targets" / "tables"
+ENGINES = Path(__file__).with_name("target_engines.py")
 SECONDS = 20
 """A case may take so long."""
-
-PYTHON = """
-import pickle, sys
-import numpy as np
-sys.stdout.reconfigure(line_buffering=True)
-engine, path, start = sys.argv[1], sys.argv[2], int(sys.argv[3])
-
-def openvino(model, inputs):
-    import openvino as ov
-    core = ov.Core()
-    compiled = core.compile_model(core.read_model(model), "CPU", {"INFERENCE_PRECISION_HINT": "f32", "EXECUTION_MODE_HINT": "ACCURACY", "INFERENCE_NUM_THREADS": 1})
-    results = compiled(dict(inputs), share_inputs=False, share_outputs=False)
-    return [np.array(results[index]) for index in range(len(compiled.outputs))]
-
-def tract(model, inputs):
-    import tract
-    graph = tract.onnx().load_buffer(model) if hasattr(tract.onnx(), "load_buffer") else None
-    if graph is None:
-        open(path + ".onnx", "wb").write(model)
-        graph = tract.onnx().load(path + ".onnx")
-    for index, array in enumerate(inputs.values()):
-        graph.set_input_fact(index, f"{','.join(map(str, array.shape))}{',' if array.ndim else ''}{TRACT[array.dtype.name]}")
-    graph.analyse()
-    runnable = graph.into_model().into_runnable()
-    return [each.to_numpy() for each in runnable.run(list(inputs.values()))]
-
-TRACT = {"float32": "f32", "float16": "f16", "float64": "f64", "bool": "bool", **{f"{u}int{b}": f"{u[:1] or 'i'}{b}" for u in ("u", "") for b in (8, 16, 32, 64)}}
-
-def close(got, want):
-    if got.shape != want.shape:
-        return False
-    if want.dtype.kind in "biu":
-        return bool(np.array_equal(got, want))
-    got, want = got.astype(np.float64), want.astype(np.float64)
-    return bool(np.allclose(got, want, rtol=2e-2 if engine == "tract" else 2e-2, atol=2e-2, equal_nan=True))
-
-for place, (model, inputs, outputs) in enumerate(pickle.load(open(path, "rb"))):
-    if place < start:
-        continue
-    try:
-        got = globals()[engine](model, inputs)
-        said = "" if len(got) == len(outputs) and all(map(close, got, outputs)) else "other numbers"
-    except BaseException as cause:
-        said = f"{type(cause).__name__}: {str(cause)[:150]}" or "fails"
-        if "public API TDim" in said:  # it has run, with integers of a kind that Python does not get
-            said = ""
-    print("@" + repr(said))
-"""
 
 NODE = """
 import * as ort from 'onnxruntime-web';
@@ -149,7 +104,7 @@ def by_python(engine: str, every: list[Case], paths: list[Path]) -> list[str]:
         file = Path(folder) / "cases"
         file.write_bytes(pickle.dumps([(case.model, case.inputs, case.outputs) for case in every]))
         env = {**os.environ, "PYTHONPATH": os.pathsep.join(str(path) for path in paths), "OMP_NUM_THREADS": "1"}
-        return asked([sys.executable, "-c", PYTHON, engine, str(file)], len(every), env)
+        return asked([sys.executable, "-P", str(ENGINES), engine, str(file)], len(every), env)
 
 
 def tried(engine: str, every: list[Case], paths: list[Path]) -> list[str]:
@@ -182,8 +137,8 @@ def by_node(every: list[Case], place: Path) -> list[str]:
         return asked(["node", "probe.mjs", str(folder)], len(every), cwd=place)
 
 
-def written(runtime: str, release: str, every: list[Case], said: list[str], path: Path, more: dict[str, Any]) -> None:
-    """The table: of each operator version the dtypes in which it runs, and how many of ONNX's cases do."""
+def written(runtime: str, release: str, every: list[Case], said: list[str], path: Path, source: str) -> None:
+    """The table: of each operator version the dtypes in which it runs, what it lacks, and how many of ONNX's cases run."""
     passed: dict[tuple[str, int, str], set[str]] = defaultdict(set)
     counts: dict[str, list[int]] = defaultdict(lambda: [0, 0])
     failed: dict[str, list[str]] = defaultdict(list)
@@ -199,15 +154,15 @@ def written(runtime: str, release: str, every: list[Case], said: list[str], path
         rows[f"::{op_type}"].append([version, version, {parameter: " ".join(sorted(dtypes))}, release, release])
     head = {
         "runtime": runtime,
-        "source": "test cases of the onnx package, as they are, in older opsets and in other dtypes",
+        "source": f"{source}: test cases of the onnx package, as they are, in older opsets and in other dtypes",
         "date": date.today().isoformat(),
         "from_opset": min(OPSETS),
-        **more,
         "releases": {release: {}},
         "cases": {"tried": len(every), "run": sum(not problem for problem in said)},
     }
     parts = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in head.items()]
-    for name, table in (("kernels", rows), ("passed", {op: counts[op] for op in sorted(counts)})):
+    tables = {"kernels": rows, "lacks": lacking(every, said), "passed": {op: counts[op] for op in sorted(counts)}}
+    for name, table in tables.items():
         body = ",\n".join(f" {json.dumps(op)}: {json.dumps(each)}" for op, each in table.items())
         parts.append(f'"{name}": {{\n{body}\n}}')
     path.write_text("{" + ",\n".join(parts) + "}\n", encoding="utf-8")
@@ -215,31 +170,38 @@ def written(runtime: str, release: str, every: list[Case], said: list[str], path
     (Path(tempfile.gettempdir()) / f"{runtime}-failed.json").write_text(json.dumps(failed, indent=1))
 
 
+PACKAGES = {
+    "openvino": ("2026.4", "run on its CPU plugin", (("openvino", "2026.4.1"), ("openvino-telemetry", "2025.2.0"))),
+    "tract": ("0.23", "run", (("tract", "0.23.9"),)),
+    "qnn": ("2.7", "run in onnxruntime's provider on the emulation of Qualcomm's HTP", (("onnxruntime-qnn", "2.7.0"),)),
+    "wonnx": ("0.5", "run on a Vulkan device in software", (("wonnx", "0.5.1"),)),
+    "rten": ("0.22", "taken by rten-convert, not run", (("rten-convert", "0.22.0"),)),
+}
+"""Runtimes that are packages for Python: release, how it was asked, what to install. wonnx wants a Vulkan driver (Debian:
+mesa-vulkan-drivers).
+"""
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--folder", type=Path, default=Path("out/runtimes"), help="where the runtimes are installed")
-    parser.add_argument("--only", choices=("openvino", "tract", "onnxruntime-web"))
+    parser.add_argument("--only", choices=(*PACKAGES, "onnxruntime-web"))
     given = parser.parse_args()
-    every = list(cases())
+    every = [case for case in cases() if case.dtype != "bfloat16"]
     print(len(every), "cases of", len({case.op_type for case in every}), "operators")
     folder = given.folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
-    if given.only in (None, "openvino"):
-        paths = [installed("openvino", "2026.4.1", folder), installed("openvino-telemetry", "2025.2.0", folder)]
-        known = [case for case in every if case.dtype != "bfloat16"]
-        written("openvino", "2026.4", known, tried("openvino", known, paths), TABLES / "openvino.json", {})
-    if given.only in (None, "tract"):
-        known = [case for case in every if case.dtype != "bfloat16"]
-        said = tried("tract", known, [installed("tract", "0.23.9", folder)])
-        written("tract", "0.23", known, said, TABLES / "tract.json", {})
+    for runtime, (release, source, packages) in PACKAGES.items():
+        if given.only in (None, runtime):
+            said = tried(runtime, every, [installed(*package, folder) for package in packages])
+            written(runtime, release, every, said, TABLES / f"{runtime}.json", source)
     if given.only in (None, "onnxruntime-web") and shutil.which("node"):
-        known = [case for case in every if case.dtype != "bfloat16"]
-        said = by_node(known, folder / "onnxruntime-web")
-        version = json.loads((folder / "onnxruntime-web/node_modules/onnxruntime-web/package.json").read_text())[
-            "version"
-        ]
-        release = ".".join(version.split(".")[:2])
-        written("onnxruntime-web", release, known, said, TABLES / "onnxruntime-web.json", {})
+        said = by_node(every, folder / "onnxruntime-web")
+        package = json.loads((folder / "onnxruntime-web/node_modules/onnxruntime-web/package.json").read_text())
+        release = ".".join(package["version"].split(".")[:2])
+        written(
+            "onnxruntime-web", release, every, said, TABLES / "onnxruntime-web.json", "run in Node.js, on WebAssembly"
+        )
 
 
 if __name__ == "__main__":

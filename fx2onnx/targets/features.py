@@ -1,0 +1,61 @@
+"""What a node asks of an operator beyond its dtypes: attributes that are not at their defaults, optional inputs and outputs.
+
+A table's ``lacks`` names those that a runtime does not have: ``{"::Resize": ["antialias=1", "input roi"]}``.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import onnx
+import onnx_ir as ir
+
+MODE = onnx.defs.OpSchema.AttrType
+NEUTRAL = {"strides": 1, "dilations": 1, "pads": 0, "output_padding": 0}
+"""Numbers that lists have where nothing is asked for."""
+FLAGS = (0, 1)
+
+
+def features_of(node: ir.Node, version: int) -> frozenset[str]:
+    """Of a node of the standard domain, in that opset: ``mode=cubic``, ``alpha`` where any number is meant, ``input bias``, ``output 2``."""
+    schema = schema_of(node.op_type, version)
+    if schema is None:
+        return frozenset()
+    found = {f"output {index}" for index, value in enumerate(node.outputs) if index and value.name}
+    for index, value in enumerate(node.inputs):
+        formal = schema.inputs[index] if index < len(schema.inputs) else None
+        if (
+            value is not None
+            and formal is not None
+            and formal.option == onnx.defs.OpSchema.FormalParameterOption.Optional
+        ):
+            found.add(f"input {formal.name}")
+    for name, attribute in node.attributes.items():
+        if isinstance(attribute, ir.Attr) and not attribute.is_ref() and name in schema.attributes:
+            feature = _of_attribute(name, attribute.value, schema.attributes[name])
+            found |= {feature} if feature else set()
+    return frozenset(found)
+
+
+def _of_attribute(name: str, value: Any, formal: Any) -> str | None:
+    default = onnx.helper.get_attribute_value(formal.default_value) if formal.default_value.name else None
+    default = default.decode() if isinstance(default, bytes) else default
+    if value == default or formal.type in (MODE.TENSOR, MODE.GRAPH, MODE.TYPE_PROTO):
+        return None
+    if isinstance(value, str):
+        return f"{name}={value}"
+    if isinstance(value, int):
+        return f"{name}={value}" if value in FLAGS and default in (None, *FLAGS) else name
+    if isinstance(value, (list, tuple)) and name in NEUTRAL and set(value) <= {NEUTRAL[name]}:
+        return None
+    return name
+
+
+@lru_cache(maxsize=2048)
+def schema_of(op_type: str, opset: int) -> Any:
+    """Of the standard domain; None where that opset has none."""
+    try:
+        return onnx.defs.get_schema(op_type, opset, "")
+    except onnx.defs.SchemaError:
+        return None

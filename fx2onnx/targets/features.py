@@ -53,9 +53,9 @@ def _of_attribute(name: str, value: Any, formal: Any) -> str | None:
 
 
 @lru_cache(maxsize=2048)
-def schema_of(op_type: str, opset: int) -> Any:
-    """Of the standard domain; None where that opset has none."""
+def schema_of(op_type: str, opset: int, domain: str = "") -> Any:
+    """The operator's in that opset; None where it has none."""
     try:
-        return onnx.defs.get_schema(op_type, opset, "")
+        return onnx.defs.get_schema(op_type, opset, domain)
     except onnx.defs.SchemaError:
         return None

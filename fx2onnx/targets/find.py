@@ -89,6 +89,7 @@ def find(name: str) -> Target:
         table.get("static", False),
         kernels["kernels"],
         kernels.get("functions", {}),
+        kernels.get("lacks", {}),
     )
 
 

@@ -12,7 +12,7 @@ import onnx_ir as ir
 from fx2onnx.irx.edit import graphs_of, replace_inputs
 from fx2onnx.irx.values import copied_type
 from fx2onnx.targets.form import Target
-from fx2onnx.targets.match import STANDARD, has_kernel, is_asked, signature_of, with_dtype, word_of
+from fx2onnx.targets.match import STANDARD, has_kernel, is_asked, lacked, signature_of, with_dtype, word_of
 
 D = ir.DataType
 
@@ -42,8 +42,8 @@ class Fitted:
     """``bfloat16 MatMul in float`` -> number of nodes."""
     narrowed: Counter[str] = field(default_factory=Counter)
     """Those of them that compute with fewer digits: ``double Conv in float``."""
-    left: list[ir.Node] = field(default_factory=list)
-    """Nodes that the target cannot run in any dtype."""
+    left: dict[ir.Node, list[str]] = field(default_factory=dict)
+    """Nodes that the target cannot run in any dtype, or not with these attributes and optional inputs."""
 
 
 class _Names:
@@ -84,10 +84,13 @@ def fit(model: ir.Model, target: Target, *, may_narrow: bool = True) -> Fitted:
             if not is_asked(node) or (node.domain, node.op_type) in functions or node.domain not in STANDARD:
                 continue  # of other domains the user brings the kernels
             if has_kernel(target.name, node.domain, node.op_type, opset, signature):
+                missing = lacked(target, node, opset)
+                if missing:
+                    fitted.left[node] = missing
                 continue
             pair = _dtype_for(target, node, opset)
             if pair is None or (pair[0] == D.DOUBLE and not may_narrow):
-                fitted.left.append(node)
+                fitted.left[node] = []
                 continue
             old, new = pair
             _compute_in(node, old, new, widened, names)

@@ -16,9 +16,9 @@ from fx2onnx.irx.origin import scope_of, source_of
 from fx2onnx.targets import faults
 from fx2onnx.targets.fit import WIDER
 from fx2onnx.targets.form import Target
-from fx2onnx.targets.match import STANDARD, Signature, has_kernel, is_asked, signature_of, with_dtype, word_of
+from fx2onnx.targets.match import STANDARD, Signature, has_kernel, is_asked, lacked, signature_of, with_dtype, word_of
 
-RULES = ("opset", "ir_version", "domain", "operator", "version", "dtype", "size", "fault")
+RULES = ("opset", "ir_version", "domain", "operator", "version", "dtype", "attribute", "size", "fault")
 """What a finding is about."""
 
 
@@ -112,8 +112,14 @@ def _of_node(node: ir.Node, target: Target, model: ir.Model) -> Finding | None:
         return None
     opset = model.graph.opset_imports.get(node.domain)
     signature = signature_of(node)
-    if opset is None or has_kernel(target.name, node.domain, node.op_type, opset, signature):
+    if opset is None:
         return None
+    if has_kernel(target.name, node.domain, node.op_type, opset, signature):
+        missing = lacked(target, node, opset)
+        if not missing:
+            return None
+        problem = f"{target.name} has no {node.op_type} with {', '.join(missing)}"
+        return _about(node, "attribute", problem, "another form of it: other arguments of the module's call")
     kernels = (target.kernels(node.domain, node.op_type) or ()) + target.functions(node.domain, node.op_type)
     if not kernels:
         if node.domain not in STANDARD:

@@ -5,11 +5,12 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-import onnx
 import onnx_ir as ir
 
 from fx2onnx.irx.facts import GRAPH_BEARING
+from fx2onnx.targets.features import features_of, schema_of
 from fx2onnx.targets.find import find
+from fx2onnx.targets.form import Target
 
 Signature = tuple[tuple[str, ...], tuple[str, ...]]
 """dtypes of the inputs and of the outputs, as ONNX's type strings name them; empty where missing or unknown."""
@@ -32,14 +33,6 @@ def signature_of(node: ir.Node) -> Signature:
     )
 
 
-@lru_cache(maxsize=2048)
-def _schema(domain: str, op_type: str, opset: int) -> Any:
-    try:
-        return onnx.defs.get_schema(op_type, opset, domain)
-    except onnx.defs.SchemaError:
-        return None
-
-
 @lru_cache(maxsize=8192)
 def has_kernel(target: str, domain: str, op_type: str, opset: int, signature: Signature) -> bool:
     """Whether the target runs the operator on these dtypes, in that version of its domain; also where nothing is known."""
@@ -47,7 +40,7 @@ def has_kernel(target: str, domain: str, op_type: str, opset: int, signature: Si
     kernels = found.kernels(domain, op_type)
     if kernels is None or (not domain and opset < found.from_opset):
         return True
-    schema = _schema(domain, op_type, opset)
+    schema = schema_of(op_type, opset, domain)
     if schema is None:  # of a domain that onnx does not know
         return bool(kernels)
     bodies = found.functions(domain, op_type)
@@ -58,6 +51,12 @@ def has_kernel(target: str, domain: str, op_type: str, opset: int, signature: Si
         if any(body.takes(opset, types) for body in bodies):
             return True
     return False
+
+
+def lacked(target: Target, node: ir.Node, opset: int) -> list[str]:
+    """What the node asks for that the target's operator does not have: ``antialias=1``, ``input roi``."""
+    missing = () if node.domain else target.lacks.get(f"::{node.op_type}", ())
+    return sorted(features_of(node, opset).intersection(missing)) if missing else []
 
 
 def bound(schema: Any, signature: Signature) -> dict[str, str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import onnx_ir as ir
 
 from fx2onnx.base.errors import UserError
@@ -10,22 +12,23 @@ from fx2onnx.irx.origin import source_of
 MOST_NAMED = 8
 
 
-def named(nodes: list[ir.Node]) -> str:
-    """The nodes with their dtypes and lines; of many, the first."""
-    texts = dict.fromkeys(_text(node) for node in nodes)
+def named(nodes: Mapping[ir.Node, Sequence[str]]) -> str:
+    """The nodes with their dtypes, what of them the target lacks, and lines; of many, the first."""
+    texts = dict.fromkeys(_text(node, missing) for node, missing in nodes.items())
     more = len(texts) - MOST_NAMED
     return "; ".join([*texts][:MOST_NAMED]) + (f"; and {more} more" if more > 0 else "")
 
 
-def _text(node: ir.Node) -> str:
+def _text(node: ir.Node, missing: Sequence[str]) -> str:
     dtypes = ", ".join(
         value.dtype.name.lower() for value in node.inputs if value is not None and value.dtype is not None
     )
     where = source_of(node.metadata_props)
-    return f"{node.op_type}({dtypes})" + (f" at {where}" if where else "")
+    asked = f" with {', '.join(missing)}" if missing else ""
+    return f"{node.op_type}({dtypes}){asked}" + (f" at {where}" if where else "")
 
 
-def refusal(nodes: list[ir.Node], target: str) -> UserError:
+def refusal(nodes: Mapping[ir.Node, Sequence[str]], target: str) -> UserError:
     """The error of a target that was asked for."""
     return UserError(
         "E204",

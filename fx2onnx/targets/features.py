@@ -12,13 +12,14 @@ import onnx
 import onnx_ir as ir
 
 MODE = onnx.defs.OpSchema.AttrType
+OPTIONAL = onnx.defs.OpSchema.FormalParameterOption.Optional
 NEUTRAL = {"strides": 1, "dilations": 1, "pads": 0, "output_padding": 0}
 """Numbers that lists have where nothing is asked for."""
 FLAGS = (0, 1)
 
 
 def features_of(node: ir.Node, version: int) -> frozenset[str]:
-    """Of a node of the standard domain, in that opset: ``mode=cubic``, ``alpha`` where any number is meant, ``input bias``, ``output 2``."""
+    """Of a node of the standard domain, in that opset: ``mode=cubic``, ``alpha`` where any number is meant, ``input bias``, ``output Indices``."""
     schema = schema_of(node.op_type, version)
     if schema is None:
         return frozenset()
@@ -46,7 +47,7 @@ def _of_attribute(name: str, value: Any, formal: Any) -> str | None:
     if isinstance(value, str):
         return f"{name}={value}"
     if isinstance(value, int):
-        return f"{name}={value}" if value in FLAGS and default in (None, *FLAGS) else name
+        return f"{name}={value}" if value in FLAGS and default in FLAGS else name
     if isinstance(value, (list, tuple)) and name in NEUTRAL and set(value) <= {NEUTRAL[name]}:
         return None
     return name

@@ -19,19 +19,18 @@ FLAGS = (0, 1)
 
 
 def features_of(node: ir.Node, version: int) -> frozenset[str]:
-    """Of a node of the standard domain, in that opset: ``mode=cubic``, ``alpha`` where any number is meant, ``input bias``, ``output Indices``."""
+    """Of a node of the standard domain, in that opset: ``mode=cubic``, ``alpha`` where any number is meant, ``input roi``,
+    ``output Indices``.
+    """
     schema = schema_of(node.op_type, version)
     if schema is None:
         return frozenset()
-    found = {f"output {index}" for index, value in enumerate(node.outputs) if index and value.name}
-    for index, value in enumerate(node.inputs):
-        formal = schema.inputs[index] if index < len(schema.inputs) else None
-        if (
-            value is not None
-            and formal is not None
-            and formal.option == onnx.defs.OpSchema.FormalParameterOption.Optional
-        ):
-            found.add(f"input {formal.name}")
+    found = {
+        f"{kind} {formal.name}"
+        for kind, values, formals in (("input", node.inputs, schema.inputs), ("output", node.outputs, schema.outputs))
+        for value, formal in zip(values, formals, strict=False)
+        if value is not None and value.name and formal.option == OPTIONAL
+    }
     for name, attribute in node.attributes.items():
         if isinstance(attribute, ir.Attr) and not attribute.is_ref() and name in schema.attributes:
             feature = _of_attribute(name, attribute.value, schema.attributes[name])

@@ -49,6 +49,10 @@ def test_a_file_that_runs_has_no_findings() -> None:
         (model([helper.make_node("DeformConv", ["x", "x", "x"], ["y"])]), "onnxruntime-1.20", ("operator", "DeformConv")),
         (model([STEP, helper.make_node("STFT", ["x", "step"], ["y"])]), "onnxruntime", ("fault", "STFT")),
         (model([helper.make_node("Elu", ["x"], ["y"])], onnx.TensorProto.DOUBLE), "onnx", None),
+        (model([helper.make_node("ArgMax", ["x"], ["y"], select_last_index=1)]), "rten", ("attribute", "ArgMax")),
+        (model([helper.make_node("ArgMax", ["x"], ["y"], select_last_index=0)]), "rten", None),
+        (model([helper.make_node("Erf", ["x"], ["y"])]), "coreml", None),
+        (model([helper.make_node("Erf", ["x"], ["y"]), helper.make_node("Hardmax", ["y"], ["z"])]), "coreml", ("operator", "Hardmax")),
     ],
 )  # fmt: skip
 def test_each_rule(proto: onnx.ModelProto, target: str, expected: tuple[str, str] | None) -> None:
@@ -82,6 +86,20 @@ def test_branches_are_looked_into() -> None:
 class Plain(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return torch.erf(x)
+
+
+class Shrunk(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.interpolate(x, scale_factor=0.5, mode="bilinear", antialias=True)
+
+
+def test_what_an_operator_lacks_is_refused_where_the_target_is_asked_for(tmp_path: Path) -> None:
+    with pytest.raises(UserError) as caught:
+        fx2onnx.export(Shrunk(), (torch.randn(1, 1, 8, 8),), tmp_path / "m.onnx", target="rten", opset_version=19)
+    assert caught.value.code == "E204"
+    assert "Resize(float, float) with antialias=1" in str(caught.value)
+    assert "test_lint.py" in str(caught.value)
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_command(tmp_path: Path) -> None:

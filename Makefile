@@ -86,7 +86,7 @@ optimize-files: $(VENV)/.installed out/onnxsim/.installed ## files of other tool
 target-kernels: $(VENV)/.installed ## which kernels each release of onnxruntime has, into fx2onnx/targets/tables (installs each release beside; minutes)
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.target_kernels
 
-target-probes: $(VENV)/.installed ## which of ONNX's cases OpenVINO, tract and onnxruntime-web run, into fx2onnx/targets/tables (installs them beside; minutes)
+target-probes: $(VENV)/.installed ## which of ONNX's cases other runtimes run, into fx2onnx/targets/tables (installs them beside; tens of minutes)
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.target_probes
 
 matrix: $(VENV)/.installed ## the core tests in environments of many versions, into docs/compatibility.md; goes on where it stopped (hours); one: `python -m benchmarks.compatibility --only NAME`

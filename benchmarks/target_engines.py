@@ -21,6 +21,8 @@ TRACT_NAMES = {
 }
 TOLERANCE = 2e-2
 """Runtimes for phones and browsers compute in half precision."""
+SNAPDRAGON = {"htp_arch": "75", "soc_model": "69"}
+"""A processor that computes in half precision; without one the emulation has no memory for recurrent layers and norms."""
 
 Feeds = dict[str, np.ndarray]
 
@@ -67,7 +69,7 @@ def qnn(model: bytes, inputs: Feeds, path: str) -> list[np.ndarray]:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
-    options.add_provider_for_devices(devices[:1], {"backend_path": onnxruntime_qnn.get_qnn_htp_path()})
+    options.add_provider_for_devices(devices[:1], {"backend_path": onnxruntime_qnn.get_qnn_htp_path(), **SNAPDRAGON})
     results: list[np.ndarray] = onnxruntime.InferenceSession(model, options).run(None, dict(inputs))
     return results
 

@@ -137,6 +137,10 @@ def by_node(every: list[Case], place: Path) -> list[str]:
         return asked(["node", "probe.mjs", str(folder)], len(every), cwd=place)
 
 
+WITH_NEIGHBOURS = {"qnn": frozenset({"DequantizeLinear", "QuantizeLinear"})}
+"""Operators that a runtime takes into those beside them, and not alone: nothing is said of their dtypes."""
+
+
 def written(runtime: str, release: str, every: list[Case], said: list[str], path: Path, source: str) -> None:
     """The table: of each operator version the dtypes in which it runs, what it lacks, and how many of ONNX's cases run."""
     passed: dict[tuple[str, int, str], set[str]] = defaultdict(set)
@@ -152,6 +156,10 @@ def written(runtime: str, release: str, every: list[Case], said: list[str], path
     rows: dict[str, list[Any]] = defaultdict(list)
     for (op_type, version, parameter), dtypes in sorted(passed.items()):
         rows[f"::{op_type}"].append([version, version, {parameter: " ".join(sorted(dtypes))}, release, release])
+    for op_type, version in sorted({(case.op_type, case.version) for case in every}):
+        if op_type in WITH_NEIGHBOURS.get(runtime, ()):
+            rows[f"::{op_type}"].append([version, version, {}, release, release])
+    rows = dict(sorted(rows.items()))
     head = {
         "runtime": runtime,
         "source": f"{source}: test cases of the onnx package, as they are, in older opsets and in other dtypes",

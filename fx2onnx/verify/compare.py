@@ -45,6 +45,11 @@ LEAST_SHARE = 0.2
 """Of the time of a run on the sample: what small inputs take, too, since all weights are read; until it was measured."""
 SMALL_SHARE = 0.25
 """Inputs of so few numbers, as a share of the sample's, run in every engine where a run at other sizes is due."""
+JUDGE_RUNS = 6
+"""Runs of eager PyTorch that judging may take, if what differs is not settled at once: larger inputs than the sample are
+tried only where the time is enough for these, too."""
+LARGE_SHARE = 3.0
+"""Larger inputs are those of so many times the sample's numbers."""
 MOST_SAMPLES = 24
 LONGER_LOOPS = 100
 """Times that loops may turn more often than on the sample."""
@@ -191,7 +196,8 @@ def _compare(verdict: Verdict, case: _Case, seeds: Sequence[int]) -> None:
         if needed and case.refuses_sizes and 1 in sample.sizes.values():
             verdict.left_out.append(f"{sample.name}: eager PyTorch refuses other sizes, and would broadcast this one")
             continue
-        if not needed and (spent + case.cost(engines, share) > most or len(verdict.tried) > MOST_SAMPLES):
+        judging = JUDGE_RUNS * case.cost([], share) if share > LARGE_SHARE else 0.0
+        if not needed and (spent + case.cost(engines, share) + judging > most or len(verdict.tried) > MOST_SAMPLES):
             verdict.left_out.append(f"{sample.name}: the runs before took long enough")
             continue
         _other(verdict, case, maker, sample, engines)

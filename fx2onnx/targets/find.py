@@ -89,6 +89,7 @@ def find(name: str) -> Target:
         table.get("static", False),
         kernels["kernels"],
         kernels.get("functions", {}),
+        frozenset(kernels["passed"]) if "passed" in kernels else None,
         kernels.get("lacks", {}),
     )
 

@@ -51,6 +51,8 @@ class Target:
     """The table: ``domain::operator`` -> kernels as they are in the file. None: nothing is known."""
     bodies: Mapping[str, Any] = field(default_factory=dict)
     """Likewise, of operators that the runtime takes apart into others: versions are opsets of the model."""
+    tried: frozenset[str] | None = None
+    """``domain::operator`` of those that were tried; of others nothing is known. None: all were."""
     lacks: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """``::operator`` -> attributes and optional inputs that the runtime does not have, as ``features.py`` names them."""
 

@@ -40,6 +40,8 @@ def has_kernel(target: str, domain: str, op_type: str, opset: int, signature: Si
     kernels = found.kernels(domain, op_type)
     if kernels is None or (not domain and opset < found.from_opset):
         return True
+    if not kernels and found.tried is not None and not domain and f"::{op_type}" not in found.tried:
+        return True
     schema = schema_of(op_type, opset, domain)
     if schema is None:  # of a domain that onnx does not know
         return bool(kernels)

@@ -51,6 +51,7 @@ def test_a_file_that_runs_has_no_findings() -> None:
         (model([helper.make_node("Elu", ["x"], ["y"])], onnx.TensorProto.DOUBLE), "onnx", None),
         (model([helper.make_node("ArgMax", ["x"], ["y"], select_last_index=1)]), "rten", ("attribute", "ArgMax")),
         (model([helper.make_node("ArgMax", ["x"], ["y"], select_last_index=0)]), "rten", None),
+        (model([helper.make_node("Cast", ["x"], ["y"], to=1)]), "openvino", None),
         (model([helper.make_node("Erf", ["x"], ["y"])]), "coreml", None),
         (model([helper.make_node("Erf", ["x"], ["y"]), helper.make_node("Hardmax", ["y"], ["z"])]), "coreml", ("operator", "Hardmax")),
     ],

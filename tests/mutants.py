@@ -63,6 +63,7 @@ LOCATE, DEBUG = "tests/verify/test_locate.py", "tests/cli/test_debug.py"
 CLUSTER = "tests/cli/test_cluster.py"
 PLUGINS = "tests/test_plugins.py"
 QUANTIZE = "tests/quantize"
+PACKED = "tests/sources/test_packed_checkpoints.py"
 QUANTIZED = f"{QUANTIZE}/test_export.py"
 MUTANTS = [
     # a cluster
@@ -84,6 +85,10 @@ MUTANTS = [
     Mutant("file_optimizer/quantized.py", "            value.const_value = _numbers_of(place)", "            pass", f"{QUANTIZE}/test_files.py"),
     Mutant("runner/kernels/blocked.py", "    return np.stack([packed & 15, packed >> 4]", "    return np.stack([packed >> 4, packed & 15]",
            "tests/runner/test_blocked_products.py"),
+    Mutant("sources/hf/packed_formats.py", "AWQ_ORDER = (0, 4, 1, 5", "AWQ_ORDER = (0, 1, 4, 5", PACKED),
+    Mutant("sources/hf/packed_formats.py", "        zeros = zeros + 1", "        pass", PACKED),
+    Mutant("exporting/packed.py", "    if layer.order is not None:", "    if False:", PACKED),
+    Mutant("exporting/packed.py", "    if bool((layer.zero != 8).any()):", "    if False:", PACKED),
     Mutant("irx/io.py", "        raise cause from None", "        raise", QUANTIZED),
     # capture
     Mutant("capture/recording/aliasing.py", "    if view.version != memory.version:", "    if False:", CAPTURE),

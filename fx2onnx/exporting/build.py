@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import onnx_ir as ir
+import torch
 
 from fx2onnx.aten_map.fused_attention import FUSED
 from fx2onnx.base.errors import UserError
@@ -26,10 +28,12 @@ from fx2onnx.lower.loop import lower
 from fx2onnx.lower.translations import Translations
 from fx2onnx.model_patches.library import LibraryPatches
 from fx2onnx.optimize.pipelines import run_default
+from fx2onnx.targets.find import chosen_opset
 
 
 def build(module: Any, args: Any, kwargs: Mapping[str, Any] | None, options: ExportOptions) -> ExportResult:
     """The model in memory, and what its making has to report."""
+    options = _for_packed(module, options)
     require_opset(options.opset)
     if options.quantize is not None:
         check_quantizable(options)
@@ -77,6 +81,20 @@ def build(module: Any, args: Any, kwargs: Mapping[str, Any] | None, options: Exp
         changed = [mutation.name for mutation in captured.mutations if mutation.kind != "input"]
         result.initial_state = {name: captured.weights[name].tensor.detach() for name in changed}
     return result
+
+
+def _for_packed(module: Any, options: ExportOptions) -> ExportOptions:
+    """Where the module has layers of a quantised checkpoint, the options with what translates them and with their opset."""
+    packed = sys.modules.get("fx2onnx.sources.hf.packed_linear")  # without which there are none
+    if packed is None or not isinstance(module, torch.nn.Module):
+        return options
+    if not any(isinstance(part, packed.PackedLinear) for part in module.modules()):
+        return options
+    from fx2onnx.exporting.packed import LEAST_OPSET, translation
+
+    custom = {packed.PackedLinear: translation(options.target)} | dict(options.custom_translations or {})
+    opset = options.opset_version or chosen_opset(options.target, None, max(options.opset, LEAST_OPSET))
+    return replace(options, custom_translations=custom, opset_version=opset)
 
 
 def _lowered(captured: Captured, options: ExportOptions, translations: Translations) -> ir.Model:

@@ -40,11 +40,11 @@ class Weight(TorchTensor):
         """The bytes in C order: the tensor's own memory where it lies so, else copies of some rows. From another device
         only as much is read at a time.
         """
-        return _pieces(self.raw, size)
+        return tensor_pieces(self.raw, size)
 
     def permuted_pieces(self, perm: tuple[int, ...], size: int) -> Iterator[Piece]:
         """The bytes of the weight in another axis order."""
-        return _pieces(self.raw.permute(perm), size)
+        return tensor_pieces(self.raw.permute(perm), size)
 
     def tobytes(self) -> bytes:
         """The bytes in C order, little-endian."""
@@ -56,7 +56,8 @@ class Weight(TorchTensor):
         return self.raw.device.type == "meta"
 
 
-def _pieces(tensor: torch.Tensor, size: int) -> Iterator[Piece]:
+def tensor_pieces(tensor: torch.Tensor, size: int) -> Iterator[Piece]:
+    """The bytes of a tensor in C order."""
     is_here = tensor.device.type == "cpu"
     if tensor.is_contiguous() and not is_here:
         flat_tensor, count = tensor.reshape(-1), max(size // tensor.itemsize, 1)
@@ -80,7 +81,7 @@ def _pieces(tensor: torch.Tensor, size: int) -> Iterator[Piece]:
             yield Piece(part.nbytes, functools.partial(copy, part))
     else:
         for part in tensor:
-            yield from _pieces(part, size)
+            yield from tensor_pieces(part, size)
 
 
 def _copy(tensor: torch.Tensor, memory: Bytes) -> None:

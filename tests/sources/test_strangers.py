@@ -321,9 +321,9 @@ class TestWeights:
     @pytest.mark.parametrize(
         ("said", "named"),
         [
-            ({"quant_method": "awq"}, "awq"),
+            ({"quant_method": "torchao"}, "torchao"),
             ({"quant_method": "eetq"}, "eetq"),
-            ({"quant_method": "compressed-tensors"}, "compressed-tensors"),
+            ({"quant_method": "bitsandbytes"}, "bitsandbytes"),
             ({"quant_method": "fp8", "load_in_4bit": True}, "fp8"),
             ({"load_in_8bit": True}, "None"),
         ],

@@ -7,15 +7,18 @@ splits still lies in the file, what it computes (stacked experts, another dtype)
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.weight_file import WeightFile
+from fx2onnx.sources.hf.packed_formats import FORMATS, read, unknown
 from fx2onnx.sources.hf.transformers_types import Config, LoadingNotes, Model
-from fx2onnx.sources.weight_files import main_dtype, map_checkpoint
+from fx2onnx.sources.weight_files import Checkpoint, main_dtype, map_checkpoint
 
 LARGEST_CONVERTED_BYTES = 256 * 1024 * 1024
 """What loading may compute anew. A checkpoint that needs more is not one to refer to (and might not fit the memory)."""
@@ -36,6 +39,10 @@ def load_mapped(
               to be converted). What ``from_pretrained`` itself raises is left to the caller.
     """
     checkpoint = map_checkpoint(folder)
+    said = stated_quantization(config)
+    if said is not None:
+        module, notes = _load_packed(model_class, folder, config, said, checkpoint)
+        return module if dtype is None else module.to(getattr(torch, dtype)), notes, checkpoint.files
     stored = main_dtype(checkpoint.state)
     if dtype is not None and getattr(torch, dtype, None) != stored:
         raise UserError(
@@ -48,6 +55,46 @@ def load_mapped(
         None, config=config, state_dict=checkpoint.state, dtype=stored, **LOADING
     )
     return module, notes, checkpoint.files
+
+
+def stated_quantization(config: Config) -> dict[str, Any] | None:
+    """What the config says of a quantisation that is read here."""
+    said = getattr(config, "quantization_config", None)
+    if not isinstance(said, dict) or said.get("quant_method") not in FORMATS:
+        return None
+    return None if said.get("load_in_4bit") or said.get("load_in_8bit") else said
+
+
+def _load_packed(
+    model_class: type[Model], folder: Path, config: Config, said: dict[str, Any], checkpoint: Checkpoint
+) -> tuple[Model, LoadingNotes]:
+    """The module with the checkpoint's integers in the place of linear layers.
+
+    transformers gets one number for all of a weight's, without memory, and puts it where the weight belongs; there the layer is
+    exchanged. Raises UserError E601 for an unknown layout, and where a weight ends up elsewhere than in a linear layer.
+    """
+    layers, others = read(checkpoint.state, said)
+    stored = main_dtype(others)
+    marks = {name: torch.empty(1, dtype=stored) for name in layers}
+    places = {mark.data_ptr(): name for name, mark in marks.items()}
+    state = others | {
+        f"{name}.weight": mark.expand(layers[name].rows, layers[name].columns) for name, mark in marks.items()
+    }
+    plain = copy.deepcopy(config)
+    del plain.quantization_config
+    _refuse_conversions(model_class, plain, state, folder)
+    module, notes = model_class.from_pretrained(None, config=plain, state_dict=state, dtype=stored, **LOADING)
+    for path, part in list(module.named_modules()):
+        name = places.get(part.weight.data_ptr()) if isinstance(part, torch.nn.Linear) else None
+        if name is not None:
+            layer = layers.pop(name)
+            layer.bias = part.bias
+            module.set_submodule(path, layer)
+    if layers:
+        raise unknown(
+            str(folder), f"{len(layers)} are no linear layers of {model_class.__name__}, such as {min(layers)}"
+        )
+    return module, notes
 
 
 @contextlib.contextmanager

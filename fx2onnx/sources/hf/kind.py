@@ -17,7 +17,7 @@ import torch
 from fx2onnx.base.errors import UserError
 from fx2onnx.base.weight_file import WeightFile
 from fx2onnx.sources.foreign_errors import reported
-from fx2onnx.sources.hf.by_reference import LOADING, load_mapped, quiet_loading
+from fx2onnx.sources.hf.by_reference import LOADING, load_mapped, quiet_loading, stated_quantization
 from fx2onnx.sources.hf.config import CONFIG, check_config, read_config, unpack_quantized, without_foreign_code
 from fx2onnx.sources.hf.guard import guarded
 from fx2onnx.sources.hf.inputs import baked_inputs, sample_inputs
@@ -246,12 +246,14 @@ def _load(
 ) -> tuple[Model, Sequence[WeightFile]]:
     """The module with the weights of a folder or, mapped, of a folder or a file; and the files that are mapped."""
     files: Sequence[WeightFile] = ()
-    unpack_quantized(config, place)
+    is_packed = stated_quantization(config) is not None
+    if not is_packed:
+        unpack_quantized(config, place)
     with (
         reported(f"cannot load the weights of '{place}' into {model_class.__name__}", text=_telling_line),
         quiet_loading(),
     ):
-        if by_reference:
+        if by_reference or is_packed:
             module, notes, files = load_mapped(model_class, place, config, dtype)
         else:
             check_files(place)

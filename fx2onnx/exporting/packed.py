@@ -1,0 +1,159 @@
+"""The layers of a quantised checkpoint in ONNX: their own integers, with DequantizeLinear or onnxruntime's product."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import torch
+
+from fx2onnx.base.errors import UserError
+from fx2onnx.irx.emit import Emit
+from fx2onnx.irx.pieces import Bytes, Piece
+from fx2onnx.lower.weights import tensor_pieces
+from fx2onnx.optimize.weights import DerivedTensor
+from fx2onnx.quantize.schemes import Array, packed, unpacked
+from fx2onnx.sources.hf.packed_linear import PackedLinear
+from fx2onnx.targets.find import DEFAULT, find
+from fx2onnx.targets.match import has_kernel, word_of
+
+D = ir.DataType
+DOMAIN = "com.microsoft"
+LEAST_OPSET = 21
+"""With blocks, and codes of 4 bits."""
+ROWS_BYTES = 1 << 20
+
+
+class StoredTensor(DerivedTensor):
+    """Memory of a checkpoint under another dtype; a transposition of words is made when it is written."""
+
+    def __init__(self, memory: torch.Tensor, dtype: ir.DataType, sizes: tuple[int, ...], name: str) -> None:
+        self.memory = memory
+        super().__init__(self._whole, (), dtype, sizes, name)
+
+    @property
+    def raw(self) -> Any:
+        """Where it lies: what a model by reference asks."""
+        return self.memory
+
+    def _whole(self) -> Array:
+        found: Any = self.memory.contiguous().reshape(-1).view(torch.uint8).numpy()
+        return _as_dtype(found, self.dtype, self.shape.numpy())
+
+    def pieces(self, size: int) -> Iterator[Piece]:
+        """The bytes, as they lie where they do so."""
+        return tensor_pieces(self.memory, size)
+
+
+class CodesTensor(DerivedTensor):
+    """Codes of 4 bits that are brought into rows when they are written, some rows at a time."""
+
+    def __init__(self, layer: PackedLinear, dtype: ir.DataType, sizes: tuple[int, ...], name: str) -> None:
+        self.layer = layer
+        super().__init__(self._whole, (), dtype, sizes, name)
+
+    def _whole(self) -> Array:
+        codes: Any = self.layer.codes(0, self.layer.rows).numpy()
+        return _as_dtype(packed(codes) if self.layer.bits == 4 else codes.reshape(-1), self.dtype, self.shape.numpy())
+
+    def pieces(self, size: int) -> Iterator[Piece]:
+        """The bytes of some rows."""
+        del size
+        count = max(ROWS_BYTES // self.layer.columns // 16 * 16, 16)
+        for start in range(0, self.layer.rows, count):
+            stop = min(start + count, self.layer.rows)
+            length = math.ceil((stop - start) * self.layer.columns * self.layer.bits / 8)
+            yield Piece(length, functools.partial(self._bytes, start, stop))
+
+    def _bytes(self, start: int, stop: int, _: Bytes) -> Bytes:
+        codes: Any = self.layer.codes(start, stop).numpy()
+        return packed(codes) if self.layer.bits == 4 else np.ascontiguousarray(codes).reshape(-1)
+
+
+def _as_dtype(content: Array, dtype: ir.DataType, sizes: tuple[int, ...]) -> Array:
+    if dtype.bitwidth < 8:
+        return unpacked(content)[: math.prod(sizes)].reshape(sizes)
+    return content.view(dtype.numpy()).reshape(sizes)
+
+
+def translation(target: str | None) -> Callable[..., ir.Value]:
+    """The translation of ``PackedLinear`` for a target."""
+    return functools.partial(_linear, target or DEFAULT)
+
+
+def _linear(target: str, op: Emit, layer: PackedLinear, x: ir.Value, *, weights: dict[str, ir.Value]) -> ir.Value:
+    if op.opset < LEAST_OPSET:
+        raise UserError(
+            "E202",
+            f"opset {op.opset} cannot express the weights of a quantised checkpoint",
+            why=f"DequantizeLinear takes blocks from opset {LEAST_OPSET} on",
+            next=f"opset_version={LEAST_OPSET} or newer",
+        )
+    if layer.order is not None:
+        x = op.Gather(x, op.const(layer.order.numpy()), axis=-1)
+    found = _product(target, op, layer, x, weights)
+    if found is None:
+        found = _dequantized(op, layer, x, weights)
+    return found if layer.bias is None else op.Add(found, op.cast(weights["bias"], op.dtype(found)))
+
+
+def _product(target: str, op: Emit, layer: PackedLinear, x: ir.Value, weights: dict[str, ir.Value]) -> ir.Value | None:
+    """``MatMulNBits``, in float32 between casts for dtypes that it lacks; None where the target or the layout has none."""
+    group = layer.group
+    if layer.bits != 4 or group < 16 or group & (group - 1) or layer.columns % group or find(target).rows is None:
+        return None
+
+    def has(dtype: ir.DataType) -> bool:
+        word = word_of(dtype)
+        return has_kernel(target, DOMAIN, "MatMulNBits", 1, ((word, "uint8", word, "uint8"), (word,)))
+
+    wide = op.dtype(x) if has(op.dtype(x)) else D.FLOAT
+    if not has(wide):
+        return None
+    blocks = layer.columns // group
+    codes = _codes(op, layer, D.UINT8, (layer.rows, blocks, group // 2), weights)
+    scale = op.reshape(op.cast(weights["scale"], wide), (layer.rows * blocks,))
+    inputs = [op.cast(x, wide), codes, scale]
+    assert layer.zero is not None
+    if bool((layer.zero != 8).any()):
+        zero: Any = layer.zero.numpy()
+        inputs.append(op.const(packed(np.pad(zero, ((0, 0), (0, blocks % 2))))))
+    dims = (*op.dims(x)[:-1], layer.rows)
+    (found,) = op.custom(
+        DOMAIN, "MatMulNBits", inputs, [(wide, dims)],
+        K=layer.columns, N=layer.rows, bits=4, block_size=group, accuracy_level=1,
+    )  # fmt: skip
+    return op.cast(found, op.dtype(x))
+
+
+def _dequantized(op: Emit, layer: PackedLinear, x: ir.Value, weights: dict[str, ir.Value]) -> ir.Value:
+    """``DequantizeLinear`` in blocks of a row, and a product."""
+    sizes, dtype = (layer.rows, layer.columns), op.dtype(x)
+    kind = {
+        torch.uint8: D.UINT4 if layer.bits == 4 else D.UINT8,
+        torch.int8: D.INT8,
+        torch.float8_e4m3fn: D.FLOAT8E4M3FN,
+    }
+    code_dtype = kind[layer.codes(0, 1).dtype]
+    inputs = [_codes(op, layer, code_dtype, sizes, weights), op.cast(weights["scale"], dtype)]
+    if layer.zero is not None:
+        zero: Any = layer.zero.numpy()
+        inputs.append(op.const(zero.astype(code_dtype.numpy()), code_dtype))
+    numbers = op.node("DequantizeLinear", *inputs, axis=1, block_size=layer.group, outputs=[(dtype, sizes)])
+    return op.MatMul(x, op.Transpose(numbers, perm=[1, 0]))
+
+
+def _codes(
+    op: Emit, layer: PackedLinear, dtype: ir.DataType, sizes: tuple[int, ...], weights: dict[str, ir.Value]
+) -> ir.Value:
+    name = f"{weights['packed'].name}.codes"
+    tensor: DerivedTensor
+    if layer.as_rows is None:
+        tensor = CodesTensor(layer, dtype, sizes, name)
+    else:
+        tensor = StoredTensor(layer.as_rows, dtype, sizes, name)
+    return op.builder.add_initializer(name, tensor, sizes)

@@ -1,0 +1,176 @@
+"""Checkpoints that are quantised: the layouts of GPTQ, AWQ, compressed-tensors and FP8, read without the packages that wrote them.
+
+Sources: AutoGPTQ's qlinear (words along the reduced axis, zero points less one), AutoAWQ's gemm layout (words along the outputs, in
+the order 0 2 4 6 1 3 5 7), compressed-tensors' pack-quantized, int-quantized and float-quantized, DeepSeek's blocks of 128 by 128.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+
+from fx2onnx.base.errors import UserError
+from fx2onnx.sources.hf.packed_linear import PackedLinear, nibbles, words_of_bytes
+
+State = Mapping[str, torch.Tensor]
+AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)
+"""Where in a word of AWQ the code of each of eight outputs lies."""
+
+
+def unknown(where: str, why: str) -> UserError:
+    """The error for a layout that is not known."""
+    return UserError(
+        "E601",
+        f"the quantised weights of '{where}' have a layout that is not known",
+        why=why,
+        next=[
+            "save the checkpoint without quantization: model.dequantize()",
+            "--weights random leaves the weights out",
+        ],
+    )
+
+
+def gptq(prefix: str, state: State, said: Mapping[str, Any]) -> PackedLinear:
+    """qweight [K / n, N] words along K; qzeros [groups, N / n]; scales [groups, N]; g_idx [K]."""
+    bits = int(said.get("bits", 4))
+    if bits not in (4, 8):
+        raise unknown(prefix, f"codes of {bits} bits")
+    words, scales = state[f"{prefix}.qweight"], state[f"{prefix}.scales"]
+    count = 32 // bits
+    columns, rows = words.shape[0] * count, words.shape[1]
+    groups, apart = len(scales), nibbles if bits == 4 else words_of_bytes
+    _check(prefix, scales.shape == (groups, rows) and columns % groups == 0, "scales do not fit the codes")
+    order = None
+    index = state.get(f"{prefix}.g_idx")
+    if index is not None and not torch.equal(index.long(), torch.arange(columns) // (columns // groups)):
+        order = torch.argsort(index.long(), stable=True)
+        counts = torch.bincount(index.long(), minlength=groups)
+        _check(prefix, bool((counts == columns // groups).all()), "groups of different sizes")
+    zeros = apart(state[f"{prefix}.qzeros"]).reshape(groups, rows).t().contiguous()
+    if said.get("checkpoint_format", "gptq") == "gptq":
+        zeros = zeros + 1
+    _check(prefix, int(zeros.max()) < 1 << bits, "a zero point beyond the codes")
+
+    def rows_of(packed: torch.Tensor, start: int, stop: int) -> torch.Tensor:
+        codes = apart(packed[:, start:stop].t().contiguous()).reshape(stop - start, columns)
+        return codes if order is None else codes[:, order]
+
+    as_rows = words.t() if order is None else None
+    scale = scales.t().contiguous()
+    return PackedLinear(words, rows_of, bits, scale, zeros, columns=columns, as_rows=as_rows, order=order)
+
+
+def awq(prefix: str, state: State, said: Mapping[str, Any]) -> PackedLinear:
+    """qweight [K, N / 8] words along N; qzeros [groups, N / 8]; scales [groups, N]."""
+    if int(said.get("bits", 4)) != 4 or said.get("version", "gemm") != "gemm":
+        raise unknown(prefix, f"AWQ of {said.get('bits')} bits, version {said.get('version')!r:.20}")
+    words, scales = state[f"{prefix}.qweight"], state[f"{prefix}.scales"]
+    columns, rows, groups = len(words), words.shape[1] * 8, len(scales)
+    _check(prefix, scales.shape == (groups, rows) and columns % groups == 0, "scales do not fit the codes")
+    places = torch.tensor(AWQ_ORDER)
+    zeros = nibbles(state[f"{prefix}.qzeros"])[..., places].reshape(groups, rows).t().contiguous()
+
+    def rows_of(packed: torch.Tensor, start: int, stop: int) -> torch.Tensor:
+        first, last = start // 8, -(-stop // 8)
+        codes = nibbles(packed[:, first:last].t().contiguous())[..., places]  # [words, K, 8]
+        found = codes.permute(0, 2, 1).reshape(-1, columns)
+        return found[start - 8 * first : stop - 8 * first]
+
+    return PackedLinear(words, rows_of, 4, scales.t().contiguous(), zeros, columns=columns)
+
+
+def compressed(prefix: str, state: State, said: Mapping[str, Any]) -> PackedLinear:
+    """weight_packed [N, K / 8] words along K, 8 more than the code; or weight [N, K] int8 or float8; weight_scale [N, groups]."""
+    del said
+    scale = state[f"{prefix}.weight_scale"]
+    words = state.get(f"{prefix}.weight_packed")
+    if f"{prefix}.weight_g_idx" in state:
+        raise unknown(prefix, "columns in the order of their activations (weight_g_idx)")
+    if words is None:
+        return _plain(prefix, state[f"{prefix}.weight"], scale, state.get(f"{prefix}.weight_zero_point"))
+    rows, columns = (int(size) for size in state[f"{prefix}.weight_shape"])
+    _check(prefix, words.shape == (rows, columns / 8), "codes of other than 4 bits")
+    zero = torch.full((rows, scale.shape[1]), 8, dtype=torch.uint8)
+    stored = state.get(f"{prefix}.weight_zero_point")
+    if stored is not None:
+        zero = nibbles(stored).permute(0, 2, 1).reshape(-1, scale.shape[1])[:rows].contiguous()
+
+    def rows_of(packed: torch.Tensor, start: int, stop: int) -> torch.Tensor:
+        return nibbles(packed[start:stop]).reshape(stop - start, columns)
+
+    return PackedLinear(words, rows_of, 4, scale, zero, columns=columns, as_rows=words)
+
+
+def fp8(prefix: str, state: State, said: Mapping[str, Any]) -> PackedLinear:
+    """weight [N, K] float8; weight_scale_inv [N / 128, K / 128], a number for each tile, or one for all."""
+    weight, scale = state[f"{prefix}.weight"], state[f"{prefix}.weight_scale_inv"].float()
+    tile = said.get("weight_block_size") or (128, 128)
+    if scale.dim() == 2:
+        tall, wide = (int(size) for size in tile)
+        fits = scale.shape == (-(-len(weight) // tall), -(-weight.shape[1] // wide))
+        _check(prefix, fits, "scales do not fit the tiles")
+        _check(prefix, scale.shape[1] == 1 or weight.shape[1] % wide == 0, "a tile beyond the columns")
+        scale = scale.repeat_interleave(tall, 0)[: len(weight)].contiguous()
+    return _plain(prefix, weight, scale, None)
+
+
+def _plain(prefix: str, weight: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor | None) -> PackedLinear:
+    """A byte a code, in rows."""
+    _check(
+        prefix, weight.dtype in (torch.int8, torch.float8_e4m3fn) and weight.dim() == 2, f"weights of {weight.dtype}"
+    )
+    rows, columns = weight.shape
+    if scale.numel() == 1:
+        scale = scale.reshape(1, 1).expand(rows, 1).contiguous()
+    scale = scale.reshape(rows, -1)
+    _check(prefix, columns % scale.shape[1] == 0, "scales do not fit the codes")
+    if zero is not None:
+        _check(prefix, not zero.any(), "codes of 8 bits with zero points")
+    is_float = weight.dtype == torch.float8_e4m3fn
+    raw = weight.view(torch.uint8)  # so that a cast of the module leaves them
+
+    def rows_of(packed: torch.Tensor, start: int, stop: int) -> torch.Tensor:
+        return packed[start:stop].view(torch.float8_e4m3fn if is_float else torch.int8)
+
+    return PackedLinear(raw, rows_of, 8, scale, None, columns=columns, as_rows=raw)
+
+
+def _check(prefix: str, holds: bool, why: str) -> None:
+    if not holds:
+        raise unknown(prefix, why)
+
+
+Reader = Callable[[str, State, Mapping[str, Any]], PackedLinear]
+FORMATS: dict[str, tuple[Reader, str, tuple[str, ...]]] = {
+    "gptq": (gptq, ".qweight", (".qweight", ".qzeros", ".scales", ".g_idx")),
+    "awq": (awq, ".qweight", (".qweight", ".qzeros", ".scales")),
+    "compressed-tensors": (
+        compressed,
+        ".weight_scale",
+        (".weight_scale", ".weight_packed", ".weight_shape", ".weight_zero_point", ".weight_g_idx", ".weight"),
+    ),
+    "fp8": (fp8, ".weight_scale_inv", (".weight_scale_inv", ".weight")),
+}
+"""By ``quant_method``: what reads a layer, the ending of the names that say which layers are quantised, and all endings of such."""
+
+
+def read(state: State, said: Mapping[str, Any]) -> tuple[dict[str, PackedLinear], dict[str, torch.Tensor]]:
+    """The quantised layers by name, and the tensors of all others. Raises UserError E601 for an unknown layout."""
+    method = str(said.get("quant_method"))
+    reader, sign, endings = FORMATS[method]
+    prefixes = [name.removesuffix(sign) for name in state if name.endswith(sign)]
+    if not prefixes:
+        raise unknown(method, f"no tensor of the checkpoint ends in {sign}")
+    layers: dict[str, PackedLinear] = {}
+    for prefix in prefixes:
+        try:
+            layers[prefix] = reader(prefix, state, said)
+        except UserError:
+            raise
+        except (KeyError, ValueError, TypeError, RuntimeError, IndexError) as error:
+            raise unknown(prefix, f"{type(error).__name__}: {str(error)[:120]}") from error
+    taken = {prefix + ending for prefix in prefixes for ending in endings}
+    unused = (".input_scale", ".output_scale", ".activation_scale")
+    return layers, {name: value for name, value in state.items() if name not in taken and not name.endswith(unused)}

@@ -1,0 +1,72 @@
+"""A linear layer on the integers of a quantised checkpoint: computed here as they stand for numbers, exported as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+Codes = Callable[[torch.Tensor, int, int], torch.Tensor]
+"""From what is stored to the codes of some rows: [rows, columns], a byte (or a float8) each."""
+
+
+class PackedLinear(nn.Module):
+    """``x @ ((codes - zero) * scale).T + bias``, where ``group`` columns of a row share scale and zero point.
+
+    ``rows_of`` reads codes from ``packed``; ``as_rows`` is the same memory with codes of a row one after the other, two a byte, the
+    first in the low half, where it lies so or is a transposition of 32 bits; None elsewhere.
+    """
+
+    packed: torch.Tensor
+    scale: torch.Tensor
+    zero: torch.Tensor | None
+    order: torch.Tensor | None
+
+    def __init__(
+        self,
+        packed: torch.Tensor,
+        rows_of: Codes,
+        bits: int,
+        scale: torch.Tensor,
+        zero: torch.Tensor | None,
+        *,
+        columns: int,
+        as_rows: torch.Tensor | None = None,
+        order: torch.Tensor | None = None,
+    ) -> None:
+        super().__init__()
+        self.rows_of, self.bits, self.columns = rows_of, bits, columns
+        self.rows = len(scale)
+        self.group = -(-columns // scale.shape[1])
+        self.as_rows = as_rows
+        self.register_buffer("packed", packed)
+        self.register_buffer("scale", scale)
+        self.register_buffer("zero", zero)
+        self.register_buffer("order", order)
+        self.bias: nn.Parameter | None = None
+
+    def codes(self, start: int, stop: int) -> torch.Tensor:
+        """The codes of some rows."""
+        return self.rows_of(self.packed, start, stop)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """In float32 up to the weight's numbers, which have the dtype of ``x``."""
+        codes = self.codes(0, self.rows).to(torch.float32)
+        scale = self.scale.to(torch.float32).repeat_interleave(self.group, 1)[:, : self.columns]
+        if self.zero is not None:
+            codes = codes - self.zero.to(torch.float32).repeat_interleave(self.group, 1)[:, : self.columns]
+        if self.order is not None:
+            x = x[..., self.order]
+        return nn.functional.linear(x, (codes * scale).to(x.dtype), self.bias)
+
+
+def nibbles(words: torch.Tensor) -> torch.Tensor:
+    """The eight codes of 4 bits of each word of 32, the lowest first, on a new last axis."""
+    shifts = torch.arange(0, 32, 4, dtype=torch.int32)
+    return (words.unsqueeze(-1) >> shifts).bitwise_and(15).to(torch.uint8)
+
+
+def words_of_bytes(words: torch.Tensor) -> torch.Tensor:
+    """The four bytes of each word of 32."""
+    return words.contiguous().view(torch.uint8).reshape(*words.shape, 4)

@@ -1,0 +1,202 @@
+"""Quantised checkpoints, written here by the public definition of their layouts: exported in their own integers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+import fx2onnx
+from fx2onnx.base.errors import UserError
+from fx2onnx.sources import resolve
+from fx2onnx.sources.hf.packed_linear import PackedLinear
+from fx2onnx.sources.torchvision_compat import prepare
+
+GROUP = 32
+Written = tuple[dict[str, torch.Tensor], torch.Tensor]
+"""The tensors of a layer, and the numbers that they stand for."""
+
+
+def words(codes: torch.Tensor, order: tuple[int, ...] = tuple(range(8))) -> torch.Tensor:
+    """Eight codes along the last axis in one word of 32 bits; ``order[i]`` is the code at place i."""
+    found = torch.zeros(*codes.shape[:-1], codes.shape[-1] // 8, dtype=torch.int64)
+    for place, source in enumerate(order):
+        found |= codes[..., source::8].long() << (4 * place)
+    return torch.where(found >= 2**31, found - 2**32, found).int()
+
+
+def asymmetric(rows: int, columns: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    codes = torch.randint(0, 16, (rows, columns))
+    scale = (torch.rand(rows, columns // GROUP) * 0.02 + 0.005).half()
+    zero = torch.randint(1, 16, (rows, columns // GROUP))
+    spread = [each.repeat_interleave(GROUP, 1) for each in (scale.float(), zero)]
+    return codes, scale, zero, (codes - spread[1]) * spread[0]
+
+
+def gptq(rows: int, columns: int) -> Written:
+    codes, scale, zero, numbers = asymmetric(rows, columns)
+    return {
+        "qweight": words(codes).t().contiguous(),
+        "qzeros": words((zero - 1).t().contiguous()),
+        "scales": scale.t().contiguous(),
+        "g_idx": (torch.arange(columns) // GROUP).int(),
+    }, numbers
+
+
+def gptq_act_order(rows: int, columns: int) -> Written:
+    tensors, numbers = gptq(rows, columns)
+    order = torch.randperm(columns)
+    tensors["g_idx"] = tensors["g_idx"][order]
+    codes = torch.stack([(tensors["qweight"] >> (4 * place)) & 15 for place in range(8)], 1).reshape(columns, rows)
+    tensors["qweight"] = words(codes[order].t()).t().contiguous()
+    return tensors, numbers[:, order]
+
+
+def awq(rows: int, columns: int) -> Written:
+    codes, scale, zero, numbers = asymmetric(rows, columns)
+    order = (0, 2, 4, 6, 1, 3, 5, 7)
+    return {
+        "qweight": words(codes.t().contiguous(), order),
+        "qzeros": words(zero.t().contiguous(), order),
+        "scales": scale.t().contiguous(),
+    }, numbers
+
+
+def pack_quantized(rows: int, columns: int) -> Written:
+    codes, scale, _, _ = asymmetric(rows, columns)
+    numbers = (codes - 8) * scale.float().repeat_interleave(GROUP, 1)
+    shape = torch.tensor([rows, columns])
+    return {"weight_packed": words(codes), "weight_scale": scale, "weight_shape": shape}, numbers
+
+
+def int_quantized(rows: int, columns: int) -> Written:
+    codes = torch.randint(-128, 128, (rows, columns), dtype=torch.int8)
+    scale = (torch.rand(rows, 1) * 0.002 + 0.0005).half()
+    return {"weight": codes, "weight_scale": scale}, codes.float() * scale.float()
+
+
+def float_quantized(rows: int, columns: int) -> Written:
+    codes = torch.randn(rows, columns).to(torch.float8_e4m3fn)
+    scale = (torch.rand(rows, 1) * 0.1 + 0.05).half()
+    return {"weight": codes, "weight_scale": scale}, codes.float() * scale.float()
+
+
+def tiles(rows: int, columns: int) -> Written:
+    codes = torch.randn(rows, columns).to(torch.float8_e4m3fn)
+    scale = torch.rand(-(-rows // 48), columns // 32) * 0.1 + 0.05
+    spread = scale.repeat_interleave(48, 0)[:rows].repeat_interleave(32, 1)
+    return {"weight": codes, "weight_scale_inv": scale}, codes.float() * spread
+
+
+LAYOUTS: dict[str, tuple[Callable[[int, int], Written], dict[str, Any], bool]] = {
+    "gptq": (gptq, {"quant_method": "gptq", "bits": 4, "group_size": GROUP}, False),
+    "gptq act-order": (gptq_act_order, {"quant_method": "gptq", "bits": 4, "desc_act": True}, False),
+    "awq": (awq, {"quant_method": "awq", "bits": 4, "version": "gemm"}, False),
+    "pack-quantized": (pack_quantized, {"quant_method": "compressed-tensors", "format": "pack-quantized"}, True),
+    "int-quantized": (int_quantized, {"quant_method": "compressed-tensors", "format": "int-quantized"}, True),
+    "float-quantized": (float_quantized, {"quant_method": "compressed-tensors", "format": "float-quantized"}, True),
+    "fp8": (tiles, {"quant_method": "fp8", "weight_block_size": [48, 32]}, True),
+}
+"""By name: what writes a layer, what the config says, and whether the codes can stay in the checkpoint's file."""
+
+
+def checkpoint(folder: Path, layout: str) -> nn.Module:
+    """Write a small Llama whose linear layers but the head are quantised. Gives the model on the numbers of the codes."""
+    prepare()
+    import transformers
+
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+        vocab_size=100, max_position_embeddings=64, dtype="float16",
+    )  # fmt: skip
+    model: Any = transformers.LlamaForCausalLM(config).half().eval()
+    model.save_pretrained(folder)
+    write, said, _ = LAYOUTS[layout]
+    state = load_file(folder / "model.safetensors")
+    for name, part in list(model.named_modules()):
+        if isinstance(part, nn.Linear) and name != "lm_head":
+            tensors, numbers = write(*part.weight.shape)
+            del state[f"{name}.weight"]
+            state |= {f"{name}.{key}": value.contiguous() for key, value in tensors.items()}
+            part.weight.data = numbers.half()
+    save_file(state, folder / "model.safetensors", {"format": "pt"})
+    stated = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(stated | {"quantization_config": said}))
+    return model  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_checkpoint_is_exported_in_its_own_integers(tmp_path: Path, layout: str) -> None:
+    plain = checkpoint(tmp_path, layout)
+    source = resolve(f"hf:{tmp_path}")
+    assert sum(isinstance(part, PackedLinear) for part in source.module.modules()) == 14
+    with torch.no_grad():
+        want, got = (module(**source.kwargs).logits for module in (plain, source.module))
+    torch.testing.assert_close(got, want, rtol=1e-2, atol=2e-3)
+    out = tmp_path / "out.onnx"
+    result = fx2onnx.export(
+        source.module, (), out, kwargs=source.kwargs, dynamic_shapes=source.dynamic_shapes, verify=True
+    )
+    assert {"runner", "onnxruntime"} <= set(result.report.verdict["versions"])
+    weights = onnx.load(out).graph.initializer
+    large = {w.name: w.data_type for w in weights if np.prod(w.dims) > 1024 and "proj" in w.name}
+    assert large
+    assert not set(large.values()) & {1, 10, 16}
+    if layout in ("gptq", "awq", "pack-quantized"):
+        names = {(node.domain, node.op_type) for node in result.model.graph}
+        assert ("com.microsoft", "MatMulNBits") in names
+
+
+@pytest.mark.parametrize("layout", [name for name, (_, _, stays) in LAYOUTS.items() if stays])
+def test_codes_stay_in_the_checkpoints_file(tmp_path: Path, layout: str) -> None:
+    checkpoint(tmp_path, layout)
+    source = resolve(f"hf:{tmp_path}", weights="reference")
+    out = tmp_path / "out.onnx"
+    fx2onnx.export(source.module, (), out, kwargs=source.kwargs, weight_files=source.weight_files, verify=True)
+    model = onnx.load(out, load_external_data=False)
+    outside = {w.name for w in model.graph.initializer if w.external_data}
+    assert sum(name.endswith(".codes") for name in outside) == 14
+
+
+@pytest.mark.parametrize("target", ["onnx", "onnxruntime"])
+def test_other_targets_and_dtypes(tmp_path: Path, target: str) -> None:
+    checkpoint(tmp_path, "gptq")
+    source = resolve(f"hf:{tmp_path}", dtype="bfloat16" if target == "onnxruntime" else "float32")
+    result = fx2onnx.export(source.module, (), tmp_path / "o.onnx", kwargs=source.kwargs, target=target, verify=True)
+    assert any(node.domain == "com.microsoft" for node in result.model.graph) == (target == "onnxruntime")
+
+
+BROKEN: list[tuple[str, Callable[[dict[str, torch.Tensor], dict[str, Any]], object]]] = [
+    ("codes of 3 bits", lambda _, said: said.update(bits=3)),
+    ("no tensor", lambda state, _: [state.pop(name) for name in list(state) if name.endswith("qweight")]),
+    ("KeyError", lambda state, _: [state.pop(name) for name in list(state) if name.endswith("scales")]),
+    (
+        "groups of different sizes",
+        lambda state, _: [state.update({n: v[:1]}) for n, v in state.items() if n.endswith("scales")],
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "spoil"), BROKEN, ids=[text for text, _ in BROKEN])
+def test_an_unknown_layout_is_one_clear_error(
+    tmp_path: Path, text: str, spoil: Callable[[dict[str, torch.Tensor], dict[str, Any]], object]
+) -> None:
+    checkpoint(tmp_path, "gptq")
+    state = {name: value.clone() for name, value in load_file(tmp_path / "model.safetensors").items()}
+    stated = json.loads((tmp_path / "config.json").read_text())
+    spoil(state, stated["quantization_config"])
+    save_file(state, tmp_path / "model.safetensors", {"format": "pt"})
+    (tmp_path / "config.json").write_text(json.dumps(stated))
+    with pytest.raises(UserError, match="layout that is not known") as caught:
+        resolve(f"hf:{tmp_path}")
+    assert caught.value.code == "E601"
+    assert text in caught.value.why

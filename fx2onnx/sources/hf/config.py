@@ -142,6 +142,12 @@ def without_foreign_code(config: Config) -> Config:
     return config
 
 
+def is_unpackable(config: Config) -> bool:
+    """Whether transformers can make the quantized weights plain with PyTorch alone."""
+    said = getattr(config, "quantization_config", None)
+    return isinstance(said, dict) and said.get("quant_method") in _UNPACKED
+
+
 def unpack_quantized(config: Config, place: Path) -> None:
     """See to it that quantized weights are made plain on loading, by PyTorch alone. Changes ``config``.
 

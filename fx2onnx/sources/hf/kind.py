@@ -18,7 +18,14 @@ from fx2onnx.base.errors import UserError
 from fx2onnx.base.weight_file import WeightFile
 from fx2onnx.sources.foreign_errors import reported
 from fx2onnx.sources.hf.by_reference import LOADING, load_mapped, quiet_loading, stated_quantization
-from fx2onnx.sources.hf.config import CONFIG, check_config, read_config, unpack_quantized, without_foreign_code
+from fx2onnx.sources.hf.config import (
+    CONFIG,
+    check_config,
+    is_unpackable,
+    read_config,
+    unpack_quantized,
+    without_foreign_code,
+)
 from fx2onnx.sources.hf.guard import guarded
 from fx2onnx.sources.hf.inputs import baked_inputs, sample_inputs
 from fx2onnx.sources.hf.sample_context import main_dtype, set_use_cache, with_sub_configs
@@ -244,9 +251,23 @@ def _create(model_class: type[Model], config: Config, name: str, *, check: bool 
 def _load(
     model_class: type[Model], place: Path, config: Config, dtype: str | None, *, by_reference: bool
 ) -> tuple[Model, Sequence[WeightFile]]:
-    """The module with the weights of a folder or, mapped, of a folder or a file; and the files that are mapped."""
-    files: Sequence[WeightFile] = ()
+    """The module with the weights of a folder or, mapped, of a folder or a file; and the files that are mapped.
+
+    FP8 whose numbers cannot stay as they are (stacked experts) is made plain by transformers, if no file is referred to.
+    """
     is_packed = stated_quantization(config) is not None
+    try:
+        return _loaded(model_class, place, config, dtype, by_reference=by_reference, is_packed=is_packed)
+    except UserError as error:
+        if not is_packed or by_reference or error.code != "E601" or not is_unpackable(config):
+            raise
+    return _loaded(model_class, place, config, dtype, by_reference=False, is_packed=False)
+
+
+def _loaded(
+    model_class: type[Model], place: Path, config: Config, dtype: str | None, *, by_reference: bool, is_packed: bool
+) -> tuple[Model, Sequence[WeightFile]]:
+    files: Sequence[WeightFile] = ()
     if not is_packed:
         unpack_quantized(config, place)
     with (

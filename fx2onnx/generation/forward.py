@@ -37,9 +37,16 @@ def run_forward(model: OpenedFolder, inputs: Mapping[str, Any]) -> Outputs:
 
 def _taker(model: OpenedFolder, given: Mapping[str, Any], *, goes_on: bool) -> Graph:
     """The graph for so many tokens as are ``given``, embedded or not."""
-    shapes = (np.shape(_array(given[name])) for name in (IDS, EMBEDDED) if name in given)
+    shapes = (_shape(given[name]) for name in (IDS, EMBEDDED) if name in given)
     tokens = next((size for shape in shapes for size in shape[1:2]), 1)
     return model.taker(tokens, goes_on=goes_on)
+
+
+def _shape(value: Any) -> tuple[int, ...]:
+    try:
+        return np.shape(_array(value))
+    except ValueError:  # rows of several lengths, which the run refuses by name
+        return ()
 
 
 def _is_for(graph: Graph, main: Graph, given: Mapping[str, Any]) -> bool:

@@ -40,13 +40,17 @@ class Fault:
 
 
 def of(target: Target) -> list[Fault]:
-    """The faults of a target: those of its release, and those that were still there in the newest one tried."""
-    return [
-        fault
-        for fault in (*FAULTS, *ADDED)
-        if fault.runtime == target.runtime
-        and (not target.release or numbers(fault.since) <= numbers(target.release) <= numbers(fault.until))
-    ]
+    """The faults of a target: those of its release, and those that were still there in the newest one tried.
+
+    Added ones were tried in the release that was installed: where no release is asked for, all of them count.
+    """
+    added = [fault for fault in ADDED if target.name == target.runtime or _is_of_release(fault, target)]
+    known = [fault for fault in FAULTS if _is_of_release(fault, target)]
+    return [fault for fault in (*known, *added) if fault.runtime == target.runtime]
+
+
+def _is_of_release(fault: Fault, target: Target) -> bool:
+    return not target.release or numbers(fault.since) <= numbers(target.release) <= numbers(fault.until)
 
 
 def runtimes() -> set[str]:

@@ -50,7 +50,7 @@ def _deepseek() -> Any:
 
 def test_entries_are_made_where_groups_end(tmp_path: Path) -> None:
     model, done = exported(_deepseek, tmp_path / "out")
-    assert not done.notes
+    assert done.notes == ["prompt_model.onnx takes the prompt, model.onnx each later token"]
     source = done.sources["model.onnx"]
     verify(str(tmp_path / "out" / "model.onnx"), source.module, source.args, source.kwargs).raise_if_failed()
     assert source.dynamic_shapes["past_key_values.1.compressed_kv.indexer"][1] == "past_entries_2_length"

@@ -237,7 +237,7 @@ def exported_with(assumed: Assumed) -> Any:
     ids=str,
 )
 def test_decisions_that_hold_for_every_prompt_are_no_flaw(op: str, args: tuple[Any, ...], is_flaw: bool) -> None:
-    source: Any = SimpleNamespace(kwargs={"past_key_values.0.conv_state": None})
+    source: Any = SimpleNamespace(kwargs={"past_key_values.0.conv_state": None}, module=None)
     assert bool(_flaw(exported_with(Guard(Relation(op, args), HERE)), source)) is is_flaw
 
 
@@ -246,11 +246,11 @@ def test_an_unread_state_is_a_flaw_where_it_has_numbers(width: int, is_flaw: boo
     done = exported_with(Assumption("keeps what it says", HERE))
     shape = ir.Shape([None, 1, "past_sequence_length", width])
     done.owned.model.graph.inputs.append(ir.Value(name="past_key_values.1.value", shape=shape))
-    assert bool(_flaw(done, SimpleNamespace(kwargs={}))) is is_flaw  # type: ignore[arg-type]
+    assert bool(_flaw(done, SimpleNamespace(kwargs={}, module=None))) is is_flaw  # type: ignore[arg-type]
 
 
 def test_only_sizes_make_a_flaw() -> None:
-    source: Any = SimpleNamespace(kwargs={"past_key_values.0.conv_state": None})
+    source: Any = SimpleNamespace(kwargs={"past_key_values.0.conv_state": None}, module=None)
     assert "sequence_length == 7" in _flaw(exported_with(Specialization(TOKENS, 7, HERE)), source)
     for harmless in (Specialization(BATCH, 7, HERE), Assumption("keeps the sequence_length", HERE)):
         assert _flaw(exported_with(harmless), source) == ""
@@ -287,7 +287,7 @@ def test_limits_of_the_past(op: str, args: tuple[Any, ...], limits: list[str]) -
 )
 def test_conditions_on_the_length_of_a_prompt(sizes: Any, is_flaw: bool, limits: list[str]) -> None:
     done = exported_with(Condition("sequence_length", sizes, Relation("ge", (TOKENS, 0)), HERE))
-    assert bool(_flaw(done, SimpleNamespace(kwargs={}))) is is_flaw  # type: ignore[arg-type]
+    assert bool(_flaw(done, SimpleNamespace(kwargs={}, module=None))) is is_flaw  # type: ignore[arg-type]
     assert _limits(done) == limits
 
 

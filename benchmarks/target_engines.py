@@ -51,7 +51,7 @@ def tract(model: bytes, inputs: Feeds, path: str) -> list[np.ndarray]:
     graph.analyse()
     try:
         return [each.to_numpy() for each in graph.into_model().into_runnable().run(list(inputs.values()))]
-    except Exception as cause:
+    except Exception as cause:  # tract has no class of its own for what Python does not get; all else is raised on
         if "public API TDim" in str(cause):  # it has run, with integers of a kind that Python does not get
             raise HasRun from cause
         raise

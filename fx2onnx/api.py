@@ -175,6 +175,7 @@ def export_folder(
     opset_version: int | None = None,
     target: str | None = None,
     fused: bool | None = None,
+    quantize: Quantize | None = None,
     verify: bool = False,
     engines: Sequence[str] | None = None,
     **options: Any,
@@ -187,12 +188,15 @@ def export_folder(
         ``opset_version`` says otherwise).
     target: the runtime that the folder is for; ``onnxruntime-genai``: a decoder with its ``genai_config.json``.
     fused: whether the graphs have onnxruntime's own operators; default: for ``onnxruntime-genai`` alone (docs/targets.md).
+    quantize: ``fx2onnx.Quantize("int4")``: weights of products and convolutions in few bits (docs/quantization.md).
     verify: compare every file with eager PyTorch, in ``engines`` or all that are installed.
     options: as ``fx2onnx.sources.resolve`` takes them (``batch``, ``seq``, ``seed``, ``weights``, ...).
 
     Returns: ``ExportedFolder``. Raises: ``UserError``, then nothing is left in ``output``; ``VerificationError``.
     """
     require("torch")
-    exported = ExportOptions.of(opset_version=opset_version, target=target, fused=fused, verify=verify)
+    exported = ExportOptions.of(
+        opset_version=opset_version, target=target, fused=fused, quantize=quantize, verify=verify
+    )
     asked = FolderOptions(task, cache, exported, engines, options)
     return write_folder(spec, output, asked)

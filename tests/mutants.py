@@ -79,6 +79,8 @@ MUTANTS = [
     Mutant("quantize/schemes.py", "            steps += zeros[..., None]", "            pass", QUANTIZED),
     Mutant("quantize/weights.py", "        count += count * even % 2\n", "", f"{QUANTIZE}/test_schemes.py"),
     Mutant("quantize/forms.py", "return is_row and (self._is_conv or self.writer.opset < BLOCKS_FROM)", "return is_row", QUANTIZED),
+    Mutant("quantize/places.py", "        is_product, block = False, _whole_block(row.sizes[-1], block)", "        pass", f"{QUANTIZE}/test_export.py"),
+    Mutant("quantize/model.py", "axis if axis is None or order is None else order[axis]", "axis", f"{QUANTIZE}/test_cli.py"),
     Mutant("quantize/accuracy.py", "x = values.get(operand.name or \"\")", "x = None", QUANTIZED),
     Mutant("quantize/measured.py", "key=lambda name: -errors[name])[:count]", "key=lambda name: errors[name])[:count]", QUANTIZED),
     Mutant("verify/quantized.py", "            own.data = before", "            pass", QUANTIZED),

@@ -98,6 +98,17 @@ class TransposedTensor(DerivedTensor):
         return super().pieces(size) if permuted is None else permuted(self.perm, size)
 
 
+class JoinedTensor(DerivedTensor):
+    """Weights beside each other along the last axis."""
+
+    def __init__(self, sources: Sequence[ir.TensorProtocol], sizes: Sequence[int], name: str) -> None:
+        super().__init__(_joined, sources, sources[0].dtype, sizes, name)
+
+
+def _joined(*arrays: Array) -> Array:
+    return np.concatenate(arrays, axis=-1)
+
+
 class ScaledTensor(DerivedTensor):
     """``source.reshape(view) * factor(*sources)``, made and written a few rows at a time.
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import onnx_ir as ir
 
 from fx2onnx.base.errors import UserError
+from fx2onnx.optimize.weights import JoinedTensor
 from fx2onnx.quantize.forms import Writer, put
 from fx2onnx.quantize.options import Quantize
-from fx2onnx.quantize.places import Place, Plan, planned
+from fx2onnx.quantize.places import Place, Plan, has_product, planned
+from fx2onnx.quantize.weights import unfolded
 from fx2onnx.targets.form import Target
 
 METADATA_KEY = "fx2onnx.quantized"
@@ -69,7 +71,14 @@ class Quantized:
 
 
 def plan_for(model: ir.Model, options: Quantize, target: Target, known: Collection[str] | None = None) -> Plan:
-    """What will be quantised. Raises UserError E202 for an opset without the operators, E001 where nothing is there to quantise."""
+    """What will be quantised.
+
+    Raises UserError E202 for an opset without the operators, E204 for a target without them, E001 where nothing is there to quantise.
+    """
+    if options.format == "matmulnbits" and not has_product(target):
+        raise UserError(
+            "E204", f"{target.name} has no MatMulNBits", why="--format matmulnbits asks for it", next="--format qdq"
+        )
     plan = planned(model, options, target, known)
     opset, least = model.graph.opset_imports.get("", 0), options.least_opset
     if opset < least and not (plan.places and all(place.is_product for place in plan.places)):
@@ -103,17 +112,18 @@ def quantize(model: ir.Model, plan: Plan, options: Quantize) -> Quantized:
             "bytes_before": before.nbytes,
             "bytes": sum(value.const_value.nbytes for value in made if value.const_value is not None),
         }
-        stated[place.name] = [place.weight.scheme.kind, _axis(place), place.weight.block]
+        stated |= {name: [place.weight.scheme.kind, axis, place.weight.block] for name, axis in _axes(place)}
     model.metadata_props[METADATA_KEY] = json.dumps(stated)
     return done
 
 
-def _axis(place: Place) -> int | None:
-    """The axis of the module's weight along which blocks run; None for all but the first as one."""
-    if place.readers[0][0] == "conv":
-        return None
-    last = len(place.weight.sizes) - 1
-    return last if place.weight.perm is None else place.weight.perm[last]
+def _axes(place: Place) -> Iterator[tuple[str, int | None]]:
+    """By the name of each weight of the module's, the axis along which blocks run; None for all but the first as one."""
+    source, perm, last = place.weight.source, place.weight.perm, len(place.weight.sizes) - 1
+    axis = None if place.readers[0][0] == "conv" else last if perm is None else perm[last]
+    for part in source.sources if isinstance(source, JoinedTensor) else [source]:
+        weight, order, _ = unfolded(part)
+        yield weight.name or "", axis if axis is None or order is None else order[axis]
 
 
 def without(plan: Plan, names: Mapping[str, str]) -> Plan:

@@ -13,7 +13,7 @@ from fx2onnx.optimize.rewrite import attribute, static_dims
 from fx2onnx.optimize.weights import ScaledTensor, is_literal
 from fx2onnx.quantize.options import LEAST_BLOCK, Quantize
 from fx2onnx.quantize.schemes import SCHEMES, Array
-from fx2onnx.quantize.weights import RowWeight, unfolded
+from fx2onnx.quantize.weights import RowWeight, parts_of, unfolded
 from fx2onnx.targets.form import Target
 from fx2onnx.targets.match import has_kernel, word_of
 
@@ -76,8 +76,8 @@ def _place(
     if sizes is None or len(sizes) < 2 or tensor.size < LEAST_NUMBERS:
         return ""
     source, perm, scaled = unfolded(tensor)
-    name = source.name or ""
-    if options.is_excluded(name):
+    parts = parts_of(source)
+    if any(options.is_excluded(part.name or "") for part in parts):
         return "excluded"
     if is_nested or value.is_graph_output() or value.is_graph_input():
         return "it is read in a branch or loop, or is an input or output"
@@ -88,7 +88,7 @@ def _place(
         return "" if first.op_type in ("Add", "Mul", "Sub", "Div") else f"{first.op_type} reads it"
     if "gather" in ways and not options.embeddings:
         return "rows are picked from it (embeddings)"
-    if known is not None and name not in known:
+    if known is not None and any(part.name not in known for part in parts):
         return "it is computed from other weights"
     row = _rows(sizes, ways)
     if row is None:
@@ -101,18 +101,26 @@ def _place(
     if options.kind == "float8" and "gather" in ways:
         asked = 0  # rows are picked as another dtype, which DequantizeLinear has no blocks of
     is_product = _is_product(options, target, ways, sizes, tensor.dtype)
-    if options.kind == "nf4" and asked and row.sizes[-1] % asked:
-        return f"its rows of {row.sizes[-1]} numbers are no whole blocks of {asked}"
+    block = asked if is_product else min(asked or row.sizes[-1], row.sizes[-1])
+    if options.kind == "nf4" and row.sizes[-1] % block:
+        is_product, block = False, _whole_block(row.sizes[-1], block)
+    if not block:
+        return f"its rows of {row.sizes[-1]} numbers are no whole blocks of {LEAST_BLOCK} to {asked}"
     weight = RowWeight(
         source,
         _composed(perm, row.turn, len(sizes)),
         row.sizes,
         SCHEMES[options.kind],
-        asked if is_product else min(asked or row.sizes[-1], row.sizes[-1]),
+        block,
         None if scaled is None else _factor(scaled),
         () if scaled is None else scaled.sources[1:],
     )
     return Place(value, weight, tuple(readers), is_product)
+
+
+def _whole_block(columns: int, most: int) -> int:
+    """The largest block that rows are whole multiples of; 0 for none."""
+    return next((block for block in range(most, LEAST_BLOCK - 1, -1) if columns % block == 0), 0)
 
 
 def _is_product(
@@ -128,6 +136,11 @@ def _is_product(
         return False
     op_type, word = ("MatMulBnb4" if options.kind == "nf4" else "MatMulNBits"), word_of(dtype)
     return target.rows is not None and has_kernel(target.name, DOMAIN, op_type, 1, ((word, "uint8", word), (word,)))
+
+
+def has_product(target: Target) -> bool:
+    """Whether the target has the products that ``--format matmulnbits`` is of, for some dtype."""
+    return target.rows is not None and bool(target.kernels(DOMAIN, "MatMulNBits"))
 
 
 def _way(node: ir.Node, index: int, sizes: tuple[int, ...]) -> str:

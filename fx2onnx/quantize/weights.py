@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from fx2onnx.base.errors import UserError
 from fx2onnx.irx.pieces import Bytes, Piece
-from fx2onnx.optimize.weights import DerivedTensor, ScaledTensor, TransposedTensor, lacks_data
+from fx2onnx.optimize.weights import DerivedTensor, JoinedTensor, ScaledTensor, TransposedTensor, lacks_data
 from fx2onnx.quantize.schemes import Array, Scheme, packed, unpacked
 
 D = ir.DataType
@@ -120,6 +120,13 @@ def unfolded(tensor: ir.TensorProtocol) -> tuple[ir.TensorProtocol, tuple[int, .
     if isinstance(tensor, TransposedTensor):
         return tensor.source, tensor.perm, None
     return tensor, None, None
+
+
+def parts_of(tensor: ir.TensorProtocol) -> list[ir.TensorProtocol]:
+    """The weights that ``tensor`` has beside each other; itself, where it is one."""
+    if not isinstance(tensor, JoinedTensor):
+        return [tensor]
+    return [unfolded(part)[0] for part in tensor.sources]
 
 
 class RowsTensor(DerivedTensor):

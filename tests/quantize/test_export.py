@@ -46,6 +46,15 @@ def test_both_engines_give_what_the_module_gives_on_the_same_numbers(tmp_path: P
     assert not {name for name in left if name.removesuffix(".T").removesuffix(".folded") in layers}
 
 
+@pytest.mark.parametrize("form", ["qdq", "matmulnbits"])
+def test_rows_that_are_no_whole_blocks_get_smaller_ones(tmp_path: Path, form: str) -> None:
+    net = nn.Sequential(nn.Linear(72, 128), nn.ReLU(), nn.Linear(128, 40), nn.ReLU(), nn.Linear(40, 32)).eval()
+    quantize = Quantize("nf4", format=form)
+    result = fx2onnx.export(net, torch.randn(3, 72), tmp_path / "m.onnx", quantize=quantize, verify=True)
+    blocks = {name: layer["block"] for name, layer in result.report.quantized["layers"].items()}
+    assert blocks == {"0.weight": 36, "2.weight": 64, "4.weight": 40}
+
+
 def test_wrong_codes_are_found(tmp_path: Path) -> None:
     exported(tmp_path / "net.onnx", Quantize("int8"))
     model = onnx.load(tmp_path / "net.onnx")

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-import numpy as np
 import onnx_ir as ir
 
 from fx2onnx.irx.emit import Emit
@@ -24,7 +23,7 @@ from fx2onnx.optimize.rewrite import (
     speaks_for_readers,
     static_dims,
 )
-from fx2onnx.optimize.weights import Array, DerivedTensor, tensors_of
+from fx2onnx.optimize.weights import JoinedTensor, tensors_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,10 +115,4 @@ def joined(op: Emit, values: Sequence[ir.Value]) -> ir.Value:
     sizes = [static_dims(value) or () for value in values]
     total = (*sizes[0][:-1], sum(size[-1] for size in sizes))
     name = "+".join(value.name or "" for value in values)
-
-    def join(*arrays: Array) -> Array:
-        return np.concatenate(arrays, axis=-1)
-
-    return op.builder.add_initializer(
-        name, DerivedTensor(join, tensors_of(values), dtype_of(values[0]), total, name), total
-    )
+    return op.builder.add_initializer(name, JoinedTensor(tensors_of(values), total, name), total)

@@ -16,15 +16,28 @@ from fx2onnx.runner import InferenceSession
 from fx2onnx.verify.arrays import to_numpy
 
 
+class Engines:
+    """onnxruntime and the runner, each opened once for all feeds."""
+
+    def __init__(self, proto: onnx.ModelProto) -> None:
+        content = proto.SerializeToString()
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 3
+        options.intra_op_num_threads = 1  # tests run side by side
+        self.names = [value.name for value in proto.graph.input]
+        self.sessions = {
+            "onnxruntime": onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"]),
+            "runner": InferenceSession(content),
+        }
+
+    def run(self, tensors: Sequence[torch.Tensor]) -> dict[str, list[Any]]:
+        feeds = {name: to_numpy(tensor) for name, tensor in zip(self.names, tensors, strict=False)}
+        return {engine: session.run(None, feeds) for engine, session in self.sessions.items()}
+
+
 def run_engines(proto: onnx.ModelProto, tensors: Sequence[torch.Tensor]) -> dict[str, list[Any]]:
     """Outputs of onnxruntime and of the runner."""
-    content = proto.SerializeToString()
-    names = [value.name for value in proto.graph.input]
-    feeds = {name: to_numpy(tensor) for name, tensor in zip(names, tensors, strict=False)}
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    ort = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
-    return {"onnxruntime": ort.run(None, feeds), "runner": InferenceSession(content).run(None, feeds)}
+    return Engines(proto).run(tensors)
 
 
 def flat(result: Any) -> list[Any]:
@@ -59,11 +72,12 @@ def check(
     result = fx2onnx.export(module, args, **export_arguments)
     proto = result.model_proto
     onnx.checker.check_model(proto, full_check=True)
+    engines = Engines(proto)
     for inputs in (args, *others):
         with torch.no_grad():
             expected = flat(_fresh(eager)(*copy.deepcopy(inputs)))
         leaves = [leaf for leaf in torch.utils._pytree.tree_leaves(inputs) if isinstance(leaf, torch.Tensor)]
-        for engine, outputs in run_engines(proto, leaves).items():
+        for engine, outputs in engines.run(leaves).items():
             assert len(outputs) == len(expected), engine
             for got, want in zip(outputs, expected, strict=True):
                 assert got.shape == want.shape, f"{engine}: {got.shape} for {want.shape}"

@@ -412,9 +412,13 @@ def _run(steps: list[tuple[int, list[int], int]], x: torch.Tensor) -> list[torch
     return [tensor * 1 for tensor in tensors]
 
 
-@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-@given(STEPS, st.booleans())
-def test_random_programs(steps: list[tuple[int, list[int], int]], is_dynamic: bool) -> None:
+@pytest.mark.parametrize("examples", [30, pytest.param(300, marks=pytest.mark.slow)])
+def test_random_programs(examples: int) -> None:
+    chosen = settings(max_examples=examples, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    chosen(given(STEPS, st.booleans())(right_or_refused))()
+
+
+def right_or_refused(steps: list[tuple[int, list[int], int]], is_dynamic: bool) -> None:
     """What eager PyTorch runs is exported right or refused with E103; what it refuses may be."""
     torch.manual_seed(1)
     size = 5 if is_dynamic else 4

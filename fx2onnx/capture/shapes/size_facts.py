@@ -203,7 +203,7 @@ class SizeFacts:
         false = where_true(relation.negated())
         sizes = false and _without_zero(self.sets.get(name, EVERY) & false)
         found = [size for size in sizes.first(64) if size] if sizes else []
-        return [{name: size} for size in dict.fromkeys([*found[-1:], *found[:2]])]
+        return [{name: size} for size in dict.fromkeys([*found[:2], *found[-1:]])]
 
     def sizes(self) -> dict[str, int]:
         """Of the symbols that no data decides, the sizes at which this run decides."""

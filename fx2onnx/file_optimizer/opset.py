@@ -16,6 +16,7 @@ from fx2onnx.file_optimizer.opset_edit import Edit, NoForm
 from fx2onnx.file_optimizer.opset_up import UP
 from fx2onnx.irx.edit import graphs_of
 from fx2onnx.irx.inference import infer_types
+from fx2onnx.irx.parameter_types import types_of
 
 LEAST = 7
 """Before it, operators broadcast by attributes."""
@@ -156,7 +157,7 @@ def _require(node: ir.Node, opset: int) -> None:
             continue
         parameter = schema.inputs[min(index, len(schema.inputs) - 1)]
         name = f"tensor({value.dtype.name.lower()})"
-        if parameter.types and name not in parameter.types:
+        if name not in types_of(parameter, schema):
             raise NoForm(f"opset {opset} does not take {value.dtype.name.lower()} there")
 
 

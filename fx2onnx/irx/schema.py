@@ -9,6 +9,7 @@ import onnx
 import onnx_ir as ir
 
 from fx2onnx.base.errors import UserError
+from fx2onnx.irx.parameter_types import types_of
 
 DTYPE_SINCE = {
     ir.DataType.BFLOAT16: 13,
@@ -81,8 +82,8 @@ def require_opset(opset: int) -> None:
 @lru_cache(maxsize=4096)
 def admits(op_type: str, opset: int, index: int, dtype: ir.DataType, domain: str = "") -> bool:
     """Whether input ``index`` of the operator may have ``dtype`` in that opset."""
-    inputs = onnx.defs.get_schema(op_type, opset, domain).inputs
-    return f"tensor({dtype.name.lower()})" in inputs[min(index, len(inputs) - 1)].types
+    schema = onnx.defs.get_schema(op_type, opset, domain)
+    return f"tensor({dtype.name.lower()})" in types_of(schema.inputs[min(index, len(schema.inputs) - 1)], schema)
 
 
 @lru_cache(maxsize=1024)

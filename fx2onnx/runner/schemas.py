@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -12,6 +11,7 @@ import onnx
 
 from fx2onnx.base import plugins
 from fx2onnx.base.errors import UserError
+from fx2onnx.irx.parameter_types import types_of
 from fx2onnx.runner.enumerations import VALUES
 from fx2onnx.runner.nodes import NodeText
 from fx2onnx.runner.types import TENSOR_NAMES, Dtype, numpy_dtype
@@ -108,19 +108,6 @@ def _parameter(parameter: Any, schema: Any) -> Parameter:
     is_shared = parameter.is_homogeneous and any(each.type_param_str == name for each in schema.type_constraints)
     is_optional = parameter.option == _OPTIONAL
     return Parameter(parameter.name, name if is_shared else "", types_of(parameter, schema), is_optional)
-
-
-def types_of(parameter: Any, schema: Any) -> frozenset[str]:
-    """What ``parameter.types`` says, which onnx 1.20 cannot hand over."""
-    allowed = next(
-        (each.allowed_type_strs for each in schema.type_constraints if each.type_param_str == parameter.type_str),
-        (parameter.type_str,),
-    )
-    return frozenset(_MAP.sub(r"map(\1,tensor(\2))", name) for name in allowed)
-
-
-_MAP = re.compile(r"map\((\w+), (\w+)\)")
-"""As constraints name it."""
 
 
 _DTYPE_OF_NAME = {f"tensor({name})": numpy_dtype(dtype) for dtype, name in TENSOR_NAMES.items()}

@@ -17,8 +17,8 @@ from onnx import AttributeProto, helper
 
 import fx2onnx.runner as ort
 from fx2onnx.base.errors import UserError
+from fx2onnx.irx.parameter_types import types_of
 from fx2onnx.runner.enumerations import VALUES
-from fx2onnx.runner.schemas import types_of
 
 onnxruntime = pytest.importorskip("onnxruntime")
 
